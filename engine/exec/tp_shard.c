@@ -33,7 +33,7 @@ static const char *why_unsplittable(const struct config *c) {
     if (config_has_states(c)) return "it has layers with a state instead of keys (as DeltaNet), which must be on one device";
     if (config_has_single_blocks(c)) return "some of its layers have attention or an FFN only";
     for (int i = 0; i < c->n_layers; i++)
-        if (config_heads(c, i) != c->n_heads || config_kv_heads(c, i) != c->n_kv_heads) return "its layers differ in their numbers of heads";
+        if (config_heads(c, i) != c->n_heads || config_kv_heads(c, i) != c->n_kv_heads || c->layer[i].kv_lora) return "its layers differ in their heads";
     if (c->attn == ATTN_GQA && c->qk_norm == QK_NORM_ALL) return "its queries are normed over all heads together";
     return NULL;
 }

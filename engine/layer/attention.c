@@ -14,7 +14,7 @@ static const struct attention_kind *const kinds[] = {[ATTN_GQA] = &attention_gqa
 const struct attention_kind *attention_of(const struct config *c, int layer) {
     if (c->layer[layer].mixer) return mixers[c->layer[layer].mixer];
     if (config_selects_blocks(c, layer)) return c->index_by_group ? &attention_group_blocks : &attention_blocks;
-    return kinds[c->attn];
+    return c->attn == ATTN_DSA && c->layer[layer].index == INDEX_NONE ? &attention_mla : kinds[c->attn];
 }
 
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n) {

@@ -15,7 +15,7 @@ struct attention_kind {
     int (*make_queries)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
     /* Computes a span's rows of w->att: attention over the keys, or the mixer's output and its next state. */
     int (*attend)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys);
-    size_t (*grown_bytes)(const struct config *c, int keys); /* memory grown on demand beyond the workspace; NULL: none */
+    size_t (*grown_bytes)(const struct config *c, int layer, int keys); /* memory grown on demand beyond the workspace; NULL: none */
 };
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_group_blocks, attention_delta, attention_conv,
     attention_lightning, attention_mamba2, attention_kda, attention_mamba1, attention_blocks, attention_none, attention_cca;

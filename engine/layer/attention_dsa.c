@@ -62,7 +62,7 @@ static int store_blocks(struct exec *x, const struct config *c, const struct lay
 static int dsa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
     int dim = c->index_dim;
-    float *k = w->kv + (size_t)n * (size_t)(c->kv_lora + c->qk_rope);
+    float *k = w->kv + (size_t)n * (size_t)config_mla(c, layer).latent;
     TRY(attention_mla.store_kv(x, c, y, layer, w, spans, n_spans, n));
     if (!has_indexer(c, layer)) return 0;
     if (c->index_block) return store_blocks(x, c, y, layer, w, spans, n_spans, n);
@@ -74,7 +74,7 @@ static int dsa_store_kv(struct exec *x, const struct config *c, const struct lay
 static int dsa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     TRY(attention_mla.make_queries(x, c, y, layer, w, n));
     if (!has_indexer(c, layer)) return 0;
-    TRY(attention_linear_exact(x, w->index_q, c->index_heads * c->index_dim, w->q_latent, c->q_lora, y->index_q, n));
+    TRY(attention_linear_exact(x, w->index_q, c->index_heads * c->index_dim, w->q_latent, config_mla(c, layer).q_lora, y->index_q, n));
     TRY(rotate_index(x, c, w, w->index_q, n, c->index_heads));
     return attention_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
@@ -102,9 +102,9 @@ static int dsa_attend(struct exec *x, const struct config *c, const struct layer
     return 0;
 }
 
-static size_t dsa_grown_bytes(const struct config *c, int keys) {
+static size_t dsa_grown_bytes(const struct config *c, int layer, int keys) {
     const int few = dsa_few_keys_limit(c);
-    return attention_mla.grown_bytes(c, keys < few ? keys : few);
+    return attention_mla.grown_bytes(c, layer, keys < few ? keys : few);
 }
 
 const struct attention_kind attention_dsa = {.name = "dsa",

@@ -17,42 +17,44 @@ static int latent_norm(struct exec *x, const struct config *c, float *v, int ld,
 }
 
 static int mla_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    out[0] = (struct cache_desc){.heads = 1, .dim = c->kv_lora + c->qk_rope};
+    out[0] = (struct cache_desc){.heads = 1, .dim = config_mla(c, layer).latent};
     return 1;
 }
 
-bool block_expands_mla(const struct config *c, int n) {
+bool block_expands_mla(const struct config *c, int layer, int n) {
+    const struct mla_sizes a = config_mla(c, layer);
     /* few rows must be batch-invariant; with split_kv_b W_k is stored transposed in k_b, which can produce queries but not keys */
     if (n <= BATCH_INVARIANT_ROWS || c->split_kv_b) return false;
     /* FLOP per key and head: absorbed n * (2 * latent + rope); expanded latent * (nope + v) once, then n * (nope + rope + v). */
-    double absorbed = (double)n * (2 * c->kv_lora + c->qk_rope), once = (double)c->kv_lora * (c->qk_nope + c->v_dim);
-    return once + (double)n * (c->head_dim + c->v_dim) < absorbed;
+    double absorbed = (double)n * (2 * a.kv_lora + a.rope), once = (double)a.kv_lora * (a.nope + a.v_dim);
+    return once + (double)n * (a.dim + a.v_dim) < absorbed;
 }
 
 /* Fills w->absorbed_q with the queries of n rows in the latent space: projected by W_k, and the rotated dimensions. */
-static int absorb_queries(struct exec *x, const struct config *c, const struct layer *y, const struct work *w, const float *q, int n) {
-    const int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, heads = c->n_heads;
+static int absorb_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w, const float *q, int n) {
+    const struct mla_sizes a = config_mla(c, layer);
+    const int dim = a.dim, latent = a.latent, heads = a.heads;
     const bool split = c->split_kv_b; /* W_k is stored transposed, and W_v separately */
-    if (c->qk_rope)
-        TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + c->kv_lora,
-                                              .x = q + c->qk_nope,
+    if (a.rope)
+        TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + a.kv_lora,
+                                              .x = q + a.nope,
                                               .n = n,
                                               .heads = heads,
-                                              .dim = c->qk_rope,
+                                              .dim = a.rope,
                                               .ldx = heads * dim,
                                               .ldy = heads * latent,
                                               .head_ldx = dim,
                                               .head_ldy = latent}));
     return x->ops->linear(x, &(struct op_linear){.y = w->absorbed_q,
                                                  .x = q,
-                                                 .w = split ? mat_rows(y->k_b, 0, c->kv_lora) : mat_rows(y->kv_b, 0, c->qk_nope),
+                                                 .w = split ? mat_rows(y->k_b, 0, a.kv_lora) : mat_rows(y->kv_b, 0, a.nope),
                                                  .n = n,
                                                  .ldx = heads * dim,
                                                  .ldy = heads * latent,
                                                  .transposed = !split,
                                                  .wide = config_needs_wide_activations(c),
                                                  .batch = heads,
-                                                 .batch_rows = split ? c->kv_lora : c->qk_nope + c->v_dim,
+                                                 .batch_rows = split ? a.kv_lora : a.nope + a.v_dim,
                                                  .batch_x = dim,
                                                  .batch_y = latent});
 }
@@ -60,9 +62,10 @@ static int absorb_queries(struct exec *x, const struct config *c, const struct l
 /* The cache is both key and value of the absorbed queries. The result is projected by W_v. */
 int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys,
                        const int32_t *chosen) {
-    const int latent = c->kv_lora + c->qk_rope, heads = c->n_heads, rows = c->qk_nope + c->v_dim;
+    const struct mla_sizes a = config_mla(c, layer);
+    const int latent = a.latent, heads = a.heads, rows = a.nope + a.v_dim;
     const bool split = c->split_kv_b;
-    float *out = w->att + (size_t)s->row * (size_t)(heads * c->v_dim);
+    float *out = w->att + (size_t)s->row * (size_t)(heads * a.v_dim);
     struct kv_plane plane = attention_plane(s->cache[layer].p[0], keys.first);
     struct op_attention o = {.out = w->absorbed_out,
                              .q = w->absorbed_q,
@@ -71,9 +74,9 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* added once */
                              .n = s->n,
                              .n_heads = heads,
-                             .v_dim = c->kv_lora,
+                             .v_dim = a.kv_lora,
                              .ldq = heads * latent,
-                             .ldo = heads * c->kv_lora,
+                             .ldo = heads * a.kv_lora,
                              .q_pos0 = s->pos,
                              .k_pos0 = keys.first,
                              .n_keys = keys.n,
@@ -81,23 +84,23 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .chosen = chosen,
                              .n_chosen = c->index_topk,
                              .chosen_block = chosen ? c->index_block : 0,
-                             .scale = c->attn_scale,
+                             .scale = config_attn_scale(c, layer),
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 0)};
-    if (keys.piece & PIECE_FIRST) TRY(absorb_queries(x, c, y, w, w->q + (size_t)s->row * (size_t)(heads * c->head_dim), s->n));
+    if (keys.piece & PIECE_FIRST) TRY(absorb_queries(x, c, y, layer, w, w->q + (size_t)s->row * (size_t)(heads * a.dim), s->n));
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
     if (!(keys.piece & PIECE_LAST)) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = out,
                                               .x = w->absorbed_out,
-                                              .w = split ? mat_rows(y->v_b, 0, c->v_dim) : mat_rows(y->kv_b, c->qk_nope, rows),
+                                              .w = split ? mat_rows(y->v_b, 0, a.v_dim) : mat_rows(y->kv_b, a.nope, rows),
                                               .n = s->n,
-                                              .ldx = heads * c->kv_lora,
-                                              .ldy = heads * c->v_dim,
+                                              .ldx = heads * a.kv_lora,
+                                              .ldy = heads * a.v_dim,
                                               .wide = config_needs_wide_activations(c),
                                               .batch = heads,
-                                              .batch_rows = split ? c->v_dim : rows,
-                                              .batch_x = c->kv_lora,
-                                              .batch_y = c->v_dim}));
+                                              .batch_rows = split ? a.v_dim : rows,
+                                              .batch_x = a.kv_lora,
+                                              .batch_y = a.v_dim}));
     return attention_gate_output(x, c, layer, w, s, out);
 }
 
@@ -112,22 +115,24 @@ static float *grow_buffer(struct work *w, float **p, size_t *have, size_t need) 
 }
 
 /* Returns the number of heads whose keys and values of `keys` positions fit in 256 MB, at least one. elem_bytes: of their type. */
-static int heads_at_once(const struct config *c, int keys, size_t elem_bytes) {
+static int heads_at_once(const struct mla_sizes *a, int keys, size_t elem_bytes) {
     size_t budget = test_limits_get(TEST_LIMIT_MLA_EXPAND, (256u << 20) / sizeof(float)) * sizeof(float),
-           per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim) * elem_bytes;
-    return per_head * (size_t)c->n_heads <= budget ? c->n_heads : per_head < budget ? (int)(budget / per_head) : 1;
+           per_head = (size_t)keys * (size_t)(a->dim + a->v_dim) * elem_bytes;
+    return per_head * (size_t)a->heads <= budget ? a->heads : per_head < budget ? (int)(budget / per_head) : 1;
 }
-static size_t mla_grown_bytes(const struct config *c, int keys) {
-    size_t row = (size_t)heads_at_once(c, keys, sizeof(float)) * (size_t)(c->head_dim + c->v_dim) + (size_t)(c->kv_lora + c->qk_rope);
+static size_t mla_grown_bytes(const struct config *c, int layer, int keys) {
+    const struct mla_sizes a = config_mla(c, layer);
+    size_t row = (size_t)heads_at_once(&a, keys, sizeof(float)) * (size_t)(a.dim + a.v_dim) + (size_t)a.latent;
     return (size_t)keys * row * sizeof(float) / 4 * 5; /* grow_buffer() adds a quarter */
 }
 
 /* Computes float32 keys [n, heads, head_dim] and values [n, heads, v_dim] of some heads from w->latent. */
-static int expand_float(struct exec *x, const struct config *c, struct mat kv_b, const struct work *w, float *k, float *v, int n, int heads) {
-    int dim = c->head_dim, rows = c->qk_nope + c->v_dim, latent = c->kv_lora + c->qk_rope;
+static int expand_float(struct exec *x, const struct config *c, const struct mla_sizes *a, struct mat kv_b, const struct work *w, float *k, float *v, int n,
+                        int heads) {
+    int dim = a->dim, rows = a->nope + a->v_dim, latent = a->latent;
     struct op_linear part = {.y = k,
                              .x = w->latent,
-                             .w = mat_rows(kv_b, 0, c->qk_nope),
+                             .w = mat_rows(kv_b, 0, a->nope),
                              .n = n,
                              .ldx = latent,
                              .ldy = heads * dim,
@@ -136,14 +141,14 @@ static int expand_float(struct exec *x, const struct config *c, struct mat kv_b,
                              .batch_rows = rows,
                              .batch_y = dim};
     TRY(x->ops->linear(x, &part));
-    part.y = v, part.w = mat_rows(kv_b, c->qk_nope, rows), part.ldy = heads * c->v_dim, part.batch_y = c->v_dim;
+    part.y = v, part.w = mat_rows(kv_b, a->nope, rows), part.ldy = heads * a->v_dim, part.batch_y = a->v_dim;
     TRY(x->ops->linear(x, &part));
-    if (!c->qk_rope) return 0;
-    return x->ops->copy(x, &(struct op_copy){.y = k + c->qk_nope,
-                                             .x = w->latent + c->kv_lora,
+    if (!a->rope) return 0;
+    return x->ops->copy(x, &(struct op_copy){.y = k + a->nope,
+                                             .x = w->latent + a->kv_lora,
                                              .n = n,
                                              .heads = heads,
-                                             .dim = c->qk_rope,
+                                             .dim = a->rope,
                                              .ldx = latent,
                                              .ldy = heads * dim,
                                              .head_ldx = 0,
@@ -155,10 +160,11 @@ static int expand_float(struct exec *x, const struct config *c, struct mat kv_b,
  * if the executor has an expand operation. */
 static int attend_expanded(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
                            struct key_range keys) {
-    int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, rows = c->qk_nope + c->v_dim, heads = c->n_heads, most = s->pos + s->n;
+    const struct mla_sizes a = config_mla(c, layer);
+    int dim = a.dim, latent = a.latent, rows = a.nope + a.v_dim, heads = a.heads, most = s->pos + s->n;
     const bool narrow = x->ops->expand;
-    size_t elem_bytes = narrow ? sizeof(uint16_t) : sizeof(float), per_head = (size_t)most * (size_t)(dim + c->v_dim) * elem_bytes;
-    int group = heads_at_once(c, most, elem_bytes);
+    size_t elem_bytes = narrow ? sizeof(uint16_t) : sizeof(float), per_head = (size_t)most * (size_t)(dim + a.v_dim) * elem_bytes;
+    int group = heads_at_once(&a, most, elem_bytes);
     struct kv_plane cached = s->cache[layer].p[0];
     if (!narrow && !grow_buffer(w, &w->latent, &w->latent_floats, (size_t)most * (size_t)latent)) return ERR_MEMORY;
     if (!grow_buffer(w, &w->expanded_kv, &w->expanded_floats, (per_head * (size_t)group + sizeof(float) - 1) / sizeof(float))) return ERR_MEMORY;
@@ -167,44 +173,45 @@ static int attend_expanded(struct exec *x, const struct config *c, const struct 
         int g = heads - h < group ? heads - h : group;
         void *k = w->expanded_kv, *v = (char *)k + (size_t)keys.n * (size_t)(g * dim) * elem_bytes;
         struct mat kv_b = mat_rows(y->kv_b, h * rows, (h + g) * rows);
-        struct op_expand made = {
-            .k = k, .v = v, .latent = cached, .w = kv_b, .row0 = keys.first, .n = keys.n, .heads = g, .nope = c->qk_nope, .v_dim = c->v_dim};
-        TRY(narrow ? x->ops->expand(x, &made) : expand_float(x, c, kv_b, w, k, v, keys.n, g));
+        struct op_expand made = {.k = k, .v = v, .latent = cached, .w = kv_b, .row0 = keys.first, .n = keys.n, .heads = g, .nope = a.nope, .v_dim = a.v_dim};
+        TRY(narrow ? x->ops->expand(x, &made) : expand_float(x, c, &a, kv_b, w, k, v, keys.n, g));
         uint8_t dtype = narrow ? DT_BF16 : DT_F32;
-        struct op_attention o = {.out = w->att + (size_t)s->row * (size_t)(heads * c->v_dim) + (size_t)(h * c->v_dim),
+        struct op_attention o = {.out = w->att + (size_t)s->row * (size_t)(heads * a.v_dim) + (size_t)(h * a.v_dim),
                                  .q = w->q + (size_t)s->row * (size_t)(heads * dim) + (size_t)(h * dim),
                                  .k = {.data = k, .heads = g, .dim = dim, .dtype = dtype},
-                                 .v = {.data = v, .heads = g, .dim = c->v_dim, .dtype = dtype},
+                                 .v = {.data = v, .heads = g, .dim = a.v_dim, .dtype = dtype},
                                  .sinks = y->sinks && keys.piece & PIECE_FIRST ? y->sinks + h : NULL,
                                  .n = s->n,
                                  .n_heads = g,
-                                 .v_dim = c->v_dim,
+                                 .v_dim = a.v_dim,
                                  .ldq = heads * dim,
-                                 .ldo = heads * c->v_dim,
+                                 .ldo = heads * a.v_dim,
                                  .q_pos0 = s->pos,
                                  .k_pos0 = keys.first,
                                  .n_keys = keys.n,
                                  .window = c->layer[layer].window,
-                                 .scale = c->attn_scale};
+                                 .scale = config_attn_scale(c, layer)};
         TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse ? w->lse + (size_t)h * (size_t)s->n : NULL));
     }
-    return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, w->att + (size_t)s->row * (size_t)(heads * c->v_dim)) : 0;
+    return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, w->att + (size_t)s->row * (size_t)(heads * a.v_dim)) : 0;
 }
 
 static int mla_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
-    int latent = c->kv_lora + c->qk_rope;
+    const struct mla_sizes a = config_mla(c, layer);
+    const int latent = a.latent;
     TRY(block_linear(x, c, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
-    TRY(latent_norm(x, c, w->kv, latent, y->kv_a_norm, n, c->kv_lora));
-    TRY(attention_rotate(x, c, layer, w, w->kv + c->kv_lora, 1, latent, latent, n));
+    TRY(latent_norm(x, c, w->kv, latent, y->kv_a_norm, n, a.kv_lora));
+    if (y->k_rope_norm) TRY(latent_norm(x, c, w->kv + a.kv_lora, latent, y->k_rope_norm, n, a.rope));
+    TRY(attention_rotate(x, c, layer, w, w->kv + a.kv_lora, 1, latent, latent, n));
     for (int i = 0; i < n_spans; i++) TRY(attention_store_rows(x, &spans[i], layer, 0, w->kv, latent));
     return 0;
 }
 
 /* Projects in [n, ld] to the queries in w->q. With ATTN_GATE_IN_QUERY the matrix yields each head's query and gate in w->fused. */
-static int project_queries(struct exec *x, const struct config *c, struct work *w, const float *in, int ld, struct mat m, int n) {
+static int project_queries(struct exec *x, const struct config *c, const struct mla_sizes *a, struct work *w, const float *in, int ld, struct mat m, int n) {
     const bool both = c->attn_gate == ATTN_GATE_IN_QUERY;
-    const int heads = c->n_heads, dim = c->head_dim, each = both ? dim + c->v_dim : dim;
+    const int heads = a->heads, dim = a->dim, each = both ? dim + a->v_dim : dim;
     TRY(block_linear(x, c, both ? w->fused : w->q, heads * each, in, ld, m, NULL, n, false));
     if (!both) return 0;
     return x->ops->copy(
@@ -212,27 +219,28 @@ static int project_queries(struct exec *x, const struct config *c, struct work *
                .y = w->q, .x = w->fused, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = heads * dim, .head_ldx = each, .head_ldy = dim});
 }
 /* Copies w->q_latent [n, q_lora] into the rows [n, 2 * q_lora] after it, each the normed and then the raw latent. raw: it is not normed yet. */
-static int keep_raw(struct exec *x, const struct config *c, struct work *w, bool raw, int n) {
-    float *both = w->q_latent + (size_t)n * (size_t)c->q_lora;
-    return rows_copy(x, both + (raw ? c->q_lora : 0), 2 * c->q_lora, w->q_latent, c->q_lora, n, c->q_lora);
+static int keep_raw(struct exec *x, int q_lora, struct work *w, bool raw, int n) {
+    float *both = w->q_latent + (size_t)n * (size_t)q_lora;
+    return rows_copy(x, both + (raw ? q_lora : 0), 2 * q_lora, w->q_latent, q_lora, n, q_lora);
 }
 
 static int mla_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    int qd = c->n_heads * c->head_dim;
-    if (c->q_lora) {
-        TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
-        if (c->q_raw) TRY(keep_raw(x, c, w, true, n));
-        TRY(latent_norm(x, c, w->q_latent, c->q_lora, y->q_a_norm, n, c->q_lora));
-        if (c->q_raw) TRY(keep_raw(x, c, w, false, n));
-        const float *in = c->q_raw ? w->q_latent + (size_t)n * (size_t)c->q_lora : w->q_latent;
-        TRY(project_queries(x, c, w, in, (c->q_raw ? 2 : 1) * c->q_lora, y->q_b, n));
-    } else TRY(project_queries(x, c, w, w->xn, c->hidden, y->q, n));
+    const struct mla_sizes a = config_mla(c, layer);
+    const int qd = a.heads * a.dim, q_lora = a.q_lora;
+    if (q_lora) {
+        TRY(block_linear(x, c, w->q_latent, q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
+        if (c->q_raw) TRY(keep_raw(x, q_lora, w, true, n));
+        TRY(latent_norm(x, c, w->q_latent, q_lora, y->q_a_norm, n, q_lora));
+        if (c->q_raw) TRY(keep_raw(x, q_lora, w, false, n));
+        const float *in = c->q_raw ? w->q_latent + (size_t)n * (size_t)q_lora : w->q_latent;
+        TRY(project_queries(x, c, &a, w, in, (c->q_raw ? 2 : 1) * q_lora, y->q_b, n));
+    } else TRY(project_queries(x, c, &a, w, w->xn, c->hidden, y->q, n));
     TRY(attention_project_gates(x, c, y, w, n));
-    TRY(attention_rotate(x, c, layer, w, w->q + c->qk_nope, c->n_heads, qd, c->head_dim, n));
+    TRY(attention_rotate(x, c, layer, w, w->q + a.nope, a.heads, qd, a.dim, n));
     return attention_scale_queries(x, c, layer, w, w->q, qd, n);
 }
 static int mla_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
-    return block_expands_mla(c, s->n) ? attend_expanded(x, c, y, layer, w, s, keys) : attention_absorbed(x, c, y, layer, w, s, keys, NULL);
+    return block_expands_mla(c, layer, s->n) ? attend_expanded(x, c, y, layer, w, s, keys) : attention_absorbed(x, c, y, layer, w, s, keys, NULL);
 }
 
 const struct attention_kind attention_mla = {.name = "mla",

@@ -234,7 +234,7 @@ size_t block_grown_bytes(const struct config *c, int keys) {
     size_t most = 0;
     for (int i = 0; i < c->n_layers; i++) {
         const struct attention_kind *a = attention_of(c, i);
-        size_t one = a->grown_bytes ? a->grown_bytes(c, keys) : 0;
+        size_t one = a->grown_bytes ? a->grown_bytes(c, i, keys) : 0;
         if (one > most) most = one;
     }
     return most;

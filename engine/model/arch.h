@@ -13,17 +13,17 @@ struct tensor_names {
     const char *attn_out_norm, *ffn_out_norm;                                /* norms of the outputs of attention and FFN blocks */
     const char *dense_out_norm, *experts_out_norm, *experts_norm;            /* a dense FFN beside experts: norms of both outputs, and of the experts' input */
     const char *token_table, *token_from_embed, *token_from_embed_norm, *token_gate, *token_out,
-        *token_out_norm;                                                     /* token_dim; the first three: of all layers */
-    const char *router_norm, *expert_scale, *stream_scale;                   /* whole names */
-    const char *attn_gate, *attn_gate_bias;                                  /* gate of the attention output; the bias is a whole name */
-    const char *embed_norm, *rel, *rel_table;                                /* rel_table is a whole name */
-    const char *k_conv, *v_conv, *attn_conv, *ffn_conv;                      /* short convolutions */
-    const char *dense_scale, *router_scale;                                  /* whole names */
-    const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                     /* GQA; q and o also MLA; sinks is a whole name */
-    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b;              /* MLA */
-    const char *k_b, *v_b;                                                   /* kv_b split in two, as in llama.cpp */
-    const char *index_q, *index_k, *index_k_norm, *index_weights;            /* DSA */
-    const char *compress_kv, *compress_gate, *compress_norm, *compress_bias; /* compressed keys; bias is a whole name */
+        *token_out_norm;                                                      /* token_dim; the first three: of all layers */
+    const char *router_norm, *expert_scale, *stream_scale;                    /* whole names */
+    const char *attn_gate, *attn_gate_bias;                                   /* gate of the attention output; the bias is a whole name */
+    const char *embed_norm, *rel, *rel_table;                                 /* rel_table is a whole name */
+    const char *k_conv, *v_conv, *attn_conv, *ffn_conv;                       /* short convolutions */
+    const char *dense_scale, *router_scale;                                   /* whole names */
+    const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                      /* GQA; q and o also MLA; sinks is a whole name */
+    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b, *k_rope_norm; /* MLA */
+    const char *k_b, *v_b;                                                    /* kv_b split in two, as in llama.cpp */
+    const char *index_q, *index_k, *index_k_norm, *index_weights;             /* DSA */
+    const char *compress_kv, *compress_gate, *compress_norm, *compress_bias;  /* compressed keys; bias is a whole name */
     const char *index_compress_kv, *index_compress_gate, *index_compress_norm, *index_compress_bias;
     const char *o_a;                                                                                /* per-group low-rank projection of the heads before o */
     const char *router, *router_bias, *router_table;                                                /* router_bias and router_table are whole names */

@@ -39,7 +39,7 @@ enum reads_early { /* parts of a layer with experts that read the stream before 
 enum index_kind {                 /* keys that a layer's attention sees */
                   INDEX_OWN,      /* those that its own indexer selects */
                   INDEX_PREVIOUS, /* the selection of the previous layer that has one */
-                  INDEX_NONE      /* all (GQA) */
+                  INDEX_NONE      /* all */
 };
 enum norm_kind {
     NORM_RMS,          /* x / rms * w */
@@ -109,6 +109,8 @@ struct config {
     int head_dim, v_dim;                    /* query/key head and value head, the largest of any layer; MLA: nope + rope, v_head_dim */
     int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
     float q_latent_scale, kv_latent_scale;  /* factors of the normed latents; 0: 1 */
+    bool scales_latents;                    /* instead of these: the roots of hidden / width of the latent */
+    bool k_rope_norm;                       /* MLA: the rotated part of keys is normed */
     float latent_eps;                       /* of their norms; 0: 1e-6 */
     bool q_raw;                             /* MLA: queries are projected from the normed and the raw latent together */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
@@ -173,16 +175,17 @@ struct config {
         struct branch_scale { /* with config.norms_stream, of the attention block and of the FFN */
             float stream, output;
         } branch[2];
-        uint8_t index;           /* enum index_kind */
-        uint8_t ngram;           /* 1 + index in config.ngram; 0: none */
-        uint8_t rope;            /* enum layer_rope */
-        bool no_sinks;           /* has no sinks though the model does */
-        int n_heads, n_kv_heads; /* GQA; 0: the model's */
-        int head_dim;            /* GQA: of queries, keys and values; 0: the model's */
-        float attn_scale;        /* GQA; 0: the model's */
-        int extent;              /* with config.rel_dim: distances that have a bias */
-        bool v_is_k;             /* GQA: values are the projected keys, before norm and rotation */
-        uint8_t passes_kv;       /* enum passes_kv, and the place of its keys and values in work.carried */
+        uint8_t index;                                /* enum index_kind */
+        uint8_t ngram;                                /* 1 + index in config.ngram; 0: none */
+        uint8_t rope;                                 /* enum layer_rope */
+        bool no_sinks;                                /* has no sinks though the model does */
+        int n_heads, n_kv_heads;                      /* 0: the model's */
+        int head_dim;                                 /* GQA: of queries, keys and values; MLA: of queries; 0: the model's */
+        float attn_scale;                             /* GQA and MLA; 0: the model's */
+        int q_lora, kv_lora, qk_nope, qk_rope, v_dim; /* MLA; 0: the model's, which are then the largest of any layer */
+        int extent;                                   /* with config.rel_dim: distances that have a bias */
+        bool v_is_k;                                  /* GQA: values are the projected keys, before norm and rotation */
+        uint8_t passes_kv;                            /* enum passes_kv, and the place of its keys and values in work.carried */
         int carried_at;
         int dense_inter;    /* width of its dense FFN; 0: the model's */
         float glu_limit[2]; /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
@@ -318,7 +321,27 @@ static inline int config_heads(const struct config *c, int layer) { return c->la
 static inline int config_dense_inter(const struct config *c, int layer) { return c->layer[layer].dense_inter ? c->layer[layer].dense_inter : c->dense_inter; }
 static inline int config_kv_heads(const struct config *c, int layer) { return c->layer[layer].n_kv_heads ? c->layer[layer].n_kv_heads : c->n_kv_heads; }
 static inline int config_head_dim(const struct config *c, int layer) { return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->head_dim; }
-static inline int config_v_dim(const struct config *c, int layer) { return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->v_dim; }
+static inline int config_v_dim(const struct config *c, int layer) {
+    const struct layer_config *l = &c->layer[layer];
+    return l->v_dim ? l->v_dim : l->head_dim ? l->head_dim : c->v_dim;
+}
+/* The sizes of a layer's MLA; heads: config_heads, dim: config_head_dim, v_dim: config_v_dim. */
+struct mla_sizes {
+    int heads, dim, v_dim, q_lora, kv_lora, nope, rope;
+    int latent; /* kv_lora + rope */
+};
+static inline struct mla_sizes config_mla(const struct config *c, int layer) {
+    const struct layer_config *l = &c->layer[layer];
+    const int kv_lora = l->kv_lora ? l->kv_lora : c->kv_lora, rope = l->qk_rope ? l->qk_rope : c->qk_rope;
+    return (struct mla_sizes){.heads = config_heads(c, layer),
+                              .dim = config_head_dim(c, layer),
+                              .v_dim = config_v_dim(c, layer),
+                              .q_lora = l->q_lora ? l->q_lora : c->q_lora,
+                              .kv_lora = kv_lora,
+                              .nope = l->qk_nope ? l->qk_nope : c->qk_nope,
+                              .rope = rope,
+                              .latent = kv_lora + rope};
+}
 static inline float config_attn_scale(const struct config *c, int layer) { return c->layer[layer].attn_scale > 0 ? c->layer[layer].attn_scale : c->attn_scale; }
 /* The activation of a layer's routed experts, or of its shared expert or dense FFN. */
 static inline struct glu config_glu(const struct config *c, int layer, bool routed) {

@@ -63,14 +63,16 @@ static double mixer_weights(const struct config *c, int layer) {
 }
 
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
-    double hidden = c->hidden, heads = 0, kv_heads = 0, dim = 0, v = 0, latent = c->kv_lora, rope = c->qk_rope;
+    double hidden = c->hidden, heads = 0, kv_heads = 0, dim = 0, v = 0, latent = 0, rope = 0;
     double inter = 0;
     const double layers = c->n_layers; /* layers differ: averages */
     for (int i = 0; i < c->n_layers; i++) {
         heads += config_heads(c, i) / layers, kv_heads += config_kv_heads(c, i) / layers;
         dim += config_head_dim(c, i) / layers, v += config_v_dim(c, i) / layers;
         inter += config_dense_inter(c, i);
+        latent += config_mla(c, i).kv_lora, rope += config_mla(c, i).rope;
     }
+    latent /= layers, rope /= layers;
     bool mla = c->kv_lora;
     const double mats = c->no_up ? 2 : 3, projected = 2.0 * hidden * c->moe_latent; /* matrices of an FFN; around experts in a latent space */
     double attended = 1, expert = mats * c->moe_inter * config_routed_width(c), shared = mats * c->shared_inter * hidden + projected,

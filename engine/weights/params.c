@@ -161,13 +161,17 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     if (modules == MODULE_EXPERT) return list_expert(c, layer, out);
     const int hidden = c->hidden, latent_in = config_routed_width(c), heads = config_heads(c, layer), dim = config_head_dim(c, layer),
               v_dim = config_v_dim(c, layer), q = heads * dim, k = config_kv_heads(c, layer) * dim, v = config_kv_heads(c, layer) * v_dim,
-              compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
+              compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : config_mla(c, layer).latent;
+    const struct mla_sizes mla_of = config_mla(c, layer);
+    const int q_lora = mla_of.q_lora;
+    const float q_factor = c->scales_latents && q_lora ? sqrtf((float)hidden / (float)q_lora) : c->q_latent_scale,
+                kv_factor = c->scales_latents ? sqrtf((float)hidden / (float)mla_of.kv_lora) : c->kv_latent_scale;
     const struct delta_config *d = &c->delta;
     const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values,
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? q + heads * v_dim : q, rank_gate = c->norm_gate_rank;
     const uint8_t mixer = c->layer[layer].mixer;
     const bool delta = mixer == MIXER_DELTA, attends = mixer == MIXER_ATTENTION, gqa = c->attn == ATTN_GQA && attends, cca = c->attn == ATTN_CCA && attends,
-               low = attends && !gqa && !cca, mla = low && !compressed, low_q = low && c->q_lora, bias = c->qkv_bias,
+               low = attends && !gqa && !cca, mla = low && !compressed, low_q = low && q_lora, bias = c->qkv_bias,
                index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
                streams = c->streams.n > 0 && !c->streams.is_plain && !c->streams.is_gated, squeeze = compressed && c->layer[layer].ratio > 0,
                overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
@@ -271,17 +275,18 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, attn_gate, attn_gate, ATTENTION, c->attn_gate == ATTN_GATE_HEAD ? heads : heads * v_dim, hidden, gates),
         VEC_IN(by_head, layer, attn_gate_bias, attn_gate_bias, "", ATTENTION, heads * v_dim, gates && c->attn_gate_bias),
         VEC(layer, sinks, sinks, "", ATTENTION, heads, attends && c->sinks && !c->layer[layer].no_sinks),
-        MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
-        VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, c->q_lora, low_q && bias),
-        {{OF(layer, q_a_norm, q_a_norm, ATTENTION), .suffix = ".weight", .rows = c->q_lora, .factor = c->q_latent_scale}, low_q},
-        MAT(layer, q_b, q_b, ATTENTION, q_rows, c->q_raw ? 2 * c->q_lora : c->q_lora, low_q),
+        MAT(layer, q_a, q_a, ATTENTION, q_lora, hidden, low_q),
+        VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, q_lora, low_q && bias),
+        {{OF(layer, q_a_norm, q_a_norm, ATTENTION), .suffix = ".weight", .rows = q_lora, .factor = q_factor}, low_q},
+        MAT(layer, q_b, q_b, ATTENTION, q_rows, c->q_raw ? 2 * q_lora : q_lora, low_q),
         MAT(layer, kv_a, kv_a, ATTENTION, latent, hidden, low),
         VEC(layer, kv_a_bias, kv_a, ".bias", ATTENTION, latent, mla && bias),
-        {{OF(layer, kv_a_norm, kv_a_norm, ATTENTION), .suffix = ".weight", .rows = compressed ? c->head_dim : c->kv_lora, .factor = c->kv_latent_scale}, low},
-        MAT(layer, kv_b, kv_b, ATTENTION, c->n_heads * (c->qk_nope + c->v_dim), c->kv_lora, mla && !c->split_kv_b),
-        MAT(layer, k_b, k_b, ATTENTION, c->n_heads * c->kv_lora, c->qk_nope, mla && c->split_kv_b),
-        MAT(layer, v_b, v_b, ATTENTION, c->n_heads * c->v_dim, c->kv_lora, mla && c->split_kv_b),
-        MAT(layer, index_q, index_q, ATTENTION, c->index_heads * c->index_dim, selects ? hidden : c->q_lora, index || overlap || groups || split),
+        {{OF(layer, kv_a_norm, kv_a_norm, ATTENTION), .suffix = ".weight", .rows = compressed ? c->head_dim : mla_of.kv_lora, .factor = kv_factor}, low},
+        VEC(layer, k_rope_norm, k_rope_norm, ".weight", ATTENTION, mla_of.rope, mla && c->k_rope_norm),
+        MAT(layer, kv_b, kv_b, ATTENTION, heads * (mla_of.nope + v_dim), mla_of.kv_lora, mla && !c->split_kv_b),
+        MAT(layer, k_b, k_b, ATTENTION, heads * mla_of.kv_lora, mla_of.nope, mla && c->split_kv_b),
+        MAT(layer, v_b, v_b, ATTENTION, heads * v_dim, mla_of.kv_lora, mla && c->split_kv_b),
+        MAT(layer, index_q, index_q, ATTENTION, c->index_heads * c->index_dim, selects ? hidden : q_lora, index || overlap || groups || split),
         MAT(layer, index_qk, index_qk, ATTENTION, (c->index_heads + 1) * c->index_dim, hidden, blocks && !split),
         VEC(layer, index_q_norm, index_q_norm, ".weight", ATTENTION, c->index_dim, selects),
         MAT(layer, index_k, index_k, ATTENTION, c->index_dim, hidden, index || groups || split),

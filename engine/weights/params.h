@@ -69,6 +69,7 @@ struct layer {
     struct mat q_a, q_b, kv_a, kv_b; /* kv_b: rows of head h: nope, then v */
     struct mat k_b, v_b;             /* instead of kv_b: rows of head h [kv_lora, nope] and [v, kv_lora] */
     float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
+    float *k_rope_norm; /* [qk_rope] of the rotated part of keys */
 
     /* Multi-token keys (COMPRESSED), and indexers */
     struct mat compress_kv, compress_gate;             /* [series * head_dim, hidden] */

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             float f[2048];
             rope_frequencies(&c.rope, f);
         }
-        block_expands_mla(&c, 100);
+        block_expands_mla(&c, 0, 100);
         kv_token_bytes(&c, DT_BF16);
     } else if (rc != e.code || !e.text[0]) abort();
     arena_free(&a);

@@ -42,7 +42,7 @@ static void deepseek_v3_as_published(void **st) {
     assert_int_equal(kv_token_bytes(&c, DT_BF16), 61 * 576 * 2);
     assert_int_equal(kv_token_bytes(&c, DT_E4M3), 61 * (576 + 4));
     /* Absorbed for decode, expanded for prefill. */
-    assert_true(!block_expands_mla(&c, 1) && !block_expands_mla(&c, 8) && block_expands_mla(&c, 512));
+    assert_true(!block_expands_mla(&c, 0, 1) && !block_expands_mla(&c, 0, 8) && block_expands_mla(&c, 0, 512));
 }
 
 static void blocks_of_compressed_tensors(void **st) {
