@@ -29,6 +29,15 @@ MODELS = {
         "routed_scaling_factor": 1.5, "scoring_func": "softmax", "topk_method": "group_limited_greedy", "kv_lora_rank": 72, "qk_nope_head_dim": 16,
         "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 5000,
     },
+    # Latents and heads of two sizes: in layers with a window, and in those over keys that an indexer selects; gates per head, normed rotary keys
+    "mla_sizes": {
+        **COMMON, "model_type": "dots3_note", "num_hidden_layers": 5, "intermediate_size": 168, "moe_intermediate_size": 40,
+        "moe_shared_expert_intermediate_size": 56, "num_attention_heads": 3, "num_key_value_heads": 3, "n_routed_experts": 8, "num_experts_per_tok": 3,
+        "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "q_lora_rank": 40,
+        "kv_lora_rank": 72, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 20000, "index_n_heads": 5, "index_head_dim": 20,
+        "index_topk": 9, "sliding_window_size": 7, "swa_num_attention_heads": 5, "swa_num_key_value_heads": 5, "swa_q_lora_rank": 56, "swa_kv_lora_rank": 48,
+        "swa_head_dim": 36, "swa_qk_nope_head_dim": 24, "swa_v_head_dim": 20, "swa_rope_theta": 5000, "use_dsa": True,
+    },
     # The same latent attention over keys that an indexer selects, which rotates halves; every layer has its own
     "dsa_halves": {
         **COMMON, "model_type": "deepseek_v32", "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 3,

@@ -1,5 +1,5 @@
-"""Tensors of tiny checkpoints (models.py) whose layers differ from others by their experts."""
-from models import mlp, tensor, weight
+"""Tensors of more tiny checkpoints (models.py)."""
+from models import floats, mlp, tensor, weight
 
 
 def norm(out, name, n):
@@ -66,4 +66,35 @@ def grok(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "grok": grok, "smallthinker": smallthinker}
+def dots3_note(c):
+    out, h = {}, c["hidden_size"]
+    ends(out, c)
+    for i in range(c["num_hidden_layers"]):
+        p, window = f"model.layers.{i}.", i >= 2 and i % 4 != 1
+        heads, low, latent, nope, v = (c[("swa_" if window else "") + k] for k in ("num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim"))
+        rope, s = c["swa_head_dim"] - nope if window else c["qk_rope_head_dim"], p + "self_attn."
+        for name, n in (("input_layernorm", h), ("post_attention_layernorm", h), ("self_attn.q_a_layernorm", low), ("self_attn.kv_a_layernorm", latent),
+                        ("self_attn.k_rope_only_layernorm", rope)):
+            norm(out, p + name, n)
+        for name, rows, cols, gain in (("q_a_proj", low, h, 1), ("q_b_proj", heads * (nope + rope), low, 1), ("kv_a_proj_with_mqa", latent + rope, h, 1),
+                                       ("kv_b_proj", heads * (nope + v), latent, 0.6), ("o_proj", h, heads * v, 1), ("g_proj", heads, h, 2)):
+            weight(out, c, s + name, rows, cols, gain)
+        if not window:
+            index, dim = s + "indexer.", c["index_head_dim"]
+            weight(out, c, index + "wq_b", c["index_n_heads"] * dim, low, 2)
+            weight(out, c, index + "wk", dim, h)
+            weight(out, c, index + "weights_proj", c["index_n_heads"], h)
+            norm(out, index + "k_norm", dim)
+            out[index + "k_norm.bias"] = tensor(index + "k_norm_bias", [dim], 0.3)
+        if i < c["first_k_dense_replace"]:
+            mlp(out, c, p + "mlp.", c["intermediate_size"])
+            continue
+        weight(out, c, p + "mlp.gate", c["n_routed_experts"], h, 1.5)
+        out[p + "mlp.gate.e_score_correction_bias"] = floats(p + "bias", [c["n_routed_experts"]], 0, 0.25)
+        for e in range(c["n_routed_experts"]):
+            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+        mlp(out, c, p + "mlp.shared_experts.", c["moe_shared_expert_intermediate_size"])
+    return out
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "smallthinker": smallthinker}

@@ -1,9 +1,9 @@
-"""Forward passes (oracle.py) of families whose layers differ from others by their experts, written from the vendors' code."""
+"""Forward passes (oracle.py) of more families, written from the vendors' code."""
 import math
 
 import numpy as np
 
-from oracle import attend, capped, gelu, heads_of, mlp, rms_norm, rotate, sigmoid, softmax
+from oracle import attend, capped, experts, gelu, heads_of, lightning_indexer, mlp, rms_norm, rotate, sigmoid, softmax
 
 
 def one(m, x, name):
@@ -100,4 +100,31 @@ def grok(m, tokens):
     return capped(m.linear(one(m, x, "model.norm"), "lm_head") * c["output_multiplier_scale"], c["final_logit_softcapping"]), nearest
 
 
-FAMILIES = {"arctic": arctic, "grok": grok, "smallthinker": smallthinker}
+def dots3_note(m, tokens):
+    """MLA whose normed latents are multiplied by the roots of hidden / their width, with normed rotary keys and a gate per head; over a window, or over keys
+    that an indexer selects."""
+    c, nearest, n = m.config, math.inf, len(tokens)
+    x = m["model.embed_tokens.weight"][tokens]
+    for layer in range(c["num_hidden_layers"]):
+        name, window = f"model.layers.{layer}.", layer >= 2 and layer % 4 != 1
+        heads, latent, nope, v = (c[("swa_" if window else "") + k] for k in ("num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim"))
+        rope, s, h = {"rope_theta": c["swa_rope_theta"] if window else c["rope_theta"]}, name + "self_attn.", one(m, x, name + "input_layernorm")
+        low = one(m, m.linear(h, s + "q_a_proj"), s + "q_a_layernorm")
+        low = low * math.sqrt(x.shape[-1] / low.shape[-1])
+        q = m.linear(low, s + "q_b_proj").reshape(n, heads, -1)
+        q = np.concatenate((q[..., :nope], rotate(q[..., nope:], rope, True)), -1)
+        kv = m.linear(h, s + "kv_a_proj_with_mqa")
+        turned = rotate(one(m, kv[:, None, latent:], s + "k_rope_only_layernorm"), rope, True)
+        kv = one(m, kv[:, :latent], s + "kv_a_layernorm") * math.sqrt(x.shape[-1] / latent)
+        kv = m.linear(kv, s + "kv_b_proj").reshape(n, heads, nope + v)
+        k = np.concatenate((kv[..., :nope], np.broadcast_to(turned, (n, heads, turned.shape[-1]))), -1)
+        chosen, gap = (None, math.inf) if window else lightning_indexer(m, h, low, s + "indexer.")
+        y = attend(q, k, kv[..., nope:], q.shape[-1] ** -0.5, c["sliding_window_size"] if window else 0, chosen=chosen).reshape(n, heads, v)
+        x = x + m.linear((y * sigmoid(m.linear(h, s + "g_proj"))[..., None]).reshape(n, -1), s + "o_proj")
+        h, nearest = one(m, x, name + "post_attention_layernorm"), min(nearest, gap)
+        y, gap = experts(m, h, name + "mlp.") if layer >= c["first_k_dense_replace"] else (mlp(m, h, name + "mlp."), math.inf)
+        x, nearest = x + y, min(nearest, gap)
+    return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "smallthinker": smallthinker}

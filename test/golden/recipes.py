@@ -168,5 +168,25 @@ def arcee():
     return dataclasses.replace(recipe, model="ArceeForCausalLM")
 
 
-FAMILIES = (arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def dots3_note():
+    media = ("audio_config", "audio_token_id", "image_token_id", "video_token_id", "vision_config")
+    return a.Recipe(
+        model="Dots3NoteForCausalLM",
+        config={
+            **BASE, "architectures": ["Dots3NoteForConditionalGeneration"], "audio_config": {"adapter_out_dim": 160}, "audio_token_id": 9,
+            "first_k_dense_replace": 1, "head_dim": 48, "hidden_size": 160, "image_token_id": 10, "index_head_dim": 40, "index_n_heads": 6, "index_topk": 9,
+            "intermediate_size": 272, "kv_lora_rank": 72, "model_type": "dots3_note", "moe_intermediate_size": 56, "moe_layer_freq": 1,
+            "moe_shared_expert_intermediate_size": 48, "n_group": 2, "n_routed_experts": 10, "n_shared_experts": 1, "norm_topk_prob": True,
+            "num_attention_heads": 4, "num_experts_per_tok": 3, "num_hidden_layers": 6, "num_key_value_heads": 4, "q_lora_rank": 64, "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+            "sliding_window_size": 11, "swa_head_dim": 40, "swa_kv_lora_rank": 96, "swa_num_attention_heads": 6, "swa_num_key_value_heads": 6,
+            "swa_q_lora_rank": 48, "swa_qk_nope_head_dim": 16, "swa_rope_theta": 50000.0, "swa_v_head_dim": 28, "topk_group": 1, "use_dsa": True,
+            "v_head_dim": 36, "video_token_id": 11, "vision_config": {"adapter_out_dim": 160},
+        },
+        adapt=lambda config: {**{k: v for k, v in config.items() if k not in media}, "model_type": "dots3_note_text"},
+        f32=r"e_score_correction_bias$|mlp\.gate\.weight$|indexer\.k_norm",
+    )
+
+
+FAMILIES = (dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

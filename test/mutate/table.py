@@ -22,6 +22,8 @@ change("gguf-jamba", "dense layers of a Jamba file count as layers with experts"
 change("gguf-ling3-rates", "rates of Ling 3's GGUF files keep their sign", "golden_gguf_fixtures", ("engine/weights/params.c", "c->kda.rates_are_positive ? CONVERT_MINUS", "c->kda.rates_are_positive ? CONVERT_NONE"))
 change("gguf-window-period", "no layer of a period of windows is without one", "e2e_gguf", ("engine/model/gguf_layers.c", "layer % every < every - 1", "layer % every < every"))
 change("dense-norm-gate", "the norm of a dense FFN is multiplied by a gate that it lacks", "golden_dsa_gates", ("engine/layer/block.c", "config_norm_is_gated(c, tag / 2, tag % 2)", "c->norm_gate_rank"))
+change("mla-sizes", "layers with a window have the latents of the others", "golden_mla_sizes; unit_config_experts", ("engine/model/config.h", "l->kv_lora ? l->kv_lora : c->kv_lora", "c->kv_lora"))
+change("mla-rope-norm", "the rotated part of Dots 3 Note's keys is not normed", "golden_mla_sizes", ("engine/layer/attention_mla.c", "if (y->k_rope_norm) TRY", "if (0) TRY"))
 change("early-stream", "Arctic's experts read the stream after attention", "golden_gqa_early", ("engine/layer/block.c", "w->xn, c->hidden, w->kept, c->hidden, y->experts_norm", "w->xn, c->hidden, w->x, c->hidden, y->experts_norm"))
 change("early-router", "SmallThinker's router reads the normed stream after attention", "golden_gqa_router", ("engine/layer/block.c", "c->reads_early == EARLY_ROUTER ? w->kept : w->xn", "w->xn"))
 change("grok-weights", "Grok-2's experts keep their full weight beside a dense FFN", "golden_gqa_capped", ("engine/model/grok.c", "c->shared_scale = c->routed_scale = sqrtf(0.5f)", "c->shared_scale = sqrtf(0.5f)"))

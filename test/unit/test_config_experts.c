@@ -2,6 +2,7 @@
 #include "test/unit/unit.h"
 
 #include "engine/base/ops.h"
+#include "engine/layer/attention.h"
 #include "engine/model/arch.h"
 #include "test/unit/parse_config.h"
 
@@ -92,7 +93,43 @@ static void grok(void **st) {
     assert_non_null(strstr(e.text, "rope_rotate_half_dims"));
 }
 
+/* Dots 3 Note: two sizes of MLA, as published or listed by layer; the model's are the largest. */
+static void dots3_note(void **st) {
+    (void)st;
+#define DOTS(type, more) \
+    "{\"model_type\":\"" type "\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":7,\"intermediate_size\":512,\"n_routed_experts\":8," \
+    "\"num_experts_per_tok\":3,\"moe_intermediate_size\":64" more "}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, DOTS("dots3_note", ",\"vision_config\":{},\"audio_config\":{}"), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 7; i++) {
+        const bool window = i >= 2 && i != 5;
+        const struct mla_sizes a = config_mla(&c, i);
+        assert_true(c.layer[i].window == (window ? 512 : 0) && c.layer[i].index == (window ? INDEX_NONE : INDEX_OWN) && c.layer[i].moe == (i > 0));
+        assert_true(a.heads == (window ? 64 : 128) && a.kv_lora == (window ? 1024 : 512) && a.rope == 64 && a.nope == (window ? 192 : 128) && a.v_dim == 128);
+        assert_true(a.dim == a.nope + a.rope && a.latent == a.kv_lora + a.rope && attention_of(&c, i) == (window ? &attention_mla : &attention_dsa));
+    }
+    assert_true(c.n_heads == 128 && c.kv_lora == 1024 && c.head_dim == 256 && c.n_kv_heads == 1 && c.shared_inter == 1536 && c.rope.theta == 8e7 &&
+                c.second_rope.theta == 5e4 && c.router_bias && c.scales_latents && c.k_rope_norm);
+#define LISTED \
+    ",\"layer_types\":[\"indexed_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\",\"full_attention\"," \
+    "\"full_attention\"],\"num_attention_heads\":4,\"num_key_value_heads\":4,\"sliding_window\":9"
+    if (parse(&c, DOTS("dots3_note_text", LISTED ",\"per_layer_config\":{\"2\":{\"num_attention_heads\":2,\"num_key_value_heads\":2,\"v_head_dim\":40}}"),
+              false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.layer[0].index == INDEX_OWN && c.layer[1].index == INDEX_NONE && !c.layer[1].window && c.layer[2].window == 9);
+    assert_true(config_mla(&c, 2).heads == 2 && config_mla(&c, 2).v_dim == 40 && config_mla(&c, 2).kv_lora == 512 && c.v_dim == 128 && c.n_heads == 4);
+    assert_int_equal(parse(&c, DOTS("dots3_note_text", LISTED ",\"per_layer_config\":{\"2\":{\"num_attention_heads\":3}}"), false, &e), 0);
+    assert_int_equal(parse(&c, DOTS("dots3_note_text", LISTED ",\"per_layer_config\":{\"2\":{\"hidden_size\":3}}"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "hidden_size"));
+    assert_int_equal(parse(&c, DOTS("dots3_note", ",\"swa_head_dim\":250,\"swa_qk_rope_head_dim\":64"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "layer 2"));
+    assert_int_equal(parse(&c, DOTS("dots3_note", ",\"rope_scaling\":{\"type\":\"yarn\"}"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "rope_scaling"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1), cmocka_unit_test(grok), cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1), cmocka_unit_test(dots3_note), cmocka_unit_test(grok),
+                                       cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
