@@ -96,6 +96,7 @@ static struct outcome read_prompt(const char *gpus, enum exec_mode prefill, cons
                               .draft = DRAFT_NONE};
     if (engine_open(&e, &p, &err)) die(gpus, &err);
     out.first = run_turn(e, PROMPT, 3, ANSWER, NULL).stats.bytes_read;
+    if (experts) run_turn(e, PROMPT / 4, 7, 0, NULL); /* by its end what the pools were still uploading has arrived */
     struct event ev = run_turn(e, PROMPT, 11, 0, &out.sum);
     out.bytes = ev.stats.bytes_read;
     out.resident = count_resident(e); /* those evicted for the prompt return with the next decode batch */
