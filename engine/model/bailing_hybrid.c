@@ -35,7 +35,8 @@ static void read_limits(struct config_reader *r, struct config *c, const char *k
 
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);
-    c->rope.dim = c->qk_rope;     /* partial_rotary_factor is of families before */
+    c->rope.dim = c->qk_rope; /* partial_rotary_factor is of families before */
+    if (!r->rc && (c->qk_rope < 2 || c->qk_rope % 2)) config_fail(r, "'qk_rope_head_dim' is %d: must be even, and at least 2", c->qk_rope);
     config_has(r, "use_qk_norm"); /* KDA always normalizes, MLA never */
     if (c->qkv_bias || config_bool(r, "use_qkv_bias", false) || config_bool(r, "use_bias", false))
         config_fail(r, "its projections have biases: the reference's have none");
