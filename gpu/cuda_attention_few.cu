@@ -87,13 +87,16 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         *(uint32_t *)(qs + r * S::kl + d) = bf16x2_pack(r < rows && d < a.q_dim ? q[d] : 0.0f, r < rows && d + 1 < a.q_dim ? q[d + 1] : 0.0f);
     }
     int lo[2], hi[2]; /* for the two rows whose sums this thread holds */
+    float c[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        lo[r] = hi[r] = 0;
-        if (g + r * 8 < rows) seen(a, at, position(a, at, query[g + r * 8]), &lo[r], &hi[r]);
+        lo[r] = hi[r] = 0, c[r] = a.scale * log2_e;
+        if (g + r * 8 >= rows) continue;
+        const int pos = position(a, at, query[g + r * 8]);
+        seen(a, at, pos, &lo[r], &hi[r]);
+        c[r] *= cooling(a, pos);
     }
     float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-    const float c = a.scale * log2_e;
 #pragma unroll
     for (int j = 0; j < NO; j++)
 #pragma unroll
@@ -127,7 +130,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
             for (int e = 0; e < 4; e++) {
                 const int k = k0 + warp * 16 + j * 8 + 2 * t + e % 2, r = e / 2;
                 if (a.softcap > 0) s[j][e] = a.softcap * tanhf(s[j][e] * a.scale / a.softcap) / a.scale;
-                s[j][e] = k >= lo[r] && k < hi[r] ? s[j][e] * c : -INFINITY;
+                s[j][e] = k >= lo[r] && k < hi[r] ? s[j][e] * c[r] : -INFINITY;
                 most[r] = fmaxf(most[r], s[j][e]);
             }
 #pragma unroll

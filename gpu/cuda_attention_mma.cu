@@ -99,13 +99,17 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         *(uint32_t *)(qs + r * S::kl + d) = bf16x2_pack(x, y);
     }
     int lo[2], hi[2]; /* for the two rows whose sums this thread holds */
+    float c[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = r0 + wr * 16 + g + r * 8;
-        lo[r] = hi[r] = 0;
-        if (row < rows) seen(a, at, position(a, at, row / group), &lo[r], &hi[r]);
+        lo[r] = hi[r] = 0, c[r] = a.scale * log2_e;
+        if (row >= rows) continue;
+        const int pos = position(a, at, row / group);
+        seen(a, at, pos, &lo[r], &hi[r]);
+        c[r] *= cooling(a, pos);
     }
-    float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, c = a.scale * log2_e;
+    float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < NO; j++)
 #pragma unroll
@@ -176,7 +180,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                     int k = k1 + j * 8 + 2 * t + e % 2, r = e / 2;
                     if (FP8) s[j][e] *= row_scale[k - k0];
                     if (a.softcap > 0) s[j][e] = a.softcap * tanhf(s[j][e] * a.scale / a.softcap) / a.scale;
-                    s[j][e] = all || (k >= lo[r] && k < hi[r]) ? s[j][e] * c : -INFINITY;
+                    s[j][e] = all || (k >= lo[r] && k < hi[r]) ? s[j][e] * c[r] : -INFINITY;
                     most[r] = fmaxf(most[r], s[j][e]);
                 }
 #pragma unroll

@@ -1,9 +1,8 @@
-/* Grok-1 and Grok-2: GQA with capped scores, norms before and after each block, experts with GELU gates behind a capped softmax router; scaled embeddings and
+/* Grok-1 and Grok-2: GQA with capped scores, norms before and after each block, a capped softmax router of experts with GELU gates, scaled embeddings and
  * logits. Grok-2 halves the energy of the sum of experts and a dense FFN, which hearth reads as a shared expert. References: xAI's model.py; SGLang,
  * models/grok. */
 #include <math.h>
 
-#include "engine/base/log.h"
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -24,11 +23,9 @@ static void read_attention(struct config_reader *r, struct config *c) {
     for (size_t i = 0; i < sizeof scaling / sizeof *scaling; i++) config_has(r, scaling[i]);
     config_read_rope(r, c, c->head_dim, 10000);
     if (config_int(r, "sliding_window_size", -1, -1, 1 << 24) > 0) config_fail(r, "'sliding_window_size' is set; hearth knows Grok without windows");
-    const int cold = config_int(r, "attn_temperature_len", -1, -1, 1 << 24); /* later positions multiply the capped scores by log(position) / log(this) */
-    if (cold > 0 && cold < c->max_context) {
-        log_say(LOG_WARN, "%s: 'attn_temperature_len' is %d: hearth cannot scale later scores, and limits the context to that length", r->what, cold);
-        c->max_context = cold;
-    }
+    const int cool_from = config_int(r, "attn_temperature_len", -1, -1, 1 << 24);
+    if (cool_from == 1) config_fail(r, "'attn_temperature_len' is 1, whose logarithm is 0");
+    c->cool_from = cool_from > 0 ? cool_from : 0;
 }
 
 static void parse(struct config_reader *r, struct config *c) {

@@ -31,7 +31,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->n_experts = config_int(r, "moe_num_primary_experts", 32, 1, 4096);
     c->topk = config_int(r, "moe_num_active_primary_experts", 4, 1, 64);
     c->moe_inter = config_int(r, "moe_ffn_hidden_size", 768, 1, 1 << 20);
-    c->score = config_bool(r, "moe_primary_router_apply_softmax", false) ? SCORE_SOFTMAX : SCORE_SIGMOID_BY_LOGIT; /* of the chosen logits */
+    c->score = config_bool(r, "moe_primary_router_apply_softmax", false) ? SCORE_SOFTMAX : SCORE_SIGMOID_BY_LOGIT; /* both rank logits */
     c->norm_topk = true;
     c->routed_scale = 1;
     c->reads_early = EARLY_ROUTER;

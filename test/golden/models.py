@@ -118,7 +118,7 @@ MODELS = {
         **{k: v for k, v in COMMON.items() if k != "hidden_act"}, "model_type": "grok", "rms_norm_eps": 1e-3, "intermediate_size": 104, "moe_intermediate_size": 56,
         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "num_local_experts": 9, "num_experts_per_tok": 3, "residual_moe": True,
         "attn_output_multiplier": 0.3, "attn_logit_softcapping": 3, "router_logit_softcapping": 2, "final_logit_softcapping": 4, "embedding_multiplier_scale": 1.5,
-        "output_multiplier_scale": 0.5, "rope_theta": 10000, "rope_type": "original", "attn_temperature_len": 4096,
+        "output_multiplier_scale": 0.5, "rope_theta": 10000, "rope_type": "original", "attn_temperature_len": 17,
     },
     # Norms after attention and experts, none before them; one norm over all heads
     "gqa_after": {

@@ -75,7 +75,7 @@ def smallthinker(m, tokens):
 
 
 def grok(m, tokens):
-    """h = x + norm1(attention(norm(x))) with capped scores; x = h + norm3(y), y = (FFN(norm2(h)) + experts(norm2(h))) / sqrt(2). The router's weights are a
+    """h = x + norm1(attention(norm(x))) with capped scores, which late queries multiply by a factor; x = h + norm3(y), y = (FFN(norm2(h)) + experts(norm2(h))) / sqrt(2). The router's weights are a
     softmax of all its capped logits."""
     c, nearest, n = m.config, math.inf, len(tokens)
     x = m["model.embed_tokens.weight"][tokens] * c["embedding_multiplier_scale"]
@@ -89,6 +89,7 @@ def grok(m, tokens):
         q, k = rotate(q, c, False), rotate(k, c, False)
         k, v = (np.repeat(y, c["num_attention_heads"] // c["num_key_value_heads"], 1) for y in (k, v))
         score = capped(np.einsum("qhd,khd->hqk", q, k) * c["attn_output_multiplier"], c["attn_logit_softcapping"])
+        score = score * np.maximum(np.log(np.maximum(np.arange(n), 1)) / math.log(c["attn_temperature_len"]), 1)[:, None]
         y = np.einsum("hqk,khd->qhd", softmax(np.where(seen, score, -np.inf)), v).reshape(n, -1)
         x = x + one(m, m.linear(y, name + "self_attn.o_proj"), name + "post_attn_norm")
         h, part = one(m, x, name + "pre_moe_norm"), name + "block_sparse_moe."

@@ -24,6 +24,8 @@ change("gguf-window-period", "no layer of a period of windows is without one", "
 change("dense-norm-gate", "the norm of a dense FFN is multiplied by a gate that it lacks", "golden_dsa_gates", ("engine/layer/block.c", "config_norm_is_gated(c, tag / 2, tag % 2)", "c->norm_gate_rank"))
 change("mla-sizes", "layers with a window have the latents of the others", "golden_mla_sizes; unit_config_experts", ("engine/model/config.h", "l->kv_lora ? l->kv_lora : c->kv_lora", "c->kv_lora"))
 change("mla-rope-norm", "the rotated part of Dots 3 Note's keys is not normed", "golden_mla_sizes", ("engine/layer/attention_mla.c", "if (y->k_rope_norm) TRY", "if (0) TRY"))
+change("cool-scores", "late queries of Grok-2 scale their scores by the position after theirs", "golden_gqa_capped; kcheck_ops", ("cpu/attention.c", "log2f((float)pos) / log2f", "log2f((float)pos + 1) / log2f"))
+change("cool-cuda", "late queries of Grok-2 are not scaled in large batches on CUDA", "cuda_emu_ops_bf16", ("gpu/cuda_attention_mma.cu", "c[r] *= cooling(a, pos);", ""))
 change("early-stream", "Arctic's experts read the stream after attention", "golden_gqa_early", ("engine/layer/block.c", "w->xn, c->hidden, w->kept, c->hidden, y->experts_norm", "w->xn, c->hidden, w->x, c->hidden, y->experts_norm"))
 change("early-router", "SmallThinker's router reads the normed stream after attention", "golden_gqa_router", ("engine/layer/block.c", "c->reads_early == EARLY_ROUTER ? w->kept : w->xn", "w->xn"))
 change("grok-weights", "Grok-2's experts keep their full weight beside a dense FFN", "golden_gqa_capped", ("engine/model/grok.c", "c->shared_scale = c->routed_scale = sqrtf(0.5f)", "c->shared_scale = sqrtf(0.5f)"))
