@@ -136,6 +136,14 @@ static void skip_media(struct config_reader *r, struct config *c) {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
 }
 
+/* Keys of published configs with one value that the reference knows. */
+static void read_fixed(struct config_reader *r) {
+    static const char *const gates[] = {"headwise", NULL}, *const norms[] = {"RMSNorm", NULL};
+    config_choice(r, "attention_gate_type", gates, 0), config_choice(r, "swa_attention_gate_type", gates, 0);
+    config_choice(r, "normalization", norms, 0), config_choice(r, "final_norm", norms, 0);
+    if (!config_bool(r, "k_rope_only_layernorm", true)) config_fail(r, "'k_rope_only_layernorm' is false: hearth reads the norm's weights");
+}
+
 static void parse(struct config_reader *r, struct config *c) {
     const bool per_layer = config_has(r, "per_layer_config");
     skip_media(r, c);
@@ -150,6 +158,8 @@ static void parse(struct config_reader *r, struct config *c) {
     c->v_dim = config_int(r, "v_head_dim", 128, 1, 1024);
     c->head_dim = c->qk_nope + c->qk_rope;
     const int rotated = c->qk_rope;
+    read_fixed(r);
+    c->split_kv_b = config_bool(r, "split_kv_b", false);               /* GGUF only */
     config_has(r, "head_dim"), config_has(r, "partial_rotary_factor"); /* only their product counts, the rotated part */
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true: the reference has none");
@@ -157,7 +167,8 @@ static void parse(struct config_reader *r, struct config *c) {
     read_sizes(r, c, per_layer);
     read_ropes(r, c, rotated);
     c->latent_eps = c->norm_eps;
-    c->scales_latents = c->k_rope_norm = true;
+    c->scales_latents = config_bool(r, "apply_mla_qkv_lora_rescale", true);
+    c->k_rope_norm = true;
     c->attn_gate = ATTN_GATE_HEAD, c->attn_gate_kind = GATE_SIGMOID;
     deepseek_moe(r, c, &defaults);
     c->shared_inter = c->shared_inter / c->moe_inter *

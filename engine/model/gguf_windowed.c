@@ -4,6 +4,7 @@
 #define L GGUF_LAYER
 enum { WINDOW_PERIOD = 4 }; /* files without a window pattern: every fourth layer has no window */
 static const struct tensor_names pre_norm = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
+                                 dots3 = {GGUF_NAMES, GGUF_INDEXER, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate", .k_rope_norm = L "attn_k_norm"},
                                  post_norm = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"},
                                  parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"};
 
@@ -69,6 +70,35 @@ static void derive_exaone4(struct config_builder *t) {
     if (json_int(window, 0) > 0) gguf_layers_windows(t, WINDOW_PERIOD, false);
 }
 
+/* Dots 3 Note: MLA of two sizes, which share the rank of queries and the rotated part of heads. Norms of latents include their scale. */
+static void derive_dots3(struct config_builder *t) {
+    const int64_t rope = json_int(gguf_build_meta(t, "rope.dimension_count"), 0), heads = gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 0),
+                  window_heads = gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 1),
+                  dim = json_int(gguf_build_meta(t, "attention.key_length_mla"), 0),
+                  window_dim = json_int(gguf_build_meta(t, "attention.key_length_mla_swa"), 0);
+    const struct json *q_lora = gguf_build_meta(t, "attention.q_lora_rank"), *inter = gguf_build_meta(t, "expert_feed_forward_length");
+    gguf_build_only_sigmoid(t);
+    gguf_layers_windows(t, WINDOW_PERIOD, false);
+    gguf_build_int(t, "num_attention_heads", heads);
+    gguf_build_int(t, "num_key_value_heads", heads);
+    gguf_build_int(t, "qk_rope_head_dim", rope);
+    gguf_build_int(t, "qk_nope_head_dim", dim - rope);
+    if (window_heads) {
+        gguf_build_int(t, "swa_num_attention_heads", window_heads);
+        gguf_build_int(t, "swa_num_key_value_heads", window_heads);
+        gguf_build_int(t, "swa_head_dim", window_dim);
+        gguf_build_int(t, "swa_qk_nope_head_dim", window_dim - rope);
+    }
+    if (q_lora) gguf_build_json(t, "swa_q_lora_rank", *q_lora);
+    if (inter) gguf_build_json(t, "moe_shared_expert_intermediate_size", gguf_build_uniform(t, "expert_feed_forward_length", inter));
+    gguf_build_bool(t, "use_dsa", true);
+    gguf_build_bool(t, "apply_mla_qkv_lora_rescale", false);
+    gguf_build_bool(t, "split_kv_b", t->facts->split_kv_b);
+    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++)
+        if (gguf_layers_at(t, "attention.indexer.types", i, 1) == gguf_layers_at(t, GGUF_WINDOWS, i, 0))
+            gguf_build_fail(t, "metadata '%s.attention.indexer.types' of layer %lld is not the opposite of '" GGUF_WINDOWS "'", t->arch, (long long)i);
+}
+
 /* With a window, llama.cpp's code fixes its layers and those without rotation: the first of four has neither. */
 static double slides(const struct config_builder *t, int64_t layer) {
     return json_int(gguf_build_meta(t, "attention.sliding_window"), 0) > 0 && layer % WINDOW_PERIOD != 0;
@@ -117,6 +147,19 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                                {"attention.layer_norm_epsilon", "layer_norm_eps"},
                                                {"logit_scale", "logit_scale"},
                                                END},
+                             dots3_keys[] = {{"attention.head_count", NULL},
+                                             {"attention.key_length_mla_swa", NULL},
+                                             {"attention.key_length_swa", NULL},
+                                             {"attention.kv_lora_rank_swa", "swa_kv_lora_rank"},
+                                             {"attention.value_length_mla", "v_head_dim"},
+                                             {"attention.value_length_mla_swa", "swa_v_head_dim"},
+                                             {"attention.value_length_swa", NULL},
+                                             {"attention.indexer.types", NULL},
+                                             {"rope.freq_base_swa", "swa_rope_theta"},
+                                             GGUF_LAYER_WINDOW_KEYS,
+                                             GGUF_INDEXER_KEYS,
+                                             GGUF_DEEPSEEK_KEYS,
+                                             END},
                              smallthinker_keys[] = {GGUF_HEAD_KEYS,
                                                     {"attention.sliding_window", NULL},
                                                     {"expert_count", "moe_num_primary_experts"},
@@ -133,6 +176,7 @@ const struct gguf_arch gguf_windowed[] = {
     {"cohere2moe", "cohere2_moe", &parallel, cohere2moe_keys, derive_cohere2moe, NULL},
     {"command-r", "cohere", &parallel, cohere_keys, derive_cohere, NULL},
     {"cohere2", "cohere2", &parallel, cohere2_keys, derive_cohere2, NULL},
+    {"dots3note", "dots3_note", &dots3, dots3_keys, derive_dots3, NULL},
     {"smallthinker", "smallthinker", &pre_norm, smallthinker_keys, derive_smallthinker, NULL},
     {"exaone4", "exaone4", &post_norm, exaone4_keys, derive_exaone4, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},

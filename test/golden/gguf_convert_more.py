@@ -39,6 +39,34 @@ def glm4_moe_lite(d):
     return m
 
 
+def dots3note(d):
+    """Norms of latents take in the roots of hidden / width. Both kinds of layers have one rank of queries and one width of the rotated part."""
+    m = Model(d, "dots3note")
+    c = m.config
+    sliding = [i >= 2 and i % 4 != 1 for i in range(m.layers)]
+    kv, rope = c["swa_kv_lora_rank"], c["qk_rope_head_dim"]
+    assert c["swa_q_lora_rank"] == c["q_lora_rank"] and c["swa_head_dim"] - c["swa_qk_nope_head_dim"] == rope
+    m.key(rope__freq_base=float(c["rope_theta"]), rope__freq_base_swa=float(c["swa_rope_theta"]), expert_gating_func=2, attention__sliding_window_pattern=sliding,
+          attention__indexer__types=[not x for x in sliding], attention__key_length_swa=kv + rope, attention__value_length_swa=kv,
+          attention__head_count=[c["swa_num_attention_heads" if x else "num_attention_heads"] for x in sliding])
+    m.keys_of(attention__sliding_window="sliding_window_size", attention__kv_lora_rank_swa="swa_kv_lora_rank", attention__key_length_mla_swa="swa_head_dim",
+              attention__value_length_mla_swa="swa_v_head_dim", attention__indexer__head_count="index_n_heads", attention__indexer__key_length="index_head_dim",
+              attention__indexer__top_k="index_topk")
+    m.ends()
+    for i, window in enumerate(sliding):
+        p, s = "swa_" if window else "", f"layers.{i}.self_attn."
+        for name, width in (("q_a_layernorm.weight", c["q_lora_rank"]), ("kv_a_layernorm.weight", c[p + "kv_lora_rank"])):
+            m.source[s + name] = m.source[s + name].map(lambda x, width=width: x * math.sqrt(c["hidden_size"] / width))
+        nope, v = c[p + "qk_nope_head_dim"], c[p + "v_head_dim"]
+        both = m.take(s + "kv_b_proj.weight").shaped(c[p + "num_attention_heads"], nope + v, c[p + "kv_lora_rank"])
+        m.put(f"blk.{i}.attn_k_b", both.each(lambda t, nope=nope: t.rows(range(nope)).turned()))
+        m.put(f"blk.{i}.attn_v_b", both.each(lambda t, nope=nope, v=v: t.rows(range(nope, nope + v))))
+    m.each_layer(attn_gate="self_attn.g_proj", attn_k_norm="self_attn.k_rope_only_layernorm")
+    mla(m)
+    indexer(m)
+    return m
+
+
 def indexer(m):
     m.each_layer(indexer__attn_q_b="self_attn.indexer.wq_b", indexer__attn_k="self_attn.indexer.wk", indexer__k_norm="self_attn.indexer.k_norm",
                  indexer__k_norm__bias="self_attn.indexer.k_norm.bias", indexer__proj="self_attn.indexer.weights_proj")

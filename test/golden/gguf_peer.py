@@ -32,6 +32,7 @@ OTHERWISE = {"phi3": "it accepts Phi-3's own vocabulary only",
              "glm_moe_dsa": "it ends with an assertion on these dimensions",
              "deepseek_v32": "it ends with an assertion on these dimensions",
              "grok": "its router neither caps its logits nor leaves the weights of the chosen experts as they are",
+             "mla_sizes": "its published packages do not know the architecture",
              "smallthinker window": "it takes 4096 for the window, whatever the file says",
              "deepseek_v4": "it ends with an assertion on these dimensions",
              "qwen4_exp": "it knows DeltaNet's heads of one size, and n-grams' vectors of the model's width"}

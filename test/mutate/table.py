@@ -23,6 +23,7 @@ change("gguf-ling3-rates", "rates of Ling 3's GGUF files keep their sign", "gold
 change("gguf-window-period", "no layer of a period of windows is without one", "e2e_gguf", ("engine/model/gguf_layers.c", "layer % every < every - 1", "layer % every < every"))
 change("dense-norm-gate", "the norm of a dense FFN is multiplied by a gate that it lacks", "golden_dsa_gates", ("engine/layer/block.c", "config_norm_is_gated(c, tag / 2, tag % 2)", "c->norm_gate_rank"))
 change("mla-sizes", "layers with a window have the latents of the others", "golden_mla_sizes; unit_config_experts", ("engine/model/config.h", "l->kv_lora ? l->kv_lora : c->kv_lora", "c->kv_lora"))
+change("gguf-dots3-heads", "layers with a window of a Dots 3 file have the heads of the others", "golden_gguf_fixtures", ("engine/model/gguf_windowed.c", 'window_heads = gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 1)', 'window_heads = heads'))
 change("mla-rope-norm", "the rotated part of Dots 3 Note's keys is not normed", "golden_mla_sizes", ("engine/layer/attention_mla.c", "if (y->k_rope_norm) TRY", "if (0) TRY"))
 change("cool-scores", "late queries of Grok-2 scale their scores by the position after theirs", "golden_gqa_capped; kcheck_ops", ("cpu/attention.c", "log2f((float)pos) / log2f", "log2f((float)pos + 1) / log2f"))
 change("cool-cuda", "late queries of Grok-2 are not scaled in large batches on CUDA", "cuda_emu_ops_bf16", ("gpu/cuda_attention_mma.cu", "c[r] *= cooling(a, pos);", ""))

@@ -126,6 +126,10 @@ static void dots3_note(void **st) {
     assert_non_null(strstr(e.text, "hidden_size"));
     assert_int_equal(parse(&c, DOTS("dots3_note", ",\"swa_head_dim\":250,\"swa_qk_rope_head_dim\":64"), false, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "layer 2"));
+    assert_int_equal(parse(&c, DOTS("dots3_note", ",\"k_rope_only_layernorm\":false"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "k_rope_only_layernorm"));
+    assert_int_equal(parse(&c, DOTS("dots3_note", ",\"attention_gate_type\":\"elementwise\""), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "attention_gate_type"));
     assert_int_equal(parse(&c, DOTS("dots3_note", ",\"rope_scaling\":{\"type\":\"yarn\"}"), false, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "rope_scaling"));
 }
