@@ -147,12 +147,12 @@ static void cap_scores(const struct job *j, int rows, float *s, int n) {
     }
 }
 
-/* Multiplies the scores of late queries (cool_from). */
-static void cool_scores(const struct job *j, const struct rows *r, int r0, int r1, float *s, int n) {
+/* Multiplies the scores of late queries (temperature_len). */
+static void apply_temperature(const struct job *j, const struct rows *r, int r0, int r1, float *s, int n) {
     for (int i = r0; i < r1; i++, s += TILE) {
         const int64_t pos = q_pos(j->o, r->token[i]);
-        const float by = log2f((float)pos) / log2f((float)j->o->cool_from);
-        for (int c = 0; c < n && pos > j->o->cool_from; c++) s[c] *= by;
+        const float by = log2f((float)pos) / log2f((float)j->o->temperature_len);
+        for (int c = 0; c < n && pos > j->o->temperature_len; c++) s[c] *= by;
     }
 }
 
@@ -198,7 +198,7 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
     apply_kv_scales(j, &o->k, kv_head, rows, pick, w->s, j0, n);
     if (o->softcap > 0) cap_scores(j, rows, w->s, n);
-    if (o->cool_from > 1) cool_scores(j, r, r0, r1, w->s, n);
+    if (o->temperature_len > 1) apply_temperature(j, r, r0, r1, w->s, n);
     if (o->bias) add_bias(j, r, r0, r1, pick, w->s, j0, n);
     mask_tile(r, r0, r1, w->s, j0, n);
     for (int i = r0; i < r1; i++) {

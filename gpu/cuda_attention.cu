@@ -43,7 +43,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
             float dot[HEADS] = {0};
             const int pos = position(a, at, i), key = key_row(a, at, chosen, pos, k0 + k), far = a.bias ? pos - a.k_pos0 - key : 0;
             const struct plane_row row = plane_row(at.k, (size_t)key);
-            const float cool = cooling(a, pos);
+            const float temperature = score_temperature(a, pos);
             for (int d = lane; d < a.k.dim; d += 32) {
                 float v = plane_value(at.k, row, kv, d);
 #pragma unroll
@@ -55,7 +55,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
                 if (h >= heads) break;
                 float v = warp_sum(dot[h]);
                 if (a.softcap > 0) v = a.softcap * tanhf(v / a.softcap);
-                v *= cool;
+                v *= temperature;
                 if (a.bias && far >= 0 && far < a.extent) v += a.bias[((size_t)i * (size_t)a.n_heads + (size_t)(h0 + h)) * (size_t)a.extent + (size_t)far];
                 if (!lane) p[h][k] = v;
             }

@@ -40,8 +40,8 @@ __device__ inline int key_row(const struct cuda_attention &a, const struct where
     return i < listed ? chosen[i / a.chosen_block] * a.chosen_block + i % a.chosen_block : complete * a.chosen_block + i - listed;
 }
 /* Factor of the scores of a query at this position. */
-__device__ inline float cooling(const struct cuda_attention &a, int pos) {
-    return a.cool_from > 1 && pos > a.cool_from ? log2f((float)pos) / log2f((float)a.cool_from) : 1.0f;
+__device__ inline float score_temperature(const struct cuda_attention &a, int pos) {
+    return a.temperature_len > 1 && pos > a.temperature_len ? log2f((float)pos) / log2f((float)a.temperature_len) : 1.0f;
 }
 __device__ inline int position(const struct cuda_attention &a, const struct where &w, int i) { return a.q_pos ? a.q_pos[i] : w.q_pos0 + i; }
 

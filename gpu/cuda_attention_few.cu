@@ -94,7 +94,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         if (g + r * 8 >= rows) continue;
         const int pos = position(a, at, query[g + r * 8]);
         seen(a, at, pos, &lo[r], &hi[r]);
-        c[r] *= cooling(a, pos);
+        c[r] *= score_temperature(a, pos);
     }
     float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 #pragma unroll

@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         if (row >= rows) continue;
         const int pos = position(a, at, row / group);
         seen(a, at, pos, &lo[r], &hi[r]);
-        c[r] *= cooling(a, pos);
+        c[r] *= score_temperature(a, pos);
     }
     float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 #pragma unroll

@@ -44,7 +44,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen; /* k_step at least 1 */
     float scale, softcap;
     const float *bias;
-    int extent, chosen_block, own_block, chosen_lists, cool_from; /* lists at least 1 */
+    int extent, chosen_block, own_block, chosen_lists, temperature_len; /* lists at least 1 */
     int chunked;     /* few queries: keys are split at fixed boundaries (cuda_attention_chunks), independent of the number of queries and keys */
     int splits;      /* at least 1; > 1: partial results go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */

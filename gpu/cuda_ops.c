@@ -126,7 +126,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .n_chosen = o->n_chosen,
                                .scale = o->scale,
                                .softcap = o->softcap,
-                               .cool_from = o->cool_from,
+                               .temperature_len = o->temperature_len,
                                .bias = o->bias,
                                .extent = o->extent,
                                .chosen_block = o->chosen_block,

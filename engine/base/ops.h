@@ -153,9 +153,9 @@ struct op_attention {
     int n, n_heads, v_dim, ldq, ldo;
     int q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen;
     float scale;
-    float softcap;     /* > 0: scores, scaled, become softcap * tanh(score / softcap) */
-    int cool_from;     /* > 1: scores of queries at later positions are then multiplied by log(position) / log(cool_from) */
-    const float *bias; /* NULL, or [n, n_heads, extent]: added to the score of a key at distance 0 .. extent - 1; not with k_step above 1 */
+    float softcap;       /* > 0: scores, scaled, become softcap * tanh(score / softcap) */
+    int temperature_len; /* > 1: scores of queries at later positions are then multiplied by log(position) / log(temperature_len) */
+    const float *bias;   /* NULL, or [n, n_heads, extent]: added to the score of a key at distance 0 .. extent - 1; not with k_step above 1 */
     int extent;
     int chosen_block; /* with chosen: the number of keys in a block that an entry selects; each query also sees the keys after its last complete block. 0:
                          entries are keys */

@@ -98,7 +98,7 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
                              .chunk_keys = c->layer[layer].chunk_keys,
                              .scale = config_attn_scale(c, layer),
                              .softcap = c->score_cap,
-                             .cool_from = c->cool_from,
+                             .temperature_len = c->temperature_len,
                              .bias = c->rel_dim ? w->rel_bias : NULL,
                              .extent = c->layer[layer].extent,
                              .chosen = selects ? w->selected_keys + row * (size_t)config_index_entries(c) : NULL,

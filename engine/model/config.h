@@ -140,7 +140,7 @@ struct config {
     } query_scale;
     float qkv_clip;                       /* q, k and v are clamped to +-this; 0: no clamp */
     float attn_scale, score_cap;          /* score_cap: scores become cap * tanh(score / cap); 0: not */
-    int cool_from;                        /* GQA: as in op_attention; 0: none */
+    int temperature_len;                  /* GQA: as in op_attention; 0: none */
     struct rope_config rope, second_rope; /* second_rope: of the layers that select it, and of compressed keys; dim 0: none */
     struct delta_config {                 /* layers with gated DeltaNet instead of attention; taps 0: none */
         int k_heads, v_heads, k_dim, v_dim, taps;

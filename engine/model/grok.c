@@ -1,5 +1,5 @@
 /* Grok-1 and Grok-2: GQA with capped scores, norms before and after each block, a capped softmax router of experts with GELU gates, scaled embeddings and
- * logits. Grok-2 halves the energy of the sum of experts and a dense FFN, which hearth reads as a shared expert. References: xAI's model.py; SGLang,
+ * logits. Grok-2 multiplies the sum of experts and a dense FFN by sqrt(1/2); hearth reads the FFN as a shared expert. References: xAI's model.py; SGLang,
  * models/grok. */
 #include <math.h>
 
@@ -23,9 +23,9 @@ static void read_attention(struct config_reader *r, struct config *c) {
     for (size_t i = 0; i < sizeof scaling / sizeof *scaling; i++) config_has(r, scaling[i]);
     config_read_rope(r, c, c->head_dim, 10000);
     if (config_int(r, "sliding_window_size", -1, -1, 1 << 24) > 0) config_fail(r, "'sliding_window_size' is set; hearth knows Grok without windows");
-    const int cool_from = config_int(r, "attn_temperature_len", -1, -1, 1 << 24);
-    if (cool_from == 1) config_fail(r, "'attn_temperature_len' is 1, whose logarithm is 0");
-    c->cool_from = cool_from > 0 ? cool_from : 0;
+    const int temperature_len = config_int(r, "attn_temperature_len", -1, -1, 1 << 24);
+    if (temperature_len == 1) config_fail(r, "'attn_temperature_len' is 1, whose logarithm is 0");
+    c->temperature_len = temperature_len > 0 ? temperature_len : 0;
 }
 
 static void parse(struct config_reader *r, struct config *c) {

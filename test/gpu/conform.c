@@ -223,8 +223,9 @@ static void attentions(void) {
                   .q = floats((size_t)(c[i].n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v, .sinks = c[i].sinks ? floats((size_t)c[i].heads, 'c') : NULL,
                   .lse = floats((size_t)(c[i].n * c[i].heads), 'f'), .q_pos = pos, .n = c[i].n, .n_heads = c[i].heads, .v_dim = c[i].v,
                   .ldq = c[i].heads * c[i].dim, .ldo = c[i].heads * c[i].v, .q_pos0 = c[i].q0, .k_pos0 = c[i].k0, .n_keys = c[i].keys, .window = c[i].window,
-                  .scale = 0.1f, .softcap = i % 3 == 2 ? 0.5f : 0, .cool_from = i % 3 == 2 || i % 7 == 3 ? c[i].keys / 2 : 0, .chunk_keys = i % 4 == 2 ? 24 : 0,
-                  .bias = i % 5 == 1 ? floats((size_t)(c[i].n * c[i].heads * 40), 'c') : NULL, .extent = i % 5 == 1 ? 40 : 0);
+                  .scale = 0.1f, .softcap = i % 3 == 2 ? 0.5f : 0, .temperature_len = i % 3 == 2 || i % 7 == 3 ? c[i].keys / 2 : 0,
+                  .chunk_keys = i % 4 == 2 ? 24 : 0, .bias = i % 5 == 1 ? floats((size_t)(c[i].n * c[i].heads * 40), 'c') : NULL,
+                  .extent = i % 5 == 1 ? 40 : 0);
         }
     choosers();
     float *lse = floats(15, 'f'), *lse2 = floats(15, 'c');

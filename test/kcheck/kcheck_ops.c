@@ -86,7 +86,7 @@ static void check_attention(const struct attention_case *c) {
     size_t n_out = (size_t)(c->n * ldo), rows = (size_t)(c->n * c->heads);
     float *q = vec((size_t)(c->n * ldq)), *both = aligned((n_out + rows) * 4), *was = aligned((n_out + rows) * 4), *sinks = vec((size_t)c->heads);
     const int extent = c->n % 2 && c->softcap == 0 ? c->n_keys / 2 + 1 : 0; /* of biases by distance */
-    const int cool_from = c->softcap > 0 ? c->n_keys / 3 : 0;
+    const int temperature_len = c->softcap > 0 ? c->n_keys / 3 : 0;
     float *bias = vec(rows * (size_t)extent + 1);
     int32_t *pos = guarded((size_t)c->n * 4);
     for (int i = 0; i < c->n; i++) pos[i] = c->q_pos0 + i * 3 % 7;
@@ -116,7 +116,7 @@ static void check_attention(const struct attention_case *c) {
                              .n_chosen = c->n_chosen,
                              .scale = 0.3f,
                              .softcap = c->softcap,
-                             .cool_from = cool_from,
+                             .temperature_len = temperature_len,
                              .bias = extent ? bias : NULL,
                              .extent = extent,
                              .chunk_keys = c->chunk};
@@ -140,7 +140,7 @@ static void check_attention(const struct attention_case *c) {
                 for (int i = 0; i < c->dim; i++) d += (double)q[t * ldq + h * c->dim + i] * kl[(size_t)j * krow + (size_t)(g * c->dim + i)];
                 d *= (double)0.3f;
                 if (c->softcap > 0) d = (double)c->softcap * tanh(d / (double)c->softcap);
-                if (cool_from > 1 && at > cool_from) d *= log(at) / log(cool_from);
+                if (temperature_len > 1 && at > temperature_len) d *= log(at) / log(temperature_len);
                 const int far = at - c->k_pos0 - j;
                 if (far >= 0 && far < extent) d += (double)bias[(size_t)(t * c->heads + h) * (size_t)extent + (size_t)far];
                 p[j] = seen ? d : -INFINITY;

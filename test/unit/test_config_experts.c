@@ -82,9 +82,9 @@ static void grok(void **st) {
                 c.glu.cubic > 0);
 #define SECOND ",\"residual_moe\":true,\"moe_intermediate_size\":64,\"rope_type\":\"original\",\"scaling_factor\":16,\"sliding_window_size\":-1"
     if (parse(&c, GROK(SECOND ",\"attn_temperature_len\":1024"), false, &e)) fail_msg("%s", e.text);
-    assert_true(c.moe_inter == 64 && c.shared_inter == 512 && !c.norm_topk && c.shared_scale == c.routed_scale && c.cool_from == 1024);
+    assert_true(c.moe_inter == 64 && c.shared_inter == 512 && !c.norm_topk && c.shared_scale == c.routed_scale && c.temperature_len == 1024);
     if (parse(&c, GROK(SECOND ",\"moe_router_renormalize\":true"), false, &e)) fail_msg("%s", e.text);
-    assert_true(c.norm_topk && !c.cool_from);
+    assert_true(c.norm_topk && !c.temperature_len);
     assert_int_equal(parse(&c, GROK(",\"attn_temperature_len\":1"), false, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "attn_temperature_len"));
     assert_int_equal(parse(&c, GROK(",\"rope_type\":\"yarn_log\""), false, &e), ERR_MODEL);
