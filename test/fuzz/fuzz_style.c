@@ -71,6 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     rich = false;
     same(&c, &d);
     strip(&c, &clean);
+    wide_rows |= clean.len && memmem(clean.data, clean.len, "://", 3); /* hidden marks may have been in between */
     for (size_t i = 0, n; i < clean.len && cols >= 5 && !wide_rows; i += n + 1) {
         const char *end = memchr(clean.data + i, '\n', clean.len - i);
         n = end ? (size_t)(end - clean.data) - i : clean.len - i;
