@@ -96,7 +96,7 @@ CODES(tq2_0) {
     ask(p, FORMAT_BYTES(tq2_0), ahead);
     EACH (int i = 0; i < 4; i++) put(code + 64 * i, minus(two_bits(p, i), 1));
 }
-/* Blocks of 128 and 64 columns; where none is, scales are zero. */
+/* Blocks of 128 and 64 columns. Scales past the end of the row are zero. */
 CODES(q1_0) {
     _mm256_storeu_ps(scale, _mm256_setzero_ps());
     for (int c = 0; ask(p, FORMAT_BYTES(q1_0), ahead), c < n; c += 128, p += FORMAT_BYTES(q1_0)) {

@@ -93,12 +93,7 @@ INLINE void decode_q2_k(struct block *g, const uint8_t *p) {
         EACH (int half = 0; half < 2; half++) put_32(g, k, half, two_bits(p + 16, k, half), word_of(scale, 2 * k + half));
 }
 INLINE void decode_q3_k(struct block *g, const uint8_t *p) {
-    uint32_t u[3];
-    memcpy(u, p + 96, sizeof u);
-    const uint32_t four = 0x0f0f0f0f, two = 0x30303030;
-    const __m128i six = _mm_setr_epi32((int)((u[0] & four) | (u[2] << 4 & two)), (int)((u[1] & four) | (u[2] << 2 & two)),
-                                       (int)((u[0] >> 4 & four) | (u[2] & two)), (int)((u[1] >> 4 & four) | (u[2] >> 2 & two)));
-    const __m256i scale = parts_16(_mm_sub_epi8(six, _mm_set1_epi8(32)));
+    const __m256i scale = parts_16(scales_q3_k(p));
     g->scale[0] = half_of(p + 108);
     vstore(g->rest, vzero());
     EACH (int k = 0; k < 4; k++)

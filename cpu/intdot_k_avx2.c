@@ -135,14 +135,8 @@ INLINE void load_scales(V scale[HALVES], V off[HALVES], const uint8_t *p) {
         if (Q2) {
             const __m128i both = load_16(p);
             s = _mm_and_si128(both, four), m = _mm_and_si128(_mm_srli_epi16(both, 4), four);
-        } else if (Q3) { /* four of six bits each in eight bytes, low nibbles first, and two in four bytes */
-            uint32_t u[3];
-            memcpy(u, p + 96, sizeof u);
-            const uint32_t low = 0x0f0f0f0f, two = 0x30303030;
-            s = _mm_setr_epi32((int)((u[0] & low) | (u[2] << 4 & two)), (int)((u[1] & low) | (u[2] << 2 & two)), (int)((u[0] >> 4 & low) | (u[2] & two)),
-                               (int)((u[1] >> 4 & low) | (u[2] >> 2 & two)));
-            s = _mm_sub_epi8(s, _mm_set1_epi8(32));
-        } else if (Q6) s = load_16(p + 192);
+        } else if (Q3) s = scales_q3_k(p);
+        else if (Q6) s = load_16(p + 192);
         s = _mm_shuffle_epi8(s, order), m = _mm_shuffle_epi8(m, order);
         const uint8_t *d = p + (Q2 ? 80 : Q3 ? 108 : 208);
         EACH (int h = 0; h < HALVES; h++) {

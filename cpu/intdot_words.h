@@ -2,11 +2,23 @@
 /* Activations of the integer kernels (intdot_inner.h) for AVX2: 16-bit words, which vpmaddwd multiplies with 16-bit codes and sums in pairs
  * to 32 bits. 8-bit planes with vpmaddubsw would need as many products: two per 32 columns. They would avoid widening codes from 8 to 16 bits,
  * but cost one sum of pairs and one of planes per token, and their pair sums overflow with IQ4's values. */
+#include <string.h>
+
 #include "cpu/simd_avx2.h"
 
 /* Loads weights from any address. */
 INLINE __m128i load_16(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
 INLINE __m256i load_32(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
+
+/* The 16 scales of a Q3_K block: the low four of their six bits are nibbles of eight bytes, low ones first, and two are in four bytes. */
+INLINE __m128i scales_q3_k(const uint8_t *p) {
+    const uint32_t low = 0x0f0f0f0f, two = 0x30303030;
+    uint32_t u[3];
+    memcpy(u, p + 96, sizeof u);
+    const __m128i six = _mm_setr_epi32((int)((u[0] & low) | (u[2] << 4 & two)), (int)((u[1] & low) | (u[2] << 2 & two)),
+                                       (int)((u[0] >> 4 & low) | (u[2] & two)), (int)((u[1] >> 4 & low) | (u[2] >> 2 & two)));
+    return _mm_sub_epi8(six, _mm_set1_epi8(32));
+}
 
 /* Adds the pair products of 16-bit words to sum; one or two instructions, same result. */
 INLINE __m256i add_products(__m256i sum, __m256i w, __m256i x) {

@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     else if (begin < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, begin, at.n_keys);
     cp_commit();
     for (int k0 = begin; k0 < end; k0 += KT) {
-        const float *row_scale = scales + (k0 - begin) / KT % 2 * KT; /* of the tile's keys */
+        const float *row_scale = scales + (k0 - begin) / KT % 2 * KT; /* scales of the keys in this tile */
         cp_wait<0>();
         __syncthreads(); /* the keys have arrived, and all threads are done with the previous values */
         if (FP8) {

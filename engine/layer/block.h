@@ -20,7 +20,8 @@ struct span {
     const struct op_place *addresses;
 };
 
-/* Whether a layer's MLA over n rows is cheaper with expanded keys and values than in absorbed form. False up to BATCH_INVARIANT_ROWS rows. Pure. */
+/* Whether a layer's MLA over n rows is cheaper with expanded keys and values than in absorbed form. False up to BATCH_INVARIANT_ROWS rows. If it is true for n
+ * rows, it is also true for more. Pure. */
 bool block_expands_mla(const struct config *c, int layer, int n);
 /* Most bytes that attention over `keys` keys allocates beyond the workspace. */
 size_t block_grown_bytes(const struct config *c, int keys);

@@ -151,12 +151,8 @@ static void list_attention(struct buffer_list *l, struct work *w, const struct c
     if (c->q_lora) ADD(q_latent, n * (size_t)(c->q_raw ? 3 : 1) * (size_t)c->q_lora);
     if (c->kv_lora) {
         w->absorb_rows = 1; /* as many as some layer absorbs */
-        for (int i = 0; i < c->n_layers; i++) {
-            int rows = (int)n;
-            if (i && !c->layer[i].kv_lora) continue; /* as layer 0 */
-            while (rows > w->absorb_rows && block_expands_mla(c, i, rows)) rows--;
-            w->absorb_rows = rows;
-        }
+        for (int i = 0; i < c->n_layers; i++)
+            while (w->absorb_rows < (int)n && !block_expands_mla(c, i, w->absorb_rows + 1)) w->absorb_rows++;
         ADD(absorbed_q, (size_t)w->absorb_rows * (size_t)(c->n_heads * (c->kv_lora + c->qk_rope)));
         ADD(absorbed_out, (size_t)w->absorb_rows * (size_t)(c->n_heads * c->kv_lora));
     }

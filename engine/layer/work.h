@@ -1,5 +1,5 @@
 #pragma once
-/* The workspace of a transformer block: what a batch needs besides weights and KV cache. Owns its buffers, except those marked. One user at a time. */
+/* The workspace of a transformer block: all memory of a batch besides weights and KV cache. Owns its buffers, except those marked. One user at a time. */
 #include <stddef.h>
 #include <stdint.h>
 

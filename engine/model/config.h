@@ -109,7 +109,7 @@ struct config {
     int head_dim, v_dim;                    /* query/key head and value head, the largest of any layer; MLA: nope + rope, v_head_dim */
     int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
     float q_latent_scale, kv_latent_scale;  /* factors of the normed latents; 0: 1 */
-    bool scales_latents;                    /* instead of these: the roots of hidden / width of the latent */
+    bool scales_latents;                    /* these factors are sqrt(hidden / width of the latent) */
     bool k_rope_norm;                       /* MLA: the rotated part of keys is normed */
     float latent_eps;                       /* of their norms; 0: 1e-6 */
     bool q_raw;                             /* MLA: queries are projected from the normed and the raw latent together */

@@ -70,9 +70,10 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         heads += config_heads(c, i) / layers, kv_heads += config_kv_heads(c, i) / layers;
         dim += config_head_dim(c, i) / layers, v += config_v_dim(c, i) / layers;
         inter += config_dense_inter(c, i);
-        latent += config_mla(c, i).kv_lora, rope += config_mla(c, i).rope;
+        const struct mla_sizes sizes = config_mla(c, i);
+        latent += sizes.kv_lora, rope += sizes.rope;
     }
-    latent /= layers, rope /= layers;
+    latent /= layers, rope /= layers; /* exact where all are equal */
     bool mla = c->kv_lora;
     const double mats = c->no_up ? 2 : 3, projected = 2.0 * hidden * c->moe_latent; /* matrices of an FFN; around experts in a latent space */
     double attended = 1, expert = mats * c->moe_inter * config_routed_width(c), shared = mats * c->shared_inter * hidden + projected,

@@ -161,9 +161,9 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     if (modules == MODULE_EXPERT) return list_expert(c, layer, out);
     const int hidden = c->hidden, latent_in = config_routed_width(c), heads = config_heads(c, layer), dim = config_head_dim(c, layer),
               v_dim = config_v_dim(c, layer), q = heads * dim, k = config_kv_heads(c, layer) * dim, v = config_kv_heads(c, layer) * v_dim,
-              compressed = c->attn == ATTN_COMPRESSED, latent = compressed ? c->head_dim : config_mla(c, layer).latent;
+              compressed = c->attn == ATTN_COMPRESSED;
     const struct mla_sizes mla_of = config_mla(c, layer);
-    const int q_lora = mla_of.q_lora;
+    const int q_lora = mla_of.q_lora, latent = compressed ? c->head_dim : mla_of.latent;
     const float q_factor = c->scales_latents && q_lora ? sqrtf((float)hidden / (float)q_lora) : c->q_latent_scale,
                 kv_factor = c->scales_latents ? sqrtf((float)hidden / (float)mla_of.kv_lora) : c->kv_latent_scale;
     const struct delta_config *d = &c->delta;

@@ -22,14 +22,20 @@ def attention(out, c, p):
     weight(out, c, p + "o_proj", h, c["num_attention_heads"] * dim)
 
 
-def arctic(c):
-    out, h = {}, c["hidden_size"]
+def layers(out, c, *norms):
+    """Adds what is outside of layers, and attention and the norms of each; yields the prefix of its names."""
     ends(out, c)
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
-        for name in ("input_layernorm", "residual_layernorm", "post_attention_layernorm"):
-            norm(out, p + name, h)
+        for name in norms:
+            norm(out, p + name, c["hidden_size"])
         attention(out, c, p + "self_attn.")
+        yield p
+
+
+def arctic(c):
+    out, h = {}, c["hidden_size"]
+    for p in layers(out, c, "input_layernorm", "residual_layernorm", "post_attention_layernorm"):
         mlp(out, c, p + "residual_mlp.", h, names=("w1", "w3", "w2"))
         weight(out, c, p + "block_sparse_moe.gate", c["num_local_experts"], h, 1.5, fp8=False)
         for e in range(c["num_local_experts"]):
@@ -39,12 +45,7 @@ def arctic(c):
 
 def smallthinker(c):
     out, h = {}, c["hidden_size"]
-    ends(out, c)
-    for i in range(c["num_hidden_layers"]):
-        p = f"model.layers.{i}."
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            norm(out, p + name, h)
-        attention(out, c, p + "self_attn.")
+    for p in layers(out, c, "input_layernorm", "post_attention_layernorm"):
         weight(out, c, p + "block_sparse_moe.primary_router", c["moe_num_primary_experts"], h, 3, fp8=False)
         for e in range(c["moe_num_primary_experts"]):
             mlp(out, c, f"{p}block_sparse_moe.experts.{e}.", c["moe_ffn_hidden_size"], names=("gate", "up", "down"))
@@ -53,12 +54,7 @@ def smallthinker(c):
 
 def grok(c):
     out, h = {}, c["hidden_size"]
-    ends(out, c)
-    for i in range(c["num_hidden_layers"]):
-        p = f"model.layers.{i}."
-        for name in ("pre_attn_norm", "post_attn_norm", "pre_moe_norm", "post_moe_norm"):
-            norm(out, p + name, h)
-        attention(out, c, p + "self_attn.")
+    for p in layers(out, c, "pre_attn_norm", "post_attn_norm", "pre_moe_norm", "post_moe_norm"):
         mlp(out, c, p + "mlp.", c["intermediate_size"])
         weight(out, c, p + "block_sparse_moe.gate", c["num_local_experts"], h, 3, fp8=False)
         for e in range(c["num_local_experts"]):
