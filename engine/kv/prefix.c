@@ -387,9 +387,9 @@ static int fork_run(void *arg) {
     const struct fork_call *f = arg;
     struct session *a = f->from, *b = f->to;
     struct prefix *p = &a->prefix, *q = &b->prefix;
-    int last = p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0, rc = 0;
-    truncate_chunks(p, a->n_kv);
-    if (a->n_kv > last) rc = push_chunk(p, a->n_kv, 0);
+    int rc = 0;
+    truncate_chunks(p, a->n_kv); /* a turn that was cancelled in the queue left chunks of the turn before it */
+    if (a->n_kv > (p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0)) rc = push_chunk(p, a->n_kv, 0);
     if (!rc) rc = mem_grow(&q->tokens, &q->tokens_cap, (size_t)p->exact_end, sizeof *q->tokens);
     if (!rc) rc = mem_grow(&b->tokens, &b->tokens_cap, (size_t)a->n_kv + 1, sizeof *b->tokens);
     for (size_t i = 0; i < p->n_chunks && !rc; i++) rc = map_chunk(b, a, i, f->e);

@@ -238,11 +238,12 @@ enum throughput_next throughput_ready(struct engine *e) {
 }
 
 static void begin_prompt(struct engine *e, struct session *s) {
-    if (s->stats.prefill_mode == exec_mode_name(DECODE_PAGED)) return;
+    const bool long_rope = config_long_rope(&e->weights.config, s->n_tokens);
+    if (s->stats.prefill_mode == exec_mode_name(DECODE_PAGED) && s->is_long_rope == long_rope) return; /* the rest of a prompt that has begun */
     decode_rewind(e->machine.decode, &s->kv, s->n_kv);
     mtp_rewind(&s->mtp, s->n_kv);
     prefix_begin_turn(s);
-    s->is_long_rope = config_long_rope(&e->weights.config, s->n_tokens);
+    s->is_long_rope = long_rope;
     s->stats.prefill_mode = exec_mode_name(DECODE_PAGED);
     if (s->n_answered) return;
     s->stats.queue_s = clock_now() - s->submitted_at;
@@ -292,8 +293,11 @@ static void build_spans(struct engine *e) {
     int n = 0, micros = 0, rows = 0, room = 0;
     m->n_spans = m->n_tokens = 0;
     while (n < m->n_entries && n < m->options.rows && m->entries[n].s->n_tokens - m->entries[n].s->n_kv == 1 &&
-           (n < max_at_once || atomic_load(&m->entries[n].s->state) == SESSION_DECODE))
-        m->kv_lengths[n] = m->entries[n].s->n_tokens, n++;
+           (n < max_at_once || atomic_load(&m->entries[n].s->state) == SESSION_DECODE)) {
+        struct session *s = m->entries[n].s;
+        if (atomic_load(&s->state) == SESSION_QUEUED) begin_prompt(e, s); /* all but one of its rows are cached */
+        m->kv_lengths[n++] = s->n_tokens;
+    }
     if (n) {
         micros = (n + max_rows - 1) / max_rows;
         if (micros > PAGED_MAX_MICRO_BATCHES) micros = PAGED_MAX_MICRO_BATCHES;

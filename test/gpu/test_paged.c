@@ -145,12 +145,42 @@ static void text_on(const char *dir, int devices, const struct answer *processor
     engine_close(&e);
 }
 
+/* A prompt of which all rows but one are cached begins as others do; its batch holds it among the sessions that decode. The first answer ends past the
+ * original length of a model with LongRoPE: the second prompt must not use its keys. */
+static void one_row_left(const char *dir) {
+    enum { LONG = 20, SHORT = 14 };
+    struct engine *e = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 1, DT_F32);
+    struct session *s[2];
+    struct error err = {0};
+    struct event ev;
+    int32_t first[LONG], second[SHORT], got[2][ANSWER];
+    for (int i = 0; i < LONG; i++) first[i] = (i * 37 + 5) % VOCAB;
+    memcpy(second, first, sizeof second);
+    second[SHORT - 1] = 1;
+    const int kept = config_long_rope(&e->weights.config, LONG + ANSWER) ? 0 : SHORT - 1;
+    for (int i = 0; i < 3; i++) { /* the long prompt and the short one in one session; the short one alone */
+        struct session **at = &s[i == 2];
+        if (i != 1 && session_open(e, at, &err)) die(dir, err.text);
+        struct request r = {.tokens = i ? second : first, .n = i ? SHORT : LONG, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS};
+        if (session_submit(*at, &r, &err)) die(dir, err.text);
+        for (int n = 0; engine_poll(e, &ev, -1) && ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR;)
+            if (ev.kind == EVENT_TOKEN && i) got[i - 1][n++] = ev.token;
+        CHECK(ev.kind == EVENT_DONE && !strcmp(ev.stats.prefill_mode, "paged") && ev.stats.cached_tokens == (i == 1 ? kept : 0),
+              "%s: prompt %d: %s, %d tokens cached", dir, i, ev.stats.prefill_mode, ev.stats.cached_tokens);
+    }
+    CHECK(!memcmp(got[0], got[1], sizeof got[0]), "%s: another answer after a cached prefix", dir);
+    session_close(&s[0]);
+    session_close(&s[1]);
+    engine_close(&e);
+}
+
 static void text(const char *dir, int at) {
     static struct answer processor[PROMPTS], together[PROMPTS], alone[PROMPTS], several[PROMPTS];
     struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
     run(e, 0, PROMPTS, 0, 0, processor);
     engine_close(&e);
     text_on(dir, 1 + at % 3, processor);
+    one_row_left(dir);
     static const enum dtype kinds[] = {DT_BF16, DT_E4M3};
     for (int k = 0; k < 2; k++) { /* at the best level, sampled, with every cache type: no bit depends on the batch */
         e = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 0, kinds[k]);

@@ -162,6 +162,39 @@ static void a_fork_goes_on_as_its_origin(void **st) {
     engine_close(&e);
 }
 
+/* A turn that is cancelled in the queue leaves fewer rows than the turn before it; a fork gets all of them. */
+static void a_fork_after_a_turn_that_never_ran(void **st) {
+    enum { KEPT = 300 };
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *a = new_session(e), *b, *c, *busy = new_session(e);
+    struct error err = {0};
+    struct event ev = {0};
+    int32_t talk[KEPT + 20];
+    ask(e, a, text(KEPT, MOST, 0), KEPT, 0, 0);
+    b = fork_of(e, a);
+    struct request r = {.tokens = text(2000, 0, 7), .n = 2000};
+    if (session_submit(busy, &r, &err)) fail_msg("%s", err.text);
+    memcpy(talk, text(KEPT + 20, KEPT, 3), sizeof talk);
+    r = (struct request){.tokens = talk, .n = KEPT + 20, .max_tokens = 1};
+    if (session_submit(b, &r, &err)) fail_msg("%s", err.text);
+    session_cancel(b);
+    for (int i = 0; i < 2; i++) {
+        do engine_poll(e, &ev, -1);
+        while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
+        assert_true(ev.session == (i ? busy : b) && ev.kind == EVENT_DONE);
+    }
+    assert_int_equal(session_tokens(b, &(const int32_t *){0}), KEPT);
+    c = fork_of(e, b);
+    assert_true(same_rows(a, c, KEPT));
+    struct answer x = ask(e, c, talk, KEPT + 20, 0, 0), y = ask(e, a, talk, KEPT + 20, 0, 0);
+    assert_true(x.cached == KEPT && y.cached == KEPT && !memcmp(x.token, y.token, sizeof x.token) && same_rows(a, c, KEPT + 20));
+    session_close(&a);
+    session_close(&b);
+    session_close(&c);
+    session_close(&busy);
+    engine_close(&e);
+}
+
 /* The same on devices: a copy gets the common prefix from another session's copy, whichever of them continues, rewinds or ends, and whichever copy fails. */
 static void devices_share_beginnings(void **st) {
     static const char *const gpus[] = {"emu:1", "emu:2", "emu:2,fail=copy:60"};
@@ -353,6 +386,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_beginning_is_read_once),
                                        cmocka_unit_test(a_beginning_may_be_named),
                                        cmocka_unit_test(a_fork_goes_on_as_its_origin),
+        cmocka_unit_test(a_fork_after_a_turn_that_never_ran),
                                        cmocka_unit_test(devices_share_beginnings),
                                        cmocka_unit_test(forks_share_memory),
                                        cmocka_unit_test(no_memory_to_share),
