@@ -77,7 +77,7 @@ struct arch {
     const char *title;              /* for --inspect: "DeepSeek-V3" */
     double norm_eps;                /* default if the config has none; 0: 1e-6 */
     struct config_defaults defaults;
-    const char *text_config_key; /* member of config.json that holds the text model's config; NULL: the whole file */
+    const char *text_config_key; /* member of config.json that holds the text model's config, or "member.member"; NULL: the whole file */
     int sublayers;               /* layers of struct config that are one published layer; a second %d in names of their tensors counts them. 0: 1 */
     const char *text_type;       /* model_type that the text model's config must have; NULL: any */
     void (*parse)(struct config_reader *r, struct config *c);
@@ -100,15 +100,15 @@ extern const struct arch arch_deepseek_v3, arch_kimi_k25, arch_deepseek_v32, arc
 extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
 extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_granitemoeshared, arch_granitemoe_swa, arch_ernie4_5_moe, arch_ernie4_5,
     arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_dots1, arch_dots3_note, arch_dots3_note_text, arch_hy_v3, arch_bailing_moe, arch_hunyuan_v1_moe,
-    arch_laguna, arch_mellum, arch_mimo_v2_flash, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral4_text, arch_qwen3_vl_moe, arch_llama4,
-    arch_llama4_text, arch_longcat_flash, arch_axk1;
+    arch_laguna, arch_mellum, arch_mimo_v2_flash, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral4_text, arch_qwen3_vl_moe, arch_qwen3_omni_moe,
+    arch_llama4, arch_llama4_text, arch_longcat_flash, arch_axk1;
 extern const struct arch arch_llama, arch_arcee, arch_mistral, arch_mistral3, arch_ministral, arch_ministral3, arch_qwen2, arch_qwen3, arch_smollm3, arch_phi3,
     arch_gemma2, arch_gemma3, arch_gemma3_text;
 extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite, arch_granite_swa;
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_cohere2_moe, arch_cohere2, arch_cohere, arch_hunyuan_v1_dense;
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
-extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_inkling, arch_qwen4_exp;
+extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_qwen4_exp;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
     arch_grok, arch_smallthinker, arch_aria, arch_aria_text;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;

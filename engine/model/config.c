@@ -450,9 +450,13 @@ static void read_activation(struct config_reader *r, struct config *c) {
     if (config_choice(r, "hidden_act", acts, c->arch->defaults.is_gelu)) c->glu = (struct glu){.alpha = alpha, .cubic = 0.044715f * alpha};
 }
 
-/* Continues with the member that describes the text model; keys that it lacks are read from the outer object. */
+/* Continues with the member that describes the text model; keys that it lacks are read from the outermost object. */
 static int enter_text_config(struct config_reader *r, const char *member) {
-    const struct json *inner = config_get(r, member);
+    char first[40];
+    const char *dot = strchr(member, '.'); /* a member of a member, whose other keys are of other parts */
+    snprintf(first, sizeof first, "%.*s", dot ? (int)(dot - member) : (int)strlen(member), member);
+    const struct json *inner = config_get(r, first);
+    if (dot) inner = inner && inner->type == JSON_OBJECT ? json_get(inner, dot + 1) : NULL;
     if (!inner || inner->type != JSON_OBJECT) return config_fail(r, "'%s' is missing or not an object", member);
     if (inner->n > CONFIG_MEMBERS_MOST) return config_fail(r, "'%s' has %u keys, more than a model's config has", member, inner->n);
     r->outer = r->root;

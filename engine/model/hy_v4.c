@@ -1,5 +1,6 @@
-/* Hunyuan 4: DeepSeek-V3.2 whose attention has sinks and a gate per element, whose indexer rotates its last dimensions and is shared by layers, and whose
- * several residual streams are not mixed with each other (independent hyper-connections). Reference: transformers, models/hy_v4. */
+/* Hunyuan 4 and its language model with vision: DeepSeek-V3.2 whose attention has sinks and a gate per element, whose indexer rotates its last dimensions and
+ * is shared by layers, and whose several residual streams are not mixed with each other (independent hyper-connections). Reference: transformers, models/hy_v4
+ * and models/hy_v4_vl. */
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 2.827, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
@@ -39,12 +40,22 @@ static void parse(struct config_reader *r, struct config *c) {
         .sinks = L "self_attn.learnable_sink_param", .attn_gate = L "self_attn.linear_gate", MIX(attn, "hc_attn_layer"), MIX(ffn, "hc_mlp_layer"), \
         .head_mix = "model.hc_head.hc_head_fn", .head_mix_base = "model.hc_head.hc_head_base", .head_mix_scale = "model.hc_head.hc_head_scale"
 
-static const char *const types[] = {"hy_v4", NULL};
-static const struct arch apart = {.model_types = types, .title = "Hunyuan 4", .norm_eps = 1e-5, .parse = parse, .names = {NAMES, NAMES_EXPERTS("model.")}};
-const struct arch arch_hy_v4 = {.model_types = types,
-                                .title = "Hunyuan 4",
-                                .norm_eps = 1e-5,
-                                .parse = parse,
-                                .names = {NAMES, NAMES_STACKED("model.")},
-                                .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
-                                .unstacked = &apart};
+/* Rotates neighbours, where Hunyuan 4 rotates halves. Positions of text have three equal parts, so that its rotation is otherwise the plain one. */
+static void parse_vision(struct config_reader *r, struct config *c) {
+    config_skip_vision(r, c);
+    parse(r, c);
+    c->rope.interleaved = c->index_interleaved = true;
+    c->latent_eps = c->norm_eps;
+}
+
+#define ARCH(types, member, parser, experts, ...) \
+    { \
+        .model_types = types, .title = "Hunyuan 4", .norm_eps = 1e-5, .text_config_key = member, .parse = parser, .names = {NAMES, experts("model.")}, \
+        __VA_ARGS__ \
+    }
+#define STACKED_OR_APART(name, types, member, parser) \
+    static const struct arch name##_apart = ARCH(types, member, parser, NAMES_EXPERTS, .layout = {0}); \
+    const struct arch name = ARCH(types, member, parser, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)
+static const char *const types[] = {"hy_v4", NULL}, *const vision[] = {"hy_v4_vl", NULL};
+STACKED_OR_APART(arch_hy_v4, types, NULL, parse);
+STACKED_OR_APART(arch_hy_v4_vl, vision, "text_config", parse_vision);

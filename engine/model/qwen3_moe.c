@@ -1,5 +1,6 @@
-/* Qwen3-MoE, and the language model of Qwen3-VL-MoE: GQA with per-head RMSNorm on q and k, softmax router, no shared expert. Reference: transformers,
- * models/qwen3_moe and models/qwen3_vl_moe, which always normalizes the experts' weights. A sliding window, if enabled, applies to every layer. */
+/* Qwen3-MoE, and the language models of Qwen3-VL-MoE and Qwen3-Omni: GQA with per-head RMSNorm on q and k, softmax router, no shared expert. Reference:
+ * transformers, models/qwen3_moe, models/qwen3_vl_moe, which always normalizes the experts' weights, and models/qwen3_omni_moe (the thinker, which writes
+ * text). A sliding window, if enabled, applies to every layer. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -33,6 +34,16 @@ static void parse_vision(struct config_reader *r, struct config *c) {
     c->norm_topk = true;
 }
 
+static void parse_omni(struct config_reader *r, struct config *c) {
+    static const char *const others[] = {"talker_config",    "code2wav_config",  "enable_audio_output", "assistant_token_id",
+                                         "system_token_id",  "user_token_id",    "im_start_token_id",   "im_end_token_id",
+                                         "tts_bos_token_id", "tts_eos_token_id", "tts_pad_token_id"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_has(r, others[i]);
+    config_skip_vision(r, c);
+    parse(r, c);
+    c->norm_topk = config_bool(r, "norm_topk_prob", true);
+}
+
 #define NAMES(m) NAMES_GQA(m), NAMES_QK_NORM(m), NAMES_ROUTER(m), NAMES_DENSE(m)
 static const char *const types[] = {"qwen3_moe", NULL}, *const vision[] = {"qwen3_vl_moe", NULL};
 const struct arch arch_qwen3_moe = {
@@ -49,3 +60,12 @@ static const struct arch arch_qwen3_vl_moe_apart = VISION(NAMES_EXPERTS, .layout
 const struct arch arch_qwen3_vl_moe =
     VISION(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
            .unstacked = &arch_qwen3_vl_moe_apart);
+static const char *const omni[] = {"qwen3_omni_moe", NULL};
+#define T "thinker.model."
+const struct arch arch_qwen3_omni_moe = {
+    .model_types = omni,
+    .title = "Qwen3-Omni",
+    .text_config_key = "thinker_config.text_config",
+    .parse = parse_omni,
+    .names = {NAMES(T), NAMES_EXPERTS(T), .head = "thinker.lm_head"},
+};

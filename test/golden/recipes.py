@@ -4,6 +4,7 @@ import re
 
 import make_fixture as mf
 import families_a as a
+import families_b as b
 
 # What every config has. The embedding and the blocks' outputs are small, so that norm_eps matters.
 BASE = {**mf.COMMON, "max_position_embeddings": 4096, "num_hidden_layers": 4, "pad_token_id": 0}
@@ -188,5 +189,41 @@ def dots3_note():
     )
 
 
-FAMILIES = (dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def hy_v4_vl():
+    recipe = b.hy_v4()
+    text = {k: v for k, v in recipe.config.items() if k not in ("architectures", "enable_ihc", "gated_mla", "learnable_sink", "num_nextn_predict_layers")}
+    text.update({"model_type": "hy_v4_vl_text", "rms_norm_eps": 1e-4,
+                 "rope_parameters": {"mrope_section": [4, 2, 2], "rope_theta": 10000000.0, "rope_type": "default"}})
+    vision = {"hidden_size": 32, "intermediate_size": 48, "model_type": "hy_v4_vl_vision", "num_attention_heads": 2, "num_hidden_layers": 1, "out_hidden_size": 128}
+    return dataclasses.replace(
+        recipe, model="HYV4VLForConditionalGeneration", pieces=lambda key, shape: b.hy_v4_pieces(key.replace("model.language_model.", "model."), shape),
+        config={"architectures": ["HYV4VLForConditionalGeneration"], "image_token_id": 317, "model_type": "hy_v4_vl", "text_config": text,
+                "tie_word_embeddings": False, "video_token_id": 318, "vision_config": vision})
+
+
+def text_config(config, usual=mf.text_config):
+    return usual(config.get("thinker_config", config))
+
+
+mf.text_config = text_config
+
+
+def qwen3_omni_moe():
+    recipe = a.qwen3_vl_moe()
+    text = {**recipe.config["text_config"], "model_type": "qwen3_omni_moe_text"}
+    audio = {"d_model": 32, "downsample_hidden_size": 8, "encoder_attention_heads": 2, "encoder_ffn_dim": 48, "encoder_layers": 1,
+             "model_type": "qwen3_omni_moe_audio_encoder", "output_dim": 128}
+    thinker = {**{k: v for k, v in recipe.config.items() if "token_id" in k}, "audio_config": audio,
+               "model_type": "qwen3_omni_moe_thinker", "position_id_per_seconds": 13, "text_config": text, "vision_config": recipe.config["vision_config"]}
+    return a.Recipe(
+        model="Qwen3OmniMoeThinkerForConditionalGeneration",
+        config={"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "assistant_token_id": 9, "code2wav_config": {}, "enable_audio_output": True,
+                "im_end_token_id": 3, "im_start_token_id": 4, "model_type": "qwen3_omni_moe", "system_token_id": 5, "talker_config": {"hidden_size": 32},
+                "thinker_config": thinker, "tts_bos_token_id": 6, "tts_eos_token_id": 7, "tts_pad_token_id": 8, "user_token_id": 10},
+        adapt=lambda config: config["thinker_config"], pieces=a.prefixed("thinker.", a.renamed((r"language_model\.", ""))),
+        extra={"talker.model.norm.weight": (32,), "code2wav.decoder.0.conv.weight": (4, 4, 3)},
+    )
+
+
+FAMILIES = (hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

@@ -484,8 +484,51 @@ static void beam(void **st) {
     assert_non_null(strstr(e.text, "7 groups"));
 }
 
+/* The text model's config is two levels down; the level between describes other parts. */
+static void qwen_3_omni(void **st) {
+    struct config c;
+    struct error e = {0};
+#define OMNI(text, between, more) \
+    "{\"model_type\":\"qwen3_omni_moe\",\"talker_config\":{},\"code2wav_config\":{},\"tts_eos_token_id\":7,\"thinker_config\":{" between \
+    "\"audio_config\":{},\"text_config\":{\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":3,\"num_attention_heads\":4," \
+    "\"num_key_value_heads\":2,\"head_dim\":48,\"intermediate_size\":288,\"moe_intermediate_size\":72,\"num_experts\":10,\"num_experts_per_tok\":3," \
+    "\"max_position_embeddings\":4096,\"rope_scaling\":{\"mrope_section\":[10,7,7],\"rope_type\":\"default\"}" text "}}" more "}"
+    if (parse(&c, OMNI("", "\"position_id_per_seconds\":13,", ""), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.n_experts == 10 && c.topk == 3 && c.norm_topk && c.layer[0].moe && c.qk_norm == QK_NORM_HEAD && !strcmp(c.model_type, "qwen3_omni_moe"));
+    assert_string_equal(c.names->router, "thinker.model.layers.%d.mlp.gate");
+    if (parse(&c, OMNI(",\"norm_topk_prob\":false", "", ""), false, &e)) fail_msg("%s", e.text);
+    assert_false(c.norm_topk);
+    static const char *const bad[][2] = {{OMNI(",\"new_thing\":3", "", ""), "new_thing"},
+                                         {OMNI("", "", ",\"other_thing\":3"), "other_thing"},
+                                         {"{\"model_type\":\"qwen3_omni_moe\",\"thinker_config\":{}}", "thinker_config.text_config"},
+                                         {"{\"model_type\":\"qwen3_omni_moe\",\"thinker_config\":3}", "thinker_config.text_config"},
+                                         {"{\"model_type\":\"qwen3_omni_moe\"}", "thinker_config.text_config"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i][0], false, &e), ERR_MODEL);
+        assert_non_null(strstr(e.text, bad[i][1]));
+    }
+}
+
+/* The one with vision rotates neighbours, and its norms of latents have the epsilon of the others. */
+static void hunyuan_4_with_vision(void **st) {
+    struct config c;
+    struct error e = {0};
+#define HY4_VISION(text) \
+    "{\"model_type\":\"hy_v4_vl\",\"image_token_id\":5,\"vision_config\":{},\"text_config\":{\"model_type\":\"hy_v4_vl_text\",\"vocab_size\":320," \
+    "\"hidden_size\":128,\"num_hidden_layers\":4,\"num_attention_heads\":4,\"q_lora_rank\":96,\"kv_lora_rank\":80,\"qk_nope_head_dim\":24," \
+    "\"qk_rope_head_dim\":16,\"v_head_dim\":32,\"index_head_dim\":32,\"index_n_heads\":8,\"intermediate_size\":208,\"moe_intermediate_size\":48," \
+    "\"n_routed_experts\":8,\"num_experts_per_tok\":3,\"max_position_embeddings\":4096" text "}}"
+    if (parse(&c, HY4_VISION(",\"rms_norm_eps\":1e-4,\"rope_parameters\":{\"mrope_section\":[4,2,2],\"rope_theta\":10000}"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.rope.interleaved && c.index_interleaved && c.latent_eps == 1e-4f && c.streams.n == 4 && c.sinks && c.index_rope_last);
+    assert_string_equal(c.names->q_a, "model.layers.%d.self_attn.q_a_proj");
+    assert_int_equal(parse(&c, HY4_VISION(",\"new_thing\":3"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "new_thing"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),
+                                       cmocka_unit_test(qwen_3_omni),
+                                       cmocka_unit_test(hunyuan_4_with_vision),
                                        cmocka_unit_test(axk2),
                                        cmocka_unit_test(beam),
                                        cmocka_unit_test(flint),
