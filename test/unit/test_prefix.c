@@ -386,7 +386,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_beginning_is_read_once),
                                        cmocka_unit_test(a_beginning_may_be_named),
                                        cmocka_unit_test(a_fork_goes_on_as_its_origin),
-        cmocka_unit_test(a_fork_after_a_turn_that_never_ran),
+                                       cmocka_unit_test(a_fork_after_a_turn_that_never_ran),
                                        cmocka_unit_test(devices_share_beginnings),
                                        cmocka_unit_test(forks_share_memory),
                                        cmocka_unit_test(no_memory_to_share),
