@@ -62,6 +62,7 @@ change("shared-kept", "a KV block without readers is not freed", "gpu_kv_sharing
 change("mirror-link", "each session's shared prefix is uploaded to the device again", "unit_prefix", ("engine/engine.c", "e->machine.kv_common_rows = prefix_common_rows;", ""))
 change("prefix-middle", "a session resumes inside a batch that others could have shared", "unit_prefix", ("engine/kv/prefix.c", "if (keep < p->exact_end || flags", "if (keep < 0 || flags"))
 change("prefix-hole", "memory is freed while a cache still maps it", "unit_prefix", ("engine/kv/prefix.c", "p->mapped_blocks[p->n_mapped_blocks++] = prefix_block_ref(b);", "p->mapped_blocks[p->n_mapped_blocks++] = b;"))
+change("fork-cancelled", "a fork after a turn that was cancelled in the queue lacks rows", "unit_prefix", ("engine/kv/prefix.c", "truncate_chunks(p, a->n_kv); /*", "/*"))
 change("prefix-state", "rows are shared without the recurrent state that follows them", "unit_state", ("engine/kv/prefix.c", "return !s->kv.has_states || !s->prefix.exact_end ||", "return true ||"))
 change("image-page", "a KV image takes over the start of a page that holds other rows", "unit_prefix", ("engine/kv/kv_image.c", "size_t begin = align_up(p->at, MEM_PAGE), end = page_down", "size_t begin = page_down(p->at), end = page_down"))
 change("kept-sum", "checksums of the KV disk cache are not compared", "e2e_kv_cache", ("engine/kv/kv_disk.c", "kv_file_sum(p, n, i) != kv_file_sums(x->h)[i]", "kv_file_sum(p, n, i) == 1"))
@@ -270,6 +271,8 @@ change("search-tpot", "the search ignores the bound on time per token", "unit_se
 change("search-experts", "the search counts experts that devices hold as the CPU's", "unit_search", (SEARCH, "m.cost = in->cost, m.model = in->model,", "m.cost = in->cost, m.model = in->model, m.n_expert_layers = 0,"))
 change("search-memory", "the link's share of host memory bandwidth is not counted", "unit_search", (SEARCH, "n * (read + h2d + d2h) + weights", "n * (read + h2d + d2h)"))
 PAGED, PAGED_DEVICE, PAGES, MANY = "engine/exec/throughput/paged.c", "engine/exec/throughput/paged_device.c", "engine/exec/throughput/paged_weights.c", "engine/schedule/throughput.c"
+change("paged-one-row", "a prompt with one row left does not begin", "gpu_paged_text", (MANY, "if (atomic_load(&s->state) == SESSION_QUEUED) begin_prompt(e, s);", ""))
+change("paged-long-rope", "a prompt that is read again for LongRoPE keeps its old factors", "gpu_paged_text", (MANY, " && s->is_long_rope == long_rope) return;", ") return;"))
 change("paged-few", "rows of all sessions go through the experts in one batch", "gpu_paged_text", (PAGED_DEVICE, "run->is_alone ? MAX_ALONE_ROWS : BATCH_INVARIANT_ROWS", "MAX_ALONE_ROWS"))
 change("paged-logits", "logits of a prompt's positions are skipped", "gpu_paged_text", (MANY, "if (p->s->request.logits) k = 1;", ""))
 change("paged-length", "a part of a prompt uses its own length for RoPE instead of the whole prompt's", "gpu_paged_text", (PAGED, "p->host_length[p->n + k] = s->total;", "p->host_length[p->n + k] = s->pos + s->n;"))
