@@ -220,6 +220,11 @@ static void scale_task(void *arg, int task, int thread) {
     const struct op_scale *o = j->op;
     for (int i = task * j->per, end = task_end(task, j->per, j->rows); i < end; i++) {
         float *x = o->x + (size_t)i * (size_t)o->ld, by = o->by;
+        if (o->slopes) {
+            const float logarithm = logf((float)(1 + o->pos[i] + o->shift));
+            for (int c = 0; c < o->m; c++) x[c] *= by * (o->slopes[c / o->dim] * logarithm + o->bases[c / o->dim]);
+            continue;
+        }
         if (o->slope != 0) by *= position_scale(o, o->pos[i] + o->shift);
         for (int c = 0; c < o->m; c++) x[c] *= by;
     }

@@ -52,7 +52,8 @@ static struct cuda_step step_of(enum op_code code, const union op_args *u) {
     }
     case OP_SCALE: {
         const struct op_scale *a = &u->scale;
-        return (struct cuda_step){CUDA_STEP_SCALE, .scale = {a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope, a->kind}};
+        return (struct cuda_step){CUDA_STEP_SCALE,
+                                  .scale = {a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope, a->kind, a->slopes, a->bases, a->dim}};
     }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;

@@ -155,6 +155,8 @@ struct cuda_scale {                                             /* struct op_sca
     int n, m, ld, every, shift;
     float by, slope;
     int kind;
+    const float *slopes, *bases;
+    int dim;
 };
 cudaError_t cuda_scale(cudaStream_t s, const struct cuda_scale *o);
 struct cuda_conv { /* struct op_conv */

@@ -115,6 +115,12 @@ __device__ inline float position_scale(const struct cuda_scale &o, int at) {
 }
 __device__ inline void scale_row(const struct cuda_scale &o, int i) {
     float by = o.by;
+    if (o.slopes) {
+        const float logarithm = logf((float)(1 + o.pos[i] + o.shift));
+        for (int c = threadIdx.x; c < o.m; c += blockDim.x)
+            o.x[(size_t)i * (size_t)o.ld + (size_t)c] *= by * (o.slopes[c / o.dim] * logarithm + o.bases[c / o.dim]);
+        return;
+    }
     if (o.slope != 0) by *= position_scale(o, o.pos[i] + o.shift);
     for (int c = threadIdx.x; c < o.m; c += blockDim.x) o.x[(size_t)i * (size_t)o.ld + (size_t)c] *= by;
 }

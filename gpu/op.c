@@ -380,7 +380,9 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(a->gate.y, heads_span(a->gate.n, a->gate.ldy, a->gate.heads, a->gate.head_ldy, a->gate.dim), VISIT_OUT);
         return 0;
     case OP_SCALE:
-        VISIT(a->scale.pos, a->scale.slope != 0 ? (size_t)a->scale.n * 4 : 0, VISIT_IN);
+        VISIT(a->scale.pos, a->scale.slopes || a->scale.slope != 0 ? (size_t)a->scale.n * 4 : 0, VISIT_IN);
+        VISIT(a->scale.slopes, a->scale.slopes ? (size_t)(a->scale.m / a->scale.dim) * 4 : 0, VISIT_CONST);
+        VISIT(a->scale.bases, a->scale.slopes ? (size_t)(a->scale.m / a->scale.dim) * 4 : 0, VISIT_CONST);
         VISIT(a->scale.x, span(a->scale.n, a->scale.ld, (size_t)a->scale.m), VISIT_OUT);
         return 0;
     case OP_CONV: {

@@ -344,7 +344,9 @@ struct op_scale {
     const int32_t *pos; /* [n] */
     int n, m, ld, every, shift;
     float by, slope;
-    uint8_t kind; /* enum scale_kind */
+    uint8_t kind;                /* enum scale_kind */
+    const float *slopes, *bases; /* [m / dim] instead of slope and kind: head h is multiplied by slopes[h] * log(1 + position) + bases[h]. NULL: none */
+    int dim;
 };
 
 /* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(bias[c] + sum of w[j][c] * x[i - taps + 1 + j][c]). Rows before the first

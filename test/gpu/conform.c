@@ -54,6 +54,10 @@ static void elementwise(void) {
         CHECK(kind == SCALE_POWER ? "scale by position, power" : "scale by position, smooth", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6,
               .m = 90, .ld = 100, .every = 8, .shift = 1, .by = 1, .slope = 0.1f, .kind = kind);
     }
+    at = buf_new(6 * 4, 'c');
+    memcpy(at, (const int32_t[]){0, 6, 7, 63, 64, 100000}, 6 * 4);
+    CHECK("scale heads by position", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100, .by = 1, .slopes = floats(5, 'c'),
+          .bases = floats(5, 'c'), .dim = 18);
     CHECK("clip", clip, OP_CLIP, .x = floats(700, 'f'), .n = 7, .m = 100, .limit = 0.3f);
     CHECK("fill", fill, OP_FILL, .x = floats(700, 'f'), .n = 7, .m = 100, .value = -3);
     CHECK("softcap", softcap, OP_SOFTCAP, .x = floats(700, 'f'), .n = 7, .m = 100, .cap = 0.6f);
