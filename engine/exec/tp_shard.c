@@ -89,7 +89,7 @@ int tp_shard_ranges(const struct config *shard_config, const struct tp_shard *s,
     const struct config *c = &w->config;
     struct layer y = w->layers[layer];
     const int query_rows = c->head_dim + (c->attn_gate == ATTN_GATE_IN_QUERY ? c->v_dim : 0), gate_rows = c->attn_gate == ATTN_GATE_HEAD ? 1 : c->v_dim,
-              kv_b_rows = c->qk_nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
+              kv_b_rows = config_mla(c, layer).nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
     take_rows(c->q_lora ? &y.q_b : &y.q, s->head0 * query_rows, s->heads * query_rows);
     take_from(&y.q_bias, s->head0 * query_rows);
     take_rows(&y.k, s->kv_head0 * dim, s->kv_heads * dim);
@@ -99,6 +99,7 @@ int tp_shard_ranges(const struct config *shard_config, const struct tp_shard *s,
     take_rows(&y.attn_gate, s->head0 * gate_rows, s->heads * gate_rows);
     take_from(&y.attn_gate_bias, s->head0 * gate_rows);
     take_from(&y.sinks, s->head0);
+    take_from(&y.q_slope, s->head0), take_from(&y.q_base, s->head0);
     take_rows(&y.kv_b, s->head0 * kv_b_rows, s->heads * kv_b_rows);
     take_rows(&y.k_b, s->head0 * c->kv_lora, s->heads * c->kv_lora);
     take_rows(&y.v_b, s->head0 * c->v_dim, s->heads * c->v_dim);

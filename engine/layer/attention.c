@@ -40,6 +40,12 @@ int attention_scale_queries(struct exec *x, const struct config *c, int layer, c
                .x = q, .pos = w->pos, .n = n, .m = ld, .ld = ld, .every = s->every, .shift = s->shift, .by = 1, .slope = s->slope, .kind = s->kind});
 }
 
+int attention_scale_heads(struct exec *x, const struct work *w, float *q, const float *slopes, const float *bases, int heads, int dim, int n) {
+    if (!slopes) return 0;
+    return x->ops->scale(
+        x, &(struct op_scale){.x = q, .pos = w->pos, .n = n, .m = heads * dim, .ld = heads * dim, .by = 1, .slopes = slopes, .bases = bases, .dim = dim});
+}
+
 int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     return y->attn_gate.data ? block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, y->attn_gate_bias, n, false) : 0;
 }

@@ -47,6 +47,8 @@ int attention_store_rows(struct exec *x, const struct span *s, int layer, int pl
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n);
 /* Scales n rows of queries (or of what is linear in them) at q, ld floats apart, by their positions, if the family does that in this layer. */
 int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, float *q, int ld, int n);
+/* Multiplies each head of n rows of queries at q, [n, heads * dim], by a function of the row's position (op_scale). slopes NULL: not. */
+int attention_scale_heads(struct exec *x, const struct work *w, float *q, const float *slopes, const float *bases, int heads, int dim, int n);
 /* Selects keys of n_keys in `plane`, one for every `step` tokens, for the queries of a span: w->index_q and w->index_weights. With index_by_group it selects
  * blocks of them for each head. chosen: [s->n, config_index_entries()]. A key is visible from the position of its last token. */
 int attention_select(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int plane, int step, int n_keys,

@@ -18,9 +18,9 @@ static int dsa_cache_planes(const struct config *c, int layer, struct cache_desc
 /* A query that sees no more keys than this sees all of them. */
 static int dsa_few_keys_limit(const struct config *c) { return c->index_block ? c->index_topk * c->index_block + c->index_block - 1 : c->index_topk; }
 
-/* Rotates the first dimensions of each head, or the last, if the model rotates any. */
-static int rotate_index(struct exec *x, const struct config *c, const struct work *w, float *v, int n, int heads) {
-    if (!c->qk_rope) return 0;
+/* Rotates the first dimensions of each head, or the last, if the layer rotates any. */
+static int rotate_index(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int n, int heads) {
+    if (!config_mla(c, layer).rope) return 0;
     return x->ops->rope(x, &(struct op_rope){.x = v + (c->index_rope_last ? c->index_dim - c->rope.dim : 0),
                                              .cos = w->cos,
                                              .sin = w->sin,
@@ -33,7 +33,7 @@ static int rotate_index(struct exec *x, const struct config *c, const struct wor
 }
 
 /* Computes the indexer's keys of n rows, ld apart. */
-static int index_keys(struct exec *x, const struct config *c, const struct layer *y, const struct work *w, float *k, int ld, int n) {
+static int index_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w, float *k, int ld, int n) {
     TRY(attention_linear_exact(x, k, ld, w->xn, c->hidden, y->index_k, n));
     TRY(x->ops->norm(x, &(struct op_norm){.out = k,
                                           .x = k,
@@ -46,7 +46,7 @@ static int index_keys(struct exec *x, const struct config *c, const struct layer
                                           .eps = c->index_eps > 0 ? c->index_eps : 1e-6f,
                                           .w_dtype = DT_F32,
                                           .layer_norm = true}));
-    return rotate_index(x, c, w, k, n, 1);
+    return rotate_index(x, c, layer, w, k, n, 1);
 }
 /* Stores a key per complete block: the mean of its tokens' keys, weighted by a softmax of their gates. */
 static int store_blocks(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
@@ -54,7 +54,7 @@ static int store_blocks(struct exec *x, const struct config *c, const struct lay
     const int ld = 2 * c->index_dim;
     const struct attention_compressor k = {
         .bias = y->index_compress_bias, .dim = c->index_dim, .ld = ld, .plane = 1, .state_plane = 2, .ratio = c->index_block};
-    TRY(index_keys(x, c, y, w, w->fused, ld, n));
+    TRY(index_keys(x, c, y, layer, w, w->fused, ld, n));
     TRY(attention_linear_exact(x, w->fused + c->index_dim, ld, w->xn, c->hidden, y->index_compress_gate, n));
     return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
 }
@@ -66,16 +66,35 @@ static int dsa_store_kv(struct exec *x, const struct config *c, const struct lay
     TRY(attention_mla.store_kv(x, c, y, layer, w, spans, n_spans, n));
     if (!has_indexer(c, layer)) return 0;
     if (c->index_block) return store_blocks(x, c, y, layer, w, spans, n_spans, n);
-    TRY(index_keys(x, c, y, w, k, dim, n));
+    TRY(index_keys(x, c, y, layer, w, k, dim, n));
     for (int i = 0; i < n_spans; i++) TRY(attention_store_rows(x, &spans[i], layer, 1, k, dim));
     return 0;
+}
+
+/* Computes the indexer's input of n rows in w->fused: a layer norm of the block's. */
+static int norm_index_input(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+    return x->ops->norm(x, &(struct op_norm){.out = w->fused,
+                                             .x = w->xn,
+                                             .w = y->index_in_norm,
+                                             .bias = y->index_in_bias,
+                                             .rows = n,
+                                             .dim = c->hidden,
+                                             .ldx = c->hidden,
+                                             .ldo = c->hidden,
+                                             .eps = 1e-6f,
+                                             .w_dtype = DT_F32,
+                                             .layer_norm = true});
 }
 
 static int dsa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     TRY(attention_mla.make_queries(x, c, y, layer, w, n));
     if (!has_indexer(c, layer)) return 0;
-    TRY(attention_linear_exact(x, w->index_q, c->index_heads * c->index_dim, w->q_latent, config_mla(c, layer).q_lora, y->index_q, n));
-    TRY(rotate_index(x, c, w, w->index_q, n, c->index_heads));
+    const bool own = c->index_from_input;
+    if (own) TRY(norm_index_input(x, c, y, w, n));
+    TRY(attention_linear_exact(x, w->index_q, c->index_heads * c->index_dim, own ? w->fused : w->q_latent, own ? c->hidden : config_mla(c, layer).q_lora,
+                               y->index_q, n));
+    TRY(rotate_index(x, c, layer, w, w->index_q, n, c->index_heads));
+    TRY(attention_scale_heads(x, w, w->index_q, y->index_slope, y->index_base, c->index_heads, c->index_dim, n));
     return attention_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 

@@ -196,14 +196,22 @@ static int attend_expanded(struct exec *x, const struct config *c, const struct 
     return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, w->att + (size_t)s->row * (size_t)(heads * a.v_dim)) : 0;
 }
 
-static int mla_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                        int n) {
+/* Computes n rows of latents, with the rotated part of keys, in w->kv. */
+static int make_latents(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const struct mla_sizes a = config_mla(c, layer);
     const int latent = a.latent;
     TRY(block_linear(x, c, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
     TRY(latent_norm(x, c, w->kv, latent, y->kv_a_norm, n, a.kv_lora));
     if (y->k_rope_norm) TRY(latent_norm(x, c, w->kv + a.kv_lora, latent, y->k_rope_norm, n, a.rope));
-    TRY(attention_rotate(x, c, layer, w, w->kv + a.kv_lora, 1, latent, latent, n));
+    return attention_rotate(x, c, layer, w, w->kv + a.kv_lora, 1, latent, latent, n);
+}
+static int mla_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                        int n) {
+    const struct layer_config *l = &c->layer[layer];
+    const int latent = config_mla(c, layer).latent;
+    if (l->passes_kv == KV_TAKEN) TRY(rows_copy(x, w->kv, latent, w->carried + l->carried_at, c->carried, n, latent));
+    else TRY(make_latents(x, c, y, layer, w, n));
+    if (l->passes_kv == KV_PASSED) TRY(rows_copy(x, w->carried + l->carried_at, c->carried, w->kv, latent, n, latent));
     for (int i = 0; i < n_spans; i++) TRY(attention_store_rows(x, &spans[i], layer, 0, w->kv, latent));
     return 0;
 }
@@ -237,6 +245,7 @@ static int mla_make_queries(struct exec *x, const struct config *c, const struct
     } else TRY(project_queries(x, c, &a, w, w->xn, c->hidden, y->q, n));
     TRY(attention_project_gates(x, c, y, w, n));
     TRY(attention_rotate(x, c, layer, w, w->q + a.nope, a.heads, qd, a.dim, n));
+    TRY(attention_scale_heads(x, w, w->q, y->q_slope, y->q_base, a.heads, a.dim, n));
     return attention_scale_queries(x, c, layer, w, w->q, qd, n);
 }
 static int mla_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {

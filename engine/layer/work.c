@@ -130,6 +130,7 @@ static void list_attention(struct buffer_list *l, struct work *w, const struct c
     }
     fused = max_of(fused, (size_t)(c->n_heads * c->rel_dim));
     if (selects_entries) fused = max_of(fused, 2 * (size_t)c->index_dim);
+    if (c->index_from_input) fused = max_of(fused, (size_t)c->hidden);
     ADD(q, n * (size_t)(c->n_heads * c->head_dim));
     add_buffer(l, (void *)&w->kv, n * cached); /* bytes */
     ADD(att, n * att);

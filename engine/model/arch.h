@@ -6,24 +6,25 @@
 /* Names without the suffixes .weight, .bias or of scales, unless "whole name" says that the suffix is included. %d: layer, then expert. NULL: the family has no
  * such tensor. If a tensor holds several of these (struct layout), its name is listed for each. */
 struct tensor_names {
-    const char *embed, *norm, *head;
+    const char *embed, *norm, *head, *rope_alpha; /* rope_alpha is a whole name */
     const char *attn_norm, *ffn_norm;
     const char *attn_norm_down, *attn_norm_up, *ffn_norm_down, *ffn_norm_up; /* gates of these */
     const char *gated_ffn_norm;                                              /* ffn_norm of a layer where it has a gate */
     const char *attn_out_norm, *ffn_out_norm;                                /* norms of the outputs of attention and FFN blocks */
     const char *dense_out_norm, *experts_out_norm, *experts_norm;            /* a dense FFN beside experts: norms of both outputs, and of the experts' input */
     const char *token_table, *token_from_embed, *token_from_embed_norm, *token_gate, *token_out,
-        *token_out_norm;                                                      /* token_dim; the first three: of all layers */
-    const char *router_norm, *expert_scale, *stream_scale;                    /* whole names */
-    const char *attn_gate, *attn_gate_bias;                                   /* gate of the attention output; the bias is a whole name */
-    const char *embed_norm, *rel, *rel_table;                                 /* rel_table is a whole name */
-    const char *k_conv, *v_conv, *attn_conv, *ffn_conv;                       /* short convolutions */
-    const char *dense_scale, *router_scale;                                   /* whole names */
-    const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                      /* GQA; q and o also MLA; sinks is a whole name */
-    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b, *k_rope_norm; /* MLA */
-    const char *k_b, *v_b;                                                    /* kv_b split in two, as in llama.cpp */
-    const char *index_q, *index_k, *index_k_norm, *index_weights;             /* DSA */
-    const char *compress_kv, *compress_gate, *compress_norm, *compress_bias;  /* compressed keys; bias is a whole name */
+        *token_out_norm;                                                          /* token_dim; the first three: of all layers */
+    const char *router_norm, *expert_scale, *stream_scale;                        /* whole names */
+    const char *attn_gate, *attn_gate_bias;                                       /* gate of the attention output; the bias is a whole name */
+    const char *embed_norm, *rel, *rel_table;                                     /* rel_table is a whole name */
+    const char *k_conv, *v_conv, *attn_conv, *ffn_conv;                           /* short convolutions */
+    const char *dense_scale, *router_scale;                                       /* whole names */
+    const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                          /* GQA; q and o also MLA; sinks is a whole name */
+    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b, *k_rope_norm;     /* MLA */
+    const char *k_b, *v_b;                                                        /* kv_b split in two, as in llama.cpp */
+    const char *index_q, *index_k, *index_k_norm, *index_weights, *index_in_norm; /* DSA */
+    const char *q_slope, *q_base, *index_slope, *index_base;                      /* scales_heads: whole names */
+    const char *compress_kv, *compress_gate, *compress_norm, *compress_bias;      /* compressed keys; bias is a whole name */
     const char *index_compress_kv, *index_compress_gate, *index_compress_norm, *index_compress_bias;
     const char *o_a;                                                                                /* per-group low-rank projection of the heads before o */
     const char *router, *router_bias, *router_table;                                                /* router_bias and router_table are whole names */
@@ -100,7 +101,7 @@ extern const struct arch arch_deepseek_v3, arch_kimi_k25, arch_deepseek_v32, arc
 extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
 extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_granitemoeshared, arch_granitemoe_swa, arch_ernie4_5_moe, arch_ernie4_5,
     arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_dots1, arch_dots3_note, arch_dots3_note_text, arch_hy_v3, arch_bailing_moe, arch_hunyuan_v1_moe,
-    arch_laguna, arch_mellum, arch_mimo_v2_flash, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral4_text, arch_qwen3_vl_moe, arch_qwen3_omni_moe,
+    arch_laguna, arch_mistral_large4, arch_mellum, arch_mimo_v2_flash, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral4_text, arch_qwen3_vl_moe, arch_qwen3_omni_moe,
     arch_llama4, arch_llama4_text, arch_longcat_flash, arch_axk1;
 extern const struct arch arch_llama, arch_arcee, arch_mistral, arch_mistral3, arch_ministral, arch_ministral3, arch_qwen2, arch_qwen3, arch_smollm3, arch_phi3,
     arch_gemma2, arch_gemma3, arch_gemma3_text;

@@ -63,7 +63,7 @@ enum layer_rope {
     LAYER_ROPE_SECOND, /* config.second_rope */
     LAYER_ROPE_NONE
 };
-enum passes_kv { /* GQA: source of a layer's keys and values */
+enum passes_kv { /* GQA, MLA: source of a layer's keys and values */
                  KV_OWN,
                  KV_PASSED, /* its own, for later layers too */
                  KV_TAKEN   /* those of a layer with KV_PASSED */
@@ -112,6 +112,7 @@ struct config {
     bool scales_latents;                    /* these factors are sqrt(hidden / width of the latent) */
     bool k_rope_norm;                       /* MLA: the rotated part of keys is normed */
     float latent_eps;                       /* of their norms; 0: 1e-6 */
+    bool scales_heads;                      /* MLA: queries, and an indexer's, are multiplied per head by a weight times log(position + 1), plus another */
     bool q_raw;                             /* MLA: queries are projected from the normed and the raw latent together */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
@@ -122,6 +123,7 @@ struct config {
     bool index_interleaved; /* rope layout of the indexer, as rope.interleaved */
     bool index_rope_last;   /* DSA: the indexer's last dimensions rotate, not its first */
     float index_eps;        /* DSA: of the norm of its keys; 0: 1e-6 */
+    bool index_from_input;  /* DSA: the indexer's queries are projected from the layer's input, through a norm, instead of MLA's query latent */
     bool qkv_bias, o_bias;
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
@@ -141,6 +143,7 @@ struct config {
     float qkv_clip;                       /* q, k and v are clamped to +-this; 0: no clamp */
     float attn_scale, score_cap;          /* score_cap: scores become cap * tanh(score / cap); 0: not */
     int temperature_len;                  /* GQA: as in op_attention; 0: none */
+    bool rope_alpha;                      /* the frequencies of rope are multiplied by the exponentials of a tensor */
     struct rope_config rope, second_rope; /* second_rope: of the layers that select it, and of compressed keys; dim 0: none */
     struct delta_config {                 /* layers with gated DeltaNet instead of attention; taps 0: none */
         int k_heads, v_heads, k_dim, v_dim, taps;
@@ -183,7 +186,8 @@ struct config {
         int n_heads, n_kv_heads;                      /* 0: the model's */
         int head_dim;                                 /* GQA: of queries, keys and values; MLA: of queries; 0: the model's */
         float attn_scale;                             /* GQA and MLA; 0: the model's */
-        int q_lora, kv_lora, qk_nope, qk_rope, v_dim; /* MLA; 0: the model's, which are then the largest of any layer */
+        int q_lora, kv_lora, qk_nope, qk_rope, v_dim; /* MLA; 0: the model's, which are the largest of any layer; qk_nope may be larger */
+        bool no_qk_rope;                              /* MLA: qk_rope is 0, though the model's is not */
         int extent;                                   /* with config.rel_dim: distances that have a bias */
         bool v_is_k;                                  /* GQA: values are the projected keys, before norm and rotation */
         uint8_t passes_kv;                            /* enum passes_kv, and the place of its keys and values in work.carried */
@@ -333,7 +337,7 @@ struct mla_sizes {
 };
 static inline struct mla_sizes config_mla(const struct config *c, int layer) {
     const struct layer_config *l = &c->layer[layer];
-    const int kv_lora = l->kv_lora ? l->kv_lora : c->kv_lora, rope = l->qk_rope ? l->qk_rope : c->qk_rope;
+    const int kv_lora = l->kv_lora ? l->kv_lora : c->kv_lora, rope = l->no_qk_rope ? 0 : l->qk_rope ? l->qk_rope : c->qk_rope;
     return (struct mla_sizes){.heads = config_heads(c, layer),
                               .dim = config_head_dim(c, layer),
                               .v_dim = config_v_dim(c, layer),

@@ -86,7 +86,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     if (deferring) q->deferred_share = (double)deferring / (layers - q->dense_layers) * c->n_deferred / c->topk;
     if (q->dense_layers) ffn *= ffns / q->dense_layers; /* on average: some layers have none */
     if (mla) {
-        double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (c->qk_nope + v);
+        double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (dim - rope + v);
         attn_weights = query + (latent + rope) * hidden + expand + hidden * heads * v;
         q->pair_flops = 2 * heads * (2 * latent + rope);
         q->expanded_pair_flops = 2 * heads * (dim + v);

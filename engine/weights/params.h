@@ -69,16 +69,19 @@ struct layer {
     struct mat q_a, q_b, kv_a, kv_b; /* kv_b: rows of head h: nope, then v */
     struct mat k_b, v_b;             /* instead of kv_b: rows of head h [kv_lora, nope] and [v, kv_lora] */
     float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
-    float *k_rope_norm; /* [qk_rope] of the rotated part of keys */
+    float *k_rope_norm;      /* [qk_rope] of the rotated part of keys */
+    float *q_slope, *q_base; /* [n_heads] factors of the queries by position, as in op_scale */
 
     /* Multi-token keys (COMPRESSED), and indexers */
     struct mat compress_kv, compress_gate;             /* [series * head_dim, hidden] */
     float *compress_norm, *compress_bias;              /* [head_dim], [ratio, series * head_dim] */
     struct mat o_a;                                    /* [o_groups * o_lora, n_heads * head_dim / o_groups]; then o is [hidden, o_groups * o_lora] */
-    struct mat index_q;                                /* [index_heads * index_dim, q_lora]; index_by_group: hidden */
+    struct mat index_q;                                /* [index_heads * index_dim, q_lora]; index_by_group, index_from_input: hidden */
     struct mat index_k, index_weights;                 /* [index_dim, hidden], [index_heads, hidden] */
     struct mat index_qk;                               /* instead of both, over blocks: [(index_heads + 1) * index_dim, hidden] queries, then the key */
     float *index_q_norm, *index_k_norm, *index_k_bias; /* [index_dim] */
+    float *index_in_norm, *index_in_bias;              /* [hidden] */
+    float *index_slope, *index_base;                   /* [index_heads] */
     struct mat index_compress_kv, index_compress_gate; /* the indexer's multi-token keys: [2 * index_dim, hidden] */
     float *index_compress_norm, *index_compress_bias;  /* [index_dim], [ratio, 2 * index_dim]; DSA over blocks: gate and bias of one series */
 
@@ -175,7 +178,7 @@ enum vector_conversion {
     CONVERT_RATES,          /* -exp(w) of a table, transposed */
     CONVERT_TRANSPOSE_TABLE /* w of a table, transposed */
 };
-enum { PARAMS_MAX = 208 };
+enum { PARAMS_MAX = 224 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);

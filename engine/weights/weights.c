@@ -254,6 +254,7 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
         goto out;
     }
     w->rope_mscale[0] = rope_frequencies(&c->rope, w->inv_freq);
+    for (int j = 0; w->rope_alpha && j < c->rope.dim / 2; j++) w->inv_freq[j] *= expf(w->rope_alpha[j]);
     if (c->second_rope.dim) w->rope_mscale[1] = rope_frequencies(&c->second_rope, w->inv_freq + rope_first_floats(c));
     for (int i = 0; i < c->n_layers && !l.rc; i++) load_layer(&l, &w->layers[i], i);
     if (l.rc) goto out;

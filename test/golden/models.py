@@ -29,6 +29,20 @@ MODELS = {
         "routed_scaling_factor": 1.5, "scoring_func": "softmax", "topk_method": "group_limited_greedy", "kv_lora_rank": 72, "qk_nope_head_dim": 16,
         "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 5000,
     },
+    # Latents that later layers of the same kind take, with and without rotated dimensions; queries with factors by position; learned rotary frequencies;
+    # a text model in a checkpoint with more parts
+    "dsa_sources": {
+        **COMMON, "model_type": "mistral_large4", "num_hidden_layers": 7, "image_token_index": 10, "vision_config": {"model_type": "pixtral"},
+        "text_config": {
+            "model_type": "mistral_large4_text", "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 3,
+            "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
+            "routed_scaling_factor": 1.5, "kv_lora_rank": 72, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 20, "index_n_heads": 9,
+            "index_head_dim": 20, "index_topk": 9, "final_logit_softcapping": 4.0, "no_rope_layers": [1, 0, 1, 1, 0, 1, 0],
+            "kv_source_layers": [0, 1, 2, 2, 1, 2, 6], "indexer_types": ["full", "shared", "full", "full", "shared", "full", "full"],
+            "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 4.0,
+                                "beta_slow": 1.0, "attention_factor": 1.0},
+        },
+    },
     # Latents and heads of two sizes: in layers with a window, and in those over keys that an indexer selects; gates per head, normed rotary keys
     "mla_sizes": {
         **COMMON, "model_type": "dots3_note", "num_hidden_layers": 5, "intermediate_size": 168, "moe_intermediate_size": 40,

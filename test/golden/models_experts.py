@@ -93,4 +93,44 @@ def dots3_note(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "smallthinker": smallthinker}
+def mistral_large4(c):
+    c, out = {**c, **c["text_config"]}, {}
+    h, heads, dim = c["hidden_size"], c["num_attention_heads"], c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+
+    def factors(name, n):
+        out[name + ".s"], out[name + ".b"] = floats(name + "s", [n], 0.25, 0.2), floats(name + "b", [n], 0.5, 0.3)
+    out["tok_embeddings.weight"] = tensor("embed", [c["vocab_size"], h], 1)
+    norm(out, "norm", h)
+    weight(out, c, "output", c["vocab_size"], h)
+    out["lerope.alpha"] = floats("alpha", [c["qk_rope_head_dim"] // 2], 0, 0.8)
+    out["mtp_dspark.norm.weight"], out["vision_encoder.ln_pre.weight"] = tensor("draft", [h], 1), tensor("vision", [24], 1)
+    for i in range(c["num_hidden_layers"]):
+        p, rope = f"layers.{i}.", c["qk_rope_head_dim"] if c["no_rope_layers"][i] else 0
+        a = p + "attention."
+        norm(out, p + "attention_norm", h)
+        norm(out, p + "ffn_norm", h)
+        factors(a + "ssmax_scaling", heads)
+        if c["kv_source_layers"][i] == i:
+            weight(out, c, a + "wkv_a_with_mqa", c["kv_lora_rank"] + rope, h)
+            norm(out, a + "kv_a_norm", c["kv_lora_rank"])
+        for name, rows, cols, gain in (("wq", heads * dim, h, 2), ("wkv_b", heads * (dim - rope + c["v_head_dim"]), c["kv_lora_rank"], 1),
+                                       ("wo", h, heads * c["v_head_dim"], 1)):
+            weight(out, c, a + name, rows, cols, gain)
+        if c["indexer_types"][i] == "full":
+            index = a + "indexer."
+            for name, rows in (("wq_b", c["index_n_heads"] * c["index_head_dim"]), ("wk", c["index_head_dim"]), ("weights_proj", c["index_n_heads"])):
+                weight(out, c, index + name, rows, h)
+            for name, n in (("k_norm", c["index_head_dim"]), ("q_input_norm", h)):
+                norm(out, index + name, n)
+                out[index + name + ".bias"] = tensor(index + name + "_bias", [n], 0.3)
+            factors(index + "ssmax_scaling", c["index_n_heads"])
+        if i < c["first_k_dense_replace"]:
+            mlp(out, c, p + "feed_forward.", c["intermediate_size"], names=("w1", "w3", "w2"))
+            continue
+        weight(out, c, p + "gate", c["n_routed_experts"], h, 1.5)
+        for e in [f"experts.{e}." for e in range(c["n_routed_experts"])] + ["shared_experts."]:
+            mlp(out, c, p + e, c["moe_intermediate_size"], names=("w1", "w3", "w2"))
+    return out
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "mistral_large4": mistral_large4, "smallthinker": smallthinker}

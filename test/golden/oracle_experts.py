@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from oracle import attend, capped, experts, gelu, heads_of, lightning_indexer, mlp, rms_norm, rotate, sigmoid, softmax
+from oracle import attend, capped, experts, frequencies, gelu, heads_of, lightning_indexer, mlp, rms_norm, rotate, sigmoid, softmax
 
 
 def one(m, x, name):
@@ -128,4 +128,74 @@ def dots3_note(m, tokens):
     return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "smallthinker": smallthinker}
+def mistral_large4(m, tokens):
+    """MLA and an indexer whose queries are multiplied per head by s * log(position + 1) + b. Layers without rotation have the same dimensions, none of them
+    rotated. Layers take the latents of kv_source_layers, and selections of keys of the last layer with an indexer."""
+    c, nearest, n, w = {**m.config, **m.config["text_config"]}, math.inf, len(tokens), ("w1", "w3", "w2")
+    eps, latent, heads, rope, k = c["rms_norm_eps"], c["kv_lora_rank"], c["num_attention_heads"], c["qk_rope_head_dim"], c["num_experts_per_tok"]
+    angle = np.arange(n)[:, None, None] * (frequencies(c, rope, n)[0] * np.exp(m["lerope.alpha"]))
+    cos, sin, logs = np.cos(angle), np.sin(angle), np.log(np.arange(n) + 1)[:, None]
+
+    def turn(x):
+        a, b = x[..., 0::2], x[..., 1::2]
+        return np.stack((a * cos - b * sin, b * cos + a * sin), -1).reshape(x.shape)
+
+    def normed(x, name):
+        return rms_norm(x, m[name + ".weight"], eps)
+
+    def layer_normed(x, name):
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6) * m[name + ".weight"] + m[name + ".bias"]
+
+    def scaled(q, name):
+        return q * (logs * m[name + ".s"] + m[name + ".b"])[..., None]
+
+    def select(h, name, rotates):
+        q = scaled(m.linear(layer_normed(h, name + "q_input_norm"), name + "wq_b").reshape(n, c["index_n_heads"], -1), name + "ssmax_scaling")
+        key = layer_normed(m.linear(h, name + "wk"), name + "k_norm")[:, None]
+        if rotates:
+            q, key = (np.concatenate((turn(y[..., :rope]), y[..., rope:]), -1) for y in (q, key))
+        score = np.einsum("qh,hqk->qk", m.linear(h, name + "weights_proj"), np.maximum(np.einsum("qhd,kd->hqk", q, key[:, 0]), 0))
+        seen, gap, count = np.zeros((n, n), bool), math.inf, c["index_topk"]
+        for t in range(n):
+            order = np.argsort(-score[t, : t + 1], kind="stable")
+            seen[t, order[:count]] = True
+            gap = min(gap, score[t, order[count - 1]] - score[t, order[count]]) if t >= count else gap
+        return seen, gap / np.abs(score).max()
+
+    def moe(h, name):
+        score = softmax(m.linear(h, name + "gate"))
+        inside = np.sort(score.reshape(n, c["n_group"], -1), -1)
+        groups, gap = best(inside[..., -2:].sum(-1), c["topk_group"])
+        mask = np.repeat((groups[..., None] == np.arange(c["n_group"])).any(1), score.shape[1] // c["n_group"], 1)
+        chosen, gap_inside = best(score * mask, k)
+        weight = np.take_along_axis(score, chosen, -1)
+        weight = weight / weight.sum(-1, keepdims=True) * c["routed_scaling_factor"]
+        y = weighted(h, chosen, weight, lambda e, rows: mlp(m, rows, f"{name}experts.{e}.", *w))
+        return y + mlp(m, h, name + "shared_experts.", *w), min(gap, gap_inside)
+
+    x, latents, seen = m["tok_embeddings.weight"][tokens], {}, None
+    for i in range(c["num_hidden_layers"]):
+        name, rotates = f"layers.{i}.", c["no_rope_layers"][i]
+        h, a, part = normed(x, name + "attention_norm"), name + "attention.", rope if rotates else 0
+        q = m.linear(h, a + "wq").reshape(n, heads, -1)
+        nope = q.shape[-1] - part
+        if c["kv_source_layers"][i] == i:
+            kv = m.linear(h, a + "wkv_a_with_mqa")
+            latents[i] = normed(kv[:, :latent], a + "kv_a_norm"), turn(kv[:, None, latent:]) if rotates else None
+        low, key = latents[c["kv_source_layers"][i]]
+        kv = m.linear(low, a + "wkv_b").reshape(n, heads, -1)
+        keys = kv[..., :nope]
+        if rotates:
+            q, keys = np.concatenate((q[..., :nope], turn(q[..., nope:])), -1), np.concatenate((keys, np.broadcast_to(key, (n, heads, rope))), -1)
+        gap = math.inf
+        if c["indexer_types"][i] == "full":
+            seen, gap = select(h, a + "indexer.", rotates)
+        y = attend(scaled(q, a + "ssmax_scaling"), keys, kv[..., nope:], q.shape[-1] ** -0.5, chosen=seen)
+        x, nearest = x + m.linear(y, a + "wo"), min(nearest, gap)
+        h = normed(x, name + "ffn_norm")
+        y, gap = moe(h, name) if i >= c["first_k_dense_replace"] else (mlp(m, h, name + "feed_forward.", *w), math.inf)
+        x, nearest = x + y, min(nearest, gap)
+    return capped(m.linear(normed(x, "norm"), "output"), c["final_logit_softcapping"]), nearest
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "mistral_large4": mistral_large4, "smallthinker": smallthinker}

@@ -225,5 +225,46 @@ def qwen3_omni_moe():
     )
 
 
-FAMILIES = (hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+LARGE4_NAMES = (
+    (r"^lm_head", "output"), (r"^model\.language_model\.", ""), (r"^embed_tokens", "tok_embeddings"), (r"^rotary_emb\.", "lerope."), (r"\.self_attn\.", ".attention."),
+    (r"\.q_proj\.", ".wq."), (r"\.o_proj\.", ".wo."), (r"\.kv_a_proj_with_mqa\.", ".wkv_a_with_mqa."), (r"\.kv_b_proj\.", ".wkv_b."), (r"\.kv_a_layernorm\.", ".kv_a_norm."),
+    (r"\.input_layernorm\.", ".attention_norm."), (r"\.post_attention_layernorm\.", ".ffn_norm."), (r"\.softmax_scaling\.scale", ".ssmax_scaling.s"),
+    (r"\.softmax_scaling\.bias", ".ssmax_scaling.b"), (r"\.gate_proj\.", ".w1."), (r"\.up_proj\.", ".w3."), (r"\.down_proj\.", ".w2."), (r"\.mlp\.(w\d\.)", r".feed_forward.\1"),
+    (r"\.mlp\.", "."),
+)
+
+
+def large4_special(recipe, key, noise):
+    if key.endswith("softmax_scaling.scale"):
+        return 0.3 + 0.1 * noise
+    if key.endswith(("softmax_scaling.bias", "rotary_emb.alpha")):
+        return (0.6 if key.endswith("bias") else 0) + 0.2 * noise
+    return None if key.startswith(("model.vision", "model.multi")) else a.usual(recipe, key, noise)
+
+
+def mistral_large4():
+    text = {
+        **BASE, "first_k_dense_replace": 1, "final_logit_softcapping": 20.0, "head_dim": 16, "hidden_size": 160, "index_head_dim": 40, "index_n_heads": 12,
+        "index_topk": 9, "indexer_types": ["full", "shared", "full", "full", "shared", "full", "full"], "intermediate_size": 272, "kv_lora_rank": 72,
+        "kv_source_layers": [0, 1, 2, 2, 1, 2, 6], "model_type": "mistral_large4_text", "moe_intermediate_size": 56, "n_group": 2, "n_routed_experts": 10,
+        "n_shared_experts": 1, "no_rope_layers": [1, 0, 1, 1, 0, 1, 0], "num_attention_heads": 4, "num_experts_per_tok": 3, "num_hidden_layers": 7,
+        "num_key_value_heads": 4, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "rms_norm_eps": 1e-5,
+        "rope_parameters": {"attention_factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "original_max_position_embeddings": 64,
+                            "rope_theta": 10000.0, "rope_type": "yarn"},
+        "routed_scaling_factor": 1.5, "topk_group": 1, "v_head_dim": 36,
+    }
+    return a.Recipe(
+        model="MistralLarge4ForConditionalGeneration",
+        config={
+            "architectures": ["MistralLarge4ForConditionalGeneration"], "image_token_index": 10, "model_type": "mistral_large4", "spatial_merge_size": 2,
+            "text_config": text, "tie_word_embeddings": False,
+            "vision_config": {"head_dim": 16, "hidden_size": 32, "image_size": 8, "intermediate_size": 48, "model_type": "pixtral", "num_attention_heads": 2,
+                              "num_hidden_layers": 1, "patch_size": 4},
+        },
+        pieces=a.renamed(*LARGE4_NAMES), special=large4_special, extra={"mtp_dspark.layers.0.attention.wq.weight": (8, 8)},
+        f32=r"lerope|ssmax|\.gate\.weight$|indexer\.k_norm",
+    )
+
+
+FAMILIES = (mistral_large4, hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

@@ -134,8 +134,56 @@ static void dots3_note(void **st) {
     assert_non_null(strstr(e.text, "rope_scaling"));
 }
 
+/* Mistral Large 4: layers without rotation, and layers that take the latents of the last source of their kind. */
+static void mistral_large4(void **st) {
+    (void)st;
+#define LARGE(more) \
+    "{\"model_type\":\"mistral_large4\",\"vision_config\":{},\"text_config\":{\"model_type\":\"mistral_large4_text\",\"num_hidden_layers\":6" more "}}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, LARGE(""), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 6; i++) {
+        const struct mla_sizes a = config_mla(&c, i);
+        assert_true(a.rope == (i == 3 ? 0 : 64) && a.nope == (i == 3 ? 128 : 64) && a.dim == 128 && a.latent == 512 + a.rope && a.heads == 64);
+        assert_true(c.layer[i].index == INDEX_OWN && c.layer[i].passes_kv == KV_OWN && c.layer[i].moe == (i > 0));
+    }
+    assert_true(c.hidden == 6144 && c.vocab == 204800 && c.rope.kind == ROPE_YARN && c.rope.attention_factor == 1 && c.rope.original_max == 512);
+    assert_true(c.n_experts == 128 && c.topk == 4 && c.shared_inter == 6144 && c.score == SCORE_SOFTMAX && c.norm_topk && c.logit_cap == 30 && !c.carried);
+#define KINDS ",\"no_rope_layers\":[1,0,1,1,0,1,1,1]"
+    if (parse(&c, LARGE(KINDS ",\"kv_source_layers\":[0,1,2,2,1,2],\"indexer_types\":[\"full\",\"shared\",\"full\",\"full\",\"shared\",\"full\"]"), false, &e))
+        fail_msg("%s", e.text);
+    static const uint8_t passes[] = {KV_OWN, KV_PASSED, KV_PASSED, KV_TAKEN, KV_TAKEN, KV_TAKEN};
+    for (int i = 0; i < 6; i++) assert_true(c.layer[i].passes_kv == passes[i] && c.layer[i].no_qk_rope == (i == 1 || i == 4));
+    assert_true(c.carried == 512 + 576 && c.layer[1].carried_at == 0 && c.layer[4].carried_at == 0 && c.layer[5].carried_at == 512 &&
+                c.layer[3].carried_at == 512);
+    static const struct {
+        const char *keys, *why;
+    } bad[] = {
+        {",\"kv_source_layers\":[0,1,2,3,4]", "not a list of 6"},
+        {",\"kv_source_layers\":[0,1,2,3,4,6]", "layer 5 is 6"},
+        {",\"kv_source_layers\":[0,1,2,-1,4,5]", "layer 3 is -1"},
+        {",\"kv_source_layers\":[0,0,1,3,4,5]", "layer 2 is 1"},     /* takes latents itself */
+        {",\"kv_source_layers\":[0,1,2,0,4,5]", "rotates its keys"}, /* layer 3 does not rotate */
+        {",\"kv_source_layers\":[0,0,2,3,2,0]", "layer 5 is 0"},     /* layer 2 passes some since */
+        {",\"kv_source_layers\":[0,1,2,3,4,\"x\"]", "layer 5 is not a number"},
+        {",\"no_rope_layers\":[1,1]", "no_rope_layers"},
+        {",\"indexer_types\":[\"shared\",\"full\",\"full\",\"full\",\"full\",\"full\"]", "first layer"},
+        {",\"layer_types\":[\"full_attention\",\"a\",\"a\",\"a\",\"a\",\"a\"]", "layer_types"},
+        {",\"q_lora_rank\":64", "q_lora_rank"},
+        {",\"norm_topk_prob\":false", "norm_topk_prob"},
+        {",\"index_head_dim\":32", "index_head_dim"},
+        {",\"num_key_value_heads\":8", "num_key_value_heads"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[512];
+        snprintf(text, sizeof text, LARGE("%s"), bad[i].keys);
+        assert_int_equal(parse(&c, text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].why)) fail_msg("%s: %s", bad[i].keys, e.text);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1), cmocka_unit_test(dots3_note), cmocka_unit_test(grok),
-                                       cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1),    cmocka_unit_test(dots3_note),
+                                       cmocka_unit_test(grok),   cmocka_unit_test(mistral_large4), cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
