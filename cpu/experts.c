@@ -36,7 +36,8 @@ enum {
 enum { GATE, UP, DOWN, MATRICES };
 struct group {
     const struct expert *expert;
-    const int32_t *tokens; /* [n] */
+    const int32_t *tokens; /* [n] rows of x */
+    const int32_t *rows;   /* [n] rows of y */
     const float *weights;  /* [n] */
     int id, n, inter;
     const struct gemm *gemm[MATRICES]; /* NULL: the GEMV kernels */
@@ -181,7 +182,7 @@ static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
         outputs(w, g, DOWN, &e->down, e->is_transposed, r0, r1, tile, rows, scratch + w->tile_bytes);
         for (int t = 0; t < g->n; t++) {
             add_bias(tile + (size_t)t * (size_t)rows, e->down_bias, r0, rows);
-            w->x->k.axpy(y + (size_t)g->tokens[t] * (size_t)o->hidden, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
+            w->x->k.axpy(y + (size_t)g->rows[t] * (size_t)o->hidden, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
         }
     }
 }
@@ -360,6 +361,7 @@ static bool is_supported(const struct cpu_exec *x, const struct expert *e) {
 struct plan {        /* tokens and weights sorted by expert; the shared one has index n_experts */
     int32_t *start;  /* [n_experts + 2] */
     int32_t *tokens; /* [n * (topk + 1)] */
+    int32_t *rows;   /* the same of y; tokens, or with by_choice an array of its own */
     float *weights;
     struct group *groups;
     int n_groups;
@@ -370,9 +372,10 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     size_t groups = (size_t)(total / GROUP_MAX + (e_max + 1 < total ? e_max + 1 : total) + 1);
     p->start = mem_calloc((size_t)e_max + 2, 4);
     p->tokens = mem_alloc((size_t)total * 4);
+    p->rows = o->by_choice ? mem_alloc((size_t)total * 4) : p->tokens;
     p->weights = mem_alloc((size_t)total * 4);
     p->groups = mem_calloc(groups, sizeof *p->groups);
-    if (!p->start || !p->tokens || !p->weights || !p->groups) return ERR_MEMORY;
+    if (!p->start || !p->tokens || !p->rows || !p->weights || !p->groups) return ERR_MEMORY;
     int routed = 0;
     for (int i = 0; i < n_pairs; i++) {
         if (o->ids[i] == -1) continue;
@@ -387,7 +390,8 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
         if (o->ids[i] == -1) continue;
         int at = --p->start[o->ids[i] + 1];
         p->tokens[at] = i / o->topk;
-        p->weights[at] = o->weights[i];
+        p->weights[at] = o->by_choice ? 1 : o->weights[i];
+        if (o->by_choice) p->rows[at] = i;
     }
     for (int e = 0; e < e_max; e++) p->start[e] = p->start[e + 1]; /* now the first slot of e */
     p->start[e_max] = routed;
@@ -401,6 +405,7 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
                 .expert = e < e_max ? &o->experts[e] : o->shared,
                 .id = e,
                 .tokens = p->tokens + at,
+                .rows = p->rows + at,
                 .weights = p->weights + at,
                 .n = end - at < GROUP_MAX ? end - at : GROUP_MAX,
             };
@@ -432,6 +437,7 @@ int experts_run(struct exec *base, const struct op_experts *o) {
     }
     mem_free(w.node_parts);
     mem_free(p.start);
+    if (p.rows != p.tokens) mem_free(p.rows);
     mem_free(p.tokens);
     mem_free(p.weights);
     mem_free(p.groups);

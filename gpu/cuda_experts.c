@@ -166,7 +166,23 @@ struct groups {
     const struct expert *experts;
     const int32_t *begin; /* [n + 1] */
     int n, hidden;
+    const float *norm; /* as in op_group */
+    float eps;
+    const int32_t *rows; /* NULL, or by_choice: rows of y of the pairs, which are not weighted */
 };
+/* Norms n outputs of experts in place. */
+static int norm_outputs(struct cuda_stream *s, const struct groups *g, float *v, int n) {
+    const int dim = g->hidden;
+    if (!g->norm) return 0;
+    const struct cuda_gate by = {.y = v, .g = g->norm, .n = n, .heads = 1, .dim = dim, .ldy = dim, .head_ldy = dim, .head_ldg = dim, .kind = CUDA_GATE_LINEAR};
+    const struct cuda_norm norm = {.out = v, .x = v, .w_dtype = DT_F32, .rows = n, .dim = dim, .ldx = dim, .ldo = dim, .eps = g->eps};
+    return cuda_check(s->g, cuda_gate(s->stream, &by), "gate") || cuda_check(s->g, cuda_norm(s->stream, &norm), "norm") ? ERR_RUNTIME : 0;
+}
+/* Adds the outputs v of n pairs from pair `at` on, all of one expert or with rows of their own, to their rows of y. */
+static int scatter_outputs(struct cuda_stream *s, const struct groups *g, const float *v, int at, int n) {
+    const int32_t *to = g->rows ? g->rows + at : g->token + at;
+    return cuda_check(s->g, cuda_scatter_add(s->stream, g->y, v, to, g->rows ? NULL : g->weight + at, n, g->hidden, g->hidden), "scatter");
+}
 /* Workspace for groups of at most `most` tokens, `pairs` in all: the larger of the one-by-one and the batched need. */
 static size_t groups_space(const struct cuda_stream *s, const struct expert *experts, int n, int most, size_t pairs, int hidden) {
     size_t size = 0, row = (size_t)hidden * 4, few = pairs < TILED_TOKENS ? pairs : TILED_TOKENS;
@@ -186,7 +202,8 @@ static int run_batched(struct cuda_stream *s, const struct groups *g, const stru
     struct cuda_combine c = {
         .y = g->y, .x = part, .token = g->token + p->begin[0], .weight = g->weight + p->begin[0], .dim = g->hidden, .ldy = g->hidden, .n = p->n};
     for (int k = 0; k <= p->n; k++) c.begin[k] = p->begin[k] - p->begin[0];
-    if (run_products(s, p, part, g->x, c.token, space + align_up((size_t)n * (size_t)g->hidden * 4, 256))) return ERR_RUNTIME;
+    if (run_products(s, p, part, g->x, c.token, space + align_up((size_t)n * (size_t)g->hidden * 4, 256)) || norm_outputs(s, g, part, n)) return ERR_RUNTIME;
+    if (g->rows) return scatter_outputs(s, g, part, p->begin[0], n);
     return cuda_check(s->g, cuda_combine(s->stream, &c), "combine");
 }
 static int run_single(struct cuda_stream *s, const struct groups *g, int k, char *space) {
@@ -194,9 +211,10 @@ static int run_single(struct cuda_stream *s, const struct groups *g, int k, char
     size_t rows = align_up((size_t)n * (size_t)g->hidden * 4, 256);
     float *gx = (float *)space, *gy = (float *)(space + rows);
     struct ffn f = ffn_plan(s, &g->experts[k], n, 2 * rows);
-    if (cuda_check(s->g, cuda_gather(s->stream, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") || ffn_run(s, &f, gy, gx, n, space))
+    if (cuda_check(s->g, cuda_gather(s->stream, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") || ffn_run(s, &f, gy, gx, n, space) ||
+        norm_outputs(s, g, gy, n))
         return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_scatter_add(s->stream, g->y, gy, g->token + at, g->weight + at, n, g->hidden, g->hidden), "scatter");
+    return scatter_outputs(s, g, gy, at, n);
 }
 static int run_groups(struct cuda_stream *s, const struct groups *g, char *space) {
     const struct expert *batch[CUDA_MAX_PARTS];
@@ -225,7 +243,7 @@ static int run_groups(struct cuda_stream *s, const struct groups *g, char *space
 }
 
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
-    struct groups g = {a->y, a->x, a->token, a->weight, a->expert, a->begin, a->n, a->hidden};
+    struct groups g = {a->y, a->x, a->token, a->weight, a->expert, a->begin, a->n, a->hidden, a->norm, a->eps, NULL};
     int most = 0;
     for (int k = 0; k < a->n; k++) most = a->begin[k + 1] - a->begin[k] > most ? a->begin[k + 1] - a->begin[k] : most;
     if (!most) return 0;
@@ -277,7 +295,8 @@ static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
                                 .glu = glu_of(&e[0]),
                                 .n = a->n,
                                 .topk = a->topk,
-                                .n_experts = a->n_experts};
+                                .n_experts = a->n_experts,
+                                .by_choice = a->by_choice};
     return cuda_int4_fits(out) || cuda_routed_fits(out);
 }
 /* The host does not read the choices, so that this can be recorded. */
@@ -298,7 +317,8 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     if (is_uniform(a, &few)) return routed_op(s, a, &few);
     size_t picks = a->ids ? (size_t)a->n * (size_t)a->topk : 0, row = (size_t)a->hidden * 4;
     size_t at_token = align_up(((size_t)a->n_experts + 1) * 4, 256), at_weight = at_token + align_up(picks * 4, 256);
-    size_t base = at_weight + align_up(picks * 4, 256), rows = align_up((size_t)a->n * row, 256), size = 0;
+    size_t at_rows = at_weight + align_up(picks * 4, 256);
+    size_t base = at_rows + (a->by_choice ? align_up(picks * 4, 256) : 0), rows = align_up((size_t)a->n * row, 256), size = 0;
     if (a->ids) size = groups_space(s, a->experts, a->n_experts, a->n, picks, a->hidden);
     if (a->shared) {
         size_t need = ffn_plan(s, a->shared, a->n, rows).size;
@@ -307,6 +327,7 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     char *space = cuda_workspace(s, base + size);
     if (!space) return ERR_RUNTIME;
     int32_t *offset = (int32_t *)space, *token = (int32_t *)(space + at_token);
+    int32_t *at_row = (int32_t *)(space + at_rows);
     float *weight = (float *)(space + at_weight);
     space += base;
     if (a->ids) {
@@ -316,7 +337,12 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
             cuda_check(s->g, cudaMemcpyAsync(host, offset, ((size_t)a->n_experts + 1) * 4, cudaMemcpyDeviceToHost, s->stream), "group sizes") ||
             cuda_check(s->g, cudaStreamSynchronize(s->stream), "running"))
             return ERR_RUNTIME;
-        struct groups g = {a->y, a->x, token, weight, a->experts, host, a->n_experts, a->hidden};
+        struct groups g = {a->y, a->x, token, weight, a->experts, host, a->n_experts, a->hidden, NULL, 0, NULL};
+        if (a->by_choice) { /* the same order again, where each choice counts as a token */
+            if (cuda_check(s->g, cuda_sort(s->stream, offset, at_row, weight, a->ids, a->weights, a->n * a->topk, 1, 0, a->n_experts), "sort"))
+                return ERR_RUNTIME;
+            g.rows = at_row;
+        }
         if (run_groups(s, &g, space)) return ERR_RUNTIME;
     }
     return a->shared ? shared_op(s, a, space) : 0;

@@ -148,7 +148,7 @@ static int whole(const struct mat *m) {
            ((size_t)m->data | m->stride) % 16 == 0 && planes_bytes((m->cols + GROUP - 1) / GROUP) <= (48u << 10);
 }
 int cuda_int4_fits(const struct cuda_routed *a) {
-    return a->each % 16 == 0 && !a->gate_bias && !a->up_bias && !a->down_bias && whole(&a->gate) && whole(&a->up) && whole(&a->down);
+    return a->each % 16 == 0 && !a->by_choice && !a->gate_bias && !a->up_bias && !a->down_bias && whole(&a->gate) && whole(&a->up) && whole(&a->down);
 }
 cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a) {
     dim3 up(blocks_of((size_t)a->gate.rows, WARPS * ROWS), (unsigned)(a->n * a->topk)), down(blocks_of((size_t)a->down.rows, WARPS * ROWS), (unsigned)a->n);

@@ -354,7 +354,7 @@ cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e);
 /* Routed experts for few tokens, without the host: y[t] += sum over its choices of weight * expert(x[t]); invalid ids are skipped.
  * A token's result does not depend on the other tokens. */
 struct cuda_routed {
-    float *y;                                     /* [n, hidden] */
+    float *y;                                     /* [n, hidden]; by_choice [n, topk, hidden] */
     const float *x;                               /* [n, hidden] */
     const int32_t *ids;                           /* [n, topk] */
     const float *weights;                         /* [n, topk] */
@@ -363,7 +363,7 @@ struct cuda_routed {
     const float *gate_bias, *up_bias, *down_bias; /* or NULL */
     size_t each;
     struct cuda_glu glu;
-    int n, topk, n_experts;
+    int n, topk, n_experts, by_choice;
 };
 int cuda_int4_fits(const struct cuda_routed *a); /* cuda_int4_experts supports these arguments: INT4 drafts */
 cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a);

@@ -202,6 +202,10 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
     __syncthreads();
     const int i = (int)threadIdx.x;
     if (i >= DOWN_ROWS || r + i >= rows) return;
+    if (a.by_choice) {
+        for (int k = 0; k < n_chosen; k++) a.y[((size_t)t * (size_t)a.topk + order[k]) * (size_t)rows + (size_t)(r + i)] += part[order[k]][i];
+        return;
+    }
     float sum = a.y[(size_t)t * (size_t)rows + (size_t)(r + i)];
     for (int k = 0; k < n_chosen; k++) sum = fmaf(a.weights[t * a.topk + order[k]], part[order[k]][i], sum);
     a.y[(size_t)t * (size_t)rows + (size_t)(r + i)] = sum;

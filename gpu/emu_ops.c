@@ -47,6 +47,13 @@ static void scatter_add(const struct op_scatter_add *a) {
     }
 }
 
+static int norm_outputs(struct exec *cpu, float *y, const struct op_group *a, int n) {
+    const int dim = a->hidden;
+    if (!a->norm) return 0;
+    for (int i = 0; i < n; i++)
+        for (int d = 0; d < dim; d++) y[(size_t)i * (size_t)dim + (size_t)d] *= a->norm[d];
+    return cpu->ops->norm(cpu, &(struct op_norm){.out = y, .x = y, .rows = n, .dim = dim, .ldx = dim, .ldo = dim, .eps = a->eps, .w_dtype = DT_F32});
+}
 static int run_group(struct exec *cpu, const struct op_group *a) {
     int most = 0, rc = 0;
     for (int k = 0; k < a->n; k++) most = a->begin[k + 1] - a->begin[k] > most ? a->begin[k + 1] - a->begin[k] : most;
@@ -60,6 +67,7 @@ static int run_group(struct exec *cpu, const struct op_group *a) {
         if (n < 1) continue;
         gather(x, a->x, a->token + at, n, a->hidden, a->hidden);
         rc = run_ffn(cpu, &(struct op_ffn){.y = y, .x = x, .expert = a->expert[k], .n = n, .hidden = a->hidden, .wide = a->wide});
+        if (!rc) rc = norm_outputs(cpu, y, a, n);
         scatter_add(&(struct op_scatter_add){.y = a->y, .x = y, .index = a->token + at, .weight = a->weight + at, .n = n, .dim = a->hidden, .ldy = a->hidden});
     }
     mem_free(x);

@@ -227,7 +227,7 @@ static int visit_experts(struct op_experts *a, op_visit_fn fn, void *ctx) {
     VISIT(a->ids, picks, VISIT_IN);
     VISIT(a->weights, picks, VISIT_IN);
     VISIT(a->shared_weight, (size_t)a->n * 4, VISIT_IN);
-    VISIT(a->y, rows, VISIT_OUT);
+    VISIT(a->y, a->by_choice ? rows * (size_t)a->topk : rows, VISIT_OUT);
     return 0;
 }
 
@@ -459,6 +459,7 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(o->token, (size_t)o->begin[o->n] * 4, VISIT_IN);
         VISIT(o->weight, (size_t)o->begin[o->n] * 4, VISIT_IN);
         VISIT(o->x, (size_t)o->hidden * 4, VISIT_IN);
+        VISIT(o->norm, (size_t)o->hidden * 4, VISIT_CONST);
         for (int k = 0; k < o->n; k++) {
             int r = op_visit_expert(&o->expert[k], fn, ctx);
             if (r) return r;

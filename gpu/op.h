@@ -82,13 +82,15 @@ struct op_scatter_add {
 /* OP_GATHER, OP_FFN and OP_SCATTER_ADD of several experts in one operation: for each expert in order and each of its pairs i,
  * y[token[i]] += weight[i] * expert(x[token[i]]). Expert k has pairs [begin[k], begin[k + 1]), tokens rising and distinct; its
  * data may be NULL if it has no pairs. x and y do not overlap. How an expert is computed depends only on the size of its own
- * group, so results do not depend on the grouping. */
+ * group, so results do not depend on the grouping. With a norm an expert's output v becomes v * norm / rms(v * norm) before it is weighted. */
 enum { OP_GROUP_MAX = 16 };
 struct op_group {
     float *y;             /* [.., hidden] */
     const float *x;       /* [.., hidden] */
     const int32_t *token; /* [begin[n]] */
     const float *weight;  /* [begin[n]] */
+    const float *norm;    /* [hidden] or NULL */
+    float eps;            /* of the norm */
     int n, hidden;
     bool wide; /* as in op_linear */
     int32_t begin[OP_GROUP_MAX + 1];

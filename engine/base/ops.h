@@ -271,9 +271,10 @@ struct expert_shards {
 /* y += sum over the token's experts of weight * expert(x), plus the shared expert (weight 1, or shared_weight[i]). The sum runs in ascending order of expert
  * id, then the shared expert, whatever the threads and the batch. An id of -1 is skipped (another executor computes that expert): the others are summed as if
  * it were not in the list, and a token without other experts gets the shared expert only, or stays unchanged. Any other id outside [0, n_experts), or a chosen
- * expert whose gate.data is NULL, is an ERR_RUNTIME. Tokens are grouped by expert. */
+ * expert whose gate.data is NULL, is an ERR_RUNTIME. Tokens are grouped by expert.
+ * by_choice: y[i][k] += expert(x[i]) of the token's choice k, neither weighted nor summed; the rows of skipped choices stay. No shared expert. */
 struct op_experts {
-    float *y;                           /* [n, hidden] */
+    float *y;                           /* [n, hidden]; by_choice [n, topk, hidden] */
     const float *x;                     /* [n, hidden] */
     const int32_t *ids;                 /* [n, topk], -1: skipped */
     const float *weights;               /* [n, topk]; ids NULL: no routed experts (a dense FFN is one shared expert) */
@@ -283,7 +284,7 @@ struct op_experts {
     const struct expert_shards *shards; /* NULL: not split. Otherwise it replaces experts and shared; CPU only */
     const uint8_t *is_loading;          /* NULL, or [n_experts]: non-zero where the weights are still being read; those are started last */
     int n, topk, n_experts, hidden;
-    bool wide;               /* as op_linear's */
+    bool wide, by_choice;    /* wide: as op_linear's */
     float computed_fraction; /* expected fraction of the choices computed by this call, for cost models; 0: all */
 };
 

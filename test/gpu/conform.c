@@ -303,6 +303,14 @@ static void mixtures(void) {
               .x = floats((size_t)(n * 256), 'c'), .ids = choices(n, 2, 8), .weights = floats((size_t)(2 * n), 'c'), .experts = table, .shared = &shared,
               .shared_weight = floats((size_t)n, 'c'), .n = n, .topk = 2, .n_experts = 8, .hidden = 256);
     }
+    for (int n = 2; n < 60; n += 50) {
+        int32_t *ids = choices(n, 2, 8);
+        for (int i = 0; i < 8; i++) table[i] = expert_new(256, 128);
+        ids[1] = -1;
+        CHECK(n > FEW ? "experts, by choice" : "experts, by choice, few tokens", experts, OP_EXPERTS, .y = floats((size_t)(n * 2 * 256), 'f'),
+              .x = floats((size_t)(n * 256), 'c'), .ids = ids, .weights = floats((size_t)(2 * n), 'c'), .experts = table, .n = n, .topk = 2, .n_experts = 8,
+              .hidden = 256, .by_choice = true);
+    }
     shared = expert_new(256, 384);
     CHECK("experts, dense", experts, OP_EXPERTS, .y = floats(70 * 256, 'f'), .x = floats(70 * 256, 'c'), .shared = &shared, .n = 70, .hidden = 256);
     for (int half = 0; half < 2; half++) {
@@ -493,6 +501,7 @@ static void groups(void) {
         char name[80];
         snprintf(name, sizeof name, "group %s, %d and %d", dtype_name(kinds[i].t), kinds[i].hidden, kinds[i].inter);
         struct op_group a = group_of(kinds[i].t, kinds[i].hidden, kinds[i].inter, kinds[i].br, kinds[i].bc);
+        if (i % 2) a.norm = floats((size_t)a.hidden, 'c'), a.eps = 1e-5f;
         check(name, OP_GROUP, &(union op_args){.group = a}, ref_group);
     }
 }

@@ -177,19 +177,25 @@ static void resident(void) {
         bool biased, no_up;
     } c[] = {{1, 2, 4, 256, 256, false}, {3, 4, 6, 512, 256, true}, {17, 2, 3, 256, 256, false}, {2, 2, 4, 256, 512, true, true}};
     for (size_t k = 0; k < sizeof types / sizeof *types; k++)
-        for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        for (size_t i = 0; i < sizeof c / sizeof *c + 1; i++) {
+            const bool each = i == sizeof c / sizeof *c; /* the second again, by choice */
+            if (each) i = 1;
             struct expert e[8];
             char name[80];
             snprintf(name, sizeof name, "resident experts %s, %d tokens, %d of %d, %d and %d%s", dtype_name(types[k]), c[i].n, c[i].topk, c[i].count,
-                     c[i].hidden, c[i].inter, c[i].no_up ? ", no up" : "");
+                     c[i].hidden, c[i].inter,
+                     each         ? ", each"
+                     : c[i].no_up ? ", no up"
+                                  : "");
             uniform_experts(e, c[i].count, c[i].hidden, c[i].inter, types[k], c[i].biased, c[i].no_up);
             int32_t *ids = buf_new((size_t)(c[i].n * c[i].topk) * 4, 'c');
             for (int t = 0; t < c[i].n; t++) /* each token at most once, not in order; one is skipped */
                 for (int j = 0, first = (int)(rnd() % (uint32_t)c[i].count); j < c[i].topk; j++)
                     ids[t * c[i].topk + j] = i == 1 && j == 2 ? -1 : (first + 2 * c[i].count - j) % c[i].count;
-            CHECK(name, experts, OP_EXPERTS, .y = floats((size_t)(c[i].n * c[i].hidden), 'f'), .x = floats((size_t)(c[i].n * c[i].hidden), 'c'), .ids = ids,
-                  .weights = floats((size_t)(c[i].n * c[i].topk), 'c'), .experts = e, .n = c[i].n, .topk = c[i].topk, .n_experts = c[i].count,
-                  .hidden = c[i].hidden);
+            CHECK(name, experts, OP_EXPERTS, .y = floats((size_t)(c[i].n * c[i].hidden * (each ? c[i].topk : 1)), 'f'),
+                  .x = floats((size_t)(c[i].n * c[i].hidden), 'c'), .ids = ids, .weights = floats((size_t)(c[i].n * c[i].topk), 'c'), .experts = e, .n = c[i].n,
+                  .topk = c[i].topk, .n_experts = c[i].count, .hidden = c[i].hidden, .by_choice = each);
+            if (each) break;
         }
 }
 static void drafts(void) {

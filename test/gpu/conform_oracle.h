@@ -150,7 +150,9 @@ static void ref_experts(const union op_args *u) {
         const float *x = a->x + t * a->hidden;
         for (int e = 0; e < a->n_experts; e++)
             for (int k = 0; a->ids && k < a->topk; k++)
-                if (a->ids[t * a->topk + k] == e) add_expert(y, &a->experts[e], x, (double)a->weights[t * a->topk + k], false);
+                if (a->ids[t * a->topk + k] == e)
+                    add_expert(a->by_choice ? a->y + (t * a->topk + k) * a->hidden : y, &a->experts[e], x,
+                               a->by_choice ? 1 : (double)a->weights[t * a->topk + k], false);
         if (a->shared) add_expert(y, a->shared, x, a->shared_weight ? (double)a->shared_weight[t] : 1, a->n <= FEW);
     }
 }
@@ -172,9 +174,16 @@ static void ref_gather(const union op_args *u) {
 }
 static void ref_group(const union op_args *u) {
     const struct op_group *a = &u->group;
+    const int dim = a->hidden;
     for (int k = 0; k < a->n; k++)
-        for (int i = a->begin[k]; i < a->begin[k + 1]; i++)
-            add_expert(a->y + a->token[i] * a->hidden, &a->expert[k], a->x + a->token[i] * a->hidden, (double)a->weight[i], false);
+        for (int i = a->begin[k]; i < a->begin[k + 1]; i++) {
+            float out[1024] = {0}, *y = a->y + a->token[i] * dim;
+            double sum = 0;
+            add_expert(a->norm ? out : y, &a->expert[k], a->x + a->token[i] * dim, a->norm ? 1 : (double)a->weight[i], false);
+            for (int d = 0; d < dim && a->norm; d++) out[d] *= a->norm[d], sum += (double)out[d] * (double)out[d];
+            const double by = (double)a->weight[i] / sqrt(sum / dim + (double)a->eps);
+            for (int d = 0; d < dim && a->norm; d++) y[d] += (float)(by * (double)out[d]);
+        }
 }
 static void ref_ffn(const union op_args *u) {
     const struct op_ffn *a = &u->ffn;

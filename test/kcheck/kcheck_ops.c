@@ -508,6 +508,7 @@ static void cases(enum cpu_level l) {
     for (size_t i = 0; i < sizeof experts / sizeof *experts; i++)
         for (size_t k = 0; k < sizeof expert_kinds / sizeof *expert_kinds; k++)
             check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3], &expert_kinds[k]);
+    for (int i = 0; i < 9; i++) check_choices((int[]){1, 5, 24}[i % 3], &expert_kinds[(int[]){0, 3, 11}[i / 3]]);
     for (int i = 0; i < 16; i++) check_ordered_linear((int[]){1, 9, 24, 40}[i % 4], (uint8_t[]){DT_I4, DT_I8, DT_E4M3, DT_I4}[i / 4], i % 2);
     for (int i = 0; i < 18; i++) check_ordered_experts((int[]){1, 3, 9, 24, 40, 700}[i % 6], 1 + i % 4, i % 2, (uint8_t[]){DT_I4, DT_BF16, DT_E4M3}[i / 6]);
     for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);

@@ -163,6 +163,32 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
     drop();
 }
 
+/* Outputs by choice are those of calls with one choice each, of weight 1; rows of skipped choices stay. */
+static void check_choices(int n, const struct expert_kind *kind) {
+    enum { HIDDEN = FLAT_HIDDEN, INTER = FLAT_INTER, EXPERTS = 6, TOPK = 3 };
+    struct expert e[EXPERTS];
+    const size_t size = (size_t)n * TOPK * HIDDEN;
+    float *x = vec((size_t)n * HIDDEN), *y = vec(size), *was = aligned(size * 4), *one = vec((size_t)n * HIDDEN), *ones = vec((size_t)n);
+    int32_t *ids = guarded((size_t)(n * TOPK) * 4), *column = guarded((size_t)n * 4);
+    for (int i = 0; i < EXPERTS; i++) e[i] = expert_make(kind, INTER, HIDDEN);
+    for (int i = 0; i < n * TOPK; i++) ids[i] = i % 7 == 4 ? -1 : (i / TOPK + 2 * (i % TOPK)) % EXPERTS;
+    memcpy(was, y, size * 4);
+    struct op_experts o = {
+        .y = y, .x = x, .ids = ids, .weights = vec((size_t)(n * TOPK)), .experts = e, .n = n, .topk = TOPK, .n_experts = EXPERTS, .hidden = HIDDEN};
+    o.by_choice = true;
+    EACH_THREADS("experts by choice", y, size, was, on->ops->experts(on, &o));
+    o.y = one, o.ids = column, o.weights = ones, o.topk = 1, o.by_choice = false;
+    for (int t = 0; t < n; t++) ones[t] = 1;
+    for (int k = 0; k < TOPK; k++) {
+        for (int t = 0; t < n; t++) column[t] = ids[t * TOPK + k], memcpy(one + t * HIDDEN, was + (t * TOPK + k) * HIDDEN, HIDDEN * 4);
+        if (execs[0]->ops->experts(execs[0], &o)) fail("experts, one choice", n, k, 0, 0);
+        for (int t = 0; t < n; t++)
+            if (memcmp(one + t * HIDDEN, y + (t * TOPK + k) * HIDDEN, HIDDEN * 4)) fail("experts by choice", t, k, y[(t * TOPK + k) * HIDDEN], one[t * HIDDEN]);
+    }
+    free(was);
+    drop();
+}
+
 /* --- Columns in another order (mat.order) --- */
 
 static const int32_t *random_order(int cols) {
