@@ -29,12 +29,13 @@ static void work_release(void *ctx, void *p) {
     gpu_free(b->g, p);
 }
 
+static size_t norms_bytes(const struct config *c) { return c->expert_out_norm ? (size_t)c->n_layers * (size_t)config_routed_width(c) * 4 : 0; }
 static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->hidden * 4; }
 static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->topk * 4; }
 /* Returns the bytes needed beside the workspace for rows: a minimal ring, what attention over `end` keys grows by, and the operations' own buffers. */
 static size_t other_bytes(const struct runtime *m, const struct decode_device *d, int rows, int end) {
     const struct config *c = &m->w->config;
-    return MIN_SLOTS * expert_pool_slot_bytes(m, -1) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
+    return MIN_SLOTS * expert_pool_slot_bytes(m, -1) + norms_bytes(c) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
 }
 
 /* Returns the bytes for batches of `rows` of a prompt of n tokens at pos; device KV included where the device holds layers. */
@@ -77,6 +78,18 @@ static int open_slots(struct blend_device *p, size_t keep, struct error *e) {
     return 0;
 }
 
+static int upload_norms(struct blend_device *p, struct error *e) {
+    const struct config *c = p->s->c;
+    const size_t width = (size_t)config_routed_width(c);
+    if (!norms_bytes(c)) return 0;
+    TRY(gpu_alloc(p->g, (void **)&p->expert_norms, norms_bytes(c), e));
+    for (int l = 0; l < c->n_layers; l++) {
+        const float *norm = p->s->m->w->layers[l].expert_out_norm;
+        if (norm) TRY(gpu_copy(blend_device_stream(p), p->expert_norms + (size_t)l * width, norm, width * 4, GPU_H2D));
+    }
+    return gpu_stream_sync(blend_device_stream(p));
+}
+
 int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, struct error *e) {
     const struct config *c = p->s->c;
     const size_t hidden = rows_bytes(c, rows), pairs = pairs_bytes(c, rows);
@@ -89,6 +102,7 @@ int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, st
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_token, pairs, e);
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_weight, pairs, e);
     if (!rc && !alone) rc = gpu_host_alloc(p->g, (void **)&p->sum, hidden, e);
+    if (!rc) rc = upload_norms(p, e);
     return rc ? rc : open_slots(p, other_bytes(p->s->m, p->d, rows, end) - MIN_SLOTS * expert_pool_slot_bytes(p->s->m, -1), e);
 }
 
@@ -109,7 +123,7 @@ void blend_device_close(struct blend_device *p) {
     upload_close(&p->uploads);
     work_close(&p->work);
     for (int i = 0; i < p->n_slots; i++) ledger_free(p->ledger, &p->slots[i].mem);
-    gpu_free(p->g, p->token), gpu_free(p->g, p->weight);
+    gpu_free(p->g, p->token), gpu_free(p->g, p->weight), gpu_free(p->g, p->expert_norms);
     if (!p->d) gpu_free(p->g, p->xn), gpu_free(p->g, p->y);
     gpu_host_free(p->g, p->pair_token), gpu_host_free(p->g, p->pair_weight), gpu_host_free(p->g, p->sum);
     gpu_timeline_close(&p->summed);
@@ -155,6 +169,7 @@ int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *o
         for (; next < n && (t = blend_device_free_slot(p, layer)); next++) TRY(blend_device_upload(p, t, layer, order[next]));
         struct op_group g = {
             .y = y, .x = x, .token = p->token, .weight = p->weight, .hidden = config_routed_width(c), .wide = config_needs_wide_activations(c)};
+        if (p->expert_norms) g.norm = p->expert_norms + (size_t)layer * (size_t)g.hidden, g.eps = config_output_eps(c);
         for (int max_group = i < n_present ? GROUP_RESIDENT : GROUP_UPLOADED; i < n && g.n < max_group && (i < n_present || i < next); i++) {
             if (g.n && n_pairs[order[i]] > MAX_GROUPED_ROWS) break;
             slots[g.n] = blend_device_slot(p, layer, order[i]); /* NULL: decode's pool holds it */

@@ -20,6 +20,7 @@ struct blend_device {
     float *xn, *y;               /* device [rows, config_routed_width]: expert input and output sum for a layer of another device */
     int32_t *token;              /* device [rows * topk]: token of each pair, sorted by expert */
     float *weight;
+    float *expert_norms; /* device [n_layers, config_routed_width]: layers' expert_out_norm, for layers of other devices too; NULL: the model has none */
     struct expert_slot *slots;
     int n_slots, next_slot;
     int32_t *pair_token; /* pinned copies of token and weight */

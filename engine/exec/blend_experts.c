@@ -193,7 +193,8 @@ static int cpu_experts(struct blend *b, struct error *e) {
                      .weights = b->weights,
                      .first_bad = s->head.first_bad,
                      .routed_in = b->cpu_latent,
-                     .routed_sum = b->cpu_latent + (size_t)b->rows * (size_t)s->c->moe_latent};
+                     .routed_sum = b->cpu_latent + (size_t)b->rows * (size_t)s->c->moe_latent,
+                     .expert_rows = b->cpu_latent + 2 * (size_t)b->rows * (size_t)s->c->moe_latent};
     size_t hidden = (size_t)b->n * (size_t)s->c->hidden * 4;
     const struct blend_device *p = &b->dev[b->owner];
     struct gpu_stream *main = blend_device_stream(p);

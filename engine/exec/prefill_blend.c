@@ -102,7 +102,8 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
     b->n_pairs = mem_alloc(2 * experts * sizeof *b->n_pairs);
     b->device_of = mem_alloc(experts);
     b->logits = mem_alloc((size_t)(j->on_logits ? HEAD_ROWS : 1) * (size_t)c->vocab * sizeof *b->logits);
-    b->cpu_latent = mem_alloc(2 * (size_t)b->rows * (size_t)c->moe_latent * sizeof *b->cpu_latent + 1);
+    const size_t normed = c->expert_out_norm ? (size_t)block_experts_rows(c, b->rows) * (size_t)c->topk : 0;
+    b->cpu_latent = mem_alloc((2 * (size_t)b->rows + normed) * (size_t)c->moe_latent * sizeof *b->cpu_latent + 1);
     if (!b->experts || !b->expert_ids || !b->n_pairs || !b->device_of || !b->logits || !b->cpu_latent)
         return error_set(e, ERR_MEMORY, "no memory for a prefill");
     b->first_pair = b->n_pairs + experts;

@@ -176,13 +176,14 @@ static struct upload_choice pick_upload(struct expert_pool *x, int micro, int la
 /* --- Computing a layer ----------------------------------------------------------------------------------------------------------------  */
 
 /* Computes one expert for its n pairs from index `at`: gathers their rows, runs it with the small-batch kernels, adds its output. */
-static int run_expert(struct expert_pool *x, const struct work *w, int micro, const struct expert_slot *t, int at, int n) {
+static int run_expert(struct expert_pool *x, const struct work *w, int micro, int layer, const struct expert_slot *t, int at, int n) {
     struct exec *exec = gpu_stream_exec(x->compute);
     const int hidden = config_routed_width(x->d->s->c);
     const float *from = x->routed_in ? x->routed_in : w->xn;
     float *to = x->routed_sum ? x->routed_sum : x->y[micro];
     TRY(op_run(exec, OP_GATHER, &(struct op_gather){.out = x->expert_in, .x = from, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
     TRY(op_run(exec, OP_FFN, &(struct op_ffn){.y = x->expert_out, .x = x->expert_in, .expert = t->view, .n = n, .hidden = hidden}));
+    TRY(block_experts_norm(exec, x->d->s->c, &x->d->layers[layer].view, x->expert_out, n));
     return op_run(exec, OP_SCATTER_ADD,
                   &(struct op_scatter_add){
                       .y = to, .x = x->expert_out, .index = x->token[micro] + at, .weight = x->weight[micro] + at, .n = n, .dim = hidden, .ldy = hidden});
@@ -268,7 +269,7 @@ static int enqueue_device_part(struct expert_pool *x, int micro, int layer, int 
     for (int i = 0; i < part->n; i++) {
         const int end = i + 1 < part->n ? part->begin[i + 1] : part->pairs;
         TRY(upload_wait(&x->uploads, &part->slot[i]->upload, x->compute));
-        TRY(run_expert(x, &d->work[micro], micro, part->slot[i], part->begin[i], end - part->begin[i]));
+        TRY(run_expert(x, &d->work[micro], micro, layer, part->slot[i], part->begin[i], end - part->begin[i]));
     }
     TRY(end_latent(x, micro, layer, n_rows));
     trace_end(s->m->trace, span, x->compute);

@@ -53,6 +53,7 @@ int attention_gate_output(struct exec *x, const struct config *c, int layer, str
     const int heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer);
     const bool both = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
     const int each = both ? dim + v_dim : per_head ? 1 : v_dim; /* floats per head in w->fused */
+    if (c->head_out_norm) TRY(block_norm(x, c, out, v_dim, out, v_dim, NULL, NULL, s->n * heads, v_dim));
     if (!c->attn_gate) return 0;
     return x->ops->gate(x, &(struct op_gate){.y = out,
                                              .g = w->fused + (size_t)s->row * (size_t)(heads * each) + (both ? dim : 0),

@@ -16,7 +16,7 @@ static int gqa_clip(struct exec *x, const struct config *c, float *v, int width,
 /* Norms, clips and rotates n projected rows of `heads` keys or queries, in the family's order. */
 static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, const float *norm, int n) {
     const int dim = config_head_dim(c, layer), all = heads * dim;
-    const bool by_head = c->qk_norm == QK_NORM_HEAD || (c->qk_norm == QK_NORM_UNIT && c->layer[layer].rope != LAYER_ROPE_NONE);
+    const bool by_head = c->qk_norm == QK_NORM_HEAD || c->qk_norm == QK_NORM_PLAIN || (c->qk_norm == QK_NORM_UNIT && c->layer[layer].rope != LAYER_ROPE_NONE);
     if (c->qk_norm_after_rope) TRY(attention_rotate(x, c, layer, w, v, heads, all, dim, n));
     if (c->qk_norm == QK_NORM_ALL) TRY(block_norm(x, c, v, all, v, all, norm, NULL, n, all));
     if (by_head) TRY(block_norm(x, c, v, dim, v, dim, norm, NULL, n * heads, dim));

@@ -14,7 +14,7 @@ int block_embed(struct exec *x, const struct weights *m, float *out, const int32
     const struct config *c = &m->config;
     const float scale = (c->embed_scale > 0 ? c->embed_scale : 1) / (c->residual_scale > 0 ? c->residual_scale : 1);
     TRY(x->ops->embed(x, &(struct op_embed){.out = out, .ids = ids, .table = m->embed, .n = n, .scale = scale}));
-    return m->embed_norm ? block_norm(x, c, out, c->hidden, out, c->hidden, m->embed_norm, NULL, n, c->hidden) : 0;
+    return m->embed_norm || c->embed_norm_unit ? block_norm(x, c, out, c->hidden, out, c->hidden, m->embed_norm, NULL, n, c->hidden) : 0;
 }
 
 int block_rope(struct exec *x, const struct weights *m, struct work *w, int n, int total) {
@@ -45,7 +45,7 @@ static int norm_rows(struct exec *x, const struct config *c, float *out, int ldo
                                              .ldx = ldx,
                                              .ldo = ldo,
                                              .eps = eps,
-                                             .add = c->norm == NORM_RMS_PLUS_ONE,
+                                             .add = weight && c->norm == NORM_RMS_PLUS_ONE,
                                              .w_dtype = DT_F32,
                                              .layer_norm = c->norm == NORM_LAYER,
                                              .tag = tag,
@@ -117,11 +117,21 @@ static int weigh_rows(struct exec *x, const struct config *c, float *v, const fl
                                              .per_head = true});
 }
 
-/* v = (v + bias) * scale per channel. */
+/* v = (v + bias) * scale per channel; NULL: without. */
 static int merge_rows(struct exec *x, const struct config *c, float *v, const float *bias, const float *scale, float *scratch, int n) {
-    TRY(rows_copy(x, scratch, c->hidden, bias, 0, n, c->hidden));
-    TRY(rows_add(x, v, scratch, n, c->hidden));
-    return rows_gate(x, v, c->hidden, scale, 0, GATE_LINEAR, n, c->hidden);
+    if (bias) {
+        TRY(rows_copy(x, scratch, c->hidden, bias, 0, n, c->hidden));
+        TRY(rows_add(x, v, scratch, n, c->hidden));
+    }
+    return scale ? rows_gate(x, v, c->hidden, scale, 0, GATE_LINEAR, n, c->hidden) : 0;
+}
+/* Norms the previous block's output, if the family does so. */
+static int norm_output(struct exec *x, const struct config *c, const float *weight, struct work *w, int n, int tag) {
+    const int hidden = c->hidden;
+    const bool is_unit = c->output_norm == OUTPUT_NORM_UNIT;
+    if (!weight && !is_unit) return 0;
+    if (weight && is_unit) TRY(rows_gate(x, w->x, hidden, weight, 0, GATE_LINEAR, n, hidden));
+    return norm_rows(x, c, w->x, hidden, w->x, hidden, is_unit ? NULL : weight, NULL, n, hidden, config_output_eps(c), tag, w->first_bad);
 }
 
 /* y = y * gelu(g) with the tanh form, g * sigmoid(alpha * (g + 0.044715 g^3)), as in struct glu. Uses z as scratch. All [n, dim]. */
@@ -157,14 +167,13 @@ static int add_token(struct exec *x, const struct config *c, const struct token_
  * w->x is the embedding. */
 static int add_output(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
     const int hidden = c->hidden, tag = in->tag;
-    const float *out_norm = in->out_norm;
     if (tag && in->experts_norm) { /* w->x has the experts' sum, w->kept the output of the parallel dense FFN */
         TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, in->experts_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
         TRY(rows_add(x, w->x, w->kept, n, hidden));
     }
+    if (tag) TRY(norm_output(x, c, in->out_norm, w, n, tag));
     if (c->merges_stream) TRY(merge_rows(x, c, w->x, in->merge->output_bias, in->merge->output_scale, w->xn, n));
     if (c->merges_stream && tag) TRY(merge_rows(x, c, w->streams, in->merge->stream_bias, in->merge->stream_scale, w->xn, n));
-    if (tag && out_norm) TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
     if (tag && c->norms_stream) TRY(rows_scale(x, w->x, c->layer[(tag - 1) / 2].branch[(tag - 1) % 2].output, n, hidden));
     if (tag) TRY(rows_add(x, w->streams, w->x, n, hidden));
     else TRY(copy_rows(x, c, w->streams, w->x, n));
@@ -284,7 +293,7 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
     return short_conv_attention(x, c, y, layer, w, spans, n_spans, n);
 }
 
-/* --- Experts and head ---------------------------------------------------------------------------------------------------- */
+/* --- Router and head ---------------------------------------------------------------------------------------------------- */
 
 /* Adds the output of idle experts: their input times their weights. Uses w->kept as scratch, which the layer has read. */
 static int add_idle(struct exec *x, const struct config *c, struct work *w, int n) {
@@ -358,6 +367,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
     TRY(x->ops->linear(
         x, &(struct op_linear){
                .y = w->router, .x = in_router, .bias = y->router_shift, .w = y->router, .n = n, .ldx = y->router.cols, .ldy = logits, .exact = true}));
+    if (c->router_scale > 0) TRY(rows_scale(x, w->router, c->router_scale, n, logits));
     if (c->router_cap > 0) TRY(x->ops->softcap(x, &(struct op_softcap){.x = w->router, .n = n, .m = logits, .cap = c->router_cap}));
     TRY(x->ops->route(x, &(struct op_route){.ids = w->ids,
                                             .weights = w->weights,
@@ -388,75 +398,6 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
     if (!c->shared_gate) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = w->shared_weight, .x = w->xn, .w = y->shared_gate, .n = n, .ldx = c->hidden, .ldy = 1, .exact = true}));
     return x->ops->sigmoid(x, &(struct op_sigmoid){.x = w->shared_weight, .n = n, .m = 1});
-}
-
-int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n) {
-    return block_linear(x, c, in, c->moe_latent, xn, c->hidden, y->routed_in, NULL, n, false);
-}
-int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, const float *sum, float *out, int n) {
-    return block_linear(x, c, out, c->hidden, sum, c->moe_latent, y->routed_out, NULL, n, true);
-}
-
-/* Copies columns [first, first + k) of n rows of `width` numbers, float or int32_t. */
-static int copy_columns(struct exec *x, void *to, const void *from, int width, int first, int k, int n) {
-    return rows_copy(x, to, k, (const float *)from + first, width, n, k);
-}
-int block_split_selection(struct exec *x, const struct config *c, const struct work *w, int n, struct work *now, struct work *later) {
-    const int kept = c->topk - c->n_deferred;
-    *now = *later = *w;
-    now->n_chosen = kept, later->n_chosen = c->n_deferred;
-    later->ids += kept, later->weights += kept;
-    if (n == 1) return 0; /* parts of a row need no copy */
-    now->ids = w->part_ids, now->weights = w->part_weights;
-    later->ids = w->part_ids + (size_t)n * (size_t)kept, later->weights = w->part_weights + (size_t)n * (size_t)kept;
-    TRY(copy_columns(x, now->ids, w->ids, c->topk, 0, kept, n));
-    TRY(copy_columns(x, now->weights, w->weights, c->topk, 0, kept, n));
-    TRY(copy_columns(x, later->ids, w->ids, c->topk, kept, c->n_deferred, n));
-    return copy_columns(x, later->weights, w->weights, c->topk, kept, c->n_deferred, n);
-}
-
-/* Adds the routed experts of a latent space to out. */
-static int latent_experts(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *out, int n) {
-    struct op_experts o = {.y = w->routed_sum,
-                           .x = w->routed_in,
-                           .ids = w->ids,
-                           .weights = w->weights,
-                           .experts = y->experts,
-                           .shards = y->shards,
-                           .is_loading = w->late_experts,
-                           .computed_fraction = w->computed_fraction,
-                           .n = n,
-                           .topk = w->n_chosen ? w->n_chosen : c->topk,
-                           .n_experts = c->n_experts,
-                           .hidden = c->moe_latent,
-                           .wide = config_needs_wide_activations(c)};
-    TRY(block_routed_input(x, c, y, w->xn, w->routed_in, n));
-    TRY(x->ops->fill(x, &(struct op_fill){.x = w->routed_sum, .n = n, .m = c->moe_latent}));
-    TRY(x->ops->experts(x, &o));
-    return block_routed_output(x, c, y, w->routed_sum, out, n);
-}
-
-int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n) {
-    const bool moe = c->layer[layer].moe, is_latent = moe && c->moe_latent;
-    if (parts == PART_ROUTED_SHARED && (config_has_ffn_in(c, layer) || is_latent)) {
-        TRY(block_experts(x, c, y, layer, w, PART_ROUTED, out, n));
-        parts = PART_SHARED;
-    }
-    if (is_latent && parts == PART_ROUTED) return latent_experts(x, c, y, w, out, n);
-    const bool routed = moe && parts & PART_ROUTED;
-    const float *in = parts == PART_SHARED && config_has_ffn_in(c, layer) ? w->ffn_in : w->xn;
-    struct op_experts o = {.y = out, .x = in, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};
-    struct expert_shards shared;
-    if (routed)
-        o.ids = w->ids, o.weights = w->weights, o.is_loading = w->late_experts, o.computed_fraction = w->computed_fraction, o.experts = y->experts,
-        o.topk = w->n_chosen ? w->n_chosen : c->topk, o.n_experts = c->n_experts;
-    if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
-    if (moe && config_weighs_shared(c)) o.shared_weight = w->shared_weight;
-    if (moe && !routed && y->shards) { /* without routed experts the shared expert's shards come first */
-        shared = (struct expert_shards){y->shards->part + (size_t)c->n_experts * (size_t)y->shards->n_nodes, y->shards->shared_rows, y->shards->n_nodes, NULL};
-        o.shards = &shared;
-    }
-    return routed || o.shared ? x->ops->experts(x, &o) : 0;
 }
 
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top) {

@@ -60,6 +60,10 @@ int block_split_selection(struct exec *x, const struct config *c, const struct w
  * their sum [n, moe_latent] to out [n, hidden]. block_experts includes both. */
 int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n);
 int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, const float *sum, float *out, int n);
+/* For the same modes: norms n rows of experts' outputs in place, before they are weighted and summed, if the family does so. */
+int block_experts_norm(struct exec *x, const struct config *c, const struct layer *y, float *rows, int n);
+/* Rows of the workspace's expert_rows for a batch of n rows. */
+int block_experts_rows(const struct config *c, int n);
 /* Final norm of rows [row, row + n) and their logits [n, vocab]. top: [n] argmax of each (op_linear), or NULL. */
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top);
 /* Embeds ids [n] into out [n, hidden]: the residual stream before the first layer. */

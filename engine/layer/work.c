@@ -183,6 +183,7 @@ static void list_experts(struct buffer_list *l, struct work *w, const struct con
         ADD(routed_in, n * (size_t)c->moe_latent);
         ADD(routed_sum, n * (size_t)c->moe_latent);
     }
+    if (c->expert_out_norm) ADD(expert_rows, (size_t)block_experts_rows(c, (int)n) * topk * (size_t)c->moe_latent);
     if (c->n_idle_experts) ADD(idle, n);
     if (config_weighs_shared(c)) ADD(shared_weight, n);
 }

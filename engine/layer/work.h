@@ -71,6 +71,7 @@ struct work {
     float *shared_weight;          /* [rows] factor of the shared expert's output */
     float *ffn_in;                 /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
     float *routed_in, *routed_sum; /* [rows, moe_latent] input and output of experts in a latent space; NULL: the model has none */
+    float *expert_rows;            /* [block_experts_rows(), topk, moe_latent] outputs of experts, which are normed before they are summed; or NULL */
     const uint8_t *late_experts;   /* [n_experts] or NULL: as is_loading in op_experts; not owned */
     float computed_fraction;       /* as in op_experts */
     /* With config.n_deferred, for decode batches, otherwise NULL */

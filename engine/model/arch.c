@@ -32,6 +32,8 @@ static const struct arch *const table[] = {
     &arch_glm4v_moe,
     &arch_solar_open,
     &arch_dots1,
+    &arch_muse_spark,
+    &arch_muse_glimmer,
     &arch_dots3_note,
     &arch_dots3_note_text,
     &arch_hy_v3,

@@ -35,8 +35,9 @@ struct tensor_names {
     const char *head_gated_norm, *head_gated_down, *head_gated_up;
     const char *ngram_table, *ngram_key, *ngram_value, *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm, *ngram_conv; /* table: %d: layer, part */
     const char *index_qk, *index_q_norm;                                                                                  /* an indexer of blocks */
-    const char *expert_gate, *expert_up, *expert_down;                                            /* gate: the one matrix of FFNs without up, here and below */
-    const char *routed_in, *routed_out;                                                           /* projections around experts in a latent space */
+    const char *expert_gate, *expert_up, *expert_down;   /* gate: the one matrix of FFNs without up, here and below */
+    const char *routed_in, *routed_out, *routed_in_norm; /* projections around experts in a latent space */
+    const char *expert_out_norm;
     const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out;      /* gated DeltaNet; the first two or the next four */
     const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                                  /* rate and dt are whole names */
     const char *mix_in, *mix_gate, *mix_out, *mix_conv, *mix_rate, *mix_dt, *mix_skip, *mix_norm; /* other mixers; rate, dt and skip are whole names */
@@ -45,6 +46,7 @@ struct tensor_names {
     const char *kda_q_conv, *kda_k_conv, *kda_v_conv;
     const char *v_delayed, *cca_taps, *cca_bias, *cca_temp;                             /* CCA; bias and temp are whole names */
     const char *attn_merge[4], *ffn_merge[4], *embed_merge[2];                          /* merges_stream: whole names, in the order of struct stream_merge */
+    const char *attn_merge_gate, *ffn_merge_gate;                                       /* merge_temperature: whole names */
     const char *router_down, *router_carry, *router_mlp_norm, *router_fc1, *router_fc2; /* router_inter; router_carry is a whole name */
     const char *mix_select, *mix_step, *mix_dt_norm, *mix_b_norm, *mix_c_norm;          /* Mamba-1 */
     const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate;               /* shared_gate: [1, hidden] */
@@ -101,8 +103,8 @@ extern const struct arch arch_deepseek_v3, arch_kimi_k25, arch_deepseek_v32, arc
 extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
 extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_granitemoeshared, arch_granitemoe_swa, arch_ernie4_5_moe, arch_ernie4_5,
     arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_dots1, arch_dots3_note, arch_dots3_note_text, arch_hy_v3, arch_bailing_moe, arch_hunyuan_v1_moe,
-    arch_laguna, arch_mistral_large4, arch_mellum, arch_mimo_v2_flash, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral4_text, arch_qwen3_vl_moe, arch_qwen3_omni_moe,
-    arch_llama4, arch_llama4_text, arch_longcat_flash, arch_axk1;
+    arch_laguna, arch_mistral_large4, arch_mellum, arch_mimo_v2_flash, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral4_text, arch_qwen3_vl_moe,
+    arch_qwen3_omni_moe, arch_llama4, arch_llama4_text, arch_longcat_flash, arch_axk1;
 extern const struct arch arch_llama, arch_arcee, arch_mistral, arch_mistral3, arch_ministral, arch_ministral3, arch_qwen2, arch_qwen3, arch_smollm3, arch_phi3,
     arch_gemma2, arch_gemma3, arch_gemma3_text;
 extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite, arch_granite_swa;
@@ -111,5 +113,5 @@ extern const struct arch arch_lfm2_moe, arch_lfm2, arch_minimax, arch_granitemoe
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_qwen4_exp;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
-    arch_grok, arch_smallthinker, arch_aria, arch_aria_text;
+    arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;

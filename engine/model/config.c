@@ -283,24 +283,11 @@ void config_read_mlp_types(struct config_reader *r, struct config *c) {
 }
 
 void config_skip_vision(struct config_reader *r, struct config *c) {
-    static const char *const keys[] = {"vision_config",
-                                       "image_token_id",
-                                       "image_token_index",
-                                       "image_start_token_id",
-                                       "image_end_token_id",
-                                       "video_token_id",
-                                       "video_start_token_id",
-                                       "video_end_token_id",
-                                       "vision_start_token_id",
-                                       "vision_end_token_id",
-                                       "boi_token_index",
-                                       "eoi_token_index",
-                                       "multimodal_projector_bias",
-                                       "projector_hidden_act",
-                                       "projector_bias",
-                                       "spatial_merge_size",
-                                       "understand_projector_stride",
-                                       "vision_feature_layer"};
+    static const char *const keys[] = {
+        "vision_config",   "image_token_id",       "image_token_index",           "image_start_token_id",  "image_end_token_id",
+        "video_token_id",  "video_start_token_id", "video_end_token_id",          "vision_start_token_id", "vision_end_token_id",
+        "boi_token_index", "eoi_token_index",      "multimodal_projector_bias",   "projector_hidden_act",  "projector_hidden_size",
+        "projector_bias",  "spatial_merge_size",   "understand_projector_stride", "vision_feature_layer"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
     const bool inner = json_bool(json_get(r->root, "tie_word_embeddings"), false); /* transformers before 5 saved it here only; a head tensor unties */
     c->tied = inner || json_bool(json_get(r->outer, "tie_word_embeddings"), c->tied);

@@ -29,6 +29,7 @@ enum mixer { /* A layer mixes tokens by one of these; all but the first and the 
 enum output_norm { /* outputs that are normed before they are added to the stream */
                    OUTPUT_NORM_NONE,
                    OUTPUT_NORM_BLOCKS, /* of attention blocks and FFNs */
+                   OUTPUT_NORM_UNIT,   /* the same without weights; those of FFNs are factors of the norm's input */
                    OUTPUT_NORM_EXPERTS /* of FFNs with experts */
 };
 enum reads_early { /* parts of a layer with experts that read the stream before attention instead of the one after it */
@@ -50,7 +51,8 @@ enum qk_norm {
     QK_NORM_NONE,
     QK_NORM_HEAD, /* each head */
     QK_NORM_ALL,  /* all heads together */
-    QK_NORM_UNIT  /* each head, without weights, in layers with rope */
+    QK_NORM_UNIT, /* each head, without weights, in layers with rope */
+    QK_NORM_PLAIN /* each head, without weights */
 };
 enum attn_gate { /* source of the gates that multiply the attention output */
                  ATTN_GATE_NONE,
@@ -92,9 +94,12 @@ struct config {
     const struct layout *layout;
     char model_type[64];
     int vocab, hidden, n_layers, max_context;
-    int embed_rows;  /* rows of the embedding, if there are more than vocab; 0: vocab */
-    bool embed_norm; /* embeddings are normed */
+    int embed_rows;       /* rows of the embedding, if there are more than vocab; 0: vocab */
+    bool embed_norm;      /* embeddings are normed */
+    bool embed_norm_unit; /* the same without weights */
+    bool centered_norms;  /* norms of layers are published less 1 */
     float norm_eps;
+    float output_eps;     /* of norms of outputs; 0: norm_eps */
     float embed_scale;    /* factor of the embeddings; 0: 1 */
     float residual_scale; /* factor of what attention and FFN blocks add to the residual stream; 0: 1 */
     float logit_cap;      /* logits become cap * tanh(logit / cap); 0: not */
@@ -132,6 +137,7 @@ struct config {
     bool attn_gate_bias;               /* with ATTN_GATE_ELEMENT: the gates of a head have a bias */
     float v_scale;                     /* GQA: factor of the values; 0: 1 */
     bool v_norm;                       /* GQA: values are normed per head, without weights */
+    bool head_out_norm;                /* GQA: the attention output is normed per head, without weights, before its gate */
     int rel_dim;                       /* GQA: scores get a bias by distance, a query's coefficients [rel_dim] times a table; 0: none */
     int short_taps;      /* GQA: causal convolutions of keys, values and of both blocks' outputs, each plus its input; needs config_keep_stream. 0: none */
     struct query_scale { /* queries are multiplied by a function of their position (op_scale); slope 0: not */
@@ -211,8 +217,10 @@ struct config {
         bool is_averaged;          /* merged by their mean before the final norm, without weights */
         bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
     } streams;
-    bool merges_stream;  /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
-    bool norms_stream;   /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
+    bool merges_stream;      /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
+    float merge_temperature; /* merges_stream without biases: with gates g, an output's factors are b = sigmoid(g / temperature), the stream's sqrt(1 - b^2).
+                                0: not */
+    bool norms_stream;       /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
     bool divides_stream; /* the k-th block leaves (sqrt(k) * stream + its output) / sqrt(k + 1), but hearth keeps the sum: only norms read it (stream_eps) */
     int norm_gate_rank;  /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not */
     bool no_input_norm;  /* blocks read the residual stream as it is */
@@ -225,10 +233,11 @@ struct config {
     int dense_inter;                                     /* of dense layers */
     bool dense_bias;                                     /* of gate, up and down in dense layers */
     int n_experts, topk, n_group, topk_group, moe_inter; /* n_experts 0: a dense model */
-    int n_deferred;     /* not the checkpoint's: the lowest-ranked of a token's experts that decode batches add one layer later (config_defers) */
-    int shared_inter;   /* all shared experts together; 0: none */
-    int moe_latent;     /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
-    float shared_scale; /* factor of the shared experts' output; 0: 1. Not with shared_gate */
+    int n_deferred;       /* not the checkpoint's: the lowest-ranked of a token's experts that decode batches add one layer later (config_defers) */
+    int shared_inter;     /* all shared experts together; 0: none */
+    int moe_latent;       /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
+    bool expert_out_norm; /* with moe_latent: an expert's output is multiplied by factors per channel and normed before it is weighted */
+    float shared_scale;   /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
     bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
@@ -245,7 +254,8 @@ struct config {
     int carried;         /* floats per token that layers pass to later ones (work.carried): router_inter; or the embedding, if token_dim, and keys and values */
     int token_dim; /* width of vectors per token and layer that multiply a gate of the stream after each layer (struct token_input); needs config_keep_stream.
                       0: none */
-    float router_cap; /* logits become cap * tanh(logits / cap); 0: not */
+    float router_cap;   /* logits become cap * tanh(logits / cap); 0: not */
+    float router_scale; /* factor of the logits; 0: 1 */
 
     struct quant_config {     /* integer weights, as far as their tensors leave it open */
         uint8_t method;       /* enum quant_method */
@@ -307,6 +317,7 @@ static inline bool config_has_single_blocks(const struct config *c) {
 static inline bool config_defers(const struct config *c, int layer) {
     return c->n_deferred && layer >= 0 && layer + 1 < c->n_layers && c->layer[layer].moe && c->layer[layer + 1].moe && !c->layer[layer].hashed;
 }
+static inline float config_output_eps(const struct config *c) { return c->output_eps > 0 ? c->output_eps : c->norm_eps; }
 /* Width of the routed experts' inputs and outputs. */
 static inline int config_routed_width(const struct config *c) { return c->moe_latent ? c->moe_latent : c->hidden; }
 /* Number of a router's logits per token. */

@@ -18,6 +18,9 @@
 #define VEC_IN(s, type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .suffix = end, .rows = n, .slice = s}, when }
 
+/* A norm that centered_norms applies to. */
+#define NORM_OF(shift, type, field, name, module, n, when) \
+    { {OF(type, field, name, module), .suffix = ".weight", .rows = n, .layer_shift = (int16_t)(shift), .conversion = centered}, when }
 /* A vector of the layer `shift` layers away. */
 #define VEC_OF(shift, type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .suffix = end, .rows = n, .layer_shift = (int16_t)(shift)}, when }
@@ -54,6 +57,17 @@
 #define MERGE(shift, type, field, name, module, when) \
     MERGE_ROW(shift, type, field, output_bias, name, 0, module, when), MERGE_ROW(shift, type, field, output_scale, name, 1, module, when), \
         MERGE_ROW(shift, type, field, stream_bias, name, 2, module, when), MERGE_ROW(shift, type, field, stream_scale, name, 3, module, when)
+
+/* The same from a block's gates (merge_temperature). */
+#define GATE_ROW(shift, type, field, part, name, convert, module, when) \
+    { \
+        {OF(type, field.part, name, module), .suffix = "",          .rows = hidden, \
+         .layer_shift = (int16_t)(shift),    .conversion = convert, .factor = 1 / c->merge_temperature}, \
+            when \
+    }
+#define GATES(shift, type, field, name, module, when) \
+    GATE_ROW(shift, type, field, output_scale, name, CONVERT_OUTPUT_GATE, module, when), \
+        GATE_ROW(shift, type, field, stream_scale, name, CONVERT_STREAM_GATE, module, when)
 
 /* The token_input of layer `of`, `shift` layers away. */
 #define TOKEN_INPUT(shift, of, type, field, module, when) \
@@ -98,7 +112,7 @@ static struct tensor_slice in_gate_up_columns(const struct config *c, int which)
 }
 
 static bool has_ffn_out_norm(const struct config *c, int layer) {
-    return c->output_norm == OUTPUT_NORM_BLOCKS || (c->output_norm == OUTPUT_NORM_EXPERTS && c->layer[layer].moe);
+    return c->output_norm == OUTPUT_NORM_BLOCKS || c->output_norm == OUTPUT_NORM_UNIT || (c->output_norm == OUTPUT_NORM_EXPERTS && c->layer[layer].moe);
 }
 
 /* Sizes of a mixer with a state, other than DeltaNet: rows of its input and columns of its output projection, its convolution, and its biases. */
@@ -178,9 +192,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = op_mix_weights(c->streams.n, c->streams.iters),
               parts = op_mix_parts(c->streams.iters), o_cols = compressed ? c->o_groups * c->o_lora : heads * v_dim;
     const bool mamba = mixer == MIXER_MAMBA2, scan = mixer == MIXER_MAMBA1, kda = mixer == MIXER_KDA;
-    const bool merges = c->merges_stream, mlp = c->layer[layer].moe && c->router_inter;
+    const bool merges = c->merges_stream && !(c->merge_temperature > 0), merge_gates = c->merges_stream && c->merge_temperature > 0,
+               mlp = c->layer[layer].moe && c->router_inter;
     const int inner = c->router_inter, cca_taps = c->cca.taps[1], state = c->mamba.state, rank = c->mamba.rank;
     const struct kda_config *a = &c->kda;
+    const uint8_t centered = c->centered_norms ? CONVERT_ADD_ONE : CONVERT_NONE;
     const int width = a->heads * a->dim;
     const bool ffn = !c->layer[layer].no_ffn, dense = !c->layer[layer].moe && ffn, rel = gqa && c->rel_dim, conv = gqa && c->short_taps,
                previous_conv = c->short_taps && layer > 0;
@@ -200,7 +216,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
     const bool takes_kv = c->layer[layer].passes_kv == KV_TAKEN;
     const bool gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
-               qk_weights = gqa && c->qk_norm && c->qk_norm != QK_NORM_UNIT;
+               qk_weights = gqa && (c->qk_norm == QK_NORM_HEAD || all_heads);
     const enum gate_up order = c->layout->dense_gate_up;
     const int dense_inter = config_dense_inter(c, layer),
               inter = moe && !parallel ? c->shared_inter : dense_inter; /* rows of gate and up in the dense FFN or the shared expert */
@@ -220,11 +236,12 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
 
         GATED(weights, head_gated, STREAM_MERGE, gated),
         MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams && !c->streams.is_averaged),
-        VEC_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, ".weight", STREAM_MERGE, hidden, last_norm),
+        NORM_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, STREAM_MERGE, hidden, last_norm),
         VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_parallel),
         VEC_OF(c->n_layers - 1, weights, last_scale, stream_scale, "", STREAM_MERGE, 1, c->stream_scale),
         TOKEN_INPUT(c->n_layers - 1, c->n_layers - 1, weights, last_token_input, STREAM_MERGE, c->token_dim > 0),
         MERGE(c->n_layers - 1, weights, last_merge, ffn_merge, STREAM_MERGE, merges),
+        GATES(c->n_layers - 1, weights, last_merge, ffn_merge_gate, STREAM_MERGE, merge_gates),
 
         {{OF(layer, ngram_table, ngram_table, ATTENTION), .suffix = ".weight", .rows = g.rows, .cols = g.dim / hashes, .parts = g.parts > 1 ? g.parts : 0,
           .is_table = true},
@@ -240,7 +257,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         GATED(layer, attn_gated, ATTENTION, gated),
         MAT(layer, attn_gated.inject, attn_gated_inject, ATTENTION, c->streams.n, wide, gated),
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, parts, streams),
-        VEC_OF(-1, layer, previous_out_norm, ffn_out_norm, ".weight", ATTENTION, hidden, previous_norm),
+        NORM_OF(-1, layer, previous_out_norm, ffn_out_norm, ATTENTION, hidden, previous_norm),
         VEC_OF(-1, layer, previous_experts_norm, experts_out_norm, ".weight", ATTENTION, hidden, previous_parallel),
         CONV_OF(-1, previous_conv, ffn_conv, ATTENTION, hidden, previous_conv),
         VEC_OF(-1, layer, previous_ffn_scale, dense_scale, "", ATTENTION, 1, c->ffn_scale && layer > 0 && !c->layer[layer - 1].moe),
@@ -249,7 +266,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MERGE_ROW(0, layer, previous_merge, output_bias, embed_merge, 0, ATTENTION, merges && !layer),
         MERGE_ROW(0, layer, previous_merge, output_scale, embed_merge, 1, ATTENTION, merges && !layer),
         MERGE(-1, layer, previous_merge, ffn_merge, ATTENTION, merges && layer > 0),
-        VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, in_norm && mixes_tokens),
+        GATES(-1, layer, previous_merge, ffn_merge_gate, ATTENTION, merge_gates && layer > 0),
+        NORM_OF(0, layer, attn_norm, attn_norm, ATTENTION, hidden, in_norm && mixes_tokens),
         MAT(layer, attn_norm_gate[0], attn_norm_down, ATTENTION, rank_gate, hidden, in_norm && gates_attn),
         MAT(layer, attn_norm_gate[1], attn_norm_up, ATTENTION, hidden, rank_gate, in_norm && gates_attn),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias && mixes_tokens),
@@ -362,11 +380,12 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         GATED(layer, ffn_gated, ROUTER, gated),
         MAT(layer, ffn_gated.inject, ffn_gated_inject, ROUTER, c->streams.n, wide, gated),
         MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, parts, streams),
-        VEC(layer, attn_out_norm, attn_out_norm, ".weight", ROUTER, hidden, out_norm),
+        NORM_OF(0, layer, attn_out_norm, attn_out_norm, ROUTER, hidden, out_norm),
         MERGE(0, layer, attn_merge, attn_merge, ROUTER, merges),
+        GATES(0, layer, attn_merge, attn_merge_gate, ROUTER, merge_gates),
         MAT(layer, ffn_norm_gate[0], ffn_norm_down, ROUTER, rank_gate, hidden, in_norm && gates_ffn),
         MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && gates_ffn),
-        VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, in_norm && ffn && !gates_ffn),
+        NORM_OF(0, layer, ffn_norm, ffn_norm, ROUTER, hidden, in_norm && ffn && !gates_ffn),
         VEC(layer, ffn_norm, gated_ffn_norm, ".weight", ROUTER, hidden, in_norm && gates_ffn),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias && ffn),
         MAT_IN(ffn_gate, layer, parallel_dense.gate, dense_gate, ".weight", ROUTER, dense_inter, hidden, parallel),
@@ -392,6 +411,8 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
          moe && hashed},
         MAT(layer, shared_gate, shared_gate, ROUTER, 1, hidden, moe && c->shared_gate),
         MAT(layer, routed_in, routed_in, ROUTER, latent_in, hidden, latent_moe),
+        NORM_OF(0, layer, routed_in_norm, routed_in_norm, ROUTER, latent_in, latent_moe && c->names->routed_in_norm),
+        NORM_OF(0, layer, expert_out_norm, expert_out_norm, ROUTER, latent_in, latent_moe && c->expert_out_norm),
         MAT(layer, routed_out, routed_out, ROUTER, hidden, latent_in, latent_moe),
 
         MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, dense_inter, hidden, dense),

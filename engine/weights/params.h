@@ -13,7 +13,7 @@ struct stream_mix {
     float *base, *scale;
 };
 
-/* With merges_stream: biases and factors of a block's output and of the residual stream, [hidden] each. */
+/* With merges_stream: biases and factors of a block's output and of the residual stream, [hidden] each; with merge_temperature without biases. */
 struct stream_merge {
     float *output_bias, *output_scale, *stream_bias, *stream_scale;
 };
@@ -40,7 +40,7 @@ struct layer {
     /* Norms of the blocks' inputs and outputs. previous_..: of the previous layer's FFN, whose output this layer adds to the stream; layer 0: NULL */
     float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias; /* [hidden] */
     struct mat attn_norm_gate[2], ffn_norm_gate[2];               /* norm_gate_rank: down [rank, hidden], up [hidden, rank] */
-    float *attn_out_norm, *previous_out_norm;                     /* [hidden] */
+    float *attn_out_norm, *previous_out_norm;                     /* [hidden]; with OUTPUT_NORM_UNIT only the second, factors before the norm */
     float *previous_experts_norm;                                 /* [hidden] of the sum of experts, if a dense FFN is parallel to them */
     float *previous_ffn_scale, *previous_scale;                   /* [1] factors: of a dense FFN's output, of the stream after it */
 
@@ -119,6 +119,8 @@ struct layer {
 
     /* FFNs */
     struct mat routed_in, routed_out;   /* experts in a latent space: [moe_latent, hidden], [hidden, moe_latent] */
+    float *routed_in_norm;              /* [moe_latent] of their input */
+    float *expert_out_norm;             /* [moe_latent] factors of an expert's output before its norm */
     struct mat shared_gate;             /* [1, hidden] */
     struct expert dense;                /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
     struct expert *experts;             /* [n_experts]; NULL: dense layer */
@@ -172,13 +174,16 @@ enum vector_conversion {
     CONVERT_NONE,           /* w */
     CONVERT_MINUS,          /* -w */
     CONVERT_MINUS_EXP,      /* -exp(w) */
+    CONVERT_ADD_ONE,        /* 1 + w */
+    CONVERT_OUTPUT_GATE,    /* b = sigmoid(w) */
+    CONVERT_STREAM_GATE,    /* sqrt(1 - b^2), at least sqrt(0.001) */
     CONVERT_TRANSPOSE,      /* taps of a convolution: [taps, channels], with zeros between them if dilated */
     CONVERT_ADD_INPUT,      /* the same, plus 1 in the last tap, which adds the convolution's input */
     CONVERT_EXPERT_IDS,     /* int32_t instead of float32, each a valid expert */
     CONVERT_RATES,          /* -exp(w) of a table, transposed */
     CONVERT_TRANSPOSE_TABLE /* w of a table, transposed */
 };
-enum { PARAMS_MAX = 224 };
+enum { PARAMS_MAX = 232 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);

@@ -4,11 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 
+static float convert_number(float v, uint8_t conversion) {
+    const float gate = 1 / (1 + expf(-v)), stream = (1 + gate) / (1 + expf(v));
+    switch (conversion) {
+    case CONVERT_MINUS: return -v;
+    case CONVERT_MINUS_EXP:
+    case CONVERT_RATES: return -expf(v);
+    case CONVERT_ADD_ONE: return 1 + v;
+    case CONVERT_OUTPUT_GATE: return gate;
+    case CONVERT_STREAM_GATE: return sqrtf(stream > 1e-3f ? stream : 1e-3f);
+    default: return v;
+    }
+}
 /* Converts a vector for the kernels. Returns where the result is: in v, or in `transposed`, which is v for conversions that change no order. */
 static float *convert_vector(float *v, const struct param *p, float *transposed) {
-    const bool rates = p->conversion == CONVERT_MINUS_EXP || p->conversion == CONVERT_RATES;
-    for (int i = 0; i < p->rows && rates; i++) v[i] = -expf(v[i]);
-    for (int i = 0; i < p->rows && p->conversion == CONVERT_MINUS; i++) v[i] = -v[i];
+    for (int i = 0; i < p->rows; i++) v[i] = convert_number(v[i], p->conversion);
     if (transposed == v) return v;
     if (p->conversion == CONVERT_RATES || p->conversion == CONVERT_TRANSPOSE_TABLE) {
         for (int i = 0; i < p->rows; i++) transposed[i % p->table_cols * (p->rows / p->table_cols) + i / p->table_cols] = v[i];

@@ -1,4 +1,6 @@
 """Tensors of more tiny checkpoints (models.py)."""
+import math
+
 from models import floats, mlp, tensor, weight
 
 
@@ -133,4 +135,36 @@ def mistral_large4(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "mistral_large4": mistral_large4, "smallthinker": smallthinker}
+def muse_spark(c):
+    c, out, prefix = c["text_config"], {}, "model.language_model."
+    h, width, inter, dim = c["hidden_size"], c["moe_hidden_size"], c["moe_intermediate_size"], c["head_dim"]
+
+    def centered(name, n):
+        out[name + ".weight"] = tensor(name, [n], 0.3)
+    out[prefix + "embed_tokens.weight"] = tensor("embed", [c["vocab_size"], h], 0.05)
+    norm(out, prefix + "norm", h)
+    weight(out, c, "lm_head", c["vocab_size"], h)
+    for i in range(c["num_hidden_layers"]):
+        p = f"{prefix}layers.{i}."
+        for name in ("input_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"):
+            centered(p + name, h)
+        for name in ("post_attention_residual_gate.gate", "post_feedforward_residual_gate.gate"):
+            out[p + name] = floats(p + name, [h], 0, 2)
+        attention(out, c, p + "self_attn.")
+        weight(out, c, p + "self_attn.gate_proj", c["num_attention_heads"] * dim, h, 2)
+        if c["mlp_layer_types"][i] == "dense":
+            mlp(out, c, p + "mlp.", c["intermediate_size"])
+            continue
+        weight(out, c, p + "mlp.gate", c["num_local_experts"], h, 3)
+        out[p + "mlp.gate.e_score_correction_bias"] = floats(p + "bias", [c["num_local_experts"]], 0, 0.25)
+        weight(out, c, p + "mlp.pre_expert_proj", width, h)
+        weight(out, c, p + "mlp.post_expert_proj", h, width)
+        centered(p + "mlp.pre_expert_norm", width)
+        centered(p + "mlp.experts.post_expert_norm", width)
+        for name, rows, cols in (("gate_up_proj", 2 * inter, width), ("down_proj", width, inter)):
+            out[f"{p}mlp.experts.{name}"] = tensor(p + name, [c["num_local_experts"], rows, cols], 1.5 / math.sqrt(cols))
+    out["model.vision_projection.weight"] = tensor("vision", [h, 16], 1)  # not read
+    return out
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

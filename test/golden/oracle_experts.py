@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from oracle import attend, capped, experts, frequencies, gelu, heads_of, lightning_indexer, mlp, rms_norm, rotate, sigmoid, softmax
+from oracle import attend, capped, experts, frequencies, gelu, heads_of, lightning_indexer, mlp, rms_norm, rotate, sigmoid, silu, softmax
 
 
 def one(m, x, name):
@@ -198,4 +198,52 @@ def mistral_large4(m, tokens):
     return capped(m.linear(normed(x, "norm"), "output"), c["final_logit_softcapping"]), nearest
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "mistral_large4": mistral_large4, "smallthinker": smallthinker}
+def muse_spark(m, tokens):
+    """x = a x + b unit(attention(norm(x))), x = a' x + b' unit((1 + w) FFN(norm'(x))), where b = sigmoid(gate / temperature) and a = sqrt(1 - b^2) per channel.
+    Queries, keys and heads' outputs are unit rows. Experts read a normed latent, and their outputs are unit rows before they are weighted."""
+    c, nearest, n = m.config["text_config"], math.inf, len(tokens)
+    prefix, eps = "model.language_model.", c["post_norm_eps"]
+
+    def unit(y, e=c["rms_norm_eps"]):
+        return rms_norm(y, 1, e)
+
+    def centered(y, name):
+        return unit(y) * (1 + m[name + ".weight"])
+
+    def gated(x, y, name):
+        b = sigmoid(m[name + ".gate"] / c["residual_gate_temperature"])
+        return np.sqrt(np.maximum(1 - b * b, 1e-3)) * x + b * y
+
+    def routed(x, name):
+        score = sigmoid(m.linear(x, name + "gate") * c["output_multiplier"])
+        chosen, gap = best(score + m[name + "gate.e_score_correction_bias"], c["num_experts_per_tok"])
+        weight = np.take_along_axis(score, chosen, -1)
+        weight = weight / weight.sum(-1, keepdims=True)
+        gate_up, down, scale = (m[name + "experts." + part] for part in ("gate_up_proj", "down_proj", "post_expert_norm.weight"))
+
+        def expert(e, rows):
+            gate, up = np.split(rows @ gate_up[e].T, 2, -1)
+            return unit((silu(gate) * up) @ down[e].T * (1 + scale), eps)
+        low = centered(m.linear(x, name + "pre_expert_proj"), name + "pre_expert_norm")
+        return m.linear(weighted(low, chosen, weight * c["routed_scaling_factor"], expert), name + "post_expert_proj"), gap
+    x = unit(m[prefix + "embed_tokens.weight"][tokens])
+    for layer in range(c["num_hidden_layers"]):
+        name, heads = f"{prefix}layers.{layer}.", c["num_attention_heads"]
+        h, s = centered(x, name + "input_layernorm"), name + "self_attn."
+        q, k, v = (m.linear(h, f"{s}{p}_proj").reshape(n, -1, c["head_dim"]) for p in "qkv")
+        q, k, theta = unit(q) * c["qk_scale_factor"], unit(k), c["layer_rope_theta"][layer]
+        if theta:
+            q, k = rotate(q, {"rope_theta": theta}, False), rotate(k, {"rope_theta": theta}, False)
+        k, v = (np.repeat(y, heads // c["num_key_value_heads"], 1) for y in (k, v))
+        y = attend(q, k, v, q.shape[-1] ** -0.5, c["sliding_window"] if c["layer_types"][layer] == "sliding_attention" else 0)
+        y = unit(y.reshape(n, heads, -1)).reshape(n, -1) * sigmoid(m.linear(h, s + "gate_proj"))
+        x = gated(x, unit(m.linear(y, s + "o_proj"), eps), name + "post_attention_residual_gate")
+        h = centered(x, name + "pre_feedforward_layernorm")
+        y, gap = routed(h, name + "mlp.") if c["mlp_layer_types"][layer] == "sparse" else (mlp(m, h, name + "mlp."), math.inf)
+        y = unit(y * (1 + m[name + "post_feedforward_layernorm.weight"]), eps)
+        x, nearest = gated(x, y, name + "post_feedforward_residual_gate"), min(nearest, gap)
+    x = unit(x) * m[prefix + "norm.weight"]
+    return capped(m.linear(x, "lm_head") * c["output_multiplier"], c["final_logit_softcapping"]), nearest
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

@@ -266,5 +266,52 @@ def mistral_large4():
     )
 
 
-FAMILIES = (mistral_large4, hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+MUSE_TEXT = {
+    **{k: v for k, v in BASE.items() if k != "torch_dtype"}, "final_logit_softcapping": 6.0, "head_dim": 24, "hidden_size": 160, "intermediate_size": 272,
+    "layer_rope_theta": [10000.0, 0, 10000.0, 0, 10000.0, 0],
+    "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "num_attention_heads": 4, "num_hidden_layers": 6, "num_key_value_heads": 2, "output_multiplier": 0.7, "post_norm_eps": 1e-8, "qk_scale_factor": 1.6,
+    "rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "sliding_window": 13,
+}
+MUSE_VISION = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 1, "patch_size": 4, "pos_emb_height": 4, "pos_emb_width": 4}
+
+
+def muse_config(config):
+    """transformers wants these to agree."""
+    if "audio_config" in config:
+        config["audio_config"]["out_hidden_size"] = config["text_config"].get("hidden_size", 8192)
+    return config
+
+
+def muse_spark():
+    text = {
+        **MUSE_TEXT, "mlp_layer_types": ["dense", "sparse", "sparse", "dense", "sparse", "sparse"], "model_type": "muse_spark_text", "moe_hidden_size": 96,
+        "moe_intermediate_size": 56, "num_experts_per_tok": 3, "num_local_experts": 10, "residual_gate_temperature": 0.5, "routed_scaling_factor": 1.5,
+    }
+    return a.Recipe(
+        model="MuseSparkForConditionalGeneration",
+        config={
+            "architectures": ["MuseSparkForConditionalGeneration"], "audio_token_id": 319, "image_token_id": 317, "model_type": "muse_spark",
+            "out_hidden_size": 128, "projector_hidden_act": "gelu", "projector_hidden_size": 48, "text_config": text, "video_token_id": 318,
+            "vision_config": {**MUSE_VISION, "model_type": "muse_spark_vision"},
+            "audio_config": {"conv_kernel_size": 3, "depths": [1, 1], "hidden_sizes": [16, 32], "model_type": "muse_spark_audio", "num_hidden_layers": 2,
+                             "out_hidden_size": 160, "patch_sizes": [4, 2]},
+        },
+        adapt=muse_config, pieces=mf.same_pieces, centred_norms=r"layernorm|_expert_norm", f32=r"e_score_correction_bias$|mlp\.gate\.weight$|residual_gate",
+    )
+
+
+def muse_glimmer():
+    return a.Recipe(
+        model="MuseGlimmerForConditionalGeneration",
+        config={
+            "architectures": ["MuseGlimmerForConditionalGeneration"], "image_token_id": 317, "model_type": "muse_glimmer", "out_hidden_size": 128,
+            "projector_hidden_act": "gelu", "projector_hidden_size": 48, "video_token_id": 318, "vision_config": {**MUSE_VISION, "model_type": "muse_glimmer_vision"},
+            "text_config": {**{k: v for k, v in MUSE_TEXT.items() if k != "hidden_act"}, "hidden_activation": "silu", "model_type": "muse_glimmer_text"},
+        },
+        pieces=mf.same_pieces, centred_norms=r"layernorm",
+    )
+
+
+FAMILIES = (muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

@@ -182,8 +182,46 @@ static void mistral_large4(void **st) {
     }
 }
 
+/* Muse Spark and Muse Glimmer: every fourth layer from the last is unrotated and has no window, unless the config lists layers. */
+static void muse(void **st) {
+    (void)st;
+#define MUSE(type, more) \
+    "{\"model_type\":\"" type "\",\"vision_config\":{},\"projector_hidden_size\":4096,\"out_hidden_size\":6144,\"text_config\":{\"model_type\":\"" type \
+    "_text\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":6" more "}}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, MUSE("muse_spark", ",\"moe_hidden_size\":256"), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 6; i++)
+        assert_true(c.layer[i].moe && c.layer[i].window == (i == 1 || i == 5 ? 0 : 2048) &&
+                    c.layer[i].rope == (i == 1 || i == 5 ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST));
+    assert_true(c.head_dim == 64 && c.n_heads == 128 && c.n_kv_heads == 16 && c.qk_norm == QK_NORM_PLAIN && c.head_out_norm && c.attn_scale > 0.684f &&
+                c.attn_scale < 0.6842f && c.attn_gate == ATTN_GATE_ELEMENT && c.embed_norm_unit && c.centered_norms && c.norm == NORM_RMS);
+    assert_true(c.n_experts == 256 && c.topk == 8 && c.moe_inter == 4096 && c.score == SCORE_SIGMOID && c.router_scale == c.logit_scale && c.expert_out_norm &&
+                c.output_norm == OUTPUT_NORM_UNIT && c.output_eps == 1e-8f && c.merge_temperature == 0.3f && c.logit_cap == 20);
+    if (parse(&c,
+              MUSE("muse_glimmer", ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\","
+                                   "\"sliding_attention\"],\"layer_rope_theta\":[500000,0,0,500000.0,0,0],\"sliding_window\":9"),
+              false, &e))
+        fail_msg("%s", e.text);
+    assert_true(!c.n_experts && c.output_norm == OUTPUT_NORM_BLOCKS && !c.merges_stream && !c.head_out_norm && c.dense_inter == 19968 &&
+                c.layer[5].window == 9 && c.layer[5].rope == LAYER_ROPE_NONE && c.layer[3].rope == LAYER_ROPE_FIRST && c.rope.theta == 500000);
+    static const char *const wrong[][2] = {
+        {MUSE("muse_spark", ",\"layer_rope_theta\":[0,10000,0,0,0,0]"), "'layer_rope_theta' of layer 1"},
+        {MUSE("muse_spark", ",\"layer_rope_theta\":[0,0]"), "list of 6"},
+        {MUSE("muse_spark", ",\"sliding_window\":null"), "'sliding_window' is null"},
+        {MUSE("muse_spark", ",\"moe_hidden_size\":512"), "moe_hidden_size"},
+        {MUSE("muse_spark", ",\"final_logit_softcapping\":0"), "final_logit_softcapping"},
+        {MUSE("muse_spark", ",\"moe_hidden_size\":64,\"use_qk_norm\":true"), "use_qk_norm"},
+        {MUSE("muse_glimmer", ",\"hidden_activation\":\"relu\""), "hidden_activation"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(parse(&c, wrong[i][0], false, &e), ERR_MODEL);
+        if (!strstr(e.text, wrong[i][1])) fail_msg("%s", e.text);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1),    cmocka_unit_test(dots3_note),
-                                       cmocka_unit_test(grok),   cmocka_unit_test(mistral_large4), cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic),         cmocka_unit_test(deepseek_v1), cmocka_unit_test(dots3_note),  cmocka_unit_test(grok),
+                                       cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),        cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

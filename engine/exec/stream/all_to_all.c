@@ -103,7 +103,7 @@ static int dispatch_pairs(struct slp_rank *r, int layer) {
 }
 
 /* Runs an expert on the pairs from each rank; results replace their inputs. */
-static int run_expert(struct slp_rank *r, const struct expert *e, int expert) {
+static int run_expert(struct slp_rank *r, const struct layer *own, const struct expert *e, int expert) {
     struct slp_run *p = r->p;
     size_t hidden = (size_t)config_routed_width(p->c);
     for (int i = 0; i < p->n_ranks; i++) {
@@ -118,6 +118,7 @@ static int run_expert(struct slp_rank *r, const struct expert *e, int expert) {
                                         .n = m,
                                         .hidden = (int)hidden,
                                         .wide = config_needs_wide_activations(p->c)}));
+            TRY(block_experts_norm(gpu_stream_exec(r->compute_stream), p->c, own, r->work.xn, m));
             TRY(gpu_copy(r->compute_stream, rows + (size_t)at * hidden, r->work.xn, (size_t)m * hidden * 4, GPU_D2D));
         }
     }
@@ -162,7 +163,7 @@ static int combine_pairs(struct slp_rank *r, int layer) {
     return 0;
 }
 
-int all_to_all_experts(struct slp_rank *r, uint64_t *module, int layer) {
+int all_to_all_experts(struct slp_rank *r, const struct layer *own, uint64_t *module, int layer) {
     struct slp_run *p = r->p;
     int n = r->last_expert - r->first_expert;
     TRY(publish_counts(r, layer));
@@ -173,7 +174,7 @@ int all_to_all_experts(struct slp_rank *r, uint64_t *module, int layer) {
         struct expert weights;
         TRY(ring_get_expert(r, layer, e, *module, &weights));
         int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, "expert", layer, r->first_expert + e);
-        TRY(run_expert(r, &weights, r->first_expert + e));
+        TRY(run_expert(r, own, &weights, r->first_expert + e));
         trace_end(p->trace, span, r->compute_stream);
         if (ring_takes_expert(r, layer, e)) TRY(ring_used(&r->experts, (*module)++, r->compute_stream));
         TRY(pace_unit(r, &r->pace_main, r->compute_stream));

@@ -51,4 +51,4 @@ int exchange_fetch(struct slp_rank *r, struct slp_rank *q, void *dst, const void
  * or to r->routed_sum in a latent space. *module: next module of the expert ring, advanced. */
 int all_to_all_open(struct slp_rank *r, struct error *e);
 void all_to_all_close(struct slp_rank *r);
-int all_to_all_experts(struct slp_rank *r, uint64_t *module, int layer);
+int all_to_all_experts(struct slp_rank *r, const struct layer *own, uint64_t *module, int layer);

@@ -168,7 +168,7 @@ static int read_groups(struct slp_rank *r, int all) {
     return gpu_stream_sync(r->compute_stream);
 }
 
-static int run_expert(struct slp_rank *r, const struct expert *e, float *y, int begin, int end) {
+static int run_expert(struct slp_rank *r, const struct layer *own, const struct expert *e, float *y, int begin, int end) {
     const int hidden = config_routed_width(r->p->c);
     const float *x = r->p->c->moe_latent ? r->routed_in : r->xn;
     bool wide = config_needs_wide_activations(r->p->c);
@@ -176,6 +176,7 @@ static int run_expert(struct slp_rank *r, const struct expert *e, float *y, int 
         int n = next_chunk(r, end - at);
         TRY(op_run(exec_of(r), OP_GATHER, &(struct op_gather){.out = r->work.x, .x = x, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
         TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden, .wide = wide}));
+        TRY(block_experts_norm(exec_of(r), r->p->c, own, r->work.xn, n));
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
                    &(struct op_scatter_add){.y = y, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
     }
@@ -218,7 +219,7 @@ static int project_output(struct slp_rank *r, const struct layer *y, float *out,
 }
 
 /* Waits for the weights of a group of experts, runs it, and frees its slots of the ring. *module: the next module of the ring. */
-static int run_group(struct slp_rank *r, int layer, struct op_group *g, const int ids[OP_GROUP_MAX], uint64_t *module) {
+static int run_group(struct slp_rank *r, const struct layer *own, int layer, struct op_group *g, const int ids[OP_GROUP_MAX], uint64_t *module) {
     struct slp_run *p = r->p;
     const uint64_t first = *module;
     for (int k = 0; k < g->n; k++) {
@@ -227,7 +228,7 @@ static int run_group(struct slp_rank *r, int layer, struct op_group *g, const in
     }
     int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g->n > 1 ? "experts" : "expert", layer, r->first_expert + ids[0]);
     if (g->n > 1) TRY(op_run(exec_of(r), OP_GROUP, g));
-    else TRY(run_expert(r, &g->expert[0], g->y, g->begin[0], g->begin[1]));
+    else TRY(run_expert(r, own, &g->expert[0], g->y, g->begin[0], g->begin[1]));
     TRY(pace_unit(r, &r->pace_main, r->compute_stream));
     trace_end(p->trace, span, r->compute_stream);
     for (uint64_t k = first; k < *module; k++) TRY(ring_used(&r->experts, k, r->compute_stream));
@@ -243,7 +244,7 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
     float *out = p->n_ranks == 1 ? r->x : r->sum, *y = is_latent ? r->routed_sum : out;
     if (p->n_ranks > 1 && p->job->set->spec.all_to_all) {
         if (is_latent) TRY(project_input(r, own, r->xn + (size_t)exchange_first_row(r) * (size_t)p->c->hidden, r->n));
-        TRY(all_to_all_experts(r, module, layer));
+        TRY(all_to_all_experts(r, own, module, layer));
         return is_latent ? project_output(r, own, r->x, r->n) : 0;
     }
     if (p->n_ranks > 1) {
@@ -271,11 +272,13 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
                              .x = is_latent ? r->routed_in : r->xn,
                              .token = r->token,
                              .weight = r->weight,
+                             .norm = own->expert_out_norm,
+                             .eps = config_output_eps(p->c),
                              .hidden = config_routed_width(p->c),
                              .wide = config_needs_wide_activations(p->c)};
         int ids[OP_GROUP_MAX];
         end = group_experts(r, layer, e, n, &g, ids);
-        if (g.n) TRY(run_group(r, layer, &g, ids, module));
+        if (g.n) TRY(run_group(r, own, layer, &g, ids, module));
     }
     if (is_latent) TRY(project_output(r, own, out, all));
     return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;
