@@ -148,7 +148,7 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     const struct param *p = src->p;
     const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols; /* columns of the stored tensor */
     struct mat m = {.rows = src->rows, .cols = cols, .row_step = 1, .dtype = t->dtype};
-    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", "_scale_inv", "_scale"};
+    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", ".qscale_weight", "_scale_inv", "_scale"};
     struct tensor *s = NULL;
     for (size_t i = 0; i < sizeof endings / sizeof *endings && !s && !l->w->files.gguf; i++) s = matrix_find(src, endings[i]); /* GGUF's are vectors */
     const bool halved = t->ndim && t->shape[t->ndim - 1] != cols; /* DeepSeek-V4 stores FP4 as I8, modelopt as U8 */

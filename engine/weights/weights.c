@@ -118,7 +118,7 @@ static void load_mtp(struct weights *w) {
 
 /* Whether a tensor of a layer may stay unclaimed: it does not change the computation, or the family's reference ignores it. */
 static bool is_harmless(const struct config *c, const char *name) {
-    static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale", "input_scale", "activation_scale"};
+    static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale", "input_scale", "activation_scale", ".qscale_act"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i])) return true;
     for (const char *const *p = c->arch->skipped_tensors; p && *p; p++)

@@ -33,6 +33,7 @@ MODELS = {
     # a text model in a checkpoint with more parts
     "dsa_sources": {
         **COMMON, "model_type": "mistral_large4", "num_hidden_layers": 7, "image_token_index": 10, "vision_config": {"model_type": "pixtral"},
+        "quantization_config": FP8,
         "text_config": {
             "model_type": "mistral_large4_text", "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 3,
             "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,

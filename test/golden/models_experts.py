@@ -103,7 +103,7 @@ def mistral_large4(c):
         out[name + ".s"], out[name + ".b"] = floats(name + "s", [n], 0.25, 0.2), floats(name + "b", [n], 0.5, 0.3)
     out["tok_embeddings.weight"] = tensor("embed", [c["vocab_size"], h], 1)
     norm(out, "norm", h)
-    weight(out, c, "output", c["vocab_size"], h)
+    weight(out, c, "output", c["vocab_size"], h, fp8=False)
     out["lerope.alpha"] = floats("alpha", [c["qk_rope_head_dim"] // 2], 0, 0.8)
     out["mtp_dspark.norm.weight"], out["vision_encoder.ln_pre.weight"] = tensor("draft", [h], 1), tensor("vision", [24], 1)
     for i in range(c["num_hidden_layers"]):
@@ -115,13 +115,13 @@ def mistral_large4(c):
         if c["kv_source_layers"][i] == i:
             weight(out, c, a + "wkv_a_with_mqa", c["kv_lora_rank"] + rope, h)
             norm(out, a + "kv_a_norm", c["kv_lora_rank"])
-        for name, rows, cols, gain in (("wq", heads * dim, h, 2), ("wkv_b", heads * (dim - rope + c["v_head_dim"]), c["kv_lora_rank"], 1),
+        for name, rows, cols, gain in (("wq", heads * dim, h, 1), ("wkv_b", heads * (dim - rope + c["v_head_dim"]), c["kv_lora_rank"], 1),
                                        ("wo", h, heads * c["v_head_dim"], 1)):
             weight(out, c, a + name, rows, cols, gain)
         if c["indexer_types"][i] == "full":
             index = a + "indexer."
             for name, rows in (("wq_b", c["index_n_heads"] * c["index_head_dim"]), ("wk", c["index_head_dim"]), ("weights_proj", c["index_n_heads"])):
-                weight(out, c, index + name, rows, h)
+                weight(out, c, index + name, rows, h, fp8=name != "weights_proj")
             for name, n in (("k_norm", c["index_head_dim"]), ("q_input_norm", h)):
                 norm(out, index + name, n)
                 out[index + name + ".bias"] = tensor(index + name + "_bias", [n], 0.3)
@@ -129,10 +129,10 @@ def mistral_large4(c):
         if i < c["first_k_dense_replace"]:
             mlp(out, c, p + "feed_forward.", c["intermediate_size"], names=("w1", "w3", "w2"))
             continue
-        weight(out, c, p + "gate", c["n_routed_experts"], h, 1.5)
+        weight(out, c, p + "gate", c["n_routed_experts"], h, 1.5, fp8=False)
         for e in [f"experts.{e}." for e in range(c["n_routed_experts"])] + ["shared_experts."]:
             mlp(out, c, p + e, c["moe_intermediate_size"], names=("w1", "w3", "w2"))
-    return out
+    return {name.replace(".weight_scale_inv", ".qscale_weight"): t for name, t in out.items()}
 
 
 def muse_spark(c):

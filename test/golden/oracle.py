@@ -63,7 +63,8 @@ class Checkpoint:
         if dtype == "F8_E4M3" and name + "_scale" in self.raw:  # one per row
             x = x * self[name + "_scale"].reshape(-1, 1)
         elif dtype == "F8_E4M3":
-            scale = self[name + "_scale_inv"] if name + "_scale_inv" in self.raw else self[name.removesuffix("weight") + "scale"]
+            names = name + "_scale_inv", name.removesuffix("weight") + "qscale_weight", name.removesuffix("weight") + "scale"
+            scale = self[next(n for n in names if n in self.raw)]
             x = x * np.repeat(np.repeat(scale, self.block[0], 0), self.block[1], 1)[: shape[0], : shape[1]]
         return x
 
