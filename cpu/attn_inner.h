@@ -148,9 +148,19 @@ static SCALE_FN(scale_row) {
 }
 struct glu_v {                                      /* struct glu in vectors */
     V limit, low, high, alpha, shift, cubic, after; /* limit of g; bounds of u; alpha and cubic negated; limit of the activation of g */
+    V gate_cap, up_cap;
 };
-enum glu_kind { GLU_SILU, GLU_RELU, GLU_ANY };
+/* tanh of an eighth by its continued fraction, then tanh(2 t) = 2 tanh(t) / (1 + tanh(t)^2): few ulp at any size, which a difference of exponentials lacks. */
+INLINE V vtanh(V z) {
+    const V t = vmul(vclamp(z, -9, 9), vset1(0.125f)), s = vmul(t, t);
+    V r = vdiv(vmul(t, vfma(s, vadd(s, vset1(105)), vset1(945))), vfma(s, vfma(s, vset1(15), vset1(420)), vset1(945)));
+    EACH (int i = 0; i < 3; i++) r = vdiv(vadd(r, r), vfma(r, r, vset1(1)));
+    return r;
+}
+enum glu_kind { GLU_SILU, GLU_RELU, GLU_CAPPED, GLU_ANY };
 INLINE V glu_of(V g, V u, const struct glu_v *a, const enum glu_kind kind) {
+    if (kind == GLU_CAPPED)
+        return vmul(vdiv(vmul(a->gate_cap, vtanh(vdiv(g, a->gate_cap))), vadd(vset1(1), vexp(vsub(vzero(), g)))), vmul(a->up_cap, vtanh(vdiv(u, a->up_cap))));
     if (kind == GLU_RELU) return vmul(vmax(vzero(), g), u);
     if (kind == GLU_SILU) return vmul(vdiv(g, vadd(vset1(1), vexp(vsub(vzero(), g)))), u);
     g = vmin(a->limit, g), u = vmax(a->low, vmin(a->high, u));
@@ -172,8 +182,11 @@ static GLU_FN(glu) {
                             .alpha = vset1(a->alpha > 0 ? -a->alpha : -1),
                             .shift = vset1(a->shift),
                             .cubic = vset1(-a->cubic),
-                            .after = vset1(a->clamp_after ? limit : INFINITY)};
+                            .after = vset1(a->clamp_after ? limit : INFINITY),
+                            .gate_cap = vset1(a->gate_cap),
+                            .up_cap = vset1(a->up_cap)};
     if (a->is_relu) glu_all(h, g, u, n, &v, GLU_RELU);
+    else if (a->gate_cap > 0) glu_all(h, g, u, n, &v, GLU_CAPPED);
     else if (a->limit > 0 || a->alpha > 0 || a->shift != 0 || a->cubic > 0) glu_all(h, g, u, n, &v, GLU_ANY);
     else glu_all(h, g, u, n, &v, GLU_SILU);
 }

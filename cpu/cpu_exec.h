@@ -65,3 +65,4 @@ int ngram_run(struct exec *, const struct op_ngram *);
 int relate_run(struct exec *, const struct op_relate *);
 int streams_spread(struct exec *, const struct op_spread *);
 int streams_mix(struct exec *, const struct op_mix *);
+int streams_pool(struct exec *, const struct op_pool *);

@@ -53,7 +53,8 @@ static void layer_norm_row(const struct job *j, const struct op_norm *o, float *
     }
 }
 static void rms_norm_row(const struct job *j, const struct op_norm *o, float *out, const float *x) {
-    float inv = 1 / sqrtf(j->x->k.sumsq(x, o->dim) / (float)o->dim + o->eps);
+    const float sum = j->x->k.sumsq(x, o->dim), over = o->l2_limit / (sqrtf(sum) + 1e-6f); /* NaN is not clipped */
+    const float inv = o->l2_limit > 0 ? (over > 1 ? 1 : over) : 1 / sqrtf(sum / (float)o->dim + o->eps);
     size_t size = dtype_bytes(o->w_dtype, 1);
     for (int i = 0; i < o->dim; i += SPAN) {
         float w[SPAN];

@@ -152,7 +152,8 @@ static SCALE_FN(scale_scalar) {
 static GLU_FN(glu_scalar) {
     const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha > 0 ? a->alpha : 1;
     for (int i = 0; i < n && a->is_relu; i++) h[i] = (g[i] < 0 ? 0 : g[i]) * u[i];
-    for (int i = 0; i < n && !a->is_relu; i++) { /* NaN fails every comparison and stays */
+    for (int i = 0; i < n && a->gate_cap > 0; i++) h[i] = a->gate_cap * tanhf(g[i] / a->gate_cap) / (1 + expf(-g[i])) * (a->up_cap * tanhf(u[i] / a->up_cap));
+    for (int i = 0; i < n && !a->is_relu && !(a->gate_cap > 0); i++) { /* NaN fails every comparison and stays */
         float x = g[i] > limit && !a->clamp_after ? limit : g[i], y = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
         const float rate = a->cubic > 0 ? alpha + a->cubic * x * x : alpha;
         x /= 1 + expf(-rate * x);

@@ -1,5 +1,5 @@
 /* Residual streams (hyper-connections): adds a block's output to each of them, and mixes the next block's input (op_spread,
- * op_mix). */
+ * op_mix). Attention residuals (op_pool). */
 #include <math.h>
 #include <string.h>
 
@@ -78,4 +78,31 @@ static void mix_task(void *arg, int i, int thread) {
 int streams_mix(struct exec *base, const struct op_mix *o) {
     if (o->n_streams < 1 || o->n_streams > STREAMS_MOST) return ERR_RUNTIME;
     return exec_for_each((struct cpu_exec *)base, o->n, mix_task, &(struct job){(struct cpu_exec *)base, o});
+}
+
+static void pool_task(void *arg, int i, int thread) {
+    const struct job *j = arg;
+    const struct op_pool *o = j->op;
+    const struct kernels *k = &j->x->k;
+    const int n = o->n_sources;
+    const size_t hidden = (size_t)o->hidden, row = (size_t)i * hidden;
+    float *x = o->streams + row * (size_t)o->n_streams, *last = x + (size_t)(n - 1) * hidden;
+    if (o->begins) memcpy(last, o->x + row, hidden * sizeof(float));
+    else k->axpy(last, 1, o->x + row, o->hidden);
+    memset(o->x + row, 0, hidden * sizeof(float));
+    if (!o->n_queries) return;
+    float norm[POOL_SOURCES_MOST], p[POOL_QUERIES_MOST][POOL_SOURCES_MOST];
+    for (int s = 0; s < n; s++) norm[s] = 1 / sqrtf(k->sumsq(x + (size_t)s * hidden, o->hidden) / (float)o->hidden + o->eps);
+    k->qk(p[0], POOL_SOURCES_MOST, o->query, o->n_queries, x, o->hidden, n, o->hidden, 1 / sqrtf((float)o->hidden));
+    for (int q = 0; q < o->n_queries; q++) {
+        float *out = o->out[q] + row, top = -INFINITY, sum = 0;
+        for (int s = 0; s < n; s++) p[q][s] *= norm[s];
+        k->soft(p[q], n, &top, &sum);
+        memset(out, 0, hidden * sizeof(float));
+        for (int s = 0; s < n; s++) k->axpy(out, p[q][s] * norm[s] / sum, x + (size_t)s * hidden, o->hidden);
+    }
+}
+int streams_pool(struct exec *base, const struct op_pool *o) {
+    if (o->n_sources < 1 || o->n_sources > POOL_SOURCES_MOST || o->n_queries < 0 || o->n_queries > POOL_QUERIES_MOST) return ERR_RUNTIME;
+    return exec_for_each((struct cpu_exec *)base, o->n, pool_task, &(struct job){(struct cpu_exec *)base, o});
 }

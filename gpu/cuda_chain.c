@@ -17,7 +17,8 @@ static struct cuda_route route_of(const struct op_route *o) {
                                o->scale,     o->jitter,  o->n_idle,  o->idle,       o->expert_scale, o->n_always,   o->group_zero};
 }
 static struct cuda_norm norm_of(const struct op_norm *a) {
-    return (struct cuda_norm){a->out, a->x, a->w, a->bias, a->w_dtype, a->rows, a->dim, a->ldx, a->ldo, a->eps, a->add, a->layer_norm, a->tag, (int *)a->bad};
+    return (struct cuda_norm){a->out, a->x,   a->w,   a->bias,     a->w_dtype,    a->rows, a->dim,       a->ldx,
+                              a->ldo, a->eps, a->add, a->l2_limit, a->layer_norm, a->tag,  (int *)a->bad};
 }
 static struct cuda_kv_store kv_store_of(const struct op_kv_store *a) {
     return (struct cuda_kv_store){cuda_plane_of(&a->plane), a->x, a->row0, a->n, a->ldx, (const struct cuda_place *)a->at, a->every, a->tokens};

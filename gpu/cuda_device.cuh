@@ -129,6 +129,7 @@ __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x
 /* Combines gate and up of an FFN; NaN stays NaN. */
 __device__ inline float glu(float gate, float up, const struct cuda_glu &a) {
     if (a.is_relu) return (gate < 0 ? 0.0f : gate) * up;
+    if (a.gate_cap > 0) return a.gate_cap * tanhf(gate / a.gate_cap) * sigmoid(gate) * (a.up_cap * tanhf(up / a.up_cap));
     if (a.limit > 0) {
         gate = gate > a.limit && !a.clamp_after ? a.limit : gate;
         up = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;

@@ -70,7 +70,7 @@ static int run_tiles(struct cuda_stream *s, const struct product_group *g, const
 }
 
 static struct cuda_glu glu_of(const struct expert *e) {
-    return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift, e->glu.cubic, e->glu.clamp_after, e->glu.is_relu};
+    return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift, e->glu.cubic, e->glu.gate_cap, e->glu.up_cap, e->glu.clamp_after, e->glu.is_relu};
 }
 static int n_outputs(const struct expert *e) { return e->is_transposed ? e->down.cols : e->down.rows; }
 

@@ -88,7 +88,7 @@ struct cuda_norm { /* struct op_norm */
     const float *x;
     const void *w, *bias;
     int w_dtype, rows, dim, ldx, ldo;
-    float eps, add;
+    float eps, add, l2_limit;
     int layer_norm, tag;
     int *bad;
 };
@@ -255,6 +255,15 @@ struct cuda_mix {                                                               
     float eps, norm_eps, magnitude, post_eps;
 };
 cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o);
+enum { CUDA_POOL_SOURCES = 128, CUDA_POOL_QUERIES = 3 };
+struct cuda_pool { /* struct op_pool */
+    float *out[CUDA_POOL_QUERIES];
+    const float *query[CUDA_POOL_QUERIES];
+    float *streams, *x;
+    int n, hidden, n_streams, n_sources, n_queries, begins;
+    float eps;
+};
+cudaError_t cuda_pool_streams(cudaStream_t s, const struct cuda_pool *o);
 struct cuda_compress { /* struct op_compress */
     float *out;
     const float *kv, *gate, *bias, *before;
@@ -274,7 +283,7 @@ cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int
 cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2, const float *lse2, int n, int heads, int dim, int ldo, int ldo2);
 cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m, int ldy);
 struct cuda_glu { /* struct glu */
-    float limit, alpha, shift, cubic;
+    float limit, alpha, shift, cubic, gate_cap, up_cap;
     int clamp_after, is_relu;
 };
 /* out [n, inter] = glu(gate, up); a row holds gate, then up: [n, 2 * inter] */

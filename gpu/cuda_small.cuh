@@ -37,7 +37,9 @@ __device__ inline void norm_rows(const struct cuda_norm &o, int first, int step,
             sum = fmaf(v, v, sum);
         }
         if (o.bad && !finite) atomicCAS(o.bad, -1, o.tag);
-        float f = 1.0f / sqrtf(group_sum(sum, threads, sums) / (float)o.dim + o.eps);
+        sum = group_sum(sum, threads, sums);
+        const float over = o.l2_limit / (sqrtf(sum) + 1e-6f); /* NaN is not clipped */
+        const float f = o.l2_limit > 0 ? (over > 1.0f ? 1.0f : over) : 1.0f / sqrtf(sum / (float)o.dim + o.eps);
         for (int i = t; i < dim; i += threads) {
             float v = (x[i] - mean) * f * (o.w ? scalar_at(o.w, o.w_dtype, (size_t)i) + o.add : 1.0f);
             out[i] = o.bias ? v + scalar_at(o.bias, o.w_dtype, (size_t)i) : v;

@@ -120,6 +120,62 @@ cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o) {
     return cudaGetLastError();
 }
 
+/* --- Attention residuals (struct op_pool) ------------------------------------------------------------------------------------------- */
+
+/* One block per row. A warp computes the norm of a source and its product with each query. */
+static __global__ void __launch_bounds__(MIX_THREADS) pool_kernel(const __grid_constant__ struct cuda_pool o) {
+    __shared__ float norm[CUDA_POOL_SOURCES], p[CUDA_POOL_QUERIES][CUDA_POOL_SOURCES];
+    const int tid = (int)threadIdx.x, lane = tid % 32;
+    const size_t hidden = (size_t)o.hidden, row = (size_t)blockIdx.x * hidden;
+    float *x = o.streams + row * (size_t)o.n_streams, *last = x + (size_t)(o.n_sources - 1) * hidden;
+    for (size_t d = (size_t)tid; d < hidden; d += MIX_THREADS) {
+        last[d] = o.begins ? o.x[row + d] : last[d] + o.x[row + d];
+        o.x[row + d] = 0;
+    }
+    __syncthreads();
+    for (int s = tid / 32; o.n_queries && s < o.n_sources; s += MIX_THREADS / 32) {
+        const float *v = x + (size_t)s * hidden;
+        float square = 0, dot[CUDA_POOL_QUERIES] = {0};
+        for (int d = lane; d < o.hidden; d += 32) {
+            square = fmaf(v[d], v[d], square);
+#pragma unroll
+            for (int q = 0; q < CUDA_POOL_QUERIES; q++)
+                if (q < o.n_queries) dot[q] = fmaf(v[d], o.query[q][d], dot[q]);
+        }
+        const float f = 1.0f / sqrtf(warp_sum(square) / (float)o.hidden + o.eps);
+        if (!lane) norm[s] = f;
+#pragma unroll
+        for (int q = 0; q < CUDA_POOL_QUERIES; q++) {
+            const float v_sum = warp_sum(dot[q]);
+            if (!lane) p[q][s] = v_sum / sqrtf((float)o.hidden) * f;
+        }
+    }
+    __syncthreads();
+    if (tid < o.n_queries) {
+        float *w = p[tid], top = w[0], sum = 0;
+        for (int s = 1; s < o.n_sources; s++) top = fmaxf(top, w[s]);
+        for (int s = 0; s < o.n_sources; s++) sum += w[s] = expf(w[s] - top);
+        for (int s = 0; s < o.n_sources; s++) w[s] = w[s] / sum * norm[s];
+    }
+    __syncthreads();
+    for (size_t d = (size_t)tid; d < hidden && o.n_queries; d += MIX_THREADS) {
+        float sum[CUDA_POOL_QUERIES] = {0};
+        for (int s = 0; s < o.n_sources; s++) {
+            const float v = x[(size_t)s * hidden + d];
+#pragma unroll
+            for (int q = 0; q < CUDA_POOL_QUERIES; q++)
+                if (q < o.n_queries) sum[q] = fmaf(p[q][s], v, sum[q]);
+        }
+#pragma unroll
+        for (int q = 0; q < CUDA_POOL_QUERIES; q++)
+            if (q < o.n_queries) o.out[q][row + d] = sum[q];
+    }
+}
+cudaError_t cuda_pool_streams(cudaStream_t s, const struct cuda_pool *o) {
+    pool_kernel<<<(unsigned)o->n, MIX_THREADS, 0, s>>>(*o);
+    return cudaGetLastError();
+}
+
 /* --- Compression: one entry per window of tokens ------------------------------------------------------------------------------------ */
 
 struct entry { /* an online softmax: the largest gate, the sum of weights, the weighted sum */

@@ -38,6 +38,7 @@ static const struct {
     [OP_MIX] = {"mix", sizeof(struct op_mix)},
     [OP_NGRAM] = {"ngram", sizeof(struct op_ngram)},
     [OP_RELATE] = {"relate", sizeof(struct op_relate)},
+    [OP_POOL] = {"pool", sizeof(struct op_pool)},
     [OP_EXPAND] = {"expand", sizeof(struct op_expand)},
     [OP_GROUP] = {"group", sizeof(struct op_group)},
     [OP_TRANSFER] = {"transfer", sizeof(struct op_transfer)},
@@ -89,6 +90,7 @@ ENTRY(spread, OP_SPREAD)
 ENTRY(mix, OP_MIX)
 ENTRY(ngram, OP_NGRAM)
 ENTRY(relate, OP_RELATE)
+ENTRY(pool, OP_POOL)
 ENTRY(expand, OP_EXPAND)
 
 void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel) {
@@ -122,6 +124,7 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
         .mix = run_mix,
         .ngram = run_ngram,
         .relate = run_relate,
+        .pool = run_pool,
         .expand = run_expand,
     };
     x->base = (struct exec){.ops = &x->table, .cancel = cancel};
@@ -424,6 +427,17 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(o->x, heads * (size_t)o->dim, VISIT_IN);
         VISIT(o->y, heads * (size_t)o->dim, VISIT_IN);
         VISIT(o->out, heads, VISIT_OUT);
+        return 0;
+    }
+    case OP_POOL: {
+        struct op_pool *o = &a->pool;
+        const size_t hidden = (size_t)o->hidden;
+        VISIT(o->streams, span(o->n, o->n_streams * o->hidden, (size_t)o->n_sources * hidden), VISIT_OUT);
+        VISIT(o->x, (size_t)o->n * hidden * 4, VISIT_OUT);
+        for (int q = 0; q < o->n_queries; q++) {
+            VISIT(o->query[q], hidden * 4, VISIT_CONST);
+            VISIT(o->out[q], (size_t)o->n * hidden * 4, VISIT_OUT);
+        }
         return 0;
     }
     case OP_EXPAND: return visit_expand(&a->expand, fn, ctx);

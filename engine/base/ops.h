@@ -33,13 +33,14 @@ struct op_embed {
 };
 
 /* out = x / sqrt(mean(x^2) + eps) * (w + add), for `rows` rows of `dim` (e.g. n tokens or n * heads). w NULL: all 1 (RMS only). mean != 0: LayerNorm
- * ((x - mean) / sqrt(var + eps) * w + bias). x and out may be the same. bad: NULL, or an int, initially -1, that receives tag if an input is not finite. */
+ * ((x - mean) / sqrt(var + eps) * w + bias). l2_limit > 0 (RMS only): rows are only shortened to that length, out = x * min(1, l2_limit / (sqrt(sum x^2) +
+ * 1e-6)) * (w + add). x and out may be the same. bad: NULL, or an int, initially -1, that receives tag if an input is not finite. */
 struct op_norm {
     float *out;
     const float *x;
     const void *w, *bias; /* [dim] of w_dtype: F32, BF16 or F16; bias may be NULL */
     int rows, dim, ldx, ldo;
-    float eps, add;
+    float eps, add, l2_limit;
     uint8_t w_dtype, layer_norm;
     int tag;
     _Atomic int *bad;
@@ -240,11 +241,13 @@ struct op_route {
 
 /* Activation of an FFN: g * sigmoid(alpha * g + cubic * g^3) * (u + shift), with g clamped to <= limit and u to +-limit. clamp_after: the activated g is
  * clamped instead of g. All zero: silu(g) * u. GELU in its tanh form (Hendrycks and Gimpel 2016) is alpha = 2 * sqrt(2 / pi), cubic = 0.044715 * alpha, because
- * (1 + tanh(z)) / 2 = sigmoid(2 * z). is_relu: max(g, 0) * u and nothing else; without up, u is g, which gives squared ReLU (So et al. 2021). */
+ * (1 + tanh(z)) / 2 = sigmoid(2 * z). is_relu: max(g, 0) * u and nothing else; without up, u is g, which gives squared ReLU (So et al. 2021). gate_cap > 0
+ * (Inkling 2): cap(g, gate_cap) * sigmoid(g) * cap(u, up_cap) and nothing else, where cap(v, c) = c * tanh(v / c). */
 struct glu {
     float limit; /* 0: none */
     float alpha; /* 0: 1 */
     float shift, cubic;
+    float gate_cap, up_cap; /* both or none */
     bool clamp_after, is_relu;
 };
 struct expert {                 /* one FFN: down(glu(gate x, up x)) */
@@ -468,6 +471,20 @@ static inline int op_mix_parts(int iters) { return iters ? 3 : 2; }
 static inline int op_mix_weights(int n_streams, int iters) { return (2 + (iters ? n_streams : 0)) * n_streams; }
 enum { STREAMS_MOST = 16 };
 
+/* Attention residuals (Inkling 2). The sources of a row are the first n_sources of its n_streams. Adds x to the last of them, or with `begins` initializes that
+ * with x, and clears x. Then, with the normed sources s = source / sqrt(mean(source^2) + eps), out[q] = sum of p * s, where p is the softmax over the sources
+ * of query[q] . s / sqrt(hidden). */
+enum { POOL_SOURCES_MOST = 128, POOL_QUERIES_MOST = 3 };
+struct op_pool {
+    float *out[POOL_QUERIES_MOST];         /* [n, hidden] each */
+    const float *query[POOL_QUERIES_MOST]; /* [hidden] each */
+    float *streams;                        /* [n, n_streams, hidden] */
+    float *x;                              /* [n, hidden] */
+    int n, hidden, n_streams, n_sources, n_queries;
+    bool begins;
+    float eps;
+};
+
 /* Rows of a table that the last 2, 3 .. size tokens hash to, for `per` hashes of each length: (xor of token * multiplier, the latest token first) % vocab +
  * offset. A token before the first, or with `end` between it and the row's, counts as `end`. before: the size - 1 tokens before the first row, the latest last;
  * NULL: none. after receives those of the last row, and may be the same memory. */
@@ -519,5 +536,6 @@ struct ops {
     int (*mix)(struct exec *, const struct op_mix *);
     int (*ngram)(struct exec *, const struct op_ngram *);
     int (*relate)(struct exec *, const struct op_relate *);
+    int (*pool)(struct exec *, const struct op_pool *);
     int (*expand)(struct exec *, const struct op_expand *); /* may be NULL */
 };

@@ -113,13 +113,16 @@ static struct expert expert_new(int hidden, int inter) {
     return (struct expert){matrix(inter, hidden, DT_E4M3, 128, 128), matrix(inter, hidden, DT_E4M3, 128, 128), matrix(hidden, inter, DT_E4M3, 128, 128)};
 }
 /* BF16 with a transposed down matrix (0), MXFP4 with interleaved gate and up rows, biases and limits (1), BF16 with all matrices transposed (2), BF16 without
- * up and with squared ReLU (3). */
+ * up and with squared ReLU (3), BF16 with caps (4). */
 static struct expert expert_other(int hidden, int inter, int kind) {
     if (kind == 3)
         return (struct expert){.gate = matrix(inter, hidden, DT_BF16, 0, 0),
                                .down = matrix(hidden, inter, DT_BF16, 0, 0),
                                .gate_bias = floats((size_t)inter, 'c'),
                                .glu = {.is_relu = true}};
+    if (kind == 4)
+        return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0), matrix(hidden, inter, DT_BF16, 0, 0),
+                               .glu = {.gate_cap = 0.7f, .up_cap = 0.4f}};
     if (kind == 2)
         return (struct expert){matrix(hidden, inter, DT_BF16, 0, 0), matrix(hidden, inter, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
                                .is_transposed = true, .gate_up_transposed = true};

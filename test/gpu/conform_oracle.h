@@ -70,6 +70,9 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
         double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), e->glu.clamp_after ? INFINITY : limit),
                b = up[i] + (expert_up_bias(e) ? (double)expert_up_bias(e)[i] : 0);
         if (e->glu.is_relu) h[i] = (float)(fmax(a, 0) * b);
+        else if (e->glu.gate_cap > 0)
+            h[i] =
+                (float)((double)e->glu.gate_cap * tanh(a / (double)e->glu.gate_cap) / (1 + exp(-a)) * (double)e->glu.up_cap * tanh(b / (double)e->glu.up_cap));
         else
             h[i] = (float)(fmin(a / (1 + exp(-alpha * a - (double)e->glu.cubic * a * a * a)), e->glu.clamp_after ? limit : INFINITY) *
                            (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));

@@ -7,6 +7,7 @@ BASE(spread, OP_SPREAD)
 BASE(mix, OP_MIX)
 BASE(ngram, OP_NGRAM)
 BASE(relate, OP_RELATE)
+BASE(pool, OP_POOL)
 
 static void residual_streams(void) {
     for (int s = 1; s <= STREAMS_MOST; s = s * 4 - (s == 4)) /* 1, 4, 15 */
@@ -41,6 +42,13 @@ static void ngrams(void) {
     }
     CHECK("relate", relate, OP_RELATE, .out = floats(7 * 4, 'f'), .x = floats(7 * 4 * 300, 'c'), .y = floats(7 * 4 * 300, 'c'), .n = 7, .heads = 4, .dim = 300,
           .scale = 0.1f);
+    for (int sources = 1; sources <= 9; sources += 4)
+        for (int queries = 0; queries <= POOL_QUERIES_MOST; queries++) {
+            float *out = floats(3 * 7 * 300, 'f'), *query = floats(3 * 300, 'c');
+            CHECK("pool", pool, OP_POOL, .out = {out, out + 7 * 300, out + 2 * 7 * 300}, .query = {query, query + 300, query + 600},
+                  .streams = floats(7 * 9 * 300, 'f'), .x = floats(7 * 300, 'f'), .n = 7, .hidden = 300, .n_streams = 9, .n_sources = sources,
+                  .n_queries = queries, .begins = queries % 2, .eps = 1e-6f);
+        }
     float *state = floats(3 * 40, 'f');
     CHECK("compress to means", compress, OP_COMPRESS, .out = floats(5 * 40, 'f'), .kv = floats(21 * 40, 'c'), .before = state, .after = state, .n = 21,
           .ratio = 4, .dim = 40, .ldx = 40);
@@ -129,6 +137,8 @@ static void compressed(void) {
     ngrams();
     windows();
     stepped();
+    CHECK("norm to a length", norm, OP_NORM, .out = floats(5 * 70, 'f'), .x = floats(5 * 70, 'c'), .rows = 5, .dim = 70, .ldx = 70, .ldo = 70, .l2_limit = 4.5f,
+          .w_dtype = DT_F32);
     CHECK("norm without weights", norm, OP_NORM, .out = floats(5 * 70, 'f'), .x = floats(5 * 70, 'c'), .rows = 5, .dim = 70, .ldx = 70, .ldo = 70, .eps = 1e-6f,
           .w_dtype = DT_F32);
     float *freq = floats(8, 'c');

@@ -245,7 +245,9 @@ static void check_elements(int n) {
                                        {.shift = -2},
                                        {.alpha = 1.5957691f, .cubic = 0.0713548f},
                                        {.limit = 1.5f, .clamp_after = true},
-                                       {.is_relu = true}};
+                                       {.is_relu = true},
+                                       {.gate_cap = 4, .up_cap = 0.5f},
+                                       {.gate_cap = 1e-3f, .up_cap = 1e3f}};
     for (size_t j = 0; j < sizeof joins / sizeof *joins; j++) {
         const struct glu *a = &joins[j];
         double limit = a->limit > 0 ? (double)a->limit : INFINITY, alpha = a->alpha > 0 ? (double)a->alpha : 1;
@@ -253,6 +255,12 @@ static void check_elements(int n) {
         for (int i = 0; i < n; i++) {
             double top = a->clamp_after ? (double)g[i] : fmin(g[i], limit), add = fmax(fmin(w[i], limit), -limit) + (double)a->shift,
                    s = a->is_relu ? fmax(g[i], 0) : top / (1 + exp(-alpha * top - (double)a->cubic * top * top * top));
+            if (a->gate_cap > 0) {
+                const double up = (double)a->up_cap * tanh((double)w[i] / (double)a->up_cap);
+                s = (double)a->gate_cap * tanh((double)g[i] / (double)a->gate_cap) / (1 + exp(-(double)g[i]));
+                near("capped glu", n, i, y[i], s * up, fabs(s * up) * 2e-6 + 1e-36);
+                continue;
+            }
             near("glu", n, i, y[i], (a->clamp_after ? fmin(s, limit) : s) * add, fabs(s) * (fabs(add) + 1) * 2e-5 + 1e-36);
         }
     }

@@ -405,6 +405,20 @@ static void check_small(void) {
         if (bad != 7) fail("norm did not see a NaN", 0, 0, bad, 7);
         x[5] = keep, x[6] = keep;
     }
+    for (int i = 0; i < N; i++) { /* rows of several lengths, of which some exceed the limit */
+        const float keep = x[i * DIM];
+        double sq = 0;
+        if (i % 2) x[i * DIM] *= 100;
+        for (int c = 0; c < DIM; c++) sq += (double)x[i * DIM + c] * x[i * DIM + c];
+        const double limit = i % 3 ? sqrt(sq) * 0.75 : sqrt(sq) * 1.25;
+        must(
+            execs[0]->ops->norm(execs[0], &(struct op_norm){.out = out, .x = x + i * DIM, .rows = 1, .dim = DIM, .l2_limit = (float)limit, .w_dtype = DT_F32}));
+        for (int c = 0; c < DIM; c++) {
+            const double want = x[i * DIM + c] * fmin(limit / (sqrt(sq) + 1e-6), 1);
+            near("shortened", i, c, out[c], want, 1e-6 * (1 + fabs(want)));
+        }
+        x[i * DIM] = keep;
+    }
     int32_t pos[N], ids[N];
     float freq[HALF], *cs = vec(N * HALF), *sn = vec(N * HALF);
     for (int i = 0; i < N; i++) pos[i] = i * 9001, ids[i] = (i * 5) % 11;

@@ -21,6 +21,7 @@ static const struct expert_kind expert_kinds[] = {
     {DT_BF16, DT_NONE, 1, 0, .turned = true, .columns = true},
     {DT_F32, DT_NONE, 1, 0, .columns = true, .bias = true},
     {DT_BF16, DT_NONE, 1, 0, .glu = {.alpha = 1.5957691f, .cubic = 0.0713548f}},
+    {DT_BF16, DT_NONE, 1, 0, .glu = {.gate_cap = 1.5f, .up_cap = 2}},
     {DT_BF16, DT_NONE, 1, 0, .no_up = true, .glu = {.is_relu = true}},
     {DT_E4M3, DT_F32, 128, 128, .no_up = true, .bias = true, .glu = {.is_relu = true}},
     {DT_F32, DT_NONE, 1, 0, .no_up = true, .columns = true, .turned = true, .glu = {.is_relu = true}},
@@ -131,6 +132,10 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 if (q->gate_bias) g += q->gate_bias[r], up += expert_up_bias(q)[r];
                 if (q->glu.limit > 0) g = fmin(g, q->glu.limit), up = fmax(fmin(up, q->glu.limit), -(double)q->glu.limit);
                 double s = q->glu.is_relu ? fmax(g, 0) : g / (1 + exp(-(q->glu.alpha > 0 ? (double)q->glu.alpha : 1) * g - (double)q->glu.cubic * g * g * g));
+                if (q->glu.gate_cap > 0) {
+                    s = (double)q->glu.gate_cap * tanh(g / (double)q->glu.gate_cap) / (1 + exp(-g));
+                    up = (double)q->glu.up_cap * tanh(up / (double)q->glu.up_cap);
+                }
                 up += (double)q->glu.shift;
                 h[r] = s * up;
                 h_off[r] = (q->up.data ? 1.21 : 4) * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* slopes: swish at most 1.1, a square 2 */
