@@ -103,12 +103,20 @@ struct cache_desc gated_streams_ngram_plane(const struct config *c, int layer); 
 int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                             int n);
 
+/* --- Attention residuals (attention_residuals.c) ------------------------------------------------------------------------------------- */
+
+/* Add the previous block's output w->x to its stream, clear it, and compute the normed input of this block: w->xn, and w->kv_in with mixes_kv. */
+int attention_residuals_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
+int attention_residuals_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
+int attention_residuals_merge(struct exec *x, const struct weights *m, struct work *w, int n); /* as block_merge_streams */
+
 /* --- Short convolutions (short_conv.c) ---------------------------------------------------------------------------------------------- */
 
 struct cache_desc short_conv_plane(const struct config *c, int layer); /* the plane of their states */
-/* Convolves keys and values from in to out, [rows, width] each. */
-int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, float *const out[2], float *const in[2], const struct span *spans,
-                    int n_spans);
+/* Convolves keys and values from in to out, [rows, width] each. taps: NULL, or the further taps per row and head of both, [rows, kv_heads * taps] each. Uses
+ * w->att as scratch. */
+int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w, float *const out[2], float *const in[2],
+                    float *const taps[2], const struct span *spans, int n_spans);
 /* Convolve the attention block's output, and the previous layer's FFN output, in w->x. Use w->xn as scratch. No-ops in layers without them. */
 int short_conv_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                          int n);

@@ -1,4 +1,6 @@
 /* Grouped-query attention: each of the layer's KV heads serves a group of its query heads. Layers of a model may differ in their numbers of heads. */
+#include <math.h>
+
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
@@ -13,6 +15,12 @@ static int gqa_clip(struct exec *x, const struct config *c, float *v, int width,
     return c->qkv_clip > 0 ? x->ops->clip(x, &(struct op_clip){.x = v, .n = n, .m = width, .limit = c->qkv_clip}) : 0;
 }
 
+/* Shortens each head of n rows to `limit`; scale: NULL, or factors of all elements before. */
+static int gqa_shorten(struct exec *x, float *v, const float *scale, float limit, int n, int heads, int dim) {
+    if (scale) TRY(rows_gate(x, v, heads * dim, scale, 0, GATE_LINEAR, n, heads * dim));
+    return x->ops->norm(x, &(struct op_norm){.out = v, .x = v, .rows = n * heads, .dim = dim, .ldx = dim, .ldo = dim, .l2_limit = limit, .w_dtype = DT_F32});
+}
+
 /* Norms, clips and rotates n projected rows of `heads` keys or queries, in the family's order. */
 static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, const float *norm, int n) {
     const int dim = config_head_dim(c, layer), all = heads * dim;
@@ -20,6 +28,7 @@ static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer
     if (c->qk_norm_after_rope) TRY(attention_rotate(x, c, layer, w, v, heads, all, dim, n));
     if (c->qk_norm == QK_NORM_ALL) TRY(block_norm(x, c, v, all, v, all, norm, NULL, n, all));
     if (by_head) TRY(block_norm(x, c, v, dim, v, dim, norm, NULL, n * heads, dim));
+    if (c->qk_norm == QK_NORM_CLIP) TRY(gqa_shorten(x, v, norm, c->qk_limit, n, heads, dim));
     TRY(gqa_clip(x, c, v, all, n));
     return c->qk_norm_after_rope ? 0 : attention_rotate(x, c, layer, w, v, heads, all, dim, n);
 }
@@ -37,10 +46,19 @@ static int make_kv(struct exec *x, const struct config *c, const struct layer *y
                    float *const rows[2], const int width[2]) {
     const int heads = config_kv_heads(c, layer), v_dim = config_v_dim(c, layer);
     float *const mixed[2] = {w->mixed, w->mixed + (size_t)n * (size_t)width[0]}, *const *in = c->short_taps ? mixed : rows;
-    TRY(block_linear(x, c, in[0], width[0], w->xn, c->hidden, y->k, y->k_bias, n, false));
+    const bool mixes = c->layer[layer].mixes_kv;
+    const float *k_in = mixes ? w->kv_in : w->xn, *v_in = mixes ? w->kv_in + (size_t)n * (size_t)c->hidden : w->xn;
+    const int n_taps = heads * c->short_taps;
+    float *const taps[2] = {w->z, w->z + (size_t)n * (size_t)n_taps};
+    if (mixes) {
+        TRY(block_linear(x, c, taps[0], n_taps, k_in, c->hidden, y->k_row_taps, NULL, n, false));
+        TRY(block_linear(x, c, taps[1], n_taps, v_in, c->hidden, y->v_row_taps, NULL, n, false));
+        TRY(rows_scale(x, w->z, 1 / sqrtf(2 * (float)c->short_taps + 1), 2 * n, n_taps));
+    }
+    TRY(block_linear(x, c, in[0], width[0], k_in, c->hidden, y->k, y->k_bias, n, false));
     if (c->layer[layer].v_is_k) TRY(rows_copy(x, rows[1], width[1], rows[0], width[1], n, width[1]));
-    else TRY(block_linear(x, c, in[1], width[1], w->xn, c->hidden, y->v, y->v_bias, n, false));
-    if (c->short_taps) TRY(short_conv_keys(x, c, y, layer, rows, in, spans, n_spans));
+    else TRY(block_linear(x, c, in[1], width[1], v_in, c->hidden, y->v, y->v_bias, n, false));
+    if (c->short_taps) TRY(short_conv_keys(x, c, y, layer, w, rows, in, mixes ? taps : NULL, spans, n_spans));
     if (c->v_norm) TRY(block_norm(x, c, rows[1], v_dim, rows[1], v_dim, NULL, NULL, n * heads, v_dim));
     TRY(gqa_norm_and_rotate(x, c, layer, w, rows[0], heads, y->k_norm, n));
     TRY(gqa_clip(x, c, rows[1], width[1], n));
@@ -73,8 +91,29 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
     TRY(gqa_norm_and_rotate(x, c, layer, w, w->q, heads, y->q_norm, n));
     if (!c->rel_dim) return attention_scale_queries(x, c, layer, w, w->q, qd, n);
     TRY(attention_scale_queries(x, c, layer, w, w->q, qd, n));
-    TRY(block_linear(x, c, w->fused, y->rel.rows, w->xn, c->hidden, y->rel, NULL, n, false));
-    return attention_scale_queries(x, c, layer, w, w->fused, y->rel.rows, n);
+    TRY(block_linear(x, c, w->rel, y->rel.rows, w->xn, c->hidden, y->rel, NULL, n, false));
+    if (c->rel_limit > 0) TRY(gqa_shorten(x, w->rel, y->rel_scale, c->rel_limit, n, heads, c->rel_dim));
+    if (c->projects_sinks) {
+        TRY(block_linear(x, c, w->sink_logits, heads, w->xn, c->hidden, y->sink_proj, NULL, n, false));
+        TRY(rows_scale(x, w->sink_logits, -1, n, heads));
+    }
+    return attention_scale_queries(x, c, layer, w, w->rel, y->rel.rows, n);
+}
+
+/* Multiplies the output by the share of the keys in a softmax with projected sinks: sigmoid(lse - sink). */
+static int apply_sinks(struct exec *x, const struct op_attention *o, const float *sinks) {
+    TRY(rows_add(x, o->lse, sinks, o->n, o->n_heads));
+    return x->ops->gate(x, &(struct op_gate){.y = o->out,
+                                             .g = o->lse,
+                                             .n = o->n,
+                                             .heads = o->n_heads,
+                                             .dim = o->v_dim,
+                                             .ldy = o->ldo,
+                                             .ldg = o->n_heads,
+                                             .head_ldy = o->v_dim,
+                                             .head_ldg = 1,
+                                             .kind = GATE_SIGMOID,
+                                             .per_head = true});
 }
 
 static int attend_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
@@ -86,6 +125,7 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
                              .k = attention_plane(s->cache[layer].p[0], keys.first),
                              .v = attention_plane(s->cache[layer].p[1], keys.first),
                              .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* added once */
+                             .lse = c->projects_sinks ? w->sink_lse + row * (size_t)heads : NULL,
                              .n = s->n,
                              .n_heads = heads,
                              .v_dim = config_v_dim(c, layer),
@@ -109,6 +149,7 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 1)};
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
+    if (c->projects_sinks) TRY(apply_sinks(x, &o, w->sink_logits + row * (size_t)heads));
     return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, o.out) : 0;
 }
 
@@ -119,7 +160,7 @@ static int gqa_attend(struct exec *x, const struct config *c, const struct layer
         n = s->n - at < w->rel_rows ? s->n - at : w->rel_rows;
         const struct span p = attention_sub_span(s, at, n);
         TRY(x->ops->linear(x, &(struct op_linear){.y = w->rel_bias,
-                                                  .x = w->fused + (size_t)p.row * (size_t)y->rel.rows,
+                                                  .x = w->rel + (size_t)p.row * (size_t)y->rel.rows,
                                                   .w = y->rel_table,
                                                   .n = n * config_heads(c, layer),
                                                   .ldx = c->rel_dim,

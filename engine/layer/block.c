@@ -200,6 +200,7 @@ int block_merge_streams(struct exec *x, const struct weights *m, struct work *w,
         return gated_streams_mix(x, c, &m->head_gated, w, w->x, n, 2 * c->n_layers);
     }
     if (c->streams.is_averaged) return average_streams(x, c, w, n);
+    if (c->streams.block_layers) return attention_residuals_merge(x, m, w, n);
     if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix, w, false, true, n);
     const struct block_input in = {.merge = &m->last_merge,
                                    .out_norm = m->last_out_norm,
@@ -264,7 +265,8 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
     }
     if (y->previous_ffn_scale) TRY(weigh_rows(x, c, w->x, y->previous_ffn_scale, false, n));
     TRY(short_conv_ffn(x, c, y, layer, w, spans, n_spans, n));
-    TRY(norm_input(x, c, &in, w, n));
+    if (c->streams.block_layers) TRY(attention_residuals_attention(x, c, y, layer, w, n));
+    else TRY(norm_input(x, c, &in, w, n));
     if (c->reads_early && c->layer[layer].moe) TRY(copy_rows(x, c, w->kept, w->x, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
@@ -350,7 +352,8 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, false, n));
         TRY(gated_streams_mix(x, c, &y->ffn_gated, w, w->xn, n, in.tag));
-    } else TRY(norm_input(x, c, &in, w, n));
+    } else if (c->streams.block_layers) TRY(attention_residuals_ffn(x, c, y, layer, w, n));
+    else TRY(norm_input(x, c, &in, w, n));
     if (c->layer[layer].keeps_input) TRY(copy_rows(x, c, w->kept, w->xn, n));
     if (!c->layer[layer].moe) return 0;
     if (c->layer[layer].routes_kept) {

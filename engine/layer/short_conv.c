@@ -23,10 +23,36 @@ struct cache_desc short_conv_plane(const struct config *c, int layer) {
     return (struct cache_desc){.heads = 1, .dim = last.at + (c->short_taps - 1) * last.channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
 }
 
-/* Convolves the rows of all spans; in and out have the part's width. */
+/* Adds the sum over the last rows of a tap per row and head, taps [rows, heads * short_taps] with the latest row's first, times that row. o: the call of the
+ * other taps, which has left the state as it was; it is replaced with the last of these. scratch: [o->n, o->channels]. */
+static int add_row_taps(struct exec *x, const struct config *c, int layer, const struct op_conv *o, const float *taps, float *scratch) {
+    const int heads = config_kv_heads(c, layer), dim = o->channels / heads;
+    struct op_conv delayed = *o;
+    delayed.out = scratch, delayed.w = NULL, delayed.taps = 1, delayed.past = c->short_taps - 1;
+    for (int lag = 0; lag < c->short_taps; lag++) {
+        delayed.delay = lag, delayed.is_peek = lag < c->short_taps - 1;
+        TRY(lag ? x->ops->conv(x, &delayed) : rows_copy(x, scratch, o->channels, o->x, o->channels, o->n, o->channels));
+        TRY(x->ops->gate(x, &(struct op_gate){.y = scratch,
+                                              .g = taps + lag,
+                                              .n = o->n,
+                                              .heads = heads,
+                                              .dim = dim,
+                                              .ldy = o->channels,
+                                              .ldg = heads * c->short_taps,
+                                              .head_ldy = dim,
+                                              .head_ldg = c->short_taps,
+                                              .kind = GATE_LINEAR,
+                                              .per_head = true}));
+        TRY(rows_add(x, o->out, scratch, o->n, o->channels));
+    }
+    return 0;
+}
+
+/* Convolves the rows of all spans; in and out have the part's width. taps, scratch: NULL, or as add_row_taps has them. */
 static int convolve(struct exec *x, const struct config *c, int layer, enum part which, int plane, float *out, const float *in, const float *weights,
-                    const struct span *spans, int n_spans) {
+                    const float *taps, float *scratch, const struct span *spans, int n_spans) {
     const struct state_part part = state_part(c, layer, which);
+    const size_t row_taps = (size_t)(config_kv_heads(c, layer) * c->short_taps);
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         const struct kv_state_step *v = &s->state_step;
@@ -36,19 +62,22 @@ static int convolve(struct exec *x, const struct config *c, int layer, enum part
             const size_t at = (size_t)(s->row + row) * (size_t)part.channels;
             const float *before = attention_state(s, layer, plane, from);
             end = first ? v->mark : s->n;
-            TRY(x->ops->conv(x, &(struct op_conv){.out = out + at,
-                                                  .x = in + at,
-                                                  .w = weights,
-                                                  .is_linear = true,
-                                                  .before = before ? before + part.at : NULL,
-                                                  .after = attention_state(s, layer, plane, to) + part.at,
-                                                  .n = end - row,
-                                                  .channels = part.channels,
-                                                  .taps = c->short_taps,
-                                                  .ldx = part.channels,
-                                                  .ldo = part.channels,
-                                                  .at = attention_address(s, layer, plane),
-                                                  .state_at = part.at}));
+            struct op_conv o = {.out = out + at,
+                                .x = in + at,
+                                .w = weights,
+                                .is_linear = true,
+                                .before = before ? before + part.at : NULL,
+                                .after = attention_state(s, layer, plane, to) + part.at,
+                                .n = end - row,
+                                .channels = part.channels,
+                                .taps = c->short_taps,
+                                .ldx = part.channels,
+                                .ldo = part.channels,
+                                .at = attention_address(s, layer, plane),
+                                .state_at = part.at};
+            o.is_peek = taps;
+            TRY(x->ops->conv(x, &o));
+            if (taps) TRY(add_row_taps(x, c, layer, &o, taps + (size_t)(s->row + row) * row_taps, scratch));
             from = to;
         }
     }
@@ -57,22 +86,22 @@ static int convolve(struct exec *x, const struct config *c, int layer, enum part
 
 enum { GQA_STATES = 2, BARE_STATES = 0 }; /* planes */
 
-int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, float *const out[2], float *const in[2], const struct span *spans,
-                    int n_spans) {
-    TRY(convolve(x, c, layer, PART_KEYS, GQA_STATES, out[0], in[0], y->k_conv, spans, n_spans));
-    return convolve(x, c, layer, PART_VALUES, GQA_STATES, out[1], in[1], y->v_conv, spans, n_spans);
+int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w, float *const out[2], float *const in[2],
+                    float *const taps[2], const struct span *spans, int n_spans) {
+    TRY(convolve(x, c, layer, PART_KEYS, GQA_STATES, out[0], in[0], y->k_conv, taps ? taps[0] : NULL, w->att, spans, n_spans));
+    return convolve(x, c, layer, PART_VALUES, GQA_STATES, out[1], in[1], y->v_conv, taps ? taps[1] : NULL, w->att, spans, n_spans);
 }
 
 int short_conv_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                          int n) {
     if (!y->attn_conv) return 0;
-    TRY(convolve(x, c, layer, PART_ATTENTION, GQA_STATES, w->xn, w->x, y->attn_conv, spans, n_spans));
+    TRY(convolve(x, c, layer, PART_ATTENTION, GQA_STATES, w->xn, w->x, y->attn_conv, NULL, NULL, spans, n_spans));
     return rows_copy(x, w->x, c->hidden, w->xn, c->hidden, n, c->hidden);
 }
 
 int short_conv_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     if (!y->previous_conv) return 0;
     const int plane = config_is_bare(c, layer) ? BARE_STATES : GQA_STATES;
-    TRY(convolve(x, c, layer, PART_FFN, plane, w->xn, w->x, y->previous_conv, spans, n_spans));
+    TRY(convolve(x, c, layer, PART_FFN, plane, w->xn, w->x, y->previous_conv, NULL, NULL, spans, n_spans));
     return rows_copy(x, w->x, c->hidden, w->xn, c->hidden, n, c->hidden);
 }

@@ -55,7 +55,9 @@ static struct mixer_floats mixer_floats(const struct config *c) {
     }
     if (config_has_mixer(c, MIXER_CONV)) grow_mixer(&f, (struct mixer_floats){.att = (size_t)c->hidden, .fused = 3 * (size_t)c->hidden});
     if (config_has_mixer(c, MIXER_LIGHTNING)) grow_mixer(&f, (struct mixer_floats){.att = all, .fused = 3 * all, .mixed = 3 * all, .z = all});
-    if (c->short_taps) grow_mixer(&f, (struct mixer_floats){.mixed = (size_t)(c->n_kv_heads * (c->head_dim + c->v_dim))});
+    if (c->short_taps)
+        grow_mixer(&f, (struct mixer_floats){.mixed = (size_t)(c->n_kv_heads * (c->head_dim + c->v_dim)),
+                                             .z = c->streams.block_layers ? (size_t)(2 * c->n_kv_heads * c->short_taps) : 0});
     if (config_has_mixer(c, MIXER_MAMBA2)) {
         const size_t channels = inner + 2 * (size_t)(m->groups * m->state);
         grow_mixer(&f, (struct mixer_floats){.att = inner, .fused = inner + channels + (size_t)m->heads, .mixed = channels});
@@ -94,8 +96,9 @@ static void list_streams(struct buffer_list *l, struct work *w, const struct con
     if (s) {
         ADD(streams, n * s * hidden);
         ADD(post, n * s);
-        ADD(mix, n * max_of((2 + s) * s, (size_t)c->streams.rank));
+        if (!c->streams.block_layers) ADD(mix, n * max_of((2 + s) * s, (size_t)c->streams.rank));
     }
+    if (c->streams.block_layers) ADD(kv_in, 2 * n * hidden);
     if (c->streams.is_gated) {
         ADD(stream_norm, n * s * hidden);
         ADD(stream_gates, n * s * hidden);
@@ -128,7 +131,6 @@ static void list_attention(struct buffer_list *l, struct work *w, const struct c
         fused = max_of(att, 4 * entry);
         att = max_of(att, (size_t)(c->o_groups * c->o_lora));
     }
-    fused = max_of(fused, (size_t)(c->n_heads * c->rel_dim));
     if (selects_entries) fused = max_of(fused, 2 * (size_t)c->index_dim);
     if (c->index_from_input) fused = max_of(fused, (size_t)c->hidden);
     ADD(q, n * (size_t)(c->n_heads * c->head_dim));
@@ -138,6 +140,11 @@ static void list_attention(struct buffer_list *l, struct work *w, const struct c
     if (mixer.mixed) ADD(mixed, n * mixer.mixed);
     if (mixer.z) ADD(z, n * mixer.z);
     if (mixer.gates) ADD(beta_alpha, n * mixer.gates);
+    if (c->rel_dim) ADD(rel, n * (size_t)(c->n_heads * c->rel_dim));
+    if (c->projects_sinks) {
+        ADD(sink_logits, n * (size_t)c->n_heads);
+        ADD(sink_lse, n * (size_t)c->n_heads);
+    }
     if (extent) {
         const size_t fit = max_of(REL_BIAS_BYTES / (extent * sizeof *w->rel_bias), BATCH_INVARIANT_ROWS);
         w->rel_rows = (int)(n < fit ? n : fit);

@@ -25,6 +25,7 @@ struct work {
     /* The residual stream, and what layers pass on */
     float *x;                          /* [rows, hidden] the residual stream; with several streams, the output of the current block */
     float *xn;                         /* [rows, hidden] normed input of the block */
+    float *kv_in;                      /* [2, rows, hidden] normed inputs of keys and of values, where they are not xn (mixes_kv) */
     float *norm_gates;                 /* [rows, norm_gate_rank], then [rows, hidden] */
     float *streams, *post, *mix;       /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
     float *stream_norm, *stream_gates; /* gated streams: [rows, n, hidden] each */
@@ -50,7 +51,9 @@ struct work {
     float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
     int32_t *selected_keys;                 /* [rows, config_index_entries()] selected cache rows; kept for layers that reuse the selection */
     int rel_rows;                           /* rows of rel_bias */
+    float *rel;                             /* [rows, n_heads * rel_dim] coefficients of biases by distance */
     float *rel_bias;                        /* [rel_rows, n_heads, extent] biases by distance of the rows being attended */
+    float *sink_logits, *sink_lse;          /* [rows, n_heads] projected sinks, negated; log-sum-exp without them */
     /* Attention in pieces, owned by the caller, may be NULL: [rows, n_heads]; one piece's result, piece_floats; its lse [rows, n_heads] */
     float *lse, *piece_out, *piece_lse;
     size_t piece_floats;
@@ -58,7 +61,7 @@ struct work {
     /* Mixers, and the gates of attention */
     float *fused; /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output; other mixers: inputs */
     float *mixed; /* mixers: [rows, channels] input of the convolution (Mamba: output; lightning: q, k, v); short convolutions: keys, then values before them */
-    float *z;     /* [rows, v_heads * v_dim] gates; Mamba-1: steps; CCA: delayed values */
+    float *z;     /* [rows, v_heads * v_dim] gates; Mamba-1: steps; CCA: delayed values; mixes_kv: taps per row of keys, then of values */
     float *beta_alpha; /* [rows, b [v_heads], a [v_heads]]; KDA: [rows, b [heads], f [heads * dim]] */
 
     /* Router and experts */

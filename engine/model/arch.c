@@ -71,6 +71,8 @@ static const struct arch *const table[] = {
     &arch_hy_v4,
     &arch_hy_v4_vl,
     &arch_inkling,
+    &arch_inkling2,
+    &arch_inkling2_text,
     &arch_qwen4_exp,
     &arch_nemotron_h,
     &arch_jamba,

@@ -18,6 +18,10 @@ struct tensor_names {
     const char *attn_gate, *attn_gate_bias;                                       /* gate of the attention output; the bias is a whole name */
     const char *embed_norm, *rel, *rel_table;                                     /* rel_table is a whole name */
     const char *k_conv, *v_conv, *attn_conv, *ffn_conv;                           /* short convolutions */
+    const char *k_taps, *v_taps, *k_row_taps, *v_row_taps;                        /* of layers with mixes_kv: whole names */
+    const char *q_in_norm, *k_in_norm, *v_in_norm, *sink_proj;                    /* the first three: of layers with mixes_kv */
+    const char *q_scale, *rel_scale;                                              /* QK_NORM_CLIP: whole names */
+    const char *attn_pool, *ffn_pool, *head_pool;                                 /* attention residuals: whole names */
     const char *dense_scale, *router_scale;                                       /* whole names */
     const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                          /* GQA; q and o also MLA; sinks is a whole name */
     const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b, *k_rope_norm;     /* MLA */
@@ -111,7 +115,8 @@ extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_cohere2_moe, arch_cohere2, arch_cohere, arch_hunyuan_v1_dense;
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
-extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_qwen4_exp;
+extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_inkling2, arch_inkling2_text,
+    arch_qwen4_exp;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
     arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;

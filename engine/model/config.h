@@ -49,10 +49,11 @@ enum norm_kind {
 };
 enum qk_norm {
     QK_NORM_NONE,
-    QK_NORM_HEAD, /* each head */
-    QK_NORM_ALL,  /* all heads together */
-    QK_NORM_UNIT, /* each head, without weights, in layers with rope */
-    QK_NORM_PLAIN /* each head, without weights */
+    QK_NORM_HEAD,  /* each head */
+    QK_NORM_ALL,   /* all heads together */
+    QK_NORM_UNIT,  /* each head, without weights, in layers with rope */
+    QK_NORM_PLAIN, /* each head, without weights */
+    QK_NORM_CLIP   /* each head is shortened to qk_limit; queries have a weight per element of each head before */
 };
 enum attn_gate { /* source of the gates that multiply the attention output */
                  ATTN_GATE_NONE,
@@ -95,6 +96,7 @@ struct config {
     char model_type[64];
     int vocab, hidden, n_layers, max_context;
     int embed_rows;       /* rows of the embedding, if there are more than vocab; 0: vocab */
+    bool head_is_padded;  /* the stored head has embed_rows rows, too */
     bool embed_norm;      /* embeddings are normed */
     bool embed_norm_unit; /* the same without weights */
     bool centered_norms;  /* norms of layers are published less 1 */
@@ -133,13 +135,17 @@ struct config {
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
     bool sinks;                        /* a logit per head that takes part in the softmax without a value */
+    bool projects_sinks;               /* GQA: this logit is a product of the block's input; needs rel_dim */
     uint8_t attn_gate, attn_gate_kind; /* enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
     bool attn_gate_bias;               /* with ATTN_GATE_ELEMENT: the gates of a head have a bias */
     float v_scale;                     /* GQA: factor of the values; 0: 1 */
     bool v_norm;                       /* GQA: values are normed per head, without weights */
     bool head_out_norm;                /* GQA: the attention output is normed per head, without weights, before its gate */
     int rel_dim;                       /* GQA: scores get a bias by distance, a query's coefficients [rel_dim] times a table; 0: none */
-    int short_taps;      /* GQA: causal convolutions of keys, values and of both blocks' outputs, each plus its input; needs config_keep_stream. 0: none */
+    float qk_limit, rel_limit; /* QK_NORM_CLIP: longest heads of queries and keys, and of coefficients with weights of their own; rel_limit 0: neither */
+    int short_taps;      /* GQA: causal convolutions of keys, values and of both blocks' outputs, each plus its input; 0: none. Their outputs must be apart
+                            from the stream: config_keep_stream, or streams.block_layers */
+    bool scales_short;   /* these sums are divided by the root of the number of summands */
     struct query_scale { /* queries are multiplied by a function of their position (op_scale); slope 0: not */
         float slope;
         int every, shift;
@@ -196,7 +202,8 @@ struct config {
         bool no_qk_rope;                              /* MLA: qk_rope is 0, though the model's is not */
         int extent;                                   /* with config.rel_dim: distances that have a bias */
         bool v_is_k;                                  /* GQA: values are the projected keys, before norm and rotation */
-        uint8_t passes_kv;                            /* enum passes_kv, and the place of its keys and values in work.carried */
+        bool mixes_kv;     /* with streams.block_layers: keys and values have inputs of their own, and taps per row and head beside those of short_taps */
+        uint8_t passes_kv; /* enum passes_kv, and the place of its keys and values in work.carried */
         int carried_at;
         int dense_inter;    /* width of its dense FFN; 0: the model's */
         float glu_limit[2]; /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
@@ -216,6 +223,7 @@ struct config {
         int rank;                  /* rank of the gates' projections */
         bool is_averaged;          /* merged by their mean before the final norm, without weights */
         bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
+        int block_layers; /* attention residuals (op_pool): a stream is the sum of the outputs of this many layers, the first that of the embedding; 0: not */
     } streams;
     bool merges_stream;      /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
     float merge_temperature; /* merges_stream without biases: with gates g, an output's factors are b = sigmoid(g / temperature), the stream's sqrt(1 - b^2).

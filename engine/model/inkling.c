@@ -1,5 +1,9 @@
 /* Inkling (text): no rotation, but learned biases of scores by distance; short convolutions on keys, values and both blocks' outputs; shared experts inside the
  * router's normalization, stored apart; other heads in layers with a window. Reference: transformers, models/inkling (language model only). */
+#include "engine/model/inkling.h"
+
+#include <math.h>
+
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -29,18 +33,18 @@ static void read_local_layers(struct config_reader *r, int layers, int every, bo
     }
 }
 
-static void read_layers(struct config_reader *r, struct config *c, int layers) {
-    const int window = config_int(r, "sliding_window_size", 512, 1, 1 << 16), extent = config_int(r, "rel_extent", 1024, 1, 1 << 16),
-              heads = config_int(r, "num_attention_heads", 64, 1, 1024), kv = config_int(r, "num_key_value_heads", 8, 1, 1024),
-              dim = config_int(r, "head_dim", 128, 2, 1024), near_heads = config_int(r, "swa_num_attention_heads", 64, 1, 1024),
-              near_kv = config_int(r, "swa_num_key_value_heads", 16, 1, 1024), near_dim = config_int(r, "swa_head_dim", 128, 2, 1024);
+void inkling_read_layers(struct config_reader *r, struct config *c, int layers, const struct inkling_defaults *d) {
+    const int window = config_int(r, "sliding_window_size", d->window, 1, 1 << 16), extent = config_int(r, "rel_extent", 1024, 1, 1 << 16),
+              heads = config_int(r, "num_attention_heads", d->heads, 1, 1024), kv = config_int(r, "num_key_value_heads", 8, 1, 1024),
+              dim = config_int(r, "head_dim", 128, 2, 1024), near_heads = config_int(r, "swa_num_attention_heads", d->near_heads, 1, 1024),
+              near_kv = config_int(r, "swa_num_key_value_heads", d->near_kv, 1, 1024), near_dim = config_int(r, "swa_head_dim", 128, 2, 1024);
     bool local[CONFIG_MAX_LAYERS] = {0};
     read_local_layers(r, layers, 6, local);
     for (int i = 0; i < layers && !r->rc; i++) {
         struct layer_config *y = &c->layer[i];
         config_set_heads(r, c, i, local[i] ? near_heads : heads, local[i] ? near_kv : kv);
         y->head_dim = local[i] ? near_dim : dim;
-        y->attn_scale = 1 / (float)y->head_dim; /* not its root: queries and keys are normed */
+        y->attn_scale = 1 / (d->scales_by_root ? sqrtf((float)y->head_dim) : (float)y->head_dim);
         y->window = local[i] ? window : 0;
         y->extent = local[i] ? window : extent;
     }
@@ -76,15 +80,22 @@ static void skip_media(struct config_reader *r) {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
 }
 
-static void parse(struct config_reader *r, struct config *c) {
-    const int layers = c->n_layers++; /* one more: see config_is_bare() */
-    if (c->n_layers > CONFIG_MAX_LAYERS) {
+int inkling_append_bare(struct config_reader *r, struct config *c) {
+    const int layers = c->n_layers;
+    if (layers == CONFIG_MAX_LAYERS) {
         config_fail(r, "%d layers; hearth takes up to %d", layers, CONFIG_MAX_LAYERS - 1);
-        return;
+        return 0;
     }
-    c->layer[layers].mixer = MIXER_NONE, c->layer[layers].no_ffn = true;
+    c->layer[c->n_layers++] = (struct layer_config){.mixer = MIXER_NONE, .no_ffn = true};
+    return layers;
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    static const struct inkling_defaults defaults = {.window = 512, .heads = 64, .near_heads = 64, .near_kv = 16}; /* queries and keys are normed: no root */
+    const int layers = inkling_append_bare(r, c);
+    if (!layers) return;
     skip_media(r);
-    read_layers(r, c, layers);
+    inkling_read_layers(r, c, layers, &defaults);
     read_ffns(r, c, layers);
     c->rel_dim = config_int(r, "d_rel", 16, 1, 1024);
     c->short_taps = config_int(r, "sconv_kernel_size", 4, 2, 64);

@@ -28,9 +28,20 @@
 /* Weights of a short convolution over n channels, `shift` layers away. */
 #define CONV_OF(shift, field, name, module, n, when) \
     { \
-        { \
-            OF(layer, field, name, module), .suffix = ".weight", .rows = (n)*taps, .taps = taps, .layer_shift = (int16_t)(shift), \
-            .conversion = CONVERT_ADD_INPUT}, \
+        {OF(layer, field, name, module), \
+         .suffix = ".weight", \
+         .rows = (n)*taps, \
+         .taps = taps, \
+         .layer_shift = (int16_t)(shift), \
+         .conversion = CONVERT_ADD_INPUT, \
+         .factor = c->scales_short ? 1 / sqrtf((float)taps + 1) : 0}, \
+            when \
+    }
+/* The same where rows have more taps, which count as summands. */
+#define TURNED_TAPS(field, name, n, when) \
+    { \
+        {OF(layer, field, name, ATTENTION),       .suffix = "", .rows = (n)*taps, .taps = taps, .conversion = CONVERT_TURN_TAPS, \
+         .factor = 1 / sqrtf(2 * (float)taps + 1)}, \
             when \
     }
 
@@ -186,9 +197,9 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const uint8_t mixer = c->layer[layer].mixer;
     const bool delta = mixer == MIXER_DELTA, attends = mixer == MIXER_ATTENTION, gqa = c->attn == ATTN_GQA && attends, cca = c->attn == ATTN_CCA && attends,
                low = attends && !gqa && !cca, mla = low && !compressed, low_q = low && q_lora, bias = c->qkv_bias,
-               index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
-               streams = c->streams.n > 0 && !c->streams.is_plain && !c->streams.is_gated, squeeze = compressed && c->layer[layer].ratio > 0,
-               overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
+               index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN, pools = c->streams.block_layers > 0,
+               streams = c->streams.n > 0 && !c->streams.is_plain && !c->streams.is_gated && !pools, kv_inputs = pools && c->layer[layer].mixes_kv,
+               squeeze = compressed && c->layer[layer].ratio > 0, overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
     const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = op_mix_weights(c->streams.n, c->streams.iters),
               parts = op_mix_parts(c->streams.iters), o_cols = compressed ? c->o_groups * c->o_lora : heads * v_dim;
     const bool mamba = mixer == MIXER_MAMBA2, scan = mixer == MIXER_MAMBA1, kda = mixer == MIXER_KDA;
@@ -215,7 +226,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
                gates_ffn = ffn && config_norm_is_gated(c, layer, true);
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k);
     const bool takes_kv = c->layer[layer].passes_kv == KV_TAKEN;
-    const bool gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
+    const bool gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD), clips = gqa && c->qk_norm == QK_NORM_CLIP,
                qk_weights = gqa && (c->qk_norm == QK_NORM_HEAD || all_heads);
     const enum gate_up order = c->layout->dense_gate_up;
     const int dense_inter = config_dense_inter(c, layer),
@@ -223,6 +234,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const struct tensor_slice ffn_gate = in_gate_up(order, false, inter, 0), ffn_up = in_gate_up(order, false, inter, 1);
     const struct mixer_params mix = mixer_params_of(c, layer);
     const uint8_t rates = !d->rates_converted ? CONVERT_MINUS_EXP : c->kda.rates_are_positive ? CONVERT_MINUS : CONVERT_NONE;
+    const struct tensor_slice head_in = {.total_rows = c->head_is_padded ? c->embed_rows : 0, .step = c->head_is_padded};
     const struct tensor_slice routed = {.total_rows = config_n_choices(c) - c->n_always, .step = 1}, same = {.total_rows = 1},
                               by_head = {.total_rows = heads, .step = 1, .repeats = v_dim};
     const struct row all[] = {
@@ -231,10 +243,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(weights, rope_alpha, rope_alpha, "", EMBED, c->rope.dim / 2, c->rope_alpha),
         VEC(weights, norm, norm, ".weight", HEAD, hidden, !gated),
         VEC(weights, norm_bias, norm, ".bias", HEAD, hidden, norm_bias),
-        {{OF(weights, head, head, HEAD), .suffix = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied}, true},
+        {{OF(weights, head, head, HEAD), .suffix = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied, .slice = head_in}, true},
         VEC(weights, head_bias, head, ".bias", HEAD, c->vocab, c->head_bias),
 
         GATED(weights, head_gated, STREAM_MERGE, gated),
+        VEC(weights, head_pool, head_pool, "", STREAM_MERGE, hidden, pools),
         MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, streams && !c->streams.is_averaged),
         NORM_OF(c->n_layers - 1, weights, last_out_norm, ffn_out_norm, STREAM_MERGE, hidden, last_norm),
         VEC_OF(c->n_layers - 1, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, last_parallel),
@@ -267,7 +280,12 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MERGE_ROW(0, layer, previous_merge, output_scale, embed_merge, 1, ATTENTION, merges && !layer),
         MERGE(-1, layer, previous_merge, ffn_merge, ATTENTION, merges && layer > 0),
         GATES(-1, layer, previous_merge, ffn_merge_gate, ATTENTION, merge_gates && layer > 0),
-        NORM_OF(0, layer, attn_norm, attn_norm, ATTENTION, hidden, in_norm && mixes_tokens),
+        VEC_OF(-1, layer, attn_pool, attn_pool, "", ATTENTION, hidden, pools && mixes_tokens && layer > 0 && !kv_inputs),
+        {{OF(layer, attn_pool, attn_pool, ATTENTION), .suffix = "", .rows = 3 * hidden, .table_cols = hidden, .layer_shift = -1}, kv_inputs && layer > 0},
+        NORM_OF(0, layer, attn_norm, attn_norm, ATTENTION, hidden, in_norm && mixes_tokens && !kv_inputs),
+        VEC(layer, attn_norm, q_in_norm, ".weight", ATTENTION, hidden, kv_inputs),
+        VEC(layer, kv_norm[0], k_in_norm, ".weight", ATTENTION, hidden, kv_inputs),
+        VEC(layer, kv_norm[1], v_in_norm, ".weight", ATTENTION, hidden, kv_inputs),
         MAT(layer, attn_norm_gate[0], attn_norm_down, ATTENTION, rank_gate, hidden, in_norm && gates_attn),
         MAT(layer, attn_norm_gate[1], attn_norm_up, ATTENTION, hidden, rank_gate, in_norm && gates_attn),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias && mixes_tokens),
@@ -286,14 +304,21 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, cca_bias, cca_bias, "", ATTENTION, q + k, cca),
         VEC(layer, cca_temp, cca_temp, "", ATTENTION, config_kv_heads(c, layer), cca),
         VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, v, gqa && bias),
-        CONV_OF(0, k_conv, k_conv, ATTENTION, k, conv),
-        CONV_OF(0, v_conv, v_conv, ATTENTION, v, conv),
+        TABLE(q_norm, q_scale, ATTENTION, q, dim, clips),
+        CONV_OF(0, k_conv, k_conv, ATTENTION, k, conv && !kv_inputs),
+        CONV_OF(0, v_conv, v_conv, ATTENTION, v, conv && !kv_inputs),
+        TURNED_TAPS(k_conv, k_taps, k, kv_inputs),
+        TURNED_TAPS(v_conv, v_taps, v, kv_inputs),
+        {{OF(layer, k_row_taps, k_row_taps, ATTENTION), .suffix = "", .rows = config_kv_heads(c, layer) * taps, .cols = hidden}, kv_inputs},
+        {{OF(layer, v_row_taps, v_row_taps, ATTENTION), .suffix = "", .rows = config_kv_heads(c, layer) * taps, .cols = hidden}, kv_inputs},
         CONV_OF(0, attn_conv, attn_conv, ATTENTION, hidden, conv),
         MAT(layer, rel, rel, ATTENTION, heads * c->rel_dim, hidden, rel),
+        TABLE(rel_scale, rel_scale, ATTENTION, heads * c->rel_dim, c->rel_dim, rel && c->rel_limit > 0),
         {{OF(layer, rel_table, rel_table, ATTENTION), .suffix = "", .rows = c->rel_dim, .cols = c->layer[layer].extent}, rel},
         MAT(layer, attn_gate, attn_gate, ATTENTION, c->attn_gate == ATTN_GATE_HEAD ? heads : heads * v_dim, hidden, gates),
         VEC_IN(by_head, layer, attn_gate_bias, attn_gate_bias, "", ATTENTION, heads * v_dim, gates && c->attn_gate_bias),
         VEC(layer, sinks, sinks, "", ATTENTION, heads, attends && c->sinks && !c->layer[layer].no_sinks),
+        MAT(layer, sink_proj, sink_proj, ATTENTION, heads, hidden, gqa && c->projects_sinks),
         MAT(layer, q_a, q_a, ATTENTION, q_lora, hidden, low_q),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, q_lora, low_q && bias),
         {{OF(layer, q_a_norm, q_a_norm, ATTENTION), .suffix = ".weight", .rows = q_lora, .factor = q_factor}, low_q},
@@ -385,6 +410,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         GATES(0, layer, attn_merge, attn_merge_gate, ROUTER, merge_gates),
         MAT(layer, ffn_norm_gate[0], ffn_norm_down, ROUTER, rank_gate, hidden, in_norm && gates_ffn),
         MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && gates_ffn),
+        VEC(layer, ffn_pool, ffn_pool, "", ROUTER, hidden, pools && ffn),
         NORM_OF(0, layer, ffn_norm, ffn_norm, ROUTER, hidden, in_norm && ffn && !gates_ffn),
         VEC(layer, ffn_norm, gated_ffn_norm, ".weight", ROUTER, hidden, in_norm && gates_ffn),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias && ffn),

@@ -49,6 +49,8 @@ struct layer {
     struct stream_merge attn_merge, previous_merge; /* previous_merge in layer 0: of the embeddings, without stream_bias and stream_scale */
     struct token_input previous_token_input;
     struct gated_mix attn_gated, ffn_gated;
+    float *attn_pool, *ffn_pool;                                /* queries of op_pool [hidden]; mixes_kv: attn_pool [3, hidden] */
+    float *kv_norm[2];                                          /* mixes_kv: norms of the inputs of keys and values [hidden]; attn_norm is that of queries */
     struct mat ngram_table, ngram_key, ngram_value;             /* [rows, dim / hashes], [streams * hidden, dim], [hidden, dim] */
     float *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm; /* [streams * hidden] */
     float *ngram_conv;                                          /* [taps, streams * hidden] */
@@ -56,14 +58,17 @@ struct layer {
     /* Attention: GQA, and what other kinds share with it */
     struct mat q, k, v, o; /* [heads * dim, hidden]; o [hidden, n_heads * v_dim], also of MLA and of mixers */
     float *q_bias, *k_bias, *v_bias, *o_bias;
-    float *q_norm, *k_norm;    /* [head_dim], or over all heads */
-    float *sinks;              /* [n_heads] */
-    struct mat attn_gate;      /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
-    float *attn_gate_bias;     /* [n_heads * v_dim] */
-    struct mat rel, rel_table; /* biases by distance: coefficients [n_heads * rel_dim, hidden], table [rel_dim, extent] */
-    float *k_conv, *v_conv;    /* [taps, kv_heads * dim] short convolutions, with the input added to the last tap, as in the next ones */
-    float *attn_conv;          /* [taps, hidden] of the attention block's output */
-    float *previous_conv;      /* [taps, hidden] of the previous layer's FFN output */
+    float *q_norm, *k_norm;            /* [head_dim], or over all heads; QK_NORM_CLIP: q_norm [n_heads * head_dim], no k_norm */
+    float *sinks;                      /* [n_heads] */
+    struct mat attn_gate;              /* GQA, MLA: [n_heads * v_dim, hidden] or [n_heads, hidden] */
+    float *attn_gate_bias;             /* [n_heads * v_dim] */
+    struct mat rel, rel_table;         /* biases by distance: coefficients [n_heads * rel_dim, hidden], table [rel_dim, extent] */
+    float *k_conv, *v_conv;            /* [taps, kv_heads * dim] short convolutions, with the input added to the last tap, as in the next ones */
+    struct mat k_row_taps, v_row_taps; /* mixes_kv: more taps per row, [kv_heads * taps, hidden], the latest row's first */
+    struct mat sink_proj;              /* [n_heads, hidden] */
+    float *rel_scale;                  /* [n_heads * rel_dim] */
+    float *attn_conv;                  /* [taps, hidden] of the attention block's output */
+    float *previous_conv;              /* [taps, hidden] of the previous layer's FFN output */
 
     /* MLA; without low-rank q, q is used */
     struct mat q_a, q_b, kv_a, kv_b; /* kv_b: rows of head h: nope, then v */
@@ -178,12 +183,13 @@ enum vector_conversion {
     CONVERT_OUTPUT_GATE,    /* b = sigmoid(w) */
     CONVERT_STREAM_GATE,    /* sqrt(1 - b^2), at least sqrt(0.001) */
     CONVERT_TRANSPOSE,      /* taps of a convolution: [taps, channels], with zeros between them if dilated */
-    CONVERT_ADD_INPUT,      /* the same, plus 1 in the last tap, which adds the convolution's input */
+    CONVERT_ADD_INPUT,      /* the same, plus 1 (times factor) in the last tap, which adds the convolution's input */
+    CONVERT_TURN_TAPS,      /* the same from [taps, channels] with the latest row's tap first */
     CONVERT_EXPERT_IDS,     /* int32_t instead of float32, each a valid expert */
     CONVERT_RATES,          /* -exp(w) of a table, transposed */
     CONVERT_TRANSPOSE_TABLE /* w of a table, transposed */
 };
-enum { PARAMS_MAX = 232 };
+enum { PARAMS_MAX = 256 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);

@@ -25,9 +25,11 @@ static float *convert_vector(float *v, const struct param *p, float *transposed)
         return transposed;
     }
     const int taps = params_taps(p), channels = p->rows / taps, apart = p->dilation ? p->dilation : 1;
+    const bool turns = p->conversion == CONVERT_TURN_TAPS;
     memset(transposed, 0, (size_t)p->rows * sizeof *transposed);
-    for (int i = 0; i < channels * p->taps; i++) transposed[i % p->taps * apart * channels + i / p->taps] = v[i];
-    for (int i = 0; i < channels && p->conversion == CONVERT_ADD_INPUT; i++) transposed[(taps - 1) * channels + i] += 1;
+    for (int i = 0; i < channels * p->taps && !turns; i++) transposed[i % p->taps * apart * channels + i / p->taps] = v[i];
+    for (int i = 0; i < channels * p->taps && turns; i++) transposed[(p->taps - 1 - i / channels) * channels + i % channels] = v[i];
+    for (int i = 0; i < channels && (turns || p->conversion == CONVERT_ADD_INPUT); i++) transposed[(taps - 1) * channels + i] += p->factor > 0 ? p->factor : 1;
     return transposed;
 }
 /* Whether a tensor is [rows, cols] apart from dimensions of size one. */
@@ -42,6 +44,12 @@ static bool is_taps(struct loader *l, const struct tensor *t, const struct param
     const int channels = p->rows / params_taps(p);
     char text[64];
     const int in = p->taps_in ? p->taps_in : 1;
+    if (p->conversion == CONVERT_TURN_TAPS) {
+        if (t->ndim == 2 && t->shape[0] == p->taps && t->shape[1] == channels) return true;
+        snprintf(text, sizeof text, "config.json asks for [%d, %d]", p->taps, channels);
+        loader_fail(l, t, text);
+        return false;
+    }
     if (t->ndim == 3 && t->shape[0] == channels / in && t->shape[1] == in && t->shape[2] == p->taps) return true;
     if (l->w->files.gguf && in == 1 && is_matrix_of(t, channels, p->taps)) return true;
     snprintf(text, sizeof text, "config.json asks for [%d, %d, %d]", channels / in, in, p->taps);

@@ -28,6 +28,7 @@ struct weights {
     float *norm_bias;  /* [hidden] */
     struct stream_mix head_mix;
     struct gated_mix head_gated;
+    float *head_pool; /* [hidden] query of op_pool */
     struct stream_merge last_merge;
     float *last_out_norm; /* [hidden] norm of the last layer's FFN output */
     struct token_input last_token_input;

@@ -167,4 +167,42 @@ def muse_spark(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+def inkling2(c):
+    out, h, taps, experts, inter = {}, c["hidden_size"], c["conv_kernel_size"], c["n_routed_experts"], c["moe_intermediate_size"]
+    pool = "model.llm.attn_res."
+    for name in ("embed", "unembed"):
+        out[f"model.llm.{name}.weight"] = tensor(name, [c["vocab_size"], h], 1 if name == "embed" else 1.5 / h**0.5)
+    for name in ("embed_norm", "norm"):
+        norm(out, "model.llm." + name, h)
+    out[pool + "output_query"] = floats("output_query", [h], 0, 2)
+    for i, kind in enumerate(c["layer_types"]):
+        p, window = f"model.llm.layers.{i}.", kind == "hybrid_sliding"
+        near, s = "swa_" if window else "", p + "attn."
+        heads, kv, dim = (c[near + k] for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+        if i:
+            out[f"{pool}attn_queries.{i - 1}"] = floats(f"attn_queries.{i}", [h] if window else [3, h], 0, 2)
+        out[f"{pool}mlp_queries.{i}"] = floats(f"mlp_queries.{i}", [h], 0, 2)
+        for name in ("mlp_norm", *(["attn_norm"] if window else ["q_input_norm", "k_input_norm", "v_input_norm"])):
+            norm(out, p + name, h)
+        for name, rows, cols, gain in (("wq_du", heads * dim, h, 1.5), ("wk_dv", kv * dim, h, 1), ("wv_dv", kv * dim, h, 1), ("wo_ud", h, heads * dim, 1.5),
+                                       ("gate_attn", heads * dim, h, 1), ("attn_sink_proj", heads, h, 1), ("wr_du", heads * c["d_rel"], h, 1)):
+            weight(out, c, s + name, rows, cols, gain)
+        out[s + "q_l2_clip.scale"] = tensor(s + "q scale", [heads, dim], 0.3, 1)
+        out[s + "rel_l2_clip.scale"] = tensor(s + "rel scale", [heads, c["d_rel"]], 0.3, 1)
+        out[s + "rel_logits_proj.proj"] = tensor(s + "table", [c["d_rel"], c["sliding_window_size"] if window else c["rel_extent"]], 0.5)
+        for name in ("k_sconv", "v_sconv"):
+            if window:
+                out[f"{s}{name}.weight"] = floats(s + name, [kv * dim, 1, taps], 0, 1)
+            else:
+                out[f"{s}{name}.static_w"] = floats(s + name, [taps, kv * dim], 0, 1)
+                out[f"{s}{name}.weight_proj"] = tensor(f"{s}{name} taps", [kv * taps, h], 0.7 / h**0.5)
+        for name in ("attn_sconv", "mlp_sconv"):
+            out[f"{p}{name}.weight"] = floats(p + name, [h, 1, taps], 0, 1)
+        weight(out, c, p + "mlp.gate", experts, h, 1.5)
+        out[p + "mlp.gate.bias"] = floats(p + "bias", [experts], 0, 0.25)
+        out[p + "mlp.experts.w13_weight"] = tensor(p + "w13", [experts, 2 * inter, h], 1.5 / h**0.5)
+        out[p + "mlp.experts.w2_weight"] = tensor(p + "w2", [experts, h, inter], 1.5 / inter**0.5)
+    return out
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

@@ -246,4 +246,91 @@ def muse_spark(m, tokens):
     return capped(m.linear(x, "lm_head") * c["output_multiplier"], c["final_logit_softcapping"]), nearest
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+def shortened(x, limit):
+    return x * np.minimum(limit / (np.sqrt((x * x).sum(-1, keepdims=True)) + 1e-6), 1)
+
+
+def pooled(m, sources, name):
+    """The sources, normed, mixed by the softmax of their products with each query [queries, T, hidden]."""
+    s = np.stack(sources, 1)
+    s = rms_norm(s, 1, 1e-6)
+    score = np.einsum("qd,tsd->qts", np.atleast_2d(m["model.llm.attn_res." + name]), s) / math.sqrt(s.shape[-1])
+    return np.einsum("qts,tsd->qtd", softmax(score), s)
+
+
+def convolved(x, taps, more=None):
+    """(x + sum over lags j of (taps[j] + more[t, head, j]) * x[t - j]) / the root of the number of summands; taps [lags, channels]."""
+    y, n = x.copy(), len(taps)
+    for j in range(n):
+        past = np.concatenate((np.zeros((j, x.shape[1])), x[: len(x) - j])) if j else x
+        by_row = 0 if more is None else np.repeat(more[:, :, j], x.shape[1] // more.shape[1], 1)
+        y = y + (taps[j] + by_row) * past
+    return y / math.sqrt((n if more is None else 2 * n) + 1)
+
+
+def static(m, name):
+    """Taps as [lags, channels] from [channels, 1, taps], the latest row's last."""
+    return m[name + ".weight"][:, 0, ::-1].T
+
+
+def inkling2_attention(m, q_in, k_in, v_in, s, window):
+    c, n = m.config, len(q_in)
+    near = "swa_" if window else ""
+    heads, kv, dim = (c[near + k] for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    t = np.arange(n)
+    late = 1 + c["log_scaling_alpha"] * np.log(np.maximum((t + 1) / c["log_scaling_n_floor"], 1)) * (not window)
+
+    def scaled(x, name, limit):
+        x = x.reshape(n, heads, -1) * m[s + name + "_l2_clip.scale"]
+        return shortened(x, limit) * late[:, None, None]
+
+    def key_or_value(x, p):
+        y, conv = m.linear(x, f"{s}w{p}_dv"), f"{s}{p}_sconv"
+        if window:
+            return convolved(y, static(m, conv)).reshape(n, kv, dim)
+        more = (x @ m[conv + ".weight_proj"].T).reshape(n, kv, -1)
+        return convolved(y, m[conv + ".static_w"], more).reshape(n, kv, dim)
+    q = scaled(m.linear(q_in, s + "wq_du"), "q", c["qk_l2_clip_threshold"])
+    k, v = shortened(key_or_value(k_in, "k"), c["qk_l2_clip_threshold"]), rms_norm(key_or_value(v_in, "v"), 1, c["rms_norm_eps"])
+    k, v = (np.repeat(y, heads // kv, 1) for y in (k, v))
+    bias = scaled(m.linear(q_in, s + "wr_du"), "rel", c["rel_l2_clip_threshold"]) @ m[s + "rel_logits_proj.proj"]
+    far = t[:, None] - t[None, :]
+    at = np.broadcast_to(np.clip(far, 0, bias.shape[-1] - 1)[:, None], (n, heads, n))
+    score = np.einsum("qhd,khd->qhk", q, k) / math.sqrt(dim) + np.take_along_axis(bias, at, 2) * ((far >= 0) & (far < bias.shape[-1]))[:, None]
+    score = np.where(((far >= 0) & (far < (window or n)))[:, None], score, -np.inf)
+    score = np.concatenate((score, m.linear(q_in, s + "attn_sink_proj")[..., None]), -1)
+    y = np.einsum("qhk,khd->qhd", softmax(score)[..., :n], v).reshape(n, -1)
+    return m.linear(y * sigmoid(m.linear(q_in, s + "gate_attn")), s + "wo_ud")
+
+
+def inkling2(m, tokens):
+    """Blocks add their outputs to the latest of several streams, and read a mix of all; each output is convolved with the rows before."""
+    c, nearest, per = m.config, math.inf, m.config["n_layers_per_attn_res_block"]
+    streams = [one(m, m["model.llm.embed.weight"][tokens], "model.llm.embed_norm")]
+    for layer, kind in enumerate(c["layer_types"]):
+        name, window = f"model.llm.layers.{layer}.", c["sliding_window_size"] if kind == "hybrid_sliding" else 0
+        norms = ["attn_norm"] if window else ["q_input_norm", "k_input_norm", "v_input_norm"]
+        x = pooled(m, streams, f"attn_queries.{layer - 1}") if layer else [streams[0]] * len(norms)
+        x = [one(m, v, name + w) for v, w in zip(x, norms)] * (3 if window else 1)
+        y = convolved(inkling2_attention(m, *x, name + "attn.", window), static(m, name + "attn_sconv"))
+        if layer % per == 0:
+            streams.append(y)
+        else:
+            streams[-1] = streams[-1] + y
+        h = one(m, pooled(m, streams, f"mlp_queries.{layer}")[0], name + "mlp_norm")
+        score = sigmoid(h @ m[name + "mlp.gate.weight"].T)
+        chosen, gap = best(score + m[name + "mlp.gate.bias"], c["num_experts_per_tok"])
+        weight = np.take_along_axis(score, chosen, -1)
+        weight = weight / (weight.sum(-1, keepdims=True) + 1e-20) * c["route_scale"]
+        gate_up, down = m[name + "mlp.experts.w13_weight"], m[name + "mlp.experts.w2_weight"]
+
+        def expert(e, rows):
+            g, u = rows @ gate_up[e, 0::2].T, rows @ gate_up[e, 1::2].T
+            return (capped(g, c["mlp_gate_softcap"]) * sigmoid(g) * capped(u, c["mlp_up_softcap"])) @ down[e].T
+        streams[-1] = streams[-1] + convolved(weighted(h, chosen, weight, expert), static(m, name + "mlp_sconv"))
+        nearest = min(nearest, gap)
+    x = one(m, pooled(m, streams, "output_query")[0], "model.llm.norm")
+    return capped(x @ m["model.llm.unembed.weight"][: c["unpadded_vocab_size"]].T, c["final_logit_softcapping"]), nearest
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

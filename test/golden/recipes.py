@@ -313,5 +313,54 @@ def muse_glimmer():
     )
 
 
-FAMILIES = (muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def inkling2_pieces(key, shape):
+    layer = re.search(r"^model\.layers\.(\d+)\.attention_input\.query$", key)
+    if layer:
+        return [(f"model.llm.attn_res.attn_queries.{int(layer[1]) - 1}", mf.whole)]
+    key = b.renamed(
+        key, (r"^model\.embed_tokens\.embed_norm\.", "model.llm.embed_norm."), (r"^model\.embed_tokens\.", "model.llm.embed."), (r"^lm_head\.", "model.llm.unembed."),
+        (r"^model\.final_input\.query", "model.llm.attn_res.output_query"), (r"^model\.layers\.(\d+)\.mlp_input\.query", r"model.llm.attn_res.mlp_queries.\1"),
+        (r"^model\.(layers|norm)\.", r"model.llm.\1."), (r"\.self_attn\.", ".attn."), (r"\.conv1d\.", "."), (r"\.static_weight", ".static_w"),
+        (r"\.weight_proj\.weight", ".weight_proj"), (r"\.attn\.(k|v)_proj\.sconv", r".attn.\1_sconv"), (r"\.attn\.q_proj\.norm", ".attn.q_l2_clip"),
+        (r"\.relative_position_bias\.norm", ".rel_l2_clip"), (r"\.relative_position_bias\.linear", ".wr_du"), (r"\.relative_position_bias\.proj", ".rel_logits_proj.proj"),
+        (r"\.attn\.q_proj\.linear", ".attn.wq_du"), (r"\.attn\.(k|v)_proj\.linear", r".attn.w\1_dv"), (r"\.o_proj\.linear", ".wo_ud"),
+        (r"\.o_proj\.gate_proj", ".gate_attn"), (r"\.attn\.sink_proj", ".attn.attn_sink_proj"), (r"post_attention_convolution", "attn_sconv"),
+        (r"post_mlp_convolution", "mlp_sconv"), (r"\.(q|k|v)_input_layernorm", r".\1_input_norm"), (r"\.input_layernorm", ".attn_norm"),
+        (r"\.post_attention_layernorm", ".mlp_norm"), (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.gate.bias"), (r"experts\.down_proj$", "experts.w2_weight"),
+    )
+    if key.endswith("experts.gate_up_proj"):
+        n, base = shape[1] // 2, key.replace("gate_up_proj", "w13_weight")
+        return [(base + "#0", lambda t: t[:, :n]), (base + "#1", lambda t: t[:, n:])]
+    return [(key, mf.whole)]
+
+
+def inkling2_special(recipe, key, shape, rng):
+    if key.endswith(".query"):
+        return 2 * b.noise(shape, rng)
+    if key.endswith("norm.scale"):
+        return 1 + 0.3 * b.noise(shape, rng)
+    if key.endswith("relative_position_bias.proj") or key.endswith("static_weight"):
+        return 0.5 * b.noise(shape, rng)
+    return None
+
+
+def inkling2():
+    text = {
+        **{k: v for k, v in BASE.items() if k not in ("attention_bias", "tie_word_embeddings")}, "conv_kernel_size": 4, "d_rel": 8, "final_logit_softcapping": 30.0, "head_dim": 32,
+        "hidden_size": 128, "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid_sliding", "hybrid"], "log_scaling_alpha": 0.1,
+        "log_scaling_n_floor": 12, "mlp_gate_softcap": 4.0, "mlp_up_softcap": 2.0, "model_type": "inkling2_text", "moe_intermediate_size": 48,
+        "n_layers_per_attn_res_block": 2, "n_routed_experts": 8, "num_attention_heads": 4, "num_experts_per_tok": 3, "num_hidden_layers": 5,
+        "num_key_value_heads": 1, "qk_l2_clip_threshold": 5.0, "rel_extent": 17, "rel_l2_clip_threshold": 2.5, "rms_norm_eps": 1e-6, "route_scale": 2.0,
+        "scoring_func": "sigmoid", "sliding_window_size": 13, "swa_head_dim": 24, "swa_num_attention_heads": 6, "swa_num_key_value_heads": 2,
+        "unpadded_vocab_size": BASE.get("vocab_size", 320),
+    }
+    return b.RecipeB(
+        model="Inkling2ForCausalLM",
+        config={"architectures": ["Inkling2ForConditionalGeneration"], "image_token_id": 9, "model_type": "inkling2", "text_config": text,
+                "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 32, "model_type": "inkling2_vision", "text_hidden_size": 128}},
+        adapt=lambda config: config["text_config"], pieces=inkling2_pieces, special=inkling2_special, f32=r"gate\.bias$|sconv\.|attn_res\.", tokenizer="granite4",
+    )
+
+
+FAMILIES = (inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

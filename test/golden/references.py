@@ -50,7 +50,8 @@ def tiny(*names):
             guess(name, config, m, digest)
         for seed in range(40):  # the sequence whose routers are furthest from a tie, so that rounding flips no choice
             draw = models.stream(name, "tokens", seed).digest(models.N_TOKENS)
-            tokens = [b % config.get("text_config", config)["vocab_size"] for b in draw]
+            text = config.get("text_config", config)
+            tokens = [b % text.get("unpadded_vocab_size", text["vocab_size"]) for b in draw]
             logits, gap = oracle.forward(m, tokens)
             best = max(best, (gap, tokens, logits), key=lambda x: x[0])
         print(f"nearest choice of an expert: {best[0]:.1e}")

@@ -42,6 +42,46 @@ static void inkling(void **st) {
     assert_non_null(strstr(e.text, "layer 4 of 4"));
 }
 
+/* Inkling 2: streams of some layers each, and a source for each of them; layers without a window have inputs of their own for keys and values. */
+static void inkling2(void **st) {
+#define INKLING2(type, before, more, after) \
+    "{\"model_type\":\"" type "\"," before \
+    "\"vocab_size\":320,\"hidden_size\":128,\"num_hidden_layers\":7,\"num_attention_heads\":4,\"num_key_value_heads\":1,\"head_dim\":32," \
+    "\"swa_num_attention_heads\":6,\"swa_num_key_value_heads\":2,\"swa_head_dim\":24,\"n_routed_experts\":8,\"num_experts_per_tok\":3" more "}" after
+    struct config c;
+    struct error e = {0};
+    if (parse(&c,
+              INKLING2("inkling2", "\"image_token_id\":9,\"vision_config\":{\"patch_size\":20},\"text_config\":{\"model_type\":\"inkling2_text\",", "", "}"),
+              false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.n_layers == 8 && config_is_bare(&c, 7) && c.streams.n == 3 && c.streams.block_layers == 6 && c.embed_norm && c.vocab == 320);
+    for (int i = 0; i < 7; i++) assert_true(c.layer[i].moe && c.layer[i].mixes_kv == (i == 5) && c.layer[i].window == (i == 5 ? 0 : 1024));
+    assert_true(c.qk_norm == QK_NORM_CLIP && c.projects_sinks && c.v_norm && c.scales_short && c.short_taps == 4 && c.layer[5].extent == 1024);
+    assert_true(c.layer[5].attn_scale == 1 / sqrtf(32) && c.query_scale.every == 128000 && c.logit_cap == 30 && c.glu.gate_cap == 4 && c.glu.up_cap == 25);
+    if (parse(&c,
+              INKLING2("inkling2_text", "",
+                       ",\"n_layers_per_attn_res_block\":2,\"unpadded_vocab_size\":300,\"sconv_kernel_size\":3,\"model_max_length\":5000,"
+                       "\"intermediate_size\":40,\"scoring_func\":\"sqrtsoftplus\"",
+                       ""),
+              false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.streams.n == 5 && c.vocab == 300 && c.embed_rows == 320 && c.head_is_padded && c.short_taps == 3 && c.max_context == 5000);
+    assert_true(c.moe_inter == 40 && c.score == SCORE_SQRT_SOFTPLUS);
+    assert_int_equal(parse(&c, INKLING2("inkling2_text", "", ",\"scoring_func\":\"softmax\"", ""), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "scoring_func"));
+    assert_int_equal(parse(&c, INKLING2("inkling2_text", "", ",\"log_scaling_n_floor\":0", ""), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "log_scaling_n_floor"));
+    assert_int_equal(parse(&c, INKLING2("inkling2_text", "", ",\"n_shared_experts\":2", ""), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "n_shared_experts"));
+}
+/* Sources of attention residuals that are more than hearth mixes. */
+static void inkling2_sources(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, "{\"model_type\":\"inkling2_text\",\"num_hidden_layers\":130,\"n_layers_per_attn_res_block\":1}", false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "131 sources"));
+}
+
 /* A.X K2: gated norms, queries with gates from both latents, groups that count as 0. */
 static void axk2(void **st) {
     (void)st;
@@ -529,6 +569,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),
                                        cmocka_unit_test(qwen_3_omni),
                                        cmocka_unit_test(hunyuan_4_with_vision),
+                                       cmocka_unit_test(inkling2),
+                                       cmocka_unit_test(inkling2_sources),
                                        cmocka_unit_test(axk2),
                                        cmocka_unit_test(beam),
                                        cmocka_unit_test(flint),
