@@ -25,14 +25,6 @@ const struct arch arch_ministral = {
 #define WITH_VISION(type) \
     { \
         .model_types = with_vision, .title = "Mistral", .text_config_key = "text_config", .text_type = type, .parse = parse, \
-        .names = {.embed = M "embed_tokens", \
-                  .norm = M "norm", \
-                  .head = "language_model.lm_head", \
-                  NAMES_NORMS_BEFORE(M), \
-                  .q = M "layers.%d.self_attn.q_proj", \
-                  .k = M "layers.%d.self_attn.k_proj", \
-                  .v = M "layers.%d.self_attn.v_proj", \
-                  .o = M "layers.%d.self_attn.o_proj", \
-                  NAMES_DENSE(M)}, \
+        .names = {.embed = M "embed_tokens", .norm = M "norm", .head = "language_model.lm_head", NAMES_NORMS_BEFORE(M), NAMES_QKVO(M), NAMES_DENSE(M)}, \
     }
 const struct arch arch_mistral3 = WITH_VISION("mistral"), arch_ministral3 = WITH_VISION("ministral3");

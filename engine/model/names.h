@@ -8,12 +8,12 @@
 #define NAMES_ENDS(m)  .embed = m "embed_tokens", .norm = m "norm", .head = "lm_head"
 #define NAMES_USUAL(m) NAMES_ENDS(m), NAMES_NORMS_BEFORE(m), .q = m "layers.%d.self_attn.q_proj", .o = m "layers.%d.self_attn.o_proj"
 /* GQA without the norms. */
-#define NAMES_ATTENTION(m) \
-    NAMES_ENDS(m), .q = m "layers.%d.self_attn.q_proj", .k = m "layers.%d.self_attn.k_proj", .v = m "layers.%d.self_attn.v_proj", \
-                   .o = m "layers.%d.self_attn.o_proj"
-#define NAMES_GQA(m)     NAMES_ATTENTION(m), NAMES_NORMS_BEFORE(m)
-#define NAMES_QK_NORM(m) .q_norm = m "layers.%d.self_attn.q_norm", .k_norm = m "layers.%d.self_attn.k_norm"
-#define NAMES_ROUTER(m)  .router = m "layers.%d.mlp.gate"
+#define NAMES_QKVO(m) \
+    .q = m "layers.%d.self_attn.q_proj", .k = m "layers.%d.self_attn.k_proj", .v = m "layers.%d.self_attn.v_proj", .o = m "layers.%d.self_attn.o_proj"
+#define NAMES_ATTENTION(m) NAMES_ENDS(m), NAMES_QKVO(m)
+#define NAMES_GQA(m)       NAMES_ATTENTION(m), NAMES_NORMS_BEFORE(m)
+#define NAMES_QK_NORM(m)   .q_norm = m "layers.%d.self_attn.q_norm", .k_norm = m "layers.%d.self_attn.k_norm"
+#define NAMES_ROUTER(m)    .router = m "layers.%d.mlp.gate"
 #define NAMES_EXPERTS(m) \
     .expert_gate = m "layers.%d.mlp.experts.%d.gate_proj", .expert_up = m "layers.%d.mlp.experts.%d.up_proj", \
     .expert_down = m "layers.%d.mlp.experts.%d.down_proj"

@@ -44,7 +44,8 @@ static void parse_omni(struct config_reader *r, struct config *c) {
     c->norm_topk = config_bool(r, "norm_topk_prob", true);
 }
 
-#define NAMES(m) NAMES_GQA(m), NAMES_QK_NORM(m), NAMES_ROUTER(m), NAMES_DENSE(m)
+#define NAMES_LAYERS(m) NAMES_QKVO(m), NAMES_NORMS_BEFORE(m), NAMES_QK_NORM(m), NAMES_ROUTER(m), NAMES_DENSE(m)
+#define NAMES(m)        NAMES_ENDS(m), NAMES_LAYERS(m)
 static const char *const types[] = {"qwen3_moe", NULL}, *const vision[] = {"qwen3_vl_moe", NULL};
 const struct arch arch_qwen3_moe = {
     .model_types = types,
@@ -67,5 +68,5 @@ const struct arch arch_qwen3_omni_moe = {
     .title = "Qwen3-Omni",
     .text_config_key = "thinker_config.text_config",
     .parse = parse_omni,
-    .names = {NAMES(T), NAMES_EXPERTS(T), .head = "thinker.lm_head"},
+    .names = {.embed = T "embed_tokens", .norm = T "norm", .head = "thinker.lm_head", NAMES_LAYERS(T), NAMES_EXPERTS(T)},
 };
