@@ -95,6 +95,7 @@ static const struct {
     void (*read)(struct config_reader *in, struct config *c);
 } methods[] = {{"fp8", QUANT_FLOAT, NULL},
                {"mxfp4", QUANT_FLOAT, NULL},
+               {"mxfp8", QUANT_FLOAT, NULL},
                {"compressed-tensors", QUANT_COMPRESSED, read_compressed},
                {"modelopt", QUANT_MODELOPT, read_modelopt},
                {"gptq", QUANT_GPTQ, read_gptq},

@@ -67,6 +67,11 @@ static void inkling2(void **st) {
         fail_msg("%s", e.text);
     assert_true(c.streams.n == 5 && c.vocab == 300 && c.embed_rows == 320 && c.head_is_padded && c.short_taps == 3 && c.max_context == 5000);
     assert_true(c.moe_inter == 40 && c.score == SCORE_SQRT_SOFTPLUS);
+    if (parse(&c,
+              INKLING2("inkling2_text", "", ",\"quantization_config\":{\"quant_method\":\"mxfp8\",\"weight_block_size\":[1,32],\"scale_fmt\":\"ue8m0\"}", ""),
+              false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.quant.method == QUANT_FLOAT && c.block_rows == 1 && c.block_cols == 32);
     assert_int_equal(parse(&c, INKLING2("inkling2_text", "", ",\"scoring_func\":\"softmax\"", ""), false, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "scoring_func"));
     assert_int_equal(parse(&c, INKLING2("inkling2_text", "", ",\"log_scaling_n_floor\":0", ""), false, &e), ERR_MODEL);
