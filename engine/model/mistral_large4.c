@@ -128,17 +128,28 @@ static void parse(struct config_reader *r, struct config *c) {
     .model_types = types, .title = "Mistral Large 4", .norm_eps = 1e-5, .text_config_key = "text_config", .text_type = "mistral_large4_text", .parse = parse, \
     .defaults = {.vocab = 204800, .hidden = 6144, .layers = 72, .context = 1048576}
 static const char *const types[] = {"mistral_large4", NULL};
-/* As transformers names the tensors. */
+/* As transformers names the tensors, with a layer's experts in one tensor or, as quantization tools may write them, one by one. */
 #define M "model.language_model."
 #define A M "layers.%d.self_attn."
-static const struct arch renamed = {
-    FAMILY,
-    .names = {NAMES_USUAL(M), DEEPSEEK_MLA_NAMES(M), NAMES_ROUTER(M), NAMES_STACKED(M), NAMES_SHARED(M, "shared_experts"), NAMES_DENSE(M),
-              .rope_alpha = M "rotary_emb.alpha", .q_slope = A "softmax_scaling.scale", .q_base = A "softmax_scaling.bias", .index_q = A "indexer.wq_b",
-              .index_k = A "indexer.wk", .index_k_norm = A "indexer.k_norm", .index_weights = A "indexer.weights_proj",
-              .index_in_norm = A "indexer.q_input_norm", .index_slope = A "indexer.softmax_scaling.scale", .index_base = A "indexer.softmax_scaling.bias"},
-    .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
-};
+#define RENAMED(experts_) \
+    .names = {NAMES_USUAL(M), \
+              DEEPSEEK_MLA_NAMES(M), \
+              NAMES_ROUTER(M), \
+              experts_(M), \
+              NAMES_SHARED(M, "shared_experts"), \
+              NAMES_DENSE(M), \
+              .rope_alpha = M "rotary_emb.alpha", \
+              .q_slope = A "softmax_scaling.scale", \
+              .q_base = A "softmax_scaling.bias", \
+              .index_q = A "indexer.wq_b", \
+              .index_k = A "indexer.wk", \
+              .index_k_norm = A "indexer.k_norm", \
+              .index_weights = A "indexer.weights_proj", \
+              .index_in_norm = A "indexer.q_input_norm", \
+              .index_slope = A "indexer.softmax_scaling.scale", \
+              .index_base = A "indexer.softmax_scaling.bias"}
+static const struct arch stacked = {FAMILY, RENAMED(NAMES_STACKED), .layout = {.experts = true, .gate_up = GATE_UP_STACKED}};
+static const struct arch renamed = {FAMILY, RENAMED(NAMES_EXPERTS), .variant = &stacked, .variant_tensor = M "layers.%d.mlp.experts.gate_up_proj"};
 #define L "layers.%d."
 const struct arch arch_mistral_large4 = {
     FAMILY,

@@ -179,9 +179,9 @@ static void choose_layout(struct weights *w) {
         loader_name(name, sizeof name, c->arch->names.expert_gate, first, 0, "");
         if (!checkpoint_find(&w->files, name)) c->arch = c->arch->unstacked;
     }
-    for (int i = 0; c->arch->variant && i < c->n_layers; i++) {
+    for (int i = 0; c->arch->variant && i < c->n_layers; i++) { /* a variant may have one of its own */
         loader_name(name, sizeof name, c->arch->variant_tensor, i, 0, "");
-        if (checkpoint_find(&w->files, name)) c->arch = c->arch->variant;
+        if (checkpoint_find(&w->files, name)) c->arch = c->arch->variant, i = -1;
     }
     c->names = &c->arch->names, c->layout = &c->arch->layout;
 }

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""A checkpoint of Mistral Large 4 gives the same logits under the published names of its tensors and under those of transformers, with a layer's experts in
+one tensor or one by one.
+names.py HEARTH"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import models
+import tiny
+
+NAMES = (("tok_embeddings", "M.embed_tokens"), ("norm", "M.norm"), ("output", "lm_head"), ("lerope", "M.rotary_emb"), (r"layers\.(\d+)", r"M.layers.\1"))
+PARTS = (("attention_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm"), ("attention", "self_attn"), ("wq", "q_proj"), ("wo", "o_proj"),
+         ("wkv_a_with_mqa", "kv_a_proj_with_mqa"), ("kv_a_norm", "kv_a_layernorm"), ("wkv_b", "kv_b_proj"), ("feed_forward", "mlp"), ("gate", "mlp.gate"),
+         ("experts", "mlp.experts"), ("shared_experts", "mlp.shared_experts"), ("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"),
+         (r"ssmax_scaling\.s", "softmax_scaling.scale"), (r"ssmax_scaling\.b", "softmax_scaling.bias"))
+
+
+def renamed(name):
+    for old, new in NAMES:
+        name = re.sub(rf"^{old}\.", new.replace("M.", "model.language_model.") + ".", name)
+    for old, new in PARTS:
+        name = re.sub(rf"(?<=\.){old}(?=\.|$)", new, name)
+    return name
+
+
+def stacked(tensors):
+    """The same tensors with those of a layer's experts joined."""
+    out = {}
+    for name, (dtype, shape, raw) in tensors.items():
+        part = re.match(r"(.*\.mlp\.experts\.)\d+\.(gate|up|down)_proj\.weight$", name)
+        if not part:
+            out[name] = dtype, shape, raw
+            continue
+        key = part[1] + ("down_proj" if part[2] == "down" else "gate_up_proj")
+        old = out.get(key, (dtype, [0, shape[0] * (1 if part[2] == "down" else 2), shape[1]], b""))
+        out[key] = dtype, [old[1][0] + (part[2] != "up"), *old[1][1:]], old[2] + raw
+    return out
+
+
+def logits(hearth, config, tensors, tokens):
+    with tempfile.TemporaryDirectory() as d:
+        with open(os.path.join(d, "model.safetensors"), "wb") as f:
+            f.write(tiny.shard_bytes(list(tensors.items())))
+        with open(os.path.join(d, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        out = os.path.join(d, "logits")
+        p = subprocess.run([hearth, "-m", d, "--tokens", tokens, "--logits-out", out], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        if p.returncode:
+            return p.stderr
+        with open(out, "rb") as f:
+            return f.read()
+
+
+hearth = os.path.abspath(sys.argv[1])
+config = {k: v for k, v in models.MODELS["dsa_sources"].items() if k != "quantization_config"}
+tensors = models.tensors(config)
+apart = {renamed(name): t for name, t in tensors.items()}
+tokens, failed = ",".join(str(t) for t in range(2, 40)), 0
+want = logits(hearth, config, tensors, tokens)
+for what, other in (("one by one", apart), ("in one tensor", stacked(apart))):
+    got = logits(hearth, config, other, tokens)
+    ok = got == want and isinstance(want, bytes)
+    print(f"{'ok' if ok else 'FAIL'} names of transformers, experts {what} {got if isinstance(got, str) else ''}")
+    failed += not ok
+sys.exit(failed != 0)
