@@ -38,6 +38,14 @@ def across(model, tokens, first):
     return failed
 
 
+def pooled(model, tokens):
+    """An answer with some experts of each layer on a device, the others on the CPU, is the CPU's."""
+    want = greedy(model, tokens[:10], 20, [])
+    got = greedy(model, tokens[:10], 20, ["--gpus", "emu:1,cpu=scalar", "--prefill", "cpu", "--decode", "hybrid", "--expert-cache", "3"])
+    print(f"{'ok' if got == want else 'FAIL'} {name} with a pool: {got}")
+    return got != want
+
+
 with open(os.path.join(HERE, name + ".json"), encoding="utf-8") as f:
     wanted = json.load(f)
 tokens = ",".join(map(str, wanted["tokens"]))
@@ -74,6 +82,8 @@ with tempfile.TemporaryDirectory() as tmp:
     rope = models.MODELS.get(name, {}).get("rope_scaling", {})
     if rope.get("type") == "longrope":
         failed += across(model, wanted["tokens"], rope["original_max_position_embeddings"])
+    if name == "stream_gates":
+        failed += pooled(model, wanted["tokens"])
     for program in pieces:
         failed += subprocess.run([program, model, tokens, os.path.join(HERE, name + ".f32")], timeout=300).returncode != 0
 sys.exit(failed != 0)
