@@ -30,7 +30,7 @@ static void work_release(void *ctx, void *p) {
 }
 
 static size_t norms_bytes(const struct config *c) { return c->expert_out_norm ? (size_t)c->n_layers * (size_t)config_routed_width(c) * 4 : 0; }
-static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->hidden * 4; }
+static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)config_row_width(c) * 4; }
 static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->topk * 4; }
 /* Returns the bytes needed beside the workspace for rows: a minimal ring, what attention over `end` keys grows by, and the operations' own buffers. */
 static size_t other_bytes(const struct runtime *m, const struct decode_device *d, int rows, int end) {

@@ -199,8 +199,8 @@ static void list_experts(struct buffer_list *l, struct work *w, const struct con
 static void list_buffers(struct buffer_list *l, struct work *w, const struct config *c, int rows) {
     const size_t n = (size_t)rows;
     l->n = 0;
-    ADD(x, n * (size_t)c->hidden);
-    ADD(xn, n * (size_t)c->hidden);
+    ADD(x, n * (size_t)config_row_width(c));
+    ADD(xn, n * (size_t)config_row_width(c));
     ADD(first_bad, 1);
     list_positions(l, w, c, n);
     list_streams(l, w, c, n);

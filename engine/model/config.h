@@ -328,6 +328,8 @@ static inline bool config_defers(const struct config *c, int layer) {
 static inline float config_output_eps(const struct config *c) { return c->output_eps > 0 ? c->output_eps : c->norm_eps; }
 /* Width of the routed experts' inputs and outputs. */
 static inline int config_routed_width(const struct config *c) { return c->moe_latent ? c->moe_latent : c->hidden; }
+/* Width of buffers that hold rows of the stream or of routed experts. */
+static inline int config_row_width(const struct config *c) { return c->moe_latent > c->hidden ? c->moe_latent : c->hidden; }
 /* Number of a router's logits per token. */
 static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }
 /* Whether a layer keeps rows in work.kept, for its FFN or for the next layer. */

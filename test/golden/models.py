@@ -53,16 +53,16 @@ MODELS = {
         "index_topk": 9, "sliding_window_size": 7, "swa_num_attention_heads": 5, "swa_num_key_value_heads": 5, "swa_q_lora_rank": 56, "swa_kv_lora_rank": 48,
         "swa_head_dim": 36, "swa_qk_nope_head_dim": 24, "swa_v_head_dim": 20, "swa_rope_theta": 5000, "use_dsa": True,
     },
-    # Gates between the stream and normed outputs, experts in a latent space that are normed one by one, unit norms of heads, dense and unrotated layers
+    # Gates between the stream and normed outputs, experts in a wide latent space that are normed one by one, unit norms of heads, dense and unrotated layers
     "stream_gates": {
         "model_type": "muse_spark",
         "text_config": {
             **COMMON, "model_type": "muse_spark_text", "rms_norm_eps": 1e-4, "post_norm_eps": 1e-3, "num_hidden_layers": 5, "intermediate_size": 168,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "moe_hidden_size": 72, "moe_intermediate_size": 40, "num_local_experts": 8,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "moe_hidden_size": 168, "moe_intermediate_size": 40, "num_local_experts": 8,
             "num_experts_per_tok": 3, "routed_scaling_factor": 1.5, "mlp_layer_types": ["dense", "sparse", "sparse", "dense", "sparse"],
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"], "sliding_window": 7,
-            "layer_rope_theta": [5000, 0, 5000, 0, 5000], "rope_parameters": {"rope_type": "default", "rope_theta": 5000}, "qk_scale_factor": 1.6,
-            "output_multiplier": 0.7, "final_logit_softcapping": 6, "residual_gate_temperature": 0.5,
+            "layer_rope_theta": [5000, 0, 5000, 0, 5000], "rope_parameters": {"rope_type": "default", "rope_theta": 5000}, "qk_scale_factor": 1.2,
+            "output_multiplier": 0.7, "final_logit_softcapping": 6, "residual_gate_temperature": 0.8,
         },
         "vision_config": {"model_type": "muse_spark_vision"}, "audio_config": {"model_type": "muse_spark_audio"}, "image_token_id": 5,
     },

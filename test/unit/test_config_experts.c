@@ -190,7 +190,7 @@ static void muse(void **st) {
     "_text\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":6" more "}}"
     struct config c;
     struct error e = {0};
-    if (parse(&c, MUSE("muse_spark", ",\"moe_hidden_size\":256"), false, &e)) fail_msg("%s", e.text);
+    if (parse(&c, MUSE("muse_spark", ""), false, &e)) fail_msg("%s", e.text);
     for (int i = 0; i < 6; i++)
         assert_true(c.layer[i].moe && c.layer[i].window == (i == 1 || i == 5 ? 0 : 2048) &&
                     c.layer[i].rope == (i == 1 || i == 5 ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST));
@@ -209,9 +209,9 @@ static void muse(void **st) {
         {MUSE("muse_spark", ",\"layer_rope_theta\":[0,10000,0,0,0,0]"), "'layer_rope_theta' of layer 1"},
         {MUSE("muse_spark", ",\"layer_rope_theta\":[0,0]"), "list of 6"},
         {MUSE("muse_spark", ",\"sliding_window\":null"), "'sliding_window' is null"},
-        {MUSE("muse_spark", ",\"moe_hidden_size\":512"), "moe_hidden_size"},
+        {MUSE("muse_spark", ",\"moe_hidden_size\":0"), "moe_hidden_size"},
         {MUSE("muse_spark", ",\"final_logit_softcapping\":0"), "final_logit_softcapping"},
-        {MUSE("muse_spark", ",\"moe_hidden_size\":64,\"use_qk_norm\":true"), "use_qk_norm"},
+        {MUSE("muse_spark", ",\"use_qk_norm\":true"), "use_qk_norm"},
         {MUSE("muse_glimmer", ",\"hidden_activation\":\"relu\""), "hidden_activation"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
