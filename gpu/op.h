@@ -91,7 +91,7 @@ struct op_group {
     const int32_t *token; /* [begin[n]] */
     const float *weight;  /* [begin[n]] */
     const float *norm;    /* [hidden] or NULL */
-    float eps;            /* of the norm */
+    float eps;            /* the norm adds this to the mean square */
     int n, hidden;
     bool wide; /* as in op_linear */
     int32_t begin[OP_GROUP_MAX + 1];

@@ -462,6 +462,14 @@ static void check_products(struct config_reader *r, const struct config *c) {
         config_fail(r, "convolutions of %lld channels in heads of %d with %d taps: larger than hearth takes", (long long)qk, c->head_dim, c->cca.taps[1]);
 }
 
+/* A model whose layers are all dense has no experts, whatever its config says of them. */
+static void drop_unused_experts(struct config *c) {
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].moe) return;
+    c->n_experts = c->topk = c->moe_latent = 0;
+    c->expert_out_norm = false;
+}
+
 int config_parse(struct config *c, const struct json *root, const char *what, bool force, struct error *e) {
     *c = (struct config){0};
     if (root->type != JSON_OBJECT) return error_set(e, ERR_MODEL, "%s: not a JSON object", what);
@@ -504,6 +512,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
         else if (c->topk > c->n_experts / c->n_group * c->topk_group)
             config_fail(&r, "%d experts a token out of %d groups of %d", c->topk, c->topk_group, c->n_experts / c->n_group);
     }
+    if (!r.rc) drop_unused_experts(c);
     if (!r.rc) refuse_unknown(&r, r.root, r.seen, c, force);
     if (!r.rc) refuse_unknown(&r, r.outer, r.outer_seen, c, force);
     return r.rc;

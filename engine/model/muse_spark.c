@@ -27,7 +27,7 @@ static void read_layers(struct config_reader *r, struct config *c) {
 
 static void parse_common(struct config_reader *r, struct config *c, double qk_scale, double logit_scale) {
     config_skip_vision(r, c);
-    config_has(r, "out_hidden_size"); /* of the vision encoder */
+    config_has(r, "out_hidden_size"); /* belongs to the vision encoder */
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     config_read_rope(r, c, c->head_dim, 500000);

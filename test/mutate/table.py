@@ -556,6 +556,7 @@ change("grammar-plain", "a bounded string takes plain tokens of any length", "un
 change("grammar-parts", "nothing may follow a string within a token", "unit_grammar", ("tokenizer/grammar/matcher.c", "parts[i].lower && k < (rc ? 0 : u->n_ends)", "k < 0"))
 change("expert-norm", "outputs of Muse Spark's experts are weighted without their norm", "golden_stream_gates", ("engine/layer/block_experts.c", "TRY(block_experts_norm(x, c, y, o.y, o.n * k));", ""))
 change("expert-norm-pool", "experts of a pool skip the norm of their outputs", "golden_stream_gates", ("engine/experts/expert_pool_layer.c", "TRY(block_experts_norm(", "if (0) TRY(block_experts_norm("))
+change("unused-experts", "a model whose layers are all dense keeps its experts", "unit_config_experts", ("engine/model/config.c", "if (!r.rc) drop_unused_experts(c);", ""))
 change("expert-norm-blend", "blended prefills skip the norm of experts' outputs", "golden_stream_gates", ("engine/exec/blend_device.c", "if (p->expert_norms) g.norm =", "if (0) g.norm ="))
 change("expert-norm-group", "groups of streamed experts skip the norm of their outputs", "golden_stream_gates", ("engine/exec/stream/slp_compute.c", ".norm = own->expert_out_norm,", ".norm = NULL,"))
 change("stream-gate", "a block's output is gated, the stream before it is not", "golden_stream_gates", ("engine/weights/params.c", "stream_scale, name, CONVERT_STREAM_GATE", "stream_scale, name, CONVERT_ADD_ONE"))

@@ -198,6 +198,8 @@ static void muse(void **st) {
                 c.attn_scale < 0.6842f && c.attn_gate == ATTN_GATE_ELEMENT && c.embed_norm_unit && c.centered_norms && c.norm == NORM_RMS);
     assert_true(c.n_experts == 256 && c.topk == 8 && c.moe_inter == 4096 && c.score == SCORE_SIGMOID && c.router_scale == c.logit_scale && c.expert_out_norm &&
                 c.output_norm == OUTPUT_NORM_UNIT && c.output_eps == 1e-8f && c.merge_temperature == 0.3f && c.logit_cap == 20);
+    if (parse(&c, MUSE("muse_spark", ",\"mlp_layer_types\":[\"dense\",\"dense\",\"dense\",\"dense\",\"dense\",\"dense\"]"), false, &e)) fail_msg("%s", e.text);
+    assert_true(!c.n_experts && !c.topk && !c.moe_latent && c.dense_inter == 16384);
     if (parse(&c,
               MUSE("muse_glimmer", ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\","
                                    "\"sliding_attention\"],\"layer_rope_theta\":[500000,0,0,500000.0,0,0],\"sliding_window\":9"),
