@@ -232,6 +232,7 @@ int load_gguf(struct tokenizer *t, const char *file, struct error *e);
 int load_gguf_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e);
 bool load_has_inner_mark(const char *s, size_t n); /* a word mark (U+2581) after another character */
 int load_tiktoken(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
+int load_tiktoken_tekken(struct tokenizer *t, const char *path, struct error *e); /* Mistral's tekken.json */
 /* Reads bos_token and add_bos_token of tokenizer_config.json. */
 int load_bos(struct tokenizer *t, const struct json *config, struct error *e);
 int added_tokens_append(struct tokenizer *t, struct added_token a, struct error *e); /* takes ownership of content, also on failure */

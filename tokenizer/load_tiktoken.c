@@ -3,8 +3,8 @@
 
 #include "tokenizer/internal.h"
 
-/* Loads Kimi's tiktoken.model: one "base64 rank" line per token. The checkpoint has the split pattern and the control tokens as code, so they are a table by
- * tokenizer_class. */
+/* Loads vocabularies of tiktoken: Kimi's tiktoken.model, one "base64 rank" line per token, and Mistral's tekken.json. Kimi's checkpoint has the split pattern
+ * and the control tokens as code, so they are a table by tokenizer_class. */
 
 static const char kimi_pattern[] = "[\\p{Han}]+|"
                                    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&["
@@ -107,6 +107,20 @@ static int load_control(struct tokenizer *t, const struct json *config, struct e
     return 0;
 }
 
+/* Sets what follows from a complete list of ranks, and the pattern that splits texts. */
+static int finish_ranks(struct tokenizer *t, const char *pattern, size_t n, struct error *e) {
+    t->bpe.ranks_by_bytes = t->bpe.is_byte_level = t->bpe.ignore_merges = true;
+    t->bpe.unk = -1;
+    for (int i = 0; i < 256; i++) {
+        char c = (char)i;
+        t->bpe.byte_id[i] = (int32_t)vocab_find(&t->vocab, &c, 1, false);
+        t->bpe.fallback[i] = -1;
+        if (t->bpe.byte_id[i] < 0) return error_set(e, ERR_MODEL, "the byte 0x%02x has no rank", i);
+    }
+    const int rc = pretok_add_pattern(&t->pretok, pattern, n, SPLIT_ISOLATED, e);
+    return rc ? rc : pretok_compile(&t->pretok, e);
+}
+
 int load_tiktoken(struct tokenizer *t, const char *path, const struct json *config, struct error *e) {
     const struct json *class = json_get(config, "tokenizer_class");
     if (!json_is(class, "TikTokenTokenizer")) {
@@ -117,24 +131,76 @@ int load_tiktoken(struct tokenizer *t, const char *path, const struct json *conf
     struct file_map map = {0};
     int rc = file_map(&map, path, e);
     if (rc) return rc;
-    t->bpe.ranks_by_bytes = t->bpe.is_byte_level = t->bpe.ignore_merges = true;
-    t->bpe.unk = -1;
     t->max_chars = kimi_chars;
     t->max_run = kimi_run;
     size_t lines = 1;
     for (size_t i = 0; i < map.size; i++) lines += map.data[i] == '\n';
     if (vocab_init(&t->vocab, lines, map.size + 1)) rc = no_memory(e);
     if (!rc) rc = load_ranks(t, (const char *)map.data, (const char *)map.data + map.size, e);
-    for (int i = 0; i < 256 && !rc; i++) {
-        char c = (char)i;
-        t->bpe.byte_id[i] = (int32_t)vocab_find(&t->vocab, &c, 1, false);
-        t->bpe.fallback[i] = -1;
-        if (t->bpe.byte_id[i] < 0) rc = error_set(e, ERR_MODEL, "the byte 0x%02x has no rank", i);
-    }
+    if (!rc) rc = finish_ranks(t, kimi_pattern, sizeof kimi_pattern - 1, e);
     if (!rc) rc = load_control(t, config, e);
-    if (!rc) rc = pretok_add_pattern(&t->pretok, kimi_pattern, sizeof kimi_pattern - 1, SPLIT_ISOLATED, e);
-    if (!rc) rc = pretok_compile(&t->pretok, e);
     if (rc) error_prefix(e, "%s", path);
     file_unmap(&map);
+    return rc;
+}
+
+/* --- tekken.json --------------------------------------------------------------------------------------------------------------- */
+
+/* Adds the control tokens, which have the first ids, and fills the gaps after them. */
+static int tekken_control(struct tokenizer *t, const struct json *list, uint32_t n, struct error *e) {
+    for (uint32_t i = 0; i < n; i++) {
+        char filler[40];
+        const struct json *one = i < list->n ? json_at(list, i) : NULL, *name = json_get(one, "token_str");
+        if (one && (!name || name->type != JSON_STRING || !name->n || json_int(json_get(one, "rank"), -1) != (int64_t)i))
+            return error_set(e, ERR_MODEL, "special_tokens: entry %u is not a token with 'token_str' and rank %u", i, i);
+        snprintf(filler, sizeof filler, "<SPECIAL_%u>", i);
+        const char *s = one ? name->string : filler;
+        const size_t bytes = one ? name->n : strlen(filler);
+        if (added_tokens_id(t, s, bytes) >= 0) return error_set(e, ERR_MODEL, "special_tokens: two tokens are named %.*s", (int)(bytes < 80 ? bytes : 80), s);
+        const int rc = add_control(t, i, s, bytes, e);
+        if (rc) return rc;
+    }
+    return 0;
+}
+/* Adds tokens of `list`, whose ids follow the `first` control tokens. */
+static int tekken_ranks(struct tokenizer *t, const struct json *list, uint32_t n, uint32_t first, struct error *e) {
+    char piece[max_line];
+    for (uint32_t i = 0; i < n; i++) {
+        const struct json *bytes = json_get(json_at(list, i), "token_bytes");
+        const int len = bytes && bytes->type == JSON_STRING && bytes->n <= max_line ? decode_base64(bytes->string, bytes->n, piece) : -1;
+        if (len < 1) return error_set(e, ERR_MODEL, "vocab: 'token_bytes' of entry %u is not base64", i);
+        const int rc = vocab_add(&t->vocab, first + i, vocab_hash(piece, (size_t)len), piece, (size_t)len, false);
+        if (rc == ERR_MEMORY) return no_memory(e);
+        if (rc) return error_set(e, ERR_MODEL, "vocab: entry %u is a duplicate", i);
+    }
+    return 0;
+}
+static int load_tekken_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e) {
+    const struct json *config = json_get(root, "config"), *pattern = json_get(config, "pattern"), *vocab = json_get(root, "vocab"),
+                      *special = json_get(root, "special_tokens");
+    if (!pattern || pattern->type != JSON_STRING) return error_set(e, ERR_MODEL, "'config.pattern' is missing");
+    if (!vocab || vocab->type != JSON_ARRAY) return error_set(e, ERR_MODEL, "'vocab' is not a list");
+    if (!special || special->type != JSON_ARRAY)
+        return error_set(e, ERR_MODEL, "'special_tokens' is not a list: a file of an old version, which transformers converts to tokenizer.json");
+    const int64_t control = json_int(json_get(config, "default_num_special_tokens"), special->n),
+                  all = json_int(json_get(config, "default_vocab_size"), control + vocab->n);
+    if (control < special->n || all < control || all > VOCAB_MAX_IDS)
+        return error_set(e, ERR_MODEL, "%lld ids, %lld of them for %u special tokens", (long long)all, (long long)control, special->n);
+    const uint32_t ranks = all - control < vocab->n ? (uint32_t)(all - control) : vocab->n;
+    if (vocab_init(&t->vocab, ranks + 1, file_size)) return no_memory(e);
+    int rc = tekken_ranks(t, vocab, ranks, (uint32_t)control, e);
+    if (!rc) rc = finish_ranks(t, pattern->string, pattern->n, e);
+    return rc ? rc : tekken_control(t, special, (uint32_t)control, e);
+}
+int load_tiktoken_tekken(struct tokenizer *t, const char *path, struct error *e) {
+    char *text = NULL;
+    size_t n;
+    struct arena a = {0};
+    struct json root;
+    int rc = file_read(path, 256u << 20, &text, &n, e);
+    if (!rc) rc = json_parse(&a, text, n, 0, path, &root, e);
+    if (!rc && (rc = load_tekken_tree(t, &root, n, e))) error_prefix(e, "%s", path);
+    arena_free(&a);
+    mem_free(text);
     return rc;
 }

@@ -37,7 +37,8 @@ static int load_files(struct tokenizer *t, const char *dir, struct error *e) {
     if (!rc && file_exists(path)) rc = load_json(t, path, e);
     else if (!rc && !(rc = file_join(path, sizeof path, dir, "tiktoken.model", e))) {
         if (file_exists(path)) rc = load_tiktoken(t, path, &config, e);
-        else rc = error_set(e, ERR_RUNTIME, "%s: no tokenizer.json or tiktoken.model", dir);
+        else if (!(rc = file_join(path, sizeof path, dir, "tekken.json", e)) && file_exists(path)) rc = load_tiktoken_tekken(t, path, e);
+        else if (!rc) rc = error_set(e, ERR_RUNTIME, "%s: no tokenizer.json, tiktoken.model or tekken.json", dir);
     }
     if (!rc) rc = load_bos(t, &config, e);
     arena_free(&arena);

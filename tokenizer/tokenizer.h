@@ -1,6 +1,6 @@
 #pragma once
-/* Text to token ids and back, exactly as the model's vendor does it. Reads tokenizer.json (BPE), Kimi's tiktoken.model, or the lists of a GGUF file. A
- * tokenizer is read-only after opening and may be shared by threads; each encoding call uses its own encoder. */
+/* Text to token ids and back, exactly as the model's vendor does it. Reads tokenizer.json (BPE), Kimi's tiktoken.model, Mistral's tekken.json, or the lists of
+ * a GGUF file. A tokenizer is read-only after opening and may be shared by threads; each encoding call uses its own encoder. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -477,6 +477,9 @@ change("company-attention", "nine queries and more share their chunks", "kcheck_
 # --- tokenizer/ ---------------------------------------------------------------------------------------------------------------
 
 change("special-injection", "control tokens in a user's text are accepted", "unit_tokenizer", ("tokenizer/added_tokens.c", "if (!trie->n || (!text.origin && origin != TEXT_TEMPLATE)) return 0;", "if (!trie->n) return 0;"))
+change("tekken-sizes", "tokens of tekken.json past the vocabulary's size count", "unit_tokenizer", ("tokenizer/load_tiktoken.c", "all - control < vocab->n ? (uint32_t)(all - control) : vocab->n", "vocab->n"))
+change("tekken-first", "tokens of tekken.json have their ranks as ids", "unit_tokenizer", ("tokenizer/load_tiktoken.c", "tekken_ranks(t, vocab, ranks, (uint32_t)control, e)", "tekken_ranks(t, vocab, ranks, special->n, e)"))
+change("tekken-names", "a chat template of a tekken.json has no special tokens", "unit_chat", ("tokenizer/chat/chat_template.c", "!c->vars[i].text && tokens[i]", "0 && tokens[i]"))
 change("merge-order", "a short word is merged from the right", "golden_merges", ("tokenizer/bpe.c", "if (rank[i] < rank[best]) best = i;", "if (rank[i] <= rank[best]) best = i;"))
 change("merge-long", "a long word forgets pairs created by merges", "golden_merges", ("tokenizer/bpe.c", "for (int side = 0; side < 2; side++) {", "for (int side = 0; side < 1; side++) {"))
 change("template-tools", "the template for tools is not used", "unit_chat", ("tokenizer/chat/chat_template.c", "c->tool_template ? c->tool_template : c->default_template", "c->tool_template ? c->default_template : c->default_template"))

@@ -27,7 +27,7 @@ static void drop(const char *name) {
 static void clean(void) {
     static const char *const names[] = {"chat_template.jinja", "chat_template.json",      "tokenizer_config.json",
                                         "config.json",         "special_tokens_map.json", "t.jinja",
-                                        "tokenizer.json",      "tiktoken.model"};
+                                        "tokenizer.json",      "tiktoken.model",          "tekken.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) drop(names[i]);
 }
 static int before(void **state) {
@@ -96,6 +96,18 @@ static void test_places(void **state) {
     assert_int_equal(chat_template_open(&c, NULL, path, &e), 0);
     assert_true(chat_template_hash(c) != h);
     chat_template_close(&c);
+}
+
+/* A tekken.json names no special tokens; a tokenizer.json beside it decides that it is not read. */
+static void test_tekken_tokens(void **state) {
+    clean();
+    put("tekken.json", "{}");
+    put("chat_template.jinja", "{{ bos_token }}A{{ eos_token }}{{ unk_token }}{{ sep_token }}{{ pad_token }}");
+    expect("{}", "<s>A</s><unk><pad>");
+    put("tokenizer_config.json", "{\"eos_token\": \"[E]\"}");
+    expect("{}", "<s>A[E]<unk><pad>");
+    put("tokenizer.json", "{}");
+    expect("{}", "A[E]");
 }
 
 static void test_named(void **state) {
@@ -387,8 +399,9 @@ static void test_null_content(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),    cmocka_unit_test(test_named),    cmocka_unit_test(test_deepseek_v32), cmocka_unit_test(test_deepseek_v4),
-        cmocka_unit_test(test_injection), cmocka_unit_test(test_expected), cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_null_content),
+        cmocka_unit_test(test_places),       cmocka_unit_test(test_named),       cmocka_unit_test(test_tekken_tokens),
+        cmocka_unit_test(test_deepseek_v32), cmocka_unit_test(test_deepseek_v4), cmocka_unit_test(test_injection),
+        cmocka_unit_test(test_expected),     cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_null_content),
     };
     return cmocka_run_group_tests(tests, before, after);
 }

@@ -351,13 +351,16 @@ static void open_vendor(int k, struct tokenizer **t) {
 
 /* Kimi's vendor splits the text before encoding: after 400,000 characters, and within runs of 25,000 with or without white space. The
  * vocabulary makes each split visible: pairs and fours across it come apart. */
-static void add_rank(struct buf *b, const char *piece, size_t n, int rank) {
+static void add_base64(struct buf *b, const char *piece, size_t n) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t i = 0; i < n; i += 3) {
         unsigned v = 0;
         for (size_t k = 0; k < 3; k++) v = v << 8 | (i + k < n ? (unsigned char)piece[i + k] : 0);
         for (size_t k = 0; k < 4; k++) buf_char(b, i + k > n ? '=' : digits[v >> (18 - 6 * k) & 63]);
     }
+}
+static void add_rank(struct buf *b, const char *piece, size_t n, int rank) {
+    add_base64(b, piece, n);
     buf_fmt(b, " %d\n", rank);
 }
 static void repeat(struct buf *b, const char *s, int times) {
@@ -407,6 +410,59 @@ static void test_kimi_cuts(void **state) {
     }
     tokenizer_close(&t);
     buf_free(&ranks);
+}
+
+/* Mistral's tekken.json: control tokens have the first ids, with fillers up to their number; ranks past the size of the vocabulary do not count. */
+static int open_tekken(struct tokenizer **t, const char *config, const char *special, int first_byte, struct error *e) {
+    static const char *const pieces[] = {"ab", "abc", "bc", " a"};
+    struct buf b = {0};
+    buf_fmt(&b, "{\"config\":{\"pattern\":\"\\\\p{L}+|[^\\\\p{L}]\"%s},\"special_tokens\":%s,\"vocab\":[", config, special);
+    for (int i = first_byte; i < 260; i++) {
+        buf_str(&b, i > first_byte ? ",{\"rank\":0,\"token_bytes\":\"" : "{\"rank\":0,\"token_bytes\":\"");
+        add_base64(&b, i < 256 ? &(char){(char)i} : pieces[i - 256], i < 256 ? 1 : strlen(pieces[i - 256]));
+        buf_str(&b, "\",\"token_str\":null}");
+    }
+    buf_str(&b, "]}");
+    const struct file_embedded table[] = {{"tekken.json", (uint8_t *)b.data, (uint8_t *)b.data + b.len}, {NULL, NULL, NULL}};
+    file_embed(table);
+    const int rc = tokenizer_open(t, "ember:", e);
+    file_embed(NULL);
+    buf_free(&b);
+    return rc;
+}
+static void test_tekken(void **state) {
+    static const char sizes[] = ",\"default_vocab_size\":264,\"default_num_special_tokens\":5",
+                      special[] = "[{\"rank\":0,\"token_str\":\"<unk>\"},{\"rank\":1,\"token_str\":\"<s>\"},{\"rank\":2,\"token_str\":\"[INST]\"}]";
+    static const struct {
+        const char *text;
+        int origin, n, ids[8];
+    } rows[] = {{"abc", TEXT_VALUE, 1, {262}},         {"bcab", TEXT_VALUE, 2, {263, 261}},  {" a", TEXT_VALUE, 2, {37, 102}},
+                {"<s>", TEXT_VALUE, 3, {65, 120, 67}}, {"<s>a", TEXT_TEMPLATE, 2, {1, 102}}, {"<SPECIAL_4>[INST]", TEXT_TEMPLATE, 2, {4, 2}}};
+    struct tokenizer *t;
+    struct error e = {0};
+    if (open_tekken(&t, sizes, special, 0, &e)) fail_msg("%s", e.text);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct ids ids = {0};
+        assert_int_equal(tokenizer_encode(t, rows[i].text, strlen(rows[i].text), (enum text_origin)rows[i].origin, &ids, &e), 0);
+        assert_int_equal(ids.n, rows[i].n);
+        for (int k = 0; k < rows[i].n; k++) assert_int_equal(ids.data[k], rows[i].ids[k]);
+        ids_free(&ids);
+    }
+    tokenizer_close(&t);
+    static const struct {
+        const char *config, *special;
+        int first_byte;
+        const char *why;
+    } bad[] = {{sizes, "null", 0, "special_tokens"},
+               {sizes, special, 1, "0x00 has no rank"},
+               {",\"default_num_special_tokens\":2", special, 0, "2 of them for 3"},
+               {",\"default_vocab_size\":5000000", special, 0, "5000000 ids"},
+               {sizes, "[{\"rank\":1,\"token_str\":\"<s>\"}]", 0, "rank 0"},
+               {sizes, "[{\"rank\":0,\"token_str\":\"<s>\"},{\"rank\":1,\"token_str\":\"<s>\"}]", 0, "two tokens"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(open_tekken(&t, bad[i].config, bad[i].special, bad[i].first_byte, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].why) || !strstr(e.text, "tekken.json")) fail_msg("%s, not %s", e.text, bad[i].why);
+    }
 }
 
 static size_t unescape(char *s, size_t n) { /* of a line of *_input.txt */
@@ -514,9 +570,9 @@ static void test_typed_control(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),   cmocka_unit_test(test_origin),          cmocka_unit_test(test_decoder),       cmocka_unit_test(test_wrong),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_every_character), cmocka_unit_test(test_growth),        cmocka_unit_test(test_fixtures),
-        cmocka_unit_test(test_vendors), cmocka_unit_test(test_kimi_cuts),       cmocka_unit_test(test_typed_control),
+        cmocka_unit_test(test_small),   cmocka_unit_test(test_origin),          cmocka_unit_test(test_decoder), cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_every_character), cmocka_unit_test(test_growth),  cmocka_unit_test(test_fixtures),
+        cmocka_unit_test(test_vendors), cmocka_unit_test(test_kimi_cuts),       cmocka_unit_test(test_tekken),  cmocka_unit_test(test_typed_control),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,10 +158,22 @@ static int open_gguf(struct chat_template *c, const char *file, const char *temp
     return rc;
 }
 
+/* Sets the tokens that files do not name as transformers does for a tekken.json without tokenizer.json. */
+static int add_tekken_tokens(struct chat_template *c, const char *dir, struct error *e) {
+    static const char *const tokens[n_special] = {"<s>", "</s>", "<unk>", NULL, "<pad>"}; /* in the order of special_names */
+    char path[4096];
+    int rc = file_join(path, sizeof path, dir, "tokenizer.json", e);
+    if (rc || file_exists(path) || (rc = file_join(path, sizeof path, dir, "tekken.json", e)) || !file_exists(path)) return rc;
+    for (int i = 0; i < n_special; i++)
+        if (!c->vars[i].text && tokens[i]) c->vars[i].text = tokens[i], c->vars[i].n = strlen(tokens[i]);
+    return 0;
+}
+
 static int open_files(struct chat_template *c, const char *dir, const char *template_file, struct error *e) {
     int rc = 0;
     if (dir && !(rc = read_json_file(c, dir, "tokenizer_config.json", use_special_tokens, e)))
         rc = read_json_file(c, dir, "special_tokens_map.json", use_special_tokens, e);
+    if (!rc && dir) rc = add_tekken_tokens(c, dir, e);
     if (rc) return rc;
     if (template_file) return read_template(&c->default_template, template_file, e);
     return dir ? find_template(c, dir, e) : error_set(e, ERR_MODEL, "no chat template: give a model or a template file");
