@@ -1,4 +1,4 @@
-/* Any bytes as tokenizer.json: either a clear error or a tokenizer that encodes. */
+/* Any bytes as tokenizer.json, or as tekken.json if they name its tokens' bytes: either a clear error or a tokenizer that encodes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char text[] = "a b  ab\n1234 \xC3\xA9\xE4\xB8\xAD's <s>\xE2\x96\x81 \xFF\0x";
-    const struct file_embedded table[] = {{"tokenizer.json", data, data + size}, {NULL, NULL, NULL}};
+    static const char key[] = "token_bytes";
+    const char *name = size && memmem(data, size, key, sizeof key - 1) ? "tekken.json" : "tokenizer.json";
+    const struct file_embedded table[] = {{name, data, data + size}, {NULL, NULL, NULL}};
     struct tokenizer *t;
     struct error e = {0};
     file_embed(table);
