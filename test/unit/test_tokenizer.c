@@ -416,7 +416,7 @@ static void test_kimi_cuts(void **state) {
 static int open_tekken(struct tokenizer **t, const char *config, const char *special, int first_byte, struct error *e) {
     static const char *const pieces[] = {"ab", "abc", "bc", " a"};
     struct buf b = {0};
-    buf_fmt(&b, "{\"config\":{\"pattern\":\"\\\\p{L}+|[^\\\\p{L}]\"%s},\"special_tokens\":%s,\"vocab\":[", config, special);
+    buf_fmt(&b, "{\"config\":{\"pattern\":\" ?\\\\p{L}+|[^\\\\p{L}]\"%s},\"special_tokens\":%s,\"vocab\":[", config, special);
     for (int i = first_byte; i < 260; i++) {
         buf_str(&b, i > first_byte ? ",{\"rank\":0,\"token_bytes\":\"" : "{\"rank\":0,\"token_bytes\":\"");
         add_base64(&b, i < 256 ? &(char){(char)i} : pieces[i - 256], i < 256 ? 1 : strlen(pieces[i - 256]));
