@@ -125,7 +125,7 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 #define FAMILY \
-    .model_types = types, .title = "Mistral Large 4", .norm_eps = 1e-5, .text_config_key = "text_config", .text_type = "mistral_large4_text", .parse = parse, \
+    .model_types = types, .title = "Mistral Large 4", .norm_eps = 1e-5, .text_config_key = "text_config", .parse = parse, \
     .defaults = {.vocab = 204800, .hidden = 6144, .layers = 72, .context = 1048576}
 static const char *const types[] = {"mistral_large4", NULL};
 /* As transformers names the tensors, with a layer's experts in one tensor or, as quantization tools may write them, one by one. */

@@ -141,6 +141,8 @@ static void mistral_large4(void **st) {
     "{\"model_type\":\"mistral_large4\",\"vision_config\":{},\"text_config\":{\"model_type\":\"mistral_large4_text\",\"num_hidden_layers\":6" more "}}"
     struct config c;
     struct error e = {0};
+    if (parse(&c, "{\"model_type\":\"mistral_large4\",\"text_config\":{}}", false, &e)) fail_msg("%s", e.text);
+    assert_true(c.n_layers == 72 && c.max_context == 1 << 20);
     if (parse(&c, LARGE(""), false, &e)) fail_msg("%s", e.text);
     for (int i = 0; i < 6; i++) {
         const struct mla_sizes a = config_mla(&c, i);
