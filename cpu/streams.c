@@ -86,20 +86,22 @@ static void pool_task(void *arg, int i, int thread) {
     const struct kernels *k = &j->x->k;
     const int n = o->n_sources;
     const size_t hidden = (size_t)o->hidden, row = (size_t)i * hidden;
-    float *x = o->streams + row * (size_t)o->n_streams, *last = x + (size_t)(n - 1) * hidden;
-    if (o->begins) memcpy(last, o->x + row, hidden * sizeof(float));
-    else k->axpy(last, 1, o->x + row, o->hidden);
-    memset(o->x + row, 0, hidden * sizeof(float));
+    float *x = o->streams + row * (size_t)o->n_streams, *into = x + (size_t)o->into * hidden, *add = o->x ? o->x + row : NULL;
+    if (add && o->begins) memcpy(into, add, hidden * sizeof(float));
+    else if (add) k->axpy(into, 1, add, o->hidden);
+    if (add) memset(add, 0, hidden * sizeof(float));
     if (!o->n_queries) return;
     float norm[POOL_SOURCES_MOST], p[POOL_QUERIES_MOST][POOL_SOURCES_MOST];
-    for (int s = 0; s < n; s++) norm[s] = 1 / sqrtf(k->sumsq(x + (size_t)s * hidden, o->hidden) / (float)o->hidden + o->eps);
-    k->qk(p[0], POOL_SOURCES_MOST, o->query, o->n_queries, x, o->hidden, n, o->hidden, 1 / sqrtf((float)o->hidden));
+    for (int s = 0; s < n; s++) {
+        const float *v = x + (size_t)op_pool_stream(o, s) * hidden;
+        norm[s] = 1 / sqrtf(k->sumsq(v, o->hidden) / (float)o->hidden + o->eps);
+        k->qk(&p[0][s], POOL_SOURCES_MOST, o->query, o->n_queries, v, o->hidden, 1, o->hidden, norm[s] / sqrtf((float)o->hidden));
+    }
     for (int q = 0; q < o->n_queries; q++) {
         float *out = o->out[q] + row, top = -INFINITY, sum = 0;
-        for (int s = 0; s < n; s++) p[q][s] *= norm[s];
         k->soft(p[q], n, &top, &sum);
         memset(out, 0, hidden * sizeof(float));
-        for (int s = 0; s < n; s++) k->axpy(out, p[q][s] * norm[s] / sum, x + (size_t)s * hidden, o->hidden);
+        for (int s = 0; s < n; s++) k->axpy(out, p[q][s] * norm[s] / sum, x + (size_t)op_pool_stream(o, s) * hidden, o->hidden);
     }
 }
 int streams_pool(struct exec *base, const struct op_pool *o) {

@@ -122,19 +122,20 @@ cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o) {
 
 /* --- Attention residuals (struct op_pool) ------------------------------------------------------------------------------------------- */
 
+__device__ inline size_t pool_stream(const struct cuda_pool &o, int source) { return (size_t)(source < o.skip_at ? source : source + o.skip); }
 /* One block per row. A warp computes the norm of a source and its product with each query. */
 static __global__ void __launch_bounds__(MIX_THREADS) pool_kernel(const __grid_constant__ struct cuda_pool o) {
     __shared__ float norm[CUDA_POOL_SOURCES], p[CUDA_POOL_QUERIES][CUDA_POOL_SOURCES];
     const int tid = (int)threadIdx.x, lane = tid % 32;
     const size_t hidden = (size_t)o.hidden, row = (size_t)blockIdx.x * hidden;
-    float *x = o.streams + row * (size_t)o.n_streams, *last = x + (size_t)(o.n_sources - 1) * hidden;
-    for (size_t d = (size_t)tid; d < hidden; d += MIX_THREADS) {
-        last[d] = o.begins ? o.x[row + d] : last[d] + o.x[row + d];
+    float *x = o.streams + row * (size_t)o.n_streams, *into = x + (size_t)o.into * hidden;
+    for (size_t d = (size_t)tid; d < hidden && o.x; d += MIX_THREADS) {
+        into[d] = o.begins ? o.x[row + d] : into[d] + o.x[row + d];
         o.x[row + d] = 0;
     }
     __syncthreads();
     for (int s = tid / 32; o.n_queries && s < o.n_sources; s += MIX_THREADS / 32) {
-        const float *v = x + (size_t)s * hidden;
+        const float *v = x + pool_stream(o, s) * hidden;
         float square = 0, dot[CUDA_POOL_QUERIES] = {0};
         for (int d = lane; d < o.hidden; d += 32) {
             square = fmaf(v[d], v[d], square);
@@ -161,7 +162,7 @@ static __global__ void __launch_bounds__(MIX_THREADS) pool_kernel(const __grid_c
     for (size_t d = (size_t)tid; d < hidden && o.n_queries; d += MIX_THREADS) {
         float sum[CUDA_POOL_QUERIES] = {0};
         for (int s = 0; s < o.n_sources; s++) {
-            const float v = x[(size_t)s * hidden + d];
+            const float v = x[pool_stream(o, s) * hidden + d];
 #pragma unroll
             for (int q = 0; q < CUDA_POOL_QUERIES; q++)
                 if (q < o.n_queries) sum[q] = fmaf(p[q][s], v, sum[q]);

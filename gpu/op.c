@@ -432,7 +432,8 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
     case OP_POOL: {
         struct op_pool *o = &a->pool;
         const size_t hidden = (size_t)o->hidden;
-        VISIT(o->streams, span(o->n, o->n_streams * o->hidden, (size_t)o->n_sources * hidden), VISIT_OUT);
+        const int used = o->n_sources + o->skip > o->into ? o->n_sources + o->skip : o->into + 1;
+        VISIT(o->streams, span(o->n, o->n_streams * o->hidden, (size_t)used * hidden), VISIT_OUT);
         VISIT(o->x, (size_t)o->n * hidden * 4, VISIT_OUT);
         for (int q = 0; q < o->n_queries; q++) {
             VISIT(o->query[q], hidden * 4, VISIT_CONST);

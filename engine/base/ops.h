@@ -471,19 +471,20 @@ static inline int op_mix_parts(int iters) { return iters ? 3 : 2; }
 static inline int op_mix_weights(int n_streams, int iters) { return (2 + (iters ? n_streams : 0)) * n_streams; }
 enum { STREAMS_MOST = 16 };
 
-/* Attention residuals (Inkling 2). The sources of a row are the first n_sources of its n_streams. Adds x to the last of them, or with `begins` initializes that
- * with x, and clears x. Then, with the normed sources s = source / sqrt(mean(source^2) + eps), out[q] = sum of p * s, where p is the softmax over the sources
- * of query[q] . s / sqrt(hidden). */
+/* Attention residuals (Inkling 2). Adds x to stream number `into` of its row's n_streams, or with `begins` initializes that with x, and clears x; x NULL:
+ * neither. The sources of a row are its first n_sources streams, without `skip` of them from skip_at on. Then, with the normed sources s = source /
+ * sqrt(mean(source^2) + eps), out[q] = sum of p * s, where p is the softmax over the sources of query[q] . s / sqrt(hidden). */
 enum { POOL_SOURCES_MOST = 128, POOL_QUERIES_MOST = 3 };
 struct op_pool {
     float *out[POOL_QUERIES_MOST];         /* [n, hidden] each */
     const float *query[POOL_QUERIES_MOST]; /* [hidden] each */
     float *streams;                        /* [n, n_streams, hidden] */
-    float *x;                              /* [n, hidden] */
-    int n, hidden, n_streams, n_sources, n_queries;
+    float *x;                              /* [n, hidden] or NULL */
+    int n, hidden, n_streams, n_sources, n_queries, into, skip_at, skip;
     bool begins;
     float eps;
 };
+static inline int op_pool_stream(const struct op_pool *o, int source) { return source < o->skip_at ? source : source + o->skip; }
 
 /* Rows of a table that the last 2, 3 .. size tokens hash to, for `per` hashes of each length: (xor of token * multiplier, the latest token first) % vocab +
  * offset. A token before the first, or with `end` between it and the row's, counts as `end`. before: the size - 1 tokens before the first row, the latest last;

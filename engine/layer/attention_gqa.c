@@ -47,7 +47,8 @@ static int make_kv(struct exec *x, const struct config *c, const struct layer *y
     const int heads = config_kv_heads(c, layer), v_dim = config_v_dim(c, layer);
     float *const mixed[2] = {w->mixed, w->mixed + (size_t)n * (size_t)width[0]}, *const *in = c->short_taps ? mixed : rows;
     const bool mixes = c->layer[layer].mixes_kv;
-    const float *k_in = mixes ? w->kv_in : w->xn, *v_in = mixes ? w->kv_in + (size_t)n * (size_t)c->hidden : w->xn;
+    const bool own = mixes || c->layer[layer].pass;
+    const float *k_in = own ? w->kv_in : w->xn, *v_in = own ? w->kv_in + (size_t)n * (size_t)c->hidden : w->xn;
     const int n_taps = heads * c->short_taps;
     float *const taps[2] = {w->z, w->z + (size_t)n * (size_t)n_taps};
     if (mixes) {

@@ -99,6 +99,7 @@ static void list_streams(struct buffer_list *l, struct work *w, const struct con
         if (!c->streams.block_layers) ADD(mix, n * max_of((2 + s) * s, (size_t)c->streams.rank));
     }
     if (c->streams.block_layers) ADD(kv_in, 2 * n * hidden);
+    if (c->streams.loop_passes > 1) ADD(messages, n * (7 * hidden + (size_t)c->streams.message_rank));
     if (c->streams.is_gated) {
         ADD(stream_norm, n * s * hidden);
         ADD(stream_gates, n * s * hidden);

@@ -73,6 +73,8 @@ static const struct arch *const table[] = {
     &arch_inkling,
     &arch_inkling2,
     &arch_inkling2_text,
+    &arch_inkling2_loop,
+    &arch_inkling2_loop_text,
     &arch_qwen4_exp,
     &arch_nemotron_h,
     &arch_jamba,

@@ -22,6 +22,7 @@ struct tensor_names {
     const char *q_in_norm, *k_in_norm, *v_in_norm, *sink_proj;                    /* the first three: of layers with mixes_kv */
     const char *q_scale, *rel_scale;                                              /* QK_NORM_CLIP: whole names */
     const char *attn_pool, *ffn_pool, *head_pool;                                 /* attention residuals: whole names */
+    const char *message_gate[4], *message_query, *message_kv_query; /* of queries, keys, values and the FFN; the last two: whole names, of all layers */
     const char *dense_scale, *router_scale;                                       /* whole names */
     const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                          /* GQA; q and o also MLA; sinks is a whole name */
     const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b, *k_rope_norm;     /* MLA */
@@ -115,7 +116,7 @@ extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_cohere2_moe, arch_cohere2, arch_cohere, arch_hunyuan_v1_dense;
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
-extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_inkling2, arch_inkling2_text,
+extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_inkling2, arch_inkling2_text, arch_inkling2_loop, arch_inkling2_loop_text,
     arch_qwen4_exp;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
     arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_muse_spark, arch_muse_glimmer;

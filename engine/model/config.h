@@ -202,6 +202,7 @@ struct config {
         bool no_qk_rope;                              /* MLA: qk_rope is 0, though the model's is not */
         int extent;                                   /* with config.rel_dim: distances that have a bias */
         bool v_is_k;                                  /* GQA: values are the projected keys, before norm and rotation */
+        int repeats, pass;                            /* is layer - repeats of the checkpoint, in this pass over it (streams.loop_passes) */
         bool mixes_kv;     /* with streams.block_layers: keys and values have inputs of their own, and taps per row and head beside those of short_taps */
         uint8_t passes_kv; /* enum passes_kv, and the place of its keys and values in work.carried */
         int carried_at;
@@ -218,11 +219,13 @@ struct config {
     struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream, to which blocks add directly */
         int n, iters;         /* iters 0: blocks only add to the streams, which are not mixed with each other */
         float eps;
-        float magnitude, post_eps; /* as in op_mix */
-        bool is_gated;             /* a block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm */
-        int rank;                  /* rank of the gates' projections */
-        bool is_averaged;          /* merged by their mean before the final norm, without weights */
-        bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
+        float magnitude, post_eps;           /* as in op_mix */
+        bool is_gated;                       /* a block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm */
+        int rank;                            /* rank of the gates' projections */
+        bool is_averaged;                    /* merged by their mean before the final norm, without weights */
+        bool is_plain;                       /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
+        int loop_from, loop_to, loop_passes; /* with block_layers: these layers run so often; a pass after the first gets messages of the one before. 0: none */
+        int message_rank;                    /* of the gates through which messages are added */
         int block_layers; /* attention residuals (op_pool): a stream is the sum of the outputs of this many layers, the first that of the embedding; 0: not */
     } streams;
     bool merges_stream;      /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
@@ -321,6 +324,8 @@ static inline bool config_has_single_blocks(const struct config *c) {
         if (c->layer[i].no_ffn != (c->layer[i].mixer == MIXER_NONE)) return true;
     return false;
 }
+/* The layer of the checkpoint whose tensors a layer has. */
+static inline int config_stored_layer(const struct config *c, int layer) { return layer >= 0 && layer < c->n_layers ? layer - c->layer[layer].repeats : layer; }
 /* Whether decode batches defer experts of the layer: to the next one, if it has experts too, where its router ranks them. */
 static inline bool config_defers(const struct config *c, int layer) {
     return c->n_deferred && layer >= 0 && layer + 1 < c->n_layers && c->layer[layer].moe && c->layer[layer + 1].moe && !c->layer[layer].hashed;

@@ -12,8 +12,9 @@ static const char *either(struct config_reader *r, const char *key, const char *
 
 static void read_experts(struct config_reader *r, struct config *c, int layers) {
     static const char *const scores[] = {"sigmoid", "sqrtsoftplus", NULL};
-    c->moe_inter = config_int(r, either(r, "moe_intermediate_size", "intermediate_size"), 2304, 1, 1 << 20);
-    c->n_experts = config_int(r, either(r, "n_routed_experts", "num_local_experts"), 384, 1, 4000);
+    const bool loop = c->arch->names.message_query;
+    c->moe_inter = config_int(r, either(r, "moe_intermediate_size", "intermediate_size"), loop ? 1152 : 2304, 1, 1 << 20);
+    c->n_experts = config_int(r, either(r, "n_routed_experts", "num_local_experts"), loop ? 128 : 384, 1, 4000);
     c->topk = config_int(r, "num_experts_per_tok", 8, 1, 64);
     c->score = config_choice(r, "scoring_func", scores, 0) ? SCORE_SQRT_SOFTPLUS : SCORE_SIGMOID;
     c->router_bias = c->norm_topk = true;
@@ -23,8 +24,9 @@ static void read_experts(struct config_reader *r, struct config *c, int layers) 
 }
 
 static void read_attention(struct config_reader *r, struct config *c, int layers) {
-    static const struct inkling_defaults defaults = {.window = 1024, .heads = 48, .near_heads = 48, .near_kv = 8, .scales_by_root = true};
-    inkling_read_layers(r, c, layers, &defaults);
+    const bool loop = c->arch->names.message_query;
+    const int heads = loop ? 24 : 48;
+    inkling_read_layers(r, c, layers, &(struct inkling_defaults){.window = 1024, .heads = heads, .near_heads = heads, .near_kv = 8, .scales_by_root = true});
     for (int i = 0; i < layers; i++) c->layer[i].mixes_kv = !c->layer[i].window;
     c->rel_dim = config_int(r, "d_rel", 16, 1, 1024);
     c->short_taps = config_int(r, either(r, "conv_kernel_size", "sconv_kernel_size"), 4, 2, 64);
@@ -35,9 +37,44 @@ static void read_attention(struct config_reader *r, struct config *c, int layers
     c->v_norm = c->projects_sinks = true;
     c->attn_gate = ATTN_GATE_ELEMENT, c->attn_gate_kind = GATE_SIGMOID;
     c->query_scale = (struct query_scale){.slope = (float)config_num(r, "log_scaling_alpha", 0.1, 0, 1e3),
-                                          .every = config_int(r, "log_scaling_n_floor", 128000, 1, 1 << 24),
+                                          .every = config_int(r, "log_scaling_n_floor", loop ? 8192 : 128000, 1, 1 << 24),
                                           .shift = 1,
                                           .kind = SCALE_SMOOTH};
+}
+
+/* inkling2_loop: some layers run several times. Each pass over them is a layer of struct config with caches of its own. */
+static void read_loop(struct config_reader *r, struct config *c, int layers) {
+    struct residual_streams *s = &c->streams;
+    struct config_reader in;
+    config_open(r, "loop_config", &in); /* published names come before those of transformers */
+    const int from = config_int(r, "loop_layer_index_start", 6, 1, CONFIG_MAX_LAYERS), to = config_int(r, "loop_layer_index_end", 18, 1, CONFIG_MAX_LAYERS),
+              passes = config_int(r, "loop_num_passes", 3, 1, 64), rank = config_int(r, "loop_gate_rank", 64, 1, 1 << 14);
+    s->loop_from = config_int(&in, "core_start", from, 1, CONFIG_MAX_LAYERS), s->loop_to = config_int(&in, "core_end", to, 1, CONFIG_MAX_LAYERS);
+    s->loop_passes = config_int(&in, "num_passes", passes, 1, 64), s->message_rank = config_int(&in, "gate_rank", rank, 1, 1 << 14);
+    config_close(r, "loop_config", &in);
+    if (r->rc) return;
+    if (s->loop_from >= s->loop_to || s->loop_to > layers) {
+        config_fail(r, "the loop from layer %d to %d is not within %d layers", s->loop_from, s->loop_to, layers);
+        return;
+    }
+    if (s->loop_from % s->block_layers || s->loop_to % s->block_layers) {
+        config_fail(r, "the loop from layer %d to %d cuts blocks of %d layers", s->loop_from, s->loop_to, s->block_layers);
+        return;
+    }
+    const int each = s->loop_to - s->loop_from, more = (s->loop_passes - 1) * each, all = layers + more;
+    if (all >= CONFIG_MAX_LAYERS) {
+        config_fail(r, "%d layers and %d passes over %d of them; hearth takes up to %d layers", layers, s->loop_passes, each, CONFIG_MAX_LAYERS - 1);
+        return;
+    }
+    for (int i = all; i >= s->loop_to; i--) { /* and the bare layer */
+        const bool after = i >= s->loop_to + more;
+        const int stored = after ? i - more : s->loop_from + (i - s->loop_from) % each;
+        c->layer[i] = c->layer[stored];
+        c->layer[i].repeats = i - stored;
+        if (!after) c->layer[i].pass = (i - s->loop_from) / each;
+    }
+    c->n_layers = all + 1;
+    if (s->loop_passes > 1) s->n = s->loop_from / s->block_layers + 1 + (2 * each + layers - s->loop_to + s->block_layers - 1) / s->block_layers;
 }
 
 static void parse(struct config_reader *r, struct config *c) {
@@ -52,6 +89,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->logit_cap = (float)config_num(r, "final_logit_softcapping", 30, 1e-6, 1e6);
     c->streams.block_layers = config_int(r, "n_layers_per_attn_res_block", 6, 1, CONFIG_MAX_LAYERS);
     c->streams.n = (layers + c->streams.block_layers - 1) / c->streams.block_layers + 1;
+    if (c->arch->names.message_query) read_loop(r, c, layers);
     if (!r->rc && c->streams.n > POOL_SOURCES_MOST)
         config_fail(r, "%d layers in blocks of %d: attention residuals of %d sources; hearth takes up to %d", layers, c->streams.block_layers, c->streams.n,
                     POOL_SOURCES_MOST);
@@ -61,12 +99,18 @@ static void parse(struct config_reader *r, struct config *c) {
 
 #define M "model.llm."
 #define L M "layers.%d."
-static const char *const types[] = {"inkling2", NULL}, *const text[] = {"inkling2_text", NULL};
-#define ARCH(model_types_, text_config_key_) \
+static const char *const types[] = {"inkling2", NULL}, *const text[] = {"inkling2_text", NULL}, *const loop_types[] = {"inkling2_loop", NULL},
+                         *const loop_text[] = {"inkling2_loop_text", NULL};
+/* Of loops with one pass. */
+static const char *const unused[] = {".controllers.", "middle_cycle_cross_pass_", NULL};
+#define LOOP_NAMES \
+    .message_query = M "middle_cycle_cross_pass_queries", .message_kv_query = M "middle_cycle_cross_pass_kv_queries", \
+    .message_gate = {L "controllers.attn", L "controllers.k", L "controllers.v", L "controllers.mlp"},
+#define ARCH(model_types_, title_, text_config_key_, hidden_, layers_, more_names) \
     { \
-        .model_types = model_types_, .title = "Inkling 2", .text_config_key = text_config_key_, .parse = parse, \
-        .defaults = {.vocab = 201024, .hidden = 4608, .layers = 48, .context = 1048576}, \
-        .names = {.embed = M "embed", \
+        .model_types = model_types_, .title = title_, .text_config_key = text_config_key_, .parse = parse, .skipped_tensors = unused, \
+        .defaults = {.vocab = 201024, .hidden = hidden_, .layers = layers_, .context = 1048576}, \
+        .names = {more_names.embed = M "embed", \
                   .embed_norm = M "embed_norm", \
                   .norm = M "norm", \
                   .head = M "unembed", \
@@ -103,4 +147,6 @@ static const char *const types[] = {"inkling2", NULL}, *const text[] = {"inkling
                   .expert_down = L "mlp.experts.w2_weight"}, \
         .layout = {.experts = true, .gate_up = GATE_UP_INTERLEAVED}, \
     }
-const struct arch arch_inkling2 = ARCH(types, "text_config"), arch_inkling2_text = ARCH(text, NULL);
+const struct arch arch_inkling2 = ARCH(types, "Inkling 2", "text_config", 4608, 48, ), arch_inkling2_text = ARCH(text, "Inkling 2", NULL, 4608, 48, );
+const struct arch arch_inkling2_loop = ARCH(loop_types, "Inkling 2 Loop", "text_config", 2304, 24, LOOP_NAMES),
+                  arch_inkling2_loop_text = ARCH(loop_text, "Inkling 2 Loop", NULL, 2304, 24, LOOP_NAMES);

@@ -45,6 +45,16 @@
             when \
     }
 
+/* A message's query and gate: row 2 * (index in the loop) + which of the tensor of all queries. */
+#define MESSAGE(part, query, which, module) \
+    {{OF(layer, message_query[part], query, module), .suffix = "", .rows = hidden, .table_cols = hidden, \
+      .slice = {.total_rows = 2 * loop * hidden, .step = 1, .first = (2 * in_loop + (which)) * hidden}}, \
+     messages}, \
+        {{OF(layer, message_gate[part].down, message_gate[part], module), .suffix = ".down_weight", .rows = message_rank, .cols = 2 * hidden}, messages}, \
+        {{OF(layer, message_gate[part].forget, message_gate[part], module), .suffix = ".forget_weight", .rows = hidden, .cols = message_rank}, messages}, { \
+        {OF(layer, message_gate[part].gain, message_gate[part], module), .suffix = ".gain_weight", .rows = hidden, .cols = message_rank}, messages \
+    }
+
 /* A vector of n numbers, published as a table of w columns. */
 #define TABLE(field, name, module, n, w, when) \
     { {OF(layer, field, name, module), .suffix = "", .rows = n, .table_cols = w}, when }
@@ -211,6 +221,9 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
     const int width = a->heads * a->dim;
     const bool ffn = !c->layer[layer].no_ffn, dense = !c->layer[layer].moe && ffn, rel = gqa && c->rel_dim, conv = gqa && c->short_taps,
                previous_conv = c->short_taps && layer > 0;
+    const bool messages = c->layer[layer].pass > 0;
+    const int loop = c->streams.loop_to - c->streams.loop_from, in_loop = config_stored_layer(c, layer) - c->streams.loop_from,
+              message_rank = c->streams.message_rank;
     const int taps = c->short_taps, wide = c->streams.n * hidden;
     const bool gated = c->streams.is_gated, ngram = config_ngram(c, layer), selects = config_selects_blocks(c, layer), blocks = selects && !c->index_by_group,
                groups = selects && c->index_by_group, split = blocks && !c->names->index_qk; /* in GGUF */
@@ -280,8 +293,11 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MERGE_ROW(0, layer, previous_merge, output_scale, embed_merge, 1, ATTENTION, merges && !layer),
         MERGE(-1, layer, previous_merge, ffn_merge, ATTENTION, merges && layer > 0),
         GATES(-1, layer, previous_merge, ffn_merge_gate, ATTENTION, merge_gates && layer > 0),
-        VEC_OF(-1, layer, attn_pool, attn_pool, "", ATTENTION, hidden, pools && mixes_tokens && layer > 0 && !kv_inputs),
-        {{OF(layer, attn_pool, attn_pool, ATTENTION), .suffix = "", .rows = 3 * hidden, .table_cols = hidden, .layer_shift = -1}, kv_inputs && layer > 0},
+        {{OF(layer, attn_pool, attn_pool, ATTENTION), .suffix = "", .rows = hidden, .name_shift = -1}, pools && mixes_tokens && layer > 0 && !kv_inputs},
+        {{OF(layer, attn_pool, attn_pool, ATTENTION), .suffix = "", .rows = 3 * hidden, .table_cols = hidden, .name_shift = -1}, kv_inputs && layer > 0},
+        MESSAGE(0, message_query, 0, ATTENTION),
+        MESSAGE(1, message_kv_query, 0, ATTENTION),
+        MESSAGE(2, message_kv_query, 1, ATTENTION),
         NORM_OF(0, layer, attn_norm, attn_norm, ATTENTION, hidden, in_norm && mixes_tokens && !kv_inputs),
         VEC(layer, attn_norm, q_in_norm, ".weight", ATTENTION, hidden, kv_inputs),
         VEC(layer, kv_norm[0], k_in_norm, ".weight", ATTENTION, hidden, kv_inputs),
@@ -411,6 +427,7 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         MAT(layer, ffn_norm_gate[0], ffn_norm_down, ROUTER, rank_gate, hidden, in_norm && gates_ffn),
         MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && gates_ffn),
         VEC(layer, ffn_pool, ffn_pool, "", ROUTER, hidden, pools && ffn),
+        MESSAGE(3, message_query, 1, ROUTER),
         NORM_OF(0, layer, ffn_norm, ffn_norm, ROUTER, hidden, in_norm && ffn && !gates_ffn),
         VEC(layer, ffn_norm, gated_ffn_norm, ".weight", ROUTER, hidden, in_norm && gates_ffn),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias && ffn),

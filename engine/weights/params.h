@@ -49,7 +49,11 @@ struct layer {
     struct stream_merge attn_merge, previous_merge; /* previous_merge in layer 0: of the embeddings, without stream_bias and stream_scale */
     struct token_input previous_token_input;
     struct gated_mix attn_gated, ffn_gated;
-    float *attn_pool, *ffn_pool;                                /* queries of op_pool [hidden]; mixes_kv: attn_pool [3, hidden] */
+    float *attn_pool, *ffn_pool; /* queries of op_pool [hidden]; mixes_kv: attn_pool [3, hidden] */
+    float *message_query[4];     /* passes after the first: queries of op_pool for messages to queries, keys, values and the FFN [hidden] */
+    struct message_gate {
+        struct mat down, forget, gain; /* [rank, 2 * hidden], [hidden, rank] twice */
+    } message_gate[4];
     float *kv_norm[2];                                          /* mixes_kv: norms of the inputs of keys and values [hidden]; attn_norm is that of queries */
     struct mat ngram_table, ngram_key, ngram_value;             /* [rows, dim / hashes], [streams * hidden, dim], [hidden, dim] */
     float *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm; /* [streams * hidden] */
@@ -164,6 +168,7 @@ struct param {
     const char *suffix; /* suffix of a vector's name; a matrix has .weight and the suffixes of its scales */
     uint8_t module;
     int16_t layer_shift; /* added to the layer's index in the name */
+    int16_t name_shift;  /* added to the index of the checkpoint's layer that has this index */
     bool optional;       /* may be absent from a checkpoint */
     bool is_table;       /* a token reads single rows */
     int rows, cols;      /* cols 0: a vector, float32 once loaded; else a struct mat */
@@ -189,7 +194,7 @@ enum vector_conversion {
     CONVERT_RATES,          /* -exp(w) of a table, transposed */
     CONVERT_TRANSPOSE_TABLE /* w of a table, transposed */
 };
-enum { PARAMS_MAX = 256 };
+enum { PARAMS_MAX = 288 };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);

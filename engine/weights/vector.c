@@ -59,8 +59,9 @@ static bool is_taps(struct loader *l, const struct tensor *t, const struct param
 
 static bool is_table(struct loader *l, const struct tensor *t, const struct param *p) {
     char text[64];
-    if (t->ndim == 2 && t->shape[0] == p->rows / p->table_cols && t->shape[1] == p->table_cols) return true;
-    snprintf(text, sizeof text, "config.json asks for [%d, %d]", p->rows / p->table_cols, p->table_cols);
+    const int rows = (p->slice.total_rows ? p->slice.total_rows : p->rows) / p->table_cols;
+    if (t->ndim == 2 && t->shape[0] == rows && t->shape[1] == p->table_cols) return true;
+    snprintf(text, sizeof text, "config.json asks for [%d, %d]", rows, p->table_cols);
     loader_fail(l, t, text);
     return false;
 }

@@ -37,8 +37,9 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
     for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];
         const char *pattern = *(const char *const *)((const char *)&names + p->name_offset);
-        if (p->cols) *params_mat(base, p) = matrix_load(l, p, pattern, layer + p->layer_shift, expert);
-        else *params_vector(base, p) = vector_load(l, p, pattern, layer + p->layer_shift, expert);
+        const int at = (parts > 1 ? layer + p->layer_shift : config_stored_layer(c, layer + p->layer_shift)) + p->name_shift;
+        if (p->cols) *params_mat(base, p) = matrix_load(l, p, pattern, at, expert);
+        else *params_vector(base, p) = vector_load(l, p, pattern, at, expert);
     }
     column_order_settle(l, modules, base);
     return l->rc ? 0 : params_bytes(base, list, n);
@@ -85,7 +86,8 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
         return;
     }
     for (int k = 0; k < c->n_experts && !l->rc; k++) {
-        w->bytes_routed += load_modules(l, MODULE_EXPERT, &y->experts[k], i, k);
+        const size_t bytes = load_modules(l, MODULE_EXPERT, &y->experts[k], i, k);
+        if (!c->layer[i].pass) w->bytes_routed += bytes; /* later passes have the same */
         params_set_traits(c, i, &y->experts[k]);
     }
 }
@@ -302,7 +304,7 @@ void weights_close(struct weights *w) {
 
 size_t weights_expert_bytes(const struct weights *w) {
     int moe = 0;
-    for (int i = 0; i < w->config.n_layers; i++) moe += w->config.layer[i].moe;
+    for (int i = 0; i < w->config.n_layers; i++) moe += w->config.layer[i].moe && !w->config.layer[i].pass;
     return moe && w->config.n_experts ? w->bytes_routed / (size_t)moe / (size_t)w->config.n_experts : 0;
 }
 
@@ -321,6 +323,7 @@ size_t weights_largest_expert(const struct weights *w, int layer) {
 size_t weights_token_bytes(const struct weights *w) {
     const struct config *c = &w->config;
     size_t routed = c->n_experts ? w->bytes_routed / (size_t)c->n_experts * (size_t)c->topk : 0;
+    for (int i = 0; i < c->n_layers; i++) routed += c->layer[i].moe && c->layer[i].pass ? weights_expert_bytes(w) * (size_t)c->topk : 0;
     return routed + w->bytes_dense + mat_bytes(&w->head);
 }
 

@@ -169,19 +169,19 @@ def muse_spark(c):
 
 def inkling2(c):
     out, h, taps, experts, inter = {}, c["hidden_size"], c["conv_kernel_size"], c["n_routed_experts"], c["moe_intermediate_size"]
-    pool = "model.llm.attn_res."
+    pool, query = "model.llm.attn_res.", 1 if "loop_gate_rank" in c else 2  # less in loops, which repeat every error
     for name in ("embed", "unembed"):
         out[f"model.llm.{name}.weight"] = tensor(name, [c["vocab_size"], h], 1 if name == "embed" else 1.5 / h**0.5)
     for name in ("embed_norm", "norm"):
         norm(out, "model.llm." + name, h)
-    out[pool + "output_query"] = floats("output_query", [h], 0, 2)
+    out[pool + "output_query"] = floats("output_query", [h], 0, query)
     for i, kind in enumerate(c["layer_types"]):
         p, window = f"model.llm.layers.{i}.", kind == "hybrid_sliding"
         near, s = "swa_" if window else "", p + "attn."
         heads, kv, dim = (c[near + k] for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
         if i:
-            out[f"{pool}attn_queries.{i - 1}"] = floats(f"attn_queries.{i}", [h] if window else [3, h], 0, 2)
-        out[f"{pool}mlp_queries.{i}"] = floats(f"mlp_queries.{i}", [h], 0, 2)
+            out[f"{pool}attn_queries.{i - 1}"] = floats(f"attn_queries.{i}", [h] if window else [3, h], 0, query)
+        out[f"{pool}mlp_queries.{i}"] = floats(f"mlp_queries.{i}", [h], 0, query)
         for name in ("mlp_norm", *(["attn_norm"] if window else ["q_input_norm", "k_input_norm", "v_input_norm"])):
             norm(out, p + name, h)
         for name, rows, cols, gain in (("wq_du", heads * dim, h, 1.5), ("wk_dv", kv * dim, h, 1), ("wv_dv", kv * dim, h, 1), ("wo_ud", h, heads * dim, 1.5),
@@ -200,9 +200,18 @@ def inkling2(c):
             out[f"{p}{name}.weight"] = floats(p + name, [h, 1, taps], 0, 1)
         weight(out, c, p + "mlp.gate", experts, h, 1.5)
         out[p + "mlp.gate.bias"] = floats(p + "bias", [experts], 0, 0.25)
+        if c.get("loop_layer_index_start", len(c["layer_types"])) <= i < c.get("loop_layer_index_end", 0):
+            for part in ("attn", "k", "v", "mlp"):
+                name, rank = f"{p}controllers.{part}.", c["loop_gate_rank"]
+                for end, rows, cols in (("down_weight", rank, 2 * h), ("forget_weight", h, rank), ("gain_weight", h, rank)):
+                    out[name + end] = tensor(name + end, [rows, cols], 0.7 / cols**0.5)
         out[p + "mlp.experts.w13_weight"] = tensor(p + "w13", [experts, 2 * inter, h], 1.5 / h**0.5)
         out[p + "mlp.experts.w2_weight"] = tensor(p + "w2", [experts, h, inter], 1.5 / inter**0.5)
+    if "loop_gate_rank" in c:
+        loop = c["loop_layer_index_end"] - c["loop_layer_index_start"]
+        for name in ("queries", "kv_queries"):
+            out[f"model.llm.middle_cycle_cross_pass_{name}"] = floats(name, [2 * loop, h], 0, query)
     return out
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

@@ -304,20 +304,43 @@ def inkling2_attention(m, q_in, k_in, v_in, s, window):
 
 
 def inkling2(m, tokens):
-    """Blocks add their outputs to the latest of several streams, and read a mix of all; each output is convolved with the rows before."""
+    """Blocks add their outputs to the latest of several streams, and read a mix of all; each output is convolved with the rows before. Further passes over the
+    layers of a loop begin with the streams before it, and get messages: mixes of the streams of the pass before."""
     c, nearest, per = m.config, math.inf, m.config["n_layers_per_attn_res_block"]
     streams = [one(m, m["model.llm.embed.weight"][tokens], "model.llm.embed_norm")]
-    for layer, kind in enumerate(c["layer_types"]):
+    first, last = (c.get(f"loop_layer_index_{k}", 0) for k in ("start", "end"))
+    order = [(i, 0) for i in range(last)] + [(i, p) for p in range(1, c.get("loop_num_passes", 1)) for i in range(first, last)]
+    order += [(i, 0) for i in range(last, len(c["layer_types"]))]
+    previous = before = None
+
+    def told(x, layer, part):
+        """x with the message to this part of the layer."""
+        which, gate = ("queries", "kv_queries")[part in "kv"], f"model.llm.layers.{layer}.controllers.{part}."
+        query = m[f"model.llm.middle_cycle_cross_pass_{which}"][2 * (layer - first) + (part in ("mlp", "v"))]
+        s = rms_norm(np.stack(previous, 1), 1, 1e-6)
+        message = np.einsum("ts,tsd->td", softmax(s @ query / math.sqrt(s.shape[-1])), s)
+        low = np.concatenate([rms_norm(v, 1, c["rms_norm_eps"]) for v in (x, message)], -1) @ m[gate + "down_weight"].T
+        return (1 - np.tanh(low @ m[gate + "forget_weight"].T)) * x + np.tanh(low @ m[gate + "gain_weight"].T) * message
+    for layer, again in order:
+        kind = c["layer_types"][layer]
+        if layer == first and last:
+            if again:
+                previous, streams = streams[len(before):], list(before)
+            else:
+                before = list(streams)
         name, window = f"model.llm.layers.{layer}.", c["sliding_window_size"] if kind == "hybrid_sliding" else 0
         norms = ["attn_norm"] if window else ["q_input_norm", "k_input_norm", "v_input_norm"]
         x = pooled(m, streams, f"attn_queries.{layer - 1}") if layer else [streams[0]] * len(norms)
-        x = [one(m, v, name + w) for v, w in zip(x, norms)] * (3 if window else 1)
+        if again:
+            x = [told(v, layer, part) for v, part in zip(list(x) * (3 if window else 1), ("attn", "k", "v"))]
+        x = [one(m, v, name + w) for v, w in zip(x, norms * 3)] * (3 // len(x))
         y = convolved(inkling2_attention(m, *x, name + "attn.", window), static(m, name + "attn_sconv"))
         if layer % per == 0:
             streams.append(y)
         else:
             streams[-1] = streams[-1] + y
-        h = one(m, pooled(m, streams, f"mlp_queries.{layer}")[0], name + "mlp_norm")
+        h = pooled(m, streams, f"mlp_queries.{layer}")[0]
+        h = one(m, told(h, layer, "mlp") if again else h, name + "mlp_norm")
         score = sigmoid(h @ m[name + "mlp.gate.weight"].T)
         chosen, gap = best(score + m[name + "mlp.gate.bias"], c["num_experts_per_tok"])
         weight = np.take_along_axis(score, chosen, -1)
@@ -333,4 +356,4 @@ def inkling2(m, tokens):
     return capped(x @ m["model.llm.unembed.weight"][: c["unpadded_vocab_size"]].T, c["final_logit_softcapping"]), nearest
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

@@ -362,5 +362,28 @@ def inkling2():
     )
 
 
-FAMILIES = (inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def inkling2_loop():
+    parts, messages = {"q": "attn", "k": "k", "v": "v", "mlp": "mlp"}, "model.llm.middle_cycle_cross_pass_"
+    recipe = inkling2()
+    text = recipe.config["text_config"]
+    recipe.config.update({"architectures": ["Inkling2LoopForConditionalGeneration"], "model_type": "inkling2_loop"})
+    text.update({
+        "layer_types": text["layer_types"] + ["hybrid", "hybrid_sliding"], "loop_gate_rank": 12, "loop_layer_index_end": 6, "loop_layer_index_start": 2,
+        "loop_num_passes": 3, "model_type": "inkling2_loop_text", "num_hidden_layers": 7, "route_scale": 1.0,
+    })
+
+    def pieces(key, shape):
+        if key == "model.message_input.query":
+            rows = (("queries#0", 0), ("queries#1", 3), ("kv_queries#0", 1), ("kv_queries#1", 2))
+            return [(messages + name, lambda t, i=i: t[:, i]) for name, i in rows]
+        name = inkling2_pieces(key, shape)[0][0] if "message_gate" in key else ""
+        for part, new in parts.items():
+            for module, end in (("down_proj", "down_weight"), ("forget_gate_proj", "forget_weight"), ("message_gate_proj", "gain_weight")):
+                if name.endswith(f".{part}_message_gate.{module}.weight"):
+                    return [(name.replace(f".{part}_message_gate.{module}.weight", f".controllers.{part and new}.{end}"), mf.whole)]
+        return inkling2_pieces(key, shape)
+    return dataclasses.replace(recipe, model="Inkling2LoopForCausalLM", pieces=pieces)
+
+
+FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

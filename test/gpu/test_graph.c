@@ -172,7 +172,9 @@ int main(int argc, char **argv) {
     for (int i = 0; cuda && argc == 2 && i < 2; i++) check("ember:", &card[i], 4);
     for (int k = 1 + cuda; k < argc; k++) {
         for (int i = 0; cuda && i < 2; i++) check(argv[k], &card[i], 5);
-        if (!cuda) check_split(argv[k], "emu:1,cpu=scalar", !strstr(argv[k], "delta") && !strstr(argv[k], "streams")); /* states, compressed keys: not split */
+        bool splits = true; /* not with states or compressed keys */
+        for (int i = 0; i < 4; i++) splits &= !strstr(argv[k], (const char *const[]){"delta", "streams", "pooled", "looped"}[i]);
+        if (!cuda) check_split(argv[k], "emu:1,cpu=scalar", splits);
         for (size_t i = 0; !cuda && i < sizeof models / sizeof *models; i++) check(argv[k], &models[i], ANSWER);
     }
     return failed != 0;

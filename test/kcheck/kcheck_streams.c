@@ -379,35 +379,45 @@ static void check_relate(int n, int heads, int dim) {
     drop();
 }
 
-/* The last source receives x before it is read, or is x. */
-static void check_pool(int n, int hidden, int streams, int sources, int queries, bool begins) {
+/* A stream receives x before it is read, or is x; sources may leave out some streams. */
+static void check_pool(int n, int hidden, int streams, int sources, int into, int skip, int queries, bool begins) {
     const size_t row = (size_t)(n * hidden), all = row * (size_t)streams;
     float *from = vec(all), *x = vec(row), *out = aligned(POOL_QUERIES_MOST * row * 4), *query = vec((size_t)(POOL_QUERIES_MOST * hidden));
     float *was = aligned(all * 4), *x_was = aligned(row * 4);
     memcpy(was, from, all * 4), memcpy(x_was, x, row * 4);
-    struct op_pool o = {
-        .streams = from, .x = x, .n = n, .hidden = hidden, .n_streams = streams, .n_sources = sources, .n_queries = queries, .begins = begins, .eps = 1e-2f};
+    struct op_pool o = {.streams = from,
+                        .x = x,
+                        .n = n,
+                        .hidden = hidden,
+                        .n_streams = streams,
+                        .n_sources = sources,
+                        .n_queries = queries,
+                        .begins = begins,
+                        .into = into,
+                        .skip_at = sources / 2,
+                        .skip = skip,
+                        .eps = 1e-2f};
     for (int q = 0; q < queries; q++) o.out[q] = out + (size_t)q * row, o.query[q] = query + q * hidden;
     must(execs[0]->ops->pool(execs[0], &o));
     for (int i = 0; i < n; i++) {
         double norm[POOL_SOURCES_MOST], p[POOL_SOURCES_MOST];
-        float *own = was + (size_t)(i * streams) * (size_t)hidden, *last = own + (sources - 1) * hidden;
+        float *own = was + (size_t)(i * streams) * (size_t)hidden, *last = own + into * hidden;
         for (int d = 0; d < hidden; d++) last[d] = x_was[i * hidden + d] + (begins ? 0 : last[d]);
         for (int s = 0; s < sources; s++) {
             norm[s] = 0;
-            for (int d = 0; d < hidden; d++) norm[s] += (double)own[s * hidden + d] * own[s * hidden + d] / hidden;
+            for (int d = 0; d < hidden; d++) norm[s] += (double)own[op_pool_stream(&o, s) * hidden + d] * own[op_pool_stream(&o, s) * hidden + d] / hidden;
             norm[s] = 1 / sqrt(norm[s] + 1e-2);
         }
         for (int q = 0; q < queries; q++) {
             double sum = 0;
             for (int s = 0; s < sources; s++) {
                 p[s] = 0;
-                for (int d = 0; d < hidden; d++) p[s] += (double)own[s * hidden + d] * (double)query[q * hidden + d];
+                for (int d = 0; d < hidden; d++) p[s] += (double)own[op_pool_stream(&o, s) * hidden + d] * (double)query[q * hidden + d];
                 sum += p[s] = exp(p[s] * norm[s] / sqrt(hidden));
             }
             for (int d = 0; d < hidden; d++) {
                 double want = 0;
-                for (int s = 0; s < sources; s++) want += p[s] / sum * norm[s] * (double)own[s * hidden + d];
+                for (int s = 0; s < sources; s++) want += p[s] / sum * norm[s] * (double)own[op_pool_stream(&o, s) * hidden + d];
                 near("pool", i, d, out[(size_t)q * row + (size_t)(i * hidden + d)], want, 1e-5);
             }
         }
@@ -429,7 +439,7 @@ static void cases(enum cpu_level l) {
                             (int[]){2, 6}[i / 2 % 2], i % 3, (uint8_t)(int[]){DT_F32, DT_BF16, DT_E4M3}[i % 3]);
         check_ngram(n, (int[]){2, 3, 4}[i % 3], (int[]){1, 2, 8}[i / 3 % 3]);
         check_relate(n, (int[]){1, 4}[i % 2], (int[]){3, 64, 200}[i % 3]);
-        check_pool(n, (int[]){7, 64, 300}[i % 3], 9, (int[]){1, 2, 9, 5}[i % 4], (int[]){1, 3, 0, 2}[i / 4 % 4], i / 2 % 2);
+        check_pool(n, (int[]){7, 64, 300}[i % 3], 9, (int[]){1, 2, 9, 5}[i % 4], i % 9, (int[]){8, 1, 0, 3}[i % 4], (int[]){1, 3, 0, 2}[i / 4 % 4], i / 2 % 2);
         check_route(n, (int[]){3, 8, 40}[i % 3], (int[]){1, 2, 3}[i / 3 % 3]);
         check_steps(n, (int[]){0, 5, 130, 1000}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 9}[i % 2]);
         check_small(n, (int[]){1, 8, 33}[i % 3]);

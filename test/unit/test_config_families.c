@@ -79,6 +79,24 @@ static void inkling2(void **st) {
     assert_int_equal(parse(&c, INKLING2("inkling2_text", "", ",\"n_shared_experts\":2", ""), false, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "n_shared_experts"));
 }
+/* Inkling 2's loop: passes are layers, and the last one's streams come after the place of the pass before. */
+static void inkling2_loop(void **st) {
+#define LOOPED(more) INKLING2("inkling2_loop_text", "", ",\"n_layers_per_attn_res_block\":2,\"loop_layer_index_start\":2" more, "")
+    static const int repeats[] = {0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8}, pass[] = {0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0};
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, LOOPED(",\"loop_layer_index_end\":6"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.n_layers == 16 && config_is_bare(&c, 15) && c.streams.n == 2 + 2 * 2 + 1 && c.streams.message_rank == 64 && c.query_scale.every == 8192);
+    for (int i = 0; i < 16; i++) assert_true(c.layer[i].repeats == repeats[i] && c.layer[i].pass == pass[i]);
+    assert_true(c.layer[5].mixes_kv && c.layer[9].mixes_kv && c.layer[13].mixes_kv && !c.layer[14].mixes_kv);
+    if (parse(&c, LOOPED(",\"loop_config\":{\"core_start\":4,\"core_end\":6,\"num_passes\":2,\"gate_rank\":5}"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.n_layers == 10 && c.streams.loop_from == 4 && c.streams.message_rank == 5 && c.layer[6].repeats == 2 && c.layer[8].repeats == 2);
+    assert_int_equal(parse(&c, LOOPED(",\"loop_layer_index_end\":5"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "cuts blocks"));
+    assert_int_equal(parse(&c, LOOPED(",\"loop_layer_index_end\":8"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "not within 7 layers"));
+    assert_int_equal(parse(&c, LOOPED(",\"loop_layer_index_end\":6,\"loop_num_passes\":64,\"num_hidden_layers\":400"), false, &e), ERR_MODEL);
+}
 /* Sources of attention residuals that are more than hearth mixes. */
 static void inkling2_sources(void **st) {
     struct config c;
@@ -575,6 +593,7 @@ int main(void) {
                                        cmocka_unit_test(qwen_3_omni),
                                        cmocka_unit_test(hunyuan_4_with_vision),
                                        cmocka_unit_test(inkling2),
+                                       cmocka_unit_test(inkling2_loop),
                                        cmocka_unit_test(inkling2_sources),
                                        cmocka_unit_test(axk2),
                                        cmocka_unit_test(beam),
