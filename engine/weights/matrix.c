@@ -61,23 +61,31 @@ void matrix_attach_scale(const struct matrix_source *src, struct mat *m, struct 
     m->scale = aligned_scale(l, s, s->data + (lead ? (size_t)src->expert * size : 0), size);
 }
 
-/* NVFP4's factor of a matrix's scales: modelopt multiplies by one tensor, llm-compressor divides by another. */
-static float scale_gain(const struct matrix_source *src, const struct tensor *weight) {
-    const struct tensor *times = matrix_find(src, ".weight_scale_2"), *over = times ? NULL : matrix_find(src, ".weight_global_scale"),
-                        *t = times ? times : over;
-    const size_t count = src->p->slice.stacked ? (size_t)loader_stacked(src->l) : 1, at = t && t->size == 4 * count ? (size_t)src->expert % count : 0;
+/* A positive number of a matrix: t has one F32, or one for each expert. */
+static float number_of(const struct matrix_source *src, const struct tensor *t) {
+    const size_t count = src->p->slice.stacked ? (size_t)loader_stacked(src->l) : 1, at = t->size == 4 * count ? (size_t)src->expert % count : 0;
     float f = 0;
-    if (!t) {
-        loader_fail(src->l, weight, "no factor of its scales (.weight_scale_2 or .weight_global_scale)");
-        return 0;
-    }
     if (t->dtype != DT_F32 || (t->size != 4 && t->size != 4 * count)) {
         loader_fail(src->l, t, "the factor of NVFP4's scales must be one F32");
         return 0;
     }
     memcpy(&f, t->data + 4 * at, 4);
     if (!(f > 0) || !isfinite(f)) loader_fail(src->l, t, "the factor of NVFP4's scales must be a positive number");
-    return times ? f : 1 / f;
+    return f;
+}
+/* NVFP4's factor of a matrix's scales: modelopt multiplies by one tensor, llm-compressor divides by another, Inkling 2 does both. */
+static float scale_gain(const struct matrix_source *src, const struct tensor *weight) {
+    static const char *const times[] = {".weight_scale_2", "_amax"}, *const over[] = {".weight_global_scale", "_outer_scale_denominator"};
+    const struct tensor *up = NULL, *down = NULL;
+    for (size_t i = 0; i < sizeof times / sizeof *times && !up && !down; i++) {
+        up = matrix_find(src, times[i]);
+        if (!up || i) down = matrix_find(src, over[i]);
+    }
+    if (!up && !down) {
+        loader_fail(src->l, weight, "no factor of its scales (.weight_scale_2 or .weight_global_scale)");
+        return 0;
+    }
+    return (up ? number_of(src, up) : 1) / (down ? number_of(src, down) : 1);
 }
 
 /* --- FP4 ------------------------------------------------------------------------------------------------------------------ */

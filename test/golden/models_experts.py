@@ -1,7 +1,7 @@
 """Tensors of more tiny checkpoints (models.py)."""
 import math
 
-from models import floats, mlp, tensor, weight
+from models import CODES, CODES_RMS, floats, mlp, stream, tensor, weight
 
 
 def norm(out, name, n):
@@ -167,6 +167,22 @@ def muse_spark(c):
     return out
 
 
+def nvfp4(out, name, n, rows, cols, gain):
+    """As Inkling 2 Mini stores it: a scale for 16 columns, and two factors for each expert."""
+    size = 2688 * gain / cols**0.5 / 3.5
+    out[name] = "U8", [n, rows, cols // 2], stream(name).digest(n * rows * cols // 2)
+    out[name + "_scale"] = "F8_E4M3", [n, rows, cols // 16], bytes(0x30 + b % 16 for b in stream(name, "scales").digest(n * rows * cols // 16))
+    out[name + "_amax"] = floats(name + "_amax", [n], size, size / 3)
+    out[name + "_outer_scale_denominator"] = floats(name + "_denominator", [n], 2688, 300)
+
+
+def mxfp8(out, name, n, rows, cols, gain):
+    """An exponent in a byte for 32 columns."""
+    power = round(math.log2(gain / cols**0.5 / CODES_RMS)) + 127
+    out[name] = "F8_E4M3", [n, rows, cols], stream(name).digest(n * rows * cols).translate(CODES)
+    out[name + "_scale"] = "U8", [n, rows, cols // 32], bytes(power - 1 + b % 3 for b in stream(name, "scales").digest(n * rows * cols // 32))
+
+
 def inkling2(c):
     out, h, taps, experts, inter = {}, c["hidden_size"], c["conv_kernel_size"], c["n_routed_experts"], c["moe_intermediate_size"]
     pool, query = "model.llm.attn_res.", 1 if "loop_gate_rank" in c else 2  # less in loops, which repeat every error
@@ -205,6 +221,10 @@ def inkling2(c):
                 name, rank = f"{p}controllers.{part}.", c["loop_gate_rank"]
                 for end, rows, cols in (("down_weight", rank, 2 * h), ("forget_weight", h, rank), ("gain_weight", h, rank)):
                     out[name + end] = tensor(name + end, [rows, cols], 0.7 / cols**0.5)
+        if "loop_gate_rank" in c:
+            nvfp4(out, p + "mlp.experts.w13_weight", experts, 2 * inter, h, 1.5)
+            mxfp8(out, p + "mlp.experts.w2_weight", experts, h, inter, 1.5)
+            continue
         out[p + "mlp.experts.w13_weight"] = tensor(p + "w13", [experts, 2 * inter, h], 1.5 / h**0.5)
         out[p + "mlp.experts.w2_weight"] = tensor(p + "w2", [experts, h, inter], 1.5 / inter**0.5)
     if "loop_gate_rank" in c:

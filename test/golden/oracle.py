@@ -44,6 +44,13 @@ class Checkpoint:
         if name + "_blocks" in self.raw:
             return self.mxfp4(name)
         dtype, shape, data = self.raw[name]
+        if name + "_amax" in self.raw:  # NVFP4: two codes per byte, a scale for 16 columns, two factors for each expert
+            codes, scale = np.frombuffer(data, np.uint8).reshape(shape), e4m3(np.frombuffer(self.raw[name + "_scale"][2], np.uint8))
+            x = np.stack((FP4[codes & 15], FP4[codes >> 4]), -1).reshape(*shape[:2], -1, 16) * scale.reshape(*shape[:2], -1, 1)
+            return x.reshape(*shape[:2], -1) * (self[name + "_amax"] / self[name + "_outer_scale_denominator"])[:, None, None]
+        if self.raw.get(name + "_scale", [""])[0] == "U8":  # MXFP8: exponents of 32 columns
+            power = np.frombuffer(self.raw[name + "_scale"][2], np.uint8).astype(int) - 127
+            return (e4m3(np.frombuffer(data, np.uint8)).reshape(-1, 32) * 2.0 ** power[:, None]).reshape(shape)
         if dtype == "F32":
             x = np.frombuffer(data, "<f4").astype(np.float64)
         elif dtype == "BF16":
