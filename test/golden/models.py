@@ -158,7 +158,7 @@ MODELS = {
         "num_key_value_heads": 2, "head_dim": 20, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_head_dim": 24,
         "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid"], "sliding_window_size": 9, "rel_extent": 13, "d_rel": 5,
         "conv_kernel_size": 3, "log_scaling_n_floor": 11, "log_scaling_alpha": 0.2, "qk_l2_clip_threshold": 2.5, "rel_l2_clip_threshold": 1.0,
-        "n_layers_per_attn_res_block": 1, "n_routed_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "route_scale": 1.0,
+        "n_layers_per_attn_res_block": 1, "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "route_scale": 1.0,
         "mlp_gate_softcap": 1.0, "mlp_up_softcap": 0.75, "final_logit_softcapping": 12.0, "loop_layer_index_start": 1, "loop_layer_index_end": 3,
         "loop_num_passes": 3, "loop_gate_rank": 12,
     },

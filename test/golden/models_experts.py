@@ -215,7 +215,7 @@ def inkling2(c):
         for name in ("attn_sconv", "mlp_sconv"):
             out[f"{p}{name}.weight"] = floats(p + name, [h, 1, taps], 0, 1)
         weight(out, c, p + "mlp.gate", experts, h, 1.5)
-        out[p + "mlp.gate.bias"] = floats(p + "bias", [experts], 0, 0.25)
+        out[p + "mlp.gate.bias"] = floats(p + "bias", [experts], 0, 0.25 if "loop_gate_rank" not in c else 1.5)
         if c.get("loop_layer_index_start", len(c["layer_types"])) <= i < c.get("loop_layer_index_end", 0):
             for part in ("attn", "k", "v", "mlp"):
                 name, rank = f"{p}controllers.{part}.", c["loop_gate_rank"]
