@@ -13,18 +13,18 @@ struct tensor_names {
     const char *attn_out_norm, *ffn_out_norm;                                /* norms of the outputs of attention and FFN blocks */
     const char *dense_out_norm, *experts_out_norm, *experts_norm;            /* a dense FFN beside experts: norms of both outputs, and of the experts' input */
     const char *token_table, *token_from_embed, *token_from_embed_norm, *token_gate, *token_out,
-        *token_out_norm;                                                          /* token_dim; the first three: of all layers */
-    const char *router_norm, *expert_scale, *stream_scale;                        /* whole names */
-    const char *attn_gate, *attn_gate_bias;                                       /* gate of the attention output; the bias is a whole name */
-    const char *embed_norm, *rel, *rel_table;                                     /* rel_table is a whole name */
-    const char *k_conv, *v_conv, *attn_conv, *ffn_conv;                           /* short convolutions */
-    const char *k_taps, *v_taps, *k_row_taps, *v_row_taps;                        /* of layers with mixes_kv: whole names */
-    const char *q_in_norm, *k_in_norm, *v_in_norm, *sink_proj;                    /* the first three: of layers with mixes_kv */
-    const char *q_scale, *rel_scale;                                              /* QK_NORM_CLIP: whole names */
-    const char *attn_pool, *ffn_pool, *head_pool;                                 /* attention residuals: whole names */
+        *token_out_norm;                                            /* token_dim; the first three: of all layers */
+    const char *router_norm, *expert_scale, *stream_scale;          /* whole names */
+    const char *attn_gate, *attn_gate_bias;                         /* gate of the attention output; the bias is a whole name */
+    const char *embed_norm, *rel, *rel_table;                       /* rel_table is a whole name */
+    const char *k_conv, *v_conv, *attn_conv, *ffn_conv;             /* short convolutions */
+    const char *k_taps, *v_taps, *k_row_taps, *v_row_taps;          /* of layers with mixes_kv: whole names */
+    const char *q_in_norm, *k_in_norm, *v_in_norm, *sink_proj;      /* the first three: of layers with mixes_kv */
+    const char *q_scale, *rel_scale;                                /* QK_NORM_CLIP: whole names */
+    const char *attn_pool, *ffn_pool, *head_pool;                   /* attention residuals: whole names */
     const char *message_gate[4], *message_query, *message_kv_query; /* of queries, keys, values and the FFN; the last two: whole names, of all layers */
-    const char *dense_scale, *router_scale;                                       /* whole names */
-    const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                          /* GQA; q and o also MLA; sinks is a whole name */
+    const char *dense_scale, *router_scale;                         /* whole names */
+    const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;            /* GQA; q and o also MLA; sinks is a whole name */
     const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b, *k_rope_norm;     /* MLA */
     const char *k_b, *v_b;                                                        /* kv_b split in two, as in llama.cpp */
     const char *index_q, *index_k, *index_k_norm, *index_weights, *index_in_norm; /* DSA */
@@ -116,8 +116,8 @@ extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_cohere2_moe, arch_cohere2, arch_cohere, arch_hunyuan_v1_dense;
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
-extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_inkling2, arch_inkling2_text, arch_inkling2_loop, arch_inkling2_loop_text,
-    arch_qwen4_exp;
+extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_inkling2, arch_inkling2_text,
+    arch_inkling2_loop, arch_inkling2_loop_text, arch_qwen4_exp;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
     arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;
