@@ -193,7 +193,7 @@ change("int16-min", "minima are added with the wrong sign", "kcheck_gemm", ("cpu
 change("int16-narrow", "Q2_K's minima of the first 16 columns are added", "kcheck_gemm", ("cpu/int16_decode.h", "_mm256_sub_epi32(first, second)", "_mm256_sub_epi32(second, first)"))
 change("int16-grid", "the scales of the second 16 columns of IQ types are those of the first", "kcheck_gemm", ("cpu/intdot_grid_avx2.c", "_mm256_slli_epi32(second, 16)", "_mm256_slli_epi32(first, 16)"))
 change("int16-fifth", "the second half's fifth bits are those of the first", "kcheck_gemm", ("cpu/int16_decode.h", "_mm256_set1_epi8((char)(2 * half))", "_mm256_setzero_si256()"))
-change("nvfp4-gain", "the factor of NVFP4 that divides multiplies", "e2e_quantized", ("engine/weights/matrix.c", "return times ? f : 1 / f;", "return f;"))
+change("nvfp4-gain", "the factor of NVFP4 that divides multiplies", "e2e_quantized", ("engine/weights/matrix.c", "/ (down ? number_of(src, down) : 1);", "* (down ? number_of(src, down) : 1);"))
 change("awq-order", "AWQ's codes are taken in order", "e2e_quantized", ("engine/weights/repack.c", "return k % 2 * 4 + k / 2;", "return k;"))
 change("fine-scales", "NVFP4's scales are those of the block before", "kcheck_quant", ("cpu/gemv_inner.h", "vset1(s->fine[i][at_ / 16])", "vset1(s->fine[i][at_ / 32])"))
 change("slot-early", "a ring slot is freed before its use has ended", "golden_positions",
