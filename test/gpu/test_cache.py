@@ -72,7 +72,11 @@ for model in ["ember:"] + models[1:2]:
         os.environ["XDG_CACHE_HOME"] = tmp
         n_experts = json.loads(run("-m", model, "--inspect", "--json")[1])["experts"]["routed"]
         args = SCALAR + DEVICE + ["--split", "host", "--draft", "none", "--expert-cache", str(n_experts // 2)]
-        first, long, again = (greedy(model, 1, args, n) for n in (4, 150, 4))
+        first, long = (greedy(model, 1, args, n) for n in (4, 150))
+        for _ in range(4):  # on a busy machine four tokens may be over before the experts have arrived
+            again = greedy(model, 1, args, 4)
+            if kept(again[2])[0] >= kept(first[2])[0] + 5:
+                break
         files = [os.path.join(tmp, "hearth", "usage", f) for f in os.listdir(os.path.join(tmp, "hearth", "usage"))]
         check(first[1] == again[1] and kept(again[2])[0] >= kept(first[2])[0] + 5 and len(files) == 1, model, "a profile", kept(first[2]), kept(again[2]), files)
         with open(files[0], "r+b") as f:
