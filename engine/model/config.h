@@ -219,13 +219,14 @@ struct config {
     struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream, to which blocks add directly */
         int n, iters;         /* iters 0: blocks only add to the streams, which are not mixed with each other */
         float eps;
-        float magnitude, post_eps;           /* as in op_mix */
-        bool is_gated;                       /* a block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm */
-        int rank;                            /* rank of the gates' projections */
-        bool is_averaged;                    /* merged by their mean before the final norm, without weights */
-        bool is_plain;                       /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
-        int loop_from, loop_to, loop_passes; /* with block_layers: these layers run so often; a pass after the first gets messages of the one before. 0: none */
-        int message_rank;                    /* of the gates through which messages are added */
+        float magnitude, post_eps; /* as in op_mix */
+        bool is_gated;             /* a block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm */
+        int rank;                  /* rank of the gates' projections */
+        bool is_averaged;          /* merged by their mean before the final norm, without weights */
+        bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
+        int loop_from, loop_to,
+            loop_passes;  /* with block_layers: number of passes over these layers; a pass after the first gets messages of the one before. 0: none */
+        int message_rank; /* rank of the gates that scale messages */
         int block_layers; /* attention residuals (op_pool): a stream is the sum of the outputs of this many layers, the first that of the embedding; 0: not */
     } streams;
     bool merges_stream;      /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */

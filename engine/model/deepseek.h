@@ -11,6 +11,8 @@ struct deepseek_defaults {
     int groups, topk_group; /* n_group, topk_group */
 };
 extern const struct deepseek_defaults deepseek_v3_defaults;
+/* The softmax scale of heads of head_dim. YaRN's mscale, squared, multiplies it whenever the config scales rope (vendor: MLA.__init__). */
+float deepseek_attn_scale(const struct config *c);
 void deepseek_attention(struct config_reader *r, struct config *c);
 void deepseek_moe(struct config_reader *r, struct config *c, const struct deepseek_defaults *d); /* without the choice of layers */
 void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d);

@@ -12,7 +12,15 @@ static void read_no_rope(struct config *c) {
     for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = LAYER_ROPE_NONE;
 }
 
-/* YaRN's mscale, squared, multiplies the softmax scale whenever the config scales rope (vendor: MLA.__init__). */
+float deepseek_attn_scale(const struct config *c) {
+    double scale = 1 / sqrt(c->head_dim);
+    if (c->rope.kind != ROPE_DEFAULT && c->rope.mscale_all_dim > 0 && c->rope.factor > 1) {
+        double m = 0.1 * c->rope.mscale_all_dim * log(c->rope.factor) + 1;
+        scale *= m * m;
+    }
+    return (float)scale;
+}
+
 void deepseek_attention(struct config_reader *r, struct config *c) {
     c->attn = ATTN_MLA;
     c->n_heads = config_int(r, "num_attention_heads", 0, 1, 1024);
@@ -33,12 +41,7 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     c->split_kv_b = config_bool(r, "split_kv_b", false); /* GGUF only */
     if (c->qk_rope) config_read_rope(r, c, c->qk_rope, c->arch->defaults.theta > 0 ? c->arch->defaults.theta : 10000);
     else read_no_rope(c);
-    double scale = 1 / sqrt(c->head_dim);
-    if (c->rope.kind != ROPE_DEFAULT && c->rope.mscale_all_dim > 0 && c->rope.factor > 1) {
-        double m = 0.1 * c->rope.mscale_all_dim * log(c->rope.factor) + 1;
-        scale *= m * m;
-    }
-    c->attn_scale = (float)scale;
+    c->attn_scale = deepseek_attn_scale(c);
 }
 
 const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};

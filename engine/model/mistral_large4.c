@@ -1,8 +1,6 @@
 /* Mistral Large 4, language model only: DeepSeek-V3.2's attention without a latent of queries, whose heads have factors by position, and with learned rotary
  * frequencies; some layers rotate nothing, take the latents of an earlier layer, or its selection of keys. Mistral Small 4's router. Reference: transformers,
  * models/mistral_large4. */
-#include <math.h>
-
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 
@@ -38,9 +36,7 @@ static void read_rotation(struct config_reader *r, struct config *c) {
     if (c->rope.dim != c->qk_rope)
         config_fail(r, "'partial_rotary_factor' rotates %d of %d dimensions: hearth knows this family with all", c->rope.dim, c->qk_rope);
     if (c->rope.kind == ROPE_LONG) config_fail(r, "'rope_type' is longrope: hearth knows this family with one set of frequencies");
-    const double m =
-        c->rope.kind != ROPE_DEFAULT && c->rope.mscale_all_dim > 0 && c->rope.factor > 1 ? 0.1 * c->rope.mscale_all_dim * log(c->rope.factor) + 1 : 1;
-    c->attn_scale = (float)(m * m / sqrt(c->head_dim));
+    c->attn_scale = deepseek_attn_scale(c);
 }
 
 /* Returns a list of at least n_layers integers, or NULL: the key is absent. */
