@@ -18,6 +18,10 @@
 #include "cpu/int16_decode.h"
 #include "engine/base/scale.h"
 
+#ifndef ISA
+#define ISA avx2
+#endif
+
 enum {
     STRIP = 8,  /* rows decoded together */
     DEPTH = 4,  /* blocks per row */

@@ -2,6 +2,10 @@
 #include "cpu/formats.h"
 #include "cpu/simd_avx2.h"
 
+#ifndef ISA
+#define ISA avx2
+#endif
+
 struct group {
     int8_t high[128], low[128]; /* x = scale * (256 * high + low) */
 #ifdef __AVXVNNI__
