@@ -62,6 +62,7 @@ struct gpu {
     const struct gpu_backend *b;
     size_t register_chunk; /* host memory is registered in chunks of this size */
     bool joins_ops;        /* its streams have windows */
+    _Atomic unsigned n_cleared;
     struct gpu_info info;
 };
 struct gpu_stream {

@@ -64,7 +64,16 @@ void gpu_free(struct gpu *g, void *p) {
     if (p) g->b->free(g, p);
 }
 int gpu_error(struct gpu *g, struct error *e) { return g->b->error(g, e); }
-int gpu_clear(struct gpu *g, struct error *e) { return g->b->clear(g, e); }
+int gpu_clear(struct gpu *g, struct error *e) {
+    if (gpu_error(g, NULL)) atomic_fetch_add(&g->n_cleared, 1); /* first: gpu_error_since() reads it last */
+    return g->b->clear(g, e);
+}
+unsigned gpu_n_cleared(const struct gpu *g) { return atomic_load(&g->n_cleared); }
+int gpu_error_since(struct gpu *g, unsigned n_cleared, struct error *e) {
+    const int r = gpu_error(g, e);
+    if (r || gpu_n_cleared(g) == n_cleared) return r;
+    return error_set(e, ERR_RUNTIME, "device %d: it failed while several tasks used it", g->info.rank);
+}
 
 int gpu_host_alloc(struct gpu *g, void **p, size_t size, struct error *e) {
     *p = NULL;

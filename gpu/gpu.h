@@ -55,6 +55,10 @@ int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e); /* 256-byt
 void gpu_free(struct gpu *g, void *p);                                /* no queued work may use it; NULL is allowed */
 int gpu_error(struct gpu *g, struct error *e);                        /* the first failure since gpu_clear, 0: none */
 int gpu_clear(struct gpu *g, struct error *e);                        /* all streams idle; 0: usable again, else the device is lost */
+/* Tasks that share a device may each see another's failure, or miss it: one of them drops work, and another clears the failure. So a task notes how many
+ * failures had been cleared when it began; gpu_error_since() also returns ERR_RUNTIME when there are more, and its results are not to be used. */
+unsigned gpu_n_cleared(const struct gpu *g);
+int gpu_error_since(struct gpu *g, unsigned n_cleared, struct error *e);
 
 /* Pinned host memory. Registration splits [p, p + size) at multiples of gpu_register_chunk() because some drivers fail on large
  * ranges; copies are split at the same addresses because a copy must not cross two registrations. Most drivers refuse read-only

@@ -299,6 +299,7 @@ static int run_batch(struct decode *s, enum exec_mode mode, struct decode_span *
     atomic_store(s->head.first_bad, -1);
     if ((rc = run_layers(s, n, s->top, e))) return rc;
     if (s->cpu_queue) return 0;
+    if (decode_device_error(s, NULL)) return ERR_RUNTIME; /* e.g. an upload that another stream dropped */
     kv_writeback_store_states(s);
     for (int i = 0; i < s->n_micros; i++) {
         const struct decode_micro_batch *m = &s->micro_batch[i];

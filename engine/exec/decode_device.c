@@ -326,7 +326,7 @@ void decode_set_placement_why(struct decode *s, const char *layers_why) {
 
 int decode_devices_open(struct decode *s, struct error *e) {
     int rc = assign_layers(s, e);
-    for (int i = 0; i < s->n_dev; i++) decode_experts_register(&s->dev[i], true);
+    for (int i = 0; i < s->n_dev; i++) s->dev[i].n_cleared = gpu_n_cleared(s->dev[i].g), decode_experts_register(&s->dev[i], true);
     for (int i = 0; i < s->n_dev && !rc; i++) rc = open_device(&s->dev[i], e);
     if (!rc) device_blocks_open(s);
     return rc || !s->n_dev ? rc : decode_timelines_open(s, e);
@@ -357,7 +357,7 @@ int decode_timelines_open(struct decode *s, struct error *e) {
 
 bool decode_device_error(struct decode *s, struct error *e) {
     for (int i = 0; i < s->n_dev; i++)
-        if (gpu_error(s->dev[i].g, e)) return true;
+        if (gpu_error_since(s->dev[i].g, s->dev[i].n_cleared, e)) return true;
     return false;
 }
 

@@ -1,5 +1,6 @@
 /* Locks the weights that devices hold while a prefill on threads of its own reads them. A device that fails during the lock is dropped by
  * decode, but its weights are freed at the unlock only. */
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/experts/expert_pool.h"
@@ -18,6 +19,11 @@ static void snapshot_device(const struct decode_device *d, struct resident_set *
 
 int decode_lock_weights(struct decode *s, struct resident_set *held, struct error *e) {
     int rc = 0;
+    struct error failure = {0};
+    if (decode_device_error(s, &failure)) { /* weights may be missing on it */
+        log_say(LOG_WARN, "%s; sessions now decode on the CPU", failure.text);
+        decode_on_device_lost(s, failure.text);
+    }
     for (int i = 0; i < GPU_MAX; i++) held[i] = (struct resident_set){0};
     if (s->is_tensor_parallel || !decode_weights_loaded(s)) return 0; /* a prefill needs whole layers, not shards */
     for (int i = 0; i < s->n_dev && !rc; i++)

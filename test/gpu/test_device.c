@@ -302,8 +302,12 @@ static void memory(void) {
     CHECK(!gpu_copy(a, host, p, sizeof host, GPU_D2H) && !gpu_stream_sync(a) && isnan(*(float *)host)); /* unwritten memory is NaN */
     CHECK(!gpu_copy(a, (char *)p + (600 << 10) - 8, host, 64, GPU_H2D) && gpu_stream_sync(a) == ERR_RUNTIME && gpu_error(g, &e) &&
           strstr(e.text, "not memory"));
-    CHECK(gpu_copy(a, host, p, 1, GPU_D2H) == ERR_RUNTIME);        /* failed until cleared */
-    CHECK(!gpu_clear(g, &e) && gpu_stream_sync(a) == ERR_RUNTIME); /* its owner may not have noticed yet */
+    CHECK(gpu_copy(a, host, p, 1, GPU_D2H) == ERR_RUNTIME); /* failed until cleared */
+    const unsigned began = gpu_n_cleared(g);
+    CHECK(gpu_error_since(g, began, &e) == ERR_RUNTIME && strstr(e.text, "not memory"));
+    CHECK(!gpu_clear(g, &e) && gpu_stream_sync(a) == ERR_RUNTIME);                                               /* its owner may not have noticed yet */
+    CHECK(!gpu_error(g, &e) && gpu_error_since(g, began, &e) == ERR_RUNTIME && strstr(e.text, "several tasks")); /* who shares the device learns of it */
+    CHECK(!gpu_clear(g, &e) && gpu_n_cleared(g) == began + 1 && !gpu_error_since(g, began + 1, &e));
     gpu_stream_close(&a);
     CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_copy(a, host, p, 1, GPU_D2H) && !gpu_stream_sync(a));
     gpu_free(g, p);

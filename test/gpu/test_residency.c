@@ -2,13 +2,16 @@
  * same logits, bit by bit, and the bytes that cross the link fall by the resident share. Sessions that decode beside such a prompt, or
  * a device that fails meanwhile, change nothing. The built-in model. */
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
-#include "engine/engine.h"
+#include "engine/schedule/internal.h"
 #include "test/env.h"
 
 enum { PROMPT = 48, ANSWER = 6, LAYERS = 4, EXPERTS = 16 }; /* of ember: layers with experts, experts of each */
@@ -166,7 +169,20 @@ struct answers {
     int32_t token[2][OTHER];
     int n[2];
 };
-static int read_beside(const char *gpus, const char *experts, struct answers *got) {
+/* Clears each failure of a device at once, as another task that shares it may. */
+struct clearer {
+    struct gpu *g;
+    _Atomic bool stop;
+    int n;
+};
+static void *clear_failures(void *arg) {
+    struct clearer *c = arg;
+    for (; !atomic_load(&c->stop); usleep(20))
+        if (gpu_error(c->g, NULL)) gpu_clear(c->g, &(struct error){0}), c->n++;
+    return NULL;
+}
+/* cleared: failures are cleared at once, and counted. */
+static int read_beside(const char *gpus, const char *experts, struct answers *got, int *cleared) {
     struct engine *e;
     struct session *s, *other;
     struct error err = {0};
@@ -185,6 +201,9 @@ static int read_beside(const char *gpus, const char *experts, struct answers *go
                               .kv = DT_F32,
                               .draft = DRAFT_NONE};
     if (engine_open(&e, &p, &err) || session_open(e, &other, &err) || session_open(e, &s, &err)) die(gpus, &err);
+    struct clearer clearer = {.g = e->machine.gpus->gpu[0]};
+    pthread_t thread;
+    if (cleared && pthread_create(&thread, NULL, clear_failures, &clearer)) die("thread", &err);
     struct request r = {.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = OTHER, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
     if (session_submit(other, &r, &err)) die("submit", &err);
     for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + 11) % 500;
@@ -199,22 +218,25 @@ static int read_beside(const char *gpus, const char *experts, struct answers *go
         fell_back += ev.kind == EVENT_DONE && ev.session == s && strcmp(ev.stats.prefill_mode, "slp");
     }
     session_close(&s), session_close(&other);
+    atomic_store(&clearer.stop, true);
+    if (cleared) pthread_join(thread, NULL), *cleared += clearer.n;
     engine_close(&e);
     return fell_back;
 }
 static void devices_fail_meanwhile(void) {
     enum { TRIES = 24 };
     struct answers want, got;
-    int fell_back = read_beside("emu:1,cpu=scalar,h2d=0.2", "off", &want);
+    int fell_back = read_beside("emu:1,cpu=scalar,h2d=0.2", "off", &want, NULL), cleared = 0;
     CHECK(!fell_back && want.n[0] == OTHER && want.n[1] == ANSWER, "%d, %d tokens", want.n[0], want.n[1]);
     for (int k = 0; k < TRIES; k++) {
         const char *experts = k % 3 ? "layers" : "4";
         char gpus[80];
         snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,h2d=0.2,fail=%s:%d", k % 2 ? "launch" : "copy", 200 + 61 * k);
-        fell_back += read_beside(gpus, experts, &got);
+        fell_back += read_beside(gpus, experts, &got, k % 2 ? NULL : &cleared);
         CHECK(!memcmp(&got, &want, sizeof got), "%s, %s: other answers", gpus, experts);
     }
     CHECK(fell_back > 0, "no device failed during a prompt");
+    CHECK(cleared > 0, "no failure was cleared meanwhile");
 }
 
 int main(void) {

@@ -34,6 +34,7 @@ change("mla-no-rope", "layers without rotation have a rotated part", "golden_dsa
 change("index-input", "an indexer's queries come from the input without its norm's bias", "golden_dsa_sources", ("engine/layer/attention_dsa.c", ".bias = y->index_in_bias", ".bias = NULL"))
 change("index-scaled", "an indexer's queries have no factors by position", "golden_dsa_sources", ("engine/layer/attention_dsa.c", "TRY(attention_scale_heads(", "if (0) TRY(attention_scale_heads("))
 change("rope-learned", "learned factors of rotary frequencies are ignored", "golden_dsa_sources", (WEIGHTS, "w->rope_alpha && j", "0 && j"))
+change("failure-cleared", "a task that shares a device does not learn of a failure that another has cleared", "gpu_devices_and_plans", ("gpu/gpu.c", "if (r || gpu_n_cleared(g) == n_cleared) return r;", "if (r || gpu_n_cleared(g) >= n_cleared) return r;"))
 change("scale-heads", "all heads have the first head's factor by position", "golden_dsa_sources", ("cpu/elem.c", "o->slopes[c / o->dim] * logarithm", "o->slopes[0] * logarithm"))
 change("pooled-stream", "a layer that ends a stream of attention residuals goes on with it", "golden_gqa_pooled", ("engine/layer/attention_residuals.c", "stored % c->streams.block_layers == 0;", "false;"))
 change("pooled-keys", "keys read the mix of streams for queries", "golden_gqa_pooled", ("engine/layer/attention_gqa.c", "*k_in = own ? w->kv_in : w->xn", "*k_in = w->xn"))

@@ -35,7 +35,8 @@ int slp_check(struct slp_rank *r, int rc) {
     struct error e = {0};
     if (!rc) return 0;
     if (atomic_load(&r->p->stop)) return rc; /* another failure was first */
-    if (!gpu_error(r->g, &e)) error_set(&e, rc, rc == ERR_CANCELLED ? "stopped" : "device %d: an operation failed", r->id + r->p->job->device);
+    if (!gpu_error_since(r->g, r->n_cleared, &e))
+        error_set(&e, rc, rc == ERR_CANCELLED ? "stopped" : "device %d: an operation failed", r->id + r->p->job->device);
     return slp_fail(r->p, e.code, &e);
 }
 
@@ -60,6 +61,7 @@ static void assign_rank(struct slp_run *p, int id) {
     r->p = p;
     r->id = id;
     r->g = p->job->set->gpu[p->job->device + id];
+    r->n_cleared = gpu_n_cleared(r->g);
     r->ledger = &p->job->set->ledger[p->job->device + id];
     r->resident = p->job->resident ? &p->job->resident[p->job->device + id] : NULL;
     if (s == 1) {
@@ -452,7 +454,8 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     }
     atomic_store(&p->stop, rc != 0);
     for (int i = 0; i < p->n_ranks; i++) {
-        int last = slp_rank_drain(&p->rank[i]); /* errors of work that was not synchronized yet */
+        int last = slp_rank_drain(&p->rank[i]);                                      /* errors of work that was not synchronized yet */
+        if (!last) last = gpu_error_since(p->rank[i].g, p->rank[i].n_cleared, NULL); /* perhaps of what decode holds and this run has read */
         if (rc || !last) continue;
         rc = slp_check(&p->rank[i], last);
         *e = p->error;

@@ -288,7 +288,7 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
 static int report_non_finite(struct slp_rank *r, int at) {
     struct error e = {0};
     for (int i = 0; i < r->p->n_ranks; i++)
-        if (gpu_error(r->p->rank[i].g, &e)) return slp_fail(r->p, e.code, &e);
+        if (gpu_error_since(r->p->rank[i].g, r->p->rank[i].n_cleared, &e)) return slp_fail(r->p, e.code, &e);
     exec_check_finite(at, &e);
     return slp_fail(r->p, ERR_MODEL, &e);
 }

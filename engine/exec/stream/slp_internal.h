@@ -20,6 +20,7 @@ struct slp_rank {
     struct slp_run *p;
     int id;
     struct gpu *g;
+    unsigned n_cleared; /* gpu_n_cleared() when the run began */
     struct ledger *ledger;
     struct gpu_stream *load_stream, *compute_stream, *unload_stream;
     pthread_t thread[3];
