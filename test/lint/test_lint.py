@@ -49,6 +49,17 @@ class Lint(unittest.TestCase):
         self.assertIn("gcc: 1 findings in 1 files, 0 accepted, 1 new", out)
         self.assertFalse(os.path.exists(f"{self.root}/build/a.o"))
 
+    def test_generated(self):
+        """A generated file that includes a source is read as that source, with its macros."""
+        self.source("#ifdef TWO\n" + LEAK.replace("NAME", "TWO") + "#endif\n")
+        with open(f"{self.root}/build/g.c", "w") as f:
+            f.write('/* made\n * by meson */\n#define ONE\n#define TWO two\n\n#include "tokenizer/a.c"\n')
+        with open(f"{self.root}/build/compile_commands.json", "w") as f:
+            json.dump([{"directory": f"{self.root}/build", "file": "g.c", "command": "cc -I.. -include isa.h -fpch-preprocess -o g.o -c g.c"}], f)
+        rc, out = self.gcc()
+        self.assertEqual(rc, 1)
+        self.assertRegex(out, r"tokenizer/a\.c:3: gcc: leak of .* \[malloc-leak\]")
+
     def test_accepted_finding(self):
         self.source(LEAK.replace("NAME", "f"))
         self.accept("# a comment\ngcc malloc-leak tokenizer/a.c 1: the process ends\n")
