@@ -1,4 +1,4 @@
-/* What kernels of one ISA include from the system, precompiled once for all of them: parsing <immintrin.h> takes a third of their compile time. */
+/* System headers of the kernels of one ISA, precompiled once for all of them: parsing <immintrin.h> takes up to a third of their compile time. */
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>

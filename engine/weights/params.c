@@ -86,7 +86,7 @@ static void list_model(const struct config *c, unsigned modules, struct param_li
     SELECT(rows);
 }
 
-/* What merges several streams, or ends the last layer, before the final norm. */
+/* Tensors that merge several streams, or finish the last layer, before the final norm. */
 static void list_stream_merge(const struct config *c, unsigned modules, struct param_list *out) {
     const int hidden = c->hidden, last = c->n_layers - 1;
     const struct stream_kind s = stream_kind_of(c);

@@ -1,4 +1,4 @@
-/* The tensors of MODULE_ATTENTION: what mixes tokens, and what prepares its input. */
+/* The tensors of MODULE_ATTENTION: attention or another mixer of tokens, and its input. */
 #include "engine/weights/params_rows.h"
 
 /* Rows [first, first + rows) of q, k and v if they are one tensor. */
@@ -58,7 +58,7 @@ static void list_ngram(const struct config *c, int layer, unsigned modules, stru
     SELECT(rows);
 }
 
-/* What ends the layer before and makes the input of attention of one or more streams. */
+/* Tensors that finish the previous layer and form the input of attention from one or more streams. */
 static void list_before_attention(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const int hidden = c->hidden, mixes = op_mix_weights(c->streams.n, c->streams.iters), parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden,
               taps = c->short_taps;
@@ -151,7 +151,7 @@ static void list_qkv(const struct config *c, int layer, unsigned modules, struct
     SELECT(rows);
 }
 
-/* Attention over latents: of MLA, or compressed. */
+/* Attention over latents: MLA, or compressed attention. */
 static void list_latents(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const bool attends = c->layer[layer].mixer == MIXER_ATTENTION, compressed = c->attn == ATTN_COMPRESSED;
     if (!attends || c->attn == ATTN_GQA || c->attn == ATTN_CCA) return;
@@ -179,7 +179,7 @@ static void list_latents(const struct config *c, int layer, unsigned modules, st
     SELECT(rows);
 }
 
-/* What selects the keys of sparse attention. */
+/* The indexer, which selects the keys of sparse attention. */
 static void list_index(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const bool attends = c->layer[layer].mixer == MIXER_ATTENTION, index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
                overlap = attends && c->attn == ATTN_COMPRESSED && c->layer[layer].ratio > 0 && c->layer[layer].overlap,
@@ -203,7 +203,7 @@ static void list_index(const struct config *c, int layer, unsigned modules, stru
     SELECT(rows);
 }
 
-/* What compresses several keys, or several of the indexer, into one. */
+/* Tensors that compress several keys, or several keys of the indexer, into one. */
 static void list_compressed(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const bool attends = c->layer[layer].mixer == MIXER_ATTENTION, compressed = attends && c->attn == ATTN_COMPRESSED,
                index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN && c->index_block,

@@ -1,7 +1,7 @@
 /* The tensors of MODULE_FFN, apart from routed experts. */
 #include "engine/weights/params_rows.h"
 
-/* What ends attention and makes the input of the FFN of one or more streams. */
+/* Tensors that finish attention and form the input of the FFN from one or more streams. */
 static void list_before_ffn(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const int hidden = c->hidden, mixes = op_mix_weights(c->streams.n, c->streams.iters), parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden,
               rank_gate = c->norm_gate_rank;

@@ -33,7 +33,7 @@ struct stream_kind {
 };
 struct stream_kind stream_kind_of(const struct config *c);
 
-/* What the layers of a loop over the stream send to later passes (MESSAGE): the queries of all of its layers are one tensor. */
+/* Messages of the layers of a loop to their next pass (MESSAGE). The queries of all layers of the loop are one tensor. */
 struct messages {
     bool has;
     int queries, first, rank; /* rows of the tensor, and the first of this layer */
