@@ -32,6 +32,7 @@ int kv_writeback_layout_open(struct kv_row_layout *p, const struct config *c, en
         for (int k = p->planes[l]; k-- > 0;) {
             const struct cache_desc *d = &p->desc[l][k];
             struct kv_plane plane = kv_plane_of(d, kv);
+            if (d->is_taken) continue; /* the source layer's rows are downloaded */
             if (d->fixed_rows) p->state_bytes_before[l + 1] += align_up(kv_row_range_of(&plane, 0, 1).bytes, 256);
             else (d->tokens_per_row ? p->multi_bytes_before : p->row_bytes_before)[l + 1] += row_data_bytes(&plane) + row_scale_bytes(&plane);
             if (d->tokens_per_row && (!p->min_every || d->tokens_per_row < p->min_every)) p->min_every = d->tokens_per_row;
@@ -42,13 +43,14 @@ int kv_writeback_layout_open(struct kv_row_layout *p, const struct config *c, en
 void kv_writeback_layout_close(struct kv_row_layout *p) { mem_free(p->row_bytes_before), mem_free(p->multi_bytes_before), mem_free(p->state_bytes_before); }
 size_t kv_writeback_rows_bytes(const struct kv_row_layout *p, int n) { return bytes_before(p, p->c->n_layers, n); }
 
-/* The planes of a layer for n rows; `mem` is where the rows of layer `first` start. State planes have no data. */
+/* The planes of a layer for n rows; `mem` is where the rows of layer `first` start. State planes, and those that the
+ * layer takes from another one, have no data. */
 static int staged_planes(const struct kv_row_layout *layout, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
     int planes = layout->planes[layer];
     char *next = mem + (bytes_before(layout, layer, n) - bytes_before(layout, first, n));
     for (int p = 0; p < planes; p++) {
         out[p] = kv_plane_of(&layout->desc[layer][p], layout->kv);
-        if (layout->desc[layer][p].fixed_rows) continue;
+        if (layout->desc[layer][p].fixed_rows || layout->desc[layer][p].is_taken) continue;
         size_t rows = layout->desc[layer][p].tokens_per_row ? max_multi_rows(layout, n) : (size_t)n, data = row_data_bytes(&out[p]) * rows,
                scales = row_scale_bytes(&out[p]) * rows;
         out[p].data = next;
@@ -65,9 +67,10 @@ int kv_writeback_stage_rows(struct decode_device *d, int layer, const struct dec
     const float *from = d->work[m - s->micro_batch].kv; /* all rows of a plane, then the next plane */
     int planes = staged_planes(d->layout, d->kv_rows, d->first, layer, total, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
+        const struct cache_desc *desc = &d->layout->desc[layer][p];
         int width = to[p].heads * to[p].dim;
-        if (!to[p].data || d->layout->desc[layer][p].tokens_per_row) continue;
-        rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = to[p], .x = from, .row0 = m->row0, .n = m->n_dev, .ldx = width});
+        if (desc->fixed_rows || desc->tokens_per_row) continue;
+        if (to[p].data) rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = to[p], .x = from, .row0 = m->row0, .n = m->n_dev, .ldx = width});
         from += (size_t)m->n_dev * (size_t)width;
     }
     return rc;
@@ -158,7 +161,6 @@ static void store_heads(const struct kv_plane *to, int head0, int pos, const str
 
 /* Stores the rows of a plane that tokens [pos, pos + n) complete; they start at from_row of `from`. */
 static void store_rows(const struct cache_desc *d, const struct kv_plane *to, int pos, const struct kv_plane *from, int from_row, int n) {
-    if (!from->data) return; /* a state plane */
     int row = kv_complete_rows(d, pos);
     n = kv_complete_rows(d, pos + n) - row;
     struct kv_row_range x = kv_row_range_of(from, from_row, n), y = kv_row_range_of(to, row, n);
@@ -173,7 +175,7 @@ void kv_writeback_store_rows(struct decode *s, const struct decode_micro_batch *
             struct kv_plane from[CACHE_PLANES];
             int planes = staged_planes(d->layout, d->host_kv_rows, 0, l, total, from);
             for (int p = 0; p < planes; p++)
-                for (int k = 0; k < m->n_dev_spans; k++) {
+                for (int k = 0; k < m->n_dev_spans && from[p].data; k++) {
                     const struct span *t = &m->spans[k];
                     const struct kv *kv = caller[m->caller_span[k]].kv;
                     if (from[p].heads == kv->layer[l].p[p].heads) {
@@ -212,7 +214,8 @@ void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const str
     for (int l = 0; l < s->n_resident; l++) {
         struct kv_plane from[CACHE_PLANES];
         int planes = staged_planes(&s->layout, host, 0, l, n, from);
-        for (int p = 0; p < planes; p++) store_rows(&s->layout.desc[l][p], &kv->layer[l].p[p], pos, &from[p], 0, n);
+        for (int p = 0; p < planes; p++)
+            if (from[p].data) store_rows(&s->layout.desc[l][p], &kv->layer[l].p[p], pos, &from[p], 0, n);
         for (int p = 0; p < 2 * planes; p++) {
             bool mark = p >= planes;
             if (!s->layout.desc[l][p % planes].fixed_rows || (mark && !move->mark)) continue;

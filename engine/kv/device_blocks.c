@@ -31,6 +31,11 @@ size_t device_slab_layout(const struct decode_device *d, struct kv_layer *planes
         const int n = kv_planes(d->c, l, desc);
         for (int p = 0; p < n; p++) {
             if (desc[p].fixed_rows) continue;
+            const int owner = kv_plane_owner(d->c, d->first, l, &desc[p]);
+            if (owner != l) {
+                if (planes) planes[l].p[p] = planes[owner].p[p];
+                continue;
+            }
             struct kv_plane plane = kv_plane_of(&desc[p], s->kv);
             struct kv_row_range all = kv_row_range_of(&plane, 0, kv_complete_rows(&desc[p], s->slab_blocks * s->block_positions));
             plane.block_rows = kv_complete_rows(&desc[p], s->block_positions);

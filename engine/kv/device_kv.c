@@ -151,6 +151,11 @@ static bool evict_memory(struct decode *s) {
     return other || less;
 }
 
+/* Whether the device has memory for rows of a layer's plane: not for those that an earlier layer of the device has, nor for states. */
+static bool has_rows(const struct decode_device *d, int layer, const struct cache_desc *desc) {
+    return !desc->fixed_rows && kv_plane_owner(d->c, d->first, layer, desc) == layer;
+}
+
 /* Copies positions [from, to) of one block from another copy's block, or from the shared one it replaces. */
 static int copy_block(struct decode *s, const struct device_kv *m, const struct device_block *source, int from, int to) {
     const struct device_block *own = m->blocks[from / s->block_positions];
@@ -162,7 +167,7 @@ static int copy_block(struct decode *s, const struct device_kv *m, const struct 
                 const struct cache_desc *desc = &s->layout.desc[l][p];
                 const int row = kv_complete_rows(desc, from), n = kv_complete_rows(desc, to) - row;
                 const struct kv_plane *plane = &planes_on(m, d)[l].p[p];
-                if (desc->fixed_rows || !n) continue;
+                if (!has_rows(d, l, desc) || !n) continue;
                 const struct kv_plane to_rows = plane_in_block(plane, d, own, row), from_rows = plane_in_block(plane, d, source, row);
                 TRY(copy_rows(d->main, &to_rows, 0, &from_rows, 0, n, GPU_D2D));
             }
@@ -372,7 +377,7 @@ struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int s
             for (int p = 0; p < s->layout.planes[l]; p++) {
                 const struct cache_desc *d = &s->layout.desc[l][p];
                 int row = kv_complete_rows(d, m->valid_rows), n = kv_complete_rows(d, pos) - row;
-                if (d->fixed_rows) continue;
+                if (!has_rows(&s->dev[i], l, d)) continue;
                 if (upload_rows(&fill[i], m, l, p, &kv->layer[l].p[p], row, n)) return m;
             }
     for (int i = 0; i < s->n_dev; i++)

@@ -19,17 +19,27 @@ struct kv_row_range kv_row_range_of(const struct kv_plane *p, int row, int n) {
                                  p->dtype == DT_E4M3 ? (size_t)n * heads : 0};
 }
 
-size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype) {
+int kv_plane_owner(const struct config *c, int first, int layer, const struct cache_desc *d) {
+    const int source = c->layer[layer].kv_source;
+    if (!d->is_taken) return layer;
+    for (int i = source < first ? first : source; i < layer; i++)
+        if (i == source || (c->layer[i].passes_kv == KV_TAKEN && c->layer[i].kv_source == source)) return i;
+    return layer;
+}
+
+static size_t row_bytes(const struct config *c, int layer, enum dtype dtype, bool taken) {
     struct cache_desc d[CACHE_PLANES];
     size_t sum = 0;
     for (int i = kv_planes(c, layer, d); i-- > 0;) {
         struct kv_plane p = kv_plane_of(&d[i], dtype);
         struct kv_row_range one = kv_row_range_of(&p, 0, 1);
         size_t every = d[i].tokens_per_row ? (size_t)d[i].tokens_per_row : 1;
-        if (!d[i].fixed_rows) sum += (one.bytes + one.n_scales * sizeof(float) + every - 1) / every;
+        if (!d[i].fixed_rows && (taken || !d[i].is_taken)) sum += (one.bytes + one.n_scales * sizeof(float) + every - 1) / every;
     }
     return sum;
 }
+size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype) { return row_bytes(c, layer, dtype, false); }
+size_t kv_seen_row_bytes(const struct config *c, int layer, enum dtype dtype) { return row_bytes(c, layer, dtype, true); }
 size_t kv_token_bytes(const struct config *c, enum dtype dtype) {
     size_t sum = 0;
     for (int i = 0; i < c->n_layers; i++) sum += kv_row_bytes(c, i, dtype);
@@ -54,6 +64,7 @@ int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plan
         struct cache_desc d[CACHE_PLANES];
         int n = kv_planes(kv->c, i, d);
         for (int k = 0; k < n && !rc; k++) {
+            if (d[k].is_taken) continue;
             struct kv_plane p = kv_plane_of(&d[k], kv->dtype);
             struct kv_plane_layout place = {
                 .layer = i, .plane = k, .fixed_rows = d[k].fixed_rows, .tokens_per_row = d[k].tokens_per_row ? d[k].tokens_per_row : 1, .data = at};
@@ -85,6 +96,11 @@ int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtyp
         size_t size = kv->size;
         kv_close(kv);
         return error_set(e, ERR_MEMORY, "no address space for a KV cache of %d tokens (%zu MB); take a smaller context with -c", capacity, size >> 20);
+    }
+    for (int i = 0; i < c->n_layers; i++) {
+        struct cache_desc d[CACHE_PLANES];
+        for (int k = kv_planes(c, i, d); k-- > 0;)
+            if (d[k].is_taken) kv->layer[i].p[k] = kv->layer[c->layer[i].kv_source].p[k];
     }
     kv->has_states = kv_state_bytes(c) > 0;
     for (int i = 0; i < KV_STATES; i++) kv->state[i].pos = -1;

@@ -17,11 +17,16 @@ struct cache_desc {
     int tokens_per_row; /* tokens per row, which is complete with its last token; 0: 1 */
     uint8_t dtype;      /* DT_NONE: the session's choice */
     bool is_fine;       /* BF16 where the session uses E4M3: expert or key selection depends on it */
+    bool is_taken;      /* the rows are those of the same plane of layer_config.kv_source, which has their memory */
 };
 enum { CACHE_PLANES = 5 };                                                             /* most planes of a layer */
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]); /* returns their number */
-size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);              /* bytes per token in one layer, scales included, rounded up */
-size_t kv_token_bytes(const struct config *c, enum dtype dtype);                       /* bytes per token in all layers */
+/* Returns the layer that has the memory of a plane in a range of layers that begins with `first` <= layer: `layer`, or the first one of those that share a
+ * taken plane. An executor without the source layer keeps one copy of its rows. */
+int kv_plane_owner(const struct config *c, int first, int layer, const struct cache_desc *d);
+size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);      /* bytes per token that one layer adds, scales included, rounded up */
+size_t kv_seen_row_bytes(const struct config *c, int layer, enum dtype dtype); /* the same with the planes that it takes from another layer */
+size_t kv_token_bytes(const struct config *c, enum dtype dtype);               /* bytes per token in all layers */
 /* The described plane, without memory. dtype: the session's. */
 struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype);
 /* Offsets and sizes of rows [row, row + n) of a plane: data in bytes, scales in elements. */
@@ -75,7 +80,7 @@ struct kv_plane_layout {
     int layer, plane, fixed_rows, tokens_per_row; /* as in cache_desc; tokens_per_row at least 1 */
     size_t data, scale, end;                      /* scale == end: no scales */
 };
-/* Calls fn for each plane in layout order. Stops at the first non-zero result and returns it. */
+/* Calls fn for each plane in layout order; planes that layers take from others are theirs. Stops at the first non-zero result and returns it. */
 int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at), void *ctx);
 /* Commits memory for positions up to `end`. Must precede writes. ERR_MEMORY leaves the cache unchanged. */
 int kv_commit(struct kv *kv, int end, struct error *e);

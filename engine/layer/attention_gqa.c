@@ -5,8 +5,9 @@
 #include "engine/layer/rows.h"
 
 static int gqa_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    out[0] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_head_dim(c, layer)};
-    out[1] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_v_dim(c, layer)};
+    const bool taken = c->layer[layer].passes_kv == KV_TAKEN;
+    out[0] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_head_dim(c, layer), .is_taken = taken};
+    out[1] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_v_dim(c, layer), .is_taken = taken};
     if (c->short_taps) out[2] = short_conv_plane(c, layer);
     return c->short_taps ? 3 : 2;
 }

@@ -17,7 +17,7 @@ static int latent_norm(struct exec *x, const struct config *c, float *v, int ld,
 }
 
 static int mla_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    out[0] = (struct cache_desc){.heads = 1, .dim = config_mla(c, layer).latent};
+    out[0] = (struct cache_desc){.heads = 1, .dim = config_mla(c, layer).latent, .is_taken = c->layer[layer].passes_kv == KV_TAKEN};
     return 1;
 }
 

@@ -125,7 +125,7 @@ static void list_attention(struct buffer_list *l, struct work *w, const struct c
     const bool selects_entries = c->index_block && !c->index_by_group;
     size_t att = max_of((size_t)(c->n_heads * c->v_dim), mixer.att), fused = max_of(gate_floats(c), mixer.fused), cached = 0, extent = 0;
     for (int i = 0; i < c->n_layers; i++) {
-        cached = max_of(cached, kv_row_bytes(c, i, DT_F32));
+        cached = max_of(cached, kv_seen_row_bytes(c, i, DT_F32));
         extent = max_of(extent, (size_t)c->n_heads * (size_t)c->layer[i].extent);
     }
     if (c->attn == ATTN_COMPRESSED) { /* fused: inputs of multi-token keys, then results of the window */

@@ -69,7 +69,7 @@ enum layer_rope {
 enum passes_kv { /* GQA, MLA: source of a layer's keys and values */
                  KV_OWN,
                  KV_PASSED, /* its own, for later layers too */
-                 KV_TAKEN   /* those of a layer with KV_PASSED */
+                 KV_TAKEN   /* those of kv_source, a layer with KV_PASSED; both layers use the same cache rows */
 };
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS, ROPE_PROPORTIONAL };
 enum { ROPE_PAIRS_MAX = 512 };
@@ -206,6 +206,7 @@ struct config {
         bool mixes_kv;     /* with streams.block_layers: keys and values have inputs of their own, and taps per row and head beside those of short_taps */
         uint8_t passes_kv; /* enum passes_kv, and the place of its keys and values in work.carried */
         int carried_at;
+        int kv_source;      /* with KV_TAKEN: the earlier layer whose keys and values, and their places in the cache, this one uses */
         int dense_inter;    /* width of its dense FFN; 0: the model's */
         float glu_limit[2]; /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;         /* number of keys a query sees, including its own; 0: all */

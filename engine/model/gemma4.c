@@ -1,6 +1,6 @@
 /* Gemma 4 (26B-A4B, 31B, E2B, E4B, and 12B, which has no encoders): 5 layers with a window to a global one, whose heads have another size and whose values are
  * the keys' projections; a dense FFN beside the experts, with norms of its own; a factor of the stream after every layer; a cap on the logits. E2B and E4B:
- * each layer adds a part that a table gives for the token, and the last layers take keys and values of earlier ones; each keeps a copy in its own cache. The
+ * each layer adds a part that a table gives for the token, and the last layers take keys and values of earlier ones. The
  * global layers rotate only the first frequencies of the whole head ("proportional"). Reference: transformers, models/gemma4 (language model only).
  */
 #include <math.h>
@@ -51,7 +51,7 @@ static void read_shared_keys(struct config_reader *r, struct config *c) {
         }
         struct layer_config *y = &c->layer[from];
         if (y->passes_kv == KV_OWN) y->passes_kv = KV_PASSED, y->carried_at = c->carried, c->carried += 2 * config_kv_heads(c, from) * config_head_dim(c, from);
-        c->layer[i].passes_kv = KV_TAKEN, c->layer[i].carried_at = y->carried_at;
+        c->layer[i].passes_kv = KV_TAKEN, c->layer[i].carried_at = y->carried_at, c->layer[i].kv_source = from;
         if (wide) c->layer[i].dense_inter = 2 * c->dense_inter;
     }
 }

@@ -80,7 +80,7 @@ static void read_sources(struct config_reader *r, struct config *c) {
         if (from == i && passes) {
             if (at[kind] < 0) at[kind] = c->carried, c->carried += config_mla(c, i).latent;
             last[kind] = i, c->layer[i].passes_kv = KV_PASSED, c->layer[i].carried_at = at[kind];
-        } else if (from != i) c->layer[i].passes_kv = KV_TAKEN, c->layer[i].carried_at = at[kind];
+        } else if (from != i) c->layer[i].passes_kv = KV_TAKEN, c->layer[i].carried_at = at[kind], c->layer[i].kv_source = (int)from;
     }
 }
 

@@ -118,6 +118,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     row *= attended;
     if (c->attn == ATTN_COMPRESSED) compressed_attention(q, c, kv, &attn_weights, &row);
     q->kv_row_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * kv_heads * (mla ? 1 : 2) : 0);
+    for (int i = 0; i < c->n_layers; i++) q->kv_taken_layers += c->layer[i].passes_kv == KV_TAKEN;
     q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
     q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
     q->ffn_bytes = weight_bytes(c, dense, ffn), q->ffn_flops = 2 * ffn;
@@ -436,9 +437,10 @@ int cost_best_cut(const struct cost_machine *m, const struct cost_model *q, cons
 }
 
 int cost_layers_fit(const struct cost_model *q, double bytes, double positions) {
+    const double row = positions * q->kv_row_bytes * (1 - q->kv_taken_layers / q->layers);
     int n = 0;
     for (; n < q->layers; n++) {
-        bytes -= q->attn_block_bytes + (n < q->dense_layers ? q->ffn_bytes : q->shared_bytes) + positions * q->kv_row_bytes;
+        bytes -= q->attn_block_bytes + (n < q->dense_layers ? q->ffn_bytes : q->shared_bytes) + row;
         if (bytes < 0) break;
     }
     return n;

@@ -81,6 +81,7 @@ struct cost_model {
     double ffn_bytes, ffn_flops;               /* dense FFN of a layer without experts */
     double head_bytes, head_flops;
     double kv_row_bytes;                        /* per position and layer */
+    double kv_taken_layers;                     /* layers that read another layer's rows and have none of their own */
     double query_bytes;                         /* a row of queries of all heads, or of attention output; float32 */
     double index_bytes, index_flops;            /* DSA indexer: per position, and per (query, key) pair */
     double max_keys;                            /* most keys that a query attends to; 0: all */

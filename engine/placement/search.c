@@ -51,7 +51,7 @@ static int read_micro(const struct search_in *in, const struct search_policy *p)
 
 static void add_memory(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
     const struct cost_model *q = in->model;
-    double kv = p->n_rows * (in->prompt_tokens + in->answer_tokens) * q->layers * q->kv_row_bytes,
+    double kv = p->n_rows * (in->prompt_tokens + in->answer_tokens) * (q->layers - q->kv_taken_layers) * q->kv_row_bytes,
            part = ceil(q->layers / device_count(p)) / q->layers; /* share of the layers on one device */
     out->host_bytes = dense_bytes(q) + moe_layers(q) * layer_experts(q) + 2 * q->head_bytes + kv;
     if (p->placement != SEARCH_PAGED) return; /* hybrid: devices give memory of experts to KV, and sessions without room run on the CPU */

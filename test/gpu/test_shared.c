@@ -126,6 +126,12 @@ static size_t slab_bytes(const struct run *r) {
     return bytes;
 }
 
+/* Most bytes of a slab on one device that holds each row once: planes are aligned. */
+static size_t most_slab_bytes(const struct run *r) {
+    const struct decode *s = r->e->machine.decode;
+    return (size_t)(s->slab_blocks * s->block_positions) * kv_token_bytes(s->c, s->kv) + (size_t)s->c->n_layers * CACHE_PLANES * 512;
+}
+
 static size_t slabs(const struct run *r) {
     size_t n = 0;
     for (const struct device_slab *l = r->e->machine.decode->slabs; l; l = l->next) n++;
@@ -152,6 +158,7 @@ static uint64_t chats(const struct setting *set, int n, size_t *one, size_t *all
     const int same = (n + ANSWER - 1) / step->block_positions, each = (n + 2 * ANSWER - 2 + step->block_positions) / step->block_positions;
     check(used(&r) == (set->apart ? (FORKS + 1) * each : same + (FORKS + 1) * (each - same)), set->dir, set->gpus, "blocks are more or fewer than are needed");
     check(*all == slabs(&r) * slab_bytes(&r) + (FORKS + 1) * own_bytes(&r), set->dir, set->gpus, "bytes are not those of blocks");
+    check(step->n_dev > 1 || slab_bytes(&r) <= most_slab_bytes(&r), set->dir, set->gpus, "a slab has more than one copy of a row");
     ask(&r, s, 1, n / 2, 40, 0); /* the first rewinds into the prefix that all share */
     session_close(&s[0]);
     s[0] = forked(&r, s[1]);

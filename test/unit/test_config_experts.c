@@ -134,6 +134,26 @@ static void dots3_note(void **st) {
     assert_non_null(strstr(e.text, "rope_scaling"));
 }
 
+/* Layers that take latents use the rows of their source: in memory, in bytes, and on a device with some of the layers, which holds them once. */
+static void taken_rows(const struct config *c) {
+    struct cache_desc d[CACHE_PLANES];
+    struct error e = {0};
+    struct kv kv;
+    if (kv_open(&kv, c, 1024, DT_BF16, &e)) fail_msg("%s", e.text);
+    for (int i = 0, planes = 0; i < 6; i++) {
+        planes += kv_planes(c, i, d);
+        assert_true(d[0].is_taken == (i >= 3) && (kv.layer[i].p[0].data == kv.layer[c->layer[i].kv_source].p[0].data) == (i >= 3 || !i));
+        if (i == 5) assert_true(planes == 10 && !d[1].is_taken && kv.layer[5].p[1].data != kv.layer[2].p[1].data);
+    }
+    assert_int_equal(kv_token_bytes(c, DT_BF16), 2 * (576 + 512 + 576 + 4 * 128)); /* three latents, four indexers' keys */
+    assert_int_equal(kv.size, 1024 * kv_token_bytes(c, DT_BF16));
+    assert_true(kv_row_bytes(c, 4, DT_BF16) == 0 && kv_seen_row_bytes(c, 4, DT_BF16) == 2 * 512 && kv_seen_row_bytes(c, 5, DT_BF16) == 2 * (576 + 128));
+    kv_close(&kv);
+    kv_planes(c, 5, d);
+    assert_true(kv_plane_owner(c, 0, 5, &d[0]) == 2 && kv_plane_owner(c, 3, 5, &d[0]) == 3 && kv_plane_owner(c, 4, 5, &d[0]) == 5);
+    assert_true(kv_plane_owner(c, 0, 5, &d[1]) == 5 && kv_plane_owner(c, 0, 4, &d[0]) == 1 && kv_plane_owner(c, 2, 4, &d[0]) == 4);
+}
+
 /* Mistral Large 4: layers without rotation, and layers that take the latents of the last source of their kind. */
 static void mistral_large4(void **st) {
     (void)st;
@@ -158,6 +178,7 @@ static void mistral_large4(void **st) {
     for (int i = 0; i < 6; i++) assert_true(c.layer[i].passes_kv == passes[i] && c.layer[i].no_qk_rope == (i == 1 || i == 4));
     assert_true(c.carried == 512 + 576 && c.layer[1].carried_at == 0 && c.layer[4].carried_at == 0 && c.layer[5].carried_at == 512 &&
                 c.layer[3].carried_at == 512);
+    taken_rows(&c);
     static const struct {
         const char *keys, *why;
     } bad[] = {

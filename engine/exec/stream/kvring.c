@@ -10,7 +10,10 @@
  * Stripes after all queries of a receiver (and of the ranks it forwards to) are skipped.
  *
  * No row is overwritten while it is read: a rank writes layer L + 2 after its attention of L + 1, which waited for every block of
- * L + 1, and a rank makes those after it received all of L. */
+ * L + 1, and a rank makes those after it received all of L.
+ *
+ * A layer that takes another layer's keys and values has their rows in its own plane, since the plane of the source layer is overwritten. The session's cache
+ * has them once, from the source layer. */
 #include "engine/exec/stream/kvring.h"
 
 #include <string.h>
@@ -28,6 +31,8 @@ static struct cache_desc desc_of(const struct slp_rank *r, int layer, int plane)
     return d[plane];
 }
 static bool is_state(const struct slp_rank *r, int layer, int plane) { return desc_of(r, layer, plane).fixed_rows > 0; }
+/* Whether the session's cache has the rows from another layer. */
+static bool is_taken(const struct slp_rank *r, int layer, int plane) { return desc_of(r, layer, plane).is_taken; }
 bool kvring_has_state(const struct slp_rank *r, int layer) {
     for (int i = n_planes(r, layer); i-- > 0;)
         if (is_state(r, layer, i)) return true;
@@ -212,6 +217,7 @@ int kvring_download(struct slp_rank *r, int layer) {
     struct kv_plane from[CACHE_PLANES], to[CACHE_PLANES];
     kvring_planes(r, layer, from);
     for (int i = 0, n = host_planes(r, layer, to); i < n && !rc; i++) {
+        if (is_taken(r, layer, i) && r->p->n_ranks == 1) continue; /* with several ranks, other ones may read the download */
         if (is_state(r, layer, i)) rc = download_states(r, &to[i], &from[i]);
         else
             for (int k = 0; k < r->n_stripes && !rc; k++) rc = download_rows(r, &to[i], &from[i], stripe_rows(r, layer, i, &r->stripe[k]));
@@ -226,6 +232,7 @@ int kvring_save(struct slp_rank *r, int layer) {
     struct kv_plane from[CACHE_PLANES];
     for (int i = host_planes(r, layer, from); i-- > 0 && r->kv_host[0] && !atomic_load(&r->p->stop);) {
         const struct kv_plane *to = &j->cache[layer].p[i];
+        if (is_taken(r, layer, i)) continue;
         if (is_state(r, layer, i)) {
             size_t bytes = kv_row_range_of(to, 0, 1).bytes;
             if (has_last(r)) memcpy(state_address(to, j->move.to_row), state_address(&from[i], HOST_LAST), bytes);

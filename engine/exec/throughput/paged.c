@@ -16,6 +16,7 @@ const char *paged_why_not(const struct runtime *m) {
         if (config_is_stateful(c, l)) return "layers with a state instead of keys are not supported";
     if (config_has_single_blocks(c)) return "layers with attention or an FFN only are not supported";
     if (c->index_block) return "attention over selected blocks of keys is not supported";
+    if (c->carried) return "layers that pass rows to later ones are not supported";
     if (c->moe_latent) return "experts in a latent space are not supported";
     if (c->attn_gate || c->streams.n) return "its attention block is not supported";
     return NULL;
