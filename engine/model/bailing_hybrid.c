@@ -22,10 +22,8 @@ static void read_kda(struct config_reader *r, struct config *c) {
 
 /* Reads a list with a limit of the activation per layer, 0: none, into glu_limit[which]. */
 static void read_limits(struct config_reader *r, struct config *c, const char *key, int which) {
-    const struct json *list = config_get(r, key);
-    if (!list) return;
-    if (list->type != JSON_ARRAY || (int)list->n < c->n_layers) config_fail(r, "'%s' is not a list of %d", key, c->n_layers);
-    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+    const struct json *list = config_layer_list(r, c, key, true);
+    for (int i = 0; list && i < c->n_layers && !r->rc; i++) {
         const struct json *v = json_at(list, (uint32_t)i);
         const double limit = v->type == JSON_NULL ? 0 : json_num(v, -1);
         if (!(limit >= 0 && limit <= 1e6)) config_fail(r, "'%s' of layer %d is not a number of 0 or more", key, i);

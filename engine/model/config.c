@@ -236,14 +236,10 @@ void config_read_windows(struct config_reader *r, struct config *c, int window, 
 }
 
 void config_read_mixers(struct config_reader *r, struct config *c, const char *key, enum mixer kind, const char *name, const char *attention) {
-    const struct json *types = config_get(r, key);
-    const bool fits = types && types->type == JSON_ARRAY && types->n == (uint32_t)c->n_layers;
-    if (!fits) config_fail(r, "'%s' is not a list of %d", key, c->n_layers);
-    for (int i = 0; fits && i < c->n_layers; i++) {
-        const struct json *t = json_at(types, (uint32_t)i);
-        c->layer[i].mixer = (uint8_t)(json_is(t, name) ? kind : MIXER_ATTENTION);
-        if (!c->layer[i].mixer && !json_is(t, attention)) config_fail(r, "'%s' of layer %d is neither %s nor %s", key, i, name, attention);
-    }
+    const char *const options[] = {name, attention, NULL};
+    const struct json *types = config_layer_list(r, c, key, false);
+    if (!types) config_fail(r, "'%s' is not a list of %d", key, c->n_layers);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) c->layer[i].mixer = (uint8_t)(config_layer_choice(r, key, types, i, options) ? MIXER_ATTENTION : kind);
 }
 
 void config_set_heads(struct config_reader *r, struct config *c, int layer, int64_t heads, int64_t kv_heads) {
@@ -272,14 +268,9 @@ void config_read_ropes(struct config_reader *r, struct config *c, double full, d
 }
 
 void config_read_mlp_types(struct config_reader *r, struct config *c) {
-    const struct json *types = config_get(r, "mlp_layer_types");
-    if (!types) return;
-    if (types->type != JSON_ARRAY || (int)types->n < c->n_layers) config_fail(r, "'mlp_layer_types' is not a list of %d", c->n_layers);
-    for (int i = 0; i < c->n_layers && !r->rc; i++) {
-        const struct json *t = json_at(types, (uint32_t)i);
-        c->layer[i].moe = json_is(t, "sparse");
-        if (!c->layer[i].moe && !json_is(t, "dense")) config_fail(r, "'mlp_layer_types' of layer %d is neither dense nor sparse", i);
-    }
+    static const char *const options[] = {"dense", "sparse", NULL};
+    const struct json *types = config_layer_list(r, c, "mlp_layer_types", true);
+    for (int i = 0; types && i < c->n_layers && !r->rc; i++) c->layer[i].moe = config_layer_choice(r, "mlp_layer_types", types, i, options) == 1;
 }
 
 void config_skip_vision(struct config_reader *r, struct config *c) {
@@ -305,10 +296,24 @@ void config_read_sparse_step(struct config_reader *r, struct config *c) {
     }
 }
 
+const struct json *config_layer_list(struct config_reader *r, const struct config *c, const char *key, bool longer) {
+    const struct json *list = config_get(r, key);
+    const bool fits = list && list->type == JSON_ARRAY && (longer ? list->n >= (uint32_t)c->n_layers : list->n == (uint32_t)c->n_layers);
+    if (list && !fits) config_fail(r, "'%s' is not a list of %d", key, c->n_layers);
+    return fits ? list : NULL;
+}
+int config_layer_choice(struct config_reader *r, const char *key, const struct json *list, int layer, const char *const *options) {
+    for (int k = 0; options[k]; k++)
+        if (json_is(json_at(list, (uint32_t)layer), options[k])) return k;
+    if (!options[1]) config_fail(r, "'%s' of layer %d is not %s", key, layer, options[0]);
+    else if (!options[2]) config_fail(r, "'%s' of layer %d is neither %s nor %s", key, layer, options[0], options[1]);
+    else config_fail(r, "'%s' of layer %d is none of %s, %s and %s", key, layer, options[0], options[1], options[2]);
+    return 0;
+}
+
 bool config_read_flags(struct config_reader *r, const struct config *c, const char *key, bool out[CONFIG_MAX_LAYERS]) {
-    const struct json *v = config_get(r, key);
+    const struct json *v = config_layer_list(r, c, key, false);
     if (!v) return false;
-    if (v->type != JSON_ARRAY || v->n != (uint32_t)c->n_layers) config_fail(r, "'%s' is not a list of %d", key, c->n_layers);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const struct json *t = json_at(v, (uint32_t)i);
         int64_t k = t->type == JSON_BOOL ? t->boolean : json_int(t, -1);

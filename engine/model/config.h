@@ -444,5 +444,9 @@ void config_read_mlp_types(struct config_reader *r, struct config *c);
 void config_skip_vision(struct config_reader *r, struct config *c);
 /* Reads layer[i].moe from mlp_only_layers and decoder_sparse_step (Qwen) */
 void config_read_sparse_step(struct config_reader *r, struct config *c);
-/* Reads a list of n_layers numbers or booleans from `key` into out; returns false if the key is absent. */
+/* Returns the list `key`, which has an entry for each layer, or with `longer` at least that many. NULL: the key is absent, or after an error. */
+const struct json *config_layer_list(struct config_reader *r, const struct config *c, const char *key, bool longer);
+/* Returns which of the options (NULL-terminated) a layer's entry of such a list is; 0 after an error. */
+int config_layer_choice(struct config_reader *r, const char *key, const struct json *list, int layer, const char *const *options);
+/* Reads a list of n_layers numbers or booleans from `key` into out; returns false if the key is absent, or after an error. */
 bool config_read_flags(struct config_reader *r, const struct config *c, const char *key, bool out[CONFIG_MAX_LAYERS]);

@@ -2,22 +2,8 @@
  * models/deepseek_v32. Both the vendor's rounding to FP8 and its Hadamard rotation are omitted; the scores are the same without. */
 #include "engine/model/deepseek.h"
 
-/* Returns the index of layer i's string among the two options, or default_choice if the list, of one string per layer, is absent. */
-static int layer_choice(struct config_reader *r, const char *key, const struct json *list, int i, const char *const *options, int default_choice) {
-    if (!list) return default_choice;
-    for (int k = 0; options[k]; k++)
-        if (json_is(json_at(list, (uint32_t)i), options[k])) return k;
-    config_fail(r, "'%s' of layer %d is a kind that hearth does not know; it knows %s and %s", key, i, options[0], options[1]);
-    return 0;
-}
-static const struct json *layer_list(struct config_reader *r, const struct config *c, const char *key) {
-    const struct json *list = config_get(r, key);
-    if (list && (list->type != JSON_ARRAY || (int)list->n < c->n_layers)) config_fail(r, "'%s' is not a list of %d layers", key, c->n_layers);
-    return r->rc ? NULL : list;
-}
-
 void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool interleaved) {
-    static const char *const attentions[] = {"indexed_attention", "deepseek_sparse_attention", NULL}, *const mlps[] = {"dense", "sparse", NULL};
+    static const char *const attentions[] = {"indexed_attention", "deepseek_sparse_attention", NULL};
     c->attn = ATTN_DSA;
     c->index_heads = config_int(r, "index_n_heads", heads, 1, 1024);
     c->index_dim = config_int(r, "index_head_dim", 128, 2, 1024);
@@ -25,10 +11,10 @@ void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool
     c->index_interleaved = config_bool(r, "indexer_rope_interleave", interleaved);
     if (!c->q_lora) config_fail(r, "'q_lora_rank' is missing: the indexer's queries are made from it");
     if (!r->rc && c->rope.dim > c->index_dim) config_fail(r, "'index_head_dim' is %d, of which %d are to be rotated", c->index_dim, c->rope.dim);
-    const struct json *attention = layer_list(r, c, "layer_types"), *mlp = layer_list(r, c, "mlp_layer_types");
+    const struct json *attention = config_layer_list(r, c, "layer_types", true);
+    config_read_mlp_types(r, c);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
-        layer_choice(r, "layer_types", attention, i, attentions, 0);
-        c->layer[i].moe = layer_choice(r, "mlp_layer_types", mlp, i, mlps, c->layer[i].moe);
+        if (attention) config_layer_choice(r, "layer_types", attention, i, attentions);
         c->layer[i].index = INDEX_OWN;
     }
 }

@@ -112,13 +112,11 @@ static void read_experts(struct config_reader *r, struct config *c) {
     config_choice(r, "expert_dtype", dtypes, 0); /* redundant: the tensors show it */
     c->glu.limit = (float)config_num(r, "swiglu_limit", 10, 0, 1e6);
     int hashed = config_int(r, "num_hash_layers", 3, 0, CONFIG_MAX_LAYERS);
-    const struct json *types = config_get(r, "mlp_layer_types");
-    if (types && (types->type != JSON_ARRAY || (int)types->n < c->n_layers)) config_fail(r, "'mlp_layer_types' is not a list of %d layers", c->n_layers);
+    static const char *const kinds[] = {"hash_moe", "moe", NULL};
+    const struct json *types = config_layer_list(r, c, "mlp_layer_types", true);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
-        const struct json *one = types ? json_at(types, (uint32_t)i) : NULL;
         c->layer[i].moe = true;
-        c->layer[i].hashed = types ? json_is(one, "hash_moe") : i < hashed;
-        if (types && !c->layer[i].hashed && !json_is(one, "moe")) config_fail(r, "'mlp_layer_types' of layer %d is neither hash_moe nor moe", i);
+        c->layer[i].hashed = types ? !config_layer_choice(r, "mlp_layer_types", types, i, kinds) : i < hashed;
     }
 }
 

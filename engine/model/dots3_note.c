@@ -53,10 +53,9 @@ static int larger(int a, int b) { return a > b ? a : b; }
 
 /* Reads which layers have a window. Published configs name the others full_attention, and say by use_dsa that they have an indexer. */
 static void read_kinds(struct config_reader *r, struct config *c, bool per_layer) {
-    const struct json *types = config_get(r, "layer_types");
+    const struct json *types = config_layer_list(r, c, "layer_types", false);
     const bool windows = config_bool(r, "use_sliding_window", true), given = config_has(r, "use_dsa"), dsa = config_bool(r, "use_dsa", !per_layer);
     const int window = config_int(r, "sliding_window", config_int(r, "sliding_window_size", 512, 1, 1 << 24), 1, 1 << 24);
-    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const struct json *t = types ? json_at(types, (uint32_t)i) : NULL;
         const bool sliding = t ? json_is(t, "sliding_attention") : windows && i >= 2 && i % 4 != 1, full = t && json_is(t, "full_attention"),

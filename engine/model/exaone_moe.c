@@ -18,25 +18,19 @@ static bool is_local(struct config_reader *r, const struct config *c, const stru
 }
 
 static void read_layers(struct config_reader *r, struct config *c) {
-    const struct json *pattern = config_get(r, "sliding_window_pattern"), *kinds = config_get(r, "mlp_layer_types");
+    const struct json *pattern = config_get(r, "sliding_window_pattern");
     const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
     const bool listed = config_has(r, "layer_types");
     bool moe[CONFIG_MAX_LAYERS];
     if (listed) config_read_windows(r, c, window, 0);
-    if (kinds && (kinds->type != JSON_ARRAY || kinds->n != (uint32_t)c->n_layers)) {
-        config_fail(r, "'mlp_layer_types' is not a list of %d", c->n_layers);
-        return;
-    }
     const bool flags = config_read_flags(r, c, "is_moe_layer", moe);
     for (int i = 0; i < c->n_layers; i++) {
         struct layer_config *l = &c->layer[i];
         if (!listed) l->window = is_local(r, c, pattern, i) ? window : 0;
         l->rope = window && !l->window ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST;
         if (flags) l->moe = moe[i];
-        if (!kinds) continue;
-        l->moe = json_is(json_at(kinds, (uint32_t)i), "sparse");
-        if (!l->moe && !json_is(json_at(kinds, (uint32_t)i), "dense")) config_fail(r, "'mlp_layer_types' of layer %d is neither dense nor sparse", i);
     }
+    config_read_mlp_types(r, c);
 }
 
 static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};

@@ -11,9 +11,8 @@ static void require(struct config_reader *r, const char *key) {
 }
 
 static void read_mixers(struct config_reader *r, struct config *c) {
-    const struct json *types = config_get(r, "layer_types");
+    const struct json *types = config_layer_list(r, c, "layer_types", true);
     kda_read_layers(r, c, 0);
-    if (types && (types->type != JSON_ARRAY || (int)types->n < c->n_layers)) config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
     for (int i = 0; i < c->n_layers && types && !r->rc; i++)
         if (!json_is(json_at(types, (uint32_t)i), c->layer[i].mixer ? "linear_attention" : "deepseek_sparse_attention"))
             config_fail(r, "'layer_types' and 'linear_attn_config' differ in layer %d", i);

@@ -14,9 +14,8 @@ void granite_read_factors(struct config_reader *r, struct config *c) {
 
 /* Layers differ in the base of their rotation only, 0: none. */
 static void read_thetas(struct config_reader *r, struct config *c) {
-    const struct json *list = config_get(r, "layer_rope_theta");
+    const struct json *list = config_layer_list(r, c, "layer_rope_theta", false);
     double first = 0, second = 0;
-    if (list && (list->type != JSON_ARRAY || list->n != (uint32_t)c->n_layers)) config_fail(r, "'layer_rope_theta' is not a list of %d", c->n_layers);
     for (int i = 0; list && i < c->n_layers && !r->rc; i++) {
         const double theta = json_num(json_at(list, (uint32_t)i), -1);
         if (theta != 0 && !(theta > 1)) config_fail(r, "'layer_rope_theta' of layer %d is neither 0 nor a number of more than 1", i);

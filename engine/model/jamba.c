@@ -18,8 +18,7 @@ static void read_layers(struct config_reader *r, struct config *c) {
     const struct cycle attention = read_cycle(r, "attn_layer_period", 8, "attn_layer_offset", 4),
                        experts = read_cycle(r, "expert_layer_period", 2, "expert_layer_offset", 1);
     const int n = config_int(r, "num_experts", 16, 1, 4096), topk = config_int(r, "num_experts_per_tok", 2, 1, 64);
-    const struct json *counts = config_get(r, "layers_num_experts");
-    if (counts && (counts->type != JSON_ARRAY || (int)counts->n != c->n_layers)) config_fail(r, "'layers_num_experts' is not a list of %d", c->n_layers);
+    const struct json *counts = config_layer_list(r, c, "layers_num_experts", false);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const int own = counts ? (int)json_int(json_at(counts, (uint32_t)i), 0) : i % experts.period == experts.offset ? n : 1;
         if (own != 1 && own != n) config_fail(r, "'layers_num_experts' of layer %d is %d; hearth takes 1, a dense FFN, or 'num_experts', %d", i, own, n);

@@ -35,10 +35,8 @@ static void read_gates(struct config_reader *r, struct config *c) {
 }
 
 static void read_heads(struct config_reader *r, struct config *c) {
-    const struct json *heads = config_get(r, "num_attention_heads_per_layer");
-    if (!heads) return;
-    if (heads->type != JSON_ARRAY || heads->n != (uint32_t)c->n_layers) config_fail(r, "'num_attention_heads_per_layer' is not a list of %d", c->n_layers);
-    for (int i = 0; i < c->n_layers && !r->rc; i++) config_set_heads(r, c, i, json_int(json_at(heads, (uint32_t)i), 0), c->n_kv_heads);
+    const struct json *heads = config_layer_list(r, c, "num_attention_heads_per_layer", false);
+    for (int i = 0; heads && i < c->n_layers && !r->rc; i++) config_set_heads(r, c, i, json_int(json_at(heads, (uint32_t)i), 0), c->n_kv_heads);
 }
 
 static void parse(struct config_reader *r, struct config *c) {

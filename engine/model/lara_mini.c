@@ -4,15 +4,12 @@
 #include "engine/model/qwen3_next.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {
-    static const char *const kinds[] = {"linear_attention", "sliding_attention", "full_attention"};
+    static const char *const kinds[] = {"linear_attention", "sliding_attention", "full_attention", NULL};
     static const uint8_t period[] = {0, 1, 0, 2, 1};
     const int window = config_int(r, "sliding_window", 512, 1, 1 << 24);
-    const struct json *types = config_get(r, "layer_types");
-    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
+    const struct json *types = config_layer_list(r, c, "layer_types", false);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
-        int kind = types ? 0 : period[i % 5];
-        while (types && kind < 3 && !json_is(json_at(types, (uint32_t)i), kinds[kind])) kind++;
-        if (kind == 3) config_fail(r, "'layer_types' of layer %d is none of linear_attention, sliding_attention and full_attention", i);
+        const int kind = types ? config_layer_choice(r, "layer_types", types, i, kinds) : period[i % 5];
         c->layer[i] = (struct layer_config){.moe = true,
                                             .mixer = kind == 0 ? MIXER_DELTA : MIXER_ATTENTION,
                                             .window = kind == 1 ? window : 0,

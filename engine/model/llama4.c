@@ -11,15 +11,13 @@
 static void read_attention_layers(struct config_reader *r, struct config *c) {
     const int chunk = config_has(r, "attention_chunk_size") ? config_int(r, "attention_chunk_size", 0, 1, 1 << 24) : 0;
     const int interval = config_int(r, "no_rope_layer_interval", 4, 1, CONFIG_MAX_LAYERS);
-    const struct json *types = config_get(r, "layer_types"), *listed = config_get(r, "no_rope_layers");
+    static const char *const kinds[] = {"full_attention", "chunked_attention", NULL};
+    const struct json *types = config_layer_list(r, c, "layer_types", false), *listed = config_get(r, "no_rope_layers");
     bool rotated[CONFIG_MAX_LAYERS];
     const bool lists = listed && listed->n && config_read_flags(r, c, "no_rope_layers", rotated);
-    if (types && (types->type != JSON_ARRAY || (int)types->n != c->n_layers)) config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const bool rope = lists ? rotated[i] : (i + 1) % interval != 0;
-        const bool full = types && json_is(json_at(types, (uint32_t)i), "full_attention");
-        if (types && !full && !json_is(json_at(types, (uint32_t)i), "chunked_attention"))
-            config_fail(r, "'layer_types' of layer %d is neither full_attention nor chunked_attention", i);
+        const bool full = types && !config_layer_choice(r, "layer_types", types, i, kinds);
         c->layer[i].rope = rope ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;
         c->layer[i].chunk_keys = types ? (full ? 0 : chunk) : rope ? chunk : 0;
     }

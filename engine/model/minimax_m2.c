@@ -16,9 +16,8 @@ static void only_published(struct config_reader *r, const struct config *c) {
     config_int(r, "shared_intermediate_size", 0, 0, 0);
     config_has(r, "mlp_intermediate_size"); /* of dense layers, which the models do not have */
     config_has(r, "use_mtp"), config_has(r, "num_mtp_modules"), config_has(r, "mtp_transformer_layers");
-    const struct json *types = config_get(r, "attn_type_list");
-    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) config_fail(r, "'attn_type_list' is not a list of %d", c->n_layers);
-    for (uint32_t i = 0; types && types->type == JSON_ARRAY && i < types->n; i++)
+    const struct json *types = config_layer_list(r, c, "attn_type_list", false);
+    for (uint32_t i = 0; types && i < types->n; i++)
         if (json_int(json_at(types, i), -1) != 1) config_fail(r, "'attn_type_list' of layer %u is not 1, softmax attention", i);
 }
 

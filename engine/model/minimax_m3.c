@@ -49,13 +49,9 @@ static struct indexer read_published(struct config_reader *r, struct config *c) 
 
 static struct indexer read_converted(struct config_reader *r, struct config *c) {
     bool sparse[CONFIG_MAX_LAYERS] = {0};
-    const struct json *types = config_get(r, "layer_types");
-    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
-    for (int i = 0; types && i < c->n_layers && !r->rc; i++) {
-        const struct json *t = json_at(types, (uint32_t)i);
-        sparse[i] = json_is(t, "minimax_m3_sparse");
-        if (!sparse[i] && !json_is(t, "full_attention")) config_fail(r, "'layer_types' of layer %d is neither minimax_m3_sparse nor full_attention", i);
-    }
+    static const char *const kinds[] = {"minimax_m3_sparse", "full_attention", NULL};
+    const struct json *types = config_layer_list(r, c, "layer_types", false);
+    for (int i = 0; types && i < c->n_layers && !r->rc; i++) sparse[i] = !config_layer_choice(r, "layer_types", types, i, kinds);
     mark_layers(c, sparse);
     return (struct indexer){.heads = config_int(r, "index_n_heads", 4, 1, 1024),
                             .dim = config_int(r, "index_head_dim", 128, 2, 1024),

@@ -39,12 +39,10 @@ static void read_rotation(struct config_reader *r, struct config *c) {
     c->attn_scale = deepseek_attn_scale(c);
 }
 
-/* Returns a list of at least n_layers integers, or NULL: the key is absent. */
+/* As config_layer_list(), of integers or booleans. */
 static const struct json *read_list(struct config_reader *r, const struct config *c, const char *key, bool longer) {
-    const struct json *list = config_get(r, key);
-    const bool fits = list && list->type == JSON_ARRAY && (longer ? list->n >= (uint32_t)c->n_layers : list->n == (uint32_t)c->n_layers);
-    if (list && !fits) config_fail(r, "'%s' is not a list of %d, one for each layer", key, c->n_layers);
-    for (int i = 0; fits && i < c->n_layers; i++) {
+    const struct json *list = config_layer_list(r, c, key, longer);
+    for (int i = 0; list && i < c->n_layers; i++) {
         const struct json *v = json_at(list, (uint32_t)i);
         if (v->type != JSON_INT && v->type != JSON_BOOL) config_fail(r, "'%s' of layer %d is not a number", key, i);
     }
@@ -102,10 +100,9 @@ static void read_experts(struct config_reader *r, struct config *c) {
 }
 
 static void read_layer_types(struct config_reader *r, const struct config *c) {
-    const struct json *list = config_get(r, "layer_types");
-    if (list && (list->type != JSON_ARRAY || list->n != (uint32_t)c->n_layers)) config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
-    for (int i = 0; list && i < c->n_layers && !r->rc; i++)
-        if (!json_is(json_at(list, (uint32_t)i), "indexed_attention")) config_fail(r, "'layer_types' of layer %d is not indexed_attention", i);
+    static const char *const options[] = {"indexed_attention", NULL};
+    const struct json *list = config_layer_list(r, c, "layer_types", false);
+    for (int i = 0; list && i < c->n_layers && !r->rc; i++) config_layer_choice(r, "layer_types", list, i, options);
 }
 
 static void parse(struct config_reader *r, struct config *c) {

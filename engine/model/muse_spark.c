@@ -8,7 +8,7 @@
 /* Every fourth layer, counted back from the last, is neither rotated nor limited to a window, unless lists say otherwise. */
 static bool is_fourth(const struct config *c, int layer) { return (c->n_layers - 1 - layer) % 4 == 0; }
 static void read_layers(struct config_reader *r, struct config *c) {
-    const struct json *thetas = config_get(r, "layer_rope_theta");
+    const struct json *thetas = config_layer_list(r, c, "layer_rope_theta", false);
     const int window = config_is_null(r, "sliding_window") ? 0 : config_int(r, "sliding_window", 2048, 1, 1 << 24);
     if (config_has(r, "layer_types")) config_read_windows(r, c, window, 0);
     else
@@ -16,7 +16,6 @@ static void read_layers(struct config_reader *r, struct config *c) {
             c->layer[i].window = is_fourth(c, i) ? 0 : window;
             if (!is_fourth(c, i) && !window) config_fail(r, "layer %d has a sliding window by default, and 'sliding_window' is null", i);
         }
-    if (thetas && (thetas->type != JSON_ARRAY || thetas->n != (uint32_t)c->n_layers)) config_fail(r, "'layer_rope_theta' is not a list of %d", c->n_layers);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const double theta = thetas ? json_num(json_at(thetas, (uint32_t)i), -1) : is_fourth(c, i) ? 0 : c->rope.theta;
         c->layer[i].rope = theta > 0 ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;

@@ -8,14 +8,11 @@
 
 /* layer_types: "hybrid_sliding" layers see a window, and rotate by frequencies of their own. */
 static void read_layers(struct config_reader *r, struct config *c) {
-    const struct json *types = config_get(r, "layer_types");
+    static const char *const kinds[] = {"hybrid", "hybrid_sliding", NULL};
+    const struct json *types = config_layer_list(r, c, "layer_types", false);
     const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
-    const bool fits = types && types->type == JSON_ARRAY && types->n == (uint32_t)c->n_layers;
-    if (types && !fits) config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
-    for (int i = 0; fits && i < c->n_layers; i++) {
-        const struct json *t = json_at(types, (uint32_t)i);
-        const bool sliding = json_is(t, "hybrid_sliding");
-        if (!sliding && !json_is(t, "hybrid")) config_fail(r, "'layer_types' of layer %d is neither hybrid nor hybrid_sliding", i);
+    for (int i = 0; types && i < c->n_layers && !r->rc; i++) {
+        const bool sliding = config_layer_choice(r, "layer_types", types, i, kinds) == 1;
         if (sliding && !window) config_fail(r, "'layer_types' asks for a sliding window in layer %d, and none is in force", i);
         if (sliding) c->layer[i].window = window, c->layer[i].rope = LAYER_ROPE_SECOND;
     }

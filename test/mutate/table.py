@@ -569,6 +569,7 @@ change("stream-gate", "a block's output is gated, the stream before it is not", 
 change("experts-by-choice", "outputs by choice go to the rows of tokens", "kcheck_ops", ("cpu/experts.c", "if (o->by_choice) p->rows[at] = i;", "if (o->by_choice) p->rows[at] = i / o->topk;"))
 change("token-input", "a layer's token vector is not added to the stream", "golden_token_input", ("engine/layer/block.c", "if (in->token) TRY(add_token(", "if (0) TRY(add_token("))
 change("kv-taken", "layers that take keys store what the buffer had", "golden_token_input", ("engine/layer/attention_gqa.c", "if (c->layer[layer].passes_kv != KV_OWN) TRY", "if (0) TRY"))
+change("layer-choice", "a kind of layer that a family lacks counts as its last", "unit_config_experts; unit_config", ("engine/model/config.c", "if (json_is(json_at(list, (uint32_t)layer), options[k])) return k;", "if (json_is(json_at(list, (uint32_t)layer), options[k]) || !options[k + 1]) return k;"))
 change("kv-taken-memory", "layers that take keys or latents have memory for copies", "unit_config_experts", ("engine/kv/kv_cache.c", "if (d[k].is_taken) continue;", ""))
 change("kv-taken-rows", "layers that take keys or latents read memory without rows", "golden_dsa_sources; golden_token_input", ("engine/kv/kv_cache.c", "if (d[k].is_taken) kv->layer", "if (0) kv->layer"))
 change("kv-taken-slab", "layers that take keys or latents have copies of them on a device", "gpu_kv_sharing_families", ("engine/kv/device_blocks.c", "if (owner != l) {", "if (0) {"))
