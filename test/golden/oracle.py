@@ -23,6 +23,8 @@ FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 class Checkpoint:
     """The tensors of a directory in float64; FP8 ones multiplied by their blocks' scales."""
 
+    bf16_caches = False  # for families that call cached()
+
     def __init__(self, directory):
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as f:
             self.config = json.load(f)
@@ -39,6 +41,10 @@ class Checkpoint:
 
     def __contains__(self, name):
         return name in self.raw
+
+    def cached(self, x):
+        """Rows as a KV cache has them."""
+        return bf16(x) if self.bf16_caches else x
 
     def __getitem__(self, name):
         if name + "_blocks" in self.raw:
@@ -160,8 +166,8 @@ def frequencies(config, dim, length):
 
 def bf16(x):
     """Rounded to BF16."""
-    u = np.array([x], "<f4").view("<u4")
-    return float(((u + 0x7FFF + ((u >> 16) & 1)) >> 16 << 16).astype("<u4").view("<f4")[0])
+    u = np.asarray(x, "<f4").view("<u4")
+    return ((u + np.uint32(0x7FFF) + (u >> 16 & 1)) >> 16 << 16).view("<f4").astype(np.float64)
 
 
 def rotate(x, config, pairs):

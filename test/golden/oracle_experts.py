@@ -154,7 +154,7 @@ def mistral_large4(m, tokens):
         key = layer_normed(m.linear(h, name + "wk"), name + "k_norm")[:, None]
         if rotates:
             q, key = (np.concatenate((turn(y[..., :rope]), y[..., rope:]), -1) for y in (q, key))
-        score = np.einsum("qh,hqk->qk", m.linear(h, name + "weights_proj"), np.maximum(np.einsum("qhd,kd->hqk", q, key[:, 0]), 0))
+        score = np.einsum("qh,hqk->qk", m.linear(h, name + "weights_proj"), np.maximum(np.einsum("qhd,kd->hqk", q, m.cached(key[:, 0])), 0))
         seen, gap, count = np.zeros((n, n), bool), math.inf, c["index_topk"]
         for t in range(n):
             order = np.argsort(-score[t, : t + 1], kind="stable")
@@ -181,7 +181,7 @@ def mistral_large4(m, tokens):
         nope = q.shape[-1] - part
         if c["kv_source_layers"][i] == i:
             kv = m.linear(h, a + "wkv_a_with_mqa")
-            latents[i] = normed(kv[:, :latent], a + "kv_a_norm"), turn(kv[:, None, latent:]) if rotates else None
+            latents[i] = m.cached(normed(kv[:, :latent], a + "kv_a_norm")), m.cached(turn(kv[:, None, latent:])) if rotates else None
         low, key = latents[c["kv_source_layers"][i]]
         kv = m.linear(low, a + "wkv_b").reshape(n, heads, -1)
         keys = kv[..., :nope]
