@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A checkpoint of Mistral Large 4 gives the same logits under the published names of its tensors and under those of transformers, with a layer's experts in
-one tensor or one by one.
+one tensor or one by one. A tensor without elements that the family lacks changes nothing; one with elements is refused.
 names.py HEARTH"""
 import json
 import os
@@ -61,9 +61,13 @@ tensors = models.tensors(config)
 apart = {renamed(name): t for name, t in tensors.items()}
 tokens, failed = ",".join(str(t) for t in range(2, 40)), 0
 want = logits(hearth, config, tensors, tokens)
-for what, other in (("one by one", apart), ("in one tensor", stacked(apart))):
+extra = "model.language_model.layers.1.mlp.other.weight"
+for what, other in (("one by one", apart), ("in one tensor", stacked(apart)), ("one by one, and an empty tensor", {**apart, extra: ("BF16", [0, 8], b"")})):
     got = logits(hearth, config, other, tokens)
     ok = got == want and isinstance(want, bytes)
     print(f"{'ok' if ok else 'FAIL'} names of transformers, experts {what} {got if isinstance(got, str) else ''}")
     failed += not ok
-sys.exit(failed != 0)
+got = logits(hearth, config, {**apart, extra: ("BF16", [1, 8], bytes(16))}, tokens)
+ok = isinstance(got, str) and extra in got and "unknown tensor" in got
+print(f"{'ok' if ok else 'FAIL'} an unknown tensor: {got if isinstance(got, str) else 'accepted'}")
+sys.exit(failed != 0 or not ok)
