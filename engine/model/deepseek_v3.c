@@ -21,20 +21,16 @@ float deepseek_attn_scale(const struct config *c) {
     return (float)scale;
 }
 
-void deepseek_attention(struct config_reader *r, struct config *c) {
+void deepseek_mla(struct config_reader *r, struct config *c) {
     c->attn = ATTN_MLA;
     c->n_heads = config_int(r, "num_attention_heads", 0, 1, 1024);
     c->n_kv_heads = 1; /* the latent cache has one */
-    int kv = config_int(r, "num_key_value_heads", c->n_heads, 1, 1024);
-    if (kv != c->n_heads) config_fail(r, "'num_key_value_heads' is %d, heads are %d: MLA has one for each", kv, c->n_heads);
     c->q_lora = config_has(r, "q_lora_rank") ? config_int(r, "q_lora_rank", 0, 1, 16384) : 0;
     c->kv_lora = config_int(r, "kv_lora_rank", 0, 1, 8192);
     c->qk_nope = config_int(r, "qk_nope_head_dim", 0, 1, 1024);
     c->qk_rope = config_int(r, "qk_rope_head_dim", -1, 0, 1024);
     c->v_dim = config_int(r, "v_head_dim", 0, 1, 1024);
     c->head_dim = c->qk_nope + c->qk_rope;
-    int qk = config_int(r, "qk_head_dim", c->head_dim, 1, 4096);
-    if (qk != c->head_dim) config_fail(r, "'qk_head_dim' is %d, its parts make %d", qk, c->head_dim);
     config_has(r, "head_dim"); /* some configs repeat qk_rope_head_dim here */
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->rope.interleaved = config_bool(r, "rope_interleave", true);
@@ -42,6 +38,12 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     if (c->qk_rope) config_read_rope(r, c, c->qk_rope, c->arch->defaults.theta > 0 ? c->arch->defaults.theta : 10000);
     else read_no_rope(c);
     c->attn_scale = deepseek_attn_scale(c);
+}
+void deepseek_attention(struct config_reader *r, struct config *c) {
+    deepseek_mla(r, c);
+    const int kv = config_int(r, "num_key_value_heads", c->n_heads, 1, 1024), qk = config_int(r, "qk_head_dim", c->head_dim, 1, 4096);
+    if (kv != c->n_heads) config_fail(r, "'num_key_value_heads' is %d, heads are %d: MLA has one for each", kv, c->n_heads);
+    if (qk != c->head_dim) config_fail(r, "'qk_head_dim' is %d, its parts make %d", qk, c->head_dim);
 }
 
 const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};

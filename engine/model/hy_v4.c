@@ -16,7 +16,8 @@ static void parse(struct config_reader *r, struct config *c) {
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (!config_bool(r, always[i], true)) config_fail(r, "'%s' is false: the reference has no such attention or streams", always[i]);
     config_has(r, "learnable_sink_init");
-    deepseek_attention(r, c);
+    config_has(r, "num_key_value_heads"), config_has(r, "qk_head_dim"); /* the reference replaces both by what MLA has */
+    deepseek_mla(r, c);
     c->rope.interleaved = config_bool(r, "rope_interleave", false);
     c->sinks = true;
     c->attn_gate = ATTN_GATE_ELEMENT, c->attn_gate_kind = GATE_SIGMOID;

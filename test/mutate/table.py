@@ -27,6 +27,7 @@ change("gguf-dots3-heads", "layers with a window of a Dots 3 file have the heads
 change("mla-rope-norm", "the rotated part of Dots 3 Note's keys is not normed", "golden_mla_sizes", ("engine/layer/attention_mla.c", "if (y->k_rope_norm) TRY", "if (0) TRY"))
 change("temperature-scores", "late queries of Grok-2 scale their scores by the position after theirs", "golden_gqa_capped; kcheck_ops", ("cpu/attention.c", "log2f((float)pos) / log2f", "log2f((float)pos + 1) / log2f"))
 change("temperature-cuda", "late queries of Grok-2 are not scaled in large batches on CUDA", "cuda_emu_ops_bf16", ("gpu/cuda_attention_mma.cu", "c[r] *= score_temperature(a, pos);", ""))
+change("hy4-heads", "Hunyuan 4 with other numbers of key-value heads than heads is refused", "unit_config_families", ("engine/model/hy_v4.c", "    deepseek_mla(r, c);", "    deepseek_attention(r, c);"))
 change("names-empty", "tensors without elements are taken for parts that the family lacks", "golden_names", ("engine/weights/weights.c", "if (t->is_claimed || !t->size) continue;", "if (t->is_claimed) continue;"))
 change("names-stacked", "experts of Mistral Large 4 in one tensor are looked for one by one", "golden_names", ("engine/model/mistral_large4.c", ".variant = &stacked", ".variant = NULL"))
 change("fp8-mistral", "scales under Mistral's own name are not found", "golden_dsa_sources", ("engine/weights/matrix.c", '".scale", ".qscale_weight"', '".scale"'))

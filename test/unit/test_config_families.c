@@ -584,6 +584,8 @@ static void hunyuan_4_with_vision(void **st) {
     if (parse(&c, HY4_VISION(",\"rms_norm_eps\":1e-4,\"rope_parameters\":{\"mrope_section\":[4,2,2],\"rope_theta\":10000}"), false, &e)) fail_msg("%s", e.text);
     assert_true(c.rope.interleaved && c.index_interleaved && c.latent_eps == 1e-4f && c.streams.n == 4 && c.sinks && c.index_rope_last);
     assert_string_equal(c.names->q_a, "model.layers.%d.self_attn.q_a_proj");
+    if (parse(&c, HY4_VISION(",\"num_key_value_heads\":2,\"qk_head_dim\":56"), false, &e)) fail_msg("%s", e.text); /* the reference ignores both */
+    assert_true(c.n_heads == 4 && c.n_kv_heads == 1 && c.head_dim == 40);
     assert_int_equal(parse(&c, HY4_VISION(",\"new_thing\":3"), false, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "new_thing"));
 }
