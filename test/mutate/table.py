@@ -574,6 +574,7 @@ change("kv-taken", "layers that take keys store what the buffer had", "golden_to
 change("layer-choice", "a kind of layer that a family lacks counts as its last", "unit_config_experts; unit_config", ("engine/model/config.c", "if (json_is(json_at(list, (uint32_t)layer), options[k])) return k;", "if (json_is(json_at(list, (uint32_t)layer), options[k]) || !options[k + 1]) return k;"))
 change("kv-taken-memory", "layers that take keys or latents have memory for copies", "unit_config_experts", ("engine/kv/kv_cache.c", "if (d[k].is_taken) continue;", ""))
 change("kv-taken-rows", "layers that take keys or latents read memory without rows", "golden_dsa_sources; golden_token_input", ("engine/kv/kv_cache.c", "if (d[k].is_taken) kv->layer", "if (0) kv->layer"))
+change("kv-taken-cost", "the cost model counts rows of layers that take another layer's", "unit_cost", ("engine/placement/cost.c", "(1 - q->kv_taken_layers / q->layers)", "1"))
 change("kv-taken-slab", "layers that take keys or latents have copies of them on a device", "gpu_kv_sharing_families", ("engine/kv/device_blocks.c", "if (owner != l) {", "if (0) {"))
 change("kv-taken-device", "a device without the source layer looks for taken rows in it", "golden_dsa_sources", ("engine/kv/kv_cache.c", "source < first ? first : source", "source"))
 change("kv-carried", "keys for later layers do not move between devices", "golden_token_input", ("engine/exec/decode_layer.c", "(size_t)n * (size_t)c->carried * sizeof(float)", "0"))

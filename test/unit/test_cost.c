@@ -198,6 +198,19 @@ static void decode_floor(void **st) {
     assert_int_equal(cost_layers_fit(&v3, 1e6, 100), 0);
 }
 
+/* 30 of 60 layers read another layer's rows. Five layers with a million positions fit where all would need twice the memory for them. */
+static void rows_of_other_layers(void **st) {
+    struct config sharing = config;
+    struct cost_model q;
+    sharing.n_layers = 60;
+    for (int i = 0; i < 60; i += 2) sharing.layer[i + 1].passes_kv = KV_TAKEN, sharing.layer[i + 1].kv_source = i;
+    cost_model_of(&q, &sharing, DT_E4M3, DT_E4M3, DT_BF16);
+    near(q.kv_row_bytes, 1152, 1e-12);
+    const double bytes = 5 * q.attn_block_bytes + 3 * q.ffn_bytes + 2 * q.shared_bytes + 5.1 * 1e6 * 576;
+    assert_int_equal(cost_layers_fit(&q, bytes, 1e6), 5);
+    assert_true(cost_layers_fit(&v3, bytes, 1e6) < 5);
+}
+
 /* Beside a prefill that streams 57 GB/s, host memory has 1228 - 57 = 1171 GB/s left, and the GEMV, which reaches 947 of 1228, 903 of
  * it: the 21.58 ms of experts become 22.63. With 60 in all: an eighth, at the least. */
 static void beside_a_stream(void **st) {
@@ -407,12 +420,19 @@ static void tables(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(checkpoints),     cmocka_unit_test(roofline),
-                                       cmocka_unit_test(distinct),        cmocka_unit_test(decode_floor),
-                                       cmocka_unit_test(beside_a_stream), cmocka_unit_test(prefills),
-                                       cmocka_unit_test(blend),           cmocka_unit_test(paper_b),
-                                       cmocka_unit_test(paper_c),         cmocka_unit_test(one_length_does_not_mislead),
-                                       cmocka_unit_test(learning),        cmocka_unit_test(tables),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(checkpoints),
+                                       cmocka_unit_test(roofline),
+                                       cmocka_unit_test(distinct),
+                                       cmocka_unit_test(decode_floor),
+                                       cmocka_unit_test(rows_of_other_layers),
+                                       cmocka_unit_test(beside_a_stream),
+                                       cmocka_unit_test(prefills),
+                                       cmocka_unit_test(blend),
+                                       cmocka_unit_test(paper_b),
+                                       cmocka_unit_test(paper_c),
+                                       cmocka_unit_test(one_length_does_not_mislead),
+                                       cmocka_unit_test(learning),
+                                       cmocka_unit_test(tables),
                                        cmocka_unit_test(joined)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }
