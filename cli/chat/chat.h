@@ -42,11 +42,12 @@ struct chat_session { /* one session of the chat */
     struct cleared_conversation cleared;
     struct engine_client *client; /* opened with the first turn */
     struct store store;
-    struct turn turn;        /* running, or the last one */
-    struct tool_round round; /* tool calls of the answer */
-    struct tool_job *job;    /* the call that runs; NULL: none */
-    bool asking;             /* the next call needs the user's consent */
-    struct prompt prompt;    /* last prompt plus the generated ids: for /continue */
+    struct turn turn;            /* running, or the last one */
+    struct tool_round round;     /* tool calls of the answer */
+    struct tool_job *job;        /* the call that runs; NULL: none */
+    bool asking;                 /* the next call needs the user's consent */
+    struct prompt prompt;        /* last prompt plus the generated ids: for /continue */
+    struct prompt answer_prompt; /* that of the last answer, while a summary is written */
     struct turn_stats stats;
     bool has_stats;
     double started_s; /* clock at the start of the running turn, or the last one */
@@ -125,7 +126,9 @@ bool chat_session_report_unsaved(struct repl *r);                         /* rep
 bool chat_session_is_answering(const struct chat_session *t);             /* a turn or a tool runs, or a tool call waits for consent */
 bool chat_session_report_busy(struct repl *r, struct chat_session *t);    /* true, with a message, while it is answering */
 void chat_session_clear(struct repl *r, struct chat_session *t);
-bool chat_session_undo_clear(struct repl *r, struct chat_session *t); /* restores what chat_session_clear put aside; false if there is nothing */
+bool chat_session_undo_clear(struct repl *r, struct chat_session *t);             /* restores what chat_session_clear put aside; false if there is nothing */
+struct chat_session *chat_session_find_cleared(struct repl *r, const char *name); /* the session that has cleared this conversation, or NULL */
+void chat_session_drop_cleared(struct repl *r, const char *name); /* gives up what /undo could restore, so that its file can be opened or deleted */
 
 /* attachments.c */
 /* Attaches the files that words name (input_paths_add_words). On error all are left out; ERR_CONTEXT: they do not fit. */

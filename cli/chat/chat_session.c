@@ -77,6 +77,7 @@ void chat_session_free(struct repl *r, struct chat_session *t) {
     engine_client_close(&t->client);
     store_close(&t->store);
     prompt_free(&t->prompt);
+    prompt_free(&t->answer_prompt);
     conversation_free(&t->conv);
     cleared_free(&t->cleared);
     attachments_free(&t->attached);
@@ -116,4 +117,15 @@ bool chat_session_undo_clear(struct repl *r, struct chat_session *t) {
     t->cleared = (struct cleared_conversation){0};
     prompt_free(&t->prompt);
     return true;
+}
+
+struct chat_session *chat_session_find_cleared(struct repl *r, const char *name) {
+    for (size_t i = 0; i < r->n_sessions; i++)
+        if (r->sessions[i]->cleared.conv.n && !strcmp(r->sessions[i]->cleared.name, name)) return r->sessions[i];
+    return NULL;
+}
+
+void chat_session_drop_cleared(struct repl *r, const char *name) {
+    struct chat_session *t = chat_session_find_cleared(r, name);
+    if (t) cleared_free(&t->cleared);
 }

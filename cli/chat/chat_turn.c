@@ -38,8 +38,8 @@ static void add_answer(struct repl *r, struct chat_session *t) {
     }
     take_calls(r, t);
     ids_free(&t->prompt.fixed_answer);
-    /* keep the generated ids: /continue resumes after the last one */
-    if (mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
+    /* Keep the generated ids: /continue resumes after the last one. If --until has cut text off, it resumes after the text. */
+    if (u->stop_hit || mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
         prompt_free(&t->prompt);
         return;
     }
@@ -208,10 +208,13 @@ int chat_turn_answer(struct repl *r, struct chat_session *t, bool background) {
 
 int chat_turn_resume(struct repl *r, struct chat_session *t, bool background) {
     struct error e;
-    prompt_free(&t->prompt);
+    struct prompt last = t->prompt;
+    t->prompt = (struct prompt){0};
     t->continues_answer = false;
     int rc = prompt_make(r->app, &t->conv, prompt_think_option(&r->app->opts), &t->prompt, &e);
     if (!rc) rc = chat_turn_start(r, t, background, &e);
+    prompt_free(rc ? &t->prompt : &last);
+    if (rc) t->prompt = last; /* /continue resumes the last answer */
     if (rc) report_error(&e);
     if (rc == ERR_CONTEXT)
         screen_print(r, "nothing was sent; /compact shortens the conversation, /new starts another%s",
@@ -234,7 +237,7 @@ int chat_turn_continue(struct repl *r, struct chat_session *t) {
         return ERR_USAGE;
     }
     if (!t->prompt.ids.n && last->thinking.len) {
-        screen_print(r, "an answer with thinking can only be continued in the chat that started it; /regen makes a new one");
+        screen_print(r, "an answer with thinking cannot be continued after it was loaded, forked or cut by --until; /regen makes a new one");
         return ERR_USAGE;
     }
     int rc = 0;

@@ -33,14 +33,16 @@ static bool truncate_before_role(struct conversation *c, enum role role) {
 void cmd_regen(struct repl *r, const char *arg) {
     struct conversation *c = &r->active->conv;
     if (chat_session_report_busy(r, r->active)) return;
-    size_t n = c->n;
+    size_t n = c->n, n_before = n;
     while (n && c->messages[n - 1].role != ROLE_USER) n--; /* an answer with tool calls has several messages */
     if (!n) {
         screen_print(r, "there is no answer to regenerate");
         return;
     }
-    conversation_truncate(c, n);
-    chat_turn_answer(r, r->active, false);
+    c->n = n;
+    int rc = chat_turn_answer(r, r->active, false);
+    c->n = n_before;
+    if (!rc) conversation_truncate(c, n); /* an answer is dropped only for a new one */
 }
 
 void cmd_continue(struct repl *r, const char *arg) {

@@ -18,6 +18,10 @@ static bool accept_name(struct repl *r, const char *name) {
             screen_print(r, "session '%s' is already open; /switch %s shows it", name, name);
             return false;
         }
+    if (chat_session_find_cleared(r, name)) {
+        screen_print(r, "the conversation '%s' already exists; /load %s opens it", name, name);
+        return false;
+    }
     return true;
 }
 
@@ -175,6 +179,7 @@ void cmd_load(struct repl *r, const char *arg) {
         chat_switch_to(r, t);
         return;
     }
+    chat_session_drop_cleared(r, arg);
     if (store_check_name(arg, &e)) screen_print(r, "%s", e.text);
     else if (!(t = chat_session_new(r, arg))) screen_print(r, "no memory");
     else if (store_open(&t->store, r->app, arg, STORE_LOAD, &t->conv, &e)) {
@@ -207,6 +212,7 @@ void cmd_delete(struct repl *r, const char *arg) {
             screen_print(r, "'%s' is open; /close %s first", arg, r->sessions[i]->named ? arg : "it");
             return;
         }
+    chat_session_drop_cleared(r, arg);
     if (store_delete(arg, &e)) screen_print(r, "%s", e.text);
     else screen_print(r, "deleted %s", arg);
 }

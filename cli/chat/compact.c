@@ -26,15 +26,22 @@ static int replace_with_summary(struct chat_session *t, const struct buf *summar
     return 0;
 }
 
+/* Drops the prompt of the summary. Unless the summary replaces the conversation, /continue still resumes the last answer. */
+static void end_summary(struct chat_session *t, bool is_replaced) {
+    prompt_free(&t->prompt);
+    if (is_replaced) prompt_free(&t->answer_prompt);
+    t->prompt = t->answer_prompt;
+    t->answer_prompt = (struct prompt){0};
+    t->on_finish = NULL;
+}
+
 static void finish_summary(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
-    if (u->failed || u->reason != DONE_STOP || !u->text.len) {
-        screen_print(r, "the summary was not finished; the conversation is unchanged");
-        return;
-    }
-    if (replace_with_summary(t, &u->text)) screen_print(r, "no memory; the conversation is unchanged");
-    else screen_print(r, "the summary above replaces the earlier conversation; /tokens shows the free context");
-    prompt_free(&t->prompt);
+    const bool is_complete = !u->failed && u->reason == DONE_STOP && u->text.len;
+    const bool is_replaced = is_complete && !replace_with_summary(t, &u->text);
+    if (is_replaced) screen_print(r, "the summary above replaces the earlier conversation; /tokens shows the free context");
+    else screen_print(r, "%s; the conversation is unchanged", is_complete ? "no memory" : "the summary was not finished");
+    end_summary(t, is_replaced);
 }
 
 /* Returns the index of the last question before message n: a cut there separates no tool call from its result. 0: none. */
@@ -56,6 +63,8 @@ int compact_start(struct repl *r, struct chat_session *t) {
         return ERR_USAGE;
     }
     t->on_finish = finish_summary;
+    t->answer_prompt = t->prompt;
+    t->prompt = (struct prompt){0};
     for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n = question_before(&t->conv, n)) {
         struct conversation head = t->conv, with_request = {0};
         head.n = n;
@@ -70,7 +79,7 @@ int compact_start(struct repl *r, struct chat_session *t) {
         t->n_summarised = n;
         if (n < 4) break;
     }
-    if (rc) t->on_finish = NULL;
+    if (rc) end_summary(t, false);
     if (rc) report_error(&e);
     return rc;
 }

@@ -82,8 +82,28 @@ class Commands(driver.ChatCase):
         self.ask(t, "two", "You said: two")
         self.ask(t, "/set max-tokens 3", "max-tokens: 3, starting with the next answer")
         self.ask(t, "/compact", "the conversation is unchanged")
+        self.ask(t, "/continue", "")  # the answer, not the summary
         self.ask(t, "/set max-tokens default", "")
         self.ask(t, "prompt x", "[user]one[assistant]You said: one[user]two[assistant]You said: two[user]prompt x")
+
+    def test_compact_that_does_not_fit(self):
+        t = self.chat("-c", "140", "-n", "5")
+        self.ask(t, "hello", "limit of 5 tokens")
+        self.ask(t, "and", "limit of 5 tokens")
+        self.ask(t, "/compact", "the context holds 140")
+        self.ask(t, "/continue", "aid: ")
+
+    def test_clear_and_load(self):
+        """A conversation that /clear put aside can be opened and deleted, and its name is taken."""
+        t = self.chat()
+        self.ask(t, "one", "You said: one")
+        self.ask(t, "/save kept", "saved as kept", "kept> ")
+        self.ask(t, "/clear", "/undo restores the old one")
+        self.ask(t, "/new kept", "the conversation 'kept' already exists; /load kept opens it")
+        self.ask(t, "/load kept", "You said: one", "kept> ")
+        self.ask(t, "/clear", "/undo restores the old one", "2> ")
+        self.ask(t, "/delete kept", "deleted kept", "2> ")
+        self.ask(t, "/undo", "nothing to undo", "2> ")
 
     def test_background(self):
         t = self.chat()

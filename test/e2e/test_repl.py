@@ -418,6 +418,30 @@ class Repl(driver.Case):
         self.assertRegex(t.out[at:], rb"tokens, the context holds 100")
         self.ask(t, "short")
 
+    def test_refused_turns_leave_the_last_answer(self):
+        """After a question, or another try at an answer, that does not fit, the last answer is there and can be continued."""
+        t = self.chat("-c", "120", "-n", "5")
+        self.ask(t, "hello", "limit of 5 tokens")
+        self.ask(t, "x" * 200, "nothing was sent")
+        self.ask(t, "/continue", "aid: ")
+        self.ask(t, "/system " + "y" * 200, "system prompt set")
+        self.ask(t, "/regen", "nothing was sent")
+        self.ask(t, "/continue", "hello")
+        t.send("/save kept\r")
+        t.prompt(t.until("saved as kept"), "kept> ")
+        with open(self.session_file("kept")) as f:
+            self.assertEqual([m["content"] for m in json.load(f)["body"]["messages"][1:]], ["hello", "You said: hello"])
+
+    def test_continue_after_a_stop_string(self):
+        """Nothing is missing between the text before it and what follows."""
+        t = self.chat("--until", "word3")
+        self.ask(t, "long", "word2")
+        self.ask(t, "/continue", "")
+        t.send("/save kept\r")
+        t.prompt(t.until("saved as kept"), "kept> ")
+        with open(self.session_file("kept")) as f:
+            self.assertEqual(json.load(f)["body"]["messages"][1]["content"], "word0 word1 word2 ")
+
     def test_repetition_fills_the_context(self):
         t = self.chat("-c", "4500")
         at = len(t.out)
