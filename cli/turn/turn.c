@@ -193,6 +193,7 @@ void turn_event(struct turn *t, const struct engine_event *news) {
         if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->text_error = ERR_MEMORY;
         else t->ids.data[t->ids.n++] = ev->token;
         if (t->text_error || add_token(t, ev->token) || count_token(t, ev->token, &ev->logprobs)) engine_client_cancel(t->client);
+        if (t->stop_hit) t->n_until_stop = t->n_tokens;
         break;
     case EVENT_PROGRESS:
         t->prefill_done = ev->done;
@@ -202,6 +203,7 @@ void turn_event(struct turn *t, const struct engine_event *news) {
     case EVENT_DONE:
     case EVENT_ERROR:
         t->stats = ev->stats;
+        if (t->n_until_stop) t->stats.answer_tokens = t->n_until_stop; /* without those that came before the engine was cancelled */
         t->reason = t->stop_hit ? DONE_STOP : ev->reason;
         t->failed = ev->kind == EVENT_ERROR;
         if (t->failed) t->error = ev->error;

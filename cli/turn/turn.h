@@ -33,6 +33,7 @@ struct turn {
     struct error error; /* when failed */
     struct turn_stats stats;
     int n_tokens, n_thinking; /* tokens; those of thinking among them */
+    int n_until_stop;         /* tokens up to the stop string that ended the answer; 0: none, or unknown */
     enum output_kind part;    /* part of the last text */
     bool wants_logprobs;
     struct turn_logprob *logprobs; /* [n_logprobs] as requested */

@@ -123,6 +123,8 @@ class Protocol(Case):
         self.assertEqual((j["choices"][0]["message"]["content"], j["choices"][0]["finish_reason"]), ("word0", "length"))
         j = self.s.chat("long", stop=["zzz", "word3"])[1]
         self.assertEqual((j["choices"][0]["message"]["content"], j["choices"][0]["finish_reason"]), ("word0 word1 word2 ", "stop"))
+        j = self.s.chat("stubborn", stop="deaf3", max_tokens=40)[1]  # what an engine generates before it hears of the stop does not count
+        self.assertEqual((j["choices"][0]["message"]["content"], j["usage"]["completion_tokens"]), ("deaf0 deaf1 deaf2 ", len("deaf0 deaf1 deaf2 deaf3")))
 
     def test_conversation(self):
         parts = [{"type": "text", "text": "prompt "}, {"type": "text", "text": "x"}]

@@ -525,6 +525,7 @@ change("say-length", "a canned answer is not cut at -n", "e2e_scope", ("engine/s
 change("news-in-answer", "a message about another session is printed into an answer's row", "e2e_screen", ("cli/chat/repl.c", " || (r->on_screen && r->printer.col)", ""))
 change("command-compact", "/compact drops the summary", "e2e_commands", ("cli/chat/compact.c", "buf_add(&text, summary->data, summary->len);", ""))
 change("compact-rest", "/compact drops what did not fit into the summary", "e2e_commands", ("cli/chat/compact.c", ".n = t->conv.n - t->n_summarised", ".n = 0"))
+change("until-usage", "tokens after a stop string count as the answer's", "e2e_serve", ("cli/turn/turn.c", "if (t->n_until_stop) t->stats.answer_tokens = t->n_until_stop;", ""))
 change("compact-continue", "after an unfinished summary /continue resumes the summary", "e2e_commands", ("cli/chat/compact.c", "    prompt_free(&t->prompt);\n    if (is_replaced) prompt_free(&t->answer_prompt);\n    t->prompt = t->answer_prompt;", "    prompt_free(&t->answer_prompt);"))
 change("cleared-load", "a cleared conversation cannot be loaded", "e2e_commands", ("cli/chat/command_session.c", "    chat_session_drop_cleared(r, arg);\n    if (store_check_name", "    if (store_check_name"))
 change("cleared-name", "the name of a cleared conversation seems to be open elsewhere", "e2e_commands", ("cli/chat/command_session.c", "if (chat_session_find_cleared(r, name)) {", "if (0) {"))
