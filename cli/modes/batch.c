@@ -88,13 +88,35 @@ static void job_write(struct batch *b, struct batch_job *j) {
     b->bytes_done += j->n;
 }
 
+/* Returns a member of a line, or NULL for null too. */
+static const struct json *line_member(const struct json *line, const char *name) {
+    const struct json *j = json_get(line, name);
+    return j && j->type != JSON_NULL ? j : NULL;
+}
+
+/* Refuses members of the wrong type, which would otherwise be ignored. */
+static int check_line(const struct json *line, struct error *e) {
+    static const char *const texts[] = {"prompt", "system"}, *const numbers[] = {"max_tokens", "seed"};
+    const struct json *messages = line_member(line, "messages"), *j;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if ((j = line_member(line, texts[i])) && j->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s must be a string", texts[i]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if ((j = line_member(line, numbers[i])) && json_int(j, 0) != json_int(j, 1)) return error_set(e, ERR_USAGE, "%s must be a whole number", numbers[i]);
+    if (!messages) return 0;
+    if (messages->type != JSON_ARRAY || !messages->n) return error_set(e, ERR_USAGE, "messages must be an array with at least one message");
+    for (uint32_t i = 0; i < messages->n; i++)
+        if (!(j = json_get(&messages->items[i], "role")) || j->type != JSON_STRING)
+            return error_set(e, ERR_USAGE, "messages[%u] must be an object with a role", i);
+    return 0;
+}
+
 /* Accepts a string, {"prompt": ...} with an optional "system", or {"messages": [...]} with any template variables. */
 static int make_job_prompt(struct batch *b, const struct json *line, struct prompt *p, struct error *e) {
     struct app *a = b->app;
     const struct json *text = line->type == JSON_STRING ? line : json_get(line, "prompt"), *system = json_get(line, "system");
     const char *option = a->opts.v[OPT_SYSTEM].text;
     struct conversation c = {0};
-    if (json_get(line, "messages")) {
+    if (line_member(line, "messages")) {
         if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "messages cannot be combined with --raw: they need a chat template");
         struct arena arena = {0};
         struct json *copy = arena_alloc(&arena, (2 * (size_t)line->n + 2) * sizeof *copy);
@@ -145,6 +167,7 @@ static void start_job(struct batch *b, struct batch_session *s, struct batch_job
         q.sampling.temperature = (float)temp;
         if (seed >= 0) q.sampling.seed = (uint64_t)seed;
     }
+    if (!rc) rc = check_line(&line, &e);
     if (!rc) rc = make_job_prompt(b, &line, &p, &e);
     if (!rc) rc = prompt_check_refusal(&p, &e);
     p.source = constraint_of_options(b->app);
@@ -216,7 +239,7 @@ static int add_past_key(struct batch *b, const char *s, size_t n) {
     struct arena arena = {0};
     struct json j;
     int rc = 0;
-    if (!json_parse(&arena, s, n, 0, "line", &j, NULL) && json_get(&j, "index")) {
+    if (!json_parse(&arena, s, n, 0, "line", &j, NULL) && json_get(&j, "index") && !json_get(&j, "error")) {
         char *key = make_key(json_get(&j, "id"), json_int(json_get(&j, "index"), -1));
         if (!key || mem_grow(&b->past_keys, &b->cap_past, b->n_past + 1, sizeof *b->past_keys)) {
             mem_free(key);
@@ -227,7 +250,7 @@ static int add_past_key(struct batch *b, const char *s, size_t n) {
     return rc;
 }
 
-/* Reads stdout's keys if it is a file opened for appending. Truncates an unfinished last line of a killed run. */
+/* Reads the keys of stdout's answers if it is a file opened for appending. Truncates an unfinished last line of a killed run. */
 static int read_past_output(struct batch *b, struct error *e) {
     static const char ours[] = "{\"index\": ";
     struct stat st;
@@ -291,6 +314,7 @@ static int order_jobs(struct batch *b, struct error *e) {
 
 static int split_lines(struct batch *b, struct error *e) {
     const char *s = b->file.data ? b->file.data : "", *end = s + b->file.len;
+    if (b->file.len >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3)) s += 3; /* a byte order mark */
     for (size_t number = 1; s < end; number++) {
         const char *nl = memchr(s, '\n', (size_t)(end - s));
         size_t n = (size_t)((nl ? nl : end) - s), blank = 0;

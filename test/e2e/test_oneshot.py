@@ -260,6 +260,16 @@ class OneShot(driver.Case):
         for row, word in zip(rows[1:], ("line 3, column 12: ", "line 4: must be", "line 5: max_tokens")):
             self.assertTrue(row["error"]["message"].startswith(word), row)
 
+    def test_batch_ignores_nothing(self):
+        """Members of the wrong type are errors, null is as good as nothing, and a byte order mark does not make the lines plain text."""
+        bad = ('"max_tokens": "3"', '"max_tokens": 3.5', '"seed": "x"', '"system": 5', '"prompt": 5', '"messages": 5', '"messages": []', '"messages": [5]', '"messages": [{"content": "a"}]')
+        lines = ['{"prompt": "a", ' + x + "}" for x in bad] + ['{"prompt": "b", "max_tokens": null, "seed": null, "system": null, "messages": null}', '{"prompt": "c", "max_tokens": 3.0}']
+        rc, out, err = self.run_bin("--batch", "-", data="\ufeff" + "\n".join(lines))
+        rows = sorted((json.loads(r) for r in out.splitlines()), key=lambda row: row["index"])
+        for i, (row, x) in enumerate(zip(rows, bad)):
+            self.assertTrue(row["error"]["message"].startswith(f"line {i + 1}: " + x.split('"')[1]), row)
+        self.assertEqual((rc, rows[-2]["text"], rows[-1]["text"]), (1, "You said: b", "You"))
+
     def test_batch(self):
         lines = ['"one"', '{"prompt": "think", "id": "x"}', "", "broken", '{"messages": [{"role": "user", "content": "hey"}], "id": 7, "max_tokens": 5}'] + ['"more"'] * 20
         rc, out, err = self.run_bin("--batch", "-", data="\n".join(lines))

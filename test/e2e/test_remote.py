@@ -356,6 +356,14 @@ class Batch(Case):
             self.assertEqual(self.run_bin("--batch", where, stdout=f)[0], 0)
         self.assertEqual(open(output, "rb").read(), out)
 
+    def test_failed_prompts_are_tried_again(self):
+        output = os.path.join(self.home, "out.jsonl")
+        for context, rows in (("100", 2), ("1000", 3), ("1000", 3)):
+            with open(output, "ab") as f:
+                rc = self.run_bin("--batch", "-", "-c", context, data=json.dumps("a" * 200) + '\n"b"\n', stdout=f)[0]
+            got = [json.loads(x) for x in open(output, encoding="utf-8")]
+            self.assertEqual((rc, len(got), "text" in got[-1]), (context == "100", rows, True), got)
+
     def test_other_files_are_left(self):
         output = os.path.join(self.home, "notes")
         with open(output, "w") as f:
