@@ -261,17 +261,18 @@ void chat_turn_cancel(struct chat_session *t) {
 int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) {
     struct chat_session *t = r->active;
     struct buf clean = {0};
+    const size_t n_before = t->conv.n;
     if (chat_session_report_busy(r, t)) return ERR_RUNTIME;
     attachments_put(&t->attached, &clean);
     out_utf8(&clean, text, n);
-    int rc = clean.failed ? ERR_MEMORY : conversation_add(&t->conv, ROLE_USER, clean.data, clean.len, NULL, 0);
+    int rc = clean.failed ? ERR_MEMORY : conversation_ask(&t->conv, clean.data, clean.len);
     buf_free(&clean);
     if (rc) {
         screen_print(r, "no memory");
         return rc;
     }
     if ((rc = chat_turn_answer(r, t, background))) {
-        conversation_truncate(&t->conv, t->conv.n - 1);
+        conversation_truncate(&t->conv, n_before);
         return rc;
     }
     attachments_truncate(&t->attached, 0);

@@ -68,7 +68,7 @@ int compact_start(struct repl *r, struct chat_session *t) {
     for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n = question_before(&t->conv, n)) {
         struct conversation head = t->conv, with_request = {0};
         head.n = n;
-        if (conversation_append(&with_request, &head) || conversation_add(&with_request, ROLE_USER, request, sizeof request - 1, NULL, 0))
+        if (conversation_append(&with_request, &head) || conversation_ask(&with_request, request, sizeof request - 1))
             rc = error_set(&e, ERR_MEMORY, "no memory");
         else {
             prompt_free(&t->prompt);

@@ -233,7 +233,7 @@ int oneshot_run(struct app *a, struct error *e) {
         if (!rc && v[OPT_NO_SAVE].on) store.disabled = true;
         if (!rc && v[OPT_SAVE].text && v[OPT_CONTINUE].text) rc = store_rename(&store, v[OPT_SAVE].text, e);
         if (!rc && v[OPT_SYSTEM].text && conversation_set_system(&conv, v[OPT_SYSTEM].text)) rc = error_set(e, ERR_MEMORY, "no memory");
-        if (!rc && conversation_add(&conv, ROLE_USER, text.data, text.len, NULL, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
+        if (!rc && conversation_ask(&conv, text.data, text.len)) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc) rc = prompt_make(a, &conv, prompt_think_option(&a->opts), &prompt, e);
     }
     prompt.source = constraint_of_options(a);

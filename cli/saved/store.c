@@ -110,6 +110,8 @@ static int load_session(struct store *s, struct app *a, struct conversation *con
     if (rc || (rc = file_read(path, MAX_SESSION_BYTES, &data, &n, e))) return rc;
     rc = store_parse(data, n, s->name, conv, &s->disk_keys, &s->model, e);
     mem_free(data);
+    /* A kill during a call leaves it without a result, and templates and servers refuse such a conversation. */
+    if (!rc && conversation_complete_calls(conv, "[no result: the chat ended before this call did]")) rc = error_set(e, ERR_MEMORY, "%s: no memory", s->name);
     if (!rc) store_model_note(a, s->name, &s->model);
     if (rc != ERR_MODEL) return rc;
     e->code = ERR_RUNTIME; /* the session is bad, not the model */

@@ -37,6 +37,31 @@ int conversation_add_result(struct conversation *c, const struct tool_call *call
     return ERR_MEMORY;
 }
 
+/* A turn that failed, was killed, or stopped at a tool's call leaves no answer, and many templates refuse roles that do not alternate. */
+int conversation_ask(struct conversation *c, const char *text, size_t n) {
+    const size_t n_before = c->n;
+    const bool unanswered = c->n && (c->messages[c->n - 1].role == ROLE_USER || c->messages[c->n - 1].role == ROLE_TOOL);
+    if (unanswered && conversation_add(c, ROLE_ASSISTANT, NULL, 0, NULL, 0)) return ERR_MEMORY;
+    if (unanswered) c->messages[n_before].partial = true;
+    int rc = conversation_add(c, ROLE_USER, text, n, NULL, 0);
+    if (rc) conversation_truncate(c, n_before);
+    return rc;
+}
+
+int conversation_complete_calls(struct conversation *c, const char *text) {
+    const size_t n_before = c->n;
+    size_t n_results = 0;
+    while (n_results < n_before && c->messages[n_before - 1 - n_results].role == ROLE_TOOL) n_results++;
+    if (n_results == n_before) return 0;
+    const size_t answer = n_before - 1 - n_results;
+    for (size_t i = n_results; i < c->messages[answer].calls.n; i++) /* adding moves the messages, but not their calls */
+        if (conversation_add_result(c, &c->messages[answer].calls.v[i], text, strlen(text))) {
+            conversation_truncate(c, n_before);
+            return ERR_MEMORY;
+        }
+    return 0;
+}
+
 static void message_free(struct message *m) {
     buf_free(&m->text);
     buf_free(&m->thinking);

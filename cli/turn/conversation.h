@@ -23,7 +23,9 @@ struct conversation {
 int conversation_add(struct conversation *c, enum role role, const char *text, size_t n, const char *thinking, size_t thinking_n);
 int conversation_add_calls(struct conversation *c, const struct tool_calls *calls); /* to the last message */
 int conversation_add_result(struct conversation *c, const struct tool_call *call, const char *text, size_t n);
-int conversation_set_system(struct conversation *c, const char *text); /* sets or replaces the first message; "" removes it */
+int conversation_ask(struct conversation *c, const char *text, size_t n);  /* adds a question, after an empty answer if the last question has none */
+int conversation_complete_calls(struct conversation *c, const char *text); /* gives those calls of the last answer that lack a result this one */
+int conversation_set_system(struct conversation *c, const char *text);     /* sets or replaces the first message; "" removes it */
 int conversation_append(struct conversation *to, const struct conversation *from);
 void conversation_truncate(struct conversation *c, size_t n); /* keeps the first n messages */
 void conversation_free(struct conversation *c);

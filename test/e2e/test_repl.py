@@ -91,6 +91,18 @@ class Repl(driver.Case):
         self.assertEqual(t.wait(), -signal.SIGTERM)
         self.assertTrue(t.restored())
 
+    def test_killed_before_the_answer(self):
+        """The question has an empty answer when the chat goes on: templates refuse two questions in a row."""
+        t = self.chat("--save", "talk", text="talk> ")
+        t.send("prefill\r")
+        end = time.monotonic() + driver.PATIENCE
+        while not os.path.exists(self.session_file("talk")):
+            self.assertLess(time.monotonic(), end)
+            t.read(0.05)
+        t.p.kill()
+        t.wait()
+        self.assertEqual(self.run_bin("--continue", "talk", "-p", "prompt x")[:2], (0, b"[user]prefill[assistant][user]prompt x[assistant]\n"))
+
     def test_stop_and_go_on(self):
         t = driver.Terminal(["bash", "--norc", "-i"], {**self.env, "PS1": "SHELL "})
         self.addCleanup(t.close)

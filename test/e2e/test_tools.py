@@ -336,6 +336,22 @@ class Chat(Tools):
             t.read(0.2)
         self.assertFalse(os.path.exists(path))
 
+    def test_killed_during_a_call(self):
+        """The calls of an answer have results when the chat is opened again, as templates and servers require."""
+        t = self.open(self.tool("slow", "sleep", "1000"), args=("--allow", "slow", "--save", "talk"), prompt="talk> ")
+        t.send("use slow {},\r")
+        t.until("call of slow", self.last)
+        end = time.monotonic() + driver.PATIENCE
+        while not os.path.exists(self.session_file("talk")) or "call00001" not in open(self.session_file("talk")).read():
+            self.assertLess(time.monotonic(), end)
+            t.read(0.05)
+        t.p.kill()
+        t.wait()
+        rc, out, err = self.run_bin("--continue", "talk", "-p", "prompt x")
+        self.assertEqual(rc, 0, err)
+        for i in range(2):
+            self.assertRegex(out.decode(), r'\[tool\]\[no result: the chat ended before this call did\]"call0000%d"' % i)
+
     def test_interrupt_kills_the_group(self):
         pid_file = os.path.join(self.home, "pid")
         t = self.open(self.tool("slow", "sh", "-c", f"sleep 1000 & echo $! > {pid_file}; wait"), args=("--allow", "slow", "--save", "talk"), prompt="talk> ")
@@ -364,7 +380,8 @@ class Chat(Tools):
         self.question(t, "use weather {}")
         t.send("\x03")
         self.last = t.prompt(t.until("(stopped;", self.last))
-        self.ask(t, "next", "You said: next")
+        shown = " ".join(self.ask(t, "prompt x", "[user]prompt x").split())
+        self.assertIn('[tool][not run: the user stopped the answer]"call00000"[assistant][user]prompt x', shown)
 
     def test_background(self):
         """A tool may run in the background; a call there asks for consent when its session is switched to."""
