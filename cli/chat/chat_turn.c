@@ -44,6 +44,7 @@ static void add_answer(struct repl *r, struct chat_session *t) {
         return;
     }
     for (size_t i = 0; i < u->ids.n; i++) t->prompt.ids.data[t->prompt.ids.n++] = u->ids.data[i];
+    t->prompt.is_cut = u->reason != DONE_STOP && !u->failed;
 }
 
 /* Says why an answer is partial, and how to continue it. */

@@ -126,7 +126,8 @@ static int replay_generated(struct turn *t, const struct prompt *p) {
     struct buf rest = {0};
     t->resuming = true;
     for (size_t i = p->n_given; i < p->ids.n && !t->text_error; i++) add_token(t, p->ids.data[i]);
-    int rc = t->text_error ? t->text_error : decoder_flush(&t->decoder, &rest); /* that turn ended with a flush, too */
+    int rc = t->text_error; /* that turn ended with a flush, too, unless it was cut: then the rest of a character follows */
+    if (!rc && !p->is_cut) rc = decoder_flush(&t->decoder, &rest);
     if (!rc && rest.len) rc = feed_bytes(t, rest.data, rest.len, false);
     if (!rc && t->parser) rc = output_parser_flush(t->parser, on_part, t);
     buf_free(&rest);
@@ -167,6 +168,7 @@ int turn_start(struct turn *t, struct app *a, struct engine_client *s, const str
 
 static void finish_turn(struct turn *t) {
     struct buf b = {0};
+    if (t->reason != DONE_STOP && !t->failed) t->decoder.n_held = 0;         /* an answer that is cut within a character ends before it */
     int rc = t->text_error ? t->text_error : decoder_flush(&t->decoder, &b); /* nothing may follow a gap */
     if (!rc && b.len) rc = feed_bytes(t, b.data, b.len, false);
     if (!rc && t->parser) rc = output_parser_flush(t->parser, on_part, t);

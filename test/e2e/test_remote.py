@@ -59,6 +59,33 @@ class Attached(Case):
         self.assertEqual(self.run_bin("-p", "hi", "--save", "talk")[0], 0)
         self.assertEqual(self.run_bin("-p", "prompt x", "--continue", "talk")[:2], (0, b"[user]hi[assistant]You said: hi[user]prompt x[assistant]\n"))
 
+    def test_cut_within_a_character(self):
+        """An answer that is cut within a character ends before it, and continues with the whole character: at once, after loading, and in an attached chat."""
+        self.assertEqual(self.s.chat("h\u00e9llo", max_tokens=12)[1]["choices"][0]["message"]["content"], "You said: h")
+        for args in ((), ("--no-attach",)):
+            self.assertEqual(self.run_bin("-p", "h\u00e9llo", "-n", "12", *args)[1], b"You said: h\n")
+            t = self.terminal("--save", "talk", "-n", "12", *args)
+            at = t.prompt(text="talk> ")
+            t.send("h\u00e9llo\r")
+            at = t.prompt(t.until("limit of 12 tokens", at), "talk> ")
+            t.send("/continue\r")
+            at = t.prompt(t.until("\u00e9llo", at), "talk> ")
+            t.send("/regen\r")
+            t.prompt(t.until("limit of 12 tokens", at), "talk> ")
+            t.send("\x04")
+            self.assertEqual(t.wait(), 0)
+            with open(self.session_file("talk"), encoding="utf-8") as f:
+                self.assertEqual(json.load(f)["body"]["messages"][1]["content"], "You said: h")
+            t = self.terminal("--continue", "talk", *args)
+            at = t.prompt(text="talk> ")
+            t.send("/continue\r")
+            t.prompt(t.until("\u00e9llo", at), "talk> ")
+            t.send("/bye\r")
+            self.assertEqual(t.wait(), 0)
+            with open(self.session_file("talk"), encoding="utf-8") as f:
+                self.assertEqual(json.load(f)["body"]["messages"][1]["content"], "You said: h\u00e9llo")
+            os.remove(self.session_file("talk"))
+
     def test_chat(self):
         t = self.terminal()
         at = t.prompt()

@@ -526,6 +526,8 @@ change("news-in-answer", "a message about another session is printed into an ans
 change("command-compact", "/compact drops the summary", "e2e_commands", ("cli/chat/compact.c", "buf_add(&text, summary->data, summary->len);", ""))
 change("compact-rest", "/compact drops what did not fit into the summary", "e2e_commands", ("cli/chat/compact.c", ".n = t->conv.n - t->n_summarised", ".n = 0"))
 change("until-usage", "tokens after a stop string count as the answer's", "e2e_serve", ("cli/turn/turn.c", "if (t->n_until_stop) t->stats.answer_tokens = t->n_until_stop;", ""))
+change("cut-character", "an answer that is cut within a character ends with a part of it", "e2e_remote", ("cli/turn/turn.c", "if (t->reason != DONE_STOP && !t->failed) t->decoder.n_held = 0;", ""))
+change("cut-replayed", "/continue loses the beginning of a character", "e2e_remote", ("cli/turn/turn.c", "if (!rc && !p->is_cut) rc", "if (!rc) rc"))
 change("calls-killed", "calls of a killed chat never get a result", "e2e_tools", ("cli/saved/store.c", 'if (!rc && conversation_complete_calls(conv, "[no result: the chat ended before this call did]"))', "if (0)"))
 change("ask-unanswered", "two questions follow each other", "e2e_repl; e2e_tools", ("cli/turn/conversation.c", "if (unanswered && conversation_add(c, ROLE_ASSISTANT, NULL, 0, NULL, 0)) return ERR_MEMORY;\n    if (unanswered) ", "if (0) "))
 change("batch-failed", "a continued batch skips prompts that failed", "e2e_remote", ("cli/modes/batch.c", ' && !json_get(&j, "error")', ""))
