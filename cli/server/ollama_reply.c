@@ -45,9 +45,9 @@ static void put_calls(struct buf *b, const struct api_choice *c) {
 }
 
 static void put_logprobs(struct buf *b, const struct api_answer *a, const struct turn *t, size_t from) {
-    if (!a->request->logprobs || from >= t->n_logprobs) return;
+    if (!a->request->logprobs || from >= turn_shown_logprobs(t)) return;
     buf_str(b, ", \"logprobs\": [");
-    for (size_t i = from; i < t->n_logprobs; i++) {
+    for (size_t i = from; i < turn_shown_logprobs(t); i++) {
         buf_str(b, i > from ? ", " : "");
         openai_put_logprob(b, a->tokenizer, &t->logprobs[i]);
     }

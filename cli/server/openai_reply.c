@@ -45,8 +45,9 @@ void openai_put_logprob(struct buf *b, const struct tokenizer *t, const struct t
 
 static void put_chat_logprobs(struct buf *b, const struct api_answer *a, const struct turn *t, size_t from) {
     if (!a->request->logprobs) return;
+    const size_t n_logprobs = turn_shown_logprobs(t);
     buf_str(b, "\"logprobs\": {\"content\": [");
-    for (size_t i = from; i < t->n_logprobs; i++) {
+    for (size_t i = from; i < n_logprobs; i++) {
         buf_str(b, i > from ? ", " : "");
         openai_put_logprob(b, a->tokenizer, &t->logprobs[i]);
     }
@@ -55,20 +56,21 @@ static void put_chat_logprobs(struct buf *b, const struct api_answer *a, const s
 
 /* The older form: parallel lists. Offsets are characters of the answer. */
 static void put_text_logprobs(struct buf *b, const struct api_answer *a, const struct turn *t, size_t from) {
+    const size_t n_logprobs = turn_shown_logprobs(t);
     size_t offset = 0;
     if (!a->request->logprobs) {
         buf_str(b, "\"logprobs\": null, ");
         return;
     }
     buf_str(b, "\"logprobs\": {\"tokens\": [");
-    for (size_t i = from; i < t->n_logprobs; i++) {
+    for (size_t i = from; i < n_logprobs; i++) {
         buf_str(b, i > from ? ", " : "");
         put_token_text(b, a->tokenizer, t->logprobs[i].id);
     }
     buf_str(b, "], \"token_logprobs\": [");
-    for (size_t i = from; i < t->n_logprobs; i++) buf_fmt(b, "%s%.7g", i > from ? ", " : "", shown_logprob(t->logprobs[i].probs.logprob));
+    for (size_t i = from; i < n_logprobs; i++) buf_fmt(b, "%s%.7g", i > from ? ", " : "", shown_logprob(t->logprobs[i].probs.logprob));
     buf_str(b, "], \"top_logprobs\": [");
-    for (size_t i = from; i < t->n_logprobs; i++) {
+    for (size_t i = from; i < n_logprobs; i++) {
         const struct token_logprobs *p = &t->logprobs[i].probs;
         buf_str(b, i > from ? ", {" : "{");
         for (int k = 0; k < p->n_top; k++) {
@@ -79,7 +81,7 @@ static void put_text_logprobs(struct buf *b, const struct api_answer *a, const s
         buf_char(b, '}');
     }
     buf_str(b, "], \"text_offset\": [");
-    for (size_t i = 0; i < t->n_logprobs; i++) {
+    for (size_t i = 0; i < n_logprobs; i++) {
         size_t n = 0;
         bool special;
         const char *s = tokenizer_token_bytes(a->tokenizer, t->logprobs[i].id, &n, &special);
@@ -148,7 +150,7 @@ static void put_chunk(struct buf *b, const struct api_answer *a, const struct ap
     buf_fmt(b, ", \"choices\": [{\"index\": %d, \"delta\": {", c->index);
     buf_add(b, delta, n);
     buf_str(b, "}, ");
-    if (logprobs < c->turn->n_logprobs) put_chat_logprobs(b, a, c->turn, logprobs);
+    if (logprobs < turn_shown_logprobs(c->turn)) put_chat_logprobs(b, a, c->turn, logprobs);
     put_reason(b, ended ? c : NULL);
     buf_str(b, "}]}\n\n");
 }

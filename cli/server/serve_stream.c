@@ -27,7 +27,7 @@ static void put_choice(struct http_request *x, struct http_choice *c, const stru
         const bool is_text = c->generated[i].part == OUTPUT_TEXT;
         x->protocol->delta(&x->formatted, &x->answer, view, c->generated[i].part, c->generated[i].text.data, c->generated[i].text.len,
                            is_text ? c->n_logprobs_sent : SIZE_MAX);
-        if (is_text) c->n_logprobs_sent = c->turn.n_logprobs;
+        if (is_text) c->n_logprobs_sent = turn_shown_logprobs(&c->turn);
         c->generated[i].text.len = 0;
     }
     c->n_generated = 0;

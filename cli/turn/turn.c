@@ -23,6 +23,12 @@ bool turn_repeats(const struct turn *t) {
     return false;
 }
 
+size_t turn_shown_logprobs(const struct turn *t) {
+    size_t n = t->n_logprobs;
+    while (n && t->logprobs[n - 1].from >= t->n_shown) n--;
+    return n;
+}
+
 void turn_free(struct turn *t) {
     output_parser_close(&t->parser);
     constraint_close(&t->constraint);
@@ -104,13 +110,13 @@ static int add_token(struct turn *t, int32_t id) {
 }
 
 /* Counts a token that was added, and stores its log probabilities if it belongs to the answer's text. */
-static int count_token(struct turn *t, int32_t id, const struct token_logprobs *probs) {
+static int count_token(struct turn *t, int32_t id, size_t from, const struct token_logprobs *probs) {
     bool special = false;
     size_t n;
     t->n_thinking += t->part == OUTPUT_THINKING;
     if (!t->wants_logprobs || t->part != OUTPUT_TEXT || !tokenizer_token_bytes(t->app->tokenizer, id, &n, &special) || special) return 0;
     if (mem_grow(&t->logprobs, &t->logprobs_cap, t->n_logprobs + 1, sizeof *t->logprobs)) return t->text_error = ERR_MEMORY;
-    t->logprobs[t->n_logprobs++] = (struct turn_logprob){id, *probs};
+    t->logprobs[t->n_logprobs++] = (struct turn_logprob){id, from, *probs};
     return 0;
 }
 
@@ -194,7 +200,8 @@ void turn_event(struct turn *t, const struct engine_event *news) {
         if (is_eos(t, ev->token)) break;
         if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->text_error = ERR_MEMORY;
         else t->ids.data[t->ids.n++] = ev->token;
-        if (t->text_error || add_token(t, ev->token) || count_token(t, ev->token, &ev->logprobs)) engine_client_cancel(t->client);
+        const size_t from = t->text.len;
+        if (t->text_error || add_token(t, ev->token) || count_token(t, ev->token, from, &ev->logprobs)) engine_client_cancel(t->client);
         if (t->stop_hit) t->n_until_stop = t->n_tokens;
         break;
     case EVENT_PROGRESS:

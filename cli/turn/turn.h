@@ -11,6 +11,7 @@ typedef int (*turn_fn)(void *ctx, enum output_kind part, const char *data, size_
 
 struct turn_logprob { /* a token of the answer's text */
     int32_t id;
+    size_t from; /* bytes of text before the token's own */
     struct token_logprobs probs;
 };
 
@@ -54,6 +55,8 @@ void turn_event(struct turn *t, const struct engine_event *news);
 const char *turn_speed(const struct turn *t, char *out, size_t cap);
 /* Whether the answer ends with the same passage again and again, as some models do without end. */
 bool turn_repeats(const struct turn *t);
+/* Returns how many of the logprobs belong to text that has been emitted: none of a stop string, nor of text that may begin one. */
+size_t turn_shown_logprobs(const struct turn *t);
 void turn_free(struct turn *t);
 const char *turn_reason_name(enum done_reason r); /* "stop", "length", "context", "cancelled" */
 

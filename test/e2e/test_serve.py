@@ -231,6 +231,11 @@ class Protocol(Case):
         self.assertEqual((p["tokens"], p["text_offset"], [len(t) for t in p["top_logprobs"]]), (list("You"), [0, 1, 2], [2, 2, 2]))
         self.assertEqual([round(v, 4) for v in p["token_logprobs"]], [round(half, 4)] * 3)
         self.assertEqual(list(p["top_logprobs"][0]), ["Y", "Z"])
+        for stop in ("word3", " w"):  # log probabilities are those of the text: not of a stop string, nor of what might have begun one
+            j = self.s.chat("long", stop=stop, logprobs=True)[1]["choices"][0]
+            got, done = chunks(self.s.stream("long", stop=stop, logprobs=True))
+            streamed = [t["token"] for c in got for t in (c["choices"][0].get("logprobs") or {"content": []})["content"]]
+            self.assertEqual(("".join(t["token"] for t in j["logprobs"]["content"]), "".join(streamed)), (j["message"]["content"],) * 2)
         broken = self.s.chat("broken", logprobs=True)[1]["choices"][0]["logprobs"]["content"]
         self.assertEqual([t["bytes"] for t in broken], [[120], [255], [0xE2], [0x82], [121]])
 
