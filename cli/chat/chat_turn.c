@@ -249,7 +249,7 @@ int chat_turn_continue(struct repl *r, struct chat_session *t) {
     t->continues_answer = true;
     tool_round_free(&t->round);
     if (!rc) rc = chat_turn_start(r, t, false, &e);
-    if (!rc && t->prompt.n_given == t->prompt.ids.n) t->turn.text_begun = true;
+    if (!rc && t->prompt.n_given == t->prompt.ids.n) t->turn.text_begun = last->text.len > 0; /* no ids that tell */
     if (rc) report_error(&e);
     return rc;
 }

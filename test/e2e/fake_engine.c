@@ -404,6 +404,7 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
         for (int i = 0; i < 60; i++) buf_fmt(b, "w%d ", i);
         s->token_s = 0.02;
     } else if (!strcmp(word, "think")) buf_str(b, "\x0Ereasoning here\x0F\n\nthe answer");
+    else if (!strcmp(word, "late")) s->prefill_s = buf_str(b, "\x0Ereasoning\x0F\n\nthe answer") ? 0 : 3;
     else if (!strcmp(word, "call"))
         buf_str(b, "\x0Ewhich one?\x0F"
                    "Let me see.\x10{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern \\ud83d\\ude00\"}}\x11\x10{\"name\": \"time\"}\x11");

@@ -341,6 +341,21 @@ class Repl(driver.Case):
             message = json.load(f)["body"]["messages"][1]
         self.assertEqual((message["content"], message["thinking"], "partial" in message), ("the answer", "reasoning here", False))
 
+    def test_continue_before_the_first_token(self):
+        """An answer that was stopped while its prompt was read begins as any other: without the line ends after its thinking."""
+        t = self.chat("--save", "kept", text="kept> ")
+        t.send("late\r")
+        t.until("reading the prompt")
+        t.send("\x03")
+        at = t.prompt(t.until("stopped"), "kept> ")
+        t.send("/continue\r")
+        t.prompt(t.until("the answer", at), "kept> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        with open(self.session_file("kept")) as f:
+            message = json.load(f)["body"]["messages"][1]
+        self.assertEqual((message["content"], message["thinking"]), ("the answer", "reasoning"))
+
     def test_cut_in_the_background(self):
         t = self.chat("-n", "5")
         t.send("/bg hello\r")
