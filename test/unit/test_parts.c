@@ -9,6 +9,7 @@
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "tokenizer/chat/chat_template.h"
 
 static struct chat_template *chat_of(const char *template) {
@@ -109,6 +110,28 @@ static void test_special(void **state) {
     fault_set(FAULT_ALLOC, 0, false, false);
     chat_template_close(&c);
 }
+static int whole_characters(void *ctx, enum output_kind part, const char *s, size_t n) {
+    size_t *total = ctx;
+    *total += n;
+    assert_int_equal(utf8_valid(s, n), n);
+    return 0;
+}
+/* Tokens of many characters, such as lines of a box, are passed on in whole characters. */
+static void test_long_token(void **state) {
+    struct chat_template *c = chat_of("<think></think>");
+    struct output_parser *p = output_parser_open(c, "", 0);
+    for (size_t n_before = 0; n_before < 6; n_before++) {
+        char token[40 * 3];
+        size_t total = 0;
+        for (int i = 0; i < 40; i++) memcpy(token + 3 * i, "\xE2\x94\x80", 3);
+        assert_int_equal(output_parser_feed(p, "<thin", n_before, false, whole_characters, &total), 0);
+        assert_int_equal(output_parser_feed(p, token, sizeof token, false, whole_characters, &total), 0);
+        assert_int_equal(output_parser_flush(p, whole_characters, &total), 0);
+        assert_int_equal(total, n_before + sizeof token);
+    }
+    output_parser_close(&p);
+    chat_template_close(&c);
+}
 static int stop(void *ctx, enum output_kind part, const char *s, size_t n) { return -77; }
 static void test_stops(void **state) { /* the receiver's error is returned */
     struct chat_template *c = chat_of("<think></think>");
@@ -119,6 +142,7 @@ static void test_stops(void **state) { /* the receiver's error is returned */
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_special), cmocka_unit_test(test_stops)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_special), cmocka_unit_test(test_long_token),
+                                       cmocka_unit_test(test_stops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

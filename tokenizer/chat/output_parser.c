@@ -219,6 +219,7 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
     int rc = 0;
     while (n && !rc) {
         size_t k = held_max - p->n_held < n ? held_max - p->n_held : n;
+        while (k > 3 && k < n && ((unsigned char)data[k] & 0xC0) == 0x80) k--; /* a long token: do not part a character */
         memcpy(p->held + p->n_held, data, k);
         memset(p->held_special + p->n_held, is_special, k * sizeof *p->held_special);
         p->n_held += k;
