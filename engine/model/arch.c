@@ -28,6 +28,8 @@ static const struct arch *const table[] = {
     &arch_granitemoeshared,
     &arch_granitemoe_swa,
     &arch_ernie4_5_moe,
+    &arch_ernie4_5_vl_moe,
+    &arch_ernie4_5_moe_vl,
     &arch_glm4_moe_lite,
     &arch_glm4v_moe,
     &arch_solar_open,

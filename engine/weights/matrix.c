@@ -146,7 +146,7 @@ static struct mat load_mxfp4(const struct matrix_source *src, struct tensor *t) 
 
 /* --- Any matrix ----------------------------------------------------------------------------------------------------------- */
 
-static bool is_transposed(const struct loader *l, const struct param *p) {
+static bool is_transposed_expert(const struct loader *l, const struct param *p) {
     const struct layout *y = l->w->config.layout;
     return p->module == MODULE_EXPERT && p->cols && (p->offset == offsetof(struct expert, down) ? y->transposed_down : y->transposed_gate_up);
 }
@@ -209,6 +209,23 @@ static struct mat load_parts(struct loader *l, const struct param *p, const char
     return all;
 }
 
+/* Transposes a matrix that is stored as [cols, rows], in memory of its own. */
+static struct mat load_transposed(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
+    struct param stored = *p;
+    stored.is_transposed = false, stored.rows = p->cols, stored.cols = p->rows;
+    const struct mat from = matrix_load(l, &stored, pattern, layer, expert);
+    if (!l->rc && (from.scale || dtype_block((enum dtype)from.dtype) > 1))
+        loader_fail(l, loader_find(l, pattern, layer, expert, p->suffix), "a transposed matrix must be F32, BF16 or F16, without scales");
+    if (l->rc) return (struct mat){0};
+    const size_t size = dtype_bytes((enum dtype)from.dtype, 1), rows = (size_t)p->rows, cols = (size_t)p->cols;
+    uint8_t *to = loader_alloc_repacked(l, rows * cols * size);
+    if (!to) return (struct mat){0};
+    l->w->bytes_replaced += rows * cols * size;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++) memcpy(to + (i * cols + j) * size, (const uint8_t *)from.data + j * from.stride + i * size, size);
+    return (struct mat){.data = to, .stride = cols * size, .rows = p->rows, .cols = p->cols, .row_step = 1, .dtype = from.dtype};
+}
+
 struct mat matrix_load(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     struct mat m = {0};
     const struct matrix_source src = {l, p, pattern, layer, expert, p->slice.total_rows ? p->slice.total_rows : p->rows};
@@ -216,13 +233,15 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     struct tensor *t;
     if (l->rc) return m;
     if (p->parts) return load_parts(l, p, pattern, layer);
+    if (p->is_transposed) return load_transposed(l, p, pattern, layer, expert);
     if ((t = matrix_find(&src, p->suffix))) m = load_plain(&src, t);
     else if ((t = matrix_find(&src, "_blocks"))) m = load_mxfp4(&src, t);
     else if ((t = matrix_find(&src, ".weight_packed"))) m = packed_load(&src, t);
     else if ((t = matrix_find(&src, ".qweight"))) return packed_load_transposed(&src, t); /* only the rows of this parameter */
     else if (!p->optional) loader_missing(l, pattern, layer, expert, p->suffix);
     for (size_t i = 0; t && i < sizeof unused / sizeof *unused; i++) matrix_find(&src, unused[i]);
-    if (t && is_transposed(l, p) && (m.scale || dtype_block(m.dtype) > 1)) loader_fail(l, t, "a transposed matrix must be F32, BF16 or F16, without scales");
+    if (t && is_transposed_expert(l, p) && (m.scale || dtype_block(m.dtype) > 1))
+        loader_fail(l, t, "a transposed matrix must be F32, BF16 or F16, without scales");
     if (!m.data || !p->slice.total_rows) return m;
     m.data = (const uint8_t *)m.data + (size_t)p->slice.first * m.stride;
     m.row0 = p->slice.first, m.row_step = p->slice.step, m.rows = p->rows;

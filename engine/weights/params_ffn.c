@@ -30,7 +30,7 @@ static void list_before_ffn(const struct config *c, int layer, unsigned modules,
 /* The router, and a dense FFN beside the experts. */
 static void list_router(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     if (!c->layer[layer].moe) return;
-    const bool parallel = c->parallel_dense, mlp = c->router_inter, latent_moe = c->moe_latent;
+    const bool parallel = c->parallel_dense, mlp = c->router_inter, latent_moe = c->moe_latent, images = c->layout->image_experts;
     const int hidden = c->hidden, inner = c->router_inter, latent_in = config_routed_width(c), choices = config_n_choices(c),
               dense_inter = config_dense_inter(c, layer);
     const enum gate_up order = c->layout->dense_gate_up;
@@ -52,9 +52,13 @@ static void list_router(const struct config *c, int layer, unsigned modules, str
         VEC(layer, router_fc1_bias, router_fc1, ".bias", ROUTER, inner, mlp),
         MAT(layer, router_fc2, router_fc2, ROUTER, inner, inner, mlp),
         VEC(layer, router_fc2_bias, router_fc2, ".bias", ROUTER, inner, mlp),
-        MAT(layer, router, router, ROUTER, choices, mlp ? inner : hidden, true),
+        {{OF(layer, router, router, ROUTER), .suffix = ".weight", .rows = choices, .cols = mlp ? inner : hidden, .is_transposed = c->layout->transposed_router},
+         true},
         VEC(layer, router_shift, router, ".bias", ROUTER, choices, c->router_shift),
-        VEC_IN(routed, layer, router_bias, router_bias, "", ROUTER, choices, c->router_bias && !c->layer[layer].hashed),
+        VEC_IN(routed, layer, router_bias, router_bias, "", ROUTER, choices, c->router_bias && !c->layer[layer].hashed && !images),
+        {{OF(layer, router_bias, router_bias, ROUTER), .suffix = "", .rows = c->n_experts, .table_cols = c->n_experts,
+          .slice = {.total_rows = 2 * c->n_experts, .step = 1}},
+         c->router_bias && images},
         VEC_IN(same, layer, expert_scale, router_scale, "", ROUTER, c->n_experts, c->ffn_scale),
         {{OF(layer, router_table, router_table, ROUTER), .suffix = "", .rows = c->vocab * c->topk, .table_cols = c->topk, .conversion = CONVERT_EXPERT_IDS},
          c->layer[layer].hashed},

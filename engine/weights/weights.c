@@ -118,6 +118,14 @@ static void load_mtp(struct weights *w) {
     if (l.rc) log_say(LOG_INFO, "MTP layer skipped: %s", e.text);
 }
 
+/* Whether a tensor belongs to an expert for images (layout.image_experts). */
+static bool is_of_images(const struct config *c, const char *name) {
+    int layer, expert;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    return c->layout->image_experts && sscanf(name, c->names->expert_gate, &layer, &expert) == 2 && expert >= c->n_experts && expert < 2 * c->n_experts;
+#pragma GCC diagnostic pop
+}
 /* Whether a tensor of a layer may stay unclaimed: it does not change the computation, or the family's reference ignores it. */
 static bool is_harmless(const struct config *c, const char *name) {
     static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale", "input_scale", "activation_scale", ".qscale_act"};
@@ -125,7 +133,7 @@ static bool is_harmless(const struct config *c, const char *name) {
         if (strstr(name, parts[i])) return true;
     for (const char *const *p = c->arch->skipped_tensors; p && *p; p++)
         if (strstr(name, *p)) return true;
-    return c->layout->skipped && strstr(name, c->layout->skipped);
+    return is_of_images(c, name) || (c->layout->skipped && strstr(name, c->layout->skipped));
 }
 
 /* Counts unclaimed tensors, parts that hearth skips on purpose (MTP layers, other towers). Refuses those of layers, which would compute something that this

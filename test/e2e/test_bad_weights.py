@@ -268,6 +268,7 @@ def unquantised(dtype, shape, raw):  # as some publish it: transposed blocks
 
 
 W1, TABLE, APE = "layers.1.ffn.experts.2.w1", "layers.0.ffn.gate.tid2eid", "layers.1.attn.compressor.ape"
+EXPERT = "model.layers.1.mlp.experts.%d.up_proj.weight"
 # Formats and options of single families: (model, what, damage, words)
 FAMILIES = [
     ("gqa_sinks", "MXFP4 without scales", change(UP + "_scales", lambda *t: None), [UP + "_scales", "missing"]),
@@ -289,6 +290,13 @@ FAMILIES = [
     ("gqa_flat", "a shared expert", config_edit(shared_intermediate_size=64), ["shared_intermediate_size"]),
     ("gqa_flat", "another scale of the residual", config_edit(layernorm_mlp_beta=0.5), ["layernorm_mlp_beta"]),
     ("gqa_flat", "a norm of one head alone", change("model.layers.0.self_attn.q_norm.weight", lambda t, s, raw: (t, [28], raw[:56])), ["q_norm", "168"]),
+    ("gqa_images", "a router the other way round", change("model.layers.1.mlp.gate.weight", lambda t, s, raw: (t, s[::-1], raw)), ["mlp.gate.weight", "[152, 9]"]),
+    ("gqa_images", "a router in 8 bits", change("model.layers.1.mlp.gate.weight", lambda t, s, raw: ("I8", s, raw[:s[0] * s[1]])), ["mlp.gate.weight", "scale"]),
+    ("gqa_images", "biases of text alone", change("model.layers.3.mlp.moe_statics.e_score_correction_bias", lambda t, s, raw: (t, [1, s[1]], raw[:len(raw) // 2])),
+     ["e_score_correction_bias", "[2, 9]"]),
+    ("gqa_images", "a router missing", change("model.layers.1.mlp.gate.weight", lambda *t: None), ["mlp.gate.weight", "missing"]),
+    ("gqa_images", "another number of experts", inside("text_config", moe_num_experts=4), ["mlp.gate.weight", "[152, 4]"]),
+    ("gqa_images", "an expert for neither text nor images", header_edit(ALONE, lambda h, names: h.update({EXPERT % 18: h.pop(EXPERT % 17)})), [EXPERT % 18, "unknown tensor"]),
     ("gqa_mixer", "three experts a token", config_edit(num_experts_per_tok=3), ["num_experts_per_tok"]),
     ("gqa_mixer", "too few factors", inside("rope_scaling", long_factor=[1.0] * 18), ["long_factor", "19"]),
     ("gqa_mixer", "a factor of nothing", inside("rope_scaling", short_factor=[0] * 19), ["short_factor"]),

@@ -53,6 +53,16 @@ MODELS = {
         "index_topk": 9, "sliding_window_size": 7, "swa_num_attention_heads": 5, "swa_num_key_value_heads": 5, "swa_q_lora_rank": 56, "swa_kv_lora_rank": 48,
         "swa_head_dim": 36, "swa_qk_nope_head_dim": 24, "swa_v_head_dim": 20, "swa_rope_theta": 5000, "use_dsa": True,
     },
+    # Experts for images after those for text, routers stored transposed, two rows of biases, neighbours rotated by positions with three parts
+    "gqa_images": {
+        "model_type": "ernie4_5_vl_moe", "tie_word_embeddings": True, "vision_config": {}, "image_token_id": 5,
+        "text_config": {
+            **COMMON, "model_type": "ernie4_5_vl_moe_text", "rms_norm_eps": 1e-5, "num_hidden_layers": 4, "intermediate_size": 168, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "mlp_layer_types": ["dense", "sparse", "dense", "sparse"], "moe_num_experts": 9, "moe_k": 3,
+            "moe_intermediate_size": [56, 24], "moe_num_shared_experts": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000, "mrope_section": [7, 7, 5]},
+        },
+    },
     # Gates between the stream and normed outputs, experts in a wide latent space that are normed one by one, unit norms of heads, dense and unrotated layers
     "stream_gates": {
         "model_type": "muse_spark",

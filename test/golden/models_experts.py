@@ -167,6 +167,28 @@ def muse_spark(c):
     return out
 
 
+def ernie4_5_vl_moe(c):
+    c, out = {**c, **c["text_config"]}, {}
+    h, experts = c["hidden_size"], c["moe_num_experts"]
+    ends(out, c)
+    out["vision_model.ln.weight"], out["model.resampler_model.after_norm.weight"] = tensor("vision", [24], 1), tensor("resampler", [h], 1)  # not read
+    for i, kind in enumerate(c["mlp_layer_types"]):
+        p = f"model.layers.{i}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            norm(out, p + name, h)
+        attention(out, c, p + "self_attn.")
+        if kind == "dense":
+            mlp(out, c, p + "mlp.", c["intermediate_size"])
+            continue
+        for name in ("weight", "weight_1"):
+            out[f"{p}mlp.gate.{name}"] = floats(p + name, [h, experts], 0, 3 / math.sqrt(h))
+        out[p + "mlp.moe_statics.e_score_correction_bias"] = floats(p + "bias", [2, experts], 0, 0.15)
+        for e in range(2 * experts):
+            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"][e // experts])
+        mlp(out, c, p + "mlp.shared_experts.", c["moe_num_shared_experts"] * c["moe_intermediate_size"][0])
+    return out
+
+
 def nvfp4(out, name, n, rows, cols, gain):
     """As Inkling 2 Mini stores it: a scale for 16 columns, and two factors for each expert."""
     size = 2688 * gain / cols**0.5 / 3.5
@@ -234,4 +256,4 @@ def inkling2(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

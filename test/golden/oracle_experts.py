@@ -356,4 +356,31 @@ def inkling2(m, tokens):
     return capped(x @ m["model.llm.unembed.weight"][: c["unpadded_vocab_size"]].T, c["final_logit_softcapping"]), nearest
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+def ernie4_5_vl_moe(m, tokens):
+    """x += attention(norm(x)), neighbours rotated; x += FFN(norm(x)). Routers and experts of text only: the best scores softmax + bias, weights the normed softmax."""
+    c, nearest, n = m.config["text_config"], math.inf, len(tokens)
+    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
+
+    def norm(x, name):
+        return rms_norm(x, m[name + ".weight"], c["rms_norm_eps"])
+    x = m["model.embed_tokens.weight"][tokens]
+    for layer, kind in enumerate(c["mlp_layer_types"]):
+        name = f"model.layers.{layer}."
+        h = norm(x, name + "input_layernorm")
+        q, k, v = (m.linear(h, f"{name}self_attn.{p}_proj").reshape(n, of, -1) for p, of in (("q", heads), ("k", kv), ("v", kv)))
+        q, k, v = rotate(q, c, True), np.repeat(rotate(k, c, True), heads // kv, 1), np.repeat(v, heads // kv, 1)
+        x = x + m.linear(attend(q, k, v, q.shape[-1] ** -0.5), name + "self_attn.o_proj")
+        h = norm(x, name + "post_attention_layernorm")
+        if kind == "dense":
+            x = x + mlp(m, h, name + "mlp.")
+            continue
+        score = softmax(h @ m[name + "mlp.gate.weight"])
+        chosen, gap = best(score + m[name + "mlp.moe_statics.e_score_correction_bias"][0], c["moe_k"])
+        weight = np.take_along_axis(score, chosen, -1)
+        weight = weight / weight.sum(-1, keepdims=True)
+        x = x + weighted(h, chosen, weight, lambda e, rows: mlp(m, rows, f"{name}mlp.experts.{e}.")) + mlp(m, h, name + "mlp.shared_experts.")
+        nearest = min(nearest, gap)
+    return m.linear(norm(x, "model.norm"), "model.embed_tokens"), nearest
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

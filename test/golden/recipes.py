@@ -385,5 +385,37 @@ def inkling2_loop():
     return dataclasses.replace(recipe, model="Inkling2LoopForCausalLM", pieces=pieces)
 
 
-FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def ernie_vl_pieces(key, shape):
+    """A layer's experts for images follow those for text; both routers are published transposed, and both biases in one tensor."""
+    key = key.replace("model.language_model.", "model.")
+    part = re.search(r"mlp\.(text|vision)_moe\.(.*)", key)
+    if not part:
+        return [(key, mf.whole)]
+    layer, images = key[: part.start()] + "mlp.", part[1] == "vision"
+    if part[2] == "gate.weight":
+        return [(layer + "gate.weight" + "_1" * images, lambda t: t.T)]
+    if part[2].startswith("gate.moe_statics"):
+        return [(f"{layer}moe_statics.e_score_correction_bias[{int(images)}:{int(images) + 1}]", mf.whole)]
+    first = shape[0] * images
+    return [(re.sub(r"experts\.(\d+)", lambda e: f"experts.{int(e[1]) + first}", name), view) for name, view in mf.expert_pieces(layer + part[2], shape)]
+
+
+def ernie4_5_vl_moe():
+    text = {k: v for k, v in BASE.items() if k not in ("attention_bias", "tie_word_embeddings", "torch_dtype")}
+    text.update({
+        "head_dim": 40, "hidden_size": 128, "intermediate_size": 272, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        "model_type": "ernie4_5_vl_moe_text", "moe_intermediate_size": [72, 40], "moe_k": 4, "moe_norm_min": 1e-12, "moe_num_experts": 12,
+        "moe_num_shared_experts": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+        "rope_parameters": {"mrope_section": [7, 7, 6], "rope_theta": 500000.0, "rope_type": "default"}, "use_bias": False,
+    })
+    return a.Recipe(
+        model="Ernie4_5_VLMoeForConditionalGeneration",
+        config={"architectures": ["Ernie4_5_VLMoeForConditionalGeneration"], "image_end_token_id": 316, "image_start_token_id": 317, "image_token_id": 318,
+                "model_type": "ernie4_5_vl_moe", "text_config": text, "tie_word_embeddings": True, "video_end_token_id": 313, "video_start_token_id": 314,
+                "video_token_id": 315, "vision_config": {"depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4}},
+        pieces=ernie_vl_pieces, special=a.ernie_special, f32=r"e_score_correction_bias$|mlp\.gate\.weight", tokenizer="ernie",
+    )
+
+
+FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

@@ -245,8 +245,55 @@ static void muse(void **st) {
     }
 }
 
+/* ERNIE 4.5 VL: transformers' config and the vendor's, with numbers for text and for images, give the same model. */
+static void ernie_vision(void **st) {
+    (void)st;
+#define ERNIE_TEXT \
+    "\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"intermediate_size\":512," \
+    "\"max_position_embeddings\":4096,\"moe_intermediate_size\":[96,32]"
+#define ERNIE_NESTED(text, more) \
+    "{\"model_type\":\"ernie4_5_vl_moe\",\"image_start_token_id\":7,\"vision_config\":{},\"text_config\":{" ERNIE_TEXT text "}" more "}"
+#define ERNIE_FLAT(more) \
+    "{\"model_type\":\"ernie4_5_moe_vl\",\"im_patch_id\":7,\"rope_3d\":true,\"freq_allocation\":20,\"vision_config\":{},\"moe_num_experts\":[12,12]" \
+    "," ERNIE_TEXT more "}"
+    static const char *const same[] = {ERNIE_NESTED(",\"moe_num_experts\":12,\"rope_parameters\":{\"mrope_section\":[6,6,4],\"rope_theta\":500000}", ""),
+                                       ERNIE_FLAT(",\"moe_layer_start_index\":[1,1],\"moe_layer_end_index\":[5,4],\"moe_gate\":\"topk\"")};
+    struct config c;
+    struct error e = {0};
+    for (size_t i = 0; i < 2; i++) {
+        if (parse(&c, same[i], false, &e)) fail_msg("%s", e.text);
+        assert_true(c.n_experts == 12 && c.topk == 6 && c.moe_inter == 96 && c.shared_inter == 192 && c.tied && c.rope.interleaved && c.rope.theta == 500000);
+        for (int l = 0; l < 5; l++) assert_true(c.layer[l].moe == (l > 0));
+        assert_true(c.layout->transposed_router && c.layout->image_experts && c.router_bias && c.norm_topk && c.score == SCORE_SOFTMAX);
+    }
+    if (parse(&c,
+              ERNIE_NESTED(",\"moe_num_experts\":12,\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\",\"dense\",\"sparse\"]",
+                           ",\"tie_word_embeddings\":false"),
+              false, &e))
+        fail_msg("%s", e.text);
+    for (int l = 0; l < 5; l++) assert_true(c.layer[l].moe == (l % 2 == 0));
+    assert_false(c.tied);
+    static const char *const wrong[][2] = {
+        {ERNIE_NESTED(",\"moe_num_experts\":[12,8]", ""), "12 for text, 8 for images"},
+        {ERNIE_NESTED(",\"moe_num_experts\":[12]", ""), "'moe_num_experts' is a list of 1"},
+        {ERNIE_NESTED(",\"moe_num_experts\":[12,\"8\"]", ""), "'moe_num_experts' has a number outside"},
+        {ERNIE_NESTED("", ""), "'moe_num_experts' is missing"},
+        {ERNIE_NESTED(",\"moe_num_experts\":12,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2}", ""), "'rope_type'"},
+        {ERNIE_NESTED(",\"moe_num_experts\":12,\"new_thing\":3", ""), "new_thing"},
+        {ERNIE_FLAT(",\"moe_layer_end_index\":[4,2]"), "layer 3 has experts for text or for images only"},
+        {ERNIE_FLAT(",\"moe_gate_act\":\"sigmoid\""), "moe_gate_act"},
+        {ERNIE_FLAT(",\"moe_norm_gate_logits\":false"), "moe_norm_gate_logits"},
+        {ERNIE_FLAT(",\"compression_ratio\":0.5"), "compression_ratio"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(parse(&c, wrong[i][0], false, &e), ERR_MODEL);
+        if (!strstr(e.text, wrong[i][1])) fail_msg("%s", e.text);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(arctic),         cmocka_unit_test(deepseek_v1), cmocka_unit_test(dots3_note),  cmocka_unit_test(grok),
-                                       cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),        cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision), cmocka_unit_test(arctic),      cmocka_unit_test(deepseek_v1),
+                                       cmocka_unit_test(dots3_note),   cmocka_unit_test(grok),        cmocka_unit_test(mistral_large4),
+                                       cmocka_unit_test(muse),         cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
