@@ -1,5 +1,5 @@
-/* K-EXAONE and EXAONE 4: GQA with a norm per head on q and k, DeepSeek-V3's router. Layers with a window are rotated, the others are not; without a window all
- * are. References: transformers, models/exaone_moe and models/exaone4. */
+/* K-EXAONE, EXAONE 4, and the language model of EXAONE 4.5: GQA with a norm per head on q and k, DeepSeek-V3's router. Layers with a window are rotated, the
+ * others are not; without a window all are. References: transformers, models/exaone_moe, models/exaone4 and models/exaone4_5. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
@@ -57,8 +57,12 @@ static void parse_dense(struct config_reader *r, struct config *c) {
     config_keep_stream(c);
 }
 
-#define L "model.layers.%d."
-static const char *const types[] = {"exaone_moe", NULL}, *const dense[] = {"exaone4", NULL};
+static void parse_vision(struct config_reader *r, struct config *c) {
+    config_skip_vision(r, c);
+    parse_dense(r, c);
+}
+
+static const char *const types[] = {"exaone_moe", NULL}, *const dense[] = {"exaone4", NULL}, *const vision[] = {"exaone4_5", NULL};
 static const char *const keys[][2] = {{"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}, {NULL, NULL}};
 const struct arch arch_exaone_moe = {
     .model_types = types,
@@ -69,10 +73,16 @@ const struct arch arch_exaone_moe = {
               NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
     .key_aliases = keys,
 };
-const struct arch arch_exaone4 = {.model_types = dense,
-                                  .title = "EXAONE 4",
-                                  .norm_eps = 1e-5,
-                                  .parse = parse_dense,
-                                  .names = {NAMES_ATTENTION("model."), NAMES_QK_NORM("model."), .attn_norm = L "post_attention_layernorm",
-                                            .attn_out_norm = L "post_attention_layernorm", .ffn_out_norm = L "post_feedforward_layernorm",
-                                            NAMES_DENSE("model.")}};
+#define DENSE(types_, title_, parser, m, member) \
+    { \
+        .model_types = types_, .title = title_, .norm_eps = 1e-5, .text_config_key = member, .parse = parser, .names = { \
+            NAMES_ATTENTION(m), \
+            NAMES_QK_NORM(m), \
+            NAMES_DENSE(m), \
+            .attn_norm = m "layers.%d.post_attention_layernorm", \
+            .attn_out_norm = m "layers.%d.post_attention_layernorm", \
+            .ffn_out_norm = m "layers.%d.post_feedforward_layernorm" \
+        } \
+    }
+const struct arch arch_exaone4 = DENSE(dense, "EXAONE 4", parse_dense, "model.", NULL),
+                  arch_exaone4_5 = DENSE(vision, "EXAONE 4.5", parse_vision, "model.language_model.", "text_config");

@@ -417,5 +417,27 @@ def ernie4_5_vl_moe():
     )
 
 
-FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def exaone4():
+    return a.Recipe(
+        model="Exaone4ForCausalLM",
+        config={
+            **BASE, "architectures": ["Exaone4ForCausalLM"], "head_dim": 40, "hidden_size": 128, "intermediate_size": 272,
+            "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"], "model_type": "exaone4", "num_attention_heads": 4,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": 13, "sliding_window_pattern": 4,
+        },
+        pieces=mf.same_pieces, special=a.sandwich("post_attention_layernorm", "post_feedforward_layernorm"),
+    )
+
+
+def exaone4_5():
+    recipe = exaone4()
+    text = {k: v for k, v in recipe.config.items() if k not in ("architectures", "torch_dtype", "tie_word_embeddings")}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "num_key_value_heads": 1, "out_hidden_size": 128, "patch_size": 4}
+    return dataclasses.replace(
+        recipe, model="Exaone4_5_ForConditionalGeneration",
+        config={"architectures": ["Exaone4_5_ForConditionalGeneration"], "image_token_id": 317, "model_type": "exaone4_5", "text_config": text,
+                "tie_word_embeddings": False, "video_token_id": 318, "vision_config": vision})
+
+
+FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

@@ -515,6 +515,13 @@ static void layers_by_pattern(void **st) {
     assert_true(c.layer[2].rope == LAYER_ROPE_NONE && c.layer[3].window == 16 && c.no_input_norm && c.output_norm == OUTPUT_NORM_BLOCKS && !c.n_experts);
     assert_int_equal(parse(&c, DENSE("exaone4", ",\"sliding_window\":null"), false, &e), 0);
     assert_true(!c.layer[0].window && c.layer[4].rope == LAYER_ROPE_FIRST);
+    static const char with_vision[] = "{\"model_type\":\"exaone4_5\",\"image_token_id\":67,\"vision_config\":{},\"text_config\":" DENSE(
+        "exaone4_5_text", ",\"sliding_window\":16,\"sliding_window_pattern\":\"LLG\"") "}";
+    if (parse(&c, with_vision, false, &e)) fail_msg("%s", e.text);
+    assert_true(c.layer[2].rope == LAYER_ROPE_NONE && c.layer[3].window == 16 && c.no_input_norm && !c.tied);
+    assert_string_equal(c.names->attn_out_norm, "model.language_model.layers.%d.post_attention_layernorm");
+    assert_int_equal(parse(&c, DENSE("exaone4_5", ""), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "text_config"));
 }
 
 /* Mixers with a state instead of keys, by layer. */
