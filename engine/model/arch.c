@@ -104,6 +104,8 @@ static const struct arch *const table[] = {
     &arch_qwen3,
     &arch_qwen3_vl,
     &arch_lfm2,
+    &arch_lfm3,
+    &arch_lfm3_vl,
     &arch_ernie4_5,
     &arch_qwen3_5,
     &arch_qwen3_5_text,

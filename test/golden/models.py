@@ -63,6 +63,17 @@ MODELS = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 5000, "mrope_section": [7, 7, 5]},
         },
     },
+    # Short convolutions with biases and normed outputs, gates per head, windows and rotations of half of a head by layer, a text model beside one of images
+    "conv_around": {
+        "model_type": "lfm3_vl", "tie_word_embeddings": True, "vision_config": {}, "image_token_id": 5, "projector_bias": True,
+        "text_config": {
+            **{k: v for k, v in COMMON.items() if k not in ("rms_norm_eps", "hidden_act")}, "model_type": "lfm3", "norm_eps": 1e-5, "num_hidden_layers": 6, "intermediate_size": 168,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "sliding_window": 7, "conv_L_cache": 5, "conv_bias": True,
+            "layer_types": ["conv", "sliding_attention", "full_attention", "conv", "conv", "full_attention"],
+            "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 5000},
+                                "full_attention": {"rope_type": "proportional", "rope_theta": 100000, "partial_rotary_factor": 0.5}},
+        },
+    },
     # Gates between the stream and normed outputs, experts in a wide latent space that are normed one by one, unit norms of heads, dense and unrotated layers
     "stream_gates": {
         "model_type": "muse_spark",

@@ -189,6 +189,29 @@ def ernie4_5_vl_moe(c):
     return out
 
 
+def lfm3(c):
+    c, out, prefix = {**c, **c["text_config"]}, {}, "model.language_model."
+    h = c["hidden_size"]
+    out[prefix + "embed_tokens.weight"], out["model.vision_tower.norm.weight"] = tensor("embed", [c["vocab_size"], h], 0.2), tensor("vision", [24], 1)  # the second is not read
+    norm(out, prefix + "embedding_norm", h)
+    for i, kind in enumerate(c["layer_types"]):
+        p = f"{prefix}layers.{i}."
+        for name in ("operator_norm", "post_operator_norm", "ffn_norm", "post_ffn_norm"):
+            norm(out, p + name, h)
+        mlp(out, c, p + "feed_forward.", c["intermediate_size"], names=("w1", "w3", "w2"))
+        if kind != "conv":
+            attention(out, c, p + "self_attn.")
+            weight(out, c, p + "self_attn.gate_proj", c["num_attention_heads"], h, 2)
+            for name in ("q_norm", "k_norm"):
+                norm(out, f"{p}self_attn.{name}", c["head_dim"])
+            continue
+        for name, rows in (("in_proj", 3 * h), ("out_proj", h)):
+            weight(out, c, f"{p}conv.{name}", rows, h, 1.5)
+            out[f"{p}conv.{name}.bias"] = tensor(f"{p}{name} bias", [rows], 0.3)
+        out[p + "conv.conv.weight"], out[p + "conv.conv.bias"] = floats(p + "taps", [h, 1, c["conv_L_cache"]], 0, 1), tensor(p + "conv bias", [h], 0.3)
+    return out
+
+
 def nvfp4(out, name, n, rows, cols, gain):
     """As Inkling 2 Mini stores it: a scale for 16 columns, and two factors for each expert."""
     size = 2688 * gain / cols**0.5 / 3.5
@@ -256,4 +279,4 @@ def inkling2(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

@@ -383,4 +383,36 @@ def ernie4_5_vl_moe(m, tokens):
     return m.linear(norm(x, "model.norm"), "model.embed_tokens"), nearest
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+def lfm3(m, tokens):
+    """x += norm'(mixer(norm(x))); x += norm'(FFN(norm(x))). A mixer is attention, whose heads have gates, or out(C * convolution(B * x)) with B, C, x = in(h)."""
+    c, n, prefix = m.config["text_config"], len(tokens), "model.language_model."
+    heads, kv, dim, taps = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"], c["conv_L_cache"]
+
+    def norm(x, name):
+        return rms_norm(x, m[name + ".weight"], c["norm_eps"])
+
+    def turned(x, rope):
+        freq = rope["rope_theta"] ** (-2 * np.arange(dim // 2) / dim)
+        freq[int(rope.get("partial_rotary_factor", 1) * dim / 2):] = 0
+        angle = np.arange(n)[:, None, None] * freq
+        a, b = x[..., : dim // 2], x[..., dim // 2 :]
+        return np.concatenate((a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)), -1)
+    x = m[prefix + "embed_tokens.weight"][tokens]
+    for layer, kind in enumerate(c["layer_types"]):
+        name = f"{prefix}layers.{layer}."
+        h, part = norm(x, name + "operator_norm"), name + ("conv." if kind == "conv" else "self_attn.")
+        if kind == "conv":
+            b, g, y = np.split(m.linear(h, part + "in_proj"), 3, -1)
+            padded, w = np.concatenate((np.zeros((taps - 1, h.shape[1])), b * y)), m[part + "conv.weight"][:, 0]
+            y = g * (sum(padded[j : j + n] * w[:, j] for j in range(taps)) + m[part + "conv.bias"])
+        else:
+            q, k, v = (m.linear(h, f"{part}{p}_proj").reshape(n, of, -1) for p, of in (("q", heads), ("k", kv), ("v", kv)))
+            q, k = (turned(norm(y, f"{part}{p}_norm"), c["rope_parameters"][kind]) for y, p in ((q, "q"), (k, "k")))
+            y = attend(q, np.repeat(k, heads // kv, 1), np.repeat(v, heads // kv, 1), dim**-0.5, c["sliding_window"] if kind == "sliding_attention" else 0)
+            y = (y.reshape(n, heads, -1) * sigmoid(m.linear(h, part + "gate_proj"))[..., None]).reshape(n, -1)
+        x = x + norm(m.linear(y, part + ("out_proj" if kind == "conv" else "o_proj")), name + "post_operator_norm")
+        x = x + norm(mlp(m, norm(x, name + "ffn_norm"), name + "feed_forward.", "w1", "w3", "w2"), name + "post_ffn_norm")
+    return m.linear(norm(x, prefix + "embedding_norm"), prefix + "embed_tokens"), math.inf
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}

@@ -439,5 +439,31 @@ def exaone4_5():
                 "tie_word_embeddings": False, "video_token_id": 318, "vision_config": vision})
 
 
-FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def lfm3():
+    return a.Recipe(
+        model="Lfm3ForCausalLM",
+        config={
+            **BASE, "architectures": ["Lfm3ForCausalLM"], "conv_L_cache": 7, "conv_bias": False, "head_dim": 40, "hidden_size": 128, "intermediate_size": 272,
+            "layer_types": ["conv", "conv", "full_attention", "conv", "sliding_attention", "conv"], "model_type": "lfm3", "norm_eps": 1e-5,
+            "num_attention_heads": 4, "num_hidden_layers": 6, "num_key_value_heads": 2,
+            "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5, "rope_theta": 1000000.0, "rope_type": "proportional"},
+                                "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+            "sliding_window": 11, "tie_word_embeddings": True, "use_attention_gate": True, "use_sandwich_norm": True,
+        },
+        pieces=a.renamed((r"self_attn\.g_proj\.", "self_attn.gate_proj.")), special=a.sandwich("post_operator_norm", "post_ffn_norm"),
+    )
+
+
+def lfm3_vl():
+    recipe = lfm3()
+    text = {k: v for k, v in recipe.config.items() if k not in ("architectures", "torch_dtype", "tie_word_embeddings")}
+    return dataclasses.replace(
+        recipe, model="Lfm3VlForConditionalGeneration",
+        config={"architectures": ["Lfm3VlForConditionalGeneration"], "image_token_id": 318, "model_type": "lfm3_vl", "projector_bias": True,
+                "projector_hidden_act": "gelu", "projector_hidden_size": 48, "text_config": text, "tie_word_embeddings": True, "video_token_id": 317,
+                "vision_config": {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 1, "num_key_value_heads": 1,
+                                  "patch_size": 4}, "vision_end_token_id": 316, "vision_start_token_id": 315})
+
+
+FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

@@ -580,6 +580,8 @@ change("filter-room", "near the limit a token may leave too little room to compl
 change("grammar-plain", "a bounded string takes plain tokens of any length", "unit_grammar", ("tokenizer/grammar/matcher.c", "room < TRIE_PLAIN ? room : TRIE_PLAIN]", "TRIE_PLAIN]"))
 change("grammar-parts", "nothing may follow a string within a token", "unit_grammar", ("tokenizer/grammar/matcher.c", "parts[i].lower && k < (rc ? 0 : u->n_ends)", "k < 0"))
 change("expert-norm", "outputs of Muse Spark's experts are weighted without their norm", "golden_stream_gates", ("engine/layer/block_experts.c", "TRY(block_experts_norm(x, c, y, o.y, o.n * k));", ""))
+change("conv-out-norm", "LFM3's blocks are added without a norm of their outputs", "golden_conv_around; unit_config_families", ("engine/model/lfm3.c", "c->output_norm = OUTPUT_NORM_BLOCKS;", ""))
+change("conv-windows", "LFM3's layers with a window rotate as the others do", "golden_conv_around; unit_config_families", ("engine/model/lfm3.c", "local ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST", "LAYER_ROPE_FIRST"))
 change("router-transposed", "routers that are stored transposed are read as they are", "golden_gqa_images", ("engine/weights/matrix.c", "from.data + j * from.stride + i * size", "from.data + (i * cols + j) * size"))
 change("images-bias", "the router of text has the selection bias of images", "golden_gqa_images", ("engine/weights/params_ffn.c", ".slice = {.total_rows = 2 * c->n_experts, .step = 1}", ".slice = {.total_rows = 2 * c->n_experts, .step = 1, .first = c->n_experts}"))
 change("images-layers", "layers with experts for images alone count as layers with experts", "unit_config_experts", ("engine/model/ernie4_5_moe.c", "if (moe[0] != moe[1]) config_fail", "if (0) config_fail"))

@@ -547,6 +547,44 @@ static void beam(void **st) {
     assert_non_null(strstr(e.text, "7 groups"));
 }
 
+/* LFM3: layers, rotations and sizes by default; a list of layers with three kinds. */
+static void lfm_3(void **st) {
+    (void)st;
+#define LFM3(more)              "{\"model_type\":\"lfm3\"" more "}"
+#define LFM3_LAYERS(last, more) LFM3(",\"num_hidden_layers\":3,\"layer_types\":[\"sliding_attention\",\"conv\",\"" last "\"]" more)
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, LFM3(""), false, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 24; i++) {
+        const bool full = i % 4 == 2, local = i % 4 == 0 && i;
+        assert_true(c.layer[i].mixer == (full || local ? MIXER_ATTENTION : MIXER_CONV) && c.layer[i].window == (local ? 256 : 0) &&
+                    c.layer[i].rope == (local ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST));
+    }
+    assert_true(c.hidden == 2048 && c.head_dim == 128 && c.n_kv_heads == 4 && c.dense_inter == 7680 && c.conv.taps == 7 && !c.conv.bias && c.tied);
+    assert_true(c.rope.kind == ROPE_PROPORTIONAL && c.rope.turning_pairs == 32 && c.rope.dim == 128 && c.rope.theta == 1e6 && c.second_rope.theta == 1e4 &&
+                c.second_rope.kind == ROPE_DEFAULT && c.attn_gate == ATTN_GATE_HEAD && c.output_norm == OUTPUT_NORM_BLOCKS && c.streams.is_plain);
+    if (parse(&c,
+              LFM3_LAYERS("full_attention", ",\"use_sandwich_norm\":false,\"use_attention_gate\":false,\"attention_bias\":true,\"sliding_window\":9,"
+                                            "\"norm_eps\":0.5,\"rope_parameters\":{\"full_attention\":{\"rope_theta\":77,\"rope_type\":\"default\"}}"),
+              false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.layer[0].window == 9 && c.layer[1].mixer == MIXER_CONV && c.layer[2].mixer == MIXER_ATTENTION && !c.layer[2].window && c.norm_eps == 0.5f);
+    assert_true(!c.attn_gate && !c.output_norm && !c.streams.n && c.qkv_bias && c.o_bias && c.rope.kind == ROPE_DEFAULT && c.rope.theta == 77);
+    static const char *const wrong[][2] = {{LFM3_LAYERS("mamba", ""), "'layer_types' of layer 2"},
+                                           {LFM3(",\"layer_types\":[\"conv\"]"), "not a list of 24"},
+                                           {LFM3(",\"rope_parameters\":{\"rope_theta\":10000}"), "rope_parameters.rope_theta"},
+                                           {LFM3(",\"new_thing\":3"), "new_thing"},
+                                           {"{\"model_type\":\"lfm3_vl\"}", "text_config"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(parse(&c, wrong[i][0], false, &e), ERR_MODEL);
+        if (!strstr(e.text, wrong[i][1])) fail_msg("%s", e.text);
+    }
+    if (parse(&c, "{\"model_type\":\"lfm3_vl\",\"projector_bias\":true,\"vision_config\":{},\"text_config\":{\"model_type\":\"lfm3\"}}", false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.tied && c.n_layers == 24);
+    assert_string_equal(c.names->attn_gate, "model.language_model.layers.%d.self_attn.gate_proj");
+}
+
 /* The text model's config is two levels down; the level between describes other parts. */
 static void qwen_3_omni(void **st) {
     struct config c;
@@ -610,6 +648,7 @@ int main(void) {
                                        cmocka_unit_test(qwen_4),
                                        cmocka_unit_test(gemma_4),
                                        cmocka_unit_test(lfm_2),
+                                       cmocka_unit_test(lfm_3),
                                        cmocka_unit_test(layers_of_one_block),
                                        cmocka_unit_test(layers_by_period),
                                        cmocka_unit_test(oversized),
