@@ -29,6 +29,11 @@ MODELS = {
         "routed_scaling_factor": 1.5, "scoring_func": "softmax", "topk_method": "group_limited_greedy", "kv_lora_rank": 72, "qk_nope_head_dim": 16,
         "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 5000,
     },
+    # Latent attention without experts, tied embedding and head
+    "mla_dense": {
+        **COMMON, "model_type": "youtu", "intermediate_size": 168, "num_attention_heads": 3, "num_key_value_heads": 3, "q_lora_rank": 56, "kv_lora_rank": 72,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 5000, "tie_word_embeddings": True, "quantization_config": FP8,
+    },
     # Latents that later layers of the same kind take, with and without rotated dimensions; queries with factors by position; learned rotary frequencies;
     # a text model in a checkpoint with more parts
     "dsa_sources": {

@@ -465,5 +465,17 @@ def lfm3_vl():
                                   "patch_size": 4}, "vision_end_token_id": 316, "vision_start_token_id": 315})
 
 
-FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def youtu():
+    return a.Recipe(
+        model="YoutuForCausalLM",
+        config={
+            **BASE, "architectures": ["YoutuForCausalLM"], "embedding_initializer_range": 0.04, "hidden_size": 128, "intermediate_size": 272, "kv_lora_rank": 72,
+            "model_type": "youtu", "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 56, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+            "rms_norm_eps": 1e-6, "rope_interleave": True, "rope_scaling": None, "rope_theta": 1600000.0, "tie_word_embeddings": True, "v_head_dim": 32,
+        },
+        pieces=mf.same_pieces,
+    )
+
+
+FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

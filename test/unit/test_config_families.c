@@ -547,6 +547,23 @@ static void beam(void **st) {
     assert_non_null(strstr(e.text, "7 groups"));
 }
 
+/* Youtu-LLM: MLA without experts. */
+static void youtu(void **st) {
+    (void)st;
+#define YOUTU(more) \
+    "{\"model_type\":\"youtu\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"intermediate_size\":512," \
+    "\"max_position_embeddings\":4096,\"kv_lora_rank\":64,\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":16,\"v_head_dim\":24" more "}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, YOUTU(",\"q_lora_rank\":48,\"embedding_initializer_range\":0.02"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.attn == ATTN_MLA && c.q_lora == 48 && c.head_dim == 48 && c.v_dim == 24 && c.rope.interleaved && c.tied && c.dense_inter == 512);
+    assert_true(!c.n_experts && !c.topk && !c.layer[2].moe);
+    assert_int_equal(parse(&c, YOUTU(",\"mlp_bias\":true"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "mlp_bias"));
+    assert_int_equal(parse(&c, YOUTU(",\"n_routed_experts\":8"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "n_routed_experts"));
+}
+
 /* LFM3: layers, rotations and sizes by default; a list of layers with three kinds. */
 static void lfm_3(void **st) {
     (void)st;
@@ -649,6 +666,7 @@ int main(void) {
                                        cmocka_unit_test(gemma_4),
                                        cmocka_unit_test(lfm_2),
                                        cmocka_unit_test(lfm_3),
+                                       cmocka_unit_test(youtu),
                                        cmocka_unit_test(layers_of_one_block),
                                        cmocka_unit_test(layers_by_period),
                                        cmocka_unit_test(oversized),
