@@ -37,7 +37,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->output_norm = OUTPUT_NORM_BLOCKS;
     config_keep_stream(c);
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
-    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
     c->shared_inter = config_int(r, "num_shared_experts", config_is_null(r, "num_shared_experts") ? 0 : 2, 0, 64) * c->moe_inter;
     c->norm_topk = config_bool(r, "route_norm", true);
@@ -51,6 +51,7 @@ static const char *const types[] = {"afmoe", NULL};
 const struct arch arch_afmoe = {
     .model_types = types,
     .title = "AFMoE",
+    .defaults = {.topk = 6},
     .norm_eps = 1e-5,
     .parse = parse,
     .names = {NAMES_ATTENTION("model."), .attn_norm = L "input_layernorm", .attn_out_norm = L "post_attention_layernorm", .ffn_norm = L "pre_mlp_layernorm",

@@ -76,7 +76,7 @@ struct layout {
 
 /* Values of common keys that a family's configs may omit; 0: the key is required, false: the usual default. */
 struct config_defaults {
-    int vocab, hidden, layers, context, inter, heads, kv_heads, head_dim;
+    int vocab, hidden, layers, context, inter, heads, kv_heads, head_dim, topk;
     double theta;        /* of MLA; 0: 10000 */
     bool tied, is_gelu;  /* is_gelu: gelu_pytorch_tanh instead of silu */
     bool own_activation; /* parse() reads hidden_act */

@@ -17,6 +17,7 @@ static void parse(struct config_reader *r, struct config *c) {
 static const char *const types[] = {"axk1", NULL}, *const skipped[] = {".post_mlp_layernorm.", NULL};
 const struct arch arch_axk1 = {.model_types = types,
                                .title = "A.X K1",
+                               .defaults = {.topk = 8},
                                .parse = parse,
                                .names = {DEEPSEEK_NAMES, .ffn_out_norm = "model.layers.%d.post_mlp_layernorm"},
                                .skipped_tensors = skipped};

@@ -24,6 +24,7 @@ static void parse(struct config_reader *r, struct config *c) {
 static const char *const types[] = {"axk2", NULL};
 const struct arch arch_axk2 = {.model_types = types,
                                .title = "A.X K2",
+                               .defaults = {.topk = 8},
                                .parse = parse,
                                .names = {NAMES_ENDS("model."), .attn_norm = L "input_layernorm.norm", .attn_norm_down = L "input_layernorm.W_down",
                                          .attn_norm_up = L "input_layernorm.W_up", .ffn_norm = L "post_attention_layernorm",

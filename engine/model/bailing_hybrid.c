@@ -53,7 +53,7 @@ static const char *const types[] = {"bailing_hybrid", NULL};
 /* Its projection of the attention output is `dense` in published files, o_proj in those that transformers writes. */
 #define ARCH(output, ...) \
     { \
-        .model_types = types, .title = "Ling 3", .defaults = {.theta = 6e6}, .parse = parse, .key_aliases = bailing_keys, __VA_ARGS__, .names = { \
+        .model_types = types, .title = "Ling 3", .defaults = {.topk = 8, .theta = 6e6}, .parse = parse, .key_aliases = bailing_keys, __VA_ARGS__, .names = { \
             .embed = "model.word_embeddings", \
             .norm = "model.norm", \
             .head = "lm_head", \

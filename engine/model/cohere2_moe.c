@@ -26,7 +26,7 @@ static void read_experts(struct config_reader *r, struct config *c) {
                average = !config_choice(r, "shared_expert_combination_strategy", sums, 0);
     const int shared = config_int(r, "num_shared_experts", 0, 0, 64);
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
-    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->shared_inter = shared * c->moe_inter;
     c->score = softmax ? SCORE_SOFTMAX : SCORE_SIGMOID;
@@ -89,7 +89,7 @@ const struct arch arch_cohere2_moe = {
     .model_types = types,
     .title = "Cohere 2 MoE",
     .norm_eps = 1e-5,
-    .defaults = {.tied = true},
+    .defaults = {.tied = true, .topk = 2},
     .parse = parse,
     .names = {NAMES, NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts")},
     .key_aliases = keys,

@@ -51,7 +51,7 @@ const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3,
 void deepseek_moe(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->n_experts = config_int(r, "n_routed_experts", 0, 1, 4096);
-    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
     int shared = config_int(r, "n_shared_experts", config_is_null(r, "n_shared_experts") ? 0 : d->shared, 0, 64);
     c->shared_inter = shared * c->moe_inter;
@@ -88,7 +88,8 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};
-const struct arch arch_deepseek_v3 = {.model_types = types, .title = "DeepSeek-V3", .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
+const struct arch arch_deepseek_v3 = {
+    .model_types = types, .title = "DeepSeek-V3", .defaults = {.topk = 8}, .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
 
 /* Keys of images, which hearth does not read, and of training. */
 static void parse_k25(struct config_reader *r, struct config *c) {
@@ -102,6 +103,7 @@ static const char *const k25[] = {"kimi_k25", NULL};
 const struct arch arch_kimi_k25 = {
     .model_types = k25,
     .title = "Kimi-K2.5",
+    .defaults = {.topk = 8},
     .text_config_key = "text_config",
     .parse = parse_k25,
     .names = {DEEPSEEK_LANGUAGE_MODEL_NAMES, NAMES_EXPERTS(DEEPSEEK_LANGUAGE_MODEL),

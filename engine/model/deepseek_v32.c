@@ -46,5 +46,8 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 static const char *const types[] = {"deepseek_v32", NULL};
-const struct arch arch_deepseek_v32 = {
-    .model_types = types, .title = "DeepSeek-V3.2", .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME, DEEPSEEK_INDEX_NAMES}};
+const struct arch arch_deepseek_v32 = {.model_types = types,
+                                       .title = "DeepSeek-V3.2",
+                                       .defaults = {.topk = 8},
+                                       .parse = parse,
+                                       .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME, DEEPSEEK_INDEX_NAMES}};

@@ -98,11 +98,11 @@ static void parse_vision(struct config_reader *r, struct config *c) {
                                                  NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")
 static const char *const types[] = {"ernie4_5_moe", NULL}, *const dense[] = {"ernie4_5", NULL};
 const struct arch arch_ernie4_5_moe = {
-    .model_types = types, .title = "ERNIE 4.5 MoE", .norm_eps = 1e-5, .defaults = {.kv_heads = 4}, .parse = parse, .names = {NAMES}};
+    .model_types = types, .title = "ERNIE 4.5 MoE", .norm_eps = 1e-5, .defaults = {.heads = 20, .kv_heads = 4}, .parse = parse, .names = {NAMES}};
 const struct arch arch_ernie4_5 = {.model_types = dense,
                                    .title = "ERNIE 4.5",
                                    .norm_eps = 1e-5,
-                                   .defaults = {.kv_heads = 2, .head_dim = 128},
+                                   .defaults = {.heads = 16, .kv_heads = 2, .head_dim = 128},
                                    .parse = parse_common,
                                    .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
 
@@ -113,4 +113,5 @@ static const char *const vision[] = {"ernie4_5_vl_moe", NULL}, *const flat[] = {
         .model_types = types_, .title = "ERNIE 4.5 VL", .norm_eps = 1e-5, .parse = parse_vision, .names = {NAMES}, .skipped_tensors = of_images, \
         .layout = {.transposed_router = true, .image_experts = true}, __VA_ARGS__ \
     }
-const struct arch arch_ernie4_5_vl_moe = VISION(vision, .text_config_key = "text_config", .defaults = {.kv_heads = 4}), arch_ernie4_5_moe_vl = VISION(flat);
+const struct arch arch_ernie4_5_vl_moe = VISION(vision, .text_config_key = "text_config", .defaults = {.heads = 20, .kv_heads = 4}),
+                  arch_ernie4_5_moe_vl = VISION(flat);

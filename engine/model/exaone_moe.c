@@ -67,6 +67,7 @@ static const char *const keys[][2] = {{"n_routed_experts", "num_experts"}, {"n_s
 const struct arch arch_exaone_moe = {
     .model_types = types,
     .title = "K-EXAONE",
+    .defaults = {.topk = 8},
     .norm_eps = 1e-5,
     .parse = parse,
     .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), .router_bias = "model.layers.%d.mlp.e_score_correction_bias",

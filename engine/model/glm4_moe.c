@@ -29,11 +29,14 @@ static void parse_vision(struct config_reader *r, struct config *c) {
     NAMES_GQA(m), NAMES_QK_NORM(m), NAMES_ROUTER(m), .router_bias = m "layers.%d.mlp.gate.e_score_correction_bias", NAMES_EXPERTS(m), \
                                                      NAMES_SHARED(m, "shared_experts"), NAMES_DENSE(m)
 static const char *const types[] = {"glm4_moe", NULL}, *const vision[] = {"glm4v_moe", NULL}, *const solar[] = {"solar_open", NULL};
-const struct arch arch_glm4_moe = {.model_types = types, .title = "GLM-4 MoE", .norm_eps = 1e-5, .parse = parse, .names = {NAMES("model.")}};
+const struct arch arch_glm4_moe = {
+    .model_types = types, .title = "GLM-4 MoE", .defaults = {.topk = 8}, .norm_eps = 1e-5, .parse = parse, .names = {NAMES("model.")}};
 const struct arch arch_glm4v_moe = {.model_types = vision,
                                     .title = "GLM-4V MoE",
+                                    .defaults = {.topk = 8},
                                     .norm_eps = 1e-5,
                                     .text_config_key = "text_config",
                                     .parse = parse_vision,
                                     .names = {NAMES("model.language_model.")}};
-const struct arch arch_solar_open = {.model_types = solar, .title = "Solar Open", .norm_eps = 1e-5, .parse = parse_solar, .names = {NAMES("model.")}};
+const struct arch arch_solar_open = {
+    .model_types = solar, .title = "Solar Open", .defaults = {.topk = 8}, .norm_eps = 1e-5, .parse = parse_solar, .names = {NAMES("model.")}};

@@ -12,4 +12,4 @@ static void parse(struct config_reader *r, struct config *c) {
 
 static const char *const types[] = {"glm4_moe_lite", NULL};
 const struct arch arch_glm4_moe_lite = {
-    .model_types = types, .title = "GLM-4 MoE Lite", .norm_eps = 1e-5, .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
+    .model_types = types, .title = "GLM-4 MoE Lite", .defaults = {.topk = 4}, .norm_eps = 1e-5, .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};

@@ -65,6 +65,7 @@ static const char *const types[] = {"glm5_next", NULL};
 const struct arch arch_glm5_next = {
     .model_types = types,
     .title = "GLM-5.3-Flash",
+    .defaults = {.topk = 8},
     .norm_eps = 1e-5,
     .text_config_key = "text_config",
     .parse = parse,

@@ -12,5 +12,9 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 static const char *const types[] = {"glm_moe_dsa", NULL};
-const struct arch arch_glm_moe_dsa = {
-    .model_types = types, .title = "GLM-5", .norm_eps = 1e-5, .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME, DEEPSEEK_INDEX_NAMES}};
+const struct arch arch_glm_moe_dsa = {.model_types = types,
+                                      .title = "GLM-5",
+                                      .defaults = {.topk = 8},
+                                      .norm_eps = 1e-5,
+                                      .parse = parse,
+                                      .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME, DEEPSEEK_INDEX_NAMES}};

@@ -30,6 +30,7 @@ static const char *const types[] = {"hy_v3", NULL}, *const aliases[][2] = {{"n_r
 const struct arch arch_hy_v3 = {
     .model_types = types,
     .title = "Hy3",
+    .defaults = {.topk = 8},
     .norm_eps = 1e-5,
     .parse = parse,
     .key_aliases = aliases,

@@ -51,8 +51,8 @@ static void parse_vision(struct config_reader *r, struct config *c) {
 
 #define ARCH(types, member, parser, experts, ...) \
     { \
-        .model_types = types, .title = "Hunyuan 4", .norm_eps = 1e-5, .text_config_key = member, .parse = parser, .names = {NAMES, experts("model.")}, \
-        __VA_ARGS__ \
+        .model_types = types, .title = "Hunyuan 4", .defaults = {.topk = 8}, .norm_eps = 1e-5, .text_config_key = member, .parse = parser, \
+        .names = {NAMES, experts("model.")}, __VA_ARGS__ \
     }
 #define STACKED_OR_APART(name, types, member, parser) \
     static const struct arch name##_apart = ARCH(types, member, parser, NAMES_EXPERTS, .layout = {0}); \

@@ -33,7 +33,7 @@ const struct arch arch_kimi_linear = {
     .model_types = types,
     .title = "Kimi Linear",
     .norm_eps = 1e-5,
-    .defaults = {.context = 4096},
+    .defaults = {.context = 4096, .topk = 8},
     .parse = parse,
     .names = {NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), KDA_NAMES(L "self_attn."), KDA_LOW_NAMES(L "self_attn."), NAMES_SPARSE("model."),
               .router_bias = L "block_sparse_moe.gate.e_score_correction_bias", .shared_gate_proj = L "block_sparse_moe.shared_experts.gate_proj",

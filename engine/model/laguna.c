@@ -15,7 +15,7 @@ static void read_layers(struct config_reader *r, struct config *c, int window, b
 static void read_experts(struct config_reader *r, struct config *c) {
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
-    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
     c->norm_topk = config_bool(r, "norm_topk_prob", true);
     c->routed_scale = 1;
@@ -74,6 +74,7 @@ static const char *const types[] = {"laguna", NULL}, *const mellum[] = {"mellum"
 const struct arch arch_laguna = {
     .model_types = types,
     .title = "Laguna",
+    .defaults = {.topk = 8},
     .parse = parse,
     .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), .attn_gate = L "self_attn.g_proj", NAMES_ROUTER("model."),
               .router_bias = L "mlp.experts.e_score_correction_bias", NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_expert"), NAMES_DENSE("model.")},
@@ -81,6 +82,7 @@ const struct arch arch_laguna = {
 const struct arch arch_mellum = {
     .model_types = mellum,
     .title = "Mellum",
+    .defaults = {.topk = 8},
     .parse = parse_mellum,
     .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_DENSE("model.")},
 };

@@ -52,6 +52,7 @@ static const char *const types[] = {"mimo_v2_flash", NULL};
 const struct arch arch_mimo_v2_flash = {
     .model_types = types,
     .title = "MiMo-V2-Flash",
+    .defaults = {.topk = 8},
     .norm_eps = 1e-5,
     .parse = parse,
     .names = {NAMES_GQA("model."), .sinks = "model.layers.%d.self_attn.attention_sink_bias", NAMES_ROUTER("model."), DEEPSEEK_BIAS_NAME,

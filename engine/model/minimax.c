@@ -36,7 +36,7 @@ static void parse(struct config_reader *r, struct config *c) {
     config_read_rope(r, c, c->head_dim, 1000000);
     read_layers(r, c);
     c->n_experts = config_int(r, "num_local_experts", 0, 1, 4096);
-    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->norm_topk = true;
     c->score = SCORE_SOFTMAX;
@@ -48,6 +48,7 @@ static const char *const types[] = {"minimax_text_01", "minimax_m1", NULL};
 const struct arch arch_minimax = {
     .model_types = types,
     .title = "MiniMax-Text-01",
+    .defaults = {.topk = 2},
     .norm_eps = 1e-5,
     .parse = parse,
     .names = {NAMES_GQA("model."), NAMES_SPARSE("model."), .mix_in = L "qkv_proj", .mix_gate = L "output_gate", .mix_norm = L "norm", .mix_out = L "out_proj"},

@@ -31,7 +31,7 @@ static void parse(struct config_reader *r, struct config *c) {
     int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
     for (int i = 0; i < c->n_layers; i++) c->layer[i] = (struct layer_config){.moe = true, .window = window};
     c->n_experts = config_int(r, "num_local_experts", 0, 1, 4096);
-    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->score = SCORE_SIGMOID;
     c->router_bias = config_bool(r, "use_routing_bias", true);
@@ -43,6 +43,7 @@ static const char *const types[] = {"minimax_m2", NULL};
 const struct arch arch_minimax_m2 = {
     .model_types = types,
     .title = "MiniMax-M2",
+    .defaults = {.topk = 8},
     .parse = parse,
     .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_SPARSE("model."), .router_bias = "model.layers.%d.block_sparse_moe.e_score_correction_bias"},
 };

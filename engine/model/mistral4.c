@@ -27,6 +27,7 @@ static const char *const types[] = {"mistral3", NULL}, *const text[] = {"mistral
 const struct arch arch_mistral4 = {
     .model_types = types,
     .title = "Mistral 4",
+    .defaults = {.topk = 4},
     .text_config_key = "text_config",
     .text_type = "mistral4",
     .parse = parse,
@@ -37,6 +38,7 @@ const struct arch arch_mistral4 = {
 const struct arch arch_mistral4_text = {
     .model_types = text,
     .title = "Mistral 4",
+    .defaults = {.topk = 4},
     .parse = parse_text,
     .names = {NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."), NAMES_STACKED("model."), NAMES_SHARED("model.", "shared_experts"),
               NAMES_DENSE("model.")},

@@ -24,6 +24,7 @@ const struct arch arch_mixtral = {
     .model_types = types,
     .title = "Mixtral",
     .norm_eps = 1e-5,
+    .defaults = {.heads = 32, .kv_heads = 8},
     .parse = parse,
     .names = {NAMES_GQA("model."), NAMES_SPARSE("model.")},
 };

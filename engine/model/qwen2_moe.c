@@ -21,7 +21,7 @@ static void parse(struct config_reader *r, struct config *c) {
     read_windows(r, c);
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
-    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
     c->shared_inter = config_int(r, "shared_expert_intermediate_size", 0, 1, 1 << 20);
     c->shared_gate = true;
@@ -34,6 +34,7 @@ static const char *const types[] = {"qwen2_moe", NULL};
 const struct arch arch_qwen2_moe = {
     .model_types = types,
     .title = "Qwen2-MoE",
+    .defaults = {.heads = 16, .topk = 4},
     .parse = parse,
     .names = {NAMES_GQA("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_expert"),
               .shared_gate = "model.layers.%d.mlp.shared_expert_gate", NAMES_DENSE("model.")},

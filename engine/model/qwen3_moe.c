@@ -20,7 +20,7 @@ static void parse(struct config_reader *r, struct config *c) {
     }
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
-    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
     c->norm_topk = config_bool(r, "norm_topk_prob", false);
     c->score = SCORE_SOFTMAX;
@@ -50,13 +50,17 @@ static const char *const types[] = {"qwen3_moe", NULL}, *const vision[] = {"qwen
 const struct arch arch_qwen3_moe = {
     .model_types = types,
     .title = "Qwen3-MoE",
+    .defaults = {.topk = 8},
     .parse = parse,
     .names = {NAMES("model."), NAMES_EXPERTS("model.")},
 };
 /* Experts published stacked and transposed in BF16, one by one in FP8. */
 #define M "model.language_model."
 #define VISION(experts, ...) \
-    { .model_types = vision, .title = "Qwen3-VL-MoE", .text_config_key = "text_config", .parse = parse_vision, .names = {NAMES(M), experts(M)}, __VA_ARGS__ }
+    { \
+        .model_types = vision, .title = "Qwen3-VL-MoE", .defaults = {.topk = 4}, .text_config_key = "text_config", .parse = parse_vision, \
+        .names = {NAMES(M), experts(M)}, __VA_ARGS__ \
+    }
 static const struct arch arch_qwen3_vl_moe_apart = VISION(NAMES_EXPERTS, .layout = {0});
 const struct arch arch_qwen3_vl_moe =
     VISION(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
@@ -66,6 +70,7 @@ static const char *const omni[] = {"qwen3_omni_moe", NULL};
 const struct arch arch_qwen3_omni_moe = {
     .model_types = omni,
     .title = "Qwen3-Omni",
+    .defaults = {.topk = 8},
     .text_config_key = "thinker_config.text_config",
     .parse = parse_omni,
     .names = {.embed = T "embed_tokens", .norm = T "norm", .head = "thinker.lm_head", NAMES_LAYERS(T), NAMES_EXPERTS(T)},

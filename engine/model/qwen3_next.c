@@ -41,7 +41,7 @@ static void read_mixing(struct config_reader *r, struct config *c, const char *a
 void qwen3_next_parse(struct config_reader *r, struct config *c, const char *attention) {
     read_mixing(r, c, attention);
     c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
-    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
     c->shared_inter = config_int(r, "shared_expert_intermediate_size", 0, 1, 1 << 20);
     c->shared_gate = true;
@@ -83,13 +83,13 @@ static void parse_dense_nested(struct config_reader *r, struct config *c) {
 static const char *const next[] = {"qwen3_next", NULL}, *const with_vision[] = {"qwen3_5_moe", NULL}, *const text[] = {"qwen3_5_moe_text", NULL};
 const struct arch arch_qwen3_next = {.model_types = next,
                                      .title = "Qwen3-Next",
-                                     .defaults = {.kv_heads = 2},
+                                     .defaults = {.kv_heads = 2, .topk = 10},
                                      .parse = parse_next,
                                      .names = {QWEN3_NEXT_NAMES("model."), NAMES_EXPERTS("model.")}};
 /* Published stacked in BF16, one by one in FP8. */
 #define ARCH(types, member, parser, model, experts, ...) \
     { \
-        .model_types = types, .title = "Qwen3.5-MoE", .defaults = {.kv_heads = 2}, .text_config_key = member, .parse = parser, \
+        .model_types = types, .title = "Qwen3.5-MoE", .defaults = {.kv_heads = 2, .topk = 8}, .text_config_key = member, .parse = parser, \
         .names = {QWEN3_NEXT_NAMES(model), experts(model)}, __VA_ARGS__ \
     }
 #define STACKED_OR_APART(name, ...) \

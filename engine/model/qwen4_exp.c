@@ -134,7 +134,7 @@ static const char *const numbers[] = {L "ple.ple_embedding.layer_multipliers", L
                                       L "ple.ple_embedding.ngram_heads_offsets"};
 #define ARCH(experts, ...) \
     { \
-        .model_types = types, .title = "Qwen4-Exp", .defaults = {.kv_heads = 2}, .text_config_key = "text_config", .parse = parse, \
+        .model_types = types, .title = "Qwen4-Exp", .defaults = {.kv_heads = 2, .topk = 10}, .text_config_key = "text_config", .parse = parse, \
         .names = {NAMES, experts(M)}, .ngram_numbers = numbers, __VA_ARGS__ \
     }
 static const struct arch apart = ARCH(NAMES_EXPERTS, .layout = {0});

@@ -50,6 +50,7 @@ change("grok-weights", "Grok-2's experts keep their full weight beside a dense F
 change("early-rows", "micro-batches of a throughput batch keep the stream before attention in the same rows", "gpu_paged_text", ("engine/exec/throughput/paged_device.c", "w.kept = d->kept + row * (size_t)d->p->c->hidden", "w.kept = d->kept"))
 change("group-zero", "experts of other groups cannot be chosen in A.X K2", "unit_config_families", ("engine/model/axk2.c", "c->group_zero = true;", ""))
 change("default-null", "a number of shared experts that is null takes the family's default", "unit_config", ("engine/model/deepseek_v3.c", 'config_is_null(r, "n_shared_experts") ? 0 : d->shared', "d->shared"))
+change("default-topk", "a Qwen2-MoE model without a number of experts a token has one", "unit_config", ("engine/model/qwen2_moe.c", ".topk = 4", ".topk = 1"))
 change("default-scale", "Hy3's configs without a scale of their experts get none", "unit_config", ("engine/model/hy_v3.c", ".scale = 2.826", ".scale = 1"))
 change("layer-theta", "layers with the second base of the rotation get the first", "unit_config_families", ("engine/model/granite.c", "c->second_rope.theta = second;", "c->second_rope.theta = first;"))
 change("delta-one-tensor", "DeltaNet's gates are read from the rows of its values where all inputs are one tensor", "golden_delta_window", ("engine/weights/params_attention.c", "in_delta(c, channels)", "in_delta(c, channels - values)"))

@@ -338,7 +338,7 @@ static void what_a_config_leaves_out(void **st) {
         {BARE("glm_moe_dsa", LATENT), 1e-5, 10000, 2.5, 3, 1, 1, true},
         {BARE("deepseek_v2", LATENT), 1e-6, 10000, 1, 0, 1, 1, false},
         {BARE("glm4_moe", ROUTED), 1e-5, 10000, 1, 1, 1, 1, true},
-        {BARE("mixtral", "\"num_local_experts\":8"), 1e-5, 1e6, 1, 0, 1, 1, true},
+        {BARE("mixtral", "\"num_key_value_heads\":2,\"num_local_experts\":8"), 1e-5, 1e6, 1, 0, 1, 1, true},
         {BARE("phimoe", "\"num_local_experts\":8"), 1e-5, 1e6, 1, 0, 1, 1, false},
         {BARE("gpt_oss", "\"num_local_experts\":8"), 1e-5, 150000, 1, 0, 1, 1, true},
         {BARE("minimax_m2", "\"num_local_experts\":8,\"rotary_dim\":16"), 1e-6, 5e6, 1, 0, 1, 1, true},
@@ -391,6 +391,53 @@ static void left_out_or_null(void **st) {
     assert_true(c.v_scale == 1);
     if (parse(&c, BARE("qwen3_next", NUMBERED ",\"shared_expert_intermediate_size\":32"), false, &e)) fail_msg("%s", e.text);
     assert_int_equal(c.n_kv_heads, 2);
+}
+
+/* Copied by hand from transformers' configuration classes, as above. */
+static void heads_and_experts_left_out(void **st) {
+    (void)st;
+#define NO_TOPK(type, more) BARE_OF(type, "\"use_cache\":true", more)
+    static const struct {
+        const char *text;
+        int topk;
+    } experts[] = {
+        {NO_TOPK("mixtral", "\"num_key_value_heads\":2,\"num_local_experts\":12"), 2},
+        {NO_TOPK("qwen2_moe", "\"num_experts\":12,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 4},
+        {NO_TOPK("qwen3_moe", "\"num_experts\":12,\"moe_intermediate_size\":32"), 8},
+        {NO_TOPK("qwen3_next", "\"num_experts\":12,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 10},
+        {NO_TOPK("ernie4_5_moe", "\"num_key_value_heads\":2,\"moe_num_experts\":12,\"moe_intermediate_size\":32"), 6},
+        {NO_TOPK("minimax_m2", "\"num_local_experts\":12,\"rotary_dim\":16"), 8},
+        {NO_TOPK("deepseek_v3", LATENT), 8},
+        {NO_TOPK("glm4_moe", ROUTED), 8},
+        {NO_TOPK("glm4_moe_lite", LATENT), 4},
+        {NO_TOPK("cohere2_moe", "\"num_experts\":12,\"prefix_dense_intermediate_size\":64"), 2},
+        {NO_TOPK("afmoe", "\"num_experts\":12,\"moe_intermediate_size\":32"), 6},
+        {NO_TOPK("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,0,0,0,0,0]"), 8},
+    };
+#define NO_HEADS(type, more) \
+    "{\"model_type\":\"" type "\",\"vocab_size\":100,\"hidden_size\":640,\"num_hidden_layers\":2,\"max_position_embeddings\":512," \
+    "\"intermediate_size\":64," more "}"
+    static const struct {
+        const char *text;
+        int heads, kv_heads;
+    } attention[] = {
+        {NO_HEADS("mixtral", "\"num_local_experts\":8"), 32, 8},
+        {NO_HEADS("qwen2_moe", "\"num_experts\":8,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 16, 16},
+        {NO_HEADS("ernie4_5_moe", "\"moe_num_experts\":8,\"moe_intermediate_size\":32"), 20, 4},
+        {NO_HEADS("ernie4_5", "\"use_bias\":false"), 16, 2},
+    };
+    struct config c;
+    struct error e = {0};
+    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) {
+        if (parse(&c, experts[i].text, false, &e)) fail_msg("%s: %s", experts[i].text, e.text);
+        if (c.topk != experts[i].topk) fail_msg("%s: %d experts a token", c.model_type, c.topk);
+    }
+    for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) {
+        if (parse(&c, attention[i].text, false, &e)) fail_msg("%s: %s", attention[i].text, e.text);
+        if (c.n_heads != attention[i].heads || c.n_kv_heads != attention[i].kv_heads) fail_msg("%s: %d heads, %d", c.model_type, c.n_heads, c.n_kv_heads);
+    }
+    assert_int_equal(parse(&c, NO_TOPK("dots1", ROUTED), false, &e), ERR_MODEL); /* whose class has no such number */
+    assert_non_null(strstr(e.text, "'num_experts_per_tok' is missing"));
 }
 
 /* Layers that differ in heads, rotation, windows and activation. */
@@ -570,6 +617,7 @@ int main(void) {
                                        cmocka_unit_test(other_ropes),
                                        cmocka_unit_test(what_a_config_leaves_out),
                                        cmocka_unit_test(left_out_or_null),
+                                       cmocka_unit_test(heads_and_experts_left_out),
                                        cmocka_unit_test(keys_of_several_tokens),
                                        cmocka_unit_test(linear_attention_where_it_is_asked_for),
                                        cmocka_unit_test(layers_of_several_kinds),
