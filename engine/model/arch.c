@@ -60,6 +60,7 @@ static const struct arch *const table[] = {
     &arch_exaone4,
     &arch_exaone4_5,
     &arch_youtu,
+    &arch_nanochat,
     &arch_cohere2_moe,
     &arch_cohere2,
     &arch_hunyuan_v1_dense,

@@ -147,6 +147,7 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
                               .theta = theta,
                               .truncate = true,
                               .interleaved = k->interleaved,
+                              .backwards = k->backwards,
                               .default_partial_factor = k->default_partial_factor,
                               .partial_of = k->partial_of};
     double partial = config_num(r, "partial_rotary_factor", k->default_partial_factor > 0 ? k->default_partial_factor : 1, 0, 1);

@@ -77,6 +77,7 @@ enum { ROPE_PAIRS_MAX = 512 };
 struct rope_config {
     uint8_t kind;
     bool interleaved;                                                                                   /* pairs (2j, 2j+1) instead of (j, j + dim/2) */
+    bool backwards;                                                                                     /* pairs turn by the negative angle */
     bool truncate;                                                                                      /* YaRN: round the correction range to integers */
     int dim;                                                                                            /* rotary dimensions of a head, even */
     double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* attention_factor 0: derive */
@@ -237,6 +238,7 @@ struct config {
     bool divides_stream; /* the k-th block leaves (sqrt(k) * stream + its output) / sqrt(k + 1), but hearth keeps the sum: only norms read it (stream_eps) */
     int norm_gate_rank;  /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not */
     bool no_input_norm;  /* blocks read the residual stream as it is */
+    bool unit_norms;     /* norms of blocks' inputs and the final norm have no weights */
     uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
     bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
     bool parallel_dense; /* layers with experts have a dense FFN beside them (struct layer has its weights); needs config_keep_stream */

@@ -27,7 +27,7 @@ static float yarn(const struct rope_config *r, float *inv_freq) {
 
 static void llama3(const struct rope_config *r, float *inv_freq) {
     for (int j = 0; j < r->dim / 2; j++) {
-        double wave = 2 * M_PI / inv_freq[j];
+        double wave = 2 * M_PI / fabsf(inv_freq[j]);
         if (wave > r->original_max / r->low_freq) inv_freq[j] = (float)(inv_freq[j] / r->factor);
         else if (r->high_freq > r->low_freq && wave >= r->original_max / r->high_freq) {
             double s = (r->original_max / wave - r->low_freq) / (r->high_freq - r->low_freq);
@@ -45,7 +45,8 @@ static float longrope(const struct rope_config *r, float *inv_freq) {
 
 float rope_frequencies(const struct rope_config *r, float *inv_freq) {
     int half = r->dim / 2;
-    for (int j = 0; j < half; j++) inv_freq[j] = (float)(1 / pow(r->theta, 2.0 * j / r->dim));
+    const double turn = r->backwards ? -1 : 1;
+    for (int j = 0; j < half; j++) inv_freq[j] = (float)(turn / pow(r->theta, 2.0 * j / r->dim));
     switch (r->kind) {
     case ROPE_LINEAR:
         for (int j = 0; j < half; j++) inv_freq[j] = (float)(inv_freq[j] / r->factor);

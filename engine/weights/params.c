@@ -78,7 +78,7 @@ static void list_model(const struct config *c, unsigned modules, struct param_li
         MAT(weights, embed, embed, EMBED, c->embed_rows ? c->embed_rows : c->vocab, hidden, true),
         VEC(weights, embed_norm, embed_norm, ".weight", EMBED, hidden, c->embed_norm),
         VEC(weights, rope_alpha, rope_alpha, "", EMBED, c->rope.dim / 2, c->rope_alpha),
-        VEC(weights, norm, norm, ".weight", HEAD, hidden, !c->streams.is_gated),
+        VEC(weights, norm, norm, ".weight", HEAD, hidden, !c->streams.is_gated && !c->unit_norms),
         VEC(weights, norm_bias, norm, ".bias", HEAD, hidden, c->norm == NORM_LAYER && c->norm_bias),
         {{OF(weights, head, head, HEAD), .suffix = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied, .slice = head_in}, true},
         VEC(weights, head_bias, head, ".bias", HEAD, c->vocab, c->head_bias),

@@ -91,7 +91,7 @@ static void list_before_attention(const struct config *c, int layer, unsigned mo
 
 static void list_input_norm(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const int hidden = c->hidden, rank_gate = c->norm_gate_rank;
-    const bool mixes_tokens = c->layer[layer].mixer != MIXER_NONE, in_norm = !c->no_input_norm && !c->streams.is_gated,
+    const bool mixes_tokens = c->layer[layer].mixer != MIXER_NONE, in_norm = !c->no_input_norm && !c->unit_norms && !c->streams.is_gated,
                kv_inputs = c->streams.block_layers > 0 && c->layer[layer].mixes_kv, gated = mixes_tokens && config_norm_is_gated(c, layer, false);
     const struct row rows[] = {
         NORM_OF(0, layer, attn_norm, attn_norm, ATTENTION, hidden, in_norm && mixes_tokens && !kv_inputs),

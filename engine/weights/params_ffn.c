@@ -6,8 +6,8 @@ static void list_before_ffn(const struct config *c, int layer, unsigned modules,
     const int hidden = c->hidden, mixes = op_mix_weights(c->streams.n, c->streams.iters), parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden,
               rank_gate = c->norm_gate_rank;
     const struct stream_kind s = stream_kind_of(c);
-    const bool ffn = !c->layer[layer].no_ffn, in_norm = !c->no_input_norm && !s.gated, gates_ffn = ffn && config_norm_is_gated(c, layer, true),
-               out_norm = c->output_norm == OUTPUT_NORM_BLOCKS;
+    const bool ffn = !c->layer[layer].no_ffn, in_norm = !c->no_input_norm && !c->unit_norms && !s.gated,
+               gates_ffn = ffn && config_norm_is_gated(c, layer, true), out_norm = c->output_norm == OUTPUT_NORM_BLOCKS;
     const struct messages messages = messages_of(c, layer);
     const struct row rows[] = {
         GATED(layer, ffn_gated, ROUTER, s.gated),

@@ -79,6 +79,12 @@ MODELS = {
                                 "full_attention": {"rope_type": "proportional", "rope_theta": 100000, "partial_rotary_factor": 0.5}},
         },
     },
+    # Norms without weights, pairs that turn backwards before a norm of heads, one matrix before squared ReLU, a cap on the logits
+    "gqa_unit": {
+        **{k: v for k, v in COMMON.items() if k != "hidden_act"}, "model_type": "nanochat", "rms_norm_eps": 1e-3, "intermediate_size": 168,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "final_logit_softcapping": 4.0,
+        "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000, "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64},
+    },
     # Gates between the stream and normed outputs, experts in a wide latent space that are normed one by one, unit norms of heads, dense and unrotated layers
     "stream_gates": {
         "model_type": "muse_spark",

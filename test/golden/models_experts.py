@@ -212,6 +212,18 @@ def lfm3(c):
     return out
 
 
+def nanochat(c):
+    out, h, inter = {}, c["hidden_size"], c["intermediate_size"]
+    for name in ("model.embed_tokens", "lm_head"):
+        out[name + ".weight"] = tensor(name, [c["vocab_size"], h], 0.05 if name != "lm_head" else 1.5 / math.sqrt(h))
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        attention(out, c, p + "self_attn.")
+        weight(out, c, p + "mlp.fc1", inter, h)
+        weight(out, c, p + "mlp.fc2", h, inter)
+    return out
+
+
 def nvfp4(out, name, n, rows, cols, gain):
     """As Inkling 2 Mini stores it: a scale for 16 columns, and two factors for each expert."""
     size = 2688 * gain / cols**0.5 / 3.5
@@ -279,4 +291,4 @@ def inkling2(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker}

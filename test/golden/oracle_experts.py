@@ -415,4 +415,26 @@ def lfm3(m, tokens):
     return m.linear(norm(x, prefix + "embedding_norm"), prefix + "embed_tokens"), math.inf
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "smallthinker": smallthinker}
+def nanochat(m, tokens):
+    """x = unit(embedding); x += attention(unit(x)), whose q and k turn backwards and are then unit; x += fc2(relu(fc1(unit(x)))^2)."""
+    c, n = m.config, len(tokens)
+    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
+
+    def unit(x):
+        return rms_norm(x, 1, c["rms_norm_eps"])
+
+    def backwards(x):
+        a, b = np.split(x, 2, -1)
+        a, b = np.split(rotate(np.concatenate((b, a), -1), c, False), 2, -1)
+        return np.concatenate((b, a), -1)
+    x = unit(m["model.embed_tokens.weight"][tokens])
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        q, k, v = (m.linear(unit(x), f"{name}self_attn.{p}_proj").reshape(n, of, -1) for p, of in (("q", heads), ("k", kv), ("v", kv)))
+        q, k = unit(backwards(q)), unit(backwards(k))
+        x = x + m.linear(attend(q, np.repeat(k, heads // kv, 1), np.repeat(v, heads // kv, 1), q.shape[-1] ** -0.5), name + "self_attn.o_proj")
+        x = x + m.linear(np.maximum(m.linear(unit(x), name + "mlp.fc1"), 0) ** 2, name + "mlp.fc2")
+    return capped(m.linear(unit(x), "lm_head"), c["final_logit_softcapping"]), math.inf
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker}

@@ -477,5 +477,17 @@ def youtu():
     )
 
 
-FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+def nanochat():
+    return a.Recipe(
+        model="NanoChatForCausalLM",
+        config={
+            **BASE, "architectures": ["NanoChatForCausalLM"], "final_logit_softcapping": 4.0, "head_dim": 40, "hidden_act": "relu2", "hidden_size": 128,
+            "intermediate_size": 272, "model_type": "nanochat", "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-3,
+            "rope_scaling": None, "rope_theta": 10000.0,
+        },
+        pieces=mf.same_pieces,
+    )
+
+
+FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

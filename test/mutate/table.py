@@ -581,6 +581,8 @@ change("filter-room", "near the limit a token may leave too little room to compl
 change("grammar-plain", "a bounded string takes plain tokens of any length", "unit_grammar", ("tokenizer/grammar/matcher.c", "room < TRIE_PLAIN ? room : TRIE_PLAIN]", "TRIE_PLAIN]"))
 change("grammar-parts", "nothing may follow a string within a token", "unit_grammar", ("tokenizer/grammar/matcher.c", "parts[i].lower && k < (rc ? 0 : u->n_ends)", "k < 0"))
 change("expert-norm", "outputs of Muse Spark's experts are weighted without their norm", "golden_stream_gates", ("engine/layer/block_experts.c", "TRY(block_experts_norm(x, c, y, o.y, o.n * k));", ""))
+change("rope-backwards", "pairs of nanochat turn forwards", "golden_gqa_unit; unit_config_families", ("engine/model/rope.c", "r->backwards ? -1 : 1", "r->backwards ? 1 : 1"))
+change("rope-backwards-bands", "Llama's frequency bands take waves that turn backwards for short ones", "golden_gqa_unit", ("engine/model/rope.c", "M_PI / fabsf(inv_freq[j])", "M_PI / inv_freq[j]"))
 change("conv-out-norm", "LFM3's blocks are added without a norm of their outputs", "golden_conv_around; unit_config_families", ("engine/model/lfm3.c", "c->output_norm = OUTPUT_NORM_BLOCKS;", ""))
 change("conv-windows", "LFM3's layers with a window rotate as the others do", "golden_conv_around; unit_config_families", ("engine/model/lfm3.c", "local ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST", "LAYER_ROPE_FIRST"))
 change("router-transposed", "routers that are stored transposed are read as they are", "golden_gqa_images", ("engine/weights/matrix.c", "from.data + j * from.stride + i * size", "from.data + (i * cols + j) * size"))

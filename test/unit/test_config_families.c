@@ -564,6 +564,23 @@ static void youtu(void **st) {
     assert_non_null(strstr(e.text, "n_routed_experts"));
 }
 
+/* nanochat: norms without weights, and a cap that null removes. */
+static void nanochat(void **st) {
+    (void)st;
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, "{\"model_type\":\"nanochat\"}", false, &e)) fail_msg("%s", e.text);
+    assert_true(c.hidden == 768 && c.n_heads == 6 && c.n_kv_heads == 6 && c.dense_inter == 8192 && c.unit_norms && c.embed_norm_unit && c.logit_cap == 15);
+    assert_true(c.rope.backwards && !c.second_rope.backwards && c.qk_norm == QK_NORM_PLAIN && c.qk_norm_after_rope && c.no_up && c.glu.is_relu && !c.tied);
+    float f[64];
+    rope_frequencies(&c.rope, f);
+    assert_true(f[0] == -1 && f[1] < 0 && f[1] > -1);
+    if (parse(&c, "{\"model_type\":\"nanochat\",\"final_logit_softcapping\":null,\"attention_bias\":true}", false, &e)) fail_msg("%s", e.text);
+    assert_true(c.logit_cap == 0 && c.qkv_bias && c.o_bias);
+    assert_int_equal(parse(&c, "{\"model_type\":\"nanochat\",\"hidden_act\":\"silu\"}", false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "hidden_act"));
+}
+
 /* LFM3: layers, rotations and sizes by default; a list of layers with three kinds. */
 static void lfm_3(void **st) {
     (void)st;
@@ -667,6 +684,7 @@ int main(void) {
                                        cmocka_unit_test(lfm_2),
                                        cmocka_unit_test(lfm_3),
                                        cmocka_unit_test(youtu),
+                                       cmocka_unit_test(nanochat),
                                        cmocka_unit_test(layers_of_one_block),
                                        cmocka_unit_test(layers_by_period),
                                        cmocka_unit_test(oversized),
