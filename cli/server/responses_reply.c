@@ -199,6 +199,7 @@ static void put_call_events(struct buf *b, struct api_answer *a, const struct to
 void responses_finish(struct buf *b, struct api_answer *a, const struct api_choice *c) {
     const struct turn *t = c->turn;
     if (!c->calls->n && t->tool.len) responses_delta(b, a, c, OUTPUT_TEXT, t->tool.data, t->tool.len, SIZE_MAX);
+    else if (!c->calls->n && !t->text.len) open_text(b, a, OUTPUT_TEXT); /* an empty answer is a message, too */
     close_text(b, a);
     for (size_t i = 0; i < c->calls->n; i++) put_call_events(b, a, &c->calls->v[i]);
 }

@@ -235,6 +235,10 @@ class Responses(Api):
         whole = self.ask("think")
         strip = lambda j: [(o["type"], [p["text"] for p in o.get("content", [])]) for o in j["output"]]
         self.assertEqual(strip(got[-1][1]["response"]), strip(whole))
+        for text, n in (("wide", 1), ("think", 5)):  # no text, and no more than thinking
+            got = events(self.ask(text, stream=True, max_output_tokens=n))
+            self.assertEqual(strip(got[-1][1]["response"]), strip(self.ask(text, max_output_tokens=n)))
+            self.assertEqual(got[-1][1]["response"]["output"][-1]["type"], "message")
         got = events(self.ask("call", stream=True, tools=self.TOOLS))
         self.assertEqual([(o["name"], json.loads(o["arguments"])) for o in got[-1][1]["response"]["output"] if o["type"] == "function_call"], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
         self.assertEqual(events(self.ask("long", stream=True, max_output_tokens=4))[-1][0], "response.incomplete")

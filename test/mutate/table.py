@@ -526,6 +526,7 @@ change("say-length", "a canned answer is not cut at -n", "e2e_scope", ("engine/s
 change("news-in-answer", "a message about another session is printed into an answer's row", "e2e_screen", ("cli/chat/repl.c", " || (r->on_screen && r->printer.col)", ""))
 change("command-compact", "/compact drops the summary", "e2e_commands", ("cli/chat/compact.c", "buf_add(&text, summary->data, summary->len);", ""))
 change("compact-rest", "/compact drops what did not fit into the summary", "e2e_commands", ("cli/chat/compact.c", ".n = t->conv.n - t->n_summarised", ".n = 0"))
+change("responses-empty", "a streamed response without text has no message", "e2e_apis", ("cli/server/responses_reply.c", "else if (!c->calls->n && !t->text.len) open_text(b, a, OUTPUT_TEXT);", ""))
 change("parser-parts", "characters of a long token are passed on in parts", "unit_parts", ("tokenizer/chat/output_parser.c", "k > 3 && k < n && ((unsigned char)data[k] & 0xC0) == 0x80", "0"))
 change("continue-begun", "/continue of an answer without text keeps line ends before it", "e2e_repl", ("cli/chat/chat_turn.c", "t->turn.text_begun = last->text.len > 0;", "t->turn.text_begun = true;"))
 change("until-logprobs", "log probabilities of a stop string are sent", "e2e_serve", ("cli/turn/turn.c", "t->logprobs[n - 1].from >= t->n_shown", "0"))
