@@ -114,7 +114,7 @@ static int find_conversation(struct app *a, bool asks, struct error *e) {
     else if (!v[OPT_CONTINUE].text) return 0;
     else if (*v[OPT_CONTINUE].text) snprintf(name, sizeof name, "%s", v[OPT_CONTINUE].text);
     else if (!asks) rc = error_set(e, ERR_USAGE, "--continue needs a name here; --list shows the saved conversations, and --last continues the newest");
-    else rc = picker_choose_chat(a, name, sizeof name, e);
+    else rc = picker_choose_chat(name, sizeof name, e);
     if (!rc) rc = opt_set(&a->opts, OPT_CONTINUE, name, ORIGIN_FLAG, "--continue", e);
     return rc ? rc : store_select_model(a, name, e);
 }

@@ -288,7 +288,7 @@ static int put_bpe(struct json_builder *root, struct json_builder *model, const 
 }
 
 /* SentencePiece, and Gemma 4's merges of a SentencePiece vocabulary: words begin with a mark, unknown characters fall back to bytes. */
-static int put_spm(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, bool prefix, struct error *e) {
+static int put_spm(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, bool prefix) {
     int rc = put_parsed(root, "normalizer",
                         prefix ? "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"
                                  "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]}"
@@ -342,7 +342,7 @@ int load_gguf(struct tokenizer *t, const char *file, struct error *e) {
         rc = put_tokens(&root, &model, &l, e);
         if (!rc)
             rc = is_bytes ? put_bpe(&root, &model, &l, pre, e)
-                          : put_spm(&root, &model, &l, l.is_spm && json_bool(json_get(&g.meta, "tokenizer.ggml.add_space_prefix"), true), e);
+                          : put_spm(&root, &model, &l, l.is_spm && json_bool(json_get(&g.meta, "tokenizer.ggml.add_space_prefix"), true));
         put_member(&root, "model", object_value(&model));
         struct json tree = object_value(&root);
         if (!rc) rc = load_json_tree(t, &tree, map.size < (64u << 20) ? map.size : 64u << 20, e);

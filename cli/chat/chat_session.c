@@ -44,7 +44,7 @@ void chat_session_save(struct repl *r, struct chat_session *t) {
     if (rc) report_note("not saved: %s", e.text);
 }
 
-bool chat_session_report_unsaved(struct repl *r) {
+bool chat_session_report_unsaved(void) {
     struct error e;
     int rc = saver_take_error(&e);
     if (rc) report_note("not saved: %s", e.text);
@@ -106,7 +106,7 @@ void chat_session_clear(struct repl *r, struct chat_session *t) {
     prompt_free(&t->prompt);
 }
 
-bool chat_session_undo_clear(struct repl *r, struct chat_session *t) {
+bool chat_session_undo_clear(struct chat_session *t) {
     if (!t->cleared.conv.n) return false;
     conversation_free(&t->conv);
     store_close(&t->store);

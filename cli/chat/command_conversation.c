@@ -53,7 +53,7 @@ void cmd_undo(struct repl *r, const char *arg) {
     struct chat_session *t = r->active;
     const struct message *m = conversation_last(&t->conv, ROLE_USER);
     if (chat_session_report_busy(r, t)) return;
-    if (!m && chat_session_undo_clear(r, t)) {
+    if (!m && chat_session_undo_clear(t)) {
         screen_print(r, "conversation restored");
         chat_switch_to(r, t);
         return;

@@ -163,7 +163,7 @@ void cmd_save(struct repl *r, const char *arg) {
     }
     chat_session_save(r, t);
     saver_wait();
-    if (chat_session_report_unsaved(r)) return;
+    if (chat_session_report_unsaved()) return;
     if (*old_name) store_delete(old_name, &e); /* remove the file of the generated name */
     if (!t->store.disabled) screen_print(r, "saved as %s; later turns are saved automatically", t->name);
 }

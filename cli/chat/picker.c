@@ -24,7 +24,7 @@ static int print_choices(const struct store_entry *v, size_t n, struct error *e)
     return rc;
 }
 
-int picker_choose_chat(struct app *a, char *name, size_t cap, struct error *e) {
+int picker_choose_chat(char *name, size_t cap, struct error *e) {
     enum { SHOWN = 15 };
     static const char ask[] = "Number or name (Enter: 1): ";
     struct store_entry *v;

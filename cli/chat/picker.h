@@ -3,4 +3,4 @@
 #include "cli/app.h"
 
 /* Lists the newest saved conversations and reads a number or name from the terminal. ERR_USAGE: the list is empty, or the user chose nothing. */
-int picker_choose_chat(struct app *a, char *name, size_t cap, struct error *e);
+int picker_choose_chat(char *name, size_t cap, struct error *e);

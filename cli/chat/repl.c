@@ -210,7 +210,7 @@ static void process_events(struct repl *r, bool keys) {
     chat_turn_poll(r);
     chat_tools_poll(r);
     keys &= awaited_consent == chat_awaits_consent(r); /* a new question has dropped what was typed */
-    chat_session_report_unsaved(r);
+    chat_session_report_unsaved();
     if (r->on_screen && !r->line.shown) progress_tick();
     if (free_screen) screen_print_held(r);
     if (keys) {
@@ -306,7 +306,7 @@ int repl_run(struct app *a, struct error *e) {
     }
     while (r->n_sessions) chat_switch_close(r, r->sessions[r->n_sessions - 1]);
     saver_close();
-    chat_session_report_unsaved(r);
+    chat_session_report_unsaved();
     sig_clear_interrupt();
     sig_undefer();
     term_restore();

@@ -16,7 +16,7 @@ void serve_connection_wake(struct http_request *x) {
     mhd.resume_connection(x->conn);
 }
 
-void serve_connection_set_deadline(struct server *s, struct MHD_Connection *c, int seconds) {
+void serve_connection_set_deadline(struct MHD_Connection *c, int seconds) {
     const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_connection *k = info ? info->socket_context : NULL;
     if (k) k->deadline_s = seconds ? clock_now() + seconds * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) : 0;
@@ -40,7 +40,7 @@ void serve_connection_notify(void *server, struct MHD_Connection *c, void **stat
         k->pid = resident_peer(k->fd, &k->job);
         s->connections = k;
         k->over_share = exceeds_share(s, k->job);
-        serve_connection_set_deadline(s, c, k->over_share ? SERVE_OVER_SHARE_S : SERVE_HEAD_S);
+        serve_connection_set_deadline(c, k->over_share ? SERVE_OVER_SHARE_S : SERVE_HEAD_S);
     } else if (*state) {
         struct http_connection **at = &s->connections;
         while (*at != *state) at = &(*at)->next;

@@ -316,7 +316,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         if (!(x = *state = request_new(s, c))) return MHD_NO;
         x->began_s = clock_now();
         snprintf(x->line, sizeof x->line, "%.8s %.60s", method, url);
-        serve_connection_set_deadline(s, c, SERVE_BODY_S);
+        serve_connection_set_deadline(c, SERVE_BODY_S);
         const struct route *route = find_route(s, url);
         x->protocol = route ? route->protocol : &openai_chat;
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
@@ -333,7 +333,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         *n = 0;
         return x->dropped_bytes > SERVE_BODY_BYTES ? MHD_NO : MHD_YES;
     }
-    serve_connection_set_deadline(s, c, 0);
+    serve_connection_set_deadline(c, 0);
     if (x->status) return send_reply(x, x->status, &x->refusal);
     if (x->state == HTTP_REQUEST_READING && x->route->fn == on_answer) s->last_activity_s = clock_now();
     return x->route->fn(x);
@@ -342,7 +342,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why) {
     struct http_request *x = *state;
     if (!x) return;
-    serve_connection_set_deadline(server, c, SERVE_HEAD_S);
+    serve_connection_set_deadline(c, SERVE_HEAD_S);
     *state = NULL;
     x->conn = NULL;
     x->suspended = false;

@@ -121,9 +121,9 @@ struct server {
 
 /* serve_connection.c: connections */
 void serve_connection_notify(void *server, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what);
-bool serve_connection_accept(struct server *s, int fd);                                      /* accepts all that wait; false: accepting must pause */
-void serve_connection_set_deadline(struct server *s, struct MHD_Connection *c, int seconds); /* for complete input; 0: none */
-void serve_connection_close_slow(struct server *s, double now);                              /* closes those past their deadline */
+bool serve_connection_accept(struct server *s, int fd);                    /* accepts all that wait; false: accepting must pause */
+void serve_connection_set_deadline(struct MHD_Connection *c, int seconds); /* for complete input; 0: none */
+void serve_connection_close_slow(struct server *s, double now);            /* closes those past their deadline */
 void serve_connection_detect_hangups(struct server *s, const struct pollfd *fds, int n);
 void serve_connection_wake(struct http_request *x); /* there is something to send */
 

@@ -193,7 +193,7 @@ int decode_fall_back(struct decode *s, const char *why, struct error *e) {
 
 /* --- Splitting into micro-batches ----------------------------------------------------------------------------------------------  */
 
-static void add_span(struct decode *s, struct decode_micro_batch *m, const struct decode_span *from, int caller_index, const struct kv_state_step *state_step,
+static void add_span(struct decode_micro_batch *m, const struct decode_span *from, int caller_index, const struct kv_state_step *state_step,
                      const struct device_kv *device_copy) {
     struct span t = {.cache = from->kv->layer, .row = m->n, .n = from->n, .pos = from->pos, .state_step = *state_step};
     for (int i = 0; i < from->n; i++) m->host.tokens[m->n + i] = from->tokens[i], m->host.pos[m->n + i] = from->pos + i;
@@ -222,7 +222,7 @@ static void split_span(struct decode *s, const struct decode_span *span, const s
         part.tokens = span->tokens + (i ? first : 0);
         part.pos = span->pos + (i ? first : 0);
         part.n = i ? span->n - first : first;
-        add_span(s, &s->micro_batch[i], &part, 0, state_step, device_copy);
+        add_span(&s->micro_batch[i], &part, 0, state_step, device_copy);
     }
 }
 /* Whether the rows of a single span may be split. Recurrent states and KV rows that cover several tokens are made from the first part at the
@@ -260,7 +260,7 @@ static int split_batch(struct decode *s, enum exec_mode mode, const struct decod
             if ((copies[k] == NULL) != pass) continue;
             struct decode_micro_batch *m = &s->micro_batch[0];
             if (s->n_micros > 1 && s->micro_batch[1].n * first_share < m->n * (n_spans - first_share)) m = &s->micro_batch[1];
-            add_span(s, m, &spans[k], k, &state_steps[k], copies[k]);
+            add_span(m, &spans[k], k, &state_steps[k], copies[k]);
         }
     for (int i = 0; i < s->n_micros; i++) s->micro_batch[i].row0 = n, n += s->micro_batch[i].n;
     return n;

@@ -24,7 +24,7 @@ static struct window_sizes read_prefixed(struct config_reader *r) {
         config_fail(r, "'swa_num_key_value_heads' is not 'swa_num_attention_heads': MLA has one for each");
     return s;
 }
-static struct window_sizes read_listed(struct config_reader *r, const struct config *c, struct config_reader *all, int layer) {
+static struct window_sizes read_listed(const struct config *c, struct config_reader *all, int layer) {
     char key[16];
     struct config_reader in;
     snprintf(key, sizeof key, "%d", layer);
@@ -77,7 +77,7 @@ static void read_sizes(struct config_reader *r, struct config *c, bool per_layer
     else one = read_prefixed(r);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const bool sliding = c->layer[i].window;
-        if (sliding) second = per_layer ? read_listed(r, c, &all, i) : one;
+        if (sliding) second = per_layer ? read_listed(c, &all, i) : one;
         if (sliding && any && second.rope != c->second_rope.dim) config_fail(r, "layers with a window differ in their rotated dimensions");
         if (sliding) c->second_rope.dim = second.rope, any = true;
         set_sizes(r, c, i, sliding ? &second : &first);

@@ -226,7 +226,7 @@ static void list_compressed(const struct config *c, int layer, unsigned modules,
 }
 
 /* Gated DeltaNet. */
-static void list_delta(const struct config *c, int layer, unsigned modules, struct param_list *out) {
+static void list_delta(const struct config *c, unsigned modules, struct param_list *out) {
     const struct delta_config *d = &c->delta;
     const int hidden = c->hidden, values = d->v_heads * d->v_dim, channels = 2 * d->k_heads * d->k_dim + values;
     const uint8_t rates = rate_conversion(c);
@@ -277,7 +277,7 @@ static void list_mixer(const struct config *c, int layer, unsigned modules, stru
 }
 
 /* Kimi Delta Attention. */
-static void list_kda(const struct config *c, int layer, unsigned modules, struct param_list *out) {
+static void list_kda(const struct config *c, unsigned modules, struct param_list *out) {
     const struct kda_config *a = &c->kda;
     const int hidden = c->hidden, width = a->heads * a->dim;
     const uint8_t rates = rate_conversion(c);
@@ -320,8 +320,8 @@ void list_attention(const struct config *c, int layer, unsigned modules, struct 
     list_latents(c, layer, modules, out);
     list_index(c, layer, modules, out);
     list_compressed(c, layer, modules, out);
-    if (mixer == MIXER_DELTA) list_delta(c, layer, modules, out);
-    else if (mixer == MIXER_KDA) list_kda(c, layer, modules, out);
+    if (mixer == MIXER_DELTA) list_delta(c, modules, out);
+    else if (mixer == MIXER_KDA) list_kda(c, modules, out);
     else list_mixer(c, layer, modules, out);
     list_output(c, layer, modules, out);
 }

@@ -551,7 +551,7 @@ change("store-lock", "two programs write one chat", "e2e_store", ("cli/saved/sto
 change("save-blocks", "the terminal waits for the disk", "e2e_slow_disk", ("cli/chat/chat_session.c", "rc = store_save_later(", "rc = store_save("))
 change("save-close", "a chat is closed before it is saved", "e2e_slow_disk", ("cli/saved/store.c", "if (s->lock) saver_wait();", ""))
 change("save-said", "a chat is reported as saved before it is", "e2e_slow_disk", ("cli/chat/command_session.c", "saver_wait();", ""))
-change("save-unsaid", "a failed save is not reported", "e2e_repl", ("cli/chat/repl.c", "    chat_session_report_unsaved(r);\n    if (r->on_screen", "    if (r->on_screen"))
+change("save-unsaid", "a failed save is not reported", "e2e_repl", ("cli/chat/repl.c", "    chat_session_report_unsaved();\n    if (r->on_screen", "    if (r->on_screen"))
 change("token-without-text", "a token id without text ends an answer without an error", "e2e_faults", ("cli/turn/turn.c", "t->text_error = rc == ERR_MEMORY ? rc : ERR_MODEL;", "t->text_error = rc == ERR_MEMORY ? rc : 0;"))
 change("stop-split", "a stop string that spans two tokens is shown", "e2e_oneshot", ("cli/turn/turn.c", "k)) n_held = k;", "k)) n_held = 0;"))
 change("line-kill", "Ctrl-U erases from the start of the text", "unit_line", ("cli/terminal/line.c", "erase_range(l, row_begin(l), l->cursor, true)", "erase_range(l, 0, l->cursor, true)"))

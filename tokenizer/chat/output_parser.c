@@ -115,7 +115,7 @@ static int emit_text(struct output_parser *p, const char *s, const bool *special
     }
     return 0;
 }
-static int emit_marker(struct output_parser *p, const char *s, output_parser_fn fn, void *ctx) { return fn(ctx, OUTPUT_TOOL_CALL, s, strlen(s)); }
+static int emit_marker(const char *s, output_parser_fn fn, void *ctx) { return fn(ctx, OUTPUT_TOOL_CALL, s, strlen(s)); }
 
 /* ---- markers ----
  * Sets *text to marker k, or NULL if it cannot occur in this state. Returns false past the last marker. */
@@ -144,7 +144,7 @@ static int finish_header(struct output_parser *p, output_parser_fn fn, void *ctx
     p->has_message = true;
     if (!is_call) return 0;
     int rc = fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text); /* the header names the called function */
-    return rc ? rc : emit_marker(p, harmony_markers[H_MESSAGE], fn, ctx);
+    return rc ? rc : emit_marker(harmony_markers[H_MESSAGE], fn, ctx);
 }
 static void append_header(struct output_parser *p, const char *s, size_t n) {
     if (n > header_max - p->n_header_text) n = header_max - p->n_header_text;
@@ -162,11 +162,11 @@ static int handle_marker(struct output_parser *p, int k, const char *text, outpu
         bool was_call = p->kind == OUTPUT_TOOL_CALL;
         p->kind = OUTPUT_TEXT;
         p->has_message = false;
-        return was_call && k == H_CALL ? emit_marker(p, text, fn, ctx) : 0;
+        return was_call && k == H_CALL ? emit_marker(text, fn, ctx) : 0;
     }
     const struct marker_pair *pair = &marker_pairs[k / 2];
     bool closing = k & 1;
-    int rc = pair->kind == OUTPUT_TOOL_CALL ? emit_marker(p, text, fn, ctx) : 0;
+    int rc = pair->kind == OUTPUT_TOOL_CALL ? emit_marker(text, fn, ctx) : 0;
     p->open_pair = closing ? -1 : k / 2;
     p->kind = closing ? OUTPUT_TEXT : pair->kind;
     p->skip_newlines = pair->kind == OUTPUT_THINKING;

@@ -7,7 +7,7 @@
 
 enum { NO_TEXT = UINT32_MAX, NO_NEST = 255 };
 
-static int set_limit_error(struct grammar *g, int code, struct error *e) {
+static int set_limit_error(int code, struct error *e) {
     if (code == ERR_MEMORY) return error_set(e, ERR_MEMORY, "no memory for the grammar");
     return error_set(e, ERR_USAGE, "the grammar is too large: at most %d symbols", GRAMMAR_MAX_ELEMS);
 }
@@ -212,7 +212,7 @@ static int refuse_left_recursion(struct grammar *g, struct error *e) {
     enum { UNSEEN, OPEN, DONE };
     struct visit *path = mem_alloc((g->n_rules + 1) * sizeof *path);
     uint8_t *seen = mem_calloc(g->n_rules + 1, 1);
-    int rc = path && seen ? 0 : set_limit_error(g, ERR_MEMORY, e);
+    int rc = path && seen ? 0 : set_limit_error(ERR_MEMORY, e);
     for (uint32_t i = 0; i < g->n_rules && !rc; i++) {
         if (seen[i]) continue;
         size_t n = 0;
@@ -258,7 +258,7 @@ int grammar_finish(struct grammar *g, expr_id root, struct error *e) {
     if (!g->failed) rule_of(g, &q, root);
     for (uint32_t i = 0; i < q.n && !g->failed; i++) add_alternatives(g, &q, i, byte_sets);
     mem_free(q.v);
-    if (g->failed || !root) return set_limit_error(g, g->failed, e);
+    if (g->failed || !root) return set_limit_error(g->failed, e);
     compute_rules(g);
     if (g->rules[0].min == NO_TEXT || g->rules[0].min_nest > GRAMMAR_MAX_NEST)
         return error_set(e, ERR_USAGE, "no text matches it, or every text nests deeper than %d levels", GRAMMAR_MAX_NEST);

@@ -111,7 +111,7 @@ static int parse_set(struct parser *p, expr_id *out) {
 
 static int parse_alternatives(struct parser *p, bool nested, expr_id *out);
 
-static int parse_item(struct parser *p, bool nested, expr_id *out) {
+static int parse_item(struct parser *p, expr_id *out) {
     const char c = *p->at;
     int rc;
     if (c == '"') return parse_literal(p, out);
@@ -172,7 +172,7 @@ static int parse_sequence(struct parser *p, bool nested, expr_id *out) {
     *out = EXPR_EMPTY;
     while (p->at < p->end && *p->at != '|' && *p->at != ')' && *p->at != '\n' && *p->at != '\r') {
         expr_id x;
-        int rc = parse_item(p, nested, &x);
+        int rc = parse_item(p, &x);
         if (rc) return rc;
         skip(p, nested);
         if ((rc = parse_repeats(p, nested, &x))) return rc;

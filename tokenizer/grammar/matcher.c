@@ -125,7 +125,7 @@ static int walk_all(struct matcher *m, state_id s, uint64_t *bits, struct stored
 }
 
 /* Returns the entry of a state, after making room for it. NULL: no memory. */
-static struct stored_walk *get_walk(struct matcher *m, struct stored_walk **list, size_t *cap, state_id s) {
+static struct stored_walk *get_walk(struct stored_walk **list, size_t *cap, state_id s) {
     const size_t old_cap = *cap;
     if (s >= old_cap) {
         if (mem_grow(list, cap, s + 1, sizeof **list)) return NULL;
@@ -136,7 +136,7 @@ static struct stored_walk *get_walk(struct matcher *m, struct stored_walk **list
 
 /* Returns the stored walk of an upper part, computing it once. NULL: no memory. */
 static const struct stored_walk *upper_walk(struct matcher *m, state_id s) {
-    struct stored_walk *p = get_walk(m, &m->upper_walks, &m->cap_upper, s);
+    struct stored_walk *p = get_walk(&m->upper_walks, &m->cap_upper, s);
     size_t cap = 0;
     if (!p || p->bits) return p;
     struct stored_walk made = {.bits = mem_calloc(m->words + 1, sizeof *made.bits)};
@@ -164,7 +164,7 @@ static void allow_named(struct matcher *m, state_id s, int depth, int32_t id, ui
 static const uint64_t *state_mask(struct matcher *m, state_id s) {
     struct state_part parts[AUTOMATON_MAX_PARTS];
     state_id rest = STATE_DEAD;
-    struct stored_walk *p = get_walk(m, &m->masks, &m->cap_masks, s);
+    struct stored_walk *p = get_walk(&m->masks, &m->cap_masks, s);
     if (!p || p->bits) return p ? p->bits : NULL;
     uint64_t *bits = mem_calloc(m->words + 1, sizeof *bits);
     int rc = bits ? 0 : ERR_MEMORY, n = automaton_parts(m->automaton, s, m->trie->longest + 1, parts, &rest);
