@@ -257,6 +257,13 @@ static bool check_key(struct http_request *x) {
     return false;
 }
 
+/* Returns the path of a request's target, which clients may send in absolute form (RFC 9112, section 3.2.2). */
+static const char *path_of(const char *target) {
+    if (strncasecmp(target, "http://", 7)) return target;
+    const char *path = strchr(target + 7, '/');
+    return path ? path : "/";
+}
+
 static const struct route *find_route(const struct server *s, const char *url) {
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
         if (route_matches(&routes[i], s, url)) return &routes[i];
@@ -315,6 +322,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
     if (!x) {
         if (!(x = *state = request_new(s, c))) return MHD_NO;
         x->began_s = clock_now();
+        url = path_of(url);
         snprintf(x->line, sizeof x->line, "%.8s %.60s", method, url);
         serve_connection_set_deadline(c, SERVE_BODY_S);
         const struct route *route = find_route(s, url);

@@ -279,6 +279,10 @@ class Protocol(Case):
             self.assertNotIn(self.raw(data)[0], (200, 500), data)
         self.assertEqual(self.s.chat("x")[0], 200)
 
+    def test_absolute_target(self):
+        for target, status in ((b"http://h/v1/models", 200), (b"HTTP://h:80/health?a=b", 200), (b"http://h/v1/other", 404), (b"http://h", 404), (b"http://", 404)):
+            self.assertEqual(self.raw(b"GET " + target + b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", False)[0], status, target)
+
     def test_chunks_and_lengths(self):
         """A body in chunks of any size is the same body; invalid or contradictory lengths and chunks are answered as errors or not at all."""
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
