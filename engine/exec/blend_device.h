@@ -11,6 +11,7 @@ struct blend_device {
     struct decode *s;
     struct decode_device *d; /* its layers; NULL: none */
     struct gpu *g;
+    unsigned n_cleared; /* gpu_n_cleared() when the prefill began */
     struct ledger *ledger;
     int rank;
     struct gpu_stream *own_stream; /* device without layers: its compute stream */

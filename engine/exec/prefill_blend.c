@@ -35,6 +35,7 @@ static struct blend_device *add_device(struct blend *b, int rank) {
     struct blend_device *p = &b->dev[b->n_dev++];
     *p = (struct blend_device){
         .s = b->s, .d = decode_device_at(b->s, rank), .g = b->s->m->gpus->gpu[rank], .ledger = &b->s->m->gpus->ledger[rank], .rank = rank};
+    p->n_cleared = gpu_n_cleared(p->g);
     return p;
 }
 
@@ -148,11 +149,15 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     if (decode_device_error(m->decode, &device)) decode_fall_back(m->decode, device.text, &device);
 }
 
-/* Fills e with the device's error if one failed, else with the operation's. */
-static int fill_error(struct blend *b, int rc, struct error *e) {
-    if (!e->code) decode_device_error(b->s, e);
-    for (int i = 0; i < b->n_dev && !e->code; i++) gpu_error(b->dev[i].g, e);
-    if (!e->code) exec_op_error(rc, e);
+/* Returns whether a device has failed since the prefill began, also one without layers; e: its error. */
+static bool any_device_failed(const struct blend *b, struct error *e) {
+    bool failed = decode_device_error(b->s, e);
+    for (int i = 0; i < b->n_dev && !failed; i++) failed = gpu_error_since(b->dev[i].g, b->dev[i].n_cleared, e);
+    return failed;
+}
+/* Fills e with the device's error if one failed, since its rows may not be finite then; else with the operation's. */
+static int fill_error(const struct blend *b, int rc, struct error *e) {
+    if (!any_device_failed(b, e) && !e->code) exec_op_error(rc, e);
     return e->code;
 }
 
@@ -178,6 +183,7 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
             device_kv_drop(s, s->device_kvs);
     int rc = kv_commit(j->kv, j->pos + j->n, e);
     if (!rc) rc = decode_weights_load(s, e);
+    if (!rc && decode_device_error(s, e)) rc = e->code;                      /* weights may be missing */
     for (int i = 0; i < s->n_dev; i++) expert_pool_freeze(&s->dev[i], true); /* the prefill reads the pool's experts */
     b->move = kv_state_begin(j->kv, j->pos, j->n, 0);
     if (!rc && !device_kv_acquire(s, j->kv, b->move.from_row, j->pos, j->pos + j->n))
@@ -322,7 +328,8 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
         TRY(gpu_timeline_wait(b->arrived, b->n_arrived, s->cpu_queue));
         return gpu_stream_sync(s->cpu_queue);
     }
-    if (*b->bad >= 0) return exec_check_finite(*b->bad, e);
+    if (any_device_failed(b, e)) return e->code; /* e.g. an upload that another stream dropped */
+    TRY(exec_check_finite(*b->bad, e));
     kv_writeback_store_prefill(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);
     device_kv_set_valid(s, j->kv, j->pos + b->at + b->n);
     prefill_complete(j, b->at, b->n, &b->move);

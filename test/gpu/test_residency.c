@@ -163,26 +163,35 @@ static void blends_the_rest(void) {
            some.resident, LAYERS * EXPERTS, (double)all.bytes * 1e-6);
 }
 
-/* A device that fails while SLP reads what decode holds, with a session that decodes meanwhile: both answers are those without a failure. */
+/* A device that fails while a prompt is read, with a session that decodes meanwhile: both answers, and the likeliest token after each position of the
+ * prompt, are those without a failure. */
 enum { OTHER = 40 };
 struct answers {
-    int32_t token[2][OTHER];
+    int32_t token[2][OTHER], likeliest[PROMPT];
     int n[2];
 };
+static int note_likeliest(void *got, int position, const float *logits) {
+    int32_t top = 0;
+    for (int32_t i = 1; i < 500; i++)
+        if (!(logits[i] <= logits[top])) top = i;
+    ((struct answers *)got)->likeliest[position] = top;
+    return 0;
+}
 /* Clears each failure of a device at once, as another task that shares it may. */
 struct clearer {
-    struct gpu *g;
+    const struct gpu_set *set;
     _Atomic bool stop;
     int n;
 };
 static void *clear_failures(void *arg) {
     struct clearer *c = arg;
     for (; !atomic_load(&c->stop); usleep(20))
-        if (gpu_error(c->g, NULL)) gpu_clear(c->g, &(struct error){0}), c->n++;
+        for (int i = 0; i < c->set->n; i++)
+            if (gpu_error(c->set->gpu[i], NULL)) gpu_clear(c->set->gpu[i], &(struct error){0}), c->n++;
     return NULL;
 }
 /* cleared: failures are cleared at once, and counted. */
-static int read_beside(const char *gpus, const char *experts, struct answers *got, int *cleared) {
+static int read_beside(const char *gpus, enum exec_mode prefill, const char *experts, struct answers *got, int *cleared) {
     struct engine *e;
     struct session *s, *other;
     struct error err = {0};
@@ -194,14 +203,15 @@ static int read_beside(const char *gpus, const char *experts, struct answers *go
                               .threads = 1,
                               .cpu_level = 1,
                               .gpus = gpus,
-                              .prefill = PREFILL_SLP,
+                              .prefill = prefill,
                               .decode = DECODE_HYBRID,
+                              .split = prefill == PREFILL_BLEND ? "stream" : NULL,
                               .expert_cache = experts,
                               .context = 256,
                               .kv = DT_F32,
                               .draft = DRAFT_NONE};
     if (engine_open(&e, &p, &err) || session_open(e, &other, &err) || session_open(e, &s, &err)) die(gpus, &err);
-    struct clearer clearer = {.g = e->machine.gpus->gpu[0]};
+    struct clearer clearer = {.set = e->machine.gpus};
     pthread_t thread;
     if (cleared && pthread_create(&thread, NULL, clear_failures, &clearer)) die("thread", &err);
     struct request r = {.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = OTHER, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
@@ -211,11 +221,12 @@ static int read_beside(const char *gpus, const char *experts, struct answers *go
         if (!engine_poll(e, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
         if (ev.kind == EVENT_ERROR) die(gpus, &ev.error);
         if (ev.kind == EVENT_TOKEN && !got->n[0] &&
-            session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .max_tokens = ANSWER, .flags = r.flags}, &err))
+            session_submit(
+                s, &(struct request){.tokens = tokens, .n = PROMPT, .max_tokens = ANSWER, .flags = r.flags, .logits = note_likeliest, .logits_ctx = got}, &err))
             die("submit", &err);
         if (ev.kind == EVENT_TOKEN) got->token[ev.session == s][got->n[ev.session == s]++] = ev.token;
         over += ev.kind == EVENT_DONE;
-        fell_back += ev.kind == EVENT_DONE && ev.session == s && strcmp(ev.stats.prefill_mode, "slp");
+        fell_back += ev.kind == EVENT_DONE && ev.session == s && strcmp(ev.stats.prefill_mode, exec_mode_name(prefill));
     }
     session_close(&s), session_close(&other);
     atomic_store(&clearer.stop, true);
@@ -226,14 +237,30 @@ static int read_beside(const char *gpus, const char *experts, struct answers *go
 static void devices_fail_meanwhile(void) {
     enum { TRIES = 24 };
     struct answers want, got;
-    int fell_back = read_beside("emu:1,cpu=scalar,h2d=0.2", "off", &want, NULL), cleared = 0;
+    int fell_back = read_beside("emu:1,cpu=scalar,h2d=0.2", PREFILL_SLP, "off", &want, NULL), cleared = 0;
     CHECK(!fell_back && want.n[0] == OTHER && want.n[1] == ANSWER, "%d, %d tokens", want.n[0], want.n[1]);
     for (int k = 0; k < TRIES; k++) {
         const char *experts = k % 3 ? "layers" : "4";
         char gpus[80];
         snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,h2d=0.2,fail=%s:%d", k % 2 ? "launch" : "copy", 200 + 61 * k);
-        fell_back += read_beside(gpus, experts, &got, k % 2 ? NULL : &cleared);
+        fell_back += read_beside(gpus, PREFILL_SLP, experts, &got, k % 2 ? NULL : &cleared);
         CHECK(!memcmp(&got, &want, sizeof got), "%s, %s: other answers", gpus, experts);
+    }
+    CHECK(fell_back > 0, "no device failed during a prompt");
+    CHECK(cleared > 0, "no failure was cleared meanwhile");
+}
+/* The second device has no layers and computes experts of a blended prefill. What it leaves behind when it fails may not be finite; that is no reason to
+ * suspect the weights. */
+static void helpers_fail(void) {
+    enum { TRIES = 24 };
+    struct answers want, got;
+    int fell_back = read_beside("emu:2,cpu=scalar", PREFILL_BLEND, "off", &want, NULL), cleared = 0;
+    CHECK(!fell_back && want.n[0] == OTHER && want.n[1] == ANSWER, "%d, %d tokens", want.n[0], want.n[1]);
+    for (int k = 0; k < TRIES; k++) {
+        char gpus[80];
+        snprintf(gpus, sizeof gpus, "emu:2,cpu=scalar,fail=%s:%d@1", k % 4 == 3 ? "launch" : "copy", 4 + 5 * k);
+        fell_back += read_beside(gpus, PREFILL_BLEND, "off", &got, k % 2 ? NULL : &cleared);
+        CHECK(!memcmp(&got, &want, sizeof got), "%s: other answers", gpus);
     }
     CHECK(fell_back > 0, "no device failed during a prompt");
     CHECK(cleared > 0, "no failure was cleared meanwhile");
@@ -246,6 +273,7 @@ int main(void) {
     several_ranks();
     blends_the_rest();
     devices_fail_meanwhile();
+    helpers_fail();
     printf("%d failed\n", failed);
     return failed != 0;
 }

@@ -37,6 +37,7 @@ change("index-input", "an indexer's queries come from the input without its norm
 change("index-scaled", "an indexer's queries have no factors by position", "golden_dsa_sources", ("engine/layer/attention_dsa.c", "TRY(attention_scale_heads(", "if (0) TRY(attention_scale_heads("))
 change("rope-learned", "learned factors of rotary frequencies are ignored", "golden_dsa_sources", (WEIGHTS, "w->rope_alpha && j", "0 && j"))
 change("failure-cleared", "a task that shares a device does not learn of a failure that another has cleared", "gpu_devices_and_plans", ("gpu/gpu.c", "if (r || gpu_n_cleared(g) == n_cleared) return r;", "if (r || gpu_n_cleared(g) >= n_cleared) return r;"))
+change("failure-first", "a blended prefill blames the weights for what a device that failed has left", "gpu_prefill_residency", (BLEND, "if (!any_device_failed(b, e) && !e->code)", "if (!e->code && !any_device_failed(b, e))"))
 change("scale-heads", "all heads have the first head's factor by position", "golden_dsa_sources", ("cpu/elem.c", "o->slopes[c / o->dim] * logarithm", "o->slopes[0] * logarithm"))
 change("pooled-stream", "a layer that ends a stream of attention residuals goes on with it", "golden_gqa_pooled", ("engine/layer/attention_residuals.c", "stored % c->streams.block_layers == 0;", "false;"))
 change("pooled-keys", "keys read the mix of streams for queries", "golden_gqa_pooled", ("engine/layer/attention_gqa.c", "*k_in = own ? w->kv_in : w->xn", "*k_in = w->xn"))
@@ -571,7 +572,7 @@ change("choice-placed", "an indexer's selection replays with the keys of the ses
 change("stop-beside", "cancelling a decode batch drops a prefill's work in the same streams", "gpu_prefill_beside_cancelled_decode",
        ("engine/exec/decode.c", "reset_devices(s, !streams_are_shared(s), &device_error)", "reset_devices(s, true, &device_error)"))
 change("settle-processor", "timelines are closed while the CPU of virtual time still waits for them", "e2e_plan",
-       (BLEND, "        return gpu_stream_sync(s->cpu_queue);\n    }\n    if (*b->bad", "        return 0;\n    }\n    if (*b->bad"),
+       (BLEND, "        return gpu_stream_sync(s->cpu_queue);\n    }\n    if (any_device", "        return 0;\n    }\n    if (any_device"),
        (BLEND, "    cpu_settle(b->s->m, (struct gpu_timeline *[]){b->cpu_done, b->arrived}, 2);", ""))
 change("large-refused", "weights are moved to large pages again and again although the system refuses", "unit_large", ("engine/weights/huge_pages.c", "if (rc || l->n_slow == SLOW)", "if (l->n_slow == SLOW)"))
 
