@@ -2,9 +2,12 @@
  * while the card and the CPU compute, and these two overlap; a device that dies at any point loses nothing; a cancel ends its turn and no
  * other; all of it also on several devices with alternating layers.
  * usage: test_paged text|overlap|faults|cancel|policy DIR... */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/hash.h"
 #include "engine/base/log.h"
@@ -240,6 +243,38 @@ static void overlap(const char *dir) {
     CHECK(tries < TRIES, "weights do not come while the card and the processor work, or one of these waits for the other");
 }
 
+static void silent(void *ctx, enum log_level level, const char *text) {}
+/* Clears failures of devices at once, as another task that shares them may. */
+static _Atomic bool stops_clearing;
+static void *clear_failures(void *arg) {
+    const struct gpu_set *set = arg;
+    for (; !atomic_load(&stops_clearing); usleep(20))
+        for (int i = 0; i < set->n; i++)
+            if (gpu_error(set->gpu[i], NULL)) gpu_clear(set->gpu[i], &(struct error){0});
+    return NULL;
+}
+static int named, unnamed; /* warnings with and without the device that failed */
+static void count_warnings(void *ctx, enum log_level level, const char *text) {
+    if (level == LOG_WARN && !strncmp(text, "paged batches failed: ", 22)) *(strstr(text, "device ") ? &named : &unnamed) += 1;
+}
+/* The failure of a copy is cleared before the batch looks at it, for many copies: it is known nonetheless. */
+static void cleared_faults(const char *dir, const struct answer *want, int n) {
+    static struct answer got[PROMPTS];
+    for (int at = 2; at < 300; at += 14) {
+        char gpus[96];
+        pthread_t thread;
+        snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,mem=64M,fail=copy:%d", at);
+        struct engine *e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
+        atomic_store(&stops_clearing, false);
+        if (pthread_create(&thread, NULL, clear_failures, e->machine.gpus)) die("thread", gpus);
+        run(e, 0, n, 0, 0, got);
+        atomic_store(&stops_clearing, true);
+        pthread_join(thread, NULL);
+        same(dir, gpus, want, got, n);
+        engine_close(&e);
+    }
+    CHECK(named > 0 && !unnamed, "%s: %d warnings name the device, %d do not", dir, named, unnamed);
+}
 /* The device dies at its n-th command, for many n. */
 static void faults(const char *dir) {
     static struct answer want[PROMPTS], got[PROMPTS];
@@ -247,6 +282,8 @@ static void faults(const char *dir) {
     struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
     run(e, 0, FEW, 0, 0, want);
     engine_close(&e);
+    log_set(count_warnings, NULL, LOG_WARN);
+    cleared_faults(dir, want, FEW);
     int paged = 0, left = 0, at = 0;
     for (int kind = 0; kind < 2; kind++)
         for (long n = 1; n < 40000; n = n + 1 + n / 4) {
@@ -265,6 +302,7 @@ static void faults(const char *dir) {
             if (all && n > 1000) break; /* n was never reached */
         }
     printf("%s: %d runs went on without the device, %d to their end with it\n", dir, left, paged);
+    log_set(silent, NULL, LOG_WARN);
     CHECK(left > 12 && paged > 1, "the faults were not where they were to be");
 }
 
@@ -370,8 +408,6 @@ static void policy(const char *dir) {
     policy_on(dir, "emu:1,cpu=scalar,mem=14M,h2d=0.5,d2h=0.5", one);
     policy_on(dir, "emu:4,cpu=scalar,mem=6M,h2d=0.5,d2h=0.5", one);
 }
-
-static void silent(void *ctx, enum log_level level, const char *text) {}
 
 int main(int argc, char **argv) {
     if (argc < 3) die("usage", "text|overlap|faults|cancel|policy DIR...");

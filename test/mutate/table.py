@@ -38,6 +38,7 @@ change("index-scaled", "an indexer's queries have no factors by position", "gold
 change("rope-learned", "learned factors of rotary frequencies are ignored", "golden_dsa_sources", (WEIGHTS, "w->rope_alpha && j", "0 && j"))
 change("failure-cleared", "a task that shares a device does not learn of a failure that another has cleared", "gpu_devices_and_plans", ("gpu/gpu.c", "if (r || gpu_n_cleared(g) == n_cleared) return r;", "if (r || gpu_n_cleared(g) >= n_cleared) return r;"))
 change("failure-first", "a blended prefill blames the weights for what a device that failed has left", "gpu_prefill_residency", (BLEND, "if (!any_device_failed(b, e) && !e->code)", "if (!e->code && !any_device_failed(b, e))"))
+change("failure-named", "paged batches do not name a device whose failure another task has cleared", "gpu_paged_faults", ("engine/exec/throughput/paged.c", "gpu_error_since(p->dev[i].g, p->dev[i].n_cleared, e)", "gpu_error(p->dev[i].g, e)"))
 change("scale-heads", "all heads have the first head's factor by position", "golden_dsa_sources", ("cpu/elem.c", "o->slopes[c / o->dim] * logarithm", "o->slopes[0] * logarithm"))
 change("pooled-stream", "a layer that ends a stream of attention residuals goes on with it", "golden_gqa_pooled", ("engine/layer/attention_residuals.c", "stored % c->streams.block_layers == 0;", "false;"))
 change("pooled-keys", "keys read the mix of streams for queries", "golden_gqa_pooled", ("engine/layer/attention_gqa.c", "*k_in = own ? w->kv_in : w->xn", "*k_in = w->xn"))

@@ -177,6 +177,12 @@ static int run_layers(struct paged *p, struct error *e) {
     return rc;
 }
 
+static bool any_device_failed(const struct paged *p, struct error *e) {
+    for (int i = 0; i < p->n_dev; i++)
+        if (gpu_error_since(p->dev[i].g, p->dev[i].n_cleared, e)) return true;
+    return false;
+}
+
 int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, const struct paged_calls *calls, const _Atomic int *cancel, struct error *e) {
     p->spans = spans, p->n_spans = n_spans, p->calls = calls, p->cancel = cancel;
     int rc = lay_out_rows(p, e);
@@ -187,6 +193,7 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
     rc = embed_rows(p);
     if (!rc) rc = run_layers(p, e);
     p->base_value = paged_end_value(p);
+    if (!rc && any_device_failed(p, e)) rc = e->code; /* e.g. an upload that another stream dropped */
     if (!rc) rc = compute_logits(p, e);
     if (!rc && p->m->cpu_queue) { /* order what follows after the device's clock */
         rc = gpu_timeline_signal(last_device(p)->projected, ++p->base_value, last_device(p)->main);
@@ -195,8 +202,7 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
     trace_settle(p->m->trace);
     if (!rc) return 0;
     struct error device = {0};
-    bool failed = false, cancelled = cancel && atomic_load(cancel);
-    for (int i = 0; i < p->n_dev && !failed; i++) failed = gpu_error(p->dev[i].g, &device);
+    const bool failed = any_device_failed(p, &device), cancelled = cancel && atomic_load(cancel);
     if (failed) *e = device, rc = e->code;
     else if (rc == ERR_MODEL && !e->code) error_set(e, rc, "a layer produced a non-finite number; the weights may be damaged; check them with --verify");
     else if (cancelled || !e->code) exec_op_error(cancelled ? rc = ERR_CANCELLED : rc, e);
@@ -250,9 +256,10 @@ int paged_open(struct paged **out, struct runtime *m, enum dtype kv, const struc
     if (p->o.rows < p->o.micro) p->o.rows = p->o.micro;
     p->n_dev = o->devices > 0 && o->devices < m->gpus->n ? o->devices : m->gpus->n;
     if (p->n_dev > p->c->n_layers) p->n_dev = p->c->n_layers;
-    for (int i = 0; i < p->n_dev; i++) p->dev[i].p = p, p->dev[i].rank = i, p->dev[i].g = m->gpus->gpu[i];
+    for (int i = 0; i < p->n_dev; i++) p->dev[i].p = p, p->dev[i].rank = i, p->dev[i].g = m->gpus->gpu[i], p->dev[i].n_cleared = gpu_n_cleared(m->gpus->gpu[i]);
     int rc = open_memory(p, e);
     for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_device_open(&p->dev[i], cancel, e);
+    if (rc && any_device_failed(p, e)) rc = e->code;
     *out = p;
     if (rc) paged_close(out);
     return rc;

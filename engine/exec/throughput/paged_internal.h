@@ -72,6 +72,7 @@ struct paged_device {
     struct paged *p;
     int rank, n_layers; /* layers rank, rank + n_dev, ... */
     struct gpu *g;
+    unsigned n_cleared; /* gpu_n_cleared() when it was opened */
     struct gpu_stream *main;
     struct paged_weights w;
     struct work work;                            /* of a micro-batch */
