@@ -67,6 +67,7 @@ bool decode_weights_loaded(const struct decode *s) { return s->n_dev && ledger_b
 int decode_weights_load(struct decode *s, struct error *e) {
     int rc = 0;
     if (decode_weights_loaded(s)) return 0;
+    for (int i = 0; i < s->n_dev && !s->device_kvs; i++) s->dev[i].n_cleared = gpu_n_cleared(s->dev[i].g); /* the devices hold nothing older */
     for (int i = 0; i < s->n_dev && !rc; i++) rc = load_device(&s->dev[i], e);
     if (rc) decode_weights_unload(s);
     return rc;

@@ -59,7 +59,7 @@ struct expert_pool;
 struct decode_device {
     struct decode *s;
     struct gpu *g;
-    unsigned n_cleared; /* gpu_n_cleared() when it was opened */
+    unsigned n_cleared; /* gpu_n_cleared() when it was opened, or when its weights began to load */
     struct ledger *ledger;
     int rank, first, last;
     const struct config *c;               /* the model's config, or the tensor-parallel shard's (tp_shard.h) */

@@ -1,6 +1,6 @@
 /* Many prompts in paged decoding: the text of each equals its text alone and the CPU's answer; from the trace, weights are uploaded
- * while the card and the CPU compute, and these two overlap; a device that dies at any point loses nothing; a cancel ends its turn and no
- * other; all of it also on several devices with alternating layers.
+ * while the card and the CPU compute, and these two overlap; a device that dies at any point loses nothing, and one that fails once is used
+ * again; a cancel ends its turn and no other; all of it also on several devices with alternating layers.
  * usage: test_paged text|overlap|faults|cancel|policy DIR... */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -253,9 +253,14 @@ static void *clear_failures(void *arg) {
             if (gpu_error(set->gpu[i], NULL)) gpu_clear(set->gpu[i], &(struct error){0});
     return NULL;
 }
-static int named, unnamed; /* warnings with and without the device that failed */
+static int named, unnamed, dropped; /* warnings with and without the device that failed; that decode drops its devices after paged batches have failed */
+static bool has_paged_failed;
 static void count_warnings(void *ctx, enum log_level level, const char *text) {
-    if (level == LOG_WARN && !strncmp(text, "paged batches failed: ", 22)) *(strstr(text, "device ") ? &named : &unnamed) += 1;
+    if (level != LOG_WARN) return;
+    dropped += has_paged_failed && strstr(text, "now decode on the CPU");
+    if (strncmp(text, "paged batches failed: ", 22)) return;
+    *(strstr(text, "device ") ? &named : &unnamed) += 1;
+    has_paged_failed = true;
 }
 /* The failure of a copy is cleared before the batch looks at it, for many copies: it is known nonetheless. */
 static void cleared_faults(const char *dir, const struct answer *want, int n) {
@@ -284,7 +289,7 @@ static void faults(const char *dir) {
     engine_close(&e);
     log_set(count_warnings, NULL, LOG_WARN);
     cleared_faults(dir, want, FEW);
-    int paged = 0, left = 0, at = 0;
+    int paged = 0, left = 0, kept = 0, at = 0;
     for (int kind = 0; kind < 2; kind++)
         for (long n = 1; n < 40000; n = n + 1 + n / 4) {
             char gpus[96];
@@ -292,18 +297,25 @@ static void faults(const char *dir) {
             const int devices = 1 + (kind + at++) % 3; /* with several devices, any of them */
             snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=64M,fail=%s:%ld@%d", devices, kind ? "copy" : "die", n, at % devices);
             struct engine_params p = {.dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .decode = DECODE_PAGED, .context = 128, .kv = DT_F32};
+            dropped = has_paged_failed = 0;
             if (engine_open(&e, &p, &err)) continue; /* dead before the engine opened */
             run(e, 0, FEW, 0, 0, got);
             same(dir, gpus, want, got, FEW);
             bool all = true;
             for (int i = 0; i < FEW; i++) all &= !strcmp(got[i].mode, "paged");
             paged += all, left += !all;
+            if (kind && !all) { /* paged batches are over, but other modes use the device */
+                run(e, 0, FEW, 0, 0, got);
+                same(dir, gpus, want, got, FEW);
+                kept += has_paged_failed;
+                CHECK(!dropped, "%s: decode dropped its devices", gpus);
+            }
             engine_close(&e);
             if (all && n > 1000) break; /* n was never reached */
         }
-    printf("%s: %d runs went on without the device, %d to their end with it\n", dir, left, paged);
+    printf("%s: %d runs went on without paged batches, in %d decode kept its devices, %d to their end with them\n", dir, left, kept, paged);
     log_set(silent, NULL, LOG_WARN);
-    CHECK(left > 12 && paged > 1, "the faults were not where they were to be");
+    CHECK(left > 12 && kept > 3 && paged > 1, "the faults were not where they were to be");
 }
 
 static void cancel_on(const char *dir, const char *gpus) {
