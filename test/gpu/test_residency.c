@@ -266,6 +266,57 @@ static void helpers_fail(void) {
     CHECK(cleared > 0, "no failure was cleared meanwhile");
 }
 
+/* Another task fails and clears the device after the last layer: no row may reach the caller, who would report its logits, before the run fails. */
+static int embed_any(void *ctx, float *out, int row, int n) {
+    const struct engine *e = ctx;
+    for (int i = 0; i < n * e->info.hidden; i++) out[i] = 0.01f * (float)((row + i) % 7);
+    return 0;
+}
+static int n_reported;
+static int count_rows(void *ctx, const float *x, int row, int n) {
+    n_reported += n;
+    return 0;
+}
+static void fail_after_layers(void *ctx, int done, int total) {
+    struct gpu *g = ctx;
+    struct gpu_stream *s;
+    struct error err;
+    char host[4] = {0};
+    if (done < total) return;
+    usleep(50000); /* the run's streams are idle */
+    if (gpu_stream_open(g, &s, "other", false, NULL, &err)) die("stream", &err);
+    CHECK(gpu_copy(s, host, host, sizeof host, GPU_H2D) || gpu_stream_sync(s), "a copy to host memory did not fail");
+    if (gpu_clear(g, &err)) die("clear", &err);
+    gpu_stream_close(&s);
+}
+static void no_rows_of_failed_runs(void) {
+    struct engine *e;
+    struct session *s;
+    struct error err = {0};
+    const struct engine_params p = {
+        .dir = "ember:", .threads = 1, .cpu_level = 1, .gpus = "emu:1,cpu=scalar", .prefill = PREFILL_SLP, .decode = DECODE_CPU, .context = 128, .kv = DT_F32};
+    int32_t tokens[PROMPT] = {0};
+    if (engine_open(&e, &p, &err) || session_open(e, &s, &err) || kv_commit(&s->kv, PROMPT, &err)) die("engine", &err);
+    for (int fails = 0; fails < 2; fails++) {
+        const struct slp_job job = {.w = &e->weights,
+                                    .set = e->machine.gpus,
+                                    .ranks = 1,
+                                    .cache = s->kv.layer,
+                                    .n = PROMPT,
+                                    .tokens = tokens,
+                                    .embed = embed_any,
+                                    .on_rows = count_rows,
+                                    .ctx = e,
+                                    .progress = fails ? fail_after_layers : NULL,
+                                    .progress_ctx = e->machine.gpus->gpu[0]};
+        n_reported = 0;
+        const int rc = slp_prefill(&job, NULL, &err);
+        CHECK(fails ? rc == ERR_RUNTIME && !n_reported : !rc && n_reported == PROMPT, "%d rows of a run that returned %d: %s", n_reported, rc, err.text);
+    }
+    session_close(&s);
+    engine_close(&e);
+}
+
 int main(void) {
     file_embed(ember_files);
     log_set(quiet, NULL, LOG_WARN);
@@ -274,6 +325,7 @@ int main(void) {
     blends_the_rest();
     devices_fail_meanwhile();
     helpers_fail();
+    no_rows_of_failed_runs();
     printf("%d failed\n", failed);
     return failed != 0;
 }

@@ -38,6 +38,7 @@ change("index-scaled", "an indexer's queries have no factors by position", "gold
 change("rope-learned", "learned factors of rotary frequencies are ignored", "golden_dsa_sources", (WEIGHTS, "w->rope_alpha && j", "0 && j"))
 change("failure-cleared", "a task that shares a device does not learn of a failure that another has cleared", "gpu_devices_and_plans", ("gpu/gpu.c", "if (r || gpu_n_cleared(g) == n_cleared) return r;", "if (r || gpu_n_cleared(g) >= n_cleared) return r;"))
 change("failure-first", "a blended prefill blames the weights for what a device that failed has left", "gpu_prefill_residency", (BLEND, "if (!any_device_failed(b, e) && !e->code)", "if (!e->code && !any_device_failed(b, e))"))
+change("failure-rows", "rows of an SLP run whose device failed reach the caller", "gpu_prefill_residency", ("engine/exec/stream/slp.c", "p->n_ranks && !p->error.code; i++) slp_check", "0; i++) slp_check"))
 change("failure-named", "paged batches do not name a device whose failure another task has cleared", "gpu_paged_faults", ("engine/exec/throughput/paged.c", "gpu_error_since(p->dev[i].g, p->dev[i].n_cleared, e)", "gpu_error(p->dev[i].g, e)"))
 change("failure-over", "decode drops devices that failed while it held nothing on them", "gpu_paged_faults", ("engine/exec/decode_device.c", "!s->device_kvs; i++) s->dev[i].n_cleared", "0; i++) s->dev[i].n_cleared"))
 change("scale-heads", "all heads have the first head's factor by position", "golden_dsa_sources", ("cpu/elem.c", "o->slopes[c / o->dim] * logarithm", "o->slopes[0] * logarithm"))

@@ -449,6 +449,7 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     for (int i = 0; i < p->n_ranks && !rc; i++) rc = slp_rank_open(&p->rank[i], e);
     if (!rc) {
         run_threads(p, buf, rows);
+        for (int i = 0; i < p->n_ranks && !p->error.code; i++) slp_check(&p->rank[i], gpu_error_since(p->rank[i].g, p->rank[i].n_cleared, NULL));
         if (!p->error.code) rc = report_rows(p, buf, rows, e);
         if (p->error.code) *e = p->error, rc = e->code;
     }
