@@ -294,7 +294,12 @@ static void emu_host_unregister(struct gpu *base, const void *p) {
 static void emu_stats(struct gpu *base, struct gpu_stats *out) {
     struct emu *g = (struct emu *)base;
     pthread_mutex_lock(&g->lock);
-    while (g->spec.is_virtual && atomic_load(&g->n_queued)) pthread_cond_wait(&g->all_done, &g->lock);
+    while (g->spec.is_virtual && atomic_load(&g->n_queued)) {
+        if (emu_cond_wait_ms(&g->all_done, &g->lock, 10)) continue;
+        pthread_mutex_unlock(&g->lock);
+        emu_virtual_poll();
+        pthread_mutex_lock(&g->lock);
+    }
     *out = g->stats;
     out->n_ops = atomic_load(&g->n_run[EMU_OP]);
     out->n_copies = atomic_load(&g->n_run[EMU_COPY]) + atomic_load(&g->n_run[EMU_PEER]) + atomic_load(&g->n_run[EMU_FILL]);
@@ -360,7 +365,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
                                      .link = g->spec.peer};
     snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->is_cpu ? " CPU" : "", spec->is_virtual ? ", virtual time" : "");
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->all_done, NULL);
+    emu_cond_init(&g->all_done);
     emu_clock();
     *out = &g->base;
     return 0;

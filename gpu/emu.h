@@ -60,7 +60,8 @@ struct emu_event {
     uint64_t n_issued, n_done;
     double time[EMU_EVENT_TIMES]; /* the latest records: a wait must not get the time of a later record */
     struct emu_link_usage link_usage[EMU_EVENT_TIMES];
-    struct emu *recorder; /* device of the recording stream */
+    struct emu *recorder;       /* device of the recording stream */
+    struct emu_stream *waiters; /* streams without a thread whose next command waits for a record */
 };
 
 struct emu_timeline;
@@ -120,6 +121,11 @@ struct emu_stream {
     char *contiguous[2]; /* scratch: contiguous copies of planes stored in blocks */
     size_t contiguous_size[2];
     unsigned lag_us; /* microseconds of TEST_LIMIT_STREAM_LAG_US, or 0 */
+    bool has_thread; /* false in virtual time: emu_virtual.c runs the commands, with the lock held instead of on its own thread */
+    /* Without a thread: */
+    struct emu_stream *next_woken; /* in a list of waiters, or of streams that were woken */
+    bool is_linked;                /* is in such a list: set with the lock and that of the waiters held, cleared with the lock held */
+    struct emu_stream *next_open, **open_link;
 };
 
 double emu_clock(void);
@@ -154,8 +160,22 @@ int emu_event_sync(struct gpu_event *ev);
 bool emu_event_is_done(struct gpu_event *ev);
 double emu_event_time(struct gpu_event *ev);
 double emu_event_elapsed(struct gpu_event *from, struct gpu_event *to);
+void emu_stream_run(struct emu_stream *s, const struct emu_cmd *c);    /* one command */
+void emu_stream_count_done(struct emu_stream *s);                      /* a command of the queue has run */
+void emu_stream_push(struct emu_stream *s, const struct emu_cmd *c);   /* with the lock held; waits while the queue is full */
+void emu_stream_wait_for_head(struct emu_stream *s, uint64_t head);    /* with the lock held: until the first `head` commands have run */
 bool emu_stream_drops(struct emu_stream *s);                           /* cancelled, or its device has failed */
 int emu_stream_enqueue(struct emu_stream *s, const struct emu_cmd *c); /* 0, or why the stream will drop it */
+
+/* Streams in virtual time, which have no threads. Called without locks, except emu_virtual_add_woken(). */
+void emu_virtual_open(struct emu_stream *s);
+void emu_virtual_close(struct emu_stream *s); /* waits for its commands */
+void emu_virtual_enqueue(struct emu_stream *s, const struct emu_cmd *c);
+void emu_virtual_add_woken(struct emu_stream **waiters); /* with the lock of the waiters held: takes them all; run them when it is released */
+void emu_virtual_run_woken(void);
+void emu_virtual_poll(void);                                                /* runs what a cancel or a failed device has released, which wakes no stream */
+void emu_cond_init(pthread_cond_t *cond);                                   /* with the monotonic clock */
+bool emu_cond_wait_ms(pthread_cond_t *cond, pthread_mutex_t *lock, int ms); /* false: timed out */
 
 /* Computes one operation on CPU kernels. Returns the kernel's result. */
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *a);

@@ -1,4 +1,4 @@
-/* Streams of the emulated device: one thread each that runs its queue in order, and events between them.
+/* Streams of the emulated device: one thread each that runs its queue in order (none in virtual time: emu_virtual.c), and events between them.
  * After a failure or a cancel a stream drops operations and copies, but still records and waits, so that its waiters wake.
  * Waits end because a record is always enqueued, on a running stream, before a wait for it. */
 #include <assert.h>
@@ -211,6 +211,7 @@ static void run_event(struct emu_stream *s, const struct emu_cmd *c) {
         ev->time[ev->n_done % EMU_EVENT_TIMES] = s->g->spec.is_virtual ? s->clock_s : emu_clock();
         if (s->g->spec.is_virtual) ev->link_usage[ev->n_done % EMU_EVENT_TIMES] = s->link_usage, ev->recorder = s->g;
         pthread_cond_broadcast(&ev->cond);
+        emu_virtual_add_woken(&ev->waiters);
     } else {
         while (ev->n_done < c->event.seq) pthread_cond_wait(&ev->cond, &ev->lock);
         const uint64_t seq = (ev->n_done - c->event.seq < EMU_EVENT_TIMES ? c->event.seq : ev->n_done) % EMU_EVENT_TIMES;
@@ -225,7 +226,7 @@ void emu_stream_test_lag(const struct emu_stream *s) {
     if (s->lag_us) usleep(s->lag_us);
 }
 
-static void run_command(struct emu_stream *s, const struct emu_cmd *c) {
+void emu_stream_run(struct emu_stream *s, const struct emu_cmd *c) {
     const bool work = !emu_stream_drops(s);
     switch (c->kind) {
     case EMU_EVENT_RECORD:
@@ -241,6 +242,14 @@ static void run_command(struct emu_stream *s, const struct emu_cmd *c) {
     }
 }
 
+void emu_stream_count_done(struct emu_stream *s) {
+    if (atomic_fetch_sub(&s->g->n_queued, 1) == 1) {
+        pthread_mutex_lock(&s->g->lock);
+        pthread_cond_broadcast(&s->g->all_done);
+        pthread_mutex_unlock(&s->g->lock);
+    }
+}
+
 static void *stream_thread(void *arg) {
     struct emu_stream *s = arg;
     for (;;) {
@@ -251,16 +260,13 @@ static void *stream_thread(void *arg) {
         emu_stream_test_lag(s);
         const bool waits = c->kind == EMU_EVENT_WAIT || c->kind == EMU_TIMELINE_WAIT, stop = c->kind == EMU_STOP;
         const double before = waits && s->due_s > 0 ? emu_clock() : 0;
-        run_command(s, c);
+        emu_stream_run(s, c);
+        emu_virtual_run_woken();
         if (before > 0 && emu_clock() - before > 5e-6) s->due_s = 0; /* it did wait */
         pthread_mutex_lock(&s->lock);
         if (++s->head >= s->wake_head) s->wake_head = UINT64_MAX, pthread_cond_broadcast(&s->room_cond);
         pthread_mutex_unlock(&s->lock);
-        if (atomic_fetch_sub(&s->g->n_queued, 1) == 1) {
-            pthread_mutex_lock(&s->g->lock);
-            pthread_cond_broadcast(&s->g->all_done);
-            pthread_mutex_unlock(&s->g->lock);
-        }
+        emu_stream_count_done(s);
         if (stop) break;
     }
     cpu_exec_close(&s->cpu);
@@ -271,23 +277,13 @@ static void *stream_thread(void *arg) {
 
 static int stream_status(struct emu_stream *s) { return cancelled(s) ? ERR_CANCELLED : emu_error_code(s->g) || atomic_load(&s->has_failed) ? ERR_RUNTIME : 0; }
 
-/* Virtual time: true if the command ends without waiting for another stream. */
-static bool ends_at_once(const struct emu_cmd *c) {
-    bool done = c->kind != EMU_STOP;
-    if (c->kind == EMU_EVENT_WAIT) {
-        pthread_mutex_lock(&c->event.ev->lock);
-        done = c->event.ev->n_done >= c->event.seq;
-        pthread_mutex_unlock(&c->event.ev->lock);
-    }
-    if (c->kind == EMU_TIMELINE_WAIT) done = gpu_timeline_reached(&c->timeline.n->base, c->timeline.value);
-    return done;
-}
-
-/* Waits, with the lock held, until the first `head` commands have run. */
-static void wait_for_head(struct emu_stream *s, uint64_t head) {
+void emu_stream_wait_for_head(struct emu_stream *s, uint64_t head) {
     while (s->head < head) {
         if (head < s->wake_head) s->wake_head = head;
-        pthread_cond_wait(&s->room_cond, &s->lock);
+        if (emu_cond_wait_ms(&s->room_cond, &s->lock, s->has_thread ? 1000 : 10) || s->has_thread) continue;
+        pthread_mutex_unlock(&s->lock);
+        emu_virtual_poll();
+        pthread_mutex_lock(&s->lock);
     }
 }
 
@@ -296,21 +292,21 @@ static void copy_command(struct emu_cmd *to, const struct emu_cmd *from) {
     memcpy(to, from, offsetof(struct emu_cmd, args) + used);
 }
 
-/* A command in virtual time only moves the stream's clock, which costs less than waking its thread. So the caller runs it, unless an
- * earlier command or the command itself waits. */
-static void enqueue_command(struct emu_stream *s, const struct emu_cmd *c) {
-    atomic_fetch_add(&s->g->n_run[c->kind], 1);
-    pthread_mutex_lock(&s->lock);
-    if (s->g->spec.is_virtual && !s->lag_us && s->head == s->tail && ends_at_once(c)) {
-        run_command(s, c);
-        pthread_mutex_unlock(&s->lock);
-        return;
-    }
+void emu_stream_push(struct emu_stream *s, const struct emu_cmd *c) {
     atomic_fetch_add(&s->g->n_queued, 1);
-    if (s->tail - s->head == EMU_QUEUE) wait_for_head(s, s->head + (s->g->spec.is_virtual ? EMU_QUEUE / 16 : 1));
+    if (s->tail - s->head == EMU_QUEUE) emu_stream_wait_for_head(s, s->head + (s->g->spec.is_virtual ? EMU_QUEUE / 16 : 1));
     struct emu_cmd *to = &s->queue[s->tail++ % EMU_QUEUE];
     copy_command(to, c);
     if (c->kind == EMU_COPY || c->kind == EMU_PEER || s->g->is_throttled) to->enqueued_s = emu_clock();
+}
+static void enqueue_command(struct emu_stream *s, const struct emu_cmd *c) {
+    atomic_fetch_add(&s->g->n_run[c->kind], 1);
+    if (!s->has_thread) {
+        emu_virtual_enqueue(s, c);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    emu_stream_push(s, c);
     pthread_cond_signal(&s->work_cond);
     pthread_mutex_unlock(&s->lock);
 }
@@ -404,8 +400,10 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     if (s->g->spec.math == GPU_MATH_F32 && !s->g->spec.is_virtual) s->base.exec.table.expand = NULL;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work_cond, NULL);
-    pthread_cond_init(&s->room_cond, NULL);
-    if (pthread_create(&s->thread, NULL, stream_thread, s)) {
+    emu_cond_init(&s->room_cond);
+    s->has_thread = !s->g->spec.is_virtual || s->lag_us;
+    if (!s->has_thread) emu_virtual_open(s);
+    else if (pthread_create(&s->thread, NULL, stream_thread, s)) {
         mem_free(s->queue);
         mem_free(s);
         return error_set(e, ERR_RUNTIME, "cannot start a thread for a stream of device %d", base->info.rank);
@@ -422,8 +420,10 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
 
 void emu_stream_close(struct gpu_stream *base) {
     struct emu_stream *s = (struct emu_stream *)base;
-    enqueue_command(s, &(struct emu_cmd){.kind = EMU_STOP});
-    pthread_join(s->thread, NULL);
+    if (s->has_thread) {
+        enqueue_command(s, &(struct emu_cmd){.kind = EMU_STOP});
+        pthread_join(s->thread, NULL);
+    } else emu_virtual_close(s);
     pthread_mutex_lock(&s->g->lock);
     s->g->n_streams--;
     s->g->link_index_mask &= ~(1u << s->link_index);
@@ -438,7 +438,7 @@ void emu_stream_close(struct gpu_stream *base) {
 int emu_stream_sync(struct gpu_stream *base) {
     struct emu_stream *s = (struct emu_stream *)base;
     pthread_mutex_lock(&s->lock);
-    wait_for_head(s, s->tail);
+    emu_stream_wait_for_head(s, s->tail);
     pthread_mutex_unlock(&s->lock);
     return stream_status(s);
 }
@@ -448,7 +448,7 @@ int emu_event_open(struct gpu *base, struct gpu_event **out, bool timed, struct 
     if (!ev) return error_set(e, ERR_MEMORY, "no memory for an event");
     ev->is_timed = timed;
     pthread_mutex_init(&ev->lock, NULL);
-    pthread_cond_init(&ev->cond, NULL);
+    emu_cond_init(&ev->cond);
     *out = &ev->base;
     return 0;
 }
@@ -481,7 +481,12 @@ int emu_event_sync(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
     uint64_t seq = ev->n_issued;
-    while (ev->n_done < seq) pthread_cond_wait(&ev->cond, &ev->lock);
+    while (ev->n_done < seq) {
+        if (emu_cond_wait_ms(&ev->cond, &ev->lock, 10)) continue;
+        pthread_mutex_unlock(&ev->lock);
+        emu_virtual_poll();
+        pthread_mutex_lock(&ev->lock);
+    }
     pthread_mutex_unlock(&ev->lock);
     return emu_error_code((struct emu *)base->g) ? ERR_RUNTIME : 0;
 }

@@ -1,7 +1,6 @@
 /* Timelines on emulated devices. Streams wait on a condition, the host polls and then waits on the same condition. In virtual
  * time each value carries the clock of the stream that signalled it. */
 #include <assert.h>
-#include <time.h>
 
 #include "engine/base/mem.h"
 #include "gpu/emu_timeline.h"
@@ -9,11 +8,7 @@
 int emu_timeline_open(struct gpu *g, struct gpu_timeline **out, struct error *e) {
     struct emu_timeline *n = mem_calloc(1, sizeof *n);
     if (!n) return error_set(e, ERR_MEMORY, "no memory for a timeline");
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&n->cond, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    emu_cond_init(&n->cond);
     pthread_mutex_init(&n->lock, NULL);
     n->base.word = n->words;
     *out = &n->base;
@@ -30,20 +25,22 @@ void emu_timeline_wake(struct gpu_timeline *base) {
     struct emu_timeline *n = (struct emu_timeline *)base;
     pthread_mutex_lock(&n->lock);
     pthread_cond_broadcast(&n->cond);
+    emu_virtual_add_woken(&n->waiters);
     pthread_mutex_unlock(&n->lock);
+    emu_virtual_run_woken();
+}
+bool emu_timeline_is_lost(struct emu_timeline *n, const struct emu *writer) {
+    return emu_error_code((struct emu *)n->base.g) || (writer && emu_error_code((struct emu *)writer));
 }
 
 /* Sleeps until a signal, at most 1 ms. Returns true when no signal can follow: a device has failed. */
 static bool sleep_until_signal(struct emu_timeline *n, uint32_t value) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += 1000000;
-    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
     pthread_mutex_lock(&n->lock);
-    if (!gpu_timeline_reached(&n->base, value)) pthread_cond_timedwait(&n->cond, &n->lock, &t);
+    const bool woken = gpu_timeline_reached(&n->base, value) || emu_cond_wait_ms(&n->cond, &n->lock, 1);
     struct emu *writer = n->writer;
     pthread_mutex_unlock(&n->lock);
-    return emu_error_code((struct emu *)n->base.g) || (writer && emu_error_code(writer));
+    if (!woken) emu_virtual_poll();
+    return emu_timeline_is_lost(n, writer);
 }
 void emu_timeline_sleep(struct gpu_timeline *base, uint32_t value) {
     if (sleep_until_signal((struct emu_timeline *)base, value) && !gpu_timeline_is_at_least(base, value)) gpu_timeline_abort(base);

@@ -8,8 +8,9 @@ struct emu_timeline {
     _Atomic uint32_t words[2];
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    struct emu *writer;   /* NULL: no stream has signalled yet */
-    _Atomic int n_queued; /* unfinished signals and waits */
+    struct emu *writer;         /* NULL: no stream has signalled yet */
+    _Atomic int n_queued;       /* unfinished signals and waits */
+    struct emu_stream *waiters; /* streams without a thread whose next command waits for a value */
     struct {
         uint32_t value;
         double time;
@@ -27,3 +28,4 @@ int emu_timeline_signal(struct gpu_timeline *n, uint32_t value, struct gpu_strea
 int emu_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
 void emu_timeline_run_signal(struct emu_stream *s, struct emu_timeline *n, uint32_t value, bool work);
 void emu_timeline_run_wait(struct emu_stream *s, struct emu_timeline *n, uint32_t value);
+bool emu_timeline_is_lost(struct emu_timeline *n, const struct emu *writer); /* no signal can follow: a device has failed */
