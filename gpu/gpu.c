@@ -263,8 +263,8 @@ int gpu_pair_record(struct gpu_pair *p, struct gpu_stream *s) {
     pthread_mutex_lock(&p->lock);
     int r = gpu_event_record(p->event, s);
     p->n_records++;
-    pthread_cond_broadcast(&p->cond);
     pthread_mutex_unlock(&p->lock);
+    pthread_cond_broadcast(&p->cond); /* unlocked, or the woken thread would wait for the lock */
     return r;
 }
 int gpu_pair_wait(struct gpu_pair *p, uint64_t nth, struct gpu_stream *s) {

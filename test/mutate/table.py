@@ -205,7 +205,6 @@ change("nvfp4-gain", "the factor of NVFP4 that divides multiplies", "e2e_quantiz
 change("awq-order", "AWQ's codes are taken in order", "e2e_quantized", ("engine/weights/repack.c", "return k % 2 * 4 + k / 2;", "return k;"))
 change("fine-scales", "NVFP4's scales are those of the block before", "kcheck_quant", ("cpu/gemv_inner.h", "vset1(s->fine[i][at_ / 16])", "vset1(s->fine[i][at_ / 32])"))
 change("slot-early", "a ring slot is freed before its use has ended", "golden_positions",
-       ("engine/exec/stream/ring.c", "int rc = gpu_pair_wait(ring_at(r, k)->freed, use_of(r, k), NULL);", "int rc = 0;"),
        ("engine/exec/stream/ring.c", "return gpu_pair_wait((*out)->freed, use_of(r, k) - 1, s);", "return 0;"))
 change("slot-unready", "experts are used before they have arrived", "golden_positions", ("engine/exec/stream/ring.c", "return gpu_pair_wait(ring_at(r, k)->loaded, use_of(r, k), s);", "return 0;"))
 change("resident-upload", "experts that are resident are uploaded for a prompt", "gpu_prefill_residency", ("engine/exec/stream/ring.c", "return ring_computes_expert(r, layer, expert) && !resident_set_expert(r->resident, layer, r->first_expert + expert);", "return ring_computes_expert(r, layer, expert);"))

@@ -36,24 +36,23 @@ struct ring_slot *ring_at(const struct ring *r, uint64_t k) {
 /* Use number of a slot's events for module k. */
 static uint64_t use_of(const struct ring *r, uint64_t k) { return k / (uint64_t)r->n + 1; }
 
-int ring_claim(struct slp_run *p, struct ring *r, uint64_t k, struct gpu_stream *s, struct ring_slot **out) {
+/* The compute thread can free the awaited half of the ring without the rest: a group of experts takes at most a quarter of it. */
+int ring_claim(struct ring *r, bool in_halves, uint64_t k, struct gpu_stream *s, struct ring_slot **out) {
+    const uint64_t n = (uint64_t)r->n, half = n / 2;
     *out = ring_at(r, k);
-    if (k < (uint64_t)r->n) return 0;
-    pthread_mutex_lock(&p->lock);
-    while (r->n_freed + (uint64_t)r->n <= k && !atomic_load(&p->stop)) pthread_cond_wait(&p->cond, &p->lock);
-    pthread_mutex_unlock(&p->lock);
+    if (k < n) return 0;
+    if (in_halves && half >= 4 && k % half == 0) TRY(ring_wait_used(r, k - n + half - 1));
     return gpu_pair_wait((*out)->freed, use_of(r, k) - 1, s);
 }
 int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_wait(ring_at(r, k)->loaded, use_of(r, k), s); }
 int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_record(ring_at(r, k)->freed, s); }
-int ring_free(struct slp_run *p, struct ring *r, uint64_t k) {
-    int rc = gpu_pair_wait(ring_at(r, k)->freed, use_of(r, k), NULL);
-    if (rc) return rc;
-    pthread_mutex_lock(&p->lock);
-    r->n_freed = k + 1;
-    pthread_cond_broadcast(&p->cond);
-    pthread_mutex_unlock(&p->lock);
-    return 0;
+int ring_wait_used(const struct ring *r, uint64_t k) { return gpu_pair_wait(ring_at(r, k)->freed, use_of(r, k), NULL); }
+
+int ring_wait_quarter(const struct slp_rank *r, uint64_t k, uint64_t n_modules, uint64_t *known) {
+    const uint64_t quarter = (uint64_t)r->experts.n / 4;
+    if (k < *known || k >= n_modules || quarter < 2) return 0;
+    *known = k + quarter < n_modules ? k + quarter : n_modules;
+    return gpu_pair_wait(ring_at(&r->experts, *known - 1)->loaded, use_of(&r->experts, *known - 1), NULL);
 }
 
 /* --- Pace ------------------------------------------------------------------------------------------------------------------------------ */

@@ -5,8 +5,8 @@
 struct slp_run;
 struct slp_rank;
 
-/* A ring of device memory slots. The loader fills slots in module order, the compute thread uses them in the same order, the unloader
- * frees them. Module k uses slot k % n and is use k / n + 1 of its events. */
+/* A ring of device memory slots. The loader fills slots in module order, the compute thread uses and frees them in the same order. Module k uses
+ * slot k % n and is use k / n + 1 of its events. */
 struct ring_slot {
     struct ledger_entry mem;
     struct gpu_pair *loaded, *freed; /* weights arrived; last use done */
@@ -17,17 +17,19 @@ enum { RING_GOOD_SLOTS = 32 }; /* experts in the ring of a prefill that has memo
 struct ring {
     struct ring_slot *slots;
     int n;
-    uint64_t n_freed; /* modules freed; under slp_run.lock */
 };
 int ring_open(struct ring *r, struct ledger *l, int n, size_t slot_bytes, struct error *e); /* ERR_MEMORY, ERR_RUNTIME; close after an error too */
 void ring_close(struct ring *r, struct ledger *l);
 void ring_abort(struct ring *r);                             /* wakes what waits for its events; any thread */
 struct ring_slot *ring_at(const struct ring *r, uint64_t k); /* the slot of module k */
-/* Loader: waits until the slot of module k is free, and orders the stream after its last use. */
-int ring_claim(struct slp_run *p, struct ring *r, uint64_t k, struct gpu_stream *s, struct ring_slot **out);
+/* Loader: waits until the slot of module k is free, and orders the stream after its last use. in_halves: waits once for half of the ring, which spares
+ * switching threads for each module in virtual time, where neither thread loses time by waiting. */
+int ring_claim(struct ring *r, bool in_halves, uint64_t k, struct gpu_stream *s, struct ring_slot **out);
 int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: waits for `loaded` of module k */
-int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s);  /* compute: sets `freed` */
-int ring_free(struct slp_run *p, struct ring *r, uint64_t k);           /* unloader: waits for `freed`, frees the slot */
+/* Compute, in virtual time, of `n_modules` modules in all, before module k: lets the loader enqueue a quarter of the ring first. *known: modules it has. */
+int ring_wait_quarter(const struct slp_rank *r, uint64_t k, uint64_t n_modules, uint64_t *known);
+int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: sets `freed` */
+int ring_wait_used(const struct ring *r, uint64_t k);                  /* unloader: waits until the compute thread has enqueued all of module k */
 
 /* The experts of a layer that a rank computes: all of its own, or (few tokens) those selected, known once the layer's router has run.
  * Those that are not resident pass through the ring. Waits for the selection if needed; ERR_CANCELLED. */

@@ -267,6 +267,8 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
     for (int e = 0; e < n && p->job->expert_rows; e++) /* ranks have different experts */
         p->job->expert_rows[(size_t)layer * (size_t)p->c->n_experts + (size_t)(r->first_expert + e)] += (uint32_t)(r->host_offset[e + 1] - r->host_offset[e]);
     if (is_latent) TRY(project_input(r, own, r->xn, all));
+    uint64_t known = *module, n_modules = *module;
+    for (int e = 0; e < n; e++) n_modules += ring_takes_expert(r, layer, e);
     for (int e = 0, end; e < n; e = end) {
         struct op_group g = {.y = y,
                              .x = is_latent ? r->routed_in : r->xn,
@@ -278,6 +280,7 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
                              .wide = config_needs_wide_activations(p->c)};
         int ids[OP_GROUP_MAX];
         end = group_experts(r, layer, e, n, &g, ids);
+        if (gpu_info(r->g)->is_virtual) TRY(ring_wait_quarter(r, *module, n_modules, &known));
         if (g.n) TRY(run_group(r, own, layer, &g, ids, module));
     }
     if (is_latent) TRY(project_output(r, own, out, all));

@@ -27,7 +27,7 @@ static int load_dense(struct slp_rank *r, uint64_t k, int layer, enum module whi
     struct slp_run *p = r->p;
     struct copy_range ranges[COPY_RANGES_MAX];
     struct ring_slot *s;
-    int rc = ring_claim(p, &r->dense, k, r->load_stream, &s);
+    int rc = ring_claim(&r->dense, false, k, r->load_stream, &s);
     if (rc) return rc;
     const struct layer *resident = resident_set_layer(r->resident, layer);
     s->layer = resident ? *resident : (struct layer){0}; /* clears fields of other modules and host pointers */
@@ -43,7 +43,7 @@ static int load_expert(struct slp_rank *r, uint64_t k, int layer, int expert) {
     struct slp_run *p = r->p;
     struct copy_range ranges[COPY_RANGES_MAX];
     struct ring_slot *s;
-    int rc = ring_claim(p, &r->experts, k, r->load_stream, &s);
+    int rc = ring_claim(&r->experts, gpu_info(r->g)->is_virtual, k, r->load_stream, &s);
     if (rc) return rc;
     int n = copy_ranges_list(p->c, layer, MODULE_EXPERT, &p->job->w->layers[layer].experts[expert], &s->expert, ranges);
     int span = trace_begin(p->trace, r->load_stream, r->id, LANE_LOAD, "load expert", layer, expert);
