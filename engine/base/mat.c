@@ -51,7 +51,7 @@ static const struct {
     [DT_Q2_0] = {"Q2_0", 64, 18},
 };
 
-size_t dtype_bytes(enum dtype t, size_t n) { return (n + types[t].block - 1) / types[t].block * types[t].bytes; }
+size_t dtype_bytes(enum dtype t, size_t n) { return types[t].block == 1 ? n * types[t].bytes : (n + types[t].block - 1) / types[t].block * types[t].bytes; }
 size_t dtype_block(enum dtype t) { return types[t].block; }
 const char *dtype_name(enum dtype t) { return t < DT_COUNT ? types[t].name : "?"; }
 

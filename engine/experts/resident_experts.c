@@ -11,12 +11,14 @@ struct expert_layout {
 
 static void layout_experts(const struct config *c, int layer, const struct expert *from, struct expert_layout *out) {
     struct copy_range ranges[COPY_RANGES_MAX];
+    struct expert_params params = {0};
     struct expert view;
     size_t most[COPY_RANGES_MAX] = {0};
     int n_first = 0;
     out->n = 0, out->stride = 0;
     for (int i = c->n_experts - 1; i >= 0; i--) {
-        n_first = copy_ranges_list(c, layer, MODULE_EXPERT, &from[i], &view, ranges);
+        if (i && weights_experts_alike(&from[i], &from[i - 1])) continue;
+        n_first = copy_ranges_list_expert(&params, c, layer, &from[i], &view, ranges);
         if (n_first > out->n) out->n = n_first;
         for (int k = 0; k < n_first; k++)
             if (ranges[k].bytes > most[k]) most[k] = ranges[k].bytes;
@@ -39,6 +41,7 @@ size_t resident_experts_bytes(const struct config *c, int layer, const struct ex
 int resident_experts_load(struct resident_experts *x, enum ledger_class class, const struct config *c, int layer, const struct expert *from, struct ledger *l,
                           struct stage *stage, struct error *e) {
     struct expert_layout layout;
+    struct expert_params params = {0};
     const int n_experts = c->n_experts;
     layout_experts(c, layer, from, &layout);
     int rc = ledger_alloc(l, class, layout.stride * (size_t)n_experts, &x->mem, e);
@@ -47,7 +50,7 @@ int resident_experts_load(struct resident_experts *x, enum ledger_class class, c
         struct copy_range ranges[COPY_RANGES_MAX];
         struct copy_run runs[COPY_RANGES_MAX];
         char *to = x->mem.at + (size_t)i * layout.stride;
-        const int n = copy_ranges_list(c, layer, MODULE_EXPERT, &from[i], &x->view[i], ranges);
+        const int n = copy_ranges_list_expert(&params, c, layer, &from[i], &x->view[i], ranges);
         int n_runs = 0;
         for (int j = 0; j < layout.n; j++) {
             const int k = layout.order[j];

@@ -1,6 +1,8 @@
 #include "engine/transfer/copy_runs.h"
 
+#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/mem.h"
 #include "gpu/op.h"
@@ -15,11 +17,9 @@ static int collect_one(void *ctx, void **p, size_t bytes, enum visit_kind kind) 
     return 0;
 }
 
-int copy_ranges_list(const struct config *c, int layer, unsigned modules, const void *src, void *view, struct copy_range *out) {
-    struct param list[PARAMS_MAX];
+static int list_ranges(const struct param *list, int n, const void *src, void *view, struct copy_range *out) {
     struct collect found = {out, 0};
-    params_copy_traits(modules, src, view);
-    for (int i = 0, n = params_list(c, layer, modules, list); i < n; i++) {
+    for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];
         if (!p->cols) {
             float **v = params_vector(view, p);
@@ -35,6 +35,22 @@ int copy_ranges_list(const struct config *c, int layer, unsigned modules, const 
         for (int k = first; k < found.n; k++) out[k].field = fields[k - first];
     }
     return found.n;
+}
+int copy_ranges_list(const struct config *c, int layer, unsigned modules, const void *src, void *view, struct copy_range *out) {
+    struct param list[PARAMS_MAX];
+    params_copy_traits(modules, src, view);
+    return list_ranges(list, params_list(c, layer, modules, list), src, view, out);
+}
+int copy_ranges_list_expert(struct expert_params *p, const struct config *c, int layer, const struct expert *src, struct expert *view, struct copy_range *out) {
+    if (p->end_layer != layer + 1) {
+        struct param list[PARAMS_MAX];
+        p->n = params_list(c, layer, MODULE_EXPERT, list);
+        assert(p->n <= EXPERT_PARAMS);
+        memcpy(p->list, list, (size_t)p->n * sizeof *list);
+        p->end_layer = layer + 1;
+    }
+    params_copy_traits(MODULE_EXPERT, src, view);
+    return list_ranges(p->list, p->n, src, view, out);
 }
 
 static int by_host(const void *a, const void *b) {

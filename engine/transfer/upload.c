@@ -58,7 +58,7 @@ int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct
 int upload_expert(struct upload_queue *q, struct expert_slot *t, const struct weights *w, int layer, int expert) {
     struct copy_range ranges[COPY_RANGES_MAX];
     upload_evict_expert(t);
-    const int n = copy_ranges_list(&w->config, layer, MODULE_EXPERT, &w->layers[layer].experts[expert], &t->view, ranges);
+    const int n = copy_ranges_list_expert(&q->expert_params, &w->config, layer, &w->layers[layer].experts[expert], &t->view, ranges);
     const int rc = upload_send(q, &t->upload, false, ranges, n, t->mem.at, layer, expert);
     if (!rc) t->layer = layer, t->expert = expert;
     return rc;

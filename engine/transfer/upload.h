@@ -37,6 +37,7 @@ struct upload_queue {
     struct gpu_timeline *loaded, *freed;
     uint32_t n_loaded, n_freed;
     size_t n_waits; /* since everything sent was on the link */
+    struct expert_params expert_params;
 };
 /* A stream that waits takes about 1,000 launches; the next one blocks, and with it the calls of staging threads, which the stream may wait for. So after this
  * many waits upload_wait() lets the staging threads finish first: no reader launches more than 20 kernels for one wait. */

@@ -195,7 +195,7 @@ enum vector_conversion {
     CONVERT_RATES,          /* -exp(w) of a table, transposed */
     CONVERT_TRANSPOSE_TABLE /* w of a table, transposed */
 };
-enum { PARAMS_MAX = 288 };
+enum { PARAMS_MAX = 288, EXPERT_PARAMS = 6 /* the most that a routed expert has */ };
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);

@@ -67,6 +67,8 @@ int shape_only_open_as(struct shape_only *s, const struct config *c, const struc
     bool ok = (w->layers = arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *w->layers));
     for (int l = 0; l < c->n_layers && ok; l++)
         ok = !c->layer[l].moe || (w->layers[l].experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *w->layers[l].experts));
+    size_t *const largest = ok ? arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *largest) : NULL;
+    ok = ok && largest;
     char *const base = (char *)(uintptr_t)4096, *at = base; /* the first layout only measures; no address is NULL */
     if (ok) layout_all(w, &at, f);
     s->bytes = (size_t)(at - base);
@@ -78,6 +80,8 @@ int shape_only_open_as(struct shape_only *s, const struct config *c, const struc
     }
     at = s->mem;
     layout_all(w, &at, f);
+    for (int l = 0; l < c->n_layers; l++) largest[l] = weights_largest_expert(w, l);
+    w->largest_expert = largest;
     return 0;
 }
 

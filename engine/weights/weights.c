@@ -316,12 +316,22 @@ size_t weights_expert_bytes(const struct weights *w) {
     return moe && w->config.n_experts ? w->bytes_routed / (size_t)moe / (size_t)w->config.n_experts : 0;
 }
 
+static bool has_layout_of(const struct mat *a, const struct mat *b) {
+    return !a->data == !b->data && !a->scale == !b->scale && !a->order == !b->order && a->stride == b->stride && a->rows == b->rows && a->cols == b->cols &&
+           a->block_rows == b->block_rows && a->block_cols == b->block_cols && a->scale_stride == b->scale_stride && a->row0 == b->row0 &&
+           a->row_step == b->row_step && a->dtype == b->dtype && a->scale_dtype == b->scale_dtype;
+}
+bool weights_experts_alike(const struct expert *a, const struct expert *b) {
+    return has_layout_of(&a->gate, &b->gate) && has_layout_of(&a->up, &b->up) && has_layout_of(&a->down, &b->down);
+}
 size_t weights_largest_expert(const struct weights *w, int layer) {
     struct param list[PARAMS_MAX];
     const struct layer *y = &w->layers[layer];
     size_t most = 0;
+    if (w->largest_expert) return w->largest_expert[layer];
     const int n = y->experts ? params_list(&w->config, layer, MODULE_EXPERT, list) : 0;
     for (int k = 0; n && k < w->config.n_experts; k++) {
+        if (k && weights_experts_alike(&y->experts[k], &y->experts[k - 1])) continue;
         const size_t bytes = params_bytes(&y->experts[k], list, n);
         if (bytes > most) most = bytes;
     }

@@ -46,6 +46,7 @@ struct weights {
     size_t n_slabs, cap_slabs;
     bool is_expanded; /* some matrices were expanded to float32 */
     size_t n_skipped, n_mtp_tensors;
+    size_t *largest_expert; /* [n_layers] results of weights_largest_expert(), in shape_only.c; otherwise NULL */
 };
 
 /* Returns memory for a repacked matrix, which weights_close() frees. NULL: out of memory. While loading only. */
@@ -66,8 +67,9 @@ void weights_close(struct weights *w);
 int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
 /* Bytes of routed experts, dense weights and head that one token reads; multiply-adds in matrices, without the head. */
 size_t weights_token_bytes(const struct weights *w);
-size_t weights_expert_bytes(const struct weights *w);              /* one routed expert, the mean if they differ; 0: none */
-size_t weights_largest_expert(const struct weights *w, int layer); /* bytes of the largest routed expert of a layer; 0: none */
+size_t weights_expert_bytes(const struct weights *w);                       /* one routed expert, the mean if they differ; 0: none */
+bool weights_experts_alike(const struct expert *a, const struct expert *b); /* two experts of a layer: their tensors have the same bytes */
+size_t weights_largest_expert(const struct weights *w, int layer);          /* bytes of the largest routed expert of a layer; 0: none */
 uint64_t weights_token_flops(const struct weights *w);
 /* Formats of the last output projection, and of the last layer's experts or FFN; DT_BF16 if no layer has any. */
 enum dtype weights_dense_dtype(const struct weights *w);

@@ -53,6 +53,7 @@ struct slp_rank {
     struct gpu_pair *state_made[2][STRIPES]; /* the state after a stripe is ready */
     char *kv_host[2];                        /* pinned: this rank's rows of a layer */
     struct stage *stage;                     /* feeds the load stream */
+    struct expert_params expert_params;      /* the loader's layer */
     struct pace pace_load, pace_main;
     struct gpu_event *last_event[3]; /* the last work of each stream, for the run time */
     struct exchange *exchange;

@@ -45,7 +45,7 @@ static int load_expert(struct slp_rank *r, uint64_t k, int layer, int expert) {
     struct ring_slot *s;
     int rc = ring_claim(&r->experts, gpu_info(r->g)->is_virtual, k, r->load_stream, &s);
     if (rc) return rc;
-    int n = copy_ranges_list(p->c, layer, MODULE_EXPERT, &p->job->w->layers[layer].experts[expert], &s->expert, ranges);
+    int n = copy_ranges_list_expert(&r->expert_params, p->c, layer, &p->job->w->layers[layer].experts[expert], &s->expert, ranges);
     int span = trace_begin(p->trace, r->load_stream, r->id, LANE_LOAD, "load expert", layer, expert);
     rc = send_module(r, s, ranges, n);
     trace_end(p->trace, span, r->load_stream);
