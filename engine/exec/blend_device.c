@@ -66,7 +66,9 @@ bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
 static int open_slots(struct blend_device *p, size_t keep, struct error *e) {
     const int max_slots = p->s->c->n_experts;
     const size_t bytes = expert_pool_slot_bytes(p->s->m, -1);
-    if (!(p->slots = mem_calloc((size_t)max_slots, sizeof *p->slots))) return error_set(e, ERR_MEMORY, "no memory for a prefill");
+    p->slots = mem_calloc((size_t)max_slots, sizeof *p->slots);
+    p->slot_of = mem_calloc((size_t)p->s->c->n_layers * (size_t)max_slots, sizeof *p->slot_of);
+    if (!p->slots || !p->slot_of) return error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (keep < gpu_mem_free(p->g) / 16) keep = gpu_mem_free(p->g) / 16;
     while (p->n_slots < max_slots && (p->n_slots < MIN_SLOTS || gpu_mem_free(p->g) > keep + bytes)) {
         struct expert_slot *t = &p->slots[p->n_slots];
@@ -128,15 +130,14 @@ void blend_device_close(struct blend_device *p) {
     gpu_host_free(p->g, p->pair_token), gpu_host_free(p->g, p->pair_weight), gpu_host_free(p->g, p->sum);
     gpu_timeline_close(&p->summed);
     gpu_stream_close(&p->own_stream);
-    mem_free(p->slots);
+    mem_free(p->slots), mem_free(p->slot_of);
 }
 
 /* --- Uploads ----------------------------------------------------------------------------------------------------------------------  */
 
 struct expert_slot *blend_device_slot(struct blend_device *p, int layer, int expert) {
-    for (int i = 0; i < p->n_slots; i++)
-        if (p->slots[i].layer == layer && p->slots[i].expert == expert) return &p->slots[i];
-    return NULL;
+    struct expert_slot *t = &p->slots[p->slot_of[(size_t)layer * (size_t)p->s->c->n_experts + (size_t)expert]];
+    return t->layer == layer && t->expert == expert ? t : NULL;
 }
 
 const struct expert *blend_device_expert(struct blend_device *p, int layer, int expert) {
@@ -156,6 +157,7 @@ struct expert_slot *blend_device_free_slot(struct blend_device *p, int layer) {
 
 int blend_device_upload(struct blend_device *p, struct expert_slot *t, int layer, int expert) {
     TRY(upload_expert(&p->uploads, t, p->s->m->w, layer, expert));
+    p->slot_of[(size_t)layer * (size_t)p->s->c->n_experts + (size_t)expert] = (int16_t)(t - p->slots);
     cpu_count_read(p->s->m, p->s->m->expert_bytes);
     return 0;
 }

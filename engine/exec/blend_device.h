@@ -24,6 +24,7 @@ struct blend_device {
     float *expert_norms; /* device [n_layers, config_routed_width]: layers' expert_out_norm, for layers of other devices too; NULL: the model has none */
     struct expert_slot *slots;
     int n_slots, next_slot;
+    int16_t *slot_of;    /* [n_layers, n_experts] the slot that last received the expert, which may have another by now */
     int32_t *pair_token; /* pinned copies of token and weight */
     float *pair_weight, *sum;
     struct gpu_timeline *summed; /* `sum` is in host memory */

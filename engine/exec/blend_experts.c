@@ -80,13 +80,18 @@ static void split_layer(struct blend *b) {
         for (int x = 0; x < c->n_experts; x++)
             b->n_pairs[x] = (int)((int64_t)b->n * c->topk * (x + 1) / c->n_experts - (int64_t)b->n * c->topk * x / c->n_experts);
     for (int i = 0; i < b->n * c->topk && !b->s->cpu_queue; i++) b->n_pairs[b->ids[i]]++;
+    bool is_new = b->plan_rows != b->n || b->plan_owner != b->owner;
     for (int x = 0; x < c->n_experts; x++) {
         uint32_t resident = 1; /* bit d: domain d has the expert */
         if (!b->n_pairs[x]) continue;
         for (int i = 0; i < b->n_dev; i++) resident |= blend_device_expert(&b->dev[i], b->layer, x) ? 2u << i : 0;
+        const struct split_expert *last = &b->experts[in.n];
+        is_new |= in.n >= b->plan_experts || last->rows != b->n_pairs[x] || last->resident != resident;
         b->expert_ids[in.n] = (int16_t)x;
         b->experts[in.n++] = (struct split_expert){.rows = b->n_pairs[x], .resident = resident};
     }
+    if (!is_new && in.n == b->plan_experts) return; /* in virtual time many layers are alike */
+    b->plan_rows = b->n, b->plan_owner = b->owner, b->plan_experts = in.n;
     split_run(m->split_policy, &in, &b->plan);
 }
 
