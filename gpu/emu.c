@@ -94,9 +94,13 @@ static size_t block_after(const struct emu *g, const char *p) { /* index of the 
     return lo;
 }
 
-bool emu_owns_locked(const struct emu *g, const void *p, size_t size) {
+static bool is_within(const struct emu_block *b, const char *p, size_t size) { return p >= b->p && (size_t)(p - b->p) + size <= b->size; }
+bool emu_owns_locked(struct emu *g, const void *p, size_t size) {
+    if (g->last_found < g->n_blocks && is_within(&g->blocks[g->last_found], p, size)) return true;
     const size_t i = block_after(g, p);
-    return i > 0 && (size_t)((const char *)p - g->blocks[i - 1].p) + size <= g->blocks[i - 1].size;
+    if (!i || !is_within(&g->blocks[i - 1], p, size)) return false;
+    g->last_found = i - 1;
+    return true;
 }
 bool emu_owns(struct emu *g, const void *p, size_t size) {
     if (g->is_cpu) return true;

@@ -33,6 +33,7 @@ struct emu {
     pthread_mutex_t lock;     /* protects all below */
     struct emu_block *blocks; /* by address */
     size_t n_blocks, cap_blocks, used_bytes;
+    size_t last_found;                               /* index of the block that a pointer was last found in: the next is often in the same */
     struct emu_block *idle;                          /* real time: freed blocks kept for reuse, the oldest first */
     size_t n_idle, cap_idle, idle_bytes, peak_bytes; /* peak: most bytes allocated at once; used_bytes + idle_bytes never exceed it */
     struct emu_link link[EMU_LINKS];
@@ -65,28 +66,32 @@ struct emu_event {
 };
 
 struct emu_timeline;
+struct emu_copy_args {
+    void *dst;
+    const void *src;
+    struct gpu *from;
+    size_t size;
+    int byte;
+    enum gpu_dir dir;
+};
+struct emu_event_args {
+    struct emu_event *ev;
+    uint64_t seq;
+};
+struct emu_timeline_args {
+    struct emu_timeline *n;
+    uint32_t value;
+};
+/* Initialized field by field: operations have up to 4 KB of arguments, most of them 100 bytes. */
 struct emu_cmd {
     enum emu_cmd_kind kind;
-    double enqueued_s; /* real time, of copies and of a slowed device's operations: when it was enqueued */
+    double enqueued_s; /* set in the queue: real time when a copy, or a slowed device's operation, was enqueued */
     enum op_code code;
     union {
         union op_args args;
-        struct {
-            void *dst;
-            const void *src;
-            struct gpu *from;
-            size_t size;
-            int byte;
-            enum gpu_dir dir;
-        } copy;
-        struct {
-            struct emu_event *ev;
-            uint64_t seq;
-        } event;
-        struct {
-            struct emu_timeline *n;
-            uint32_t value;
-        } timeline;
+        struct emu_copy_args copy;
+        struct emu_event_args event;
+        struct emu_timeline_args timeline;
     };
 };
 
@@ -138,7 +143,7 @@ void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((form
 void emu_stream_fail(struct emu_stream *s, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int emu_error_code(struct emu *g); /* 0, or the code of the first failure */
 bool emu_owns(struct emu *g, const void *p, size_t size);
-bool emu_owns_locked(const struct emu *g, const void *p, size_t size);                               /* the caller holds the lock; g is not the CPU */
+bool emu_owns_locked(struct emu *g, const void *p, size_t size);                                     /* the caller holds the lock; g is not the CPU */
 static inline bool emu_tracks_pinned(const struct emu *g) { return g->spec.nopin || g->spec.nomap; } /* distinguishes pinned from pageable memory */
 bool emu_is_pinned(const void *p, size_t size);                                                      /* allocated by any device's host_alloc, or registered */
 

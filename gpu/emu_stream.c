@@ -41,11 +41,10 @@ void emu_link_usage_merge(struct emu_link_usage *to, const struct emu_link_usage
 
 /* Copies share one direction of the bus. In real time they are served in order of arrival. In virtual time streams reach the link in no
  * particular order of their clocks: an urgent copy starts at once, and its link time becomes a debt. The next bulk copy whose stream
- * knows of the debt pays it, less the time in which the bus was idle anyway. */
+ * knows of the debt pays it, less the time in which the bus was idle anyway. The caller holds the device's lock. */
 static double reserve_link(struct emu_stream *s, enum emu_link_dir way, double rate, size_t size, double at, bool from_disk) {
     struct emu_link *l = &s->g->link[way];
     double d = rate > 0 ? (double)size / rate : 0, now = s->g->spec.is_virtual ? s->clock_s : emu_clock(), end;
-    pthread_mutex_lock(&s->g->lock);
     if (way == EMU_LINK_H2D) *(from_disk ? &s->g->stats.disk_s : &s->g->stats.h2d_s) += d;
     if (way == EMU_LINK_D2H) s->g->stats.d2h_s += d;
     if (s->g->spec.is_virtual && s->urgent) {
@@ -63,7 +62,6 @@ static double reserve_link(struct emu_stream *s, enum emu_link_dir way, double r
         s->due_s = end = (now > l->bulk_free_s ? now : l->bulk_free_s) + d;
         l->bulk_free_s = end;
     }
-    pthread_mutex_unlock(&s->g->lock);
     return end;
 }
 
@@ -76,10 +74,13 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
         emu_stream_fail(s, ERR_RUNTIME, "a copy of %zu bytes failed (injected)", size);
         return;
     }
-    bool peer = c->kind == EMU_PEER, fill = c->kind == EMU_FILL;
-    bool dst_ok = (!fill && c->copy.dir == GPU_D2H && !peer) || emu_owns(g, dst, size);
-    bool src_ok = fill || (!peer && c->copy.dir == GPU_H2D) || emu_owns(peer ? (struct emu *)c->copy.from : g, src, size);
+    const bool peer = c->kind == EMU_PEER, fill = c->kind == EMU_FILL, to_host = c->kind == EMU_COPY && c->copy.dir == GPU_D2H;
+    bool src_ok = fill || (peer ? emu_owns((struct emu *)c->copy.from, src, size) : c->copy.dir == GPU_H2D);
+    pthread_mutex_lock(&g->lock);
+    const bool dst_ok = to_host || g->is_cpu || emu_owns_locked(g, dst, size);
+    if (!src_ok && !peer) src_ok = g->is_cpu || emu_owns_locked(g, src, size);
     if (!dst_ok || !src_ok) {
+        pthread_mutex_unlock(&g->lock);
         emu_stream_fail(s, ERR_RUNTIME, "copy %s %p + %zu is not memory of the device", dst_ok ? "source" : "target", dst_ok ? (const void *)src : dst, size);
         return;
     }
@@ -96,6 +97,7 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
     } else {
         end = reserve_link(s, way, rate, size, c->enqueued_s, from_disk);
     }
+    pthread_mutex_unlock(&g->lock);
     if (g->spec.is_virtual) {
         s->clock_s = end;
         return;
@@ -121,23 +123,17 @@ static int check_pointer(void *ctx, void **p, size_t bytes, enum visit_kind kind
     return ERR_RUNTIME;
 }
 
-static int check_args(struct emu_stream *s, enum op_code code, const union op_args *a) {
-    struct pointer_check c = {.g = s->g};
-    union op_args copy;
-    if (s->g->is_cpu) return 0;
-    memcpy(&copy, a, op_size(code));
-    pthread_mutex_lock(&s->g->lock); /* once for the hundreds of pointers of an operation on experts */
-    int r = op_visit(code, &copy, check_pointer, &c);
-    struct op_experts *x = &copy.experts;
+/* With the lock held, once for the hundreds of pointers of an operation on experts. */
+static int check_args(struct pointer_check *c, enum op_code code, union op_args *a) {
+    int r = op_visit(code, a, check_pointer, c);
+    const struct op_experts *x = &a->experts;
     struct expert shared;
     for (int i = -1; code == OP_EXPERTS && i < (x->ids ? x->n_experts : 0) && !r; i++) {
         if (i < 0 && !x->shared) continue;
         shared = i < 0 ? *x->shared : x->experts[i];
         if (!shared.gate.data) continue; /* not resident: an error only if selected */
-        r = op_visit_expert(&shared, check_pointer, &c);
+        r = op_visit_expert(&shared, check_pointer, c);
     }
-    pthread_mutex_unlock(&s->g->lock);
-    if (r) emu_stream_fail(s, r, "operation %s: %p + %zu is not memory of the device", op_name(code), c.wrong, c.bytes);
     return r;
 }
 
@@ -153,12 +149,11 @@ static int open_cpu(struct emu_stream *s, struct error *e) {
     return 0;
 }
 
+/* With the lock held. */
 static void add_op_stats(struct emu *g, enum op_code code, double cost, double took, const struct op_cost_detail *d) {
-    pthread_mutex_lock(&g->lock);
     g->stats.bytes += d->bytes;
     *(d->by == OP_COST_BY_DISK ? &g->stats.disk_s : d->by == OP_COST_BY_MEMORY ? &g->stats.memory_s : &g->stats.arithmetic_s) += cost;
     g->stats.op_s[code] += took;
-    pthread_mutex_unlock(&g->lock);
 }
 
 static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
@@ -174,22 +169,28 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     memcpy(&args, &called->args, op_size(whole));
     for (int i = 0; i < parts; i++) {
         union op_args *part = (union op_args *)op_part(whole, &args, i, &code);
-        if (emu_read_places(s, code, part) || check_args(s, code, part)) return;
+        if (emu_read_places(s, code, part)) return;
     }
     struct op_cost_detail detail = {0};
-    double cost = g->spec.is_virtual || g->is_throttled ? op_cost_seconds(&g->rates, whole, &args, &detail) : 0;
-    if (g->spec.is_virtual) {
-        s->clock_s += cost;
-        add_op_stats(g, whole, cost, cost, &detail);
-        return;
+    const double cost = g->spec.is_virtual || g->is_throttled ? op_cost_seconds(&g->rates, whole, &args, &detail) : 0;
+    struct pointer_check check = {.g = g};
+    int r = 0;
+    pthread_mutex_lock(&g->lock);
+    for (int i = 0; i < parts && !r && !g->is_cpu; i++) {
+        union op_args *part = (union op_args *)op_part(whole, &args, i, &code);
+        r = check_args(&check, code, part);
     }
+    if (!r && g->spec.is_virtual) add_op_stats(g, whole, cost, cost, &detail);
+    pthread_mutex_unlock(&g->lock);
+    if (r) emu_stream_fail(s, r, "operation %s: %p + %zu is not memory of the device", op_name(code), check.wrong, check.bytes);
+    s->clock_s += g->spec.is_virtual ? cost : 0;
+    if (r || g->spec.is_virtual) return;
     struct error e = {0};
     double now = emu_clock(), begin = begin_time(s, called->enqueued_s, now);
     if (!s->cpu && open_cpu(s, &e)) {
         emu_stream_fail(s, e.code, "%s", e.text);
         return;
     }
-    int r = 0;
     for (int i = 0; i < parts && !r; i++) {
         const union op_args *part = op_part(whole, &args, i, &code);
         r = emu_compute_blocks(s, code, part);
@@ -199,7 +200,9 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     double took = emu_clock() - now; /* exceeds cost where the host CPU is slower than the device */
     if (took < cost) took = cost;
     s->due_s = begin + took;
+    pthread_mutex_lock(&g->lock);
     add_op_stats(g, whole, cost, took, &detail);
+    pthread_mutex_unlock(&g->lock);
     sleep_until(s, s->due_s);
 }
 
@@ -297,7 +300,7 @@ void emu_stream_push(struct emu_stream *s, const struct emu_cmd *c) {
     if (s->tail - s->head == EMU_QUEUE) emu_stream_wait_for_head(s, s->head + (s->g->spec.is_virtual ? EMU_QUEUE / 16 : 1));
     struct emu_cmd *to = &s->queue[s->tail++ % EMU_QUEUE];
     copy_command(to, c);
-    if (c->kind == EMU_COPY || c->kind == EMU_PEER || s->g->is_throttled) to->enqueued_s = emu_clock();
+    to->enqueued_s = c->kind == EMU_COPY || c->kind == EMU_PEER || s->g->is_throttled ? emu_clock() : 0;
 }
 static void enqueue_command(struct emu_stream *s, const struct emu_cmd *c) {
     atomic_fetch_add(&s->g->n_run[c->kind], 1);
@@ -355,14 +358,16 @@ void emu_graph_close(struct gpu_graph *base) {
 }
 
 static int emu_run(struct op_exec *x, enum op_code code, const union op_args *a) {
-    struct emu_cmd c; /* not initialized: operations have up to 4 KB of arguments, most of them 100 bytes */
-    c.kind = EMU_OP, c.code = code, c.enqueued_s = 0;
+    struct emu_cmd c;
+    c.kind = EMU_OP, c.enqueued_s = 0, c.code = code;
     memcpy(&c.args, a, op_size(code));
     return enqueue_work((struct emu_stream *)x, &c);
 }
 int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
     struct emu_stream *x = (struct emu_stream *)s;
-    int r = enqueue_work(x, &(struct emu_cmd){.kind = EMU_COPY, .copy = {.dst = dst, .src = src, .size = size, .dir = dir}});
+    struct emu_cmd c;
+    c.kind = EMU_COPY, c.enqueued_s = 0, c.copy = (struct emu_copy_args){.dst = dst, .src = src, .size = size, .dir = dir};
+    int r = enqueue_work(x, &c);
     if (r || !emu_tracks_pinned(x->g) || dir != GPU_H2D || size <= EMU_SMALL_COPY || emu_is_pinned(src, size)) return r;
     if (x->graph) { /* a graph copies only memory that is already pinned, as drivers require */
         x->graph->has_failed = true;
@@ -377,15 +382,19 @@ int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void 
         emu_stream_fail(x, ERR_RUNTIME, "no direct copies between devices %d and %d", from->info.rank, x->g->base.info.rank);
         return ERR_RUNTIME;
     }
-    return enqueue_work(x, &(struct emu_cmd){.kind = EMU_PEER, .copy = {.dst = dst, .src = src, .from = from, .size = size}});
+    struct emu_cmd c;
+    c.kind = EMU_PEER, c.enqueued_s = 0, c.copy = (struct emu_copy_args){.dst = dst, .src = src, .from = from, .size = size};
+    return enqueue_work(x, &c);
 }
 int emu_fill(struct gpu_stream *s, void *dst, int byte, size_t size) {
-    return enqueue_work((struct emu_stream *)s, &(struct emu_cmd){.kind = EMU_FILL, .copy = {.dst = dst, .byte = byte, .size = size, .dir = GPU_D2D}});
+    struct emu_cmd c;
+    c.kind = EMU_FILL, c.enqueued_s = 0, c.copy = (struct emu_copy_args){.dst = dst, .byte = byte, .size = size, .dir = GPU_D2D};
+    return enqueue_work((struct emu_stream *)s, &c);
 }
 
 int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {
     struct emu_stream *s = mem_calloc(1, sizeof *s);
-    if (s) s->queue = mem_calloc(EMU_QUEUE, sizeof *s->queue);
+    if (s) s->queue = mem_alloc(EMU_QUEUE * sizeof *s->queue);
     if (!s || !s->queue) {
         mem_free(s);
         return error_set(e, ERR_MEMORY, "no memory for a stream");
@@ -464,7 +473,8 @@ void emu_event_close(struct gpu_event *base) {
 int emu_event_record(struct gpu_event *base, struct gpu_stream *s) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
-    struct emu_cmd c = {.kind = EMU_EVENT_RECORD, .event = {ev, ++ev->n_issued}};
+    struct emu_cmd c;
+    c.kind = EMU_EVENT_RECORD, c.event = (struct emu_event_args){ev, ++ev->n_issued};
     atomic_fetch_add(&ev->n_queued, 1);
     pthread_mutex_unlock(&ev->lock);
     return emu_stream_enqueue((struct emu_stream *)s, &c);
@@ -472,7 +482,8 @@ int emu_event_record(struct gpu_event *base, struct gpu_stream *s) {
 int emu_event_wait(struct gpu_event *base, struct gpu_stream *s) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
-    struct emu_cmd c = {.kind = EMU_EVENT_WAIT, .event = {ev, ev->n_issued}};
+    struct emu_cmd c;
+    c.kind = EMU_EVENT_WAIT, c.event = (struct emu_event_args){ev, ev->n_issued};
     if (c.event.seq) atomic_fetch_add(&ev->n_queued, 1);
     pthread_mutex_unlock(&ev->lock);
     return c.event.seq ? emu_stream_enqueue((struct emu_stream *)s, &c) : stream_status((struct emu_stream *)s);

@@ -96,15 +96,15 @@ void emu_timeline_run_wait(struct emu_stream *s, struct emu_timeline *n, uint32_
     atomic_fetch_sub(&n->n_queued, 1);
 }
 
-static int enqueue_command(struct emu_timeline *n, struct gpu_stream *s, int kind, uint32_t value) {
+static int enqueue_command(struct emu_timeline *n, struct gpu_stream *s, enum emu_cmd_kind kind, uint32_t value) {
     atomic_fetch_add(&n->n_queued, 1);
-    return emu_stream_enqueue((struct emu_stream *)s, &(struct emu_cmd){.kind = kind, .timeline = {n, value}});
+    struct emu_cmd c;
+    c.kind = kind, c.timeline = (struct emu_timeline_args){n, value};
+    return emu_stream_enqueue((struct emu_stream *)s, &c);
 }
 int emu_timeline_signal(struct gpu_timeline *base, uint32_t value, struct gpu_stream *s) {
     struct emu_timeline *n = (struct emu_timeline *)base;
-    pthread_mutex_lock(&n->lock);
-    n->writer = ((struct emu_stream *)s)->g;
-    pthread_mutex_unlock(&n->lock);
+    atomic_store(&n->writer, ((struct emu_stream *)s)->g);
     return enqueue_command(n, s, EMU_TIMELINE_SIGNAL, value);
 }
 int emu_timeline_wait(struct gpu_timeline *base, uint32_t value, struct gpu_stream *s) {

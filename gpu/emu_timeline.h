@@ -8,7 +8,7 @@ struct emu_timeline {
     _Atomic uint32_t words[2];
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    struct emu *writer;         /* NULL: no stream has signalled yet */
+    struct emu *_Atomic writer; /* NULL: no stream has signalled yet */
     _Atomic int n_queued;       /* unfinished signals and waits */
     struct emu_stream *waiters; /* streams without a thread whose next command waits for a value */
     struct {
