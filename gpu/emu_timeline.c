@@ -56,6 +56,7 @@ static void run_signal(struct emu_stream *s, struct emu_timeline *n, uint32_t va
     pthread_mutex_lock(&n->lock);
     n->signals[n->n_signals % EMU_TIMELINE_SIGNALS].value = value;
     if (s->g->spec.is_virtual) n->signals[n->n_signals % EMU_TIMELINE_SIGNALS].link_usage = s->link_usage;
+    n->signals[n->n_signals % EMU_TIMELINE_SIGNALS].writer = s->g;
     n->signals[n->n_signals++ % EMU_TIMELINE_SIGNALS].time = s->clock_s;
     pthread_mutex_unlock(&n->lock);
     gpu_timeline_signal_host(&n->base, value);
@@ -80,9 +81,10 @@ static void run_wait(struct emu_stream *s, struct emu_timeline *n, uint32_t valu
     pthread_mutex_lock(&n->lock);
     const uint64_t i = first_signal(n, value);
     if (i < n->n_signals) {
-        const double seen_s = n->signals[i % EMU_TIMELINE_SIGNALS].time + (n->writer == s->g ? 0 : s->g->spec.signal);
+        const bool is_own = n->signals[i % EMU_TIMELINE_SIGNALS].writer == s->g;
+        const double seen_s = n->signals[i % EMU_TIMELINE_SIGNALS].time + (is_own ? 0 : s->g->spec.signal);
         if (seen_s > s->clock_s) s->clock_s = seen_s;
-        if (n->writer == s->g) emu_link_usage_merge(&s->link_usage, &n->signals[i % EMU_TIMELINE_SIGNALS].link_usage);
+        if (is_own) emu_link_usage_merge(&s->link_usage, &n->signals[i % EMU_TIMELINE_SIGNALS].link_usage);
     }
     pthread_mutex_unlock(&n->lock);
 }

@@ -14,6 +14,7 @@ struct emu_timeline {
     struct {
         uint32_t value;
         double time;
+        const struct emu *writer;         /* device of the signalling stream: several may signal a timeline */
         struct emu_link_usage link_usage; /* virtual time: what the signalling stream knew */
     } signals[EMU_TIMELINE_SIGNALS];      /* the latest signals of streams, with their times */
     uint64_t n_signals;

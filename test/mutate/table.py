@@ -427,6 +427,8 @@ change("pin-hold", "weights are registered while sessions decode", "gpu_unpinned
 
 # --- gpu/ ---------------------------------------------------------------------------------------------------------------------
 
+change("number-writer", "in virtual time a signal of another device counts as the device's own once that has signalled too", "gpu_timeline_emu_virtual", ("gpu/emu_timeline.c", "const bool is_own = n->signals[i % EMU_TIMELINE_SIGNALS].writer == s->g;", "const bool is_own = n->writer == s->g;"))
+change("virtual-woken", "in virtual time a signal runs none of the streams that wait for it", "gpu_timeline_emu_virtual", ("gpu/emu_timeline.c", "    emu_virtual_run_woken();\n", ""), ("gpu/emu_virtual.c", "    pthread_mutex_unlock(&s->lock);\n    emu_virtual_run_woken();\n}", "    pthread_mutex_unlock(&s->lock);\n}"))
 change("number-wait", "a stream waits for a timeline value for at most a millisecond", "gpu_timeline_emu", ("gpu/emu_timeline.c", "while (!lost && !gpu_timeline_reached(&n->base, value)) {", "if (!lost && !gpu_timeline_reached(&n->base, value)) {"))
 change("number-await", "the host does not wait for a timeline value", "gpu_timeline_emu", ("gpu/timeline.c", "bool reached = gpu_timeline_reached(n, value);", "bool reached = true;"))
 
