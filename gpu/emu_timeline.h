@@ -15,7 +15,7 @@ struct emu_timeline {
         uint32_t value;
         double time;
         const struct emu *writer;         /* device of the signalling stream: several may signal a timeline */
-        struct emu_link_usage link_usage; /* virtual time: what the signalling stream knew */
+        struct emu_link_usage link_usage; /* virtual time: as known to the signalling stream */
     } signals[EMU_TIMELINE_SIGNALS];      /* the latest signals of streams, with their times */
     uint64_t n_signals;
 };

@@ -45,9 +45,10 @@ static void put_calls(struct buf *b, const struct api_choice *c) {
 }
 
 static void put_logprobs(struct buf *b, const struct api_answer *a, const struct turn *t, size_t from) {
-    if (!a->request->logprobs || from >= turn_shown_logprobs(t)) return;
+    const size_t n_logprobs = turn_shown_logprobs(t);
+    if (!a->request->logprobs || from >= n_logprobs) return;
     buf_str(b, ", \"logprobs\": [");
-    for (size_t i = from; i < turn_shown_logprobs(t); i++) {
+    for (size_t i = from; i < n_logprobs; i++) {
         buf_str(b, i > from ? ", " : "");
         openai_put_logprob(b, a->tokenizer, &t->logprobs[i]);
     }

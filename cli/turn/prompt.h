@@ -19,7 +19,7 @@ struct prompt {
     const struct grammar_source *source; /* schema, pattern or grammar of the answer; NULL: none. Owned by the caller */
     bool is_raw;                         /* the text as given: the answer is not split into thinking, calls and text */
     size_t n_given;                      /* number of ids from the template; the ids after them were generated */
-    bool is_cut;                         /* the turn that generated these ids was cut, perhaps within a character */
+    bool is_cut;                         /* the last turn was stopped before its end, so the last character may be incomplete */
     size_t n_partial;                    /* the last of the given ids are the text of the answer that is continued: its grammar reads them, too */
 };
 void prompt_free(struct prompt *p);

@@ -90,7 +90,7 @@ static void split_layer(struct blend *b) {
         b->expert_ids[in.n] = (int16_t)x;
         b->experts[in.n++] = (struct split_expert){.rows = b->n_pairs[x], .resident = resident};
     }
-    if (!is_new && in.n == b->plan_experts) return; /* in virtual time many layers are alike */
+    if (b->s->cpu_queue && !is_new && in.n == b->plan_experts) return; /* in virtual time many layers are alike, and costs are fixed */
     b->plan_rows = b->n, b->plan_owner = b->owner, b->plan_experts = in.n;
     split_run(m->split_policy, &in, &b->plan);
 }

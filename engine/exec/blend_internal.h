@@ -28,7 +28,7 @@ struct blend {
     int32_t *n_pairs, *first_pair; /* [n_experts]: (token, expert) pairs of each expert; index of its next pair in its device's pair_token */
     int8_t *device_of;             /* [n_experts]: index of the device that computes it; -1: the CPU */
     struct split_plan plan;
-    int plan_rows, plan_owner, plan_experts; /* input of `plan`, with `experts`; plan_rows 0: none yet */
+    int plan_rows, plan_owner, plan_experts; /* virtual time: input of `plan`, with `experts`; plan_rows 0: none yet */
     float *cpu_latent;                       /* [2, rows, moe_latent] of the CPU's experts: input, sum; then work.expert_rows */
     float *logits;                           /* [HEAD_ROWS, vocab], [1, vocab] if only the last row's are reported */
     uint64_t routing_batch;                  /* the batch in the routing trace, and its lines */

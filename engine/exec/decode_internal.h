@@ -23,8 +23,8 @@ struct device_layer {
 };
 
 /* decode_graph.c */
-/* What one graph covers. GRAPH_ROUTER: tensor parallel only, where the router runs after the sum over ranks. GRAPH_LAYERS: attention blocks and FFNs of
- * consecutive layers without host work between them, under the index of the first. */
+/* The part of a layer, or the layers, that a graph covers. GRAPH_ROUTER: tensor parallel only, where the router runs after the sum over ranks. GRAPH_LAYERS:
+ * attention blocks and FFNs of consecutive layers without host work between them, under the index of the first. */
 enum graph_part { GRAPH_ATTENTION, GRAPH_ROUTER, GRAPH_FFN, GRAPH_LAYERS, GRAPH_PARTS };
 /* CUDA graphs of the attention blocks and FFNs of one batch shape, per layer, or one for consecutive layers (gpu.h). Graphs read positions and KV
  * addresses from the device's `places`, so one recording serves any session. A device keeps those of its GRAPH_SHAPES last shapes. */

@@ -144,7 +144,7 @@ static void check_left_over(struct loader *l, bool force) {
     const size_t prefix = (size_t)(number - pattern); /* length of the layer prefix */
     for (size_t i = 0; i < w->files.n_tensors && !l->rc; i++) {
         const struct tensor *t = &w->files.tensors[i];
-        if (t->is_claimed || !t->size) continue; /* transformers writes the matrices of shared experts that a model has none of, without rows */
+        if (t->is_claimed || !t->size) continue; /* transformers writes empty matrices for the shared experts of a model without them */
         w->n_skipped++;
         w->bytes_skipped += t->size;
         int k, at = 0;

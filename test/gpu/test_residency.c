@@ -248,8 +248,8 @@ static void devices_fail_meanwhile(void) {
     CHECK(fell_back > 0, "no device failed during a prompt");
     CHECK(cleared > 0, "no failure was cleared meanwhile");
 }
-/* The second device has no layers and computes experts of a blended prefill. What it leaves behind when it fails may not be finite; that is no reason to
- * suspect the weights. */
+/* The second device has no layers and computes experts of a blended prefill. Its results may not be finite when it fails; the error must not
+ * blame the weights. */
 static void helpers_fail(void) {
     struct answers want, got;
     int fell_back = read_beside("emu:2,cpu=scalar", PREFILL_BLEND, "off", &want, NULL), cleared = 0;
