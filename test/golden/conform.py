@@ -35,7 +35,7 @@ KINDS = ["deepseek_v3", "qwen3_moe", "gpt_oss", "qwen3_next", "glm_moe_dsa", "de
 if what == "pieces":  # without `all`: a third of one family per kind of attention; our own references cover the others in pieces
     failed = 0
     third = 0
-    names = FAMILIES if more == ["all"] else choose(KINDS, 8)
+    names = FAMILIES if more == ["all"] else choose(KINDS, 6)
     for d in fixtures:
         if os.path.basename(d) not in names:
             continue

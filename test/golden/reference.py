@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The binary against a reference beside this file, and with PIECES the engine's ways to cut a sequence (pieces.c).
-reference.py HEARTH NAME [PIECES]    NAME: of models.py, or ember_0 and so on. Nothing but the standard library."""
+reference.py HEARTH NAME [PIECES]    NAME: of models.py, or ember_0 and so on. Of the devices' cases of PIECES a third, chosen by the commit
+(part.py) and NAME. Nothing but the standard library."""
 import array
 import hashlib
 import json
@@ -10,6 +11,7 @@ import sys
 import tempfile
 
 import models
+from part import key
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 hearth, name, pieces = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -86,5 +88,6 @@ with tempfile.TemporaryDirectory() as tmp:
     if name == "stream_gates":
         failed += pooled(model, wanted["tokens"])
     for program in pieces:
-        failed += subprocess.run([program, model, tokens, os.path.join(HERE, name + ".f32")], timeout=300).returncode != 0
+        third = [] if key() == "all" else [str(hashlib.sha256(f"{key()} {name}".encode()).digest()[0] % 3)]
+        failed += subprocess.run([program, model, tokens, os.path.join(HERE, name + ".f32"), *third], timeout=300).returncode != 0
 sys.exit(failed != 0)

@@ -1,8 +1,8 @@
 /* Compares every operation on a device with the scalar CPU kernels (base operations) or with plain loops in double (the others).
- * usage: conform LIST TOLERANCE [SEED | company | math | joined | rounding]    LIST as in --gpus; the first rank is tested. TOLERANCE is relative to the
- * largest value of a result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few tokens together against each alone.
- * math: only operations that LIST's math computes differently from float32, or FP8 differently from BF16. Exit 77 when the device, or the CPU level that it
- * needs, is missing. */
+ * usage: conform LIST TOLERANCE [SEED | company | math | joined | rounding] [0/3 | 1/3 | 2/3]    LIST as in --gpus; the first rank is tested.
+ * TOLERANCE is relative to the largest value of a result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few
+ * tokens together against each alone. math: only operations that LIST's math computes differently from float32, or FP8 differently from BF16. 0/3 to 2/3:
+ * only a third of the cases (conform_case.h). Exit 77 when the device, or the CPU level that it needs, is missing. */
 #include "engine/base/test_env.h"
 #include "test/gpu/conform_blocks.h"
 #include "test/gpu/conform_joined.h"
@@ -537,12 +537,7 @@ static void groups_apart(void) {
     ran++;
     failures += !same;
     printf("%-44s %s\n", "groups together and apart: the same bits", same ? "ok" : "FAIL");
-    for (int i = 0; i < n_bufs; i++) {
-        gpu_free(g, bufs[i].dev);
-        free(bufs[i].host);
-        free(bufs[i].got);
-    }
-    n_bufs = 0;
+    bufs_free();
     free(one);
     free(each);
 }
@@ -581,12 +576,7 @@ static void company(const char *name, enum op_code code, const union op_args *al
     ran++;
     failures += !same;
     printf("%-44s %s\n", name, same ? "ok" : "FAIL");
-    for (int i = 0; i < n_bufs; i++) {
-        gpu_free(g, bufs[i].dev);
-        free(bufs[i].host);
-        free(bufs[i].got);
-    }
-    n_bufs = 0;
+    bufs_free();
     free(together);
 }
 static void alone_linear(union op_args *a, int t) {
@@ -659,8 +649,9 @@ static void companies(void) {
 int main(int argc, char **argv) {
     struct error e = {0};
     struct pool *pool = NULL;
+    if (argc > 3 && strchr(argv[argc - 1], '/')) third = atoi(argv[--argc]);
     if (argc < 3 || argc > 4 || gpu_spec_parse(&spec, argv[1], &e) || spec.n < 1)
-        die("usage: conform LIST TOLERANCE [SEED | company | math | joined | rounding]", &e);
+        die("usage: conform LIST TOLERANCE [SEED | company | math | joined | rounding] [0/3 | 1/3 | 2/3]", &e);
     if (spec.level && !cpu_level_has((enum cpu_level)(spec.level - 1))) {
         printf("SKIPPED: this CPU has no %s\n", cpu_level_name((enum cpu_level)(spec.level - 1)));
         return 77;

@@ -7,6 +7,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
+#include "engine/base/hash.h"
 #include "engine/base/minifloat.h"
 #include "engine/base/test_limits.h"
 #include "gpu/gpu.h"
@@ -28,6 +29,7 @@ static struct exec *cpu;
 static struct gpu_spec spec;
 static double tol;
 static bool shows_rms; /* print the relative error of the results as root mean square, too */
+static int third = -1; /* 0 to 2: a third of the cases whose names differ in numbers only, and the first of each such list; -1: all */
 static uint64_t seed;
 
 static uint32_t rnd(void) {
@@ -194,9 +196,35 @@ static double number_at(const char *p, char type, size_t i) {
     return type == 'h' ? (double)bf16_to_f32(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
 }
 
+static bool left_out(const char *name) {
+    enum { LISTS = 512 };
+    static uint64_t seen[LISTS];
+    static int n_seen;
+    const uint64_t list = hash64(name, strcspn(name, "0123456789"), 0);
+    int i = 0;
+    while (i < n_seen && seen[i] != list) i++;
+    if (i == n_seen && n_seen < LISTS) {
+        seen[n_seen++] = list;
+        return false;
+    }
+    return third >= 0 && hash64(name, strlen(name), 0) % 3 != (uint64_t)third;
+}
+static void bufs_free(void) {
+    for (int i = 0; i < n_bufs; i++) {
+        gpu_free(g, bufs[i].dev);
+        free(bufs[i].host);
+        free(bufs[i].got);
+    }
+    n_bufs = 0;
+}
+
 /* Runs `a` on the device and compares everything with what `reference` has left in the host buffers. */
 static void check(const char *name, enum op_code code, const union op_args *a, void (*reference)(const union op_args *)) {
     struct error e = {0};
+    if (left_out(name)) {
+        bufs_free();
+        return;
+    }
     union op_args d;
     struct expert table[64], shared;
     memcpy(&d, a, op_size(code));
@@ -245,11 +273,8 @@ static void check(const char *name, enum op_code code, const union op_args *a, v
         } else if (memcmp(b->host, b->got, b->size)) {
             ok = false;
         }
-        gpu_free(g, b->dev);
-        free(b->host);
-        free(b->got);
     }
-    n_bufs = 0;
+    bufs_free();
     ok = ok && worst <= tol;
     ran++;
     failures += !ok;

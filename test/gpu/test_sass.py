@@ -1,32 +1,40 @@
 #!/usr/bin/env python3
 """Checks the instructions that the compiler has chosen for the kernels that decide how fast a card is.
 
-    test_sass.py WRONG.cubin CUBIN...
+    test_sass.py N COMMAND [ARG...]
 
-CUBIN: the kernels for sm_90, optimized. Each rule names kernels, the instructions that each must have, and those that it may not have more of.
-WRONG has a kernel for each rule that breaks it (sass_wrong.cu): the rule must say so. An instruction is known by the 12 low bits of its 128 and
-the width of its access; if cuobjdump is installed, its counts must be the same."""
+COMMAND compiles a file, which follows, optimized for sm_90. N of the files in RULES are compiled; which ones follows from the commit (golden/part.py).
+Each rule names a file, kernels, the instructions that each must have, and those that it may not have more of. sass_wrong.cu has a kernel for each rule
+that breaks it: the rule must say so. An instruction is known by the 12 low bits of its 128 and the width of its access; if cuobjdump is installed, its
+counts must be the same."""
 import collections
+import os
 import re
 import shutil
 import struct
 import subprocess
 import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "test", "golden"))
+from part import choose  # noqa: E402
 
 OPS = {0x23C: "HMMA", 0x27A: "QMMA", 0x983: "LDL", 0x387: "STL", 0x981: "LDG", 0xFAE: "LDGSTS", 0x94D: "EXIT"}
 WIDE = 6  # the access has 16 bytes
 STACK = 1024  # bytes of a thread; a kernel with more makes the driver wait for the device at its first launch
-# Kernels (mangled), instructions that each has at least, accesses to local memory at most: spilled registers, or arrays with computed indices.
+# gpu/cuda_FILE.cu, kernels (mangled), instructions that each has at least, accesses to local memory at most: spilled registers, or arrays with computed indices.
 RULES = [
-    ("tile_bf16_kernel", {"HMMA": 8, "LDGSTS.128": 8}, 0),
-    ("attention_mma_kernel", {"HMMA": 64, "LDGSTS.128": 16}, 0),
-    ("attention_mma_kernelILi576E.*Lb1ELb1E", {"HMMA": 64, "LDGSTS.128": 18}, 0),  # of latents in FP8
-    ("attention_few_kernel", {"HMMA": 16, "LDGSTS.128": 2}, 0),
-    ("attention_f32_kernel|combine_kernel", {}, 0),
-    ("(skinny|gated)_kernel", {"LDG.128": 8}, 12),  # some registers of 17 to 24 tokens in FP8: with 128 a processor runs two blocks
-    ("join_kernel", {"LDG.128": 16}, 4),
-    ("up_kernelIL11weight_kind0E", {"LDG.128": 8}, 16),  # three blocks per processor are worth it: 17 instead of 26 us on an H100
-    ("(up_kernelIL11weight_kind1|down_kernelIL11weight_kind[01])E", {"LDG.128": 8}, 0),
+    ("tile_bf16", "tile_bf16_kernel", {"HMMA": 8, "LDGSTS.128": 8}, 0),
+    ("attention_mma", "attention_mma_kernel", {"HMMA": 64, "LDGSTS.128": 16}, 0),
+    ("attention_mma", "attention_mma_kernelILi576E.*Lb1ELb1E", {"HMMA": 64, "LDGSTS.128": 18}, 0),  # of latents in FP8
+    ("attention_few", "attention_few_kernel", {"HMMA": 16, "LDGSTS.128": 2}, 0),
+    ("attention", "attention_f32_kernel|combine_kernel", {}, 0),
+    ("skinny", "(skinny|gated)_kernel", {"LDG.128": 8}, 12),  # some registers of 17 to 24 tokens in FP8: with 128 a processor runs two blocks
+    ("skinny", "join_kernel", {"LDG.128": 16}, 4),
+    ("routed", "up_kernelIL11weight_kind0E", {"LDG.128": 8}, 16),  # three blocks per processor are worth it: 17 instead of 26 us on an H100
+    ("routed", "(up_kernelIL11weight_kind1|down_kernelIL11weight_kind[01])E", {"LDG.128": 8}, 0),
 ]
 
 
@@ -60,7 +68,7 @@ def kernels(path):
 def faults(name, counts, stack):
     """Lists what the rules have against a kernel."""
     found = [f"{stack} bytes of stack, {STACK} at most"] if stack > STACK else []
-    for pattern, needs, spills in RULES:
+    for _, pattern, needs, spills in RULES:
         if re.search(rf"^_Z\d+(?:{pattern})", name):
             found += [f"{counts[op]} {op}, {least} at least" for op, least in needs.items() if counts[op] < least]
             if counts["LDL"] + counts["STL"] > spills:
@@ -85,18 +93,28 @@ def compare(path, disassembler):
 
 
 def main():
-    wrong, paths = sys.argv[1], sys.argv[2:]
+    n, command = int(sys.argv[1]), sys.argv[2:]
+    files = choose(sorted({rule[0] for rule in RULES}), n)
     bad, seen = [], []
-    for path in paths:
-        for name, counts, stack in kernels(path):
-            seen.append(name)
-            bad += [f"{name}: {what}" for what in faults(name, counts, stack)]
-    bad += [f"no kernel matches {pattern}" for pattern, _, _ in RULES if not any(re.search(rf"^_Z\d+(?:{pattern})", name) for name in seen)]
-    missed = [name for name, counts, stack in kernels(wrong) if not faults(name, counts, stack)]
-    bad += [f"{name} of sass_wrong.cu breaks no rule" for name in missed]
-    disassembler = shutil.which("cuobjdump")
-    for path in [wrong, *paths] if disassembler else []:
-        bad += compare(path, disassembler)
+    with tempfile.TemporaryDirectory() as tmp:
+
+        def compiled(source):
+            out = os.path.join(tmp, os.path.basename(source) + ".cubin")
+            subprocess.run([*command, "-cubin", os.path.join(ROOT, source), "-o", out], check=True)
+            return out
+
+        wrong, paths = compiled("test/gpu/sass_wrong.cu"), [compiled(f"gpu/cuda_{file}.cu") for file in files]
+        for path in paths:
+            for name, counts, stack in kernels(path):
+                seen.append(name)
+                bad += [f"{name}: {what}" for what in faults(name, counts, stack)]
+        patterns = [pattern for file, pattern, _, _ in RULES if file in files]
+        bad += [f"no kernel matches {pattern}" for pattern in patterns if not any(re.search(rf"^_Z\d+(?:{pattern})", name) for name in seen)]
+        missed = [name for name, counts, stack in kernels(wrong) if not faults(name, counts, stack)]
+        bad += [f"{name} of sass_wrong.cu breaks no rule" for name in missed]
+        disassembler = shutil.which("cuobjdump")
+        for path in [wrong, *paths] if disassembler else []:
+            bad += compare(path, disassembler)
     print(*bad, sep="\n")
     print(f"{len(seen)} kernels, {len(bad)} faults" + ("" if disassembler else "; not compared with cuobjdump, which is not installed"))
     return 1 if bad or not seen else 0
