@@ -136,6 +136,31 @@ const struct arch *arch_find(const struct json *model_type, const struct json *r
     return NULL;
 }
 
+static const char *const text_members[] = {"text_config", "llm_config", "language_config"};
+const struct json *arch_text_type(const struct json *root) {
+    for (size_t i = 0; i < sizeof text_members / sizeof *text_members; i++) {
+        const struct json *text = json_get(root, text_members[i]), *type = text && text->type == JSON_OBJECT ? json_get(text, "model_type") : NULL;
+        if (type && type->type == JSON_STRING) return type;
+    }
+    return NULL;
+}
+const struct arch *arch_find_text(const struct json *model_type, const struct json *root, const char **member, const char **why) {
+    static const char *const both_ways[] = {"paligemma", "colpali"}; /* a token of the prompt sees later ones */
+    for (size_t i = 0; i < sizeof both_ways / sizeof *both_ways; i++)
+        if (json_is(model_type, both_ways[i])) {
+            *why = "its prompts see later tokens, too";
+            return NULL;
+        }
+    for (size_t i = 0; i < sizeof text_members / sizeof *text_members; i++) {
+        const struct json *text = json_get(root, text_members[i]);
+        const struct arch *a = text && text->type == JSON_OBJECT ? arch_find(json_get(text, "model_type"), text) : NULL;
+        if (!a || a->text_config_key) continue;
+        *member = text_members[i];
+        return a;
+    }
+    return NULL;
+}
+
 void arch_list(struct buf *out) {
     const char *separator = "";
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)

@@ -103,7 +103,11 @@ struct arch {
 
 /* Returns the family of a config.json, or NULL: unknown. */
 const struct arch *arch_find(const struct json *model_type, const struct json *root);
-void arch_list(struct buf *out); /* appends all families as "deepseek_v3, kimi_k2, ..." */
+/* Returns the family of the text model of a larger model whose own family is unknown, and the member of config.json that describes it; or NULL. The larger
+ * model must treat text as its text model does: those that do not are refused by name, in `why`. */
+const struct arch *arch_find_text(const struct json *model_type, const struct json *root, const char **member, const char **why);
+const struct json *arch_text_type(const struct json *root); /* model_type of such a text model, known or not; NULL: there is none */
+void arch_list(struct buf *out);                            /* appends all families as "deepseek_v3, kimi_k2, ..." */
 
 extern const struct arch arch_deepseek_v3, arch_kimi_k25, arch_deepseek_v32, arch_deepseek_v4, arch_glm_moe_dsa, arch_deepseek_v2, arch_deepseek_v1,
     arch_qwen3_moe, arch_mixtral, arch_qwen2_moe;

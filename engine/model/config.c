@@ -35,8 +35,13 @@ static const struct json *find_and_mark(const struct json *root, uint64_t seen[C
     }
     return v && v->type != JSON_NULL ? v : NULL;
 }
+/* Keys that transformers 5 saves under another name, whatever the family's published configs call them: {common, saved}. */
+static const char *const saved_names[][2] = {{"num_experts", "num_local_experts"}};
 static const struct json *read_key(struct config_reader *r, const char *key) {
-    const struct json *inner = find_and_mark(r->root, r->seen, family_key(r, key)), *outer = find_and_mark(r->outer, r->outer_seen, family_key(r, key));
+    const char *name = family_key(r, key);
+    const struct json *inner = find_and_mark(r->root, r->seen, name), *outer = find_and_mark(r->outer, r->outer_seen, name);
+    for (size_t i = 0; i < sizeof saved_names / sizeof *saved_names && !inner && !outer; i++)
+        if (!strcmp(key, saved_names[i][0])) inner = find_and_mark(r->root, r->seen, saved_names[i][1]);
     return inner ? inner : outer;
 }
 
@@ -484,16 +489,21 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     const struct json *type = config_get(&r, "model_type");
     int rc;
     c->arch = arch_find(type, root);
+    const char *member = c->arch ? c->arch->text_config_key : NULL, *why = NULL;
+    if (!c->arch && type) c->is_part = (c->arch = arch_find_text(type, root, &member, &why)) != NULL;
     if (!c->arch) {
         static const char list[] = "hearth --version -v lists the architectures that it opens";
         if (!type || type->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; %s", what, list);
-        return error_set(e, ERR_MODEL, "%s: hearth cannot open the architecture '%.*s', which llama.cpp or vLLM may run; %s", what,
-                         (int)(type->n < 60 ? type->n : 60), type->string, list);
+        const struct json *text = arch_text_type(root);
+        return error_set(e, ERR_MODEL, "%s: hearth cannot open the architecture '%.*s'%s%.*s%s, which llama.cpp or vLLM may run%s%s; %s", what,
+                         (int)(type->n < 60 ? type->n : 60), type->string, text ? " with '" : "", text ? (int)(text->n < 60 ? text->n : 60) : 0,
+                         text ? text->string : "", text ? "'" : "", why ? ": " : "", why ? why : "", list);
     }
     c->names = &c->arch->names, c->layout = &c->arch->layout;
-    snprintf(c->model_type, sizeof c->model_type, "%.*s", (int)type->n, type->string);
     r.key_aliases = c->arch->key_aliases;
-    if (c->arch->text_config_key && (rc = enter_text_config(&r, c->arch->text_config_key))) return rc;
+    if (member && (rc = enter_text_config(&r, member))) return rc;
+    if (c->is_part) type = json_get(r.root, "model_type");
+    snprintf(c->model_type, sizeof c->model_type, "%.*s", (int)type->n, type->string);
     const struct config_defaults *d = &c->arch->defaults;
     c->vocab = config_int(&r, "vocab_size", d->vocab, 1, 1 << 22);
     c->hidden = config_int(&r, "hidden_size", d->hidden, 1, 65536);
@@ -503,6 +513,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     c->max_context = config_int(&r, "max_position_embeddings", d->context, 1, 1 << 24);
     c->norm_eps = (float)config_num(&r, "rms_norm_eps", c->arch->norm_eps > 0 ? c->arch->norm_eps : 1e-6, 0, 1);
     c->tied = config_bool(&r, "tie_word_embeddings", d->tied);
+    if (c->is_part) c->tied = json_bool(json_get(r.outer, "tie_word_embeddings"), c->tied); /* of the whole model */
     c->n_mtp = config_int(&r, "num_nextn_predict_layers", 0, 0, 16);
     if (r.outer) config_get(&r, "model_type"); /* the text model's own type adds nothing */
     read_activation(&r, c);
@@ -520,6 +531,6 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     }
     if (!r.rc) drop_unused_experts(c);
     if (!r.rc) refuse_unknown(&r, r.root, r.seen, c, force);
-    if (!r.rc) refuse_unknown(&r, r.outer, r.outer_seen, c, force);
+    if (!r.rc && !c->is_part) refuse_unknown(&r, r.outer, r.outer_seen, c, force); /* else those are of images or sound */
     return r.rc;
 }

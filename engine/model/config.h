@@ -94,7 +94,8 @@ struct config {
     const struct arch *arch;
     const struct tensor_names *names; /* the family's, or llama.cpp's */
     const struct layout *layout;
-    char model_type[64];
+    char model_type[64]; /* the text model's, if it is part of a model of another family */
+    bool is_part;        /* it is: names of its tensors may have a prefix (checkpoint_name_text) */
     int vocab, hidden, n_layers, max_context;
     int embed_rows;       /* rows of the embedding, if there are more than vocab; 0: vocab */
     bool head_is_padded;  /* the stored head has embed_rows rows, too */

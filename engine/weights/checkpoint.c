@@ -39,6 +39,29 @@ struct tensor *checkpoint_find(const struct checkpoint *c, const char *name) {
     return i ? &c->tensors[i - 1] : NULL;
 }
 
+int checkpoint_name_text(struct checkpoint *c, struct error *e) {
+    static const char *const prefixes[][2] = {
+        {"model.language_model.", "model."}, {"model.text_model.", "model."}, {"language_model.", ""}, {"language.", ""}, {"llm.", ""}};
+    memset(c->table, 0, c->table_size * sizeof *c->table);
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        struct tensor *t = &c->tensors[i];
+        for (size_t k = 0; k < sizeof prefixes / sizeof *prefixes; k++) {
+            const size_t n = strlen(prefixes[k][0]), to = strlen(prefixes[k][1]);
+            if (strncmp(t->name, prefixes[k][0], n)) continue;
+            char *name = (char *)t->name + n - to; /* in the arena */
+            memcpy(name, prefixes[k][1], to);
+            t->name = name;
+            break;
+        }
+        uint32_t *s = slot(c, t->name, strlen(t->name));
+        if (*s)
+            return error_set(e, ERR_MODEL, "%s/%s: tensor %.200s is also in %s under another name", c->dir, c->shards[t->shard].name, t->name,
+                             c->shards[c->tensors[*s - 1].shard].name);
+        *s = (uint32_t)i + 1;
+    }
+    return 0;
+}
+
 static int add_tensor(void *ctx, const struct tensor *t) {
     struct adding *a = ctx;
     struct checkpoint *c = a->c;

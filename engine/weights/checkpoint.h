@@ -45,5 +45,8 @@ struct checkpoint {
 /* Opens the weights of a directory or a GGUF file. ERR_MODEL names file, tensor and numbers. Releases everything on error. */
 int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e);
 void checkpoint_close(struct checkpoint *c);
-void checkpoint_free_metadata(struct checkpoint *c);                          /* frees the metadata (megabytes, read once) */
+void checkpoint_free_metadata(struct checkpoint *c); /* frees the metadata (megabytes, read once) */
+/* Gives tensors of a text model that is part of a larger one the names that they have alone, such as model.layers.0.input_layernorm.weight. Prefixes: those of
+ * transformers and of vendors' code. */
+int checkpoint_name_text(struct checkpoint *c, struct error *e);
 struct tensor *checkpoint_find(const struct checkpoint *c, const char *name); /* NULL: not found */

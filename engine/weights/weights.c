@@ -234,6 +234,7 @@ static int open_files(struct weights *w, const char *dir, bool force, struct err
     if (!gguf && (rc = read_config(w, dir, force, e))) return rc;
     if ((rc = checkpoint_open(&w->files, dir, e))) return rc;
     if (gguf) return read_metadata(w, force, e);
+    if (w->config.is_part && (rc = checkpoint_name_text(&w->files, e))) return rc;
     choose_layout(w);
     return 0;
 }

@@ -39,7 +39,7 @@ class Readme(driver.Case):
         known = re.search(r"(?m)^families: (.*)$", self.run_bin("--version", "-v")[1].decode())[1].split(", ")
         known = {k.split(" with ")[0] for k in known}  # a multimodal config's type, with the type of its language model
         section = self.readme[self.readme.index("## Which models"):self.readme.index("## How it runs")]
-        first = section[:section.index("Weights may be")]
+        first = section[:re.search(r"Weights\s+may\s+be", section).start()]
         self.assertEqual(set(re.findall(r"`([a-z0-9_]+)`", first)) - {"model_type"}, known)
 
     def test_generated(self):

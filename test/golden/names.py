@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A checkpoint of Mistral Large 4 gives the same logits under the published names of its tensors and under those of transformers, with a layer's experts in
-one tensor or one by one. A tensor without elements that the family lacks changes nothing; one with elements is refused.
+one tensor or one by one. A tensor without elements that the family lacks changes nothing; one with elements is refused. A text model inside a model with
+images, of a family that hearth does not know, gives the logits that it gives alone.
 names.py HEARTH"""
 import json
 import os
@@ -55,6 +56,41 @@ def logits(hearth, config, tensors, tokens):
             return f.read()
 
 
+def inside(name, prefix, member, outer):
+    """The config and tensors of a text model as part of a larger one: names that begin with prefix[0] begin with prefix[1] instead."""
+    text = dict(models.MODELS[name])
+    tied = text.pop("tie_word_embeddings", False)
+    tensors = {prefix[1] + n.removeprefix(prefix[0]) if n.startswith(prefix[0]) else n: t for n, t in models.tensors(models.MODELS[name]).items()}
+    config = {"model_type": "some_vl", "image_gates": [1, 2], "tie_word_embeddings": tied, **outer, member: text}
+    return config, {"vision_tower.layers.0.norm.weight": ("BF16", [2], bytes(4)), **tensors}
+
+
+def check_inside(hearth, tokens):
+    """Returns the number of failures."""
+    failed = 0
+    for name, prefix, member, more in (("mla_plain", ("", "language_model."), "text_config", {}), ("gqa_norm", ("model.", "model.language_model."), "text_config", {}),
+                                       ("gqa_norm", ("", "llm."), "llm_config", {}), ("gqa_shared", ("", "language."), "language_config", {}),
+                                       ("gqa_half", ("model.", "model.text_model."), "text_config", {}),
+                                       # the family of the whole is known, but for another text model
+                                       ("gqa_norm", ("", "language_model."), "text_config", {"model_type": "mistral3"})):
+        got, want = logits(hearth, *inside(name, prefix, member, more), tokens), logits(hearth, models.MODELS[name], models.tensors(models.MODELS[name]), tokens)
+        ok = got == want and isinstance(want, bytes)
+        print(f"{'ok' if ok else 'FAIL'} {name} with {prefix[1]} in {member} {got if isinstance(got, str) else ''}")
+        failed += not ok
+    config, tensors = inside("gqa_norm", ("", "language_model."), "text_config", {})
+    twice = {**tensors, "model.norm.weight": tensors["language_model.model.norm.weight"]}
+    for what, one, tensors_of_one, part in (("both ways", {**config, "model_type": "paligemma"}, tensors, "its prompts see later tokens"),
+                                           ("an unknown text model", {**config, "text_config": {**config["text_config"], "model_type": "unknown"}}, tensors, "'some_vl' with 'unknown'"),
+                                           ("inside of inside", {**config, "text_config": {"model_type": "mistral3", "text_config": {"model_type": "mistral"}}}, tensors, "some_vl"),
+                                           ("a tensor twice", config, twice, "under another name"),
+                                           ("an unknown key of the text model", {**config, "text_config": {**config["text_config"], "gates": 3}}, tensors, "'gates'")):
+        got = logits(hearth, one, tensors_of_one, tokens)
+        ok = isinstance(got, str) and part in got
+        print(f"{'ok' if ok else 'FAIL'} {what}: {got if isinstance(got, str) else 'accepted'}")
+        failed += not ok
+    return failed
+
+
 hearth = os.path.abspath(sys.argv[1])
 config = {k: v for k, v in models.MODELS["dsa_sources"].items() if k != "quantization_config"}
 tensors = models.tensors(config)
@@ -70,4 +106,5 @@ for what, other in (("one by one", apart), ("in one tensor", stacked(apart)), ("
 got = logits(hearth, config, {**apart, extra: ("BF16", [1, 8], bytes(16))}, tokens)
 ok = isinstance(got, str) and extra in got and "unknown tensor" in got
 print(f"{'ok' if ok else 'FAIL'} an unknown tensor: {got if isinstance(got, str) else 'accepted'}")
+failed += check_inside(hearth, tokens)
 sys.exit(failed != 0 or not ok)
