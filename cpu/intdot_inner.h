@@ -13,7 +13,8 @@
  *
  * The including file defines before: V and its wrappers, DTYPE, FLOATS (kernels for unsupported weights), GROUP (columns
  * packed together), BYTES (their bytes in a row), TURN (groups of a row before the next row's), EACH_ROW (EACH, or `for`,
- * which compiles in a third of the time without a cost for longer turns), struct group; after: group_make and group_dot. */
+ * which compiles in a third of the time without a cost for longer turns), struct group; after: group_make and group_dot, or
+ * turn_dot if it defines TURNS. */
 #include <string.h>
 
 #include "engine/base/scale.h"
@@ -49,11 +50,35 @@ enum {
 
 /* Packs n <= GROUP columns, and zeros after them. */
 INLINE void group_make(struct group *g, const float *x, int n);
+#ifdef TURNS
+/* sum[r][t] += products of `turn` groups of R rows and x[t * ld], t < N, without separate scales; R * N <= 4. Advances row[r] past them. */
+INLINE void turn_dot(V (*sum)[4], const uint8_t **row, const uint8_t **scale, const struct group *x, int ld, int turn, const int R, const int N);
+#else
 /* sum[t] += products of the group at p, with separate scales at s, and x[t * ld], t < N. n of its columns exist; a constant if all do. */
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N);
+/* The same for a turn of one row, whose group and scale pointers it advances. */
+INLINE void turn_dot(V (*sum)[4], const uint8_t **row, const uint8_t **scale, const struct group *x, int ld, int turn, const int R, const int N) {
+    const uint8_t *p = row[0], *s = scale[0];
+    V part[4];
+    EACH (int t = 0; t < N; t++) part[t] = sum[0][t];
+    if (BESIDE) _mm_prefetch((const char *)s + SCALES_AHEAD, _MM_HINT_T0); /* prefetched as a stream of its own */
+    for (int k = 0; k < turn; k++, x++) {
+        EACH (int line = 0; line < (BYTES + 63) / 64; line++) _mm_prefetch((const char *)p + AHEAD + 64 * line, _MM_HINT_T0);
+        group_dot(part, p, s, x, ld, GROUP, N);
+        p += BYTES, s += BESIDE;
+    }
+    EACH (int t = 0; t < N; t++) sum[0][t] = part[t];
+    row[0] = p, scale[0] = s;
+}
+#endif
 
 /* ROWS rows, r0 and each `gap` further: y[t][row] = product with x[t * ld]. Rows past the last one repeat it. */
 INLINE void group_rows(float *const *y, const struct mat *w, const struct group *x, int ld, int r0, int gap, int last, const int N) {
+#ifdef TURNS
+    const int R = N == 1 ? 2 : 1; /* rows that share loads of x */
+#else
+    const int R = 1;
+#endif
     const uint8_t *row[ROWS], *scale[ROWS];
     int at[ROWS];
     V sum[ROWS][4];
@@ -66,22 +91,11 @@ INLINE void group_rows(float *const *y, const struct mat *w, const struct group 
     int left = w->cols / GROUP;
     for (int turn; left > 0; left -= turn, x += turn) {
         turn = left < TURN ? left : TURN;
-        EACH_ROW(int i = 0; i < ROWS; i++) {
-            const uint8_t *p = row[i], *s = scale[i];
-            const struct group *g = x;
-            V part[4];
-            EACH (int t = 0; t < N; t++) part[t] = sum[i][t];
-            if (BESIDE) _mm_prefetch((const char *)s + SCALES_AHEAD, _MM_HINT_T0); /* prefetched as a stream of its own */
-            for (int k = 0; k < turn; k++, g++) {
-                EACH (int line = 0; line < (BYTES + 63) / 64; line++) _mm_prefetch((const char *)p + AHEAD + 64 * line, _MM_HINT_T0);
-                group_dot(part, p, s, g, ld, GROUP, N);
-                p += BYTES, s += BESIDE;
-            }
-            EACH (int t = 0; t < N; t++) sum[i][t] = part[t];
-            row[i] = p, scale[i] = s;
-        }
+        EACH_ROW(int i = 0; i < ROWS; i += R) turn_dot(sum + i, row + i, scale + i, x, ld, turn, R, N);
     }
+#ifndef TURNS
     if (FORMAT_BLOCK(FORMAT) < GROUP && w->cols % GROUP) EACH_ROW(int i = 0; i < ROWS; i++) group_dot(sum[i], row[i], scale[i], x, ld, w->cols % GROUP, N);
+#endif
     EACH (int i = 0; i < ROWS; i++)
         EACH (int t = 0; t < N; t++) y[t][at[i]] = vsum(sum[i][t]) * (SCALES == 2 ? w->scale_gain * E4M3_AS_F16 : 1);
 }

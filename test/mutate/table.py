@@ -162,6 +162,8 @@ change("words-bias", "AVX2: the offset of four-bit codes is not subtracted", "kc
 change("words-minimum", "AVX2: the minimum of a block is forgotten", "kcheck_quant", ("cpu/intdot_block32_avx2.c", "if (HAS_MIN) sum[t] =", "if (HAS_MIN) (void)"))
 change("words-fifth", "AVX2: fifth bits of the upper sixteen columns are those of the lower", "kcheck_quant", ("cpu/intdot_block32_avx2.c", "fifth_bits(at - 4, at + SIZE - 4, 16)", "fifth_bits(at - 4, at + SIZE - 4, 0)"))
 change("words-digits", "AVX2: odd bytes of ternary digits are taken as they are", "kcheck_quant", ("cpu/intdot_k_avx2.c", "_mm256_and_si256(codes, _mm256_set1_epi16((short)0xff00)), by)", "codes, by)"))
+change("words-halves", "AVX2: the second 16 columns of IQ2_XS and IQ2_S get the first ones' scale", "kcheck_quant", ("cpu/intdot_grid_avx2.c", "15, 15, 15, 15, 240, 240, 240, 240)", "15, 15, 15, 15, 15, 15, 15, 15)"))
+change("words-parity", "AVX2: the eighth sign is not the parity of seven", "kcheck_quant", ("cpu/intdot_grid_avx2.c", "_mm256_or_si256(seven, _mm256_xor_si256(low, high))", "_mm256_or_si256(seven, low)"))
 change("words-behind", "AVX2: reads past a row's last block", "kcheck_quant", ("cpu/intdot_block32_avx2.c", "if (n < GROUP) { /* nothing past", "if (n < 0) { /* nothing past"))
 change("words-finite", "AVX2: non-finite values of x are not propagated", "kcheck_quant", ("cpu/intdot_words.h", "vset1(NAN), _mm256_castsi256_ps(none)", "vset1(1), _mm256_castsi256_ps(none)"))
 change("words-vnni", "AVX-VNNI drops the previous sum", "kcheck_quant", ("cpu/intdot_words.h", "_mm256_dpwssd_avx_epi32(sum, w, x)", "_mm256_dpwssd_avx_epi32(_mm256_setzero_si256(), w, x)"))
