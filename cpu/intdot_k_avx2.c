@@ -1,9 +1,8 @@
-/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale; and TQ1_0 and TQ2_0 with one for all. A vector of
- * 32 codes is one part, or two, as 16-bit words: even columns, odd ones. Parts of 32 are converted and scaled one by one, of 16 eight as one vector.
- * TQ blocks are one sum, for which x has one unit.
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale. A vector of 32 codes is one part, or two, as 16-bit
+ * words: even columns, odd ones. Parts of 32 are converted and scaled one by one, of 16 eight as one vector.
  *
  * Instructions per block of 144, 176 or 210 bytes (Q4_K to Q6_K): 24, 51 or 56 to unpack codes, 24 products, 26 or 24 to scale and add, 24
- * or 9 for scales and minima: 98, 125 and 113. TQ1_0 and TQ2_0, 54 and 66 bytes: 48 or 32 to unpack, 32 products, of which AVX-VNNI saves half, 6 more. */
+ * or 9 for scales and minima: 98, 125 and 113. */
 #include <stdint.h>
 
 #include "cpu/formats.h"
@@ -19,21 +18,18 @@ enum {
     Q2 = DTYPE == DT_Q2_K,
     Q3 = DTYPE == DT_Q3_K,
     Q6 = DTYPE == DT_Q6_K,
-    TQ1 = DTYPE == DT_TQ1_0,
-    ONE = TQ1 || DTYPE == DT_TQ2_0, /* one scale */
     NARROW = Q2 || Q3 || Q6,
     HALVES = NARROW ? 2 : 1, /* of eight parts each */
-    BIAS = Q6    ? 32
-           : Q3  ? 4
-           : ONE ? 1
-                 : -1, /* subtracted from codes; -1: none, x is summed for a minimum */
+    BIAS = Q6   ? 32
+           : Q3 ? 4
+                : -1, /* subtracted from codes; -1: none, x is summed for a minimum */
 };
 struct group {
     int16_t x[8][2][16];   /* of 32 columns: even ones, odd ones */
     float unit[HALVES][8]; /* of each part: in order, or if NARROW in the order of halves_4; Q4_K's adapted to its codes */
     union {
         float sum[HALVES][8];     /* of x, per part */
-        int32_t start[HALVES][8]; /* -BIAS * sum, in units; ONE: over the columns of each lane */
+        int32_t start[HALVES][8]; /* -BIAS * sum, in units */
     };
 } __attribute__((aligned(64)));
 #include "cpu/intdot_inner.h"
@@ -47,12 +43,7 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     __m256i most[8 * HALVES], sum[8];
     for (int i = 0; i < 8 * HALVES; i++) most[i] = NARROW ? most_2(x + 16 * i) : join(most_2(x + 32 * i), most_2(x + 32 * i + 16), true);
     EACH (int h = 0; h < HALVES; h++) {
-        __m256i parts = vectors_8(most + 8 * h, true, !NARROW);
-        if (ONE) {
-            parts = join(parts, _mm256_permute2x128_si256(parts, parts, 1), true);
-            parts = join(parts, _mm256_shuffle_epi32(parts, 0x4e), true);
-            parts = join(parts, _mm256_shuffle_epi32(parts, 0xb1), true);
-        }
+        const __m256i parts = vectors_8(most + 8 * h, true, !NARROW);
         unit[h] = units_8(parts, f[h]);
     }
     for (int v = 0; v < 8; v++) {
@@ -63,10 +54,9 @@ INLINE void group_make(struct group *g, const float *x, int n) {
         words_16(g->x[v][0], even[0], even[1]);
         words_16(g->x[v][1], odd[0], odd[1]);
         sum[v] = dot_words(bias, g->x[v], 2);
-        if (ONE && v) sum[0] = _mm256_add_epi32(sum[0], sum[v]);
     }
     EACH (int h = 0; h < HALVES; h++) {
-        const __m256i all = ONE ? sum[0] : NARROW ? halves_4(sum + 4 * h, false) : vectors_8(sum, false, true);
+        const __m256i all = NARROW ? halves_4(sum + 4 * h, false) : vectors_8(sum, false, true);
         if (BIAS > 0) _mm256_store_si256((__m256i *)(void *)g->start[h], all);
         else vstore(g->sum[h], vmul(_mm256_cvtepi32_ps(all), unit[h]));
     }
@@ -81,32 +71,17 @@ INLINE void group_make(struct group *g, const float *x, int n) {
 INLINE __m256i moved(__m256i v, const int by, const int mask) {
     return _mm256_and_si256(by > 0 ? _mm256_slli_epi16(v, by) : by < 0 ? _mm256_srli_epi16(v, -by) : v, _mm256_set1_epi8((char)mask));
 }
-/* TQ1_0's digits of base 3 (intdot_k_avx512vnni.c): columns 32 * v to 32 * v + 31 are digits of 32 bytes, of twice 16, or of 16 and of four times four. */
-INLINE void load_digits(__m256i w[2], const uint8_t *p, const int v) {
-    static const int16_t power[7][2] = {{1, 1}, {3, 3}, {9, 9}, {27, 27}, {81, 81}, {1, 3}, {9, 27}};
-    const __m256i few = _mm256_setr_epi16(81, 81, 81, 81, 81, 81, 81, 81, 1, 1, 3, 3, 9, 9, 27, 27), three = _mm256_set1_epi16(3);
-    const __m256i by = v == 7 ? few : _mm256_set_m128i(_mm_set1_epi16(power[v][1]), _mm_set1_epi16(power[v][0]));
-    int last;
-    memcpy(&last, p + 48, 4);
-    const __m256i codes = v < 5 ? load_32(p) : v < 7 ? _mm256_broadcastsi128_si256(load_16(p + 32)) : _mm256_set_m128i(_mm_set1_epi32(last), load_16(p + 32));
-    w[0] = _mm256_mulhi_epu16(_mm256_mullo_epi16(codes, _mm256_slli_epi16(by, 8)), three);
-    w[1] = _mm256_mulhi_epu16(_mm256_mullo_epi16(_mm256_and_si256(codes, _mm256_set1_epi16((short)0xff00)), by), three);
-}
 /* Columns from 32 * v on: even ones, odd ones. */
 INLINE void load_words(__m256i w[2], const uint8_t *p, const int v) {
     const __m256i low_byte = _mm256_set1_epi16(255);
     __m256i codes;
-    if (TQ1) {
-        load_digits(w, p, v);
-        return;
-    }
     if (DTYPE == DT_Q4_K) {
         const __m256i q = load_32(p + 16 + v / 2 * 32), mask = _mm256_set1_epi16(v % 2 ? 0xf0 : 0x0f);
         w[0] = _mm256_and_si256(q, mask);
         w[1] = _mm256_and_si256(_mm256_srli_epi16(q, 8), mask);
         return;
     }
-    if (Q2 || Q3 || ONE) {
+    if (Q2 || Q3) {
         codes = moved(load_32(p + (Q2 ? 16 : Q3 ? 32 : 0) + v / 4 * 32), -2 * (v % 4), 3);
         if (Q3) codes = _mm256_or_si256(codes, moved(load_32(p), 2 - v, 4));
     } else if (Q6) {
@@ -125,10 +100,6 @@ INLINE V scaled(__m128i bytes, const uint8_t *p) {
 }
 /* Each part's scale; off: the factor of its sum of x that is subtracted, a minimum. */
 INLINE void load_scales(V scale[HALVES], V off[HALVES], const uint8_t *p) {
-    if (ONE) {
-        scale[0] = scaled(_mm_set1_epi8(1), p + BYTES - 2);
-        return;
-    }
     if (NARROW) {
         const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15), four = _mm_set1_epi8(15);
         __m128i s = _mm_setzero_si128(), m = s;
@@ -161,18 +132,12 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
     __m256i dot[4][2];
     float unit[4][8] __attribute__((aligned(32)));
     load_scales(scale, off, p);
-    EACH (int t = 0; t < N && !NARROW && !ONE; t++) vstore(unit[t], vmul(scale[0], vload(x[t * ld].unit[0])));
+    EACH (int t = 0; t < N && !NARROW; t++) vstore(unit[t], vmul(scale[0], vload(x[t * ld].unit[0])));
     EACH (int v = 0; v < 8; v++) {
         __m256i w[2];
         load_words(w, p, v);
         EACH (int t = 0; t < N; t++) {
             const struct group *g = x + t * ld;
-            if (ONE) {
-                const __m256i from = v < 2 ? v ? _mm256_setzero_si256() : load_32((const uint8_t *)g->start) : dot[t][v % 2];
-                dot[t][v % 2] = add_products(add_products(from, w[0], load_32((const uint8_t *)g->x[v][0])), w[1], load_32((const uint8_t *)g->x[v][1]));
-                if (v == 7) sum[t] = vfma(_mm256_cvtepi32_ps(_mm256_add_epi32(dot[t][0], dot[t][1])), vmul(scale[0], vload(g->unit[0])), sum[t]);
-                continue;
-            }
             const __m256i part = dot_words(w, g->x[v], 2);
             if (NARROW) {
                 const int to = v % 4 / 2;
@@ -189,5 +154,5 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
             }
         }
     }
-    EACH (int t = 0; t < N && !NARROW && !ONE; t++) sum[t] = vadd(sum[t], _mm256_fnmadd_ps(off[0], vload(x[t * ld].sum[0]), odd[t]));
+    EACH (int t = 0; t < N && !NARROW; t++) sum[t] = vadd(sum[t], _mm256_fnmadd_ps(off[0], vload(x[t * ld].sum[0]), odd[t]));
 }
