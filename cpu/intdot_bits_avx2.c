@@ -73,6 +73,7 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
             EACH (int k = 0; k < 2; k++) {
                 const __m256i from = v ? dot[t][k] : k ? _mm256_setzero_si256() : load_32((const uint8_t *)g->start);
                 dot[t][k] = add_products(from, w[k], load_32((const uint8_t *)g->x[v][k]));
+                if (N > 1) __asm__("" : "+x"(dot[t][k])); /* now: gcc 12 adds in an order of its own, and keeps products in memory until then */
             }
             if (v == VECTORS - 1) sum[t] = vfma(_mm256_cvtepi32_ps(_mm256_add_epi32(dot[t][0], dot[t][1])), vmul(scale, vload(g->unit)), sum[t]);
         }
