@@ -14,10 +14,13 @@ void cmd_system(struct repl *r, const char *arg) {
     }
     if (chat_session_report_busy(r, r->active)) return;
     bool removes = !strcmp(arg, "-");
-    if (conversation_set_system(c, removes ? "" : arg)) screen_print(r, "no memory");
-    else
-        screen_print(r, removes ? "system prompt removed, starting with the next question"
-                                : "system prompt set, starting with the next question; /system - removes it");
+    if (conversation_set_system(c, removes ? "" : arg)) {
+        screen_print(r, "no memory");
+        return;
+    }
+    chat_session_save(r, r->active);
+    screen_print(r, removes ? "system prompt removed, starting with the next question"
+                            : "system prompt set, starting with the next question; /system - removes it");
 }
 
 /* Truncates the conversation before its last message of that role; false if there is none. */

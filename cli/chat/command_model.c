@@ -82,5 +82,6 @@ void cmd_preset(struct repl *r, const char *arg) {
     o->v[OPT_MODEL] = model;
     if (wanted.text && (!model.text || strcmp(wanted.text, model.text))) switch_model(r, wanted.text);
     if (system && conversation_set_system(&r->active->conv, system)) screen_print(r, "no memory for the system prompt");
+    else if (system) chat_session_save(r, r->active);
     screen_print(r, "preset %s%s, starting with the next question; /show lists the settings", arg, system ? ", with its system prompt" : "");
 }

@@ -135,8 +135,10 @@ void cmd_close(struct repl *r, const char *arg) {
         return;
     }
     bool front = t == r->active;
-    if (*t->name) screen_print(r, "closed; /load %s opens it again", t->name);
+    char name[sizeof t->name];
+    snprintf(name, sizeof name, "%s", t->name);
     chat_switch_close(r, t);
+    if (*name && store_exists(name)) screen_print(r, "closed; /load %s opens it again", name);
     if (!r->n_sessions && !chat_session_new(r, NULL)) r->leaving = true;
     else if (front) chat_switch_to(r, latest_session(r));
 }
@@ -197,6 +199,7 @@ void cmd_fork(struct repl *r, const char *arg) {
         return;
     }
     engine_client_fork(from->client, &t->client);
+    chat_session_save(r, t);
     screen_print(r, "this is a copy; /switch %d goes back", from->number);
     chat_switch_to(r, t);
 }

@@ -218,7 +218,7 @@ void store_sweep(void) {
     if (!paths_get(PATHS_DATA, "sessions", dir, sizeof dir) && file_is_dir(dir)) file_list(dir, sweep_file, NULL, NULL);
 }
 
-static bool session_exists(const char *name) {
+bool store_exists(const char *name) {
     char path[PATHS_MAX];
     return !session_path(name, ".json", false, path, NULL) && file_exists(path);
 }
@@ -239,7 +239,7 @@ int store_open(struct store *s, struct app *a, const char *name, enum store_mode
         rc = 0;
     }
     if (mode == STORE_LOAD) rc = load_session(s, a, conv, e);
-    else if (mode == STORE_NEW && session_exists(name))
+    else if (mode == STORE_NEW && store_exists(name))
         rc = error_set(e, ERR_RUNTIME, "the conversation '%s' already exists; --continue %s continues it", name, name);
     if (rc) store_close(s);
     return rc;
@@ -275,11 +275,11 @@ int store_open_unnamed(struct store *s, struct app *a, const struct conversation
         int lock = 0, rc;
         if (k > 1) snprintf(name, sizeof name, "%s-%d", base, k);
         else snprintf(name, sizeof name, "%s", base);
-        if (session_exists(name)) continue;
+        if (store_exists(name)) continue;
         rc = take_lock(name, &lock, e);
         if (rc == ERR_CONTEXT) continue;                               /* another hearth has just taken the name */
         if (rc) return store_open(s, a, name, STORE_REPLACE, NULL, e); /* the directory is not writable: notes that, and disables the store */
-        if (session_exists(name)) {
+        if (store_exists(name)) {
             release_lock(name, &lock);
             continue;
         }
@@ -351,7 +351,7 @@ int store_delete(const char *name, struct error *e) {
 int store_rename(struct store *s, const char *name, struct error *e) {
     int lock = 0, rc = store_check_name(name, e);
     if (rc || s->disabled) return rc;
-    if (session_exists(name)) return error_set(e, ERR_RUNTIME, "the conversation '%s' already exists", name);
+    if (store_exists(name)) return error_set(e, ERR_RUNTIME, "the conversation '%s' already exists", name);
     if ((rc = take_lock(name, &lock, e))) return e->code = ERR_RUNTIME;
     saver_wait();
     release_store_lock(s);

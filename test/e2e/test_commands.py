@@ -105,6 +105,18 @@ class Commands(driver.ChatCase):
         self.ask(t, "/delete kept", "deleted kept", "2> ")
         self.ask(t, "/undo", "nothing to undo", "2> ")
 
+    def test_saved_at_once(self):
+        """A fork and a system prompt are on disk before the next question; a session that is not cannot be loaded, and nothing says so."""
+        t = self.chat()
+        self.ask(t, "one", "You said: one")
+        self.ask(t, "/fork copy", "this is a copy", "copy> ")
+        self.ask(t, "/system Brief.", "system prompt set", "copy> ")
+        self.ask(t, "/close", "closed; /load copy opens it again")
+        self.ask(t, "/load copy", "You said: one", "copy> ")
+        self.ask(t, "/system", "Brief.", "copy> ")
+        self.ask(t, "/new empty", "", "empty> ")
+        self.assertNotIn("opens it again", self.ask(t, "/close", "", "copy> "))
+
     def test_background(self):
         t = self.chat()
         self.ask(t, "/bg", "/bg TEXT")
