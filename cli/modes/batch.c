@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,11 @@ struct batch_job {
     struct buf line;       /* the finished output */
     bool failed;
 };
+struct past_answer {
+    char *key; /* its id, or else its index */
+    long long index;
+    bool matched; /* with an input line */
+};
 struct batch_session {
     struct engine_client *client;
     struct turn turn;
@@ -49,10 +55,9 @@ struct batch {
     size_t prompt_bytes, bytes_done, n_failed;
     struct batch_session *sessions;
     int n_sessions;
-    char **past_keys; /* [n_past] sorted: keys (id or index) of the lines already in the output */
+    struct past_answer *past; /* [n_past] lines that the output already has, sorted */
     size_t n_past, cap_past;
-    bool *past_matched; /* [n_past] matched with an input line */
-    bool plain;         /* each line is a prompt in plain text, not JSON */
+    bool plain; /* each line is a prompt in plain text, not JSON */
 };
 
 static void job_begin(const struct batch *b, struct batch_job *j, const struct json *id) {
@@ -223,7 +228,11 @@ static void run_jobs(struct batch *b, bool announced) {
 
 /* --- the output of an earlier run ------------------------------------------------------------------------------------ */
 
-static int compare_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int compare_past(const void *a, const void *b) {
+    const struct past_answer *x = a, *y = b;
+    int by_key = strcmp(x->key, y->key);
+    return by_key ? by_key : (x->index > y->index) - (x->index < y->index);
+}
 
 /* Returns the key of an input or output line: its id, or else its index. NULL: no memory. */
 static char *make_key(const struct json *id, long long index) {
@@ -235,22 +244,23 @@ static char *make_key(const struct json *id, long long index) {
     return NULL;
 }
 
-static int add_past_key(struct batch *b, const char *s, size_t n) {
+static int add_past_answer(struct batch *b, const char *s, size_t n) {
     struct arena arena = {0};
     struct json j;
     int rc = 0;
     if (!json_parse(&arena, s, n, 0, "line", &j, NULL) && json_get(&j, "index") && !json_get(&j, "error")) {
-        char *key = make_key(json_get(&j, "id"), json_int(json_get(&j, "index"), -1));
-        if (!key || mem_grow(&b->past_keys, &b->cap_past, b->n_past + 1, sizeof *b->past_keys)) {
+        long long index = json_int(json_get(&j, "index"), -1);
+        char *key = make_key(json_get(&j, "id"), index);
+        if (!key || mem_grow(&b->past, &b->cap_past, b->n_past + 1, sizeof *b->past)) {
             mem_free(key);
             rc = ERR_MEMORY;
-        } else b->past_keys[b->n_past++] = key;
+        } else b->past[b->n_past++] = (struct past_answer){.key = key, .index = index};
     }
     arena_free(&arena);
     return rc;
 }
 
-/* Reads the keys of stdout's answers if it is a file opened for appending. Truncates an unfinished last line of a killed run. */
+/* Reads stdout's answers if it is a file opened for appending. Truncates an unfinished last line of a killed run. */
 static int read_past_output(struct batch *b, struct error *e) {
     static const char ours[] = "{\"index\": ";
     struct stat st;
@@ -259,25 +269,27 @@ static int read_past_output(struct batch *b, struct error *e) {
     if (fstat(1, &st) || !S_ISREG(st.st_mode) || !st.st_size || !(fcntl(1, F_GETFL) & O_APPEND)) return 0;
     int rc = file_read("/proc/self/fd/1", (size_t)4 << 30, &data, &n, e);
     if (rc) return rc;
-    for (char *nl; !rc && (nl = memchr(data + at, '\n', n - at)); at = (size_t)(nl - data) + 1) rc = add_past_key(b, data + at, (size_t)(nl - data) - at);
+    for (char *nl; !rc && (nl = memchr(data + at, '\n', n - at)); at = (size_t)(nl - data) + 1) rc = add_past_answer(b, data + at, (size_t)(nl - data) - at);
     if (rc) error_set(e, rc, "no memory");
     else if (at < n && !strncmp(data + at, ours, n - at < sizeof ours - 1 ? n - at : sizeof ours - 1) && ftruncate(1, (off_t)at))
         rc = error_set(e, ERR_RUNTIME, "--batch: cannot remove the unfinished last line of the output: %s", strerror(errno));
     mem_free(data);
-    if (b->n_past) qsort(b->past_keys, b->n_past, sizeof *b->past_keys, compare_text);
+    if (b->n_past) qsort(b->past, b->n_past, sizeof *b->past, compare_past);
     return rc;
 }
 
-/* Each output line matches at most one input line. */
-static bool match_past_key(struct batch *b, const char *key) {
+/* Matches an input line with an answer that no other line has: the one with its key and index, or if `any_index`, with its key. */
+static bool match_past(struct batch *b, const char *key, long long index, bool any_index) {
+    const struct past_answer wanted = {.key = (char *)key, .index = any_index ? LLONG_MIN : index};
     size_t lo = 0, hi = b->n_past;
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
-        if (strcmp(b->past_keys[mid], key) < 0) lo = mid + 1;
+        if (compare_past(&b->past[mid], &wanted) < 0) lo = mid + 1;
         else hi = mid;
     }
-    while (lo < b->n_past && b->past_matched[lo] && !strcmp(b->past_keys[lo], key)) lo++;
-    return lo < b->n_past && !strcmp(b->past_keys[lo], key) && (b->past_matched[lo] = true);
+    while (lo < b->n_past && b->past[lo].matched && !strcmp(b->past[lo].key, key)) lo++;
+    if (lo == b->n_past || strcmp(b->past[lo].key, key) || (!any_index && b->past[lo].index != index)) return false;
+    return b->past[lo].matched = true;
 }
 
 static int compare_longest_first(const void *a, const void *b) {
@@ -285,30 +297,43 @@ static int compare_longest_first(const void *a, const void *b) {
     return x->n != y->n ? (x->n < y->n) - (x->n > y->n) : (x > y) - (x < y);
 }
 
+/* Returns an input line's key; NULL: no memory. */
+static char *job_key(const struct batch *b, size_t i) {
+    struct arena arena = {0};
+    struct json line;
+    const bool parsed = !b->plain && !json_parse(&arena, b->jobs[i].text, b->jobs[i].n, 0, "line", &line, NULL);
+    char *key = make_key(parsed ? json_get(&line, "id") : NULL, (long long)i);
+    arena_free(&arena);
+    return key;
+}
+
+/* Finds the prompts that the output has answers to. Where several have the same id, each first gets the answer with its index. */
+static int find_answered(struct batch *b, bool *answered, struct error *e) {
+    int rc = 0;
+    for (int any_index = 0; any_index < 2 && b->n_past && !rc; any_index++)
+        for (size_t i = 0; i < b->n_jobs && !rc; i++) {
+            char *key = answered[i] ? NULL : job_key(b, i);
+            if (key) answered[i] = match_past(b, key, (long long)i, any_index);
+            else if (!answered[i]) rc = error_set(e, ERR_MEMORY, "no memory");
+            mem_free(key);
+        }
+    return rc;
+}
+
 /* Orders the remaining prompts, longest first, by bytes. */
 static int order_jobs(struct batch *b, struct error *e) {
-    size_t done = 0;
     int rc = read_past_output(b, e);
     if (rc) return rc;
-    b->order = mem_calloc(b->n_order, sizeof *b->order);
-    b->past_matched = mem_calloc(b->n_past + 1, sizeof *b->past_matched);
-    if (!b->order || !b->past_matched) return error_set(e, ERR_MEMORY, "no memory");
-    for (size_t i = 0; i < b->n_order; i++) {
-        struct batch_job *j = &b->jobs[i];
-        struct arena arena = {0};
-        struct json line;
-        bool parsed = b->n_past && !b->plain && !json_parse(&arena, j->text, j->n, 0, "line", &line, NULL);
-        char *key = b->n_past ? make_key(parsed ? json_get(&line, "id") : NULL, (long long)i) : NULL;
-        if (b->n_past && !key) rc = error_set(e, ERR_MEMORY, "no memory");
-        else if (key && match_past_key(b, key)) done++;
-        else b->order[i - done] = j, b->prompt_bytes += j->n;
-        mem_free(key);
-        arena_free(&arena);
-        if (rc) return rc;
-    }
-    b->n_order -= done;
+    bool *answered = mem_calloc(b->n_jobs, sizeof *answered);
+    b->order = mem_calloc(b->n_jobs, sizeof *b->order);
+    rc = answered && b->order ? find_answered(b, answered, e) : error_set(e, ERR_MEMORY, "no memory");
+    b->n_order = 0;
+    for (size_t i = 0; i < b->n_jobs && !rc; i++)
+        if (!answered[i]) b->order[b->n_order++] = &b->jobs[i], b->prompt_bytes += b->jobs[i].n;
+    mem_free(answered);
+    if (rc) return rc;
     qsort(b->order, b->n_order, sizeof *b->order, compare_longest_first);
-    if (done) report_note("%zu of %zu prompts are already in the output and are skipped", done, done + b->n_order);
+    if (b->n_order < b->n_jobs) report_note("%zu of %zu prompts are already in the output and are skipped", b->n_jobs - b->n_order, b->n_jobs);
     return 0;
 }
 
@@ -350,9 +375,8 @@ static void batch_free(struct batch *b) {
         engine_client_close(&b->sessions[i].client);
     }
     for (size_t i = 0; i < b->n_jobs; i++) buf_free(&b->jobs[i].line);
-    for (size_t i = 0; i < b->n_past; i++) mem_free(b->past_keys[i]);
-    mem_free(b->past_keys);
-    mem_free(b->past_matched);
+    for (size_t i = 0; i < b->n_past; i++) mem_free(b->past[i].key);
+    mem_free(b->past);
     mem_free(b->order);
     mem_free(b->sessions);
     mem_free(b->jobs);

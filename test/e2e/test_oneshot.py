@@ -270,6 +270,15 @@ class OneShot(driver.Case):
             self.assertTrue(row["error"]["message"].startswith(f"line {i + 1}: " + x.split('"')[1]), row)
         self.assertEqual((rc, rows[-2]["text"], rows[-1]["text"]), (1, "You said: b", "You"))
 
+    def test_batch_with_equal_ids(self):
+        """A continued batch takes an answer for that of the prompt with its index, where several prompts have its id."""
+        path = self.write("out", '{"index": 1, "id": "x", "text": "second", "thinking": "", "reason": "stop"}\n')
+        with open(path, "ab") as f:
+            rc, _, err = self.run_bin("--batch", "-", data="".join(f'{{"prompt": "{text}", "id": "x"}}\n' for text in ("first", "second", "third")), stdout=f)
+        with open(path) as f:
+            rows = sorted((json.loads(line) for line in f), key=lambda row: row["index"])
+        self.assertEqual((rc, [row["index"] for row in rows], rows[1]["text"]), (0, [0, 1, 2], "second"), err)
+
     def test_batch(self):
         lines = ['"one"', '{"prompt": "think", "id": "x"}', "", "broken", '{"messages": [{"role": "user", "content": "hey"}], "id": 7, "max_tokens": 5}'] + ['"more"'] * 20
         rc, out, err = self.run_bin("--batch", "-", data="\n".join(lines))
