@@ -206,7 +206,10 @@ static void stop_server(struct server *s) {
         watch_end(s, &w, fds, watch_begin(s, &w, fds)); /* returns resumed connections to MHD */
         mhd.stop_daemon(s->http);
     }
-    for (int i = 0; i < s->n_sessions; i++) engine_client_close(&s->sessions[i].client);
+    for (int i = 0; i < s->n_sessions; i++) {
+        engine_client_close(&s->sessions[i].client);
+        buf_free(&s->sessions[i].answer);
+    }
     while (s->requests) serve_request_free(s->requests);
     if (s->fd >= 0) close(s->fd);
     if (s->port_fd >= 0) close(s->port_fd);

@@ -223,7 +223,10 @@ static int add_generated(void *ctx, enum output_kind part, const char *data, siz
 static void finish_choice(struct http_choice *c) {
     struct http_request *x = c->request;
     struct server *s = x->server;
-    if (c->session) c->session->choice = NULL;
+    if (c->session) {
+        c->session->choice = NULL;
+        buf_add(&c->session->answer, c->turn.text.data ? c->turn.text.data : "", c->turn.text.len);
+    }
     c->session = NULL;
     if (c->state == HTTP_CHOICE_WAITING) leave_queue(c);
     else c->state = HTTP_CHOICE_DONE, x->n_done++;
@@ -250,6 +253,13 @@ static void add_disk_keys_comment(struct http_request *x, const struct serve_ses
     if (n) serve_connection_wake(x);
 }
 
+/* True if the request has what the session's last answer began with, and more of that answer. The client may lack the end of an answer that it stopped. */
+static bool continues_answer(const struct http_request *x, const struct serve_session *k) {
+    const struct json *begun = x->request.partial_answer;
+    if (!begun || k->answer.failed || begun->n <= k->n_begun) return false;
+    return !memcmp(begun->string, k->answer.data ? k->answer.data : "", begun->n < k->answer.len ? begun->n : k->answer.len);
+}
+
 /* True if the request has the messages of the session's last request, and more. *hash: that of the request's messages. */
 static bool continues_chat(const struct http_request *x, const struct serve_session *k, uint64_t *hash) {
     if (x->request.raw_prompt) return *hash = 0, false;
@@ -261,7 +271,7 @@ static bool continues_chat(const struct http_request *x, const struct serve_sess
         b.len = 0;
         json_write(&b, &list->items[i]);
         if (!b.failed) *hash = hash64(b.data, b.len, *hash);
-        continues |= *hash == k->messages_hash && (i + 1 < list->n || x->request.partial_answer);
+        continues |= *hash == k->messages_hash && (i + 1 < list->n || continues_answer(x, k));
     }
     continues = continues && !b.failed;
     buf_free(&b);
@@ -294,7 +304,11 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
     if (x->request.has_source) x->prompt.source = &x->request.source;
     TRY(turn_start(&c->turn, s->app, k->client, &x->prompt, &q, add_generated, c, e));
     turn_set_stops(&c->turn, x->request.stop, x->request.n_stop);
-    c->turn.text_begun = x->request.partial_answer && x->request.partial_answer->n;
+    const struct json *begun = x->request.partial_answer;
+    c->turn.text_begun = begun && begun->n;
+    buf_free(&k->answer);
+    if (begun) buf_add(&k->answer, begun->string, begun->n);
+    k->n_begun = k->answer.len;
     k->choice = c;
     k->last_used = ++s->n_orders;
     k->messages_hash = messages_hash;

@@ -91,7 +91,9 @@ struct serve_session { /* a session of the engine, with its KV cache */
     struct engine_client *client;
     struct http_choice *choice; /* NULL: idle */
     uint64_t last_used;
-    uint64_t messages_hash; /* hash of the messages of its last request */
+    uint64_t messages_hash; /* hash of the messages of its last request, without the begun answer */
+    struct buf answer;      /* text of its last answer, which began with n_begun bytes of the request */
+    size_t n_begun;
 };
 
 struct server {

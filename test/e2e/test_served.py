@@ -53,6 +53,21 @@ class Served(Case):
         got = json.loads(self.s.request("POST", "/v1/chat/completions", {"messages": more, "max_tokens": 4})[2])
         self.assertEqual(got["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
 
+    def test_begun_answers(self):
+        """A request continues an answer if it begins with more of that answer than the last one did; begun anew, it gets a fresh session's answer."""
+
+        def answer(question, begun):
+            """Returns the text with its beginning, and the cached tokens."""
+            body = {"messages": [*ask(question)["messages"], {"role": "assistant", "content": begun}], "continue_final_message": True, "max_tokens": 8, "temperature": 0}
+            j = json.loads(self.s.request("POST", "/v1/chat/completions", body)[2])
+            return begun + j["choices"][0]["message"]["content"], j["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        for question, n_lost in (("how do i save a chat", 0), ("where are the files of a chat", 2)):
+            for begun in ("I am ", "I am ", "You can ", "I am "):
+                text, cached = answer(question, begun)
+                self.assertEqual(cached, 0, begun)
+            self.assertGreater(answer(question, text[:len(text) - n_lost])[1], 10)
+
     def test_two_hundred(self):
         """Clients of several jobs that come, go, hang, are cut off and killed: those that stay get a private engine's answer, and nothing
         is left of the others."""

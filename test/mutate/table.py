@@ -553,6 +553,8 @@ change("batch-equal-ids", "a continued batch takes an answer for that of another
 change("fork-saved", "a fork is not saved before its first question", "e2e_commands", ("cli/chat/command_session.c", "    chat_session_save(r, t);\n    screen_print(r, \"this is a copy", "    screen_print(r, \"this is a copy"))
 change("system-saved", "a system prompt is not saved before the next question", "e2e_commands", ("cli/chat/command_conversation.c", "    chat_session_save(r, r->active);\n    screen_print(r, removes", "    screen_print(r, removes"))
 change("close-unsaved", "a session without a file is said to be on disk", "e2e_commands", ("cli/chat/command_session.c", "if (*name && store_exists(name))", "if (*name)"))
+change("begun-again", "a request with the same begun answer as the last one continues that answer", "e2e_served", ("cli/server/serve_turns.c", "begun->n <= k->n_begun", "begun->n < k->n_begun"))
+change("begun-otherwise", "a request with another begun answer continues the last one", "e2e_served", ("cli/server/serve_turns.c", "return !memcmp(begun->string, k->answer.data", "return true || !memcmp(begun->string, k->answer.data"))
 change("batch-types", "--batch ignores members of the wrong type", "e2e_oneshot", ("cli/modes/batch.c", "if (!rc) rc = check_line(&line, &e);", "if (0) rc = check_line(&line, &e);"))
 change("batch-bom", "a byte order mark makes a batch plain text", "e2e_oneshot", ("cli/modes/batch.c", "s += 3; /* a byte order mark */", "s += 0;"))
 change("compact-continue", "after an unfinished summary /continue resumes the summary", "e2e_commands", ("cli/chat/compact.c", "    prompt_free(&t->prompt);\n    if (is_replaced) prompt_free(&t->answer_prompt);\n    t->prompt = t->answer_prompt;", "    prompt_free(&t->answer_prompt);"))
