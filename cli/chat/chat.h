@@ -30,9 +30,11 @@ struct repl;
 struct chat_session { /* one session of the chat */
     int number;       /* as /sessions shows it */
     char name[128];
-    bool named;                                                /* by the user; otherwise the prompt shows the number */
-    bool answer_seen;                                          /* the last answer was shown whole */
-    bool continues_answer;                                     /* the running turn continues the last answer */
+    bool named;            /* by the user; otherwise the prompt shows the number */
+    bool answer_seen;      /* the last answer was shown whole */
+    bool continues_answer; /* the running turn continues the last answer */
+    bool asks;             /* the running turn answers a question that was added after n_before messages */
+    size_t n_before;
     bool closing;                                              /* the session is being closed: print nothing more about it */
     unsigned last_used;                                        /* grows with each switch */
     size_t n_summarised;                                       /* number of messages summarised; the others did not fit into the prompt */

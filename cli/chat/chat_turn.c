@@ -47,6 +47,12 @@ static void add_answer(struct repl *r, struct chat_session *t) {
     t->prompt.is_cut = u->reason != DONE_STOP && !u->failed;
 }
 
+/* Whether a server has refused the question of the ended turn because the context has no room for it. */
+static bool is_refused(const struct chat_session *t) {
+    const struct turn *u = &t->turn;
+    return t->asks && u->failed && u->error.code == ERR_CONTEXT && !u->text.len && !u->thinking.len;
+}
+
 /* Says why an answer is partial, and how to continue it. */
 static const char *describe_partial(const struct repl *r, const struct turn *u, char *out, size_t cap) {
     const char *hint = r->app->backend->can_continue ? "; /continue resumes it" : "; /regen makes a new one";
@@ -77,7 +83,8 @@ static void finish_on_screen(struct repl *r, struct chat_session *t, bool is_sum
     struct turn *u = &t->turn;
     char why[128];
     if (u->failed) report_error(&u->error);
-    else if (!is_summary && u->reason != DONE_STOP) screen_print(r, "(%s)", describe_partial(r, u, why, sizeof why));
+    if (is_refused(t)) screen_print(r, "the question was taken back; /compact shortens the conversation, /new starts another");
+    else if (!u->failed && !is_summary && u->reason != DONE_STOP) screen_print(r, "(%s)", describe_partial(r, u, why, sizeof why));
     if (v[OPT_STATS].on) report_stats(&u->stats);
     if (v[OPT_EXPLAIN].on) report_explain(&u->stats);
     if (u->failed || u->reason == DONE_CANCELLED) queue_discard(r); /* a user who stops an answer wants to think first */
@@ -111,7 +118,10 @@ static void finish_turn(struct repl *r, struct chat_session *t) {
     bool front = r->on_screen == t, is_summary = t->on_finish != NULL;
     t->stats = t->turn.stats;
     t->has_stats = true;
-    if (!is_summary) add_answer(r, t);
+    if (is_refused(t)) {
+        conversation_truncate(&t->conv, t->n_before);
+        prompt_free(&t->prompt);
+    } else if (!is_summary) add_answer(r, t);
     if (front && r->app->tools && !t->round.calls.n)
         answer_printer_add(&r->printer, OUTPUT_TOOL_CALL, t->turn.tool.data, t->turn.tool.len); /* markup that is not a call */
     if (front) chat_turn_release_screen(r);
@@ -194,7 +204,7 @@ int chat_turn_start(struct repl *r, struct chat_session *t, bool background, str
     t->prompt.source = t->on_finish ? NULL : constraint_of_options(r->app); /* summaries are not constrained */
     if (r->app->tools && begins_answer(t) && (rc = tool_set_force(r->app, &t->prompt, e))) return rc;
     if ((rc = turn_start(&t->turn, r->app, t->client, &t->prompt, &q, NULL, NULL, e))) return rc;
-    r->exit_warned = false;
+    r->exit_warned = t->asks = false;
     t->started_s = clock_now();
     if (background) return 0;
     chat_turn_acquire_screen(r, t);
@@ -277,6 +287,8 @@ int chat_turn_send(struct repl *r, const char *text, size_t n, bool background) 
         return rc;
     }
     attachments_truncate(&t->attached, 0);
+    t->asks = true;
+    t->n_before = n_before;
     chat_session_save(r, t);
     return 0;
 }

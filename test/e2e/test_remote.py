@@ -86,6 +86,25 @@ class Attached(Case):
                 self.assertEqual(json.load(f)["body"]["messages"][1]["content"], "You said: h\u00e9llo")
             os.remove(self.session_file("talk"))
 
+    def test_refused_question(self):
+        """A question that does not fit in the server's context is taken back, so that the next one is answered, as without a resident engine."""
+        self.s.end()
+        self.s = self.serve("-c", "150")
+        t = self.terminal("--save", "talk", "-n", "5", "-c", "150")
+        at = t.prompt(t.until("The resident engine answers"), "talk> ")
+        t.send("one\r")
+        at = t.prompt(t.until("limit of 5 tokens", at), "talk> ")
+        t.send("x" * 200 + "\r")
+        at = t.prompt(t.until("the question was taken back; /compact shortens", t.until("the context holds 150", at)), "talk> ")
+        t.send("/continue\r")
+        at = t.prompt(t.until("aid: ", at), "talk> ")
+        t.send("two\r")
+        t.prompt(t.until("limit of 5 tokens", at), "talk> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        with open(self.session_file("talk")) as f:
+            self.assertEqual([m["content"] for m in json.load(f)["body"]["messages"]], ["one", "You said: ", "two", "You s"])
+
     def test_chat(self):
         t = self.terminal()
         at = t.prompt()

@@ -14,6 +14,7 @@ import driver
 
 SUMMARY = "Summary of our conversation so far:\n\n"
 LIMITS = (1, 3, 12, 30)
+DOCUMENT = re.compile(r'<document name="([^"]*)">\n.*?\n</document>\n\n', re.S)
 
 
 class Talk:
@@ -22,7 +23,7 @@ class Talk:
 
     def __init__(self, number, name=None, messages=()):
         self.number, self.name, self.messages = number, name, [list(m) for m in messages]
-        self.cleared, self.ids, self.used, self.prompt = None, False, number, None
+        self.cleared, self.ids, self.used, self.prompt, self.attached = None, False, number, None, []
 
     def system(self):
         return self.messages[:1] if self.messages and self.messages[0][0] == "system" else []
@@ -33,8 +34,15 @@ class Talk:
 
 
 def markdown(messages):
+    """Returns what /export writes."""
     heads = {"system": "System prompt", "user": "Question", "assistant": "Answer"}
-    return "\n".join(f"## {heads[role]}\n\n{text}" + ("" if text.endswith("\n") else "\n") + ("\n(stopped)\n" if partial else "") for role, text, partial in messages)
+    out = []
+    for role, text, partial in messages:
+        names = DOCUMENT.findall(text) if role == "user" else []
+        text = DOCUMENT.sub("", text) if names else text
+        attached = f"Attached: {' '.join(f'({name})' for name in names)}\n\n" if names else ""
+        out.append(f"## {heads[role]}\n\n{attached}{text}" + "\n" * (not text.endswith("\n")) + "\n(stopped)\n" * partial)
+    return "\n".join(out)
 
 
 class Chat:
@@ -42,16 +50,20 @@ class Chat:
         self.run, self.r, self.log, self.n = run, run.r, [], 0
         self.options = self.r.choice(([], [], ["--kv-cache", "off"], ["--draft", "lookup"], ["--draft", "none"], ["--gpus", "emu:1,cpu=scalar", "--decode", "hybrid"]))
         self.context = self.r.choice(([], [], ["-c", "150"], ["-c", "400"]))
-        self.engine, self.known = run.reference(*self.context), {}
+        self.engine, self.known, self.exact = run.reference(*self.context), {}, EXACT
+        self.attached = self.r.random() < 0.25
+        if self.attached:
+            run.serve(*self.context, "--parallel", self.r.choice(("2", "16")), attach=True)
+            self.exact, self.options = [option for option in EXACT if option != "--no-attach"], []
         self.limit, self.files = 30, os.path.join(run.home, ".local/share/hearth/sessions")
         self.t = None
         self.start()
 
     def start(self, *options):
-        self.t = driver.Terminal([BIN, "-m", self.run.model, "--temp", "0", "-n", str(self.limit), *EXACT, *self.context, *self.options, *options], self.run.env, cols=200)
+        self.t = driver.Terminal([BIN, "-m", self.run.model, "--temp", "0", "-n", str(self.limit), *self.exact, *self.context, *self.options, *options], self.run.env, cols=200)
         self.t.until(rb"\x1b\[1m[^\x1b]*> \x1b\[0m\r")
         self.talks = [Talk(1)]
-        self.at, self.last_number, self.switches = self.talks[0], 1, 1
+        self.at, self.last_number, self.switches, self.closed = self.talks[0], 1, 1, {}
 
     # --- what must come ---------------------------------------------------------------------------------------------------
 
@@ -71,10 +83,11 @@ class Chat:
 
     def asked(self, question):
         s = self.at
+        question = "".join(s.attached) + question
         before = s.messages + ([["assistant", "", True]] if s.messages and s.messages[-1][0] == "user" else []) + [["user", question, False]]
         reply = self.answer(before)
         if reply:
-            s.messages, s.ids, s.prompt = before + [["assistant", *reply]], True, before
+            s.messages, s.ids, s.prompt, s.attached = before + [["assistant", *reply]], not self.attached, before, []
 
     def check(self, name):
         """Exports the conversation, which waits for the answer, and compares it."""
@@ -82,17 +95,18 @@ class Chat:
         if got != (want := markdown(self.at.messages)):
             raise Difference(f"{self.log}\n    got  {got!r}\n    want {want!r}")
 
-    def export(self, name, patience=None):
+    def export(self, name):
         self.n += 1
         path, start = os.path.join(self.run.home, f"{self.n}.md"), len(self.t.out)
-        self.t.send(f"/export {path}\r")
-        end = time.monotonic() + (patience or driver.PATIENCE)
+        sent = 0
+        end = time.monotonic() + driver.PATIENCE
         while not os.path.exists(path):
+            if time.monotonic() - sent > 3:  # again: an answer that is stopped or fails drops what was typed below it
+                self.t.send(f"/export {path}\r")
+                sent = time.monotonic()
             if b"theconversationisempty" in re.sub(rb"\s", b"", self.t.out[start:]):
                 return ""
             if self.t.p.poll() is not None or time.monotonic() > end:
-                if patience and self.t.p.poll() is None:
-                    return None
                 raise Difference(f"{name}: no export, exit status {self.t.p.poll()}, {self.log} {self.t.out[-1500:]!r}")
             self.t.read(0.02)
         with open(path, encoding="utf-8", newline="") as f:
@@ -118,23 +132,22 @@ class Chat:
         """Stops an answer: any beginning of it may remain. A question that was not read yet is dropped, as terminals do."""
         self.check("before it is stopped")
         question, s = self.new_question(), self.at
-        before, ids = [list(m) for m in s.messages], s.ids
+        before, ids, attached = [list(m) for m in s.messages], s.ids, s.attached
         self.asked(question)
         self.type(question)
         self.t.read(self.r.random() * 0.05)
         self.t.send("\x03")
         self.log.append("Ctrl-C")
-        while (got := self.export("stop", 1)) is None:  # /export was not sent, if it was queued before the end of the answer
-            pass
+        got = self.export("stop")
         if got == markdown(before):
-            s.messages, s.ids = before, ids
-        elif s.messages[-2:-1] and s.messages[-2][1] == question:
+            s.messages, s.ids, s.attached = before, ids, attached
+        elif s.messages[-2:-1] and s.messages[-2][1].endswith(question):
             whole = s.messages[-1]
             for n in range(len(whole[1]) + 1):
                 for partial in (True, False):
                     s.messages[-1] = ["assistant", whole[1][:n], partial]
                     if (partial or s.messages[-1] == whole) and got == markdown(s.messages):
-                        s.ids = None  # how many there are is not known
+                        s.ids = False if self.attached else None
                         return
             check(self.log, got, markdown(s.messages))
 
@@ -152,7 +165,7 @@ class Chat:
         reply = None if i is None else self.answer(s.messages[:i + 1])
         if reply:
             s.prompt = [list(m) for m in s.messages[:i + 1]]
-            s.messages[i + 1:], s.ids = [["assistant", *reply]], True
+            s.messages[i + 1:], s.ids = [["assistant", *reply]], not self.attached
 
     def go_on(self):
         """/continue: what the model would say after this text, or with more tokens; unless it has ended or was stopped, any continuation."""
@@ -162,7 +175,7 @@ class Chat:
             return
         last = s.messages[-1]
         if s.ids is False and (reply := self.answer(s.messages, partial=True)):
-            last[1], last[2], s.ids = last[1] + reply[0], reply[1], None
+            last[1], last[2], s.ids = last[1] + reply[0], reply[1], False if self.attached else None
             return
         if s.ids is False:
             s.ids = None  # the prompt with this text is there, though it is too long
@@ -192,8 +205,9 @@ class Chat:
         self.type("/clear")
         s = self.at
         if s.question() is not None:
+            self.put_away(s.cleared)
             s.cleared, s.name = (s.name, s.messages), None
-        s.messages, s.ids = [list(m) for m in s.system()], False
+        s.messages, s.ids, s.attached = [list(m) for m in s.system()], False, []
 
     def system(self):
         words = self.r.choice(("-", "be brief", "you are € robot"))
@@ -252,9 +266,16 @@ class Chat:
         self.type(f"/switch {talk.number}")
         self.show(talk)
 
+    def put_away(self, conversation):
+        """Keeps a (name, messages) that no session holds any more, if it is known under which name it was saved."""
+        if conversation and conversation[0] and any(m[0] == "user" for m in conversation[1]):
+            self.closed[conversation[0]] = conversation[1]
+
     def close(self):
         self.type("/close")
         self.talks.remove(self.at)
+        self.put_away((self.at.name, self.at.messages))
+        self.put_away(self.at.cleared)
         if not self.talks:
             self.add(Talk(self.last_number + 1))
         self.show(max(self.talks, key=lambda talk: talk.used))
@@ -265,18 +286,28 @@ class Chat:
         self.at.name = name
 
     def load(self):
-        self.export("load")  # what was typed before is on disk
-        saved, names, questions = self.saved(), {talk.name for talk in self.talks}, [talk.messages[talk.question()] for talk in self.talks if talk.question() is not None]
-        closed = [name for name in saved if name not in names and not any(m in questions for m in saved[name])]
-        if not closed:
+        cleared = {talk.cleared[0]: talk.cleared[1] for talk in self.talks if talk.cleared and talk.cleared[0]}
+        names = sorted(self.closed | cleared)
+        if not names:
             return
-        name = self.r.choice(sorted(closed))
+        name = self.r.choice(names)
         self.type("/load " + name)
         for talk in self.talks:
-            if talk.cleared and (talk.cleared[0] == name or talk.cleared[1] == saved[name]):
+            if talk.cleared and talk.cleared[0] == name:
                 talk.cleared = None
-        self.last_number += 1
-        self.add(Talk(self.last_number, name, saved[name]))
+        self.add(Talk(self.last_number + 1, name, cleared.get(name) or self.closed.pop(name)))
+
+    def read(self):
+        self.n += 1
+        name, words = f"{self.n}.txt", "\n".join(text(self.r) for _ in range(self.r.choice((1, 3, 30))))
+        with open(os.path.join(self.run.home, name), "w", encoding="utf-8") as f:
+            f.write(words)
+        start = len(self.t.out)
+        self.type("/read " + f.name)
+        self.export("read")
+        if b"nothingwasattached" in re.sub(rb"\s", b"", self.t.out[start:]):  # there is no room
+            return
+        self.at.attached.append(f'<document name="{name}">\n{words}\n</document>\n\n')
 
     def set(self):
         self.limit = self.r.choice(LIMITS)
@@ -307,11 +338,10 @@ class Chat:
         left = [name for name in (os.listdir(self.files) if os.path.isdir(self.files) else []) if not name.endswith(".json")]
         check("files that are left", left, [])
         saved = self.saved()
-        for talk in self.talks:
-            for name, messages in [(talk.name, talk.messages), *([talk.cleared] if talk.cleared else [])]:
-                found = [markdown(saved.get(name, []))] if name else map(markdown, saved.values())  # as text, which /export may have told us
-                if any(m[0] == "user" for m in messages) and markdown(messages) not in found:
-                    raise Difference(f"{self.log}\n    not saved: {name} {messages}\n    but {saved}")
+        for name, messages in [(talk.name, talk.messages) for talk in self.talks] + [talk.cleared for talk in self.talks if talk.cleared] + list(self.closed.items()):
+            found = [markdown(saved.get(name, []))] if name else map(markdown, saved.values())  # as text, which is what /export tells
+            if any(m[0] == "user" for m in messages) and markdown(messages) not in found:
+                raise Difference(f"{self.log}\n    not saved: {name} {messages}\n    but {saved}")
         return saved
 
     def restart(self):
@@ -323,7 +353,8 @@ class Chat:
         name = self.r.choice(sorted(saved))
         self.log.append("--continue " + name)
         self.start("--continue", name)
-        self.at.name, self.at.messages = name, saved[name]
+        self.at.name, self.at.messages = name, saved.pop(name)
+        self.closed = {name: messages for name, messages in saved.items() if any(m[0] == "user" for m in messages)}
 
     def kill(self):
         """Kills the program after a question: the conversation is as before it, or with it, or with an answer."""
@@ -338,14 +369,14 @@ class Chat:
         now = self.saved()
         for name, messages in now.items():
             old = self.at.messages
-            if messages == before.get(name) or (messages[:len(old)] == old and [m[1] for m in messages[len(old):] if m[0] == "user"] in ([], [question])):
+            if messages == before.get(name) or (messages[:len(old)] == old and [m[1] for m in messages[len(old):] if m[0] == "user"] in ([], ["".join(self.at.attached) + question])):
                 continue
             raise Difference(f"{self.log}\n    after the kill {name} {messages}\n    before {before.get(name)}")
         check(f"{self.log}: conversations after the kill", sorted(set(before) - set(now)), [])
         self.reopen(now)
 
     COMMANDS = [(ask, 20), (stop, 3), (bg, 2), (regen, 3), (go_on, 4), (undo, 3), (clear, 2), (system, 2), (compact, 1), (fork, 2), (new, 1), (switch, 3), (close, 2),
-                (save, 2), (load, 2), (set, 2), (resize, 1), (restart, 1), (kill, 1)]
+                (save, 2), (load, 2), (read, 2), (set, 2), (resize, 1), (restart, 1), (kill, 1)]
 
 
 def one(run):

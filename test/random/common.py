@@ -77,10 +77,10 @@ class Run:
             options += ["--gpus", f"emu:{r.choice((1, 2))},cpu=scalar", "--decode", r.choice(("cpu", "hybrid", "dual")), "--prefill", r.choice(("cpu", "slp", "auto"))]
         return options
 
-    def serve(self, *options):
-        """Starts a resident engine with a runtime directory of its own."""
-        runtime = os.path.join(self.home, f"run{len(self.servers)}")
-        os.mkdir(runtime, 0o700)
+    def serve(self, *options, attach=False):
+        """Starts a resident engine with a runtime directory of its own, or with that of the other runs, which then attach to it."""
+        runtime = self.env["XDG_RUNTIME_DIR"] if attach else os.path.join(self.home, f"run{len(self.servers)}")
+        os.makedirs(runtime, 0o700, exist_ok=True)
         self.servers.append(server.Server({**self.env, "XDG_RUNTIME_DIR": runtime}, "-m", self.model, *[o for o in EXACT if o != "--no-attach"], *options))
         return self.servers[-1]
 
