@@ -82,12 +82,14 @@ class Chat:
         return self.known[key]
 
     def asked(self, question):
+        """Adds a question and its answer, unless they do not fit; returns the messages up to the question."""
         s = self.at
         question = "".join(s.attached) + question
         before = s.messages + ([["assistant", "", True]] if s.messages and s.messages[-1][0] == "user" else []) + [["user", question, False]]
         reply = self.answer(before)
         if reply:
             s.messages, s.ids, s.prompt, s.attached = before + [["assistant", *reply]], not self.attached, before, []
+        return before
 
     def check(self, name):
         """Exports the conversation, which waits for the answer, and compares it."""
@@ -133,31 +135,26 @@ class Chat:
         self.check("before it is stopped")
         question, s = self.new_question(), self.at
         before, ids, attached = [list(m) for m in s.messages], s.ids, s.attached
-        self.asked(question)
+        sent = self.asked(question)
         self.type(question)
         self.t.read(self.r.random() * 0.05)
         self.t.send("\x03")
         self.log.append("Ctrl-C")
-        got = self.export("stop")
-        if got == markdown(before):
+        got, whole = self.export("stop"), self.answer(sent) or ("", True)
+        stopped = [sent + [["assistant", whole[0][:n], True]] for n in range(len(whole[0]) + 1)] + [sent + [["assistant", *whole]]]
+        found = next((messages for messages in stopped if markdown(messages) == got), None)
+        if not found:
+            check(self.log, got, markdown(before))
             s.messages, s.ids, s.attached = before, ids, attached
-        elif s.messages[-2:-1] and s.messages[-2][1].endswith(question):
-            whole = s.messages[-1]
-            for n in range(len(whole[1]) + 1):
-                for partial in (True, False):
-                    s.messages[-1] = ["assistant", whole[1][:n], partial]
-                    if (partial or s.messages[-1] == whole) and got == markdown(s.messages):
-                        s.ids = False if self.attached else None
-                        return
-            check(self.log, got, markdown(s.messages))
+        else:  # how many ids there are is not known
+            s.messages, s.ids, s.attached, s.prompt = found, False if self.attached else None, [], sent
 
     def bg(self):
         question = self.new_question()
         self.type("/bg " + question)
-        self.asked(question)
-        while (got := self.export("bg")) != markdown(self.at.messages):
-            if got != markdown(self.at.messages[:-1]):
-                check(self.log, got, markdown(self.at.messages))
+        sent, end = self.asked(question), time.monotonic() + driver.PATIENCE
+        while self.export("bg") == markdown(sent) and time.monotonic() < end:
+            pass
 
     def regen(self):
         self.type("/regen")
