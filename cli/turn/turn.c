@@ -44,10 +44,21 @@ void turn_free(struct turn *t) {
 
 static int emit_text(struct turn *t, enum output_kind part, const char *data, size_t n) { return n && t->on_text ? t->on_text(t->ctx, part, data, n) : 0; }
 
-/* Searches the unshown text for a stop string, and emits all that cannot begin one. */
+/* Returns the number of bytes at the end of s that begin a character. */
+static size_t begun_character(const char *s, size_t n) {
+    for (size_t k = 1; k <= 3 && k <= n; k++) {
+        const unsigned char c = (unsigned char)s[n - k];
+        const size_t size = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC2 ? 2 : 1;
+        if ((c & 0xC0) != 0x80) return size > k ? k : 0;
+    }
+    return 0;
+}
+
+/* Searches the unshown text for a stop string, and emits all that cannot begin one, in whole characters: a control token that adds no text may have parted
+ * one, and a stream that gets its parts at once shows it. */
 static int show_text(struct turn *t, bool all) {
     char *new = t->text.data + t->n_shown;
-    size_t n = t->text.len - t->n_shown, n_held = 0, cut = n + 1;
+    size_t n = t->text.len - t->n_shown, n_held = begun_character(new, n), cut = n + 1;
     for (size_t i = 0; i < t->n_stop; i++) {
         size_t len = strlen(t->stop[i]);
         if (!len) continue;

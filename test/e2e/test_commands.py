@@ -110,6 +110,8 @@ class Commands(driver.ChatCase):
         t = self.chat()
         self.ask(t, "one", "You said: one")
         self.ask(t, "/fork copy", "this is a copy", "copy> ")
+        self.ask(t, "/close", "closed; /load copy opens it again")
+        self.ask(t, "/load copy", "You said: one", "copy> ")
         self.ask(t, "/system Brief.", "system prompt set", "copy> ")
         self.ask(t, "/close", "closed; /load copy opens it again")
         self.ask(t, "/load copy", "You said: one", "copy> ")

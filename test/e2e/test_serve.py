@@ -132,6 +132,16 @@ class Protocol(Case):
         text = json.loads(self.s.request("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]["content"]
         self.assertEqual(text, "[system]S[user]a[assistant]b[user]prompt x[assistant]")
 
+    def test_parted_characters(self):
+        """A stream whose tokens part a character has the text of the whole answer, however its pieces are sent."""
+        body = {"prompt": [0xE2, 0x41, 0xC4, 0xAD] * 40, "max_tokens": 200}
+        whole = json.loads(self.s.request("POST", "/v1/completions", body)[2])["choices"][0]["text"]
+        self.assertIn("\ufffdA\u012d", whole)
+        c = self.s.connection()
+        c.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
+        self.assertEqual("".join(choice["text"] for j in chunks(c.getresponse())[0] for choice in j["choices"]), whole)
+        c.close()
+
     def test_goes_on(self):
         """An answer continues after its given start; what cannot continue is refused. And counting a prompt's tokens runs no answer."""
         begun = lambda text, **more: {"messages": [{"role": "user", "content": "long"}, {"role": "assistant", "content": text, **more}], "continue_final_message": True, "add_generation_prompt": False}

@@ -550,6 +550,7 @@ change("calls-killed", "calls of a killed chat never get a result", "e2e_tools",
 change("ask-unanswered", "two questions follow each other", "e2e_repl; e2e_tools", ("cli/turn/conversation.c", "if (unanswered && conversation_add(c, ROLE_ASSISTANT, NULL, 0, NULL, 0)) return ERR_MEMORY;\n    if (unanswered) ", "if (unanswered && 0) "))
 change("batch-failed", "a continued batch skips prompts that failed", "e2e_remote", ("cli/modes/batch.c", ' && !json_get(&j, "error")', ""))
 change("refused-attached", "a question that a server refuses stays in the conversation", "e2e_remote", ("cli/chat/chat_turn.c", "return t->asks && u->failed", "return 0 && u->failed"))
+change("parted-character", "a stream has parts of characters", "e2e_serve", ("cli/turn/turn.c", "n_held = begun_character(new, n), cut", "n_held = 0, cut"))
 change("batch-equal-ids", "a continued batch takes an answer for that of another prompt with the same id", "e2e_oneshot", ("cli/modes/batch.c", "(!any_index && b->past[lo].index != index)", "0"))
 change("fork-saved", "a fork is not saved before its first question", "e2e_commands", ("cli/chat/command_session.c", "    chat_session_save(r, t);\n    screen_print(r, \"this is a copy", "    screen_print(r, \"this is a copy"))
 change("system-saved", "a system prompt is not saved before the next question", "e2e_commands", ("cli/chat/command_conversation.c", "    chat_session_save(r, r->active);\n    screen_print(r, removes", "    screen_print(r, removes"))
