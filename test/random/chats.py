@@ -128,7 +128,8 @@ class Chat:
         for _ in range(self.r.choice((1, 1, 1, 2))):  # the second one waits
             question = self.new_question()
             self.type(question)
-            self.asked(question)
+            if not self.answer(self.asked(question)) and self.attached:  # what is typed before the server's refusal is dropped
+                self.check("refused")
 
     def stop(self):
         """Stops an answer: any beginning of it may remain. A question that was not read yet is dropped, as terminals do."""
@@ -163,6 +164,8 @@ class Chat:
         if reply:
             s.prompt = [list(m) for m in s.messages[:i + 1]]
             s.messages[i + 1:], s.ids = [["assistant", *reply]], not self.attached
+        elif self.attached:
+            self.take("refused")
 
     def go_on(self):
         """/continue: what the model would say after this text, or with more tokens; unless it has ended or was stopped, any continuation."""
@@ -372,8 +375,8 @@ class Chat:
         check(f"{self.log}: conversations after the kill", sorted(set(before) - set(now)), [])
         self.reopen(now)
 
-    COMMANDS = [(ask, 20), (stop, 3), (bg, 2), (regen, 3), (go_on, 4), (undo, 3), (clear, 2), (system, 2), (compact, 1), (fork, 2), (new, 1), (switch, 3), (close, 2),
-                (save, 2), (load, 2), (read, 2), (set, 2), (resize, 1), (restart, 1), (kill, 1)]
+    COMMANDS = [(ask, 20), (stop, 3), (bg, 2), (regen, 3), (go_on, 4), (undo, 3), (clear, 2), (system, 2), (compact, 1), (fork, 2), (new, 1), (switch, 3),
+                (close, 2), (save, 2), (load, 2), (read, 2), (set, 2), (resize, 1), (restart, 1), (kill, 1)]
 
 
 def one(run):
