@@ -367,9 +367,9 @@ class Chat:
         self.t.close()
         self.log.append("killed")
         now = self.saved()
+        old, asked = self.at.messages, "".join(self.at.attached) + question
         for name, messages in now.items():
-            old = self.at.messages
-            if messages == before.get(name) or (messages[:len(old)] == old and [m[1] for m in messages[len(old):] if m[0] == "user"] in ([], ["".join(self.at.attached) + question])):
+            if messages == before.get(name) or (messages[:len(old)] == old and [m[1] for m in messages[len(old):] if m[0] == "user"] in ([], [asked])):
                 continue
             raise Difference(f"{self.log}\n    after the kill {name} {messages}\n    before {before.get(name)}")
         check(f"{self.log}: conversations after the kill", sorted(set(before) - set(now)), [])
