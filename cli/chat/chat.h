@@ -40,6 +40,7 @@ struct chat_session { /* one session of the chat */
     size_t n_summarised;                                       /* number of messages summarised; the others did not fit into the prompt */
     void (*on_finish)(struct repl *r, struct chat_session *t); /* takes the text of the running turn, a summary; NULL: the turn is an answer */
     struct conversation conv;
+    struct conversation replaced; /* the answer that the running turn replaces, for a turn that fails */
     struct attachments attached;
     struct cleared_conversation cleared;
     struct engine_client *client; /* opened with the first turn */

@@ -79,6 +79,7 @@ void chat_session_free(struct repl *r, struct chat_session *t) {
     prompt_free(&t->prompt);
     prompt_free(&t->answer_prompt);
     conversation_free(&t->conv);
+    conversation_free(&t->replaced);
     cleared_free(&t->cleared);
     attachments_free(&t->attached);
     mem_free(t);

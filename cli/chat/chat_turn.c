@@ -121,7 +121,10 @@ static void finish_turn(struct repl *r, struct chat_session *t) {
     if (is_refused(t)) {
         conversation_truncate(&t->conv, t->n_before);
         prompt_free(&t->prompt);
-    } else if (!is_summary) add_answer(r, t);
+    } else if (t->turn.failed && !t->turn.text.len && !t->turn.thinking.len && t->replaced.n && !conversation_append(&t->conv, &t->replaced))
+        prompt_free(&t->prompt);
+    else if (!is_summary) add_answer(r, t);
+    conversation_free(&t->replaced);
     if (front && r->app->tools && !t->round.calls.n)
         answer_printer_add(&r->printer, OUTPUT_TOOL_CALL, t->turn.tool.data, t->turn.tool.len); /* markup that is not a call */
     if (front) chat_turn_release_screen(r);

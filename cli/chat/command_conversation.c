@@ -45,7 +45,10 @@ void cmd_regen(struct repl *r, const char *arg) {
     c->n = n;
     int rc = chat_turn_answer(r, r->active, false);
     c->n = n_before;
-    if (!rc) conversation_truncate(c, n); /* an answer is dropped only for a new one */
+    if (rc) return; /* an answer is dropped only for a new one */
+    const struct conversation last = {.messages = c->messages + n, .n = n_before - n};
+    if (conversation_append(&r->active->replaced, &last)) conversation_free(&r->active->replaced);
+    conversation_truncate(c, n);
 }
 
 void cmd_continue(struct repl *r, const char *arg) {

@@ -86,6 +86,21 @@ class Attached(Case):
                 self.assertEqual(json.load(f)["body"]["messages"][1]["content"], "You said: h\u00e9llo")
             os.remove(self.session_file("talk"))
 
+    def test_failed_regen(self):
+        """An answer is dropped only for another one, also if the resident engine has exited."""
+        t = self.terminal("--save", "talk")
+        at = t.prompt(t.until("The resident engine answers"), "talk> ")
+        t.send("one\r")
+        at = t.prompt(t.until("You said: one", at), "talk> ")
+        self.s.p.send_signal(signal.SIGKILL)
+        self.s.p.wait()
+        t.send("/regen\r")
+        t.prompt(t.until("the resident engine has exited", at), "talk> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        with open(self.session_file("talk")) as f:
+            self.assertEqual([m["content"] for m in json.load(f)["body"]["messages"]], ["one", "You said: one"])
+
     def test_refused_question(self):
         """A question that does not fit in the server's context is taken back, so that the next one is answered, as without a resident engine."""
         self.s.end()

@@ -165,7 +165,7 @@ class Chat:
             s.prompt = [list(m) for m in s.messages[:i + 1]]
             s.messages[i + 1:], s.ids = [["assistant", *reply]], not self.attached
         elif self.attached:
-            self.take("refused")
+            self.check("refused")
 
     def go_on(self):
         """/continue: what the model would say after this text, or with more tokens; unless it has ended or was stopped, any continuation."""
