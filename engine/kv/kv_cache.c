@@ -215,11 +215,14 @@ void kv_state_copy_all(struct kv *to, const struct kv *from) {
 }
 
 void kv_state_try(struct kv *kv, int pos) {
-    int base = kv->has_states && pos ? kv_state_find(kv, pos) : -1, free = 0, least = -1;
+    int base = kv->has_states && pos ? kv_state_find(kv, pos) : -1, free = 0;
     for (int i = 0; i < KV_STATES; i++) free += i != base && !kv->state[i].is_kept;
-    for (int i = 0; i < KV_STATES && kv->has_states; i++)
-        if (i != base && kv->state[i].is_kept && (least < 0 || rewind_loss(kv, i) < rewind_loss(kv, least))) least = i;
-    if (kv->has_states && free < 2) kv->state[least].pos = -1, kv->state[least].is_kept = false;
+    for (; kv->has_states && free < 2; free++) {
+        int least = -1;
+        for (int i = 0; i < KV_STATES; i++)
+            if (i != base && kv->state[i].is_kept && (least < 0 || rewind_loss(kv, i) < rewind_loss(kv, least))) least = i;
+        kv->state[least].pos = -1, kv->state[least].is_kept = false;
+    }
     if (base >= 0 && !kv->state[base].is_kept) kv->state[base].is_kept = kv->state[base].kept_by_try = true;
 }
 void kv_state_undo(struct kv *kv, int pos) {
