@@ -36,7 +36,11 @@ static const struct json *find_and_mark(const struct json *root, uint64_t seen[C
     return v && v->type != JSON_NULL ? v : NULL;
 }
 /* Keys that transformers 5 saves under another name, whatever the family's published configs call them: {common, saved}. */
-static const char *const saved_names[][2] = {{"num_experts", "num_local_experts"}};
+static const char *const saved_names[][2] = {{"num_experts", "num_local_experts"},
+                                             {"num_experts_per_tok", "num_experts_per_token"},
+                                             {"n_group", "num_expert_group"},
+                                             {"norm_topk_prob", "moe_renormalize"},
+                                             {"max_position_embeddings", "model_max_length"}};
 static const struct json *read_key(struct config_reader *r, const char *key) {
     const char *name = family_key(r, key);
     const struct json *inner = find_and_mark(r->root, r->seen, name), *outer = find_and_mark(r->outer, r->outer_seen, name);
@@ -308,9 +312,15 @@ const struct json *config_layer_list(struct config_reader *r, const struct confi
     if (list && !fits) config_fail(r, "'%s' is not a list of %d", key, c->n_layers);
     return fits ? list : NULL;
 }
+bool config_is_layer_kind(const struct json *v, const char *kind) {
+    static const char *const saved[][2] = {{"mamba", "linear_attention"}, {"attention", "full_attention"}}; /* {published, as transformers 5 saves it} */
+    bool is = json_is(v, kind);
+    for (size_t i = 0; i < sizeof saved / sizeof *saved; i++) is |= !strcmp(kind, saved[i][0]) && json_is(v, saved[i][1]);
+    return is;
+}
 int config_layer_choice(struct config_reader *r, const char *key, const struct json *list, int layer, const char *const *options) {
     for (int k = 0; options[k]; k++)
-        if (json_is(json_at(list, (uint32_t)layer), options[k])) return k;
+        if (config_is_layer_kind(json_at(list, (uint32_t)layer), options[k])) return k;
     if (!options[1]) config_fail(r, "'%s' of layer %d is not %s", key, layer, options[0]);
     else if (!options[2]) config_fail(r, "'%s' of layer %d is neither %s nor %s", key, layer, options[0], options[1]);
     else config_fail(r, "'%s' of layer %d is none of %s, %s and %s", key, layer, options[0], options[1], options[2]);
@@ -327,6 +337,18 @@ bool config_read_flags(struct config_reader *r, const struct config *c, const ch
         out[i] = k == 1;
     }
     return true;
+}
+
+/* Whether a list of two limits leaves every step as it is: [0, infinity], which JSON has no number for. */
+static bool limits_nothing(const struct json *v) {
+    if (v->type != JSON_ARRAY || v->n != 2 || json_num(json_at(v, 0), -1) != 0) return false;
+    const struct json *upper = json_at(v, 1);
+    return json_num(upper, 0) >= 1e30 || json_is(upper, "Infinity") || json_is(upper, "inf") ||
+           (upper->type == JSON_OBJECT && json_is(json_get(upper, "__float__"), "Infinity"));
+}
+void config_check_step_limit(struct config_reader *r, const char *key) {
+    const struct json *v = config_get(r, key);
+    if (v && !limits_nothing(v)) config_fail(r, "'%s' limits Mamba's step; hearth knows [0, infinity]", key);
 }
 
 /* --- The whole file -------------------------------------------------------------------------------------------------- */
@@ -413,15 +435,25 @@ static bool is_inactive(const struct json *v) {
     }
 }
 
+/* Whether a member that no parser reads cannot change the computation. */
+static bool is_ignored(const struct json *k, const struct json *v) {
+    bool known = is_inactive(v) || (k->n && k->string[0] == '_');
+    for (const char *const *h = ignored_keys; *h && !known; h++) known = json_is(k, *h);
+    return known;
+}
+
+void config_close_config(struct config_reader *r, const char *key, struct config_reader *in) {
+    for (uint32_t i = 0; i < in->root->n && i < CONFIG_MEMBERS_MOST; i++)
+        if (is_ignored(&in->root->items[2 * i], &in->root->items[2 * i + 1])) in->seen[i / 64] |= (uint64_t)1 << i % 64;
+    config_close(r, key, in);
+}
+
 static void refuse_unknown(struct config_reader *r, const struct json *root, const uint64_t seen[CONFIG_MEMBERS_MOST / 64], const struct config *c,
                            bool force) {
     for (uint32_t i = 0; root && i < root->n && !r->rc; i++) {
         const struct json *k = &root->items[2 * i], *v = k + 1;
         if (i < CONFIG_MEMBERS_MOST && seen[i / 64] >> i % 64 & 1) continue;
-        if (is_inactive(v) || (k->n && k->string[0] == '_')) continue;
-        bool known = false;
-        for (const char *const *h = ignored_keys; *h && !known; h++) known = json_is(k, *h);
-        if (known) continue;
+        if (is_ignored(k, v)) continue;
         int n = (int)(k->n < 80 ? k->n : 80);
         if (force) log_say(LOG_WARN, "%s: '%.*s' is unknown to hearth and ignored", r->what, n, k->string);
         else config_fail(r, "'%.*s' is unknown to hearth for the family %s and may change the computation; --force ignores it", n, k->string, c->model_type);

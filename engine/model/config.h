@@ -425,6 +425,8 @@ int config_fail(struct config_reader *r, const char *fmt, ...) __attribute__((fo
 /* Opens a nested object for reading; config_close refuses its unread keys. *in is an empty object if the key is absent. */
 void config_open(struct config_reader *r, const char *key, struct config_reader *in);
 void config_close(struct config_reader *r, const char *key, struct config_reader *in);
+/* The same for an object that is a model's config of its own: keys without effect, such as id2label, are no error. */
+void config_close_config(struct config_reader *r, const char *key, struct config_reader *in);
 /* Reads rope_scaling / rope_parameters / rope_theta / partial_rotary_factor into c->rope. dim: rotary dimensions unless partial. */
 void config_read_rope(struct config_reader *r, struct config *c, int dim, double theta);
 void config_read_rope_object(struct config_reader *r, struct config *c, const char *key, int dim, double theta); /* the same from that object only */
@@ -449,7 +451,11 @@ void config_skip_vision(struct config_reader *r, struct config *c);
 void config_read_sparse_step(struct config_reader *r, struct config *c);
 /* Returns the list `key`, which has an entry for each layer, or with `longer` at least that many. NULL: the key is absent, or after an error. */
 const struct json *config_layer_list(struct config_reader *r, const struct config *c, const char *key, bool longer);
-/* Returns which of the options (NULL-terminated) a layer's entry of such a list is; 0 after an error. */
+/* Returns which of the options (NULL-terminated; config_is_layer_kind) a layer's entry of such a list is; 0 after an error. */
 int config_layer_choice(struct config_reader *r, const char *key, const struct json *list, int layer, const char *const *options);
+/* Whether an entry of such a list is this kind of layer, as published or under the name that transformers 5 saves. */
+bool config_is_layer_kind(const struct json *v, const char *kind);
+/* Refuses limits of Mamba's step, a list of two, other than [0, infinity] */
+void config_check_step_limit(struct config_reader *r, const char *key);
 /* Reads a list of n_layers numbers or booleans from `key` into out; returns false if the key is absent, or after an error. */
 bool config_read_flags(struct config_reader *r, const struct config *c, const char *key, bool out[CONFIG_MAX_LAYERS]);

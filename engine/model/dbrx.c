@@ -12,15 +12,22 @@ static void read_attention(struct config_reader *r, struct config *c) {
     c->n_heads = config_int(r, "num_attention_heads", 0, 1, 1024);
     c->n_kv_heads = config_int(&in, "kv_n_heads", 1, 1, 1024);
     c->qkv_clip = (float)config_num(&in, "clip_qkv", 0, 0, 1e9);
+    const int again = config_int(r, "num_key_value_heads", c->n_kv_heads, 1, 1024);
+    if (again != c->n_kv_heads) config_fail(&in, "'num_key_value_heads' is %d, 'attn_config.kv_n_heads' %d", again, c->n_kv_heads);
+    const bool given = config_has(&in, "rope_theta");
     double theta = config_num(&in, "rope_theta", 10000, 1, 1e12);
     config_num(&in, "attn_pdrop", 0, 0, 1); /* training only */
     config_has(&in, "model_type");
-    config_close(r, "attn_config", &in);
+    config_close_config(r, "attn_config", &in);
     if (c->n_heads % c->n_kv_heads) config_fail(r, "%d attention heads do not divide among %d key-value heads", c->n_heads, c->n_kv_heads);
     if (c->hidden % c->n_heads) config_fail(r, "d_model %d does not divide among %d heads", c->hidden, c->n_heads);
     c->head_dim = c->v_dim = c->hidden / c->n_heads;
     c->attn_scale = (float)(1 / sqrt(c->head_dim));
     config_read_rope(r, c, c->head_dim, theta);
+    /* transformers 5 computes with the former, which it sets to 10000 if a published config lacks it; the vendor's code with the latter */
+    if (given && c->rope.theta != theta)
+        config_fail(r, "'rope_parameters.rope_theta' is %g, 'attn_config.rope_theta' %g: remove the one that the model was not trained with", c->rope.theta,
+                    theta);
 }
 
 static void read_experts(struct config_reader *r, struct config *c) {
@@ -40,7 +47,9 @@ static void read_experts(struct config_reader *r, struct config *c) {
     config_open(&in, "ffn_act_fn", &act);
     config_choice(&act, "name", acts, 0);
     config_close(&in, "ffn_act_fn", &act);
-    config_close(r, "ffn_config", &in);
+    const int again = config_int(&in, "hidden_size", c->hidden, 1, 65536);
+    if (again != c->hidden) config_fail(&in, "'ffn_config.hidden_size' is %d, 'd_model' %d", again, c->hidden);
+    config_close_config(r, "ffn_config", &in);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
     c->score = SCORE_SOFTMAX;
     c->routed_scale = 1;

@@ -19,6 +19,7 @@ static void read_mamba(struct config_reader *r, struct config *c) {
     m->conv_bias = config_bool(r, "mamba_conv_bias", true);
     m->projects_bias = config_bool(r, "mamba_proj_bias", false);
     for (int i = 0; init[i]; i++) config_has(r, init[i]);
+    config_check_step_limit(r, "time_step_limit");
     if (m->heads % m->groups) config_fail(r, "%d heads of Mamba do not divide into %d groups", m->heads, m->groups);
     if (m->heads * m->head_dim != expand * c->hidden)
         config_fail(r, "'mamba_expand' is %d, but %d heads of %d are not %d times as wide as the model", expand, m->heads, m->head_dim, expand);

@@ -45,6 +45,7 @@ static void read_attention(struct config_reader *r, struct config *c) {
 
 static void parse(struct config_reader *r, struct config *c) {
     read_attention(r, c);
+    config_has(r, "eod_token_id"); /* separates documents in training */
     int dense = config_int(r, "moe_layer_num_skipped", 0, 0, CONFIG_MAX_LAYERS);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = i >= dense;
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);

@@ -44,7 +44,8 @@ static void read_mamba(struct config_reader *r, struct config *c) {
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    static const char *const unused[] = {"use_mamba_kernels", "num_logits_to_keep", "calc_logits_for_entire_prompt", "n_ctx", NULL};
+    static const char *const unused[] = {
+        "use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep", "calc_logits_for_entire_prompt", "n_ctx", NULL};
     for (int i = 0; unused[i]; i++) config_has(r, unused[i]);
     config_read_gqa(r, c);
     rope_set_none(c);

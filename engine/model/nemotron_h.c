@@ -31,24 +31,17 @@ static void read_blocks(struct config_reader *r, struct config *c) {
     c->n_layers = (int)blocks->n;
     for (int i = 0; i < c->n_layers; i++) {
         int k = 0;
-        while (k < 4 && !(list ? json_is(json_at(list, (uint32_t)i), names[k]) : text->string[i] == codes[k])) k++;
+        while (k < 4 && !(list ? config_is_layer_kind(json_at(list, (uint32_t)i), names[k]) : text->string[i] == codes[k])) k++;
+        if (list && text && k < 4 && !(text->type == JSON_STRING && (int)text->n == c->n_layers && text->string[i] == codes[k]))
+            config_fail(r, "'layers_block_type' and 'hybrid_override_pattern' differ in layer %d", i);
         if (k == 4) config_fail(r, "layer %d is neither mamba (M), attention (*), mlp (-) nor moe (E)", i);
         else set_block(c, i, (enum block)k);
     }
 }
 
-/* Whether a list of two limits leaves every step as it is: [0, infinity], which JSON has no number for. */
-static bool limits_nothing(const struct json *v) {
-    if (v->type != JSON_ARRAY || v->n != 2 || json_num(json_at(v, 0), -1) != 0) return false;
-    const struct json *upper = json_at(v, 1);
-    return json_num(upper, 0) >= 1e30 || json_is(upper, "Infinity") || json_is(upper, "inf") ||
-           (upper->type == JSON_OBJECT && json_is(json_get(upper, "__float__"), "Infinity"));
-}
-
 static void read_mamba(struct config_reader *r, struct config *c) {
     struct mamba_config *m = &c->mamba;
     static const char *const acts[] = {"silu", NULL};
-    const char *limit = key_of(r, "time_step_limit", "mamba_dt_limit");
     m->heads = config_int(r, "mamba_num_heads", 128, 1, 4096);
     m->head_dim = config_int(r, "mamba_head_dim", 64, 1, 4096);
     m->groups = config_int(r, key_of(r, "n_groups", "mamba_n_groups"), 8, 1, 1024);
@@ -58,7 +51,7 @@ static void read_mamba(struct config_reader *r, struct config *c) {
     m->projects_bias = config_bool(r, "use_bias", false);
     config_choice(r, "mamba_hidden_act", acts, 0);
     if (m->heads % m->groups) config_fail(r, "%d heads of Mamba do not divide into %d groups", m->heads, m->groups);
-    if (config_has(r, limit) && !limits_nothing(config_get(r, limit))) config_fail(r, "'%s' limits Mamba's step; hearth knows [0, infinity]", limit);
+    config_check_step_limit(r, key_of(r, "time_step_limit", "mamba_dt_limit"));
 }
 
 static void read_ffns(struct config_reader *r, struct config *c) {

@@ -474,6 +474,9 @@ static void layers_of_several_kinds(void **st) {
     assert_true(c.topk == 2 && c.rope.kind == ROPE_DEFAULT && fabs(c.rope.theta / (10000 * pow(1000, 16.0 / 14)) - 1) < 1e-9);
 }
 
+#define DBRX(attention, experts, more) \
+    "{\"model_type\":\"dbrx\",\"vocab_size\":100,\"d_model\":64,\"n_heads\":4,\"n_layers\":2,\"max_seq_len\":64,\"attn_config\":{" attention \
+    "},\"ffn_config\":{" experts "}," more "}"
 static void options_that_no_published_model_uses(void **st) {
     static const struct {
         const char *text, *word;
@@ -483,6 +486,10 @@ static void options_that_no_published_model_uses(void **st) {
         {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":[2,2,2,2,2,3]", NUMBERED), "moe_topk"},
         {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2", NUMBERED ",\"use_cla\":true"), "use_cla"},
         {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2", NUMBERED ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}"), "alpha"},
+        {DBRX("\"rope_theta\":5e5", "", "\"rope_parameters\":{\"rope_theta\":1e4}"), "attn_config.rope_theta"},
+        {DBRX("\"kv_n_heads\":2", "", "\"num_key_value_heads\":4"), "kv_n_heads"},
+        {DBRX("", "\"hidden_size\":128", "\"use_cache\":true"), "ffn_config.hidden_size"},
+        {DBRX("", "\"id2label\":{},\"top_p\":1,\"gain\":2", "\"use_cache\":true"), "ffn_config.gain"},
         {BARE_OF("ernie4_5_moe", "\"moe_k\":2", "\"moe_num_experts\":8,\"moe_intermediate_size\":32,\"use_bias\":true"), "use_bias"},
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"num_attention_heads_per_layer\":[4,3,4,4,4,4],\"num_key_value_heads\":2"),
          "layer 1"},
@@ -595,6 +602,7 @@ static void mixers_by_layer(void **st) {
         {DENSE("lfm2_moe", ",\"num_experts\":8,\"num_experts_per_tok\":2"), "layer_types"},
         {DENSE("granitemoehybrid", MAMBA(",\"mamba_d_head\":7")), "mamba_expand"},
         {DENSE("granitemoehybrid", MAMBA(",\"mamba_n_groups\":3")), "groups"},
+        {DENSE("granitemoehybrid", MAMBA(",\"time_step_limit\":[0.0,0.1]")), "time_step_limit"},
         {DENSE("granitemoehybrid", MAMBA(",\"position_embedding_type\":\"alibi\"")), "position_embedding_type"},
         {DENSE("minimax_text_01", LIGHTNING("")), "postnorm"},
         {DENSE("minimax_text_01", ",\"attn_type_list\":[0,1,2,0,0],\"num_local_experts\":8,\"num_experts_per_tok\":2,\"postnorm\":true"), "layer 2"},

@@ -309,6 +309,7 @@ static void layers_of_one_block(void **st) {
         {NEMOTRON(PATTERN ",\"mlp_bias\":true"), "mlp_bias"},
         {NEMOTRON(PATTERN ",\"mlp_hidden_act\":\"silu\""), "mlp_hidden_act"},
         {NEMOTRON(PATTERN ",\"time_step_limit\":[0.0,0.1]"), "time_step_limit"},
+        {NEMOTRON(PATTERN ",\"layers_block_type\":[\"linear_attention\",\"full_attention\",\"moe\",\"moe\"]"), "differ in layer 2"},
         {NEMOTRON(PATTERN ",\"moe_latent_size\":300"), "moe_latent_size"},
         {NEMOTRON(PATTERN ",\"sliding_window\":64"), "sliding_window"},
         {NEMOTRON(PATTERN ",\"mamba_gain\":2"), "mamba_gain"},
