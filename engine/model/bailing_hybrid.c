@@ -6,15 +6,28 @@
 
 static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 2, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};
 
+/* head_dim is that of KDA as published, and that of MLA's rotated part where transformers 5 saves KDA's sizes as keys of their own. */
+static void read_sizes(struct config_reader *r, struct config *c) {
+    const int dim = config_int(r, "head_dim", config_has(r, "linear_head_dim"), 1, DELTA_MAX_K_DIM), taps = config_int(r, "short_conv_kernel_size", 4, 2, 64);
+    c->kda.heads = config_int(r, "linear_num_heads", c->n_heads, 1, 1024);
+    c->kda.dim = config_int(r, "linear_head_dim", dim, 1, DELTA_MAX_K_DIM);
+    c->kda.taps = config_int(r, "linear_conv_kernel_dim", taps, 2, 64);
+    if (config_has(r, "head_dim") && dim != c->kda.dim && dim != c->qk_rope)
+        config_fail(r, "'head_dim' is %d: neither 'linear_head_dim', %d, nor 'qk_rope_head_dim', %d", dim, c->kda.dim, c->qk_rope);
+    if (config_has(r, "short_conv_kernel_size") && taps != c->kda.taps)
+        config_fail(r, "'short_conv_kernel_size' is %d, 'linear_conv_kernel_dim' %d", taps, c->kda.taps);
+}
+
 static void read_kda(struct config_reader *r, struct config *c) {
     static const char *const kinds[] = {"kda", NULL};
-    const int period = config_int(r, "layer_group_size", 0, 1, CONFIG_MAX_LAYERS), whole = c->n_layers / period * period; /* layers in complete groups */
+    const bool grouped = config_has(r, "layer_group_size"), listed = config_has(r, "layer_types");
+    const int period = grouped || !listed ? config_int(r, "layer_group_size", 0, 1, CONFIG_MAX_LAYERS) : 1;
+    const int whole = c->n_layers / period * period; /* layers in complete groups */
     for (int i = 0; i < whole; i++) c->layer[i].mixer = (i + 1) % period ? MIXER_KDA : MIXER_ATTENTION;
+    kda_read_types(r, c, grouped);
     config_choice(r, "linear_attention", kinds, 0);
     if (!config_bool(r, "no_kda_lora", true)) config_fail(r, "'no_kda_lora' is false: the reference's projections of gates have full rank");
-    c->kda.heads = c->n_heads;
-    c->kda.dim = config_int(r, "head_dim", 0, 1, DELTA_MAX_K_DIM);
-    c->kda.taps = config_int(r, "short_conv_kernel_size", 4, 2, 64);
+    read_sizes(r, c);
     const double bound = config_num(r, "kda_lower_bound", -5, -100, 0);
     if (config_bool(r, "kda_safe_gate", true)) c->kda.bound = (float)bound;
     c->kda.rates_are_positive = config_bool(r, "kda_rates_are_positive", false); /* GGUF only */
@@ -36,6 +49,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->rope.dim = c->qk_rope; /* partial_rotary_factor is of families before */
     if (!r->rc && (c->qk_rope < 2 || c->qk_rope % 2)) config_fail(r, "'qk_rope_head_dim' is %d: must be even, and at least 2", c->qk_rope);
     config_has(r, "use_qk_norm"); /* KDA always normalizes, MLA never */
+    config_has(r, "mtp_loss_scaling_factor");
     if (c->qkv_bias || config_bool(r, "use_qkv_bias", false) || config_bool(r, "use_bias", false))
         config_fail(r, "its projections have biases: the reference's have none");
     static const char *const gates[] = {"head_wise", "element_wise", NULL};
@@ -50,8 +64,8 @@ static void parse(struct config_reader *r, struct config *c) {
 
 #define L "model.layers.%d."
 static const char *const types[] = {"bailing_hybrid", NULL};
-/* Its projection of the attention output is `dense` in published files, o_proj in those that transformers writes. */
-#define ARCH(output, ...) \
+/* The projections of the outputs of MLA and KDA are `dense` and o_proj in published files. transformers writes o_proj for both, or from 5.24 `dense`. */
+#define ARCH(mla_output, kda_output, ...) \
     { \
         .model_types = types, .title = "Ling 3", .defaults = {.topk = 8, .theta = 6e6}, .parse = parse, .key_aliases = bailing_keys, __VA_ARGS__, .names = { \
             .embed = "model.word_embeddings", \
@@ -65,9 +79,9 @@ static const char *const types[] = {"bailing_hybrid", NULL};
             .kv_a = L "attention.kv_a_proj_with_mqa", \
             .kv_a_norm = L "attention.kv_a_layernorm", \
             .kv_b = L "attention.kv_b_proj", \
-            .o = L output, \
+            .o = L mla_output, \
             .attn_gate = L "attention.g_proj", \
-            KDA_NAMES(L "attention."), \
+            KDA_NAMES_OUT(L "attention.", kda_output), \
             .kda_decay = L "attention.f_proj", \
             .kda_gate = L "attention.g_proj", \
             NAMES_ROUTER("model."), \
@@ -77,5 +91,6 @@ static const char *const types[] = {"bailing_hybrid", NULL};
             NAMES_DENSE("model.") \
         } \
     }
-static const struct arch published = ARCH("attention.dense", .variant = NULL);
-const struct arch arch_bailing_hybrid = ARCH("attention.o_proj", .variant = &published, .variant_tensor = L "attention.dense.weight");
+static const struct arch published = ARCH("attention.dense", "o_proj", .variant = NULL);
+static const struct arch saved = ARCH("attention.dense", "dense", .variant = &published, .variant_tensor = L "attention.o_proj.weight");
+const struct arch arch_bailing_hybrid = ARCH("attention.o_proj", "o_proj", .variant = &saved, .variant_tensor = L "attention.dense.weight");

@@ -57,6 +57,7 @@ static void glm_selects_blocks(void **st) {
     assert_true(c.streams.n == 4 && c.streams.iters == 20 && c.streams.is_averaged && !c.layer[0].moe && c.layer[1].moe);
 }
 
+#define KINDS "[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]"
 static void refusals_name_the_key(void **st) {
     static const struct {
         const char *text, *word;
@@ -69,6 +70,10 @@ static void refusals_name_the_key(void **st) {
         {KIMI("[1],\"gate\":2", NOPE), "linear_attn_config.gate"},
         {KIMI("[1]", ",\"mla_use_nope\":false"), "mla_use_nope"},
         {KIMI("[1]", NOPE ",\"use_grouped_topk\":false,\"num_expert_group\":2"), "use_grouped_topk"},
+        {KIMI("[1,2,5]", NOPE ",\"linear_num_heads\":4"), "linear_num_heads"},
+        {KIMI("[1,2,5]", NOPE ",\"linear_head_dim\":24"), "linear_head_dim"},
+        {KIMI("[1,2,5]", NOPE ",\"layer_types\":" KINDS), "layer 1"},
+        {MODEL("kimi_linear", ",\"num_experts_per_token\":2,\"layer_types\":" KINDS), "num_heads' is missing"},
         {GLM(GLM_LAYERS("[0,5]")), "kda_layers"},
         {GLM(GLM_LAYERS("[0]") ",\"layer_types\":[\"linear_attention\",0,0,0,0]"), "layer 1"},
         {GLM(GLM_LAYERS("[0]") ",\"index_kpool\":1"), "index_kpool"},
@@ -78,6 +83,9 @@ static void refusals_name_the_key(void **st) {
         {LING(",\"no_kda_lora\":false"), "no_kda_lora"},
         {LING(",\"gated_attention_proj_granularity_type\":\"none\""), "element_wise"},
         {LING(",\"use_qkv_bias\":true"), "biases"},
+        {LING(",\"linear_head_dim\":24"), "linear_head_dim"},
+        {LING(",\"short_conv_kernel_size\":4,\"linear_conv_kernel_dim\":3"), "linear_conv_kernel_dim"},
+        {LING(",\"layer_types\":" KINDS), "layer 4"},
         {LING(",\"share_expert_swiglu_limit_list\":[1,2]"), "share_expert_swiglu_limit_list"},
     };
     struct config c;
