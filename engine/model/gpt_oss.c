@@ -1,5 +1,6 @@
 /* gpt-oss: GQA with biases, a sink per head and a window on every other layer; softmax over the chosen experts, with clamped gate and up. Reference:
- * transformers, models/gpt_oss; OpenAI's gpt_oss/torch/model.py. Experts in MXFP4 as published. */
+ * transformers, models/gpt_oss; OpenAI's gpt_oss/torch/model.py. Experts in MXFP4 as published, or in F32, BF16 or F16 as transformers writes
+ * them: transposed. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -23,18 +24,22 @@ static void parse(struct config_reader *r, struct config *c) {
     if (again != c->topk) config_fail(r, "'experts_per_token' is %d, 'num_experts_per_tok' %d", again, c->topk);
     c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->router_shift = c->expert_bias = true;
-    c->glu = (struct glu){.limit = (float)config_num(r, "swiglu_limit", 7, 1e-6, 1e6), .alpha = 1.702f, .shift = 1};
+    c->glu =
+        (struct glu){.limit = (float)config_num(r, "swiglu_limit", 7, 1e-6, 1e6), .alpha = (float)config_num(r, "swiglu_alpha", 1.702, 1e-6, 1e6), .shift = 1};
     c->score = SCORE_SOFTMAX; /* softmax over all and renormalization equals softmax over the chosen */
     c->norm_topk = true;
     c->routed_scale = 1;
 }
 
 static const char *const types[] = {"gpt_oss", NULL};
-const struct arch arch_gpt_oss = {
-    .model_types = types,
-    .title = "gpt-oss",
-    .norm_eps = 1e-5,
-    .parse = parse,
-    .names = {NAMES_GQA("model."), NAMES_STACKED("model."), .sinks = "model.layers.%d.self_attn.sinks", .router = "model.layers.%d.mlp.router"},
-    .layout = {.experts = true, .gate_up = GATE_UP_INTERLEAVED},
-};
+#define ARCH(...) \
+    { \
+        .model_types = types, .title = "gpt-oss", .norm_eps = 1e-5, .parse = parse, __VA_ARGS__, .names = { \
+            NAMES_GQA("model."), \
+            NAMES_STACKED("model."), \
+            .sinks = "model.layers.%d.self_attn.sinks", \
+            .router = "model.layers.%d.mlp.router" \
+        } \
+    }
+static const struct arch turned = ARCH(.layout = {.experts = true, .turns_gate_up = true, .transposed_down = true, .gate_up = GATE_UP_INTERLEAVED});
+const struct arch arch_gpt_oss = ARCH(.layout = {.experts = true, .gate_up = GATE_UP_INTERLEAVED}, .turned = &turned);

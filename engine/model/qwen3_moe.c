@@ -54,7 +54,7 @@ const struct arch arch_qwen3_moe = {
     .parse = parse,
     .names = {NAMES("model."), NAMES_EXPERTS("model.")},
 };
-/* Experts published stacked and transposed in BF16, one by one in FP8. */
+/* Experts published stacked and transposed in BF16, one by one in FP8; transformers 5 writes them stacked and not transposed. */
 #define M "model.language_model."
 #define VISION(experts, ...) \
     { \
@@ -62,9 +62,10 @@ const struct arch arch_qwen3_moe = {
         .names = {NAMES(M), experts(M)}, __VA_ARGS__ \
     }
 static const struct arch arch_qwen3_vl_moe_apart = VISION(NAMES_EXPERTS, .layout = {0});
+static const struct arch arch_qwen3_vl_moe_saved = VISION(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
 const struct arch arch_qwen3_vl_moe =
     VISION(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
-           .unstacked = &arch_qwen3_vl_moe_apart);
+           .unstacked = &arch_qwen3_vl_moe_apart, .turned = &arch_qwen3_vl_moe_saved);
 static const char *const omni[] = {"qwen3_omni_moe", NULL};
 #define T "thinker.model."
 const struct arch arch_qwen3_omni_moe = {

@@ -61,7 +61,7 @@ bool loader_has_shape(struct loader *l, const struct tensor *t, const struct par
     else if (p->slice.stacked) snprintf(text, sizeof text, "%s for [%lld, %d]", asks, (long long)experts, rows);
     else if (cols) snprintf(text, sizeof text, "%s for [%d, %d]", asks, rows, cols);
     else snprintf(text, sizeof text, "%s for [%d]", asks, rows);
-    if (p->slice.stacked && t->ndim == 3 && s[1] == cols && s[2] == rows) { /* transformers saves unquantized gpt-oss this way */
+    if (p->slice.stacked && t->ndim == 3 && s[1] == cols && s[2] == rows) { /* of families without a variant for them */
         const size_t at = strlen(text);
         snprintf(text + at, sizeof text - at, "; hearth knows this family's experts the other way round");
     }

@@ -170,7 +170,7 @@ struct param {
     int16_t layer_shift; /* added to the layer's index in the name */
     int16_t name_shift;  /* added to the index of the checkpoint's layer that has this index */
     bool optional;       /* may be absent from a checkpoint */
-    bool is_transposed;  /* a matrix stored as [cols, rows], which is transposed at load time */
+    bool is_transposed;  /* a matrix stored as [cols, rows], which is transposed at load time; its slice is of the transposed tensor */
     bool is_table;       /* a token reads single rows */
     int rows, cols;      /* cols 0: a vector, float32 once loaded; else a struct mat */
     struct tensor_slice slice;

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Fixtures give the same logits with their tensors as transformers 5 saves them: experts with rows and columns exchanged and without MXFP4, other names.
+saved.py HEARTH SHARED"""
+import array
+import glob
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+import tiny  # noqa: E402
+
+CODES = [0, .5, 1, 1.5, 2, 3, 4, 6]
+CODES += [-c for c in CODES]
+
+
+def read(directory):
+    tensors = {}
+    for path in glob.glob(os.path.join(directory, "*.safetensors")):
+        with open(path, "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+            data = f.read()
+        header.pop("__metadata__", None)
+        tensors.update({k: (t["dtype"], t["shape"], data[t["data_offsets"][0]:t["data_offsets"][1]]) for k, t in header.items()})
+    return tensors
+
+
+def exchanged(dtype, shape, raw):
+    """[n, rows, cols] as [n, cols, rows]."""
+    n, rows, cols = shape
+    a, out = array.array("I" if dtype == "F32" else "H", raw), array.array("I" if dtype == "F32" else "H")
+    for e in range(n):
+        for c in range(cols):
+            out.extend(a[e * rows * cols + c:(e + 1) * rows * cols:cols])
+    return dtype, [n, cols, rows], out.tobytes()
+
+
+def turned(tensors):
+    return {k: exchanged(*t) if re.search(r"mlp\.experts\.\w+_proj$", k) else t for k, t in tensors.items()}
+
+
+def unquantized(tensors):
+    """Experts of gpt-oss in F32, exchanged."""
+    out = {}
+    for name, (dtype, shape, raw) in tensors.items():
+        if name.endswith("_blocks"):
+            scales, values = tensors[name[:-7] + "_scales"][2], array.array("f")
+            for i, b in enumerate(raw):
+                by = 2.0 ** (scales[i // 16] - 127)
+                values.extend((CODES[b & 15] * by, CODES[b >> 4] * by))
+            out[name[:-7]] = exchanged("F32", [shape[0], shape[1], shape[2] * 32], values.tobytes())
+        elif not name.endswith("_scales"):
+            out[name] = dtype, shape, raw
+    return out
+
+
+def renamed(pattern, by):
+    return lambda tensors: {re.sub(pattern, by, name): t for name, t in tensors.items()}
+
+
+def logits(hearth, config, tensors):
+    with tempfile.TemporaryDirectory() as d:
+        with open(os.path.join(d, "model.safetensors"), "wb") as f:
+            f.write(tiny.shard_bytes(list(tensors.items())))
+        with open(os.path.join(d, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        out, tokens = os.path.join(d, "logits"), ",".join(map(str, range(3, 27)))
+        p = subprocess.run([hearth, "-m", d, "--tokens", tokens, "--logits-out", out, "--cpu", "scalar", "--kv", "f32"], stdin=subprocess.DEVNULL, capture_output=True,
+                           text=True, timeout=120)
+        if p.returncode:
+            sys.exit(p.stderr)
+        with open(out, "rb") as f:
+            return array.array("f", f.read())
+
+
+CASES = {"qwen3_vl_moe": turned, "gpt_oss": unquantized, "kimi_linear": renamed(r"\.mlp\.", ".block_sparse_moe."),
+         "bailing_hybrid": renamed(r"attention\.o_proj", "attention.dense")}
+hearth, fixtures, failed = os.path.abspath(sys.argv[1]), os.path.join(sys.argv[2], "fixtures"), 0
+if not os.path.isdir(fixtures):
+    print("SKIPPED: no", fixtures)
+    sys.exit(0)
+for family, save in CASES.items():
+    with open(os.path.join(fixtures, family, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    tensors = read(os.path.join(fixtures, family))
+    saved = save(tensors)
+    assert {(k, tuple(t[1])) for k, t in saved.items()} != {(k, tuple(t[1])) for k, t in tensors.items()}
+    want = logits(hearth, config, tensors)
+    if config.get("quantization_config"):
+        del config["quantization_config"]
+    got = logits(hearth, config, saved)
+    off = max(abs(a - b) for a, b in zip(want, got)) / max(map(abs, want))
+    print(f"{'ok' if off < 2e-6 else 'FAIL'} {family}: {off:.1e}")
+    failed += off >= 2e-6 or len(want) != len(got)
+sys.exit(failed != 0)
