@@ -99,6 +99,7 @@ struct arch {
     const struct arch *turned;        /* variant whose stacked experts have rows and columns exchanged: chosen by their shapes */
     const struct arch *variant;       /* the family with other tensor names: if some layer has this tensor, `variant_tensor` with its suffix */
     const char *variant_tensor;
+    bool has_optional_bias;              /* the router has a selection bias (names.router_bias) where a checkpoint has it */
     const char *const *skipped_tensors;  /* parts of names of layers' tensors that checkpoints have and the reference does not use; NULL: none */
     const char *const (*key_aliases)[2]; /* this family's names of common config keys: {common, own}, ends with NULL; NULL: the same */
 };

@@ -195,7 +195,7 @@ static bool prefers_turned(const struct weights *w, int layer) {
            is_turned(w, c->arch->names.expert_gate, layer, y->transposed_gate_up ? width : pair, y->transposed_gate_up ? pair : width);
 }
 
-/* Chooses the layout of a family whose experts are published both stacked and one by one, by the tensors present. */
+/* Chooses what the tensors present decide: the layout of a family whose experts are published both stacked and one by one, for example. */
 static void choose_layout(struct weights *w) {
     struct config *c = &w->config;
     char name[512];
@@ -211,6 +211,10 @@ static void choose_layout(struct weights *w) {
         if (checkpoint_find(&w->files, name)) c->arch = c->arch->variant, i = -1;
     }
     c->names = &c->arch->names, c->layout = &c->arch->layout;
+    if (c->arch->has_optional_bias) {
+        loader_name(name, sizeof name, c->names->router_bias, first, 0, "");
+        c->router_bias = checkpoint_find(&w->files, name) != NULL;
+    }
 }
 
 /* Rotary factors, which GGUF stores as a tensor. Other dtypes and sizes stay unclaimed and are refused later. */

@@ -91,6 +91,21 @@ def check_inside(hearth, tokens):
     return failed
 
 
+def check_bias(hearth, tokens):
+    """A.X K1's selection bias, which transformers saves and the published checkpoint lacks: without it, it is 0. Returns the number of failures."""
+    config = {**models.MODELS["mla_yarn"], "model_type": "axk1"}
+    tensors = models.tensors(models.MODELS["mla_yarn"])
+    for i in range(config["num_hidden_layers"]):
+        tensors[f"model.layers.{i}.post_mlp_layernorm.weight"] = tensors["model.norm.weight"]
+    bias = [n for n in tensors if n.endswith("e_score_correction_bias")]
+    without = {n: t for n, t in tensors.items() if n not in bias}
+    zero = {n: (t[0], t[1], bytes(len(t[2]))) if n in bias else t for n, t in tensors.items()}
+    given, none, zeros = (logits(hearth, config, t, tokens) for t in (tensors, without, zero))
+    ok = isinstance(none, bytes) and zeros == none and isinstance(given, bytes) and given != none
+    print(f"{'ok' if ok else 'FAIL'} A.X K1's bias {none if isinstance(none, str) else given if isinstance(given, str) else ''}")
+    return not ok
+
+
 hearth = os.path.abspath(sys.argv[1])
 config = {k: v for k, v in models.MODELS["dsa_sources"].items() if k != "quantization_config"}
 tensors = models.tensors(config)
@@ -106,5 +121,5 @@ for what, other in (("one by one", apart), ("in one tensor", stacked(apart)), ("
 got = logits(hearth, config, {**apart, extra: ("BF16", [1, 8], bytes(16))}, tokens)
 ok = isinstance(got, str) and extra in got and "unknown tensor" in got
 print(f"{'ok' if ok else 'FAIL'} an unknown tensor: {got if isinstance(got, str) else 'accepted'}")
-failed += check_inside(hearth, tokens)
+failed += check_inside(hearth, tokens) + check_bias(hearth, tokens)
 sys.exit(failed != 0 or not ok)

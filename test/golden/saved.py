@@ -82,7 +82,7 @@ CASES = {"qwen3_vl_moe": turned, "gpt_oss": unquantized, "kimi_linear": renamed(
 hearth, fixtures, failed = os.path.abspath(sys.argv[1]), os.path.join(sys.argv[2], "fixtures"), 0
 if not os.path.isdir(fixtures):
     print("SKIPPED: no", fixtures)
-    sys.exit(0)
+    sys.exit(77)
 for family, save in CASES.items():
     with open(os.path.join(fixtures, family, "config.json"), encoding="utf-8") as f:
         config = json.load(f)

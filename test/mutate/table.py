@@ -33,6 +33,7 @@ change("names-inside", "the tensors of a text model inside a larger model keep t
 change("names-both-ways", "PaliGemma's prompts are read in one direction", "golden_names", ("engine/model/arch.c", "if (json_is(model_type, both_ways[i])) {", "if (0) {"))
 change("names-nested", "a text model may have its own text model", "golden_names", ("engine/model/arch.c", "if (!a || a->text_config_key) continue;", "if (!a) continue;"))
 change("names-twice", "a tensor that a checkpoint has under two names is taken from either", "golden_names", ("engine/weights/checkpoint.c", "        if (*s)\n            return error_set(e, ERR_MODEL, \"%s/%s: tensor %.200s is also in %s under", "        if (0)\n            return error_set(e, ERR_MODEL, \"%s/%s: tensor %.200s is also in %s under"))
+change("names-bias", "A.X K1's selection bias is never looked for", "golden_names", ("engine/model/axk1.c", ".has_optional_bias = true", ".has_optional_bias = false"))
 change("names-tied", "the text model's own key ties its head, not the whole model's", "golden_names", ("engine/model/config.c", "if (c->is_part) c->tied = json_bool(", "if (0) c->tied = json_bool("))
 change("names-stacked", "experts of Mistral Large 4 in one tensor are looked for one by one", "golden_names", ("engine/model/mistral_large4.c", ".variant = &stacked", ".variant = NULL"))
 change("fp8-mistral", "scales under Mistral's own name are not found", "golden_dsa_sources", ("engine/weights/matrix.c", '".scale", ".qscale_weight"', '".scale"'))
