@@ -13,10 +13,18 @@ static void read_layers(struct config_reader *r, struct config *c) {
     for (int i = 0; i < c->n_layers; i++) {
         struct layer_config *l = &c->layer[i];
         if (!listed) l->window = (i < dense ? (i + 1) % first : (i - dense + 1) % every) ? window : 0;
-        l->rope = l->window || (i < dense && first == 1) ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;
         l->moe = i >= dense;
     }
-    if (dense) c->dense_inter = config_int(r, "prefix_dense_intermediate_size", 0, 1, 1 << 20);
+    config_read_mlp_types(r, c);
+    bool any_dense = false;
+    for (int i = 0; i < c->n_layers; i++) {
+        struct layer_config *l = &c->layer[i];
+        if (config_has(r, "first_k_dense_replace") && l->moe != (i >= dense))
+            config_fail(r, "'first_k_dense_replace' and 'mlp_layer_types' differ in layer %d", i);
+        any_dense |= !l->moe;
+        l->rope = l->window || (!l->moe && first == 1) ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;
+    }
+    if (any_dense) c->dense_inter = config_int(r, "prefix_dense_intermediate_size", 0, 1, 1 << 20);
     else config_has(r, "prefix_dense_intermediate_size");
 }
 

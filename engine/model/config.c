@@ -99,6 +99,23 @@ int config_choice(struct config_reader *r, const char *key, const char *const *o
     return 0;
 }
 
+static bool is_same(const struct json *a, const struct json *b) { /* scalars, and lists of them */
+    if (a->type == JSON_ARRAY || b->type == JSON_ARRAY) {
+        if (a->type != b->type || a->n != b->n) return false;
+        for (uint32_t i = 0; i < a->n; i++)
+            if (!is_same(json_at(a, i), json_at(b, i))) return false;
+        return true;
+    }
+    if (a->type == JSON_STRING || b->type == JSON_STRING) return a->type == b->type && a->n == b->n && !memcmp(a->string, b->string, a->n);
+    if (a->type == JSON_BOOL || b->type == JSON_BOOL) return a->type == b->type && a->boolean == b->boolean;
+    return json_num(a, NAN) == json_num(b, NAN);
+}
+const char *config_either(struct config_reader *r, const char *published, const char *saved) {
+    const struct json *p = read_key(r, published), *s = read_key(r, saved);
+    if (p && s && !is_same(p, s)) config_fail(r, "'%s' and '%s' differ, which are names of the same", family_key(r, published), family_key(r, saved));
+    return s ? saved : published;
+}
+
 /* --- Nested objects ------------------------------------------------------------------------------------------------------ */
 
 void config_open(struct config_reader *r, const char *key, struct config_reader *in) {

@@ -422,6 +422,8 @@ bool config_bool(struct config_reader *r, const char *key, bool default_value);
 int config_choice(struct config_reader *r, const char *key, const char *const *options, int default_value);
 const struct json *config_get(struct config_reader *r, const char *key); /* NULL when absent or null */
 int config_fail(struct config_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Returns the one of two names of a key that the config has: of the published one and the one that transformers saves. Fails if it has both and they differ. */
+const char *config_either(struct config_reader *r, const char *published, const char *saved);
 /* Opens a nested object for reading; config_close refuses its unread keys. *in is an empty object if the key is absent. */
 void config_open(struct config_reader *r, const char *key, struct config_reader *in);
 void config_close(struct config_reader *r, const char *key, struct config_reader *in);

@@ -32,6 +32,8 @@ static void read_ratios(struct config_reader *r, struct config *c) {
                     : json_is(one, "compressed_sparse_attention")  ? CSA_RATIO
                     : json_is(one, "heavily_compressed_attention") ? HCA_RATIO
                                                                    : -1;
+        const int64_t published = types && ratios ? json_int(json_at(ratios, (uint32_t)i), -1) : ratio;
+        if (published != ratio) config_fail(r, "'compress_ratios' and 'layer_types' differ in layer %d", i);
         if (ratio == 0) set_ratio(c, i, 0, false);
         else if (ratio == CSA_RATIO) set_ratio(c, i, csa, true);
         else if (ratio == HCA_RATIO) set_ratio(c, i, hca, false);
@@ -56,6 +58,11 @@ static void read_ropes(struct config_reader *r, struct config *c, int dim) {
         config_read_rope_object(&in, c, "main", c->head_dim, theta);
         config_has(&in, "rope_type"), config_has(&in, "rope_theta"), config_has(&in, "type");
         config_close(r, "rope_parameters", &in);
+        for (int i = 0; i < 2; i++) {
+            const int rotated = i ? c->rope.dim : c->second_rope.dim;
+            if (rotated != dim && rotated != c->head_dim)
+                config_fail(r, "'rope_parameters' rotate %d dimensions of a head, 'qk_rope_head_dim' or 'partial_rotary_factor' %d", rotated, dim);
+        }
     } else {
         config_read_rope_object(r, c, parameters ? "rope_parameters" : "rope_scaling", c->head_dim, compressed_theta);
         c->second_rope = c->rope;
@@ -82,6 +89,8 @@ static void read_attention(struct config_reader *r, struct config *c) {
     c->sinks = true;
     c->attn_scale = (float)(1 / sqrt(c->head_dim));
     int dim = config_int(r, "qk_rope_head_dim", (int)(c->head_dim * config_num(r, "partial_rotary_factor", 64.0 / 512, 0, 1)), 0, c->head_dim);
+    if (config_has(r, "partial_rotary_factor") && (int)(c->head_dim * config_num(r, "partial_rotary_factor", 1, 0, 1)) != dim)
+        config_fail(r, "'qk_rope_head_dim' is %d, 'partial_rotary_factor' makes it another number", dim);
     if (dim < 2 || dim % 2) config_fail(r, "%d rotary dimensions of a head of %d: must be even and at least 2", dim, c->head_dim);
     read_ropes(r, c, dim);
     read_ratios(r, c);
@@ -116,6 +125,8 @@ static void read_experts(struct config_reader *r, struct config *c) {
     const struct json *types = config_layer_list(r, c, "mlp_layer_types", true);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         c->layer[i].moe = true;
+        if (types && config_has(r, "num_hash_layers") && !json_is(json_at(types, (uint32_t)i), kinds[i >= hashed]))
+            config_fail(r, "'num_hash_layers' and 'mlp_layer_types' differ in layer %d", i);
         c->layer[i].hashed = types ? !config_layer_choice(r, "mlp_layer_types", types, i, kinds) : i < hashed;
     }
 }
@@ -128,56 +139,27 @@ static void parse(struct config_reader *r, struct config *c) {
     c->streams.eps = (float)config_num(r, "hc_eps", 1e-6, 0, 1);
 }
 
-#define L "layers.%d."
+/* m: prefix of the names; embedding, window_norm and the streams' last mix have other names where transformers saved the checkpoint. */
+#define NAMES(m, embedding, window_norm, last_mix) \
+    .embed = embedding, .norm = m "norm", .head = "head", .head_mix = last_mix "fn", .head_mix_base = last_mix "base", .head_mix_scale = last_mix "scale", \
+    .attn_mix = m "layers.%d.hc_attn_fn", .attn_mix_base = m "layers.%d.hc_attn_base", .attn_mix_scale = m "layers.%d.hc_attn_scale", \
+    .ffn_mix = m "layers.%d.hc_ffn_fn", .ffn_mix_base = m "layers.%d.hc_ffn_base", .ffn_mix_scale = m "layers.%d.hc_ffn_scale", \
+    .attn_norm = m "layers.%d.attn_norm", .ffn_norm = m "layers.%d.ffn_norm", .q_a = m "layers.%d.attn.wq_a", .q_a_norm = m "layers.%d.attn.q_norm", \
+    .q_b = m "layers.%d.attn.wq_b", .kv_a = m "layers.%d.attn.wkv", .kv_a_norm = m "layers.%d.attn." window_norm, .sinks = m "layers.%d.attn.attn_sink", \
+    .o_a = m "layers.%d.attn.wo_a", .o = m "layers.%d.attn.wo_b", .compress_kv = m "layers.%d.attn.compressor.wkv", \
+    .compress_gate = m "layers.%d.attn.compressor.wgate", .compress_norm = m "layers.%d.attn.compressor.norm", \
+    .compress_bias = m "layers.%d.attn.compressor.ape", .index_compress_kv = m "layers.%d.attn.indexer.compressor.wkv", \
+    .index_compress_gate = m "layers.%d.attn.indexer.compressor.wgate", .index_compress_norm = m "layers.%d.attn.indexer.compressor.norm", \
+    .index_compress_bias = m "layers.%d.attn.indexer.compressor.ape", .index_q = m "layers.%d.attn.indexer.wq_b", \
+    .index_weights = m "layers.%d.attn.indexer.weights_proj", .router = m "layers.%d.ffn.gate", .router_bias = m "layers.%d.ffn.gate.bias", \
+    .router_table = m "layers.%d.ffn.gate.tid2eid", .expert_gate = m "layers.%d.ffn.experts.%d.w1", .expert_up = m "layers.%d.ffn.experts.%d.w3", \
+    .expert_down = m "layers.%d.ffn.experts.%d.w2", .shared_gate_proj = m "layers.%d.ffn.shared_experts.w1", .shared_up = m "layers.%d.ffn.shared_experts.w3", \
+    .shared_down = m "layers.%d.ffn.shared_experts.w2"
 static const char *const types[] = {"deepseek_v4", NULL};
 static const char *const of_images[] = {".gate.bias_vl", ".exp_probs_b_vl.", NULL}; /* in safetensors and in GGUF */
-const struct arch arch_deepseek_v4 = {
-    .model_types = types,
-    .title = "DeepSeek-V4",
-    .parse = parse,
-    .skipped_tensors = of_images,
-    .names =
-        {
-            .embed = "embed",
-            .norm = "norm",
-            .head = "head",
-            .head_mix = "hc_head_fn",
-            .head_mix_base = "hc_head_base",
-            .head_mix_scale = "hc_head_scale",
-            .attn_mix = L "hc_attn_fn",
-            .attn_mix_base = L "hc_attn_base",
-            .attn_mix_scale = L "hc_attn_scale",
-            .ffn_mix = L "hc_ffn_fn",
-            .ffn_mix_base = L "hc_ffn_base",
-            .ffn_mix_scale = L "hc_ffn_scale",
-            .attn_norm = L "attn_norm",
-            .ffn_norm = L "ffn_norm",
-            .q_a = L "attn.wq_a",
-            .q_a_norm = L "attn.q_norm",
-            .q_b = L "attn.wq_b",
-            .kv_a = L "attn.wkv",
-            .kv_a_norm = L "attn.kv_norm",
-            .sinks = L "attn.attn_sink",
-            .o_a = L "attn.wo_a",
-            .o = L "attn.wo_b",
-            .compress_kv = L "attn.compressor.wkv",
-            .compress_gate = L "attn.compressor.wgate",
-            .compress_norm = L "attn.compressor.norm",
-            .compress_bias = L "attn.compressor.ape",
-            .index_compress_kv = L "attn.indexer.compressor.wkv",
-            .index_compress_gate = L "attn.indexer.compressor.wgate",
-            .index_compress_norm = L "attn.indexer.compressor.norm",
-            .index_compress_bias = L "attn.indexer.compressor.ape",
-            .index_q = L "attn.indexer.wq_b",
-            .index_weights = L "attn.indexer.weights_proj",
-            .router = L "ffn.gate",
-            .router_bias = L "ffn.gate.bias",
-            .router_table = L "ffn.gate.tid2eid",
-            .expert_gate = L "ffn.experts.%d.w1",
-            .expert_up = L "ffn.experts.%d.w3",
-            .expert_down = L "ffn.experts.%d.w2",
-            .shared_gate_proj = L "ffn.shared_experts.w1",
-            .shared_up = L "ffn.shared_experts.w3",
-            .shared_down = L "ffn.shared_experts.w2",
-        },
-};
+#define ARCH(...) \
+    { .model_types = types, .title = "DeepSeek-V4", .parse = parse, .skipped_tensors = of_images, __VA_ARGS__ }
+/* As transformers saves it. */
+static const struct arch saved = ARCH(.names = {NAMES("model.", "model.embed_tokens", "norm", "model.hc_head.hc_")});
+const struct arch arch_deepseek_v4 =
+    ARCH(.names = {NAMES("", "embed", "kv_norm", "hc_head_")}, .variant = &saved, .variant_tensor = "model.layers.%d.attn.wq_a.weight");

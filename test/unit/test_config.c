@@ -161,6 +161,7 @@ static void keys_chosen_by_an_indexer(void **st) {
     }
 }
 
+#define SIX(one) one "," one "," one "," one "," one "," one
 #define V4 \
     "{\"model_type\":\"deepseek_v4\",\"vocab_size\":129280,\"hidden_size\":4096,\"num_hidden_layers\":6,\"max_position_embeddings\":1048576," \
     "\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"q_lora_rank\":1024,\"qk_rope_head_dim\":64,\"o_groups\":8,\"o_lora_rank\":1024," \
@@ -195,6 +196,10 @@ static void keys_of_several_tokens(void **st) {
         {V4_ROPE ",\"layer_types\":[\"full_attention\",\"\",\"\",\"\",\"\",\"\"]", "layer 0"},
         {V4_ROPE V4_RATIOS ",\"mlp_layer_types\":[\"dense\",\"moe\",\"moe\",\"moe\",\"moe\",\"moe\"]", "mlp_layer_types"},
         {V4_ROPE V4_RATIOS ",\"norm_topk_prob\":false", "norm_topk_prob"},
+        {V4_ROPE V4_RATIOS ",\"layer_types\":[" SIX("\"sliding_attention\"") "]", "'layer_types' differ in layer 2"},
+        {V4_ROPE V4_RATIOS ",\"mlp_layer_types\":[" SIX("\"moe\"") "]", "'mlp_layer_types' differ in layer 0"},
+        {V4_ROPE V4_RATIOS ",\"partial_rotary_factor\":0.25", "partial_rotary_factor"},
+        {V4_RATIOS ",\"rope_parameters\":{\"main\":{\"partial_rotary_factor\":0.25},\"compress\":{}}", "rotate 128 dimensions"},
         {V4_ROPE V4_RATIOS ",\"attention_bias\":true", "attention_bias"},
         {V4_ROPE V4_RATIOS ",\"mlp_bias\":true", "mlp_bias"},
         {V4_RATIOS ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":16,\"attention_factor\":2}", "compressed keys"},
@@ -320,6 +325,8 @@ static void other_ropes(void **st) {
     "\"num_attention_heads\":4,\"intermediate_size\":64," topk "," more "}"
 #define ROUTED      "\"moe_intermediate_size\":32,\"n_routed_experts\":16,\"n_shared_experts\":1"
 #define ROUTED_ONLY "\"moe_intermediate_size\":32,\"n_routed_experts\":16"
+/* As transformers saves MiMo. */
+#define SAVED_KINDS ",\"num_key_value_heads\":1,\"layer_types\":[" SIX("\"full_attention\"") "]"
 #define NUMBERED    "\"moe_intermediate_size\":32,\"num_experts\":8"
 
 #define LATENT_ONLY "\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16"
@@ -496,6 +503,13 @@ static void options_that_no_published_model_uses(void **st) {
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"gating\":false"), "gating"},
         {BARE("mimo_v2_flash", ROUTED_ONLY), "hybrid_layer_pattern"},
         {BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"swa_head_dim\":32"), "swa_head_dim"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"hybrid_layer_pattern\":[0,1,1,1,1,0]"), "'layer_types' differ in layer 1"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"moe_layer_freq\":[0,1,1,1,1,1],\"mlp_layer_types\":[" SIX("\"sparse\"") "]"), "differ in layer 0"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"sliding_window\":40,\"sliding_window_size\":40"), "'sliding_window_size' makes it 41"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"swa_num_key_value_heads\":1"), "key-value heads in layers with a window"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"swa_rope_theta\":7,\"rope_parameters\":{\"full_attention\":{},\"sliding_attention\":{}}"),
+         "swa_rope_theta"},
+        {BARE("cohere2_moe", "\"num_experts\":8,\"first_k_dense_replace\":1,\"mlp_layer_types\":[" SIX("\"sparse\"") "]"), "differ in layer 0"},
         {BARE("hy_v3", NUMBERED ",\"expert_hidden_dim\":64"), "expert_hidden_dim"},
         {BARE("bailing_moe", NUMBERED ",\"norm_head\":true"), "norm_head"},
         {BARE("olmoe", "\"num_experts\":8,\"clip_qkv\":-1"), "clip_qkv"},
@@ -582,6 +596,7 @@ static void layers_by_pattern(void **st) {
 static void mixers_by_layer(void **st) {
 #define CONV            ",\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\",\"conv\"],\"num_experts\":8,\"num_experts_per_tok\":2"
 #define MAMBA(more)     ",\"layer_types\":[\"mamba\",\"attention\",\"mamba\",\"mamba\",\"mamba\"],\"mamba_n_heads\":16,\"mamba_expand\":2" more
+#define LINEAR          "\"linear_attention\""
 #define LIGHTNING(more) ",\"attn_type_list\":[0,1,0,0,0],\"num_local_experts\":8,\"num_experts_per_tok\":2" more
     struct config c;
     struct error e = {0};
@@ -605,6 +620,9 @@ static void mixers_by_layer(void **st) {
         {DENSE("granitemoehybrid", MAMBA(",\"time_step_limit\":[0.0,0.1]")), "time_step_limit"},
         {DENSE("granitemoehybrid", MAMBA(",\"position_embedding_type\":\"alibi\"")), "position_embedding_type"},
         {DENSE("minimax_text_01", LIGHTNING("")), "postnorm"},
+        {DENSE("minimax", LIGHTNING(",\"rotary_dim\":32")), "transformers rotates them all"},
+        {DENSE("minimax", LIGHTNING(",\"mlp_alpha_factor\":2,\"layernorm_mlp_alpha\":3")), "'layernorm_mlp_alpha' and 'mlp_alpha_factor' differ"},
+        {DENSE("minimax", LIGHTNING(",\"layer_types\":[" LINEAR "," LINEAR "," LINEAR "," LINEAR "," LINEAR "]")), "'layer_types' differ in layer 1"},
         {DENSE("minimax_text_01", ",\"attn_type_list\":[0,1,2,0,0],\"num_local_experts\":8,\"num_experts_per_tok\":2,\"postnorm\":true"), "layer 2"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
