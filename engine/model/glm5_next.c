@@ -10,12 +10,22 @@ static void require(struct config_reader *r, const char *key) {
     if (!config_bool(r, key, true)) config_fail(r, "'%s' is false: the reference has no such model", key);
 }
 
+/* The published config has the layers with KDA in linear_attn_config. transformers saves layer_types and linear_*, and may keep that object. */
 static void read_mixers(struct config_reader *r, struct config *c) {
-    const struct json *types = config_layer_list(r, c, "layer_types", true);
+    static const char *const kinds[] = {"linear_attention", "indexed_attention", "deepseek_sparse_attention", NULL};
+    const struct json *types = config_layer_list(r, c, "layer_types", true), *published = config_get(r, "linear_attn_config");
+    const bool is_known = published && published->type == JSON_OBJECT && json_get(published, "kda_layers");
     kda_read_layers(r, c, 0);
-    for (int i = 0; i < c->n_layers && types && !r->rc; i++)
-        if (!json_is(json_at(types, (uint32_t)i), c->layer[i].mixer ? "linear_attention" : "deepseek_sparse_attention"))
-            config_fail(r, "'layer_types' and 'linear_attn_config' differ in layer %d", i);
+    for (int i = 0; i < c->n_layers && types && !r->rc; i++) {
+        const uint8_t mixer = config_layer_choice(r, "layer_types", types, i, kinds) ? MIXER_ATTENTION : MIXER_KDA;
+        if (is_known && mixer != c->layer[i].mixer) config_fail(r, "'layer_types' and 'linear_attn_config' differ in layer %d", i);
+        c->layer[i].mixer = mixer;
+    }
+    const bool has_bound = published && published->type == JSON_OBJECT && json_get(published, "gate_lower_bound"),
+               unbounded = !published && config_is_null(r, "linear_lower_bound");
+    const double bound = config_num(r, "linear_lower_bound", has_bound ? (double)c->kda.bound : unbounded ? 0 : -5, -100, 0);
+    if (has_bound && (float)bound != c->kda.bound) config_fail(r, "'linear_lower_bound' is %g, in 'linear_attn_config' %g", bound, (double)c->kda.bound);
+    c->kda.bound = (float)bound;
 }
 
 static void read_indexer(struct config_reader *r, struct config *c) {

@@ -41,6 +41,18 @@ static void ling_alternates(void **st) {
     "\"intermediate_size\":512,\"max_position_embeddings\":4096,\"q_lora_rank\":64,\"kv_lora_rank\":64,\"qk_nope_head_dim\":40,\"qk_rope_head_dim\":0," \
     "\"v_head_dim\":24,\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64,\"rms_norm_eps\":1e-5" more "}}"
 #define GLM_LAYERS(layers) ",\"linear_attn_config\":{\"kda_layers\":" layers ",\"num_heads\":3,\"head_dim\":20,\"gate_lower_bound\":-5}"
+static void glm_as_saved(void **st) { /* by transformers, which may keep what it read */
+    static const char *const differ[] = {",\"linear_num_heads\":4", ",\"linear_head_dim\":24", ",\"linear_lower_bound\":-4"};
+    for (size_t i = 0; i < sizeof differ / sizeof *differ; i++) {
+        struct config c;
+        struct error e = {0};
+        char text[2048];
+        const char *const whole = GLM(GLM_LAYERS("[0,2]"));
+        snprintf(text, sizeof text, "%.*s%s}}", (int)strlen(whole) - 2, whole, differ[i]);
+        assert_int_equal(parse(&c, text, false, &e), ERR_MODEL);
+        assert_non_null(strstr(e.text, "'linear_attn_config"));
+    }
+}
 static void glm_selects_blocks(void **st) {
     struct config c;
     struct error e = {0};
@@ -98,6 +110,6 @@ static void refusals_name_the_key(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kimi_counts_layers_from_one), cmocka_unit_test(ling_alternates), cmocka_unit_test(glm_selects_blocks),
-                                       cmocka_unit_test(refusals_name_the_key)};
+                                       cmocka_unit_test(glm_as_saved), cmocka_unit_test(refusals_name_the_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
