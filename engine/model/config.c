@@ -36,11 +36,9 @@ static const struct json *find_and_mark(const struct json *root, uint64_t seen[C
     return v && v->type != JSON_NULL ? v : NULL;
 }
 /* Keys that transformers 5 saves under another name, whatever the family's published configs call them: {common, saved}. */
-static const char *const saved_names[][2] = {{"num_experts", "num_local_experts"},
-                                             {"num_experts_per_tok", "num_experts_per_token"},
-                                             {"n_group", "num_expert_group"},
-                                             {"norm_topk_prob", "moe_renormalize"},
-                                             {"max_position_embeddings", "model_max_length"}};
+static const char *const saved_names[][2] = {
+    {"num_experts", "num_local_experts"}, {"num_key_value_heads", "num_key_value_heads"}, {"num_experts_per_tok", "num_experts_per_token"},
+    {"n_group", "num_expert_group"},      {"norm_topk_prob", "moe_renormalize"},          {"max_position_embeddings", "model_max_length"}};
 static const struct json *read_key(struct config_reader *r, const char *key) {
     const char *name = family_key(r, key);
     const struct json *inner = find_and_mark(r->root, r->seen, name), *outer = find_and_mark(r->outer, r->outer_seen, name);

@@ -8,20 +8,46 @@
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
+#include "engine/model/overrides.h"
+
+/* Global layers have heads of their own: by global_head_dim and num_global_key_value_heads, or by overrides of these layers, as transformers saves them. */
+struct global_heads {
+    int dim, kv_heads;
+};
+static struct global_heads read_global_heads(struct config_reader *r, struct config *c, int dim, bool values_are_keys) {
+    static const char *const own[] = {"head_dim", "num_key_value_heads", NULL};
+    const int kv_heads = c->n_kv_heads, published_kv = config_int(r, "num_global_key_value_heads", kv_heads, 1, 1024);
+    struct global_heads g = {.dim = config_int(r, "global_head_dim", 512, 2, 1024), .kv_heads = values_are_keys ? published_kv : kv_heads};
+    if (!config_has(r, "per_layer_config")) return g;
+    const struct global_heads published = g;
+    overrides_check(r, c, own);
+    for (int i = c->n_layers - 1; i >= 0; i--) {
+        const struct global_heads l = {.dim = overrides_int(r, "head_dim", i, dim, 2, 1024),
+                                       .kv_heads = overrides_int(r, "num_key_value_heads", i, kv_heads, 1, 1024)};
+        if (i == c->n_layers - 1) g = l; /* always a global one */
+        const bool global = !c->layer[i].window;
+        if (l.dim != (global ? g.dim : dim) || l.kv_heads != (global ? g.kv_heads : kv_heads))
+            config_fail(r, "'per_layer_config' of layer %d differs from that of others of its kind: hearth knows two kinds of layers", i);
+    }
+    if ((config_has(r, "global_head_dim") && published.dim != g.dim) || (config_has(r, "num_global_key_value_heads") && published.kv_heads != g.kv_heads))
+        config_fail(r, "'per_layer_config' differs from 'global_head_dim' or 'num_global_key_value_heads'");
+    return g;
+}
 
 /* Without a list the first five of each six layers have a window. The last layer has none, whatever the list says. */
 static void read_layers(struct config_reader *r, struct config *c, int default_window) {
-    const int window = config_int(r, "sliding_window", default_window, 1, 1 << 24), dim = config_int(r, "head_dim", 256, 2, 1024),
-              global_dim = config_int(r, "global_head_dim", 512, 2, 1024), heads = c->n_heads, kv_heads = c->n_kv_heads;
-    const bool values_are_keys = config_bool(r, "attention_k_eq_v", false);
-    int global_kv_heads = config_int(r, "num_global_key_value_heads", kv_heads, 1, 1024);
-    if (!values_are_keys) global_kv_heads = kv_heads;
-    if (config_has(r, "layer_types")) config_read_windows(r, c, window, 0);
+    const int window = config_int(r, "sliding_window", default_window, 1, 1 << 24), dim = config_int(r, "head_dim", 256, 2, 1024), heads = c->n_heads,
+              kv_heads = c->n_kv_heads;
+    const bool values_are_keys = config_bool(r, "attention_k_eq_v", false), listed = config_has(r, "layer_types");
+    if (listed) config_read_windows(r, c, window, 0);
+    for (int i = 0; i < c->n_layers; i++)
+        if (!listed) c->layer[i].window = (i + 1) % 6 ? window : 0;
+    c->layer[c->n_layers - 1].window = 0;
+    const struct global_heads g = read_global_heads(r, c, dim, values_are_keys);
+    const int global_dim = g.dim;
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
-        if (!config_has(r, "layer_types")) c->layer[i].window = (i + 1) % 6 ? window : 0;
-        if (i == c->n_layers - 1) c->layer[i].window = 0;
         const bool global = !c->layer[i].window;
-        config_set_heads(r, c, i, heads, global ? global_kv_heads : kv_heads);
+        config_set_heads(r, c, i, heads, global ? g.kv_heads : kv_heads);
         c->layer[i].head_dim = global ? global_dim : dim;
         c->layer[i].v_is_k = global && values_are_keys;
         c->layer[i].rope = global ? LAYER_ROPE_FIRST : LAYER_ROPE_SECOND;

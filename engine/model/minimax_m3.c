@@ -89,9 +89,11 @@ static void read_experts(struct config_reader *r, struct config *c) {
     bool moe[CONFIG_MAX_LAYERS];
     config_choice(r, "hidden_act", acts, 0);
     for (int i = 0; i < c->n_layers; i++) moe[i] = true;
-    config_read_flags(r, c, "moe_layer_freq", moe);
+    const bool listed = config_read_flags(r, c, "moe_layer_freq", moe);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = moe[i];
     config_read_mlp_types(r, c);
+    for (int i = 0; i < c->n_layers; i++)
+        if (listed && c->layer[i].moe != moe[i]) config_fail(r, "'moe_layer_freq' and 'mlp_layer_types' differ in layer %d", i);
     c->dense_inter = config_int(r, "dense_intermediate_size", 12288, 1, 1 << 20);
     c->n_experts = config_int(r, "num_local_experts", 128, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 4, 1, 64);
@@ -107,8 +109,8 @@ static void read_experts(struct config_reader *r, struct config *c) {
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    static const char *const norms[] = {"per_head", NULL}, *const others[] = {"video_token_index", "projector_hidden_size", "use_mtp", "num_mtp_modules",
-                                                                              "mtp_transformer_layers"};
+    static const char *const norms[] = {"per_head", NULL}, *const others[] = {"video_token_index", "projector_hidden_size",  "use_mtp",
+                                                                              "num_mtp_modules",   "mtp_transformer_layers", "merged_hidden_size"};
     config_skip_vision(r, c);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_has(r, others[i]);
     config_read_gqa(r, c);

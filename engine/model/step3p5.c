@@ -1,11 +1,13 @@
 /* Step-3.5-Flash, and the language model of Step-3.7-Flash: GQA with norms by 1 + w, a sigmoid gate per head, and heads and rotation by kind of layer; a
  * sigmoid router with a selection bias, a shared expert, and in single layers a clamped SwiGLU. Reference: transformers, models/step3p7. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
+#include "engine/model/overrides.h"
 
 /* Entry `layer` of a list with an entry per layer, and possibly per MTP layer after them; or the number that applies to all layers. */
 static double layer_entry(struct config_reader *r, const struct config *c, const char *key, int layer, double default_value) {
@@ -23,8 +25,12 @@ static double layer_entry(struct config_reader *r, const struct config *c, const
 static void read_moe_layers(struct config_reader *r, struct config *c) {
     const struct json *list = config_get(r, "moe_layers_enum");
     char text[4096];
+    const struct json *saved = config_get(r, "mlp_layer_types");
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = !list && i >= 3;
-    if (!list) return;
+    config_read_mlp_types(r, c); /* as transformers saves them, and those of MTP layers, which hearth does not use */
+    config_has(r, "mtp_layer_types"), config_has(r, "mtp_mlp_layer_types");
+    if (list && saved) config_fail(r, "'moe_layers_enum' and 'mlp_layer_types' are both set, which are names of the same");
+    if (!list || saved) return;
     if (list->type != JSON_STRING || list->n >= sizeof text) {
         config_fail(r, "'moe_layers_enum' is not a text of layers, separated by commas");
         return;
@@ -49,7 +55,19 @@ static void read_heads(struct config_reader *r, struct config *c) {
     const int dim = config_int(&in, "head_dim", c->head_dim, 1, 1024), true_dim = config_int(&in, "true_head_dim", dim, 1, 1024);
     if (dim != c->head_dim || true_dim != dim) config_fail(&in, "'attention_other_setting.head_dim' is %d, in other layers %d", true_dim, c->head_dim);
     config_close(r, "attention_other_setting", &in);
-    for (int i = 0; i < c->n_layers && !r->rc; i++) config_set_heads(r, c, i, c->layer[i].window ? window_heads : heads, c->layer[i].window ? window_kv : kv);
+    static const char *const own[] = {"num_attention_heads", NULL};
+    const int saved_heads = config_int(r, "num_sliding_attention_heads", window_heads, 1, 1024);
+    const bool saved = config_has(r, "per_layer_config");
+    if (config_has(r, "attention_other_setting") && saved_heads != window_heads)
+        config_fail(r, "'num_sliding_attention_heads' is %d, in 'attention_other_setting' %d", saved_heads, window_heads);
+    overrides_check(r, c, own);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        const bool slides = c->layer[i].window > 0;
+        const int published = slides ? saved_heads : heads, n = saved ? overrides_int(r, own[0], i, heads, 1, 1024) : published;
+        if (n != published)
+            config_fail(r, "'per_layer_config' of layer %d has %d heads, 'num_sliding_attention_heads' or 'num_attention_heads' %d", i, n, published);
+        config_set_heads(r, c, i, n, slides ? window_kv : kv);
+    }
 }
 
 /* Rotation of the first layer of a kind; all layers of the kind must agree. Only full layers are scaled. */
@@ -68,10 +86,18 @@ static struct rope_config rope_of(struct config_reader *r, struct config *c, boo
 
 static void read_ropes(struct config_reader *r, struct config *c) {
     const struct json *scaled = config_get(r, "yarn_only_types"), *used = config_get(r, "use_rope_layers");
-    if (config_has(r, "rope_parameters")) config_fail(r, "'rope_parameters' is unknown to hearth for this family, which says 'rope_scaling'");
     if (config_has(r, "rope_scaling") && scaled && !(scaled->type == JSON_ARRAY && scaled->n == 1 && json_is(json_at(scaled, 0), "full_attention")))
         config_fail(r, "'yarn_only_types' is not [\"full_attention\"]: hearth scales full layers only");
     if (used && used->type == JSON_ARRAY && used->n) config_fail(r, "'use_rope_layers' is not empty: the reference rotates in every layer");
+    if (config_has(r, "rope_parameters")) {
+        static const char *const published[] = {"rope_theta", "rope_scaling", "partial_rotary_factors"};
+        for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+            if (config_has(r, published[i])) config_fail(r, "'%s' and 'rope_parameters' are both set: hearth takes one of them", published[i]);
+        if (!json_get(config_get(r, "rope_parameters"), "full_attention")) config_fail(r, "'rope_parameters' has no object for full_attention");
+        config_read_ropes(r, c, 10000, 10000);
+        if (c->second_rope.kind != ROPE_DEFAULT) config_fail(r, "'rope_parameters.sliding_attention' is scaled: hearth scales full layers only");
+        return;
+    }
     c->second_rope = rope_of(r, c, true);
     c->rope = rope_of(r, c, false);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = c->layer[i].window ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST;
@@ -81,8 +107,8 @@ static void read_experts(struct config_reader *r, struct config *c) {
     static const char *const scores[] = {"sigmoid", NULL};
     if (!config_bool(r, "use_moe", true)) config_fail(r, "'use_moe' is false");
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
-    c->n_experts = config_int(r, "moe_num_experts", 0, 1, 4096);
-    c->topk = config_int(r, "moe_top_k", 0, 1, 64);
+    c->n_experts = config_int(r, config_either(r, "moe_num_experts", "n_routed_experts"), 0, 1, 4096);
+    c->topk = config_int(r, config_either(r, "moe_top_k", "num_experts_per_tok"), 0, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
     c->shared_inter = config_int(r, "share_expert_dim", 0, 1, 1 << 20);
     c->routed_scale = (float)config_num(r, "moe_router_scaling_factor", 1, 0, 1e4);
@@ -108,6 +134,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->attn_gate = config_bool(r, "use_head_wise_attn_gate", true) ? ATTN_GATE_HEAD : ATTN_GATE_NONE;
     if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of this family");
     config_has(r, "max_seq_len");
+    c->attn_scale = (float)(1 / sqrt(config_num(r, "query_pre_attn_scalar", c->head_dim, 1e-6, 1e6)));
     config_read_windows(r, c, config_int(r, "sliding_window", 0, 0, 1 << 24), 0);
     read_moe_layers(r, c);
     read_ropes(r, c);

@@ -163,6 +163,7 @@ static void minimax_m3(void **st) {
         {MINIMAX_M3(SPARSE(",\"sparse_nonesuch\":1")), "sparse_nonesuch"},
         {MINIMAX_M3(",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,0,1],\"sparse_num_index_heads\":3}"), "3 heads of the indexer"},
         {MINIMAX_M3(",\"partial_rotary_factor\":0.25" SPARSE("")), "rotary_dim"},
+        {MINIMAX_M3(",\"moe_layer_freq\":[0,1,1,1],\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"]"), "differ in layer 1"},
         {MINIMAX_M3(",\"qk_norm_type\":\"per_layer\""), "qk_norm_type"},
         {MINIMAX_M3(",\"layer_types\":[\"a\",\"a\",\"a\",\"a\"]"), "layer_types"},
     };
@@ -242,6 +243,12 @@ static void gemma_4(void **st) {
         {DENSE("gemma4_text", PLAIN ",\"num_kv_shared_layers\":5"), "num_kv_shared_layers"},
         {DENSE("gemma4_text", PLAIN ",\"use_bidirectional_attention\":\"all\""), "use_bidirectional_attention"},
         {DENSE("gemma4_text", PLAIN ",\"attention_bias\":true"), "attention_bias"},
+        {DENSE("gemma4_text", PLAIN ",\"per_layer_config\":{\"5\":{\"head_dim\":64}}"), "'per_layer_config.5'"},
+        {DENSE("gemma4_text", PLAIN ",\"per_layer_config\":{\"4\":{\"head_dim\":64},\"04\":{}}"), "'per_layer_config.04'"},
+        {DENSE("gemma4_text", PLAIN ",\"per_layer_config\":{\"4\":{\"intermediate_size\":64}}"), "layer 4 has 'intermediate_size'"},
+        {DENSE("gemma4_text", PLAIN ",\"per_layer_config\":{\"4\":{\"head_dim\":1}}"), "'head_dim' is not a number from 2 to 1024"},
+        {DENSE("gemma4_text", PLAIN ",\"per_layer_config\":{\"4\":{\"head_dim\":64},\"1\":{\"head_dim\":64}}"), "layer 1 differs"},
+        {DENSE("gemma4_text", PLAIN ",\"global_head_dim\":96,\"per_layer_config\":{\"4\":{\"head_dim\":64}}"), "'global_head_dim'"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
@@ -661,12 +668,41 @@ static void hunyuan_4_with_vision(void **st) {
     assert_true(c.n_heads == 4 && c.n_kv_heads == 1 && c.head_dim == 40);
     assert_int_equal(parse(&c, HY4_VISION(",\"new_thing\":3"), false, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "new_thing"));
+    assert_int_equal(parse(&c, HY4_VISION(",\"layer_types\":[\"indexed_attention\",\"full_attention\",\"a\",\"a\"]"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "layer 1 is not indexed_attention"));
+}
+
+/* Step-3.5: keys of the published form and of that of transformers that differ. */
+static void step_3(void **st) {
+#define STEP_3(more) \
+    DENSE("step3p5", ",\"moe_num_experts\":8,\"moe_top_k\":2,\"moe_intermediate_size\":64,\"share_expert_dim\":64,\"sliding_window\":8," \
+                     "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]" more)
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {STEP_3(",\"n_routed_experts\":9"), "'moe_num_experts' and 'n_routed_experts' differ"},
+        {STEP_3(",\"rope_theta\":7,\"rope_parameters\":{\"full_attention\":{}}"), "'rope_theta' and 'rope_parameters'"},
+        {STEP_3(",\"rope_parameters\":{\"rope_type\":\"default\"}"), "no object for full_attention"},
+        {STEP_3(",\"rope_parameters\":{\"full_attention\":{},\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}"), "is scaled"},
+        {STEP_3(",\"num_sliding_attention_heads\":6,\"per_layer_config\":{\"1\":{\"num_attention_heads\":8}}"), "layer 1 has 8 heads"},
+        {STEP_3(",\"num_sliding_attention_heads\":6,\"attention_other_setting\":{\"num_attention_heads\":8}"), "'attention_other_setting' 8"},
+        {STEP_3(",\"moe_layers_enum\":\"1\",\"mlp_layer_types\":[]"), "mlp_layer_types"},
+    };
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, STEP_3(",\"query_pre_attn_scalar\":16"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.attn_scale == 0.25f && c.head_dim == 64 && c.n_kv_heads == 2);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(inkling),
                                        cmocka_unit_test(qwen_3_omni),
                                        cmocka_unit_test(hunyuan_4_with_vision),
+                                       cmocka_unit_test(step_3),
                                        cmocka_unit_test(inkling2),
                                        cmocka_unit_test(inkling2_loop),
                                        cmocka_unit_test(inkling2_sources),

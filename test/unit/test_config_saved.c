@@ -10,7 +10,8 @@
 #include "engine/base/mem.h"
 #include "engine/model/arch.h"
 
-static void forget_scaling(struct rope_config *r) { /* parameters that an unscaled rope does not use */
+static void forget_scaling(struct rope_config *r) { /* parameters that an unscaled rope does not use, and what `dim` results from */
+    r->default_partial_factor = 0;
     if (r->kind == ROPE_DEFAULT) r->factor = r->original_max = r->beta_fast = r->beta_slow = r->mscale = r->mscale_all_dim = r->low_freq = r->high_freq = 0;
 }
 static void read_one(struct config *c, const struct json *both, const char *key, const char *name) {
