@@ -560,7 +560,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     c->max_context = config_int(&r, "max_position_embeddings", d->context, 1, 1 << 24);
     c->norm_eps = (float)config_num(&r, "rms_norm_eps", c->arch->norm_eps > 0 ? c->arch->norm_eps : 1e-6, 0, 1);
     c->tied = config_bool(&r, "tie_word_embeddings", d->tied);
-    if (c->is_part) c->tied = json_bool(json_get(r.outer, "tie_word_embeddings"), c->tied); /* of the whole model */
+    if (c->is_part) c->tied = json_bool(json_get(r.outer, "tie_word_embeddings"), c->tied); /* the whole model's key decides */
     c->n_mtp = config_int(&r, "num_nextn_predict_layers", 0, 0, 16);
     if (r.outer) config_get(&r, "model_type"); /* the text model's own type adds nothing */
     read_activation(&r, c);

@@ -422,12 +422,12 @@ bool config_bool(struct config_reader *r, const char *key, bool default_value);
 int config_choice(struct config_reader *r, const char *key, const char *const *options, int default_value);
 const struct json *config_get(struct config_reader *r, const char *key); /* NULL when absent or null */
 int config_fail(struct config_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Returns the one of two names of a key that the config has: of the published one and the one that transformers saves. Fails if it has both and they differ. */
+/* Returns the name under which the config has a key: as published or as transformers saves it. Fails if it has both and they differ. */
 const char *config_either(struct config_reader *r, const char *published, const char *saved);
 /* Opens a nested object for reading; config_close refuses its unread keys. *in is an empty object if the key is absent. */
 void config_open(struct config_reader *r, const char *key, struct config_reader *in);
 void config_close(struct config_reader *r, const char *key, struct config_reader *in);
-/* The same for an object that is a model's config of its own: keys without effect, such as id2label, are no error. */
+/* The same for an object that is itself a model's config: it may have keys without effect, such as id2label. */
 void config_close_config(struct config_reader *r, const char *key, struct config_reader *in);
 /* Reads rope_scaling / rope_parameters / rope_theta / partial_rotary_factor into c->rope. dim: rotary dimensions unless partial. */
 void config_read_rope(struct config_reader *r, struct config *c, int dim, double theta);

@@ -46,8 +46,8 @@ static void parse(struct config_reader *r, struct config *c) {
 #define NAMES_OF(gate, of_attn, of_ffn, last) \
     .shared_gate_proj = L "mlp.shared_experts." gate, .dense_gate = L "mlp." gate, MIX(attn, of_attn), MIX(ffn, of_ffn), .head_mix = last "hc_head_fn", \
     .head_mix_base = last "hc_head_base", .head_mix_scale = last "hc_head_scale"
-#define PUBLISHED NAMES_OF("gate_proj", "hc_attn_layer.hc_pre.", "hc_mlp_layer.hc_pre.", "model.hc_head.")
-#define SAVED     NAMES_OF("linear_gate", "hc_pre.hc_attn_layer.", "hc_pre.hc_mlp_layer.", "model.hc_pre.hc_head.") /* by transformers */
+#define PUBLISHED   NAMES_OF("gate_proj", "hc_attn_layer.hc_pre.", "hc_mlp_layer.hc_pre.", "model.hc_head.")
+#define SAVED(head) NAMES_OF("linear_gate", "hc_pre.hc_attn_layer.", "hc_pre.hc_mlp_layer.", head) /* by transformers */
 
 /* Rotates neighbours, where Hunyuan 4 rotates halves. Positions of text have three equal parts, so that its rotation is otherwise the plain one. */
 static void parse_vision(struct config_reader *r, struct config *c) {
@@ -63,12 +63,13 @@ static void parse_vision(struct config_reader *r, struct config *c) {
         .names = {NAMES, own, experts("model.")}, __VA_ARGS__ \
     }
 #define VARIANT(name) .variant = &name, .variant_tensor = L "hc_pre.hc_attn_layer.hc_fn"
-#define STACKED_OR_APART(name, types, member, parser) \
-    static const struct arch name##_saved_apart = ARCH(types, member, parser, SAVED, NAMES_EXPERTS, .layout = {0}); \
-    static const struct arch name##_saved = ARCH(types, member, parser, SAVED, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}); \
+/* head: prefix of the last streams' names as transformers saves them */
+#define STACKED_OR_APART(name, types, member, parser, head) \
+    static const struct arch name##_saved_apart = ARCH(types, member, parser, SAVED(head), NAMES_EXPERTS, .layout = {0}); \
+    static const struct arch name##_saved = ARCH(types, member, parser, SAVED(head), NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}); \
     static const struct arch name##_apart = ARCH(types, member, parser, PUBLISHED, NAMES_EXPERTS, .layout = {0}, VARIANT(name##_saved_apart)); \
     const struct arch name = ARCH(types, member, parser, PUBLISHED, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, \
                                   .unstacked = &name##_apart, VARIANT(name##_saved))
 static const char *const types[] = {"hy_v4", NULL}, *const vision[] = {"hy_v4_vl", NULL};
-STACKED_OR_APART(arch_hy_v4, types, NULL, parse);
-STACKED_OR_APART(arch_hy_v4_vl, vision, "text_config", parse_vision);
+STACKED_OR_APART(arch_hy_v4, types, NULL, parse, "model.hc_pre.hc_head.");
+STACKED_OR_APART(arch_hy_v4_vl, vision, "text_config", parse_vision, "model.hc_head.hc_pre.");

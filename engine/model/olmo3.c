@@ -3,26 +3,29 @@
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
-static void parse(struct config_reader *r, struct config *c) {
+static void read_layers(struct config_reader *r, struct config *c) {
     config_read_dense(r, c);
     c->qk_norm = QK_NORM_ALL;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    config_read_rope(r, c, c->head_dim, 500000);
     c->no_input_norm = true;
     c->output_norm = OUTPUT_NORM_BLOCKS;
     config_keep_stream(c);
 }
 
+static void parse(struct config_reader *r, struct config *c) {
+    read_layers(r, c);
+    config_read_rope(r, c, c->head_dim, 500000);
+}
+
 static void parse_3(struct config_reader *r, struct config *c) {
-    parse(r, c);
+    read_layers(r, c);
     const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24);
     const bool listed = config_has(r, "layer_types");
     if (listed) config_read_windows(r, c, window, 0);
-    c->second_rope = (struct rope_config){.kind = ROPE_DEFAULT, .dim = c->rope.dim, .theta = c->rope.theta, .truncate = true};
-    for (int i = 0; i < c->n_layers; i++) {
-        if (!listed) c->layer[i].window = (i + 1) % 4 ? window : 0;
-        c->layer[i].rope = c->layer[i].window ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST;
-    }
+    for (int i = 0; i < c->n_layers && !listed; i++) c->layer[i].window = (i + 1) % 4 ? window : 0;
+    config_read_ropes(r, c, 500000, 500000);
+    if (!c->second_rope.dim) c->second_rope = (struct rope_config){.kind = ROPE_DEFAULT, .dim = c->rope.dim, .theta = c->rope.theta, .truncate = true};
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = c->layer[i].window ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST;
 }
 
 #define L "model.layers.%d."
