@@ -1,6 +1,6 @@
 /* MiniMax-Text-01 and MiniMax-M1: lightning attention in most layers, GQA with part of each head rotated in the others; a block's normed input, scaled, is what
  * the residual stream keeps. Softmax router over Mixtral's experts. Reference: the vendor's modeling_minimax_text_01.py; transformers, models/minimax
- * (model_type minimax), which rotates whole heads. */
+ * (model_type minimax), which rotates whole heads and ignores rotary_dim, which the vendor's code and vLLM obey. */
 #include <string.h>
 
 #include "engine/base/ops.h"
@@ -47,7 +47,6 @@ static void parse(struct config_reader *r, struct config *c) {
     c->norms_stream = true;
     c->rope.default_partial_factor = (double)config_int(r, "rotary_dim", c->head_dim, 2, c->head_dim) / c->head_dim;
     config_read_rope(r, c, c->head_dim, 1000000);
-    if (saved && c->rope.dim != c->head_dim) config_fail(r, "%d of %d dimensions of a head rotate: transformers rotates them all", c->rope.dim, c->head_dim);
     config_int(r, "block_size", 256, 1, 1 << 24); /* tokens that the reference computes together */
     read_layers(r, c);
     c->n_experts = config_int(r, "num_local_experts", 0, 1, 4096);

@@ -611,6 +611,10 @@ static void mixers_by_layer(void **st) {
     assert_true(c.layer[0].mixer == MIXER_LIGHTNING && !c.layer[1].mixer && c.norms_stream && c.layer[0].branch[1].stream == 3 &&
                 c.layer[0].branch[0].output == 2);
     assert_true(c.layer[1].branch[0].output == 1);
+    assert_int_equal(parse(&c, DENSE("minimax", LIGHTNING(",\"rotary_dim\":32")), false, &e), 0);
+    assert_int_equal(c.rope.dim, 32);
+    assert_int_equal(parse(&c, DENSE("minimax", LIGHTNING("")), false, &e), 0);
+    assert_int_equal(c.rope.dim, c.head_dim);
     static const struct {
         const char *text, *word;
     } bad[] = {
@@ -620,7 +624,6 @@ static void mixers_by_layer(void **st) {
         {DENSE("granitemoehybrid", MAMBA(",\"time_step_limit\":[0.0,0.1]")), "time_step_limit"},
         {DENSE("granitemoehybrid", MAMBA(",\"position_embedding_type\":\"alibi\"")), "position_embedding_type"},
         {DENSE("minimax_text_01", LIGHTNING("")), "postnorm"},
-        {DENSE("minimax", LIGHTNING(",\"rotary_dim\":32")), "transformers rotates them all"},
         {DENSE("minimax", LIGHTNING(",\"mlp_alpha_factor\":2,\"layernorm_mlp_alpha\":3")), "'layernorm_mlp_alpha' and 'mlp_alpha_factor' differ"},
         {DENSE("minimax", LIGHTNING(",\"layer_types\":[" LINEAR "," LINEAR "," LINEAR "," LINEAR "," LINEAR "]")), "'layer_types' differ in layer 1"},
         {DENSE("minimax_text_01", ",\"attn_type_list\":[0,1,2,0,0],\"num_local_experts\":8,\"num_experts_per_tok\":2,\"postnorm\":true"), "layer 2"},
