@@ -2,7 +2,9 @@
 """Random variants of the checkpoints that ../shared/fixtures and recipes.py can make: up to three values of config.json are changed (sizes, heads,
 experts, switches, factors) or left out, the weights are random, and hearth's logits are compared with those of transformers.
 
-    vary.py HEARTH SHARED [RECIPE...] [--seeds 1-3,7] [--dir DIR]       all recipes, if none is given; seed 0 changes nothing
+    vary.py HEARTH SHARED [RECIPE...] [--seeds 1-3,7] [--saved] [--dir DIR]       all recipes, if none is given; seed 0 changes nothing
+
+With --saved hearth reads what save_pretrained() of transformers writes, as fine-tuned models are published, instead of the published layout.
 
 Prints a line for each variant: ok, DIFFERS, REFUSED (hearth exits with an error), NOREF (transformers refuses it too, or the fixture generator cannot write it).
 A refusal can be right: it has to name a key that this family lacks. DIFFERS can be right, too, where transformers ignores a key that the vendor's code
@@ -77,7 +79,7 @@ def change(c, rng):
     return f"{key}: {old!r} -> {c[key]!r}" if c[key] != old else None
 
 
-def write(mf, recipe, directory, seed):
+def write(mf, recipe, directory, seed, saved):
     """Writes the checkpoint and a prompt; returns the reference's logits up to the first choice of experts or keys that is near a tie."""
     import torch
     rng = torch.Generator().manual_seed(seed)
@@ -95,7 +97,8 @@ def write(mf, recipe, directory, seed):
     mf.write_shards(directory, weights, recipe)
     special = set(tokenizer.get_added_tokens_decoder())
     ids = mf.draw(rng, torch.tensor([i for i in range(vocab) if i not in special]), (12, POSITIONS))
-    run = mf.run(mf.load_reference(directory, recipe), ids)
+    model = mf.load_reference(directory, recipe)
+    run = mf.run(model, ids)
     clear = (torch.minimum(run.router_gap, run.index_gap) > 3e-5) & (torch.minimum(run.router_spread, run.index_spread) > 0.003)
     rows = clear.long().cumprod(1).sum(1)
     best = int(rows.argmax())
@@ -104,13 +107,15 @@ def write(mf, recipe, directory, seed):
         raise ValueError("no usable positions")
     with open(os.path.join(directory, "ids"), "w") as f:
         f.write(",".join(map(str, ids[best].tolist())))
+    if saved:
+        model.save_pretrained(os.path.join(directory, "saved"))
     return want
 
 
-def compare(hearth, directory, want):
+def compare(hearth, directory, want, saved):
     import torch
     out = os.path.join(directory, "out")
-    p = subprocess.run([hearth, "-m", directory, "--tokens", "@" + os.path.join(directory, "ids"), "--logits-out", out, "--cpu", "scalar", "--kv", "f32"],
+    p = subprocess.run([hearth, "-m", os.path.join(directory, "saved") if saved else directory, "--tokens", "@" + os.path.join(directory, "ids"), "--logits-out", out, "--cpu", "scalar", "--kv", "f32"],
                        capture_output=True, text=True, timeout=300)
     if p.returncode:
         return "REFUSED", p.stderr.strip().replace("\n", " ")[:300]
@@ -120,7 +125,7 @@ def compare(hearth, directory, want):
     return "ok" if error < TOLERANCE else "DIFFERS", f"{error:.2g}, {len(want)} rows"
 
 
-def vary(mf, hearth, name, seed, directory):
+def vary(mf, hearth, name, seed, directory, saved):
     rng = random.Random(f"{name}{seed}")
     recipe = mf.RECIPES[name]()
     recipe.config = copy.deepcopy(recipe.config)
@@ -131,13 +136,13 @@ def vary(mf, hearth, name, seed, directory):
     signal.alarm(SECONDS)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            want = write(mf, recipe, directory, seed)
+            want = write(mf, recipe, directory, seed, saved)
     except BaseException as e:  # whatever transformers says of such a model, and the alarm
         if isinstance(e, KeyboardInterrupt):
             raise
         verdict, why = "NOREF", f"{type(e).__name__}: {e}".replace("\n", " ")[:150]
     else:
-        verdict, why = compare(hearth, directory, want)
+        verdict, why = compare(hearth, directory, want, saved)
     finally:
         signal.alarm(0)
     print(f"{verdict:7} {name}, seed {seed}: {'; '.join(done)} | {why}", flush=True)
@@ -160,6 +165,7 @@ def main():
     parser.add_argument("shared")
     parser.add_argument("recipes", nargs="*")
     parser.add_argument("--seeds", default="1-3")
+    parser.add_argument("--saved", action="store_true", help="the checkpoint as transformers saves it")
     parser.add_argument("--dir", help="keep the checkpoints that differ here")
     args = parser.parse_args()
     sys.path.insert(0, os.path.join(args.shared, "fixtures"))
@@ -176,7 +182,7 @@ def main():
     for name in args.recipes or mf.RECIPES:
         for seed in numbers(args.seeds):
             with tempfile.TemporaryDirectory() as tmp:
-                verdict = vary(mf, os.path.abspath(args.hearth), name, seed, tmp)
+                verdict = vary(mf, os.path.abspath(args.hearth), name, seed, tmp, args.saved)
                 if verdict == "DIFFERS" and args.dir:
                     shutil.copytree(tmp, os.path.join(args.dir, f"{name}-{seed}"), dirs_exist_ok=True)
             counts[verdict] = counts.get(verdict, 0) + 1
