@@ -59,7 +59,8 @@ def logits(hearth, config, tensors, tokens):
 def inside(name, prefix, member, outer):
     """The config and tensors of a text model as part of a larger one: names that begin with prefix[0] begin with prefix[1] instead."""
     text = dict(models.MODELS[name])
-    tied = text.pop("tie_word_embeddings", False)
+    tied = text.get("tie_word_embeddings", False)
+    text["tie_word_embeddings"] = False  # the whole model's key decides
     tensors = {prefix[1] + n.removeprefix(prefix[0]) if n.startswith(prefix[0]) else n: t for n, t in models.tensors(models.MODELS[name]).items()}
     config = {"model_type": "some_vl", "image_gates": [1, 2], "tie_word_embeddings": tied, **outer, member: text}
     return config, {"vision_tower.layers.0.norm.weight": ("BF16", [2], bytes(4)), **tensors}
