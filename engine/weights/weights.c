@@ -118,12 +118,14 @@ static void load_mtp(struct weights *w) {
     if (l.rc) log_say(LOG_INFO, "MTP layer skipped: %s", e.text);
 }
 
-/* Whether a tensor belongs to an expert for images (layout.image_experts). */
-static bool is_of_images(const struct config *c, const char *name) {
+/* Whether a tensor belongs to an expert that a text model does not compute: one for images, or one that returns its input, to which transformers gives weights.
+ */
+static bool is_of_unused_expert(const struct config *c, const char *name) {
+    const int end = c->layout->image_experts ? 2 * c->n_experts : c->n_experts + c->n_idle_experts;
     int layer, expert;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    return c->layout->image_experts && sscanf(name, c->names->expert_gate, &layer, &expert) == 2 && expert >= c->n_experts && expert < 2 * c->n_experts;
+    return end > c->n_experts && sscanf(name, c->names->expert_gate, &layer, &expert) == 2 && expert >= c->n_experts && expert < end;
 #pragma GCC diagnostic pop
 }
 /* Whether a tensor of a layer may stay unclaimed: it does not change the computation, or the family's reference ignores it. */
@@ -133,7 +135,7 @@ static bool is_harmless(const struct config *c, const char *name) {
         if (strstr(name, parts[i])) return true;
     for (const char *const *p = c->arch->skipped_tensors; p && *p; p++)
         if (strstr(name, *p)) return true;
-    return is_of_images(c, name) || (c->layout->skipped && strstr(name, c->layout->skipped));
+    return is_of_unused_expert(c, name) || (c->layout->skipped && strstr(name, c->layout->skipped));
 }
 
 /* Counts unclaimed tensors, parts that hearth skips on purpose (MTP layers, other towers). Refuses those of layers, which would compute something that this

@@ -62,6 +62,13 @@ def renamed(pattern, by):
     return lambda tensors: {re.sub(pattern, by, name): t for name, t in tensors.items()}
 
 
+def with_idle_experts(tensors):
+    """Weights for the experts that return their input, which have numbers after the others."""
+    numbers = {int(m[1]) for m in (re.search(r"mlp\.experts\.(\d+)\.", name) for name in tensors) if m}
+    more = {name.replace("mlp.experts.0.", f"mlp.experts.{max(numbers) + 1 + i}."): t for name, t in tensors.items() if "mlp.experts.0." in name for i in range(2)}
+    return {**tensors, **more}
+
+
 def logits(hearth, config, tensors):
     with tempfile.TemporaryDirectory() as d:
         with open(os.path.join(d, "model.safetensors"), "wb") as f:
@@ -78,7 +85,7 @@ def logits(hearth, config, tensors):
 
 
 CASES = {"qwen3_vl_moe": turned, "gpt_oss": unquantized, "kimi_linear": renamed(r"\.mlp\.", ".block_sparse_moe."),
-         "bailing_hybrid": renamed(r"attention\.o_proj", "attention.dense")}
+         "bailing_hybrid": renamed(r"attention\.o_proj", "attention.dense"), "longcat_flash": with_idle_experts}
 hearth, fixtures, failed = os.path.abspath(sys.argv[1]), os.path.join(sys.argv[2], "fixtures"), 0
 if not os.path.isdir(fixtures):
     print("SKIPPED: no", fixtures)
