@@ -35,12 +35,8 @@ static int blocks(int k) { return (k + BLOCK - 1) / BLOCK; }
 static void block_make(struct block *g, const float *x) {
     const __m256i one = _mm256_set1_epi16(1), ones[2] = {one, one};
     float f[8];
-    __m256i most = most_2(x), first[4], sum[4];
-    for (int c = 16; c < BLOCK; c += 16) most = join(most, most_2(x + c), true);
-    most = join(most, _mm256_permute2x128_si256(most, most, 1), true);
-    most = join(most, _mm256_shuffle_epi32(most, 0x4e), true);
-    most = join(most, _mm256_shuffle_epi32(most, 0xb1), true);
-    const V unit = units_8(most, f), by = vset1(f[0]);
+    __m256i first[4], sum[4];
+    const V unit = units_8(most_all(x, BLOCK), f), by = vset1(f[0]);
     for (int k = 0; k < 4; k++) {
         EACH (int half = 0; half < 2; half++) {
             V even[2], odd[2];

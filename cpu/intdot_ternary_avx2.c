@@ -34,13 +34,9 @@ INLINE __m256i load_a(const void *p) { return _mm256_load_si256((const __m256i *
 INLINE void group_make(struct group *g, const float *x, int n) {
     const __m256i minus[2] = {_mm256_set1_epi16(-1), _mm256_set1_epi16(-1)};
     const __m256i half = _mm256_set1_epi16(128), low = _mm256_set1_epi16(255);
-    __m256i most = most_2(x), sum = _mm256_setzero_si256();
+    __m256i sum = _mm256_setzero_si256();
     float f[8];
-    for (int c = 16; c < GROUP; c += 16) most = join(most, most_2(x + c), true);
-    most = join(most, _mm256_permute2x128_si256(most, most, 1), true);
-    most = join(most, _mm256_shuffle_epi32(most, 0x4e), true);
-    most = join(most, _mm256_shuffle_epi32(most, 0xb1), true);
-    const V unit = units_8(most, f);
+    const V unit = units_8(most_all(x, GROUP), f);
     for (int v = 0; v < 8; v++) {
         V even[2], odd[2];
         EACH (int i = 0; i < 2; i++) split_16(x + 32 * v + 16 * i, vset1(f[0]), &even[i], &odd[i]);

@@ -64,6 +64,14 @@ INLINE V units_8(__m256i most, float inverse[8]) {
     return _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_slli_epi32(e, 23)), vset1(NAN), _mm256_castsi256_ps(none));
 }
 INLINE __m256i most_2(const float *x) { return join(magnitude(vload(x)), magnitude(vload(x + LANES)), true); }
+/* The largest of n numbers, a multiple of 16, in every lane. */
+INLINE __m256i most_all(const float *x, const int n) {
+    __m256i most = most_2(x);
+    for (int c = 16; c < n; c += 16) most = join(most, most_2(x + c), true);
+    most = join(most, _mm256_permute2x128_si256(most, most, 1), true);
+    most = join(most, _mm256_shuffle_epi32(most, 0x4e), true);
+    return join(most, _mm256_shuffle_epi32(most, 0xb1), true);
+}
 
 /* Sixteen numbers times f: even ones and odd ones, in words_16's input order. */
 INLINE void split_16(const float *x, V f, V *even, V *odd) {

@@ -278,7 +278,7 @@ static int read_past_output(struct batch *b, struct error *e) {
     return rc;
 }
 
-/* Matches an input line with an answer that no other line has: the one with its key and index, or if `any_index`, with its key. */
+/* Looks for an unmatched answer with an input line's key and index (any_index: with its key) and matches it. Returns whether there is one. */
 static bool match_past(struct batch *b, const char *key, long long index, bool any_index) {
     const struct past_answer wanted = {.key = (char *)key, .index = any_index ? LLONG_MIN : index};
     size_t lo = 0, hi = b->n_past;

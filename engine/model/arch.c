@@ -136,13 +136,16 @@ const struct arch *arch_find(const struct json *model_type, const struct json *r
     return NULL;
 }
 
-static const char *const text_members[] = {"text_config", "llm_config", "language_config"};
+static const char *const text_members[] = {"text_config", "llm_config", "language_config", NULL};
+/* Returns the type of the text model that a member describes; NULL: there is none. */
+static const struct json *text_type(const struct json *root, const char *member) {
+    const struct json *text = json_get(root, member), *type = text && text->type == JSON_OBJECT ? json_get(text, "model_type") : NULL;
+    return type && type->type == JSON_STRING ? type : NULL;
+}
 const struct json *arch_text_type(const struct json *root) {
-    for (size_t i = 0; i < sizeof text_members / sizeof *text_members; i++) {
-        const struct json *text = json_get(root, text_members[i]), *type = text && text->type == JSON_OBJECT ? json_get(text, "model_type") : NULL;
-        if (type && type->type == JSON_STRING) return type;
-    }
-    return NULL;
+    const struct json *type = NULL;
+    for (const char *const *m = text_members; *m && !type; m++) type = text_type(root, *m);
+    return type;
 }
 const struct arch *arch_find_text(const struct json *model_type, const struct json *root, const char **member, const char **why) {
     static const char *const both_ways[] = {"paligemma", "colpali"}; /* a token of the prompt sees later ones */
@@ -151,11 +154,11 @@ const struct arch *arch_find_text(const struct json *model_type, const struct js
             *why = "its prompts see later tokens, too";
             return NULL;
         }
-    for (size_t i = 0; i < sizeof text_members / sizeof *text_members; i++) {
-        const struct json *text = json_get(root, text_members[i]);
-        const struct arch *a = text && text->type == JSON_OBJECT ? arch_find(json_get(text, "model_type"), text) : NULL;
+    for (const char *const *m = text_members; *m; m++) {
+        const struct json *type = text_type(root, *m);
+        const struct arch *a = type ? arch_find(type, json_get(root, *m)) : NULL;
         if (!a || a->text_config_key) continue;
-        *member = text_members[i];
+        *member = *m;
         return a;
     }
     return NULL;

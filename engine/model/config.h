@@ -94,8 +94,8 @@ struct config {
     const struct arch *arch;
     const struct tensor_names *names; /* the family's, or llama.cpp's */
     const struct layout *layout;
-    char model_type[64]; /* the text model's, if it is part of a model of another family */
-    bool is_part;        /* it is: names of its tensors may have a prefix (checkpoint_name_text) */
+    char model_type[64];
+    bool is_part; /* a text model inside a model of another family; its tensors' names may have a prefix (checkpoint_name_text). model_type is its own */
     int vocab, hidden, n_layers, max_context;
     int embed_rows;       /* rows of the embedding, if there are more than vocab; 0: vocab */
     bool head_is_padded;  /* the stored head has embed_rows rows, too */
@@ -457,7 +457,7 @@ const struct json *config_layer_list(struct config_reader *r, const struct confi
 int config_layer_choice(struct config_reader *r, const char *key, const struct json *list, int layer, const char *const *options);
 /* Whether an entry of such a list is this kind of layer, as published or under the name that transformers 5 saves. */
 bool config_is_layer_kind(const struct json *v, const char *kind);
-/* Refuses limits of Mamba's step, a list of two, other than [0, infinity] */
+/* Refuses limits of Mamba's step, a list of two, other than [0, infinity]. */
 void config_check_step_limit(struct config_reader *r, const char *key);
 /* Reads a list of n_layers numbers or booleans from `key` into out; returns false if the key is absent, or after an error. */
 bool config_read_flags(struct config_reader *r, const struct config *c, const char *key, bool out[CONFIG_MAX_LAYERS]);

@@ -172,7 +172,7 @@ change("words-finite", "AVX2: non-finite values of x are not propagated", "kchec
 change("words-vnni", "AVX-VNNI drops the previous sum", "kcheck_quant", ("cpu/intdot_words.h", "_mm256_dpwssd_avx_epi32(sum, w, x)", "_mm256_dpwssd_avx_epi32(_mm256_setzero_si256(), w, x)"))
 change("groups-room", "x uses so many bits that the 32-bit sum of a lane overflows", "kcheck_gemm", ("cpu/intdot_words.h", "_mm256_sub_epi32(bits, _mm256_set1_epi32(14))", "_mm256_sub_epi32(bits, _mm256_set1_epi32(15))"))
 change("groups-rest", "the minima of Q4_K are not subtracted", "kcheck_gemm", ("cpu/gemm_int16.c", "if (segment < BLOCK) continue;", "if (segment < 2 * BLOCK) continue;"))
-change("groups-unit", "256 columns of x use a scale from the maximum of the first 16", "kcheck_gemm", ("cpu/gemm_int16.c", "for (int c = 16; c < BLOCK; c += 16) most = join", "for (int c = 16; c < 16; c += 16) most = join"))
+change("groups-unit", "256 columns of x use a scale from the maximum of the first 16", "kcheck_gemm", ("cpu/gemm_int16.c", "most_all(x, BLOCK)", "most_all(x, 16)"))
 change("groups-behind", "reads past a row's last block", "kcheck_gemm", ("cpu/int16_decode.h", "if (n < 8) {", "if (n < 0) {"))
 change("skinny-block", "x takes the first scale of a row of scale blocks for all columns", "kcheck_gemm", ("cpu/gemm_skinny.c", "scales + (size_t)(c / w->block_cols)", "scales"))
 change("skinny-rows", "x takes the scales of the first rows for all of a task", "kcheck_gemm", ("cpu/gemm_skinny.c", "shared ? w->block_rows - (w->row0 + r) % w->block_rows : r1;", "r1;"))
