@@ -16,6 +16,9 @@ static const struct {
 const char *cpu_level_name(enum cpu_level l) { return levels[l].name; }
 bool cpu_level_has(enum cpu_level l) { return (cpu_flags() & levels[l].need) == levels[l].need; }
 enum cpu_level cpu_level_best(void) {
+#ifdef HEARTH_RACE_RANGES
+    return CPU_SCALAR; /* the kernels that report ranges (race.h) */
+#endif
     enum cpu_level l = CPU_LEVELS - 1;
     while (!cpu_level_has(l)) l--;
     return l;

@@ -72,15 +72,13 @@ bool gemm_folds_scales(const struct mat *w) {
     }
 }
 
-static int blocks(int k) { return (k + GEMM_K_F32 - 1) / GEMM_K_F32; }
-
-size_t gemm_packed_f32(int n, int k) { return (size_t)n * (size_t)blocks(k) * GEMM_K_F32 * sizeof(float); }
+size_t gemm_packed_f32(int n, int k) { return (size_t)n * (size_t)gemm_blocks_f32(k) * GEMM_K_F32 * sizeof(float); }
 
 void gemm_pack_f32(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
     int begin = (int)((int64_t)n * part / parts), end = (int)((int64_t)n * (part + 1) / parts);
     for (int i = begin; i < end; i++) {
         const float *row = x + (size_t)(gather ? gather[i] : i) * (size_t)ldx;
-        for (int b = 0; b < blocks(k); b++) {
+        for (int b = 0; b < gemm_blocks_f32(k); b++) {
             float *to = (float *)dst + ((size_t)b * (size_t)n + (size_t)i) * GEMM_K_F32;
             int c = b * GEMM_K_F32, m = k - c < GEMM_K_F32 ? k - c : GEMM_K_F32;
             memcpy(to, row + c, (size_t)m * sizeof(float));
@@ -88,40 +86,3 @@ void gemm_pack_f32(void *dst, const float *x, const int32_t *gather, int ldx, in
         }
     }
 }
-
-/* ---- The reference ---- */
-
-static size_t scalar_scratch(int n, int k) { return (size_t)blocks(k) * GEMM_K_F32 * sizeof(float); }
-
-static void scalar_rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
-    enum { SIDE = 4 }; /* tokens whose sums are computed side by side; the last one repeats */
-    float *row = scratch;
-    for (int r = r0; r < r1; r++) {
-        mat_row(w, r, row);
-        for (int i = 0; i < n; i += SIDE) {
-            float sum[SIDE] = {0};
-            for (int b = 0; b < blocks(w->cols); b++) {
-                const float *x[SIDE], *v = row + b * GEMM_K_F32;
-                const int m = w->cols - b * GEMM_K_F32 < GEMM_K_F32 ? w->cols - b * GEMM_K_F32 : GEMM_K_F32;
-                for (int t = 0; t < SIDE; t++) x[t] = (const float *)packed + ((size_t)b * (size_t)n + (size_t)(i + t < n ? i + t : n - 1)) * GEMM_K_F32;
-                const float *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
-                float p0 = 0, p1 = 0, p2 = 0, p3 = 0;
-                for (int c = 0; c < m; c++) p0 += v[c] * x0[c], p1 += v[c] * x1[c], p2 += v[c] * x2[c], p3 += v[c] * x3[c];
-                sum[0] += p0, sum[1] += p1, sum[2] += p2, sum[3] += p3;
-            }
-            for (int t = 0; t < SIDE && i + t < n; t++) {
-                float *out = y + (size_t)(i + t) * (size_t)ldy + r;
-                *out = accumulate ? *out + sum[t] : sum[t];
-            }
-        }
-    }
-}
-
-const struct gemm gemm_scalar = {
-    .name = "scalar",
-    .row_tile = 1,
-    .packed_bytes = gemm_packed_f32,
-    .pack = gemm_pack_f32,
-    .scratch_bytes = scalar_scratch,
-    .rows = scalar_rows,
-};

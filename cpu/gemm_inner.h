@@ -29,6 +29,7 @@ static inline void gemm_store_sums(float *y, int ldy, const float *sums, int ld,
             for (int r = 0; r < rows; r++) y[r] = sums[r];
 }
 
+static inline int gemm_blocks_f32(int k) { return (k + GEMM_K_F32 - 1) / GEMM_K_F32; }
 size_t gemm_packed_f32(int n, int k);
 void gemm_pack_f32(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts);
 

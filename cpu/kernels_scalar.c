@@ -6,6 +6,7 @@
 #include "cpu/formats.h"
 #include "cpu/kernels.h"
 #include "engine/base/minifloat.h"
+#include "engine/base/race.h"
 
 enum { LANES = 16, SPAN = 256 }; /* partial sums of a dot product; columns decoded at a time */
 
@@ -64,6 +65,15 @@ static decode_fn decoder(uint8_t dtype) { return widen[dtype] ? decode_plain : d
 
 /* --- Products with a weight matrix --- */
 
+static size_t floats(int n) { return (size_t)n * sizeof(float); }
+static void race_reads_rows(const float *p, int rows, int ld, int n) {
+    for (int i = 0; i < rows; i++) race_reads(p + (size_t)i * (size_t)ld, floats(n));
+}
+static void race_product(float *const *y, const float *const *x, int n, const struct mat *w, int outputs, int inputs) {
+    race_reads(w->data, mat_span(w));
+    for (int t = 0; t < n; t++) race_reads(x[t], floats(inputs)), race_writes(y[t], floats(outputs));
+}
+
 static float dot_end(const float *a) {
     float b[LANES];
     memcpy(b, a, sizeof b);
@@ -84,6 +94,7 @@ static void dot_add(float *acc, const float *a, const float *b, int n) {
 }
 
 GEMV_FN(gemv_scalar) {
+    race_product(y, x, n, w, w->rows, w->cols);
     float span[SPAN];
     decode_fn decode = decoder(w->dtype);
     for (int r = 0; r < w->rows; r++) {
@@ -98,6 +109,7 @@ GEMV_FN(gemv_scalar) {
 }
 
 GEVM_FN(gevm_scalar) {
+    race_product(y, x, n, w, c1 - c0, w->rows);
     float span[SPAN];
     decode_fn decode = decoder(w->dtype);
     for (int t = 0; t < n; t++) memset(y[t], 0, (size_t)(c1 - c0) * 4);
@@ -114,6 +126,8 @@ GEVM_FN(gevm_scalar) {
 /* --- Attention --- */
 
 static QK_FN(qk_scalar) {
+    race_reads_rows(k, nk, ldk, dim);
+    for (int i = 0; i < nq; i++) race_reads(q[i], floats(dim)), race_writes(s + (size_t)i * (size_t)lds, floats(nk));
     for (int i = 0; i < nq; i++)
         for (int j = 0; j < nk; j++) {
             float acc[LANES] = {0};
@@ -122,6 +136,7 @@ static QK_FN(qk_scalar) {
         }
 }
 static SOFTMAX_FN(soft_scalar) {
+    race_writes(s, floats(n));
     float old = *max, m = old, total = 0;
     for (int j = 0; j < n; j++) m = s[j] > m ? s[j] : m;
     for (int j = 0; j < n; j++) total += s[j] = expf(s[j] - m);
@@ -131,6 +146,9 @@ static SOFTMAX_FN(soft_scalar) {
     return corr;
 }
 static PV_FN(pv_scalar) {
+    race_reads_rows(v, nk, ldv, dim);
+    race_reads_rows(p, nq, ldp, nk);
+    for (int i = 0; i < nq; i++) race_writes(o + (size_t)i * (size_t)ldo, floats(dim));
     for (int i = 0; i < nq; i++) {
         float *restrict row = o + (size_t)i * (size_t)ldo;
         for (int d = 0; d < dim; d++) row[d] *= corr[i];
@@ -142,14 +160,21 @@ static PV_FN(pv_scalar) {
 /* --- Element-wise --- */
 
 static SUMSQ_FN(sumsq_scalar) {
+    race_reads(x, floats(n));
     double sum = 0;
     for (int i = 0; i < n; i++) sum += (double)x[i] * x[i];
     return (float)sum;
 }
 static SCALE_FN(scale_scalar) {
+    race_reads(x, floats(n));
+    race_reads(w, floats(n));
+    race_writes(out, floats(n));
     for (int i = 0; i < n; i++) out[i] = x[i] * s * (w[i] + add);
 }
 static GLU_FN(glu_scalar) {
+    race_reads(g, floats(n));
+    race_reads(u, floats(n));
+    race_writes(h, floats(n));
     const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha > 0 ? a->alpha : 1;
     for (int i = 0; i < n && a->is_relu; i++) h[i] = (g[i] < 0 ? 0 : g[i]) * u[i];
     for (int i = 0; i < n && a->gate_cap > 0; i++) h[i] = a->gate_cap * tanhf(g[i] / a->gate_cap) / (1 + expf(-g[i])) * (a->up_cap * tanhf(u[i] / a->up_cap));
@@ -161,9 +186,12 @@ static GLU_FN(glu_scalar) {
     }
 }
 static AXPY_FN(axpy_scalar) {
+    race_reads(x, floats(n));
+    race_writes(y, floats(n));
     for (int i = 0; i < n; i++) y[i] += a * x[i];
 }
 static ROPE_FN(rope_scalar) {
+    race_writes(x, floats(2 * half));
     int step = interleaved ? 2 : 1, other = interleaved ? 1 : half;
     for (int j = 0; j < half; j++) {
         float a = x[j * step], b = x[j * step + other], s = sin[j] * sign;
@@ -173,9 +201,14 @@ static ROPE_FN(rope_scalar) {
 }
 
 static GATE_FN(gate_scalar) {
+    race_reads(g, floats(n));
+    race_writes(y, floats(n));
     for (int i = 0; i < n; i++) y[i] /= 1 + expf(-g[i]);
 }
 static CONV_FN(conv_scalar) {
+    race_reads_rows(w, taps, ldw, n);
+    for (int j = 0; j < taps; j++) race_reads(x[j], floats(n));
+    race_writes(out, floats(n));
     for (int c = 0; c < n; c++) {
         float sum = bias ? bias[c] : 0;
         for (int j = 0; j < taps; j++) sum += w[(size_t)j * (size_t)ldw + (size_t)c] * x[j][c];
@@ -183,6 +216,11 @@ static CONV_FN(conv_scalar) {
     }
 }
 static DELTA_FN(delta_scalar) {
+    for (int i = 0; i < k_dim; i++) {
+        if (from && from != to) race_reads(from + (size_t)i * (size_t)ld, floats(n));
+        race_writes(to + (size_t)i * (size_t)ld, floats(n));
+    }
+    race_writes(o, floats(n));
     float d[DELTA_COLUMNS] = {0};
     for (int i = 0; from && !r->ignores_seen && i < k_dim; i++)
         for (int c = 0; c < n; c++) d[c] += from[(size_t)i * (size_t)ld + (size_t)c] * (r->decays ? r->decays[i] : 1) * r->k[i];
@@ -199,6 +237,11 @@ static DELTA_FN(delta_scalar) {
     for (int c = 0; c < n; c++) o[c] = o[c] * r->qs + r->skip * v[c];
 }
 static SCAN_FN(scan_scalar) {
+    for (int i = 0; i < r->state; i++) {
+        if (from && from != to) race_reads(from + (size_t)i * (size_t)r->ld, floats(n));
+        race_writes(to + (size_t)i * (size_t)r->ld, floats(n));
+    }
+    race_writes(o, floats(n));
     for (int c = 0; c < n; c++) {
         float sum = 0;
         for (int i = 0; i < r->state; i++) {
