@@ -6,6 +6,7 @@
 static const struct arch *const table[] = {
     &arch_deepseek_v3,
     &arch_kimi_k25,
+    &arch_sarvam_mla,
     &arch_deepseek_v2,
     &arch_deepseek_v1,
     &arch_qwen3_moe,
@@ -73,6 +74,7 @@ static const struct arch *const table[] = {
     &arch_gemma4,
     &arch_gemma4_text,
     &arch_gemma4_unified,
+    &arch_gemma4_unified_text,
     &arch_hy_v4,
     &arch_hy_v4_vl,
     &arch_inkling,
@@ -81,6 +83,7 @@ static const struct arch *const table[] = {
     &arch_inkling2_loop,
     &arch_inkling2_loop_text,
     &arch_qwen4_exp,
+    &arch_qwen4_exp_text,
     &arch_nemotron_h,
     &arch_jamba,
     &arch_zaya,
@@ -98,6 +101,8 @@ static const struct arch *const table[] = {
     /* without experts */
     &arch_llama,
     &arch_arcee,
+    &arch_internlm3,
+    &arch_cwm,
     &arch_mistral,
     &arch_mistral3,
     &arch_ministral,
@@ -122,6 +127,7 @@ static const struct arch *const table[] = {
     &arch_seed_oss,
     &arch_granite,
     &arch_granite_swa,
+    &arch_hyperclovax,
     &arch_cohere,
 };
 

@@ -112,22 +112,22 @@ const struct arch *arch_find_text(const struct json *model_type, const struct js
 const struct json *arch_text_type(const struct json *root); /* model_type of such a text model, known or not; NULL: there is none */
 void arch_list(struct buf *out);                            /* appends all families as "deepseek_v3, kimi_k2, ..." */
 
-extern const struct arch arch_deepseek_v3, arch_kimi_k25, arch_deepseek_v32, arch_deepseek_v4, arch_glm_moe_dsa, arch_deepseek_v2, arch_deepseek_v1,
-    arch_qwen3_moe, arch_mixtral, arch_qwen2_moe;
+extern const struct arch arch_deepseek_v3, arch_kimi_k25, arch_sarvam_mla, arch_deepseek_v32, arch_deepseek_v4, arch_glm_moe_dsa, arch_deepseek_v2,
+    arch_deepseek_v1, arch_qwen3_moe, arch_mixtral, arch_qwen2_moe;
 extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
 extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_granitemoeshared, arch_granitemoe_swa, arch_ernie4_5_moe, arch_ernie4_5,
     arch_ernie4_5_vl_moe, arch_ernie4_5_moe_vl, arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_dots1, arch_dots3_note, arch_dots3_note_text,
     arch_hy_v3, arch_bailing_moe, arch_hunyuan_v1_moe, arch_laguna, arch_mistral_large4, arch_mellum, arch_mimo_v2_flash, arch_step3p5, arch_step3p7,
     arch_mistral4, arch_mistral4_text, arch_qwen3_vl_moe, arch_qwen3_omni_moe, arch_llama4, arch_llama4_text, arch_longcat_flash, arch_axk1;
-extern const struct arch arch_llama, arch_arcee, arch_mistral, arch_mistral3, arch_ministral, arch_ministral3, arch_qwen2, arch_qwen3, arch_smollm3, arch_phi3,
-    arch_gemma2, arch_gemma3, arch_gemma3_text;
-extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite, arch_granite_swa;
+extern const struct arch arch_llama, arch_arcee, arch_internlm3, arch_cwm, arch_mistral, arch_mistral3, arch_ministral, arch_ministral3, arch_qwen2, arch_qwen3,
+    arch_smollm3, arch_phi3, arch_gemma2, arch_gemma3, arch_gemma3_text;
+extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite, arch_granite_swa, arch_hyperclovax;
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_exaone4_5, arch_cohere2_moe, arch_cohere2, arch_cohere, arch_hunyuan_v1_dense,
     arch_youtu, arch_nanochat;
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_lfm3, arch_lfm3_vl, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_glm5_next;
-extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_inkling2, arch_inkling2_text,
-    arch_inkling2_loop, arch_inkling2_loop_text, arch_qwen4_exp;
+extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_inkling2,
+    arch_inkling2_text, arch_inkling2_loop, arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
     arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;

@@ -35,15 +35,16 @@ static const struct json *find_and_mark(const struct json *root, uint64_t seen[C
     }
     return v && v->type != JSON_NULL ? v : NULL;
 }
-/* Keys that transformers 5 saves under another name, whatever the family's published configs call them: {common, saved}. */
-static const char *const saved_names[][2] = {
+/* Other names of keys: those that transformers 5 saves, whatever the family's published configs call them, and Sarvam's of experts. {common, other}. */
+static const char *const other_names[][2] = {
     {"num_experts", "num_local_experts"}, {"num_key_value_heads", "num_key_value_heads"}, {"num_experts_per_tok", "num_experts_per_token"},
-    {"n_group", "num_expert_group"},      {"norm_topk_prob", "moe_renormalize"},          {"max_position_embeddings", "model_max_length"}};
+    {"n_group", "num_expert_group"},      {"norm_topk_prob", "moe_renormalize"},          {"max_position_embeddings", "model_max_length"},
+    {"n_routed_experts", "num_experts"},  {"n_shared_experts", "num_shared_experts"}};
 static const struct json *read_key(struct config_reader *r, const char *key) {
     const char *name = family_key(r, key);
     const struct json *inner = find_and_mark(r->root, r->seen, name), *outer = find_and_mark(r->outer, r->outer_seen, name);
-    for (size_t i = 0; i < sizeof saved_names / sizeof *saved_names && !inner && !outer; i++)
-        if (!strcmp(key, saved_names[i][0])) inner = find_and_mark(r->root, r->seen, saved_names[i][1]);
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names && !inner && !outer; i++)
+        if (!strcmp(key, other_names[i][0])) inner = find_and_mark(r->root, r->seen, other_names[i][1]);
     return inner ? inner : outer;
 }
 
@@ -178,11 +179,12 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
     if (config_has(r, key)) {
         struct config_reader in;
         config_open(r, key, &in);
-        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", "proportional", "dynamic", NULL};
-        enum { ALPHA = ROPE_PROPORTIONAL + 1 };
+        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", "proportional", "dynamic", "deepseek_yarn", NULL};
+        enum { ALPHA = ROPE_PROPORTIONAL + 1, DEEPSEEK_YARN };
         const char *type = config_has(&in, "rope_type") ? "rope_type" : "type";
         config_has(&in, "type"); /* both spellings may be present */
         k->kind = (uint8_t)config_choice(&in, type, kinds, 0);
+        if (k->kind == DEEPSEEK_YARN) k->kind = ROPE_YARN;
         double original = k->kind == ROPE_LONG ? config_num(r, "original_max_position_embeddings", c->max_context, 1, 1e9) : c->max_context;
         k->theta = config_num(&in, "rope_theta", k->theta, 1, 1e12);
         partial = config_num(&in, "partial_rotary_factor", partial, 0, 1);

@@ -1,5 +1,5 @@
-/* DeepSeek-V3, R1, V3.1 and Kimi-K2 (same architecture, other sizes), and Kimi-K2.5's language model. Reference: the vendor's inference/model.py; config.json
- * as published. */
+/* DeepSeek-V3, R1, V3.1 and Kimi-K2 (same architecture, other sizes), Kimi-K2.5's language model, and Sarvam 105B. Reference: the vendor's
+ * inference/model.py; config.json as published. */
 #include <math.h>
 
 #include "engine/base/ops.h"
@@ -90,6 +90,25 @@ static void parse(struct config_reader *r, struct config *c) {
 static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};
 const struct arch arch_deepseek_v3 = {
     .model_types = types, .title = "DeepSeek-V3", .defaults = {.topk = 8}, .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
+
+/* Sarvam 105B: all experts are one group. Reference: transformers, models/sarvam_mla. */
+static const struct deepseek_defaults sarvam_defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
+static void parse_sarvam(struct config_reader *r, struct config *c) {
+    /* of training and other programs; use_qk_norm means the norm of the latent, which MLA always has */
+    static const char *const unused[] = {"embedding_dropout", "output_dropout", "attn_implementation", "default_theta", "use_qk_norm", "num_mtp_layers"};
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) config_has(r, unused[i]);
+    const bool has_bias = config_bool(r, "moe_router_enable_expert_bias", true);
+    deepseek_attention(r, c);
+    const int q = config_int(r, "q_head_dim", c->head_dim, 1, 4096);
+    if (q != c->head_dim) config_fail(r, "'q_head_dim' is %d, its parts make %d", q, c->head_dim);
+    deepseek_experts(r, c, &sarvam_defaults);
+    deepseek_router(r, c, &sarvam_defaults);
+    c->router_bias = has_bias;
+}
+
+static const char *const sarvam[] = {"sarvam_mla", NULL};
+const struct arch arch_sarvam_mla = {
+    .model_types = sarvam, .title = "Sarvam", .defaults = {.topk = 8}, .parse = parse_sarvam, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
 
 /* Keys of images, which hearth does not read, and of training. */
 static void parse_k25(struct config_reader *r, struct config *c) {

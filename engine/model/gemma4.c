@@ -132,7 +132,8 @@ static void parse_unified(struct config_reader *r, struct config *c) {
     parse_common(r, c, 1024, 0);
 }
 
-static const char *const with_media[] = {"gemma4", NULL}, *const text[] = {"gemma4_text", NULL}, *const unified[] = {"gemma4_unified", NULL};
+static const char *const with_media[] = {"gemma4", NULL}, *const text[] = {"gemma4_text", NULL}, *const unified[] = {"gemma4_unified", NULL},
+                         *const unified_text[] = {"gemma4_unified_text", NULL};
 /* Tensors of layers that take keys and values of other layers; some checkpoints have them. */
 static const char *const unused[] = {"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.", "attn_k.", "attn_v.", "attn_k_norm.", NULL};
 static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL, NULL}};
@@ -170,4 +171,5 @@ static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL
     const struct arch name = ARCH(__VA_ARGS__, STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)
 STACKED_OR_APART(arch_gemma4, with_media, "text_config", parse, "model.language_model.");
 const struct arch arch_gemma4_unified = ARCH(unified, "text_config", parse_unified, "model.language_model.", STACKED, .layout = {0});
+const struct arch arch_gemma4_unified_text = ARCH(unified_text, NULL, parse_unified, "model.", STACKED, .layout = {0});
 STACKED_OR_APART(arch_gemma4_text, text, NULL, parse_text, "model.");

@@ -1,6 +1,9 @@
 /* Granite 3: dense GQA with factors on embeddings, scores, what blocks add to the residual stream, and logits. Granite SWA: the same with a sink per head, and
- * windows and rotations by layer. Reference: transformers, models/granite and models/granite_swa. */
+ * windows and rotations by layer. HyperCLOVA X: Granite with norms of what blocks add. Reference: transformers, models/granite, models/granite_swa and
+ * models/hyperclovax. */
 #include "engine/model/granite.h"
+
+#include <math.h>
 
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -48,6 +51,23 @@ static void parse_swa(struct config_reader *r, struct config *c) {
     parse(r, c);
     granite_read_swa(r, c);
 }
+
+/* HyperCLOVA X: logits are multiplied, and what blocks add may be normed before its factor. */
+static void parse_hyperclovax(struct config_reader *r, struct config *c) {
+    const bool has_scale = config_has(r, "attention_multiplier");
+    parse(r, c);
+    if (!has_scale) c->attn_scale = (float)(1 / sqrt(c->head_dim));
+    c->logit_scale = (float)config_num(r, "logits_scaling", 1, 1e-9, 1e9);
+    if (config_bool(r, "use_post_norm", true)) c->output_norm = OUTPUT_NORM_BLOCKS;
+    config_keep_stream(c);
+}
+
+static const char *const hyperclovax[] = {"hyperclovax", NULL};
+const struct arch arch_hyperclovax = {
+    .model_types = hyperclovax,
+    .title = "HyperCLOVA X",
+    .parse = parse_hyperclovax,
+    .names = {NAMES_GQA("model."), .attn_out_norm = "model.layers.%d.post_norm1", .ffn_out_norm = "model.layers.%d.post_norm2", NAMES_DENSE("model.")}};
 
 static const char *const types[] = {"granite", NULL}, *const swa[] = {"granite_swa", NULL};
 const struct arch arch_granite = {.model_types = types, .title = "Granite", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};

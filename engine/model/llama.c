@@ -1,5 +1,5 @@
-/* Llama 2 and 3, and models of the same architecture (SmolLM2, Yi, ...): dense GQA. Arcee (AFM): the same with FFNs of one matrix before squared ReLU.
- * Reference: transformers, models/llama and models/arcee. */
+/* Llama 2 and 3, and models of the same architecture (SmolLM2, Yi, IQuest-Coder, InternLM 3, ...): dense GQA. CWM: the same with windows. Arcee (AFM): FFNs
+ * of one matrix before squared ReLU. Reference: transformers, models/llama, models/internlm3, models/cwm and models/arcee. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -20,8 +20,38 @@ static void parse_arcee(struct config_reader *r, struct config *c) {
     c->glu = (struct glu){.is_relu = true};
 }
 
-static const char *const types[] = {"llama", NULL}, *const arcee[] = {"arcee", NULL};
+/* InternLM 3: other names of the keys of biases. */
+static void parse_internlm3(struct config_reader *r, struct config *c) {
+    parse(r, c);
+    c->qkv_bias = c->o_bias = config_bool(r, config_either(r, "qkv_bias", "attention_bias"), false);
+    c->dense_bias = config_bool(r, config_either(r, "bias", "mlp_bias"), false);
+    if (c->qkv_bias != c->dense_bias) config_fail(r, "'qkv_bias' and 'bias' differ: the reference has no such model");
+}
+
+/* CWM: windows in three of four layers. */
+static void parse_cwm(struct config_reader *r, struct config *c) {
+    parse(r, c);
+    const int window = config_int(r, "sliding_window", 8192, 1, 1 << 24);
+    if (config_has(r, "layer_types")) config_read_windows(r, c, window, 0);
+    else
+        for (int i = 0; i < c->n_layers; i++) c->layer[i].window = i % 4 ? window : 0;
+}
+
+static const char *const types[] = {"llama", "iquestcoder", NULL}, *const arcee[] = {"arcee", NULL}, *const internlm3[] = {"internlm3", NULL},
+                         *const cwm[] = {"cwm", NULL};
 const struct arch arch_llama = {.model_types = types, .title = "Llama", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+const struct arch arch_internlm3 = {.model_types = internlm3,
+                                    .title = "InternLM 3",
+                                    .norm_eps = 1e-5,
+                                    .defaults = {.kv_heads = 2, .head_dim = 128},
+                                    .parse = parse_internlm3,
+                                    .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+const struct arch arch_cwm = {.model_types = cwm,
+                              .title = "CWM",
+                              .norm_eps = 1e-5,
+                              .defaults = {.kv_heads = 8, .head_dim = 128},
+                              .parse = parse_cwm,
+                              .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
 const struct arch arch_arcee = {
     .model_types = arcee,
     .title = "Arcee",

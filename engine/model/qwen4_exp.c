@@ -117,26 +117,30 @@ static void parse(struct config_reader *r, struct config *c) {
     read_ngrams(r, c);
 }
 
-#define M "model.language_model."
-#define L M "layers.%d."
-/* field: attn, ffn or head; p: prefix of the names */
+/* m: prefix of the language model's tensor names; field: attn, ffn or head; p: prefix of the names */
 #define GATED(field, p) .field##_gated_norm = p "hc_norm", .field##_gated_down = p "input_mix_weight_down", .field##_gated_up = p "input_mix_weight_up"
-#define NAMES \
-    QWEN3_NEXT_NAMES(M), GATED(attn, L "attn_hyper_connection."), \
-        .attn_gated_inject = L "attn_hyper_connection.block_inject_weight", GATED(ffn, L "mlp_hyper_connection."), \
-        .ffn_gated_inject = L "mlp_hyper_connection.block_inject_weight", GATED(head, M "hyper_connection_mixer."), \
-        .ngram_table = L "ple.ple_embedding.ngram_embedding.shard_%d", .ngram_key = L "ple.key_proj", .ngram_value = L "ple.value_proj", \
-        .ngram_key_norm = L "ple.norm_key", .ngram_query_norm = L "ple.norm_query", .ngram_conv_norm = L "ple.norm_conv", .ngram_conv = L "ple.conv1d", \
-        .index_qk = L "self_attn.indexer.index_qk_proj", .index_q_norm = L "self_attn.indexer.q_layernorm", .index_k_norm = L "self_attn.indexer.k_layernorm"
-
-static const char *const types[] = {"qwen4_exp", NULL};
+#define LAYER(m)        m "layers.%d."
+#define NAMES(m) \
+    QWEN3_NEXT_NAMES(m), GATED(attn, LAYER(m) "attn_hyper_connection."), \
+        .attn_gated_inject = LAYER(m) "attn_hyper_connection.block_inject_weight", GATED(ffn, LAYER(m) "mlp_hyper_connection."), \
+        .ffn_gated_inject = LAYER(m) "mlp_hyper_connection.block_inject_weight", GATED(head, m "hyper_connection_mixer."), \
+        .ngram_table = LAYER(m) "ple.ple_embedding.ngram_embedding.shard_%d", .ngram_key = LAYER(m) "ple.key_proj", .ngram_value = LAYER(m) "ple.value_proj", \
+        .ngram_key_norm = LAYER(m) "ple.norm_key", .ngram_query_norm = LAYER(m) "ple.norm_query", .ngram_conv_norm = LAYER(m) "ple.norm_conv", \
+        .ngram_conv = LAYER(m) "ple.conv1d", .index_qk = LAYER(m) "self_attn.indexer.index_qk_proj", .index_q_norm = LAYER(m) "self_attn.indexer.q_layernorm", \
+        .index_k_norm = LAYER(m) "self_attn.indexer.k_layernorm"
 /* The numbers of the hashes, which derive_hashes() derives as the reference does: multipliers, vocabularies, offsets. */
-static const char *const numbers[] = {L "ple.ple_embedding.layer_multipliers", L "ple.ple_embedding.ngram_heads_vocab_sizes",
-                                      L "ple.ple_embedding.ngram_heads_offsets"};
-#define ARCH(experts, ...) \
+#define NUMBERS(m) \
+    LAYER(m) "ple.ple_embedding.layer_multipliers", LAYER(m) "ple.ple_embedding.ngram_heads_vocab_sizes", LAYER(m) "ple.ple_embedding.ngram_heads_offsets"
+
+static const char *const types[] = {"qwen4_exp", NULL}, *const text[] = {"qwen4_exp_text", NULL};
+static const char *const numbers[] = {NUMBERS("model.language_model.")}, *const text_numbers[] = {NUMBERS("model.")};
+#define ARCH(types_, member, m, numbers_, experts, ...) \
     { \
-        .model_types = types, .title = "Qwen4-Exp", .defaults = {.kv_heads = 2, .topk = 10}, .text_config_key = "text_config", .parse = parse, \
-        .names = {NAMES, experts(M)}, .ngram_numbers = numbers, __VA_ARGS__ \
+        .model_types = types_, .title = "Qwen4-Exp", .defaults = {.kv_heads = 2, .topk = 10}, .text_config_key = member, .parse = parse, \
+        .names = {NAMES(m), experts(m)}, .ngram_numbers = numbers_, __VA_ARGS__ \
     }
-static const struct arch apart = ARCH(NAMES_EXPERTS, .layout = {0});
-const struct arch arch_qwen4_exp = ARCH(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &apart);
+#define STACKED_OR_APART(name, ...) \
+    static const struct arch name##_apart = ARCH(__VA_ARGS__, NAMES_EXPERTS, .layout = {0}); \
+    const struct arch name = ARCH(__VA_ARGS__, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)
+STACKED_OR_APART(arch_qwen4_exp, types, "text_config", "model.language_model.", numbers);
+STACKED_OR_APART(arch_qwen4_exp_text, text, NULL, "model.", text_numbers);

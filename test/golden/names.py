@@ -3,15 +3,12 @@
 one tensor or one by one. A tensor without elements that the family lacks changes nothing; one with elements is refused. A text model inside a model with
 images, of a family that hearth does not know, gives the logits that it gives alone.
 names.py HEARTH"""
-import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 
 import models
-import tiny
+from checkpoint import logits
 
 NAMES = (("tok_embeddings", "M.embed_tokens"), ("norm", "M.norm"), ("output", "lm_head"), ("lerope", "M.rotary_emb"), (r"layers\.(\d+)", r"M.layers.\1"))
 PARTS = (("attention_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm"), ("attention", "self_attn"), ("wq", "q_proj"), ("wo", "o_proj"),
@@ -40,20 +37,6 @@ def stacked(tensors):
         old = out.get(key, (dtype, [0, shape[0] * (1 if part[2] == "down" else 2), shape[1]], b""))
         out[key] = dtype, [old[1][0] + (part[2] != "up"), *old[1][1:]], old[2] + raw
     return out
-
-
-def logits(hearth, config, tensors, tokens):
-    with tempfile.TemporaryDirectory() as d:
-        with open(os.path.join(d, "model.safetensors"), "wb") as f:
-            f.write(tiny.shard_bytes(list(tensors.items())))
-        with open(os.path.join(d, "config.json"), "w", encoding="utf-8") as f:
-            json.dump(config, f)
-        out = os.path.join(d, "logits")
-        p = subprocess.run([hearth, "-m", d, "--tokens", tokens, "--logits-out", out], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
-        if p.returncode:
-            return p.stderr
-        with open(out, "rb") as f:
-            return f.read()
 
 
 def inside(name, prefix, member, outer):
@@ -107,6 +90,42 @@ def check_bias(hearth, tokens):
     return not ok
 
 
+def check_sarvam(hearth, tokens):
+    """Sarvam 105B's published config gives DeepSeek-V3's keys other names. Returns the number of failures."""
+    common = {**models.MODELS["mla_yarn"], "n_group": 1, "topk_group": 1}
+    tensors, yarn = models.tensors(models.MODELS["mla_yarn"]), common["rope_scaling"]
+    left_out = ("n_routed_experts", "n_shared_experts", "n_group", "topk_group", "topk_method", "scoring_func", "norm_topk_prob")
+    published = {**{k: v for k, v in common.items() if k not in left_out}, "model_type": "sarvam_mla", "num_experts": 12, "num_shared_experts": 1, "q_head_dim": 40, "head_dim": 152,
+                 "use_qk_norm": True, "moe_router_enable_expert_bias": True, "embedding_dropout": 0.0, "output_dropout": 0.0, "rope_scaling": {**yarn, "type": "deepseek_yarn"}}
+    saved = {**common, "model_type": "sarvam_mla", "num_mtp_layers": 0}
+    biases = [n for n in tensors if n.endswith("e_score_correction_bias")]
+    without = {n: t for n, t in tensors.items() if n not in biases}
+    zero = {n: (t[0], t[1], bytes(len(t[2]))) if n in biases else t for n, t in tensors.items()}
+    want, unbiased = logits(hearth, common, tensors, tokens), logits(hearth, common, zero, tokens)
+    failed = 0
+    for what, config, given, expected in (("published", published, tensors, want), ("saved", saved, tensors, want),
+                                          ("without a bias", {**published, "moe_router_enable_expert_bias": False}, without, unbiased)):
+        got = logits(hearth, config, given, tokens)
+        ok = got == expected and isinstance(got, bytes) and want != unbiased
+        print(f"{'ok' if ok else 'FAIL'} Sarvam's config, {what} {got if isinstance(got, str) else ''}")
+        failed += not ok
+    got = logits(hearth, {**published, "q_head_dim": 48}, tensors, tokens)
+    ok = isinstance(got, str) and "'q_head_dim' is 48" in got
+    print(f"{'ok' if ok else 'FAIL'} heads of another size: {got if isinstance(got, str) else 'accepted'}")
+    return failed + (not ok)
+
+
+def check_alone(hearth, tokens):
+    """Gemma 4's text model with the config of the unified one, inside it and alone. Returns the number of failures."""
+    text, tensors = models.MODELS["token_input"], models.tensors(models.MODELS["token_input"])
+    whole = {"model_type": "gemma4_unified", "tie_word_embeddings": True, "vision_config": {}, "text_config": {**text, "model_type": "gemma4_unified_text"}}
+    want = logits(hearth, whole, {n.replace("model.", "model.language_model.", 1): t for n, t in tensors.items()}, tokens)
+    got = logits(hearth, {**text, "model_type": "gemma4_unified_text"}, tensors, tokens)
+    ok = got == want and isinstance(got, bytes)
+    print(f"{'ok' if ok else 'FAIL'} the unified Gemma 4's text model alone {next((x for x in (got, want) if isinstance(x, str)), '')}")
+    return not ok
+
+
 hearth = os.path.abspath(sys.argv[1])
 config = {k: v for k, v in models.MODELS["dsa_sources"].items() if k != "quantization_config"}
 tensors = models.tensors(config)
@@ -122,5 +141,5 @@ for what, other in (("one by one", apart), ("in one tensor", stacked(apart)), ("
 got = logits(hearth, config, {**apart, extra: ("BF16", [1, 8], bytes(16))}, tokens)
 ok = isinstance(got, str) and extra in got and "unknown tensor" in got
 print(f"{'ok' if ok else 'FAIL'} an unknown tensor: {got if isinstance(got, str) else 'accepted'}")
-failed += check_inside(hearth, tokens) + check_bias(hearth, tokens)
+failed += check_inside(hearth, tokens) + check_bias(hearth, tokens) + check_sarvam(hearth, tokens) + check_alone(hearth, tokens)
 sys.exit(failed != 0 or not ok)

@@ -477,6 +477,26 @@ def youtu():
     )
 
 
+def sarvam_config(config):
+    """What transformers makes of the published config, for DeepSeek-V3's class."""
+    import transformers
+
+    return {**transformers.SarvamMLAConfig(**config).to_dict(), "model_type": "deepseek_v3"}
+
+
+def sarvam_mla():
+    recipe = mf.deepseek_v3()
+    drop = ("n_routed_experts", "n_shared_experts", "n_group", "topk_group", "topk_method", "scoring_func", "ep_size", "num_nextn_predict_layers", "quantization_config")
+    config = {key: value for key, value in recipe.config.items() if key not in drop}
+    config.update({
+        "architectures": ["SarvamMLAForCausalLM"], "model_type": "sarvam_mla", "num_experts": 12, "num_shared_experts": 1, "q_lora_rank": None, "q_head_dim": 48,
+        "head_dim": 160, "moe_router_enable_expert_bias": True, "use_qk_norm": True, "embedding_dropout": 0.0, "output_dropout": 0.0,
+        "rope_scaling": {**{k: v for k, v in config["rope_scaling"].items() if k not in ("type", "rope_type")}, "type": "deepseek_yarn"},
+    })
+    return dataclasses.replace(recipe, config=config, encoders={}, mtp="", shards=1, stray_scales=False, gains={r"q_proj": 0.8, r"down_proj": 0.4},
+                               adapt=sarvam_config)
+
+
 def nanochat():
     return a.Recipe(
         model="NanoChatForCausalLM",
@@ -489,5 +509,5 @@ def nanochat():
     )
 
 
-FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
+FAMILIES = (inkling2_loop, inkling2, muse_spark, muse_glimmer, mistral_large4, hy_v4_vl, qwen3_omni_moe, ernie4_5_vl_moe, exaone4, exaone4_5, lfm3, lfm3_vl, youtu, sarvam_mla, nanochat, dots3_note, arcee, beam, cohere, ministral, kolibri1, flex_olmo, granitemoe_swa, granite_swa, flint, lara_mini, aria, aria_text)
 mf.RECIPES.update({f.__name__: f for f in FAMILIES})

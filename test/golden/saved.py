@@ -103,4 +103,11 @@ for family, save in CASES.items():
     off = max(abs(a - b) for a, b in zip(want, got)) / max(map(abs, want))
     print(f"{'ok' if off < 2e-6 else 'FAIL'} {family}: {off:.1e}")
     failed += off >= 2e-6 or len(want) != len(got)
-sys.exit(failed != 0)
+# The text model alone, with its own config
+with open(os.path.join(fixtures, "qwen4_exp", "config.json"), encoding="utf-8") as f:
+    config = json.load(f)
+tensors = read(os.path.join(fixtures, "qwen4_exp"))
+alone = {**config["text_config"], **{k: config[k] for k in ("tie_word_embeddings", "quantization_config") if k in config}}
+same = logits(hearth, config, tensors) == logits(hearth, alone, {name.replace("model.language_model.", "model."): t for name, t in tensors.items()})
+print(f"{'ok' if same else 'FAIL'} {alone['model_type']}")
+sys.exit(failed != 0 or not same)
