@@ -93,6 +93,66 @@ static const struct known_model models[] = {
      "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":64,\"intermediate_size\":2880,\"num_local_experts\":32,\"num_experts_per_tok\":4,"
      "\"sliding_window\":128,\"rope_theta\":150000,\"quantization_config\":{\"quant_method\":\"mxfp4\"}}",
      DT_BF16, DT_E2M1, 20.9, 3.6},
+    {"deepseek-v4-flash", "DeepSeek-V4-Flash",
+     "{\"model_type\":\"deepseek_v4\",\"vocab_size\":129280,\"hidden_size\":4096,\"num_hidden_layers\":43,\"max_position_embeddings\":1048576,"
+     "\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"q_lora_rank\":1024,\"moe_intermediate_size\":2048,"
+     "\"n_routed_experts\":256,\"num_experts_per_tok\":6,\"n_shared_experts\":1,\"scoring_func\":\"sqrtsoftplus\",\"norm_topk_prob\":true,"
+     "\"routed_scaling_factor\":1.5,\"compress_rope_theta\":160000,\"hc_mult\":4,\"hc_sinkhorn_iters\":20,\"hc_eps\":1e-06,"
+     "\"num_hash_layers\":3,\"swiglu_limit\":10.0,\"sliding_window\":128,\"o_groups\":8,\"o_lora_rank\":1024,\"index_n_heads\":64,"
+     "\"index_head_dim\":128,\"index_topk\":512,"
+     "\"compress_ratios\":[0,0,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4,128,4]}",
+     DT_E4M3, DT_E2M1, 284, 13},
+    {"qwen3.5-35b", "Qwen3.5-35B-A3B",
+     "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":248320,\"hidden_size\":2048,\"num_hidden_layers\":40,"
+     "\"max_position_embeddings\":262144,\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256,"
+     "\"partial_rotary_factor\":0.25,\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":128,"
+     "\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,\"moe_intermediate_size\":512,"
+     "\"shared_expert_intermediate_size\":512,\"num_experts\":256,\"num_experts_per_tok\":8,\"rope_theta\":10000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 35, 3},
+    {"qwen3.5-122b", "Qwen3.5-122B-A10B",
+     "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":248320,\"hidden_size\":3072,\"num_hidden_layers\":48,"
+     "\"max_position_embeddings\":262144,\"num_attention_heads\":32,\"num_key_value_heads\":2,\"head_dim\":256,"
+     "\"partial_rotary_factor\":0.25,\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":128,"
+     "\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":64,\"moe_intermediate_size\":1024,"
+     "\"shared_expert_intermediate_size\":1024,\"num_experts\":256,\"num_experts_per_tok\":8,\"rope_theta\":10000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 122, 10},
+    {"qwen3.5-397b", "Qwen3.5-397B-A17B",
+     "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":248320,\"hidden_size\":4096,\"num_hidden_layers\":60,"
+     "\"max_position_embeddings\":262144,\"num_attention_heads\":32,\"num_key_value_heads\":2,\"head_dim\":256,"
+     "\"partial_rotary_factor\":0.25,\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":128,"
+     "\"linear_value_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":64,\"moe_intermediate_size\":1024,"
+     "\"shared_expert_intermediate_size\":1024,\"num_experts\":512,\"num_experts_per_tok\":10,\"rope_theta\":10000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 397, 17},
+    {"mistral-small-4", "Mistral Small 4",
+     "{\"model_type\":\"mistral4\",\"vocab_size\":131072,\"hidden_size\":4096,\"num_hidden_layers\":36,"
+     "\"max_position_embeddings\":1048576,\"num_attention_heads\":32,\"num_key_value_heads\":32,\"q_lora_rank\":1024,\"kv_lora_rank\":256,"
+     "\"qk_nope_head_dim\":64,\"qk_rope_head_dim\":64,\"v_head_dim\":128,\"intermediate_size\":12288,\"moe_intermediate_size\":2048,"
+     "\"first_k_dense_replace\":0,\"n_routed_experts\":128,\"num_experts_per_tok\":4,\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,"
+     "\"norm_topk_prob\":true,\"routed_scaling_factor\":1.0,\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000,\"factor\":128,"
+     "\"original_max_position_embeddings\":8192,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1,\"mscale_all_dim\":1,"
+     "\"llama_4_scaling_beta\":0.1}}",
+     DT_E4M3, DT_E4M3, 119, 6.5},
+    {"sarvam-105b", "Sarvam 105B",
+     "{\"model_type\":\"sarvam_mla\",\"vocab_size\":262144,\"hidden_size\":4096,\"num_hidden_layers\":32,\"max_position_embeddings\":131072,"
+     "\"num_attention_heads\":64,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+     "\"intermediate_size\":16384,\"moe_intermediate_size\":2048,\"first_k_dense_replace\":1,\"num_experts\":128,\"num_experts_per_tok\":8,"
+     "\"num_shared_experts\":1,\"routed_scaling_factor\":2.5}",
+     DT_BF16, DT_BF16, 105, 10.3},
+    {"mimo-v2-flash", "MiMo-V2-Flash",
+     "{\"model_type\":\"mimo_v2_flash\",\"vocab_size\":152576,\"hidden_size\":4096,\"num_hidden_layers\":48,\"max_position_embeddings\":262144,"
+     "\"num_attention_heads\":64,\"num_key_value_heads\":4,\"head_dim\":192,\"v_head_dim\":128,\"partial_rotary_factor\":0.334,"
+     "\"swa_num_attention_heads\":64,\"swa_num_key_value_heads\":8,\"swa_head_dim\":192,\"swa_v_head_dim\":128,\"sliding_window\":128,"
+     "\"intermediate_size\":16384,\"moe_intermediate_size\":2048,\"n_routed_experts\":256,\"num_experts_per_tok\":8,\"n_group\":1,"
+     "\"topk_group\":1,\"norm_topk_prob\":true,\"scoring_func\":\"sigmoid\",\"rope_theta\":5000000,\"swa_rope_theta\":10000,"
+     "\"hybrid_layer_pattern\":[0,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0],"
+     "\"moe_layer_freq\":[0,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]," FP8 "}",
+     DT_E4M3, DT_E4M3, 309, 15},
+    {"llama-4-scout", "Llama-4-Scout",
+     "{\"model_type\":\"llama4_text\",\"vocab_size\":202048,\"hidden_size\":5120,\"num_hidden_layers\":48,\"max_position_embeddings\":10485760,"
+     "\"num_attention_heads\":40,\"num_key_value_heads\":8,\"head_dim\":128,\"intermediate_size\":8192,\"intermediate_size_mlp\":16384,"
+     "\"num_local_experts\":16,\"num_experts_per_tok\":1,\"interleave_moe_layer_step\":1,\"use_qk_norm\":true,\"attention_chunk_size\":8192,"
+     "\"rope_theta\":500000}",
+     DT_BF16, DT_BF16, 109, 17},
     {"mixtral-8x7b", "Mixtral-8x7B",
      "{\"model_type\":\"mixtral\",\"vocab_size\":32000,\"hidden_size\":4096,\"num_hidden_layers\":32,\"max_position_embeddings\":32768,"
      "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,\"num_local_experts\":8,\"num_experts_per_tok\":2,"

@@ -163,7 +163,7 @@ class Plan(driver.Case):
             for row in listed[kind]:
                 self.assertRegex(text, rf"(?m)^  {re.escape(row['name'])} ")
         self.assertLessEqual({"here", "paper-a-1", "paper-a-2", "paper-b-t4", "paper-b-l4"}, {m["name"] for m in listed["machines"]})
-        self.assertEqual(len(listed["models"]), 17)
+        self.assertLessEqual({"deepseek-v3", "deepseek-v4-flash", "kimi-k2", "qwen3-30b", "qwen3.5-122b", "gpt-oss-120b"}, {m["name"] for m in listed["models"]})
         for name in listed["formats"]:
             self.assertRegex(text, rf"\b{name}\b")
 
