@@ -146,20 +146,29 @@ static struct markup_range strip_line_ends(struct markup_range t) {
     return t;
 }
 
-/* GLM: NAME, then <arg_key>K</arg_key> <arg_value>V</arg_value> … */
-static int parse_glm(struct tool_calls *c, struct markup_range body, const struct json *tools) {
-    const char *first = find_text(body, "<arg_key>");
+/* GLM: NAME, then <arg_key>K</arg_key> <arg_value>V</arg_value> …; LongCat's tags begin with `prefix`, Hunyuan's have a mark after NAME and may end with
+ * `suffix`. */
+static int parse_keys(struct tool_calls *c, struct markup_range body, const struct json *tools, const char *prefix, const char *suffix) {
+    char key_open[48], key_close[48], value_open[48], value_close[48], separator[48];
+    snprintf(key_open, sizeof key_open, "<%sarg_key%s>", prefix, suffix);
+    snprintf(key_close, sizeof key_close, "</%sarg_key%s>", prefix, suffix);
+    snprintf(value_open, sizeof value_open, "<%sarg_value%s>", prefix, suffix);
+    snprintf(value_close, sizeof value_close, "</%sarg_value%s>", prefix, suffix);
+    snprintf(separator, sizeof separator, "<tool_sep%s>", suffix);
+    const char *first = find_text(body, separator);
+    if (!first) first = find_text(body, key_open);
     struct markup_range name = {body.s, first ? first : body.end}, key, value;
     if (trim_range(name).s == trim_range(name).end || find_text(name, "<") || find_text(name, "{")) return ERR_MODEL;
     struct tool_call *k = add_call(c, name);
     if (!k) return ERR_MEMORY;
     int rc = 0;
-    while (!rc && take_between(&body, "<arg_key>", "</arg_key>", &key)) {
-        if (!take_between(&body, "<arg_value>", "</arg_value>", &value)) return ERR_MODEL;
+    while (!rc && take_between(&body, key_open, key_close, &key)) {
+        if (!take_between(&body, value_open, value_close, &value)) return ERR_MODEL;
         rc = add_argument(k, key, value, param_is_string(tools, k, trim_range(key)));
     }
     return rc ? rc : close_object(k);
 }
+static int parse_glm(struct tool_calls *c, struct markup_range body, const struct json *tools) { return parse_keys(c, body, tools, "", ""); }
 
 /* Finds the text of an attribute: name="…". */
 static bool find_attribute(struct markup_range tag, const char *name, struct markup_range *value) { return take_between(&tag, name, "\"", value); }
@@ -211,7 +220,9 @@ static int parse_qwen_coder(struct tool_calls *c, struct markup_range t, const s
 static int add_object_call(struct tool_calls *c, const struct json *j) {
     const struct json *f = json_get(j, "function");
     const struct json *name = json_get(f && f->type == JSON_OBJECT ? f : j, "name"), *arguments = json_get(f && f->type == JSON_OBJECT ? f : j, "arguments");
+    if (!name) name = json_get(j, "tool_name"); /* Cohere */
     if (!arguments) arguments = json_get(j, "parameters");
+    if (!arguments) arguments = json_get(j, "args"); /* Inkling */
     if (!name || name->type != JSON_STRING || !name->n || (arguments && arguments->type != JSON_OBJECT && arguments->type != JSON_STRING)) return ERR_MODEL;
     struct markup_range of_name = {name->string, name->string + name->n};
     if (arguments && arguments->type == JSON_STRING)
@@ -247,8 +258,25 @@ static int parse_tagged(struct tool_calls *c, struct markup_range in, const stru
     if (starts_with(in, "{") || starts_with(in, "[")) return parse_json_calls(c, in, tools);
     if (starts_with(in, "<function=")) return parse_qwen_coder(c, in, tools);
     if (starts_with(in, "<invoke")) return parse_invokes(c, in, "", tools);
+    if (find_text(in, "<longcat_arg_key>")) return parse_keys(c, in, tools, "longcat_", "");
     return parse_glm(c, in, tools);
 }
+
+/* Hunyuan: a list in JSON, or <tool_call>NAME<tool_sep> and GLM's pairs, in tags that may all end with the same suffix. */
+static int parse_hunyuan_calls(struct tool_calls *c, struct markup_range t, const struct json *tools, const char *suffix) {
+    char open[48], close[48];
+    struct markup_range in;
+    int rc = ERR_MODEL;
+    t = trim_range(t);
+    if (starts_with(t, "{") || starts_with(t, "[")) return parse_json_calls(c, t, tools);
+    snprintf(open, sizeof open, "<tool_call%s>", suffix);
+    snprintf(close, sizeof close, "</tool_call%s>", suffix);
+    while (take_between(&t, open, close, &in))
+        if ((rc = parse_keys(c, in, tools, "", suffix))) return rc;
+    return rc;
+}
+static int parse_hunyuan(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_hunyuan_calls(c, t, tools, ""); }
+static int parse_hunyuan_open(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_hunyuan_calls(c, t, tools, ":opensource"); }
 
 /* DeepSeek: function SEP NAME ```json … ```, or NAME SEP {…} */
 static int parse_deepseek(struct tool_calls *c, struct markup_range in, const struct json *tools) {
@@ -291,9 +319,201 @@ static int parse_gpt_oss(struct tool_calls *c, struct markup_range t, const stru
     return rc;
 }
 
+/* --- calls in other notations, which are rewritten as JSON -------------------------------------------------------------- */
+
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+static void skip_blanks(struct markup_range *t) {
+    while (t->s < t->end && is_blank(*t->s)) t->s++;
+}
+
+/* Copies a string in single or double quotes, whose escapes are Python's. */
+static int put_quoted(struct buf *out, struct markup_range *t) {
+    static const char plain[] = "n\nt\tr\r0\0";
+    const char quote = *t->s++;
+    struct buf text = {0};
+    for (; t->s < t->end && *t->s != quote; t->s++) {
+        char c = *t->s;
+        if (c == '\\' && t->s + 1 < t->end) {
+            c = *++t->s;
+            for (size_t i = 0; i + 1 < sizeof plain - 1; i += 2)
+                if (c == plain[i]) {
+                    c = plain[i + 1];
+                    break;
+                }
+        }
+        buf_add(&text, &c, 1);
+    }
+    const bool is_closed = t->s < t->end;
+    if (is_closed) t->s++;
+    json_quote(out, text.data ? text.data : "", text.len);
+    const int rc = text.failed || out->failed ? ERR_MEMORY : is_closed ? 0 : ERR_MODEL;
+    buf_free(&text);
+    return rc;
+}
+
+/* A word without quotes: a key if a colon follows, a number, Python's or JSON's constant, else a string. */
+static void put_word(struct buf *out, struct markup_range word, bool is_key) {
+    static const char *const constants[][2] = {{"true", "true"}, {"True", "true"}, {"false", "false"}, {"False", "false"}, {"null", "null"}, {"None", "null"}};
+    struct arena arena = {0};
+    struct json j;
+    const size_t n = (size_t)(word.end - word.s);
+    for (size_t i = 0; !is_key && i < sizeof constants / sizeof *constants; i++)
+        if (n == strlen(constants[i][0]) && !memcmp(word.s, constants[i][0], n)) {
+            buf_str(out, constants[i][1]);
+            return;
+        }
+    const bool is_number = !is_key && !json_parse(&arena, word.s, n, 0, "value", &j, NULL) && (j.type == JSON_INT || j.type == JSON_FLOAT);
+    if (is_number) buf_add(out, word.s, n);
+    else json_quote(out, word.s, n);
+    arena_free(&arena);
+}
+
+/* Copies a value up to a comma or a bracket that closes none of its own. mark: what surrounds strings (Gemma); NULL: quotes. */
+static int put_value(struct buf *out, struct markup_range *t, const char *mark) {
+    int depth = 0, rc = 0;
+    const size_t n_mark = mark ? strlen(mark) : 0;
+    while (!rc && t->s < t->end) {
+        const char c = *t->s;
+        struct markup_range text;
+        if (!depth && strchr(",)]}", c)) return 0;
+        if (mark && starts_with(*t, mark)) {
+            t->s += n_mark;
+            const char *end = find_text(*t, mark);
+            if (!end) return ERR_MODEL;
+            text = (struct markup_range){t->s, end};
+            json_quote(out, text.s, (size_t)(text.end - text.s));
+            t->s = end + n_mark;
+        } else if (c == '"' || c == '\'') rc = put_quoted(out, t);
+        else if (strchr("{[(}]),:", c) || is_blank(c)) {
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+            buf_add(out, &c, 1);
+            t->s++;
+        } else {
+            text = *t;
+            while (t->s < t->end && !strchr("{}[](),:\"'", *t->s) && !(mark && starts_with(*t, mark))) t->s++;
+            text.end = t->s;
+            skip_blanks(t);
+            put_word(out, trim_range(text), t->s < t->end && *t->s == ':');
+        }
+        if (out->failed) rc = ERR_MEMORY;
+    }
+    return rc ? rc : depth ? ERR_MODEL : 0;
+}
+
+/* Gemma 4: call:NAME{key:<|"|>text<|"|>,other:3} */
+static int parse_gemma(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+    struct markup_range name;
+    struct buf json = {0};
+    in = trim_range(in);
+    if (!starts_with(in, "call:")) return ERR_MODEL;
+    in.s += strlen("call:");
+    name = in;
+    const char *open = memchr(in.s, '{', (size_t)(in.end - in.s));
+    if (!open) return ERR_MODEL;
+    name.end = in.s = open;
+    int rc = put_value(&json, &in, "<|\"|>");
+    if (!rc && in.s < in.end) rc = ERR_MODEL;
+    if (!rc) rc = add_json_call(c, name, (struct markup_range){json.data, json.data + json.len});
+    buf_free(&json);
+    return rc;
+}
+
+/* LFM2, Llama 4: [name(key="text", other=3), …] */
+static int parse_python(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+    int rc = ERR_MODEL;
+    in = trim_range(in);
+    if (starts_with(in, "[") && in.s + 1 < in.end) {
+        struct markup_range first = trim_range((struct markup_range){in.s + 1, in.end});
+        if (starts_with(first, "{")) return parse_json_calls(c, in, tools);
+        in.s++, in.end -= in.end[-1] == ']';
+    } else if (starts_with(in, "{")) return parse_json_calls(c, in, tools);
+    while (skip_blanks(&in), in.s < in.end) {
+        struct markup_range name, key;
+        struct buf json = {0};
+        if (!take_before(&in, "(", &name)) return ERR_MODEL;
+        buf_str(&json, "{");
+        for (rc = 0; skip_blanks(&in), !rc && in.s < in.end && *in.s != ')';) {
+            if (!take_before(&in, "=", &key)) rc = ERR_MODEL;
+            key = trim_range(key);
+            if (!rc && json.len > 1) buf_str(&json, ", ");
+            if (!rc) json_quote(&json, key.s, (size_t)(key.end - key.s)), buf_str(&json, ": ");
+            skip_blanks(&in);
+            if (!rc) rc = put_value(&json, &in, NULL);
+            skip_blanks(&in);
+            if (in.s < in.end && *in.s == ',') in.s++;
+        }
+        if (!rc && (in.s == in.end || buf_str(&json, "}"))) rc = in.s == in.end ? ERR_MODEL : ERR_MEMORY;
+        if (!rc) rc = add_json_call(c, name, (struct markup_range){json.data, json.data + json.len});
+        buf_free(&json);
+        if (rc) return rc;
+        in.s++;
+        skip_blanks(&in);
+        if (in.s < in.end && *in.s == ',') in.s++;
+    }
+    return rc;
+}
+
+/* MiniMax-M3: each tag begins with a mark, a parameter's tag is its name, and a value may have tags inside; those of lists are <item>. */
+#define M3 "]<]minimax[>["
+enum { M3_DEPTH = 16 };
+static int put_minimax_value(struct buf *out, struct markup_range in, int is_string, int depth);
+/* Copies the next parameter, as a member or as an element. */
+static int put_minimax_member(struct buf *out, struct markup_range *t, bool is_item, const struct json *tools, const struct tool_call *k, int depth) {
+    struct markup_range key, value;
+    char close[160];
+    if (!take_between(t, M3 "<", ">", &key) || key.end - key.s > 100 || depth > M3_DEPTH) return ERR_MODEL;
+    snprintf(close, sizeof close, M3 "</%.*s>", (int)(key.end - key.s), key.s);
+    const char *end = find_text(*t, close);
+    if (!end) return ERR_MODEL;
+    value = (struct markup_range){t->s, end};
+    t->s = end + strlen(close);
+    if (!is_item) json_quote(out, key.s, (size_t)(key.end - key.s)), buf_str(out, ": ");
+    return put_minimax_value(out, value, k ? param_is_string(tools, k, key) : -1, depth + 1);
+}
+static int put_minimax_value(struct buf *out, struct markup_range in, int is_string, int depth) {
+    struct markup_range trimmed = trim_range(in);
+    int rc = 0;
+    if (!starts_with(trimmed, M3 "<")) {
+        struct arena arena = {0};
+        struct json j;
+        rc = is_string > 0 ? ERR_MODEL : json_parse(&arena, trimmed.s, (size_t)(trimmed.end - trimmed.s), 0, "value", &j, NULL);
+        arena_free(&arena);
+        if (rc == ERR_MEMORY) return rc;
+        if (rc) json_quote(out, in.s, (size_t)(in.end - in.s));
+        else buf_add(out, trimmed.s, (size_t)(trimmed.end - trimmed.s));
+        return out->failed ? ERR_MEMORY : 0;
+    }
+    const bool is_list = starts_with(trimmed, M3 "<item>");
+    buf_str(out, is_list ? "[" : "{");
+    for (bool first = true; !rc && (skip_blanks(&trimmed), trimmed.s < trimmed.end); first = false) {
+        if (!first) buf_str(out, ", ");
+        rc = put_minimax_member(out, &trimmed, is_list, NULL, NULL, depth);
+    }
+    return rc ? rc : buf_str(out, is_list ? "]" : "}") ? ERR_MEMORY : 0;
+}
+static int parse_minimax_m3(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+    struct markup_range in, name;
+    int rc = ERR_MODEL;
+    while (take_between(&t, M3 "<invoke name=\"", M3 "</invoke>", &in)) {
+        if (!take_before(&in, "\">", &name)) return ERR_MODEL;
+        struct tool_call *k = add_call(c, name);
+        rc = k ? 0 : ERR_MEMORY;
+        if (!rc) buf_str(&k->arguments, "{");
+        while (!rc && (skip_blanks(&in), in.s < in.end)) {
+            if (k->arguments.len > 1) buf_str(&k->arguments, ", ");
+            rc = put_minimax_member(&k->arguments, &in, false, tools, k, 0);
+        }
+        if (!rc && buf_str(&k->arguments, "}")) rc = ERR_MEMORY;
+        if (!rc) rc = check_json_object((struct markup_range){k->arguments.data, k->arguments.data + k->arguments.len});
+        if (rc) return rc;
+    }
+    return rc;
+}
+
 /* --- dispatch -------------------------------------------------------------------------------------------------------- */
 
 static int parse_plain_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "", tools); }
+static int parse_atem_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "atem:", tools); }
 static int parse_marked_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "｜DSML｜", tools); }
 
 /* Mistral: a list, or NAME[ARGS]{…} and again the mark */
@@ -327,8 +547,16 @@ static const struct form {
     {"<tool_call>", NULL, "</tool_call>", parse_tagged},
     {"<seed:tool_call>", NULL, "</seed:tool_call>", parse_tagged},
     {"<longcat_tool_call>", NULL, "</longcat_tool_call>", parse_tagged},
-    {"<tool_calls>", NULL, "</tool_calls>", parse_json_calls},
-    {"<|python_start|>", NULL, "<|python_end|>", parse_json_calls},
+    {"<tool_calls>", NULL, "</tool_calls>", parse_hunyuan},
+    {"<tool_calls:opensource>", NULL, "</tool_calls:opensource>", parse_hunyuan_open},
+    {"<|python_start|>", NULL, "<|python_end|>", parse_python},
+    {"<|tool_call_start|>", NULL, "<|tool_call_end|>", parse_python},
+    {"<|tool_call>", NULL, "<tool_call|>", parse_gemma},
+    {"<|START_ACTION|>", NULL, "<|END_ACTION|>", parse_json_calls},              /* Cohere */
+    {"<|content_invoke_tool_json|>", NULL, "<|end_message|>", parse_json_calls}, /* Inkling */
+    {M3 "<tool_call>", NULL, NULL, parse_minimax_m3},
+    {"<dots_function_call>", NULL, NULL, parse_plain_invokes},
+    {"<atem:function_calls>", NULL, NULL, parse_atem_invokes}, /* Muse */
     {"<|tool_call|>", NULL, "<|/tool_call|>", parse_json_calls},
     {"[TOOL_CALLS]", NULL, NULL, parse_mistral},
     {"<|python_tag|>", NULL, NULL, parse_llama},

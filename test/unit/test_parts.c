@@ -65,6 +65,28 @@ static const struct {
      "<|channel|>commentary<|message|>first<|end|><|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
      "T:first|C:assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|>"},
     {"<|channel|><|message|>", "<|start|>assistant<|channel|>final<|message|>", "yes<|return|>", "T:yes"},
+    /* Gemma 4 */
+    {"{{ t.split('<channel|>') }}<|tool_call>", "<|turn>model\n", "<|channel>thought\nhm\n<channel|>yes<|tool_call>call:f{}<tool_call|>",
+     "K:hm\n|T:yes|C:<|tool_call>call:f{}<tool_call|>"},
+    {"<channel|>", "<|turn>model\n<|channel>thought\n", "hm<channel|>yes", "K:hm|T:yes"},
+    {"<channel|>", "<|turn>model\n<|channel>thought\n<channel|>", "yes", "T:yes"},
+    /* Cohere */
+    {"<|START_THINKING|><|START_RESPONSE|><|START_ACTION|>", "<|START_THINKING|>", "hm<|END_THINKING|><|START_RESPONSE|>yes<|END_RESPONSE|>", "K:hm|T:yes"},
+    {"<|START_THINKING|><|START_TEXT|><|START_ACTION|>", "",
+     "<|START_THINKING|>hm<|END_THINKING|><|START_TEXT|>yes<|END_TEXT|><|START_ACTION|>[]<|END_ACTION|>", "K:hm|T:yes|C:<|START_ACTION|>[]<|END_ACTION|>"},
+    {"<|START_RESPONSE|>", "<|START_RESPONSE|>", "yes<|END_RESPONSE|>", "T:yes"},
+    /* MiniMax-M3 joins a mark and the tags */
+    {"{{ mark ~ '<tool_call>' }}]<]minimax[>[<mm:think>", "<mm:think>", "hm</mm:think>yes]<]minimax[>[<tool_call>\n]<]minimax[>[</tool_call>",
+     "K:hm|T:yes|C:]<]minimax[>[<tool_call>\n]<]minimax[>[</tool_call>"},
+    /* Hunyuan 3 and 4 join a suffix */
+    {"{% set s = ':opensource' %}{{ '<think' ~ s ~ '>' }}", "<think:opensource>", "hm</think:opensource>yes<tool_calls:opensource>f</tool_calls:opensource>",
+     "K:hm|T:yes|C:<tool_calls:opensource>f</tool_calls:opensource>"},
+    /* Inkling */
+    {"<|content_thinking|><|content_invoke_tool_json|>", "", "<|content_thinking|>hm<|end_message|>yes<|content_invoke_tool_json|>{}<|end_message|>",
+     "K:hm|T:yes|C:<|content_invoke_tool_json|>{}<|end_message|>"},
+    {"<|tool_list_start|>", "", "a<|tool_call_start|>[f()]<|tool_call_end|>b", "T:a|C:<|tool_call_start|>[f()]<|tool_call_end|>|T:b"}, /* LFM2 */
+    {"<atem:function_calls>", "", "a<atem:function_calls>f</atem:function_calls>b", "T:a|C:<atem:function_calls>f</atem:function_calls>|T:b"},
+    {"<dots_function_call>", "", "a<dots_function_call>f</dots_function_call>b", "T:a|C:<dots_function_call>f</dots_function_call>|T:b"},
 };
 
 static void run(const struct chat_template *c, size_t i, size_t piece, struct seen *v) {

@@ -71,6 +71,55 @@ static void test_markup(void **state) {
     check("<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Bern\", \"days\": 3}<|call|>", one); /* gpt-oss */
 }
 
+/* Notations that are not JSON. */
+static void test_notations(void **state) {
+    static const char one[] = "weather({\"city\": \"Bern\", \"days\": 3})";
+    check("<|tool_call>call:weather{city:<|\"|>Bern<|\"|>,days:3}<tool_call|>", "weather({\"city\":\"Bern\",\"days\":3})"); /* Gemma 4 */
+    check("<|tool_call>call:a{x:{k:[1,<|\"|>,}\"<|\"|>],t:true},y:null}<tool_call|><|tool_call>call:b{}<tool_call|>",
+          "a({\"x\":{\"k\":[1,\",}\\\"\"],\"t\":true},\"y\":null}) b({})");
+    check("<|tool_call>call:a{x:<|\"|>1}<tool_call|>", "?");
+    check("<|tool_call>call:a{x:[1}<tool_call|>", "?");
+    check("<|tool_call>a{}<tool_call|>", "?");
+    check("<|tool_call_start|>[weather(city=\"Bern\", days=3)]<|tool_call_end|>", one); /* LFM2 */
+    check("<|tool_call_start|>[a(x='it\\'s (\"', y=[True, None, {'k': 1.5}]), b()]<|tool_call_end|>",
+          "a({\"x\": \"it's (\\\"\", \"y\": [true, null, {\"k\": 1.5}]}) b({})");
+    check("<|tool_call_start|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]<|tool_call_end|>", one);
+    check("<|python_start|>[weather(city=\"Bern\", days=3)]<|python_end|>", one); /* Llama 4 */
+    check("<|tool_call_start|>[a(1)]<|tool_call_end|>", "?");
+    check("<|tool_call_start|>[a(x=1]<|tool_call_end|>", "?");
+    check("<|tool_call_start|>[a(x=']<|tool_call_end|>", "?");
+    check("<|tool_call_start|>[]<|tool_call_end|>", "?");
+    check("<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}\n]<|END_ACTION|>",
+          one);                                                                                                                    /* Cohere */
+    check("<|content_invoke_tool_json|>{\"name\": \"weather\", \"args\": {\"city\": \"Bern\", \"days\": 3}}<|end_message|>", one); /* Inkling */
+    check("<dots_function_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">Bern</parameter>\n<parameter name=\"days\">3</parameter>\n</invoke>\n"
+          "</dots_function_call>",
+          one);
+    check("<atem:function_calls>\n<atem:invoke name=\"weather\">\n<atem:parameter name=\"city\">Bern</atem:parameter>\n<atem:parameter "
+          "name=\"days\">3</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
+          one); /* Muse */
+    check("<longcat_tool_call>weather\n<longcat_arg_key>city</longcat_arg_key>\n<longcat_arg_value>Bern</longcat_arg_value>\n<longcat_arg_key>days</"
+          "longcat_arg_key>\n"
+          "<longcat_arg_value>3</longcat_arg_value>\n</longcat_tool_call>",
+          one);
+    check(
+        "<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
+        "</tool_call>\n</tool_calls>",
+        one); /* Hunyuan 3 */
+    check(
+        "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Bern"
+        "</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>3</arg_value:opensource>\n</tool_call:opensource>\n"
+        "<tool_call:opensource>b<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+        "weather({\"city\": \"Bern\", \"days\": 3}) b({})");
+#define NS "]<]minimax[>["
+    check(NS "<tool_call>\n" NS "<invoke name=\"weather\">" NS "<city>Bern" NS "</city>" NS "<days>3" NS "</days>" NS "</invoke>\n" NS "</tool_call>", one);
+    check(NS "<tool_call>" NS "<invoke name=\"a\">\n" NS "<x>" NS "<k>1" NS "</k>" NS "<l>" NS "<item>a" NS "</item>" NS "<item>2" NS "</item>" NS "</l>" NS
+             "</x>" NS "</invoke>" NS "<invoke name=\"b\">" NS "</invoke>" NS "</tool_call>",
+          "a({\"x\": {\"k\": 1, \"l\": [\"a\", 2]}}) b({})");
+    check(NS "<tool_call>" NS "<invoke name=\"a\">" NS "<x>1" NS "</invoke>" NS "</tool_call>", "?");
+#undef NS
+}
+
 /* Marks within the strings of JSON arguments are text. */
 static void test_marks_in_strings(void **state) {
     check("<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": \"</tool_call> \\\" {<|tool_call_begin|>\"}}\n</tool_call>\n<tool_call>{\"name\": "
@@ -274,9 +323,9 @@ static void test_large_streams(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),       cmocka_unit_test(test_marks_in_strings), cmocka_unit_test(test_several),
-                                       cmocka_unit_test(test_types),        cmocka_unit_test(test_no_calls),         cmocka_unit_test(test_request),
-                                       cmocka_unit_test(test_ids),          cmocka_unit_test(test_message_forms),    cmocka_unit_test(test_saved_messages),
-                                       cmocka_unit_test(test_large_streams)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),         cmocka_unit_test(test_notations),    cmocka_unit_test(test_marks_in_strings),
+                                       cmocka_unit_test(test_several),        cmocka_unit_test(test_types),        cmocka_unit_test(test_no_calls),
+                                       cmocka_unit_test(test_request),        cmocka_unit_test(test_ids),          cmocka_unit_test(test_message_forms),
+                                       cmocka_unit_test(test_saved_messages), cmocka_unit_test(test_large_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,22 +6,38 @@
 #include "tokenizer/chat/chat_template.h"
 
 /* Splits the stream of model output into text, thinking and tool calls by the markers that occur in the model's template. Bytes that may start a marker are
- * held back; all others pass at once. Thinking markers are dropped; tool-call markup is passed on to its parser. */
+ * held back; all others pass at once. Markers of thinking and of the answer are dropped; tool-call markup is passed on to its parser. */
 
 struct marker_pair {
     const char *open, *close; /* close is NULL: up to the end of the answer */
     uint8_t kind;
+    const char *also; /* another text of templates of models that write these; NULL: none */
 };
 static const struct marker_pair marker_pairs[] = {
     {"<think>", "</think>", OUTPUT_THINKING}, /* DeepSeek, Qwen, GLM, Kimi K2 Thinking, MiniMax */
     {"◁think▷", "◁/think▷", OUTPUT_THINKING}, /* Kimi */
     {"<seed:think>", "</seed:think>", OUTPUT_THINKING},
     {"<longcat_think>", "</longcat_think>", OUTPUT_THINKING},
-    {"[THINK]", "[/THINK]", OUTPUT_THINKING},          /* Mistral */
-    {"<tool_call>", "</tool_call>", OUTPUT_TOOL_CALL}, /* Qwen, GLM, Hermes */
+    {"[THINK]", "[/THINK]", OUTPUT_THINKING},                                      /* Mistral */
+    {"<think:opensource>", "</think:opensource>", OUTPUT_THINKING, ":opensource"}, /* Hunyuan 3 and 4 */
+    {"<mm:think>", "</mm:think>", OUTPUT_THINKING},                                /* MiniMax-M3 */
+    {"<|channel>thought", "<channel|>", OUTPUT_THINKING},                          /* Gemma 4 */
+    {"<|START_THINKING|>", "<|END_THINKING|>", OUTPUT_THINKING},                   /* Cohere */
+    {"<|START_RESPONSE|>", "<|END_RESPONSE|>", OUTPUT_TEXT},
+    {"<|START_TEXT|>", "<|END_TEXT|>", OUTPUT_TEXT},
+    {"<|content_thinking|>", "<|end_message|>", OUTPUT_THINKING}, /* Inkling */
+    {"<tool_call>", "</tool_call>", OUTPUT_TOOL_CALL},            /* Qwen, GLM, Hermes */
     {"<seed:tool_call>", "</seed:tool_call>", OUTPUT_TOOL_CALL},
     {"<longcat_tool_call>", "</longcat_tool_call>", OUTPUT_TOOL_CALL},
     {"<tool_calls>", "</tool_calls>", OUTPUT_TOOL_CALL}, /* Hunyuan */
+    {"<tool_calls:opensource>", "</tool_calls:opensource>", OUTPUT_TOOL_CALL, ":opensource"},
+    {"]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", OUTPUT_TOOL_CALL, "]<]minimax[>["}, /* M3; a template may join the mark and the tag */
+    {"<|tool_call>", "<tool_call|>", OUTPUT_TOOL_CALL},                                           /* Gemma 4 */
+    {"<|START_ACTION|>", "<|END_ACTION|>", OUTPUT_TOOL_CALL},                                     /* Cohere */
+    {"<|tool_call_start|>", "<|tool_call_end|>", OUTPUT_TOOL_CALL, "<|tool_list_start|>"},        /* LFM2 */
+    {"<|content_invoke_tool_json|>", "<|end_message|>", OUTPUT_TOOL_CALL},                        /* Inkling */
+    {"<dots_function_call>", "</dots_function_call>", OUTPUT_TOOL_CALL},
+    {"<atem:function_calls>", "</atem:function_calls>", OUTPUT_TOOL_CALL}, /* Muse */
     {"<minimax:tool_call>", "</minimax:tool_call>", OUTPUT_TOOL_CALL},
     {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", OUTPUT_TOOL_CALL}, /* Kimi K2 */
     {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", OUTPUT_TOOL_CALL},             /* DeepSeek R1, V3, V3.1 */
@@ -83,7 +99,8 @@ struct output_parser *output_parser_open(const struct chat_template *c, const ch
     }
     for (int i = 0; i < n_pairs; i++) {
         const struct marker_pair *k = &marker_pairs[i];
-        p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)); /* templates may only close it */
+        p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)) || /* templates may only close it */
+                        (k->also && contains(text, m, k->also));
         if (!p->enabled[i] || k->kind != OUTPUT_THINKING) continue;
         size_t end = n, n_open = strlen(k->open); /* opened by the prompt if it ends with the marker and white space */
         while (end && strchr(" \t\r\n", tail[end - 1]) && tail[end - 1]) end--;
@@ -130,7 +147,7 @@ static bool possible_marker(const struct output_parser *p, int k, const char **t
     const struct marker_pair *pair = &marker_pairs[k / 2];
     if (!p->enabled[k / 2]) return true;
     bool closing = k & 1;
-    if (p->open_pair < 0) *text = !closing ? pair->open : pair->kind == OUTPUT_THINKING ? pair->close : NULL;
+    if (p->open_pair < 0) *text = !closing ? pair->open : pair->kind != OUTPUT_TOOL_CALL ? pair->close : NULL;
     else if (p->open_pair == k / 2 && closing) *text = pair->close;
     return true;
 }
@@ -169,7 +186,7 @@ static int handle_marker(struct output_parser *p, int k, const char *text, outpu
     int rc = pair->kind == OUTPUT_TOOL_CALL ? emit_marker(text, fn, ctx) : 0;
     p->open_pair = closing ? -1 : k / 2;
     p->kind = closing ? OUTPUT_TEXT : pair->kind;
-    p->skip_newlines = pair->kind == OUTPUT_THINKING;
+    p->skip_newlines = pair->kind != OUTPUT_TOOL_CALL;
     return rc;
 }
 
@@ -230,7 +247,7 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
     return rc;
 }
 bool output_parser_in_answer(const struct output_parser *p) {
-    return p->kind == OUTPUT_TEXT && !p->in_header && (p->is_harmony ? p->has_message : p->open_pair < 0);
+    return p->kind == OUTPUT_TEXT && !p->in_header && (p->is_harmony ? p->has_message : p->open_pair < 0 || marker_pairs[p->open_pair].kind == OUTPUT_TEXT);
 }
 
 bool output_parser_in_header(const struct output_parser *p) { return p->in_header; }

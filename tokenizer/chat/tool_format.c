@@ -4,12 +4,12 @@
 
 #include "tokenizer/chat/builtin_templates.h"
 
-/* line: the text after a name, a key, a value and a call. */
-#define GLM_CALLS(line) \
+/* prefix: of the tags' names; line: the text after a name, a key, a value and a call. */
+#define GLM_CALLS(prefix, line) \
     { \
-        .open = "", .close = "", .before_name = "<tool_call>", .after_name = line, .after_arguments = "</tool_call>", .between = line, \
-        .before_key = "<arg_key>", .before_text = "</arg_key>" line "<arg_value>", .after_value = "</arg_value>" line, \
-        .ends = {"</arg_value>", "</tool_call>"}, \
+        .open = "", .close = "", .before_name = "<" prefix "tool_call>", .after_name = line, .after_arguments = "</" prefix "tool_call>", .between = line, \
+        .before_key = "<" prefix "arg_key>", .before_text = "</" prefix "arg_key>" line "<" prefix "arg_value>", .after_value = "</" prefix "arg_value>" line, \
+        .ends = {"</" prefix "arg_value>", "</" prefix "tool_call>"}, \
     }
 #define DSML "｜DSML｜"
 #define DSML_CALLS(block) \
@@ -24,9 +24,10 @@ static const struct {
     const char *unless[3];     /* marks of other forms within the same tags */
     struct tool_format format;
 } tool_formats[] = {
-    {"<arg_key>", "</arg_key><arg_value>", {NULL}, GLM_CALLS("")}, /* GLM 4.7 and later */
-    {"<arg_key>", "<tool_call>", {NULL}, GLM_CALLS("\n")},         /* GLM 4.5 and 4.6 */
-    {"<function=",                                                 /* Qwen3-Coder */
+    {"<arg_key>", "</arg_key><arg_value>", {"<tool_sep>"}, GLM_CALLS("", "")}, /* GLM 4.7 and later; not Hunyuan 3 */
+    {"<arg_key>", "<tool_call>", {"<tool_sep>"}, GLM_CALLS("", "\n")},         /* GLM 4.5 and 4.6 */
+    {"<longcat_arg_key>", NULL, {NULL}, GLM_CALLS("longcat_", "\n")},          /* LongCat's second form */
+    {"<function=",                                                             /* Qwen3-Coder */
      "<tool_call>",
      {"<seed:tool_call>"},
      {.open = "",
@@ -70,6 +71,10 @@ static const struct {
      NULL,
      {NULL},
      {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>", "\n"}},
+    {"<|START_ACTION|>", /* Cohere: calls are numbered */
+     NULL,
+     {NULL},
+     {"<|START_ACTION|>[\n", "\n]<|END_ACTION|>", "    {\"tool_call_id\": \"0\", \"tool_name\": \"", "\", \"parameters\": ", "}", "", .is_single = true}},
     {"[TOOL_CALLS]", NULL, {"[ARGS]"}, {"[TOOL_CALLS][", "]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}}, /* Mistral up to Nemo */
     {"<|channel|>", /* gpt-oss: a message to the function, which ends the answer */
      NULL,
