@@ -82,10 +82,21 @@ static const struct {
     {"{% set s = ':opensource' %}{{ '<think' ~ s ~ '>' }}", "<think:opensource>", "hm</think:opensource>yes<tool_calls:opensource>f</tool_calls:opensource>",
      "K:hm|T:yes|C:<tool_calls:opensource>f</tool_calls:opensource>"},
     /* Inkling */
-    {"<|content_thinking|><|content_invoke_tool_json|>", "", "<|content_thinking|>hm<|end_message|>yes<|content_invoke_tool_json|>{}<|end_message|>",
-     "K:hm|T:yes|C:<|content_invoke_tool_json|>{}<|end_message|>"},
+    {"<|content_thinking|>", "<|message_model|>", "<|content_thinking|>hm<|end_message|><|message_model|><|content_text|>yes<|end_message|>", "K:hm|T:yes"},
+    {"<|content_thinking|>", "<|message_model|><|content_thinking|>", "hm<|end_message|><|message_model|><|content_text|>yes", "K:hm|T:yes"},
+    {"<|content_invoke_tool_json|>", "<|content_text|>hi<|end_message|>",
+     "<|message_model|>f<|content_invoke_tool_json|>{}<|end_message|><|message_model|><|content_text|>a",
+     "C:<|content_invoke_tool_json|>{}<|end_message|>|T:a"},
+    /* Muse */
+    {"<|message|><|eom|>", "<|start|>assistant", " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>yes<|eot|>", "K:hm|T:yes"},
+    {"<|message|><|eom|>", "<|start|>user<|message|>hi<|eot|><|start|>assistant to=self<|message|>",
+     "hm<|eom|><|start|>assistant to=commentary<|message|>so<|eom|>", "K:hm|T:so"},
+    {"<|message|><|eom|>", "<|start|>assistant", " to=functions.f<|message|><atem:function_calls>f</atem:function_calls><|eom|>",
+     "C:<atem:function_calls>f</atem:function_calls>"},
+    {"<|message|><|eom|>", "<|start|>assistant to=user<|message|>", "yes<|eot|>", "T:yes"},
     {"<|tool_list_start|>", "", "a<|tool_call_start|>[f()]<|tool_call_end|>b", "T:a|C:<|tool_call_start|>[f()]<|tool_call_end|>|T:b"}, /* LFM2 */
-    {"<atem:function_calls>", "", "a<atem:function_calls>f</atem:function_calls>b", "T:a|C:<atem:function_calls>f</atem:function_calls>|T:b"},
+    {"<atem:function_calls>", "", "a<atem:function_calls>f</atem:function_calls>b",
+     "T:a|C:<atem:function_calls>f</atem:function_calls>|T:b"}, /* Muse without headers */
     {"<dots_function_call>", "", "a<dots_function_call>f</dots_function_call>b", "T:a|C:<dots_function_call>f</dots_function_call>|T:b"},
 };
 

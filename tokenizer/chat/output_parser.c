@@ -25,8 +25,7 @@ static const struct marker_pair marker_pairs[] = {
     {"<|START_THINKING|>", "<|END_THINKING|>", OUTPUT_THINKING},                   /* Cohere */
     {"<|START_RESPONSE|>", "<|END_RESPONSE|>", OUTPUT_TEXT},
     {"<|START_TEXT|>", "<|END_TEXT|>", OUTPUT_TEXT},
-    {"<|content_thinking|>", "<|end_message|>", OUTPUT_THINKING}, /* Inkling */
-    {"<tool_call>", "</tool_call>", OUTPUT_TOOL_CALL},            /* Qwen, GLM, Hermes */
+    {"<tool_call>", "</tool_call>", OUTPUT_TOOL_CALL}, /* Qwen, GLM, Hermes */
     {"<seed:tool_call>", "</seed:tool_call>", OUTPUT_TOOL_CALL},
     {"<longcat_tool_call>", "</longcat_tool_call>", OUTPUT_TOOL_CALL},
     {"<tool_calls>", "</tool_calls>", OUTPUT_TOOL_CALL}, /* Hunyuan */
@@ -35,7 +34,6 @@ static const struct marker_pair marker_pairs[] = {
     {"<|tool_call>", "<tool_call|>", OUTPUT_TOOL_CALL},                                           /* Gemma 4 */
     {"<|START_ACTION|>", "<|END_ACTION|>", OUTPUT_TOOL_CALL},                                     /* Cohere */
     {"<|tool_call_start|>", "<|tool_call_end|>", OUTPUT_TOOL_CALL, "<|tool_list_start|>"},        /* LFM2 */
-    {"<|content_invoke_tool_json|>", "<|end_message|>", OUTPUT_TOOL_CALL},                        /* Inkling */
     {"<dots_function_call>", "</dots_function_call>", OUTPUT_TOOL_CALL},
     {"<atem:function_calls>", "</atem:function_calls>", OUTPUT_TOOL_CALL}, /* Muse */
     {"<minimax:tool_call>", "</minimax:tool_call>", OUTPUT_TOOL_CALL},
@@ -48,14 +46,37 @@ static const struct marker_pair marker_pairs[] = {
     {"<|python_start|>", "<|python_end|>", OUTPUT_TOOL_CALL}, /* Llama 4 */
     {"<|tool_call|>", "<|/tool_call|>", OUTPUT_TOOL_CALL},
 };
-/* gpt-oss puts the channel in a header: <|channel|>analysis<|message|> ... <|end|> */
-enum { H_START, H_CHANNEL, H_CONSTRAIN, H_MESSAGE, H_END, H_RETURN, H_CALL, n_harmony };
-static const char *const harmony_markers[n_harmony] = {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"};
+/* Models that begin each message with a header, which says what it is: gpt-oss (<|channel|>analysis<|message|> ... <|end|>), Muse (to=self<|message|> ...
+ * <|eom|>) and Inkling (a tool's name, then a mark of the kind of content). */
+enum header_role { HEADER_START, HEADER_PART, HEADER_END, MESSAGE_END, CALL_END };
+struct header_marker {
+    const char *text;
+    uint8_t role;
+    uint8_t kind; /* of HEADER_END, if the marker says it */
+};
+enum header_form { FORM_NONE, FORM_HARMONY, FORM_MUSE, FORM_INKLING };
+static const struct header_marker header_markers[][8] = {
+    [FORM_HARMONY] = {{"<|start|>", HEADER_START, 0},
+                      {"<|channel|>", HEADER_PART, 0},
+                      {"<|constrain|>", HEADER_PART, 0},
+                      {"<|message|>", HEADER_END, 0},
+                      {"<|end|>", MESSAGE_END, 0},
+                      {"<|return|>", MESSAGE_END, 0},
+                      {"<|call|>", CALL_END, 0}},
+    [FORM_MUSE] = {{"<|start|>", HEADER_START, 0}, {"<|message|>", HEADER_END, 0}, {"<|eom|>", MESSAGE_END, 0}, {"<|eot|>", MESSAGE_END, 0}},
+    [FORM_INKLING] = {{"<|message_model|>", HEADER_START, 0},
+                      {"<|content_text|>", HEADER_END, OUTPUT_TEXT},
+                      {"<|content_thinking|>", HEADER_END, OUTPUT_THINKING},
+                      {"<|content_invoke_tool_json|>", HEADER_END, OUTPUT_TOOL_CALL},
+                      {"<|end_message|>", MESSAGE_END, 0}},
+};
+static const char channel_marker[] = "<|channel|>";
 
 enum { n_pairs = sizeof marker_pairs / sizeof *marker_pairs, held_max = 64, header_max = 512 };
 struct output_parser {
-    bool enabled[n_pairs], is_harmony, in_header; /* in_header: between <|start|> or <|channel|> and <|message|> */
-    bool has_message;                             /* a gpt-oss message is open */
+    bool enabled[n_pairs];
+    uint8_t form;                /* enum header_form */
+    bool in_header, has_message; /* with headers: in one, in a message */
     uint8_t kind;
     int open_pair; /* index of the open pair, or -1 */
     bool skip_newlines;
@@ -80,21 +101,48 @@ static const char *find_last(const char *s, size_t n, const char *what) {
     return NULL;
 }
 
+static uint8_t form_of(const char *text, size_t n) {
+    if (contains(text, n, "<|content_thinking|>") || contains(text, n, "<|content_invoke_tool_json|>")) return FORM_INKLING;
+    if (!contains(text, n, "<|message|>")) return FORM_NONE;
+    return contains(text, n, channel_marker) ? FORM_HARMONY : contains(text, n, "<|eom|>") ? FORM_MUSE : FORM_NONE;
+}
+
+/* Whether a header (without its markers) begins a call, or else thinking. */
+static enum output_kind header_kind(uint8_t form, const char *s, size_t n) {
+    const char *to = find_last(s, n, "to="), *channel = find_last(s, n, channel_marker);
+    const size_t rest = to ? (size_t)(s + n - to) : 0;
+    if (form == FORM_HARMONY)
+        return to ? OUTPUT_TOOL_CALL : channel && contains(channel, (size_t)(s + n - channel), "analysis") ? OUTPUT_THINKING : OUTPUT_TEXT;
+    if (!to || (rest >= 7 && !memcmp(to, "to=user", 7)) || (rest >= 13 && !memcmp(to, "to=commentary", 13))) return OUTPUT_TEXT;
+    return rest >= 7 && !memcmp(to, "to=self", 7) ? OUTPUT_THINKING : OUTPUT_TOOL_CALL;
+}
+
+/* Sets the state after the end of the prompt. */
+static void open_header(struct output_parser *p, const char *tail, size_t n) {
+    const struct header_marker *markers = header_markers[p->form], *end = NULL;
+    const char *start = NULL, *message = NULL;
+    for (int k = 0; markers[k].text; k++) {
+        const char *last = find_last(tail, n, markers[k].text);
+        if (markers[k].role == HEADER_START) start = last;
+        if (markers[k].role == HEADER_END && last && last > (message ? message : last - 1)) message = last, end = &markers[k];
+    }
+    p->in_header = start && (!message || message < start);
+    if (p->in_header || !message) return;
+    const char *from = start && start < message ? start : tail;
+    const enum output_kind kind = p->form == FORM_INKLING ? (enum output_kind)end->kind : header_kind(p->form, from, (size_t)(message - from));
+    if (kind == OUTPUT_THINKING) p->kind = OUTPUT_THINKING;
+    p->has_message = true;
+}
+
 struct output_parser *output_parser_open(const struct chat_template *c, const char *tail, size_t n) {
     size_t m;
     const char *text = chat_template_source(c, &m);
     struct output_parser *p = mem_calloc(1, sizeof *p);
     if (!p) return NULL;
     p->open_pair = -1;
-    p->is_harmony = contains(text, m, "<|channel|>") && contains(text, m, "<|message|>");
-    if (p->is_harmony) {
-        const char *start = find_last(tail, n, harmony_markers[H_START]), *message = find_last(tail, n, harmony_markers[H_MESSAGE]);
-        p->in_header = start && (!message || message < start);
-        if (!p->in_header && message) {
-            const char *channel = find_last(tail, (size_t)(message - tail), harmony_markers[H_CHANNEL]);
-            if (channel && contains(channel, (size_t)(message - channel), "analysis")) p->kind = OUTPUT_THINKING;
-            p->has_message = true;
-        }
+    p->form = form_of(text, m);
+    if (p->form) {
+        open_header(p, tail, n);
         return p;
     }
     for (int i = 0; i < n_pairs; i++) {
@@ -138,11 +186,7 @@ static int emit_marker(const char *s, output_parser_fn fn, void *ctx) { return f
  * Sets *text to marker k, or NULL if it cannot occur in this state. Returns false past the last marker. */
 static bool possible_marker(const struct output_parser *p, int k, const char **text) {
     *text = NULL;
-    if (p->is_harmony) {
-        if (k >= n_harmony) return false;
-        *text = harmony_markers[k];
-        return true;
-    }
+    if (p->form) return (*text = header_markers[p->form][k].text) != NULL;
     if (k >= 2 * n_pairs) return false;
     const struct marker_pair *pair = &marker_pairs[k / 2];
     if (!p->enabled[k / 2]) return true;
@@ -152,16 +196,13 @@ static bool possible_marker(const struct output_parser *p, int k, const char **t
     return true;
 }
 
-static int finish_header(struct output_parser *p, output_parser_fn fn, void *ctx) {
-    const char *last = find_last(p->header_text, p->n_header_text, harmony_markers[H_CHANNEL]);
-    bool is_call = contains(p->header_text, p->n_header_text, "to="),
-         is_thinking = last && contains(last, p->n_header_text - (size_t)(last - p->header_text), "analysis");
-    p->kind = is_call ? OUTPUT_TOOL_CALL : is_thinking ? OUTPUT_THINKING : OUTPUT_TEXT;
+static int finish_header(struct output_parser *p, const struct header_marker *marker, output_parser_fn fn, void *ctx) {
+    p->kind = p->form == FORM_INKLING ? marker->kind : (uint8_t)header_kind(p->form, p->header_text, p->n_header_text);
     p->in_header = false;
     p->has_message = true;
-    if (!is_call) return 0;
-    int rc = fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text); /* the header names the called function */
-    return rc ? rc : emit_marker(harmony_markers[H_MESSAGE], fn, ctx);
+    if (p->kind != OUTPUT_TOOL_CALL || p->form == FORM_MUSE) return 0;                                  /* Muse's calls have tags of their own */
+    int rc = p->form == FORM_HARMONY ? fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text) : 0; /* the header names the called function */
+    return rc ? rc : emit_marker(marker->text, fn, ctx);
 }
 static void append_header(struct output_parser *p, const char *s, size_t n) {
     if (n > header_max - p->n_header_text) n = header_max - p->n_header_text;
@@ -169,17 +210,19 @@ static void append_header(struct output_parser *p, const char *s, size_t n) {
     p->n_header_text += n;
 }
 static int handle_marker(struct output_parser *p, int k, const char *text, output_parser_fn fn, void *ctx) {
-    if (p->is_harmony) {
-        if (k == H_MESSAGE) return finish_header(p, fn, ctx);
-        if (k == H_START || (k == H_CHANNEL && !p->in_header)) p->in_header = true, p->n_header_text = 0;
+    if (p->form) {
+        const struct header_marker *marker = &header_markers[p->form][k];
+        if (marker->role == HEADER_END) return finish_header(p, marker, fn, ctx);
+        if (marker->role == HEADER_START || (marker->role == HEADER_PART && !p->in_header && !strcmp(text, channel_marker)))
+            p->in_header = true, p->n_header_text = 0;
         if (p->in_header) {
-            if (k != H_START) append_header(p, text, strlen(text));
+            if (marker->role != HEADER_START) append_header(p, text, strlen(text));
             return 0;
         }
-        bool was_call = p->kind == OUTPUT_TOOL_CALL;
+        const bool was_call = p->kind == OUTPUT_TOOL_CALL;
         p->kind = OUTPUT_TEXT;
         p->has_message = false;
-        return was_call && k == H_CALL ? emit_marker(text, fn, ctx) : 0;
+        return was_call && (marker->role == CALL_END || p->form == FORM_INKLING) ? emit_marker(text, fn, ctx) : 0;
     }
     const struct marker_pair *pair = &marker_pairs[k / 2];
     bool closing = k & 1;
@@ -247,7 +290,7 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
     return rc;
 }
 bool output_parser_in_answer(const struct output_parser *p) {
-    return p->kind == OUTPUT_TEXT && !p->in_header && (p->is_harmony ? p->has_message : p->open_pair < 0 || marker_pairs[p->open_pair].kind == OUTPUT_TEXT);
+    return p->kind == OUTPUT_TEXT && !p->in_header && (p->form ? p->has_message : p->open_pair < 0 || marker_pairs[p->open_pair].kind == OUTPUT_TEXT);
 }
 
 bool output_parser_in_header(const struct output_parser *p) { return p->in_header; }
