@@ -91,7 +91,7 @@ static void set_factors(const struct delta *j, struct delta_row *r, int i, int h
     }
     r->qs = 1 / sqrtf((float)o->k_dim) / sqrtf(j->x->k.sumsq(r->q, o->k_dim) + 1e-6f);
     r->ks = 1 / sqrtf(j->x->k.sumsq(r->k, o->k_dim) + 1e-6f);
-    r->beta = sigmoid(o->b[gate]);
+    r->beta = (o->doubles_beta ? 2 : 1) * sigmoid(o->b[gate]);
 }
 
 static void delta_task(void *arg, int task, int thread) {

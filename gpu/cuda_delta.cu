@@ -29,7 +29,7 @@ struct delta_factors {
 __device__ inline delta_factors factors_of(const struct cuda_delta &o, int t, int h) {
     if (o.rule == CUDA_DELTA_LIGHTNING) return {expf(-o.slope * exp2f(-8.0f * (float)(h + 1) / (float)o.v_heads)), 1.0f};
     const size_t gate = (size_t)t * (size_t)o.ldg + (size_t)h;
-    if (o.rule == CUDA_DELTA_CHANNELS) return {1.0f, sigmoid(o.b[gate])};
+    if (o.rule == CUDA_DELTA_CHANNELS) return {1.0f, (o.doubles_beta ? 2.0f : 1.0f) * sigmoid(o.b[gate])};
     const float plus = softplus(o.a[gate] + o.dt[h]);
     return {expf(o.rate[h] * plus), o.rule == CUDA_DELTA_MAMBA2 ? plus : sigmoid(o.b[gate])};
 }

@@ -223,7 +223,7 @@ struct cuda_delta { /* struct op_delta */
     const float *skip;
     float slope, bound;
     int rule; /* as enum delta_rule */
-    int is_tiled;
+    int is_tiled, doubles_beta;
 };
 enum { CUDA_DELTA_GATED, CUDA_DELTA_MAMBA2, CUDA_DELTA_LIGHTNING, CUDA_DELTA_CHANNELS };
 enum { CUDA_DELTA_MAX_K_DIM = 1024 }; /* largest k_dim */

@@ -211,7 +211,8 @@ static int delta(struct cuda_stream *s, const struct op_delta *o) {
                            o->slope,
                            o->bound,
                            o->rule,
-                           o->is_tiled};
+                           o->is_tiled,
+                           o->doubles_beta};
     if (o->n < 1) return 0;
     return cuda_check(s->g, o->k_dim > CUDA_DELTA_MAX_K_DIM ? cudaErrorNotSupported : cuda_delta_rows(s->stream, &d), "delta");
 }

@@ -383,7 +383,7 @@ static inline int op_conv_past(const struct op_conv *o) { return o->past ? o->pa
  * DELTA_LIGHTNING (MiniMax-01), a fixed decay per head; b, a, rate and dt are not read:
  *   S = exp(-slope * 2^(-8 (h + 1) / v_heads)) S + k (x) v;  out = S^T q
  * DELTA_CHANNELS (Kimi delta attention), DELTA_GATED with a decay per row of the state instead of per head, S = diag(exp(g)) S: g = rate[h] * softplus(f), or
- *   with bound < 0 g = bound * sigmoid(-rate[h] * f), where f = a[h][i] + dt[h][i]
+ *   with bound < 0 g = bound * sigmoid(-rate[h] * f), where f = a[h][i] + dt[h][i]; doubles_beta: 2 * sigmoid(b) instead of sigmoid(b)
  * The state S is `before` before the first row (NULL: zeros) and `after` after the last; both may be the same memory. A row's bits do not depend on the number
  * of rows in the call. */
 enum delta_rule { DELTA_GATED, DELTA_MAMBA2, DELTA_LIGHTNING, DELTA_CHANNELS };
@@ -400,6 +400,7 @@ struct op_delta {
     const float *skip;         /* [v_heads], DELTA_MAMBA2 */
     float slope;               /* DELTA_LIGHTNING */
     float bound;               /* DELTA_CHANNELS: least g; 0: none */
+    bool doubles_beta;         /* DELTA_CHANNELS */
     uint8_t rule;              /* enum delta_rule */
     bool is_tiled;             /* value head h has key head h % k_heads, instead of h / (v_heads / k_heads) */
 };

@@ -71,6 +71,7 @@ static int kda_advance(struct exec *x, const struct config *c, const struct laye
                                                .ldo = width,
                                                .rule = DELTA_CHANNELS,
                                                .bound = d->bound,
+                                               .doubles_beta = d->doubles_beta,
                                                .at = attention_address(s, layer, STATE)});
 }
 

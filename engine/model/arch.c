@@ -34,6 +34,7 @@ static const struct arch *const table[] = {
     &arch_glm4_moe_lite,
     &arch_glm4v_moe,
     &arch_solar_open,
+    &arch_solar_open2,
     &arch_dots1,
     &arch_muse_spark,
     &arch_muse_glimmer,

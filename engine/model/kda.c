@@ -34,6 +34,15 @@ void kda_read_types(struct config_reader *r, struct config *c, bool is_known) {
     }
 }
 
+void kda_read_sizes(struct config_reader *r, struct config *c, struct config_reader *in) {
+    c->kda.heads = read_size(r, in, "num_heads", "linear_num_heads", 1024);
+    c->kda.dim = c->kda.rank = read_size(r, in, "head_dim", "linear_head_dim", DELTA_MAX_K_DIM);
+    if (c->kda.heads < 1 || c->kda.dim < 1) config_fail(in, "'linear_attn_config.%s' is missing", c->kda.heads < 1 ? "num_heads" : "head_dim");
+    const int taps = read_size(r, in, "short_conv_kernel_size", "linear_conv_kernel_dim", 64);
+    c->kda.taps = taps < 0 ? 4 : taps;
+    if (taps == 1) config_fail(in, "'linear_attn_config.short_conv_kernel_size' is 1; hearth takes 2 to 64");
+}
+
 void kda_read_layers(struct config_reader *r, struct config *c, int first) {
     struct config_reader in;
     bool named[CONFIG_MAX_LAYERS] = {0};
@@ -44,12 +53,7 @@ void kda_read_layers(struct config_reader *r, struct config *c, int first) {
         for (int i = 0; i < c->n_layers && !in.rc; i++)
             if (!named[i]) config_fail(&in, "'linear_attn_config' names layer %d neither in kda_layers nor in full_attn_layers", first + i);
     }
-    c->kda.heads = read_size(r, &in, "num_heads", "linear_num_heads", 1024);
-    c->kda.dim = c->kda.rank = read_size(r, &in, "head_dim", "linear_head_dim", DELTA_MAX_K_DIM);
-    if (c->kda.heads < 1 || c->kda.dim < 1) config_fail(&in, "'linear_attn_config.%s' is missing", c->kda.heads < 1 ? "num_heads" : "head_dim");
-    const int taps = read_size(r, &in, "short_conv_kernel_size", "linear_conv_kernel_dim", 64);
-    c->kda.taps = taps < 0 ? 4 : taps;
-    if (taps == 1) config_fail(&in, "'linear_attn_config.short_conv_kernel_size' is 1; hearth takes 2 to 64");
+    kda_read_sizes(r, c, &in);
     c->kda.bound = (float)config_num(&in, "gate_lower_bound", 0, -100, 0);
     config_close(r, "linear_attn_config", &in);
 }

@@ -5,6 +5,8 @@
 /* Reads linear_attn_config: the layers with KDA, counted from `first`, and the sizes of KDA. Other layers have attention. transformers 5 saves the sizes as
  * keys of their own, beside this object or without it; a config without the lists of layers has layer_types, which this does not read. */
 void kda_read_layers(struct config_reader *r, struct config *c, int first);
+/* Reads the sizes only, from linear_attn_config, opened as `in`, and those keys. */
+void kda_read_sizes(struct config_reader *r, struct config *c, struct config_reader *in);
 /* Reads which layers have KDA and which attention from layer_types, as transformers 5 saves it, if present. is_known: other keys list the layers as well;
  * the two must agree. */
 void kda_read_types(struct config_reader *r, struct config *c, bool is_known);

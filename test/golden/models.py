@@ -161,6 +161,14 @@ MODELS = {
         "num_key_value_heads": 4, "n_routed_experts": 10, "num_experts_per_tok": 3, "n_shared_experts": 2, "first_k_dense_replace": 1, "moe_layer_freq": 2,
         "norm_topk_prob": True, "scoring_func": "softmax", "rope_theta": 10000,
     },
+    # Kimi delta attention whose updates have a factor of up to 2, gated GQA without rotation, a dense layer
+    "kda_gqa": {
+        **COMMON, "model_type": "solar_open2", "num_hidden_layers": 5, "rms_norm_eps": 1e-5, "intermediate_size": 168, "moe_intermediate_size": 40,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 2,
+        "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "gqa_layers": [1, 4], "gqa_interval": 3,
+        "linear_attn_config": {"short_conv_kernel_size": 4, "head_dim": 24, "num_heads": 5, "num_kv_heads": None}, "use_rope": False, "use_gqa_gate": True,
+        "kda_allow_neg_eigval": True, "kda_gate_lower_bound": -5.0,
+    },
     # A dense FFN beside experts, which read the stream before attention
     "gqa_early": {
         **COMMON, "model_type": "arctic", "intermediate_size": 56, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 9,

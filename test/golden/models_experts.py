@@ -291,4 +291,39 @@ def inkling2(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker}
+def kda(out, c, p, heads, dim, taps):
+    """Kimi delta attention with projections of low rank."""
+    h, width = c["hidden_size"], heads * dim
+    for name, rows, cols, gain in (("q_proj", width, h, 1), ("k_proj", width, h, 1), ("v_proj", width, h, 1), ("b_proj", heads, h, 2), ("f_a_proj", dim, h, 1),
+                                   ("f_b_proj", width, dim, 1), ("g_a_proj", dim, h, 1), ("g_b_proj", width, dim, 2), ("o_proj", h, width, 1.5)):
+        weight(out, c, p + name, rows, cols, gain, fp8=False)
+    for name in ("q_conv1d", "k_conv1d", "v_conv1d"):
+        out[p + name + ".weight"] = floats(p + name, [width, 1, taps], 0, 1)
+    out[p + "A_log"], out[p + "dt_bias"] = floats(p + "rates", [1, 1, heads, 1], 0, 1), floats(p + "dt", [width], -1, 1)
+    norm(out, p + "o_norm", dim)
+
+
+def solar_open2(c):
+    out, h, n, linear = {}, c["hidden_size"], c["n_routed_experts"], c["linear_attn_config"]
+    ends(out, c)
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            norm(out, p + name, h)
+        if i in c["gqa_layers"]:
+            attention(out, c, p + "self_attn.")
+            weight(out, c, p + "self_attn.g_proj", c["num_attention_heads"] * c["head_dim"], h, 2)
+        else:
+            kda(out, c, p + "self_attn.", linear["num_heads"], linear["head_dim"], linear["short_conv_kernel_size"])
+        if i < c["first_k_dense_replace"]:
+            mlp(out, c, p + "mlp.", c["intermediate_size"])
+            continue
+        weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
+        out[p + "mlp.gate.e_score_correction_bias"] = floats(p + "bias", [n], 0, 0.25)
+        for e in range(n):
+            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+        mlp(out, c, p + "mlp.shared_experts.", c["n_shared_experts"] * c["moe_intermediate_size"])
+    return out
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

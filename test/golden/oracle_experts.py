@@ -437,4 +437,49 @@ def nanochat(m, tokens):
     return capped(m.linear(unit(x), "lm_head"), c["final_logit_softcapping"]), math.inf
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker}
+def causal_conv(m, x, name):
+    """SiLU of a convolution per channel over a token and those before it."""
+    taps = m[name + ".weight"][:, 0]  # [channels, taps], the last one for the token itself
+    padded = np.concatenate((np.zeros((taps.shape[1] - 1, x.shape[1])), x))
+    return silu(sum(padded[j : j + len(x)] * taps[:, j] for j in range(taps.shape[1])))
+
+
+def kda(m, x, name, heads, most):
+    """Kimi delta attention, token by token: a matrix per head, whose rows decay each by their own factor; `most`: the largest factor of an update."""
+    n = len(x)
+    q, k, v = (causal_conv(m, m.linear(x, f"{name}{p}_proj"), f"{name}{p}_conv1d").reshape(n, heads, -1) for p in "qkv")
+    q, k = (y / np.sqrt((y * y).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
+    f = m.linear(m.linear(x, name + "f_a_proj"), name + "f_b_proj") + m[name + "dt_bias"]
+    keep = np.exp(-np.exp(m[name + "A_log"].reshape(heads, 1)) * np.log1p(np.exp(f.reshape(n, heads, -1))))
+    beta, dim = most * sigmoid(m.linear(x, name + "b_proj")), q.shape[-1]
+    state, out = np.zeros((heads, dim, dim)), np.zeros((n, heads, dim))
+    for t in range(n):
+        state = state * keep[t][..., None]
+        lacking = v[t] - np.einsum("hk,hkv->hv", k[t], state)
+        state = state + np.einsum("hk,hv->hkv", k[t], beta[t][:, None] * lacking)
+        out[t] = np.einsum("hk,hkv->hv", q[t], state) * dim**-0.5
+    gate = m.linear(m.linear(x, name + "g_a_proj"), name + "g_b_proj")
+    return m.linear(one(m, out, name + "o_norm").reshape(n, -1) * sigmoid(gate), name + "o_proj")
+
+
+def solar_open2(m, tokens):
+    """Kimi delta attention, or GQA without rotation whose output has a gate per element."""
+    c, nearest, n = m.config, math.inf, len(tokens)
+    x = m["model.embed_tokens.weight"][tokens]
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        h, s = one(m, x, name + "input_layernorm"), name + "self_attn."
+        if layer in c["gqa_layers"]:
+            q, k, v = heads_of(m, h, name)
+            k, v = (np.repeat(y, c["num_attention_heads"] // c["num_key_value_heads"], 1) for y in (k, v))
+            y = m.linear(attend(q, k, v, c["head_dim"] ** -0.5).reshape(n, -1) * sigmoid(m.linear(h, s + "g_proj")), s + "o_proj")
+        else:
+            y = kda(m, h, s, c["linear_attn_config"]["num_heads"], 2)
+        x = x + y
+        h = one(m, x, name + "post_attention_layernorm")
+        y, gap = experts(m, h, name + "mlp.") if layer >= c["first_k_dense_replace"] else (mlp(m, h, name + "mlp."), math.inf)
+        x, nearest = x + y, min(nearest, gap)
+    return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
+
+
+FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

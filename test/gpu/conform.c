@@ -99,7 +99,7 @@ static void deltas(void) {
         CHECK(gates[i], gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3, .dim = 30, .ldy = 100, .ldg = 210,
               .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 5), .per_head = i > 4);
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
-        for (int how = 0; how < 15; how++) { /* no state before; a state; the same memory: with each rule, the last with both kinds of gates */
+        for (int how = 0; how < 18; how++) { /* no state before; a state; the same memory: with each rule, the last with both kinds of gates and doubled beta */
             const int rule = how < 12 ? how / 3 : DELTA_CHANNELS, decays = c[i].v_heads * (rule == DELTA_CHANNELS ? c[i].k_dim : 1);
             int n = c[i].n, keys = c[i].k_heads * c[i].k_dim, values = c[i].v_heads * c[i].v_dim, channels = 2 * keys + values;
             size_t kept = (size_t)((c[i].taps - 1) * channels), state = (size_t)(values * c[i].k_dim);
@@ -124,7 +124,8 @@ static void deltas(void) {
             CHECK(name, delta, OP_DELTA, .out = floats((size_t)(n * (values + 1)), 'f'), .q = x, .k = x + keys, .v = x + 2 * keys, .b = ba,
                   .a = ba + c[i].v_heads, .rate = rate, .dt = floats((size_t)decays, 'c'), .before = before, .after = after, .n = n, .k_heads = c[i].k_heads,
                   .v_heads = c[i].v_heads, .k_dim = c[i].k_dim, .v_dim = c[i].v_dim, .ldx = channels, .ldg = c[i].v_heads + decays, .ldo = values + 1,
-                  .skip = floats((size_t)c[i].v_heads, 'c'), .slope = 0.7f, .bound = how < 12 ? 0 : -5, .rule = (uint8_t)rule, .is_tiled = how % 3 == 2);
+                  .skip = floats((size_t)c[i].v_heads, 'c'), .slope = 0.7f, .bound = how < 12 ? 0 : -5, .doubles_beta = how >= 15, .rule = (uint8_t)rule,
+                  .is_tiled = how % 3 == 2);
         }
 }
 

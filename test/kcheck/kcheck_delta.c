@@ -87,7 +87,7 @@ static struct factors factors_of(const struct op_delta *o, int h, const float *q
     if (o->rule == DELTA_MAMBA2) return (struct factors){1, 1, decay, t, o->skip[h]};
     double qq = 1e-6, kk = 1e-6;
     for (int i = 0; i < o->k_dim; i++) qq += (double)q[i] * q[i], kk += (double)k[i] * k[i];
-    return (struct factors){1 / sqrt(qq * o->k_dim), 1 / sqrt(kk), o->rule == DELTA_CHANNELS ? 1 : decay, sigmoid(ba[h]), 0};
+    return (struct factors){1 / sqrt(qq * o->k_dim), 1 / sqrt(kk), o->rule == DELTA_CHANNELS ? 1 : decay, (o->doubles_beta ? 2 : 1) * sigmoid(ba[h]), 0};
 }
 /* The decay of channel i of a head's state by DELTA_CHANNELS; by other rules 1. */
 static double channel_decay_of(const struct op_delta *o, int h, int i, const float *ba) {
@@ -95,7 +95,7 @@ static double channel_decay_of(const struct op_delta *o, int h, int i, const flo
     const double f = (double)ba[o->v_heads + h * o->k_dim + i] + o->dt[h * o->k_dim + i];
     return exp(o->bound < 0 ? (double)o->bound * sigmoid(-(double)o->rate[h] * f) : o->rate[h] * log1p(exp(f)));
 }
-static void check_delta(int n, const struct dims *d, bool begun, bool in_place, enum delta_rule rule, float bound) {
+static void check_delta(int n, const struct dims *d, bool begun, bool in_place, enum delta_rule rule, float bound, bool doubles) {
     const int decays = d->v_heads * (rule == DELTA_CHANNELS ? d->k_dim : 1);
     const bool forgets = rule == DELTA_GATED || rule == DELTA_CHANNELS;
     int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, ldx = 2 * keys + values + 1, ldo = values + 2, ldg = d->v_heads + decays;
@@ -132,6 +132,7 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place, 
                              .skip = skip,
                              .slope = 0.7f,
                              .bound = bound,
+                             .doubles_beta = doubles,
                              .rule = (uint8_t)rule,
                              .is_tiled = in_place};
         of = o;
@@ -223,8 +224,9 @@ static void cases(enum cpu_level l) {
         check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5], (enum gate_kind[]){GATE_SIGMOID, GATE_SILU, GATE_NORMAL}[i % 3]);
         check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1, i / 2 % 2, i / 3 % 2, i / 5 % 3);
         check_scan(n, (int[]){1, 24, 130, 500}[i % 4], (int[]){16, 1, 7, 33}[i / 4 % 4], i % 3, i & 1);
-        for (int rule = DELTA_GATED; rule <= DELTA_CHANNELS; rule++) check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, (enum delta_rule)rule, 0);
-        check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, DELTA_CHANNELS, -5);
+        for (int rule = DELTA_GATED; rule <= DELTA_CHANNELS; rule++) check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, (enum delta_rule)rule, 0, false);
+        check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, DELTA_CHANNELS, -5, false);
+        check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2, DELTA_CHANNELS, 0, true);
     }
 }
 

@@ -69,6 +69,28 @@ static void glm_selects_blocks(void **st) {
     assert_true(c.streams.n == 4 && c.streams.iters == 20 && c.streams.is_averaged && !c.layer[0].moe && c.layer[1].moe);
 }
 
+#define SOLAR(more) \
+    "{\"model_type\":\"solar_open2\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_heads\":4," \
+    "\"num_key_value_heads\":2,\"head_dim\":32,\"intermediate_size\":512,\"max_position_embeddings\":4096,\"n_routed_experts\":8," \
+    "\"moe_intermediate_size\":64" more "}"
+#define SOLAR_KDA(more) ",\"linear_attn_config\":{\"short_conv_kernel_size\":4,\"head_dim\":20,\"num_heads\":3,\"num_kv_heads\":null" more "}"
+static void solar_doubles_beta(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[0,4],\"gqa_interval\":3,\"kda_gate_lower_bound\":-5"), false, &e), 0);
+    assert_true(!c.layer[0].mixer && c.layer[1].mixer == MIXER_KDA && c.layer[3].mixer == MIXER_KDA && !c.layer[4].mixer);
+    assert_true(c.kda.heads == 3 && c.kda.dim == 20 && c.kda.rank == 20 && c.kda.bound == 0 && c.kda.doubles_beta && c.attn_gate == ATTN_GATE_ELEMENT);
+    assert_true(c.layer[0].rope == LAYER_ROPE_NONE && c.layer[0].moe && c.score == SCORE_SIGMOID && c.topk == 8 && c.router_bias && !c.qkv_bias && !c.qk_norm);
+    assert_int_equal(parse(&c,
+                           SOLAR(SOLAR_KDA("") ",\"layer_types\":[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\","
+                                               "\"linear_attention\"],\"use_rope\":true,\"use_qk_norm\":true,\"use_gqa_gate\":false,"
+                                               "\"kda_allow_neg_eigval\":false,\"first_k_dense_replace\":1"),
+                           false, &e),
+                     0);
+    assert_true(c.layer[0].mixer == MIXER_KDA && !c.layer[1].mixer && !c.kda.doubles_beta && !c.attn_gate && c.qk_norm == QK_NORM_HEAD);
+    assert_true(c.layer[1].rope == LAYER_ROPE_FIRST && c.rope.dim == 32 && c.rope.theta == 10000 && !c.layer[0].moe && c.layer[1].moe);
+}
+
 #define KINDS "[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]"
 static void refusals_name_the_key(void **st) {
     static const struct {
@@ -92,6 +114,17 @@ static void refusals_name_the_key(void **st) {
         {GLM(GLM_LAYERS("[0]") ",\"index_kpool_always_select_tail\":false"), "index_kpool_always_select_tail"},
         {GLM(GLM_LAYERS("[0]") ",\"mhc\":false"), "mhc"},
         {GLM(GLM_LAYERS("[0]") ",\"indexer_types\":[\"full\",\"shared\",\"full\",\"full\",\"full\"]"), "layer 1"},
+        {SOLAR(SOLAR_KDA("") ",\"gqa_interval\":3"), "'gqa_layers' and 'layer_types' are missing"},
+        {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[0,0]"), "gqa_layers"},
+        {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[5]"), "gqa_layers"},
+        {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":1"), "not a list"},
+        {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[0],\"layer_types\":" KINDS), "layer 0"},
+        {SOLAR(",\"gqa_layers\":[0]"), "num_heads' is missing"},
+        {SOLAR(",\"gqa_layers\":[0],\"linear_attn_config\":{\"num_heads\":4,\"head_dim\":20,\"num_kv_heads\":2}"), "num_kv_heads"},
+        {SOLAR(SOLAR_KDA(",\"gate_lower_bound\":-5") ",\"gqa_layers\":[0]"), "linear_attn_config.gate_lower_bound"},
+        {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[0],\"kda_use_full_proj\":true"), "kda_use_full_proj"},
+        {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[0],\"use_gqa_gate_bias\":true"), "use_gqa_gate_bias"},
+        {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[0],\"hc_rate\":4"), "hc_rate"},
         {LING(",\"no_kda_lora\":false"), "no_kda_lora"},
         {LING(",\"gated_attention_proj_granularity_type\":\"none\""), "element_wise"},
         {LING(",\"use_qkv_bias\":true"), "biases"},
@@ -109,7 +142,8 @@ static void refusals_name_the_key(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kimi_counts_layers_from_one), cmocka_unit_test(ling_alternates), cmocka_unit_test(glm_selects_blocks),
-                                       cmocka_unit_test(glm_as_saved), cmocka_unit_test(refusals_name_the_key)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kimi_counts_layers_from_one), cmocka_unit_test(ling_alternates),
+                                       cmocka_unit_test(glm_selects_blocks),          cmocka_unit_test(glm_as_saved),
+                                       cmocka_unit_test(solar_doubles_beta),          cmocka_unit_test(refusals_name_the_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
