@@ -1,5 +1,8 @@
-/* Token mixers with a state that are simpler than DeltaNet: short gated convolutions (LFM2), lightning attention (MiniMax-01) and Mamba-2. Sources:
- * transformers, models/lfm2_moe and models/minimax; "MiniMax-01" (2025); "Transformers are SSMs" (Dao and Gu 2024); transformers, models/granitemoehybrid. */
+/* Token mixers with a state that are simpler than DeltaNet: short gated convolutions (LFM2), lightning attention (MiniMax-01, Ling 2.5) and Mamba-2. Sources:
+ * transformers, models/lfm2_moe and models/minimax; "MiniMax-01" (2025); "Transformers are SSMs" (Dao and Gu 2024); transformers, models/granitemoehybrid;
+ * vLLM, model_executor/models/bailing_moe_linear.py. */
+#include <math.h>
+
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
@@ -37,35 +40,57 @@ static int conv_attend(struct exec *x, const struct config *c, const struct laye
     return rows_gate(x, w->att + at * hidden, c->hidden, w->fused + at * 3 * hidden + hidden, 3 * c->hidden, GATE_LINEAR, s->n, c->hidden);
 }
 
-/* --- Lightning attention: queries, keys and values with SiLU, a fixed decay per head, then a norm over all heads and a gate --- */
+/* --- Lightning attention: queries, keys and values with SiLU, or rotated ones, a fixed decay per head, then a norm and a gate -------------------- */
 
+static int lightning_width(const struct config *c) { return c->lightning.heads * c->lightning.dim; }
 static int lightning_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    out[0] = (struct cache_desc){.heads = c->n_heads, .dim = c->head_dim * c->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[0] = (struct cache_desc){.heads = c->lightning.heads, .dim = c->lightning.dim * c->lightning.dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return 1;
 }
-/* in_proj's rows are q, k and v of a head, then those of the next; w->mixed gets all q, then all k, then all v. */
-static int lightning_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                            int n) {
-    const int dim = c->head_dim, heads = c->n_heads, all = heads * dim;
-    TRY(attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, NULL, n));
+/* MiniMax: in_proj's rows are q, k and v of a head, then those of the next. */
+static int lightning_split(struct exec *x, const struct config *c, const struct work *w, int n) {
+    const int dim = c->lightning.dim, all = lightning_width(c);
     TRY(rows_gate(x, w->fused, 3 * all, w->fused, 3 * all, GATE_SIGMOID, n, 3 * all)); /* SiLU */
     for (int i = 0; i < 3; i++)
         TRY(x->ops->copy(x, &(struct op_copy){.y = w->mixed + i * all,
                                               .x = w->fused + i * dim,
                                               .n = n,
-                                              .heads = heads,
+                                              .heads = c->lightning.heads,
                                               .dim = dim,
                                               .ldx = 3 * all,
                                               .ldy = 3 * all,
                                               .head_ldx = 3 * dim,
                                               .head_ldy = dim}));
+    return 0;
+}
+/* Ling: all rows of q, then of k, then of v. Uses w->z as scratch. */
+static int lightning_rotate(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w, int n) {
+    const int dim = c->lightning.dim, heads = c->lightning.heads, all = lightning_width(c);
+    for (int i = 0; i < 2; i++) {
+        TRY(rows_copy(x, w->z, all, w->fused + i * all, 3 * all, n, all));
+        if (c->lightning.qk_norm) TRY(block_norm(x, c, w->z, dim, w->z, dim, i ? y->k_norm : y->q_norm, NULL, n * heads, dim));
+        TRY(attention_rotate(x, c, layer, w, w->z, heads, all, dim, n));
+        if (!i) TRY(rows_scale(x, w->z, 1 / sqrtf((float)dim), n, all));
+        TRY(rows_copy(x, w->mixed + i * all, 3 * all, w->z, all, n, all));
+    }
+    return rows_copy(x, w->mixed + 2 * all, 3 * all, w->fused + 2 * all, 3 * all, n, all);
+}
+/* w->mixed gets all q, then all k, then all v. */
+static int lightning_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                            int n) {
+    TRY(attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, NULL, n));
+    TRY(c->lightning.is_rotated ? lightning_rotate(x, c, y, layer, w, n) : lightning_split(x, c, w, n));
     return attention_linear_wide(x, w->z, y->mix_gate.rows, w->xn, c->hidden, y->mix_gate, NULL, n);
 }
-/* How fast the states of a layer decay: later layers remember longer. */
-static float lightning_slope(const struct config *c, int layer) { return (float)(1 - layer / (c->n_layers - 1 + 1e-5) + 1e-5); }
+/* How fast the states of a layer decay: later layers remember longer. Of Ling 2.5 the vendor's modeling file has layer - 1 here; vLLM, SGLang and mlx-lm have
+ * layer, as the vendor's training code, which subtracts 1 from layers counted from 1. */
+static float lightning_slope(const struct config *c, int layer) {
+    const double last = c->n_layers > 1 ? c->n_layers - 1 : 1;
+    return (float)(1 - layer / (c->lightning.is_rotated ? last : last + 1e-5) + 1e-5);
+}
 static int lightning_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
                              int from, int to) {
-    const int all = c->n_heads * c->head_dim;
+    const int all = lightning_width(c);
     const float *q = w->mixed + (size_t)row * 3 * (size_t)all;
     return x->ops->delta(x, &(struct op_delta){.out = w->att + (size_t)row * (size_t)all,
                                                .q = q,
@@ -74,10 +99,10 @@ static int lightning_advance(struct exec *x, const struct config *c, const struc
                                                .before = attention_state(s, layer, 0, from),
                                                .after = attention_state(s, layer, 0, to),
                                                .n = n,
-                                               .k_heads = c->n_heads,
-                                               .v_heads = c->n_heads,
-                                               .k_dim = c->head_dim,
-                                               .v_dim = c->head_dim,
+                                               .k_heads = c->lightning.heads,
+                                               .v_heads = c->lightning.heads,
+                                               .k_dim = c->lightning.dim,
+                                               .v_dim = c->lightning.dim,
                                                .ldx = 3 * all,
                                                .ldo = all,
                                                .rule = DELTA_LIGHTNING,
@@ -86,19 +111,20 @@ static int lightning_advance(struct exec *x, const struct config *c, const struc
 }
 static int lightning_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
                             struct key_range keys) {
-    const int all = c->n_heads * c->head_dim;
+    const int all = lightning_width(c), groups = c->lightning.norm_groups, each = all / groups;
     const size_t at = (size_t)s->row * (size_t)all;
     float *out = w->att + at;
     TRY(attention_advance_state(x, c, y, layer, w, s, lightning_advance));
     TRY(x->ops->norm(x, &(struct op_norm){.out = out,
                                           .x = out,
-                                          .w = y->mix_norm,
-                                          .rows = s->n,
-                                          .dim = all,
-                                          .ldx = all,
-                                          .ldo = all,
-                                          .eps = 1e-6f,
-                                          .w_dtype = DT_F32})); /* the reference's default eps, not the config's */
+                                          .w = groups > 1 ? NULL : y->mix_norm,
+                                          .rows = s->n * groups,
+                                          .dim = each,
+                                          .ldx = each,
+                                          .ldo = each,
+                                          .eps = c->lightning.is_rotated ? c->norm_eps : 1e-6f, /* MiniMax: the reference's default, not the config's */
+                                          .w_dtype = DT_F32}));
+    if (groups > 1) TRY(rows_gate(x, out, all, y->mix_norm, 0, GATE_LINEAR, s->n, all));
     return rows_gate(x, out, all, w->z + at, all, GATE_SIGMOID, s->n, all);
 }
 

@@ -47,7 +47,7 @@ static void grow_mixer(struct mixer_floats *f, struct mixer_floats one) {
 static struct mixer_floats mixer_floats(const struct config *c) {
     struct mixer_floats f = {0};
     const struct mamba_config *m = &c->mamba;
-    const size_t all = (size_t)(c->n_heads * c->head_dim), inner = (size_t)(m->heads * m->head_dim);
+    const size_t all = (size_t)(c->lightning.heads * c->lightning.dim), inner = (size_t)(m->heads * m->head_dim);
     if (c->delta.taps) {
         const struct delta_config *d = &c->delta;
         const size_t values = (size_t)(d->v_heads * d->v_dim), channels = 2 * (size_t)(d->k_heads * d->k_dim) + values;

@@ -1,5 +1,6 @@
 /* Ling 3: Kimi delta attention with a bound on its decays, every few layers MLA with a gate per head, Ling 2's experts. Reference: transformers,
- * models/bailing_hybrid. */
+ * models/bailing_hybrid. Ling and Ring 2.5 and 2.6, of the same model_type: lightning attention with rotated heads, and MLA without a gate. Reference: vLLM,
+ * model_executor/models/bailing_moe_linear.py. */
 #include "engine/model/bailing.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
@@ -18,12 +19,17 @@ static void read_sizes(struct config_reader *r, struct config *c) {
         config_fail(r, "'short_conv_kernel_size' is %d, 'linear_conv_kernel_dim' %d", taps, c->kda.taps);
 }
 
+/* Layers in complete groups mix tokens by `kind`, except the last of each group. */
+static void read_groups(struct config_reader *r, struct config *c, bool is_required, enum mixer kind) {
+    const int period = is_required ? config_int(r, "layer_group_size", 0, 1, CONFIG_MAX_LAYERS) : 1;
+    const int whole = c->n_layers / period * period;
+    for (int i = 0; i < whole; i++) c->layer[i].mixer = (uint8_t)((i + 1) % period ? kind : MIXER_ATTENTION);
+}
+
 static void read_kda(struct config_reader *r, struct config *c) {
     static const char *const kinds[] = {"kda", NULL};
     const bool grouped = config_has(r, "layer_group_size"), listed = config_has(r, "layer_types");
-    const int period = grouped || !listed ? config_int(r, "layer_group_size", 0, 1, CONFIG_MAX_LAYERS) : 1;
-    const int whole = c->n_layers / period * period; /* layers in complete groups */
-    for (int i = 0; i < whole; i++) c->layer[i].mixer = (i + 1) % period ? MIXER_KDA : MIXER_ATTENTION;
+    read_groups(r, c, grouped || !listed, MIXER_KDA);
     kda_read_types(r, c, grouped);
     config_choice(r, "linear_attention", kinds, 0);
     if (!config_bool(r, "no_kda_lora", true)) config_fail(r, "'no_kda_lora' is false: the reference's projections of gates have full rank");
@@ -44,7 +50,64 @@ static void read_limits(struct config_reader *r, struct config *c, const char *k
     }
 }
 
+/* Whether the config is one of Ling 2.5 or 2.6: it has groups of heads to norm, and no key of KDA. */
+static bool has_lightning(struct config_reader *r) {
+    static const char *const kda[] = {"linear_attention",       "no_kda_lora",      "kda_safe_gate",   "kda_lower_bound",
+                                      "short_conv_kernel_size", "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"};
+    for (size_t i = 0; i < sizeof kda / sizeof *kda; i++)
+        if (config_has(r, kda[i])) return false;
+    return config_has(r, "group_norm_size");
+}
+
+static void read_lightning(struct config_reader *r, struct config *c) {
+    static const char *const kinds[] = {"mla", NULL};
+    struct lightning_config *l = &c->lightning;
+    read_groups(r, c, true, MIXER_LIGHTNING);
+    *l = (struct lightning_config){.heads = c->n_heads, .dim = config_int(r, "head_dim", c->hidden / c->n_heads, 1, DELTA_MAX_K_DIM), .is_rotated = true};
+    l->norm_groups = config_int(r, "group_norm_size", 1, 1, 1024);
+    l->qk_norm = config_bool(r, "use_qk_norm", true);
+    if (l->heads & (l->heads - 1)) config_fail(r, "%d heads of lightning attention: hearth has its decays for powers of two only", l->heads);
+    if (l->heads % l->norm_groups) config_fail(r, "'group_norm_size' is %d: %d heads do not divide by it", l->norm_groups, l->heads);
+    if (c->rope.kind != ROPE_DEFAULT) config_fail(r, "'rope_scaling' is in force: hearth does not know that of lightning attention");
+    const double partial = config_num(r, "partial_rotary_factor", 0, 0, 1);
+    const int part = (int)(l->dim * partial), turned = config_int(r, "rotary_dim", part, 0, l->dim);
+    if (part && turned != part) config_fail(r, "'rotary_dim' is %d, 'partial_rotary_factor' makes it %d", turned, part);
+    if (turned < 2 || turned % 2) config_fail(r, "%d dimensions of a head are rotated: 'partial_rotary_factor' is missing or too small", turned);
+    c->second_rope = c->rope;
+    c->second_rope.dim = turned, c->second_rope.interleaved = false;
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].mixer == MIXER_LIGHTNING) c->layer[i].rope = LAYER_ROPE_SECOND;
+    config_choice(r, "full_attention_type", kinds, 0);
+    config_has(r, "linear_backend"), config_has(r, "max_window_layers"); /* kernels of other programs; windows need use_sliding_window */
+    config_has(r, "embedding_dropout"), config_has(r, "output_dropout");
+    if (config_bool(r, "linear_silu", false) || config_bool(r, "use_linear_silu", false) || !config_bool(r, "linear_rope", true))
+        config_fail(r, "'linear_silu' or 'linear_rope' differ from the published models'");
+    if (!config_bool(r, "use_rmsnorm", true)) config_fail(r, "'use_rmsnorm' is false: the reference has RMSNorm only");
+}
+
+/* The tensors' names in files with lightning attention; their layers' attention has no gate. */
+static const struct arch lightning;
+static void parse_lightning(struct config_reader *r, struct config *c) {
+    deepseek_mla(r, c);
+    c->rope.dim = c->qk_rope;
+    if (!config_has(r, "rope_theta") && !config_has(r, "rope_parameters")) c->rope.theta = 600000; /* Ling 3's default is another */
+    const int qk = config_int(r, "qk_head_dim", c->head_dim, 1, 4096);
+    if (qk != c->head_dim) config_fail(r, "'qk_head_dim' is %d, its parts make %d", qk, c->head_dim);
+    if (!r->rc && (c->qk_rope < 2 || c->qk_rope % 2)) config_fail(r, "'qk_rope_head_dim' is %d: must be even, and at least 2", c->qk_rope);
+    config_has(r, "num_key_value_heads"); /* of GQA; MLA and lightning attention have one for each head */
+    config_has(r, "mtp_loss_scaling_factor");
+    if (c->qkv_bias || config_bool(r, "use_qkv_bias", false) || config_bool(r, "use_bias", false))
+        config_fail(r, "its projections have biases: hearth has none of them");
+    read_lightning(r, c);
+    bailing_read_experts(r, c, &defaults, true);
+    c->arch = &lightning, c->names = &lightning.names;
+}
+
 static void parse(struct config_reader *r, struct config *c) {
+    if (has_lightning(r)) {
+        parse_lightning(r, c);
+        return;
+    }
     deepseek_attention(r, c);
     c->rope.dim = c->qk_rope; /* partial_rotary_factor is of families before */
     if (!r->rc && (c->qk_rope < 2 || c->qk_rope % 2)) config_fail(r, "'qk_rope_head_dim' is %d: must be even, and at least 2", c->qk_rope);
@@ -64,31 +127,29 @@ static void parse(struct config_reader *r, struct config *c) {
 
 #define L "model.layers.%d."
 static const char *const types[] = {"bailing_hybrid", NULL};
+#define COMMON_NAMES \
+    .embed = "model.word_embeddings", .norm = "model.norm", .head = "lm_head", NAMES_NORMS_BEFORE("model."), .q = L "attention.q_proj", \
+    .q_a = L "attention.q_a_proj", .q_a_norm = L "attention.q_a_layernorm", .q_b = L "attention.q_b_proj", .kv_a = L "attention.kv_a_proj_with_mqa", \
+    .kv_a_norm = L "attention.kv_a_layernorm", .kv_b = L "attention.kv_b_proj", NAMES_ROUTER("model."), .router_bias = L "mlp.gate.expert_bias", \
+    NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")
+static const struct arch lightning = {.model_types = types,
+                                      .title = "Ling 2.5",
+                                      .defaults = {.topk = 8},
+                                      .parse = parse_lightning,
+                                      .key_aliases = bailing_keys,
+                                      .names = {COMMON_NAMES, .o = L "attention.dense", .q_norm = L "attention.query_layernorm",
+                                                .k_norm = L "attention.key_layernorm", .mix_in = L "attention.query_key_value",
+                                                .mix_gate = L "attention.g_proj", .mix_norm = L "attention.g_norm", .mix_out = L "attention.dense"}};
 /* The projections of the outputs of MLA and KDA are `dense` and o_proj in published files. transformers writes o_proj for both, or from 5.24 `dense`. */
 #define ARCH(mla_output, kda_output, ...) \
     { \
         .model_types = types, .title = "Ling 3", .defaults = {.topk = 8, .theta = 6e6}, .parse = parse, .key_aliases = bailing_keys, __VA_ARGS__, .names = { \
-            .embed = "model.word_embeddings", \
-            .norm = "model.norm", \
-            .head = "lm_head", \
-            NAMES_NORMS_BEFORE("model."), \
-            .q = L "attention.q_proj", \
-            .q_a = L "attention.q_a_proj", \
-            .q_a_norm = L "attention.q_a_layernorm", \
-            .q_b = L "attention.q_b_proj", \
-            .kv_a = L "attention.kv_a_proj_with_mqa", \
-            .kv_a_norm = L "attention.kv_a_layernorm", \
-            .kv_b = L "attention.kv_b_proj", \
+            COMMON_NAMES, \
             .o = L mla_output, \
             .attn_gate = L "attention.g_proj", \
             KDA_NAMES_OUT(L "attention.", kda_output), \
             .kda_decay = L "attention.f_proj", \
-            .kda_gate = L "attention.g_proj", \
-            NAMES_ROUTER("model."), \
-            .router_bias = L "mlp.gate.expert_bias", \
-            NAMES_EXPERTS("model."), \
-            NAMES_SHARED("model.", "shared_experts"), \
-            NAMES_DENSE("model.") \
+            .kda_gate = L "attention.g_proj" \
         } \
     }
 static const struct arch published = ARCH("attention.dense", "o_proj", .variant = NULL);

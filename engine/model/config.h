@@ -177,6 +177,13 @@ struct config {
         int rank;                      /* Mamba-1, of one head and group: width of the steps before their projection */
         bool conv_bias, projects_bias; /* biases of the convolution, of both projections */
     } mamba;
+    struct lightning_config { /* layers with lightning attention */
+        int heads, dim;
+        int norm_groups; /* groups of heads, each normed alone after it */
+        bool
+            is_rotated; /* queries and keys are rotated, and queries scaled, instead of SiLU; rows of mix_in are q, then k, then v, instead of those per head */
+        bool qk_norm;   /* with is_rotated: norms of their heads */
+    } lightning;
     struct kda_config { /* layers with Kimi delta attention */
         int heads, dim, taps;
         int rank;                /* rank of the projections to decays and gates; 0: full rank */

@@ -49,6 +49,7 @@ static void parse(struct config_reader *r, struct config *c) {
     config_read_rope(r, c, c->head_dim, 1000000);
     config_int(r, "block_size", 256, 1, 1 << 24); /* tokens that the reference computes together */
     read_layers(r, c);
+    c->lightning = (struct lightning_config){.heads = c->n_heads, .dim = c->head_dim, .norm_groups = 1};
     c->n_experts = config_int(r, "num_local_experts", 0, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", c->arch->defaults.topk, 1, 64);
     c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);

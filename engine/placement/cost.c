@@ -54,7 +54,7 @@ static double mixer_weights(const struct config *c, int layer) {
     switch (c->layer[layer].mixer) {
     case MIXER_DELTA: return hidden * (2 * keys + 3 * values + 2 * d->v_heads);
     case MIXER_CONV: return hidden * 4 * hidden;
-    case MIXER_LIGHTNING: return hidden * 5 * c->n_heads * c->head_dim;
+    case MIXER_LIGHTNING: return hidden * 5 * c->lightning.heads * c->lightning.dim;
     case MIXER_MAMBA2: return hidden * (3 * inner + 2.0 * m->groups * m->state + m->heads);
     case MIXER_KDA: return hidden * (4 * width + k->heads) + 2 * (k->rank ? k->rank * (hidden + width) : hidden * width);
     case MIXER_MAMBA1: return hidden * 3 * inner + inner * 2.0 * (m->state + m->rank);

@@ -107,15 +107,15 @@ struct layer {
     struct mat kda_decay, kda_decay_up;              /* [heads * dim, hidden], or [rank, hidden] and [heads * dim, rank] */
     struct mat kda_gate, kda_gate_up;                /* the same */
     float *kda_conv[3];                              /* of q, k, v: [taps, heads * dim] */
-    struct mat mix_in;                               /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v per head; Mamba-2: z, x, B, C, dt */
+    struct mat mix_in;                               /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v; Mamba-2: z, x, B, C, dt */
     float *mix_in_bias;
-    struct mat mix_gate;                          /* lightning [n_heads * head_dim, hidden] */
+    struct mat mix_gate;                          /* lightning [heads * dim, hidden] */
     float *mix_conv, *mix_conv_bias;              /* [taps, channels], [channels] */
     float *mix_rate, *mix_dt, *mix_skip;          /* Mamba-2: [heads] -exp(A_log), [heads], [heads]; Mamba-1: [state, inner], [inner], [inner];
                                                      KDA: rate [heads], dt [heads * dim] */
     struct mat mix_select, mix_step;              /* Mamba-1: [rank + 2 * state, inner] dt, B, C; [inner, rank] */
     float *mix_dt_norm, *mix_b_norm, *mix_c_norm; /* Mamba-1: [rank], [state], [state] */
-    float *mix_norm;                              /* lightning [n_heads * head_dim], Mamba-2 [inner], KDA [dim] */
+    float *mix_norm;                              /* lightning [heads * dim], Mamba-2 [inner], KDA [dim] */
 
     /* Router */
     struct mat router_down, router_fc1, router_fc2;                                               /* router_inter: [inter, hidden], [inter, inter] twice */

@@ -21,10 +21,11 @@ struct mixer_params {
 };
 static struct mixer_params mixer_params_of(const struct config *c, int layer) {
     const struct mamba_config *m = &c->mamba;
-    const int inner = m->heads * m->head_dim, channels = inner + 2 * m->groups * m->state, all = c->n_heads * c->head_dim;
+    const int inner = m->heads * m->head_dim, channels = inner + 2 * m->groups * m->state, all = c->n_heads * c->head_dim,
+              lightning = c->lightning.heads * c->lightning.dim;
     switch (c->layer[layer].mixer) {
     case MIXER_CONV: return (struct mixer_params){3 * c->hidden, c->hidden, c->hidden, c->conv.taps, c->conv.bias, c->conv.bias};
-    case MIXER_LIGHTNING: return (struct mixer_params){.in = 3 * all, .out = all};
+    case MIXER_LIGHTNING: return (struct mixer_params){.in = 3 * lightning, .out = lightning};
     case MIXER_ATTENTION:
         if (c->attn != ATTN_CCA) return (struct mixer_params){0};
         return (struct mixer_params){.channels = all + c->n_kv_heads * c->head_dim, .taps = c->cca.taps[0], .conv_bias = true};
@@ -249,13 +250,15 @@ static void list_delta(const struct config *c, unsigned modules, struct param_li
 /* Mixers with a state, other than DeltaNet, and the convolution of CCA. */
 static void list_mixer(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const uint8_t mixer = c->layer[layer].mixer, rates = rate_conversion(c);
-    const bool mamba = mixer == MIXER_MAMBA2, scan = mixer == MIXER_MAMBA1;
+    const bool mamba = mixer == MIXER_MAMBA2, scan = mixer == MIXER_MAMBA1, normed = mixer == MIXER_LIGHTNING && c->lightning.qk_norm;
     const int hidden = c->hidden, state = c->mamba.state, rank = c->mamba.rank;
     const struct mixer_params mix = mixer_params_of(c, layer);
     const struct row rows[] = {
         MAT(layer, mix_in, mix_in, ATTENTION, mix.in, hidden, mix.in > 0),
         VEC(layer, mix_in_bias, mix_in, ".bias", ATTENTION, mix.in, mix.bias),
         MAT(layer, mix_gate, mix_gate, ATTENTION, mix.out, hidden, mixer == MIXER_LIGHTNING),
+        VEC(layer, q_norm, q_norm, ".weight", ATTENTION, c->lightning.dim, normed),
+        VEC(layer, k_norm, k_norm, ".weight", ATTENTION, c->lightning.dim, normed),
         TAPS(mix_conv, mix_conv, mix.channels, mix.taps, mix.taps > 0),
         VEC(layer, mix_conv_bias, mix_conv, ".bias", ATTENTION, mix.channels, mix.conv_bias),
         {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = mix.steps, .conversion = rates}, mamba},

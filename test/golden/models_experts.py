@@ -326,4 +326,38 @@ def solar_open2(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+def bailing_hybrid(c):
+    """Ling 2.5."""
+    out, h, n, heads = {}, c["hidden_size"], c["num_experts"], c["num_attention_heads"]
+    nope, rope, v, latent, low = (c[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank"))
+    out["model.word_embeddings.weight"] = tensor("embed", [c["vocab_size"], h], 1)
+    norm(out, "model.norm", h)
+    weight(out, c, "lm_head", c["vocab_size"], h, fp8=False)
+    for i in range(c["num_hidden_layers"]):
+        p, a = f"model.layers.{i}.", f"model.layers.{i}.attention."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            norm(out, p + name, h)
+        if (i + 1) % c["layer_group_size"] == 0 or i >= c["num_hidden_layers"] // c["layer_group_size"] * c["layer_group_size"]:
+            for name, rows, cols, gain in (("q_a_proj", low, h, 1), ("q_b_proj", heads * (nope + rope), low, 2), ("kv_a_proj_with_mqa", latent + rope, h, 1),
+                                           ("kv_b_proj", heads * (nope + v), latent, 1), ("dense", h, heads * v, 1)):
+                weight(out, c, a + name, rows, cols, gain)
+            norm(out, a + "q_a_layernorm", low)
+            norm(out, a + "kv_a_layernorm", latent)
+        else:
+            width = heads * c["head_dim"]
+            for name, rows, cols in (("query_key_value", 3 * width, h), ("g_proj", width, h), ("dense", h, width)):
+                weight(out, c, a + name, rows, cols, 1.5)
+            for name, size in (("query_layernorm", c["head_dim"]), ("key_layernorm", c["head_dim"]), ("g_norm", width)):
+                norm(out, a + name, size)
+        if i < c["first_k_dense_replace"]:
+            mlp(out, c, p + "mlp.", c["intermediate_size"])
+            continue
+        weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
+        out[p + "mlp.gate.expert_bias"] = floats(p + "bias", [n], 0, 0.25)
+        for e in range(n):
+            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+        mlp(out, c, p + "mlp.shared_experts.", c["moe_shared_expert_intermediate_size"])
+    return out
+
+
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

@@ -91,6 +91,24 @@ static void solar_doubles_beta(void **st) {
     assert_true(c.layer[1].rope == LAYER_ROPE_FIRST && c.rope.dim == 32 && c.rope.theta == 10000 && !c.layer[0].moe && c.layer[1].moe);
 }
 
+#define LING25(more) \
+    MODEL("bailing_hybrid", ",\"layer_group_size\":2,\"head_dim\":20,\"num_experts_per_tok\":2,\"n_group\":1,\"topk_group\":1,\"rope_theta\":6000000," \
+                            "\"num_key_value_heads\":2" more)
+#define LIGHTNING ",\"group_norm_size\":2,\"partial_rotary_factor\":0.5"
+static void ling_with_lightning(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, LING25(LIGHTNING ",\"use_qk_norm\":true,\"rotary_dim\":10,\"linear_silu\":false,\"first_k_dense_replace\":1"), false, &e), 0);
+    assert_true(c.layer[0].mixer == MIXER_LIGHTNING && !c.layer[1].mixer && c.layer[2].mixer == MIXER_LIGHTNING && !c.layer[4].mixer);
+    assert_true(c.lightning.heads == 4 && c.lightning.dim == 20 && c.lightning.norm_groups == 2 && c.lightning.is_rotated && c.lightning.qk_norm);
+    assert_true(c.layer[0].rope == LAYER_ROPE_SECOND && c.second_rope.dim == 10 && !c.second_rope.interleaved && c.second_rope.theta == 6e6);
+    assert_true(c.layer[1].rope == LAYER_ROPE_FIRST && c.rope.dim == 16 && c.rope.interleaved && !c.attn_gate && c.score == SCORE_SIGMOID && c.router_bias);
+    assert_int_equal(kv_state_bytes(&c), 2 * 4 * 4 * 20 * 20);
+    assert_int_equal(parse(&c, LING25(LIGHTNING ",\"kda_safe_gate\":true,\"num_key_value_heads\":4"), false, &e), ERR_MODEL); /* twice the same key */
+    assert_int_equal(parse(&c, LING(",\"group_norm_size\":1,\"kda_safe_gate\":true"), true, &e), 0);
+    assert_int_equal(c.layer[0].mixer, MIXER_KDA);
+}
+
 #define KINDS "[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]"
 static void refusals_name_the_key(void **st) {
     static const struct {
@@ -125,6 +143,14 @@ static void refusals_name_the_key(void **st) {
         {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[0],\"kda_use_full_proj\":true"), "kda_use_full_proj"},
         {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[0],\"use_gqa_gate_bias\":true"), "use_gqa_gate_bias"},
         {SOLAR(SOLAR_KDA("") ",\"gqa_layers\":[0],\"hc_rate\":4"), "hc_rate"},
+        {LING25(",\"group_norm_size\":3,\"partial_rotary_factor\":0.5"), "group_norm_size"},
+        {LING25(",\"group_norm_size\":2"), "partial_rotary_factor"},
+        {LING25(LIGHTNING ",\"rotary_dim\":8"), "rotary_dim"},
+        {LING25(LIGHTNING ",\"linear_silu\":true"), "linear_silu"},
+        {LING25(LIGHTNING ",\"linear_rope\":false"), "linear_rope"},
+        {LING25(LIGHTNING ",\"use_bias\":true"), "biases"},
+        {LING25(LIGHTNING ",\"full_attention_type\":\"gqa\""), "full_attention_type"},
+        {LING25(LIGHTNING ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}"), "rope_scaling"},
         {LING(",\"no_kda_lora\":false"), "no_kda_lora"},
         {LING(",\"gated_attention_proj_granularity_type\":\"none\""), "element_wise"},
         {LING(",\"use_qkv_bias\":true"), "biases"},
@@ -144,6 +170,7 @@ static void refusals_name_the_key(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kimi_counts_layers_from_one), cmocka_unit_test(ling_alternates),
                                        cmocka_unit_test(glm_selects_blocks),          cmocka_unit_test(glm_as_saved),
-                                       cmocka_unit_test(solar_doubles_beta),          cmocka_unit_test(refusals_name_the_key)};
+                                       cmocka_unit_test(solar_doubles_beta),          cmocka_unit_test(ling_with_lightning),
+                                       cmocka_unit_test(refusals_name_the_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
