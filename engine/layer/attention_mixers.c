@@ -1,6 +1,6 @@
 /* Token mixers with a state that are simpler than DeltaNet: short gated convolutions (LFM2), lightning attention (MiniMax-01, Ling 2.5) and Mamba-2. Sources:
  * transformers, models/lfm2_moe and models/minimax; "MiniMax-01" (2025); "Transformers are SSMs" (Dao and Gu 2024); transformers, models/granitemoehybrid;
- * vLLM, model_executor/models/bailing_moe_linear.py. */
+ * vLLM, models/bailing_moe_linear. */
 #include <math.h>
 
 #include "engine/layer/attention.h"

@@ -71,6 +71,7 @@ static const struct arch *const table[] = {
     &arch_granitemoehybrid,
     &arch_kimi_linear,
     &arch_bailing_hybrid,
+    &arch_bailing_moe_linear,
     &arch_glm5_next,
     &arch_gemma4,
     &arch_gemma4_text,

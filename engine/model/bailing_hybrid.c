@@ -1,6 +1,6 @@
 /* Ling 3: Kimi delta attention with a bound on its decays, every few layers MLA with a gate per head, Ling 2's experts. Reference: transformers,
  * models/bailing_hybrid. Ling and Ring 2.5 and 2.6, of the same model_type: lightning attention with rotated heads, and MLA without a gate. Reference: vLLM,
- * model_executor/models/bailing_moe_linear.py. */
+ * models/bailing_moe_linear. */
 #include "engine/model/bailing.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
@@ -19,17 +19,10 @@ static void read_sizes(struct config_reader *r, struct config *c) {
         config_fail(r, "'short_conv_kernel_size' is %d, 'linear_conv_kernel_dim' %d", taps, c->kda.taps);
 }
 
-/* Layers in complete groups mix tokens by `kind`, except the last of each group. */
-static void read_groups(struct config_reader *r, struct config *c, bool is_required, enum mixer kind) {
-    const int period = is_required ? config_int(r, "layer_group_size", 0, 1, CONFIG_MAX_LAYERS) : 1;
-    const int whole = c->n_layers / period * period;
-    for (int i = 0; i < whole; i++) c->layer[i].mixer = (uint8_t)((i + 1) % period ? kind : MIXER_ATTENTION);
-}
-
 static void read_kda(struct config_reader *r, struct config *c) {
     static const char *const kinds[] = {"kda", NULL};
     const bool grouped = config_has(r, "layer_group_size"), listed = config_has(r, "layer_types");
-    read_groups(r, c, grouped || !listed, MIXER_KDA);
+    bailing_read_groups(r, c, grouped || !listed, MIXER_KDA);
     kda_read_types(r, c, grouped);
     config_choice(r, "linear_attention", kinds, 0);
     if (!config_bool(r, "no_kda_lora", true)) config_fail(r, "'no_kda_lora' is false: the reference's projections of gates have full rank");
@@ -59,35 +52,10 @@ static bool has_lightning(struct config_reader *r) {
     return config_has(r, "group_norm_size");
 }
 
-static void read_lightning(struct config_reader *r, struct config *c) {
-    static const char *const kinds[] = {"mla", NULL};
-    struct lightning_config *l = &c->lightning;
-    read_groups(r, c, true, MIXER_LIGHTNING);
-    *l = (struct lightning_config){.heads = c->n_heads, .dim = config_int(r, "head_dim", c->hidden / c->n_heads, 1, DELTA_MAX_K_DIM), .is_rotated = true};
-    l->norm_groups = config_int(r, "group_norm_size", 1, 1, 1024);
-    l->qk_norm = config_bool(r, "use_qk_norm", true);
-    if (l->heads & (l->heads - 1)) config_fail(r, "%d heads of lightning attention: hearth has its decays for powers of two only", l->heads);
-    if (l->heads % l->norm_groups) config_fail(r, "'group_norm_size' is %d: %d heads do not divide by it", l->norm_groups, l->heads);
-    if (c->rope.kind != ROPE_DEFAULT) config_fail(r, "'rope_scaling' is in force: hearth does not know that of lightning attention");
-    const double partial = config_num(r, "partial_rotary_factor", 0, 0, 1);
-    const int part = (int)(l->dim * partial), turned = config_int(r, "rotary_dim", part, 0, l->dim);
-    if (part && turned != part) config_fail(r, "'rotary_dim' is %d, 'partial_rotary_factor' makes it %d", turned, part);
-    if (turned < 2 || turned % 2) config_fail(r, "%d dimensions of a head are rotated: 'partial_rotary_factor' is missing or too small", turned);
-    c->second_rope = c->rope;
-    c->second_rope.dim = turned, c->second_rope.interleaved = false;
-    for (int i = 0; i < c->n_layers; i++)
-        if (c->layer[i].mixer == MIXER_LIGHTNING) c->layer[i].rope = LAYER_ROPE_SECOND;
-    config_choice(r, "full_attention_type", kinds, 0);
-    config_has(r, "linear_backend"), config_has(r, "max_window_layers"); /* kernels of other programs; windows need use_sliding_window */
-    config_has(r, "embedding_dropout"), config_has(r, "output_dropout");
-    if (config_bool(r, "linear_silu", false) || config_bool(r, "use_linear_silu", false) || !config_bool(r, "linear_rope", true))
-        config_fail(r, "'linear_silu' or 'linear_rope' differ from the published models'");
-    if (!config_bool(r, "use_rmsnorm", true)) config_fail(r, "'use_rmsnorm' is false: the reference has RMSNorm only");
-}
-
 /* The tensors' names in files with lightning attention; their layers' attention has no gate. */
 static const struct arch lightning;
 static void parse_lightning(struct config_reader *r, struct config *c) {
+    static const char *const kinds[] = {"mla", NULL};
     deepseek_mla(r, c);
     c->rope.dim = c->qk_rope;
     if (!config_has(r, "rope_theta") && !config_has(r, "rope_parameters")) c->rope.theta = 600000; /* Ling 3's default is another */
@@ -98,7 +66,8 @@ static void parse_lightning(struct config_reader *r, struct config *c) {
     config_has(r, "mtp_loss_scaling_factor");
     if (c->qkv_bias || config_bool(r, "use_qkv_bias", false) || config_bool(r, "use_bias", false))
         config_fail(r, "its projections have biases: hearth has none of them");
-    read_lightning(r, c);
+    bailing_read_lightning(r, c);
+    config_choice(r, "full_attention_type", kinds, 0);
     bailing_read_experts(r, c, &defaults, true);
     c->arch = &lightning, c->names = &lightning.names;
 }

@@ -188,7 +188,7 @@ struct config {
         int heads, dim, taps;
         int rank;                /* rank of the projections to decays and gates; 0: full rank */
         float bound;             /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
-        bool doubles_beta;       /* what a row adds to the state has a factor of up to 2 instead of 1 */
+        bool doubles_beta;       /* updates of the state have a factor of up to 2 instead of 1 */
         bool rates_are_positive; /* with delta.rates_converted: the tensor of rates is exp(A_log) */
     } kda;
     struct cca_config {

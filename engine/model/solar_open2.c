@@ -32,7 +32,7 @@ static void read_mixers(struct config_reader *r, struct config *c) {
     if (kv != c->kda.heads) config_fail(&in, "'linear_attn_config.num_kv_heads' is %d, 'num_heads' %d: hearth has as many", kv, c->kda.heads);
     config_close(r, "linear_attn_config", &in);
     if (config_bool(r, "kda_use_full_proj", false)) config_fail(r, "'kda_use_full_proj' is true: hearth has projections of low rank only");
-    config_has(r, "kda_gate_lower_bound"); /* of an older version; the references have no bound */
+    config_has(r, "kda_gate_lower_bound"); /* an older version read it; the references have no bound */
     c->kda.doubles_beta = config_bool(r, "kda_allow_neg_eigval", true);
 }
 

@@ -171,6 +171,14 @@ MODELS = {
         "partial_rotary_factor": 0.5, "layer_group_size": 2, "group_norm_size": 2, "use_qk_norm": True, "linear_silu": False, "use_qkv_bias": False,
         "use_bias": False, "tie_word_embeddings": False,
     },
+    # The same lightning attention, GQA of normed heads, rotated in part, in other layers
+    "lightning_gqa": {
+        **COMMON, "model_type": "bailing_moe_linear", "num_hidden_layers": 5, "intermediate_size": 168, "moe_intermediate_size": 40,
+        "moe_shared_expert_intermediate_size": 56, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 20, "num_experts": 8,
+        "num_experts_per_tok": 3, "num_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5, "score_function": "sigmoid", "moe_router_enable_expert_bias": True, "rope_theta": 10000, "partial_rotary_factor": 0.5,
+        "layer_group_size": 4, "group_norm_size": 4, "use_qk_norm": True, "linear_silu": False, "use_rmsnorm": True, "router_dtype": "fp32",
+    },
     # Kimi delta attention whose updates have a factor of up to 2, gated GQA without rotation, a dense layer
     "kda_gqa": {
         **COMMON, "model_type": "solar_open2", "num_hidden_layers": 5, "rms_norm_eps": 1e-5, "intermediate_size": 168, "moe_intermediate_size": 40,

@@ -483,18 +483,20 @@ def solar_open2(m, tokens):
 
 
 def bailing_hybrid(m, tokens):
-    """Ling 2.5: lightning attention, S = decay S + k (x) v and S^T q, whose output is normed by groups of heads and gated; or MLA."""
+    """Ling 2.5: lightning attention, S = decay S + k (x) v and S^T q, whose output is normed by groups of heads and gated; or MLA. Ring-linear: or GQA."""
     c, nearest, n, heads, dim = m.config, math.inf, len(tokens), m.config["num_attention_heads"], m.config["head_dim"]
-    nope, rope, latent, group, last = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["kv_lora_rank"], c["layer_group_size"], c["num_hidden_layers"] - 1
+    nope, rope, latent, last = c.get("qk_nope_head_dim"), c.get("qk_rope_head_dim"), c.get("kv_lora_rank"), c["num_hidden_layers"] - 1
     part = int(dim * c["partial_rotary_factor"])
     x = m["model.word_embeddings.weight"][tokens]
     for layer in range(last + 1):
         name = f"model.layers.{layer}."
         h, s = one(m, x, name + "input_layernorm"), name + "attention."
-        if s + "g_norm.weight" in m:
-            q, k, v = (y.reshape(n, heads, dim) for y in np.split(m.linear(h, s + "query_key_value"), 3, -1))
+        if s + "query_key_value.weight" in m:
+            kv = heads if s + "g_norm.weight" in m else c["num_key_value_heads"]
+            q, k, v = (y.reshape(n, -1, dim) for y in np.split(m.linear(h, s + "query_key_value"), (heads * dim, (heads + kv) * dim), -1))
             q, k = one(m, q, s + "query_layernorm"), one(m, k, s + "key_layernorm")
             q, k = (np.concatenate((rotate(y[..., :part], c, False), y[..., part:]), -1) for y in (q, k))
+        if s + "g_norm.weight" in m:
             decay = np.exp(-(2.0 ** (-8 * np.arange(1, heads + 1) / heads)) * (1 - layer / last + 1e-5))
             state, out = np.zeros((heads, dim, dim)), np.zeros((n, heads, dim))
             for t in range(n):
@@ -502,6 +504,9 @@ def bailing_hybrid(m, tokens):
                 out[t] = np.einsum("hk,hkv->hv", q[t], state) * dim**-0.5
             out = rms_norm(out.reshape(n, c["group_norm_size"], -1), 1, c["rms_norm_eps"]).reshape(n, -1) * m[s + "g_norm.weight"]
             y = m.linear(out * sigmoid(m.linear(h, s + "g_proj")), s + "dense")
+        elif not latent:
+            k, v = (np.repeat(y, heads // kv, 1) for y in (k, v))
+            y = m.linear(attend(q, k, v, dim**-0.5), s + "dense")
         else:
             q = m.linear(one(m, m.linear(h, s + "q_a_proj"), s + "q_a_layernorm"), s + "q_b_proj").reshape(n, heads, -1)
             q = np.concatenate((q[..., :nope], rotate(q[..., nope:], c, True)), -1)
@@ -516,4 +521,4 @@ def bailing_hybrid(m, tokens):
     return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

@@ -109,6 +109,19 @@ static void ling_with_lightning(void **st) {
     assert_int_equal(c.layer[0].mixer, MIXER_KDA);
 }
 
+#define RING(more) \
+    "{\"model_type\":\"bailing_moe_linear\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_heads\":4," \
+    "\"num_key_value_heads\":2,\"head_dim\":20,\"intermediate_size\":512,\"max_position_embeddings\":4096,\"num_experts\":8,\"num_experts_per_tok\":2," \
+    "\"moe_intermediate_size\":64,\"n_group\":1,\"topk_group\":1,\"layer_group_size\":2" more "}"
+static void ring_with_gqa(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, RING(LIGHTNING ",\"first_k_dense_replace\":1,\"linear_silu\":false"), false, &e), 0);
+    assert_true(c.layer[0].mixer == MIXER_LIGHTNING && !c.layer[1].mixer && c.n_kv_heads == 2 && c.qk_norm == QK_NORM_HEAD && c.attn == ATTN_GQA);
+    assert_true(c.layer[0].rope == LAYER_ROPE_FIRST && c.rope.dim == 10 && !c.second_rope.dim && c.rope.theta == 600000 && !c.rope.interleaved);
+    assert_int_equal(parse(&c, RING(LIGHTNING ",\"use_qkv_bias\":true"), false, &e), ERR_MODEL);
+}
+
 #define KINDS "[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]"
 static void refusals_name_the_key(void **st) {
     static const struct {
@@ -168,9 +181,13 @@ static void refusals_name_the_key(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kimi_counts_layers_from_one), cmocka_unit_test(ling_alternates),
-                                       cmocka_unit_test(glm_selects_blocks),          cmocka_unit_test(glm_as_saved),
-                                       cmocka_unit_test(solar_doubles_beta),          cmocka_unit_test(ling_with_lightning),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kimi_counts_layers_from_one),
+                                       cmocka_unit_test(ling_alternates),
+                                       cmocka_unit_test(glm_selects_blocks),
+                                       cmocka_unit_test(glm_as_saved),
+                                       cmocka_unit_test(solar_doubles_beta),
+                                       cmocka_unit_test(ling_with_lightning),
+                                       cmocka_unit_test(ring_with_gqa),
                                        cmocka_unit_test(refusals_name_the_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
