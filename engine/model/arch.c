@@ -46,6 +46,7 @@ static const struct arch *const table[] = {
     &arch_laguna,
     &arch_mellum,
     &arch_mimo_v2_flash,
+    &arch_mimo_v2,
     &arch_step3p5,
     &arch_step3p7,
     &arch_mistral4,

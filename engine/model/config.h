@@ -134,6 +134,7 @@ struct config {
     float index_eps;        /* DSA: of the norm of its keys; 0: 1e-6 */
     bool index_from_input;  /* DSA: the indexer's queries are projected from the layer's input, through a norm, instead of MLA's query latent */
     bool qkv_bias, o_bias;
+    int qkv_pieces;  /* with layout.qkv: the tensor is made of this many equal pieces, each with rows of q, k and v; 0: of one */
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
     bool sinks;                        /* a logit per head that takes part in the softmax without a value */

@@ -1,5 +1,6 @@
-/* MiMo-V2-Flash: GQA whose values are narrower than the keys and scaled, partly rotated heads; layers with a window have their own KV heads, rotary base and
- * sinks; DeepSeek-V3's router without shared experts. Reference: transformers, models/mimo_v2_flash: a query sees sliding_window_size keys before its own. */
+/* MiMo-V2-Flash, and the language model of MiMo-V2.5 and 2.6 (mimo_v2): GQA whose values are narrower than the keys and scaled, partly rotated heads; layers
+ * with a window have their own KV heads, rotary base and sinks; DeepSeek-V3's router without shared experts. Reference: transformers, models/mimo_v2_flash: a
+ * query sees sliding_window_size keys before its own. Of mimo_v2, whose q, k and v may be one tensor: vLLM and SGLang, models/mimo_v2. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
@@ -92,13 +93,43 @@ static void parse(struct config_reader *r, struct config *c) {
     deepseek_router(r, c, &defaults);
 }
 
-static const char *const types[] = {"mimo_v2_flash", NULL};
+/* q, k and v are stored as num_key_value_heads devices would share them, in layers with a window too; FP8's blocks of rows begin anew for each. */
+static const struct arch fused;
+static void parse_v2(struct config_reader *r, struct config *c) {
+    static const char *const layouts[] = {"split", "fused_qkv", NULL}, *const others[] = {
+                                                                           "audio_config",         "processor_config",   "audio_token_id",
+                                                                           "audio_start_token_id", "audio_end_token_id", "moe_router_dtype",
+                                                                           "video_start_token_id", "video_end_token_id"}; /* the router computes in float32 */
+    config_skip_vision(r, c);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_has(r, others[i]);
+    parse(r, c);
+    if (!config_has(r, "attention_value_scale")) config_fail(r, "'attention_value_scale' is missing: published models differ in it");
+    if (!config_choice(r, "attention_projection_layout", layouts, 0) || r->rc) return;
+    c->qkv_pieces = config_int(r, "num_key_value_heads", 0, 1, 1024);
+    for (int i = 0; i < c->n_layers; i++)
+        if (config_heads(c, i) % c->qkv_pieces || config_kv_heads(c, i) % c->qkv_pieces) {
+            config_fail(r, "%d and %d heads of layer %d do not divide by the %d pieces of qkv_proj", config_heads(c, i), config_kv_heads(c, i), i,
+                        c->qkv_pieces);
+            break;
+        }
+    if (c->qkv_bias) config_fail(r, "'attention_bias' is true: hearth has none with a 'attention_projection_layout' of fused_qkv");
+    c->arch = &fused, c->names = &fused.names, c->layout = &fused.layout;
+}
+
+#define L           "model.layers.%d.self_attn."
+#define OTHER_NAMES .sinks = L "attention_sink_bias", NAMES_ROUTER("model."), DEEPSEEK_BIAS_NAME, NAMES_EXPERTS("model."), NAMES_DENSE("model.")
+#define V2(...) \
+    { .model_types = types_v2, .title = "MiMo-V2", .defaults = {.topk = 8}, .norm_eps = 1e-5, .parse = parse_v2, __VA_ARGS__ }
+static const char *const types[] = {"mimo_v2_flash", NULL}, *const types_v2[] = {"mimo_v2", NULL};
+static const struct arch fused =
+    V2(.names = {NAMES_ENDS("model."), NAMES_NORMS_BEFORE("model."), .q = L "qkv_proj", .k = L "qkv_proj", .v = L "qkv_proj", .o = L "o_proj", OTHER_NAMES},
+       .layout = {.qkv = true});
+const struct arch arch_mimo_v2 = V2(.names = {NAMES_GQA("model."), OTHER_NAMES});
 const struct arch arch_mimo_v2_flash = {
     .model_types = types,
     .title = "MiMo-V2-Flash",
     .defaults = {.topk = 8},
     .norm_eps = 1e-5,
     .parse = parse,
-    .names = {NAMES_GQA("model."), .sinks = "model.layers.%d.self_attn.attention_sink_bias", NAMES_ROUTER("model."), DEEPSEEK_BIAS_NAME,
-              NAMES_EXPERTS("model."), NAMES_DENSE("model.")},
+    .names = {NAMES_GQA("model."), OTHER_NAMES},
 };

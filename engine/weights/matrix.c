@@ -240,6 +240,66 @@ static struct mat load_transposed(struct loader *l, const struct param *p, const
     return (struct mat){.data = to, .stride = row_bytes, .rows = p->rows, .cols = p->cols, .row_step = 1, .dtype = from.dtype};
 }
 
+static int common_divisor(int a, int b) {
+    while (b) {
+        const int rest = a % b;
+        a = b, b = rest;
+    }
+    return a;
+}
+/* Gathers the scales of a matrix in pieces. Blocks of rows begin anew in each piece, or go on from the piece before if config.json's blocks do not cross its
+ * end. A matrix that begins or ends within a block has blocks of fewer rows. */
+static void gather_scales(const struct matrix_source *src, struct mat *m) {
+    struct loader *l = src->l;
+    const struct config *c = &l->w->config;
+    const struct tensor_slice *slice = &src->p->slice;
+    struct tensor *s = matrix_find(src, ".weight_scale_inv");
+    if (!s) {
+        loader_missing(l, src->pattern, src->layer, 0, ".weight_scale_inv");
+        return;
+    }
+    const int piece = slice->total_rows / slice->pieces, each = m->rows / slice->pieces, per = (piece + c->block_rows - 1) / c->block_rows;
+    const int across = (m->cols + c->block_cols - 1) / c->block_cols, block = common_divisor(common_divisor(c->block_rows, slice->first), each);
+    if ((s->dtype != DT_F32 && s->dtype != DT_BF16 && s->dtype != DT_F16) || s->ndim != 2 || s->shape[0] != per * slice->pieces || s->shape[1] != across) {
+        char text[160];
+        snprintf(text, sizeof text, "the scales of %d pieces of %d rows must be F32, BF16 or F16 [%d, %d]", slice->pieces, piece, per * slice->pieces, across);
+        loader_fail(l, s, text);
+        return;
+    }
+    const size_t line = dtype_bytes(s->dtype, (size_t)across);
+    uint8_t *to = arena_alloc(&l->w->arena, (size_t)(m->rows / block) * line);
+    if (!to && !l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its scales", l->w->files.dir);
+    for (int i = 0; i < m->rows / block && to; i++) {
+        const int row = i * block, at = row / each * per + (slice->first + row % each) / c->block_rows;
+        memcpy(to + (size_t)i * line, s->data + (size_t)at * line, line);
+    }
+    m->scale = to, m->scale_dtype = s->dtype, m->block_rows = block, m->block_cols = c->block_cols;
+    m->scale_stride = (int32_t)(m->block_cols >= m->cols ? 1 : across);
+}
+
+/* Gathers the rows of a matrix from all pieces of a tensor, in memory of its own. */
+static struct mat load_pieces(struct loader *l, const struct param *p, const char *pattern, int layer) {
+    const struct matrix_source src = {l, p, pattern, layer, 0, p->slice.total_rows};
+    struct tensor *t = matrix_find(&src, p->suffix);
+    struct mat m = {.rows = p->rows, .cols = p->cols, .row_step = 1};
+    if (!t) loader_missing(l, pattern, layer, 0, p->suffix);
+    if (!t || !loader_has_shape(l, t, p, src.rows, p->cols, 0)) return m;
+    m.dtype = t->dtype;
+    if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16 && t->dtype != DT_E4M3) {
+        loader_fail(l, t, "a matrix of which several pieces have rows must be F32, BF16, F16 or F8_E4M3");
+        return m;
+    }
+    m.stride = dtype_bytes(t->dtype, (size_t)p->cols);
+    const size_t each = (size_t)(p->rows / p->slice.pieces) * m.stride, piece = (size_t)(src.rows / p->slice.pieces) * m.stride;
+    uint8_t *to = loader_alloc_repacked(l, (size_t)p->rows * m.stride);
+    if (!to) return m;
+    l->w->bytes_replaced += (size_t)p->rows * m.stride;
+    for (int i = 0; i < p->slice.pieces; i++) memcpy(to + (size_t)i * each, t->data + (size_t)i * piece + (size_t)p->slice.first * m.stride, each);
+    m.data = to;
+    if (t->dtype == DT_E4M3) gather_scales(&src, &m);
+    return m;
+}
+
 struct mat matrix_load(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     struct mat m = {0};
     const struct matrix_source src = {l, p, pattern, layer, expert, p->slice.total_rows ? p->slice.total_rows : p->rows};
@@ -247,6 +307,7 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     struct tensor *t;
     if (l->rc) return m;
     if (p->parts) return load_parts(l, p, pattern, layer);
+    if (p->slice.pieces > 1) return load_pieces(l, p, pattern, layer);
     if (p->is_transposed) return load_transposed(l, p, pattern, layer, expert);
     if ((t = matrix_find(&src, p->suffix))) m = load_plain(&src, t);
     else if ((t = matrix_find(&src, "_blocks"))) m = load_mxfp4(&src, t);

@@ -158,6 +158,7 @@ enum module {
 struct tensor_slice {
     int total_rows, first, step;
     int repeats;               /* a vector has each element this many times; 0: once */
+    int pieces;                /* a matrix has equal numbers of rows, from `first` on, of each of this many equal pieces of the tensor; 0: 1 */
     int total_cols, first_col; /* columns of the stored tensor, and the first of the parameter; 0: its own */
     bool stacked;              /* one expert of a tensor that holds all experts */
 };

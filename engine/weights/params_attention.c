@@ -4,7 +4,8 @@
 /* Rows [first, first + rows) of q, k and v if they are one tensor. */
 static struct tensor_slice in_qkv(const struct config *c, int layer, int first) {
     const int dim = config_head_dim(c, layer), all = config_heads(c, layer) * dim + config_kv_heads(c, layer) * (dim + config_v_dim(c, layer));
-    return c->layout->qkv ? (struct tensor_slice){.total_rows = all, .first = first, .step = 1} : (struct tensor_slice){0};
+    const int pieces = c->qkv_pieces > 1 ? c->qkv_pieces : 1;
+    return c->layout->qkv ? (struct tensor_slice){.total_rows = all, .first = first / pieces, .step = 1, .pieces = pieces} : (struct tensor_slice){0};
 }
 /* The same of gated DeltaNet's inputs. */
 static struct tensor_slice in_delta(const struct config *c, int first) {

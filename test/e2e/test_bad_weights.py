@@ -233,6 +233,7 @@ CASES += [
 
 ALONE = "model.safetensors"
 UP = "model.layers.1.mlp.experts.gate_up_proj"
+QKV = "model.layers.0.self_attn.qkv_proj"
 
 
 def change(name, edit):
@@ -271,6 +272,12 @@ W1, TABLE, APE = "layers.1.ffn.experts.2.w1", "layers.0.ffn.gate.tid2eid", "laye
 EXPERT = "model.layers.1.mlp.experts.%d.up_proj.weight"
 # Formats and options of single families: (model, what, damage, words)
 FAMILIES = [
+    ("gqa_pieces", "pieces without scales", change(QKV + ".weight_scale_inv", lambda *t: None), [QKV + ".weight_scale_inv", "missing"]),
+    ("gqa_pieces", "pieces without weights", change(QKV + ".weight", lambda *t: None), [QKV + ".weight", "missing"]),
+    ("gqa_pieces", "scales of one piece", change(QKV + ".weight_scale_inv", lambda t, s, raw: (t, [s[0] // 2, s[1]], raw[:len(raw) // 2])), [QKV + ".weight_scale_inv", "[4, 2]"]),
+    ("gqa_pieces", "scales of another type", change(QKV + ".weight_scale_inv", lambda t, s, raw: ("I32", s, raw)), [QKV + ".weight_scale_inv", "[4, 2]"]),
+    ("gqa_pieces", "pieces of integers", change(QKV + ".weight", lambda t, s, raw: ("I8", s, raw)), [QKV + ".weight", "F8_E4M3"]),
+    ("gqa_pieces", "a row too few", change(QKV + ".weight", lambda t, s, raw: (t, [s[0] - 1, s[1]], raw[s[1]:])), [QKV + ".weight", "280, 152"]),
     ("gqa_sinks", "MXFP4 without scales", change(UP + "_scales", lambda *t: None), [UP + "_scales", "missing"]),
     ("gqa_sinks", "MXFP4 without blocks", change(UP + "_blocks", lambda *t: None), [UP, "missing"]),
     ("gqa_sinks", "MXFP4 in blocks of 64", change(UP + "_blocks", lambda t, s, raw: (t, [s[0], s[1], s[2], 8, 2], raw)), [UP + "_blocks"]),
@@ -332,7 +339,7 @@ def families(tmp):
         damage(d)
         rc, out, err = run(d, "--inspect")
         check(rc == 3 and out == b"" and all(w in err for w in words), f"{model}, {what}", f"exit {rc}, {err.strip()!r}, wanted 3 and {words}")
-    for model in ("gqa_sinks", "gqa_half", "gqa_flat", "gqa_mixer", "gqa_fused", "streams"):
+    for model in ("gqa_pieces", "gqa_sinks", "gqa_half", "gqa_flat", "gqa_mixer", "gqa_fused", "streams"):
         d = os.path.join(tmp, model)
         models.make(d, model)
         rc, out, err = run(d, "--verify")

@@ -179,6 +179,17 @@ MODELS = {
         "routed_scaling_factor": 2.5, "score_function": "sigmoid", "moe_router_enable_expert_bias": True, "rope_theta": 10000, "partial_rotary_factor": 0.5,
         "layer_group_size": 4, "group_norm_size": 4, "use_qk_norm": True, "linear_silu": False, "use_rmsnorm": True, "router_dtype": "fp32",
     },
+    # q, k and v in pieces of one FP8 tensor, whose blocks begin anew in each; values narrower than keys, sinks in layers with a window
+    "gqa_pieces": {
+        **{k: v for k, v in COMMON.items() if k != "rms_norm_eps"}, "model_type": "mimo_v2", "num_hidden_layers": 4, "layernorm_epsilon": 1e-6,
+        "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 24, "v_head_dim": 20,
+        "swa_num_attention_heads": 8, "swa_num_key_value_heads": 4, "swa_head_dim": 24, "swa_v_head_dim": 20, "n_routed_experts": 8, "num_experts_per_tok": 3,
+        "n_shared_experts": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": None, "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc", "hybrid_layer_pattern": [0, 1, 1, 0], "moe_layer_freq": [0, 1, 1, 1], "sliding_window": 7, "sliding_window_size": 7,
+        "attention_chunk_size": 7, "add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False, "attention_value_scale": 0.612,
+        "partial_rotary_factor": 0.334, "rope_theta": 10000, "swa_rope_theta": 500, "attention_projection_layout": "fused_qkv",
+        "quantization_config": {**FP8, "ignored_layers": ["model.layers.0.self_attn.o_proj"]}, "vision_config": {}, "audio_config": {},
+    },
     # Kimi delta attention whose updates have a factor of up to 2, gated GQA without rotation, a dense layer
     "kda_gqa": {
         **COMMON, "model_type": "solar_open2", "num_hidden_layers": 5, "rms_norm_eps": 1e-5, "intermediate_size": 168, "moe_intermediate_size": 40,

@@ -366,4 +366,35 @@ def bailing_hybrid(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+def in_pieces(out, c, name, n, rows, cols):
+    """A matrix whose pieces, one for each device of those that trained it, are quantized one by one."""
+    one = {}
+    for i in range(n):
+        weight(one, c, f"{name}.{i}", rows // n, cols, 1.5)
+    for end in ("weight", "weight_scale_inv"):
+        dtype, shape, _ = one[f"{name}.0.{end}"]
+        out[f"{name}.{end}"] = dtype, [n * shape[0], shape[1]], b"".join(one[f"{name}.{i}.{end}"][2] for i in range(n))
+
+
+def mimo_v2(c):
+    out, h, heads, n = {}, c["hidden_size"], c["num_attention_heads"], c["n_routed_experts"]
+    ends(out, c)
+    for i, window in enumerate(c["hybrid_layer_pattern"]):
+        p, kv = f"model.layers.{i}.", c["swa_num_key_value_heads" if window else "num_key_value_heads"]
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            norm(out, p + name, h)
+        in_pieces(out, c, p + "self_attn.qkv_proj", c["num_key_value_heads"], heads * c["head_dim"] + kv * (c["head_dim"] + c["v_head_dim"]), h)
+        weight(out, c, p + "self_attn.o_proj", h, heads * c["v_head_dim"], fp8=False)
+        if window:
+            out[p + "self_attn.attention_sink_bias"] = tensor(p + "sinks", [heads], 1, 1)
+        if not c["moe_layer_freq"][i]:
+            mlp(out, c, p + "mlp.", c["intermediate_size"])
+            continue
+        weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
+        out[p + "mlp.gate.e_score_correction_bias"] = floats(p + "bias", [n], 0, 0.25)
+        for e in range(n):
+            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+    return out
+
+
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

@@ -349,7 +349,7 @@ def route(m, x, name):
         return chosen, weight / weight.sum(-1, keepdims=True) if normed and k > 1 else weight * c.get("routed_scaling_factor", 1), gap
     if normed:
         weight = weight / (weight.sum(-1, keepdims=True) + 1e-20)
-    return chosen, weight * c.get("routed_scaling_factor", 1), gap
+    return chosen, weight * (c.get("routed_scaling_factor") or 1), gap
 
 
 def mixer(logits, jitter):

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from oracle import attend, capped, experts, frequencies, gelu, heads_of, lightning_indexer, mlp, rms_norm, rotate, sigmoid, silu, softmax
+from oracle import attend, capped, e4m3, experts, frequencies, gelu, heads_of, lightning_indexer, mlp, rms_norm, rotate, sigmoid, silu, softmax
 
 
 def one(m, x, name):
@@ -521,4 +521,36 @@ def bailing_hybrid(m, tokens):
     return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+def qkv_of(m, x, name, sizes):
+    """Rows of q, k and v, of `sizes`; of one tensor, they come in num_key_value_heads pieces, each with rows of all three and FP8 blocks of its own."""
+    if name + "q_proj.weight" in m:
+        return [m.linear(x, f"{name}{p}_proj") for p in "qkv"]
+    (_, (rows, cols), codes), (_, shape, scales), n = m.raw[name + "qkv_proj.weight"], m.raw[name + "qkv_proj.weight_scale_inv"], m.config["num_key_value_heads"]
+    codes, scales = e4m3(np.frombuffer(codes, np.uint8)).reshape(n, rows // n, cols), np.frombuffer(scales, "<f4").astype(float).reshape(n, shape[0] // n, shape[1])
+    whole = codes * np.repeat(np.repeat(scales, 128, 1), 128, 2)[:, : rows // n, :cols]
+    ends = np.cumsum([s // n for s in sizes])
+    return [x @ part.reshape(-1, cols).T for part in np.split(whole, ends[:2], 1)]
+
+
+def mimo_v2(m, tokens):
+    """GQA over narrow values, which are scaled; layers with a window have sinks, their own number of key heads and their own rotation."""
+    c, nearest, n, heads, dim = m.config, math.inf, len(tokens), m.config["num_attention_heads"], m.config["head_dim"]
+    x, part = m["model.embed_tokens.weight"][tokens], int(dim * c["partial_rotary_factor"])
+
+    def one(y, name):
+        return rms_norm(y, m[name + ".weight"], c["layernorm_epsilon"])
+    for layer, window in enumerate(c["hybrid_layer_pattern"]):
+        name, kv = f"model.layers.{layer}.", c["swa_num_key_value_heads" if window else "num_key_value_heads"]
+        h, s, rope = one(x, name + "input_layernorm"), name + "self_attn.", {"rope_theta": c["swa_rope_theta" if window else "rope_theta"]}
+        q, k, v = (y.reshape(n, -1, d) for y, d in zip(qkv_of(m, h, s, (heads * dim, kv * dim, kv * c["v_head_dim"])), (dim, dim, c["v_head_dim"])))
+        q, k = (np.concatenate((rotate(y[..., :part], rope, False), y[..., part:]), -1) for y in (q, k))
+        k, v = (np.repeat(y, heads // kv, 1) for y in (k, v * c["attention_value_scale"]))
+        sinks = m[s + "attention_sink_bias"] if s + "attention_sink_bias" in m else None
+        x = x + m.linear(attend(q, k, v, dim**-0.5, c["sliding_window_size"] + 1 if window else 0, sinks), s + "o_proj")
+        h = one(x, name + "post_attention_layernorm")
+        y, gap = experts(m, h, name + "mlp.") if c["moe_layer_freq"][layer] else (mlp(m, h, name + "mlp."), math.inf)
+        x, nearest = x + y, min(nearest, gap)
+    return m.linear(one(x, "model.norm"), "lm_head"), nearest
+
+
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

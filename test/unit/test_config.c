@@ -475,6 +475,13 @@ static void layers_of_several_kinds(void **st) {
     assert_true(c.v_dim == 16 && c.v_scale == 0.5f && config_kv_heads(&c, 0) == 1 && config_kv_heads(&c, 1) == 2 && c.layer[1].window == 9);
     assert_true(c.layer[0].no_sinks && !c.layer[1].no_sinks && c.second_rope.theta == 100 && !c.layer[0].moe && c.layer[1].moe);
     assert_int_equal(kv_row_bytes(&c, 1, DT_F32), 2 * (24 + 16) * 4);
+    static const char pieces[] =
+        BARE("mimo_v2",
+             ROUTED_ONLY ",\"head_dim\":24,\"v_head_dim\":16,\"num_key_value_heads\":2,\"swa_num_key_value_heads\":4,\"sliding_window\":8,\"audio_config\":{},"
+                         "\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"moe_layer_freq\":[0,1,1,1,1,1],\"attention_value_scale\":0.612,\"vision_config\":{},"
+                         "\"attention_projection_layout\":\"fused_qkv\",\"moe_router_dtype\":\"bfloat16\",\"routed_scaling_factor\":null");
+    if (parse(&c, pieces, false, &e)) fail_msg("%s", e.text);
+    assert_true(c.qkv_pieces == 2 && c.layout->qkv && !strcmp(c.names->k, c.names->q) && c.v_scale == 0.612f && c.routed_scale == 1);
     static const char hunyuan[] =
         BARE_OF("hunyuan_v1_moe", "\"moe_topk\":[2,2,2,2,2,2]", NUMBERED ",\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000.0,\"factor\":1.0}");
     if (parse(&c, hunyuan, false, &e)) fail_msg("%s", e.text);
@@ -484,6 +491,8 @@ static void layers_of_several_kinds(void **st) {
 #define DBRX(attention, experts, more) \
     "{\"model_type\":\"dbrx\",\"vocab_size\":100,\"d_model\":64,\"n_heads\":4,\"n_layers\":2,\"max_seq_len\":64,\"attn_config\":{" attention \
     "},\"ffn_config\":{" experts "}," more "}"
+#define MIMO   ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,1,1,1,1,0]"
+#define PIECES ",\"attention_value_scale\":1,\"attention_projection_layout\":\"fused_qkv\""
 static void options_that_no_published_model_uses(void **st) {
     static const struct {
         const char *text, *word;
@@ -501,6 +510,10 @@ static void options_that_no_published_model_uses(void **st) {
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"num_attention_heads_per_layer\":[4,3,4,4,4,4],\"num_key_value_heads\":2"),
          "layer 1"},
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"gating\":false"), "gating"},
+        {BARE("mimo_v2", MIMO), "attention_value_scale"},
+        {BARE("mimo_v2", MIMO ",\"attention_value_scale\":1,\"attention_projection_layout\":\"sliced\""), "attention_projection_layout"},
+        {BARE("mimo_v2", MIMO PIECES ",\"num_key_value_heads\":4,\"swa_num_key_value_heads\":2"), "layer 1 do not divide"},
+        {BARE("mimo_v2", MIMO PIECES ",\"num_key_value_heads\":2,\"swa_num_key_value_heads\":2,\"attention_bias\":true"), "attention_bias"},
         {BARE("mimo_v2_flash", ROUTED_ONLY), "hybrid_layer_pattern"},
         {BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"swa_head_dim\":32"), "swa_head_dim"},
         {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"hybrid_layer_pattern\":[0,1,1,1,1,0]"), "'layer_types' differ in layer 1"},
