@@ -42,6 +42,7 @@ static const struct arch *const table[] = {
     &arch_dots3_note_text,
     &arch_hy_v3,
     &arch_bailing_moe,
+    &arch_param2moe,
     &arch_hunyuan_v1_moe,
     &arch_laguna,
     &arch_mellum,

@@ -1,5 +1,6 @@
-/* Ling and Ring, 1.x and 2.0, and Sarvam: GQA with q, k and v in one matrix, leading dense layers, shared experts. Version 2 and Sarvam have per-head norms of
- * q and k and DeepSeek-V3's router; version 1 has a softmax router. Reference: the vendor's modeling_bailing_moe_v2.py; vLLM, models/bailing_moe. */
+/* Ling and Ring, 1.x and 2.0, Sarvam and Param2: GQA with q, k and v in one matrix, leading dense layers, shared experts. Version 2 and Sarvam have per-head
+ * norms of q and k and DeepSeek-V3's router; version 1 has a softmax router. Reference: the vendor's modeling_bailing_moe_v2.py; vLLM, models/bailing_moe,
+ * models/param2moe. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/bailing.h"
@@ -18,7 +19,7 @@ void bailing_read_experts(struct config_reader *r, struct config *c, const struc
     c->router_bias = config_bool(r, "moe_router_enable_expert_bias", is_v3);
 }
 
-static void parse(struct config_reader *r, struct config *c) {
+static void parse_with(struct config_reader *r, struct config *c, bool is_v3) {
     config_read_gqa(r, c);
     c->qk_norm = config_bool(r, "use_qk_norm", false) ? QK_NORM_HEAD : QK_NORM_NONE;
     c->qkv_bias = config_bool(r, "use_qkv_bias", false);
@@ -28,32 +29,27 @@ static void parse(struct config_reader *r, struct config *c) {
     config_has(r, "embedding_dropout"), config_has(r, "output_dropout"), config_has(r, "mtp_loss_scaling_factor");
     c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF of Ling 1 only */
     config_read_rope(r, c, c->head_dim, 600000);
-    bailing_read_experts(r, c, &defaults, false);
+    bailing_read_experts(r, c, &defaults, is_v3);
+}
+static void parse(struct config_reader *r, struct config *c) { parse_with(r, c, false); }
+/* Its moe_shared_expert_intermediate_size is that of all shared experts together. */
+static void parse_param2(struct config_reader *r, struct config *c) {
+    parse_with(r, c, true);
+    if (config_has(r, "moe_shared_expert_intermediate_size")) c->shared_inter = config_int(r, "moe_shared_expert_intermediate_size", 0, 1, 1 << 20);
+    if (c->n_group > 1) config_fail(r, "'n_group' is %d: transformers and vLLM rank groups of experts of this family differently", c->n_group);
 }
 
 #define LAYER "model.layers.%d."
 static const char *const types[] = {"bailing_moe", "bailing_moe_v2", "sarvam_moe", NULL};
 const char *const bailing_keys[][2] = {{"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}, {NULL, NULL}};
+#define NAMES \
+    .embed = "model.word_embeddings", .norm = "model.norm", .head = "lm_head", .attn_norm = LAYER "input_layernorm", \
+    .ffn_norm = LAYER "post_attention_layernorm", .q = LAYER "attention.query_key_value", .k = LAYER "attention.query_key_value", \
+    .v = LAYER "attention.query_key_value", .o = LAYER "attention.dense", .q_norm = LAYER "attention.query_layernorm", \
+    .k_norm = LAYER "attention.key_layernorm", NAMES_ROUTER("model."), .router_bias = LAYER "mlp.gate.expert_bias", NAMES_EXPERTS("model."), \
+    NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")
 const struct arch arch_bailing_moe = {
-    .model_types = types,
-    .title = "Bailing MoE",
-    .parse = parse,
-    .key_aliases = bailing_keys,
-    .names = {.embed = "model.word_embeddings",
-              .norm = "model.norm",
-              .head = "lm_head",
-              .attn_norm = LAYER "input_layernorm",
-              .ffn_norm = LAYER "post_attention_layernorm",
-              .q = LAYER "attention.query_key_value",
-              .k = LAYER "attention.query_key_value",
-              .v = LAYER "attention.query_key_value",
-              .o = LAYER "attention.dense",
-              .q_norm = LAYER "attention.query_layernorm",
-              .k_norm = LAYER "attention.key_layernorm",
-              NAMES_ROUTER("model."),
-              .router_bias = LAYER "mlp.gate.expert_bias",
-              NAMES_EXPERTS("model."),
-              NAMES_SHARED("model.", "shared_experts"),
-              NAMES_DENSE("model.")},
-    .layout = {.qkv = true},
-};
+    .model_types = types, .title = "Bailing MoE", .parse = parse, .key_aliases = bailing_keys, .names = {NAMES}, .layout = {.qkv = true}};
+static const char *const param2[] = {"param2moe", NULL};
+const struct arch arch_param2moe = {
+    .model_types = param2, .title = "Param2 MoE", .parse = parse_param2, .key_aliases = bailing_keys, .names = {NAMES}, .layout = {.qkv = true}};

@@ -1,5 +1,5 @@
-/* DeepSeek-V3, R1, V3.1 and Kimi-K2 (same architecture, other sizes), Kimi-K2.5's language model, and Sarvam 105B. Reference: the vendor's
- * inference/model.py; config.json as published. */
+/* DeepSeek-V3, R1, V3.1, Kimi-K2 and JoyAI-LLM-Flash (same architecture, other sizes), Kimi-K2.5's language model, and Sarvam 105B. Reference:
+ * the vendor's inference/model.py; config.json as published. */
 #include <math.h>
 
 #include "engine/base/ops.h"
@@ -87,7 +87,7 @@ static void parse(struct config_reader *r, struct config *c) {
     deepseek_router(r, c, &deepseek_v3_defaults);
 }
 
-static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};
+static const char *const types[] = {"deepseek_v3", "kimi_k2", "joyai_llm_flash", NULL};
 const struct arch arch_deepseek_v3 = {
     .model_types = types, .title = "DeepSeek-V3", .defaults = {.topk = 8}, .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
 

@@ -190,6 +190,13 @@ MODELS = {
         "partial_rotary_factor": 0.334, "rope_theta": 10000, "swa_rope_theta": 500, "attention_projection_layout": "fused_qkv",
         "quantization_config": {**FP8, "ignored_layers": ["model.layers.0.self_attn.o_proj"]}, "vision_config": {}, "audio_config": {},
     },
+    # GQA of normed heads from one matrix, two shared experts whose width is that of both
+    "gqa_both": {
+        **COMMON, "model_type": "param2moe", "intermediate_size": 168, "moe_intermediate_size": 40, "moe_shared_expert_intermediate_size": 80,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 20, "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2, "n_group": 1,
+        "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True, "rope_theta": 10000, "use_qk_norm": True, "use_rmsnorm": True, "router_dtype": "fp32", "max_window_layers": 2,
+    },
     # Kimi delta attention whose updates have a factor of up to 2, gated GQA without rotation, a dense layer
     "kda_gqa": {
         **COMMON, "model_type": "solar_open2", "num_hidden_layers": 5, "rms_norm_eps": 1e-5, "intermediate_size": 168, "moe_intermediate_size": 40,

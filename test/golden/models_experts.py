@@ -327,7 +327,7 @@ def solar_open2(c):
 
 
 def bailing_hybrid(c):
-    """Ling 2.5, and Ring-linear, which has GQA instead of MLA."""
+    """Ling 2.5, Ring-linear, which has GQA instead of MLA, and Param2, which has nothing else."""
     out, h, n, heads = {}, c["hidden_size"], c["num_experts"], c["num_attention_heads"]
     nope, rope, v, latent, low = (c.get(k) for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank"))
     out["model.word_embeddings.weight"] = tensor("embed", [c["vocab_size"], h], 1)
@@ -337,7 +337,8 @@ def bailing_hybrid(c):
         p, a = f"model.layers.{i}.", f"model.layers.{i}.attention."
         for name in ("input_layernorm", "post_attention_layernorm"):
             norm(out, p + name, h)
-        attends = (i + 1) % c["layer_group_size"] == 0 or i >= c["num_hidden_layers"] // c["layer_group_size"] * c["layer_group_size"]
+        group = c.get("layer_group_size", 1)
+        attends = (i + 1) % group == 0 or i >= c["num_hidden_layers"] // group * group
         if attends and not latent:
             weight(out, c, a + "query_key_value", (heads + 2 * c["num_key_value_heads"]) * c["head_dim"], h, 1.5)
             weight(out, c, a + "dense", h, heads * c["head_dim"])
@@ -397,4 +398,4 @@ def mimo_v2(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

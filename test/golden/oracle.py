@@ -323,14 +323,14 @@ def route(m, x, name):
     experts, k = logits.shape[1], c["num_experts_per_tok"] if kind != "dbrx" else c["ffn_config"]["moe_top_k"]
     if kind == "phimoe":
         return mixer(logits, c["router_jitter_noise"])
-    sigmoid = c.get("scoring_func", "sigmoid" if kind in ("deepseek_v3", "kimi_k2", "glm4_moe", "minimax_m2", "beam", "kolibri1", "dots3_note", "solar_open2", "bailing_hybrid", "bailing_moe_linear") else "softmax") == "sigmoid"
+    sigmoid = c.get("scoring_func", "sigmoid" if kind in ("deepseek_v3", "kimi_k2", "glm4_moe", "minimax_m2", "beam", "kolibri1", "dots3_note", "solar_open2", "bailing_hybrid", "bailing_moe_linear", "param2moe") else "softmax") == "sigmoid"
     score = 1 / (1 + np.exp(-logits)) if sigmoid else softmax(logits)
     choice = logits + m[name.replace("mlp.", "moe.router.expert_bias")] if kind == "kolibri1" else score.copy()
     gap = math.inf
     for bias in ("gate.e_score_correction_bias", "e_score_correction_bias", "gate.expert_bias"):
         if name + bias in m:
             choice += m[name + bias]
-    best_two = c.get("topk_method") == "noaux_tc" or kind in ("glm4_moe", "beam", "dots3_note", "solar_open2", "bailing_hybrid", "bailing_moe_linear")
+    best_two = c.get("topk_method") == "noaux_tc" or kind in ("glm4_moe", "beam", "dots3_note", "solar_open2", "bailing_hybrid", "bailing_moe_linear", "param2moe")
     groups = c.get("n_group", 1) if best_two or c.get("topk_method") == "group_limited_greedy" else 1
     if groups > 1:  # only the best groups count: by their two best experts (V3) or by their best (V2)
         inside = np.sort(choice.reshape(len(x), groups, -1), -1)

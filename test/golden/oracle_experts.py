@@ -486,7 +486,7 @@ def bailing_hybrid(m, tokens):
     """Ling 2.5: lightning attention, S = decay S + k (x) v and S^T q, whose output is normed by groups of heads and gated; or MLA. Ring-linear: or GQA."""
     c, nearest, n, heads, dim = m.config, math.inf, len(tokens), m.config["num_attention_heads"], m.config["head_dim"]
     nope, rope, latent, last = c.get("qk_nope_head_dim"), c.get("qk_rope_head_dim"), c.get("kv_lora_rank"), c["num_hidden_layers"] - 1
-    part = int(dim * c["partial_rotary_factor"])
+    part = int(dim * c.get("partial_rotary_factor", 1))
     x = m["model.word_embeddings.weight"][tokens]
     for layer in range(last + 1):
         name = f"model.layers.{layer}."
@@ -553,4 +553,4 @@ def mimo_v2(m, tokens):
     return m.linear(one(x, "model.norm"), "lm_head"), nearest
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

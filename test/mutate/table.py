@@ -373,6 +373,7 @@ change("pieces-scales", "FP8 blocks of a matrix in pieces go on from one piece t
 change("pieces-rows", "all rows of a matrix in pieces are of the first piece", "golden_gqa_pieces", ("engine/weights/matrix.c", "t->data + (size_t)i * piece", "t->data"))
 change("pieces-shape", "scales of any shape are taken for those of pieces", "e2e_bad_weights", ("engine/weights/matrix.c", "s->shape[0] != per * slice->pieces || ", ""))
 change("pieces-heads", "heads that do not divide by the pieces are taken", "unit_config", ("engine/model/mimo_v2_flash.c", "if (config_heads(c, i) % c->qkv_pieces || config_kv_heads(c, i) % c->qkv_pieces) {", "if (0) {"))
+change("param2-shared", "the width of Param2's shared experts is taken for that of one", "golden_gqa_both", ("engine/model/bailing_moe.c", 'if (config_has(r, "moe_shared_expert_intermediate_size")) c->shared_inter', 'if (0) c->shared_inter'))
 change("kda-bound", "a bounded decay ignores its head's rate", "kcheck_delta", ("cpu/delta.c", "o->bound * sigmoid(-rate * f)", "o->bound * sigmoid(f)"))
 change("conv-keep", "the convolution keeps the first rows instead of the last", "kcheck_delta", ("cpu/delta.c", "row_at(&j, o->n - past + i)", "row_at(&j, i - past)"))
 change("conv-delay", "a delayed convolution is not late", "kcheck_delta", ("cpu/delta.c", "row_at(j, i - o->delay - o->taps + 1 + t)", "row_at(j, i - o->taps + 1 + t)"))

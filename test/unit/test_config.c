@@ -341,6 +341,7 @@ static void what_a_config_leaves_out(void **st) {
         bool norm;
     } want[] = {
         {BARE("deepseek_v3", LATENT), 1e-6, 10000, 2.5, 3, 8, 4, true},
+        {BARE("joyai_llm_flash", LATENT), 1e-6, 10000, 2.5, 3, 8, 4, true},
         {BARE("deepseek_v32", LATENT), 1e-6, 10000, 2.5, 3, 8, 4, true},
         {BARE("glm_moe_dsa", LATENT), 1e-5, 10000, 2.5, 3, 1, 1, true},
         {BARE("deepseek_v2", LATENT), 1e-6, 10000, 1, 0, 1, 1, false},
@@ -510,6 +511,7 @@ static void options_that_no_published_model_uses(void **st) {
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"num_attention_heads_per_layer\":[4,3,4,4,4,4],\"num_key_value_heads\":2"),
          "layer 1"},
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"gating\":false"), "gating"},
+        {BARE("param2moe", NUMBERED ",\"n_group\":2"), "n_group"},
         {BARE("mimo_v2", MIMO), "attention_value_scale"},
         {BARE("mimo_v2", MIMO ",\"attention_value_scale\":1,\"attention_projection_layout\":\"sliced\""), "attention_projection_layout"},
         {BARE("mimo_v2", MIMO PIECES ",\"num_key_value_heads\":4,\"swa_num_key_value_heads\":2"), "layer 1 do not divide"},
