@@ -101,7 +101,7 @@ static void pool_task(void *arg, int i, int thread) {
         float *out = o->out[q] + row, top = -INFINITY, sum = 0;
         k->soft(p[q], n, &top, &sum);
         memset(out, 0, hidden * sizeof(float));
-        for (int s = 0; s < n; s++) k->axpy(out, p[q][s] * norm[s] / sum, x + (size_t)op_pool_stream(o, s) * hidden, o->hidden);
+        for (int s = 0; s < n; s++) k->axpy(out, (o->sums_raw ? p[q][s] : p[q][s] * norm[s]) / sum, x + (size_t)op_pool_stream(o, s) * hidden, o->hidden);
     }
 }
 int streams_pool(struct exec *base, const struct op_pool *o) {

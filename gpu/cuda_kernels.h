@@ -260,7 +260,7 @@ struct cuda_pool { /* struct op_pool */
     float *out[CUDA_POOL_QUERIES];
     const float *query[CUDA_POOL_QUERIES];
     float *streams, *x;
-    int n, hidden, n_streams, n_sources, n_queries, into, skip_at, skip, begins;
+    int n, hidden, n_streams, n_sources, n_queries, into, skip_at, skip, begins, sums_raw;
     float eps;
 };
 cudaError_t cuda_pool_streams(cudaStream_t s, const struct cuda_pool *o);

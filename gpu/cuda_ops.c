@@ -292,8 +292,8 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_POOL: {
         const struct op_pool *a = &u->pool;
-        struct cuda_pool c = {{0},          {0},          a->streams, a->x,       a->n,    a->hidden, a->n_streams,
-                              a->n_sources, a->n_queries, a->into,    a->skip_at, a->skip, a->begins, a->eps};
+        struct cuda_pool c = {{0},          {0},     a->streams, a->x,    a->n,      a->hidden,   a->n_streams, a->n_sources,
+                              a->n_queries, a->into, a->skip_at, a->skip, a->begins, a->sums_raw, a->eps};
         memcpy(c.out, a->out, sizeof c.out), memcpy(c.query, a->query, sizeof c.query);
         if (a->n_sources < 1 || a->n_sources > POOL_SOURCES_MOST || a->n_queries > POOL_QUERIES_MOST) r = cudaErrorNotSupported;
         else if (a->n > 0) r = cuda_pool_streams(s->stream, &c);

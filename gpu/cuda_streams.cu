@@ -156,7 +156,7 @@ static __global__ void __launch_bounds__(MIX_THREADS) pool_kernel(const __grid_c
         float *w = p[tid], top = w[0], sum = 0;
         for (int s = 1; s < o.n_sources; s++) top = fmaxf(top, w[s]);
         for (int s = 0; s < o.n_sources; s++) sum += w[s] = expf(w[s] - top);
-        for (int s = 0; s < o.n_sources; s++) w[s] = w[s] / sum * norm[s];
+        for (int s = 0; s < o.n_sources; s++) w[s] = o.sums_raw ? w[s] / sum : w[s] / sum * norm[s];
     }
     __syncthreads();
     for (size_t d = (size_t)tid; d < hidden && o.n_queries; d += MIX_THREADS) {

@@ -242,7 +242,7 @@ struct op_route {
 /* Activation of an FFN: g * sigmoid(alpha * g + cubic * g^3) * (u + shift), with g clamped to <= limit and u to +-limit. clamp_after: the activated g is
  * clamped instead of g. All zero: silu(g) * u. GELU in its tanh form (Hendrycks and Gimpel 2016) is alpha = 2 * sqrt(2 / pi), cubic = 0.044715 * alpha, because
  * (1 + tanh(z)) / 2 = sigmoid(2 * z). is_relu: max(g, 0) * u and nothing else; without up, u is g, which gives squared ReLU (So et al. 2021). gate_cap > 0
- * (Inkling 2): cap(g, gate_cap) * sigmoid(g) * cap(u, up_cap) and nothing else, where cap(v, c) = c * tanh(v / c). */
+ * (Inkling 2, Kimi K3): cap(g, gate_cap) * sigmoid(g) * cap(u, up_cap) and nothing else, where cap(v, c) = c * tanh(v / c). */
 struct glu {
     float limit; /* 0: none */
     float alpha; /* 0: 1 */
@@ -472,9 +472,9 @@ static inline int op_mix_parts(int iters) { return iters ? 3 : 2; }
 static inline int op_mix_weights(int n_streams, int iters) { return (2 + (iters ? n_streams : 0)) * n_streams; }
 enum { STREAMS_MOST = 16 };
 
-/* Attention residuals (Inkling 2). Adds x to stream number `into` of its row's n_streams, or with `begins` initializes that with x, and clears x; x NULL:
- * neither. The sources of a row are its first n_sources streams, without `skip` of them from skip_at on. Then, with the normed sources s = source /
- * sqrt(mean(source^2) + eps), out[q] = sum of p * s, where p is the softmax over the sources of query[q] . s / sqrt(hidden). */
+/* Attention residuals (Inkling 2, Kimi K3). Adds x to stream number `into` of its row's n_streams, or with `begins` initializes that with x, and clears x; x
+ * NULL: neither. The sources of a row are its first n_sources streams, without `skip` of them from skip_at on. Then, with the normed sources s = source /
+ * sqrt(mean(source^2) + eps), out[q] = sum of p * s, where p is the softmax over the sources of query[q] . s / sqrt(hidden). sums_raw: sum of p * source. */
 enum { POOL_SOURCES_MOST = 128, POOL_QUERIES_MOST = 3 };
 struct op_pool {
     float *out[POOL_QUERIES_MOST];         /* [n, hidden] each */
@@ -482,7 +482,7 @@ struct op_pool {
     float *streams;                        /* [n, n_streams, hidden] */
     float *x;                              /* [n, hidden] or NULL */
     int n, hidden, n_streams, n_sources, n_queries, into, skip_at, skip;
-    bool begins;
+    bool begins, sums_raw;
     float eps;
 };
 static inline int op_pool_stream(const struct op_pool *o, int source) { return source < o->skip_at ? source : source + o->skip; }

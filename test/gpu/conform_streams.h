@@ -48,7 +48,7 @@ static void ngrams(void) {
             CHECK("pool", pool, OP_POOL, .out = {out, out + 7 * 300, out + 2 * 7 * 300}, .query = {query, query + 300, query + 600},
                   .streams = floats(7 * 9 * 300, 'f'), .x = floats(7 * 300, 'f'), .n = 7, .hidden = 300, .n_streams = 9, .n_sources = sources,
                   .into = queries == 2 ? 8 : sources - 1, .skip_at = sources / 2, .skip = sources < 9 ? queries : 0, .n_queries = queries,
-                  .begins = queries % 2, .eps = 1e-6f);
+                  .begins = queries % 2, .sums_raw = queries == 1, .eps = 1e-6f);
         }
     float *state = floats(3 * 40, 'f');
     CHECK("compress to means", compress, OP_COMPRESS, .out = floats(5 * 40, 'f'), .kv = floats(21 * 40, 'c'), .before = state, .after = state, .n = 21,

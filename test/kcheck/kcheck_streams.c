@@ -380,7 +380,7 @@ static void check_relate(int n, int heads, int dim) {
 }
 
 /* A stream receives x before it is read, or is x; sources may leave out some streams. */
-static void check_pool(int n, int hidden, int streams, int sources, int into, int skip, int queries, bool begins) {
+static void check_pool(int n, int hidden, int streams, int sources, int into, int skip, int queries, bool begins, bool sums_raw) {
     const size_t row = (size_t)(n * hidden), all = row * (size_t)streams;
     float *from = vec(all), *x = vec(row), *out = aligned(POOL_QUERIES_MOST * row * 4), *query = vec((size_t)(POOL_QUERIES_MOST * hidden));
     float *was = aligned(all * 4), *x_was = aligned(row * 4);
@@ -393,6 +393,7 @@ static void check_pool(int n, int hidden, int streams, int sources, int into, in
                         .n_sources = sources,
                         .n_queries = queries,
                         .begins = begins,
+                        .sums_raw = sums_raw,
                         .into = into,
                         .skip_at = sources / 2,
                         .skip = skip,
@@ -417,7 +418,7 @@ static void check_pool(int n, int hidden, int streams, int sources, int into, in
             }
             for (int d = 0; d < hidden; d++) {
                 double want = 0;
-                for (int s = 0; s < sources; s++) want += p[s] / sum * norm[s] * (double)own[op_pool_stream(&o, s) * hidden + d];
+                for (int s = 0; s < sources; s++) want += p[s] / sum * (sums_raw ? 1 : norm[s]) * (double)own[op_pool_stream(&o, s) * hidden + d];
                 near("pool", i, d, out[(size_t)q * row + (size_t)(i * hidden + d)], want, 1e-5);
             }
         }
@@ -439,7 +440,8 @@ static void cases(enum cpu_level l) {
                             (int[]){2, 6}[i / 2 % 2], i % 3, (uint8_t)(int[]){DT_F32, DT_BF16, DT_E4M3}[i % 3]);
         check_ngram(n, (int[]){2, 3, 4}[i % 3], (int[]){1, 2, 8}[i / 3 % 3]);
         check_relate(n, (int[]){1, 4}[i % 2], (int[]){3, 64, 200}[i % 3]);
-        check_pool(n, (int[]){7, 64, 300}[i % 3], 9, (int[]){1, 2, 9, 5}[i % 4], i % 9, (int[]){8, 1, 0, 3}[i % 4], (int[]){1, 3, 0, 2}[i / 4 % 4], i / 2 % 2);
+        check_pool(n, (int[]){7, 64, 300}[i % 3], 9, (int[]){1, 2, 9, 5}[i % 4], i % 9, (int[]){8, 1, 0, 3}[i % 4], (int[]){1, 3, 0, 2}[i / 4 % 4], i / 2 % 2,
+                   i % 3 == 1);
         check_route(n, (int[]){3, 8, 40}[i % 3], (int[]){1, 2, 3}[i / 3 % 3]);
         check_steps(n, (int[]){0, 5, 130, 1000}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 9}[i % 2]);
         check_small(n, (int[]){1, 8, 33}[i % 3]);
