@@ -83,6 +83,7 @@ int engine_set_deferral(struct config *c, int n, const char *name, struct error 
                          c->n_experts ? "--defer %d: %s chooses %d experts for a token; at most %d can be deferred" : "--defer %d: %s has no experts", n, name,
                          c->topk, c->topk - 1);
     if (c->n_always || c->n_idle_experts) return error_set(err, ERR_USAGE, "--defer %d: the router of %s does not rank all experts that it chooses", n, name);
+    if (c->routed_sum_norm) return error_set(err, ERR_USAGE, "--defer %d: %s norms the sum of a token's experts, so that none can be added later", n, name);
     c->n_deferred = n;
     for (int l = 0; l < c->n_layers; l++) pairs += config_defers(c, l);
     return pairs ? 0 : error_set(err, ERR_USAGE, "--defer %d: in %s, no layer with ranked experts is followed by another layer with experts", n, name);

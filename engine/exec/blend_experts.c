@@ -50,7 +50,7 @@ static int begin_routed(struct blend *b, const float **in, float **sum) {
     TRY(gpu_copy(main, b->routed_in, p->work.routed_in, latent, GPU_D2H));
     return gpu_timeline_signal(b->arrived, ++b->n_arrived, main);
 }
-/* Adds a sum in latent space to the residual stream. */
+/* Adds the sum of all executors in latent space to the residual stream. */
 static int end_routed(struct blend *b) {
     const struct config *c = b->s->c;
     const struct blend_device *p = &b->dev[b->owner];
@@ -131,7 +131,7 @@ static int add_sum(struct blend *b, float *to, const float *sum, int width) {
     return x->ops->add(x, &(struct op_add){.y = to, .x = p->work.xn, .n = b->n, .m = width});
 }
 
-/* Enqueues the split's experts on all devices, and the sum of their outputs on the owner. */
+/* Enqueues the split's experts on all devices, and the sum of their outputs on the owner; in latent space that sum is not projected yet. */
 static int device_experts(struct blend *b) {
     int16_t orders[SPLIT_EXPERTS], *order[GPU_MAX];
     int n[GPU_MAX], n_present[GPU_MAX], n_ordered = 0;
@@ -143,7 +143,7 @@ static int device_experts(struct blend *b) {
     memset(b->device_of, -1, (size_t)b->s->c->n_experts);
     for (int i = 0; i < b->n_dev; n_ordered += n[i++]) n[i] = order_experts(b, i, order[i] = orders + n_ordered, &n_present[i], &pairs[i]);
     sort_pairs(b);
-    if (!n_ordered) return 0;
+    if (!n_ordered && !b->s->c->moe_latent) return 0;
     TRY(begin_routed(b, &own_in, &own_sum));
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
@@ -167,7 +167,7 @@ static int device_experts(struct blend *b) {
         TRY(gpu_timeline_wait(b->dev[i].summed, b->dev[i].n_summed, blend_device_stream(&b->dev[b->owner])));
         TRY(add_sum(b, own_sum, b->dev[i].sum, width));
     }
-    return end_routed(b);
+    return 0;
 }
 
 /* --- Experts on the CPU ------------------------------------------------------------------------------------------------------------- */
@@ -189,7 +189,7 @@ static void observe_cpu_time(struct blend *b, double seconds) {
     if (!machine->is_deterministic) cost_table_fill(&b->table, machine, 0, b->s->m->cost_model, COST_MANY_ROWS);
 }
 
-/* Computes the CPU's experts, and enqueues the upload of their sum and its addition on the owner. */
+/* Computes the CPU's experts, and enqueues the upload of their sum and its addition to the owner's. */
 static int cpu_experts(struct blend *b, struct error *e) {
     struct decode *s = b->s;
     struct work w = {.x = b->x,
@@ -198,8 +198,9 @@ static int cpu_experts(struct blend *b, struct error *e) {
                      .weights = b->weights,
                      .first_bad = s->head.first_bad,
                      .routed_in = b->cpu_latent,
-                     .routed_sum = b->cpu_latent + (size_t)b->rows * (size_t)s->c->moe_latent,
-                     .expert_rows = b->cpu_latent + 2 * (size_t)b->rows * (size_t)s->c->moe_latent};
+                     .routed_sum = b->x, /* pinned */
+                     .expert_rows = b->cpu_latent + (size_t)b->rows * (size_t)s->c->moe_latent};
+    const struct layer *y = numa_copy_layer(s->m->numa_copy, s->m->w, b->layer);
     size_t hidden = (size_t)b->n * (size_t)s->c->hidden * 4;
     const struct blend_device *p = &b->dev[b->owner];
     struct gpu_stream *main = blend_device_stream(p);
@@ -211,14 +212,14 @@ static int cpu_experts(struct blend *b, struct error *e) {
     s->m->cpu->cancel = s->cancel;
     w.computed_fraction = (float)count_pairs(b, b->plan.queue_begin[0], b->plan.queue_begin[1]) / (float)(b->n * s->c->topk);
     double t = trace_now(s->m->trace), begin = clock_now();
-    TRY(block_experts(s->m->cpu, s->c, numa_copy_layer(s->m->numa_copy, s->m->w, b->layer), b->layer, &w, PART_ROUTED, b->x, b->n));
+    TRY(s->c->moe_latent ? block_routed_sum(s->m->cpu, s->c, y, &w, b->n) : block_experts(s->m->cpu, s->c, y, b->layer, &w, PART_ROUTED, b->x, b->n));
     trace_cpu(s->m->trace, t, "experts", b->layer, -1);
     if (!s->cpu_queue) observe_cpu_time(b, clock_now() - begin);
     if (s->cpu_queue) {
         TRY(gpu_timeline_signal(b->cpu_done, ++b->n_cpu_done, s->cpu_queue));
         TRY(gpu_timeline_wait(b->cpu_done, b->n_cpu_done, main));
     }
-    return add_sum(b, p->work.x, b->x, s->c->hidden);
+    return add_sum(b, s->c->moe_latent ? p->work.routed_sum : p->work.x, b->x, config_routed_width(s->c));
 }
 
 int blend_experts_run_split(struct blend *b, const struct prefill_job *j, struct error *e) {
@@ -227,7 +228,8 @@ int blend_experts_run_split(struct blend *b, const struct prefill_job *j, struct
     TRY(device_experts(b));
     if (next < b->s->c->n_layers && blend_experts_are_split(b, next))
         TRY(blend_experts_upload_ahead(b, j, next, true, e)); /* links are busy during the CPU's part */
-    return cpu_experts(b, e);
+    TRY(cpu_experts(b, e));
+    return end_routed(b);
 }
 
 int blend_experts_run_resident(struct blend *b) {

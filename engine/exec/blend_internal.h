@@ -29,7 +29,7 @@ struct blend {
     int8_t *device_of;             /* [n_experts]: index of the device that computes it; -1: the CPU */
     struct split_plan plan;
     int plan_rows, plan_owner, plan_experts; /* virtual time: input of `plan`, with `experts`; plan_rows 0: none yet */
-    float *cpu_latent;                       /* [2, rows, moe_latent] of the CPU's experts: input, sum; then work.expert_rows */
+    float *cpu_latent;                       /* [rows, moe_latent] input of the CPU's experts; then work.expert_rows */
     float *logits;                           /* [HEAD_ROWS, vocab], [1, vocab] if only the last row's are reported */
     uint64_t routing_batch;                  /* the batch in the routing trace, and its lines */
     struct buf routing_lines;

@@ -70,7 +70,7 @@ static void list_pinned(struct blend *b, struct pinned_buffer out[PINNED_BUFFERS
     const struct config *c = s->c;
     const size_t n = (size_t)b->rows, hidden = n * (size_t)c->hidden * 4, pairs = n * (size_t)c->topk * 4;
     const bool moves = s->n_dev > 1;
-    const struct pinned_buffer all[] = {{(void **)&b->x, hidden},
+    const struct pinned_buffer all[] = {{(void **)&b->x, n * (size_t)config_row_width(c) * 4},
                                         {(void **)&b->xn, hidden},
                                         {(void **)&b->routed_in, b->n_dev > 1 ? n * (size_t)c->moe_latent * 4 : 0},
                                         {(void **)&b->ids, pairs},
@@ -104,7 +104,7 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
     b->device_of = mem_alloc(experts);
     b->logits = mem_alloc((size_t)(j->on_logits ? HEAD_ROWS : 1) * (size_t)c->vocab * sizeof *b->logits);
     const size_t normed = c->expert_out_norm ? (size_t)block_experts_rows(c, b->rows) * (size_t)c->topk : 0;
-    b->cpu_latent = mem_alloc((2 * (size_t)b->rows + normed) * (size_t)c->moe_latent * sizeof *b->cpu_latent + 1);
+    b->cpu_latent = mem_alloc(((size_t)b->rows + normed) * (size_t)c->moe_latent * sizeof *b->cpu_latent + 1);
     if (!b->experts || !b->expert_ids || !b->n_pairs || !b->device_of || !b->logits || !b->cpu_latent)
         return error_set(e, ERR_MEMORY, "no memory for a prefill");
     b->first_pair = b->n_pairs + experts;

@@ -1,13 +1,13 @@
-/* Attention residuals (Inkling 2). Each stream is the sum of the outputs of block_layers layers, the first that of the embedding; a block's output goes to the
- * latest one, and its input is a mix of all of them by op_pool. Layers that end a stream begin the next one with the output of their attention block.
- * In a loop (inkling2_loop) each pass over its layers begins anew with the streams before it, but also reads those of the pass before: its messages, which
- * gates add to the inputs. The streams of two passes alternate; the last pass has the second of both places, so that later layers skip only the first.
+/* Attention residuals (Inkling 2, Kimi K3). Each stream is the sum of the outputs of block_layers layers, the first that of the embedding; a block's output
+ * goes to the latest one, and its input is a mix of all of them by op_pool. Layers that end a stream begin the next one with the output of their attention
+ * block. In a loop (inkling2_loop) each pass over its layers begins anew with the streams before it, but also reads those of the pass before: its messages,
+ * which gates add to the inputs. The streams of two passes alternate; the last pass has the second of both places, so that later layers skip only the first.
  * Reference: transformers, models/inkling2 and models/inkling2_loop. */
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
 enum { QUERIES, KEYS, VALUES, FFN };
-static const float pool_eps = 1e-6f; /* not the config's */
+static const float pool_eps = 1e-6f; /* Inkling 2's, not the config's */
 
 /* Streams that `layers` layers begin. */
 static int begun(const struct config *c, int layers) { return (layers + c->streams.block_layers - 1) / c->streams.block_layers; }
@@ -42,7 +42,13 @@ static void set_sources(const struct config *c, struct op_pool *o, int layer, in
 }
 
 static struct op_pool pool_of(const struct config *c, const struct work *w, int n) {
-    return (struct op_pool){.x = w->x, .streams = w->streams, .n = n, .hidden = c->hidden, .n_streams = c->streams.n, .eps = pool_eps};
+    return (struct op_pool){.x = w->x,
+                            .streams = w->streams,
+                            .n = n,
+                            .hidden = c->hidden,
+                            .n_streams = c->streams.n,
+                            .sums_raw = c->streams.sums_raw,
+                            .eps = c->streams.sums_raw ? c->streams.eps : pool_eps};
 }
 
 /* Norms n rows of v to out, which are ldo apart. weight NULL: without weights. */
@@ -131,9 +137,9 @@ int attention_residuals_ffn(struct exec *x, const struct config *c, const struct
 
 int attention_residuals_merge(struct exec *x, const struct weights *m, struct work *w, int n) {
     const struct config *c = &m->config;
-    const int last = c->n_layers - 1; /* a bare one, which has added all outputs */
+    const int last = c->n_layers - 1; /* a bare one has added all outputs */
     struct op_pool o = pool_of(c, w, n);
-    set_sources(c, &o, last, config_stored_layer(c, last));
+    set_sources(c, &o, last, config_stored_layer(c, last) + !config_is_bare(c, last));
     o.n_queries = 1, o.out[0] = w->xn, o.query[0] = m->head_pool;
     TRY(x->ops->pool(x, &o));
     return rows_copy(x, w->x, c->hidden, w->xn, c->hidden, n, c->hidden);

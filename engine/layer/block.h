@@ -57,9 +57,11 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
 /* Makes now and later views of w: now with the n rows' selection without their last config.n_deferred experts, later with these only. Copies unless n is 1. */
 int block_split_selection(struct exec *x, const struct config *c, const struct work *w, int n, struct work *now, struct work *later);
 /* For modes that run single experts of a latent space (config.moe_latent): project xn [n, hidden] to their input in [n, moe_latent]; add the projection of
- * their sum [n, moe_latent] to out [n, hidden]. block_experts includes both. */
+ * their sum [n, moe_latent], which is normed in place with config.routed_sum_norm, to out [n, hidden]. block_experts includes both. */
 int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n);
-int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, const float *sum, float *out, int n);
+int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, float *sum, float *out, int n);
+/* Both but the last: w->routed_sum becomes the sum of the routed experts that w->ids selects for w->xn. */
+int block_routed_sum(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
 /* For the same modes: norms n rows of experts' outputs in place, before they are weighted and summed, if the family does so. */
 int block_experts_norm(struct exec *x, const struct config *c, const struct layer *y, float *rows, int n);
 /* Rows of the workspace's expert_rows for a batch of n rows. */

@@ -8,7 +8,8 @@ int block_routed_input(struct exec *x, const struct config *c, const struct laye
     TRY(block_linear(x, c, in, width, xn, c->hidden, y->routed_in, NULL, n, false));
     return y->routed_in_norm ? block_norm(x, c, in, width, in, width, y->routed_in_norm, NULL, n, width) : 0;
 }
-int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, const float *sum, float *out, int n) {
+int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, float *sum, float *out, int n) {
+    if (y->routed_sum_norm) TRY(block_norm(x, c, sum, c->moe_latent, sum, c->moe_latent, y->routed_sum_norm, NULL, n, c->moe_latent));
     return block_linear(x, c, out, c->hidden, sum, c->moe_latent, y->routed_out, NULL, n, true);
 }
 
@@ -74,8 +75,7 @@ static int add_normed_experts(struct exec *x, const struct config *c, const stru
     return 0;
 }
 
-/* Adds the routed experts of a latent space to out. */
-static int latent_experts(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *out, int n) {
+int block_routed_sum(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     struct op_experts o = {.y = w->routed_sum,
                            .x = w->routed_in,
                            .ids = w->ids,
@@ -91,8 +91,7 @@ static int latent_experts(struct exec *x, const struct config *c, const struct l
                            .wide = config_needs_wide_activations(c)};
     TRY(block_routed_input(x, c, y, w->xn, w->routed_in, n));
     TRY(x->ops->fill(x, &(struct op_fill){.x = w->routed_sum, .n = n, .m = c->moe_latent}));
-    TRY(y->expert_out_norm ? add_normed_experts(x, c, y, w, &o) : x->ops->experts(x, &o));
-    return block_routed_output(x, c, y, w->routed_sum, out, n);
+    return y->expert_out_norm ? add_normed_experts(x, c, y, w, &o) : x->ops->experts(x, &o);
 }
 
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n) {
@@ -101,7 +100,10 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
         TRY(block_experts(x, c, y, layer, w, PART_ROUTED, out, n));
         parts = PART_SHARED;
     }
-    if (is_latent && parts == PART_ROUTED) return latent_experts(x, c, y, w, out, n);
+    if (is_latent && parts == PART_ROUTED) {
+        TRY(block_routed_sum(x, c, y, w, n));
+        return block_routed_output(x, c, y, w->routed_sum, out, n);
+    }
     const bool routed = moe && parts & PART_ROUTED;
     const float *in = parts == PART_SHARED && config_has_ffn_in(c, layer) ? w->ffn_in : w->xn;
     struct op_experts o = {.y = out, .x = in, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_needs_wide_activations(c)};

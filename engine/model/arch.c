@@ -72,6 +72,7 @@ static const struct arch *const table[] = {
     &arch_minimax,
     &arch_granitemoehybrid,
     &arch_kimi_linear,
+    &arch_kimi_k3,
     &arch_bailing_hybrid,
     &arch_bailing_moe_linear,
     &arch_glm5_next,

@@ -22,6 +22,7 @@ struct tensor_names {
     const char *q_in_norm, *k_in_norm, *v_in_norm, *sink_proj;      /* the first three: of layers with mixes_kv */
     const char *q_scale, *rel_scale;                                /* QK_NORM_CLIP: whole names */
     const char *attn_pool, *ffn_pool, *head_pool;                   /* attention residuals: whole names */
+    const char *attn_pool_norm, *ffn_pool_norm, *head_pool_norm;    /* factors of these queries, if streams.sums_raw */
     const char *message_gate[4], *message_query, *message_kv_query; /* of queries, keys, values and the FFN; the last two: whole names, of all layers */
     const char *dense_scale, *router_scale;                         /* whole names */
     const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;            /* GQA; q and o also MLA; sinks is a whole name */
@@ -40,8 +41,8 @@ struct tensor_names {
     const char *head_gated_norm, *head_gated_down, *head_gated_up;
     const char *ngram_table, *ngram_key, *ngram_value, *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm, *ngram_conv; /* table: %d: layer, part */
     const char *index_qk, *index_q_norm;                                                                                  /* an indexer of blocks */
-    const char *expert_gate, *expert_up, *expert_down;   /* gate: the one matrix of FFNs without up, here and below */
-    const char *routed_in, *routed_out, *routed_in_norm; /* projections around experts in a latent space */
+    const char *expert_gate, *expert_up, *expert_down;                     /* gate: the one matrix of FFNs without up, here and below */
+    const char *routed_in, *routed_out, *routed_in_norm, *routed_sum_norm; /* projections around experts in a latent space */
     const char *expert_out_norm;
     const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out;      /* gated DeltaNet; the first two or the next four */
     const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                                  /* rate and dt are whole names */
@@ -126,7 +127,7 @@ extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_exaone4_5, arch_cohere2_moe, arch_cohere2, arch_cohere, arch_hunyuan_v1_dense,
     arch_youtu, arch_nanochat;
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_lfm3, arch_lfm3_vl, arch_minimax, arch_granitemoehybrid;
-extern const struct arch arch_kimi_linear, arch_bailing_hybrid, arch_bailing_moe_linear, arch_glm5_next;
+extern const struct arch arch_kimi_linear, arch_kimi_k3, arch_bailing_hybrid, arch_bailing_moe_linear, arch_glm5_next;
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_inkling2,
     arch_inkling2_text, arch_inkling2_loop, arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,

@@ -527,7 +527,7 @@ static void drop_unused_experts(struct config *c) {
     for (int i = 0; i < c->n_layers; i++)
         if (c->layer[i].moe) return;
     c->n_experts = c->topk = c->moe_latent = 0;
-    c->expert_out_norm = false;
+    c->expert_out_norm = c->routed_sum_norm = false;
 }
 
 int config_parse(struct config *c, const struct json *root, const char *what, bool force, struct error *e) {

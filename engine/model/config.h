@@ -187,10 +187,11 @@ struct config {
     } lightning;
     struct kda_config { /* layers with Kimi delta attention */
         int heads, dim, taps;
-        int rank;                /* rank of the projections to decays and gates; 0: full rank */
+        int rank, gate_rank;     /* of the projections to decays, and to gates; 0: full rank */
         float bound;             /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
         bool doubles_beta;       /* updates of the state have a factor of up to 2 instead of 1 */
         bool rates_are_positive; /* with delta.rates_converted: the tensor of rates is exp(A_log) */
+        bool rates_are_padded;   /* the tensor of rates may be longer than heads */
     } kda;
     struct cca_config {
         int taps[2]; /* CCA: of the convolutions within channels and within heads */
@@ -240,6 +241,7 @@ struct config {
             loop_passes;  /* with block_layers: number of passes over these layers; a pass after the first gets messages of the one before. 0: none */
         int message_rank; /* rank of the gates that scale messages */
         int block_layers; /* attention residuals (op_pool): a stream is the sum of the outputs of this many layers, the first that of the embedding; 0: not */
+        bool sums_raw;    /* with block_layers: blocks read sums of the streams as they are, instead of their norms, with eps; their queries have factors */
     } streams;
     bool merges_stream;      /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
     float merge_temperature; /* merges_stream without biases: with gates g, an output's factors are b = sigmoid(g / temperature), the stream's sqrt(1 - b^2).
@@ -262,6 +264,7 @@ struct config {
     int shared_inter;     /* all shared experts together; 0: none */
     int moe_latent;       /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
     bool expert_out_norm; /* with moe_latent: an expert's output is multiplied by factors per channel and normed before it is weighted */
+    bool routed_sum_norm; /* with moe_latent: the sum of a token's experts is normed before it is projected, so one executor must have the whole sum */
     float shared_scale;   /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
     bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */

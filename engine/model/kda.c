@@ -36,7 +36,7 @@ void kda_read_types(struct config_reader *r, struct config *c, bool is_known) {
 
 void kda_read_sizes(struct config_reader *r, struct config *c, struct config_reader *in) {
     c->kda.heads = read_size(r, in, "num_heads", "linear_num_heads", 1024);
-    c->kda.dim = c->kda.rank = read_size(r, in, "head_dim", "linear_head_dim", DELTA_MAX_K_DIM);
+    c->kda.dim = c->kda.rank = c->kda.gate_rank = read_size(r, in, "head_dim", "linear_head_dim", DELTA_MAX_K_DIM);
     if (c->kda.heads < 1 || c->kda.dim < 1) config_fail(in, "'linear_attn_config.%s' is missing", c->kda.heads < 1 ? "num_heads" : "head_dim");
     const int taps = read_size(r, in, "short_conv_kernel_size", "linear_conv_kernel_dim", 64);
     c->kda.taps = taps < 0 ? 4 : taps;
@@ -55,5 +55,6 @@ void kda_read_layers(struct config_reader *r, struct config *c, int first) {
     }
     kda_read_sizes(r, c, &in);
     c->kda.bound = (float)config_num(&in, "gate_lower_bound", 0, -100, 0);
+    if (config_bool(&in, "use_full_rank_gate", false)) c->kda.gate_rank = 0;
     config_close(r, "linear_attn_config", &in);
 }

@@ -30,6 +30,18 @@ static const struct known_model models[] = {
      "\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":2.827,\"norm_topk_prob\":true,\"scoring_func\":\"sigmoid\","
      "\"rope_theta\":50000}",
      DT_BF16, DT_I4, 1040, 32},
+    {"kimi-k3", "Kimi-K3", /* text only */
+     "{\"model_type\":\"kimi_k3\",\"text_config\":{\"model_type\":\"kimi_linear\",\"vocab_size\":163840,\"hidden_size\":7168,\"num_hidden_layers\":93,"
+     "\"max_position_embeddings\":1048576,\"num_attention_heads\":96,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,"
+     "\"qk_rope_head_dim\":64,\"v_head_dim\":128,\"mla_use_nope\":true,\"mla_use_output_gate\":true,\"intermediate_size\":33792,"
+     "\"first_k_dense_replace\":1,\"num_experts\":896,\"num_experts_per_token\":16,\"moe_intermediate_size\":3072,\"num_shared_experts\":2,"
+     "\"routed_expert_hidden_size\":3584,\"latent_moe_use_norm\":true,\"attn_res_block_size\":12,\"hidden_act\":\"situ\",\"activation_situ_beta\":4,"
+     "\"activation_situ_linear_beta\":25,\"linear_attn_config\":{\"num_heads\":96,\"head_dim\":128,\"short_conv_kernel_size\":4,"
+     "\"gate_lower_bound\":-5,\"use_full_rank_gate\":true,"
+     "\"kda_layers\":[1,2,3,5,6,7,9,10,11,13,14,15,17,18,19,21,22,23,25,26,27,29,30,31,33,34,35,37,38,39,41,42,43,45,46,47,49,50,51,53,54,55,57,"
+     "58,59,61,62,63,65,66,67,69,70,71,73,74,75,77,78,79,81,82,83,85,86,87,89,90,91]"
+     "},\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"mxfp4-pack-quantized\"}}}",
+     DT_BF16, DT_E2M1, 2780, 104.2},
     {"deepseek-v3.2", "DeepSeek-V3.2",
      "{\"model_type\":\"deepseek_v32\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embeddings\":163840,"
      "\"num_attention_heads\":128,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"

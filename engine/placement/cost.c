@@ -44,6 +44,9 @@ static void compressed_attention(struct cost_model *q, const struct config *c, e
     q->elem_bytes = 4 * hidden * (2 + 4.0 * c->streams.n); /* each block reads and writes the streams */
 }
 
+/* Weights of a projection of this rank; 0: one matrix. */
+static double low_rank(double in, double out, int rank) { return rank ? rank * (in + out) : in * out; }
+
 /* Weights of a layer's mixer with a state. */
 static double mixer_weights(const struct config *c, int layer) {
     const struct delta_config *d = &c->delta;
@@ -56,7 +59,7 @@ static double mixer_weights(const struct config *c, int layer) {
     case MIXER_CONV: return hidden * 4 * hidden;
     case MIXER_LIGHTNING: return hidden * 5 * c->lightning.heads * c->lightning.dim;
     case MIXER_MAMBA2: return hidden * (3 * inner + 2.0 * m->groups * m->state + m->heads);
-    case MIXER_KDA: return hidden * (4 * width + k->heads) + 2 * (k->rank ? k->rank * (hidden + width) : hidden * width);
+    case MIXER_KDA: return hidden * (4 * width + k->heads) + low_rank(hidden, width, k->rank) + low_rank(hidden, width, k->gate_rank);
     case MIXER_MAMBA1: return hidden * 3 * inner + inner * 2.0 * (m->state + m->rank);
     default: return 0;
     }

@@ -130,6 +130,7 @@ struct layer {
     struct mat routed_in, routed_out;   /* experts in a latent space: [moe_latent, hidden], [hidden, moe_latent] */
     float *routed_in_norm;              /* [moe_latent] of their input */
     float *expert_out_norm;             /* [moe_latent] factors of an expert's output before its norm */
+    float *routed_sum_norm;             /* [moe_latent] */
     struct mat shared_gate;             /* [1, hidden] */
     struct expert dense;                /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
     struct expert *experts;             /* [n_experts]; NULL: dense layer */
@@ -175,12 +176,14 @@ struct param {
     bool is_table;       /* a token reads single rows */
     int rows, cols;      /* cols 0: a vector, float32 once loaded; else a struct mat */
     struct tensor_slice slice;
-    uint8_t conversion; /* enum vector_conversion: conversion of a vector at load time */
-    int taps, taps_in;  /* of CONVERT_TRANSPOSE: published as [channels / taps_in, taps_in, taps]; taps_in 0: 1 */
-    int dilation;       /* distance of these taps, with zeros between them; 0: 1 */
-    int parts;          /* number of tensors that hold the matrix, each with some of its rows; names have the layer's number, then the tensor's; 0: 1 */
-    float factor;       /* multiplies a vector at load time; 0: 1 */
-    int table_cols;     /* vector published as [rows / table_cols, table_cols]; 0: one dimension */
+    uint8_t conversion;  /* enum vector_conversion: conversion of a vector at load time */
+    int taps, taps_in;   /* of CONVERT_TRANSPOSE: published as [channels / taps_in, taps_in, taps]; taps_in 0: 1 */
+    int dilation;        /* distance of these taps, with zeros between them; 0: 1 */
+    int parts;           /* number of tensors that hold the matrix, each with some of its rows; names have the layer's number, then the tensor's; 0: 1 */
+    float factor;        /* multiplies a vector at load time; 0: 1 */
+    size_t times_offset; /* offset of the name of a second vector, NAME.weight, that multiplies this one at load time; 0: none */
+    bool is_padded;      /* a vector whose tensor may be longer: its first numbers count */
+    int table_cols;      /* vector published as [rows / table_cols, table_cols]; 0: one dimension */
 };
 enum vector_conversion {
     CONVERT_NONE,           /* w */

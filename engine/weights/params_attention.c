@@ -66,6 +66,7 @@ static void list_before_attention(const struct config *c, int layer, unsigned mo
               taps = c->short_taps;
     const struct stream_kind s = stream_kind_of(c);
     const bool kv_inputs = s.pools && c->layer[layer].mixes_kv, later = layer > 0, previous_moe = later && c->layer[layer - 1].moe;
+    const bool pools = s.pools && c->layer[layer].mixer != MIXER_NONE && later && !kv_inputs, raw = c->streams.sums_raw;
     const struct messages messages = messages_of(c, layer);
     const struct row rows[] = {
         GATED(layer, attn_gated, ATTENTION, s.gated),
@@ -81,8 +82,8 @@ static void list_before_attention(const struct config *c, int layer, unsigned mo
         MERGE_ROW(0, layer, previous_merge, output_scale, embed_merge, 1, ATTENTION, s.merges && !layer),
         MERGE(-1, layer, previous_merge, ffn_merge, ATTENTION, s.merges && later),
         GATES(-1, layer, previous_merge, ffn_merge_gate, ATTENTION, s.merge_gates && later),
-        {{OF(layer, attn_pool, attn_pool, ATTENTION), .suffix = "", .rows = hidden, .name_shift = -1},
-         s.pools && c->layer[layer].mixer != MIXER_NONE && later && !kv_inputs},
+        {{OF(layer, attn_pool, attn_pool, ATTENTION), .suffix = "", .rows = hidden, .name_shift = -1}, pools && !raw},
+        POOL(layer, attn_pool, ATTENTION, pools && raw),
         {{OF(layer, attn_pool, attn_pool, ATTENTION), .suffix = "", .rows = 3 * hidden, .table_cols = hidden, .name_shift = -1}, kv_inputs && later},
         MESSAGE(0, message_query, 0, ATTENTION),
         MESSAGE(1, message_kv_query, 0, ATTENTION),
@@ -286,7 +287,7 @@ static void list_kda(const struct config *c, unsigned modules, struct param_list
     const int hidden = c->hidden, width = a->heads * a->dim;
     const uint8_t rates = rate_conversion(c);
     const struct row rows[] = {
-        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = a->heads, .conversion = rates}, true},
+        {{OF(layer, mix_rate, mix_rate, ATTENTION), .suffix = "", .rows = a->heads, .is_padded = a->rates_are_padded, .conversion = rates}, true},
         VEC(layer, mix_dt, mix_dt, "", ATTENTION, width, true),
         VEC(layer, mix_norm, mix_norm, ".weight", ATTENTION, a->dim, true),
         MAT(layer, q, q, ATTENTION, width, hidden, true),
@@ -298,8 +299,8 @@ static void list_kda(const struct config *c, unsigned modules, struct param_list
         MAT(layer, kda_beta, kda_beta, ATTENTION, a->heads, hidden, true),
         MAT(layer, kda_decay, kda_decay, ATTENTION, a->rank ? a->rank : width, hidden, true),
         MAT(layer, kda_decay_up, kda_decay_up, ATTENTION, width, a->rank, a->rank),
-        MAT(layer, kda_gate, kda_gate, ATTENTION, a->rank ? a->rank : width, hidden, true),
-        MAT(layer, kda_gate_up, kda_gate_up, ATTENTION, width, a->rank, a->rank),
+        MAT(layer, kda_gate, kda_gate, ATTENTION, a->gate_rank ? a->gate_rank : width, hidden, true),
+        MAT(layer, kda_gate_up, kda_gate_up, ATTENTION, width, a->gate_rank, a->gate_rank),
         MAT(layer, o, mix_out, ATTENTION, hidden, width, true),
     };
     SELECT(rows);

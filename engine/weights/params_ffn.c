@@ -18,7 +18,8 @@ static void list_before_ffn(const struct config *c, int layer, unsigned modules,
         GATES(0, layer, attn_merge, attn_merge_gate, ROUTER, s.merge_gates),
         MAT(layer, ffn_norm_gate[0], ffn_norm_down, ROUTER, rank_gate, hidden, in_norm && gates_ffn),
         MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && gates_ffn),
-        VEC(layer, ffn_pool, ffn_pool, "", ROUTER, hidden, s.pools && ffn),
+        VEC(layer, ffn_pool, ffn_pool, "", ROUTER, hidden, s.pools && ffn && !c->streams.sums_raw),
+        POOL(layer, ffn_pool, ROUTER, s.pools && ffn && c->streams.sums_raw),
         MESSAGE(3, message_query, 1, ROUTER),
         NORM_OF(0, layer, ffn_norm, ffn_norm, ROUTER, hidden, in_norm && ffn && !gates_ffn),
         VEC(layer, ffn_norm, gated_ffn_norm, ".weight", ROUTER, hidden, in_norm && gates_ffn),
@@ -66,6 +67,7 @@ static void list_router(const struct config *c, int layer, unsigned modules, str
         MAT(layer, routed_in, routed_in, ROUTER, latent_in, hidden, latent_moe),
         NORM_OF(0, layer, routed_in_norm, routed_in_norm, ROUTER, latent_in, latent_moe && c->names->routed_in_norm),
         NORM_OF(0, layer, expert_out_norm, expert_out_norm, ROUTER, latent_in, latent_moe && c->expert_out_norm),
+        VEC(layer, routed_sum_norm, routed_sum_norm, ".weight", ROUTER, latent_in, c->routed_sum_norm),
         MAT(layer, routed_out, routed_out, ROUTER, hidden, latent_in, latent_moe),
     };
     SELECT(rows);

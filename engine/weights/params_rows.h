@@ -97,6 +97,18 @@ struct messages messages_of(const struct config *c, int layer);
         {OF(layer, message_gate[part].gain, message_gate[part], module), .suffix = ".gain_weight", .rows = hidden, .cols = messages.rank}, messages.has \
     }
 
+/* A query of op_pool with factors. op_pool divides its products by the root of hidden, the references do not. */
+#define POOL(type, field, module, when) \
+    { \
+        {OF(type, field, field, module), \
+         .suffix = ".weight", \
+         .rows = hidden, \
+         .table_cols = hidden, \
+         .factor = sqrtf((float)hidden), \
+         .times_offset = offsetof(struct tensor_names, field##_norm)}, \
+            when \
+    }
+
 /* A vector of n numbers, published as a table of w columns. */
 #define TABLE(field, name, module, n, w, when) \
     { {OF(layer, field, name, module), .suffix = "", .rows = n, .table_cols = w}, when }

@@ -95,6 +95,28 @@ static float *load_expert_ids(struct loader *l, const struct param *p, const str
     return (float *)out;
 }
 
+static bool has_floats(struct loader *l, const struct tensor *t) {
+    if (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16) return true;
+    loader_fail(l, t, "a vector must be F32, BF16 or F16");
+    return false;
+}
+/* Multiplies out by the parameter's second tensor. Returns whether that was possible. */
+static bool multiply(struct loader *l, const struct param *p, int layer, int expert, float *out) {
+    const struct param factors = {.suffix = ".weight", .rows = p->rows};
+    const char *pattern = *(const char *const *)((const char *)l->w->config.names + p->times_offset);
+    struct tensor *t = loader_find(l, pattern, layer, expert, factors.suffix);
+    if (!t) loader_missing(l, pattern, layer, expert, factors.suffix);
+    if (!t || !loader_has_shape(l, t, &factors, p->rows, 0, 0) || !has_floats(l, t)) return false;
+    struct mat m = {.rows = 1, .cols = 1, .dtype = t->dtype};
+    for (int i = 0; i < p->rows; i++) {
+        float f;
+        m.data = t->data + dtype_bytes(t->dtype, (size_t)i);
+        mat_row(&m, 0, &f);
+        out[i] *= f;
+    }
+    return true;
+}
+
 float *vector_load(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     if (l->rc) return NULL;
     struct tensor *t = loader_find(l, pattern, layer, expert, p->suffix);
@@ -103,12 +125,10 @@ float *vector_load(struct loader *l, const struct param *p, const char *pattern,
         return NULL;
     }
     const int of = p->slice.total_rows ? p->slice.total_rows : p->rows, step = p->slice.total_rows ? p->slice.step : 1;
-    if (p->taps ? !is_taps(l, t, p) : p->table_cols ? !is_table(l, t, p) : !loader_has_shape(l, t, p, of, 0, 0)) return NULL;
+    const bool is_longer = p->is_padded && t->ndim == 1 && t->shape[0] > p->rows;
+    if (p->taps ? !is_taps(l, t, p) : p->table_cols ? !is_table(l, t, p) : !is_longer && !loader_has_shape(l, t, p, of, 0, 0)) return NULL;
     if (p->conversion == CONVERT_EXPERT_IDS) return load_expert_ids(l, p, t);
-    if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16) {
-        loader_fail(l, t, "a vector must be F32, BF16 or F16");
-        return NULL;
-    }
+    if (!has_floats(l, t)) return NULL;
     float *out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out);
     float *transposed =
         p->taps || p->conversion == CONVERT_RATES || p->conversion == CONVERT_TRANSPOSE_TABLE ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
@@ -126,5 +146,6 @@ float *vector_load(struct loader *l, const struct param *p, const char *pattern,
         else out[i] = 0;
         if (p->factor > 0) out[i] *= p->factor;
     }
+    if (p->times_offset && !multiply(l, p, layer, expert, out)) return NULL;
     return convert_vector(out, p, transposed);
 }

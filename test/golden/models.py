@@ -98,6 +98,31 @@ MODELS = {
         },
         "vision_config": {"model_type": "muse_spark_vision"}, "audio_config": {"model_type": "muse_spark_audio"}, "image_token_id": 5,
     },
+    # Attention residuals of raw streams, Kimi delta attention with gates of full rank and a bound, latent attention with gates; experts in a latent space, in
+    # MXFP4, whose sum is normed; capped activations, rates with padding, a text model in a checkpoint with more parts
+    "kda_residuals": {
+        "model_type": "kimi_k3", "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 3, "ignore_index": -100, "media_placeholder_token_id": 5,
+        "image_placeholder": "<|image|>", "vision_config": {"vt_hidden_size": 24}, "tie_word_embeddings": False,
+        "text_config": {
+            **COMMON, "model_type": "kimi_linear", "hidden_act": "situ", "rms_norm_eps": 1e-3, "num_hidden_layers": 7, "intermediate_size": 168,
+            "moe_intermediate_size": 64, "num_attention_heads": 3, "num_key_value_heads": 3, "activation_situ_beta": 1.5, "activation_situ_linear_beta": 2.0,
+            "attn_res_block_size": 3, "num_experts": 8, "num_experts_per_token": 3, "num_shared_experts": 2, "num_expert_group": 1, "topk_group": 1,
+            "first_k_dense_replace": 1, "moe_layer_freq": 1, "moe_renormalize": True, "moe_router_activation_func": "sigmoid", "topk_method": "noaux_tc",
+            "use_grouped_topk": True, "routed_scaling_factor": 1.5, "routed_expert_hidden_size": 96, "latent_moe_use_norm": True, "q_lora_rank": 40,
+            "kv_lora_rank": 72, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24, "mla_use_nope": True, "mla_use_output_gate": True,
+            "num_nextn_predict_layers": 0, "top_k": 50,
+            "linear_attn_config": {"full_attn_layers": [3, 6, 7], "kda_layers": [1, 2, 4, 5], "gate_lower_bound": -5.0, "head_dim": 20, "num_heads": 3,
+                                   "short_conv_kernel_size": 4, "use_full_rank_gate": True},
+            "quantization_config": {
+                "quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "quantization_status": "compressed", "kv_cache_scheme": None,
+                "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*", "re:.*lm_head.*"],
+                "config_groups": {"group_0": {
+                    "format": "mxfp4-pack-quantized", "input_activations": None, "output_activations": None, "targets": ["Linear"],
+                    "weights": {"actorder": None, "block_structure": None, "dynamic": False, "group_size": 32, "num_bits": 4, "scale_dtype": "torch.uint8",
+                                "strategy": "group", "symmetric": True, "type": "float"}}},
+            },
+        },
+    },
     # The same latent attention over keys that an indexer selects, which rotates halves; every layer has its own
     "dsa_halves": {
         **COMMON, "model_type": "deepseek_v32", "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 3,

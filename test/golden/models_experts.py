@@ -398,4 +398,68 @@ def mimo_v2(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+def packed(out, name, rows, cols, gain):
+    """MXFP4 as compressed-tensors packs it: two codes per byte, exponents for 32 columns each."""
+    power = round(math.log2(gain / math.sqrt(cols) / 2.9)) + 127
+    out[name + ".weight_packed"] = "U8", [rows, cols // 2], stream(name).digest(rows * cols // 2)
+    out[name + ".weight_scale"] = "U8", [rows, cols // 32], bytes(power - 1 + b % 3 for b in stream(name, "scales").digest(rows * cols // 32))
+
+
+def kimi_k3(c):
+    c, out, start = c["text_config"], {}, "language_model.model."
+    h, linear, latent, inter, vocab = c["hidden_size"], c["linear_attn_config"], c["routed_expert_hidden_size"], c["moe_intermediate_size"], c["vocab_size"]
+    heads, nope, rope, v, low = c["num_attention_heads"], c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"], c["kv_lora_rank"]
+    width, rank = linear["num_heads"] * linear["head_dim"], linear["head_dim"]
+
+    def plain(name, rows, cols, gain=1.0):
+        out[name + ".weight"] = tensor(name, [rows, cols], gain / math.sqrt(cols))
+
+    def residual(name):
+        norm(out, name + "_norm", h)
+        plain(name + "_proj", 1, h, 0.6)
+    out[start + "embed_tokens.weight"] = tensor("embed", [vocab, h], 1)
+    out["vision_tower.encoder.final_layernorm.weight"] = tensor("vision", [24], 1)
+    plain("language_model.lm_head", vocab, h)
+    norm(out, start + "norm", h)
+    residual(start + "output_attn_res")
+    for i in range(c["num_hidden_layers"]):
+        p = f"{start}layers.{i}."
+        s, sparse = p + "self_attn.", p + "block_sparse_moe."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            norm(out, p + name, h)
+        residual(p + "self_attention_res")
+        residual(p + "mlp_res")
+        kda = i + 1 in linear["kda_layers"]
+        if kda:
+            for name in "qkv":
+                plain(f"{s}{name}_proj", width, h)
+                out[f"{s}{name}_conv1d.weight"] = floats(s + name + "_conv", [width, 1, linear["short_conv_kernel_size"]], 0, 0.8)
+            for name, rows, cols, gain in (("f_a_proj", rank, h, 1), ("f_b_proj", width, rank, 1.5), ("b_proj", linear["num_heads"], h, 1), ("g_proj", width, h, 1.5),
+                                           ("o_proj", h, width, 1)):
+                plain(s + name, rows, cols, gain)
+            out[s + "A_log"], out[s + "dt_bias"] = floats(s + "A_log", [linear["head_dim"]], 0, 1), floats(s + "dt_bias", [width], -1.5, 1)
+            norm(out, s + "o_norm", linear["head_dim"])
+        else:
+            for name, rows, cols, gain in (("q_a_proj", c["q_lora_rank"], h, 1), ("q_b_proj", heads * (nope + rope), c["q_lora_rank"], 1.5),
+                                           ("kv_a_proj_with_mqa", low + rope, h, 1), ("kv_b_proj", heads * (nope + v), low, 1), ("g_proj", heads * v, h, 1.5),
+                                           ("o_proj", h, heads * v, 1)):
+                plain(s + name, rows, cols, gain)
+            norm(out, s + "q_a_layernorm", c["q_lora_rank"])
+            norm(out, s + "kv_a_layernorm", low)
+        if i < c["first_k_dense_replace"]:
+            mlp(out, {"hidden_size": h}, p + "mlp.", c["intermediate_size"])
+            continue
+        plain(sparse + "gate", c["num_experts"], h, 1.5)
+        out[sparse + "gate.e_score_correction_bias"] = floats(p + "bias", [c["num_experts"]], 0, 0.25)
+        shared = c["num_shared_experts"] * inter
+        for name, rows, cols, gain in (("shared_experts.gate_proj", shared, h, 1), ("shared_experts.up_proj", shared, h, 1), ("shared_experts.down_proj", h, shared, 1),
+                                       ("routed_expert_down_proj", latent, h, 1), ("routed_expert_up_proj", h, latent, 0.4)):
+            plain(sparse + name, rows, cols, gain)
+        norm(out, sparse + "routed_expert_norm", latent)
+        for e in range(c["num_experts"]):
+            for name, rows, cols in (("w1", inter, latent), ("w3", inter, latent), ("w2", latent, inter)):
+                packed(out, f"{sparse}experts.{e}.{name}", rows, cols, 1.5)
+    return out
+
+
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

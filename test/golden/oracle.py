@@ -49,6 +49,10 @@ class Checkpoint:
     def __getitem__(self, name):
         if name + "_blocks" in self.raw:
             return self.mxfp4(name)
+        if name + "_packed" in self.raw:  # MXFP4 of compressed-tensors: two codes per byte, exponents of 32 columns
+            (_, shape, data), (_, _, scale) = self.raw[name + "_packed"], self.raw[name + "_scale"]
+            codes, power = np.frombuffer(data, np.uint8).reshape(shape), np.frombuffer(scale, np.uint8).astype(int) - 127
+            return (np.stack((FP4[codes & 15], FP4[codes >> 4]), -1).reshape(-1, 32) * 2.0 ** power[:, None]).reshape(shape[0], -1)
         dtype, shape, data = self.raw[name]
         if name + "_amax" in self.raw:  # NVFP4: two codes per byte, a scale for 16 columns, two factors for each expert
             codes, scale = np.frombuffer(data, np.uint8).reshape(shape), e4m3(np.frombuffer(self.raw[name + "_scale"][2], np.uint8))

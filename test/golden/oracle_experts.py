@@ -444,13 +444,15 @@ def causal_conv(m, x, name):
     return silu(sum(padded[j : j + len(x)] * taps[:, j] for j in range(taps.shape[1])))
 
 
-def kda(m, x, name, heads, most):
-    """Kimi delta attention, token by token: a matrix per head, whose rows decay each by their own factor; `most`: the largest factor of an update."""
+def kda(m, x, name, heads, most, bound, eps):
+    """Kimi delta attention, token by token: a matrix per head, whose rows decay each by their own factor, with a bound down to exp(bound); `most`: the largest
+    factor of an update. The gate has a low rank or one matrix."""
     n = len(x)
     q, k, v = (causal_conv(m, m.linear(x, f"{name}{p}_proj"), f"{name}{p}_conv1d").reshape(n, heads, -1) for p in "qkv")
     q, k = (y / np.sqrt((y * y).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
     f = m.linear(m.linear(x, name + "f_a_proj"), name + "f_b_proj") + m[name + "dt_bias"]
-    keep = np.exp(-np.exp(m[name + "A_log"].reshape(heads, 1)) * np.log1p(np.exp(f.reshape(n, heads, -1))))
+    rates, f = np.exp(m[name + "A_log"].reshape(-1, 1)[:heads]), f.reshape(n, heads, -1)  # Kimi K3 has more rates than heads
+    keep = np.exp(bound * sigmoid(rates * f) if bound else -rates * np.log1p(np.exp(f)))
     beta, dim = most * sigmoid(m.linear(x, name + "b_proj")), q.shape[-1]
     state, out = np.zeros((heads, dim, dim)), np.zeros((n, heads, dim))
     for t in range(n):
@@ -458,8 +460,8 @@ def kda(m, x, name, heads, most):
         lacking = v[t] - np.einsum("hk,hkv->hv", k[t], state)
         state = state + np.einsum("hk,hv->hkv", k[t], beta[t][:, None] * lacking)
         out[t] = np.einsum("hk,hkv->hv", q[t], state) * dim**-0.5
-    gate = m.linear(m.linear(x, name + "g_a_proj"), name + "g_b_proj")
-    return m.linear(one(m, out, name + "o_norm").reshape(n, -1) * sigmoid(gate), name + "o_proj")
+    gate = m.linear(x, name + "g_proj") if name + "g_proj.weight" in m else m.linear(m.linear(x, name + "g_a_proj"), name + "g_b_proj")
+    return m.linear(rms_norm(out, m[name + "o_norm.weight"], eps).reshape(n, -1) * sigmoid(gate), name + "o_proj")
 
 
 def solar_open2(m, tokens):
@@ -474,7 +476,7 @@ def solar_open2(m, tokens):
             k, v = (np.repeat(y, c["num_attention_heads"] // c["num_key_value_heads"], 1) for y in (k, v))
             y = m.linear(attend(q, k, v, c["head_dim"] ** -0.5).reshape(n, -1) * sigmoid(m.linear(h, s + "g_proj")), s + "o_proj")
         else:
-            y = kda(m, h, s, c["linear_attn_config"]["num_heads"], 2)
+            y = kda(m, h, s, c["linear_attn_config"]["num_heads"], 2, 0, c["rms_norm_eps"])
         x = x + y
         h = one(m, x, name + "post_attention_layernorm")
         y, gap = experts(m, h, name + "mlp.") if layer >= c["first_k_dense_replace"] else (mlp(m, h, name + "mlp."), math.inf)
@@ -553,4 +555,57 @@ def mimo_v2(m, tokens):
     return m.linear(one(x, "model.norm"), "lm_head"), nearest
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+def kimi_k3(m, tokens):
+    """Blocks add their outputs to the latest of several streams, and read a sum of all; its weights are the softmax of the products of a vector and the normed
+    streams. Experts work in a latent space, and the norm of their sum is projected. Keys are not rotated; the inner norms of latents have their own eps."""
+    c, start, n, nearest = m.config["text_config"], "language_model.model.", len(tokens), math.inf
+    heads, nope, rope, low, eps = c["num_attention_heads"], c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["kv_lora_rank"], c["rms_norm_eps"]
+
+    def norm(x, name, eps=eps):
+        return rms_norm(x, m[name + ".weight"], eps)
+
+    def ffn(x, name, gate="gate_proj", up="up_proj", down="down_proj"):
+        g, u = m.linear(x, name + gate), m.linear(x, name + up)
+        return m.linear(capped(g, c["activation_situ_beta"]) * sigmoid(g) * capped(u, c["activation_situ_linear_beta"]), name + down)
+
+    def read(name):
+        s = np.stack(streams, 1)
+        return np.einsum("ts,tsd->td", softmax(norm(s, name + "_norm") @ m[name + "_proj.weight"][0]), s)
+
+    def latent_attention(x, name):
+        q = m.linear(norm(m.linear(x, name + "q_a_proj"), name + "q_a_layernorm", 1e-6), name + "q_b_proj").reshape(n, heads, -1)
+        kv = m.linear(x, name + "kv_a_proj_with_mqa")
+        own = m.linear(norm(kv[:, :low], name + "kv_a_layernorm", 1e-6), name + "kv_b_proj").reshape(n, heads, -1)
+        k = np.concatenate((own[..., :nope], np.broadcast_to(kv[:, None, low:], (n, heads, rope))), -1)
+        y = attend(q, k, own[..., nope:], (nope + rope) ** -0.5)
+        return m.linear(y * sigmoid(m.linear(x, name + "g_proj")), name + "o_proj")
+    streams = [m[start + "embed_tokens.weight"][tokens]]
+    for layer in range(c["num_hidden_layers"]):
+        name, linear = f"{start}layers.{layer}.", c["linear_attn_config"]
+        x = norm(read(name + "self_attention_res") if layer else streams[0], name + "input_layernorm")
+        if layer + 1 in linear["kda_layers"]:
+            y = kda(m, x, name + "self_attn.", linear["num_heads"], 1, linear["gate_lower_bound"], eps)
+        else:
+            y = latent_attention(x, name + "self_attn.")
+        if layer % c["attn_res_block_size"] == 0:
+            streams.append(y)
+        else:
+            streams[-1] = streams[-1] + y
+        h = norm(read(name + "mlp_res"), name + "post_attention_layernorm")
+        if layer < c["first_k_dense_replace"]:
+            streams[-1] = streams[-1] + ffn(h, name + "mlp.")
+            continue
+        sparse = name + "block_sparse_moe."
+        score = sigmoid(m.linear(h, sparse + "gate"))
+        chosen, gap = best(score + m[sparse + "gate.e_score_correction_bias"], c["num_experts_per_token"])
+        weight = np.take_along_axis(score, chosen, -1)
+        weight = weight / (weight.sum(-1, keepdims=True) + 1e-20) * c["routed_scaling_factor"]
+        low_h = m.linear(h, sparse + "routed_expert_down_proj")
+        routed = weighted(low_h, chosen, weight, lambda e, rows: ffn(rows, f"{sparse}experts.{e}.", "w1", "w3", "w2"))
+        routed = m.linear(norm(routed, sparse + "routed_expert_norm"), sparse + "routed_expert_up_proj")
+        streams[-1] = streams[-1] + routed + ffn(h, sparse + "shared_experts.")
+        nearest = min(nearest, gap)
+    return m.linear(norm(read(start + "output_attn_res"), start + "norm"), "language_model.lm_head"), nearest
+
+
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

@@ -42,7 +42,7 @@ def across(model, tokens, first):
 
 
 def pooled(model, tokens):
-    """An answer with some experts of each layer on a device, the others on the CPU, is the CPU's."""
+    """An answer with some experts of each layer on a device, where the family allows it, the others on the CPU, is the CPU's."""
     want = greedy(model, tokens[:10], 20, [])
     got = greedy(model, tokens[:10], 20, ["--gpus", "emu:1,cpu=scalar", "--prefill", "cpu", "--decode", "hybrid", "--expert-cache", "3"])
     print(f"{'ok' if got == want else 'FAIL'} {name} with a pool: {got}")
@@ -85,7 +85,7 @@ with tempfile.TemporaryDirectory() as tmp:
     rope = models.MODELS.get(name, {}).get("rope_scaling", {})
     if rope.get("type") == "longrope":
         failed += across(model, wanted["tokens"], rope["original_max_position_embeddings"])
-    if name == "stream_gates":
+    if name in ("stream_gates", "kda_residuals"):
         failed += pooled(model, wanted["tokens"])
     for program in pieces:
         third = [] if key() == "all" else [str(hashlib.sha256(f"{key()} {name}".encode()).digest()[0] % 3)]

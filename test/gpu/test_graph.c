@@ -173,7 +173,7 @@ int main(int argc, char **argv) {
     for (int k = 1 + cuda; k < argc; k++) {
         for (int i = 0; cuda && i < 2; i++) check(argv[k], &card[i], 5);
         bool splits = true; /* not with states or compressed keys */
-        for (int i = 0; i < 4; i++) splits &= !strstr(argv[k], (const char *const[]){"delta", "streams", "pooled", "looped"}[i]);
+        for (int i = 0; i < 5; i++) splits &= !strstr(argv[k], (const char *const[]){"delta", "streams", "pooled", "looped", "kda"}[i]);
         if (!cuda) check_split(argv[k], "emu:1,cpu=scalar", splits);
         for (size_t i = 0; !cuda && i < sizeof models / sizeof *models; i++) check(argv[k], &models[i], ANSWER);
     }

@@ -2,7 +2,9 @@
 #include "test/unit/unit.h"
 
 #include "engine/base/ops.h"
+#include "engine/exec/stream/slp.h"
 #include "engine/kv/kv_cache.h"
+#include "engine/schedule/internal.h"
 #include "test/unit/parse_config.h"
 
 #define MODEL(type, more) \
@@ -122,6 +124,37 @@ static void ring_with_gqa(void **st) {
     assert_int_equal(parse(&c, RING(LIGHTNING ",\"use_qkv_bias\":true"), false, &e), ERR_MODEL);
 }
 
+#define K3(linear, more) \
+    "{\"model_type\":\"kimi_k3\",\"media_placeholder_token_id\":5,\"image_placeholder\":\"x\",\"ignore_index\":-100,\"vision_config\":{}," \
+    "\"tie_word_embeddings\":false,\"text_config\":" MODEL("kimi_linear", \
+                                                           ",\"linear_attn_config\":{\"kda_layers\":[1,2,4],\"full_attn_layers\":[3,5]," \
+                                                           "\"num_heads\":3,\"head_dim\":20,\"gate_lower_bound\":-5.0" linear \
+                                                           "},\"num_experts_per_token\":2,\"hidden_act\":\"situ\",\"rms_norm_eps\":1e-5" NOPE more) "}"
+#define FULL   ",\"use_full_rank_gate\":true"
+#define SITU   ",\"activation_situ_beta\":4.0,\"activation_situ_linear_beta\":25.0"
+#define K3_ALL ",\"attn_res_block_size\":2,\"routed_expert_hidden_size\":96,\"latent_moe_use_norm\":true,\"mla_use_output_gate\":true,\"num_shared_experts\":2"
+static void k3_reads_earlier_layers(void **st) {
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, K3(FULL, SITU K3_ALL), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.layer[1].mixer == MIXER_KDA && !c.layer[2].mixer && c.layer[3].mixer == MIXER_KDA && c.kda.rank == 20 && !c.kda.gate_rank);
+    assert_true(c.kda.rates_are_padded && c.kda.bound == -5 && c.attn_gate == ATTN_GATE_ELEMENT && c.attn_gate_kind == GATE_SIGMOID);
+    assert_true(c.streams.block_layers == 2 && c.streams.n == 4 && c.streams.sums_raw && c.streams.eps == c.norm_eps && c.norm_eps == 1e-5f);
+    assert_true(c.moe_latent == 96 && c.routed_sum_norm && c.shared_inter == 128 && c.glu.gate_cap == 4 && c.glu.up_cap == 25 && c.routed_scale == 1);
+    if (parse(&c, K3(FULL, SITU), false, &e)) fail_msg("%s", e.text); /* without the options */
+    assert_true(!c.streams.n && !c.moe_latent && !c.routed_sum_norm && !c.attn_gate && !c.shared_inter);
+    if (parse(&c, K3(FULL, ",\"activation_situ_beta\":0,\"activation_situ_linear_beta\":2,\"latent_moe_use_norm\":true"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.glu.gate_cap == 1 && c.glu.up_cap == 2 && !c.routed_sum_norm);
+}
+static void k3_sums_are_not_deferred(void **st) {
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, K3(FULL, SITU K3_ALL), false, &e)) fail_msg("%s", e.text);
+    assert_int_equal(engine_set_deferral(&c, 1, "it", &e), ERR_USAGE);
+    assert_non_null(strstr(e.text, "norms the sum"));
+    assert_non_null(strstr(slp_why_unsplittable(&c), "sum of a token's routed experts"));
+}
+
 #define KINDS "[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]"
 static void refusals_name_the_key(void **st) {
     static const struct {
@@ -164,6 +197,12 @@ static void refusals_name_the_key(void **st) {
         {LING25(LIGHTNING ",\"use_bias\":true"), "biases"},
         {LING25(LIGHTNING ",\"full_attention_type\":\"gqa\""), "full_attention_type"},
         {LING25(LIGHTNING ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}"), "rope_scaling"},
+        {K3("", SITU), "use_full_rank_gate"},
+        {KIMI("[1],\"use_full_rank_gate\":true", NOPE), "use_full_rank_gate"},
+        {K3(FULL, ",\"activation_situ_beta\":4"), "activation_situ_linear_beta"},
+        {K3(FULL, SITU ",\"attn_res_block_size\":0"), "attn_res_block_size"},
+        {K3(FULL, SITU ",\"attention_bias\":true"), "attention_bias"},
+        {K3(FULL, SITU ",\"routed_expert_hidden_size\":0"), "routed_expert_hidden_size"},
         {LING(",\"no_kda_lora\":false"), "no_kda_lora"},
         {LING(",\"gated_attention_proj_granularity_type\":\"none\""), "element_wise"},
         {LING(",\"use_qkv_bias\":true"), "biases"},
@@ -188,6 +227,8 @@ int main(void) {
                                        cmocka_unit_test(solar_doubles_beta),
                                        cmocka_unit_test(ling_with_lightning),
                                        cmocka_unit_test(ring_with_gqa),
+                                       cmocka_unit_test(k3_reads_earlier_layers),
+                                       cmocka_unit_test(k3_sums_are_not_deferred),
                                        cmocka_unit_test(refusals_name_the_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

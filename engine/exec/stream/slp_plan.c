@@ -4,6 +4,7 @@
 static const size_t dense_budget = (size_t)1 << 30; /* for slots of dense modules */
 
 const char *slp_why_unsplittable(const struct config *c) {
+    if (c->routed_sum_norm) return "the sum of a token's routed experts is normed, so no device can have a part of it";
     return c->short_taps ? "its attention blocks' outputs are convolved along the prompt, so no device can begin in its middle" : NULL;
 }
 
