@@ -305,6 +305,54 @@ static int parse_kimi(struct tool_calls *c, struct markup_range in, const struct
     return rc ? rc : buf_add(&c->v[c->n - 1].id, id.s, (size_t)(id.end - id.s));
 }
 
+/* Appends an attribute without its escapes. */
+static int add_unescaped(struct buf *out, struct markup_range v) {
+    static const struct { const char *escape, *text; } rows[] = {{"&quot;", "\""}, {"&amp;", "&"}};
+    while (v.s < v.end) {
+        size_t n = 1;
+        const char *text = v.s;
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            if (starts_with(v, rows[i].escape)) text = rows[i].text, n = strlen(rows[i].escape);
+        buf_add(out, text, 1);
+        v.s += n;
+    }
+    return out->failed ? ERR_MEMORY : 0;
+}
+/* One call of Kimi K3: argument key="K" type="T" SEP V …, or json SEP {…} */
+static int parse_xtml_call(struct tool_calls *c, struct markup_range name, struct markup_range in) {
+    struct markup_range tag, key, type, value;
+    struct buf text = {0};
+    int rc = add_unescaped(&text, name);
+    name = (struct markup_range){text.data, text.data + text.len};
+    if (!rc && starts_with(in, "<|open|>json") && take_before(&in, "<|sep|>", &tag)) {
+        const char *end = skip_json(in);
+        rc = add_json_call(c, name, (struct markup_range){in.s, end > in.s ? end : in.end});
+    } else if (!rc) {
+        struct tool_call *k = text.len ? add_call(c, name) : NULL;
+        rc = k ? 0 : text.len ? ERR_MEMORY : ERR_MODEL;
+        while (!rc && take_between(&in, "<|open|>argument", "<|close|>argument<|sep|>", &value)) {
+            if (!take_before(&value, "<|sep|>", &tag) || !find_attribute(tag, "key=\"", &key)) rc = ERR_MODEL;
+            text.len = 0;
+            if (!rc) rc = add_unescaped(&text, key);
+            key = (struct markup_range){text.data, text.data + text.len};
+            if (!rc) rc = add_argument(k, key, value, !find_attribute(tag, "type=\"", &type) || (type.end - type.s == 6 && starts_with(type, "string")));
+        }
+        if (!rc) rc = close_object(k);
+    }
+    buf_free(&text);
+    return rc;
+}
+/* Kimi K3: call tool="NAME" index="1" SEP … */
+static int parse_xtml(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+    struct markup_range in, tag, name;
+    int rc = ERR_MODEL;
+    while (take_between(&t, "<|open|>call ", "<|close|>call<|sep|>", &in)) {
+        if (!take_before(&in, "<|sep|>", &tag) || !find_attribute(tag, "tool=\"", &name)) return ERR_MODEL;
+        if ((rc = parse_xtml_call(c, name, in))) return rc;
+    }
+    return rc;
+}
+
 /* gpt-oss: … to=functions.NAME … <|message|>{…}<|call|> */
 static int parse_gpt_oss(struct tool_calls *c, struct markup_range t, const struct json *tools) {
     struct markup_range name, in;
@@ -541,6 +589,7 @@ static const struct form {
 } forms[] = {
     {"<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", parse_deepseek},
     {"<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", parse_kimi},
+    {"<|open|>call ", NULL, NULL, parse_xtml},
     {"<｜DSML｜invoke", NULL, NULL, parse_marked_invokes},
     {"<minimax:tool_call>", NULL, NULL, parse_plain_invokes},
     {"<|message|>", NULL, NULL, parse_gpt_oss},

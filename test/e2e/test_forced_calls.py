@@ -22,6 +22,7 @@ FORMS = {
     "qwen3": ("qwen3", "Qwen-Qwen3-0.6B.jinja", ("<tool_call>", "</tool_call>", "</think>"), (), True),
     "qwen2.5": ("qwen3", "Qwen-Qwen2.5-7B-Instruct.jinja", ("<tool_call>", "</tool_call>"), (), True),
     "kimi-k2": ("kimi_k2", "Kimi-K2-Instruct.jinja", ("<|tool_calls_section_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"), (), False),
+    "kimi-k3": ("kimi_k3", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tokenizer", "chat", "kimi_k3.jinja"), ("<|open|>", "<|close|>", "<|sep|>"), (), False),
     "gpt-oss": ("qwen3", "openai-gpt-oss-120b.jinja", HARMONY, HARMONY, False),
     "mistral-nemo": ("qwen3", "mistralai-Mistral-Nemo-Instruct-2407.jinja", ("[TOOL_CALLS]", "[INST]"), ("[TOOL_CALLS]", "[INST]"), True),
     "longcat": ("qwen3", TEMPLATE.replace("tool_call>", "longcat_tool_call>"), LONGCAT, LONGCAT, True),
@@ -37,6 +38,7 @@ REFUSED = {"microsoft-Phi-3.5-mini-instruct.jinja": "a form that cannot be requi
            "llama-cpp-deepseek-r1.jinja": "not JSON serializable"}
 KIMI = {163584: "[BOS]", 163585: "[EOS]", 163586: "<|im_end|>", 163587: "<|im_user|>", 163588: "<|im_assistant|>", 163594: "<|im_system|>", 163601: "<|im_middle|>",
         **{163595 + i: f"<|tool_{s}|>" for i, s in enumerate(("calls_section_begin", "calls_section_end", "call_begin", "call_argument_begin", "call_end"))}}
+KIMI_K3 = {163584: "[BOS]", 163585: "[EOS]", 163586: "<|end_of_msg|>", 163587: "<|open|>", 163588: "<|close|>", 163589: "<|sep|>"}
 
 
 def is_valid(name, arguments):
@@ -50,8 +52,9 @@ class Forced(Case):
     def vocabulary(self, name, markers):
         """Returns the tokenizer's files {name: text or path} and its number of ids, with these markers added."""
         path = os.path.join(SHARED, "tokenizers", name)
-        if name == "kimi_k2":
-            config = {"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": {str(i): {"content": c, "special": True} for i, c in KIMI.items()}, "bos_token": "[BOS]", "eos_token": "[EOS]"}
+        if name.startswith("kimi"):
+            path, control = os.path.join(SHARED, "tokenizers", "kimi_k2"), KIMI_K3 if name == "kimi_k3" else KIMI
+            config = {"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": {str(i): {"content": c, "special": True} for i, c in control.items()}, "bos_token": "[BOS]", "eos_token": "[EOS]"}
             return {"tiktoken.model": path + ".tiktoken", "tokenizer_config.json": json.dumps(config)}, 163840
         with open(path + ".tokenizer.json", encoding="utf-8") as f:
             t = json.load(f)

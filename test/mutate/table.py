@@ -80,6 +80,9 @@ change("routed-sum-pool", "a pool has some experts of a layer whose sum is norme
 change("routed-sum-deferred", "experts are deferred although the sum of all is normed", "unit_kda", ("engine/engine.c", "if (c->routed_sum_norm) return", "if (0) return"))
 change("routed-sum-split", "several devices stream parts of a sum that is normed", "unit_kda", ("engine/exec/stream/slp_plan.c", "if (c->routed_sum_norm) return", "if (0) return"))
 change("situ-default", "the first cap of Kimi K3's activation has no default", "unit_kda", ("engine/model/kimi_linear.c", "beta > 0 ? (float)beta : 1", "(float)beta"))
+change("answer-marked", "the text between the thinking and the answer of Kimi K3 counts as the answer", "unit_parts", ("tokenizer/chat/output_parser.c", "open->kind == OUTPUT_TEXT) : !p->marks_answer;", "open->kind == OUTPUT_TEXT) : true;"))
+change("answer-opened", "an answer that the prompt opens is none", "unit_parts", ("tokenizer/chat/output_parser.c", "(k->kind != OUTPUT_THINKING && !k->is_needed)) continue;", "k->kind != OUTPUT_THINKING) continue;"))
+change("xtml-type", "values of Kimi K3's calls are JSON where they can be, whatever their type", "unit_tools", ("cli/turn/tool_calls.c", "!find_attribute(tag, \"type=\\\"\", &type) || (", "(0 && "))
 change("loop-messages", "a pass reads its own streams as messages of the one before", "golden_gqa_looped", ("engine/layer/attention_residuals.c", "o.skip = pass_place(c, c->layer[layer].pass - 1), o.n_queries", "o.skip = pass_place(c, c->layer[layer].pass), o.n_queries"))
 change("loop-last-output", "the last output of a pass goes to the streams before the loop", "golden_gqa_looped", ("engine/layer/attention_residuals.c", "if (c->layer[layer].pass && stored == c->streams.loop_from)", "if (0)"))
 change("row-taps-state", "taps per row leave the convolution's state as it was", "golden_gqa_pooled", ("engine/layer/short_conv.c", "delayed.is_peek = lag < c->short_taps - 1;", "delayed.is_peek = true;"))
@@ -544,7 +547,7 @@ change("tekken-names", "a chat template of a tekken.json has no special tokens",
 change("merge-order", "a short word is merged from the right", "golden_merges", ("tokenizer/bpe.c", "if (rank[i] < rank[best]) best = i;", "if (rank[i] <= rank[best]) best = i;"))
 change("merge-long", "a long word forgets pairs created by merges", "golden_merges", ("tokenizer/bpe.c", "for (int side = 0; side < 2; side++) {", "for (int side = 0; side < 1; side++) {"))
 change("template-tools", "the template for tools is not used", "unit_chat", ("tokenizer/chat/chat_template.c", "c->tool_template ? c->tool_template : c->default_template", "c->tool_template ? c->default_template : c->default_template"))
-change("thinking-open", "thinking that the prompt opened is shown as the answer", "unit_parts", ("tokenizer/chat/output_parser.c", "p->open_pair = i;\n        p->kind = OUTPUT_THINKING;", "p->open_pair = i;"))
+change("thinking-open", "thinking that the prompt opened is shown as the answer", "unit_parts", ("tokenizer/chat/output_parser.c", "p->open_pair = i;\n        p->kind = k->kind;", "p->open_pair = i;"))
 
 # --- cli/ ---------------------------------------------------------------------------------------------------------------------
 

@@ -190,6 +190,54 @@ static void test_deepseek_v4(void **state) {
             "</｜DSML｜tool_calls>" EOS "<｜User｜><tool_result>one</tool_result>\n\n<tool_result>two</tool_result>\n\nand<｜Assistant｜><think>");
 }
 
+/* Kimi K3's format as encoding_k3.py in moonshotai/Kimi-K3. */
+#define K3_MESSAGE(head, text) "<|open|>message role=\"" head "\"<|sep|>" text "<|close|>message<|sep|><|end_of_msg|>"
+#define K3_EFFORT(effort) \
+    K3_MESSAGE("system\" type=\"thinking-effort", \
+               "`thinking_effort` guides on how much to think in your thinking channel (not including the response channel), supported values include `low`, " \
+               "`medium`, `high`, and `max`.\nNow the system is invoked with `thinking_effort=" effort "`.")
+#define K3_BEGIN                "<|open|>message role=\"assistant\"<|sep|>"
+#define K3_THINK(text)          "<|open|>think<|sep|>" text "<|close|>think<|sep|>"
+#define K3_ANSWER(text)         "<|open|>response<|sep|>" text "<|close|>response<|sep|>"
+#define K3_ARG(key, type, text) "<|open|>argument key=\"" key "\" type=\"" type "\"<|sep|>" text "<|close|>argument<|sep|>"
+static void test_kimi_k3(void **state) {
+    clean();
+    put("config.json", "{\"model_type\": \"kimi_k3\"}");
+    expect("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}", K3_EFFORT("max") K3_MESSAGE("user", "hi") K3_BEGIN "<|open|>think<|sep|>");
+    expect("{\"reasoning_effort\": \"low\", \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}",
+           K3_EFFORT("low") K3_MESSAGE("user", "hi") K3_BEGIN "<|open|>think<|sep|>");
+    expect("{\"thinking\": false, \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"name\": \"a&\\\"b\", \"content\": "
+           "[{\"type\": \"text\", \"text\": \"hi\"}]}, {\"role\": \"assistant\", \"reasoning_content\": \"R\", \"content\": \"A\"}]}",
+           K3_MESSAGE("system", "S") K3_MESSAGE("user\" name=\"a&amp;&quot;b", "hi") K3_MESSAGE("assistant", K3_ANSWER("A")) K3_BEGIN
+           "<|open|>response<|sep|>");
+    expect("{\"thinking_effort\": \"high\", \"add_generation_prompt\": false, \"messages\": [{\"role\": \"assistant\", \"reasoning_content\": \"R\", "
+           "\"content\": \"\", \"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"x\\\", \\\"n\\\": [1, "
+           "2]}\"}}, {\"id\": \"2\", \"function\": {\"name\": \"g\", \"arguments\": \"bad\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"2\", "
+           "\"content\": \"two\"}, {\"role\": \"tool\", \"tool_call_id\": \"1\", \"content\": \"one\"}]}",
+           K3_EFFORT("high") K3_MESSAGE(
+               "assistant", K3_THINK("R") K3_ANSWER("") "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|>" K3_ARG("a", "string", "x")
+                                K3_ARG("n", "array", "[1, 2]") "<|close|>call<|sep|><|open|>call tool=\"g\" index=\"2\"<|sep|><|open|>json "
+                                                               "type=\"object\"<|sep|>bad<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>")
+               K3_MESSAGE("tool\" tool=\"f\" index=\"1", "one") K3_MESSAGE("tool\" tool=\"g\" index=\"2", "two"));
+    expect("{\"thinking\": false, \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"a\": 1}}], \"tool_choice\": \"required\", "
+           "\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}",
+           K3_MESSAGE("system\" type=\"tool-declare", "# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n[{\"function\":{\"a\":1,"
+                                                      "\"name\":\"f\"},\"type\":\"function\"}]\n```") K3_MESSAGE("user", "q")
+               K3_MESSAGE("system\" type=\"tool-choice", "The system is invoked with `tool_choice=required`.\nYou MUST call tools in the next message.")
+                   K3_BEGIN "<|open|>response<|sep|>");
+    static const char *const refused[] = {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", "{\"messages\": [{\"role\": \"critic\"}]}",
+                                          "{\"thinking_effort\": \"medium\", \"messages\": []}",
+                                          "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct chat_template *c;
+        struct text t;
+        struct error e = {0};
+        assert_int_equal(chat_template_open(&c, dir, NULL, &e), 0);
+        assert_int_not_equal(render(c, refused[i], &t, &e), 0);
+        chat_template_close(&c);
+    }
+}
+
 /* ---- every control token of every available vocabulary, typed by the user, adds no control id */
 
 /* Flagged special or just added ("<think>", "<tool_call>"): both act on the model. */
@@ -399,9 +447,9 @@ static void test_null_content(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),       cmocka_unit_test(test_named),       cmocka_unit_test(test_tekken_tokens),
-        cmocka_unit_test(test_deepseek_v32), cmocka_unit_test(test_deepseek_v4), cmocka_unit_test(test_injection),
-        cmocka_unit_test(test_expected),     cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_null_content),
+        cmocka_unit_test(test_places),      cmocka_unit_test(test_named),        cmocka_unit_test(test_tekken_tokens), cmocka_unit_test(test_deepseek_v32),
+        cmocka_unit_test(test_deepseek_v4), cmocka_unit_test(test_kimi_k3),      cmocka_unit_test(test_injection),     cmocka_unit_test(test_expected),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_null_content),
     };
     return cmocka_run_group_tests(tests, before, after);
 }

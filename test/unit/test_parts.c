@@ -37,6 +37,7 @@ static int note(void *ctx, enum output_kind part, const char *s, size_t n) {
     return buf_add(&v->b, s, n);
 }
 
+#define K3 "<|open|>think<|sep|><|open|>response<|sep|><|open|>tools<|sep|><|close|>message<|sep|>"
 static const struct {
     const char *template, *prompt, *output, *want;
 } cases[] = {
@@ -56,6 +57,10 @@ static const struct {
      "K:a|C:<｜DSML｜function_calls>\nf</｜DSML｜function_calls>"},
     {"{{ '<' ~ '｜DSML｜' ~ 'tool_calls>' }}", "", "a<｜DSML｜tool_calls>\nf</｜DSML｜tool_calls>", "T:a|C:<｜DSML｜tool_calls>\nf</｜DSML｜tool_calls>"},
     {"[TOOL_CALLS]", "", "ok [TOOL_CALLS][{}]", "T:ok |C:[TOOL_CALLS][{}]"},
+    {K3, "a<|open|>think<|sep|>", "hm<|close|>think<|sep|><|open|>response<|sep|>yes<|close|>response<|sep|><|close|>message<|sep|>", "K:hm|T:yes"},
+    {K3, "a<|open|>response<|sep|>", "\nyes<|close|>response<|sep|><|open|>tools<|sep|>c<|close|>tools<|sep|><|close|>message<|sep|>",
+     "T:\nyes|C:<|open|>tools<|sep|>c<|close|>tools<|sep|>"},
+    {K3, "a<|open|>response<|sep|>", "<|open|>think<|sep|>", "T:<|open|>think<|sep|>"},
     {"<think></think>", "", "1 < 2 <b> <thin <thinker>", "T:1 < 2 <b> <thin <thinker>"},
     {"<|channel|><|message|>", "<|start|>assistant", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>",
      "K:hm|T:yes"},
@@ -123,6 +128,35 @@ static void test_pieces(void **state) {
     }
 }
 
+/* With a marked answer, only what is between the markers is the answer. */
+static void test_in_answer(void **state) {
+    static const struct {
+        const char *text;
+        bool answers;
+    } steps[] = {{"hm", false},
+                 {"<|close|>think<|sep|>", false},
+                 {"<|open|>response<|sep|>", true},
+                 {"a", true},
+                 {"<|close|>response<|sep|>", false},
+                 {"<|open|>tools<|sep|>", false},
+                 {"<|close|>tools<|sep|>", false},
+                 {"<|close|>message<|sep|>", false}};
+    struct chat_template *c = chat_of(K3);
+    struct output_parser *p = output_parser_open(c, "<|open|>think<|sep|>", 20);
+    struct seen v = {.last = -1};
+    assert_false(output_parser_in_answer(p));
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        output_parser_feed(p, steps[i].text, strlen(steps[i].text), false, note, &v);
+        assert_int_equal(output_parser_in_answer(p), steps[i].answers);
+    }
+    buf_free(&v.b);
+    output_parser_close(&p);
+    p = output_parser_open(c, "<|open|>response<|sep|>", 23);
+    assert_true(output_parser_in_answer(p));
+    output_parser_close(&p);
+    chat_template_close(&c);
+}
+
 /* Control tokens that mark nothing are dropped from text and kept inside tool markup. */
 static void test_special(void **state) {
     struct chat_template *c = chat_of("<tool_call></tool_call>");
@@ -175,7 +209,7 @@ static void test_stops(void **state) { /* the receiver's error is returned */
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_special), cmocka_unit_test(test_long_token),
-                                       cmocka_unit_test(test_stops)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_special), cmocka_unit_test(test_in_answer),
+                                       cmocka_unit_test(test_long_token), cmocka_unit_test(test_stops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,6 +53,17 @@ static void test_markup(void **state) {
     check("<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Bern\", \"days\": "
           "3}<|tool_call_end|><|tool_calls_section_end|>",
           one); /* Kimi */
+#define XTML(calls)                "<|open|>tools<|sep|>" calls "<|close|>tools<|sep|>"
+#define XTML_CALL(name, args)      "<|open|>call tool=\"" name "\" index=\"1\"<|sep|>" args "<|close|>call<|sep|>"
+#define XTML_ARG(key, type, value) "<|open|>argument key=\"" key "\" type=\"" type "\"<|sep|>" value "<|close|>argument<|sep|>"
+    check(XTML(XTML_CALL("weather", XTML_ARG("city", "string", "Bern") XTML_ARG("days", "number", "3"))), one); /* Kimi K3 */
+    check(XTML(XTML_CALL("weather", "<|open|>json type=\"object\"<|sep|>{\"city\": \"Bern\", \"days\": 3}<|close|>json<|sep|>")), one);
+    check(XTML(XTML_CALL("f", "") XTML_CALL("g&quot;&amp;amp;", XTML_ARG("a&amp;b", "string", "3") XTML_ARG("o", "object", "{\"x\":null}"))),
+          "f({}) g\"&amp;({\"a&b\": \"3\", \"o\": {\"x\":null}})");
+    check(XTML(XTML_CALL("", "")), "?");
+    check(XTML("<|open|>call index=\"1\"<|sep|><|close|>call<|sep|>"), "?");
+    check(XTML(XTML_CALL("f", "<|open|>argument type=\"string\"<|sep|>x<|close|>argument<|sep|>")), "?");
+    check(XTML(XTML_CALL("f", "<|open|>json type=\"object\"<|sep|>[1]<|close|>json<|sep|>")), "?");
     check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Bern\", \"days\": "
           "3}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
           one); /* R1 */

@@ -7,8 +7,8 @@ struct chat_template; /* A parsed template and its special tokens. Read-only aft
 
 /* Finds chat_template.jinja, chat_template.json or chat_template in tokenizer_config.json (a string or a list of named templates) in dir, or
  * tokenizer.chat_template of a GGUF file. Reads template_file instead if it is not NULL (dir may then be NULL, or provides bos/eos). Formats published without
- * Jinja (DeepSeek-V3.2, V4) are selected by the checkpoint's model_type and are built in. Parses at once: a broken template is an ERR_MODEL with line and
- * column. No template: *c = NULL and ERR_MODEL. */
+ * Jinja (DeepSeek-V3.2, V4, Kimi K3) are selected by the checkpoint's model_type and are built in. Parses at once: a broken template is an ERR_MODEL with line
+ * and column. No template: *c = NULL and ERR_MODEL. */
 int chat_template_open(struct chat_template **c, const char *dir, const char *template_file, struct error *e);
 void chat_template_close(struct chat_template **c);
 uint64_t chat_template_hash(const struct chat_template *c); /* Hash of the template text, stored in saved sessions to detect a changed template. */

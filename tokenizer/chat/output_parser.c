@@ -6,12 +6,13 @@
 #include "tokenizer/chat/chat_template.h"
 
 /* Splits the stream of model output into text, thinking and tool calls by the markers that occur in the model's template. Bytes that may start a marker are
- * held back; all others pass at once. Markers of thinking and of the answer are dropped; tool-call markup is passed on to its parser. */
+ * held back; all others pass at once. Markers of thinking and of answers are dropped; tool-call markup is passed on to its parser. */
 
 struct marker_pair {
     const char *open, *close; /* close is NULL: up to the end of the answer */
     uint8_t kind;
     const char *also; /* another text of templates of models that write these; NULL: none */
+    bool is_needed;   /* no other text is the answer */
 };
 static const struct marker_pair marker_pairs[] = {
     {"<think>", "</think>", OUTPUT_THINKING}, /* DeepSeek, Qwen, GLM, Kimi K2 Thinking, MiniMax */
@@ -45,6 +46,10 @@ static const struct marker_pair marker_pairs[] = {
     {"<|python_tag|>", NULL, OUTPUT_TOOL_CALL},               /* Llama 3 */
     {"<|python_start|>", "<|python_end|>", OUTPUT_TOOL_CALL}, /* Llama 4 */
     {"<|tool_call|>", "<|/tool_call|>", OUTPUT_TOOL_CALL},
+    {"<|open|>think<|sep|>", "<|close|>think<|sep|>", OUTPUT_THINKING}, /* Kimi K3, which puts the answer between markers, too */
+    {"<|open|>response<|sep|>", "<|close|>response<|sep|>", OUTPUT_TEXT, .is_needed = true},
+    {"<|open|>tools<|sep|>", "<|close|>tools<|sep|>", OUTPUT_TOOL_CALL},
+    {"<|close|>message<|sep|>", NULL, OUTPUT_TEXT},
 };
 /* Models that begin each message with a header, which says what it is: gpt-oss (<|channel|>analysis<|message|> ... <|end|>), Muse (to=self<|message|> ...
  * <|eom|>) and Inkling (a tool's name, then a mark of the kind of content). */
@@ -75,6 +80,7 @@ static const char channel_marker[] = "<|channel|>";
 enum { n_pairs = sizeof marker_pairs / sizeof *marker_pairs, held_max = 64, header_max = 512 };
 struct output_parser {
     bool enabled[n_pairs];
+    bool marks_answer;           /* an answer begins with a marker */
     uint8_t form;                /* enum header_form */
     bool in_header, has_message; /* with headers: in one, in a message */
     uint8_t kind;
@@ -149,13 +155,14 @@ struct output_parser *output_parser_open(const struct chat_template *c, const ch
         const struct marker_pair *k = &marker_pairs[i];
         p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)) || /* templates may only close it */
                         (k->also && contains(text, m, k->also));
-        if (!p->enabled[i] || k->kind != OUTPUT_THINKING) continue;
+        p->marks_answer |= p->enabled[i] && k->is_needed;
+        if (!p->enabled[i] || (k->kind != OUTPUT_THINKING && !k->is_needed)) continue;
         size_t end = n, n_open = strlen(k->open); /* opened by the prompt if it ends with the marker and white space */
         while (end && strchr(" \t\r\n", tail[end - 1]) && tail[end - 1]) end--;
         if (end < n_open || memcmp(tail + end - n_open, k->open, n_open) != 0) continue;
         p->open_pair = i;
-        p->kind = OUTPUT_THINKING;
-        p->skip_newlines = true;
+        p->kind = k->kind;
+        p->skip_newlines = k->kind == OUTPUT_THINKING;
     }
     return p;
 }
@@ -290,7 +297,10 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
     return rc;
 }
 bool output_parser_in_answer(const struct output_parser *p) {
-    return p->kind == OUTPUT_TEXT && !p->in_header && (p->form ? p->has_message : p->open_pair < 0 || marker_pairs[p->open_pair].kind == OUTPUT_TEXT);
+    if (p->kind != OUTPUT_TEXT || p->in_header) return false;
+    const struct marker_pair *open = p->open_pair < 0 ? NULL : &marker_pairs[p->open_pair];
+    if (p->form) return p->has_message;
+    return open ? open->is_needed || (!p->marks_answer && open->kind == OUTPUT_TEXT) : !p->marks_answer;
 }
 
 bool output_parser_in_header(const struct output_parser *p) { return p->in_header; }

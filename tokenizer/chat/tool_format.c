@@ -85,6 +85,11 @@ static const struct {
      {NULL},
      {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>functions.", ":0<|tool_call_argument_begin|>", "<|tool_call_end|>", "",
       .is_single = true}},
+    {"<|open|>tools<|sep|>", /* Kimi K3, whose calls follow the answer and are numbered */
+     NULL,
+     {NULL},
+     {"<|close|>response<|sep|><|open|>tools<|sep|>", "<|close|>tools<|sep|>", "<|open|>call tool=\"",
+      "\" index=\"1\"<|sep|><|open|>json type=\"object\"<|sep|>", "<|close|>json<|sep|><|close|>call<|sep|>", "", .is_single = true}},
 };
 
 static bool contains(const char *s, size_t n, const char *what) { return memmem(s, n, what, strlen(what)) != NULL; }
