@@ -212,7 +212,10 @@ static int cpu_experts(struct blend *b, struct error *e) {
     s->m->cpu->cancel = s->cancel;
     w.computed_fraction = (float)count_pairs(b, b->plan.queue_begin[0], b->plan.queue_begin[1]) / (float)(b->n * s->c->topk);
     double t = trace_now(s->m->trace), begin = clock_now();
-    TRY(s->c->moe_latent ? block_routed_sum(s->m->cpu, s->c, y, &w, b->n) : block_experts(s->m->cpu, s->c, y, b->layer, &w, PART_ROUTED, b->x, b->n));
+    if (s->c->moe_latent) {
+        TRY(block_routed_input(s->m->cpu, s->c, y, b->xn, w.routed_in, b->n));
+        TRY(block_routed_sum(s->m->cpu, s->c, y, &w, b->n));
+    } else TRY(block_experts(s->m->cpu, s->c, y, b->layer, &w, PART_ROUTED, b->x, b->n));
     trace_cpu(s->m->trace, t, "experts", b->layer, -1);
     if (!s->cpu_queue) observe_cpu_time(b, clock_now() - begin);
     if (s->cpu_queue) {

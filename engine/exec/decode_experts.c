@@ -59,8 +59,7 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
                            .least_reserve = least,
                            .n_experts = s->c->n_experts,
                            .request = m->pool_request,
-                           .requested = m->pool_request_n,
-                           .is_sum_normed = s->c->routed_sum_norm};
+                           .requested = m->pool_request_n};
     for (int l = first; l < last; l++) {
         const size_t bytes = m->pool_request <= BUDGET_LAYERS && device_experts_pay(m, device) ? resident_experts_bytes(s->c, l, m->w->layers[l].experts) : 0;
         in.layers += s->c->layer[l].moe;

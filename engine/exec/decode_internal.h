@@ -222,6 +222,9 @@ int decode_fall_back(struct decode *s, const char *why, struct error *e); /* dec
  * layer reuses. After the last layer only x. Uses no other field of `to` and `from`. */
 int decode_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir);
 
+/* Whether executors exchange inputs and sums of experts in their latent space: the device projects both, for the CPU, too, and may norm the whole sum.
+ * Deferred experts are added to the next layer's, so that their sums are projected first. */
+static inline bool decode_hands_latent(const struct decode *s) { return s->c->moe_latent && !s->c->n_deferred && !s->is_tensor_parallel; }
 /* Downloads what the CPU needs for a layer's experts (enqueued). */
 int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m, int layer);
 /* decode_tensor.c, enqueued on all ranks: attention block and what follows it; then the sum of the outputs of ranks and CPU. */

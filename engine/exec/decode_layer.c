@@ -79,15 +79,22 @@ int decode_layer_wait_rows(struct decode *s, struct decode_micro_batch *m, int l
     return s->cpu_queue ? gpu_timeline_wait(m->arrived, value, s->cpu_queue) : gpu_timeline_wait_host(m->arrived, value, s->cancel);
 }
 
+static size_t latent_bytes(const struct decode *s, int n) { return (size_t)n * (size_t)s->c->moe_latent * 4; }
 /* Adds the CPU's sum of a layer's experts, and what the layer before deferred on the device; receives what the CPU defers to the device. Reuses w->xn as
  * scratch. */
 static int add_cpu_outputs(struct decode_device *d, struct decode_micro_batch *m, int layer) {
     struct decode *s = d->s;
     struct work *w = decode_layer_work(d, m);
     const size_t bytes = decode_layer_row_bytes(s, m->n_dev);
+    struct exec *x = decode_layer_exec(d);
+    if (decode_hands_latent(s)) {
+        TRY(gpu_transfer(d->main, w->xn, m->host.routed_sum, latent_bytes(s, m->n_dev), GPU_H2D));
+        TRY(x->ops->add(x, &(struct op_add){.y = w->routed_sum, .x = w->xn, .n = m->n_dev, .m = s->c->moe_latent}));
+        return block_routed_output(x, s->c, &d->layers[layer].view, w->routed_sum, w->x, m->n_dev);
+    }
     TRY(gpu_transfer(d->main, w->xn, m->host.x, bytes, GPU_H2D));
-    TRY(add_rows(s, decode_layer_exec(d), w->x, w->xn, m->n_dev));
-    if (defers(s, layer - 1) && !defers_in_host(s, layer - 1)) TRY(add_rows(s, decode_layer_exec(d), w->x, w->deferred, m->n_dev));
+    TRY(add_rows(s, x, w->x, w->xn, m->n_dev));
+    if (defers(s, layer - 1) && !defers_in_host(s, layer - 1)) TRY(add_rows(s, x, w->x, w->deferred, m->n_dev));
     return defers(s, layer) && !defers_in_host(s, layer) ? gpu_transfer(d->main, w->deferred, m->host.deferred, bytes, GPU_H2D) : 0;
 }
 /* Whether a layer's attention block begins with adding the CPU's expert outputs of the layer before, so that its graph contains the sum. */
@@ -113,7 +120,12 @@ int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m
     const struct work *w = decode_layer_work(d, m);
     if (!cpu_reads_rows(s, layer)) return 0;
     size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
-    TRY(gpu_transfer(d->main, m->host.xn, w->xn, decode_layer_row_bytes(s, m->n_dev), GPU_D2H));
+    if (decode_hands_latent(s)) {
+        struct exec *x = decode_layer_exec(d);
+        TRY(block_routed_input(x, s->c, &d->layers[layer].view, w->xn, w->routed_in, m->n_dev));
+        TRY(x->ops->fill(x, &(struct op_fill){.x = w->routed_sum, .n = m->n_dev, .m = s->c->moe_latent}));
+        TRY(gpu_transfer(d->main, m->host.routed_in, w->routed_in, latent_bytes(s, m->n_dev), GPU_D2H));
+    } else TRY(gpu_transfer(d->main, m->host.xn, w->xn, decode_layer_row_bytes(s, m->n_dev), GPU_D2H));
     TRY(gpu_transfer(d->main, m->host.ids, w->ids, topk, GPU_D2H));
     TRY(gpu_transfer(d->main, m->host.weights, w->weights, topk, GPU_D2H));
     if (!s->m->routing && !d->pool) return 0;
@@ -198,7 +210,8 @@ static int device_add_outputs(struct decode *s, struct decode_micro_batch *m, in
         s->counts.draft_layers++;
         return 0;
     }
-    if (!s->draft) TRY(expert_pool_join(d, (int)(m - s->micro_batch), decode_layer_work(d, m)->x, m->n_dev));
+    const struct work *w = decode_layer_work(d, m);
+    if (!s->draft) TRY(expert_pool_join(d, (int)(m - s->micro_batch), decode_hands_latent(s) ? w->routed_sum : w->x, m->n_dev));
     TRY(gpu_timeline_wait(m->cpu_done, ++m->n_awaited, d->main));
     if (begins_with_sum(s, layer + 1)) return 0;
     int span = decode_layer_begin_span(d, "join", layer, (int)(m - s->micro_batch));
@@ -316,6 +329,16 @@ static void trace_routing(struct decode *s, const struct decode_micro_batch *m, 
     }
 }
 
+/* Computes the routed experts of n rows, of which the first n_dev are a device's: for these only their sum, in w->x, or in latent space in w->routed_sum. */
+static int cpu_routed_experts(struct decode *s, const struct layer *y, int layer, struct work *w, int n_dev, int n) {
+    struct exec *cpu = s->m->cpu;
+    struct work own = work_slice(s->c, w, n_dev);
+    if (!decode_hands_latent(s)) return block_experts(cpu, s->c, y, layer, w, PART_ROUTED, w->x, n);
+    if (n_dev < n) TRY(block_routed_input(cpu, s->c, y, own.xn, own.routed_in, n - n_dev));
+    TRY(block_routed_sum(cpu, s->c, y, w, n));
+    return n_dev < n ? block_routed_output(cpu, s->c, y, own.routed_sum, own.x, n - n_dev) : 0;
+}
+
 /* Runs a draft's experts. A device that has them computes its own rows; the CPU computes the rest. */
 static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int layer, int n_dev) {
     const struct decode_draft *draft = s->draft;
@@ -331,7 +354,8 @@ static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int
         }
     if (n_on_device == m->n) return 0;
     cpu_count_read(s->m, (uint64_t)((m->n - n_on_device) * s->c->topk) * draft->expert_bytes);
-    TRY(block_experts(s->m->cpu, s->c, &y, layer, &routed_rows, n_dev ? PART_ROUTED : PART_ROUTED_SHARED, routed_rows.x, m->n - n_on_device));
+    if (n_dev) TRY(cpu_routed_experts(s, &y, layer, &routed_rows, n_dev - n_on_device, m->n - n_on_device));
+    else TRY(block_experts(s->m->cpu, s->c, &y, layer, &routed_rows, PART_ROUTED_SHARED, routed_rows.x, m->n));
     if (n_dev && n_dev < m->n) TRY(block_experts(s->m->cpu, s->c, &y, layer, &cpu_rows, PART_SHARED, cpu_rows.x, m->n - n_dev));
     trace_cpu(s->m->trace, t, "draft", layer, (int)(m - s->micro_batch));
     return n_dev && !n_on_device ? signal_cpu_done(s, m) : 0;
@@ -368,7 +392,7 @@ static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m
     now = cpu_part;
     if (defers(s, layer)) split_in_host(s, &cpu_part, m->n, &now, &later);
     double begin = clock_now();
-    TRY(block_experts(cpu, s->c, y, layer, &now, PART_ROUTED, w->x, m->n));
+    TRY(cpu_routed_experts(s, y, layer, &now, n_dev, m->n));
     double routed_s = clock_now() - begin;
     if (defers_in_host(s, layer - 1)) TRY(add_rows(s, cpu, w->x, w->deferred, n_dev));
     if (n_dev < m->n) TRY(block_experts(cpu, s->c, y, layer, &cpu_rows, PART_SHARED, cpu_rows.x, m->n - n_dev));

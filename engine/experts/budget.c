@@ -26,11 +26,8 @@ void budget_split(const struct budget_in *in, struct budget_out *out) {
                  out->bytes >> 20, rest >> 20, all_fit ? " and KV caches" : ", KV caches and a prefill's ring");
         return;
     }
-    if (in->request == BUDGET_LAYERS || in->is_sum_normed) {
-        snprintf(out->why, sizeof out->why, "no experts: %s",
-                 !wants_layers     ? "their sum is normed, so that one executor has all of a layer"
-                 : in->layer_bytes ? "those of a layer do not fit"
-                                   : "the CPU is expected to be faster");
+    if (in->request == BUDGET_LAYERS) {
+        snprintf(out->why, sizeof out->why, "no experts: %s", in->layer_bytes ? "those of a layer do not fit" : "the CPU is expected to be faster");
         return;
     }
     size_t want = in->request == BUDGET_EXPERTS ? in->requested : in->request == BUDGET_BYTES ? in->requested / row : (size_t)in->n_experts, fit = rest / row;

@@ -4,7 +4,6 @@
  * A prefill uploads through a ring, unless all experts are resident. It can evict layers, which are uploaded again after it; the
  * reserve spares short prompts that. Whole layers are better than some experts of every layer: rows of a layer whose experts are all resident do not go through
  * the CPU, and results do not depend on what was used before. */
-#include <stdbool.h>
 #include <stddef.h>
 
 /* BUDGET_LAYERS: all experts of as many layers as fit, or none. BUDGET_AUTO: the same, or if no layer fits as many per layer as fit.
@@ -19,8 +18,7 @@ struct budget_in {
     size_t layer_bytes;    /* all experts of the largest layer; 0: whole layers cannot be resident */
     int layers, n_experts; /* MoE layers whose attention block it has; experts in each */
     enum budget_request request;
-    size_t requested;   /* requested experts or bytes */
-    bool is_sum_normed; /* config.routed_sum_norm: a device has all of a layer's experts, or none */
+    size_t requested; /* requested experts or bytes */
 };
 struct budget_out {
     int whole_layers; /* layers whose experts are all resident; per_layer is 0 then */

@@ -67,7 +67,7 @@ static int open_buffers(struct expert_pool *x, struct error *e) {
     const struct config *c = x->d->s->c;
     struct gpu *g = x->d->g;
     size_t rows = (size_t)DECODE_MAX_ROWS * (size_t)config_row_width(c) * 4, pairs = (size_t)DECODE_MAX_ROWS * (size_t)c->topk * 4, n = (size_t)c->n_experts,
-           latent = (size_t)DECODE_MAX_ROWS * (size_t)c->moe_latent * 4;
+           latent = decode_hands_latent(x->d->s) ? 0 : (size_t)DECODE_MAX_ROWS * (size_t)c->moe_latent * 4;
     int rc = gpu_alloc(g, (void **)&x->expert_in, rows, e);
     if (!rc) rc = gpu_alloc(g, (void **)&x->expert_out, rows, e);
     if (!rc && latent) rc = gpu_alloc(g, (void **)&x->routed_in, latent, e);

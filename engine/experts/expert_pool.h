@@ -30,9 +30,10 @@ struct expert_pool {
     double expected_s[DECODE_MICRO_BATCHES];                                   /* predicted seconds for it */
     int timed_rows[DECODE_MICRO_BATCHES];                                      /* rows of that part, until its time is recorded; 0: none */
     uint32_t n_done[DECODE_MICRO_BATCHES], n_awaited[DECODE_MICRO_BATCHES];
-    float *y[DECODE_MICRO_BATCHES], *expert_in, *expert_out; /* device [DECODE_MAX_ROWS, hidden]: sum of a micro-batch; input and output of one expert */
-    float *routed_in, *routed_sum;                           /* device [DECODE_MAX_ROWS, moe_latent]; NULL: experts not in a latent space */
-    int32_t *token[DECODE_MICRO_BATCHES];                    /* device [DECODE_MAX_ROWS * topk], and the pinned copies below */
+    float *y[DECODE_MICRO_BATCHES], *expert_in,
+        *expert_out;                      /* device [DECODE_MAX_ROWS, hidden or moe_latent]: sum of a micro-batch; input and output of one expert */
+    float *routed_in, *routed_sum;        /* device [DECODE_MAX_ROWS, moe_latent]; NULL: experts not in a latent space, or decode_hands_latent() */
+    int32_t *token[DECODE_MICRO_BATCHES]; /* device [DECODE_MAX_ROWS * topk], and the pinned copies below */
     float *weight[DECODE_MICRO_BATCHES];
     int32_t *host_token[DECODE_MICRO_BATCHES];
     float *host_weight[DECODE_MICRO_BATCHES];
@@ -76,8 +77,8 @@ int expert_pool_count(const struct decode_device *d, uint64_t *bytes); /* expert
 int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const float *x, int n);
 /* Marks a layer's rows as ready for experts, after its attention block (enqueued on d->main). */
 int expert_pool_rows_ready(struct decode_device *d, int micro, int layer);
-/* Adds the device's expert outputs to x [n, hidden] once they are done (enqueued on d->main). */
-int expert_pool_join(struct decode_device *d, int micro, float *x, int n);
+/* Adds the sum of the device's experts to `to`, [n, hidden] or as decode_hands_latent() says [n, moe_latent], once it is done (enqueued on d->main). */
+int expert_pool_join(struct decode_device *d, int micro, float *to, int n);
 /* Splits the experts that m's rows selected, and enqueues the device's part. *cpu_ids [m->n, topk]: ids left to the CPU, -1 for
  * the rest. *expected: predicted CPU seconds. */
 int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **cpu_ids, double *expected);

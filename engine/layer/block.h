@@ -60,7 +60,7 @@ int block_split_selection(struct exec *x, const struct config *c, const struct w
  * their sum [n, moe_latent], which is normed in place with config.routed_sum_norm, to out [n, hidden]. block_experts includes both. */
 int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n);
 int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, float *sum, float *out, int n);
-/* Both but the last: w->routed_sum becomes the sum of the routed experts that w->ids selects for w->xn. */
+/* Between both: w->routed_sum becomes the sum of the routed experts that w->ids selects for w->routed_in. */
 int block_routed_sum(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
 /* For the same modes: norms n rows of experts' outputs in place, before they are weighted and summed, if the family does so. */
 int block_experts_norm(struct exec *x, const struct config *c, const struct layer *y, float *rows, int n);

@@ -89,7 +89,6 @@ int block_routed_sum(struct exec *x, const struct config *c, const struct layer 
                            .n_experts = c->n_experts,
                            .hidden = c->moe_latent,
                            .wide = config_needs_wide_activations(c)};
-    TRY(block_routed_input(x, c, y, w->xn, w->routed_in, n));
     TRY(x->ops->fill(x, &(struct op_fill){.x = w->routed_sum, .n = n, .m = c->moe_latent}));
     return y->expert_out_norm ? add_normed_experts(x, c, y, w, &o) : x->ops->experts(x, &o);
 }
@@ -101,6 +100,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
         parts = PART_SHARED;
     }
     if (is_latent && parts == PART_ROUTED) {
+        TRY(block_routed_input(x, c, y, w->xn, w->routed_in, n));
         TRY(block_routed_sum(x, c, y, w, n));
         return block_routed_output(x, c, y, w->routed_sum, out, n);
     }

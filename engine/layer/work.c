@@ -256,6 +256,7 @@ struct work work_slice(const struct config *c, const struct work *w, int row) {
     if (r.ffn_in) r.ffn_in += at * (size_t)c->hidden;
     if (r.kept) r.kept += at * (size_t)c->hidden;
     if (r.carried) r.carried += at * (size_t)c->carried;
+    if (r.routed_in) r.routed_in += at * (size_t)c->moe_latent, r.routed_sum += at * (size_t)c->moe_latent;
     if (r.idle) r.idle += at;
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;

@@ -48,23 +48,6 @@ static struct budget_out give_layers_beside(size_t free, enum budget_request ask
     return out;
 }
 static struct budget_out give_layers(size_t free, enum budget_request ask, size_t layer_bytes) { return give_layers_beside(free, ask, layer_bytes, 50); }
-/* With normed sums a device has all experts of a layer, or none. */
-static void normed_sums(void **state) {
-    for (enum budget_request ask = BUDGET_AUTO; ask <= BUDGET_BYTES; ask++) {
-        struct budget_out out;
-        budget_split(&(struct budget_in){.free_bytes = 1000,
-                                         .weight_bytes = 100,
-                                         .row_bytes = 40,
-                                         .layer_bytes = 950,
-                                         .layers = 4,
-                                         .n_experts = 8,
-                                         .request = ask,
-                                         .requested = 3,
-                                         .is_sum_normed = true},
-                     &out);
-        assert_true(!out.per_layer && !out.whole_layers && !out.bytes && strstr(out.why, ask >= BUDGET_EXPERTS ? "their sum is normed" : "no experts"));
-    }
-}
 /* Without a ring only if all layers fit then. */
 static void all_layers_need_no_ring(void **state) {
     assert_int_equal(give_layers_beside(440, BUDGET_LAYERS, 80, 20).whole_layers, 4);
@@ -97,8 +80,7 @@ static void without_experts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_that_is_left),        cmocka_unit_test(as_asked),       cmocka_unit_test(normed_sums), cmocka_unit_test(whole_layers_first),
-        cmocka_unit_test(all_layers_need_no_ring), cmocka_unit_test(without_experts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_that_is_left), cmocka_unit_test(as_asked), cmocka_unit_test(whole_layers_first),
+                                       cmocka_unit_test(all_layers_need_no_ring), cmocka_unit_test(without_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
