@@ -18,6 +18,7 @@ enum test_limit {
     TEST_LIMIT_ATTENTION_PARTS_BYTES, /* of partial results of attention on a CUDA device; calls with more run in groups of rows */
     TEST_LIMIT_SPIN_POLLS,            /* polls of a waiting thread before it sleeps */
     TEST_LIMIT_COPY_BYTES,            /* bytes of weights that are copied at once, so that they can be pinned */
+    TEST_LIMIT_DEVICE_CHATS,          /* maximum chats whose KV cache is on devices (default: as many as fit) */
     TEST_LIMITS
 };
 

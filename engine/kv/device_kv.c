@@ -5,6 +5,7 @@
 
 #include "cpu/pool.h"
 #include "engine/base/mem.h"
+#include "engine/base/test_limits.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/transfer/upload.h"
 
@@ -348,12 +349,18 @@ static struct device_kv *new_device_kv(struct decode *s, const struct kv *kv) {
     return m;
 }
 
+static bool may_add_chat(struct decode *s) {
+    size_t n = 0;
+    for (const struct device_kv *m = s->device_kvs; m; m = m->next) n += session_kv_of(s, m) != NULL;
+    return n < test_limits_get(TEST_LIMIT_DEVICE_CHATS, SIZE_MAX);
+}
+
 struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int state_row, int pos, int end) {
     struct kv_upload fill[GPU_MAX];
     struct device_kv *m = find_kv(s, kv);
     int rows, rc = 0;
     for (int i = 0; i < s->n_dev; i++) fill[i] = (struct kv_upload){.d = &s->dev[i]};
-    if (!m && !(m = new_device_kv(s, kv))) return NULL;
+    if (!m && (!may_add_chat(s) || !(m = new_device_kv(s, kv)))) return NULL;
     m->last_used = s->clock;
     if (m->valid_rows > pos) m->valid_rows = pos;
     while (!m->mem[s->n_dev - 1].at && (rc = alloc_tables(s, m, kv->capacity))) {

@@ -37,6 +37,7 @@ static const struct {
     const char *split;
     bool turns; /* every other decode batch is on the CPU only */
     int layers; /* maximum layers per device; 0: as many as fit */
+    bool mixed; /* the checked session decodes on the CPU, in a batch with one on devices */
 } places[] = {
     {NULL, &prefill_mode_cpu, DECODE_CPU},
     {"emu:1,cpu=scalar,chunk=7", &prefill_mode_slp, DECODE_CPU},
@@ -54,6 +55,7 @@ static const struct {
     {"emu:3,cpu=scalar,h2d=1,bw=1", &prefill_mode_blend, DECODE_DUAL, "auto", .layers = 3}, /* together all layers of each reference */
     {"emu:2,cpu=scalar,parallel=tensor", &prefill_mode_cpu, DECODE_HYBRID, .turns = true},  /* a shard of each layer on each, where possible */
     {"emu:3,cpu=scalar,parallel=tensor", &prefill_mode_slp, DECODE_DUAL},
+    {"emu:1,cpu=scalar", &prefill_mode_cpu, DECODE_HYBRID, .mixed = true},
 };
 /* Where a prefill ends, in 24ths of the sequence; the rest is decoded. */
 static const int cuts[][4] = {{24}, {1, 11, 12, 24}, {8, 24}, {7, 21}};
@@ -103,7 +105,7 @@ static int decode(struct engine *e, int place, struct session *const *s, int at,
     int rc = 0;
     for (_Atomic int never = 0; at < n_tokens && !rc; at++) {
         enum exec_mode cut = places[place].turns && at % 2 ? DECODE_CPU : places[place].cut;
-        int n = cut == DECODE_DUAL ? 2 : 1;
+        int n = cut == DECODE_DUAL || places[place].mixed ? 2 : 1;
         struct decode_span spans[2];
         for (int k = 0; k < n; k++) spans[(k + at) % n] = (struct decode_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1};
         rc = decode_run(e->machine.decode, cut, spans, n, &never, err);
@@ -117,7 +119,7 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
     struct session *s[2];
     float *logits = mem_alloc((size_t)r->vocab * sizeof *logits);
     _Atomic int never = 0;
-    int at = 0, rc = logits ? session_open(e, &s[0], err) : ERR_MEMORY, both = places[place].cut == DECODE_DUAL ? 2 : 1;
+    int at = 0, rc = logits ? session_open(e, &s[0], err) : ERR_MEMORY, both = places[place].cut == DECODE_DUAL || places[place].mixed ? 2 : 1;
     if (!rc && (rc = session_open(e, &s[1], err))) session_close(&s[0]);
     if (rc) return rc;
     for (int k = both; k-- > 0 && !rc;) { /* the first one is checked */
@@ -167,6 +169,7 @@ static void check(const char *dir, int place, int level) {
     const char *where = places[place].gpus ? places[place].gpus : "processor";
     const struct gemm *products = gemm_for((enum cpu_level)level, false);
     test_limits_set(TEST_LIMIT_DEVICE_LAYERS, (size_t)places[place].layers);
+    test_limits_set(TEST_LIMIT_DEVICE_CHATS, places[place].mixed);
     if (engine_open(&e, &p, &err)) {
         printf("FAIL %s: %s\n", where, err.text);
         failures++;
