@@ -264,7 +264,7 @@ struct config {
     int shared_inter;     /* all shared experts together; 0: none */
     int moe_latent;       /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
     bool expert_out_norm; /* with moe_latent: an expert's output is multiplied by factors per channel and normed before it is weighted */
-    bool routed_sum_norm; /* with moe_latent: the sum of a token's experts is normed before it is projected, so one executor must have the whole sum */
+    bool routed_sum_norm; /* with moe_latent: the sum of a token's experts is normed before it is projected, so its parts are added in latent space */
     float shared_scale;   /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
     bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */

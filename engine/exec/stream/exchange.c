@@ -10,22 +10,23 @@ int exchange_open(struct slp_rank *r, struct error *e) {
     struct exchange *x = r->exchange = mem_calloc(1, sizeof *x);
     if (!x) return error_set(e, ERR_MEMORY, "no memory for an exchange");
     for (int i = 0; i < r->id; i++) x->first_row += p->rank[i].n;
-    x->is_bf16 = p->job->set->spec.math != GPU_MATH_F32 && !p->job->set->spec.all_to_all;
-    size_t row = (size_t)p->c->hidden * sizeof(float), sent_row = x->is_bf16 ? row / 2 : row, n = (size_t)r->n, topk = (size_t)p->c->topk * 4; /* bytes */
+    const size_t hidden = (size_t)p->c->hidden, floats = (size_t)config_routed_width(p->c); /* of a token, of its sum */
+    x->is_bf16 = p->job->set->spec.math != GPU_MATH_F32 && !p->job->set->spec.all_to_all && floats <= 2 * hidden;
+    const size_t element = x->is_bf16 ? 2 : 4, n = (size_t)r->n, topk = (size_t)p->c->topk * 4; /* bytes */
     int rc = gpu_stream_open(r->g, &x->send, "send", true, &p->stop, e);
     if (!rc) rc = gpu_stream_open(r->g, &x->recv, "receive", true, &p->stop, e);
     for (int i = 0; i < 2 && !rc; i++) rc = gpu_pair_open(r->g, &x->made[i], e);
     for (int i = 0; i < 2 * EXCHANGE_PARTS && !rc; i++) rc = gpu_pair_open(r->g, &x->sent[i % 2][i / 2], e);
     if (!rc) rc = gpu_event_open(r->g, &x->received, e);
-    if (!rc) rc = gpu_alloc(r->g, (void **)&x->received_sums, n * row, e);
-    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->wire, n * sent_row, e);
-    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_part, n * sent_row, e);
+    if (!rc) rc = gpu_alloc(r->g, (void **)&x->received_sums, n * floats * 4, e);
+    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->wire, n * hidden * 2, e);
+    if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_part, n * floats * 2, e);
     if (!rc && p->job->set->spec.all_to_all) return all_to_all_open(r, e);
     if (p->job->set->spec.is_virtual) return rc; /* virtual time: host memory is never accessed */
-    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * sent_row, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * hidden * element, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->ids, n * topk, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->weights, n * topk, e);
-    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->sums, (size_t)p->job->n * sent_row, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->sums, (size_t)p->job->n * floats * element, e);
     return rc;
 }
 
@@ -93,19 +94,21 @@ int exchange_announce(struct slp_rank *r) {
 }
 
 /* Conversion between BF16 and float32 rows, with the operations of a one-head KV cache. */
-static struct kv_plane bf16_rows(const struct slp_rank *r, void *data) {
-    return (struct kv_plane){.data = data, .heads = 1, .dim = r->p->c->hidden, .dtype = DT_BF16};
-}
-static int to_bf16(struct slp_rank *r, void *out, const float *x, int n) {
-    struct op_kv_store o = {.plane = bf16_rows(r, out), .x = x, .n = n, .ldx = r->p->c->hidden};
+static struct kv_plane bf16_rows(void *data, int width) { return (struct kv_plane){.data = data, .heads = 1, .dim = width, .dtype = DT_BF16}; }
+static int to_bf16(struct slp_rank *r, void *out, const float *x, int n, int width) {
+    struct op_kv_store o = {.plane = bf16_rows(out, width), .x = x, .n = n, .ldx = width};
     return n ? op_run(gpu_stream_exec(r->compute_stream), OP_KV_STORE, &o) : 0;
 }
-static int from_bf16(struct slp_rank *r, float *out, void *x, int n) {
-    struct op_kv_load o = {.plane = bf16_rows(r, x), .out = out, .n = n, .ldo = r->p->c->hidden};
+static int from_bf16(struct slp_rank *r, float *out, void *x, int n, int width) {
+    struct op_kv_load o = {.plane = bf16_rows(x, width), .out = out, .n = n, .ldo = width};
     return n ? op_run(gpu_stream_exec(r->compute_stream), OP_KV_LOAD, &o) : 0;
 }
 static float *rank_rows(const struct slp_rank *r, float *all, const struct slp_rank *q) {
     return all + (size_t)q->exchange->first_row * (size_t)r->p->c->hidden;
+}
+/* The same of r->sum, whose rows may be in the latent space of experts. */
+static float *rank_sums(const struct slp_rank *r, const struct slp_rank *q) {
+    return r->sum + (size_t)q->exchange->first_row * (size_t)config_routed_width(r->p->c);
 }
 
 /* Downloads rows if some rank has no peer access; host is NULL in virtual time. */
@@ -117,7 +120,7 @@ int exchange_tokens(struct slp_rank *r, int layer) {
     struct slp_run *p = r->p;
     struct exchange *x = r->exchange;
     size_t topk = (size_t)p->c->topk, n = (size_t)r->n, row = (size_t)x->first_row, begin, width = (size_t)p->c->hidden * (x->is_bf16 ? 2 : 4);
-    if (x->is_bf16) TRY(to_bf16(r, x->wire, rank_rows(r, r->xn, r), r->n));
+    if (x->is_bf16) TRY(to_bf16(r, x->wire, rank_rows(r, r->xn, r), r->n, p->c->hidden));
     TRY(exchange_announce(r));
     TRY(send_part(r, (char *)x->ids, 0, (const char *)(r->ids + row * topk), n * topk * 4));
     TRY(send_part(r, (char *)x->weights, 0, (const char *)(r->weights + row * topk), n * topk * 4));
@@ -142,34 +145,38 @@ int exchange_tokens(struct slp_rank *r, int layer) {
     TRY(gpu_event_record(x->received, x->recv));
     TRY(gpu_event_wait(x->received, r->compute_stream));
     for (int i = 0; i < p->n_ranks && x->is_bf16; i++)
-        if (i != r->id) TRY(from_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_rows(r, r->sum, &p->rank[i]), p->rank[i].n));
+        if (i != r->id) TRY(from_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_rows(r, r->sum, &p->rank[i]), p->rank[i].n, p->c->hidden));
     return 0;
 }
 
-/* x += the ranks' partial sums of this rank's rows, in rank order, so that experts are added in rising order. */
-int exchange_sums(struct slp_rank *r, int layer) {
+/* The rows of rank q's sums that r sends, in BF16 at the beginning of the rows of xn that q's tokens had. */
+static const char *wire_rows(const struct slp_rank *r, const struct slp_rank *q) {
+    return (const char *)(r->exchange->is_bf16 ? rank_rows(r, r->xn, q) : rank_sums(r, q));
+}
+
+int exchange_sums(struct slp_rank *r, float *out, int layer) {
     struct slp_run *p = r->p;
     struct exchange *x = r->exchange;
-    size_t n = (size_t)r->n, begin, width = (size_t)p->c->hidden * (x->is_bf16 ? 2 : 4);
-    float *out = x->is_bf16 ? r->xn : r->sum;
+    const int floats = config_routed_width(p->c);
+    size_t n = (size_t)r->n, begin, width = (size_t)floats * (x->is_bf16 ? 2 : 4);
     for (int i = 0; i < p->n_ranks && x->is_bf16; i++)
-        if (i != r->id) TRY(to_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_rows(r, r->sum, &p->rank[i]), p->rank[i].n));
+        if (i != r->id) TRY(to_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_sums(r, &p->rank[i]), p->rank[i].n, floats));
     TRY(exchange_announce(r));
     for (int k = 0; k < EXCHANGE_PARTS; k++) {
         for (int i = 0; i < p->n_ranks; i++) {
             const struct slp_rank *q = &p->rank[i];
             size_t m = part_rows((size_t)q->n, k, &begin);
             char *host = x->sums ? x->sums + (size_t)q->exchange->first_row * width : NULL;
-            if (q != r) TRY(send_part(r, host, begin * width, (const char *)rank_rows(r, out, q), m * width));
+            if (q != r) TRY(send_part(r, host, begin * width, wire_rows(r, q), m * width));
         }
         TRY(exchange_sent(r, k));
     }
     for (int i = 0; i < p->n_ranks; i++) {
         struct slp_rank *q = &p->rank[i];
-        const float *part = rank_rows(r, r->sum, r);
+        const float *part = rank_sums(r, r);
         if (q != r) {
             char *to = x->is_bf16 ? (char *)x->bf16_part : (char *)x->received_sums;
-            const char *from = (const char *)rank_rows(r, x->is_bf16 ? q->xn : q->sum, r), *host = q->exchange->sums;
+            const char *from = wire_rows(q, r), *host = q->exchange->sums;
             int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "sums", layer, i);
             for (int k = 0; k < EXCHANGE_PARTS; k++) {
                 size_t m = part_rows(n, k, &begin), at = begin * width;
@@ -179,10 +186,10 @@ int exchange_sums(struct slp_rank *r, int layer) {
             trace_end(p->trace, span, x->recv);
             TRY(gpu_event_record(x->received, x->recv));
             TRY(gpu_event_wait(x->received, r->compute_stream));
-            if (x->is_bf16) TRY(from_bf16(r, x->received_sums, x->bf16_part, r->n));
+            if (x->is_bf16) TRY(from_bf16(r, x->received_sums, x->bf16_part, r->n, floats));
             part = x->received_sums;
         }
-        if (n) TRY(op_run(gpu_stream_exec(r->compute_stream), OP_ADD, &(struct op_add){.y = r->x, .x = part, .n = r->n, .m = p->c->hidden}));
+        if (n) TRY(op_run(gpu_stream_exec(r->compute_stream), OP_ADD, &(struct op_add){.y = out, .x = part, .n = r->n, .m = floats}));
         if (q == r || !n) continue;
         TRY(gpu_event_record(x->received, r->compute_stream)); /* part may be overwritten afterwards */
         TRY(gpu_event_wait(x->received, x->recv));

@@ -16,12 +16,12 @@ struct exchange {
     /* Element type of transfers: float32, or BF16 if the devices compute in BF16. With BF16, own tokens are narrowed to wire, others' arrive
      * in rank->sum before they are widened; sums are narrowed into the others' rows of rank->xn. */
     bool is_bf16;
-    uint16_t *wire, *bf16_part; /* device: own tokens [n, hidden]; received sums [n, hidden] */
+    uint16_t *wire, *bf16_part; /* device: own tokens [n, hidden]; received sums [n, config_routed_width()] */
     char *tokens;               /* pinned: own rows [n, hidden] */
     int32_t *ids;               /* [n, topk] */
     float *weights;             /* [n, topk] */
-    char *sums;                 /* pinned: own partial sums of all tokens [all, hidden] */
-    float *received_sums;       /* device: another rank's sums of own rows [n, hidden] */
+    char *sums;                 /* pinned: own partial sums of all tokens [all, config_routed_width()] */
+    float *received_sums;       /* device: another rank's sums of own rows [n, config_routed_width()] */
     int first_row;              /* number of this rank's first token */
     uint64_t steps;             /* steps begun: tokens and sums of each layer alternate */
     /* all_to_all.c: pairs sorted by expert, own and received; `offset` is read by all ranks */
@@ -36,9 +36,9 @@ int exchange_first_row(const struct slp_rank *r); /* number of the rank's first 
 bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q);
 bool exchange_all_are_peers(const struct slp_rank *r);
 /* SmallEP, on the compute thread; both enqueue and return an operation's error code. Tokens: r->xn, r->ids and r->weights receive the other ranks' tokens.
- * Sums: r->x receives the sum of all ranks' r->sum for this rank's tokens. */
+ * Sums: the sum of all ranks' r->sum [all, config_routed_width()] for this rank's tokens is added to out. */
 int exchange_tokens(struct slp_rank *r, int layer);
-int exchange_sums(struct slp_rank *r, int layer);
+int exchange_sums(struct slp_rank *r, float *out, int layer);
 /* A step by hand. announce: begins it, when the compute stream has made this rank's data, and makes the send stream wait for that. sent: a part is in host
  * memory once the send stream gets here. wait: makes the receive stream wait until r may fetch that part of q's data. fetch: copies `bytes` of q's data, from
  * its device memory if they are peers, else from its host memory. */

@@ -213,7 +213,7 @@ static void list_row_buffers(struct slp_rank *r, struct row_buffer out[ROW_BUFFE
         {(void **)&r->token, c->n_experts ? all * topk : 0},
         {(void **)&r->weight, c->n_experts ? all * topk : 0},
         {(void **)&r->offset, c->n_experts ? (size_t)(r->last_expert - r->first_expert + 1) * 4 : 0},
-        {(void **)&r->sum, p->n_ranks > 1 && c->n_experts ? all * hidden : 0}};
+        {(void **)&r->sum, p->n_ranks > 1 && c->n_experts ? all * (size_t)config_row_width(c) * 4 : 0}};
     _Static_assert(sizeof all_buffers / sizeof *all_buffers == ROW_BUFFERS, "ROW_BUFFERS");
     memcpy(out, all_buffers, sizeof all_buffers);
 }

@@ -236,12 +236,12 @@ static int run_group(struct slp_rank *r, const struct layer *own, int layer, str
 }
 
 /* Runs the routed experts in order as their weights arrive. One rank adds to the residual stream directly; several compute partial sums
- * of all tokens and exchange them. */
+ * of all tokens and exchange them, in latent space if experts are in one. */
 static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *module, int layer) {
     struct slp_run *p = r->p;
     const bool is_latent = p->c->moe_latent > 0;
     int all = p->job->n, n = r->last_expert - r->first_expert;
-    float *out = p->n_ranks == 1 ? r->x : r->sum, *y = is_latent ? r->routed_sum : out;
+    float *out = is_latent ? r->routed_sum : r->x, *y = p->n_ranks == 1 ? out : r->sum;
     if (p->n_ranks > 1 && p->job->set->spec.all_to_all) {
         if (is_latent) TRY(project_input(r, own, r->xn + (size_t)exchange_first_row(r) * (size_t)p->c->hidden, r->n));
         TRY(all_to_all_experts(r, own, module, layer));
@@ -249,7 +249,7 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
     }
     if (p->n_ranks > 1) {
         TRY(exchange_tokens(r, layer));
-        TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)p->c->hidden * 4));
+        TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)config_routed_width(p->c) * 4));
     }
     TRY(op_run(exec_of(r), OP_SORT,
                &(struct op_sort){.offset = r->offset,
@@ -283,8 +283,8 @@ static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
         if (gpu_info(r->g)->is_virtual) TRY(ring_wait_quarter(r, *module, n_modules, &known));
         if (g.n) TRY(run_group(r, own, layer, &g, ids, module));
     }
-    if (is_latent) TRY(project_output(r, own, out, all));
-    return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;
+    if (p->n_ranks > 1) TRY(exchange_sums(r, out, layer));
+    return is_latent ? project_output(r, own, r->x, r->n) : 0;
 }
 
 /* Fails the run with the layer of first_bad `at`; or, if a rank's device failed and sent garbage, with that failure. */

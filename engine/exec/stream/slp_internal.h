@@ -42,7 +42,7 @@ struct slp_rank {
     char *merge_mem;
     int32_t *ids, *pos, *tokens, *selected_keys; /* selected_keys: only if layers reuse a key selection, else it is per chunk */
     float *weights;                              /* ids, weights: [all, topk] selections */
-    float *sum;                                  /* DSLP: partial sums of all tokens [all, hidden] */
+    float *sum;                                  /* DSLP: partial sums of all tokens [all, config_row_width()] */
     int32_t *offset, *token;                     /* OP_SORT: [experts + 1] where each expert's pairs begin; [all * topk] token of each pair */
     float *weight;                               /* [all * topk] weight of each pair */
     int32_t *host_offset;                        /* pinned, [experts + 2]: a copy of offset, then first_bad of the workspace (slp_first_bad) */

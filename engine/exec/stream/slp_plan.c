@@ -4,7 +4,6 @@
 static const size_t dense_budget = (size_t)1 << 30; /* for slots of dense modules */
 
 const char *slp_why_unsplittable(const struct config *c) {
-    if (c->routed_sum_norm) return "the sum of a token's routed experts is normed, so no device can have a part of it";
     return c->short_taps ? "its attention blocks' outputs are convolved along the prompt, so no device can begin in its middle" : NULL;
 }
 
@@ -25,7 +24,7 @@ size_t slp_selection_bytes(const struct config *c) {
 static size_t fixed_bytes(const struct config *c, const struct slp_need *in, int chunk, int dense) {
     size_t n = (size_t)in->n_rows, all = (size_t)in->n_tokens, hidden = (size_t)c->hidden * 4, bytes = n * hidden + all * hidden;
     if (in->n_tokens > in->n_rows) /* partial sums of all ranks' tokens; partial attention */
-        bytes += all * hidden + slp_partial_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
+        bytes += all * (size_t)config_row_width(c) * 4 + slp_partial_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
     bytes += all * (size_t)c->topk * 16 + n * (size_t)(c->rope.dim + c->second_rope.dim) * 4 + n * (16 + slp_selection_bytes(c)) + all * 4;
     bytes += n * (size_t)c->streams.n * (hidden + 4);
     bytes += n * hidden * (size_t)(config_needs_ffn_in(c) + config_keeps_rows(c)) + 2 * all * (size_t)c->moe_latent * 4 + n * (size_t)c->carried * 4;
