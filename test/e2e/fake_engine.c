@@ -96,12 +96,14 @@ uint64_t chat_template_hash(const struct chat_template *c) { return 42; }
 int chat_template_render(const struct chat_template *c, const struct json *conv, struct text *out, struct error *e) {
     struct buf b = {0};
     const struct json *list = json_get(conv, "messages");
-    const bool shows_calls = getenv("FAKE_SHOWS_CALLS") != NULL;
+    const bool shows_calls = getenv("FAKE_SHOWS_CALLS") != NULL, shows_thinking = getenv("FAKE_SHOWS_THINKING") != NULL;
     for (uint32_t i = 0; list && i < list->n; i++) {
         const struct json *role = json_get(&list->items[i], "role"), *text = json_get(&list->items[i], "content");
         buf_char(&b, 1);
         buf_add(&b, role->string, role->n);
         buf_char(&b, 2);
+        const struct json *thinking = shows_thinking ? json_get(&list->items[i], "reasoning_content") : NULL;
+        if (thinking) buf_fmt(&b, "(%.*s)", (int)thinking->n, thinking->string);
         if (text->type == JSON_STRING) buf_add(&b, text->string, text->n);
         for (const struct json *calls = shows_calls ? json_get(&list->items[i], "tool_calls") : NULL, *k = calls ? calls->items : NULL;
              k && k < calls->items + calls->n; k++)
@@ -377,6 +379,22 @@ void session_close(struct session **out) {
     *out = NULL;
 }
 
+/* Adds the answer that a JSON list of strings gives to this number of earlier answers to the same question. A character from U+E000 to U+E0FF stands for a
+ * byte. */
+static void say(struct buf *b, const char *list, size_t n, uint32_t n_earlier) {
+    struct arena arena = {0};
+    struct json j;
+    if (json_parse(&arena, list, n, 0, "say", &j, NULL) || j.type != JSON_ARRAY || n_earlier >= j.n) buf_str(b, "nothing more");
+    else
+        for (uint32_t i = 0; i < j.items[n_earlier].n; i++) {
+            const unsigned char *c = (const unsigned char *)j.items[n_earlier].string + i;
+            const bool is_byte = c[0] == 0xEE && c[1] >= 0x80 && c[1] <= 0x83;
+            buf_char(b, (char)(is_byte ? (c[1] & 3) << 6 | (c[2] & 0x3F) : c[0]));
+            if (is_byte) i += 2;
+        }
+    arena_free(&arena);
+}
+
 /* Chooses the answer to the last user message: "COMMAND rest". Some commands echo parts of the request: its settings, or the whole prompt. */
 static void make_plan(struct session *s, const struct request *r, const char *prompt, const char *user, size_t n, const char *result) {
     char word[32] = "";
@@ -389,7 +407,12 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     s->token_s = 0.001;
     s->fail = s->stubborn = false;
     b->len = 0;
-    if (!strcmp(word, "escape"))
+    if (!strcmp(word, "say")) {
+        uint32_t n_answers = 0;
+        for (const char *at = user + n; (at = strstr(at, "\1assistant\2")); at++) n_answers++;
+        say(b, user + w, n - w, n_answers - 1);
+        s->token_s = 0;
+    } else if (!strcmp(word, "escape"))
         buf_str(b, "A\033[31mred\033]0;title\007B\b\bC\rD\xC2\x9B"
                    "31mE\x7F.");
     else if (!strcmp(word, "table"))
