@@ -177,7 +177,7 @@ void chat_turn_acquire_screen(struct repl *r, struct chat_session *t) {
 
 void chat_turn_to_screen(struct repl *r, struct chat_session *t) {
     chat_turn_acquire_screen(r, t);
-    thinking_on_text(r, OUTPUT_THINKING, t->turn.thinking.data, t->turn.thinking.len);
+    thinking_on_text(r, OUTPUT_THINKING, t->turn.thinking.data, t->turn.n_thinking_shown);
     thinking_on_text(r, OUTPUT_TEXT, t->turn.text.data, t->turn.n_shown);
 }
 

@@ -51,7 +51,14 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
 }
 
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out) {
-    if (t->tool.len && !r->markup && tool_calls_parse(t->tool.data, t->tool.len, r->tools, out) == ERR_MEMORY) return ERR_MEMORY;
+    struct buf markup = {0};
+    int rc = 0;
+    if (t->tool.len && !r->markup) {
+        out_utf8(&markup, t->tool.data, t->tool.len);
+        rc = markup.failed ? ERR_MEMORY : tool_calls_parse(markup.data, markup.len, r->tools, out);
+    }
+    buf_free(&markup);
+    if (rc == ERR_MEMORY) return rc;
     if (r->single_tool_call && out->n) tool_calls_truncate(out, 1);
     return 0;
 }

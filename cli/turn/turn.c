@@ -79,6 +79,15 @@ static int show_text(struct turn *t, bool all) {
     return emit_text(t, OUTPUT_TEXT, t->text.data + from, end - from);
 }
 
+/* Emits thinking or tool calls in whole characters, as show_text() does; `all`: also the beginning of one. */
+static int show_part(struct turn *t, enum output_kind part, bool all) {
+    const struct buf *b = part == OUTPUT_THINKING ? &t->thinking : &t->tool;
+    size_t *shown = part == OUTPUT_THINKING ? &t->n_thinking_shown : &t->n_tool_shown, from = *shown;
+    if (from == b->len) return 0;
+    *shown = b->len - (all ? 0 : begun_character(b->data + from, b->len - from));
+    return emit_text(t, part, b->data + from, *shown - from);
+}
+
 static int on_part(void *ctx, enum output_kind part, const char *data, size_t n) {
     struct turn *t = ctx;
     if (t->stop_hit) return 0;
@@ -91,8 +100,8 @@ static int on_part(void *ctx, enum output_kind part, const char *data, size_t n)
     if (t->resuming && part != OUTPUT_TOOL_CALL) return 0; /* the calls of an answer are parsed as a whole */
     struct buf *b = part == OUTPUT_TEXT ? &t->text : part == OUTPUT_THINKING ? &t->thinking : &t->tool;
     if (buf_add(b, data, n)) return ERR_MEMORY;
-    if (t->resuming) return 0;
-    return part == OUTPUT_TEXT ? show_text(t, false) : emit_text(t, part, data, n);
+    if (t->resuming) return t->n_tool_shown = t->tool.len, 0;
+    return part == OUTPUT_TEXT ? show_text(t, false) : show_part(t, part, false);
 }
 
 static int feed_bytes(struct turn *t, const char *data, size_t n, bool special) {
@@ -189,7 +198,9 @@ static void finish_turn(struct turn *t) {
     int rc = t->text_error ? t->text_error : decoder_flush(&t->decoder, &b); /* nothing may follow a gap */
     if (!rc && b.len) rc = feed_bytes(t, b.data, b.len, false);
     if (!rc && t->parser) rc = output_parser_flush(t->parser, on_part, t);
+    if (!rc) rc = show_part(t, OUTPUT_THINKING, true);
     if (!rc && t->text.data && !t->stop_hit) rc = show_text(t, true);
+    if (!rc) rc = show_part(t, OUTPUT_TOOL_CALL, true);
     if (rc == ERR_MEMORY) t->text_error = rc;
     buf_free(&b);
     t->running = false;

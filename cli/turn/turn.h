@@ -25,7 +25,8 @@ struct turn {
     const char *const *stop; /* strings that end the answer; --until's unless turn_set_stops was called */
     size_t n_stop;
     const char *stop_found;                               /* the stop string that ended the answer, or NULL */
-    size_t n_shown;                                       /* bytes of text emitted: the rest may begin a stop string */
+    size_t n_shown;                                       /* bytes of text emitted: the rest may begin a stop string, or a character */
+    size_t n_thinking_shown, n_tool_shown;                /* the same of the other parts */
     bool text_begun, stop_hit, running, failed, resuming; /* resuming: the ids of an earlier turn are replayed without output */
     int text_error;  /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without text), or 0; nothing is shown after the gap */
     turn_fn on_text; /* may be NULL, and may change between events */

@@ -79,6 +79,14 @@ class Anthropic(Api):
         said = self.post("/v1/messages", {"messages": [{"role": "user", "content": "prompt"}, {"role": "assistant", "content": "[user]"}], "max_tokens": 50})["content"][0]["text"]
         self.assertEqual(said, "prompt[assistant][user]")  # an answer that has begun goes on
 
+    def test_bytes(self):
+        """Bytes that are no UTF-8 become U+FFFD in the arguments of a call, as in a chat; a character of thinking that is parted by a control token stays whole in a stream."""
+        question = "say " + json.dumps(['\x0ea\ue0e2\x0f\x0e\ue082\ue0ac\x0f\x10{"name": "weather", "arguments": {"city": "B\ue0ff"}}\x11'])
+        j = self.ask(question, tools=self.TOOLS)
+        self.assertEqual([b.get("thinking") or b["input"] for b in j["content"]], ["a\u20ac", {"city": "B\ufffd"}])
+        got = [e["delta"] for _, e in events(self.ask(question, tools=self.TOOLS, stream=True)) if e["type"] == "content_block_delta"]
+        self.assertEqual(("".join(d.get("thinking", "") for d in got), json.loads(got[-1]["partial_json"])), ("a\u20ac", {"city": "B\ufffd"}))
+
     def test_refused(self):
         image = [{"type": "image", "source": {"type": "base64", "data": ""}}]
         for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"), ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must not be empty"),
