@@ -53,7 +53,7 @@ void api_override_sampling(const struct api_request *r, int choice, struct sampl
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out) {
     struct buf markup = {0};
     int rc = 0;
-    if (t->tool.len && !r->markup) {
+    if (t->tool.len && !r->markup && !r->no_tool_calls) {
         out_utf8(&markup, t->tool.data, t->tool.len);
         rc = markup.failed ? ERR_MEMORY : tool_calls_parse(markup.data, markup.len, r->tools, out);
     }

@@ -16,6 +16,7 @@ struct api_request {
     enum api_tool_choice tool_choice;  /* NONE: tools is NULL */
     const struct json *forced_tool;    /* with REQUIRED: name of the only tool that may be called; NULL: any */
     bool single_tool_call;             /* at most one call in an answer */
+    bool no_tool_calls;                /* answers of the protocol have no calls: as the model writes them, they are text */
     const struct json *partial_answer; /* text of the answer to continue, removed from the conversation; NULL: none */
     bool stream, usage;                /* usage: report it at the end of a stream, where the protocol leaves that to the client */
     bool explain;                      /* extension: report why the modes were chosen, next to the timings */

@@ -31,6 +31,11 @@ static void put_head(struct buf *b, const struct api_answer *a) {
 static void put_end(struct buf *b, const struct api_answer *a, bool done) { buf_fmt(b, "%s, \"done\": %s", is_chat(a) ? "}" : "", done ? "true" : "false"); }
 static const char *text_name(const struct api_answer *a) { return is_chat(a) ? "content" : "response"; }
 
+/* Puts JSON text as the model wrote it, but on one line: an object of a stream is a line. */
+static void put_line(struct buf *b, const char *json, size_t n) {
+    for (size_t i = 0; i < n; i++) buf_char(b, json[i] == '\n' || json[i] == '\r' ? ' ' : json[i]);
+}
+
 static void put_calls(struct buf *b, const struct api_choice *c) {
     buf_str(b, ", \"tool_calls\": [");
     for (size_t i = 0; i < c->calls->n; i++) {
@@ -38,7 +43,7 @@ static void put_calls(struct buf *b, const struct api_choice *c) {
         buf_fmt(b, "%s{\"function\": {\"index\": %zu, ", i ? ", " : "", i);
         api_put_text_member(b, "name", call->name.data, call->name.len);
         buf_str(b, ", \"arguments\": ");
-        buf_add(b, call->arguments.data, call->arguments.len);
+        put_line(b, call->arguments.data, call->arguments.len);
         buf_str(b, "}}");
     }
     buf_char(b, ']');
@@ -84,7 +89,7 @@ void ollama_delta(struct buf *b, struct api_answer *a, const struct api_choice *
 void ollama_finish(struct buf *b, struct api_answer *a, const struct api_choice *c) {
     const struct buf *markup = &c->turn->tool;
     if (!c->calls->n && markup->len) ollama_delta(b, a, c, OUTPUT_TEXT, markup->data, markup->len, SIZE_MAX);
-    if (!c->calls->n || !is_chat(a)) return;
+    if (!c->calls->n) return;
     put_head(b, a);
     buf_str(b, "\"content\": \"\"");
     put_calls(b, c);
@@ -108,7 +113,7 @@ void ollama_whole(struct buf *b, struct api_answer *a, const struct api_choice *
         buf_str(b, ", ");
         api_put_text_member(b, "thinking", t->thinking.data, t->thinking.len);
     }
-    if (c->calls->n && is_chat(a)) put_calls(b, c);
+    if (c->calls->n) put_calls(b, c);
     put_end(b, a, true);
     put_logprobs(b, a, t, 0);
     put_statistics(b, t);

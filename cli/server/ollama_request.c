@@ -177,6 +177,7 @@ static int parse_generate(struct api_request *r, const char *body, size_t n, con
     TRY(read_string(&root, "prompt", &prompt, e));
     TRY(read_string(&root, "system", &system, e));
     TRY(api_members_flag(&root, "raw", &raw, e));
+    r->no_tool_calls = true;
     if (!prompt) return r->load_only = true, 0;
     if (raw) {
         if (!(copy = arena_alloc(&r->arena, sizeof *copy))) return error_set(e, ERR_MEMORY, "no memory");

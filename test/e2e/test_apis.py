@@ -172,6 +172,17 @@ class Ollama(Api):
         back = [{"role": "user", "content": "call"}, j["message"], {"role": "tool", "tool_name": "weather", "content": "sunny"}, {"role": "user", "content": "prompt"}]
         self.assertIn("[tool]sunny", self.post("/api/chat", {"messages": back, "tools": self.TOOLS, "stream": False})["message"]["content"])
 
+    def test_calls_on_lines(self):
+        """Arguments that the model writes on several lines are on the line of their object; /api/generate, which has no calls, gives them as the model writes them."""
+        markup = '{"name": "weather", "arguments": "{\\n\\"city\\":\\r\\n\\"a\\\\nb\\"}"}'
+        question = "say " + json.dumps([f"Let me see.\x10{markup}\x11"])
+        got = self.lines("/api/chat", messages=[{"role": "user", "content": question}], tools=self.TOOLS)
+        self.assertEqual([c["function"]["arguments"] for line in got for c in line["message"].get("tool_calls", [])], [{"city": "a\nb"}])
+        self.assertEqual(self.chat(question, tools=self.TOOLS)["message"]["tool_calls"], got[-2]["message"]["tool_calls"])
+        said = f"Let me see.<tool_call>{markup}</tool_call>"
+        self.assertEqual("".join(line["response"] for line in self.lines("/api/generate", prompt=question)), said)
+        self.assertEqual(self.post("/api/generate", {"model": "fake", "prompt": question, "stream": False})["response"], said)
+
     def test_models(self):
         get = lambda path: json.loads(self.s.request("GET", path)[2])
         for path in ("/api/tags", "/api/ps"):

@@ -603,6 +603,8 @@ change("state-try-two", "a draft has room for one state only where all are kept"
 change("batch-equal-ids", "a continued batch takes an answer for that of another prompt with the same id", "e2e_oneshot", ("cli/modes/batch.c", "(!any_index && b->past[lo].index != index)", "0"))
 change("fork-saved", "a fork is not saved before its first question", "e2e_commands", ("cli/chat/command_session.c", "    chat_session_save(r, t);\n    screen_print(r, \"this is a copy", "    screen_print(r, \"this is a copy"))
 change("system-saved", "a system prompt is not saved before the next question", "e2e_commands", ("cli/chat/command_conversation.c", "    chat_session_save(r, r->active);\n    screen_print(r, removes", "    screen_print(r, removes"))
+change("ollama-lines", "line ends in the arguments of a call break the line of its object", "e2e_apis", ("cli/server/ollama_reply.c", "json[i] == '\\n' || json[i] == '\\r' ? ' ' : json[i]", "json[i]"))
+change("generate-calls", "/api/generate drops what the model writes as a call", "e2e_apis", ("cli/server/ollama_request.c", "    r->no_tool_calls = true;\n", ""))
 change("call-bytes", "a call with bytes that are no UTF-8 is none in answers of the server", "e2e_apis", ("cli/server/api.c", "out_utf8(&markup, t->tool.data", "buf_add(&markup, t->tool.data"))
 change("parted-thinking", "a stream of thinking has parts of characters", "e2e_apis", ("cli/turn/turn.c", "(all ? 0 : begun_character(b->data + from, b->len - from))", "0"))
 change("close-unsaved", "a session without a file is said to be on disk", "e2e_commands", ("cli/chat/command_session.c", "if (*name && store_exists(name))", "if (*name)"))
