@@ -48,7 +48,33 @@ static int read_content(struct api_request *r, const struct json *content, const
     return api_messages_join(r, content, "input_text output_text text reasoning_text summary_text", where, out, e);
 }
 
-static int add_message(struct api_messages *m, const struct json *item, uint32_t i, struct error *e) {
+/* Joins two texts. */
+static int join_texts(struct api_request *r, const struct json *a, const struct json *b, struct json *out, struct error *e) {
+    char *s = arena_alloc(&r->arena, (size_t)a->n + b->n + 1);
+    if (!s) return error_set(e, ERR_MEMORY, "no memory");
+    memcpy(s, a->string, a->n);
+    memcpy(s + a->n, b->string, b->n);
+    *out = (struct json){.type = JSON_STRING, .n = a->n + b->n, .string = s};
+    return 0;
+}
+
+/* Adds thinking, which is an item of its own, to the last message. */
+static int add_thought(struct api_messages *m, const struct json *thought, struct error *e) {
+    struct json *last = &m->items[m->n - 1], both;
+    const struct json *earlier = json_get(last, "reasoning_content");
+    if (!thought->n) return 0;
+    if (!earlier) return api_messages_set(m, "reasoning_content", thought), 0;
+    TRY(join_texts(m->request, earlier, thought, &both, e));
+    return json_set((struct json *)last->items, last->n, "reasoning_content", &both), 0;
+}
+
+/* Adds a message of the assistant, with the thinking before it. */
+static int add_assistant(struct api_messages *m, const struct json *text, const struct json *thought, struct error *e) {
+    TRY(api_messages_add(m, "assistant", text, e));
+    return add_thought(m, thought, e);
+}
+
+static int add_message(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought, struct error *e) {
     static const char *const roles[][2] = {{"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"}};
     char where[40];
     struct json text;
@@ -57,11 +83,11 @@ static int add_message(struct api_messages *m, const struct json *item, uint32_t
     while (k < 4 && !json_is(json_get(item, "role"), roles[k][0])) k++;
     if (k == 4) return error_set(e, ERR_USAGE, "input[%u].role: must be user, assistant, system or developer", i);
     TRY(read_content(m->request, json_get(item, "content"), where, &text, e));
-    return api_messages_add(m, roles[k][1], &text, e);
+    return k == 3 ? add_assistant(m, &text, thought, e) : api_messages_add(m, roles[k][1], &text, e);
 }
 
 /* A call of a tool. Calls that follow each other belong to one message. */
-static int add_call(struct api_messages *m, const struct json *item, uint32_t i, struct error *e) {
+static int add_call(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought, struct error *e) {
     const struct json *name = json_get(item, "name"), empty = api_messages_word("");
     struct json *list, *last = m->n ? &m->items[m->n - 1] : NULL, calls;
     const struct json *earlier = last && json_is(json_get(last, "role"), "assistant") ? json_get(last, "tool_calls") : NULL;
@@ -70,9 +96,10 @@ static int add_call(struct api_messages *m, const struct json *item, uint32_t i,
     TRY(api_messages_array(m->request, n + 1, &calls, &list, e));
     if (n) memcpy(list, earlier->items, n * sizeof *list);
     TRY(api_messages_call(m->request, json_get(item, "call_id"), name, json_get(item, "arguments"), &list[n], e));
-    if (earlier) return json_set((struct json *)last->items, last->n, "tool_calls", &calls), 0;
-    if (!last || !json_is(json_get(last, "role"), "assistant")) TRY(api_messages_add(m, "assistant", &empty, e));
-    api_messages_set(m, "tool_calls", &calls);
+    if (!last || !json_is(json_get(last, "role"), "assistant")) TRY(add_assistant(m, &empty, thought, e));
+    else TRY(add_thought(m, thought, e));
+    if (earlier) json_set((struct json *)last->items, last->n, "tool_calls", &calls);
+    else api_messages_set(m, "tool_calls", &calls);
     return 0;
 }
 
@@ -87,18 +114,31 @@ static int add_output(struct api_messages *m, const struct json *item, uint32_t 
     return 0;
 }
 
-static int add_item(struct api_messages *m, const struct json *item, uint32_t i, struct error *e) {
+/* Thinking belongs to the assistant's message after it, or to the one whose calls follow: templates show that of a turn whose calls have just been answered. */
+static int read_reasoning(struct api_request *r, const struct json *item, uint32_t i, struct json *thought, struct error *e) {
+    const struct json *content = json_get(item, "content");
+    struct json text;
+    char where[40];
+    const bool has_content = !api_members_empty(content);
+    if (!has_content) content = json_get(item, "summary");
+    if (api_members_empty(content)) return 0;
+    snprintf(where, sizeof where, "input[%u].%s", i, has_content ? "content" : "summary");
+    TRY(read_content(r, content, where, &text, e));
+    return join_texts(r, thought, &text, thought, e);
+}
+
+static int add_item(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought, struct error *e) {
     const struct json *type = json_get(item, "type");
     if (item->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "input[%u]: must be an object", i);
-    if (!api_members_present(type) || json_is(type, "message")) return add_message(m, item, i, e);
-    if (json_is(type, "function_call")) return add_call(m, item, i, e);
+    if (!api_members_present(type) || json_is(type, "message")) return add_message(m, item, i, thought, e);
+    if (json_is(type, "function_call")) return add_call(m, item, i, thought, e);
     if (json_is(type, "function_call_output")) return add_output(m, item, i, e);
-    if (json_is(type, "reasoning")) return 0; /* templates drop the thinking of earlier turns */
     return error_set(e, ERR_USAGE, "input[%u].type: only message, function_call, function_call_output and reasoning are supported", i);
 }
 
 static int read_input(struct api_request *r, const struct json *root, struct json *out, struct error *e) {
     const struct json *input = json_get(root, "input"), *system = json_get(root, "instructions");
+    struct json thought = api_messages_word("");
     struct api_messages m;
     if (!input || (input->type != JSON_STRING && input->type != JSON_ARRAY) || !input->n)
         return error_set(e, ERR_USAGE, "input: a text or a non-empty array of items is required");
@@ -106,7 +146,12 @@ static int read_input(struct api_request *r, const struct json *root, struct jso
     if (api_members_present(system) && system->type != JSON_STRING) return error_set(e, ERR_USAGE, "instructions: must be a string");
     if (!api_members_empty(system)) TRY(api_messages_add(&m, "system", system, e));
     if (input->type == JSON_STRING) TRY(api_messages_add(&m, "user", input, e));
-    for (uint32_t i = 0; input->type == JSON_ARRAY && i < input->n; i++) TRY(add_item(&m, &input->items[i], i, e));
+    for (uint32_t i = 0; input->type == JSON_ARRAY && i < input->n; i++) {
+        const struct json *item = &input->items[i];
+        const bool is_thought = json_is(json_get(item, "type"), "reasoning");
+        TRY(is_thought ? read_reasoning(r, item, i, &thought, e) : add_item(&m, item, i, &thought, e));
+        if (!is_thought) thought.n = 0;
+    }
     if (!m.n) return error_set(e, ERR_USAGE, "input: has no message");
     *out = (struct json){.type = JSON_ARRAY, .n = m.n, .items = m.items};
     return 0;

@@ -243,6 +243,20 @@ class Responses(Api):
         back = [{"role": "user", "content": "call"}, {"type": "reasoning", "summary": []}, *calls, *({"type": "function_call_output", "call_id": c["call_id"], "output": "sunny"} for c in calls), {"role": "user", "content": "prompt"}]
         self.assertEqual(said(text=back, tools=self.TOOLS), "[user]call[assistant][tool]sunny[tool]sunny[user]prompt[assistant]")
 
+    def test_reasoning_comes_back(self):
+        """Thinking that a client sends back is that of the assistant's next message, as in the other protocols."""
+        self.s.end()
+        self.env["FAKE_SHOWS_THINKING"] = "1"
+        self.s = self.serve()
+        thought = lambda text, name="content", kind="reasoning_text": {"type": "reasoning", "summary": [], name: [{"type": kind, "text": text}]}
+        call = {"type": "function_call", "call_id": "c", "name": "time", "arguments": "{}"}
+        result = {"type": "function_call_output", "call_id": "c", "output": "noon"}
+        items = [{"role": "user", "content": "a"}, thought("one"), {"role": "assistant", "content": "b"}, call, result, thought("two", "summary", "summary_text"), thought("!"), call, thought("?"), call, result, result, {"role": "assistant", "content": "c"}, thought("three"),
+                 {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}, {"role": "user", "content": "prompt"}]
+        said = self.ask(items, tools=self.TOOLS)["output"][0]["content"][0]["text"]
+        self.assertEqual(said, "[user]a[assistant](one)b[tool]noon[assistant](two!?)[tool]noon[tool]noon[assistant]c[user]d[assistant]e[user]prompt[assistant]")
+        self.assertIn("input[1].content[0]: image is not supported", self.ask([items[0], thought("x", kind="image")], status=400)["error"]["message"])
+
     def test_stream(self):
         got = events(self.ask("think", stream=True))
         self.assertEqual([e["sequence_number"] for _, e in got], list(range(len(got))))
