@@ -37,6 +37,7 @@ struct chat_session { /* one session of the chat */
     size_t n_before;
     bool closing;                                              /* the session is being closed: print nothing more about it */
     unsigned last_used;                                        /* grows with each switch */
+    size_t n_markup;                                           /* bytes at the end of the last answer's text that are markup without a call */
     size_t n_summarised;                                       /* number of messages summarised; the others did not fit into the prompt */
     void (*on_finish)(struct repl *r, struct chat_session *t); /* takes the text of the running turn, a summary; NULL: the turn is an answer */
     struct conversation conv;

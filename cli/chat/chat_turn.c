@@ -22,12 +22,23 @@ static void take_calls(struct repl *r, struct chat_session *t) {
     report_error(&e);
 }
 
+/* Adds markup that is not a call to the text of the last answer. */
+static void add_markup(struct chat_session *t) {
+    const struct buf *markup = turn_markup_text(&t->turn, t->round.calls.n);
+    struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
+    t->n_markup = 0;
+    if (!markup || !last || last->role != ROLE_ASSISTANT) return;
+    if (buf_add(&last->text, markup->data, markup->len)) report_note("the answer's end was not added to the conversation: no memory");
+    else t->n_markup = markup->len;
+}
+
 /* Adds the answer, complete or partial, to the conversation. */
 static void add_answer(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
     bool partial = u->failed || u->reason == DONE_CANCELLED || u->reason == DONE_LENGTH || u->reason == DONE_CONTEXT;
     struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
     if (t->continues_answer && last && last->role == ROLE_ASSISTANT) {
+        if (t->n_markup && t->prompt.n_given < t->prompt.ids.n) last->text.data[last->text.len -= t->n_markup] = 0; /* the turn has replayed it */
         buf_add(&last->thinking, u->thinking.data ? u->thinking.data : "", u->thinking.len);
         buf_add(&last->text, u->text.data ? u->text.data : "", u->text.len);
         last->partial = partial;
@@ -37,6 +48,7 @@ static void add_answer(struct repl *r, struct chat_session *t) {
         else t->conv.messages[t->conv.n - 1].partial = partial;
     }
     take_calls(r, t);
+    add_markup(t);
     ids_free(&t->prompt.fixed_answer);
     /* Keep the generated ids: /continue resumes after the last one. If --until has cut text off, it resumes after the text. */
     if (u->stop_hit || mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {

@@ -131,6 +131,8 @@ static int add_turn(struct oneshot *o, struct error *e) {
     const struct turn *t = &o->turn;
     int rc = conversation_add(o->conv, ROLE_ASSISTANT, t->text.data, t->text.len, t->thinking.data, t->thinking.len);
     if (!rc) rc = conversation_add_calls(o->conv, &o->round.calls);
+    const struct buf *markup = turn_markup_text(t, o->round.calls.n);
+    if (!rc && markup && buf_add(&o->conv->messages[o->conv->n - 1].text, markup->data, markup->len)) rc = ERR_MEMORY;
     if (rc) return error_set(e, rc, "no memory for the conversation");
     o->conv->messages[o->conv->n - 1].partial = t->failed || t->reason != DONE_STOP;
     o->turn_was_added = true;
@@ -146,7 +148,10 @@ static void keep_turn(struct oneshot *o) {
     buf_add(&o->earlier_thinking, t->thinking.data ? t->thinking.data : "", t->thinking.len);
     if (t->text.len) buf_str(&o->earlier_text, "\n\n");
     if (t->thinking.len) buf_str(&o->earlier_thinking, "\n\n");
-    if (o->is_live && t->text.len && o->app->opts.v[OPT_JSON_LINES].on) oneshot_json_text(NULL, OUTPUT_TEXT, "\n\n", 2);
+    if (o->is_live && o->app->opts.v[OPT_JSON_LINES].on) {
+        if (t->thinking.len) oneshot_json_text(NULL, OUTPUT_THINKING, "\n\n", 2);
+        if (t->text.len) oneshot_json_text(NULL, OUTPUT_TEXT, "\n\n", 2);
+    }
     turn_free(t);
     o->turn_was_added = false;
 }

@@ -23,6 +23,10 @@ bool turn_repeats(const struct turn *t) {
     return false;
 }
 
+const struct buf *turn_markup_text(const struct turn *t, size_t n_calls) {
+    return !n_calls && t->tool.len && !t->failed && t->reason == DONE_STOP ? &t->tool : NULL;
+}
+
 size_t turn_shown_logprobs(const struct turn *t) {
     size_t n = t->n_logprobs;
     while (n && t->logprobs[n - 1].from >= t->n_shown) n--;

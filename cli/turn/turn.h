@@ -56,6 +56,8 @@ void turn_event(struct turn *t, const struct engine_event *news);
 const char *turn_speed(const struct turn *t, char *out, size_t cap);
 /* Whether the answer ends with the same passage again and again, as some models do without end. */
 bool turn_repeats(const struct turn *t);
+/* Returns the markup of an answer that was not cut, in which no call was found: it is text. NULL: none. A cut answer may be continued within its markup. */
+const struct buf *turn_markup_text(const struct turn *t, size_t n_calls);
 /* Returns how many of the logprobs belong to text that has been emitted: none of a stop string, nor of text that may begin one. */
 size_t turn_shown_logprobs(const struct turn *t);
 void turn_free(struct turn *t);

@@ -167,6 +167,31 @@ class Pipe(Tools):
         self.assertEqual(self.run_bin(*tool, "-n", str(len('[{"name": "touch", "arguments": {}}')), "-p", "use touch {}")[0], 0)
         self.assertFalse(os.path.exists(path))
 
+    def test_markup_is_saved(self):
+        """Markup that is not a call is a part of the answer's text, as it is shown: with tools and without, and in a chat also after /continue."""
+        question = 'say ["a\\u0010{\\"name\\": 5}\\u0011"]'
+        said = lambda: [m["content"] for m in json.load(open(self.session_file("talk")))["body"]["messages"]][1:]
+        for tool in ([], ["--tool", self.tool("weather", "cat")]):
+            rc, out, err = self.run_bin(*tool, "--save", "talk", "-p", question)
+            self.assertEqual((rc, out.decode(), said()), (0, 'a<tool_call>{"name": 5}</tool_call>\n', ['a<tool_call>{"name": 5}</tool_call>']), err)
+            self.run_bin("--delete", "talk")
+            t = self.chat(*tool, "-n", "6", "--save", "talk", prompt="talk> ")
+            for line, answer in ((question, "limit of 6 tokens"), ("/set max-tokens 100", ""), ("/continue", "5}</tool_call>"), ("/continue", ""), ("/save", "saved as talk")):
+                begin = self.last
+                t.send(line + "\r")
+                self.last = t.prompt(t.until(answer, begin), "talk> ")
+            self.assertEqual(said(), ['a<tool_call>{"name": 5}</tool_call>'], tool)
+            t.send("/bye\r")
+            self.assertEqual(t.wait(), 0)
+            self.run_bin("--delete", "talk")
+
+    def test_thinking_of_turns(self):
+        """Thinking before and after a call is separated alike in an object and in lines."""
+        args = ["--tool", self.tool("weather", "cat"), "--allow", "all", "-p", 'say ["\\u000eone\\u000f\\u0010{\\"name\\": \\"weather\\"}\\u0011", "\\u000etwo\\u000fend"]']
+        whole = json.loads(self.run_bin(*args, "--json")[1])
+        lines = [json.loads(line) for line in self.run_bin(*args, "--json-lines")[1].splitlines()]
+        self.assertEqual((whole["thinking"], "".join(e["text"] for e in lines if e["type"] == "thinking")), ("one\n\ntwo", "one\n\ntwo"))
+
     def test_refused_options(self):
         good = self.tool("good", "cat")
         for args, what in (((["--allow", "x"]), "--allow needs --tool or --mcp"), (["--tool-choice", "x"], "--tool-choice needs"), (["--tool", good, "--tool", good], "two tools have the name good"),
