@@ -51,6 +51,13 @@ static size_t question_before(const struct conversation *c, size_t n) {
     return 0;
 }
 
+/* ERR_CONTEXT: the prompt does not fit. A resident engine would refuse it only after the turn has begun. If it cannot be counted, the turn reports why. */
+static int check_fits(struct app *a, const struct prompt *p, struct error *e) {
+    size_t n;
+    if (!a->backend->count_tokens || !a->info->context || a->backend->count_tokens(a, p, &n, NULL) || n < (size_t)a->info->context) return 0;
+    return error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", n, a->info->context);
+}
+
 /* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain unchanged. */
 int compact_start(struct repl *r, struct chat_session *t) {
     static const char request[] =
@@ -73,6 +80,7 @@ int compact_start(struct repl *r, struct chat_session *t) {
         else {
             prompt_free(&t->prompt);
             rc = prompt_make(r->app, &with_request, 0, &t->prompt, &e);
+            if (!rc) rc = check_fits(r->app, &t->prompt, &e);
             if (!rc) rc = chat_turn_start(r, t, false, &e);
         }
         conversation_free(&with_request);

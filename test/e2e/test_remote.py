@@ -120,6 +120,22 @@ class Attached(Case):
         with open(self.session_file("talk")) as f:
             self.assertEqual([m["content"] for m in json.load(f)["body"]["messages"]], ["one", "You said: ", "two", "You s"])
 
+    def test_compact_in_a_full_context(self):
+        """A summary of what fits in the server's context replaces it, as without a resident engine; what does not fit remains."""
+        self.s.end()
+        self.s = self.serve("-c", "400")
+        t = self.terminal("--save", "talk", "-c", "400", cols=200)
+        at = t.prompt(t.until("The resident engine answers"), "talk> ")
+        for line, answer in (("one", "You said: one"), ("x" * 100, "You said: " + "x" * 100), ("/compact", "replaces the earlier conversation")):
+            t.send(line + "\r")
+            at = t.prompt(t.until(answer, at), "talk> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        with open(self.session_file("talk")) as f:
+            said = [m["content"] for m in json.load(f)["body"]["messages"]]
+        self.assertIn("the gist", said[0])
+        self.assertEqual(said[2:], ["x" * 100, "You said: " + "x" * 100])
+
     def test_chat(self):
         t = self.terminal()
         at = t.prompt()

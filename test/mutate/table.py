@@ -607,6 +607,7 @@ change("ollama-lines", "line ends in the arguments of a call break the line of i
 change("generate-calls", "/api/generate drops what the model writes as a call", "e2e_apis", ("cli/server/ollama_request.c", "    r->no_tool_calls = true;\n", ""))
 change("call-bytes", "a call with bytes that are no UTF-8 is none in answers of the server", "e2e_apis", ("cli/server/api.c", "out_utf8(&markup, t->tool.data", "buf_add(&markup, t->tool.data"))
 change("parted-thinking", "a stream of thinking has parts of characters", "e2e_apis", ("cli/turn/turn.c", "(all ? 0 : begun_character(b->data + from, b->len - from))", "0"))
+change("compact-attached", "/compact in an attached chat does not shorten a request that does not fit", "e2e_remote", ("cli/chat/compact.c", "if (!rc) rc = check_fits(", "if (0) rc = check_fits("))
 change("markup-chat", "markup that is not a call is no part of a chat", "e2e_tools", ("cli/chat/chat_turn.c", "    add_markup(t);\n", ""))
 change("markup-oneshot", "markup that is not a call is no part of an answer that --save keeps", "e2e_tools", ("cli/modes/oneshot.c", "if (!rc && markup && ", "if (0 && "))
 change("markup-twice", "/continue after markup that is not a call repeats it", "e2e_tools", ("cli/chat/chat_turn.c", "if (t->n_markup && t->prompt.n_given < t->prompt.ids.n)", "if (0)"))
