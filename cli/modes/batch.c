@@ -107,6 +107,7 @@ static int check_line(const struct json *line, struct error *e) {
         if ((j = line_member(line, texts[i])) && j->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s must be a string", texts[i]);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if ((j = line_member(line, numbers[i])) && json_int(j, 0) != json_int(j, 1)) return error_set(e, ERR_USAGE, "%s must be a whole number", numbers[i]);
+    if ((j = line_member(line, "id")) && j->type != JSON_STRING && j->type != JSON_INT) return error_set(e, ERR_USAGE, "id must be a string or a whole number");
     if (!messages) return 0;
     if (messages->type != JSON_ARRAY || !messages->n) return error_set(e, ERR_USAGE, "messages must be an array with at least one message");
     for (uint32_t i = 0; i < messages->n; i++)

@@ -262,8 +262,8 @@ class OneShot(driver.Case):
 
     def test_batch_ignores_nothing(self):
         """Members of the wrong type are errors, null is as good as nothing, and a byte order mark does not make the lines plain text."""
-        bad = ('"max_tokens": "3"', '"max_tokens": 3.5', '"seed": "x"', '"system": 5', '"prompt": 5', '"messages": 5', '"messages": []', '"messages": [5]', '"messages": [{"content": "a"}]')
-        lines = ['{"prompt": "a", ' + x + "}" for x in bad] + ['{"prompt": "b", "max_tokens": null, "seed": null, "system": null, "messages": null}', '{"prompt": "c", "max_tokens": 3.0}']
+        bad = ('"max_tokens": "3"', '"max_tokens": 3.5', '"seed": "x"', '"system": 5', '"prompt": 5', '"messages": 5', '"messages": []', '"messages": [5]', '"messages": [{"content": "a"}]', '"id": 1.5', '"id": [1]', '"id": true')
+        lines = ['{"prompt": "a", ' + x + "}" for x in bad] + ['{"prompt": "b", "max_tokens": null, "seed": null, "system": null, "messages": null, "id": null}', '{"prompt": "c", "max_tokens": 3.0}']
         rc, out, err = self.run_bin("--batch", "-", data="\ufeff" + "\n".join(lines))
         rows = sorted((json.loads(r) for r in out.splitlines()), key=lambda row: row["index"])
         for i, (row, x) in enumerate(zip(rows, bad)):

@@ -615,6 +615,7 @@ change("turns-thinking", "--json-lines joins the thinking before and after a cal
 change("responses-thinking", "/v1/responses drops the thinking that a client sends back", "e2e_apis", ("cli/server/responses_request.c", "if (!thought->n) return 0;", "return 0;"))
 change("responses-thoughts", "/v1/responses keeps only the last of several items of thinking", "e2e_apis", ("cli/server/responses_request.c", "return join_texts(r, thought, &text, thought, e);", "return *thought = text, 0;"))
 change("responses-thought-twice", "/v1/responses repeats thinking in later messages", "e2e_apis", ("cli/server/responses_request.c", "        if (!is_thought) thought.n = 0;\n", ""))
+change("batch-id", "an id of a batch's line that is neither a string nor a whole number is dropped", "e2e_oneshot", ("cli/modes/batch.c", "(j = line_member(line, \"id\")) && j->type", "(j = NULL) && j->type"))
 change("close-unsaved", "a session without a file is said to be on disk", "e2e_commands", ("cli/chat/command_session.c", "if (*name && store_exists(name))", "if (*name)"))
 change("begun-again", "a request with the same begun answer as the last one continues that answer", "e2e_served", ("cli/server/serve_turns.c", "begun->n <= k->n_begun", "begun->n < k->n_begun"))
 change("begun-otherwise", "a request with another begun answer continues the last one", "e2e_served", ("cli/server/serve_turns.c", "return !memcmp(begun->string, k->answer.data", "return true || !memcmp(begun->string, k->answer.data"))

@@ -8,7 +8,7 @@ import re
 from common import EXACT, check, main, text
 
 BAD = ["{", '{"prompt": 5}', '{"prompt": ""}', '{"messages": []}', '{"messages": [{"content": "x"}]}', '{"prompt": "x", "max_tokens": 0}', "7", '"x" "y"',
-       '{"prompt": "x", "temperature": -1}', '{"prompt": "x", "seed": 1.5}', '{"prompt": "x", "system": []}', '{"id": "lost"}']
+       '{"prompt": "x", "temperature": -1}', '{"prompt": "x", "seed": 1.5}', '{"prompt": "x", "system": []}', '{"id": "lost"}', '{"prompt": "x", "id": 1.5}']
 
 
 def line(r, i):
