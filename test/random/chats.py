@@ -135,7 +135,7 @@ class Chat:
         """Stops an answer: any beginning of it may remain. A question that was not read yet is dropped, as terminals do."""
         self.check("before it is stopped")
         question, s = self.new_question(), self.at
-        before, ids, attached = [list(m) for m in s.messages], s.ids, s.attached
+        before, ids, attached, prompt = [list(m) for m in s.messages], s.ids, s.attached, s.prompt
         sent = self.asked(question)
         self.type(question)
         self.t.read(self.r.random() * 0.05)
@@ -146,7 +146,7 @@ class Chat:
         found = next((messages for messages in stopped if markdown(messages) == got), None)
         if not found:
             check(self.log, got, markdown(before))
-            s.messages, s.ids, s.attached = before, ids, attached
+            s.messages, s.ids, s.attached, s.prompt = before, ids, attached, prompt
         else:  # how many ids there are is not known
             s.messages, s.ids, s.attached, s.prompt = found, False if self.attached else None, [], sent
 
@@ -313,6 +313,17 @@ class Chat:
         self.limit = self.r.choice(LIMITS)
         self.type(f"/set max-tokens {self.limit}")
 
+    def model(self):
+        """Changes to a model that is not there, or to the same model by another name: what was generated is then known as text only."""
+        name = self.r.choice((self.run.model, self.run.other_name(), os.path.join(self.run.home, "none")))
+        self.check("before another model")
+        start = len(self.t.out)
+        self.type("/model " + name)
+        self.t.until(rb"(?:now|still) using", start)
+        if not name.endswith("none"):
+            for talk in self.talks:
+                talk.ids = False
+
     def resize(self):
         self.t.resize(self.r.randrange(4, 40), self.r.choice((20, 50, 200)))
 
@@ -376,7 +387,7 @@ class Chat:
         self.reopen(now)
 
     COMMANDS = [(ask, 20), (stop, 3), (bg, 2), (regen, 3), (go_on, 4), (undo, 3), (clear, 2), (system, 2), (compact, 1), (fork, 2), (new, 1), (switch, 3),
-                (close, 2), (save, 2), (load, 2), (read, 2), (set, 2), (resize, 1), (restart, 1), (kill, 1)]
+                (close, 2), (save, 2), (load, 2), (read, 2), (set, 2), (model, 1), (resize, 1), (restart, 1), (kill, 1)]
 
 
 def one(run):

@@ -57,15 +57,29 @@ class Run:
             return kind
         if kind == "ember":  # opened from a directory it gives no canned answers
             os.symlink(os.path.join(here, "../../engine/ember/model"), path)
-        elif kind == "tiny":  # random weights, whose answers are random bytes
-            tiny.make(path, {"vocab_size": 258})
+        elif kind == "fake":  # for hearth_fake
+            os.mkdir(path)
+            with open(os.path.join(path, "config.json"), "w") as f:
+                f.write("{}")
+        elif kind in ("tiny", "tiny-long"):  # random weights, whose answers are random bytes
+            tiny.make(path, {"vocab_size": 258, "max_position_embeddings": 4096 if kind == "tiny-long" else 512})
         else:
             models.make(path, kind)
         return path
 
+    def other_name(self):
+        """Returns another path of the model."""
+        path = os.path.join(self.home, "same")
+        if not os.path.lexists(path):
+            os.symlink(self.model, path)
+        return path
+
     def hearth(self, *options, data=b"", stdout=subprocess.PIPE, **env):
+        return self.command([BIN, "-m", self.model, *options], data, stdout, **env)
+
+    def command(self, argv, data=b"", stdout=subprocess.PIPE, **env):
         """Returns (exit status, stdout, stderr)."""
-        p = subprocess.run([BIN, "-m", self.model, *options], input=data, stdout=stdout, stderr=subprocess.PIPE, env={**self.env, **env}, timeout=300)
+        p = subprocess.run(argv, input=data, stdout=stdout, stderr=subprocess.PIPE, env={**self.env, **env}, timeout=300)
         return p.returncode, p.stdout, p.stderr.decode("utf-8", "replace")
 
     def usual_options(self, parallel, on_devices):
@@ -94,9 +108,14 @@ class Run:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def check(what, got, want):
-    if got != want:
-        raise Difference(f"{what}\n    got  {json.dumps(got, ensure_ascii=False)}\n    want {json.dumps(want, ensure_ascii=False)}")
+def check(what, got, want, most=3000):
+    if got == want:
+        return
+    shown = [json.dumps(v, ensure_ascii=False) for v in (got, want)]
+    same = next((i for i, (a, b) in enumerate(zip(*shown)) if a != b), 0)
+    if max(map(len, shown)) > most:
+        shown = [("..." if same > most // 4 else "") + s[max(0, same - most // 4):same + most] for s in shown]
+    raise Difference(f"{what}\n    got  {shown[0]}\n    want {shown[1]}")
 
 
 def main(kinds, one):
