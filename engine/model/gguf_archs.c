@@ -338,7 +338,8 @@ static const struct gguf_key olmoe_keys[] = {{"attention.key_length", NULL}, {"a
                                                    {"expert_shared_count", "n_shared_experts"},
                                                    {"leading_dense_block_count", "first_k_dense_replace"},
                                                    {NULL, NULL}},
-                             deepseek_keys[] = {GGUF_DEEPSEEK_KEYS, {NULL, NULL}};
+                             deepseek_keys[] = {
+                                 GGUF_DEEPSEEK_KEYS, {"attention.temperature_length", NULL}, {"attention.temperature_scale", NULL}, {NULL, NULL}};
 
 const struct gguf_arch gguf_archs[] = {
     {"dbrx", "dbrx", &out_norm, dbrx_keys, derive_dbrx, NULL},

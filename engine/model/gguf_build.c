@@ -1,5 +1,6 @@
 #include "engine/model/gguf_build.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -188,7 +189,19 @@ void gguf_build_only_sigmoid(struct config_builder *t) {
         gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 2, sigmoid", t->arch, (long long)gating);
 }
 
+/* Mistral Large 3, which llama.cpp's converter calls deepseek2: Mistral Small 4's family. Files from before the converter had a tenth in the multiplier differ.
+ */
+static void check_mistral(struct config_builder *t, int64_t gating) {
+    const double log = json_num(gguf_build_meta(t, "rope.scaling.yarn_log_multiplier"), 0);
+    if (gating != GATING_SOFTMAX)
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld beside 'attention.temperature_scale'; hearth knows 1, softmax", t->arch,
+                        (long long)gating);
+    if (!(fabs(log - 0.1) < 1e-6))
+        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_log_multiplier' is %g beside 'attention.temperature_scale'; hearth knows 0.1", t->arch, log);
+}
+
 const char *gguf_build_deepseek_family(const struct config_builder *t) {
+    if (gguf_build_meta(t, "attention.temperature_scale")) return "mistral4";
     int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_UNSET);
     return gating == GATING_SIGMOID || t->facts->router_bias ? "deepseek_v3" : "deepseek_v2";
 }
@@ -210,6 +223,10 @@ void gguf_build_deepseek(struct config_builder *t) {
     const bool v3 = !strcmp(gguf_build_deepseek_family(t), "deepseek_v3");
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), v3 ? GATING_SIGMOID : GATING_SOFTMAX);
     gguf_build_mla(t);
+    if (!strcmp(gguf_build_deepseek_family(t), "mistral4")) {
+        check_mistral(t, gating);
+        return;
+    }
     if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID) {
         gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
         return;

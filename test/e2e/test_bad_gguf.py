@@ -125,6 +125,14 @@ TEXT = [
 ]
 
 
+TEMPERATURE = {"deepseek2__attention__temperature_scale": 0.1, "deepseek2__attention__temperature_length": 128}
+MISTRAL = [  # of a DeepSeek file that says it is Mistral's
+    ("a sigmoid of Mistral's", meta(**TEMPERATURE, deepseek2__expert_gating_func=2), ["'deepseek2.expert_gating_func' is 2", "attention.temperature_scale"]),
+    ("a multiplier of an old converter", meta(**TEMPERATURE, deepseek2__rope__scaling__yarn_log_multiplier=1.0), ["yarn_log_multiplier' is 1 beside", "knows 0.1"]),
+    ("another length", meta(**{**TEMPERATURE, "deepseek2__attention__temperature_length": 64}), ["temperature_length' is not that of"]),
+]
+
+
 def splits(tmp, model):
     """Split files: one missing, one of another model, one renamed."""
     p = g.qwen3moe("Q8_0")
@@ -177,9 +185,10 @@ def main():
 
         for what, damage, words in BYTES:
             case(what, damage(good), words, "--inspect")
-        for cases, args in ((PARTS, ["--inspect"]), (VERIFY, ["--verify"]), (TEXT, None)):
+        deepseek = g.deepseek2("F32", v3=False)
+        for cases, args, of in ((PARTS, ["--inspect"], p), (VERIFY, ["--verify"], p), (TEXT, None, p), (MISTRAL, ["--inspect"], deepseek)):
             for what, damage, words in cases:
-                m, t = copy.deepcopy(p.meta), list(p.gguf)
+                m, t = copy.deepcopy(of.meta), list(of.gguf)
                 damage(m, t)
                 render = what.endswith("template") or what.startswith("a template")
                 case(what, gguf_formats.pack(m, t), words, *(args or (["-p", "x", "-n", "1"] if render else ["--tokenize"])))

@@ -84,8 +84,8 @@ def glm_dsa(d):
     return m
 
 
-def mistral4(d):
-    m = Model(d, "mistral4", "language_model.model.")
+def mistral4(d, arch="mistral4"):
+    m = Model(d, arch, "language_model.model.")
     r = m.config["rope_parameters"]
     m.key(rope__freq_base=r["rope_theta"], rope__scaling__type="yarn", rope__scaling__factor=r["factor"],
           rope__scaling__original_context_length=r["original_max_position_embeddings"], rope__scaling__yarn_beta_fast=r["beta_fast"],
@@ -93,10 +93,21 @@ def mistral4(d):
           attention__temperature_scale=r["llama_4_scaling_beta"], attention__temperature_length=r["original_max_position_embeddings"], expert_gating_func=1)
     m.ends(head="language_model.lm_head")
     for i in range(m.layers):
-        m.copy(f"blk.{i}.ffn_gate_up_exps", f"layers.{i}.mlp.experts.gate_up_proj")
+        if arch == "mistral4":
+            m.copy(f"blk.{i}.ffn_gate_up_exps", f"layers.{i}.mlp.experts.gate_up_proj")
+        else:
+            both = m.take(f"layers.{i}.mlp.experts.gate_up_proj")
+            inter = both.shape[1] // 2
+            m.put(f"blk.{i}.ffn_gate_exps", both.each(lambda t, inter=inter: t.rows(range(inter))))
+            m.put(f"blk.{i}.ffn_up_exps", both.each(lambda t, inter=inter: t.rows(range(inter, 2 * inter))))
         m.copy(f"blk.{i}.ffn_down_exps", f"layers.{i}.mlp.experts.down_proj")
     mla(m)
     return m
+
+
+def mistral_large3(d):
+    """The converter writes the vendor's Mistral Large 3, which has the architecture of Mistral Small 4, as DeepSeek."""
+    return mistral4(d, "deepseek2")
 
 
 def usual_keys(m):

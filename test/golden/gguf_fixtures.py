@@ -21,6 +21,7 @@ FAMILIES = {"jamba": convert.jamba, "granitemoehybrid": convert.granitehybrid, "
             "laguna": more.laguna, "cohere2_moe": more.cohere2moe, "hy_v3": more.hy_v3, "deepseek_v32": more.deepseek32,
             "hy_v4": more.hy_v4, "deepseek_v4": more.deepseek4, "bailing_hybrid": more.bailingmoe3, "glm5_next": more.glm5_next,
             "qwen4_exp": more.qwen4exp}
+AGAIN = {"mistral4": more.mistral_large3}  # as other architectures of llama.cpp
 # With a vocabulary for the converter's tokenizer, and what llama.cpp needs: keys of the last two own layers, of which the second is global; one size of
 # DeltaNet's heads; heads of an indexer that are multiples of 64, and many of them, because it breaks ties between keys otherwise.
 OWN = {"mla_sizes": (more.dots3note, {"vocab_size": 288, "n_group": 1, "topk_group": 1, "swa_q_lora_rank": 40, "swa_qk_nope_head_dim": 28, "moe_shared_expert_intermediate_size": 40}),
@@ -95,7 +96,7 @@ def main():
             good = not isinstance(worst, str) and worst <= 1e-5
             done, failed = done + 1, failed + (not good)
             print(f"{'' if good else 'FAILED '}{name}: {worst if isinstance(worst, str) else f'off by {worst:.2g}'}", flush=True)
-    for name, make in FAMILIES.items():
+    for name, make in [*FAMILIES.items(), *AGAIN.items()]:
         directory = os.path.join(sys.argv[2], "fixtures", name)
         if not os.path.isdir(directory) or name not in (sys.argv[3:] or FAMILIES):
             continue
