@@ -18,7 +18,7 @@ struct model_list {
 
 static bool is_model_dir(const char *dir) {
     char path[PATHS_MAX];
-    return (!file_join(path, sizeof path, dir, "config.json", NULL) && file_exists(path)) || gguf_find(dir, path, sizeof path, NULL) > 0;
+    return (!file_config(path, sizeof path, dir, NULL) && file_exists(path)) || gguf_find(dir, path, sizeof path, NULL) > 0;
 }
 /* True for a GGUF file that represents a model: not a later part of a split one. */
 static bool is_gguf_model(const char *path) {
@@ -256,11 +256,13 @@ static int not_found(const struct opts *o, const char *m, struct error *e) {
                      m, o->v[OPT_MODEL_PATH].text ? " " : "", o->v[OPT_MODEL_PATH].text ? o->v[OPT_MODEL_PATH].text : "");
 }
 
-/* Takes a file of a checkpoint, config.json or a part of its weights, for its directory. */
+/* Takes a file of a checkpoint, config.json, params.json or a part of its weights, for its directory. */
 static bool find_dir_of(const char *file, char *out, size_t cap) {
     const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
     const size_t n = strlen(name), weights = strlen(".safetensors");
-    if (strcmp(name, "config.json") && !strstr(name, ".safetensors.index.json") && (n < weights || strcmp(name + n - weights, ".safetensors"))) return false;
+    if (strcmp(name, "config.json") && strcmp(name, "params.json") && !strstr(name, ".safetensors.index.json") &&
+        (n < weights || strcmp(name + n - weights, ".safetensors")))
+        return false;
     snprintf(out, cap, "%.*s", slash ? (int)(slash - file + 1) : 1, slash ? file : ".");
     return is_model_dir(out);
 }

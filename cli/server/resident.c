@@ -168,7 +168,7 @@ int resident_identity(struct app *a, struct buf *out, struct error *e) {
     char *real = realpath(a->model_dir, NULL), path[PATHS_MAX];
     buf_str(&text, real ? real : a->model_dir);
     put_file_state(&text, a->model_dir);
-    static const char *const files[] = {"config.json", "tokenizer.json", "chat_template.jinja"};
+    static const char *const files[] = {"config.json", "params.json", "tokenizer.json", "chat_template.jinja"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (!file_join(path, sizeof path, a->model_dir, files[i], NULL)) put_file_state(&text, path);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)

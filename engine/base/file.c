@@ -431,6 +431,13 @@ int file_join(char *buf, size_t cap, const char *dir, const char *name, struct e
     return len < 0 || (size_t)len >= cap ? error_set(e, ERR_USAGE, "%.200s: path too long", dir) : 0;
 }
 
+int file_config(char *buf, size_t cap, const char *dir, struct error *e) {
+    int rc = file_join(buf, cap, dir, "config.json", e);
+    if (rc || file_exists(buf)) return rc;
+    if ((rc = file_join(buf, cap, dir, "tekken.json", e))) return rc;
+    return file_join(buf, cap, dir, file_exists(buf) ? "params.json" : "config.json", e);
+}
+
 int file_check_placeholder(const uint8_t *d, size_t n, const char *what, struct error *e) {
     static const char lfs[] = "version https://git-lfs";
     if (n >= sizeof lfs - 1 && !memcmp(d, lfs, sizeof lfs - 1))

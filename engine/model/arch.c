@@ -52,6 +52,7 @@ static const struct arch *const table[] = {
     &arch_step3p7,
     &arch_mistral4,
     &arch_mistral4_text,
+    &arch_mistral_large3,
     &arch_mistral_large4,
     &arch_qwen3_vl_moe,
     &arch_qwen3_omni_moe,

@@ -1,5 +1,5 @@
-/* Mistral Small 4, language model only: DeepSeek-V3's attention with queries scaled by position, a softmax router, a shared expert. Reference: transformers,
- * models/mistral4. */
+/* Mistral Small 4 and Large 3, language model only: DeepSeek-V3's attention with queries scaled by position, a softmax router, a shared expert. Reference:
+ * transformers, models/mistral4; of Large 3, whose config is a params.json (params_json.c), vLLM. */
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 
@@ -43,4 +43,35 @@ const struct arch arch_mistral4_text = {
     .names = {NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."), NAMES_STACKED("model."), NAMES_SHARED("model.", "shared_experts"),
               NAMES_DENSE("model.")},
     .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
+};
+#define L "layers.%d."
+static const char *const large3[] = {"mistral_large_3", NULL};
+const struct arch arch_mistral_large3 = {
+    .model_types = large3,
+    .title = "Mistral Large 3",
+    .defaults = {.topk = 4},
+    .parse = parse_text,
+    .names = {.embed = "tok_embeddings",
+              .norm = "norm",
+              .head = "output",
+              .attn_norm = L "attention_norm",
+              .ffn_norm = L "ffn_norm",
+              .q = L "attention.wq",
+              .q_a = L "attention.wq_a",
+              .q_a_norm = L "attention.q_a_norm",
+              .q_b = L "attention.wq_b",
+              .kv_a = L "attention.wkv_a_with_mqa",
+              .kv_a_norm = L "attention.kv_a_norm",
+              .kv_b = L "attention.wkv_b",
+              .o = L "attention.wo",
+              .router = L "gate",
+              .expert_gate = L "experts.%d.w1",
+              .expert_up = L "experts.%d.w3",
+              .expert_down = L "experts.%d.w2",
+              .shared_gate_proj = L "shared_experts.w1",
+              .shared_up = L "shared_experts.w3",
+              .shared_down = L "shared_experts.w2",
+              .dense_gate = L "feed_forward.w1",
+              .dense_up = L "feed_forward.w3",
+              .dense_down = L "feed_forward.w2"},
 };

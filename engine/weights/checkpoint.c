@@ -198,6 +198,17 @@ static void large_pages(const struct checkpoint *c) {
     for (int i = 0; i < c->n_shards; i++) file_map_advise_huge(&c->shards[i].map);
 }
 
+/* The list of a checkpoint's files, or its only one, as transformers or else Mistral names them. NULL: there are none. */
+static const char *find_files(const char *dir, bool *is_list) {
+    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors", "consolidated.safetensors.index.json", "consolidated.safetensors"};
+    char path[4096];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        *is_list = i % 2 == 0;
+        if (!file_join(path, sizeof path, dir, names[i], NULL) && file_exists(path)) return names[i];
+    }
+    return NULL;
+}
+
 int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
     char path[4096], *text = NULL;
     size_t n;
@@ -208,18 +219,17 @@ int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
         goto out;
     }
     if (!(c->dir = mem_strdup(dir))) return error_set(e, ERR_MEMORY, "%s: no memory", dir);
-    if ((rc = file_join(path, sizeof path, dir, "model.safetensors.index.json", e))) goto out;
-    if (file_exists(path)) {
+    bool is_list;
+    const char *name = find_files(dir, &is_list);
+    if (!name) rc = error_set(e, ERR_MODEL, "%s: has neither model.safetensors nor model.safetensors.index.json", dir);
+    else if (is_list) {
+        if ((rc = file_join(path, sizeof path, dir, name, e))) goto out;
         if ((rc = file_read(path, max_index, &text, &n, e))) goto out;
         struct listing l = {c, e, path, false};
         if ((rc = safetensors_index(text, n, path, on_index, &l, e))) goto out;
         l.check = true;
         rc = safetensors_index(text, n, path, on_index, &l, e);
-    } else {
-        if ((rc = file_join(path, sizeof path, dir, "model.safetensors", e))) goto out;
-        if (!file_exists(path)) rc = error_set(e, ERR_MODEL, "%s: has neither model.safetensors nor model.safetensors.index.json", dir);
-        else rc = add_shard(c, "model.safetensors", strlen("model.safetensors"), e);
-    }
+    } else rc = add_shard(c, name, strlen(name), e);
 out:
     mem_free(text);
     if (rc) checkpoint_close(c);

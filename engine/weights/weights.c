@@ -10,6 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/base/minifloat.h"
 #include "engine/model/gguf.h"
+#include "engine/model/params_json.h"
 #include "engine/model/rope.h"
 #include "engine/weights/column_order.h"
 #include "engine/weights/loader.h"
@@ -164,17 +165,22 @@ static void check_left_over(struct loader *l, bool force) {
     }
 }
 
+static bool ends_params(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return !strcmp(slash ? slash + 1 : path, "params.json");
+}
 static int read_config(struct weights *w, const char *dir, bool force, struct error *e) {
     char path[4096], *text = NULL;
     size_t n;
-    int rc = file_join(path, sizeof path, dir, "config.json", e);
+    int rc = file_config(path, sizeof path, dir, e);
     if (rc) return rc;
     if (!file_is_dir(dir)) return error_set(e, ERR_MODEL, "%s: no such directory; -m takes a checkpoint directory as published, or a GGUF file", dir);
     if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; -m takes a checkpoint directory as published, or a GGUF file", path);
     if ((rc = file_read(path, 4u << 20, &text, &n, e))) return rc;
     struct arena a = {0};
-    struct json root;
+    struct json root, params;
     rc = json_parse(&a, text, n, JSON_UNIQUE, path, &root, e);
+    if (!rc && ends_params(path)) params = root, rc = params_json_config(&a, &params, path, &root, e);
     if (!rc) rc = config_parse(&w->config, &root, path, force, e);
     arena_free(&a);
     mem_free(text);
