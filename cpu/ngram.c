@@ -7,7 +7,7 @@
 
 /* The token at row i, i < 0: before the first. */
 static int32_t token_at(const struct op_ngram *o, int i) {
-    if (i >= 0) return o->tokens[i];
+    if (i >= 0) return o->ids ? o->ids[o->tokens[i]] : o->tokens[i];
     return o->before ? o->before[i + o->size - 1] : o->end;
 }
 
@@ -17,7 +17,7 @@ static void hash_row(const struct op_ngram *o, int i) {
     bool ended = false;
     for (int back = 1; back < o->size; back++) {
         token = token_at(o, i - back);
-        ended |= token == o->end;
+        ended |= !o->passes_end && token == o->end;
         mixed ^= (uint64_t)(ended ? o->end : token) * o->multiplier[back];
         for (int k = (back - 1) * o->per; k < back * o->per; k++) rows[k] = (int32_t)(mixed % o->vocab[k] + o->offset[k]);
     }

@@ -117,6 +117,18 @@ static uint32_t kth_rank(const float *score, int n, int k, int *ties) {
     return prefix;
 }
 
+/* Excludes keys outside the listed blocks, whose list is full. n: visible keys; the block of the last one is not in the list. */
+static void limit_keys(const struct op_select *o, int token, float *score, int n) {
+    const int32_t *list = o->among + (size_t)token * (size_t)o->n_among;
+    const int own = op_listed_blocks(n, o->among_block, true);
+    if (own <= o->n_among) return; /* all are listed */
+    for (int k = 0, at = 0; k <= o->n_among; k++) {
+        const int block = k < o->n_among ? list[k] : own;
+        for (; at < block * o->among_block; at++) score[at] = -INFINITY;
+        at += o->among_block;
+    }
+}
+
 static void choose_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_select *o = j->o;
@@ -128,6 +140,7 @@ static void choose_task(void *arg, int task, int thread) {
         return;
     }
     float *score = scores_of(j, token, task % j->lists);
+    if (o->among) limit_keys(o, token, score, n);
     for (int i = 1; i <= o->latest; i++) score[n - i] = INFINITY;
     uint32_t least = kth_rank(score, n, o->topk, &ties);
     for (int i = 0; i < n && at < o->topk; i++) {

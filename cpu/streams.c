@@ -49,14 +49,20 @@ static void sinkhorn(float *comb, int n, int iters, float eps) {
 static void mix_task(void *arg, int i, int thread) {
     const struct job *j = arg;
     const struct op_mix *o = j->op;
-    const int n = o->n_streams, all = o->post ? op_mix_weights(n, o->iters) : n;
+    const int n = o->n_streams, all = !o->mix ? 0 : o->post ? op_mix_weights(n, o->iters) : n;
     const size_t hidden = (size_t)o->hidden, row = (size_t)i;
     const bool mixes = o->post && o->iters;
     float *x = o->streams + row * (size_t)n * hidden, w[(2 + STREAMS_MOST) * STREAMS_MOST], old[STREAMS_MOST][SPAN];
-    const float *mix = o->mix + row * (size_t)all;
-    float r = 1 / sqrtf(j->x->k.sumsq(x, n * o->hidden) / (float)(n * o->hidden) + o->norm_eps);
+    const float *mix = all ? o->mix + row * (size_t)all : NULL;
+    const float r = all ? 1 / sqrtf(j->x->k.sumsq(x, n * o->hidden) / (float)(n * o->hidden) + o->norm_eps) : 0;
     for (int k = 0; k < all; k++) w[k] = mix[k] * r * o->scale[k < n ? 0 : k < 2 * n ? 1 : 2] + o->base[k];
-    for (int s = 0; s < n; s++) w[s] = sigmoid(w[s]) + o->eps;
+    for (int s = 0; s < n && all; s++) w[s] = sigmoid(w[s]) + o->eps;
+    for (int s = 0; s < n && o->earlier; s++) { /* in exchange for those of the next block */
+        float *earlier = o->earlier + row * (size_t)o->ld_earlier + s;
+        const float next = w[s];
+        w[s] = *earlier;
+        if (all) *earlier = next;
+    }
     const float *comb = w + 2 * n;
     const float magnitude = o->magnitude > 0 ? o->magnitude : 2;
     for (int s = 0; s < n && o->post; s++) o->post[row * (size_t)n + (size_t)s] = magnitude * sigmoid(w[n + s]) + o->post_eps;

@@ -60,7 +60,11 @@ struct cuda_select { /* struct op_select, and scratch */
     float scale;
     int block, latest, lists, candidates; /* candidates: at most, of a query */
     float *score;                         /* [n, lists, candidates] */
-    const struct cuda_place *at;          /* then these are rows [first, first + n) of a call of `all` rows */
+    float *key_score;                     /* [n, keys], of blocks with weights; otherwise NULL */
+    int keys;
+    const int32_t *among;
+    int n_among, among_block;
+    const struct cuda_place *at; /* then these are rows [first, first + n) of a call of `all` rows */
     int first, all;
 };
 enum { CUDA_SOFTMAX, CUDA_SIGMOID, CUDA_MIXER, CUDA_SQRT_SOFTPLUS, CUDA_SIGMOID_BY_LOGIT }; /* enum score_fn */
@@ -242,6 +246,8 @@ struct cuda_ngram { /* struct op_ngram */
     const int32_t *tokens, *before;
     int32_t *after;
     int n, size, per, end;
+    const int32_t *ids;
+    int passes_end;
     unsigned long long multiplier[8];
     uint32_t vocab[32], offset[32];
 };
@@ -253,6 +259,8 @@ struct cuda_mix {                                                               
     const float *mix, *base, *scale;
     int n, hidden, n_streams, iters;
     float eps, norm_eps, magnitude, post_eps;
+    float *earlier;
+    int ld_earlier;
 };
 cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o);
 enum { CUDA_POOL_SOURCES = 128, CUDA_POOL_QUERIES = 3 };

@@ -151,8 +151,8 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
 
 /* As many queries at a time as have room for their scores in the workspace. */
 static int select_keys(struct cuda_stream *s, const struct op_select *o) {
-    const int candidates = o->block ? o->n_keys / o->block : o->n_keys, lists = op_select_lists(o);
-    size_t row = (size_t)(candidates > 0 ? candidates : 1) * (size_t)lists * sizeof(float);
+    const int candidates = o->block ? o->n_keys / o->block : o->n_keys, lists = op_select_lists(o), keys = o->block && o->weight ? o->n_keys : 0;
+    size_t row = ((size_t)(candidates > 0 ? candidates : 1) * (size_t)lists + (size_t)keys) * sizeof(float);
     int most = select_space / row < 1 ? 1 : select_space / row < (size_t)o->n ? (int)(select_space / row) : o->n;
     float *score = o->n < 1 ? NULL : cuda_workspace(s, (size_t)most * row);
     if (!score && o->n > 0) return ERR_RUNTIME;
@@ -175,6 +175,11 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
                                 .lists = lists,
                                 .candidates = candidates,
                                 .score = score,
+                                .key_score = keys ? score + (size_t)most * (size_t)(candidates > 0 ? candidates : 1) : NULL,
+                                .keys = keys,
+                                .among = o->among ? o->among + (size_t)at * (size_t)o->n_among : NULL,
+                                .n_among = o->n_among,
+                                .among_block = o->among_block,
                                 .at = to_cuda_place(o->at),
                                 .first = at,
                                 .all = o->n};
@@ -280,7 +285,7 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_NGRAM: {
         const struct op_ngram *a = &u->ngram;
-        struct cuda_ngram c = {a->rows, a->tokens, a->before, a->after, a->n, a->size, a->per, a->end, {0}, {0}, {0}};
+        struct cuda_ngram c = {a->rows, a->tokens, a->before, a->after, a->n, a->size, a->per, a->end, a->ids, a->passes_end, {0}, {0}, {0}};
         memcpy(c.multiplier, a->multiplier, sizeof c.multiplier), memcpy(c.vocab, a->vocab, sizeof c.vocab), memcpy(c.offset, a->offset, sizeof c.offset);
         if (a->n > 0) r = cuda_ngram_rows(s->stream, &c);
         break;
@@ -306,9 +311,9 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_MIX: {
         const struct op_mix *a = &u->mix;
-        struct cuda_mix c = {a->in,      a->out,    a->streams,   a->post,  a->mix, a->base,     a->scale,
-                             a->n,       a->hidden, a->n_streams, a->iters, a->eps, a->norm_eps, a->magnitude > 0 ? a->magnitude : 2.0f,
-                             a->post_eps};
+        struct cuda_mix c = {a->in,       a->out,     a->streams,   a->post,  a->mix, a->base,     a->scale,
+                             a->n,        a->hidden,  a->n_streams, a->iters, a->eps, a->norm_eps, a->magnitude > 0 ? a->magnitude : 2.0f,
+                             a->post_eps, a->earlier, a->ld_earlier};
         if (a->n_streams > CUDA_MAX_RESIDUAL_STREAMS) r = cudaErrorNotSupported;
         else if (a->n > 0) r = cuda_mix_streams(s->stream, &c);
         break;

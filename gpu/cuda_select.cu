@@ -17,7 +17,9 @@ static __global__ void score_kernel(struct cuda_select a) {
     __shared__ float part[WARPS][KEYS];
     int dim = a.k.dim, i = (int)blockIdx.y, first = (int)blockIdx.x * KEYS, n = n_candidates(a, i), key = threadIdx.x % KEYS, warp = threadIdx.x / KEYS;
     float *q = keys + KEYS * (dim + 1), sum = 0;
-    if (n <= a.topk || first >= n) return;
+    if (n <= a.topk) return;
+    if (a.block) n *= a.block;
+    if (first >= n) return;
     struct cuda_plane k = a.k;
     if (a.at) plane_set_address(&k, a.at);
     for (int at = threadIdx.x; at < KEYS * dim; at += blockDim.x)
@@ -37,7 +39,30 @@ static __global__ void score_kernel(struct cuda_select a) {
     __syncthreads();
     if (warp || first + key >= n) return;
     for (int l = 1; l < WARPS; l++) sum += part[l][key];
-    a.score[(size_t)i * (size_t)a.candidates + (size_t)(first + key)] = sum * a.scale;
+    float *score = a.key_score ? a.key_score + (size_t)i * (size_t)a.keys : a.score + (size_t)i * (size_t)a.candidates;
+    score[first + key] = sum * a.scale;
+}
+
+/* A block's score: the best of its keys' scores. */
+static __global__ void score_blocks_kernel(struct cuda_select a) {
+    const int i = (int)blockIdx.y, block = (int)(blockIdx.x * blockDim.x + threadIdx.x), n = n_candidates(a, i);
+    if (n <= a.topk || block >= n) return;
+    const float *keys = a.key_score + (size_t)i * (size_t)a.keys + (size_t)block * (size_t)a.block;
+    float best = keys[0];
+    for (int k = 1; k < a.block; k++) best = fmaxf(best, keys[k]);
+    a.score[(size_t)i * (size_t)a.candidates + (size_t)block] = best;
+}
+
+/* Excludes keys outside the listed blocks of query blockIdx.x, if its list is full. A thread has the keys between two listed blocks. */
+static __global__ void limit_keys_kernel(struct cuda_select a) {
+    const int n = n_candidates(a, (int)blockIdx.x), own = max(n - 1, 0) / a.among_block;
+    const int32_t *list = a.among + (size_t)blockIdx.x * (size_t)a.n_among;
+    float *score = a.score + (size_t)blockIdx.x * (size_t)a.candidates;
+    if (n <= a.topk || own <= a.n_among) return;
+    for (int k = (int)threadIdx.x; k <= a.n_among; k += (int)blockDim.x) {
+        const int from = k ? (list[k - 1] + 1) * a.among_block : 0, to = (k < a.n_among ? list[k] : own) * a.among_block;
+        for (int j = from; j < to; j++) score[j] = -INFINITY;
+    }
 }
 
 /* Without weights: each head's score of a candidate, the best of its keys' scores. A block of threads has one query and one candidate. */
@@ -136,7 +161,9 @@ cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a) {
     size_t bytes = ((size_t)KEYS * (size_t)(a->k.dim + 1) + (size_t)GROUP * (size_t)a->k.dim) * sizeof(float);
     if (bytes > 40 * 1024) return cudaErrorInvalidValue;
     if (a->candidates > 0 && !a->weight) score_heads_kernel<<<dim3((unsigned)a->candidates, (unsigned)a->n), KEYS * WARPS, bytes, s>>>(*a);
-    else if (a->candidates > 0) score_kernel<<<dim3(blocks_of((size_t)a->candidates, KEYS), (unsigned)a->n), KEYS * WARPS, bytes, s>>>(*a);
+    else if (a->candidates > 0) score_kernel<<<dim3(blocks_of((size_t)(a->block ? a->keys : a->candidates), KEYS), (unsigned)a->n), KEYS * WARPS, bytes, s>>>(*a);
+    if (a->candidates > 0 && a->key_score) score_blocks_kernel<<<dim3(blocks_of((size_t)a->candidates, 128), (unsigned)a->n), 128, 0, s>>>(*a);
+    if (a->candidates > 0 && a->among) limit_keys_kernel<<<(unsigned)a->n, SELECT_THREADS, 0, s>>>(*a);
     select_kernel<<<(unsigned)(a->n * a->lists), SELECT_THREADS, 0, s>>>(*a);
     return cudaGetLastError();
 }

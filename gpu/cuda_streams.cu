@@ -20,7 +20,7 @@ cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const fl
 /* --- Hashed n-grams ------------------------------------------------------------------------------------------------------------------ */
 
 __device__ inline int32_t token_at(const struct cuda_ngram &o, int i) {
-    if (i >= 0) return o.tokens[i];
+    if (i >= 0) return o.ids ? o.ids[o.tokens[i]] : o.tokens[i];
     return o.before ? o.before[i + o.size - 1] : o.end;
 }
 static __global__ void ngram_kernel(const __grid_constant__ struct cuda_ngram o) {
@@ -31,7 +31,7 @@ static __global__ void ngram_kernel(const __grid_constant__ struct cuda_ngram o)
     bool ended = false;
     for (int back = 1; back < o.size; back++) {
         int32_t token = token_at(o, i - back);
-        ended |= token == o.end;
+        ended |= !o.passes_end && token == o.end;
         mixed ^= (unsigned long long)(ended ? o.end : token) * o.multiplier[back];
         for (int k = (back - 1) * o.per; k < back * o.per; k++) rows[k] = (int32_t)(mixed % o.vocab[k] + o.offset[k]);
     }
@@ -69,7 +69,7 @@ enum { MIX_THREADS = 256, MAX_STREAMS = CUDA_MAX_RESIDUAL_STREAMS };
 /* One block per row. Each thread has one of comb's n * n elements, then elements of all streams. */
 static __global__ void __launch_bounds__(MIX_THREADS) mix_kernel(struct cuda_mix o) {
     __shared__ float shared[32], pre[MAX_STREAMS], comb[MAX_STREAMS * MAX_STREAMS], total[MAX_STREAMS];
-    int n = o.n_streams, all = !o.post ? n : o.iters ? (2 + n) * n : 2 * n, tid = threadIdx.x, from = tid / n, to = tid % n;
+    int n = o.n_streams, all = !o.mix ? 0 : !o.post ? n : o.iters ? (2 + n) * n : 2 * n, tid = threadIdx.x, from = tid / n, to = tid % n;
     bool mixes = o.post && o.iters, mine = mixes && tid < n * n;
     size_t hidden = (size_t)o.hidden, row = blockIdx.x, width = (size_t)n * hidden;
     float *x = o.streams + row * width, sum = 0;
@@ -77,7 +77,13 @@ static __global__ void __launch_bounds__(MIX_THREADS) mix_kernel(struct cuda_mix
     for (size_t i = (size_t)tid; i < width; i += MIX_THREADS) sum += x[i] * x[i];
     float r = 1.0f / sqrtf(block_sum(sum, shared) / (float)width + o.norm_eps);
     if (tid < n) {
-        pre[tid] = sigmoid(mix[tid] * r * o.scale[0] + o.base[tid]) + o.eps;
+        float weight = all ? sigmoid(mix[tid] * r * o.scale[0] + o.base[tid]) + o.eps : 0.0f;
+        if (o.earlier) { /* in exchange for that of the next block */
+            float *earlier = o.earlier + row * (size_t)o.ld_earlier + tid, now = *earlier;
+            if (all) *earlier = weight;
+            weight = now;
+        }
+        pre[tid] = weight;
         if (o.post) o.post[row * (size_t)n + (size_t)tid] = o.magnitude * sigmoid(mix[n + tid] * r * o.scale[1] + o.base[n + tid]) + o.post_eps;
     }
     if (mine) comb[tid] = mix[2 * n + tid] * r * o.scale[2] + o.base[2 * n + tid];

@@ -290,6 +290,7 @@ static int visit_mix(struct op_mix *a, op_visit_fn fn, void *ctx) {
     VISIT(a->scale, a->post ? (size_t)op_mix_parts(a->iters) * 4 : 4, VISIT_CONST);
     VISIT(a->streams, s * row, VISIT_OUT);
     VISIT(a->post, n * s * 4, VISIT_OUT);
+    VISIT(a->earlier, span(a->n, a->ld_earlier, s), VISIT_OUT);
     VISIT(a->in, row, VISIT_OUT);
     VISIT(a->out, row, VISIT_OUT);
     return 0;
@@ -353,6 +354,7 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(o->at, sizeof *o->at, VISIT_IN);
         VISIT(o->q, span(o->n, o->ldq, (size_t)o->heads * (size_t)o->k.dim), VISIT_IN);
         VISIT(o->weight, (size_t)o->n * (size_t)o->heads * 4, VISIT_IN);
+        VISIT(o->among, (size_t)o->n * (size_t)o->n_among * 4, VISIT_IN);
         VISIT(o->chosen, (size_t)o->n * (size_t)op_select_lists(o) * (size_t)o->topk * 4, VISIT_OUT);
         return 0;
     }
@@ -416,6 +418,7 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         struct op_ngram *o = &a->ngram;
         const size_t kept = (size_t)(o->size - 1) * 4;
         VISIT(o->tokens, (size_t)o->n * 4, VISIT_IN);
+        VISIT(o->ids, (size_t)o->n_ids * 4, VISIT_CONST);
         VISIT(o->before, kept, VISIT_IN);
         VISIT(o->after, kept, VISIT_OUT);
         VISIT(o->rows, (size_t)o->n * (size_t)((o->size - 1) * o->per) * 4, VISIT_OUT);

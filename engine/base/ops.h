@@ -170,14 +170,17 @@ struct op_attention {
 /* Lightning indexer: selects the `topk` best keys of each query, in ascending order; if fewer are visible, all of these, padded with -1. A key's score is
  * scale * sum over heads of weight * max(0, q . k), in float32; ties go to the lower row, NaN ranks last. Positions as in op_attention; the plane has one head.
  * Without weights each head selects for itself: a key's score is scale * q . k. With `block`, each head selects blocks of that many keys among those before the
- * block of the query's own key; a block's score is the highest of its keys' scores, and the last `latest` blocks (at most topk) are always selected.
- */
+ * block of the query's own key; a block's score is the highest of its keys' scores, and the last `latest` blocks (at most topk) are always selected. With
+ * both, a query has one list of blocks, by the weighted scores. A list of blocks limits a later selection of keys (`among`), which the block of the query's
+ * latest visible key is also open to. */
 struct op_select {
     int32_t *chosen;     /* [n, op_select_lists(), topk] */
     const float *q;      /* [n, heads, k.dim], rows ldq apart */
     const float *weight; /* [n, heads], or NULL */
     struct kv_plane k;
-    int block, latest; /* block 0: keys. Both without weights only */
+    int block, latest;    /* block 0: keys. latest without weights only */
+    const int32_t *among; /* NULL, or [n, n_among] blocks of among_block keys, selected with topk n_among; n_among * among_block >= topk. With weights only */
+    int n_among, among_block;
     int n, heads, topk, ldq;
     int q_pos0, k_pos0, k_step, n_keys;
     float scale;
@@ -454,7 +457,8 @@ struct op_spread {
  *   comb = softmax over its last dimension + eps, then divided by the sums (+ eps) of its columns, and iters - 1 times by those of its rows and of its columns
  *   (Sinkhorn-Knopp)
  *   in = sum of pre[s] * streams[s];  streams[t] = sum over s of comb[s][t] * streams[s];  out = 0
- * iters 0 (independent hyper-connections): mix has no comb and the streams stay. post NULL: after the last block; mix has pre only and the streams stay. */
+ * iters 0 (independent hyper-connections): mix has no comb and the streams stay. post NULL: after the last block; mix has pre only and the streams stay.
+ * With `earlier` the weights of `in` are those that the previous call left there, and pre takes their place; after the last block mix is then NULL. */
 struct op_mix {
     float *in;          /* [n, hidden] */
     float *out;         /* [n, hidden] or NULL: the block's accumulator */
@@ -466,6 +470,8 @@ struct op_mix {
     int n, hidden, n_streams, iters;
     float eps, norm_eps;
     float magnitude, post_eps; /* magnitude 0: 2 */
+    float *earlier;            /* [n, n_streams], rows ld_earlier apart, or NULL */
+    int ld_earlier;
 };
 /* Parts of op_mix's mix that has them all, and its numbers per row. */
 static inline int op_mix_parts(int iters) { return iters ? 3 : 2; }
@@ -489,13 +495,17 @@ static inline int op_pool_stream(const struct op_pool *o, int source) { return s
 
 /* Rows of a table that the last 2, 3 .. size tokens hash to, for `per` hashes of each length: (xor of token * multiplier, the latest token first) % vocab +
  * offset. A token before the first, or with `end` between it and the row's, counts as `end`. before: the size - 1 tokens before the first row, the latest last;
- * NULL: none. after receives those of the last row, and may be the same memory. */
+ * NULL: none. after receives those of the last row, and may be the same memory. With `ids` each token has a number, which is hashed instead; end, before and
+ * after are such numbers. passes_end: only the beginning of the sequence ends n-grams. */
 enum { NGRAM_MOST = 8, NGRAM_HASHES_MOST = 32 };
 struct op_ngram {
     int32_t *rows;         /* [n, (size - 1) * per] */
     const int32_t *tokens; /* [n] */
     const int32_t *before; /* [size - 1] */
     int32_t *after;
+    const int32_t *ids; /* [n_ids], or NULL */
+    int n_ids;
+    bool passes_end;
     int n, size, per, end;
     uint64_t multiplier[NGRAM_MOST];
     uint32_t vocab[NGRAM_HASHES_MOST], offset[NGRAM_HASHES_MOST];

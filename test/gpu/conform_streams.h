@@ -155,3 +155,63 @@ static void compressed(void) {
               .n_experts = 16, .topk = 3, .vocab = 30, .n_group = 1, .topk_group = 1, .score = SCORE_SQRT_SOFTPLUS, .norm = true, .scale = 1.5f);
     }
 }
+
+/* --- DeepSeek-V4.1: weights of the block before, n-grams of numbers, selections in two steps -------------------------------------------------- */
+
+/* A plane of small integers, as in the indexer's other cases. */
+static struct kv_plane small_integers(int rows, int dim, enum dtype type) {
+    struct kv_plane k = plane_new(rows, 1, dim, type, 'c');
+    for (int j = 0; j < rows * dim; j++) {
+        const float v = (float)((int)(rnd() % 5) - 2);
+        if (type == DT_F32) ((float *)k.data)[j] = v;
+        if (type == DT_BF16) ((uint16_t *)k.data)[j] = f32_to_bf16(v);
+        if (type == DT_E4M3) ((uint8_t *)k.data)[j] = f32_to_e4m3(v), k.scale[j / dim] = 0.5f;
+    }
+    return k;
+}
+
+/* The best blocks of keys STEP positions apart by weighted scores; then keys of listed blocks. */
+static void select_in_steps(void) {
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
+    enum { STEP = 2, KEYS = 90, HEADS = 6, DIM = 40, TOPK = 16, BLOCK = 3, BLOCKS = 6 };
+    for (int i = 0; i < 9; i++)
+        for (int limited = 0; limited < 2; limited++) {
+            const int n = i / 3 == 0 ? 1 : i / 3 == 1 ? 7 : 40, q0 = i / 3 == 2 ? 0 : 2 * KEYS - n;
+            struct kv_plane k = small_integers(KEYS, DIM, types[i % 3]);
+            float *q = floats((size_t)(n * HEADS * DIM), 'c'), *weight = floats((size_t)(n * HEADS), 'c');
+            for (int j = 0; j < n * HEADS * DIM; j++) q[j] = (float)(int)q[j];
+            for (int j = 0; j < n * HEADS; j++) weight[j] = (float)(int)weight[j];
+            int32_t *among = limited ? buf_new((size_t)(n * BLOCKS) * 4, 'c') : NULL;
+            for (int j = 0; among && j < n * BLOCKS; j++) {
+                const int complete = (op_seen_step(q0 + j / BLOCKS, STEP - 1, STEP, KEYS) - 1) / BLOCK;
+                among[j] = complete > BLOCKS ? j % BLOCKS * complete / BLOCKS : j % BLOCKS < complete ? j % BLOCKS : -1;
+            }
+            char name[80];
+            snprintf(name, sizeof name, "select %s %s, %d queries", limited ? "among blocks" : "blocks", dtype_name(types[i % 3]), n);
+            CHECK(name, select, OP_SELECT, .chosen = buf_new((size_t)(n * TOPK) * 4, 'i'), .q = q, .weight = weight, .k = k, .n = n, .heads = HEADS,
+                  .topk = limited ? TOPK : BLOCKS, .block = limited ? 0 : BLOCK, .among = among, .n_among = limited ? BLOCKS : 0,
+                  .among_block = limited ? BLOCK : 0, .ldq = HEADS * DIM, .q_pos0 = q0, .k_pos0 = STEP - 1, .k_step = STEP, .n_keys = KEYS, .scale = 0.25f);
+        }
+}
+
+static void passed(void) {
+    for (int i = 0; i < 6; i++) { /* Sinkhorn, the last time, independent */
+        const int s = i < 3 ? 4 : 15, last = i % 3 == 1, iters = i % 3 == 2 ? 0 : 20, n = 5, hidden = 300, weights = op_mix_weights(s, iters);
+        CHECK("mix with earlier weights", mix, OP_MIX, .in = floats((size_t)(n * hidden), 'f'), .out = last ? NULL : floats((size_t)(n * hidden), 'f'),
+              .streams = floats((size_t)(n * s * hidden), last ? 'c' : 'f'), .post = last ? NULL : floats((size_t)(n * s), 'f'),
+              .mix = last ? NULL : floats((size_t)(n * weights), 'c'), .base = floats((size_t)weights, 'c'), .scale = floats(3, 'c'), .n = n, .hidden = hidden,
+              .n_streams = s, .iters = iters, .eps = 1e-6f, .norm_eps = 1e-6f, .earlier = floats((size_t)(n * (s + 2)), 'f'), .ld_earlier = s + 2);
+    }
+    for (int i = 0; i < 6; i++) {
+        enum { END = 3, SIZE = 3, PER = 2, HASHES = (SIZE - 1) * PER };
+        const int n = i % 3 * 20 + 1;
+        int32_t *tokens = buf_new((size_t)n * 4, 'c'), *ids = buf_new((size_t)n * 4, 'c'), *after = buf_new((SIZE - 1) * 4, 'i'),
+                *before = i < 3 ? NULL : buf_new((SIZE - 1) * 4, 'c');
+        for (int k = 0; k < n; k++) tokens[k] = n - 1 - k, ids[k] = k * 5 % 11;
+        for (int k = 0; before && k < SIZE - 1; k++) before[k] = k ? 9 : END;
+        CHECK("ngram of numbers", ngram, OP_NGRAM, .rows = buf_new((size_t)(n * HASHES) * 4, 'i'), .tokens = tokens, .before = before, .after = after,
+              .ids = ids, .n_ids = n, .passes_end = true, .n = n, .size = SIZE, .per = PER, .end = END, .multiplier = {0x5DEECE66Du, 0x3779B97F4A7C15u, 77777},
+              .vocab = {1009, 1013, 1019, 1021}, .offset = {0, 1009, 2022, 3041});
+    }
+    select_in_steps();
+}

@@ -45,8 +45,11 @@ static void check_compress(int n, int ratio, int dim, bool overlap, bool in_plac
     drop();
 }
 
-static void check_mix(int n, int hidden, int s, int iters, bool last) {
-    const int all = last ? s : op_mix_weights(s, iters);
+/* passes: the weights of `in` are those of the previous call. */
+static void check_mix(int n, int hidden, int s, int iters, bool last, bool passes) {
+    const int all = last ? s : op_mix_weights(s, iters), ld = s + 3;
+    float *earlier = vec((size_t)(n * ld)), *first = aligned((size_t)(n * ld) * 4);
+    memcpy(first, earlier, (size_t)(n * ld) * 4);
     const double magnitude = iters ? 2 : 1.5, post_eps = iters ? 0 : 0.25;
     const size_t size = (size_t)(n * s * hidden), row = (size_t)(n * hidden);
     float *streams = vec(size), *was = aligned(size * 4), *x = vec(row), *post = vec((size_t)(n * s)), *mix = vec((size_t)(n * all)), *base = vec((size_t)all),
@@ -68,6 +71,8 @@ static void check_mix(int n, int hidden, int s, int iters, bool last) {
         memcpy(copy, x, row * 4);
         o.n = n, o.hidden = hidden, o.n_streams = s, o.iters = iters, o.eps = eps, o.norm_eps = 1e-5f;
         if (!iters) o.magnitude = (float)magnitude, o.post_eps = (float)post_eps;
+        memcpy(earlier, first, (size_t)(n * ld) * 4);
+        if (passes) o.earlier = earlier, o.ld_earlier = ld, o.mix = last ? NULL : mix;
         must(execs[t]->ops->mix(execs[t], &o));
         if (!t) memcpy(kept, streams, size * 4), memcpy(kept_in, in, row * 4);
         if (!equal(kept, streams, size) || !equal(kept_in, in, row)) fail("mix differs between threads", t, 0, 0, 0);
@@ -82,6 +87,10 @@ static void check_mix(int n, int hidden, int s, int iters, bool last) {
         for (int k = 0; k < s * hidden; k++) square += (double)old[k] * (double)old[k];
         const double r = 1 / sqrt(square / (s * hidden) + 1e-5);
         for (int k = 0; k < s; k++) pre[k] = sigmoid((double)mix[i * all + k] * r * (double)scale[0] + (double)base[k]) + (double)eps;
+        for (int k = 0; k < s && passes; k++) {
+            near("mix: weights that stay", i, k, earlier[i * ld + k], last ? (double)first[i * ld + k] : pre[k], 2e-6);
+            pre[k] = (double)first[i * ld + k];
+        }
         for (int k = 0; k < s && !last; k++) {
             const double want = magnitude * sigmoid((double)mix[i * all + s + k] * r * (double)scale[1] + (double)base[s + k]) + post_eps;
             near("mix: post", i, k, post[i * s + k], want, 2e-6);
@@ -119,7 +128,7 @@ static void check_mix(int n, int hidden, int s, int iters, bool last) {
             }
         }
     }
-    free(was), free(kept), free(kept_in), free(given);
+    free(was), free(kept), free(kept_in), free(given), free(first);
     drop();
 }
 
@@ -331,15 +340,81 @@ static void check_select_blocks(int n, int heads, int dim, int pos, int block, i
     drop();
 }
 
-/* Hashes of a text with its end inside, at once and in two calls whose second begins with the first's state. */
-static void check_ngram(int n, int size, int per) {
-    enum { END = 3 };
+/* Selections of blocks by weighted scores, and of keys of these blocks and of the query's latest. Sums are exact. */
+static void check_select_among(int n, int pos, int step, int block, int n_blocks, int topk) {
+    enum { HEADS = 3, DIM = 24 };
+    const int keys = (pos + n) / step, ld = HEADS * DIM;
+    float *q = vec((size_t)(n * ld)), *weight = vec((size_t)(n * HEADS)), *data = vec((size_t)((keys + 1) * DIM));
+    for (int i = 0; i < n * ld; i++) q[i] = (float)(int)(2 * q[i]);
+    for (int i = 0; i < n * HEADS; i++) weight[i] = (float)(int)(4 * weight[i]);
+    for (int i = 0; i < keys * DIM; i++) data[i] = (float)(int)(2 * data[i]);
+    int32_t *list = guarded((size_t)(n * n_blocks) * 4), *chosen = guarded((size_t)(n * topk) * 4);
+    struct op_select o = {.chosen = list,
+                          .q = q,
+                          .weight = weight,
+                          .k = {.data = data, .heads = 1, .dim = DIM, .dtype = DT_F32},
+                          .block = block,
+                          .n = n,
+                          .heads = HEADS,
+                          .topk = n_blocks,
+                          .ldq = ld,
+                          .q_pos0 = pos,
+                          .k_pos0 = step - 1,
+                          .k_step = step,
+                          .n_keys = keys,
+                          .scale = 0.5f};
+    must(execs[1]->ops->select(execs[1], &o));
+    o.among = list, o.n_among = n_blocks, o.among_block = block, o.block = 0, o.chosen = chosen, o.topk = topk;
+    must(execs[2]->ops->select(execs[2], &o));
+    double *score = malloc((size_t)(keys + 1) * sizeof *score), *best = malloc((size_t)(keys + 1) * sizeof *best);
+    for (int i = 0; i < n; i++) {
+        const int seen = (pos + i + 1) / step, own = seen > 0 ? (seen - 1) / block : 0;
+        for (int b = 0; b < own; b++) best[b] = -INFINITY;
+        for (int j = 0; j < seen; j++) {
+            score[j] = 0;
+            for (int h = 0; h < HEADS; h++) {
+                double dot = 0;
+                for (int d = 0; d < DIM; d++) dot += (double)q[i * ld + h * DIM + d] * (double)data[j * DIM + d];
+                score[j] += (double)weight[i * HEADS + h] * fmax(dot, 0);
+            }
+            if (j / block < own) best[j / block] = fmax(best[j / block], score[j]);
+        }
+        int at = 0;
+        for (int b = 0; b < own; b++) {
+            int better = 0; /* blocks that come before this one */
+            for (int a = 0; a < own; a++) better += best[a] > best[b] || (best[a] == best[b] && a < b);
+            if (better < n_blocks && list[i * n_blocks + at++] != b) fail("block by weighted scores", i, b, list[i * n_blocks + at - 1], b);
+            for (int j = b * block; j < (b + 1) * block && better >= n_blocks; j++) score[j] = -INFINITY;
+        }
+        for (; at < n_blocks; at++)
+            if (list[i * n_blocks + at] != -1) fail("block by weighted scores: padding", i, at, list[i * n_blocks + at], -1);
+        at = 0;
+        for (int j = 0; j < seen; j++) {
+            int better = 0;
+            for (int a = 0; a < seen; a++) better += score[a] > score[j] || (score[a] == score[j] && a < j);
+            if (better < topk && chosen[i * topk + at++] != j) fail("key of a listed block", i, j, chosen[i * topk + at - 1], j);
+        }
+        for (; at < topk; at++)
+            if (chosen[i * topk + at] != -1) fail("key of a listed block: padding", i, at, chosen[i * topk + at], -1);
+    }
+    free(score), free(best);
+    drop();
+}
+
+/* Hashes of a text with its end inside, at once and in two calls whose second begins with the first's state. numbers: of numbers that stand for tokens, where
+ * only the beginning of the text is an end. */
+static void check_ngram(int n, int size, int per, bool numbers) {
+    enum { END = 3, TOKENS = 110 };
     const int hashes = (size - 1) * per;
-    struct op_ngram o = {.n = n, .size = size, .per = per, .end = END};
+    struct op_ngram o = {.n = n, .size = size, .per = per, .end = END, .passes_end = numbers};
     for (int i = 0; i < size; i++) o.multiplier[i] = 0x5DEECE66DABCDu * (uint64_t)(2 * i + 1);
     for (int i = 0; i < hashes; i++) o.vocab[i] = 1009 + 2 * (uint32_t)i, o.offset[i] = 5000 * (uint32_t)i;
     int32_t *tokens = guarded((size_t)n * 4), *rows = guarded((size_t)(n * hashes) * 4), *kept = guarded((size_t)(size - 1) * 4);
+    int32_t *ids = guarded((size_t)TOKENS * 4);
+    for (int i = 0; i < TOKENS; i++) ids[i] = numbers ? i * 7 / 9 + 20 * (i % 2) : i;
+    ids[END] = END;
     for (int i = 0; i < n; i++) tokens[i] = i % 7 == 4 ? END : (int32_t)(i * 37 % 101 + 4);
+    if (numbers) o.ids = ids, o.n_ids = TOKENS;
     for (int cut = 0; cut < n; cut += n / 2 + 1) {
         memset(rows, 0xff, (size_t)(n * hashes) * 4);
         for (int at = 0; at < n; at = at < cut ? cut : n) {
@@ -350,8 +425,8 @@ static void check_ngram(int n, int size, int per) {
             for (int k = 0; k < hashes; k++) {
                 uint64_t mixed = 0;
                 for (int back = 0, ended = 0; back < k / per + 2; back++) {
-                    ended |= i < back || (back && tokens[i - back] == END);
-                    mixed ^= (uint64_t)(ended ? END : tokens[i - back]) * o.multiplier[back];
+                    ended |= i < back || (!numbers && back && tokens[i - back] == END);
+                    mixed ^= (uint64_t)(ended ? END : ids[tokens[i - back]]) * o.multiplier[back];
                 }
                 const int want = (int)(mixed % o.vocab[k] + o.offset[k]);
                 if (rows[i * hashes + k] != want) fail("row of an n-gram", i, k, rows[i * hashes + k], want);
@@ -433,12 +508,14 @@ static void cases(enum cpu_level l) {
     for (int i = 0; i < 24; i++) {
         const int n = (int[]){1, 2, 3, 21, 40}[i % 5];
         check_compress(n, (int[]){4, 1, 3, 16}[i % 4], (int[]){8, 64, 65, 200}[i / 2 % 4], i % 2, i / 4 % 2);
-        check_mix(n, (int[]){7, 256, 300}[i % 3], (int[]){4, 1, 3, STREAMS_MOST}[i / 3 % 4], (int[]){1, 2, 20, 0}[i % 4], i % 5 == 4);
+        check_mix(n, (int[]){7, 256, 300}[i % 3], (int[]){4, 1, 3, STREAMS_MOST}[i / 3 % 4], (int[]){1, 2, 20, 0}[i % 4], i % 5 == 4, i % 3 == 1);
         check_means(n, (int[]){4, 1, 3, 16}[i % 4], (int[]){8, 65}[i % 2]);
         for (int own = 0; own < 2; own++) check_blocks(n, (int[]){0, 5, 70, 300}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 6}[i / 2 % 2], own);
         check_select_blocks(n, (int[]){1, 2, 40}[i % 3], (int[]){24, 32}[i % 2], (int[]){0, 70, 300, 1100}[i % 4], (int[]){4, 48, 3, 16}[i % 4],
                             (int[]){2, 6}[i / 2 % 2], i % 3, (uint8_t)(int[]){DT_F32, DT_BF16, DT_E4M3}[i % 3]);
-        check_ngram(n, (int[]){2, 3, 4}[i % 3], (int[]){1, 2, 8}[i / 3 % 3]);
+        check_ngram(n, (int[]){2, 3, 4}[i % 3], (int[]){1, 2, 8}[i / 3 % 3], i / 2 % 2);
+        check_select_among(n, (int[]){0, 5, 130, 700}[i % 4], (int[]){1, 2, 3}[i % 3], (int[]){2, 8, 3}[i / 2 % 3], (int[]){4, 9}[i % 2],
+                           (int[]){5, 8}[i / 3 % 2]);
         check_relate(n, (int[]){1, 4}[i % 2], (int[]){3, 64, 200}[i % 3]);
         check_pool(n, (int[]){7, 64, 300}[i % 3], 9, (int[]){1, 2, 9, 5}[i % 4], i % 9, (int[]){8, 1, 0, 3}[i % 4], (int[]){1, 3, 0, 2}[i / 4 % 4], i / 2 % 2,
                    i % 3 == 1);
