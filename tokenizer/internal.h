@@ -84,7 +84,7 @@ struct norm_text {
 struct norm_text_buf { /* buffers of a norm_text */
     struct buf s, origin;
 };
-enum norm_kind { NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_PREPEND, NORM_REPLACE, NORM_STRIP, NORM_LOWERCASE };
+enum norm_kind { NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_PREPEND, NORM_REPLACE, NORM_STRIP, NORM_LOWERCASE, NORM_STRIP_ACCENTS };
 struct norm_step {
     uint8_t kind;
     bool left, right; /* strip: the ends of the text to strip */

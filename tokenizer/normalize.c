@@ -163,6 +163,20 @@ static int lowercase_text(const struct norm_text *in, struct norm_text_buf *o) {
     return rc;
 }
 
+/* Removes combining marks, which the normal forms C and KC would have left in letters. */
+static int strip_accents(const struct norm_text *in, struct norm_text_buf *o) {
+    int rc = 0;
+    for (const char *s = in->s, *end = s + in->n; s < end && !rc;) {
+        const size_t at = (size_t)(s - in->s);
+        const uint32_t c = utf8_next(&s);
+        const utf8proc_category_t kind =
+            c < 0x300 || unicode_in_ranges(unicode_opaque, unicode_opaque_n, c) ? UTF8PROC_CATEGORY_CN : utf8proc_category((utf8proc_int32_t)c);
+        if (kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_MC || kind == UTF8PROC_CATEGORY_ME) continue;
+        rc = copy_range(o, in, at, (size_t)(s - in->s));
+    }
+    return rc;
+}
+
 static int replace_literal(const struct norm_step *z, const struct norm_text *in, struct norm_text_buf *o) {
     size_t done = 0;
     int rc = 0;
@@ -236,6 +250,7 @@ int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_te
             break;
         case NORM_STRIP: in = strip_text(k, in), changed = false; break;
         case NORM_LOWERCASE: rc = lowercase_text(&in, o); break;
+        case NORM_STRIP_ACCENTS: rc = strip_accents(&in, o); break;
         }
         if (rc) return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory to normalize %zu bytes", in.n) : rc;
         if (!changed) continue;
@@ -259,8 +274,15 @@ static int load_step(struct norm_step *z, const struct json *j, struct error *e)
     static const struct {
         const char *name;
         uint8_t kind;
-    } kinds[] = {{"NFC", NORM_NFC},         {"NFD", NORM_NFD},         {"NFKC", NORM_NFKC},   {"NFKD", NORM_NFKD},
-                 {"Prepend", NORM_PREPEND}, {"Replace", NORM_REPLACE}, {"Strip", NORM_STRIP}, {"Lowercase", NORM_LOWERCASE}};
+    } kinds[] = {{"NFC", NORM_NFC},
+                 {"NFD", NORM_NFD},
+                 {"NFKC", NORM_NFKC},
+                 {"NFKD", NORM_NFKD},
+                 {"Prepend", NORM_PREPEND},
+                 {"Replace", NORM_REPLACE},
+                 {"Strip", NORM_STRIP},
+                 {"Lowercase", NORM_LOWERCASE},
+                 {"StripAccents", NORM_STRIP_ACCENTS}};
     const struct json *type = json_get(j, "type");
     size_t i = 0, n = sizeof kinds / sizeof *kinds;
     while (i < n && !json_is(type, kinds[i].name)) i++;

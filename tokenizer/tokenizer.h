@@ -18,6 +18,9 @@ int tokenizer_n_ids(const struct tokenizer *t); /* ids are 0 .. n - 1, added tok
 /* Returns the exact bytes of a token, or NULL if the id has none; valid as long as the tokenizer. n, special: may be NULL; special: whether it is a control
  * token. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n, bool *special);
+/* Sets out[id] for ids 0 .. n - 1: tokens whose texts differ in case, accents, compatibility forms or white space only have the same number, counted from 0 by
+ * first appearance (alike.c). ERR_MEMORY, ERR_RUNTIME. */
+int tokenizer_number_alike(const struct tokenizer *t, int32_t *out, int n, int *n_numbers, struct error *e);
 int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* -1: there is no such added token */
 
 /* How the decoder makes text of the bytes of tokens: whether it removes a space from the beginning of a text, and whether it puts one between tokens. */
