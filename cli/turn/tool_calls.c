@@ -563,6 +563,7 @@ static int parse_minimax_m3(struct tool_calls *c, struct markup_range t, const s
 static int parse_plain_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "", tools); }
 static int parse_atem_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "atem:", tools); }
 static int parse_marked_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "｜DSML｜", tools); }
+static int parse_spaced_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "｜DSML｜ ", tools); }
 
 /* Mistral: a list, or NAME[ARGS]{…} and again the mark */
 static int parse_mistral(struct tool_calls *c, struct markup_range t, const struct json *tools) {
@@ -591,6 +592,7 @@ static const struct form {
     {"<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", parse_kimi},
     {"<|open|>call ", NULL, NULL, parse_xtml},
     {"<｜DSML｜invoke", NULL, NULL, parse_marked_invokes},
+    {"<｜DSML｜ invoke", NULL, NULL, parse_spaced_invokes},
     {"<minimax:tool_call>", NULL, NULL, parse_plain_invokes},
     {"<|message|>", NULL, NULL, parse_gpt_oss},
     {"<tool_call>", NULL, "</tool_call>", parse_tagged},

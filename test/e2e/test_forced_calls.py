@@ -31,6 +31,7 @@ FORMS = {
     "qwen3-coder": ("qwen3", "Qwen3-Coder.jinja", GLM[:2], (), True),
     "deepseek-v3.2": ("qwen3", "deepseek-ai-DeepSeek-V3.2.jinja", (DSML,), (DSML,), True),
     "deepseek-v4": ("qwen3", TEMPLATE.replace("Write <tool_call>", "Write <" + DSML + "tool_calls>"), (), (), True),
+    "deepseek-v4.1": ("qwen3", TEMPLATE.replace("Write <tool_call>", "Write <" + DSML + " calls>"), (), (), True),
     "minimax-m2": ("qwen3", TEMPLATE.replace("Write <tool_call>", "Write <minimax:tool_call><invoke name="), (), (), True),
     "text": ("qwen3", TEMPLATE.replace("tool_call>", "longcat_tool_call>"), (), (), True),  # markers without a token
 }

@@ -189,6 +189,33 @@ static void test_deepseek_v4(void **state) {
             "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"g\">\n<｜DSML｜parameter name=\"arguments\" string=\"true\">bad</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
             "</｜DSML｜tool_calls>" EOS "<｜User｜><tool_result>one</tool_result>\n\n<tool_result>two</tool_result>\n\nand<｜Assistant｜><think>");
 }
+/* DeepSeek-V4.1's format as its encoding code in deepseek-ai/DeepSeek-V4.1-Flash. */
+static void test_deepseek_v41(void **state) {
+    const char *effort = "(range 1-100, the higher the value, the more thorough the reasoning)\n\n";
+    char want[600];
+    clean();
+    put("config.json", "{\"model_type\": \"deepseek_v41\"}");
+    expect("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}", BOS "<｜User｜>hi<｜Assistant｜></think>");
+    expect("{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": "
+           "\"yo\"}, {\"role\": \"system\", \"content\": \"T\"}]}",
+           BOS "<｜System｜>S<｜User｜>hi<｜Assistant｜></think>yo" EOS "<｜System｜>T<｜Assistant｜></think>");
+    snprintf(want, sizeof want, BOS "<｜System｜>Reasoning Effort: 75 %s<｜User｜>a<｜Assistant｜></think>b" EOS "<｜User｜>c<｜Assistant｜><think>", effort);
+    expect("{\"thinking\": true, \"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\", "
+           "\"reasoning_content\": \"r\"}, {\"role\": \"user\", \"content\": \"c\"}]}",
+           want);
+    snprintf(want, sizeof want, BOS "<｜System｜>Reasoning Effort: 100 %sS<｜User｜>a<｜Assistant｜><think>", effort);
+    expect("{\"thinking\": true, \"reasoning_effort\": \"max\", \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", "
+           "\"content\": \"a\"}]}",
+           want);
+    snprintf(want, sizeof want, BOS "<｜System｜>Reasoning Effort: 3 %s<｜User｜>a<｜Assistant｜><think>", effort);
+    expect("{\"thinking\": true, \"reasoning_effort\": 3, \"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", want);
+    expect("{\"messages\": [{\"role\": \"user\", \"content\": \"q\", \"tools\": []}, {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": "
+           "\"1\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1, \\\"b\\\": \\\"x\\\"}\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"1\", "
+           "\"content\": \"one\"}]}",
+           BOS "<｜User｜>q<｜Assistant｜></think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\" "
+               "string=\"false\">1</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"b\" string=\"true\">x</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ "
+               "calls>" EOS "<｜User｜><tool_result>one</tool_result><｜Assistant｜></think>");
+}
 
 /* Kimi K3's format as encoding_k3.py in moonshotai/Kimi-K3. */
 #define K3_MESSAGE(head, text) "<|open|>message role=\"" head "\"<|sep|>" text "<|close|>message<|sep|><|end_of_msg|>"
@@ -448,8 +475,8 @@ static void test_null_content(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places),      cmocka_unit_test(test_named),        cmocka_unit_test(test_tekken_tokens), cmocka_unit_test(test_deepseek_v32),
-        cmocka_unit_test(test_deepseek_v4), cmocka_unit_test(test_kimi_k3),      cmocka_unit_test(test_injection),     cmocka_unit_test(test_expected),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_null_content),
+        cmocka_unit_test(test_deepseek_v4), cmocka_unit_test(test_deepseek_v41), cmocka_unit_test(test_kimi_k3),       cmocka_unit_test(test_injection),
+        cmocka_unit_test(test_expected),    cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_null_content),
     };
     return cmocka_run_group_tests(tests, before, after);
 }

@@ -25,7 +25,7 @@ GBNF = {
 }
 # marks of chat templates: the families whose arguments are between tags, and one whose arguments are JSON
 FORMS = {"glm": "{{ tools }}<tool_call><arg_key>", "glm4.7": "{{ tools }}<tool_call></arg_key><arg_value><arg_key>", "qwen3-coder": "{{ tools }}<tool_call><function=",
-         "deepseek-v3.2": "{{ tools }}｜DSML｜{{ 'function_calls>' }}", "deepseek-v4": "{{ tools }}｜DSML｜{{ 'tool_calls>' }}",
+         "deepseek-v3.2": "{{ tools }}｜DSML｜{{ 'function_calls>' }}", "deepseek-v4": "{{ tools }}｜DSML｜{{ 'tool_calls>' }}", "deepseek-v4.1": "{{ tools }}｜DSML｜{{ ' calls>' }}",
          "minimax": "{{ tools }}<minimax:tool_call><invoke name=", "hermes": "{{ tools }}<tool_call>", "longcat": "{{ tools }}<longcat_tool_call><longcat_arg_key>", "cohere": "{{ tools }}<|START_ACTION|>"}
 TAGS = {"type": "string", "pattern": "^(a|<|</arg_value>|</parameter>|</｜DSML｜parameter>|</tool_call>|</function>|</minimax:tool_call>|</longcat_arg_value>|</?){1,6}$"}  # many ends of values
 ARGUMENTS = {  # schemas of a tool's arguments; those of VALID are added

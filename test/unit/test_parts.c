@@ -56,6 +56,7 @@ static const struct {
     {"<think></think><｜DSML｜function_calls>", "<think>", "a</think>\n\n<｜DSML｜function_calls>\nf</｜DSML｜function_calls>",
      "K:a|C:<｜DSML｜function_calls>\nf</｜DSML｜function_calls>"},
     {"{{ '<' ~ '｜DSML｜' ~ 'tool_calls>' }}", "", "a<｜DSML｜tool_calls>\nf</｜DSML｜tool_calls>", "T:a|C:<｜DSML｜tool_calls>\nf</｜DSML｜tool_calls>"},
+    {"{{ '<' ~ '｜DSML｜' ~ ' calls>' }}", "", "a<｜DSML｜ calls>\nf</｜DSML｜ calls>", "T:a|C:<｜DSML｜ calls>\nf</｜DSML｜ calls>"},
     {"[TOOL_CALLS]", "", "ok [TOOL_CALLS][{}]", "T:ok |C:[TOOL_CALLS][{}]"},
     {K3, "a<|open|>think<|sep|>", "hm<|close|>think<|sep|><|open|>response<|sep|>yes<|close|>response<|sep|><|close|>message<|sep|>", "K:hm|T:yes"},
     {K3, "a<|open|>response<|sep|>", "\nyes<|close|>response<|sep|><|open|>tools<|sep|>c<|close|>tools<|sep|><|close|>message<|sep|>",

@@ -164,6 +164,9 @@ static void test_types(void **state) {
     check("<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"x\" "
           "string=\"true\">[1]</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>",
           "f({\"x\": \"[1]\"})");
+    check("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" string=\"false\">[1]</｜DSML｜ parameter>\n</｜DSML｜ "
+          "invoke>\n</｜DSML｜ calls>",
+          "f({\"x\": [1]})");
 }
 
 static void test_no_calls(void **state) {

@@ -42,6 +42,7 @@ static const struct marker_pair marker_pairs[] = {
     {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", OUTPUT_TOOL_CALL},             /* DeepSeek R1, V3, V3.1 */
     {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", OUTPUT_TOOL_CALL},      /* V3.2 */
     {"<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", OUTPUT_TOOL_CALL},              /* V4 */
+    {"<｜DSML｜ calls>", "</｜DSML｜ calls>", OUTPUT_TOOL_CALL},                      /* V4.1 */
     {"[TOOL_CALLS]", NULL, OUTPUT_TOOL_CALL},
     {"<|python_tag|>", NULL, OUTPUT_TOOL_CALL},               /* Llama 3 */
     {"<|python_start|>", "<|python_end|>", OUTPUT_TOOL_CALL}, /* Llama 4 */

@@ -12,12 +12,13 @@
         .ends = {"</" prefix "arg_value>", "</" prefix "tool_call>"}, \
     }
 #define DSML "｜DSML｜"
-#define DSML_CALLS(block) \
+/* mark: what precedes the tags' names. */
+#define DSML_CALLS(mark, block) \
     { \
-        .open = "\n\n<" DSML block "\n", .close = "</" DSML block, .before_name = "<" DSML "invoke name=\"", .after_name = "\">\n", \
-        .after_arguments = "</" DSML "invoke>\n", .between = "", .before_key = "<" DSML "parameter name=\"", .before_text = "\" string=\"true\">", \
-        .before_json = "\" string=\"false\">", .after_value = "</" DSML "parameter>\n", \
-        .ends = {"</" DSML "parameter>", "</" DSML "invoke>", "</" DSML block}, \
+        .open = "\n\n<" mark block "\n", .close = "</" mark block, .before_name = "<" mark "invoke name=\"", .after_name = "\">\n", \
+        .after_arguments = "</" mark "invoke>\n", .between = "", .before_key = "<" mark "parameter name=\"", .before_text = "\" string=\"true\">", \
+        .before_json = "\" string=\"false\">", .after_value = "</" mark "parameter>\n", \
+        .ends = {"</" mark "parameter>", "</" mark "invoke>", "</" mark block}, \
     }
 static const struct {
     const char *marker, *with; /* in the template's text; with: NULL, or another mark in it */
@@ -40,9 +41,10 @@ static const struct {
       .before_text = ">\n",
       .after_value = "\n</parameter>\n",
       .ends = {"</parameter>", "</function>", "</tool_call>"}}},
-    {DSML, "function_calls>", {NULL}, DSML_CALLS("function_calls>")}, /* DeepSeek V3.2 */
-    {DSML, "tool_calls>", {NULL}, DSML_CALLS("tool_calls>")},         /* V4 */
-    {"<minimax:tool_call>",                                           /* MiniMax M2 */
+    {DSML, "function_calls>", {NULL}, DSML_CALLS(DSML, "function_calls>")}, /* DeepSeek V3.2 */
+    {DSML, "tool_calls>", {NULL}, DSML_CALLS(DSML, "tool_calls>")},         /* V4 */
+    {DSML, " calls>", {NULL}, DSML_CALLS(DSML " ", "calls>")},              /* V4.1 */
+    {"<minimax:tool_call>",                                                 /* MiniMax M2 */
      "<invoke name=",
      {NULL},
      {.open = "<minimax:tool_call>\n",
