@@ -20,7 +20,7 @@ static const struct ops tables[CPU_LEVELS] = {
     { \
         level, elem_embed, elem_norm, linear_run, elem_rope_table, elem_rope, kv_store, kv_load, attention_run, select_run, route_run, experts_run, elem_add, \
             elem_sigmoid, elem_clip, elem_fill, elem_softcap, elem_copy, elem_merge, elem_gate, elem_scale, conv_run, delta_run, scan_run, compress_run, \
-            streams_spread, streams_mix, ngram_run, relate_run, streams_pool \
+            streams_spread, streams_mix, ngram_run, relate_run, streams_pool, round_run \
     }
     [CPU_SCALAR] = TABLE("scalar"),
     [CPU_AVX2] = TABLE("avx2"),

@@ -63,6 +63,7 @@ int scan_run(struct exec *, const struct op_scan *);
 int compress_run(struct exec *, const struct op_compress *);
 int ngram_run(struct exec *, const struct op_ngram *);
 int relate_run(struct exec *, const struct op_relate *);
+int round_run(struct exec *, const struct op_round *);
 int streams_spread(struct exec *, const struct op_spread *);
 int streams_mix(struct exec *, const struct op_mix *);
 int streams_pool(struct exec *, const struct op_pool *);

@@ -252,6 +252,8 @@ struct cuda_ngram { /* struct op_ngram */
     uint32_t vocab[32], offset[32];
 };
 cudaError_t cuda_ngram_rows(cudaStream_t s, const struct cuda_ngram *o);
+enum { CUDA_ROUND_E4M3, CUDA_ROUND_E2M1, CUDA_ROUND_E2M1_E4M3 };                                                              /* enum round_kind */
+cudaError_t cuda_round_rows(cudaStream_t s, float *x, int n, int m, int ld, int block, int kind);                             /* struct op_round */
 cudaError_t cuda_relate(cudaStream_t s, float *out, const float *x, const float *y, int rows, int dim, float scale);          /* struct op_relate */
 cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const float *post, int n, int hidden, int n_streams); /* struct op_spread */
 struct cuda_mix {                                                                                                             /* struct op_mix */

@@ -290,6 +290,12 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
         if (a->n > 0) r = cuda_ngram_rows(s->stream, &c);
         break;
     }
+    case OP_ROUND: {
+        const struct op_round *a = &u->round;
+        if (a->block < 1 || a->m % a->block) r = cudaErrorInvalidValue;
+        else if (a->n > 0) r = cuda_round_rows(s->stream, a->x, a->n, a->m, a->ld, a->block, a->kind);
+        break;
+    }
     case OP_RELATE: {
         const struct op_relate *a = &u->relate;
         if (a->n > 0) r = cuda_relate(s->stream, a->out, a->x, a->y, a->n * a->heads, a->dim, a->scale);

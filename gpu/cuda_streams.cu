@@ -62,6 +62,35 @@ cudaError_t cuda_relate(cudaStream_t s, float *out, const float *x, const float 
     return cudaGetLastError();
 }
 
+/* --- Rounding to narrow formats and back (struct op_round) ------------------------------------------------------------------------------ */
+
+__device__ inline float power_above(float v) { return __uint_as_float((__float_as_uint(v) + 0x7fffffu) & 0x7f800000u); }
+__device__ inline float to_e2m1(float v) {
+    const float a = fabsf(v);
+    const float r = a > 5 ? 6.0f : a >= 3.5f ? 4.0f : a > 2.5f ? 3.0f : a >= 1.75f ? 2.0f : a > 1.25f ? 1.5f : a >= 0.75f ? 1.0f : a > 0.25f ? 0.5f : 0.0f;
+    return isnan(v) ? v : copysignf(r, v);
+}
+/* A thread has a block of numbers, which are few. */
+static __global__ void round_kernel(float *x, int blocks, int ld, int block, int kind, size_t total) {
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    float *v = x + i / (size_t)blocks * (size_t)ld + i % (size_t)blocks * (size_t)block;
+    float most = kind == CUDA_ROUND_E4M3 ? 1e-4f : kind == CUDA_ROUND_E2M1 ? 6 * 0x1p-126f : 6 * 0x1p-9f;
+    for (int k = 0; k < block; k++) most = fabsf(v[k]) > most ? fabsf(v[k]) : most;
+    const float scale = kind == CUDA_ROUND_E4M3   ? power_above(most / 448.0f)
+                        : kind == CUDA_ROUND_E2M1 ? power_above(most / 6.0f)
+                                                  : e4m3_decode(e4m3_encode(most / 6.0f));
+    for (int k = 0; k < block; k++) {
+        const float part = v[k] / scale;
+        v[k] = scale * (kind == CUDA_ROUND_E4M3 ? e4m3_decode(e4m3_encode(part)) : to_e2m1(part));
+    }
+}
+cudaError_t cuda_round_rows(cudaStream_t s, float *x, int n, int m, int ld, int block, int kind) {
+    const size_t total = (size_t)n * (size_t)(m / block);
+    round_kernel<<<blocks_of(total, 128), 128, 0, s>>>(x, m / block, ld, block, kind, total);
+    return cudaGetLastError();
+}
+
 /* --- Mixing a block's input from the streams, and the streams with each other ---------------------------------------------------------- */
 
 enum { MIX_THREADS = 256, MAX_STREAMS = CUDA_MAX_RESIDUAL_STREAMS };

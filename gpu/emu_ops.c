@@ -126,6 +126,7 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_COMPRESS: return ops->compress(cpu, &u->compress);
     case OP_NGRAM: return ops->ngram(cpu, &u->ngram);
     case OP_RELATE: return ops->relate(cpu, &u->relate);
+    case OP_ROUND: return ops->round(cpu, &u->round);
     case OP_POOL: return ops->pool(cpu, &u->pool);
     case OP_SPREAD: return ops->spread(cpu, &u->spread);
     case OP_MIX: return ops->mix(cpu, &u->mix);

@@ -38,6 +38,7 @@ static const struct {
     [OP_MIX] = {"mix", sizeof(struct op_mix)},
     [OP_NGRAM] = {"ngram", sizeof(struct op_ngram)},
     [OP_RELATE] = {"relate", sizeof(struct op_relate)},
+    [OP_ROUND] = {"round", sizeof(struct op_round)},
     [OP_POOL] = {"pool", sizeof(struct op_pool)},
     [OP_EXPAND] = {"expand", sizeof(struct op_expand)},
     [OP_GROUP] = {"group", sizeof(struct op_group)},
@@ -91,6 +92,7 @@ ENTRY(mix, OP_MIX)
 ENTRY(ngram, OP_NGRAM)
 ENTRY(relate, OP_RELATE)
 ENTRY(pool, OP_POOL)
+ENTRY(round, OP_ROUND)
 ENTRY(expand, OP_EXPAND)
 
 void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel) {
@@ -125,6 +127,7 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
         .ngram = run_ngram,
         .relate = run_relate,
         .pool = run_pool,
+        .round = run_round,
         .expand = run_expand,
     };
     x->base = (struct exec){.ops = &x->table, .cancel = cancel};
@@ -424,6 +427,7 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(o->rows, (size_t)o->n * (size_t)((o->size - 1) * o->per) * 4, VISIT_OUT);
         return 0;
     }
+    case OP_ROUND: VISIT(a->round.x, span(a->round.n, a->round.ld, (size_t)a->round.m), VISIT_OUT); return 0;
     case OP_RELATE: {
         struct op_relate *o = &a->relate;
         const size_t heads = (size_t)o->n * (size_t)o->heads * 4;

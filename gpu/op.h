@@ -34,6 +34,7 @@ enum op_code {
     OP_NGRAM,
     OP_RELATE,
     OP_POOL,
+    OP_ROUND,
     OP_EXPAND,
     OP_BASE, /* the rest exist only on devices */
     OP_SORT = OP_BASE,
@@ -166,6 +167,7 @@ union op_args {
     struct op_mix mix;
     struct op_ngram ngram;
     struct op_relate relate;
+    struct op_round round;
     struct op_pool pool;
     struct op_expand expand;
     struct op_sort sort;

@@ -127,6 +127,7 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
     }
     case OP_COMPRESS: w.bytes = 8.0 * u->compress.n * u->compress.dim * (u->compress.overlap ? 2 : 1); break;
     case OP_NGRAM: w.bytes = 4.0 * u->ngram.n * u->ngram.size * (1 + u->ngram.per); break;
+    case OP_ROUND: w.bytes = 8.0 * u->round.n * u->round.m; break;
     case OP_RELATE: w.bytes = 8.0 * u->relate.n * u->relate.heads * u->relate.dim; break;
     case OP_POOL: w.bytes = 4.0 * u->pool.n * u->pool.hidden * (u->pool.n_sources + u->pool.n_queries); break;
     case OP_SPREAD: w.bytes = 4.0 * u->spread.n * u->spread.hidden * (1 + 2.0 * u->spread.n_streams); break;

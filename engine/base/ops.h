@@ -518,6 +518,17 @@ struct op_relate {
     float scale;
 };
 
+/* Rounds rows in place to a narrow format with a scale per `block` numbers, as models do that were trained with such keys. NaN stays NaN.
+ * ROUND_E4M3: to E4M3. The scale is the least power of two that keeps the block within 448; its largest number counts as 1e-4 at least
+ * ROUND_E2M1: to E2M1, within 6; at least 6 * 2^-126
+ * ROUND_E2M1_E4M3: to E2M1. The scale is the largest number / 6, rounded to E4M3; at least 6 * 2^-9 */
+enum round_kind { ROUND_E4M3, ROUND_E2M1, ROUND_E2M1_E4M3 };
+struct op_round {
+    float *x;            /* [n, m], rows ld apart */
+    int n, m, ld, block; /* block divides m */
+    uint8_t kind;        /* enum round_kind */
+};
+
 struct ops {
     const char *name; /* "scalar", "avx2", "avx512", "amx", "emu", "cuda" */
     int (*embed)(struct exec *, const struct op_embed *);
@@ -549,5 +560,6 @@ struct ops {
     int (*ngram)(struct exec *, const struct op_ngram *);
     int (*relate)(struct exec *, const struct op_relate *);
     int (*pool)(struct exec *, const struct op_pool *);
+    int (*round)(struct exec *, const struct op_round *);
     int (*expand)(struct exec *, const struct op_expand *); /* may be NULL */
 };

@@ -8,6 +8,7 @@ BASE(mix, OP_MIX)
 BASE(ngram, OP_NGRAM)
 BASE(relate, OP_RELATE)
 BASE(pool, OP_POOL)
+BASE(round, OP_ROUND)
 
 static void residual_streams(void) {
     for (int s = 1; s <= STREAMS_MOST; s = s * 4 - (s == 4)) /* 1, 4, 15 */
@@ -214,4 +215,6 @@ static void passed(void) {
               .vocab = {1009, 1013, 1019, 1021}, .offset = {0, 1009, 2022, 3041});
     }
     select_in_steps();
+    for (int i = 0; i < 6; i++)
+        CHECK("round", round, OP_ROUND, .x = floats(7 * 100, 'f'), .n = 7, .m = 96, .ld = 100, .block = i % 2 ? 16 : 32, .kind = (uint8_t)(i / 2));
 }

@@ -2,6 +2,7 @@
  * level against double precision written from the comments in engine/base/ops.h: the same bits for 1, 2 and 5 threads, and a row
  * the same alone, in a call of many rows, and in two calls with the state in between. Keys some positions apart are compared with the
  * same operation over adjacent keys. */
+#include "engine/base/minifloat.h"
 #include "test/kcheck/levels.h"
 
 /* Feeds a sequence from its start in calls of `some` rows; collects the entry of each window. */
@@ -504,6 +505,32 @@ static void check_pool(int n, int hidden, int streams, int sources, int into, in
     drop();
 }
 
+/* Of all codes of a format times a scale, the nearest; a tie goes to an even code. Some numbers are at ties, some blocks are tiny. */
+static void check_round(int n, int m, int ld, int block, enum round_kind kind) {
+    const double least = kind == ROUND_E4M3 ? 1e-4 : kind == ROUND_E2M1 ? 6 * 0x1p-126 : 6 * 0x1p-9, largest = kind == ROUND_E4M3 ? 448 : 6;
+    float *x = vec((size_t)(n * ld)), *was = aligned((size_t)(n * ld) * 4);
+    for (int i = 0; i < n * ld; i++) x[i] = i % 7 == 3 ? 6 : i % 7 == 5 ? copysignf((float)(i % 49) / 8, x[i]) : i / block % 5 == 4 ? x[i] * 1e-7f : x[i] * 6;
+    memcpy(was, x, (size_t)(n * ld) * 4);
+    must(execs[0]->ops->round(execs[0], &(struct op_round){.x = x, .n = n, .m = m, .ld = ld, .block = block, .kind = (uint8_t)kind}));
+    for (int i = 0; i < n; i++)
+        for (int d = 0; d < ld; d++) {
+            const int first = i * ld + d / block * block, at = i * ld + d;
+            double most = least, want = 0, nearest = INFINITY;
+            for (int k = 0; k < block && d < m; k++) most = fmax(most, fabs((double)was[first + k]));
+            double scale = exp2(ceil(log2(most / largest)));
+            if (kind == ROUND_E2M1_E4M3) scale = (double)e4m3_to_f32(f32_to_e4m3((float)most / 6));
+            for (int c = 0; c < (kind == ROUND_E4M3 ? 0x7f : 8); c++) {
+                const double v = (double)(kind == ROUND_E4M3 ? e4m3_to_f32((uint8_t)c) : e2m1_to_f32((uint8_t)c)),
+                             off = fabs(v - fabs((double)(float)((double)was[at] / scale)));
+                if (off < nearest || (off == nearest && c % 2 == 0)) nearest = off, want = v * scale;
+            }
+            want = d < m ? copysign(want, (double)was[at]) : (double)was[at];
+            if (fabs((double)x[at] - want) > 1e-7 * fabs(want)) fail("round", at, kind, x[at], want);
+        }
+    free(was);
+    drop();
+}
+
 static void cases(enum cpu_level l) {
     for (int i = 0; i < 24; i++) {
         const int n = (int[]){1, 2, 3, 21, 40}[i % 5];
@@ -522,6 +549,7 @@ static void cases(enum cpu_level l) {
         check_route(n, (int[]){3, 8, 40}[i % 3], (int[]){1, 2, 3}[i / 3 % 3]);
         check_steps(n, (int[]){0, 5, 130, 1000}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 9}[i % 2]);
         check_small(n, (int[]){1, 8, 33}[i % 3]);
+        check_round(n, (int[]){64, 32, 96}[i % 3], (int[]){64, 40, 100}[i % 3], (int[]){16, 32}[i / 3 % 2], (enum round_kind)(i / 2 % 3));
     }
 }
 

@@ -1,0 +1,34 @@
+/* Rounding to narrow formats and back (op_round). */
+#include <math.h>
+
+#include "cpu/cpu_exec.h"
+#include "engine/base/minifloat.h"
+
+/* The least power of two that is not less than v, a normal number. */
+static float power_above(float v) {
+    const uint32_t u = f32_bits(v);
+    return f32_of_bits((u + 0x7fffff) & 0x7f800000);
+}
+
+/* v to E2M1, to the nearest, ties to the even code. */
+static float to_e2m1(float v) {
+    const float a = fabsf(v);
+    const float r = a > 5 ? 6 : a >= 3.5f ? 4 : a > 2.5f ? 3 : a >= 1.75f ? 2 : a > 1.25f ? 1.5f : a >= 0.75f ? 1 : a > 0.25f ? 0.5f : 0;
+    return isnan(v) ? v : copysignf(r, v);
+}
+
+static void round_block(float *x, int n, uint8_t kind) {
+    float most = kind == ROUND_E4M3 ? 1e-4f : kind == ROUND_E2M1 ? 6 * 0x1p-126f : 6 * 0x1p-9f;
+    for (int i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    const float scale = kind == ROUND_E4M3 ? power_above(most / 448) : kind == ROUND_E2M1 ? power_above(most / 6) : e4m3_to_f32(f32_to_e4m3(most / 6));
+    for (int i = 0; i < n; i++) x[i] = scale * (kind == ROUND_E4M3 ? e4m3_to_f32(f32_to_e4m3(x[i] / scale)) : to_e2m1(x[i] / scale));
+}
+static void round_task(void *arg, int i, int thread) {
+    const struct op_round *o = arg;
+    float *x = o->x + (size_t)i * (size_t)o->ld;
+    for (int at = 0; at < o->m; at += o->block) round_block(x + at, o->block, o->kind);
+}
+int round_run(struct exec *base, const struct op_round *o) {
+    if (o->block < 1 || o->m % o->block) return ERR_RUNTIME;
+    return exec_for_each((struct cpu_exec *)base, o->n, round_task, (void *)o);
+}
