@@ -85,7 +85,7 @@ static int stage_multi_rows(struct decode_device *d, const struct decode_micro_b
                 const struct cache_desc *desc = &d->layout->desc[l][p];
                 const struct span *t = &m->dev_spans[i];
                 int row = kv_complete_rows(desc, t->pos), n = kv_complete_rows(desc, t->pos + t->n) - row;
-                if (desc->tokens_per_row) TRY(device_kv_copy(d->main, &to[p], m->row0 + t->row, m->dev_kv[i], d, l, p, row, n, GPU_D2D));
+                if (desc->tokens_per_row && !desc->is_taken) TRY(device_kv_copy(d->main, &to[p], m->row0 + t->row, m->dev_kv[i], d, l, p, row, n, GPU_D2D));
             }
     }
     return 0;

@@ -63,7 +63,7 @@ struct pinned_buffer {
     void **p; /* its field in struct blend */
     size_t bytes;
 };
-enum { PINNED_BUFFERS = 14 };
+enum { PINNED_BUFFERS = 15 };
 /* Lists the pinned buffers, for opening and closing; 0 bytes: not needed. */
 static void list_pinned(struct blend *b, struct pinned_buffer out[PINNED_BUFFERS]) {
     const struct decode *s = b->s;
@@ -82,6 +82,7 @@ static void list_pinned(struct blend *b, struct pinned_buffer out[PINNED_BUFFERS
                                         {(void **)&b->carry.streams, moves ? hidden * (size_t)c->streams.n : 0},
                                         {(void **)&b->carry.post, moves ? n * (size_t)c->streams.n * 4 : 0},
                                         {(void **)&b->carry.carried, moves ? n * (size_t)c->carried * 4 : 0},
+                                        {(void **)&b->carry.candidates, moves ? n * (size_t)c->candidate_blocks * 4 : 0},
                                         {(void **)&b->carry.kept, moves && config_keeps_rows(c) ? hidden : 0},
                                         {(void **)&b->carry.selected_keys, moves ? n * (size_t)c->index_topk * 4 : 0}};
     _Static_assert(sizeof all / sizeof *all == PINNED_BUFFERS, "PINNED_BUFFERS");

@@ -2,22 +2,33 @@
  * window). Some layers add earlier keys that represent several tokens each. CSA keys represent `ratio` tokens plus
  * as many before, and an indexer selects which ones a query sees. HCA keys represent more tokens, and a query sees all. The partial
  * sums of open groups are a state (op_compress). Values are rotated with their keys, so results are rotated back.
- * Sources: the V4 paper, section 2.3; transformers, models/deepseek_v4. */
+ * In V4.1 (index_from_entries) a few layers make these keys, and keys of an indexer from them, for the layers after them, which take the same rows of the
+ * cache. A row of work.carried has the two that its token completes, so that a layer on another executor can store them. Sources: the V4 paper, section 2.3;
+ * transformers, models/deepseek_v4; for V4.1 those of model/deepseek_v41.c. */
 #include <math.h>
 
 #include "engine/layer/attention.h"
+#include "engine/layer/rows.h"
 
 enum { TOKENS, ENTRIES, INDEX, STATES }; /* planes; INDEX only with selection, otherwise STATES takes its index */
 
 static int ratio_of(const struct config *c, int layer) { return c->layer[layer].ratio; }
-static bool has_selection(const struct config *c, int layer) { return c->layer[layer].overlap; }
+static bool has_selection(const struct config *c, int layer) { return config_selects_entries(c, layer); }
+static bool selects_itself(const struct config *c, int layer) { return has_selection(c, layer) && c->layer[layer].index == INDEX_OWN; }
 static int series_of(const struct config *c, int layer) { return c->layer[layer].overlap ? 2 : 1; }
 
 static int compressed_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const int ratio = ratio_of(c, layer), open = 3 * series_of(c, layer) * (c->head_dim + (has_selection(c, layer) ? c->index_dim : 0));
+    const bool taken = c->layer[layer].passes_kv == KV_TAKEN;
     int n = 0;
     out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim};
     if (!ratio) return n;
+    if (c->index_from_entries) {
+        out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim, .tokens_per_row = ratio, .is_taken = taken};
+        out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .tokens_per_row = ratio, .is_fine = true, .is_taken = taken};
+        if (ratio > 1 && !taken) out[n++] = (struct cache_desc){.heads = 1, .dim = 3 * c->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+        return n;
+    }
     out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim, .tokens_per_row = ratio};
     if (has_selection(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .tokens_per_row = ratio, .is_fine = true};
     out[n++] = (struct cache_desc){.heads = 1, .dim = open, .fixed_rows = KV_STATES, .dtype = DT_F32};
@@ -142,6 +153,121 @@ static int compress_spans(struct exec *x, const struct config *c, int layer, con
     return attention_make_entries(x, c, layer, &made, w, spans, n_spans);
 }
 
+/* Rounds n rows of keys, or of the indexer's queries, as in training. Rows of other widths than whole blocks stay, as in mlx-lm. */
+static int round_rows(struct exec *x, const struct config *c, float *v, int ld, int n, int m, int dim, enum round_kind kind, int block) {
+    if (!c->rounds_keys || dim % block) return 0;
+    return x->ops->round(x, &(struct op_round){.x = v, .n = n, .m = m, .ld = ld, .block = block, .kind = (uint8_t)kind});
+}
+
+/* --- Keys for several layers ----------------------------------------------------------------------------------------------------- */
+
+/* Stores `made` entries of a plane, from entry `first` on. x: a row for each, ld floats apart. */
+static int store_entries(struct exec *x, const struct config *c, int layer, const struct span *s, int plane, const float *from, int ld, int first, int made) {
+    return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[plane],
+                                                     .x = from,
+                                                     .row0 = first,
+                                                     .n = made,
+                                                     .ldx = ld,
+                                                     .at = attention_address(s, layer, plane),
+                                                     .every = ratio_of(c, layer),
+                                                     .tokens = made});
+}
+
+/* Rows of a span whose tokens complete entries. */
+struct completed {
+    int first, made; /* entries */
+    int row;         /* workspace row of the token that completes the first one; the next rows are `ratio` apart */
+};
+static struct completed completed_entries(const struct config *c, int layer, const struct span *s, int row, int n) {
+    const int ratio = ratio_of(c, layer), first = (s->pos + row) / ratio;
+    return (struct completed){first, op_completed(s->pos + row, n, ratio), s->row + (first + 1) * ratio - 1 - s->pos};
+}
+
+/* Makes the keys and the indexer's keys of `made` normed entries in w->entries, `ld` floats apart in `to`. cos and sin: rows of their positions. */
+static int make_passed_keys(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *to, int ld, const float *cos,
+                            const float *sin, int made) {
+    const int dim = c->head_dim, index = c->index_dim;
+    TRY(rows_copy(x, to, ld, w->entries, dim, made, dim));
+    TRY(attention_linear_exact(x, to + dim, ld, w->entries, dim, y->index_k, made));
+    TRY(block_norm(x, c, to + dim, ld, to + dim, ld, y->index_k_norm, NULL, made, index));
+    for (int i = 0, at = dim - c->rope.dim; i < 2; i++, at = dim + index - c->rope.dim)
+        TRY(x->ops->rope(x, &(struct op_rope){.x = to + at,
+                                              .cos = cos,
+                                              .sin = sin,
+                                              .n = made,
+                                              .heads = 1,
+                                              .ld = ld,
+                                              .head_ld = index,
+                                              .half = c->rope.dim / 2,
+                                              .interleaved = c->rope.interleaved}));
+    TRY(round_rows(x, c, to, ld, made, dim, dim, ROUND_E2M1_E4M3, 16));
+    return round_rows(x, c, to + dim, ld, made, index, index, ROUND_E2M1, 32);
+}
+
+/* Makes the entries that rows [row, row + n) of a span complete, from one state to another, in the rows of work.carried of the tokens that complete them. */
+static int pass_groups(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
+                       int to) {
+    const int dim = c->head_dim, ratio = ratio_of(c, layer), half = c->rope.dim / 2;
+    const struct completed d = completed_entries(c, layer, s, row, n);
+    const struct attention_compressor state = {.state_plane = STATES};
+    const float *in = w->fused + (size_t)(s->row + row) * (size_t)(2 * dim);
+    TRY(x->ops->compress(x, &(struct op_compress){.out = w->entries,
+                                                  .kv = in,
+                                                  .gate = in + dim,
+                                                  .before = state_of(layer, s, &state, from),
+                                                  .after = state_of(layer, s, &state, to),
+                                                  .n = n,
+                                                  .pos0 = s->pos + row,
+                                                  .ratio = ratio,
+                                                  .dim = dim,
+                                                  .ldx = 2 * dim}));
+    if (!d.made) return 0;
+    TRY(block_norm(x, c, w->entries, dim, w->entries, dim, y->compress_norm, NULL, d.made, dim));
+    TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
+                                                      .sin = w->entry_sin,
+                                                      .inv_freq = w->inv_freq + half, /* second_rope's */
+                                                      .n = d.made,
+                                                      .half = half,
+                                                      .pos0 = d.first * ratio,
+                                                      .step = ratio,
+                                                      .mscale = 1}));
+    return make_passed_keys(x, c, y, w, w->carried + c->layer[layer].carried_at + (size_t)d.row * (size_t)c->carried, ratio * c->carried, w->entry_cos,
+                            w->entry_sin, d.made);
+}
+
+/* Makes the entries that n rows complete, in work.carried. */
+static int pass_entries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
+                        int n) {
+    const int dim = c->head_dim;
+    if (ratio_of(c, layer) == 1) { /* an entry per token */
+        TRY(attention_linear_exact(x, w->entries, dim, w->xn, c->hidden, y->compress_kv, n));
+        TRY(block_norm(x, c, w->entries, dim, w->entries, dim, y->compress_norm, NULL, n, dim));
+        return make_passed_keys(x, c, y, w, w->carried + c->layer[layer].carried_at, c->carried, w->second_cos, w->second_sin, n);
+    }
+    TRY(attention_linear_exact(x, w->fused, 2 * dim, w->xn, c->hidden, y->compress_kv, n));
+    TRY(attention_linear_exact(x, w->fused + dim, 2 * dim, w->xn, c->hidden, y->compress_gate, n));
+    for (int i = 0; i < n_spans; i++) {
+        const struct span *s = &spans[i];
+        const struct kv_state_step *v = &s->state_step; /* two parts if a state is saved at the mark */
+        if (v->mark) TRY(pass_groups(x, c, y, layer, w, s, 0, v->mark, v->from_row, v->mark_row));
+        TRY(pass_groups(x, c, y, layer, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
+    }
+    return 0;
+}
+
+/* Stores the entries in work.carried that the spans' rows complete. */
+static int store_passed(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *spans, int n_spans) {
+    for (int i = 0; i < n_spans; i++) {
+        const struct completed d = completed_entries(c, layer, &spans[i], 0, spans[i].n);
+        const float *from = w->carried + c->layer[layer].carried_at + (size_t)d.row * (size_t)c->carried;
+        const int ld = ratio_of(c, layer) * c->carried;
+        if (!d.made) continue;
+        TRY(store_entries(x, c, layer, &spans[i], ENTRIES, from, ld, d.first, d.made));
+        TRY(store_entries(x, c, layer, &spans[i], INDEX, from + c->head_dim, ld, d.first, d.made));
+    }
+    return 0;
+}
+
 /* --- Attention ------------------------------------------------------------------------------------------------------------------ */
 
 static int compressed_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
@@ -150,8 +276,13 @@ static int compressed_store_kv(struct exec *x, const struct config *c, const str
     TRY(block_linear(x, c, w->kv, dim, w->xn, c->hidden, y->kv_a, NULL, n, false));
     TRY(block_norm(x, c, w->kv, dim, w->kv, dim, y->kv_a_norm, NULL, n, dim));
     TRY(rotate_heads(x, c, layer, w, 0, w->kv, n, 1, dim, false));
+    TRY(round_rows(x, c, w->kv, dim, n, dim, dim, ROUND_E4M3, 32));
     for (int i = 0; i < n_spans; i++) TRY(attention_store_rows(x, &spans[i], layer, TOKENS, w->kv, dim));
     if (!ratio_of(c, layer)) return 0;
+    if (c->index_from_entries) {
+        if (c->layer[layer].passes_kv == KV_PASSED) TRY(pass_entries(x, c, y, layer, w, spans, n_spans, n));
+        return store_passed(x, c, layer, w, spans, n_spans);
+    }
     struct compressor keys = {y->compress_kv, y->compress_gate, y->compress_bias, y->compress_norm, dim, ENTRIES, 0};
     TRY(compress_spans(x, c, layer, &keys, w, spans, n_spans, n));
     if (!has_selection(c, layer)) return 0;
@@ -164,18 +295,40 @@ static int compressed_make_queries(struct exec *x, const struct config *c, const
     TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, NULL, n, false));
     TRY(block_norm(x, c, w->q_latent, c->q_lora, w->q_latent, c->q_lora, y->q_a_norm, NULL, n, c->q_lora));
     TRY(block_linear(x, c, w->q, qd, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
-    TRY(block_norm(x, c, w->q, dim, w->q, dim, NULL, NULL, n * c->n_heads, dim));
+    if (c->qk_norm == QK_NORM_PLAIN) TRY(block_norm(x, c, w->q, dim, w->q, dim, NULL, NULL, n * c->n_heads, dim));
     TRY(rotate_heads(x, c, layer, w, 0, w->q, n, c->n_heads, dim, false));
-    if (!has_selection(c, layer)) return 0;
+    if (!selects_itself(c, layer)) return 0;
     const int width = c->index_heads * c->index_dim;
     TRY(attention_linear_exact(x, w->index_q, width, w->q_latent, c->q_lora, y->index_q, n));
     TRY(rotate_heads(x, c, layer, w, 0, w->index_q, n, c->index_heads, c->index_dim, false));
+    TRY(round_rows(x, c, w->index_q, width, n, width, c->index_dim, ROUND_E2M1, 32));
     return attention_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 
 static int select_entries(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int n_entries) {
-    return attention_select(x, c, layer, w, s, INDEX, ratio_of(c, layer), n_entries, (float)(1 / sqrt((double)c->index_heads * c->index_dim)),
-                            w->selected_keys + (size_t)s->row * (size_t)c->index_topk);
+    const float scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim));
+    const int ratio = ratio_of(c, layer), width = c->index_heads * c->index_dim;
+    const size_t row = (size_t)s->row;
+    int32_t *blocks = c->candidate_blocks ? w->candidates + row * (size_t)c->candidate_blocks : NULL;
+    struct op_select o = {.chosen = w->selected_keys + row * (size_t)c->index_topk,
+                          .q = w->index_q + row * (size_t)width,
+                          .weight = w->index_weights + row * (size_t)c->index_heads,
+                          .k = s->cache[layer].p[INDEX],
+                          .n = s->n,
+                          .heads = c->index_heads,
+                          .topk = c->index_topk,
+                          .ldq = width,
+                          .q_pos0 = s->pos,
+                          .k_pos0 = ratio - 1,
+                          .k_step = ratio,
+                          .n_keys = n_entries,
+                          .scale = scale,
+                          .at = attention_address(s, layer, INDEX)};
+    if (c->layer[layer].limits_keys) o.among = blocks, o.n_among = c->candidate_blocks, o.among_block = c->candidate_keys;
+    TRY(x->ops->select(x, &o));
+    if (!c->layer[layer].lists_blocks) return 0;
+    o.chosen = blocks, o.topk = c->candidate_blocks, o.block = c->candidate_keys;
+    return x->ops->select(x, &o);
 }
 
 static int compressed_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
@@ -204,7 +357,7 @@ static int compressed_attend(struct exec *x, const struct config *c, const struc
     TRY(x->ops->attention(x, &o));
     if (n_entries) {
         float *entry_lse = w->part_lse + (size_t)w->rows * (size_t)heads + lse_at;
-        if (has_selection(c, layer)) TRY(select_entries(x, c, layer, w, s, n_entries));
+        if (selects_itself(c, layer)) TRY(select_entries(x, c, layer, w, s, n_entries));
         o.out = entry_out, o.lse = entry_lse, o.sinks = NULL, o.window = 0;
         o.k = o.v = s->cache[layer].p[ENTRIES];
         o.k_pos0 = ratio - 1, o.k_step = ratio, o.n_keys = n_entries;

@@ -64,19 +64,34 @@ int block_linear(struct exec *x, const struct config *c, float *y, int ldy, cons
 
 /* --- Input of a block ----------------------------------------------------------------------------------------------------- */
 
-/* With several residual streams: adds the previous block's output to each stream, mixes this block's input into w->xn and
- * clears w->x. first: no previous block, w->x is the embedding. last: merges the streams into w->x. */
-static int mix_streams(struct exec *x, const struct config *c, const struct stream_mix *m, struct work *w, bool first, bool last, int n) {
+/* With passes_weights: the weights of the first block's input, any with sum 1, since the streams are equal. */
+static int begin_weights(struct exec *x, const struct config *c, const struct work *w, int n) {
     const int s = c->streams.n;
-    TRY(x->ops->spread(x, &(struct op_spread){.streams = w->streams, .x = w->x, .post = first ? NULL : w->post, .n = n, .hidden = c->hidden, .n_streams = s}));
-    TRY(x->ops->linear(x, &(struct op_linear){.y = w->mix, .x = w->streams, .w = m->fn, .n = n, .ldx = s * c->hidden, .ldy = m->fn.rows, .exact = true}));
+    TRY(x->ops->fill(x, &(struct op_fill){.x = w->mix, .n = n, .m = s, .value = 1 / (float)s}));
+    return rows_copy(x, w->carried + c->streams.weights_at, c->carried, w->mix, s, n, s);
+}
+
+/* With several residual streams: adds the previous block's output to each stream. first: no previous block, w->x is the embedding. */
+static int spread_output(struct exec *x, const struct config *c, const struct work *w, bool first, int n) {
+    if (first && c->streams.passes_weights) TRY(begin_weights(x, c, w, n));
+    return x->ops->spread(
+        x, &(struct op_spread){.streams = w->streams, .x = w->x, .post = first ? NULL : w->post, .n = n, .hidden = c->hidden, .n_streams = c->streams.n});
+}
+/* Then mixes this block's input into w->xn and clears w->x. last: merges the streams into w->x. */
+static int mix_streams(struct exec *x, const struct config *c, const struct stream_mix *m, struct work *w, bool last, int n) {
+    const int s = c->streams.n;
+    const bool passes = c->streams.passes_weights, computes = !passes || !last;
+    if (computes)
+        TRY(x->ops->linear(x, &(struct op_linear){.y = w->mix, .x = w->streams, .w = m->fn, .n = n, .ldx = s * c->hidden, .ldy = m->fn.rows, .exact = true}));
     return x->ops->mix(x, &(struct op_mix){.in = last ? w->x : w->xn,
                                            .out = last ? NULL : w->x,
                                            .streams = w->streams,
                                            .post = last ? NULL : w->post,
-                                           .mix = w->mix,
+                                           .mix = computes ? w->mix : NULL,
                                            .base = m->base,
                                            .scale = m->scale,
+                                           .earlier = passes ? w->carried + c->streams.weights_at : NULL,
+                                           .ld_earlier = c->carried,
                                            .n = n,
                                            .hidden = c->hidden,
                                            .n_streams = s,
@@ -201,7 +216,10 @@ int block_merge_streams(struct exec *x, const struct weights *m, struct work *w,
     }
     if (c->streams.is_averaged) return average_streams(x, c, w, n);
     if (c->streams.block_layers) return attention_residuals_merge(x, m, w, n);
-    if (!c->streams.is_plain) return mix_streams(x, c, &m->head_mix, w, false, true, n);
+    if (!c->streams.is_plain) {
+        TRY(spread_output(x, c, w, false, n));
+        return mix_streams(x, c, &m->head_mix, w, true, n);
+    }
     const struct block_input in = {.merge = &m->last_merge,
                                    .out_norm = m->last_out_norm,
                                    .experts_norm = m->last_experts_norm,
@@ -227,7 +245,7 @@ static int norm_input(struct exec *x, const struct config *c, const struct block
     const int tag = in->tag;
     const bool reads_same = c->parallel_block && tag % 2; /* the FFN of a parallel block: the attention's output waits for the FFN's in w->x */
     if (c->streams.is_plain && !reads_same) TRY(add_output(x, c, in, w, n));
-    if (c->streams.n && !c->streams.is_plain) TRY(mix_streams(x, c, in->mix, w, tag == 0, false, n));
+    if (c->streams.n && !c->streams.is_plain) TRY(mix_streams(x, c, in->mix, w, false, n));
     if (c->no_input_norm) return copy_rows(x, c, w->xn, w->streams, n);
     const float *weight = in->weight, *bias = in->bias;
     const float *from = c->streams.n && !c->streams.is_plain ? w->xn : c->streams.n ? w->streams : w->x;
@@ -266,13 +284,23 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
     if (y->previous_ffn_scale) TRY(weigh_rows(x, c, w->x, y->previous_ffn_scale, false, n));
     TRY(short_conv_ffn(x, c, y, layer, w, spans, n_spans, n));
     if (c->streams.block_layers) TRY(attention_residuals_attention(x, c, y, layer, w, n));
-    else TRY(norm_input(x, c, &in, w, n));
+    else {
+        if (c->streams.n && !c->streams.is_plain) {
+            TRY(spread_output(x, c, w, layer == 0, n));
+            TRY(gated_streams_add_ngram(x, c, y, layer, w, spans, n_spans, n));
+        }
+        TRY(norm_input(x, c, &in, w, n));
+    }
     if (c->reads_early && c->layer[layer].moe) TRY(copy_rows(x, c, w->kept, w->x, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
 bool block_makes_queries_first(const struct config *c, int layer) { return attention_of(c, layer)->makes_queries_first; }
 bool block_needs_all_keys(const struct config *c, int layer) { return attention_of(c, layer)->needs_all_keys || c->rel_dim; }
-bool block_is_recordable(const struct config *c, int layer) { return attention_of(c, layer)->is_recordable && !c->layer[layer].ngram; }
+bool block_is_recordable(const struct config *c, int layer) {
+    const struct layer_config *y = &c->layer[layer];
+    const bool by_position = c->attn == ATTN_COMPRESSED && y->passes_kv != KV_OWN && y->ratio > 1; /* the rows that complete keys */
+    return attention_of(c, layer)->is_recordable && !y->ngram && !by_position;
+}
 int block_few_keys_limit(const struct config *c, int layer) {
     const struct attention_kind *a = attention_of(c, layer);
     return a->few_keys_limit ? a->few_keys_limit(c) : 0;
@@ -353,7 +381,10 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
         TRY(gated_streams_add(x, c, w, false, n));
         TRY(gated_streams_mix(x, c, &y->ffn_gated, w, w->xn, n, in.tag));
     } else if (c->streams.block_layers) TRY(attention_residuals_ffn(x, c, y, layer, w, n));
-    else TRY(norm_input(x, c, &in, w, n));
+    else {
+        if (c->streams.n && !c->streams.is_plain) TRY(spread_output(x, c, w, false, n));
+        TRY(norm_input(x, c, &in, w, n));
+    }
     if (c->layer[layer].keeps_input) TRY(copy_rows(x, c, w->kept, w->xn, n));
     if (!c->layer[layer].moe) return 0;
     if (c->layer[layer].routes_kept) {

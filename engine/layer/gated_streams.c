@@ -1,6 +1,7 @@
 /* Gated residual streams with hashed n-gram embeddings (Qwen4). A block reads the mean of the streams' norms, each element weighted by a gate of low rank, and
  * adds its output to each stream with a weight of its own. Before some layers an embedding of the last tokens is added to the streams: a table's rows by their
- * hashes, gated by how they relate to each stream, plus a causal convolution. Reference: transformers, models/qwen4_exp. */
+ * hashes, gated by how they relate to each stream, plus a causal convolution; also of streams that are mixed otherwise (DeepSeek-V4.1, without a convolution).
+ * Reference: transformers, models/qwen4_exp. */
 #include <math.h>
 
 #include "engine/layer/attention.h"
@@ -78,6 +79,9 @@ static int hash_rows(struct exec *x, const struct config *c, const struct layer 
                          .before = (const int32_t *)attention_state(s, layer, plane, from),
                          .after = (int32_t *)attention_state(s, layer, plane, to),
                          .n = n,
+                         .ids = (const int32_t *)y->ngram_ids,
+                         .n_ids = c->ngram_numbers ? c->vocab : 0,
+                         .passes_end = c->ngram_numbers,
                          .size = g->size,
                          .per = g->per,
                          .end = c->ngram_end};
@@ -119,8 +123,9 @@ int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct
     TRY(linear_exact(x, w->xn, w->ngram, y->ngram_value, n));
     TRY(x->ops->fill(x, &(struct op_fill){.x = w->stream_norm, .n = n, .m = all}));
     TRY(x->ops->spread(x, &(struct op_spread){.streams = w->stream_norm, .x = w->xn, .post = w->post, .n = n, .hidden = c->hidden, .n_streams = streams}));
-    TRY(norm_streams(x, c, w, w->stream_gates, w->stream_norm, y->ngram_conv_norm, n, 2 * layer));
     TRY(rows_add(x, w->streams, w->stream_norm, n, all));
+    if (g->taps == 1) return 0;
+    TRY(norm_streams(x, c, w, w->stream_gates, w->stream_norm, y->ngram_conv_norm, n, 2 * layer));
     for (int i = 0; i < n_spans; i++) TRY(attention_advance_state(x, c, y, layer, w, &spans[i], convolve_rows));
     return rows_add(x, w->streams, w->stream_norm, n, all);
 }

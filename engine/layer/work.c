@@ -100,13 +100,13 @@ static void list_streams(struct buffer_list *l, struct work *w, const struct con
     }
     if (c->streams.block_layers) ADD(kv_in, 2 * n * hidden);
     if (c->streams.loop_passes > 1) ADD(messages, n * (7 * hidden + (size_t)c->streams.message_rank));
-    if (c->streams.is_gated) {
-        ADD(stream_norm, n * s * hidden);
-        ADD(stream_gates, n * s * hidden);
-    }
     size_t dim = 0, hashes = 0;
     for (int i = 0; i < CONFIG_NGRAMS_MOST; i++)
         if (c->ngram[i].size) dim = max_of(dim, (size_t)c->ngram[i].dim), hashes = max_of(hashes, (size_t)config_ngram_hashes(&c->ngram[i]));
+    if (c->streams.is_gated || dim) {
+        ADD(stream_norm, n * s * hidden);
+        ADD(stream_gates, n * s * hidden);
+    }
     if (dim) {
         ADD(ngram, n * dim);
         ADD(ngram_rows, n * hashes);
@@ -169,6 +169,7 @@ static void list_attention(struct buffer_list *l, struct work *w, const struct c
         ADD(index_q, n * (size_t)(c->index_heads * c->index_dim));
         if (!c->index_by_group) ADD(index_weights, n * (size_t)c->index_heads);
         ADD(selected_keys, n * (size_t)config_index_entries(c));
+        if (c->candidate_blocks) ADD(candidates, n * (size_t)c->candidate_blocks);
     }
 }
 
@@ -250,6 +251,7 @@ struct work work_slice(const struct config *c, const struct work *w, int row) {
     r.pos += at, r.tokens += at;
     if (r.seq_length) r.seq_length += at;
     if (r.selected_keys) r.selected_keys += at * (size_t)config_index_entries(c);
+    if (r.candidates) r.candidates += at * (size_t)c->candidate_blocks;
     r.cos += at * half, r.sin += at * half;
     if (r.second_cos) r.second_cos += at * second, r.second_sin += at * second;
     if (r.router) r.router += at * (size_t)config_n_choices(c);

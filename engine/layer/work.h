@@ -29,7 +29,7 @@ struct work {
     float *messages;                   /* [rows, 7 * hidden + message_rank] scratch of messages between passes */
     float *norm_gates;                 /* [rows, norm_gate_rank], then [rows, hidden] */
     float *streams, *post, *mix;       /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
-    float *stream_norm, *stream_gates; /* gated streams: [rows, n, hidden] each */
+    float *stream_norm, *stream_gates; /* gated streams and n-grams: [rows, n, hidden] each */
     float *ngram;                      /* [rows, dim] embeddings of n-grams */
     int32_t *ngram_rows;               /* [rows, hashes] their rows of the table */
     float *token_vectors;              /* [3, rows, token_dim] scratch */
@@ -51,6 +51,7 @@ struct work {
     float *part_lse;                        /* [2, rows, n_heads] log-sum-exp over the window, and over multi-token keys */
     float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
     int32_t *selected_keys;                 /* [rows, config_index_entries()] selected cache rows; kept for layers that reuse the selection */
+    int32_t *candidates;                    /* [rows, candidate_blocks] blocks that an indexer selected for later ones */
     int rel_rows;                           /* rows of rel_bias */
     float *rel;                             /* [rows, n_heads * rel_dim] coefficients of biases by distance */
     float *rel_bias;                        /* [rel_rows, n_heads, extent] biases by distance of the rows being attended */

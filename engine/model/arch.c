@@ -22,6 +22,7 @@ static const struct arch *const table[] = {
     &arch_qwen3_5_moe_text,
     &arch_deepseek_v32,
     &arch_deepseek_v4,
+    &arch_deepseek_v41,
     &arch_glm_moe_dsa,
     &arch_olmoe,
     &arch_flex_olmo,

@@ -113,8 +113,8 @@ const struct arch *arch_find_text(const struct json *model_type, const struct js
 const struct json *arch_text_type(const struct json *root); /* model_type of such a text model, known or not; NULL: there is none */
 void arch_list(struct buf *out);                            /* appends all families as "deepseek_v3, kimi_k2, ..." */
 
-extern const struct arch arch_deepseek_v3, arch_kimi_k25, arch_sarvam_mla, arch_deepseek_v32, arch_deepseek_v4, arch_glm_moe_dsa, arch_deepseek_v2,
-    arch_deepseek_v1, arch_qwen3_moe, arch_mixtral, arch_qwen2_moe;
+extern const struct arch arch_deepseek_v3, arch_kimi_k25, arch_sarvam_mla, arch_deepseek_v32, arch_deepseek_v4, arch_deepseek_v41, arch_glm_moe_dsa,
+    arch_deepseek_v2, arch_deepseek_v1, arch_qwen3_moe, arch_mixtral, arch_qwen2_moe;
 extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
 extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_granitemoeshared, arch_granitemoe_swa, arch_ernie4_5_moe, arch_ernie4_5,
     arch_ernie4_5_vl_moe, arch_ernie4_5_moe_vl, arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_solar_open2, arch_dots1, arch_dots3_note,

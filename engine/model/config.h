@@ -127,12 +127,17 @@ struct config {
     int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
     int index_block;                        /* GQA, DSA: an indexer selects index_topk blocks of this many keys; 0: it selects keys */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
-    bool index_by_group;    /* GQA: each index head selects blocks for its group of KV heads, by their best keys; and all see the query's block */
-    int index_latest;       /* with index_by_group: number of blocks before the query's own that are always selected */
-    bool index_interleaved; /* rope layout of the indexer, as rope.interleaved */
-    bool index_rope_last;   /* DSA: the indexer's last dimensions rotate, not its first */
-    float index_eps;        /* DSA: of the norm of its keys; 0: 1e-6 */
-    bool index_from_input;  /* DSA: the indexer's queries are projected from the layer's input, through a norm, instead of MLA's query latent */
+    bool index_by_group;     /* GQA: each index head selects blocks for its group of KV heads, by their best keys; and all see the query's block */
+    int index_latest;        /* with index_by_group: number of blocks before the query's own that are always selected */
+    bool index_interleaved;  /* rope layout of the indexer, as rope.interleaved */
+    bool index_rope_last;    /* DSA: the indexer's last dimensions rotate, not its first */
+    float index_eps;         /* DSA: of the norm of its keys; 0: 1e-6 */
+    bool index_from_entries; /* COMPRESSED: index keys are projected from multi-token keys, which a source layer passes to later ones; an indexer selects among
+                                them */
+    bool rounds_keys;        /* with index_from_entries: keys, and the indexer's queries, are rounded as in training (op_round) */
+    /* With index_from_entries: later indexers select among the keys of this many blocks, each of that many keys. 0: all */
+    int candidate_blocks, candidate_keys;
+    bool index_from_input; /* DSA: the indexer's queries are projected from the layer's input, through a norm, instead of MLA's query latent */
     bool qkv_bias, o_bias;
     int qkv_pieces;  /* with layout.qkv: the tensor is made of this many equal pieces, each with rows of q, k and v; 0: of one */
     uint8_t qk_norm; /* enum qk_norm */
@@ -227,6 +232,7 @@ struct config {
         bool routes_kept;   /* router and routed experts read the previous layer's kept input; the shared expert reads this layer's own normed input */
         int ratio;          /* COMPRESSED: tokens per key outside the window; 0: no such keys */
         bool overlap;       /* a key also covers the window of tokens before it; such keys are selected by an indexer */
+        bool lists_blocks, limits_keys; /* with candidate_blocks: its indexer selects those blocks; or selects among their keys */
     } layer[CONFIG_MAX_LAYERS];
 
     struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream, to which blocks add directly */
@@ -235,6 +241,8 @@ struct config {
         float magnitude, post_eps; /* as in op_mix */
         bool is_gated;             /* a block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm */
         int rank;                  /* rank of the gates' projections */
+        bool passes_weights;       /* the mix before a block gives the weights of the next block's input; the first input is the embedding */
+        int weights_at;            /* their place in work.carried */
         bool is_averaged;          /* merged by their mean before the final norm, without weights */
         bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
         int loop_from, loop_to,
@@ -292,13 +300,15 @@ struct config {
     } quant;
     int block_rows, block_cols;   /* FP8 scale block; 128 unless quantization_config differs */
     struct ngram_config {         /* embeddings of hashed n-grams, added to the streams before some layers (op_ngram) */
-        int size, per, dim, taps; /* dim: of all hashes together; taps: of the convolution, whose rows are `size` apart */
+        int size, per, dim, taps; /* dim: of all hashes together; taps: of the convolution, whose rows are `size` apart; 1: none */
         int rows, parts;          /* rows of a table; number of tensors that hold it in the checkpoint */
         uint64_t multiplier[NGRAM_MOST];
         uint32_t vocab[NGRAM_HASHES_MOST], offset[NGRAM_HASHES_MOST];
     } ngram[CONFIG_NGRAMS_MOST];
-    int ngram_end; /* the token at which n-grams end */
-    int n_mtp;     /* MTP layers after the last layer, not part of the main model */
+    int ngram_end;     /* the token at which n-grams end; with ngram_numbers, once weights are open, the number of the token that precedes a text */
+    int ngram_numbers; /* n-grams are of numbers that like tokens share (tokenizer_number_alike), of which there are this many; they end at the beginning of a
+                          text only. 0: of tokens */
+    int n_mtp;         /* MTP layers after the last layer, not part of the main model */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
 /* Whether the shared expert of a layer reads other numbers than the router and the routed experts (work.ffn_in instead of work.xn). */
@@ -402,6 +412,13 @@ enum quant_method { QUANT_NONE, QUANT_FLOAT, QUANT_COMPRESSED, QUANT_MODELOPT, Q
 /* Whether a GQA layer sees selected blocks of keys. */
 static inline bool config_selects_blocks(const struct config *c, int layer) {
     return c->attn == ATTN_GQA && c->index_block && c->layer[layer].mixer == MIXER_ATTENTION && c->layer[layer].index != INDEX_NONE;
+}
+/* Whether a layer sees keys that an indexer selects, and whether an earlier layer's does. */
+static inline bool config_selects_entries(const struct config *c, int layer) {
+    return c->attn == ATTN_COMPRESSED && (c->layer[layer].overlap || (c->layer[layer].ratio > 0 && c->index_from_entries));
+}
+static inline bool config_reuses_selection(const struct config *c, int layer) {
+    return (c->attn == ATTN_DSA || config_selects_entries(c, layer)) && c->layer[layer].index == INDEX_PREVIOUS;
 }
 /* Lists of a query's selected keys or blocks, and their entries together. */
 static inline int config_index_lists(const struct config *c) { return c->index_by_group ? c->index_heads : 1; }

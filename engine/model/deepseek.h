@@ -27,6 +27,22 @@ void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool
  * of freq. */
 void deepseek_index_sharing(struct config_reader *r, struct config *c, int every);
 
+/* DeepSeek-V4 and V4.1. attention: without the layers' kinds of keys. hash_layers: default number of layers whose experts are selected by a table. */
+void deepseek_v4_attention(struct config_reader *r, struct config *c);
+void deepseek_v4_experts(struct config_reader *r, struct config *c, int hash_layers);
+void deepseek_v4_streams(struct config_reader *r, struct config *c);
+#define DEEPSEEK_V4_NAMES(m, embedding, window_norm) \
+    .embed = embedding, .norm = m "norm", .head = "head", .attn_mix = m "layers.%d.hc_attn_fn", .attn_mix_base = m "layers.%d.hc_attn_base", \
+    .attn_mix_scale = m "layers.%d.hc_attn_scale", .ffn_mix = m "layers.%d.hc_ffn_fn", .ffn_mix_base = m "layers.%d.hc_ffn_base", \
+    .ffn_mix_scale = m "layers.%d.hc_ffn_scale", .attn_norm = m "layers.%d.attn_norm", .ffn_norm = m "layers.%d.ffn_norm", .q_a = m "layers.%d.attn.wq_a", \
+    .q_a_norm = m "layers.%d.attn.q_norm", .q_b = m "layers.%d.attn.wq_b", .kv_a = m "layers.%d.attn.wkv", .kv_a_norm = m "layers.%d.attn." window_norm, \
+    .sinks = m "layers.%d.attn.attn_sink", .o_a = m "layers.%d.attn.wo_a", .o = m "layers.%d.attn.wo_b", .compress_kv = m "layers.%d.attn.compressor.wkv", \
+    .compress_gate = m "layers.%d.attn.compressor.wgate", .compress_norm = m "layers.%d.attn.compressor.norm", .index_q = m "layers.%d.attn.indexer.wq_b", \
+    .index_weights = m "layers.%d.attn.indexer.weights_proj", .router = m "layers.%d.ffn.gate", .router_bias = m "layers.%d.ffn.gate.bias", \
+    .expert_gate = m "layers.%d.ffn.experts.%d.w1", .expert_up = m "layers.%d.ffn.experts.%d.w3", .expert_down = m "layers.%d.ffn.experts.%d.w2", \
+    .shared_gate_proj = m "layers.%d.ffn.shared_experts.w1", .shared_up = m "layers.%d.ffn.shared_experts.w3", \
+    .shared_down = m "layers.%d.ffn.shared_experts.w2"
+
 #define DEEPSEEK_LAYER "model.layers.%d."
 #define DEEPSEEK_INDEX_NAMES \
     .index_q = DEEPSEEK_LAYER "self_attn.indexer.wq_b", .index_k = DEEPSEEK_LAYER "self_attn.indexer.wk", \

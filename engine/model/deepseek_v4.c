@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "engine/base/ops.h"
-#include "engine/model/arch.h"
+#include "engine/model/deepseek.h"
 
 enum { CSA_RATIO = 4, HCA_RATIO = 128 };
 
@@ -76,7 +76,7 @@ static void read_ropes(struct config_reader *r, struct config *c, int dim) {
         config_fail(r, "rope of compressed keys is scaled in a way that hearth does not know");
 }
 
-static void read_attention(struct config_reader *r, struct config *c) {
+void deepseek_v4_attention(struct config_reader *r, struct config *c) {
     c->attn = ATTN_COMPRESSED;
     c->n_heads = config_int(r, "num_attention_heads", 64, 1, 1024);
     c->n_kv_heads = config_int(r, "num_key_value_heads", 1, 1, 1);
@@ -93,7 +93,6 @@ static void read_attention(struct config_reader *r, struct config *c) {
         config_fail(r, "'qk_rope_head_dim' is %d, 'partial_rotary_factor' makes it another number", dim);
     if (dim < 2 || dim % 2) config_fail(r, "%d rotary dimensions of a head of %d: must be even and at least 2", dim, c->head_dim);
     read_ropes(r, c, dim);
-    read_ratios(r, c);
     int window = config_int(r, "sliding_window", 128, 1, 1 << 24);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].window = window;
     c->index_heads = config_int(r, "index_n_heads", 64, 1, 1024);
@@ -103,7 +102,7 @@ static void read_attention(struct config_reader *r, struct config *c) {
     if (!r->rc && dim > c->index_dim) config_fail(r, "'index_head_dim' is %d, of which %d are to be rotated", c->index_dim, dim);
 }
 
-static void read_experts(struct config_reader *r, struct config *c) {
+void deepseek_v4_experts(struct config_reader *r, struct config *c, int hash_layers) {
     static const char *const scores[] = {"sqrtsoftplus", "sigmoid", "softmax", NULL}, *const methods[] = {"noaux_tc", NULL},
                              *const dtypes[] = {"fp4", "fp8", NULL};
     static const uint8_t fns[] = {SCORE_SQRT_SOFTPLUS, SCORE_SIGMOID, SCORE_SOFTMAX};
@@ -120,7 +119,7 @@ static void read_experts(struct config_reader *r, struct config *c) {
     config_choice(r, "topk_method", methods, 0);
     config_choice(r, "expert_dtype", dtypes, 0); /* redundant: the tensors show it */
     c->glu.limit = (float)config_num(r, "swiglu_limit", 10, 0, 1e6);
-    int hashed = config_int(r, "num_hash_layers", 3, 0, CONFIG_MAX_LAYERS);
+    int hashed = config_int(r, "num_hash_layers", hash_layers, 0, CONFIG_MAX_LAYERS);
     static const char *const kinds[] = {"hash_moe", "moe", NULL};
     const struct json *types = config_layer_list(r, c, "mlp_layer_types", true);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
@@ -131,30 +130,27 @@ static void read_experts(struct config_reader *r, struct config *c) {
     }
 }
 
-static void parse(struct config_reader *r, struct config *c) {
-    read_attention(r, c);
-    read_experts(r, c);
+void deepseek_v4_streams(struct config_reader *r, struct config *c) {
     c->streams.n = config_int(r, "hc_mult", 4, 1, STREAMS_MOST);
     c->streams.iters = config_int(r, "hc_sinkhorn_iters", 20, 1, 1000);
     c->streams.eps = (float)config_num(r, "hc_eps", 1e-6, 0, 1);
 }
 
+static void parse(struct config_reader *r, struct config *c) {
+    deepseek_v4_attention(r, c);
+    c->qk_norm = QK_NORM_PLAIN;
+    read_ratios(r, c);
+    deepseek_v4_experts(r, c, 3);
+    deepseek_v4_streams(r, c);
+}
+
 /* m: prefix of the names; embedding, window_norm and the streams' last mix have other names where transformers saved the checkpoint. */
 #define NAMES(m, embedding, window_norm, last_mix) \
-    .embed = embedding, .norm = m "norm", .head = "head", .head_mix = last_mix "fn", .head_mix_base = last_mix "base", .head_mix_scale = last_mix "scale", \
-    .attn_mix = m "layers.%d.hc_attn_fn", .attn_mix_base = m "layers.%d.hc_attn_base", .attn_mix_scale = m "layers.%d.hc_attn_scale", \
-    .ffn_mix = m "layers.%d.hc_ffn_fn", .ffn_mix_base = m "layers.%d.hc_ffn_base", .ffn_mix_scale = m "layers.%d.hc_ffn_scale", \
-    .attn_norm = m "layers.%d.attn_norm", .ffn_norm = m "layers.%d.ffn_norm", .q_a = m "layers.%d.attn.wq_a", .q_a_norm = m "layers.%d.attn.q_norm", \
-    .q_b = m "layers.%d.attn.wq_b", .kv_a = m "layers.%d.attn.wkv", .kv_a_norm = m "layers.%d.attn." window_norm, .sinks = m "layers.%d.attn.attn_sink", \
-    .o_a = m "layers.%d.attn.wo_a", .o = m "layers.%d.attn.wo_b", .compress_kv = m "layers.%d.attn.compressor.wkv", \
-    .compress_gate = m "layers.%d.attn.compressor.wgate", .compress_norm = m "layers.%d.attn.compressor.norm", \
-    .compress_bias = m "layers.%d.attn.compressor.ape", .index_compress_kv = m "layers.%d.attn.indexer.compressor.wkv", \
-    .index_compress_gate = m "layers.%d.attn.indexer.compressor.wgate", .index_compress_norm = m "layers.%d.attn.indexer.compressor.norm", \
-    .index_compress_bias = m "layers.%d.attn.indexer.compressor.ape", .index_q = m "layers.%d.attn.indexer.wq_b", \
-    .index_weights = m "layers.%d.attn.indexer.weights_proj", .router = m "layers.%d.ffn.gate", .router_bias = m "layers.%d.ffn.gate.bias", \
-    .router_table = m "layers.%d.ffn.gate.tid2eid", .expert_gate = m "layers.%d.ffn.experts.%d.w1", .expert_up = m "layers.%d.ffn.experts.%d.w3", \
-    .expert_down = m "layers.%d.ffn.experts.%d.w2", .shared_gate_proj = m "layers.%d.ffn.shared_experts.w1", .shared_up = m "layers.%d.ffn.shared_experts.w3", \
-    .shared_down = m "layers.%d.ffn.shared_experts.w2"
+    DEEPSEEK_V4_NAMES(m, embedding, window_norm), \
+        .head_mix = last_mix "fn", .head_mix_base = last_mix "base", .head_mix_scale = last_mix "scale", .compress_bias = m "layers.%d.attn.compressor.ape", \
+        .index_compress_kv = m "layers.%d.attn.indexer.compressor.wkv", .index_compress_gate = m "layers.%d.attn.indexer.compressor.wgate", \
+        .index_compress_norm = m "layers.%d.attn.indexer.compressor.norm", .index_compress_bias = m "layers.%d.attn.indexer.compressor.ape", \
+        .router_table = m "layers.%d.ffn.gate.tid2eid"
 static const char *const types[] = {"deepseek_v4", NULL};
 static const char *const of_images[] = {".gate.bias_vl", ".exp_probs_b_vl.", NULL}; /* in safetensors and in GGUF */
 #define ARCH(...) \

@@ -3,6 +3,7 @@
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
+#include "engine/model/ngram_hash.h"
 #include "engine/model/qwen3_next.h"
 
 static void read_indexer(struct config_reader *r, struct config *c) {
@@ -22,27 +23,13 @@ static uint64_t splitmix64(uint64_t v) {
     v = (v ^ v >> 27) * 0x94D049BB133111EBu;
     return v ^ v >> 31;
 }
-static bool is_prime(int64_t n) {
-    for (int64_t d = 2; d * d <= n; d++)
-        if (n % d == 0) return false;
-    return n > 1;
-}
 
-/* Derives the numbers of the nth embedding. Multipliers are odd numbers from the seed. Vocabularies are primes from base on, a different one for each hash of
- * all embeddings. Offsets place the rows of the hashes one after the other. */
+/* Derives the numbers of the nth embedding. Multipliers are odd numbers from the seed. */
 static void derive_hashes(struct config_reader *r, struct ngram_config *g, int nth, int64_t base, int64_t pad, int64_t seed, int vocab) {
-    const int hashes = config_ngram_hashes(g);
     const uint64_t bound = INT64_MAX / (uint64_t)vocab / 2;
     for (int i = 0; i < g->size; i++)
         g->multiplier[i] = 2 * (splitmix64((uint64_t)seed + 10007 * (uint64_t)nth + 0x9E3779B97F4A7C15u * (uint64_t)(i + 1)) % (bound ? bound : 1)) + 1;
-    int64_t prime = base - 1, rows = 0;
-    for (int i = -nth * hashes; i < hashes; i++) {
-        for (prime++; !is_prime(prime);) prime++;
-        if (i < 0) continue;
-        g->vocab[i] = (uint32_t)prime, g->offset[i] = (uint32_t)rows;
-        rows += prime;
-    }
-    rows = (rows + pad - 1) / pad * pad;
+    const int64_t rows = (ngram_hash_place(g, nth, base) + pad - 1) / pad * pad;
     if (rows > INT32_MAX) config_fail(r, "a table of n-grams of %lld rows; hearth takes up to %d", (long long)rows, INT32_MAX);
     else if (rows % g->parts) config_fail(r, "a table of n-grams of %lld rows in %d parts", (long long)rows, g->parts);
     g->rows = (int)rows;

@@ -20,20 +20,21 @@ static double weight_bytes(const struct config *c, enum dtype t, double n) {
     return t == DT_E4M3 && c->block_rows > 0 && c->block_cols > 0 ? b + 4 * n / ((double)c->block_rows * c->block_cols) : b;
 }
 
-/* DeepSeek-V4: averages over layers. A query sees its window and some of the multi-token keys, either selected or all. Sets *attn_weights and *row: weights of
- * the attention block and numbers of a KV row, per layer. */
+/* DeepSeek-V4 and V4.1: averages over layers. A query sees its window and some of the multi-token keys, either selected or all. Sets *attn_weights and *row:
+ * weights of the attention block and numbers of a KV row, per layer. */
 static void compressed_attention(struct cost_model *q, const struct config *c, enum dtype kv, double *attn_weights, double *row) {
     double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, layers = c->n_layers, wide = heads * dim, index = 0, entries = 0, extra = 0, most = 0;
     for (int i = 0; i < c->n_layers; i++) {
         const struct layer_config *l = &c->layer[i];
         most += l->window / layers;
-        if (!l->ratio) continue;
-        entries += 1.0 / l->ratio / layers;
-        extra += (l->overlap ? 4 : 2) * dim * hidden / layers;
-        if (!l->overlap) continue;
-        index += 1.0 / l->ratio / layers;
+        const bool makes_keys = l->ratio && l->passes_kv != KV_TAKEN;
+        if (makes_keys) entries += 1.0 / l->ratio / layers, extra += (l->overlap ? 4 : c->index_from_entries && l->ratio == 1 ? 1 : 2) * dim * hidden / layers;
+        if (!config_selects_entries(c, i)) continue;
         most += c->index_topk / layers;
-        extra += (4.0 * c->index_dim * hidden + c->index_heads * (c->index_dim * (double)c->q_lora + hidden)) / layers;
+        if (l->index != INDEX_OWN) continue;
+        index += 1.0 / l->ratio / layers;
+        if (makes_keys) extra += c->index_dim * (c->index_from_entries ? dim : 4 * hidden) / layers;
+        extra += c->index_heads * (c->index_dim * (double)c->q_lora + hidden) / layers;
     }
     double low = (double)c->o_groups * c->o_lora;
     *attn_weights = c->q_lora * (hidden + wide) + hidden * dim + low * (wide / c->o_groups + hidden) + extra;
@@ -121,7 +122,8 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     row *= attended;
     if (c->attn == ATTN_COMPRESSED) compressed_attention(q, c, kv, &attn_weights, &row);
     q->kv_row_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * kv_heads * (mla ? 1 : 2) : 0);
-    for (int i = 0; i < c->n_layers; i++) q->kv_taken_layers += c->layer[i].passes_kv == KV_TAKEN;
+    for (int i = 0; i < c->n_layers; i++)
+        q->kv_taken_layers += c->attn != ATTN_COMPRESSED && c->layer[i].passes_kv == KV_TAKEN; /* COMPRESSED: they have a window of their own */
     q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
     q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
     q->ffn_bytes = weight_bytes(c, dense, ffn), q->ffn_flops = 2 * ffn;

@@ -95,7 +95,7 @@ static void list_stream_merge(const struct config *c, unsigned modules, struct p
         GATED(weights, head_gated, STREAM_MERGE, s.gated),
         VEC(weights, head_pool, head_pool, "", STREAM_MERGE, hidden, s.pools && !c->streams.sums_raw),
         POOL(weights, head_pool, STREAM_MERGE, s.pools && c->streams.sums_raw),
-        MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, s.mixes && !c->streams.is_averaged),
+        MIX(weights, head_mix, head_mix, STREAM_MERGE, c->streams.n, 1, s.mixes && !c->streams.is_averaged && !c->streams.passes_weights),
         NORM_OF(last, weights, last_out_norm, ffn_out_norm, STREAM_MERGE, hidden, has_ffn_out_norm(c, last)),
         VEC_OF(last, weights, last_experts_norm, experts_out_norm, ".weight", STREAM_MERGE, hidden, c->parallel_dense && c->layer[last].moe),
         VEC_OF(last, weights, last_scale, stream_scale, "", STREAM_MERGE, 1, c->stream_scale),

@@ -58,6 +58,7 @@ struct layer {
     struct mat ngram_table, ngram_key, ngram_value;             /* [rows, dim / hashes], [streams * hidden, dim], [hidden, dim] */
     float *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm; /* [streams * hidden] */
     float *ngram_conv;                                          /* [taps, streams * hidden] */
+    float *ngram_ids;                                           /* [vocab] of int32_t: numbers of tokens (config.ngram_numbers) */
 
     /* Attention: GQA, and what other kinds share with it */
     struct mat q, k, v, o; /* [heads * dim, hidden]; o [hidden, n_heads * v_dim], also of MLA and of mixers */
@@ -86,7 +87,7 @@ struct layer {
     float *compress_norm, *compress_bias;              /* [head_dim], [ratio, series * head_dim] */
     struct mat o_a;                                    /* [o_groups * o_lora, n_heads * head_dim / o_groups]; then o is [hidden, o_groups * o_lora] */
     struct mat index_q;                                /* [index_heads * index_dim, q_lora]; index_by_group, index_from_input: hidden */
-    struct mat index_k, index_weights;                 /* [index_dim, hidden], [index_heads, hidden] */
+    struct mat index_k, index_weights;                 /* [index_dim, hidden], of entries [index_dim, head_dim]; [index_heads, hidden] */
     struct mat index_qk;                               /* instead of both, over blocks: [(index_heads + 1) * index_dim, hidden] queries, then the key */
     float *index_q_norm, *index_k_norm, *index_k_bias; /* [index_dim] */
     float *index_in_norm, *index_in_bias;              /* [hidden] */
@@ -196,6 +197,7 @@ enum vector_conversion {
     CONVERT_ADD_INPUT,      /* the same, plus 1 (times factor) in the last tap, which adds the convolution's input */
     CONVERT_TURN_TAPS,      /* the same from [taps, channels] with the latest row's tap first */
     CONVERT_EXPERT_IDS,     /* int32_t instead of float32, each a valid expert */
+    CONVERT_TOKEN_NUMBERS,  /* int32_t, not of the checkpoint: weights.ngram_ids */
     CONVERT_RATES,          /* -exp(w) of a table, transposed */
     CONVERT_TRANSPOSE_TABLE /* w of a table, transposed */
 };

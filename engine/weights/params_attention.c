@@ -44,18 +44,24 @@ static void list_ngram(const struct config *c, int layer, unsigned modules, stru
     if (!of_layer) return;
     const struct ngram_config g = *of_layer;
     const int hidden = c->hidden, wide = c->streams.n * hidden;
+    const bool fused = c->ngram_numbers > 0, conv = g.taps > 1; /* fused: keys and values in one matrix */
+    const struct tensor_slice keys = {.total_rows = fused ? wide + hidden : 0, .step = fused},
+                              values = {.total_rows = keys.total_rows, .first = fused ? wide : 0, .step = fused};
     const struct row rows[] = {
         {{OF(layer, ngram_table, ngram_table, ATTENTION), .suffix = ".weight", .rows = g.rows, .cols = g.dim / config_ngram_hashes(&g),
           .parts = g.parts > 1 ? g.parts : 0, .is_table = true},
          true},
-        MAT(layer, ngram_key, ngram_key, ATTENTION, wide, g.dim, true),
-        MAT(layer, ngram_value, ngram_value, ATTENTION, hidden, g.dim, true),
-        VEC(layer, ngram_key_norm, ngram_key_norm, ".weight", ATTENTION, wide, true),
-        VEC(layer, ngram_query_norm, ngram_query_norm, ".weight", ATTENTION, wide, true),
-        VEC(layer, ngram_conv_norm, ngram_conv_norm, ".weight", ATTENTION, wide, true),
+        MAT_IN(keys, layer, ngram_key, ngram_key, ".weight", ATTENTION, wide, g.dim, true),
+        MAT_IN(values, layer, ngram_value, ngram_value, ".weight", ATTENTION, hidden, g.dim, true),
+        VEC(layer, ngram_key_norm, ngram_key_norm, ".weight", ATTENTION, wide, !fused),
+        VEC(layer, ngram_query_norm, ngram_query_norm, ".weight", ATTENTION, wide, !fused),
+        TABLE(ngram_key_norm, ngram_key_norm, ATTENTION, wide, hidden, fused),
+        TABLE(ngram_query_norm, ngram_query_norm, ATTENTION, wide, hidden, fused),
+        {{OF(layer, ngram_ids, ngram_table, ATTENTION), .suffix = "", .rows = c->vocab, .conversion = CONVERT_TOKEN_NUMBERS}, fused},
+        VEC(layer, ngram_conv_norm, ngram_conv_norm, ".weight", ATTENTION, wide, conv),
         {{OF(layer, ngram_conv, ngram_conv, ATTENTION), .suffix = ".weight", .rows = wide * config_ngram_taps(&g), .taps = g.taps, .dilation = g.size,
           .conversion = CONVERT_TRANSPOSE},
-         true},
+         conv},
     };
     SELECT(rows);
 }
@@ -163,7 +169,7 @@ static void list_latents(const struct config *c, int layer, unsigned modules, st
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? q + heads * v_dim : q, q_lora = size.q_lora, latent = compressed ? c->head_dim : size.latent;
     const float q_factor = c->scales_latents && q_lora ? sqrtf((float)hidden / (float)q_lora) : c->q_latent_scale,
                 kv_factor = c->scales_latents ? sqrtf((float)hidden / (float)size.kv_lora) : c->kv_latent_scale;
-    const bool mla = !compressed, bias = c->qkv_bias, own_kv = c->layer[layer].passes_kv != KV_TAKEN;
+    const bool mla = !compressed, bias = c->qkv_bias, own_kv = compressed || c->layer[layer].passes_kv != KV_TAKEN;
     const struct row rows[] = {
         MAT(layer, q_a, q_a, ATTENTION, q_lora, hidden, q_lora),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, q_lora, q_lora && bias),
@@ -185,8 +191,9 @@ static void list_latents(const struct config *c, int layer, unsigned modules, st
 /* The indexer, which selects the keys of sparse attention. */
 static void list_index(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const bool attends = c->layer[layer].mixer == MIXER_ATTENTION, index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN,
-               overlap = attends && c->attn == ATTN_COMPRESSED && c->layer[layer].ratio > 0 && c->layer[layer].overlap,
-               selects = config_selects_blocks(c, layer), blocks = selects && !c->index_by_group, groups = selects && c->index_by_group,
+               overlap = attends && config_selects_entries(c, layer) && c->layer[layer].index == INDEX_OWN,
+               keys = overlap && c->index_from_entries && c->layer[layer].passes_kv == KV_PASSED, /* of entries */
+        selects = config_selects_blocks(c, layer), blocks = selects && !c->index_by_group, groups = selects && c->index_by_group,
                split = blocks && !c->names->index_qk; /* in GGUF */
     const int hidden = c->hidden, q_lora = config_mla(c, layer).q_lora;
     const struct row rows[] = {
@@ -194,8 +201,8 @@ static void list_index(const struct config *c, int layer, unsigned modules, stru
             index || overlap || groups || split),
         MAT(layer, index_qk, index_qk, ATTENTION, (c->index_heads + 1) * c->index_dim, hidden, blocks && !split),
         VEC(layer, index_q_norm, index_q_norm, ".weight", ATTENTION, c->index_dim, selects),
-        MAT(layer, index_k, index_k, ATTENTION, c->index_dim, hidden, index || groups || split),
-        VEC(layer, index_k_norm, index_k_norm, ".weight", ATTENTION, c->index_dim, index || selects),
+        MAT(layer, index_k, index_k, ATTENTION, c->index_dim, keys ? c->head_dim : hidden, index || groups || split || keys),
+        VEC(layer, index_k_norm, index_k_norm, ".weight", ATTENTION, c->index_dim, index || selects || keys),
         VEC(layer, index_k_bias, index_k_norm, ".bias", ATTENTION, c->index_dim, index),
         MAT(layer, index_weights, index_weights, ATTENTION, c->index_heads, hidden, index || overlap),
         VEC(layer, index_in_norm, index_in_norm, ".weight", ATTENTION, hidden, index && c->index_from_input),
@@ -210,13 +217,14 @@ static void list_index(const struct config *c, int layer, unsigned modules, stru
 static void list_compressed(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const bool attends = c->layer[layer].mixer == MIXER_ATTENTION, compressed = attends && c->attn == ATTN_COMPRESSED,
                index = attends && c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN && c->index_block,
-               squeeze = compressed && c->layer[layer].ratio > 0, overlap = squeeze && c->layer[layer].overlap;
+               squeeze = compressed && c->layer[layer].ratio > 0 && c->layer[layer].passes_kv != KV_TAKEN, overlap = squeeze && c->layer[layer].overlap,
+               gates = squeeze && (!c->index_from_entries || c->layer[layer].ratio > 1), bias = squeeze && !c->index_from_entries;
     const int hidden = c->hidden, ratio = c->layer[layer].ratio, series = overlap ? 2 : 1;
     const struct row rows[] = {
         MAT(layer, compress_kv, compress_kv, ATTENTION, series * c->head_dim, hidden, squeeze),
-        MAT(layer, compress_gate, compress_gate, ATTENTION, series * c->head_dim, hidden, squeeze),
+        MAT(layer, compress_gate, compress_gate, ATTENTION, series * c->head_dim, hidden, gates),
         VEC(layer, compress_norm, compress_norm, ".weight", ATTENTION, c->head_dim, squeeze),
-        TABLE(compress_bias, compress_bias, ATTENTION, ratio * series * c->head_dim, series * c->head_dim, squeeze),
+        TABLE(compress_bias, compress_bias, ATTENTION, ratio * series * c->head_dim, series * c->head_dim, bias),
         MAT(layer, index_compress_kv, index_compress_kv, ATTENTION, 2 * c->index_dim, hidden, overlap),
         MAT(layer, index_compress_gate, index_compress_gate, ATTENTION, 2 * c->index_dim, hidden, overlap),
         {{OF(layer, index_compress_gate, index_compress_gate, ATTENTION), .suffix = "", .rows = c->index_dim, .cols = hidden}, index},

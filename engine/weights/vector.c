@@ -119,6 +119,7 @@ static bool multiply(struct loader *l, const struct param *p, int layer, int exp
 
 float *vector_load(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     if (l->rc) return NULL;
+    if (p->conversion == CONVERT_TOKEN_NUMBERS) return (float *)l->w->ngram_ids;
     struct tensor *t = loader_find(l, pattern, layer, expert, p->suffix);
     if (!t) {
         if (!p->optional) loader_missing(l, pattern, layer, expert, p->suffix);

@@ -37,6 +37,7 @@ struct weights {
     struct layer *layers;                  /* [n_layers] */
     struct mtp_weights prediction;
     float *inv_freq;      /* [rope_floats] */
+    int32_t *ngram_ids;   /* [vocab] or NULL (config.ngram_numbers) */
     float *rope_alpha;    /* [rope.dim / 2], or NULL */
     float rope_mscale[2]; /* factors of cos and sin: rope, second_rope */
     /* For --inspect: bytes by kind; bytes of unused tensors. */

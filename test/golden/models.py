@@ -373,7 +373,28 @@ MODELS = {
         "num_experts_per_tok": 3, "n_shared_experts": 1, "scoring_func": "sqrtsoftplus", "routed_scaling_factor": 1.5, "swiglu_limit": 2, "num_hash_layers": 1,
         "hc_mult": 3, "hc_sinkhorn_iters": 6, "hc_eps": 1e-6, "quantization_config": FP8,
     },
+    # Keys of two tokens and of one that layers make for later ones, indexers that later layers reuse or that are limited to blocks of an earlier one, streams
+    # whose weights come from the block before, embeddings of n-grams of texts without case and accents
+    "engrams": {
+        "model_type": "deepseek_v41", "eos_token_id": 1, "bos_token_id": 0, "pad_token_id": 2, "image_token_id": 119, "vision_config": {"model_type": "deepseek_v41_vision"},
+        "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 32], "scale_fmt": "ue8m0", "expert_dtype": "fp4"},
+        "text_config": {
+            **COMMON, "model_type": "deepseek_v41_text", "rms_norm_eps": 1e-20, "num_hidden_layers": 9, "hidden_size": 160, "moe_intermediate_size": 96,
+            "num_attention_heads": 6, "head_dim": 40, "qk_rope_head_dim": 12, "q_lora_rank": 96, "o_groups": 3, "o_lora_rank": 32, "sliding_window": 8,
+            "compress_ratios": [0, 2, 2, 2, 2, 1, 1, 1, 1, 0], "kv_source_layer_ids": [1, 3, 5], "index_source_layer_ids": [1, 3, 5, 6, 8], "index_n_heads": 9,
+            "index_head_dim": 20, "index_topk": 4, "candidate_source_layer_id": 5, "candidate_topk_blocks": 4, "candidate_block_size": 3, "rope_theta": 10000,
+            "compress_rope_theta": 60000, "rope_scaling": {"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 32, "beta_fast": 4, "beta_slow": 1},
+            "n_routed_experts": 7, "num_experts_per_tok": 3, "n_shared_experts": 1, "scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "norm_topk_prob": True,
+            "routed_scaling_factor": 1.5, "swiglu_limit": 2, "hc_mult": 3, "hc_sinkhorn_iters": 6, "hc_eps": 1e-6, "engram_layer_ids": [1, 4],
+            "engram_num_embeddings": [304, 462], "engram_max_ngram_size": 4, "engram_vocab_size": 40, "engram_n_heads": 2, "engram_head_dim": 64,
+            "engram_pad_token_id": 2, "engram_compressed_vocab_size": 87, "num_nextn_predict_layers": 1,
+        },
+    },
 }
+# The same with fewer layers, and heads of whole blocks, which are rounded
+MODELS["rounded_keys"] = {**MODELS["engrams"], "text_config": {
+    **MODELS["engrams"]["text_config"], "num_hidden_layers": 4, "head_dim": 64, "index_head_dim": 32, "index_n_heads": 4, "compress_ratios": [2, 2, 1, 1],
+    "kv_source_layer_ids": [0, 2], "index_source_layer_ids": [0, 2, 3], "candidate_source_layer_id": 2, "engram_layer_ids": [1], "engram_num_embeddings": [304]}}
 N_TOKENS = 48
 
 # A byte of the stream as an FP8 code: every sign and exponent, subnormals too, without NaN and the largest.
@@ -637,8 +658,11 @@ def gemma4(c):
 
 def tensors(c):
     """Returns {name: (dtype, shape, bytes)}, with the vendors' names."""
-    import models_experts  # which imports this module
+    import models_deepseek  # which import this module
+    import models_experts
 
+    if c["model_type"] == "deepseek_v41":
+        return models_deepseek.deepseek_v41(c)
     if c["model_type"] in models_experts.FAMILIES:
         return models_experts.FAMILIES[c["model_type"]](c)
     if c["model_type"] == "gemma4_text":
@@ -709,6 +733,11 @@ def make(directory, name):
         f.write(weights)
     with open(os.path.join(directory, "config.json"), "w", encoding="utf-8") as f:
         f.write(text)
+    if config["model_type"] == "deepseek_v41":  # whose n-grams depend on the texts of tokens
+        import models_deepseek
+
+        with open(os.path.join(directory, "tokenizer.json"), "w", encoding="utf-8") as f:
+            json.dump(models_deepseek.tokenizer(config["text_config"]["vocab_size"]), f)
     return hashlib.sha256(text.encode() + weights).hexdigest()
 
 

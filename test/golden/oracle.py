@@ -1,4 +1,4 @@
-"""Computes a checkpoint's logits: DeepSeek-V2, V3 and V4, Qwen2-MoE, Qwen3-MoE, Mixtral, GLM-4 MoE, MiniMax-M2, gpt-oss, Phi-3.5-MoE and DBRX in float64, written from the papers
+"""Computes a checkpoint's logits: DeepSeek-V2, V3, V4 and V4.1, Qwen2-MoE, Qwen3-MoE, Mixtral, GLM-4 MoE, MiniMax-M2, gpt-oss, Phi-3.5-MoE and DBRX in float64, written from the papers
 and the vendors' code, for readability rather than speed. Shares nothing with the engine, not even the reading of files.
 Needs NumPy; the tests do not, because they compare with what references.py has recorded."""
 import json
@@ -29,7 +29,10 @@ class Checkpoint:
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as f:
             self.config = json.load(f)
         self.block = (self.config.get("quantization_config") or {}).get("weight_block_size") or [128, 128]
-        self.raw = {}
+        self.raw, self.vocab, tokenizer = {}, None, os.path.join(directory, "tokenizer.json")
+        if os.path.exists(tokenizer):
+            with open(tokenizer, encoding="utf-8") as f:
+                self.vocab = json.load(f)["model"].get("vocab")
         for name in sorted(os.listdir(directory)):
             if name.endswith(".safetensors"):
                 with open(os.path.join(directory, name), "rb") as f:
@@ -677,9 +680,10 @@ def forward_cohere(m, tokens):
 
 def forward(m, tokens):
     """Logits [T, vocab] of a sequence, and the smallest distance of any router's choice to a tie."""
-    import oracle_experts  # which imports this module
+    import oracle_deepseek  # which import this module
+    import oracle_experts
 
-    other = {"gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere, "beam": forward_beam, **oracle_experts.FAMILIES}.get(m.config["model_type"])
+    other = {"gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere, "beam": forward_beam, "deepseek_v41": oracle_deepseek.forward, **oracle_experts.FAMILIES}.get(m.config["model_type"])
     if other:
         return other(m, tokens)
     if m.config["model_type"] == "deepseek_v4":

@@ -51,6 +51,21 @@ def pooled(model, tokens):
     return got != want
 
 
+def other_tokenizer(model):
+    """A tokenizer with other texts would hash n-grams to other rows."""
+    path = os.path.join(model, "tokenizer.json")
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.replace('"fi"', '"fj"'))
+    got = greedy(model, [5], 1, [])
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    ok = "88 different texts, config.json says 87" in got
+    print(f"{'ok' if ok else 'FAIL'} {name} with another tokenizer: {got}")
+    return not ok
+
+
 with open(os.path.join(HERE, name + ".json"), encoding="utf-8") as f:
     wanted = json.load(f)
 tokens = ",".join(map(str, wanted["tokens"]))
@@ -87,6 +102,8 @@ with tempfile.TemporaryDirectory() as tmp:
     rope = models.MODELS.get(name, {}).get("rope_scaling", {})
     if rope.get("type") == "longrope":
         failed += across(model, wanted["tokens"], rope["original_max_position_embeddings"])
+    if name == "engrams":
+        failed += other_tokenizer(model)
     if name in LATENT:
         failed += pooled(model, wanted["tokens"])
     for program in pieces:

@@ -231,6 +231,87 @@ static void keys_of_several_tokens(void **st) {
     }
 }
 
+#define TWENTY(one) \
+    one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one
+#define V41_RATIOS "0,0,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2," TWENTY("1") ",0,0,0"
+/* As published; `more` replaces keys of the text model. */
+static int parse_v41(struct config *c, const char *ratios, const char *sources, const char *indexers, const char *more, struct error *e) {
+    static char text[8192];
+    snprintf(text, sizeof text,
+             "{\"architectures\":[\"DeepseekV41ForCausalLM\"],\"model_type\":\"deepseek_v41\",\"dtype\":\"bfloat16\",\"bos_token_id\":0,\"eos_token_id\":1,"
+             "\"pad_token_id\":2,\"image_token_id\":129264,\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\","
+             "\"weight_block_size\":[32,32],\"scale_fmt\":\"ue8m0\",\"expert_dtype\":\"fp4\"},\"vision_config\":{\"model_type\":\"deepseek_v41_vision\"},"
+             "\"text_config\":{\"model_type\":\"deepseek_v41_text\",\"vocab_size\":129280,\"hidden_size\":5120,\"moe_intermediate_size\":2304,"
+             "\"num_hidden_layers\":40,\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"qk_rope_head_dim\":64,\"q_lora_rank\":1280,"
+             "\"o_lora_rank\":1024,\"o_groups\":8,\"hidden_act\":\"silu\",\"swiglu_limit\":10.0,\"rms_norm_eps\":1e-20,\"attention_bias\":false,"
+             "\"max_position_embeddings\":1048576,\"rope_theta\":10000,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":16,\"beta_fast\":32,"
+             "\"beta_slow\":1,\"original_max_position_embeddings\":65536},\"n_routed_experts\":384,\"n_shared_experts\":1,\"num_experts_per_tok\":6,"
+             "\"scoring_func\":\"sqrtsoftplus\",\"topk_method\":\"noaux_tc\",\"norm_topk_prob\":true,\"routed_scaling_factor\":1.5,\"sliding_window\":128,"
+             "\"compress_ratios\":[%s],\"compress_rope_theta\":160000,\"kv_source_layer_ids\":[%s],\"index_source_layer_ids\":[%s],\"index_n_heads\":32,"
+             "\"index_head_dim\":128,\"index_topk\":512,\"hc_mult\":4,\"hc_sinkhorn_iters\":20,\"hc_eps\":1e-06,\"engram_max_ngram_size\":4,"
+             "\"engram_vocab_size\":16000000,\"engram_n_heads\":8,\"engram_head_dim\":256,\"engram_pad_token_id\":2,\"num_nextn_predict_layers\":3,"
+             "\"dspark_block_size\":5,\"dspark_noise_token_id\":128799,\"dspark_target_layer_ids\":[37,38,39],\"dspark_markov_rank\":256,"
+             "\"dspark_n_routed_experts\":128,\"dspark_num_experts_per_tok\":3%s}}",
+             ratios, sources, indexers, more);
+    return parse(c, text, false, e);
+}
+#define V41_BLOCKS  ",\"candidate_source_layer_id\":20,\"candidate_topk_blocks\":2048,\"candidate_block_size\":8"
+#define V41_NGRAMS  ",\"engram_layer_ids\":[1,14],\"engram_num_embeddings\":[384006168,384016682],\"engram_compressed_vocab_size\":99092"
+#define V41_SOURCES "2,8,14,20", "2,8,14,20,24,28,32,36"
+static void keys_that_layers_share(void **st) {
+    /* Drawn by numpy.random.default_rng(10007 * layer). */
+    static const uint64_t multipliers[2][4] = {{76632096046245, 4839876093313, 35959672319349, 73987337458391},
+                                               {67716810739261, 51510806800915, 30921347202721, 82619226485591}};
+    static const struct {
+        const char *ratios, *sources, *indexers, *more, *word;
+    } bad[] = {
+        {"0,0,2", V41_SOURCES, "", "'compress_ratios' is not a list of 40"},
+        {V41_RATIOS, "2,8,8", "2,8", "", "'kv_source_layer_ids' is not a rising list"},
+        {V41_RATIOS, "2,8,20", "2,40", "", "'index_source_layer_ids' is not a rising list"},
+        {V41_RATIOS, "2,8,14,20", "2,8,20", "", "layer 14 is in 'kv_source_layer_ids', but not"},
+        {V41_RATIOS, "8,14,20", "8,14,20", "", "layer 2 has 'compress_ratios' 2, but no layer up to it"},
+        {V41_RATIOS, "2,8,14", "2,8,14", "", "layer 20 has 'compress_ratios' 1, its source of keys, layer 14, 2"},
+        {V41_RATIOS, "1,2,8,14,20", "1,2,8,14,20", "", "layer 1 has a source of keys"},
+        {V41_RATIOS, V41_SOURCES, ",\"candidate_source_layer_id\":21,\"candidate_topk_blocks\":2048,\"candidate_block_size\":8",
+         "which is not in 'index_source"},
+        {V41_RATIOS, V41_SOURCES, ",\"candidate_source_layer_id\":14,\"candidate_topk_blocks\":2048,\"candidate_block_size\":8", "whose keys are not its own"},
+        {V41_RATIOS, V41_SOURCES, ",\"candidate_source_layer_id\":20,\"candidate_topk_blocks\":64,\"candidate_block_size\":8", "too few to select 512"},
+        {V41_RATIOS, V41_SOURCES, ",\"engram_layer_ids\":[1,14],\"engram_num_embeddings\":[384006168,384016681],\"engram_compressed_vocab_size\":9",
+         "384016682"},
+        {V41_RATIOS, V41_SOURCES, ",\"engram_layer_ids\":[1],\"engram_num_embeddings\":[384006168]", "'engram_compressed_vocab_size' is missing"},
+        {V41_RATIOS, V41_SOURCES, ",\"num_hash_layers\":0,\"engram_layer\":1", "engram_layer"},
+    };
+    struct config c;
+    struct error e = {0};
+    if (parse_v41(&c, V41_RATIOS, V41_SOURCES, V41_BLOCKS V41_NGRAMS, &e)) fail_msg("%s", e.text);
+    assert_true(c.attn == ATTN_COMPRESSED && c.streams.n == 4 && c.streams.passes_weights && c.qk_norm == QK_NORM_NONE && c.block_rows == 32 &&
+                c.norm_eps == 1e-20f);
+    assert_true(c.second_rope.kind == ROPE_YARN && c.second_rope.factor == 16 && c.carried == 512 + 128 + 4 && c.candidate_blocks == 2047 &&
+                c.candidate_keys == 8);
+    for (int i = 0, source = -1; i < 40; i++) {
+        const struct layer_config *y = &c.layer[i];
+        const bool own = i == 2 || i == 8 || i == 14 || i == 20, indexer = own || (i > 20 && i % 4 == 0);
+        source = own ? i : source;
+        assert_true(y->ratio == (i < 2 ? 0 : i < 20 ? 2 : 1) && !y->overlap && !y->hashed && y->moe && y->window == 128);
+        assert_int_equal(y->passes_kv, i < 2 ? KV_OWN : own ? KV_PASSED : KV_TAKEN);
+        if (i >= 2) assert_true(y->kv_source == source && y->index == (indexer ? INDEX_OWN : INDEX_PREVIOUS));
+        assert_true(y->lists_blocks == (i == 20) && y->limits_keys == (i > 20 && indexer) && y->ngram == (i == 1 ? 1 : i == 14 ? 2 : 0));
+        assert_int_equal(kv_row_bytes(&c, i, DT_BF16), 1024 + (own ? (1024 + 256) / y->ratio : 0));
+    }
+    assert_int_equal(kv_state_bytes(&c), 4 * (3 * 3 * 512 + 2 * 3));
+    for (int i = 0; i < 2; i++) {
+        const struct ngram_config *g = &c.ngram[i];
+        assert_true(g->size == 4 && g->per == 8 && g->dim == 6144 && g->taps == 1);
+        for (int k = 0; k < 4; k++) assert_true(g->multiplier[k] == multipliers[i][k]);
+    }
+    assert_true(c.ngram[1].rows == 384016682 && c.ngram[1].vocab[23] == 16000889 && c.ngram[0].vocab[0] == 16000057 && c.ngram[0].vocab[1] == 16000079 &&
+                c.ngram_numbers == 99092);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse_v41(&c, bad[i].ratios, bad[i].sources, bad[i].indexers, bad[i].more, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 #define QWEN2 \
     "{\"model_type\":\"qwen2_moe\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":4,\"max_position_embeddings\":512," \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,\"moe_intermediate_size\":32,\"num_experts\":8," \
@@ -663,6 +744,7 @@ int main(void) {
                                        cmocka_unit_test(left_out_or_null),
                                        cmocka_unit_test(heads_and_experts_left_out),
                                        cmocka_unit_test(keys_of_several_tokens),
+                                       cmocka_unit_test(keys_that_layers_share),
                                        cmocka_unit_test(linear_attention_where_it_is_asked_for),
                                        cmocka_unit_test(layers_of_several_kinds),
                                        cmocka_unit_test(options_that_no_published_model_uses),

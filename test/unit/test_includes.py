@@ -24,7 +24,7 @@ RULES = {
     "tokenizer/grammar": ["engine/base", "tokenizer"],
     "gpu": ["engine/base"],
     "engine/model": ["engine/base"],
-    "engine/weights": ["engine/base", "engine/model", "cpu/numa.h", "cpu/pool.h"],
+    "engine/weights": ["engine/base", "engine/model", "cpu/numa.h", "cpu/pool.h", "tokenizer/tokenizer.h"],
     "engine/layer": LAYER,
     "engine/kv": LAYER + ["engine/transfer/ledger.h"],
     "engine/transfer": LAYER,

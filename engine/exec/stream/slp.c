@@ -182,7 +182,7 @@ struct row_buffer {
     void **p; /* its field in struct slp_rank */
     size_t bytes;
 };
-enum { ROW_BUFFERS = 24 };
+enum { ROW_BUFFERS = 25 };
 /* Lists the device buffers that outlive a chunk; 0 bytes: not needed. For opening and closing. */
 static void list_row_buffers(struct slp_rank *r, struct row_buffer out[ROW_BUFFERS]) {
     const struct slp_run *p = r->p;
@@ -204,6 +204,7 @@ static void list_row_buffers(struct slp_rank *r, struct row_buffer out[ROW_BUFFE
         {(void **)&r->ffn_in, config_needs_ffn_in(c) ? n * hidden : 0},
         {(void **)&r->kept, config_keeps_rows(c) ? n * hidden : 0},
         {(void **)&r->carried, n * (size_t)c->carried * 4},
+        {(void **)&r->candidates, n * (size_t)c->candidate_blocks * 4},
         {(void **)&r->q, p->n_ranks > 1 && block_makes_queries_first(c, 0) ? n * (size_t)(c->n_heads * c->head_dim) * 4 : 0},
         {(void **)&r->routed_in, all * (size_t)c->moe_latent * 4},
         {(void **)&r->routed_sum, all * (size_t)c->moe_latent * 4},

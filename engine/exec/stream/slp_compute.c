@@ -21,7 +21,8 @@ static struct work work_from_row(struct slp_rank *r, int row) {
     w.pos = r->pos, w.tokens = r->tokens;
     w.streams = r->streams, w.post = r->post;
     if (r->ids) w.ids = r->ids + first * (size_t)c->topk, w.weights = r->weights + first * (size_t)c->topk;
-    w.shared_weight = r->shared_weight, w.ffn_in = r->ffn_in, w.kept = r->kept, w.idle = NULL, w.routed_in = w.routed_sum = NULL, w.carried = r->carried;
+    w.shared_weight = r->shared_weight, w.ffn_in = r->ffn_in, w.kept = r->kept, w.idle = NULL, w.routed_in = w.routed_sum = NULL, w.carried = r->carried,
+    w.candidates = r->candidates;
     w.selected_keys = r->selected_keys, w.router = NULL, w.seq_length = NULL;
     w = work_slice(c, &w, row);
     if (r->q) w.q = r->q + (size_t)row * (size_t)(c->n_heads * c->head_dim); /* lasts from the pass over keys to that of the queries */

@@ -40,14 +40,14 @@ struct slp_rank {
     float *streams, *post;         /* several residual streams, as in struct work; merge_mem holds the weights that merge them at the end */
     struct weights *merge_weights; /* view of the weights in merge_mem */
     char *merge_mem;
-    int32_t *ids, *pos, *tokens, *selected_keys; /* selected_keys: only if layers reuse a key selection, else it is per chunk */
-    float *weights;                              /* ids, weights: [all, topk] selections */
-    float *sum;                                  /* DSLP: partial sums of all tokens [all, config_row_width()] */
-    int32_t *offset, *token;                     /* OP_SORT: [experts + 1] where each expert's pairs begin; [all * topk] token of each pair */
-    float *weight;                               /* [all * topk] weight of each pair */
-    int32_t *host_offset;                        /* pinned, [experts + 2]: a copy of offset, then first_bad of the workspace (slp_first_bad) */
-    char *kv_mem[2];                             /* by layer parity: KV planes of a layer on the device, all positions */
-    struct kv_layer *cache;                      /* [n_layers]: views for struct span */
+    int32_t *ids, *pos, *tokens, *candidates, *selected_keys; /* selected_keys: only if layers reuse a key selection, else it is per chunk */
+    float *weights;                                           /* ids, weights: [all, topk] selections */
+    float *sum;                                               /* DSLP: partial sums of all tokens [all, config_row_width()] */
+    int32_t *offset, *token;                                  /* OP_SORT: [experts + 1] where each expert's pairs begin; [all * topk] token of each pair */
+    float *weight;                                            /* [all * topk] weight of each pair */
+    int32_t *host_offset;                                     /* pinned, [experts + 2]: a copy of offset, then first_bad of the workspace (slp_first_bad) */
+    char *kv_mem[2];                                          /* by layer parity: KV planes of a layer on the device, all positions */
+    struct kv_layer *cache;                                   /* [n_layers]: views for struct span */
     /* kvring.c, by layer parity, use layer / 2 + 1: KV of a layer computed; downloaded; read by attention */
     struct gpu_pair *kv_made[2], *kv_downloaded[2], *kv_read[2];
     struct gpu_pair *state_made[2][STRIPES]; /* the state after a stripe is ready */

@@ -15,7 +15,7 @@ size_t slp_partial_floats(const struct config *c, int chunk) {
 
 size_t slp_selection_bytes(const struct config *c) {
     for (int i = 0; i < c->n_layers; i++)
-        if (c->attn == ATTN_DSA && c->layer[i].index == INDEX_PREVIOUS) return (size_t)c->index_topk * sizeof(int32_t);
+        if (config_reuses_selection(c, i)) return (size_t)c->index_topk * sizeof(int32_t);
     return 0;
 }
 
@@ -27,7 +27,8 @@ static size_t fixed_bytes(const struct config *c, const struct slp_need *in, int
         bytes += all * (size_t)config_row_width(c) * 4 + slp_partial_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
     bytes += all * (size_t)c->topk * 16 + n * (size_t)(c->rope.dim + c->second_rope.dim) * 4 + n * (16 + slp_selection_bytes(c)) + all * 4;
     bytes += n * (size_t)c->streams.n * (hidden + 4);
-    bytes += n * hidden * (size_t)(config_needs_ffn_in(c) + config_keeps_rows(c)) + 2 * all * (size_t)c->moe_latent * 4 + n * (size_t)c->carried * 4;
+    bytes += n * hidden * (size_t)(config_needs_ffn_in(c) + config_keeps_rows(c)) + 2 * all * (size_t)c->moe_latent * 4 +
+             n * (size_t)(c->carried + c->candidate_blocks) * 4;
     if (in->n_tokens > in->n_rows && block_makes_queries_first(c, 0)) bytes += n * (size_t)(c->n_heads * c->head_dim) * 4;
     bytes += 2 * ((size_t)in->n_positions * in->kv_row_bytes + in->state_bytes) + work_bytes(c, chunk) + (size_t)dense * in->dense_bytes + in->reserve;
     return bytes + block_grown_bytes(c, in->n_positions) + (2u << 20); /* rounding of some forty allocations */
