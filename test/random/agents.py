@@ -189,7 +189,7 @@ def one(run):
     limits = [*r.choice(([], ["-n", "60"], ["--until", "e"])), *r.choice(([], ["--max-calls", "2"])), *r.choice(([], ["-c", "700"], ["-c", "2000"]))]
     context = limits[limits.index("-c"):] if "-c" in limits else []
     own_limits = limits[:len(limits) - len(context)]
-    remote = "--until" not in limits and r.random() < 0.4  # a server gives the markup that is not a call as text, where --until would find its strings
+    remote = not context and "--until" not in limits and r.random() < 0.4  # a server gives markup that is not a call as text: --until finds it, and it takes room
     lines = script(r, remote, 4 if run.few else 9)
     decisions = [r.choice("yyna\x03") for _ in range(8)]
     run.env["FAKE_SHOWS_CALLS"] = "1"

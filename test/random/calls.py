@@ -239,7 +239,7 @@ def one(run):
     r = run.r
     engine = run.serve("--parallel", "16")
     cases = []
-    for _ in range(6 if run.few else 40):
+    for _ in range(4 if run.few else 40):
         cases.append((answer(r), r.choice((100000, 100000, 100000, r.randrange(1, 200))), r.choice(([], [], [], ["e"], ["</tool", "漢"], [" a", "\n"])), r.random() < 0.15))
 
     def one_case(case):
