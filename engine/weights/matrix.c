@@ -247,8 +247,8 @@ static int common_divisor(int a, int b) {
     }
     return a;
 }
-/* Gathers the scales of a matrix in pieces. Blocks of rows begin anew in each piece, or go on from the piece before if config.json's blocks do not cross its
- * end. A matrix that begins or ends within a block has blocks of fewer rows. */
+/* Gathers the scales of a matrix in pieces. Blocks of rows begin anew in each piece, or continue those of the piece before if config.json's blocks do not cross
+ * its end. A matrix that begins or ends within a block has blocks of fewer rows. */
 static void gather_scales(const struct matrix_source *src, struct mat *m) {
     struct loader *l = src->l;
     const struct config *c = &l->w->config;
