@@ -55,6 +55,15 @@ static void submit_all(struct session **s) {
     }
 }
 
+/* Whether the first answer has so few tokens that the others begin beside it. False if this thread was held up between two questions. */
+static bool begin_together(struct engine *e, const struct session *first) {
+    pthread_mutex_lock(&e->lock);
+    const bool is_early = first->n_answered < ANSWER / 4;
+    pthread_mutex_unlock(&e->lock);
+    return is_early;
+}
+
+/* Asks all sessions at once; on a busy machine this may take several attempts. */
 static struct run run(double max_tpot_s, const char *gpus, enum exec_mode decode, bool is_slow) {
     struct engine_params p = {.dir = "ember:",
                               .threads = 2,
@@ -70,10 +79,17 @@ static struct run run(double max_tpot_s, const char *gpus, enum exec_mode decode
     struct error err = {0};
     struct session *s[SESSIONS];
     bool over[SESSIONS] = {0};
-    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
-    if (is_slow) slow_down(&e->cost.domain[0]);
-    for (int i = 0; i < SESSIONS; i++) s[i] = new_session(e);
-    submit_all(s);
+    for (int attempt = 0;; attempt++) {
+        if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
+        if (is_slow) slow_down(&e->cost.domain[0]);
+        for (int i = 0; i < SESSIONS; i++) s[i] = new_session(e);
+        n_warnings = 0;
+        submit_all(s);
+        if (begin_together(e, s[0])) break;
+        if (attempt == 20) fail_msg("no questions were asked at once in 20 attempts");
+        for (int i = 0; i < SESSIONS; i++) session_close(&s[i]);
+        engine_close(&e);
+    }
     for (int left = SESSIONS; left;) {
         struct event ev;
         int i = 0, at_once = 0;
@@ -96,8 +112,9 @@ static void one_at_a_time(void **st) {
         enum exec_mode decode;
     } ways[] = {{NULL, MODE_AUTO}, {"emu:1,cpu=scalar", DECODE_HYBRID}, {"emu:1,cpu=scalar", MODE_AUTO}};
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        n_warnings = 0;
-        const struct run free = run(0, ways[w].gpus, ways[w].decode, false), loose = run(1000, ways[w].gpus, ways[w].decode, false);
+        const struct run free = run(0, ways[w].gpus, ways[w].decode, false);
+        assert_int_equal(n_warnings, 0);
+        const struct run loose = run(1000, ways[w].gpus, ways[w].decode, false);
         assert_true(free.most_at_once > 1 && loose.most_at_once > 1);
         assert_int_equal(n_warnings, 0);
         assert_null(strstr(free.stats[0].decode_why, "max-tpot"));
