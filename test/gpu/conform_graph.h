@@ -65,14 +65,14 @@ static void graph_planes(struct graph_case *c) {
                 else if (c->dtype == DT_BF16) ((uint16_t *)data)[i] = f32_to_bf16(v);
                 else b[i] = (uint8_t)(rnd() % 0x70);
             }
+            float *scale = (float *)((char *)data + bytes);
+            for (int i = 0; scales && i < GRAPH_KEYS * GRAPH_HEADS; i++) scale[i] = 0.01f;
             for (int recorded = 0; recorded < 2; recorded++) {
                 struct kv_plane *p = &c->plane[s][kv][recorded];
                 *p = (struct kv_plane){.heads = GRAPH_HEADS, .dim = GRAPH_DIM, .dtype = (uint8_t)c->dtype};
                 graph_take(&p->data, bytes);
                 gpu_copy(stream, p->data, data, bytes, GPU_H2D);
                 if (!scales) continue;
-                float *scale = (float *)((char *)data + bytes);
-                for (int i = 0; i < GRAPH_KEYS * GRAPH_HEADS; i++) scale[i] = 0.01f;
                 graph_take(&p->scale, scales);
                 gpu_copy(stream, p->scale, scale, scales, GPU_H2D);
             }
