@@ -164,6 +164,7 @@ class Plan(driver.Case):
                 self.assertRegex(text, rf"(?m)^  {re.escape(row['name'])} ")
         self.assertLessEqual({"here", "paper-a-1", "paper-a-2", "paper-b-t4", "paper-b-l4"}, {m["name"] for m in listed["machines"]})
         self.assertLessEqual({"deepseek-v3", "deepseek-v4-flash", "kimi-k2", "qwen3-30b", "qwen3.5-122b", "gpt-oss-120b"}, {m["name"] for m in listed["models"]})
+        self.assertEqual(len({line.index(" B parameters") for line in text.split("\n") if " B parameters" in line}), 1, "columns are aligned")
         for name in listed["formats"]:
             self.assertRegex(text, rf"\b{name}\b")
 
