@@ -78,6 +78,7 @@ static int begin_turn(struct engine *e, struct error *err) {
     struct session *s = e->prefilling;
     if (e->restoring_turn != s->turn_id) {
         e->restoring_turn = s->turn_id;
+        s->n_kv = kv_resume_pos(&s->kv, s->n_kv);
         decode_rewind(e->machine.decode, &s->kv, s->n_kv);
         mtp_rewind(&s->mtp, s->n_kv);
         prefix_begin_turn(s);

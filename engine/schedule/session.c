@@ -259,7 +259,11 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     int n_kept = 0; /* rows of the KV cache that the prompt reuses */
     while (n_kept < s->n_kv && n_kept < r->n - 1 && s->tokens[n_kept] == r->tokens[n_kept]) n_kept++;
     if (r->logits || config_long_rope(&e->weights.config, r->n) != s->is_long_rope) n_kept = 0;
-    n_kept = kv_resume_pos(&s->kv, prefix_tokens_to_keep(s, n_kept, r->n, r->flags));
+    n_kept = prefix_tokens_to_keep(s, n_kept, r->n, r->flags);
+    pthread_mutex_lock(&e->lock);
+    const bool has_stopped = s->hold == HOLD_NONE; /* otherwise a batch may still change the last turn's states; begin_turn() decides */
+    pthread_mutex_unlock(&e->lock);
+    if (has_stopped) n_kept = kv_resume_pos(&s->kv, n_kept);
     int room = e->info.context - r->n, answer = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
     size_t need = (size_t)(r->n - n_kept + (answer < CHECKED_ANSWER ? answer : CHECKED_ANSWER)) * e->info.kv_token_bytes, have = mem_available();
     if (!s->n_kv) need += KV_STATES * kv_state_bytes(&e->weights.config);
