@@ -9,7 +9,8 @@ static void scalar_rows(const struct mat *w, int r0, int r1, const void *packed,
     float *row = scratch;
     for (int i = 0; i < n; i++) race_writes(y + (size_t)i * (size_t)ldy + r0, (size_t)(r1 - r0) * sizeof *y);
     race_reads(packed, gemm_packed_f32(n, w->cols));
-    race_reads((const uint8_t *)w->data + (size_t)r0 * w->stride, (size_t)(r1 - r0) * w->stride);
+    const struct mat read = mat_rows(*w, r0, r1);
+    race_reads(read.data, mat_span(&read));
     for (int r = r0; r < r1; r++) {
         mat_row(w, r, row);
         for (int i = 0; i < n; i += SIDE) {

@@ -2,7 +2,7 @@
  * one key, and its warp every eighth head. The order of sums is fixed, so a query's selection does not depend on the other queries. */
 #include "gpu/cuda_device.cuh"
 
-enum { KEYS = 32, WARPS = 8 /* of a score block, each with a head at a time */, GROUP = 16 /* heads whose queries are in shared memory */, SELECT_THREADS = 256 };
+enum { KEYS = 32, WARPS = 8 /* per thread block of score_kernel; each computes one head at a time */, GROUP = 16 /* heads whose queries are in shared memory */, SELECT_THREADS = 256 };
 
 /* Candidates of query i: keys, or blocks before its own. */
 __device__ inline int n_candidates(const struct cuda_select &a, int i) {

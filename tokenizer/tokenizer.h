@@ -9,8 +9,8 @@
 
 struct tokenizer;
 
-/* dir: a checkpoint directory (or "ember:"), a directory with only tokenizer files, or a GGUF file. ERR_MODEL names the file and its unknown or invalid
- * part; ERR_RUNTIME if there is no tokenizer file. */
+/* Opens the tokenizer of a checkpoint directory, of "ember:", of a directory with only tokenizer files, or of a GGUF file. Returns ERR_MODEL with the name of
+ * the file and of the part that is unknown or invalid, and ERR_RUNTIME if there is no tokenizer file. */
 int tokenizer_open(struct tokenizer **t, const char *dir, struct error *e);
 void tokenizer_close(struct tokenizer **t);
 
@@ -21,7 +21,7 @@ const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t 
 /* Sets out[id] for ids 0 .. n - 1: tokens whose texts differ in case, accents, compatibility forms or white space only have the same number, counted from 0 by
  * first appearance (alike.c). ERR_MEMORY, ERR_RUNTIME. */
 int tokenizer_number_alike(const struct tokenizer *t, int32_t *out, int n, int *n_numbers, struct error *e);
-int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* -1: there is no such added token */
+int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* -1 if no added token has this text */
 
 /* How the decoder makes text of the bytes of tokens: whether it removes a space from the beginning of a text, and whether it puts one between tokens. */
 bool tokenizer_strips_start(const struct tokenizer *t);

@@ -71,7 +71,7 @@ struct api_protocol {
      * member that is wrong or unsupported; ERR_MEMORY. Call api_free in both cases. */
     int (*parse)(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e);
     void (*begin)(struct buf *b, struct api_answer *a);
-    /* Formats generated text. first_logprob is the index of its first token in turn->logprobs, or SIZE_MAX without logprobs. */
+    /* Formats generated text. first_logprob: where the log probabilities of this text begin in turn->logprobs; SIZE_MAX if none were requested. */
     void (*delta)(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob);
     void (*finish)(struct buf *b, struct api_answer *a, const struct api_choice *c);
     void (*end)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);

@@ -9,9 +9,13 @@ struct markup_range {
 
 static const char *find_text(struct markup_range t, const char *what) { return memmem(t.s, (size_t)(t.end - t.s), what, strlen(what)); }
 static bool starts_with(struct markup_range t, const char *what) { return (size_t)(t.end - t.s) >= strlen(what) && !memcmp(t.s, what, strlen(what)); }
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+static void skip_blanks(struct markup_range *t) {
+    while (t->s < t->end && is_blank(*t->s)) t->s++;
+}
 static struct markup_range trim_range(struct markup_range t) {
-    while (t.s < t.end && strchr(" \t\r\n", *t.s) && *t.s) t.s++;
-    while (t.end > t.s && strchr(" \t\r\n", t.end[-1]) && t.end[-1]) t.end--;
+    skip_blanks(&t);
+    while (t.end > t.s && is_blank(t.end[-1])) t.end--;
     return t;
 }
 /* Finds the text between the next `open` and the following `close`, and advances *rest past it. close NULL or missing: to the end. */
@@ -368,11 +372,6 @@ static int parse_gpt_oss(struct tool_calls *c, struct markup_range t, const stru
 }
 
 /* --- calls in other notations, which are rewritten as JSON -------------------------------------------------------------- */
-
-static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
-static void skip_blanks(struct markup_range *t) {
-    while (t->s < t->end && is_blank(*t->s)) t->s++;
-}
 
 /* Copies a string in single or double quotes, whose escapes are Python's. */
 static int put_quoted(struct buf *out, struct markup_range *t) {

@@ -1,6 +1,6 @@
 #pragma once
-/* What kernels in plain C read and write, for ThreadSanitizer. With -Dsanitize=thread these kernels are built without its checks: one per element makes
- * them 30 times slower than the program. Instead they report whole ranges, once a call. In other builds these functions do nothing. */
+/* Tells ThreadSanitizer what kernels in plain C read and write. Its own check of every access makes these kernels many times slower, so with
+ * -Dsanitize=thread they are built without it and report each range once per call. In other builds these functions do nothing. */
 #include <stddef.h>
 
 #ifdef HEARTH_RACE_RANGES

@@ -205,8 +205,9 @@ static int make_passed_keys(struct exec *x, const struct config *c, const struct
 }
 
 /* Makes the entries that rows [row, row + n) of a span complete, from one state to another, in the rows of work.carried of the tokens that complete them. */
-static int pass_groups(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                       int to) {
+static int pass_groups(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int first, int n,
+                       int from, int to) {
+    const int row = first - s->row; /* within the span */
     const int dim = c->head_dim, ratio = ratio_of(c, layer), half = c->rope.dim / 2;
     const struct completed d = completed_entries(c, layer, s, row, n);
     const struct attention_compressor state = {.state_plane = STATES};
@@ -246,12 +247,7 @@ static int pass_entries(struct exec *x, const struct config *c, const struct lay
     }
     TRY(attention_linear_exact(x, w->fused, 2 * dim, w->xn, c->hidden, y->compress_kv, n));
     TRY(attention_linear_exact(x, w->fused + dim, 2 * dim, w->xn, c->hidden, y->compress_gate, n));
-    for (int i = 0; i < n_spans; i++) {
-        const struct span *s = &spans[i];
-        const struct kv_state_step *v = &s->state_step; /* two parts if a state is saved at the mark */
-        if (v->mark) TRY(pass_groups(x, c, y, layer, w, s, 0, v->mark, v->from_row, v->mark_row));
-        TRY(pass_groups(x, c, y, layer, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
-    }
+    for (int i = 0; i < n_spans; i++) TRY(attention_advance_state(x, c, y, layer, w, &spans[i], pass_groups));
     return 0;
 }
 

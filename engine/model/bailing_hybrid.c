@@ -94,26 +94,22 @@ static void parse(struct config_reader *r, struct config *c) {
     read_limits(r, c, "share_expert_swiglu_limit_list", 1);
 }
 
-#define L "model.layers.%d."
+#define L BAILING_LAYER
 static const char *const types[] = {"bailing_hybrid", NULL};
-#define COMMON_NAMES \
-    .embed = "model.word_embeddings", .norm = "model.norm", .head = "lm_head", NAMES_NORMS_BEFORE("model."), .q = L "attention.q_proj", \
-    .q_a = L "attention.q_a_proj", .q_a_norm = L "attention.q_a_layernorm", .q_b = L "attention.q_b_proj", .kv_a = L "attention.kv_a_proj_with_mqa", \
-    .kv_a_norm = L "attention.kv_a_layernorm", .kv_b = L "attention.kv_b_proj", NAMES_ROUTER("model."), .router_bias = L "mlp.gate.expert_bias", \
-    NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")
+#define MLA_NAMES \
+    BAILING_NAMES, .q = L "attention.q_proj", .q_a = L "attention.q_a_proj", .q_a_norm = L "attention.q_a_layernorm", .q_b = L "attention.q_b_proj", \
+                   .kv_a = L "attention.kv_a_proj_with_mqa", .kv_a_norm = L "attention.kv_a_layernorm", .kv_b = L "attention.kv_b_proj"
 static const struct arch lightning = {.model_types = types,
                                       .title = "Ling 2.5",
                                       .defaults = {.topk = 8},
                                       .parse = parse_lightning,
                                       .key_aliases = bailing_keys,
-                                      .names = {COMMON_NAMES, .o = L "attention.dense", .q_norm = L "attention.query_layernorm",
-                                                .k_norm = L "attention.key_layernorm", .mix_in = L "attention.query_key_value",
-                                                .mix_gate = L "attention.g_proj", .mix_norm = L "attention.g_norm", .mix_out = L "attention.dense"}};
+                                      .names = {MLA_NAMES, BAILING_HEAD_NAMES, BAILING_LIGHTNING_NAMES}};
 /* The projections of the outputs of MLA and KDA are `dense` and o_proj in published files. transformers writes o_proj for both, or from 5.24 `dense`. */
 #define ARCH(mla_output, kda_output, ...) \
     { \
         .model_types = types, .title = "Ling 3", .defaults = {.topk = 8, .theta = 6e6}, .parse = parse, .key_aliases = bailing_keys, __VA_ARGS__, .names = { \
-            COMMON_NAMES, \
+            MLA_NAMES, \
             .o = L mla_output, \
             .attn_gate = L "attention.g_proj", \
             KDA_NAMES_OUT(L "attention.", kda_output), \

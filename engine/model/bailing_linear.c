@@ -44,7 +44,6 @@ static void parse(struct config_reader *r, struct config *c) {
     bailing_read_experts(r, c, &defaults, true);
 }
 
-#define L "model.layers.%d."
 static const char *const types[] = {"bailing_moe_linear", NULL};
 const struct arch arch_bailing_moe_linear = {
     .model_types = types,
@@ -52,24 +51,6 @@ const struct arch arch_bailing_moe_linear = {
     .defaults = {.topk = 8},
     .parse = parse,
     .key_aliases = bailing_keys,
-    .names = {.embed = "model.word_embeddings",
-              .norm = "model.norm",
-              .head = "lm_head",
-              NAMES_NORMS_BEFORE("model."),
-              .q = L "attention.query_key_value",
-              .k = L "attention.query_key_value",
-              .v = L "attention.query_key_value",
-              .o = L "attention.dense",
-              .q_norm = L "attention.query_layernorm",
-              .k_norm = L "attention.key_layernorm",
-              .mix_in = L "attention.query_key_value",
-              .mix_gate = L "attention.g_proj",
-              .mix_norm = L "attention.g_norm",
-              .mix_out = L "attention.dense",
-              NAMES_ROUTER("model."),
-              .router_bias = L "mlp.gate.expert_bias",
-              NAMES_EXPERTS("model."),
-              NAMES_SHARED("model.", "shared_experts"),
-              NAMES_DENSE("model.")},
+    .names = {BAILING_NAMES, BAILING_GQA_NAMES, BAILING_LIGHTNING_NAMES},
     .layout = {.qkv = true},
 };

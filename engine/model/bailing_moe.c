@@ -39,17 +39,18 @@ static void parse_param2(struct config_reader *r, struct config *c) {
     if (c->n_group > 1) config_fail(r, "'n_group' is %d: transformers and vLLM rank groups of experts of this family differently", c->n_group);
 }
 
-#define LAYER "model.layers.%d."
 static const char *const types[] = {"bailing_moe", "bailing_moe_v2", "sarvam_moe", NULL};
 const char *const bailing_keys[][2] = {{"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}, {NULL, NULL}};
-#define NAMES \
-    .embed = "model.word_embeddings", .norm = "model.norm", .head = "lm_head", .attn_norm = LAYER "input_layernorm", \
-    .ffn_norm = LAYER "post_attention_layernorm", .q = LAYER "attention.query_key_value", .k = LAYER "attention.query_key_value", \
-    .v = LAYER "attention.query_key_value", .o = LAYER "attention.dense", .q_norm = LAYER "attention.query_layernorm", \
-    .k_norm = LAYER "attention.key_layernorm", NAMES_ROUTER("model."), .router_bias = LAYER "mlp.gate.expert_bias", NAMES_EXPERTS("model."), \
-    NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")
-const struct arch arch_bailing_moe = {
-    .model_types = types, .title = "Bailing MoE", .parse = parse, .key_aliases = bailing_keys, .names = {NAMES}, .layout = {.qkv = true}};
+const struct arch arch_bailing_moe = {.model_types = types,
+                                      .title = "Bailing MoE",
+                                      .parse = parse,
+                                      .key_aliases = bailing_keys,
+                                      .names = {BAILING_NAMES, BAILING_GQA_NAMES},
+                                      .layout = {.qkv = true}};
 static const char *const param2[] = {"param2moe", NULL};
-const struct arch arch_param2moe = {
-    .model_types = param2, .title = "Param2 MoE", .parse = parse_param2, .key_aliases = bailing_keys, .names = {NAMES}, .layout = {.qkv = true}};
+const struct arch arch_param2moe = {.model_types = param2,
+                                    .title = "Param2 MoE",
+                                    .parse = parse_param2,
+                                    .key_aliases = bailing_keys,
+                                    .names = {BAILING_NAMES, BAILING_GQA_NAMES},
+                                    .layout = {.qkv = true}};

@@ -192,7 +192,7 @@ struct config {
     } lightning;
     struct kda_config { /* layers with Kimi delta attention */
         int heads, dim, taps;
-        int rank, gate_rank;     /* of the projections to decays, and to gates; 0: full rank */
+        int rank, gate_rank;     /* ranks of the two matrices that make decays and gates; 0: one matrix of full rank */
         float bound;             /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
         bool doubles_beta;       /* updates of the state have a factor of up to 2 instead of 1 */
         bool rates_are_positive; /* with delta.rates_converted: the tensor of rates is exp(A_log) */

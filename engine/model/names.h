@@ -29,3 +29,10 @@
 #define NAMES_SHARED(m, s) \
     .shared_gate_proj = m "layers.%d.mlp." s ".gate_proj", .shared_up = m "layers.%d.mlp." s ".up_proj", .shared_down = m "layers.%d.mlp." s ".down_proj"
 #define NAMES_DENSE(m) .dense_gate = m "layers.%d.mlp.gate_proj", .dense_up = m "layers.%d.mlp.up_proj", .dense_down = m "layers.%d.mlp.down_proj"
+/* The vendor's names in Mistral's own files. l: a layer's prefix */
+#define MISTRAL_NAMES(l) \
+    .embed = "tok_embeddings", .norm = "norm", .head = "output", .attn_norm = l "attention_norm", .ffn_norm = l "ffn_norm", .q = l "attention.wq", \
+    .kv_a = l "attention.wkv_a_with_mqa", .kv_a_norm = l "attention.kv_a_norm", .kv_b = l "attention.wkv_b", .o = l "attention.wo", .router = l "gate", \
+    .expert_gate = l "experts.%d.w1", .expert_up = l "experts.%d.w3", .expert_down = l "experts.%d.w2", .shared_gate_proj = l "shared_experts.w1", \
+    .shared_up = l "shared_experts.w3", .shared_down = l "shared_experts.w2", .dense_gate = l "feed_forward.w1", .dense_up = l "feed_forward.w3", \
+    .dense_down = l "feed_forward.w2"

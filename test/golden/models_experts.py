@@ -303,6 +303,16 @@ def kda(out, c, p, heads, dim, taps):
     norm(out, p + "o_norm", dim)
 
 
+def routed(out, c, p, n, bias, shared=0):
+    """A router with a selection bias, n experts, and if shared is not 0 a shared one of that size."""
+    weight(out, c, p + "gate", n, c["hidden_size"], 1.5, fp8=False)
+    out[p + "gate." + bias] = floats(p.removesuffix("mlp.") + "bias", [n], 0, 0.25)
+    for e in range(n):
+        mlp(out, c, f"{p}experts.{e}.", c["moe_intermediate_size"])
+    if shared:
+        mlp(out, c, p + "shared_experts.", shared)
+
+
 def solar_open2(c):
     out, h, n, linear = {}, c["hidden_size"], c["n_routed_experts"], c["linear_attn_config"]
     ends(out, c)
@@ -318,11 +328,7 @@ def solar_open2(c):
         if i < c["first_k_dense_replace"]:
             mlp(out, c, p + "mlp.", c["intermediate_size"])
             continue
-        weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
-        out[p + "mlp.gate.e_score_correction_bias"] = floats(p + "bias", [n], 0, 0.25)
-        for e in range(n):
-            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
-        mlp(out, c, p + "mlp.shared_experts.", c["n_shared_experts"] * c["moe_intermediate_size"])
+        routed(out, c, p + "mlp.", n, "e_score_correction_bias", c["n_shared_experts"] * c["moe_intermediate_size"])
     return out
 
 
@@ -359,11 +365,7 @@ def bailing_hybrid(c):
         if i < c["first_k_dense_replace"]:
             mlp(out, c, p + "mlp.", c["intermediate_size"])
             continue
-        weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
-        out[p + "mlp.gate.expert_bias"] = floats(p + "bias", [n], 0, 0.25)
-        for e in range(n):
-            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
-        mlp(out, c, p + "mlp.shared_experts.", c["moe_shared_expert_intermediate_size"])
+        routed(out, c, p + "mlp.", n, "expert_bias", c["moe_shared_expert_intermediate_size"])
     return out
 
 
@@ -391,10 +393,7 @@ def mimo_v2(c):
         if not c["moe_layer_freq"][i]:
             mlp(out, c, p + "mlp.", c["intermediate_size"])
             continue
-        weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
-        out[p + "mlp.gate.e_score_correction_bias"] = floats(p + "bias", [n], 0, 0.25)
-        for e in range(n):
-            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+        routed(out, c, p + "mlp.", n, "e_score_correction_bias")
     return out
 
 

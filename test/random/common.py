@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -38,6 +39,17 @@ import tiny  # noqa: E402
 
 def text(r, most=20):
     return " ".join(r.choice(WORDS) for _ in range(r.randrange(1, most)))
+
+
+def together(client, r, n, problems):
+    """Runs n clients at once, each with a seed, and raises the first of the problems that they noted."""
+    clients = [threading.Thread(target=client, args=(r.random(),)) for _ in range(n)]
+    for c in clients:
+        c.start()
+    for c in clients:
+        c.join()
+    if problems:
+        raise Difference(problems[0])
 
 
 class Run:

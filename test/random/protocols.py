@@ -5,9 +5,8 @@ with calls and their results; afterwards the server has as many sessions and as 
 import json
 import os
 import random
-import threading
 
-from common import Difference, check, main, text
+from common import Difference, check, main, text, together
 
 import calls
 from served import leave
@@ -156,13 +155,7 @@ def one(run):
 
     for _ in range(2):
         n[0] = 4 if run.few else 10
-        clients = [threading.Thread(target=client, args=(r.random(),)) for _ in range(6)]
-        for c in clients:
-            c.start()
-        for c in clients:
-            c.join()
-        if problems:
-            raise Difference(problems[0])
+        together(client, r, 6, problems)
         engine.settles("at the end")
         after, before = before, memory(engine)
     check("sessions", len(engine.status()["sessions"]) <= int(options[1]), True)

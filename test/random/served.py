@@ -5,10 +5,9 @@ Each answer, whole or as a stream, must be what the same request gets from an en
 import json
 import os
 import random
-import threading
 import time
 
-from common import Difference, check, main, text
+from common import Difference, check, main, text, together
 
 PROPERTIES = {"a": {"type": "integer"}, "b": {"type": "string", "maxLength": 5}}
 SCHEMAS = [{"type": "object", "properties": PROPERTIES, "required": ["a"], "additionalProperties": False},
@@ -141,13 +140,7 @@ def one(run):
             except Exception as e:
                 problems.append(f"{type(e).__name__} {how} {requests[i]}: {e}" if not isinstance(e, Difference) else str(e))
 
-    clients = [threading.Thread(target=client, args=(r.random(),)) for _ in range(8)]
-    for c in clients:
-        c.start()
-    for c in clients:
-        c.join()
-    if problems:
-        raise Difference(problems[0])
+    together(client, r, 8, problems)
     check("sessions at the end", (engine.p.poll(), engine.settles("at the end")), (None, None))
     engine.end()
     return f"{len(requests)} requests, {' '.join(options)}"

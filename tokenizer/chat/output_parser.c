@@ -117,11 +117,11 @@ static uint8_t form_of(const char *text, size_t n) {
 /* Whether a header (without its markers) begins a call, or else thinking. */
 static enum output_kind header_kind(uint8_t form, const char *s, size_t n) {
     const char *to = find_last(s, n, "to="), *channel = find_last(s, n, channel_marker);
-    const size_t rest = to ? (size_t)(s + n - to) : 0;
     if (form == FORM_HARMONY)
         return to ? OUTPUT_TOOL_CALL : channel && contains(channel, (size_t)(s + n - channel), "analysis") ? OUTPUT_THINKING : OUTPUT_TEXT;
-    if (!to || (rest >= 7 && !memcmp(to, "to=user", 7)) || (rest >= 13 && !memcmp(to, "to=commentary", 13))) return OUTPUT_TEXT;
-    return rest >= 7 && !memcmp(to, "to=self", 7) ? OUTPUT_THINKING : OUTPUT_TOOL_CALL;
+    const size_t rest = to ? (size_t)(s + n - to) : 0;
+    if (!to || contains(to, rest, "to=user") || contains(to, rest, "to=commentary")) return OUTPUT_TEXT;
+    return contains(to, rest, "to=self") ? OUTPUT_THINKING : OUTPUT_TOOL_CALL;
 }
 
 /* Sets the state after the end of the prompt. */

@@ -10,7 +10,7 @@ int exchange_open(struct slp_rank *r, struct error *e) {
     struct exchange *x = r->exchange = mem_calloc(1, sizeof *x);
     if (!x) return error_set(e, ERR_MEMORY, "no memory for an exchange");
     for (int i = 0; i < r->id; i++) x->first_row += p->rank[i].n;
-    const size_t hidden = (size_t)p->c->hidden, floats = (size_t)config_routed_width(p->c); /* of a token, of its sum */
+    const size_t hidden = (size_t)p->c->hidden, floats = (size_t)config_routed_width(p->c); /* numbers per token, and per sum of its experts */
     x->is_bf16 = p->job->set->spec.math != GPU_MATH_F32 && !p->job->set->spec.all_to_all && floats <= 2 * hidden;
     const size_t element = x->is_bf16 ? 2 : 4, n = (size_t)r->n, topk = (size_t)p->c->topk * 4; /* bytes */
     int rc = gpu_stream_open(r->g, &x->send, "send", true, &p->stop, e);
