@@ -463,6 +463,10 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
         for (int i = 0; i < 1000; i++) buf_fmt(b, "d%d ", i);
         if (word[0] == 'r') s->prefill_s = 120;
         s->token_s = 0.03;
+    } else if (!strcmp(word, "odds")) { /* fails if the seed is even, else takes minutes */
+        s->fail = r->sampling.seed % 2 == 0;
+        for (int i = 0; i < (s->fail ? 1 : 10000); i++) buf_fmt(b, "d%d ", i);
+        s->token_s = s->fail ? 0.001 : 0.03;
     } else if (!strcmp(word, "slow")) {
         for (int i = 0; i < 60; i++) buf_fmt(b, "w%d ", i);
         s->token_s = 0.02;

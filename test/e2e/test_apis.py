@@ -1,6 +1,7 @@
 """The protocols of --serve apart from OpenAI's chat completions, over plain HTTP and with the vendors' own clients. Runs on the fake engine."""
 import importlib.util
 import json
+import re
 import unittest
 
 import driver
@@ -242,6 +243,18 @@ class Responses(Api):
         calls = [{"type": "function_call", "call_id": f"c{i}", "name": "weather", "arguments": "{}"} for i in range(2)]
         back = [{"role": "user", "content": "call"}, {"type": "reasoning", "summary": []}, *calls, *({"type": "function_call_output", "call_id": c["call_id"], "output": "sunny"} for c in calls), {"role": "user", "content": "prompt"}]
         self.assertEqual(said(text=back, tools=self.TOOLS), "[user]call[assistant][tool]sunny[tool]sunny[user]prompt[assistant]")
+
+    def test_calls_come_back(self):
+        """Calls that follow each other are one message's, each with its result."""
+        self.s.end()
+        self.env["FAKE_SHOWS_CALLS"] = "1"
+        self.s = self.serve()
+        calls = [{"type": "function_call", "call_id": f"c{i}", "name": name, "arguments": "{}"} for i, name in enumerate(("weather", "time", "weather"))]
+        results = [{"type": "function_call_output", "call_id": c["call_id"], "output": "noon"} for c in calls]
+        items = [{"role": "user", "content": "call"}, *calls[:2], *results[:2], calls[2], results[2], {"role": "user", "content": "prompt"}]
+        said = self.ask(items, tools=self.TOOLS)["output"][0]["content"][0]["text"]
+        shown = [re.findall('"(?:id|name)": *"([^"]+)"', part) for part in said.split("[assistant]")[1:-1]]
+        self.assertEqual(shown, [["c0", "weather", "c1", "time"], ["c2", "weather"]], said)
 
     def test_reasoning_comes_back(self):
         """Thinking that a client sends back is that of the assistant's next message, as in the other protocols."""

@@ -212,6 +212,7 @@ class Protocol(Case):
         self.assertEqual(self.s.chat("fail", n=3)[0], 500)
         got, done = chunks(self.s.stream("fail", n=3))
         self.assertEqual((len([c for c in got if "error" in c]), "error" in got[-1], done), (1, True, False))
+        self.assertEqual(self.s.chat("odds", n=2, seed=7)[0], 500)  # the other answer alone would take minutes
         text = json.loads(self.s.request("POST", "/v1/completions", {"prompt": "abc", "n": 2, "max_tokens": 4})[2])
         self.assertEqual([c["index"] for c in text["choices"]], [0, 1])
         r = self.s.stream("slow", n=4)  # a client that leaves stops all of them
