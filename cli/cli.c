@@ -10,6 +10,7 @@
 #include "cli/chat/picker.h"
 #include "cli/modes/batch.h"
 #include "cli/modes/bench.h"
+#include "cli/modes/check_gpus.h"
 #include "cli/modes/inspect.h"
 #include "cli/modes/models.h"
 #include "cli/modes/oneshot.h"
@@ -149,6 +150,7 @@ static int run_mode(struct app *a, struct error *e) {
     } modes[] = {{OPT_BATCH, batch_run},
                  {OPT_INSPECT, inspect_model},
                  {OPT_VERIFY, inspect_verify},
+                 {OPT_CHECK_GPUS, check_gpus_run},
                  {OPT_TOKENIZE, inspect_tokenize},
                  {OPT_DETOKENIZE, inspect_detokenize},
                  {OPT_RENDER, inspect_render},

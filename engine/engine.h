@@ -83,6 +83,13 @@ int engine_verify(const struct engine_params *p, struct error *e);
 int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e);
 /* --version --verbose: text lines with the CPU, the requested level, devices, families, and architectures of GGUF. */
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e);
+/* The devices that engine_params.gpus may be set to without being asked for. */
+struct engine_gpus {
+    char list[80];  /* "0,1"; "": none */
+    char text[400]; /* their names, or why there are none, for a person */
+    bool is_tried;  /* hearth has run on cards of each of their architectures */
+};
+void engine_find_gpus(struct engine_gpus *out);
 /* --bench kernels: calls fn with one JSON object per row {kernel, level, shape, threads, gbps|gflops, limit, share}. */
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row), void *ctx, struct error *e);
 /* Announces prompts that will be submitted soon, so that the engine can choose the mode that finishes all of them first. Returns how many to

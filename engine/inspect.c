@@ -26,6 +26,11 @@ int engine_describe(const struct engine_params *p, struct buf *out, struct error
     return out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }
 
+void engine_find_gpus(struct engine_gpus *out) {
+    gpu_find(out->list, sizeof out->list, &out->is_tried);
+    gpu_describe(out->text, sizeof out->text);
+}
+
 /* --- --inspect and --verify ------------------------------------------------------------------------------------------------ */
 
 static void json_mat(struct buf *b, const char *key, const struct mat *m) {

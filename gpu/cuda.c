@@ -36,6 +36,23 @@ static void cuda_describe(char *out, size_t size) {
     if (n > 0 && len < size) snprintf(out + len, size - len, "; %s", cuda_blas_name() ? cuda_blas_name() : "no cuBLAS, own kernels");
 }
 
+enum { LEAST_SM = 80, TRIED_SM = 90 }; /* the oldest architecture that the kernels are built for; the one whose cards have run them */
+
+static void cuda_find(char *list, size_t size, bool *is_tried) {
+    struct error e = {0};
+    const int n = count_cards(&e);
+    size_t len = 0;
+    *is_tried = true;
+    for (int i = 0, used = 0; i < n && used < GPU_MAX && len < size; i++) {
+        struct cudaDeviceProp p;
+        const int sm = cudaGetDeviceProperties(&p, i) ? 0 : p.major * 10 + p.minor;
+        if (sm < LEAST_SM) continue;
+        const int m = snprintf(list + len, size - len, "%s%d", used++ ? "," : "", i);
+        len += m > 0 ? (size_t)m : 0;
+        *is_tried &= sm == TRIED_SM;
+    }
+}
+
 /* Errors of operations that cannot be captured: only the recording is lost, the device has not failed. */
 enum { CAPTURE_ERROR_FIRST = 900, CAPTURE_ERROR_LAST = 908 }; /* cudaErrorStreamCaptureUnsupported, .. WrongThread */
 
@@ -99,7 +116,7 @@ static int open_card(struct cuda *g, int card, struct cudaDeviceProp *p, struct 
     if (r != cudaSuccess) return error_set(e, ERR_RUNTIME, "card %d: %s", card, cudaGetErrorString(r));
     g->sm = p->major * 10 + p->minor;
     g->n_sms = p->multiProcessorCount;
-    if (g->sm < 80) return error_set(e, ERR_RUNTIME, "card %d (%s) is sm_%d; sm_80 or newer is needed", card, p->name, g->sm);
+    if (g->sm < LEAST_SM) return error_set(e, ERR_RUNTIME, "card %d (%s) is sm_%d; sm_%d or newer is needed", card, p->name, g->sm, LEAST_SM);
     if (g->math == GPU_MATH_FP8 && g->sm < 89)
         return error_set(e, ERR_USAGE, "card %d (%s) is sm_%d: its tensor cores do not support FP8; math=fp8 needs sm_89 or newer", card, p->name, g->sm);
     return 0;
@@ -368,6 +385,7 @@ static double event_time(struct gpu_event *base) {
 const struct gpu_backend gpu_cuda = {
     .name = "cuda",
     .describe = cuda_describe,
+    .find = cuda_find,
     .open = open_device,
     .close = close_device,
     .mem_free = cuda_memory_left,

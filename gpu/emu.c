@@ -10,6 +10,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/test_limits.h"
 
 static double clock_start;
 static pthread_once_t clock_once = PTHREAD_ONCE_INIT;
@@ -313,6 +314,12 @@ static void emu_stats(struct gpu *base, struct gpu_stats *out) {
 
 static void emu_describe(char *out, size_t size) { snprintf(out, size, "emulated devices, any number"); }
 
+/* Emulated devices are slower than the CPU: only tests find them. */
+static void emu_find(char *list, size_t size, bool *is_tried) {
+    const size_t n = test_limits_get(TEST_LIMIT_FOUND_DEVICES, 0);
+    if (n) snprintf(list, size, "emu:%zu", n);
+}
+
 static void emu_close(struct gpu *base) {
     struct emu *g = (struct emu *)base;
     for (size_t i = 0; i < g->n_blocks; i++) release_block(g, &g->blocks[i]);
@@ -378,6 +385,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
 const struct gpu_backend gpu_emu = {
     .name = "emu",
     .describe = emu_describe,
+    .find = emu_find,
     .open = emu_open,
     .close = emu_close,
     .mem_free = emu_mem_free,

@@ -30,6 +30,11 @@ void gpu_describe(char *out, size_t size) {
     }
 }
 
+void gpu_find(char *list, size_t size, bool *is_tried) {
+    *list = 0, *is_tried = false;
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0] && !*list; i++) backends[i]->find(list, size, is_tried);
+}
+
 int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e) {
     *g = NULL;
     bool host = rank == GPU_HOST && spec->has_cpu_rank && spec->is_emulated && spec->is_virtual;

@@ -19,6 +19,9 @@
 #include "gpu/spec.h"
 
 void gpu_describe(char *out, size_t size); /* one line for --version --verbose: backends and the devices they find */
+/* Writes the devices that may be used without being asked for, as a list of --gpus: "0,1"; "" if there are none. *is_tried: hearth has run on cards of each
+ * of their architectures (test/gpu/first-light). */
+void gpu_find(char *list, size_t size, bool *is_tried);
 
 struct gpu;
 struct gpu_stream;

@@ -14,7 +14,6 @@
 #include "cli/terminal/sig.h"
 #include "cli/terminal/term.h"
 #include "engine/base/clock.h"
-#include "engine/base/file.h"
 
 /* --- entered lines --------------------------------------------------------------------------------------------------- */
 
@@ -293,8 +292,10 @@ int repl_run(struct app *a, struct error *e) {
         if (!v[OPT_QUIET].on) {
             const char *from = v[OPT_MODEL].origin == ORIGIN_FILE ? ", the default model" : "";
             if (!strcmp(a->backend->name, "attached")) screen_print(r, "The resident engine answers; --no-attach opens the model in this process.");
-            else if (!open_is_builtin(a) && v[OPT_GPUS].origin <= ORIGIN_DEFAULT && file_exists("/dev/nvidia0"))
-                screen_print(r, "A GPU is there, and not used: --gpus 0 uses it (gpus = 0 in the configuration file: always).");
+            else if (!open_is_builtin(a) && a->has_unused_gpus)
+                screen_print(r,
+                             "A GPU is there, and not used, since no card of its kind has run hearth. hearth --check-gpus compares its results with the CPU's, "
+                             "and lets it be used.");
             screen_print(r, "%s%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name, open_is_builtin(a) ? "" : from,
                          open_is_builtin(a) ? "" : ". ");
         }

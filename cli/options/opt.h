@@ -96,6 +96,7 @@ enum opt_id {
     OPT_TOPOLOGY,
     OPT_INSPECT,
     OPT_VERIFY,
+    OPT_CHECK_GPUS,
     OPT_TOKENIZE,
     OPT_SPECIAL,
     OPT_DETOKENIZE,

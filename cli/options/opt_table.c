@@ -109,7 +109,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
 
     [OPT_THREADS] = {"threads", 't', OPT_INT, SETTING, MACHINE, "N", .lo = 1, .hi = 1024, .help = "CPU threads (number of physical cores)"},
     [OPT_CPU] = {"cpu", 0, OPT_CHOICE, SETTING, MACHINE, "LEVEL", "scalar avx2 avx512 amx", .help = "highest instruction set to use (best available)"},
-    [OPT_GPUS] = {"gpus", 0, OPT_TEXT, SETTING, MACHINE, "LIST", .help = "0, 0,1, emu:N for N emulated ones, or none; of real GPUs only an H100 has run it"},
+    [OPT_GPUS] = {"gpus", 0, OPT_TEXT, SETTING, MACHINE, "LIST", .help = "GPUs to use: 0, 0,1, auto, emu:N for N emulated ones, or none (those known to work)"},
     [OPT_KV] = {"kv", 0, OPT_CHOICE, SETTING, MACHINE, "TYPE", "f32 bf16 fp8", .def = "bf16", .help = "number format of the KV cache"},
     [OPT_KV_CACHE] = {"kv-cache", 0, OPT_SIZE, SETTING, MACHINE, "SIZE", .help = "disk space for the KV cache of prompts, or off (a tenth of the free space)"},
     [OPT_PREFILL] = {"prefill", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu blend slp dslp", .def = "auto", .help = "how prompts are prefilled"},
@@ -138,6 +138,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_INSPECT] = {"inspect", 0, OPT_FLAG, OPT_SELECTS_MODE | OPT_EVERYDAY, INSPECT,
                      .help = "say what the checkpoint is and what would run where; details with -v or --json"},
     [OPT_VERIFY] = {"verify", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "read every tensor; exit 3 at the first bad one"},
+    [OPT_CHECK_GPUS] = {"check-gpus", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "compare what the GPUs compute with the CPU's results"},
     [OPT_TOKENIZE] = {"tokenize", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "convert text on stdin to ids, a JSON array on one line, without BOS"},
     [OPT_SPECIAL] = {"special", 0, OPT_FLAG, 0, INSPECT, .help = "recognise control tokens in the text (with --tokenize or --raw)"},
     [OPT_DETOKENIZE] = {"detokenize", 0, OPT_FLAG, OPT_SELECTS_MODE, INSPECT, .help = "convert a JSON array of ids on stdin to the exact bytes"},

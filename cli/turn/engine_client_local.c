@@ -5,8 +5,10 @@
 
 #include "cli/app.h"
 #include "cli/options/paths.h"
+#include "cli/report.h"
 #include "cli/terminal/progress.h"
 #include "cli/turn/engine_client.h"
+#include "cli/turn/gpus.h"
 #include "cli/turn/prompt.h"
 #include "engine/ember/topic.h"
 
@@ -44,7 +46,7 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
     const struct opt_value *v = a->opts.v;
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const drafts[] = {"none", "auto", "lookup", "mtp", "int4"};
     *p = (struct engine_params){.dir = a->model_dir,
-                                .gpus = v[OPT_GPUS].text,
+                                .gpus = gpus_of_option(a),
                                 .trace = v[OPT_TRACE].text,
                                 .trace_routing = v[OPT_TRACE_ROUTING].text,
                                 .force = v[OPT_FORCE].on,
@@ -93,12 +95,14 @@ static int local_open_engine(struct app *a, struct error *e) {
     struct engine_params p;
     engine_client_local_params(a, &p);
     if (p.draft == DRAFT_MODEL && check_draft_tokenizer(a, p.draft_model, e)) return e->code;
+    const struct opt_value *v = a->opts.v;
+    const bool measures = v[OPT_TOKENS].text || v[OPT_BENCH].text || v[OPT_VERIFY].on;
+    if (!measures) p.gpus = gpus_in_use(a);
     char machine_dir[PATHS_MAX]; /* without a home directory calibration is neither run nor stored */
     if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", machine_dir, sizeof machine_dir, &(struct error){0}))
         *strrchr(machine_dir, '/') = 0, p.calibration_dir = machine_dir;
     char kv_dir[PATHS_MAX]; /* benchmarks and inspections store no prompts */
-    const struct opt_value *v = a->opts.v;
-    bool chats = !v[OPT_TOKENS].text && !v[OPT_BENCH].text && !v[OPT_VERIFY].on && (!v[OPT_KV_CACHE].text || v[OPT_KV_CACHE].integer);
+    bool chats = !measures && (!v[OPT_KV_CACHE].text || v[OPT_KV_CACHE].integer);
     if (chats && !paths_make(PATHS_CACHE, "kv", kv_dir, sizeof kv_dir, &(struct error){0})) p.kv_dir = kv_dir, p.kv_limit = (uint64_t)v[OPT_KV_CACHE].integer;
     char draft_dir[PATHS_MAX];
     if (p.draft == DRAFT_INT4 && !paths_make(PATHS_CACHE, "draft", draft_dir, sizeof draft_dir, &(struct error){0})) p.draft_dir = draft_dir;
@@ -107,6 +111,13 @@ static int local_open_engine(struct app *a, struct error *e) {
         p.usage_dir = usage_dir;
     show_opening(a);
     int rc = engine_open(&a->engine, &p, e);
+    if ((rc == ERR_RUNTIME || rc == ERR_MEMORY) && p.gpus && strcmp(p.gpus, "none") && gpus_are_automatic(a)) {
+        struct error without;
+        p.gpus = NULL;
+        if (engine_open(&a->engine, &p, &without)) return rc; /* the first error */
+        report_note("GPUs are not used: %s", e->text);
+        rc = 0;
+    }
     progress_clear();
     if (!rc) a->info = engine_info(a->engine);
     return rc;

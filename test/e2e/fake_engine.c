@@ -319,6 +319,11 @@ int engine_verify(const struct engine_params *p, struct error *e) {
     return 0;
 }
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) { return buf_str(out, "fake\n"); }
+void engine_find_gpus(struct engine_gpus *out) { /* FAKE_GPUS: "0" or "0 tried"; none of them can be opened */
+    const char *found = getenv("FAKE_GPUS");
+    *out = (struct engine_gpus){.text = "a fake", .is_tried = found && strstr(found, "tried")};
+    if (found) snprintf(out->list, sizeof out->list, "%.1s", found);
+}
 int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e) {
     return error_set(e, ERR_USAGE, "%s: no machine file", machine);
 }

@@ -1,6 +1,7 @@
 /* A session answers through a device and the CPU while other prompts are streamed to the same device, under the rules by which a driver
  * blocks its callers (cuda_emulate/driver.cpp): a call of one must not wait for work that the other has yet to release. The built-in model.
- * usage: test_driver [prompts] [tokens of a prompt] */
+ * usage: test_driver [prompts] [tokens of a prompt]
+ *        test_driver found LIST tried|untried     checks which GPUs are found instead */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,16 @@ static void submit(struct session *s, int from, int n, int most) {
 }
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
+static int check_found(const char *list, bool is_tried) {
+    struct engine_gpus found;
+    engine_find_gpus(&found);
+    if (!strcmp(found.list, list) && (!*list || found.is_tried == is_tried)) return 0;
+    printf("FAIL found '%s', %s: %s\n", found.list, found.is_tried ? "tried" : "untried", found.text);
+    return 1;
+}
+
 int main(int argc, char **argv) {
+    if (argc == 4 && !strcmp(argv[1], "found")) return check_found(argv[2], !strcmp(argv[3], "tried"));
     const int n = argc > 1 ? atoi(argv[1]) : 6, len = argc > 2 ? atoi(argv[2]) : 60;
     struct engine *e;
     struct session *answer, *prompt[SESSIONS];

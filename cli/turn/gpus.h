@@ -1,0 +1,12 @@
+#pragma once
+/* The GPUs that the engine of this process uses: --gpus, its value "auto", and the default. */
+#include "cli/app.h"
+
+bool gpus_are_automatic(const struct app *a); /* chosen by hearth: "auto", or no option */
+/* Returns --gpus as a list for the engine: "auto", which options may follow, becomes the GPUs of this machine, or "none". NULL without the option. */
+const char *gpus_of_option(struct app *a);
+/* The same, for answers. Without the option: the GPUs of this machine, if cards of their architectures have run hearth or --check-gpus has found them right;
+ * none for the built-in model, which a CPU answers at once. Sets a->has_unused_gpus. */
+const char *gpus_in_use(struct app *a);
+/* Stores what --check-gpus has found about the GPUs that `text` names (engine_gpus). */
+int gpus_store_check(const char *text, bool right, struct error *e);

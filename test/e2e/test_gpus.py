@@ -1,0 +1,140 @@
+"""Which GPUs are used without being named: --gpus auto, the default, and --check-gpus, on emulated devices that only tests find, and on the fake engine."""
+import json
+import os
+import unittest
+
+import driver
+
+
+class Gpus(driver.Case):
+    def setUp(self):
+        super().setUp()
+        self.use_ember_as_any_model()
+        self.limits = self.env.get("HEARTH_LIMITS", "")
+        self.stored = os.path.join(self.home, ".cache/hearth/gpus")
+
+    def find(self, n, more=""):
+        """Lets the program find n emulated devices."""
+        self.env["HEARTH_LIMITS"] = ",".join(filter(None, [self.limits, f"found={n}" if n else "", more]))
+
+    def devices(self, *args):
+        """Answers a question; returns whether devices took part, and the text."""
+        rc, out, err = self.run_bin("-p", "What is it?", "--temp", "0", "-n", "8", "--explain", *args)
+        self.assertIn(rc, (0, 4), err)
+        placed = err.split("on devices: ")[1]
+        self.assertEqual("(no devices)" in placed, "parts and head of all" not in placed and "lost" not in placed, err)
+        return "(no devices)" not in placed, out
+
+    def check(self, *args):
+        rc, out, err = self.run_bin("--check-gpus", *args)
+        return rc, out.decode(), err
+
+    def read_stored(self):
+        with open(self.stored, encoding="utf-8") as f:
+            return f.read()
+
+    def test_checked_devices_are_used(self):
+        used, text = self.devices()
+        self.assertFalse(used)
+        self.find(1)
+        self.assertFalse(self.devices()[0])  # not checked yet
+        self.assertEqual(self.devices("--gpus", "auto"), (True, text))
+        self.assertFalse(os.path.exists(self.stored))
+        rc, out, err = self.check()
+        self.assertEqual(rc, 0, err)
+        self.assertEqual([line.split()[:3] for line in out.splitlines()], [[*what, "right:"] for mode in ("blend", "slp") for what in (("prefill", mode), ("decode", "hybrid"))])
+        self.assertIn("are used from now on", err)
+        self.assertTrue(self.read_stored().startswith("right: hearth"))
+        self.assertEqual(self.devices(), (True, text))
+        self.assertFalse(self.devices("--gpus", "none")[0])
+        self.assertEqual(len(json.loads(self.run_bin("--inspect", "--json")[1])["runs"]["gpus"]), 1)
+        model = self.env.pop("HEARTH_MODEL")
+        self.assertIn("no device (expected", self.run_bin("-p", "What is it?", "-n", "8", "--explain")[2])  # the built-in model needs none
+        self.env["HEARTH_MODEL"] = model
+        with open(self.stored, "w", encoding="utf-8") as f:
+            f.write("right: hearth 0.0.1, emu: emulated devices, any number\n")
+        self.assertFalse(self.devices()[0])
+        self.find(0)
+        self.assertFalse(self.devices("--gpus", "auto")[0])
+        rc, out, err = self.run_bin("-p", "x", "--gpus", "auto", "--prefill", "slp")
+        self.assertEqual((rc, out), (2, b""))
+        self.assertIn("needs a device", err)
+
+    def test_measurements_use_none(self):
+        self.find(1)
+        self.assertEqual(self.check()[0], 0)
+        for args, used in ((("--tokens", "5,6,7", "--ids", "-n", "3", "--explain"), False), (("--tokens", "5,6,7", "--ids", "-n", "3", "--explain", "--gpus", "auto"), True)):
+            rc, out, err = self.run_bin(*args)
+            self.assertEqual(rc, 0, err)
+            self.assertEqual("(no devices)" in err, not used, err)
+
+    def test_several_devices(self):
+        self.find(2)
+        rc, out, err = self.check()
+        self.assertEqual(rc, 0, err)
+        self.assertIn("prefill dslp", out)
+        self.assertEqual(out.count("right: "), 6)
+        self.assertEqual(out.count("24 of 24 tokens"), 3)
+
+    def test_other_results(self):
+        """Results that differ: exit 1, and no use by default even of devices that were right before."""
+        self.find(1)
+        self.assertEqual(self.check()[0], 0)
+        self.find(1, "differ=1")
+        rc, out, err = self.check()
+        self.assertEqual((rc, out.count("WRONG: ")), (1, 4), out + err)
+        self.assertIn("do not use them", err)
+        self.assertTrue(self.read_stored().startswith("wrong: hearth"))
+        self.assertFalse(self.devices()[0])
+
+    def test_failures(self):
+        for options, stored in (("fail=launch:50", True), ("fail=die:90", True), ("mem=1M", False)):
+            self.find(1)
+            rc, out, err = self.check("--gpus", "auto," + options)
+            self.assertEqual(rc, 1, err)
+            self.assertEqual(os.path.exists(self.stored), stored, options)
+            if stored:
+                self.assertIn("did not run: ", err)
+                self.assertTrue(self.read_stored().startswith("wrong"))
+                os.unlink(self.stored)
+        self.assertEqual(self.check("--gpus", "emu:1")[0], 0)
+        self.assertFalse(os.path.exists(self.stored))  # named devices say nothing about the others
+        for args in ((), ("--gpus", "none"), ("--gpus", "auto")):
+            self.find(0)
+            rc, out, err = self.check(*args)
+            self.assertEqual((rc, out), (2, ""))
+            self.assertIn("no GPU that hearth can use", err)
+        self.find(1)
+        used, text = self.devices("--gpus", "auto,fail=die:5")
+        self.assertTrue(used)
+        self.assertEqual(text, self.devices("--gpus", "none")[1])
+
+
+class Cards(driver.ChatCase):
+    """Real cards as the fake engine has them: it finds them and opens none."""
+
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(setattr, driver, "BIN", driver.BIN)
+        driver.BIN = os.environ["HEARTH_FAKE"]
+        self.env["HEARTH_MODEL"] = self.model("some")
+
+    def test_a_card_that_does_not_open(self):
+        self.env["FAKE_GPUS"] = "0 tried"
+        for args in ((), ("--gpus", "auto")):
+            rc, out, err = self.run_bin("-p", "think", *args)
+            self.assertEqual((rc, out), (0, b"the answer\n"), err)
+            self.assertIn("GPUs are not used: --gpus 0: no such device here", err)
+        rc, out, err = self.run_bin("-p", "think", "--gpus", "0")
+        self.assertEqual((rc, out), (1, b""), err)
+        self.env["FAKE_GPUS"] = "0"
+        self.assertNotIn("GPU", self.run_bin("-p", "think")[2])
+
+    def test_a_chat_names_an_unused_card(self):
+        self.env["FAKE_GPUS"] = "0"
+        self.assertIn(b"hearth --check-gpus compares", self.chat().out)
+        self.assertNotIn(b"--check-gpus", self.chat("--gpus", "none").out)
+
+
+if __name__ == "__main__":
+    unittest.main()
