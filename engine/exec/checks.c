@@ -26,6 +26,12 @@ int exec_check_logits(const float *logits, int vocab, struct error *e) {
     return 0;
 }
 
+int exec_check_before(const struct config *c, int pos, int n_before, struct error *e) {
+    const int lookback = config_lookback(c);
+    if (n_before >= (pos < lookback ? pos : lookback)) return 0;
+    return error_set(e, ERR_RUNTIME, "a text from position %d on without the tokens before it, on which n-grams depend", pos);
+}
+
 int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits, struct error *e) {
     struct work *w = m->prefill_work;
     const size_t vocab = (size_t)m->w->config.vocab;

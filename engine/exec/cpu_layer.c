@@ -44,12 +44,14 @@ static void prefetch_experts(struct runtime *m, struct work *w, int layer, int n
     } else if (n * c->topk >= 2 * c->n_experts) disk_prefetch_likely(m->disk_prefetch, layer + 1, NULL, c->n_experts);
 }
 
-int cpu_begin_batch(struct runtime *m, struct work *w, int n, int total, const _Atomic int *cancel, struct error *e) {
+int cpu_begin_batch(struct runtime *m, struct work *w, const struct text_rows *texts, int n_texts, int n, int total, const _Atomic int *cancel,
+                    struct error *e) {
     const struct config *c = &m->w->config;
     m->cpu->cancel = cancel;
     *w->first_bad = -1;
     if (!m->cpu_queue) memcpy(w->inv_freq, m->w->inv_freq, (size_t)rope_floats(c) * sizeof(float));
     int rc = block_embed(m->cpu, m->w, w->x, w->tokens, n);
+    if (!rc) rc = block_embed_ngrams(m->cpu, m->w, w, w->x, texts, n_texts);
     if (!rc) rc = block_rope(m->cpu, m->w, w, n, total);
     return rc ? exec_op_error(rc, e) : 0;
 }

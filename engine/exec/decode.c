@@ -77,7 +77,7 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
     if (!any_on_device(s)) cpu_count_read(s->m, s->m->w->bytes_dense);
     for (int i = 0; i < s->n_micros; i++) {
         struct decode_micro_batch *m = &s->micro_batch[i];
-        TRY(cpu_begin_batch(s->m, &m->host, m->n, 0, s->cancel, e));
+        TRY(cpu_begin_batch(s->m, &m->host, m->texts, m->n_spans, m->n, 0, s->cancel, e));
         TRY(decode_layer_begin(s, m, n));
         TRY(decode_layer_advance(s, m, -1, n));
         TRY(decode_layer_cpu_attention(s, m, 0, e));
@@ -200,6 +200,7 @@ static void add_span(struct decode_micro_batch *m, const struct decode_span *fro
     for (int i = 0; i < from->n && m->host.seq_length; i++) m->host.seq_length[m->n + i] = from->pos + from->n;
     m->caller_span[m->n_spans] = caller_index;
     m->spans[m->n_spans] = t;
+    m->texts[m->n_spans] = (struct text_rows){from->tokens, from->n, from->n_before};
     if (device_copy) {
         t.cache = device_copy->layers, t.state_step = device_copy->move;
         m->dev_kv[m->n_dev_spans] = device_copy;
@@ -222,6 +223,7 @@ static void split_span(struct decode *s, const struct decode_span *span, const s
         part.tokens = span->tokens + (i ? first : 0);
         part.pos = span->pos + (i ? first : 0);
         part.n = i ? span->n - first : first;
+        part.n_before = span->n_before + (i ? first : 0);
         add_span(&s->micro_batch[i], &part, 0, state_step, device_copy);
     }
 }
@@ -293,6 +295,7 @@ static int run_batch(struct decode *s, enum exec_mode mode, struct decode_span *
         if (!s->cpu_queue && kv_resume_pos(spans[i].kv, spans[i].pos) != spans[i].pos)
             return error_set(e, ERR_RUNTIME, "a session has no state at position %d", spans[i].pos);
     int rc = 0;
+    for (int i = 0; i < n_spans && !rc && !s->cpu_queue; i++) rc = exec_check_before(s->c, spans[i].pos, spans[i].n_before, e);
     for (int i = 0; i < n_spans && !rc; i++) rc = kv_commit(spans[i].kv, spans[i].pos + spans[i].n, e);
     if (rc) return rc;
     int n = split_batch(s, mode, spans, n_spans);

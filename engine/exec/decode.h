@@ -15,8 +15,8 @@ enum { DECODE_MAX_ROWS = BATCH_INVARIANT_ROWS, DECODE_MICRO_BATCHES = 2 }; /* ba
 
 struct decode_span { /* n tokens of one session at positions pos .. pos + n - 1; its KV cache holds all positions before pos */
     struct kv *kv;
-    const int32_t *tokens;
-    int pos, n;
+    const int32_t *tokens; /* in memory the n_before tokens before pos precede them, as in struct text_rows */
+    int pos, n, n_before;
     float *logits;       /* out: [n, vocab]; the caller may modify it; valid until the next batch */
     const int32_t *top;  /* out: [n] argmax of each row */
     const float *hidden; /* out: [n, hidden] residual stream after the last layer, until the next batch; NULL without decode_want_hidden */

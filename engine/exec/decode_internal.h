@@ -111,6 +111,7 @@ struct decode_micro_batch {
     const struct device_kv *dev_kv[DECODE_MAX_ROWS]; /* device KV of each span in dev_spans */
     struct span cpu_spans[DECODE_MAX_ROWS];          /* the other rows, numbered from n_dev */
     int caller_span[DECODE_MAX_ROWS];                /* index of the caller's span */
+    struct text_rows texts[DECODE_MAX_ROWS];         /* tokens of each span in spans */
     struct work host;                                /* pinned if there are devices; x of rows [0, n_dev) receives the expert outputs */
     /* Hand-off timelines. Devices signal `arrived` when rows are in host memory, and wait for cpu_done, signalled when the CPU's
      * expert outputs are ready. */

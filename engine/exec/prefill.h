@@ -57,8 +57,8 @@ struct runtime {
 /* One prefill: request and progress. The opener keeps it until close. */
 struct prefill_job {
     struct kv *kv;
-    const int32_t *tokens; /* [n], at positions pos .. pos + n - 1 */
-    int pos, n;
+    const int32_t *tokens; /* [n], at positions pos .. pos + n - 1; in memory the n_before tokens before pos precede them, as in struct text_rows */
+    int pos, n, n_before;
     float *last_logits;                                             /* [vocab] receives the logits of the last position */
     int (*on_logits)(void *ctx, int position, const float *logits); /* NULL, or receives each position's logits in order; engine thread */
     void *on_logits_ctx;
@@ -116,4 +116,8 @@ int prefill_batch_end(int rows, int cut, int pos);
 int prefill_mark_row(const struct prefill_job *j, int at, int n);
 /* Marks tokens [at, at + n) as complete in the cache; keeps the state after every batch but the last. */
 void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *move);
+/* Tokens [at, at + n) of a job. */
+static inline struct text_rows prefill_text(const struct prefill_job *j, int at, int n) { return (struct text_rows){j->tokens + at, n, j->n_before + at}; }
+/* ERR_RUNTIME: the n_before tokens before position pos are fewer than embeddings of n-grams depend on. */
+int exec_check_before(const struct config *c, int pos, int n_before, struct error *e);
 int exec_op_error(int rc, struct error *e); /* fills e with the text for an operation's code */

@@ -182,7 +182,8 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
         while (s->device_kvs && gpu_mem_free(s->dev[i].g) + ledger_bytes(s->dev[i].ledger, LEDGER_WEIGHTS) <
                                     s->dev[i].weight_bytes + blend_device_min_bytes(m, &s->dev[i], j->pos, j->n))
             device_kv_drop(s, s->device_kvs);
-    int rc = kv_commit(j->kv, j->pos + j->n, e);
+    int rc = m->cpu_queue ? 0 : exec_check_before(s->c, j->pos, j->n_before, e);
+    if (!rc) rc = kv_commit(j->kv, j->pos + j->n, e);
     if (!rc) rc = decode_weights_load(s, e);
     if (!rc && decode_device_error(s, e)) rc = e->code;                      /* weights may be missing */
     for (int i = 0; i < s->n_dev; i++) expert_pool_freeze(&s->dev[i], true); /* the prefill reads the pool's experts */
@@ -296,7 +297,11 @@ static int begin_batch(struct blend *b, struct prefill_job *j) {
     m->cpu->cancel = j->cancel;
     int32_t *tokens = b->pos + b->rows;
     for (int i = 0; i < b->n; i++) b->pos[i] = j->pos + b->at + i, tokens[i] = s->cpu_queue ? 0 : j->tokens[b->at + i];
-    if (!s->cpu_queue) TRY(block_embed(m->cpu, m->w, b->x, j->tokens + b->at, b->n));
+    if (!s->cpu_queue) {
+        const struct text_rows text = prefill_text(j, b->at, b->n);
+        TRY(block_embed(m->cpu, m->w, b->x, text.ids, text.n));
+        TRY(block_embed_ngrams(m->cpu, m->w, m->prefill_work, b->x, &text, 1));
+    }
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
         struct gpu_stream *main = blend_device_stream(p);

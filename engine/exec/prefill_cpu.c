@@ -32,6 +32,8 @@ struct cpu_prefill {
 };
 
 static int open_cpu(struct runtime *m, struct prefill_job *j, struct error *e) {
+    const int unknown = m->cpu_queue ? 0 : exec_check_before(&m->w->config, j->pos, j->n_before, e);
+    if (unknown) return unknown;
     struct cpu_prefill *p = mem_calloc(1, sizeof *p);
     if (p) p->logits = mem_alloc((size_t)(j->on_logits ? HEAD_ROWS : 1) * (size_t)m->w->config.vocab * sizeof *p->logits);
     if (!p || !p->logits) {
@@ -66,7 +68,8 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
     p->row = j->on_logits ? (j->n_reported > p->at ? j->n_reported - p->at : 0) : p->at + p->n == j->n ? p->n - 1 : p->n;
     for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i;
     cpu_count_read(m, m->w->bytes_dense);
-    return cpu_begin_batch(m, w, p->n, j->pos + j->n, j->cancel, e);
+    const struct text_rows text = prefill_text(j, p->at, p->n);
+    return cpu_begin_batch(m, w, &text, 1, p->n, j->pos + j->n, j->cancel, e);
 }
 
 static void trace_routing(struct runtime *m, const struct prefill_job *j, struct cpu_prefill *p) {

@@ -68,5 +68,13 @@ int block_experts_norm(struct exec *x, const struct config *c, const struct laye
 int block_experts_rows(const struct config *c, int n);
 /* Final norm of rows [row, row + n) and their logits [n, vocab]. top: [n] argmax of each (op_linear), or NULL. */
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top);
-/* Embeds ids [n] into out [n, hidden]: the residual stream before the first layer. */
+/* Embeds ids [n] into out [n, hidden]: the residual stream before the first layer. Of models with config.input_ngrams it is the tokens' part alone. */
 int block_embed(struct exec *x, const struct weights *m, float *out, const int32_t *ids, int n);
+/* Rows of a batch that are consecutive tokens of a text: ids [n]. In memory n_before tokens of the text precede them: all, or at least config_lookback(). */
+struct text_rows {
+    const int32_t *ids;
+    int n, n_before;
+};
+/* Averages the rows of block_embed(), out [all n, hidden], with the embeddings of the n-grams that end at them (config.input_ngrams), on the CPU executor. A
+ * row has the same bits in any batch. Uses w->ngram and w->ngram_rows. */
+int block_embed_ngrams(struct exec *x, const struct weights *m, struct work *w, float *out, const struct text_rows *texts, int n_texts);

@@ -111,6 +111,10 @@ static void list_streams(struct buffer_list *l, struct work *w, const struct con
         ADD(ngram, n * dim);
         ADD(ngram_rows, n * hashes);
     }
+    if (c->input_ngrams.size) { /* such a model has no other n-grams */
+        ADD(ngram, BATCH_INVARIANT_ROWS * c->input_ngrams.dim);
+        ADD(ngram_rows, BATCH_INVARIANT_ROWS * config_input_hashes(c));
+    }
     if (c->norm_gate_rank) ADD(norm_gates, n * (size_t)(c->norm_gate_rank + c->hidden));
     if (c->carried) ADD(carried, n * (size_t)c->carried);
     if (c->token_dim) ADD(token_vectors, 3 * n * (size_t)c->token_dim);

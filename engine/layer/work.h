@@ -30,8 +30,8 @@ struct work {
     float *norm_gates;                 /* [rows, norm_gate_rank], then [rows, hidden] */
     float *streams, *post, *mix;       /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
     float *stream_norm, *stream_gates; /* gated streams and n-grams: [rows, n, hidden] each */
-    float *ngram;                      /* [rows, dim] embeddings of n-grams */
-    int32_t *ngram_rows;               /* [rows, hashes] their rows of the table */
+    float *ngram;                      /* [rows, dim] embeddings of n-grams; with config.input_ngrams [BATCH_INVARIANT_ROWS, dim] of one hash */
+    int32_t *ngram_rows;               /* [rows, hashes] their rows of the table; with config.input_ngrams [hashes, BATCH_INVARIANT_ROWS] */
     float *token_vectors;              /* [3, rows, token_dim] scratch */
     float *kept;                       /* [rows, hidden] what a layer keeps for the next: its FFN input, or a dense FFN's output; or its own input
                                           (config.reads_early); NULL: no layer does */

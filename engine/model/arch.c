@@ -60,6 +60,7 @@ static const struct arch *const table[] = {
     &arch_llama4,
     &arch_llama4_text,
     &arch_longcat_flash,
+    &arch_longcat_flash_ngram,
     &arch_axk1,
     &arch_afmoe,
     &arch_exaone_moe,
@@ -160,6 +161,14 @@ const struct json *arch_text_type(const struct json *root) {
     for (const char *const *m = text_members; *m && !type; m++) type = text_type(root, *m);
     return type;
 }
+const struct arch *arch_find_class(const struct json *architectures) {
+    const struct json *name = architectures && architectures->type == JSON_ARRAY && architectures->n == 1 ? json_at(architectures, 0) : NULL;
+    for (size_t i = 0; i < sizeof table / sizeof *table && name; i++)
+        for (const char *const *t = table[i]->architectures; t && *t; t++)
+            if (json_is(name, *t)) return table[i];
+    return NULL;
+}
+
 const struct arch *arch_find_text(const struct json *model_type, const struct json *root, const char **member, const char **why) {
     static const char *const both_ways[] = {"paligemma", "colpali"}; /* a token of the prompt sees later ones */
     for (size_t i = 0; i < sizeof both_ways / sizeof *both_ways; i++)

@@ -40,6 +40,7 @@ struct tensor_names {
     const char *ffn_gated_norm, *ffn_gated_down, *ffn_gated_up, *ffn_gated_inject;
     const char *head_gated_norm, *head_gated_down, *head_gated_up;
     const char *ngram_table, *ngram_key, *ngram_value, *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm, *ngram_conv; /* table: %d: layer, part */
+    const char *input_ngram_table, *input_ngram_projection;                                                               /* of all layers; %d: hash */
     const char *index_qk, *index_q_norm;                                                                                  /* an indexer of blocks */
     const char *expert_gate, *expert_up, *expert_down;                     /* gate: the one matrix of FFNs without up, here and below */
     const char *routed_in, *routed_out, *routed_in_norm, *routed_sum_norm; /* projections around experts in a latent space */
@@ -85,9 +86,10 @@ struct config_defaults {
 };
 
 struct arch {
-    const char *const *model_types; /* NULL-terminated */
-    const char *title;              /* for --inspect: "DeepSeek-V3" */
-    double norm_eps;                /* default if the config has none; 0: 1e-6 */
+    const char *const *model_types;   /* NULL-terminated */
+    const char *const *architectures; /* as "architectures" of config.json names the family, where a published one has no model_type; NULL: it has */
+    const char *title;                /* for --inspect: "DeepSeek-V3" */
+    double norm_eps;                  /* default if the config has none; 0: 1e-6 */
     struct config_defaults defaults;
     const char *text_config_key; /* member of config.json that holds the text model's config, or "member.member"; NULL: the whole file */
     int sublayers;               /* layers of struct config that are one published layer; a second %d in names of their tensors counts them. 0: 1 */
@@ -107,6 +109,8 @@ struct arch {
 
 /* Returns the family of a config.json, or NULL: unknown. */
 const struct arch *arch_find(const struct json *model_type, const struct json *root);
+/* Returns the family of a config.json without model_type by its "architectures"; or NULL. */
+const struct arch *arch_find_class(const struct json *architectures);
 /* Returns the family of the text model of a larger model whose own family is unknown, and the member of config.json that describes it; or NULL. The larger
  * model must treat text as its text model does: those that do not are refused by name, in `why`. */
 const struct arch *arch_find_text(const struct json *model_type, const struct json *root, const char **member, const char **why);
@@ -120,7 +124,7 @@ extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_grani
     arch_ernie4_5_vl_moe, arch_ernie4_5_moe_vl, arch_glm4_moe_lite, arch_glm4v_moe, arch_solar_open, arch_solar_open2, arch_dots1, arch_dots3_note,
     arch_dots3_note_text, arch_hy_v3, arch_bailing_moe, arch_param2moe, arch_hunyuan_v1_moe, arch_laguna, arch_mistral_large4, arch_mellum, arch_mimo_v2_flash,
     arch_mimo_v2, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral_large3, arch_mistral4_text, arch_qwen3_vl_moe, arch_qwen3_omni_moe, arch_llama4,
-    arch_llama4_text, arch_longcat_flash, arch_axk1;
+    arch_llama4_text, arch_longcat_flash, arch_longcat_flash_ngram, arch_axk1;
 extern const struct arch arch_llama, arch_arcee, arch_internlm3, arch_cwm, arch_mistral, arch_mistral3, arch_ministral, arch_ministral3, arch_qwen2, arch_qwen3,
     arch_smollm3, arch_phi3, arch_gemma2, arch_gemma3, arch_gemma3_text;
 extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite, arch_granite_swa, arch_hyperclovax;

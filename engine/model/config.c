@@ -537,11 +537,16 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     if (root->n > CONFIG_MEMBERS_MOST) return error_set(e, ERR_MODEL, "%s: %u keys, more than a model's config has", what, root->n);
     const struct json *type = config_get(&r, "model_type");
     int rc;
-    c->arch = arch_find(type, root);
+    const struct json *classes = type ? NULL : json_get(root, "architectures");
+    c->arch = type ? arch_find(type, root) : arch_find_class(classes);
     const char *member = c->arch ? c->arch->text_config_key : NULL, *why = NULL;
     if (!c->arch && type) c->is_part = (c->arch = arch_find_text(type, root, &member, &why)) != NULL;
     if (!c->arch) {
         static const char list[] = "hearth --version -v lists the architectures that it opens";
+        const struct json *name = classes && classes->type == JSON_ARRAY && classes->n ? json_at(classes, 0) : NULL;
+        if (name && name->type == JSON_STRING)
+            return error_set(e, ERR_MODEL, "%s: 'model_type' is missing, and hearth does not know 'architectures' '%.*s'; %s", what,
+                             (int)(name->n < 60 ? name->n : 60), name->string, list);
         if (!type || type->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; %s", what, list);
         const struct json *text = arch_text_type(root);
         return error_set(e, ERR_MODEL, "%s: hearth cannot open the architecture '%.*s'%s%.*s%s, which llama.cpp or vLLM may run%s%s; %s", what,
@@ -552,7 +557,8 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     r.key_aliases = c->arch->key_aliases;
     if (member && (rc = enter_text_config(&r, member))) return rc;
     if (c->is_part) type = json_get(r.root, "model_type");
-    snprintf(c->model_type, sizeof c->model_type, "%.*s", (int)type->n, type->string);
+    if (type) snprintf(c->model_type, sizeof c->model_type, "%.*s", (int)type->n, type->string);
+    else snprintf(c->model_type, sizeof c->model_type, "%s", c->arch->model_types[0]);
     const struct config_defaults *d = &c->arch->defaults;
     c->vocab = config_int(&r, "vocab_size", d->vocab, 1, 1 << 22);
     c->hidden = config_int(&r, "hidden_size", d->hidden, 1, 65536);

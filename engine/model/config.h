@@ -308,7 +308,13 @@ struct config {
     int ngram_end;     /* the token at which n-grams end; with ngram_numbers, once weights are open, the number of the token that precedes a text */
     int ngram_numbers; /* n-grams are of numbers that like tokens share (tokenizer_number_alike), of which there are this many; they end at the beginning of a
                           text only. 0: of tokens */
-    int n_mtp;         /* MTP layers after the last layer, not part of the main model */
+    /* Embeddings of hashed n-grams that are averaged with the token's (block_embed_ngrams), ending at ngram_end. Hash k of the n-gram of `length` tokens has a
+     * table of rows[k] rows: the sum of token * radix^i, the latest token's i 0, modulo rows[k]. Tokens before the text and before an end count as 0. */
+    struct input_ngrams {
+        int size, per, dim, radix; /* the longest n-gram, 0: no such embeddings; hashes of each length; columns of each table */
+        int rows[NGRAM_HASHES_MOST];
+    } input_ngrams;
+    int n_mtp; /* MTP layers after the last layer, not part of the main model */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
 /* Whether the shared expert of a layer reads other numbers than the router and the routed experts (work.ffn_in instead of work.xn). */
@@ -343,6 +349,9 @@ static inline bool config_has_states(const struct config *c) {
 static inline const struct ngram_config *config_ngram(const struct config *c, int layer) {
     return c->layer[layer].ngram ? &c->ngram[c->layer[layer].ngram - 1] : NULL;
 }
+static inline int config_input_hashes(const struct config *c) { return c->input_ngrams.size ? (c->input_ngrams.size - 1) * c->input_ngrams.per : 0; }
+/* Tokens before a row that its embedding depends on. */
+static inline int config_lookback(const struct config *c) { return c->input_ngrams.size ? c->input_ngrams.size - 1 : 0; }
 static inline int config_ngram_hashes(const struct ngram_config *g) { return (g->size - 1) * g->per; }
 static inline int config_ngram_taps(const struct ngram_config *g) { return (g->taps - 1) * g->size + 1; } /* with zeros between the published ones */
 /* Whether some layer is a mixer only, or an FFN only. */

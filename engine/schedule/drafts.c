@@ -66,6 +66,7 @@ static void draft_int4(struct engine *e, struct batch_entry *rows, int n, int *k
     int made[ENGINE_MAX_BATCH] = {0}, entry_of[ENGINE_MAX_BATCH];
     const uint64_t before = atomic_load(&e->machine.bytes_read);
     const double begin = clock_now();
+    const int lookback = config_lookback(&e->weights.config);
     lookahead_clear(&e->lookahead);
     for (int i = 0; i < n; i++)
         if (k[i]) kv_state_try(&rows[i].s->kv, rows[i].s->n_tokens - 1);
@@ -78,7 +79,8 @@ static void draft_int4(struct engine *e, struct batch_entry *rows, int n, int *k
             struct session *s = rows[i].s;
             if (k[i] <= at || made[i] < at) continue;
             lookahead_add_token(&e->lookahead, at);
-            spans[n_spans] = (struct decode_span){.kv = &s->kv, .tokens = &s->tokens[s->n_tokens - 1 + at], .pos = s->n_tokens - 1 + at, .n = 1};
+            const int pos = s->n_tokens - 1 + at;
+            spans[n_spans] = (struct decode_span){.kv = &s->kv, .tokens = &s->tokens[pos], .pos = pos, .n = 1, .n_before = pos < lookback ? pos : lookback};
             entry_of[n_spans++] = i;
         }
         if (!n_spans || any_cancelled(e, rows, n)) break;
@@ -90,7 +92,7 @@ static void draft_int4(struct engine *e, struct batch_entry *rows, int n, int *k
             struct session *s = rows[entry_of[j]].s;
             const int32_t id = pick_draft(s, at, spans[j].logits, *spans[j].top);
             if (id < 0) continue;
-            rows[entry_of[j]].tokens[rows[entry_of[j]].n + at] = id;
+            batch_tokens(&rows[entry_of[j]])[rows[entry_of[j]].n + at] = id;
             made[entry_of[j]]++;
             if (turn_is_stop_id(s, id)) k[entry_of[j]] = made[entry_of[j]];
         }
@@ -123,8 +125,12 @@ static void draft_model(struct engine *e, struct batch_entry *rows, int n, int *
         struct session *s = rows[i].s;
         if (!k[i]) continue;
         entry_of[m] = i;
-        r[m++] = (struct model_draft_row){
-            .chat = &s->model_chat, .tokens = s->tokens, .n = s->n_tokens, .most = k[i], .sampling = s->request.sampling, .out = rows[i].tokens + rows[i].n};
+        r[m++] = (struct model_draft_row){.chat = &s->model_chat,
+                                          .tokens = s->tokens,
+                                          .n = s->n_tokens,
+                                          .most = k[i],
+                                          .sampling = s->request.sampling,
+                                          .out = batch_tokens(&rows[i]) + rows[i].n};
     }
     model_draft_run(e->model_draft, r, m, should_stop, &(struct draft_rows){e, rows, n});
     for (int j = 0; j < m; j++) {
@@ -145,7 +151,7 @@ static int lookup_confidence(int matched) { return matched > 8 ? 4 : matched > 4
  * models follow in run_model_drafts(). */
 static void propose_draft(struct engine *e, struct batch_entry *r, int i, int most, struct governor_in *in, int *k) {
     struct session *s = r->s;
-    int32_t *out = r->tokens + r->n;
+    int32_t *out = batch_tokens(r) + r->n;
     int matched = LOOKUP_MATCH;
     for (int g = 0; g < 2; g++) judge_draft(e, s, &s->drafts[g]);
     if (r->n_known > 1) most = 0; /* no draft while the KV cache lacks more than one known token */
@@ -196,7 +202,7 @@ static void run_model_drafts(struct engine *e, struct batch_entry *rows, int n, 
     if (e->model_draft) draft_model(e, rows, n, k);
     for (int i = 0; i < n; i++) {
         struct session *s = rows[i].s;
-        int32_t *out = rows[i].tokens + rows[i].n;
+        int32_t *out = batch_tokens(&rows[i]) + rows[i].n;
         if (!is_model_draft[i] || !k[i]) continue;
         if (e->mtp) k[i] = mtp_draft(e->mtp, &s->mtp, s->tokens, s->n_tokens, k[i], out, pick_draft, s);
         save_draft(s, &s->drafts[1], MODEL_CONFIDENCE, out, k[i]);

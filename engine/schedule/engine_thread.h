@@ -10,10 +10,12 @@ struct batch_entry {
     struct session *s;
     const _Atomic int *cancel;
     uint64_t turn_id;
-    int pos, n, n_known; /* positions pos .. pos + n - 1; the first n_known belong to the turn, the rest are drafts */
-    int event_room;      /* lower bound of the tokens that can be emitted */
-    int32_t tokens[DECODE_MAX_ROWS];
+    int pos, n, n_known;                            /* positions pos .. pos + n - 1; the first n_known belong to the turn, the rest are drafts */
+    int event_room;                                 /* lower bound of the tokens that can be emitted */
+    int n_before;                                   /* tokens before pos that text has */
+    int32_t text[NGRAM_MOST - 1 + DECODE_MAX_ROWS]; /* n_before tokens, then those of the entry */
 };
+static inline int32_t *batch_tokens(const struct batch_entry *r) { return (int32_t *)r->text + r->n_before; }
 
 void turn_end(struct session *s, enum done_reason reason, int rc, const struct error *why); /* takes the lock */
 bool turn_is_stop_id(const struct session *s, int32_t id);

@@ -105,16 +105,17 @@ static int begin_turn(struct engine *e, struct error *err) {
     s->is_long_rope = config_long_rope(&e->weights.config, s->n_tokens);
     e->prefill_job.n_complete = 0;
     if (!s->n_answered) s->stats.cached_tokens = s->n_kv;
-    int n = s->n_tokens - s->n_kv;
-    if (mem_grow(&e->prefill_tokens, &e->prefill_tokens_cap, (size_t)n, sizeof *e->prefill_tokens))
+    int n = s->n_tokens - s->n_kv, lookback = config_lookback(&e->weights.config), before = s->n_kv < lookback ? s->n_kv : lookback;
+    if (mem_grow(&e->prefill_tokens, &e->prefill_tokens_cap, (size_t)(before + n), sizeof *e->prefill_tokens))
         return error_set(err, ERR_MEMORY, "no memory for a prompt of %d tokens", n);
-    memcpy(e->prefill_tokens, s->tokens + s->n_kv, (size_t)n * sizeof *e->prefill_tokens);
+    memcpy(e->prefill_tokens, s->tokens + s->n_kv - before, (size_t)(before + n) * sizeof *e->prefill_tokens);
     e->prefill_job = (struct prefill_job){
         .device = e->prefill_job.device,
         .kv = &s->kv,
-        .tokens = e->prefill_tokens,
+        .tokens = e->prefill_tokens + before,
         .pos = s->n_kv,
         .n = n,
+        .n_before = before,
         .last_logits = e->logits,
         .on_logits = s->n_answered ? NULL : s->request.logits,
         .on_logits_ctx = s->request.logits_ctx,

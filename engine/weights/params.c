@@ -87,6 +87,21 @@ static void list_model(const struct config *c, unsigned modules, struct param_li
     SELECT(rows);
 }
 
+static void list_input_ngrams(const struct config *c, unsigned modules, struct param_list *out) {
+    const struct input_ngrams *g = &c->input_ngrams;
+    for (int k = 0; k < config_input_hashes(c); k++) {
+        const struct row rows[] = {
+            {{OF(weights, ngram_table[k], input_ngram_table, EMBED), .suffix = ".weight", .rows = g->rows[k], .cols = g->dim, .layer_shift = (int16_t)k,
+              .is_table = true},
+             true},
+            {{OF(weights, ngram_projection[k], input_ngram_projection, EMBED), .suffix = ".weight", .rows = c->hidden, .cols = g->dim,
+              .layer_shift = (int16_t)k},
+             true},
+        };
+        SELECT(rows);
+    }
+}
+
 /* Tensors that merge several streams, or finish the last layer, before the final norm. */
 static void list_stream_merge(const struct config *c, unsigned modules, struct param_list *out) {
     const int hidden = c->hidden, last = c->n_layers - 1;
@@ -108,7 +123,7 @@ static void list_stream_merge(const struct config *c, unsigned modules, struct p
 
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
     struct param_list list = {.list = out};
-    if (modules & MODULE_MODEL) list_model(c, modules, &list), list_stream_merge(c, modules, &list);
+    if (modules & MODULE_MODEL) list_model(c, modules, &list), list_input_ngrams(c, modules, &list), list_stream_merge(c, modules, &list);
     if (modules & MODULE_ATTENTION) list_attention(c, layer, modules, &list);
     if (modules & MODULE_FFN) list_ffn(c, layer, modules, &list);
     if (modules & MODULE_EXPERT) list_expert(c, layer, modules, &list);

@@ -306,6 +306,7 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     for (int i = 0; i < c->n_layers; i++)
         w->bytes_embed += mat_bytes(&w->layers[i].ngram_table) + mat_bytes(&w->layers[i].previous_token_input.table); /* a token reads a few rows */
     w->bytes_embed += mat_bytes(&w->last_token_input.table);
+    for (int k = 0; k < config_input_hashes(c); k++) w->bytes_embed += mat_bytes(&w->ngram_table[k]);
     w->bytes_dense = w->files.bytes + w->bytes_repacked - w->bytes_replaced - w->bytes_skipped - w->bytes_routed - w->bytes_embed;
 out:
     if (l.rc) weights_close(w);

@@ -23,9 +23,11 @@ struct weights {
     struct checkpoint files;
     struct arena arena;
     struct mat embed, head;
-    float *embed_norm; /* [hidden] */
-    float *norm;       /* [hidden] */
-    float *norm_bias;  /* [hidden] */
+    struct mat ngram_table[NGRAM_HASHES_MOST];      /* config.input_ngrams: [rows of the hash, dim] */
+    struct mat ngram_projection[NGRAM_HASHES_MOST]; /* [hidden, dim] */
+    float *embed_norm;                              /* [hidden] */
+    float *norm;                                    /* [hidden] */
+    float *norm_bias;                               /* [hidden] */
     struct stream_mix head_mix;
     struct gated_mix head_gated;
     float *head_pool; /* [hidden] query of op_pool */

@@ -373,6 +373,15 @@ MODELS = {
         "num_experts_per_tok": 3, "n_shared_experts": 1, "scoring_func": "sqrtsoftplus", "routed_scaling_factor": 1.5, "swiglu_limit": 2, "num_hash_layers": 1,
         "hc_mult": 3, "hc_sinkhorn_iters": 6, "hc_eps": 1e-6, "quantization_config": FP8,
     },
+    # An embedding averaged with those of n-grams, which end tokens end; two attention blocks and dense FFNs per layer, experts that return their input
+    "ngram_mean": {
+        **{k: v for k, v in COMMON.items() if k != "num_hidden_layers"}, "model_type": "longcat_flash_ngram", "architectures": ["LongcatFlashNgramForCausalLM"],
+        "num_layers": 2, "rms_norm_eps": 1e-5, "attention_method": "MLA", "ffn_hidden_size": 168, "expert_ffn_hidden_size": 40, "num_attention_heads": 3,
+        "n_routed_experts": 8, "zero_expert_num": 3, "zero_expert_type": "identity", "moe_topk": 3, "routed_scaling_factor": 1.5, "q_lora_rank": 40,
+        "kv_lora_rank": 72, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 5000, "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True, "attention_bias": False, "emb_neighbor_num": 4, "emb_split_num": 2, "ngram_vocab_size_ratio": 2.5,
+        "rope_scaling": {"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 32, "beta_fast": 4, "beta_slow": 1, "mscale": 1, "mscale_all_dim": 1},
+    },
     # Keys of two tokens and of one that layers make for later ones, indexers that later layers reuse or that are limited to blocks of an earlier one, streams
     # whose weights come from the block before, embeddings of n-grams of texts without case and accents
     "engrams": {
@@ -660,7 +669,10 @@ def tensors(c):
     """Returns {name: (dtype, shape, bytes)}, with the vendors' names."""
     import models_deepseek  # which import this module
     import models_experts
+    import models_longcat
 
+    if c["model_type"] == "longcat_flash_ngram":
+        return models_longcat.longcat_flash_ngram(c)
     if c["model_type"] == "deepseek_v41":
         return models_deepseek.deepseek_v41(c)
     if c["model_type"] in models_experts.FAMILIES:
@@ -725,9 +737,12 @@ def tensors(c):
 
 def make(directory, name):
     """Writes the checkpoint; returns the hash of its config and weights, by which references identify it."""
-    config = MODELS[name]
+    return write(directory, MODELS[name], tensors(MODELS[name]))
+
+
+def write(directory, config, all_tensors):
     os.makedirs(directory, exist_ok=True)
-    weights = tiny.shard_bytes(list(tensors(config).items()))
+    weights = tiny.shard_bytes(list(all_tensors.items()))
     text = json.dumps(config, indent=1)
     with open(os.path.join(directory, "model.safetensors"), "wb") as f:
         f.write(weights)

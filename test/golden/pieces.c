@@ -95,7 +95,7 @@ static int prefill(struct runtime *m, const struct prefill_driver *mode, struct 
 /* A token that is replaced later: the devices' rows of it are stale. */
 static int mislead(struct engine *e, enum exec_mode cut, struct session *s, const int32_t *wrong, int at, struct error *err) {
     _Atomic int never = 0;
-    int rc = decode_run(e->machine.decode, cut, &(struct decode_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1}, 1, &never, err);
+    int rc = decode_run(e->machine.decode, cut, &(struct decode_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1, .n_before = at}, 1, &never, err);
     decode_rewind(e->machine.decode, &s->kv, at);
     return rc;
 }
@@ -107,7 +107,7 @@ static int decode(struct engine *e, int place, struct session *const *s, int at,
         enum exec_mode cut = places[place].turns && at % 2 ? DECODE_CPU : places[place].cut;
         int n = cut == DECODE_DUAL || places[place].mixed ? 2 : 1;
         struct decode_span spans[2];
-        for (int k = 0; k < n; k++) spans[(k + at) % n] = (struct decode_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1};
+        for (int k = 0; k < n; k++) spans[(k + at) % n] = (struct decode_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1, .n_before = at};
         rc = decode_run(e->machine.decode, cut, spans, n, &never, err);
         if (!rc && decode_last_exec(e->machine.decode) != cut) rc = error_set(err, ERR_RUNTIME, "the step ran otherwise");
         if (!rc) rc = take(r, at, spans[at % n].logits);
@@ -133,6 +133,7 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
                                                    .tokens = tokens[k] + at,
                                                    .pos = at,
                                                    .n = end - at,
+                                                   .n_before = at,
                                                    .last_logits = logits,
                                                    .on_logits = take,
                                                    .on_logits_ctx = r,

@@ -6,6 +6,7 @@ import array
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,13 @@ NARROW = [(["--gpus", f"emu:{devices},cpu=scalar,math=bf16", "--prefill", "dslp"
 
 
 def greedy(model, tokens, n, mode):
-    args = [hearth, "-m", model, "--tokens", ",".join(map(str, tokens)), "-n", str(n), "--temp", "0", "--ids", "--cpu", "scalar", "--kv", "f32", *mode]
-    p = subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    p = run_greedy(model, tokens, n, mode)
     return json.loads(p.stdout) if p.returncode == 0 else p.stderr
+
+
+def run_greedy(model, tokens, n, mode):
+    args = [hearth, "-m", model, "--tokens", ",".join(map(str, tokens)), "-n", str(n), "--temp", "0", "--ids", "--cpu", "scalar", "--kv", "f32", *mode]
+    return subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
 
 
 def across(model, tokens, first):
@@ -66,6 +71,47 @@ def other_tokenizer(model):
     return not ok
 
 
+def in_company(model, tokens):
+    """An answer is, token by token, that of the whole text read at once, in every mode; its n-grams reach over the end of the prompt, of drafts and of batches."""
+    failed, start = 0, 20
+    want = list(tokens[:start])
+    for _ in range(9):
+        want += greedy(model, want, 1, [])
+    for mode in ([], ["--draft", "lookup"], ["--draft", "int4", "--draft-len", "3"], ["--gpus", "emu:1,cpu=scalar", "--decode", "hybrid", "--prefill", "blend"],
+                 ["--gpus", "emu:1,cpu=scalar", "--decode", "dual", "--draft", "lookup", "--draft-len", "4"]):
+        got = greedy(model, tokens[:start], 9, mode)
+        failed += got != want[start:]
+        print(f"{'ok' if got == want[start:] else 'FAIL'} {name} {' '.join(mode)}: {got}")
+    stats = run_greedy(model, tokens[:start], 9, ["--draft", "int4", "--draft-len", "3", "--stats"]).stderr
+    accepted = re.search(r"(\d+) of (\d+) drafted tokens accepted", stats)
+    good = bool(accepted) and int(accepted[1]) >= 4  # of 6; a draft without the tokens before it is refused
+    failed += not good
+    print(f"{'ok' if good else 'FAIL'} {name}, drafts of experts in four bits: {accepted and accepted[0]}")
+    got = greedy(model, tokens[:start], 9, ["--gpus", "emu:1,cpu=scalar", "--decode", "paged"])
+    print(f"{'ok' if 'embeddings of n-grams are not supported' in got else 'FAIL'} {name} in paged batches: {got}")
+    return failed + ("embeddings of n-grams are not supported" not in got)
+
+
+def refused(directory):
+    """Tables and projections of n-grams that are missing or have another shape; the embedding under its other name."""
+    failed, whole, p = 0, models.tensors(models.MODELS[name]), "model.ngram_embeddings."
+
+    def shortened(key):
+        kind, (rows, cols), data = whole[key]
+        return {**whole, key: (kind, [rows - 1, cols], data[: (rows - 1) * cols * 2])}
+    renamed = {p + "word_embeddings.weight" if key == "model.embed_tokens.weight" else key: t for key, t in whole.items()}
+    for tensors, message in ((whole, ""), (renamed, ""), ({k: t for k, t in whole.items() if k != p + "embedders.5.weight"}, p + "embedders.5.weight is missing"),
+                             ({k: t for k, t in whole.items() if k != p + "post_projs.0.weight"}, p + "post_projs.0.weight is missing"),
+                             (shortened(p + "embedders.1.weight"), p + "embedders.1.weight"), (shortened(p + "post_projs.4.weight"), p + "post_projs.4.weight"),
+                             ({k: t for k, t in whole.items() if k != "model.embed_tokens.weight"}, "model.embed_tokens.weight is missing")):
+        models.write(directory, models.MODELS[name], tensors)
+        got = greedy(directory, [5, 6, 7], 1, [])
+        ok = message in got if message else got == greedy(model, [5, 6, 7], 1, [])
+        print(f"{'ok' if ok else 'FAIL'} {name}: {message or 'opens'}: {got}")
+        failed += not ok
+    return failed
+
+
 with open(os.path.join(HERE, name + ".json"), encoding="utf-8") as f:
     wanted = json.load(f)
 tokens = ",".join(map(str, wanted["tokens"]))
@@ -102,6 +148,8 @@ with tempfile.TemporaryDirectory() as tmp:
     rope = models.MODELS.get(name, {}).get("rope_scaling", {})
     if rope.get("type") == "longrope":
         failed += across(model, wanted["tokens"], rope["original_max_position_embeddings"])
+    if name == "ngram_mean":
+        failed += in_company(model, wanted["tokens"]) + refused(os.path.join(tmp, "other"))
     if name == "engrams":
         failed += other_tokenizer(model)
     if name in LATENT:

@@ -173,6 +173,50 @@ static void minimax_m3(void **st) {
     }
 }
 
+/* LongCat-Flash-Lite: rows of its tables of n-grams; files without model_type; LongCat-Flash as before. */
+static void longcat_lite(void **st) {
+#define LONGCAT_OF(type, more) \
+    "{" type "\"vocab_size\":300,\"hidden_size\":128,\"num_layers\":2,\"num_attention_heads\":2,\"max_position_embeddings\":8192,\"kv_lora_rank\":32," \
+    "\"q_lora_rank\":24,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":16,\"n_routed_experts\":8,\"moe_topk\":3,\"zero_expert_num\":2," \
+    "\"ffn_hidden_size\":96,\"expert_ffn_hidden_size\":32" more "}"
+#define NAMELESS(class, more) LONGCAT_OF("\"architectures\":[\"" class "\"],", more)
+#define LITE(more)            NAMELESS("LongcatFlashNgramForCausalLM", more)
+#define NGRAMS                ",\"emb_neighbor_num\":4,\"emb_split_num\":3"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, LITE(NGRAMS ",\"ngram_vocab_size_ratio\":2.501"), false, &e)) fail_msg("%s", e.text);
+    const struct input_ngrams *g = &c.input_ngrams;
+    assert_string_equal(c.model_type, "longcat_flash_ngram");
+    assert_true(g->size == 4 && g->per == 3 && g->dim == 14 && g->radix == 300 && c.ngram_end == 2 && config_lookback(&c) == 3 && config_input_hashes(&c) == 9);
+    for (int k = 0; k < 9; k++) assert_int_equal(g->rows[k], 751 + 2 * k); /* 2.501 * 300 = 750.3 */
+    assert_int_equal(parse(&c, LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"eos_token_id\":[7]"), false, &e), 0);
+    assert_true(g->rows[8] == 78 * 300 + 17 && c.ngram_end == 7);
+    assert_int_equal(parse(&c, NAMELESS("LongcatFlashForCausalLM", ""), false, &e), 0);
+    assert_true(!strcmp(c.model_type, "longcat_flash") && !config_lookback(&c));
+    assert_int_equal(parse(&c, LONGCAT_OF("\"model_type\":\"longcat_flash\",", NGRAMS ",\"ngram_vocab_size_ratio\":3"), false, &e), 0);
+    assert_int_equal(g->rows[0], 901);
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {LITE(NGRAMS), "'ngram_vocab_size_ratio' is missing"},
+        {LITE(",\"emb_split_num\":4,\"ngram_vocab_size_ratio\":78"), "'emb_neighbor_num' is missing"},
+        {LITE(",\"emb_neighbor_num\":4,\"ngram_vocab_size_ratio\":78"), "'emb_split_num' is missing"},
+        {LITE(",\"emb_neighbor_num\":1,\"emb_split_num\":4,\"ngram_vocab_size_ratio\":78"), "'emb_neighbor_num' is 1"},
+        {LITE(",\"emb_neighbor_num\":6,\"emb_split_num\":7,\"ngram_vocab_size_ratio\":78"), "35 hashes of n-grams; hearth takes up to 32"},
+        {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":1e8"), "a table of n-grams has 30000000001 rows"},
+        {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"eos_token_id\":[7,8]"), "'eos_token_id' lists 2 ids; n-grams end at one"},
+        {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"oe_ignored_token_ids\":[4]"), "oe_ignored_token_ids"},
+        {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"attention_method\":\"LSA\""), "'attention_method' is \"LSA\""},
+        {LONGCAT_OF("\"model_type\":\"longcat_flash\",", NGRAMS), "emb_neighbor_num"},
+        {NAMELESS("LongcatCausalLM", NGRAMS), "hearth does not know 'architectures' 'LongcatCausalLM'"},
+        {LONGCAT_OF("", NGRAMS), "'model_type' is missing; hearth"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 /* Qwen4-Exp: gated streams, blocks of keys, and the numbers of hashed n-grams. */
 static void qwen_4(void **st) {
 #define QWEN_4(more) \
@@ -716,6 +760,7 @@ int main(void) {
                                        cmocka_unit_test(lara_mini),
                                        cmocka_unit_test(granite_swa),
                                        cmocka_unit_test(minimax_m3),
+                                       cmocka_unit_test(longcat_lite),
                                        cmocka_unit_test(qwen_4),
                                        cmocka_unit_test(gemma_4),
                                        cmocka_unit_test(lfm_2),

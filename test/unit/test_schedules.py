@@ -44,6 +44,9 @@ with tempfile.TemporaryDirectory() as tmp:
              for i, split in enumerate(SPLITS)]
     runs += [(model, 200, args, env) for k, model in enumerate((mla, gqa)) for i, (args, env) in enumerate(BOTH) if share == 1 or i % 2 == k]
     runs += [(gqa, 200, args, env) for args, env in PAGED]
+    ngrams = os.path.join(tmp, "ngrams")  # embeddings depend on earlier tokens, also on those in the cache
+    models.make(ngrams, "ngram_mean")
+    runs += [(ngrams, 100, args, {}) for args in (["draft=3"], [ONE, "prefill=blend", "decode=dual", "draft=2"], [TWO, "prefill=slp", "decode=hybrid"])]
     if share == 1:
         modes = [args for _, _, args, _ in runs]
         for k, name in enumerate(sorted(models.MODELS) * 4):

@@ -35,7 +35,9 @@ static int embed_rows(void *arg) {
     struct cpu_rows *r = arg;
     struct exec *x = r->s->m->cpu;
     x->cancel = r->s->j->cancel;
-    return block_embed(x, r->s->m->w, r->out, r->s->j->tokens + r->row, r->n);
+    const struct text_rows text = prefill_text(r->s->j, r->row, r->n);
+    TRY(block_embed(x, r->s->m->w, r->out, text.ids, text.n));
+    return block_embed_ngrams(x, r->s->m->w, r->s->m->prefill_work, r->out, &text, 1);
 }
 static int embed_prompt(void *ctx, float *out, int row, int n) {
     struct slp_state *s = ctx;
@@ -138,6 +140,7 @@ static int open_run(struct runtime *m, struct prefill_job *j, int ranks, struct 
     if (s) s->logits = mem_alloc((size_t)HEAD_ROWS * (size_t)m->w->config.vocab * sizeof *s->logits);
     if (s) s->expert_rows = mem_calloc(n_counts(m) + 1, sizeof *s->expert_rows);
     int rc = s && s->logits && s->expert_rows ? kv_commit(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for a prefill");
+    if (!rc) rc = exec_check_before(&m->w->config, j->pos, j->n_before, e);
     if (!rc) rc = prefill_lock_weights(m, s->resident, e);
     if (!rc) {
         s->m = m, s->j = j, s->ranks = ranks;

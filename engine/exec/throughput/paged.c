@@ -11,6 +11,7 @@ const char *paged_why_not(const struct runtime *m) {
     if (m->gpus->is_lost) return "a device was lost";
     if (m->disk_prefetch) return "the weights do not fit in memory";
     if (!c->n_experts) return "the model has no routed experts";
+    if (config_lookback(c)) return "embeddings of n-grams are not supported";
     if (c->attn != ATTN_GQA) return "its attention (MLA or a variant) is not supported, only GQA";
     for (int l = 0; l < c->n_layers; l++)
         if (config_is_stateful(c, l)) return "layers with a state instead of keys are not supported";
