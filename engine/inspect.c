@@ -44,14 +44,15 @@ static void json_mat(struct buf *b, const char *key, const struct mat *m) {
 struct weight_mix {
     uint64_t weights, bytes; /* numbers, and their bytes with scales */
 };
-/* Returns the number of weights. */
-static uint64_t count_matrices(struct weight_mix mix[DT_COUNT], const void *base, const struct param *list, int n) {
+/* Returns the number of weights; adds those of tables, of which a token reads a few rows, to *tables. */
+static uint64_t count_matrices(struct weight_mix mix[DT_COUNT], const void *base, const struct param *list, int n, uint64_t *tables) {
     uint64_t all = 0;
     for (int i = 0; i < n; i++) {
         const struct mat *m = params_mat(base, &list[i]);
         if (!list[i].cols || !m->data) continue;
         const uint64_t weights = (uint64_t)m->rows * (uint64_t)m->cols;
         mix[m->dtype].weights += weights, mix[m->dtype].bytes += mat_bytes(m), all += weights;
+        if (list[i].is_table) *tables += weights;
     }
     return all;
 }
@@ -61,17 +62,15 @@ static void json_mix(struct buf *b, const struct weights *w) {
     const struct config *c = &w->config;
     struct param list[PARAMS_MAX];
     struct weight_mix mix[DT_COUNT] = {{0}}, all = {0};
-    const struct mat *ends[] = {&w->embed, c->tied ? NULL : &w->head};
-    for (int i = 0; i < 2; i++)
-        if (ends[i]) mix[ends[i]->dtype].weights += (uint64_t)ends[i]->rows * (uint64_t)ends[i]->cols, mix[ends[i]->dtype].bytes += mat_bytes(ends[i]);
-    uint64_t routed = 0;
+    uint64_t routed = 0, tables = 0;
+    count_matrices(mix, w, list, params_list(c, 0, MODULE_EMBED | (c->tied ? 0 : MODULE_HEAD), list), &tables);
     for (int l = 0; l < c->n_layers; l++) {
-        count_matrices(mix, &w->layers[l], list, params_list(c, l, MODULE_LAYER, list));
+        count_matrices(mix, &w->layers[l], list, params_list(c, l, MODULE_LAYER, list), &tables);
         const int n = w->layers[l].experts ? params_list(c, l, MODULE_EXPERT, list) : 0;
-        for (int k = 0; n && k < c->n_experts; k++) routed += count_matrices(mix, &w->layers[l].experts[k], list, n);
+        for (int k = 0; n && k < c->n_experts; k++) routed += count_matrices(mix, &w->layers[l].experts[k], list, n, &tables);
     }
     for (int t = 0; t < DT_COUNT; t++) all.weights += mix[t].weights, all.bytes += mix[t].bytes;
-    const uint64_t active = all.weights - routed + (c->n_experts ? routed / (uint64_t)c->n_experts * (uint64_t)c->topk : 0);
+    const uint64_t active = all.weights - routed - tables + (c->n_experts ? routed / (uint64_t)c->n_experts * (uint64_t)c->topk : 0);
     buf_fmt(b, ",\"parameters\":{\"all\":%llu,\"active\":%llu}", (unsigned long long)all.weights, (unsigned long long)active);
     buf_fmt(b, ",\"bits_per_weight\":%.2f,\"mix\":[", all.weights ? 8.0 * (double)all.bytes / (double)all.weights : 0);
     for (int shown = 0;; shown++) {
