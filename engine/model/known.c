@@ -159,6 +159,12 @@ static const struct known_model models[] = {
      "\"hybrid_layer_pattern\":[0,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0,1,1,1,1,1,0],"
      "\"moe_layer_freq\":[0,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]," FP8 "}",
      DT_E4M3, DT_E4M3, 309, 15},
+    {"longcat-flash-lite", "LongCat-Flash-Lite", /* active: without experts that return their input */
+     "{\"model_type\":\"longcat_flash_ngram\",\"vocab_size\":131072,\"hidden_size\":3072,\"num_layers\":14,\"max_position_embeddings\":327680,"
+     "\"num_attention_heads\":32,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+     "\"ffn_hidden_size\":6144,\"expert_ffn_hidden_size\":1024,\"n_routed_experts\":256,\"zero_expert_num\":128,\"moe_topk\":12,"
+     "\"routed_scaling_factor\":6.0,\"rope_theta\":5000000,\"emb_neighbor_num\":4,\"emb_split_num\":4,\"ngram_vocab_size_ratio\":78}",
+     DT_BF16, DT_BF16, 68.5, 4.5},
     {"llama-4-scout", "Llama-4-Scout",
      "{\"model_type\":\"llama4_text\",\"vocab_size\":202048,\"hidden_size\":5120,\"num_hidden_layers\":48,\"max_position_embeddings\":10485760,"
      "\"num_attention_heads\":40,\"num_key_value_heads\":8,\"head_dim\":128,\"intermediate_size\":8192,\"intermediate_size_mlp\":16384,"

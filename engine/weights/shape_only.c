@@ -47,6 +47,7 @@ static void layout_all(struct weights *w, char **at, const struct known_format *
     layout_modules(at, c, MODULE_MODEL, w, 0, f);
     if (c->tied) w->head = w->embed;
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
+    for (int k = 0; k < config_input_hashes(c); k++) w->bytes_embed += mat_bytes(&w->ngram_table[k]), w->bytes_dense += mat_bytes(&w->ngram_projection[k]);
     w->inv_freq = (float *)(void *)reserve(at, (size_t)rope_floats(c) * sizeof(float));
     w->rope_mscale[0] = w->rope_mscale[1] = 1;
     for (int l = 0; l < c->n_layers; l++) {
