@@ -191,7 +191,7 @@ static int open_runtime(struct engine *e, struct error *err) {
     if (e->machine.gpus) trace_align_clock(e->machine.trace, e->machine.gpus->gpu[0]);
     if ((rc = weight_state_open(&e->machine.weight_state, c, err))) return rc;
     e->machine.scan = (struct nan_scan){&e->weights, e->pool, &e->machine.weight_state};
-    size_t bytes = e->weights.files.bytes - e->weights.bytes_skipped - (c->tied ? 0 : mat_bytes(&e->weights.embed));
+    size_t bytes = weights_needed_bytes(&e->weights) - (c->tied ? 0 : mat_bytes(&e->weights.embed));
     /* a device streams whole experts from the mapping, whose pages pin.h places: do not split these into node copies */
     bool copies = !e->machine.gpus && numa_copy_fits(&e->numa, bytes, e->params.hugepages);
     bool cut = copies || (e->machine.gpus && e->numa.n_nodes > 1);

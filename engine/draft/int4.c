@@ -369,7 +369,7 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
         if (ffns_of(w, l)) d->expert_bytes = expert_bytes(ffns_of(w, l));
     d->layer_bytes = d->expert_bytes * (uint64_t)n_ffns(w);
     d->size = d->layer_bytes * (uint64_t)moe;
-    uint64_t weights = w->files.bytes - w->bytes_skipped, have = mem_available();
+    uint64_t weights = weights_needed_bytes(w), have = mem_available();
     if (have && weights > have) weights = w->bytes_dense + (uint64_t)moe * (uint64_t)c->topk * weights_expert_bytes(w); /* then experts are read on demand */
     if (!force) rc = int4_fits(d->size, weights, have, e);
     kernels_fill(&d->k, level);

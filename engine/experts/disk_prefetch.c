@@ -262,7 +262,7 @@ void disk_prefetch_counts(struct disk_prefetch *f, struct disk_prefetch_counts *
 
 bool disk_prefetch_is_needed(const struct weights *w) {
     size_t have = mem_available();
-    return have && w->files.bytes - w->bytes_skipped > have - have / 16;
+    return have && weights_needed_bytes(w) > have - have / 16;
 }
 
 /* Slots per layer that memory holds beside everything else; an eighth of memory stays free. */

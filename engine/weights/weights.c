@@ -343,6 +343,11 @@ void weights_close(struct weights *w) {
     *w = (struct weights){0};
 }
 
+size_t weights_needed_bytes(const struct weights *w) {
+    size_t bytes = w->files.bytes - w->bytes_skipped;
+    for (int k = 0; k < config_input_hashes(&w->config); k++) bytes -= mat_bytes(&w->ngram_table[k]);
+    return bytes;
+}
 size_t weights_expert_bytes(const struct weights *w) {
     int moe = 0;
     for (int i = 0; i < w->config.n_layers; i++) moe += w->config.layer[i].moe && !w->config.layer[i].pass;

@@ -68,6 +68,8 @@ void weights_close(struct weights *w);
 /* Reads every byte and looks for NaN and infinities in weights and scales. ERR_MODEL names the first tensor, row and column. The callback gets the fraction
  * done, 0..1; a non-zero return cancels. */
 int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
+/* Bytes of the files that answers read throughout: without unused tensors, and without tables of n-grams, of which a token reads a few rows. */
+size_t weights_needed_bytes(const struct weights *w);
 /* Bytes of routed experts, dense weights and head that one token reads; multiply-adds in matrices, without the head. */
 size_t weights_token_bytes(const struct weights *w);
 size_t weights_expert_bytes(const struct weights *w);                       /* one routed expert, the mean if they differ; 0: none */

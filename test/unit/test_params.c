@@ -7,7 +7,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/base/mem.h"
 #include "engine/exec/stream/slp_internal.h"
+#include "engine/experts/disk_prefetch.h"
 
 static const char *const families[] = {"deepseek_v3",
                                        "deepseek_v3_nogroup",
@@ -162,7 +164,21 @@ static void test_flops(void **state) {
     }
 }
 
+/* A checkpoint whose tables of n-grams are larger than memory, and whose other weights fit. */
+static void test_tables(void **state) {
+    enum { COLS = 256 };
+    const size_t half = mem_available() / 2;
+    struct weights w = {.config.input_ngrams = {.size = 3, .per = 1, .dim = COLS}, .files.bytes = half + 10, .bytes_skipped = 10};
+    assert_false(disk_prefetch_is_needed(&w));
+    w.files.bytes += 8 * half;
+    assert_true(disk_prefetch_is_needed(&w));
+    for (int k = 0; k < 2; k++)
+        w.ngram_table[k] = (struct mat){.data = &w, .rows = (int)(4 * half / (2 * COLS)), .cols = COLS, .row_step = 1, .dtype = DT_BF16};
+    assert_true(weights_needed_bytes(&w) >= half && weights_needed_bytes(&w) < half + 4 * COLS);
+    assert_false(disk_prefetch_is_needed(&w));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_views), cmocka_unit_test(test_flops)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_views), cmocka_unit_test(test_flops), cmocka_unit_test(test_tables)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
