@@ -17,7 +17,8 @@ static const double thread_rate = 6e9; /* memcpy rate of one thread, bytes/s */
 
 struct pin_extent { /* range of a file, or of a slab, that one registration covers */
     const uint8_t *at;
-    size_t bytes; /* whole pages */
+    size_t bytes;  /* whole pages */
+    bool is_table; /* of n-grams: neither copied nor registered */
     _Atomic int pinned;
 };
 struct pin {
@@ -68,6 +69,22 @@ static bool can_register(struct gpu *g, const void *p, size_t size, struct error
     return true;
 }
 
+/* Bytes of the first extent of a range, of which `left` bytes remain. */
+static size_t extent_bytes(const struct gpu *g, const uint8_t *at, size_t left) {
+    const size_t n = gpu_register_chunk(g) - (uintptr_t)at % gpu_register_chunk(g);
+    return n < left ? n : left;
+}
+/* Bytes of a range in extents that stay mapped and unpinned. */
+static size_t table_bytes(const struct gpu *g, const struct weights *w, const struct weights_range *r) {
+    const size_t bytes = whole_pages(r->bytes);
+    size_t sum = 0;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = extent_bytes(g, r->at + at, bytes - at);
+        if (weights_is_input_table(w, r->at + at, n)) sum += n;
+    }
+    return sum;
+}
+
 struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struct numa *nodes) {
     struct pin_choice c = {.path = PIN_STAGED};
     struct error mapped_error = {0}, own_error = {0};
@@ -77,8 +94,9 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struc
            max_bytes = test_limits_get(TEST_LIMIT_PIN_BYTES, available / 8 * 7); /* the rest is for KV caches, workspaces and other programs */
     for (int i = 0; i < weights_ranges(w); i++) {
         const struct weights_range r = weights_range(w, i);
-        if (r.is_file && r.bytes) file_range = r, file_bytes += r.bytes;
-        c.bytes += r.bytes;
+        const size_t bytes = r.bytes - table_bytes(g, w, &r);
+        if (r.is_file && bytes) file_range = r, file_bytes += bytes;
+        c.bytes += bytes;
     }
     if (!c.bytes) {
         c.path = PIN_BUILT_IN;
@@ -153,7 +171,7 @@ static void wait_while_held(const struct pin *p) {
 /* Registers an extent, unless it is registered already or no more can be. */
 static void register_extent(struct pin *p, struct pin_extent *extent) {
     struct error e = {0};
-    if (p->choice.path == PIN_STAGED || atomic_load(&p->is_full) || atomic_load(&extent->pinned)) return;
+    if (p->choice.path == PIN_STAGED || extent->is_table || atomic_load(&p->is_full) || atomic_load(&extent->pinned)) return;
     if (!gpu_host_register(p->gpu, extent->at, extent->bytes, &e)) {
         atomic_store(&extent->pinned, 1);
         return;
@@ -166,7 +184,7 @@ static void register_extent(struct pin *p, struct pin_extent *extent) {
 static void place_extent(struct pin *p, int i) {
     struct error e = {0};
     if (i >= p->first[p->w->files.n_shards]) return move_pages_to_nodes(p, &p->extents[i]);
-    if (!copies(&p->choice) || !replace_mapping(p, &p->extents[i], &e)) return;
+    if (p->extents[i].is_table || !copies(&p->choice) || !replace_mapping(p, &p->extents[i], &e)) return;
     if (e.code != ERR_CANCELLED && !atomic_load(&p->stop))
         log_say(p->choice.by_node ? LOG_WARN : LOG_INFO, "the other weights stay mapped, unpinned: %s", e.text);
     atomic_store(&p->stop, 1);
@@ -191,16 +209,15 @@ static void *pin_thread(void *arg) {
 }
 
 static void lay_out_extents(struct pin *p) {
-    size_t chunk_bytes = gpu_register_chunk(p->gpu);
     p->n_extents = 0;
     for (int i = 0; i < weights_ranges(p->w); i++) {
         const struct weights_range r = weights_range(p->w, i);
         p->first[i] = p->n_extents;
         size_t bytes = whole_pages(r.bytes);
         for (size_t at = 0, n; at < bytes; at += n) {
-            n = chunk_bytes - (uintptr_t)(r.at + at) % chunk_bytes;
-            if (n > bytes - at) n = bytes - at;
+            n = extent_bytes(p->gpu, r.at + at, bytes - at);
             if (p->extents) p->extents[p->n_extents].at = r.at + at, p->extents[p->n_extents].bytes = n;
+            if (p->extents) p->extents[p->n_extents].is_table = weights_is_input_table(p->w, r.at + at, n);
             p->n_extents++;
         }
     }
@@ -279,7 +296,7 @@ bool pin_covers(const struct pin *p, const void *where, size_t size) {
         size_t most = gpu_register_chunk(p->gpu), base = (uintptr_t)r.at / most;
         size_t from = (uintptr_t)b / most - base, to = (uintptr_t)(b + (size ? size - 1 : 0)) / most - base;
         bool all = b + size <= r.at + r.bytes;
-        for (size_t k = from; k <= to && all; k++) all = atomic_load(&p->extents[p->first[i] + (int)k].pinned);
+        for (size_t k = from; k <= to && all; k++) all = p->extents[p->first[i] + (int)k].is_table || atomic_load(&p->extents[p->first[i] + (int)k].pinned);
         return all;
     }
     return false;

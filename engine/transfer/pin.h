@@ -3,7 +3,8 @@
  * Else the weights are read once into our own pages, which replace the mapping at the same addresses, each on the NUMA node
  * whose threads compute most of it (numa_ranges.h); the files' page cache is released as it is read, so host memory has them once. Matrices that were
  * repacked when the checkpoint was opened are pinned where they are, without the files that they replace. Else, and until pinning
- * ends, uploads go through staging buffers (stage.h). Nothing is pinned that does not fit in free memory. A registration stalls all calls of the
+ * ends, uploads go through staging buffers (stage.h). Tables of n-grams, which no device reads, stay mapped and unpinned. Nothing is pinned that does not fit
+ * in free memory. A registration stalls all calls of the
  * driver for 0.1 to 0.3 s a GiB, so none begins while sessions decode; pages are copied and placed nevertheless. */
 #include "cpu/numa.h"
 #include "engine/weights/weights.h"
@@ -30,7 +31,7 @@ int pin_open(struct pin **p, struct gpu *g, const struct weights *w, const struc
 void pin_start(struct pin *p);  /* starts the pinning threads, once. One thread. p may be NULL */
 void pin_close(struct pin **p); /* before weights_close */
 const struct pin_choice *pin_get_choice(const struct pin *p);
-bool pin_covers(const struct pin *p, const void *at, size_t size); /* whether the whole range is pinned now; any thread */
+bool pin_covers(const struct pin *p, const void *at, size_t size); /* whether all that devices read of the range is pinned now; any thread */
 size_t pin_own_bytes(const struct pin *p); /* of weights that are in our own pages now, which mem_available() does not count; any thread */
 bool pin_is_done(const struct pin *p);     /* no thread pins: not started, or no more memory will be pinned; any thread */
 /* While held, memory is registered only after it has waited for PIN_PATIENCE_S seconds, so that pinning ends even if decoding does not. Any thread; p may

@@ -343,6 +343,13 @@ void weights_close(struct weights *w) {
     *w = (struct weights){0};
 }
 
+bool weights_is_input_table(const struct weights *w, const uint8_t *at, size_t bytes) {
+    for (int k = 0; k < config_input_hashes(&w->config); k++) {
+        const uint8_t *table = w->ngram_table[k].data;
+        if (at >= table && at + bytes <= table + mat_span(&w->ngram_table[k])) return true;
+    }
+    return false;
+}
 size_t weights_needed_bytes(const struct weights *w) {
     size_t bytes = w->files.bytes - w->bytes_skipped;
     for (int k = 0; k < config_input_hashes(&w->config); k++) bytes -= mat_bytes(&w->ngram_table[k]);

@@ -135,6 +135,33 @@ static void check_hold(const char *dir, const char *gpus) {
     gpu_close(&g);
 }
 
+/* Tables of n-grams, which no device reads, are neither copied nor pinned, except where they share a piece with other weights. */
+static void check_tables(const char *dir, const char *gpus) {
+    struct gpu_spec spec;
+    struct gpu *g;
+    struct weights w;
+    struct pin *p;
+    struct error err = {0};
+    if (gpu_spec_parse(&spec, gpus, &err) || gpu_open(&g, &spec, 0, &err) || weights_open(&w, dir, false, &err) ||
+        pin_open(&p, g, &w, &(struct numa){.n_nodes = 1}, false, &err))
+        die("tables", &err);
+    const struct file_map *m = &w.files.shards[0].map;
+    size_t tables = 0;
+    pin_start(p);
+    for (double end = clock_now() + 60; !pin_is_done(p) && clock_now() < end;) usleep(1000);
+    for (size_t at = 0; at < m->size; at += 4096) { /* pieces */
+        const bool is_table = weights_is_input_table(&w, m->data + at, 4096);
+        tables += is_table ? 4096 : 0;
+        if (emu_is_pinned(m->data + at, 4096) == is_table) failed++, printf("FAIL: %s: byte %zu is %s\n", gpus, at, is_table ? "pinned" : "not pinned");
+    }
+    const size_t bytes = pin_get_choice(p)->bytes;
+    if (!tables || bytes != m->size - tables || own_bytes(&w) != bytes || !pin_covers(p, m->data, m->size))
+        failed++, printf("FAIL: %s: %zu bytes of weights, %zu copied\n", gpus, bytes, own_bytes(&w));
+    pin_close(&p);
+    weights_close(&w);
+    gpu_close(&g);
+}
+
 /* Weights that all stay on the only device are not pinned until some are evicted. */
 static void check_resident(const char *dir) {
     const struct engine_params p = {
@@ -172,7 +199,7 @@ static void remove_files(const char *dir) {
 }
 
 int main(int argc, char **argv) {
-    const char *const repacked = argv[1]; /* a checkpoint whose matrices are repacked in memory */
+    const char *const repacked = argv[1]; /* a checkpoint whose matrices are repacked in memory; argv[2]: one with tables of n-grams */
     static char dir[] = "ember-files-XXXXXX", nodes[64];
     struct error e = {0};
     static const char *const built_in = "ember:";
@@ -223,6 +250,7 @@ int main(int argc, char **argv) {
     }
     check_hold(dir, "emu:1,cpu=scalar,piece=128K");
     check_hold(dir, "emu:1,cpu=scalar,piece=128K,nomap");
+    check_tables(argv[2], "emu:1,cpu=scalar,piece=4K,nomap");
     check_resident(dir);
     unlink(nodes);
     remove_files(dir);

@@ -535,6 +535,8 @@ change("ngram-prompt-before", "a prompt after a cached beginning is computed wit
 change("ngram-draft-before", "an INT4 draft's tokens come without those before them", "golden_ngram_mean", ("engine/schedule/drafts.c", ".n_before = pos < lookback ? pos : lookback}", ".n_before = 0 * lookback}"))
 change("ngram-paged", "paged batches take models with embeddings of n-grams", "golden_ngram_mean", ("engine/exec/throughput/paged.c", 'if (config_lookback(c)) return "embeddings', 'if (0) return "embeddings'))
 change("ngram-table-memory", "tables of n-grams count as weights that must fit in memory", "unit_params", ("engine/weights/weights.c", "bytes -= mat_bytes(&w->ngram_table[k]);", "bytes -= 0;"))
+change("ngram-table-pinned", "tables of n-grams are pinned", "gpu_unpinned_weights", ("engine/transfer/pin.c", "PIN_STAGED || extent->is_table || atomic", "PIN_STAGED || atomic"))
+change("ngram-table-copied", "tables of n-grams are copied to memory of our own", "gpu_unpinned_weights", ("engine/transfer/pin.c", "if (p->extents[i].is_table || !copies(", "if (!copies("))
 change("ngram-table-bytes", "tables of n-grams count as weights that each token reads", "unit_plan", ("engine/weights/shape_only.c", "w->bytes_embed += mat_bytes(&w->ngram_table[k])", "w->bytes_dense += mat_bytes(&w->ngram_table[k])"))
 change("longcat-class", "a config.json without model_type is not recognized by its architectures", "unit_config_families", ("engine/model/config.c", "type ? arch_find(type, root) : arch_find_class(classes)", "arch_find(type, root)"))
 change("ngram-draw", "multipliers of n-grams' hashes are drawn from the next generator", "unit_config; golden_engrams", ("engine/model/deepseek_v41.c", "10007u * (uint32_t)i", "10007u * (uint32_t)i + 1"))
