@@ -50,8 +50,21 @@ static void read_ngrams(struct config_reader *r, struct config *c) {
     c->input_ngrams = g;
 }
 
+/* The vendor's class counts attention blocks in a key of its own when it saves a model; some configs repeat the number of layers there. */
+static void check_blocks(struct config_reader *r, const struct config *c) {
+    const char *const(*aliases)[2] = r->key_aliases;
+    r->key_aliases = NULL;
+    const int n = config_int(r, "num_hidden_layers", c->n_layers, 1, CONFIG_MAX_LAYERS);
+    r->key_aliases = aliases;
+    if (n != c->n_layers && 2 * n != c->n_layers)
+        config_fail(r, "'num_hidden_layers' is %d; %d layers have %d attention blocks", n, c->n_layers / 2, c->n_layers);
+}
+
 static void parse(struct config_reader *r, struct config *c) {
-    static const char *const methods[] = {"MLA", NULL};
+    static const char *const methods[] = {"MLA", NULL}, *const of_drafts[] = {"mtp_num_layers", "mtp_replicate_modules", "mtp_disable_over_tokenizer"};
+    for (size_t i = 0; i < sizeof of_drafts / sizeof *of_drafts; i++) config_has(r, of_drafts[i]);
+    config_has(r, "use_mla");
+    check_blocks(r, c);
     config_choice(r, "attention_method", methods, 0);
     deepseek_attention(r, c);
     if (config_bool(r, "mla_scale_q_lora", true) && c->q_lora) c->q_latent_scale = sqrtf((float)c->hidden / (float)c->q_lora);

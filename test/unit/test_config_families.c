@@ -191,6 +191,9 @@ static void longcat_lite(void **st) {
     for (int k = 0; k < 9; k++) assert_int_equal(g->rows[k], 751 + 2 * k); /* 2.501 * 300 = 750.3 */
     assert_int_equal(parse(&c, LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"eos_token_id\":[7]"), false, &e), 0);
     assert_true(g->rows[8] == 78 * 300 + 17 && c.ngram_end == 7);
+    assert_int_equal(parse(&c, LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"num_hidden_layers\":4,\"mtp_num_layers\":1,\"use_mla\":1"), false, &e), 0);
+    assert_int_equal(parse(&c, LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"num_hidden_layers\":2"), false, &e), 0);
+    assert_int_equal(c.n_layers, 4);
     assert_int_equal(parse(&c, NAMELESS("LongcatFlashForCausalLM", ""), false, &e), 0);
     assert_true(!strcmp(c.model_type, "longcat_flash") && !config_lookback(&c));
     assert_int_equal(parse(&c, LONGCAT_OF("\"model_type\":\"longcat_flash\",", NGRAMS ",\"ngram_vocab_size_ratio\":3"), false, &e), 0);
@@ -207,6 +210,7 @@ static void longcat_lite(void **st) {
         {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"eos_token_id\":[7,8]"), "'eos_token_id' lists 2 ids; n-grams end at one"},
         {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"oe_ignored_token_ids\":[4]"), "oe_ignored_token_ids"},
         {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"attention_method\":\"LSA\""), "'attention_method' is \"LSA\""},
+        {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"num_hidden_layers\":3"), "'num_hidden_layers' is 3; 2 layers have 4 attention blocks"},
         {LONGCAT_OF("\"model_type\":\"longcat_flash\",", NGRAMS), "emb_neighbor_num"},
         {NAMELESS("LongcatCausalLM", NGRAMS), "hearth does not know 'architectures' 'LongcatCausalLM'"},
         {LONGCAT_OF("", NGRAMS), "'model_type' is missing; hearth"},
