@@ -89,6 +89,8 @@ static void check_matrices(void) {
     for (int n = 1; n <= KERNEL_TOKENS; n++) { /* several chunks of rows and spans of columns */
         struct shape s = {70, 7168 + n, 128, 128, DT_E4M3, DT_F32, 0, 1};
         check_matrix(&s, n);
+        struct shape part = {70, 390 + n, 128, 128, DT_E4M3, DT_F32, 100, 1}; /* the first 28 rows have other scales */
+        check_matrix(&part, n);
         struct shape b = {37, 2600, 128, 0, DT_BF16, DT_F32, 0, 1};
         check_matrix(&b, n);
     }
