@@ -113,7 +113,11 @@ static struct jval g_raise(struct jrun *r, const struct jargs *args) {
     struct jval a[JCALL_MAX];
     jcall_bind(r, "raise_exception", "message", 1, args, a);
     struct jstr *s = jrepr_to_str(r, a[0]);
-    error_set(r->e, r->code, "%.*s", (int)(s->n < 500 ? s->n : 500), s->s);
+    const int n = s->n ? (int)strnlen(s->s, s->n < 500 ? s->n : 500) : 0; /* the text may contain NUL */
+    int blank = 0;
+    while (blank < n && strchr(" \t\r\n", s->s[blank])) blank++;
+    if (blank == n) error_set(r->e, r->code, "the chat template raised an exception without a message");
+    else error_set(r->e, r->code, "%.*s", n, s->s);
     longjmp(r->on_error, 1);
 }
 /* Formats the current date, or SOURCE_DATE_EPOCH if set, so that prompts are reproducible. Like a naive datetime: %z and %Z are empty, %f is microseconds. */
