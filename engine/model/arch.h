@@ -132,8 +132,8 @@ extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_exaone4
     arch_youtu, arch_nanochat;
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_lfm3, arch_lfm3_vl, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_kimi_k3, arch_bailing_hybrid, arch_bailing_moe_linear, arch_glm5_next;
-extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4, arch_hy_v4_vl, arch_inkling, arch_inkling2,
-    arch_inkling2_text, arch_inkling2_loop, arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
-extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
-    arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_muse_spark, arch_muse_glimmer;
+extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4, arch_hy_v4_vl, arch_inkling,
+    arch_inkling_text, arch_inkling2, arch_inkling2_text, arch_inkling2_loop, arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
+extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_minimax_m3_text, arch_axk2, arch_beam, arch_flint, arch_kolibri1,
+    arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;

@@ -38,6 +38,7 @@ void inkling_read_layers(struct config_reader *r, struct config *c, int layers, 
               heads = config_int(r, "num_attention_heads", d->heads, 1, 1024), kv = config_int(r, "num_key_value_heads", 8, 1, 1024),
               dim = config_int(r, "head_dim", 128, 2, 1024), near_heads = config_int(r, "swa_num_attention_heads", d->near_heads, 1, 1024),
               near_kv = config_int(r, "swa_num_key_value_heads", d->near_kv, 1, 1024), near_dim = config_int(r, "swa_head_dim", 128, 2, 1024);
+    if (!config_has(r, "max_position_embeddings")) c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24);
     bool local[CONFIG_MAX_LAYERS] = {0};
     read_local_layers(r, layers, 6, local);
     for (int i = 0; i < layers && !r->rc; i++) {
@@ -76,7 +77,7 @@ static void read_ffns(struct config_reader *r, struct config *c, int layers) {
 static void skip_media(struct config_reader *r) {
     static const char *const keys[] = {"vision_config",           "audio_config",           "mtp_config",         "image_token_id",
                                        "audio_token_id",          "image_bos_token_id",     "audio_bos_token_id", "mtp_local_layer_ids",
-                                       "mtp_hidden_states_first", "chain_hidden_post_norm", "num_mtp_layers"};
+                                       "mtp_hidden_states_first", "chain_hidden_post_norm", "num_mtp_layers",     "number_of_conv_states"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
 }
 
@@ -98,7 +99,7 @@ static void parse(struct config_reader *r, struct config *c) {
     inkling_read_layers(r, c, layers, &defaults);
     read_ffns(r, c, layers);
     c->rel_dim = config_int(r, "d_rel", 16, 1, 1024);
-    c->short_taps = config_int(r, "sconv_kernel_size", 4, 2, 64);
+    c->short_taps = config_int(r, config_either(r, "sconv_kernel_size", "conv_kernel_size"), 4, 2, 64);
     c->qk_norm = QK_NORM_HEAD;
     c->embed_norm = c->ffn_scale = true;
     config_keep_stream(c);
@@ -111,8 +112,7 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 #define L "model.llm.layers.%d."
-static const char *const types[] = {"inkling_mm_model", NULL};
-static const char *const keys[][2] = {{"max_position_embeddings", "model_max_length"}, {NULL, NULL}};
+static const char *const types[] = {"inkling_mm_model", NULL}, *const text[] = {"inkling_text", NULL};
 const struct arch arch_inkling = {
     .model_types = types,
     .title = "Inkling",
@@ -151,5 +151,19 @@ const struct arch arch_inkling = {
               .shared_up = L "mlp.shared_experts.shared_w13_weight",
               .shared_down = L "mlp.shared_experts.shared_w2_weight"},
     .layout = {.experts = true, .gate_up = GATE_UP_INTERLEAVED, .dense_gate_up = GATE_UP_INTERLEAVED},
-    .key_aliases = keys,
+};
+/* The text model alone, as transformers saves it. */
+#define M "model."
+#define T M "layers.%d."
+const struct arch arch_inkling_text = {
+    .model_types = text,
+    .title = "Inkling",
+    .defaults = {.vocab = 201024, .hidden = 6144, .layers = 66, .context = 131072},
+    .parse = parse,
+    .names = {NAMES_GQA(M), NAMES_QK_NORM(M), .embed_norm = M "embed_tokens.embed_norm", .rel = T "self_attn.r_proj",
+              .rel_table = T "self_attn.rel_logits_proj.proj", .k_conv = T "self_attn.k_sconv.conv1d", .v_conv = T "self_attn.v_sconv.conv1d",
+              .attn_conv = T "attn_sconv.conv1d", .ffn_conv = T "mlp_sconv.conv1d", .dense_scale = T "mlp.global_scale", NAMES_DENSE(M), NAMES_ROUTER(M),
+              .router_bias = T "mlp.gate.e_score_correction_bias", .router_scale = T "mlp.gate.global_scale", NAMES_STACKED(M),
+              NAMES_SHARED(M, "shared_experts")},
+    .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
 };

@@ -82,7 +82,6 @@ static void parse(struct config_reader *r, struct config *c) {
     const int layers = inkling_append_bare(r, c);
     if (!layers) return;
     for (size_t i = 0; i < sizeof media / sizeof *media; i++) config_has(r, media[i]);
-    if (!config_has(r, "max_position_embeddings")) c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24);
     read_attention(r, c, layers);
     read_experts(r, c, layers);
     c->embed_norm = true;

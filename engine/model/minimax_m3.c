@@ -123,29 +123,35 @@ static void parse(struct config_reader *r, struct config *c) {
     read_indexer(r, c);
 }
 
-#define M "language_model.model."
-#define L M "layers.%d."
-static const char *const types[] = {"minimax_m3_vl", NULL};
+/* m: prefix of the text model's names */
+#define LAYER(m)  m "layers.%d."
+#define NAMES(m)  .embed = m "embed_tokens", .norm = m "norm", NAMES_NORMS_BEFORE(m), NAMES_QKVO(m), NAMES_QK_NORM(m)
+#define INDEX(p)  .index_q = p "q_proj", .index_k = p "k_proj", .index_q_norm = p "q_norm", .index_k_norm = p "k_norm"
+#define PUBLISHED "language_model.model."
+static const char *const types[] = {"minimax_m3_vl", NULL}, *const text[] = {"minimax_m3_vl_text", NULL};
 const struct arch arch_minimax_m3 = {
     .model_types = types,
     .title = "MiniMax-M3",
     .defaults = {.own_activation = true},
     .text_config_key = "text_config",
     .parse = parse,
-    .names = {.embed = M "embed_tokens",
-              .norm = M "norm",
-              .head = "language_model.lm_head",
-              NAMES_NORMS_BEFORE(M),
-              NAMES_QKVO(M),
-              NAMES_QK_NORM(M),
-              .index_q = L "self_attn.index_q_proj",
-              .index_k = L "self_attn.index_k_proj",
-              .index_q_norm = L "self_attn.index_q_norm",
-              .index_k_norm = L "self_attn.index_k_norm",
-              NAMES_SPARSE(M),
-              .router_bias = L "block_sparse_moe.e_score_correction_bias",
-              .shared_gate_proj = L "block_sparse_moe.shared_experts.gate_proj",
-              .shared_up = L "block_sparse_moe.shared_experts.up_proj",
-              .shared_down = L "block_sparse_moe.shared_experts.down_proj",
-              NAMES_DENSE(M)},
+    .names = {NAMES(PUBLISHED), .head = "language_model.lm_head", INDEX(LAYER(PUBLISHED) "self_attn.index_"), NAMES_SPARSE(PUBLISHED),
+              .router_bias = LAYER(PUBLISHED) "block_sparse_moe.e_score_correction_bias",
+              .shared_gate_proj = LAYER(PUBLISHED) "block_sparse_moe.shared_experts.gate_proj",
+              .shared_up = LAYER(PUBLISHED) "block_sparse_moe.shared_experts.up_proj",
+              .shared_down = LAYER(PUBLISHED) "block_sparse_moe.shared_experts.down_proj", NAMES_DENSE(PUBLISHED)},
+};
+/* The text model alone, as transformers saves it. */
+#define SAVED "model."
+const struct arch arch_minimax_m3_text = {
+    .model_types = text,
+    .title = "MiniMax-M3",
+    .defaults = {.own_activation = true},
+    .parse = parse,
+    .names = {NAMES(SAVED), .head = "lm_head", INDEX(LAYER(SAVED) "self_attn.indexer."), NAMES_ROUTER(SAVED),
+              .router_bias = LAYER(SAVED) "mlp.gate.e_score_correction_bias", NAMES_STACKED(SAVED),
+              .shared_gate_proj = LAYER(SAVED) "mlp.shared_experts.gate_up_proj", .shared_up = LAYER(SAVED) "mlp.shared_experts.gate_up_proj",
+              .shared_down = LAYER(SAVED) "mlp.shared_experts.down_proj", .dense_gate = LAYER(SAVED) "mlp.gate_up_proj",
+              .dense_up = LAYER(SAVED) "mlp.gate_up_proj", .dense_down = LAYER(SAVED) "mlp.down_proj"},
+    .layout = {.experts = true, .gate_up = GATE_UP_STACKED, .dense_gate_up = GATE_UP_STACKED},
 };

@@ -72,6 +72,12 @@ static void list_expert(const struct config *c, int layer, unsigned modules, str
     SELECT(rows);
 }
 
+void params_order_as_shared(const struct config *c, struct param *list, int n) {
+    for (int i = 0; i < n; i++)
+        if (list[i].offset != offsetof(struct expert, down))
+            list[i].slice = in_gate_up(c->layout->dense_gate_up, true, c->moe_inter, list[i].offset == offsetof(struct expert, up));
+}
+
 static void list_model(const struct config *c, unsigned modules, struct param_list *out) {
     const int hidden = c->hidden;
     const struct tensor_slice head_in = {.total_rows = c->head_is_padded ? c->embed_rows : 0, .step = c->head_is_padded};

@@ -205,6 +205,8 @@ enum { PARAMS_MAX = 288, EXPERT_PARAMS = 6 /* the most that a routed expert has 
 
 /* Lists the tensors of these modules in layer `layer`, in the order of use. Returns their number. */
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]);
+/* Changes a listed expert without biases into a shared one (config.n_always), whose gate and up are ordered as in the layout's dense FFNs. */
+void params_order_as_shared(const struct config *c, struct param *list, int n);
 /* Returns the bytes of n parameters: matrices and scales as stored, vectors as float32. */
 size_t params_bytes(const void *base, const struct param *list, int n);
 /* Sets the non-tensor fields of a layer's routed expert (activation, orientation). */

@@ -33,8 +33,10 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
     if (modules & MODULE_EXPERT && c->n_always) { /* the last experts are the family's shared ones, stacked apart */
         const int routed = c->n_experts - c->n_always;
         l->n_stacked = expert < routed ? routed : c->n_always;
-        if (expert >= routed)
+        if (expert >= routed) {
             expert -= routed, names.expert_gate = names.shared_gate_proj, names.expert_up = names.shared_up, names.expert_down = names.shared_down;
+            params_order_as_shared(c, list, n);
+        }
     }
     for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];

@@ -4,6 +4,7 @@ saved.py HEARTH SHARED"""
 import array
 import glob
 import json
+import math
 import os
 import re
 import struct
@@ -69,6 +70,57 @@ def with_idle_experts(tensors):
     return {**tensors, **more}
 
 
+def joined(tensors, pattern, by):
+    """Tensors whose names match, apart from their last number or word, one after the other in a tensor with the new name; experts get a dimension of their own."""
+    out, parts = {}, {}
+    for name, t in tensors.items():
+        m = re.fullmatch(pattern, name)
+        if m:
+            parts.setdefault(m.expand(by), []).append((m["part"], t))
+        else:
+            out[name] = t
+    for name, found in parts.items():
+        found.sort(key=lambda f: int(f[0]) if f[0].isdigit() else f[0])
+        dtype, (rows, *cols), _ = found[0][1]
+        shape = [len(found), rows, *cols] if found[0][0].isdigit() else [len(found) * rows, *cols]
+        out[name] = dtype, shape, b"".join(t[2] for _, t in found)
+    return out
+
+
+def minimax_m3_text(tensors):
+    """gate and up of each FFN together, the experts of a layer in one tensor."""
+    t = {re.sub(r"^language_model\.(model\.)?", r"\1", k): v for k, v in tensors.items() if k.startswith("language_model.")}
+    t = {re.sub(r"block_sparse_moe\.", "mlp.", re.sub(r"block_sparse_moe\.(e_score)", r"mlp.gate.\1", re.sub(r"self_attn\.index_", "self_attn.indexer.", k))): v for k, v in t.items()}
+    t = {k.replace(".w1.", ".gate_proj.").replace(".w2.", ".down_proj.").replace(".w3.", ".up_proj."): v for k, v in t.items()}
+    t = joined(t, r"(?P<p>.*)\.(?P<part>gate|up)_proj\.weight", r"\g<p>.gate_up_proj.weight")
+    return joined(t, r"(?P<p>.*\.experts)\.(?P<part>\d+)\.(?P<m>\w+)\.weight", r"\g<p>.\g<m>")
+
+
+def inkling_text(tensors):
+    """Rows of gate and up one after the other instead of alternating; those of shared experts and dense FFNs apart."""
+    names = ((r"llm\.embed\.", "embed_tokens."), (r"llm\.embed_norm", "embed_tokens.embed_norm"), (r"^model\.llm\.unembed", "lm_head"), (r"llm\.", ""),
+             (r"sconv\.weight", "sconv.conv1d.weight"), (r"attn_norm", "input_layernorm"), (r"mlp_norm", "post_attention_layernorm"), (r"\.attn\.w(.)_(du|dv|ud)", r".attn.\1_proj"),
+             (r"\.attn\.", ".self_attn."), (r"gate\.bias", "gate.e_score_correction_bias"), (r"(shared_)?w2_(md|weight)", "down_proj"))
+    out = {}
+    for name, (dtype, shape, raw) in tensors.items():
+        if not name.startswith("model.llm."):
+            continue
+        for pattern, by in names:
+            name = re.sub(pattern, by, name)
+        if "w13" not in name:
+            out[name] = dtype, shape, raw
+            continue
+        size = len(raw) // math.prod(shape[:-1])
+        half = [b"".join(raw[i:i + size] for i in range(at * size, len(raw), 2 * size)) for at in range(2)]
+        if "mlp.experts." in name:
+            n, each = shape[0], len(half[0]) // shape[0]
+            out[name.replace("w13_weight", "gate_up_proj")] = dtype, shape, b"".join(h[e * each:(e + 1) * each] for e in range(n) for h in half)
+        else:
+            for part, h in zip(("gate", "up"), half):
+                out[re.sub(r"(shared_)?w13_(dn|weight)", part + "_proj", name)] = dtype, [*shape[:-2], shape[-2] // 2, shape[-1]], h
+    return out
+
+
 def logits(hearth, config, tensors):
     with tempfile.TemporaryDirectory() as d:
         with open(os.path.join(d, "model.safetensors"), "wb") as f:
@@ -86,6 +138,7 @@ def logits(hearth, config, tensors):
 
 CASES = {"qwen3_vl_moe": turned, "gpt_oss": unquantized, "kimi_linear": renamed(r"\.mlp\.", ".block_sparse_moe."),
          "bailing_hybrid": renamed(r"attention\.o_proj", "attention.dense"), "longcat_flash": with_idle_experts}
+ALONE = {"qwen4_exp": renamed(r"model\.language_model\.", "model."), "minimax_m3_vl": minimax_m3_text, "inkling": inkling_text}
 hearth, fixtures, failed = os.path.abspath(sys.argv[1]), os.path.join(sys.argv[2], "fixtures"), 0
 if not os.path.isdir(fixtures):
     print("SKIPPED: no", fixtures)
@@ -104,10 +157,12 @@ for family, save in CASES.items():
     print(f"{'ok' if off < 2e-6 else 'FAIL'} {family}: {off:.1e}")
     failed += off >= 2e-6 or len(want) != len(got)
 # The text model alone, with its own config
-with open(os.path.join(fixtures, "qwen4_exp", "config.json"), encoding="utf-8") as f:
-    config = json.load(f)
-tensors = read(os.path.join(fixtures, "qwen4_exp"))
-alone = {**config["text_config"], **{k: config[k] for k in ("tie_word_embeddings", "quantization_config") if k in config}}
-same = logits(hearth, config, tensors) == logits(hearth, alone, {name.replace("model.language_model.", "model."): t for name, t in tensors.items()})
-print(f"{'ok' if same else 'FAIL'} {alone['model_type']}")
-sys.exit(failed != 0 or not same)
+for family, save in ALONE.items():
+    with open(os.path.join(fixtures, family, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    tensors = read(os.path.join(fixtures, family))
+    alone = {**config["text_config"], **{k: config[k] for k in ("tie_word_embeddings", "quantization_config") if k in config}}
+    same = logits(hearth, config, tensors) == logits(hearth, alone, save(tensors))
+    print(f"{'ok' if same else 'FAIL'} {alone['model_type']}")
+    failed += not same
+sys.exit(failed != 0)
