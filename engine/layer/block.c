@@ -371,6 +371,29 @@ static int router_hidden(struct exec *x, const struct config *c, const struct la
     return router_layer(x, c, a, b, y->router_fc2, y->router_fc2_bias, n);
 }
 
+/* y = gate . xn (+ bias), or with accumulate y += that; one number a row, in w->shared_weight. */
+static int gate_product(struct exec *x, const struct config *c, struct mat gate, const float *bias, struct work *w, int n, bool accumulate) {
+    return x->ops->linear(
+        x, &(struct op_linear){
+               .y = w->shared_weight, .x = w->xn, .w = gate, .bias = bias, .n = n, .ldx = c->hidden, .ldy = 1, .accumulate = accumulate, .exact = true});
+}
+/* Weighs routed and shared experts by the softmax of two numbers a and b, which is sigmoid(a - b) and sigmoid(b - a). */
+static int mix_shared(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+    TRY(gate_product(x, c, mat_rows(y->shared_gate, 1, 2), y->shared_gate_bias + 1, w, n, false));
+    TRY(rows_scale(x, w->shared_weight, -1, n, 1));
+    TRY(gate_product(x, c, mat_rows(y->shared_gate, 0, 1), y->shared_gate_bias, w, n, true));
+    TRY(x->ops->gate(
+        x, &(struct op_gate){
+               .y = w->weights, .g = w->shared_weight, .n = n, .heads = 1, .dim = c->topk, .ldy = c->topk, .ldg = 1, .kind = GATE_SIGMOID, .per_head = true}));
+    return rows_scale(x, w->shared_weight, -1, n, 1);
+}
+/* Computes the shared experts' weights of rows. */
+static int gate_shared(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+    if (c->mixes_shared) TRY(mix_shared(x, c, y, w, n));
+    else TRY(gate_product(x, c, y->shared_gate, NULL, w, n, false));
+    return x->ops->sigmoid(x, &(struct op_sigmoid){.x = w->shared_weight, .n = n, .m = 1});
+}
+
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const struct block_input in = {&y->ffn_mix, &y->attn_merge,   y->attn_out_norm, NULL,         NULL, NULL,
                                    y->ffn_norm, y->ffn_norm_bias, y->ffn_norm_gate, 2 * layer + 1};
@@ -429,9 +452,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
     if (c->n_idle_experts) TRY(add_idle(x, c, w, n));
     if (c->weighs_input) TRY(weigh_input(x, c, w, n));
     if (c->shared_scale > 0) return x->ops->fill(x, &(struct op_fill){.x = w->shared_weight, .n = n, .m = 1, .value = c->shared_scale});
-    if (!c->shared_gate) return 0;
-    TRY(x->ops->linear(x, &(struct op_linear){.y = w->shared_weight, .x = w->xn, .w = y->shared_gate, .n = n, .ldx = c->hidden, .ldy = 1, .exact = true}));
-    return x->ops->sigmoid(x, &(struct op_sigmoid){.x = w->shared_weight, .n = n, .m = 1});
+    return c->shared_gate ? gate_shared(x, c, y, w, n) : 0;
 }
 
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top) {

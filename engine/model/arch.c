@@ -104,6 +104,7 @@ static const struct arch *const table[] = {
     &arch_kolibri1,
     &arch_lara_mini,
     &arch_arctic,
+    &arch_klear,
     &arch_smallthinker,
     &arch_grok,
     &arch_aria,

@@ -56,7 +56,7 @@ struct tensor_names {
     const char *attn_merge_gate, *ffn_merge_gate;                                       /* merge_temperature: whole names */
     const char *router_down, *router_carry, *router_mlp_norm, *router_fc1, *router_fc2; /* router_inter; router_carry is a whole name */
     const char *mix_select, *mix_step, *mix_dt_norm, *mix_b_norm, *mix_c_norm;          /* Mamba-1 */
-    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate;               /* shared_gate: [1, hidden] */
+    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate;               /* shared_gate: [1, hidden], or [2, hidden] */
     const char *dense_gate, *dense_up, *dense_down;
 };
 
@@ -135,5 +135,5 @@ extern const struct arch arch_kimi_linear, arch_kimi_k3, arch_bailing_hybrid, ar
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4, arch_hy_v4_vl, arch_inkling,
     arch_inkling_text, arch_inkling2, arch_inkling2_text, arch_inkling2_loop, arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_minimax_m3_text, arch_axk2, arch_beam, arch_flint, arch_kolibri1,
-    arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_muse_spark, arch_muse_glimmer;
+    arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_klear, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;

@@ -275,6 +275,7 @@ struct config {
     bool routed_sum_norm; /* with moe_latent: the sum of a token's experts is normed before it is projected, so its parts are added in latent space */
     float shared_scale;   /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
+    bool mixes_shared; /* with shared_gate, which then has two rows and a bias: their softmax weighs the routed experts' sum and the shared experts */
     bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
     bool expert_bias;

@@ -132,7 +132,8 @@ struct layer {
     float *routed_in_norm;              /* [moe_latent] of their input */
     float *expert_out_norm;             /* [moe_latent] factors of an expert's output before its norm */
     float *routed_sum_norm;             /* [moe_latent] */
-    struct mat shared_gate;             /* [1, hidden] */
+    struct mat shared_gate;             /* [1, hidden]; mixes_shared: [2, hidden] */
+    float *shared_gate_bias;            /* [2] */
     struct expert dense;                /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
     struct expert *experts;             /* [n_experts]; NULL: dense layer */
     const struct expert_shards *shards; /* experts and dense, split by NUMA node (numa_copy.h); NULL: not split */

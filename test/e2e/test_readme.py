@@ -40,7 +40,7 @@ class Readme(driver.Case):
         known = {k.split(" with ")[0] for k in known}  # a multimodal config's type, with the type of its language model
         section = self.readme[self.readme.index("## Which models"):self.readme.index("## How it runs")]
         first = section[:re.search(r"Weights\s+may\s+be", section).start()]
-        self.assertEqual(set(re.findall(r"`([a-z0-9_]+)`", first)) - {"model_type"}, known)
+        self.assertEqual(set(re.findall(r"`([A-Za-z0-9_]+)`", first)) - {"model_type"}, known)
 
     def test_generated(self):
         """If this fails after a change, run test/e2e/families.py HEARTH --write."""

@@ -222,6 +222,13 @@ MODELS = {
         "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "score_function": "sigmoid",
         "moe_router_enable_expert_bias": True, "rope_theta": 10000, "use_qk_norm": True, "use_rmsnorm": True, "router_dtype": "fp32", "max_window_layers": 2,
     },
+    # Experts and shared experts that a softmax over two numbers mixes, biases of all projections of attention, a dense layer
+    "gqa_mixed": {
+        **COMMON, "model_type": "Klear", "rms_norm_eps": 1e-5, "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40,
+        "n_shared_experts": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True, "num_experts": 9, "num_experts_per_tok": 3,
+        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1], "rope_theta": 10000, "routed_scaling_factor": 2.5,
+        "sliding_window": None, "use_sliding_window": False, "moe_aux_loss_coeff": 0.0001, "attention_dropout": 0.0,
+    },
     # Kimi delta attention whose updates have a factor of up to 2, gated GQA without rotation, a dense layer
     "kda_gqa": {
         **COMMON, "model_type": "solar_open2", "num_hidden_layers": 5, "rms_norm_eps": 1e-5, "intermediate_size": 168, "moe_intermediate_size": 40,

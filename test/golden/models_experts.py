@@ -461,4 +461,26 @@ def kimi_k3(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+def klear(c):
+    out, h, inter, heads, kv = {}, c["hidden_size"], c["moe_intermediate_size"], c["num_attention_heads"], c["num_key_value_heads"]
+    dim = h // heads
+    for i, p in enumerate(layers(out, c, "input_layernorm", "post_attention_layernorm")):
+        s, f = p + "self_attn.", p + "mlp."
+        for name, n in (("q", heads * dim), ("k", kv * dim), ("v", kv * dim), ("o", h)):
+            out[f"{s}{name}_proj.bias"] = tensor(f"{s}{name}_bias", [n], 0.2)
+        for name in "qk":
+            norm(out, f"{s}{name}_norm", dim)
+        if i in c["mlp_only_layers"]:
+            mlp(out, c, f, c["intermediate_size"])
+            continue
+        weight(out, c, f + "gate", c["num_experts"], h, 1.5, fp8=False)
+        out[f + "expert_bias"] = floats(f + "expert_bias", [c["num_experts"]], 0, 0.25)
+        weight(out, c, f + "coefficient", 2, h, 1.5, fp8=False)
+        out[f + "coefficient.bias"] = floats(f + "coefficient_bias", [2], 0, 1)
+        for e in range(c["num_experts"]):
+            mlp(out, c, f"{f}experts.{e}.", inter)
+        mlp(out, c, f + "shared_experts.", c["n_shared_experts"] * inter)
+    return out
+
+
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

@@ -608,4 +608,32 @@ def kimi_k3(m, tokens):
     return m.linear(norm(read(start + "output_attn_res"), start + "norm"), "language_model.lm_head"), nearest
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+def klear(m, tokens):
+    """h = x + attention(norm(x)) with normed heads; x = h + a * experts(norm'(h)) + b * shared(norm'(h)), where a and b are a softmax of two numbers. The
+    sigmoids of the experts that are chosen by sigmoid + bias weigh them."""
+    c, nearest = m.config, math.inf
+    x = m["model.embed_tokens.weight"][tokens]
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        y, heads = one(m, x, name + "input_layernorm"), c["num_attention_heads"]
+        q, k, v = (m.linear(y, f"{name}self_attn.{p}_proj").reshape(len(x), -1, x.shape[-1] // heads) for p in "qkv")
+        q, k = (rotate(one(m, y, f"{name}self_attn.{p}_norm"), c, False) for y, p in ((q, "q"), (k, "k")))
+        k, v = (np.repeat(y, heads // c["num_key_value_heads"], 1) for y in (k, v))
+        x = x + m.linear(attend(q, k, v, q.shape[-1] ** -0.5), name + "self_attn.o_proj")
+        h, part = one(m, x, name + "post_attention_layernorm"), name + "mlp."
+        if layer in c["mlp_only_layers"]:
+            x = x + mlp(m, h, part)
+            continue
+        score = sigmoid(m.linear(h, part + "gate"))
+        chosen, gap = best(score + m[part + "expert_bias"], c["num_experts_per_tok"])
+        weight = np.take_along_axis(score, chosen, -1)
+        if c["norm_topk_prob"]:
+            weight = weight / weight.sum(-1, keepdims=True)
+        mix = softmax(m.linear(h, part + "coefficient"))
+        y = weighted(h, chosen, weight, lambda e, rows: mlp(m, rows, f"{part}experts.{e}."))
+        x = x + mix[:, :1] * y + mix[:, 1:] * mlp(m, h, part + "shared_experts.")
+        nearest = min(nearest, gap)
+    return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
+
+
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

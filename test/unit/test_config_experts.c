@@ -24,6 +24,27 @@ static void deepseek_v1(void **st) {
     assert_non_null(strstr(e.text, "routed_scaling_factor"));
 }
 
+/* Klear: the published config, whose routed_scaling_factor no reader uses. */
+static void klear(void **st) {
+    (void)st;
+#define KLEAR(more) \
+    "{\"model_type\":\"Klear\",\"attention_bias\":false,\"attention_dropout\":0.0,\"decoder_sparse_step\":1,\"eos_token_id\":[151645,151643]," \
+    "\"hidden_act\":\"silu\",\"hidden_size\":2048,\"initializer_range\":0.02,\"intermediate_size\":8064,\"max_position_embeddings\":65536," \
+    "\"mlp_only_layers\":[],\"moe_aux_loss_coeff\":0.0001,\"moe_intermediate_size\":896,\"norm_topk_prob\":true,\"num_attention_heads\":32," \
+    "\"num_experts\":256,\"num_hidden_layers\":32,\"num_key_value_heads\":4,\"output_router_logits\":false,\"rms_norm_eps\":1e-05," \
+    "\"rope_scaling\":null,\"rope_theta\":500000.0,\"router_aux_loss_coef\":0.001,\"sliding_window\":null,\"tie_word_embeddings\":false," \
+    "\"use_cache\":true,\"use_sliding_window\":false,\"vocab_size\":151936" more "}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, KLEAR(",\"n_shared_experts\":2,\"num_experts_per_tok\":8,\"routed_scaling_factor\":2.5"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.head_dim == 64 && c.qk_norm == QK_NORM_HEAD && !c.qkv_bias && c.layer[0].moe && c.shared_inter == 1792 && c.topk == 8);
+    assert_true(c.score == SCORE_SIGMOID && c.router_bias && c.norm_topk && c.shared_gate && c.mixes_shared && c.routed_scale == 1);
+    assert_int_equal(parse(&c, KLEAR(",\"num_experts_per_tok\":8"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "n_shared_experts"));
+    assert_int_equal(parse(&c, KLEAR(",\"n_shared_experts\":1"), false, &e), ERR_MODEL);
+    assert_non_null(strstr(e.text, "num_experts_per_tok"));
+}
+
 /* Arctic: the published form only, with a dense FFN beside the experts of every layer. */
 static void arctic(void **st) {
     (void)st;
@@ -292,8 +313,8 @@ static void ernie_vision(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision), cmocka_unit_test(arctic),      cmocka_unit_test(deepseek_v1),
-                                       cmocka_unit_test(dots3_note),   cmocka_unit_test(grok),        cmocka_unit_test(mistral_large4),
-                                       cmocka_unit_test(muse),         cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision),   cmocka_unit_test(arctic),     cmocka_unit_test(deepseek_v1),
+                                       cmocka_unit_test(klear),          cmocka_unit_test(dots3_note), cmocka_unit_test(grok),
+                                       cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),       cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
