@@ -156,10 +156,11 @@ void session_close(struct session **s); /* cancels its turn first */
 int session_fork(struct session *from, struct session *to, struct error *err);
 
 enum {
-    REQ_IGNORE_EOS = 1,       /* generate past stop ids (measurements, --ids) */
-    REQ_NO_PREFIX_REUSE = 2,  /* prefill everything, even what other sessions have cached (measurements) */
-    REQ_NO_DISK_CACHE = 4,    /* never write the KV cache of this turn to disk */
-    REQ_EXACT_PREFIX_ONLY = 8 /* reuse only cached rows with the bits that a fresh prefill gives, so that the answer is a fresh session's */
+    REQ_IGNORE_EOS = 1,        /* generate past stop ids (measurements, --ids) */
+    REQ_NO_PREFIX_REUSE = 2,   /* prefill everything, even what other sessions have cached (measurements) */
+    REQ_NO_DISK_CACHE = 4,     /* never write the KV cache of this turn to disk */
+    REQ_EXACT_PREFIX_ONLY = 8, /* reuse only cached rows with the bits that a fresh prefill gives, so that the answer is a fresh session's */
+    REQ_MAY_BE_INCOMPLETE = 16 /* a limit cuts an answer that its filter has not accepted as any other: DONE_LENGTH or DONE_CONTEXT, no error */
 };
 /* Restricts the tokens of an answer, for example to a grammar. The functions run on the engine thread, for one token after the other, also for verified drafts.
  * The filter must outlive the turn. */
@@ -190,7 +191,7 @@ struct request {
     int n_top_logprobs;      /* at most MAX_TOP_LOGPROBS */
     const int32_t *stop_ids; /* in addition to the model's; copied */
     int n_stop_ids;
-    const struct token_filter *filter; /* NULL: none. An answer that ends incomplete is an EVENT_ERROR */
+    const struct token_filter *filter; /* NULL: none. An answer that ends incomplete is an EVENT_ERROR, see REQ_MAY_BE_INCOMPLETE */
     /* Called for each prompt position in order with its logits [vocab]; non-zero cancels. May be NULL. Forces a prefill of the whole
      * prompt. */
     int (*logits)(void *ctx, int position, const float *logits);

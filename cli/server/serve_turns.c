@@ -293,7 +293,8 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
     struct http_request *x = c->request;
     struct server *s = x->server;
     uint64_t messages_hash;
-    int flags = (x->request.no_disk_cache ? REQ_NO_DISK_CACHE : 0) | (continues_chat(x, k, &messages_hash) ? 0 : REQ_EXACT_PREFIX_ONLY);
+    int flags = (x->request.no_disk_cache ? REQ_NO_DISK_CACHE : 0) | (continues_chat(x, k, &messages_hash) ? 0 : REQ_EXACT_PREFIX_ONLY) |
+                (x->request.markup ? 0 : REQ_MAY_BE_INCOMPLETE); /* an attached hearth ends with the error that it would have without a server */
     struct request q = {.max_tokens = x->request.max_tokens,
                         .client = c->queue_entry.client,
                         .flags = flags,

@@ -37,12 +37,14 @@ static void mask_logits(const struct session *s, float *logits, const uint64_t *
     while (n-- > 0) logits[stops[n].id] = stops[n].logit;
 }
 
-/* Samples a token that the filter allows. A token after which the answer cannot be completed within the turn's limit is replaced by one that leaves room. */
+/* Samples a token that the filter allows. A token after which the answer cannot be completed within the turn's limit is replaced by one that leaves room. If
+ * none does, that is an error, or with REQ_MAY_BE_INCOMPLETE the first token stays. */
 static int sample_filtered(struct session *s, float *logits, int32_t *id, struct error *why) {
     struct engine *e = s->engine;
     const struct token_filter *f = s->request.filter;
     const int room = e->info.context - s->n_tokens, limit = s->request.max_tokens - s->n_answered, left = limit < room ? limit : room;
     struct sampling sampling = s->request.sampling;
+    int32_t first = -1;
     for (int strict = 0; strict < 2; strict++) { /* strict: only among tokens that leave room */
         const uint64_t *allowed;
         int n_ids = 0;
@@ -55,10 +57,15 @@ static int sample_filtered(struct session *s, float *logits, int32_t *id, struct
             const int needed = strict ? f->least(f->ctx) : 0;
             if (needed <= left || needed == INT_MAX)
                 return error_set(why, ERR_RUNTIME, "no token of the vocabulary can continue the answer as the grammar requires");
+            if (s->request.flags & REQ_MAY_BE_INCOMPLETE) {
+                *id = first;
+                return 0;
+            }
             return error_set(why, ERR_RUNTIME, "the answer needs %d more tokens to match its grammar, and its limit leaves %d; a larger -n or -c gives more",
                              needed, left);
         }
         if (turn_is_stop_id(s, *id) || f->fits(f->ctx, *id, left - 1)) return 0;
+        first = *id;
         sampling = sample_unmodified(&sampling); /* bias and penalties were applied to logits already */
     }
     return 0;
@@ -116,8 +123,9 @@ bool turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted)
     bool continues = false;
     session_set_hold(s, HOLD_NONE);
     if (answer_state == FILTER_FINAL) session_end_turn(s, DONE_STOP, 0, NULL);
-    else if (s->n_answered >= s->request.max_tokens && answer_state == FILTER_OPEN) session_end_turn(s, DONE_STOP, error_incomplete(s, &why), &why);
-    else if (s->n_answered >= s->request.max_tokens && filter && filter->is_whole) session_end_turn(s, DONE_STOP, 0, NULL);
+    else if (s->n_answered >= s->request.max_tokens && answer_state == FILTER_OPEN && !(s->request.flags & REQ_MAY_BE_INCOMPLETE))
+        session_end_turn(s, DONE_STOP, error_incomplete(s, &why), &why);
+    else if (s->n_answered >= s->request.max_tokens && filter && filter->is_whole && answer_state != FILTER_OPEN) session_end_turn(s, DONE_STOP, 0, NULL);
     else if (s->n_answered >= s->request.max_tokens) session_end_turn(s, s->n_tokens >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
     else if (config_long_rope(&e->weights.config, s->n_tokens) != s->is_long_rope) {
         s->n_kv = 0; /* the RoPE factors change: all keys are invalid */

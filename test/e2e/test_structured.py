@@ -142,6 +142,49 @@ class Structured(Case):
         self.assertEqual(json.loads(s.request("GET", "/hearth/status")[2])["answered"], 9)
         self.completions(s)
 
+    def test_served_limit(self):
+        """In every protocol an answer or a required call that the limit cuts before it can match is there up to the cut, with the protocol's reason. A hearth that
+        is attached ends as without a server."""
+        s = self.serve("--template", self.write("tools.jinja", TEMPLATE))
+        long = json.dumps(obj({"question": {"const": "how do i save a chat and open it again on another day"}}))
+        schema, asked = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": json.loads(long)}}, [{"role": "user", "content": "hello"}]
+        tool = {"name": "get_weather", "description": "", "parameters": CITY}
+
+        def post(path, **body):
+            status, _, data = s.request("POST", path, {"model": "x", "temperature": 0, **body})
+            self.assertEqual(status, 200, data)
+            return data.decode() if body.get("stream") else json.loads(data)
+        for n in (1, 4):
+            choice = post("/v1/chat/completions", messages=asked, max_tokens=n, response_format=schema)["choices"][0]
+            text = choice["message"]["content"]
+            self.assertTrue('{"question": "how do'.startswith(text) or '{"question":"how do'.startswith(text), text)
+            self.assertEqual(choice["finish_reason"], "length")
+            got = [json.loads(line[6:]) for line in post("/v1/chat/completions", messages=asked, max_tokens=n, response_format=schema, stream=True).splitlines() if line.startswith("data: {")]
+            self.assertEqual(("".join(g["choices"][0]["delta"].get("content", "") for g in got), got[-1]["choices"][0]["finish_reason"]), (text, "length"))
+            j = post("/v1/responses", input="hello", max_output_tokens=n, text={"format": {"type": "json_schema", "name": "a", "strict": True, "schema": json.loads(long)}})
+            self.assertEqual((j["output"][-1]["content"][0]["text"], j["status"], j["incomplete_details"]), (text, "incomplete", {"reason": "max_output_tokens"}))
+            j = post("/api/chat", messages=asked, options={"num_predict": n, "temperature": 0}, format=json.loads(long), stream=False)
+            self.assertEqual((j["message"]["content"], j["done_reason"]), (text, "length"))
+            j = post("/v1/completions", prompt="hello", max_tokens=n, guided_json=json.loads(long))["choices"][0]
+            self.assertEqual((j["text"][:1], j["finish_reason"]), ("{", "length"))
+            call = post("/v1/chat/completions", messages=asked, max_tokens=n, tools=[{"type": "function", "function": tool}], tool_choice="required")["choices"][0]
+            self.assertEqual((call["finish_reason"], call["message"].get("tool_calls")), ("length", None), call)
+            markup = call["message"]["content"]
+            self.assertTrue('<tool_call>\n{"name": "get_weather", '.startswith(markup) or '<tool_call>{"name": "get_weather", '.startswith(markup), markup)
+            j = post("/v1/messages", messages=asked, max_tokens=n, tools=[{"name": "get_weather", "input_schema": CITY}], tool_choice={"type": "any"})
+            self.assertEqual((j["stop_reason"], [(b["type"], b.get("text")) for b in j["content"]]), ("max_tokens", [("text", markup)]))
+        choice = post("/v1/chat/completions", messages=asked, max_tokens=60, response_format=schema)["choices"][0]
+        self.assertEqual((choice["finish_reason"], json.loads(choice["message"]["content"])), ("stop", {"question": json.loads(long)["properties"]["question"]["const"]}))
+        for where in ([], ["--no-attach"]):
+            rc, out, err = self.run_bin(*where, "--template", os.path.join(self.home, "tools.jinja"), "-q", "-p", "hello", "--schema", long, "-n", "4")
+            self.assertEqual(rc, 1)
+            self.assertRegex(err, r"needs \d+ more tokens to match its grammar, and its limit leaves 4; a larger -n")
+        s.end()
+        s = self.serve("-c", "100")
+        choice = post("/v1/chat/completions", messages=asked, response_format={**schema, "json_schema": {"schema": {"const": "no " * 200}}})["choices"][0]
+        self.assertTrue(json.dumps("no " * 200).startswith(choice["message"]["content"]) and len(choice["message"]["content"]) > 50, choice)
+        self.assertEqual(choice["finish_reason"], "length")
+
     def completions(self, s):
         """Text completions continue the prompt as it is, whole and streamed; they may be constrained."""
         body = {"prompt": "hearth is", "max_tokens": 8, "temperature": 0}
