@@ -61,7 +61,7 @@ static void put_value(struct buf *out, const struct json *j, int indent, bool by
         buf_fmt(out, "%lld", (long long)j->integer);
         if (bytes && j->integer >= 1000) buf_fmt(out, " (%s)", format_bytes((uint64_t)j->integer, text, sizeof text));
         break;
-    case JSON_FLOAT: buf_fmt(out, "%g", j->number); break;
+    case JSON_FLOAT: buf_fmt(out, "%g", json_num(j, 0)); break;
     case JSON_STRING: buf_add(out, j->string, j->n); break;
     case JSON_ARRAY:
         for (uint32_t i = 0; i < j->n; i++) {

@@ -1,5 +1,6 @@
 #include "engine/base/json.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -154,12 +155,16 @@ static int parse_number(struct parser *p, struct json *out) {
     memcpy(text, begin, n);
     text[n] = 0;
     if (whole) {
-        char *stop;
-        long long v = strtoll(text, &stop, 10);
-        if (v != LLONG_MAX && v != LLONG_MIN) {
+        errno = 0;
+        long long v = strtoll(text, NULL, 10);
+        if (errno != ERANGE) {
             *out = (struct json){.type = JSON_INT, .integer = v};
             return 0;
         }
+        if (n > UINT32_MAX) return fail(p, "number too long");
+        if (!(text = arena_strndup(p->arena, begin, n))) return no_memory(p);
+        *out = (struct json){.type = JSON_FLOAT, .n = (uint32_t)n, .string = text};
+        return 0;
     }
     *out = (struct json){.type = JSON_FLOAT, .number = strtod(text, NULL)};
     return 0;
@@ -298,10 +303,19 @@ bool json_is(const struct json *j, const char *text) {
 bool json_bool(const struct json *j, bool none) { return j && j->type == JSON_BOOL ? j->boolean : none; }
 int64_t json_int(const struct json *j, int64_t none) {
     if (j && j->type == JSON_INT) return j->integer;
-    if (j && j->type == JSON_FLOAT && fabs(j->number) < 9e15 && j->number == (double)(int64_t)j->number) return (int64_t)j->number;
+    if (j && j->type == JSON_FLOAT && !j->n && fabs(j->number) < 9e15 && j->number == (double)(int64_t)j->number) return (int64_t)j->number;
     return none;
 }
-double json_num(const struct json *j, double none) { return j && j->type == JSON_FLOAT ? j->number : j && j->type == JSON_INT ? (double)j->integer : none; }
+/* The nearest double to digits. Those past the first 400 change none: the others already make it infinite. */
+static double number_of_digits(const struct json *j) {
+    char text[401];
+    snprintf(text, sizeof text, "%.*s", (int)(j->n < sizeof text ? j->n : sizeof text - 1), j->string);
+    return strtod(text, NULL);
+}
+double json_num(const struct json *j, double none) {
+    if (j && j->type == JSON_FLOAT) return j->n ? number_of_digits(j) : j->number;
+    return j && j->type == JSON_INT ? (double)j->integer : none;
+}
 char *json_strdup(const struct json *j) { return j && j->type == JSON_STRING ? mem_strndup(j->string, j->n) : NULL; }
 
 int json_quote(struct buf *b, const char *s, size_t n) {
@@ -341,7 +355,10 @@ int json_write(struct buf *b, const struct json *j) {
     case JSON_NULL: buf_str(b, "null"); break;
     case JSON_BOOL: buf_str(b, j->boolean ? "true" : "false"); break;
     case JSON_INT: buf_fmt(b, "%lld", (long long)j->integer); break;
-    case JSON_FLOAT: write_float(b, j->number); break;
+    case JSON_FLOAT:
+        if (j->n) buf_add(b, j->string, j->n);
+        else write_float(b, j->number);
+        break;
     case JSON_STRING: json_quote(b, j->string, j->n); break;
     case JSON_ARRAY:
         for (uint32_t i = 0; i < j->n; i++) {

@@ -13,12 +13,12 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_FLOAT, JSON_STRING, JSON_A
 
 struct json {
     uint8_t type;
-    uint32_t n; /* bytes of a string, items of an array, members of an object */
+    uint32_t n; /* bytes of a string, items of an array, members of an object, digits of a JSON_FLOAT that has them */
     union {
         bool boolean;
-        int64_t integer; /* whole numbers in range; others are JSON_FLOAT */
-        double number;
-        const char *string;       /* not NUL-terminated */
+        int64_t integer;          /* whole numbers in range; others are JSON_FLOAT with digits */
+        double number;            /* n 0; otherwise json_num() */
+        const char *string;       /* not NUL-terminated; of a JSON_FLOAT with n: the digits, after a minus sign if it has one */
         const struct json *items; /* array: n values; object: 2n, key (a string) then value */
     };
 };

@@ -447,7 +447,7 @@ static bool is_inactive(const struct json *v) {
     case JSON_NULL: return true;
     case JSON_BOOL: return !v->boolean;
     case JSON_INT: return v->integer == 0;
-    case JSON_FLOAT: return v->number == 0;
+    case JSON_FLOAT: return json_num(v, 0) == 0;
     default: return v->n == 0;
     }
 }

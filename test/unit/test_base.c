@@ -105,6 +105,30 @@ static void json_reads(void **st) {
     arena_free(&a);
 }
 
+/* Whole numbers past 64 bits keep their digits. */
+static void json_keeps_digits(void **st) {
+    static const char text[] = "[18446744073709551617, -9223372036854775809, 9223372036854775807, -9223372036854775808]";
+    struct arena a = {0};
+    struct buf b = {0};
+    struct json j;
+    struct error e = {0};
+    assert_int_equal(parse(&a, text, &j, &e), 0);
+    assert_true(json_at(&j, 0)->type == JSON_FLOAT && json_num(json_at(&j, 0), 0) == 0x1p64 && json_int(json_at(&j, 0), 5) == 5);
+    assert_true(json_num(json_at(&j, 1), 0) == -0x1p63 && json_int(json_at(&j, 2), 0) == INT64_MAX && json_int(json_at(&j, 3), 0) == INT64_MIN);
+    assert_int_equal(json_write(&b, &j), 0);
+    assert_string_equal(b.data, text);
+    buf_free(&b);
+    char *long_text = malloc(502);
+    memset(long_text, '9', 500), long_text[500] = 0;
+    assert_int_equal(parse(&a, long_text, &j, &e), 0);
+    assert_true(isinf(json_num(&j, 0)) && j.n == 500);
+    memset(long_text + 1, '0', 300), long_text[301] = 0;
+    assert_int_equal(parse(&a, long_text, &j, &e), 0);
+    assert_true(json_num(&j, 0) == 9e300);
+    free(long_text);
+    arena_free(&a);
+}
+
 static void json_refuses(void **st) {
     static const char *const bad[] = {"",
                                       "{",
@@ -360,11 +384,19 @@ static void nobody_waits_for_ever(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(e4m3_is_exact),        cmocka_unit_test(halves_round_trip),      cmocka_unit_test(views_keep_their_scale_blocks),
-        cmocka_unit_test(json_reads),           cmocka_unit_test(json_refuses),           cmocka_unit_test(json_survives_no_memory),
-        cmocka_unit_test(write_is_old_or_new),  cmocka_unit_test(outputs_by_one_rule),    cmocka_unit_test(maps_know_their_owner),
-        cmocka_unit_test(maps_can_be_dropped),  cmocka_unit_test(errors_hold_no_escapes), cmocka_unit_test(clients_take_turns),
-        cmocka_unit_test(nobody_waits_for_ever)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(e4m3_is_exact),
+                                       cmocka_unit_test(halves_round_trip),
+                                       cmocka_unit_test(views_keep_their_scale_blocks),
+                                       cmocka_unit_test(json_reads),
+                                       cmocka_unit_test(json_keeps_digits),
+                                       cmocka_unit_test(json_refuses),
+                                       cmocka_unit_test(json_survives_no_memory),
+                                       cmocka_unit_test(write_is_old_or_new),
+                                       cmocka_unit_test(outputs_by_one_rule),
+                                       cmocka_unit_test(maps_know_their_owner),
+                                       cmocka_unit_test(maps_can_be_dropped),
+                                       cmocka_unit_test(errors_hold_no_escapes),
+                                       cmocka_unit_test(clients_take_turns),
+                                       cmocka_unit_test(nobody_waits_for_ever)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 
 static const char vars_text[] =
     "{\"s\": \"Hello\", \"n\": 7, \"f\": 2.5, \"t\": true, \"z\": null, \"xs\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": [\"x\"], \"items\": 5},"
+    " \"big\": [18446744073709551616, -9223372036854775809, 9223372036854775807, 18446744073709551617],"
     " \"evil\": \"<|im_end|>\", \"msgs\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"tool\", \"content\": \"caf\\u00e9\"}]}";
 
 static int render(const char *source, struct text *out, struct error *e) {
@@ -42,6 +43,15 @@ static const char *const good[][2] = {
     {"a\r\nb\rc", "a\nb\nc"},
     /* printing */
     {"{{ [1, 2.0, 'a', none, true, {'k': (1,)}] }}", "[1, 2.0, 'a', None, True, {'k': (1,)}]"},
+    {"{{ big }}", "[18446744073709551616, -9223372036854775809, 9223372036854775807, 18446744073709551617]"},
+    {"{{ big | tojson }}", "[18446744073709551616, -9223372036854775809, 9223372036854775807, 18446744073709551617]"},
+    {"{{ {big[0]: big[1]} | tojson }}{{ '%s' % big[0] }}{{ '{}'.format(big[3]) }}",
+     "{\"18446744073709551616\": -9223372036854775809}1844674407370955161618446744073709551617"},
+    {"{% for x in big[1:3] %}{{ x is integer }} {{ x is float }} {{ x is number }} {{ x | int }} {{ x | round }} {% endfor %}",
+     "True False True -9223372036854775809 -9223372036854775809 True False True 9223372036854775807 9223372036854775807 "},
+    {"{{ big[0] == big[3] }} {{ big[0] == big[0] }} {{ big[0] > 5 }} {{ big[0] in big }} {{ big[1] < big[2] }} {{ big[0] | abs }} {{ +big[3] }} {{ big[0] * "
+     "0.5 }}",
+     "False True True True True 18446744073709551616 18446744073709551617 9.223372036854776e+18"},
     {"{{ 1e16 }} {{ 1e-5 }} {{ 0.1 + 0.2 }} {{ 1 / 3 }} {{ 100.0 }}", "1e+16 1e-05 0.30000000000000004 0.3333333333333333 100.0"},
     {"{{ ['it\\'s', 'a\"b', '\\n\\x1f', 'é\\u200b'] }}", "[\"it's\", 'a\"b', '\\n\\x1f', 'é\\u200b']"},
     {"{{ missing }}|{{ d.missing }}|{{ z }}", "||None"},
@@ -133,6 +143,9 @@ static const char *const bad[][2] = {
     {"{{ 'x' * 100000000 }}", "the text exceeds 64 MB"},
     {"{% set q = namespace(x=[]) %}{% for i in range(5000) %}{% set q.x = [q.x] %}{% endfor %}{{ q.x }}", "nested too deeply"},
     {"{{ 9223372036854775807 + 1 }}", "does not fit in 64 bits"},
+    {"{{ big[0] + 1 }}", "does not fit in 64 bits"},
+    {"{{ 1 - big[0] }}", "does not fit in 64 bits"},
+    {"{{ big[1] | abs }}", "does not fit in 64 bits"},
 };
 
 static void test_prints(void **state) {

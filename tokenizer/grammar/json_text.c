@@ -153,7 +153,7 @@ static int put_number(struct buf *b, double v) {
 
 int json_compact(struct buf *b, const struct json *j) {
     int rc = 0;
-    if (j->type == JSON_FLOAT) return put_number(b, j->number);
+    if (j->type == JSON_FLOAT) return put_number(b, json_num(j, 0));
     if (j->type != JSON_ARRAY && j->type != JSON_OBJECT) return json_write(b, j);
     const bool object = j->type == JSON_OBJECT;
     buf_char(b, object ? '{' : '[');
@@ -168,6 +168,7 @@ int json_compact(struct buf *b, const struct json *j) {
 
 bool json_equal(const struct json *a, const struct json *b) {
     const bool numbers = (a->type == JSON_INT || a->type == JSON_FLOAT) && (b->type == JSON_INT || b->type == JSON_FLOAT);
+    if (numbers && a->type == JSON_FLOAT && b->type == JSON_FLOAT && a->n && b->n) return a->n == b->n && !memcmp(a->string, b->string, a->n);
     if (numbers) return a->type == JSON_INT && b->type == JSON_INT ? a->integer == b->integer : json_num(a, 0) == json_num(b, 1);
     if (a->type != b->type || (a->type > JSON_FLOAT && a->n != b->n)) return false;
     switch ((enum json_type)a->type) {

@@ -83,7 +83,7 @@ static bool is_map(const struct json *v, bool schemas, bool names) {
 static const char *wrong_value(enum value_kind kind, const struct json *v) {
     const bool integer = v->type == JSON_INT || json_int(v, INT64_MIN) != INT64_MIN;
     switch (kind) {
-    case NUMBER: return v->type == JSON_INT || (v->type == JSON_FLOAT && isfinite(v->number)) ? NULL : "must be a number";
+    case NUMBER: return v->type == JSON_INT || (v->type == JSON_FLOAT && isfinite(json_num(v, 0))) ? NULL : "must be a number";
     case COUNT: return integer && json_int(v, -1) >= 0 ? NULL : "must be a whole number that is not negative";
     case TEXT: return v->type == JSON_STRING ? NULL : "must be a string";
     case BOOLEAN: return v->type == JSON_BOOL ? NULL : "must be true or false";

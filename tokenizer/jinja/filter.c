@@ -238,6 +238,7 @@ static struct jval f_int(struct jrun *r, struct jval v, struct jval *a) {
     if (v.type == J_UNDEF) jfail_undef(r, v.u);
     out.origin = v.type == J_STR ? v.s->origin : v.origin;
     if (jval_is_int(v)) return out.i = jval_as_int(v), out;
+    if (v.big) return v;
     if (v.type == J_STR && (base < 0 || base == 1 || base > 36)) base = 10; /* Python rejects this base: treat the text as not a number */
     if (v.type == J_STR && parse_int(r, v.s, (int)base, &i)) return out.i = i, out;
     if (v.type == J_FLOAT && isinf(v.f)) jfail(r, "cannot convert float infinity to integer");
@@ -256,7 +257,8 @@ static struct jval f_float(struct jrun *r, struct jval v, struct jval *a) {
 static struct jval f_abs(struct jrun *r, struct jval v, struct jval *a) {
     if (v.type == J_UNDEF) jfail(r, "bad operand type for abs(): 'Undefined'");
     if (!jval_is_number(v)) jfail(r, "bad operand type for abs(): '%s'", jval_type(v));
-    if (v.type == J_FLOAT) return v.f = fabs(v.f), v;
+    if (v.type == J_FLOAT && !v.big) return v.f = fabs(v.f), v;
+    if (v.big) return jop_neg(r, v, v.f < 0);
     return jop_neg(r, v, jval_as_int(v) < 0);
 }
 /* Rounds to the nearest decimal of the exact value, ties to even, as printf does. */
@@ -286,7 +288,8 @@ static struct jval f_round(struct jrun *r, struct jval v, struct jval *a) {
         return out;
     }
     char t[800];
-    if (!isfinite(v.f) || prec > 330) return v;
+    if (!isfinite(v.f) || prec > 330 || (v.big && prec >= 0)) return v;
+    v.big = 0;
     if (prec >= 0) {
         snprintf(t, sizeof t, "%.*f", (int)prec, v.f);
         v.f = strtod(t, NULL);

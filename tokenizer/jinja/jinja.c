@@ -65,13 +65,27 @@ const char *jinja_source(const struct jinja *j, size_t *n) {
 
 /* ---- rendering */
 
+/* Returns 1 + the place of a whole number in r->big, which doubles at each power of two. */
+static uint32_t keep_digits(struct jrun *r, const struct json *j) {
+    if (!(r->n_big & (r->n_big - 1))) {
+        const struct json **more = jalloc(r, (r->n_big ? 2 * (size_t)r->n_big : 1) * sizeof *more);
+        if (r->n_big) memcpy(more, r->big, r->n_big * sizeof *more);
+        r->big = more;
+    }
+    r->big[r->n_big++] = j;
+    return r->n_big;
+}
+
 struct jval jval_from_json(struct jrun *r, const struct json *j) {
     struct jval v = jval_none();
     jenter_depth(r);
     switch (j->type) {
     case JSON_BOOL: v = jval_bool(j->boolean); break;
     case JSON_INT: v = jval_int(j->integer); break;
-    case JSON_FLOAT: v = jval_float(j->number); break;
+    case JSON_FLOAT:
+        v = jval_float(json_num(j, 0));
+        if (j->n) v.big = keep_digits(r, j);
+        break;
     case JSON_STRING: v = jstr_new(r, j->n ? j->string : "", j->n, TEXT_VALUE); break;
     case JSON_ARRAY:
         v = jval_list(r, J_LIST, j->n);

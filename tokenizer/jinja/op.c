@@ -134,6 +134,7 @@ struct jval jop_math(struct jrun *r, uint8_t op, struct jval a, struct jval b) {
     if (b.type == J_UNDEF) jfail_undef(r, b.u);
     if (jval_is_number(a) && jval_is_number(b)) {
         bool real = a.type == J_FLOAT || b.type == J_FLOAT;
+        if ((a.big && (b.big || jval_is_int(b))) || (b.big && jval_is_int(a))) too_big(r);
         struct jval v = real ? float_math(r, op, jval_as_float(a), jval_as_float(b)) : int_math(r, op, jval_as_int(a), jval_as_int(b));
         v.origin = a.origin == TEXT_VALUE || b.origin == TEXT_VALUE ? TEXT_VALUE : TEXT_TEMPLATE;
         return v;
@@ -148,7 +149,8 @@ struct jval jop_math(struct jrun *r, uint8_t op, struct jval a, struct jval b) {
 struct jval jop_neg(struct jrun *r, struct jval a, bool minus) {
     if (a.type == J_UNDEF) jfail_undef(r, a.u);
     if (!jval_is_number(a)) jfail(r, "bad operand type for unary %c: '%s'", minus ? '-' : '+', jval_type(a));
-    if (minus && jval_is_int(a) && jval_as_int(a) == INT64_MIN) too_big(r);
+    if (minus && (a.big || (jval_is_int(a) && jval_as_int(a) == INT64_MIN))) too_big(r);
+    if (a.big) return a;
     struct jval v = a.type == J_FLOAT ? jval_float(minus ? -a.f : a.f) : jval_int(minus ? -jval_as_int(a) : jval_as_int(a));
     v.origin = a.origin;
     return v;

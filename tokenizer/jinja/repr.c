@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "tokenizer/jinja/eval.h"
 #include "tokenizer/jinja/str.h"
 
@@ -34,6 +35,10 @@ int jrepr_float(double f, char out[40]) {
 static void put_scalar(struct jrun *r, struct jbuf *b, struct jval v) {
     char t[40];
     int n;
+    if (v.big) {
+        jbuf_add(r, b, r->big[v.big - 1]->string, r->big[v.big - 1]->n, v.origin);
+        return;
+    }
     if (v.type == J_INT) n = snprintf(t, sizeof t, "%lld", (long long)v.i);
     else if (v.type == J_FLOAT) n = jrepr_float(v.f, t);
     else n = snprintf(t, sizeof t, "%s", v.type == J_NONE ? "None" : v.b ? "True" : "False");
@@ -163,7 +168,7 @@ static void json_sep(struct jrun *r, struct jbuf *b, const struct jstr *given, c
 static void json_scalar(struct jrun *r, struct jbuf *b, struct jval v) {
     if (v.type == J_NONE) jbuf_cstr(r, b, "null", v.origin);
     else if (v.type == J_BOOL) jbuf_cstr(r, b, v.b ? "true" : "false", v.origin);
-    else if (v.type == J_FLOAT && !isfinite(v.f)) jbuf_cstr(r, b, v.f != v.f ? "NaN" : v.f < 0 ? "-Infinity" : "Infinity", v.origin);
+    else if (v.type == J_FLOAT && !v.big && !isfinite(v.f)) jbuf_cstr(r, b, v.f != v.f ? "NaN" : v.f < 0 ? "-Infinity" : "Infinity", v.origin);
     else put_scalar(r, b, v);
 }
 

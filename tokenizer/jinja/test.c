@@ -8,8 +8,8 @@ static bool t_none(struct jrun *r, struct jval v, struct jval *a) { return v.typ
 static bool t_boolean(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_BOOL; }
 static bool t_true(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_BOOL && v.b; }
 static bool t_false(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_BOOL && !v.b; }
-static bool t_integer(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_INT; }
-static bool t_float(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_FLOAT; }
+static bool t_integer(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_INT || v.big; }
+static bool t_float(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_FLOAT && !v.big; }
 static bool t_number(struct jrun *r, struct jval v, struct jval *a) { return jval_is_number(v); }
 static bool t_string(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_STR; }
 static bool t_mapping(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_DICT; }

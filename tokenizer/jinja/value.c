@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "engine/base/json.h"
 #include "tokenizer/jinja/str.h"
 
 /* ---- errors: unwind to jinja.c, which frees the arena. Rendering holds no other resources. */
@@ -90,7 +91,7 @@ const char *jval_type(struct jval v) {
     case J_NONE: return "NoneType";
     case J_BOOL: return "bool";
     case J_INT: return "int";
-    case J_FLOAT: return "float";
+    case J_FLOAT: return v.big ? "int" : "float";
     case J_STR: return v.s->markup ? "Markup" : "str";
     case J_LIST: return "list";
     case J_TUPLE: return "tuple";
@@ -180,8 +181,10 @@ static bool eq_dicts(struct jrun *r, struct jdict *a, struct jdict *b) {
     return true;
 }
 static bool eq_int_float(int64_t i, double f) { return f >= -0x1p63 && f < 0x1p63 && f == floor(f) && (int64_t)f == i; }
+static bool same_digits(const struct json *a, const struct json *b) { return a->n == b->n && !memcmp(a->string, b->string, a->n); }
 static bool eq_deep(struct jrun *r, struct jval a, struct jval b) {
     if (jval_is_number(a) && jval_is_number(b)) {
+        if (a.big && b.big) return same_digits(r->big[a.big - 1], r->big[b.big - 1]);
         if (a.type == J_FLOAT) return b.type == J_FLOAT ? a.f == b.f : eq_int_float(jval_as_int(b), a.f);
         return b.type == J_FLOAT ? eq_int_float(jval_as_int(a), b.f) : jval_as_int(a) == jval_as_int(b);
     }

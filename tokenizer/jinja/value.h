@@ -9,6 +9,8 @@
 #include "engine/base/mem.h"
 #include "tokenizer/tokenizer.h"
 
+struct json;
+
 enum jtype {
     J_MISSING, /* no value: an argument not given, a variable before assignment */
     J_UNDEF,
@@ -37,6 +39,7 @@ struct jval {
     uint8_t type;
     uint8_t origin; /* enum text_origin of the printed value; strings have their own (struct jstr) */
     uint8_t sub;
+    uint32_t big; /* of a J_FLOAT that is Python's int past 64 bits: 1 + its place in jrun.big; 0: a float */
     union {
         bool b;
         int64_t i;
@@ -125,6 +128,8 @@ struct jrun {
     int depth, calls;
     int code; /* of errors outside the template: ERR_MEMORY; also the parser's ERR_MODEL */
     struct jdict *vars;
+    const struct json **big; /* whole numbers past 64 bits of the variables, which are printed as they are written */
+    uint32_t n_big;
 };
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 enum { JINJA_MAX_STEPS = 20000 }; /* fuzzing gains nothing from long loops */
