@@ -51,12 +51,14 @@ static void add_answer(struct repl *r, struct chat_session *t) {
     add_markup(t);
     ids_free(&t->prompt.fixed_answer);
     /* Keep the generated ids: /continue resumes after the last one. If --until has cut text off, it resumes after the text. */
-    if (u->stop_hit || mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
+    if (u->stop_hit || u->lacks_ids || mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
         prompt_free(&t->prompt);
         return;
     }
     for (size_t i = 0; i < u->ids.n; i++) t->prompt.ids.data[t->prompt.ids.n++] = u->ids.data[i];
     t->prompt.is_cut = u->reason != DONE_STOP && !u->failed;
+    t->prompt.begun_call.len = 0;
+    if (!r->app->backend->is_local && u->ids.n && buf_add(&t->prompt.begun_call, u->tool.data ? u->tool.data : "", u->tool.len)) prompt_free(&t->prompt);
 }
 
 /* Whether a server has refused the question of the ended turn because the context has no room for it. */

@@ -207,6 +207,13 @@ static void read_disk_keys(struct remote_request *c, const char *s, size_t n) {
     queue_event(c, &(struct engine_event){.event = {.kind = EVENT_NONE}}, NULL, 0);
 }
 
+/* Queues the ids of tokens whose text has come: numbers with blanks between them. */
+static void read_ids(struct remote_request *c, const char *s) {
+    char *end; /* the line is NUL-terminated */
+    for (long id = strtol(s, &end, 10); end != s; id = strtol(s = end, &end, 10))
+        queue_event(c, &(struct engine_event){.event = {.kind = EVENT_TOKEN, .token = (int32_t)id}, .is_id = true}, NULL, 0);
+}
+
 static void read_line(struct remote_request *c, const char *s, size_t n) {
     int done, total;
     double left;
@@ -216,6 +223,7 @@ static void read_line(struct remote_request *c, const char *s, size_t n) {
         while (n && *s == ' ') s++, n--;
         read_chunk(c, s, n);
     } else if (c->remote->resident && n > 7 && !memcmp(s, ": kept ", 7)) read_disk_keys(c, s + 7, n - 7);
+    else if (c->remote->resident && n > 6 && !memcmp(s, ": ids ", 6)) read_ids(c, s + 6);
     else if (c->remote->resident && n == 7 && !memcmp(s, ": alone", 7)) prompt_note_dropped_document();
     else if (c->remote->resident && n < 100 && sscanf(s, ": prompt %d of %d, %lf s left", &done, &total, &left) == 3)
         queue_event(c, &(struct engine_event){.event = {.kind = EVENT_PROGRESS, .done = done, .total = total, .left_s = left, .unit = "prefill"}}, NULL, 0);
@@ -417,6 +425,8 @@ static void put_request_body(const struct remote *r, const struct prompt *p, con
         out_json_string(b, until->items[i], strlen(until->items[i]));
     }
     if (until->n_items) buf_char(b, ']');
+    for (size_t i = 0; i < p->ids.n; i++) buf_fmt(b, "%s%d", i ? "," : ", \"generated\": [", p->ids.data[i]);
+    if (p->ids.n) buf_fmt(b, "], \"generated_whole\": %s", p->is_cut ? "false" : "true");
     if (r->resident && r->app->opts.v[OPT_EXPLAIN].on) buf_str(b, ", \"explain\": true");
     if (r->resident) buf_str(b, q->flags & REQ_NO_DISK_CACHE ? ", \"markup\": true, \"store\": false" : ", \"markup\": true, \"kept\": true");
     buf_char(b, '}');

@@ -39,6 +39,8 @@ static const struct api_member members[] = {
     API_VALUE("explain", MEMBER_FLAG, explain),
     API_VALUE("markup", MEMBER_FLAG, markup),
     API_VALUE("kept", MEMBER_FLAG, report_disk_keys),
+    API_VALUE("generated_whole", MEMBER_FLAG, generated_whole),
+    API_OTHER("generated", .forms = CHAT),
     API_VALUE("store", MEMBER_NO_FLAG, no_disk_cache),
     API_VALUE("parallel_tool_calls", MEMBER_NO_FLAG, single_tool_call),
     API_SAMPLING,
@@ -235,6 +237,8 @@ static int parse_chat(struct api_request *r, const char *body, size_t n, const s
     TRY(take_partial_answer(r, &root, &messages, e));
     TRY(read_tools(r, &root, e));
     TRY(read_parameters(r, &root, CHAT, strict, e));
+    if (r->markup && api_members_present(r->generated = json_get(&root, "generated")) && r->generated->type != JSON_ARRAY)
+        return error_set(e, ERR_USAGE, "generated: must be a list of ids");
     TRY(read_template_options(&root, &options, e));
     return api_messages_finish(r, chat, &messages, &options, e);
 }

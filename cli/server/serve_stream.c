@@ -21,8 +21,27 @@ static void put_comments(struct http_request *x) {
     *x->progress_comment = 0;
 }
 
-/* Formats what an answer has generated, and its end. */
+/* Adds the ids of the text so far, which continue the answer, for an attached process; -1 if they stand for more than its text, and those before it are void.
+ */
+static void put_ids(struct http_request *x, struct http_choice *c, bool settled) {
+    const struct turn *t = &c->turn;
+    if (t->stop_hit || !settled) {
+        if (c->n_ids_sent) buf_str(&x->formatted, ": ids -1\n\n");
+        c->n_ids_sent = 0;
+        return;
+    }
+    if (c->n_ids_sent == t->ids.n) return;
+    buf_str(&x->formatted, ": ids");
+    for (; c->n_ids_sent < t->ids.n; c->n_ids_sent++) buf_fmt(&x->formatted, " %d", t->ids.data[c->n_ids_sent]);
+    buf_str(&x->formatted, "\n\n");
+}
+
+/* Formats what an answer has generated, and its end. An attached process gets text with its ids, so that a stopped answer can be continued: text waits a few
+ * tokens for what is held back. */
 static void put_choice(struct http_request *x, struct http_choice *c, const struct api_choice *view) {
+    enum { IDS_HELD_MOST = 8 };
+    const bool settled = !c->turn.running || turn_is_settled(&c->turn);
+    if (x->request.markup && !settled && c->turn.ids.n < c->n_ids_sent + IDS_HELD_MOST) return;
     for (size_t i = 0; i < c->n_generated; i++) {
         const bool is_text = c->generated[i].part == OUTPUT_TEXT;
         x->protocol->delta(&x->formatted, &x->answer, view, c->generated[i].part, c->generated[i].text.data, c->generated[i].text.len,
@@ -31,6 +50,7 @@ static void put_choice(struct http_request *x, struct http_choice *c, const stru
         c->generated[i].text.len = 0;
     }
     c->n_generated = 0;
+    if (x->request.markup && !c->finished) put_ids(x, c, settled);
     if (c->state != HTTP_CHOICE_DONE || c->finished || x->failed) return;
     x->protocol->finish(&x->formatted, &x->answer, view);
     c->finished = true;

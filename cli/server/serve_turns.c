@@ -79,19 +79,24 @@ static int check_model(const struct http_request *x, struct error *e) {
     return error_set(e, ERR_MODEL, "no model %.*s; this server has %s", (int)(m->n < 100 ? m->n : 100), m->string, name);
 }
 
-/* The prompt of a text completion: BOS and the text, or ids as given. */
-static int make_raw_prompt(struct http_request *x, struct error *e) {
-    struct app *a = x->server->app;
-    const struct json *p = x->request.raw_prompt;
+/* Appends a list of ids to the prompt; name: of the member that has it. */
+static int add_ids(struct http_request *x, const char *name, const struct json *list, struct error *e) {
     struct ids *ids = &x->prompt.ids;
-    if (p->type == JSON_STRING) TRY(prompt_from_raw(a, p->string, p->n, &x->prompt, e));
-    for (uint32_t i = 0; p->type == JSON_ARRAY && i < p->n; i++) {
-        const int64_t id = json_int(&p->items[i], -1);
-        if (id < 0 || id >= tokenizer_n_ids(a->tokenizer)) return error_set(e, ERR_USAGE, "prompt[%u]: not an id of this vocabulary", i);
+    for (uint32_t i = 0; i < list->n; i++) {
+        const int64_t id = json_int(&list->items[i], -1);
+        if (id < 0 || id >= tokenizer_n_ids(x->server->app->tokenizer)) return error_set(e, ERR_USAGE, "%s[%u]: not an id of this vocabulary", name, i);
         if (mem_grow(&ids->data, &ids->cap, ids->n + 1, sizeof *ids->data)) return error_set(e, ERR_MEMORY, "no memory");
         ids->data[ids->n++] = (int32_t)id;
     }
-    x->prompt.n_given = ids->n;
+    return 0;
+}
+
+/* The prompt of a text completion: BOS and the text, or ids as given. */
+static int make_raw_prompt(struct http_request *x, struct error *e) {
+    const struct json *p = x->request.raw_prompt;
+    if (p->type == JSON_STRING) TRY(prompt_from_raw(x->server->app, p->string, p->n, &x->prompt, e));
+    else TRY(add_ids(x, "prompt", p, e));
+    x->prompt.n_given = x->prompt.ids.n;
     x->prompt.is_raw = true;
     return 0;
 }
@@ -111,6 +116,11 @@ int serve_make_prompt(struct http_request *x, struct error *e) {
     int rc = prompt_from_json(a, &x->request.template_input, &x->prompt, e);
     if (rc == ERR_RUNTIME) return e->code = ERR_USAGE; /* the template refuses this conversation */
     if (!rc && x->request.partial_answer) rc = prompt_add_partial(a, x->request.partial_answer->string, x->request.partial_answer->n, &x->prompt, e);
+    if (!rc && r->generated) {
+        ids_free(&x->prompt.fixed_answer);
+        x->prompt.is_cut = !r->generated_whole;
+        rc = add_ids(x, "generated", r->generated, e);
+    }
     return rc;
 }
 
@@ -256,6 +266,7 @@ static void add_disk_keys_comment(struct http_request *x, const struct serve_ses
 /* True if the request has what the session's last answer began with, and more of that answer. The client may lack the end of an answer that it stopped. */
 static bool continues_answer(const struct http_request *x, const struct serve_session *k) {
     const struct json *begun = x->request.partial_answer;
+    if (x->request.generated) return true; /* which the client has from this server */
     if (!begun || k->answer.failed || begun->n <= k->n_begun) return false;
     return !memcmp(begun->string, k->answer.data ? k->answer.data : "", begun->n < k->answer.len ? begun->n : k->answer.len);
 }

@@ -38,7 +38,7 @@ struct http_choice {
         struct buf text;
         enum output_kind part;
     } generated[8];
-    size_t n_generated, n_logprobs_sent;
+    size_t n_generated, n_logprobs_sent, n_ids_sent;
     bool finished; /* its end is formatted */
 };
 

@@ -19,6 +19,7 @@ struct engine_event {
     enum output_kind part;
     const char *text;
     size_t n;
+    bool is_id; /* EVENT_TOKEN of an attached engine: event.token is the id of a token whose text has come; -1: those that came are void */
 };
 
 struct backend {

@@ -14,6 +14,7 @@ void prompt_free(struct prompt *p) {
     ids_free(&p->fixed_answer);
     buf_free(&p->tail);
     buf_free(&p->body);
+    buf_free(&p->begun_call);
     buf_free(&p->refusal);
     *p = (struct prompt){0};
 }

@@ -13,6 +13,7 @@ struct prompt {
     struct buf tail;                     /* end of the rendered text: it may open a thinking block */
     int n_shareable;                     /* length of the shareable prefix, in tokens (request.n_shared) */
     struct buf body;                     /* for an attached or remote engine, instead of ids: members of a request */
+    struct buf begun_call;               /* with body and ids, which were generated: the tool calls that they have begun, as the model writes them */
     struct buf refusal;                  /* the built-in model's refusal of the question; empty: it is answered */
     struct ids fixed_answer;             /* the answer, if the program gives it without the model; empty: run the model */
     bool document_dropped;               /* the attached document was dropped; only the question is in the prompt */

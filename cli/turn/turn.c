@@ -179,6 +179,11 @@ static int open_constraint(struct turn *t, const struct prompt *p, struct reques
     return rc;
 }
 
+bool turn_is_settled(const struct turn *t) {
+    const bool shown = t->n_shown == t->text.len && t->n_thinking_shown == t->thinking.len && t->n_tool_shown == t->tool.len;
+    return shown && !t->decoder.n_held && (!t->parser || output_parser_is_empty(t->parser));
+}
+
 int turn_start(struct turn *t, struct app *a, struct engine_client *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx,
                struct error *e) {
     *t = (struct turn){
@@ -186,9 +191,11 @@ int turn_start(struct turn *t, struct app *a, struct engine_client *s, const str
     turn_set_stops(t, a->opts.v[OPT_UNTIL].items, a->opts.v[OPT_UNTIL].n_items);
     if (a->template && !p->is_raw && !(t->parser = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
         return error_set(e, ERR_MEMORY, "no memory");
-    int rc = p->n_given < p->ids.n ? replay_generated(t, p) : 0;
+    int rc = p->n_given < p->ids.n && a->backend->is_local ? replay_generated(t, p) : 0;
     struct request q = *r;
     if (rc) error_set(e, rc, "cannot continue the answer: no memory, or a token id without text");
+    if (p->begun_call.len && buf_add(&t->tool, p->begun_call.data, p->begun_call.len)) rc = error_set(e, ERR_MEMORY, "no memory");
+    t->n_tool_shown = t->tool.len;
     if (!rc && p->source && a->backend->is_local) rc = open_constraint(t, p, &q, e);
     if (!rc) rc = engine_client_submit(s, p, &q, e);
     if (rc) turn_free(t);
@@ -210,10 +217,33 @@ static void finish_turn(struct turn *t) {
     t->running = false;
 }
 
+/* Takes an id from an attached engine, which comes after the text of its token. */
+static void add_id(struct turn *t, int32_t id) {
+    t->lacks_ids = id < 0;
+    if (t->lacks_ids) t->ids.n = 0;
+    else if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->text_error = ERR_MEMORY;
+    else t->ids.data[t->ids.n++] = id;
+    t->n_of_ids[OUTPUT_TEXT] = t->text.len, t->n_of_ids[OUTPUT_THINKING] = t->thinking.len, t->n_of_ids[OUTPUT_TOOL_CALL] = t->tool.len;
+}
+
+/* Drops what an attached engine has sent of a text whose ids did not come before the turn was stopped: it comes again if the answer is continued. */
+static void drop_unidentified(struct turn *t) {
+    struct buf *const parts[] = {[OUTPUT_TEXT] = &t->text, [OUTPUT_THINKING] = &t->thinking, [OUTPUT_TOOL_CALL] = &t->tool};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts && t->ids.n && !t->app->backend->is_local; i++) {
+        if (t->n_of_ids[i] >= parts[i]->len) continue;
+        parts[i]->len = t->n_of_ids[i];
+        parts[i]->data[parts[i]->len] = 0;
+    }
+}
+
 void turn_event(struct turn *t, const struct engine_event *news) {
     const struct event *ev = &news->event;
     switch (ev->kind) {
     case EVENT_TOKEN:
+        if (news->is_id) {
+            add_id(t, ev->token);
+            break;
+        }
         t->last_token_at = clock_now();
         if (!t->n_tokens++) t->first_token_at = t->last_token_at;
         if (t->stop_hit || t->text_error) break;
@@ -243,6 +273,7 @@ void turn_event(struct turn *t, const struct engine_event *news) {
         t->failed = ev->kind == EVENT_ERROR;
         if (t->failed) t->error = ev->error;
         finish_turn(t);
+        drop_unidentified(t);
         if (t->text_error && !t->failed) {
             t->failed = true;
             if (t->text_error == ERR_MEMORY) error_set(&t->error, ERR_MEMORY, "no memory for the answer's text");

@@ -40,11 +40,15 @@ struct turn {
     bool wants_logprobs;
     struct turn_logprob *logprobs; /* [n_logprobs] as requested */
     size_t n_logprobs, logprobs_cap;
-    struct ids ids;                       /* as generated, without the end token; empty for attached and remote engines */
+    struct ids ids;     /* as generated, without the end token; empty for remote engines. Of an attached engine: those whose text has come whole */
+    bool lacks_ids;     /* of an attached engine: the ids that came are void, for they stand for more than its text */
+    size_t n_of_ids[3]; /* of an attached engine: bytes of each part that ids stand for */
     double first_token_at, last_token_at; /* clock_now() */
     int prefill_done, prefill_total;      /* prefill progress, as last reported */
     double prefill_left_s;
 };
+/* Whether all text of the ids so far has been emitted: none may begin a marker, a character or a stop string. */
+bool turn_is_settled(const struct turn *t);
 /* Starts a turn; on error nothing remains to free. The prompt is not needed afterwards. Ids that an earlier turn generated
  * (after prompt.n_given) restore its state, thinking or answering; t holds only the new text. */
 int turn_start(struct turn *t, struct app *a, struct engine_client *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e);

@@ -42,3 +42,5 @@ bool output_parser_in_header(const struct output_parser *p);
 /* Sets the markers of thinking block i of the model's template. False past the last one. */
 bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close);
 int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx);
+/* Whether it holds nothing back that output_parser_flush() would pass on. */
+bool output_parser_is_empty(const struct output_parser *p);

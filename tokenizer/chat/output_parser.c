@@ -315,6 +315,8 @@ bool output_parser_thinking(const struct output_parser *p, int i, const char **o
     return false;
 }
 
+bool output_parser_is_empty(const struct output_parser *p) { return !p->n_held && !(p->in_header && p->n_header_text); }
+
 int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx) {
     int rc = process_held(p, true, fn, ctx);
     if (!rc && p->in_header && p->n_header_text) { /* the answer ended inside a header: show it rather than lose it */
