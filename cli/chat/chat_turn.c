@@ -73,6 +73,8 @@ static const char *describe_partial(const struct repl *r, const struct turn *u, 
     const bool repeats = turn_repeats(u);
     if (repeats) hint = "; it repeats itself, which /set repeat-penalty 1.1 may prevent";
     if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens%s", u->stats.answer_tokens, hint);
+    else if (u->reason == DONE_CONTEXT && !r->app->backend->can_continue)
+        snprintf(out, cap, "the server's context is full, or its limit on answers is reached%s", repeats ? hint : "; /compact makes room");
     else if (u->reason == DONE_CONTEXT)
         snprintf(out, cap, "the context of %d tokens is full%s", r->app->info->context,
                  repeats ? "; the answer repeats itself: /undo removes it" : "; /compact makes room");

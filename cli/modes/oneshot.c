@@ -25,7 +25,8 @@ static int report_partial(struct app *a, const struct turn *t, struct error *e) 
     if (turn_repeats(t)) more = "it repeats itself, which --repeat-penalty 1.1 may prevent";
     if (t->reason == DONE_LENGTH) report_note("the answer was cut at the -n limit of %lld tokens; %s", (long long)a->opts.v[OPT_MAX_TOKENS].integer, more);
     if (t->reason != DONE_CONTEXT) return 0;
-    report_note("the answer was cut: the context of %d tokens is full; %s", i->context, more);
+    if (a->backend->can_continue) report_note("the answer was cut: the context of %d tokens is full; %s", i->context, more);
+    else report_note("the answer was cut: the server's context is full, or its limit on answers is reached");
     if (e) *e = (struct error){.code = ERR_CONTEXT}; /* reported above, except with -q */
     return ERR_CONTEXT;
 }

@@ -32,6 +32,7 @@ struct remote_request {
     double submitted, first, last, not_before; /* clock: of the request, its first and last text, the next try */
     bool has_text, has_end_mark;               /* some of the answer arrived; its end mark arrived */
     const char *parse_error;                   /* why the answer could not be parsed, or NULL */
+    int max_tokens;                            /* limit that the request named; less than 1: none */
     bool has_reason;
     enum done_reason reason;
     struct turn_stats stats;

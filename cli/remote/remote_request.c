@@ -249,6 +249,12 @@ static size_t on_data(char *data, size_t size, size_t n, void *call) {
     return c->parse_error ? 0 : n;
 }
 
+/* "length" is the server's word for a full context, too: an answer that is shorter than the request's limit was cut by it, or by a limit of the server. */
+static enum done_reason reason_of_end(const struct remote_request *c) {
+    const bool is_shorter = c->max_tokens < 1 || (c->stats.answer_tokens > 0 && c->stats.answer_tokens < c->max_tokens);
+    return c->reason == DONE_LENGTH && is_shorter && !c->remote->resident ? DONE_CONTEXT : c->reason;
+}
+
 /* --- completion ------------------------------------------------------------------------------------------------------ */
 
 /* Schedules a retry if the server was busy and has sent nothing of the answer. */
@@ -286,6 +292,7 @@ static void end_transfer(struct remote_request *c, CURLcode rc) {
         finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: the answer was cut off, or is not an event stream", who), &e);
     else {
         queue_tool_calls(c);
+        c->reason = reason_of_end(c);
         finish_request(c, 0, NULL);
     }
 }
@@ -469,6 +476,7 @@ int remote_request_submit(struct engine_client *s, const struct prompt *p, const
     c->remote = r;
     c->client = s;
     c->submitted = clock_now();
+    c->max_tokens = q->max_tokens;
     c->easy = curl.easy_init();
     c->last_event = mem_calloc(1, sizeof *c->last_event);
     put_request_body(r, p, q, &c->body);

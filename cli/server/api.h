@@ -21,7 +21,7 @@ struct api_request {
     bool stream, usage;                /* usage: report it at the end of a stream, where the protocol leaves that to the client */
     bool explain;                      /* extension: report why the modes were chosen, next to the timings */
     bool markup;                       /* extension, of attached processes: send tool calls as the model writes them, as "tool", and ids as comments */
-    const struct json *generated;      /* extension: list of ids that an earlier answer began with, to go on after them; NULL: none */
+    const struct json *generated;      /* extension: token ids of an earlier answer, which the answer continues; NULL: none */
     bool generated_whole;              /* extension: that answer was not cut */
     bool report_disk_keys;             /* extension: send the disk-cache keys of the prompt as a comment of the stream */
     bool no_disk_cache;                /* nothing of it is written to disk */

@@ -21,8 +21,7 @@ static void put_comments(struct http_request *x) {
     *x->progress_comment = 0;
 }
 
-/* Adds the ids of the text so far, which continue the answer, for an attached process; -1 if they stand for more than its text, and those before it are void.
- */
+/* Sends an attached process the ids of the text so far, or -1: the earlier ids are invalid. */
 static void put_ids(struct http_request *x, struct http_choice *c, bool settled) {
     const struct turn *t = &c->turn;
     if (t->stop_hit || !settled) {

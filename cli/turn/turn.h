@@ -41,8 +41,8 @@ struct turn {
     struct turn_logprob *logprobs; /* [n_logprobs] as requested */
     size_t n_logprobs, logprobs_cap;
     struct ids ids;     /* as generated, without the end token; empty for remote engines. Of an attached engine: those whose text has come whole */
-    bool lacks_ids;     /* of an attached engine: the ids that came are void, for they stand for more than its text */
-    size_t n_of_ids[3]; /* of an attached engine: bytes of each part that ids stand for */
+    bool lacks_ids;     /* attached engines: the received ids are invalid */
+    size_t n_of_ids[3]; /* attached engines: bytes of each part whose ids were received */
     double first_token_at, last_token_at; /* clock_now() */
     int prefill_done, prefill_total;      /* prefill progress, as last reported */
     double prefill_left_s;

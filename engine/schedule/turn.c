@@ -37,8 +37,8 @@ static void mask_logits(const struct session *s, float *logits, const uint64_t *
     while (n-- > 0) logits[stops[n].id] = stops[n].logit;
 }
 
-/* Samples a token that the filter allows. A token after which the answer cannot be completed within the turn's limit is replaced by one that leaves room. If
- * none does, that is an error, or with REQ_MAY_BE_INCOMPLETE the first token stays. */
+/* Samples a token that the filter allows. A token after which the answer cannot be completed within the turn's limit is replaced by one that leaves room.
+ * Without such a token the turn fails, or with REQ_MAY_BE_INCOMPLETE keeps the first one. */
 static int sample_filtered(struct session *s, float *logits, int32_t *id, struct error *why) {
     struct engine *e = s->engine;
     const struct token_filter *f = s->request.filter;

@@ -344,6 +344,16 @@ class Remote(Case):
         for full in (b'{"message": "too long", "code": "context_length_exceeded"}', b'{"message": "too long", "type": "exceed_context_size_error", "code": 400}', b'{"message": "past the context length", "code": 400}'):
             self.assertEqual(self.ask("-p", "x", replies=[(400, {}, b'{"error": ' + full + b"}")])[0], 4)
 
+    def test_full_context(self):
+        """An answer that a server cuts before -n is reached exits with 4, as one that fills a context; one that reaches -n does not."""
+        cut = lambda n: stream("some", usage=False, end=b'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": %d}}\n\ndata: [DONE]\n\n' % n)
+        reply = lambda n: (*cut(n)[:2], cut(n)[2].replace(b'"stop"', b'"length"'))
+        for args, n, want, word in ((["-n", "9"], 9, 0, "cut at the -n limit of 9 tokens"), (["-n", "9"], 7, 4, "the server's context is full, or its limit"),
+                                    ([], 7, 4, "the server's context is full, or its limit"), (["-n", "9"], 0, 0, "cut at the -n limit of 9 tokens")):
+            rc, out, err = self.ask("-p", "x", *args, replies=[reply(n)])
+            self.assertEqual((rc, out), (want, b"some\n"), err)
+            self.assertIn(word, err)
+
     def test_which(self):
         self.server.models = ["a", "b"]
         rc, out, err = self.ask("-p", "x")

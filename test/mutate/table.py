@@ -638,6 +638,7 @@ change("until-usage", "tokens after a stop string count as the answer's", "e2e_s
 change("cut-character", "an answer that is cut within a character ends with a part of it", "e2e_remote", ("cli/turn/turn.c", "if (t->reason != DONE_STOP && !t->failed) t->decoder.n_held = 0;", ""))
 change("cut-replayed", "/continue loses the beginning of a character", "e2e_remote", ("cli/turn/turn.c", "if (!rc && !p->is_cut) rc", "if (!rc) rc"))
 change("calls-killed", "calls of a killed chat never get a result", "e2e_tools", ("cli/saved/store.c", 'if (!rc && conversation_complete_calls(conv, "[no result: the chat ended before this call did]"))', "if (0)"))
+change("remote-full", "an answer that a server cuts before -n is reached exits with 0", "e2e_remote", ("cli/remote/remote_request.c", "        c->reason = reason_of_end(c);\n", ""))
 change("attached-ids", "an attached chat cannot continue an answer within its thinking", "e2e_attached", ("cli/server/serve_stream.c", "    if (x->request.markup && !c->finished) put_ids(x, c, settled);\n", ""))
 change("attached-held", "ids go to an attached chat before all of their text does", "e2e_attached", ("cli/server/serve_stream.c", "put_ids(x, c, settled);", "put_ids(x, c, true);"))
 change("attached-call", "an attached chat forgets the beginning of a call that it continues", "e2e_attached", ("cli/turn/turn.c", "if (p->begun_call.len && buf_add(", "if (0 && buf_add("))
