@@ -88,7 +88,7 @@ class Chat:
         before = s.messages + ([["assistant", "", True]] if s.messages and s.messages[-1][0] == "user" else []) + [["user", question, False]]
         reply = self.answer(before)
         if reply:
-            s.messages, s.ids, s.prompt, s.attached = before + [["assistant", *reply]], not self.attached, before, []
+            s.messages, s.ids, s.prompt, s.attached = before + [["assistant", *reply]], True, before, []
         return before
 
     def check(self, name):
@@ -148,7 +148,7 @@ class Chat:
             check(self.log, got, markdown(before))
             s.messages, s.ids, s.attached, s.prompt = before, ids, attached, prompt
         else:  # how many ids there are is not known
-            s.messages, s.ids, s.attached, s.prompt = found, False if self.attached else None, [], sent
+            s.messages, s.ids, s.attached, s.prompt = found, None, [], sent
 
     def bg(self):
         question = self.new_question()
@@ -163,7 +163,7 @@ class Chat:
         reply = None if i is None else self.answer(s.messages[:i + 1])
         if reply:
             s.prompt = [list(m) for m in s.messages[:i + 1]]
-            s.messages[i + 1:], s.ids = [["assistant", *reply]], not self.attached
+            s.messages[i + 1:], s.ids = [["assistant", *reply]], True
         elif self.attached:
             self.check("refused")
 
@@ -175,7 +175,7 @@ class Chat:
             return
         last = s.messages[-1]
         if s.ids is False and (reply := self.answer(s.messages, partial=True)):
-            last[1], last[2], s.ids = last[1] + reply[0], reply[1], False if self.attached else None
+            last[1], last[2], s.ids = last[1] + reply[0], reply[1], None
             return
         if s.ids is False:
             s.ids = None  # the prompt with this text is there, though it is too long
