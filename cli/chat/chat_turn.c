@@ -183,6 +183,8 @@ void chat_turn_acquire_screen(struct repl *r, struct chat_session *t) {
     style.no_thinking = false; /* thinking_on_text decides */
     r->on_screen = t;
     answer_printer_init(&r->printer, &style);
+    const struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
+    if (t->continues_answer && last && last->role == ROLE_ASSISTANT) answer_printer_resume(&r->printer, last->text.data, last->text.len);
     r->printer.before_output = hide_line_before_output;
     r->printer.ctx = r;
     t->turn.on_text = thinking_on_text;

@@ -356,6 +356,38 @@ void markdown_add(struct markdown *s, const char *data, size_t n, struct buf *ou
     if (s->filtered.len) drain_clusters(s, false, out);
 }
 
+/* Returns the length of the first n lines. */
+static size_t lines_length(const struct buf *b, int n) {
+    size_t at = 0;
+    for (; n > 0 && at < b->len; n--) {
+        const char *end = memchr(b->data + at, '\n', b->len - at);
+        at = end ? (size_t)(end - b->data) + 1 : b->len;
+    }
+    return at;
+}
+
+/* Leaves a table its header, the rule below it, and the row that is not complete. */
+static void drop_rows(struct buf *table) {
+    size_t head = lines_length(table, 2), last = table->len;
+    while (last > head && table->data[last - 1] != '\n') last--;
+    if (head >= last) return;
+    memmove(table->data + head, table->data + last, table->len - last);
+    table->len -= last - head;
+    table->data[table->len] = 0;
+}
+
+void markdown_resume(struct markdown *s, const char *data, size_t n) {
+    struct buf shown = {0};
+    markdown_add(s, data, n, &shown);
+    sanitize_flush(&s->filter, &s->filtered);
+    if (s->filtered.len) drain_clusters(s, true, &shown);
+    if (s->table.len) drop_rows(&s->table);
+    buf_free(&shown);
+    clear_buf(&s->word);
+    clear_buf(&s->styles);
+    s->width = s->pending_blanks = s->col = 0;
+}
+
 void markdown_flush(struct markdown *s, struct buf *out) {
     sanitize_flush(&s->filter, &s->filtered);
     out->failed |= s->filtered.failed;

@@ -19,6 +19,11 @@ void answer_printer_init(struct answer_printer *p, const struct answer_style *st
     p->text.wrap_tables = true;
 }
 
+void answer_printer_resume(struct answer_printer *p, const char *text, size_t n) {
+    markdown_resume(&p->text, text, n);
+    p->resumes = n > 0;
+}
+
 void answer_printer_resize(struct answer_printer *p, int cols, bool fresh_row) {
     markdown_resize(&p->text, cols);
     markdown_resize(&p->thinking, cols);
@@ -90,6 +95,8 @@ int answer_printer_add(void *ctx, enum output_kind part, const char *data, size_
         return 0;
     }
     if (p->thinking_open) end_thinking(p);
+    for (; p->resumes && n && *data == '\n'; data++, n--) markdown_resume(&p->text, data, 1); /* the row is new */
+    p->resumes &= n == 0;
     size_t end = trim_end(data, n, "\n");
     int rc = 0;
     if (end) {

@@ -15,11 +15,14 @@ struct answer_printer {
     struct markdown text, thinking;
     size_t held_line_ends, held_thinking_line_ends; /* held back */
     bool thinking_open;                             /* thinking was printed on stderr and its line is not ended */
+    bool resumes;                                   /* nothing was printed since answer_printer_resume() */
     int col;                                        /* cursor column after the last output */
     void (*before_output)(void *ctx);               /* called before any output; may be NULL */
     void *ctx;
 };
 void answer_printer_init(struct answer_printer *p, const struct answer_style *style);
+/* After answer_printer_init: the answer continues `text`, which is on the screen already, on a row of its own. */
+void answer_printer_resume(struct answer_printer *p, const char *text, size_t n);
 int answer_printer_add(void *p, enum output_kind part, const char *data, size_t n); /* a turn_fn */
 void answer_printer_end(struct answer_printer *p);
 /* Ends the thinking and the row on a terminal, so that messages can follow before the answer continues. has_text: text was printed since the last pause. */

@@ -324,6 +324,13 @@ class Repl(driver.Case):
             messages = json.load(f)["body"]["messages"]
         self.assertEqual([(m["role"], m["content"]) for m in messages], [("user", "hello"), ("assistant", "You said: he")])
 
+    def test_continue_within_code(self):
+        """An answer that was cut within a code block goes on in it: its colours, and the mark that ends it."""
+        t = self.chat("-n", "60", "--color=always")
+        self.ask(t, "source", "limit of 60 tokens")
+        self.ask(t, "/continue", b"\x1b\\[0;36mreturn(?s:.*)limit of 60 tokens")
+        self.ask(t, "/continue", b"\r\nend of it\r\n")
+
     def test_continue_while_thinking(self):
         """Cut off during thinking: what follows is still thinking, on the screen and on disk."""
         t = self.chat("-n", "5", "--save", "kept", "--color=always", "--show-thinking=always", text="kept> ")

@@ -1,6 +1,7 @@
 /* Layout of an answer on a terminal: rows of tables and words are where they should be, however the text is split. */
 #include "cli/terminal/markdown.h"
 #include "engine/base/fault.h"
+#include "engine/base/mem.h"
 #include "test/unit/unit.h"
 
 static const struct {
@@ -120,8 +121,56 @@ static void test_column(void **state) {
     markdown_free(&s);
 }
 
+/* Lays out a text whose first n bytes are on the screen already. */
+static char *resume(const char *text, size_t n) {
+    struct markdown s;
+    struct buf out = {0};
+    markdown_init(&s, 0, true);
+    markdown_resume(&s, text, n);
+    markdown_add(&s, text + n, strlen(text + n), &out);
+    markdown_flush(&s, &out);
+    markdown_free(&s);
+    return out.data;
+}
+
+/* A text that was cut at the end of a line goes on as it would have without the cut. */
+static void test_resumed_lines(void **state) {
+    static const char text[] =
+        "Intro with `code`:\n\n```c\nint a; // one\n\nreturn \"b\";\n```\n# Title\n- an **item**\n  1. another\n> quoted\n~~~\n```\n~~~\nend";
+    char *whole = resume(text, 0);
+    for (const char *at = text; (at = strchr(at, '\n')); at++) {
+        char *rest = resume(text, (size_t)(at + 1 - text));
+        const size_t n = strlen(whole), m = strlen(rest);
+        assert_true(m < n);
+        assert_string_equal(whole + n - m, rest);
+        mem_free(rest);
+    }
+    mem_free(whole);
+}
+
+static void test_resumed(void **state) {
+    static const struct {
+        const char *shown, *text, *out;
+    } c[] = {
+        {"```\nint", " x;\n```\nafter", " \033[0;36mx;\033[0m\n\033[0;36m```\033[0m\nafter"},
+        {"one **two", " three** four", " \033[0;1mthree**\033[0m four"},
+        {"The cap", "ital", "ital"},
+        {"|a|b|\n|-|-|\n|ccc|d|\n|e|", "f|\n|g|hh|", "\033[0;1m| a | b  |\033[0m\n| - | -- |\n| e | f  |\n| g | hh |"},
+        {"|a|b|\n|-|-|\n|ccc|d|\n", "|g|hh|\nend", "\033[0;1m| a | b  |\033[0m\n| - | -- |\n| g | hh |\nend"},
+        {"|a|b|\n|-|", "-|\n|c|d|", "\033[0;1m| a | b |\033[0m\n| - | - |\n| c | d |"},
+        {"|a|", "b|\n|-|-|\n|c|d|", "\033[0;1m| a | b |\033[0m\n| - | - |\n| c | d |"},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "%s%s", c[i].shown, c[i].text);
+        char *out = resume(text, strlen(c[i].shown));
+        assert_string_equal(out, c[i].out);
+        mem_free(out);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut), cmocka_unit_test(test_plain), cmocka_unit_test(test_failing_allocations),
-                                       cmocka_unit_test(test_column)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut), cmocka_unit_test(test_plain),         cmocka_unit_test(test_failing_allocations),
+                                       cmocka_unit_test(test_column),    cmocka_unit_test(test_resumed_lines), cmocka_unit_test(test_resumed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
