@@ -90,13 +90,16 @@ static void machine_of(const char *name, int devices) {
 static const struct {
     const char *machine, *model;
     int devices, sessions, keys;
-    double most; /* of the time with layers on separate devices; above 1 where the sums between devices cost more than they save */
+    double within; /* by how much the cost model's times may differ */
+    double most;   /* of the time with layers on separate devices; above 1 where the sums between devices cost more than they save */
 } asked[] = {
-    {"paper-a-2", "deepseek-v3", 2, 1, 1024, 0.96},    {"paper-a-2", "deepseek-v3", 2, 1, 32768, 0.95},   {"paper-a-2", "deepseek-v3", 2, 4, 8192, 0.98},
-    {"paper-a-2", "qwen3-235b", 2, 1, 1024, 1.03},     {"paper-a-2", "qwen3-235b", 2, 1, 32768, 0.97},    {"paper-a-2", "qwen3-235b", 2, 4, 8192, 0.99},
-    {"paper-a-2", "gpt-oss-120b", 2, 1, 1024, 1.06},   {"paper-a-2", "mixtral-8x7b", 2, 1, 8192, 0.995},  {"paper-b-t4", "mixtral-8x7b", 2, 1, 1024, 0.99},
-    {"paper-b-t4", "mixtral-8x22b", 2, 1, 1024, 0.99}, {"paper-b-t4", "mixtral-8x22b", 4, 1, 1024, 0.99}, {"paper-b-t4", "mixtral-8x22b", 4, 8, 1024, 0.99},
-    {"paper-b-t4", "dbrx", 4, 1, 1024, 0.98},
+    {"paper-a-2", "deepseek-v3", 2, 1, 1024, 0.025, 0.96},    {"paper-a-2", "deepseek-v3", 2, 1, 32768, 0.025, 0.95},
+    {"paper-a-2", "deepseek-v3", 2, 4, 8192, 0.025, 0.98},    {"paper-a-2", "qwen3-235b", 2, 1, 1024, 0.06, 1.03},
+    {"paper-a-2", "qwen3-235b", 2, 1, 32768, 0.06, 0.97},     {"paper-a-2", "qwen3-235b", 2, 4, 8192, 0.06, 0.99},
+    {"paper-a-2", "gpt-oss-120b", 2, 1, 1024, 0.04, 1.06},    {"paper-a-2", "mixtral-8x7b", 2, 1, 8192, 0.02, 0.995},
+    {"paper-b-t4", "mixtral-8x7b", 2, 1, 1024, 0.002, 0.99},  {"paper-b-t4", "mixtral-8x22b", 2, 1, 1024, 0.002, 0.99},
+    {"paper-b-t4", "mixtral-8x22b", 4, 1, 1024, 0.002, 0.99}, {"paper-b-t4", "mixtral-8x22b", 4, 8, 1024, 0.002, 0.99},
+    {"paper-a-2", "deepseek-v3", 4, 1, 65536, 0.045, 0.95},   {"paper-b-t4", "dbrx", 4, 1, 1024, 0.002, 0.98},
 };
 
 /* Seconds of decoding both ways; the cost model is as close to each as the policy needs. */
@@ -106,7 +109,7 @@ static void both(size_t i, double t[2]) {
     for (int tensor = 0; tensor < 2; tensor++) {
         double expected;
         t[tensor] = step(tensor ? GPU_PARALLEL_TENSOR : GPU_PARALLEL_LAYERS, asked[i].sessions, asked[i].keys, &expected);
-        if (fabs(expected / t[tensor] - 1) > 0.08) fail_msg("%s on %s: expected %g, took %g", asked[i].model, asked[i].machine, expected, t[tensor]);
+        if (fabs(expected / t[tensor] - 1) > asked[i].within) fail_msg("%s on %s: expected %g, took %g", asked[i].model, asked[i].machine, expected, t[tensor]);
     }
 }
 static void all_devices_at_once_are_sooner_done(void **st) {
