@@ -757,7 +757,7 @@ change("grammar-limit-crowded", "completions are computed however many states th
 change("grammar-bound", "an exclusive bound is inclusive", "unit_grammar_walk", ("tokenizer/grammar/schema_number.c", "(above && value_of(n, places) == bound)", "false"))
 change("grammar-branch", "a reference back to an anyOf counts as satisfied", "unit_grammar_walk", ("tokenizer/grammar/schema.c", "c->v[i].skip &= PART_NO_VALUES;", "c->v[i].skip &= 0xff;"))
 change("grammar-named", "a token that the grammar names may be spelled with other tokens", "unit_grammar", ("tokenizer/grammar/token_trie.c", " || memchr(s, GRAMMAR_TOKEN_MARK, size)", ""))
-change("grammar-counts", "an object may have more members than maxProperties", "unit_grammar_walk", ("tokenizer/grammar/schema_object.c", "n->most == k ? EXPR_NEVER : grammar_seq", "0 ? EXPR_NEVER : grammar_seq"))
+change("grammar-counts", "an object may have more members than maxProperties", "unit_grammar_walk", ("tokenizer/grammar/schema_object.c", "(c->most != GRAMMAR_UNBOUNDED && n > c->most)) return EXPR_NEVER;", "0) return EXPR_NEVER;"))
 change("grammar-else", "a value that fails `if` need not satisfy `else`", "unit_grammar_walk", ("tokenizer/grammar/schema_rewrite.c", "opposite(r, condition), no ? *no : boolean(true)", "opposite(r, condition), boolean(true)"))
 change("tool-marks", "a mark in the strings of a call's arguments ends the call", "unit_tools", ("cli/turn/tool_calls.c", "    tail.s = skip_json(tail);\n", ""))
 change("serve-any-key", "X-Api-Key is not compared", "e2e_serve_place", ("cli/server/serve_http.c", "if (api_key && same_key(api_key, x->server->key)) return true;", "if (api_key) return true;"))

@@ -252,7 +252,7 @@ static int put_member(struct schema *s, const struct conj *c, const struct membe
     expr_id entry;
     TRY(member_entry(s, c, m, &entry));
     for (uint32_t k = 0; k <= n_before && k <= n->cap; k++) {
-        const expr_id from_member = n->most == k ? EXPR_NEVER : grammar_seq(g, entry, tail[k < n->cap ? k + 1 : k]);
+        const expr_id from_member = grammar_seq(g, entry, tail[k < n->cap ? k + 1 : k]);
         const expr_id with_member = k ? grammar_seq(g, comma(s), from_member) : from_member,
                       either = m->required ? with_member : grammar_alt(g, with_member, tail[k]);
         if (either == EXPR_NEVER) {
