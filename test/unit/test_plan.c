@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/base/test_limits.h"
 #include "engine/engine.h"
 #include "engine/placement/datasheet.h"
 #include "engine/placement/search.h"
@@ -140,7 +141,10 @@ static void threads_do_not_matter(void **st) {
         open_known(cases[i].model);
         const double t = prefill(cases[i].mode, cases[i].layers, cases[i].n);
         for (int k = 0; k < 3; k++) {
+            test_limits_set(TEST_LIMIT_STREAM_LAG_US, 20); /* of some streams, by their addresses */
+            test_limits_set(TEST_LIMIT_STREAM_LAG_OF, (size_t)k + 2);
             double again = prefill(cases[i].mode, cases[i].layers, cases[i].n);
+            test_limits_set(TEST_LIMIT_STREAM_LAG_US, 0);
             if (again != t) fail_msg("%s, mode %d, %d tokens: %.17g s, then %.17g", cases[i].model, cases[i].mode, cases[i].n, t, again);
         }
     }
