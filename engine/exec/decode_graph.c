@@ -41,7 +41,7 @@ void decode_graph_close(struct decode_device *d) {
 }
 
 static bool same_shape(const struct graph_shape *a, const struct graph_shape *b) {
-    return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->n_total == b->n_total && a->keys == b->keys && a->has_router == b->has_router &&
+    return a->micro == b->micro && a->row0 == b->row0 && a->n_total == b->n_total && a->keys == b->keys && a->has_router == b->has_router &&
            a->few_key_spans == b->few_key_spans && a->is_draft == b->is_draft && !memcmp(a->rows, b->rows, sizeof a->rows);
 }
 /* Returns the slot of an equal shape, or reuses the least recently used one. */
@@ -85,13 +85,8 @@ int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, in
     const int micro = (int)(m - s->micro_batch);
     d->active_shape[micro] = NULL;
     if (!d->places || s->m->trace || !m->n_dev) return 0; /* trace spans are events, which cannot be recorded */
-    struct graph_shape wanted = {.micro = micro,
-                                 .n = m->n_dev,
-                                 .row0 = m->row0,
-                                 .n_total = total,
-                                 .keys = MIN_KEYS,
-                                 .has_router = s->m->routing || d->pool,
-                                 .is_draft = s->draft != NULL};
+    struct graph_shape wanted = {
+        .micro = micro, .row0 = m->row0, .n_total = total, .keys = MIN_KEYS, .has_router = s->m->routing || d->pool, .is_draft = s->draft != NULL};
     const int few_limit = few_keys_limit(d);
     for (int k = 0; k < m->n_dev_spans; k++) {
         const struct span *t = &m->dev_spans[k];

@@ -30,8 +30,8 @@ enum graph_part { GRAPH_ATTENTION, GRAPH_ROUTER, GRAPH_FFN, GRAPH_LAYERS, GRAPH_
  * addresses from the device's `places`, so one recording serves any session. A device keeps those of its GRAPH_SHAPES last shapes. */
 enum { GRAPH_SHAPES = 8 };
 struct graph_shape {
-    int micro, n, row0, n_total;           /* rows of the micro-batch on the device; of the micro-batches before it; of the batch */
-    uint8_t rows[DECODE_MAX_ROWS];         /* [n spans] rows of each span: 1, or more with drafted tokens; the rest is zero */
+    int micro, row0, n_total;              /* rows of the micro-batches before this one; of the batch */
+    uint8_t rows[DECODE_MAX_ROWS];         /* [n spans] rows of each span on the device: 1, or more with drafted tokens; the rest is zero */
     uint32_t few_key_spans;                /* bit k: all rows of span k see at most block_few_keys_limit keys */
     int keys;                              /* upper bound on the keys that a row sees: a power of two */
     bool has_router;                       /* router logits are downloaded too */

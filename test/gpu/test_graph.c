@@ -20,7 +20,9 @@ static void die(const char *what, const struct error *err) {
     exit(1);
 }
 
+/* Drafts tokens that are hardly ever right, one fewer every other time. */
 static int lies(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) {
+    if (n % 2 && most > 1) most--;
     for (int i = 0; i < most; i++) out[i] = tokens[n - 1 - i % n];
     return most;
 }
@@ -158,11 +160,10 @@ int main(int argc, char **argv) {
                                             {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 3, {506, 0}}, /* rows of one session in two micro-batches */
                                             {"emu:2,cpu=scalar,mem=7M,parallel=layers", DECODE_DUAL, "layers", 2, {30, 0}}},
                                    models[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {3, 0}}, /* few keys for an indexer, then it selects */
-                                               {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 2}},
-                                               {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {40, 0}},
-                                               {"emu:2,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 33}},
-                                               {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {33, 0}}},
-                                   card[] = {{"0,math=f32", DECODE_HYBRID, NULL, 0, {12, 0}}, {"0,math=f32", DECODE_HYBRID, "layers", 0, {12, 0}}};
+                                               {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 2}},  {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {40, 0}},
+                                               {"emu:2,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 33}}, {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {33, 0}},
+                                               {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {33, 8}}}, /* two and three rows, three and two */
+        card[] = {{"0,math=f32", DECODE_HYBRID, NULL, 0, {12, 0}}, {"0,math=f32", DECODE_HYBRID, "layers", 0, {12, 0}}};
     const bool cuda = argc > 1 && !strcmp(argv[1], "cuda");
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
