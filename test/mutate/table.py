@@ -435,7 +435,7 @@ change("graph-keys", "batches in which an indexer selects keys replay a graph re
 change("blend-cache", "the host's KV cache lacks the rows of a blended prefill", "golden_mla_plain", (BLEND, "kv_writeback_store_prefill(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);", ""))
 change("graph-here", "a recorded graph attends one position too far", "gpu_graph", ("engine/exec/decode_graph.c", ".blocks = p->blocks, .pos = t->pos};", ".blocks = p->blocks, .pos = t->pos + 1};"))
 change("graph-rows", "a graph recorded for some rows of each session replays for others", "gpu_graph_families", ("engine/exec/decode_graph.c", "!memcmp(a->rows, b->rows, sizeof a->rows);", "true;"))
-change("fill-early", "a device reads a cache before it is filled", "gpu_unpinned_weights", ("engine/kv/device_kv.c", "return gpu_timeline_wait(f->d->kv_uploads.loaded, f->d->kv_uploads.n_loaded, f->d->main);", "return 0;"))
+change("fill-early", "a device reads a cache before it is filled", "cuda_emu_modes_full", ("engine/kv/device_kv.c", "return gpu_timeline_wait(f->d->kv_uploads.loaded, f->d->kv_uploads.n_loaded, f->d->main);", "return 0;"))
 change("fill-held", "a long cache is copied to a device without staging", "gpu_unpinned_weights", ("engine/kv/device_kv.c", "const bool is_queued = !d->s->cpu_queue &&", "const bool is_queued = false &&"))
 change("pin-across", "one copy spans two pinned registrations", "gpu_unpinned_weights", ("gpu/gpu.c", "bool whole = dir == GPU_D2D || s->g->info.is_virtual;", "bool whole = true;"))
 change("pin-half", "weights count as pinned when only their first piece is", "gpu_unpinned_weights", ("engine/transfer/pin.c", "for (size_t k = from; k <= to && all; k++)", "for (size_t k = from; k <= from && all; k++)"))
