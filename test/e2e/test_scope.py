@@ -161,6 +161,9 @@ class Served(server.Case):
     def test_served(self):
         s = self.serve("--kv-cache", "off")
         self.assertEqual(s.chat("sing a song")[1]["choices"][0]["message"]["content"], OTHER)
+        cut = s.chat("sing a song", max_tokens=5)[1]
+        self.assertEqual((cut["choices"][0]["finish_reason"], cut["usage"]["completion_tokens"]), ("length", 5))
+        self.assertTrue(OTHER.startswith(cut["choices"][0]["message"]["content"]))
         self.assertEqual(s.chat(TEXT * 3000 + "\nSummarise this")[1]["choices"][0]["message"]["content"], DOCUMENT)
         self.assertEqual(self.run_bin("-p", "sing a song")[:2], (2, b""))  # attached
         self.assertNotEqual(s.chat("what is hearth?", max_tokens=8)[1]["choices"][0]["message"]["content"], OTHER)
