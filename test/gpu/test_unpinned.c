@@ -106,16 +106,21 @@ static long run(const char *dir, const char *gpus, const char *topology, enum ex
     return held;
 }
 
+/* Opens a device and a checkpoint; hold: as if sessions decoded. */
+static void open_pin(const char *dir, const char *gpus, bool hold, struct gpu **g, struct weights *w, struct pin **p) {
+    struct gpu_spec spec;
+    struct error err = {0};
+    if (gpu_spec_parse(&spec, gpus, &err) || gpu_open(g, &spec, 0, &err) || weights_open(w, dir, false, &err) ||
+        pin_open(p, *g, w, &(struct numa){.n_nodes = 1}, hold, &err))
+        die(gpus, &err);
+}
+
 /* While sessions decode nothing is registered, but all is copied; each card keeps room for the driver's page tables. */
 static void check_hold(const char *dir, const char *gpus) {
-    struct gpu_spec spec;
     struct gpu *g;
     struct weights w;
     struct pin *p;
-    struct error err = {0};
-    if (gpu_spec_parse(&spec, gpus, &err) || gpu_open(&g, &spec, 0, &err) || weights_open(&w, dir, false, &err) ||
-        pin_open(&p, g, &w, &(struct numa){.n_nodes = 1}, true, &err))
-        die("hold", &err);
+    open_pin(dir, gpus, true, &g, &w, &p);
     const struct file_map *m = &w.files.shards[0].map;
     if (pin_page_table_bytes(p) != m->size / 4096 * 8) failed++, printf("FAIL: %zu bytes of page tables for %zu\n", pin_page_table_bytes(p), m->size);
     const size_t had = gpu_info(g)->mem;
@@ -137,14 +142,10 @@ static void check_hold(const char *dir, const char *gpus) {
 
 /* Tables of n-grams, which no device reads, are neither copied nor pinned, except where they share a piece with other weights. */
 static void check_tables(const char *dir, const char *gpus) {
-    struct gpu_spec spec;
     struct gpu *g;
     struct weights w;
     struct pin *p;
-    struct error err = {0};
-    if (gpu_spec_parse(&spec, gpus, &err) || gpu_open(&g, &spec, 0, &err) || weights_open(&w, dir, false, &err) ||
-        pin_open(&p, g, &w, &(struct numa){.n_nodes = 1}, false, &err))
-        die("tables", &err);
+    open_pin(dir, gpus, false, &g, &w, &p);
     const struct file_map *m = &w.files.shards[0].map;
     size_t tables = 0;
     pin_start(p);
