@@ -31,7 +31,7 @@ class Case(unittest.TestCase):
 
     def setUp(self):
         self.home = tempfile.mkdtemp(prefix="hearth-test-")
-        self.env = {"HOME": self.home, "PATH": os.environ["PATH"], "TERM": "xterm", "LANG": "C.UTF-8"}
+        self.env = {"HOME": self.home, "PATH": os.environ["PATH"], "TERM": "xterm", "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}  # no card, which would be used by default
         for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "HEARTH_LIMITS"):
             if name in os.environ:
                 self.env[name] = os.environ[name]

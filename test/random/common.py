@@ -58,7 +58,8 @@ class Run:
     def __init__(self, seed, kinds):
         self.r, self.home, self.servers, self.few = random.Random(seed), tempfile.mkdtemp(prefix="hearth-random-"), [], args.few
         os.mkdir(os.path.join(self.home, "run"), 0o700)
-        self.env = {"HOME": self.home, "PATH": os.environ["PATH"], "TERM": "xterm", "LANG": "C.UTF-8", "XDG_RUNTIME_DIR": os.path.join(self.home, "run")}
+        self.env = {"HOME": self.home, "PATH": os.environ["PATH"], "TERM": "xterm", "LANG": "C.UTF-8", "XDG_RUNTIME_DIR": os.path.join(self.home, "run"),
+                    "CUDA_VISIBLE_DEVICES": ""}  # no card, which would be used by default
         self.env |= {name: os.environ[name] for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS") if name in os.environ}
         self.env["HEARTH_LIMITS"] = "spin=100" + self.r.choice(["", ",keep=1", ",keep=1,rows=32"])
         self.model = self.make_model(self.r.choice(args.models or kinds))
