@@ -72,6 +72,23 @@ class SlowDisk(driver.Case):
         self.assertEqual(self.saved("kept"), ["one", "You said: one"])
         self.assertIsNone(self.saved("one"))
 
+    def test_saved_again_means_saved(self):
+        self.open_gate()
+        t = self.chat()
+        self.ask(t, "one")
+        at = len(t.out)
+        t.send("/save kept\r")
+        t.prompt(t.until("saved as kept", at), "kept> ")
+        os.unlink(self.gate)
+        self.ask(t, "two", "kept> ")
+        at = len(t.out)
+        t.send("/save\r")
+        t.quiet(1.5)
+        self.assertNotIn(b"saved as", t.out[at:])
+        self.open_gate()
+        t.prompt(t.until("saved as kept", at), "kept> ")
+        self.assertEqual(self.saved("kept"), ["one", "You said: one", "two", "You said: two"])
+
     def test_closed_means_saved(self):
         """Another process that opens the chat, or the same one, finds the last message."""
         t = self.chat()
