@@ -318,6 +318,7 @@ static void emu_describe(char *out, size_t size) { snprintf(out, size, "emulated
 static void emu_find(char *list, size_t size, bool *is_tried) {
     const size_t n = test_limits_get(TEST_LIMIT_FOUND_DEVICES, 0);
     if (n) snprintf(list, size, "emu:%zu", n);
+    *is_tried = false;
 }
 
 static void emu_close(struct gpu *base) {
