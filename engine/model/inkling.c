@@ -38,7 +38,6 @@ void inkling_read_layers(struct config_reader *r, struct config *c, int layers, 
               heads = config_int(r, "num_attention_heads", d->heads, 1, 1024), kv = config_int(r, "num_key_value_heads", 8, 1, 1024),
               dim = config_int(r, "head_dim", 128, 2, 1024), near_heads = config_int(r, "swa_num_attention_heads", d->near_heads, 1, 1024),
               near_kv = config_int(r, "swa_num_key_value_heads", d->near_kv, 1, 1024), near_dim = config_int(r, "swa_head_dim", 128, 2, 1024);
-    if (!config_has(r, "max_position_embeddings")) c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24);
     bool local[CONFIG_MAX_LAYERS] = {0};
     read_local_layers(r, layers, 6, local);
     for (int i = 0; i < layers && !r->rc; i++) {

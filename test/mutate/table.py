@@ -63,7 +63,6 @@ change("klear-bias", "the numbers that mix Klear's experts lack their bias", "go
 change("klear-scale", "Klear's routed_scaling_factor, which no reader uses, is obeyed", "unit_config_experts", ("engine/model/klear.c", "c->routed_scale = 1;", 'c->routed_scale = (float)config_num(r, "routed_scaling_factor", 1, 0, 1e4);'))
 change("saved-shared-order", "shared experts inside the router's normalization have gate and up in the order of the routed ones", "golden_saved", ("engine/weights/weights.c", "            params_order_as_shared(c, list, n);\n", ""))
 change("saved-inkling-taps", "Inkling as transformers saves it is refused for the name of its taps", "unit_config_saved", ("engine/model/inkling.c", 'config_either(r, "sconv_kernel_size", "conv_kernel_size")', '"sconv_kernel_size"'))
-change("saved-inkling-context", "the context of Inkling as transformers saves it is not read", "unit_config_saved", ("engine/model/inkling.c", 'if (!config_has(r, "max_position_embeddings")) c->max_context', "c->max_context"))
 change("names-tied", "the text model's own key ties its head, not the whole model's", "golden_names", ("engine/model/config.c", "if (c->is_part) c->tied = json_bool(", "if (0) c->tied = json_bool("))
 change("names-stacked", "experts of Mistral Large 4 in one tensor are looked for one by one", "golden_names", ("engine/model/mistral_large4.c", ".variant = &stacked", ".variant = NULL"))
 change("fp8-mistral", "scales under Mistral's own name are not found", "golden_dsa_sources", ("engine/weights/matrix.c", '".scale", ".qscale_weight"', '".scale"'))
