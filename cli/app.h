@@ -17,8 +17,8 @@ struct app {
     bool color_out, color_err;
     struct answer_style answer_style;
     char model_dir[PATHS_MAX];           /* the model's directory, or "ember:" */
-    char gpus[160];                      /* the list that --gpus auto stands for, or the default's (turn/gpus.h) */
-    bool has_unused_gpus;                /* there are GPUs, but none is used by default */
+    char gpus[160];                      /* holds the list that turn/gpus.h returns for --gpus auto and by default */
+    bool has_unused_gpus;                /* this machine has GPUs that hearth does not use by default */
     const struct backend *backend;       /* the engine in use: this process, attached or remote */
     struct engine_client *clients;       /* list of open clients */
     struct grammar_source answer_source; /* constrains answers, if an option asks for it (constraint_of_options); text NULL: unconstrained */

@@ -12,7 +12,7 @@
 
 /* ---- vocab.c: tokens and ids ---- */
 
-/* TOKEN_LITERAL: a token of a byte-level vocabulary with a character that stands for no byte. No text is encoded to it. */
+/* TOKEN_LITERAL: a token of a byte-level vocabulary that contains a character outside the byte alphabet, so encoding never produces it. */
 enum { TOKEN_DEFINED = 1, TOKEN_LITERAL = 2, TOKEN_ADDED = 4, TOKEN_SPECIAL = 8, TOKEN_HAS_FIRST_FORM = 16 /* see decoder_set_bytes */ };
 struct vocab_token {
     uint32_t pool_offset, n; /* in the pool: the decoded bytes of the token */

@@ -9,8 +9,8 @@
 
 struct tokenizer;
 
-/* Opens the tokenizer of a checkpoint directory, of "ember:", of a directory with only tokenizer files, or of a GGUF file. Returns ERR_MODEL with the name of
- * the file and of the part that is unknown or invalid, and ERR_RUNTIME if there is no tokenizer file. */
+/* Opens a tokenizer. dir: a checkpoint directory, "ember:", a directory with tokenizer files only, or a GGUF file. Returns ERR_MODEL if a part of a file is
+ * unknown or invalid; the message names both. Returns ERR_RUNTIME if there is no tokenizer file. */
 int tokenizer_open(struct tokenizer **t, const char *dir, struct error *e);
 void tokenizer_close(struct tokenizer **t);
 

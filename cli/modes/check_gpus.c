@@ -28,6 +28,8 @@ struct result {
     struct turn_stats prefill, decode;
 };
 
+static size_t n_logits(const struct result *r) { return (size_t)(PROMPT / EVERY) * (size_t)r->vocab; }
+
 static int keep_logits(void *ctx, int position, const float *logits) {
     struct result *r = ctx;
     if ((position + 1) % EVERY == 0) memcpy(r->logits + (size_t)(position / EVERY) * (size_t)r->vocab, logits, (size_t)r->vocab * sizeof *logits);
@@ -64,7 +66,7 @@ static int compute(const struct engine_params *p, struct result *r, struct error
     if (rc) return rc;
     r->vocab = engine_info(engine)->vocab;
     for (int i = 0; i < PROMPT; i++) ids[i] = (int32_t)((unsigned)(i + 1) * 7919u % (unsigned)r->vocab);
-    r->logits = mem_calloc((size_t)(PROMPT / EVERY) * (size_t)r->vocab, sizeof *r->logits);
+    r->logits = mem_calloc(n_logits(r), sizeof *r->logits);
     if (!r->logits) rc = error_set(e, ERR_MEMORY, "no memory");
     struct request request = {.tokens = ids, .n = PROMPT, .flags = REQ_IGNORE_EOS | REQ_NO_DISK_CACHE, .logits = keep_logits, .logits_ctx = r};
     request.sampling = (struct sampling){.top_p = 1, .repeat_penalty = 1};
@@ -82,14 +84,14 @@ static int compute(const struct engine_params *p, struct result *r, struct error
 
 static double largest(const struct result *r) {
     double x = 0;
-    for (size_t i = 0; i < (size_t)(PROMPT / EVERY) * (size_t)r->vocab; i++) x = fmax(x, fabs((double)r->logits[i]));
+    for (size_t i = 0; i < n_logits(r); i++) x = fmax(x, fabs((double)r->logits[i]));
     return x;
 }
 
 /* Returns the largest difference of logits; infinity if some are not finite. */
 static double compare_logits(const struct result *cpu, const struct result *r) {
     double most = 0;
-    for (size_t i = 0; i < (size_t)(PROMPT / EVERY) * (size_t)r->vocab; i++) {
+    for (size_t i = 0; i < n_logits(r); i++) {
         const double d = fabs((double)cpu->logits[i] - (double)r->logits[i]);
         if (!isfinite(d) && cpu->logits[i] != r->logits[i]) return INFINITY;
         most = isfinite(d) ? fmax(most, d) : most;
@@ -103,7 +105,7 @@ static double logprob_of(const struct token_logprobs *t, int32_t id) {
     return -INFINITY;
 }
 
-/* The same for the log probabilities of the answer's tokens, up to the first token that differs: what follows belongs to another text. */
+/* Returns the largest difference of the log probabilities of the answer's tokens. Stops at the first token that differs, since the texts differ after it. */
 static double compare_answers(const struct result *cpu, const struct result *r, int *n_equal) {
     double most = 0;
     for (*n_equal = 0; *n_equal < ANSWER; ++*n_equal) {
@@ -145,10 +147,11 @@ static int check_mode(struct engine_params *p, enum exec_mode prefill, const str
         v->n_failed += strstr(r.prefill.prefill_why, " failed: ") != NULL;
         report_note("prefill %s did not run: %s", mode, r.prefill.prefill_why);
     } else if (!rc) {
+        const double scale = largest(cpu);
         v->n_prompts++;
-        print_comparison("prefill", mode, compare_logits(cpu, &r) / largest(cpu), "", v);
+        print_comparison("prefill", mode, compare_logits(cpu, &r) / scale, "", v);
         if (r.decode.decode_mode && !strcmp(r.decode.decode_mode, hybrid)) {
-            const double difference = compare_answers(cpu, &r, &n_equal) / largest(cpu);
+            const double difference = compare_answers(cpu, &r, &n_equal) / scale;
             v->n_answers++;
             snprintf(more, sizeof more, ", %d of %d tokens are the same", n_equal, ANSWER);
             print_comparison("decode", hybrid, difference, more, v);

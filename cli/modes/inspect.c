@@ -158,7 +158,7 @@ int inspect_model(struct app *a, struct error *e) {
     struct buf json = {0}, text = {0};
     int rc = open_find_model(a, e);
     engine_client_local_params(a, &p);
-    p.gpus = gpus_in_use(a);
+    if (!p.gpus) p.gpus = gpus_by_default(a);
     char usage[PATHS_MAX];
     if (p.gpus && !paths_make(PATHS_CACHE, "usage", usage, sizeof usage, &(struct error){0})) p.usage_dir = usage;
     if (!rc) rc = engine_inspect(&p, &json, e);

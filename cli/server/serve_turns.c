@@ -266,7 +266,7 @@ static void add_disk_keys_comment(struct http_request *x, const struct serve_ses
 /* True if the request has what the session's last answer began with, and more of that answer. The client may lack the end of an answer that it stopped. */
 static bool continues_answer(const struct http_request *x, const struct serve_session *k) {
     const struct json *begun = x->request.partial_answer;
-    if (x->request.generated) return true; /* which the client has from this server */
+    if (x->request.generated) return true; /* the client has these ids from this server */
     if (!begun || k->answer.failed || begun->n <= k->n_begun) return false;
     return !memcmp(begun->string, k->answer.data ? k->answer.data : "", begun->n < k->answer.len ? begun->n : k->answer.len);
 }

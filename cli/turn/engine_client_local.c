@@ -97,7 +97,7 @@ static int local_open_engine(struct app *a, struct error *e) {
     if (p.draft == DRAFT_MODEL && check_draft_tokenizer(a, p.draft_model, e)) return e->code;
     const struct opt_value *v = a->opts.v;
     const bool measures = v[OPT_TOKENS].text || v[OPT_BENCH].text || v[OPT_VERIFY].on;
-    if (!measures) p.gpus = gpus_in_use(a);
+    if (!measures && !p.gpus) p.gpus = gpus_by_default(a);
     char machine_dir[PATHS_MAX]; /* without a home directory calibration is neither run nor stored */
     if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", machine_dir, sizeof machine_dir, &(struct error){0}))
         *strrchr(machine_dir, '/') = 0, p.calibration_dir = machine_dir;

@@ -50,9 +50,9 @@ int gpus_store_check(const char *text, bool right, struct error *e) {
     return rc;
 }
 
-const char *gpus_in_use(struct app *a) {
+const char *gpus_by_default(struct app *a) {
     struct engine_gpus g;
-    if (a->opts.v[OPT_GPUS].text || !strncmp(a->model_dir, "ember:", 6)) return gpus_of_option(a);
+    if (!strncmp(a->model_dir, "ember:", 6)) return NULL;
     engine_find_gpus(&g);
     const bool used = *g.list && (g.is_tried ? !has_check(g.text, false) : has_check(g.text, true));
     a->has_unused_gpus = *g.list && !used;

@@ -27,8 +27,7 @@ int exec_check_logits(const float *logits, int vocab, struct error *e) {
 }
 
 int exec_check_before(const struct config *c, int pos, int n_before, struct error *e) {
-    const int lookback = config_lookback(c);
-    if (n_before >= (pos < lookback ? pos : lookback)) return 0;
+    if (n_before >= config_lookback_at(c, pos)) return 0;
     return error_set(e, ERR_RUNTIME, "a text from position %d on without the tokens before it, on which n-grams depend", pos);
 }
 

@@ -22,7 +22,7 @@ struct expert_list {
     int n, done;
 };
 
-enum announce_state { ANNOUNCE_NONE, ANNOUNCE_QUEUED, ANNOUNCE_DEQUEUED, ANNOUNCE_READ }; /* of an expert: not announced; in the queue; taken from it; read */
+enum announce_state { ANNOUNCE_NONE, ANNOUNCE_QUEUED, ANNOUNCE_DEQUEUED, ANNOUNCE_READ }; /* state of an expert in the queue of disk reads */
 struct announced_expert {                                                                 /* an expert announced by a draft */
     const struct expert *e;
     int layer;

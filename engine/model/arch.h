@@ -40,7 +40,7 @@ struct tensor_names {
     const char *ffn_gated_norm, *ffn_gated_down, *ffn_gated_up, *ffn_gated_inject;
     const char *head_gated_norm, *head_gated_down, *head_gated_up;
     const char *ngram_table, *ngram_key, *ngram_value, *ngram_key_norm, *ngram_query_norm, *ngram_conv_norm, *ngram_conv; /* table: %d: layer, part */
-    const char *input_ngram_table, *input_ngram_projection;                                                               /* of all layers; %d: hash */
+    const char *input_ngram_table, *input_ngram_projection;                                                               /* not part of a layer; %d: hash */
     const char *index_qk, *index_q_norm;                                                                                  /* an indexer of blocks */
     const char *expert_gate, *expert_up, *expert_down;                     /* gate: the one matrix of FFNs without up, here and below */
     const char *routed_in, *routed_out, *routed_in_norm, *routed_sum_norm; /* projections around experts in a latent space */

@@ -353,6 +353,8 @@ static inline const struct ngram_config *config_ngram(const struct config *c, in
 static inline int config_input_hashes(const struct config *c) { return c->input_ngrams.size ? (c->input_ngrams.size - 1) * c->input_ngrams.per : 0; }
 /* Tokens before a row that its embedding depends on. */
 static inline int config_lookback(const struct config *c) { return c->input_ngrams.size ? c->input_ngrams.size - 1 : 0; }
+/* The same for the row at position pos: fewer at the start of a text. */
+static inline int config_lookback_at(const struct config *c, int pos) { return pos < config_lookback(c) ? pos : config_lookback(c); }
 static inline int config_ngram_hashes(const struct ngram_config *g) { return (g->size - 1) * g->per; }
 static inline int config_ngram_taps(const struct ngram_config *g) { return (g->taps - 1) * g->size + 1; } /* with zeros between the published ones */
 /* Whether some layer is a mixer only, or an FFN only. */

@@ -83,8 +83,7 @@ static struct batch_entry make_entry(struct session *s) {
     struct batch_entry r = {
         .s = s, .cancel = session_cancel_flag(s), .turn_id = s->turn_id, .pos = resume_pos(s), .event_room = ENGINE_MAX_UNREAD - s->n_unread};
     r.n = r.n_known = s->n_tokens - r.pos;
-    const int lookback = config_lookback(&s->engine->weights.config);
-    r.n_before = r.pos < lookback ? r.pos : lookback;
+    r.n_before = config_lookback_at(&s->engine->weights.config, r.pos);
     memcpy(r.text, s->tokens + r.pos - r.n_before, (size_t)(r.n_before + r.n) * sizeof *r.text);
     return r;
 }
@@ -154,8 +153,8 @@ static int run_batch(struct engine *e, const struct batch_entry *rows, int n, st
     struct decode_counts counts_before = decode_counts(e->machine.decode);
     int n_rows = 0;
     for (int i = 0; i < n; n_rows += rows[i++].n)
-        spans[i] =
-            (struct decode_span){.kv = &rows[i].s->kv, .tokens = batch_tokens(&rows[i]), .pos = rows[i].pos, .n = rows[i].n, .n_before = rows[i].n_before};
+        spans[i] = (struct decode_span){
+            .kv = &rows[i].s->kv, .tokens = &rows[i].text[rows[i].n_before], .pos = rows[i].pos, .n = rows[i].n, .n_before = rows[i].n_before};
     const enum exec_mode mode = n == 1 && n_rows > 1 ? mode_with_drafts(e, n_rows, rows->pos) : e->next_exec;
     int rc = decode_run(e->machine.decode, mode, spans, n, n == 1 ? rows->cancel : &e->closing, err);
     double now = clock_now();
@@ -205,7 +204,7 @@ static int finish_entry(struct engine *e, const struct batch_entry *r, const str
     for (int i = r->n_known - 1; i < r->n; i++) {
         s->n_kv = r->pos + i + 1;
         if (e->mtp && span->hidden) mtp_feed(e->mtp, &s->mtp, r->pos + i, 1, span->hidden + (size_t)i * (size_t)e->info.hidden);
-        if (!turn_sample(s, span->logits + (size_t)i * (size_t)e->info.vocab, span->top[i], i + 1 < r->n ? batch_tokens(r)[i + 1] : -1)) break;
+        if (!turn_sample(s, span->logits + (size_t)i * (size_t)e->info.vocab, span->top[i], i + 1 < r->n ? r->text[r->n_before + i + 1] : -1)) break;
         s->stats.accepted++, n_accepted++; /* the turn continues and is still held */
     }
     return n_accepted;

@@ -66,7 +66,6 @@ static void draft_int4(struct engine *e, struct batch_entry *rows, int n, int *k
     int made[ENGINE_MAX_BATCH] = {0}, entry_of[ENGINE_MAX_BATCH];
     const uint64_t before = atomic_load(&e->machine.bytes_read);
     const double begin = clock_now();
-    const int lookback = config_lookback(&e->weights.config);
     lookahead_clear(&e->lookahead);
     for (int i = 0; i < n; i++)
         if (k[i]) kv_state_try(&rows[i].s->kv, rows[i].s->n_tokens - 1);
@@ -80,7 +79,8 @@ static void draft_int4(struct engine *e, struct batch_entry *rows, int n, int *k
             if (k[i] <= at || made[i] < at) continue;
             lookahead_add_token(&e->lookahead, at);
             const int pos = s->n_tokens - 1 + at;
-            spans[n_spans] = (struct decode_span){.kv = &s->kv, .tokens = &s->tokens[pos], .pos = pos, .n = 1, .n_before = pos < lookback ? pos : lookback};
+            spans[n_spans] =
+                (struct decode_span){.kv = &s->kv, .tokens = &s->tokens[pos], .pos = pos, .n = 1, .n_before = config_lookback_at(&e->weights.config, pos)};
             entry_of[n_spans++] = i;
         }
         if (!n_spans || any_cancelled(e, rows, n)) break;

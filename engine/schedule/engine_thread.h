@@ -15,7 +15,7 @@ struct batch_entry {
     int n_before;                                   /* tokens before pos that text has */
     int32_t text[NGRAM_MOST - 1 + DECODE_MAX_ROWS]; /* n_before tokens, then those of the entry */
 };
-static inline int32_t *batch_tokens(const struct batch_entry *r) { return (int32_t *)r->text + r->n_before; }
+static inline int32_t *batch_tokens(struct batch_entry *r) { return r->text + r->n_before; }
 
 void turn_end(struct session *s, enum done_reason reason, int rc, const struct error *why); /* takes the lock */
 bool turn_is_stop_id(const struct session *s, int32_t id);

@@ -105,7 +105,7 @@ static int begin_turn(struct engine *e, struct error *err) {
     s->is_long_rope = config_long_rope(&e->weights.config, s->n_tokens);
     e->prefill_job.n_complete = 0;
     if (!s->n_answered) s->stats.cached_tokens = s->n_kv;
-    int n = s->n_tokens - s->n_kv, lookback = config_lookback(&e->weights.config), before = s->n_kv < lookback ? s->n_kv : lookback;
+    int n = s->n_tokens - s->n_kv, before = config_lookback_at(&e->weights.config, s->n_kv);
     if (mem_grow(&e->prefill_tokens, &e->prefill_tokens_cap, (size_t)(before + n), sizeof *e->prefill_tokens))
         return error_set(err, ERR_MEMORY, "no memory for a prompt of %d tokens", n);
     memcpy(e->prefill_tokens, s->tokens + s->n_kv - before, (size_t)(before + n) * sizeof *e->prefill_tokens);

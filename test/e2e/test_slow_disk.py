@@ -31,6 +31,15 @@ class SlowDisk(driver.Case):
         with open(self.gate, "w"):
             pass
 
+    def save(self, t, command):
+        """Saves with the gate closed: no success is reported before it opens."""
+        at = len(t.out)
+        t.send(command + "\r")
+        t.quiet(1.5)
+        self.assertNotIn(b"saved as", t.out[at:])
+        self.open_gate()
+        t.prompt(t.until("saved as kept", at), "kept> ")
+
     def saved(self, name):
         path = self.session_file(name)
         if not os.path.exists(path):
@@ -63,12 +72,7 @@ class SlowDisk(driver.Case):
     def test_saved_means_saved(self):
         t = self.chat()
         self.ask(t, "one")
-        at = len(t.out)
-        t.send("/save kept\r")
-        t.quiet(1.5)
-        self.assertNotIn(b"saved as", t.out[at:])
-        self.open_gate()
-        t.prompt(t.until("saved as kept", at), "kept> ")
+        self.save(t, "/save kept")
         self.assertEqual(self.saved("kept"), ["one", "You said: one"])
         self.assertIsNone(self.saved("one"))
 
@@ -81,12 +85,7 @@ class SlowDisk(driver.Case):
         t.prompt(t.until("saved as kept", at), "kept> ")
         os.unlink(self.gate)
         self.ask(t, "two", "kept> ")
-        at = len(t.out)
-        t.send("/save\r")
-        t.quiet(1.5)
-        self.assertNotIn(b"saved as", t.out[at:])
-        self.open_gate()
-        t.prompt(t.until("saved as kept", at), "kept> ")
+        self.save(t, "/save")
         self.assertEqual(self.saved("kept"), ["one", "You said: one", "two", "You said: two"])
 
     def test_closed_means_saved(self):

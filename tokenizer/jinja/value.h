@@ -39,7 +39,7 @@ struct jval {
     uint8_t type;
     uint8_t origin; /* enum text_origin of the printed value; strings have their own (struct jstr) */
     uint8_t sub;
-    uint32_t big; /* of a J_FLOAT that is Python's int past 64 bits: 1 + its place in jrun.big; 0: a float */
+    uint32_t big; /* index + 1 in jrun.big of a J_FLOAT that Python would keep as an int of more than 64 bits; 0: a real float */
     union {
         bool b;
         int64_t i;
