@@ -3,8 +3,9 @@
  * for all rows of the block.
  * Few rows (decode) form one block over all KV heads, which reads its keys and values sequentially. Their keys are split into
  * chunks, each gives (out, max, sum), and these are merged in rising order of chunk. Both splits depend on the shape
- * only, not on the number of threads. Calls of up to BATCH_INVARIANT_ROWS tokens (decode, verify) do not round to BF16,
- * and a token's chunks depend on the keys that it sees: masked keys at most add exact zeros. */
+ * only, not on the number of threads. Calls of up to BATCH_INVARIANT_ROWS tokens (decode, verify) do not round to BF16
+ * unless keys are E4M3, whose own rounding is 16 times as coarse, and a token's chunks depend on the keys that it sees: masked keys
+ * at most add exact zeros. */
 #include <math.h>
 #include <string.h>
 
@@ -324,7 +325,7 @@ static int run_tokens(struct exec *base, const struct op_attention *o, int chunk
     const int each = j.wide ? o->n * j.group : j.rows;
     j.pitch16 = (each + 15) / 16 * 16;
     j.rows16 = j.wide ? j.pitch16 * o->k.heads : j.pitch16;
-    j.split = few;
+    j.split = few && o->k.dtype != DT_E4M3;
     j.scratch_part = scratch_bytes(&j);
     size_t scratch = j.scratch_part * (size_t)pool_threads(j.x->pool), rows = (size_t)o->n * (size_t)o->n_heads;
     size_t part = j.n_chunks > 1 ? rows * (size_t)j.n_chunks * 4 : 0;

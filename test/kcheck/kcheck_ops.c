@@ -122,8 +122,8 @@ static void check_attention(const struct attention_case *c) {
                              .chunk_keys = c->chunk};
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
-    /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16; for few tokens, to twice its bits. */
-    const double loose = !tiles_bf16 || c->dtype == DT_F32 ? 1 : c->n > BATCH_INVARIANT_ROWS ? 1000 : 4;
+    /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16; for few tokens over BF16 keys, to twice its bits. */
+    const double loose = !tiles_bf16 || c->dtype == DT_F32 ? 1 : c->n > BATCH_INVARIANT_ROWS || c->dtype == DT_E4M3 ? 1000 : 4;
     for (int t = 0; t < c->n; t++)
         for (int h = 0; h < c->heads; h++) {
             int g = h / (c->heads / c->kv_heads), at = c->positions ? pos[t] : c->q_pos0 + t;
