@@ -22,10 +22,13 @@ static const struct gpu_backend *find_backend(const char *name) {
 
 void gpu_describe(char *out, size_t size) {
     size_t len = 0;
+#ifndef HEARTH_CUDA
+    len = (size_t)snprintf(out, size, "cuda: not in this build (nvcc was not found)");
+#endif
     for (size_t i = 0; i < sizeof backends / sizeof backends[0] && len < size; i++) {
         char text[256];
         backends[i]->describe(text, sizeof text);
-        int n = snprintf(out + len, size - len, "%s%s: %s", i ? "; " : "", backends[i]->name, text);
+        int n = snprintf(out + len, size - len, "%s%s: %s", len ? "; " : "", backends[i]->name, text);
         len += n > 0 ? (size_t)n : 0;
     }
 }

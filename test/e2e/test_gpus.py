@@ -59,6 +59,9 @@ class Gpus(driver.Case):
         rc, out, err = self.run_bin("-p", "x", "--gpus", "auto", "--prefill", "slp")
         self.assertEqual((rc, out), (2, b""))
         self.assertIn("needs a device", err)
+        rc, out, err = self.check()
+        self.assertEqual((rc, out), (2, ""))
+        self.assertRegex(err, r"no GPU that hearth can use \(cuda: (not in this build|no )", err)
 
     def test_measurements_use_none(self):
         self.find(1)
