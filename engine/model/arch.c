@@ -144,7 +144,7 @@ static const struct arch *const table[] = {
 
 static bool has_text_type(const struct arch *a, const struct json *root) {
     const struct json *text = a->text_type ? json_get(root, a->text_config_key) : NULL;
-    return !a->text_type || (text && text->type == JSON_OBJECT && json_is(json_get(text, "model_type"), a->text_type));
+    return !a->text_type || !root || (text && text->type == JSON_OBJECT && json_is(json_get(text, "model_type"), a->text_type));
 }
 const struct arch *arch_find(const struct json *model_type, const struct json *root) {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)

@@ -107,7 +107,7 @@ struct arch {
     const char *const (*key_aliases)[2]; /* this family's names of common config keys: {common, own}, ends with NULL; NULL: the same */
 };
 
-/* Returns the family of a config.json, or NULL: unknown. */
+/* Returns the family of a config.json, or NULL: unknown. root NULL: of a model_type, whatever type its text model has. */
 const struct arch *arch_find(const struct json *model_type, const struct json *root);
 /* Returns the family of a config.json without model_type by its "architectures"; or NULL. */
 const struct arch *arch_find_class(const struct json *architectures);

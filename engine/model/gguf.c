@@ -51,12 +51,19 @@ void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
         const char *end;
         bool *flag;
     } flags[] = {
-        {".exp_probs_b.bias", &f->router_bias},    {".exp_probs_b", &f->bare_router_bias},
-        {".attn_k_b.weight", &f->split_kv_b},      {".attn_q.bias", &f->qkv_bias},
-        {".attn_qkv.bias", &f->qkv_bias},          {".attn_q_norm.weight", &f->qk_norm},
-        {".ffn_gate_up_exps.weight", &f->gate_up}, {".attn_qkv.weight", &f->qkv},
-        {".ssm_in.weight", &f->delta_in},          {".ssm_conv1d.bias", &f->conv_bias},
-        {".ffn_gate.weight", &f->dense_gate},      {".layer_output_norm.weight", &f->layer_out_norm},
+        {".exp_probs_b.bias", &f->router_bias},
+        {".exp_probs_b", &f->bare_router_bias},
+        {".attn_k_b.weight", &f->split_kv_b},
+        {".attn_q.bias", &f->qkv_bias},
+        {".attn_qkv.bias", &f->qkv_bias},
+        {".attn_q_norm.weight", &f->qk_norm},
+        {".ffn_gate_up_exps.weight", &f->gate_up},
+        {".attn_qkv.weight", &f->qkv},
+        {".ssm_in.weight", &f->delta_in},
+        {".ssm_conv1d.bias", &f->conv_bias},
+        {".ffn_gate.weight", &f->dense_gate},
+        {".layer_output_norm.weight", &f->layer_out_norm},
+        {".ffn_routed_norm.weight", &f->routed_norm},
     };
     static const struct {
         const char *rest;
@@ -159,6 +166,7 @@ static void nest_text_model(struct config_builder *t) {
     struct config_builder out;
     if (!arch || !arch->text_config_key || !gguf_build_open(t, &out)) return;
     gguf_build_json(&out, "model_type", t->items[1]);
+    if (arch->text_type) gguf_build_text(t, "model_type", arch->text_type);
     gguf_build_close(&out, t, arch->text_config_key);
     *t = out;
 }

@@ -3,11 +3,22 @@
 #include "engine/model/gguf_layers.h"
 
 #define L GGUF_LAYER
-#define KDA \
+#define KDA_UNGATED \
     .kda_q_conv = L "ssm_conv1d_q", .kda_k_conv = L "ssm_conv1d_k", .kda_v_conv = L "ssm_conv1d_v", .kda_beta = L "ssm_beta", .kda_decay = L "ssm_f_a", \
-    .kda_decay_up = L "ssm_f_b", .kda_gate = L "ssm_g_a", .kda_gate_up = L "ssm_g_b", .mix_rate = L "ssm_a", .mix_dt = L "ssm_dt.bias", \
-    .mix_norm = L "ssm_norm", .mix_out = L "attn_output"
+    .kda_decay_up = L "ssm_f_b", .mix_rate = L "ssm_a", .mix_dt = L "ssm_dt.bias", .mix_norm = L "ssm_norm", .mix_out = L "attn_output"
+#define KDA KDA_UNGATED, .kda_gate = L "ssm_g_a", .kda_gate_up = L "ssm_g_b"
 static const struct tensor_names kimi = {GGUF_NAMES, KDA, .ffn_norm = L "ffn_norm"},
+                                 k3 = {GGUF_NAMES,
+                                       KDA_UNGATED,
+                                       .kda_gate = L "ssm_g",
+                                       .attn_gate = L "attn_gate",
+                                       .ffn_norm = L "ffn_norm",
+                                       .attn_pool = L "attn_res_score", /* products of query and factors */
+                                       .ffn_pool = L "ffn_res_score",
+                                       .head_pool = "output_res_score",
+                                       .routed_in = L "ffn_routed_down",
+                                       .routed_sum_norm = L "ffn_routed_norm",
+                                       .routed_out = L "ffn_routed_up"},
                                  ling3 = {GGUF_NAMES, KDA, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
                                  glm5 = {GGUF_NAMES,
                                          KDA,
@@ -36,7 +47,7 @@ static void put_layers(struct config_builder *t, const char *key, bool kda, int 
     gguf_build_json(t, key, (struct json){.type = JSON_ARRAY, .n = n, .items = layers}); /* the list cut to its first n items */
 }
 /* Sets linear_attn_config. */
-static void put_kda(struct config_builder *t, int first) {
+static void put_kda(struct config_builder *t, int first, bool has_full_gate) {
     static const struct gguf_key pairs[] = {
         {"kda.head_dim", "head_dim"}, {"kda.gate_lower_bound", "gate_lower_bound"}, {"ssm.conv_kernel", "short_conv_kernel_size"}};
     struct config_builder in;
@@ -44,6 +55,7 @@ static void put_kda(struct config_builder *t, int first) {
     put_layers(&in, "kda_layers", true, first);
     put_layers(&in, "full_attn_layers", false, first);
     gguf_build_int(&in, "num_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0));
+    if (has_full_gate) gguf_build_bool(&in, "use_full_rank_gate", true);
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const struct json *v = gguf_build_meta(t, pairs[i].key);
         if (v) gguf_build_json(&in, pairs[i].name, *v);
@@ -54,13 +66,27 @@ static void put_kda(struct config_builder *t, int first) {
 static void derive_kimi(struct config_builder *t) {
     gguf_build_deepseek(t);
     gguf_build_bool(t, "mla_use_nope", true);
-    put_kda(t, 1); /* Kimi's config counts layers from 1 */
+    put_kda(t, 1, false); /* Kimi's config counts layers from 1 */
+}
+
+static void derive_k3(struct config_builder *t) {
+    const struct json *block = gguf_build_meta(t, "attn_res.block_size");
+    gguf_build_deepseek(t);
+    gguf_build_bool(t, "mla_use_nope", true);
+    put_kda(t, 1, true);
+    if (t->rc) return;
+    gguf_build_text(t, "hidden_act", "situ");
+    gguf_build_bool(t, "latent_moe_use_norm", t->facts->routed_norm);
+    if (json_int(block, 0) > 0) gguf_build_json(t, "attn_res_block_size", *block);
+    bool has_gates = false;
+    for (int64_t i = 0; i < gguf_build_layers(t); i++) has_gates |= gguf_layers_has(t, i, GGUF_HAS_GATE);
+    gguf_build_bool(t, "mla_use_output_gate", has_gates);
 }
 
 static void derive_glm5(struct config_builder *t) {
     gguf_build_deepseek(t);
     gguf_build_bool(t, "mla_use_nope", true);
-    put_kda(t, 0);
+    put_kda(t, 0, false);
     gguf_layers_kinds(t, "indexer_types", gguf_layers_index_kind);
     gguf_layers_limit(t);
 }
@@ -112,6 +138,15 @@ static void derive_ling3(struct config_builder *t) {
 #define END \
     { NULL, NULL }
 static const struct gguf_key kimi_keys[] = {GGUF_DEEPSEEK_KEYS, {"kda.head_dim", NULL}, {"ssm.conv_kernel", NULL}, END},
+                             k3_keys[] = {GGUF_DEEPSEEK_KEYS,
+                                          {"activation.situ_beta", "activation_situ_beta"},
+                                          {"activation.situ_linear_beta", "activation_situ_linear_beta"},
+                                          {"attn_res.block_size", NULL},
+                                          {"expert_latent_length", "routed_expert_hidden_size"},
+                                          {"kda.gate_lower_bound", NULL},
+                                          {"kda.head_dim", NULL},
+                                          {"ssm.conv_kernel", NULL},
+                                          END},
                              glm5_keys[] = {GGUF_DEEPSEEK_KEYS,
                                             GGUF_INDEXER_KEYS,
                                             GGUF_STREAM_KEYS,
@@ -140,6 +175,7 @@ static const struct gguf_key kimi_keys[] = {GGUF_DEEPSEEK_KEYS, {"kda.head_dim",
 
 const struct gguf_arch gguf_kda[] = {
     {"kimi-linear", "kimi_linear", &kimi, kimi_keys, derive_kimi, NULL},
+    {"kimi-k3", "kimi_k3", &k3, k3_keys, derive_k3, NULL},
     {"bailingmoe3", "bailing_hybrid", &ling3, ling3_keys, derive_ling3, NULL},
     {"glm5-next", "glm5_next", &glm5, glm5_keys, derive_glm5, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},

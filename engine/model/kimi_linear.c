@@ -102,7 +102,7 @@ static const struct arch saved = ARCH(EXPERTS, .variant = NULL);
 const struct arch arch_kimi_linear = ARCH(L "mlp.", .variant = &saved, .variant_tensor = EXPERTS "gate_proj.weight");
 
 /* The first layer reads the embedding alone. */
-static const char *const unused[] = {".layers.0.self_attention_res_", NULL};
+static const char *const unused[] = {".layers.0.self_attention_res_", "blk.0.attn_res_score", NULL};
 const struct arch arch_kimi_k3 = {
     .model_types = k3,
     .title = "Kimi K3",

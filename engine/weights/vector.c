@@ -61,6 +61,7 @@ static bool is_table(struct loader *l, const struct tensor *t, const struct para
     char text[64];
     const int rows = (p->slice.total_rows ? p->slice.total_rows : p->rows) / p->table_cols;
     if (t->ndim == 2 && t->shape[0] == rows && t->shape[1] == p->table_cols) return true;
+    if (rows == 1 && t->ndim == 1 && t->shape[0] == p->table_cols) return true; /* GGUF has vectors */
     snprintf(text, sizeof text, "config.json asks for [%d, %d]", rows, p->table_cols);
     loader_fail(l, t, text);
     return false;
@@ -100,10 +101,11 @@ static bool has_floats(struct loader *l, const struct tensor *t) {
     loader_fail(l, t, "a vector must be F32, BF16 or F16");
     return false;
 }
-/* Multiplies out by the parameter's second tensor. Returns whether that was possible. */
+/* Multiplies out by the parameter's second tensor; without a name for it, the first one is the product already. Returns whether that was possible. */
 static bool multiply(struct loader *l, const struct param *p, int layer, int expert, float *out) {
     const struct param factors = {.suffix = ".weight", .rows = p->rows};
     const char *pattern = *(const char *const *)((const char *)l->w->config.names + p->times_offset);
+    if (!pattern) return true;
     struct tensor *t = loader_find(l, pattern, layer, expert, factors.suffix);
     if (!t) loader_missing(l, pattern, layer, expert, factors.suffix);
     if (!t || !loader_has_shape(l, t, &factors, p->rows, 0, 0) || !has_floats(l, t)) return false;

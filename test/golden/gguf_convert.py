@@ -117,6 +117,9 @@ def read(directory):
             header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
             base = f.tell()
             for name, t in header.items():
+                if name.endswith((".weight_packed", ".weight_scale")) and t["dtype"] == "U8":  # MXFP4 of compressed-tensors
+                    t["dtype"] = "I8" if name.endswith("_packed") else "F8_E8M0"
+                    name = name.replace("_packed", "").replace(".weight_scale", ".scale")
                 if name == "__metadata__" or t["dtype"] not in ("F32", "BF16", "F8_E4M3", "F8_E8M0", "I8", "I32", "I64"):
                     continue
                 f.seek(base + t["data_offsets"][0])

@@ -312,6 +312,42 @@ def bailingmoe3(d):
     return m
 
 
+def kimi_k3(d):
+    m = Model(d, "kimi-k3", "language_model.model.")
+    c = m.config
+    linear = c["linear_attn_config"]
+    attends = [i + 1 in linear["full_attn_layers"] for i in range(m.layers)]
+    m.config.update(num_experts_per_tok=c["num_experts_per_token"], norm_topk_prob=c["moe_renormalize"])
+    m.ends(head="language_model.lm_head")
+    mla(m)
+    m.key(attention__head_count_kv=[int(a) for a in attends], expert_gating_func=2, ssm__conv_kernel=linear["short_conv_kernel_size"],
+          kda__head_dim=linear["head_dim"], kda__gate_lower_bound=float(linear["gate_lower_bound"]), activation__situ_beta=float(c["activation_situ_beta"]),
+          activation__situ_linear_beta=float(c["activation_situ_linear_beta"]))
+    m.keys_of(vocab_size="vocab_size", expert_latent_length="routed_expert_hidden_size", attn_res__block_size="attn_res_block_size")
+    for i in range(m.layers):
+        s = f"layers.{i}.self_attn."
+        m.copy(f"blk.{i}.{'attn_gate' if attends[i] else 'ssm_g'}", s + "g_proj.weight")
+        if s + "A_log" in m.source:  # with padding
+            m.source[s + "A_log"] = Tensor([linear["num_heads"]], m.source[s + "A_log"].values[:linear["num_heads"]])
+        for name, end in (("self_attention_res", "attn_res_score"), ("mlp_res", "ffn_res_score")):
+            fuse_residuals(m, f"blk.{i}.{end}", f"layers.{i}.{name}")
+    fuse_residuals(m, "output_res_score", "output_attn_res")
+    kda(m, "self_attn", lambda x: -math.exp(x), True)
+    sparse = "block_sparse_moe."
+    m.each_layer(ffn_gate_inp=sparse + "gate", exp_probs_b__bias=sparse + "gate.e_score_correction_bias",
+                 **{f"ffn_routed_{x}": f"{sparse}routed_expert_{y}" for x, y in (("down", "down_proj"), ("up", "up_proj"), ("norm", "norm"))})
+    m.experts("layers.{}.block_sparse_moe.experts.{}.{}.weight", ("w1", "w3", "w2"))
+    m.dense(sparse + "shared_experts", "_shexp")
+    return m
+
+
+def fuse_residuals(m, to, name):
+    """The query of an attention residual times the factors of its norm."""
+    if f"{name}_proj.weight" in m.source:
+        query, factors = m.take(f"{name}_proj.weight"), m.take(f"{name}_norm.weight")
+        m.put(to, Tensor([len(factors.values)], [a * b for a, b in zip(query.values, factors.values)]))
+
+
 def glm5_next(d):
     m = Model(d, "glm5-next", "model.language_model.")
     c, n = m.config, m.layers

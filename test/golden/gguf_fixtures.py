@@ -23,13 +23,15 @@ FAMILIES = {"jamba": convert.jamba, "granitemoehybrid": convert.granitehybrid, "
             "qwen4_exp": more.qwen4exp}
 AGAIN = {"mistral4": more.mistral_large3}  # as other architectures of llama.cpp
 # With a vocabulary for the converter's tokenizer, and what llama.cpp needs: keys of the last two own layers, of which the second is global; one size of
-# DeltaNet's heads; heads of an indexer that are multiples of 64, and many of them, because it breaks ties between keys otherwise.
+# DeltaNet's heads; heads of an indexer that are multiples of 64, and many of them, because it breaks ties between keys otherwise; an epsilon with which it may
+# also norm the queries and keys of Kimi delta attention.
 OWN = {"mla_sizes": (more.dots3note, {"vocab_size": 288, "n_group": 1, "topk_group": 1, "swa_q_lora_rank": 40, "swa_qk_nope_head_dim": 28, "moe_shared_expert_intermediate_size": 40}),
        "token_input": (convert.gemma4, {"vocab_size": 288, "vocab_size_per_layer_input": 288, "num_kv_shared_layers": 5}),
        "dsa_halves": (more.deepseek32, {"vocab_size": 288, "index_head_dim": 64, "index_n_heads": 32}),
        "dsa_shared": (more.glm_dsa, {"vocab_size": 288, "index_head_dim": 64}),
        "streams": (more.deepseek4, {"vocab_size": 288, "hc_mult": 4, "index_head_dim": 64, "index_n_heads": 32,
                                     "rope_scaling": {**models.MODELS["streams"]["rope_scaling"], "beta_fast": 32}, "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}),
+       "kda_residuals": (more.kimi_k3, {"text_config": {**models.MODELS["kda_residuals"]["text_config"], "vocab_size": 288, "rms_norm_eps": 1e-6}}),
        "delta_dense": (convert.qwen35, {"vocab_size": 288, "linear_key_head_dim": 32, "linear_value_head_dim": 32})}
 POSITIONS = {"llama4": 38}  # that do not depend on values which the format lacks
 
