@@ -201,8 +201,8 @@ static int parse_invokes(struct tool_calls *c, struct markup_range t, const char
     return rc;
 }
 
-/* Qwen3-Coder: <function=F> <parameter=K>\nV\n</parameter> … </function> */
-static int parse_qwen_coder(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+/* Qwen3-Coder: <function=F> <parameter=K>\nV\n</parameter> … </function>; Seed-OSS has no line ends around V. */
+static int parse_functions(struct tool_calls *c, struct markup_range t, const struct json *tools, bool has_line_ends) {
     struct markup_range in, name, body;
     int rc = ERR_MODEL;
     while (take_between(&t, "<function=", "</function>", &in)) {
@@ -211,7 +211,7 @@ static int parse_qwen_coder(struct tool_calls *c, struct markup_range t, const s
         rc = k ? 0 : ERR_MEMORY;
         while (!rc && take_between(&in, "<parameter=", "</parameter>", &body)) {
             if (!take_before(&body, ">", &name)) return ERR_MODEL;
-            rc = add_argument(k, name, strip_line_ends(body), param_is_string(tools, k, trim_range(name)));
+            rc = add_argument(k, name, has_line_ends ? strip_line_ends(body) : body, param_is_string(tools, k, trim_range(name)));
         }
         if (!rc) rc = close_object(k);
         if (rc) return rc;
@@ -235,10 +235,16 @@ static int add_object_call(struct tool_calls *c, const struct json *j) {
     if (!k) return ERR_MEMORY;
     return arguments ? json_write(&k->arguments, arguments) : buf_str(&k->arguments, "{}");
 }
+/* A list of calls, or calls one after the other. */
 static int parse_json_calls(struct tool_calls *c, struct markup_range t, const struct json *tools) {
     struct arena arena = {0};
     struct json j;
     t = trim_range(t);
+    const struct markup_range more = trim_range((struct markup_range){skip_json(t), t.end});
+    if (more.s > t.s && starts_with(more, "{") && starts_with(t, "{")) {
+        TRY(parse_json_calls(c, (struct markup_range){t.s, more.s}, tools));
+        return parse_json_calls(c, more, tools);
+    }
     int rc = json_parse(&arena, t.s, (size_t)(t.end - t.s), 0, "calls", &j, NULL);
     if (!rc && j.type == JSON_ARRAY && !j.n) rc = ERR_MODEL;
     for (uint32_t i = 0; !rc && j.type == JSON_ARRAY && i < j.n; i++) rc = add_object_call(c, &j.items[i]);
@@ -260,7 +266,7 @@ static int parse_json_lines(struct tool_calls *c, struct markup_range t, const s
 static int parse_tagged(struct tool_calls *c, struct markup_range in, const struct json *tools) {
     in = trim_range(in);
     if (starts_with(in, "{") || starts_with(in, "[")) return parse_json_calls(c, in, tools);
-    if (starts_with(in, "<function=")) return parse_qwen_coder(c, in, tools);
+    if (starts_with(in, "<function=")) return parse_functions(c, in, tools, true);
     if (starts_with(in, "<invoke")) return parse_invokes(c, in, "", tools);
     if (find_text(in, "<longcat_arg_key>")) return parse_keys(c, in, tools, "longcat_", "");
     return parse_glm(c, in, tools);
@@ -559,23 +565,43 @@ static int parse_minimax_m3(struct tool_calls *c, struct markup_range t, const s
 
 /* --- dispatch -------------------------------------------------------------------------------------------------------- */
 
+static int parse_seed(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+    return starts_with(trim_range(in), "<function=") ? parse_functions(c, in, tools, false) : parse_tagged(c, in, tools);
+}
 static int parse_plain_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "", tools); }
 static int parse_atem_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "atem:", tools); }
 static int parse_marked_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "｜DSML｜", tools); }
 static int parse_spaced_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "｜DSML｜ ", tools); }
 
-/* Mistral: a list, or NAME[ARGS]{…} and again the mark */
+/* Mistral: a list, or NAME[ARGS]{…} or NAME[CALL_ID]ID[ARGS]{…}, and again the mark */
 static int parse_mistral(struct tool_calls *c, struct markup_range t, const struct json *tools) {
-    struct markup_range in, name;
+    struct markup_range in, name, before_id;
     if (!take_between(&t, "[TOOL_CALLS]", NULL, &in)) return ERR_MODEL;
     if (skip_json(in) != trim_range(in).s) return parse_json_calls(c, in, tools);
     while (take_before(&in, "[ARGS]", &name)) {
         const char *next = find_text((struct markup_range){skip_json(in), in.end}, "[TOOL_CALLS]");
-        int rc = add_json_call(c, name, (struct markup_range){in.s, next ? next : in.end});
+        struct markup_range id = name;
+        const bool has_id = take_before(&id, "[CALL_ID]", &before_id);
+        int rc = add_json_call(c, has_id ? before_id : name, (struct markup_range){in.s, next ? next : in.end});
+        if (!rc && has_id) rc = buf_add(&c->v[c->n - 1].id, id.s, (size_t)(id.end - id.s));
         if (rc || !next) return rc;
         in.s = next + strlen("[TOOL_CALLS]");
     }
     return ERR_MODEL;
+}
+/* GigaChat: one call to the end of the answer, or to the mark that ends a message. */
+static int parse_gigachat(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+    struct markup_range in;
+    if (!take_before(&t, "<|function_call|>", &in) && !take_before(&t, "<|role_sep|>", &in)) return ERR_MODEL;
+    return parse_json_calls(c, (struct markup_range){t.s, skip_json(t)}, tools);
+}
+/* Solar Open: ID<|tool_call:name|>NAME<|tool_call:args|>{…} */
+static int parse_solar(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+    struct markup_range id, name;
+    if (!take_before(&in, "<|tool_call:name|>", &id) || !take_before(&in, "<|tool_call:args|>", &name)) return ERR_MODEL;
+    TRY(add_json_call(c, name, in));
+    id = trim_range(id);
+    return buf_add(&c->v[c->n - 1].id, id.s, (size_t)(id.end - id.s));
 }
 static int parse_llama(struct tool_calls *c, struct markup_range t, const struct json *tools) {
     struct markup_range in;
@@ -595,7 +621,7 @@ static const struct form {
     {"<minimax:tool_call>", NULL, NULL, parse_plain_invokes},
     {"<|message|>", NULL, NULL, parse_gpt_oss},
     {"<tool_call>", NULL, "</tool_call>", parse_tagged},
-    {"<seed:tool_call>", NULL, "</seed:tool_call>", parse_tagged},
+    {"<seed:tool_call>", NULL, "</seed:tool_call>", parse_seed},
     {"<longcat_tool_call>", NULL, "</longcat_tool_call>", parse_tagged},
     {"<tool_calls>", NULL, "</tool_calls>", parse_hunyuan},
     {"<tool_calls:opensource>", NULL, "</tool_calls:opensource>", parse_hunyuan_open},
@@ -608,7 +634,11 @@ static const struct form {
     {"<dots_function_call>", NULL, NULL, parse_plain_invokes},
     {"<atem:function_calls>", NULL, NULL, parse_atem_invokes}, /* Muse */
     {"<|tool_call|>", NULL, "<|/tool_call|>", parse_json_calls},
+    {"<TOOLCALL>", NULL, "</TOOLCALL>", parse_json_calls}, /* Nemotron Nano 2 */
     {"[TOOL_CALLS]", NULL, NULL, parse_mistral},
+    {"<|tool_call:begin|>", "<|tool_call:args|>", "<|tool_call:end|>", parse_solar},
+    {"<|function_call|>", NULL, NULL, parse_gigachat},
+    {"function call<|role_sep|>", NULL, NULL, parse_gigachat},
     {"<|python_tag|>", NULL, NULL, parse_llama},
 };
 

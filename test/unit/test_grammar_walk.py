@@ -26,8 +26,13 @@ GBNF = {
 # marks of chat templates: the families whose arguments are between tags, and one whose arguments are JSON
 FORMS = {"glm": "{{ tools }}<tool_call><arg_key>", "glm4.7": "{{ tools }}<tool_call></arg_key><arg_value><arg_key>", "qwen3-coder": "{{ tools }}<tool_call><function=",
          "deepseek-v3.2": "{{ tools }}｜DSML｜{{ 'function_calls>' }}", "deepseek-v4": "{{ tools }}｜DSML｜{{ 'tool_calls>' }}", "deepseek-v4.1": "{{ tools }}｜DSML｜{{ ' calls>' }}",
-         "minimax": "{{ tools }}<minimax:tool_call><invoke name=", "hermes": "{{ tools }}<tool_call>", "longcat": "{{ tools }}<longcat_tool_call><longcat_arg_key>", "cohere": "{{ tools }}<|START_ACTION|>"}
-TAGS = {"type": "string", "pattern": "^(a|<|</arg_value>|</parameter>|</｜DSML｜parameter>|</tool_call>|</function>|</minimax:tool_call>|</longcat_arg_value>|</?){1,6}$"}  # many ends of values
+         "minimax": "{{ tools }}<minimax:tool_call><invoke name=", "hermes": "{{ tools }}<tool_call>", "longcat": "{{ tools }}<longcat_tool_call><longcat_arg_key>", "cohere": "{{ tools }}<|START_ACTION|>",
+         "hunyuan": "{{ tools }}<tool_call><arg_key><tool_sep>", "hunyuan-joined": "{{ tools }}{% set s = ':opensource' %}<tool_sep", "seed": "{{ tools }}<seed:tool_call><function=",
+         "mistral": "{{ tools }}[TOOL_CALLS][ARGS]", "mistral-ids": "{{ tools }}[TOOL_CALLS][CALL_ID][ARGS]", "nemotron": "{{ tools }}<TOOLCALL>", "apriel": "{{ tools }}<tool_calls>[",
+         "minimax-m1": "{{ tools }}<beginning_of_sentence><tool_calls>", "solar": "{{ tools }}<|begin|>assistant<|tool_calls|><|tool_call:begin|>", "gigachat": "{{ tools }}<|function_call|>",
+         "kimi-k3": "{{ tools }}{{ '<|open|>' ~ tag ~ '<|sep|>' }}"}
+JSON_ARGUMENTS = ("hermes", "cohere", "mistral", "mistral-ids", "nemotron", "apriel", "minimax-m1", "solar", "gigachat", "kimi-k3")  # may also have keys that tags cannot
+TAGS = {"type": "string", "pattern": "^(a|<|</arg_value>|</parameter>|</｜DSML｜parameter>|</tool_call>|</function>|</minimax:tool_call>|</longcat_arg_value>|</arg_value:opensource>|</seed:tool_call>|</?){1,6}$"}  # many ends of values
 ARGUMENTS = {  # schemas of a tool's arguments; those of VALID are added
     "none": {"type": "object", "additionalProperties": False}, "any": {"type": "object"}, "open": {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": TAGS},
     "tags": {"type": "object", "properties": {"a": TAGS, "b": {"type": "array", "items": TAGS, "minItems": 3}, "c": {**TAGS, "pattern": "</?a"}, "d": {"type": "object", "additionalProperties": TAGS, "properties": {"</a": TAGS}}}, "required": ["a", "b", "c"]},
@@ -101,7 +106,7 @@ def check_calls(ask, count, fail):
                     continue
                 n += validate(f"{form} {name}", schema, reply["texts"], fail)
             for schema in REFUSED_ARGUMENTS:
-                if form not in ("hermes", "cohere") and "parameters of tool f: #" not in ask("calls", json.dumps(schema), 1, template=path).get("error", ""):
+                if form not in JSON_ARGUMENTS and "parameters of tool f: #" not in ask("calls", json.dumps(schema), 1, template=path).get("error", ""):
                     fail(f"{form} {schema}: not refused with its place")
     return n
 

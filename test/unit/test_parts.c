@@ -100,6 +100,18 @@ static const struct {
     {"<|message|><|eom|>", "<|start|>assistant", " to=functions.f<|message|><atem:function_calls>f</atem:function_calls><|eom|>",
      "C:<atem:function_calls>f</atem:function_calls>"},
     {"<|message|><|eom|>", "<|start|>assistant to=user<|message|>", "yes<|eot|>", "T:yes"},
+    /* Solar Open */
+    {"<|begin|>assistant<|tool_calls|>", "<|begin|>user<|content|>hi<|end|><|begin|>assistant",
+     "<|think|>hm<|end|><|begin|>assistant<|content|>yes<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>f<|calls|>",
+     "K:hm|T:yes|C:<|tool_calls|><|tool_call:begin|>f<|calls|>"},
+    {"<|begin|>assistant<|tool_calls|>", "<|begin|>assistant<|think|><|end|><|begin|>assistant", "<|content|>yes<|end|>", "T:yes"},
+    {"{% macro f(tag) %}<|open|>{{ tag }}<|sep|>{% endmacro %}", "a<|open|>think<|sep|>",
+     "hm<|close|>think<|sep|><|open|>response<|sep|>yes<|close|>response<|sep|>", "K:hm|T:yes"}, /* Kimi K3 in a GGUF file */
+    {"[BEGIN FINAL RESPONSE]", "<|begin_assistant|>\nHere are my reasoning steps:\n", "hm\n[BEGIN FINAL RESPONSE]\nyes\n[END FINAL RESPONSE]",
+     "K:hm\n|T:yes\n"}, /* Apriel */
+    {"<TOOLCALL>", "", "a<TOOLCALL>[]</TOOLCALL>", "T:a|C:<TOOLCALL>[]</TOOLCALL>"},
+    {"<|function_call|>", "", "a<|function_call|>{}", "T:a|C:<|function_call|>{}"}, /* GigaChat 3.1 and 3 */
+    {"{{ 'function call' }}<|role_sep|>", "", "a function call\nfunction call<|role_sep|>\n{}", "T:a function call\n|C:function call<|role_sep|>\n{}"},
     {"<|tool_list_start|>", "", "a<|tool_call_start|>[f()]<|tool_call_end|>b", "T:a|C:<|tool_call_start|>[f()]<|tool_call_end|>|T:b"}, /* LFM2 */
     {"<atem:function_calls>", "", "a<atem:function_calls>f</atem:function_calls>b",
      "T:a|C:<atem:function_calls>f</atem:function_calls>|T:b"}, /* Muse without headers */

@@ -75,6 +75,14 @@ static void test_markup(void **state) {
           one);
     check("[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]", one); /* Mistral */
     check("[TOOL_CALLS]weather[ARGS]{\"city\": \"Bern\", \"days\": 3}", one);
+    check("[TOOL_CALLS]weather[CALL_ID]abc123456[ARGS]{\"city\": \"Bern\", \"days\": 3}", one);
+    check("<TOOLCALL>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]</TOOLCALL>", one); /* Nemotron Nano 2 */
+    check("<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>weather<|tool_call:args|>{\"city\": \"Bern\", \"days\": 3}<|tool_call:end|><|calls|>",
+          one);                                                                                                              /* Solar Open */
+    check("<|function_call|>{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}<|message_sep|>", one); /* GigaChat 3.1 and 3 */
+    check("function call<|role_sep|>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}<|message_sep|>\n\n", one);
+    check("<seed:tool_call>\n<function=weather>\n<parameter=city>Bern</parameter>\n<parameter=days>3</parameter>\n</function>\n</seed:tool_call>", one);
+    check("<seed:tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</seed:tool_call>", "f({\"a\": \"\\nx\\n\"})");
     check("<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}", one);                 /* Llama */
     check("<|python_start|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}<|python_end|>", one); /* Llama 4 */
     check("<longcat_tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}</longcat_tool_call>", one);
@@ -151,6 +159,9 @@ static void test_several(void **state) {
           "[1]}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
           "a({}) b({\"x\": [1]})");
     check("[TOOL_CALLS]a[ARGS]{}[TOOL_CALLS]b[ARGS]{\"x\": 1}", "a({}) b({\"x\": 1})");
+    check("[TOOL_CALLS]a[CALL_ID]1[ARGS]{}[TOOL_CALLS]b[CALL_ID]2[ARGS]{\"x\": 1}", "a({}) b({\"x\": 1})");
+    check("<tool_calls>\n{\"name\": \"a\", \"arguments\": {}}\n{\"name\": \"b\", \"arguments\": {\"x\": \"}\"}}\n</tool_calls>",
+          "a({}) b({\"x\": \"}\"})");                                                                                     /* MiniMax-M1 */
     check("{\"name\": \"a\", \"arguments\": {}}\n{\"name\": \"b\", \"arguments\": {\"x\": 1}}\n", "a({}) b({\"x\": 1})"); /* a server's, one a line */
     check("[TOOL_CALLS] [{\"name\": \"a\", \"arguments\": {}}, {\"name\": \"b\", \"arguments\": \"{\\\"x\\\": 1}\"}]", "a({}) b({\"x\": 1})");
 }
@@ -180,6 +191,11 @@ static void test_no_calls(void **state) {
                                         "[TOOL_CALLS]",
                                         "[TOOL_CALLS] []",
                                         "[TOOL_CALLS]a[ARGS]7",
+                                        "[TOOL_CALLS]a[CALL_ID]7",
+                                        "<TOOLCALL>[]</TOOLCALL>",
+                                        "<tool_calls>{\"name\": \"a\"} {\"name\": 1}</tool_calls>",
+                                        "<|tool_call:begin|>a<|tool_call:name|>f<|tool_call:end|>",
+                                        "<|function_call|>f",
                                         "<｜tool▁call▁begin｜>a",
 
                                         "<minimax:tool_call><invoke>",

@@ -24,6 +24,8 @@ static const struct marker_pair marker_pairs[] = {
     {"<mm:think>", "</mm:think>", OUTPUT_THINKING},                                /* MiniMax-M3 */
     {"<|channel>thought", "<channel|>", OUTPUT_THINKING},                          /* Gemma 4 */
     {"<|START_THINKING|>", "<|END_THINKING|>", OUTPUT_THINKING},                   /* Cohere */
+    {"Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", OUTPUT_THINKING},   /* Apriel */
+    {"[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]", OUTPUT_TEXT},
     {"<|START_RESPONSE|>", "<|END_RESPONSE|>", OUTPUT_TEXT},
     {"<|START_TEXT|>", "<|END_TEXT|>", OUTPUT_TEXT},
     {"<tool_call>", "</tool_call>", OUTPUT_TOOL_CALL}, /* Qwen, GLM, Hermes */
@@ -43,24 +45,27 @@ static const struct marker_pair marker_pairs[] = {
     {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", OUTPUT_TOOL_CALL},      /* V3.2 */
     {"<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", OUTPUT_TOOL_CALL},              /* V4 */
     {"<｜DSML｜ calls>", "</｜DSML｜ calls>", OUTPUT_TOOL_CALL},                      /* V4.1 */
+    {"<TOOLCALL>", "</TOOLCALL>", OUTPUT_TOOL_CALL},                                  /* Nemotron Nano 2 */
     {"[TOOL_CALLS]", NULL, OUTPUT_TOOL_CALL},
-    {"<|python_tag|>", NULL, OUTPUT_TOOL_CALL},               /* Llama 3 */
-    {"<|python_start|>", "<|python_end|>", OUTPUT_TOOL_CALL}, /* Llama 4 */
+    {"<|function_call|>", NULL, OUTPUT_TOOL_CALL},                            /* GigaChat 3.1 */
+    {"function call<|role_sep|>", NULL, OUTPUT_TOOL_CALL, "'function call'"}, /* GigaChat 3: the name of a role */
+    {"<|python_tag|>", NULL, OUTPUT_TOOL_CALL},                               /* Llama 3 */
+    {"<|python_start|>", "<|python_end|>", OUTPUT_TOOL_CALL},                 /* Llama 4 */
     {"<|tool_call|>", "<|/tool_call|>", OUTPUT_TOOL_CALL},
-    {"<|open|>think<|sep|>", "<|close|>think<|sep|>", OUTPUT_THINKING}, /* Kimi K3, which puts the answer between markers, too */
-    {"<|open|>response<|sep|>", "<|close|>response<|sep|>", OUTPUT_TEXT, .is_needed = true},
-    {"<|open|>tools<|sep|>", "<|close|>tools<|sep|>", OUTPUT_TOOL_CALL},
-    {"<|close|>message<|sep|>", NULL, OUTPUT_TEXT},
+    {"<|open|>think<|sep|>", "<|close|>think<|sep|>", OUTPUT_THINKING, "<|open|>"}, /* Kimi K3, which puts the answer between markers, too */
+    {"<|open|>response<|sep|>", "<|close|>response<|sep|>", OUTPUT_TEXT, "<|open|>", .is_needed = true},
+    {"<|open|>tools<|sep|>", "<|close|>tools<|sep|>", OUTPUT_TOOL_CALL, "<|open|>"},
+    {"<|close|>message<|sep|>", NULL, OUTPUT_TEXT, "<|open|>"},
 };
 /* Models that begin each message with a header, which says what it is: gpt-oss (<|channel|>analysis<|message|> ... <|end|>), Muse (to=self<|message|> ...
- * <|eom|>) and Inkling (a tool's name, then a mark of the kind of content). */
+ * <|eom|>), Inkling (a tool's name, then a mark of the kind of content) and Solar Open (assistant, then such a mark). */
 enum header_role { HEADER_START, HEADER_PART, HEADER_END, MESSAGE_END, CALL_END };
 struct header_marker {
     const char *text;
     uint8_t role;
     uint8_t kind; /* of HEADER_END, if the marker says it */
 };
-enum header_form { FORM_NONE, FORM_HARMONY, FORM_MUSE, FORM_INKLING };
+enum header_form { FORM_NONE, FORM_HARMONY, FORM_MUSE, FORM_INKLING, FORM_SOLAR };
 static const struct header_marker header_markers[][8] = {
     [FORM_HARMONY] = {{"<|start|>", HEADER_START, 0},
                       {"<|channel|>", HEADER_PART, 0},
@@ -75,6 +80,12 @@ static const struct header_marker header_markers[][8] = {
                       {"<|content_thinking|>", HEADER_END, OUTPUT_THINKING},
                       {"<|content_invoke_tool_json|>", HEADER_END, OUTPUT_TOOL_CALL},
                       {"<|end_message|>", MESSAGE_END, 0}},
+    [FORM_SOLAR] = {{"<|begin|>", HEADER_START, 0},
+                    {"<|content|>", HEADER_END, OUTPUT_TEXT},
+                    {"<|think|>", HEADER_END, OUTPUT_THINKING},
+                    {"<|tool_calls|>", HEADER_END, OUTPUT_TOOL_CALL},
+                    {"<|end|>", MESSAGE_END, 0},
+                    {"<|calls|>", CALL_END, 0}},
 };
 static const char channel_marker[] = "<|channel|>";
 
@@ -110,6 +121,7 @@ static const char *find_last(const char *s, size_t n, const char *what) {
 
 static uint8_t form_of(const char *text, size_t n) {
     if (contains(text, n, "<|content_thinking|>") || contains(text, n, "<|content_invoke_tool_json|>")) return FORM_INKLING;
+    if (contains(text, n, "<|begin|>assistant<|tool_calls|>")) return FORM_SOLAR;
     if (!contains(text, n, "<|message|>")) return FORM_NONE;
     return contains(text, n, channel_marker) ? FORM_HARMONY : contains(text, n, "<|eom|>") ? FORM_MUSE : FORM_NONE;
 }
@@ -124,6 +136,9 @@ static enum output_kind header_kind(uint8_t form, const char *s, size_t n) {
     return contains(to, rest, "to=self") ? OUTPUT_THINKING : OUTPUT_TOOL_CALL;
 }
 
+/* Whether the marker that ends a header says what the message is. */
+static bool has_kinds(const struct output_parser *p) { return p->form == FORM_INKLING || p->form == FORM_SOLAR; }
+
 /* Sets the state after the end of the prompt. */
 static void open_header(struct output_parser *p, const char *tail, size_t n) {
     const struct header_marker *markers = header_markers[p->form], *end = NULL;
@@ -136,7 +151,7 @@ static void open_header(struct output_parser *p, const char *tail, size_t n) {
     p->in_header = start && (!message || message < start);
     if (p->in_header || !message) return;
     const char *from = start && start < message ? start : tail;
-    const enum output_kind kind = p->form == FORM_INKLING ? (enum output_kind)end->kind : header_kind(p->form, from, (size_t)(message - from));
+    const enum output_kind kind = has_kinds(p) ? (enum output_kind)end->kind : header_kind(p->form, from, (size_t)(message - from));
     if (kind == OUTPUT_THINKING) p->kind = OUTPUT_THINKING;
     p->has_message = true;
 }
@@ -205,7 +220,7 @@ static bool possible_marker(const struct output_parser *p, int k, const char **t
 }
 
 static int finish_header(struct output_parser *p, const struct header_marker *marker, output_parser_fn fn, void *ctx) {
-    p->kind = p->form == FORM_INKLING ? marker->kind : (uint8_t)header_kind(p->form, p->header_text, p->n_header_text);
+    p->kind = has_kinds(p) ? marker->kind : (uint8_t)header_kind(p->form, p->header_text, p->n_header_text);
     p->in_header = false;
     p->has_message = true;
     if (p->kind != OUTPUT_TOOL_CALL || p->form == FORM_MUSE) return 0;                                  /* Muse's calls have tags of their own */

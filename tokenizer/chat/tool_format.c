@@ -11,6 +11,14 @@
         .before_key = "<" prefix "arg_key>", .before_text = "</" prefix "arg_key>" line "<" prefix "arg_value>", .after_value = "</" prefix "arg_value>" line, \
         .ends = {"</" prefix "arg_value>", "</" prefix "tool_call>"}, \
     }
+/* suffix: of the tags' names. */
+#define HUNYUAN_CALLS(suffix) \
+    { \
+        .open = "<tool_calls" suffix ">\n", .close = "</tool_calls" suffix ">", .before_name = "<tool_call" suffix ">", \
+        .after_name = "<tool_sep" suffix ">\n", .after_arguments = "</tool_call" suffix ">\n", .between = "", .before_key = "<arg_key" suffix ">", \
+        .before_text = "</arg_key" suffix ">\n<arg_value" suffix ">", .after_value = "</arg_value" suffix ">\n", \
+        .ends = {"</arg_value" suffix ">", "</tool_call" suffix ">", "</tool_calls" suffix ">"}, \
+    }
 #define DSML "｜DSML｜"
 /* mark: what precedes the tags' names. */
 #define DSML_CALLS(mark, block) \
@@ -27,8 +35,10 @@ static const struct {
 } tool_formats[] = {
     {"<arg_key>", "</arg_key><arg_value>", {"<tool_sep>"}, GLM_CALLS("", "")}, /* GLM 4.7 and later; not Hunyuan 3 */
     {"<arg_key>", "<tool_call>", {"<tool_sep>"}, GLM_CALLS("", "\n")},         /* GLM 4.5 and 4.6 */
-    {"<longcat_arg_key>", NULL, {NULL}, GLM_CALLS("longcat_", "\n")},          /* LongCat's second form */
-    {"<function=",                                                             /* Qwen3-Coder */
+    {":opensource", "tool_sep", {NULL}, HUNYUAN_CALLS(":opensource")},         /* Hunyuan 3 and 4: templates join the suffix */
+    {"<arg_key>", "<tool_sep>", {NULL}, HUNYUAN_CALLS("")},
+    {"<longcat_arg_key>", NULL, {NULL}, GLM_CALLS("longcat_", "\n")}, /* LongCat's second form */
+    {"<function=",                                                    /* Qwen3-Coder */
      "<tool_call>",
      {"<seed:tool_call>"},
      {.open = "",
@@ -41,6 +51,19 @@ static const struct {
       .before_text = ">\n",
       .after_value = "\n</parameter>\n",
       .ends = {"</parameter>", "</function>", "</tool_call>"}}},
+    {"<seed:tool_call>",
+     "<function=",
+     {NULL},
+     {.open = "",
+      .close = "",
+      .before_name = "<seed:tool_call>\n<function=",
+      .after_name = ">\n",
+      .after_arguments = "</function>\n</seed:tool_call>",
+      .between = "\n",
+      .before_key = "<parameter=",
+      .before_text = ">",
+      .after_value = "</parameter>\n",
+      .ends = {"</parameter>", "</function>", "</seed:tool_call>"}}},
     {DSML, "function_calls>", {NULL}, DSML_CALLS(DSML, "function_calls>")}, /* DeepSeek V3.2 */
     {DSML, "tool_calls>", {NULL}, DSML_CALLS(DSML, "tool_calls>")},         /* V4 */
     {DSML, " calls>", {NULL}, DSML_CALLS(DSML " ", "calls>")},              /* V4.1 */
@@ -78,6 +101,19 @@ static const struct {
      {NULL},
      {"<|START_ACTION|>[\n", "\n]<|END_ACTION|>", "    {\"tool_call_id\": \"0\", \"tool_name\": \"", "\", \"parameters\": ", "}", "", .is_single = true}},
     {"[TOOL_CALLS]", NULL, {"[ARGS]"}, {"[TOOL_CALLS][", "]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}}, /* Mistral up to Nemo */
+    {"[TOOL_CALLS]", "[ARGS]", {"[CALL_ID]"}, {"", "", "[TOOL_CALLS]", "[ARGS]", "", ""}},                         /* later */
+    {"[TOOL_CALLS]", "[CALL_ID]", {NULL}, {"", "", "[TOOL_CALLS]", "[CALL_ID]000000000[ARGS]", "", "", .is_single = true}},
+    {"<TOOLCALL>", NULL, {NULL}, {"<TOOLCALL>[", "]</TOOLCALL>", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}},        /* Nemotron Nano 2 */
+    {"<tool_calls>[", NULL, {NULL}, {"<tool_calls>[", "]</tool_calls>", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}}, /* Apriel */
+    {"<tool_calls>",                                                                                                         /* MiniMax-M1 */
+     "<beginning_of_sentence>",
+     {NULL},
+     {"<tool_calls>\n", "\n</tool_calls>", "{\"name\": \"", "\", \"arguments\": ", "}", "\n"}},
+    {"<|tool_call:begin|>", /* Solar Open: each call has an id */
+     NULL,
+     {NULL},
+     {"<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>", "", .is_single = true}},
+    {"<|function_call|>", NULL, {NULL}, {"", "", "<|function_call|>{\"name\": \"", "\", \"arguments\": ", "}", "", .is_single = true}}, /* GigaChat 3.1 */
     {"<|channel|>", /* gpt-oss: a message to the function, which ends the answer */
      NULL,
      {NULL},
@@ -87,8 +123,8 @@ static const struct {
      {NULL},
      {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>functions.", ":0<|tool_call_argument_begin|>", "<|tool_call_end|>", "",
       .is_single = true}},
-    {"<|open|>tools<|sep|>", /* Kimi K3, whose calls follow the answer and are numbered */
-     NULL,
+    {"<|open|>", /* Kimi K3, whose calls follow the answer and are numbered */
+     "<|sep|>",
      {NULL},
      {"<|close|>response<|sep|><|open|>tools<|sep|>", "<|close|>tools<|sep|>", "<|open|>call tool=\"",
       "\" index=\"1\"<|sep|><|open|>json type=\"object\"<|sep|>", "<|close|>json<|sep|><|close|>call<|sep|>", "", .is_single = true}},
