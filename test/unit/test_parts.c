@@ -100,6 +100,11 @@ static const struct {
     {"<|message|><|eom|>", "<|start|>assistant", " to=functions.f<|message|><atem:function_calls>f</atem:function_calls><|eom|>",
      "C:<atem:function_calls>f</atem:function_calls>"},
     {"<|message|><|eom|>", "<|start|>assistant to=user<|message|>", "yes<|eot|>", "T:yes"},
+    /* a call that begins a line ends thinking */
+    {"<think></think><tool_call>", "<think>\n", "hm\n<tool_call>{}</tool_call>", "K:hm\n|C:<tool_call>{}</tool_call>"},
+    {"<think></think><tool_call>", "<think>\n", "<tool_call>{}</tool_call>\n<tool_call>a</tool_call>",
+     "C:<tool_call>{}</tool_call>|T:\n|C:<tool_call>a</tool_call>"},
+    {"<think></think><tool_call>", "<think>\n", "say <tool_call>\n</think>a", "K:say <tool_call>\n|T:a"},
     /* Solar Open */
     {"<|begin|>assistant<|tool_calls|>", "<|begin|>user<|content|>hi<|end|><|begin|>assistant",
      "<|think|>hm<|end|><|begin|>assistant<|content|>yes<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>f<|calls|>",

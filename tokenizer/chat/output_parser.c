@@ -96,7 +96,8 @@ struct output_parser {
     uint8_t form;                /* enum header_form */
     bool in_header, has_message; /* with headers: in one, in a message */
     uint8_t kind;
-    int open_pair; /* index of the open pair, or -1 */
+    int open_pair;    /* index of the open pair, or -1 */
+    bool begins_line; /* the bytes before `held` end a line or a marker */
     bool skip_newlines;
     char held[held_max];
     bool held_special[held_max];
@@ -162,6 +163,7 @@ struct output_parser *output_parser_open(const struct chat_template *c, const ch
     struct output_parser *p = mem_calloc(1, sizeof *p);
     if (!p) return NULL;
     p->open_pair = -1;
+    p->begins_line = true;
     p->form = form_of(text, m);
     if (p->form) {
         open_header(p, tail, n);
@@ -206,8 +208,9 @@ static int emit_text(struct output_parser *p, const char *s, const bool *special
 static int emit_marker(const char *s, output_parser_fn fn, void *ctx) { return fn(ctx, OUTPUT_TOOL_CALL, s, strlen(s)); }
 
 /* ---- markers ----
- * Sets *text to marker k, or NULL if it cannot occur in this state. Returns false past the last marker. */
-static bool possible_marker(const struct output_parser *p, int k, const char **text) {
+ * Sets *text to marker k, or NULL if it cannot occur in this state. Returns false past the last marker. A call also ends thinking that the model has not
+ * closed; may_interrupt: the position is one where it may. */
+static bool possible_marker(const struct output_parser *p, int k, bool may_interrupt, const char **text) {
     *text = NULL;
     if (p->form) return (*text = header_markers[p->form][k].text) != NULL;
     if (k >= 2 * n_pairs) return false;
@@ -216,6 +219,7 @@ static bool possible_marker(const struct output_parser *p, int k, const char **t
     bool closing = k & 1;
     if (p->open_pair < 0) *text = !closing ? pair->open : pair->kind != OUTPUT_TOOL_CALL ? pair->close : NULL;
     else if (p->open_pair == k / 2 && closing) *text = pair->close;
+    else if (may_interrupt && marker_pairs[p->open_pair].kind == OUTPUT_THINKING && pair->kind == OUTPUT_TOOL_CALL && !closing) *text = pair->open;
     return true;
 }
 
@@ -260,9 +264,10 @@ static int handle_marker(struct output_parser *p, int k, const char *text, outpu
 static int match_marker(const struct output_parser *p, size_t i, int *which, const char **text) {
     size_t n = p->n_held - i;
     bool is_undecided = false;
+    const bool may_interrupt = p->held_special[i] || (i ? p->held[i - 1] == '\n' : p->begins_line); /* thinking may quote a marker elsewhere */
     const char *t;
     *text = NULL;
-    for (int k = 0; possible_marker(p, k, &t); k++) {
+    for (int k = 0; possible_marker(p, k, may_interrupt, &t); k++) {
         size_t m = t ? strlen(t) : 0;
         if (!t || memcmp(p->held + i, t, m < n ? m : n) != 0) continue;
         if (m > n) is_undecided = true;
@@ -290,8 +295,10 @@ static int process_held(struct output_parser *p, bool last, output_parser_fn fn,
         rc = emit_held(p, from, i, fn, ctx);
         if (!rc) rc = handle_marker(p, which, text, fn, ctx);
         from = i += strlen(text);
+        p->begins_line = true;
     }
     if (!rc) rc = emit_held(p, from, i, fn, ctx);
+    if (i > from) p->begins_line = p->held[i - 1] == '\n';
     memmove(p->held, p->held + i, p->n_held - i);
     memmove(p->held_special, p->held_special + i, (p->n_held - i) * sizeof *p->held_special);
     p->n_held -= i;
