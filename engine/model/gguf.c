@@ -64,6 +64,7 @@ void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
         {".ffn_gate.weight", &f->dense_gate},
         {".layer_output_norm.weight", &f->layer_out_norm},
         {".ffn_routed_norm.weight", &f->routed_norm},
+        {".ffn_gate_shexp.weight", &f->shared_gate},
     };
     static const struct {
         const char *rest;
@@ -97,10 +98,14 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     if (f->bare_router_bias) names->router_bias = GGUF_LAYER "exp_probs_b";
     if (f->layer_out_norm && names->ffn_out_norm) names->ffn_out_norm = GGUF_LAYER "layer_output_norm";
     if (f->gate_up) names->expert_gate = names->expert_up = GGUF_LAYER "ffn_gate_up_exps";
-    layout->dense_gate_up = c->n_experts || f->dense_gate ? GATE_UP_SEPARATE : c->arch->layout.dense_gate_up; /* shared experts are split */
+    /* Shared experts are split but for Granite SWA's. */
+    const bool joined_shared = c->n_experts && c->shared_inter > 0 && !f->shared_gate && f->gate_up;
+    layout->dense_gate_up = (c->n_experts && !joined_shared) || f->dense_gate ? GATE_UP_SEPARATE : c->arch->layout.dense_gate_up;
+    if (joined_shared && layout->dense_gate_up) names->shared_gate_proj = names->shared_up;
     if (layout->dense_gate_up) names->dense_gate = names->dense_up;
     if (c->norm == NORM_RMS_PLUS_ONE) c->norm = NORM_RMS; /* the files' weights include the 1 */
-    if (c->delta.taps) {                                  /* q, k, v and z are split unless the file is old */
+    c->centered_norms = false;
+    if (c->delta.taps) { /* q, k, v and z are split unless the file is old */
         c->delta.fused = f->delta_in, c->delta.fused_ba = !names->delta_b, c->delta.is_tiled = names->delta_b != NULL; /* Qwen3.5 */
     }
     c->delta.rates_converted = true;

@@ -18,6 +18,7 @@ struct gguf_facts {
     bool dense_gate;                                        /* dense FFNs have gate and up in two tensors */
     bool layer_out_norm;                                    /* norms of FFN outputs have an older name */
     bool routed_norm;                                       /* the sum of experts in a latent space has a norm */
+    bool shared_gate;                                       /* gate and up of shared experts are two tensors */
     bool gate_up;                                           /* gate and up of all experts in one tensor */
     bool qkv, delta_in;                                     /* q, k and v in one tensor; all DeltaNet inputs except b and a in one tensor */
     struct gguf_factors freqs, short_factors, long_factors; /* for all sequences; for sequences up to the original context, and for longer ones */

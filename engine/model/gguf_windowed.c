@@ -6,7 +6,9 @@ enum { WINDOW_PERIOD = 4 }; /* files without a window pattern: every fourth laye
 static const struct tensor_names pre_norm = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
                                  dots3 = {GGUF_NAMES, GGUF_INDEXER, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate", .k_rope_norm = L "attn_k_norm"},
                                  post_norm = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"},
-                                 parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"};
+                                 parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"}, granite_swa = {GGUF_NAMES, .ffn_norm = L "ffn_norm"},
+                                 around = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm", .ffn_norm = L "ffn_norm", .ffn_out_norm = L "post_ffw_norm",
+                                           .attn_gate = L "attn_gate"};
 
 static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
 
@@ -118,6 +120,40 @@ static void derive_smallthinker(struct config_builder *t) {
     gguf_layers_numbers(t, "rope_layout", rotates);
 }
 
+/* Granite SWA: dense, or with experts in each layer and perhaps a shared one. */
+static double granite_theta(const struct config_builder *t, int64_t layer) {
+    return gguf_layers_at(t, "attention.rope_pattern", layer, 1) ? json_num(gguf_build_meta(t, "rope.freq_base"), 10000) : 0;
+}
+static void derive_granite_swa(struct config_builder *t) {
+    gguf_build_attention(t);
+    gguf_build_bool(t, "rope_interleave", true); /* llama.cpp stores rotated pairs adjacently */
+    gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+    gguf_layers_windows(t, WINDOW_PERIOD, true);
+    gguf_layers_numbers(t, "layer_rope_theta", granite_theta);
+}
+static const char *granite_swa_family(const struct config_builder *t) {
+    return json_int(gguf_build_meta(t, "expert_count"), 0) > 0 ? "granitemoe_swa" : "granite_swa";
+}
+
+/* Muse Glimmer: layers without a window do not rotate. */
+static double glimmer_theta(const struct config_builder *t, int64_t layer) {
+    return gguf_layers_at(t, GGUF_WINDOWS, layer, 0) ? json_num(gguf_build_meta(t, "rope.freq_base"), 500000) : 0;
+}
+static void derive_glimmer(struct config_builder *t) {
+    const struct json *windows = gguf_build_meta(t, GGUF_WINDOWS), *base = gguf_build_meta(t, "rope.freq_base"),
+                      *window_base = gguf_build_meta(t, "rope.freq_base_swa");
+    gguf_build_attention(t);
+    gguf_build_bool(t, "rope_interleave", true);
+    gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+    gguf_build_bool(t, "qk_norm_has_weights", true);
+    gguf_build_num(t, "qk_scale_factor", 1);
+    gguf_layers_windows(t, WINDOW_PERIOD, false);
+    gguf_layers_numbers(t, "layer_rope_theta", glimmer_theta);
+    if (!windows || windows->type != JSON_ARRAY) gguf_build_fail(t, "metadata '%s." GGUF_WINDOWS "' is not a list of layers", t->arch);
+    if (window_base && json_num(window_base, 0) != json_num(base, 0))
+        gguf_build_fail(t, "metadata '%s.rope.freq_base_swa' differs from 'rope.freq_base'; hearth knows one base for all rotated layers", t->arch);
+}
+
 #define END \
     { NULL, NULL }
 static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
@@ -168,6 +204,22 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                                     {"expert_used_count", "moe_num_active_primary_experts"},
                                                     {"feed_forward_length", NULL},
                                                     END},
+                             granite_swa_keys[] = {GGUF_HEAD_KEYS,
+                                                   GGUF_LAYER_WINDOW_KEYS,
+                                                   {"attention.rope_pattern", NULL},
+                                                   {"attention.scale", "attention_multiplier"},
+                                                   {"embedding_scale", "embedding_multiplier"},
+                                                   {"expert_count", "num_local_experts"},
+                                                   {"expert_shared_feed_forward_length", "shared_intermediate_size"},
+                                                   {"logit_scale", "logits_scaling"},
+                                                   {"residual_scale", "residual_multiplier"},
+                                                   END},
+                             glimmer_keys[] = {GGUF_HEAD_KEYS,
+                                               GGUF_LAYER_WINDOW_KEYS,
+                                               {"final_logit_softcapping", "final_logit_softcapping"},
+                                               {"logit_scale", "output_multiplier"},
+                                               {"rope.freq_base_swa", NULL},
+                                               END},
                              exaone4_keys[] = {GGUF_HEAD_KEYS, GGUF_LAYER_WINDOW_KEYS, END};
 
 const struct gguf_arch gguf_windowed[] = {
@@ -179,5 +231,7 @@ const struct gguf_arch gguf_windowed[] = {
     {"dots3note", "dots3_note", &dots3, dots3_keys, derive_dots3, NULL},
     {"smallthinker", "smallthinker", &pre_norm, smallthinker_keys, derive_smallthinker, NULL},
     {"exaone4", "exaone4", &post_norm, exaone4_keys, derive_exaone4, NULL},
+    {"muse-glimmer", "muse_glimmer", &around, glimmer_keys, derive_glimmer, NULL},
+    {"granite_swa", NULL, &granite_swa, granite_swa_keys, derive_granite_swa, granite_swa_family},
     {NULL, NULL, NULL, NULL, NULL, NULL},
 };

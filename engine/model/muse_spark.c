@@ -29,9 +29,10 @@ static void parse_common(struct config_reader *r, struct config *c, double qk_sc
     config_has(r, "out_hidden_size"); /* belongs to the vision encoder */
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only, as is the next one: it has the factor of scores in weights of the norms */
+    c->qk_norm = config_bool(r, "qk_norm_has_weights", false) ? QK_NORM_HEAD : QK_NORM_PLAIN;
     config_read_rope(r, c, c->head_dim, 500000);
     read_layers(r, c);
-    c->qk_norm = QK_NORM_PLAIN;
     c->attn_scale *= (float)config_num(r, "qk_scale_factor", qk_scale, 1e-6, 1e6);
     c->attn_gate = ATTN_GATE_ELEMENT;
     c->attn_gate_kind = GATE_SIGMOID;

@@ -147,6 +147,29 @@ def granite(fmt):
     return p
 
 
+def muse_glimmer(fmt):
+    """Norms around the blocks, whose published weights lack 1; a gate of the attention's output; the factor of scores, in GGUF as weights of the queries' norm."""
+    p = without_experts("muse-glimmer", fmt, 48, layers=3, shift=1, permute=True,
+                        norms=("attn_norm", "input_layernorm", "ffn_norm", "pre_feedforward_layernorm", "post_attention_norm", "post_attention_layernorm", "post_ffw_norm",
+                               "post_feedforward_layernorm"))
+    p.hf["model.norm.weight"] = ([256], array.array("f", [x + 1 for x in p.hf["model.norm.weight"][1]]))
+    windows = [True, False, True]
+    p.key(rope__freq_base=2e4, rope__freq_base_swa=2e4, rope__dimension_count=64, attention__key_length=64, attention__value_length=64, attention__sliding_window=9,
+          attention__sliding_window_pattern=windows, final_logit_softcapping=6.0, logit_scale=0.7)
+    for i in range(3):
+        p.both(f"blk.{i}.attn_gate", [256, 256], f"model.layers.{i}.self_attn.gate_proj.weight")
+        for g, factor in (("q", 2.5), ("k", 1.0)):
+            p.gguf.append((f"blk.{i}.attn_{g}_norm.weight", "F32", [64], array.array("f", [factor] * 64).tobytes()))
+    p.hf = {k.replace("model.", "model.language_model."): v for k, v in p.hf.items()}
+    text = {**p.config, "model_type": "muse_glimmer_text", "head_dim": 64, "hidden_activation": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
+            "qk_scale_factor": 2.5, "output_multiplier": 0.7, "final_logit_softcapping": 6.0, "sliding_window": 9, "post_norm_eps": 1e-8,
+            "layer_types": ["sliding_attention" if w else "full_attention" for w in windows], "layer_rope_theta": [2e4 * w for w in windows],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 2e4}}
+    p.config = {"model_type": "muse_glimmer", "vocab_size": 288, "text_config": text}
+    p.leaves_out = ["vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act"]
+    return p
+
+
 def mistral3(fmt):
     """YaRN, and queries scaled by position."""
     p = without_experts("mistral3", fmt, 32, permute=True)

@@ -3,7 +3,7 @@ float32 under the family's names. MODELS names all; here are those with experts.
 import array
 import math
 
-from gguf_dense import arcee, cohere2, command_r, exaone4, hunyuan_dense, ernie4_5, lfm2, llama_dense, qwen2, qwen3, gemma2, gemma3, phi3, smollm3, glm4, olmo2, seed_oss, granite, mistral3
+from gguf_dense import arcee, cohere2, command_r, exaone4, hunyuan_dense, ernie4_5, lfm2, llama_dense, qwen2, qwen3, gemma2, gemma3, phi3, smollm3, glm4, olmo2, seed_oss, granite, mistral3, muse_glimmer
 from gguf_families import arctic, deepseek_v1, grok, ling1, mellum, minimax01, minimax_m3, smallthinker
 from gguf_pair import vocabulary, Pair, usual, gqa, experts, dense, together
 
@@ -370,6 +370,34 @@ def granitemoe(fmt, shared=False):
     return p
 
 
+def granite_swa(fmt, moe=True):
+    """Windows and rotations by layer, sinks; gate and up of the experts and of the shared expert are joined in both forms."""
+    p = Pair("granite_swa", fmt, 47)
+    usual(p, layers=3)
+    windows, rotated = [False, True, True], [True, False, True]
+    p.key(attention__head_count=4, attention__head_count_kv=2, feed_forward_length=256, rope__freq_base=2e4, rope__dimension_count=64, attention__scale=0.02,
+          embedding_scale=12.0, residual_scale=0.22, logit_scale=6.0, attention__sliding_window=9, attention__sliding_window_pattern=windows,
+          attention__rope_pattern=rotated, **({"expert_shared_feed_forward_length": 512} if moe else {"expert_count": 0, "expert_used_count": 0}))
+    p.config.update(model_type="granitemoe_swa" if moe else "granite_swa", num_attention_heads=4, num_key_value_heads=2, intermediate_size=256, rope_theta=2e4,
+                    attention_multiplier=0.02, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=6.0, sliding_window=9,
+                    layer_types=["sliding_attention" if w else "full_attention" for w in windows], layer_rope_theta=[2e4 * r for r in rotated],
+                    **({"num_local_experts": 4, "shared_intermediate_size": 512} if moe else {}))
+    p.leaves_out = [] if moe else ["num_experts_per_tok"]
+    for i in range(3):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        gqa(p, i, 256, 4, 2, 64, permute=True)
+        p.both(b + "attn_sinks", [4], h + "self_attn.sinks", "F32", 1)
+        if not moe:
+            dense(p, i, 256, 256, "mlp")
+            continue
+        p.both(b + "ffn_gate_inp", [4, 256], h + "block_sparse_moe.router.weight", "F32")
+        p.both(b + "ffn_gate_up_exps", [4, 512, 256], h + "block_sparse_moe.experts.gate_up_proj")
+        p.both(b + "ffn_down_exps", [4, 256, 256], h + "block_sparse_moe.experts.down_proj")
+        p.both(b + "ffn_up_shexp", [1024, 256], h + "shared_mlp.input_linear.weight")
+        p.both(b + "ffn_down_shexp", [256, 512], h + "shared_mlp.output_linear.weight")
+    return p
+
+
 def ernie(fmt):
     p = Pair("ernie4_5-moe", fmt, 43)
     usual(p, layers=3)
@@ -526,7 +554,7 @@ def kda(p, b, s, hidden, heads, dim, taps):
     p.both(b + "attn_output", [hidden, width], s + "o_proj.weight")
 
 
-MODELS = {"arcee": arcee, "arctic": arctic, "cohere2": cohere2, "command-r": command_r, "exaone4": exaone4, "hunyuan-dense": hunyuan_dense, "mellum": mellum, "bailingmoe": ling1, "deepseek": deepseek_v1, "grok": grok, "grok first": lambda fmt: grok(fmt, False), "smallthinker": smallthinker, "smallthinker window": lambda fmt: smallthinker(fmt, 16), "minimax-01": minimax01, "minimax-m3": minimax_m3, "olmoe": olmoe, "kimi-linear": kimi_linear, "kimi-linear old": lambda fmt: kimi_linear(fmt, split=False), "granitemoe": granitemoe, "granitemoe shared": lambda fmt: granitemoe(fmt, True), "ernie4_5-moe": ernie, "qwen3vlmoe": qwen3vlmoe,
+MODELS = {"arcee": arcee, "arctic": arctic, "cohere2": cohere2, "command-r": command_r, "exaone4": exaone4, "hunyuan-dense": hunyuan_dense, "mellum": mellum, "bailingmoe": ling1, "deepseek": deepseek_v1, "grok": grok, "grok first": lambda fmt: grok(fmt, False), "smallthinker": smallthinker, "smallthinker window": lambda fmt: smallthinker(fmt, 16), "minimax-01": minimax01, "minimax-m3": minimax_m3, "olmoe": olmoe, "kimi-linear": kimi_linear, "kimi-linear old": lambda fmt: kimi_linear(fmt, split=False), "granitemoe": granitemoe, "muse-glimmer": muse_glimmer, "granite_swa": granite_swa, "granite_swa dense": lambda fmt: granite_swa(fmt, False), "granitemoe shared": lambda fmt: granitemoe(fmt, True), "ernie4_5-moe": ernie, "qwen3vlmoe": qwen3vlmoe,
           "hunyuan-moe": hunyuan, "dots1": dots1, "bailingmoe2": bailingmoe2,
           "llama dense": llama_dense, "qwen2": qwen2, "qwen3": qwen3, "qwen3vl": qwen3vl, "lfm2": lfm2, "ernie4_5": ernie4_5, "gemma2": gemma2, "gemma3": gemma3, "phi3": phi3, "smollm3": smollm3, "glm4": glm4,
           "olmo2": olmo2, "seed_oss": seed_oss, "granite": granite, "mistral3": mistral3,

@@ -131,6 +131,10 @@ MISTRAL = [  # of a DeepSeek file that says it is Mistral's
     ("a multiplier of an old converter", meta(**TEMPERATURE, deepseek2__rope__scaling__yarn_log_multiplier=1.0), ["yarn_log_multiplier' is 1 beside", "knows 0.1"]),
     ("another length", meta(**{**TEMPERATURE, "deepseek2__attention__temperature_length": 64}), ["temperature_length' is not that of"]),
 ]
+GLIMMER = [
+    ("a period of windows", meta(**{"muse-glimmer.attention.sliding_window_pattern": 4}), ["sliding_window_pattern' is not a list"]),
+    ("two bases of rotations", meta(**{"muse-glimmer.rope.freq_base_swa": 1e4}), ["rope.freq_base_swa' differs"]),
+]
 
 
 def splits(tmp, model):
@@ -185,8 +189,10 @@ def main():
 
         for what, damage, words in BYTES:
             case(what, damage(good), words, "--inspect")
-        deepseek = g.deepseek2("F32", v3=False)
-        for cases, args, of in ((PARTS, ["--inspect"], p), (VERIFY, ["--verify"], p), (TEXT, None, p), (MISTRAL, ["--inspect"], deepseek)):
+        deepseek, glimmer = g.deepseek2("F32", v3=False), g.muse_glimmer("F32")
+        for q in (deepseek, glimmer):
+            q.save(os.path.join(tmp, q.arch))  # completes the metadata
+        for cases, args, of in ((PARTS, ["--inspect"], p), (VERIFY, ["--verify"], p), (TEXT, None, p), (MISTRAL, ["--inspect"], deepseek), (GLIMMER, ["--inspect"], glimmer)):
             for what, damage, words in cases:
                 m, t = copy.deepcopy(of.meta), list(of.gguf)
                 damage(m, t)
