@@ -63,9 +63,11 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
                        : a->q_pos    ? (double)a->n * op_cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, window)
                                      : op_cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, window);
         w.attn_flops = pairs * a->n_heads * 2.0 * (a->k.dim + a->v_dim);
+        const bool same = a->v.data == a->k.data && a->v.blocks == a->k.blocks && a->v.at == a->k.at; /* latents, whose values are a part of the keys */
+        const double chosen_keys = a->chosen ? (double)a->n * window : a->n_keys, keys = chosen_keys < a->n_keys ? chosen_keys : a->n_keys;
         w.bytes = 4.0 * a->n * a->n_heads * ((double)a->k.dim + a->v_dim) +
-                  (double)a->n_keys * ((double)dtype_bytes(a->k.dtype, (size_t)a->k.heads * (size_t)a->k.dim) +
-                                       (double)dtype_bytes(a->v.dtype, (size_t)a->v.heads * (size_t)a->v_dim));
+                  keys * ((double)dtype_bytes(a->k.dtype, (size_t)a->k.heads * (size_t)a->k.dim) +
+                          (same ? 0 : (double)dtype_bytes(a->v.dtype, (size_t)a->v.heads * (size_t)a->v_dim)));
         break;
     }
     case OP_SELECT: {

@@ -171,7 +171,7 @@ static void processor(void) {
     union op_args t = {.attention = {.out = nowhere,
                                      .q = nowhere,
                                      .k = {nowhere, NULL, 1, 64, DT_BF16},
-                                     .v = {nowhere, NULL, 1, 64, DT_BF16},
+                                     .v = {(char *)nowhere + 1, NULL, 1, 64, DT_BF16},
                                      .n = 1,
                                      .n_heads = 4,
                                      .v_dim = 64,
@@ -181,6 +181,8 @@ static void processor(void) {
                                      .n_keys = 1000,
                                      .scale = 1}}; /* 256 kB at 40 GB/s */
     CHECK(fabs(run_for(a, OP_ATTENTION, &t) - (1e-6 + (256e3 + 2048) / 40e9)) < 1e-10);
+    t.attention.v = t.attention.k; /* latents */
+    CHECK(fabs(run_for(a, OP_ATTENTION, &t) - (1e-6 + (128e3 + 2048) / 40e9)) < 1e-10);
     CHECK(!gpu_copy(a, nowhere, nowhere, 1000, GPU_H2D) && fabs(run_for(a, OP_ADD, NULL) - (1e-6 + 2000 / 1e9)) < 1e-11);
     /* beside a device with its own clock: rows up, experts, sums down; each copy over the idle link takes 8 us more */
     struct gpu_spec d;
