@@ -19,6 +19,7 @@ enum test_limit {
     TEST_LIMIT_SPIN_POLLS,            /* polls of a waiting thread before it sleeps */
     TEST_LIMIT_COPY_BYTES,            /* bytes of weights that are copied at once, so that they can be pinned */
     TEST_LIMIT_DEVICE_CHATS,          /* maximum chats whose KV cache is on devices (default: as many as fit) */
+    TEST_LIMIT_SLICE_BATCHES,         /* batches of a time slice of sessions whose caches do not fit devices together (default: by the cost model) */
     TEST_LIMIT_FOUND_DEVICES,         /* emulated devices that --gpus auto finds (default 0) */
     TEST_LIMIT_DIFFERENCE_PPM,        /* largest difference that --check-gpus accepts, in millionths of the largest logit */
     TEST_LIMITS

@@ -252,6 +252,7 @@ static int split_batch(struct decode *s, enum exec_mode mode, const struct decod
     const int first_share = s->first_spans > 0 && s->first_spans < n_spans ? s->first_spans : n_spans - n_spans / 2;
     const bool splits_rows = n_spans == 1 && n_on_devices && is_splittable(s, spans);
     s->n_micros = mode == DECODE_DUAL && (n_on_devices > 1 || splits_rows) ? 2 : 1;
+    s->n_without_room = mode == DECODE_CPU || !s->n_dev ? 0 : n_spans - n_on_devices;
     s->last_exec = !n_on_devices ? DECODE_CPU : s->n_micros > 1 ? DECODE_DUAL : DECODE_HYBRID;
     for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
         s->micro_batch[i].n = s->micro_batch[i].n_dev = s->micro_batch[i].n_spans = s->micro_batch[i].n_dev_spans = 0;
@@ -359,6 +360,7 @@ int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_pre
 }
 void decode_set_first_spans(struct decode *s, int spans) { s->first_spans = spans; }
 void decode_want_hidden(struct decode *s, bool wanted) { s->want_hidden = wanted; }
+int decode_n_without_room(const struct decode *s) { return s->n_without_room; }
 enum exec_mode decode_last_exec(const struct decode *s) { return s->last_exec; }
 
 static void set_residency(struct decode *s, enum residency_state to) {

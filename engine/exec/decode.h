@@ -53,6 +53,7 @@ struct lookahead;
 int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_prefetch_phase phase, double starts_in_s);
 /* DECODE_DUAL: spans, or rows of a single span, in the first micro-batch of later batches; 0: half */
 void decode_set_first_spans(struct decode *s, int spans);
+int decode_n_without_room(const struct decode *s); /* spans of the last batch whose attention was on the CPU because their caches found no room on devices */
 enum exec_mode decode_last_exec(const struct decode *s); /* how the last batch ran (DECODE_DUAL needs two rows on devices) */
 /* rewind: positions from pos on are about to change. forget: the cache is about to be closed, no batch uses it; any thread. */
 void decode_rewind(struct decode *s, struct kv *kv, int pos);

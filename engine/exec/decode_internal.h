@@ -192,6 +192,7 @@ struct decode {
     bool has_block_copies; /* blocks may be the source of enqueued copies: synchronize before reuse */
     uint64_t clock;        /* batches so far */
     enum exec_mode last_exec;
+    int n_without_room;                     /* decode_n_without_room() */
     int first_spans;                        /* spans of the first micro-batch; 0: half */
     const struct decode_draft *draft;       /* the draft whose experts are used; NULL: the model's */
     bool want_hidden;                       /* download the residual stream to head.x wherever the head runs */

@@ -360,6 +360,7 @@ struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int s
     struct device_kv *m = find_kv(s, kv);
     int rows, rc = 0;
     for (int i = 0; i < s->n_dev; i++) fill[i] = (struct kv_upload){.d = &s->dev[i]};
+    while (!m && !may_add_chat(s) && eviction_victim(s)) device_kv_drop(s, eviction_victim(s));
     if (!m && (!may_add_chat(s) || !(m = new_device_kv(s, kv)))) return NULL;
     m->last_used = s->clock;
     if (m->valid_rows > pos) m->valid_rows = pos;

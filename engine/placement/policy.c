@@ -7,6 +7,7 @@
 
 /* A mode that uses more of the machine must be at least this much faster. */
 static const double min_gain = 0.97;
+static const double min_slice_gain = 1.15; /* of time slices, whose tokens come less evenly */
 /* Modes by increasing use of the machine, and the slowdown of concurrent decode: a CPU prefill takes half of the speed, a weight
  * stream 15% (paper A). */
 static const struct {
@@ -271,6 +272,30 @@ void policy_decode_batch(const struct policy_machine *m, const struct policy_dec
         other.batch = rows, other.tpot_s = best_decode(m, in, rows, 1, &other) * in->n_decoding / rows;
         if (other.tpot_s < out->tpot_s) *out = other;
     }
+}
+
+int policy_time_slice(const struct policy_machine *m, const struct policy_decode_in *in, int n_fit) {
+    enum { SHORTEST = 4, LONGEST = 64, UPLOAD_SHARE = 8 }; /* a slice is at least UPLOAD_SHARE times as long as the uploads before it */
+    const int n = in->n_decoding, n_moved = n - n_fit < n_fit ? n - n_fit : n_fit;
+    if (!is_calibrated(m) || n_fit < 1 || n_fit >= n) return 0;
+    const struct cost_model *q = m->model;
+    const double layers = q->layers, rate = cost_upload_rate(m->cost, usable_devices(m));
+    const double upload_s = rate > 0 ? n_moved * in->keys * layers * (q->kv_row_bytes + q->index_bytes) / rate : 0;
+    double t[2];
+    for (int all = 0; all < 2; all++) {
+        const struct cost_decode s = {.mode = DECODE_HYBRID,
+                                      .rows = all ? n : n_fit,
+                                      .keys = in->keys,
+                                      .n_device_layers = m->n_device_layers,
+                                      .n_expert_layers = m->n_expert_layers,
+                                      .ranks = m->ranks};
+        t[all] = cost_decode(m->cost, q, &s);
+    }
+    t[1] += layers * cost_attention_block(m->cost, 0, q, cost_decode_rows(n - n_fit, in->keys));
+    double batches = ceil(UPLOAD_SHARE * upload_s / t[0]);
+    batches = batches < SHORTEST ? SHORTEST : batches > LONGEST ? LONGEST : batches;
+    const double in_slices = n_fit * batches / (batches * t[0] + upload_s), together = n / t[1];
+    return in_slices > together * min_slice_gain ? (int)batches : 0;
 }
 
 int policy_max_sessions(const struct policy_machine *m, const struct policy_decode_in *in, double *tpot_s) {

@@ -64,7 +64,11 @@ static int choose_exec(struct engine *e, struct session **batch, int n) {
         policy_decode_why(&m, &in, &out, why, sizeof why);
         char deferred[60] = "";
         if (e->params.defer) snprintf(deferred, sizeof deferred, "; --defer %d, which changes the text", e->params.defer);
-        snprintf(e->decode_why, sizeof e->decode_why, "%s%s; on devices: %s", why, deferred, decode_placement_why(e->machine.decode));
+        char turns[100] = "";
+        if (e->slices.n_batches)
+            snprintf(turns, sizeof turns, "; the caches of %d of %d sessions fit the devices: these take turns of %d batches", e->slices.n_fit,
+                     e->slices.n_sessions, e->slices.n_batches);
+        snprintf(e->decode_why, sizeof e->decode_why, "%s%s%s; on devices: %s", why, turns, deferred, decode_placement_why(e->machine.decode));
     }
     return out.batch < n ? out.batch : n;
 }
@@ -89,7 +93,7 @@ static struct batch_entry make_entry(struct session *s) {
 }
 
 int decode_batch_fill(struct engine *e, struct session **batch, int n, struct batch_entry *rows) {
-    n = choose_exec(e, batch, n);
+    n = time_slices_pick(e, batch, choose_exec(e, batch, n));
     e->n_batches++;
     int room = DECODE_MAX_ROWS;
     for (int i = 0; i < n; i++) {
@@ -162,7 +166,9 @@ static int run_batch(struct engine *e, const struct batch_entry *rows, int n, st
         (struct batch_result){(atomic_load(&e->machine.bytes_read) - bytes_before) / (uint64_t)n, now - begin, e->draft_saved_s,
                               (e->machine.scan.n_experts_scanned - scanned_before) * COLD_SHARE > (uint64_t)n_rows * experts_per_token(&e->weights.config),
                               counts_diff(decode_counts(e->machine.decode), &counts_before)};
-    if (!rc && n_rows == n && e->batch_expected_s > 0 && now - begin < 10 * e->batch_expected_s) /* the first batch may read weights from disk */
+    if (!rc) time_slices_record(e, n);
+    const bool is_expected = n_rows == n && !decode_n_without_room(e->machine.decode) && !e->slices.n_fit;
+    if (!rc && is_expected && e->batch_expected_s > 0 && now - begin < 10 * e->batch_expected_s) /* the first batch may read weights from disk */
         cost_observe(&e->cost, &e->cost.observed[decode_last_exec(e->machine.decode)], n, e->batch_expected_s, now - begin);
     e->last_decode_at = now;
     return rc;

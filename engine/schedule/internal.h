@@ -19,6 +19,7 @@
 #include "engine/placement/split.h"
 #include "engine/schedule/model_draft.h"
 #include "engine/schedule/sample.h"
+#include "engine/schedule/time_slices.h"
 #include "engine/schedule/tpot.h"
 #include "engine/weights/huge_pages.h"
 
@@ -129,7 +130,7 @@ struct engine {
     enum exec_mode next_exec;                                 /* mode of the next decode batch */
     double batch_expected_s;                                  /* predicted seconds of it */
     struct policy_decode_out explained_decision;              /* decision that decode_why describes */
-    char decode_why[560];
+    char decode_why[660];
     struct mtp *mtp;                 /* NULL: unused */
     struct int4 *int4;               /* NULL: unused */
     struct model_draft *model_draft; /* NULL: unused */
@@ -141,6 +142,7 @@ struct engine {
     struct throughput *throughput;      /* throughput batches; NULL: no capable device */
     double decode_lead_s;               /* seconds of engine thread time that decode has had beyond its half */
     struct tpot tpot;                   /* --max-tpot */
+    struct time_slices slices;          /* of sessions whose caches do not fit the devices together */
     int n_batch_tokens;                 /* tokens that the last decode batch gave its sessions */
 };
 

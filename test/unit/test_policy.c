@@ -544,8 +544,25 @@ static void a_bound_limits_prompts(void **st) {
     assert_int_equal(pick(m, in), PREFILL_CPU);
 }
 
+/* Four long sessions of which three fit: they take turns, unless attention on the CPU costs little. */
+static void long_caches_take_turns(void **st) {
+    struct policy_machine m = machine(1), unknown = {.n_devices = 1};
+    const struct policy_decode_in in = {.n_decoding = 4, .max_rows = 16, .keys = 65536}, few = {.n_decoding = 4, .max_rows = 16, .keys = 1000};
+    m.n_device_layers = v3.layers;
+    const int batches = policy_time_slice(&m, &in, 3);
+    assert_in_range(batches, 4, 16); /* 4.6 GB at 57 GB/s, batches of some 95 ms */
+    assert_int_equal(policy_time_slice(&m, &few, 3), 0);
+    assert_int_equal(policy_time_slice(&m, &in, 0), 0);
+    assert_int_equal(policy_time_slice(&m, &in, 4), 0);
+    assert_int_equal(policy_time_slice(&unknown, &in, 3), 0);
+    paper.domain[1].link[COST_H2D].rate /= 100; /* uploads would take longer than the longest slice */
+    assert_int_equal(policy_time_slice(&m, &in, 3), 0);
+    paper.domain[1].link[COST_H2D].rate *= 100;
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_are_assumed),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(long_caches_take_turns),
+                                       cmocka_unit_test(lengths_are_assumed),
                                        cmocka_unit_test(rows_of_the_table),
                                        cmocka_unit_test(those_who_answer_count),
                                        cmocka_unit_test(first_come_first_served),
