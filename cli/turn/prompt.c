@@ -83,7 +83,7 @@ static int count_shareable(struct app *a, const struct json *conv, const struct 
         items[n - 1].items = question;
         root.items = members;
         struct error why;
-        rc = chat_template_render(a->template, &root, &rendered, &why);
+        rc = chat_template_render_prompt(a->template, &root, &rendered, &why);
         if (!rc) rc = tokenizer_encode_text(a->tokenizer, &rendered, &ids, &why);
         while (!rc && (size_t)n_shared < ids.n && (size_t)n_shared < all->n && ids.data[n_shared] == all->data[n_shared]) n_shared++;
     }
@@ -97,7 +97,7 @@ static int count_shareable(struct app *a, const struct json *conv, const struct 
 
 static int render_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
     struct text text = {0};
-    int rc = chat_template_render(a->template, conv, &text, e);
+    int rc = chat_template_render_prompt(a->template, conv, &text, e);
     if (rc) return rc;
     rc = tokenizer_encode_text(a->tokenizer, &text, &out->ids, e);
     size_t keep = text.n < PROMPT_TAIL_BYTES ? text.n : PROMPT_TAIL_BYTES;

@@ -93,7 +93,7 @@ void chat_template_close(struct chat_template **c) {
     *c = NULL;
 }
 uint64_t chat_template_hash(const struct chat_template *c) { return 42; }
-int chat_template_render(const struct chat_template *c, const struct json *conv, struct text *out, struct error *e) {
+int chat_template_render_prompt(const struct chat_template *c, const struct json *conv, struct text *out, struct error *e) {
     struct buf b = {0};
     const struct json *list = json_get(conv, "messages");
     const bool shows_calls = getenv("FAKE_SHOWS_CALLS") != NULL, shows_thinking = getenv("FAKE_SHOWS_THINKING") != NULL;
@@ -117,6 +117,9 @@ int chat_template_render(const struct chat_template *c, const struct json *conv,
     }
     *out = (struct text){.data = b.data, .n = b.len};
     return 0;
+}
+int chat_template_render(const struct chat_template *c, const struct json *conv, struct text *out, struct error *e) {
+    return chat_template_render_prompt(c, conv, out, e);
 }
 bool chat_template_takes_tools(const struct chat_template *c) { return !getenv("FAKE_NO_TOOLS"); }
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) { return n == 8 && !memcmp(word, "narrator", n); }

@@ -265,6 +265,50 @@ static void test_kimi_k3(void **state) {
     }
 }
 
+static int origin_at(const struct text *t, ptrdiff_t at) {
+    const struct text_run *r = t->runs;
+    for (; at >= (ptrdiff_t)r->n; r++) at -= (ptrdiff_t)r->n;
+    return r->origin;
+}
+/* Templates that leave out calls: a prompt has them, with markers that are control tokens and arguments that are not. */
+#define EACH_MESSAGE "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}\n{% endfor %}"
+static void test_calls_that_templates_leave_out(void **state) {
+    static const char conv[] =
+        "{\"tools\": [], \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": "
+        "{\"name\": \"f\", \"arguments\": {\"a\": \"<|x|>\", \"n\": [1]}}}, {\"function\": {\"name\": \"g\", \"arguments\": {}}}]}, {\"role\": \"tool\", "
+        "\"content\": \"r\"}]}";
+    static const struct {
+        const char *template, *want, *without;
+    } cases[] = {
+        {"{{ tools }}<|tool_list_start|>" EACH_MESSAGE, "<|tool_call_start|>[f(a=\"<|x|>\", n=[1]), g()]<|tool_call_end|>", "None"},
+        {"{{ tools }}{# <|tool_call|> #}" EACH_MESSAGE,
+         "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": \"<|x|>\", \"n\": [1]}}, {\"name\": \"g\", \"arguments\": {}}]", "None"},
+        {"{{ tools }}<|tool_list_start|>{{ messages[1].tool_calls[1].function.name }}" EACH_MESSAGE, "assistant: None", "assistant: None"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct chat_template *c;
+        struct text t;
+        struct error e = {0};
+        struct arena a = {0};
+        struct json j;
+        clean();
+        put("chat_template.jinja", cases[i].template);
+        assert_int_equal(chat_template_open(&c, dir, NULL, &e), 0);
+        assert_int_equal(json_parse(&a, conv, sizeof conv - 1, 0, "conv", &j, &e), 0);
+        assert_int_equal(chat_template_render_prompt(c, &j, &t, &e), 0);
+        const char *at = strstr(t.data, cases[i].want);
+        if (!at) fail_msg("%s: %s", cases[i].template, t.data);
+        const char *argument = strstr(at, "<|x|>");
+        if (argument) assert_true(origin_at(&t, argument - t.data) == TEXT_VALUE && origin_at(&t, at - t.data) == TEXT_TEMPLATE);
+        text_free(&t);
+        assert_int_equal(chat_template_render(c, &j, &t, &e), 0); /* as published */
+        assert_non_null(strstr(t.data, cases[i].without));
+        text_free(&t);
+        chat_template_close(&c);
+        arena_free(&a);
+    }
+}
+
 /* ---- every control token of every available vocabulary, typed by the user, adds no control id */
 
 /* Flagged special or just added ("<think>", "<tool_call>"): both act on the model. */
@@ -474,9 +518,18 @@ static void test_null_content(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),      cmocka_unit_test(test_named),        cmocka_unit_test(test_tekken_tokens), cmocka_unit_test(test_deepseek_v32),
-        cmocka_unit_test(test_deepseek_v4), cmocka_unit_test(test_deepseek_v41), cmocka_unit_test(test_kimi_k3),       cmocka_unit_test(test_injection),
-        cmocka_unit_test(test_expected),    cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_null_content),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_named),
+        cmocka_unit_test(test_tekken_tokens),
+        cmocka_unit_test(test_deepseek_v32),
+        cmocka_unit_test(test_deepseek_v4),
+        cmocka_unit_test(test_deepseek_v41),
+        cmocka_unit_test(test_calls_that_templates_leave_out),
+        cmocka_unit_test(test_kimi_k3),
+        cmocka_unit_test(test_injection),
+        cmocka_unit_test(test_expected),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_null_content),
     };
     return cmocka_run_group_tests(tests, before, after);
 }

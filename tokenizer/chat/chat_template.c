@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/file.h"
 #include "engine/base/gguf.h"
 #include "engine/base/hash.h"
@@ -17,6 +18,7 @@ static const char *const special_names[n_special] = {"bos_token", "eos_token", "
 
 struct chat_template {
     struct jinja *default_template, *tool_template; /* tool_template: the one named "tool_use", or NULL */
+    struct jinja *calls_template;                   /* default_template with earlier calls; NULL: that one writes them, or knows no tools */
     struct jinja_var vars[n_special + 1];
     struct arena arena; /* holds the text of vars */
     uint64_t hash;
@@ -57,6 +59,42 @@ static int add_json_templates(struct chat_template *c, const struct json *t, con
     }
     if (!rc && !c->default_template && !c->tool_template) return error_set(e, ERR_MODEL, "%s: several chat templates, but none is named default", path);
     return rc;
+}
+
+/* Templates that show tools and no calls of earlier answers get a text in front that appends the calls to the answers as the models write them. Literals of
+ * the text become control tokens, as in the templates. */
+#define WRITE_CALLS(open, begin, call, between, close) \
+    "{%- set calls_ns = namespace(messages=[], text='', arguments='') -%}{%- for message in messages -%}" \
+    "{%- if message.role == 'assistant' and message.tool_calls -%}{%- set calls_ns.text = (message.content or '') + '" open "' -%}" \
+    "{%- for call in message.tool_calls -%}" begin "{%- set calls_ns.text = calls_ns.text + ('" between "' if not loop.first else '') + " call \
+    " -%}{%- endfor -%}" \
+    "{%- set calls_ns.messages = calls_ns.messages + [{'role': 'assistant', 'content': calls_ns.text + '" close "'}] -%}" \
+    "{%- else -%}{%- set calls_ns.messages = calls_ns.messages + [message] -%}{%- endif -%}{%- endfor -%}{%- set messages = calls_ns.messages -%}"
+#define KEYWORDS \
+    "{%- set calls_ns.arguments = '' -%}{%- if call.function.arguments is mapping -%}{%- for name, value in call.function.arguments.items() -%}" \
+    "{%- set calls_ns.arguments = calls_ns.arguments + (', ' if not loop.first else '') + name + '=' + (value|tojson) -%}{%- endfor -%}{%- endif -%}"
+static const struct {
+    const char *marker, *text; /* marker: in templates of these models */
+} call_writers[] = {
+    {"<|tool_list_start|>",
+     WRITE_CALLS("<|tool_call_start|>[", KEYWORDS, "call.function.name + '(' + calls_ns.arguments + ')'", ", ", "]<|tool_call_end|>")}, /* LFM2 */
+    {"<|tool_call|>",
+     WRITE_CALLS("<|tool_call|>[", "", "({'name': call.function.name, 'arguments': call.function.arguments}|tojson)", ", ", "]")}, /* Granite 3 */
+};
+static int make_calls_template(struct chat_template *c, struct error *e) {
+    size_t n;
+    const char *s = jinja_source(c->default_template, &n);
+    if (c->tool_template || !chat_template_takes_tools(c) || memmem(s, n, "tool_calls", 10)) return 0;
+    for (size_t i = 0; i < sizeof call_writers / sizeof *call_writers; i++) {
+        if (!memmem(s, n, call_writers[i].marker, strlen(call_writers[i].marker))) continue;
+        struct buf b = {0};
+        buf_str(&b, call_writers[i].text);
+        int rc = buf_add(&b, s, n) ? error_set(e, ERR_MEMORY, "no memory for the chat template")
+                                   : jinja_parse(&c->calls_template, b.data, b.len, "chat template", e);
+        buf_free(&b);
+        return rc;
+    }
+    return 0;
 }
 
 /* Reads the special tokens: strings, or objects with "content". The first file that defines a token wins. */
@@ -192,6 +230,7 @@ int chat_template_open(struct chat_template **out, const char *dir, const char *
     char file[4096];
     int rc = dir ? gguf_find(dir, file, sizeof file, e) : 0;
     if (rc >= 0) rc = rc ? open_gguf(c, file, template_file, e) : open_files(c, dir, template_file, e);
+    if (!rc && c->default_template) rc = make_calls_template(c, e);
     if (rc) {
         chat_template_close(&c);
         return rc;
@@ -204,6 +243,7 @@ void chat_template_close(struct chat_template **c) {
     if (!*c) return;
     jinja_close(&(*c)->default_template);
     jinja_close(&(*c)->tool_template);
+    jinja_close(&(*c)->calls_template);
     arena_free(&(*c)->arena);
     mem_free(*c);
     *c = NULL;
@@ -215,6 +255,9 @@ int chat_template_render(const struct chat_template *c, const struct json *vars,
     const struct jinja *j = tools && tools->type != JSON_NULL && c->tool_template ? c->tool_template : c->default_template;
     if (!j) return error_set(e, ERR_RUNTIME, "this model has only a chat template for tool use; give tools or another --template");
     return jinja_render(j, vars, c->vars, out, e);
+}
+int chat_template_render_prompt(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e) {
+    return c->calls_template ? jinja_render(c->calls_template, vars, c->vars, out, e) : chat_template_render(c, vars, out, e);
 }
 const char *chat_template_source(const struct chat_template *c, size_t *n) {
     return jinja_source(c->default_template ? c->default_template : c->tool_template, n);
