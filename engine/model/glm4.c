@@ -18,7 +18,7 @@ static const char *const types[] = {"glm4", NULL};
 const struct arch arch_glm4 = {
     .model_types = types,
     .title = "GLM-4",
-    .norm_eps = 1e-5,
+    .norm_eps = 1.5625e-7,
     .parse = parse,
     .names = {NAMES_GQA("model."), .attn_out_norm = L "post_self_attn_layernorm", .ffn_out_norm = L "post_mlp_layernorm", .dense_gate = L "mlp.gate_up_proj",
               .dense_up = L "mlp.gate_up_proj", .dense_down = L "mlp.down_proj"},

@@ -469,6 +469,8 @@ static void what_a_config_leaves_out(void **st) {
 static void left_out_or_null(void **st) {
     struct config c;
     struct error e = {0};
+    if (parse(&c, BARE_OF("glm4", "\"num_key_value_heads\":2", "\"attention_bias\":false"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.norm_eps == 1.5625e-7f);
     if (parse(&c, BARE("deepseek_v3", LATENT_ONLY "," ROUTED_ONLY), false, &e)) fail_msg("%s", e.text);
     assert_int_equal(c.shared_inter, 32);
     if (parse(&c, BARE("deepseek_v3", LATENT_ONLY "," ROUTED_ONLY ",\"n_shared_experts\":null"), false, &e)) fail_msg("%s", e.text);
