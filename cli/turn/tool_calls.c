@@ -177,7 +177,7 @@ static int parse_glm(struct tool_calls *c, struct markup_range body, const struc
 /* Finds the text of an attribute: name="…". */
 static bool find_attribute(struct markup_range tag, const char *name, struct markup_range *value) { return take_between(&tag, name, "\"", value); }
 
-/* <invoke name="F"> <parameter name="K">V</parameter> … </invoke>; mark precedes each tag name (DeepSeek's ｜DSML｜). */
+/* <invoke name="F"> <parameter name="K">V</parameter> … </invoke>; mark precedes each tag name (DeepSeek's ｜DSML｜, GigaChat's ｜GCML｜, Step's steptml:). */
 static int parse_invokes(struct tool_calls *c, struct markup_range t, const char *mark, const struct json *tools) {
     char open[48], close[48], p_open[48], p_close[48];
     struct markup_range in, tag, name, body, string;
@@ -572,6 +572,8 @@ static int parse_plain_invokes(struct tool_calls *c, struct markup_range t, cons
 static int parse_atem_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "atem:", tools); }
 static int parse_marked_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "｜DSML｜", tools); }
 static int parse_spaced_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "｜DSML｜ ", tools); }
+static int parse_gcml_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "｜GCML｜", tools); }
+static int parse_step_invokes(struct tool_calls *c, struct markup_range t, const struct json *tools) { return parse_invokes(c, t, "steptml:", tools); }
 
 /* Mistral: a list, or NAME[ARGS]{…} or NAME[CALL_ID]ID[ARGS]{…}, and again the mark */
 static int parse_mistral(struct tool_calls *c, struct markup_range t, const struct json *tools) {
@@ -618,6 +620,8 @@ static const struct form {
     {"<|open|>call ", NULL, NULL, parse_xtml},
     {"<｜DSML｜invoke", NULL, NULL, parse_marked_invokes},
     {"<｜DSML｜ invoke", NULL, NULL, parse_spaced_invokes},
+    {"<｜GCML｜invoke", NULL, NULL, parse_gcml_invokes},
+    {"<｜tool_calls_begin｜>", NULL, NULL, parse_step_invokes},
     {"<minimax:tool_call>", NULL, NULL, parse_plain_invokes},
     {"<|message|>", NULL, NULL, parse_gpt_oss},
     {"<tool_call>", NULL, "</tool_call>", parse_tagged},

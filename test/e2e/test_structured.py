@@ -205,7 +205,8 @@ class Structured(Case):
         """--tool-choice begins an answer with calls that are valid by the tools' schemas, with arguments as JSON and between tags."""
         template = self.write("tools.jinja", TEMPLATE)
         tagged = [self.write(name, TEMPLATE.replace("Write <tool_call>", "Write " + marks)) for name, marks in
-                  (("glm.jinja", "<tool_call><arg_key>"), ("coder.jinja", "<tool_call><function="), ("dsml.jinja", "<｜DSML｜function_calls>"))]
+                  (("glm.jinja", "<tool_call><arg_key>"), ("coder.jinja", "<tool_call><function="), ("dsml.jinja", "<｜DSML｜function_calls>"), ("gcml.jinja", "<｜GCML｜tool_calls>"),
+                   ("step3.jinja", "<｜tool_calls_begin｜><steptml:invoke"))]
         tools = []
         for name, parameters in (("get_weather", CITY), ("get_time", {"type": "object"})):
             tools += ["--tool", self.write(name + ".json", json.dumps({"name": name, "parameters": parameters, "command": ["cat"]}))]

@@ -57,6 +57,9 @@ static const struct {
      "K:a|C:<｜DSML｜function_calls>\nf</｜DSML｜function_calls>"},
     {"{{ '<' ~ '｜DSML｜' ~ 'tool_calls>' }}", "", "a<｜DSML｜tool_calls>\nf</｜DSML｜tool_calls>", "T:a|C:<｜DSML｜tool_calls>\nf</｜DSML｜tool_calls>"},
     {"{{ '<' ~ '｜DSML｜' ~ ' calls>' }}", "", "a<｜DSML｜ calls>\nf</｜DSML｜ calls>", "T:a|C:<｜DSML｜ calls>\nf</｜DSML｜ calls>"},
+    {"{{ '<' ~ '｜GCML｜' ~ 'tool_calls>' }}", "", "a<｜GCML｜tool_calls>\nf</｜GCML｜tool_calls>", "T:a|C:<｜GCML｜tool_calls>\nf</｜GCML｜tool_calls>"},
+    {"{{ '｜GCML｜' }}", "", "a<｜GCML｜tool_calls>", "T:a<｜GCML｜tool_calls>"},
+    {"<｜tool_calls_begin｜>", "", "a<｜tool_calls_begin｜>\nf<｜tool_calls_end｜>", "T:a|C:<｜tool_calls_begin｜>\nf<｜tool_calls_end｜>"}, /* Step3 */
     {"[TOOL_CALLS]", "", "ok [TOOL_CALLS][{}]", "T:ok |C:[TOOL_CALLS][{}]"},
     {K3, "a<|open|>think<|sep|>", "hm<|close|>think<|sep|><|open|>response<|sep|>yes<|close|>response<|sep|><|close|>message<|sep|>", "K:hm|T:yes"},
     {K3, "a<|open|>response<|sep|>", "\nyes<|close|>response<|sep|><|open|>tools<|sep|>c<|close|>tools<|sep|><|close|>message<|sep|>",

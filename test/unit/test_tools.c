@@ -73,6 +73,14 @@ static void test_markup(void **state) {
           "string=\"true\">Bern</｜DSML｜parameter>\n<｜DSML｜parameter "
           "name=\"days\" string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
           one);
+    check("<｜GCML｜tool_calls>\n<｜GCML｜invoke name=\"weather\">\n<｜GCML｜parameter name=\"city\" "
+          "string=\"true\">Bern</｜GCML｜parameter>\n<｜GCML｜parameter "
+          "name=\"days\" string=\"false\">3</｜GCML｜parameter>\n</｜GCML｜invoke>\n</｜GCML｜tool_calls>",
+          one); /* GigaChat 3.5 */
+    check("<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"weather\">\n<steptml:parameter "
+          "name=\"city\">Bern</steptml:parameter>\n<steptml:parameter name=\"days\">3</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n"
+          "<｜tool_calls_end｜>",
+          one);                                                                                             /* Step3 */
     check("[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]", one); /* Mistral */
     check("[TOOL_CALLS]weather[ARGS]{\"city\": \"Bern\", \"days\": 3}", one);
     check("[TOOL_CALLS]weather[CALL_ID]abc123456[ARGS]{\"city\": \"Bern\", \"days\": 3}", one);

@@ -46,6 +46,8 @@ static const struct marker_pair marker_pairs[] = {
     {"<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", OUTPUT_TOOL_CALL},              /* V4 */
     {"<｜DSML｜ calls>", "</｜DSML｜ calls>", OUTPUT_TOOL_CALL},                      /* V4.1 */
     {"<TOOLCALL>", "</TOOLCALL>", OUTPUT_TOOL_CALL},                                  /* Nemotron Nano 2 */
+    {"<｜GCML｜tool_calls>", "</｜GCML｜tool_calls>", OUTPUT_TOOL_CALL},              /* GigaChat 3.5 */
+    {"<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", OUTPUT_TOOL_CALL},             /* Step3 */
     {"[TOOL_CALLS]", NULL, OUTPUT_TOOL_CALL},
     {"<|function_call|>", NULL, OUTPUT_TOOL_CALL},                            /* GigaChat 3.1 */
     {"function call<|role_sep|>", NULL, OUTPUT_TOOL_CALL, "'function call'"}, /* GigaChat 3: the name of a role */
@@ -107,11 +109,15 @@ struct output_parser {
 };
 
 static bool contains(const char *s, size_t n, const char *what) { return memmem(s, n, what, strlen(what)) != NULL; }
-/* Whether a template has a marker; DeepSeek's templates join its parts: '<' ~ dsml ~ 'tool_calls>'. */
+/* Whether a template has a marker; DeepSeek's and GigaChat's templates join its parts: '<' ~ dsml ~ 'tool_calls>'. */
 static bool has_marker(const char *text, size_t n, const char *marker) {
-    static const char mark[] = "｜DSML｜";
-    if (contains(text, n, marker)) return true;
-    return contains(marker, strlen(marker), mark) && contains(text, n, mark) && contains(text, n, strstr(marker, mark) + strlen(mark));
+    static const char *const marks[] = {"｜DSML｜", "｜GCML｜"};
+    bool has = contains(text, n, marker);
+    for (size_t i = 0; i < sizeof marks / sizeof *marks && !has; i++) {
+        const char *at = strstr(marker, marks[i]);
+        has = at && contains(text, n, marks[i]) && contains(text, n, at + strlen(marks[i]));
+    }
+    return has;
 }
 static const char *find_last(const char *s, size_t n, const char *what) {
     size_t w = strlen(what);

@@ -20,6 +20,7 @@
         .ends = {"</arg_value" suffix ">", "</tool_call" suffix ">", "</tool_calls" suffix ">"}, \
     }
 #define DSML "｜DSML｜"
+#define GCML "｜GCML｜"
 /* mark: what precedes the tags' names. */
 #define DSML_CALLS(mark, block) \
     { \
@@ -67,7 +68,21 @@ static const struct {
     {DSML, "function_calls>", {NULL}, DSML_CALLS(DSML, "function_calls>")}, /* DeepSeek V3.2 */
     {DSML, "tool_calls>", {NULL}, DSML_CALLS(DSML, "tool_calls>")},         /* V4 */
     {DSML, " calls>", {NULL}, DSML_CALLS(DSML " ", "calls>")},              /* V4.1 */
-    {"<minimax:tool_call>",                                                 /* MiniMax M2 */
+    {GCML, "tool_calls>", {NULL}, DSML_CALLS(GCML, "tool_calls>")},         /* GigaChat 3.5 */
+    {"<steptml:invoke",                                                     /* Step3 */
+     NULL,
+     {NULL},
+     {.open = "<｜tool_calls_begin｜>\n",
+      .close = "\n<｜tool_calls_end｜>",
+      .before_name = "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"",
+      .after_name = "\">\n",
+      .after_arguments = "</steptml:invoke><｜tool_call_end｜>",
+      .between = "\n",
+      .before_key = "<steptml:parameter name=\"",
+      .before_text = "\">",
+      .after_value = "</steptml:parameter>\n",
+      .ends = {"</steptml:parameter>", "</steptml:invoke>", "<｜tool_call_end｜>"}}},
+    {"<minimax:tool_call>", /* MiniMax M2 */
      "<invoke name=",
      {NULL},
      {.open = "<minimax:tool_call>\n",
