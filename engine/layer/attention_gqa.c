@@ -85,7 +85,11 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
     const bool both = c->attn_gate == ATTN_GATE_IN_QUERY; /* a head's query, followed by its gate */
     const int dim = config_head_dim(c, layer), heads = config_heads(c, layer), qd = heads * dim, each = both ? dim + config_v_dim(c, layer) : dim;
     float *q = both ? w->fused : w->q;
-    TRY(block_linear(x, c, q, heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
+    if (c->q_lora) {
+        TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, NULL, n, false));
+        TRY(block_norm(x, c, w->q_latent, c->q_lora, w->q_latent, c->q_lora, y->q_a_norm, NULL, n, c->q_lora));
+        TRY(block_linear(x, c, q, heads * each, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
+    } else TRY(block_linear(x, c, q, heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
     if (both)
         TRY(x->ops->copy(
             x, &(struct op_copy){.y = w->q, .x = q, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = qd, .head_ldx = each, .head_ldy = dim}));

@@ -116,7 +116,7 @@ struct config {
     uint8_t attn;                           /* enum attn_kind */
     int n_heads, n_kv_heads;                /* the largest of any layer */
     int head_dim, v_dim;                    /* query/key head and value head, the largest of any layer; MLA: nope + rope, v_head_dim */
-    int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
+    int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora, GQA too: width of the normed latent that queries are projected from; 0: from hidden */
     float q_latent_scale, kv_latent_scale;  /* factors of the normed latents; 0: 1 */
     bool scales_latents;                    /* these factors are sqrt(hidden / width of the latent) */
     bool k_rope_norm;                       /* MLA: the rotated part of keys is normed */

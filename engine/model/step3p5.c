@@ -8,6 +8,7 @@
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 #include "engine/model/overrides.h"
+#include "engine/model/step3.h"
 
 /* Entry `layer` of a list with an entry per layer, and possibly per MTP layer after them; or the number that applies to all layers. */
 static double layer_entry(struct config_reader *r, const struct config *c, const char *key, int layer, double default_value) {
@@ -21,27 +22,13 @@ static double layer_entry(struct config_reader *r, const struct config *c, const
     return x;
 }
 
-/* Layers with experts: moe_layers_enum lists them, separated by commas. */
+/* Layers with experts, as published or as transformers saves them. */
 static void read_moe_layers(struct config_reader *r, struct config *c) {
-    const struct json *list = config_get(r, "moe_layers_enum");
-    char text[4096];
-    const struct json *saved = config_get(r, "mlp_layer_types");
-    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = !list && i >= 3;
-    config_read_mlp_types(r, c); /* as transformers saves them, and those of MTP layers, which hearth does not use */
-    config_has(r, "mtp_layer_types"), config_has(r, "mtp_mlp_layer_types");
-    if (list && saved) config_fail(r, "'moe_layers_enum' and 'mlp_layer_types' are both set, which are names of the same");
-    if (!list || saved) return;
-    if (list->type != JSON_STRING || list->n >= sizeof text) {
-        config_fail(r, "'moe_layers_enum' is not a text of layers, separated by commas");
-        return;
-    }
-    memcpy(text, list->string, list->n), text[list->n] = 0;
-    for (char *at = text, *end; *at && !r->rc; at = *end == ',' ? end + 1 : end) {
-        const long i = strtol(at, &end, 10);
-        if (end == at || (*end && *end != ',') || i < 0 || i >= CONFIG_MAX_LAYERS)
-            config_fail(r, "'moe_layers_enum' is not a text of layers, separated by commas");
-        else if (i < c->n_layers) c->layer[i].moe = true; /* the others are MTP layers */
-    }
+    const bool saved = config_has(r, "mlp_layer_types");
+    step3_read_moe_layers(r, c, 3);
+    config_has(r, "mtp_layer_types"), config_has(r, "mtp_mlp_layer_types"); /* of MTP layers, which hearth does not use */
+    if (saved && config_has(r, "moe_layers_enum")) config_fail(r, "'moe_layers_enum' and 'mlp_layer_types' are both set, which are names of the same");
+    if (saved) config_read_mlp_types(r, c);
 }
 
 /* Heads of the layers with a window. */
@@ -152,18 +139,8 @@ static const char *const types[] = {"step3p5", NULL}, *const vision[] = {"step3p
 #define ARCH(types, name, member, parser) \
     { \
         .model_types = types, .title = name, .norm_eps = 1e-5, .text_config_key = member, .parse = parser, .key_aliases = aliases, \
-        .names = {NAMES_GQA("model."), \
-                  NAMES_QK_NORM("model."), \
-                  .attn_gate = L "self_attn.g_proj", \
-                  .router = L "moe.gate", \
-                  .router_bias = L "moe.router_bias", \
-                  .expert_gate = L "moe.gate_proj", \
-                  .expert_up = L "moe.up_proj", \
-                  .expert_down = L "moe.down_proj", \
-                  .shared_gate_proj = L "share_expert.gate_proj", \
-                  .shared_up = L "share_expert.up_proj", \
-                  .shared_down = L "share_expert.down_proj", \
-                  NAMES_DENSE("model.")}, \
+        .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), .attn_gate = L "self_attn.g_proj", .router_bias = L "moe.router_bias", \
+                  STEP3_EXPERT_NAMES,  NAMES_DENSE("model.")}, \
         .layout = { \
             .experts = true, \
             .has_suffix = true \

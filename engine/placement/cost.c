@@ -96,7 +96,8 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         q->expanded_pair_flops = 2 * heads * (dim + v);
         q->expand_flops = 2 * expand;
     } else {
-        attn_weights = hidden * (heads + kv_heads) * (dim + v);
+        const double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim;
+        attn_weights = query + hidden * (heads * v + kv_heads * (dim + v));
         q->pair_flops = 2 * heads * (dim + v);
     }
     if (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD) attn_weights += hidden * heads * (c->attn_gate == ATTN_GATE_HEAD ? 1 : v);
@@ -131,11 +132,12 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     q->attn_block_flops = 2 * (attn_weights + router);                                /* routers are stored in 16 bits */
     q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab; /* so are LM heads */
     q->row_bytes = 4 * hidden, q->query_bytes = 4 * heads * max_of(dim, v);
-    q->n_linear_ops = mla ? (c->q_lora ? 7 : 6) : 5;
-    q->n_elem_ops = mla ? 9 : c->qk_norm ? 9 : 7;
+    const bool low_q = c->attn == ATTN_GQA && c->q_lora; /* another product and a norm */
+    q->n_linear_ops = mla ? (c->q_lora ? 7 : 6) : 5 + low_q;
+    q->n_elem_ops = mla ? 9 : (c->qk_norm ? 9 : 7) + low_q;
     /* products of the normed row; its norm with the sum before it, norms, rotations and KV rows, KV rows for the host with the next norm, the router */
-    q->n_joined_linear_ops = mla ? (c->q_lora ? 6 : 5) : 3;
-    q->n_joined_elem_ops = mla && c->q_lora ? 5 : 4;
+    q->n_joined_linear_ops = mla ? (c->q_lora ? 6 : 5) : 3 + low_q;
+    q->n_joined_elem_ops = (mla && c->q_lora) || low_q ? 5 : 4;
     q->row_numbers = max_of(hidden, heads * (mla ? rope : dim));
     q->elem_bytes += 4 * (3.0 * q->n_elem_ops * hidden + 4 * heads * (dim + v)); /* rows in, in and out; queries and results between operations */
 }

@@ -119,7 +119,7 @@ static void list_qkv(const struct config *c, int layer, unsigned modules, struct
               v_dim = config_v_dim(c, layer), q = heads * dim, k = kv_heads * dim, v = kv_heads * v_dim,
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? q + heads * v_dim : q, taps = c->short_taps, cca_taps = c->cca.taps[1];
     const bool attends = c->layer[layer].mixer == MIXER_ATTENTION, gqa = c->attn == ATTN_GQA && attends, cca = c->attn == ATTN_CCA && attends;
-    const bool low_q = attends && !gqa && !cca && config_mla(c, layer).q_lora, bias = gqa && c->qkv_bias, rel = gqa && c->rel_dim, conv = gqa && taps,
+    const bool low_q = attends && !cca && config_mla(c, layer).q_lora, bias = gqa && c->qkv_bias, rel = gqa && c->rel_dim, conv = gqa && taps,
                kv_inputs = c->streams.block_layers > 0 && c->layer[layer].mixes_kv, takes_kv = c->layer[layer].passes_kv == KV_TAKEN,
                gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD), all_heads = c->qk_norm == QK_NORM_ALL,
                qk_weights = gqa && (c->qk_norm == QK_NORM_HEAD || all_heads);
@@ -128,6 +128,9 @@ static void list_qkv(const struct config *c, int layer, unsigned modules, struct
     const struct row rows[] = {
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && attends),
         VEC_IN(q_in, layer, q_bias, q, ".bias", ATTENTION, q_rows, bias),
+        MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, gqa && low_q),
+        VEC(layer, q_a_norm, q_a_norm, ".weight", ATTENTION, c->q_lora, gqa && low_q),
+        MAT(layer, q_b, q_b, ATTENTION, q_rows, c->q_lora, gqa && low_q),
         VEC(layer, q_norm, q_norm, ".weight", ATTENTION, all_heads ? q : dim, qk_weights),
         MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, k, hidden, (gqa && !takes_kv) || cca),
         VEC_IN(k_in, layer, k_bias, k, ".bias", ATTENTION, k, bias),

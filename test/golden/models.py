@@ -229,6 +229,24 @@ MODELS = {
         "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1], "rope_theta": 10000, "routed_scaling_factor": 2.5,
         "sliding_window": None, "use_sliding_window": False, "moe_aux_loss_coeff": 0.0001, "attention_dropout": 0.0,
     },
+    # Latent attention and experts with norms around both, under the vendor's names of keys; a selection bias without groups
+    "mla_around": {
+        **COMMON, "model_type": "pangu_ultra_moe", "rms_norm_eps": 1e-5, "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40,
+        "num_attention_heads": 3, "num_key_value_heads": 3, "attention_q_lora_dim": 56, "attention_kv_lora_dim": 72, "attention_qk_dim": 16,
+        "attention_qk_rope_dim": 8, "attention_v_dim": 24, "num_routed_experts": 9, "num_shared_experts": 2, "num_experts_per_tok": 3, "num_dense_layers": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 1.5, "router_enable_expert_bias": True, "sandwich_norm": True, "num_mtp_layers": 1, "rope_theta": 30000,
+        "attention_dropout": 0.0, "quantization_config": FP8,
+    },
+    # One head of keys and values, queries of low rank with a norm between; a softmax router of stacked experts; a text model in one that sees
+    "gqa_lowrank": {
+        "model_type": "step3_vl", "vision_config": {"model_type": "step3_vision"}, "image_token_id": 110, "image_token_len": 169, "quantization_config": FP8,
+        "text_config": {
+            "model_type": "step3_text", "vocab_size": 120, "hidden_size": 152, "hidden_act": "silu", "eos_token_id": 1, "rms_norm_eps": 1e-5,
+            "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 5, "num_attention_groups": 1, "head_dim": 32,
+            "share_q_dim": 72, "moe_num_experts": 9, "moe_top_k": 3, "share_expert_dim": 56,
+            "moe_layers_enum": "0,1,3", "norm_expert_weight": False, "max_position_embedding": 4096, "max_seq_len": 4096, "rope_theta": 30000,
+        },
+    },
     # Kimi delta attention whose updates have a factor of up to 2, gated GQA without rotation, a dense layer
     "kda_gqa": {
         **COMMON, "model_type": "solar_open2", "num_hidden_layers": 5, "rms_norm_eps": 1e-5, "intermediate_size": 168, "moe_intermediate_size": 40,
@@ -677,13 +695,15 @@ def tensors(c):
     import models_deepseek  # which import this module
     import models_experts
     import models_longcat
+    import models_lowrank
 
     if c["model_type"] == "longcat_flash_ngram":
         return models_longcat.longcat_flash_ngram(c)
     if c["model_type"] == "deepseek_v41":
         return models_deepseek.deepseek_v41(c)
-    if c["model_type"] in models_experts.FAMILIES:
-        return models_experts.FAMILIES[c["model_type"]](c)
+    for families in (models_experts.FAMILIES, models_lowrank.FAMILIES):
+        if c["model_type"] in families:
+            return families[c["model_type"]](c)
     if c["model_type"] == "gemma4_text":
         return gemma4(c)
     if c["model_type"] in ("dbrx", "deepseek_v4"):

@@ -683,8 +683,9 @@ def forward(m, tokens):
     import oracle_deepseek  # which import this module
     import oracle_experts
     import oracle_longcat
+    import oracle_lowrank
 
-    other = {**oracle_longcat.FAMILIES, "gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere, "beam": forward_beam, "deepseek_v41": oracle_deepseek.forward, **oracle_experts.FAMILIES}.get(m.config["model_type"])
+    other = {**oracle_longcat.FAMILIES, **oracle_lowrank.FAMILIES, "gemma3_text": forward_gemma, "gemma4_text": forward_gemma4, "cohere2_moe": forward_cohere, "beam": forward_beam, "deepseek_v41": oracle_deepseek.forward, **oracle_experts.FAMILIES}.get(m.config["model_type"])
     if other:
         return other(m, tokens)
     if m.config["model_type"] == "deepseek_v4":

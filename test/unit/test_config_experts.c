@@ -45,6 +45,76 @@ static void klear(void **st) {
     assert_non_null(strstr(e.text, "num_experts_per_tok"));
 }
 
+/* openPangu-Ultra-MoE: the first version's own names of keys, version 1.1's, and what neither has. */
+static void openpangu(void **st) {
+    (void)st;
+#define PANGU(more) \
+    "{\"model_type\":\"pangu_ultra_moe\",\"vocab_size\":153600,\"hidden_size\":7680,\"intermediate_size\":18432,\"moe_intermediate_size\":2048," \
+    "\"num_hidden_layers\":61,\"num_attention_heads\":128,\"num_key_value_heads\":128,\"num_experts_per_tok\":8,\"norm_topk_prob\":true," \
+    "\"routed_scaling_factor\":2.5,\"hidden_act\":\"silu\",\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-05,\"rope_theta\":25600000," \
+    "\"attention_dropout\":0.0,\"bos_token_id\":0,\"eos_token_id\":1,\"num_mtp_layers\":1,\"tie_word_embeddings\":false" more "}"
+#define PANGU_FIRST \
+    ",\"attention_q_lora_dim\":1536,\"attention_kv_lora_dim\":512,\"attention_qk_dim\":128,\"attention_qk_rope_dim\":64,\"attention_v_dim\":96," \
+    "\"num_routed_experts\":256,\"num_shared_experts\":1,\"num_dense_layers\":3"
+#define PANGU_LATER \
+    ",\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":96,\"n_routed_experts\":256," \
+    "\"n_shared_experts\":1,\"first_k_dense_replace\":3"
+    static const char *const known[] = {PANGU(PANGU_FIRST ",\"sandwich_norm\":true"), PANGU(PANGU_LATER ",\"sandwich_norm\":true")};
+    struct config c;
+    struct error e = {0};
+    for (int i = 0; i < 2; i++) {
+        if (parse(&c, known[i], false, &e)) fail_msg("%s", e.text);
+        assert_true(c.attn == ATTN_MLA && c.q_lora == 1536 && c.kv_lora == 512 && c.head_dim == 192 && c.v_dim == 96 && c.rope.interleaved);
+        assert_true(c.n_experts == 256 && c.shared_inter == 2048 && !c.layer[2].moe && c.layer[3].moe && c.score == SCORE_SIGMOID && c.n_group == 1);
+        assert_true(!c.router_bias && c.output_norm == OUTPUT_NORM_BLOCKS && c.streams.is_plain && c.n_mtp == 1 && c.rope.theta == 25600000);
+    }
+    if (parse(&c, PANGU(PANGU_LATER ",\"sandwich_norm\":true,\"router_enable_expert_bias\":true"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.router_bias);
+    static const char *const refused[][2] = {{PANGU(PANGU_FIRST), "sandwich_norm"},
+                                             {PANGU(PANGU_FIRST ",\"sandwich_norm\":true,\"q_lora_rank\":1536"), "q_lora_rank"},
+                                             {PANGU(PANGU_LATER ",\"sandwich_norm\":true,\"attention_bias\":true"), "attention_bias"},
+                                             {PANGU(PANGU_LATER ",\"sandwich_norm\":true,\"param_sink_number\":128"), "param_sink_number"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_int_equal(parse(&c, refused[i][0], false, &e), ERR_MODEL);
+        assert_non_null(strstr(e.text, refused[i][1]));
+    }
+}
+
+/* Step3: the language model alone, and inside the model that also sees. */
+static void step3(void **st) {
+    (void)st;
+#define STEP3(groups, layers, more) \
+    "{\"model_type\":\"step3_text\",\"vocab_size\":128815,\"hidden_size\":7168,\"intermediate_size\":18432,\"num_hidden_layers\":61," \
+    "\"num_attention_heads\":64,\"num_attention_groups\":" groups ",\"head_dim\":256,\"max_position_embedding\":65536,\"max_seq_len\":65536," \
+    "\"rms_norm_eps\":1e-05,\"moe_intermediate_size\":5120,\"moe_num_experts\":48,\"moe_top_k\":3,\"rope_theta\":500000,\"rope_scaling\":null," \
+    "\"share_expert_dim\":5120,\"norm_expert_weight\":false,\"use_moe\":true,\"moe_every_n_layer\":1," layers more "}"
+#define STEP3_LOW ",\"share_q_dim\":2048"
+    static const char *const known[] = {
+        STEP3("1", "\"moe_layers_enum\":\"4,5,59\"", STEP3_LOW), STEP3("1", "\"moe_layers_enum\":[4,5,59]", STEP3_LOW),
+        "{\"model_type\":\"step3_vl\",\"vision_config\":{\"width\":1792},\"image_token_id\":128001,\"image_token_len\":169,\"projector_bias\":false,"
+        "\"understand_projector_stride\":2,\"use_im_start_end\":true,\"vision_select_layer\":-1,\"text_config\":" STEP3("1", "\"moe_layers_enum\":\"4,5,59\"",
+                                                                                                                        STEP3_LOW) "}"};
+    struct config c;
+    struct error e = {0};
+    for (int i = 0; i < 3; i++) {
+        if (parse(&c, known[i], false, &e)) fail_msg("%s", e.text);
+        assert_true(c.attn == ATTN_GQA && c.n_kv_heads == 1 && c.q_lora == 2048 && c.head_dim == 256 && c.max_context == 65536 && !c.rope.interleaved);
+        assert_true(c.n_experts == 48 && c.topk == 3 && c.shared_inter == 5120 && !c.norm_topk && c.score == SCORE_SOFTMAX && c.norm_eps == 1e-5f);
+        assert_true(!c.layer[3].moe && c.layer[4].moe && c.layer[5].moe && !c.layer[6].moe && c.layer[59].moe && !c.layer[60].moe);
+    }
+    if (parse(&c, STEP3("1", "\"hidden_act\":\"silu\"", STEP3_LOW), false, &e)) fail_msg("%s", e.text);
+    assert_true(!c.layer[0].moe && c.layer[1].moe && c.layer[60].moe);
+    static const char *const refused[][2] = {{STEP3("2", "\"moe_layers_enum\":\"4\"", STEP3_LOW), "num_attention_groups"},
+                                             {STEP3("1", "\"moe_layers_enum\":\"4\"", ""), "share_q_dim"},
+                                             {STEP3("1", "\"moe_layers_enum\":\"4;5\"", STEP3_LOW), "moe_layers_enum"},
+                                             {STEP3("1", "\"moe_layers_enum\":[-1]", STEP3_LOW), "moe_layers_enum"},
+                                             {STEP3("1", "\"moe_layers_enum\":\"4\"", STEP3_LOW ",\"use_qk_norm\":true"), "use_qk_norm"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_int_equal(parse(&c, refused[i][0], false, &e), ERR_MODEL);
+        assert_non_null(strstr(e.text, refused[i][1]));
+    }
+}
+
 /* Arctic: the published form only, with a dense FFN beside the experts of every layer. */
 static void arctic(void **st) {
     (void)st;
@@ -313,8 +383,8 @@ static void ernie_vision(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision),   cmocka_unit_test(arctic),     cmocka_unit_test(deepseek_v1),
-                                       cmocka_unit_test(klear),          cmocka_unit_test(dots3_note), cmocka_unit_test(grok),
-                                       cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),       cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision),   cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1), cmocka_unit_test(klear),
+                                       cmocka_unit_test(openpangu),      cmocka_unit_test(step3),  cmocka_unit_test(dots3_note),  cmocka_unit_test(grok),
+                                       cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),   cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
