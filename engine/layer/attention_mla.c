@@ -1,4 +1,6 @@
 /* Multi-head latent attention: the cache holds one latent and one rope key per token, from which each head's are computed. */
+#include <math.h>
+
 #include "engine/base/test_limits.h"
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
@@ -14,6 +16,16 @@ static int latent_norm(struct exec *x, const struct config *c, float *v, int ld,
                                              .ldo = ld,
                                              .eps = c->latent_eps > 0 ? c->latent_eps : 1e-6f,
                                              .w_dtype = DT_F32});
+}
+
+/* The same with the family's gate and factor of latents, if they have one. */
+static int gated_latent_norm(struct exec *x, const struct config *c, const struct work *w, float *v, int ld, const float *weight, const struct mat gate[2],
+                             int rows, int dim) {
+    TRY(latent_norm(x, c, v, ld, weight, rows, dim));
+    if (!c->gates_all_norms) return 0;
+    TRY(block_gate_norm(x, c, w, v, ld, gate, rows, dim));
+    if (!c->scales_latents) return 0;
+    return x->ops->scale(x, &(struct op_scale){.x = v, .n = rows, .m = dim, .ld = ld, .by = sqrtf((float)c->hidden / (float)dim)});
 }
 
 static int mla_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
@@ -201,7 +213,7 @@ static int make_latents(struct exec *x, const struct config *c, const struct lay
     const struct mla_sizes a = config_mla(c, layer);
     const int latent = a.latent;
     TRY(block_linear(x, c, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
-    TRY(latent_norm(x, c, w->kv, latent, y->kv_a_norm, n, a.kv_lora));
+    TRY(gated_latent_norm(x, c, w, w->kv, latent, y->kv_a_norm, y->kv_a_norm_gate, n, a.kv_lora));
     if (y->k_rope_norm) TRY(latent_norm(x, c, w->kv + a.kv_lora, latent, y->k_rope_norm, n, a.rope));
     return attention_rotate(x, c, layer, w, w->kv + a.kv_lora, 1, latent, latent, n);
 }
@@ -238,7 +250,7 @@ static int mla_make_queries(struct exec *x, const struct config *c, const struct
     if (q_lora) {
         TRY(block_linear(x, c, w->q_latent, q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
         if (c->q_raw) TRY(keep_raw(x, q_lora, w, true, n));
-        TRY(latent_norm(x, c, w->q_latent, q_lora, y->q_a_norm, n, q_lora));
+        TRY(gated_latent_norm(x, c, w, w->q_latent, q_lora, y->q_a_norm, y->q_a_norm_gate, n, q_lora));
         if (c->q_raw) TRY(keep_raw(x, q_lora, w, false, n));
         const float *in = c->q_raw ? w->q_latent + (size_t)n * (size_t)q_lora : w->q_latent;
         TRY(project_queries(x, c, &a, w, in, (c->q_raw ? 2 : 1) * q_lora, y->q_b, n));

@@ -62,6 +62,16 @@ int block_linear(struct exec *x, const struct config *c, float *y, int ldy, cons
                .y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate, .wide = config_needs_wide_activations(c)});
 }
 
+int block_gate_norm(struct exec *x, const struct config *c, const struct work *w, float *v, int ld, const struct mat m[2], int n, int dim) {
+    const int rank = c->norm_gate_rank;
+    float *low = w->norm_gates, *high = low + (size_t)n * (size_t)rank;
+    TRY(attention_linear_exact(x, low, rank, v, ld, m[0], n));
+    TRY(rows_gate(x, low, rank, low, rank, GATE_SIGMOID, n, rank));
+    TRY(attention_linear_exact(x, high, dim, low, rank, m[1], n));
+    TRY(rows_gate(x, v, ld, high, dim, GATE_SIGMOID, n, dim));
+    return c->norm_gate_scale > 0 ? x->ops->scale(x, &(struct op_scale){.x = v, .n = n, .m = dim, .ld = ld, .by = c->norm_gate_scale}) : 0;
+}
+
 /* --- Input of a block ----------------------------------------------------------------------------------------------------- */
 
 /* With passes_weights: the weights of the first block's input, any with sum 1, since the streams are equal. */
@@ -115,6 +125,7 @@ struct block_input {
     const float *weight, *bias;
     const struct mat *norm_gate; /* [2] */
     int tag;                     /* the block's index as counted by work.first_bad */
+    const struct mat *out_gate;  /* [2] of out_norm, with gates_all_norms */
 };
 
 /* Multiplies n rows of v by factors: one per row, or (by_row false) the same for all. */
@@ -141,12 +152,14 @@ static int merge_rows(struct exec *x, const struct config *c, float *v, const fl
     return scale ? rows_gate(x, v, c->hidden, scale, 0, GATE_LINEAR, n, c->hidden) : 0;
 }
 /* Norms the previous block's output, if the family does so. */
-static int norm_output(struct exec *x, const struct config *c, const float *weight, struct work *w, int n, int tag) {
-    const int hidden = c->hidden;
+static int norm_output(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
+    const int hidden = c->hidden, tag = in->tag;
+    const float *weight = in->out_norm;
     const bool is_unit = c->output_norm == OUTPUT_NORM_UNIT;
     if (!weight && !is_unit) return 0;
     if (weight && is_unit) TRY(rows_gate(x, w->x, hidden, weight, 0, GATE_LINEAR, n, hidden));
-    return norm_rows(x, c, w->x, hidden, w->x, hidden, is_unit ? NULL : weight, NULL, n, hidden, config_output_eps(c), tag, w->first_bad);
+    TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, is_unit ? NULL : weight, NULL, n, hidden, config_output_eps(c), tag, w->first_bad));
+    return c->gates_all_norms ? block_gate_norm(x, c, w, w->x, hidden, in->out_gate, n, hidden) : 0;
 }
 
 /* y = y * gelu(g) with the tanh form, g * sigmoid(alpha * (g + 0.044715 g^3)), as in struct glu. Uses z as scratch. All [n, dim]. */
@@ -186,7 +199,7 @@ static int add_output(struct exec *x, const struct config *c, const struct block
         TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, in->experts_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
         TRY(rows_add(x, w->x, w->kept, n, hidden));
     }
-    if (tag) TRY(norm_output(x, c, in->out_norm, w, n, tag));
+    if (tag) TRY(norm_output(x, c, in, w, n));
     if (c->merges_stream) TRY(merge_rows(x, c, w->x, in->merge->output_bias, in->merge->output_scale, w->xn, n));
     if (c->merges_stream && tag) TRY(merge_rows(x, c, w->streams, in->merge->stream_bias, in->merge->stream_scale, w->xn, n));
     if (tag && c->norms_stream) TRY(rows_scale(x, w->x, c->layer[(tag - 1) / 2].branch[(tag - 1) % 2].output, n, hidden));
@@ -222,22 +235,13 @@ int block_merge_streams(struct exec *x, const struct weights *m, struct work *w,
     }
     const struct block_input in = {.merge = &m->last_merge,
                                    .out_norm = m->last_out_norm,
+                                   .out_gate = m->last_out_gate,
                                    .experts_norm = m->last_experts_norm,
                                    .stream_scale = m->last_scale,
                                    .token = c->token_dim ? &m->last_token_input : NULL,
                                    .tag = 2 * c->n_layers};
     TRY(add_output(x, c, &in, w, n));
     return copy_rows(x, c, w->x, w->streams, n);
-}
-
-/* Multiplies the normed input by sigmoid(up silu(down input)). */
-static int gate_norm(struct exec *x, const struct config *c, const struct mat m[2], struct work *w, int n) {
-    const int rank = c->norm_gate_rank, hidden = c->hidden;
-    float *low = w->norm_gates, *high = low + (size_t)n * (size_t)rank;
-    TRY(attention_linear_exact(x, low, rank, w->xn, hidden, m[0], n));
-    TRY(rows_gate(x, low, rank, low, rank, GATE_SIGMOID, n, rank));
-    TRY(attention_linear_exact(x, high, hidden, low, rank, m[1], n));
-    return rows_gate(x, w->xn, hidden, high, hidden, GATE_SIGMOID, n, hidden);
 }
 
 /* Computes the normed input of a block in w->xn. */
@@ -250,7 +254,7 @@ static int norm_input(struct exec *x, const struct config *c, const struct block
     const float *weight = in->weight, *bias = in->bias;
     const float *from = c->streams.n && !c->streams.is_plain ? w->xn : c->streams.n ? w->streams : w->x;
     TRY(norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c, tag), tag, w->first_bad));
-    if (config_norm_is_gated(c, tag / 2, tag % 2)) TRY(gate_norm(x, c, in->norm_gate, w, n));
+    if (config_norm_is_gated(c, tag / 2, tag % 2)) TRY(block_gate_norm(x, c, w, w->xn, c->hidden, in->norm_gate, n, c->hidden));
     if (!c->norms_stream) return 0;
     TRY(copy_rows(x, c, w->streams, w->xn, n));
     return rows_scale(x, w->streams, c->layer[tag / 2].branch[tag % 2].stream, n, c->hidden);
@@ -273,7 +277,8 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
                                    y->previous_out_norm, y->previous_experts_norm,
                                    y->previous_scale,    c->token_dim && layer ? &y->previous_token_input : NULL,
                                    y->attn_norm,         y->attn_norm_bias,
-                                   y->attn_norm_gate,    2 * layer};
+                                   y->attn_norm_gate,    2 * layer,
+                                   y->previous_out_gate};
     if (c->layer[layer].mixer == MIXER_NONE && !config_is_bare(c, layer)) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, layer == 0, n));
@@ -395,8 +400,8 @@ static int gate_shared(struct exec *x, const struct config *c, const struct laye
 }
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const struct block_input in = {&y->ffn_mix, &y->attn_merge,   y->attn_out_norm, NULL,         NULL, NULL,
-                                   y->ffn_norm, y->ffn_norm_bias, y->ffn_norm_gate, 2 * layer + 1};
+    const struct block_input in = {&y->ffn_mix,      &y->attn_merge, y->attn_out_norm, NULL, NULL, NULL, y->ffn_norm, y->ffn_norm_bias,
+                                   y->ffn_norm_gate, 2 * layer + 1,  y->attn_out_gate};
     const int logits = config_n_choices(c);
     const bool parallel = y->parallel_dense.gate.data;
     if (c->layer[layer].no_ffn) return 0;
@@ -462,6 +467,7 @@ int block_head(struct exec *x, const struct weights *m, struct work *w, int row,
     else
         TRY(norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c, 2 * c->n_layers), 2 * c->n_layers,
                       w->first_bad));
+    if (c->gates_all_norms) TRY(block_gate_norm(x, c, w, w->xn + at, c->hidden, m->norm_gate, n, c->hidden));
     TRY(x->ops->linear(
         x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top}));
     return c->logit_cap > 0 ? x->ops->softcap(x, &(struct op_softcap){.x = logits, .n = n, .m = c->vocab, .cap = c->logit_cap}) : 0; /* keeps the order */

@@ -115,7 +115,8 @@ static void list_streams(struct buffer_list *l, struct work *w, const struct con
         ADD(ngram, BATCH_INVARIANT_ROWS * c->input_ngrams.dim);
         ADD(ngram_rows, BATCH_INVARIANT_ROWS * config_input_hashes(c));
     }
-    if (c->norm_gate_rank) ADD(norm_gates, n * (size_t)(c->norm_gate_rank + c->hidden));
+    const size_t latent = c->gates_all_norms ? max_of((size_t)c->q_lora, (size_t)c->kv_lora) : 0;
+    if (c->norm_gate_rank) ADD(norm_gates, n * ((size_t)c->norm_gate_rank + max_of((size_t)c->hidden, latent)));
     if (c->carried) ADD(carried, n * (size_t)c->carried);
     if (c->token_dim) ADD(token_vectors, 3 * n * (size_t)c->token_dim);
     if (config_keeps_rows(c)) ADD(kept, n * hidden);

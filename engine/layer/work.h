@@ -27,7 +27,7 @@ struct work {
     float *xn;                         /* [rows, hidden] normed input of the block. Both have room for [rows, config_row_width()] */
     float *kv_in;                      /* [2, rows, hidden] normed inputs of keys and of values, where they are not xn (mixes_kv) */
     float *messages;                   /* [rows, 7 * hidden + message_rank] scratch of messages between passes */
-    float *norm_gates;                 /* [rows, norm_gate_rank], then [rows, hidden] */
+    float *norm_gates;                 /* [rows, norm_gate_rank], then [rows, hidden], or the widest latent with a gate */
     float *streams, *post, *mix;       /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
     float *stream_norm, *stream_gates; /* gated streams and n-grams: [rows, n, hidden] each */
     float *ngram;                      /* [rows, dim] embeddings of n-grams; with config.input_ngrams [BATCH_INVARIANT_ROWS, dim] of one hash */

@@ -11,7 +11,9 @@ struct tensor_names {
     const char *attn_norm_down, *attn_norm_up, *ffn_norm_down, *ffn_norm_up; /* gates of these */
     const char *gated_ffn_norm;                                              /* ffn_norm of a layer where it has a gate */
     const char *attn_out_norm, *ffn_out_norm;                                /* norms of the outputs of attention and FFN blocks */
-    const char *dense_out_norm, *experts_out_norm, *experts_norm;            /* a dense FFN beside experts: norms of both outputs, and of the experts' input */
+    const char *attn_out_down, *attn_out_up, *ffn_out_down, *ffn_out_up;     /* gates_all_norms: gates of these, of latents and of the last norm */
+    const char *q_a_norm_down, *q_a_norm_up, *kv_a_norm_down, *kv_a_norm_up, *norm_down, *norm_up;
+    const char *dense_out_norm, *experts_out_norm, *experts_norm; /* a dense FFN beside experts: norms of both outputs, and of the experts' input */
     const char *token_table, *token_from_embed, *token_from_embed_norm, *token_gate, *token_out,
         *token_out_norm;                                            /* token_dim; the first three: of all layers */
     const char *router_norm, *expert_scale, *stream_scale;          /* whole names */
@@ -135,6 +137,6 @@ extern const struct arch arch_kimi_linear, arch_kimi_k3, arch_bailing_hybrid, ar
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4, arch_hy_v4_vl, arch_inkling,
     arch_inkling_text, arch_inkling2, arch_inkling2_text, arch_inkling2_loop, arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_minimax_m3_text, arch_axk2, arch_beam, arch_flint, arch_kolibri1,
-    arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_klear, arch_openpangu, arch_step3_text, arch_step3_vl,
-    arch_muse_spark, arch_muse_glimmer;
+    arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_klear, arch_gigachat35, arch_openpangu, arch_step3_text,
+    arch_step3_vl, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;

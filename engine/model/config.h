@@ -97,11 +97,12 @@ struct config {
     char model_type[64];
     bool is_part; /* a text model inside a model of another family; its tensors' names may have a prefix (checkpoint_name_text). model_type is its own */
     int vocab, hidden, n_layers, max_context;
-    int embed_rows;       /* rows of the embedding, if there are more than vocab; 0: vocab */
-    bool head_is_padded;  /* the stored head has embed_rows rows, too */
-    bool embed_norm;      /* embeddings are normed */
-    bool embed_norm_unit; /* the same without weights */
-    bool centered_norms;  /* norms of layers are published less 1 */
+    int embed_rows;          /* rows of the embedding, if there are more than vocab; 0: vocab */
+    bool head_is_padded;     /* the stored head has embed_rows rows, too */
+    bool embed_norm;         /* embeddings are normed */
+    bool embed_norm_unit;    /* the same without weights */
+    bool centered_norms;     /* norms of layers are published less 1 */
+    bool centered_head_norm; /* so is the last norm */
     float norm_eps;
     float output_eps;     /* of norms of outputs; 0: norm_eps */
     float embed_scale;    /* factor of the embeddings; 0: 1 */
@@ -171,6 +172,8 @@ struct config {
         bool fused_ba;        /* only b and a are fused */
         bool sigmoid_gate;    /* the output gate is a sigmoid instead of SiLU */
         bool rates_converted; /* the tensor of rates is already -exp(A_log) */
+        bool norm_centered;   /* its norm is published less 1 */
+        float norm_scale;     /* factor of its normed outputs; 0: 1 */
         bool is_tiled;        /* value heads are ordered so that head h has key head h % k_heads */
     } delta;
     struct conv_config { /* layers with a short gated convolution instead of attention */
@@ -255,15 +258,17 @@ struct config {
     float merge_temperature; /* merges_stream without biases: with gates g, an output's factors are b = sigmoid(g / temperature), the stream's sqrt(1 - b^2).
                                 0: not */
     bool norms_stream;       /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
-    bool divides_stream; /* the k-th block leaves (sqrt(k) * stream + its output) / sqrt(k + 1), but hearth keeps the sum: only norms read it (stream_eps) */
-    int norm_gate_rank;  /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not */
-    bool no_input_norm;  /* blocks read the residual stream as it is */
-    bool unit_norms;     /* norms of blocks' inputs and the final norm have no weights */
-    uint8_t output_norm; /* enum output_norm; needs config_keep_stream */
-    bool parallel_block; /* attention and FFN read the same stream; needs config_keep_stream */
-    bool parallel_dense; /* layers with experts have a dense FFN beside them (struct layer has its weights); needs config_keep_stream */
-    bool ffn_scale;      /* a layer has a factor of its dense FFN's output, or of its experts' weights; needs config_keep_stream */
-    bool stream_scale;   /* a layer's factor multiplies the stream after its FFN; needs config_keep_stream */
+    bool divides_stream;   /* the k-th block leaves (sqrt(k) * stream + its output) / sqrt(k + 1), but hearth keeps the sum: only norms read it (stream_eps) */
+    int norm_gate_rank;    /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not */
+    bool gates_all_norms;  /* so are all other normed rows: outputs of blocks, latents, and the input of the head */
+    float norm_gate_scale; /* factor of these sigmoids; 0: 1 */
+    bool no_input_norm;    /* blocks read the residual stream as it is */
+    bool unit_norms;       /* norms of blocks' inputs and the final norm have no weights */
+    uint8_t output_norm;   /* enum output_norm; needs config_keep_stream */
+    bool parallel_block;   /* attention and FFN read the same stream; needs config_keep_stream */
+    bool parallel_dense;   /* layers with experts have a dense FFN beside them (struct layer has its weights); needs config_keep_stream */
+    bool ffn_scale;        /* a layer has a factor of its dense FFN's output, or of its experts' weights; needs config_keep_stream */
+    bool stream_scale;     /* a layer's factor multiplies the stream after its FFN; needs config_keep_stream */
 
     int dense_inter;                                     /* of dense layers */
     bool dense_bias;                                     /* of gate, up and down in dense layers */
@@ -334,8 +339,10 @@ static inline bool config_has_mixer(const struct config *c, enum mixer kind) {
 }
 /* A layer without mixer and FFN only adds the output of the layer before. It is the last one of models with short convolutions: its state is that of the
  * output's convolution. */
-/* Whether the norm before a layer's attention, or before its FFN, has a gate: all but that of a dense FFN. */
-static inline bool config_norm_is_gated(const struct config *c, int layer, bool ffn) { return c->norm_gate_rank && (!ffn || c->layer[layer].moe); }
+/* Whether the norm before a layer's attention, or before its FFN, has a gate: all, or all but that of a dense FFN. */
+static inline bool config_norm_is_gated(const struct config *c, int layer, bool ffn) {
+    return c->norm_gate_rank && (!ffn || c->gates_all_norms || c->layer[layer].moe);
+}
 static inline bool config_is_bare(const struct config *c, int layer) { return c->layer[layer].no_ffn && c->layer[layer].mixer == MIXER_NONE; }
 /* Whether a layer, or some layer, has a state instead of keys. */
 static inline bool config_is_stateful(const struct config *c, int layer) {

@@ -40,6 +40,7 @@ struct layer {
     /* Norms of the blocks' inputs and outputs. previous_..: of the previous layer's FFN, whose output this layer adds to the stream; layer 0: NULL */
     float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias; /* [hidden] */
     struct mat attn_norm_gate[2], ffn_norm_gate[2];               /* norm_gate_rank: down [rank, hidden], up [hidden, rank] */
+    struct mat attn_out_gate[2], previous_out_gate[2];            /* gates_all_norms: of the norms of outputs, likewise */
     float *attn_out_norm, *previous_out_norm;                     /* [hidden]; with OUTPUT_NORM_UNIT only the second, factors before the norm */
     float *previous_experts_norm;                                 /* [hidden] of the sum of experts, if a dense FFN is parallel to them */
     float *previous_ffn_scale, *previous_scale;                   /* [1] factors: of a dense FFN's output, of the stream after it */
@@ -79,8 +80,9 @@ struct layer {
     struct mat q_a, q_b, kv_a, kv_b; /* kv_b: rows of head h: nope, then v */
     struct mat k_b, v_b;             /* instead of kv_b: rows of head h [kv_lora, nope] and [v, kv_lora] */
     float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
-    float *k_rope_norm;      /* [qk_rope] of the rotated part of keys */
-    float *q_slope, *q_base; /* [n_heads] factors of the queries by position, as in op_scale */
+    struct mat q_a_norm_gate[2], kv_a_norm_gate[2]; /* gates_all_norms: of these norms, as attn_norm_gate */
+    float *k_rope_norm;                             /* [qk_rope] of the rotated part of keys */
+    float *q_slope, *q_base;                        /* [n_heads] factors of the queries by position, as in op_scale */
 
     /* Multi-token keys (COMPRESSED), and indexers */
     struct mat compress_kv, compress_gate;             /* [series * head_dim, hidden] */
@@ -192,6 +194,7 @@ enum vector_conversion {
     CONVERT_MINUS,          /* -w */
     CONVERT_MINUS_EXP,      /* -exp(w) */
     CONVERT_ADD_ONE,        /* 1 + w */
+    CONVERT_ADD_FACTOR,     /* factor * (1 + w) */
     CONVERT_OUTPUT_GATE,    /* b = sigmoid(w) */
     CONVERT_STREAM_GATE,    /* sqrt(1 - b^2), at least sqrt(0.001) */
     CONVERT_TRANSPOSE,      /* taps of a convolution: [taps, channels], with zeros between them if dilated */

@@ -79,6 +79,7 @@ static void list_before_attention(const struct config *c, int layer, unsigned mo
         MAT(layer, attn_gated.inject, attn_gated_inject, ATTENTION, c->streams.n, wide, s.gated),
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, parts, s.mixes),
         NORM_OF(-1, layer, previous_out_norm, ffn_out_norm, ATTENTION, hidden, later && has_ffn_out_norm(c, layer - 1)),
+        NORM_GATE(-1, layer, previous_out_gate, ffn_out, ATTENTION, hidden, later && has_ffn_out_norm(c, layer - 1) && c->gates_all_norms),
         VEC_OF(-1, layer, previous_experts_norm, experts_out_norm, ".weight", ATTENTION, hidden, c->parallel_dense && previous_moe),
         CONV_OF(-1, previous_conv, ffn_conv, ATTENTION, hidden, taps && later),
         VEC_OF(-1, layer, previous_ffn_scale, dense_scale, "", ATTENTION, 1, c->ffn_scale && later && !previous_moe),
@@ -99,7 +100,7 @@ static void list_before_attention(const struct config *c, int layer, unsigned mo
 }
 
 static void list_input_norm(const struct config *c, int layer, unsigned modules, struct param_list *out) {
-    const int hidden = c->hidden, rank_gate = c->norm_gate_rank;
+    const int hidden = c->hidden;
     const bool mixes_tokens = c->layer[layer].mixer != MIXER_NONE, in_norm = !c->no_input_norm && !c->unit_norms && !c->streams.is_gated,
                kv_inputs = c->streams.block_layers > 0 && c->layer[layer].mixes_kv, gated = mixes_tokens && config_norm_is_gated(c, layer, false);
     const struct row rows[] = {
@@ -107,8 +108,7 @@ static void list_input_norm(const struct config *c, int layer, unsigned modules,
         VEC(layer, attn_norm, q_in_norm, ".weight", ATTENTION, hidden, kv_inputs),
         VEC(layer, kv_norm[0], k_in_norm, ".weight", ATTENTION, hidden, kv_inputs),
         VEC(layer, kv_norm[1], v_in_norm, ".weight", ATTENTION, hidden, kv_inputs),
-        MAT(layer, attn_norm_gate[0], attn_norm_down, ATTENTION, rank_gate, hidden, in_norm && gated),
-        MAT(layer, attn_norm_gate[1], attn_norm_up, ATTENTION, hidden, rank_gate, in_norm && gated),
+        NORM_GATE(0, layer, attn_norm_gate, attn_norm, ATTENTION, hidden, in_norm && gated),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, mixes_tokens && c->norm == NORM_LAYER && c->norm_bias),
     };
     SELECT(rows);
@@ -170,17 +170,23 @@ static void list_latents(const struct config *c, int layer, unsigned modules, st
     const struct mla_sizes size = config_mla(c, layer);
     const int hidden = c->hidden, heads = config_heads(c, layer), v_dim = config_v_dim(c, layer), q = heads * config_head_dim(c, layer),
               q_rows = c->attn_gate == ATTN_GATE_IN_QUERY ? q + heads * v_dim : q, q_lora = size.q_lora, latent = compressed ? c->head_dim : size.latent;
-    const float q_factor = c->scales_latents && q_lora ? sqrtf((float)hidden / (float)q_lora) : c->q_latent_scale,
-                kv_factor = c->scales_latents ? sqrtf((float)hidden / (float)size.kv_lora) : c->kv_latent_scale;
+    const bool gates = c->gates_all_norms, scales = c->scales_latents && !gates; /* gates read the latents before they are scaled */
+    const float q_factor = scales && q_lora ? sqrtf((float)hidden / (float)q_lora) : c->q_latent_scale,
+                kv_factor = scales ? sqrtf((float)hidden / (float)size.kv_lora) : c->kv_latent_scale;
+    const uint8_t conversion = c->centered_norms ? CONVERT_ADD_ONE : CONVERT_NONE;
     const bool mla = !compressed, bias = c->qkv_bias, own_kv = compressed || c->layer[layer].passes_kv != KV_TAKEN;
     const struct row rows[] = {
         MAT(layer, q_a, q_a, ATTENTION, q_lora, hidden, q_lora),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, q_lora, q_lora && bias),
-        {{OF(layer, q_a_norm, q_a_norm, ATTENTION), .suffix = ".weight", .rows = q_lora, .factor = q_factor}, q_lora},
+        {{OF(layer, q_a_norm, q_a_norm, ATTENTION), .suffix = ".weight", .rows = q_lora, .factor = q_factor, .conversion = conversion}, q_lora},
+        NORM_GATE(0, layer, q_a_norm_gate, q_a_norm, ATTENTION, q_lora, q_lora && gates),
         MAT(layer, q_b, q_b, ATTENTION, q_rows, c->q_raw ? 2 * q_lora : q_lora, q_lora),
         MAT(layer, kv_a, kv_a, ATTENTION, latent, hidden, own_kv),
         VEC(layer, kv_a_bias, kv_a, ".bias", ATTENTION, latent, mla && bias && own_kv),
-        {{OF(layer, kv_a_norm, kv_a_norm, ATTENTION), .suffix = ".weight", .rows = compressed ? c->head_dim : size.kv_lora, .factor = kv_factor}, own_kv},
+        {{OF(layer, kv_a_norm, kv_a_norm, ATTENTION), .suffix = ".weight", .rows = compressed ? c->head_dim : size.kv_lora, .factor = kv_factor,
+          .conversion = conversion},
+         own_kv},
+        NORM_GATE(0, layer, kv_a_norm_gate, kv_a_norm, ATTENTION, size.kv_lora, mla && own_kv && gates),
         VEC(layer, k_rope_norm, k_rope_norm, ".weight", ATTENTION, size.rope, mla && c->k_rope_norm),
         MAT(layer, kv_b, kv_b, ATTENTION, heads * (size.nope + v_dim), size.kv_lora, mla && !c->split_kv_b),
         MAT(layer, k_b, k_b, ATTENTION, heads * size.kv_lora, size.nope, mla && c->split_kv_b),
@@ -254,7 +260,9 @@ static void list_delta(const struct config *c, unsigned modules, struct param_li
         TAPS(delta_conv, delta_conv, channels, d->taps, true),
         {{OF(layer, delta_rate, delta_rate, ATTENTION), .suffix = "", .rows = d->v_heads, .conversion = rates}, true},
         VEC(layer, delta_dt, delta_dt, "", ATTENTION, d->v_heads, true),
-        VEC(layer, delta_norm, delta_norm, ".weight", ATTENTION, d->v_dim, true),
+        {{OF(layer, delta_norm, delta_norm, ATTENTION), .suffix = ".weight", .rows = d->v_dim, .factor = d->norm_scale > 0 ? d->norm_scale : 1,
+          .conversion = d->norm_centered ? CONVERT_ADD_FACTOR : CONVERT_NONE},
+         true},
         MAT(layer, o, delta_out, ATTENTION, hidden, values, true),
     };
     SELECT(rows);

@@ -3,8 +3,7 @@
 
 /* Tensors that finish attention and form the input of the FFN from one or more streams. */
 static void list_before_ffn(const struct config *c, int layer, unsigned modules, struct param_list *out) {
-    const int hidden = c->hidden, mixes = op_mix_weights(c->streams.n, c->streams.iters), parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden,
-              rank_gate = c->norm_gate_rank;
+    const int hidden = c->hidden, mixes = op_mix_weights(c->streams.n, c->streams.iters), parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden;
     const struct stream_kind s = stream_kind_of(c);
     const bool ffn = !c->layer[layer].no_ffn, in_norm = !c->no_input_norm && !c->unit_norms && !s.gated,
                gates_ffn = ffn && config_norm_is_gated(c, layer, true), out_norm = c->output_norm == OUTPUT_NORM_BLOCKS;
@@ -16,13 +15,13 @@ static void list_before_ffn(const struct config *c, int layer, unsigned modules,
         NORM_OF(0, layer, attn_out_norm, attn_out_norm, ROUTER, hidden, out_norm),
         MERGE(0, layer, attn_merge, attn_merge, ROUTER, s.merges),
         GATES(0, layer, attn_merge, attn_merge_gate, ROUTER, s.merge_gates),
-        MAT(layer, ffn_norm_gate[0], ffn_norm_down, ROUTER, rank_gate, hidden, in_norm && gates_ffn),
-        MAT(layer, ffn_norm_gate[1], ffn_norm_up, ROUTER, hidden, rank_gate, in_norm && gates_ffn),
+        NORM_GATE(0, layer, attn_out_gate, attn_out, ROUTER, hidden, out_norm && c->gates_all_norms),
+        NORM_GATE(0, layer, ffn_norm_gate, ffn_norm, ROUTER, hidden, in_norm && gates_ffn),
         VEC(layer, ffn_pool, ffn_pool, "", ROUTER, hidden, s.pools && ffn && !c->streams.sums_raw),
         POOL(layer, ffn_pool, ROUTER, s.pools && ffn && c->streams.sums_raw),
         MESSAGE(3, message_query, 1, ROUTER),
         NORM_OF(0, layer, ffn_norm, ffn_norm, ROUTER, hidden, in_norm && ffn && !gates_ffn),
-        VEC(layer, ffn_norm, gated_ffn_norm, ".weight", ROUTER, hidden, in_norm && gates_ffn),
+        NORM_OF(0, layer, ffn_norm, gated_ffn_norm, ROUTER, hidden, in_norm && gates_ffn),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, ffn && c->norm == NORM_LAYER && c->norm_bias),
     };
     SELECT(rows);

@@ -62,6 +62,11 @@ struct messages messages_of(const struct config *c, int layer);
          .conversion = c->centered_norms ? CONVERT_ADD_ONE : CONVERT_NONE}, \
             when \
     }
+/* The two matrices of the gate of a norm of n numbers, of the layer `shift` layers away. name_: that of the norm's gate in struct tensor_names */
+#define NORM_GATE(shift, type, field, name_, module, n, when) \
+    {{OF(type, field[0], name_##_down, module), .suffix = ".weight", .rows = c->norm_gate_rank, .cols = n, .layer_shift = (int16_t)(shift)}, when}, { \
+        {OF(type, field[1], name_##_up, module), .suffix = ".weight", .rows = n, .cols = c->norm_gate_rank, .layer_shift = (int16_t)(shift)}, when \
+    }
 /* A vector of the layer `shift` layers away. */
 #define VEC_OF(shift, type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .suffix = end, .rows = n, .layer_shift = (int16_t)(shift)}, when }

@@ -18,7 +18,7 @@ static float convert_number(float v, uint8_t conversion) {
 }
 /* Converts a vector for the kernels. Returns where the result is: in v, or in `transposed`, which is v for conversions that change no order. */
 static float *convert_vector(float *v, const struct param *p, float *transposed) {
-    for (int i = 0; i < p->rows; i++) v[i] = convert_number(v[i], p->conversion);
+    for (int i = 0; i < p->rows; i++) v[i] = p->conversion == CONVERT_ADD_FACTOR ? v[i] + p->factor : convert_number(v[i], p->conversion);
     if (transposed == v) return v;
     if (p->conversion == CONVERT_RATES || p->conversion == CONVERT_TRANSPOSE_TABLE) {
         for (int i = 0; i < p->rows; i++) transposed[i % p->table_cols * (p->rows / p->table_cols) + i / p->table_cols] = v[i];

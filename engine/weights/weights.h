@@ -27,6 +27,7 @@ struct weights {
     struct mat ngram_projection[NGRAM_HASHES_MOST]; /* [hidden, dim] */
     float *embed_norm;                              /* [hidden] */
     float *norm;                                    /* [hidden] */
+    struct mat norm_gate[2], last_out_gate[2];      /* gates_all_norms: of norm and last_out_norm, as struct layer's attn_norm_gate */
     float *norm_bias;                               /* [hidden] */
     struct stream_mix head_mix;
     struct gated_mix head_gated;

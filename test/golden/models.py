@@ -237,6 +237,15 @@ MODELS = {
         "norm_topk_prob": True, "routed_scaling_factor": 1.5, "router_enable_expert_bias": True, "sandwich_norm": True, "num_mtp_layers": 1, "rope_theta": 30000,
         "attention_dropout": 0.0, "quantization_config": FP8,
     },
+    # Gated DeltaNet and gated MLA whose norms are all multiplied by gates of low rank; a clamped activation, YaRN, a selection bias
+    "delta_gates": {
+        **COMMON, "model_type": "gigachat3_5", "num_hidden_layers": 5, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3,
+        "num_key_value_heads": 3, "full_attention_layers": [1, 3], "q_lora_rank": 56, "kv_lora_rank": 72, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+        "v_head_dim": 24, "head_dim": 8, "n_routed_experts": 9, "n_shared_experts": 2, "num_experts_per_tok": 3, "first_k_dense_replace": 2, "swiglu_limit": 1.5,
+        "routed_scaling_factor": 1.5, "linear_key_head_dim": 20, "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+        "linear_sigmoid_gate_scale": 1.5, "layernorm_gating_weight": 1.7, "rope_theta": 10000, "quantization_config": FP8,
+        "rope_scaling": {"type": "yarn", "factor": 8, "original_max_position_embeddings": 32, "beta_fast": 4, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.7},
+    },
     # One head of keys and values, queries of low rank with a norm between; a softmax router of stacked experts; a text model in one that sees
     "gqa_lowrank": {
         "model_type": "step3_vl", "vision_config": {"model_type": "step3_vision"}, "image_token_id": 110, "image_token_len": 169, "quantization_config": FP8,
@@ -385,7 +394,7 @@ MODELS = {
         **COMMON, "model_type": "glm4_moe", "num_hidden_layers": 2, "intermediate_size": 168, "moe_intermediate_size": 72, "num_attention_heads": 6,
         "num_key_value_heads": 3, "head_dim": 24, "partial_rotary_factor": 0.5, "attention_bias": True, "use_qk_norm": False, "n_routed_experts": 8,
         "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True,
-        "routed_scaling_factor": 1.5, "rope_theta": 10000, "quantization_config": FP8, "num_nextn_predict_layers": 1,
+        "routed_scaling_factor": 1.5, "rope_theta": 10000, "quantization_config": FP8,
     },
     # Three residual streams, a window and keys compressed by 3 that an indexer selects, or by 7, experts in FP4, power-of-two scales, a
     # layer whose experts are chosen by token id, groups of heads before the output

@@ -1,5 +1,5 @@
 """Tensors of families whose queries are of low rank, with the vendors' names. Imported by models.py."""
-from models import floats, mlp, tensor, weight
+from models import delta, floats, mlp, tensor, weight
 from models_experts import ends, norm
 
 
@@ -55,4 +55,38 @@ def step3(config):
     return out
 
 
-FAMILIES = {"pangu_ultra_moe": pangu_ultra_moe, "step3_vl": step3}
+def gated_norm(out, name, n):
+    """A norm that is published less 1, and its gate."""
+    out[name + ".weight"] = tensor(name, [n], 0.3)
+    out[name + ".gate_up_projection.weight"] = tensor(name + " up", [16, n], 1 / n**0.5)
+    out[name + ".gate_down_projection.weight"] = tensor(name + " down", [n, 16], 0.3)
+
+
+def gigachat3_5(config):
+    c, out, h, heads, q, kv = {"linear_conv_kernel_dim": 4, **config}, {}, config["hidden_size"], config["num_attention_heads"], config["q_lora_rank"], config["kv_lora_rank"]
+    nope, rope, v = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
+    ends(out, c)
+    gated_norm(out, "model.norm", h)
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        s = p + "self_attn."
+        for name in ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"):
+            gated_norm(out, p + name, h)
+        if i in c["full_attention_layers"]:
+            gated_norm(out, s + "q_a_layernorm", q)
+            gated_norm(out, s + "kv_a_layernorm", kv)
+            for name, rows, cols in (("q_a_proj", q, h), ("q_b_proj", heads * (nope + rope), q), ("kv_a_proj_with_mqa", kv + rope, h), ("kv_b_proj", heads * (nope + v), kv),
+                                     ("o_proj", h, heads * v), ("gate_proj", heads * v, h)):
+                weight(out, c, s + name, rows, cols)
+        else:
+            delta(out, c, s)
+            out[s + "norm.weight"] = tensor(s + "norm", [c["linear_value_head_dim"]], 0.3)
+        if i < c["first_k_dense_replace"]:
+            mlp(out, c, p + "mlp.", c["intermediate_size"])
+            continue
+        experts(out, c, p + "mlp.", c["n_routed_experts"], c["moe_intermediate_size"], c["moe_intermediate_size"] * c["n_shared_experts"])
+        out[p + "mlp.gate.e_score_correction_bias"] = floats(p + "bias", [c["n_routed_experts"]], 0, 0.25)
+    return out
+
+
+FAMILIES = {"gigachat3_5": gigachat3_5, "pangu_ultra_moe": pangu_ultra_moe, "step3_vl": step3}

@@ -286,8 +286,8 @@ def grouped_attention(m, x, name, layer):
     return m.linear(out, name + ("out_proj" if c["model_type"] == "dbrx" else "o_proj"))
 
 
-def gated_delta(m, x, name):
-    """Gated DeltaNet, token by token: a matrix per head that decays, and is updated by each token with the prediction error."""
+def delta_rule(m, x, name):
+    """Gated DeltaNet, token by token: a matrix per head that decays, and is updated by each token with the prediction error. Returns its rows and the gate's."""
     c, n, k_heads, v_heads = m.config, len(x), m.config["linear_num_key_heads"], m.config["linear_num_value_heads"]
     k_dim, v_dim, share = c["linear_key_head_dim"], c["linear_value_head_dim"], v_heads // k_heads
     if name + "in_proj.weight" in m:
@@ -314,6 +314,11 @@ def gated_delta(m, x, name):
         lacking = v[t] - np.einsum("hk,hkv->hv", k[t], state)
         state = state + np.einsum("hk,hv->hkv", k[t], sigmoid(b[t]) * lacking)
         out[t] = np.einsum("hk,hkv->hv", q[t], state) * k_dim**-0.5
+    return out, z
+
+
+def gated_delta(m, x, name):
+    c, n, (out, z) = m.config, len(x), delta_rule(m, x, name)
     return m.linear((rms_norm(out, m[name + ("norm" if name + "norm.weight" in m else "out_norm") + ".weight"], c["rms_norm_eps"]) * silu(z)).reshape(n, -1), name + "out_proj")
 
 

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from oracle import attend, mlp, rotate, sigmoid, silu, softmax
+from oracle import attend, delta_rule, mlp, rms_norm, rotate, sigmoid, silu, softmax
 from oracle_experts import best, one, weighted
 
 
@@ -70,4 +70,47 @@ def step3(m, tokens):
     return logits, nearest
 
 
-FAMILIES = {"pangu_ultra_moe": pangu_ultra_moe, "step3_vl": step3}
+def gigachat3_5(m, tokens):
+    """h = x + norm(mixer(norm(x))); x = h + norm(FFN(norm(h))). Every norm is w * sigmoid(down silu(up y)) y of y = norm(x); FFNs are silu(min(gate, limit)) times
+    the clamped up."""
+    c, nearest = m.config, math.inf
+    limit, factor = c["swiglu_limit"], (c.get("rope_scaling") or {}).get("factor", 1)
+    scale = (c["qk_nope_head_dim"] + c["qk_rope_head_dim"]) ** -0.5 * (0.1 * (c.get("rope_scaling") or {}).get("mscale_all_dim", 0) * math.log(factor) + 1) ** 2
+
+    def gated(x, name):
+        y = rms_norm(x, 1 + m[name + ".weight"], c["rms_norm_eps"])
+        return y * c["layernorm_gating_weight"] * sigmoid(m.linear(silu(m.linear(y, name + ".gate_up_projection")), name + ".gate_down_projection"))
+
+    def latent(x, name):
+        return gated(x, name) * math.sqrt(c["hidden_size"] / x.shape[-1])
+
+    def ffn(x, name):
+        gate, up = np.minimum(m.linear(x, name + "gate_proj"), limit), np.clip(m.linear(x, name + "up_proj"), -limit, limit)
+        return m.linear(silu(gate) * up, name + "down_proj")
+    x = m["model.embed_tokens.weight"][tokens]
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        y, s = gated(x, name + "input_layernorm"), name + "self_attn."
+        if layer in c["full_attention_layers"]:
+            q, k, v = latents(m, y, s, c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["rope_theta"], latent)
+            y = m.linear(attend(q, k, v, scale) * sigmoid(m.linear(y, s + "gate_proj")), s + "o_proj")
+        else:
+            out, z = delta_rule(m, y, s)
+            out = rms_norm(out, 1 + m[s + "norm.weight"], c["rms_norm_eps"]) * sigmoid(z) * c["linear_sigmoid_gate_scale"]
+            y = m.linear(out.reshape(len(x), -1), s + "out_proj")
+        x = x + gated(y, name + "post_self_attn_layernorm")
+        h, part = gated(x, name + "post_attention_layernorm"), name + "mlp."
+        if layer < c["first_k_dense_replace"]:
+            y = ffn(h, part)
+        else:
+            score = sigmoid(m.linear(h, part + "gate"))
+            chosen, gap = best(score + m[part + "gate.e_score_correction_bias"], c["num_experts_per_tok"])
+            weight = np.take_along_axis(score, chosen, -1)
+            weight = weight / weight.sum(-1, keepdims=True) * c["routed_scaling_factor"]
+            y = weighted(h, chosen, weight, lambda e, rows: ffn(rows, f"{part}experts.{e}.")) + ffn(h, part + "shared_experts.")
+            nearest = min(nearest, gap)
+        x = x + gated(y, name + "post_feedforward_layernorm")
+    return m.linear(gated(x, "model.norm"), "lm_head"), nearest
+
+
+FAMILIES = {"gigachat3_5": gigachat3_5, "pangu_ultra_moe": pangu_ultra_moe, "step3_vl": step3}

@@ -80,6 +80,63 @@ static void openpangu(void **st) {
     }
 }
 
+/* GigaChat 3.5: the published sizes; layers by either list; options of the vendor's code that no published model has. */
+static void gigachat35(void **st) {
+    (void)st;
+#define GIGACHAT(more) \
+    "{\"model_type\":\"gigachat3_5\",\"vocab_size\":128256,\"hidden_size\":7168,\"intermediate_size\":18432,\"moe_intermediate_size\":2048," \
+    "\"num_attention_heads\":64,\"num_key_value_heads\":64,\"n_shared_experts\":1,\"n_routed_experts\":256,\"routed_scaling_factor\":2.5,\"kv_lora_rank\":" \
+    "512," \
+    "\"q_lora_rank\":1536,\"qk_rope_head_dim\":64,\"v_head_dim\":128,\"qk_nope_head_dim\":128,\"qk_head_dim\":192,\"head_dim\":64,\"n_group\":1," \
+    "\"topk_group\":1,\"num_experts_per_tok\":8,\"first_k_dense_replace\":3,\"norm_topk_prob\":true,\"scoring_func\":\"sigmoid\",\"aux_loss_alpha\":0.0001," \
+    "\"max_position_embeddings\":262144,\"rms_norm_eps\":1e-06,\"optimizer_eps\":1e-20,\"rope_interleave\":true,\"attention_dropout\":0.0,\"num_nextn_" \
+    "predict_layers\":3,\"nextn_is_sparse\":false," \
+    "\"attention_distillation\":false,\"linear_key_head_dim\":128,\"linear_value_head_dim\":128,\"linear_conv_kernel_dim\":4," \
+    "\"linear_num_key_heads\":32,\"linear_num_value_heads\":64," \
+    "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":100000,\"factor\":8.0,\"original_max_position_embeddings\":32768}" more "}"
+#define GIGACHAT_LAYERS ",\"num_hidden_layers\":5,\"full_attention_layers\":[3]"
+#define GIGACHAT_TYPES(fourth) \
+    ",\"num_hidden_layers\":5,\"layer_types\":[\"linear_attention\",\"linear_attention\",\"linear_attention\",\"" fourth "\",\"linear_attention\"]"
+    static const char *const known[] = {
+        GIGACHAT(GIGACHAT_LAYERS
+                 ",\"swiglu_limit\":10.0,\"norm_type\":\"ZeroCenteredGatedNorm\",\"layernorm_type\":\"pre_post\",\"gated_attention\":true,"
+                 "\"layernorm_gating_weight\":2.0,\"use_mla_scaling_factor\":true,\"linear_attention_type\":\"Qwen3NextGatedDeltaNet\","
+                 "\"linear_gating_type\":\"gated_rmsnorm_sigmoid_zero_centered\",\"linear_sigmoid_gate_scale\":2.0,\"linear_use_short_conv\":true,"
+                 "\"attention_type\":\"LlamaLatentAttention\",\"num_krope_heads\":1,\"output_gate_type\":\"sigmoid\",\"use_shared_expert_sigmoid\":false,"
+                 "\"linear_use_legacy_qkvz_layout\":false,"
+                 "\"linear_attn_o_norm_eps\":null"),
+        GIGACHAT(GIGACHAT_LAYERS), GIGACHAT(GIGACHAT_TYPES("attention")), GIGACHAT(GIGACHAT_TYPES("full_attention") ",\"full_attention_layers\":[3]")};
+    struct config c;
+    struct error e = {0};
+    for (int i = 0; i < 4; i++) {
+        if (parse(&c, known[i], false, &e)) fail_msg("%s", e.text);
+        assert_true(c.attn == ATTN_MLA && c.layer[2].mixer == MIXER_DELTA && c.layer[3].mixer == MIXER_ATTENTION && c.layer[4].mixer == MIXER_DELTA);
+        assert_true(c.attn_gate == ATTN_GATE_ELEMENT && c.scales_latents && c.norm_gate_rank == 16 && c.norm_gate_scale == 2 && c.gates_all_norms);
+        assert_true(c.centered_norms && c.centered_head_norm && c.output_norm == OUTPUT_NORM_BLOCKS && c.latent_eps == 1e-6f && c.glu.limit == 10);
+        assert_true(c.delta.fused && c.delta.sigmoid_gate && c.delta.norm_centered && c.delta.norm_scale == 2 && c.delta.v_heads == 64);
+        assert_true(!c.layer[2].moe && c.layer[3].moe && c.score == SCORE_SIGMOID && c.router_bias && c.n_group == 1 && c.rope.kind == ROPE_YARN);
+    }
+    if (parse(&c, GIGACHAT(GIGACHAT_LAYERS ",\"swiglu_limit\":null,\"gated_attention\":false,\"use_mla_scaling_factor\":false"), false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.glu.limit == 0 && c.attn_gate == ATTN_GATE_NONE && !c.scales_latents);
+    static const char *const refused[][2] = {{GIGACHAT(",\"num_hidden_layers\":5"), "full_attention_layers"},
+                                             {GIGACHAT(",\"num_hidden_layers\":5,\"full_attention_layers\":[5]"), "names layer 5 of 5"},
+                                             {GIGACHAT(",\"num_hidden_layers\":5,\"full_attention_layers\":3"), "not a list"},
+                                             {GIGACHAT(GIGACHAT_TYPES("linear_attention") ",\"full_attention_layers\":[3]"), "differ in layer 3"},
+                                             {GIGACHAT(GIGACHAT_LAYERS ",\"norm_type\":\"ZeroCenteredRMSNorm\""), "norm_type"},
+                                             {GIGACHAT(GIGACHAT_LAYERS ",\"layernorm_type\":\"pre\""), "layernorm_type"},
+                                             {GIGACHAT(GIGACHAT_LAYERS ",\"linear_gating_type\":\"sigmoid_gate\""), "linear_gating_type"},
+                                             {GIGACHAT(GIGACHAT_LAYERS ",\"linear_use_short_conv\":false"), "linear_use_short_conv"},
+                                             {GIGACHAT(GIGACHAT_LAYERS ",\"use_shared_expert_sigmoid\":true"), "use_shared_expert_sigmoid"},
+                                             {GIGACHAT(GIGACHAT_LAYERS ",\"num_krope_heads\":2"), "num_krope_heads"},
+                                             {GIGACHAT(GIGACHAT_LAYERS ",\"linear_attn_o_norm_eps\":1e-5"), "linear_attn_o_norm_eps"},
+                                             {GIGACHAT(GIGACHAT_LAYERS ",\"linear_use_legacy_qkvz_layout\":true"), "linear_use_legacy_qkvz_layout"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (!parse(&c, refused[i][0], false, &e)) fail_msg("%s: accepted", refused[i][1]);
+        if (!strstr(e.text, refused[i][1])) fail_msg("%s: %s", refused[i][1], e.text);
+    }
+}
+
 /* Step3: the language model alone, and inside the model that also sees. */
 static void step3(void **st) {
     (void)st;
@@ -383,8 +440,9 @@ static void ernie_vision(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision),   cmocka_unit_test(arctic), cmocka_unit_test(deepseek_v1), cmocka_unit_test(klear),
-                                       cmocka_unit_test(openpangu),      cmocka_unit_test(step3),  cmocka_unit_test(dots3_note),  cmocka_unit_test(grok),
-                                       cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),   cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision),   cmocka_unit_test(arctic),     cmocka_unit_test(deepseek_v1),
+                                       cmocka_unit_test(klear),          cmocka_unit_test(openpangu),  cmocka_unit_test(gigachat35),
+                                       cmocka_unit_test(step3),          cmocka_unit_test(dots3_note), cmocka_unit_test(grok),
+                                       cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),       cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
