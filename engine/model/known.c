@@ -42,6 +42,25 @@ static const struct known_model models[] = {
      "58,59,61,62,63,65,66,67,69,70,71,73,74,75,77,78,79,81,82,83,85,86,87,89,90,91]"
      "},\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"mxfp4-pack-quantized\"}}}",
      DT_BF16, DT_E2M1, 2780, 104.2},
+    {"gigachat-3.5", "GigaChat3.5-432B-A28B", /* without its prediction layers, which the vendor counts */
+     "{\"model_type\":\"gigachat3_5\",\"vocab_size\":128256,\"hidden_size\":7168,\"num_hidden_layers\":40,\"max_position_embeddings\":262144,"
+     "\"num_attention_heads\":64,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+     "\"intermediate_size\":18432,\"first_k_dense_replace\":3,\"n_routed_experts\":256,\"num_experts_per_tok\":8,\"moe_intermediate_size\":2048,"
+     "\"n_shared_experts\":1,\"full_attention_layers\":[3,7,11,15,19,23,27,31,35,39],\"linear_num_key_heads\":32,\"linear_num_value_heads\":64,"
+     "\"linear_key_head_dim\":128,\"linear_value_head_dim\":128,\"swiglu_limit\":10," FP8 "}",
+     DT_E4M3, DT_E4M3, 430.6, 26.5},
+    {"openpangu-ultra", "openPangu-Ultra-MoE-718B",
+     "{\"model_type\":\"pangu_ultra_moe\",\"vocab_size\":153600,\"hidden_size\":7680,\"num_hidden_layers\":61,\"max_position_embeddings\":131072,"
+     "\"num_attention_heads\":128,\"attention_q_lora_dim\":1536,\"attention_kv_lora_dim\":512,\"attention_qk_dim\":128,\"attention_qk_rope_dim\":64,"
+     "\"attention_v_dim\":128,\"intermediate_size\":18432,\"num_dense_layers\":3,\"num_routed_experts\":256,\"num_experts_per_tok\":8,"
+     "\"moe_intermediate_size\":2048,\"num_shared_experts\":1,\"sandwich_norm\":true}",
+     DT_BF16, DT_BF16, 718, 39},
+    {"step3", "Step3", /* text only */
+     "{\"model_type\":\"step3_text\",\"vocab_size\":128815,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embedding\":65536,"
+     "\"num_attention_heads\":64,\"num_attention_groups\":1,\"head_dim\":256,\"share_q_dim\":2048,\"intermediate_size\":18432,\"moe_num_experts\":48,"
+     "\"moe_top_k\":3,\"moe_intermediate_size\":5120,\"share_expert_dim\":5120,\"moe_layers_enum\":\"4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,"
+     "24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55,56,57,58,59\"}",
+     DT_BF16, DT_BF16, 316, 38},
     {"deepseek-v3.2", "DeepSeek-V3.2",
      "{\"model_type\":\"deepseek_v32\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embeddings\":163840,"
      "\"num_attention_heads\":128,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
