@@ -671,34 +671,6 @@ def norms(c):
     return ("input_layernorm",) + (("post_attention_layernorm",) if c["model_type"] != "cohere2_moe" else ()) + around
 
 
-def gemma4(c):
-    out, h, layers, dim = {}, c["hidden_size"], c["num_hidden_layers"], c["hidden_size_per_layer_input"]
-
-    def norm(name, n, size=1.0):
-        out[name + ".weight"] = tensor(name, [n], 0.3 * size, size)
-    out["model.embed_tokens.weight"] = tensor("embed", [c["vocab_size"], h], 0.2)
-    out["model.embed_tokens_per_layer.weight"] = tensor("embed per layer", [c["vocab_size"], layers * dim], 0.2)
-    weight(out, c, "model.per_layer_model_projection", layers * dim, h, 6)
-    norm("model.per_layer_projection_norm", dim)
-    for i in range(layers):
-        p, local = f"model.layers.{i}.", c["layer_types"][i] == "sliding_attention"
-        own, head = i < layers - c["num_kv_shared_layers"], c["head_dim" if local else "global_head_dim"]
-        for name in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"):
-            norm(p + name, h)
-        for name, n in (("q", c["num_attention_heads"]), ("k", c["num_key_value_heads"]), ("v", c["num_key_value_heads"])):
-            if own or name != "v":  # a checkpoint may have k_proj where the reference does not read it
-                weight(out, c, f"{p}self_attn.{name}_proj", n * head, h)
-            if name == "q" or name == "k" and own:
-                norm(f"{p}self_attn.{name}_norm", head, 0.6)
-        weight(out, c, p + "self_attn.o_proj", h, c["num_attention_heads"] * head)
-        mlp(out, c, p + "mlp.", c["intermediate_size"] * (1 if own else 2))
-        weight(out, c, p + "per_layer_input_gate", dim, h, 1.5)
-        weight(out, c, p + "per_layer_projection", h, dim, 1.5)
-        out[p + "layer_scalar"] = tensor(p + "scalar", [1], 0.2, 0.8)
-    norm("model.norm", h)
-    return out
-
-
 def tensors(c):
     """Returns {name: (dtype, shape, bytes)}, with the vendors' names."""
     import models_deepseek  # which import this module
@@ -713,8 +685,6 @@ def tensors(c):
     for families in (models_experts.FAMILIES, models_lowrank.FAMILIES):
         if c["model_type"] in families:
             return families[c["model_type"]](c)
-    if c["model_type"] == "gemma4_text":
-        return gemma4(c)
     if c["model_type"] in ("dbrx", "deepseek_v4"):
         return dbrx(c) if c["model_type"] == "dbrx" else streams(c)
     out, h = {}, c["hidden_size"]

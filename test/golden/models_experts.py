@@ -483,4 +483,32 @@ def klear(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+def gemma4(c):
+    out, h, layers, dim = {}, c["hidden_size"], c["num_hidden_layers"], c["hidden_size_per_layer_input"]
+
+    def norm(name, n, size=1.0):
+        out[name + ".weight"] = tensor(name, [n], 0.3 * size, size)
+    out["model.embed_tokens.weight"] = tensor("embed", [c["vocab_size"], h], 0.2)
+    out["model.embed_tokens_per_layer.weight"] = tensor("embed per layer", [c["vocab_size"], layers * dim], 0.2)
+    weight(out, c, "model.per_layer_model_projection", layers * dim, h, 6)
+    norm("model.per_layer_projection_norm", dim)
+    for i in range(layers):
+        p, local = f"model.layers.{i}.", c["layer_types"][i] == "sliding_attention"
+        own, head = i < layers - c["num_kv_shared_layers"], c["head_dim" if local else "global_head_dim"]
+        for name in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"):
+            norm(p + name, h)
+        for name, n in (("q", c["num_attention_heads"]), ("k", c["num_key_value_heads"]), ("v", c["num_key_value_heads"])):
+            if own or name != "v":  # a checkpoint may have k_proj where the reference does not read it
+                weight(out, c, f"{p}self_attn.{name}_proj", n * head, h)
+            if name == "q" or name == "k" and own:
+                norm(f"{p}self_attn.{name}_norm", head, 0.6)
+        weight(out, c, p + "self_attn.o_proj", h, c["num_attention_heads"] * head)
+        mlp(out, c, p + "mlp.", c["intermediate_size"] * (1 if own else 2))
+        weight(out, c, p + "per_layer_input_gate", dim, h, 1.5)
+        weight(out, c, p + "per_layer_projection", h, dim, 1.5)
+        out[p + "layer_scalar"] = tensor(p + "scalar", [1], 0.2, 0.8)
+    norm("model.norm", h)
+    return out
+
+
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "gemma4_text": gemma4, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
