@@ -58,6 +58,16 @@ static void keep_groups(const struct op_route *o, float *choice, float *group, u
         for (int i = g * size; i < (g + 1) * size && !mark[g]; i++) choice[i] = o->group_zero ? 0 : -INFINITY;
 }
 
+/* Keeps only the best topk / n_group experts of each group. */
+static void keep_best(const struct op_route *o, float *choice, uint8_t *mark) {
+    const int size = o->n_experts / o->n_group, each = o->topk / o->n_group;
+    memset(mark, 0, (size_t)o->n_experts);
+    for (int first = 0; first < o->n_experts; first += size)
+        for (int k = 0; k < each; k++) mark[first + best_of(choice + first, mark + first, size)] = 1;
+    for (int i = 0; i < o->n_experts; i++)
+        if (!mark[i]) choice[i] = -INFINITY;
+}
+
 /* Weight of the best unmarked logit: its softmax share among the unmarked logits within the jitter threshold. */
 static float mixer_weight(const struct op_route *o, const float *logits, const uint8_t *mark, int best) {
     float top = logits[best], sum = 0;
@@ -89,7 +99,8 @@ static void route_token(const struct op_route *o, int t, uint8_t *space) {
     const bool mixer = o->score == SCORE_MIXER, by_logit = mixer || o->score == SCORE_SIGMOID_BY_LOGIT;
     if (!mixer) scores_of(o, logits, score);
     for (int i = 0; i < n; i++) choice[i] = (by_logit ? logits : score)[i] + (o->bias ? o->bias[i] : 0);
-    if (n_group) keep_groups(o, choice, group, mark);
+    if (n_group && o->group_each) keep_best(o, choice, mark);
+    else if (n_group) keep_groups(o, choice, group, mark);
     int32_t *ids = o->ids + (size_t)t * (size_t)o->topk;
     float *weights = o->weights + (size_t)t * (size_t)o->topk, sum = 0;
     memset(mark, 0, (size_t)n);
@@ -115,7 +126,7 @@ static void route_task(void *arg, int task, int thread) {
 int route_run(struct exec *base, const struct op_route *o) {
     struct cpu_exec *x = (struct cpu_exec *)base;
     const int all = o->n_experts + o->n_idle;
-    if (o->topk > o->n_experts || (o->n_group > 1 && o->n_experts % o->n_group)) return ERR_RUNTIME;
+    if (o->topk > o->n_experts || (o->n_group > 1 && (o->n_experts % o->n_group || (o->group_each && o->topk % o->n_group)))) return ERR_RUNTIME;
     struct job j = {.o = o};
     int n_group = o->n_group > 1 ? o->n_group : 0;
     j.part = ((size_t)(2 * all + n_group) * 4 + (size_t)(all + n_group) + 63) / 64 * 64;

@@ -12,9 +12,9 @@ _Static_assert((int)SCALE_STEPS == CUDA_SCALE_STEPS && (int)SCALE_SMOOTH == CUDA
 _Static_assert((int)OP_CHAIN_MAX <= (int)CUDA_CHAIN_MAX && (int)FUSE_ROWS <= (int)CUDA_CHAIN_ROWS, "chains");
 
 static struct cuda_route route_of(const struct op_route *o) {
-    return (struct cuda_route){o->ids,       o->weights, o->logits,  o->bias,       o->table,        o->tokens,     o->n,
-                               o->n_experts, o->topk,    o->n_group, o->topk_group, o->score,        o->group_top2, o->norm,
-                               o->scale,     o->jitter,  o->n_idle,  o->idle,       o->expert_scale, o->n_always,   o->group_zero};
+    return (struct cuda_route){o->ids,    o->weights, o->logits,       o->bias,     o->table,      o->tokens,    o->n,     o->n_experts,
+                               o->topk,   o->n_group, o->topk_group,   o->score,    o->group_top2, o->norm,      o->scale, o->jitter,
+                               o->n_idle, o->idle,    o->expert_scale, o->n_always, o->group_zero, o->group_each};
 }
 static struct cuda_norm norm_of(const struct op_norm *a) {
     return (struct cuda_norm){a->out, a->x,   a->w,   a->bias,     a->w_dtype,    a->rows, a->dim,       a->ldx,

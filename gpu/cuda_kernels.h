@@ -80,6 +80,7 @@ struct cuda_route {                                                             
     const float *expert_scale;
     int n_always;
     int group_zero;
+    int group_each;
 };
 
 /* Timelines (gpu.h): word [2] in pinned host memory. wait polls. */

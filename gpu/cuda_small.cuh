@@ -244,7 +244,20 @@ __device__ inline void route_scores(const struct cuda_route &r, int token, const
         s.choice[i] = (by_logit ? logits[i] : s.score[i]) + (r.bias ? r.bias[i] : 0.0f);
     }
     __syncwarp();
-    if (r.n_group > 1) {
+    if (r.n_group > 1 && r.group_each) {
+        const int size = r.n_experts / r.n_group;
+        for (int i = lane; i < n; i += 32) s.mark[i] = 0;
+        __syncwarp();
+        for (int at = 0; at < r.topk; at++) { /* the groups in turn */
+            const int first = at % r.n_group * size, i = first + best_of(s.choice + first, s.mark + first, size);
+            __syncwarp();
+            if (!lane) s.mark[i] = 1;
+            __syncwarp();
+        }
+        for (int i = lane; i < n; i += 32)
+            if (!s.mark[i]) s.choice[i] = -INFINITY;
+        __syncwarp();
+    } else if (r.n_group > 1) {
         const int size = n / r.n_group;
         for (int g = lane; g < r.n_group; g += 32) {
             float first = -INFINITY, second = -INFINITY;

@@ -239,6 +239,7 @@ struct op_route {
     int n, n_experts, n_idle, n_always, topk, n_group, topk_group, vocab;
     uint8_t score; /* enum score_fn */
     bool group_top2, group_zero, norm;
+    bool group_each; /* each group's topk / n_group best experts are chosen; without n_always and n_idle */
     float scale, jitter;
 };
 

@@ -28,6 +28,7 @@ static const char *why_unsplittable(const struct config *c) {
     if (c->streams.is_plain) return "its blocks' outputs are kept apart from the residual stream";
     if (c->streams.n) return "it has several residual streams";
     if (c->dense_bias) return "its dense FFNs have biases";
+    if (c->rope.fope_pairs) return "its KV heads rotate by numbers of their own";
     if (c->attn == ATTN_COMPRESSED) return "its output projection is grouped by heads";
     if (c->index_by_group) return "its groups of KV heads select their own keys";
     if (config_has_states(c)) return "it has layers with a state instead of keys (as DeltaNet), which must be on one device";

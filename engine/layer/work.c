@@ -79,8 +79,9 @@ static struct mixer_floats mixer_floats(const struct config *c) {
 
 static void list_positions(struct buffer_list *l, struct work *w, const struct config *c, size_t n) {
     const size_t half = (size_t)(c->rope.dim / 2), second = (size_t)(c->second_rope.dim / 2);
-    ADD(cos, n * half);
-    ADD(sin, n * half);
+    ADD(cos, n * (size_t)rope_row_floats(c));
+    ADD(sin, n * (size_t)rope_row_floats(c));
+    if (c->rope.fope_pairs) ADD(fope_basis, 2 * FOPE_ROWS * half);
     if (second) {
         ADD(second_cos, n * second);
         ADD(second_sin, n * second);
@@ -250,7 +251,7 @@ void work_close(struct work *w) {
 
 struct work work_slice(const struct config *c, const struct work *w, int row) {
     struct work r = *w;
-    const size_t at = (size_t)row, half = (size_t)(c->rope.dim / 2), second = (size_t)(c->second_rope.dim / 2);
+    const size_t at = (size_t)row, half = (size_t)rope_row_floats(c), second = (size_t)(c->second_rope.dim / 2);
     r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden;
     if (r.streams) r.streams += at * (size_t)(c->streams.n * c->hidden), r.post += at * (size_t)c->streams.n;
     r.pos += at, r.tokens += at;

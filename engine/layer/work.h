@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/model/config.h"
 
+enum { FOPE_ROWS = 32 }; /* rows whose cos and sin are computed at a time */
 /* Workspace for up to `rows` tokens. All pointers are in the executor's memory. */
 struct work {
     const struct config *config;
@@ -16,7 +17,8 @@ struct work {
     _Atomic int *first_bad; /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
 
     /* Positions */
-    float *cos, *sin;               /* [rows, rope.dim / 2] */
+    float *cos, *sin;               /* [rows, rope_row_floats] */
+    float *fope_basis;              /* FoPE: cos and sin of the frequencies, [FOPE_ROWS, rope.dim / 2] twice */
     float *second_cos, *second_sin; /* [rows, second_rope.dim / 2], if the model has one */
     float *inv_freq;                /* [rope_floats] */
     int32_t *pos, *tokens;          /* [rows] */

@@ -58,6 +58,7 @@ static const struct arch *const table[] = {
     &arch_mistral_large3,
     &arch_mistral_large4,
     &arch_qwen3_vl_moe,
+    &arch_interns1_pro,
     &arch_qwen3_omni_moe,
     &arch_llama4,
     &arch_llama4_text,

@@ -159,6 +159,17 @@ static void read_long(struct config_reader *in, struct rope_config *k, int max_c
     k->factors_mscale[1] = (float)config_num(in, "long_mscale", m, 0, 1e3);
 }
 
+/* FoPE (Hua et al. 2024): frequencies whose waves are longer than the context are left out. */
+static void read_fope(struct config_reader *in, struct rope_config *k, int max_context, int dim) {
+    if (!config_has(in, "fope_init_factor") && !config_has(in, "fope_sep_head") && !config_has(in, "num_inv_freq")) return;
+    config_num(in, "fope_init_factor", 0, 0, 1e3); /* of training */
+    if (!config_bool(in, "fope_sep_head", true)) config_fail(in, "'rope_scaling.fope_sep_head' is false: hearth knows FoPE with weights of each KV head");
+    if (k->kind != ROPE_DEFAULT) config_fail(in, "'rope_scaling' scales FoPE's frequencies: the reference does not");
+    int pairs = 0;
+    while (pairs < dim / 2 && pow(k->theta, -2.0 * pairs / dim) > 2 * M_PI / max_context) pairs++;
+    k->fope_pairs = config_int(in, "num_inv_freq", pairs, 1, dim / 2);
+}
+
 void config_read_rope(struct config_reader *r, struct config *c, int dim, double theta) {
     const char *key = config_has(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     config_get(r, "rope_scaling"); /* transformers 5 calls it parameters; a config may have both */
@@ -174,7 +185,8 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
                               .interleaved = k->interleaved,
                               .backwards = k->backwards,
                               .default_partial_factor = k->default_partial_factor,
-                              .partial_of = k->partial_of};
+                              .partial_of = k->partial_of,
+                              .reads_fope = k->reads_fope};
     double partial = config_num(r, "partial_rotary_factor", k->default_partial_factor > 0 ? k->default_partial_factor : 1, 0, 1);
     if (config_has(r, key)) {
         struct config_reader in;
@@ -210,6 +222,7 @@ void config_read_rope_object(struct config_reader *r, struct config *c, const ch
         }
         k->low_freq = config_num(&in, "low_freq_factor", 0, 0, 1e6);
         k->high_freq = config_num(&in, "high_freq_factor", 0, 0, 1e6);
+        if (k->reads_fope) read_fope(&in, k, c->max_context, dim);
         if (!in.rc && k->kind == ROPE_YARN && k->factor == 0) k->factor = c->max_context / k->original_max;
         if (!in.rc && k->kind == ROPE_LONG) read_long(&in, k, c->max_context, (int)(dim * partial) / 2);
         if (!in.rc && k->kind == ROPE_FACTORS) read_factors(&in, "factors", k->factors[0], (int)(dim * partial) / 2);

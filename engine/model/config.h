@@ -83,7 +83,10 @@ struct rope_config {
     double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* attention_factor 0: derive */
     double low_freq, high_freq;                                                                         /* llama3 */
     double default_partial_factor;                                                                      /* default rotary fraction of a head; 0: all */
-    int partial_of;    /* dimensions that the fraction is of; 0: those asked for */
+    int partial_of;  /* dimensions that the fraction is of; 0: those asked for */
+    bool reads_fope; /* the config has FoPE's keys */
+    int fope_pairs;  /* FoPE: each KV head's cos and sin of the first pairs are sums of those of so many frequencies, with weights that the checkpoint has; cos
+                        and  sin of the other pairs are 1. 0: not */
     int turning_pairs; /* ROPE_PROPORTIONAL: the first pairs, which turn; the others have frequency 0 */
     /* LongRoPE: divisors of the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for longer sequences */
     float factors[2][ROPE_PAIRS_MAX], factors_mscale[2];
@@ -281,6 +284,7 @@ struct config {
     float shared_scale;   /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
     bool mixes_shared; /* with shared_gate, which then has two rows and a bias: their softmax weighs the routed experts' sum and the shared experts */
+    bool group_each;   /* each group's topk / n_group best experts are chosen */
     bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
     bool expert_bias;

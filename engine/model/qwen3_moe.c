@@ -1,6 +1,6 @@
-/* Qwen3-MoE, and the language models of Qwen3-VL-MoE and Qwen3-Omni: GQA with per-head RMSNorm on q and k, softmax router, no shared expert. Reference:
- * transformers, models/qwen3_moe, models/qwen3_vl_moe, which always normalizes the experts' weights, and models/qwen3_omni_moe (the thinker, which writes
- * text). A sliding window, if enabled, applies to every layer. */
+/* Qwen3-MoE, and the language models of Qwen3-VL-MoE, Qwen3-Omni and Intern-S1-Pro: GQA with per-head RMSNorm on q and k, softmax router, no shared expert.
+ * Reference: transformers, models/qwen3_moe, models/qwen3_vl_moe, which always normalizes the experts' weights, and models/qwen3_omni_moe (the thinker, which
+ * writes text). A sliding window, if enabled, applies to every layer. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -25,6 +25,18 @@ static void parse(struct config_reader *r, struct config *c) {
     c->norm_topk = config_bool(r, "norm_topk_prob", false);
     c->score = SCORE_SOFTMAX;
     c->routed_scale = 1;
+}
+
+/* Intern-S1-Pro: FoPE instead of RoPE, and a router that chooses as many experts of each group. Reference: vLLM, models/interns1_pro. */
+static void parse_interns1_pro(struct config_reader *r, struct config *c) {
+    c->rope.reads_fope = true;
+    parse(r, c);
+    if (!r->rc && !c->rope.fope_pairs) config_fail(r, "'rope_scaling' has none of FoPE's keys");
+    if (!r->rc && c->rope.dim != c->head_dim) config_fail(r, "FoPE turns %d dimensions of a head of %d: the reference turns all", c->rope.dim, c->head_dim);
+    const int groups = config_int(r, "router_n_groups", -1, -1, 4096);
+    if (groups < 1) return;
+    c->n_group = c->topk_group = groups, c->group_each = true;
+    if (c->topk % groups) config_fail(r, "%d experts a token do not divide among %d groups", c->topk, groups);
 }
 
 /* Positions of text have three equal parts, so that its rotation is the plain one. */
@@ -66,6 +78,17 @@ static const struct arch arch_qwen3_vl_moe_saved = VISION(NAMES_STACKED, .layout
 const struct arch arch_qwen3_vl_moe =
     VISION(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
            .unstacked = &arch_qwen3_vl_moe_apart, .turned = &arch_qwen3_vl_moe_saved);
+static const char *const intern[] = {"interns1_pro_text", NULL};
+#define INTERN(experts, ...) \
+    { \
+        .model_types = intern, .title = "Intern-S1-Pro", .defaults = {.topk = 8}, .parse = parse_interns1_pro, \
+        .names = {NAMES("model."), .fope_cos = "model.rotary_emb.cos_coef", .fope_sin = "model.rotary_emb.sin_coef", experts("model.")}, __VA_ARGS__ \
+    }
+static const struct arch arch_interns1_pro_apart = INTERN(NAMES_EXPERTS, .layout = {0});
+static const struct arch arch_interns1_pro_saved = INTERN(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
+const struct arch arch_interns1_pro =
+    INTERN(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
+           .unstacked = &arch_interns1_pro_apart, .turned = &arch_interns1_pro_saved);
 static const char *const omni[] = {"qwen3_omni_moe", NULL};
 #define T "thinker.model."
 const struct arch arch_qwen3_omni_moe = {

@@ -64,6 +64,15 @@ float rope_frequencies(const struct rope_config *r, float *inv_freq) {
     return 1;
 }
 
+void rope_fill_fope(const struct config *c, const float *const coefficients[2], float *out) {
+    const int pairs = c->rope.fope_pairs, half = c->rope.dim / 2, rows = rope_row_floats(c);
+    for (int which = 0; which < 2; which++)
+        for (int row = 0; row < rows; row++)
+            for (int i = 0; i < half; i++, out++)
+                *out = i < pairs && row % half < pairs ? coefficients[which][(row / half * pairs + i) * pairs + row % half] : 0;
+    for (int row = 0; row < rows; row++) *out++ = row % half < pairs ? 0 : 1;
+}
+
 void rope_set_none(struct config *c) {
     c->rope = (struct rope_config){.kind = ROPE_DEFAULT, .dim = 2, .theta = 10000};
     for (int i = 0; i < c->n_layers; i++) c->layer[i].rope = LAYER_ROPE_NONE;

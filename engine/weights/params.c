@@ -80,10 +80,13 @@ void params_order_as_shared(const struct config *c, struct param *list, int n) {
 
 static void list_model(const struct config *c, unsigned modules, struct param_list *out) {
     const int hidden = c->hidden;
+    const int fope = c->rope.fope_pairs;
     const struct tensor_slice head_in = {.total_rows = c->head_is_padded ? c->embed_rows : 0, .step = c->head_is_padded};
     const struct row rows[] = {
         MAT(weights, embed, embed, EMBED, c->embed_rows ? c->embed_rows : c->vocab, hidden, true),
         VEC(weights, embed_norm, embed_norm, ".weight", EMBED, hidden, c->embed_norm),
+        {{OF(weights, fope[0], fope_cos, EMBED), .suffix = "", .rows = c->n_kv_heads * fope * fope, .table_rows = fope, .table_cols = fope}, fope},
+        {{OF(weights, fope[1], fope_sin, EMBED), .suffix = "", .rows = c->n_kv_heads * fope * fope, .table_rows = fope, .table_cols = fope}, fope},
         VEC(weights, rope_alpha, rope_alpha, "", EMBED, c->rope.dim / 2, c->rope_alpha),
         {{OF(weights, norm, norm, HEAD), .suffix = ".weight", .rows = hidden, .conversion = c->centered_head_norm ? CONVERT_ADD_ONE : CONVERT_NONE},
          !c->streams.is_gated && !c->unit_norms},

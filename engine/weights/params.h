@@ -182,6 +182,7 @@ struct param {
     struct tensor_slice slice;
     uint8_t conversion;  /* enum vector_conversion: conversion of a vector at load time */
     int taps, taps_in;   /* of CONVERT_TRANSPOSE: published as [channels / taps_in, taps_in, taps]; taps_in 0: 1 */
+    int table_rows;      /* with table_cols: published as [rows / table_rows / table_cols, table_rows, table_cols]; 0: [rows / table_cols, table_cols] */
     int dilation;        /* distance of these taps, with zeros between them; 0: 1 */
     int parts;           /* number of tensors that hold the matrix, each with some of its rows; names have the layer's number, then the tensor's; 0: 1 */
     float factor;        /* multiplies a vector at load time; 0: 1 */

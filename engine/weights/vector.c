@@ -60,8 +60,15 @@ static bool is_taps(struct loader *l, const struct tensor *t, const struct param
 static bool is_table(struct loader *l, const struct tensor *t, const struct param *p) {
     char text[64];
     const int rows = (p->slice.total_rows ? p->slice.total_rows : p->rows) / p->table_cols;
-    if (t->ndim == 2 && t->shape[0] == rows && t->shape[1] == p->table_cols) return true;
-    if (rows == 1 && t->ndim == 1 && t->shape[0] == p->table_cols) return true; /* GGUF has vectors */
+    const int deep = p->table_rows ? rows / p->table_rows : 0;
+    if (!deep && t->ndim == 2 && t->shape[0] == rows && t->shape[1] == p->table_cols) return true;
+    if (!deep && rows == 1 && t->ndim == 1 && t->shape[0] == p->table_cols) return true; /* GGUF has vectors */
+    if (deep && t->ndim == 3 && t->shape[0] == deep && t->shape[1] == p->table_rows && t->shape[2] == p->table_cols) return true;
+    if (deep) {
+        snprintf(text, sizeof text, "config.json asks for [%d, %d, %d]", deep, p->table_rows, p->table_cols);
+        loader_fail(l, t, text);
+        return false;
+    }
     snprintf(text, sizeof text, "config.json asks for [%d, %d]", rows, p->table_cols);
     loader_fail(l, t, text);
     return false;

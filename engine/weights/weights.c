@@ -298,6 +298,7 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     }
     w->rope_mscale[0] = rope_frequencies(&c->rope, w->inv_freq);
     for (int j = 0; w->rope_alpha && j < c->rope.dim / 2; j++) w->inv_freq[j] *= expf(w->rope_alpha[j]);
+    if (!l.rc && c->rope.fope_pairs) rope_fill_fope(c, (const float *const[2]){w->fope[0], w->fope[1]}, w->inv_freq + rope_fope_at(c));
     if (c->second_rope.dim) w->rope_mscale[1] = rope_frequencies(&c->second_rope, w->inv_freq + rope_first_floats(c));
     if (c->ngram_numbers) l.rc = ngram_ids_load(w, dir, e);
     for (int i = 0; i < c->n_layers && !l.rc; i++) load_layer(&l, &w->layers[i], i);

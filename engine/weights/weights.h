@@ -42,6 +42,7 @@ struct weights {
     float *inv_freq;      /* [rope_floats] */
     int32_t *ngram_ids;   /* [vocab] or NULL (config.ngram_numbers) */
     float *rope_alpha;    /* [rope.dim / 2], or NULL */
+    float *fope[2];       /* FoPE's coefficients of cos and of sin (rope_fill_fope) */
     float rope_mscale[2]; /* factors of cos and sin: rope, second_rope */
     /* For --inspect: bytes by kind; bytes of unused tensors. */
     size_t bytes_routed, bytes_dense, bytes_embed, bytes_skipped;

@@ -256,6 +256,16 @@ MODELS = {
             "moe_layers_enum": "0,1,3", "norm_expert_weight": False, "max_position_embedding": 4096, "max_seq_len": 4096, "rope_theta": 30000,
         },
     },
+    # Cos and sin of each KV head by weights of its own (FoPE), some frequencies left out; two experts of each group; inside a model that also sees and hears
+    "gqa_fourier": {
+        "model_type": "interns1_pro", "vision_config": {"model_type": "interns1_pro_vision"}, "ts_config": {"model_type": "ts"}, "quantization_config": FP8,
+        "text_config": {
+            **COMMON, "model_type": "interns1_pro_text", "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 6,
+            "num_key_value_heads": 2, "head_dim": 24, "num_experts": 12, "num_experts_per_tok": 6, "router_n_groups": 3, "norm_topk_prob": True,
+            "mlp_only_layers": [1], "decoder_sparse_step": 1, "rope_theta": 10000,
+            "rope_scaling": {"rope_type": "default", "fope_init_factor": 0.5, "fope_sep_head": True, "num_inv_freq": None},
+        },
+    },
     # Kimi delta attention whose updates have a factor of up to 2, gated GQA without rotation, a dense layer
     "kda_gqa": {
         **COMMON, "model_type": "solar_open2", "num_hidden_layers": 5, "rms_norm_eps": 1e-5, "intermediate_size": 168, "moe_intermediate_size": 40,

@@ -483,6 +483,25 @@ def klear(c):
     return out
 
 
+def interns1_pro(config):
+    c, out = {**config, **config["text_config"]}, {}
+    inter, pairs = c["moe_intermediate_size"], 9  # frequencies whose waves are shorter than the context
+    for i, p in enumerate(layers(out, c, "input_layernorm", "post_attention_layernorm")):
+        for name in "qk":
+            norm(out, f"{p}self_attn.{name}_norm", c["head_dim"])
+        if i in c["mlp_only_layers"]:
+            mlp(out, c, p + "mlp.", c["intermediate_size"])
+            continue
+        weight(out, c, p + "mlp.gate", c["num_experts"], c["hidden_size"], 1.5, fp8=False)
+        for e in range(c["num_experts"]):
+            mlp(out, c, f"{p}mlp.experts.{e}.", inter)
+    for name in ("cos", "sin"):
+        out[f"model.rotary_emb.{name}_coef"] = floats(name, [c["num_key_value_heads"], pairs, pairs], 0.1, 0.6)
+    out["model.time_series.norm.weight"] = out["model.visual.norm.weight"] = tensor("other", [24], 1)  # not read
+    skipped = ("model.time_series", "model.visual")
+    return {n.replace("model.", "model.language_model.", 1) if n.startswith("model.") and not n.startswith(skipped) else n: t for n, t in out.items()}
+
+
 def gemma4(c):
     out, h, layers, dim = {}, c["hidden_size"], c["num_hidden_layers"], c["hidden_size_per_layer_input"]
 
@@ -511,4 +530,4 @@ def gemma4(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "gemma4_text": gemma4, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "gemma4_text": gemma4, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

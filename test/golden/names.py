@@ -3,6 +3,7 @@
 one tensor or one by one. A tensor without elements that the family lacks changes nothing; one with elements is refused. A text model inside a model with
 images, of a family that hearth does not know, gives the logits that it gives alone.
 names.py HEARTH"""
+import array
 import os
 import re
 import sys
@@ -126,6 +127,47 @@ def check_alone(hearth, tokens):
     return not ok
 
 
+def turned(tensors):
+    """The same tensors with the matrices of stacked experts stored as [columns, rows]."""
+    out = {}
+    for name, (dtype, shape, raw) in tensors.items():
+        if name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            n, rows, cols = shape
+            at = [2 * (e * rows * cols + r * cols + c) for e in range(n) for c in range(cols) for r in range(rows)]
+            shape, raw = [n, cols, rows], b"".join(raw[i : i + 2] for i in at)
+        out[name] = dtype, shape, raw
+    return out
+
+
+def is_near(a, b):
+    """Whether logits differ by rounding only: turned matrices are summed in another order."""
+    if not isinstance(a, bytes) or not isinstance(b, bytes):
+        return False
+    a, b = array.array("f", a), array.array("f", b)
+    return len(a) == len(b) and max(abs(x - y) for x, y in zip(a, b)) < 1e-5 * max(map(abs, b))
+
+
+def check_intern(hearth, tokens):
+    """Intern-S1-Pro's experts in one tensor, as transformers saves them and turned, as Qwen3-VL-MoE publishes them. Returns the number of failures."""
+    config = {k: v for k, v in models.MODELS["gqa_fourier"].items() if k != "quantization_config"}
+    tensors, failed = models.tensors(config), 0
+    want = logits(hearth, config, tensors, tokens)
+    for what, other in (("in one tensor", stacked(tensors)), ("in one tensor, turned", turned(stacked(tensors)))):
+        got = logits(hearth, config, other, tokens)
+        ok = is_near(got, want)
+        print(f"{'ok' if ok else 'FAIL'} Intern-S1-Pro's experts {what} {got if isinstance(got, str) else ''}")
+        failed += not ok
+    name = "model.language_model.rotary_emb.cos_coef"
+    dtype, shape, raw = tensors[name]
+    for what, other, part in (("flat", {**tensors, name: (dtype, [shape[0] * shape[1], shape[2]], raw)}, "config.json asks for [2, 9, 9]"),
+                              ("missing", {k: t for k, t in tensors.items() if k != name}, "rotary_emb.cos_coef is missing")):
+        got = logits(hearth, config, other, tokens)
+        ok = isinstance(got, str) and part in got
+        print(f"{'ok' if ok else 'FAIL'} FoPE's weights, {what}: {got if isinstance(got, str) else 'accepted'}")
+        failed += not ok
+    return failed
+
+
 hearth = os.path.abspath(sys.argv[1])
 config = {k: v for k, v in models.MODELS["dsa_sources"].items() if k != "quantization_config"}
 tensors = models.tensors(config)
@@ -141,5 +183,5 @@ for what, other in (("one by one", apart), ("in one tensor", stacked(apart)), ("
 got = logits(hearth, config, {**apart, extra: ("BF16", [1, 8], bytes(16))}, tokens)
 ok = isinstance(got, str) and extra in got and "unknown tensor" in got
 print(f"{'ok' if ok else 'FAIL'} an unknown tensor: {got if isinstance(got, str) else 'accepted'}")
-failed += check_inside(hearth, tokens) + check_bias(hearth, tokens) + check_sarvam(hearth, tokens) + check_alone(hearth, tokens)
+failed += check_inside(hearth, tokens) + check_bias(hearth, tokens) + check_sarvam(hearth, tokens) + check_alone(hearth, tokens) + check_intern(hearth, tokens)
 sys.exit(failed != 0 or not ok)

@@ -636,4 +636,44 @@ def klear(m, tokens):
     return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+def interns1_pro(m, tokens):
+    """Qwen3's layers; cos and sin of KV head h are those of the frequencies times matrix h, and 1 for the pairs after as many. Of each group of experts the best
+    by the softmax of all."""
+    c, nearest, outer, n = m.config["text_config"], math.inf, m.config, len(tokens)
+    m.config = c
+    p, dim, kv, heads = "model.language_model.", c["head_dim"], c["num_key_value_heads"], c["num_attention_heads"]
+    freq = c["rope_theta"] ** (-np.arange(0, dim, 2) / dim)
+    freq = freq[freq > 2 * math.pi / c["max_position_embeddings"]]
+    angle = np.arange(n)[:, None] * freq
+    turns = [np.einsum("tf,hfp->thp", f(angle), m[f"{p}rotary_emb.{name}_coef"]) for f, name in ((np.cos, "cos"), (np.sin, "sin"))]
+    cos, sin = (np.concatenate((t, np.ones((n, kv, dim // 2 - len(freq)))), -1) for t in turns)
+
+    def turn(x):
+        x = x.reshape(n, kv, -1, 2, dim // 2)  # heads of a KV head, halves
+        a, b = x[..., 0, :], x[..., 1, :]
+        return np.stack((a * cos[:, :, None] - b * sin[:, :, None], b * cos[:, :, None] + a * sin[:, :, None]), -2).reshape(n, -1, dim)
+    x = m[p + "embed_tokens.weight"][tokens]
+    for layer in range(c["num_hidden_layers"]):
+        name = f"{p}layers.{layer}."
+        q, k, v = heads_of(m, one(m, x, name + "input_layernorm"), name)
+        q, k = (turn(one(m, y, f"{name}self_attn.{w}_norm")) for y, w in ((q, "q"), (k, "k")))
+        k, v = (np.repeat(y, heads // kv, 1) for y in (k, v))
+        x = x + m.linear(attend(q, k, v, dim**-0.5), name + "self_attn.o_proj")
+        h, part = one(m, x, name + "post_attention_layernorm"), name + "mlp."
+        if layer in c["mlp_only_layers"]:
+            x = x + mlp(m, h, part)
+            continue
+        score, groups = softmax(m.linear(h, part + "gate")), c["router_n_groups"]
+        each, size = c["num_experts_per_tok"] // groups, score.shape[1] // groups
+        picks = [best(score[:, g * size : (g + 1) * size], each) for g in range(groups)]
+        chosen = np.concatenate([ids + g * size for g, (ids, _) in enumerate(picks)], -1)
+        weight = np.take_along_axis(score, chosen, -1)
+        weight = weight / weight.sum(-1, keepdims=True) if c["norm_topk_prob"] else weight
+        x = x + weighted(h, chosen, weight, lambda e, rows: mlp(m, rows, f"{part}experts.{e}."))
+        nearest = min(nearest, *(gap for _, gap in picks))
+    logits = m.linear(one(m, x, p + "norm"), "lm_head")
+    m.config = outer
+    return logits, nearest
+
+
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}

@@ -274,6 +274,10 @@ static void mixtures(void) {
               .topk = 6, .n_group = groups, .topk_group = 2, .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = i & 1, .group_zero = (i & 6) == 6,
               .norm = i & 4, .scale = 2.5f);
     }
+    for (int n = 2; n < 40; n += 19)
+        CHECK("route of each group", route, OP_ROUTE, .ids = buf_new((size_t)(n * 8) * 4, 'i'), .weights = floats((size_t)(n * 8), 'f'),
+              .logits = floats((size_t)(n * 64), 'c'), .n = n, .n_experts = 64, .topk = 8, .n_group = 4, .topk_group = 4, .group_each = true,
+              .score = SCORE_SOFTMAX, .norm = true, .scale = 1);
     CHECK("route by logits", route, OP_ROUTE, .ids = buf_new(40 * 6 * 4, 'i'), .weights = floats(40 * 6, 'f'), .logits = floats(40 * 64, 'c'),
           .bias = floats(64, 'c'), .n = 40, .n_experts = 64, .topk = 6, .n_group = 1, .topk_group = 1, .score = SCORE_SIGMOID_BY_LOGIT, .scale = 1);
     for (int n = 2; n < 100; n = n * 4 + 1)

@@ -297,6 +297,42 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
     drop();
 }
 
+/* As many experts of each group, in the order of all scores. */
+static void check_each_group(int n, int experts, int topk, int groups) {
+    float *logits = vec((size_t)(n * experts)), *w = vec((size_t)(n * topk)), *was = aligned((size_t)(n * topk) * 4);
+    int32_t *ids = guarded((size_t)(n * topk) * 4);
+    struct op_route o = {.ids = ids,
+                         .weights = w,
+                         .logits = logits,
+                         .n = n,
+                         .n_experts = experts,
+                         .topk = topk,
+                         .n_group = groups,
+                         .topk_group = groups,
+                         .group_each = true,
+                         .norm = true,
+                         .scale = 1};
+    EACH_THREADS("route of each group", w, n * topk, was, on->ops->route(on, &o));
+    const int size = experts / groups;
+    for (int t = 0; t < n; t++) {
+        const float *x = logits + t * experts;
+        bool used[64] = {0};
+        double sum = 0;
+        for (int k = 0; k < topk; k++) sum += exp(x[ids[t * topk + k]]);
+        for (int k = 0; k < topk; k++) {
+            const int id = ids[t * topk + k];
+            int better = 0;
+            for (int i = id / size * size; i < (id / size + 1) * size; i++) better += x[i] > x[id];
+            if (better >= topk / groups || used[id]) fail("expert of a group", t, k, id, better);
+            if (k && x[ids[t * topk + k - 1]] < x[id]) fail("order of experts", t, k, x[id], x[ids[t * topk + k - 1]]);
+            near("weight of a group's expert", t, k, w[t * topk + k], exp(x[id]) / sum, 2e-6);
+            used[id] = true;
+        }
+    }
+    free(was);
+    drop();
+}
+
 /* Phi-3.5-MoE's mixer as in its reference: thresholds over all logits; the first expert is excluded from the second's softmax. */
 static void check_mixer(int n, int experts, float jitter) {
     float *logits = vec((size_t)(n * experts)), *w = vec((size_t)n * 2), *was = aligned((size_t)n * 8);
@@ -564,7 +600,7 @@ static void cases(enum cpu_level l) {
         for (int ties = 0; ties < 2; ties++) check_select(&select[i], ties);
     for (int i = 0; i < 16; i++) {
         const enum score_fn fn = i % 8 == 3 ? SCORE_SIGMOID_BY_LOGIT : i & 1 ? SCORE_SIGMOID : SCORE_SOFTMAX;
-        check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, fn, i & 2, i & 4, i & 8);
+        check_each_group(1 + i * 3, 48, (int[]){8, 4, 12}[i % 3], 4), check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, fn, i & 2, i & 4, i & 8);
     }
     for (int i = 0; i < 8; i++) check_idle(1 + i * 5, 12 + i, 1 + i * 3, 1 + i);
     for (int i = 0; i < 4; i++) check_mixer(1 + i * 9, (int[]){16, 9, 2, 60}[i], (float[]){0.01f, 0.06f, 0.3f, 0}[i]);

@@ -137,6 +137,42 @@ static void gigachat35(void **st) {
     }
 }
 
+/* Intern-S1-Pro: the published sizes, inside the model that also sees and hears; FoPE's keys, which other families do not have. */
+static void interns1_pro(void **st) {
+    (void)st;
+#define INTERN_TYPE(type, rope, more) \
+    "{\"model_type\":\"" type "\",\"vocab_size\":155008,\"hidden_size\":4096,\"num_hidden_layers\":94,\"intermediate_size\":12288," \
+    "\"num_attention_heads\":64,\"num_key_value_heads\":4,\"head_dim\":128,\"attention_bias\":false,\"attention_dropout\":0.0,\"num_experts\":512," \
+    "\"moe_intermediate_size\":1536,\"norm_topk_prob\":true,\"decoder_sparse_step\":1,\"mlp_only_layers\":[],\"rope_theta\":5000000," \
+    "\"max_position_embeddings\":262144,\"rms_norm_eps\":1e-06,\"hidden_act\":\"silu\",\"initializer_range\":0.02," \
+    "\"rope_scaling\":{\"rope_type\":\"default\"" rope "}" more "}"
+#define INTERN(rope, more) INTERN_TYPE("interns1_pro_text", rope, more)
+#define FOPE               ",\"fope_init_factor\":0.5,\"fope_sep_head\":true"
+#define INTERN_GROUPS      ",\"num_experts_per_tok\":8,\"router_n_groups\":8"
+    struct config c;
+    struct error e = {0};
+    if (parse(
+            &c,
+            "{\"model_type\":\"interns1_pro\",\"vision_config\":{\"depth\":24},\"ts_config\":{\"layers\":2},\"image_token_id\":151655,\"text_config\":" INTERN(
+                FOPE ",\"num_inv_freq\":null", INTERN_GROUPS) "}",
+            false, &e))
+        fail_msg("%s", e.text);
+    assert_true(c.is_part && c.attn == ATTN_GQA && c.qk_norm == QK_NORM_HEAD && c.rope.fope_pairs == 45 && c.rope.dim == 128);
+    assert_true(c.n_group == 8 && c.topk_group == 8 && c.group_each && c.topk == 8 && c.norm_topk && c.score == SCORE_SOFTMAX);
+    if (parse(&c, INTERN(FOPE ",\"num_inv_freq\":20", ""), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.rope.fope_pairs == 20 && !c.group_each && c.n_group == 0 && c.topk == 8);
+    static const char *const refused[][2] = {{INTERN("", INTERN_GROUPS), "FoPE"},
+                                             {INTERN(",\"fope_sep_head\":false", INTERN_GROUPS), "fope_sep_head"},
+                                             {INTERN(FOPE ",\"num_inv_freq\":65", INTERN_GROUPS), "num_inv_freq"},
+                                             {INTERN(FOPE, ",\"num_experts_per_tok\":6,\"router_n_groups\":8"), "do not divide"},
+                                             {INTERN(FOPE ",\"partial_rotary_factor\":0.5", INTERN_GROUPS), "64 dimensions"},
+                                             {INTERN_TYPE("qwen3_moe", FOPE, ",\"num_experts_per_tok\":8"), "fope_init_factor"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (!parse(&c, refused[i][0], false, &e)) fail_msg("%s: accepted", refused[i][1]);
+        if (!strstr(e.text, refused[i][1])) fail_msg("%s: %s", refused[i][1], e.text);
+    }
+}
+
 /* Step3: the language model alone, and inside the model that also sees. */
 static void step3(void **st) {
     (void)st;
@@ -440,9 +476,10 @@ static void ernie_vision(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision),   cmocka_unit_test(arctic),     cmocka_unit_test(deepseek_v1),
-                                       cmocka_unit_test(klear),          cmocka_unit_test(openpangu),  cmocka_unit_test(gigachat35),
-                                       cmocka_unit_test(step3),          cmocka_unit_test(dots3_note), cmocka_unit_test(grok),
-                                       cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),       cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision), cmocka_unit_test(arctic),         cmocka_unit_test(deepseek_v1),
+                                       cmocka_unit_test(klear),        cmocka_unit_test(openpangu),      cmocka_unit_test(interns1_pro),
+                                       cmocka_unit_test(gigachat35),   cmocka_unit_test(step3),          cmocka_unit_test(dots3_note),
+                                       cmocka_unit_test(grok),         cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),
+                                       cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -187,7 +187,7 @@ enum { ROW_BUFFERS = 25 };
 static void list_row_buffers(struct slp_rank *r, struct row_buffer out[ROW_BUFFERS]) {
     const struct slp_run *p = r->p;
     const struct config *c = p->c;
-    size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4, half = (size_t)(c->rope.dim / 2) * 4, topk = (size_t)c->topk * 4,
+    size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4, half = (size_t)rope_row_floats(c) * 4, topk = (size_t)c->topk * 4,
            streams = (size_t)c->streams.n, second = (size_t)(c->second_rope.dim / 2) * 4;
     const struct row_buffer all_buffers[] = {
         {(void **)&r->x, n * hidden},

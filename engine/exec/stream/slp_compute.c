@@ -323,10 +323,15 @@ static int run_layers(struct slp_rank *r) {
     const struct slp_job *j = r->p->job;
     const struct config *c = r->p->c;
     if (r->n)
-        TRY(block_rope(
-            exec_of(r), j->w,
-            &(struct work){.cos = r->cos, .sin = r->sin, .second_cos = r->second_cos, .second_sin = r->second_sin, .pos = r->pos, .inv_freq = r->work.inv_freq},
-            r->n, j->pos + j->n));
+        TRY(block_rope(exec_of(r), j->w,
+                       &(struct work){.cos = r->cos,
+                                      .sin = r->sin,
+                                      .second_cos = r->second_cos,
+                                      .second_sin = r->second_sin,
+                                      .pos = r->pos,
+                                      .inv_freq = r->work.inv_freq,
+                                      .fope_basis = r->work.fope_basis},
+                       r->n, j->pos + j->n));
     for (int l = 0; l < c->n_layers; l++) TRY(run_layer(r, l, &dense, &module));
     for (int at = 0; at < r->n; at += r->plan.chunk_rows) {
         struct work w = work_from_row(r, at);

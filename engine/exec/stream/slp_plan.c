@@ -1,5 +1,6 @@
 /* Plans device memory for a prompt. Pure. */
 #include "engine/exec/stream/slp.h"
+#include "engine/model/rope.h"
 
 static const size_t dense_budget = (size_t)1 << 30; /* for slots of dense modules */
 
@@ -25,7 +26,7 @@ static size_t fixed_bytes(const struct config *c, const struct slp_need *in, int
     size_t n = (size_t)in->n_rows, all = (size_t)in->n_tokens, hidden = (size_t)c->hidden * 4, bytes = n * hidden + all * hidden;
     if (in->n_tokens > in->n_rows) /* partial sums of all ranks' tokens; partial attention */
         bytes += all * (size_t)config_row_width(c) * 4 + slp_partial_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
-    bytes += all * (size_t)c->topk * 16 + n * (size_t)(c->rope.dim + c->second_rope.dim) * 4 + n * (16 + slp_selection_bytes(c)) + all * 4;
+    bytes += all * (size_t)c->topk * 16 + n * (size_t)(2 * rope_row_floats(c) + c->second_rope.dim) * 4 + n * (16 + slp_selection_bytes(c)) + all * 4;
     bytes += n * (size_t)c->streams.n * (hidden + 4);
     bytes += n * hidden * (size_t)(config_needs_ffn_in(c) + config_keeps_rows(c)) + 2 * all * (size_t)c->moe_latent * 4 +
              n * (size_t)(c->carried + c->candidate_blocks) * 4;
