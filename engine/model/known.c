@@ -42,6 +42,12 @@ static const struct known_model models[] = {
      "58,59,61,62,63,65,66,67,69,70,71,73,74,75,77,78,79,81,82,83,85,86,87,89,90,91]"
      "},\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"mxfp4-pack-quantized\"}}}",
      DT_BF16, DT_E2M1, 2780, 104.2},
+    {"intern-s1-pro", "Intern-S1-Pro", /* text only */
+     "{\"model_type\":\"interns1_pro_text\",\"vocab_size\":155008,\"hidden_size\":4096,\"num_hidden_layers\":94,\"max_position_embeddings\":262144,"
+     "\"num_attention_heads\":64,\"num_key_value_heads\":4,\"head_dim\":128,\"intermediate_size\":12288,\"num_experts\":512,\"num_experts_per_tok\":8,"
+     "\"moe_intermediate_size\":1536,\"norm_topk_prob\":true,\"router_n_groups\":8,\"rope_theta\":5000000,"
+     "\"rope_scaling\":{\"rope_type\":\"default\",\"fope_init_factor\":0.5,\"fope_sep_head\":true}," FP8 "}",
+     DT_E4M3, DT_E4M3, 917, 22},
     {"gigachat-3.5", "GigaChat3.5-432B-A28B", /* without its prediction layers, which the vendor counts */
      "{\"model_type\":\"gigachat3_5\",\"vocab_size\":128256,\"hidden_size\":7168,\"num_hidden_layers\":40,\"max_position_embeddings\":262144,"
      "\"num_attention_heads\":64,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
