@@ -109,6 +109,7 @@ static const struct arch *const table[] = {
     &arch_arctic,
     &arch_klear,
     &arch_openpangu,
+    &arch_pangu_pro,
     &arch_gigachat35,
     &arch_smallthinker,
     &arch_grok,

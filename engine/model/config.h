@@ -284,6 +284,7 @@ struct config {
     float shared_scale;   /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
     bool mixes_shared; /* with shared_gate, which then has two rows and a bias: their softmax weighs the routed experts' sum and the shared experts */
+    bool expert_scale; /* each expert has a factor of its weight, after normalization */
     bool group_each;   /* each group's topk / n_group best experts are chosen */
     bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */
     bool router_shift; /* bias of the router's logits; router_bias affects the selection only */

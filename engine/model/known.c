@@ -42,6 +42,11 @@ static const struct known_model models[] = {
      "58,59,61,62,63,65,66,67,69,70,71,73,74,75,77,78,79,81,82,83,85,86,87,89,90,91]"
      "},\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"mxfp4-pack-quantized\"}}}",
      DT_BF16, DT_E2M1, 2780, 104.2},
+    {"pangu-pro-moe", "Pangu-Pro-MoE",
+     "{\"model_type\":\"PanguProMoE\",\"vocab_size\":153376,\"hidden_size\":5120,\"num_hidden_layers\":48,\"max_position_embeddings\":131072,"
+     "\"num_attention_heads\":40,\"num_key_value_heads\":8,\"num_experts\":64,\"num_experts_per_tok\":8,\"moe_intermediate_size\":1344,"
+     "\"shared_expert_intermediate_size\":5376,\"rope_theta\":16000000}",
+     DT_BF16, DT_BF16, 72, 16.5},
     {"intern-s1-pro", "Intern-S1-Pro", /* text only */
      "{\"model_type\":\"interns1_pro_text\",\"vocab_size\":155008,\"hidden_size\":4096,\"num_hidden_layers\":94,\"max_position_embeddings\":262144,"
      "\"num_attention_heads\":64,\"num_key_value_heads\":4,\"head_dim\":128,\"intermediate_size\":12288,\"num_experts\":512,\"num_experts_per_tok\":8,"

@@ -1,5 +1,7 @@
 /* openPangu-Ultra-MoE: DeepSeek-V3's attention and experts with norms around both blocks; a sigmoid router over all experts at once. Its first configs have
- * names of their own for DeepSeek's keys, those of version 1.1 do not. References: the vendor's modeling code, and vLLM, models/openpangu, for 1.1. */
+ * names of their own for DeepSeek's keys, those of version 1.1 do not. References: the vendor's modeling code, and vLLM, models/openpangu, for 1.1.
+ * Pangu-Pro-MoE: GQA with biases, experts of which the best of each group is chosen by a softmax over all; its weight is multiplied by a factor of the expert.
+ * References: PanguProMoE in the vendor's vllm-ascend and in vllm-mindspore. */
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 
@@ -28,6 +30,27 @@ static void parse(struct config_reader *r, struct config *c) {
     config_keep_stream(c);
 }
 
+/* Neither reference reads norm_topk_prob: weights are not normalized. */
+static void parse_pro(struct config_reader *r, struct config *c) {
+    config_read_gqa(r, c);
+    c->qkv_bias = c->o_bias = true;
+    config_read_rope(r, c, c->head_dim, 10000);
+    config_read_sparse_step(r, c);
+    c->dense_inter = config_int(r, "intermediate_size", 0, 0, 1 << 20);
+    for (int i = 0; i < c->n_layers && !c->dense_inter && !r->rc; i++)
+        if (!c->layer[i].moe) config_fail(r, "layer %d is dense and 'intermediate_size' is missing", i);
+    c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
+    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
+    c->shared_inter = config_int(r, "shared_expert_intermediate_size", 0, 0, 1 << 20);
+    config_has(r, "norm_topk_prob");
+    c->score = SCORE_SOFTMAX;
+    c->routed_scale = 1;
+    c->n_group = c->topk_group = c->topk;
+    c->group_each = c->expert_scale = true;
+    if (!r->rc && c->n_experts % c->topk) config_fail(r, "%d experts do not divide among %d groups", c->n_experts, c->topk);
+}
+
 #define L "model.layers.%d."
 static const char *const types[] = {"pangu_ultra_moe", NULL};
 const struct arch arch_openpangu = {.model_types = types,
@@ -40,3 +63,10 @@ const struct arch arch_openpangu = {.model_types = types,
                                               .o = L "self_attn.o_proj", DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."),
                                               .router_bias = L "mlp.e_score_correction_bias", NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"),
                                               NAMES_DENSE("model.")}};
+static const char *const pro[] = {"PanguProMoE", NULL};
+const struct arch arch_pangu_pro = {.model_types = pro,
+                                    .title = "Pangu-Pro-MoE",
+                                    .norm_eps = 1e-5,
+                                    .parse = parse_pro,
+                                    .names = {NAMES_GQA("model."), NAMES_ROUTER("model."), .expert_scale = L "mlp.router_scale", NAMES_EXPERTS("model."),
+                                              NAMES_SHARED("model.", "shared_expert"), NAMES_DENSE("model.")}};

@@ -42,7 +42,7 @@ static void list_router(const struct config *c, int layer, unsigned modules, str
         MAT(layer, parallel_dense.down, dense_down, ROUTER, hidden, dense_inter, parallel),
         VEC(layer, dense_out_norm, dense_out_norm, ".weight", ROUTER, hidden, parallel),
         {{OF(layer, router_norm, router_norm, ROUTER), .suffix = "", .rows = hidden, .factor = 1 / sqrtf((float)hidden)}, parallel},
-        VEC(layer, expert_scale, expert_scale, "", ROUTER, c->n_experts, parallel),
+        VEC(layer, expert_scale, expert_scale, "", ROUTER, c->n_experts, parallel || c->expert_scale),
         VEC(layer, experts_norm, experts_norm, ".weight", ROUTER, hidden, parallel || c->reads_early == EARLY_ROUTED),
         MAT(layer, router_down, router_down, ROUTER, inner, hidden, mlp),
         VEC(layer, router_down_bias, router_down, ".bias", ROUTER, inner, mlp),

@@ -266,6 +266,12 @@ MODELS = {
             "rope_scaling": {"rope_type": "default", "fope_init_factor": 0.5, "fope_sep_head": True, "num_inv_freq": None},
         },
     },
+    # The best expert of each group, with a factor of its own; biases of queries, keys, values and the output
+    "gqa_each": {
+        **COMMON, "model_type": "PanguProMoE", "num_hidden_layers": 4, "rms_norm_eps": 1e-5, "moe_intermediate_size": 40, "intermediate_size": 168,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 12, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 56, "mlp_only_layers": [1],
+        "rope_theta": 30000,
+    },
     # Kimi delta attention whose updates have a factor of up to 2, gated GQA without rotation, a dense layer
     "kda_gqa": {
         **COMMON, "model_type": "solar_open2", "num_hidden_layers": 5, "rms_norm_eps": 1e-5, "intermediate_size": 168, "moe_intermediate_size": 40,

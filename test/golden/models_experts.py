@@ -502,6 +502,23 @@ def interns1_pro(config):
     return {n.replace("model.", "model.language_model.", 1) if n.startswith("model.") and not n.startswith(skipped) else n: t for n, t in out.items()}
 
 
+def pangu_pro(c):
+    out = {}
+    for i, p in enumerate(layers(out, c, "input_layernorm", "post_attention_layernorm")):
+        dim = c["hidden_size"] // c["num_attention_heads"]
+        for name, n in (("q", c["num_attention_heads"]), ("k", c["num_key_value_heads"]), ("v", c["num_key_value_heads"]), ("o", c["num_attention_heads"])):
+            out[f"{p}self_attn.{name}_proj.bias"] = tensor(f"{p}{name} bias", [n * dim], 0.3)
+        if i in c["mlp_only_layers"]:
+            mlp(out, c, p + "mlp.", c["intermediate_size"])
+            continue
+        weight(out, c, p + "mlp.gate", c["num_experts"], c["hidden_size"], 1.5)
+        out[p + "mlp.router_scale"] = floats(p + "scale", [1, c["num_experts"]], 2, 1.5)
+        for e in range(c["num_experts"]):
+            mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+        mlp(out, c, p + "mlp.shared_expert.", c["shared_expert_intermediate_size"])
+    return out
+
+
 def gemma4(c):
     out, h, layers, dim = {}, c["hidden_size"], c["num_hidden_layers"], c["hidden_size_per_layer_input"]
 
@@ -530,4 +547,4 @@ def gemma4(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "gemma4_text": gemma4, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "gemma4_text": gemma4, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "PanguProMoE": pangu_pro, "smallthinker": smallthinker, "solar_open2": solar_open2}

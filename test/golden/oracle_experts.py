@@ -636,6 +636,31 @@ def klear(m, tokens):
     return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
 
 
+def pangu_pro(m, tokens):
+    """h = x + attention(norm(x)); x = h + experts(norm'(h)) + shared(norm'(h)). Of each group of experts the best by the softmax of all, which times a factor of
+    the expert weighs it."""
+    c, nearest = m.config, math.inf
+    heads, groups = c["num_attention_heads"], c["num_experts_per_tok"]
+    x = m["model.embed_tokens.weight"][tokens]
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        y, dim = one(m, x, name + "input_layernorm"), c["hidden_size"] // heads
+        q, k, v = (m.linear(y, f"{name}self_attn.{p}_proj").reshape(len(x), -1, dim) for p in "qkv")
+        k, v = (np.repeat(y, heads // c["num_key_value_heads"], 1) for y in (rotate(k, c, False), v))
+        x = x + m.linear(attend(rotate(q, c, False), k, v, dim**-0.5), name + "self_attn.o_proj")
+        h, part = one(m, x, name + "post_attention_layernorm"), name + "mlp."
+        if layer in c["mlp_only_layers"]:
+            x = x + mlp(m, h, part)
+            continue
+        score, size = softmax(m.linear(h, part + "gate")), c["num_experts"] // groups
+        picks = [best(score[:, g * size : (g + 1) * size], 1) for g in range(groups)]
+        chosen = np.concatenate([ids + g * size for g, (ids, _) in enumerate(picks)], -1)
+        weight = np.take_along_axis(score, chosen, -1) * m[part + "router_scale"].reshape(-1)[chosen]
+        x = x + weighted(h, chosen, weight, lambda e, rows: mlp(m, rows, f"{part}experts.{e}.")) + mlp(m, h, part + "shared_expert.")
+        nearest = min(nearest, *(gap for _, gap in picks))
+    return m.linear(one(m, x, "model.norm"), "lm_head"), nearest
+
+
 def interns1_pro(m, tokens):
     """Qwen3's layers; cos and sin of KV head h are those of the frequencies times matrix h, and 1 for the pairs after as many. Of each group of experts the best
     by the softmax of all."""
@@ -676,4 +701,4 @@ def interns1_pro(m, tokens):
     return logits, nearest
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "smallthinker": smallthinker, "solar_open2": solar_open2}
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "PanguProMoE": pangu_pro, "smallthinker": smallthinker, "solar_open2": solar_open2}

@@ -173,6 +173,32 @@ static void interns1_pro(void **st) {
     }
 }
 
+/* Pangu-Pro-MoE: as many groups as experts a token, factors of experts, dense layers only with their width. */
+static void pangu_pro(void **st) {
+    (void)st;
+#define PRO(topk, more) \
+    "{\"model_type\":\"PanguProMoE\",\"vocab_size\":153376,\"hidden_size\":5120,\"moe_intermediate_size\":1344,\"num_hidden_layers\":48," \
+    "\"num_attention_heads\":40,\"num_key_value_heads\":8,\"num_experts\":64,\"num_experts_per_tok\":" topk ",\"hidden_act\":\"silu\"," \
+    "\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-05,\"rope_theta\":16000000,\"norm_topk_prob\":true," \
+    "\"shared_expert_intermediate_size\":5376,\"tie_word_embeddings\":false" more "}"
+    struct config c;
+    struct error e = {0};
+    if (parse(&c, PRO("8", ""), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.attn == ATTN_GQA && c.head_dim == 128 && c.n_kv_heads == 8 && c.qkv_bias && c.o_bias && c.rope.theta == 16000000);
+    assert_true(c.n_experts == 64 && c.topk == 8 && c.n_group == 8 && c.group_each && c.expert_scale && !c.norm_topk && c.score == SCORE_SOFTMAX);
+    assert_true(c.layer[0].moe && c.layer[47].moe && c.shared_inter == 5376 && !c.shared_gate);
+    if (parse(&c, PRO("8", ",\"intermediate_size\":5376,\"mlp_only_layers\":[2]"), false, &e)) fail_msg("%s", e.text);
+    assert_true(c.layer[1].moe && !c.layer[2].moe && c.dense_inter == 5376);
+    static const char *const refused[][2] = {{PRO("7", ""), "64 experts do not divide among 7 groups"},
+                                             {PRO("8", ",\"mlp_only_layers\":[2]"), "layer 2 is dense"},
+                                             {PRO("8", ",\"param_sink_number\":128"), "param_sink_number"},
+                                             {PRO("8", ",\"routed_scaling_factor\":2.5"), "routed_scaling_factor"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_int_equal(parse(&c, refused[i][0], false, &e), ERR_MODEL);
+        if (!strstr(e.text, refused[i][1])) fail_msg("%s", e.text);
+    }
+}
+
 /* Step3: the language model alone, and inside the model that also sees. */
 static void step3(void **st) {
     (void)st;
@@ -476,10 +502,10 @@ static void ernie_vision(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision), cmocka_unit_test(arctic),         cmocka_unit_test(deepseek_v1),
-                                       cmocka_unit_test(klear),        cmocka_unit_test(openpangu),      cmocka_unit_test(interns1_pro),
-                                       cmocka_unit_test(gigachat35),   cmocka_unit_test(step3),          cmocka_unit_test(dots3_note),
-                                       cmocka_unit_test(grok),         cmocka_unit_test(mistral_large4), cmocka_unit_test(muse),
-                                       cmocka_unit_test(smallthinker)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ernie_vision), cmocka_unit_test(arctic),      cmocka_unit_test(deepseek_v1),
+                                       cmocka_unit_test(klear),        cmocka_unit_test(openpangu),   cmocka_unit_test(pangu_pro),
+                                       cmocka_unit_test(interns1_pro), cmocka_unit_test(gigachat35),  cmocka_unit_test(step3),
+                                       cmocka_unit_test(dots3_note),   cmocka_unit_test(grok),        cmocka_unit_test(mistral_large4),
+                                       cmocka_unit_test(muse),         cmocka_unit_test(smallthinker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
