@@ -639,6 +639,7 @@ static const struct form {
     {"<atem:function_calls>", NULL, NULL, parse_atem_invokes}, /* Muse */
     {"<|tool_call|>", NULL, "<|/tool_call|>", parse_json_calls},
     {"<TOOLCALL>", NULL, "</TOOLCALL>", parse_json_calls}, /* Nemotron Nano 2 */
+    {"[unused11]", NULL, "[unused12]", parse_json_calls},  /* openPangu */
     {"[TOOL_CALLS]", NULL, NULL, parse_mistral},
     {"<|tool_call:begin|>", "<|tool_call:args|>", "<|tool_call:end|>", parse_solar},
     {"<|function_call|>", NULL, NULL, parse_gigachat},

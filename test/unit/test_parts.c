@@ -60,6 +60,7 @@ static const struct {
     {"{{ '<' ~ '｜GCML｜' ~ 'tool_calls>' }}", "", "a<｜GCML｜tool_calls>\nf</｜GCML｜tool_calls>", "T:a|C:<｜GCML｜tool_calls>\nf</｜GCML｜tool_calls>"},
     {"{{ '｜GCML｜' }}", "", "a<｜GCML｜tool_calls>", "T:a<｜GCML｜tool_calls>"},
     {"<｜tool_calls_begin｜>", "", "a<｜tool_calls_begin｜>\nf<｜tool_calls_end｜>", "T:a|C:<｜tool_calls_begin｜>\nf<｜tool_calls_end｜>"}, /* Step3 */
+    {"[unused10]", "", "[unused16]hm[unused17]\nyes[unused11][{}][unused12]", "K:hm|T:yes|C:[unused11][{}][unused12]"},                      /* openPangu */
     {"[TOOL_CALLS]", "", "ok [TOOL_CALLS][{}]", "T:ok |C:[TOOL_CALLS][{}]"},
     {K3, "a<|open|>think<|sep|>", "hm<|close|>think<|sep|><|open|>response<|sep|>yes<|close|>response<|sep|><|close|>message<|sep|>", "K:hm|T:yes"},
     {K3, "a<|open|>response<|sep|>", "\nyes<|close|>response<|sep|><|open|>tools<|sep|>c<|close|>tools<|sep|><|close|>message<|sep|>",

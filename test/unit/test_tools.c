@@ -85,6 +85,7 @@ static void test_markup(void **state) {
     check("[TOOL_CALLS]weather[ARGS]{\"city\": \"Bern\", \"days\": 3}", one);
     check("[TOOL_CALLS]weather[CALL_ID]abc123456[ARGS]{\"city\": \"Bern\", \"days\": 3}", one);
     check("<TOOLCALL>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]</TOOLCALL>", one); /* Nemotron Nano 2 */
+    check("[unused11][{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}][unused12]", one);  /* openPangu */
     check("<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>weather<|tool_call:args|>{\"city\": \"Bern\", \"days\": 3}<|tool_call:end|><|calls|>",
           one);                                                                                                              /* Solar Open */
     check("<|function_call|>{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}<|message_sep|>", one); /* GigaChat 3.1 and 3 */
@@ -201,6 +202,7 @@ static void test_no_calls(void **state) {
                                         "[TOOL_CALLS]a[ARGS]7",
                                         "[TOOL_CALLS]a[CALL_ID]7",
                                         "<TOOLCALL>[]</TOOLCALL>",
+                                        "[unused11][unused12]",
                                         "<tool_calls>{\"name\": \"a\"} {\"name\": 1}</tool_calls>",
                                         "<|tool_call:begin|>a<|tool_call:name|>f<|tool_call:end|>",
                                         "<|function_call|>f",

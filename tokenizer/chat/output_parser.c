@@ -24,6 +24,7 @@ static const struct marker_pair marker_pairs[] = {
     {"<mm:think>", "</mm:think>", OUTPUT_THINKING},                                /* MiniMax-M3 */
     {"<|channel>thought", "<channel|>", OUTPUT_THINKING},                          /* Gemma 4 */
     {"<|START_THINKING|>", "<|END_THINKING|>", OUTPUT_THINKING},                   /* Cohere */
+    {"[unused16]", "[unused17]", OUTPUT_THINKING, "[unused10]"},                   /* openPangu */
     {"Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", OUTPUT_THINKING},   /* Apriel */
     {"[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]", OUTPUT_TEXT},
     {"<|START_RESPONSE|>", "<|END_RESPONSE|>", OUTPUT_TEXT},
@@ -48,6 +49,7 @@ static const struct marker_pair marker_pairs[] = {
     {"<TOOLCALL>", "</TOOLCALL>", OUTPUT_TOOL_CALL},                                  /* Nemotron Nano 2 */
     {"<｜GCML｜tool_calls>", "</｜GCML｜tool_calls>", OUTPUT_TOOL_CALL},              /* GigaChat 3.5 */
     {"<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", OUTPUT_TOOL_CALL},             /* Step3 */
+    {"[unused11]", "[unused12]", OUTPUT_TOOL_CALL, "[unused10]"},                     /* openPangu */
     {"[TOOL_CALLS]", NULL, OUTPUT_TOOL_CALL},
     {"<|function_call|>", NULL, OUTPUT_TOOL_CALL},                            /* GigaChat 3.1 */
     {"function call<|role_sep|>", NULL, OUTPUT_TOOL_CALL, "'function call'"}, /* GigaChat 3: the name of a role */

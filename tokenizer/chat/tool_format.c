@@ -119,6 +119,7 @@ static const struct {
     {"[TOOL_CALLS]", "[ARGS]", {"[CALL_ID]"}, {"", "", "[TOOL_CALLS]", "[ARGS]", "", ""}},                         /* later */
     {"[TOOL_CALLS]", "[CALL_ID]", {NULL}, {"", "", "[TOOL_CALLS]", "[CALL_ID]000000000[ARGS]", "", "", .is_single = true}},
     {"<TOOLCALL>", NULL, {NULL}, {"<TOOLCALL>[", "]</TOOLCALL>", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}},        /* Nemotron Nano 2 */
+    {"[unused11]", NULL, {NULL}, {"[unused11][", "][unused12]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}},         /* openPangu */
     {"<tool_calls>[", NULL, {NULL}, {"<tool_calls>[", "]</tool_calls>", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}}, /* Apriel */
     {"<tool_calls>",                                                                                                         /* MiniMax-M1 */
      "<beginning_of_sentence>",
