@@ -246,6 +246,9 @@ static int find_similar(const struct opts *o, const char *name, char *out, size_
 
 /* Reports an unknown model, and how to download one. */
 static int not_found(const struct opts *o, const char *m, struct error *e) {
+    const size_t address = strcspn(m, "/"), name = strcspn(m, ":");
+    if (name && name + 1 < address && name + 1 + strspn(m + name + 1, "0123456789") == address) /* HOST:PORT */
+        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file; for a server: -m http://%.*s/v1", m, (int)address, m);
     bool like_hub = strchr(m, '/') && strchr(m, '/') == strrchr(m, '/') && !strchr("/.~", *m); /* ORG/NAME */
     if (like_hub)
         return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file, and not in the Hugging Face cache; this downloads it: hf download %s", m, m);

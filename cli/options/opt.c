@@ -51,7 +51,7 @@ bool opt_nearest(const char *word, const char *(*next)(void *ctx), void *ctx, ch
     size_t n = strlen(word);
     for (const char *w; (w = next(ctx));) {
         size_t m = strlen(w), shorter = n < m ? n : m;
-        int cost = edit_distance(word, w), allowed = n < 4 ? 1 : n < 8 ? 2 : 3;
+        int cost = edit_distance(word, w), allowed = n < 6 ? 1 : n < 9 ? 2 : 3;
         /* a prefix is near at any length: "temperature" for temp, "max" for max-tokens */
         if (shorter >= 3 && !strncmp(word, w, shorter)) cost = cost < 2 ? cost : 1;
         if (cost > allowed || cost >= best_cost) continue;
@@ -82,9 +82,55 @@ static const char *next_option_name(void *ctx) {
     return opt_table[s->id++].name;
 }
 
+const char *opt_elsewhere(const char *name) {
+    /* llama.cpp's names, then Ollama's */
+    static const struct {
+        const char *name, *here;
+    } rows[] = {{"n-predict", "max-tokens"},
+                {"predict", "max-tokens"},
+                {"ctx-size", "context"},
+                {"ngl", "gpus"},
+                {"gpu-layers", "gpus"},
+                {"n-gpu-layers", "gpus"},
+                {"hf", "model"},
+                {"hf-repo", "model"},
+                {"sys", "system"},
+                {"np", "parallel"},
+                {"chat-template", "template"},
+                {"chat-template-file", "template"},
+                {"json-schema", "schema"},
+                {"grammar-file", "grammar"},
+                {"reverse-prompt", "until"},
+                {"cache-type-k", "kv"},
+                {"cache-type-v", "kv"},
+                {"ctk", "kv"},
+                {"ctv", "kv"},
+                {"model-draft", "draft"},
+                {"md", "draft"},
+                {"draft-max", "draft-len"},
+                {"host", "listen"},
+                {"port", "listen"},
+                {"num-predict", "max-tokens"},
+                {"num-ctx", "context"},
+                {"num-gpu", "gpus"},
+                {"num-thread", "threads"},
+                {"keepalive", "idle"},
+                {"hidethinking", "show-thinking"},
+                {"nowordwrap", "plain"},
+                {"format", "json-object"}};
+    char clean[40];
+    size_t n = strlen(name);
+    for (size_t i = 0; i <= n && n < sizeof clean; i++) clean[i] = name[i] == '_' ? '-' : name[i];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && n < sizeof clean; i++)
+        if (!strcmp(rows[i].name, clean)) return rows[i].here;
+    return NULL;
+}
+
 static int unknown_option(const char *given, const char *name, struct error *e) {
     struct name_iterator s = {0};
     char near[40];
+    const char *here = opt_elsewhere(name);
+    if (here) return error_set(e, ERR_USAGE, "unknown option '%s'; did you mean '--%s'? See hearth --help", given, here);
     if (!opt_nearest(name, next_option_name, &s, near, sizeof near)) return error_set(e, ERR_USAGE, "unknown option '%s'; see hearth --help", given);
     return error_set(e, ERR_USAGE, "unknown option '%s'; did you mean '--%s'? See hearth --help", given, near);
 }
@@ -244,6 +290,7 @@ static int parse_short_option(struct opts *o, int argc, char **argv, int *i, str
     /* "-model x" would parse as -m "odel" */
     if (arg[2] && opt_find(arg + 1, strcspn(arg + 1, "="), NULL) != OPT_COUNT)
         return error_set(e, ERR_USAGE, "unknown option '%s'; did you mean '-%s'?", arg, arg);
+    if (arg[2] && opt_elsewhere(arg + 1)) return unknown_option(arg, arg + 1, e);
     for (const char *s = arg + 1; *s; s++) {
         enum opt_id id = find_letter(*s);
         char where[4] = {'-', *s, 0, 0};
@@ -253,6 +300,8 @@ static int parse_short_option(struct opts *o, int argc, char **argv, int *i, str
             if (rc) return rc;
             continue;
         }
+        bool number = opt_table[id].kind == OPT_INT || opt_table[id].kind == OPT_NUM;
+        if (number && isalpha((unsigned char)s[1])) return unknown_option(arg, arg + 1, e); /* "-cnv" is another program's */
         if (s[1]) return opt_set(o, id, s + 1 + (s[1] == '='), ORIGIN_FLAG, where, e);
         if (opt_table[id].kind == OPT_TEXT_MAYBE) return opt_set(o, id, maybe_next(argc, argv, i), ORIGIN_FLAG, where, e);
         if (*i + 1 >= argc) return error_set(e, ERR_USAGE, "%s needs a value: %s %s", where, where, opt_table[id].arg);
@@ -352,6 +401,10 @@ static int check_combinations(const struct opts *o, struct error *e) {
     if (!v[OPT_TOKENS].text && (v[OPT_IDS].on || v[OPT_LOGITS_OUT].text))
         return error_set(e, ERR_USAGE, "--%s needs --tokens", v[OPT_IDS].on ? "ids" : "logits-out");
     if (v[OPT_SPECIAL].on && !v[OPT_TOKENIZE].on && !v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--special needs --tokenize or --raw");
+    if (mode != OPT_SERVE && v[OPT_STRICT].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--strict needs --serve");
+    if (mode != OPT_SERVE && v[OPT_IDLE].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--idle needs --serve");
+    if (mode != OPT_SERVE && mode != OPT_BATCH && v[OPT_PARALLEL].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--parallel needs --serve or --batch");
+    if (mode != OPT_PLAN && v[OPT_ARCH].text) return error_set(e, ERR_USAGE, "--arch needs --plan");
     if (v[OPT_VAR].n_items && !v[OPT_PROMPT_FILE].text) return error_set(e, ERR_USAGE, "--var needs --prompt-file");
     return 0;
 }

@@ -187,6 +187,8 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
 enum opt_id opt_find(const char *name, size_t n, bool *negated);
 enum opt_id opt_mode(const struct opts *o); /* the given option flagged OPT_SELECTS_MODE, or OPT_COUNT */
 
+/* Returns the option that has the purpose of an option of this name in llama.cpp or Ollama, or NULL. */
+const char *opt_elsewhere(const char *name);
 /* Finds the word nearest to a mistyped one among those that next returns until NULL; false without a near match. */
 bool opt_nearest(const char *word, const char *(*next)(void *ctx), void *ctx, char *best, size_t cap);
 

@@ -164,7 +164,11 @@ class OneShot(driver.Case):
             (["--tmep", "1"], ["--tmep", "did you mean '--temp'"]), (["--temperature=1"], ["'--temp'"]), (["-model", "x"], ["--model"]), (["-Z"], ["-Z"]),
             (["--temp", "1000", "-m", "/nowhere"], ["0 to 100"]), (["-n", "0"], ["-n"]), (["-n", "x"], ["whole number"]), (["--kv", "f8"], ["f32 bf16 fp8"]),
             (["--seed"], ["needs a value"]), (["--json=1"], ["no value"]), (["-p", "x", "stray"], ["stray", "-p"]), (["serve"], ["--serve", "-p serve"]), (["/etc"], ["-f", "-m"]), (["-qv"], ["combined"]), (["--ids"], ["--tokens"]),
-            (["--inspect", "--verify"], ["combined"])):
+            (["--inspect", "--verify"], ["combined"]), (["--idle", "5"], ["--idle needs --serve"]), (["--strict"], ["--strict needs --serve"]),
+            (["--parallel", "2"], ["--parallel needs --serve or --batch"]), (["--arch", "dbrx"], ["--arch needs --plan"]),
+            # names that other programs have for hearth's options
+            (["--n-predict", "5"], ["did you mean '--max-tokens'"]), (["--ctx_size", "5"], ["did you mean '--context'"]), (["-ngl", "99"], ["'-ngl'; did you mean '--gpus'"]),
+            (["-hf", "a/b"], ["'-hf'; did you mean '--model'"]), (["-cnv"], ["unknown option '-cnv'; see hearth --help"])):
             rc, out, err = self.run_bin(*args, data="x")
             self.assertEqual((rc, out), (2, b""), args)
             for word in words:
