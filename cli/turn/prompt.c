@@ -4,6 +4,7 @@
 
 #include "cli/app.h"
 #include "cli/report.h"
+#include "cli/terminal/format.h"
 #include "cli/turn/engine_client.h"
 #include "engine/ember/topic.h"
 
@@ -95,9 +96,24 @@ static int count_shareable(struct app *a, const struct json *conv, const struct 
     return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : n_shared;
 }
 
+/* Refuses texts that templates cannot hold, of which no context has room either. */
+static int check_length(const struct json *conv, struct error *e) {
+    enum { MOST = 64 << 20 };
+    const struct json *list = json_get(conv, "messages");
+    size_t n = 0;
+    char size[32];
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
+        const struct json *content = json_get(&list->items[i], "content");
+        if (content && content->type == JSON_STRING) n += content->n;
+    }
+    if (n <= MOST) return 0;
+    return error_set(e, ERR_CONTEXT, "the prompt has %s of text, more than hearth takes (64 MB) and any context holds", format_bytes(n, size, sizeof size));
+}
+
 static int render_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
     struct text text = {0};
-    int rc = chat_template_render_prompt(a->template, conv, &text, e);
+    int rc = check_length(conv, e);
+    if (!rc) rc = chat_template_render_prompt(a->template, conv, &text, e);
     if (rc) return rc;
     rc = tokenizer_encode_text(a->tokenizer, &text, &out->ids, e);
     size_t keep = text.n < PROMPT_TAIL_BYTES ? text.n : PROMPT_TAIL_BYTES;

@@ -179,6 +179,16 @@ class OneShot(driver.Case):
         rc, out, err = self.run_bin("-m", "/nowhere/model", "-p", "x")
         self.assertEqual((rc, out), (3, b""))
         self.assertIn("/nowhere/model", err)
+        for address in ("127.0.0.1:8080", "localhost:8080/v1"):
+            rc, out, err = self.run_bin("-m", address, "-p", "x")
+            self.assertEqual((rc, out), (3, b""))
+            self.assertIn("for a server: -m http://" + address.split("/")[0] + "/v1", err)
+        self.assertNotIn("server", self.run_bin("-m", "/data:80/x", "-p", "x")[2] + self.run_bin("-m", "llama3:8b", "-p", "x")[2])
+
+    def test_text_that_no_context_holds(self):
+        rc, out, err = self.run_bin("-p", "x", data="all of it\n" * 7000000)
+        self.assertEqual((rc, out), (4, b""))
+        self.assertIn("the prompt has 70.0 MB of text, more than hearth takes", err)
 
     def test_signals(self):
         for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -801,3 +801,4 @@ change("grammar-else", "a value that fails `if` need not satisfy `else`", "unit_
 change("tool-marks", "a mark in the strings of a call's arguments ends the call", "unit_tools", ("cli/turn/tool_calls.c", "    tail.s = skip_json(tail);\n", ""))
 change("serve-any-key", "X-Api-Key is not compared", "e2e_serve_place", ("cli/server/serve_http.c", "if (api_key && same_key(api_key, x->server->key)) return true;", "if (api_key) return true;"))
 change("option-elsewhere", "names that llama.cpp has for options get no suggestion", "e2e_oneshot; e2e_commands", ("cli/options/opt.c", "if (!strcmp(rows[i].name, clean)) return rows[i].here;", ""))
+change("text-too-long", "a text that templates cannot hold is reported as an error of the template", "e2e_oneshot", ("cli/turn/prompt.c", "if (n <= MOST) return 0;", "return 0;"))
