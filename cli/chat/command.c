@@ -227,7 +227,25 @@ static void complete_file(const char *text, size_t cursor, size_t *from, struct 
     offer_files(candidates, text + last, cursor - last);
 }
 
-/* Completes commands, then the argument of those that take a session, a saved name, a model, a file or a setting. */
+/* Completes the value of a setting whose name is text [n]. */
+static void complete_value(const char *text, size_t n, size_t cursor, size_t *from, struct buf *candidates) {
+    bool negated;
+    const enum opt_id id = opt_find(text, n, &negated);
+    size_t begin = n + strspn(text + n, " =");
+    if (id == OPT_COUNT || !(opt_table[id].flags & OPT_LIVE) || cursor < begin) return;
+    const char *words = opt_table[id].kind <= OPT_SWITCH ? "yes no" : opt_table[id].choices ? opt_table[id].choices : "";
+    char word[40];
+    *from += begin;
+    for (const char *s = words; *s; s += strspn(s, " ")) {
+        size_t k = strcspn(s, " ");
+        snprintf(word, sizeof word, "%.*s", (int)k, s);
+        offer_match(candidates, "", word, text + begin, cursor - begin);
+        s += k;
+    }
+    offer_match(candidates, "", "default", text + begin, cursor - begin);
+}
+
+/* Completes commands, then the argument of those that take a session, a saved name, a model, a file, a setting or a command. */
 void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates) {
     struct repl *r = ctx;
     char name[140];
@@ -244,6 +262,7 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
         complete_file(text, cursor, from, candidates);
         return;
     }
+    if (!strncmp(text, "/set ", 5) && strcspn(typed, " =") < n) complete_value(typed, strcspn(typed, " ="), n, from, candidates);
     if (memchr(typed, ' ', n)) return;
     for (size_t i = 0; i < n_commands; i++) {
         if (strlen(commands[i].name) != word - 1 || strncmp(commands[i].name, text + 1, word - 1)) continue;
@@ -255,6 +274,10 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
             if (opt_table[id].flags & OPT_LIVE && id != OPT_SYSTEM) offer_match(candidates, "", opt_table[id].name, typed, n);
         if (commands[i].fn == cmd_load || commands[i].fn == cmd_delete) offer_saved(candidates, typed, n);
         for (size_t k = 0; commands[i].fn == cmd_preset && k < r->app->opts.n_presets; k++) offer_match(candidates, "", r->app->opts.presets[k], typed, n);
-        if (commands[i].fn == cmd_model) offer_models(r, candidates, typed, n);
+        if (commands[i].fn == cmd_model) {
+            offer_models(r, candidates, typed, n);
+            if (!candidates->len) offer_files(candidates, typed, n);
+        }
+        for (size_t k = 0; commands[i].fn == cmd_help && k < n_commands; k++) offer_match(candidates, *typed == '/' ? "/" : "", commands[k].name, typed, n);
     }
 }

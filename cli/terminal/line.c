@@ -71,23 +71,29 @@ static bool in_word(const struct line *l, size_t i) {
     unsigned char c = (unsigned char)l->text.data[i];
     return c >= 0x80 || isalnum(c) || c == '_';
 }
+/* Moves a place inside the token of a paste to the token's beginning or end. */
+static size_t leave_token(const struct line *l, size_t at, bool left) {
+    size_t from, to;
+    if (!line_paste_at(l, at, &from, &to) || from == at) return at;
+    return left ? from : to;
+}
 static size_t word_left(const struct line *l) {
     size_t i = l->cursor;
     while (i && !in_word(l, i - 1)) i--;
     while (i && in_word(l, i - 1)) i--;
-    return i;
+    return leave_token(l, i, true);
 }
 static size_t word_right(const struct line *l) {
     size_t i = l->cursor;
     while (i < l->text.len && !in_word(l, i)) i++;
     while (i < l->text.len && in_word(l, i)) i++;
-    return i;
+    return leave_token(l, i, false);
 }
 static size_t blank_left(const struct line *l) { /* Ctrl-W: to white space */
     size_t i = l->cursor;
     while (i && isspace((unsigned char)l->text.data[i - 1])) i--;
     while (i && !isspace((unsigned char)l->text.data[i - 1])) i--;
-    return i;
+    return leave_token(l, i, true);
 }
 
 static void swap_chars(struct line *l) { /* Ctrl-T */
@@ -186,6 +192,42 @@ static bool handle_search_key(struct line *l, unsigned char c) {
 
 /* --- completion ------------------------------------------------------------------------------------------------------ */
 
+/* Formats the first candidates in at most max_rows rows, each without its first head bytes. Returns how many fit. */
+static size_t format_candidates(const struct buf *list, size_t head, int cols, int max_rows, struct buf *out) {
+    size_t n = 0;
+    int col = 0, rows = 1;
+    out->len = 0;
+    for (const char *s = list->data; s && *s; n++) {
+        size_t len = strcspn(s, "\n");
+        int w = columns_of_text(s + head, len - head);
+        if (col && col + 2 + w >= cols) {
+            if (++rows > max_rows) break;
+            buf_char(out, '\n');
+            col = 0;
+        }
+        buf_str(out, col ? "  " : "");
+        buf_add(out, s + head, len - head);
+        col += w + (col ? 2 : 0);
+        s += len + (s[len] == '\n');
+    }
+    return n;
+}
+
+/* Lists n candidates below the line, without the directory that they share, in at most half of the screen. They begin with the same common bytes. */
+static void show_candidates(struct line *l, const struct buf *list, size_t common, size_t n) {
+    struct buf out = {0};
+    size_t head = common;
+    const int rows = l->rows < 4 ? 2 : l->rows / 2;
+    while (head && list->data[head - 1] != '/') head--;
+    if (head == 1) head = 0; /* the '/' of commands */
+    if (format_candidates(list, head, l->cols, rows, &out) < n) {
+        size_t fit = format_candidates(list, head, l->cols, rows - 1, &out);
+        buf_fmt(&out, "\nand %zu more", n - fit);
+    }
+    line_hint(l, out.data ? out.data : "");
+    buf_free(&out);
+}
+
 static void complete_word(struct line *l) {
     struct buf list = {0};
     size_t from = 0, common = 0, n = 0;
@@ -205,11 +247,7 @@ static void complete_word(struct line *l) {
     }
     bool is_dir = common && first[common - 1] == '/'; /* its files can be completed next */
     if (n == 1 && !is_dir && (l->cursor == l->text.len || l->text.data[l->cursor] != ' ')) insert_text(l, " ", 1);
-    if (n > 1 && common <= typed) {
-        for (size_t i = 0; i < list.len; i++)
-            if (list.data[i] == '\n') list.data[i] = ' ';
-        line_hint(l, list.data);
-    }
+    if (n > 1 && common <= typed) show_candidates(l, &list, common, n);
     buf_free(&list);
 }
 
@@ -458,10 +496,10 @@ void line_clear(struct line *l) {
     line_begin(l, l->prompt);
 }
 
-static void set_row_below(struct line *l, struct buf *b, const char *text) {
+static void set_rows_below(struct line *l, struct buf *b, const char *text, size_t n) {
     struct sanitizer f = {0};
     struct buf clean = {0};
-    sanitize_add(&f, text, strcspn(text, "\n"), &clean);
+    sanitize_add(&f, text, n, &clean);
     sanitize_flush(&f, &clean);
     bool same = clean.len == b->len && (!clean.len || !memcmp(clean.data, b->data, clean.len));
     clear_buf(b);
@@ -469,5 +507,5 @@ static void set_row_below(struct line *l, struct buf *b, const char *text) {
     buf_free(&clean);
     if (!same && l->shown) line_draw(l);
 }
-void line_status(struct line *l, const char *text) { set_row_below(l, &l->status, text); }
-void line_hint(struct line *l, const char *text) { set_row_below(l, &l->hint, text); }
+void line_status(struct line *l, const char *text) { set_rows_below(l, &l->status, text, strcspn(text, "\n")); }
+void line_hint(struct line *l, const char *text) { set_rows_below(l, &l->hint, text, strlen(text)); }

@@ -63,7 +63,7 @@ bool line_wants_more(struct line *l);
 void line_set_text(struct line *l, const char *text, size_t n); /* cursor at the end; draws */
 void line_clear(struct line *l);                                /* Ctrl-C: leaves the typed text on the screen, starts an empty line */
 void line_status(struct line *l, const char *text);             /* row below the line; redrawn when it changed */
-void line_hint(struct line *l, const char *text);               /* the same, until the next key */
+void line_hint(struct line *l, const char *text);               /* the same until the next key, also several rows */
 /* Erases the line from the screen, so that something can be printed, and redraws it below that. */
 void line_hide(struct line *l);
 void line_show(struct line *l);
@@ -73,6 +73,8 @@ void line_end(struct line *l); /* moves the cursor below the text: the next outp
 /* line_paste.c */
 /* Stores the text between from and the cursor if it has many lines, and copies the token that is to replace it. False: leave it. */
 bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap);
+/* Finds the token that the byte at belongs to. The cursor never stops inside a token, so that keys delete it as a whole. */
+bool line_paste_at(const struct line *l, size_t at, size_t *from, size_t *to);
 /* Appends text with the pastes in the places of their tokens. */
 void line_paste_expand(const struct line *l, const struct buf *text, struct buf *out);
 void line_paste_free(struct line *l);

@@ -14,12 +14,15 @@ size_t line_char(const struct line *l, size_t at, int *width) {
 }
 
 size_t line_next(const struct line *l, size_t at) {
+    size_t from, to;
     int width;
+    if (line_paste_at(l, at, &from, &to)) return to;
     return at < l->text.len ? at + line_char(l, at, &width) : l->text.len;
 }
 
 size_t line_prev(const struct line *l, size_t at) {
-    size_t from = at;
+    size_t from = at, to;
+    if (at && line_paste_at(l, at - 1, &from, &to)) return from;
     while (from && l->text.data[from - 1] != '\n' && at - from < 128) from--; /* clusters do not cross a line end */
     if (from == at) return at ? at - 1 : 0;
     while (from < at && ((unsigned char)l->text.data[from] & 0xC0) == 0x80) from++;
@@ -86,7 +89,8 @@ bool line_vertical(struct line *l, int by) {
         at += line_char(l, at, &w);
         at_col += w;
     }
-    l->cursor = at;
+    size_t token, token_end;
+    l->cursor = line_paste_at(l, at, &token, &token_end) ? token : at;
     return true;
 }
 
@@ -118,19 +122,27 @@ static void erase_drawn(struct line *l) {
     l->shown = false;
 }
 
+/* Counts the rows of the status or the hint; at least two rows are left for the text. */
+static int rows_below(const struct line *l, const struct buf *below) {
+    int n = below->len ? 1 : 0, most = l->rows > 3 ? l->rows - 2 : 1;
+    for (size_t i = 0; i < below->len; i++) n += below->data[i] == '\n';
+    return n < most ? n : most;
+}
+
 void line_draw(struct line *l) {
     const struct buf *below = l->hint.len ? &l->hint : &l->status;
     int row, col;
     compute_layout(l);
     if (!l->n_layout) return; /* no memory: keep what is drawn */
     locate_offset(l, l->cursor, &row, &col);
-    int room = l->rows - 1 - (below->len ? 1 : 0), n = (int)l->n_layout;
+    const int n_below = rows_below(l, below);
+    int room = l->rows - 1 - n_below, n = (int)l->n_layout;
     if (room < 1) room = 1;
     if (l->first_row > row) l->first_row = row;
     if (l->first_row < row - room + 1) l->first_row = row - room + 1;
     if (l->first_row > n - room) l->first_row = n - room;
     if (l->first_row < 0) l->first_row = 0;
-    int end = l->first_row + room < n ? l->first_row + room : n, drawn = end - l->first_row + (below->len ? 1 : 0);
+    int end = l->first_row + room < n ? l->first_row + room : n, drawn = end - l->first_row + n_below;
     erase_drawn(l);
     if (mem_grow(&l->drawn_widths, &l->cap_widths, (size_t)drawn, sizeof *l->drawn_widths)) return;
     for (int r = l->first_row; r < end; r++) {
@@ -138,12 +150,14 @@ void line_draw(struct line *l) {
         draw_row(l, &l->layout[r], r == 0);
         l->drawn_widths[r - l->first_row] = l->layout[r].width;
     }
-    if (below->len) {
-        size_t fit = columns_fit(below->data, below->len, l->cols - 1);
+    const char *text = below->data;
+    for (int r = drawn - n_below; r < drawn; r++) {
+        size_t len = strcspn(text, "\n"), fit = columns_fit(text, len, l->cols - 1);
         buf_fmt(&l->out, "\r\n%s", l->color ? "\033[2m" : "");
-        buf_add(&l->out, below->data, fit);
+        buf_add(&l->out, text, fit);
         if (l->color) buf_str(&l->out, "\033[0m");
-        l->drawn_widths[drawn - 1] = columns_of_text(below->data, fit);
+        l->drawn_widths[r] = columns_of_text(text, fit);
+        text += len + (text[len] == '\n');
     }
     l->n_drawn = drawn;
     l->cur_row = row - l->first_row;

@@ -31,6 +31,20 @@ bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap) {
     return true;
 }
 
+bool line_paste_at(const struct line *l, size_t at, size_t *from, size_t *to) {
+    for (size_t i = 0; i < l->n_pastes; i++) {
+        const char *token = l->pastes[i].token;
+        size_t k = strlen(token);
+        for (size_t begin = at < k ? 0 : at - k + 1; begin <= at && begin + k <= l->text.len; begin++) {
+            if (memcmp(l->text.data + begin, token, k)) continue;
+            *from = begin;
+            *to = begin + k;
+            return true;
+        }
+    }
+    return false;
+}
+
 void line_paste_expand(const struct line *l, const struct buf *text, struct buf *out) {
     const char *s = text->data ? text->data : "", *end = s + text->len;
     buf_add(out, "", 0);

@@ -189,7 +189,7 @@ class Repl(driver.Case):
         t = self.chat()
         at = len(t.out)
         t.send("/read ~/pa\t\t")
-        at = t.until("~/papers/a report.txt ~/papers/b.txt", at)
+        at = t.until(b"a report.txt  b.txt", at)
         self.assertNotIn(b".hidden", t.out)
         t.send("a\t\r")
         at = t.prompt(t.until("a report.txt: 13 B attached", at))
@@ -198,6 +198,19 @@ class Repl(driver.Case):
         t.prompt(t.until(".hidden: 8 B", at))
         t.send("/read /nowhere/at/all\t\r")
         t.until("/nowhere/at/all: No such file", at)
+
+    def test_arguments_are_completed(self):
+        os.makedirs(os.path.join(self.home, "weights/one"))
+        t = self.chat()
+        for typed, shown in (("/help re\t", b"regen  read"), ("/help /comp\t", b"/help /compact "), ("/set show-thinking a\t", b"auto  always"), ("/set stats \t", b"yes  no  default"),
+                             ("/set stats=n\t", b"/set stats=no "), ("/set temp \t", b"/set temp default "), ("/model ~/wei\t", b"/model ~/weights/")):
+            at = len(t.out)
+            t.send(typed)
+            t.until(re.escape(shown), at)
+            t.send("\x15")
+        at = len(t.out)
+        t.send("/\t")  # all commands, in several rows
+        t.until(rb"/regen  /continue (?s:.*)/help  /bye", at)
 
     def test_typed_ahead(self):
         t = self.terminal(env={"FAKE_LOAD": "1"})

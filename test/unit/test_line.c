@@ -328,11 +328,62 @@ static void test_completion(void **state) {
     type(e, "/\t");
     assert_string_equal(e->line.text.data, "/s");
     type(e, "\t");
-    assert_row(e, 1, "/save /sessions /se");
+    assert_row(e, 1, "/save  /sessions");
+    assert_row(e, 2, "/set");
+    assert_int_equal(e->screen.r, 0);
+    assert_int_equal(e->screen.c, 4);
+    type(e, "x");
+    assert_row(e, 1, "");
     e->line.complete = one;
     type(e, "\x15/\t");
     assert_string_equal(e->line.text.data, "/help ");
     end(e);
+}
+
+static void offer_many(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) {
+    *from = 6;
+    for (int i = 10; i < 35; i++) buf_fmt(out, "papers/p%d\n", i);
+}
+/* A long list fills half of the screen, without the directory, and says how many are left out. */
+static void test_many_candidates(void **state) {
+    struct editor *e = begin();
+    e->line.complete = offer_many;
+    type(e, "/read papers/p\t");
+    assert_row(e, 1, "p10  p11  p12  p13");
+    assert_row(e, 4, "p22  p23  p24  p25");
+    assert_row(e, 5, "and 9 more");
+    assert_row(e, 6, "");
+    assert_int_equal(e->screen.r, 0);
+    end(e);
+}
+
+/* Keys move over the token of a folded paste and delete it as one character. */
+static void test_folded_paste(void **state) {
+    static const char rows[] = "\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n";
+    static const struct {
+        const char *keys, *text;
+    } cases[] = {{"\x7F", "ab  c"},
+                 {"\x1B[D\x1B[3~", "ab  c"},
+                 {"\x17", "ab  c"},
+                 {"\x1B\x7F", "ab  c"},
+                 {"\x1B[D\x1B[DX", "abX [paste 1: 22 lines, 21 B] c"},
+                 {"\x1B[D\x1B[CX", "ab [paste 1: 22 lines, 21 B]X c"},
+                 {"\x1B[1;5DX", "ab X[paste 1: 22 lines, 21 B] c"},
+                 {"\x1B[D\x1B[1;5CX", "ab [paste 1: 22 lines, 21 B]X c"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct editor *e = begin();
+        struct buf full = {0};
+        type(e, "ab  c\x1B[D\x1B[D\x1B[200~");
+        type(e, rows);
+        type(e, "\x1B[201~");
+        assert_string_equal(e->line.text.data, "ab [paste 1: 22 lines, 21 B] c");
+        type(e, cases[i].keys);
+        assert_string_equal(e->line.text.data, cases[i].text);
+        line_paste_expand(&e->line, &e->line.text, &full);
+        assert_int_equal(full.len, strchr(cases[i].keys, 'X') ? 5 + 21 + 1 : 5);
+        buf_free(&full);
+        end(e);
+    }
 }
 
 static void test_resize(void **state) {
@@ -345,10 +396,20 @@ static void test_resize(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys),         cmocka_unit_test(test_keys_in_rows), cmocka_unit_test(test_results),
-                                       cmocka_unit_test(test_screen),       cmocka_unit_test(test_edge),         cmocka_unit_test(test_taller_than_the_screen),
-                                       cmocka_unit_test(test_output_above), cmocka_unit_test(test_history),      cmocka_unit_test(test_search),
-                                       cmocka_unit_test(test_harmful),      cmocka_unit_test(test_clusters),     cmocka_unit_test(test_completion),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys),
+                                       cmocka_unit_test(test_keys_in_rows),
+                                       cmocka_unit_test(test_results),
+                                       cmocka_unit_test(test_screen),
+                                       cmocka_unit_test(test_edge),
+                                       cmocka_unit_test(test_taller_than_the_screen),
+                                       cmocka_unit_test(test_output_above),
+                                       cmocka_unit_test(test_history),
+                                       cmocka_unit_test(test_search),
+                                       cmocka_unit_test(test_harmful),
+                                       cmocka_unit_test(test_clusters),
+                                       cmocka_unit_test(test_completion),
+                                       cmocka_unit_test(test_many_candidates),
+                                       cmocka_unit_test(test_folded_paste),
                                        cmocka_unit_test(test_resize)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
