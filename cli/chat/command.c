@@ -39,9 +39,23 @@ static const struct command *find_command(const char *word, size_t n) {
 }
 
 static void report_unknown(struct repl *r, const char *word) {
+    /* commands of other programs, which only lead to hearth's */
+    static const struct {
+        const char *name, *means;
+    } others[] = {{"retry", "regen"},         {"redo", "regen"},    {"reset", "clear"}, {"resume", "load"},   {"history", "sessions"},
+                  {"rename", "save"},         {"add", "read"},      {"attach", "read"}, {"file", "read"},     {"context", "tokens"},
+                  {"usage", "tokens"},        {"verbose", "stats"}, {"config", "set"},  {"settings", "show"}, {"think", "set think yes"},
+                  {"nothink", "set think no"}};
     char near[40];
     size_t at = 0;
-    if (opt_nearest(word, next_command, &at, near, sizeof near)) screen_print(r, "no command /%s; did you mean /%s?", word, near);
+    const enum opt_id setting = opt_find(word, strlen(word), NULL);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(others[i].name, word)) {
+            screen_print(r, "no command /%s; did you mean /%s?", word, others[i].means);
+            return;
+        }
+    if (setting != OPT_COUNT && opt_table[setting].flags & OPT_LIVE) screen_print(r, "no command /%s; did you mean /set %s?", word, opt_table[setting].name);
+    else if (opt_nearest(word, next_command, &at, near, sizeof near)) screen_print(r, "no command /%s; did you mean /%s?", word, near);
     else screen_print(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
 }
 
@@ -169,7 +183,8 @@ void command_run(struct repl *r, const char *text) {
     char *copy = mem_strdup(arg);
     if (!copy) return;
     copy[trim_end(copy, strlen(copy), " \t\n")] = 0;
-    if (c) c->fn(r, copy);
+    if (c && *copy && !*c->args && !(c->flags & RUNS_BESIDE)) screen_print(r, "nothing was done: /%s takes no argument", word); /* "/undo 3" */
+    else if (c) c->fn(r, copy);
     else report_unknown(r, word);
     mem_free(copy);
 }

@@ -18,7 +18,7 @@ static bool accept_name(struct repl *r, const char *name) {
             screen_print(r, "session '%s' is already open; /switch %s shows it", name, name);
             return false;
         }
-    if (chat_session_find_cleared(r, name)) {
+    if (chat_session_find_cleared(r, name) || store_exists(name)) {
         screen_print(r, "the conversation '%s' already exists; /load %s opens it", name, name);
         return false;
     }
@@ -170,6 +170,13 @@ void cmd_save(struct repl *r, const char *arg) {
     if (!t->store.disabled) screen_print(r, "saved as %s; later turns are saved automatically", t->name);
 }
 
+/* Reports that no conversation has this name, and one that begins with it or is spelt like it. */
+static void report_not_saved(struct repl *r, const char *name) {
+    char near[128];
+    if (store_nearest(name, near, sizeof near)) screen_print(r, "no saved conversation '%s'; did you mean %s?", name, near);
+    else screen_print(r, "no saved conversation '%s'; /sessions lists them", name);
+}
+
 void cmd_load(struct repl *r, const char *arg) {
     struct error e;
     struct chat_session *t = *arg ? chat_session_find(r, arg) : NULL;
@@ -183,6 +190,7 @@ void cmd_load(struct repl *r, const char *arg) {
     }
     chat_session_drop_cleared(r, arg);
     if (store_check_name(arg, &e)) screen_print(r, "%s", e.text);
+    else if (!store_exists(arg)) report_not_saved(r, arg);
     else if (!(t = chat_session_new(r, arg))) screen_print(r, "no memory");
     else if (store_open(&t->store, r->app, arg, STORE_LOAD, &t->conv, &e)) {
         screen_print(r, "%s", e.text);
@@ -216,7 +224,8 @@ void cmd_delete(struct repl *r, const char *arg) {
             return;
         }
     chat_session_drop_cleared(r, arg);
-    if (store_delete(arg, &e)) screen_print(r, "%s", e.text);
+    if (!store_check_name(arg, &e) && !store_exists(arg)) report_not_saved(r, arg);
+    else if (store_delete(arg, &e)) screen_print(r, "%s", e.text);
     else screen_print(r, "deleted %s", arg);
 }
 

@@ -7,51 +7,76 @@
 #include "cli/report.h"
 #include "cli/tools/tool_round.h"
 
-static void print_setting(struct repl *r, const char *name, const char *value, const char *from) { screen_print(r, "  %-16s %-14s %s", name, value, from); }
+static void print_setting(struct repl *r, enum opt_id id) {
+    static const char *const origins[] = {"default", "default", "configuration file", "environment", "preset", "flag", "/set"};
+    const struct opt_value *o = &r->app->opts.v[id];
+    const char *from = o->text ? origins[o->origin] : "model default";
+    struct sampling s;
+    char value[64];
+    open_sampling(r->app, &r->app->opts, &s);
+    snprintf(value, sizeof value, "%.60s", o->text ? o->text : "");
+    switch (id) {
+    case OPT_TEMP: snprintf(value, sizeof value, "%g", s.temperature); break;
+    case OPT_TOP_P: snprintf(value, sizeof value, "%g", s.top_p); break;
+    case OPT_MIN_P: snprintf(value, sizeof value, "%g", s.min_p); break;
+    case OPT_TOP_K: snprintf(value, sizeof value, "%d", s.top_k); break;
+    case OPT_REPEAT_PENALTY: snprintf(value, sizeof value, "%g", s.repeat_penalty); break;
+    case OPT_PRESENCE_PENALTY: snprintf(value, sizeof value, "%g", s.presence_penalty), from = o->text ? from : "default"; break;
+    case OPT_FREQUENCY_PENALTY: snprintf(value, sizeof value, "%g", s.frequency_penalty), from = o->text ? from : "default"; break;
+    case OPT_SEED:
+        if (!o->text) snprintf(value, sizeof value, "%llu", (unsigned long long)r->active->seed), from = "random, of the last answer";
+        break;
+    case OPT_THINK:
+        if (!o->text) snprintf(value, sizeof value, "-"), from = "template default";
+        break;
+    case OPT_MAX_CALLS:
+        if (!o->text) snprintf(value, sizeof value, "%d", TOOL_ROUND_MOST_CALLS), from = "default";
+        break;
+    case OPT_MAX_TOKENS:
+        if (!o->text) snprintf(value, sizeof value, "-"), from = "until the context is full";
+        break;
+    default:
+        if (!o->text) snprintf(value, sizeof value, "no"), from = "default";
+    }
+    if (r->app->backend->omits_unset_sampling && !o->text && !strcmp(from, "model default")) snprintf(value, sizeof value, "-"), from = "server default";
+    screen_print(r, "  %-17s %-14s %s", opt_table[id].name, value, from);
+}
+
+/* True for what /set changes. The system prompt has a command of its own. */
+static bool is_setting(enum opt_id id) { return id != OPT_COUNT && opt_table[id].flags & OPT_LIVE && id != OPT_SYSTEM; }
 
 void cmd_show(struct repl *r, const char *arg) {
-    static const char *const origins[] = {"default", "default", "configuration file", "environment", "preset", "flag", "/set"};
     const struct engine_info *i = r->app->info;
-    struct sampling s;
-    char value[64], experts[64];
-    open_sampling(r->app, &r->app->opts, &s);
+    char experts[64];
     if (!r->app->backend->is_local) screen_print(r, "%s, %s", i->name, r->app->backend->name);
     else {
         snprintf(experts, sizeof experts, i->n_experts ? "%d of %d experts a token" : "no experts", i->topk, i->n_experts);
         screen_print(r, "%s (%s), %s, context %d, %d threads, %s", i->name, i->model_type, experts, i->context, i->threads, i->level);
     }
-    for (int id = 0; id < OPT_COUNT; id++) {
-        const struct opt_value *o = &r->app->opts.v[id];
-        if (!(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) continue;
-        const char *from = o->text ? origins[o->origin] : "model default";
-        snprintf(value, sizeof value, "%.60s", o->text ? o->text : "");
-        switch (id) {
-        case OPT_TEMP: snprintf(value, sizeof value, "%g", s.temperature); break;
-        case OPT_TOP_P: snprintf(value, sizeof value, "%g", s.top_p); break;
-        case OPT_MIN_P: snprintf(value, sizeof value, "%g", s.min_p); break;
-        case OPT_TOP_K: snprintf(value, sizeof value, "%d", s.top_k); break;
-        case OPT_REPEAT_PENALTY: snprintf(value, sizeof value, "%g", s.repeat_penalty); break;
-        case OPT_PRESENCE_PENALTY: snprintf(value, sizeof value, "%g", s.presence_penalty), from = o->text ? from : "default"; break;
-        case OPT_FREQUENCY_PENALTY: snprintf(value, sizeof value, "%g", s.frequency_penalty), from = o->text ? from : "default"; break;
-        case OPT_SEED:
-            if (!o->text) snprintf(value, sizeof value, "%llu", (unsigned long long)r->active->seed), from = "random, of the last answer";
-            break;
-        case OPT_THINK:
-            if (!o->text) snprintf(value, sizeof value, "-"), from = "template default";
-            break;
-        case OPT_MAX_CALLS:
-            if (!o->text) snprintf(value, sizeof value, "%d", TOOL_ROUND_MOST_CALLS), from = "default";
-            break;
-        case OPT_MAX_TOKENS:
-            if (!o->text) snprintf(value, sizeof value, "-"), from = "until the context is full";
-            break;
-        default:
-            if (!o->text) snprintf(value, sizeof value, "no"), from = "default";
-        }
-        if (r->app->backend->omits_unset_sampling && !o->text && !strcmp(from, "model default")) snprintf(value, sizeof value, "-"), from = "server default";
-        print_setting(r, opt_table[id].name, value, from);
-    }
+    for (int id = 0; id < OPT_COUNT; id++)
+        if (is_setting(id)) print_setting(r, id);
     screen_print(r, "  /set NAME VALUE changes one; /set NAME default resets it");
+}
+
+static const char *next_setting(void *ctx) {
+    int *id = ctx;
+    while (*id < OPT_COUNT && !is_setting(*id)) ++*id;
+    return *id < OPT_COUNT ? opt_table[(*id)++].name : NULL;
+}
+
+/* Reports that /set cannot change the setting, and names the command or option to use instead. id: the option of that name, or OPT_COUNT. */
+static void report_no_setting(struct repl *r, const char *name, enum opt_id id) {
+    char near[40];
+    int at = 0;
+    for (int k = 0; k < OPT_COUNT && name[0] && !name[1]; k++)
+        if (opt_table[k].letter == name[0]) id = k; /* "/set n 5", as on the command line */
+    if (id == OPT_COUNT && opt_elsewhere(name)) id = opt_find(opt_elsewhere(name), strlen(opt_elsewhere(name)), NULL);
+    if (id == OPT_SYSTEM) screen_print(r, "no setting '%s'; /system TEXT sets the system prompt", name);
+    else if (is_setting(id)) screen_print(r, "no setting '%s'; did you mean %s?", name, opt_table[id].name);
+    else if (id != OPT_COUNT && opt_table[id].flags & OPT_SETTING)
+        screen_print(r, "%s cannot be changed in a chat; start hearth with --%s", name, opt_table[id].name);
+    else if (opt_nearest(name, next_setting, &at, near, sizeof near)) screen_print(r, "no setting '%s'; did you mean %s?", name, near);
+    else screen_print(r, "no setting '%s'; /show lists the settings", name);
 }
 
 void cmd_set(struct repl *r, const char *arg) {
@@ -67,8 +92,12 @@ void cmd_set(struct repl *r, const char *arg) {
     arg += n + strspn(arg + n, " =");
     snprintf(value, sizeof value, "%s", arg);
     enum opt_id id = opt_find(name, strlen(name), &no);
-    if (id == OPT_COUNT || !(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) {
-        screen_print(r, "no setting '%s'; /show lists the settings", name);
+    if (!is_setting(id)) {
+        report_no_setting(r, name, id);
+        return;
+    }
+    if (!*value && opt_table[id].kind > OPT_SWITCH) {
+        print_setting(r, id);
         return;
     }
     if (!*value && opt_table[id].kind <= OPT_SWITCH) snprintf(value, sizeof value, no ? "no" : "yes");

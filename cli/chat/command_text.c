@@ -92,7 +92,7 @@ void cmd_export(struct repl *r, const char *arg) {
         for (size_t i = 0; i < c->n; i++) put_message(&c->messages[i], &b);
         if (b.failed) screen_print(r, "no memory");
         else if (file_write(path, b.data, b.len, &e)) screen_print(r, "%s", e.text);
-        else screen_print(r, "%zu messages written to %s", c->n, path);
+        else screen_print(r, "%zu message%s written to %s", c->n, c->n == 1 ? "" : "s", path);
     }
     buf_free(&b);
 }

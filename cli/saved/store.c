@@ -101,12 +101,42 @@ int store_parse(const char *data, size_t n, const char *what, struct conversatio
     return rc;
 }
 
+static int add_saved_name(void *ctx, const char *file) {
+    size_t n = strlen(file);
+    if (n > 5 && !strcmp(file + n - 5, ".json")) buf_add(ctx, file, n - 5), buf_char(ctx, 0);
+    return 0;
+}
+static const char *next_saved_name(void *ctx) {
+    const char **next = ctx, *name = *next;
+    *next += strlen(name) + 1;
+    return *name ? name : NULL;
+}
+
+bool store_nearest(const char *name, char *near, size_t cap) {
+    char dir[PATHS_MAX];
+    struct buf names = {0};
+    bool found = false;
+    if (paths_get(PATHS_DATA, "sessions", dir, sizeof dir) || !file_is_dir(dir)) return false;
+    if (!file_list(dir, add_saved_name, &names, &(struct error){0}) && !buf_add(&names, "\0", 2)) {
+        const char *next = names.data;
+        found = opt_nearest(name, next_saved_name, &next, near, cap);
+    }
+    buf_free(&names);
+    return found;
+}
+
+static int not_saved(const char *name, struct error *e) {
+    char near[128];
+    if (store_nearest(name, near, sizeof near)) return error_set(e, ERR_RUNTIME, "no saved conversation '%s'; did you mean '%s'?", name, near);
+    return error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows the saved ones", name);
+}
+
 static int load_session(struct store *s, struct app *a, struct conversation *conv, struct error *e) {
     char path[PATHS_MAX], aside[PATHS_MAX];
     char *data;
     size_t n;
     int rc = session_path(s->name, ".json", false, path, e);
-    if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'", s->name);
+    if (!rc && !file_exists(path)) rc = not_saved(s->name, e);
     if (rc || (rc = file_read(path, MAX_SESSION_BYTES, &data, &n, e))) return rc;
     rc = store_parse(data, n, s->name, conv, &s->disk_keys, &s->model, e);
     mem_free(data);
@@ -340,7 +370,7 @@ int store_delete(const char *name, struct error *e) {
     char path[PATHS_MAX];
     int lock = 0, rc = store_check_name(name, e);
     if (!rc) rc = session_path(name, ".json", false, path, e);
-    if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows the saved ones", name);
+    if (!rc && !file_exists(path)) rc = not_saved(name, e);
     if (!rc) rc = take_lock(name, &lock, e);
     if (!rc) rc = forget_disk_cache(name, path, e);
     if (!rc && unlink(path)) rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));

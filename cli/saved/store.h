@@ -19,7 +19,9 @@ struct store { /* closed when zero-initialised */
 enum store_mode { STORE_NEW, STORE_LOAD, STORE_REPLACE };
 
 int store_check_name(const char *name, struct error *e); /* ERR_USAGE */
-bool store_exists(const char *name);                     /* whether a conversation was saved under this name */
+/* Copies the name of a saved conversation that name begins or is spelt like; false if there is none. */
+bool store_nearest(const char *name, char *near, size_t cap);
+bool store_exists(const char *name); /* whether a conversation was saved under this name */
 /* Opens a name. STORE_NEW fails if it exists, STORE_LOAD if it does not; STORE_REPLACE accepts both and reads nothing. Loading
  * appends to conv; a damaged file is renamed and is an error. If the directory is not writable, STORE_NEW fails; the other
  * modes print a note once and set s->disabled. ERR_RUNTIME when another hearth has it open. */

@@ -72,7 +72,7 @@ int store_list_entries(struct store_entry **out, size_t *n, struct error *e) {
     return 0;
 }
 
-enum { WHEN_COLS = 18, COUNT_COLS = 22, LEAST_TITLE = 12 };
+enum { WHEN_COLS = 18, COUNT_COLS = 24, LEAST_TITLE = 12 };
 
 /* Names wider than the column move the rest of their own row. */
 void store_list_entry_text(const struct store_entry *t, int width, int cols, struct buf *out) {

@@ -50,6 +50,42 @@ class Commands(driver.ChatCase):
         holder.prompt(text="held> ")
         self.ask(t, "/load held", "open in another hearth", "talk> ")
 
+    def test_names_of_chats(self):
+        self.assertEqual(self.run_bin("--save", "travel-plans", "-p", "one")[0], 0)
+        t = self.chat()
+        for text, answer in (("/load trav", "no saved conversation 'trav'; did you mean travel-plans?"), ("/delete travel-plnas", "did you mean travel-plans?"),
+                             ("/delete none", "no saved conversation 'none'; /sessions lists them"), ("/save travel-plans", "already exists; /load travel-plans opens it")):
+            self.ask(t, text, answer)
+        self.ask(t, "/new", "", "2> ")  # names that do not exist use up no number
+        for args, answer in ((("--continue", "trav"), "no saved conversation 'trav'; did you mean 'travel-plans'?"), (("--delete", "travel-plnas"), "did you mean 'travel-plans'?"),
+                             (("-r", "none"), "no saved conversation 'none'; hearth --list shows the saved ones")):
+            rc, out, err = self.run_bin(*args, *([] if "--delete" in args else ["-p", "x"]))
+            self.assertEqual((rc, out), (1, b""))
+            self.assertIn(answer, err)
+
+    def test_unknown_names(self):
+        t = self.chat()
+        for text, answer in (("/temp 0.4", "no command /temp; did you mean /set temp?"), ("/retry", "no command /retry; did you mean /regen?"), ("/nope", "no command /nope; /help lists them"),
+                             ("/set temperature", "no setting 'temperature'; did you mean temp?"), ("/set n 5", "no setting 'n'; did you mean max-tokens?"),
+                             ("/set num_predict 5", "no setting 'num_predict'; did you mean max-tokens?"), ("/set zork", "no setting 'zork'; /show lists the settings"),
+                             ("/set system x", "no setting 'system'; /system TEXT sets the system prompt"),
+                             ("/set context 5", "context cannot be changed in a chat; start hearth with --context"),
+                             ("/set num_ctx 5", "num_ctx cannot be changed in a chat; start hearth with --context")):
+            self.ask(t, text, answer)
+        self.ask(t, "/set temp 0.25", "temp: 0.25")
+        shown = self.ask(t, "/set temp", rb"temp +0\.25 +/set")
+        self.assertNotIn("top-p", shown)
+
+    def test_needless_arguments(self):
+        """A command without an argument does nothing if one is given: /undo 3 does not undo one question."""
+        t = self.chat()
+        self.ask(t, "one", "You said: one")
+        for name in ("regen", "continue", "undo", "clear", "compact", "bye"):
+            self.ask(t, f"/{name} 3", f"nothing was done: /{name} takes no argument")
+        self.ask(t, "/save kept", "saved as kept", "kept> ")
+        self.assertEqual(self.messages("kept"), [("user", "one"), ("assistant", "You said: one")])
+        self.ask(t, "/show all", b"temp +", "kept> ")
+
     def test_compact(self):
         t = self.chat("-s", "Sys.")
         self.ask(t, "/compact", "nothing to summarise")

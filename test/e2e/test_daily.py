@@ -151,6 +151,15 @@ class Daily(driver.ChatCase):
         self.assertIn("n" * 60, "".join(rows))
         self.assertRegex("\n".join(rows), r"short +1 question, +1 kB  a short title")
 
+    def test_rows_of_the_list_fit(self):
+        for name in ("a-name-of-some-length", "short"):
+            self.assertEqual(self.run_bin("--save", name, "-p", "a title that is longer than the rest of a row of the screen")[0], 0)
+        for cols in (80, 81, 90, 100):
+            t = self.terminal("--list", cols=cols)
+            self.assertEqual(t.wait(), 0)
+            rows = [line for line in t.screen(24, cols) if line]
+            self.assertEqual([row[-1] for row in rows], ["\u2026"] * 2, rows)
+
     # --- the screen
 
     def test_close_returns_to_where_fork_was_typed(self):
