@@ -202,6 +202,16 @@ class OneShot(driver.Case):
             self.assertTrue(out.endswith(b"\n"))
             self.assertNotIn(b"word199", out)
 
+    def test_configuration_from_other_editors(self):
+        path = self.write(".config/hearth/config", "\ufefftemp = 0.25\r\nmax-tokens = 5\r\n")
+        rc, out, err = self.run_bin("--print-config")
+        self.assertEqual((rc, err), (0, ""))
+        self.assertRegex(out.decode(), r"(?s)temp = 0\.25\n.*max-tokens = 5\n|max-tokens = 5\n.*temp = 0\.25\n")
+        self.write(".config/hearth/config", "\ufeffmodel = /old\n")
+        self.assertEqual(self.run_bin("--use", "ember")[0], 0)
+        with open(path) as f:
+            self.assertNotIn("/old", f.read())
+
     def test_configuration(self):
         os.makedirs(os.path.join(self.home, ".config/hearth"))
         path = os.path.join(self.home, ".config/hearth/config")
