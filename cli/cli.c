@@ -86,8 +86,19 @@ static int print_version(struct app *a, struct error *e) {
 
 static int print_help(struct app *a, struct error *e) {
     struct buf b = {0};
-    opt_help_print(*a->opts.v[OPT_HELP].text || !a->tty_out, &b); /* a pipe gets everything to search */
-    return print_buf(&b, e);
+    const char *what = a->opts.v[OPT_HELP].text;
+    const bool search = *what && strcmp(what, "all") != 0 && !strchr(what, ' '); /* else a question, with --help before it */
+    int rc = search ? opt_help_search(what, &b, e) : 0;
+    if (rc) return rc;
+    if (!search) opt_help_print(*what || !a->tty_out, &b); /* a pipe gets everything to search */
+    if (!a->tty_out) return print_buf(&b, e);
+    struct buf wrapped = {0};
+    int rows, cols;
+    term_size(&rows, &cols);
+    opt_help_wrap(&b, cols, &wrapped);
+    wrapped.failed |= b.failed;
+    buf_free(&b);
+    return print_buf(&wrapped, e);
 }
 static int print_completion(struct app *a, struct error *e) {
     struct buf b = {0};

@@ -232,6 +232,7 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
         if (*text && !in_choices(d->choices, text)) return error_set(e, ERR_USAGE, "%s: '%s' is not one of: %s", where, text, d->choices);
         v.on = true;
         break;
+    case OPT_TEXT_MAYBE: v.on = true; break;
     case OPT_LIST:
         if (mem_grow(&v.items, &v.cap_items, v.n_items + 1, sizeof *v.items)) return error_set(e, ERR_MEMORY, "no memory");
         break;
@@ -320,7 +321,7 @@ static bool is_option_word(const char *word) {
 static int set_words(struct opts *o, char **words, int n, bool literal, struct error *e) {
     struct buf text = {0};
     if (!n) return 0;
-    if (n == 1 && !literal && !strcmp(words[0], "help")) return opt_set(o, OPT_HELP, "", ORIGIN_FLAG, "help", e);
+    if (n <= 2 && !literal && !strcmp(words[0], "help")) return opt_set(o, OPT_HELP, n > 1 ? words[1] : "", ORIGIN_FLAG, "help", e);
     if (n == 1 && !literal && !strcmp(words[0], "version")) return opt_set(o, OPT_VERSION, "yes", ORIGIN_FLAG, "version", e);
     if (o->v[OPT_PROMPT].text) return error_set(e, ERR_USAGE, "unexpected argument '%s': -p gives the prompt already; see hearth --help", words[0]);
     if (n == 1 && !literal && is_option_word(words[0]))

@@ -194,6 +194,9 @@ bool opt_nearest(const char *word, const char *(*next)(void *ctx), void *ctx, ch
 
 /* all: every option, otherwise the everyday ones. */
 void opt_help_print(bool all, struct buf *out);
+/* Prints the options whose name or text contains word. ERR_USAGE if there is none. */
+int opt_help_search(const char *word, struct buf *out, struct error *e);
+void opt_help_wrap(const struct buf *text, int cols, struct buf *out); /* breaks the lines of that text for a screen */
 void opt_config_print(const struct opts *o, bool json, struct buf *out);
 /* shell: bash, zsh or fish; ERR_USAGE for others. */
 int opt_help_completion(const char *shell, struct buf *out, struct error *e);

@@ -4,9 +4,45 @@
 
 #include "cli/options/opt.h"
 
+enum { TEXT_COLUMN = 29, EXAMPLE_COLUMN = 46 }; /* where the texts of options and examples begin */
+
+static bool is_optional(const struct opt_def *d) { return d->kind == OPT_FLAG_CHOICE || d->kind == OPT_TEXT_MAYBE; } /* its value */
+
 static void pad_column(struct buf *out, size_t from, size_t width) {
     do buf_char(out, ' ');
     while (out->len - from < width && !out->failed);
+}
+
+static void print_option(const struct opt_def *d, struct buf *out) {
+    size_t from = out->len;
+    buf_str(out, "  ");
+    if (d->letter) buf_fmt(out, "-%c, ", d->letter);
+    else buf_str(out, "    ");
+    buf_fmt(out, "--%s", d->name);
+    if (d->kind == OPT_SWITCH) buf_fmt(out, ", --no-%s", d->name);
+    else if (is_optional(d)) buf_fmt(out, " [%s]", d->arg);
+    else if (d->arg) buf_fmt(out, " %s", d->arg);
+    pad_column(out, from, TEXT_COLUMN);
+    buf_str(out, d->help);
+    if (d->kind == OPT_CHOICE) {
+        buf_str(out, ": ");
+        for (const char *s = d->choices; *s; s++)
+            if (*s == ' ') buf_str(out, ", ");
+            else buf_char(out, *s);
+    }
+    buf_char(out, '\n');
+}
+
+int opt_help_search(const char *word, struct buf *out, struct error *e) {
+    word += strspn(word, "-");
+    for (int id = 0; id < OPT_COUNT; id++) {
+        struct buf text = {0};
+        print_option(&opt_table[id], &text);
+        if (!(opt_table[id].flags & OPT_HIDDEN) && text.data && strcasestr(text.data, word)) buf_add(out, text.data, text.len);
+        out->failed |= text.failed;
+        buf_free(&text);
+    }
+    return out->len || out->failed ? 0 : error_set(e, ERR_USAGE, "no option has '%s' in its name or text; see hearth --help all, and man hearth", word);
 }
 
 void opt_help_print(bool all, struct buf *out) {
@@ -23,28 +59,40 @@ void opt_help_print(bool all, struct buf *out) {
         if (d->flags & OPT_HIDDEN || (!all && !(d->flags & OPT_EVERYDAY))) continue;
         if (!group || strcmp(group, d->group)) buf_fmt(out, "\n%s:\n", d->group);
         group = d->group;
-        size_t from = out->len;
-        buf_str(out, "  ");
-        if (d->letter) buf_fmt(out, "-%c, ", d->letter);
-        else buf_str(out, "    ");
-        buf_fmt(out, "--%s", d->name);
-        if (d->kind == OPT_SWITCH) buf_fmt(out, ", --no-%s", d->name);
-        else if (d->kind == OPT_FLAG_CHOICE || d->kind == OPT_TEXT_MAYBE) buf_fmt(out, " [%s]", d->arg);
-        else if (d->arg) buf_fmt(out, " %s", d->arg);
-        pad_column(out, from, 29);
-        buf_str(out, d->help);
-        if (d->kind == OPT_CHOICE) {
-            buf_str(out, ": ");
-            for (const char *s = d->choices; *s; s++)
-                if (*s == ' ') buf_str(out, ", ");
-                else buf_char(out, *s);
-        }
-        buf_char(out, '\n');
+        print_option(d, out);
     }
-    if (!all) buf_str(out, "\nhearth --help all shows every option.\n");
+    if (!all) buf_str(out, "\nhearth --help all shows every option, --help WORD those with WORD.\n");
     buf_str(out, "\nSettings can also be given in $XDG_CONFIG_HOME/hearth/config (key = value) and as HEARTH_NAME; --print-config shows them.\n"
                  "Exit codes: 0 ok, 1 runtime, 2 usage, 3 bad model, 4 context overflow, 5 not enough memory.\n"
                  "In a chat type /help. The manual is hearth(1).\n");
+}
+
+/* Appends a line [n], broken between words before column cols. Its further rows begin at column hang. */
+static void wrap_line(const char *s, size_t n, size_t hang, size_t cols, struct buf *out) {
+    size_t room = cols, least = hang; /* no break within the name of an option */
+    while (n > room) {
+        size_t at = room;
+        while (at > least && s[at] != ' ') at--;
+        if (at <= least) break; /* a word as wide as the screen */
+        buf_add(out, s, at);
+        buf_fmt(out, "\n%*s", (int)hang, "");
+        s += at + 1;
+        n -= at + 1;
+        room = cols - hang;
+        least = 0;
+    }
+    buf_add(out, s, n);
+    buf_char(out, '\n');
+}
+
+void opt_help_wrap(const struct buf *text, int cols, struct buf *out) {
+    const size_t width = cols < 60 ? 59 : (size_t)cols - 1;
+    for (const char *s = text->data; s && *s;) {
+        size_t n = strcspn(s, "\n");
+        const bool is_option = !strncmp(s, "  -", 3) || !strncmp(s, "      --", 8), is_example = !strncmp(s, "  hearth", 8);
+        wrap_line(s, n, is_option ? TEXT_COLUMN : is_example ? EXAMPLE_COLUMN : 0, width, out);
+        s += n + (s[n] == '\n');
+    }
 }
 
 /* --- completions ----------------------------------------------------------------------------------------------------- */
@@ -88,7 +136,7 @@ static void zsh_option(struct buf *out, const struct opt_def *d, const char *das
     zsh_quote(out, d->help);
     buf_char(out, ']');
     if (d->arg) {
-        buf_fmt(out, "%s:", d->kind == OPT_FLAG_CHOICE ? ":" : "");
+        buf_fmt(out, "%s:", is_optional(d) ? ":" : "");
         zsh_quote(out, d->arg);
         if (d->choices) buf_fmt(out, ":(%s)", d->choices);
         else buf_str(out, d->flags & OPT_FILE_PATH ? ":_files" : ": ");
@@ -123,7 +171,7 @@ static void fish_completion(struct buf *out) {
             buf_str(out, "complete -c hearth");
             if (d->letter && !no) buf_fmt(out, " -s %c", d->letter);
             buf_fmt(out, " -l %s%s", no ? "no-" : "", d->name);
-            if (d->choices) buf_fmt(out, " %s-a '%s'", d->kind == OPT_FLAG_CHOICE ? "" : "-x ", d->choices);
+            if (d->choices) buf_fmt(out, " %s-a '%s'", is_optional(d) ? "" : "-x ", d->choices);
             else if (d->arg) buf_str(out, d->flags & OPT_FILE_PATH ? " -r -F" : " -x");
             buf_str(out, " -d '");
             fish_quote(out, d->help);

@@ -157,6 +157,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
 
     [OPT_PRINT_CONFIG] = {"print-config", 0, OPT_FLAG, OPT_SELECTS_MODE, OTHER, .help = "print every setting with its value and origin"},
     [OPT_COMPLETION] = {"completion", 0, OPT_CHOICE, OPT_SELECTS_MODE, OTHER, "SHELL", "bash zsh fish", .help = "print the completion script of a shell"},
-    [OPT_HELP] = {"help", 'h', OPT_FLAG_CHOICE, OPT_SELECTS_MODE | OPT_EVERYDAY, OTHER, "all", "all", .help = "this text; all shows every option"},
+    [OPT_HELP] = {"help", 'h', OPT_TEXT_MAYBE, OPT_SELECTS_MODE | OPT_EVERYDAY, OTHER, "WORD", "all",
+                  .help = "this text; all shows every option, another WORD those with it"},
     [OPT_VERSION] = {"version", 'V', OPT_FLAG, OPT_SELECTS_MODE | OPT_EVERYDAY, OTHER, .help = "the version; with -v also CPU level and build"},
 };

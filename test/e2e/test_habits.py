@@ -24,14 +24,31 @@ class Habits(driver.ChatCase):
         everything = self.run_bin("--help")[1]
         self.assertEqual(self.run_bin("--help", "all")[1], everything)
         self.assertEqual(self.run_bin("help")[1], everything)
+        for args in (("--help", "CACHE"), ("-h", "cache"), ("help", "cache")):  # a word to search for
+            rc, out, err = self.run_bin(*args)
+            self.assertEqual((rc, err), (0, ""))
+            self.assertEqual(re.findall(r"(?m)^ {6}--([a-z-]+)", out.decode()), ["models", "kv", "kv-cache", "expert-cache", "evict"])
+        rc, out, err = self.run_bin("--help", "zork")
+        self.assertEqual((rc, out), (2, b""))
+        self.assertIn("no option has 'zork' in its name or text", err)
+        self.assertEqual(self.run_bin("--help", "what is it")[1], everything)  # typed before a question
+        self.assertEqual(self.run_bin("what", "--help")[1], everything)
         self.assertEqual(self.run_bin("-V"), self.run_bin("--version"))
         self.assertEqual(self.run_bin("version"), self.run_bin("--version"))
-        t = self.terminal("--help", rows=60)  # on a screen: what is used every day
+        t = self.terminal("--help", rows=60, cols=160)  # on a screen: what is used every day
         self.assertEqual(t.wait(), 0)
         shown = re.findall(r"(?m)^  (?:-\w, |    )--([a-z-]+)", t.out.decode().replace("\r", ""))
         self.assertEqual(len(shown), 26)
         self.assertIn("--help all shows every option", t.out.decode())
         self.assertLess(t.out.count(b"\n"), 60)
+        for cols in (60, 80, 120):  # words are not broken, and further rows of a text begin below its first
+            t = self.terminal("--help", "all", cols=cols)
+            self.assertEqual(t.wait(), 0)
+            rows = t.out.decode().replace("\r", "").split("\n")
+            self.assertLess(max(map(len, rows)), cols)
+            self.assertEqual(" ".join(t.out.decode().split()), " ".join(everything.decode().split()))
+            at = next(i for i, row in enumerate(rows) if "--repeat-penalty R" in row)
+            self.assertRegex(rows[at + 1], r"^ {29}\S" if cols < 100 else r"^ +--")
 
     def test_resume(self):
         self.run_bin("--save", "first", "-p", "one")

@@ -808,4 +808,6 @@ change("saved-nearest", "a mistyped name of a chat gets no suggestion", "e2e_com
 change("command-argument", "/undo 3 undoes one question", "e2e_commands", ("cli/chat/command.c", "if (c && *copy && !*c->args && !(c->flags & RUNS_BESIDE))", "if (0)"))
 change("option-elsewhere", "names that llama.cpp has for options get no suggestion", "e2e_oneshot; e2e_commands", ("cli/options/opt.c", "if (!strcmp(rows[i].name, clean)) return rows[i].here;", ""))
 change("text-too-long", "a text that templates cannot hold is reported as an error of the template", "e2e_oneshot", ("cli/turn/prompt.c", "if (n <= MOST) return 0;", "return 0;"))
+change("help-broken", "lines of --help are broken within words on a screen", "e2e_habits", ("cli/options/opt_help.c", "    while (n > room) {", "    while (n > 1000) {"))
+change("help-word", "--help WORD searches the names of options only", "e2e_habits", ("cli/options/opt_help.c", "strcasestr(text.data, word)", "strstr(opt_table[id].name, word)"))
 change("config-mark", "a byte order mark makes the first setting unknown", "e2e_oneshot", ("cli/options/opt_config.c", "? s + 3 : s; }", "? s : s; }"))
