@@ -29,6 +29,26 @@ void attachments_put(const struct attachments *l, struct buf *out) {
     for (size_t i = 0; i < l->n; i++) buf_add(out, l->v[i].text.data ? l->v[i].text.data : "", l->v[i].text.len);
 }
 
+int attachments_restore(struct attachments *l, const struct message *question) {
+    const char *s = question->text.data ? question->text.data : "", *name, *end;
+    const size_t n_before = l->n;
+    size_t n;
+    for (; (end = conversation_document_end(s, &name, &n)); s = end) {
+        struct attachment a = {.bytes = n};
+        char *quote = strchr(name, '"');
+        a.name = mem_alloc((size_t)(quote - name) + 1);
+        if (!a.name || buf_add(&a.text, s, (size_t)(end - s)) || mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) {
+            attachment_free(&a);
+            attachments_truncate(l, n_before);
+            return -1;
+        }
+        memcpy(a.name, name, (size_t)(quote - name));
+        a.name[quote - name] = 0;
+        l->v[l->n++] = a;
+    }
+    return (int)(l->n - n_before);
+}
+
 size_t attachments_bytes(const struct attachments *l) {
     size_t n = 0;
     for (size_t i = 0; i < l->n; i++) n += l->v[i].bytes;

@@ -41,7 +41,8 @@ struct chat_session { /* one session of the chat */
     size_t n_summarised;                                       /* number of messages summarised; the others did not fit into the prompt */
     void (*on_finish)(struct repl *r, struct chat_session *t); /* takes the text of the running turn, a summary; NULL: the turn is an answer */
     struct conversation conv;
-    struct conversation replaced; /* the answer that the running turn replaces, for a turn that fails */
+    struct conversation compacted; /* the messages that the summary of /compact replaced, for /undo */
+    struct conversation replaced;  /* the answer that the running turn replaces, for a turn that fails */
     struct attachments attached;
     struct cleared_conversation cleared;
     struct engine_client *client; /* opened with the first turn */
@@ -139,6 +140,8 @@ void chat_session_drop_cleared(struct repl *r, const char *name); /* gives up wh
 int attachments_add(struct app *a, struct chat_session *t, const char *words, struct error *e);
 void attachments_put(const struct attachments *l, struct buf *out); /* appends the documents */
 size_t attachments_bytes(const struct attachments *l);              /* of their files */
+/* Attaches the documents of a question again, which is taken back. Returns how many they are, -1 without memory. */
+int attachments_restore(struct attachments *l, const struct message *question);
 void attachments_remove(struct attachments *l, size_t i);
 void attachments_truncate(struct attachments *l, size_t n); /* keeps the first n */
 void attachments_free(struct attachments *l);
@@ -178,6 +181,7 @@ void chat_switch_close(struct repl *r, struct chat_session *t); /* cancels, save
 
 /* compact.c: the model summarises the conversation; the summary replaces it when the turn ends. */
 int compact_start(struct repl *r, struct chat_session *t);
+bool compact_undo(struct chat_session *t); /* restores what a summary replaced; false if the last question is not a summary */
 
 /* command.c: lines that begin with '/' */
 bool command_is(const char *text);          /* false for a question, also one that begins with a path such as /etc/fstab */

@@ -80,6 +80,7 @@ void chat_session_free(struct repl *r, struct chat_session *t) {
     prompt_free(&t->answer_prompt);
     conversation_free(&t->conv);
     conversation_free(&t->replaced);
+    conversation_free(&t->compacted);
     cleared_free(&t->cleared);
     attachments_free(&t->attached);
     mem_free(t);
@@ -103,6 +104,7 @@ void chat_session_clear(struct repl *r, struct chat_session *t) {
         *t->name = 0;
     } else conversation_free(&t->conv);
     t->conv = fresh;
+    conversation_free(&t->compacted);
     attachments_truncate(&t->attached, 0);
     prompt_free(&t->prompt);
 }
@@ -110,6 +112,7 @@ void chat_session_clear(struct repl *r, struct chat_session *t) {
 bool chat_session_undo_clear(struct chat_session *t) {
     if (!t->cleared.conv.n) return false;
     conversation_free(&t->conv);
+    conversation_free(&t->compacted);
     store_close(&t->store);
     t->conv = t->cleared.conv;
     t->store = t->cleared.store;

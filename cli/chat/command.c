@@ -108,7 +108,7 @@ static void cmd_bye(struct repl *r, const char *arg) { command_request_exit(r, f
 static const struct command commands[] = {
     {TALK, "regen", "", "replace the last answer with a new one", cmd_regen, 0, NULL},
     {TALK, "continue", "", "continue the last answer", cmd_continue, 0, NULL},
-    {TALK, "undo", "", "undo the last question and its answer, or /clear", cmd_undo, 0, NULL},
+    {TALK, "undo", "", "undo the last question and its answer, /clear or /compact", cmd_undo, 0, NULL},
     {TALK, "clear", "", "start over, on an empty screen", cmd_clear, 0, NULL},
     {TALK, "compact", "", "replace the conversation with a summary", cmd_compact, 0,
      "The model summarises the conversation; the summary takes the place of the earlier messages, so that the context has room again."},

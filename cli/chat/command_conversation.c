@@ -68,11 +68,20 @@ void cmd_undo(struct repl *r, const char *arg) {
         screen_print(r, "there is nothing to undo");
         return;
     }
+    if (compact_undo(t)) {
+        screen_print(r, "the conversation before /compact is back");
+        chat_session_save(r, t);
+        return;
+    }
     struct conversation last = {.messages = (struct message *)m, .n = 1};
     struct buf title = {0};
     conversation_title(&last, 60, &title);
     screen_print(r, "undone: %s", title.data ? title.data : "");
     buf_free(&title);
+    const int n_attached = attachments_restore(&t->attached, m);
+    if (n_attached < 0) screen_print(r, "no memory for its documents");
+    else if (n_attached)
+        screen_print(r, "its file%s attached to the next question; /detach drops %s", n_attached > 1 ? "s are" : " is", n_attached > 1 ? "them" : "it");
     truncate_before_role(&t->conv, ROLE_USER);
     prompt_free(&t->prompt);
     chat_session_save(r, t);

@@ -21,9 +21,24 @@ static int replace_with_summary(struct chat_session *t, const struct buf *summar
         conversation_free(&shorter);
         return rc;
     }
-    conversation_free(&t->conv);
+    conversation_truncate(&t->conv, t->n_summarised);
+    conversation_free(&t->compacted);
+    t->compacted = t->conv;
     t->conv = shorter;
     return 0;
+}
+
+bool compact_undo(struct chat_session *t) {
+    struct conversation *c = &t->conv;
+    const bool has_system = c->n && c->messages[0].role == ROLE_SYSTEM;
+    if (!t->compacted.n || conversation_last(c, ROLE_USER) != &c->messages[has_system]) return false;
+    /* /system may have changed the prompt; without memory the old one remains */
+    conversation_set_system(&t->compacted, has_system ? c->messages[0].text.data : "");
+    conversation_free(c);
+    *c = t->compacted;
+    t->compacted = (struct conversation){0};
+    prompt_free(&t->prompt);
+    return true;
 }
 
 /* Drops the prompt of the summary. Unless the summary replaces the conversation, /continue still resumes the last answer. */
@@ -39,7 +54,7 @@ static void finish_summary(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
     const bool is_complete = !u->failed && u->reason == DONE_STOP && u->text.len;
     const bool is_replaced = is_complete && !replace_with_summary(t, &u->text);
-    if (is_replaced) screen_print(r, "the summary above replaces the earlier conversation; /tokens shows the free context");
+    if (is_replaced) screen_print(r, "the summary above replaces the earlier conversation, which /undo brings back; /tokens shows the free context");
     else screen_print(r, "%s; the conversation is unchanged", is_complete ? "no memory" : "the summary was not finished");
     end_summary(t, is_replaced);
 }

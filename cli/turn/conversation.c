@@ -122,11 +122,19 @@ bool conversation_has_calls(const struct conversation *c) {
     return false;
 }
 
-const char *conversation_question(const struct message *m, struct buf *documents) {
+const char *conversation_document_end(const char *s, const char **name, size_t *n) {
     static const char begin[] = "<document name=\"", end[] = "\n</document>\n\n";
+    const char *text, *stop;
+    if (strncmp(s, begin, sizeof begin - 1) || !(text = strstr(s, "\">\n")) || !(stop = strstr(s, end))) return NULL;
+    *name = s + sizeof begin - 1;
+    *n = stop > text ? (size_t)(stop - text) - 2 : 0;
+    return stop + sizeof end - 1;
+}
+
+const char *conversation_question(const struct message *m, struct buf *documents) {
     const char *s = m->text.data ? m->text.data : "";
-    for (const char *name, *stop; !strncmp(s, begin, sizeof begin - 1) && (stop = strstr(s, end)); s = stop + sizeof end - 1) {
-        name = s + sizeof begin - 1;
+    size_t n;
+    for (const char *name, *end; (end = conversation_document_end(s, &name, &n)); s = end) {
         buf_fmt(documents, "%s(%.*s)", documents->len ? " " : "", (int)strcspn(name, "\""), name);
     }
     return *s ? s : NULL;

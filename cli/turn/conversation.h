@@ -33,6 +33,8 @@ const struct message *conversation_last(const struct conversation *c, enum role 
 size_t conversation_n_questions(const struct conversation *c);                         /* number of user messages */
 bool conversation_has_calls(const struct conversation *c);
 
+/* Returns the end of the document with which s begins, or NULL; *name ends at a quote, *n is the length of the text in bytes. */
+const char *conversation_document_end(const char *s, const char **name, size_t *n);
 /* Returns the user's text after the attached documents, or NULL. Appends their names to documents as "(a.txt) (b.txt)". */
 const char *conversation_question(const struct message *m, struct buf *documents);
 /* Appends a title of at most `cols` columns: the first question. Appends nothing if there is none. */

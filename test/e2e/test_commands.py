@@ -98,6 +98,13 @@ class Commands(driver.ChatCase):
         self.ask(t, "/save kept", "saved as kept", "kept> ")
         self.assertEqual([r for r, _ in self.messages("kept")], ["system", "user", "assistant", "user", "assistant"])
         self.assertNotIn("You said: one", str(self.messages("kept")))
+        self.ask(t, "/system Other.", "", "kept> ")
+        self.ask(t, "/undo", "undone: prompt three", "kept> ")
+        self.ask(t, "/undo", "the conversation before /compact is back", "kept> ")
+        said = [("system", "Other."), ("user", "one"), ("assistant", "You said: one"), ("user", "two"), ("assistant", "You said: two")]
+        self.ask(t, "/save", "saved as kept", "kept> ")
+        self.assertEqual(self.messages("kept"), said)
+        self.ask(t, "/undo", "undone: two", "kept> ")
 
     def test_compact_in_a_full_context(self):
         """Messages that do not fit together with the request for a summary remain as they are."""
@@ -110,6 +117,29 @@ class Commands(driver.ChatCase):
         self.assertEqual(len(said), 4)
         self.assertIn("the gist", said[0])
         self.assertEqual(said[2:], ["x" * 100, "You said: " + "x" * 100])
+        self.ask(t, "/undo", "undone: xxx", "kept> ")
+        self.ask(t, "/undo", "the conversation before /compact is back", "kept> ")
+        self.ask(t, "/save", "saved as kept", "kept> ")
+        self.assertEqual(self.messages("kept"), [("user", "one"), ("assistant", "You said: one")])
+        self.ask(t, "two", "You said: two", "kept> ")
+        self.ask(t, "/compact", "replaces the earlier conversation", "kept> ")
+        self.ask(t, "/clear", "/undo restores the old one")
+        self.ask(t, "/undo", "conversation restored", "kept> ")
+        self.ask(t, "/undo", "undone: Summary of our conversation", "kept> ")  # /clear gave up what it replaced
+
+    def test_undo_attaches_files_again(self):
+        for name in ("a.txt", "b.txt"):
+            self.write(name, "text of " + name)
+        t = self.chat()
+        self.ask(t, "/read ~/a.txt ~/b.txt", "attached to your next question")
+        self.ask(t, "first", rb"</document>\s+first\r")
+        self.ask(t, "/undo", rb"(?s)undone: \(a.txt\) \(b.txt\) first.*its files are attached to the next question; /detach drops them")
+        self.ask(t, "/attachments", rb"(?s)1  a.txt, 14 B.*2  b.txt, 14 B")
+        self.ask(t, "/detach a.txt", "")
+        shown = self.ask(t, "second", rb"</document>\s+second\r")
+        self.assertIn("text of b.txt", shown)
+        self.assertNotIn("a.txt", shown)
+        self.ask(t, "/undo", "its file is attached to the next question; /detach drops it")
 
     def test_compact_that_is_stopped(self):
         """A summary that reaches a limit is discarded: the conversation remains."""

@@ -282,7 +282,7 @@ class Remote(Case):
         at = t.prompt()
         for line, want in (("/tokens", "there is none yet"), ("hello", "one two"), ("/tokens", "7 tokens including the last answer, as counted by the server"), ("/stats", "answer: 2 tokens"),
                            ("/continue", "cannot continue an answer; /regen makes a new one"), ("/regen", "and three"), ("/show", "org/name, remote"), ("/fork copy", "a copy; /switch 1"),
-                           ("/switch 1", "hello"), ("/system be short", ""), ("/set temp 0.25", ""), ("again", "and three"), ("/compact", "summary above"), ("/undo", "undone"), ("/explain", "the engine gave no reason"),
+                           ("/switch 1", "hello"), ("/system be short", ""), ("/set temp 0.25", ""), ("again", "and three"), ("/compact", "summary above"), ("/undo", "before /compact is back"), ("/explain", "the engine gave no reason"),
                            ("/model", "open: org/name"), ("/sessions", "copy"), ("/bg more", "and three"), ("/switch copy", ""), ("/copy", "clipboard"), ("/clear", "new conversation"), ("/close copy", "")):
             t.send(line + "\r")
             at = t.until(want, at)

@@ -811,3 +811,6 @@ change("text-too-long", "a text that templates cannot hold is reported as an err
 change("help-broken", "lines of --help are broken within words on a screen", "e2e_habits", ("cli/options/opt_help.c", "    while (n > room) {", "    while (n > 1000) {"))
 change("help-word", "--help WORD searches the names of options only", "e2e_habits", ("cli/options/opt_help.c", "strcasestr(text.data, word)", "strstr(opt_table[id].name, word)"))
 change("config-mark", "a byte order mark makes the first setting unknown", "e2e_oneshot", ("cli/options/opt_config.c", "? s + 3 : s; }", "? s : s; }"))
+change("compact-undo", "/undo after /compact drops the summary", "e2e_commands; e2e_remote", ("cli/chat/compact.c", "    if (!t->compacted.n || ", "    if (1 || "))
+change("compact-system", "/undo after /compact brings back an old system prompt", "e2e_commands", ("cli/chat/compact.c", "    conversation_set_system(&t->compacted, has_system ? c->messages[0].text.data : \"\");", ""))
+change("undo-attached", "/undo does not attach files again", "e2e_commands", ("cli/chat/command_conversation.c", "attachments_restore(&t->attached, m)", "0"))
