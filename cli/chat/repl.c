@@ -26,6 +26,9 @@ static void strip_triple_quotes(const char **s, size_t *n) {
     *n = trim_end(*s, *n, "\n");
 }
 
+/* Words with which other programs are left; as questions they would be answered. */
+static bool means_to_leave(const char *text) { return !strcmp(text, "exit") || !strcmp(text, "quit") || !strcmp(text, ":q"); }
+
 static void handle_line(struct repl *r, const char *text, size_t n) {
     if (chat_awaits_consent(r)) {
         chat_tools_answer(r, text, trim_end(text, n, " \t\n"));
@@ -41,6 +44,7 @@ static void handle_line(struct repl *r, const char *text, size_t n) {
     buf_add(&line, text, n);
     if (line.failed) screen_print(r, "no memory");
     else if (command_is(line.data)) command_run(r, line.data); /* commands may span lines */
+    else if (means_to_leave(line.data)) screen_print(r, "not sent: Ctrl-D or /exit leaves; with a blank before it, '%s' is sent to the model", line.data);
     else if (n) chat_turn_send(r, line.data, n, false);
     buf_free(&line);
 }

@@ -360,6 +360,8 @@ static void run_escape(struct line *l, const char *s) {
                 {"[4~", go_row_end},
                 {"[8~", go_row_end},
                 {"[3~", delete_right},
+                {"[3;5~", kill_word_right},
+                {"[3;3~", kill_word_right},
                 {"[200~", begin_paste},
                 {"[I", note_focus},
                 {"[O", note_no_focus},

@@ -289,6 +289,14 @@ class Habits(driver.ChatCase):
         t = self.chat()
         self.ask(t, "/read ~/on\t ~/tw\t", "2 files, 2 B attached")
 
+    def test_words_that_leave_other_programs(self):
+        t = self.chat()
+        for word in ("exit", "quit", ":q"):
+            shown = self.ask(t, word, f"not sent: Ctrl-D or /exit leaves; with a blank before it, '{word}' is sent to the model")
+            self.assertNotIn("You said", shown)
+        self.ask(t, " exit", b"You said:  ?exit\r")
+        self.ask(t, "exit the room", "You said: exit the room")
+
     def test_paths_are_questions(self):
         t = self.chat()
         self.ask(t, "/etc/fstab has a bug", "You said: /etc/fstab has a bug")

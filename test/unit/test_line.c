@@ -107,6 +107,7 @@ static void test_keys(void **state) {
                  "b\x1B[D",
                  "one two", 3},
                 {"one two\x1B[1;5D\x1B[3~", "one wo", 4},
+                {"one two six\x1B[1;5D\x1B[1;5D\x1B[3;5~", "one  six", 4},
                 {"abc\x1B[Hx\x1BOFy", "xabcy", 5},
                 {"a\x1B[999;1Zb", "ab", 2},
                 {"a\x1B\x1B[Db", "ba", 1},
