@@ -326,7 +326,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         snprintf(x->line, sizeof x->line, "%.8s %.60s", method, url);
         serve_connection_set_deadline(c, SERVE_BODY_S);
         const struct route *route = find_route(s, url);
-        x->protocol = route ? route->protocol : &openai_chat;
+        x->protocol = route ? route->protocol : !strncmp(url, "/api/", 5) ? &ollama_chat : &openai_chat;
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
         else if (x->local || !strcmp(url, "/health") || check_key(x)) set_route(x, route, url, method);

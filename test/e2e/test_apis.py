@@ -189,6 +189,9 @@ class Ollama(Api):
         for path in ("/api/tags", "/api/ps"):
             self.assertEqual([(m["name"], m["details"]["family"]) for m in get(path)["models"]], [("fake", "fake")])
         self.assertRegex(get("/api/version")["version"], r"^\d+\.\d+")
+        status, headers, body = self.s.request("POST", "/api/pull", "{}")[:3]
+        self.assertEqual(status, 404)
+        self.assertIn("no resource /api/pull", json.loads(body)["error"])  # clients of Ollama print this member as it is
         j = self.post("/api/show", {"model": "fake"})
         self.assertEqual((j["capabilities"], j["model_info"]["fake.context_length"]), (["completion", "tools"], 65536))
 
