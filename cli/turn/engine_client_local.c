@@ -10,6 +10,7 @@
 #include "cli/turn/engine_client.h"
 #include "cli/turn/gpus.h"
 #include "cli/turn/prompt.h"
+#include "engine/base/file.h"
 #include "engine/ember/topic.h"
 
 /* --- opening --------------------------------------------------------------------------------------------------------- */
@@ -76,6 +77,7 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
 /* A draft model must give the same ids to the same text. Ids that one of the two lacks are never drafted or read by it. */
 static int check_draft_tokenizer(const struct app *a, const char *draft, struct error *e) {
     struct tokenizer *tokenizer = NULL, *other = NULL;
+    if (!file_exists(draft) && !file_is_dir(draft)) return error_set(e, ERR_MODEL, "--draft %s: no such directory or GGUF file", draft);
     int rc = tokenizer_open(&tokenizer, a->model_dir, e);
     if (!rc && (rc = tokenizer_open(&other, draft, e))) error_prefix(e, "--draft");
     const int n = rc ? 0 : tokenizer_n_ids(tokenizer) < tokenizer_n_ids(other) ? tokenizer_n_ids(tokenizer) : tokenizer_n_ids(other);

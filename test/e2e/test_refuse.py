@@ -33,6 +33,11 @@ class Refuse(driver.Case):
             self.assertIn(word, listed)
         self.assertEqual(json.loads(self.run_bin("-m", d, "-p", "x", "--json")[1])["error"]["code"], 3)
 
+    def test_draft_model_that_is_missing(self):
+        rc, out, err = self.run_bin("--draft", "/nowhere/draft", "-p", "What is hearth?")
+        self.assertEqual((rc, out), (3, b""))
+        self.assertIn("--draft /nowhere/draft: no such directory or GGUF file", err)
+
     def test_keys_that_change_the_computation(self):
         good = self.ids(self.model())
         self.assertEqual(good[0], 0)

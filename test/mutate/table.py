@@ -815,4 +815,5 @@ change("compact-undo", "/undo after /compact drops the summary", "e2e_commands; 
 change("compact-system", "/undo after /compact brings back an old system prompt", "e2e_commands", ("cli/chat/compact.c", "    conversation_set_system(&t->compacted, has_system ? c->messages[0].text.data : \"\");", ""))
 change("undo-attached", "/undo does not attach files again", "e2e_commands", ("cli/chat/command_conversation.c", "attachments_restore(&t->attached, m)", "0"))
 change("leave-words", "exit alone is sent to the model", "e2e_habits", ("cli/chat/repl.c", "else if (means_to_leave(line.data))", "else if (0)"))
+change("draft-missing", "a draft model that does not exist is reported to lack a tokenizer", "e2e_refuse", ("cli/turn/engine_client_local.c", "if (!file_exists(draft) && !file_is_dir(draft))", "if (0)"))
 change("serve-api-error", "unknown resources of Ollama's API are refused in OpenAI's form", "e2e_apis", ("cli/server/serve_http.c", "!strncmp(url, \"/api/\", 5) ? &ollama_chat", "0 ? &ollama_chat"))
