@@ -270,6 +270,11 @@ static bool schedule_retry(struct remote_request *c, long status) {
     return true;
 }
 
+/* curl's texts for these do not say what has happened. */
+static bool connection_was_closed(CURLcode rc, bool resident) {
+    return rc == CURLE_PARTIAL_FILE || rc == CURLE_GOT_NOTHING || (rc == CURLE_RECV_ERROR && resident);
+}
+
 static void end_transfer(struct remote_request *c, CURLcode rc) {
     struct remote *r = c->remote;
     struct error e = {0};
@@ -285,6 +290,11 @@ static void end_transfer(struct remote_request *c, CURLcode rc) {
     else if (c->parse_error) finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, c->parse_error), &e);
     else if (rc == CURLE_COULDNT_CONNECT && r->resident)
         finish_request(c, error_set(&e, ERR_RUNTIME, "the resident engine has exited; start hearth again (--last continues a saved chat)"), &e);
+    else if (connection_was_closed(rc, r->resident) && !(c->has_end_mark || c->has_reason))
+        finish_request(c,
+                       error_set(&e, ERR_RUNTIME, "%.200s: the connection was closed before the end of the answer%s", who,
+                                 r->resident ? "; hearth --status shows whether the engine still runs" : ""),
+                       &e);
     else if (rc && !(c->has_end_mark || c->has_reason))
         finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, *c->curl_error ? c->curl_error : curl.easy_strerror(rc)), &e);
     else if (status != 200) finish_request(c, remote_connection_error(r, status, &c->error_body, &e), &e);
