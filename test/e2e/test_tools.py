@@ -434,7 +434,7 @@ class Chat(Tools):
         t = self.open(self.tool("weather", "cat"), args=("--allow", "all", "--max-calls", "2"))
         self.ask(t, "loop weather {}", "(ended after 2 tool calls;")
         self.ask(t, "/set max-calls default", "")
-        self.ask(t, "/show", "max-calls        20")
+        self.ask(t, "/show", b"max-calls +20")
         self.ask(t, "/set max-calls 3", "")
         self.ask(t, "/continue", "(ended after 3 tool calls;")
         self.ask(t, "hello", "You said: hello")
