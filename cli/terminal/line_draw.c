@@ -21,8 +21,7 @@ size_t line_next(const struct line *l, size_t at) {
 }
 
 size_t line_prev(const struct line *l, size_t at) {
-    size_t from = at, to;
-    if (at && line_paste_at(l, at - 1, &from, &to)) return from;
+    size_t from = at;
     while (from && l->text.data[from - 1] != '\n' && at - from < 128) from--; /* clusters do not cross a line end */
     if (from == at) return at ? at - 1 : 0;
     while (from < at && ((unsigned char)l->text.data[from] & 0xC0) == 0x80) from++;

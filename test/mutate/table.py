@@ -800,7 +800,7 @@ change("grammar-counts", "an object may have more members than maxProperties", "
 change("grammar-else", "a value that fails `if` need not satisfy `else`", "unit_grammar_walk", ("tokenizer/grammar/schema_rewrite.c", "opposite(r, condition), no ? *no : boolean(true)", "opposite(r, condition), boolean(true)"))
 change("tool-marks", "a mark in the strings of a call's arguments ends the call", "unit_tools", ("cli/turn/tool_calls.c", "    tail.s = skip_json(tail);\n", ""))
 change("serve-any-key", "X-Api-Key is not compared", "e2e_serve_place", ("cli/server/serve_http.c", "if (api_key && same_key(api_key, x->server->key)) return true;", "if (api_key) return true;"))
-change("paste-bytes", "Backspace takes one byte of a folded paste's token", "unit_line", ("cli/terminal/line_draw.c", "if (at && line_paste_at(l, at - 1, &from, &to)) return from;", ""))
+change("paste-bytes", "Backspace takes one byte of a folded paste's token", "unit_line", ("cli/terminal/line_draw.c", "if (line_paste_at(l, at, &from, &to)) return to;", "(void)from, (void)to;"))
 change("tab-one-row", "Tab shows one row of candidates", "unit_line; e2e_repl", ("cli/terminal/line.c", "if (++rows > max_rows) break;", "if (++rows > 1) break;"))
 change("tab-values", "values of settings are not completed", "e2e_repl", ("cli/chat/command.c", "    offer_match(candidates, \"\", \"default\", text + begin, cursor - begin);", "    candidates->len = 0;"))
 change("list-width", "rows of --list are wider than the screen", "e2e_daily", ("cli/saved/store_list.c", "COUNT_COLS = 24", "COUNT_COLS = 22"))
