@@ -71,7 +71,7 @@ void line_resize(struct line *l, int rows, int cols);
 void line_end(struct line *l); /* moves the cursor below the text: the next output starts on a fresh row */
 
 /* line_paste.c */
-/* Stores the text between from and the cursor if it has many lines, and copies the token that is to replace it. False: leave it. */
+/* Stores the text between from and the cursor if it has many lines or fills many rows, and copies the token that is to replace it. False: leave it. */
 bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap);
 /* Finds the token that the byte at belongs to. The cursor never stops inside a token, so that keys delete it as a whole. */
 bool line_paste_at(const struct line *l, size_t at, size_t *from, size_t *to);

@@ -15,13 +15,19 @@ struct line_paste {
 
 bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap) {
     const char *s = l->text.data + from;
-    size_t n = l->cursor - from, rows = 1;
+    size_t n = l->cursor - from, lines = 1, rows = 1;
     char size[32];
-    for (size_t i = 0; i < n; i++) rows += s[i] == '\n';
+    for (size_t i = 0, col = 0; i < n; i++) { /* with each character as one column */
+        const bool is_full = col >= (size_t)l->cols && s[i] != '\n';
+        if (((unsigned char)s[i] & 0xC0) == 0x80) continue;
+        lines += s[i] == '\n';
+        rows += is_full || s[i] == '\n';
+        col = s[i] == '\n' ? 0 : is_full ? 1 : col + 1;
+    }
     if (rows <= MAX_SHOWN_ROWS || mem_grow(&l->pastes, &l->cap_pastes, l->n_pastes + 1, sizeof *l->pastes)) return false;
     struct line_paste *p = &l->pastes[l->n_pastes];
     *p = (struct line_paste){0};
-    snprintf(p->token, sizeof p->token, "[paste %zu: %zu lines, %s]", l->n_pastes + 1, rows, format_bytes(n, size, sizeof size));
+    snprintf(p->token, sizeof p->token, "[paste %zu: %zu line%s, %s]", l->n_pastes + 1, lines, lines == 1 ? "" : "s", format_bytes(n, size, sizeof size));
     if (buf_add(&p->text, s, n)) {
         buf_free(&p->text);
         return false;

@@ -387,6 +387,19 @@ static void test_folded_paste(void **state) {
     }
 }
 
+/* A long line fills as many rows as many lines do. */
+static void test_folded_line(void **state) {
+    for (int n = 0; n < 2; n++) {
+        struct editor *e = begin();
+        type(e, "\x1B[200~");
+        for (int i = 0; i < 39 + 2 * n; i++) type(e, "0123456789");
+        type(e, "\x1B[201~");
+        if (n) assert_string_equal(e->line.text.data, "[paste 1: 1 line, 410 B]");
+        else assert_int_equal(e->line.text.len, 390);
+        end(e);
+    }
+}
+
 static void test_resize(void **state) {
     struct editor *e = begin();
     type(e, "abcdefghijklmn");
@@ -411,6 +424,7 @@ int main(void) {
                                        cmocka_unit_test(test_completion),
                                        cmocka_unit_test(test_many_candidates),
                                        cmocka_unit_test(test_folded_paste),
+                                       cmocka_unit_test(test_folded_line),
                                        cmocka_unit_test(test_resize)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
