@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli/modes/models.h"
 #include "cli/options/model_path.h"
@@ -29,12 +30,12 @@ static const char *next_command(void *ctx) {
     return *i < n_commands ? commands[(*i)++].name : NULL;
 }
 
-/* Finds a command or alias; NULL if there is none. */
+/* Finds a command or alias, in upper or lower case; NULL if there is none. */
 static const struct command *find_command(const char *word, size_t n) {
     for (size_t k = 0; k < sizeof aliases / sizeof *aliases; k++)
-        if (strlen(aliases[k].name) == n && !memcmp(aliases[k].name, word, n)) return find_command(aliases[k].means, strlen(aliases[k].means));
+        if (strlen(aliases[k].name) == n && !strncasecmp(aliases[k].name, word, n)) return find_command(aliases[k].means, strlen(aliases[k].means));
     for (size_t i = 0; i < n_commands; i++)
-        if (strlen(commands[i].name) == n && !memcmp(commands[i].name, word, n)) return &commands[i];
+        if (strlen(commands[i].name) == n && !strncasecmp(commands[i].name, word, n)) return &commands[i];
     return NULL;
 }
 

@@ -72,7 +72,8 @@ class Commands(driver.ChatCase):
                              ("/set context 5", "context cannot be changed in a chat; start hearth with --context"),
                              ("/set num_ctx 5", "num_ctx cannot be changed in a chat; start hearth with --context")):
             self.ask(t, text, answer)
-        self.ask(t, "/set temp 0.25", "temp: 0.25")
+        self.ask(t, "/SET temp 0.25", "temp: 0.25")  # as keyboards of telephones write it
+        self.ask(t, "/List", "0 questions")
         shown = self.ask(t, "/set temp", rb"temp +0\.25 +/set")
         self.assertNotIn("top-p", shown)
 

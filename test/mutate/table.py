@@ -819,3 +819,4 @@ change("draft-missing", "a draft model that does not exist is reported to lack a
 change("serve-api-error", "unknown resources of Ollama's API are refused in OpenAI's form", "e2e_apis", ("cli/server/serve_http.c", "!strncmp(url, \"/api/\", 5) ? &ollama_chat", "0 ? &ollama_chat"))
 change("remote-closed", "a closed connection is reported in curl's words", "e2e_remote", ("cli/remote/remote_request.c", "else if (connection_was_closed(rc, r->resident) && ", "else if (0 && "))
 change("paste-rows", "a long line that is pasted is shown whole", "unit_line", ("cli/terminal/line_paste.c", "rows += is_full || ", "rows += "))
+change("command-case", "commands are only known in lower case", "e2e_commands", ("cli/chat/command.c", "!strncasecmp(commands[i].name, word, n)) return &commands[i];", "!strncmp(commands[i].name, word, n)) return &commands[i];"))
