@@ -7,6 +7,7 @@
 
 static void attachment_free(struct attachment *f) {
     mem_free(f->name);
+    mem_free(f->path);
     buf_free(&f->text);
 }
 
@@ -23,6 +24,21 @@ void attachments_free(struct attachments *l) {
 void attachments_remove(struct attachments *l, size_t i) {
     attachment_free(&l->v[i]);
     memmove(&l->v[i], &l->v[i + 1], (--l->n - i) * sizeof *l->v);
+}
+
+static bool is_read_again(const struct attachments *l, size_t i, size_t from) {
+    for (size_t k = from; k < l->n; k++)
+        if (l->v[i].path && l->v[k].path && !strcmp(l->v[i].path, l->v[k].path)) return true;
+    return false;
+}
+
+size_t attachments_drop_older(struct attachments *l, size_t n) {
+    size_t dropped = 0;
+    for (size_t i = 0; i < n - dropped;) {
+        if (is_read_again(l, i, n - dropped)) attachments_remove(l, i), dropped++;
+        else i++;
+    }
+    return dropped;
 }
 
 void attachments_put(const struct attachments *l, struct buf *out) {
@@ -56,8 +72,9 @@ size_t attachments_bytes(const struct attachments *l) {
 }
 
 static int add_document(struct attachments *l, const struct input_path *f, struct error *e) {
-    struct attachment a = {.name = mem_strdup(f->name)};
-    int rc = a.name && !mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v) ? input_document(f, &a.text, &a.bytes, e) : error_set(e, ERR_MEMORY, "no memory");
+    struct attachment a = {.name = mem_strdup(f->name), .path = mem_strdup(f->path)};
+    int rc =
+        a.name && a.path && !mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v) ? input_document(f, &a.text, &a.bytes, e) : error_set(e, ERR_MEMORY, "no memory");
     if (rc) attachment_free(&a);
     else l->v[l->n++] = a;
     return rc;

@@ -17,9 +17,9 @@ struct cleared_conversation { /* the conversation before /clear, for /undo */
 };
 
 struct attachment {
-    char *name;
-    struct buf text; /* the document, wrapped in its tag */
-    size_t bytes;    /* size of the file */
+    char *name, *path; /* path: NULL if the document is that of an undone question */
+    struct buf text;   /* the document, wrapped in its tag */
+    size_t bytes;      /* size of the file */
 };
 struct attachments { /* documents for the next question; empty when zero-initialised */
     struct attachment *v;
@@ -142,6 +142,8 @@ void attachments_put(const struct attachments *l, struct buf *out); /* appends t
 size_t attachments_bytes(const struct attachments *l);              /* of their files */
 /* Attaches the documents of a question again, which is taken back. Returns how many they are, -1 without memory. */
 int attachments_restore(struct attachments *l, const struct message *question);
+/* Removes those of the first n that were read from the same path as a later one. Returns how many these are. */
+size_t attachments_drop_older(struct attachments *l, size_t n);
 void attachments_remove(struct attachments *l, size_t i);
 void attachments_truncate(struct attachments *l, size_t n); /* keeps the first n */
 void attachments_free(struct attachments *l);

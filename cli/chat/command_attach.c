@@ -18,11 +18,14 @@ void cmd_read(struct repl *r, const char *arg) {
     if (!*arg) screen_print(r, "/read FILE attaches FILE to your next question; also several files, patterns and directories");
     else if (!strcmp(arg, "-")) screen_print(r, "cannot read stdin: it is the terminal");
     else if (attachments_add(r->app, r->active, arg, &e)) screen_print(r, "%s", e.text);
-    else if (l->n == n_before + 1)
-        screen_print(r, "%s: %s attached to your next question", l->v[n_before].name, format_bytes(l->v[n_before].bytes, size, sizeof size));
     else {
-        for (size_t i = n_before; i < l->n; i++) print_attachment(r, l, i);
-        screen_print(r, "%zu files, %s attached to your next question", l->n - n_before, format_bytes(attachments_bytes(l) - bytes_before, size, sizeof size));
+        format_bytes(attachments_bytes(l) - bytes_before, size, sizeof size);
+        const size_t n_older = attachments_drop_older(l, n_before);
+        const char *instead = !n_older ? "" : n_older == 1 ? ", in place of what was read before" : ", some in place of what was read before";
+        n_before -= n_older;
+        for (size_t i = n_before; i < l->n && l->n != n_before + 1; i++) print_attachment(r, l, i);
+        if (l->n == n_before + 1) screen_print(r, "%s: %s attached to your next question%s", l->v[n_before].name, size, instead);
+        else screen_print(r, "%zu files, %s attached to your next question%s", l->n - n_before, size, instead);
     }
 }
 

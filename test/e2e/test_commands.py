@@ -128,6 +128,20 @@ class Commands(driver.ChatCase):
         self.ask(t, "/undo", "conversation restored", "kept> ")
         self.ask(t, "/undo", "undone: Summary of our conversation", "kept> ")  # /clear gave up what it replaced
 
+    def test_file_that_is_read_again(self):
+        """It replaces what was read before, as after a change of the file."""
+        self.write("a.txt", "old text")
+        self.write("b.txt", "other text")
+        t = self.chat()
+        self.ask(t, "/read ~/a.txt ~/b.txt", "attached to your next question")
+        self.write("a.txt", "new text!")
+        self.ask(t, "/read ~/a.txt", "a.txt: 9 B attached to your next question, in place of what was read before")
+        self.ask(t, "/attachments", rb"(?s)1  b.txt, 10 B.*2  a.txt, 9 B")
+        shown = self.ask(t, "first", rb"</document>\s+first\r")
+        self.assertIn("new text!", shown)
+        self.assertIn("other text", shown)
+        self.assertNotIn("old text", shown)
+
     def test_undo_attaches_files_again(self):
         for name in ("a.txt", "b.txt"):
             self.write(name, "text of " + name)

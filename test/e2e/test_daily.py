@@ -85,8 +85,8 @@ class Daily(driver.ChatCase):
         huge = self.write("huge.txt", "x" * 100000)
         self.ask(t, f"/read {huge}", "100 kB is more than the context of 2000 tokens holds")
         self.ask(t, f"/read {small}", "small.txt: 5 B attached")  # the file's size, without the tag around it
-        self.ask(t, f"/read {small}", "5 B attached")
-        self.ask(t, "/attachments", rb"1  small.txt, 5 B.*\r?\n.* 2  small.txt")
+        self.ask(t, f"/read {self.write('other.txt', 'other')}", "5 B attached")
+        self.ask(t, "/attachments", rb"1  small.txt, 5 B.*\r?\n.* 2  other.txt")
         self.ask(t, "/detach nosuch", "no attachment 'nosuch'")
         self.ask(t, "/detach 2", "no longer attached")
         self.ask(t, "/detach small.txt", "no longer attached")

@@ -820,3 +820,4 @@ change("serve-api-error", "unknown resources of Ollama's API are refused in Open
 change("remote-closed", "a closed connection is reported in curl's words", "e2e_remote", ("cli/remote/remote_request.c", "else if (connection_was_closed(rc, r->resident) && ", "else if (0 && "))
 change("paste-rows", "a long line that is pasted is shown whole", "unit_line", ("cli/terminal/line_paste.c", "rows += is_full || ", "rows += "))
 change("command-case", "commands are only known in lower case", "e2e_commands", ("cli/chat/command.c", "!strncasecmp(commands[i].name, word, n)) return &commands[i];", "!strncmp(commands[i].name, word, n)) return &commands[i];"))
+change("read-again", "a file that is read again is attached twice", "e2e_commands", ("cli/chat/command_attach.c", "attachments_drop_older(l, n_before)", "0"))
