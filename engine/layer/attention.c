@@ -17,6 +17,44 @@ const struct attention_kind *attention_of(const struct config *c, int layer) {
     return c->attn == ATTN_DSA && c->layer[layer].index == INDEX_NONE ? &attention_mla : kinds[c->attn];
 }
 
+int attention_linear_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .wide = true});
+}
+int attention_linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .exact = true});
+}
+
+/* --- Spans and planes ----------------------------------------------------------------------------------------------- */
+
+struct span attention_sub_span(const struct span *s, int from, int n) {
+    struct span p = *s;
+    p.row += from, p.pos += from, p.n = n;
+    return p;
+}
+
+struct kv_plane attention_plane(struct kv_plane p, int row) {
+    size_t width = (size_t)p.heads * (size_t)p.dim;
+    assert(!p.blocks || !row);
+    p.data = (char *)p.data + dtype_bytes(p.dtype, width * (size_t)row);
+    if (p.scale) p.scale += (size_t)row * (size_t)p.heads;
+    return p;
+}
+
+const struct op_place *attention_address(const struct span *s, int layer, int plane) {
+    return s->addresses ? &s->addresses[layer * CACHE_PLANES + plane] : NULL;
+}
+
+int attention_store_rows(struct exec *x, const struct span *s, int layer, int plane, const float *rows, int ld) {
+    return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[plane],
+                                                     .x = rows + (size_t)s->row * (size_t)ld,
+                                                     .row0 = s->pos,
+                                                     .n = s->n,
+                                                     .ldx = ld,
+                                                     .at = attention_address(s, layer, plane)});
+}
+
+/* --- Queries and results -------------------------------------------------------------------------------------------- */
+
 int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n) {
     const bool second = c->layer[layer].rope == LAYER_ROPE_SECOND;
     const struct rope_config *rope = second ? &c->second_rope : &c->rope;
@@ -58,40 +96,6 @@ int attention_scale_heads(struct exec *x, const struct work *w, float *q, const 
         x, &(struct op_scale){.x = q, .pos = w->pos, .n = n, .m = heads * dim, .ld = heads * dim, .by = 1, .slopes = slopes, .bases = bases, .dim = dim});
 }
 
-int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
-    return y->attn_gate.data ? block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, y->attn_gate_bias, n, false) : 0;
-}
-int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
-    const int heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer);
-    const bool both = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
-    const int each = both ? dim + v_dim : per_head ? 1 : v_dim; /* floats per head in w->fused */
-    if (c->head_out_norm) TRY(block_norm(x, c, out, v_dim, out, v_dim, NULL, NULL, s->n * heads, v_dim));
-    if (!c->attn_gate) return 0;
-    return x->ops->gate(x, &(struct op_gate){.y = out,
-                                             .g = w->fused + (size_t)s->row * (size_t)(heads * each) + (both ? dim : 0),
-                                             .n = s->n,
-                                             .heads = heads,
-                                             .dim = v_dim,
-                                             .ldy = heads * v_dim,
-                                             .ldg = heads * each,
-                                             .head_ldy = v_dim,
-                                             .head_ldg = each,
-                                             .kind = c->attn_gate_kind,
-                                             .per_head = per_head});
-}
-
-struct span attention_sub_span(const struct span *s, int from, int n) {
-    struct span p = *s;
-    p.row += from, p.pos += from, p.n = n;
-    return p;
-}
-
-int attention_linear_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .wide = true});
-}
-int attention_linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .exact = true});
-}
 int attention_select(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int plane, int step, int n_keys,
                      float scale, int32_t *chosen) {
     const int width = c->index_heads * c->index_dim;
@@ -111,27 +115,6 @@ int attention_select(struct exec *x, const struct config *c, int layer, const st
                                                  .n_keys = n_keys,
                                                  .scale = scale,
                                                  .at = attention_address(s, layer, plane)});
-}
-
-int attention_store_rows(struct exec *x, const struct span *s, int layer, int plane, const float *rows, int ld) {
-    return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[plane],
-                                                     .x = rows + (size_t)s->row * (size_t)ld,
-                                                     .row0 = s->pos,
-                                                     .n = s->n,
-                                                     .ldx = ld,
-                                                     .at = attention_address(s, layer, plane)});
-}
-
-struct kv_plane attention_plane(struct kv_plane p, int row) {
-    size_t width = (size_t)p.heads * (size_t)p.dim;
-    assert(!p.blocks || !row);
-    p.data = (char *)p.data + dtype_bytes(p.dtype, width * (size_t)row);
-    if (p.scale) p.scale += (size_t)row * (size_t)p.heads;
-    return p;
-}
-
-const struct op_place *attention_address(const struct span *s, int layer, int plane) {
-    return s->addresses ? &s->addresses[layer * CACHE_PLANES + plane] : NULL;
 }
 
 /* The first piece is computed in place. Later pieces are computed in w->piece_out, as many rows at a time as fit, and merged. */
@@ -157,6 +140,28 @@ int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, 
                                                 .ldo2 = width}));
     }
     return 0;
+}
+
+int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+    return y->attn_gate.data ? block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, y->attn_gate_bias, n, false) : 0;
+}
+int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
+    const int heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer);
+    const bool in_query = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
+    const int head_ld = in_query ? dim + v_dim : per_head ? 1 : v_dim; /* distance of the heads' gates in w->fused */
+    if (c->head_out_norm) TRY(block_norm(x, c, out, v_dim, out, v_dim, NULL, NULL, s->n * heads, v_dim));
+    if (!c->attn_gate) return 0;
+    return x->ops->gate(x, &(struct op_gate){.y = out,
+                                             .g = w->fused + (size_t)s->row * (size_t)(heads * head_ld) + (in_query ? dim : 0),
+                                             .n = s->n,
+                                             .heads = heads,
+                                             .dim = v_dim,
+                                             .ldy = heads * v_dim,
+                                             .ldg = heads * head_ld,
+                                             .head_ldy = v_dim,
+                                             .head_ldg = head_ld,
+                                             .kind = c->attn_gate_kind,
+                                             .per_head = per_head});
 }
 
 /* --- Mixers with states ---------------------------------------------------------------------------------------------------- */

@@ -1,10 +1,11 @@
-/* DeepSeek-V4 attention. One key per token, which is also its value, shared by all heads; a query sees the last few (a
- * window). Some layers add earlier keys that represent several tokens each. CSA keys represent `ratio` tokens plus
- * as many before, and an indexer selects which ones a query sees. HCA keys represent more tokens, and a query sees all. The partial
- * sums of open groups are a state (op_compress). Values are rotated with their keys, so results are rotated back.
- * In V4.1 (index_from_entries) a few layers make these keys, and keys of an indexer from them, for the layers after them, which take the same rows of the
- * cache. A row of work.carried has the two that its token completes, so that a layer on another executor can store them. Sources: the V4 paper, section 2.3;
- * transformers, models/deepseek_v4; for V4.1 those of model/deepseek_v41.c. */
+/* DeepSeek-V4 attention. One key per token, which is also its value, shared by all heads; a query sees the last few (a window). Some layers add earlier keys
+ * that represent several tokens each ("entries"). An entry of compressed sparse attention (layer_config.overlap) represents `ratio` tokens plus as many before,
+ * and an indexer selects which entries a query sees. An entry of heavily compressed attention represents more tokens, and a query sees all. The partial sums of
+ * open groups are a state (op_compress). Values are rotated with their keys, so results are rotated back.
+ *
+ * In V4.1 (index_from_entries) a few layers make these entries, and from them the indexer's keys, for the layers after them, which take the same rows of the
+ * cache. A row of work.carried has the entry and the indexer's key that its token completes, so that a layer on another executor can store them. Sources: the
+ * V4 paper, section 2.3; transformers, models/deepseek_v4; for V4.1 those of model/deepseek_v41.c. */
 #include <math.h>
 
 #include "engine/layer/attention.h"
@@ -16,9 +17,11 @@ static int ratio_of(const struct config *c, int layer) { return c->layer[layer].
 static bool has_selection(const struct config *c, int layer) { return config_selects_entries(c, layer); }
 static bool selects_itself(const struct config *c, int layer) { return has_selection(c, layer) && c->layer[layer].index == INDEX_OWN; }
 static int series_of(const struct config *c, int layer) { return c->layer[layer].overlap ? 2 : 1; }
+/* Returns the floats of the sums of open groups, for entries of `dim`. */
+static int open_floats(const struct config *c, int layer, int dim) { return 3 * series_of(c, layer) * dim; }
 
 static int compressed_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    const int ratio = ratio_of(c, layer), open = 3 * series_of(c, layer) * (c->head_dim + (has_selection(c, layer) ? c->index_dim : 0));
+    const int ratio = ratio_of(c, layer), open = open_floats(c, layer, c->head_dim + (has_selection(c, layer) ? c->index_dim : 0));
     const bool taken = c->layer[layer].passes_kv == KV_TAKEN;
     int n = 0;
     out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim};
@@ -58,15 +61,15 @@ static float *state_of(int layer, const struct span *s, const struct attention_c
     return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[k->state_plane], row).data + k->state_at;
 }
 
-/* Norms and rotates `made` entries, the first of which is entry `first` of its sequence. */
+/* Norms and rotates n entries, the first of which is entry `first` of its sequence. */
 static int finish_entries(struct exec *x, const struct config *c, const struct attention_compressor *k, struct work *w, const struct op_place *at, int first,
-                          int made) {
+                          int n) {
     const int half = c->rope.dim / 2;
-    TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, made, k->dim));
+    TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, n, k->dim));
     TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
                                                       .sin = w->entry_sin,
                                                       .inv_freq = k->inv_freq,
-                                                      .n = made,
+                                                      .n = n,
                                                       .half = half,
                                                       .pos0 = first * k->ratio,
                                                       .step = k->ratio,
@@ -75,7 +78,7 @@ static int finish_entries(struct exec *x, const struct config *c, const struct a
     return x->ops->rope(x, &(struct op_rope){.x = w->entries + k->rotate_at,
                                              .cos = w->entry_cos,
                                              .sin = w->entry_sin,
-                                             .n = made,
+                                             .n = n,
                                              .heads = 1,
                                              .ld = k->dim,
                                              .head_ld = k->dim,
@@ -102,14 +105,14 @@ static int make_entries(struct exec *x, const struct config *c, int layer, const
                             .overlap = k->overlap,
                             .at = attention_address(s, layer, k->state_plane),
                             .state_at = k->state_at};
-    const int made = op_compressed(&o); /* when recorded: the most possible; the cache stores only completed ones */
+    const int n_entries = op_compressed(&o); /* when recorded: the most possible; the cache stores only completed ones */
     TRY(x->ops->compress(x, &o));
-    if (!made) return 0;
-    if (k->norm) TRY(finish_entries(x, c, k, w, o.at, first, made));
+    if (!n_entries) return 0;
+    if (k->norm) TRY(finish_entries(x, c, k, w, o.at, first, n_entries));
     return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[k->plane],
                                                      .x = w->entries,
                                                      .row0 = first,
-                                                     .n = made,
+                                                     .n = n_entries,
                                                      .ldx = k->dim,
                                                      .at = attention_address(s, layer, k->plane),
                                                      .every = ratio,
@@ -127,30 +130,19 @@ int attention_make_entries(struct exec *x, const struct config *c, int layer, co
     return 0;
 }
 
-/* One of a layer's two compressors: weights, destination plane, and offset of its sums within a state. */
-struct compressor {
-    struct mat kv, gate;
-    const float *bias, *norm;
-    int dim, plane, state_at;
-};
-
-static int compress_spans(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *spans, int n_spans,
-                          int n) {
-    const int width = series_of(c, layer) * k->dim;
-    TRY(attention_linear_exact(x, w->fused, 2 * width, w->xn, c->hidden, k->kv, n));
-    TRY(attention_linear_exact(x, w->fused + width, 2 * width, w->xn, c->hidden, k->gate, n));
-    const struct attention_compressor made = {.bias = k->bias,
-                                              .norm = k->norm,
-                                              .inv_freq = w->inv_freq + c->rope.dim / 2, /* second_rope's */
-                                              .dim = k->dim,
-                                              .ld = 2 * width,
-                                              .plane = k->plane,
-                                              .state_plane = states_plane(c, layer),
-                                              .state_at = k->state_at,
-                                              .ratio = ratio_of(c, layer),
-                                              .rotate_at = k->dim - c->rope.dim,
-                                              .overlap = c->layer[layer].overlap};
-    return attention_make_entries(x, c, layer, &made, w, spans, n_spans);
+/* Projects values and gates of n rows and makes the spans' entries from them. k has bias, norm, dim, plane and state_at. */
+static int compress_rows(struct exec *x, const struct config *c, int layer, struct mat values, struct mat gates, struct attention_compressor k, struct work *w,
+                         const struct span *spans, int n_spans, int n) {
+    const int width = series_of(c, layer) * k.dim;
+    TRY(attention_linear_exact(x, w->fused, 2 * width, w->xn, c->hidden, values, n));
+    TRY(attention_linear_exact(x, w->fused + width, 2 * width, w->xn, c->hidden, gates, n));
+    k.inv_freq = w->inv_freq + c->rope.dim / 2; /* second_rope's */
+    k.ld = 2 * width;
+    k.state_plane = states_plane(c, layer);
+    k.ratio = ratio_of(c, layer);
+    k.rotate_at = k.dim - c->rope.dim;
+    k.overlap = c->layer[layer].overlap;
+    return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
 }
 
 /* Rounds n rows of keys, or of the indexer's queries, as in training. Rows of other widths than whole blocks stay, as in mlx-lm. */
@@ -161,79 +153,86 @@ static int round_rows(struct exec *x, const struct config *c, float *v, int ld, 
 
 /* --- Keys for several layers ----------------------------------------------------------------------------------------------------- */
 
-/* Stores `made` entries of a plane, from entry `first` on. x: a row for each, ld floats apart. */
-static int store_entries(struct exec *x, const struct config *c, int layer, const struct span *s, int plane, const float *from, int ld, int first, int made) {
+/* Stores n entries of a plane, from entry `first` on. rows: ld floats apart. */
+static int store_entries(struct exec *x, const struct config *c, int layer, const struct span *s, int plane, const float *rows, int ld, int first, int n) {
     return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[plane],
-                                                     .x = from,
+                                                     .x = rows,
                                                      .row0 = first,
-                                                     .n = made,
+                                                     .n = n,
                                                      .ldx = ld,
                                                      .at = attention_address(s, layer, plane),
                                                      .every = ratio_of(c, layer),
-                                                     .tokens = made});
+                                                     .tokens = n});
 }
 
-/* Rows of a span whose tokens complete entries. */
+/* Entries [first, first + n), which tokens of a span complete. */
 struct completed {
-    int first, made; /* entries */
-    int row;         /* workspace row of the token that completes the first one; the next rows are `ratio` apart */
+    int first, n;
+    int row; /* workspace row of the token that completes the first one; the next rows are `ratio` apart */
 };
-static struct completed completed_entries(const struct config *c, int layer, const struct span *s, int row, int n) {
-    const int ratio = ratio_of(c, layer), first = (s->pos + row) / ratio;
-    return (struct completed){first, op_completed(s->pos + row, n, ratio), s->row + (first + 1) * ratio - 1 - s->pos};
+/* Returns those that rows [from, from + n) of the span complete. */
+static struct completed completed_entries(const struct config *c, int layer, const struct span *s, int from, int n) {
+    const int ratio = ratio_of(c, layer), first = (s->pos + from) / ratio;
+    return (struct completed){.first = first, .n = op_completed(s->pos + from, n, ratio), .row = s->row + (first + 1) * ratio - 1 - s->pos};
 }
 
-/* Makes the keys and the indexer's keys of `made` normed entries in w->entries, `ld` floats apart in `to`. cos and sin: rows of their positions. */
+/* Rotates the last dimensions of n rows of `dim` at v, ld floats apart. cos and sin: rows of their positions. */
+static int rotate_rows(struct exec *x, const struct config *c, float *v, int ld, int dim, const float *cos, const float *sin, int n) {
+    return x->ops->rope(x, &(struct op_rope){.x = v + dim - c->rope.dim,
+                                             .cos = cos,
+                                             .sin = sin,
+                                             .n = n,
+                                             .heads = 1,
+                                             .ld = ld,
+                                             .head_ld = dim,
+                                             .half = c->rope.dim / 2,
+                                             .interleaved = c->rope.interleaved});
+}
+
+/* Makes rows of work.carried, ld floats apart at `to`, of the n normed entries in w->entries: the rotated and rounded entry, then the indexer's key. */
 static int make_passed_keys(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *to, int ld, const float *cos,
-                            const float *sin, int made) {
-    const int dim = c->head_dim, index = c->index_dim;
-    TRY(rows_copy(x, to, ld, w->entries, dim, made, dim));
-    TRY(attention_linear_exact(x, to + dim, ld, w->entries, dim, y->index_k, made));
-    TRY(block_norm(x, c, to + dim, ld, to + dim, ld, y->index_k_norm, NULL, made, index));
-    for (int i = 0, at = dim - c->rope.dim; i < 2; i++, at = dim + index - c->rope.dim)
-        TRY(x->ops->rope(x, &(struct op_rope){.x = to + at,
-                                              .cos = cos,
-                                              .sin = sin,
-                                              .n = made,
-                                              .heads = 1,
-                                              .ld = ld,
-                                              .head_ld = index,
-                                              .half = c->rope.dim / 2,
-                                              .interleaved = c->rope.interleaved}));
-    TRY(round_rows(x, c, to, ld, made, dim, dim, ROUND_E2M1_E4M3, 16));
-    return round_rows(x, c, to + dim, ld, made, index, index, ROUND_E2M1, 32);
+                            const float *sin, int n) {
+    const int dim = c->head_dim, index_dim = c->index_dim;
+    float *index_keys = to + dim;
+    TRY(rows_copy(x, to, ld, w->entries, dim, n, dim));
+    TRY(attention_linear_exact(x, index_keys, ld, w->entries, dim, y->index_k, n));
+    TRY(block_norm(x, c, index_keys, ld, index_keys, ld, y->index_k_norm, NULL, n, index_dim));
+    TRY(rotate_rows(x, c, to, ld, dim, cos, sin, n));
+    TRY(rotate_rows(x, c, index_keys, ld, index_dim, cos, sin, n));
+    TRY(round_rows(x, c, to, ld, n, dim, dim, ROUND_E2M1_E4M3, 16));
+    return round_rows(x, c, index_keys, ld, n, index_dim, index_dim, ROUND_E2M1, 32);
 }
 
-/* Makes the entries that rows [row, row + n) of a span complete, from one state to another, in the rows of work.carried of the tokens that complete them. */
-static int pass_groups(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int first, int n,
-                       int from, int to) {
-    const int row = first - s->row; /* within the span */
+/* Makes the entries that rows [row, row + n) of the workspace complete, from one state to another, in the rows of work.carried of the tokens that complete
+ * them. */
+static int pass_groups(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
+                       int to) {
     const int dim = c->head_dim, ratio = ratio_of(c, layer), half = c->rope.dim / 2;
-    const struct completed d = completed_entries(c, layer, s, row, n);
+    const struct completed d = completed_entries(c, layer, s, row - s->row, n);
     const struct attention_compressor state = {.state_plane = STATES};
-    const float *in = w->fused + (size_t)(s->row + row) * (size_t)(2 * dim);
+    const float *in = w->fused + (size_t)row * (size_t)(2 * dim);
     TRY(x->ops->compress(x, &(struct op_compress){.out = w->entries,
                                                   .kv = in,
                                                   .gate = in + dim,
                                                   .before = state_of(layer, s, &state, from),
                                                   .after = state_of(layer, s, &state, to),
                                                   .n = n,
-                                                  .pos0 = s->pos + row,
+                                                  .pos0 = s->pos + row - s->row,
                                                   .ratio = ratio,
                                                   .dim = dim,
                                                   .ldx = 2 * dim}));
-    if (!d.made) return 0;
-    TRY(block_norm(x, c, w->entries, dim, w->entries, dim, y->compress_norm, NULL, d.made, dim));
+    if (!d.n) return 0;
+    TRY(block_norm(x, c, w->entries, dim, w->entries, dim, y->compress_norm, NULL, d.n, dim));
     TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
                                                       .sin = w->entry_sin,
                                                       .inv_freq = w->inv_freq + half, /* second_rope's */
-                                                      .n = d.made,
+                                                      .n = d.n,
                                                       .half = half,
                                                       .pos0 = d.first * ratio,
                                                       .step = ratio,
                                                       .mscale = 1}));
-    return make_passed_keys(x, c, y, w, w->carried + c->layer[layer].carried_at + (size_t)d.row * (size_t)c->carried, ratio * c->carried, w->entry_cos,
-                            w->entry_sin, d.made);
+    float *carried = w->carried + c->layer[layer].carried_at + (size_t)d.row * (size_t)c->carried;
+    return make_passed_keys(x, c, y, w, carried, ratio * c->carried, w->entry_cos, w->entry_sin, d.n);
 }
 
 /* Makes the entries that n rows complete, in work.carried. */
@@ -257,9 +256,9 @@ static int store_passed(struct exec *x, const struct config *c, int layer, const
         const struct completed d = completed_entries(c, layer, &spans[i], 0, spans[i].n);
         const float *from = w->carried + c->layer[layer].carried_at + (size_t)d.row * (size_t)c->carried;
         const int ld = ratio_of(c, layer) * c->carried;
-        if (!d.made) continue;
-        TRY(store_entries(x, c, layer, &spans[i], ENTRIES, from, ld, d.first, d.made));
-        TRY(store_entries(x, c, layer, &spans[i], INDEX, from + c->head_dim, ld, d.first, d.made));
+        if (!d.n) continue;
+        TRY(store_entries(x, c, layer, &spans[i], ENTRIES, from, ld, d.first, d.n));
+        TRY(store_entries(x, c, layer, &spans[i], INDEX, from + c->head_dim, ld, d.first, d.n));
     }
     return 0;
 }
@@ -279,11 +278,15 @@ static int compressed_store_kv(struct exec *x, const struct config *c, const str
         if (c->layer[layer].passes_kv == KV_PASSED) TRY(pass_entries(x, c, y, layer, w, spans, n_spans, n));
         return store_passed(x, c, layer, w, spans, n_spans);
     }
-    struct compressor keys = {y->compress_kv, y->compress_gate, y->compress_bias, y->compress_norm, dim, ENTRIES, 0};
-    TRY(compress_spans(x, c, layer, &keys, w, spans, n_spans, n));
+    const struct attention_compressor keys = {.bias = y->compress_bias, .norm = y->compress_norm, .dim = dim, .plane = ENTRIES};
+    TRY(compress_rows(x, c, layer, y->compress_kv, y->compress_gate, keys, w, spans, n_spans, n));
     if (!has_selection(c, layer)) return 0;
-    struct compressor index = {y->index_compress_kv, y->index_compress_gate, y->index_compress_bias, y->index_compress_norm, c->index_dim, INDEX, 6 * dim};
-    return compress_spans(x, c, layer, &index, w, spans, n_spans, n);
+    const struct attention_compressor index = {.bias = y->index_compress_bias,
+                                               .norm = y->index_compress_norm,
+                                               .dim = c->index_dim,
+                                               .plane = INDEX,
+                                               .state_at = open_floats(c, layer, dim)}; /* after the sums of the keys */
+    return compress_rows(x, c, layer, y->index_compress_kv, y->index_compress_gate, index, w, spans, n_spans, n);
 }
 
 static int compressed_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
@@ -327,47 +330,58 @@ static int select_entries(struct exec *x, const struct config *c, int layer, con
     return x->ops->select(x, &o);
 }
 
+/* Attends to the entries that the span's queries see and merges the result with that over the window. window: the finished call for the window. */
+static int attend_entries(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, const struct op_attention *window, int ldo) {
+    const int ratio = ratio_of(c, layer), heads = c->n_heads, n_entries = (s->pos + s->n) / ratio;
+    const size_t row = (size_t)s->row;
+    struct op_attention o = *window;
+    if (selects_itself(c, layer)) TRY(select_entries(x, c, layer, w, s, n_entries));
+    o.out = w->att + row * (size_t)ldo, o.lse = w->part_lse + ((size_t)w->rows + row) * (size_t)heads;
+    o.sinks = NULL, o.window = 0; /* sinks are added once */
+    o.k = o.v = s->cache[layer].p[ENTRIES];
+    o.k_pos0 = ratio - 1, o.k_step = ratio, o.n_keys = n_entries;
+    o.at = o.v_at = attention_address(s, layer, ENTRIES);
+    if (has_selection(c, layer)) o.chosen = w->selected_keys + row * (size_t)c->index_topk, o.n_chosen = c->index_topk;
+    TRY(x->ops->attention(x, &o));
+    return x->ops->merge(x, &(struct op_merge){.out = window->out,
+                                               .lse = window->lse,
+                                               .out2 = o.out,
+                                               .lse2 = o.lse,
+                                               .n = s->n,
+                                               .heads = heads,
+                                               .dim = c->head_dim,
+                                               .ldo = window->ldo,
+                                               .ldo2 = o.ldo});
+}
+
+/* Attends in w->fused, then projects each group of heads to w->att (o_a). */
 static int compressed_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
                              struct key_range keys) {
-    const int dim = c->head_dim, heads = c->n_heads, qd = heads * dim, ratio = ratio_of(c, layer), n_entries = ratio ? (s->pos + s->n) / ratio : 0;
-    const int low = c->o_groups * c->o_lora, ld = qd > low ? qd : low;
-    const size_t row = (size_t)s->row, lse_at = row * (size_t)heads;
-    float *out = w->fused + row * (size_t)qd, *entry_out = w->att + row * (size_t)ld; /* results of the window; of the entries */
-    struct op_attention o = {.out = out,
-                             .q = w->q + row * (size_t)qd,
-                             .k = s->cache[layer].p[TOKENS],
-                             .v = s->cache[layer].p[TOKENS],
-                             .sinks = y->sinks, /* added once */
-                             .lse = w->part_lse + lse_at,
-                             .n = s->n,
-                             .n_heads = heads,
-                             .v_dim = dim,
-                             .ldq = qd,
-                             .ldo = qd,
-                             .q_pos0 = s->pos,
-                             .n_keys = s->pos + s->n,
-                             .window = c->layer[layer].window,
-                             .scale = c->attn_scale,
-                             .at = attention_address(s, layer, TOKENS),
-                             .v_at = attention_address(s, layer, TOKENS)};
-    TRY(x->ops->attention(x, &o));
-    if (n_entries) {
-        float *entry_lse = w->part_lse + (size_t)w->rows * (size_t)heads + lse_at;
-        if (selects_itself(c, layer)) TRY(select_entries(x, c, layer, w, s, n_entries));
-        o.out = entry_out, o.lse = entry_lse, o.sinks = NULL, o.window = 0;
-        o.k = o.v = s->cache[layer].p[ENTRIES];
-        o.k_pos0 = ratio - 1, o.k_step = ratio, o.n_keys = n_entries;
-        o.at = o.v_at = attention_address(s, layer, ENTRIES);
-        if (has_selection(c, layer)) o.chosen = w->selected_keys + row * (size_t)c->index_topk, o.n_chosen = c->index_topk;
-        TRY(x->ops->attention(x, &o));
-        TRY(x->ops->merge(
-            x,
-            &(struct op_merge){
-                .out = out, .lse = w->part_lse + lse_at, .out2 = entry_out, .lse2 = entry_lse, .n = s->n, .heads = heads, .dim = dim, .ldo = qd, .ldo2 = qd}));
-    }
-    TRY(rotate_heads(x, c, layer, w, s->row, out, s->n, heads, dim, true));
+    const int dim = c->head_dim, heads = c->n_heads, qd = heads * dim, ratio = ratio_of(c, layer);
+    const int low = c->o_groups * c->o_lora; /* width of the projected groups */
+    const size_t row = (size_t)s->row;
+    const struct op_attention window = {.out = w->fused + row * (size_t)qd,
+                                        .q = w->q + row * (size_t)qd,
+                                        .k = s->cache[layer].p[TOKENS],
+                                        .v = s->cache[layer].p[TOKENS],
+                                        .sinks = y->sinks,
+                                        .lse = w->part_lse + row * (size_t)heads,
+                                        .n = s->n,
+                                        .n_heads = heads,
+                                        .v_dim = dim,
+                                        .ldq = qd,
+                                        .ldo = qd,
+                                        .q_pos0 = s->pos,
+                                        .n_keys = s->pos + s->n,
+                                        .window = c->layer[layer].window,
+                                        .scale = c->attn_scale,
+                                        .at = attention_address(s, layer, TOKENS),
+                                        .v_at = attention_address(s, layer, TOKENS)};
+    TRY(x->ops->attention(x, &window));
+    if (ratio && (s->pos + s->n) / ratio) TRY(attend_entries(x, c, layer, w, s, &window, qd > low ? qd : low));
+    TRY(rotate_heads(x, c, layer, w, s->row, window.out, s->n, heads, dim, true));
     return x->ops->linear(x, &(struct op_linear){.y = w->att + row * (size_t)low,
-                                                 .x = out,
+                                                 .x = window.out,
                                                  .w = mat_rows(y->o_a, 0, c->o_lora),
                                                  .n = s->n,
                                                  .ldx = qd,

@@ -9,13 +9,13 @@ struct delta_dims {
 };
 static struct delta_dims delta_dims(const struct config *c) {
     const struct delta_config *d = &c->delta;
-    struct delta_dims s = {.keys = d->k_heads * d->k_dim, .values = d->v_heads * d->v_dim, .v_per_k = d->v_heads / d->k_heads};
-    s.channels = 2 * s.keys + s.values;
-    s.group = 2 * d->k_dim + 2 * s.v_per_k * d->v_dim;
-    return s;
+    struct delta_dims m = {.keys = d->k_heads * d->k_dim, .values = d->v_heads * d->v_dim, .v_per_k = d->v_heads / d->k_heads};
+    m.channels = 2 * m.keys + m.values;
+    m.group = 2 * d->k_dim + 2 * m.v_per_k * d->v_dim;
+    return m;
 }
 
-enum { CONV, STATE };
+enum { CONV, STATE }; /* planes */
 static int delta_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const struct delta_config *d = &c->delta;
     out[CONV] = (struct cache_desc){.heads = d->taps - 1, .dim = delta_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
@@ -23,38 +23,41 @@ static int delta_cache_planes(const struct config *c, int layer, struct cache_de
     return 2;
 }
 
-/* Gathers one part of each key head's rows so that all heads' parts are contiguous. */
-static int gather_part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim, int each) {
-    return x->ops->copy(x, &(struct op_copy){.y = y, .x = in, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = each, .head_ldy = dim});
+/* Copies the part of `dim` floats at `in` of each key head, group_ld floats apart, so that all heads' parts are contiguous. */
+static int gather_part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim, int group_ld) {
+    return x->ops->copy(x,
+                        &(struct op_copy){.y = y, .x = in, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = group_ld, .head_ldy = dim});
 }
+/* Fills w->mixed with q, k and v, and w->z, from one matrix whose rows are, for each key head, its q and k, then v and z of its value heads. */
 static int project_fused(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
-    struct delta_dims s = delta_dims(c);
-    int all = s.channels + s.values, k = d->k_dim, v = s.v_per_k * d->v_dim, heads = d->k_heads;
+    struct delta_dims m = delta_dims(c);
+    int all = m.channels + m.values, k = d->k_dim, v = m.v_per_k * d->v_dim, heads = d->k_heads;
     float *in = w->fused;
     TRY(attention_linear_wide(x, in, all, w->xn, c->hidden, y->delta_qkvz, NULL, n));
-    TRY(gather_part(x, w->mixed, s.channels, in, all, n, heads, k, s.group));
-    TRY(gather_part(x, w->mixed + s.keys, s.channels, in + k, all, n, heads, k, s.group));
-    TRY(gather_part(x, w->mixed + 2 * s.keys, s.channels, in + 2 * k, all, n, heads, v, s.group));
-    return gather_part(x, w->z, s.values, in + 2 * k + v, all, n, heads, v, s.group);
+    TRY(gather_part(x, w->mixed, m.channels, in, all, n, heads, k, m.group));
+    TRY(gather_part(x, w->mixed + m.keys, m.channels, in + k, all, n, heads, k, m.group));
+    TRY(gather_part(x, w->mixed + 2 * m.keys, m.channels, in + 2 * k, all, n, heads, v, m.group));
+    return gather_part(x, w->z, m.values, in + 2 * k + v, all, n, heads, v, m.group);
 }
+/* Fills w->beta_alpha from one matrix whose rows are, for each key head, b and then a of its value heads. */
 static int project_fused_ba(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
-    int share = delta_dims(c).v_per_k, ba = 2 * d->v_heads;
+    int v_per_k = delta_dims(c).v_per_k, ba = 2 * d->v_heads;
     float *in = w->fused;
     TRY(attention_linear_wide(x, in, ba, w->xn, c->hidden, y->delta_ba, NULL, n));
-    TRY(gather_part(x, w->beta_alpha, ba, in, ba, n, d->k_heads, share, 2 * share));
-    return gather_part(x, w->beta_alpha + d->v_heads, ba, in + share, ba, n, d->k_heads, share, 2 * share);
+    TRY(gather_part(x, w->beta_alpha, ba, in, ba, n, d->k_heads, v_per_k, 2 * v_per_k));
+    return gather_part(x, w->beta_alpha + d->v_heads, ba, in + v_per_k, ba, n, d->k_heads, v_per_k, 2 * v_per_k);
 }
 
 static int delta_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                         int n) {
     int heads = c->delta.v_heads;
-    struct delta_dims s = delta_dims(c);
+    struct delta_dims m = delta_dims(c);
     if (c->delta.fused) TRY(project_fused(x, c, y, w, n));
     else {
-        TRY(attention_linear_wide(x, w->mixed, s.channels, w->xn, c->hidden, y->delta_qkv, NULL, n));
-        TRY(attention_linear_wide(x, w->z, s.values, w->xn, c->hidden, y->delta_z, NULL, n));
+        TRY(attention_linear_wide(x, w->mixed, m.channels, w->xn, c->hidden, y->delta_qkv, NULL, n));
+        TRY(attention_linear_wide(x, w->z, m.values, w->xn, c->hidden, y->delta_z, NULL, n));
     }
     if (c->delta.fused || c->delta.fused_ba) return project_fused_ba(x, c, y, w, n);
     TRY(attention_linear_wide(x, w->beta_alpha, 2 * heads, w->xn, c->hidden, y->delta_b, NULL, n));

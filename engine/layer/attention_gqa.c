@@ -16,7 +16,7 @@ static int gqa_clip(struct exec *x, const struct config *c, float *v, int width,
     return c->qkv_clip > 0 ? x->ops->clip(x, &(struct op_clip){.x = v, .n = n, .m = width, .limit = c->qkv_clip}) : 0;
 }
 
-/* Shortens each head of n rows to `limit`; scale: NULL, or factors of all elements before. */
+/* Multiplies n rows by `scale` [heads * dim], unless it is NULL, and then shortens each head that is longer than `limit` to that length. */
 static int gqa_shorten(struct exec *x, float *v, const float *scale, float limit, int n, int heads, int dim) {
     if (scale) TRY(rows_gate(x, v, heads * dim, scale, 0, GATE_LINEAR, n, heads * dim));
     return x->ops->norm(x, &(struct op_norm){.out = v, .x = v, .rows = n * heads, .dim = dim, .ldx = dim, .ldo = dim, .l2_limit = limit, .w_dtype = DT_F32});
@@ -34,7 +34,7 @@ static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer
     return c->qk_norm_after_rope ? 0 : attention_rotate(x, c, layer, w, v, heads, all, dim, n);
 }
 
-/* Copies n rows of keys and values to their columns of work.carried, or back. */
+/* Copies n rows of keys and values to their columns of work.carried; with `back` from there. */
 static int carry_kv(struct exec *x, const struct config *c, int layer, const struct work *w, float *const rows[2], const int width[2], bool back, int n) {
     float *at = w->carried + c->layer[layer].carried_at;
     for (int p = 0; p < 2; at += width[p++])
@@ -48,14 +48,14 @@ static int make_kv(struct exec *x, const struct config *c, const struct layer *y
     const int heads = config_kv_heads(c, layer), v_dim = config_v_dim(c, layer);
     float *const mixed[2] = {w->mixed, w->mixed + (size_t)n * (size_t)width[0]}, *const *in = c->short_taps ? mixed : rows;
     const bool mixes = c->layer[layer].mixes_kv;
-    const bool own = mixes || c->layer[layer].pass;
+    const bool own = mixes || c->layer[layer].pass; /* keys and values have inputs of their own */
     const float *k_in = own ? w->kv_in : w->xn, *v_in = own ? w->kv_in + (size_t)n * (size_t)c->hidden : w->xn;
     const int n_taps = heads * c->short_taps;
     float *const taps[2] = {w->z, w->z + (size_t)n * (size_t)n_taps};
     if (mixes) {
         TRY(block_linear(x, c, taps[0], n_taps, k_in, c->hidden, y->k_row_taps, NULL, n, false));
         TRY(block_linear(x, c, taps[1], n_taps, v_in, c->hidden, y->v_row_taps, NULL, n, false));
-        TRY(rows_scale(x, w->z, 1 / sqrtf(2 * (float)c->short_taps + 1), 2 * n, n_taps));
+        TRY(rows_scale(x, w->z, 1 / sqrtf(2 * (float)c->short_taps + 1), 2 * n, n_taps)); /* a sum of the layer's taps, the row's, and the input */
     }
     TRY(block_linear(x, c, in[0], width[0], k_in, c->hidden, y->k, y->k_bias, n, false));
     if (c->layer[layer].v_is_k) TRY(rows_copy(x, rows[1], width[1], rows[0], width[1], n, width[1]));
@@ -64,7 +64,7 @@ static int make_kv(struct exec *x, const struct config *c, const struct layer *y
     if (c->v_norm) TRY(block_norm(x, c, rows[1], v_dim, rows[1], v_dim, NULL, NULL, n * heads, v_dim));
     TRY(gqa_norm_and_rotate(x, c, layer, w, rows[0], heads, y->k_norm, n));
     TRY(gqa_clip(x, c, rows[1], width[1], n));
-    if (c->v_scale > 0) TRY(x->ops->scale(x, &(struct op_scale){.x = rows[1], .n = n, .m = width[1], .ld = width[1], .by = c->v_scale}));
+    if (c->v_scale > 0) TRY(rows_scale(x, rows[1], c->v_scale, n, width[1]));
     return 0;
 }
 
@@ -80,23 +80,9 @@ static int gqa_store_kv(struct exec *x, const struct config *c, const struct lay
     return 0;
 }
 
-/* Computes the queries and, in gated attention, the gates in w->fused. */
-static int gqa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const bool both = c->attn_gate == ATTN_GATE_IN_QUERY; /* a head's query, followed by its gate */
-    const int dim = config_head_dim(c, layer), heads = config_heads(c, layer), qd = heads * dim, each = both ? dim + config_v_dim(c, layer) : dim;
-    float *q = both ? w->fused : w->q;
-    if (c->q_lora) {
-        TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, NULL, n, false));
-        TRY(block_norm(x, c, w->q_latent, c->q_lora, w->q_latent, c->q_lora, y->q_a_norm, NULL, n, c->q_lora));
-        TRY(block_linear(x, c, q, heads * each, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
-    } else TRY(block_linear(x, c, q, heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
-    if (both)
-        TRY(x->ops->copy(
-            x, &(struct op_copy){.y = w->q, .x = q, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = qd, .head_ldx = each, .head_ldy = dim}));
-    TRY(attention_project_gates(x, c, y, w, n));
-    TRY(gqa_norm_and_rotate(x, c, layer, w, w->q, heads, y->q_norm, n));
-    if (!c->rel_dim) return attention_scale_queries(x, c, layer, w, w->q, qd, n);
-    TRY(attention_scale_queries(x, c, layer, w, w->q, qd, n));
+/* Computes the coefficients of the biases by distance of n rows in w->rel, and the projected sinks. */
+static int make_distance_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+    const int heads = config_heads(c, layer);
     TRY(block_linear(x, c, w->rel, y->rel.rows, w->xn, c->hidden, y->rel, NULL, n, false));
     if (c->rel_limit > 0) TRY(gqa_shorten(x, w->rel, y->rel_scale, c->rel_limit, n, heads, c->rel_dim));
     if (c->projects_sinks) {
@@ -104,6 +90,27 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
         TRY(rows_scale(x, w->sink_logits, -1, n, heads));
     }
     return attention_scale_queries(x, c, layer, w, w->rel, y->rel.rows, n);
+}
+
+/* Computes the queries and, in gated attention, the gates in w->fused. */
+static int gqa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+    const bool gate_in_query = c->attn_gate == ATTN_GATE_IN_QUERY; /* q has a head's query, followed by its gate */
+    const int dim = config_head_dim(c, layer), heads = config_heads(c, layer), qd = heads * dim;
+    const int head_ld = gate_in_query ? dim + config_v_dim(c, layer) : dim;
+    float *q = gate_in_query ? w->fused : w->q;
+    if (c->q_lora) {
+        TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, NULL, n, false));
+        TRY(block_norm(x, c, w->q_latent, c->q_lora, w->q_latent, c->q_lora, y->q_a_norm, NULL, n, c->q_lora));
+        TRY(block_linear(x, c, q, heads * head_ld, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
+    } else TRY(block_linear(x, c, q, heads * head_ld, w->xn, c->hidden, y->q, y->q_bias, n, false));
+    if (gate_in_query)
+        TRY(x->ops->copy(
+            x,
+            &(struct op_copy){.y = w->q, .x = q, .n = n, .heads = heads, .dim = dim, .ldx = heads * head_ld, .ldy = qd, .head_ldx = head_ld, .head_ldy = dim}));
+    TRY(attention_project_gates(x, c, y, w, n));
+    TRY(gqa_norm_and_rotate(x, c, layer, w, w->q, heads, y->q_norm, n));
+    TRY(attention_scale_queries(x, c, layer, w, w->q, qd, n));
+    return c->rel_dim ? make_distance_inputs(x, c, y, layer, w, n) : 0;
 }
 
 /* Multiplies the output by the share of the keys in a softmax with projected sinks: sigmoid(lse - sink). */
@@ -159,7 +166,7 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
     return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, o.out) : 0;
 }
 
-/* Biases by distance are computed for some rows at a time. */
+/* Computes biases by distance, if the model has any, for as many rows at a time as w->rel_bias holds. */
 static int gqa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     if (!c->rel_dim) return attend_rows(x, c, y, layer, w, s, keys);
     for (int at = 0, n; at < s->n; at += n) {

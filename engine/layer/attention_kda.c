@@ -3,8 +3,7 @@
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
-/* Planes 0 to 2: the last inputs of the convolutions of q, k and v. */
-enum { PARTS = 3, STATE = PARTS };
+enum { PARTS = 3, STATE = PARTS }; /* planes 0 to 2: the last inputs of the convolutions of q, k and v */
 static int width_of(const struct config *c) { return c->kda.heads * c->kda.dim; }
 static int gates_width(const struct config *c) { return c->kda.heads + width_of(c); } /* a row of w->beta_alpha */
 
@@ -15,7 +14,7 @@ static int kda_cache_planes(const struct config *c, int layer, struct cache_desc
     return PARTS + 1;
 }
 
-/* Projects w->xn by `down`, and its result by `up` if the projection has a low rank, else 0. Uses w->fused as scratch. */
+/* Projects w->xn to n rows of y: by `down`, then by `up` from `rank` columns, or with rank 0 by `down` alone. Uses w->fused as scratch. */
 static int project_low(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat down, struct mat up, int rank, int n) {
     if (!rank) return attention_linear_wide(x, y, ldy, w->xn, c->hidden, down, NULL, n);
     TRY(attention_linear_wide(x, w->fused, rank, w->xn, c->hidden, down, NULL, n));

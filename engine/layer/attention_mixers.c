@@ -1,6 +1,5 @@
-/* Token mixers with a state that are simpler than DeltaNet: short gated convolutions (LFM2), lightning attention (MiniMax-01, Ling 2.5) and Mamba-2. Sources:
- * transformers, models/lfm2_moe and models/minimax; "MiniMax-01" (2025); "Transformers are SSMs" (Dao and Gu 2024); transformers, models/granitemoehybrid;
- * vLLM, models/bailing_moe_linear. */
+/* Token mixers with a state that are simpler than DeltaNet: short gated convolutions (LFM2) and lightning attention (MiniMax-01, Ling 2.5). Sources:
+ * transformers, models/lfm2_moe and models/minimax; "MiniMax-01" (2025); vLLM, models/bailing_moe_linear. */
 #include <math.h>
 
 #include "engine/layer/attention.h"
@@ -49,31 +48,31 @@ static int lightning_cache_planes(const struct config *c, int layer, struct cach
 }
 /* MiniMax: in_proj's rows are q, k and v of a head, then those of the next. */
 static int lightning_split(struct exec *x, const struct config *c, const struct work *w, int n) {
-    const int dim = c->lightning.dim, all = lightning_width(c);
-    TRY(rows_gate(x, w->fused, 3 * all, w->fused, 3 * all, GATE_SIGMOID, n, 3 * all)); /* SiLU */
+    const int dim = c->lightning.dim, width = lightning_width(c);
+    TRY(rows_gate(x, w->fused, 3 * width, w->fused, 3 * width, GATE_SIGMOID, n, 3 * width)); /* SiLU */
     for (int i = 0; i < 3; i++)
-        TRY(x->ops->copy(x, &(struct op_copy){.y = w->mixed + i * all,
+        TRY(x->ops->copy(x, &(struct op_copy){.y = w->mixed + i * width,
                                               .x = w->fused + i * dim,
                                               .n = n,
                                               .heads = c->lightning.heads,
                                               .dim = dim,
-                                              .ldx = 3 * all,
-                                              .ldy = 3 * all,
+                                              .ldx = 3 * width,
+                                              .ldy = 3 * width,
                                               .head_ldx = 3 * dim,
                                               .head_ldy = dim}));
     return 0;
 }
 /* Ling: all rows of q, then of k, then of v. Uses w->z as scratch. */
 static int lightning_rotate(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w, int n) {
-    const int dim = c->lightning.dim, heads = c->lightning.heads, all = lightning_width(c);
+    const int dim = c->lightning.dim, heads = c->lightning.heads, width = lightning_width(c);
     for (int i = 0; i < 2; i++) {
-        TRY(rows_copy(x, w->z, all, w->fused + i * all, 3 * all, n, all));
+        TRY(rows_copy(x, w->z, width, w->fused + i * width, 3 * width, n, width));
         if (c->lightning.qk_norm) TRY(block_norm(x, c, w->z, dim, w->z, dim, i ? y->k_norm : y->q_norm, NULL, n * heads, dim));
-        TRY(attention_rotate(x, c, layer, w, w->z, heads, all, dim, n));
-        if (!i) TRY(rows_scale(x, w->z, 1 / sqrtf((float)dim), n, all));
-        TRY(rows_copy(x, w->mixed + i * all, 3 * all, w->z, all, n, all));
+        TRY(attention_rotate(x, c, layer, w, w->z, heads, width, dim, n));
+        if (!i) TRY(rows_scale(x, w->z, 1 / sqrtf((float)dim), n, width));
+        TRY(rows_copy(x, w->mixed + i * width, 3 * width, w->z, width, n, width));
     }
-    return rows_copy(x, w->mixed + 2 * all, 3 * all, w->fused + 2 * all, 3 * all, n, all);
+    return rows_copy(x, w->mixed + 2 * width, 3 * width, w->fused + 2 * width, 3 * width, n, width);
 }
 /* w->mixed gets all q, then all k, then all v. */
 static int lightning_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
@@ -90,12 +89,12 @@ static float lightning_slope(const struct config *c, int layer) {
 }
 static int lightning_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
                              int from, int to) {
-    const int all = lightning_width(c);
-    const float *q = w->mixed + (size_t)row * 3 * (size_t)all;
-    return x->ops->delta(x, &(struct op_delta){.out = w->att + (size_t)row * (size_t)all,
+    const int width = lightning_width(c);
+    const float *q = w->mixed + (size_t)row * 3 * (size_t)width;
+    return x->ops->delta(x, &(struct op_delta){.out = w->att + (size_t)row * (size_t)width,
                                                .q = q,
-                                               .k = q + all,
-                                               .v = q + 2 * all,
+                                               .k = q + width,
+                                               .v = q + 2 * width,
                                                .before = attention_state(s, layer, 0, from),
                                                .after = attention_state(s, layer, 0, to),
                                                .n = n,
@@ -103,111 +102,29 @@ static int lightning_advance(struct exec *x, const struct config *c, const struc
                                                .v_heads = c->lightning.heads,
                                                .k_dim = c->lightning.dim,
                                                .v_dim = c->lightning.dim,
-                                               .ldx = 3 * all,
-                                               .ldo = all,
+                                               .ldx = 3 * width,
+                                               .ldo = width,
                                                .rule = DELTA_LIGHTNING,
                                                .slope = lightning_slope(c, layer),
                                                .at = attention_address(s, layer, 0)});
 }
 static int lightning_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
                             struct key_range keys) {
-    const int all = lightning_width(c), groups = c->lightning.norm_groups, each = all / groups;
-    const size_t at = (size_t)s->row * (size_t)all;
+    const int width = lightning_width(c), groups = c->lightning.norm_groups, group_width = width / groups;
+    const size_t at = (size_t)s->row * (size_t)width;
     float *out = w->att + at;
     TRY(attention_advance_state(x, c, y, layer, w, s, lightning_advance));
     TRY(x->ops->norm(x, &(struct op_norm){.out = out,
                                           .x = out,
                                           .w = groups > 1 ? NULL : y->mix_norm,
                                           .rows = s->n * groups,
-                                          .dim = each,
-                                          .ldx = each,
-                                          .ldo = each,
+                                          .dim = group_width,
+                                          .ldx = group_width,
+                                          .ldo = group_width,
                                           .eps = c->lightning.is_rotated ? c->norm_eps : 1e-6f, /* MiniMax: the reference's default, not the config's */
                                           .w_dtype = DT_F32}));
-    if (groups > 1) TRY(rows_gate(x, out, all, y->mix_norm, 0, GATE_LINEAR, s->n, all));
-    return rows_gate(x, out, all, w->z + at, all, GATE_SIGMOID, s->n, all);
-}
-
-/* --- Mamba-2: w->fused has z, x, B, C and dt of each row, w->mixed the convolved x, B and C ----------------------------------- */
-
-struct mamba2_dims {
-    int inner, groups, channels, all; /* groups: B or C of all groups together */
-};
-static struct mamba2_dims mamba2_dims(const struct config *c) {
-    const struct mamba_config *m = &c->mamba;
-    const int inner = m->heads * m->head_dim, groups = m->groups * m->state, channels = inner + 2 * groups;
-    return (struct mamba2_dims){inner, groups, channels, inner + channels + m->heads};
-}
-enum { MAMBA2_CONV, MAMBA2_STATE };
-static int mamba2_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    const struct mamba_config *m = &c->mamba;
-    out[MAMBA2_CONV] = (struct cache_desc){.heads = m->taps - 1, .dim = mamba2_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
-    out[MAMBA2_STATE] = (struct cache_desc){.heads = m->heads, .dim = m->state * m->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
-    return 2;
-}
-static int mamba2_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                         int n) {
-    return attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
-}
-static int mamba2_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
-                          int from, int to) {
-    const struct mamba_config *m = &c->mamba;
-    const struct mamba2_dims d = mamba2_dims(c);
-    const size_t at = (size_t)row;
-    const float *in = w->fused + at * (size_t)d.all;
-    float *mixed = w->mixed + at * (size_t)d.channels;
-    TRY(x->ops->conv(x, &(struct op_conv){.out = mixed,
-                                          .x = in + d.inner,
-                                          .w = y->mix_conv,
-                                          .bias = y->mix_conv_bias,
-                                          .before = attention_state(s, layer, MAMBA2_CONV, from),
-                                          .after = attention_state(s, layer, MAMBA2_CONV, to),
-                                          .n = n,
-                                          .channels = d.channels,
-                                          .taps = m->taps,
-                                          .ldx = d.all,
-                                          .ldo = d.channels,
-                                          .at = attention_address(s, layer, MAMBA2_CONV)}));
-    return x->ops->delta(x, &(struct op_delta){.out = w->att + at * (size_t)d.inner,
-                                               .q = mixed + d.inner + d.groups,
-                                               .k = mixed + d.inner,
-                                               .v = mixed,
-                                               .a = in + d.inner + d.channels,
-                                               .rate = y->mix_rate,
-                                               .dt = y->mix_dt,
-                                               .skip = y->mix_skip,
-                                               .before = attention_state(s, layer, MAMBA2_STATE, from),
-                                               .after = attention_state(s, layer, MAMBA2_STATE, to),
-                                               .n = n,
-                                               .k_heads = m->groups,
-                                               .v_heads = m->heads,
-                                               .k_dim = m->state,
-                                               .v_dim = m->head_dim,
-                                               .ldx = d.channels,
-                                               .ldg = d.all,
-                                               .ldo = d.inner,
-                                               .rule = DELTA_MAMBA2,
-                                               .at = attention_address(s, layer, MAMBA2_STATE)});
-}
-/* The gate comes before the norm, which is over each group of heads. */
-static int mamba2_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
-                         struct key_range keys) {
-    const struct mamba2_dims d = mamba2_dims(c);
-    const int dim = d.inner / c->mamba.groups;
-    float *out = w->att + (size_t)s->row * (size_t)d.inner;
-    TRY(attention_advance_state(x, c, y, layer, w, s, mamba2_advance));
-    TRY(rows_gate(x, out, d.inner, w->fused + (size_t)s->row * (size_t)d.all, d.all, GATE_SILU, s->n, d.inner));
-    for (int at = 0; at < d.inner; at += dim)
-        TRY(x->ops->norm(x, &(struct op_norm){.out = out + at,
-                                              .x = out + at,
-                                              .w = y->mix_norm + at,
-                                              .rows = s->n,
-                                              .dim = dim,
-                                              .ldx = d.inner,
-                                              .ldo = d.inner,
-                                              .eps = c->norm_eps,
-                                              .w_dtype = DT_F32}));
-    return 0;
+    if (groups > 1) TRY(rows_gate(x, out, width, y->mix_norm, 0, GATE_LINEAR, s->n, width));
+    return rows_gate(x, out, width, w->z + at, width, GATE_SIGMOID, s->n, width);
 }
 
 #define KIND(name_, prefix) \
@@ -215,5 +132,4 @@ static int mamba2_attend(struct exec *x, const struct config *c, const struct la
         .name = name_, .is_recordable = true, .cache_planes = prefix##_cache_planes, .store_kv = prefix##_inputs, .make_queries = attention_no_queries, \
         .attend = prefix##_attend \
     }
-const struct attention_kind attention_conv = KIND("convolution", conv), attention_lightning = KIND("lightning", lightning),
-                            attention_mamba2 = KIND("mamba2", mamba2);
+const struct attention_kind attention_conv = KIND("convolution", conv), attention_lightning = KIND("lightning", lightning);

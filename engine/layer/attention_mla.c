@@ -37,7 +37,7 @@ bool block_expands_mla(const struct config *c, int layer, int n) {
     const struct mla_sizes a = config_mla(c, layer);
     /* few rows must be batch-invariant; with split_kv_b W_k is stored transposed in k_b, which can produce queries but not keys */
     if (n <= BATCH_INVARIANT_ROWS || c->split_kv_b) return false;
-    /* FLOP per key and head: absorbed n * (2 * latent + rope); expanded latent * (nope + v) once, then n * (nope + rope + v). */
+    /* FLOP per key and head: absorbed n * (2 * kv_lora + rope); expanded kv_lora * (nope + v_dim) once, then n * (nope + rope + v_dim). */
     double absorbed = (double)n * (2 * a.kv_lora + a.rope), once = (double)a.kv_lora * (a.nope + a.v_dim);
     return once + (double)n * (a.dim + a.v_dim) < absorbed;
 }
@@ -75,7 +75,7 @@ static int absorb_queries(struct exec *x, const struct config *c, const struct l
 int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys,
                        const int32_t *chosen) {
     const struct mla_sizes a = config_mla(c, layer);
-    const int latent = a.latent, heads = a.heads, rows = a.nope + a.v_dim;
+    const int latent = a.latent, heads = a.heads, kv_rows = a.nope + a.v_dim; /* kv_rows: rows of kv_b per head */
     const bool split = c->split_kv_b;
     float *out = w->att + (size_t)s->row * (size_t)(heads * a.v_dim);
     struct kv_plane plane = attention_plane(s->cache[layer].p[0], keys.first);
@@ -104,44 +104,47 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
     if (!(keys.piece & PIECE_LAST)) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = out,
                                               .x = w->absorbed_out,
-                                              .w = split ? mat_rows(y->v_b, 0, a.v_dim) : mat_rows(y->kv_b, a.nope, rows),
+                                              .w = split ? mat_rows(y->v_b, 0, a.v_dim) : mat_rows(y->kv_b, a.nope, kv_rows),
                                               .n = s->n,
                                               .ldx = heads * a.kv_lora,
                                               .ldy = heads * a.v_dim,
                                               .wide = config_needs_wide_activations(c),
                                               .batch = heads,
-                                              .batch_rows = split ? a.v_dim : rows,
+                                              .batch_rows = split ? a.v_dim : kv_rows,
                                               .batch_x = a.kv_lora,
                                               .batch_y = a.v_dim}));
     return attention_gate_output(x, c, layer, w, s, out);
 }
 
-/* Grows *p to `need` floats and a quarter more, without its content. NULL: out of memory. */
+enum { EXPANDED_BYTES = 256 << 20 }; /* most memory of expanded keys and values, unless one head needs more */
+
+static size_t grown_size(size_t need) { return need + need / 4; } /* of a buffer that must hold `need`, so that it grows rarely */
+/* Grows *p to at least `need` floats, without its content. NULL: out of memory. */
 static float *grow_buffer(struct work *w, float **p, size_t *have, size_t need) {
     if (need <= *have) return *p;
     if (*p) w->release(w->ctx, *p);
     *have = 0;
-    need += need / 4;
+    need = grown_size(need);
     if ((*p = w->alloc(w->ctx, need * sizeof(float)))) *have = need;
     return *p;
 }
 
-/* Returns the number of heads whose keys and values of `keys` positions fit in 256 MB, at least one. elem_bytes: of their type. */
+/* Returns the number of heads whose keys and values of `keys` positions fit in EXPANDED_BYTES, at least one. elem_bytes: of their type. */
 static int heads_at_once(const struct mla_sizes *a, int keys, size_t elem_bytes) {
-    size_t budget = test_limits_get(TEST_LIMIT_MLA_EXPAND, (256u << 20) / sizeof(float)) * sizeof(float),
+    size_t budget = test_limits_get(TEST_LIMIT_MLA_EXPAND, EXPANDED_BYTES / sizeof(float)) * sizeof(float),
            per_head = (size_t)keys * (size_t)(a->dim + a->v_dim) * elem_bytes;
     return per_head * (size_t)a->heads <= budget ? a->heads : per_head < budget ? (int)(budget / per_head) : 1;
 }
 static size_t mla_grown_bytes(const struct config *c, int layer, int keys) {
     const struct mla_sizes a = config_mla(c, layer);
     size_t row = (size_t)heads_at_once(&a, keys, sizeof(float)) * (size_t)(a.dim + a.v_dim) + (size_t)a.latent;
-    return (size_t)keys * row * sizeof(float) / 4 * 5; /* grow_buffer() adds a quarter */
+    return grown_size((size_t)keys * row * sizeof(float));
 }
 
 /* Computes float32 keys [n, heads, head_dim] and values [n, heads, v_dim] of some heads from w->latent. */
 static int expand_float(struct exec *x, const struct config *c, const struct mla_sizes *a, struct mat kv_b, const struct work *w, float *k, float *v, int n,
                         int heads) {
-    int dim = a->dim, rows = a->nope + a->v_dim, latent = a->latent;
+    int dim = a->dim, kv_rows = a->nope + a->v_dim, latent = a->latent;
     struct op_linear part = {.y = k,
                              .x = w->latent,
                              .w = mat_rows(kv_b, 0, a->nope),
@@ -150,10 +153,10 @@ static int expand_float(struct exec *x, const struct config *c, const struct mla
                              .ldy = heads * dim,
                              .wide = config_needs_wide_activations(c),
                              .batch = heads,
-                             .batch_rows = rows,
+                             .batch_rows = kv_rows,
                              .batch_y = dim};
     TRY(x->ops->linear(x, &part));
-    part.y = v, part.w = mat_rows(kv_b, a->nope, rows), part.ldy = heads * a->v_dim, part.batch_y = a->v_dim;
+    part.y = v, part.w = mat_rows(kv_b, a->nope, kv_rows), part.ldy = heads * a->v_dim, part.batch_y = a->v_dim;
     TRY(x->ops->linear(x, &part));
     if (!a->rope) return 0;
     return x->ops->copy(x, &(struct op_copy){.y = k + a->nope,
@@ -167,27 +170,26 @@ static int expand_float(struct exec *x, const struct config *c, const struct mla
                                              .head_ldy = dim});
 }
 
-/* Expanded form: computes keys and values of the requested positions from the latent cache, one group of heads at a time so that
- * they fit in 256 MB, then ordinary attention. The group size depends on all positions, so it is the same for each piece. Uses BF16
- * if the executor has an expand operation. */
+/* Expanded form: computes keys and values of the requested positions from the latent cache, for as many heads at a time as fit in EXPANDED_BYTES, then
+ * ordinary attention. The number of heads depends on all positions, so it is the same for each piece. Uses BF16 if the executor has an expand operation. */
 static int attend_expanded(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
                            struct key_range keys) {
     const struct mla_sizes a = config_mla(c, layer);
-    int dim = a.dim, latent = a.latent, rows = a.nope + a.v_dim, heads = a.heads, most = s->pos + s->n;
-    const bool narrow = x->ops->expand;
-    size_t elem_bytes = narrow ? sizeof(uint16_t) : sizeof(float), per_head = (size_t)most * (size_t)(dim + a.v_dim) * elem_bytes;
-    int group = heads_at_once(&a, most, elem_bytes);
+    int dim = a.dim, latent = a.latent, kv_rows = a.nope + a.v_dim, heads = a.heads, n_positions = s->pos + s->n;
+    const bool is_bf16 = x->ops->expand;
+    size_t elem_bytes = is_bf16 ? sizeof(uint16_t) : sizeof(float), per_head = (size_t)n_positions * (size_t)(dim + a.v_dim) * elem_bytes;
+    int group = heads_at_once(&a, n_positions, elem_bytes);
     struct kv_plane cached = s->cache[layer].p[0];
-    if (!narrow && !grow_buffer(w, &w->latent, &w->latent_floats, (size_t)most * (size_t)latent)) return ERR_MEMORY;
+    if (!is_bf16 && !grow_buffer(w, &w->latent, &w->latent_floats, (size_t)n_positions * (size_t)latent)) return ERR_MEMORY;
     if (!grow_buffer(w, &w->expanded_kv, &w->expanded_floats, (per_head * (size_t)group + sizeof(float) - 1) / sizeof(float))) return ERR_MEMORY;
-    if (!narrow) TRY(x->ops->kv_load(x, &(struct op_kv_load){.plane = cached, .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
+    if (!is_bf16) TRY(x->ops->kv_load(x, &(struct op_kv_load){.plane = cached, .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
     for (int h = 0; h < heads; h += group) {
         int g = heads - h < group ? heads - h : group;
         void *k = w->expanded_kv, *v = (char *)k + (size_t)keys.n * (size_t)(g * dim) * elem_bytes;
-        struct mat kv_b = mat_rows(y->kv_b, h * rows, (h + g) * rows);
-        struct op_expand made = {.k = k, .v = v, .latent = cached, .w = kv_b, .row0 = keys.first, .n = keys.n, .heads = g, .nope = a.nope, .v_dim = a.v_dim};
-        TRY(narrow ? x->ops->expand(x, &made) : expand_float(x, c, &a, kv_b, w, k, v, keys.n, g));
-        uint8_t dtype = narrow ? DT_BF16 : DT_F32;
+        struct mat kv_b = mat_rows(y->kv_b, h * kv_rows, (h + g) * kv_rows);
+        struct op_expand expand = {.k = k, .v = v, .latent = cached, .w = kv_b, .row0 = keys.first, .n = keys.n, .heads = g, .nope = a.nope, .v_dim = a.v_dim};
+        TRY(is_bf16 ? x->ops->expand(x, &expand) : expand_float(x, c, &a, kv_b, w, k, v, keys.n, g));
+        uint8_t dtype = is_bf16 ? DT_BF16 : DT_F32;
         struct op_attention o = {.out = w->att + (size_t)s->row * (size_t)(heads * a.v_dim) + (size_t)(h * a.v_dim),
                                  .q = w->q + (size_t)s->row * (size_t)(heads * dim) + (size_t)(h * dim),
                                  .k = {.data = k, .heads = g, .dim = dim, .dtype = dtype},
@@ -230,18 +232,18 @@ static int mla_store_kv(struct exec *x, const struct config *c, const struct lay
 
 /* Projects in [n, ld] to the queries in w->q. With ATTN_GATE_IN_QUERY the matrix yields each head's query and gate in w->fused. */
 static int project_queries(struct exec *x, const struct config *c, const struct mla_sizes *a, struct work *w, const float *in, int ld, struct mat m, int n) {
-    const bool both = c->attn_gate == ATTN_GATE_IN_QUERY;
-    const int heads = a->heads, dim = a->dim, each = both ? dim + a->v_dim : dim;
-    TRY(block_linear(x, c, both ? w->fused : w->q, heads * each, in, ld, m, NULL, n, false));
-    if (!both) return 0;
+    const bool gate_in_query = c->attn_gate == ATTN_GATE_IN_QUERY;
+    const int heads = a->heads, dim = a->dim, head_ld = gate_in_query ? dim + a->v_dim : dim;
+    TRY(block_linear(x, c, gate_in_query ? w->fused : w->q, heads * head_ld, in, ld, m, NULL, n, false));
+    if (!gate_in_query) return 0;
     return x->ops->copy(
         x, &(struct op_copy){
-               .y = w->q, .x = w->fused, .n = n, .heads = heads, .dim = dim, .ldx = heads * each, .ldy = heads * dim, .head_ldx = each, .head_ldy = dim});
+               .y = w->q, .x = w->fused, .n = n, .heads = heads, .dim = dim, .ldx = heads * head_ld, .ldy = heads * dim, .head_ldx = head_ld, .head_ldy = dim});
 }
-/* Copies w->q_latent [n, q_lora] into the rows [n, 2 * q_lora] after it, each the normed and then the raw latent. raw: it is not normed yet. */
-static int keep_raw(struct exec *x, int q_lora, struct work *w, bool raw, int n) {
-    float *both = w->q_latent + (size_t)n * (size_t)q_lora;
-    return rows_copy(x, both + (raw ? q_lora : 0), 2 * q_lora, w->q_latent, q_lora, n, q_lora);
+/* Copies w->q_latent [n, q_lora] into half of the rows [n, 2 * q_lora] after it: the first half if it is normed, the second if it is raw. */
+static int append_latent(struct exec *x, int q_lora, struct work *w, bool is_raw, int n) {
+    float *pairs = w->q_latent + (size_t)n * (size_t)q_lora;
+    return rows_copy(x, pairs + (is_raw ? q_lora : 0), 2 * q_lora, w->q_latent, q_lora, n, q_lora);
 }
 
 static int mla_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
@@ -249,9 +251,9 @@ static int mla_make_queries(struct exec *x, const struct config *c, const struct
     const int qd = a.heads * a.dim, q_lora = a.q_lora;
     if (q_lora) {
         TRY(block_linear(x, c, w->q_latent, q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
-        if (c->q_raw) TRY(keep_raw(x, q_lora, w, true, n));
+        if (c->q_raw) TRY(append_latent(x, q_lora, w, true, n));
         TRY(gated_latent_norm(x, c, w, w->q_latent, q_lora, y->q_a_norm, y->q_a_norm_gate, n, q_lora));
-        if (c->q_raw) TRY(keep_raw(x, q_lora, w, false, n));
+        if (c->q_raw) TRY(append_latent(x, q_lora, w, false, n));
         const float *in = c->q_raw ? w->q_latent + (size_t)n * (size_t)q_lora : w->q_latent;
         TRY(project_queries(x, c, &a, w, in, (c->q_raw ? 2 : 1) * q_lora, y->q_b, n));
     } else TRY(project_queries(x, c, &a, w, w->xn, c->hidden, y->q, n));

@@ -15,8 +15,8 @@ MLA, PREFILL, WEIGHTS = "engine/layer/attention_mla.c", "engine/exec/prefill_cpu
 STEP, MIRROR, BLEND, PART = "engine/exec/decode.c", "engine/kv/device_kv.c", "engine/exec/prefill_blend.c", "engine/exec/blend_device.c"
 BLEND_EXPERTS = "engine/exec/blend_experts.c"
 LAYER = "engine/exec/decode_layer.c"
-change("mla-head-groups", "every group of heads gets the keys and values of the first group", "golden_positions", (MLA, "mat_rows(y->kv_b, h * rows, (h + g) * rows)", "mat_rows(y->kv_b, 0, g * rows)"))
-change("mla-group-values", "values are computed from the row before theirs", "golden_positions", (MLA, "mat_rows(kv_b, a->nope, rows)", "mat_rows(kv_b, a->nope - 1, rows - 1)"))
+change("mla-head-groups", "every group of heads gets the keys and values of the first group", "golden_positions", (MLA, "mat_rows(y->kv_b, h * kv_rows, (h + g) * kv_rows)", "mat_rows(y->kv_b, 0, g * kv_rows)"))
+change("mla-group-values", "values are computed from the row before theirs", "golden_positions", (MLA, "mat_rows(kv_b, a->nope, kv_rows)", "mat_rows(kv_b, a->nope - 1, kv_rows - 1)"))
 change("mla-causal-prefix", "after a cached prefix a query attends to one key too many", "golden_positions", (MLA, ".ldo = heads * a.v_dim,\n                                 .q_pos0 = s->pos", ".ldo = heads * a.v_dim,\n                                 .q_pos0 = s->pos + (s->pos > 0)"))
 change("sarvam-bias", "Sarvam's router has a selection bias whatever its config says", "golden_names", ("engine/model/deepseek_v3.c", "c->router_bias = has_bias;", "c->router_bias = true;"))
 change("sarvam-groups", "Sarvam's experts are ranked in groups, as DeepSeek-V3's", "golden_names", ("engine/model/deepseek_v3.c", ".norm = true, .groups = 1, .topk_group = 1}", ".norm = true, .groups = 4, .topk_group = 2}"))
@@ -129,7 +129,7 @@ change("situ-default", "the first cap of Kimi K3's activation has no default", "
 change("answer-marked", "the text between the thinking and the answer of Kimi K3 counts as the answer", "unit_parts", ("tokenizer/chat/output_parser.c", "open->kind == OUTPUT_TEXT) : !p->marks_answer;", "open->kind == OUTPUT_TEXT) : true;"))
 change("answer-opened", "an answer that the prompt opens is none", "unit_parts", ("tokenizer/chat/output_parser.c", "(k->kind != OUTPUT_THINKING && !k->is_needed)) continue;", "k->kind != OUTPUT_THINKING) continue;"))
 change("xtml-type", "values of Kimi K3's calls are JSON where they can be, whatever their type", "unit_tools", ("cli/turn/tool_calls.c", "!find_attribute(tag, \"type=\\\"\", &type) || (", "(0 && "))
-change("loop-messages", "a pass reads its own streams as messages of the one before", "golden_gqa_looped", ("engine/layer/attention_residuals.c", "o.skip = pass_place(c, c->layer[layer].pass - 1), o.n_queries", "o.skip = pass_place(c, c->layer[layer].pass), o.n_queries"))
+change("loop-messages", "a pass reads its own streams as messages of the one before", "golden_gqa_looped", ("engine/layer/attention_residuals.c", "o.skip = pass_begin(c, c->layer[layer].pass - 1), o.n_queries", "o.skip = pass_begin(c, c->layer[layer].pass), o.n_queries"))
 change("loop-last-output", "the last output of a pass goes to the streams before the loop", "golden_gqa_looped", ("engine/layer/attention_residuals.c", "if (c->layer[layer].pass && stored == c->streams.loop_from)", "if (0)"))
 change("row-taps-state", "taps per row leave the convolution's state as it was", "golden_gqa_pooled", ("engine/layer/short_conv.c", "delayed.is_peek = lag < c->short_taps - 1;", "delayed.is_peek = true;"))
 change("projected-sinks", "projected sinks take the whole softmax", "golden_gqa_pooled", ("engine/layer/attention_gqa.c", "TRY(rows_scale(x, w->sink_logits, -1, n, heads));", ""))
@@ -435,7 +435,7 @@ change("delta-decay", "the delta rule does not decay", "kcheck_delta", ("cpu/del
 change("kda-doubled-beta", "updates of Kimi delta attention never have a factor above 1", "kcheck_delta; golden_kda_gqa", ("cpu/delta.c", "o->doubles_beta ? 2 : 1", "1"))
 change("solar2-layers", "Solar Open 2 has attention where Kimi delta attention belongs", "unit_kda; golden_kda_gqa", ("engine/model/solar_open2.c", "named[layer] = true, c->layer[layer].mixer = MIXER_ATTENTION", "named[layer] = true"))
 change("solar2-no-layers", "a config of Solar Open 2 that names no layers is taken", "unit_kda", ("engine/model/solar_open2.c", 'else if (!config_has(r, "layer_types")) config_fail', 'else if (0) config_fail'))
-change("lightning-rotation", "heads of Ling 2.5's lightning attention are not rotated", "golden_lightning_mla", ("engine/layer/attention_mixers.c", "TRY(attention_rotate(x, c, layer, w, w->z, heads, all, dim, n));", ""))
+change("lightning-rotation", "heads of Ling 2.5's lightning attention are not rotated", "golden_lightning_mla", ("engine/layer/attention_mixers.c", "TRY(attention_rotate(x, c, layer, w, w->z, heads, width, dim, n));", ""))
 change("lightning-groups", "all heads of Ling 2.5's lightning attention are normed together", "golden_lightning_mla", ("engine/layer/attention_mixers.c", "groups = c->lightning.norm_groups,", "groups = 1,"))
 change("ling25-kind", "Ling 2.5 is taken for Ling 3", "unit_kda; golden_lightning_mla", ("engine/model/bailing_hybrid.c", 'return config_has(r, "group_norm_size");', "return false;"))
 change("pieces-scales", "FP8 blocks of a matrix in pieces go on from one piece to the next", "golden_gqa_pieces", ("engine/weights/matrix.c", "at = row / each * per + (slice->first + row % each) / c->block_rows", "at = (row / each * piece + slice->first + row % each) / c->block_rows"))
