@@ -7,7 +7,7 @@ struct blend {
     struct decode *s;
     struct blend_device dev[GPU_MAX]; /* by rank */
     int n_dev, owner;                 /* owner: index of the device that holds `layer`; until move_rows(), the one before it */
-    struct kv_state_step move;        /* state rows of the batch in the session's cache */
+    struct kv_state_step state_step;  /* state rows of the batch in the session's cache */
     int at, n, rows, layer;           /* the batch: tokens [at, at + n) of the job, at most `rows`; its next layer */
     /* pinned host memory */
     float *x, *xn;                           /* [rows, hidden] residual stream, or the sum of the CPU's experts; input of the experts */

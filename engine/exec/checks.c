@@ -65,8 +65,8 @@ int prefill_mark_row(const struct prefill_job *j, int at, int n) {
     return mark > 0 && at + n == j->n ? mark : 0;
 }
 
-void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *move) {
+void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *state_step) {
     j->n_complete = at + n;
-    kv_state_commit(j->kv, move, j->pos + at, n);
+    kv_state_commit(j->kv, state_step, j->pos + at, n);
     if (j->n_complete < j->n) kv_state_keep(j->kv, j->pos + j->n_complete);
 }

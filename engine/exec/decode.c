@@ -202,7 +202,7 @@ static void add_span(struct decode_micro_batch *m, const struct decode_span *fro
     m->spans[m->n_spans] = t;
     m->texts[m->n_spans] = (struct text_rows){from->tokens, from->n, from->n_before};
     if (device_copy) {
-        t.cache = device_copy->layers, t.state_step = device_copy->move;
+        t.cache = device_copy->layers, t.state_step = device_copy->state_step;
         m->dev_kv[m->n_dev_spans] = device_copy;
         m->dev_spans[m->n_dev_spans++] = t;
         m->n_dev += from->n;

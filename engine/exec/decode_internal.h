@@ -123,7 +123,7 @@ struct decode_micro_batch {
     uint32_t n_parts;
 };
 
-/* device_blocks.c: rows of all layers for `block` positions, on all devices. */
+/* device_blocks.c: rows of all layers for decode.block_positions positions, on all devices. */
 struct device_block {
     struct device_slab *slab;
     int n_readers; /* device KVs that use it; 0: free */
@@ -144,13 +144,13 @@ struct device_kv {                             /* device copy of a session's KV 
     struct device_block **blocks; /* [n_blocks] of its rows; blocks shared with other sessions are full and below valid_rows */
     size_t cap_blocks;
     int n_blocks, n_uploaded;             /* the first n_uploaded entries are in the devices' block tables */
-    struct kv_block *host_table[GPU_MAX]; /* [most_blocks] host block table per device; the device's is at the start of mem */
+    struct kv_block *host_table[GPU_MAX]; /* [max_blocks] host block table per device; the device's is at the start of mem */
     int max_blocks;
     struct ledger_entry mem[GPU_MAX]; /* device block table and states */
     uint64_t last_used;               /* clock of the last batch that read it */
     bool is_locked;                   /* a prefill is writing it: not evictable */
     int state_pos[DEVICE_KV_STATES];  /* position of each state row; -1: none */
-    struct kv_state_step move;        /* state rows of the batch; `marked` is the last row */
+    struct kv_state_step state_step;  /* state rows of the batch; mark_row is DEVICE_KV_MARK */
 };
 
 /* Device memory that a prefill or paged batches borrow. Memory returns all at once, by decode_reclaim(). */
@@ -304,16 +304,16 @@ struct kv_head_range {
 /* device_kv.c */
 struct kv_head_range device_kv_heads(const struct kv_plane *all, int head0, int heads, int row);
 /* Copies rows [row, row + n) of a device KV plane to another plane, starting at to_row. */
-int device_kv_copy(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct device_kv *m, const struct decode_device *d, int layer,
+int device_kv_copy(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct device_kv *copy, const struct decode_device *d, int layer,
                    int plane, int row, int n, enum gpu_dir dir);
-/* Returns the device KV of `kv` with room for rows up to `end`, with uploads of all rows before pos enqueued.
- * state_row: host row of the state at pos, -1: none. NULL: no device memory left. */
+/* Returns the device KV of `kv` with room for rows up to `end`, with uploads of all rows before pos enqueued. state_row: host row of the state at pos, -1:
+ * none. NULL: no device memory left. After a device's failure the rows are incomplete; the batch that uses them fails too and reports it. */
 struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int state_row, int pos, int end);
 /* Waits until KV uploads have arrived; drops them after a failure or with d->stop set. d->main must be idle. */
 void device_kv_uploads_settle(struct decode_device *d);
 void device_kv_uploads_close(struct decode_device *d); /* d->main must not wait for any upload */
 void device_kv_reap(struct decode *s);                 /* frees the device KV of closed sessions */
-void device_kv_drop(struct decode *s, struct device_kv *m);
+void device_kv_drop(struct decode *s, struct device_kv *copy);
 void device_kv_lock(struct decode *s, const struct kv *kv, bool is_locked);                   /* sets its eviction lock, if it exists */
 size_t device_kv_bytes(const struct decode *s, const struct decode_device *d, int positions); /* device memory for that many positions */
 void device_kv_set_valid(struct decode *s, const struct kv *kv, int rows);                    /* after a batch: rows below `rows` equal the host's */
@@ -334,6 +334,6 @@ int kv_writeback_states_open(struct decode *s, struct error *e);
 int kv_writeback_download_states(struct decode_device *d, int i, const struct span *dev, const struct span *host);
 void kv_writeback_store_states(struct decode *s);
 /* Download and storing for a prefill: one layer's rows [pos, pos + n) of one session, to `host`; from there all layers to its cache. */
-int kv_writeback_download_prefill(struct decode *s, const struct device_kv *m, struct gpu_stream *stream, int layer, int pos, int n, char *host);
-void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const struct kv_state_step *move, int pos, int n, char *host);
+int kv_writeback_download_prefill(struct decode *s, const struct device_kv *copy, struct gpu_stream *stream, int layer, int pos, int n, char *host);
+void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const struct kv_state_step *state_step, int pos, int n, char *host);
 size_t kv_writeback_prefill_bytes(const struct decode *s, int n); /* size of `host` for n rows: rows and two states of each layer */

@@ -193,24 +193,24 @@ size_t kv_writeback_prefill_bytes(const struct decode *s, int n) {
     return kv_writeback_rows_bytes(&s->layout, n) + 2 * s->layout.state_bytes_before[s->c->n_layers];
 }
 
-int kv_writeback_download_prefill(struct decode *s, const struct device_kv *m, struct gpu_stream *stream, int layer, int pos, int n, char *host) {
+int kv_writeback_download_prefill(struct decode *s, const struct device_kv *copy, struct gpu_stream *stream, int layer, int pos, int n, char *host) {
     struct kv_plane to[CACHE_PLANES];
     int planes = staged_planes(&s->layout, host, 0, layer, n, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
         const struct cache_desc *d = &s->layout.desc[layer][p];
         int row = kv_complete_rows(d, pos);
-        if (to[p].data) rc = device_kv_copy(stream, &to[p], 0, m, decode_device_of(s, layer), layer, p, row, kv_complete_rows(d, pos + n) - row, GPU_D2H);
+        if (to[p].data) rc = device_kv_copy(stream, &to[p], 0, copy, decode_device_of(s, layer), layer, p, row, kv_complete_rows(d, pos + n) - row, GPU_D2H);
     }
     for (int p = 0; p < 2 * planes && !rc; p++) {
         bool mark = p >= planes;
-        if (!s->layout.desc[layer][p % planes].fixed_rows || (mark && !m->move.mark)) continue;
-        struct kv_plane from = attention_plane(m->layers[layer].p[p % planes], mark ? m->move.mark_row : m->move.to_row);
+        if (!s->layout.desc[layer][p % planes].fixed_rows || (mark && !copy->state_step.mark)) continue;
+        struct kv_plane from = attention_plane(copy->layers[layer].p[p % planes], mark ? copy->state_step.mark_row : copy->state_step.to_row);
         rc = gpu_copy(stream, saved_state_address(s, host, n, layer, p % planes, mark), from.data, kv_row_range_of(&from, 0, 1).bytes, GPU_D2H);
     }
     return rc;
 }
 
-void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const struct kv_state_step *move, int pos, int n, char *host) {
+void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const struct kv_state_step *state_step, int pos, int n, char *host) {
     for (int l = 0; l < s->n_resident; l++) {
         struct kv_plane from[CACHE_PLANES];
         int planes = staged_planes(&s->layout, host, 0, l, n, from);
@@ -218,8 +218,8 @@ void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const str
             if (from[p].data) store_rows(&s->layout.desc[l][p], &kv->layer[l].p[p], pos, &from[p], 0, n);
         for (int p = 0; p < 2 * planes; p++) {
             bool mark = p >= planes;
-            if (!s->layout.desc[l][p % planes].fixed_rows || (mark && !move->mark)) continue;
-            struct kv_plane to = attention_plane(kv->layer[l].p[p % planes], mark ? move->mark_row : move->to_row);
+            if (!s->layout.desc[l][p % planes].fixed_rows || (mark && !state_step->mark)) continue;
+            struct kv_plane to = attention_plane(kv->layer[l].p[p % planes], mark ? state_step->mark_row : state_step->to_row);
             memcpy(to.data, saved_state_address(s, host, n, l, p % planes, mark), kv_row_range_of(&to, 0, 1).bytes);
         }
     }

@@ -115,7 +115,7 @@ int prefill_batch_end(int rows, int cut, int pos);
 /* Returns after how many of the tokens [at, at + n) the state is marked; 0: not among them. */
 int prefill_mark_row(const struct prefill_job *j, int at, int n);
 /* Marks tokens [at, at + n) as complete in the cache; keeps the state after every batch but the last. */
-void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *move);
+void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *state_step);
 /* Tokens [at, at + n) of a job. */
 static inline struct text_rows prefill_text(const struct prefill_job *j, int at, int n) { return (struct text_rows){j->tokens + at, n, j->n_before + at}; }
 /* ERR_RUNTIME: the n_before tokens before position pos are fewer than embeddings of n-grams depend on. */

@@ -187,8 +187,8 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
     if (!rc) rc = decode_weights_load(s, e);
     if (!rc && decode_device_error(s, e)) rc = e->code;                      /* weights may be missing */
     for (int i = 0; i < s->n_dev; i++) expert_pool_freeze(&s->dev[i], true); /* the prefill reads the pool's experts */
-    b->move = kv_state_begin(j->kv, j->pos, j->n, 0);
-    if (!rc && !device_kv_acquire(s, j->kv, b->move.from_row, j->pos, j->pos + j->n))
+    b->state_step = kv_state_begin(j->kv, j->pos, j->n, 0);
+    if (!rc && !device_kv_acquire(s, j->kv, b->state_step.from_row, j->pos, j->pos + j->n))
         rc = error_set(e, ERR_MEMORY, "no device memory for a KV cache of %d tokens", j->pos + j->n);
     if (!rc) device_kv_lock(s, j->kv, true);
     if (!rc) rc = gpu_timeline_open(s->dev[0].g, &b->arrived, e);
@@ -234,7 +234,7 @@ static int attention_block(struct blend *b, const struct prefill_job *j, const s
     struct gpu_stream *main = blend_device_stream(p);
     struct exec *x = gpu_stream_exec(main);
     const struct layer *y = &p->d->layers[b->layer].view;
-    struct span t = {.cache = copy->layers, .n = b->n, .pos = j->pos + b->at, .state_step = copy->move};
+    struct span t = {.cache = copy->layers, .n = b->n, .pos = j->pos + b->at, .state_step = copy->state_step};
     size_t pairs = (size_t)b->n * (size_t)c->topk * 4, hidden = (size_t)b->n * (size_t)c->hidden * 4;
     int span = trace_begin(b->s->m->trace, main, p->rank, LANE_COMPUTE, "attention", b->layer, -1);
     TRY(block_attention(x, c, y, b->layer, &p->work, &t, 1, b->n));
@@ -256,9 +256,9 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     struct decode *s = b->s;
     struct runtime *m = s->m;
     bool moe = s->c->layer[b->layer].moe;
-    struct device_kv *copy = device_kv_acquire(s, j->kv, b->move.from_row, j->pos + b->at, j->pos + j->n);
+    struct device_kv *copy = device_kv_acquire(s, j->kv, b->state_step.from_row, j->pos + b->at, j->pos + j->n);
     if (!copy) return error_set(e, ERR_MEMORY, "no device memory for a KV cache of %d tokens", j->pos + j->n);
-    copy->move.mark = b->move.mark;
+    copy->state_step.mark = b->state_step.mark;
     TRY(move_rows(b));
     if (moe && !blend_resident_experts(b) && (!b->layer || !blend_experts_are_split(b, b->layer - 1)))
         TRY(blend_experts_upload_ahead(b, j, b->layer, false, e));
@@ -293,7 +293,7 @@ static int begin_batch(struct blend *b, struct prefill_job *j) {
     b->n = j->n - b->at < b->rows ? j->n - b->at : b->rows;
     b->layer = 0;
     b->routing_batch = routing_trace_begin(m->routing);
-    b->move = kv_state_begin(j->kv, j->pos + b->at, b->n, prefill_mark_row(j, b->at, b->n));
+    b->state_step = kv_state_begin(j->kv, j->pos + b->at, b->n, prefill_mark_row(j, b->at, b->n));
     m->cpu->cancel = j->cancel;
     int32_t *tokens = b->pos + b->rows;
     for (int i = 0; i < b->n; i++) b->pos[i] = j->pos + b->at + i, tokens[i] = s->cpu_queue ? 0 : j->tokens[b->at + i];
@@ -336,9 +336,9 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     }
     if (any_device_failed(b, e)) return e->code; /* e.g. an upload that another stream dropped */
     TRY(exec_check_finite(*b->bad, e));
-    kv_writeback_store_prefill(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);
+    kv_writeback_store_prefill(s, j->kv, &b->state_step, j->pos + b->at, b->n, b->kv);
     device_kv_set_valid(s, j->kv, j->pos + b->at + b->n);
-    prefill_complete(j, b->at, b->n, &b->move);
+    prefill_complete(j, b->at, b->n, &b->state_step);
     routing_trace_end(m->routing, &b->routing_lines, true);
     for (int i = first; i < b->n; i += HEAD_ROWS) {
         cpu_count_read(m, mat_bytes(&m->w->head));

@@ -111,6 +111,7 @@ struct commit_call {
     struct kv *kv;
     int end;
 };
+/* Commits the pages of bytes [from, to) at base. A page that begins before `from` is committed already. */
 static int commit_range(uint8_t *base, size_t from, size_t to) {
     const size_t begin = align_up(from, MEM_PAGE), end = align_up(to, MEM_PAGE);
     return end > begin ? mem_commit(base + begin, end - begin) : 0;
@@ -119,9 +120,9 @@ static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_pla
     const struct commit_call *r = ctx;
     uint8_t *base = r->kv->pages;
     if (at->fixed_rows) return 0;
-    struct kv_row_range was = kv_row_range_of(p, 0, r->kv->committed / at->tokens_per_row), is = kv_row_range_of(p, 0, r->end / at->tokens_per_row);
-    int rc = commit_range(base + at->data, was.bytes, is.bytes);
-    return rc ? rc : commit_range(base + at->scale, was.n_scales * sizeof(float), is.n_scales * sizeof(float));
+    struct kv_row_range have = kv_row_range_of(p, 0, r->kv->committed / at->tokens_per_row), need = kv_row_range_of(p, 0, r->end / at->tokens_per_row);
+    int rc = commit_range(base + at->data, have.bytes, need.bytes);
+    return rc ? rc : commit_range(base + at->scale, have.n_scales * sizeof(float), need.n_scales * sizeof(float));
 }
 
 int kv_commit(struct kv *kv, int end, struct error *e) {
@@ -170,30 +171,34 @@ static int rewind_loss(const struct kv *kv, int i) {
     return kv->state[i].pos - before;
 }
 
-/* Returns a row to write to, other than a and b: an unkept one, otherwise the kept one with the smallest loss. */
-static int take_state_row(struct kv *kv, int a, int b) {
+/* Evicts the kept state with the smallest loss, other than rows a and b. Returns its row. */
+static int evict_kept_state(struct kv *kv, int a, int b) {
     int best = -1;
     for (int i = 0; i < KV_STATES; i++)
-        if (i != a && i != b && !kv->state[i].is_kept) return kv->state[i].pos = -1, i;
-    for (int i = 0; i < KV_STATES; i++)
-        if (i != a && i != b && (best < 0 || rewind_loss(kv, i) < rewind_loss(kv, best))) best = i;
+        if (i != a && i != b && kv->state[i].is_kept && (best < 0 || rewind_loss(kv, i) < rewind_loss(kv, best))) best = i;
     kv->state[best].pos = -1, kv->state[best].is_kept = false;
     return best;
 }
-
-struct kv_state_step kv_state_begin(struct kv *kv, int pos, int n, int mark) {
-    if (!kv->has_states) return (struct kv_state_step){-1, -1, 0, -1};
-    kv_rewind(kv, pos);
-    struct kv_state_step m = {.from_row = pos ? kv_state_find(kv, pos) : -1, .mark = mark < n ? mark : 0, .mark_row = -1};
-    m.to_row = take_state_row(kv, m.from_row, -1);
-    if (m.mark) m.mark_row = take_state_row(kv, m.from_row, m.to_row);
-    return m;
+/* Returns a row to write to, other than a and b: an unkept one, otherwise an evicted one. */
+static int take_state_row(struct kv *kv, int a, int b) {
+    for (int i = 0; i < KV_STATES; i++)
+        if (i != a && i != b && !kv->state[i].is_kept) return kv->state[i].pos = -1, i;
+    return evict_kept_state(kv, a, b);
 }
 
-void kv_state_commit(struct kv *kv, const struct kv_state_step *m, int pos, int n) {
+struct kv_state_step kv_state_begin(struct kv *kv, int pos, int n, int mark) {
+    if (!kv->has_states) return (struct kv_state_step){.from_row = -1, .to_row = -1, .mark_row = -1};
+    kv_rewind(kv, pos);
+    struct kv_state_step step = {.from_row = pos ? kv_state_find(kv, pos) : -1, .mark = mark < n ? mark : 0, .mark_row = -1};
+    step.to_row = take_state_row(kv, step.from_row, -1);
+    if (step.mark) step.mark_row = take_state_row(kv, step.from_row, step.to_row);
+    return step;
+}
+
+void kv_state_commit(struct kv *kv, const struct kv_state_step *step, int pos, int n) {
     if (!kv->has_states) return;
-    kv->state[m->to_row].pos = pos + n;
-    if (m->mark) kv->state[m->mark_row].pos = pos + m->mark, kv->state[m->mark_row].is_kept = true;
+    kv->state[step->to_row].pos = pos + n;
+    if (step->mark) kv->state[step->mark_row].pos = pos + step->mark, kv->state[step->mark_row].is_kept = true;
 }
 
 int kv_state_add(struct kv *kv, int pos) {
@@ -202,27 +207,26 @@ int kv_state_add(struct kv *kv, int pos) {
     return i;
 }
 
+struct state_copy {
+    struct kv *to;
+    const struct kv *from;
+};
 static int copy_states(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
-    struct kv *const *pair = ctx;
-    const size_t one = kv_row_range_of(p, 0, 1).bytes;
+    const struct state_copy *k = ctx;
+    const size_t bytes = kv_row_range_of(p, 0, 1).bytes;
     for (int i = 0; i < at->fixed_rows; i++)
-        if (pair[1]->state[i].pos >= 0) memcpy(pair[0]->pages + at->data + (size_t)i * one, pair[1]->pages + at->data + (size_t)i * one, one);
+        if (k->from->state[i].pos >= 0) memcpy(k->to->pages + at->data + (size_t)i * bytes, k->from->pages + at->data + (size_t)i * bytes, bytes);
     return 0;
 }
 void kv_state_copy_all(struct kv *to, const struct kv *from) {
     memcpy(to->state, from->state, sizeof to->state);
-    if (from->has_states) kv_each_plane(to, copy_states, (struct kv *[]){to, (struct kv *)from});
+    if (from->has_states) kv_each_plane(to, copy_states, &(struct state_copy){to, from});
 }
 
 void kv_state_try(struct kv *kv, int pos) {
     int base = kv->has_states && pos ? kv_state_find(kv, pos) : -1, free = 0;
     for (int i = 0; i < KV_STATES; i++) free += i != base && !kv->state[i].is_kept;
-    for (; kv->has_states && free < 2; free++) {
-        int least = -1;
-        for (int i = 0; i < KV_STATES; i++)
-            if (i != base && kv->state[i].is_kept && (least < 0 || rewind_loss(kv, i) < rewind_loss(kv, least))) least = i;
-        kv->state[least].pos = -1, kv->state[least].is_kept = false;
-    }
+    for (; kv->has_states && free < 2; free++) evict_kept_state(kv, base, -1);
     if (base >= 0 && !kv->state[base].is_kept) kv->state[base].is_kept = kv->state[base].kept_by_try = true;
 }
 void kv_state_undo(struct kv *kv, int pos) {
@@ -236,8 +240,8 @@ void kv_state_keep(struct kv *kv, int pos) {
     if (i >= 0) kv->state[i].is_kept = true;
 }
 
-/* Not the very end: a template may end a prompt with a few tokens that the next turn replaces (LAST allows for 16). A multiple of GRAIN positions, so that
- * prompts that differ in their last tokens have a state at the same position. */
+/* The mark is before the very end: a template may end a prompt with a few tokens that the next turn replaces (LAST allows for 16). It is at a multiple of GRAIN
+ * positions, so that prompts that differ in their last tokens have a state at the same position. */
 int kv_state_mark(int pos, int n) {
     enum { GRAIN = 64, LAST = 16 };
     int at = (pos + n - LAST) / GRAIN * GRAIN - pos;

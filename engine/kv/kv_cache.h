@@ -8,7 +8,7 @@
  * determines the planes of a layer.
  *
  * Recurrent kinds store states instead of rows: the result of all tokens up to a position. Their planes have KV_STATES rows, each
- * the state at one position, the same in all layers. A step reads one row and writes another, so a failure or cancel loses nothing. A rewind
+ * the state at one position, the same in all layers. A batch reads one row and writes another (a state step), so a failure or cancel loses nothing. A rewind
  * restarts at the latest position with a saved state. States are kept at likely rewind targets: the start of a turn and shortly before the end
  * of its prompt. */
 struct cache_desc {
@@ -17,7 +17,7 @@ struct cache_desc {
     int tokens_per_row; /* tokens per row, which is complete with its last token; 0: 1 */
     uint8_t dtype;      /* DT_NONE: the session's choice */
     bool is_fine;       /* BF16 where the session uses E4M3: expert or key selection depends on it */
-    bool is_taken;      /* the rows are those of the same plane of layer_config.kv_source, which has their memory */
+    bool is_taken;      /* the rows are those of the same plane of layer layer_config.kv_source, which has their memory */
 };
 enum { CACHE_PLANES = 5 };                                                             /* most planes of a layer */
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]); /* returns their number */
@@ -57,7 +57,7 @@ struct kv {
         bool kept_by_try; /* kept by kv_state_try only */
     } state[KV_STATES];
 };
-/* Rows of state planes that a step over tokens reads and writes; -1: none, at position 0 and in models without states. The state after
+/* State step: the rows of state planes that a batch of tokens reads and writes; -1: none, at position 0 and in models without states. The state after
  * the first `mark` tokens goes to mark_row; mark 0: not saved. */
 struct kv_state_step {
     int from_row, to_row, mark, mark_row;
@@ -68,8 +68,8 @@ int kv_resume_pos(const struct kv *kv, int pos);
 void kv_rewind(struct kv *kv, int pos);
 /* Begins a step over n tokens at pos, where kv_resume_pos(pos) == pos; drops later states. mark: number of tokens after which a state is saved, 0: none. */
 struct kv_state_step kv_state_begin(struct kv *kv, int pos, int n, int mark);
-void kv_state_commit(struct kv *kv, const struct kv_state_step *m, int pos, int n); /* the step succeeded: its states become valid */
-void kv_state_keep(struct kv *kv, int pos);                                         /* keeps the state at pos as a rewind target, if it exists */
+void kv_state_commit(struct kv *kv, const struct kv_state_step *step, int pos, int n); /* the step succeeded: its states become valid */
+void kv_state_keep(struct kv *kv, int pos);                                            /* keeps the state at pos as a rewind target, if it exists */
 /* Returns the best mark for an n-token prompt at pos: where a repeated or edited request would rewind to. */
 int kv_state_mark(int pos, int n);
 void kv_state_copy_all(struct kv *to, const struct kv *from); /* both have the same shape */
@@ -80,7 +80,7 @@ struct kv_plane_layout {
     int layer, plane, fixed_rows, tokens_per_row; /* as in cache_desc; tokens_per_row at least 1 */
     size_t data, scale, end;                      /* scale == end: no scales */
 };
-/* Calls fn for each plane in layout order; planes that layers take from others are theirs. Stops at the first non-zero result and returns it. */
+/* Calls fn for each plane in layout order, without the planes that layers take from others. Stops at the first non-zero result and returns it. */
 int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at), void *ctx);
 /* Commits memory for positions up to `end`. Must precede writes. ERR_MEMORY leaves the cache unchanged. */
 int kv_commit(struct kv *kv, int end, struct error *e);

@@ -32,7 +32,7 @@ struct write_job {
     struct write_job *next;
     struct prefix_block *block;
     struct kv_file_head *head;
-    int64_t made_ns;
+    int64_t computed_ns;
 };
 struct kv_disk {
     int dir_fd;
@@ -55,9 +55,12 @@ bool kv_disk_is_worth(uint64_t bytes, double seconds, double prompt_s) {
     return seconds > (double)bytes / disk_rate && prompt_s > (double)test_limits_get(TEST_LIMIT_KV_DISK_MIN_US, MIN_US) * 1e-6;
 }
 
-/* Names of files: the key in KEY_DIGITS hexadecimal digits, and a suffix. */
-enum { KEY_DIGITS = 16, FILE_NAME_LEN = KEY_DIGITS + 3, FILE_NAME_BYTES = 24, TOMBSTONE_S = 86400 }; /* TOMBSTONE_S: a pending write is never older */
+/* A file's name is its key in KEY_DIGITS hexadecimal digits and a suffix. */
+enum { KEY_DIGITS = 16, FILE_NAME_LEN = KEY_DIGITS + 3, FILE_NAME_BYTES = 24 };
 static const char file_suffix[] = ".kv", tombstone_suffix[] = ".no";
+/* A tombstone is an empty file that engine_forget() leaves for writers: rows of its key that were computed before it are not written. It expires after a time
+ * that no pending write takes. */
+enum { TOMBSTONE_S = 86400 };
 static void make_file_name(uint64_t key, const char *end, char out[FILE_NAME_BYTES]) { snprintf(out, FILE_NAME_BYTES, "%016" PRIx64 "%s", key, end); }
 
 /* --- Eviction -------------------------------------------------------------------------------------------------------------------- */
@@ -112,14 +115,14 @@ static bool evict_files(struct kv_disk *k, uint64_t bytes) {
     return sum + bytes <= limit && bytes < disk;
 }
 
-/* Updates the time of use. A chunk is useless without the chunks before it, so later chunks count as used earlier: by a millisecond per token. */
+/* Sets a file's time of last use to now. A chunk is useless without the chunks before it, so later chunks count as used earlier: by a millisecond per token. */
 static void update_last_use(int fd, int to) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     int64_t ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)to * 1000000;
     now = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
     if (futimens(fd, (struct timespec[]){now, now})) {
-    } /* evicted sooner */
+    } /* a failure only means that the file is evicted sooner */
 }
 
 /* --- Writing --------------------------------------------------------------------------------------------------------------------- */
@@ -130,7 +133,8 @@ static void write_job_free(struct write_job *j) {
     mem_free(j);
 }
 
-static int copy_image(struct kv_disk *k, const struct write_job *j, int fd) {
+/* Copies the job's image to the file, with its checksums, then writes the header before it. Returns 0 or a negative errno. */
+static int write_image(struct kv_disk *k, const struct write_job *j, int fd) {
     uint64_t *sums = (uint64_t *)kv_file_sums(j->head), left = j->head->image_bytes;
     if (lseek(fd, (off_t)j->head->image_offset, SEEK_SET) < 0) return -errno;
     for (size_t i = 0; left; i++) {
@@ -151,7 +155,7 @@ static bool is_forgotten(const struct kv_disk *k, const struct write_job *j) {
     char name[FILE_NAME_BYTES];
     struct stat st;
     make_file_name(j->head->key, tombstone_suffix, name);
-    return !fstatat(k->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) && (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >= j->made_ns;
+    return !fstatat(k->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) && (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >= j->computed_ns;
 }
 
 /* Under the lock, engine_forget() either sees this file or we see its tombstone. */
@@ -172,7 +176,7 @@ static int write_kv_file(struct kv_disk *k, const struct write_job *j) {
     if (!evict_files(k, j->head->image_offset + j->head->image_bytes)) return 0;
     int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), rc;
     if (fd < 0) return -errno;
-    if (!(rc = copy_image(k, j, fd))) {
+    if (!(rc = write_image(k, j, fd))) {
         update_last_use(fd, (int)j->head->to);
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         if (fault_hit(FAULT_RENAME)) rc = -EIO;
@@ -209,7 +213,7 @@ static void *writer_thread(void *arg) {
     return NULL;
 }
 
-void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made_ns) {
+void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t computed_ns) {
     struct write_job *j = mem_alloc(sizeof *j);
     struct kv_file_head about = {.dtype = k->kv,
                                  .kv_fingerprint = k->kv_fingerprint,
@@ -218,7 +222,7 @@ void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, cons
                                  .to = (uint32_t)b->to,
                                  .has_state = b->has_state,
                                  .image_bytes = b->bytes};
-    if (j) *j = (struct write_job){.head = kv_file_new(&about, tokens), .made_ns = made_ns};
+    if (j) *j = (struct write_job){.head = kv_file_new(&about, tokens), .computed_ns = computed_ns};
     if (!j || !j->head) {
         mem_free(j);
         return;
@@ -283,6 +287,7 @@ static void check_blocks(void *arg, int thread, int n_threads) {
     }
 }
 
+/* Compares the image with its checksums, on all threads of the pool. */
 static int check_image(const struct kv_file_head *h, int fd, struct pool *pool, const char *what, struct error *e) {
     struct image_check x = {.h = h, .fd = fd, .buffers = mem_alloc((size_t)pool_threads(pool) * KV_FILE_BLOCK), .bad_block = -1};
     if (!x.buffers) return error_set(e, ERR_MEMORY, "no memory");
@@ -291,6 +296,7 @@ static int check_image(const struct kv_file_head *h, int fd, struct pool *pool, 
     return x.bad_block < 0 ? 0 : error_set(e, ERR_MODEL, "%s: damaged (block %d of %u)", what, x.bad_block + 1, h->n_sums);
 }
 
+/* Checks that a file has these tokens of this model. */
 static int check_match(const struct kv_disk *k, const struct kv *kv, const struct kv_file_head *h, uint64_t key, const int32_t *tokens, int from, int to,
                        const char *what, struct error *e) {
     if (h->kv_fingerprint != k->kv_fingerprint || h->dtype != k->kv || h->key != key)

@@ -19,9 +19,9 @@ struct kv_disk *kv_disk_open(const char *dir, uint64_t limit, uint64_t kv_finger
 /* Waits up to KV_DISK_CLOSE_WAIT_S for pending writes and drops the rest. */
 enum { KV_DISK_CLOSE_WAIT_S = 2 };
 void kv_disk_close(struct kv_disk **k);
-/* Queues a block for writing and returns at once. Takes a reference to the block and copies tokens [b->to]. made_ns: time of computation,
- * CLOCK_REALTIME; a later engine_forget() prevents the write. Without memory the block is not written. Any thread. */
-void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made_ns);
+/* Queues a block for writing and returns at once. Takes a reference to the block and copies tokens [b->to]. computed_ns: when its rows
+ * were computed, CLOCK_REALTIME; a later engine_forget() prevents the write. Without memory the block is not written. Any thread. */
+void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t computed_ns);
 /* Maps positions [from, to) from the key's file into kv, verified with the pool's threads. Called by the pool's owner. Returns false without a
  * valid file. *state: whether the file has the state at `to`. tokens: [to], compared with the file's. */
 bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state);

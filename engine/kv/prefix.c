@@ -142,12 +142,10 @@ void prefix_free(struct session *s) {
 
 /* --- Chunk ends --------------------------------------------------------------------------------------------------------------------- */
 
+/* A chunk shorter than SHORTEST is not worth its own batch. Ends are multiples of GRAIN, so that prompts whose shared parts end a few tokens apart share a
+ * chunk. */
 int prefix_shared_end(const struct session *s) {
-    enum {
-        SHORTEST = 256,
-        GRAIN = 64
-    }; /* tokens; a shorter chunk is not worth its own batch. Ends are multiples of GRAIN: prompts whose shared parts end
-          a few tokens apart share a chunk */
+    enum { SHORTEST = 256, GRAIN = 64 }; /* tokens */
     int rows = s->engine->prefill_work.rows, at = s->request.n_shared / GRAIN * GRAIN;
     return at % rows >= (rows < SHORTEST ? 1 : SHORTEST) ? at : 0;
 }
@@ -163,11 +161,12 @@ static uint64_t root_key(const struct session *s) {
 }
 
 int prefix_tokens_to_keep(const struct session *s, int keep, int n, int flags) {
+    enum { MAX_LOSS = 8 }; /* at most one part in this many of the rest of the prompt is computed again */
     const struct prefix *p = &s->prefix;
-    int at = 0;
+    int at = 0; /* end of the last exact chunk within `keep` */
     for (size_t i = 0; i < p->n_chunks && p->chunks[i].key && p->chunks[i].end <= keep; i++) at = p->chunks[i].end;
-    if (keep < p->exact_end || flags & REQ_EXACT_PREFIX_ONLY) return at;                                 /* inside a chunk */
-    bool loses_little = keep > at && n - at > s->engine->prefill_work.rows && (keep - at) * 8 <= n - at; /* at most an eighth is computed again */
+    if (keep < p->exact_end || flags & REQ_EXACT_PREFIX_ONLY) return at; /* `keep` is inside a chunk */
+    bool loses_little = keep > at && n - at > s->engine->prefill_work.rows && (keep - at) * MAX_LOSS <= n - at;
     return loses_little ? at : keep;
 }
 
@@ -188,7 +187,7 @@ void prefix_record(struct session *s) {
     for (int end; (end = next_chunk_end(s, p->exact_end)) <= s->n_kv; p->exact_end = end) {
         key = chunk_key(key, s->tokens, p->exact_end, end);
         if (push_chunk(p, end, key)) return;
-        p->chunks[p->n_chunks - 1].made_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+        p->chunks[p->n_chunks - 1].computed_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
         p->chunks[p->n_chunks - 1].is_saved = s->n_answered > 0; /* recomputed with the answer: session_disk_keys() did not list this key */
         memcpy(p->tokens + p->exact_end, s->tokens + p->exact_end, (size_t)(end - p->exact_end) * sizeof *p->tokens);
     }
@@ -237,35 +236,9 @@ static int map_chunk(struct session *s, struct session *o, size_t i, struct erro
     add_mapped(p, b);
     p->chunks[p->n_chunks - 1].block = prefix_block_ref(b);
     p->chunks[p->n_chunks - 1].is_saved = o->prefix.chunks[i].is_saved;
-    p->chunks[p->n_chunks - 1].made_ns = o->prefix.chunks[i].made_ns;
+    p->chunks[p->n_chunks - 1].computed_ns = o->prefix.chunks[i].computed_ns;
     count_mapped(p);
     return 0;
-}
-
-int prefix_disk_keys(const struct session *s, struct prefix_keys *out) {
-    uint64_t key = root_key(s);
-    out->n = 0;
-    if (!s->engine->kv_disk || s->request.flags & REQ_NO_DISK_CACHE) return 0;
-    for (int pos = 0, end; (end = next_chunk_end(s, pos)) <= s->n_tokens; pos = end) {
-        if (mem_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v)) return ERR_MEMORY;
-        out->v[out->n++] = key = chunk_key(key, s->tokens, pos, end);
-    }
-    return 0;
-}
-
-int prefix_common_rows(void *engine, const struct kv *a, const struct kv *b) {
-    struct engine *e = engine;
-    const struct prefix *p = NULL, *q = NULL;
-    int same = 0;
-    pthread_mutex_lock(&e->lock); /* a closing session is not in the list and may be freed */
-    for (const struct session *s = e->sessions; s; s = s->next) {
-        if (&s->kv == a) p = &s->prefix;
-        if (&s->kv == b) q = &s->prefix;
-    }
-    for (size_t i = 0; p && q && i < p->n_chunks && i < q->n_chunks && p->chunks[i].block && p->chunks[i].block == q->chunks[i].block; i++)
-        same = p->chunks[i].end;
-    pthread_mutex_unlock(&e->lock);
-    return same;
 }
 
 /* Returns the chunks that a prefill of all but the last token would produce. NULL: none, or no memory. */
@@ -305,17 +278,50 @@ void prefix_reuse(struct session *s) {
     mem_free(want);
 }
 
+int prefix_common_rows(void *engine, const struct kv *a, const struct kv *b) {
+    struct engine *e = engine;
+    const struct prefix *p = NULL, *q = NULL;
+    int same = 0;
+    pthread_mutex_lock(&e->lock); /* a closing session is not in the list and may be freed */
+    for (const struct session *s = e->sessions; s; s = s->next) {
+        if (&s->kv == a) p = &s->prefix;
+        if (&s->kv == b) q = &s->prefix;
+    }
+    for (size_t i = 0; p && q && i < p->n_chunks && i < q->n_chunks && p->chunks[i].block && p->chunks[i].block == q->chunks[i].block; i++)
+        same = p->chunks[i].end;
+    pthread_mutex_unlock(&e->lock);
+    return same;
+}
+
 /* --- The disk ---------------------------------------------------------------------------------------------------------------------- */
+
+int prefix_disk_keys(const struct session *s, struct prefix_keys *out) {
+    uint64_t key = root_key(s);
+    out->n = 0;
+    if (!s->engine->kv_disk || s->request.flags & REQ_NO_DISK_CACHE) return 0;
+    for (int pos = 0, end; (end = next_chunk_end(s, pos)) <= s->n_tokens; pos = end) {
+        if (mem_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v)) return ERR_MEMORY;
+        out->v[out->n++] = key = chunk_key(key, s->tokens, pos, end);
+    }
+    return 0;
+}
+
+/* Whether the next chunk, which ends at `end`, may come from the disk: the chunks before it are exact and the turn allows it. */
+static bool may_load(struct session *s, int end) {
+    const struct prefix *p = &s->prefix;
+    const int chunks_end = p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0;
+    if (!s->engine->kv_disk || s->request.logits || s->request.flags & REQ_NO_PREFIX_REUSE) return false;
+    return s->n_kv <= p->exact_end && p->exact_end == chunks_end && end < s->n_tokens && !atomic_load(session_cancel_flag(s));
+}
 
 bool prefix_load_next(struct session *s) {
     struct engine *e = s->engine;
     struct prefix *p = &s->prefix;
-    int from = p->exact_end, end = next_chunk_end(s, from);
-    bool state, found = e->kv_disk && !s->request.logits && !(s->request.flags & REQ_NO_PREFIX_REUSE) && s->n_kv <= from &&
-                        from == (p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0) && end < s->n_tokens && !atomic_load(session_cancel_flag(s));
+    const int from = p->exact_end, end = next_chunk_end(s, from);
+    bool has_state, found = may_load(s, end);
     uint64_t key = found ? chunk_key(p->n_chunks ? p->chunks[p->n_chunks - 1].key : root_key(s), s->tokens, from, end) : 0;
     if (found) found = !mem_grow(&p->tokens, &p->tokens_cap, (size_t)end, sizeof *p->tokens) && !push_chunk(p, end, key);
-    if (found && !kv_disk_read(e->kv_disk, e->pool, &s->kv, key, s->tokens, from, end, &state)) found = false, p->n_chunks--;
+    if (found && !kv_disk_read(e->kv_disk, e->pool, &s->kv, key, s->tokens, from, end, &has_state)) found = false, p->n_chunks--;
     if (!found) {
         truncate_chunks(p, s->n_kv);
         return false;
@@ -348,7 +354,7 @@ static bool save_chunk(struct session *s, bool closes) {
     struct prefix_chunk *x = &p->chunks[i];
     struct prefix_block *b = closes ? get_block(s, i) : x->block, *copy = b ? NULL : block_create(s, i ? p->chunks[i - 1].end : 0, x->end, false);
     x->is_saved = true;
-    if (b || copy) kv_disk_write(s->engine->kv_disk, b ? b : copy, x->key, p->tokens, x->made_ns);
+    if (b || copy) kv_disk_write(s->engine->kv_disk, b ? b : copy, x->key, p->tokens, x->computed_ns);
     prefix_block_unref(copy);
     return true;
 }
@@ -385,21 +391,21 @@ struct fork_call {
 };
 static int fork_run(void *arg) {
     const struct fork_call *f = arg;
-    struct session *a = f->from, *b = f->to;
-    struct prefix *p = &a->prefix, *q = &b->prefix;
+    struct session *from = f->from, *to = f->to;
+    struct prefix *p = &from->prefix, *q = &to->prefix;
     int rc = 0;
-    truncate_chunks(p, a->n_kv); /* a turn that was cancelled in the queue left chunks of the turn before it */
-    if (a->n_kv > (p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0)) rc = push_chunk(p, a->n_kv, 0);
+    truncate_chunks(p, from->n_kv); /* a turn that was cancelled in the queue left chunks of the turn before it */
+    if (from->n_kv > (p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0)) rc = push_chunk(p, from->n_kv, 0);
     if (!rc) rc = mem_grow(&q->tokens, &q->tokens_cap, (size_t)p->exact_end, sizeof *q->tokens);
-    if (!rc) rc = mem_grow(&b->tokens, &b->tokens_cap, (size_t)a->n_kv + 1, sizeof *b->tokens);
-    for (size_t i = 0; i < p->n_chunks && !rc; i++) rc = map_chunk(b, a, i, f->e);
-    if (!rc) kv_state_copy_all(&b->kv, &a->kv);
+    if (!rc) rc = mem_grow(&to->tokens, &to->tokens_cap, (size_t)from->n_kv + 1, sizeof *to->tokens);
+    for (size_t i = 0; i < p->n_chunks && !rc; i++) rc = map_chunk(to, from, i, f->e);
+    if (!rc) kv_state_copy_all(&to->kv, &from->kv);
     if (!rc && p->exact_end) memcpy(q->tokens, p->tokens, (size_t)p->exact_end * sizeof *q->tokens);
-    if (!rc) memcpy(b->tokens, a->tokens, (size_t)a->n_kv * sizeof *b->tokens);
-    if (rc) return error_set(f->e, rc, "no memory to share a KV cache of %d tokens", a->n_kv);
+    if (!rc) memcpy(to->tokens, from->tokens, (size_t)from->n_kv * sizeof *to->tokens);
+    if (rc) return error_set(f->e, rc, "no memory to share a KV cache of %d tokens", from->n_kv);
     q->exact_end = p->exact_end, q->token_s = p->token_s, q->no_disk = p->no_disk;
-    b->n_kv = b->n_tokens = a->n_kv;
-    b->is_long_rope = a->is_long_rope;
+    to->n_kv = to->n_tokens = from->n_kv;
+    to->is_long_rope = from->is_long_rope;
     return 0;
 }
 int prefix_fork(struct session *from, struct session *to, struct error *e) {

@@ -35,8 +35,8 @@ struct prefix_chunk {
     int end;                    /* position after its last token */
     uint64_t key;               /* hash of all tokens up to `end`, chunk by chunk; 0: not the bits of a plain prefill */
     struct prefix_block *block; /* image of the chunk; NULL: private session memory */
-    int64_t made_ns;            /* time of computation, CLOCK_REALTIME in ns */
-    bool is_saved;              /* on disk, queued for it, or not worth it */
+    int64_t computed_ns;        /* CLOCK_REALTIME in ns */
+    bool is_saved;              /* on disk, queued for it, or never to be written */
 };
 /* Per session; used by the engine thread. */
 struct prefix {
