@@ -14,25 +14,25 @@ static size_t pairs_for(const struct slp_rank *q, const struct slp_rank *r, size
 int all_to_all_open(struct slp_rank *r, struct error *e) {
     struct slp_run *p = r->p;
     struct exchange *x = r->exchange;
-    size_t hidden = (size_t)config_routed_width(p->c) * 4, topk = (size_t)p->c->topk, experts = (size_t)p->c->n_experts;
-    int rc = gpu_alloc(r->g, (void **)&x->pack, (size_t)r->n * topk * hidden, e);
-    if (!rc) rc = gpu_alloc(r->g, (void **)&x->in, (size_t)p->job->n * topk * hidden, e);
+    size_t row_bytes = (size_t)config_routed_width(p->c) * 4, topk = (size_t)p->c->topk, experts = (size_t)p->c->n_experts;
+    int rc = gpu_alloc(r->g, (void **)&x->pairs, (size_t)r->n * topk * row_bytes, e);
+    if (!rc) rc = gpu_alloc(r->g, (void **)&x->received_pairs, (size_t)p->job->n * topk * row_bytes, e);
     if (!rc) rc = gpu_alloc(r->g, (void **)&x->offset_device, (experts + 1) * 4, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->offset, (experts + 1) * 4, e);
     if (p->job->set->spec.is_virtual) return rc;
-    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->pack_host, (size_t)r->n * topk * hidden, e);
-    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->in_host, (size_t)p->job->n * topk * hidden, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->pairs_host, (size_t)r->n * topk * row_bytes, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->received_pairs_host, (size_t)p->job->n * topk * row_bytes, e);
     return rc;
 }
 
 void all_to_all_close(struct slp_rank *r) {
     struct exchange *x = r->exchange;
-    gpu_free(r->g, x->pack);
-    gpu_free(r->g, x->in);
+    gpu_free(r->g, x->pairs);
+    gpu_free(r->g, x->received_pairs);
     gpu_free(r->g, x->offset_device);
     gpu_host_free(r->g, x->offset);
-    gpu_host_free(r->g, x->pack_host);
-    gpu_host_free(r->g, x->in_host);
+    gpu_host_free(r->g, x->pairs_host);
+    gpu_host_free(r->g, x->received_pairs_host);
 }
 
 /* Sorts this rank's pairs by expert and publishes the counts. */
@@ -74,16 +74,17 @@ static size_t received_row(const struct slp_rank *r, const struct slp_rank *q) {
     return at;
 }
 
+/* Sends this rank's pairs to the ranks of their experts. */
 static int dispatch_pairs(struct slp_rank *r, int layer) {
     struct slp_run *p = r->p;
     struct exchange *x = r->exchange;
-    size_t hidden = (size_t)config_routed_width(p->c), begin, n = (size_t)x->offset[p->c->n_experts];
-    const float *xn = p->c->moe_latent ? r->routed_in : r->xn + (size_t)x->first_row * hidden;
+    size_t width = (size_t)config_routed_width(p->c), begin, n = (size_t)x->offset[p->c->n_experts];
+    const float *xn = p->c->moe_latent ? r->routed_in : r->xn + (size_t)x->first_row * width;
     if (n)
         TRY(op_run(gpu_stream_exec(r->compute_stream), OP_GATHER,
-                   &(struct op_gather){.out = x->pack, .x = xn, .index = r->token, .n = (int)n, .dim = (int)hidden, .ldx = (int)hidden}));
+                   &(struct op_gather){.out = x->pairs, .x = xn, .index = r->token, .n = (int)n, .dim = (int)width, .ldx = (int)width}));
     TRY(exchange_announce(r));
-    if (!exchange_all_are_peers(r)) TRY(gpu_copy(x->send, x->pack_host, x->pack, n * hidden * 4, GPU_D2H));
+    if (!exchange_all_are_peers(r)) TRY(gpu_copy(x->send, x->pairs_host, x->pairs, n * width * 4, GPU_D2H));
     TRY(exchange_sent(r, 0));
     /* Ranks' parts of the buffer move from layer to layer: all must have fetched their last results from it. The compute stream has waited for that:
      * attention_block() ends with a wait for every rank's keys, which a rank makes after it has fetched its results. */
@@ -92,10 +93,10 @@ static int dispatch_pairs(struct slp_rank *r, int layer) {
     int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "dispatch", layer, -1);
     for (int i = 0; i < p->n_ranks; i++) {
         struct slp_rank *q = &p->rank[i];
-        size_t m = pairs_for(q, r, &begin) * hidden, at = begin * hidden;
-        float *to = x->in + received_row(r, q) * hidden;
-        if (q == r) TRY(gpu_copy(r->compute_stream, to, x->pack + at, m * 4, GPU_D2D));
-        else TRY(exchange_fetch(r, q, to, q->exchange->pack + at, q->exchange->pack_host ? q->exchange->pack_host + at : NULL, m * 4));
+        size_t floats = pairs_for(q, r, &begin) * width, at = begin * width;
+        float *to = x->received_pairs + received_row(r, q) * width;
+        if (q == r) TRY(gpu_copy(r->compute_stream, to, x->pairs + at, floats * 4, GPU_D2D));
+        else TRY(exchange_fetch(r, q, to, q->exchange->pairs + at, q->exchange->pairs_host ? q->exchange->pairs_host + at : NULL, floats * 4));
     }
     trace_end(p->trace, span, x->recv);
     TRY(gpu_event_record(x->received, x->recv));
@@ -103,23 +104,20 @@ static int dispatch_pairs(struct slp_rank *r, int layer) {
 }
 
 /* Runs an expert on the pairs from each rank; results replace their inputs. */
-static int run_expert(struct slp_rank *r, const struct layer *own, const struct expert *e, int expert) {
+static int run_expert(struct slp_rank *r, const struct layer *y, const struct expert *e, int expert) {
     struct slp_run *p = r->p;
-    size_t hidden = (size_t)config_routed_width(p->c);
+    size_t width = (size_t)config_routed_width(p->c);
     for (int i = 0; i < p->n_ranks; i++) {
         const int32_t *offset = p->rank[i].exchange->offset;
-        float *rows = r->exchange->in + (received_row(r, &p->rank[i]) + (size_t)(offset[expert] - offset[r->first_expert])) * hidden;
+        float *rows = r->exchange->received_pairs + (received_row(r, &p->rank[i]) + (size_t)(offset[expert] - offset[r->first_expert])) * width;
         for (int at = 0, n = offset[expert + 1] - offset[expert]; at < n; at += r->plan.chunk_rows) {
             int m = n - at < r->plan.chunk_rows ? n - at : r->plan.chunk_rows;
-            TRY(op_run(gpu_stream_exec(r->compute_stream), OP_FFN,
-                       &(struct op_ffn){.y = r->work.xn,
-                                        .x = rows + (size_t)at * hidden,
-                                        .expert = *e,
-                                        .n = m,
-                                        .hidden = (int)hidden,
-                                        .wide = config_needs_wide_activations(p->c)}));
-            TRY(block_experts_norm(gpu_stream_exec(r->compute_stream), p->c, own, r->work.xn, m));
-            TRY(gpu_copy(r->compute_stream, rows + (size_t)at * hidden, r->work.xn, (size_t)m * hidden * 4, GPU_D2D));
+            TRY(op_run(
+                gpu_stream_exec(r->compute_stream), OP_FFN,
+                &(struct op_ffn){
+                    .y = r->work.xn, .x = rows + (size_t)at * width, .expert = *e, .n = m, .hidden = (int)width, .wide = config_needs_wide_activations(p->c)}));
+            TRY(block_experts_norm(gpu_stream_exec(r->compute_stream), p->c, y, r->work.xn, m));
+            TRY(gpu_copy(r->compute_stream, rows + (size_t)at * width, r->work.xn, (size_t)m * width * 4, GPU_D2D));
         }
     }
     return 0;
@@ -129,20 +127,21 @@ static int run_expert(struct slp_rank *r, const struct layer *own, const struct 
 static int combine_pairs(struct slp_rank *r, int layer) {
     struct slp_run *p = r->p;
     struct exchange *x = r->exchange;
-    size_t hidden = (size_t)config_routed_width(p->c), begin, all = 0;
+    size_t width = (size_t)config_routed_width(p->c), begin, all = 0;
     for (int i = 0; i < p->n_ranks; i++) all += pairs_for(&p->rank[i], r, &begin);
     TRY(exchange_announce(r));
-    if (!exchange_all_are_peers(r)) TRY(gpu_copy(x->send, x->in_host, x->in, all * hidden * 4, GPU_D2H));
+    if (!exchange_all_are_peers(r)) TRY(gpu_copy(x->send, x->received_pairs_host, x->received_pairs, all * width * 4, GPU_D2H));
     TRY(exchange_sent(r, 0));
     int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "combine", layer, -1);
     for (int i = 0; i < p->n_ranks; i++) {
         struct slp_rank *q = &p->rank[i];
-        size_t m = pairs_for(r, q, &begin) * hidden, from = received_row(q, r) * hidden;
-        float *to = x->pack + begin * hidden;
-        if (q == r) TRY(gpu_copy(r->compute_stream, to, x->in + from, m * 4, GPU_D2D));
+        size_t floats = pairs_for(r, q, &begin) * width, from = received_row(q, r) * width;
+        float *to = x->pairs + begin * width;
+        if (q == r) TRY(gpu_copy(r->compute_stream, to, x->received_pairs + from, floats * 4, GPU_D2D));
         else {
             TRY(exchange_wait(r, q, 0));
-            TRY(exchange_fetch(r, q, to, q->exchange->in + from, q->exchange->in_host ? q->exchange->in_host + from : NULL, m * 4));
+            TRY(exchange_fetch(r, q, to, q->exchange->received_pairs + from, q->exchange->received_pairs_host ? q->exchange->received_pairs_host + from : NULL,
+                               floats * 4));
         }
     }
     trace_end(p->trace, span, x->recv);
@@ -153,17 +152,17 @@ static int combine_pairs(struct slp_rank *r, int layer) {
         if (n)
             TRY(op_run(gpu_stream_exec(r->compute_stream), OP_SCATTER_ADD,
                        &(struct op_scatter_add){.y = p->c->moe_latent ? r->routed_sum : r->x,
-                                                .x = x->pack + (size_t)at * hidden,
+                                                .x = x->pairs + (size_t)at * width,
                                                 .index = r->token + at,
                                                 .weight = r->weight + at,
                                                 .n = n,
-                                                .dim = (int)hidden,
-                                                .ldy = (int)hidden}));
+                                                .dim = (int)width,
+                                                .ldy = (int)width}));
     }
     return 0;
 }
 
-int all_to_all_experts(struct slp_rank *r, const struct layer *own, uint64_t *module, int layer) {
+int all_to_all_experts(struct slp_rank *r, const struct layer *y, uint64_t *module, int layer) {
     struct slp_run *p = r->p;
     int n = r->last_expert - r->first_expert;
     TRY(publish_counts(r, layer));
@@ -174,9 +173,9 @@ int all_to_all_experts(struct slp_rank *r, const struct layer *own, uint64_t *mo
         struct expert weights;
         TRY(ring_get_expert(r, layer, e, *module, &weights));
         int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, "expert", layer, r->first_expert + e);
-        TRY(run_expert(r, own, &weights, r->first_expert + e));
+        TRY(run_expert(r, y, &weights, r->first_expert + e));
         trace_end(p->trace, span, r->compute_stream);
-        if (ring_takes_expert(r, layer, e)) TRY(ring_used(&r->experts, (*module)++, r->compute_stream));
+        if (ring_takes_expert(r, layer, e)) TRY(ring_release(&r->experts, (*module)++, r->compute_stream));
         TRY(pace_unit(r, &r->pace_main, r->compute_stream));
     }
     return combine_pairs(r, layer);

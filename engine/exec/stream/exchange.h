@@ -6,28 +6,30 @@
 
 /* A transfer through the host is split, so that one part enters the receiver while the next leaves the sender. */
 enum { EXCHANGE_PARTS = 8 };
+/* The two steps of a layer, in which each rank announces data and fetches the other ranks'. They have events of their own, since a rank may announce its sums
+ * before another one has enqueued its wait for the tokens. */
+enum exchange_step { STEP_TOKENS, STEP_SUMS, EXCHANGE_STEPS };
 struct exchange {
-    struct gpu_stream *send, *recv; /* high priority: ahead of weights on the bus */
-    /* Tokens (0) and sums (1): ready on the device; a part is in host memory. Separate, since a rank may announce its sums before another
-     * has enqueued its wait for the tokens. */
-    struct gpu_pair *made[2], *sent[2][EXCHANGE_PARTS];
-    struct gpu_event *received;       /* the current step has been received */
-    struct gpu_pair *hop[2][GPU_MAX]; /* KV, by layer parity and ring step: the block is in this rank's memory */
-    /* Element type of transfers: float32, or BF16 if the devices compute in BF16. With BF16, own tokens are narrowed to wire, others' arrive
-     * in rank->sum before they are widened; sums are narrowed into the others' rows of rank->xn. */
+    struct gpu_stream *send, *recv;                        /* high priority: ahead of weights on the bus */
+    struct gpu_pair *ready[EXCHANGE_STEPS];                /* this rank's data is in its device memory */
+    struct gpu_pair *sent[EXCHANGE_STEPS][EXCHANGE_PARTS]; /* a part of it is in host memory */
+    struct gpu_event *received;                            /* orders the compute stream after a fetch, and the next fetch after the use of its buffer */
+    struct gpu_pair *hop[2][GPU_MAX];                      /* KV, by layer parity and ring step: the block is in this rank's memory */
+    /* Element type of transfers: float32, or BF16 if the devices compute in BF16. With BF16, own tokens are narrowed to bf16_tokens, others' arrive in
+     * rank->sum before they are widened; sums are narrowed into the others' rows of rank->xn, and arrive in bf16_sums. */
     bool is_bf16;
-    uint16_t *wire, *bf16_part; /* device: own tokens [n, hidden]; received sums [n, config_routed_width()] */
-    char *tokens;               /* pinned: own rows [n, hidden] */
-    int32_t *ids;               /* [n, topk] */
-    float *weights;             /* [n, topk] */
-    char *sums;                 /* pinned: own partial sums of all tokens [all, config_routed_width()] */
-    float *received_sums;       /* device: another rank's sums of own rows [n, config_routed_width()] */
-    int first_row;              /* number of this rank's first token */
-    uint64_t steps;             /* steps begun: tokens and sums of each layer alternate */
-    /* all_to_all.c: pairs sorted by expert, own and received; `offset` is read by all ranks */
-    float *pack, *in, *pack_host, *in_host; /* [n * topk, hidden], [all * topk, hidden] */
-    int32_t *offset, *offset_device;        /* [experts + 1] */
-    int n_counted_layers;                   /* layers whose pairs are counted; under slp_run.lock */
+    uint16_t *bf16_tokens, *bf16_sums; /* device: [n, hidden]; [n, config_routed_width()] */
+    char *tokens;                      /* pinned: own rows [n, hidden] */
+    int32_t *ids;                      /* pinned: [n, topk] */
+    float *weights;                    /* pinned: [n, topk] */
+    char *sums;                        /* pinned: own partial sums of all tokens [all, config_routed_width()] */
+    float *received_sums;              /* device: another rank's sums of own rows [n, config_routed_width()] */
+    int first_row;                     /* number of this rank's first token */
+    uint64_t steps;                    /* steps begun: tokens and sums of each layer alternate */
+    /* all_to_all.c: own pairs, sorted by expert, and those received; on the device and pinned */
+    float *pairs, *received_pairs, *pairs_host, *received_pairs_host; /* [n * topk, config_routed_width()], [all * topk, config_routed_width()] */
+    int32_t *offset, *offset_device;                                  /* [experts + 1] where each expert's own pairs begin; offset is read by all ranks */
+    int n_counted_layers;                                             /* layers whose pairs are counted; under slp_run.lock */
 };
 int exchange_open(struct slp_rank *r, struct error *e); /* no-op for a single rank; close after an error too */
 void exchange_close(struct slp_rank *r);
@@ -39,16 +41,15 @@ bool exchange_all_are_peers(const struct slp_rank *r);
  * Sums: the sum of all ranks' r->sum [all, config_routed_width()] for this rank's tokens is added to out. */
 int exchange_tokens(struct slp_rank *r, int layer);
 int exchange_sums(struct slp_rank *r, float *out, int layer);
-/* A step by hand. announce: begins it, when the compute stream has made this rank's data, and makes the send stream wait for that. sent: a part is in host
- * memory once the send stream gets here. wait: makes the receive stream wait until r may fetch that part of q's data. fetch: copies `bytes` of q's data, from
- * its device memory if they are peers, else from its host memory. */
-int exchange_announce(struct slp_rank *r);
-int exchange_sent(struct slp_rank *r, int part);
-int exchange_wait(struct slp_rank *r, struct slp_rank *q, int part);
+/* The phases of a step, for all_to_all.c. */
+int exchange_announce(struct slp_rank *r);       /* begins a step: the compute stream has produced this rank's data. Orders `send` after it */
+int exchange_sent(struct slp_rank *r, int part); /* the part is in host memory once `send` has run what is enqueued */
+int exchange_wait(struct slp_rank *r, struct slp_rank *q, int part); /* makes `recv` wait until r may fetch that part of q's data */
+/* Copies `bytes` of q's data to dst, on `recv`: from q's device memory if they are peers, else from its host memory. */
 int exchange_fetch(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes);
 
 /* Standard expert parallelism instead, within an open exchange: every (token, expert) pair goes to the rank of its expert. Adds the experts' outputs to r->x,
- * or to r->routed_sum in a latent space. *module: next module of the expert ring, advanced. */
+ * or to r->routed_sum in a latent space. y: the layer's weights for experts_norm. *module: next module of the expert ring, advanced. */
 int all_to_all_open(struct slp_rank *r, struct error *e);
 void all_to_all_close(struct slp_rank *r);
-int all_to_all_experts(struct slp_rank *r, const struct layer *own, uint64_t *module, int layer);
+int all_to_all_experts(struct slp_rank *r, const struct layer *y, uint64_t *module, int layer);

@@ -8,10 +8,10 @@ void kvring_abort(struct slp_rank *r);
 int kvring_planes(const struct slp_rank *r, int layer, struct kv_plane out[CACHE_PLANES]); /* lays out a layer's device planes; returns how many */
 bool kvring_has_state(const struct slp_rank *r, int layer);
 /* States, in layers that have them (compute thread). Returns in *from the row with which a stripe's first chunk continues, after waiting
- * for it (-1: none). Chunks write to STATE_STRIPE + stripe; kvring_state_made publishes it after the last chunk. */
+ * for it (-1: none). Chunks write to STATE_STRIPE + stripe; kvring_state_publish makes it available to other ranks after the last chunk. */
 int kvring_state_begin(struct slp_rank *r, int layer, int stripe, int *from);
 int kvring_state_mark(struct slp_rank *r, int layer, int stripe); /* saves the state of a chunk that ends at the mark */
-int kvring_state_made(struct slp_rank *r, int layer, int stripe);
+int kvring_state_publish(struct slp_rank *r, int layer, int stripe);
 int kvring_load_prefix(struct slp_rank *r, int layer);         /* loader: uploads the session's earlier positions */
 int kvring_download(struct slp_rank *r, int layer);            /* unloader: downloads to pinned memory; sets kv_downloaded */
 int kvring_save(struct slp_rank *r, int layer);                /* unloader: waits for kv_downloaded, then copies to the session's cache */

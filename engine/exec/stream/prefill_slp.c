@@ -14,7 +14,7 @@ struct slp_state {
     struct prefill_job *j;
     pthread_t thread;
     int ranks, result;
-    struct kv_state_step move; /* in the session's cache */
+    struct kv_state_step state_step; /* in the session's cache */
     struct slp_stats stats;
     struct resident_set resident[GPU_MAX]; /* weights on the devices, locked during the run */
     uint32_t *expert_rows;                 /* [n_layers, n_experts] */
@@ -58,8 +58,7 @@ static int report_rows(void *ctx, const float *x, int row, int n) {
     return rc;
 }
 
-/* Scans weights before they go to a device: some milliseconds per layer from memory. Reads from disk are cut into pieces of PIECE_S seconds, after which the
- * engine thread may do other work. */
+/* Scans weights before they go to a device: some milliseconds per layer from memory. Reads from disk are cut into pieces. */
 struct weight_scan {
     struct slp_state *s;
     int layer, n, at;   /* ids [at, n) are still to be scanned */
@@ -67,13 +66,13 @@ struct weight_scan {
     struct error *e;
 };
 static int scan_piece(void *arg) {
-    enum { TOGETHER = 5 }; /* experts per call: 15 matrices, one batch of nan_scan.c */
-    const double PIECE_S = 0.03;
+    enum { TOGETHER = 5 };       /* experts per call: 15 matrices, one batch of nan_scan.c */
+    const double piece_s = 0.03; /* after which the engine thread may do other work */
     struct weight_scan *k = arg;
     struct nan_scan *scan = &k->s->m->scan;
     if (!k->ids) return nan_scan_dense(scan, k->layer, k->e);
     int rc = 0;
-    for (double until = clock_now() + PIECE_S; k->at < k->n && !rc && clock_now() < until; k->at += TOGETHER)
+    for (double until = clock_now() + piece_s; k->at < k->n && !rc && clock_now() < until; k->at += TOGETHER)
         rc = nan_scan_experts(scan, k->layer, k->ids + k->at, k->n - k->at < TOGETHER ? k->n - k->at : TOGETHER, k->e);
     return rc;
 }
@@ -105,7 +104,7 @@ static void *slp_thread(void *arg) {
                           .ranks = s->ranks,
                           .device = s->ranks == 1 ? s->j->device : 0,
                           .cache = s->j->kv->layer,
-                          .move = s->move,
+                          .state_step = s->state_step,
                           .pos = s->j->pos,
                           .n = s->j->n,
                           .tokens = s->j->tokens,
@@ -144,7 +143,7 @@ static int open_run(struct runtime *m, struct prefill_job *j, int ranks, struct 
     if (!rc) rc = prefill_lock_weights(m, s->resident, e);
     if (!rc) {
         s->m = m, s->j = j, s->ranks = ranks;
-        s->move = kv_state_begin(j->kv, j->pos, j->n, prefill_mark_row(j, 0, j->n));
+        s->state_step = kv_state_begin(j->kv, j->pos, j->n, prefill_mark_row(j, 0, j->n));
         j->state = s;
         if (pthread_create(&s->thread, NULL, slp_thread, s)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a stream-loaded prefill");
         if (rc) prefill_unlock_weights(m);
@@ -165,7 +164,7 @@ static int finish_run(struct runtime *m, struct prefill_job *j, struct error *e)
     atomic_fetch_add(&m->bytes_read, s->stats.h2d);
     if (s->result) *e = s->error;
     else if (j->cancel && atomic_load(j->cancel)) return exec_op_error(ERR_CANCELLED, e);
-    else prefill_complete(j, 0, j->n, &s->move);
+    else prefill_complete(j, 0, j->n, &s->state_step);
     if (!s->result) prefill_count_experts(m, s->expert_rows);
     return s->result;
 }

@@ -33,26 +33,26 @@ void ring_abort(struct ring *r) {
 struct ring_slot *ring_at(const struct ring *r, uint64_t k) {
     return &r->slots[k % (uint64_t)r->n];
 }
-/* Use number of a slot's events for module k. */
-static uint64_t use_of(const struct ring *r, uint64_t k) { return k / (uint64_t)r->n + 1; }
+/* Module k's use of its slot's events, counted from 1. */
+static uint64_t module_use(const struct ring *r, uint64_t k) { return k / (uint64_t)r->n + 1; }
 
-/* The compute thread can free the awaited half of the ring without the rest: a group of experts takes at most a quarter of it. */
+/* The compute thread can release the awaited half of the ring without the other half, because a group of experts takes at most a quarter. */
 int ring_claim(struct ring *r, bool in_halves, uint64_t k, struct gpu_stream *s, struct ring_slot **out) {
     const uint64_t n = (uint64_t)r->n, half = n / 2;
     *out = ring_at(r, k);
     if (k < n) return 0;
-    if (in_halves && half >= 4 && k % half == 0) TRY(ring_wait_used(r, k - n + half - 1));
-    return gpu_pair_wait((*out)->freed, use_of(r, k) - 1, s);
+    if (in_halves && half >= 4 && k % half == 0) TRY(ring_wait_released(r, k - n + half - 1));
+    return gpu_pair_wait((*out)->freed, module_use(r, k) - 1, s);
 }
-int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_wait(ring_at(r, k)->loaded, use_of(r, k), s); }
-int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_record(ring_at(r, k)->freed, s); }
-int ring_wait_used(const struct ring *r, uint64_t k) { return gpu_pair_wait(ring_at(r, k)->freed, use_of(r, k), NULL); }
+int ring_wait_loaded(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_wait(ring_at(r, k)->loaded, module_use(r, k), s); }
+int ring_release(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_record(ring_at(r, k)->freed, s); }
+int ring_wait_released(const struct ring *r, uint64_t k) { return gpu_pair_wait(ring_at(r, k)->freed, module_use(r, k), NULL); }
 
 int ring_wait_quarter(const struct slp_rank *r, uint64_t k, uint64_t n_modules, uint64_t *known) {
-    const uint64_t quarter = (uint64_t)r->experts.n / 4;
+    const uint64_t quarter = (uint64_t)ring_quarter(r->experts.n);
     if (k < *known || k >= n_modules || quarter < 2) return 0;
     *known = k + quarter < n_modules ? k + quarter : n_modules;
-    return gpu_pair_wait(ring_at(&r->experts, *known - 1)->loaded, use_of(&r->experts, *known - 1), NULL);
+    return gpu_pair_wait(ring_at(&r->experts, *known - 1)->loaded, module_use(&r->experts, *known - 1), NULL);
 }
 
 /* --- Pace ------------------------------------------------------------------------------------------------------------------------------ */
@@ -91,7 +91,7 @@ bool ring_takes_expert(const struct slp_rank *r, int layer, int expert) {
 }
 int ring_get_expert(struct slp_rank *r, int layer, int expert, uint64_t module, struct expert *out) {
     const struct expert *resident = resident_set_expert(r->resident, layer, r->first_expert + expert);
-    int rc = resident ? 0 : ring_ready(&r->experts, module, r->compute_stream);
+    int rc = resident ? 0 : ring_wait_loaded(&r->experts, module, r->compute_stream);
     if (!rc) *out = resident ? *resident : ring_at(&r->experts, module)->expert;
     return rc;
 }

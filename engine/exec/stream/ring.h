@@ -1,5 +1,5 @@
 #pragma once
-/* Coordinates a rank's threads: slots of device memory with their events, and how far each thread runs ahead. */
+/* Coordinates a rank's threads: slots of device memory with their events, which experts pass through them, and how far each thread runs ahead. */
 #include "engine/exec/stream/slp.h"
 
 struct slp_run;
@@ -14,6 +14,8 @@ struct ring_slot {
     struct expert expert;            /* of an expert */
 };
 enum { RING_GOOD_SLOTS = 32 }; /* experts in the ring of a prefill that has memory to spare */
+/* Returns the most slots of a ring that the compute thread holds at once: the loader must be able to continue while a group of experts waits for its last. */
+static inline int ring_quarter(int slots) { return slots / 4; }
 struct ring {
     struct ring_slot *slots;
     int n;
@@ -25,11 +27,11 @@ struct ring_slot *ring_at(const struct ring *r, uint64_t k); /* the slot of modu
 /* Loader: waits until the slot of module k is free, and orders the stream after its last use. in_halves: waits once for half of the ring, which spares
  * switching threads for each module in virtual time, where neither thread loses time by waiting. */
 int ring_claim(struct ring *r, bool in_halves, uint64_t k, struct gpu_stream *s, struct ring_slot **out);
-int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: waits for `loaded` of module k */
+int ring_wait_loaded(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: makes the stream wait for the weights of module k */
 /* Compute, in virtual time, of `n_modules` modules in all, before module k: lets the loader enqueue a quarter of the ring first. *known: modules it has. */
 int ring_wait_quarter(const struct slp_rank *r, uint64_t k, uint64_t n_modules, uint64_t *known);
-int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: sets `freed` */
-int ring_wait_used(const struct ring *r, uint64_t k);                  /* unloader: waits until the compute thread has enqueued all of module k */
+int ring_release(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: the stream's work so far was the last use of module k */
+int ring_wait_released(const struct ring *r, uint64_t k);                 /* unloader: waits until the compute thread has released module k */
 
 /* The experts of a layer that a rank computes: all of its own, or (few tokens) those selected, known once the layer's router has run.
  * Those that are not resident pass through the ring. Waits for the selection if needed; ERR_CANCELLED. */
@@ -37,7 +39,7 @@ int ring_wait_selected(struct slp_rank *r, int layer);
 /* After ring_wait_selected: whether a rank computes an expert, and whether the expert passes through its ring. `expert` counts from the rank's first. */
 bool ring_computes_expert(const struct slp_rank *r, int layer, int expert);
 bool ring_takes_expert(const struct slp_rank *r, int layer, int expert);
-/* Compute: waits for the expert's weights, resident or the use `module` of the ring, and returns their view. */
+/* Compute: waits for the expert's weights, which are resident or module number `module` of the ring, and returns their view. */
 int ring_get_expert(struct slp_rank *r, int layer, int expert, uint64_t module, struct expert *out);
 void ring_publish_selected(struct slp_rank *r, int layer); /* compute: group sizes are in host memory */
 

@@ -53,30 +53,29 @@ void slp_layer_done(struct slp_rank *r, int layer) {
 
 /* --- A rank: its part of the prompt, memory, streams ---------------------------------------------------------------------- */
 
-/* Assigns device, tokens and experts. Zig-zag: of 2 S stripes a rank has the i-th and the i-th from the end, which balances causal
- * attention. */
+/* Assigns device, tokens and experts. Zig-zag: of 2 * n_ranks stripes, rank i has the i-th and the i-th from the end, which balances causal attention. */
 static void assign_rank(struct slp_run *p, int id) {
     struct slp_rank *r = &p->rank[id];
-    int s = p->n_ranks, n = p->job->n;
+    const int n_ranks = p->n_ranks, n = p->job->n;
     r->p = p;
     r->id = id;
     r->g = p->job->set->gpu[p->job->device + id];
     r->n_cleared = gpu_n_cleared(r->g);
     r->ledger = &p->job->set->ledger[p->job->device + id];
     r->resident = p->job->resident ? &p->job->resident[p->job->device + id] : NULL;
-    if (s == 1) {
+    if (n_ranks == 1) {
         r->stripe[r->n_stripes++] = (struct stripe){.first = 0, .n = r->n = n, .row = 0};
     } else {
-        int which[2] = {r->id, 2 * s - 1 - r->id};
-        for (int i = 0; i < 2; i++) {
-            int begin = (int)((int64_t)n * which[i] / (2 * s)), end = (int)((int64_t)n * (which[i] + 1) / (2 * s));
+        const int which[STRIPES] = {r->id, 2 * n_ranks - 1 - r->id};
+        for (int i = 0; i < STRIPES; i++) {
+            int begin = (int)((int64_t)n * which[i] / (2 * n_ranks)), end = (int)((int64_t)n * (which[i] + 1) / (2 * n_ranks));
             if (begin == end) continue;
             r->stripe[r->n_stripes++] = (struct stripe){.first = begin, .n = end - begin, .row = r->n};
             r->n += end - begin;
         }
     }
-    r->first_expert = (int)((int64_t)r->p->c->n_experts * r->id / s);
-    r->last_expert = (int)((int64_t)r->p->c->n_experts * (r->id + 1) / s);
+    r->first_expert = (int)((int64_t)r->p->c->n_experts * r->id / n_ranks);
+    r->last_expert = (int)((int64_t)r->p->c->n_experts * (r->id + 1) / n_ranks);
 }
 
 /* Kinds of modules that pass through slots; indexes of gpu_set.max_module_bytes. */
@@ -99,7 +98,7 @@ static size_t largest_module_bytes(struct gpu_set *set, const struct weights *w,
     return set->max_module_bytes[kind] = most;
 }
 
-/* Returns the bytes of a position in the layer with most of them, or with `state` of a state. */
+/* Returns the bytes of a position in the layer where they are most; with `state` the bytes of a state. */
 static size_t largest_row_bytes(const struct slp_run *p, bool state) {
     struct cache_desc d[CACHE_PLANES];
     size_t most = 0;
@@ -136,7 +135,7 @@ static struct slp_need memory_need(const struct slp_rank *r) {
 }
 
 /* Returns the most bytes that any rank needs: the least possible, or with a ring of `slots` >= 0. */
-static size_t rank_bytes(const struct slp_job *j, int slots) {
+static size_t most_rank_bytes(const struct slp_job *j, int slots) {
     struct slp_run *p = mem_calloc(1, sizeof *p);
     size_t most = p ? 0 : SIZE_MAX;
     for (int i = 0; i < j->ranks && p; i++) {
@@ -151,10 +150,10 @@ static size_t rank_bytes(const struct slp_job *j, int slots) {
     mem_free(p);
     return most;
 }
-size_t slp_min_bytes(const struct slp_job *j) { return rank_bytes(j, -1); }
+size_t slp_min_bytes(const struct slp_job *j) { return most_rank_bytes(j, -1); }
 size_t slp_good_bytes(const struct slp_job *j, bool has_ring) {
     const int n = (j->w->config.n_experts + j->ranks - 1) / j->ranks;
-    return rank_bytes(j, !has_ring ? 0 : n < RING_GOOD_SLOTS ? n : RING_GOOD_SLOTS);
+    return most_rank_bytes(j, !has_ring ? 0 : n < RING_GOOD_SLOTS ? n : RING_GOOD_SLOTS);
 }
 
 static int make_plan(struct slp_rank *r, struct error *e) {
@@ -341,24 +340,29 @@ static int upload_inputs(struct slp_rank *r, float *buf, int rows, struct error 
     return rc;
 }
 
+/* Returns the stripe that has new token number `at`, and its rank. */
+static const struct stripe *find_stripe(struct slp_run *p, int at, struct slp_rank **rank) {
+    for (int i = 0; i < p->n_ranks; i++)
+        for (int k = 0; k < p->rank[i].n_stripes; k++) {
+            const struct stripe *s = &p->rank[i].stripe[k];
+            *rank = &p->rank[i];
+            if (at >= s->first && at < s->first + s->n) return s;
+        }
+    return NULL;
+}
+
 /* Passes the wanted rows to the caller in order of position. */
 static int report_rows(struct slp_run *p, float *buf, int rows, struct error *e) {
     const struct slp_job *j = p->job;
     size_t hidden = (size_t)p->c->hidden;
-    for (int at = j->first_row; at < j->n && j->on_rows;) {
-        struct slp_rank *r = NULL;
-        const struct stripe *s = NULL;
-        for (int i = 0; i < p->n_ranks && !s; i++)
-            for (int k = 0; k < p->rank[i].n_stripes && !s; k++) {
-                r = &p->rank[i];
-                if (at >= r->stripe[k].first && at < r->stripe[k].first + r->stripe[k].n) s = &r->stripe[k];
-            }
-        int n = s->first + s->n - at < rows ? s->first + s->n - at : rows;
+    for (int at = j->first_row, n; at < j->n && j->on_rows; at += n) {
+        struct slp_rank *r;
+        const struct stripe *s = find_stripe(p, at, &r);
+        n = s->first + s->n - at < rows ? s->first + s->n - at : rows;
         int rc = gpu_copy(r->compute_stream, buf, r->x + (size_t)(s->row + at - s->first) * hidden, (size_t)n * hidden * 4, GPU_D2H);
         if (!rc) rc = gpu_stream_sync(r->compute_stream);
         if (rc) return slp_check(r, rc);
         if ((rc = j->on_rows(j->ctx, buf, at, n))) return error_set(e, rc, "stopped");
-        at += n;
     }
     return 0;
 }
@@ -372,19 +376,10 @@ static void start_threads(struct slp_run *p, void *(*thread)(void *)) {
     }
 }
 
-/* Starts the threads of all ranks; weights are uploaded while the embeddings are computed. Then reports progress and polls for a cancel
- * every 5 ms. */
-static void run_threads(struct slp_run *p, float *buf, int rows) {
+/* Reports progress until all ranks have finished their layers or the run has failed. Polls for a cancel. */
+static void watch_progress(struct slp_run *p) {
+    enum { POLL_NS = 5000000 };
     const struct slp_job *j = p->job;
-    start_threads(p, slp_loader_thread);
-    for (int i = 0; i < p->n_ranks && !atomic_load(&p->stop); i++) {
-        struct error e = {0};
-        int rc = upload_inputs(&p->rank[i], buf, rows, &e);
-        if (rc && !e.code && !gpu_error(p->rank[i].g, &e)) error_set(&e, rc, "device %d: cannot upload the prompt", i + j->device);
-        if (rc) slp_fail(p, e.code, &e);
-    }
-    start_threads(p, slp_compute_thread);
-    start_threads(p, slp_unloader_thread);
     int reported = 0; /* layers */
     pthread_mutex_lock(&p->lock);
     while (!atomic_load(&p->stop) && reported < p->c->n_layers) {
@@ -397,7 +392,7 @@ static void run_threads(struct slp_run *p, float *buf, int rows) {
         }
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
-        if ((until.tv_nsec += 5000000) >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        if ((until.tv_nsec += POLL_NS) >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
         pthread_cond_timedwait(&p->cond, &p->lock, &until);
         if (j->cancel && atomic_load(j->cancel)) {
             struct error e = {0};
@@ -407,6 +402,21 @@ static void run_threads(struct slp_run *p, float *buf, int rows) {
         }
     }
     pthread_mutex_unlock(&p->lock);
+}
+
+/* Runs the threads of all ranks to their end. The loaders start first, so that weights are uploaded while the embeddings are computed. */
+static void run_threads(struct slp_run *p, float *buf, int rows) {
+    const struct slp_job *j = p->job;
+    start_threads(p, slp_loader_thread);
+    for (int i = 0; i < p->n_ranks && !atomic_load(&p->stop); i++) {
+        struct error e = {0};
+        int rc = upload_inputs(&p->rank[i], buf, rows, &e);
+        if (rc && !e.code && !gpu_error(p->rank[i].g, &e)) error_set(&e, rc, "device %d: cannot upload the prompt", i + j->device);
+        if (rc) slp_fail(p, e.code, &e);
+    }
+    start_threads(p, slp_compute_thread);
+    start_threads(p, slp_unloader_thread);
+    watch_progress(p);
     for (int i = 0; i < p->n_ranks; i++)
         for (int t = 0; t < p->rank[i].n_threads; t++) pthread_join(p->rank[i].thread[t], NULL);
 }

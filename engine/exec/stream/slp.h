@@ -20,34 +20,34 @@ struct slp_need {
 struct slp_plan {
     int chunk_rows;   /* rows per attention chunk */
     int ring_slots;   /* slots of the expert ring */
-    int dense_slots;  /* slots of the other modules: as many as 1 GB holds, at least 2 */
+    int dense_slots;  /* slots of the other modules: as many as 1 GB holds, 2 to 8 */
     size_t bytes;     /* total; after ERR_MEMORY the smallest possible total */
     size_t own_bytes; /* the part in the run's own buffers; the rest is left to operations */
 };
 /* Returns the bytes with chunks of up to 2,048 rows and a ring of that many slots. */
 size_t slp_plan_bytes(const struct config *c, const struct slp_need *need, int slots);
-/* Plans as many slots as a layer has experts, if they fit. Short of memory it takes smaller chunks first, then fewer slots, down to
+/* Plans as many slots as a layer has experts, if they fit. Short of memory it takes fewer slots, down to eight, then smaller chunks, then fewer slots, down to
  * two. ERR_MEMORY says need and have. */
 int slp_plan(struct slp_plan *p, const struct config *c, const struct slp_need *need, size_t have, struct error *e);
 /* Returns whether n tokens select at most about three quarters of a layer's experts: then waiting for the router and loading only
  * those is faster than loading ahead. */
 bool slp_selects_few(const struct config *c, int n);
 
-/* bytes per row of a key selection that later layers reuse; 0: there is none */
+/* Returns the bytes per row of a key selection that later layers reuse; 0: there is none. */
 size_t slp_selection_bytes(const struct config *c);
-/* size of a partial attention output before the merge: up to `chunk` rows, all heads */
+/* Returns the size of a partial attention output before the merge: up to `chunk` rows, all heads. */
 size_t slp_partial_floats(const struct config *c, int chunk);
 
 struct trace;
 struct slp_job {
     const struct weights *w;
     struct gpu_set *set;
-    int ranks;                    /* 1: SLP; more: DSLP on that many devices */
-    int device;                   /* first device in the set */
-    const struct kv_layer *cache; /* [n_layers] the session's cache, host memory */
-    struct kv_state_step move;    /* states in that cache */
-    int pos, n;                   /* new positions pos .. pos + n - 1 */
-    const int32_t *tokens;        /* [n]; NULL in virtual time */
+    int ranks;                       /* 1: SLP; more: DSLP on that many devices */
+    int device;                      /* first device in the set */
+    const struct kv_layer *cache;    /* [n_layers] the session's cache, host memory */
+    struct kv_state_step state_step; /* states in that cache */
+    int pos, n;                      /* new positions pos .. pos + n - 1 */
+    const int32_t *tokens;           /* [n]; NULL in virtual time */
     /* Writes the embeddings of new tokens row .. row + n to out [n, hidden]; NULL in virtual time. */
     int (*embed)(void *ctx, float *out, int row, int n);
     /* Receives n final residual rows starting at `row`, which is at least `first`. NULL: not wanted. */

@@ -11,7 +11,7 @@ static struct exec *exec_of(struct slp_rank *r) { return gpu_stream_exec(r->comp
 /* Returns the rows of the next chunk if `left` rows remain. */
 static int next_chunk(const struct slp_rank *r, int left) { return left < r->plan.chunk_rows ? left : r->plan.chunk_rows; }
 
-/* Returns the workspace of rows [row, ...); buffers that outlive a chunk are the rank's. */
+/* Returns the workspace of a chunk that begins at row `row` of the rank; buffers that outlive a chunk are the rank's. */
 static struct work work_from_row(struct slp_rank *r, int row) {
     const struct config *c = r->p->c;
     const size_t first = (size_t)exchange_first_row(r);
@@ -21,9 +21,10 @@ static struct work work_from_row(struct slp_rank *r, int row) {
     w.pos = r->pos, w.tokens = r->tokens;
     w.streams = r->streams, w.post = r->post;
     if (r->ids) w.ids = r->ids + first * (size_t)c->topk, w.weights = r->weights + first * (size_t)c->topk;
-    w.shared_weight = r->shared_weight, w.ffn_in = r->ffn_in, w.kept = r->kept, w.idle = NULL, w.routed_in = w.routed_sum = NULL, w.carried = r->carried,
-    w.candidates = r->candidates;
-    w.selected_keys = r->selected_keys, w.router = NULL, w.seq_length = NULL;
+    w.shared_weight = r->shared_weight, w.ffn_in = r->ffn_in, w.kept = r->kept, w.carried = r->carried;
+    w.candidates = r->candidates, w.selected_keys = r->selected_keys;
+    /* Buffers of a chunk, which must not advance to `row`, and those that a chunk does not use. */
+    w.router = NULL, w.idle = NULL, w.routed_in = w.routed_sum = NULL, w.seq_length = NULL;
     w = work_slice(c, &w, row);
     if (r->q) w.q = r->q + (size_t)row * (size_t)(c->n_heads * c->head_dim); /* lasts from the pass over keys to that of the queries */
     w.router = r->work.router, w.idle = r->work.idle;
@@ -47,13 +48,13 @@ static int ring_attention(struct slp_rank *r, const struct layer *y, int layer, 
         n = 1;
     }
     for (int i = 0; i < n; i++) {
-        int which = (i ? 0 : PIECE_FIRST) | (i < n - 1 ? 0 : PIECE_LAST);
+        int piece = (i ? 0 : PIECE_FIRST) | (i < n - 1 ? 0 : PIECE_LAST);
         if (*steps < pieces[i].step) {
             trace_end(r->p->trace, span, r->compute_stream);
             for (; *steps < pieces[i].step; ++*steps) TRY(kvring_wait_step(r, layer, *steps + 1));
             span = trace_begin(r->p->trace, r->compute_stream, r->id, LANE_COMPUTE, "attention", layer, *steps);
         }
-        int rc = block_attend(x, c, y, layer, w, s, (struct key_range){pieces[i].first, pieces[i].n, which});
+        int rc = block_attend(x, c, y, layer, w, s, (struct key_range){pieces[i].first, pieces[i].n, piece});
         work_keep_grown(&r->work, w);
         if (rc) return rc;
     }
@@ -79,7 +80,7 @@ static int attention_rows(struct slp_rank *r, const struct layer *y, int layer, 
             struct work w = work_from_row(r, s->row + at);
             struct span span = {
                 .cache = r->cache, .n = n, .pos = j->pos + s->first + at, .state_step = {.from_row = from, .to_row = STATE_STRIPE + i, .mark_row = STATE_MARK}};
-            int mark = j->move.mark - s->first - at;
+            int mark = j->state_step.mark - s->first - at;
             if (mark > 0 && mark < n) span.state_step.mark = mark;
             from = span.state_step.to_row;
             if (pass == PASS_ALL) rc = block_attention(x, c, y, layer, &w, &span, 1, n);
@@ -90,31 +91,32 @@ static int attention_rows(struct slp_rank *r, const struct layer *y, int layer, 
             if (state && mark == n) TRY(kvring_state_mark(r, layer, i));
             TRY(pace_unit(r, &r->pace_main, r->compute_stream));
         }
-        if (state) TRY(kvring_state_made(r, layer, i));
+        if (state) TRY(kvring_state_publish(r, layer, i));
     }
     return 0;
 }
 
+/* Runs a layer's attention block: with several ranks first the keys and values, which travel around the ring, then the rest. */
 static int attention_block(struct slp_rank *r, uint64_t module, int layer) {
     struct slp_run *p = r->p;
     int steps = 0;
-    TRY(ring_ready(&r->dense, module, r->compute_stream));
+    TRY(ring_wait_loaded(&r->dense, module, r->compute_stream));
     if (layer >= 2) TRY(gpu_pair_wait(r->kv_downloaded[layer % 2], (uint64_t)layer / 2, r->compute_stream));
     kvring_planes(r, layer, r->cache[layer].p);
     int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys", layer, -1);
     const struct layer *y = &ring_at(&r->dense, module)->layer;
     bool state = kvring_has_state(r, layer), whole = p->c->layer[layer].mixer || p->n_ranks == 1; /* layers with a state have no keys to wait for */
     TRY(attention_rows(r, y, layer, whole ? PASS_ALL : PASS_KV, &steps));
-    for (int i = 0; i < r->n_stripes && !state; i++) TRY(gpu_pair_record(r->state_made[layer % 2][i], r->compute_stream));
+    for (int i = 0; i < r->n_stripes && !state; i++) TRY(gpu_pair_record(r->state_computed[layer % 2][i], r->compute_stream));
     trace_end(p->trace, span, r->compute_stream);
-    TRY(gpu_pair_record(r->kv_made[layer % 2], r->compute_stream));
+    TRY(gpu_pair_record(r->kv_computed[layer % 2], r->compute_stream));
     if (p->n_ranks > 1) {
         TRY(kvring_receive(r, layer));
         if (!whole) TRY(attention_rows(r, y, layer, PASS_ATTEND, &steps));
-        for (; steps < p->n_ranks - 1; steps++) TRY(kvring_wait_step(r, layer, steps + 1)); /* kvring.c relies on it */
+        for (; steps < p->n_ranks - 1; steps++) TRY(kvring_wait_step(r, layer, steps + 1)); /* every block, on which the reuse of planes relies (kvring.c) */
     }
     TRY(gpu_pair_record(r->kv_read[layer % 2], r->compute_stream));
-    return ring_used(&r->dense, module, r->compute_stream);
+    return ring_release(&r->dense, module, r->compute_stream);
 }
 
 static int run_router(struct slp_rank *r, const struct layer *y, int layer) {
@@ -150,26 +152,31 @@ static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
     return 0;
 }
 
-/* Downloads the group sizes and first_bad: the one wait of a layer. In virtual time the sizes are as configured, or even. all: tokens. */
-static int read_groups(struct slp_rank *r, int all) {
-    int n = r->last_expert - r->first_expert;
+/* In virtual time: sets the sizes of the rank's expert groups for n tokens, as configured, or even. */
+static void model_groups(struct slp_rank *r, int n) {
+    const struct gpu_spec *spec = &r->p->job->set->spec;
+    const int experts = r->last_expert - r->first_expert;
+    double n_experts = r->p->c->n_experts, part = spec->n_selected > 0 ? spec->n_selected / n_experts : 1, pairs = (double)n * r->p->c->topk, at = 0;
+    for (int e = 0; e <= experts; e++) {
+        r->host_offset[e] = (int32_t)(at + 1e-3);
+        if (e < experts)
+            at += pairs * (spec->expert_shares ? (double)spec->expert_shares[r->first_expert + e] : fmax(0, fmin(1, part * experts - e)) / (part * n_experts));
+    }
+    *slp_first_bad(r) = -1;
+}
+/* Downloads the sizes of the rank's expert groups for n tokens, and first_bad: the one wait of a layer. */
+static int read_groups(struct slp_rank *r, int n) {
     if (gpu_info(r->g)->is_virtual) {
-        const struct gpu_spec *spec = &r->p->job->set->spec;
-        double n_experts = r->p->c->n_experts, part = spec->n_selected > 0 ? spec->n_selected / n_experts : 1, picks = (double)all * r->p->c->topk, at = 0;
-        for (int e = 0; e <= n; e++) {
-            r->host_offset[e] = (int32_t)(at + 1e-3);
-            if (e < n)
-                at += picks * (spec->expert_shares ? (double)spec->expert_shares[r->first_expert + e] : fmax(0, fmin(1, part * n - e)) / (part * n_experts));
-        }
-        *slp_first_bad(r) = -1;
+        model_groups(r, n);
         return 0;
     }
-    TRY(gpu_copy(r->compute_stream, r->host_offset, r->offset, ((size_t)n + 1) * 4, GPU_D2H));
+    TRY(gpu_copy(r->compute_stream, r->host_offset, r->offset, ((size_t)(r->last_expert - r->first_expert) + 1) * 4, GPU_D2H));
     TRY(gpu_copy(r->compute_stream, slp_first_bad(r), (const void *)r->work.first_bad, 4, GPU_D2H));
     return gpu_stream_sync(r->compute_stream);
 }
 
-static int run_expert(struct slp_rank *r, const struct layer *own, const struct expert *e, float *y, int begin, int end) {
+/* Adds an expert's outputs for pairs [begin, end), weighted, to the rows of their tokens in `out`. */
+static int run_expert(struct slp_rank *r, const struct layer *y, const struct expert *e, float *out, int begin, int end) {
     const int hidden = config_routed_width(r->p->c);
     const float *x = r->p->c->moe_latent ? r->routed_in : r->xn;
     bool wide = config_needs_wide_activations(r->p->c);
@@ -177,19 +184,19 @@ static int run_expert(struct slp_rank *r, const struct layer *own, const struct 
         int n = next_chunk(r, end - at);
         TRY(op_run(exec_of(r), OP_GATHER, &(struct op_gather){.out = r->work.x, .x = x, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
         TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden, .wide = wide}));
-        TRY(block_experts_norm(exec_of(r), r->p->c, own, r->work.xn, n));
-        TRY(op_run(exec_of(r), OP_SCATTER_ADD,
-                   &(struct op_scatter_add){.y = y, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
+        TRY(block_experts_norm(exec_of(r), r->p->c, y, r->work.xn, n));
+        TRY(op_run(
+            exec_of(r), OP_SCATTER_ADD,
+            &(struct op_scatter_add){.y = out, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
     }
     return 0;
 }
 
 enum { SMALL_GROUP = 1024 }; /* most rows of a grouped expert: 8,192 tokens give DeepSeek-V3 256 on average, and some experts several times that */
-/* Groups experts with few rows into one operation to fill the device. The ring bounds the group: the loader must be able to continue while
- * the group waits for its last expert. Fills g and the ids of its experts from expert e on, with a single expert if it is large; returns
- * the next expert. */
+/* Groups experts with few rows into one operation to fill the device, as many as ring_quarter() allows. Fills g and the ids of its experts from expert e on,
+ * with a single expert if it is large; returns the next expert. */
 static int group_experts(const struct slp_rank *r, int layer, int e, int n, struct op_group *g, int ids[OP_GROUP_MAX]) {
-    int most = r->plan.ring_slots / 4 < OP_GROUP_MAX ? r->plan.ring_slots / 4 : OP_GROUP_MAX;
+    const int quarter = ring_quarter(r->plan.ring_slots), most = quarter < OP_GROUP_MAX ? quarter : OP_GROUP_MAX;
     int small = r->plan.chunk_rows < SMALL_GROUP ? r->plan.chunk_rows : SMALL_GROUP;
     for (; e < n && (!g->n || g->n < most); e++) {
         if (!ring_computes_expert(r, layer, e)) continue;
@@ -203,7 +210,7 @@ static int group_experts(const struct slp_rank *r, int layer, int e, int n, stru
     return e;
 }
 
-/* Projects the inputs of n tokens before, or adds the projected sums to out after, experts in a latent space, in chunks. */
+/* For experts in a latent space, before them: projects the inputs of n tokens, in chunks, and clears the sums. */
 static int project_input(struct slp_rank *r, const struct layer *y, const float *xn, int n) {
     const struct config *c = r->p->c;
     for (int at = 0; at < n; at += r->plan.chunk_rows)
@@ -211,6 +218,7 @@ static int project_input(struct slp_rank *r, const struct layer *y, const float 
                                next_chunk(r, n - at)));
     return gpu_fill(r->compute_stream, r->routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4);
 }
+/* After them: adds the projected sums of n tokens to out. */
 static int project_output(struct slp_rank *r, const struct layer *y, float *out, int n) {
     const struct config *c = r->p->c;
     for (int at = 0; at < n; at += r->plan.chunk_rows)
@@ -220,7 +228,7 @@ static int project_output(struct slp_rank *r, const struct layer *y, float *out,
 }
 
 /* Waits for the weights of a group of experts, runs it, and frees its slots of the ring. *module: the next module of the ring. */
-static int run_group(struct slp_rank *r, const struct layer *own, int layer, struct op_group *g, const int ids[OP_GROUP_MAX], uint64_t *module) {
+static int run_group(struct slp_rank *r, const struct layer *y, int layer, struct op_group *g, const int ids[OP_GROUP_MAX], uint64_t *module) {
     struct slp_run *p = r->p;
     const uint64_t first = *module;
     for (int k = 0; k < g->n; k++) {
@@ -229,63 +237,83 @@ static int run_group(struct slp_rank *r, const struct layer *own, int layer, str
     }
     int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g->n > 1 ? "experts" : "expert", layer, r->first_expert + ids[0]);
     if (g->n > 1) TRY(op_run(exec_of(r), OP_GROUP, g));
-    else TRY(run_expert(r, own, &g->expert[0], g->y, g->begin[0], g->begin[1]));
+    else TRY(run_expert(r, y, &g->expert[0], g->y, g->begin[0], g->begin[1]));
     TRY(pace_unit(r, &r->pace_main, r->compute_stream));
     trace_end(p->trace, span, r->compute_stream);
-    for (uint64_t k = first; k < *module; k++) TRY(ring_used(&r->experts, k, r->compute_stream));
+    for (uint64_t k = first; k < *module; k++) TRY(ring_release(&r->experts, k, r->compute_stream));
     return 0;
 }
 
-/* Runs the routed experts in order as their weights arrive. One rank adds to the residual stream directly; several compute partial sums
- * of all tokens and exchange them, in latent space if experts are in one. */
-static int run_experts(struct slp_rank *r, const struct layer *own, uint64_t *module, int layer) {
-    struct slp_run *p = r->p;
-    const bool is_latent = p->c->moe_latent > 0;
-    int all = p->job->n, n = r->last_expert - r->first_expert;
-    float *out = is_latent ? r->routed_sum : r->x, *y = p->n_ranks == 1 ? out : r->sum;
-    if (p->n_ranks > 1 && p->job->set->spec.all_to_all) {
-        if (is_latent) TRY(project_input(r, own, r->xn + (size_t)exchange_first_row(r) * (size_t)p->c->hidden, r->n));
-        TRY(all_to_all_experts(r, own, module, layer));
-        return is_latent ? project_output(r, own, r->x, r->n) : 0;
-    }
-    if (p->n_ranks > 1) {
-        TRY(exchange_tokens(r, layer));
-        TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)config_routed_width(p->c) * 4));
-    }
-    TRY(op_run(exec_of(r), OP_SORT,
-               &(struct op_sort){.offset = r->offset,
-                                 .token = r->token,
-                                 .weight = r->weight,
-                                 .ids = r->ids,
-                                 .weights = r->weights,
-                                 .n = all,
-                                 .topk = p->c->topk,
-                                 .first = r->first_expert,
-                                 .last = r->last_expert}));
-    TRY(read_groups(r, all));
-    if (*slp_first_bad(r) >= 0) return 0; /* the selection may be garbage; run_layer() reports it */
-    ring_publish_selected(r, layer);
-    for (int e = 0; e < n && p->job->expert_rows; e++) /* ranks have different experts */
-        p->job->expert_rows[(size_t)layer * (size_t)p->c->n_experts + (size_t)(r->first_expert + e)] += (uint32_t)(r->host_offset[e + 1] - r->host_offset[e]);
-    if (is_latent) TRY(project_input(r, own, r->xn, all));
+/* Sorts the (token, expert) pairs of n tokens by expert, for this rank's experts. */
+static int sort_pairs(struct slp_rank *r, int n) {
+    return op_run(exec_of(r), OP_SORT,
+                  &(struct op_sort){.offset = r->offset,
+                                    .token = r->token,
+                                    .weight = r->weight,
+                                    .ids = r->ids,
+                                    .weights = r->weights,
+                                    .n = n,
+                                    .topk = r->p->c->topk,
+                                    .first = r->first_expert,
+                                    .last = r->last_expert});
+}
+
+/* Adds the rows of this rank's experts to job->expert_rows, if the caller counts them. Ranks have different experts. */
+static void count_expert_rows(struct slp_rank *r, int layer) {
+    const struct slp_job *j = r->p->job;
+    const size_t first = (size_t)layer * (size_t)r->p->c->n_experts + (size_t)r->first_expert;
+    for (int e = 0; e < r->last_expert - r->first_expert && j->expert_rows; e++)
+        j->expert_rows[first + (size_t)e] += (uint32_t)(r->host_offset[e + 1] - r->host_offset[e]);
+}
+
+/* Runs all of this rank's experts on the sorted pairs and adds their outputs to `out`. */
+static int run_groups(struct slp_rank *r, const struct layer *y, int layer, float *out, uint64_t *module) {
+    const struct config *c = r->p->c;
+    const int n = r->last_expert - r->first_expert;
     uint64_t known = *module, n_modules = *module;
     for (int e = 0; e < n; e++) n_modules += ring_takes_expert(r, layer, e);
     for (int e = 0, end; e < n; e = end) {
-        struct op_group g = {.y = y,
-                             .x = is_latent ? r->routed_in : r->xn,
+        struct op_group g = {.y = out,
+                             .x = c->moe_latent ? r->routed_in : r->xn,
                              .token = r->token,
                              .weight = r->weight,
-                             .norm = own->expert_out_norm,
-                             .eps = config_output_eps(p->c),
-                             .hidden = config_routed_width(p->c),
-                             .wide = config_needs_wide_activations(p->c)};
+                             .norm = y->expert_out_norm,
+                             .eps = config_output_eps(c),
+                             .hidden = config_routed_width(c),
+                             .wide = config_needs_wide_activations(c)};
         int ids[OP_GROUP_MAX];
         end = group_experts(r, layer, e, n, &g, ids);
         if (gpu_info(r->g)->is_virtual) TRY(ring_wait_quarter(r, *module, n_modules, &known));
-        if (g.n) TRY(run_group(r, own, layer, &g, ids, module));
+        if (g.n) TRY(run_group(r, y, layer, &g, ids, module));
     }
-    if (p->n_ranks > 1) TRY(exchange_sums(r, out, layer));
-    return is_latent ? project_output(r, own, r->x, r->n) : 0;
+    return 0;
+}
+
+/* Runs the routed experts in order as their weights arrive. One rank adds to the residual stream directly; several compute partial sums of all tokens and
+ * exchange them, in latent space if experts are in one. y: the layer's FFN weights. *module: next module of the expert ring, advanced. */
+static int run_experts(struct slp_rank *r, const struct layer *y, uint64_t *module, int layer) {
+    struct slp_run *p = r->p;
+    const bool is_latent = p->c->moe_latent > 0, is_shared = p->n_ranks > 1;
+    const int all = p->job->n;
+    float *out = is_latent ? r->routed_sum : r->x;
+    if (is_shared && p->job->set->spec.all_to_all) {
+        if (is_latent) TRY(project_input(r, y, r->xn + (size_t)exchange_first_row(r) * (size_t)p->c->hidden, r->n));
+        TRY(all_to_all_experts(r, y, module, layer));
+        return is_latent ? project_output(r, y, r->x, r->n) : 0;
+    }
+    if (is_shared) {
+        TRY(exchange_tokens(r, layer));
+        TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)config_routed_width(p->c) * 4));
+    }
+    TRY(sort_pairs(r, all));
+    TRY(read_groups(r, all));
+    if (*slp_first_bad(r) >= 0) return 0; /* the selection may be garbage; run_layer() reports it */
+    ring_publish_selected(r, layer);
+    count_expert_rows(r, layer);
+    if (is_latent) TRY(project_input(r, y, r->xn, all));
+    TRY(run_groups(r, y, layer, is_shared ? r->sum : out, module));
+    if (is_shared) TRY(exchange_sums(r, out, layer));
+    return is_latent ? project_output(r, y, r->x, r->n) : 0;
 }
 
 /* Fails the run with the layer of first_bad `at`; or, if a rank's device failed and sent garbage, with that failure. */
@@ -297,11 +325,12 @@ static int report_non_finite(struct slp_rank *r, int at) {
     return slp_fail(r->p, ERR_MODEL, &e);
 }
 
+/* Runs a layer. *dense, *module: next modules of the ring of dense modules and of that of experts, advanced. */
 static int run_layer(struct slp_rank *r, int layer, uint64_t *dense, uint64_t *module) {
     struct slp_run *p = r->p;
     const struct layer *y = &ring_at(&r->dense, *dense + 1)->layer;
     TRY(attention_block(r, *dense, layer));
-    TRY(ring_ready(&r->dense, *dense + 1, r->compute_stream));
+    TRY(ring_wait_loaded(&r->dense, *dense + 1, r->compute_stream));
     int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, "route", layer, -1);
     TRY(run_router(r, y, layer));
     trace_end(p->trace, span, r->compute_stream);
@@ -313,7 +342,7 @@ static int run_layer(struct slp_rank *r, int layer, uint64_t *dense, uint64_t *m
     span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, moe ? "shared" : "ffn", layer, -1);
     TRY(dense_ffn(r, y, layer));
     trace_end(p->trace, span, r->compute_stream);
-    TRY(ring_used(&r->dense, *dense + 1, r->compute_stream));
+    TRY(ring_release(&r->dense, *dense + 1, r->compute_stream));
     *dense += 2;
     return 0;
 }
@@ -337,10 +366,9 @@ static int run_layers(struct slp_rank *r) {
         struct work w = work_from_row(r, at);
         TRY(block_merge_streams(exec_of(r), r->merge_weights, &w, next_chunk(r, r->n - at)));
     }
-    int bad = -1;
-    if (!gpu_info(r->g)->is_virtual) TRY(gpu_copy(r->compute_stream, r->host_offset, (const void *)r->work.first_bad, 4, GPU_D2H));
+    if (!gpu_info(r->g)->is_virtual) TRY(gpu_copy(r->compute_stream, slp_first_bad(r), (const void *)r->work.first_bad, 4, GPU_D2H));
     TRY(gpu_stream_sync(r->compute_stream));
-    if (!gpu_info(r->g)->is_virtual) bad = r->host_offset[0];
+    const int bad = gpu_info(r->g)->is_virtual ? -1 : *slp_first_bad(r);
     return bad >= 0 ? report_non_finite(r, bad) : 0;
 }
 

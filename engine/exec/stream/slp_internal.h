@@ -48,12 +48,12 @@ struct slp_rank {
     int32_t *host_offset;                                     /* pinned, [experts + 2]: a copy of offset, then first_bad of the workspace (slp_first_bad) */
     char *kv_mem[2];                                          /* by layer parity: KV planes of a layer on the device, all positions */
     struct kv_layer *cache;                                   /* [n_layers]: views for struct span */
-    /* kvring.c, by layer parity, use layer / 2 + 1: KV of a layer computed; downloaded; read by attention */
-    struct gpu_pair *kv_made[2], *kv_downloaded[2], *kv_read[2];
-    struct gpu_pair *state_made[2][STRIPES]; /* the state after a stripe is ready */
-    char *kv_host[2];                        /* pinned: this rank's rows of a layer */
-    struct stage *stage;                     /* feeds the load stream */
-    struct expert_params expert_params;      /* the loader's layer */
+    /* kvring.c, by layer parity, use layer / 2 + 1: a layer's KV has been computed; downloaded; read by attention */
+    struct gpu_pair *kv_computed[2], *kv_downloaded[2], *kv_read[2];
+    struct gpu_pair *state_computed[2][STRIPES]; /* the state after a stripe is ready */
+    char *kv_host[2];                            /* pinned: this rank's rows of a layer */
+    struct stage *stage;                         /* feeds the load stream */
+    struct expert_params expert_params;          /* the loader's layer */
     struct pace pace_load, pace_main;
     struct gpu_event *last_event[3]; /* the last work of each stream, for the run time */
     struct exchange *exchange;

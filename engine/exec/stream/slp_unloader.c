@@ -7,7 +7,7 @@ void *slp_unloader_thread(void *arg) {
     int rc = 0;
     for (int l = 0; l < p->c->n_layers && !rc; l++) {
         rc = kvring_download(r, l); /* first: other ranks' attention may wait for it, and this one's for theirs */
-        if (!rc) rc = ring_wait_used(&r->dense, (uint64_t)(2 * l + 1));
+        if (!rc) rc = ring_wait_released(&r->dense, (uint64_t)(2 * l + 1));
         if (!rc) rc = kvring_save(r, l);
         if (!rc) slp_layer_done(r, l);
     }
