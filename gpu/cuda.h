@@ -96,7 +96,7 @@ static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
                                .heads = p->heads,
                                .dim = p->dim,
                                .dtype = p->dtype,
-                               .block = p->block_rows,
+                               .block_rows = p->block_rows,
                                .inverse = p->block_rows > 1 ? (unsigned)(((1ull << 32) + (unsigned)p->block_rows - 1) / (unsigned)p->block_rows) : 0,
                                .blocks = (const struct cuda_kv_block *)p->blocks,
                                .at = p->at,

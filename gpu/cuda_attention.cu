@@ -3,18 +3,19 @@
  * by their log-sum-exp. Tensor cores: cuda_attention_mma.cu. */
 #include "gpu/cuda_attention.cuh"
 
-enum { KEYS = 32, WIDE = 4 /* 128 threads x 4 = values of up to 512 */, THREADS = 128 };
+enum { KEYS = 32, THREADS = 128, VALUES = 4 }; /* keys per tile; value columns of a thread: up to 512 of a head */
 
 template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention_f32_kernel(struct cuda_attention a) {
     extern __shared__ float qs[]; /* [HEADS][k.dim] */
-    __shared__ float p[HEADS][KEYS], top[HEADS], sum[HEADS], fade[HEADS];
+    __shared__ float p[HEADS][KEYS]; /* scores, then their exponentials */
+    __shared__ float top[HEADS], sum[HEADS], rescale[HEADS]; /* largest score, sum of exponentials so far, factor of earlier sums */
     int group = a.n_heads / a.k.heads, parts = (group + HEADS - 1) / HEADS;
     int i = blockIdx.x, kv = (int)blockIdx.y / parts, h0 = kv * group + (int)blockIdx.y % parts * HEADS, split = blockIdx.z;
     int heads = kv * group + group - h0 < HEADS ? kv * group + group - h0 : HEADS;
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, lo, hi;
     const int32_t *chosen = a.chosen ? a.chosen + (size_t)(i * a.chosen_lists + kv * a.chosen_lists / a.k.heads) * (size_t)a.n_chosen : NULL;
-    const struct where at = where_of(a);
-    seen(a, at, position(a, at, i), &lo, &hi);
+    const struct attention_inputs in = read_inputs(a);
+    visible_keys(a, in, query_pos(a, in, i), &lo, &hi);
     if (hi < lo) hi = lo;
     if (a.chunked) {
         lo = max(lo, chunk_begin(split));
@@ -31,21 +32,21 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     for (int d = tid; d < heads * a.k.dim; d += THREADS)
         qs[d] = a.q[(size_t)i * (size_t)a.ldq + (size_t)h0 * (size_t)a.k.dim + (size_t)d] * a.scale;
     if (tid < HEADS) top[tid] = -INFINITY, sum[tid] = 0;
-    float acc[HEADS][WIDE];
+    float acc[HEADS][VALUES];
 #pragma unroll
     for (int h = 0; h < HEADS; h++)
 #pragma unroll
-        for (int w = 0; w < WIDE; w++) acc[h][w] = 0;
+        for (int w = 0; w < VALUES; w++) acc[h][w] = 0;
     __syncthreads();
     for (int k0 = lo; k0 < hi; k0 += KEYS) {
         int m = hi - k0 < KEYS ? hi - k0 : KEYS;
         for (int k = warp; k < m; k += THREADS / 32) { /* one warp per key */
             float dot[HEADS] = {0};
-            const int pos = position(a, at, i), key = key_row(a, at, chosen, pos, k0 + k), far = a.bias ? pos - a.k_pos0 - key : 0;
-            const struct plane_row row = plane_row(at.k, (size_t)key);
+            const int pos = query_pos(a, in, i), key = key_row(a, in, chosen, pos, k0 + k), distance = a.bias ? pos - a.k_pos0 - key : 0;
+            const struct plane_row row = plane_row(in.k, (size_t)key);
             const float temperature = score_temperature(a, pos);
             for (int d = lane; d < a.k.dim; d += 32) {
-                float v = plane_value(at.k, row, kv, d);
+                float v = plane_value(in.k, row, kv, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
                     if (h < heads) dot[h] = fmaf(v, qs[h * a.k.dim + d], dot[h]);
@@ -56,7 +57,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
                 float v = warp_sum(dot[h]);
                 if (a.softcap > 0) v = a.softcap * tanhf(v / a.softcap);
                 v *= temperature;
-                if (a.bias && far >= 0 && far < a.extent) v += a.bias[((size_t)i * (size_t)a.n_heads + (size_t)(h0 + h)) * (size_t)a.extent + (size_t)far];
+                if (a.bias && distance >= 0 && distance < a.extent) v += a.bias[((size_t)i * (size_t)a.n_heads + (size_t)(h0 + h)) * (size_t)a.extent + (size_t)distance];
                 if (!lane) p[h][k] = v;
             }
         }
@@ -66,22 +67,22 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
             float w = now == -INFINITY ? 0.0f : expf(v - now), f = old == -INFINITY ? 0.0f : expf(old - now), s = warp_sum(w);
             p[h][lane] = w;
             __syncwarp();
-            if (!lane) top[h] = now, sum[h] = sum[h] * f + s, fade[h] = f;
+            if (!lane) top[h] = now, sum[h] = sum[h] * f + s, rescale[h] = f;
         }
         __syncthreads();
 #pragma unroll
         for (int h = 0; h < HEADS; h++)
             if (h < heads) {
 #pragma unroll
-                for (int w = 0; w < WIDE; w++) acc[h][w] *= fade[h];
+                for (int w = 0; w < VALUES; w++) acc[h][w] *= rescale[h];
             }
         for (int k = 0; k < m; k++) {
-            const struct plane_row row = plane_row(at.v, (size_t)key_row(a, at, chosen, position(a, at, i), k0 + k));
+            const struct plane_row row = plane_row(in.v, (size_t)key_row(a, in, chosen, query_pos(a, in, i), k0 + k));
 #pragma unroll
-            for (int w = 0; w < WIDE; w++) {
+            for (int w = 0; w < VALUES; w++) {
                 int d = tid + w * THREADS;
                 if (d >= a.v_dim) continue;
-                float v = plane_value(at.v, row, kv * a.v.heads / a.k.heads, d);
+                float v = plane_value(in.v, row, kv * a.v.heads / a.k.heads, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
                     if (h < heads) acc[h][w] = fmaf(p[h][k], v, acc[h][w]);
@@ -91,21 +92,21 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     }
     if (a.sinks && split == 0 && tid < heads) { /* one more logit, without a value */
         float s = a.sinks[h0 + tid], now = fmaxf(top[tid], s);
-        fade[tid] = top[tid] == -INFINITY ? 0.0f : expf(top[tid] - now);
-        sum[tid] = sum[tid] * fade[tid] + expf(s - now);
+        rescale[tid] = top[tid] == -INFINITY ? 0.0f : expf(top[tid] - now);
+        sum[tid] = sum[tid] * rescale[tid] + expf(s - now);
         top[tid] = now;
     }
     __syncthreads();
-    bool sunk = a.sinks && split == 0;
+    bool has_sink = a.sinks && split == 0;
     float *out = a.splits > 1 ? a.part + ((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads * (size_t)a.v_dim
                               : a.out + (size_t)i * (size_t)a.ldo;
     float *lse = a.splits > 1 ? a.part_lse + (size_t)split * (size_t)a.n * (size_t)a.n_heads : a.lse;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         if (h >= heads) break;
-        float f = sum[h] != 0 ? (sunk ? fade[h] : 1.0f) / sum[h] : 0.0f;
+        float f = sum[h] != 0 ? (has_sink ? rescale[h] : 1.0f) / sum[h] : 0.0f;
 #pragma unroll
-        for (int w = 0; w < WIDE; w++) {
+        for (int w = 0; w < VALUES; w++) {
             int d = tid + w * THREADS;
             if (d < a.v_dim) out[(size_t)(h0 + h) * (size_t)a.v_dim + (size_t)d] = acc[h][w] * f;
         }
@@ -113,7 +114,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     }
 }
 
-/* One block per (query, head): the parts weighted by exp(lse - total). Parts are added in an order that later ones, without keys, do not change. */
+/* One block per (query, head): adds the parts, weighted by exp(lse - total), in rising order of splits. So splits without keys after them change nothing. */
 static __global__ void combine_kernel(struct cuda_attention a) {
     extern __shared__ float share[]; /* [splits] */
     const size_t at = blockIdx.x, i = at / (unsigned)a.n_heads, h = at % (unsigned)a.n_heads, rows = (size_t)a.n * (size_t)a.n_heads;
@@ -148,7 +149,7 @@ cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *
 template <int HEADS> static cudaError_t launch(cudaStream_t s, const struct cuda_attention *a) {
     int group = a->n_heads / a->k.heads;
     size_t bytes = (size_t)HEADS * (size_t)a->k.dim * sizeof(float);
-    if (a->v_dim > WIDE * THREADS || bytes > 40 * 1024) return cudaErrorInvalidValue;
+    if (a->v_dim > VALUES * THREADS || bytes > 40 * 1024) return cudaErrorInvalidValue;
     dim3 grid((unsigned)a->n, (unsigned)(a->k.heads * ((group + HEADS - 1) / HEADS)), (unsigned)a->splits);
     attention_f32_kernel<HEADS><<<grid, THREADS, bytes, s>>>(*a);
     return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();

@@ -6,36 +6,37 @@ enum { PAD = 8 }; /* BF16 numbers after each row in shared memory, against bank 
 static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
 
 /* Addresses of keys and values and the position of the queries: from the arguments, or read from memory (op_place) at run time. */
-struct where {
+struct attention_inputs {
     struct cuda_plane k, v;
     int q_pos0, n_keys;
 };
-__device__ inline struct where where_of(const struct cuda_attention &a) {
-    struct where w = {a.k, a.v, a.q_pos0, a.n_keys};
+__device__ inline struct attention_inputs read_inputs(const struct cuda_attention &a) {
+    struct attention_inputs in = {a.k, a.v, a.q_pos0, a.n_keys};
     if (a.at) {
-        plane_set_address(&w.k, a.at);
-        plane_set_address(&w.v, a.v_at);
-        w.q_pos0 = a.at->pos + a.first, w.n_keys = a.at->pos + a.all;
+        plane_set_address(&in.k, a.at);
+        plane_set_address(&in.v, a.v_at);
+        in.q_pos0 = a.at->pos + a.first, in.n_keys = a.at->pos + a.all;
     }
-    return w;
+    return in;
 }
-__device__ inline int listed_blocks(const struct cuda_attention &a, int seen) { return max(seen - a.own_block, 0) / a.chosen_block; } /* op_listed_blocks() */
-/* Keys that a query at pos sees: rows [lo, hi), or indexes into its list of selected keys. */
-__device__ inline void seen(const struct cuda_attention &a, const struct where &w, int pos, int *lo, int *hi) {
-    int h = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, l = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
-    *hi = h > w.n_keys ? w.n_keys : h;
-    if (a.chunk_keys > 0) l = max(l, pos - pos % a.chunk_keys - a.k_pos0);
+/* op_listed_blocks() for that many visible keys */
+__device__ inline int listed_blocks(const struct cuda_attention &a, int visible) { return max(visible - a.own_block, 0) / a.chosen_block; }
+/* The keys that a query at pos sees: rows [lo, hi), or with selected keys the indexes [lo, hi) of key_row(). */
+__device__ inline void visible_keys(const struct cuda_attention &a, const struct attention_inputs &in, int pos, int *lo, int *hi) {
+    int end = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, begin = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
+    *hi = end > in.n_keys ? in.n_keys : end;
+    if (a.chunk_keys > 0) begin = max(begin, pos - pos % a.chunk_keys - a.k_pos0);
     if (a.chosen_block) { /* keys of the selected blocks, then those after the last block that can be selected */
         const int complete = listed_blocks(a, *hi);
         *hi = min(complete, a.n_chosen) * a.chosen_block + *hi - complete * a.chosen_block;
     } else if (a.chosen && *hi > a.n_chosen) *hi = a.n_chosen;
-    *lo = l < 0 ? 0 : l;
+    *lo = begin < 0 ? 0 : begin;
 }
-/* Row of a query's key at index i among those that it sees; pos: the query's position. */
-__device__ inline int key_row(const struct cuda_attention &a, const struct where &w, const int32_t *chosen, int pos, int i) {
+/* The row of the i-th key that a query at pos sees, where i is in the range of visible_keys(). */
+__device__ inline int key_row(const struct cuda_attention &a, const struct attention_inputs &in, const int32_t *chosen, int pos, int i) {
     if (!chosen) return i;
     if (!a.chosen_block) return chosen[i];
-    const int seen = min(pos < a.k_pos0 ? 0 : pos - a.k_pos0 + 1, w.n_keys), complete = listed_blocks(a, seen);
+    const int visible = min(pos < a.k_pos0 ? 0 : pos - a.k_pos0 + 1, in.n_keys), complete = listed_blocks(a, visible);
     const int listed = min(complete, a.n_chosen) * a.chosen_block;
     return i < listed ? chosen[i / a.chosen_block] * a.chosen_block + i % a.chosen_block : complete * a.chosen_block + i - listed;
 }
@@ -43,9 +44,9 @@ __device__ inline int key_row(const struct cuda_attention &a, const struct where
 __device__ inline float score_temperature(const struct cuda_attention &a, int pos) {
     return a.temperature_len > 1 && pos > a.temperature_len ? log2f((float)pos) / log2f((float)a.temperature_len) : 1.0f;
 }
-__device__ inline int position(const struct cuda_attention &a, const struct where &w, int i) { return a.q_pos ? a.q_pos[i] : w.q_pos0 + i; }
+__device__ inline int query_pos(const struct cuda_attention &a, const struct attention_inputs &in, int i) { return a.q_pos ? a.q_pos[i] : in.q_pos0 + i; }
 
-/* First key of chunk s when there are few queries: 16 chunks of 64 rows each, of 128 and of 256, then of 512. Depends on s only, so that neither the
+/* First key of chunk s when there are few queries: 16 chunks of 64 rows each, 16 of 128, 16 of 256, then of 512. Depends on s only, so that neither the
  * other queries of a call nor later keys change a query's result. Few keys are spread over many blocks. A call takes as long as its largest chunk, so they
  * do not grow without end. */
 __host__ __device__ inline int chunk_begin(int s) {

@@ -8,7 +8,8 @@
 
 enum { ROWS = 16, WARPS = 4, THREADS = 32 * WARPS, KEYS = 16 * WARPS };
 
-/* Numbers of shared memory, in BF16. Two tiles of keys and values where both fit; afterwards the warps' results. */
+/* Layout of shared memory, in BF16 numbers unless a name says bytes: queries, then one tile of keys and values, or two if they fit in 90 KB; afterwards the warps'
+ * results. kl, vl: distance of rows. */
 template <int KD, int VD> struct few_shape {
     static const int kl = KD + PAD, vl = VD + PAD, tile_at = ROWS * kl, tile = KEYS * (kl + vl), tiles = 2 * (tile_at + 2 * tile) <= 90 << 10 ? 2 : 1;
     static const int tile_bytes = 2 * (tile_at + tiles * tile), result_bytes = 4 * WARPS * ROWS * (VD + 2);
@@ -34,17 +35,18 @@ __device__ static inline void decode_columns(uint32_t out[4], const struct cuda_
 #pragma unroll
     for (int i = 0; i < 4; i++) out[i] = bf16x2_pack(v[2 * i], v[2 * i + 1]);
 }
-/* Rows k0 .. k0 + KEYS of one head of a plane; columns from `dim` and rows from `rows` on are zero. */
-template <int COLS> __device__ static inline void fetch(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
-    const int pieces = COLS / 8, team = pieces % 16 == 0 ? 16 : pieces % 8 == 0 ? 8 : 4; /* threads of a row, which they find once */
+/* Loads rows [k0, k0 + KEYS) of one head of a plane to shared memory; columns from `dim` and rows from `rows` on are zero. */
+template <int COLS> __device__ static inline void load_tile(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
+    const int pieces = COLS / 8; /* of a row, 16 bytes each */
+    const int team = pieces % 16 == 0 ? 16 : pieces % 8 == 0 ? 8 : 4; /* threads of a row, so that each computes few addresses of rows */
     for (int k = (int)threadIdx.x / team; k < KEYS; k += THREADS / team) {
-        const bool there = k0 + k < rows;
-        const struct plane_row row = plane_row(p, (size_t)(there ? k0 + k : 0)); /* the address must be valid even if nothing is read */
+        const bool exists = k0 + k < rows;
+        const struct plane_row row = plane_row(p, (size_t)(exists ? k0 + k : 0)); /* the address must be valid even if nothing is read */
         const __nv_bfloat16 *src = (const __nv_bfloat16 *)row.data + (row.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim;
 #pragma unroll
         for (int piece = (int)threadIdx.x % team; piece < pieces; piece += team) {
             __nv_bfloat16 *to = dst + k * (COLS + PAD) + piece * 8;
-            const int left = there ? dim - piece * 8 : 0;
+            const int left = exists ? dim - piece * 8 : 0;
             if (p.dtype == DT_BF16) cp_async16(to, src + (left > 0 ? piece * 8 : 0), left > 0 ? 16 : 0);
             else {
                 uint32_t v[4];
@@ -59,17 +61,17 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
     typedef struct few_shape<KD, VD> S;
     const int NO = VD / 8;
     extern __shared__ __align__(16) __nv_bfloat16 smem[];
-    __shared__ int first, last, query[ROWS], head[ROWS];
+    __shared__ int first, last, query[ROWS], head[ROWS]; /* keys that some row sees: [first, last); of each row */
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
     const int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, r0 = (int)blockIdx.x * ROWS;
     const int rows = min(a.n * group - r0, (int)ROWS); /* of this block */
-    const struct where at = where_of(a);
+    const struct attention_inputs in = read_inputs(a);
     if (!tid) first = 0x7fffffff, last = 0;
     __syncthreads();
-    if (tid < rows) { /* range of keys that any row sees */
+    if (tid < rows) {
         int l, e;
         query[tid] = (r0 + tid) / group, head[tid] = kv * group + (r0 + tid) % group;
-        seen(a, at, position(a, at, query[tid]), &l, &e);
+        visible_keys(a, in, query_pos(a, in, query[tid]), &l, &e);
         if (e > l) atomicMin(&first, l), atomicMax(&last, e);
     }
     __syncthreads();
@@ -79,11 +81,11 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         return;
     }
     __nv_bfloat16 *qs = smem, *tiles = smem + S::tile_at;
-    if (begin < end) fetch<KD>(tiles, at.k, kv, a.k.dim, begin, at.n_keys), fetch<VD>(tiles + KEYS * S::kl, at.v, kv, a.v_dim, begin, at.n_keys);
+    if (begin < end) load_tile<KD>(tiles, in.k, kv, a.k.dim, begin, in.n_keys), load_tile<VD>(tiles + KEYS * S::kl, in.v, kv, a.v_dim, begin, in.n_keys);
     cp_commit();
     for (int e = tid; e < ROWS * (KD / 2); e += THREADS) {
-        const int r = e / (KD / 2), d = e % (KD / 2) * 2, there = r < rows ? r : 0;
-        const float *q = a.q + (size_t)query[there] * (size_t)a.ldq + (size_t)head[there] * (size_t)a.q_dim;
+        const int r = e / (KD / 2), d = e % (KD / 2) * 2, row = r < rows ? r : 0;
+        const float *q = a.q + (size_t)query[row] * (size_t)a.ldq + (size_t)head[row] * (size_t)a.q_dim;
         *(uint32_t *)(qs + r * S::kl + d) = bf16x2_pack(r < rows && d < a.q_dim ? q[d] : 0.0f, r < rows && d + 1 < a.q_dim ? q[d + 1] : 0.0f);
     }
     int lo[2], hi[2]; /* for the two rows whose sums this thread holds */
@@ -92,30 +94,33 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
     for (int r = 0; r < 2; r++) {
         lo[r] = hi[r] = 0, c[r] = a.scale * log2_e;
         if (g + r * 8 >= rows) continue;
-        const int pos = position(a, at, query[g + r * 8]);
-        seen(a, at, pos, &lo[r], &hi[r]);
+        const int pos = query_pos(a, in, query[g + r * 8]);
+        visible_keys(a, in, pos, &lo[r], &hi[r]);
         c[r] *= score_temperature(a, pos);
     }
+    /* Online softmax in base 2: largest score and sum of exponentials of the warp's keys so far; o: their weighted values. */
     float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < NO; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) o[j][e] = 0;
-    /* start of this lane's row of each 8 x 8 matrix */
+    /* Start of this lane's row of each 8 x 8 matrix that ldmatrix loads. */
     const __nv_bfloat16 *q_row = qs + lane % 16 * S::kl + lane / 16 * 8;
     const int k_at = (warp * 16 + lane / 16 * 8 + lane % 8) * S::kl + lane / 8 % 2 * 8;
     const int v_at = KEYS * S::kl + (warp * 16 + lane % 16) * S::vl + lane / 16 * 8;
     for (int k0 = begin, i = 0; k0 < end; k0 += KEYS, i++) {
+        /* The next tile is loaded while this one is used, if there is room for two. */
         const __nv_bfloat16 *tile = tiles + (S::tiles > 1 ? i % 2 * S::tile : 0);
         if (S::tiles > 1) {
             __nv_bfloat16 *next = tiles + (i + 1) % 2 * S::tile;
             if (k0 + KEYS < end)
-                fetch<KD>(next, at.k, kv, a.k.dim, k0 + KEYS, at.n_keys), fetch<VD>(next + KEYS * S::kl, at.v, kv, a.v_dim, k0 + KEYS, at.n_keys);
+                load_tile<KD>(next, in.k, kv, a.k.dim, k0 + KEYS, in.n_keys), load_tile<VD>(next + KEYS * S::kl, in.v, kv, a.v_dim, k0 + KEYS, in.n_keys);
             cp_commit();
             cp_wait<1>();
         } else cp_wait<0>();
         __syncthreads(); /* the tile has arrived */
-        float s[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}}, most[2] = {top[0], top[1]}, fade[2], base[2];
+        /* Scores of this warp's 16 keys. */
+        float s[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}}, new_top[2] = {top[0], top[1]}, rescale[2], base[2];
 #pragma unroll 4
         for (int d = 0; d < KD; d += 16) {
             uint32_t q[4], k[4];
@@ -131,16 +136,16 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
                 const int k = k0 + warp * 16 + j * 8 + 2 * t + e % 2, r = e / 2;
                 if (a.softcap > 0) s[j][e] = a.softcap * tanhf(s[j][e] * a.scale / a.softcap) / a.scale;
                 s[j][e] = k >= lo[r] && k < hi[r] ? s[j][e] * c[r] : -INFINITY;
-                most[r] = fmaxf(most[r], s[j][e]);
+                new_top[r] = fmaxf(new_top[r], s[j][e]);
             }
 #pragma unroll
-        for (int r = 0; r < 2; r++) { /* across the four lanes of a row */
-            most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
-            most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 2));
-            base[r] = most[r] == -INFINITY ? 0.0f : most[r];
-            fade[r] = exp2f(top[r] - base[r]);
-            sum[r] *= fade[r];
-            top[r] = most[r];
+        for (int r = 0; r < 2; r++) { /* a row is in four lanes */
+            new_top[r] = fmaxf(new_top[r], __shfl_xor_sync(0xffffffffu, new_top[r], 1));
+            new_top[r] = fmaxf(new_top[r], __shfl_xor_sync(0xffffffffu, new_top[r], 2));
+            base[r] = new_top[r] == -INFINITY ? 0.0f : new_top[r];
+            rescale[r] = exp2f(top[r] - base[r]);
+            sum[r] *= rescale[r];
+            top[r] = new_top[r];
         }
 #pragma unroll
         for (int j = 0; j < 2; j++)
@@ -152,7 +157,8 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
 #pragma unroll
         for (int j = 0; j < NO; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) o[j][e] *= fade[e / 2];
+            for (int e = 0; e < 4; e++) o[j][e] *= rescale[e / 2];
+        /* The exponentials, as the left operand of the product with the values. */
         const uint32_t p[4] = {bf16x2_pack(s[0][0], s[0][1]), bf16x2_pack(s[0][2], s[0][3]), bf16x2_pack(s[1][0], s[1][1]), bf16x2_pack(s[1][2], s[1][3])};
 #pragma unroll
         for (int j = 0; j < NO; j += 2) {
@@ -164,12 +170,13 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         __syncthreads(); /* all warps are done with the tile */
         if (S::tiles == 1) {
             if (k0 + KEYS < end)
-                fetch<KD>(tiles, at.k, kv, a.k.dim, k0 + KEYS, at.n_keys), fetch<VD>(tiles + KEYS * S::kl, at.v, kv, a.v_dim, k0 + KEYS, at.n_keys);
+                load_tile<KD>(tiles, in.k, kv, a.k.dim, k0 + KEYS, in.n_keys), load_tile<VD>(tiles + KEYS * S::kl, in.v, kv, a.v_dim, k0 + KEYS, in.n_keys);
             cp_commit();
         }
     }
     cp_wait<0>();
     __syncthreads(); /* the tiles' memory now holds the warps' results; without a tile, queries were still being written to it */
+    /* Combines the warps' results. */
     float *results = (float *)smem, *tops = results + WARPS * ROWS * VD, *sums = tops + WARPS * ROWS; /* [WARPS, ROWS, VD], [WARPS, ROWS] twice */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -232,10 +239,10 @@ static int shape_of(const struct cuda_attention *a) {
         if (a->q_dim <= shapes[i].k && a->v_dim <= shapes[i].v) return i;
     return -1;
 }
-static int ready(const struct cuda_plane *p) {
+static int is_readable(const struct cuda_plane *p) {
     return p->dtype == DT_E4M3 || (p->dtype == DT_BF16 && p->dim % 8 == 0 && (p->blocks ? p->at : (size_t)p->data) % 16 == 0);
 }
 int cuda_attention_few_ready(const struct cuda_attention *a) {
-    return a->chunked && !a->chosen && !a->bias && shape_of(a) >= 0 && a->v.heads == a->k.heads && a->k.heads <= 65535 && ready(&a->k) && ready(&a->v);
+    return a->chunked && !a->chosen && !a->bias && shape_of(a) >= 0 && a->v.heads == a->k.heads && a->k.heads <= 65535 && is_readable(&a->k) && is_readable(&a->v);
 }
 cudaError_t cuda_attention_few(cudaStream_t s, const struct cuda_attention *a) { return shapes[shape_of(a)].launch(s, a); }

@@ -80,12 +80,12 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, rows = a.n * group;
     int r0 = (int)(gridDim.x - 1 - blockIdx.x) * ROWS; /* the rows that see most keys start first */
     bool idle = r0 + wr * 16 >= rows;
-    const struct where at = where_of(a);
+    const struct attention_inputs in = read_inputs(a);
     if (!tid) first = 0x7fffffff, last = 0;
     __syncthreads();
     if (tid < ROWS && r0 + tid < rows) { /* range of keys that any row sees */
         int l, e;
-        seen(a, at, position(a, at, (r0 + tid) / group), &l, &e);
+        visible_keys(a, in, query_pos(a, in, (r0 + tid) / group), &l, &e);
         if (e > l) atomicMin(&first, l), atomicMax(&last, e);
     }
     for (int e = tid; e < ROWS * (KD / 2); e += S::threads) {
@@ -105,8 +105,8 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         int row = r0 + wr * 16 + g + r * 8;
         lo[r] = hi[r] = 0, c[r] = a.scale * log2_e;
         if (row >= rows) continue;
-        const int pos = position(a, at, row / group);
-        seen(a, at, pos, &lo[r], &hi[r]);
+        const int pos = query_pos(a, in, row / group);
+        visible_keys(a, in, pos, &lo[r], &hi[r]);
         c[r] *= score_temperature(a, pos);
     }
     float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
@@ -136,8 +136,8 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         return;
     }
-    if (begin < end && FP8) fetch_codes<KT, KD, S::threads>(codes, scales, at.k, kv, a.k.dim, begin, at.n_keys);
-    else if (begin < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, begin, at.n_keys);
+    if (begin < end && FP8) fetch_codes<KT, KD, S::threads>(codes, scales, in.k, kv, a.k.dim, begin, in.n_keys);
+    else if (begin < end) fetch<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, begin, in.n_keys);
     cp_commit();
     for (int k0 = begin; k0 < end; k0 += KT) {
         const float *row_scale = scales + (k0 - begin) / KT % 2 * KT; /* scales of the keys in this tile */
@@ -146,11 +146,11 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         if (FP8) {
             decode_codes<KT, KD, S::threads>(ks, codes);
             __syncthreads(); /* the keys are decoded, and the codes' memory is free */
-            if (k0 + KT < end) fetch_codes<KT, KD, S::threads>(codes, scales + ((k0 - begin) / KT + 1) % 2 * KT, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
+            if (k0 + KT < end) fetch_codes<KT, KD, S::threads>(codes, scales + ((k0 - begin) / KT + 1) % 2 * KT, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
             cp_commit();
         }
         if (!V_IN_K) {
-            fetch<KT, VD, S::threads>(vs, at.v, kv, a.v_dim, k0, at.n_keys);
+            fetch<KT, VD, S::threads>(vs, in.v, kv, a.v_dim, k0, in.n_keys);
             cp_commit();
         }
         float s[NS][4], most[2] = {top[0], top[1]};
@@ -192,14 +192,14 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         if (WD > 1) __syncthreads();
         if (!idle) {
-            float fade[2], base[2];
+            float rescale[2], base[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 if (WD > 1)
                     for (int w = 0; w < WD; w++) most[r] = fmaxf(most[r], tops[w * ROWS + wr * 16 + g + r * 8]);
                 base[r] = most[r] == -INFINITY ? 0.0f : most[r];
-                fade[r] = exp2f(top[r] - base[r]);
-                sum[r] *= fade[r];
+                rescale[r] = exp2f(top[r] - base[r]);
+                sum[r] *= rescale[r];
                 top[r] = most[r];
             }
 #pragma unroll
@@ -218,11 +218,11 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
 #pragma unroll
             for (int j = 0; j < NO; j++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) o[j][e] *= fade[e / 2];
+                for (int e = 0; e < 4; e++) o[j][e] *= rescale[e / 2];
         }
         if (!V_IN_K) cp_wait<0>();
         if (!V_IN_K || WD > 1) __syncthreads(); /* values and scores have arrived; all threads are done with the keys */
-        if (!V_IN_K && k0 + KT < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
+        if (!V_IN_K && k0 + KT < end) fetch<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
         if (!V_IN_K) cp_commit();
         if (!idle) {
 #pragma unroll
@@ -243,7 +243,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         if (V_IN_K && !FP8) {
             __syncthreads(); /* all threads are done with the values, which share memory with the keys */
-            if (k0 + KT < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
+            if (k0 + KT < end) fetch<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
             cp_commit();
         }
     }

@@ -74,7 +74,7 @@ __device__ inline float code_at(const struct mat &m, int r, int c) {
 }
 __device__ inline float weight_at(const struct mat &m, int r, int c) { return (code_at(m, r, c) + zero_shift(m, r, c)) * scale_of(m, r, c); }
 
-/* Where a row of a plane is: row `row` of data and scale. */
+/* A row of a plane, as row `row` of the arrays at data and scale. */
 struct plane_row {
     char *data;
     float *scale;
@@ -86,7 +86,7 @@ __device__ inline struct plane_row plane_row(const struct cuda_plane &p, size_t 
         const unsigned at = (unsigned)row + (unsigned)p.first, which = p.inverse ? __umulhi(at, p.inverse) : at; /* 2^32 has no inverse: blocks of one row */
         const struct cuda_kv_block b = p.blocks[which];
         r.data = b.mem + p.at, r.scale = (float *)(b.mem + p.scale_at);
-        r.row = (size_t)b.place * (size_t)p.block + (at - which * (unsigned)p.block);
+        r.row = (size_t)b.mem_index * (size_t)p.block_rows + (at - which * (unsigned)p.block_rows);
     }
     return r;
 }

@@ -1,4 +1,6 @@
-/* All operations except matrix products and attention. One row or one head per block, so that the order of sums is fixed. */
+/* Operations on the numbers of a row or head (norms, RoPE, KV rows, routing, copies, gates, element-wise), and what products need besides: sorting pairs by
+ * expert, gathering, adding bias, converting weights. Streams, recurrences, selection of keys and attention have files of their own. A sum is computed by one
+ * block or warp, so that its order is fixed. */
 #include "gpu/cuda_small.cuh"
 
 static __global__ void embed_kernel(float *out, const int32_t *ids, struct mat table, float scale) {
@@ -23,10 +25,10 @@ cudaError_t cuda_norm(cudaStream_t s, const struct cuda_norm *o) {
 static __global__ void rope_table_kernel(struct cuda_rope_table t) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x, i = at / (size_t)t.half;
     if (at >= (size_t)t.n * (size_t)t.half) return;
-    bool far = t.longest && (t.length ? t.length[i] : t.total) > t.longest;
-    float mscale = far ? t.long_mscale : t.mscale;
+    bool is_long = t.longest && (t.length ? t.length[i] : t.total) > t.longest;
+    float mscale = is_long ? t.long_mscale : t.mscale;
     int pos0 = t.at ? t.at->pos / t.step * t.step : t.pos0, pos = t.pos ? t.pos[i] : pos0 + (int)i * t.step;
-    double a = (double)((float)pos * t.inv_freq[at % (size_t)t.half + (far ? (size_t)t.half : 0)]), sn, cs;
+    double a = (double)((float)pos * t.inv_freq[at % (size_t)t.half + (is_long ? (size_t)t.half : 0)]), sn, cs;
     sincos(a, &sn, &cs);
     t.cos[at] = (float)cs * mscale;
     t.sin[at] = (float)sn * mscale;
@@ -78,6 +80,7 @@ cudaError_t cuda_copy(cudaStream_t s, const struct cuda_copy *o) {
 template <typename T, typename F> __device__ static inline void for_each(const T &o, size_t n, F f) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) f(o, i);
 }
+/* Whether the numbers are more than an index of 32 bits counts. */
 static int too_many(int a, int b, int c) { return (size_t)a * (size_t)b * (size_t)c > UINT32_MAX; }
 static unsigned grid_of(size_t n) {
     size_t b = (n + 255) / 256;
@@ -124,12 +127,12 @@ cudaError_t cuda_gate(cudaStream_t s, const struct cuda_gate *o) {
     return cudaGetLastError();
 }
 
-/* Sort by expert: one block per expert reads all choices and stores its own in order. Hundreds of blocks read the same few
- * megabytes from the L2 cache; without atomics, the order inside a group is deterministic. */
-static __global__ void sort_count_kernel(int32_t *offset, const int32_t *ids, size_t picks, int first) {
+/* Sorts (token, expert) pairs by expert, in three launches: one block per expert counts its pairs, the counts become offsets, and one block per expert stores its
+ * pairs in order. Hundreds of blocks read the same few megabytes from the L2 cache; without atomics, the order inside a group is deterministic. */
+static __global__ void sort_count_kernel(int32_t *offset, const int32_t *ids, size_t pairs, int first) {
     __shared__ float shared[32];
     int e = (int)blockIdx.x + first, mine = 0;
-    for (size_t i = threadIdx.x; i < picks; i += blockDim.x) mine += ids[i] == e;
+    for (size_t i = threadIdx.x; i < pairs; i += blockDim.x) mine += ids[i] == e;
     /* exact in float: a thread's count and the sum over 1024 threads stay below 2^24 for a prompt */
     float sum = block_sum((float)mine, shared);
     if (!threadIdx.x) offset[blockIdx.x + 1] = (int32_t)sum;
@@ -149,13 +152,13 @@ static __global__ void sort_scan_kernel(int32_t *offset, int n) {
     if (!lane) offset[0] = 0;
 }
 static __global__ void sort_fill_kernel(const int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights,
-    size_t picks, int topk, int first) {
+    size_t pairs, int topk, int first) {
     __shared__ int warp_count[32], base;
     int e = (int)blockIdx.x + first, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (!threadIdx.x) base = offset[blockIdx.x]; /* read after the first barrier */
-    for (size_t i0 = 0; i0 < picks; i0 += blockDim.x) {
+    for (size_t i0 = 0; i0 < pairs; i0 += blockDim.x) {
         size_t i = i0 + threadIdx.x;
-        bool mine = i < picks && ids[i] == e;
+        bool mine = i < pairs && ids[i] == e;
         unsigned votes = __ballot_sync(0xffffffffu, mine);
         if (!lane) warp_count[warp] = __popc(votes);
         __syncthreads();
@@ -173,10 +176,10 @@ static __global__ void sort_fill_kernel(const int32_t *offset, int32_t *token, f
 }
 cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n,
                       int topk, int first, int last) {
-    size_t picks = (size_t)n * (size_t)topk;
-    sort_count_kernel<<<(unsigned)(last - first), 512, 0, s>>>(offset, ids, picks, first);
+    size_t pairs = (size_t)n * (size_t)topk;
+    sort_count_kernel<<<(unsigned)(last - first), 512, 0, s>>>(offset, ids, pairs, first);
     sort_scan_kernel<<<1, 32, 0, s>>>(offset, last - first);
-    sort_fill_kernel<<<(unsigned)(last - first), 512, 0, s>>>(offset, token, weight, ids, weights, picks, topk, first);
+    sort_fill_kernel<<<(unsigned)(last - first), 512, 0, s>>>(offset, token, weight, ids, weights, pairs, topk, first);
     return cudaGetLastError();
 }
 

@@ -291,7 +291,7 @@ static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
                                 .gate_bias = e[0].gate_bias,
                                 .up_bias = expert_up_bias(&e[0]),
                                 .down_bias = e[0].down_bias,
-                                .each = each,
+                                .expert_stride = each,
                                 .glu = glu_of(&e[0]),
                                 .n = a->n,
                                 .topk = a->topk,

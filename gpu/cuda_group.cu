@@ -1,5 +1,5 @@
-/* Surrounds the tiled products of expert groups and MLA heads: gathers tokens in the product's input type, converts scales to its
- * layout, and adds results to their tokens in one fixed order. */
+/* What the tiled products of expert groups and MLA heads need before and after: gathers tokens in the product's input type, converts scales to its layout, and
+ * adds results to their tokens in one fixed order. */
 #include "gpu/cuda_device.cuh"
 
 static __global__ void gather_bf16_kernel(__nv_bfloat16 *out, const float *x, const int32_t *index, int dim, int ldx, int ldo) {

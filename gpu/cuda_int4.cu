@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(WARPS * 32) int4_up_kernel(const __grid
     planes_fill(p, a.x + (size_t)(pair / a.topk) * (size_t)a.gate.cols, a.gate.cols, groups);
     __syncthreads();
     const struct mat *const m[2] = {&a.gate, &a.up};
-    const size_t skip[2] = {(size_t)id * a.each, (size_t)id * a.each};
+    const size_t skip[2] = {(size_t)id * a.expert_stride, (size_t)id * a.expert_stride};
     for (int r = ((int)blockIdx.x * WARPS + (int)threadIdx.x / 32) * ROWS; r < inter; r += (int)gridDim.x * WARPS * ROWS) {
         float v[2][ROWS];
         dots<2>(v, m, skip, r, p, groups);
@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(WARPS * 32) int4_down_kernel(const __gr
         __syncthreads();
         planes_fill(p, a.h + (size_t)pair * (size_t)a.down.cols, a.down.cols, groups);
         __syncthreads();
-        const size_t skip[1] = {(size_t)id * a.each};
+        const size_t skip[1] = {(size_t)id * a.expert_stride};
         float v[1][ROWS];
         dots<1>(v, m, skip, r, p, groups);
 #pragma unroll
@@ -148,7 +148,7 @@ static int whole(const struct mat *m) {
            ((size_t)m->data | m->stride) % 16 == 0 && planes_bytes((m->cols + GROUP - 1) / GROUP) <= (48u << 10);
 }
 int cuda_int4_fits(const struct cuda_routed *a) {
-    return a->each % 16 == 0 && !a->by_choice && !a->gate_bias && !a->up_bias && !a->down_bias && whole(&a->gate) && whole(&a->up) && whole(&a->down);
+    return a->expert_stride % 16 == 0 && !a->by_choice && !a->gate_bias && !a->up_bias && !a->down_bias && whole(&a->gate) && whole(&a->up) && whole(&a->down);
 }
 cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a) {
     dim3 up(blocks_of((size_t)a->gate.rows, WARPS * ROWS), (unsigned)(a->n * a->topk)), down(blocks_of((size_t)a->down.rows, WARPS * ROWS), (unsigned)a->n);

@@ -14,15 +14,15 @@ struct cuda_plane { /* struct kv_plane */
     float *scale;
     int heads, dim;
     uint8_t dtype;
-    int block;
-    unsigned inverse; /* with blocks: 2^32 / block, rounded up, so that the device divides rows below 2^32 / block by a product */
+    int block_rows;
+    unsigned inverse; /* with blocks: 2^32 / block_rows, rounded up, so that the device divides rows below 2^32 / block_rows by a product */
     const struct cuda_kv_block *blocks;
     size_t at, scale_at;
     int first; /* with blocks: index of the row that is row 0 here */
 };
 struct cuda_kv_block { /* struct kv_block */
     char *mem;
-    int64_t place;
+    int64_t mem_index;
 };
 static inline int cuda_planes_equal(const struct cuda_plane *a, const struct cuda_plane *b) {
     return a->data == b->data && a->blocks == b->blocks && a->at == b->at && a->dim == b->dim;
@@ -280,7 +280,7 @@ struct cuda_compress { /* struct op_compress */
     const float *kv, *gate, *bias, *before;
     float *after;
     int n, pos0, ratio, dim, ldx, overlap;
-    int made; /* entries; with `at`, at most */
+    int n_entries; /* completed; with `at`, at most */
     const struct cuda_place *at;
     int state_at;
 };
@@ -379,9 +379,9 @@ struct cuda_routed {
     const int32_t *ids;                           /* [n, topk] */
     const float *weights;                         /* [n, topk] */
     float *h;                                     /* scratch [n, topk, inter] */
-    struct mat gate, up, down;                    /* the first expert's; everything of expert i is at an offset of i * `each` bytes */
+    struct mat gate, up, down;                    /* the first expert's; everything of expert i is i * expert_stride bytes further */
     const float *gate_bias, *up_bias, *down_bias; /* or NULL */
-    size_t each;
+    size_t expert_stride;
     struct cuda_glu glu;
     int n, topk, n_experts, by_choice;
 };

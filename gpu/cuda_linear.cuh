@@ -11,14 +11,14 @@ __device__ inline struct mat head_of(const struct cuda_linear &l, int z) {
 }
 inline unsigned heads_of(const struct cuda_linear *l) { return l->batch > 1 ? (unsigned)l->batch : 1; }
 
-/* Output o of token t of the block's head; outs: of a head. */
+/* Stores output o of token t, of the thread block's head, which has `outs` outputs. */
 __device__ inline void linear_store(const struct cuda_linear &l, int t, int o, int outs, float v) {
     float *y = l.y + (size_t)t * (size_t)l.ldy + (size_t)blockIdx.z * (size_t)l.batch_y + (size_t)o;
     if (l.bias) v += l.bias[(size_t)blockIdx.z * (size_t)outs + (size_t)o];
     if (l.row_weight) *y += l.row_weight[t] * v;
     else *y = l.accumulate ? *y + v : v;
 }
-/* The product of a join that the block computes. */
+/* The number of the product of a join that this thread block computes. */
 __device__ inline int join_part(const struct cuda_join &j) {
     int k = 0;
     while (k + 1 < j.n && (int)blockIdx.x >= j.begin[k + 1]) k++;
@@ -30,12 +30,12 @@ inline unsigned join_blocks(struct cuda_join *j, int rows) {
     return (unsigned)j->begin[j->n];
 }
 
-/* 16 numbers of a row; those from `left` on are zero. wide: p is 16-byte aligned. */
-__device__ inline void load_x(float v[16], const float *p, int left, bool wide) {
+/* 16 numbers of a row; those from `left` on are zero. aligned: p is 16-byte aligned. */
+__device__ inline void load_x(float v[16], const float *p, int left, bool aligned) {
 #pragma unroll
     for (int i = 0; i < 16; i += 4) {
         float4 f = make_float4(0, 0, 0, 0);
-        if (wide && i + 4 <= left) f = *(const float4 *)(p + i);
+        if (aligned && i + 4 <= left) f = *(const float4 *)(p + i);
         else {
             if (i < left) f.x = p[i];
             if (i + 1 < left) f.y = p[i + 1];

@@ -14,7 +14,7 @@ _Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(
                    offsetof(struct op_place, blocks) == offsetof(struct cuda_place, blocks),
                "places");
 static const struct cuda_place *to_cuda_place(const struct op_place *p) { return (const struct cuda_place *)p; }
-_Static_assert(sizeof(struct kv_block) == sizeof(struct cuda_kv_block) && offsetof(struct kv_block, mem_index) == offsetof(struct cuda_kv_block, place),
+_Static_assert(sizeof(struct kv_block) == sizeof(struct cuda_kv_block) && offsetof(struct kv_block, mem_index) == offsetof(struct cuda_kv_block, mem_index),
                "blocks");
 
 /* Keys are split where the blocks would leave SMs idle: the tail of short prompts. With few queries always: chunk_begin. */

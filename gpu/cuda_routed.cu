@@ -7,6 +7,7 @@
 enum { WARPS = 8, COLUMNS = 16, ANY_COLUMNS = 8, UP_ROWS = 2, DOWN_ROWS = 4, MAX_TOPK = 64 };
 enum weight_kind { WEIGHT_FP8, WEIGHT_BF16, WEIGHT_OTHER };
 
+/* The matrix of the expert that is `at` bytes after the first one. */
 __device__ static inline struct mat expert_mat(const struct mat &first, size_t at) {
     struct mat m = first;
     m.data = (const uint8_t *)m.data + at;
@@ -42,10 +43,10 @@ template <enum weight_kind KIND> __device__ static inline void load_part(float v
 /* Addresses of N rows of each of M matrices, and of their scales. */
 template <int M, int N> struct dot_rows {
     const uint8_t *row[M][N];
-    size_t scale_row[M][N];
-    int shift[M];
+    size_t scale_row[M][N]; /* number of the row's first scale */
+    int shift[M];           /* block_shift() of the columns' blocks */
 };
-/* WHOLE: the rows and x are aligned to 16 bytes and have whole groups of columns. Other rows have the same sums. */
+/* Adds this lane's part of the products to out. WHOLE: the rows and x are aligned to 16 bytes and have whole groups of columns; the sums are the same without. */
 template <enum weight_kind KIND, bool WHOLE, int M, int N>
 __device__ static inline void add_dots(float out[M][N], const struct mat m[M], const struct dot_rows<M, N> &rows, const float *x) {
     const int cols = m[0].cols, size = KIND == WEIGHT_FP8 ? 1 : 2;
@@ -58,13 +59,13 @@ __device__ static inline void add_dots(float out[M][N], const struct mat m[M], c
             const size_t block = m[k].scale ? (size_t)block_of(m[k].block_cols, rows.shift[k], c) : 0;
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                float w[COLUMNS], sum = 0, by = 1;
+                float w[COLUMNS], sum = 0, scale = 1;
                 if (WHOLE) load_whole<KIND>(w, rows.row[k][i] + (size_t)c * size);
                 else load_part<KIND>(w, rows.row[k][i] + (size_t)c * size, cols - c);
-                if (m[k].scale) by = scale_number(m[k], rows.scale_row[k][i] + block);
+                if (m[k].scale) scale = scale_number(m[k], rows.scale_row[k][i] + block);
 #pragma unroll
                 for (int j = 0; j < COLUMNS; j++) sum = fmaf(w[j], a[j], sum);
-                out[k][i] = fmaf(sum, by, out[k][i]);
+                out[k][i] = fmaf(sum, scale, out[k][i]);
             }
         }
     }
@@ -77,13 +78,13 @@ template <enum weight_kind KIND, int M, int N> __device__ static inline void dot
     bool whole = m[0].cols % COLUMNS == 0;
 #pragma unroll
     for (int k = 0; k < M; k++) {
-        const int high = block_shift(m[k].block_rows);
+        const int row_shift = block_shift(m[k].block_rows);
         rows.shift[k] = block_shift(m[k].block_cols);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const int at = r + i < m[k].rows ? r + i : m[k].rows - 1;
             rows.row[k][i] = (const uint8_t *)m[k].data + (size_t)at * m[k].stride;
-            rows.scale_row[k][i] = first_scale(m[k], high, at);
+            rows.scale_row[k][i] = first_scale(m[k], row_shift, at);
             address |= (size_t)rows.row[k][i];
             out[k][i] = 0;
         }
@@ -96,7 +97,7 @@ template <enum weight_kind KIND, int M, int N> __device__ static inline void dot
         for (int i = 0; i < N; i++) out[k][i] = warp_sum(out[k][i]);
 }
 
-/* --- Any other format: its decoder is large, so it occurs once in each kernel, and rows follow one another --------------------------- */
+/* --- Any other format. Its decoder is large, so it is in each kernel once and computes one row after another. ------------------------- */
 
 __device__ static __noinline__ float code_of(const struct mat &m, int r, int c) { return code_at(m, r, c); }
 
@@ -113,6 +114,7 @@ __device__ static inline void load_any(float v[ANY_COLUMNS], const struct mat &m
         for (int k = 0; k < ANY_COLUMNS; k++) v[k] = k == i ? code : v[k];
     }
 }
+/* The product of x with a row, which every lane gets. */
 __device__ static inline float dot_any(const struct mat &m, int r, const float *x) {
     const int row = r < m.rows ? r : m.rows - 1;
     float all = 0;
@@ -126,6 +128,7 @@ __device__ static inline float dot_any(const struct mat &m, int r, const float *
     }
     return warp_sum(all);
 }
+/* dots() for any format. */
 template <int M, int N> __device__ static inline void dots_any(float out[M][N], const struct mat m[M], int r, const float *x) {
 #pragma unroll 1
     for (int at = 0; at < M * N; at++) {
@@ -142,7 +145,7 @@ __device__ static inline float bias_at(const float *first, size_t at, int r) { r
 template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS * 32, KIND == WEIGHT_FP8 ? 3 : 1) up_kernel(const __grid_constant__ struct cuda_routed a) {
     const int pair = (int)blockIdx.y, id = a.ids[pair], inter = a.gate.rows, r = ((int)blockIdx.x * WARPS + (int)threadIdx.x / 32) * UP_ROWS;
     if (id < 0 || id >= a.n_experts || r >= inter) return;
-    const size_t at = (size_t)id * a.each;
+    const size_t at = (size_t)id * a.expert_stride;
     const struct mat m[2] = {expert_mat(a.gate, at), expert_mat(a.up, at)};
     float v[2][UP_ROWS];
     const float *x = a.x + (size_t)(pair / a.topk) * (size_t)a.gate.cols;
@@ -158,7 +161,7 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
 /* Writes a token's choices to `order` in rising order of expert, then of position. Returns their number; called by all lanes of a warp. */
 __device__ static inline int order_choices(uint8_t *order, const int32_t *ids, int topk, int n_experts) {
     const int lane = (int)threadIdx.x % 32, none = 0x7fffffff;
-    int key[MAX_TOPK / 32], rank[MAX_TOPK / 32] = {0}, n = 0;
+    int key[MAX_TOPK / 32], rank[MAX_TOPK / 32] = {0}, n = 0; /* rank: how many choices come before */
 #pragma unroll
     for (int i = 0; i < MAX_TOPK / 32; i++) {
         const int k = lane + 32 * i, id = k < topk ? ids[k] : -1;
@@ -189,7 +192,7 @@ template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS 
     }
     for (int k = (int)threadIdx.x / 32; k < a.topk; k += WARPS) {
         if (ids[k] < 0 || ids[k] >= a.n_experts) continue;
-        const size_t at = (size_t)ids[k] * a.each;
+        const size_t at = (size_t)ids[k] * a.expert_stride;
         const struct mat m[1] = {expert_mat(a.down, at)};
         float v[1][DOWN_ROWS];
         const float *h = a.h + ((size_t)t * (size_t)a.topk + (size_t)k) * (size_t)inter;

@@ -1,56 +1,65 @@
 /* Products of few tokens, bound by reading W: every weight is read once, in 16-byte loads, for any number of tokens up to
  * CUDA_INVARIANT_ROWS, and a token's result does not depend on the number of tokens.
  *
- * skinny_kernel, for FP8 in blocks and BF16: on tensor cores, rows of W as the 16 rows of a product and tokens as its 8 columns.
- * FP8 weights are exact in FP16; an activation is the sum of two FP16, after a power of two for each token and step of K has brought the largest one to
- * [2^14, 2^15): the sum is off by at most 2^-24 of the activation or 2^-39 of the largest. BF16 weights meet the sum of three BF16, which hold an
- * activation's full float32 precision. The warps of a block alternate over steps of K, so that matrices with few rows also keep enough loads in flight;
- * their sums are added in order. One token's activations are split once per block, in shared memory: splitting takes more instructions than the products.
+ * skinny_kernel, for FP8 in blocks and BF16: on tensor cores, rows of W as the 16 rows of a product and tokens as its 8 columns. The columns of W are
+ * processed in steps of STEP.
+ * - FP8 weights are exact in FP16, and an activation becomes the sum of two FP16. A power of two for each token and step first brings the largest one to
+ *   [2^14, 2^15), so the sum is off by at most 2^-24 of the activation or 2^-39 of the largest.
+ * - BF16 weights are multiplied by the sum of three BF16, which hold an activation's full float32 precision.
+ * The warps of a block alternate over the steps, so that matrices with few rows also keep enough loads in flight; their sums are added in order. One token's
+ * activations are split once per block, in shared memory: splitting takes more instructions than the products.
+ *
+ * In the templates MT is the number of tiles of 16 rows of a block, NT that of tiles of 8 tokens. In a warp, lane = 4 * g + q: g is the row or token of the lane's
+ * part of a tile, q its place among the four lanes of that row.
+ *
  * transposed_kernel, for W^T x of the heads of absorbed MLA: a lane has four columns, the warps alternate over rows. */
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
-enum { WARPS = 8, STEP = 64, SPLIT_COLUMNS = 3072 /* least columns for which one token's activations are split first */ };
+enum { WARPS = 8, STEP = 64 };
+enum { SPLIT_COLUMNS = 3072 }; /* least columns for which one token's activations are split first, in shared memory */
 
 /* 16 bytes of a row; bytes from `left` on are zero. */
-__device__ static inline uint4 load16(const uint8_t *p, int left, bool wide) {
-    if (wide && left >= 16) return *(const uint4 *)p;
+__device__ static inline uint4 load16(const uint8_t *p, int left, bool aligned) {
+    if (aligned && left >= 16) return *(const uint4 *)p;
     uint32_t v[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < 16; i++)
         if (i < left) v[i / 4] |= (uint32_t)p[i] << i % 4 * 8;
     return make_uint4(v[0], v[1], v[2], v[3]);
 }
-/* A step's activations of a token, of which a lane has 16, as fragments: product j takes columns 4j .. 4j + 3 of every lane, in `planes` summands. */
+/* A step's activations of a token, of which a lane has 16, as fragments: product j takes columns 4j .. 4j + 3 of every lane, as the sum of SUMMANDS numbers. */
 template <bool FP8> struct activations {
-    enum { PLANES = FP8 ? 2 : 3 };
-    uint32_t b[4][2][PLANES];
-    float back; /* undoes the power of two: factor of the products */
+    enum { SUMMANDS = FP8 ? 2 : 3 };
+    uint32_t b[4][2][SUMMANDS];
+    float unscale; /* undoes the power of two: factor of the products */
 };
 /* The power of two that brings the largest of a token's 64 activations to [2^14, 2^15), and its inverse. */
-__device__ static inline float step_scale(const float v[16], float *back) {
-    float top = 0;
+__device__ static inline float step_scale(const float v[16], float *unscale) {
+    float largest = 0;
 #pragma unroll
-    for (int i = 0; i < 16; i++) top = fmaxf(top, fabsf(v[i]));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    const uint32_t e = __float_as_uint(top) >> 23, f = e == 255 ? 127 : e < 15 ? 253 : 268 - e;
-    *back = __uint_as_float((254 - f) << 23);
+    for (int i = 0; i < 16; i++) largest = fmaxf(largest, fabsf(v[i]));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    /* Biased exponents of the largest and of the scale: e + f = 2 * 127 + 14. Infinity and NaN are not scaled, and the scale stays finite. */
+    const uint32_t e = __float_as_uint(largest) >> 23, f = e == 255 ? 127 : e < 15 ? 253 : 268 - e;
+    *unscale = __uint_as_float((254 - f) << 23);
     return __uint_as_float(f << 23);
 }
+/* Splits a lane's 16 activations of a step. All lanes of the step take part. */
 template <bool FP8> __device__ static inline void split(struct activations<FP8> *to, const float v[16]) {
-    const float by = FP8 ? step_scale(v, &to->back) : 1;
+    const float scale = FP8 ? step_scale(v, &to->unscale) : 1;
 #pragma unroll
     for (int i = 0; i < 16; i += 2) {
         uint32_t *b = to->b[i / 4][i / 2 % 2];
         if (FP8) {
-            const float x = v[i] * by, y = v[i + 1] * by;
+            const float x = v[i] * scale, y = v[i + 1] * scale;
             b[0] = f16x2_pack(x, y);
             b[1] = f16x2_pack(x - half_at(&b[0], 0), y - half_at(&b[0], 1));
         } else {
             float x = v[i], y = v[i + 1];
 #pragma unroll
-            for (int k = 0; k < to->PLANES; k++) {
+            for (int k = 0; k < to->SUMMANDS; k++) {
                 const __nv_bfloat162 w = __floats2bfloat162_rn(x, y);
                 b[k] = *(const uint32_t *)&w;
                 x -= __uint_as_float(b[k] << 16);
@@ -74,12 +83,12 @@ template <bool FP8> __device__ static inline void fragment(uint32_t a[4], const 
         a[2 + r] = FP8 ? e4m3_halves(w[j] >> 16) : w[FP8 ? 0 : 2 * j + 1];
     }
 }
-/* The rows of W that a block of threads reads: `whole` columns in aligned 16-byte loads, the rest byte by byte. */
+/* The rows of W that a thread block reads: the first `whole` columns in aligned 16-byte loads without checks, the rest of them checked. */
 template <bool FP8, int MT> struct rows_of_w {
     const uint8_t *row[MT][2];
     size_t scale_row[MT][2];
-    int cols, whole, shift[MT];
-    bool wide;
+    int cols, whole, shift[MT]; /* shift: block_shift() of the columns' blocks */
+    bool aligned;               /* rows begin at multiples of 16 bytes */
     __device__ inline void load(struct weights<FP8, MT> *to, const struct mat &w, const struct mat &w2, int k0, int q) const {
         const int size = FP8 ? 1 : 2, c = k0 + q * 16;
         if (k0 < whole) {
@@ -95,7 +104,7 @@ template <bool FP8, int MT> struct rows_of_w {
 #pragma unroll
                 for (int r = 0; r < 2; r++)
 #pragma unroll
-                    for (int i = 0; i < size; i++) to->v[m][r][i] = load16(row[m][r] + (size_t)c * size + i * 16, (cols - c) * size - i * 16, wide);
+                    for (int i = 0; i < size; i++) to->v[m][r][i] = load16(row[m][r] + (size_t)c * size + i * 16, (cols - c) * size - i * 16, aligned);
         }
         if (FP8) {
 #pragma unroll
@@ -109,35 +118,35 @@ template <bool FP8, int MT> struct rows_of_w {
     }
 };
 /* A lane's 16 activations of a step. whole: all of them exist, in aligned 16-byte loads; else as load_x(). */
-__device__ static inline void load_step(float v[16], const float *x, int left, bool whole, bool wide) {
+__device__ static inline void load_step(float v[16], const float *x, int left, bool whole, bool aligned) {
     if (whole) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float4 f = ((const float4 *)x)[i];
             v[4 * i] = f.x, v[4 * i + 1] = f.y, v[4 * i + 2] = f.z, v[4 * i + 3] = f.w;
         }
-    } else load_x(v, x, left, wide);
+    } else load_x(v, x, left, aligned);
 }
 
 /* A part of one token's activations, split. */
 template <bool FP8> struct split_columns {
-    enum { COLUMNS = 4096, PIECES = 2 * activations<FP8>::PLANES };
+    enum { COLUMNS = 4096, PIECES = 2 * activations<FP8>::SUMMANDS };
     uint4 b[PIECES][COLUMNS / 16];
-    float back[COLUMNS / STEP];
+    float unscale[COLUMNS / STEP];
     /* Called by all threads of a block: columns from c0 on, at most COLUMNS; whole: as in rows_of_w. A barrier must follow. */
-    __device__ inline void fill(const float *x, int c0, int cols, int whole, bool wide) {
+    __device__ inline void fill(const float *x, int c0, int cols, int whole, bool aligned) {
         const int n = min(cols - c0, (int)COLUMNS), groups = (n + STEP - 1) / STEP * (STEP / 16);
         for (int base = 0; base < groups; base += WARPS * 32) {
             const int i = base + (int)threadIdx.x, at = i < groups ? i : 0, c = c0 + at * 16; /* all lanes of a step take part */
             float v[16];
-            load_step(v, x + c, cols - c, c / STEP * STEP < whole, wide);
+            load_step(v, x + c, cols - c, c / STEP * STEP < whole, aligned);
             struct activations<FP8> as;
             split<FP8>(&as, v);
             if (i >= groups) continue;
             const uint32_t *words = &as.b[0][0][0];
 #pragma unroll
             for (int k = 0; k < PIECES; k++) b[k][i] = make_uint4(words[4 * k], words[4 * k + 1], words[4 * k + 2], words[4 * k + 3]);
-            if (FP8 && i % (STEP / 16) == 0) back[i / (STEP / 16)] = as.back;
+            if (FP8 && i % (STEP / 16) == 0) unscale[i / (STEP / 16)] = as.unscale;
         }
     }
     /* The activations of group i of 16 columns. */
@@ -145,19 +154,19 @@ template <bool FP8> struct split_columns {
         uint32_t *words = &to->b[0][0][0];
 #pragma unroll
         for (int k = 0; k < PIECES; k++) words[4 * k] = b[k][i].x, words[4 * k + 1] = b[k][i].y, words[4 * k + 2] = b[k][i].z, words[4 * k + 3] = b[k][i].w;
-        if (FP8) to->back = back[i / (STEP / 16)];
+        if (FP8) to->unscale = unscale[i / (STEP / 16)];
     }
 };
+/* What skinny_kernel has in shared memory besides sums. ONE: there is one token, whose activations are split there. */
 struct no_columns {};
-/* ONE: there is one token. */
 template <bool FP8, bool ONE> struct columns_of { typedef no_columns type; };
 template <bool FP8> struct columns_of<FP8, true> { typedef split_columns<FP8> type; };
 
 template <int MT, int NT> struct skinny_sums {
     float of[WARPS][NT * 8][MT * 16 + 1];
 };
-/* Sums of MT * 16 rows of W from row o0 on, or gated of 16 rows of W and the same rows of W2, for all tokens, in `sums` after a barrier. AHEAD: steps whose
- * loads are in flight. */
+/* Computes in `sums`, followed by a barrier, the products of MT * 16 rows of W from row o0 on with all tokens; GATED: of 16 rows of W and the same rows of W2.
+ * AHEAD: steps whose loads are in flight. */
 template <bool FP8, bool GATED, int MT, int NT, bool ONE, int AHEAD>
 __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, typename columns_of<FP8, ONE>::type &columns, const struct mat &w, const struct mat &w2,
                                           const float *x, int n, int ldx, int o0) {
@@ -166,19 +175,19 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, type
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         const struct mat &of = GATED && m ? w2 : w;
-        const int high = block_shift(of.block_rows);
+        const int row_shift = block_shift(of.block_rows);
 #pragma unroll
         for (int r = 0; r < 2; r++) { /* rows past the last are computed but not stored */
             int o = o0 + (GATED ? 0 : m * 16) + r * 8 + g;
             o = o < of.rows ? o : of.rows - 1;
             rows.row[m][r] = (const uint8_t *)of.data + (size_t)o * of.stride;
-            rows.scale_row[m][r] = FP8 ? first_scale(of, high, o) : 0;
+            rows.scale_row[m][r] = FP8 ? first_scale(of, row_shift, o) : 0;
         }
         rows.shift[m] = block_shift(of.block_cols);
     }
-    const bool wide_x = (size_t)x % 16 == 0 && ldx % 4 == 0;
-    rows.wide = ((size_t)w.data | w.stride | (GATED ? (size_t)w2.data | w2.stride : 0)) % 16 == 0;
-    rows.cols = w.cols, rows.whole = rows.wide && wide_x ? w.cols / STEP * STEP : 0;
+    const bool aligned_x = (size_t)x % 16 == 0 && ldx % 4 == 0;
+    rows.aligned = ((size_t)w.data | w.stride | (GATED ? (size_t)w2.data | w2.stride : 0)) % 16 == 0;
+    rows.cols = w.cols, rows.whole = rows.aligned && aligned_x ? w.cols / STEP * STEP : 0;
     float acc[MT][NT][4];
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -195,7 +204,7 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, type
     for (int c0 = 0; c0 < w.cols; c0 += window) {
         if constexpr (ONE) {
             if (c0) __syncthreads(); /* all warps are done with the columns before */
-            columns.fill(x, c0, w.cols, rows.whole, wide_x);
+            columns.fill(x, c0, w.cols, rows.whole, aligned_x);
             __syncthreads();
         }
         for (const int end = w.cols - c0 < window ? w.cols : c0 + window; k0 < end; k0 += WARPS * STEP) {
@@ -203,18 +212,18 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, type
             if (k0 + AHEAD * WARPS * STEP < w.cols) rows.load(&steps[AHEAD], w, GATED ? w2 : w, k0 + AHEAD * WARPS * STEP, q);
 #pragma unroll
             for (int t = 0; t < NT; t++) {
-                float part[MT][4] = {{0}}, back[2] = {1, 1}; /* back: of tokens 2q and 2q + 1 */
+                float part[MT][4] = {{0}}, unscale[2] = {1, 1}; /* unscale: of tokens 2q and 2q + 1 */
                 struct activations<FP8> as;
                 if constexpr (ONE) {
                     columns.load(&as, (k0 - c0) / 16 + q);
-                    if (FP8) back[0] = back[1] = as.back;
+                    if (FP8) unscale[0] = unscale[1] = as.unscale;
                 } else {
                     const int token = t * 8 + g, c = k0 + q * 16;
                     float v[16];
                     load_step(v, x + (size_t)(token < n ? token : 0) * (size_t)ldx + c, w.cols - c, k0 < rows.whole,
-                              wide_x); /* columns of the product past the last token are not stored */
+                              aligned_x); /* columns of the product past the last token are not stored */
                     split<FP8>(&as, v);
-                    if (FP8) back[0] = __shfl_sync(0xffffffffu, as.back, 8 * q), back[1] = __shfl_sync(0xffffffffu, as.back, 8 * q + 4);
+                    if (FP8) unscale[0] = __shfl_sync(0xffffffffu, as.unscale, 8 * q), unscale[1] = __shfl_sync(0xffffffffu, as.unscale, 8 * q + 4);
                 }
 #pragma unroll
                 for (int j = 0; j < 4; j++)
@@ -223,7 +232,7 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, type
                         uint32_t a[4];
                         fragment<FP8>(a, now.v[m], j);
 #pragma unroll
-                        for (int i = 0; i < as.PLANES; i++) {
+                        for (int i = 0; i < as.SUMMANDS; i++) {
                             if (FP8) mma_f16(part[m], a, as.b[j][0][i], as.b[j][1][i]);
                             else mma_bf16(part[m], a, as.b[j][0][i], as.b[j][1][i]);
                         }
@@ -232,7 +241,7 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, type
                 for (int m = 0; m < MT; m++)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        acc[m][t][e] = FP8 ? fmaf(part[m][e], now.scale[m][e / 2] * back[e % 2], acc[m][t][e]) : acc[m][t][e] + part[m][e];
+                        acc[m][t][e] = FP8 ? fmaf(part[m][e], now.scale[m][e / 2] * unscale[e % 2], acc[m][t][e]) : acc[m][t][e] + part[m][e];
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; i++) steps[i] = steps[i + 1];
@@ -246,12 +255,14 @@ __device__ static inline void skinny_rows(struct skinny_sums<MT, NT> &sums, type
             for (int e = 0; e < 4; e++) sums.of[warp][t * 8 + 2 * q + e % 2][m * 16 + e / 2 * 8 + g] = acc[m][t][e];
     __syncthreads();
 }
+/* The product of row r and token t: the warps' sums, in order. */
 template <int MT, int NT> __device__ static inline float sum_of(const struct skinny_sums<MT, NT> &sums, int t, int r) {
     float v = 0;
 #pragma unroll
     for (int k = 0; k < WARPS; k++) v += sums.of[k][t][r];
     return v;
 }
+/* Computes and stores MT * 16 rows of a product, those of block number `block`. */
 template <bool FP8, int MT, int NT, bool ONE, int AHEAD>
 __device__ static inline void skinny_block(struct skinny_sums<MT, NT> &sums, typename columns_of<FP8, ONE>::type &columns, const struct cuda_linear &l, int block) {
     const struct mat w = head_of(l, (int)blockIdx.z);
@@ -279,6 +290,7 @@ template <int MT, int NT, bool ONE> static __global__ void __launch_bounds__(WAR
     if (j.part[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT, ONE, 1>(sums, (fp8_columns &)columns, j.part[k], block);
     else skinny_block<false, MT, NT, ONE, 1>(sums, columns, j.part[k], block);
 }
+/* y = glu(W x + bias, up x + up_bias) */
 template <bool FP8, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
     typedef struct skinny_sums<2, NT> block_sums;
     typedef typename columns_of<FP8, ONE>::type block_columns;
@@ -337,7 +349,7 @@ cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int n_sm
     return cudaGetLastError();
 }
 
-template <bool FP8> static cudaError_t gated(cudaStream_t s, const struct cuda_linear *l, const struct cuda_linear *up, struct cuda_glu a) {
+template <bool FP8> static cudaError_t launch_gated(cudaStream_t s, const struct cuda_linear *l, const struct cuda_linear *up, struct cuda_glu a) {
     const unsigned blocks = blocks_of((size_t)l->w.rows, 16);
     if (l->n == 1 && l->w.cols >= SPLIT_COLUMNS) gated_kernel<FP8, 1, true><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
     else if (l->n <= 8) gated_kernel<FP8, 1, false><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
@@ -347,14 +359,15 @@ template <bool FP8> static cudaError_t gated(cudaStream_t s, const struct cuda_l
     return cudaGetLastError();
 }
 cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a) {
-    return gate->w.dtype == DT_E4M3 ? gated<true>(s, gate, up, a) : gated<false>(s, gate, up, a);
+    return gate->w.dtype == DT_E4M3 ? launch_gated<true>(s, gate, up, a) : launch_gated<false>(s, gate, up, a);
 }
 
-/* Four neighbouring weights of a row, scaled; columns past the last are zero. rows: block_shift() of block_rows; block: that of the columns. */
-__device__ static inline void four(float v[4], const struct mat &w, int r, int c, bool wide, int rows, size_t block) {
+/* Four neighbouring weights of a row, scaled; columns past the last are zero. aligned: they can be loaded at once. row_shift: block_shift(w.block_rows); block:
+ * number of the columns' block. */
+__device__ static inline void load_four(float v[4], const struct mat &w, int r, int c, bool aligned, int row_shift, size_t block) {
     const uint8_t *p = (const uint8_t *)w.data + (size_t)r * w.stride;
-    if (wide && c + 4 <= w.cols) {
-        const float scale = w.scale ? scale_number(w, first_scale(w, rows, r) + block) : 1;
+    if (aligned && c + 4 <= w.cols) {
+        const float scale = w.scale ? scale_number(w, first_scale(w, row_shift, r) + block) : 1;
         if (w.dtype == DT_E4M3) {
             const uint32_t codes = *(const uint32_t *)(p + c), a = e4m3_halves(codes), b = e4m3_halves(codes >> 16);
             v[0] = half_at(&a, 0) * scale, v[1] = half_at(&a, 1) * scale, v[2] = half_at(&b, 0) * scale, v[3] = half_at(&b, 1) * scale;
@@ -373,19 +386,20 @@ __device__ static inline void four(float v[4], const struct mat &w, int r, int c
     }
 }
 enum { TRANSPOSED_TOKENS = 8, COLUMNS = 128 }; /* tokens per pass; columns per block */
+/* y = W^T x for tokens [first, first + count). */
 static __global__ void __launch_bounds__(WARPS * 32) transposed_kernel(struct cuda_linear l, int first, int count) {
     __shared__ float sums[WARPS][COLUMNS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c0 = (int)blockIdx.x * COLUMNS, c = c0 + lane * 4;
     struct mat w = head_of(l, (int)blockIdx.z);
     const float *x = l.x + (size_t)blockIdx.z * (size_t)l.batch_x + (size_t)first * (size_t)l.ldx;
-    bool wide = (w.dtype == DT_E4M3 ? ((size_t)w.data | w.stride) % 4 == 0 : w.dtype == DT_BF16 && ((size_t)w.data | w.stride) % 8 == 0) &&
+    bool aligned = (w.dtype == DT_E4M3 ? ((size_t)w.data | w.stride) % 4 == 0 : w.dtype == DT_BF16 && ((size_t)w.data | w.stride) % 8 == 0) &&
                 (!w.scale || w.block_cols % 4 == 0 || w.block_cols >= w.cols);
-    const int rows = block_shift(w.block_rows);
+    const int row_shift = block_shift(w.block_rows);
     const size_t block = w.scale ? (size_t)(c / w.block_cols) : 0;
     float acc[TRANSPOSED_TOKENS][4] = {{0}};
     for (int r = warp; r < w.rows && c < w.cols; r += WARPS) {
         float v[4];
-        four(v, w, r, c, wide, rows, block);
+        load_four(v, w, r, c, aligned, row_shift, block);
 #pragma unroll
         for (int t = 0; t < TRANSPOSED_TOKENS; t++) {
             if (t >= count) break;

@@ -1,12 +1,12 @@
-/* Residual streams (hyper-connections), table rows of hashed n-grams, gates by relation, and compressed keys that represent several tokens. Each element has
- * its own fixed order of summation, independent of the number of rows in a call. */
+/* Residual streams (hyper-connections, attention residuals), table rows of hashed n-grams, gates by relation, rounding to narrow formats, and compressed keys that
+ * represent several tokens. Each element has its own fixed order of summation, independent of the number of rows in a call. */
 #include "gpu/cuda_device.cuh"
 
 /* --- Adding a block's output to each stream ------------------------------------------------------------------------------------------ */
 
-static __global__ void spread_kernel(float *streams, const float *x, const float *post, int hidden, int n_streams, size_t n) {
+static __global__ void spread_kernel(float *streams, const float *x, const float *post, int hidden, int n_streams, size_t total) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= n) return;
+    if (at >= total) return;
     size_t d = at % (size_t)hidden, row = at / (size_t)hidden; /* of streams */
     float v = x[row / (size_t)n_streams * (size_t)hidden + d];
     streams[at] = post ? streams[at] + post[row] * v : v;
@@ -19,6 +19,7 @@ cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const fl
 
 /* --- Hashed n-grams ------------------------------------------------------------------------------------------------------------------ */
 
+/* Token i of the call, or for i < 0 the one before its first row, as it is hashed. */
 __device__ inline int32_t token_at(const struct cuda_ngram &o, int i) {
     if (i >= 0) return o.ids ? o.ids[o.tokens[i]] : o.tokens[i];
     return o.before ? o.before[i + o.size - 1] : o.end;
@@ -27,16 +28,16 @@ static __global__ void ngram_kernel(const __grid_constant__ struct cuda_ngram o)
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= o.n) return;
     int32_t *rows = o.rows + (size_t)i * (size_t)((o.size - 1) * o.per);
-    unsigned long long mixed = (unsigned long long)token_at(o, i) * o.multiplier[0];
+    unsigned long long hash = (unsigned long long)token_at(o, i) * o.multiplier[0];
     bool ended = false;
     for (int back = 1; back < o.size; back++) {
         int32_t token = token_at(o, i - back);
         ended |= !o.passes_end && token == o.end;
-        mixed ^= (unsigned long long)(ended ? o.end : token) * o.multiplier[back];
-        for (int k = (back - 1) * o.per; k < back * o.per; k++) rows[k] = (int32_t)(mixed % o.vocab[k] + o.offset[k]);
+        hash ^= (unsigned long long)(ended ? o.end : token) * o.multiplier[back];
+        for (int k = (back - 1) * o.per; k < back * o.per; k++) rows[k] = (int32_t)(hash % o.vocab[k] + o.offset[k]);
     }
 }
-/* After the rows are made: both states may be the same memory. In rising order, each is read from a later row than it is written to. */
+/* Runs after ngram_kernel, since both states may be the same memory. In rising order each token is read before its place is written. */
 static __global__ void ngram_keep_kernel(const __grid_constant__ struct cuda_ngram o) {
     for (int i = 0; i < o.size - 1; i++) o.after[i] = token_at(o, o.n - o.size + 1 + i);
 }
@@ -64,13 +65,14 @@ cudaError_t cuda_relate(cudaStream_t s, float *out, const float *x, const float 
 
 /* --- Rounding to narrow formats and back (struct op_round) ------------------------------------------------------------------------------ */
 
+/* The least power of two that is at least v. */
 __device__ inline float power_above(float v) { return __uint_as_float((__float_as_uint(v) + 0x7fffffu) & 0x7f800000u); }
 __device__ inline float to_e2m1(float v) {
     const float a = fabsf(v);
     const float r = a > 5 ? 6.0f : a >= 3.5f ? 4.0f : a > 2.5f ? 3.0f : a >= 1.75f ? 2.0f : a > 1.25f ? 1.5f : a >= 0.75f ? 1.0f : a > 0.25f ? 0.5f : 0.0f;
     return isnan(v) ? v : copysignf(r, v);
 }
-/* A thread has a block of numbers, which are few. */
+/* A thread rounds one block, because blocks are small. */
 static __global__ void round_kernel(float *x, int blocks, int ld, int block, int kind, size_t total) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= total) return;
@@ -95,27 +97,27 @@ cudaError_t cuda_round_rows(cudaStream_t s, float *x, int n, int m, int ld, int 
 
 enum { MIX_THREADS = 256, MAX_STREAMS = CUDA_MAX_RESIDUAL_STREAMS };
 
-/* One block per row. Each thread has one of comb's n * n elements, then elements of all streams. */
+/* One thread block per row. A thread has one of comb's n * n elements, then columns of all streams. */
 static __global__ void __launch_bounds__(MIX_THREADS) mix_kernel(struct cuda_mix o) {
     __shared__ float shared[32], pre[MAX_STREAMS], comb[MAX_STREAMS * MAX_STREAMS], total[MAX_STREAMS];
-    int n = o.n_streams, all = !o.mix ? 0 : !o.post ? n : o.iters ? (2 + n) * n : 2 * n, tid = threadIdx.x, from = tid / n, to = tid % n;
-    bool mixes = o.post && o.iters, mine = mixes && tid < n * n;
+    int n = o.n_streams, n_mix = !o.mix ? 0 : !o.post ? n : o.iters ? (2 + n) * n : 2 * n, tid = threadIdx.x, from = tid / n, to = tid % n;
+    bool mixes = o.post && o.iters, has_element = mixes && tid < n * n;
     size_t hidden = (size_t)o.hidden, row = blockIdx.x, width = (size_t)n * hidden;
     float *x = o.streams + row * width, sum = 0;
-    const float *mix = o.mix + row * (size_t)all;
+    const float *mix = o.mix + row * (size_t)n_mix;
     for (size_t i = (size_t)tid; i < width; i += MIX_THREADS) sum += x[i] * x[i];
     float r = 1.0f / sqrtf(block_sum(sum, shared) / (float)width + o.norm_eps);
     if (tid < n) {
-        float weight = all ? sigmoid(mix[tid] * r * o.scale[0] + o.base[tid]) + o.eps : 0.0f;
-        if (o.earlier) { /* in exchange for that of the next block */
+        float weight = n_mix ? sigmoid(mix[tid] * r * o.scale[0] + o.base[tid]) + o.eps : 0.0f;
+        if (o.earlier) { /* uses the weight that the call before left, and leaves this one */
             float *earlier = o.earlier + row * (size_t)o.ld_earlier + tid, now = *earlier;
-            if (all) *earlier = weight;
+            if (n_mix) *earlier = weight;
             weight = now;
         }
         pre[tid] = weight;
         if (o.post) o.post[row * (size_t)n + (size_t)tid] = o.magnitude * sigmoid(mix[n + tid] * r * o.scale[1] + o.base[n + tid]) + o.post_eps;
     }
-    if (mine) comb[tid] = mix[2 * n + tid] * r * o.scale[2] + o.base[2 * n + tid];
+    if (has_element) comb[tid] = mix[2 * n + tid] * r * o.scale[2] + o.base[2 * n + tid];
     __syncthreads();
     if (tid < n && mixes) { /* softmax of a row */
         float *c = comb + tid * n, top = c[0], s = 0;
@@ -131,7 +133,7 @@ static __global__ void __launch_bounds__(MIX_THREADS) mix_kernel(struct cuda_mix
             total[tid] = s;
         }
         __syncthreads();
-        if (mine) comb[tid] /= total[i % 2 ? from : to];
+        if (has_element) comb[tid] /= total[i % 2 ? from : to];
         __syncthreads();
     }
     for (size_t d = (size_t)tid; d < hidden; d += MIX_THREADS) {
@@ -158,7 +160,7 @@ cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o) {
 /* --- Attention residuals (struct op_pool) ------------------------------------------------------------------------------------------- */
 
 __device__ inline size_t pool_stream(const struct cuda_pool &o, int source) { return (size_t)(source < o.skip_at ? source : source + o.skip); }
-/* One block per row. A warp computes the norm of a source and its product with each query. */
+/* One thread block per row. A warp computes the norm of a source and its product with each query. */
 static __global__ void __launch_bounds__(MIX_THREADS) pool_kernel(const __grid_constant__ struct cuda_pool o) {
     __shared__ float norm[CUDA_POOL_SOURCES], p[CUDA_POOL_QUERIES][CUDA_POOL_SOURCES];
     const int tid = (int)threadIdx.x, lane = tid % 32;
@@ -233,7 +235,8 @@ __device__ inline void add_tokens(const struct cuda_compress &o, struct entry *e
         e->top = top;
     }
 }
-__device__ inline int at_least(int pos, const struct cuda_compress &o) { return pos < o.pos0 ? o.pos0 : pos; }
+/* The first position from `pos` on that is in the call: earlier tokens are in the state. */
+__device__ inline int in_call(const struct cuda_compress &o, int pos) { return pos < o.pos0 ? o.pos0 : pos; }
 
 /* Column c of the entry of window w, from tokens before `end`; with overlap: the first series of window w - 1, the second of window w.
  * Tokens before this call are in the state: the open entry and, with overlap, the next. */
@@ -242,8 +245,8 @@ __device__ inline struct entry entry_of(const struct cuda_compress &o, int w, in
     struct entry e = {-INFINITY, 0, 0};
     if (w == first && o.pos0) e = entry_read(o.before + c, o.dim);
     if (w == first + 1 && o.overlap && o.pos0) e = entry_read(o.before + 3 * o.dim + c, o.dim);
-    if (o.overlap && w > first) add_tokens(o, &e, at_least(begin - o.ratio, o), begin, 0, c);
-    add_tokens(o, &e, at_least(begin, o), end, o.overlap ? 1 : 0, c);
+    if (o.overlap && w > first) add_tokens(o, &e, in_call(o, begin - o.ratio), begin, 0, c);
+    add_tokens(o, &e, in_call(o, begin), end, o.overlap ? 1 : 0, c);
     return e;
 }
 
@@ -255,6 +258,7 @@ __device__ inline struct cuda_compress placed(struct cuda_compress o) {
 }
 
 enum { COLUMNS = 64 };
+/* Stores the entries that the call completes. */
 static __global__ void entries_kernel(struct cuda_compress called) {
     const struct cuda_compress o = placed(called);
     int c = (int)blockIdx.y * COLUMNS + (int)threadIdx.x, w = o.pos0 / o.ratio + (int)blockIdx.x;
@@ -262,22 +266,22 @@ static __global__ void entries_kernel(struct cuda_compress called) {
     struct entry e = entry_of(o, w, (w + 1) * o.ratio, c);
     o.out[(size_t)blockIdx.x * (size_t)o.dim + (size_t)c] = e.acc / e.sum;
 }
-/* A thread reads its whole column before it writes: both states may be the same memory. */
-static __global__ void open_kernel(struct cuda_compress called) {
+/* Stores the sums of the open entries. A thread reads its whole column before it writes, because both states may be the same memory. */
+static __global__ void open_entries_kernel(struct cuda_compress called) {
     const struct cuda_compress o = placed(called);
     int c = (int)blockIdx.x * COLUMNS + (int)threadIdx.x, end = o.pos0 + o.n, w = end / o.ratio;
     if (c >= o.dim) return;
     struct entry open = entry_of(o, w, end, c), next = {-INFINITY, 0, 0};
     if (o.overlap) {
         if (w == o.pos0 / o.ratio && o.pos0) next = entry_read(o.before + 3 * o.dim + c, o.dim);
-        add_tokens(o, &next, at_least(w * o.ratio, o), end, 0, c);
+        add_tokens(o, &next, in_call(o, w * o.ratio), end, 0, c);
         entry_write(o.after + 3 * o.dim + c, o.dim, next);
     }
     entry_write(o.after + c, o.dim, open);
 }
 cudaError_t cuda_compress_rows(cudaStream_t s, const struct cuda_compress *o) {
     unsigned columns = blocks_of((size_t)o->dim, COLUMNS);
-    if (o->made) entries_kernel<<<dim3((unsigned)o->made, columns), COLUMNS, 0, s>>>(*o);
-    open_kernel<<<columns, COLUMNS, 0, s>>>(*o);
+    if (o->n_entries) entries_kernel<<<dim3((unsigned)o->n_entries, columns), COLUMNS, 0, s>>>(*o);
+    open_entries_kernel<<<columns, COLUMNS, 0, s>>>(*o);
     return cudaGetLastError();
 }
