@@ -107,13 +107,13 @@ void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales) {
 static uint64_t code_bytes(int rows, int cols) { return (uint64_t)rows * dtype_bytes(DT_INT4, (size_t)cols); }
 static uint64_t scale_bytes(int rows, int cols) { return ((uint64_t)rows * (uint64_t)((cols + INT4_GROUP - 1) / INT4_GROUP) * 2 + ALIGN - 1) / ALIGN * ALIGN; }
 
-static bool is_turned(const struct expert *e, int i) { return i < 2 ? e->gate_up_transposed : e->is_transposed; } /* of gate, up and down */
+static bool is_transposed(const struct expert *e, int i) { return i < 2 ? e->gate_up_transposed : e->is_transposed; } /* of gate, up and down */
 /* Rows and columns of an expert's gate, up and down as multiplied. */
 static void expert_shapes(const struct expert *e, int shape[3][2]) {
     const struct mat *m[3] = {&e->gate, &e->up, &e->down};
     for (int i = 0; i < 3; i++) {
-        const bool turned = is_turned(e, i);
-        shape[i][0] = turned ? m[i]->cols : m[i]->rows, shape[i][1] = turned ? m[i]->rows : m[i]->cols;
+        const bool transposed = is_transposed(e, i);
+        shape[i][0] = transposed ? m[i]->cols : m[i]->rows, shape[i][1] = transposed ? m[i]->rows : m[i]->cols;
     }
 }
 static uint64_t expert_bytes(const struct expert *e) {
@@ -155,7 +155,7 @@ static struct expert expert_view(const struct expert *e, const uint8_t *p) {
 static void convert_row(const struct mat *to, int r, const float *x) {
     int4_row(x, to->cols, (uint8_t *)(uintptr_t)to->data + (size_t)r * to->stride, (uint16_t *)(uintptr_t)to->scale + (size_t)r * (size_t)to->scale_stride);
 }
-static void convert_turned(struct int4 *d, const struct mat *m, const struct mat *to, float *row, float *stripe) {
+static void convert_transposed(struct int4 *d, const struct mat *m, const struct mat *to, float *row, float *stripe) {
     for (int c0 = 0; c0 < m->cols && pace(d); c0 += STRIPE) {
         const int c1 = c0 + STRIPE < m->cols ? c0 + STRIPE : m->cols;
         for (int r = 0; r < m->rows; r++) d->k.decode[m->dtype](stripe + (size_t)r * STRIPE, m, r, c0, c1);
@@ -169,8 +169,8 @@ static void convert_turned(struct int4 *d, const struct mat *m, const struct mat
 static void convert_expert(struct int4 *d, const struct expert *from, const struct expert *to, float *row, float *stripe) {
     const struct mat *m[3] = {&from->gate, &from->up, &from->down}, *out[3] = {&to->gate, &to->up, &to->down};
     for (int i = 0; i < 3; i++) {
-        if (is_turned(from, i)) convert_turned(d, m[i], out[i], row, stripe);
-        for (int r = 0; r < m[i]->rows && !is_turned(from, i) && pace(d); r++) {
+        if (is_transposed(from, i)) convert_transposed(d, m[i], out[i], row, stripe);
+        for (int r = 0; r < m[i]->rows && !is_transposed(from, i) && pace(d); r++) {
             float *own = m[i]->order ? row + m[i]->cols : row; /* x's order */
             d->k.decode[m[i]->dtype](row, m[i], r, 0, m[i]->cols);
             for (int c = 0; c < m[i]->cols && m[i]->order; c++) own[m[i]->order[c]] = row[c];
@@ -220,9 +220,9 @@ static int convert_all(struct int4 *d, struct error *e) {
     int shape[3][2];
     expert_shapes(first, shape);
     size_t widest = (size_t)(shape[0][1] > shape[2][1] ? shape[0][1] : shape[2][1]);
-    const bool turned = first->is_transposed || first->gate_up_transposed;
-    float *row = mem_alloc((2 * widest + 64) * sizeof *row), *stripe = turned ? mem_alloc(widest * STRIPE * sizeof *stripe) : NULL;
-    int rc = !row || (turned && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
+    const bool transposed = first->is_transposed || first->gate_up_transposed;
+    float *row = mem_alloc((2 * widest + 64) * sizeof *row), *stripe = transposed ? mem_alloc(widest * STRIPE * sizeof *stripe) : NULL;
+    int rc = !row || (transposed && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
     if (!rc && !(d->data = mem_pages(d->size, 0))) rc = error_set(e, ERR_MEMORY, "no memory for %" PRIu64 " MB of experts", d->size >> 20);
     d->owns_pages = d->data != NULL;
     if (!rc) set_views(d);

@@ -12,7 +12,7 @@ static void only_published(struct config_reader *r) {
     for (int i = 0; groups[i]; i++)
         if (config_int(r, groups[i], 1, 0, 4096) > 1) config_fail(r, "'%s' is more than 1: the reference does not select experts by groups", groups[i]);
     config_choice(r, "score_func", scores, 0);
-    config_has(r, "load_balance_coeff"), config_has(r, "use_grouped_mm"), config_has(r, "attention_bias"); /* training, speed, unused */
+    config_ignore(r, "load_balance_coeff"), config_ignore(r, "use_grouped_mm"), config_ignore(r, "attention_bias"); /* training, speed, unused */
 }
 
 static void read_layers(struct config_reader *r, struct config *c) {

@@ -72,7 +72,7 @@ struct layout {
     bool has_suffix;         /* with experts: names with .weight and .bias */
     bool transposed_down;    /* the routed experts' down is stored as [inter, hidden] */
     bool transposed_gate_up; /* the routed experts' gate and up are stored as [hidden, inter]; with GATE_UP_STACKED gate's columns come before up's */
-    bool turns_gate_up;      /* they are stored so, their columns in the order of gate_up, and are transposed at load time */
+    bool transposes_gate_up; /* they are stored so, their columns in the order of gate_up, but are transposed when they are loaded */
     bool transposed_router;  /* the router is stored as [hidden, n_experts] */
     bool image_experts;      /* the same number of experts for images follow a layer's experts; router_bias is [2, n_experts], the second row is of images */
     uint8_t gate_up;         /* enum gate_up, of the routed experts */
@@ -102,7 +102,7 @@ struct arch {
     struct layout layout;
     const char *const *ngram_numbers; /* patterns of the tensors with the numbers of n-grams' hashes: multipliers, vocabularies, offsets; NULL: none */
     const struct arch *unstacked;     /* variant with separate tensors per routed expert, as quantization tools may write it */
-    const struct arch *turned;        /* variant whose stacked experts have rows and columns exchanged: chosen by their shapes */
+    const struct arch *transposed;    /* variant whose stacked experts are stored transposed: chosen by their shapes */
     const struct arch *variant;       /* the family with other tensor names: if some layer has this tensor, `variant_tensor` with its suffix */
     const char *variant_tensor;
     bool has_optional_bias;              /* the router has a selection bias (names.router_bias) where a checkpoint has it */

@@ -8,7 +8,7 @@ static void parse(struct config_reader *r, struct config *c) {
     static const char *const acts[] = {"silu", NULL};
     if (r->outer) {
         config_skip_vision(r, c);
-        config_has(r, "projector_patch_to_query_dict"), config_has(r, "max_value_projector_patch_to_query_dict"), config_has(r, "ignore_index");
+        config_ignore(r, "projector_patch_to_query_dict"), config_ignore(r, "max_value_projector_patch_to_query_dict"), config_ignore(r, "ignore_index");
     }
     config_choice(r, "hidden_act", acts, 0); /* names the activation of shared experts; routed experts have SiLU always */
     config_read_gqa(r, c);

@@ -1,5 +1,6 @@
-/* A.X K2: DeepSeek-V3.2 whose input norms have a gate of low rank (not that of a dense FFN), whose queries come from the normed and the raw latent together
- * with a gate per element of the attention's output, and whose router counts experts of other groups as 0. Reference: transformers, models/axk2. */
+/* A.X K2: DeepSeek-V3.2 with these differences. The norms before attention and experts have a gate of low rank; that before a dense FFN has none. Queries, and
+ * a gate per element of the attention's output, are projected from the normed and the raw latent together. The router scores experts of other groups as 0.
+ * Reference: transformers, models/axk2. */
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 

@@ -62,8 +62,8 @@ static void parse_lightning(struct config_reader *r, struct config *c) {
     const int qk = config_int(r, "qk_head_dim", c->head_dim, 1, 4096);
     if (qk != c->head_dim) config_fail(r, "'qk_head_dim' is %d, its parts make %d", qk, c->head_dim);
     if (!r->rc && (c->qk_rope < 2 || c->qk_rope % 2)) config_fail(r, "'qk_rope_head_dim' is %d: must be even, and at least 2", c->qk_rope);
-    config_has(r, "num_key_value_heads"); /* of GQA; MLA and lightning attention have one for each head */
-    config_has(r, "mtp_loss_scaling_factor");
+    config_ignore(r, "num_key_value_heads"); /* of GQA; MLA and lightning attention have one for each head */
+    config_ignore(r, "mtp_loss_scaling_factor");
     if (c->qkv_bias || config_bool(r, "use_qkv_bias", false) || config_bool(r, "use_bias", false))
         config_fail(r, "its projections have biases: hearth has none of them");
     bailing_read_lightning(r, c);
@@ -80,8 +80,8 @@ static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);
     c->rope.dim = c->qk_rope; /* partial_rotary_factor is of families before */
     if (!r->rc && (c->qk_rope < 2 || c->qk_rope % 2)) config_fail(r, "'qk_rope_head_dim' is %d: must be even, and at least 2", c->qk_rope);
-    config_has(r, "use_qk_norm"); /* KDA always normalizes, MLA never */
-    config_has(r, "mtp_loss_scaling_factor");
+    config_ignore(r, "use_qk_norm"); /* KDA always normalizes, MLA never */
+    config_ignore(r, "mtp_loss_scaling_factor");
     if (c->qkv_bias || config_bool(r, "use_qkv_bias", false) || config_bool(r, "use_bias", false))
         config_fail(r, "its projections have biases: the reference's have none");
     static const char *const gates[] = {"head_wise", "element_wise", NULL};

@@ -19,17 +19,17 @@ void bailing_read_lightning(struct config_reader *r, struct config *c) {
     l->qk_norm = config_bool(r, "use_qk_norm", true);
     if (l->heads & (l->heads - 1)) config_fail(r, "%d heads of lightning attention: hearth has its decays for powers of two only", l->heads);
     if (l->heads % l->norm_groups) config_fail(r, "'group_norm_size' is %d: %d heads do not divide by it", l->norm_groups, l->heads);
-    if (c->rope.kind != ROPE_DEFAULT) config_fail(r, "'rope_scaling' is in force: hearth does not know that of lightning attention");
+    if (c->rope.kind != ROPE_DEFAULT) config_fail(r, "'rope_scaling' is in force: hearth does not support that of lightning attention");
     const double partial = config_num(r, "partial_rotary_factor", 0, 0, 1);
-    const int part = (int)(l->dim * partial), turned = config_int(r, "rotary_dim", part, 0, l->dim);
-    if (part && turned != part) config_fail(r, "'rotary_dim' is %d, 'partial_rotary_factor' makes it %d", turned, part);
-    if (turned < 2 || turned % 2) config_fail(r, "%d dimensions of a head are rotated: 'partial_rotary_factor' is missing or too small", turned);
-    const bool same = turned == c->rope.dim && !c->rope.interleaved;
-    if (!same) c->second_rope = c->rope, c->second_rope.dim = turned, c->second_rope.interleaved = false;
+    const int part = (int)(l->dim * partial), rotated = config_int(r, "rotary_dim", part, 0, l->dim);
+    if (part && rotated != part) config_fail(r, "'rotary_dim' is %d, 'partial_rotary_factor' makes it %d", rotated, part);
+    if (rotated < 2 || rotated % 2) config_fail(r, "%d dimensions of a head are rotated: 'partial_rotary_factor' is missing or too small", rotated);
+    const bool same = rotated == c->rope.dim && !c->rope.interleaved;
+    if (!same) c->second_rope = c->rope, c->second_rope.dim = rotated, c->second_rope.interleaved = false;
     for (int i = 0; i < c->n_layers; i++)
         if (c->layer[i].mixer == MIXER_LIGHTNING) c->layer[i].rope = same ? LAYER_ROPE_FIRST : LAYER_ROPE_SECOND;
-    config_has(r, "linear_backend"), config_has(r, "max_window_layers"); /* kernels of other programs; windows need use_sliding_window */
-    config_has(r, "embedding_dropout"), config_has(r, "output_dropout");
+    config_ignore(r, "linear_backend"), config_ignore(r, "max_window_layers"); /* kernels of other programs; windows need use_sliding_window */
+    config_ignore(r, "embedding_dropout"), config_ignore(r, "output_dropout");
     if (config_bool(r, "linear_silu", false) || config_bool(r, "use_linear_silu", false) || !config_bool(r, "linear_rope", true))
         config_fail(r, "'linear_silu' or 'linear_rope' differ from the published models'");
     if (!config_bool(r, "use_rmsnorm", true)) config_fail(r, "'use_rmsnorm' is false: the reference has RMSNorm only");

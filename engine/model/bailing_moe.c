@@ -25,8 +25,8 @@ static void parse_with(struct config_reader *r, struct config *c, bool is_v3) {
     c->qkv_bias = config_bool(r, "use_qkv_bias", false);
     c->o_bias = config_bool(r, "use_bias", false);
     if (!config_bool(r, "use_rmsnorm", true)) config_fail(r, "'use_rmsnorm' is false: the reference has RMSNorm only");
-    config_has(r, "max_window_layers"); /* windows need use_sliding_window, which is refused unless false */
-    config_has(r, "embedding_dropout"), config_has(r, "output_dropout"), config_has(r, "mtp_loss_scaling_factor");
+    config_ignore(r, "max_window_layers"); /* windows need use_sliding_window, which is refused unless false */
+    config_ignore(r, "embedding_dropout"), config_ignore(r, "output_dropout"), config_ignore(r, "mtp_loss_scaling_factor");
     c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF of Ling 1 only */
     config_read_rope(r, c, c->head_dim, 600000);
     bailing_read_experts(r, c, &defaults, is_v3);

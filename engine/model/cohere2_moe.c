@@ -77,7 +77,7 @@ static void parse_dense(struct config_reader *r, struct config *c) {
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (!config_bool(r, always[i], true)) config_fail(r, "'%s' is false: the reference has no such model", always[i]);
     config_choice(r, "position_embedding_type", rotations, 0), config_choice(r, "order_of_interleaved_layers", orders, 0);
-    config_has(r, "use_parallel_embedding"), config_has(r, "use_embedding_sharing");
+    config_ignore(r, "use_parallel_embedding"), config_ignore(r, "use_embedding_sharing");
     c->rope.default_partial_factor = config_num(r, "rotary_pct", 1, 0, 1);
     parse_1(r, c);
     const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24), other = config_int(r, "layer_switch", 4, 1, CONFIG_MAX_LAYERS),

@@ -50,6 +50,7 @@ static const struct json *read_key(struct config_reader *r, const char *key) {
 
 const struct json *config_get(struct config_reader *r, const char *key) { return read_key(r, key); }
 bool config_has(struct config_reader *r, const char *key) { return read_key(r, key) != NULL; }
+void config_ignore(struct config_reader *r, const char *key) { read_key(r, key); }
 bool config_is_null(const struct config_reader *r, const char *key) {
     const struct json *v = r->root ? json_get(r->root, family_key(r, key)) : NULL;
     return v && v->type == JSON_NULL;
@@ -93,8 +94,9 @@ int config_choice(struct config_reader *r, const char *key, const char *const *o
         size_t at = strlen(known_options);
         snprintf(known_options + at, sizeof known_options - at, "%s%s", i ? ", " : "", options[i]);
     }
-    if (v->type == JSON_STRING) config_fail(r, "'%s' is \"%.*s\"; hearth knows %s", family_key(r, key), (int)(v->n < 80 ? v->n : 80), v->string, known_options);
-    else config_fail(r, "'%s' is not a text; hearth knows %s", family_key(r, key), known_options);
+    if (v->type == JSON_STRING)
+        config_fail(r, "'%s' is \"%.*s\"; hearth supports %s", family_key(r, key), (int)(v->n < 80 ? v->n : 80), v->string, known_options);
+    else config_fail(r, "'%s' is not a text; hearth supports %s", family_key(r, key), known_options);
     return 0;
 }
 
@@ -163,7 +165,7 @@ static void read_long(struct config_reader *in, struct rope_config *k, int max_c
 static void read_fope(struct config_reader *in, struct rope_config *k, int max_context, int dim) {
     if (!config_has(in, "fope_init_factor") && !config_has(in, "fope_sep_head") && !config_has(in, "num_inv_freq")) return;
     config_num(in, "fope_init_factor", 0, 0, 1e3); /* of training */
-    if (!config_bool(in, "fope_sep_head", true)) config_fail(in, "'rope_scaling.fope_sep_head' is false: hearth knows FoPE with weights of each KV head");
+    if (!config_bool(in, "fope_sep_head", true)) config_fail(in, "'rope_scaling.fope_sep_head' is false: hearth supports FoPE with weights of each KV head");
     if (k->kind != ROPE_DEFAULT) config_fail(in, "'rope_scaling' scales FoPE's frequencies: the reference does not");
     int pairs = 0;
     while (pairs < dim / 2 && pow(k->theta, -2.0 * pairs / dim) > 2 * M_PI / max_context) pairs++;
@@ -319,7 +321,7 @@ void config_skip_vision(struct config_reader *r, struct config *c) {
         "video_token_id",  "video_start_token_id", "video_end_token_id",          "vision_start_token_id", "vision_end_token_id",
         "boi_token_index", "eoi_token_index",      "multimodal_projector_bias",   "projector_hidden_act",  "projector_hidden_size",
         "projector_bias",  "spatial_merge_size",   "understand_projector_stride", "vision_feature_layer"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_ignore(r, keys[i]);
     const bool inner = json_bool(json_get(r->root, "tie_word_embeddings"), false); /* transformers before 5 saved it here only; a head tensor unties */
     c->tied = inner || json_bool(json_get(r->outer, "tie_word_embeddings"), c->tied);
 }
@@ -378,7 +380,7 @@ static bool limits_nothing(const struct json *v) {
 }
 void config_check_step_limit(struct config_reader *r, const char *key) {
     const struct json *v = config_get(r, key);
-    if (v && !limits_nothing(v)) config_fail(r, "'%s' limits Mamba's step; hearth knows [0, infinity]", key);
+    if (v && !limits_nothing(v)) config_fail(r, "'%s' limits Mamba's step; hearth supports [0, infinity]", key);
 }
 
 /* --- The whole file -------------------------------------------------------------------------------------------------- */
@@ -558,7 +560,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
         static const char list[] = "hearth --version -v lists the architectures that it opens";
         const struct json *name = classes && classes->type == JSON_ARRAY && classes->n ? json_at(classes, 0) : NULL;
         if (name && name->type == JSON_STRING)
-            return error_set(e, ERR_MODEL, "%s: 'model_type' is missing, and hearth does not know 'architectures' '%.*s'; %s", what,
+            return error_set(e, ERR_MODEL, "%s: 'model_type' is missing, and hearth does not support 'architectures' '%.*s'; %s", what,
                              (int)(name->n < 60 ? name->n : 60), name->string, list);
         if (!type || type->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; %s", what, list);
         const struct json *text = arch_text_type(root);

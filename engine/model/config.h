@@ -467,6 +467,7 @@ struct config_reader {
     uint64_t seen[CONFIG_MEMBERS_MOST / 64], outer_seen[CONFIG_MEMBERS_MOST / 64]; /* bit i: member i of root, of outer, was read */
 };
 bool config_has(struct config_reader *r, const char *key);                                     /* present and not null */
+void config_ignore(struct config_reader *r, const char *key);                                  /* accepts a key that hearth makes no use of */
 bool config_is_null(const struct config_reader *r, const char *key);                           /* present, and says that there is none */
 int config_int(struct config_reader *r, const char *key, int default_value, int min, int max); /* default_value < min: required */
 double config_num(struct config_reader *r, const char *key, double default_value, double min, double max);

@@ -60,7 +60,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->norm_eps = 1e-5f;
     read_attention(r, c);
     if (!r->rc) read_experts(r, c);
-    config_has(r, "emb_pdrop"), config_has(r, "resid_pdrop"); /* training only */
+    config_ignore(r, "emb_pdrop"), config_ignore(r, "resid_pdrop"); /* training only */
 }
 
 #define L "transformer.blocks.%d."

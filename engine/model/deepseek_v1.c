@@ -9,13 +9,13 @@ static void parse(struct config_reader *r, struct config *c) {
     static const char *const scores[] = {"softmax", NULL};
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only */
+    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only, which stores rotated pairs adjacently */
     config_read_rope(r, c, c->head_dim, 10000);
     deepseek_experts(r, c, &defaults);
     config_choice(r, "scoring_func", scores, 0);
     c->score = SCORE_SOFTMAX;
     if (c->topk == 1) c->norm_topk = false;
-    if (c->routed_scale != 1) config_fail(r, "'routed_scaling_factor' is %g: the reference knows none", (double)c->routed_scale);
+    if (c->routed_scale != 1) config_fail(r, "'routed_scaling_factor' is %g: the reference has none", (double)c->routed_scale);
 }
 
 static const char *const types[] = {"deepseek", NULL};

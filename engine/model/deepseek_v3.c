@@ -31,7 +31,7 @@ void deepseek_mla(struct config_reader *r, struct config *c) {
     c->qk_rope = config_int(r, "qk_rope_head_dim", -1, 0, 1024);
     c->v_dim = config_int(r, "v_head_dim", 0, 1, 1024);
     c->head_dim = c->qk_nope + c->qk_rope;
-    config_has(r, "head_dim"); /* some configs repeat qk_rope_head_dim here */
+    config_ignore(r, "head_dim"); /* some configs repeat qk_rope_head_dim here */
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->rope.interleaved = config_bool(r, "rope_interleave", true);
     c->split_kv_b = config_bool(r, "split_kv_b", false); /* GGUF only */
@@ -96,7 +96,7 @@ static const struct deepseek_defaults sarvam_defaults = {.scale = 2.5, .dense = 
 static void parse_sarvam(struct config_reader *r, struct config *c) {
     /* of training and other programs; use_qk_norm means the norm of the latent, which MLA always has */
     static const char *const unused[] = {"embedding_dropout", "output_dropout", "attn_implementation", "default_theta", "use_qk_norm", "num_mtp_layers"};
-    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) config_has(r, unused[i]);
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) config_ignore(r, unused[i]);
     const bool has_bias = config_bool(r, "moe_router_enable_expert_bias", true);
     deepseek_attention(r, c);
     const int q = config_int(r, "q_head_dim", c->head_dim, 1, 4096);
@@ -113,8 +113,8 @@ const struct arch arch_sarvam_mla = {
 /* Keys of images, which hearth does not read, and of training. */
 static void parse_k25(struct config_reader *r, struct config *c) {
     config_skip_vision(r, c);
-    config_has(r, "media_placeholder_token_id");
-    config_has(r, "ignore_index");
+    config_ignore(r, "media_placeholder_token_id");
+    config_ignore(r, "ignore_index");
     parse(r, c);
 }
 

@@ -38,7 +38,7 @@ static void read_ratios(struct config_reader *r, struct config *c) {
         else if (ratio == CSA_RATIO) set_ratio(c, i, csa, true);
         else if (ratio == HCA_RATIO) set_ratio(c, i, hca, false);
         else
-            config_fail(r, "'%s' of layer %d is a kind that hearth does not know; it knows %s", types ? "layer_types" : "compress_ratios", i,
+            config_fail(r, "'%s' of layer %d is a kind that hearth does not support; it supports %s", types ? "layer_types" : "compress_ratios", i,
                         types ? "sliding_attention, compressed_sparse_attention and heavily_compressed_attention" : "0, 4 and 128");
     }
 }
@@ -73,7 +73,7 @@ static void read_ropes(struct config_reader *r, struct config *c, int dim) {
     if (c->rope.kind != ROPE_DEFAULT) config_fail(r, "rope of the layers without compressed keys is scaled: the reference's is not");
     if (c->second_rope.kind == ROPE_YARN && c->second_rope.attention_factor == 0) c->second_rope.attention_factor = 1;
     if (c->second_rope.kind > ROPE_YARN || (c->second_rope.kind == ROPE_YARN && c->second_rope.attention_factor != 1))
-        config_fail(r, "rope of compressed keys is scaled in a way that hearth does not know");
+        config_fail(r, "rope of compressed keys is scaled in a way that hearth does not support");
 }
 
 void deepseek_v4_attention(struct config_reader *r, struct config *c) {

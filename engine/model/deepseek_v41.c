@@ -103,7 +103,7 @@ static void read_engrams(struct config_reader *r, struct config *c) {
 static void parse(struct config_reader *r, struct config *c) {
     static const char *const drafts[] = {"dspark_block_size",  "dspark_noise_token_id",   "dspark_target_layer_ids",
                                          "dspark_markov_rank", "dspark_n_routed_experts", "dspark_num_experts_per_tok"};
-    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) config_has(r, drafts[i]);
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) config_ignore(r, drafts[i]);
     config_skip_vision(r, c);
     deepseek_v4_attention(r, c);
     read_sources(r, c);

@@ -11,7 +11,7 @@ static void read_windows(struct config_reader *r, struct config *c) {
     const bool use = config_bool(r, "use_sliding_window", false);
     const int first = config_int(r, "max_window_layers", 62, 0, 1 << 20), window = config_int(r, "sliding_window", 0, 0, 1 << 24);
     config_read_windows(r, c, window, 0);
-    if (use && !window) config_fail(r, "'sliding_window' is missing and in force");
+    if (use && !window) config_fail(r, "'use_sliding_window' is true, but 'sliding_window' is missing or 0");
     for (int i = first; i < c->n_layers && use && !config_has(r, "layer_types"); i++) c->layer[i].window = window;
 }
 

@@ -105,7 +105,7 @@ static double read_theta(struct config_reader *r, const char *key, double theta)
 static void read_ropes(struct config_reader *r, struct config *c, int rotated) {
     double theta = config_num(r, "rope_theta", 80000000, 1.001, 1e12), window_theta = config_num(r, "swa_rope_theta", 50000, 1.001, 1e12);
     struct config_reader in;
-    if (config_has(r, "rope_scaling")) config_fail(r, "'rope_scaling' is set: hearth knows this family with unscaled rotations");
+    if (config_has(r, "rope_scaling")) config_fail(r, "'rope_scaling' is set: hearth supports this family with unscaled rotations");
     if (config_has(r, "rope_parameters")) {
         config_open(r, "rope_parameters", &in);
         window_theta = read_theta(&in, "sliding_attention", window_theta);
@@ -132,7 +132,7 @@ static void read_moe_layers(struct config_reader *r, struct config *c) {
 static void skip_media(struct config_reader *r, struct config *c) {
     static const char *const keys[] = {"audio_config", "audio_token_id"};
     config_skip_vision(r, c);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_ignore(r, keys[i]);
 }
 
 /* Keys of published configs with one value that the reference knows. */
@@ -158,8 +158,8 @@ static void parse(struct config_reader *r, struct config *c) {
     c->head_dim = c->qk_nope + c->qk_rope;
     const int rotated = c->qk_rope;
     read_fixed(r);
-    c->split_kv_b = config_bool(r, "split_kv_b", false);               /* GGUF only */
-    config_has(r, "head_dim"), config_has(r, "partial_rotary_factor"); /* only their product counts, the rotated part */
+    c->split_kv_b = config_bool(r, "split_kv_b", false);                  /* GGUF only */
+    config_ignore(r, "head_dim"), config_ignore(r, "partial_rotary_factor"); /* only their product counts, the rotated part */
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true: the reference has none");
     read_kinds(r, c, per_layer);

@@ -37,7 +37,7 @@ static void read_moe_layers(struct config_reader *r, struct config *c) {
     for (int i = 0; i < c->n_layers; i++) {
         bool moe[2];
         for (int k = 0; k < 2; k++) moe[k] = i >= first[k] && (last[k] < 0 || i <= last[k]) && (i + 1) % every == 0;
-        if (moe[0] != moe[1]) config_fail(r, "layer %d has experts for text or for images only, which hearth does not know of this family", i);
+        if (moe[0] != moe[1]) config_fail(r, "layer %d has experts for text or for images only, which hearth does not support of this family", i);
         c->layer[i].moe = moe[0];
     }
 }
@@ -46,7 +46,7 @@ static void read_experts(struct config_reader *r, struct config *c) {
     static const char *const gates[] = {"topk", NULL};
     int experts[2], inter[2];
     config_choice(r, "moe_gate", gates, 0);
-    config_has(r, "moe_capacity"); /* limits the tokens of an expert in training */
+    config_ignore(r, "moe_capacity"); /* limits the tokens of an expert in training */
     config_num(r, "moe_norm_min", 1e-12, 0, 1e-6);
     config_bool(r, "moe_use_aux_free", true); /* how the selection bias was trained; the reference always applies it */
     read_pair(r, "moe_num_experts", 0, 1, 4096, experts);
@@ -83,7 +83,7 @@ static void parse_vision(struct config_reader *r, struct config *c) {
                                          "moe_multimodal_dispatch_use_allgather",
                                          "tensor_parallel_degree"};
     static const char *const scores[] = {"softmax", NULL};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_has(r, others[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_ignore(r, others[i]);
     config_choice(r, "moe_gate_act", scores, 0);
     if (!config_bool(r, "moe_norm_gate_logits", true)) config_fail(r, "'moe_norm_gate_logits' is false: the reference always normalizes");
     if (config_num(r, "compression_ratio", 1, 0, 1e6) != 1) config_fail(r, "'compression_ratio' is not 1: the reference has none");

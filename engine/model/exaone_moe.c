@@ -9,7 +9,7 @@
 static bool is_local(struct config_reader *r, const struct config *c, const struct json *pattern, int i) {
     if (pattern && pattern->type == JSON_STRING && pattern->n) {
         const char kind = pattern->string[(uint32_t)i % pattern->n];
-        if (kind != 'L' && kind != 'G') config_fail(r, "'sliding_window_pattern' has '%c'; hearth knows L and G", kind);
+        if (kind != 'L' && kind != 'G') config_fail(r, "'sliding_window_pattern' has '%c'; hearth supports L and G", kind);
         return kind == 'L';
     }
     const int64_t every = pattern ? json_int(pattern, 0) : 4;
@@ -38,7 +38,7 @@ static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .sha
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     c->qk_norm = QK_NORM_HEAD;
-    config_has(r, "attention_bias"); /* the reference has none */
+    config_ignore(r, "attention_bias"); /* the reference has none */
     config_read_rope(r, c, c->head_dim, 1000000);
     deepseek_experts(r, c, &defaults);
     read_layers(r, c);

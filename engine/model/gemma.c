@@ -61,7 +61,7 @@ static void parse_2(struct config_reader *r, struct config *c) {
     config_choice(r, "hidden_activation", acts, 0); /* beside hidden_act in published configs; the reference reads this one */
     config_read_rope(r, c, c->head_dim, 10000);
     const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24);
-    config_has(r, "sliding_window_size"); /* the same, in published configs */
+    config_ignore(r, "sliding_window_size"); /* the same, in published configs */
     config_read_windows(r, c, window, c->n_layers);
 }
 
@@ -72,7 +72,7 @@ static void parse_text(struct config_reader *r, struct config *c) {
 }
 static void parse(struct config_reader *r, struct config *c) {
     config_skip_vision(r, c);
-    config_has(r, "mm_tokens_per_image");
+    config_ignore(r, "mm_tokens_per_image");
     parse_text(r, c);
 }
 

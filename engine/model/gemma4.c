@@ -27,7 +27,7 @@ static struct global_heads read_global_heads(struct config_reader *r, struct con
         if (i == c->n_layers - 1) g = l; /* always a global one */
         const bool global = !c->layer[i].window;
         if (l.dim != (global ? g.dim : dim) || l.kv_heads != (global ? g.kv_heads : kv_heads))
-            config_fail(r, "'per_layer_config' of layer %d differs from that of others of its kind: hearth knows two kinds of layers", i);
+            config_fail(r, "'per_layer_config' of layer %d differs from that of others of its kind: hearth supports two kinds of layers", i);
     }
     if ((config_has(r, "global_head_dim") && published.dim != g.dim) || (config_has(r, "num_global_key_value_heads") && published.kv_heads != g.kv_heads))
         config_fail(r, "'per_layer_config' differs from 'global_head_dim' or 'num_global_key_value_heads'");
@@ -107,8 +107,8 @@ static void parse_common(struct config_reader *r, struct config *c, int window, 
     c->stream_scale = true;
     config_keep_stream(c);
     if (config_bool(r, "enable_moe_block", false)) read_experts(r, c);
-    config_has(r, "num_experts"), config_has(r, "top_k_experts"), config_has(r, "moe_intermediate_size"); /* a dense model may have them and uses none */
-    config_choice(r, "use_bidirectional_attention", directions, 0);                                       /* images only */
+    config_ignore(r, "num_experts"), config_ignore(r, "top_k_experts"), config_ignore(r, "moe_intermediate_size"); /* a dense model may have them and uses none */
+    config_choice(r, "use_bidirectional_attention", directions, 0);                                          /* images only */
     if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of Gemma 4");
     c->token_dim = config_int(r, "hidden_size_per_layer_input", per_layer, 0, 65536);
     c->carried = c->token_dim ? c->hidden : 0;
@@ -121,7 +121,7 @@ static void skip_media(struct config_reader *r, struct config *c) {
     static const char *const media[] = {"audio_config", "audio_token_id",  "boa_token_id", "boi_token_id",
                                         "eoa_token_id", "eoa_token_index", "eoi_token_id", "vision_soft_tokens_per_image"};
     config_skip_vision(r, c);
-    for (size_t i = 0; i < sizeof media / sizeof *media; i++) config_has(r, media[i]);
+    for (size_t i = 0; i < sizeof media / sizeof *media; i++) config_ignore(r, media[i]);
 }
 static void parse(struct config_reader *r, struct config *c) {
     skip_media(r, c);

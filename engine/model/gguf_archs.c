@@ -97,7 +97,7 @@ static void derive_hy3(struct config_builder *t) {
                   shared = json_int(gguf_build_meta(t, "expert_shared_feed_forward_length"), inter);
     gguf_build_attention(t);
     if (gating < GATING_UNSET || gating > GATING_SIGMOID)
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1 and 2", t->arch, (long long)gating);
     if (inter <= 0 || shared % inter)
         gguf_build_fail(t, "metadata '%s.expert_shared_feed_forward_length' is %lld, which is no multiple of 'expert_feed_forward_length', %lld", t->arch,
                         (long long)shared, (long long)inter);
@@ -132,13 +132,13 @@ static void derive_grok(struct config_builder *t) {
     if (json_is(gguf_build_meta(t, "rope.scaling.type"), "yarn") && !gguf_build_meta(t, "rope.scaling.yarn_beta_fast"))
         gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_beta_fast' is missing: Grok's default is not that of other families", t->arch);
     if (extrapolated && json_num(extrapolated, 0) != 1)
-        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_ext_factor' is %g; hearth knows 1", t->arch, json_num(extrapolated, 0));
+        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_ext_factor' is %g; hearth supports 1", t->arch, json_num(extrapolated, 0));
 }
 
 /* DeepSeek V1's files omit the norm of the weights, because no published model has it. */
 static void derive_deepseek_v1(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SOFTMAX);
-    if (gating != GATING_SOFTMAX) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, softmax", t->arch, (long long)gating);
+    if (gating != GATING_SOFTMAX) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1, softmax", t->arch, (long long)gating);
     put_llama(t);
     gguf_build_bool(t, "norm_topk_prob", false);
 }
@@ -192,7 +192,7 @@ void gguf_build_qwen3next(struct config_builder *t) {
 /* The router is softmax, which the published config does not say either. */
 static void derive_mistral4(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SOFTMAX);
-    if (gating != GATING_SOFTMAX) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, softmax", t->arch, (long long)gating);
+    if (gating != GATING_SOFTMAX) gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1, softmax", t->arch, (long long)gating);
     gguf_build_mla(t);
 }
 

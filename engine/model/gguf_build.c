@@ -45,7 +45,7 @@ struct json gguf_build_uniform(struct config_builder *t, const char *key, const 
     if (v->type != JSON_ARRAY || !v->n) return *v;
     for (uint32_t i = 1; i < v->n && !t->rc; i++)
         if (v->items[i].type != v->items[0].type || json_num(&v->items[i], 0) != json_num(&v->items[0], 0))
-            gguf_build_fail(t, "metadata '%s.%s' differs from layer to layer, which hearth does not know of this family", t->arch, key);
+            gguf_build_fail(t, "metadata '%s.%s' differs from layer to layer, which hearth does not support of this family", t->arch, key);
     return v->items[0];
 }
 
@@ -165,7 +165,7 @@ void gguf_build_head_sizes(struct config_builder *t) {
     const struct json *key = gguf_build_meta(t, "attention.key_length"), *value = gguf_build_meta(t, "attention.value_length");
     if (key) gguf_build_json(t, "head_dim", *key);
     if (value && json_int(value, 0) != gguf_build_head_dim(t))
-        gguf_build_fail(t, "metadata '%s.attention.value_length' is %lld, keys have %lld: hearth does not know that of this family", t->arch,
+        gguf_build_fail(t, "metadata '%s.attention.value_length' is %lld, keys have %lld: hearth does not support that of this family", t->arch,
                         (long long)json_int(value, 0), (long long)gguf_build_head_dim(t));
 }
 void gguf_build_attention(struct config_builder *t) {
@@ -186,7 +186,7 @@ void gguf_build_rope_by_factors(struct config_builder *t, const char *key, struc
 void gguf_build_only_sigmoid(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SIGMOID);
     if (gating != GATING_SIGMOID && gating != GATING_UNSET)
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 2, sigmoid", t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 2, sigmoid", t->arch, (long long)gating);
 }
 
 /* Mistral Large 3, which llama.cpp's converter calls deepseek2: Mistral Small 4's family. Files from before the converter had a tenth in the multiplier differ.
@@ -194,10 +194,10 @@ void gguf_build_only_sigmoid(struct config_builder *t) {
 static void check_mistral(struct config_builder *t, int64_t gating) {
     const double log = json_num(gguf_build_meta(t, "rope.scaling.yarn_log_multiplier"), 0);
     if (gating != GATING_SOFTMAX)
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld beside 'attention.temperature_scale'; hearth knows 1, softmax", t->arch,
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld beside 'attention.temperature_scale'; hearth supports 1, softmax", t->arch,
                         (long long)gating);
     if (!(fabs(log - 0.1) < 1e-6))
-        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_log_multiplier' is %g beside 'attention.temperature_scale'; hearth knows 0.1", t->arch, log);
+        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_log_multiplier' is %g beside 'attention.temperature_scale'; hearth supports 0.1", t->arch, log);
 }
 
 const char *gguf_build_deepseek_family(const struct config_builder *t) {
@@ -228,7 +228,7 @@ void gguf_build_deepseek(struct config_builder *t) {
         return;
     }
     if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID) {
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1 and 2", t->arch, (long long)gating);
         return;
     }
     gguf_build_text(t, "scoring_func", scores[gating]);

@@ -98,7 +98,8 @@ static int64_t group_size(struct config_builder *t) {
     while (size < n && is_kda(t, size - 1)) size++;
     for (int64_t i = 0; i < n; i++)
         if (is_kda(t, i) != (i < n / size * size && (i + 1) % size != 0))
-            gguf_build_fail(t, "metadata '%s.attention.head_count_kv' has layers with attention at distances that differ, which hearth does not know", t->arch);
+            gguf_build_fail(t, "metadata '%s.attention.head_count_kv' has layers with attention at distances that differ, which hearth does not support",
+                            t->arch);
     return size;
 }
 /* Lists the activation's limit by layer; the metadata may have one number for all. */

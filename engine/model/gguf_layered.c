@@ -166,7 +166,7 @@ static void derive_gemma4_ffns(struct config_builder *t, int64_t first) {
     const bool wide = first < n && gguf_layers_at(t, "feed_forward_length", first, inter) == 2 * inter;
     for (int64_t i = 0; i < n; i++)
         if (gguf_layers_at(t, "feed_forward_length", i, inter) != (wide && i >= first ? 2 : 1) * inter)
-            gguf_build_fail(t, "metadata '%s.feed_forward_length' differs between layers in a way that hearth does not know", t->arch);
+            gguf_build_fail(t, "metadata '%s.feed_forward_length' differs between layers in a way that hearth does not support", t->arch);
     if (inter) gguf_build_int(t, "intermediate_size", inter);
     gguf_build_bool(t, "use_double_wide_mlp", wide);
 }
@@ -182,7 +182,7 @@ static void derive_gemma4(struct config_builder *t) {
     const int64_t rotated = json_int(gguf_build_meta(t, "rope.dimension_count"), json_int(dim, 0)),
                   window_rotated = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), json_int(window_dim, 0));
     if (rotated != json_int(dim, 0) || window_rotated != json_int(window_dim, 0))
-        gguf_build_fail(t, "metadata '%s.rope.dimension_count' rotates a part of the heads; hearth knows factors for that", t->arch);
+        gguf_build_fail(t, "metadata '%s.rope.dimension_count' rotates a part of the heads; hearth supports factors for that", t->arch);
     if (dim) gguf_build_json(t, "global_head_dim", *dim);
     if (window_dim) gguf_build_json(t, "head_dim", *window_dim);
     gguf_build_bool(t, "attention_k_eq_v", values_are_keys);
@@ -280,7 +280,7 @@ static void derive_exaone(struct config_builder *t) {
 static void derive_llama4(struct config_builder *t) {
     const struct json *window = gguf_build_meta(t, "attention.sliding_window");
     gguf_build_attention(t);
-    if (window && json_int(window, 0) == 0) gguf_build_fail(t, "metadata '%s.attention.sliding_window' is 0; hearth knows Llama 4 with chunks", t->arch);
+    if (window && json_int(window, 0) == 0) gguf_build_fail(t, "metadata '%s.attention.sliding_window' is 0; hearth supports Llama 4 with chunks", t->arch);
     gguf_build_int(t, "attention_chunk_size", 8192);
     gguf_build_int(t, "floor_scale", 8192);
     gguf_build_num(t, "attn_scale", 0.1);

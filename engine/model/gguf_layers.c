@@ -72,5 +72,5 @@ void gguf_layers_limit(struct config_builder *t) {
                       shared_limit = shared ? gguf_build_uniform(t, "swiglu_clamp_shexp", shared) : routed_limit;
     gguf_build_json(t, "swiglu_limit", routed_limit);
     if (json_num(&routed_limit, 0) != json_num(&shared_limit, 0))
-        gguf_build_fail(t, "metadata '%s.swiglu_clamp_shexp' differs from 'swiglu_clamp_exp'; hearth knows one limit for this family", t->arch);
+        gguf_build_fail(t, "metadata '%s.swiglu_clamp_shexp' differs from 'swiglu_clamp_exp'; hearth supports one limit for this family", t->arch);
 }

@@ -52,7 +52,7 @@ static void derive_m3(struct config_builder *t) {
     gguf_build_bool(t, "use_routing_bias", t->facts->router_bias);
     gguf_build_bool(t, "use_qk_norm", t->facts->qk_norm);
     if (!json_bool(gguf_build_meta(t, "expert_weights_norm"), true))
-        gguf_build_fail(t, "metadata '%s.expert_weights_norm' is false; hearth knows MiniMax-M3's router with weights of sum 1", t->arch);
+        gguf_build_fail(t, "metadata '%s.expert_weights_norm' is false; hearth supports MiniMax-M3's router with weights of sum 1", t->arch);
 }
 
 #define END \

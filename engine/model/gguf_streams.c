@@ -62,7 +62,7 @@ static void put_index_block(struct config_builder *t) {
     for (int64_t i = 0; i < n && most > 0; i++) {
         const bool attends = layers ? !gguf_layers_at(t, "attention.recurrent_layers", i, 0) : every > 0 && (i + 1) % every == 0;
         if (attends && gguf_layers_at(t, RATIOS, i, 0) != most)
-            gguf_build_fail(t, "metadata '%s." RATIOS "' differs between layers with attention, which hearth does not know", t->arch);
+            gguf_build_fail(t, "metadata '%s." RATIOS "' differs between layers with attention, which hearth does not support", t->arch);
     }
     if (most <= 0 || !heads) return;
     gguf_build_json(t, "indexer_n_heads", *heads);
@@ -76,7 +76,7 @@ static void put_ngrams(struct config_builder *t) {
         {"ple.layer_multipliers", "ple_layer_multipliers"}, {"ple.head_vocab_sizes", "ple_head_vocab_sizes"}, {"ple.head_offsets", "ple_head_offsets"}};
     const struct json *layers = gguf_build_meta(t, "ple.layers");
     if (!layers || layers->type != JSON_ARRAY || !layers->n) return;
-    if (layers->n > 1) gguf_build_fail(t, "metadata '%s.ple.layers' names %u layers; hearth knows one table of n-grams in GGUF", t->arch, layers->n);
+    if (layers->n > 1) gguf_build_fail(t, "metadata '%s.ple.layers' names %u layers; hearth supports one table of n-grams in GGUF", t->arch, layers->n);
     struct json *v = gguf_build_list(t, "ple_layer_ids", 1);
     if (v) v[0] = (struct json){.type = JSON_INT, .integer = json_int(json_at(layers, 0), -2) + 1};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -105,7 +105,7 @@ static void derive_hy4(struct config_builder *t) {
     gguf_layers_kinds(t, "indexer_types", gguf_layers_index_kind);
     gguf_layers_limit(t);
     if (json_int(gguf_build_meta(t, "attention.indexer.top_k"), 0) <= 0)
-        gguf_build_fail(t, "metadata '%s.attention.indexer.top_k' is missing; hearth knows Hunyuan 4 with an indexer", t->arch);
+        gguf_build_fail(t, "metadata '%s.attention.indexer.top_k' is missing; hearth supports Hunyuan 4 with an indexer", t->arch);
 }
 
 static void derive_deepseek4(struct config_builder *t) {
@@ -117,7 +117,7 @@ static void derive_deepseek4(struct config_builder *t) {
     if (ratios) gguf_build_json(t, "compress_ratios", *ratios);
     if (dim) gguf_build_json(t, "head_dim", *dim);
     if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID && gating != GATING_SQRT_SOFTPLUS)
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1, 2 and 4", t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1, 2 and 4", t->arch, (long long)gating);
     else gguf_build_text(t, "scoring_func", scores[gating]);
     gguf_layers_limit(t);
 }

@@ -29,7 +29,7 @@ static void derive_laguna(struct config_builder *t) {
     gguf_layers_kinds(t, "gating_types", gate_kind);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
     if (!json_bool(gguf_build_meta(t, "expert_weights_norm"), true))
-        gguf_build_fail(t, "metadata '%s.expert_weights_norm' is false; hearth knows Laguna's router with weights of sum 1", t->arch);
+        gguf_build_fail(t, "metadata '%s.expert_weights_norm' is false; hearth supports Laguna's router with weights of sum 1", t->arch);
 }
 
 /* llama.cpp normalizes the router's weights, without metadata for it. */
@@ -48,7 +48,7 @@ static void derive_cohere2moe(struct config_builder *t) {
     gguf_build_attention(t);
     gguf_layers_windows(t, WINDOW_PERIOD, true);
     if (gguf_build_meta(t, "attention.layer_norm_rms_epsilon"))
-        gguf_build_fail(t, "metadata '%s.attention.layer_norm_rms_epsilon': hearth knows Cohere 2 with layer norms, whose key ends in layer_norm_epsilon",
+        gguf_build_fail(t, "metadata '%s.attention.layer_norm_rms_epsilon': hearth supports Cohere 2 with layer norms, whose key ends in layer_norm_epsilon",
                         t->arch);
     if (gating < GATING_UNSET || gating > GATING_SIGMOID)
         gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; supported: 1 (softmax), 2 (sigmoid)", t->arch, (long long)gating);
@@ -113,7 +113,7 @@ static void derive_smallthinker(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_UNSET);
     gguf_build_attention(t);
     if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID)
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1 and 2", t->arch, (long long)gating);
     gguf_build_bool(t, "moe_primary_router_apply_softmax", gating == GATING_SOFTMAX);
     if (json_int(window, 0) > 0) gguf_build_json(t, "sliding_window_size", *window);
     gguf_layers_numbers(t, "sliding_window_layout", slides);
@@ -151,7 +151,7 @@ static void derive_glimmer(struct config_builder *t) {
     gguf_layers_numbers(t, "layer_rope_theta", glimmer_theta);
     if (!windows || windows->type != JSON_ARRAY) gguf_build_fail(t, "metadata '%s." GGUF_WINDOWS "' is not a list of layers", t->arch);
     if (window_base && json_num(window_base, 0) != json_num(base, 0))
-        gguf_build_fail(t, "metadata '%s.rope.freq_base_swa' differs from 'rope.freq_base'; hearth knows one base for all rotated layers", t->arch);
+        gguf_build_fail(t, "metadata '%s.rope.freq_base_swa' differs from 'rope.freq_base'; hearth supports one base for all rotated layers", t->arch);
 }
 
 #define END \

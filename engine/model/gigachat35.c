@@ -53,7 +53,7 @@ static void read_norms(struct config_reader *r, struct config *c) {
 
 static void parse(struct config_reader *r, struct config *c) {
     static const char *const kinds[] = {"LlamaLatentAttention", NULL};
-    config_has(r, "optimizer_eps"), config_has(r, "nextn_is_sparse"); /* of training, of MTP layers */
+    config_ignore(r, "optimizer_eps"), config_ignore(r, "nextn_is_sparse"); /* of training, of MTP layers */
     deepseek_attention(r, c);
     config_choice(r, "attention_type", kinds, 0);
     if (config_int(r, "num_krope_heads", 1, 1, 1024) != 1) config_fail(r, "'num_krope_heads' is not 1: MLA has one rotated key");

@@ -31,7 +31,7 @@ static void read_mixers(struct config_reader *r, struct config *c) {
 static void read_indexer(struct config_reader *r, struct config *c) {
     static const char *const switches[] = {"index_kpool_compress", "index_kpool_always_select_tail"};
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) require(r, switches[i]);
-    config_has(r, "indexer_rope_interleave"), config_has(r, "index_share_for_mtp_iteration"); /* nothing rotates; of the MTP layer */
+    config_ignore(r, "indexer_rope_interleave"), config_ignore(r, "index_share_for_mtp_iteration"); /* nothing rotates; of the MTP layer */
     c->attn = ATTN_DSA;
     c->index_heads = config_int(r, "index_n_heads", 32, 1, 1024);
     c->index_dim = config_int(r, "index_head_dim", 128, 2, 1024);

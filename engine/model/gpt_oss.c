@@ -15,13 +15,13 @@ static void parse(struct config_reader *r, struct config *c) {
         c->rope.factor = 32, c->rope.original_max = 4096, c->rope.beta_fast = 32, c->rope.beta_slow = 1;
         c->rope.truncate = false;
     }
-    config_has(r, "initial_context_length"); /* also in rope_scaling */
+    config_ignore(r, "initial_context_length"); /* also in rope_scaling */
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
     config_read_windows(r, c, config_int(r, "sliding_window", 128, 1, 1 << 24), c->n_layers);
     c->n_experts = config_int(r, "num_local_experts", 128, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 4, 1, 64);
-    int again = config_int(r, "experts_per_token", c->topk, 1, 64);
-    if (again != c->topk) config_fail(r, "'experts_per_token' is %d, 'num_experts_per_tok' %d", again, c->topk);
+    const int per_token = config_int(r, "experts_per_token", c->topk, 1, 64);
+    if (per_token != c->topk) config_fail(r, "'experts_per_token' is %d, 'num_experts_per_tok' %d", per_token, c->topk);
     c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->router_shift = c->expert_bias = true;
     c->glu =
@@ -41,5 +41,5 @@ static const char *const types[] = {"gpt_oss", NULL};
             .router = "model.layers.%d.mlp.router" \
         } \
     }
-static const struct arch turned = ARCH(.layout = {.experts = true, .turns_gate_up = true, .transposed_down = true, .gate_up = GATE_UP_INTERLEAVED});
-const struct arch arch_gpt_oss = ARCH(.layout = {.experts = true, .gate_up = GATE_UP_INTERLEAVED}, .turned = &turned);
+static const struct arch transposed = ARCH(.layout = {.experts = true, .transposes_gate_up = true, .transposed_down = true, .gate_up = GATE_UP_INTERLEAVED});
+const struct arch arch_gpt_oss = ARCH(.layout = {.experts = true, .gate_up = GATE_UP_INTERLEAVED}, .transposed = &transposed);

@@ -18,7 +18,7 @@ static void read_mamba(struct config_reader *r, struct config *c) {
     m->taps = config_int(r, "mamba_d_conv", 4, 2, 64);
     m->conv_bias = config_bool(r, "mamba_conv_bias", true);
     m->projects_bias = config_bool(r, "mamba_proj_bias", false);
-    for (int i = 0; init[i]; i++) config_has(r, init[i]);
+    for (int i = 0; init[i]; i++) config_ignore(r, init[i]);
     config_check_step_limit(r, "time_step_limit");
     if (m->heads % m->groups) config_fail(r, "%d heads of Mamba do not divide into %d groups", m->heads, m->groups);
     if (m->heads * m->head_dim != expand * c->hidden)

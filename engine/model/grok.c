@@ -20,9 +20,9 @@ static void read_attention(struct config_reader *r, struct config *c) {
     c->score_cap = (float)config_num(r, "attn_logit_softcapping", config_num(r, "max_attn_value", 30, 0, 1e6), 0, 1e6);
     config_choice(r, "attn_logit_softcapping_method", caps, 0);
     config_choice(r, "rope_type", kinds, 0); /* without a scaled rotation, the rest of the keys has no effect */
-    for (size_t i = 0; i < sizeof scaling / sizeof *scaling; i++) config_has(r, scaling[i]);
+    for (size_t i = 0; i < sizeof scaling / sizeof *scaling; i++) config_ignore(r, scaling[i]);
     config_read_rope(r, c, c->head_dim, 10000);
-    if (config_int(r, "sliding_window_size", -1, -1, 1 << 24) > 0) config_fail(r, "'sliding_window_size' is set; hearth knows Grok without windows");
+    if (config_int(r, "sliding_window_size", -1, -1, 1 << 24) > 0) config_fail(r, "'sliding_window_size' is set; hearth supports Grok without windows");
     const int temperature_len = config_int(r, "attn_temperature_len", -1, -1, 1 << 24);
     if (temperature_len == 1) config_fail(r, "'attn_temperature_len' is 1, whose logarithm is 0");
     c->temperature_len = temperature_len > 0 ? temperature_len : 0;

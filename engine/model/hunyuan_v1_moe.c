@@ -12,7 +12,7 @@ static int same_in_all(struct config_reader *r, const struct config *c, const ch
     const int64_t first = v->n ? json_int(json_at(v, 0), min - 1) : min - 1;
     if (first < min || first > max) config_fail(r, "'%s' is %lld in layer 0; hearth takes %d to %d", key, (long long)first, min, max);
     for (uint32_t i = 1; i < v->n; i++)
-        if (json_int(json_at(v, i), -1) != first) config_fail(r, "'%s' differs from layer to layer, which hearth does not know of this family", key);
+        if (json_int(json_at(v, i), -1) != first) config_fail(r, "'%s' differs from layer to layer, which hearth does not support of this family", key);
     return r->rc ? min : (int)first;
 }
 
@@ -24,8 +24,8 @@ static void only_published(struct config_reader *r) {
                                                   "capacity_factor",  NULL},
                              *const norms[] = {"rms", NULL};
     for (int i = 0; off[i]; i++)
-        if (config_bool(r, off[i], false)) config_fail(r, "'%s' is true: hearth does not know that of this family", off[i]);
-    for (int i = 0; training[i]; i++) config_has(r, training[i]); /* settings of the features above, or of training */
+        if (config_bool(r, off[i], false)) config_fail(r, "'%s' is true: hearth does not support that of this family", off[i]);
+    for (int i = 0; training[i]; i++) config_ignore(r, training[i]); /* settings of the features above, or of training */
     config_choice(r, "norm_type", norms, 0);
     if (!config_bool(r, "use_rotary_pos_emb", true)) config_fail(r, "'use_rotary_pos_emb' is false: the reference rotates");
     if (config_num(r, "routed_scaling_factor", 1, 0, 1e4) != 1) config_fail(r, "'routed_scaling_factor' is not 1: the reference ignores it");
@@ -45,7 +45,7 @@ static void read_attention(struct config_reader *r, struct config *c) {
 
 static void parse(struct config_reader *r, struct config *c) {
     read_attention(r, c);
-    config_has(r, "eod_token_id"); /* separates documents in training */
+    config_ignore(r, "eod_token_id"); /* separates documents in training */
     int dense = config_int(r, "moe_layer_num_skipped", 0, 0, CONFIG_MAX_LAYERS);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = i >= dense;
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
@@ -62,7 +62,7 @@ static void parse(struct config_reader *r, struct config *c) {
 static void parse_dense(struct config_reader *r, struct config *c) {
     static const char *const unused[] = {"num_experts", "num_shared_expert", "moe_topk", "moe_intermediate_size", "moe_layer_num_skipped", "use_mixed_mlp_moe",
                                          "dense_list",  "eod_token_id",      NULL};
-    for (int i = 0; unused[i]; i++) config_has(r, unused[i]); /* of experts, of which the published models have one, the FFN */
+    for (int i = 0; unused[i]; i++) config_ignore(r, unused[i]); /* of experts, of which the published models have one, the FFN */
     read_attention(r, c);
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
 }

@@ -5,7 +5,7 @@
 #include "engine/model/names.h"
 
 static const struct deepseek_defaults defaults = {.scale = 2.826, .dense = 1, .shared = 1, .norm = true};
-/* The reference's choices of precision and kernels. */
+/* Keys that choose the reference's precision and kernels. */
 static const char *const precision[] = {"enable_attention_fp32_softmax", "enable_lm_head_fp32", "enable_moe_fp32_combine", "use_grouped_mm", NULL};
 
 static void parse(struct config_reader *r, struct config *c) {
@@ -15,11 +15,11 @@ static void parse(struct config_reader *r, struct config *c) {
     if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true: hearth reads no such tensors");
     config_read_rope(r, c, c->head_dim, 11158840);
     deepseek_experts(r, c, &defaults);
-    int again = config_int(r, "expert_hidden_dim", c->moe_inter, 1, 1 << 20);
-    if (again != c->moe_inter) config_fail(r, "'expert_hidden_dim' is %d, 'moe_intermediate_size' %d", again, c->moe_inter);
+    const int expert_dim = config_int(r, "expert_hidden_dim", c->moe_inter, 1, 1 << 20);
+    if (expert_dim != c->moe_inter) config_fail(r, "'expert_hidden_dim' is %d, 'moe_intermediate_size' %d", expert_dim, c->moe_inter);
     c->score = config_bool(r, "moe_router_use_sigmoid", true) ? SCORE_SIGMOID : SCORE_SOFTMAX;
     c->router_bias = config_bool(r, "moe_router_enable_expert_bias", true);
-    for (int i = 0; precision[i]; i++) config_has(r, precision[i]);
+    for (int i = 0; precision[i]; i++) config_ignore(r, precision[i]);
 }
 
 static const char *const types[] = {"hy_v3", NULL}, *const aliases[][2] = {{"n_routed_experts", "num_experts"},

@@ -16,10 +16,10 @@ static void parse(struct config_reader *r, struct config *c) {
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (!config_bool(r, always[i], true)) config_fail(r, "'%s' is false: the reference has no such attention or streams", always[i]);
     static const char *const kinds[] = {"indexed_attention", NULL};
-    config_has(r, "learnable_sink_init");
+    config_ignore(r, "learnable_sink_init");
     const struct json *layers = config_layer_list(r, c, "layer_types", false);
     for (int i = 0; layers && i < c->n_layers && !r->rc; i++) config_layer_choice(r, "layer_types", layers, i, kinds);
-    config_has(r, "num_key_value_heads"), config_has(r, "qk_head_dim"); /* the reference replaces both by what MLA has */
+    config_ignore(r, "num_key_value_heads"), config_ignore(r, "qk_head_dim"); /* the reference replaces both by what MLA has */
     deepseek_mla(r, c);
     c->rope.interleaved = config_bool(r, "rope_interleave", false);
     c->sinks = true;

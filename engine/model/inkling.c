@@ -59,7 +59,7 @@ static void read_ffns(struct config_reader *r, struct config *c, int layers) {
     const bool has_dense_inter = config_has(r, "dense_intermediate_size");
     c->dense_inter = config_int(r, "dense_intermediate_size", inter, 1, 1 << 20);
     c->moe_inter = has_dense_inter ? inter : config_int(r, "moe_intermediate_size", 3072, 1, 1 << 20);
-    config_has(r, "moe_intermediate_size");
+    config_ignore(r, "moe_intermediate_size");
     c->n_always = config_int(r, "n_shared_experts", 2, 1, 16);
     c->n_experts = config_int(r, "n_routed_experts", 256, 1, 4000) + c->n_always;
     c->topk = config_int(r, "num_experts_per_tok", 6, 1, 48) + c->n_always;
@@ -67,7 +67,7 @@ static void read_ffns(struct config_reader *r, struct config *c, int layers) {
     c->router_bias = c->norm_topk = true;
     c->routed_scale = (float)config_num(r, "route_scale", 8, 0, 1e4);
     if (!config_bool(r, "shared_expert_sink", true)) config_fail(r, "'shared_expert_sink' is false: the reference always scores the shared experts");
-    config_has(r, "rms_norm_eps_moe_gate"); /* the reference's router has no norm */
+    config_ignore(r, "rms_norm_eps_moe_gate"); /* the reference's router has no norm */
     bool sparse[CONFIG_MAX_LAYERS] = {0};
     const bool named = read_named(r, "mlp_layer_types", layers, "sparse", "dense", sparse);
     for (int i = 0; i < layers; i++) c->layer[i].moe = named ? sparse[i] : i >= dense;
@@ -77,7 +77,7 @@ static void skip_media(struct config_reader *r) {
     static const char *const keys[] = {"vision_config",           "audio_config",           "mtp_config",         "image_token_id",
                                        "audio_token_id",          "image_bos_token_id",     "audio_bos_token_id", "mtp_local_layer_ids",
                                        "mtp_hidden_states_first", "chain_hidden_post_norm", "num_mtp_layers",     "number_of_conv_states"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_has(r, keys[i]);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_ignore(r, keys[i]);
 }
 
 int inkling_append_bare(struct config_reader *r, struct config *c) {

@@ -81,7 +81,7 @@ static void parse(struct config_reader *r, struct config *c) {
     static const char *const media[] = {"vision_config", "image_token_id", "sliding_window"};
     const int layers = inkling_append_bare(r, c);
     if (!layers) return;
-    for (size_t i = 0; i < sizeof media / sizeof *media; i++) config_has(r, media[i]);
+    for (size_t i = 0; i < sizeof media / sizeof *media; i++) config_ignore(r, media[i]);
     read_attention(r, c, layers);
     read_experts(r, c, layers);
     c->embed_norm = true;

@@ -40,17 +40,17 @@ static void read_mamba(struct config_reader *r, struct config *c) {
     m->conv_bias = config_bool(r, "mamba_conv_bias", true);
     m->projects_bias = config_bool(r, "mamba_proj_bias", false);
     if (!config_bool(r, "mamba_inner_layernorms", true))
-        config_fail(r, "'mamba_inner_layernorms' is false; hearth knows Jamba's Mamba with norms of dt, B and C");
+        config_fail(r, "'mamba_inner_layernorms' is false; hearth supports Jamba's Mamba with norms of dt, B and C");
 }
 
 static void parse(struct config_reader *r, struct config *c) {
     static const char *const unused[] = {
         "use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep", "calc_logits_for_entire_prompt", "n_ctx", NULL};
-    for (int i = 0; unused[i]; i++) config_has(r, unused[i]);
+    for (int i = 0; unused[i]; i++) config_ignore(r, unused[i]);
     config_read_gqa(r, c);
     rope_set_none(c);
     read_mamba(r, c);
-    if (config_has(r, "sliding_window")) config_fail(r, "'sliding_window' is set; hearth knows Jamba's attention over all keys");
+    if (config_has(r, "sliding_window")) config_fail(r, "'sliding_window' is set; hearth supports Jamba's attention over all keys");
     read_layers(r, c);
     c->moe_inter = c->dense_inter = config_int(r, "intermediate_size", 14336, 1, 1 << 20);
     c->score = SCORE_SOFTMAX; /* over all experts, not renormalized */

@@ -26,7 +26,7 @@ static void parse_layers(struct config_reader *r, struct config *c, const struct
 static void parse(struct config_reader *r, struct config *c) {
     c->max_context = config_int(r, "model_max_length", c->max_context, 1, 1 << 24);
     parse_layers(r, c, &defaults);
-    if (!c->kda.gate_rank) config_fail(r, "'linear_attn_config.use_full_rank_gate' is true: hearth knows such gates of Kimi K3 only");
+    if (!c->kda.gate_rank) config_fail(r, "'linear_attn_config.use_full_rank_gate' is true: hearth supports such gates of Kimi K3 only");
 }
 
 /* SiTU: both factors of the product are capped. */
@@ -54,10 +54,10 @@ static void read_residuals(struct config_reader *r, struct config *c) {
 static void parse_k3(struct config_reader *r, struct config *c) {
     static const char *const media[] = {"media_placeholder_token_id", "ignore_index", "image_placeholder"};
     config_skip_vision(r, c);
-    for (size_t i = 0; i < sizeof media / sizeof *media; i++) config_has(r, media[i]);
+    for (size_t i = 0; i < sizeof media / sizeof *media; i++) config_ignore(r, media[i]);
     parse_layers(r, c, &k3_defaults);
     c->kda.rates_are_padded = true;
-    if (c->kda.gate_rank) config_fail(r, "'linear_attn_config.use_full_rank_gate' is not true: hearth knows gates of full rank only");
+    if (c->kda.gate_rank) config_fail(r, "'linear_attn_config.use_full_rank_gate' is not true: hearth supports gates of full rank only");
     if (config_bool(r, "mla_use_output_gate", false)) c->attn_gate = ATTN_GATE_ELEMENT, c->attn_gate_kind = GATE_SIGMOID;
     if (config_has(r, "routed_expert_hidden_size")) {
         c->moe_latent = config_int(r, "routed_expert_hidden_size", 0, 1, 1 << 20);

@@ -5,8 +5,8 @@
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
-    config_has(r, "routed_scaling_factor");
-    config_has(r, "moe_aux_loss_coeff"); /* training only */
+    config_ignore(r, "routed_scaling_factor"); /* see above */
+    config_ignore(r, "moe_aux_loss_coeff");    /* training only */
     config_read_gqa(r, c);
     c->qk_norm = QK_NORM_HEAD;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);

@@ -5,15 +5,15 @@
 #include "engine/model/names.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {
-    const bool none = config_is_null(r, "sliding_window"); /* then all layers are rotated */
-    const int window = none ? 0 : config_int(r, "sliding_window", 513, 1, 1 << 24);
+    const bool no_windows = config_is_null(r, "sliding_window"); /* then all layers are rotated */
+    const int window = no_windows ? 0 : config_int(r, "sliding_window", 513, 1, 1 << 24);
     const bool listed = config_has(r, "layer_types");
     if (listed) config_read_windows(r, c, window, 0);
-    else if (none) config_fail(r, "'sliding_window' is null without 'layer_types'");
+    else if (no_windows) config_fail(r, "'sliding_window' is null without 'layer_types'");
     for (int i = 0; i < c->n_layers; i++) {
         struct layer_config *l = &c->layer[i];
         if (!listed) l->window = (i + 1) % 5 ? window : 0;
-        l->rope = l->window || none ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;
+        l->rope = l->window || no_windows ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;
         l->moe = true;
     }
 }

@@ -63,7 +63,7 @@ static void parse_mellum(struct config_reader *r, struct config *c) {
     c->qk_norm = QK_NORM_HEAD;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     read_layers(r, c, config_int(r, "sliding_window", 1024, 1, 1 << 24), false);
-    config_has(r, "num_mtp_layers"), config_has(r, "mtp_layer_types"), config_has(r, "mtp_mlp_layer_types");
+    config_ignore(r, "num_mtp_layers"), config_ignore(r, "mtp_layer_types"), config_ignore(r, "mtp_mlp_layer_types");
     config_read_ropes(r, c, 500000, 10000);
     read_experts(r, c);
     c->score = SCORE_SOFTMAX;

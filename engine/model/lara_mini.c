@@ -4,16 +4,17 @@
 #include "engine/model/qwen3_next.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {
-    static const char *const kinds[] = {"linear_attention", "sliding_attention", "full_attention", NULL};
-    static const uint8_t period[] = {0, 1, 0, 2, 1};
+    enum { LINEAR, SLIDING, FULL };
+    static const char *const kinds[] = {[LINEAR] = "linear_attention", [SLIDING] = "sliding_attention", [FULL] = "full_attention", NULL};
+    static const uint8_t period[] = {LINEAR, SLIDING, LINEAR, FULL, SLIDING}; /* without layer_types */
     const int window = config_int(r, "sliding_window", 512, 1, 1 << 24);
     const struct json *types = config_layer_list(r, c, "layer_types", false);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
-        const int kind = types ? config_layer_choice(r, "layer_types", types, i, kinds) : period[i % 5];
+        const int kind = types ? config_layer_choice(r, "layer_types", types, i, kinds) : period[i % (int)sizeof period];
         c->layer[i] = (struct layer_config){.moe = true,
-                                            .mixer = kind == 0 ? MIXER_DELTA : MIXER_ATTENTION,
-                                            .window = kind == 1 ? window : 0,
-                                            .rope = kind == 1 ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE};
+                                            .mixer = kind == LINEAR ? MIXER_DELTA : MIXER_ATTENTION,
+                                            .window = kind == SLIDING ? window : 0,
+                                            .rope = kind == SLIDING ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE};
     }
 }
 

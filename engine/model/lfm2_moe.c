@@ -43,7 +43,7 @@ static void only_published(struct config_reader *r, const struct config *c) {
     if (config_int(r, "num_heads", c->n_heads, 1, 1024) != c->n_heads) config_fail(r, "'num_heads' is not 'num_attention_heads', %d", c->n_heads);
     if (!config_bool(r, "block_use_swiglu", true)) config_fail(r, "'block_use_swiglu' is false: the reference always gates");
     if (!config_bool(r, "use_pos_enc", true)) config_fail(r, "'use_pos_enc' is false: the reference rotates");
-    for (int i = 0; unused[i]; i++) config_has(r, unused[i]);
+    for (int i = 0; unused[i]; i++) config_ignore(r, unused[i]);
 }
 
 static void parse_dense(struct config_reader *r, struct config *c) {

@@ -9,7 +9,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->dense_bias = config_bool(r, "mlp_bias", false);
     config_read_rope(r, c, c->head_dim, 10000);
-    config_has(r, "is_llama_config"), config_has(r, "transformers.js_config"); /* SmolLM2 */
+    config_ignore(r, "is_llama_config"), config_ignore(r, "transformers.js_config"); /* SmolLM2 */
 }
 
 static void parse_arcee(struct config_reader *r, struct config *c) {

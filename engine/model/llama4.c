@@ -56,7 +56,7 @@ static void parse(struct config_reader *r, struct config *c) {
     read_attention_layers(r, c);
     read_temperature(r, c);
     read_moe_layers(r, c);
-    config_has(r, "for_llm_compressor"), config_has(r, "cache_implementation");
+    config_ignore(r, "for_llm_compressor"), config_ignore(r, "cache_implementation");
     c->dense_inter = config_int(r, "intermediate_size_mlp", 16384, 1, 1 << 20);
     c->n_experts = config_int(r, "num_local_experts", 16, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 1, 1, 64);

@@ -62,8 +62,8 @@ static void check_blocks(struct config_reader *r, const struct config *c) {
 
 static void parse(struct config_reader *r, struct config *c) {
     static const char *const methods[] = {"MLA", NULL}, *const of_drafts[] = {"mtp_num_layers", "mtp_replicate_modules", "mtp_disable_over_tokenizer"};
-    for (size_t i = 0; i < sizeof of_drafts / sizeof *of_drafts; i++) config_has(r, of_drafts[i]);
-    config_has(r, "use_mla");
+    for (size_t i = 0; i < sizeof of_drafts / sizeof *of_drafts; i++) config_ignore(r, of_drafts[i]);
+    config_ignore(r, "use_mla");
     check_blocks(r, c);
     config_choice(r, "attention_method", methods, 0);
     deepseek_attention(r, c);

@@ -11,7 +11,7 @@ static const struct deepseek_defaults defaults = {.scale = 1, .norm = true, .gro
 /* Refuses widths that differ between the two kinds of layers. */
 static void same_width(struct config_reader *r, const char *key, int all) {
     const int own = config_int(r, key, all, 1, 1 << 16);
-    if (own != all) config_fail(r, "'%s' is %d, in other layers %d: hearth knows one width", key, own, all);
+    if (own != all) config_fail(r, "'%s' is %d, in other layers %d: hearth supports one width", key, own, all);
 }
 
 /* Marks the layers with a window: 1 in hybrid_layer_pattern, sliding_attention in the layer_types that transformers saves. */
@@ -50,7 +50,7 @@ static void read_layers(struct config_reader *r, struct config *c) {
                     default_kv);
     const bool full_sinks = config_bool(r, "add_full_attention_sink_bias", false), swa_sinks = config_bool(r, "add_swa_attention_sink_bias", true);
     read_kinds(r, c, sliding, moe);
-    config_has(r, "attention_chunk_size"), config_has(r, "hybrid_block_size"); /* the window in other programs' terms */
+    config_ignore(r, "attention_chunk_size"), config_ignore(r, "hybrid_block_size"); /* the window in other programs' terms */
     c->sinks = full_sinks || swa_sinks;
     const struct config all = *c;
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
@@ -77,7 +77,7 @@ static void read_ropes(struct config_reader *r, struct config *c) {
         c->second_rope.theta = config_num(r, "swa_rope_theta", 10000, 1, 1e12);
     }
     if (c->rope.kind != ROPE_DEFAULT || c->second_rope.kind != ROPE_DEFAULT)
-        config_fail(r, "'rope_scaling' is in force: hearth does not know that of this family");
+        config_fail(r, "'rope_scaling' is in force: hearth does not support that of this family");
 }
 
 static void parse(struct config_reader *r, struct config *c) {
@@ -101,7 +101,7 @@ static void parse_v2(struct config_reader *r, struct config *c) {
                                                                            "audio_start_token_id", "audio_end_token_id", "moe_router_dtype",
                                                                            "video_start_token_id", "video_end_token_id"}; /* the router computes in float32 */
     config_skip_vision(r, c);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_has(r, others[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_ignore(r, others[i]);
     parse(r, c);
     if (!config_has(r, "attention_value_scale")) config_fail(r, "'attention_value_scale' is missing: published models differ in it");
     if (!config_choice(r, "attention_projection_layout", layouts, 0) || r->rc) return;

@@ -39,10 +39,10 @@ static void read_layers(struct config_reader *r, struct config *c) {
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     const bool saved = !strcmp(c->model_type, "minimax");
-    if (!config_bool(r, "postnorm", saved)) config_fail(r, "'postnorm' is false: hearth knows the published models' order of norms only");
+    if (!config_bool(r, "postnorm", saved)) config_fail(r, "'postnorm' is false: hearth supports the published models' order of norms only");
     if (config_has(r, "sliding_window")) config_fail(r, "'sliding_window' is set: the reference has full attention only");
     config_int(r, "shared_intermediate_size", 0, 0, 0);
-    config_has(r, "shared_moe_mode"); /* of shared experts, which the models do not have */
+    config_ignore(r, "shared_moe_mode"); /* of shared experts, which the models do not have */
     config_keep_stream(c);
     c->norms_stream = true;
     c->rope.default_partial_factor = (double)config_int(r, "rotary_dim", c->head_dim, 2, c->head_dim) / c->head_dim;

@@ -14,8 +14,8 @@ static void only_published(struct config_reader *r, const struct config *c) {
     for (int i = 0; betas[i]; i++)
         if (config_num(r, betas[i], 1, -1e9, 1e9) != 1) config_fail(r, "'%s' is not 1", betas[i]);
     config_int(r, "shared_intermediate_size", 0, 0, 0);
-    config_has(r, "mlp_intermediate_size"); /* of dense layers, which the models do not have */
-    config_has(r, "use_mtp"), config_has(r, "num_mtp_modules"), config_has(r, "mtp_transformer_layers");
+    config_ignore(r, "mlp_intermediate_size"); /* of dense layers, which the models do not have */
+    config_ignore(r, "use_mtp"), config_ignore(r, "num_mtp_modules"), config_ignore(r, "mtp_transformer_layers");
     const struct json *types = config_layer_list(r, c, "attn_type_list", false);
     for (uint32_t i = 0; types && i < types->n; i++)
         if (json_int(json_at(types, i), -1) != 1) config_fail(r, "'attn_type_list' of layer %u is not 1, softmax attention", i);

@@ -112,7 +112,7 @@ static void parse(struct config_reader *r, struct config *c) {
     static const char *const norms[] = {"per_head", NULL}, *const others[] = {"video_token_index", "projector_hidden_size",  "use_mtp",
                                                                               "num_mtp_modules",   "mtp_transformer_layers", "merged_hidden_size"};
     config_skip_vision(r, c);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_has(r, others[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_ignore(r, others[i]);
     config_read_gqa(r, c);
     config_choice(r, "qk_norm_type", norms, 0);
     c->qk_norm = config_bool(r, "use_qk_norm", true) ? QK_NORM_HEAD : QK_NORM_NONE;

@@ -16,7 +16,7 @@ static void read_attention(struct config_reader *r, struct config *c) {
     c->v_dim = config_int(r, "v_head_dim", 128, 1, 1024);
     c->head_dim = c->qk_nope + c->qk_rope;
     if (config_int(r, "qk_head_dim", c->head_dim, 1, 4096) != c->head_dim) config_fail(r, "'qk_head_dim' is not the sum of its parts, %d", c->head_dim);
-    config_has(r, "head_dim"); /* repeats qk_rope_head_dim */
+    config_ignore(r, "head_dim"); /* repeats qk_rope_head_dim */
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->latent_eps = c->norm_eps;
     c->scales_heads = c->index_from_input = c->rope_alpha = true;
@@ -34,8 +34,8 @@ static void read_rotation(struct config_reader *r, struct config *c) {
     if (!given) c->rope.kind = ROPE_YARN, c->rope.factor = 2048, c->rope.original_max = 512, c->rope.attention_factor = 1;
     if (!given) c->rope.beta_fast = 32, c->rope.beta_slow = 1;
     if (c->rope.dim != c->qk_rope)
-        config_fail(r, "'partial_rotary_factor' rotates %d of %d dimensions: hearth knows this family with all", c->rope.dim, c->qk_rope);
-    if (c->rope.kind == ROPE_LONG) config_fail(r, "'rope_type' is longrope: hearth knows this family with one set of frequencies");
+        config_fail(r, "'partial_rotary_factor' rotates %d of %d dimensions: hearth supports this family with all", c->rope.dim, c->qk_rope);
+    if (c->rope.kind == ROPE_LONG) config_fail(r, "'rope_type' is longrope: hearth supports this family with one set of frequencies");
     c->attn_scale = deepseek_attn_scale(c);
 }
 

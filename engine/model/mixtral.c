@@ -6,7 +6,7 @@
 
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
-    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only: it stores rotated pairs adjacently */
+    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only, which stores rotated pairs adjacently */
     config_read_rope(r, c, c->head_dim, 1000000);
     if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: Mixtral has no such tensors");
     int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;

@@ -20,13 +20,14 @@ static void read_layers(struct config_reader *r, struct config *c) {
         const double theta = thetas ? json_num(json_at(thetas, (uint32_t)i), -1) : is_fourth(c, i) ? 0 : c->rope.theta;
         c->layer[i].rope = theta > 0 ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;
         if (theta != 0 && theta != c->rope.theta) /* the reference would ignore the difference */
-            config_fail(r, "'layer_rope_theta' of layer %d is neither 0 nor 'rope_theta', %g; hearth knows one base for all rotated layers", i, c->rope.theta);
+            config_fail(r, "'layer_rope_theta' of layer %d is neither 0 nor 'rope_theta', %g; hearth supports one base for all rotated layers", i,
+                        c->rope.theta);
     }
 }
 
 static void parse_common(struct config_reader *r, struct config *c, double qk_scale, double logit_scale) {
     config_skip_vision(r, c);
-    config_has(r, "out_hidden_size"); /* belongs to the vision encoder */
+    config_ignore(r, "out_hidden_size"); /* belongs to the vision encoder */
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only, as is the next one: it has the factor of scores in weights of the norms */
@@ -45,7 +46,7 @@ static void parse_common(struct config_reader *r, struct config *c, double qk_sc
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    config_has(r, "audio_config"), config_has(r, "audio_token_id");
+    config_ignore(r, "audio_config"), config_ignore(r, "audio_token_id");
     parse_common(r, c, 5.4730064863875, 0.1767766952966369);
     c->head_out_norm = true;
     c->output_norm = OUTPUT_NORM_UNIT;

@@ -1,4 +1,4 @@
-/* nanochat: GQA whose q and k turn backwards and are normed after the rotation, FFNs with squared ReLU; no norm has weights, and embeddings are normed, too.
+/* nanochat: GQA whose q and k are rotated backwards, then normed, FFNs with squared ReLU; no norm has weights, and embeddings are normed, too.
  * Reference: transformers, models/nanochat. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"

@@ -61,7 +61,7 @@ static void read_ffns(struct config_reader *r, struct config *c) {
     c->no_up = true;
     c->glu = (struct glu){.is_relu = true};
     c->dense_inter = config_int(r, "intermediate_size", 21504, 1, 1 << 20);
-    if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true; hearth knows Nemotron's FFNs without biases");
+    if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true; hearth supports Nemotron's FFNs without biases");
     for (int i = 0; i < c->n_layers; i++) moe |= c->layer[i].moe;
     const int experts = config_int(r, "n_routed_experts", 8, 1, 4096), topk = config_int(r, "num_experts_per_tok", 2, 1, 64),
               inter = config_int(r, "moe_intermediate_size", 7688, 1, 1 << 20), shared = config_int(r, "moe_shared_expert_intermediate_size", 7688, 1, 1 << 20);
@@ -102,10 +102,10 @@ static void parse(struct config_reader *r, struct config *c) {
                                          "rope_parameters",
                                          "attention_head_dim",
                                          NULL};
-    for (int i = 0; unused[i]; i++) config_has(r, unused[i]);
+    for (int i = 0; unused[i]; i++) config_ignore(r, unused[i]);
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    if (config_has(r, "sliding_window")) config_fail(r, "'sliding_window' is set; hearth knows Nemotron's attention over all keys");
+    if (config_has(r, "sliding_window")) config_fail(r, "'sliding_window' is set; hearth supports Nemotron's attention over all keys");
     read_blocks(r, c);
     rope_set_none(c);
     read_mamba(r, c);

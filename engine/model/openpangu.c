@@ -20,7 +20,7 @@ static void parse(struct config_reader *r, struct config *c) {
     if (config_has(r, "attention_kv_lora_dim")) r->key_aliases = first_keys;
     deepseek_attention(r, c);
     if (c->qkv_bias) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of this family");
-    if (!config_bool(r, "sandwich_norm", false)) config_fail(r, "'sandwich_norm' is not true: hearth knows this family with norms around both blocks only");
+    if (!config_bool(r, "sandwich_norm", false)) config_fail(r, "'sandwich_norm' is not true: hearth supports this family with norms around both blocks only");
     deepseek_experts(r, c, &defaults);
     c->score = SCORE_SIGMOID;
     c->n_group = c->topk_group = 1;
@@ -43,7 +43,7 @@ static void parse_pro(struct config_reader *r, struct config *c) {
     c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
     c->shared_inter = config_int(r, "shared_expert_intermediate_size", 0, 0, 1 << 20);
-    config_has(r, "norm_topk_prob");
+    config_ignore(r, "norm_topk_prob");
     c->score = SCORE_SOFTMAX;
     c->routed_scale = 1;
     c->n_group = c->topk_group = c->topk;

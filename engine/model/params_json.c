@@ -73,7 +73,7 @@ static void put_members(struct translation *t, struct object *to, const struct j
         const struct rename *r = find(rows, key);
         if (r && r->name) put(t, to, text(r->name), *v);
         else if (!r && !json_is(key, fixed)) fail(t, in, key, "is unknown to hearth");
-        else if (!r && !is_right(v)) fail(t, in, key, "has a value that hearth does not know");
+        else if (!r && !is_right(v)) fail(t, in, key, "has a value that hearth does not support");
     }
 }
 static bool is_one(const struct json *v) { return json_int(v, 0) == 1; }
@@ -84,7 +84,8 @@ static void put_rope(struct translation *t, const struct json *params) {
     static const char length[] = "original_max_position_embeddings";
     const struct json *y = object(params, "yarn"), *scaling = object(params, "llama_4_scaling"), *beta = json_get(scaling, "beta");
     if (!is_false(json_get(y, "apply_scale")) || !(json_num(beta, -1) >= 0) || json_int(json_get(scaling, length), -1) != json_int(json_get(y, length), -2)) {
-        t->rc = error_set(t->e, ERR_MODEL, "%s: hearth knows 'yarn' whose 'apply_scale' is false, with a 'llama_4_scaling' of the same '%s'", t->what, length);
+        t->rc =
+            error_set(t->e, ERR_MODEL, "%s: hearth supports 'yarn' whose 'apply_scale' is false, with a 'llama_4_scaling' of the same '%s'", t->what, length);
         return;
     }
     put(t, &t->rope, text("rope_type"), text("yarn"));
@@ -131,7 +132,7 @@ static void put_config(struct translation *t, const struct json *params, struct 
 int params_json_config(struct arena *a, const struct json *params, const char *what, struct json *config, struct error *e) {
     if (!object(params, "moe") || json_int(json_get(object(params, "moe"), "num_shared_experts"), 0) < 1)
         return error_set(e, ERR_MODEL,
-                         "%s: without shared experts in 'moe': of models with a params.json hearth knows Mistral Large 3; of others it reads config.json",
+                         "%s: without shared experts in 'moe': of models with a params.json hearth supports Mistral Large 3; of others it reads config.json",
                          what);
     struct translation *t = arena_alloc(a, sizeof *t);
     struct json *quantization = arena_alloc(a, 2 * sizeof *quantization);

@@ -8,11 +8,11 @@ static void parse(struct config_reader *r, struct config *c) {
     static const char *const unused[] = {"embd_pdrop", "resid_pdrop", "full_attn_mod", "interpolate_factor", NULL};
     config_read_dense(r, c);
     config_read_rope(r, c, c->head_dim, 10000);
-    config_has(r, "original_max_position_embeddings"); /* unused without LongRoPE */
+    config_ignore(r, "original_max_position_embeddings"); /* unused without LongRoPE */
     c->head_bias = config_bool(r, "lm_head_bias", false);
     const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
     for (int i = 0; i < c->n_layers; i++) c->layer[i].window = window;
-    for (int i = 0; unused[i]; i++) config_has(r, unused[i]);
+    for (int i = 0; unused[i]; i++) config_ignore(r, unused[i]);
 }
 
 static const char *const types[] = {"phi3", NULL};

@@ -11,7 +11,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->norm_bias = true;
     c->head_bias = config_bool(r, "lm_head_bias", false);
     config_read_rope(r, c, c->head_dim, 1000000);
-    config_has(r, "original_max_position_embeddings"); /* unused without LongRoPE */
+    config_ignore(r, "original_max_position_embeddings"); /* unused without LongRoPE */
     int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
     for (int i = 0; i < c->n_layers; i++) c->layer[i] = (struct layer_config){.moe = true, .window = window};
     c->n_experts = config_int(r, "num_local_experts", 16, 1, 4096);
@@ -19,7 +19,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->moe_inter = config_int(r, "intermediate_size", 6400, 1, 1 << 20);
     c->score = SCORE_MIXER;
     c->router_jitter = (float)config_num(r, "router_jitter_noise", 0.01, 0, 1);
-    config_has(r, "input_jitter_noise"); /* training only */
+    config_ignore(r, "input_jitter_noise"); /* training only */
     c->routed_scale = 1;
 }
 

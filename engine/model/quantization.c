@@ -58,7 +58,7 @@ static void read_compressed(struct config_reader *in, struct config *c) {
     read_groups(in, c);
     const struct json *sparsity = config_get(in, "sparsity_config"), *kind = sparsity ? json_get(sparsity, "format") : NULL;
     if (kind && kind->type == JSON_STRING && !json_is(kind, "dense"))
-        config_fail(in, "'quantization_config.sparsity_config.format' is \"%.*s\"; hearth knows dense", (int)(kind->n < 40 ? kind->n : 40), kind->string);
+        config_fail(in, "'quantization_config.sparsity_config.format' is \"%.*s\"; hearth supports dense", (int)(kind->n < 40 ? kind->n : 40), kind->string);
     const struct json *transform = config_get(in, "transform_config"), *rotations = transform ? json_get(transform, "config_groups") : NULL;
     if (rotations && rotations->n) config_fail(in, "'quantization_config.transform_config' rotates activations, which hearth does not compute");
 }
@@ -120,6 +120,6 @@ void quantization_read(struct config_reader *r, struct config *c) {
     if (methods[method].read && !in.rc) methods[method].read(&in, c);
     const struct json *fmt = config_get(&in, "fmt");
     if (fmt && !json_is(fmt, "e4m3") && !json_is(fmt, "float8_e4m3fn") && !json_is(fmt, "e4m3fn"))
-        config_fail(&in, "'quantization_config.fmt' is \"%.*s\"; hearth knows e4m3", (int)(fmt->n < 40 ? fmt->n : 40), fmt->n ? fmt->string : "");
+        config_fail(&in, "'quantization_config.fmt' is \"%.*s\"; hearth supports e4m3", (int)(fmt->n < 40 ? fmt->n : 40), fmt->n ? fmt->string : "");
     r->rc = in.rc;
 }

@@ -8,7 +8,7 @@ static void read_windows(struct config_reader *r, struct config *c) {
     const bool use = config_bool(r, "use_sliding_window", false);
     const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 0, 1 << 24) : 4096,
               first = config_int(r, "max_window_layers", 28, 0, 1 << 20);
-    if (use && !window) config_fail(r, "'sliding_window' is 0 and in force");
+    if (use && !window) config_fail(r, "'use_sliding_window' is true, but 'sliding_window' is missing or 0");
     config_read_windows(r, c, use ? window : 0, 0);
     for (int i = first; i < c->n_layers && use && !config_has(r, "layer_types"); i++) c->layer[i].window = window;
 }
@@ -21,7 +21,7 @@ static void parse_common(struct config_reader *r, struct config *c) {
 static void parse_2(struct config_reader *r, struct config *c) {
     parse_common(r, c);
     c->qkv_bias = true;
-    config_has(r, "attention_bias"); /* the reference has the bias whatever the config says */
+    config_ignore(r, "attention_bias"); /* the reference has the bias whatever the config says */
 }
 static void parse_3(struct config_reader *r, struct config *c) {
     parse_common(r, c);

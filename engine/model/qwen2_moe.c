@@ -8,7 +8,7 @@ static void read_windows(struct config_reader *r, struct config *c) {
     bool use = config_bool(r, "use_sliding_window", false);
     int window = config_int(r, "sliding_window", 4096, 0, 1 << 24);
     if (!use) window = 0;
-    else if (!window) config_fail(r, "'sliding_window' is 0 and in force");
+    else if (!window) config_fail(r, "'use_sliding_window' is true, but 'sliding_window' is missing or 0");
     int max_layers = config_int(r, "max_window_layers", 28, 0, 1 << 20);
     config_read_windows(r, c, window, use ? max_layers : 0);
 }

@@ -11,11 +11,11 @@ static void parse(struct config_reader *r, struct config *c) {
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     config_read_rope(r, c, c->head_dim, 10000);
     config_read_sparse_step(r, c);
-    config_has(r, "max_window_layers"); /* the reference ignores it for this family */
+    config_ignore(r, "max_window_layers"); /* the reference ignores it for this family */
     bool sliding = config_bool(r, "use_sliding_window", false);
     int window = config_int(r, "sliding_window", 4096, 0, 1 << 24);
     if (sliding) {
-        if (!window) config_fail(r, "'sliding_window' is 0 and in force");
+        if (!window) config_fail(r, "'use_sliding_window' is true, but 'sliding_window' is missing or 0");
         for (int i = 0; i < c->n_layers; i++) c->layer[i].window = window;
     }
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
@@ -50,7 +50,7 @@ static void parse_omni(struct config_reader *r, struct config *c) {
     static const char *const others[] = {"talker_config",    "code2wav_config",  "enable_audio_output", "assistant_token_id",
                                          "system_token_id",  "user_token_id",    "im_start_token_id",   "im_end_token_id",
                                          "tts_bos_token_id", "tts_eos_token_id", "tts_pad_token_id"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_has(r, others[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_ignore(r, others[i]);
     config_skip_vision(r, c);
     parse(r, c);
     c->norm_topk = config_bool(r, "norm_topk_prob", true);
@@ -77,7 +77,7 @@ static const struct arch arch_qwen3_vl_moe_apart = VISION(NAMES_EXPERTS, .layout
 static const struct arch arch_qwen3_vl_moe_saved = VISION(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
 const struct arch arch_qwen3_vl_moe =
     VISION(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
-           .unstacked = &arch_qwen3_vl_moe_apart, .turned = &arch_qwen3_vl_moe_saved);
+           .unstacked = &arch_qwen3_vl_moe_apart, .transposed = &arch_qwen3_vl_moe_saved);
 static const char *const intern[] = {"interns1_pro_text", NULL};
 #define INTERN(experts, ...) \
     { \
@@ -88,7 +88,7 @@ static const struct arch arch_interns1_pro_apart = INTERN(NAMES_EXPERTS, .layout
 static const struct arch arch_interns1_pro_saved = INTERN(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
 const struct arch arch_interns1_pro =
     INTERN(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
-           .unstacked = &arch_interns1_pro_apart, .turned = &arch_interns1_pro_saved);
+           .unstacked = &arch_interns1_pro_apart, .transposed = &arch_interns1_pro_saved);
 static const char *const omni[] = {"qwen3_omni_moe", NULL};
 #define T "thinker.model."
 const struct arch arch_qwen3_omni_moe = {

@@ -93,7 +93,7 @@ static const char *attention_name(struct config_reader *r) {
 static void parse(struct config_reader *r, struct config *c) {
     static const char *const gates[] = {"silu", "sigmoid", NULL};
     config_skip_vision(r, c);
-    config_has(r, "number_of_conv_states"); /* sizes the cache of transformers */
+    config_ignore(r, "number_of_conv_states"); /* sizes the cache of transformers */
     qwen3_next_parse(r, c, attention_name(r));
     c->delta.sigmoid_gate = config_choice(r, "output_gate_type", gates, 0);
     c->norm_topk = config_bool(r, "norm_topk_prob", true);

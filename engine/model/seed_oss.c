@@ -8,7 +8,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->o_bias = config_bool(r, "attention_out_bias", false);
     c->dense_bias = config_bool(r, "mlp_bias", false);
     config_read_rope(r, c, c->head_dim, 10000);
-    config_has(r, "residual_dropout"); /* training only */
+    config_ignore(r, "residual_dropout"); /* training only */
 }
 
 static const char *const types[] = {"seed_oss", NULL};

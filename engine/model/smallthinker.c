@@ -13,16 +13,16 @@ static void read_layers(struct config_reader *r, struct config *c) {
         c->layer[i].rope = ropes && !rotated[i] ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST;
         c->layer[i].window = windows && sliding[i] ? window : 0;
         c->layer[i].moe = true;
-        if (kinds && !r->rc && !moe[i]) config_fail(r, "'moe_layer_layout' of layer %d is 0; hearth knows SmallThinker with experts in every layer", i);
+        if (kinds && !r->rc && !moe[i]) config_fail(r, "'moe_layer_layout' of layer %d is 0; hearth supports SmallThinker with experts in every layer", i);
     }
-    config_has(r, "sliding_window"), config_has(r, "sliding_window_pattern"); /* for vLLM, the same again */
+    config_ignore(r, "sliding_window"), config_ignore(r, "sliding_window_pattern"); /* for vLLM, the same again */
 }
 
 static void parse(struct config_reader *r, struct config *c) {
     static const char *const acts[] = {"relu", NULL};
     config_choice(r, "hidden_act", acts, 0);
-    config_has(r, "model_name");
-    config_has(r, "dense_ffn_hidden_size"); /* of layers without experts */
+    config_ignore(r, "model_name");
+    config_ignore(r, "dense_ffn_hidden_size"); /* of layers without experts */
     if (!config_bool(r, "moe_enable_early_router", true)) config_fail(r, "'moe_enable_early_router' is false: hearth routes before attention");
     config_read_gqa(r, c);
     config_read_rope(r, c, c->head_dim, 1000000);

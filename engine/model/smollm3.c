@@ -11,8 +11,8 @@ static void parse(struct config_reader *r, struct config *c) {
     const int every = config_int(r, "no_rope_layer_interval", 4, 1, CONFIG_MAX_LAYERS);
     const bool listed = config_read_flags(r, c, "no_rope_layers", rotated), use = config_bool(r, "use_sliding_window", false);
     const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 0, 1 << 24) : 0;
-    config_has(r, "max_window_layers"); /* the reference ignores it */
-    if (use && !window) config_fail(r, "'sliding_window' is missing or 0, and in force");
+    config_ignore(r, "max_window_layers"); /* the reference ignores it */
+    if (use && !window) config_fail(r, "'use_sliding_window' is true, but 'sliding_window' is missing or 0");
     if (config_has(r, "layer_types")) config_read_windows(r, c, use ? window : 0, 0);
     for (int i = 0; i < c->n_layers; i++) {
         if (!listed) rotated[i] = (i + 1) % every != 0;

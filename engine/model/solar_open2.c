@@ -22,7 +22,7 @@ static void read_list(struct config_reader *r, struct config *c, const struct js
 static void read_mixers(struct config_reader *r, struct config *c) {
     struct config_reader in;
     const struct json *list = config_get(r, "gqa_layers");
-    config_has(r, "gqa_interval");
+    config_ignore(r, "gqa_interval");
     if (list) read_list(r, c, list);
     else if (!config_has(r, "layer_types")) config_fail(r, "'gqa_layers' and 'layer_types' are missing: nothing says which layers have attention");
     kda_read_types(r, c, list);
@@ -32,7 +32,7 @@ static void read_mixers(struct config_reader *r, struct config *c) {
     if (kv != c->kda.heads) config_fail(&in, "'linear_attn_config.num_kv_heads' is %d, 'num_heads' %d: hearth has as many", kv, c->kda.heads);
     config_close(r, "linear_attn_config", &in);
     if (config_bool(r, "kda_use_full_proj", false)) config_fail(r, "'kda_use_full_proj' is true: hearth has projections of low rank only");
-    config_has(r, "kda_gate_lower_bound"); /* an older version read it; the references have no bound */
+    config_ignore(r, "kda_gate_lower_bound"); /* an older version read it; the references have no bound */
     c->kda.doubles_beta = config_bool(r, "kda_allow_neg_eigval", true);
 }
 

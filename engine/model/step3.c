@@ -38,8 +38,8 @@ static void parse(struct config_reader *r, struct config *c) {
     config_read_rope(r, c, c->head_dim, 500000);
     step3_read_moe_layers(r, c, 1);
     if (!config_bool(r, "use_moe", true)) config_fail(r, "'use_moe' is false");
-    config_has(r, "moe_every_n_layer"), config_has(r, "moe_layer_offset"); /* moe_layers_enum says it */
-    config_has(r, "max_seq_len");
+    config_ignore(r, "moe_every_n_layer"), config_ignore(r, "moe_layer_offset"); /* moe_layers_enum says it */
+    config_ignore(r, "max_seq_len");
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->n_experts = config_int(r, "moe_num_experts", 0, 1, 4096);
     c->topk = config_int(r, "moe_top_k", 0, 1, 64);
@@ -52,7 +52,7 @@ static void parse(struct config_reader *r, struct config *c) {
 static void parse_vision(struct config_reader *r, struct config *c) {
     /* keys of images, in either object */
     static const char *const unused[] = {"image_token_len", "patch_token_len", "vision_select_layer", "use_im_start_end", "im_start_token", "im_end_token"};
-    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) config_has(r, unused[i]);
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) config_ignore(r, unused[i]);
     config_skip_vision(r, c);
     parse(r, c);
 }

@@ -26,7 +26,7 @@ static double layer_entry(struct config_reader *r, const struct config *c, const
 static void read_moe_layers(struct config_reader *r, struct config *c) {
     const bool saved = config_has(r, "mlp_layer_types");
     step3_read_moe_layers(r, c, 3);
-    config_has(r, "mtp_layer_types"), config_has(r, "mtp_mlp_layer_types"); /* of MTP layers, which hearth does not use */
+    config_ignore(r, "mtp_layer_types"), config_ignore(r, "mtp_mlp_layer_types"); /* of MTP layers, which hearth does not use */
     if (saved && config_has(r, "moe_layers_enum")) config_fail(r, "'moe_layers_enum' and 'mlp_layer_types' are both set, which are names of the same");
     if (saved) config_read_mlp_types(r, c);
 }
@@ -102,7 +102,7 @@ static void read_experts(struct config_reader *r, struct config *c) {
     c->router_bias = config_bool(r, "use_moe_router_bias", true);
     c->norm_topk = config_bool(r, "norm_expert_weight", true);
     config_choice(r, "moe_router_activation", scores, 0);
-    config_has(r, "moe_every_n_layer"), config_has(r, "moe_layer_offset"); /* moe_layers_enum says it */
+    config_ignore(r, "moe_every_n_layer"), config_ignore(r, "moe_layer_offset"); /* moe_layers_enum says it */
     config_bool(r, "need_fp32_gate", true);
     c->score = SCORE_SIGMOID;
     c->glu.clamp_after = true;
@@ -120,7 +120,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->qk_norm = config_bool(r, "use_qk_norm", true) ? QK_NORM_HEAD : QK_NORM_NONE;
     c->attn_gate = config_bool(r, "use_head_wise_attn_gate", true) ? ATTN_GATE_HEAD : ATTN_GATE_NONE;
     if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of this family");
-    config_has(r, "max_seq_len");
+    config_ignore(r, "max_seq_len");
     c->attn_scale = (float)(1 / sqrt(config_num(r, "query_pre_attn_scalar", c->head_dim, 1e-6, 1e6)));
     config_read_windows(r, c, config_int(r, "sliding_window", 0, 0, 1 << 24), 0);
     read_moe_layers(r, c);

@@ -38,10 +38,10 @@ static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     c->attn = ATTN_CCA;
     c->cca = (struct cca_config){{config_int(r, "cca_time0", 2, 1, 16), config_int(r, "cca_time1", 2, 1, 16)}};
-    if (c->cca.taps[0] + c->cca.taps[1] < 3) config_fail(r, "'cca_time0' and 'cca_time1' are 1; hearth knows ZAYA's attention with convolutions");
+    if (c->cca.taps[0] + c->cca.taps[1] < 3) config_fail(r, "'cca_time0' and 'cca_time1' are 1; hearth supports ZAYA's attention with convolutions");
     if (c->n_kv_heads * c->head_dim % 2) config_fail(r, "%d value dimensions do not divide into two halves", c->n_kv_heads * c->head_dim);
-    if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true; hearth knows ZAYA's projections without biases");
-    if (config_bool(r, "lm_head_bias", false)) config_fail(r, "'lm_head_bias' is true; hearth knows ZAYA's head without a bias");
+    if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true; hearth supports ZAYA's projections without biases");
+    if (config_bool(r, "lm_head_bias", false)) config_fail(r, "'lm_head_bias' is true; hearth supports ZAYA's head without a bias");
     read_ropes(r, c);
     read_layers(r, c);
     config_keep_stream(c);

@@ -63,7 +63,7 @@ bool loader_has_shape(struct loader *l, const struct tensor *t, const struct par
     else snprintf(text, sizeof text, "%s for [%d]", asks, rows);
     if (p->slice.stacked && t->ndim == 3 && s[1] == cols && s[2] == rows) { /* of families without a variant for them */
         const size_t at = strlen(text);
-        snprintf(text + at, sizeof text - at, "; hearth knows this family's experts the other way round");
+        snprintf(text + at, sizeof text - at, "; hearth supports this family's experts the other way round");
     }
     loader_fail(l, t, text);
     return false;

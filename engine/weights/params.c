@@ -52,18 +52,18 @@ void select_rows(const struct row *all, size_t n_rows, unsigned modules, struct 
 static void list_expert(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     if (!c->layer[layer].moe) return;
     const int latent_in = config_routed_width(c);
-    const bool up = !c->no_up, bias = c->expert_bias, turned = c->layout->transposed_down, columns = c->layout->transposed_gate_up,
-               transposes = c->layout->turns_gate_up;
+    const bool up = !c->no_up, bias = c->expert_bias, transposed_down = c->layout->transposed_down, transposed_gate_up = c->layout->transposed_gate_up,
+               transposes_gate_up = c->layout->transposes_gate_up;
     const char *bare = c->layout->experts && !c->layout->has_suffix ? "" : ".weight",
                *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
-    const int down_rows = turned ? c->moe_inter : latent_in, down_cols = turned ? latent_in : c->moe_inter;
-    const int gate_rows = columns ? latent_in : c->moe_inter, gate_cols = columns ? c->moe_inter : latent_in;
-    const struct tensor_slice gate_in = columns ? in_gate_up_columns(c, 0) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
-                              up_in = columns ? in_gate_up_columns(c, 1) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
+    const int down_rows = transposed_down ? c->moe_inter : latent_in, down_cols = transposed_down ? latent_in : c->moe_inter;
+    const int gate_rows = transposed_gate_up ? latent_in : c->moe_inter, gate_cols = transposed_gate_up ? c->moe_inter : latent_in;
+    const struct tensor_slice gate_in = transposed_gate_up ? in_gate_up_columns(c, 0) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
+                              up_in = transposed_gate_up ? in_gate_up_columns(c, 1) : in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
                               down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, latent_in);
     const struct row rows[] = {
-        MAT_TURNED(transposes, gate_in, expert, gate, expert_gate, bare, EXPERT, gate_rows, gate_cols, true),
-        MAT_TURNED(transposes, up_in, expert, up, expert_up, bare, EXPERT, gate_rows, gate_cols, up),
+        MAT_TRANSPOSED_IN(transposes_gate_up, gate_in, expert, gate, expert_gate, bare, EXPERT, gate_rows, gate_cols, true),
+        MAT_TRANSPOSED_IN(transposes_gate_up, up_in, expert, up, expert_up, bare, EXPERT, gate_rows, gate_cols, up),
         MAT_IN(down_in, expert, down, expert_down, bare, EXPERT, down_rows, down_cols, true),
         VEC_IN(gate_in, expert, gate_bias, expert_gate, bare_bias, EXPERT, c->moe_inter, bias),
         VEC_IN(up_in, expert, up_bias, expert_up, bare_bias, EXPERT, c->moe_inter, up && bias),

@@ -49,9 +49,9 @@ struct messages messages_of(const struct config *c, int layer);
 #define VEC(type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .suffix = end, .rows = n}, when }
 /* The same for a part of a stored tensor. */
-#define MAT_TURNED(turned, s, type, field, name, end, module, r, c, when) \
-    { {OF(type, field, name, module), .suffix = end, .is_transposed = turned, .rows = r, .cols = c, .slice = s}, when }
-#define MAT_IN(s, type, field, name, end, module, r, c, when) MAT_TURNED(false, s, type, field, name, end, module, r, c, when)
+#define MAT_TRANSPOSED_IN(transposed, s, type, field, name, end, module, r, c, when) \
+    { {OF(type, field, name, module), .suffix = end, .is_transposed = transposed, .rows = r, .cols = c, .slice = s}, when }
+#define MAT_IN(s, type, field, name, end, module, r, c, when) MAT_TRANSPOSED_IN(false, s, type, field, name, end, module, r, c, when)
 #define VEC_IN(s, type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .suffix = end, .rows = n, .slice = s}, when }
 

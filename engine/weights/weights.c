@@ -191,19 +191,19 @@ static int read_config(struct weights *w, const char *dir, bool force, struct er
 }
 
 /* Whether a layer's stacked experts have the shape [n, cols, rows] and not [n, rows, cols]. */
-static bool is_turned(const struct weights *w, const char *pattern, int layer, int rows, int cols) {
+static bool is_stored_transposed(const struct weights *w, const char *pattern, int layer, int rows, int cols) {
     char name[512];
     loader_name(name, sizeof name, pattern, layer, 0, "");
     const struct tensor *t = checkpoint_find(&w->files, name);
     return t && t->ndim == 3 && rows != cols && t->shape[1] == cols && t->shape[2] == rows;
 }
 /* Chooses by the shapes of gate and up together, and of down: one of the two is square, or none. */
-static bool prefers_turned(const struct weights *w, int layer) {
+static bool prefers_transposed(const struct weights *w, int layer) {
     const struct config *c = &w->config;
     const struct layout *y = &c->arch->layout;
     const int width = config_routed_width(c), pair = 2 * c->moe_inter;
-    return is_turned(w, c->arch->names.expert_down, layer, y->transposed_down ? c->moe_inter : width, y->transposed_down ? width : c->moe_inter) ||
-           is_turned(w, c->arch->names.expert_gate, layer, y->transposed_gate_up ? width : pair, y->transposed_gate_up ? pair : width);
+    return is_stored_transposed(w, c->arch->names.expert_down, layer, y->transposed_down ? c->moe_inter : width, y->transposed_down ? width : c->moe_inter) ||
+           is_stored_transposed(w, c->arch->names.expert_gate, layer, y->transposed_gate_up ? width : pair, y->transposed_gate_up ? pair : width);
 }
 
 /* Chooses what the tensors present decide: the layout of a family whose experts are published both stacked and one by one, for example. */
@@ -216,7 +216,7 @@ static void choose_layout(struct weights *w) {
         loader_name(name, sizeof name, c->arch->names.expert_gate, first, 0, "");
         if (!checkpoint_find(&w->files, name)) c->arch = c->arch->unstacked;
     }
-    if (c->arch->turned && prefers_turned(w, first)) c->arch = c->arch->turned;
+    if (c->arch->transposed && prefers_transposed(w, first)) c->arch = c->arch->transposed;
     for (int i = 0; c->arch->variant && i < c->n_layers; i++) { /* a variant may have one of its own */
         loader_name(name, sizeof name, c->arch->variant_tensor, i, 0, "");
         if (checkpoint_find(&w->files, name)) c->arch = c->arch->variant, i = -1;

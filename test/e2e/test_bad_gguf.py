@@ -128,7 +128,7 @@ TEXT = [
 TEMPERATURE = {"deepseek2__attention__temperature_scale": 0.1, "deepseek2__attention__temperature_length": 128}
 MISTRAL = [  # of a DeepSeek file that says it is Mistral's
     ("a sigmoid of Mistral's", meta(**TEMPERATURE, deepseek2__expert_gating_func=2), ["'deepseek2.expert_gating_func' is 2", "attention.temperature_scale"]),
-    ("a multiplier of an old converter", meta(**TEMPERATURE, deepseek2__rope__scaling__yarn_log_multiplier=1.0), ["yarn_log_multiplier' is 1 beside", "knows 0.1"]),
+    ("a multiplier of an old converter", meta(**TEMPERATURE, deepseek2__rope__scaling__yarn_log_multiplier=1.0), ["yarn_log_multiplier' is 1 beside", "supports 0.1"]),
     ("another length", meta(**{**TEMPERATURE, "deepseek2__attention__temperature_length": 64}), ["temperature_length' is not that of"]),
 ]
 GLIMMER = [

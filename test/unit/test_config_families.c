@@ -212,7 +212,7 @@ static void longcat_lite(void **st) {
         {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"attention_method\":\"LSA\""), "'attention_method' is \"LSA\""},
         {LITE(NGRAMS ",\"ngram_vocab_size_ratio\":78,\"num_hidden_layers\":3"), "'num_hidden_layers' is 3; 2 layers have 4 attention blocks"},
         {LONGCAT_OF("\"model_type\":\"longcat_flash\",", NGRAMS), "emb_neighbor_num"},
-        {NAMELESS("LongcatCausalLM", NGRAMS), "hearth does not know 'architectures' 'LongcatCausalLM'"},
+        {NAMELESS("LongcatCausalLM", NGRAMS), "hearth does not support 'architectures' 'LongcatCausalLM'"},
         {LONGCAT_OF("", NGRAMS), "'model_type' is missing; hearth"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
