@@ -12,7 +12,7 @@ def change(name, breaks, tests, *edits):
 # --- engine/ ------------------------------------------------------------------------------------------------------------------
 
 MLA, PREFILL, WEIGHTS = "engine/layer/attention_mla.c", "engine/exec/prefill_cpu.c", "engine/weights/weights.c"
-STEP, DEVICE_KV, BLEND, PART = "engine/exec/decode.c", "engine/kv/device_kv.c", "engine/exec/prefill_blend.c", "engine/exec/blend_device.c"
+STEP, DEVICE_KV, BLEND, PART = "engine/exec/decode.c", "engine/exec/device_kv.c", "engine/exec/prefill_blend.c", "engine/exec/blend_device.c"
 BLEND_EXPERTS = "engine/exec/blend_experts.c"
 LAYER = "engine/exec/decode_layer.c"
 change("mla-head-groups", "every group of heads gets the keys and values of the first group", "golden_positions", (MLA, "mat_rows(y->kv_b, h * kv_rows, (h + g) * kv_rows)", "mat_rows(y->kv_b, 0, g * kv_rows)"))
@@ -165,7 +165,7 @@ change("draft-row", "after a draft, logits are taken from the first row instead 
 change("mirror-taken", "a device copies a prefix from the cache that shares fewer rows", "unit_prefix", (DEVICE_KV, "if (n > o->valid_rows) n = o->valid_rows;\n        if (n > pos) n = pos;", "if (n) n = o->valid_rows;\n        if (n > pos) n = pos;"))
 change("shared-write", "a session appends into KV blocks that others read", "gpu_kv_sharing", (DEVICE_KV, "if (before && before->n_readers == 1) continue;", "if (before) continue;"))
 change("shared-end", "a fork does not copy the rows after the last whole block", "gpu_kv_sharing", (DEVICE_KV, "rc = copy_block(s, copy, other->blocks[copy->valid_rows / s->block_positions], copy->valid_rows, rows);", ""))
-change("shared-kept", "a KV block without readers is not freed", "gpu_kv_sharing", ("engine/kv/device_blocks.c", "if (!--slab->n_used) drop_slab(s, slab);", "if (!slab->n_used) drop_slab(s, slab);"))
+change("shared-kept", "a KV block without readers is not freed", "gpu_kv_sharing", ("engine/exec/device_blocks.c", "if (!--slab->n_used) drop_slab(s, slab);", "if (!slab->n_used) drop_slab(s, slab);"))
 change("mirror-link", "each session's shared prefix is uploaded to the device again", "unit_prefix", ("engine/engine.c", "e->machine.kv_common_rows = prefix_common_rows;", ""))
 change("prefix-middle", "a session resumes inside a batch that others could have shared", "unit_prefix", ("engine/kv/prefix.c", "if (keep < p->exact_end || flags", "if (keep < 0 || flags"))
 change("prefix-hole", "memory is freed while a cache still maps it", "unit_prefix", ("engine/kv/prefix.c", "p->mapped_blocks[p->n_mapped_blocks++] = prefix_block_ref(b);", "p->mapped_blocks[p->n_mapped_blocks++] = b;"))
@@ -310,7 +310,7 @@ change("ledger-failed", "an allocation that failed is counted", "unit_ledger", (
 change("upload-early", "an upload overwrites a slot that is still read", "unit_upload", ("engine/transfer/upload.c", ".after = more ? 0 : t->freed_value", ".after = 0"))
 change("upload-unready", "a slot is read before its upload has arrived", "unit_upload", ("engine/transfer/upload.c", "return gpu_timeline_wait(q->loaded, t->loaded_value, reader);", "return 0;"))
 change("upload-ahead", "a full stream waits for uploads that staging threads cannot make", "cuda_emu_modes_full", ("engine/transfer/upload.c", "TRY(stage_flush(q->stage));", ""))
-change("upload-caches", "a full stream waits for caches that staging threads cannot upload", "cuda_emu_modes_full", ("engine/kv/device_kv.c", "    TRY(upload_flush(&u->d->kv_uploads));\n", ""))
+change("upload-caches", "a full stream waits for caches that staging threads cannot upload", "cuda_emu_modes_full", ("engine/exec/device_kv.c", "    TRY(upload_flush(&u->d->kv_uploads));\n", ""))
 change("pin-resident", "weights that stay on the card are pinned", "gpu_unpinned_weights", ("engine/exec/decode.c", "if (!rc && m->gpus && !plans_all_resident(s)) pin_start", "if (!rc && m->gpus) pin_start"))
 change("pin-evicted", "weights that leave the card are never pinned", "gpu_unpinned_weights", ("engine/exec/decode_experts.c", "if (has_evicted) pin_start", "if (0) pin_start"))
 change("upload-parts", "an expert of two pages counts as arrived with the first", "unit_upload", ("engine/transfer/upload.c", "t->is_filled = true, t->loaded_value = ++q->n_loaded;", "q->n_loaded++, t->loaded_value = more ? t->loaded_value : q->n_loaded, t->is_filled = true;"))
@@ -474,8 +474,8 @@ change("graph-keys", "batches in which an indexer selects keys replay a graph re
 change("blend-cache", "the host's KV cache lacks the rows of a blended prefill", "golden_mla_plain", (BLEND, "kv_writeback_store_prefill(s, j->kv, &b->state_step, j->pos + b->at, b->n, b->kv);", ""))
 change("graph-here", "a recorded graph attends one position too far", "gpu_graph", ("engine/exec/decode_graph.c", ".blocks = p->blocks, .pos = t->pos};", ".blocks = p->blocks, .pos = t->pos + 1};"))
 change("graph-rows", "a graph recorded for some rows of each session replays for others", "gpu_graph_families", ("engine/exec/decode_graph.c", "!memcmp(a->rows, b->rows, sizeof a->rows);", "true;"))
-change("fill-early", "a device reads a cache before it is filled", "cuda_emu_modes_full", ("engine/kv/device_kv.c", "return gpu_timeline_wait(u->d->kv_uploads.loaded, u->d->kv_uploads.n_loaded, u->d->main);", "return 0;"))
-change("fill-held", "a long cache is copied to a device without staging", "gpu_unpinned_weights", ("engine/kv/device_kv.c", "const bool is_queued = !d->s->cpu_queue &&", "const bool is_queued = false &&"))
+change("fill-early", "a device reads a cache before it is filled", "cuda_emu_modes_full", ("engine/exec/device_kv.c", "return gpu_timeline_wait(u->d->kv_uploads.loaded, u->d->kv_uploads.n_loaded, u->d->main);", "return 0;"))
+change("fill-held", "a long cache is copied to a device without staging", "gpu_unpinned_weights", ("engine/exec/device_kv.c", "const bool is_queued = !d->s->cpu_queue &&", "const bool is_queued = false &&"))
 change("pin-across", "one copy spans two pinned registrations", "gpu_unpinned_weights", ("gpu/gpu.c", "bool whole = dir == GPU_D2D || s->g->info.is_virtual;", "bool whole = true;"))
 change("pin-half", "weights count as pinned when only their first piece is", "gpu_unpinned_weights", ("engine/transfer/pin.c", "for (size_t k = from; k <= to && all; k++)", "for (size_t k = from; k <= from && all; k++)"))
 change("pin-shift", "weights are copied to the wrong offset", "gpu_unpinned_weights", ("engine/transfer/pin.c", "file_map_copy(own + at, extent->at + at, n, e)", "file_map_copy(own + at, extent->at + at / 2, n, e)"))
@@ -787,7 +787,7 @@ change("dbrx-two-bases", "of two bases of DBRX's rotation one is taken without a
 change("kv-taken-memory", "layers that take keys or latents have memory for copies", "unit_config_experts", ("engine/kv/kv_cache.c", "if (d[k].is_taken) continue;", ""))
 change("kv-taken-rows", "layers that take keys or latents read memory without rows", "golden_dsa_sources; golden_token_input", ("engine/kv/kv_cache.c", "if (d[k].is_taken) kv->layer", "if (0) kv->layer"))
 change("kv-taken-cost", "the cost model counts rows of layers that take another layer's", "unit_cost", ("engine/placement/cost.c", "(1 - q->kv_taken_layers / q->layers)", "1"))
-change("kv-taken-slab", "layers that take keys or latents have copies of them on a device", "gpu_kv_sharing_families", ("engine/kv/device_blocks.c", "if (owner != l) {", "if (0) {"))
+change("kv-taken-slab", "layers that take keys or latents have copies of them on a device", "gpu_kv_sharing_families", ("engine/exec/device_blocks.c", "if (owner != l) {", "if (0) {"))
 change("kv-taken-device", "a device without the source layer looks for taken rows in it", "golden_dsa_sources", ("engine/kv/kv_cache.c", "source < first ? first : source", "source"))
 change("kv-carried", "keys for later layers do not move between devices", "golden_token_input", ("engine/exec/decode_layer.c", "(size_t)n * (size_t)c->carried * sizeof(float)", "0"))
 change("grammar-limit", "a limit of tokens counts bytes", "unit_grammar", ("tokenizer/grammar/matcher.c", "return n < automaton_missing(m->automaton, s) ? n : automaton_missing(m->automaton, s);", "return automaton_missing(m->automaton, s);"))
