@@ -5,7 +5,7 @@
 enum { PAD = 8 }; /* BF16 numbers after each row in shared memory, against bank conflicts */
 static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
 
-/* Addresses of keys and values and the position of the queries: from the arguments, or read from memory (op_place) at run time. */
+/* Addresses of keys and values and the position of the queries: from the arguments, or read from memory (op_address) at run time. */
 struct attention_inputs {
     struct cuda_plane k, v;
     int q_pos0, n_keys;

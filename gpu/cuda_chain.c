@@ -21,7 +21,7 @@ static struct cuda_norm norm_of(const struct op_norm *a) {
                               a->ldo, a->eps, a->add, a->l2_limit, a->layer_norm, a->tag,  (int *)a->bad};
 }
 static struct cuda_kv_store kv_store_of(const struct op_kv_store *a) {
-    return (struct cuda_kv_store){cuda_plane_of(&a->plane), a->x, a->row0, a->n, a->ldx, (const struct cuda_place *)a->at, a->every, a->tokens};
+    return (struct cuda_kv_store){cuda_plane_of(&a->plane), a->x, a->row0, a->n, a->ldx, (const struct cuda_address *)a->at, a->every, a->tokens};
 }
 static struct cuda_each each_of(float *x, int n, int m, float value) { return (struct cuda_each){x, (size_t)n * (size_t)m, value}; }
 
@@ -60,7 +60,7 @@ static struct cuda_step step_of(enum op_code code, const union op_args *u) {
         const struct op_conv *a = &u->conv;
         return (struct cuda_step){CUDA_STEP_CONV,
                                   .conv = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo,
-                                           (const struct cuda_place *)a->at, a->bias, a->is_linear, a->is_peek, a->delay, op_conv_past(a), a->state_at}};
+                                           (const struct cuda_address *)a->at, a->bias, a->is_linear, a->is_peek, a->delay, op_conv_past(a), a->state_at}};
     }
     default: return (struct cuda_step){CUDA_STEP_TRANSFER, .transfer = {u->transfer.dst, u->transfer.src, u->transfer.size / 4}};
     }

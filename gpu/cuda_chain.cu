@@ -24,7 +24,7 @@ __device__ static inline void route_tokens(const struct cuda_route &r, char *spa
 
 /* A thread has whole channels, so what it keeps of the inputs needs no barrier. */
 __device__ static inline void conv_channels(const struct cuda_conv &called) {
-    const struct cuda_conv o = conv_placed(called);
+    const struct cuda_conv o = conv_with_addresses(called);
     for (int c = threadIdx.x; c < o.channels; c += blockDim.x) {
         for (int i = 0; i < o.n; i++) conv_number(o, i, c);
         if (!o.is_peek) conv_keep(o, c);

@@ -3,12 +3,12 @@
 #include "gpu/cuda_small.cuh"
 
 static __global__ void conv_kernel(struct cuda_conv called) {
-    const struct cuda_conv o = conv_placed(called);
+    const struct cuda_conv o = conv_with_addresses(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     for (int i = (int)blockIdx.y; i < o.n && c < o.channels; i += (int)gridDim.y) conv_number(o, i, c);
 }
 static __global__ void conv_keep_kernel(struct cuda_conv called) {
-    const struct cuda_conv o = conv_placed(called);
+    const struct cuda_conv o = conv_with_addresses(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (c < o.channels) conv_keep(o, c);
 }
@@ -42,7 +42,7 @@ __device__ inline float channel_decay(const struct cuda_delta &o, int t, int h, 
 }
 
 template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called) {
-    const struct cuda_delta o = placed(called);
+    const struct cuda_delta o = with_addresses(called);
     extern __shared__ float row[]; /* q [k_dim], k [k_dim]; by channel: decays [k_dim] */
     __shared__ float scale[2];
     int lane = threadIdx.x % DELTA_LANES, warp = threadIdx.x / DELTA_LANES;

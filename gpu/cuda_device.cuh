@@ -100,7 +100,7 @@ __device__ inline float plane_value(const struct cuda_plane &p, const struct pla
 }
 __device__ inline float plane_at(const struct cuda_plane &p, size_t row, int head, int d) { return plane_value(p, plane_row(p, row), head, d); }
 /* Sets the plane's addresses from memory. */
-__device__ inline void plane_set_address(struct cuda_plane *p, const struct cuda_place *to) { p->data = to->data, p->scale = to->scale, p->blocks = to->blocks; }
+__device__ inline void plane_set_address(struct cuda_plane *p, const struct cuda_address *to) { p->data = to->data, p->scale = to->scale, p->blocks = to->blocks; }
 
 __device__ inline float warp_sum(float v) {
     for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);

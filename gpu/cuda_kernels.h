@@ -27,7 +27,7 @@ struct cuda_kv_block { /* struct kv_block */
 static inline int cuda_planes_equal(const struct cuda_plane *a, const struct cuda_plane *b) {
     return a->data == b->data && a->blocks == b->blocks && a->at == b->at && a->dim == b->dim;
 }
-struct cuda_place { /* struct op_place */
+struct cuda_address { /* struct op_address */
     void *data;
     float *scale;
     void *after;
@@ -49,7 +49,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     int splits;      /* at least 1; > 1: partial results go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
     float *part_lse; /* [splits, n, n_heads] */
-    const struct cuda_place *at, *v_at;
+    const struct cuda_address *at, *v_at;
     int first, all; /* with at: these are rows [first, first + n) of a call of `all` rows */
 };
 struct cuda_select { /* struct op_select, and scratch */
@@ -64,7 +64,7 @@ struct cuda_select { /* struct op_select, and scratch */
     int keys;
     const int32_t *among;
     int n_among, among_block;
-    const struct cuda_place *at; /* then these are rows [first, first + n) of a call of `all` rows */
+    const struct cuda_address *at; /* then these are rows [first, first + n) of a call of `all` rows */
     int first, all;
 };
 enum { CUDA_SOFTMAX, CUDA_SIGMOID, CUDA_MIXER, CUDA_SQRT_SOFTPLUS, CUDA_SIGMOID_BY_LOGIT }; /* enum score_fn */
@@ -105,7 +105,7 @@ struct cuda_rope_table { /* struct op_rope_table */
     const int32_t *length;
     int n, half, longest, total, pos0, step;
     float mscale, long_mscale;
-    const struct cuda_place *at;
+    const struct cuda_address *at;
 };
 cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t);
 struct cuda_rope { /* struct op_rope */
@@ -118,7 +118,7 @@ struct cuda_kv_store { /* struct op_kv_store */
     struct cuda_plane plane;
     const float *x;
     int row0, n, ldx;
-    const struct cuda_place *at;
+    const struct cuda_address *at;
     int every, tokens;
 };
 cudaError_t cuda_kv_store(cudaStream_t s, const struct cuda_kv_store *o);
@@ -169,7 +169,7 @@ struct cuda_conv { /* struct op_conv */
     const float *x, *w, *before;
     float *after;
     int n, channels, taps, ldx, ldo;
-    const struct cuda_place *at;
+    const struct cuda_address *at;
     const float *bias;
     int is_linear, is_peek, delay, past, state_at;
 };
@@ -224,7 +224,7 @@ struct cuda_delta { /* struct op_delta */
     const float *q, *k, *v, *b, *a, *rate, *dt, *before;
     float *after;
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
-    const struct cuda_place *at;
+    const struct cuda_address *at;
     const float *skip;
     float slope, bound;
     int rule; /* as enum delta_rule */
@@ -238,7 +238,7 @@ struct cuda_scan { /* struct op_scan */
     const float *x, *a, *b, *c, *rate, *dt, *skip, *before;
     float *after;
     int n, channels, state, ldx, lda, ldbc, ldo;
-    const struct cuda_place *at;
+    const struct cuda_address *at;
 };
 cudaError_t cuda_scan_rows(cudaStream_t s, const struct cuda_scan *o);
 enum { CUDA_MAX_RESIDUAL_STREAMS = 16 };
@@ -281,7 +281,7 @@ struct cuda_compress { /* struct op_compress */
     float *after;
     int n, pos0, ratio, dim, ldx, overlap;
     int n_entries; /* completed; with `at`, at most */
-    const struct cuda_place *at;
+    const struct cuda_address *at;
     int state_at;
 };
 cudaError_t cuda_compress_rows(cudaStream_t s, const struct cuda_compress *o);

@@ -9,11 +9,11 @@ static const size_t attention_space = (size_t)128 << 20; /* of keys and values a
 static const size_t parts_space = (size_t)256 << 20;     /* of partial results of few queries; more run in groups of queries */
 static const size_t select_space = (size_t)64 << 20;     /* of scores; larger ones run in groups of queries */
 
-_Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(struct op_place, pos) == offsetof(struct cuda_place, pos) &&
-                   offsetof(struct op_place, after) == offsetof(struct cuda_place, after) &&
-                   offsetof(struct op_place, blocks) == offsetof(struct cuda_place, blocks),
+_Static_assert(sizeof(struct op_address) == sizeof(struct cuda_address) && offsetof(struct op_address, pos) == offsetof(struct cuda_address, pos) &&
+                   offsetof(struct op_address, after) == offsetof(struct cuda_address, after) &&
+                   offsetof(struct op_address, blocks) == offsetof(struct cuda_address, blocks),
                "places");
-static const struct cuda_place *to_cuda_place(const struct op_place *p) { return (const struct cuda_place *)p; }
+static const struct cuda_address *to_cuda_place(const struct op_address *p) { return (const struct cuda_address *)p; }
 _Static_assert(sizeof(struct kv_block) == sizeof(struct cuda_kv_block) && offsetof(struct kv_block, mem_index) == offsetof(struct cuda_kv_block, mem_index),
                "blocks");
 

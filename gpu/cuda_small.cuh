@@ -139,8 +139,8 @@ __device__ inline void gate_number(const struct cuda_gate &o, size_t at) {
 
 /* --- Short convolutions ------------------------------------------------------------------------------------------------------------------ */
 
-/* Returns the arguments, with the state's addresses read from memory (op_place) if the call was recorded. */
-template <typename T> __device__ inline T placed(T o) {
+/* Returns the arguments, with the state's addresses read from memory (op_address) if the call was recorded. */
+template <typename T> __device__ inline T with_addresses(T o) {
     if (o.at) o.before = (const float *)o.at->data, o.after = (float *)o.at->after;
     return o;
 }
@@ -149,10 +149,10 @@ __device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
     if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
     return o.before ? o.before[(size_t)(i + o.past) * (size_t)o.channels + (size_t)c] : 0;
 }
-/* placed() for a convolution, whose state may be a part of what the addresses name. */
-__device__ inline struct cuda_conv conv_placed(struct cuda_conv o) {
+/* with_addresses() for a convolution, whose state may be a part of what the addresses name. */
+__device__ inline struct cuda_conv conv_with_addresses(struct cuda_conv o) {
     if (!o.at) return o;
-    o = placed(o);
+    o = with_addresses(o);
     if (o.before) o.before += o.state_at;
     o.after += o.state_at;
     return o;

@@ -251,7 +251,7 @@ __device__ inline struct entry entry_of(const struct cuda_compress &o, int w, in
 }
 
 /* For a recorded call, state and position are read from memory. */
-__device__ inline struct cuda_compress placed(struct cuda_compress o) {
+__device__ inline struct cuda_compress with_addresses(struct cuda_compress o) {
     if (!o.at) return o;
     o.before = (const float *)o.at->data + o.state_at, o.after = (float *)o.at->after + o.state_at, o.pos0 = o.at->pos;
     return o;
@@ -260,7 +260,7 @@ __device__ inline struct cuda_compress placed(struct cuda_compress o) {
 enum { COLUMNS = 64 };
 /* Stores the entries that the call completes. */
 static __global__ void entries_kernel(struct cuda_compress called) {
-    const struct cuda_compress o = placed(called);
+    const struct cuda_compress o = with_addresses(called);
     int c = (int)blockIdx.y * COLUMNS + (int)threadIdx.x, w = o.pos0 / o.ratio + (int)blockIdx.x;
     if (c >= o.dim || w >= (o.pos0 + o.n) / o.ratio) return;
     struct entry e = entry_of(o, w, (w + 1) * o.ratio, c);
@@ -268,7 +268,7 @@ static __global__ void entries_kernel(struct cuda_compress called) {
 }
 /* Stores the sums of the open entries. A thread reads its whole column before it writes, because both states may be the same memory. */
 static __global__ void open_entries_kernel(struct cuda_compress called) {
-    const struct cuda_compress o = placed(called);
+    const struct cuda_compress o = with_addresses(called);
     int c = (int)blockIdx.x * COLUMNS + (int)threadIdx.x, end = o.pos0 + o.n, w = end / o.ratio;
     if (c >= o.dim) return;
     struct entry open = entry_of(o, w, end, c), next = {-INFINITY, 0, 0};

@@ -8,16 +8,16 @@
 
 /* --- Addresses read from memory --------------------------------------------------------------------------------------------------- */
 
-static int read_place(struct emu_stream *s, const struct op_place **at, struct op_place *out) {
-    const struct op_place *p = *at;
+static int read_place(struct emu_stream *s, const struct op_address **at, struct op_address *out) {
+    const struct op_address *p = *at;
     *at = NULL;
     if (!p || s->g->spec.is_virtual) return 0;
     if (emu_owns(s->g, p, sizeof *p)) return *out = *p, 1;
-    emu_stream_fail(s, ERR_RUNTIME, "an op_place at %p is not memory of the device", (const void *)p);
+    emu_stream_fail(s, ERR_RUNTIME, "an op_address at %p is not memory of the device", (const void *)p);
     return ERR_RUNTIME;
 }
-static void set_plane_address(struct kv_plane *to, const struct op_place *p) { to->data = p->data, to->scale = p->scale, to->blocks = p->blocks; }
-static void set_row_range(struct op_kv_store *a, const struct op_place *p) {
+static void set_plane_address(struct kv_plane *to, const struct op_address *p) { to->data = p->data, to->scale = p->scale, to->blocks = p->blocks; }
+static void set_row_range(struct op_kv_store *a, const struct op_address *p) {
     set_plane_address(&a->plane, p), a->row0 = p->pos;
     if (!a->every) return;
     a->row0 = p->pos / a->every;
@@ -25,7 +25,7 @@ static void set_row_range(struct op_kv_store *a, const struct op_place *p) {
     if (a->n > done) a->n = done;
 }
 int emu_read_places(struct emu_stream *s, enum op_code code, union op_args *u) {
-    struct op_place k, v;
+    struct op_address k, v;
     int r = 0;
     if (code == OP_KV_STORE && (r = read_place(s, &u->kv_store.at, &k)) > 0) set_row_range(&u->kv_store, &k);
     if (code == OP_ROPE_TABLE && (r = read_place(s, &u->rope_table.at, &k)) > 0) u->rope_table.pos0 = k.pos / u->rope_table.step * u->rope_table.step;

@@ -114,7 +114,7 @@ struct gpu_event *gpu_pair_event(struct gpu_pair *p);
 void gpu_pair_abort(struct gpu_pair *p);
 
 /* A recorded sequence of operations, fills and copies (of pinned memory) of one stream, replayed by one call. Arguments are fixed; values
- * that change between runs are read from memory (op_place). Between begin and end nothing executes, only such work may be enqueued, and
+ * that change between runs are read from memory (op_address). Between begin and end nothing executes, only such work may be enqueued, and
  * only the stream's own thread may use the stream. Run the same work once before recording: first use allocates resources. */
 struct gpu_graph;
 int gpu_graph_begin(struct gpu_stream *s);

@@ -71,7 +71,7 @@ struct op_rope_table {
     const int32_t *length; /* [n]: sequence length of each row; NULL: `total` for all */
     int n, half, longest, total, pos0, step;
     float mscale, long_mscale;
-    const struct op_place *at; /* NULL, or supplies pos0: its position rounded down to a multiple of step */
+    const struct op_address *at; /* NULL, or supplies pos0: its position rounded down to a multiple of step */
 };
 /* Rotates in place the 2*half numbers at x + i * ld + h * head_ld, for each token i and head h. interleaved: pairs (2j, 2j+1), keeping the layout; else pairs
  * (j, j + half). inverse rotates by -angle. */
@@ -100,7 +100,7 @@ struct kv_plane {
 };
 /* A plane's addresses and a position, read from memory when the operation runs, so that an operation recorded once serves every token of any session (graphs,
  * gpu.h). Devices only. */
-struct op_place {
+struct op_address {
     void *data; /* a state before the call's first row; NULL: initial */
     float *scale;
     void *after;                   /* destination of the state */
@@ -114,7 +114,7 @@ struct op_kv_store {
     struct kv_plane plane;
     const float *x; /* [n, heads * dim], rows ldx apart */
     int row0, n, ldx;
-    const struct op_place *at; /* NULL, or supplies plane.data, plane.scale, row0 */
+    const struct op_address *at; /* NULL, or supplies plane.data, plane.scale, row0 */
     int every,
         tokens; /* with at, for rows that cover several tokens: starts at row at->pos / every and stores the rows that `tokens` tokens complete, at most n */
 };
@@ -164,7 +164,7 @@ struct op_attention {
     int chosen_lists; /* with chosen: lists of a query, each for as many KV heads; divides k.heads. 0: 1 */
     /* NULL, or supplies the addresses of k and v, and q_pos0. Keys then end at the last query's position; n_keys is an upper bound for the launch. At most
      * BATCH_INVARIANT_ROWS rows. */
-    const struct op_place *at, *v_at;
+    const struct op_address *at, *v_at;
 };
 
 /* Lightning indexer: selects the `topk` best keys of each query, in ascending order; if fewer are visible, all of these, padded with -1. A key's score is
@@ -184,7 +184,7 @@ struct op_select {
     int n, heads, topk, ldq;
     int q_pos0, k_pos0, k_step, n_keys;
     float scale;
-    const struct op_place *at; /* NULL, or supplies k's addresses and q_pos0; keys then end at the last query's position, as in op_attention */
+    const struct op_address *at; /* NULL, or supplies k's addresses and q_pos0; keys then end at the last query's position, as in op_attention */
 };
 /* Number of keys visible at position pos among n_keys rows that begin at k_pos0, k_step apart (0: 1). */
 static inline int op_seen_step(int64_t pos, int k_pos0, int k_step, int n_keys) {
@@ -368,10 +368,10 @@ struct op_conv {
     const float *before; /* [taps - 1, channels] */
     float *after;
     int n, channels, taps, ldx, ldo;
-    const struct op_place *at; /* NULL, or supplies before and after */
-    const float *bias;         /* [channels] or NULL */
-    bool is_linear;            /* without SiLU */
-    int state_at;              /* with at: offset of the state from its addresses, floats */
+    const struct op_address *at; /* NULL, or supplies before and after */
+    const float *bias;           /* [channels] or NULL */
+    bool is_linear;              /* without SiLU */
+    int state_at;                /* with at: offset of the state from its addresses, floats */
     bool is_peek;
     int delay, past; /* past 0: taps - 1 + delay */
 };
@@ -400,13 +400,13 @@ struct op_delta {
     const float *before;    /* [v_heads, k_dim, v_dim] */
     float *after;
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
-    const struct op_place *at; /* NULL, or supplies before and after */
-    const float *skip;         /* [v_heads], DELTA_MAMBA2 */
-    float slope;               /* DELTA_LIGHTNING */
-    float bound;               /* DELTA_CHANNELS: least g; 0: none */
-    bool doubles_beta;         /* DELTA_CHANNELS */
-    uint8_t rule;              /* enum delta_rule */
-    bool is_tiled;             /* value head h has key head h % k_heads, instead of h / (v_heads / k_heads) */
+    const struct op_address *at; /* NULL, or supplies before and after */
+    const float *skip;           /* [v_heads], DELTA_MAMBA2 */
+    float slope;                 /* DELTA_LIGHTNING */
+    float bound;                 /* DELTA_CHANNELS: least g; 0: none */
+    bool doubles_beta;           /* DELTA_CHANNELS */
+    uint8_t rule;                /* enum delta_rule */
+    bool is_tiled;               /* value head h has key head h % k_heads, instead of h / (v_heads / k_heads) */
 };
 
 /* Mamba's selective scan (Gu and Dao 2023), row by row over one sequence, for each channel, all in float32: with t = softplus(a + dt[ch])
@@ -420,7 +420,7 @@ struct op_scan {
     const float *before;           /* [state, channels] */
     float *after;
     int n, channels, state, ldx, lda, ldbc, ldo;
-    const struct op_place *at; /* NULL, or supplies before and after */
+    const struct op_address *at; /* NULL, or supplies before and after */
 };
 
 /* Compresses windows of `ratio` tokens into one entry each: for every element the mean of the window's kv, weighted by the softmax of its gates, gate +
@@ -437,7 +437,7 @@ struct op_compress {
     float *after;
     int n, pos0, ratio, dim, ldx;
     bool overlap;
-    const struct op_place *at; /* NULL, or supplies pos0, and before and after, which are state_at floats past its addresses; out has room for the maximum */
+    const struct op_address *at; /* NULL, or supplies pos0, and before and after, which are state_at floats past its addresses; out has room for the maximum */
     int state_at;
 };
 static inline int op_compressed(const struct op_compress *o) { /* entries; with at the maximum */

@@ -73,11 +73,11 @@ static int few_keys_limit(const struct decode_device *d) {
         if (block_few_keys_limit(d->s->c, l)) limit = block_few_keys_limit(d->s->c, l);
     return limit;
 }
-static struct op_place op_place_of(const struct cache_desc *d, const struct kv_plane *p, const struct span *t) {
-    if (!d->fixed_rows) return (struct op_place){.blocks = p->blocks, .pos = t->pos};
-    return (struct op_place){.data = t->state_step.from_row < 0 ? NULL : attention_plane(*p, t->state_step.from_row).data,
-                             .after = attention_plane(*p, t->state_step.to_row).data,
-                             .pos = t->pos};
+static struct op_address op_place_of(const struct cache_desc *d, const struct kv_plane *p, const struct span *t) {
+    if (!d->fixed_rows) return (struct op_address){.blocks = p->blocks, .pos = t->pos};
+    return (struct op_address){.data = t->state_step.from_row < 0 ? NULL : attention_plane(*p, t->state_step.from_row).data,
+                               .after = attention_plane(*p, t->state_step.to_row).data,
+                               .pos = t->pos};
 }
 
 int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, int total) {

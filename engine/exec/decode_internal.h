@@ -95,7 +95,7 @@ struct decode_device {
     float *x, *xn, *logits; /* LM head: [DECODE_MAX_ROWS, hidden] twice, [DECODE_MAX_ROWS, vocab] */
     /* decode_graph.c: [DECODE_MICRO_BATCHES, DECODE_MAX_ROWS, n_layers, CACHE_PLANES] on the device and pinned; the shape of the running batch, NULL:
      * launched without graphs */
-    struct op_place *places, *host_places;
+    struct op_address *places, *host_places;
     struct graph_shape shapes[GRAPH_SHAPES], *active_shape[DECODE_MICRO_BATCHES];
     /* device_kv.c: uploads of session KV from unpinned memory. Opened with the first upload. */
     struct upload_queue kv_uploads; /* main waits for them */

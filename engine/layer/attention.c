@@ -40,7 +40,7 @@ struct kv_plane attention_plane(struct kv_plane p, int row) {
     return p;
 }
 
-const struct op_place *attention_address(const struct span *s, int layer, int plane) {
+const struct op_address *attention_address(const struct span *s, int layer, int plane) {
     return s->addresses ? &s->addresses[layer * CACHE_PLANES + plane] : NULL;
 }
 

@@ -37,9 +37,9 @@ int attention_linear_exact(struct exec *x, float *y, int ldy, const float *in, i
 
 /* --- Spans and planes -------------------------------------------------------------------------------------------------------- */
 
-struct span attention_sub_span(const struct span *s, int from, int n);                /* rows [from, from + n) of a span */
-struct kv_plane attention_plane(struct kv_plane p, int row);                          /* the plane starting at `row` */
-const struct op_place *attention_address(const struct span *s, int layer, int plane); /* where the operation reads addresses; NULL: from the call */
+struct span attention_sub_span(const struct span *s, int from, int n);                  /* rows [from, from + n) of a span */
+struct kv_plane attention_plane(struct kv_plane p, int row);                            /* the plane starting at `row` */
+const struct op_address *attention_address(const struct span *s, int layer, int plane); /* where the operation reads addresses; NULL: from the call */
 /* Stores a span's rows in a plane. rows: [work.rows, ld], in the order of the workspace. */
 int attention_store_rows(struct exec *x, const struct span *s, int layer, int plane, const float *rows, int ld);
 

@@ -62,7 +62,7 @@ static float *state_of(int layer, const struct span *s, const struct attention_c
 }
 
 /* Norms and rotates n entries, the first of which is entry `first` of its sequence. */
-static int finish_entries(struct exec *x, const struct config *c, const struct attention_compressor *k, struct work *w, const struct op_place *at, int first,
+static int finish_entries(struct exec *x, const struct config *c, const struct attention_compressor *k, struct work *w, const struct op_address *at, int first,
                           int n) {
     const int half = c->rope.dim / 2;
     TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, n, k->dim));

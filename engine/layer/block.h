@@ -17,7 +17,7 @@ struct span {
     struct kv_state_step state_step; /* state transition in that cache */
     /* NULL, or addresses of planes and position in the executor's memory, [n_layers, CACHE_PLANES], for recorded graphs. pos is then only an upper
      * bound, and cache may be any cache of this shape, except that its states are this call's. Only for layers with block_is_recordable(). */
-    const struct op_place *addresses;
+    const struct op_address *addresses;
 };
 
 /* Whether a layer's MLA over n rows is cheaper with expanded keys and values than in absorbed form. False up to BATCH_INVARIANT_ROWS rows. If it is true for n

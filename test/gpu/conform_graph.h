@@ -7,9 +7,9 @@ enum { GRAPH_KEYS = 700, GRAPH_BOUND = 1024, GRAPH_HEADS = 2, GRAPH_QUERIES = 8,
 struct graph_case {
     enum dtype dtype;
     int window;
-    struct kv_plane plane[2][2][2]; /* indices: session, keys or values, recorded or not */
-    float *kv, *q, *out, *got;      /* device; got: pinned */
-    struct op_place *at, *host_at;  /* [2] keys and values; device, pinned */
+    struct kv_plane plane[2][2][2];  /* indices: session, keys or values, recorded or not */
+    float *kv, *q, *out, *got;       /* device; got: pinned */
+    struct op_address *at, *host_at; /* [2] keys and values; device, pinned */
 };
 
 static void graph_take(void *p, size_t size) {
@@ -19,7 +19,7 @@ static void graph_take(void *p, size_t size) {
 static int graph_work(struct graph_case *c, int session, int pos, bool recorded) {
     struct exec *x = gpu_stream_exec(stream);
     const struct kv_plane *k = &c->plane[session][0][recorded], *v = &c->plane[session][1][recorded];
-    const struct op_place *at = recorded ? c->at : NULL, *v_at = recorded ? c->at + 1 : NULL;
+    const struct op_address *at = recorded ? c->at : NULL, *v_at = recorded ? c->at + 1 : NULL;
     struct op_attention a = {.out = c->out,
                              .q = c->q,
                              .k = *k,
@@ -101,7 +101,7 @@ static void recorded(enum dtype dtype, int window) {
         gpu_copy(stream, c.kv, in, sizeof in, GPU_H2D);
         bad += graph_work(&c, s, pos, false) || gpu_stream_sync(stream);
         memcpy(want, c.got, sizeof want);
-        for (int kv = 0; kv < 2; kv++) c.host_at[kv] = (struct op_place){.data = c.plane[s][kv][1].data, .scale = c.plane[s][kv][1].scale, .pos = pos};
+        for (int kv = 0; kv < 2; kv++) c.host_at[kv] = (struct op_address){.data = c.plane[s][kv][1].data, .scale = c.plane[s][kv][1].scale, .pos = pos};
         gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
         gpu_stream_sync(stream);
         memset(c.got, 0xff, row * 4);
@@ -155,7 +155,7 @@ struct choice_case {
     float *in, *weight;       /* device: [n, heads, dim], then [n, heads] */
     int32_t *out, *got;       /* device, pinned: [n, topk] */
     struct kv_plane plane[2]; /* indices: recorded or not */
-    struct op_place *at, *host_at;
+    struct op_address *at, *host_at;
 };
 static int choice_work(struct choice_case *c, int pos, bool recorded) {
     struct exec *x = gpu_stream_exec(stream);
@@ -204,7 +204,7 @@ static void recorded_choice(int n) {
         gpu_copy(stream, c.in, host, (size_t)n * CHOICE_ROW * 4, GPU_H2D);
         bad += choice_work(&c, stand[i], false) || gpu_stream_sync(stream);
         memcpy(want, c.got, results);
-        *c.host_at = (struct op_place){.data = moved, .pos = stand[i]};
+        *c.host_at = (struct op_address){.data = moved, .pos = stand[i]};
         gpu_copy(stream, c.at, c.host_at, sizeof *c.at, GPU_H2D);
         gpu_stream_sync(stream);
         memset(c.got, 0xee, results);
@@ -237,11 +237,11 @@ struct window_case {
     float *in, *bias, *inv_freq, *entries, *turn, *out, *got; /* device; got: pinned. turn: cos, sin */
     float *state[2][2][2];                                    /* indices: recorded or not, session, turn: WINDOW_SKIP floats, then the state */
     struct kv_plane plane[2][2];                              /* indices: recorded or not, session */
-    struct op_place *at, *host_at;                            /* [2] of the states, of the plane */
+    struct op_address *at, *host_at;                          /* [2] of the states, of the plane */
 };
 static int window_work(struct window_case *c, int session, int turn, int pos, bool recorded) {
     struct exec *x = gpu_stream_exec(stream);
-    const struct op_place *at = recorded ? c->at : NULL, *keys_at = recorded ? c->at + 1 : NULL;
+    const struct op_address *at = recorded ? c->at : NULL, *keys_at = recorded ? c->at + 1 : NULL;
     const struct kv_plane *k = &c->plane[recorded][session];
     const int half = WINDOW_DIM / 2, width = 2 * WINDOW_DIM;
     float *const *state = c->state[recorded][session];
@@ -336,8 +336,8 @@ static void recorded_window(int n) {
         gpu_copy(stream, c.in, host, in * 4, GPU_H2D);
         bad += window_work(&c, s, turn[s], pos, false) || gpu_stream_sync(stream);
         memcpy(want, c.got, out);
-        c.host_at[0] = (struct op_place){.data = pos ? c.state[1][s][!turn[s]] : NULL, .after = c.state[1][s][turn[s]], .pos = pos};
-        c.host_at[1] = (struct op_place){.data = c.plane[1][s].data, .pos = pos};
+        c.host_at[0] = (struct op_address){.data = pos ? c.state[1][s][!turn[s]] : NULL, .after = c.state[1][s][turn[s]], .pos = pos};
+        c.host_at[1] = (struct op_address){.data = c.plane[1][s].data, .pos = pos};
         gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
         gpu_stream_sync(stream);
         memset(c.got, 0xee, out);
@@ -376,7 +376,7 @@ struct rule_case {
     int n;
     float *in, *weights, *mixed, *out, *got; /* device; got: pinned */
     float *state[2][2];                      /* indices: recorded or not, turn: the convolution's rows, the rule's state */
-    struct op_place *at, *host_at;           /* [2] */
+    struct op_address *at, *host_at;         /* [2] */
 };
 enum { RULE_ROWS = (RULE_TAPS - 1) * RULE_WIDTH, RULE_STATE = RULE_ROWS + RULE_DIM * RULE_DIM };
 static int rule_work(struct rule_case *c, bool begins, int turn, bool recorded) {
@@ -439,7 +439,8 @@ static void recorded_rule(int n) {
         bad += rule_work(&c, begins, turn, false) || gpu_stream_sync(stream);
         memcpy(want, c.got, out);
         for (int k = 0; k < 2; k++)
-            c.host_at[k] = (struct op_place){.data = begins ? NULL : c.state[1][!turn] + (k ? RULE_ROWS : 0), .after = c.state[1][turn] + (k ? RULE_ROWS : 0)};
+            c.host_at[k] =
+                (struct op_address){.data = begins ? NULL : c.state[1][!turn] + (k ? RULE_ROWS : 0), .after = c.state[1][turn] + (k ? RULE_ROWS : 0)};
         gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
         gpu_stream_sync(stream);
         memset(c.got, 0xee, out);

@@ -102,7 +102,7 @@ static void shared_attention(struct shared_case *c, int n, int heads, int v_dim,
                              .scale = 0.1f,
                              .k = c->flat[0],
                              .v = c->flat[!one]};
-    struct op_place at[2];
+    struct op_address at[2];
     char name[64];
     for (size_t i = 0; i < q / 4; i++) host[i] = rnd_float();
     for (int i = 0; i < n * topk; i++) picks[i] = i % topk * ((pos + 1) / topk);
@@ -113,9 +113,9 @@ static void shared_attention(struct shared_case *c, int n, int heads, int v_dim,
     struct op_attention b = a;
     b.k = c->cut[0], b.v = c->cut[!one];
     if (placed) { /* the list and the position are read from memory */
-        for (int i = 0; i < 2; i++) at[i] = (struct op_place){.blocks = c->blocks, .pos = pos};
+        for (int i = 0; i < 2; i++) at[i] = (struct op_address){.blocks = c->blocks, .pos = pos};
         graph_take(&b.at, sizeof at);
-        gpu_copy(stream, (struct op_place *)b.at, at, sizeof at, GPU_H2D);
+        gpu_copy(stream, (struct op_address *)b.at, at, sizeof at, GPU_H2D);
         b.v_at = b.at + !one;
         b.q_pos0 = 1000, b.n_keys = 1024;
     }
@@ -123,7 +123,7 @@ static void shared_attention(struct shared_case *c, int n, int heads, int v_dim,
     snprintf(name, sizeof name, "attention %d%s%s%s%s", n, one ? ", latent" : "", window ? ", window" : "", chosen ? ", chosen" : "", placed ? ", placed" : "");
     shared_check(name, c, OP_ATTENTION, &(union op_args){.attention = a}, &(union op_args){.attention = b}, a.out, out);
     gpu_free(g, a.out), gpu_free(g, (float *)a.q), gpu_free(g, (int32_t *)a.chosen);
-    if (placed) gpu_free(g, (struct op_place *)b.at);
+    if (placed) gpu_free(g, (struct op_address *)b.at);
     free(host);
     free(picks);
 }
@@ -131,9 +131,9 @@ static void shared_attention(struct shared_case *c, int n, int heads, int v_dim,
 /* Stores rows across the end of a block, then reads all of them. */
 static void shared_store(struct shared_case *c, bool placed) {
     const int n = 9, row0 = 3 * c->block - 4, width = c->flat[0].heads * c->flat[0].dim;
-    struct op_place place = {.blocks = c->blocks, .pos = row0};
+    struct op_address place = {.blocks = c->blocks, .pos = row0};
     float *x, *out, *host = malloc((size_t)(n * width) * 4);
-    struct op_place *at;
+    struct op_address *at;
     graph_take(&x, (size_t)(n * width) * 4), graph_take(&out, (size_t)(SHARED_ROWS * width) * 4), graph_take(&at, sizeof *at);
     for (int i = 0; i < n * width; i++) host[i] = rnd_float();
     gpu_copy(stream, x, host, (size_t)(n * width) * 4, GPU_H2D);
@@ -153,10 +153,10 @@ static void shared_store(struct shared_case *c, bool placed) {
 static void shared_select(struct shared_case *c, bool placed) {
     const int n = 3, heads = 4, topk = 20, pos = 250, dim = c->flat[0].dim;
     const size_t q = (size_t)(n * heads * dim), w = (size_t)(n * heads), out = (size_t)(n * topk) * 4;
-    struct op_place place = {.blocks = c->blocks, .pos = pos};
+    struct op_address place = {.blocks = c->blocks, .pos = pos};
     struct op_select a = {.k = c->flat[0], .n = n, .heads = heads, .topk = topk, .ldq = heads * dim, .q_pos0 = pos, .n_keys = pos + n, .scale = 1};
     float *in, *host = malloc((q + w) * 4);
-    struct op_place *at;
+    struct op_address *at;
     graph_take(&in, (q + w) * 4), graph_take(&a.chosen, out), graph_take(&at, sizeof *at);
     for (size_t i = 0; i < q + w; i++) host[i] = rnd_float();
     gpu_copy(stream, in, host, (q + w) * 4, GPU_H2D);
