@@ -1,8 +1,10 @@
 #pragma once
-/* Shared by the decode files: devices that hold layers, micro-batches, and device copies of KV caches. */
+/* Shared by the decode files: devices that hold layers, micro-batches, and their state (struct decode). */
 #include <pthread.h>
 
 #include "engine/exec/decode.h"
+#include "engine/exec/device_kv.h"
+#include "engine/exec/kv_writeback.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/exec/tp_shard.h"
 #include "engine/experts/budget.h"
@@ -40,18 +42,6 @@ struct graph_shape {
     bool is_unrecordable;                  /* cannot be recorded */
     unsigned unrecordable_parts;           /* bit p: enum graph_part p cannot, e.g. because the host reads the routers' selection */
     struct gpu_graph **graph[GRAPH_PARTS]; /* [n_layers]; NULL: not recorded yet */
-};
-
-/* Layout of the KV rows that tokens add, plane by plane, for whole sessions or for one rank's shard. kv_writeback.c */
-struct kv_row_layout {
-    const struct config *c;
-    enum dtype kv;
-    int planes[CONFIG_MAX_LAYERS]; /* planes per layer */
-    struct cache_desc desc[CONFIG_MAX_LAYERS][CACHE_PLANES];
-    /* [n_layers + 1], sums over the layers before: bytes that a token adds to planes with one row per token; bytes of a row of the
-     * other planes; bytes of a state. min_every: fewest tokens per row of any multi-token plane; 0: there is none. */
-    size_t *row_bytes_before, *multi_bytes_before, *state_bytes_before;
-    int min_every;
 };
 
 struct expert_pool;
@@ -121,36 +111,6 @@ struct decode_micro_batch {
     uint32_t sent_value[2];                    /* by layer parity: value of `arrived` once the layer's rows are in host memory */
     struct gpu_timeline *part_done[GPU_MAX];   /* tensor parallel: this rank's part of sum n_parts is in host memory */
     uint32_t n_parts;
-};
-
-/* device_blocks.c: rows of all layers for decode.block_positions positions, on all devices. */
-struct device_block {
-    struct device_slab *slab;
-    int n_readers; /* device KVs that use it; 0: free */
-};
-struct device_slab {
-    struct device_slab *next;
-    struct ledger_entry mem[GPU_MAX];
-    int n_used;                   /* blocks in use */
-    struct device_block blocks[]; /* [decode.slab_blocks] */
-};
-
-enum { DEVICE_KV_MARK = 2, DEVICE_KV_STATES }; /* two alternating states and the one at a mark */
-struct device_kv {                             /* device copy of a session's KV cache */
-    struct device_kv *next;
-    const struct kv *kv;          /* NULL: the session was closed */
-    int valid_rows;               /* positions that equal the host's */
-    struct kv_layer *layers;      /* [n_layers]; with s->is_tensor_parallel [ranks, n_layers] */
-    struct device_block **blocks; /* [n_blocks] of its rows; blocks shared with other sessions are full and below valid_rows */
-    size_t cap_blocks;
-    int n_blocks, n_uploaded;             /* the first n_uploaded entries are in the devices' block tables */
-    struct kv_block *host_table[GPU_MAX]; /* [max_blocks] host block table per device; the device's is at the start of mem */
-    int max_blocks;
-    struct ledger_entry mem[GPU_MAX]; /* device block table and states */
-    uint64_t last_used;               /* clock of the last batch that read it */
-    bool is_locked;                   /* a prefill is writing it: not evictable */
-    int state_pos[DEVICE_KV_STATES];  /* position of each state row; -1: none */
-    struct kv_state_step state_step;  /* state rows of the batch; mark_row is DEVICE_KV_MARK */
 };
 
 /* Device memory that a prefill or paged batches borrow. Memory returns all at once, by decode_reclaim(). */
@@ -284,56 +244,3 @@ int decode_graph_run(struct decode_device *d, struct decode_micro_batch *m, int 
 int draft_experts_load(struct decode_device *d, struct error *e); /* one more layer if it fits; returns a device's failure */
 bool draft_experts_evict_layer(struct decode_device *d);          /* evicts one layer and loads no more; false: there is none */
 void draft_experts_close(struct decode_device *d);
-
-/* device_blocks.c */
-void device_blocks_open(struct decode *s);
-/* Returns the bytes of a slab on a device. planes [n_layers], if not NULL, receives the planes of rows without their block table. */
-size_t device_slab_layout(const struct decode_device *d, struct kv_layer *planes);
-struct device_block *device_block_acquire(struct decode *s); /* a block with one reader; NULL: no device memory */
-struct device_block *device_block_ref(struct device_block *b);
-void device_block_unref(struct decode *s, struct device_block *b);
-struct kv_block device_block_address(const struct device_block *b, const struct decode_device *d);
-
-/* A rank's heads of a plane, starting at some row; strided. */
-struct kv_head_range {
-    char *data;
-    float *scale;
-    size_t row, pitch, scales, scale_pitch; /* bytes of a row's heads and between rows; the same for scales */
-};
-
-/* device_kv.c */
-struct kv_head_range device_kv_heads(const struct kv_plane *all, int head0, int heads, int row);
-/* Copies rows [row, row + n) of a device KV plane to another plane, starting at to_row. */
-int device_kv_copy(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct device_kv *copy, const struct decode_device *d, int layer,
-                   int plane, int row, int n, enum gpu_dir dir);
-/* Returns the device KV of `kv` with room for rows up to `end`, with uploads of all rows before pos enqueued. state_row: host row of the state at pos, -1:
- * none. NULL: no device memory left. After a device's failure the rows are incomplete; the batch that uses them fails too and reports it. */
-struct device_kv *device_kv_acquire(struct decode *s, const struct kv *kv, int state_row, int pos, int end);
-/* Waits until KV uploads have arrived; drops them after a failure or with d->stop set. d->main must be idle. */
-void device_kv_uploads_settle(struct decode_device *d);
-void device_kv_uploads_close(struct decode_device *d); /* d->main must not wait for any upload */
-void device_kv_reap(struct decode *s);                 /* frees the device KV of closed sessions */
-void device_kv_drop(struct decode *s, struct device_kv *copy);
-void device_kv_lock(struct decode *s, const struct kv *kv, bool is_locked);                   /* sets its eviction lock, if it exists */
-size_t device_kv_bytes(const struct decode *s, const struct decode_device *d, int positions); /* device memory for that many positions */
-void device_kv_set_valid(struct decode *s, const struct kv *kv, int rows);                    /* after a batch: rows below `rows` equal the host's */
-void device_kv_invalidate(struct decode *s, const struct kv *kv, int pos);                    /* rows from pos on do not */
-
-/* kv_writeback.c */
-/* Downloads the KV rows that a batch adds. After a layer's attention the device stages its rows (rows that cover several tokens at
- * the end of the batch); one copy per batch brings all layers to host memory; from there they go to the sessions' caches. */
-int kv_writeback_layout_open(struct kv_row_layout *p, const struct config *c, enum dtype kv, struct error *e); /* ERR_MEMORY; close it in any case */
-void kv_writeback_layout_close(struct kv_row_layout *p);
-size_t kv_writeback_rows_bytes(const struct kv_row_layout *p, int n);
-int kv_writeback_stage_rows(struct decode_device *d, int layer, const struct decode_micro_batch *m, int total);
-int kv_writeback_download_rows(struct decode_device *d, int total);
-void kv_writeback_store_rows(struct decode *s, const struct decode_micro_batch *m, const struct decode_span *caller, int total);
-/* The states that the spans of a batch produce, downloaded (enqueued), then stored into the sessions' caches. i counts spans over
- * micro-batches. A pinned bounce buffer, because a download to unpinned memory blocks the caller. */
-int kv_writeback_states_open(struct decode *s, struct error *e);
-int kv_writeback_download_states(struct decode_device *d, int i, const struct span *dev, const struct span *host);
-void kv_writeback_store_states(struct decode *s);
-/* Download and storing for a prefill: one layer's rows [pos, pos + n) of one session, to `host`; from there all layers to its cache. */
-int kv_writeback_download_prefill(struct decode *s, const struct device_kv *copy, struct gpu_stream *stream, int layer, int pos, int n, char *host);
-void kv_writeback_store_prefill(struct decode *s, const struct kv *kv, const struct kv_state_step *state_step, int pos, int n, char *host);
-size_t kv_writeback_prefill_bytes(const struct decode *s, int n); /* size of `host` for n rows: rows and two states of each layer */

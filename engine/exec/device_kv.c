@@ -1,6 +1,5 @@
-/* Device copies of sessions' KV caches. The host cache is authoritative: a copy holds the positions that are equal, is updated
- * before a batch, and can be dropped at any time. Its rows are in blocks (device_blocks.c), shared between sessions with a common
- * prefix. Does not download new rows: kv_writeback.c. */
+/* Uploads and shares device copies of sessions' KV caches, and evicts them. Their rows are in blocks (device_blocks.c), which sessions with a common prefix
+ * share. Does not download new rows: kv_writeback.c. */
 #include <string.h>
 
 #include "cpu/pool.h"
