@@ -7,45 +7,46 @@
  * fragments, transposed for values. Values are copied while scores are computed, the next keys while values are used. All
  * shapes fit the 99 KB of consumer cards.
  *
- * MLA's latents may be FP8 when there are few queries. Their codes are exact in BF16, so the tensor cores multiply unscaled codes; a row's scale is a factor
+ * MLA's latents may be FP8 when exists are few queries. Their codes are exact in BF16, so the tensor cores multiply unscaled codes; a row's scale is a factor
  * of its score, and of its weight before that is rounded to BF16. The codes of the next tile are copied while this tile is used, and decoded once. */
 #include "gpu/cuda_attention.cuh"
 #include "gpu/cuda_mma.cuh"
 
-/* Rows k0 .. k0 + ROWS of one head of a plane; columns from `dim` and rows from `rows` on are zero-filled. */
+/* Copies rows [k0, k0 + ROWS) of one head of a plane to shared memory; columns from `dim` and rows from `rows` on become zero. */
 template <int ROWS, int COLS, int THREADS>
-__device__ inline void fetch(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
-    const int pieces = COLS / 8, team = pieces % 32 == 0 ? 32 : pieces % 16 == 0 ? 16 : pieces % 8 == 0 ? 8 : 4; /* threads of a row, which they find once */
+__device__ inline void load_tile(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
+    const int pieces = COLS / 8; /* of a row, 16 bytes each */
+    const int team = pieces % 32 == 0 ? 32 : pieces % 16 == 0 ? 16 : pieces % 8 == 0 ? 8 : 4; /* threads of a row, so that each computes few addresses of rows */
     for (int k = (int)threadIdx.x / team; k < ROWS; k += THREADS / team) {
-        const bool there = k0 + k < rows;
-        const struct plane_row row = plane_row(p, (size_t)(there ? k0 + k : 0)); /* the address must be valid even if nothing is read */
+        const bool exists = k0 + k < rows;
+        const struct plane_row row = plane_row(p, (size_t)(exists ? k0 + k : 0)); /* the address must be valid even if nothing is read */
         const __nv_bfloat16 *src = (const __nv_bfloat16 *)row.data + (row.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim;
 #pragma unroll
         for (int piece = (int)threadIdx.x % team; piece < pieces; piece += team) {
-            const bool any = there && piece * 8 < dim;
-            cp_async16(dst + k * (COLS + PAD) + piece * 8, src + (any ? piece * 8 : 0), any ? 16 : 0);
+            const bool is_read = exists && piece * 8 < dim;
+            cp_async16(dst + k * (COLS + PAD) + piece * 8, src + (is_read ? piece * 8 : 0), is_read ? 16 : 0);
         }
     }
 }
 
 /* The same for a plane in E4M3, as codes, with the rows' scales. */
 template <int ROWS, int COLS, int THREADS>
-__device__ inline void fetch_codes(uint8_t *dst, float *scales, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
+__device__ inline void load_codes(uint8_t *dst, float *scales, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
     const int pieces = COLS / 16, team = pieces % 8 == 0 ? 8 : 4; /* threads of a row */
     for (int k = (int)threadIdx.x / team; k < ROWS; k += THREADS / team) {
-        const bool there = k0 + k < rows;
-        const struct plane_row row = plane_row(p, (size_t)(there ? k0 + k : 0));
+        const bool exists = k0 + k < rows;
+        const struct plane_row row = plane_row(p, (size_t)(exists ? k0 + k : 0));
         const size_t at = row.row * (size_t)p.heads + (size_t)head;
         const uint8_t *src = (const uint8_t *)row.data + at * (size_t)p.dim;
-        if ((int)threadIdx.x % team == 0) cp_async4(scales + k, row.scale + at, there ? 4 : 0);
+        if ((int)threadIdx.x % team == 0) cp_async4(scales + k, row.scale + at, exists ? 4 : 0);
 #pragma unroll
         for (int piece = (int)threadIdx.x % team; piece < pieces; piece += team) {
-            const bool any = there && piece * 16 < dim;
-            cp_async16(dst + k * COLS + piece * 16, src + (any ? piece * 16 : 0), any ? 16 : 0);
+            const bool is_read = exists && piece * 16 < dim;
+            cp_async16(dst + k * COLS + piece * 16, src + (is_read ? piece * 16 : 0), is_read ? 16 : 0);
         }
     }
 }
-/* Decodes ROWS rows of codes to the layout of fetch(). */
+/* Decodes ROWS rows of codes to the layout of load_tile(). */
 template <int ROWS, int COLS, int THREADS> __device__ inline void decode_codes(__nv_bfloat16 *dst, const uint8_t *codes) {
 #pragma unroll
     for (int i = (int)threadIdx.x; i < ROWS * (COLS / 16); i += THREADS) {
@@ -60,6 +61,7 @@ template <int ROWS, int COLS, int THREADS> __device__ inline void decode_codes(_
 /* KD, VD: dims of keys and values, multiples of 16. WR warps of 16 rows each; WD warps share the scores of their rows and hold
  * VD / WD columns of the result each. KT keys per tile. V_IN_K: values are the first VD columns of the keys. FP8: with V_IN_K, of latents in E4M3. */
 template <int KD, int VD, int WR, int WD, int KT, bool V_IN_K, bool FP8> struct shape {
+    /* kl, vl, pl: distance of rows of keys, values and weights. .._at: offsets in shared memory, in BF16 numbers */
     static const int rows = 16 * WR, threads = 32 * WR * WD, kl = KD + PAD, vl = V_IN_K ? KD + PAD : VD + PAD, pl = KT + PAD;
     static const int q_at = 0, k_at = rows * kl, v_at = V_IN_K ? k_at : k_at + KT * kl, p_at = k_at + KT * kl + (V_IN_K ? 0 : KT * vl);
     static const int top_at = p_at + (WD > 1 ? rows * pl : 0), codes_at = top_at * 2 + (WD > 1 ? rows * WD * 4 : 0); /* codes_at: in bytes */
@@ -114,7 +116,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     for (int j = 0; j < NO; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) o[j][e] = 0;
-    /* start of this lane's row of each 8 x 8 matrix */
+    /* Start of this lane's row of each 8 x 8 matrix that ldmatrix loads. */
     const __nv_bfloat16 *q_row = qs + (wr * 16 + lane % 16) * S::kl + lane / 16 * 8;
     const __nv_bfloat16 *k_row = ks + (wd * SLICE + lane / 16 * 8 + lane % 8) * S::kl + lane / 8 % 2 * 8;
     const __nv_bfloat16 *v_row = vs + (lane % 16) * S::vl + wd * (VD / WD) + lane / 16 * 8;
@@ -136,8 +138,8 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         return;
     }
-    if (begin < end && FP8) fetch_codes<KT, KD, S::threads>(codes, scales, in.k, kv, a.k.dim, begin, in.n_keys);
-    else if (begin < end) fetch<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, begin, in.n_keys);
+    if (begin < end && FP8) load_codes<KT, KD, S::threads>(codes, scales, in.k, kv, a.k.dim, begin, in.n_keys);
+    else if (begin < end) load_tile<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, begin, in.n_keys);
     cp_commit();
     for (int k0 = begin; k0 < end; k0 += KT) {
         const float *row_scale = scales + (k0 - begin) / KT % 2 * KT; /* scales of the keys in this tile */
@@ -146,14 +148,14 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         if (FP8) {
             decode_codes<KT, KD, S::threads>(ks, codes);
             __syncthreads(); /* the keys are decoded, and the codes' memory is free */
-            if (k0 + KT < end) fetch_codes<KT, KD, S::threads>(codes, scales + ((k0 - begin) / KT + 1) % 2 * KT, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
+            if (k0 + KT < end) load_codes<KT, KD, S::threads>(codes, scales + ((k0 - begin) / KT + 1) % 2 * KT, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
             cp_commit();
         }
         if (!V_IN_K) {
-            fetch<KT, VD, S::threads>(vs, in.v, kv, a.v_dim, k0, in.n_keys);
+            load_tile<KT, VD, S::threads>(vs, in.v, kv, a.v_dim, k0, in.n_keys);
             cp_commit();
         }
-        float s[NS][4], most[2] = {top[0], top[1]};
+        float s[NS][4], new_top[2] = {top[0], top[1]};
         if (!idle) {
 #pragma unroll
             for (int j = 0; j < NS; j++)
@@ -181,13 +183,13 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                     if (FP8) s[j][e] *= row_scale[k - k0];
                     if (a.softcap > 0) s[j][e] = a.softcap * tanhf(s[j][e] * a.scale / a.softcap) / a.scale;
                     s[j][e] = all || (k >= lo[r] && k < hi[r]) ? s[j][e] * c[r] : -INFINITY;
-                    most[r] = fmaxf(most[r], s[j][e]);
+                    new_top[r] = fmaxf(new_top[r], s[j][e]);
                 }
 #pragma unroll
             for (int r = 0; r < 2; r++) { /* across the four lanes of a row */
-                most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
-                most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 2));
-                if (WD > 1 && !t) tops[wd * ROWS + wr * 16 + g + r * 8] = most[r];
+                new_top[r] = fmaxf(new_top[r], __shfl_xor_sync(0xffffffffu, new_top[r], 1));
+                new_top[r] = fmaxf(new_top[r], __shfl_xor_sync(0xffffffffu, new_top[r], 2));
+                if (WD > 1 && !t) tops[wd * ROWS + wr * 16 + g + r * 8] = new_top[r];
             }
         }
         if (WD > 1) __syncthreads();
@@ -196,11 +198,11 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 if (WD > 1)
-                    for (int w = 0; w < WD; w++) most[r] = fmaxf(most[r], tops[w * ROWS + wr * 16 + g + r * 8]);
-                base[r] = most[r] == -INFINITY ? 0.0f : most[r];
+                    for (int w = 0; w < WD; w++) new_top[r] = fmaxf(new_top[r], tops[w * ROWS + wr * 16 + g + r * 8]);
+                base[r] = new_top[r] == -INFINITY ? 0.0f : new_top[r];
                 rescale[r] = exp2f(top[r] - base[r]);
                 sum[r] *= rescale[r];
-                top[r] = most[r];
+                top[r] = new_top[r];
             }
 #pragma unroll
             for (int j = 0; j < NS; j++) {
@@ -222,7 +224,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         if (!V_IN_K) cp_wait<0>();
         if (!V_IN_K || WD > 1) __syncthreads(); /* values and scores have arrived; all threads are done with the keys */
-        if (!V_IN_K && k0 + KT < end) fetch<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
+        if (!V_IN_K && k0 + KT < end) load_tile<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
         if (!V_IN_K) cp_commit();
         if (!idle) {
 #pragma unroll
@@ -243,7 +245,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         if (V_IN_K && !FP8) {
             __syncthreads(); /* all threads are done with the values, which share memory with the keys */
-            if (k0 + KT < end) fetch<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
+            if (k0 + KT < end) load_tile<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
             cp_commit();
         }
     }

@@ -19,7 +19,7 @@ __device__ static inline void route_tokens(const struct cuda_route &r, char *spa
     const struct route_space s = route_space(r, space + (size_t)(token < r.n ? token : 0) * bytes);
     if (token < r.n) route_scores(r, token, s);
     route_count(r, route_space(r, space), bytes);
-    if (token < r.n) route_place(r, s), route_store(r, token, s);
+    if (token < r.n) route_by_rank(r, s), route_store(r, token, s);
 }
 
 /* A thread has whole channels, so what it keeps of the inputs needs no barrier. */

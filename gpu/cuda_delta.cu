@@ -41,13 +41,14 @@ __device__ inline float channel_decay(const struct cuda_delta &o, int t, int h, 
     return expf(o.bound < 0 ? o.bound / (1.0f + expf(rate * f)) : rate * softplus(f));
 }
 
+/* KEPT: state rows that a lane keeps in registers. */
 template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called) {
     const struct cuda_delta o = with_addresses(called);
     extern __shared__ float row[]; /* q [k_dim], k [k_dim]; by channel: decays [k_dim] */
-    __shared__ float scale[2];
+    __shared__ float scale[2]; /* factors of q and k */
     int lane = threadIdx.x % DELTA_LANES, warp = threadIdx.x / DELTA_LANES;
     int h = (int)blockIdx.x, c = (int)blockIdx.y * DELTA_COLUMNS + warp;
-    bool mine = c < o.v_dim;
+    bool has_column = c < o.v_dim;
     size_t state = ((size_t)h * (size_t)o.k_dim) * (size_t)o.v_dim + (size_t)c;
     size_t key = (size_t)(o.is_tiled ? h % o.k_heads : h / (o.v_heads / o.k_heads)) * (size_t)o.k_dim;
     float s[KEPT];
@@ -55,7 +56,7 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
     const float skip = o.rule == CUDA_DELTA_MAMBA2 ? o.skip[h] : 0;
     for (int r = 0; r < KEPT; r++) {
         int i = r * DELTA_LANES + lane;
-        s[r] = mine && o.before && i < o.k_dim ? o.before[state + (size_t)i * (size_t)o.v_dim] : 0;
+        s[r] = has_column && o.before && i < o.k_dim ? o.before[state + (size_t)i * (size_t)o.v_dim] : 0;
     }
     for (int t = 0; t < o.n; t++) {
         const float *q = o.q + (size_t)t * (size_t)o.ldx + key, *k = o.k + (size_t)t * (size_t)o.ldx + key;
@@ -65,7 +66,7 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
             if (by_channel) row[2 * o.k_dim + i] = channel_decay(o, t, h, i);
         }
         __syncthreads();
-        if (warp < 2) { /* norms of q and k */
+        if (warp < 2) { /* one warp for q, one for k */
             float sum = 0;
             for (int i = lane; i < o.k_dim; i += DELTA_LANES) sum = fmaf(row[warp * o.k_dim + i], row[warp * o.k_dim + i], sum);
             sum = warp_sum(sum);
@@ -73,15 +74,15 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
         }
         __syncthreads();
         const delta_factors f = factors_of(o, t, h);
-        float seen = 0, out = 0;
+        float recalled = 0, out = 0; /* recalled: the value that the state has for this key, S^T k */
         for (int r = 0; r < KEPT; r++) {
             int i = r * DELTA_LANES + lane;
             s[r] *= by_channel && i < o.k_dim ? row[2 * o.k_dim + i] : f.decay;
-            if (i < o.k_dim) seen = fmaf(s[r], row[o.k_dim + i], seen);
+            if (i < o.k_dim) recalled = fmaf(s[r], row[o.k_dim + i], recalled);
         }
-        seen = gated ? warp_sum(seen) * scale[1] : 0;
-        float v = mine ? o.v[(size_t)t * (size_t)o.ldx + (size_t)h * (size_t)o.v_dim + (size_t)c] : 0;
-        float d = f.beta * (v - seen) * scale[1];
+        recalled = gated ? warp_sum(recalled) * scale[1] : 0;
+        float v = has_column ? o.v[(size_t)t * (size_t)o.ldx + (size_t)h * (size_t)o.v_dim + (size_t)c] : 0;
+        float d = f.beta * (v - recalled) * scale[1];
         for (int r = 0; r < KEPT; r++) {
             int i = r * DELTA_LANES + lane;
             if (i < o.k_dim) {
@@ -90,11 +91,11 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
             }
         }
         out = warp_sum(out) * scale[0] + skip * v;
-        if (mine && !lane) o.out[(size_t)t * (size_t)o.ldo + (size_t)h * (size_t)o.v_dim + (size_t)c] = out;
+        if (has_column && !lane) o.out[(size_t)t * (size_t)o.ldo + (size_t)h * (size_t)o.v_dim + (size_t)c] = out;
     }
     for (int r = 0; r < KEPT; r++) {
         int i = r * DELTA_LANES + lane;
-        if (mine && i < o.k_dim) o.after[state + (size_t)i * (size_t)o.v_dim] = s[r];
+        if (has_column && i < o.k_dim) o.after[state + (size_t)i * (size_t)o.v_dim] = s[r];
     }
 }
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d) {

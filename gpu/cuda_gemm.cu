@@ -10,28 +10,28 @@ int cuda_mat_is_supported(int dtype) {
            (dtype >= DT_Q8_0 && dtype < DT_COUNT);
 }
 
-/* Eight columns of codes that share a scale. */
-__device__ static inline bool integers_fit(const struct mat &w, int c) {
+/* Whether columns c .. c + 7 exist, are codes of 4 or 8 bits, and share a scale. */
+__device__ static inline bool share_scale(const struct mat &w, int c) {
     return (w.dtype == DT_I4 || w.dtype == DT_E2M1 || w.dtype == DT_I8) && c + 8 <= w.cols && (!w.scale || w.block_cols % 8 == 0 || w.block_cols >= w.cols);
 }
-/* Eight weights of a row starting at column c, scaled. wide: alignment allows one load. */
-__device__ static inline void eight(float v[8], const struct mat &w, int r, const uint8_t *row, int c, bool wide) {
+/* Eight weights of a row starting at column c, scaled; those past the last column are zero. aligned: all can be loaded at once. */
+__device__ static inline void load_eight(float v[8], const struct mat &w, int r, const uint8_t *row, int c, bool aligned) {
     if (is_blocks(w.dtype)) {
         blocks_at<8>(v, row, w.dtype, c);
         if (!w.scale) return;
         float scale = scale_of(w, r, c);
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] *= scale;
-    } else if (wide && w.dtype == DT_E4M3) {
+    } else if (aligned && w.dtype == DT_E4M3) {
         uint2 codes = *(const uint2 *)(row + c);
         float scale = scale_of(w, r, c);
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = e4m3_decode(((const uint8_t *)&codes)[i]) * scale;
-    } else if (integers_fit(w, c)) {
+    } else if (share_scale(w, c)) {
         float scale = scale_of(w, r, c), shift = zero_shift(w, r, c);
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = (code_at(w, r, c + i) + shift) * scale;
-    } else if (wide) {
+    } else if (aligned) {
         uint4 pairs = *(const uint4 *)(row + 2 * c);
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = bf16_at(&pairs, (size_t)i);
@@ -47,21 +47,21 @@ enum { GEMV_N = 8, GEMV_WARPS = 8 };
 __device__ static inline void gemv_lane(float acc[GEMV_N], const struct mat &w, int r, const float *x, int ldx, int count) {
     const int lane = threadIdx.x % 32;
     const uint8_t *row = (const uint8_t *)w.data + (size_t)r * w.stride;
-    bool wide = w.dtype == DT_E4M3   ? (size_t)row % 8 == 0 && (!w.scale || w.block_cols % 8 == 0 || w.block_cols >= w.cols)
+    bool aligned = w.dtype == DT_E4M3   ? (size_t)row % 8 == 0 && (!w.scale || w.block_cols % 8 == 0 || w.block_cols >= w.cols)
                 : w.dtype == DT_BF16 ? (size_t)row % 16 == 0 && !w.scale
                                      : false;
-    bool wide_x = (size_t)x % 16 == 0 && ldx % 4 == 0;
+    bool aligned_x = (size_t)x % 16 == 0 && ldx % 4 == 0;
 #pragma unroll
     for (int t = 0; t < GEMV_N; t++) acc[t] = 0;
     for (int c0 = lane * 8; c0 < w.cols; c0 += 256) {
         float v[8];
         bool whole = c0 + 8 <= w.cols;
-        eight(v, w, r, row, c0, wide && whole);
+        load_eight(v, w, r, row, c0, aligned && whole);
 #pragma unroll
         for (int t = 0; t < GEMV_N; t++) {
             if (t >= count) break;
             const float *p = x + (size_t)t * (size_t)ldx + c0;
-            if (wide_x && whole) {
+            if (aligned_x && whole) {
                 const float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
                 const float begin = fmaf(v[3], a.w, fmaf(v[2], a.z, fmaf(v[1], a.y, v[0] * a.x)));
                 acc[t] += fmaf(v[7], b.w, fmaf(v[6], b.z, fmaf(v[5], b.y, fmaf(v[4], b.x, begin))));
@@ -73,6 +73,7 @@ __device__ static inline void gemv_lane(float acc[GEMV_N], const struct mat &w, 
         }
     }
 }
+/* Computes and stores the rows of thread block number `block`, for tokens [first, first + count). */
 __device__ static inline void gemv_rows(const struct cuda_linear &l, int block, int first, int count) {
     const int r = block * GEMV_WARPS + (int)threadIdx.x / 32, z = blockIdx.z;
     if (r >= l.w.rows) return;
@@ -112,7 +113,7 @@ static __global__ void gemv_gated_kernel(struct cuda_linear l, struct mat up, co
         const int count = l.n - first < GEMV_N ? l.n - first : GEMV_N;
         float sum[2][GEMV_N];
 #pragma unroll 1
-        for (int which = 0; which < 2; which++) { /* the decoders are large: they occur once */
+        for (int which = 0; which < 2; which++) { /* gate, then up, in a loop: the decoders are large and occur once */
             float acc[GEMV_N];
             gemv_lane(acc, which ? up : l.w, r, l.x + (size_t)first * (size_t)l.ldx, l.ldx, count);
 #pragma unroll

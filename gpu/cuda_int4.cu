@@ -8,6 +8,7 @@
 #include "gpu/cuda_device.cuh"
 
 enum { WARPS = 8, GROUP = 128, PIECES = 4, ROWS = 2 }; /* PIECES lanes share a group; a warp processes ROWS rows of a matrix at once */
+static const float largest_code = 127 * 256;           /* of 16-bit activations: high * 256 + low, both of 8 bits with a sign */
 
 /* Activations of `groups` groups in shared memory. Plane layout: [low or high nibble][group][64]. */
 struct planes {
@@ -36,12 +37,12 @@ __device__ inline void planes_fill(const struct planes &p, const float *x, int n
             most = fmaxf(most, fabsf(v[i]));
         }
         most = warp_max(most);
-        float by = most > 1e-30f ? 32512.0f / most : 0.0f;
+        float scale = most > 1e-30f ? largest_code / most : 0.0f;
         uint32_t high = 0, low = 0;
         int sum = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int q = __float2int_rn(v[i] * by), h = (q + 128) >> 8;
+            int q = __float2int_rn(v[i] * scale), h = (q + 128) >> 8;
             high |= (uint32_t)(h & 255) << 8 * i;
             low |= (uint32_t)((q - h * 256) & 255) << 8 * i;
             sum += q;
@@ -53,12 +54,12 @@ __device__ inline void planes_fill(const struct planes &p, const float *x, int n
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         sum += __shfl_xor_sync(0xffffffffu, sum, 16);
         if (lane < 16 && lane % 4 == 0) p.sum[g * PIECES + lane / 4] = sum;
-        if (!lane) p.scale[g] = most / 32512.0f;
+        if (!lane) p.scale[g] = most / largest_code;
     }
 }
 
-/* Dot products of ROWS rows starting at r of each of N matrices, over all columns: every lane gets them. */
-template <int N> __device__ inline void dots(float out[N][ROWS], const struct mat *const m[N], const size_t skip[N], int r, const struct planes &p, int groups) {
+/* Dot products of ROWS rows starting at r of each of N matrices, over all columns: every lane gets them. offset: bytes from the first expert's matrices. */
+template <int N> __device__ inline void dots(float out[N][ROWS], const struct mat *const m[N], const size_t offset[N], int r, const struct planes &p, int groups) {
     int lane = threadIdx.x % 32, j = lane % PIECES, rows = m[0]->rows;
 #pragma unroll
     for (int k = 0; k < N; k++)
@@ -72,14 +73,14 @@ template <int N> __device__ inline void dots(float out[N][ROWS], const struct ma
 #pragma unroll
             for (int i = 0; i < ROWS; i++) { /* rows past the last are computed but not stored */
                 size_t row = (size_t)(r + i < rows ? r + i : rows - 1);
-                w[k][i] = *(const uint4 *)((const uint8_t *)m[k]->data + skip[k] + row * m[k]->stride + (size_t)(g * (GROUP / 2) + j * 16));
-                s[k][i] = bf16_at((const uint8_t *)m[k]->scale + skip[k], row * (size_t)m[k]->scale_stride + (size_t)g);
+                w[k][i] = *(const uint4 *)((const uint8_t *)m[k]->data + offset[k] + row * m[k]->stride + (size_t)(g * (GROUP / 2) + j * 16));
+                s[k][i] = bf16_at((const uint8_t *)m[k]->scale + offset[k], row * (size_t)m[k]->scale_stride + (size_t)g);
             }
         const int4 *high = (const int4 *)(p.high + g * (GROUP / 2) + j * 16), *low = (const int4 *)(p.low + g * (GROUP / 2) + j * 16);
         int4 x[4] = {high[0], high[groups * (GROUP / 2) / 16], low[0], low[groups * (GROUP / 2) / 16]}; /* columns of low nibbles, of high nibbles */
         const int *xs = (const int *)x;
         float f = p.scale[g];
-        int eight = 8 * p.sum[g * PIECES + j];
+        int excess = 8 * p.sum[g * PIECES + j]; /* of the 8 that is added to each code */
 #pragma unroll
         for (int k = 0; k < N; k++)
 #pragma unroll
@@ -92,7 +93,7 @@ template <int N> __device__ inline void dots(float out[N][ROWS], const struct ma
                     a = __dp4a(c, xs[e], __dp4a(d, xs[4 + e], a));
                     b = __dp4a(c, xs[8 + e], __dp4a(d, xs[12 + e], b));
                 }
-                out[k][i] = fmaf((float)(a * 256 + b - eight), s[k][i] * f, out[k][i]);
+                out[k][i] = fmaf((float)(a * 256 + b - excess), s[k][i] * f, out[k][i]);
             }
     }
 #pragma unroll
@@ -110,10 +111,10 @@ static __global__ void __launch_bounds__(WARPS * 32) int4_up_kernel(const __grid
     planes_fill(p, a.x + (size_t)(pair / a.topk) * (size_t)a.gate.cols, a.gate.cols, groups);
     __syncthreads();
     const struct mat *const m[2] = {&a.gate, &a.up};
-    const size_t skip[2] = {(size_t)id * a.expert_stride, (size_t)id * a.expert_stride};
+    const size_t offset[2] = {(size_t)id * a.expert_stride, (size_t)id * a.expert_stride};
     for (int r = ((int)blockIdx.x * WARPS + (int)threadIdx.x / 32) * ROWS; r < inter; r += (int)gridDim.x * WARPS * ROWS) {
         float v[2][ROWS];
-        dots<2>(v, m, skip, r, p, groups);
+        dots<2>(v, m, offset, r, p, groups);
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             if (threadIdx.x % 32 == 0 && r + i < inter) a.h[(size_t)pair * (size_t)inter + (size_t)(r + i)] = glu(v[0][i], v[1][i], a.glu);
@@ -132,9 +133,9 @@ static __global__ void __launch_bounds__(WARPS * 32) int4_down_kernel(const __gr
         __syncthreads();
         planes_fill(p, a.h + (size_t)pair * (size_t)a.down.cols, a.down.cols, groups);
         __syncthreads();
-        const size_t skip[1] = {(size_t)id * a.expert_stride};
+        const size_t offset[1] = {(size_t)id * a.expert_stride};
         float v[1][ROWS];
-        dots<1>(v, m, skip, r, p, groups);
+        dots<1>(v, m, offset, r, p, groups);
 #pragma unroll
         for (int i = 0; i < ROWS; i++) sum[i] += a.weights[pair] * v[0][i];
     }
@@ -143,12 +144,13 @@ static __global__ void __launch_bounds__(WARPS * 32) int4_down_kernel(const __gr
         if (threadIdx.x % 32 == 0 && r + i < a.down.rows) a.y[(size_t)t * (size_t)a.down.rows + (size_t)(r + i)] += sum[i];
 }
 
-static int whole(const struct mat *m) {
+/* Whether the kernels read this matrix. */
+static int is_readable(const struct mat *m) {
     return m->dtype == DT_INT4 && m->scale && m->scale_dtype == DT_BF16 && m->block_rows == 1 && m->block_cols == GROUP && !m->row0 && m->row_step == 1 &&
            ((size_t)m->data | m->stride) % 16 == 0 && planes_bytes((m->cols + GROUP - 1) / GROUP) <= (48u << 10);
 }
 int cuda_int4_fits(const struct cuda_routed *a) {
-    return a->expert_stride % 16 == 0 && !a->by_choice && !a->gate_bias && !a->up_bias && !a->down_bias && whole(&a->gate) && whole(&a->up) && whole(&a->down);
+    return a->expert_stride % 16 == 0 && !a->by_choice && !a->gate_bias && !a->up_bias && !a->down_bias && is_readable(&a->gate) && is_readable(&a->up) && is_readable(&a->down);
 }
 cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_routed *a) {
     dim3 up(blocks_of((size_t)a->gate.rows, WARPS * ROWS), (unsigned)(a->n * a->topk)), down(blocks_of((size_t)a->down.rows, WARPS * ROWS), (unsigned)a->n);

@@ -18,7 +18,8 @@ __device__ inline float group_sum(float v, int threads, float *shared /* [32] */
     v = lane < warps ? shared[warp / warps * warps + lane] : 0;
     return warp_sum(v);
 }
-/* Rows `first`, first + step, .. of blocks of rows, one row per group of threads. Called by all threads of a block. */
+/* Norms rows, one per group of threads: as many at a time as the block has groups, those of number `first`, first + step, .. of such sets. Called by all threads
+ * of a block. */
 __device__ inline void norm_rows(const struct cuda_norm &o, int first, int step, float *sums /* [32] */) {
     const int threads = norm_threads(o.dim), groups = (int)blockDim.x / threads, t = (int)threadIdx.x % threads;
     for (int base = first * groups; base < o.rows; base += step * groups) {
@@ -38,8 +39,8 @@ __device__ inline void norm_rows(const struct cuda_norm &o, int first, int step,
         }
         if (o.bad && !finite) atomicCAS(o.bad, -1, o.tag);
         sum = group_sum(sum, threads, sums);
-        const float over = o.l2_limit / (sqrtf(sum) + 1e-6f); /* NaN is not clipped */
-        const float f = o.l2_limit > 0 ? (over > 1.0f ? 1.0f : over) : 1.0f / sqrtf(sum / (float)o.dim + o.eps);
+        const float shorten = o.l2_limit / (sqrtf(sum) + 1e-6f); /* NaN is not clipped */
+        const float f = o.l2_limit > 0 ? (shorten > 1.0f ? 1.0f : shorten) : 1.0f / sqrtf(sum / (float)o.dim + o.eps);
         for (int i = t; i < dim; i += threads) {
             float v = (x[i] - mean) * f * (o.w ? scalar_at(o.w, o.w_dtype, (size_t)i) + o.add : 1.0f);
             out[i] = o.bias ? v + scalar_at(o.bias, o.w_dtype, (size_t)i) : v;
@@ -49,7 +50,7 @@ __device__ inline void norm_rows(const struct cuda_norm &o, int first, int step,
 
 /* --- Rope and KV rows ------------------------------------------------------------------------------------------------------------------ */
 
-/* A warp per (row, head); the block's are first, first + step, .. times its warps. */
+/* A warp per (row, head): as many at a time as the block has warps, those of number `first`, first + step, .. of such sets. */
 __device__ inline void rope_heads(const struct cuda_rope &o, int first, int step) {
     const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
     for (int k = first * warps + (int)threadIdx.x / 32; k < o.n * o.heads; k += step * warps) {
@@ -65,7 +66,7 @@ __device__ inline void rope_heads(const struct cuda_rope &o, int first, int step
     }
 }
 
-/* A warp per (row, head); the block's are first, first + step, .. times its warps. */
+/* A warp per (row, head): as many at a time as the block has warps, those of number `first`, first + step, .. of such sets. */
 __device__ inline void kv_store_heads(const struct cuda_kv_store &o, int first, int step) {
     struct cuda_plane p = o.plane;
     const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
@@ -133,7 +134,7 @@ __device__ inline void gate_number(const struct cuda_gate &o, size_t at) {
     if (o.kind == CUDA_GATE_SILU) f *= v;
     if (o.kind == CUDA_GATE_SOFTPLUS) f = softplus(v);
     if (o.kind == CUDA_GATE_LINEAR) f = v;
-    if (o.kind == CUDA_GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f));
+    if (o.kind == CUDA_GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f)); /* 1 / sqrt(2) */
     o.y[i * (size_t)o.ldy + h * (size_t)o.head_ldy + d] *= f;
 }
 
@@ -296,16 +297,17 @@ __device__ inline void route_pick(const struct cuda_route &r, int token, const s
 }
 /* Whether counting picks the same experts as route_pick(). */
 __device__ inline bool route_counts(const struct cuda_route &r) { return !r.table && r.score != CUDA_MIXER; }
-/* Counts, by all threads of a block and after barriers, for all tokens how many experts are better than each: their places. s: of token 0. */
+/* Counts for each expert and token how many experts are better: the expert's rank. Called by all threads of a block, with barriers. s: token 0's space, which
+ * those of other tokens follow at a distance of `bytes`. */
 __device__ inline void route_count(const struct cuda_route &r, const struct route_space &s, size_t bytes) {
-    const int n = r.n_experts + r.n_idle - r.n_always, pairs = r.n * n, parts = (int)blockDim.x > pairs ? (int)blockDim.x / pairs : 1, each = (n + parts - 1) / parts;
+    const int n = r.n_experts + r.n_idle - r.n_always, pairs = r.n * n, parts = (int)blockDim.x > pairs ? (int)blockDim.x / pairs : 1, part_size = (n + parts - 1) / parts;
     for (int at = threadIdx.x; at < pairs; at += blockDim.x) ((int *)((char *)s.rank + (size_t)(at / n) * bytes))[at % n] = 0;
     __syncthreads();
     for (int at = threadIdx.x; at < pairs * parts; at += blockDim.x) {
-        const int pair = at % pairs, part = at / pairs, token = pair / n, i = pair - token * n, end = min(n, (part + 1) * each);
+        const int pair = at % pairs, part = at / pairs, token = pair / n, i = pair - token * n, end = min(n, (part + 1) * part_size);
         const float *choice = (const float *)((const char *)s.choice + (size_t)token * bytes), own = isnan(choice[i]) ? -INFINITY : choice[i];
         int n_better = 0;
-        for (int j = part * each; j < end; j++) {
+        for (int j = part * part_size; j < end; j++) {
             const float v = choice[j] == choice[j] ? choice[j] : -INFINITY;
             n_better += v > own || (v == own && j < i);
         }
@@ -313,8 +315,8 @@ __device__ inline void route_count(const struct cuda_route &r, const struct rout
     }
     __syncthreads();
 }
-/* Picks a token's experts by their places. */
-__device__ inline void route_place(const struct cuda_route &r, const struct route_space &s) {
+/* Picks a token's experts by their ranks. */
+__device__ inline void route_by_rank(const struct cuda_route &r, const struct route_space &s) {
     const int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32), most = r.topk - r.n_always;
     for (int i = lane; i < n; i += 32) {
         const int k = i < n - r.n_always ? s.rank[i] : most + (i - (n - r.n_always));
