@@ -15,7 +15,7 @@
 /* Copies rows [k0, k0 + ROWS) of one head of a plane to shared memory; columns from `dim` and rows from `rows` on become zero. */
 template <int ROWS, int COLS, int THREADS>
 __device__ inline void load_tile(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
-    const int pieces = COLS / 8; /* of a row, 16 bytes each */
+    const int pieces = COLS / 8; /* a row's pieces of 16 bytes */
     const int team = pieces % 32 == 0 ? 32 : pieces % 16 == 0 ? 16 : pieces % 8 == 0 ? 8 : 4; /* threads of a row, so that each computes few addresses of rows */
     for (int k = (int)threadIdx.x / team; k < ROWS; k += THREADS / team) {
         const bool exists = k0 + k < rows;

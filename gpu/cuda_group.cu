@@ -1,4 +1,4 @@
-/* What the tiled products of expert groups and MLA heads need before and after: gathers tokens in the product's input type, converts scales to its layout, and
+/* Prepares and finishes the tiled products of expert groups and MLA heads: gathers tokens in the product's input type, converts scales to its layout, and
  * adds results to their tokens in one fixed order. */
 #include "gpu/cuda_device.cuh"
 

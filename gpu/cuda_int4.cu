@@ -80,7 +80,7 @@ template <int N> __device__ inline void dots(float out[N][ROWS], const struct ma
         int4 x[4] = {high[0], high[groups * (GROUP / 2) / 16], low[0], low[groups * (GROUP / 2) / 16]}; /* columns of low nibbles, of high nibbles */
         const int *xs = (const int *)x;
         float f = p.scale[g];
-        int excess = 8 * p.sum[g * PIECES + j]; /* of the 8 that is added to each code */
+        int excess = 8 * p.sum[g * PIECES + j]; /* the 8 that is added to each code, over all columns */
 #pragma unroll
         for (int k = 0; k < N; k++)
 #pragma unroll

@@ -2,7 +2,7 @@
  * one key, and its warp every eighth head. The order of sums is fixed, so a query's selection does not depend on the other queries. */
 #include "gpu/cuda_device.cuh"
 
-/* Of the score kernels: keys and warps of a thread block, where a warp computes one head at a time; heads whose queries are in shared memory at a time. */
+/* A thread block of the score kernels has KEYS keys and WARPS warps, which compute one head at a time, and queries of GROUP heads in shared memory. */
 enum { KEYS = 32, WARPS = 8, GROUP = 16 };
 enum { SELECT_THREADS = 256 };
 enum { MAX_SHARED = 40 << 10 }; /* bytes of keys and queries: with the static shared memory less than the 48 KB that need no attribute */

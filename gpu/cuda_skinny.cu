@@ -157,7 +157,7 @@ template <bool FP8> struct split_columns {
         if (FP8) to->unscale = unscale[i / (STEP / 16)];
     }
 };
-/* What skinny_kernel has in shared memory besides sums. ONE: there is one token, whose activations are split there. */
+/* Shared memory of skinny_kernel besides its sums. ONE: a single token, whose activations are split there. */
 struct no_columns {};
 template <bool FP8, bool ONE> struct columns_of { typedef no_columns type; };
 template <bool FP8> struct columns_of<FP8, true> { typedef split_columns<FP8> type; };

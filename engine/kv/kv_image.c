@@ -46,9 +46,9 @@ size_t kv_image_bytes(const struct kv *kv, int from, int to, bool state) {
 
 /* --- Files ----------------------------------------------------------------------------------------------------------------------- */
 
-struct image_io {         /* of an image at offset `at` of a file */
+struct image_io {         /* reads or writes an image at offset `at` of a file */
     struct kv *kv;        /* NULL: only read */
-    const uint8_t *pages; /* of the cache that is written */
+    const uint8_t *pages; /* pages of the cache that is written */
     int fd;
     off_t at;
 };

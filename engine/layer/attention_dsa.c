@@ -6,7 +6,7 @@
 #include "engine/layer/attention.h"
 
 enum { INDEX = 1, STATES };          /* planes after the latents; STATES only with blocks */
-static const float norm_eps = 1e-6f; /* of the indexer's layer norms, unless the config has one */
+static const float norm_eps = 1e-6f; /* the indexer's layer norms have this eps unless the config has one */
 
 static bool has_indexer(const struct config *c, int layer) { return c->layer[layer].index == INDEX_OWN; }
 

@@ -118,7 +118,8 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
 
 enum { EXPANDED_BYTES = 256 << 20 }; /* most memory of expanded keys and values, unless one head needs more */
 
-static size_t grown_size(size_t need) { return need + need / 4; } /* of a buffer that must hold `need`, so that it grows rarely */
+/* Returns the size of a buffer that must hold `need`, so that it grows rarely. */
+static size_t grown_size(size_t need) { return need + need / 4; }
 /* Grows *p to at least `need` floats, without its content. NULL: out of memory. */
 static float *grow_buffer(struct work *w, float **p, size_t *have, size_t need) {
     if (need <= *have) return *p;

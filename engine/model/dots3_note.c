@@ -158,7 +158,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->head_dim = c->qk_nope + c->qk_rope;
     const int rotated = c->qk_rope;
     read_fixed(r);
-    c->split_kv_b = config_bool(r, "split_kv_b", false);                  /* GGUF only */
+    c->split_kv_b = config_bool(r, "split_kv_b", false);                     /* GGUF only */
     config_ignore(r, "head_dim"), config_ignore(r, "partial_rotary_factor"); /* only their product counts, the rotated part */
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true: the reference has none");

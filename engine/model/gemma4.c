@@ -107,8 +107,9 @@ static void parse_common(struct config_reader *r, struct config *c, int window, 
     c->stream_scale = true;
     config_keep_stream(c);
     if (config_bool(r, "enable_moe_block", false)) read_experts(r, c);
-    config_ignore(r, "num_experts"), config_ignore(r, "top_k_experts"), config_ignore(r, "moe_intermediate_size"); /* a dense model may have them and uses none */
-    config_choice(r, "use_bidirectional_attention", directions, 0);                                          /* images only */
+    config_ignore(r, "num_experts"), config_ignore(r, "top_k_experts"),
+        config_ignore(r, "moe_intermediate_size");                  /* a dense model may have them and uses none */
+    config_choice(r, "use_bidirectional_attention", directions, 0); /* images only */
     if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of Gemma 4");
     c->token_dim = config_int(r, "hidden_size_per_layer_input", per_layer, 0, 65536);
     c->carried = c->token_dim ? c->hidden : 0;

@@ -460,7 +460,7 @@ change("slice-keep", "sessions of a time slice change with each batch", "unit_ti
 change("slice-room", "sessions whose caches do not fit are not counted", "unit_time_slices", ("engine/schedule/time_slices.c", "t->n_fit = without_room ? n_fit : 0;", "t->n_fit = 0;"))
 change("slice-told", "the explanation does not change when time slices begin", "unit_time_slices", ("engine/schedule/time_slices.c", "e->explained_decision.batch = 0;", "(void)e;"))
 change("slice-few-keys", "time slices leave out what attention on the CPU costs", "unit_policy", ("engine/placement/policy.c", "t[1] += layers * cost_attention_block", "t[1] += 0 * layers * cost_attention_block"))
-change("slice-evicts", "a session in a new time slice finds no room, since idle ones keep theirs", "unit_time_slices", ("engine/kv/device_kv.c", "while (!m && !may_add_chat(s) && eviction_victim(s))", "while (false && eviction_victim(s))"))
+change("slice-evicts", "a session in a new time slice finds no room, since idle ones keep theirs", "unit_time_slices", ("engine/exec/device_kv.c", "while (!copy && !may_add_chat(s) && eviction_victim(s))", "while (false && eviction_victim(s))"))
 change("cost-selected-keys", "virtual time reads all keys where some are selected", "unit_tensor", ("gpu/op_cost.c", "a->chosen ? (double)a->n * window : a->n_keys", "a->n_keys"))
 change("cost-latents-twice", "virtual time reads latents once as keys and again as values", "unit_tensor", ("gpu/op_cost.c", "(same ? 0 : ", "(false ? 0 : "))
 change("tensor-latent", "the cost model charges a rank only a part of a replicated latent", "unit_tensor", ("engine/placement/cost.c", "sizeof parts / sizeof *parts - (q->expanded_pair_flops > 0)", "sizeof parts / sizeof *parts"))
