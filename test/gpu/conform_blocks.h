@@ -176,6 +176,7 @@ static void resident(void) {
         int n, topk, count, hidden, inter;
         bool biased, no_up;
     } c[] = {{1, 2, 4, 256, 256, false}, {3, 4, 6, 256, 256, true}, {17, 2, 3, 256, 256, false}, {2, 2, 4, 512, 256, true, true}};
+    experts_resident = true;
     for (size_t k = 0; k < sizeof types / sizeof *types; k++)
         for (size_t i = 0; i < sizeof c / sizeof *c + 1; i++) {
             const bool each = i == sizeof c / sizeof *c; /* the second again, by choice */
@@ -197,6 +198,7 @@ static void resident(void) {
                   .topk = c[i].topk, .n_experts = c[i].count, .hidden = c[i].hidden, .by_choice = each);
             if (each) break;
         }
+    experts_resident = false;
 }
 static void drafts(void) {
     static const struct {

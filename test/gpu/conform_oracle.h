@@ -142,6 +142,7 @@ static void ref_linear(const union op_args *u) {
     if (spec.math == GPU_MATH_FP8 && plain && narrow_of(&a->w) == AS_FP8) oracle_linear(u);
     else if (cpu->ops->linear(cpu, a)) failures++;
 }
+static bool experts_resident; /* evenly apart in memory, as on a device: for up to FEW tokens their activations stay float32 too */
 static void ref_experts(const union op_args *u) {
     const struct op_experts *a = &u->experts;
     if (spec.math != GPU_MATH_FP8) {
@@ -155,7 +156,7 @@ static void ref_experts(const union op_args *u) {
             for (int k = 0; a->ids && k < a->topk; k++)
                 if (a->ids[t * a->topk + k] == e)
                     add_expert(a->by_choice ? a->y + (t * a->topk + k) * a->hidden : y, &a->experts[e], x,
-                               a->by_choice ? 1 : (double)a->weights[t * a->topk + k], false);
+                               a->by_choice ? 1 : (double)a->weights[t * a->topk + k], experts_resident && a->n <= FEW);
         if (a->shared) add_expert(y, a->shared, x, a->shared_weight ? (double)a->shared_weight[t] : 1, a->n <= FEW);
     }
 }
