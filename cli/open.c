@@ -34,6 +34,8 @@ static bool attach_by_default(struct app *a) {
         return true;
     }
     *model = was;
+    if (!no_default && strcmp(default_dir, resident))
+        report_note("the resident engine, with its model %s, has other options; opening %s in this process, -m NAME opens another", resident, default_dir);
     return false;
 }
 
