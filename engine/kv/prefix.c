@@ -160,6 +160,12 @@ static uint64_t root_key(const struct session *s) {
     return hash64(&(uint64_t){config_long_rope(&s->engine->weights.config, s->n_tokens)}, 8, s->engine->prefix_store.kv_fingerprint);
 }
 
+/* Returns the i-th exact chunk that the prompt keeps, or NULL. Its end may be one that only an earlier prompt's shared part had. */
+static const struct prefix_chunk *held_chunk(const struct session *s, size_t i) {
+    const struct prefix *p = &s->prefix;
+    return i < p->n_chunks && p->chunks[i].key && p->chunks[i].end <= s->n_kv ? &p->chunks[i] : NULL;
+}
+
 int prefix_tokens_to_keep(const struct session *s, int keep, int n, int flags) {
     enum { MAX_LOSS = 8 }; /* at most one part in this many of the rest of the prompt is computed again */
     const struct prefix *p = &s->prefix;
@@ -245,7 +251,10 @@ static int map_chunk(struct session *s, struct session *o, size_t i, struct erro
 static struct prefix_chunk *wanted_chunks(const struct session *s, size_t *n) {
     struct prefix want = {0};
     uint64_t key = root_key(s);
-    for (int pos = 0, end; (end = next_chunk_end(s, pos)) < s->n_tokens; pos = end)
+    int pos = 0;
+    for (size_t i = 0; held_chunk(s, i) && !push_chunk(&want, held_chunk(s, i)->end, held_chunk(s, i)->key); i++)
+        pos = held_chunk(s, i)->end, key = held_chunk(s, i)->key;
+    for (int end; (end = next_chunk_end(s, pos)) < s->n_tokens; pos = end)
         if (push_chunk(&want, end, key = chunk_key(key, s->tokens, pos, end))) break;
     *n = want.n_chunks;
     return want.chunks;
@@ -297,9 +306,14 @@ int prefix_common_rows(void *engine, const struct kv *a, const struct kv *b) {
 
 int prefix_disk_keys(const struct session *s, struct prefix_keys *out) {
     uint64_t key = root_key(s);
+    int pos = 0;
     out->n = 0;
     if (!s->engine->kv_disk || s->request.flags & REQ_NO_DISK_CACHE) return 0;
-    for (int pos = 0, end; (end = next_chunk_end(s, pos)) <= s->n_tokens; pos = end) {
+    for (const struct prefix_chunk *x; (x = held_chunk(s, out->n)); pos = x->end) {
+        if (mem_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v)) return ERR_MEMORY;
+        out->v[out->n++] = key = x->key;
+    }
+    for (int end; (end = next_chunk_end(s, pos)) <= s->n_tokens; pos = end) {
         if (mem_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v)) return ERR_MEMORY;
         out->v[out->n++] = key = chunk_key(key, s->tokens, pos, end);
     }

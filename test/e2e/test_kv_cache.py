@@ -135,11 +135,13 @@ class KvCache(server.Case):
     def test_deleted_at_a_terminal(self):
         """Also what was taken back, and of a chat whose process was killed before its answer had ended."""
         where = os.path.join(self.home, "doc.txt")
-        with open(where, "w") as f:
-            f.write(self.doc)
+        other = os.path.join(self.home, "other.txt")
+        for path in (where, other):
+            with open(path, "w") as f:
+                f.write(self.doc)
         t = self.terminal("-n", "4", "--temp", "0")
         at = t.prompt()
-        for what in ("/read " + where, "one", "/undo", "/read " + where, "two", "three", "/close", "/delete doc-txt-one"):
+        for what in ("/read " + where, "one", "/undo", "/read " + other, "two", "three", "/close", "/delete doc-txt-one"):
             t.send(what + "\r")
             at = t.prompt(at)
         t.until("deleted doc-txt-one")

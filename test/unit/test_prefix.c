@@ -124,6 +124,21 @@ static void a_beginning_may_be_named(void **st) {
     engine_close(&e);
 }
 
+/* The end of a part that only an earlier prompt shared is no end of another session's batches: nothing of that session follows it. */
+static void a_named_beginning_stays_an_end(void **st) {
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *a = new_session(e), *b = new_session(e), *alone = new_session(e);
+    ask(e, a, text(300, MOST, 0), 300, 200, 0);
+    ask(e, b, text(900, MOST, 0), 900, 0, REQ_NO_PREFIX_REUSE);
+    struct answer x = ask(e, a, text(900, MOST, 0), 900, 0, 0), want = ask(e, alone, text(900, MOST, 0), 900, 0, REQ_NO_PREFIX_REUSE);
+    assert_in_range(x.cached, 192, 300);
+    assert_memory_equal(want.token, x.token, sizeof want.token);
+    session_close(&a);
+    session_close(&b);
+    session_close(&alone);
+    engine_close(&e);
+}
+
 /* --- Forks ------------------------------------------------------------------------------------------------------------------------- */
 
 static struct session *fork_of(struct engine *e, struct session *a) {
@@ -388,6 +403,7 @@ int main(int argc, char **argv) {
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, ROWS);
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_beginning_is_read_once),
                                        cmocka_unit_test(a_beginning_may_be_named),
+                                       cmocka_unit_test(a_named_beginning_stays_an_end),
                                        cmocka_unit_test(a_fork_goes_on_as_its_origin),
                                        cmocka_unit_test(a_fork_after_a_turn_that_never_ran),
                                        cmocka_unit_test(devices_share_beginnings),
