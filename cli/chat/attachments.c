@@ -27,8 +27,9 @@ void attachments_remove(struct attachments *l, size_t i) {
 }
 
 static bool is_read_again(const struct attachments *l, size_t i, size_t from) {
+    const struct attachment *old = &l->v[i];
     for (size_t k = from; k < l->n; k++)
-        if (l->v[i].path && l->v[k].path && !strcmp(l->v[i].path, l->v[k].path)) return true;
+        if (old->path ? l->v[k].path && !strcmp(old->path, l->v[k].path) : !strcmp(old->name, l->v[k].name)) return true;
     return false;
 }
 

@@ -141,6 +141,11 @@ class Commands(driver.ChatCase):
         self.assertIn("new text!", shown)
         self.assertIn("other text", shown)
         self.assertNotIn("old text", shown)
+        self.ask(t, "/undo", "its files are attached to the next question")
+        self.write("a.txt", "newest")
+        self.ask(t, "/read ~/a.txt", "a.txt: 6 B attached to your next question, in place of what was read before")
+        shown = self.ask(t, "second", rb"</document>\s+second\r")
+        self.assertNotIn("new text!", shown)
 
     def test_undo_attaches_files_again(self):
         for name in ("a.txt", "b.txt"):
