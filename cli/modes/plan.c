@@ -287,7 +287,7 @@ static void put_list(struct plan_view *v, const struct json *root) {
     put_heading(v, "Models, for --arch; any other with -m");
     for (uint32_t i = 0; i < models->n; i++) {
         const struct json *m = json_at(models, i);
-        buf_fmt(v->out, "  %-18s %-21s %-8s %6.4g B parameters, %.3g B active per token\n", json_text(json_get(m, "name"), name, sizeof name),
+        buf_fmt(v->out, "  %-18s %-24s %-8s %6.4g B parameters, %.3g B active per token\n", json_text(json_get(m, "name"), name, sizeof name),
                 json_text(json_get(m, "title"), what, sizeof what), json_text(json_get(m, "weights"), weights, sizeof weights),
                 json_num(json_get(m, "parameters"), 0) / 1e9, json_num(json_get(m, "active"), 0) / 1e9);
     }
