@@ -410,7 +410,7 @@ MODELS = {
         **COMMON, "model_type": "glm4_moe", "num_hidden_layers": 2, "intermediate_size": 168, "moe_intermediate_size": 72, "num_attention_heads": 6,
         "num_key_value_heads": 3, "head_dim": 24, "partial_rotary_factor": 0.5, "attention_bias": True, "use_qk_norm": False, "n_routed_experts": 8,
         "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True,
-        "routed_scaling_factor": 1.5, "rope_theta": 10000, "quantization_config": FP8,
+        "routed_scaling_factor": 1.5, "rope_theta": 10000, "quantization_config": FP8, "num_nextn_predict_layers": 1,
     },
     # Three residual streams, a window and keys compressed by 3 that an indexer selects, or by 7, experts in FP4, power-of-two scales, a
     # layer whose experts are chosen by token id, groups of heads before the output
