@@ -84,7 +84,8 @@ def in_company(model, tokens):
         print(f"{'ok' if got == want[start:] else 'FAIL'} {name} {' '.join(mode)}: {got}")
     stats = run_greedy(model, tokens[:start], 9, ["--draft", "int4", "--draft-len", "3", "--stats"]).stderr
     accepted = re.search(r"(\d+) of (\d+) drafted tokens accepted", stats)
-    good = bool(accepted) and int(accepted[1]) >= 4  # of 6; a draft without the tokens before it is refused
+    # How many are drafted depends on time. A draft without the tokens before it is refused.
+    good = bool(accepted) and 0 < int(accepted[2]) <= 1.5 * int(accepted[1])
     failed += not good
     print(f"{'ok' if good else 'FAIL'} {name}, drafts of experts in four bits: {accepted and accepted[0]}")
     got = greedy(model, tokens[:start], 9, ["--gpus", "emu:1,cpu=scalar", "--decode", "paged"])
