@@ -249,7 +249,7 @@ __device__ inline void route_scores(const struct cuda_route &r, int token, const
         const int size = r.n_experts / r.n_group;
         for (int i = lane; i < n; i += 32) s.mark[i] = 0;
         __syncwarp();
-        for (int at = 0; at < r.topk; at++) { /* the groups in turn */
+        for (int at = 0; at < r.topk; at++) { /* the best expert of each group */
             const int first = at % r.n_group * size, i = first + best_of(s.choice + first, s.mark + first, size);
             __syncwarp();
             if (!lane) s.mark[i] = 1;

@@ -9,8 +9,8 @@
 
 struct tokenizer;
 
-/* Opens a tokenizer. dir: a checkpoint directory, "ember:", a directory with tokenizer files only, or a GGUF file. Returns ERR_MODEL if a part of a file is
- * unknown or invalid; the message names both. Returns ERR_RUNTIME if there is no tokenizer file. */
+/* Opens the tokenizer of a checkpoint directory, of a directory with only tokenizer files, of a GGUF file, or of the built-in model ("ember:").
+ * ERR_MODEL: the tokenizer is invalid or not supported; the message names the file and the reason. ERR_RUNTIME: there is no tokenizer file. */
 int tokenizer_open(struct tokenizer **t, const char *dir, struct error *e);
 void tokenizer_close(struct tokenizer **t);
 

@@ -52,15 +52,12 @@ int attachments_restore(struct attachments *l, const struct message *question) {
     size_t n;
     for (; (end = conversation_document_end(s, &name, &n)); s = end) {
         struct attachment a = {.bytes = n};
-        char *quote = strchr(name, '"');
-        a.name = mem_alloc((size_t)(quote - name) + 1);
+        a.name = mem_strndup(name, strcspn(name, "\""));
         if (!a.name || buf_add(&a.text, s, (size_t)(end - s)) || mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) {
             attachment_free(&a);
             attachments_truncate(l, n_before);
             return -1;
         }
-        memcpy(a.name, name, (size_t)(quote - name));
-        a.name[quote - name] = 0;
         l->v[l->n++] = a;
     }
     return (int)(l->n - n_before);

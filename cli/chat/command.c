@@ -55,7 +55,7 @@ static void report_unknown(struct repl *r, const char *word) {
             screen_print(r, "no command /%s; did you mean /%s?", word, others[i].means);
             return;
         }
-    if (setting != OPT_COUNT && opt_table[setting].flags & OPT_LIVE) screen_print(r, "no command /%s; did you mean /set %s?", word, opt_table[setting].name);
+    if (opt_is_live(setting)) screen_print(r, "no command /%s; did you mean /set %s?", word, opt_table[setting].name);
     else if (opt_nearest(word, next_command, &at, near, sizeof near)) screen_print(r, "no command /%s; did you mean /%s?", word, near);
     else screen_print(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
 }
@@ -248,7 +248,7 @@ static void complete_value(const char *text, size_t n, size_t cursor, size_t *fr
     bool negated;
     const enum opt_id id = opt_find(text, n, &negated);
     size_t begin = n + strspn(text + n, " =");
-    if (id == OPT_COUNT || !(opt_table[id].flags & OPT_LIVE) || cursor < begin) return;
+    if (!opt_is_live(id) || cursor < begin) return;
     const char *words = opt_table[id].kind <= OPT_SWITCH ? "yes no" : opt_table[id].choices ? opt_table[id].choices : "";
     char word[40];
     *from += begin;
@@ -287,7 +287,7 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
             offer_match(candidates, "", name, typed, n);
         }
         for (int id = 0; commands[i].fn == cmd_set && id < OPT_COUNT; id++)
-            if (opt_table[id].flags & OPT_LIVE && id != OPT_SYSTEM) offer_match(candidates, "", opt_table[id].name, typed, n);
+            if (opt_is_live((enum opt_id)id)) offer_match(candidates, "", opt_table[id].name, typed, n);
         if (commands[i].fn == cmd_load || commands[i].fn == cmd_delete) offer_saved(candidates, typed, n);
         for (size_t k = 0; commands[i].fn == cmd_preset && k < r->app->opts.n_presets; k++) offer_match(candidates, "", r->app->opts.presets[k], typed, n);
         if (commands[i].fn == cmd_model) {

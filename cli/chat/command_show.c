@@ -42,9 +42,6 @@ static void print_setting(struct repl *r, enum opt_id id) {
     screen_print(r, "  %-17s %-14s %s", opt_table[id].name, value, from);
 }
 
-/* True for what /set changes. The system prompt has a command of its own. */
-static bool is_setting(enum opt_id id) { return id != OPT_COUNT && opt_table[id].flags & OPT_LIVE && id != OPT_SYSTEM; }
-
 void cmd_show(struct repl *r, const char *arg) {
     const struct engine_info *i = r->app->info;
     char experts[64];
@@ -54,13 +51,13 @@ void cmd_show(struct repl *r, const char *arg) {
         screen_print(r, "%s (%s), %s, context %d, %d threads, %s", i->name, i->model_type, experts, i->context, i->threads, i->level);
     }
     for (int id = 0; id < OPT_COUNT; id++)
-        if (is_setting(id)) print_setting(r, id);
+        if (opt_is_live(id)) print_setting(r, id);
     screen_print(r, "  /set NAME VALUE changes one; /set NAME default resets it");
 }
 
 static const char *next_setting(void *ctx) {
     int *id = ctx;
-    while (*id < OPT_COUNT && !is_setting(*id)) ++*id;
+    while (*id < OPT_COUNT && !opt_is_live(*id)) ++*id;
     return *id < OPT_COUNT ? opt_table[(*id)++].name : NULL;
 }
 
@@ -72,7 +69,7 @@ static void report_no_setting(struct repl *r, const char *name, enum opt_id id) 
         if (opt_table[k].letter == name[0]) id = k; /* "/set n 5", as on the command line */
     if (id == OPT_COUNT && opt_elsewhere(name)) id = opt_find(opt_elsewhere(name), strlen(opt_elsewhere(name)), NULL);
     if (id == OPT_SYSTEM) screen_print(r, "no setting '%s'; /system TEXT sets the system prompt", name);
-    else if (is_setting(id)) screen_print(r, "no setting '%s'; did you mean %s?", name, opt_table[id].name);
+    else if (opt_is_live(id)) screen_print(r, "no setting '%s'; did you mean %s?", name, opt_table[id].name);
     else if (id != OPT_COUNT && opt_table[id].flags & OPT_SETTING)
         screen_print(r, "%s cannot be changed in a chat; start hearth with --%s", name, opt_table[id].name);
     else if (opt_nearest(name, next_setting, &at, near, sizeof near)) screen_print(r, "no setting '%s'; did you mean %s?", name, near);
@@ -92,7 +89,7 @@ void cmd_set(struct repl *r, const char *arg) {
     arg += n + strspn(arg + n, " =");
     snprintf(value, sizeof value, "%s", arg);
     enum opt_id id = opt_find(name, strlen(name), &no);
-    if (!is_setting(id)) {
+    if (!opt_is_live(id)) {
         report_no_setting(r, name, id);
         return;
     }

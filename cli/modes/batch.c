@@ -22,6 +22,7 @@
 #include "cli/turn/input.h"
 #include "cli/turn/turn.h"
 #include "engine/base/file.h"
+#include "engine/base/utf8.h"
 
 enum { DEFAULT_SESSIONS = 6 }; /* without --parallel, when the engine gives no number */
 enum {
@@ -340,7 +341,7 @@ static int order_jobs(struct batch *b, struct error *e) {
 
 static int split_lines(struct batch *b, struct error *e) {
     const char *s = b->file.data ? b->file.data : "", *end = s + b->file.len;
-    if (b->file.len >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3)) s += 3; /* a byte order mark */
+    s += utf8_mark(s, b->file.len);
     for (size_t number = 1; s < end; number++) {
         const char *nl = memchr(s, '\n', (size_t)(end - s));
         size_t n = (size_t)((nl ? nl : end) - s), blank = 0;

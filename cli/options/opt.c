@@ -82,6 +82,8 @@ static const char *next_option_name(void *ctx) {
     return opt_table[s->id++].name;
 }
 
+bool opt_is_live(enum opt_id id) { return id != OPT_COUNT && opt_table[id].flags & OPT_LIVE && id != OPT_SYSTEM; }
+
 const char *opt_elsewhere(const char *name) {
     /* llama.cpp's names, then Ollama's */
     static const struct {

@@ -185,6 +185,7 @@ int opt_config_write(const char *key, const char *value, struct error *e);
 int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where, struct error *e);
 /* Looks up a long name (no dashes; '_' counts as '-'); OPT_COUNT if unknown. *negated is set for --no-x of a switch. */
 enum opt_id opt_find(const char *name, size_t n, bool *negated);
+bool opt_is_live(enum opt_id id);           /* /set may change it; false for OPT_SYSTEM, which has a command, and OPT_COUNT */
 enum opt_id opt_mode(const struct opts *o); /* the given option flagged OPT_SELECTS_MODE, or OPT_COUNT */
 
 /* Returns the option that has the purpose of an option of this name in llama.cpp or Ollama, or NULL. */

@@ -11,6 +11,7 @@
 #include "cli/options/trim.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
+#include "engine/base/utf8.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
@@ -160,8 +161,7 @@ static int fail_unknown_preset(const struct opts *o, struct error *e) {
     return rc;
 }
 
-/* Skips the byte order mark with which some editors begin a file. */
-static char *skip_mark(char *s) { return s && !strncmp(s, "\xEF\xBB\xBF", 3) ? s + 3 : s; }
+static char *skip_mark(char *data, size_t size) { return data ? data + utf8_mark(data, size) : NULL; }
 
 static int read_config(struct opts *o, opt_warn warn, void *ctx, struct error *e) {
     struct config_reader r = {.o = o, .warn = warn, .ctx = ctx, .origin = ORIGIN_FILE};
@@ -173,7 +173,7 @@ static int read_config(struct opts *o, opt_warn warn, void *ctx, struct error *e
     if (rc) return rc;
     mem_free(o->config_path);
     if (!(o->config_path = mem_strdup(path))) rc = error_set(e, ERR_MEMORY, "no memory");
-    for (char *line = skip_mark(data), *end; !rc && line; line = end) {
+    for (char *line = skip_mark(data, size), *end; !rc && line; line = end) {
         if ((end = strchr(line, '\n'))) *end++ = 0;
         r.number++;
         rc = parse_config_line(&r, line, e);
@@ -206,7 +206,7 @@ int opt_config_write(const char *key, const char *value, struct error *e) {
     if (!rc && file_exists(path)) rc = file_read(path, MAX_CONFIG_BYTES, &data, &size, e);
     if (rc) return rc;
     bool is_written = false, in_general = true;
-    for (char *line = skip_mark(data), *end; line && *line; line = end) {
+    for (char *line = skip_mark(data, size), *end; line && *line; line = end) {
         size_t n = strcspn(line, "\n"), indent = strspn(line, " \t"), k = strlen(key);
         end = line + n + (line[n] == '\n');
         if (line[indent] == '[') in_general = false;

@@ -73,7 +73,7 @@ struct api_protocol {
      * member that is wrong or unsupported; ERR_MEMORY. Call api_free in both cases. */
     int (*parse)(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e);
     void (*begin)(struct buf *b, struct api_answer *a);
-    /* Formats generated text. first_logprob: index of the first token of this text in turn->logprobs; SIZE_MAX if the request wants no log probabilities. */
+    /* Formats generated text. first_logprob: index in turn->logprobs of the text's first token, or SIZE_MAX if log probabilities were not requested. */
     void (*delta)(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob);
     void (*finish)(struct buf *b, struct api_answer *a, const struct api_choice *c);
     void (*end)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);

@@ -10,6 +10,7 @@
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 
 static int read_fd(int fd, const char *what, struct buf *out, struct error *e) {
     char *chunk = mem_alloc(1 << 16);
@@ -60,7 +61,8 @@ int input_clean_text(const char *what, const struct buf *raw, struct buf *out, s
     if (n >= 5 && !memcmp(s, "%PDF-", 5)) return error_set(e, ERR_RUNTIME, "%s: not a text file (PDF); convert it first: pdftotext FILE - | hearth ...", what);
     if (n >= 2 && (!memcmp(s, "\xFF\xFE", 2) || !memcmp(s, "\xFE\xFF", 2)))
         return error_set(e, ERR_RUNTIME, "%s: UTF-16 text; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8", what);
-    if (n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3)) s += 3, n -= 3;
+    const size_t mark = utf8_mark(s, n);
+    s += mark, n -= mark;
     size_t broken = out_utf8(out, s, n);
     if (broken) report_note("%s: %zu invalid UTF-8 sequences were replaced by U+FFFD", what, broken);
     return out->failed ? error_set(e, ERR_MEMORY, "%s: no memory", what) : 0;

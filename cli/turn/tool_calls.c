@@ -235,22 +235,27 @@ static int add_object_call(struct tool_calls *c, const struct json *j) {
     if (!k) return ERR_MEMORY;
     return arguments ? json_write(&k->arguments, arguments) : buf_str(&k->arguments, "{}");
 }
-/* A list of calls, or calls one after the other. */
-static int parse_json_calls(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+/* A call, or a list of calls. */
+static int add_json_value(struct tool_calls *c, struct markup_range t) {
     struct arena arena = {0};
     struct json j;
-    t = trim_range(t);
-    const struct markup_range more = trim_range((struct markup_range){skip_json(t), t.end});
-    if (more.s > t.s && starts_with(more, "{") && starts_with(t, "{")) {
-        TRY(parse_json_calls(c, (struct markup_range){t.s, more.s}, tools));
-        return parse_json_calls(c, more, tools);
-    }
     int rc = json_parse(&arena, t.s, (size_t)(t.end - t.s), 0, "calls", &j, NULL);
     if (!rc && j.type == JSON_ARRAY && !j.n) rc = ERR_MODEL;
     for (uint32_t i = 0; !rc && j.type == JSON_ARRAY && i < j.n; i++) rc = add_object_call(c, &j.items[i]);
     if (!rc && j.type != JSON_ARRAY) rc = add_object_call(c, &j);
     arena_free(&arena);
     return rc;
+}
+/* A list of calls, or calls one after the other. */
+static int parse_json_calls(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+    t = trim_range(t);
+    while (starts_with(t, "{")) {
+        const struct markup_range more = trim_range((struct markup_range){skip_json(t), t.end});
+        if (more.s <= t.s || !starts_with(more, "{")) break;
+        TRY(add_json_value(c, trim_range((struct markup_range){t.s, more.s})));
+        t = more;
+    }
+    return add_json_value(c, t);
 }
 
 /* One call a line: a server's calls (remote_request.c). */

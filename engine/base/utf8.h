@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Returns the length of the sequence that this byte begins, 1..4; 0 if it begins none. */
 static inline int utf8_length(unsigned char lead) {
@@ -31,6 +32,8 @@ static inline const char *utf8_back(const char *s) {
     while (((unsigned char)*s & 0xC0) == 0x80);
     return s;
 }
+/* Returns the length of the byte order mark with which some editors begin a text: 3, or 0 without one. */
+static inline size_t utf8_mark(const char *s, size_t n) { return n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3) ? 3 : 0; }
 size_t utf8_put(uint32_t c, char out[4]);   /* encodes c; returns the number of bytes */
 size_t utf8_ascii(const char *s, size_t n); /* number of leading ASCII bytes */
 /* Returns the number of leading bytes that are valid. */

@@ -85,8 +85,8 @@ struct rope_config {
     double default_partial_factor;                                                                      /* default rotary fraction of a head; 0: all */
     int partial_of;  /* dimensions that the fraction is of; 0: those asked for */
     bool reads_fope; /* the config has FoPE's keys */
-    int fope_pairs;  /* FoPE: each KV head's cos and sin of the first pairs are sums of those of so many frequencies, with weights that the checkpoint has; cos
-                        and  sin of the other pairs are 1. 0: not */
+    int fope_pairs;  /* FoPE: number of leading pairs, and of frequencies. Each KV head's cos and sin are sums over the frequencies, weighted by tensors of the
+                        checkpoint. cos and sin of the other pairs are both 1. 0: no FoPE */
     int turning_pairs; /* ROPE_PROPORTIONAL: the first pairs, which turn; the others have frequency 0 */
     /* LongRoPE: divisors of the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for longer sequences */
     float factors[2][ROPE_PAIRS_MAX], factors_mscale[2];

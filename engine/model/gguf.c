@@ -98,7 +98,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     if (f->bare_router_bias) names->router_bias = GGUF_LAYER "exp_probs_b";
     if (f->layer_out_norm && names->ffn_out_norm) names->ffn_out_norm = GGUF_LAYER "layer_output_norm";
     if (f->gate_up) names->expert_gate = names->expert_up = GGUF_LAYER "ffn_gate_up_exps";
-    /* Shared experts are split but for Granite SWA's. */
+    /* Shared experts have separate gate and up tensors, except in Granite SWA. */
     const bool joined_shared = c->n_experts && c->shared_inter > 0 && !f->shared_gate && f->gate_up;
     layout->dense_gate_up = (c->n_experts && !joined_shared) || f->dense_gate ? GATE_UP_SEPARATE : c->arch->layout.dense_gate_up;
     if (joined_shared && layout->dense_gate_up) names->shared_gate_proj = names->shared_up;

@@ -120,7 +120,7 @@ static void derive_smallthinker(struct config_builder *t) {
     gguf_layers_numbers(t, "rope_layout", rotates);
 }
 
-/* Granite SWA: dense, or with experts in each layer and perhaps a shared one. */
+/* Granite SWA: dense, or with routed experts in every layer; a shared expert is optional. */
 static double granite_theta(const struct config_builder *t, int64_t layer) {
     return gguf_layers_at(t, "attention.rope_pattern", layer, 1) ? json_num(gguf_build_meta(t, "rope.freq_base"), 10000) : 0;
 }

@@ -43,8 +43,8 @@ static int usable_devices(const struct policy_machine *m) { return m->is_lost ? 
 
 /* --- Prefill ---------------------------------------------------------------------------------------------------------- */
 
-/* Whether a device suits a streamed prefill better than another: beside decoding sessions one that decode does not use, else the one that
- * keeps more of the weights; then the one with more free memory. */
+/* Whether device i is a better choice than device `than` for a streamed prefill. While sessions decode, a device that they do not use is preferred; then
+ * the one that holds more of the weights, then the one with more free memory. */
 static bool streams_better(const struct policy_machine *m, int i, int than, bool decoding) {
     if (decoding && m->decode_uses[i] != m->decode_uses[than]) return m->decode_uses[than];
     if (m->expert_layers[i] != m->expert_layers[than]) return m->expert_layers[i] > m->expert_layers[than];

@@ -6,10 +6,11 @@ struct engine;
 struct session;
 
 struct time_slices {
-    int n_sessions, n_fit; /* sessions of the last batch that was too large for the devices, and how many of their caches were there; n_fit 0: no such batch */
-    int n_left;            /* batches of the current slice */
-    int n_slices;          /* since that batch */
-    int n_batches;         /* of a slice; 0: there are none */
+    int n_sessions; /* number of sessions that want to decode */
+    int n_fit;      /* how many of their KV caches fit the devices; 0: all of them, or not known yet */
+    int n_left;     /* remaining batches of the current slice */
+    int n_slices;   /* number of slices since all sessions last decoded together */
+    int n_batches;  /* length of a slice in batches; 0: the sessions decode together */
 };
 
 /* Returns how many of the n sessions, which it may reorder, decode in the next batch. */

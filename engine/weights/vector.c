@@ -4,13 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static float convert_number(float v, uint8_t conversion) {
+static float convert_number(float v, const struct param *p) {
     const float gate = 1 / (1 + expf(-v)), stream = (1 + gate) / (1 + expf(v));
-    switch (conversion) {
+    switch (p->conversion) {
     case CONVERT_MINUS: return -v;
     case CONVERT_MINUS_EXP:
     case CONVERT_RATES: return -expf(v);
     case CONVERT_ADD_ONE: return 1 + v;
+    case CONVERT_ADD_FACTOR: return v + p->factor;
     case CONVERT_OUTPUT_GATE: return gate;
     case CONVERT_STREAM_GATE: return sqrtf(stream > 1e-3f ? stream : 1e-3f);
     default: return v;
@@ -18,7 +19,7 @@ static float convert_number(float v, uint8_t conversion) {
 }
 /* Converts a vector for the kernels. Returns where the result is: in v, or in `transposed`, which is v for conversions that change no order. */
 static float *convert_vector(float *v, const struct param *p, float *transposed) {
-    for (int i = 0; i < p->rows; i++) v[i] = p->conversion == CONVERT_ADD_FACTOR ? v[i] + p->factor : convert_number(v[i], p->conversion);
+    for (int i = 0; i < p->rows; i++) v[i] = convert_number(v[i], p);
     if (transposed == v) return v;
     if (p->conversion == CONVERT_RATES || p->conversion == CONVERT_TRANSPOSE_TABLE) {
         for (int i = 0; i < p->rows; i++) transposed[i % p->table_cols * (p->rows / p->table_cols) + i / p->table_cols] = v[i];
@@ -64,12 +65,8 @@ static bool is_table(struct loader *l, const struct tensor *t, const struct para
     if (!deep && t->ndim == 2 && t->shape[0] == rows && t->shape[1] == p->table_cols) return true;
     if (!deep && rows == 1 && t->ndim == 1 && t->shape[0] == p->table_cols) return true; /* GGUF has vectors */
     if (deep && t->ndim == 3 && t->shape[0] == deep && t->shape[1] == p->table_rows && t->shape[2] == p->table_cols) return true;
-    if (deep) {
-        snprintf(text, sizeof text, "config.json asks for [%d, %d, %d]", deep, p->table_rows, p->table_cols);
-        loader_fail(l, t, text);
-        return false;
-    }
-    snprintf(text, sizeof text, "config.json asks for [%d, %d]", rows, p->table_cols);
+    if (deep) snprintf(text, sizeof text, "config.json asks for [%d, %d, %d]", deep, p->table_rows, p->table_cols);
+    else snprintf(text, sizeof text, "config.json asks for [%d, %d]", rows, p->table_cols);
     loader_fail(l, t, text);
     return false;
 }
