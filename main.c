@@ -1,8 +1,8 @@
 #include <stdio.h>
 
+#include "base/file.h"
+#include "base/test_env.h"
 #include "cli/cli.h"
-#include "engine/base/file.h"
-#include "engine/base/test_env.h"
 #include "engine/ember/ember.h"
 
 int main(int argc, char **argv) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cli/app.h"
 #include "cli/chat/chat.h"
 #include "cli/chat/picker.h"
@@ -28,7 +29,6 @@
 #include "cli/tools/tool_set.h"
 #include "cli/turn/constraint.h"
 #include "cli/turn/engine_client_local.h"
-#include "engine/base/log.h"
 
 static void on_log(void *ctx, enum log_level level, const char *text) {
     const struct app *a = ctx;

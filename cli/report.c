@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/progress.h"
 
 static bool quiet;
@@ -35,33 +35,33 @@ static void put_expert_stats(const struct expert_stats *x, struct buf *out) {
     char text[32], other[32];
     if (!x->chosen) return;
     buf_fmt(out, "\nexperts: %.0f%% of its experts on a device, %llu uploaded (%s), %llu unused", 100.0 * (double)x->hits / (double)x->chosen,
-            (unsigned long long)x->uploaded, format_bytes(x->upload_bytes, text, sizeof text), (unsigned long long)x->wasted);
+            (unsigned long long)x->uploaded, amount_bytes(x->upload_bytes, text, sizeof text), (unsigned long long)x->wasted);
     if (x->predicted[0]) {
         buf_str(out, "; expert predictions correct:");
         for (int i = 0; i < 3; i++)
             if (x->predicted[i]) buf_fmt(out, "%s %.0f%% (%d ahead)", i ? "," : "", 100.0 * (double)x->predicted_chosen[i] / (double)x->predicted[i], i + 1);
         buf_fmt(out, "; %llu uploaded for them, %llu unused", (unsigned long long)x->predicted_uploads, (unsigned long long)x->predicted_wasted);
     }
-    buf_fmt(out, "; expert time: CPU %s, devices %s", format_seconds(x->cpu_s, text, sizeof text), format_seconds(x->device_s, other, sizeof other));
-    if (x->n_placements) buf_fmt(out, ", placement %s per layer", format_seconds(x->placement_s / (double)x->n_placements, text, sizeof text));
+    buf_fmt(out, "; expert time: CPU %s, devices %s", amount_seconds(x->cpu_s, text, sizeof text), amount_seconds(x->device_s, other, sizeof other));
+    if (x->n_placements) buf_fmt(out, ", placement %s per layer", amount_seconds(x->placement_s / (double)x->n_placements, text, sizeof text));
 }
 
 void report_stats_text(const struct turn_stats *s, struct buf *out) {
     char text[32], rate[32];
     int fresh = s->prompt_tokens - s->cached_tokens, steps = s->answer_tokens - 1;
     if (s->ttft_s > 0 && steps > 0 && s->decode_s > 0)
-        buf_fmt(out, "%s tokens a second, first token after %s\n", format_rate(steps / s->decode_s, rate, sizeof rate),
-                format_seconds(s->ttft_s, text, sizeof text));
+        buf_fmt(out, "%s tokens a second, first token after %s\n", amount_rate(steps / s->decode_s, rate, sizeof rate),
+                amount_seconds(s->ttft_s, text, sizeof text));
     buf_fmt(out, "prompt: %d tokens", s->prompt_tokens);
     if (s->cached_tokens) buf_fmt(out, ", %d of them cached", s->cached_tokens);
     if (s->ttft_s <= 0) buf_str(out, ", stopped during prefill");
     else if (s->prefill_s > 0 && fresh > 0)
-        buf_fmt(out, ", prefilled in %s (%s tokens/s)", format_seconds(s->prefill_s, text, sizeof text), format_rate(fresh / s->prefill_s, rate, sizeof rate));
-    if (s->ttft_s > 0 && (steps <= 0 || s->decode_s <= 0)) buf_fmt(out, "; first token after %s", format_seconds(s->ttft_s, text, sizeof text));
+        buf_fmt(out, ", prefilled in %s (%s tokens/s)", amount_seconds(s->prefill_s, text, sizeof text), amount_rate(fresh / s->prefill_s, rate, sizeof rate));
+    if (s->ttft_s > 0 && (steps <= 0 || s->decode_s <= 0)) buf_fmt(out, "; first token after %s", amount_seconds(s->ttft_s, text, sizeof text));
     buf_fmt(out, "\nanswer: %d tokens", s->answer_tokens);
     if (steps > 0 && s->decode_s > 0)
-        buf_fmt(out, " in %s (%s tokens/s)", format_seconds(s->decode_s, text, sizeof text), format_rate(steps / s->decode_s, rate, sizeof rate));
-    buf_fmt(out, "; %s of weights read", format_bytes(s->bytes_read, text, sizeof text));
+        buf_fmt(out, " in %s (%s tokens/s)", amount_seconds(s->decode_s, text, sizeof text), amount_rate(steps / s->decode_s, rate, sizeof rate));
+    buf_fmt(out, "; %s of weights read", amount_bytes(s->bytes_read, text, sizeof text));
     if (s->prefill_mode) buf_fmt(out, "; prefill by %s", s->prefill_mode);
     if (s->decode_mode) buf_fmt(out, ", decode by %s", s->decode_mode);
     if (s->drafted) buf_fmt(out, "; %d of %d drafted tokens accepted", s->accepted, s->drafted);
@@ -79,13 +79,13 @@ void report_explain_text(const struct turn_stats *s, struct buf *out) {
     char expected[32], took[32];
     buf_fmt(out, "prompt: %s", *s->prefill_why ? s->prefill_why : "the engine gave no reason");
     if (s->prefill_expected_s > 0 && s->prefill_s > 0)
-        buf_fmt(out, " (expected %s, took %s)", format_seconds(s->prefill_expected_s, expected, sizeof expected),
-                format_seconds(s->prefill_s, took, sizeof took));
+        buf_fmt(out, " (expected %s, took %s)", amount_seconds(s->prefill_expected_s, expected, sizeof expected),
+                amount_seconds(s->prefill_s, took, sizeof took));
     if (!s->decode_mode || !*s->decode_why) return;
     buf_fmt(out, "\nanswer: decoded by %s: %s", s->decode_mode, s->decode_why);
     if (s->batch_expected_s > 0)
-        buf_fmt(out, " (a decode step: expected %s, took %s)", format_seconds(s->batch_expected_s, expected, sizeof expected),
-                format_seconds(s->batch_s, took, sizeof took));
+        buf_fmt(out, " (a decode step: expected %s, took %s)", amount_seconds(s->batch_expected_s, expected, sizeof expected),
+                amount_seconds(s->batch_s, took, sizeof took));
     put_expert_stats(&s->experts, out);
     if (!s->draft) return;
     if (!s->drafted) buf_fmt(out, "\ndrafts: by %s, none, not expected to pay off", s->draft);

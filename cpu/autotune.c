@@ -2,8 +2,8 @@
 
 #include <pthread.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/minifloat.h"
+#include "base/clock.h"
+#include "base/minifloat.h"
 
 enum { ROWS = 32, COLS = 2048, TOKENS = 4, ROUNDS = 7 }; /* 64 KB of weights, which stay in L2 */
 

@@ -1,7 +1,7 @@
 #pragma once
-/* The operations of engine/base/ops.h on this machine's CPUs. */
-#include "engine/base/error.h"
-#include "engine/base/ops.h"
+/* The operations of base/ops.h on this machine's CPUs. */
+#include "base/error.h"
+#include "base/ops.h"
 
 struct pool;
 enum cpu_level { CPU_SCALAR, CPU_AVX2, CPU_AVX512, CPU_AMX, CPU_LEVELS };

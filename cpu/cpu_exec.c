@@ -2,9 +2,9 @@
 
 #include <string.h>
 
+#include "base/mem.h"
 #include "cpu/autotune.h"
 #include "cpu/formats.h"
-#include "engine/base/mem.h"
 
 enum { STAGES = 2 };
 

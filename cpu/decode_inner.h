@@ -1,5 +1,5 @@
 /* Conversion of any columns of a row to float32, from the conversion of whole blocks; in the SIMD wrappers of simd_<isa>.h. */
-#include "engine/base/scale.h"
+#include "base/scale.h"
 
 /* out[c - c0] = w[r][c], c0 <= c < c1. `block` columns take `bytes`; leading columns inside a block are left to the reference. */
 INLINE void decode_scaled(float *out, const struct mat *w, int r, int c0, int c1, widen_fn widen, const int block, const int bytes, bool has_zero) {

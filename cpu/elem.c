@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/minifloat.h"
 #include "cpu/cpu_exec.h"
-#include "engine/base/minifloat.h"
 
 enum { GRAIN = 16384 }; /* elements that make a task worth a thread */
 

@@ -18,10 +18,10 @@
 #include <sched.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "cpu/cpu_exec.h"
 #include "cpu/gemm.h"
 #include "cpu/numa.h"
-#include "engine/base/mem.h"
 
 /* Measured (test/bench/gemv.md, gemm.md), except for those that bound memory. */
 enum {

@@ -5,7 +5,7 @@
  * To add a format: a row here and its name in a list below (one that blocks_inner.h does not compile also in meson.build), its element
  * access (mat_at), EACH_<name> in formats_inner.h, which converts a block to float32, and its eight-column decoder for devices
  * (gpu/cuda_blocks.cuh). EACH_<name> applies scales inside blocks; kernels apply those beside the weights (struct mat). */
-#include "engine/base/mat.h"
+#include "base/mat.h"
 
 #define FORMAT_f32             (DT_F32, 1, 4, 1)
 #define FORMAT_bf16            (DT_BF16, 1, 2, 1)

@@ -1,6 +1,6 @@
 /* Conversion of GGUF's IQ1, IQ2 and IQ3, whose codes number entries of grids, and of its ternary formats; the continuation of formats_inner.h. Signs and scales
  * of 32 columns come from the reference, inlined per format. */
-#include "engine/base/grid_blocks.h"
+#include "base/grid_blocks.h"
 
 /* A loop over the parts, because eight copies would take long to compile. */
 #define EACH_GRID(dtype, p, n, use) \

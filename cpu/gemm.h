@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/mat.h"
 #include "cpu/cpu.h"
-#include "engine/base/mat.h"
 
 struct gemm {
     const char *name;    /* "scalar", "avx2", "avx512", "avx512bf16", "amx" */

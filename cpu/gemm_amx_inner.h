@@ -11,10 +11,10 @@
 #endif
 #include <string.h>
 
+#include "base/scale.h"
 #include "cpu/bf16_scale_pow2.h"
 #include "cpu/gemm_inner.h"
 #include "cpu/transpose16.h"
-#include "engine/base/scale.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for

@@ -5,9 +5,9 @@
 #endif
 #include <string.h>
 
+#include "base/scale.h"
 #include "cpu/formats.h"
 #include "cpu/gemm_inner.h"
-#include "engine/base/scale.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for

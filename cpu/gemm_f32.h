@@ -6,8 +6,8 @@
  * A panel is 2 * LANES rows of W, decoded and scaled, in column order: panel[c * 2 * LANES + row]. */
 #include <string.h>
 
+#include "base/scale.h"
 #include "cpu/gemm_inner.h"
-#include "engine/base/scale.h"
 
 enum { PANEL = 2 * LANES, PANEL_LEN = PANEL * GEMM_K_F32, PANELS = 4, CHUNK = GEMM_CHUNK };
 

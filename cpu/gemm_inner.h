@@ -5,9 +5,9 @@
  * are not padded: 9 tokens cost 9. */
 #include <string.h>
 
+#include "base/scale.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
-#include "engine/base/scale.h"
 
 enum {
     GEMM_K_F32 = 256, /* columns per block: a panel of decoded weights is 32 or 16 KB and leaves room in L1 for streamed data */

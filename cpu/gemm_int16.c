@@ -13,10 +13,10 @@
  * independent of the other rows and tokens. */
 #include <string.h>
 
+#include "base/scale.h"
 #include "cpu/formats.h"
 #include "cpu/gemm_inner.h"
 #include "cpu/int16_decode.h"
-#include "engine/base/scale.h"
 
 #ifndef ISA
 #define ISA avx2

@@ -1,6 +1,6 @@
 /* The many-token product in plain C: the reference for all others. */
+#include "base/race.h"
 #include "cpu/gemm_inner.h"
-#include "engine/base/race.h"
 
 static size_t scalar_scratch(int n, int k) { return (size_t)gemm_blocks_f32(k) * GEMM_K_F32 * sizeof(float); }
 

@@ -10,11 +10,11 @@
 #endif
 #include <string.h>
 
+#include "base/scale.h"
 #include "cpu/bf16_scale_pow2.h"
 #include "cpu/e4m3_table.h"
 #include "cpu/gemm_inner.h"
 #include "cpu/transpose16.h"
-#include "engine/base/scale.h"
 
 enum { LANES = 16, PANEL_LEN = GEMM_K_BF16 * GEMM_PANEL, MAX_SEG = GEMM_K_BF16 / 32 };
 

@@ -9,10 +9,10 @@
  * E4M3 weights are too small by E4M3_X * E4M3_POST (simd_<isa>.h); the first is applied to x, the second to the scale. */
 #include <string.h>
 
+#include "base/scale.h"
 #include "cpu/decode_inner.h"
 #include "cpu/formats.h"
 #include "cpu/formats_inner.h"
-#include "engine/base/scale.h"
 
 enum {
     BLOCK = FORMAT_BLOCK(FORMAT),

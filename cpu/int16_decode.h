@@ -2,9 +2,9 @@
 /* Decodes GGUF's blocks and FP4 to the words and scales of gemm_int16.c. */
 #include <string.h>
 
+#include "base/scale.h"
 #include "cpu/int16_codes.h"
 #include "cpu/intdot_words.h"
-#include "engine/base/scale.h"
 
 enum { BLOCK = 256 };
 /* 256 columns of a row or of a token. Each 64 are two times 32, four vectors, the first 32 in their lower halves: even columns of the

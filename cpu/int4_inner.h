@@ -7,7 +7,7 @@
  * The including file defines: V, LANES and the SIMD wrappers of simd_<isa>.h; struct group, group_put, group_end, group_load and group_dot. */
 #include <string.h>
 
-#include "engine/base/scale.h"
+#include "base/scale.h"
 
 enum { GROUP = 128, BYTES = GROUP / 2, AHEAD = 2560, ROWS = 4, STREAM = 256, COLUMNS = 32768 /* total over all tokens processed together */, PART = 16 };
 

@@ -7,10 +7,10 @@
  * Blocks of several tokens are unpacked here too, for gemm_int16.c. */
 #include <stdint.h>
 
+#include "base/grid_blocks.h"
 #include "cpu/formats.h"
 #include "cpu/int16_codes.h"
 #include "cpu/intdot_words.h"
-#include "engine/base/grid_blocks.h"
 
 #define DTYPE  FORMAT_DTYPE(FORMAT)
 #define FLOATS FORMAT_JOIN(avx2_, FORMAT)

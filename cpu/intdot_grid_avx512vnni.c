@@ -13,10 +13,10 @@
  * 32 * 62 * 32,640. */
 #include <stdint.h>
 
+#include "base/iq_grids.h"
 #include "cpu/formats.h"
 #include "cpu/gemm_int8.h"
 #include "cpu/intdot_planes.h"
-#include "engine/base/iq_grids.h"
 
 #define DTYPE  FORMAT_DTYPE(FORMAT)
 #define FLOATS FORMAT_JOIN(avx512_, FORMAT)

@@ -17,7 +17,7 @@
  * turn_dot if it defines TURNS. */
 #include <string.h>
 
-#include "engine/base/scale.h"
+#include "base/scale.h"
 
 #ifdef ZEROS
 enum { INT4_SCALE = 1 };

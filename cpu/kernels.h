@@ -2,7 +2,7 @@
 /* The table of inner kernels: single-threaded parts of operations. Scalar C implements all of it and remains the
  * reference; each ISA overrides kernels in its own files (suffix _avx2, _avx512, ...), the only ones
  * built with that ISA's flags. cpu/cpu_exec.c selects a level's table; operations (linear.c, experts.c,
- * attention.c, elem.c) split work into parts whose shape does not depend on the number of threads.
+ * attn.c, elem.c) split work into parts whose shape does not depend on the number of threads.
  * Every kernel sums an output element in one order, independent of the other rows of a tile and tokens of a
  * batch. So a row has the same bits alone and in a group. Activations are float32, at least 4-byte aligned. */
 #include "cpu/cpu.h"
@@ -104,7 +104,7 @@ struct scan_row {
 #define SCAN_FN(name) void name(float *o, float *to, const float *from, const struct scan_row *r, int n)
 typedef SCAN_FN((*scan_fn));
 
-/* Limits for bench.c: read returns a value that depends on every byte read; peak returns the number of float operations. */
+/* Limits for kernel_bench.c: read returns a value that depends on every byte read; peak returns the number of float operations. */
 #define READ_FN(name) float name(const uint8_t *p, size_t bytes, int streams, int ahead)
 typedef READ_FN((*read_fn));
 #define PEAK_FN(name) double name(int64_t n, float *sink)

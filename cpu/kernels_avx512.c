@@ -1,8 +1,8 @@
 #include "cpu/simd_avx512.h"
 
 #include "cpu/attn_inner.h"
-#include "cpu/bench_inner.h"
 #include "cpu/formats.h"
+#include "cpu/kernel_bench_inner.h"
 
 #ifndef ISA
 #define ISA avx512

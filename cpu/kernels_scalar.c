@@ -3,10 +3,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/minifloat.h"
+#include "base/race.h"
 #include "cpu/formats.h"
 #include "cpu/kernels.h"
-#include "engine/base/minifloat.h"
-#include "engine/base/race.h"
 
 enum { LANES = 16, SPAN = 256 }; /* partial sums of a dot product; columns decoded at a time */
 

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "cpu/cpu_exec.h"
 #include "cpu/gemm.h"
-#include "engine/base/mem.h"
 
 enum {
     TASK_BYTES = 512 << 10, /* weight bytes per task, at most: long sequential reads are faster */

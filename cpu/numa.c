@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 static void clear_topology(struct numa *n) {
     memset(n, 0, sizeof *n);

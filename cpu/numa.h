@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 enum { NUMA_NODES = 64, NUMA_CPUS = 1024 };
 

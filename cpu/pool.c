@@ -16,9 +16,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/mem.h"
+#include "base/spin.h"
 #include "cpu/numa.h"
-#include "engine/base/mem.h"
-#include "engine/base/spin.h"
 
 enum { MAX_THREADS = 1024 };
 

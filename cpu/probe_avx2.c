@@ -1,8 +1,8 @@
 /* Measures whether products with subnormal operands run at full speed: true on AMD; on Intel each takes an assist of several hundred cycles. */
 #include <immintrin.h>
 
+#include "base/clock.h"
 #include "cpu/probe.h"
-#include "engine/base/clock.h"
 
 enum { ROUNDS = 7, LOOPS = 8, SUMS = 8 };
 

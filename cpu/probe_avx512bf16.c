@@ -1,8 +1,8 @@
 /* Measures whether vdpbf16ps, which does twice the work of a float32 FMA, issues at the same rate: true on AMD, a quarter of it on Intel. */
 #include <immintrin.h>
 
+#include "base/clock.h"
 #include "cpu/probe.h"
-#include "engine/base/clock.h"
 
 enum { ROUNDS = 15, LOOPS = 32, SUMS = 12, FLOPS = 64 /* of one vdpbf16ps */ };
 #define EACH _Pragma("GCC unroll 16") for

@@ -1,8 +1,8 @@
 /* Rounding to narrow formats and back (op_round). */
 #include <math.h>
 
+#include "base/minifloat.h"
 #include "cpu/cpu_exec.h"
-#include "engine/base/minifloat.h"
 
 /* The least power of two that is not less than v, a normal number. */
 static float power_above(float v) {

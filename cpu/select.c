@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/minifloat.h"
 #include "cpu/cpu_exec.h"
-#include "engine/base/minifloat.h"
 
 enum {
     TILE = 64,

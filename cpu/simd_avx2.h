@@ -3,8 +3,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "base/minifloat.h"
 #include "cpu/kernels.h"
-#include "engine/base/minifloat.h"
 
 typedef __m256 V;
 #define INLINE static inline __attribute__((always_inline))

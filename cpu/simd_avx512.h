@@ -6,8 +6,8 @@
 #endif
 #include <stdint.h>
 
+#include "base/minifloat.h"
 #include "cpu/kernels.h"
-#include "engine/base/minifloat.h"
 
 typedef __m512 V;
 #define INLINE static inline __attribute__((always_inline))

@@ -4,13 +4,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "engine/experts/score.h"
 #include "engine/placement/numa_cost.h"
-#include "engine/schedule/internal.h"
-#include "engine/schedule/throughput.h"
+#include "engine/session/engine_internal.h"
+#include "engine/session/throughput.h"
 #include "engine/transfer/trace.h"
 
 /* --- Open and close ------------------------------------------------------------------------------------------------------ */
@@ -288,7 +288,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
                        need >> 20, have >> 20);
         goto fail;
     }
-    if ((rc = generation_read(e, err)) || (rc = open_runtime(e, err))) goto fail;
+    if ((rc = generation_config_read(e, err)) || (rc = open_runtime(e, err))) goto fail;
     prefix_open(e);
     if ((e->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (e->wake_fd = eventfd(0, EFD_CLOEXEC)) < 0 ||
         pthread_create(&e->thread, NULL, engine_thread, e)) {

@@ -5,10 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/error.h"
-#include "engine/base/exec_mode.h"
-#include "engine/base/mat.h"
+#include "base/buf.h"
+#include "base/error.h"
+#include "base/exec_mode.h"
+#include "base/mat.h"
 
 struct engine;
 struct session;

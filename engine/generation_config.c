@@ -1,9 +1,9 @@
 /* Reads generation_config.json: stop ids and the vendor's sampling defaults. */
 #include <math.h>
 
-#include "engine/base/json.h"
-#include "engine/base/mem.h"
-#include "engine/schedule/internal.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "engine/session/engine_internal.h"
 
 static int add_eos(struct engine *e, int64_t id, struct error *err) {
     if (id < 0 || id >= e->info.vocab) return 0; /* some vendors list ids outside the vocabulary */
@@ -17,7 +17,7 @@ static int add_eos(struct engine *e, int64_t id, struct error *err) {
     return 0;
 }
 
-int generation_read(struct engine *e, struct error *err) {
+int generation_config_read(struct engine *e, struct error *err) {
     const struct config *c = &e->weights.config;
     struct engine_info *f = &e->info;
     int rc = 0;

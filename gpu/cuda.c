@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
+#include "base/clock.h"
 
 /* Streams that share a hardware queue wait for each other, and a stream may wait for the CPU. The driver reads this variable when it starts. */
 static void request_hardware_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "gpu/backend.h"
 #include "gpu/cuda_arena.h"
 #include "gpu/cuda_kernels.h"

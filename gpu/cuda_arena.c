@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 static bool insert(struct cuda_arena *a, size_t at, struct cuda_part part) {
     if (mem_grow(&a->parts, &a->cap, a->n + 1, sizeof *a->parts)) return false;

@@ -2,8 +2,8 @@
  * has kept since version 11 (12.9 for block scales). */
 #include <string.h>
 
-#include "engine/base/dynlib.h"
-#include "engine/base/mem.h"
+#include "base/dynlib.h"
+#include "base/mem.h"
 #include "gpu/cuda.h"
 
 enum { OP_N, OP_T };                                   /* cublasOperation_t */

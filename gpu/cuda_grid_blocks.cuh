@@ -1,7 +1,7 @@
 #pragma once
 /* Decodes GGUF's IQ1, IQ2 and IQ3 blocks and its ternary formats on the device; base/grid_blocks.h and base/blocks.c define them. N neighbouring columns (N <= 8,
  * first column a multiple of N) are in one entry of a grid, or in two of IQ3. */
-#include "engine/base/iq_grids.h"
+#include "base/iq_grids.h"
 #include "gpu/cuda_kernels.h"
 
 #define G(code) code,

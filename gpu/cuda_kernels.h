@@ -7,7 +7,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "engine/base/mat.h"
+#include "base/mat.h"
 
 struct cuda_plane { /* struct kv_plane */
     void *data;

@@ -2,7 +2,7 @@
  * layer) is the only wait. */
 #include <string.h>
 
-#include "engine/base/test_limits.h"
+#include "base/test_limits.h"
 #include "gpu/cuda.h"
 
 static const size_t attention_space = (size_t)128 << 20; /* of keys and values as BF16; larger ones run in groups of heads */

@@ -6,8 +6,8 @@
  * wait for the device pause the waits of streams (cuda_timeline_pause_waits()). */
 #include <time.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/mem.h"
+#include "base/clock.h"
+#include "base/mem.h"
 #include "gpu/cuda.h"
 
 static const double PAUSE_POLL_S = 200e-6, PAUSE_TIMEOUT_S = 10, WATCH_S = 1e-3;

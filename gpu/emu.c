@@ -8,9 +8,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/test_limits.h"
 
 static double clock_start;
 static pthread_once_t clock_once = PTHREAD_ONCE_INIT;

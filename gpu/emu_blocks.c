@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "gpu/emu.h"
 
 /* --- Addresses read from memory --------------------------------------------------------------------------------------------------- */

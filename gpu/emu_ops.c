@@ -2,8 +2,8 @@
  * for the CUDA kernels. */
 #include <string.h>
 
-#include "engine/base/mem.h"
-#include "engine/base/minifloat.h"
+#include "base/mem.h"
+#include "base/minifloat.h"
 #include "gpu/emu.h"
 
 static void sort_tokens(const struct op_sort *a) {

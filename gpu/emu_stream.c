@@ -7,10 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
 #include "gpu/emu_timeline.h"
 
 static bool cancelled(const struct emu_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }

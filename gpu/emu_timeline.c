@@ -2,7 +2,7 @@
  * time each value carries the clock of the stream that signalled it. */
 #include <assert.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "gpu/emu_timeline.h"
 
 int emu_timeline_open(struct gpu *g, struct gpu_timeline **out, struct error *e) {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "gpu/backend.h"
 
 static const struct gpu_backend *const backends[] = {

@@ -2,7 +2,7 @@
 /* Operations as data: each operation of base/ops.h, and those that only devices have, is a code and an argument struct; a visitor
  * lists the pointers inside. The emulated device's memory check, its stream queues, the cost model, and SLP (which substitutes
  * device addresses for the model's weights) share that one list. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 
 enum op_code {
     OP_EMBED,

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 enum { GPU_MAX = 8, GPU_HOST = -1, GPU_REGISTER_CHUNK = 1 << 30 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };

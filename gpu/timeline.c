@@ -2,7 +2,7 @@
  * cuda_timeline.c. */
 #include <stdatomic.h>
 
-#include "engine/base/spin.h"
+#include "base/spin.h"
 #include "gpu/backend.h"
 
 int gpu_timeline_open(struct gpu *g, struct gpu_timeline **n, struct error *e) {

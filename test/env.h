@@ -1,9 +1,9 @@
 #pragma once
-/* Makes a test program obey HEARTH_FAULT and HEARTH_LIMITS (engine/base/test_env.h), as the program itself does. meson.build sets limits for all tests. */
+/* Makes a test program obey HEARTH_FAULT and HEARTH_LIMITS (base/test_env.h), as the program itself does. meson.build sets limits for all tests. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/base/test_env.h"
+#include "base/test_env.h"
 
 __attribute__((constructor)) static void read_test_env(void) {
     const char *invalid = test_env_read();

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 
 /* Finds added tokens with a trie: leftmost match first, longest match at a position. A candidate is at most as long as the longest added token, so the search
  * is linear in the text. */

@@ -2,8 +2,8 @@
  * DeepSeek-V4.1 hashes n-grams of these numbers. Source: the vendor's inference code, which builds the same map with the tokenizers library. */
 #include <string.h>
 
-#include "engine/base/utf8.h"
-#include "tokenizer/internal.h"
+#include "base/utf8.h"
+#include "tokenizer/tokenizer_internal.h"
 
 /* A space alone would be stripped, and is kept as U+E000 until then. */
 static const char steps[] =

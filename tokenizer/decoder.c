@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 
 /* Turns token ids to bytes. The decoder's steps run once on every token when the vocabulary is loaded. Only steps that see the text as a whole remain for the
  * stream; all of them act at its beginning. */

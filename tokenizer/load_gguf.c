@@ -1,8 +1,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/gguf.h"
-#include "tokenizer/internal.h"
+#include "base/gguf_file.h"
+#include "tokenizer/tokenizer_internal.h"
 
 /* Converts the tokenizer lists of a GGUF file to the tree of an equivalent tokenizer.json. GGUF stores only the name of the pre-tokenizer: the names are
  * llama.cpp's, the patterns the vendors'. */

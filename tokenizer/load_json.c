@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 
 /* Loads tokenizer.json. Rejects by name anything unknown that would change tokens. */
 

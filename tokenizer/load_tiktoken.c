@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 
 /* Loads vocabularies of tiktoken: Kimi's tiktoken.model, one "base64 rank" line per token, and Mistral's tekken.json. Kimi's checkpoint has the split pattern
  * and the control tokens as code, so they are a table by tokenizer_class. */

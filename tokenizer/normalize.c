@@ -1,7 +1,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 
 /* Normalizes a text before it is split: each step reads one text and writes another, with the origin of each byte where origins are mixed. */
 

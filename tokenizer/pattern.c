@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 enum { max_depth = 64, max_repeat = 1000 };
 enum { set_mark = 1, index_bits = 7 }; /* a reference to a set: this byte, then the set's index in two bytes of this many bits, each with the top bit set */

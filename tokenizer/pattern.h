@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/error.h"
+#include "base/buf.h"
+#include "base/error.h"
 #include "tokenizer/unicode.h"
 
 struct alphabet {

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 
 /* Splits a text into words. The text is a list of ranges in characters. Split steps read the map (one byte per character); rewrite steps produce a new text
  * and map. If the last step is a split, it passes its words on directly, so a long text needs no word list. */

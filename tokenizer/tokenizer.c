@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "engine/base/gguf.h"
-#include "tokenizer/internal.h"
+#include "base/gguf_file.h"
+#include "tokenizer/tokenizer_internal.h"
 
 void text_free(struct text *t) {
     mem_free(t->data);

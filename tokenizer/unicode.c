@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/error.h"
-#include "engine/base/mem.h"
+#include "base/error.h"
+#include "base/mem.h"
 
 /* ---- sets ---- */
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/utf8.h"
+#include "base/utf8.h"
 
 enum { UNICODE_END = 0x110000 };
 struct unicode_range { /* inclusive */

@@ -1,7 +1,7 @@
 #include <string.h>
 
-#include "engine/base/hash.h"
-#include "tokenizer/internal.h"
+#include "base/hash.h"
+#include "tokenizer/tokenizer_internal.h"
 
 /* Tokens by id, and ids by the bytes of their tokens.
  *

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cli/chat/chat.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/turn/input_paths.h"
 
 static void attachment_free(struct attachment *f) {
@@ -113,7 +113,7 @@ static int check_fits(struct app *a, const struct chat_session *t, const char *w
     char size[32];
     size_t n = 0;
     const int context = a->info->context;
-    format_bytes(bytes, size, sizeof size);
+    amount_bytes(bytes, size, sizeof size);
     if (!context) return 0;
     if (attachments_bytes(&t->attached) / LONG_TOKEN > (size_t)context)
         return error_set(e, ERR_CONTEXT, "%.200s: %s is more than the context of %d tokens holds; nothing was attached", what, size, context);

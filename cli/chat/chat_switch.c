@@ -1,8 +1,8 @@
 /* Switches between sessions and closes them. */
 #include <poll.h>
 
+#include "base/clock.h"
 #include "cli/chat/chat.h"
-#include "engine/base/clock.h"
 
 static void print_message(struct repl *r, const struct message *m) {
     struct buf b = {0};

@@ -2,13 +2,13 @@
 
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "cli/chat/chat.h"
 #include "cli/open.h"
 #include "cli/report.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
-#include "engine/base/clock.h"
 
 /* --- end ------------------------------------------------------------------------------------------------------------- */
 

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/file.h"
 #include "cli/modes/models.h"
 #include "cli/options/model_path.h"
 #include "cli/options/trim.h"
-#include "engine/base/file.h"
 
 enum { TAKES_SESSION = 1, RUNS_BESIDE = 2 }; /* the argument is the name of an open session; runs at once while an answer runs */
 struct command {

@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "cli/chat/command.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 
 static void print_attachment(struct repl *r, const struct attachments *l, size_t i) {
     char size[32];
-    screen_print(r, "  %zu  %s, %s", i + 1, l->v[i].name, format_bytes(l->v[i].bytes, size, sizeof size));
+    screen_print(r, "  %zu  %s, %s", i + 1, l->v[i].name, amount_bytes(l->v[i].bytes, size, sizeof size));
 }
 
 void cmd_read(struct repl *r, const char *arg) {
@@ -19,7 +19,7 @@ void cmd_read(struct repl *r, const char *arg) {
     else if (!strcmp(arg, "-")) screen_print(r, "cannot read stdin: it is the terminal");
     else if (attachments_add(r->app, r->active, arg, &e)) screen_print(r, "%s", e.text);
     else {
-        format_bytes(attachments_bytes(l) - bytes_before, size, sizeof size);
+        amount_bytes(attachments_bytes(l) - bytes_before, size, sizeof size);
         const size_t n_older = attachments_drop_older(l, n_before);
         const char *instead = !n_older ? "" : n_older == 1 ? ", in place of what was read before" : ", some in place of what was read before";
         n_before -= n_older;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/chat/command.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/term.h"
 
 /* Maps a share of the uniform frequency to a character: none, under 1/4, 1/2, 1, 2, 4, more. */
@@ -68,8 +68,8 @@ static void put_devices(const struct expert_map *m, struct buf *out) {
         const struct expert_device *d = &m->device[i];
         buf_fmt(out, "device %d:", d->rank);
         if (d->resident_layers)
-            buf_fmt(out, " resident: %d of %d layers, %s;", d->resident_layers, d->layers, format_bytes(d->resident_bytes, bytes, sizeof bytes));
-        if (d->cached) buf_fmt(out, " cached: %d experts, %s;", d->cached, format_bytes(d->cached_bytes, bytes, sizeof bytes));
+            buf_fmt(out, " resident: %d of %d layers, %s;", d->resident_layers, d->layers, amount_bytes(d->resident_bytes, bytes, sizeof bytes));
+        if (d->cached) buf_fmt(out, " cached: %d experts, %s;", d->cached, amount_bytes(d->cached_bytes, bytes, sizeof bytes));
         if (!d->resident_layers && !d->cached) buf_str(out, " no experts;");
         if (d->chosen) buf_fmt(out, " %.0f%% of %llu choices", 100.0 * (double)d->hits / (double)d->chosen, (unsigned long long)d->chosen);
         else buf_str(out, " no choice yet");

@@ -5,11 +5,11 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/file.h"
 #include "cli/chat/command.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/sanitize.h"
 #include "cli/turn/code_block.h"
-#include "engine/base/file.h"
 
 /* --- /copy ----------------------------------------------------------------------------------------------------------- */
 

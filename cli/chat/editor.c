@@ -9,11 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "cli/chat/chat.h"
 #include "cli/options/trim.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
-#include "engine/base/file.h"
 
 extern char **environ;
 

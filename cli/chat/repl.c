@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/open.h"
 #include "cli/options/trim.h"
 #include "cli/saved/saver.h"
@@ -13,7 +14,6 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 #include "cli/terminal/term.h"
-#include "engine/base/clock.h"
 
 /* --- entered lines --------------------------------------------------------------------------------------------------- */
 

@@ -3,13 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "cli/chat/chat.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sanitize.h"
 #include "cli/terminal/term.h"
-#include "engine/base/clock.h"
 
 void screen_flush(struct repl *r) {
     if (r->line.out.len) out_draw(1, r->line.out.data, r->line.out.len);
@@ -145,7 +145,7 @@ void screen_show_answer_status(struct repl *r) {
     if (r->answer_status_shown && now - r->status_drawn_s < status_interval_s) return;
     r->status_drawn_s = now;
     buf_fmt(&b, "\r\n%s", r->line.color ? "\033[2m" : "");
-    if (r->thinking.since) buf_fmt(&b, "thinking for %s, ", format_duration(now - r->thinking.since, time, sizeof time));
+    if (r->thinking.since) buf_fmt(&b, "thinking for %s, ", amount_duration(now - r->thinking.since, time, sizeof time));
     buf_fmt(&b, "%d tokens, %s tok/s%s\033[K%s\033[A\r", u->n_tokens, turn_speed(u, rate, sizeof rate), r->thinking.since ? "; Ctrl-O shows the thinking" : "",
             r->line.color ? "\033[0m" : "");
     if (r->printer.col) buf_fmt(&b, "\033[%dC", r->printer.col);

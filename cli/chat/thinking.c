@@ -1,9 +1,9 @@
 /* The thinking of the answer on the screen: folded to one line unless --show-thinking says otherwise. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "cli/chat/chat.h"
-#include "cli/terminal/format.h"
-#include "engine/base/clock.h"
+#include "cli/terminal/amount.h"
 
 static bool mode_is(const struct repl *r, const char *mode) { return !strcmp(r->app->opts.v[OPT_SHOW_THINKING].text, mode); }
 static bool is_hidden(const struct repl *r) { return r->app->opts.v[OPT_QUIET].on || mode_is(r, "never"); }
@@ -17,7 +17,7 @@ void thinking_end(struct repl *r) {
     if (!f->since || !r->on_screen) return;
     int tokens = r->on_screen->turn.n_tokens - f->n_before;
     screen_hide_line(r);
-    screen_print(r, "(thought for %s, %d token%s; Ctrl-O shows it)", format_duration(clock_now() - f->since, time, sizeof time), tokens,
+    screen_print(r, "(thought for %s, %d token%s; Ctrl-O shows it)", amount_duration(clock_now() - f->since, time, sizeof time), tokens,
                  tokens == 1 ? "" : "s");
     *f = (struct thinking_fold){0};
 }

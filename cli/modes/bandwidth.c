@@ -7,8 +7,8 @@
 #include <sys/utsname.h>
 #include <time.h>
 
+#include "base/file.h"
 #include "cli/options/paths.h"
-#include "engine/base/file.h"
 
 static double measure(struct app *a) {
     struct engine *own = NULL;

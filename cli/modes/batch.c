@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
+#include "base/utf8.h"
 #include "cli/open.h"
 #include "cli/options/trim.h"
 #include "cli/report.h"
@@ -21,8 +23,6 @@
 #include "cli/turn/conversation.h"
 #include "cli/turn/input.h"
 #include "cli/turn/turn.h"
-#include "engine/base/file.h"
-#include "engine/base/utf8.h"
 
 enum { DEFAULT_SESSIONS = 6 }; /* without --parallel, when the engine gives no number */
 enum {

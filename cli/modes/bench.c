@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "cli/open.h"
 #include "cli/report.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
-#include "engine/base/clock.h"
 
 enum { DECODE_TOKENS = 32, MAX_SESSIONS = 4 };
 
@@ -125,7 +125,7 @@ static void print_prefill_row(struct bench *b, int n, const struct bench_result 
                 n, rate, r->ttft_s, gflops, limit, rate / limit);
     else
         buf_fmt(&line, "prefill  %6d tokens            %9s tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of the bandwidth limit", n,
-                format_rate(rate, speed, sizeof speed), gflops, r->ttft_s, 100 * rate / limit);
+                amount_rate(rate, speed, sizeof speed), gflops, r->ttft_s, 100 * rate / limit);
     print_row(b, &line);
 }
 
@@ -141,7 +141,7 @@ static void print_decode_row(struct bench *b, int prompt, int sessions, const st
                 prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit, rate / limit);
     else
         buf_fmt(&line, "decode   %6d tokens before, %d session%s %7s tok/s  of %9s at memory bandwidth  %3.0f %%", prompt, sessions, sessions > 1 ? "s" : " ",
-                format_rate(rate, speed, sizeof speed), format_rate(limit, most, sizeof most), 100 * rate / limit);
+                amount_rate(rate, speed, sizeof speed), amount_rate(limit, most, sizeof most), 100 * rate / limit);
     print_row(b, &line);
 }
 
@@ -164,13 +164,13 @@ static void print_verdict(const struct bench *b, const struct verdict *v) {
     char a[32], p[32], l[32];
     struct buf text = {0};
     const struct engine_info *i = engine_info(b->app->engine);
-    buf_fmt(&text, "%s, %d threads, %s: answers run at %s tok/s", i->name, i->threads, i->level, format_rate(v->answer, a, sizeof a));
+    buf_fmt(&text, "%s, %d threads, %s: answers run at %s tok/s", i->name, i->threads, i->level, amount_rate(v->answer, a, sizeof a));
     if (v->tokens > 1)
-        buf_fmt(&text, ", after %d tokens at %s tok/s;\nprompts of %d tokens are read at %s tok/s", v->tokens, format_rate(v->long_answer, l, sizeof l),
-                v->tokens, format_rate(v->prompt, p, sizeof p));
-    if (v->chats > 0) buf_fmt(&text, "; %d chats together: %s tok/s", MAX_SESSIONS, format_rate(v->chats, a, sizeof a));
+        buf_fmt(&text, ", after %d tokens at %s tok/s;\nprompts of %d tokens are read at %s tok/s", v->tokens, amount_rate(v->long_answer, l, sizeof l),
+                v->tokens, amount_rate(v->prompt, p, sizeof p));
+    if (v->chats > 0) buf_fmt(&text, "; %d chats together: %s tok/s", MAX_SESSIONS, amount_rate(v->chats, a, sizeof a));
     buf_fmt(&text, ".\nMemory reads %.1f GB/s and a token reads %.1f MB of weights: at most %s tok/s, of which answers reach %.0f %%.\n", b->bandwidth / 1e9,
-            (double)engine_token_bytes(b->app->engine) / 1e6, format_rate(v->limit, a, sizeof a), 100 * v->answer / v->limit);
+            (double)engine_token_bytes(b->app->engine) / 1e6, amount_rate(v->limit, a, sizeof a), 100 * v->answer / v->limit);
     if (!text.failed) out_write(text.data, text.len);
     buf_free(&text);
 }

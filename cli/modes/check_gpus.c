@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "cli/open.h"
 #include "cli/report.h"
 #include "cli/terminal/out.h"
@@ -12,8 +14,6 @@
 #include "cli/terminal/sig.h"
 #include "cli/turn/engine_client_local.h"
 #include "cli/turn/gpus.h"
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
 
 enum { PROMPT = 200, EVERY = 40, ANSWER = 24 };
 /* The largest difference of logits, in millionths of the largest logit. Products in BF16 make up to 20,000 (test/gpu/meson.build), wrong kernels about a

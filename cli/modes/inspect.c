@@ -5,17 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/modes/bandwidth.h"
 #include "cli/open.h"
 #include "cli/options/paths.h"
 #include "cli/report.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/turn/engine_client_local.h"
 #include "cli/turn/gpus.h"
 #include "cli/turn/input.h"
-#include "engine/base/file.h"
 
 static int write_buf(struct buf *b, struct error *e) {
     int rc = b->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
@@ -59,7 +59,7 @@ static void put_value(struct buf *out, const struct json *j, int indent, bool by
     case JSON_BOOL: buf_str(out, j->boolean ? "yes" : "no"); break;
     case JSON_INT:
         buf_fmt(out, "%lld", (long long)j->integer);
-        if (bytes && j->integer >= 1000) buf_fmt(out, " (%s)", format_bytes((uint64_t)j->integer, text, sizeof text));
+        if (bytes && j->integer >= 1000) buf_fmt(out, " (%s)", amount_bytes((uint64_t)j->integer, text, sizeof text));
         break;
     case JSON_FLOAT: buf_fmt(out, "%g", json_num(j, 0)); break;
     case JSON_STRING: buf_add(out, j->string, j->n); break;
@@ -105,8 +105,8 @@ static void put_model(struct buf *out, const struct json *root) {
     const long long layers = json_int(json_get(root, "layers"), 0), moe = json_int(json_get(root, "layers_with_experts"), 0);
     char all[32], active[32];
     if (family && family->type == JSON_STRING) buf_add(out, family->string, family->n);
-    buf_fmt(out, " · %s", format_weights((uint64_t)json_int(json_path(root, "parameters.all"), 0), all, sizeof all));
-    if (moe) buf_fmt(out, " (%s active)", format_weights((uint64_t)json_int(json_path(root, "parameters.active"), 0), active, sizeof active));
+    buf_fmt(out, " · %s", amount_weights((uint64_t)json_int(json_path(root, "parameters.all"), 0), all, sizeof all));
+    if (moe) buf_fmt(out, " (%s active)", amount_weights((uint64_t)json_int(json_path(root, "parameters.active"), 0), active, sizeof active));
     put_format(out, root);
     buf_fmt(out, " · %lld layers, ", layers);
     if (!moe) buf_str(out, "no experts");
@@ -124,16 +124,16 @@ static void put_fit(struct buf *out, const struct json *root) {
     const uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0), token = (uint64_t)json_int(json_path(root, "bytes.per_token"), 0);
     const double rate = bandwidth_cached();
     char bytes[32], have[32], read[32], number[32];
-    format_bytes(all, bytes, sizeof bytes), format_bytes(mem_total(), have, sizeof have);
+    amount_bytes(all, bytes, sizeof bytes), amount_bytes(mem_total(), have, sizeof have);
     if (all >= mem_total()) {
         buf_fmt(out, "does not fit: %s, %s of memory; weights are read from the disk, at its speed\n", bytes, have);
         return;
     }
     buf_fmt(out, "fits: %s of %s    ", bytes, have);
     if (rate > 0 && token)
-        buf_fmt(out, "speed: at most %s tok/s (memory reads %s/s)\n", format_rate(rate / (double)token, number, sizeof number),
-                format_bytes((uint64_t)rate, read, sizeof read));
-    else buf_fmt(out, "speed: memory must read %s per token (--models measures how fast it is)\n", format_bytes(token, read, sizeof read));
+        buf_fmt(out, "speed: at most %s tok/s (memory reads %s/s)\n", amount_rate(rate / (double)token, number, sizeof number),
+                amount_bytes((uint64_t)rate, read, sizeof read));
+    else buf_fmt(out, "speed: memory must read %s per token (--models measures how fast it is)\n", amount_bytes(token, read, sizeof read));
 }
 
 static void put_runs(struct buf *out, const struct json *root) {
@@ -144,7 +144,7 @@ static void put_runs(struct buf *out, const struct json *root) {
         buf_fmt(out, "runs on GPUs: %.*s\nruns on the CPU: the rest", (int)resident->n, resident->string);
     else buf_str(out, "runs: attention and experts on the CPU");
     if (level && level->type == JSON_STRING && level->n > CPU_CHARS) buf_fmt(out, " (%.*s)", (int)level->n - CPU_CHARS, level->string + CPU_CHARS);
-    buf_fmt(out, "    KV cache: %s per token\n", format_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
+    buf_fmt(out, "    KV cache: %s per token\n", amount_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
 }
 
 static void put_verdict(struct buf *out, const struct json *root) {

@@ -3,13 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "cli/modes/bandwidth.h"
 #include "cli/options/model_path.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/turn/engine_client_local.h"
-#include "engine/base/json.h"
 
 struct model_facts {
     char family[64];
@@ -55,9 +55,9 @@ static void put_model_row(const struct model *m, int width, const struct model_f
         buf_str(out, is_default ? ", \"default\": true}" : "}");
     } else if (f->rc) buf_fmt(out, "%-*s  cannot be opened: %s", width, m->name, f->error.text);
     else {
-        buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family, format_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
-        if (fits) buf_fmt(out, "fits, at most %s tok/s", format_rate(speed, number, sizeof number));
-        else buf_fmt(out, "larger than the %s of memory: read from disk", format_bytes(mem_total(), bytes, sizeof bytes));
+        buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family, amount_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
+        if (fits) buf_fmt(out, "fits, at most %s tok/s", amount_rate(speed, number, sizeof number));
+        else buf_fmt(out, "larger than the %s of memory: read from disk", amount_bytes(mem_total(), bytes, sizeof bytes));
     }
     if (!json && is_default) buf_str(out, " (default)");
 }

@@ -6,14 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "cli/open.h"
 #include "cli/options/paths.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/term.h"
 #include "cli/turn/engine_client_local.h"
-#include "engine/base/json.h"
 
 struct plan_view {
     struct buf *out;
@@ -39,10 +39,10 @@ static const char *format_count(int64_t n, char *out, size_t cap) {
     else snprintf(out, cap, "%.1f million", (double)n / 1e6);
     return out;
 }
-static const char *json_bytes(const struct json *j, char *out, size_t cap) { return format_bytes((uint64_t)json_num(j, 0), out, cap); }
+static const char *json_bytes(const struct json *j, char *out, size_t cap) { return amount_bytes((uint64_t)json_num(j, 0), out, cap); }
 
 /* Formats the member tokens_per_s. */
-static const char *json_rate(const struct json *row, char *out, size_t cap) { return format_rate(json_num(json_get(row, "tokens_per_s"), 0), out, cap); }
+static const char *json_rate(const struct json *row, char *out, size_t cap) { return amount_rate(json_num(json_get(row, "tokens_per_s"), 0), out, cap); }
 
 static void put_heading(struct plan_view *v, const char *text) { buf_fmt(v->out, v->color ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
 /* Wraps words at the width, indented by two blanks. */
@@ -79,7 +79,7 @@ static void put_fits(struct plan_view *v, const struct json *fits) {
     if (!json_bool(json_get(host, "fits"), true)) {
         const struct json *disk = json_get(fits, "disk");
         int n = snprintf(line, sizeof line, "%s of weights do not fit in %s of memory: %s are missing.", json_bytes(json_get(host, "bytes"), a, sizeof a),
-                         json_bytes(json_get(host, "have"), b, sizeof b), format_bytes((uint64_t)(need - have), c, sizeof c));
+                         json_bytes(json_get(host, "have"), b, sizeof b), amount_bytes((uint64_t)(need - have), c, sizeof c));
         if (disk)
             snprintf(line + n, sizeof line - (size_t)n,
                      " They are read from disk on demand, at %s/s; memory caches %.0f %% of the routed experts and is expected to hold "
@@ -112,8 +112,8 @@ static void put_nodes(struct plan_view *v, const struct json *nodes, bool has_ca
                  "%d NUMA nodes: each gets the rows of every expert that its CPUs compute%s. Without that, the CPU would reach "
                  "%d %% of its bandwidth, and one answer %s tok/s instead of %s.",
                  n, has_cards ? ", in the memory that uploads read" : "", reach,
-                 format_rate(json_num(json_get(nodes, "unplaced_tokens_per_s"), 0), a, sizeof a),
-                 format_rate(json_num(json_get(nodes, "tokens_per_s"), 0), b, sizeof b));
+                 amount_rate(json_num(json_get(nodes, "unplaced_tokens_per_s"), 0), a, sizeof a),
+                 amount_rate(json_num(json_get(nodes, "tokens_per_s"), 0), b, sizeof b));
     else
         snprintf(line, sizeof line,
                  "%d NUMA nodes: weights are not placed by node, since they fill more than 7/8 of memory; the CPU reaches %d %% of its bandwidth.", n, reach);
@@ -239,7 +239,7 @@ static void put_batch(struct plan_view *v, const struct json *b) {
 /* Formats milliseconds per token of each of `sessions` sessions as tokens/s of all. */
 static const char *sessions_rate(const struct json *row, const char *key, char *out, size_t cap) {
     const double ms = json_num(json_get(row, key), 0);
-    return ms > 0 ? format_rate(1e3 * (double)json_int(json_get(row, "sessions"), 1) / ms, out, cap) : "-";
+    return ms > 0 ? amount_rate(1e3 * (double)json_int(json_get(row, "sessions"), 1) / ms, out, cap) : "-";
 }
 /* Prints one machine's figures: key_s names the seconds, key_ms the time per token, key_rate the rate of a batch. */
 static void put_upgrade(struct plan_view *v, const char *what, const struct json *row, const char *key_s, const char *key_ms, const char *key_rate) {
@@ -248,7 +248,7 @@ static void put_upgrade(struct plan_view *v, const char *what, const struct json
     buf_fmt(v->out, "  %-28s", what);
     for (uint32_t k = 0; prefill && k < prefill->n; k++) buf_fmt(v->out, " %9s", json_seconds(json_get(json_at(prefill, k), key_s), a, sizeof a));
     for (uint32_t k = 0; decode && k < decode->n; k++) buf_fmt(v->out, " %9s", sessions_rate(json_at(decode, k), key_ms, a, sizeof a));
-    buf_fmt(v->out, " %9s\n", format_rate(json_num(json_get(json_get(row, "batch"), key_rate), 0), a, sizeof a));
+    buf_fmt(v->out, " %9s\n", amount_rate(json_num(json_get(json_get(row, "batch"), key_rate), 0), a, sizeof a));
 }
 static void put_upgrades(struct plan_view *v, const struct json *rows) {
     const struct json *prefill = json_get(json_at(rows, 0), "prefill"), *decode = json_get(json_at(rows, 0), "decode");
@@ -340,10 +340,10 @@ static void put_headroom(struct buf *line, const struct json *fits) {
     char a[32];
     if (!(have > 0)) return;
     if (json_bool(json_get(host, "fits"), true)) {
-        buf_fmt(line, " The weights fit in memory with %s to spare.", format_bytes((uint64_t)(have - need), a, sizeof a));
+        buf_fmt(line, " The weights fit in memory with %s to spare.", amount_bytes((uint64_t)(have - need), a, sizeof a));
         return;
     }
-    buf_fmt(line, " The weights do not fit in memory: %s are missing.", format_bytes((uint64_t)(need - have), a, sizeof a));
+    buf_fmt(line, " The weights do not fit in memory: %s are missing.", amount_bytes((uint64_t)(need - have), a, sizeof a));
     const double bits = n > 0 ? (1 - MEMORY_FOR_OTHERS) * 8 * have / n : 0;
     if (bits >= 2) buf_fmt(line, " A format of at most %.1f bits per weight would fit; this one has %.1f.", bits, 8 * need / n);
     else buf_str(line, " No usual format of this model fits.");

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/options/model_path.h"
 #include "cli/report.h"
-#include "engine/base/file.h"
 
 /* Finds the ORG/NAME of a model in the Hugging Face cache, whose snapshot may move. */
 static bool hub_name(struct app *a, const char *dir, char out[PATHS_MAX]) {

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "engine/base/file.h"
-#include "engine/base/gguf.h"
+#include "base/file.h"
+#include "base/gguf_file.h"
 
 bool model_path_is_url(const char *model) { return model && (!strncasecmp(model, "http://", 7) || !strncasecmp(model, "https://", 8)); }
 

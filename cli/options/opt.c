@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "engine/base/file.h"
+#include "base/file.h"
 
 void opt_init(struct opts *o) {
     *o = (struct opts){0};

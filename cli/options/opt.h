@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/error.h"
-#include "engine/base/mem.h"
+#include "base/buf.h"
+#include "base/error.h"
+#include "base/mem.h"
 
 enum opt_id {
     OPT_MODEL,

@@ -6,12 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
+#include "base/json.h"
+#include "base/utf8.h"
 #include "cli/options/opt.h"
 #include "cli/options/paths.h"
 #include "cli/options/trim.h"
-#include "engine/base/file.h"
-#include "engine/base/json.h"
-#include "engine/base/utf8.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 

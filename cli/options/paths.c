@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/file.h"
+#include "base/file.h"
 
 int paths_get(enum paths_kind kind, const char *name, char *out, size_t cap) {
     static const struct {

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 enum { PATHS_MAX = 4096 };
 enum paths_kind { PATHS_CONFIG, PATHS_DATA, PATHS_STATE, PATHS_CACHE, PATHS_RUNTIME };

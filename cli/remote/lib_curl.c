@@ -2,7 +2,7 @@
 
 #include <stdbool.h>
 
-#include "engine/base/dynlib.h"
+#include "base/dynlib.h"
 
 struct curl_calls curl;
 

@@ -3,7 +3,7 @@
  * curl_easy_init(), and so on. */
 #include <curl/curl.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 // clang-format off
 #define CURL_CALLS(F) \

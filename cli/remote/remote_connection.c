@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/json.h"
+#include "base/json.h"
 
 int remote_connection_setup(struct remote *r, CURL *easy, const char *path) {
     char url[2048];

@@ -3,9 +3,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/buf.h"
 #include "cli/remote/lib_curl.h"
 #include "cli/turn/engine_client.h"
-#include "engine/base/buf.h"
 
 enum {
     REMOTE_MAX_TRIES = 6,           /* attempts against a busy server */

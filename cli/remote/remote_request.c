@@ -9,6 +9,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "cli/app.h"
 #include "cli/remote/remote_connection.h"
 #include "cli/terminal/out.h"
@@ -16,8 +18,6 @@
 #include "cli/turn/constraint.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/prompt.h"
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
 
 static void wake_reader(int fd) {
     uint64_t one = 1;

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/file.h"
+#include "base/mem.h"
 #include "cli/terminal/sig.h"
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
 
 struct saver_job {
     struct saver_job *next;

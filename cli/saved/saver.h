@@ -2,8 +2,8 @@
 /* Writes files in a background thread, so that the terminal thread never waits for a disk: temporary file, fsync, rename, as
  * file_write does, in the order of submission. A queued file that is submitted again is written once, with the newest contents.
  * All functions are called from one thread. */
-#include "engine/base/buf.h"
-#include "engine/base/error.h"
+#include "base/buf.h"
+#include "base/error.h"
 
 /* Takes ownership of contents. Without memory or a thread it writes the file before it returns. */
 int saver_submit(const char *path, struct buf *contents, struct error *e);

@@ -11,15 +11,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/hash.h"
 #include "cli/report.h"
 #include "cli/saved/saver.h"
 #include "cli/saved/store_message.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/sanitize.h"
 #include "cli/turn/engine_client.h"
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/hash.h"
 
 /* The head has a fixed length: the checksum covers the bytes between it and the closing brace. */
 static const char session_head_format[] = "{\"hearth\": \"session\", \"version\": 1, \"checksum\": \"%016llx\",\n\"body\": ";

@@ -6,12 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "cli/report.h"
 #include "cli/saved/store.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/sanitize.h"
 #include "cli/terminal/term.h"
-#include "engine/base/file.h"
 
 enum { TITLE_COLS = 60, NAME_COLS = 36, MAX_LISTED_BYTES = 1 << 28 };
 

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/options/model_path.h"
 #include "cli/report.h"
 #include "cli/terminal/out.h"
-#include "engine/base/file.h"
 
 static bool is_builtin(const char *path) { return !strncmp(path, "ember:", 6); }
 static bool is_given(const struct app *a) { return a->opts.v[OPT_MODEL].origin == ORIGIN_FLAG; }

@@ -1,7 +1,7 @@
 #pragma once
 /* The model of a saved conversation: written with it, and opened again when it is continued. */
+#include "base/json.h"
 #include "cli/app.h"
-#include "engine/base/json.h"
 
 struct store_model { /* empty when zero-initialised */
     char name[128];

@@ -1,8 +1,8 @@
 #pragma once
 /* Requests and answers of clients, whatever their protocol. Each protocol parses its requests into struct api_request and formats answers; its functions are
  * in a table (struct api_protocol). Does no I/O: sockets are serve_http.c's. */
-#include "cli/turn/tool_calls.h"
 #include "cli/turn/turn.h"
+#include "tokenizer/chat/tool_calls.h"
 #include "tokenizer/tokenizer.h"
 
 enum { API_MAX_CHOICES = 16, API_ID_SIZE = 40 };

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
+#include "base/buf.h"
 
 static bool is_present(const struct json *j) { return j && j->type != JSON_NULL; }
 

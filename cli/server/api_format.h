@@ -1,6 +1,6 @@
 #pragma once
 /* The members of a request that say what its answer must match. */
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "tokenizer/grammar/source.h"
 
 /* Reads response_format, guided_json, guided_regex, guided_grammar, guided_choice or structured_outputs, of which a request may have one, and checks it.

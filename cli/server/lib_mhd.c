@@ -1,6 +1,6 @@
 #include "cli/server/lib_mhd.h"
 
-#include "engine/base/dynlib.h"
+#include "base/dynlib.h"
 
 struct mhd_calls mhd;
 

@@ -2,7 +2,7 @@
 /* libmicrohttpd, loaded by --serve. mhd.start_daemon() is MHD_start_daemon(), and so on. */
 #include <microhttpd.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 // clang-format off
 #define MHD_CALLS(F) \

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "cli/terminal/out.h"
-#include "engine/base/file.h"
 
 int resident_path(char path[static RESIDENT_PATH], struct error *e) {
     char full[PATHS_MAX];

@@ -6,12 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/report.h"
 #include "cli/server/resident.h"
 #include "cli/server/serve.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
-#include "engine/base/clock.h"
 
 static bool state_is(const struct json *session, const char *state) { return json_is(json_get(session, "state"), state); }
 static long long session_process(const struct json *session) { return (long long)json_int(json_get(session, "process"), 0); }
@@ -34,10 +34,10 @@ static void put_session(const struct json *list, uint32_t i, struct buf *b) {
     }
     if (state_is(j, "prefill")) {
         buf_fmt(b, "  prefill: %.0f %%", 100 * json_num(json_get(j, "share"), 0));
-        if (seconds >= 0) buf_fmt(b, ", %s left", format_duration(seconds, left, sizeof left));
+        if (seconds >= 0) buf_fmt(b, ", %s left", amount_duration(seconds, left, sizeof left));
     } else if (state_is(j, "decode"))
         buf_fmt(b, "  decode: %lld tokens, %s tok/s", (long long)json_int(json_get(j, "tokens"), 0),
-                format_rate(json_num(json_get(j, "tokens_per_s"), 0), left, sizeof left));
+                amount_rate(json_num(json_get(j, "tokens_per_s"), 0), left, sizeof left));
     else if (state_is(j, "waiting") && n == 1) buf_fmt(b, "  waiting, with a prompt of %lld tokens", tokens);
     else if (state_is(j, "waiting")) buf_fmt(b, "  %lld waiting, with prompts of %lld tokens", n, tokens);
     else if (n == 1) buf_fmt(b, "  idle, %lld tokens cached", tokens);
@@ -52,9 +52,9 @@ static void put_status(const struct json *j, struct buf *b) {
     const long long answered = json_int(json_get(j, "answered"), 0);
     buf_fmt(b, "%.*s, process %lld, up %s; %lld answer%s; %s of memory, %s of them KV caches\n", name && name->type == JSON_STRING ? (int)name->n : 0,
             name && name->type == JSON_STRING ? name->string : "", (long long)json_int(json_get(j, "pid"), 0),
-            format_duration(json_num(json_get(j, "up_s"), 0), up, sizeof up), answered, answered == 1 ? "" : "s",
-            format_bytes((uint64_t)json_int(json_path(j, "memory.resident_bytes"), 0), memory, sizeof memory),
-            format_bytes((uint64_t)json_int(json_path(j, "memory.kv_bytes"), 0), kv, sizeof kv));
+            amount_duration(json_num(json_get(j, "up_s"), 0), up, sizeof up), answered, answered == 1 ? "" : "s",
+            amount_bytes((uint64_t)json_int(json_path(j, "memory.resident_bytes"), 0), memory, sizeof memory),
+            amount_bytes((uint64_t)json_int(json_path(j, "memory.kv_bytes"), 0), kv, sizeof kv));
     for (uint32_t i = 0; sessions && sessions->type == JSON_ARRAY && i < sessions->n; i++) put_session(sessions, i, b);
 }
 

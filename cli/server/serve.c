@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/open.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
@@ -19,7 +20,6 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 #include "cli/turn/engine_client_local.h"
-#include "engine/base/clock.h"
 
 /* --- sockets --------------------------------------------------------------------------------------------------------- */
 

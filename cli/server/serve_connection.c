@@ -4,10 +4,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/test_limits.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
-#include "engine/base/clock.h"
-#include "engine/base/test_limits.h"
 
 void serve_connection_wake(struct http_request *x) {
     if (!x->suspended || !x->conn) return;

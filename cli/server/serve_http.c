@@ -7,12 +7,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
 #include "cli/server/ollama.h"
 #include "cli/server/server.h"
 #include "cli/terminal/out.h"
-#include "engine/base/clock.h"
-#include "engine/base/hash.h"
-#include "engine/base/log.h"
 
 /* --- replies --------------------------------------------------------------------------------------------------------- */
 

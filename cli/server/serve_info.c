@@ -1,9 +1,9 @@
 /* Resources of --serve that run no turn: tokens of texts, and metrics. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "cli/server/server.h"
 #include "cli/terminal/out.h"
-#include "engine/base/clock.h"
 
 /* Parses the body of a request as an object. */
 static int parse_body(const struct http_request *x, struct arena *a, struct json *out, struct error *e) {

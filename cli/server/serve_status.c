@@ -4,10 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
 #include "cli/terminal/out.h"
-#include "engine/base/clock.h"
 
 uint64_t serve_status_resident_bytes(void) {
     char text[128] = "";

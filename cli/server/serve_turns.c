@@ -8,12 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/hash.h"
 #include "cli/open.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
 #include "cli/turn/tool_grammar.h"
-#include "engine/base/clock.h"
-#include "engine/base/hash.h"
 
 static const char shutting_down[] = "the server is shutting down";
 

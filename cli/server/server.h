@@ -4,9 +4,9 @@
  * name at the port, and by the request's own "user"; they are served round-robin (base/fair_queue.h). Texts are never logged. */
 #include <poll.h>
 
+#include "base/fair_queue.h"
 #include "cli/server/api.h"
 #include "cli/server/lib_mhd.h"
-#include "engine/base/fair_queue.h"
 
 enum {
     SERVE_MAX_CONNECTIONS = 512,      /* at once; further ones wait to be accepted */

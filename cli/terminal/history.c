@@ -4,11 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/utf8.h"
 #include "cli/options/paths.h"
-#include "engine/base/buf.h"
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
-#include "engine/base/utf8.h"
 
 /* One entry per line: line feed and backslash are written as \n and \\. */
 static void put_escaped(struct buf *b, const char *s) {

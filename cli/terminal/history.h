@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 enum { HISTORY_MAX = 2000, HISTORY_MAX_BYTES = 64 << 20 }; /* entries; bytes of a file that is read */
 struct history {

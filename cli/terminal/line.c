@@ -3,9 +3,9 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "base/mem.h"
+#include "base/utf8.h"
 #include "cli/terminal/sanitize.h"
-#include "engine/base/mem.h"
-#include "engine/base/utf8.h"
 
 #define CTRL(letter) ((letter)&0x1F)
 enum { ESC = 0x1B, DEL = 0x7F };

@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/buf.h"
 #include "cli/terminal/history.h"
-#include "engine/base/buf.h"
 
 enum line_result {
     LINE_MORE,

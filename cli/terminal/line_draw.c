@@ -2,9 +2,9 @@
  * cursor position is always known. */
 #include <string.h>
 
+#include "base/mem.h"
 #include "cli/terminal/line.h"
 #include "cli/terminal/sanitize.h"
-#include "engine/base/mem.h"
 
 size_t line_char(const struct line *l, size_t at, int *width) {
     unsigned char b = (unsigned char)l->text.data[at];

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/terminal/format.h"
+#include "base/mem.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/line.h"
-#include "engine/base/mem.h"
 
 enum { MAX_SHOWN_ROWS = 20 }; /* a longer paste is replaced by a token */
 
@@ -27,7 +27,7 @@ bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap) {
     if (rows <= MAX_SHOWN_ROWS || mem_grow(&l->pastes, &l->cap_pastes, l->n_pastes + 1, sizeof *l->pastes)) return false;
     struct line_paste *p = &l->pastes[l->n_pastes];
     *p = (struct line_paste){0};
-    snprintf(p->token, sizeof p->token, "[paste %zu: %zu line%s, %s]", l->n_pastes + 1, lines, lines == 1 ? "" : "s", format_bytes(n, size, sizeof size));
+    snprintf(p->token, sizeof p->token, "[paste %zu: %zu line%s, %s]", l->n_pastes + 1, lines, lines == 1 ? "" : "s", amount_bytes(n, size, sizeof size));
     if (buf_add(&p->text, s, n)) {
         buf_free(&p->text);
         return false;

@@ -1,9 +1,9 @@
 /* Markdown tables: pads cells to align the columns. */
 #include <string.h>
 
+#include "base/error.h"
+#include "base/mem.h"
 #include "cli/terminal/markdown.h"
-#include "engine/base/error.h"
-#include "engine/base/mem.h"
 
 struct table_cell {
     const char *text; /* without surrounding blanks */

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
+#include "base/json.h"
+#include "base/utf8.h"
 #include "cli/terminal/sanitize.h"
-#include "engine/base/file.h"
-#include "engine/base/json.h"
-#include "engine/base/utf8.h"
 
 static bool stdin_closed, stderr_nonblocking;
 static int stdout_errno; /* errno of the first failure */

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/error.h"
+#include "base/buf.h"
+#include "base/error.h"
 
 /* Opens /dev/null for each closed descriptor of 0..2, so that no later file gets that number. Call before anything else. */
 void out_init(void);

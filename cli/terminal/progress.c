@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
+#include "base/clock.h"
 #include "cli/options/trim.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/markdown.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
-#include "engine/base/buf.h"
-#include "engine/base/clock.h"
 
 static struct {
     bool terminal, color, quiet, shown, held;
@@ -68,7 +68,7 @@ static void draw_bar(double now) {
            share = progress.share + (1 - progress.share) * advance;
     if (share < progress.max_share) share = progress.max_share;
     progress.max_share = share;
-    format_duration(fmax(progress.left_s - since, 1), left, sizeof left);
+    amount_duration(fmax(progress.left_s - since, 1), left, sizeof left);
     int full = (int)(share * BAR_CHARS);
     for (int i = 0; i < BAR_CHARS; i++) memcpy(bar + i, i < full ? "#" : "-", 2);
     snprintf(text, sizeof text, "%s [%s] %.0f %%  %s%s", progress.what, bar, share * 100, progress.left_s >= 0 ? left : "",

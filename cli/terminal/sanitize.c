@@ -2,7 +2,7 @@
 
 #include <utf8proc.h>
 
-#include "engine/base/utf8.h"
+#include "base/utf8.h"
 
 static const char replacement[] = "\xEF\xBF\xBD";
 

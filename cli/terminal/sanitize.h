@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "engine/base/buf.h"
+#include "base/buf.h"
 
 struct sanitizer {         /* ready when zero-initialised */
     unsigned char held[4]; /* an incomplete UTF-8 sequence */

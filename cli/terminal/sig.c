@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"
-#include "engine/base/file.h"
 
 /* Handlers may run on any thread. */
 static _Atomic int deferring, interrupted, terminated, resized, continued;

@@ -9,10 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
 #include "cli/options/paths.h"
-#include "engine/base/clock.h"
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
 
 extern char **environ;
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 struct child {
     pid_t pid;        /* 0: none */

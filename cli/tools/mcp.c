@@ -7,14 +7,14 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/test_limits.h"
 #include "cli/options/words.h"
 #include "cli/terminal/out.h"
 #include "cli/tools/child.h"
 #include "cli/tools/mcp_message.h"
 #include "cli/tools/tool_process.h"
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/test_limits.h"
 
 enum { START_S = 30, MOST_PAGES = 100, LINE_BYTES = 16 << 20, STDERR_BYTES = 1024, CHECK_MS = 100, EXIT_MS = 500 };
 

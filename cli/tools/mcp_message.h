@@ -1,7 +1,7 @@
 #pragma once
 /* Messages of the Model Context Protocol (revision 2025-06-18, modelcontextprotocol.io): JSON-RPC 2.0, one message a line. Pure. */
-#include "engine/base/buf.h"
-#include "engine/base/json.h"
+#include "base/buf.h"
+#include "base/json.h"
 
 enum mcp_kind { MCP_RESULT, MCP_ERROR, MCP_REQUEST, MCP_NOTIFICATION };
 struct mcp_message {

@@ -1,7 +1,7 @@
 #pragma once
 /* The definition of a tool: its description for the model, and its command. Reads tool files and the lists of MCP servers. Pure. */
-#include "engine/base/buf.h"
-#include "engine/base/json.h"
+#include "base/buf.h"
+#include "base/json.h"
 
 enum { TOOL_NAME_MAX = 64, TOOL_OUTPUT_BYTES = 64 << 10, TOOL_OUTPUT_MAX = 16 << 20, TOOL_TIMEOUT_S = 60, TOOL_TIMEOUT_MAX_S = 86400 };
 

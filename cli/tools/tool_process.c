@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/clock.h"
 #include "cli/terminal/out.h"
 #include "cli/tools/child.h"
-#include "engine/base/clock.h"
 
 enum { STDERR_BYTES = 2048, CHECK_MS = 50, EXIT_MS = 5 };
 enum run_end { RUN_ENDED, RUN_TIMED_OUT, RUN_CANCELLED };

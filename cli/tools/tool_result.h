@@ -1,6 +1,6 @@
 #pragma once
 /* The result of a tool call: a text for the model, and how the call ended. */
-#include "engine/base/buf.h"
+#include "base/buf.h"
 
 enum tool_status {
     TOOL_OK,

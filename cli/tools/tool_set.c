@@ -2,13 +2,13 @@
 
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/report.h"
 #include "cli/terminal/progress.h"
 #include "cli/tools/child.h"
 #include "cli/tools/tool_process.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/tool_grammar.h"
-#include "engine/base/file.h"
 
 enum { TOOLS_MAX = 512, FILE_BYTES = 1 << 20 };
 

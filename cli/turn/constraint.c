@@ -3,9 +3,9 @@
 #include <limits.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/app.h"
 #include "cli/terminal/out.h"
-#include "engine/base/file.h"
 #include "tokenizer/grammar/matcher.h"
 
 /* --- options --------------------------------------------------------------------------------------------------------- */

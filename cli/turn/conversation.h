@@ -2,8 +2,8 @@
 /* A conversation: its messages, among them tool calls and their results. */
 #include <stdbool.h>
 
-#include "cli/turn/tool_calls.h"
-#include "engine/base/buf.h"
+#include "base/buf.h"
+#include "tokenizer/chat/tool_calls.h"
 
 enum role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL };
 enum { N_ROLES = ROLE_TOOL + 1 };

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/app.h"
 #include "cli/options/paths.h"
 #include "cli/report.h"
@@ -10,7 +11,6 @@
 #include "cli/turn/engine_client.h"
 #include "cli/turn/gpus.h"
 #include "cli/turn/prompt.h"
-#include "engine/base/file.h"
 #include "engine/ember/topic.h"
 
 /* --- opening --------------------------------------------------------------------------------------------------------- */

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
+#include "base/file.h"
+#include "base/mem.h"
 
 bool gpus_are_automatic(const struct app *a) {
     const char *text = a->opts.v[OPT_GPUS].text;

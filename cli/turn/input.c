@@ -5,12 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/utf8.h"
 #include "cli/report.h"
 #include "cli/terminal/out.h"
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
-#include "engine/base/utf8.h"
 
 static int read_fd(int fd, const char *what, struct buf *out, struct error *e) {
     char *chunk = mem_alloc(1 << 16);

@@ -2,8 +2,8 @@
 /* Input: stdin and files as text and documents for the model. */
 #include <stddef.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/error.h"
+#include "base/buf.h"
+#include "base/error.h"
 
 enum { INPUT_MAX = 1 << 30 };
 /* Reads all of stdin. ERR_RUNTIME past INPUT_MAX bytes or on a read error. */

@@ -10,10 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
+#include "base/mem.h"
 #include "cli/options/paths.h"
 #include "cli/options/words.h"
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
 
 enum { DEPTH_MAX = 16, PROBE_BYTES = 4096 };
 

@@ -4,7 +4,7 @@
 
 #include "cli/options/trim.h"
 #include "cli/report.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/turn/input_paths.h"
 #include "cli/turn/prompt_file.h"
@@ -60,7 +60,7 @@ int input_prompt(struct app *a, struct buf *out, struct error *e) {
     if (!rc && text.len) {
         buf_add(out, text.data, text.len);
         if (given.len && !raw) buf_str(out, "\n\n");
-        if (given.len) report_note("stdin is a document of %s beside the prompt; --no-stdin leaves it unread", format_bytes(text.len, size, sizeof size));
+        if (given.len) report_note("stdin is a document of %s beside the prompt; --no-stdin leaves it unread", amount_bytes(text.len, size, sizeof size));
     }
     if (!rc && given.len) rc = input_clean_text("-p", &given, out, e);
     bool asked = text.len || given.len;

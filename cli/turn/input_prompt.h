@@ -1,7 +1,7 @@
 #pragma once
 /* The user message of a one-shot run. */
+#include "base/buf.h"
 #include "cli/app.h"
-#include "engine/base/buf.h"
 
 /* Builds it from attached files as documents, then stdin unless it is a terminal, then -p. Invalid UTF-8 is replaced, with a note.
  * ERR_USAGE without a question: all of the input is blank, or it has only files. */

@@ -4,7 +4,7 @@
 
 #include "cli/app.h"
 #include "cli/report.h"
-#include "cli/terminal/format.h"
+#include "cli/terminal/amount.h"
 #include "cli/turn/engine_client.h"
 #include "engine/ember/topic.h"
 
@@ -107,7 +107,7 @@ static int check_length(const struct json *conv, struct error *e) {
         if (content && content->type == JSON_STRING) n += content->n;
     }
     if (n <= MOST) return 0;
-    return error_set(e, ERR_CONTEXT, "the prompt has %s of text, more than hearth takes (64 MB) and any context holds", format_bytes(n, size, sizeof size));
+    return error_set(e, ERR_CONTEXT, "the prompt has %s of text, more than hearth takes (64 MB) and any context holds", amount_bytes(n, size, sizeof size));
 }
 
 static int render_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "engine/base/buf.h"
+#include "base/buf.h"
 #include "tokenizer/chat/tool_format.h"
 
 enum { MAX_CALLS = 16, MAX_MARKER = 63 };

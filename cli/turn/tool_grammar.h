@@ -1,6 +1,6 @@
 #pragma once
 /* Grammars of answers that must be tool calls. */
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "tokenizer/chat/chat_template.h"
 #include "tokenizer/grammar/source.h"
 

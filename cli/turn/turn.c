@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "cli/terminal/format.h"
+#include "base/clock.h"
+#include "cli/terminal/amount.h"
 #include "cli/turn/engine_client.h"
-#include "engine/base/clock.h"
 
 const char *turn_reason_name(enum done_reason r) {
     static const char *const names[] = {[DONE_STOP] = "stop", [DONE_LENGTH] = "length", [DONE_CONTEXT] = "context", [DONE_CANCELLED] = "cancelled"};
@@ -12,7 +12,7 @@ const char *turn_reason_name(enum done_reason r) {
 }
 
 const char *turn_speed(const struct turn *t, char *out, size_t cap) {
-    return format_rate((t->n_tokens - 1) / (t->last_token_at - t->first_token_at + 1e-9), out, cap);
+    return amount_rate((t->n_tokens - 1) / (t->last_token_at - t->first_token_at + 1e-9), out, cap);
 }
 
 bool turn_repeats(const struct turn *t) {

@@ -12,14 +12,14 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/minifloat.h"
 #include "cpu/kernels.h"
-#include "engine/base/clock.h"
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/hash.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
-#include "engine/base/minifloat.h"
 
 enum { ALIGN = 64, PIECE = 4 << 20, STRIPE = 128, REST = 199 };
 static const double stint_s = 1e-3; /* seconds of work between rests while the CPU is busy; a rest takes REST times as long */

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/layer/attention.h" /* TRY */
 #include "engine/layer/block.h"
 #include "engine/model/rope.h"

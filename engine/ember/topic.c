@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "engine/base/file.h"
+#include "base/file.h"
 
 struct topic {
     struct arena arena;

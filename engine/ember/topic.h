@@ -1,8 +1,8 @@
 #pragma once
 /* Topic classifier of the built-in model. The model knows only hearth, so the program classifies each question first and answers
- * off-topic questions itself. The weights are trained by engine/ember/scope.py on the model's corpus and stored next to the model. */
-#include "engine/base/error.h"
-#include "engine/base/json.h"
+ * off-topic questions itself. The weights are trained by training/ember/scope.py on the model's corpus and stored next to the model. */
+#include "base/error.h"
+#include "base/json.h"
 
 struct topic;
 /* Opens the classifier; the caller closes it. *out is NULL if the built-in model has none: then the model answers everything. ERR_MODEL:

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/stream/ring.h"
 #include "engine/experts/expert_pool.h"

@@ -1,7 +1,7 @@
 /* The routed experts of a layer in a blended prefill: their split over devices and CPU, uploads of missing ones, and the sums of their outputs. */
 #include <string.h>
 
-#include "engine/base/clock.h"
+#include "base/clock.h"
 #include "engine/exec/blend_internal.h"
 #include "engine/exec/cpu_layer.h"
 

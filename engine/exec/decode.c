@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/argmax.h"
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/argmax.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/decode_layer.h"
 #include "engine/experts/expert_pool.h"

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/experts/expert_pool.h"

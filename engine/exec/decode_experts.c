@@ -3,9 +3,9 @@
  * experts/expert_pool.h. */
 #include <stdio.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/exec/stream/ring.h"

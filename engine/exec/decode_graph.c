@@ -4,7 +4,7 @@
  * have other shapes than rows that see all of few keys. Results are the same bits. */
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/decode_internal.h"
 
 /* fewest keys that a graph is recorded for; recordings of one graph, each of which may find a workspace that has to grow */

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "engine/base/clock.h"
+#include "base/clock.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/experts/expert_pool.h"
 #include "engine/experts/lookahead.h"

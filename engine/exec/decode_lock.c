@@ -1,7 +1,7 @@
 /* Locks the weights that devices hold while a prefill on threads of its own reads them. A device that fails during the lock is dropped by
  * decode, but its weights are freed at the unlock only. */
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/experts/expert_pool.h"
 

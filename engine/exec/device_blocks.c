@@ -2,7 +2,7 @@
  * share blocks. Blocks are reference-counted; only a block with one reader is written, and it is freed with its last reader.
  * Blocks are carved from slabs in which a plane's rows are contiguous, so that a growing cache copies in long pieces. A slab is
  * freed with its last block. Recurrent states are not rows: each device KV has its own. */
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/decode_internal.h"
 
 /* Positions per block and per slab. Blocks are small, since only whole blocks are shared. */

@@ -2,9 +2,9 @@
  * share. Does not download new rows: kv_writeback.c. */
 #include <string.h>
 
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "cpu/pool.h"
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/transfer/upload.h"
 

@@ -2,8 +2,8 @@
  * in one copy at the end of the batch. States, one per span and layer, are downloaded separately. */
 #include <string.h>
 
+#include "base/mem.h"
 #include "cpu/pool.h"
-#include "engine/base/mem.h"
 #include "engine/exec/decode_internal.h"
 
 /* Most multi-token rows that n tokens complete: each of up to DECODE_MAX_ROWS spans may complete one more than its length suggests. */

@@ -1,7 +1,7 @@
 #pragma once
 /* Prefill modes, and the context that the engine hands to execution. One file and one table row per mode. Does not choose the
  * mode: policy.h. */
-#include "engine/base/exec_mode.h"
+#include "base/exec_mode.h"
 #include "engine/exec/routing_trace.h"
 #include "engine/experts/budget.h"
 #include "engine/experts/disk_prefetch.h"

@@ -6,9 +6,9 @@
  * CPU. The extreme splits are CPU prefill and stream loading. Needs devices that hold all layers. */
 #include <string.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "engine/exec/blend_internal.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/experts/expert_pool.h"

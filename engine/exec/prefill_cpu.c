@@ -1,7 +1,7 @@
 /* Prefill on the CPU alone: all layers over a batch of rows, tokens grouped by expert. */
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/prefill.h"
 #include "engine/transfer/trace.h"

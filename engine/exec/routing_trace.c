@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-#include "engine/base/file.h"
-#include "engine/base/json.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/experts/score.h"
 
 enum { WRITE_BYTES = 1 << 20, NEAR_MOST = 128 }; /* lines are written in pieces of this size; most entries of `near` */

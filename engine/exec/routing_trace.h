@@ -13,8 +13,8 @@
  * chat's number may be reused after it is closed. Stream-loading prefills keep their selections on the devices and are not traced.
  *
  * Engine thread only. Lines are collected per batch, and dropped if the batch fails. */
-#include "engine/base/buf.h"
-#include "engine/base/error.h"
+#include "base/buf.h"
+#include "base/error.h"
 #include "engine/weights/weights.h"
 
 struct routing_trace;

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
+#include "base/file.h"
+#include "base/mem.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels reject it, and pages are mapped on first touch */

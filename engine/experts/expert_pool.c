@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 
 size_t expert_pool_slot_bytes(const struct runtime *m, int layer) {

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
+#include "base/clock.h"
 #include "engine/experts/expert_pool_internal.h"
 #include "engine/experts/lookahead.h"
 

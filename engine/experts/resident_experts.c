@@ -1,6 +1,6 @@
 #include "engine/experts/resident_experts.h"
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 /* Offsets of an expert's fields, by range, with room for the largest expert of the layer. Experts may differ in format. The order is that
  * of the first expert in host memory, so that neighbouring ranges are one copy. */

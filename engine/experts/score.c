@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 
 /* load_alpha is paper C's; recent_alpha is ours, paper D gives none. Hit rates: test/bench/NOTES.md. */
 static const double load_alpha = 0.3, recent_alpha = 0.07;

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/file.h"
-#include "engine/base/hash.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
 
 enum { VERSION = 1, MIN_TOKENS = 16 };
 static const uint32_t max_count = UINT32_MAX / 4; /* sums of three counts do not overflow */

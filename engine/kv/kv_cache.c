@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/layer/attention.h"
 
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) {

@@ -1,7 +1,7 @@
 #pragma once
 /* The KV cache of one session in host memory. Address space is reserved for the whole context and memory is committed as positions are reached,
  * so planes grow in place without copies. One thread uses a cache at a time; others may read complete rows. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/config.h"
 
 /* A plane of a layer's cache: a row of heads * dim elements per token or per few tokens, or a fixed number of rows. The attention kind

@@ -17,13 +17,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "cpu/pool.h"
-#include "engine/base/clock.h"
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
 #include "engine/engine.h"
 #include "engine/kv/kv_file.h"
 #include "engine/kv/prefix.h"

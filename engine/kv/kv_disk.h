@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 #include "engine/kv/kv_cache.h"
 
 struct kv_disk; /* owned by the opener */

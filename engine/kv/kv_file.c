@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/base/hash.h"
+#include "base/hash.h"
 
 /* Limits of a valid file: a header of at most KV_FILE_MAX_HEAD bytes, half of it tokens and half of it checksums. */
 enum { MAX_TOKENS = KV_FILE_MAX_HEAD / 2 / (int)sizeof(int32_t), MAX_SUMS = KV_FILE_MAX_HEAD / 2 / (int)sizeof(uint64_t) };

@@ -2,7 +2,7 @@
 /* File format of the KV disk cache: a header, all tokens from the first one, a checksum per block of the image, and the page-aligned image
  * (kv_image.h), so that a cache can map it. Little-endian, like all supported machines. A file is written once, linked when complete and never
  * changed. Its content can be recomputed from its tokens, so a suspect file is simply deleted. */
-#include "engine/base/buf.h"
+#include "base/buf.h"
 #include "engine/kv/kv_image.h"
 
 enum { KV_FILE_VERSION = 1, KV_FILE_BLOCK = 1 << 20, KV_FILE_MAX_HEAD = 1 << 27 };

@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/base/fault.h"
-#include "engine/base/mem.h"
+#include "base/fault.h"
+#include "base/mem.h"
 #include "engine/layer/attention.h"
 
 static size_t page_down(size_t n) { return n & ~(size_t)(MEM_PAGE - 1); }

@@ -8,14 +8,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/file.h"
-#include "engine/base/hash.h"
-#include "engine/base/mem.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
 #include "engine/kv/kv_disk.h"
 #include "engine/kv/kv_image.h"
 #include "engine/layer/attention.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 
 /* Hashes everything besides the tokens that determines a row's bits: the weights (location and modification time), the CPU, the settings, and
  * this build. */

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 
 struct engine;
 struct kv;

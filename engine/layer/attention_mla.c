@@ -1,7 +1,7 @@
 /* Multi-head latent attention: the cache holds one latent and one rope key per token, from which each head's are computed. */
 #include <math.h>
 
-#include "engine/base/test_limits.h"
+#include "base/test_limits.h"
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 

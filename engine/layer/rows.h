@@ -1,6 +1,6 @@
 #pragma once
 /* Operations of the table on whole rows, which have no heads: float32 [n, dim] in the executor's memory. Return 0 or an operation's error code. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 
 /* Copies rows ldx floats apart to rows ldy apart; ldx 0 copies one row to all. */
 static inline int rows_copy(struct exec *x, float *to, int ldy, const float *from, int ldx, int n, int dim) {

@@ -1,7 +1,7 @@
 /* Workspaces: the list of their buffers, from which they are allocated, sized and closed, and views of some of their rows. */
 #include <assert.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/layer/block.h"
 #include "engine/model/rope.h"
 

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/error.h"
+#include "base/error.h"
 #include "engine/model/config.h"
 
 enum { FOPE_ROWS = 32 }; /* rows whose cos and sin are computed at a time */

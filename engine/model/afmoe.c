@@ -2,7 +2,7 @@
  * Layers with a window are rotated, the others are not. Reference: transformers, models/afmoe. */
 #include <math.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

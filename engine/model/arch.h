@@ -1,6 +1,6 @@
 #pragma once
 /* A model family: how its config.json is read, and its tensor names. A new family is one file in this folder and one row in arch.c. */
-#include "engine/base/buf.h"
+#include "base/buf.h"
 #include "engine/model/config.h"
 
 /* Names without the suffixes .weight, .bias or of scales, unless "whole name" says that the suffix is included. %d: layer, then expert. NULL: the family has no

@@ -1,6 +1,6 @@
 /* Snowflake Arctic: Llama's attention, and in each layer a dense FFN of the model's width beside the experts. Router and experts read the stream before
  * attention through a norm of their own; hearth reads the dense FFN as a shared expert. Reference: the vendor's modeling_arctic.py; vLLM, models/arctic. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

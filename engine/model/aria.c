@@ -1,6 +1,6 @@
 /* Aria, language model only: GQA, experts in every layer, stacked and transposed, softmax over the chosen logits, shared experts. Reference: transformers,
  * models/aria. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,6 +1,6 @@
 /* A.X K1: DeepSeek-V3's layers, in the published checkpoint without a selection bias, and with a norm of what the experts add. Reference: transformers,
  * models/axk1; a checkpoint also has such a norm in dense layers, which the reference does not use. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};

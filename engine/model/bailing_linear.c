@@ -1,6 +1,6 @@
 /* Ring-linear 2.0: lightning attention with rotated heads, every few layers Ling 2's GQA, its experts. Reference: vLLM, models/bailing_moe_linear; mlx-lm,
  * models/bailing_moe_linear, whose decays differ (lightning_slope()). */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/bailing.h"
 
 static const struct deepseek_defaults defaults = {.scale = 1, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};

@@ -1,7 +1,7 @@
 /* Ling and Ring, 1.x and 2.0, Sarvam and Param2: GQA with q, k and v in one matrix, leading dense layers, shared experts. Version 2 and Sarvam have per-head
  * norms of q and k and DeepSeek-V3's router; version 1 has a softmax router. Reference: the vendor's modeling_bailing_moe_v2.py; vLLM, models/bailing_moe,
  * models/param2moe. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/bailing.h"
 #include "engine/model/deepseek.h"

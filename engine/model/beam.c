@@ -1,7 +1,7 @@
 /* Beam: GQA with a norm per head on q and k and a gate per element with a bias per head; norms before and after each block, whose outputs and stream are
  * divided by the square root of their number; DeepSeek-V3's router without shared experts. A kind of layers without rotation scales queries by a power of their
  * position. Reference: transformers, models/beam. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/deepseek.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {

@@ -1,6 +1,6 @@
 /* Cohere 2 MoE (Command A): attention and FFN side by side after one LayerNorm without bias; rotation in layers with a window, and in leading dense layers
  * that have none. Weights are the softmax over the chosen logits (of all, renormalized) or their sigmoids. Reference: transformers, models/cohere2_moe. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

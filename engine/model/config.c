@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/log.h"
+#include "base/log.h"
 #include "engine/model/arch.h"
 #include "engine/model/quantization.h"
 

@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/base/json.h"
-#include "engine/base/ops.h"
+#include "base/json.h"
+#include "base/ops.h"
 
 enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16, CONFIG_NGRAMS_MOST = 4, CONFIG_MEMBERS_MOST = 1024 }; /* MEMBERS: of one object of config.json */
 

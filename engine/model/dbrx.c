@@ -2,7 +2,7 @@
  * Reference: Databricks' modeling_dbrx.py; transformers, models/dbrx. */
 #include <math.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 
 static void read_attention(struct config_reader *r, struct config *c) {

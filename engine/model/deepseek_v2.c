@@ -1,6 +1,6 @@
 /* DeepSeek-V2 and V2-Lite: MLA, softmax router without selection bias. Reference: the vendor's modeling_deepseek.py (MoEGate); with norm_topk_prob it
  * normalizes and does not scale. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 1, .shared = 2};

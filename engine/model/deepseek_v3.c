@@ -2,7 +2,7 @@
  * the vendor's inference/model.py; config.json as published. */
 #include <math.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 

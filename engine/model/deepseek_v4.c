@@ -3,7 +3,7 @@
  * inference/model.py, without its rounding of keys to FP8, as in transformers. */
 #include <math.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/deepseek.h"
 
 enum { CSA_RATIO = 4, HCA_RATIO = 128 };

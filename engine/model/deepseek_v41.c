@@ -2,7 +2,7 @@
  * ones among the keys of blocks that an earlier one selected; residual streams whose mix gives the weights of the next block's input; embeddings of hashed
  * n-grams ("engram"). Keys are rounded to FP8 and FP4 as in training. Sources: the vendor's inference code; SGLang and vLLM, models/deepseek_v41; mlx-lm,
  * models/deepseek_v41 (without n-grams). The prediction layers ("dspark") and images are not computed. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/ngram_hash.h"
 

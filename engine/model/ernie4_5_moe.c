@@ -1,6 +1,6 @@
 /* ERNIE 4.5 with and without experts, and the language model of ERNIE 4.5 VL: GQA with neighbours rotated; leading dense layers, softmax scores with a
  * selection bias, shared experts. Reference: transformers, models/ernie4_5_moe, models/ernie4_5 and models/ernie4_5_vl_moe. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

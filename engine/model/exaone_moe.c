@@ -1,6 +1,6 @@
 /* K-EXAONE, EXAONE 4, and the language model of EXAONE 4.5: GQA with a norm per head on q and k, DeepSeek-V3's router. Layers with a window are rotated, the
  * others are not; without a window all are. References: transformers, models/exaone_moe, models/exaone4 and models/exaone4_5. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"

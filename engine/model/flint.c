@@ -1,6 +1,6 @@
 /* Flint: GQA with a norm per head on q and k and a sink per head; layers with a window are rotated, the others are not; a sigmoid router and a shared expert
  * without a gate. Reference: transformers, models/flint. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -3,7 +3,7 @@
  * transformers, models/gemma2 and models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
 #include <math.h>
 
-#include "engine/base/minifloat.h"
+#include "base/minifloat.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,6 +1,6 @@
 /* GLM-4.5, 4.6 and 4.7, the language model of GLM-4.5V, and Solar Open: GQA with partly rotated heads, DeepSeek-V3's router, a shared expert. Reference:
  * transformers, models/glm4_moe, models/glm4v_moe and models/solar_open. Attention bias applies to q, k and v; Air has no norm over q and k. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"

@@ -1,5 +1,5 @@
 /* GLM-4.7-Flash: DeepSeek-V3's layers with other defaults. Reference: transformers, models/glm4_moe_lite. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 1.8, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};

@@ -1,7 +1,7 @@
 /* gpt-oss: GQA with biases, a sink per head and a window on every other layer; softmax over the chosen experts, with clamped gate and up. Reference:
  * transformers, models/gpt_oss; OpenAI's gpt_oss/torch/model.py. Experts in MXFP4 as published, or in F32, BF16 or F16 as transformers writes
  * them: transposed. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

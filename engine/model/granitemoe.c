@@ -1,7 +1,7 @@
 /* Granite MoE, without and with a shared expert: GQA, stacked experts in every layer, softmax over the chosen logits; factors of the embeddings, the scores,
  * the residual stream and the logits. Granite MoE SWA: the same with a sink per head, and windows and rotations by layer. Reference: transformers,
  * models/granitemoe, models/granitemoeshared and models/granitemoe_swa. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/granite.h"
 #include "engine/model/names.h"

@@ -1,6 +1,6 @@
 /* Granite 4 H: Mamba-2 in most layers, GQA without rotation in the others, stacked experts and a shared FFN, which small models have alone; Granite's factors
  * of the embeddings, the scores, the residual stream and the logits. Reference: transformers, models/granitemoehybrid. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/granite.h"
 #include "engine/model/names.h"

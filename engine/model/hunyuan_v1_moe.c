@@ -1,6 +1,6 @@
 /* Hunyuan-A13B: GQA whose q and k are normed after the rotation, a softmax router, a shared expert. Reference: the vendor's modeling_hunyuan.py (Hunyuan-A13B);
  * transformers, models/hunyuan_v1_moe. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,5 +1,5 @@
 /* Hy3: GQA with per-head norms of q and k, DeepSeek-V3's router without groups, a shared expert. Reference: transformers, models/hy_v3. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"

@@ -1,5 +1,5 @@
 /* Jamba: Mamba-1 in most layers, GQA without rotation in the others, experts in some, an FFN in the rest. Reference: transformers, models/jamba. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/rope.h"
 

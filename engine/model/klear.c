@@ -1,6 +1,6 @@
 /* Klear: Qwen3's attention; a sigmoid router with a selection bias, whose experts and shared expert are mixed by a softmax over two learned numbers per token.
  * Reference: mlx-lm's Klear, which like the published model's other readers makes no use of routed_scaling_factor. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

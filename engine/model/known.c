@@ -5,7 +5,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "engine/base/json.h"
+#include "base/json.h"
 
 #define FP8 "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}"
 

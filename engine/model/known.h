@@ -1,7 +1,7 @@
 #pragma once
 /* Built-in architectures, for --plan without a checkpoint: the values of their published config.json. */
-#include "engine/base/error.h"
-#include "engine/base/mat.h"
+#include "base/error.h"
+#include "base/mat.h"
 #include "engine/model/config.h"
 
 struct known_model {

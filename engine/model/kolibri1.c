@@ -1,6 +1,6 @@
 /* Kolibri 1: GQA with a norm per head on q and k; layers with a window are rotated, the others are not; norms before and after each block; a router that adds
  * its bias to the logits instead of the scores, a shared expert. Reference: transformers, models/kolibri1. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,7 +1,7 @@
 /* Laguna: GQA with its own number of heads in each layer, per-head norms of q and k, a softplus gate over the attention output, and rotation by kind of layer;
  * a sigmoid router with a selection bias, a shared expert. Mellum: the same layers without gates and shared expert, and Qwen3-MoE's router. Reference:
  * transformers, models/laguna and models/mellum. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

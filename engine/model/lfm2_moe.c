@@ -1,6 +1,6 @@
 /* LFM2-MoE and, without experts, LFM2: short gated convolutions in most layers, GQA with norms per head in the others; leading dense layers, a sigmoid router
  * with a selection bias. Reference: transformers, models/lfm2_moe and models/lfm2. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

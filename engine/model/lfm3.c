@@ -1,7 +1,7 @@
 /* LFM3, and the language model of LFM3-VL: short gated convolutions in half of the layers, GQA with norms per head and a gate per head in the others, with and
  * without a window; norms around both blocks. Layers without a window rotate the first frequencies of the whole head. Reference: transformers, models/lfm3 and
  * models/lfm3_vl. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

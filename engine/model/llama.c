@@ -1,6 +1,6 @@
 /* Llama 2 and 3, and models of the same architecture (SmolLM2, Yi, IQuest-Coder, InternLM 3, ...): dense GQA. CWM: the same with windows. Arcee (AFM): FFNs
  * of one matrix before squared ReLU. Reference: transformers, models/llama, models/internlm3, models/cwm and models/arcee. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -3,7 +3,7 @@
  * transformers, models/llama4. */
 #include <math.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -8,7 +8,7 @@
  * other attention and another sum of embeddings, and are refused. */
 #include <math.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/deepseek.h"
 
 static void read_experts(struct config_reader *r, struct config *c) {

@@ -1,7 +1,7 @@
 /* MiMo-V2-Flash, and the language model of MiMo-V2.5 and 2.6 (mimo_v2): GQA whose values are narrower than the keys and scaled, partly rotated heads; layers
  * with a window have their own KV heads, rotary base and sinks; DeepSeek-V3's router without shared experts. Reference: transformers, models/mimo_v2_flash: a
  * query sees sliding_window_size keys before its own. Of mimo_v2, whose q, k and v may be one tensor: vLLM and SGLang, models/mimo_v2. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"

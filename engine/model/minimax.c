@@ -3,7 +3,7 @@
  * (model_type minimax), which rotates whole heads and ignores rotary_dim, which the vendor's code and vLLM obey. */
 #include <string.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,6 +1,6 @@
 /* MiniMax-M2: GQA with a norm over all heads of q and k, partial rotary embedding, a sigmoid router with selection bias. Reference: the vendor's
  * modeling_minimax_m2.py; transformers, models/minimax_m2. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

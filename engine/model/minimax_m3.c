@@ -3,7 +3,7 @@
  * transformers writes it as index_* and layer_types. Reference: transformers, models/minimax_m3_vl (language model only). */
 #include <string.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

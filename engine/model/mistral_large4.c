@@ -1,7 +1,7 @@
 /* Mistral Large 4, language model only: DeepSeek-V3.2's attention without a latent of queries, whose heads have factors by position, and with learned rotary
  * frequencies; some layers rotate nothing, take the latents of an earlier layer, or its selection of keys. Mistral Small 4's router. Reference: transformers,
  * models/mistral_large4. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/deepseek.h"
 
 static void read_attention(struct config_reader *r, struct config *c) {

@@ -1,6 +1,6 @@
 /* Mixtral: GQA, experts in every layer, softmax router renormalized over the chosen. Reference: transformers, models/mixtral; a sliding window applies to every
  * layer. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,7 +1,7 @@
 /* Muse Spark, language model only: GQA with unit norms of queries, keys and heads' outputs, and a gate per element; windows and unrotated layers; experts in a
  * latent space whose outputs are normed one by one; gates between the residual stream and a block's normed output; normed embeddings and capped logits. Muse
  * Glimmer, its dense sibling, has neither experts nor gates of the stream. Reference: transformers, models/muse_spark and models/muse_glimmer. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,6 +1,6 @@
 /* nanochat: GQA whose q and k are rotated backwards, then normed, FFNs with squared ReLU; no norm has weights, and embeddings are normed, too.
  * Reference: transformers, models/nanochat. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,6 +1,6 @@
 /* OLMoE: GQA with a norm over all heads of q and k, experts in every layer, a softmax router. FlexOlmo: the same with OLMo 2's norms, after attention and
  * experts instead of before. Reference: transformers, models/olmoe, which clips queries and keys after their norm, and models/flex_olmo. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,7 +1,7 @@
 #pragma once
-#include "engine/base/error.h"
-#include "engine/base/json.h"
-#include "engine/base/mem.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/mem.h"
 
 /* Mistral's params.json, which Mistral Large 3 has instead of config.json: builds the config of the same meaning in the arena; it points into params. Unknown
  * keys keep their names, so that config_parse refuses them. ERR_MODEL names the key. */

@@ -1,6 +1,6 @@
 /* Qwen1.5/2-MoE: GQA with bias on q, k, v; a shared expert with a sigmoid gate plus routed ones. Reference: transformers, models/qwen2_moe; its layer_types
  * select the layers with a sliding window. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,7 +1,7 @@
 /* Qwen3-MoE, and the language models of Qwen3-VL-MoE, Qwen3-Omni and Intern-S1-Pro: GQA with per-head RMSNorm on q and k, softmax router, no shared expert.
  * Reference: transformers, models/qwen3_moe, models/qwen3_vl_moe, which always normalizes the experts' weights, and models/qwen3_omni_moe (the thinker, which
  * writes text). A sliding window, if enabled, applies to every layer. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

@@ -1,7 +1,7 @@
 /* Qwen3-Next, Qwen3.5-MoE and, without experts, Qwen3.5: gated DeltaNet in most layers, gated GQA with a quarter of each head rotated in the others, norms by 1
  * + w, and a gated shared expert plus routed ones. Reference: transformers, models/qwen3_next, models/qwen3_5_moe and models/qwen3_5 (language models only). */
 #include "engine/model/qwen3_next.h"
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

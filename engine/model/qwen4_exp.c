@@ -1,6 +1,6 @@
 /* Qwen3.8-Flash-Next (Qwen4-Exp): Qwen3.5-MoE's DeltaNet, attention and experts with gated residual streams instead of norms, attention over selected blocks of
  * keys, and embeddings of hashed n-grams before some layers. Reference: transformers, models/qwen4_exp (language model only). */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 #include "engine/model/ngram_hash.h"

@@ -1,6 +1,6 @@
 /* SmallThinker: GQA with windows and rotations listed by layer; experts with ReLU gates, whose router reads the stream before attention without a norm and
  * chooses by its logits. Reference: the vendor's modeling_smallthinker.py. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 

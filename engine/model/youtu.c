@@ -1,5 +1,5 @@
 /* Youtu-LLM: DeepSeek-V3's MLA with a dense FFN in every layer. Reference: transformers, models/youtu. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 

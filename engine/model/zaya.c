@@ -1,7 +1,7 @@
 /* ZAYA1: convolved queries and keys, values half from the previous token (attention_cca.c), a router MLP that continues the previous layer's, one expert per
  * token, and biases and factors per channel wherever the residual stream is added to. The last choice of the router is not an expert: as in Zyphra's code,
  * such a token gets its input times the weight. Reference: transformers, models/zaya. */
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 #include "engine/model/rope.h"

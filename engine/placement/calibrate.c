@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "cpu/cpu.h"
 #include "cpu/numa.h"
-#include "engine/base/clock.h"
-#include "engine/base/file.h"
-#include "engine/base/hash.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
 #include "engine/placement/calibrate_numa.h"
 #include "gpu/gpu.h"
 #include "gpu/op.h"

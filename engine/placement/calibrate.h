@@ -3,8 +3,8 @@
  * The only part of placement with a clock and files. Calls must not overlap; the functions share no state. */
 #include <stdatomic.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/error.h"
+#include "base/buf.h"
+#include "base/error.h"
 #include "engine/placement/cost.h"
 
 struct exec;

@@ -4,13 +4,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/minifloat.h"
 #include "cpu/kernels.h"
 #include "cpu/numa.h"
 #include "cpu/pool.h"
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
-#include "engine/base/minifloat.h"
 
 enum { NODE_PASSES = 4, IDLE = -1 };
 

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/file.h"
-#include "engine/base/json.h"
-#include "engine/base/mem.h"
-#include "engine/base/utf8.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/utf8.h"
 #include "engine/placement/calibrate.h"
 #include "engine/placement/datasheet.h"
 #include "engine/placement/numa_cost.h"

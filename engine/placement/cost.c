@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 
 static double max_of(double a, double b) { return a > b ? a : b; }
 static double min_of(double a, double b) { return a < b ? a : b; }

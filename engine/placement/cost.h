@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/exec_mode.h"
-#include "engine/base/mat.h"
+#include "base/exec_mode.h"
+#include "base/mat.h"
 #include "engine/model/config.h"
 
 enum cost_kind { COST_FFN, COST_LINEAR, COST_ATTENTION, COST_ELEM, COST_KINDS }; /* experts; matrices; attention over cached keys; norms etc. */

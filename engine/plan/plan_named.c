@@ -2,17 +2,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
-#include "engine/base/json.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
 #include "engine/model/arch.h"
 #include "engine/model/known.h"
 #include "engine/placement/calibrate.h"
 #include "engine/placement/datasheet.h"
-#include "engine/plan/plan.h"
-#include "engine/schedule/internal.h"
+#include "engine/plan/plan_write.h"
+#include "engine/session/engine_internal.h"
 #include "engine/weights/shape_only.h"
 
 /* Calibrates this machine, opened as the engine would. */

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 enum { THREADS = 16 };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/prefill.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/exec/throughput/paged.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "gpu/op.h"
 
 struct collect {

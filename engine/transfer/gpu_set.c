@@ -1,6 +1,6 @@
 #include "engine/transfer/gpu_set.h"
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size) { return s->pin && pin_covers(s->pin, p, size); }
 

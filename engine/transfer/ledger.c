@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 static bool is_lockable(enum ledger_class class) { return 1u << class & LEDGER_LOCKABLE; }
 

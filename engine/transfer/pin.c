@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/test_limits.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/test_limits.h"
 #include "engine/weights/numa_copy.h"
 #include "engine/weights/numa_ranges.h"
 

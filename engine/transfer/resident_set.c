@@ -1,6 +1,6 @@
 #include "engine/transfer/resident_set.h"
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 static size_t expert_index(const struct resident_set *r, int layer, int expert) { return (size_t)layer * (size_t)r->n_experts + (size_t)expert; }
 

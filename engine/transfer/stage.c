@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "engine/transfer/trace.h"
 
 static const size_t buffer_bytes = (size_t)4 << 20, min_copy_bytes = 4096;

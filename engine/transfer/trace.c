@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/clock.h"
-#include "engine/base/file.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/transfer/trace.h"
 
 struct trace_span {

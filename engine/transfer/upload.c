@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-#include "engine/base/test_limits.h"
+#include "base/test_limits.h"
 
 int upload_open(struct upload_queue *q, const char *name, const struct stage_options *o, struct error *e) {
     struct stage_options own = *o;

@@ -1,8 +1,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/gguf.h"
-#include "engine/base/hash.h"
+#include "base/gguf_file.h"
+#include "base/hash.h"
 #include "engine/weights/safetensors.h"
 
 /* One name table for all shards, because a scale may be in a different file from its weight. */

@@ -5,11 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/error.h"
-#include "engine/base/file.h"
-#include "engine/base/json.h"
-#include "engine/base/mat.h"
-#include "engine/base/mem.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mat.h"
+#include "base/mem.h"
 
 struct tensor {
     const char *name;    /* NUL-terminated */

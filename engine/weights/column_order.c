@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
-#include "engine/base/scale.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/scale.h"
 
 static bool is_repacked(const struct weights *w, const void *p) {
     for (size_t i = 0; i < w->n_slabs; i++)

@@ -1,8 +1,8 @@
 #include "engine/weights/huge_pages.h"
 
-#include "engine/base/clock.h"
-#include "engine/base/file.h"
-#include "engine/base/log.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
 
 enum { CHUNK = 8 << 20, PROBE = 8, SLOW = 3 };          /* bytes of a chunk; chunks until the gain is checked; slow chunks in a row that end it */
 static const double slow_s = 0.04;                      /* a chunk that takes longer is slow: a prompt may have arrived */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/scale.h"
+#include "base/scale.h"
 #include "engine/model/arch.h"
 #include "engine/weights/packed.h"
 

@@ -1,6 +1,6 @@
 #include "engine/weights/ngram_ids.h"
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "tokenizer/tokenizer.h"
 
 int ngram_ids_load(struct weights *w, const char *dir, struct error *e) {

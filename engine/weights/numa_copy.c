@@ -3,9 +3,9 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/weights/numa_shard.h"
 
 /* Most copier threads per node, and one for each CPUS_PER_COPIER CPUs; modules whose matrices are spread by rows. */

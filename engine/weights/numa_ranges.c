@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/weights/numa_shard.h"
 
 static void add_matrix(struct numa_ranges *s, const struct mat *m, const struct numa *nodes, int unit) {

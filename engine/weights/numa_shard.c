@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/weights/nan_scan.h"
 
 enum { CHUNK = 256 << 10 }; /* bytes that are scanned after their copy, while they are in L2 */

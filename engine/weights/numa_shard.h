@@ -1,7 +1,7 @@
 #pragma once
 /* Splits an expert by NUMA node. Pure: views in, views out. */
+#include "base/ops.h"
 #include "cpu/numa.h"
-#include "engine/base/ops.h"
 
 enum { NUMA_SHARD_UNIT = 32 }; /* parts begin at multiples of this, so no kernel tile is split */
 /* Returns a view of part of an expert: rows `inter` of gate and up, rows `hidden` of down (columns if it is transposed). */

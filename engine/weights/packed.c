@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/scale.h"
+#include "base/scale.h"
 #include "engine/weights/column_order.h"
 #include "engine/weights/repack.h"
 

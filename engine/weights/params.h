@@ -3,7 +3,7 @@
  * a struct field and a row in params.c; a field without a row stays NULL everywhere. Pure. */
 #include <stddef.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/model/config.h"
 
 /* Weights of op_mix and the product before it: fn [op_mix_weights(), s * hidden], base [op_mix_weights()], scale [op_mix_parts()]; before the head [s, s *

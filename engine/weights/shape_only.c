@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/model/arch.h"
 #include "engine/model/rope.h"
 

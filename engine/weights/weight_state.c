@@ -1,6 +1,6 @@
 #include "engine/weights/weight_state.h"
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 int weight_state_open(struct weight_state *r, const struct config *c, struct error *e) {
     *r = (struct weight_state){.n_experts = c->n_experts, .flags = mem_calloc((size_t)c->n_layers, (size_t)c->n_experts + 1)};

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/blocks.h"
-#include "engine/base/gguf.h"
-#include "engine/base/json.h"
-#include "engine/base/log.h"
-#include "engine/base/minifloat.h"
-#include "engine/model/gguf.h"
+#include "base/blocks.h"
+#include "base/gguf_file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/minifloat.h"
+#include "engine/model/gguf_config.h"
 #include "engine/model/params_json.h"
 #include "engine/model/rope.h"
 #include "engine/weights/column_order.h"

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/bench.h"
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "cpu/kernel_bench.h"
 #include "engine/ember/ember.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "engine/transfer/trace.h"
 
 enum { ROUNDS = 31, TRIES = 8 };
@@ -81,7 +81,8 @@ static double blended(int rounds) {
     }
     printf("a prompt of %d tokens, %s: processor %.2f s, streamed %.2f s, blended %.2f s: %.2f times the better; %.2f of the shorter of link and processor "
            "beside the other\n",
-           prompt, gpus, bench_median(cpu, rounds), bench_median(slp, rounds), bench_median(blend, rounds), bench_median(gain, rounds), share);
+           prompt, gpus, kernel_bench_median(cpu, rounds), kernel_bench_median(slp, rounds), kernel_bench_median(blend, rounds),
+           kernel_bench_median(gain, rounds), share);
     return share;
 }
 
@@ -109,7 +110,7 @@ static double beside(const char *gpus, int device, int rounds) {
         engine_close(&e);
     }
     printf("%s, a prompt streamed to device %d: %.1f ms between tokens alone, %.1f ms beside it: %.2f times; steps ran in %.2f of the stream's time\n", gpus,
-           device, bench_median(alone, rounds) * 1e3, bench_median(with, rounds) * 1e3, bench_median(slower, rounds), share);
+           device, kernel_bench_median(alone, rounds) * 1e3, kernel_bench_median(with, rounds) * 1e3, kernel_bench_median(slower, rounds), share);
     return share;
 }
 

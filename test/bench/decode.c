@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/bench.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/minifloat.h"
+#include "cpu/kernel_bench.h"
 #include "cpu/kernels.h"
-#include "engine/base/clock.h"
-#include "engine/base/mem.h"
-#include "engine/base/minifloat.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 
 enum { SESSIONS = 16, MAX_STEPS = 999 };
 
@@ -148,12 +148,12 @@ int main(int argc, char **argv) {
         time[got] = t, limit[got] = (before + after) / 2, share[got++] = bound / t;
     }
     printf("%d threads, %s, %d sessions, %d positions before: %.2f ms a step, %.1f tok/s; read %.1f GB/s beside it; %.2f of the bandwidth bound\n",
-           pool_threads(engine->pool), inner->name, n, arg[1], bench_median(time, got) * 1e3, n / bench_median(time, got), bench_median(limit, got) * 1e-9,
-           bench_median(share, got));
-    const double whole = bench_median(time, got);
+           pool_threads(engine->pool), inner->name, n, arg[1], kernel_bench_median(time, got) * 1e3, n / kernel_bench_median(time, got),
+           kernel_bench_median(limit, got) * 1e-9, kernel_bench_median(share, got));
+    const double whole = kernel_bench_median(time, got);
     for (int i = 0; i < KINDS; i++) { /* medians of steps: other programs' slices are left out */
         if (!kinds[i].calls) continue;
-        const double t = bench_median(kinds[i].time, got);
+        const double t = kernel_bench_median(kinds[i].time, got);
         printf("  %-10s %4ld calls  %7.3f ms  %5.1f %%", kind_name[i], kinds[i].calls / got, t * 1e3, 100 * t / whole);
         if (kinds[i].bytes > 0) printf("  %6.1f GB/s", kinds[i].bytes / got / t * 1e-9);
         printf("\n");

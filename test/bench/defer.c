@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/base/clock.h"
-#include "engine/schedule/internal.h"
+#include "base/clock.h"
+#include "engine/session/engine_internal.h"
 
 enum { WINDOW = 512, ROWS = 16, MOST = 1 << 20 };
 static int32_t ids[MOST];

@@ -10,11 +10,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
 #include "engine/placement/calibrate.h"
 #include "engine/transfer/stage.h"
 

@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/base/json.h"
-#include "engine/base/mem.h"
-#include "engine/base/minifloat.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/minifloat.h"
 
 enum { POOL = 32 << 20, PIECE = 8 << 20, BIAS_MOST = 1 << 16 };
 static const double code_std = 150; /* codes reach 448 at three standard deviations */

@@ -15,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/file.h"
+#include "base/clock.h"
+#include "base/file.h"
 #include "engine/model/known.h"
 #include "engine/placement/calibrate.h"
 #include "engine/placement/search.h"
 #include "engine/plan/virtual.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "engine/weights/shape_only.h"
 #include "gpu/emu.h"
 

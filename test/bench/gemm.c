@@ -14,9 +14,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "cpu/bench.h"
 #include "cpu/formats.h"
 #include "cpu/gemm.h"
+#include "cpu/kernel_bench.h"
 #include "cpu/kernels.h"
 
 enum { MAX_ROUNDS = 64 };
@@ -98,11 +98,11 @@ static void products(int n, int k, int rows, int rounds, sgemm_fn sgemm) {
         sgemm(101, 111, 112, n, rows, k, 1, x, k, dense + (size_t)((r + 1) % blas_copies) * (size_t)rows * (size_t)k, k, 0, y, rows);
         if (r >= 0) t[4][r] = now() - a;
     }
-    double blas = sgemm ? flop / bench_median(t[4], rounds) / 1e9 : 0;
+    double blas = sgemm ? flop / kernel_bench_median(t[4], rounds) / 1e9 : 0;
     printf("[%4d, %5d] x [%5d, %5d]  sgemm %6.1f", n, k, k, rows, blas);
     for (int g = 0; g < 4; g++)
         if (gemm_has(all[g])) {
-            double v = flop / bench_median(t[g], rounds) / 1e9;
+            double v = flop / kernel_bench_median(t[g], rounds) / 1e9;
             printf("  %s %6.1f (%.2f)", all[g]->name, v, blas > 0 ? v / blas : 0);
         }
     printf("\n");
@@ -133,7 +133,7 @@ static void gemvs(int rounds) {
                     gemv(ys, xs, n, &w.m[r % w.copies]);
                     t[r] = now() - a;
                 }
-                printf("  %d token%s %5.1f GB/s", n, n > 1 ? "s" : "", (double)mat_bytes(&w.m[0]) / bench_median(t, rounds) / 1e9);
+                printf("  %d token%s %5.1f GB/s", n, n > 1 ? "s" : "", (double)mat_bytes(&w.m[0]) / kernel_bench_median(t, rounds) / 1e9);
             }
             printf("\n");
             fflush(stdout);
@@ -182,7 +182,8 @@ static void words(int rounds) {
                     }
                     if (r >= 0) t[v][r] = now() - a;
                 }
-            const double bytes = (double)piece * pieces / 1e9, with = bytes / bench_median(t[0], rounds), without = bytes / bench_median(t[1], rounds);
+            const double bytes = (double)piece * pieces / 1e9, with = bytes / kernel_bench_median(t[0], rounds),
+                         without = bytes / kernel_bench_median(t[1], rounds);
             printf("   %5.1f / %5.1f (%.2f)", with, without, with / without);
         }
         printf("\n");
@@ -231,7 +232,7 @@ static int formats(enum cpu_level level, int rounds) {
                 if (r >= 0) t[f][r] = now() - a;
                 free(packed), free(scratch);
             }
-        for (int f = 0; f < N; f++) rate[f][s] = 2.0 * sizes[s] * ROWS * COLS / bench_median(t[f], rounds) / 1e9;
+        for (int f = 0; f < N; f++) rate[f][s] = 2.0 * sizes[s] * ROWS * COLS / kernel_bench_median(t[f], rounds) / 1e9;
     }
     for (int f = 0; f < N; f++) {
         printf("\n%-9s", dtype_name(all[f]));
@@ -336,7 +337,8 @@ static int scales(enum cpu_level level, int rounds) {
                 g->rows(&one, 0, ROWS, packed, sizes[s], y, ROWS, false, scratch);
                 if (r >= 0) t[f][r] = now() - a;
             }
-        const double flop = 2.0 * sizes[s] * ROWS * COLS / 1e9, plain = flop / bench_median(t[0], rounds), folded = flop / bench_median(t[1], rounds);
+        const double flop = 2.0 * sizes[s] * ROWS * COLS / 1e9, plain = flop / kernel_bench_median(t[0], rounds),
+                     folded = flop / kernel_bench_median(t[1], rounds);
         printf("%4d tokens, %s: others %6.1f, powers of two %6.1f (%.3f)\n", sizes[s], g->name, plain, folded, folded / plain);
         fflush(stdout);
         free(packed), free(scratch);

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/json.h"
-#include "engine/base/mem.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/mem.h"
 #include "tokenizer/grammar/matcher.h"
 #include "tokenizer/grammar/source.h"
 

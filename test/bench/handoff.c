@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/bench.h"
+#include "base/clock.h"
 #include "cpu/cpu_exec.h"
-#include "engine/base/clock.h"
+#include "cpu/kernel_bench.h"
 
 enum { MAX_ROUNDS = 999, CALLS = 200, GAPS = 20, TURNS = 20000, TASKS = 4096, NEAR = 8, FAR_NS = 60, OVERLAP = 8 };
 static const double GAP_S = 300e-6; /* DeepSeek-V3's layer takes 195 to 356 us on a device (first-light-predictions.md) */
@@ -59,7 +59,7 @@ static double median_of(struct pool *p, pool_fn fn, void *arg, double times, int
         pool_run(p, fn, arg);
         took[r] = (clock_now() - begin) / times * 1e9;
     }
-    return bench_median(took, rounds);
+    return kernel_bench_median(took, rounds);
 }
 
 static int measure(int threads, int rounds, struct costs *c) {
@@ -74,7 +74,7 @@ static int measure(int threads, int rounds, struct costs *c) {
         for (int i = 0; i < CALLS; i++) pool_run(p, nothing, NULL);
         took[r] = (clock_now() - begin) / CALLS * 1e9;
     }
-    c->run = bench_median(took, rounds);
+    c->run = kernel_bench_median(took, rounds);
     for (int r = 0; r < rounds; r++) {
         double sum = 0;
         for (int i = 0; i < GAPS; i++) {
@@ -87,14 +87,14 @@ static int measure(int threads, int rounds, struct costs *c) {
         }
         took[r] = sum / GAPS * 1e9;
     }
-    c->after_gap = bench_median(took, rounds);
+    c->after_gap = kernel_bench_median(took, rounds);
     c->barrier = median_of(p, barriers, p, CALLS, rounds);
     for (int r = 0; r < rounds; r++) {
         double begin = clock_now();
         exec_for_each((struct cpu_exec *)x, TASKS * threads, no_task, NULL);
         took[r] = (clock_now() - begin) / TASKS * 1e9;
     }
-    c->task = bench_median(took, rounds);
+    c->task = kernel_bench_median(took, rounds);
     c->line = threads > 1 ? median_of(p, ping_pong, NULL, 2 * TURNS, rounds) : 0;
     c->decrement = median_of(p, decrement, NULL, (double)TURNS * threads, rounds);
     cpu_exec_close(&x);

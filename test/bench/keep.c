@@ -11,11 +11,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cpu/pool.h"
-#include "engine/base/clock.h"
 #include "engine/kv/kv_disk.h"
 #include "engine/kv/kv_image.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 
 enum { BATCH = 1024 };
 static struct config qwen3 = {.n_layers = 48, .n_heads = 32, .n_kv_heads = 4, .head_dim = 128, .v_dim = 128};

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/minifloat.h"
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
 #include "cpu/probe.h"
-#include "engine/base/clock.h"
-#include "engine/base/mem.h"
-#include "engine/base/minifloat.h"
 
 enum { ROUNDS = 3, PEAK_LOOPS = 2 << 20 };
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cpu/bench.h"
-#include "engine/base/clock.h"
+#include "base/clock.h"
+#include "cpu/kernel_bench.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 
@@ -74,8 +74,8 @@ int main(int argc, char **argv) {
     printf("%d tokens while %d answer, %d threads, medians of %d rounds: first token after %.2f s alone, %.2f s beside them (%.2f times); between their tokens "
            "%.1f ms "
            "alone, %.1f ms beside it (%.2f of their speed is left)\n",
-           n, k, engine_info(e)->threads, rounds, bench_median(alone, rounds), bench_median(beside, rounds), bench_median(longer, rounds),
-           bench_median(usual, rounds) * 1e3, bench_median(slowed, rounds) * 1e3, bench_median(kept, rounds));
+           n, k, engine_info(e)->threads, rounds, kernel_bench_median(alone, rounds), kernel_bench_median(beside, rounds), kernel_bench_median(longer, rounds),
+           kernel_bench_median(usual, rounds) * 1e3, kernel_bench_median(slowed, rounds) * 1e3, kernel_bench_median(kept, rounds));
     engine_close(&e);
     return 0;
 }

@@ -9,11 +9,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
+#include "base/clock.h"
 #include "engine/placement/calibrate.h"
 #include "engine/plan/virtual.h"
-#include "engine/schedule/internal.h"
-#include "engine/schedule/throughput.h"
+#include "engine/session/engine_internal.h"
+#include "engine/session/throughput.h"
 
 enum { PROMPTS = 64, LEAST = 16, MOST = 112, ANSWER = 16 };
 

@@ -13,9 +13,9 @@
  * 52.8), and for Mixtral both at 75% (80.6, 83.3). */
 #include <stdio.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/file.h"
-#include "engine/base/json.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "test/bench/routing.h"
 
 static const struct model {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/experts/score.h"
 
 struct routing {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/schedule/sample.h"
+#include "engine/sampling/sample.h"
 
 static double now(void) {
     struct timespec t;

@@ -12,11 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cpu/bench.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/minifloat.h"
+#include "cpu/kernel_bench.h"
 #include "cpu/kernels.h"
-#include "engine/base/clock.h"
-#include "engine/base/mem.h"
-#include "engine/base/minifloat.h"
 #include "engine/placement/cost.h"
 
 enum { ROWS = 2048, COLS = 7168, MAX_ROUNDS = 99, POINTS = 9 };
@@ -124,17 +124,17 @@ int main(int argc, char **argv) {
     struct cost_machine m = {0};
     double alone = 0;
     for (int p = 0; p < POINTS; p++) {
-        const double a = bench_median(with[p], rounds), t = bench_median(taken[p], rounds), c = bench_median(without[p], rounds);
+        const double a = kernel_bench_median(with[p], rounds), t = kernel_bench_median(taken[p], rounds), c = kernel_bench_median(without[p], rounds);
         if (a + t > m.dram_bw) m.dram_bw = a + t;
         if (c > alone) alone = c;
     }
     printf("products alone %.1f GB/s, most of both together %.1f GB/s; %d rounds of %.0f ms\n\n", alone * 1e-9, m.dram_bw * 1e-9, rounds, seconds * 1e3);
     printf("| reader, GB/s | products beside it, GB/s | share kept | cost model | off | if only the sum were limited |\n|---|---|---|---|---|---|\n");
     for (int p = 0; p < POINTS; p++) {
-        const double t = bench_median(taken[p], rounds), share = bench_median(ratio[p], rounds), model = cost_cpu_share(&m, t),
+        const double t = kernel_bench_median(taken[p], rounds), share = kernel_bench_median(ratio[p], rounds), model = cost_cpu_share(&m, t),
                      sum = (m.dram_bw - t) / alone < 1 ? (m.dram_bw - t) / alone : 1;
-        printf("| %.1f | %.1f | %.2f | %.2f | %+.0f %% | %.2f |\n", t * 1e-9, bench_median(with[p], rounds) * 1e-9, share, model, 100 * (model / share - 1),
-               sum);
+        printf("| %.1f | %.1f | %.2f | %.2f | %+.0f %% | %.2f |\n", t * 1e-9, kernel_bench_median(with[p], rounds) * 1e-9, share, model,
+               100 * (model / share - 1), sum);
     }
     return 0;
 }

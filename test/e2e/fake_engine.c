@@ -11,10 +11,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/file.h"
-#include "engine/base/hash.h"
-#include "engine/base/mem.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "tokenizer/chat/chat_template.h"

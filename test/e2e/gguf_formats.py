@@ -127,7 +127,7 @@ def de_q3_k(b):
 def grid(name, bits, levels, cache={}):
     """The rows of a grid of base/iq_grids.h, which test_gguf checks against the gguf package's values."""
     if name not in cache:
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "engine", "base", "iq_grids.h")
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "base", "iq_grids.h")
         with open(path) as f:
             text = f.read().split(f"#define GRID_{name} ")[1].split("#define")[0]
         codes = [int(w, 16) for w in re.findall(r"G\((\w+)\)", text)]

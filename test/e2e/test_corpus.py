@@ -6,7 +6,7 @@ import sys
 
 import driver
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "engine", "ember"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "training", "ember"))
 import corpus  # noqa: E402
 
 REFUSING = re.compile(r"\bdoes not\b|\byet\b|\brefuses\b")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The scope of the built-in model: the program separates questions about hearth from others as engine/ember/scope.py does, and answers the
+"""The scope of the built-in model: the program separates questions about hearth from others as training/ember/scope.py does, and answers the
 others, and documents, itself, in the same way in every mode."""
 import json
 import os
@@ -10,8 +10,8 @@ import unittest
 import driver
 import server
 
-EMBER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/ember")
-sys.path.insert(0, EMBER)
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+sys.path.insert(0, os.path.join(ROOT, "training/ember"))
 import corpus  # noqa: E402
 import scope  # noqa: E402
 
@@ -70,7 +70,7 @@ class Told(driver.Case):
             self.assertEqual((rc, [json.loads(line)["type"] for line in out.splitlines()]), (2, ["error"]))
         refused = self.batch(["sing a song", "what is hearth?", TEXT * 30])[::2]
         self.assertEqual([(x["code"], x["message"]) for x in refused], [(2, f"line {n}: " + " ".join(want.split())) for n, want in ((1, OTHER), (3, DOCUMENT))])
-        rc, out, _ = self.run_bin("-m", os.path.join(EMBER, "model"), "-n", "8", "-p", "sing a song")  # opened as any other model, it answers itself
+        rc, out, _ = self.run_bin("-m", corpus.MODEL, "-n", "8", "-p", "sing a song")  # opened as any other model, it answers itself
         self.assertFalse(OTHER.startswith(out.decode().rstrip()))
 
     def test_a_question_beside_a_document(self):

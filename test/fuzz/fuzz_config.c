@@ -2,7 +2,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "engine/layer/block.h"
 #include "engine/model/rope.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/gguf.h"
-#include "engine/model/gguf.h"
+#include "base/gguf_file.h"
+#include "engine/model/gguf_config.h"
 
 static void look(const struct json *j, const uint8_t *data, size_t size) {
     if (j->type == JSON_STRING && j->n && ((const uint8_t *)j->string < data || (const uint8_t *)j->string + j->n > data + size)) abort();

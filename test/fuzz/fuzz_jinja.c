@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/json.h"
-#include "engine/base/mem.h"
+#include "base/json.h"
+#include "base/mem.h"
 #include "tokenizer/jinja/jinja.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

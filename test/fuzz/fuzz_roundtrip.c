@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/mem.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 

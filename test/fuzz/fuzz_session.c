@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "cli/saved/store.h"
-#include "engine/base/hash.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct conversation c = {0};

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/test_limits.h"
 #include "cpu/gemm_inner.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
-#include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/stream/slp.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "test/env.h"
 
 /* Tolerances relative to the reference's largest logit. Levels with float32 activations differ by the order of summation only (up to

@@ -3,7 +3,7 @@
 they belong to) and NAME.f32 (float32 [tokens, columns], columns spread evenly over the vocabulary).
 
   references.py tiny [NAME...]   of the checkpoints of models.py, from oracle.py (needs NumPy)
-  references.py ember            of the built-in model, from its own network in engine/ember (needs torch, safetensors, tokenizers)
+  references.py ember            of the built-in model, from its own network in training/ember (needs torch, safetensors, tokenizers)
   references.py check DIR...     checks oracle.py against golden.json of independent references, as in ../shared/fixtures
 
 Run it again when models.py changes or ember is retrained; the engine's output is not used."""
@@ -18,7 +18,7 @@ import tempfile
 import models
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-EMBER = os.path.join(HERE, "..", "..", "engine", "ember")
+EMBER = os.path.join(HERE, "..", "..", "training", "ember")
 COLUMNS = 96  # of ember's vocabulary
 # Also with BF16 caches, as NAME_bf16. Rounded keys and latents change which keys and experts some rows choose: 8 of the 48 rows are more than 2 % off the float64
 # reference, one by 99 %; with that reference's choices all are within 1.2 %. So an answer with such caches is compared with a reference that rounds them too.
@@ -88,7 +88,7 @@ def ember():
     import torch
     import vocabulary
 
-    directory = os.path.join(EMBER, "model")
+    directory = os.path.join(HERE, "..", "..", "engine", "ember", "model")
     model, tokenizer = export.read(directory)
     with open(os.path.join(directory, export.WEIGHTS), "rb") as f:
         digest = hashlib.sha256(f.read()).hexdigest()

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/file.h"
+#include "base/buf.h"
+#include "base/file.h"
 #include "tokenizer/jinja/jinja.h"
 
 static int render(const char *source, size_t n, const struct json *vars, struct text *out, struct error *e) {

@@ -3,7 +3,7 @@
  * TOLERANCE is relative to the largest value of a result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few
  * tokens together against each alone. math: only operations that LIST's math computes differently from float32, or FP8 differently from BF16. 0/3 to 2/3:
  * only a third of the cases (conform_case.h). Exit 77 when the device, or the CPU level that it needs, is missing. */
-#include "engine/base/test_env.h"
+#include "base/test_env.h"
 #include "test/gpu/conform_blocks.h"
 #include "test/gpu/conform_joined.h"
 #include "test/gpu/conform_shared.h"

@@ -1,8 +1,8 @@
 #pragma once
 /* Cases of GGUF formats and INT4: products of few and of many tokens, the embedding, transposed heads, feed-forward blocks, and a draft's
  * experts. */
-#include "engine/base/mem.h"
-#include "engine/base/scale.h"
+#include "base/mem.h"
+#include "base/scale.h"
 #include "test/gpu/conform_oracle.h"
 
 static void blocks(void) {

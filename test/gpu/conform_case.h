@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
+#include "base/minifloat.h"
+#include "base/test_limits.h"
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
-#include "engine/base/hash.h"
-#include "engine/base/minifloat.h"
-#include "engine/base/test_limits.h"
 #include "gpu/gpu.h"
 #include "gpu/op.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/log.h"
+#include "base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "test/env.h"

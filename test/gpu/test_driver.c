@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/log.h"
+#include "base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "test/env.h"

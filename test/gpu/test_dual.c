@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/ember/ember.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "engine/transfer/trace.h"
 #include "test/env.h"
 

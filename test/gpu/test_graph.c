@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/hash.h"
-#include "engine/base/log.h"
+#include "base/hash.h"
+#include "base/log.h"
 #include "engine/ember/ember.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "test/env.h"
 
 enum { SESSIONS = 2, ANSWER = 14, MOST = 520 };

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/log.h"
+#include "base/log.h"
 #include "engine/placement/cost.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "gpu/fuse.h"
 #include "test/env.h"
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/log.h"
-#include "engine/base/test_env.h"
+#include "base/log.h"
+#include "base/test_env.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 

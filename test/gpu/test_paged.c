@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/hash.h"
-#include "engine/base/log.h"
-#include "engine/schedule/internal.h"
-#include "engine/schedule/throughput.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "engine/session/engine_internal.h"
+#include "engine/session/throughput.h"
 #include "engine/transfer/trace.h"
 #include "test/env.h"
 

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "cpu/cpu.h"
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
 #include "engine/engine.h"
 #include "test/env.h"
 

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/log.h"
+#include "base/log.h"
 #include "engine/ember/ember.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "test/env.h"
 
 enum { PROMPT = 48, ANSWER = 6, LAYERS = 4, EXPERTS = 16 }; /* of ember: layers with experts, experts of each */

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/hash.h"
+#include "base/hash.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/decode_internal.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "test/env.h"
 
 enum { FORKS = 8, ANSWER = 5, MOST = 4200 };

@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/test_limits.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/test_limits.h"
 #include "engine/ember/ember.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "gpu/emu.h"
 #include "test/env.h"
 

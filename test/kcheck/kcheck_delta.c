@@ -1,5 +1,5 @@
 /* Checks the parts of gated DeltaNet (gates, convolution, delta rule) and of Mamba (selective scan) on the CPU at every level against double precision written
- * from the comments in engine/base/ops.h: any width, states separate and in place, the same bits for 1, 2 and 5 threads, and a row
+ * from the comments in base/ops.h: any width, states separate and in place, the same bits for 1, 2 and 5 threads, and a row
  * the same alone, in a call of many rows, and in two calls with the state in between. */
 #include "test/kcheck/levels.h"
 

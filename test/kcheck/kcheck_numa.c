@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "cpu/numa.h"
-#include "engine/base/mem.h"
 
 static int failures;
 #define CHECK(x) \

@@ -1,8 +1,8 @@
-/* Checks the operations of engine/base/ops.h on the CPU at every level against double precision written from the comments there:
+/* Checks the operations of base/ops.h on the CPU at every level against double precision written from the comments there:
  * views and batches, tie rules, groups, windows and sinks, causal masks, and the same bits for 1, 2 and 5 threads. */
+#include "base/minifloat.h"
 #include "cpu/cpu_exec.h"
 #include "cpu/gemm_inner.h"
-#include "engine/base/minifloat.h"
 #include "test/kcheck/ops_experts.h"
 #include "test/kcheck/processors.h"
 

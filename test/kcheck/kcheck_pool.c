@@ -7,10 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/spin.h"
 #include "cpu/pool.h"
-#include "engine/base/clock.h"
-#include "engine/base/fault.h"
-#include "engine/base/spin.h"
 
 static int failures;
 #define CHECK(x) \

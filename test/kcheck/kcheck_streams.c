@@ -1,8 +1,8 @@
 /* Checks the parts of DeepSeek-V4 other than attention (compressed keys, residual streams, experts by token id) on the CPU at every
- * level against double precision written from the comments in engine/base/ops.h: the same bits for 1, 2 and 5 threads, and a row
+ * level against double precision written from the comments in base/ops.h: the same bits for 1, 2 and 5 threads, and a row
  * the same alone, in a call of many rows, and in two calls with the state in between. Keys some positions apart are compared with the
  * same operation over adjacent keys. */
-#include "engine/base/minifloat.h"
+#include "base/minifloat.h"
 #include "test/kcheck/levels.h"
 
 /* Feeds a sequence from its start in calls of `some` rows; collects the entry of each window. */

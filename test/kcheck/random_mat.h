@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/base/mat.h"
-#include "engine/base/minifloat.h"
-#include "engine/base/scale.h"
+#include "base/mat.h"
+#include "base/minifloat.h"
+#include "base/scale.h"
 
 static int failures;
 static uint64_t state;

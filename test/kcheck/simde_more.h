@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "engine/base/minifloat.h"
+#include "base/minifloat.h"
 
 #ifndef __AVX512F__
 typedef uint16_t __mmask16;

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/turn/tool_calls.h"
+#include "base/file.h"
 #include "cli/turn/tool_grammar.h"
-#include "engine/base/file.h"
 #include "engine/ember/ember.h"
+#include "tokenizer/chat/tool_calls.h"
 #include "tokenizer/grammar/matcher.h"
 
 static uint64_t state;

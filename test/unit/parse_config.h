@@ -2,7 +2,7 @@
 /* Parses the text of a config.json. */
 #include <string.h>
 
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "engine/model/config.h"
 
 static inline int parse(struct config *c, const char *text, bool force, struct error *e) {

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/ops.h"
+#include "base/test_env.h"
 #include "cpu/cpu.h"
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/ops.h"
-#include "engine/base/test_env.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "engine/placement/policy.h"

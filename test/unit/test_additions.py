@@ -7,7 +7,7 @@ import os, re, sys
 
 ROOT = sys.argv[1]
 sources = {}
-for folder in ("engine", "cli", "cpu", "gpu", "tokenizer"):
+for folder in ("base", "engine", "cli", "cpu", "gpu", "tokenizer"):
     for at, _, names in os.walk(os.path.join(ROOT, folder)):
         for name in names:
             if name.endswith((".c", ".h", ".cu", ".cuh")):

@@ -10,14 +10,14 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/fair_queue.h"
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/json.h"
-#include "engine/base/mat.h"
-#include "engine/base/mem.h"
-#include "engine/base/minifloat.h"
+#include "base/buf.h"
+#include "base/fair_queue.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mat.h"
+#include "base/mem.h"
+#include "base/minifloat.h"
 
 /* --- Numbers --- */
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
-#include "engine/base/mem.h"
 #include "engine/layer/block.h"
 #include "engine/weights/numa_copy.h"
 

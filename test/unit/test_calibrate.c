@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "cpu/cpu.h"
 #include "cpu/numa.h"
 #include "cpu/pool.h"
-#include "engine/base/clock.h"
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
 #include "engine/placement/calibrate.h"
 #include "engine/placement/datasheet.h"
 #include "gpu/gpu.h"

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
+#include "base/buf.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/mem.h"
 #include "tokenizer/chat/chat_template.h"
 
 static char dir[64];

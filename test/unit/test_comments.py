@@ -8,7 +8,7 @@ import os, re, sys
 ROOT = sys.argv[1]
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 FOREIGN = re.compile(r"(modeling|encoding|curl)_")  # of reference implementations and libraries
-PROGRAM = ("engine", "cli", "cpu", "gpu", "tokenizer")
+PROGRAM = ("base", "engine", "cli", "cpu", "gpu", "tokenizer")
 names = [os.path.relpath(os.path.join(at, f), ROOT) for top in PROGRAM + ("test", "man") for at, _, files in os.walk(os.path.join(ROOT, top)) for f in files]
 names += [f for f in os.listdir(ROOT) if os.path.isfile(os.path.join(ROOT, f))]
 known, comments = set(re.split(r"[/.\n]", "\n".join(names))), []
@@ -17,7 +17,7 @@ for name in names:
         continue
     with open(f"{ROOT}/{name}", encoding="utf-8") as f:
         text = f.read()
-    if name.startswith(PROGRAM) and re.search(r"\.(c|h|cu|cuh)$", name):
+    if name.split("/")[0] in PROGRAM and re.search(r"\.(c|h|cu|cuh)$", name):
         comments += [(name, text.count("\n", 0, c.start()) + 1, c.group()) for c in COMMENT.finditer(text)]
         text = COMMENT.sub(" ", text)
     known |= set(re.findall(r"\w+", text))

@@ -1,7 +1,7 @@
 /* config.json of families whose layers differ from others by their experts: what is read, derived and refused. */
 #include "test/unit/unit.h"
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/layer/attention.h"
 #include "engine/model/arch.h"
 #include "test/unit/parse_config.h"

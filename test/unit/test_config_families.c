@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/layer/block.h"
 #include "engine/model/arch.h"
 #include "engine/model/rope.h"

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
+#include "base/file.h"
+#include "base/mem.h"
 #include "engine/model/arch.h"
 
 static void forget_scaling(struct rope_config *r) { /* parameters that an unscaled rope does not use, and what `dim` results from */

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
+#include "base/file.h"
+#include "base/mem.h"
 #include "engine/draft/lookup.h"
 #include "engine/ember/ember.h"
 

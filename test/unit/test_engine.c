@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/mem.h"
 #include "cpu/gemm.h"
-#include "engine/base/clock.h"
-#include "engine/base/fault.h"
-#include "engine/base/mem.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 

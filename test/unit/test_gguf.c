@@ -4,9 +4,9 @@
 
 #include <stdio.h>
 
-#include "engine/base/file.h"
-#include "engine/base/gguf.h"
-#include "engine/base/minifloat.h"
+#include "base/file.h"
+#include "base/gguf_file.h"
+#include "base/minifloat.h"
 
 enum { COLS = 512 };
 

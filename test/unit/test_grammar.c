@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/file.h"
+#include "base/buf.h"
+#include "base/file.h"
 #include "engine/ember/ember.h"
 #include "tokenizer/grammar/matcher.h"
 #include "tokenizer/grammar/source.h"

@@ -7,38 +7,39 @@ import sys
 
 root = sys.argv[1]
 # area -> areas (or single headers) it may include, besides itself. Layers from bottom to top.
-WEIGHTS = ["engine/base", "engine/model", "engine/weights"]
+WEIGHTS = ["base", "engine/model", "engine/weights"]
 LAYER = WEIGHTS + ["engine/layer", "engine/kv", "cpu", "gpu/gpu.h", "gpu/op.h", "gpu/spec.h"]
 TRANSFER = LAYER + ["engine/transfer"]
 EXPERTS = TRANSFER + ["engine/experts", "engine/placement"]
 EXEC = EXPERTS + ["engine/exec", "engine/exec/stream", "engine/exec/throughput"]
-SCHEDULE = EXEC + ["engine/draft", "engine/schedule"]
-TERMINAL = ["engine/base", "cli/options"]
+SESSION = EXEC + ["engine/draft", "engine/sampling", "engine/session"]
+TERMINAL = ["base", "cli/options"]
 TURN = TERMINAL + ["cli/terminal", "cli", "engine/engine.h", "engine/ember/topic.h", "tokenizer", "tokenizer/chat", "tokenizer/grammar"]
 RULES = {
-    "engine/base": [],
-    "cpu": ["engine/base"],
-    "tokenizer": ["engine/base"],
-    "tokenizer/jinja": ["engine/base", "tokenizer"],
-    "tokenizer/chat": ["engine/base", "tokenizer", "tokenizer/jinja"],
-    "tokenizer/grammar": ["engine/base", "tokenizer"],
-    "gpu": ["engine/base"],
-    "engine/model": ["engine/base"],
-    "engine/weights": ["engine/base", "engine/model", "cpu/numa.h", "cpu/pool.h", "tokenizer/tokenizer.h"],
+    "base": [],
+    "cpu": ["base"],
+    "tokenizer": ["base"],
+    "tokenizer/jinja": ["base", "tokenizer"],
+    "tokenizer/chat": ["base", "tokenizer", "tokenizer/jinja"],
+    "tokenizer/grammar": ["base", "tokenizer"],
+    "gpu": ["base"],
+    "engine/model": ["base"],
+    "engine/weights": ["base", "engine/model", "cpu/numa.h", "cpu/pool.h", "tokenizer/tokenizer.h"],
     "engine/layer": LAYER,
     "engine/kv": LAYER,
     "engine/transfer": LAYER,
-    "engine/placement": ["engine/base", "engine/model", "cpu", "gpu/gpu.h", "gpu/op.h", "gpu/spec.h"],
+    "engine/placement": ["base", "engine/model", "cpu", "gpu/gpu.h", "gpu/op.h", "gpu/spec.h"],
     "engine/experts": TRANSFER + ["engine/placement"],
     "engine/exec": EXPERTS + ["engine/exec/stream"],
     "engine/exec/stream": TRANSFER + ["engine/exec/prefill.h"],
     "engine/exec/throughput": TRANSFER + ["engine/placement", "engine/exec"],
     "engine/draft": LAYER,
-    "engine/schedule": SCHEDULE + ["engine/engine.h"],
-    "engine/plan": SCHEDULE + ["engine/engine.h"],
-    "engine": SCHEDULE + ["engine/plan"],
-    "engine/ember": ["engine/base"],
-    "cli/options": ["engine/base"],
+    "engine/sampling": ["base", "engine/engine.h"],
+    "engine/session": SESSION + ["engine/engine.h"],
+    "engine/plan": SESSION + ["engine/engine.h"],
+    "engine": SESSION + ["engine/plan"],
+    "engine/ember": ["base"],
+    "cli/options": ["base"],
     "cli/terminal": TERMINAL,
     "cli/turn": TURN,
     "cli/saved": TURN + ["cli/turn"],
@@ -48,7 +49,7 @@ RULES = {
     "cli/server": TURN + ["cli/turn"],
     "cli/modes": TURN + ["cli/turn", "cli/tools", "cli/saved"],
     "cli": TURN + ["cli/turn", "cli/tools", "cli/chat", "cli/saved", "cli/remote", "cli/server", "cli/modes"],
-    "main.c": ["cli", "engine/base", "engine/ember/ember.h"],
+    "main.c": ["cli", "base", "engine/ember/ember.h"],
 }
 # Includes that break the layering above. Remove entries; do not add any.
 EXCEPTIONS = {
@@ -57,7 +58,7 @@ EXCEPTIONS = {
     ("engine/experts/router_lookahead.h", "engine/exec/decode_internal.h"),
     ("engine/experts/expert_pool.c", "engine/exec/cpu_layer.h"),
     # the prefix cache shares the caches of sessions
-    ("engine/kv/prefix.c", "engine/schedule/internal.h"),
+    ("engine/kv/prefix.c", "engine/session/engine_internal.h"),
     ("engine/kv/prefix.c", "engine/exec/prefill.h"),
     ("engine/kv/prefix.c", "engine/engine.h"),
     ("engine/kv/kv_disk.c", "engine/engine.h"),
@@ -66,7 +67,7 @@ EXCEPTIONS = {
 EXTRA = {r"^gpu/emu": ["cpu/cpu.h", "cpu/pool.h"]}
 # Decisions take numbers and give an answer: no clock, no files, nothing that could know where it runs.
 PURE = re.compile(r"^engine/(placement/(cost|numa_cost|preset|split\w*|policy)|experts/(score|budget|lookahead|predict)|draft/(governor|lookup))\.[ch]$")
-PURE_MAY = re.compile(r"^(engine/placement/(cost|numa_cost|split|split_internal|policy)\.h|engine/experts/(score|budget|lookahead|predict)\.h|engine/draft/(governor|lookup)\.h|engine/model/[^/]*\.h|engine/base/(exec_mode|mat|ops)\.h|(float|limits|math|stdarg|stdbool|stddef|stdint|stdio|string)\.h)$")
+PURE_MAY = re.compile(r"^(engine/placement/(cost|numa_cost|split|split_internal|policy)\.h|engine/experts/(score|budget|lookahead|predict)\.h|engine/draft/(governor|lookup)\.h|engine/model/[^/]*\.h|base/(exec_mode|mat|ops)\.h|(float|limits|math|stdarg|stdbool|stddef|stdint|stdio|string)\.h)$")
 CUDA = re.compile(r"^gpu/(cuda[^/]*\.(c|h|cuh)|[^/]*\.cu)$")
 # cli/terminal/out.c is where everything passes the filter of a terminal; term.c sets its modes; main.c speaks before there is either.
 PRINTS = re.compile(r"\b(v?f?printf|vdprintf|dprintf|f?puts|f?putc|putchar|fwrite|perror)\s*\(|\b(write|file_write_all)\s*\(\s*[12]\b|/dev/tty")

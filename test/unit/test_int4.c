@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/hash.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/hash.h"
 
 /* --- Drafted tokens --------------------------------------------------------------------------------------------------------------- */
 

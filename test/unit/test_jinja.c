@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/fault.h"
-#include "engine/base/json.h"
-#include "engine/base/mem.h"
+#include "base/buf.h"
+#include "base/fault.h"
+#include "base/json.h"
+#include "base/mem.h"
 #include "tokenizer/jinja/jinja.h"
 
 static const char vars_text[] =

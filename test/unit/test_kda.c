@@ -1,10 +1,10 @@
 /* config.json of the families with Kimi delta attention: which layers have it, both kinds of decay, and what is refused. */
 #include "test/unit/unit.h"
 
-#include "engine/base/ops.h"
+#include "base/ops.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/kv/kv_cache.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "test/unit/parse_config.h"
 
 #define MODEL(type, more) \

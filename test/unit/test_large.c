@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
+#include "base/fault.h"
+#include "base/file.h"
 #include "engine/weights/huge_pages.h"
 #include "test/unit/unit.h"
 

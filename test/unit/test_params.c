@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/stream/slp_internal.h"
 #include "engine/experts/disk_prefetch.h"
 

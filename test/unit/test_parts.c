@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/mem.h"
-#include "engine/base/utf8.h"
+#include "base/buf.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/utf8.h"
 #include "tokenizer/chat/chat_template.h"
 
 static struct chat_template *chat_of(const char *template) {

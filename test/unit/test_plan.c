@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/json.h"
-#include "engine/base/test_limits.h"
+#include "base/json.h"
+#include "base/test_limits.h"
 #include "engine/engine.h"
 #include "engine/placement/datasheet.h"
 #include "engine/placement/search.h"
-#include "engine/plan/plan.h"
+#include "engine/plan/plan_write.h"
 #include "engine/plan/virtual.h"
 #include "test/unit/known.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "engine/base/clock.h"
+#include "base/clock.h"
 #include "engine/placement/policy.h"
 
 enum { ALL = 1 << PREFILL_BLEND | 1 << PREFILL_SLP | 1 << PREFILL_DSLP, STEPS = 1 << DECODE_HYBRID | 1 << DECODE_DUAL };

@@ -5,12 +5,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/base/fault.h"
-#include "engine/base/test_limits.h"
+#include "base/fault.h"
+#include "base/test_limits.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/decode.h"
 #include "engine/kv/kv_image.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "test/unit/session.h"
 
 enum { ROWS = 128, ANSWER = 8, MOST = 4096 };

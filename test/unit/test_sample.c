@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/base/argmax.h"
-#include "engine/schedule/logprobs.h"
-#include "engine/schedule/sample.h"
+#include "base/argmax.h"
+#include "engine/sampling/logprobs.h"
+#include "engine/sampling/sample.h"
 
 enum { V = 6 };
 static const float base[V] = {1.0f, 3.0f, 2.0f, 3.0f, -1.0f, 0.5f};

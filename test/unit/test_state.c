@@ -7,10 +7,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "engine/base/fault.h"
-#include "engine/base/log.h"
-#include "engine/base/test_limits.h"
-#include "engine/schedule/internal.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/test_limits.h"
+#include "engine/session/engine_internal.h"
 #include "test/unit/session.h"
 
 /* --- The table of states ------------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* Layout of an answer on a terminal: rows of tables and words are where they should be, however the text is split. */
+#include "base/fault.h"
+#include "base/mem.h"
 #include "cli/terminal/markdown.h"
-#include "engine/base/fault.h"
-#include "engine/base/mem.h"
 #include "test/unit/unit.h"
 
 static const struct {

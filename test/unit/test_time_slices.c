@@ -1,10 +1,10 @@
 /* Sessions whose caches do not fit the devices take turns, and get the tokens that they get alone. */
 #include "test/unit/session.h"
 
+#include "base/test_limits.h"
 #include "cpu/cpu.h"
-#include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 
 enum { SESSIONS = 4, ANSWER = 100, ROOM = 2, SLICE = 3 };
 

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/fault.h"
-#include "engine/base/file.h"
-#include "engine/base/json.h"
-#include "engine/base/mem.h"
+#include "base/buf.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 

@@ -4,11 +4,11 @@
 
 #include <math.h>
 
+#include "base/log.h"
 #include "cpu/cpu.h"
-#include "engine/base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/decode.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 
 enum { SESSIONS = 4, ANSWER = 16 };
 static char warning[400];

@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/test_limits.h"
 #include "cpu/cpu.h"
-#include "engine/base/clock.h"
-#include "engine/base/test_limits.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
-#include "engine/schedule/internal.h"
+#include "engine/session/engine_internal.h"
 #include "test/unit/session.h"
 
 enum { LONG = 6000 };

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/file.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/experts/usage_profile.h"
 
 enum { LAYERS = 3, EXPERTS = 4 }; /* layer 0 has no experts */

@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
-#include "engine/base/file.h"
-#include "engine/base/gguf.h"
-#include "engine/base/hash.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/gguf_file.h"
+#include "base/hash.h"
 #include "tokenizer/chat/builtin_templates.h"
 #include "tokenizer/jinja/jinja.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 /* Chat templates: render a conversation to prompt text with the origin of every byte, and split model output into text, thinking and tool calls. */
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "tokenizer/tokenizer.h"
 
 struct chat_template; /* A parsed template and its special tokens. Read-only after opening. */

@@ -1,7 +1,7 @@
 #include <string.h>
 
-#include "engine/base/error.h"
-#include "engine/base/mem.h"
+#include "base/error.h"
+#include "base/mem.h"
 #include "tokenizer/chat/builtin_templates.h"
 #include "tokenizer/chat/chat_template.h"
 

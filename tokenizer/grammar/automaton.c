@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/hash.h"
-#include "engine/base/mem.h"
+#include "base/hash.h"
+#include "base/mem.h"
 
 enum {
     BOTTOM, /* the empty stack */

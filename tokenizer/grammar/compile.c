@@ -1,7 +1,7 @@
 #include <string.h>
 
-#include "engine/base/mem.h"
-#include "tokenizer/grammar/internal.h"
+#include "base/mem.h"
+#include "tokenizer/grammar/grammar_internal.h"
 
 /* Turns expressions into rules and computes what the automaton needs of them: shortest texts, nesting, empty rules. */
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 enum { MAX_BYTES = 1 << 14 }; /* Completions of more bytes are not followed. */
 

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "engine/base/mem.h"
-#include "engine/base/utf8.h"
+#include "base/mem.h"
+#include "base/utf8.h"
 
 enum { MAX_DEPTH = 128, MAX_COUNT = 100000, MAX_RULES = 10000, LAST_CODE = 0x10FFFF };
 

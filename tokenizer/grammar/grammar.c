@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "engine/base/mem.h"
-#include "engine/base/utf8.h"
-#include "tokenizer/grammar/internal.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "tokenizer/grammar/grammar_internal.h"
 
 /* Owns the expressions of a grammar. compile.c turns them into rules. */
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
+#include "base/buf.h"
 #include "tokenizer/grammar/schema_internal.h"
 
 /* Grammars of JSON texts without a schema, and JSON values as text. */

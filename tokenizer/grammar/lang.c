@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/hash.h"
-#include "engine/base/utf8.h"
+#include "base/hash.h"
+#include "base/utf8.h"
 
 enum { MAX_NFA = 40000, MAX_STATES = 20000, MAX_EDGES = 400000, LAST = 0x10FFFF, NONE = UINT32_MAX };
 

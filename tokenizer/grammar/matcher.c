@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "tokenizer/grammar/completion.h"
 
 /* Masks are computed by walking the trie with the automaton. A full walk visits the whole vocabulary, so the walks of lexemes (strings, numbers) are stored and

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/utf8.h"
+#include "base/utf8.h"
 
 enum { MAX_DEPTH = 128, MAX_COUNT = 100000, MAX_RANGES = 4096, LAST = 0x10FFFF };
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
+#include "base/buf.h"
 #include "tokenizer/grammar/automaton.h"
 
 /* Compiles conjunctions of schemas: references, applicators, enumerations and types. */

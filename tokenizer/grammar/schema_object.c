@@ -1,7 +1,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
+#include "base/buf.h"
 #include "tokenizer/grammar/schema_internal.h"
 
 /* Objects: members in the order of `properties`, then members with other names. */

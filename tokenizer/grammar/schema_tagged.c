@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "engine/base/buf.h"
+#include "base/buf.h"
 #include "tokenizer/grammar/schema_internal.h"
 
 /* Objects whose members are written between tags, as some models write the arguments of calls: values are JSON, or strings as plain text. JSON spells "</" as

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
-#include "engine/base/utf8.h"
+#include "base/mem.h"
+#include "base/utf8.h"
 #include "tokenizer/grammar/grammar.h"
 
 enum { MAX_TOKEN = 4096 }; /* bytes; longer tokens are never allowed */

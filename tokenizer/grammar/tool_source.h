@@ -1,6 +1,6 @@
 #pragma once
 /* Tool calls as a grammar: literal text around the names of tools and arguments that are valid by their schemas. */
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "tokenizer/grammar/grammar.h"
 
 /* Whether a tool can have this name: letters, digits, '_', '-' and '.', at least one. */

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "tokenizer/jinja/eval.h"
+#include "tokenizer/jinja/jeval.h"
 #include "tokenizer/unicode.h"
 
 /* Entry points. Parsing and rendering each use one arena and one error handler (setjmp). */

@@ -2,7 +2,7 @@
 /* Jinja templates as transformers renders chat templates: an immutable sandbox with trim_blocks, lstrip_blocks, loop controls, tojson, raise_exception,
  * strftime_now and generation blocks. Parsed once, rendered often, from any thread. Tracks for every rendered byte whether it came from the template or from a
  * value (tokenizer.h, struct text). */
-#include "engine/base/json.h"
+#include "base/json.h"
 #include "tokenizer/tokenizer.h"
 
 struct jinja;

@@ -2,7 +2,7 @@
  * expert and its result returns. A link carries 2 N topk D / S floats per layer instead of 2 N D, for N tokens of width D and S ranks. */
 #include "engine/exec/stream/exchange.h"
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 /* Returns the number of q's pairs for experts of rank r; *begin: the first of them in q's sorted list. */
 static size_t pairs_for(const struct slp_rank *q, const struct slp_rank *r, size_t *begin) {

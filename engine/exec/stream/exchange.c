@@ -1,6 +1,6 @@
 #include "engine/exec/stream/exchange.h"
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 
 int exchange_first_row(const struct slp_rank *r) { return r->exchange ? r->exchange->first_row : 0; }
 

@@ -18,7 +18,7 @@
 
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/stream/exchange.h"
 
 static int n_planes(const struct slp_rank *r, int layer) {

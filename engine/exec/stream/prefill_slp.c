@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/mem.h"
+#include "base/clock.h"
+#include "base/mem.h"
 #include "engine/exec/prefill.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/transfer/trace.h"

@@ -1,4 +1,4 @@
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/stream/slp_internal.h"
 
 int ring_open(struct ring *r, struct ledger *l, int n, size_t slot_bytes, struct error *e) {

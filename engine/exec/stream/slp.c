@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/log.h"
-#include "engine/base/mem.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "engine/exec/stream/exchange.h"
 #include "engine/exec/stream/kvring.h"
 #include "engine/model/rope.h"

@@ -1,7 +1,7 @@
 /* Throughput batches: splits rows into micro-batches, attends on the CPU, and runs a feeding thread per device. */
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/throughput/paged_internal.h"
 

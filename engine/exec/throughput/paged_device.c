@@ -1,7 +1,7 @@
 /* One device in throughput decode: its memory, and its layers' work in the global order of units. */
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/throughput/paged_internal.h"
 #include "engine/model/rope.h"

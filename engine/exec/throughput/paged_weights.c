@@ -1,7 +1,7 @@
 /* Weights of throughput decode: the resident part of a device's layers, and the ring of pages for the rest. */
 #include <string.h>
 
-#include "engine/base/mem.h"
+#include "base/mem.h"
 #include "engine/exec/throughput/paged_internal.h"
 
 static bool has_layer(const struct paged_weights *w, int layer) { return layer % w->ranks == w->rank; }

@@ -1,0 +1,56 @@
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Names from a hostile file may hold escape sequences: no byte below 0x20 leaves through an error. */
+static void clean(char *s) {
+    size_t n = strlen(s);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)s[i] < 0x20 || s[i] == 0x7f) s[i] = '?';
+    /* Truncation may have split a character. */
+    size_t i = n;
+    while (i > 0 && n - i < 3 && ((unsigned char)s[i - 1] & 0xC0) == 0x80) i--;
+    if (i == 0) return;
+    unsigned char lead = (unsigned char)s[i - 1];
+    size_t want = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    if (want > 1 && n - (i - 1) < want) s[i - 1] = 0;
+}
+
+int error_set(struct error *e, int code, const char *fmt, ...) {
+    if (!e) return code;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(e->text, sizeof e->text, fmt, ap);
+    va_end(ap);
+    clean(e->text);
+    e->code = code;
+    return code;
+}
+
+int error_prefix(struct error *e, const char *fmt, ...) {
+    if (!e) return ERR_RUNTIME;
+    char head[256], old[sizeof e->text];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(head, sizeof head, fmt, ap);
+    va_end(ap);
+    memcpy(old, e->text, sizeof old);
+    int n = snprintf(e->text, sizeof e->text, "%s: ", head);
+    snprintf(e->text + n, sizeof e->text - (size_t)n, "%s", old);
+    clean(e->text);
+    return e->code;
+}
+
+int error_exit_code(int code) {
+    switch (code) {
+    case 0: return 0;
+    case ERR_USAGE: return 2;
+    case ERR_MODEL: return 3;
+    case ERR_CONTEXT: return 4;
+    case ERR_MEMORY: return 5;
+    case ERR_CANCELLED: return 130;
+    default: return 1;
+    }
+}

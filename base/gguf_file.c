@@ -1,0 +1,295 @@
+#include "base/gguf_file.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/minifloat.h"
+#include "base/utf8.h"
+
+enum { max_keys = 4096, max_items = 1 << 24, max_depth = 4, max_name = 512, max_alignment = 1 << 20 };
+
+struct reader {
+    const uint8_t *data;
+    size_t size, at;
+    struct arena *arena;
+    size_t items; /* items of all arrays */
+    const char *what;
+    const struct json *key; /* the key being read; NULL: none yet */
+    struct error *e;
+};
+
+static int shown(const struct json *s) { return (int)(s->n < 100 ? s->n : 100); }
+
+static int bad(struct reader *r, const char *why) {
+    if (!r->key) return error_set(r->e, ERR_MODEL, "%s: %s", r->what, why);
+    return error_set(r->e, ERR_MODEL, "%s: metadata '%.*s': %s", r->what, shown(r->key), r->key->string, why);
+}
+static int no_memory(struct reader *r) { return error_set(r->e, ERR_MEMORY, "%s: no memory for its metadata", r->what); }
+static int cut(struct reader *r) { return bad(r, "the file ends in the middle of it: the download is incomplete"); }
+
+/* --- Numbers and strings ------------------------------------------------------------------------------------------------- */
+
+static int read_value(struct reader *r, void *to, size_t n) {
+    if (n > r->size - r->at) return cut(r);
+    memcpy(to, r->data + r->at, n); /* both are little-endian */
+    r->at += n;
+    return 0;
+}
+
+static int take_string(struct reader *r, struct json *out) {
+    uint64_t n = 0;
+    int rc = read_value(r, &n, sizeof n);
+    if (rc) return rc;
+    if (n > r->size - r->at) return cut(r);
+    if (n > UINT32_MAX) return bad(r, "a string of more than 4 GB");
+    *out = (struct json){.type = JSON_STRING, .n = (uint32_t)n, .string = (const char *)r->data + r->at};
+    r->at += n;
+    return utf8_valid(out->string, n) == n ? 0 : bad(r, "a string that is not UTF-8");
+}
+
+enum value_type { V_U8, V_I8, V_U16, V_I16, V_U32, V_I32, V_F32, V_BOOL, V_STRING, V_ARRAY, V_U64, V_I64, V_F64, V_COUNT };
+static const uint8_t value_bytes[V_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8}; /* minimum size */
+
+static int take_number(struct reader *r, uint32_t type, struct json *out) {
+    uint8_t raw[8] = {0};
+    uint64_t u;
+    double d;
+    int rc = read_value(r, raw, value_bytes[type]);
+    if (rc) return rc;
+    memcpy(&u, raw, sizeof u);
+    *out = (struct json){.type = JSON_INT};
+    switch (type) {
+    case V_I8: out->integer = (int8_t)u; break;
+    case V_I16: out->integer = (int16_t)u; break;
+    case V_I32: out->integer = (int32_t)u; break;
+    case V_F32: *out = (struct json){.type = JSON_FLOAT, .number = (double)f32_of_bits((uint32_t)u)}; break;
+    case V_F64:
+        memcpy(&d, raw, sizeof d);
+        *out = (struct json){.type = JSON_FLOAT, .number = d};
+        break;
+    case V_BOOL:
+        if (u > 1) return bad(r, "a truth value that is neither 0 nor 1");
+        *out = (struct json){.type = JSON_BOOL, .boolean = u != 0};
+        break;
+    default:
+        if (u > INT64_MAX) *out = (struct json){.type = JSON_FLOAT, .number = (double)u};
+        else out->integer = (int64_t)u;
+    }
+    return 0;
+}
+
+static int take_value(struct reader *r, uint32_t type, int depth, struct json *out);
+
+static int take_array(struct reader *r, int depth, struct json *out) {
+    uint32_t type = 0;
+    uint64_t n = 0;
+    int rc;
+    if ((rc = read_value(r, &type, sizeof type)) || (rc = read_value(r, &n, sizeof n))) return rc;
+    if (type >= V_COUNT) return bad(r, "an array of an unknown type");
+    if (depth >= max_depth) return bad(r, "arrays in arrays, too deep");
+    if (n > (r->size - r->at) / value_bytes[type]) return cut(r);
+    if (n > max_items - r->items) return bad(r, "too many items in arrays");
+    r->items += n;
+    struct json *items = arena_alloc(r->arena, n * sizeof *items);
+    if (!items) return no_memory(r);
+    *out = (struct json){.type = JSON_ARRAY, .n = (uint32_t)n, .items = items};
+    for (uint64_t i = 0; i < n && !rc; i++) rc = take_value(r, type, depth + 1, &items[i]);
+    return rc;
+}
+
+static int take_value(struct reader *r, uint32_t type, int depth, struct json *out) {
+    if (type >= V_COUNT) return bad(r, "a value of an unknown type");
+    if (type == V_STRING) return take_string(r, out);
+    return type == V_ARRAY ? take_array(r, depth, out) : take_number(r, type, out);
+}
+
+/* --- Header ---------------------------------------------------------------------------------------------------------------- */
+
+static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_keys) {
+    uint32_t version;
+    if (r->size < 24) return bad(r, "shorter than the head of a GGUF file: the download is incomplete");
+    if (memcmp(r->data, "GGUF", 4)) return bad(r, "does not begin as a GGUF file does");
+    memcpy(&version, r->data + 4, sizeof version);
+    if (version && !(version & 0xffff)) return bad(r, "a big-endian GGUF file; hearth reads little-endian ones");
+    if (version != 3) return error_set(r->e, ERR_MODEL, "%s: GGUF version %u; hearth reads version 3", r->what, version);
+    memcpy(n_tensors, r->data + 8, 8);
+    memcpy(n_keys, r->data + 16, 8);
+    r->at = 24;
+    return 0;
+}
+
+static int take_meta(struct reader *r, uint64_t n, struct json *out) {
+    if (n > max_keys) return error_set(r->e, ERR_MODEL, "%s: %llu metadata keys; at most %d are valid", r->what, (unsigned long long)n, max_keys);
+    struct json *items = arena_alloc(r->arena, 2 * n * sizeof *items);
+    if (!items) return no_memory(r);
+    for (uint64_t i = 0; i < n; i++) {
+        struct json *k = &items[2 * i];
+        uint32_t type = 0;
+        int rc;
+        r->key = NULL;
+        if ((rc = take_string(r, k))) return rc;
+        r->key = k;
+        if (!k->n || k->n > max_name || memchr(k->string, 0, k->n)) return bad(r, "not a name for a key");
+        for (uint64_t o = 0; o < i; o++)
+            if (items[2 * o].n == k->n && !memcmp(items[2 * o].string, k->string, k->n)) return bad(r, "stands there twice");
+        if ((rc = read_value(r, &type, sizeof type)) || (rc = take_value(r, type, 0, k + 1))) return rc;
+    }
+    r->key = NULL;
+    *out = (struct json){.type = JSON_OBJECT, .n = (uint32_t)n, .items = items};
+    return 0;
+}
+
+/* --- Tensors ------------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    uint8_t dtype; /* DT_NONE: unsupported */
+} formats[] = {
+    [0] = {"F32", DT_F32},        [1] = {"F16", DT_F16},          [2] = {"Q4_0", DT_Q4_0},    [3] = {"Q4_1", DT_Q4_1},      [6] = {"Q5_0", DT_Q5_0},
+    [7] = {"Q5_1", DT_Q5_1},      [8] = {"Q8_0", DT_Q8_0},        [9] = {"Q8_1", DT_NONE},    [10] = {"Q2_K", DT_Q2_K},     [11] = {"Q3_K", DT_Q3_K},
+    [12] = {"Q4_K", DT_Q4_K},     [13] = {"Q5_K", DT_Q5_K},       [14] = {"Q6_K", DT_Q6_K},   [15] = {"Q8_K", DT_NONE},     [16] = {"IQ2_XXS", DT_IQ2_XXS},
+    [17] = {"IQ2_XS", DT_IQ2_XS}, [18] = {"IQ3_XXS", DT_IQ3_XXS}, [19] = {"IQ1_S", DT_IQ1_S}, [20] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_IQ3_S},
+    [22] = {"IQ2_S", DT_IQ2_S},   [23] = {"IQ4_XS", DT_IQ4_XS},   [24] = {"I8", DT_NONE},     [25] = {"I16", DT_NONE},      [26] = {"I32", DT_I32},
+    [27] = {"I64", DT_NONE},      [28] = {"F64", DT_NONE},        [29] = {"IQ1_M", DT_IQ1_M}, [30] = {"BF16", DT_BF16},     [34] = {"TQ1_0", DT_TQ1_0},
+    [35] = {"TQ2_0", DT_TQ2_0},   [39] = {"MXFP4", DT_MXFP4},     [40] = {"NVFP4", DT_NONE},  [41] = {"Q1_0", DT_Q1_0},     [42] = {"Q2_0", DT_Q2_0},
+};
+enum { n_formats = sizeof formats / sizeof *formats };
+
+static int take_format(struct reader *r, struct gguf_tensor *t, uint32_t type) {
+    char known[320] = "";
+    if (type < n_formats && formats[type].dtype) return t->dtype = formats[type].dtype, 0;
+    for (size_t i = 0, at = 0; i < n_formats; i++)
+        if (formats[i].dtype && formats[i].dtype != DT_I32) at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", formats[i].name);
+    if (type < n_formats && formats[type].name)
+        return error_set(r->e, ERR_MODEL, "%s: tensor %.200s is stored as %s, which hearth does not compute with; it takes %s", r->what, t->name,
+                         formats[type].name, known);
+    return error_set(r->e, ERR_MODEL, "%s: tensor %.200s has the unknown format %u; hearth computes with %s", r->what, t->name, type, known);
+}
+
+static int take_shape(struct reader *r, struct gguf_tensor *t) {
+    uint32_t n = 0;
+    uint64_t d[4] = {0}, count = 1;
+    int rc = read_value(r, &n, sizeof n);
+    if (rc) return rc;
+    if (n < 1 || n > 4) return error_set(r->e, ERR_MODEL, "%s: tensor %.200s has %u dimensions; 1 to 4 are valid", r->what, t->name, n);
+    if ((rc = read_value(r, d, n * sizeof *d))) return rc;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!d[i] || __builtin_mul_overflow(count, d[i], &count) || count > (uint64_t)INT64_MAX / 8)
+            return error_set(r->e, ERR_MODEL, "%s: tensor %.200s: dimension %u of its shape (%llu) is 0 or overflows", r->what, t->name, i,
+                             (unsigned long long)d[i]);
+        t->shape[n - 1 - i] = (int64_t)d[i];
+    }
+    t->ndim = (uint8_t)n;
+    t->size = count;
+    return 0;
+}
+
+static int take_tensor(struct reader *r, struct gguf_tensor *t) {
+    struct json name;
+    uint32_t type = 0;
+    int rc = take_string(r, &name);
+    if (rc) return rc;
+    if (!name.n || name.n > max_name || memchr(name.string, 0, name.n)) return bad(r, "a tensor name is empty, too long, or holds a NUL byte");
+    if (!(t->name = arena_strndup(r->arena, name.string, name.n))) return no_memory(r);
+    if ((rc = take_shape(r, t)) || (rc = read_value(r, &type, sizeof type)) || (rc = read_value(r, &t->offset, sizeof t->offset)) ||
+        (rc = take_format(r, t, type)))
+        return rc;
+    uint64_t columns = (uint64_t)t->shape[t->ndim - 1];
+    if (columns % dtype_block(t->dtype))
+        return error_set(r->e, ERR_MODEL, "%s: tensor %.200s: rows of %llu numbers are no whole blocks of %s", r->what, t->name, (unsigned long long)columns,
+                         formats[type].name);
+    t->size = t->size / columns * dtype_bytes(t->dtype, columns);
+    return 0;
+}
+
+/* Tensors are stored in header order, each at a multiple of the alignment, and fill the file. */
+static int assign_offsets(struct reader *r, struct gguf *g, uint64_t alignment) {
+    uint64_t begin = align_up(r->at, alignment), room = r->size > begin ? r->size - begin : 0, at = 0;
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        struct gguf_tensor *t = &g->tensors[i];
+        if (t->offset != at)
+            return error_set(r->e, ERR_MODEL, "%s: tensor %.200s begins at byte %llu of the data; the one before it asks for %llu", r->what, t->name,
+                             (unsigned long long)t->offset, (unsigned long long)at);
+        if (t->size > room - at)
+            return error_set(r->e, ERR_MODEL, "%s: tensor %.200s ends at byte %llu of %llu: the file is truncated", r->what, t->name,
+                             (unsigned long long)(at + t->size), (unsigned long long)room);
+        t->offset += begin;
+        at = align_up(at + t->size, alignment);
+        if (at > room) at = room; /* the last one may omit its padding */
+    }
+    if (room - at >= alignment)
+        return error_set(r->e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", r->what, (unsigned long long)(room - at),
+                         (unsigned long long)at);
+    return 0;
+}
+
+int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size, const char *what, struct error *e) {
+    struct reader r = {.data = data, .size = size, .arena = a, .what = what, .e = e};
+    uint64_t n_tensors = 0, n_keys = 0;
+    int rc = file_check_placeholder(data, size, what, e);
+    *g = (struct gguf){0};
+    if (rc || (rc = read_header(&r, &n_tensors, &n_keys)) || (rc = take_meta(&r, n_keys, &g->meta))) return rc;
+    int64_t alignment = json_get(&g->meta, "general.alignment") ? json_int(json_get(&g->meta, "general.alignment"), 0) : 32;
+    if (alignment < 8 || alignment > max_alignment || alignment & (alignment - 1)) return bad(&r, "'general.alignment' is no power of two from 8 on");
+    if (n_tensors > (size - r.at) / 32) return cut(&r); /* minimum: empty name, one dimension, format, offset */
+    if (!(g->tensors = arena_calloc(a, n_tensors, sizeof *g->tensors))) return no_memory(&r);
+    for (; g->n_tensors < n_tensors; g->n_tensors++)
+        if ((rc = take_tensor(&r, &g->tensors[g->n_tensors]))) return rc;
+    return assign_offsets(&r, g, (uint64_t)alignment);
+}
+
+/* --- Files --------------------------------------------------------------------------------------------------------------- */
+
+static bool ends_gguf(const char *s) {
+    size_t n = strlen(s);
+    return n > 5 && !strcmp(s + n - 5, ".gguf");
+}
+
+bool gguf_split(const char *name, int *number, int *count, size_t *stem) {
+    size_t n = strlen(name), tail = strlen("-00001-of-00001.gguf");
+    int end = 0;
+    if (n <= tail) return false;
+    const char *s = name + n - tail;
+    for (size_t i = 0; i < tail; i++) {
+        bool digit = (i >= 1 && i <= 5) || (i >= 10 && i <= 14);
+        if (digit ? s[i] < '0' || s[i] > '9' : s[i] != "-00001-of-00001.gguf"[i]) return false;
+    }
+    *stem = n - tail;
+    return sscanf(s, "-%5d-of-%5d.gguf%n", number, count, &end) == 2 && *number >= 1 && *number <= *count;
+}
+
+struct listing {
+    char first[256], other[256]; /* models found */
+};
+static int on_file(void *ctx, const char *name) {
+    struct listing *l = ctx;
+    int number, count;
+    size_t stem, n = strlen(name);
+    /* the vision tower of a multimodal model is a separate file */
+    if (!ends_gguf(name) || n >= sizeof l->first || !strncmp(name, "mmproj", 6)) return 0;
+    if (gguf_split(name, &number, &count, &stem) && number > 1) return 0;
+    char *to = l->first[0] ? l->other : l->first;
+    memcpy(to, name, n + 1);
+    if (l->other[0] && strcmp(l->other, l->first) < 0) { /* in alphabetical order */
+        char t[256];
+        memcpy(t, l->first, sizeof t);
+        memcpy(l->first, l->other, sizeof t);
+        memcpy(l->other, t, sizeof t);
+    }
+    return 0;
+}
+
+int gguf_find(const char *path, char *file, size_t cap, struct error *e) {
+    struct listing l = {{0}, {0}};
+    if (ends_gguf(path) && file_exists(path)) {
+        int n = snprintf(file, cap, "%s", path);
+        return n > 0 && (size_t)n < cap ? 1 : error_set(e, ERR_USAGE, "%.200s: path too long", path);
+    }
+    if (!file_is_dir(path) || file_join(file, cap, path, "config.json", NULL) || file_exists(file)) return 0;
+    if (file_list(path, on_file, &l, NULL) || !l.first[0]) return 0;
+    if (l.other[0]) return error_set(e, ERR_USAGE, "%s: holds %s and %s; -m takes one of them", path, l.first, l.other);
+    int rc = file_join(file, cap, path, l.first, e);
+    return rc ? rc : 1;
+}

@@ -1,0 +1,138 @@
+#include "base/mat.h"
+
+#include "base/blocks.h"
+#include "base/scale.h"
+
+static const struct {
+    const char *name;
+    uint16_t block, bytes; /* elements and bytes per block */
+} types[DT_COUNT] = {
+    [DT_NONE] = {"none", 1, 0},
+    [DT_F32] = {"F32", 1, 4},
+    [DT_BF16] = {"BF16", 1, 2},
+    [DT_F16] = {"F16", 1, 2},
+    [DT_E4M3] = {"F8_E4M3", 1, 1},
+    [DT_E8M0] = {"F8_E8M0", 1, 1},
+    [DT_E2M1] = {"F4_E2M1", 2, 1},
+    [DT_I8] = {"I8", 1, 1},
+    [DT_U8] = {"U8", 1, 1},
+    [DT_I16] = {"I16", 1, 2},
+    [DT_I32] = {"I32", 1, 4},
+    [DT_I64] = {"I64", 1, 8},
+    [DT_BOOL] = {"BOOL", 1, 1},
+    [DT_F64] = {"F64", 1, 8},
+    [DT_E5M2] = {"F8_E5M2", 1, 1},
+    [DT_I4] = {"I4", 2, 1},
+    [DT_F32Z] = {"F32Z", 1, 4},
+    [DT_Q8_0] = {"Q8_0", 32, 34},
+    [DT_Q4_0] = {"Q4_0", 32, 18},
+    [DT_Q4_K] = {"Q4_K", 256, 144},
+    [DT_Q5_K] = {"Q5_K", 256, 176},
+    [DT_Q6_K] = {"Q6_K", 256, 210},
+    [DT_IQ4_NL] = {"IQ4_NL", 32, 18},
+    [DT_IQ4_XS] = {"IQ4_XS", 256, 136},
+    [DT_MXFP4] = {"MXFP4", 32, 17},
+    [DT_INT4] = {"INT4", 128, 64},
+    [DT_Q4_1] = {"Q4_1", 32, 20},
+    [DT_Q5_0] = {"Q5_0", 32, 22},
+    [DT_Q5_1] = {"Q5_1", 32, 24},
+    [DT_Q2_K] = {"Q2_K", 256, 84},
+    [DT_Q3_K] = {"Q3_K", 256, 110},
+    [DT_IQ1_S] = {"IQ1_S", 256, 50},
+    [DT_IQ1_M] = {"IQ1_M", 256, 56},
+    [DT_IQ2_XXS] = {"IQ2_XXS", 256, 66},
+    [DT_IQ2_XS] = {"IQ2_XS", 256, 74},
+    [DT_IQ2_S] = {"IQ2_S", 256, 82},
+    [DT_IQ3_XXS] = {"IQ3_XXS", 256, 98},
+    [DT_IQ3_S] = {"IQ3_S", 256, 110},
+    [DT_TQ1_0] = {"TQ1_0", 256, 54},
+    [DT_TQ2_0] = {"TQ2_0", 256, 66},
+    [DT_Q1_0] = {"Q1_0", 128, 18},
+    [DT_Q2_0] = {"Q2_0", 64, 18},
+};
+
+size_t dtype_bytes(enum dtype t, size_t n) { return types[t].block == 1 ? n * types[t].bytes : (n + types[t].block - 1) / types[t].block * types[t].bytes; }
+size_t dtype_block(enum dtype t) { return types[t].block; }
+const char *dtype_name(enum dtype t) { return t < DT_COUNT ? types[t].name : "?"; }
+
+struct mat mat_rows(struct mat m, int32_t begin, int32_t end) {
+    m.data = (const uint8_t *)m.data + (size_t)begin * m.stride;
+    m.row0 += begin * m.row_step;
+    m.rows = end - begin;
+    return m;
+}
+
+struct mat mat_cols(struct mat m, int32_t begin, int32_t end) {
+    if (m.order) {
+        m.x0 += begin, m.x_cols = end - begin;
+        return m;
+    }
+    m.data = (const uint8_t *)m.data + dtype_bytes(m.dtype, (size_t)begin);
+    if (m.scale) m.scale = (const uint8_t *)m.scale + (size_t)(begin / m.block_cols) * dtype_bytes(m.scale_dtype, 1);
+    m.cols = end - begin;
+    return m;
+}
+
+void mat_order_x(const struct mat *m, float *out, const float *x) {
+    for (int32_t c = 0; c < m->cols; c++) {
+        const uint32_t at = (uint32_t)(m->order[c] - m->x0);
+        out[c] = at < (uint32_t)m->x_cols ? x[at] : 0;
+    }
+}
+
+float scale_at(const struct mat *m, int32_t r, int32_t c) { return m->scale ? scale_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : 1; }
+
+const int8_t mat_q4_0[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+const int8_t mat_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const int8_t mat_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; /* twice E2M1, without its negative zero */
+
+static int zero_at(const struct mat *m, int32_t r, int32_t c) {
+    return m->scale ? zero_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : zero_default(m->dtype);
+}
+
+float mat_at(const struct mat *m, int32_t r, int32_t c) {
+    const uint8_t *p = (const uint8_t *)m->data + (size_t)r * m->stride;
+    float v = 0;
+    uint16_t h;
+    switch (m->dtype) {
+    case DT_F32: memcpy(&v, p + 4 * (size_t)c, 4); break;
+    case DT_BF16:
+        memcpy(&h, p + 2 * (size_t)c, 2);
+        v = bf16_to_f32(h);
+        break;
+    case DT_F16:
+        memcpy(&h, p + 2 * (size_t)c, 2);
+        v = f16_to_f32(h);
+        break;
+    case DT_E4M3: v = e4m3_to_f32(p[c]); break;
+    case DT_E2M1: v = e2m1_to_f32((uint8_t)(p[c / 2] >> (c % 2 * 4))); break;
+    case DT_I8: v = (float)((int8_t)p[c] + 128 - zero_at(m, r, c)); break;
+    case DT_I4: v = (float)((p[c / 2] >> (c % 2 * 4) & 15) - zero_at(m, r, c)); break;
+    case DT_INT4: v = (float)((p[c / 128 * 64 + c % 64] >> (c % 128 / 64 * 4) & 15) - 8); break;
+    default: v = blocks_at(m->dtype, p + dtype_bytes(m->dtype, (size_t)(c / types[m->dtype].block * types[m->dtype].block)), c % types[m->dtype].block);
+    }
+    return m->scale ? v * scale_at(m, r, c) : v;
+}
+
+void mat_row(const struct mat *m, int32_t r, float *out) {
+    for (int32_t c = 0; c < m->cols; c++) out[c] = mat_at(m, r, c);
+}
+
+static size_t last_block(const struct mat *m) { return ((size_t)m->row0 + (size_t)(m->rows - 1) * (size_t)m->row_step) / (size_t)m->block_rows; }
+
+size_t mat_bytes(const struct mat *m) {
+    size_t n = (size_t)m->rows * dtype_bytes(m->dtype, (size_t)m->cols) + (m->order ? (size_t)m->cols * sizeof *m->order : 0);
+    if (m->scale) {
+        size_t blocks = last_block(m) - (size_t)m->row0 / (size_t)m->block_rows + 1;
+        if (blocks > (size_t)m->rows) blocks = (size_t)m->rows; /* every other row belongs to another view */
+        n += blocks * (size_t)m->scale_stride * dtype_bytes(m->scale_dtype, 1);
+    }
+    return n;
+}
+
+size_t mat_span(const struct mat *m) { return m->rows > 0 ? (size_t)(m->rows - 1) * m->stride + dtype_bytes(m->dtype, (size_t)m->cols) : 0; }
+size_t mat_scale_span(const struct mat *m) {
+    if (!m->scale || m->rows < 1) return 0;
+    size_t across = ((size_t)m->cols + (size_t)m->block_cols - 1) / (size_t)m->block_cols;
+    return (last_block(m) * (size_t)m->scale_stride + across) * dtype_bytes(m->scale_dtype, 1);
+}

@@ -1,0 +1,172 @@
+#pragma once
+/* State shared by the engine's own files. One mutex guards the queue, the sessions' states and their unread events. The engine
+ * thread computes without the mutex, on sessions that it holds. */
+#include <pthread.h>
+
+#include "base/fair_queue.h"
+#include "cpu/cpu.h"
+#include "cpu/pool.h"
+#include "engine/draft/governor.h"
+#include "engine/draft/int4.h"
+#include "engine/draft/mtp.h"
+#include "engine/engine.h"
+#include "engine/exec/decode.h"
+#include "engine/exec/prefill.h"
+#include "engine/exec/stream/slp.h"
+#include "engine/experts/lookahead.h"
+#include "engine/kv/prefix.h"
+#include "engine/placement/policy.h"
+#include "engine/placement/split.h"
+#include "engine/sampling/sample.h"
+#include "engine/session/model_draft.h"
+#include "engine/session/time_slices.h"
+#include "engine/session/tpot.h"
+#include "engine/weights/huge_pages.h"
+
+enum { ENGINE_MAX_UNREAD = 1024, ENGINE_MAX_BATCH = 16 }; /* unread tokens after which a session pauses; sessions per decode batch */
+
+_Static_assert((int)ENGINE_MAX_BATCH <= (int)DECODE_MAX_ROWS, "a decode batch has a row of each session");
+/* ENDED: the turn is over and its last event is unread. Only session_set_state() changes the state. */
+enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_ENDED };
+/* The work that the engine thread does on a session while it does not hold the lock. Only session_set_hold() changes it. */
+enum session_hold {
+    HOLD_NONE,    /* no work, or its prefill: may_end_turn() says whether a lock holder may end the turn */
+    HOLD_CLAIMED, /* the engine thread works on the turn; no other thread may end it */
+    HOLD_BATCH,   /* a batch computes its rows: the turn may end, but the session must not be freed */
+    HOLD_DRAINING /* the turn has ended, but the batch or the stopping prefill still uses the session */
+};
+struct draft_tokens { /* drafted tokens at positions first_pos .. first_pos + n - 1; the first n_checked match the tokens generated since */
+    int first_pos, n, n_checked, confidence;
+    int32_t token[DRAFT_MAX];
+};
+struct session {
+    struct engine *engine;
+    struct session *next; /* in engine->sessions */
+    _Atomic int state;
+    enum session_hold hold;
+    _Atomic int cancel[2], live_cancel; /* cancel[live_cancel] belongs to the turn; a cancelled prefill that has not stopped yet watches the other flag */
+    int n_borrowers;                    /* readers of its cache; > 0: the session must not be freed */
+    struct kv kv;
+    struct prefix prefix;
+    int32_t *tokens; /* tokens in the KV cache, then tokens to prefill */
+    size_t tokens_cap;
+    int n_kv, n_tokens; /* tokens in the cache; all known tokens */
+    bool is_long_rope;  /* the cache was built with config_long_rope() true */
+    /* The running turn. */
+    struct request request;
+    int32_t *stop_ids;
+    float *raw_logits; /* [vocab] the model's logits of the token being sampled, for wants_logprobs; NULL: never wanted */
+    struct prefix_keys disk_keys;
+    uint64_t turn_id;              /* serial number of the turn, engine-wide */
+    struct fair_entry queue_entry; /* entry in the prefill queue */
+    uint64_t last_batch;           /* number of the decode batch that it last took part in */
+    int n_answered;
+    bool has_waited;               /* its prompt waited for --max-tpot */
+    struct draft_tokens drafts[2]; /* from lookup, from a model; n 0: no draft to judge */
+    struct mtp_session mtp;
+    struct model_draft_chat model_chat;
+    double submitted_at, first_token_at;
+    struct turn_stats stats;
+    /* Unread events, each with its serial number: the latest progress, tokens, the end. */
+    struct {
+        uint64_t serial;
+        int32_t token;
+    } unread[ENGINE_MAX_UNREAD];
+    struct token_logprobs *unread_logprobs; /* [ENGINE_MAX_UNREAD] of those tokens; NULL as raw_logits */
+    int first_unread, n_unread;
+    uint64_t progress_serial, end_serial; /* 0: no such event */
+    struct event progress, end;
+};
+
+struct throughput;  /* throughput.c */
+struct engine_task; /* engine_thread.c */
+
+/* The flag that cancels the current turn. */
+static inline _Atomic int *session_cancel_flag(struct session *s) { return &s->cancel[atomic_load(&s->live_cancel)]; }
+
+struct engine {
+    struct engine_params params;
+    struct engine_info info;
+    struct weights weights;
+    struct runtime machine;
+    struct numa numa;
+    struct pool *pool;
+    struct cost_machine cost; /* this machine; rates are corrected by observation */
+    struct cost_model cost_model;
+    struct work prefill_work, lookahead_work;
+    struct prefix_store prefix_store;
+    struct huge_pages huge_pages;       /* mappings to convert to huge pages */
+    bool is_resting;                    /* there has been no work for a while */
+    struct kv_disk *kv_disk;            /* KV disk cache; NULL: none */
+    uint64_t restoring_turn;            /* turn whose prompt is being looked up on disk */
+    char *dir, *name, *calibration_dir; /* copies of params' strings; name: last component of dir */
+    char *kv_dir;
+    bool is_calibrated; /* cost is calibrated, or need not be */
+    int32_t *eos;
+    float *logits;                      /* [vocab] of the last prefilled position */
+    struct sample_item *sample_scratch; /* [vocab] */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t ended_cond; /* a turn or a task has ended */
+    _Atomic int closing;
+    struct session *sessions;
+    struct fair_queue prefill_queue;       /* prompts waiting for prefill */
+    struct engine_task *tasks;             /* calls from other threads, in order */
+    uint64_t n_turns, n_events, n_batches; /* turns queued, events emitted, decode batches started */
+    int n_unread;                          /* events of all sessions */
+    int event_fd, wake_fd;                 /* eventfds: readable while events wait; wakes the engine thread */
+    bool batch_running;                    /* a decode batch runs: a turn in prefill may be ended */
+    /* The one running prefill. */
+    struct session *prefilling;
+    struct session *abandoned;                   /* session whose turn ended before its prefill stopped; the next prefill waits for it */
+    const struct prefill_driver *prefill_driver; /* NULL: not started */
+    struct prefill_job prefill_job;
+    int32_t *prefill_tokens; /* a private copy: the session's tokens may change before the prefill has stopped */
+    size_t prefill_tokens_cap;
+    double prefill_began, prefill_thread_s, progress_emitted; /* start time; seconds of the engine thread in it; time of the last progress event */
+    double prefill_expected_s;                                /* seconds predicted by the cost model */
+    double last_decode_at;                                    /* time of the last decode batch; 0: none */
+    enum exec_mode next_exec;                                 /* mode of the next decode batch */
+    double batch_expected_s;                                  /* predicted seconds of it */
+    struct policy_decode_out explained_decision;              /* decision that decode_why describes */
+    char decode_why[660];
+    struct mtp *mtp;                 /* NULL: unused */
+    struct int4 *int4;               /* NULL: unused */
+    struct model_draft *model_draft; /* NULL: unused */
+    struct lookahead lookahead;      /* experts that the INT4 draft's routers selected */
+    void *lookahead_mem;
+    struct governor governor;           /* of drafts */
+    struct governor_sample next_sample; /* draft figures of the next decode batch, for the governor */
+    double draft_saved_s;               /* seconds that drafts saved each session in the last batch */
+    struct throughput *throughput;      /* throughput batches; NULL: no capable device */
+    double decode_lead_s;               /* seconds of engine thread time that decode has had beyond its half */
+    struct tpot tpot;                   /* --max-tpot */
+    struct time_slices slices;          /* of sessions whose caches do not fit the devices together */
+    int n_batch_tokens;                 /* tokens that the last decode batch gave its sessions */
+};
+
+/* session.c; under the lock, except engine_wake() */
+void session_set_state(struct session *s, enum session_state to);
+void session_set_hold(struct session *s, enum session_hold to); /* the same hold: no change */
+void session_end_turn(struct session *s, enum done_reason reason, int rc, const struct error *why);
+void session_emit_token(struct session *s, int32_t id, const struct token_logprobs *probs); /* probs: NULL unless wanted */
+void session_emit_progress(struct session *s, const struct event *ev);
+void session_reap_cancelled(struct engine *e); /* ends cancelled turns that the engine thread does not hold */
+void engine_wake(void *engine);                /* async-signal-safe */
+
+/* engine_thread.c */
+void *engine_thread(void *engine);
+/* Runs fn(arg) on the engine thread, which owns the CPU executor, between two units of its work. Waits and returns
+ * fn's result. Callable from every other thread. */
+int engine_run_on_thread(void *engine, int (*fn)(void *arg), void *arg);
+
+void engine_calibrate(struct engine *e); /* engine thread: calibrates the machine, once */
+
+int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n); /* parses --expert-cache; *n: its experts or bytes; ERR_USAGE */
+int engine_check_level(const struct engine_params *p, struct error *e);               /* ERR_USAGE: the CPU lacks the requested level */
+int engine_set_deferral(struct config *c, int n, const char *name, struct error *e);  /* checks --defer with the model `name`, and sets it; ERR_USAGE */
+int engine_read_topology(struct numa *nodes, const char *topology, struct error *e);  /* from the file, or from the system if topology is NULL */
+int engine_check_modes(const struct engine_params *p, struct error *e);               /* engine.c */
+void engine_limit_uploads(struct engine *e);                     /* engine.c: limits upload rates to that of the chosen path of the weights */
+int generation_config_read(struct engine *e, struct error *err); /* generation_config.c: stop ids and the vendor's sampling defaults */

@@ -1,0 +1,178 @@
+/* The engine thread, which owns the CPU executor. Each round it does one unit of ready work: a decode batch of all decoding
+ * sessions, a unit of the running prefill (a layer; one prefill at a time, clients take turns), or a task from another
+ * thread. When decode competes with the rest, each gets half of the time. A prefill on devices has its own thread and overlaps
+ * with decode batches. */
+#include <math.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/placement/calibrate.h"
+#include "engine/session/engine_thread.h"
+#include "engine/session/throughput.h"
+#include "engine/transfer/trace.h"
+
+/* --- Tasks from other threads ---------------------------------------------------------------------------------------------------- */
+
+struct engine_task {
+    int (*fn)(void *arg);
+    void *arg;
+    int rc;
+    bool done;
+    struct engine_task *next;
+};
+
+int engine_run_on_thread(void *engine, int (*fn)(void *arg), void *arg) {
+    struct engine *e = engine;
+    struct engine_task task = {.fn = fn, .arg = arg}, **end = &e->tasks;
+    pthread_mutex_lock(&e->lock);
+    while (*end) end = &(*end)->next;
+    *end = &task;
+    engine_wake(e);
+    while (!task.done) pthread_cond_wait(&e->ended_cond, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    return task.rc;
+}
+
+static void run_task(struct engine *e, struct engine_task *task) {
+    task->rc = task->fn(task->arg);
+    pthread_mutex_lock(&e->lock);
+    task->done = true;
+    pthread_cond_broadcast(&e->ended_cond);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* --- The loop ---------------------------------------------------------------------------------------------------------------- */
+
+/* Calibrates the machine before the first decision that involves a GPU. Takes seconds unless the results are saved. */
+void engine_calibrate(struct engine *e) {
+    struct gpu_set *g = e->machine.gpus;
+    struct error err = {0};
+    struct cost_machine measured;
+    e->is_calibrated = true;
+    e->machine.cpu->cancel = &e->closing;
+    if (calibrate(&measured,
+                  &(struct calibrate_options){.cpu = e->machine.cpu,
+                                              .threads = e->info.threads,
+                                              .pool = e->pool,
+                                              .nodes = &e->numa,
+                                              .gpu = g->gpu,
+                                              .n_gpus = g->n,
+                                              .gpus = e->params.gpus,
+                                              .dir = e->params.calibration_dir,
+                                              .cancel = &e->closing},
+                  &err)) {
+        log_say(LOG_WARN, "calibration failed: %s; assuming typical speeds", err.text);
+        return;
+    }
+    measured.is_deterministic = e->params.deterministic;
+    e->cost = measured;
+    engine_limit_uploads(e);
+}
+
+/* Work that is ready in this round, by priority. One unit of it runs. */
+struct loop_round {
+    struct batch_entry rows[ENGINE_MAX_BATCH]; /* [n_batch] entries of the decode batch */
+    int n_batch, n_decoding;                   /* n_batch 0: no batch this round; n_decoding: sessions that could be in it */
+    enum throughput_next throughput;
+    struct engine_task *task;
+    bool prefill_ready;  /* a unit of prefill can run */
+    bool prefill_active; /* a prefill runs or is stopping */
+    bool any_turn;       /* a turn was ever submitted; before that weights are untouched */
+};
+enum loop_action { LOOP_EXIT, LOOP_CALIBRATE, LOOP_WORK }; /* EXIT: the engine closes and no work is left */
+
+static enum loop_action choose_work(struct engine *e, struct loop_round *r) {
+    struct session *batch[ENGINE_MAX_BATCH];
+    session_reap_cancelled(e);
+    r->throughput = throughput_ready(e);
+    if (!r->throughput) prefill_queue_pick(e);
+    const int n = r->throughput ? 0 : decode_batch_pick(e, batch);
+    if (!e->is_calibrated && !e->prefill_driver && ((n && e->params.decode == MODE_AUTO) || (e->prefilling && e->params.prefill == MODE_AUTO)))
+        return LOOP_CALIBRATE;
+    r->task = e->tasks;
+    r->prefill_ready = prefill_queue_ready(e);
+    r->prefill_active = e->prefilling || e->abandoned;
+    r->any_turn = e->n_turns;
+    r->n_decoding = n;
+    const bool other_work = r->task || (r->prefill_ready && (!n || tpot_has_room(e, e->tpot.unit_s)));
+    r->n_batch = n && !(other_work && e->decode_lead_s > 0) ? decode_batch_fill(e, batch, n, r->rows) : 0;
+    if (!r->n_batch && r->task) e->tasks = r->task->next;
+    return atomic_load(&e->closing) && !n && !other_work && !r->prefill_active && !r->throughput ? LOOP_EXIT : LOOP_WORK;
+}
+
+static void run_decode_batch(struct engine *e, struct loop_round *r) {
+    if (e->params.draft) drafts_add(e, r->rows, r->n_batch);
+    pthread_mutex_lock(&e->lock);
+    e->batch_running = true;
+    for (int i = 0; i < r->n_batch; i++) session_set_hold(r->rows[i].s, HOLD_BATCH);
+    session_reap_cancelled(e); /* cancelled turns need not wait for the batch */
+    pthread_mutex_unlock(&e->lock);
+    decode_batch_run(e, r->rows, r->n_batch);
+    pthread_mutex_lock(&e->lock);
+    e->batch_running = false;
+    pthread_mutex_unlock(&e->lock);
+    /* Copying one chunk of KV for the disk is spread over batches: 4 MB (1 << 22 bytes) per batch, about a millisecond. */
+    if (e->n_batches % (1 + ((uint64_t)e->prefill_work.rows * e->info.kv_token_bytes >> 22)) == 0) prefix_save_one(e);
+}
+
+/* Tells the INT4 draft whether the engine thread is busy. While it is, weights are converted for the draft slowly, unless there is a spare
+ * core or drafts are forced. */
+static void set_cpu_busy(struct engine *e, bool busy) {
+    if (e->int4) int4_set_cpu_busy(e->int4, busy && !e->params.max_drafted && pool_is_saturated(e->pool));
+}
+
+/* Moves a part of the weights to huge pages when there has been no work for half a second. Sooner, it would delay a program that is about to end, or the next
+ * of several prompts. */
+static bool move_pages(struct engine *e) {
+    enum { REST_MS = 500 };
+    struct pollfd woken = {.fd = e->wake_fd, .events = POLLIN};
+    if (!e->huge_pages.files || (!e->is_resting && poll(&woken, 1, REST_MS))) return false;
+    e->is_resting = true;
+    return huge_pages_advance(&e->huge_pages);
+}
+
+static void run_idle(struct engine *e, const struct loop_round *r) {
+    uint64_t wakes;
+    if (prefix_save_one(e) || (r->any_turn && move_pages(e))) return;
+    if (!r->prefill_active) trace_save(e->machine.trace, e->params.trace, false);
+    set_cpu_busy(e, false);
+    if (read(e->wake_fd, &wakes, sizeof wakes) < 0) {
+    } /* interrupted: look again */
+    set_cpu_busy(e, true);
+}
+
+static bool run_round(struct engine *e) {
+    struct loop_round r;
+    pthread_mutex_lock(&e->lock);
+    const enum loop_action action = choose_work(e, &r);
+    pthread_mutex_unlock(&e->lock);
+    if (action == LOOP_CALIBRATE) engine_calibrate(e);
+    if (action != LOOP_WORK) return action != LOOP_EXIT;
+    if (e->machine.gpus) pin_hold(e->machine.gpus->pin, r.n_decoding > 0);
+    const double begin = clock_now();
+    if (r.n_batch) run_decode_batch(e, &r);
+    else if (r.task) run_task(e, r.task);
+    else if (r.throughput == THROUGHPUT_RUN) throughput_run(e);
+    else if (r.prefill_ready) prefill_queue_advance(e);
+    else run_idle(e, &r);
+    const double t = clock_now() - begin;
+    e->is_resting &= !r.n_batch && !r.task && !r.prefill_ready;
+    /* Decode and the other work share the time. The lead of either is at most this unit, so that neither waits long. */
+    if (r.n_batch) e->decode_lead_s = fmin(e->decode_lead_s + t, t);
+    else if (r.task || r.prefill_ready) e->decode_lead_s = r.n_decoding ? fmax(e->decode_lead_s - t, -t) : 0;
+    if (r.n_batch) tpot_batch_done(e, r.n_decoding, e->n_batch_tokens, t);
+    else if (r.prefill_ready && !r.task && r.n_decoding) tpot_charge(e, e->tpot.unit_s = t);
+    prefill_queue_emit_progress(e);
+    return true;
+}
+
+void *engine_thread(void *engine) {
+    struct engine *e = engine;
+    pool_pin_caller(e->pool);
+    set_cpu_busy(e, true);
+    while (run_round(e)) {
+    }
+    return NULL;
+}

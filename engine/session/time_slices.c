@@ -1,0 +1,54 @@
+#include "engine/session/time_slices.h"
+
+#include "base/test_limits.h"
+#include "engine/session/engine_thread.h"
+
+enum { SLICES_UNTIL_TRY = 32 }; /* slices before all sessions decode together again, in case their caches fit now */
+
+/* Puts the sessions of the last batch first. */
+static void keep_sessions(const struct engine *e, struct session **batch, int n) {
+    for (int i = 0, first = 0; i < n; i++) {
+        struct session *s = batch[i];
+        if (s->last_batch != e->n_batches) continue;
+        for (int k = i; k > first; k--) batch[k] = batch[k - 1];
+        batch[first++] = s;
+    }
+}
+
+static int slice_batches(const struct engine *e, struct session *const *batch, int n) {
+    const struct policy_machine m = decode_batch_policy_machine(e);
+    struct policy_decode_in in = {.n_decoding = n, .max_rows = n};
+    for (int i = 0; i < n; i++) in.keys += batch[i]->n_tokens / (double)n;
+    return (int)test_limits_get(TEST_LIMIT_SLICE_BATCHES, (size_t)policy_time_slice(&m, &in, e->slices.n_fit));
+}
+
+static void set_length(struct engine *e, int n_batches) {
+    if (n_batches != e->slices.n_batches) e->explained_decision.batch = 0; /* explained anew with the next batch */
+    e->slices.n_batches = n_batches;
+}
+
+int time_slices_pick(struct engine *e, struct session **batch, int n) {
+    struct time_slices *t = &e->slices;
+    if (n != t->n_sessions || (!t->n_left && t->n_slices >= SLICES_UNTIL_TRY)) {
+        set_length(e, 0);
+        *t = (struct time_slices){.n_sessions = n};
+    }
+    if (!t->n_fit) return n;
+    if (t->n_left > 0) {
+        t->n_left--;
+        keep_sessions(e, batch, n);
+        return t->n_fit;
+    }
+    const int length = slice_batches(e, batch, n);
+    set_length(e, length);
+    if (!length) return n;
+    t->n_left = length - 1;
+    t->n_slices++;
+    return t->n_fit; /* those that waited longest come first */
+}
+
+void time_slices_record(struct engine *e, int n) {
+    struct time_slices *t = &e->slices;
+    const int without_room = decode_n_without_room(e->machine.decode), n_fit = n - without_room;
+    if (n == t->n_sessions || (n == t->n_fit && without_room && n_fit)) t->n_fit = without_room ? n_fit : 0;
+}
