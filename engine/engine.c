@@ -8,10 +8,13 @@
 #include "base/mem.h"
 #include "base/test_limits.h"
 #include "engine/experts/score.h"
+#include "engine/layer/kv_planes.h"
+#include "engine/layer/work_open.h"
 #include "engine/placement/numa_cost.h"
 #include "engine/session/engine_internal.h"
 #include "engine/session/throughput.h"
 #include "engine/transfer/trace.h"
+#include "engine/weights/weights_open.h"
 
 /* --- Open and close ------------------------------------------------------------------------------------------------------ */
 

@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "engine/layer/attention.h" /* TRY */
 #include "engine/layer/block.h"
+#include "engine/layer/kv_planes.h"
+#include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 
 enum { ROWS = 64 }; /* rows per pass */
@@ -125,7 +127,7 @@ static int compute_logits(struct mtp *m, const struct work *v, float *logits, in
 static int run_waiting(struct mtp *m, struct mtp_session *c, const int32_t *tokens, int n, struct work *out) {
     const size_t width = (size_t)m->c.hidden;
     m->exec->cancel = NULL;
-    if (!c->kv.pages) TRY(kv_open(&c->kv, &m->c, m->context, m->kv, &(struct error){0}));
+    if (!c->kv.pages) TRY(kv_open(&c->kv, &m->c, kv_planes, m->context, m->kv, &(struct error){0}));
     for (int at = 0, k; at < n; at += k) {
         const int left = n - at, row = c->n_rows + at, place = waiting_slot(c, at), most = MTP_WAITING - place < ROWS ? MTP_WAITING - place : ROWS;
         k = left < most ? left : most;

@@ -7,6 +7,7 @@
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/stream/ring.h"
 #include "engine/experts/expert_pool.h"
+#include "engine/layer/work_open.h"
 
 /* Fewest slots of a ring. An expert with more rows than MAX_GROUPED_ROWS fills the device alone; smaller ones are computed in groups: of 8, or of 4
  * uploaded ones, which starts sooner. */

@@ -15,6 +15,7 @@
 #include "engine/exec/decode_layer.h"
 #include "engine/experts/expert_pool.h"
 #include "engine/experts/lookahead.h"
+#include "engine/layer/work_open.h"
 
 /* --- LM head: rows of all micro-batches; consecutive rows on one executor are one range -------------------------------------------- */
 

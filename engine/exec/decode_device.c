@@ -8,6 +8,8 @@
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/experts/expert_pool.h"
+#include "engine/layer/kv_planes.h"
+#include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 #include "engine/placement/layer_assign.h"
 #include "engine/placement/policy.h"

@@ -10,6 +10,8 @@
 #include "engine/exec/decode_internal.h"
 #include "engine/exec/stream/ring.h"
 #include "engine/experts/expert_pool.h"
+#include "engine/layer/kv_planes.h"
+#include "engine/layer/work_open.h"
 #include "engine/placement/layer_assign.h"
 
 const struct expert *decode_device_experts(const struct decode *s, int layer) {

@@ -9,6 +9,7 @@
 #include "engine/exec/cpu_layer.h"
 #include "engine/experts/expert_pool.h"
 #include "engine/experts/lookahead.h"
+#include "engine/layer/work_open.h"
 
 int decode_layer_begin_span(struct decode_device *d, const char *name, int layer, int item) {
     return trace_begin(d->s->m->trace, d->main, d->rank, LANE_COMPUTE, name, layer, item);

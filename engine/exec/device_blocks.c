@@ -4,6 +4,7 @@
  * freed with its last block. Recurrent states are not rows: each device KV has its own. */
 #include "base/mem.h"
 #include "engine/exec/decode_internal.h"
+#include "engine/layer/kv_planes.h"
 
 /* Positions per block and per slab. Blocks are small, since only whole blocks are shared. */
 enum { BLOCK = 32, SLAB = 512, BLOCK_MOST = 1 << 24 };

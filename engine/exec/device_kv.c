@@ -6,6 +6,7 @@
 #include "base/test_limits.h"
 #include "cpu/pool.h"
 #include "engine/exec/decode_internal.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/transfer/upload.h"
 
 /* --- Device memory ----------------------------------------------------------------------------------------------------------------  */

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "cpu/pool.h"
 #include "engine/exec/decode_internal.h"
+#include "engine/layer/kv_planes.h"
 
 /* Most multi-token rows that n tokens complete: each of up to DECODE_MAX_ROWS spans may complete one more than its length suggests. */
 static size_t max_multi_rows(const struct kv_row_layout *p, int n) {

@@ -12,6 +12,7 @@
 #include "engine/exec/blend_internal.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/experts/expert_pool.h"
+#include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 
 /* --- Memory ---------------------------------------------------------------------------------------------------------------------- */

@@ -1,13 +1,8 @@
+#include "engine/kv/kv_cache.h"
+
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/layer/attention.h"
-
-int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) {
-    const int n = attention_of(c, layer)->cache_planes(c, layer, out);
-    if (c->layer[layer].ngram) out[n] = gated_streams_ngram_plane(c, layer);
-    return n + (c->layer[layer].ngram > 0);
-}
 
 struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype) {
     if (d->is_fine && dtype == DT_E4M3) dtype = DT_BF16;
@@ -19,50 +14,12 @@ struct kv_row_range kv_row_range_of(const struct kv_plane *p, int row, int n) {
                                  p->dtype == DT_E4M3 ? (size_t)n * heads : 0};
 }
 
-int kv_plane_owner(const struct config *c, int first, int layer, const struct cache_desc *d) {
-    const int source = c->layer[layer].kv_source;
-    if (!d->is_taken) return layer;
-    for (int i = source < first ? first : source; i < layer; i++)
-        if (i == source || (c->layer[i].passes_kv == KV_TAKEN && c->layer[i].kv_source == source)) return i;
-    return layer;
-}
-
-static size_t row_bytes(const struct config *c, int layer, enum dtype dtype, bool taken) {
-    struct cache_desc d[CACHE_PLANES];
-    size_t sum = 0;
-    for (int i = kv_planes(c, layer, d); i-- > 0;) {
-        struct kv_plane p = kv_plane_of(&d[i], dtype);
-        struct kv_row_range one = kv_row_range_of(&p, 0, 1);
-        size_t every = d[i].tokens_per_row ? (size_t)d[i].tokens_per_row : 1;
-        if (!d[i].fixed_rows && (taken || !d[i].is_taken)) sum += (one.bytes + one.n_scales * sizeof(float) + every - 1) / every;
-    }
-    return sum;
-}
-size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype) { return row_bytes(c, layer, dtype, false); }
-size_t kv_seen_row_bytes(const struct config *c, int layer, enum dtype dtype) { return row_bytes(c, layer, dtype, true); }
-size_t kv_token_bytes(const struct config *c, enum dtype dtype) {
-    size_t sum = 0;
-    for (int i = 0; i < c->n_layers; i++) sum += kv_row_bytes(c, i, dtype);
-    return sum;
-}
-
-size_t kv_state_bytes(const struct config *c) {
-    struct cache_desc d[CACHE_PLANES];
-    size_t sum = 0;
-    for (int l = 0; l < c->n_layers; l++)
-        for (int i = kv_planes(c, l, d); i-- > 0;) {
-            struct kv_plane p = kv_plane_of(&d[i], DT_NONE);
-            if (d[i].fixed_rows) sum += kv_row_range_of(&p, 0, 1).bytes;
-        }
-    return sum;
-}
-
 int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at), void *ctx) {
     size_t at = 0;
     int rc = 0;
     for (int i = 0; i < kv->n_layers && !rc; i++) {
         struct cache_desc d[CACHE_PLANES];
-        int n = kv_planes(kv->c, i, d);
+        int n = kv->planes(kv->c, i, d);
         for (int k = 0; k < n && !rc; k++) {
             if (d[k].is_taken) continue;
             struct kv_plane p = kv_plane_of(&d[k], kv->dtype);
@@ -87,8 +44,8 @@ static int place_plane(void *ctx, const struct kv_plane *p, const struct kv_plan
     return at->fixed_rows ? mem_commit(to->data, at->end - at->data) : 0;
 }
 
-int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtype, struct error *e) {
-    *kv = (struct kv){.c = c, .dtype = dtype, .n_layers = c->n_layers, .capacity = capacity};
+int kv_open(struct kv *kv, const struct config *c, kv_planes_fn planes, int capacity, enum dtype dtype, struct error *e) {
+    *kv = (struct kv){.c = c, .planes = planes, .dtype = dtype, .n_layers = c->n_layers, .capacity = capacity};
     kv_each_plane(kv, set_size, kv);
     kv->pages = mem_pages(kv->size, MEM_RESERVE);
     kv->layer = mem_calloc((size_t)c->n_layers, sizeof *kv->layer);
@@ -99,10 +56,9 @@ int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtyp
     }
     for (int i = 0; i < c->n_layers; i++) {
         struct cache_desc d[CACHE_PLANES];
-        for (int k = kv_planes(c, i, d); k-- > 0;)
+        for (int k = planes(c, i, d); k-- > 0; kv->has_states |= d[k].fixed_rows > 0)
             if (d[k].is_taken) kv->layer[i].p[k] = kv->layer[c->layer[i].kv_source].p[k];
     }
-    kv->has_states = kv_state_bytes(c) > 0;
     for (int i = 0; i < KV_STATES; i++) kv->state[i].pos = -1;
     return 0;
 }

@@ -5,7 +5,7 @@
 #include "engine/model/config.h"
 
 /* A plane of a layer's cache: a row of heads * dim elements per token or per few tokens, or a fixed number of rows. The attention kind
- * determines the planes of a layer.
+ * determines the planes of a layer (layer/kv_planes.h).
  *
  * Recurrent kinds store states instead of rows: the result of all tokens up to a position. Their planes have KV_STATES rows, each
  * the state at one position, the same in all layers. A batch reads one row and writes another (a state step), so a failure or cancel loses nothing. A rewind
@@ -20,13 +20,8 @@ struct cache_desc {
     bool is_taken;      /* the rows are those of the same plane of layer layer_config.kv_source, which has their memory */
 };
 enum { CACHE_PLANES = 5 };                                                             /* most planes of a layer */
-int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]); /* returns their number */
-/* Returns the layer that has the memory of a plane in a range of layers that begins with `first` <= layer: `layer`, or the first one of those that share a
- * taken plane. An executor without the source layer keeps one copy of its rows. */
-int kv_plane_owner(const struct config *c, int first, int layer, const struct cache_desc *d);
-size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);      /* bytes per token that one layer adds, scales included, rounded up */
-size_t kv_seen_row_bytes(const struct config *c, int layer, enum dtype dtype); /* the same with the planes that it takes from another layer */
-size_t kv_token_bytes(const struct config *c, enum dtype dtype);               /* bytes per token in all layers */
+/* Describes the planes of a layer; returns their number. */
+typedef int (*kv_planes_fn)(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]);
 /* The described plane, without memory. dtype: the session's. */
 struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype);
 /* Offsets and sizes of rows [row, row + n) of a plane: data in bytes, scales in elements. */
@@ -45,6 +40,7 @@ enum { KV_STATES = 8 }; /* rows of a state plane */
 struct kv {
     struct kv_layer *layer; /* [n_layers] */
     const struct config *c;
+    kv_planes_fn planes;
     enum dtype dtype;
     int n_layers, capacity; /* capacity: positions */
     int committed;          /* positions with committed memory */
@@ -73,8 +69,6 @@ void kv_state_keep(struct kv *kv, int pos);                                     
 /* Returns the best mark for an n-token prompt at pos: where a repeated or edited request would rewind to. */
 int kv_state_mark(int pos, int n);
 void kv_state_copy_all(struct kv *to, const struct kv *from); /* both have the same shape */
-size_t kv_state_bytes(const struct config *c);                /* bytes per position, all layers */
-
 /* Layout of a plane in the reserved range, offsets from kv.pages: whole pages of data, then of scales, for all positions. */
 struct kv_plane_layout {
     int layer, plane, fixed_rows, tokens_per_row; /* as in cache_desc; tokens_per_row at least 1 */
@@ -95,6 +89,6 @@ int kv_state_add(struct kv *kv, int pos);
 void kv_state_try(struct kv *kv, int pos);
 void kv_state_undo(struct kv *kv, int pos);
 
-/* Reserves a cache of `capacity` positions. dtype: DT_F32, DT_BF16 or DT_E4M3. c must outlive kv. ERR_MEMORY names the size; nothing stays allocated. */
-int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtype, struct error *e);
+/* Reserves a cache of `capacity` positions for the planes that planes() describes (kv_planes of layer/kv_planes.h). dtype: DT_F32, DT_BF16 or DT_E4M3. c must outlive kv. ERR_MEMORY names the size; nothing stays allocated. */
+int kv_open(struct kv *kv, const struct config *c, kv_planes_fn planes, int capacity, enum dtype dtype, struct error *e);
 void kv_close(struct kv *kv);

@@ -1,6 +1,9 @@
 #pragma once
-/* Attention kinds and their shared helpers. A new kind is one file in this folder and one row in attention.c. Parameters are named as in block.h. */
-#include "engine/layer/block.h"
+/* Attention kinds and their shared helpers. A new kind is one file in this folder and one row in attention_kinds.c. Parameters are named as in block.h. */
+#include "engine/layer/block_linear.h"
+#include "engine/layer/span.h"
+#include "engine/layer/work.h"
+#include "engine/weights/weights.h"
 
 struct attention_kind {
     const char *name;                                                               /* as shown by --inspect */
@@ -19,21 +22,6 @@ struct attention_kind {
 };
 extern const struct attention_kind attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_group_blocks, attention_delta, attention_conv,
     attention_lightning, attention_mamba2, attention_kda, attention_mamba1, attention_blocks, attention_none, attention_cca;
-const struct attention_kind *attention_of(const struct config *c, int layer);
-
-/* --- Linear maps and norms ------------------------------------------------------------------------------------------------- */
-
-/* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be NULL. */
-int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,
-               int dim);
-/* y[n] = m in[n] (+ bias) (+ y[n]) */
-/* Multiplies dim numbers of each row of v, which are normed, by the sigmoid of an MLP of them: up silu(down v), and a factor of the model. m: down, up */
-int block_gate_norm(struct exec *x, const struct config *c, const struct work *w, float *v, int ld, const struct mat m[2], int n, int dim);
-int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
-/* y[n] = m in[n] (+ bias). wide: inputs are not rounded to BF16, because errors in a state persist for later rows. exact: in float32, because rounding must not
- * change which keys an indexer selects. */
-int attention_linear_wide(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n);
-int attention_linear_exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n);
 
 /* --- Spans and planes -------------------------------------------------------------------------------------------------------- */
 
@@ -93,33 +81,3 @@ int attention_advance_state(struct exec *x, const struct config *c, const struct
                             attention_advance_fn advance);
 /* make_queries of mixers without queries. */
 int attention_no_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
-
-/* --- Gated streams (gated_streams.c) ---------------------------------------------------------------------------------------------- */
-
-/* Adds the previous block's output w->x to the streams, or with `first` initializes them with it, and clears w->x. */
-int gated_streams_add(struct exec *x, const struct config *c, struct work *w, bool first, int n);
-/* Computes a block's input in out [n, hidden] and, unless it is the head's, the weights of its output in w->post. tag: as in op_norm. */
-int gated_streams_mix(struct exec *x, const struct config *c, const struct gated_mix *m, struct work *w, float *out, int n, int tag);
-struct cache_desc gated_streams_ngram_plane(const struct config *c, int layer); /* the plane of the n-gram embeddings' states */
-/* Adds the n-gram embedding before a layer, if it has one, to the streams. */
-int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                            int n);
-
-/* --- Attention residuals (attention_residuals.c) ------------------------------------------------------------------------------------- */
-
-/* Add the previous block's output w->x to its stream, clear it, and compute the normed input of this block: w->xn, and w->kv_in with mixes_kv. */
-int attention_residuals_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
-int attention_residuals_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
-int attention_residuals_merge(struct exec *x, const struct weights *m, struct work *w, int n); /* as block_merge_streams */
-
-/* --- Short convolutions (short_conv.c) ---------------------------------------------------------------------------------------------- */
-
-struct cache_desc short_conv_plane(const struct config *c, int layer); /* the plane of their states */
-/* Convolves keys and values from in to out, [rows, width] each. taps: NULL, or the further taps per row and head of both, [rows, kv_heads * taps] each. Uses
- * w->att as scratch. */
-int short_conv_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w, float *const out[2], float *const in[2],
-                    float *const taps[2], const struct span *spans, int n_spans);
-/* Convolve the attention block's output, and the previous layer's FFN output, in w->x. Use w->xn as scratch. No-ops in layers without them. */
-int short_conv_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                         int n);
-int short_conv_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);

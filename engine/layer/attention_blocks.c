@@ -9,7 +9,7 @@ enum { INDEX = 2, STATES }; /* planes after keys and values */
 static int project_index(struct exec *x, const struct config *c, int layer, const struct work *w, float *out, struct mat m, const float *norm, int heads,
                          int n) {
     const int dim = c->index_dim;
-    TRY(attention_linear_exact(x, out, heads * dim, w->xn, c->hidden, m, n));
+    TRY(block_linear_exact(x, out, heads * dim, w->xn, c->hidden, m, n));
     TRY(block_norm(x, c, out, dim, out, dim, norm, NULL, n * heads, dim));
     return attention_rotate(x, c, layer, w, out, heads, heads * dim, dim, n);
 }
@@ -38,7 +38,7 @@ static int blocks_store_kv(struct exec *x, const struct config *c, const struct 
     const struct attention_compressor k = {
         .norm = y->index_k_norm, .inv_freq = w->inv_freq, .dim = dim, .ld = dim, .plane = INDEX, .state_plane = STATES, .ratio = c->index_block, .plain = true};
     TRY(attention_gqa.store_kv(x, c, y, layer, w, spans, n_spans, n));
-    TRY(attention_linear_exact(x, w->fused, dim, w->xn, c->hidden, index_keys(c, y), n));
+    TRY(block_linear_exact(x, w->fused, dim, w->xn, c->hidden, index_keys(c, y), n));
     return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
 }
 

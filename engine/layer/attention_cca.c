@@ -137,10 +137,10 @@ static int cca_store_kv(struct exec *x, const struct config *c, const struct lay
                         int n) {
     const struct cca_dims d = cca_dims(c);
     float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)d.k};
-    TRY(attention_linear_wide(x, w->fused, d.qk, w->xn, c->hidden, y->q, NULL, n));
-    TRY(attention_linear_wide(x, w->fused + d.q, d.qk, w->xn, c->hidden, y->k, NULL, n));
-    TRY(attention_linear_wide(x, rows[1], d.k, w->xn, c->hidden, y->v, NULL, n));
-    TRY(attention_linear_wide(x, w->z, d.delayed, w->xn, c->hidden, y->v_delayed, NULL, n));
+    TRY(block_linear_wide(x, w->fused, d.qk, w->xn, c->hidden, y->q, NULL, n));
+    TRY(block_linear_wide(x, w->fused + d.q, d.qk, w->xn, c->hidden, y->k, NULL, n));
+    TRY(block_linear_wide(x, rows[1], d.k, w->xn, c->hidden, y->v, NULL, n));
+    TRY(block_linear_wide(x, w->z, d.delayed, w->xn, c->hidden, y->v_delayed, NULL, n));
     for (int i = 0; i < n_spans; i++) TRY(attention_advance_state(x, c, y, layer, w, &spans[i], cca_advance));
     TRY(rows_copy(x, rows[1] + d.delayed, d.k, w->mixed + d.taps * d.qk, d.mixed, n, d.delayed));
     TRY(add_means(x, c, w, rows[0], n));

@@ -134,8 +134,8 @@ int attention_make_entries(struct exec *x, const struct config *c, int layer, co
 static int compress_rows(struct exec *x, const struct config *c, int layer, struct mat values, struct mat gates, struct attention_compressor k, struct work *w,
                          const struct span *spans, int n_spans, int n) {
     const int width = series_of(c, layer) * k.dim;
-    TRY(attention_linear_exact(x, w->fused, 2 * width, w->xn, c->hidden, values, n));
-    TRY(attention_linear_exact(x, w->fused + width, 2 * width, w->xn, c->hidden, gates, n));
+    TRY(block_linear_exact(x, w->fused, 2 * width, w->xn, c->hidden, values, n));
+    TRY(block_linear_exact(x, w->fused + width, 2 * width, w->xn, c->hidden, gates, n));
     k.inv_freq = w->inv_freq + c->rope.dim / 2; /* second_rope's */
     k.ld = 2 * width;
     k.state_plane = states_plane(c, layer);
@@ -195,7 +195,7 @@ static int make_passed_keys(struct exec *x, const struct config *c, const struct
     const int dim = c->head_dim, index_dim = c->index_dim;
     float *index_keys = to + dim;
     TRY(rows_copy(x, to, ld, w->entries, dim, n, dim));
-    TRY(attention_linear_exact(x, index_keys, ld, w->entries, dim, y->index_k, n));
+    TRY(block_linear_exact(x, index_keys, ld, w->entries, dim, y->index_k, n));
     TRY(block_norm(x, c, index_keys, ld, index_keys, ld, y->index_k_norm, NULL, n, index_dim));
     TRY(rotate_rows(x, c, to, ld, dim, cos, sin, n));
     TRY(rotate_rows(x, c, index_keys, ld, index_dim, cos, sin, n));
@@ -240,12 +240,12 @@ static int pass_entries(struct exec *x, const struct config *c, const struct lay
                         int n) {
     const int dim = c->head_dim;
     if (ratio_of(c, layer) == 1) { /* an entry per token */
-        TRY(attention_linear_exact(x, w->entries, dim, w->xn, c->hidden, y->compress_kv, n));
+        TRY(block_linear_exact(x, w->entries, dim, w->xn, c->hidden, y->compress_kv, n));
         TRY(block_norm(x, c, w->entries, dim, w->entries, dim, y->compress_norm, NULL, n, dim));
         return make_passed_keys(x, c, y, w, w->carried + c->layer[layer].carried_at, c->carried, w->second_cos, w->second_sin, n);
     }
-    TRY(attention_linear_exact(x, w->fused, 2 * dim, w->xn, c->hidden, y->compress_kv, n));
-    TRY(attention_linear_exact(x, w->fused + dim, 2 * dim, w->xn, c->hidden, y->compress_gate, n));
+    TRY(block_linear_exact(x, w->fused, 2 * dim, w->xn, c->hidden, y->compress_kv, n));
+    TRY(block_linear_exact(x, w->fused + dim, 2 * dim, w->xn, c->hidden, y->compress_gate, n));
     for (int i = 0; i < n_spans; i++) TRY(attention_advance_state(x, c, y, layer, w, &spans[i], pass_groups));
     return 0;
 }
@@ -298,10 +298,10 @@ static int compressed_make_queries(struct exec *x, const struct config *c, const
     TRY(rotate_heads(x, c, layer, w, 0, w->q, n, c->n_heads, dim, false));
     if (!selects_itself(c, layer)) return 0;
     const int width = c->index_heads * c->index_dim;
-    TRY(attention_linear_exact(x, w->index_q, width, w->q_latent, c->q_lora, y->index_q, n));
+    TRY(block_linear_exact(x, w->index_q, width, w->q_latent, c->q_lora, y->index_q, n));
     TRY(rotate_heads(x, c, layer, w, 0, w->index_q, n, c->index_heads, c->index_dim, false));
     TRY(round_rows(x, c, w->index_q, width, n, width, c->index_dim, ROUND_E2M1, 32));
-    return attention_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
+    return block_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 
 static int select_entries(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int n_entries) {

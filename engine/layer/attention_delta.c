@@ -34,7 +34,7 @@ static int project_fused(struct exec *x, const struct config *c, const struct la
     struct delta_dims m = delta_dims(c);
     int all = m.channels + m.values, k = d->k_dim, v = m.v_per_k * d->v_dim, heads = d->k_heads;
     float *in = w->fused;
-    TRY(attention_linear_wide(x, in, all, w->xn, c->hidden, y->delta_qkvz, NULL, n));
+    TRY(block_linear_wide(x, in, all, w->xn, c->hidden, y->delta_qkvz, NULL, n));
     TRY(gather_part(x, w->mixed, m.channels, in, all, n, heads, k, m.group));
     TRY(gather_part(x, w->mixed + m.keys, m.channels, in + k, all, n, heads, k, m.group));
     TRY(gather_part(x, w->mixed + 2 * m.keys, m.channels, in + 2 * k, all, n, heads, v, m.group));
@@ -45,7 +45,7 @@ static int project_fused_ba(struct exec *x, const struct config *c, const struct
     const struct delta_config *d = &c->delta;
     int v_per_k = delta_dims(c).v_per_k, ba = 2 * d->v_heads;
     float *in = w->fused;
-    TRY(attention_linear_wide(x, in, ba, w->xn, c->hidden, y->delta_ba, NULL, n));
+    TRY(block_linear_wide(x, in, ba, w->xn, c->hidden, y->delta_ba, NULL, n));
     TRY(gather_part(x, w->beta_alpha, ba, in, ba, n, d->k_heads, v_per_k, 2 * v_per_k));
     return gather_part(x, w->beta_alpha + d->v_heads, ba, in + v_per_k, ba, n, d->k_heads, v_per_k, 2 * v_per_k);
 }
@@ -56,12 +56,12 @@ static int delta_inputs(struct exec *x, const struct config *c, const struct lay
     struct delta_dims m = delta_dims(c);
     if (c->delta.fused) TRY(project_fused(x, c, y, w, n));
     else {
-        TRY(attention_linear_wide(x, w->mixed, m.channels, w->xn, c->hidden, y->delta_qkv, NULL, n));
-        TRY(attention_linear_wide(x, w->z, m.values, w->xn, c->hidden, y->delta_z, NULL, n));
+        TRY(block_linear_wide(x, w->mixed, m.channels, w->xn, c->hidden, y->delta_qkv, NULL, n));
+        TRY(block_linear_wide(x, w->z, m.values, w->xn, c->hidden, y->delta_z, NULL, n));
     }
     if (c->delta.fused || c->delta.fused_ba) return project_fused_ba(x, c, y, w, n);
-    TRY(attention_linear_wide(x, w->beta_alpha, 2 * heads, w->xn, c->hidden, y->delta_b, NULL, n));
-    return attention_linear_wide(x, w->beta_alpha + heads, 2 * heads, w->xn, c->hidden, y->delta_a, NULL, n);
+    TRY(block_linear_wide(x, w->beta_alpha, 2 * heads, w->xn, c->hidden, y->delta_b, NULL, n));
+    return block_linear_wide(x, w->beta_alpha + heads, 2 * heads, w->xn, c->hidden, y->delta_a, NULL, n);
 }
 
 /* Processes rows [row, row + n) of the workspace from one state to another. */

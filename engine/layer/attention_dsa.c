@@ -36,7 +36,7 @@ static int rotate_index(struct exec *x, const struct config *c, int layer, const
 
 /* Computes the indexer's keys of n rows, ld apart. */
 static int index_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w, float *k, int ld, int n) {
-    TRY(attention_linear_exact(x, k, ld, w->xn, c->hidden, y->index_k, n));
+    TRY(block_linear_exact(x, k, ld, w->xn, c->hidden, y->index_k, n));
     TRY(x->ops->norm(x, &(struct op_norm){.out = k,
                                           .x = k,
                                           .w = y->index_k_norm,
@@ -57,7 +57,7 @@ static int store_blocks(struct exec *x, const struct config *c, const struct lay
     const struct attention_compressor k = {
         .bias = y->index_compress_bias, .dim = c->index_dim, .ld = ld, .plane = INDEX, .state_plane = STATES, .ratio = c->index_block};
     TRY(index_keys(x, c, y, layer, w, w->fused, ld, n));
-    TRY(attention_linear_exact(x, w->fused + c->index_dim, ld, w->xn, c->hidden, y->index_compress_gate, n));
+    TRY(block_linear_exact(x, w->fused + c->index_dim, ld, w->xn, c->hidden, y->index_compress_gate, n));
     return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
 }
 
@@ -94,10 +94,10 @@ static int dsa_make_queries(struct exec *x, const struct config *c, const struct
     if (c->index_from_input) TRY(norm_index_input(x, c, y, w, n));
     const float *in = c->index_from_input ? w->fused : w->q_latent;
     const int width = c->index_from_input ? c->hidden : config_mla(c, layer).q_lora;
-    TRY(attention_linear_exact(x, w->index_q, c->index_heads * c->index_dim, in, width, y->index_q, n));
+    TRY(block_linear_exact(x, w->index_q, c->index_heads * c->index_dim, in, width, y->index_q, n));
     TRY(rotate_index(x, c, layer, w, w->index_q, n, c->index_heads));
     TRY(attention_scale_heads(x, w, w->index_q, y->index_slope, y->index_base, c->index_heads, c->index_dim, n));
-    return attention_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
+    return block_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 
 static int select_keys(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int32_t *chosen) {

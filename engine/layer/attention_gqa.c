@@ -3,6 +3,7 @@
 
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
+#include "engine/layer/short_conv.h"
 
 static int gqa_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const bool taken = c->layer[layer].passes_kv == KV_TAKEN;

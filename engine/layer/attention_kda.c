@@ -16,16 +16,16 @@ static int kda_cache_planes(const struct config *c, int layer, struct cache_desc
 
 /* Projects w->xn to n rows of y: by `down`, then by `up` from `rank` columns, or with rank 0 by `down` alone. Uses w->fused as scratch. */
 static int project_low(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat down, struct mat up, int rank, int n) {
-    if (!rank) return attention_linear_wide(x, y, ldy, w->xn, c->hidden, down, NULL, n);
-    TRY(attention_linear_wide(x, w->fused, rank, w->xn, c->hidden, down, NULL, n));
-    return attention_linear_wide(x, y, ldy, w->fused, rank, up, NULL, n);
+    if (!rank) return block_linear_wide(x, y, ldy, w->xn, c->hidden, down, NULL, n);
+    TRY(block_linear_wide(x, w->fused, rank, w->xn, c->hidden, down, NULL, n));
+    return block_linear_wide(x, y, ldy, w->fused, rank, up, NULL, n);
 }
 
 static int kda_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const int width = width_of(c), gates = gates_width(c);
     const struct mat in[PARTS] = {y->q, y->k, y->v};
-    for (int i = 0; i < PARTS; i++) TRY(attention_linear_wide(x, w->mixed + i * width, PARTS * width, w->xn, c->hidden, in[i], NULL, n));
-    TRY(attention_linear_wide(x, w->beta_alpha, gates, w->xn, c->hidden, y->kda_beta, NULL, n));
+    for (int i = 0; i < PARTS; i++) TRY(block_linear_wide(x, w->mixed + i * width, PARTS * width, w->xn, c->hidden, in[i], NULL, n));
+    TRY(block_linear_wide(x, w->beta_alpha, gates, w->xn, c->hidden, y->kda_beta, NULL, n));
     TRY(project_low(x, c, w, w->beta_alpha + c->kda.heads, gates, y->kda_decay, y->kda_decay_up, c->kda.rank, n));
     return project_low(x, c, w, w->z, width, y->kda_gate, y->kda_gate_up, c->kda.gate_rank, n);
 }

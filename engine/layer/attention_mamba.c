@@ -25,7 +25,7 @@ static int mamba1_cache_planes(const struct config *c, int layer, struct cache_d
 
 static int mamba1_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                          int n) {
-    return attention_linear_wide(x, w->fused, 2 * mamba1_dims(c).inner, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
+    return block_linear_wide(x, w->fused, 2 * mamba1_dims(c).inner, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
 }
 
 static int mamba1_advance_conv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
@@ -74,9 +74,9 @@ static int mamba1_project(struct exec *x, const struct config *c, const struct l
     const struct mamba1_dims d = mamba1_dims(c);
     float *const part[] = {mixed + d.inner, mixed + d.inner + d.rank, mixed + d.inner + d.rank + d.state};
     const float *const norms[] = {y->mix_dt_norm, y->mix_b_norm, y->mix_c_norm};
-    TRY(attention_linear_wide(x, part[0], d.mixed, mixed, d.mixed, y->mix_select, NULL, n));
+    TRY(block_linear_wide(x, part[0], d.mixed, mixed, d.mixed, y->mix_select, NULL, n));
     for (int i = 0; i < 3; i++) TRY(block_norm(x, c, part[i], d.mixed, part[i], d.mixed, norms[i], NULL, n, i ? d.state : d.rank));
-    return attention_linear_wide(x, steps, d.inner, part[0], d.mixed, y->mix_step, NULL, n);
+    return block_linear_wide(x, steps, d.inner, part[0], d.mixed, y->mix_step, NULL, n);
 }
 
 static int mamba1_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
@@ -115,7 +115,7 @@ static int mamba2_cache_planes(const struct config *c, int layer, struct cache_d
 }
 static int mamba2_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                          int n) {
-    return attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
+    return block_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
 }
 static int mamba2_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
                           int from, int to) {

@@ -13,7 +13,7 @@ static int conv_cache_planes(const struct config *c, int layer, struct cache_des
 }
 static int conv_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const int hidden = c->hidden, all = 3 * hidden;
-    TRY(attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n));
+    TRY(block_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n));
     return rows_gate(x, w->fused + 2 * hidden, all, w->fused, all, GATE_LINEAR, n, hidden);
 }
 static int conv_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
@@ -77,9 +77,9 @@ static int lightning_rotate(struct exec *x, const struct config *c, const struct
 /* w->mixed gets all q, then all k, then all v. */
 static int lightning_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
                             int n) {
-    TRY(attention_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, NULL, n));
+    TRY(block_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, NULL, n));
     TRY(c->lightning.is_rotated ? lightning_rotate(x, c, y, layer, w, n) : lightning_split(x, c, w, n));
-    return attention_linear_wide(x, w->z, y->mix_gate.rows, w->xn, c->hidden, y->mix_gate, NULL, n);
+    return block_linear_wide(x, w->z, y->mix_gate.rows, w->xn, c->hidden, y->mix_gate, NULL, n);
 }
 /* How fast the states of a layer decay: later layers remember longer. Of Ling 2.5 the vendor's modeling file has layer - 1 here; vLLM, SGLang and mlx-lm have
  * layer, as the vendor's training code, which subtracts 1 from layers counted from 1. */

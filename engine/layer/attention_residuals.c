@@ -6,7 +6,7 @@
  * streams of the pass before it gets messages, which gates add to the blocks' inputs. So two passes have streams at a time, in two ranges of work.streams that
  * passes alternate between. The last pass has the second range, so that the layers after the loop skip only the first range.
  * Reference: transformers, models/inkling2 and models/inkling2_loop. */
-#include "engine/layer/attention.h"
+#include "engine/layer/attention_residuals.h"
 #include "engine/layer/rows.h"
 
 enum { QUERIES, KEYS, VALUES, FFN }; /* inputs of blocks, as layer.message_gate has them */
@@ -83,9 +83,9 @@ static int add_message(struct exec *x, const struct config *c, const struct mess
     float *both = w->messages + 3 * all, *forget = both + 2 * all, *gain = forget + all, *low = gain + all; /* after the messages of add_messages() */
     TRY(norm_rows(x, c, w, both, 2 * hidden, v, NULL, n, tag));
     TRY(norm_rows(x, c, w, both + hidden, 2 * hidden, message, NULL, n, tag));
-    TRY(attention_linear_exact(x, low, rank, both, 2 * hidden, m->down, n));
-    TRY(attention_linear_exact(x, forget, hidden, low, rank, m->forget, n));
-    TRY(attention_linear_exact(x, gain, hidden, low, rank, m->gain, n));
+    TRY(block_linear_exact(x, low, rank, both, 2 * hidden, m->down, n));
+    TRY(block_linear_exact(x, forget, hidden, low, rank, m->forget, n));
+    TRY(block_linear_exact(x, gain, hidden, low, rank, m->gain, n));
     TRY(x->ops->softcap(x, &(struct op_softcap){.x = forget, .n = n, .m = hidden, .cap = 1}));
     TRY(x->ops->softcap(x, &(struct op_softcap){.x = gain, .n = n, .m = hidden, .cap = 1}));
     TRY(rows_scale(x, forget, -1, n, hidden));

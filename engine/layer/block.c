@@ -1,7 +1,12 @@
+#include "engine/layer/block.h"
+
 #include <math.h>
 
-#include "engine/layer/attention.h"
+#include "engine/layer/attention_kinds.h"
+#include "engine/layer/attention_residuals.h"
+#include "engine/layer/gated_streams.h"
 #include "engine/layer/rows.h"
+#include "engine/layer/short_conv.h"
 #include "engine/model/rope.h"
 
 /* With a residual scale r the stream is kept divided by r: blocks then add their outputs unscaled, and a norm of the stream with eps / r^2 equals the norm of
@@ -53,44 +58,6 @@ int block_rope(struct exec *x, const struct weights *m, struct work *w, int n, i
                                                          .n = n,
                                                          .half = c->second_rope.dim / 2,
                                                          .mscale = m->rope_mscale[1]});
-}
-
-static int norm_rows(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,
-                     int dim, float eps, int tag, _Atomic int *bad) {
-    return x->ops->norm(x, &(struct op_norm){.out = out,
-                                             .x = in,
-                                             .w = weight,
-                                             .bias = bias,
-                                             .rows = rows,
-                                             .dim = dim,
-                                             .ldx = ldx,
-                                             .ldo = ldo,
-                                             .eps = eps,
-                                             .add = weight && c->norm == NORM_RMS_PLUS_ONE,
-                                             .w_dtype = DT_F32,
-                                             .layer_norm = c->norm == NORM_LAYER,
-                                             .tag = tag,
-                                             .bad = bad});
-}
-int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,
-               int dim) {
-    return norm_rows(x, c, out, ldo, in, ldx, weight, bias, rows, dim, c->norm_eps, 0, NULL);
-}
-
-int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate) {
-    return x->ops->linear(
-        x, &(struct op_linear){
-               .y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate, .wide = config_needs_wide_activations(c)});
-}
-
-int block_gate_norm(struct exec *x, const struct config *c, const struct work *w, float *v, int ld, const struct mat m[2], int n, int dim) {
-    const int rank = c->norm_gate_rank;
-    float *low = w->norm_gates, *high = low + (size_t)n * (size_t)rank;
-    TRY(attention_linear_exact(x, low, rank, v, ld, m[0], n));
-    TRY(rows_gate(x, low, rank, low, rank, GATE_SIGMOID, n, rank));
-    TRY(attention_linear_exact(x, high, dim, low, rank, m[1], n));
-    TRY(rows_gate(x, v, ld, high, dim, GATE_SIGMOID, n, dim));
-    return c->norm_gate_scale > 0 ? x->ops->scale(x, &(struct op_scale){.x = v, .n = n, .m = dim, .ld = ld, .by = c->norm_gate_scale}) : 0;
 }
 
 /* --- Input of a block ----------------------------------------------------------------------------------------------------- */
@@ -179,7 +146,7 @@ static int norm_output(struct exec *x, const struct config *c, const struct bloc
     const bool is_unit = c->output_norm == OUTPUT_NORM_UNIT;
     if (!weight && !is_unit) return 0;
     if (weight && is_unit) TRY(rows_gate(x, w->x, hidden, weight, 0, GATE_LINEAR, n, hidden));
-    TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, is_unit ? NULL : weight, NULL, n, hidden, config_output_eps(c), tag, w->first_bad));
+    TRY(block_norm_rows(x, c, w->x, hidden, w->x, hidden, is_unit ? NULL : weight, NULL, n, hidden, config_output_eps(c), tag, w->first_bad));
     return c->gates_all_norms ? block_gate_norm(x, c, w, w->x, hidden, in->out_gate, n, hidden) : 0;
 }
 
@@ -201,14 +168,14 @@ static int add_token(struct exec *x, const struct config *c, const struct token_
     float *v = w->token_vectors, *g = v + (size_t)n * (size_t)dim, *z = g + (size_t)n * (size_t)dim;
     TRY(block_linear(x, c, v, dim, w->carried, c->carried, t->from_embed, NULL, n, false));
     /* the norm of v / sqrt(hidden): the root is in eps */
-    TRY(norm_rows(x, c, v, dim, v, dim, t->from_embed_norm, NULL, n, dim, c->norm_eps * (float)hidden, tag, w->first_bad));
+    TRY(block_norm_rows(x, c, v, dim, v, dim, t->from_embed_norm, NULL, n, dim, c->norm_eps * (float)hidden, tag, w->first_bad));
     TRY(x->ops->embed(x, &(struct op_embed){.out = g, .ids = w->tokens, .table = t->table, .n = n, .scale = sqrtf((float)dim)}));
     TRY(rows_add(x, v, g, n, dim));
     TRY(rows_scale(x, v, sqrtf(0.5f), n, dim));
     TRY(block_linear(x, c, g, dim, w->streams, hidden, t->gate, NULL, n, false));
     TRY(gate_gelu(x, v, g, z, n, dim));
     TRY(block_linear(x, c, w->x, hidden, v, dim, t->out, NULL, n, false));
-    TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, t->out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
+    TRY(block_norm_rows(x, c, w->x, hidden, w->x, hidden, t->out_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
     return rows_add(x, w->streams, w->x, n, hidden);
 }
 
@@ -217,7 +184,7 @@ static int add_token(struct exec *x, const struct config *c, const struct token_
 static int add_output(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
     const int hidden = c->hidden, tag = in->tag;
     if (tag && in->experts_norm) { /* w->x has the experts' sum, w->kept the output of the parallel dense FFN */
-        TRY(norm_rows(x, c, w->x, hidden, w->x, hidden, in->experts_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
+        TRY(block_norm_rows(x, c, w->x, hidden, w->x, hidden, in->experts_norm, NULL, n, hidden, c->norm_eps, tag, w->first_bad));
         TRY(rows_add(x, w->x, w->kept, n, hidden));
     }
     if (tag) TRY(norm_output(x, c, in, w, n));
@@ -274,7 +241,7 @@ static int norm_input(struct exec *x, const struct config *c, const struct block
     if (c->no_input_norm) return copy_rows(x, c, w->xn, w->streams, n);
     const float *weight = in->weight, *bias = in->bias;
     const float *from = c->streams.n && !c->streams.is_plain ? w->xn : c->streams.n ? w->streams : w->x;
-    TRY(norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c, tag), tag, w->first_bad));
+    TRY(block_norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c, tag), tag, w->first_bad));
     if (config_norm_is_gated(c, tag / 2, tag % 2)) TRY(block_gate_norm(x, c, w, w->xn, c->hidden, in->norm_gate, n, c->hidden));
     if (!c->norms_stream) return 0;
     TRY(copy_rows(x, c, w->streams, w->xn, n));
@@ -487,7 +454,7 @@ int block_head(struct exec *x, const struct weights *m, struct work *w, int row,
     size_t at = (size_t)row * (size_t)c->hidden;
     if (c->streams.is_gated) TRY(copy_rows(x, c, w->xn + at, w->x + at, n)); /* has no last norm */
     else
-        TRY(norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c, 2 * c->n_layers), 2 * c->n_layers,
+        TRY(block_norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c, 2 * c->n_layers), 2 * c->n_layers,
                       w->first_bad));
     if (c->gates_all_norms) TRY(block_gate_norm(x, c, w, w->xn + at, c->hidden, m->norm_gate, n, c->hidden));
     TRY(x->ops->linear(

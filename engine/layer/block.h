@@ -6,19 +6,9 @@
  * Parameters have the same names in this folder: x, the executor; c, the config; m, the model's weights; y, the weights of layer number `layer`; w, the
  * workspace; n, rows of the batch, which the spans cover in order. ld..: distance of rows in floats. Functions that run operations return 0 or an operation's
  * error code. They write the workspace and the KV planes, and nothing else. */
-#include "engine/kv/kv_cache.h"
+#include "engine/layer/span.h"
 #include "engine/layer/work.h"
 #include "engine/weights/weights.h"
-
-/* Rows of a batch that belong to one session: rows [row, row + n) are positions pos .. pos + n - 1 of its cache. */
-struct span {
-    const struct kv_layer *cache; /* [n_layers] */
-    int row, n, pos;
-    struct kv_state_step state_step; /* state transition in that cache */
-    /* NULL, or addresses of planes and position in the executor's memory, [n_layers, CACHE_PLANES], for recorded graphs. pos is then only an upper
-     * bound, and cache may be any cache of this shape, except that its states are this call's. Only for layers with block_is_recordable(). */
-    const struct op_address *addresses;
-};
 
 /* Whether a layer's MLA over n rows is cheaper with expanded keys and values than in absorbed form. False up to BATCH_INVARIANT_ROWS rows. If it is true for n
  * rows, it is also true for more. Pure. */
@@ -36,10 +26,6 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 /* block_attention in parts, for keys that come in pieces: block_kv norms the input and stores keys and values; block_query fills w->q; block_attend
  * computes a span's rows of w->att over keys [first, first + n) of its cache, piece by piece or all at once; block_output adds the projection of w->att.
  * The pieces of a span must be consecutive. They need piece_out, piece_lse and lse in the workspace. */
-enum { PIECE_FIRST = 1, PIECE_LAST = 2, PIECE_ALL = 3 };
-struct key_range {
-    int first, n, piece;
-};
 bool block_makes_queries_first(const struct config *c, int layer); /* block_kv fills w->q; block_query does nothing */
 bool block_needs_all_keys(const struct config *c, int layer);      /* keys cannot come in pieces */
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);

@@ -1,6 +1,7 @@
 /* A layer's FFNs over the operations table: the dense FFN, the shared and the routed experts, also those in a latent space. Does not choose experts
  * (block_route() in block.c). */
-#include "engine/layer/attention.h"
+#include "engine/layer/block.h"
+#include "engine/layer/block_linear.h"
 #include "engine/layer/rows.h"
 
 int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n) {

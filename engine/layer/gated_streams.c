@@ -4,13 +4,15 @@
  * Reference: transformers, models/qwen4_exp. */
 #include <math.h>
 
-#include "engine/layer/attention.h"
+#include "engine/layer/gated_streams.h"
+
+#include "engine/layer/attention_kinds.h"
 #include "engine/layer/rows.h"
 
 static int stream_floats(const struct config *c) { return c->streams.n * c->hidden; }
 
-/* attention_linear_exact for rows without gaps. */
-static int linear_exact(struct exec *x, float *y, const float *in, struct mat m, int n) { return attention_linear_exact(x, y, m.rows, in, m.cols, m, n); }
+/* block_linear_exact for rows without gaps. */
+static int linear_exact(struct exec *x, float *y, const float *in, struct mat m, int n) { return block_linear_exact(x, y, m.rows, in, m.cols, m, n); }
 
 /* Norms each stream with its own weights [streams * hidden]; in and out may be the same. */
 static int norm_streams(struct exec *x, const struct config *c, const struct work *w, float *out, const float *in, const float *weight, int n, int tag) {
@@ -66,7 +68,7 @@ struct cache_desc gated_streams_ngram_plane(const struct config *c, int layer) {
 }
 static int state_plane(const struct config *c, int layer) {
     struct cache_desc d[CACHE_PLANES];
-    return kv_planes(c, layer, d) - 1;
+    return attention_of(c, layer)->cache_planes(c, layer, d);
 }
 
 /* Hashes rows [row, row + n) of the workspace from one state to another. */

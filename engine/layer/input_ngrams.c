@@ -1,7 +1,8 @@
 /* Embeddings of hashed n-grams, averaged with the tokens' (LongCat-Flash-Lite). Their tables are many times larger than the token's, so rows are read where the
  * checkpoint is mapped, and the embedding is always computed by the CPU, before a device gets the residual stream. Reference: vLLM, models/longcat_flash_ngram.
  */
-#include "engine/layer/attention.h"
+#include "engine/layer/block.h"
+#include "engine/layer/block_linear.h"
 #include "engine/layer/rows.h"
 
 /* Fills row[k * stride] with the table row of each hash k of the n-grams that end at ids[at]. */

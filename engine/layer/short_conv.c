@@ -1,7 +1,7 @@
 /* Short convolutions beside attention (Inkling): of projected keys and values, of the attention block's output and of the FFN's. Each adds its input, which
  * weights.c has put into the last tap. A layer's state has the last taps - 1 rows of what goes into each: keys, values, attention output, and the FFN output of
  * the layer before, which is complete only when this layer begins. After the last layer, a bare one does that. Reference: transformers, models/inkling. */
-#include "engine/layer/attention.h"
+#include "engine/layer/short_conv.h"
 #include "engine/layer/rows.h"
 
 /* Offset of an input's rows in a state, and their width. */

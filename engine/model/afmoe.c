@@ -4,6 +4,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* Refuses grouped selection, which the published models do not use. */

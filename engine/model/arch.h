@@ -1,7 +1,7 @@
 #pragma once
 /* A model family: how its config.json is read, and its tensor names. A new family is one file in this folder and one row in arch.c. */
 #include "base/buf.h"
-#include "engine/model/config.h"
+#include "engine/model/config_read.h"
 
 /* Names without the suffixes .weight, .bias or of scales, unless "whole name" says that the suffix is included. %d: layer, then expert. NULL: the family has no
  * such tensor. If a tensor holds several of these (struct layout), its name is listed for each. */

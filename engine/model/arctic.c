@@ -2,6 +2,7 @@
  * attention through a norm of their own; hearth reads the dense FFN as a shared expert. Reference: the vendor's modeling_arctic.py; vLLM, models/arctic. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {

@@ -2,6 +2,7 @@
  * a gate per element of the attention's output, are projected from the normed and the raw latent together. The router scores experts of other groups as 0.
  * Reference: transformers, models/axk2. */
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};

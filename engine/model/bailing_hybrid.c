@@ -2,6 +2,7 @@
  * models/bailing_hybrid. Ling and Ring 2.5 and 2.6, of the same model_type: lightning attention with rotated heads, and MLA without a gate. Reference: vLLM,
  * models/bailing_moe_linear. */
 #include "engine/model/bailing.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
 

@@ -2,6 +2,7 @@
  * models/bailing_moe_linear, whose decays differ (lightning_slope()). */
 #include "base/ops.h"
 #include "engine/model/bailing.h"
+#include "engine/model/config_common.h"
 
 static const struct deepseek_defaults defaults = {.scale = 1, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};
 

@@ -4,6 +4,7 @@
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/bailing.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 

@@ -2,6 +2,7 @@
  * divided by the square root of their number; DeepSeek-V3's router without shared experts. A kind of layers without rotation scales queries by a power of their
  * position. Reference: transformers, models/beam. */
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {

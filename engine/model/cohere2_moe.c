@@ -2,6 +2,7 @@
  * that have none. Weights are the softmax over the chosen logits (of all, renormalized) or their sigmoids. Reference: transformers, models/cohere2_moe. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {

@@ -4,6 +4,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 
 static void read_attention(struct config_reader *r, struct config *c) {
     struct config_reader in;

@@ -1,6 +1,7 @@
 /* DeepSeek V1 (deepseek-moe-16b): Llama's attention, leading dense layers, shared experts, a softmax router without scale. Reference: the vendor's
  * modeling_deepseek.py. */
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 1};

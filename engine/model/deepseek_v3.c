@@ -4,6 +4,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 /* Without rotary dimensions the tables of angles have the least size, and no layer reads them. */

@@ -1,5 +1,6 @@
 /* DeepSeek-V3.2: V3 with attention over the keys that a lightning indexer selects. Reference: the vendor's inference/model.py and transformers,
  * models/deepseek_v32. Both the vendor's rounding to FP8 and its Hadamard rotation are omitted; the scores are the same without. */
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool interleaved) {

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 enum { CSA_RATIO = 4, HCA_RATIO = 128 };

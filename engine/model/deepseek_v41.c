@@ -3,6 +3,7 @@
  * n-grams ("engram"). Keys are rounded to FP8 and FP4 as in training. Sources: the vendor's inference code; SGLang and vLLM, models/deepseek_v41; mlx-lm,
  * models/deepseek_v41 (without n-grams). The prediction layers ("dspark") and images are not computed. */
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/ngram_hash.h"
 

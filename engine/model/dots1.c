@@ -1,6 +1,7 @@
 /* dots.llm1: GQA with per-head norms of q and k, DeepSeek-V3's router, shared experts. Reference: transformers, models/dots1. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 

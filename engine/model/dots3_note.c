@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};

@@ -2,6 +2,7 @@
  * selection bias, shared experts. Reference: transformers, models/ernie4_5_moe, models/ernie4_5 and models/ernie4_5_vl_moe. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse_common(struct config_reader *r, struct config *c) {

@@ -2,6 +2,7 @@
  * others are not; without a window all are. References: transformers, models/exaone_moe, models/exaone4 and models/exaone4_5. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 

@@ -5,6 +5,7 @@
 
 #include "base/minifloat.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* Layers with a window rotate with the second table, which is never scaled. */

@@ -1,7 +1,7 @@
 #pragma once
 /* Builds a family's config.json from a GGUF file's metadata; internal to engine/model/gguf*.c. The functions keep the first error in config_builder.rc, so
  * that a caller checks it once. Pure. */
-#include "engine/model/gguf_config.h"
+#include "engine/model/gguf_facts.h"
 
 /* llama.cpp's names of tensors, without those that differ between architectures. */
 #define GGUF_LAYER "blk.%d."

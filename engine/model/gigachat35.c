@@ -1,6 +1,7 @@
 /* GigaChat 3.5: gated DeltaNet in most layers, MLA with a gate per element in the others, DeepSeek-V3's experts with a clamped SwiGLU; norms around both
  * blocks, and of latents and before the head, each multiplied by a gate of low rank. Reference: vLLM, models/gigachat3_5; SGLang, models/gigachat35. */
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/qwen3_next.h"
 

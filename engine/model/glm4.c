@@ -1,6 +1,7 @@
 /* GLM-4 (0414): dense GQA with norms after attention and FFN too, one matrix for gate and up, and half-rotary heads with adjacent pairs. Reference:
  * transformers, models/glm4. */
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {

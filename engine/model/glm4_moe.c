@@ -2,6 +2,7 @@
  * transformers, models/glm4_moe, models/glm4v_moe and models/solar_open. Attention bias applies to q, k and v; Air has no norm over q and k. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 

@@ -1,5 +1,6 @@
 /* GLM-5.3-Flash: Kimi delta attention with a bound on its decays, MLA without rotation over the keys that an indexer selects in blocks, several residual
  * streams (hyper-connections), clamped activations. Reference: transformers, models/glm5_next (language model only). */
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
 

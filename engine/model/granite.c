@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 void granite_read_factors(struct config_reader *r, struct config *c) {

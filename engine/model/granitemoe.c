@@ -3,6 +3,7 @@
  * models/granitemoe, models/granitemoeshared and models/granitemoe_swa. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/granite.h"
 #include "engine/model/names.h"
 

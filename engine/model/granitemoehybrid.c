@@ -2,6 +2,7 @@
  * of the embeddings, the scores, the residual stream and the logits. Reference: transformers, models/granitemoehybrid. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/granite.h"
 #include "engine/model/names.h"
 

@@ -5,6 +5,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void read_attention(struct config_reader *r, struct config *c) {

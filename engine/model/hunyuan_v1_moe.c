@@ -2,6 +2,7 @@
  * transformers, models/hunyuan_v1_moe. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* A number for all layers, or a list of equal ones, one a layer. */

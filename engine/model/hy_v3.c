@@ -1,6 +1,7 @@
 /* Hy3: GQA with per-head norms of q and k, DeepSeek-V3's router without groups, a shared expert. Reference: transformers, models/hy_v3. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 

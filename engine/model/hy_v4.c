@@ -1,6 +1,7 @@
 /* Hunyuan 4 and its language model with vision: DeepSeek-V3.2 whose attention has sinks and a gate per element, whose indexer rotates its last dimensions and
  * is shared by layers, and whose several residual streams are not mixed with each other (independent hyper-connections). Reference: transformers, models/hy_v4
  * and models/hy_v4_vl. */
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 2.827, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};

@@ -6,6 +6,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* Reads from a list with a name per layer which ones are called `name` rather than `other`; returns false if the key is absent. */

@@ -1,6 +1,6 @@
 #pragma once
 /* Parts of the parsers of Inkling 1 and 2. */
-#include "engine/model/config.h"
+#include "engine/model/config_read.h"
 
 struct inkling_defaults {
     int window, heads, near_heads, near_kv;

@@ -1,6 +1,7 @@
 /* Jamba: Mamba-1 in most layers, GQA without rotation in the others, experts in some, an FFN in the rest. Reference: transformers, models/jamba. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/rope.h"
 
 /* Reads a period and an offset: layer i is one of them if i % period is the offset. */

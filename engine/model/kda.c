@@ -1,5 +1,7 @@
 #include "engine/model/kda.h"
 
+#include "engine/model/config_common.h"
+
 /* Sets the mixer of the layers that a list names. */
 static void read_list(struct config_reader *r, struct config *c, const char *key, int first, enum mixer kind, bool named[CONFIG_MAX_LAYERS]) {
     const struct json *list = config_get(r, key);

@@ -1,6 +1,6 @@
 #pragma once
 /* Shared by families with layers of Kimi delta attention. */
-#include "engine/model/config.h"
+#include "engine/model/config_read.h"
 
 /* Reads linear_attn_config: the layers with KDA, counted from `first`, and the sizes of KDA. Other layers have attention. transformers 5 saves the sizes as
  * keys of their own, beside this object or without it; a config without the lists of layers has layer_types, which this does not read. */

@@ -3,6 +3,7 @@
  * modeling_kimi.py (Kimi Linear) and modeling_kimi_linear.py (Kimi K3); transformers, models/kimi_linear; config.json as published. */
 #include <math.h>
 
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
 

@@ -2,6 +2,7 @@
  * Reference: mlx-lm's Klear, which like the published model's other readers makes no use of routed_scaling_factor. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {

@@ -2,6 +2,7 @@
  * its bias to the logits instead of the scores, a shared expert. Reference: transformers, models/kolibri1. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {

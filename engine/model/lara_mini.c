@@ -1,6 +1,7 @@
 /* Lara Mini: gated DeltaNet whose inputs are one matrix, GQA with a window and rotation, and GQA over all keys without rotation, by layer; norms per head on q
  * and k; a softmax router, stacked experts and a shared one without a gate. Reference: transformers, models/lara_mini. */
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/qwen3_next.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {

@@ -2,6 +2,7 @@
  * with a selection bias. Reference: transformers, models/lfm2_moe and models/lfm2. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse_common(struct config_reader *r, struct config *c) {

@@ -3,6 +3,7 @@
  * models/lfm3_vl. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {

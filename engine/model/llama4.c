@@ -5,6 +5,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* Layers with chunks and rotation: no_rope_layers says 1, and layer_types chunked_attention. */

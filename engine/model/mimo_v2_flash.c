@@ -3,6 +3,7 @@
  * query sees sliding_window_size keys before its own. Of mimo_v2, whose q, k and v may be one tensor: vLLM and SGLang, models/mimo_v2. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 

@@ -5,6 +5,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* Marks the layers with lightning attention: 0 in attn_type_list, linear_attention in the layer_types that transformers saves. */

@@ -2,6 +2,7 @@
  * modeling_minimax_m2.py; transformers, models/minimax_m2. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* Refuses options of the architecture that the published models do not use. */

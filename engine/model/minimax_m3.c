@@ -5,6 +5,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* The indexer's numbers; block 0: no layer selects keys. */

@@ -2,6 +2,7 @@
  * layer_types lists. Ministral 3 scales queries by their positions (llama_4_scaling_beta). Reference: transformers, models/mistral, models/ministral,
  * models/ministral3 and, for the vision models' language part, models/mistral3. */
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {

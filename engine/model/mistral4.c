@@ -1,6 +1,7 @@
 /* Mistral Small 4 and Large 3, language model only: DeepSeek-V3's attention with queries scaled by position, a softmax router, a shared expert. Reference:
  * transformers, models/mistral4; of Large 3, whose config is a params.json (params_json.c), vLLM. */
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};

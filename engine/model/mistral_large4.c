@@ -2,6 +2,7 @@
  * frequencies; some layers rotate nothing, take the latents of an earlier layer, or its selection of keys. Mistral Small 4's router. Reference: transformers,
  * models/mistral_large4. */
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 static void read_attention(struct config_reader *r, struct config *c) {

@@ -3,6 +3,7 @@
  * Glimmer, its dense sibling, has neither experts nor gates of the stream. Reference: transformers, models/muse_spark and models/muse_glimmer. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* Every fourth layer, counted back from the last, is neither rotated nor limited to a window, unless lists say otherwise. */

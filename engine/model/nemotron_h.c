@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/rope.h"
 

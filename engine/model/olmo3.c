@@ -1,6 +1,7 @@
 /* OLMo 2 and 3: dense GQA with norms after attention and FFN and none before them, and a norm over all heads of q and k. OLMo 3 has a window in most layers,
  * whose rotation is not scaled. Reference: transformers, models/olmo2 and models/olmo3. */
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {

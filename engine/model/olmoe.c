@@ -2,6 +2,7 @@
  * experts instead of before. Reference: transformers, models/olmoe, which clips queries and keys after their norm, and models/flex_olmo. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void read_model(struct config_reader *r, struct config *c, double theta, int experts, int topk) {

@@ -3,6 +3,7 @@
  * Pangu-Pro-MoE: GQA with biases, experts of which the best of each group is chosen by a softmax over all; its weight is multiplied by a factor of the expert.
  * References: PanguProMoE in the vendor's vllm-ascend and in vllm-mindspore. */
 #include "base/ops.h"
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
 static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};

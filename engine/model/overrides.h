@@ -1,6 +1,6 @@
 #pragma once
 /* per_layer_config, in which transformers saves what single layers have instead of the model's values. */
-#include "engine/model/config.h"
+#include "engine/model/config_read.h"
 
 /* Refuses overrides of layers that the model lacks, and of keys other than these (NULL-terminated). */
 void overrides_check(struct config_reader *r, const struct config *c, const char *const *keys);

@@ -2,6 +2,7 @@
  * original_max_position_embeddings use the short factors, longer ones the long factors at all positions. Reference: Microsoft's modeling_phi3.py;
  * transformers, models/phi3. */
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {

@@ -2,6 +2,7 @@
  * transformers, models/phimoe. Sequences up to original_max_position_embeddings use the short factors, longer ones the long factors at all positions. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {

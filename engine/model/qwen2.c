@@ -2,6 +2,7 @@
  * use_sliding_window, layers from max_window_layers on have a window, unless layer_types lists them. Reference: transformers, models/qwen2, models/qwen3 and
  * models/qwen3_vl. */
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void read_windows(struct config_reader *r, struct config *c) {

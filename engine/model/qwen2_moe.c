@@ -2,6 +2,7 @@
  * select the layers with a sliding window. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void read_windows(struct config_reader *r, struct config *c) {

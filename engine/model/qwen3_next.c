@@ -3,6 +3,7 @@
 #include "engine/model/qwen3_next.h"
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 /* layer_types if present, else every full_attention_interval-th layer has attention. */

@@ -2,6 +2,7 @@
  * keys, and embeddings of hashed n-grams before some layers. Reference: transformers, models/qwen4_exp (language model only). */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 #include "engine/model/ngram_hash.h"
 #include "engine/model/qwen3_next.h"

@@ -1,5 +1,6 @@
 /* Seed-OSS: dense GQA with optional biases. Reference: transformers, models/seed_oss. */
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {

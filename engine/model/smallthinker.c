@@ -2,6 +2,7 @@
  * chooses by its logits. Reference: the vendor's modeling_smallthinker.py. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void read_layers(struct config_reader *r, struct config *c) {

@@ -1,5 +1,6 @@
 /* SmolLM3: dense GQA without rotation in some layers. A window, if enabled, applies to those layers. Reference: transformers, models/smollm3. */
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {

@@ -1,5 +1,6 @@
 /* Solar Open 2: Kimi delta attention whose updates have a factor of up to 2, in other layers gated GQA without rotation, DeepSeek-V3's experts. Reference:
  * transformers, models/solar_open2 (in its repository, in no release up to 5.24); vLLM, models/solar_open2. */
+#include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
 

@@ -7,6 +7,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
 static void mark_layer(struct config_reader *r, struct config *c, long layer) {

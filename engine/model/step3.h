@@ -1,6 +1,6 @@
 #pragma once
 /* Shared by Step's generations. */
-#include "engine/model/config.h"
+#include "engine/model/config_read.h"
 
 /* Reads which layers have experts: moe_layers_enum is a text of their numbers, separated by commas, or a list of them. first: without it, the first of them. */
 void step3_read_moe_layers(struct config_reader *r, struct config *c, int first);

@@ -6,6 +6,7 @@
 
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 #include "engine/model/overrides.h"
 #include "engine/model/step3.h"

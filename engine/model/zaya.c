@@ -3,6 +3,7 @@
  * such a token gets its input times the weight. Reference: transformers, models/zaya. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/config_common.h"
 #include "engine/model/names.h"
 #include "engine/model/rope.h"
 

@@ -14,6 +14,7 @@
 #include "engine/plan/plan_write.h"
 #include "engine/session/engine_internal.h"
 #include "engine/weights/shape_only.h"
+#include "engine/weights/weights_open.h"
 
 /* Calibrates this machine, opened as the engine would. */
 static int calibrate_here(struct cost_machine *m, const struct engine_params *p, struct error *e) {

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "engine/exec/stream/slp.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/model/arch.h"
 #include "engine/placement/datasheet.h"
 #include "engine/placement/numa_cost.h"

@@ -8,6 +8,8 @@
 #include "engine/exec/prefill.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/exec/throughput/paged.h"
+#include "engine/layer/kv_planes.h"
+#include "engine/layer/work_open.h"
 #include "engine/placement/search.h"
 #include "engine/placement/split.h"
 
@@ -192,7 +194,7 @@ static void record_used(struct virtual *v, struct gpu_set *set, const struct mea
 
 /* The KV memory is never written, so no page is allocated. */
 static int open_virtual_kv(struct virtual *v, struct kv *kv, int capacity, struct error *e) {
-    int rc = kv_open(kv, &v->w.config, capacity, v->kv, e);
+    int rc = kv_open(kv, &v->w.config, kv_planes, capacity, v->kv, e);
     if (!rc) kv->committed = capacity;
     return rc;
 }

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/session/engine_internal.h"
 
 /* --- States ----------------------------------------------------------------------------------------------------------------- */
@@ -175,7 +176,7 @@ int session_open(struct engine *e, struct session **out, struct error *err) {
     *out = NULL;
     if (!s) return error_set(err, ERR_MEMORY, "no memory for a session");
     s->engine = e;
-    int rc = kv_open(&s->kv, &e->weights.config, e->info.context, e->params.kv, err);
+    int rc = kv_open(&s->kv, &e->weights.config, kv_planes, e->info.context, e->params.kv, err);
     if (rc) {
         mem_free(s);
         return rc;

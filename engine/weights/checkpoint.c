@@ -1,3 +1,5 @@
+#include "engine/weights/checkpoint.h"
+
 #include <stdio.h>
 #include <string.h>
 

@@ -1,25 +1,12 @@
 #pragma once
 /* The tensors of a checkpoint, mapped read-only: one safetensors file, an index and its shards, or a GGUF file and the files it was split into. Every offset
  * and size in a file is checked against the file's size before any data is used. Read-only after opening, any thread. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mat.h"
 #include "base/mem.h"
-
-struct tensor {
-    const char *name;    /* NUL-terminated */
-    const uint8_t *data; /* in the mapped file, unaligned */
-    size_t size;         /* bytes */
-    int64_t shape[6];    /* [ndim], outermost first */
-    uint8_t dtype, ndim; /* enum dtype */
-    bool is_claimed;     /* a parameter of the model has been loaded from it */
-    int shard;           /* index of its file */
-};
+#include "engine/weights/tensor.h"
 
 struct shard {
     char *name; /* file name inside the directory */

@@ -1,7 +1,7 @@
 #pragma once
 /* Loads packed integer weights: compressed-tensors' pack-quantized, whose codes are used in place, and GPTQ and AWQ, which store the transposed matrix and are
  * repacked into memory of their own (weights_alloc_repacked()). */
-#include "engine/weights/matrix.h"
+#include "engine/weights/matrix_source.h"
 
 /* NAME.weight_packed: U8 is FP4, two codes per byte. I32 holds codes of four or eight bits along a row, biased by half of their range, with NAME.weight_scale
  * [rows, groups] and for asymmetric codes NAME.weight_zero_point, packed along the rows. */

@@ -70,16 +70,16 @@ static void list_ngram(const struct config *c, int layer, unsigned modules, stru
 static void list_before_attention(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const int hidden = c->hidden, mixes = op_mix_weights(c->streams.n, c->streams.iters), parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden,
               taps = c->short_taps;
-    const struct stream_kind s = stream_kind_of(c);
+    const struct stream_kind s = params_stream_kind(c);
     const bool kv_inputs = s.pools && c->layer[layer].mixes_kv, later = layer > 0, previous_moe = later && c->layer[layer - 1].moe;
     const bool pools = s.pools && c->layer[layer].mixer != MIXER_NONE && later && !kv_inputs, raw = c->streams.sums_raw;
-    const struct messages messages = messages_of(c, layer);
+    const struct messages messages = params_messages(c, layer);
     const struct row rows[] = {
         GATED(layer, attn_gated, ATTENTION, s.gated),
         MAT(layer, attn_gated.inject, attn_gated_inject, ATTENTION, c->streams.n, wide, s.gated),
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, parts, s.mixes),
-        NORM_OF(-1, layer, previous_out_norm, ffn_out_norm, ATTENTION, hidden, later && has_ffn_out_norm(c, layer - 1)),
-        NORM_GATE(-1, layer, previous_out_gate, ffn_out, ATTENTION, hidden, later && has_ffn_out_norm(c, layer - 1) && c->gates_all_norms),
+        NORM_OF(-1, layer, previous_out_norm, ffn_out_norm, ATTENTION, hidden, later && params_has_ffn_out_norm(c, layer - 1)),
+        NORM_GATE(-1, layer, previous_out_gate, ffn_out, ATTENTION, hidden, later && params_has_ffn_out_norm(c, layer - 1) && c->gates_all_norms),
         VEC_OF(-1, layer, previous_experts_norm, experts_out_norm, ".weight", ATTENTION, hidden, c->parallel_dense && previous_moe),
         CONV_OF(-1, previous_conv, ffn_conv, ATTENTION, hidden, taps && later),
         VEC_OF(-1, layer, previous_ffn_scale, dense_scale, "", ATTENTION, 1, c->ffn_scale && later && !previous_moe),
@@ -335,7 +335,7 @@ static void list_output(const struct config *c, int layer, unsigned modules, str
     SELECT(rows);
 }
 
-void list_attention(const struct config *c, int layer, unsigned modules, struct param_list *out) {
+void params_attention_list(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const uint8_t mixer = c->layer[layer].mixer;
     list_ngram(c, layer, modules, out);
     list_before_attention(c, layer, modules, out);

@@ -4,10 +4,10 @@
 /* Tensors that finish attention and form the input of the FFN from one or more streams. */
 static void list_before_ffn(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const int hidden = c->hidden, mixes = op_mix_weights(c->streams.n, c->streams.iters), parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden;
-    const struct stream_kind s = stream_kind_of(c);
+    const struct stream_kind s = params_stream_kind(c);
     const bool ffn = !c->layer[layer].no_ffn, in_norm = !c->no_input_norm && !c->unit_norms && !s.gated,
                gates_ffn = ffn && config_norm_is_gated(c, layer, true), out_norm = c->output_norm == OUTPUT_NORM_BLOCKS;
-    const struct messages messages = messages_of(c, layer);
+    const struct messages messages = params_messages(c, layer);
     const struct row rows[] = {
         GATED(layer, ffn_gated, ROUTER, s.gated),
         MAT(layer, ffn_gated.inject, ffn_gated_inject, ROUTER, c->streams.n, wide, s.gated),
@@ -34,7 +34,7 @@ static void list_router(const struct config *c, int layer, unsigned modules, str
     const int hidden = c->hidden, inner = c->router_inter, latent_in = config_routed_width(c), choices = config_n_choices(c),
               dense_inter = config_dense_inter(c, layer);
     const enum gate_up order = c->layout->dense_gate_up;
-    const struct tensor_slice ffn_gate = in_gate_up(order, false, dense_inter, 0), ffn_up = in_gate_up(order, false, dense_inter, 1),
+    const struct tensor_slice ffn_gate = params_in_gate_up(order, false, dense_inter, 0), ffn_up = params_in_gate_up(order, false, dense_inter, 1),
                               routed = {.total_rows = choices - c->n_always, .step = 1}, same = {.total_rows = 1};
     const struct row rows[] = {
         MAT_IN(ffn_gate, layer, parallel_dense.gate, dense_gate, ".weight", ROUTER, dense_inter, hidden, parallel),
@@ -78,7 +78,7 @@ static void list_dense(const struct config *c, int layer, unsigned modules, stru
     const bool moe = c->layer[layer].moe, dense = !moe && !c->layer[layer].no_ffn, shared = moe && c->shared_inter, up = !c->no_up,
                bias = dense && c->dense_bias;
     const int hidden = c->hidden, dense_inter = config_dense_inter(c, layer), inter = moe && !c->parallel_dense ? c->shared_inter : dense_inter;
-    const struct tensor_slice ffn_gate = in_gate_up(c->layout->dense_gate_up, false, inter, 0), ffn_up = in_gate_up(c->layout->dense_gate_up, false, inter, 1);
+    const struct tensor_slice ffn_gate = params_in_gate_up(c->layout->dense_gate_up, false, inter, 0), ffn_up = params_in_gate_up(c->layout->dense_gate_up, false, inter, 1);
     const struct row rows[] = {
         MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, dense_inter, hidden, dense),
         MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, dense_inter, hidden, dense && up),
@@ -93,7 +93,7 @@ static void list_dense(const struct config *c, int layer, unsigned modules, stru
     SELECT(rows);
 }
 
-void list_ffn(const struct config *c, int layer, unsigned modules, struct param_list *out) {
+void params_ffn_list(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     list_before_ffn(c, layer, modules, out);
     list_router(c, layer, modules, out);
     list_dense(c, layer, modules, out);

@@ -1,5 +1,5 @@
 #pragma once
-/* How params.c and the files beside it list tensors: a table of rows for each part of a model, from which select_rows takes those that a layer has. */
+/* How params.c and the files beside it list tensors: a table of rows for each part of a model, from which params_select_rows takes those that a layer has. */
 #include <math.h>
 
 #include "engine/model/arch.h"
@@ -15,30 +15,30 @@ struct param_list {
     int n;
 };
 /* Appends the rows of `modules` that the layer has. */
-void select_rows(const struct row *all, size_t n_rows, unsigned modules, struct param_list *out);
-#define SELECT(rows) select_rows(rows, sizeof rows / sizeof *rows, modules, out)
+void params_select_rows(const struct row *all, size_t n_rows, unsigned modules, struct param_list *out);
+#define SELECT(rows) params_select_rows(rows, sizeof rows / sizeof *rows, modules, out)
 
 /* Each appends the tensors of one part of layer `layer`, if they belong to `modules`. */
-void list_attention(const struct config *c, int layer, unsigned modules, struct param_list *out);
-void list_ffn(const struct config *c, int layer, unsigned modules, struct param_list *out);
+void params_attention_list(const struct config *c, int layer, unsigned modules, struct param_list *out);
+void params_ffn_list(const struct config *c, int layer, unsigned modules, struct param_list *out);
 
 /* Gate (which 0) or up (1) of an FFN, `inter` wide. */
-struct tensor_slice in_gate_up(enum gate_up order, bool stacked, int inter, int which);
-bool has_ffn_out_norm(const struct config *c, int layer);
+struct tensor_slice params_in_gate_up(enum gate_up order, bool stacked, int inter, int which);
+bool params_has_ffn_out_norm(const struct config *c, int layer);
 
 /* How a block gets its input from the stream, and what is done to its output; all false: an addition. */
 struct stream_kind {
     bool gated, pools, mixes; /* streams.is_gated; attention residuals; several streams that are mixed with each other */
     bool merges, merge_gates; /* merges_stream, without and with gates */
 };
-struct stream_kind stream_kind_of(const struct config *c);
+struct stream_kind params_stream_kind(const struct config *c);
 
 /* Messages of the layers of a loop to their next pass (MESSAGE). The queries of all layers of the loop are one tensor. */
 struct messages {
     bool has;
     int queries, first, rank; /* rows of the tensor, and the first of this layer */
 };
-struct messages messages_of(const struct config *c, int layer);
+struct messages params_messages(const struct config *c, int layer);
 
 /* Below, `c` is the struct config *, `hidden` its hidden size. */
 #define OF(type, field_, name_, module_) \

@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/json.h"
+#include "base/mat.h"
 
 /* Format: 8 bytes little-endian header length, a JSON object name -> {dtype, shape, data_offsets}, then the data. Offsets count from the end of the header and
  * cover the rest of the file exactly, without holes or overlap. */

@@ -1,6 +1,7 @@
 #pragma once
 /* Parses safetensors files and their index. Checks all names, shapes and offsets; the data is not read. */
-#include "engine/weights/checkpoint.h"
+#include "base/error.h"
+#include "engine/weights/tensor.h"
 
 /* Parses the header of a file of `size` bytes, for checkpoint_open and the fuzz target, and calls fn for each tensor. `data` may be shorter than the file if
  * it holds the whole header. */

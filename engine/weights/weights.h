@@ -66,8 +66,6 @@ struct weights_range {
 } weights_range(const struct weights *w, int i);
 /* Whether the range is within a table of n-grams, whose rows only the CPU reads. */
 bool weights_is_input_table(const struct weights *w, const uint8_t *at, size_t bytes);
-/* Opens config.json and the weights of dir, or a GGUF file. ERR_MODEL names file, tensor and numbers. force: see config_parse. */
-int weights_open(struct weights *w, const char *dir, bool force, struct error *e);
 void weights_close(struct weights *w);
 /* Reads every byte and looks for NaN and infinities in weights and scales. ERR_MODEL names the first tensor, row and column. The callback gets the fraction
  * done, 0..1; a non-zero return cancels. */

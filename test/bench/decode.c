@@ -10,6 +10,7 @@
 #include "base/minifloat.h"
 #include "cpu/kernel_bench.h"
 #include "cpu/kernels.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/session/engine_internal.h"
 
 enum { SESSIONS = 16, MAX_STEPS = 999 };
@@ -120,7 +121,7 @@ int main(int argc, char **argv) {
     int32_t tokens[SESSIONS];
     vocab = c->vocab;
     for (int s = 0; s < n; s++) {
-        if (kv_open(&kv[s], c, arg[1] + steps + 2, DT_BF16, &e) || kv_commit(&kv[s], arg[1], &e)) return fail(&e);
+        if (kv_open(&kv[s], c, kv_planes, arg[1] + steps + 2, DT_BF16, &e) || kv_commit(&kv[s], arg[1], &e)) return fail(&e);
         for (int l = 0; l < c->n_layers; l++) { /* the content does not matter, but the rows must exist */
             struct cache_desc d[CACHE_PLANES];
             for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[s].layer[l].p[p].data, 0x3c, kv_row_range_of(&kv[s].layer[l].p[p], 0, arg[1]).bytes);

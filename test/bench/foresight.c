@@ -17,12 +17,14 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/model/known.h"
 #include "engine/placement/calibrate.h"
 #include "engine/placement/search.h"
 #include "engine/plan/virtual.h"
 #include "engine/session/engine_internal.h"
 #include "engine/weights/shape_only.h"
+#include "engine/weights/weights_open.h"
 #include "gpu/emu.h"
 
 static int fail(const char *text) {
@@ -260,7 +262,7 @@ static int measure(struct engine *engine, struct watched *w, const struct what *
     struct decode_span spans[4];
     int rc = 0, sessions = q->step ? q->n : 1;
     for (int i = 0; i < sessions && !rc; i++) {
-        if ((rc = kv_open(&kv[i], c, MOST + 8, DT_BF16, e)) || (rc = kv_commit(&kv[i], KEYS, e))) return rc;
+        if ((rc = kv_open(&kv[i], c, kv_planes, MOST + 8, DT_BF16, e)) || (rc = kv_commit(&kv[i], KEYS, e))) return rc;
         for (int l = 0; l < c->n_layers; l++) {
             struct cache_desc d[CACHE_PLANES];
             for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[i].layer[l].p[p].data, 0x3c, kv_row_range_of(&kv[i].layer[l].p[p], 0, KEYS).bytes);

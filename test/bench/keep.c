@@ -15,6 +15,7 @@
 #include "cpu/pool.h"
 #include "engine/kv/kv_disk.h"
 #include "engine/kv/kv_image.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/session/engine_internal.h"
 
 enum { BATCH = 1024 };
@@ -59,7 +60,7 @@ int main(int argc, char **argv) {
     struct kv_disk *k = kv_disk_open(argv[1], (uint64_t)1 << 40, 1, DT_BF16);
     char *room = malloc(1 << 20);
     int32_t *ids = calloc((size_t)tokens, sizeof *ids);
-    if (!k || pool_open(&pool, threads, true, &e) || kv_open(&kv, &qwen3, tokens, DT_BF16, &e) || kv_commit(&kv, tokens, &e)) return fail(&e);
+    if (!k || pool_open(&pool, threads, true, &e) || kv_open(&kv, &qwen3, kv_planes, tokens, DT_BF16, &e) || kv_commit(&kv, tokens, &e)) return fail(&e);
     for (int l = 0; l < kv.n_layers; l++)
         for (int p = 0; p < 2; p++) {
             uint64_t *x = kv.layer[l].p[p].data;
@@ -90,7 +91,7 @@ int main(int argc, char **argv) {
         files(argv[1], &bytes, false, room);
         double limit = clock_now() - t;
         files(argv[1], NULL, cold, NULL);
-        if (kv_open(&kv, &qwen3, tokens, DT_BF16, &e)) return fail(&e);
+        if (kv_open(&kv, &qwen3, kv_planes, tokens, DT_BF16, &e)) return fail(&e);
         t = clock_now();
         for (int at = 0; at < tokens; at += BATCH) {
             if (!kv_disk_read(k, pool, &kv, (uint64_t)at + 1, ids, at, at + BATCH, &state)) return 1;

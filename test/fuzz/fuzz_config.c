@@ -4,6 +4,8 @@
 
 #include "base/json.h"
 #include "engine/layer/block.h"
+#include "engine/layer/kv_planes.h"
+#include "engine/model/config_parse.h"
 #include "engine/model/rope.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

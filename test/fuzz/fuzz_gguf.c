@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/gguf_file.h"
+#include "engine/model/config_parse.h"
 #include "engine/model/gguf_config.h"
 
 static void look(const struct json *j, const uint8_t *data, size_t size) {

@@ -13,8 +13,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/ember/ember.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/session/engine_internal.h"
 #include "engine/transfer/trace.h"
+#include "engine/weights/weights_open.h"
 #include "test/env.h"
 
 enum { SESSIONS = 6, LAYERS = 13, KEYS = 96, ROUNDS = 12, ATTEMPTS = 12 };
@@ -75,7 +77,7 @@ static void open_bench(double attn) { /* TFLOP/s of attention */
     if (gpu_set_open(&b.m.gpus, gpus, &err) || decode_open(&b.m.decode, &b.m, DT_F32, &err)) die("open", &err);
     for (int i = 0; i < SESSIONS; i++) {
         int32_t tokens[KEYS];
-        if (kv_open(&b.kv[i], &b.w.config, 256, DT_F32, &err)) die("session", &err);
+        if (kv_open(&b.kv[i], &b.w.config, kv_planes, 256, DT_F32, &err)) die("session", &err);
         for (int k = 0; k < KEYS; k++) tokens[k] = (k * 37 + i * 11) % 500;
         for (int at = 0; at < KEYS; at += DECODE_MAX_ROWS)
             if (decode_run(b.m.decode, DECODE_CPU, &(struct decode_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = DECODE_MAX_ROWS}, 1, &never,

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine/ember/ember.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/session/engine_internal.h"
 #include "test/env.h"
 

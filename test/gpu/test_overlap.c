@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "engine/exec/stream/slp.h"
+#include "engine/layer/kv_planes.h"
+#include "engine/weights/weights_open.h"
 
 enum { TOKENS = 16, LAYERS = 12, TRIES = 12 }; /* other processes may delay a thread: the best of a few tries counts */
 
@@ -87,7 +89,7 @@ int main(int argc, char **argv) {
     if (argc < 2 || access(argv[1], R_OK)) return printf("SKIPPED: no model in %s\n", argc > 1 ? argv[1] : "-"), 77;
     if (weights_open(&w, argv[1], false, &e) || !mkdtemp(dir)) return printf("%s\n", e.text), 1;
     struct layer *own = repeat(&w);
-    if (kv_open(&kv, &w.config, 64, DT_F32, &e) || kv_commit(&kv, 64, &e)) return printf("%s\n", e.text), 1;
+    if (kv_open(&kv, &w.config, kv_planes, 64, DT_F32, &e) || kv_commit(&kv, 64, &e)) return printf("%s\n", e.text), 1;
     snprintf(trace, sizeof trace, "%s/trace", dir);
     /* measures compute with 2 ms per operation in a run over a fast link; then sets the link to match */
     const char *device = "emu:1,cpu=scalar,launch=2000";

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/decode_internal.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/session/engine_internal.h"
 #include "test/env.h"
 

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "engine/model/config.h"
+#include "engine/model/config_parse.h"
 
 static inline int parse(struct config *c, const char *text, bool force, struct error *e) {
     struct arena a = {0};

@@ -1,4 +1,6 @@
 /* The parts of a block separately: what they add to the residual stream equals what they add together. */
+#include "engine/layer/work_open.h"
+#include "engine/weights/weights_open.h"
 #include "test/unit/unit.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* config.json of each family: what is read, derived and refused. The formulae are checked by hand-worked numbers here and with
  * whole models in golden/. */
+#include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"
 
 #include <math.h>

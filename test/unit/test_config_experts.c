@@ -1,4 +1,6 @@
 /* config.json of families whose layers differ from others by their experts: what is read, derived and refused. */
+#include "engine/layer/attention_kinds.h"
+#include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"
 
 #include "base/ops.h"
@@ -349,7 +351,7 @@ static void taken_rows(const struct config *c) {
     struct cache_desc d[CACHE_PLANES];
     struct error e = {0};
     struct kv kv;
-    if (kv_open(&kv, c, 1024, DT_BF16, &e)) fail_msg("%s", e.text);
+    if (kv_open(&kv, c, kv_planes, 1024, DT_BF16, &e)) fail_msg("%s", e.text);
     for (int i = 0, planes = 0; i < 6; i++) {
         planes += kv_planes(c, i, d);
         assert_true(d[0].is_taken == (i >= 3) && (kv.layer[i].p[0].data == kv.layer[c->layer[i].kv_source].p[0].data) == (i >= 3 || !i));

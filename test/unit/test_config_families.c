@@ -1,4 +1,5 @@
 /* config.json of families with mixers, indexers or streams of their own: what is read, derived and refused. */
+#include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* A config.json as transformers 5 saves it, with other names and layouts of keys, means the same as the published one: files of saved/, each
  * {"published": config, "saved": config}. */
+#include "engine/model/config_parse.h"
 #include "test/unit/unit.h"
 
 #include <dirent.h>

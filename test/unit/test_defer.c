@@ -1,4 +1,5 @@
 /* Deferred experts: against layers written out with single experts, and the same text in every mode. */
+#include "engine/layer/work_open.h"
 #include "test/unit/session.h"
 
 #include <math.h>

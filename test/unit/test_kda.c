@@ -1,4 +1,5 @@
 /* config.json of the families with Kimi delta attention: which layers have it, both kinds of decay, and what is refused. */
+#include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"
 
 #include "base/ops.h"

@@ -1,5 +1,6 @@
 /* The list of tensors against the structs of the layers: everything that is loaded is uploaded with its module, and nothing
  * else. Whether a word is a pointer is asked of the system, not of the list. */
+#include "engine/weights/weights_open.h"
 #include "test/unit/unit.h"
 
 #include <stdio.h>

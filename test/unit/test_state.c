@@ -1,5 +1,6 @@
 /* Recurrent states (gated DeltaNet): which are kept and dropped as a session advances and rewinds; and that whatever a session has
  * been through, its text is that of a fresh one. The latter also for models whose layers use rows of other layers. */
+#include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"
 
 #include <stdio.h>
@@ -26,7 +27,7 @@ static struct config model(bool delta) {
 }
 static void open_kv(struct kv *kv, const struct config *c) {
     struct error e = {0};
-    if (kv_open(kv, c, 4096, DT_BF16, &e)) fail_msg("%s", e.text);
+    if (kv_open(kv, c, kv_planes, 4096, DT_BF16, &e)) fail_msg("%s", e.text);
 }
 static struct kv_state_step move(struct kv *kv, int pos, int n, int mark) {
     struct kv_state_step m = kv_state_begin(kv, pos, n, mark);
@@ -129,7 +130,7 @@ static void a_cache_grows_in_its_place(void **st) {
     struct kv kv;
     struct error e = {0};
     struct rlimit was, less;
-    if (kv_open(&kv, &c, 1 << 30, DT_E4M3, &e)) fail_msg("%s", e.text);
+    if (kv_open(&kv, &c, kv_planes, 1 << 30, DT_E4M3, &e)) fail_msg("%s", e.text);
     uint8_t *data = kv.layer[1].p[1].data;
     float *scale = kv.layer[1].p[1].scale;
     assert_int_equal(kv.committed, 0);

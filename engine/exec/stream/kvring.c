@@ -20,6 +20,7 @@
 
 #include "base/mem.h"
 #include "engine/exec/stream/exchange.h"
+#include "engine/layer/kv_planes.h"
 
 static int n_planes(const struct slp_rank *r, int layer) {
     struct cache_desc d[CACHE_PLANES];

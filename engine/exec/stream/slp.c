@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "engine/exec/stream/exchange.h"
 #include "engine/exec/stream/kvring.h"
+#include "engine/layer/kv_planes.h"
+#include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 #include "engine/transfer/stage.h"
 

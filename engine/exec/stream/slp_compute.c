@@ -6,6 +6,7 @@
 #include "engine/exec/prefill.h"
 #include "engine/exec/stream/exchange.h"
 #include "engine/exec/stream/kvring.h"
+#include "engine/layer/work_open.h"
 
 static struct exec *exec_of(struct slp_rank *r) { return gpu_stream_exec(r->compute_stream); }
 /* Returns the rows of the next chunk if `left` rows remain. */

@@ -1,5 +1,6 @@
 /* Plans device memory for a prompt. Pure. */
 #include "engine/exec/stream/slp.h"
+#include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 
 /* Slots of dense modules: as many as dense_budget holds, within these limits. */

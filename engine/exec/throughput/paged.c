@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/throughput/paged_internal.h"
+#include "engine/layer/kv_planes.h"
 
 const char *paged_why_not(const struct runtime *m) {
     const struct config *c = &m->w->config;

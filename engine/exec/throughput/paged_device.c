@@ -4,6 +4,8 @@
 #include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/throughput/paged_internal.h"
+#include "engine/layer/kv_planes.h"
+#include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 
 enum { MAX_ALONE_ROWS = 256 }; /* most rows per group of an expert if they are one session's */

@@ -1,8 +1,11 @@
+#include "engine/layer/work_open.h"
+
 /* Workspaces: the list of their buffers, from which they are allocated, sized and closed, and views of some of their rows. */
 #include <assert.h>
 
 #include "base/mem.h"
 #include "engine/layer/block.h"
+#include "engine/layer/kv_planes.h"
 #include "engine/model/rope.h"
 
 static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); }
