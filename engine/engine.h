@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "engine/sampling/sampling.h"
 #include "base/exec_mode.h"
 #include "base/mat.h"
 
@@ -122,32 +123,6 @@ struct expert_map {
 /* Waits for the running decode batch. Free the map with engine_expert_map_free(). ERR_MEMORY: nothing to free. */
 int engine_expert_map(struct engine *e, struct expert_map *out, struct error *err);
 void engine_expert_map_free(struct expert_map *m);
-
-struct logit_bias {
-    int32_t id;
-    float bias;
-};
-struct sampling {
-    float temperature;                         /* 0: greedy */
-    float top_p, min_p, repeat_penalty;        /* 1, 0, 1: off */
-    float presence_penalty, frequency_penalty; /* subtracted from the logit of a token of the answer, once and per occurrence; 0: off */
-    int top_k;                                 /* 0: off */
-    uint64_t seed;
-    const struct logit_bias *bias; /* [n_bias], added to logits; must outlive the turn */
-    int n_bias;
-    int answer_from; /* position of the answer's first token; session_submit() sets it */
-};
-
-/* Natural logarithms of probabilities: softmax of the model's logits, before sampling options, bias and filter. */
-enum { MAX_TOP_LOGPROBS = 20 };
-struct token_logprobs {
-    float logprob; /* the token's; -infinity: it is impossible */
-    int n_top;
-    struct top_logprob {
-        int32_t id;
-        float logprob;
-    } top[MAX_TOP_LOGPROBS]; /* the likeliest tokens, in descending order */
-};
 
 int session_open(struct engine *e, struct session **s, struct error *err);
 void session_close(struct session **s); /* cancels its turn first */

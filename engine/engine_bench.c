@@ -7,7 +7,8 @@
 #include "base/test_limits.h"
 #include "cpu/kernel_bench.h"
 #include "cpu/kernels.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/engine_tasks.h"
 
 struct rows {
     int (*fn)(void *ctx, const char *json_row);

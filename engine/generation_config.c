@@ -3,7 +3,8 @@
 
 #include "base/json.h"
 #include "base/mem.h"
-#include "engine/session/engine_internal.h"
+#include "engine/generation_config.h"
+#include "engine/session/engine_state.h"
 
 static int add_eos(struct engine *e, int64_t id, struct error *err) {
     if (id < 0 || id >= e->info.vocab) return 0; /* some vendors list ids outside the vocabulary */

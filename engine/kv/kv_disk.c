@@ -24,13 +24,12 @@
 #include "base/mem.h"
 #include "base/test_limits.h"
 #include "cpu/pool.h"
-#include "engine/engine.h"
 #include "engine/kv/kv_file.h"
-#include "engine/kv/prefix.h"
+#include "engine/kv/kv_image.h"
 
 struct write_job {
     struct write_job *next;
-    struct prefix_block *block;
+    struct kv_shared *block;
     struct kv_file_head *head;
     int64_t computed_ns;
 };
@@ -128,7 +127,7 @@ static void update_last_use(int fd, int to) {
 /* --- Writing --------------------------------------------------------------------------------------------------------------------- */
 
 static void write_job_free(struct write_job *j) {
-    prefix_block_unref(j->block);
+    kv_shared_unref(j->block);
     mem_free(j->head);
     mem_free(j);
 }
@@ -140,7 +139,7 @@ static int write_image(struct kv_disk *k, const struct write_job *j, int fd) {
     for (size_t i = 0; left; i++) {
         size_t n = left < KV_FILE_BLOCK ? (size_t)left : KV_FILE_BLOCK;
         if (atomic_load(&k->drop_pending)) return -ECANCELED;
-        if (prefix_block_read(j->block, i * KV_FILE_BLOCK, k->block_buf, n)) return -EIO;
+        if (kv_shared_read(j->block, i * KV_FILE_BLOCK, k->block_buf, n)) return -EIO;
         sums[i] = kv_file_sum(k->block_buf, n, i);
         int rc = file_write_all(fd, k->block_buf, n);
         if (rc) return rc;
@@ -213,7 +212,7 @@ static void *writer_thread(void *arg) {
     return NULL;
 }
 
-void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t computed_ns) {
+void kv_disk_write(struct kv_disk *k, struct kv_shared *b, uint64_t key, const int32_t *tokens, int64_t computed_ns) {
     struct write_job *j = mem_alloc(sizeof *j);
     struct kv_file_head about = {.dtype = k->kv,
                                  .kv_fingerprint = k->kv_fingerprint,
@@ -227,7 +226,7 @@ void kv_disk_write(struct kv_disk *k, struct prefix_block *b, uint64_t key, cons
         mem_free(j);
         return;
     }
-    j->block = prefix_block_ref(b);
+    j->block = kv_shared_ref(b);
     pthread_mutex_lock(&k->lock);
     struct write_job **end = &k->queue;
     while (*end) end = &(*end)->next;
@@ -346,7 +345,7 @@ void kv_disk_prefetch(struct kv_disk *k, uint64_t key) {
 
 /* --- Forgetting ------------------------------------------------------------------------------------------------------------------ */
 
-int engine_forget(const char *path, const uint64_t *keys, size_t n, struct error *e) {
+int kv_disk_forget(const char *path, const uint64_t *keys, size_t n, struct error *e) {
     char name[FILE_NAME_BYTES];
     struct timespec now;
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;

@@ -1,7 +1,9 @@
 #pragma once
 /* Samples a token from logits. Pure: the same logits, history and position give the same token on every machine and with any
  * number of threads. The random number depends on seed and position only. */
-#include "engine/engine.h"
+#include <stdbool.h>
+
+#include "engine/sampling/sampling.h"
 
 struct sample_item {
     float logit;

@@ -5,30 +5,14 @@
 
 #include "base/clock.h"
 #include "engine/exec/stream/slp.h"
-#include "engine/session/engine_thread.h"
-
-struct policy_machine decode_batch_policy_machine(const struct engine *e) {
-    const struct gpu_set *g = e->machine.gpus;
-    const struct decode *s = e->machine.decode;
-    struct policy_machine m = {.cost = &e->cost,
-                               .model = &e->cost_model,
-                               .n_devices = g ? g->n : 0,
-                               .is_lost = g && g->is_lost,
-                               .n_device_layers = decode_resident_layers(s),
-                               .n_expert_layers = decode_expert_layers(s),
-                               .ranks = decode_tp_ranks(s),
-                               .is_yielded = decode_is_yielded(s),
-                               .why_unsplittable = slp_why_unsplittable(&e->weights.config),
-                               .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP | (decode_can_blend(s) ? 1u << PREFILL_BLEND : 0),
-                               .decode_mask = decode_uses_devices(s) ? 1u << DECODE_HYBRID | 1u << DECODE_DUAL : 0,
-                               .forced_decode = e->params.decode,
-                               .max_tpot_s = e->params.max_tpot_s};
-    for (int i = 0; i < m.n_devices; i++) {
-        m.decode_uses[i] = decode_holds_layers(s, i);
-        m.dense_layers[i] = decode_device_layers(s, i, false), m.expert_layers[i] = decode_device_layers(s, i, true);
-    }
-    return m;
-}
+#include "engine/session/batch_entry.h"
+#include "engine/session/decode_batch.h"
+#include "engine/session/drafts.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/policy_machine.h"
+#include "engine/session/session.h"
+#include "engine/session/session_turn.h"
+#include "engine/session/time_slices.h"
 
 /* Prefers the sessions that waited longest. A session with a full event queue waits for its reader. */
 int decode_batch_pick(const struct engine *e, struct session *batch[ENGINE_MAX_BATCH]) {
@@ -46,7 +30,7 @@ int decode_batch_pick(const struct engine *e, struct session *batch[ENGINE_MAX_B
 
 /* Chooses the mode of the next batch and how many sessions it takes; the others wait for the batch after it. */
 static int choose_exec(struct engine *e, struct session **batch, int n) {
-    struct policy_machine m = decode_batch_policy_machine(e);
+    struct policy_machine m = policy_machine_of(e);
     struct policy_decode_in in = {.n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .beside_prefill = e->prefill_driver && e->prefill_driver != &prefill_mode_cpu};
     struct policy_decode_out out, *last = &e->explained_decision;
     for (int i = 0; i < n; i++) in.keys += batch[i]->n_tokens / (double)n;
@@ -125,7 +109,7 @@ static void add_expert_stats(struct turn_stats *to, const struct decode_counts *
 
 /* Chooses the mode of a batch of one session with drafted tokens: its rows in two micro-batches, if that is expected to be at least 3% faster. */
 static enum exec_mode mode_with_drafts(struct engine *e, int rows, int keys) {
-    const struct policy_machine m = decode_batch_policy_machine(e);
+    const struct policy_machine m = policy_machine_of(e);
     struct cost_decode s = {.mode = DECODE_DUAL,
                             .rows = rows,
                             .keys = keys,

@@ -3,7 +3,11 @@
 
 #include "base/clock.h"
 #include "engine/draft/lookup.h"
-#include "engine/session/engine_thread.h"
+#include "engine/sampling/sample.h"
+#include "engine/session/batch_entry.h"
+#include "engine/session/drafts.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/session_turn.h"
 
 static const char *const draft_names[] = {
     [DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp", [DRAFT_INT4] = "int4", [DRAFT_MODEL] = "model"};
@@ -119,20 +123,20 @@ static bool should_stop(void *ctx) {
 
 /* Drafts with another model, for all sessions together. */
 static void draft_model(struct engine *e, struct batch_entry *rows, int n, int *k) {
-    struct model_draft_row r[ENGINE_MAX_BATCH];
+    struct draft_model_row r[ENGINE_MAX_BATCH];
     int m = 0, entry_of[ENGINE_MAX_BATCH];
     for (int i = 0; i < n; i++) {
         struct session *s = rows[i].s;
         if (!k[i]) continue;
         entry_of[m] = i;
-        r[m++] = (struct model_draft_row){.chat = &s->model_chat,
+        r[m++] = (struct draft_model_row){.chat = &s->draft_chat,
                                           .tokens = s->tokens,
                                           .n = s->n_tokens,
                                           .most = k[i],
                                           .sampling = s->request.sampling,
                                           .out = batch_tokens(&rows[i]) + rows[i].n};
     }
-    model_draft_run(e->model_draft, r, m, should_stop, &(struct draft_rows){e, rows, n});
+    e->draft_model.run(e->draft_model.ctx, r, m, should_stop, &(struct draft_rows){e, rows, n});
     for (int j = 0; j < m; j++) {
         int made = 0; /* the draft model's vocabulary may be padded further */
         while (made < r[j].made && r[j].out[made] < e->info.vocab) made++;
@@ -168,10 +172,10 @@ static void propose_draft(struct engine *e, struct batch_entry *r, int i, int mo
          : e->params.custom_draft       ? e->params.custom_draft(e->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out)
          : e->params.draft == DRAFT_MTP ? most
          : e->int4                      ? most * int4_ready(e->int4)
-         : e->model_draft               ? most * model_draft_ready(e->model_draft, &s->model_chat, s->tokens, s->n_tokens, most)
+         : e->draft_model.ctx               ? most * e->draft_model.ready(e->draft_model.ctx, &s->draft_chat, s->tokens, s->n_tokens, most)
                                         : lookup_draft(s->tokens, s->n_tokens, most, out, &matched);
     in->confidence[i] = lookup_confidence(matched);
-    in->is_model_draft[i] = e->int4 || e->model_draft ? *k > 0 : e->mtp && most > 0 && (e->params.draft == DRAFT_MTP || matched < LONG_MATCH);
+    in->is_model_draft[i] = e->int4 || e->draft_model.ctx ? *k > 0 : e->mtp && most > 0 && (e->params.draft == DRAFT_MTP || matched < LONG_MATCH);
     if (in->is_model_draft[i]) *k = most, in->confidence[i] = MODEL_CONFIDENCE;
     else save_draft(s, &s->drafts[0], in->confidence[i], out, *k);
     in->max_drafted[i] = *k;
@@ -199,7 +203,7 @@ static void run_model_drafts(struct engine *e, struct batch_entry *rows, int n, 
     }
     if (!any) return;
     if (e->int4) draft_int4(e, rows, n, k);
-    if (e->model_draft) draft_model(e, rows, n, k);
+    if (e->draft_model.ctx) draft_model(e, rows, n, k);
     for (int i = 0; i < n; i++) {
         struct session *s = rows[i].s;
         int32_t *out = batch_tokens(&rows[i]) + rows[i].n;

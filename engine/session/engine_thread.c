@@ -8,68 +8,18 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/placement/calibrate.h"
+#include "engine/session/batch_entry.h"
+#include "engine/session/decode_batch.h"
+#include "engine/session/drafts.h"
+#include "engine/session/engine_tasks.h"
 #include "engine/session/engine_thread.h"
+#include "engine/session/prefill_queue.h"
+#include "engine/session/prefix.h"
+#include "engine/session/session.h"
+#include "engine/session/speeds.h"
 #include "engine/session/throughput.h"
+#include "engine/session/tpot.h"
 #include "engine/transfer/trace.h"
-
-/* --- Tasks from other threads ---------------------------------------------------------------------------------------------------- */
-
-struct engine_task {
-    int (*fn)(void *arg);
-    void *arg;
-    int rc;
-    bool done;
-    struct engine_task *next;
-};
-
-int engine_run_on_thread(void *engine, int (*fn)(void *arg), void *arg) {
-    struct engine *e = engine;
-    struct engine_task task = {.fn = fn, .arg = arg}, **end = &e->tasks;
-    pthread_mutex_lock(&e->lock);
-    while (*end) end = &(*end)->next;
-    *end = &task;
-    engine_wake(e);
-    while (!task.done) pthread_cond_wait(&e->ended_cond, &e->lock);
-    pthread_mutex_unlock(&e->lock);
-    return task.rc;
-}
-
-static void run_task(struct engine *e, struct engine_task *task) {
-    task->rc = task->fn(task->arg);
-    pthread_mutex_lock(&e->lock);
-    task->done = true;
-    pthread_cond_broadcast(&e->ended_cond);
-    pthread_mutex_unlock(&e->lock);
-}
-
-/* --- The loop ---------------------------------------------------------------------------------------------------------------- */
-
-/* Calibrates the machine before the first decision that involves a GPU. Takes seconds unless the results are saved. */
-void engine_calibrate(struct engine *e) {
-    struct gpu_set *g = e->machine.gpus;
-    struct error err = {0};
-    struct cost_machine measured;
-    e->is_calibrated = true;
-    e->machine.cpu->cancel = &e->closing;
-    if (calibrate(&measured,
-                  &(struct calibrate_options){.cpu = e->machine.cpu,
-                                              .threads = e->info.threads,
-                                              .pool = e->pool,
-                                              .nodes = &e->numa,
-                                              .gpu = g->gpu,
-                                              .n_gpus = g->n,
-                                              .gpus = e->params.gpus,
-                                              .dir = e->params.calibration_dir,
-                                              .cancel = &e->closing},
-                  &err)) {
-        log_say(LOG_WARN, "calibration failed: %s; assuming typical speeds", err.text);
-        return;
-    }
-    measured.is_deterministic = e->params.deterministic;
-    e->cost = measured;
-    engine_limit_uploads(e);
-}
 
 /* Work that is ready in this round, by priority. One unit of it runs. */
 struct loop_round {
@@ -148,12 +98,12 @@ static bool run_round(struct engine *e) {
     pthread_mutex_lock(&e->lock);
     const enum loop_action action = choose_work(e, &r);
     pthread_mutex_unlock(&e->lock);
-    if (action == LOOP_CALIBRATE) engine_calibrate(e);
+    if (action == LOOP_CALIBRATE) speeds_calibrate(e);
     if (action != LOOP_WORK) return action != LOOP_EXIT;
     if (e->machine.gpus) pin_hold(e->machine.gpus->pin, r.n_decoding > 0);
     const double begin = clock_now();
     if (r.n_batch) run_decode_batch(e, &r);
-    else if (r.task) run_task(e, r.task);
+    else if (r.task) engine_run_task(e, r.task);
     else if (r.throughput == THROUGHPUT_RUN) throughput_run(e);
     else if (r.prefill_ready) prefill_queue_advance(e);
     else run_idle(e, &r);

@@ -6,13 +6,20 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/session/engine_thread.h"
+#include "engine/sampling/sample.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/policy_machine.h"
+#include "engine/session/prefill_queue.h"
+#include "engine/session/prefix.h"
+#include "engine/session/session.h"
+#include "engine/session/session_turn.h"
+#include "engine/session/tpot.h"
 
 static const struct prefill_driver *choose_prefill_driver(struct engine *e, struct session *s, int n) {
     static const struct prefill_driver *const drivers[] = {
         [PREFILL_CPU] = &prefill_mode_cpu, [PREFILL_BLEND] = &prefill_mode_blend, [PREFILL_SLP] = &prefill_mode_slp, [PREFILL_DSLP] = &prefill_mode_dslp};
     struct gpu_set *g = e->machine.gpus;
-    struct policy_machine m = decode_batch_policy_machine(e);
+    struct policy_machine m = policy_machine_of(e);
     struct policy_prefill_in in = {.n_new = n,
                                    .n_cached = s->n_kv,
                                    .since_decode_s = e->last_decode_at > 0 ? clock_now() - e->last_decode_at : -1,

@@ -9,7 +9,9 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/layer/kv_planes.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_tasks.h"
+#include "engine/session/prefix.h"
+#include "engine/session/session.h"
 
 /* --- States ----------------------------------------------------------------------------------------------------------------- */
 
@@ -54,18 +56,9 @@ void session_set_hold(struct session *s, enum session_hold to) {
     s->hold = to;
 }
 
-static void signal_fd(int fd) {
-    uint64_t one = 1;
-    int saved = errno;
-    if (write(fd, &one, sizeof one) < 0) {
-    } /* counter full: already readable */
-    errno = saved;
-}
-void engine_wake(void *engine) { signal_fd(((struct engine *)engine)->wake_fd); }
-
 /* Counts one more unread event and returns its serial number. */
 static uint64_t next_serial(struct engine *e) {
-    if (!e->n_unread++) signal_fd(e->event_fd);
+    if (!e->n_unread++) engine_signal_fd(e->event_fd);
     return ++e->n_events;
 }
 
@@ -209,7 +202,7 @@ void session_close(struct session **sp) {
     kv_close(&s->kv);
     prefix_free(s);
     mtp_session_close(&s->mtp);
-    model_draft_chat_close(e->model_draft, &s->model_chat);
+    if (e->draft_model.ctx) e->draft_model.close_chat(e->draft_model.ctx, &s->draft_chat);
     mem_free(s->disk_keys.v);
     mem_free(s->tokens);
     mem_free(s->raw_logits);
@@ -226,7 +219,7 @@ int session_fork(struct session *from, struct session *to, struct error *err) {
 void session_cancel(struct session *s) {
     atomic_store(session_cancel_flag(s), 1);
     engine_wake(s->engine);
-    signal_fd(s->engine->event_fd); /* the thread that polls events may react sooner than the engine thread */
+    engine_signal_fd(s->engine->event_fd); /* the thread that polls events may react sooner than the engine thread */
 }
 bool session_busy(const struct session *s) { return atomic_load(&s->state) != SESSION_IDLE; }
 int session_tokens(const struct session *s, const int32_t **tokens) {

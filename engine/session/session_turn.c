@@ -5,7 +5,10 @@
 
 #include "base/clock.h"
 #include "engine/sampling/logprobs.h"
-#include "engine/session/engine_thread.h"
+#include "engine/sampling/sample.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/session.h"
+#include "engine/session/session_turn.h"
 
 void session_turn_end(struct session *s, enum done_reason reason, int rc, const struct error *why) {
     pthread_mutex_lock(&s->engine->lock);

@@ -10,7 +10,13 @@
 #include "engine/exec/throughput/paged.h"
 #include "engine/placement/batching.h"
 #include "engine/placement/search.h"
-#include "engine/session/engine_thread.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/policy_machine.h"
+#include "engine/session/prefix.h"
+#include "engine/session/session.h"
+#include "engine/session/session_turn.h"
+#include "engine/session/speeds.h"
+#include "engine/session/tpot.h"
 
 enum { MAX_SESSIONS = 4096, MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS, DEFAULT_PROMPTS = 64, DEFAULT_PROMPT_TOKENS = 256, DEFAULT_ANSWER_TOKENS = 256 };
 static const double leave_factor = 1.25; /* hysteresis: leave paged batches only if another mode is clearly faster */
@@ -66,7 +72,7 @@ void throughput_close(struct engine *e) {
 static struct search_in make_search_input(const struct engine *e) {
     struct throughput *m = e->throughput;
     struct gpu_set *g = e->machine.gpus;
-    if (!m->paged) m->machine = decode_batch_policy_machine(e);
+    if (!m->paged) m->machine = policy_machine_of(e);
     struct search_in in = {.cost = &e->cost,
                            .model = &e->cost_model,
                            .machine = &m->machine,
@@ -112,7 +118,7 @@ int throughput_announce(struct engine *e, const struct announced_load *load) {
     if (!m) return 0;
     m->is_waiting = false;
     if (!load) return 0;
-    if (!e->is_calibrated) engine_calibrate(e);
+    if (!e->is_calibrated) speeds_calibrate(e);
     m->load = *load;
     if (!m->is_forced) release_devices(e);
     if (e->params.decode != MODE_AUTO && !m->is_forced) return 0;

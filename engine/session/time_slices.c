@@ -1,7 +1,8 @@
 #include "engine/session/time_slices.h"
 
 #include "base/test_limits.h"
-#include "engine/session/engine_thread.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/policy_machine.h"
 
 enum { SLICES_UNTIL_TRY = 32 }; /* slices before all sessions decode together again, in case their caches fit now */
 
@@ -16,7 +17,7 @@ static void keep_sessions(const struct engine *e, struct session **batch, int n)
 }
 
 static int slice_batches(const struct engine *e, struct session *const *batch, int n) {
-    const struct policy_machine m = decode_batch_policy_machine(e);
+    const struct policy_machine m = policy_machine_of(e);
     struct policy_decode_in in = {.n_decoding = n, .max_rows = n};
     for (int i = 0; i < n; i++) in.keys += batch[i]->n_tokens / (double)n;
     return (int)test_limits_get(TEST_LIMIT_SLICE_BATCHES, (size_t)policy_time_slice(&m, &in, e->slices.n_fit));

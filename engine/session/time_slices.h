@@ -5,14 +5,6 @@
 struct engine;
 struct session;
 
-struct time_slices {
-    int n_sessions; /* number of sessions that want to decode */
-    int n_fit;      /* how many of their KV caches fit the devices; 0: all of them, or not known yet */
-    int n_left;     /* remaining batches of the current slice */
-    int n_slices;   /* number of slices since all sessions last decoded together */
-    int n_batches;  /* length of a slice in batches; 0: the sessions decode together */
-};
-
 /* Returns how many of the n sessions, which it may reorder, decode in the next batch. */
 int time_slices_pick(struct engine *e, struct session **batch, int n);
 /* Records a batch of n sessions. */

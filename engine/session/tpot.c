@@ -3,13 +3,14 @@
 #include <math.h>
 
 #include "base/log.h"
-#include "engine/session/engine_thread.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/policy_machine.h"
 
 enum { REPORTED_MISSES = 8 }; /* consecutive batches above the bound that are reported; the first ones may read weights from disk */
 
 bool tpot_admits(const struct engine *e, const struct session *s) {
     if (!(e->params.max_tpot_s > 0) || !s->request.max_tokens || s->n_answered) return true; /* an answer that has begun may not wait */
-    struct policy_machine m = decode_batch_policy_machine(e);
+    struct policy_machine m = policy_machine_of(e);
     struct policy_decode_in in = {.n_decoding = 1, .max_rows = ENGINE_MAX_BATCH, .keys = s->n_tokens};
     struct policy_decode_out out;
     for (const struct session *o = e->sessions; o; o = o->next)

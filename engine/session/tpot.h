@@ -7,14 +7,6 @@
 struct engine;
 struct session;
 
-struct tpot {
-    double max_batch_s; /* bound on the next decode batch, for the governor of drafts; 0: none */
-    double spare_s;     /* seconds by which answers were faster than the bound and that other work may take; limited, so that no stall is long */
-    double unit_s;      /* seconds of the running prefill's last unit; 0: none yet */
-    int n_missed;       /* consecutive batches of one session above the bound */
-    bool has_warned;
-};
-
 bool tpot_admits(const struct engine *e, const struct session *s); /* under the lock: whether s may begin its prefill beside the decoding sessions */
 bool tpot_has_room(const struct engine *e, double seconds);        /* whether other work may delay the next batch by `seconds` */
 /* Records seconds by which answers were delayed; < 0: faster than the bound. */

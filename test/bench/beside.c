@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "cpu/kernel_bench.h"
 #include "engine/ember/ember.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "engine/transfer/trace.h"
 
 enum { ROUNDS = 31, TRIES = 8 };

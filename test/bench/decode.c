@@ -11,7 +11,7 @@
 #include "cpu/kernel_bench.h"
 #include "cpu/kernels.h"
 #include "engine/layer/kv_planes.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 
 enum { SESSIONS = 16, MAX_STEPS = 999 };
 

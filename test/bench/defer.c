@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 
 enum { WINDOW = 512, ROWS = 16, MOST = 1 << 20 };
 static int32_t ids[MOST];

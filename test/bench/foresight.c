@@ -22,7 +22,7 @@
 #include "engine/placement/calibrate.h"
 #include "engine/placement/search.h"
 #include "engine/plan/virtual.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "engine/weights/shape_only.h"
 #include "engine/weights/weights_open.h"
 #include "gpu/emu.h"

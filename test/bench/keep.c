@@ -16,7 +16,8 @@
 #include "engine/kv/kv_disk.h"
 #include "engine/kv/kv_image.h"
 #include "engine/layer/kv_planes.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/prefix.h"
 
 enum { BATCH = 1024 };
 static struct config qwen3 = {.n_layers = 48, .n_heads = 32, .n_kv_heads = 4, .head_dim = 128, .v_dim = 128};
@@ -56,7 +57,7 @@ int main(int argc, char **argv) {
     struct error e = {0};
     struct kv kv;
     struct pool *pool;
-    struct prefix_store store = {.fd = memfd_create("bench", 0)};
+    struct kv_store store = {.fd = memfd_create("bench", 0)};
     struct kv_disk *k = kv_disk_open(argv[1], (uint64_t)1 << 40, 1, DT_BF16);
     char *room = malloc(1 << 20);
     int32_t *ids = calloc((size_t)tokens, sizeof *ids);
@@ -69,14 +70,14 @@ int main(int argc, char **argv) {
     uint64_t want = touch(&kv, tokens);
     double t = clock_now();
     for (int at = 0; at < tokens; at += BATCH) {
-        struct prefix_block *b = malloc(sizeof *b);
-        *b = (struct prefix_block){
+        struct kv_shared *b = malloc(sizeof *b);
+        *b = (struct kv_shared){
             .store = &store, .refs = 1, .offset = store.size, .bytes = kv_image_bytes(&kv, at, at + BATCH, false), .from = at, .to = at + BATCH};
         store.size += (off_t)b->bytes;
         if (ftruncate(store.fd, store.size) || kv_image_write(&kv, at, at + BATCH, -1, store.fd, b->offset)) return fail(&e);
         kv_image_replace(&kv, at, at + BATCH, -1, store.fd, b->offset);
         kv_disk_write(k, b, (uint64_t)at + 1, ids, INT64_MAX);
-        prefix_block_unref(b);
+        kv_shared_unref(b);
     }
     printf("%d tokens, %.2f GB: handed over in %.2f s", tokens, (double)store.size / 1e9, clock_now() - t);
     kv_close(&kv);

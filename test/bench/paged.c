@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "engine/placement/calibrate.h"
 #include "engine/plan/virtual.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "engine/session/throughput.h"
 
 enum { PROMPTS = 64, LEAST = 16, MOST = 112, ANSWER = 16 };

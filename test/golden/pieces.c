@@ -14,7 +14,7 @@
 #include "cpu/gemm_inner.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/stream/slp.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "test/env.h"
 
 /* Tolerances relative to the reference's largest logit. Levels with float32 activations differ by the order of summation only (up to

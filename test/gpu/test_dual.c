@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "engine/ember/ember.h"
 #include "engine/layer/kv_planes.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "engine/transfer/trace.h"
 #include "engine/weights/weights_open.h"
 #include "test/env.h"

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/layer/kv_planes.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "test/env.h"
 
 enum { SESSIONS = 2, ANSWER = 14, MOST = 520 };

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "engine/placement/cost.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "gpu/fuse.h"
 #include "test/env.h"
 

@@ -11,7 +11,8 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/engine_tasks.h"
 #include "engine/session/throughput.h"
 #include "engine/transfer/trace.h"
 #include "test/env.h"

@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "engine/ember/ember.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "test/env.h"
 
 enum { PROMPT = 48, ANSWER = 6, LAYERS = 4, EXPERTS = 16 }; /* of ember: layers with experts, experts of each */

@@ -9,7 +9,7 @@
 #include "engine/ember/ember.h"
 #include "engine/exec/decode_internal.h"
 #include "engine/layer/kv_planes.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "test/env.h"
 
 enum { FORKS = 8, ANSWER = 5, MOST = 4200 };

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/test_limits.h"
 #include "engine/ember/ember.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "engine/weights/weights_open.h"
 #include "gpu/emu.h"
 #include "test/env.h"

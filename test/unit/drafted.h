@@ -2,7 +2,7 @@
 /* Runs several sessions at once on generated checkpoints of every family; shared by the tests of drafts. */
 #include "test/unit/unit.h"
 
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 
 enum { SESSIONS = 3, PROMPT = 17, ANSWER = 30, VOCAB = 120 };
 static const char *root;

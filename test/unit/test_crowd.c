@@ -9,7 +9,7 @@
 #include "cpu/cpu.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/decode_internal.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 
 static void some_caches_have_no_room(void **st) {
     struct engine_params p = {.dir = "ember:", .threads = 2, .cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .gpus = "emu:1,cpu=scalar,mem=20M", .context = 512};

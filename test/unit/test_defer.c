@@ -8,7 +8,7 @@
 #include "cpu/cpu.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/decode_internal.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 
 enum { TOKENS = 40, ANSWER = 48, SESSIONS = 3 };
 

@@ -1,11 +1,12 @@
 /* config.json of the families with Kimi delta attention: which layers have it, both kinds of decay, and what is refused. */
+#include "engine/engine_check.h"
 #include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"
 
 #include "base/ops.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/kv/kv_cache.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "test/unit/parse_config.h"
 
 #define MODEL(type, more) \

@@ -10,7 +10,7 @@
 #include "engine/ember/ember.h"
 #include "engine/exec/decode.h"
 #include "engine/kv/kv_image.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "test/unit/session.h"
 
 enum { ROWS = 128, ANSWER = 8, MOST = 4096 };

@@ -11,7 +11,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/test_limits.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "test/unit/session.h"
 
 /* --- The table of states ------------------------------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
 #include "base/test_limits.h"
 #include "cpu/cpu.h"
 #include "engine/ember/ember.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 
 enum { SESSIONS = 4, ANSWER = 100, ROOM = 2, SLICE = 3 };
 

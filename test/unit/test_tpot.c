@@ -8,7 +8,7 @@
 #include "cpu/cpu.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/decode.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 
 enum { SESSIONS = 4, ANSWER = 16 };
 static char warning[400];

@@ -1,5 +1,6 @@
 /* Concurrent turns: what one session does or suffers must not change another's text, delay it, or lose its events. On the
  * built-in checkpoint. */
+#include "engine/session/engine_tasks.h"
 #include "test/unit/unit.h"
 
 #include <poll.h>
@@ -15,7 +16,7 @@
 #include "cpu/cpu.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
-#include "engine/session/engine_internal.h"
+#include "engine/session/engine_state.h"
 #include "test/unit/session.h"
 
 enum { LONG = 6000 };

@@ -1,4 +1,4 @@
-#include "engine/kv/prefix.h"
+#include "engine/session/prefix.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -14,8 +14,9 @@
 #include "base/mem.h"
 #include "engine/kv/kv_disk.h"
 #include "engine/kv/kv_image.h"
-#include "engine/layer/attention.h"
-#include "engine/session/engine_internal.h"
+#include "engine/exec/prefill.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/engine_tasks.h"
 
 /* Hashes everything besides the tokens that determines a row's bits: the weights (location and modification time), the CPU, the settings, and
  * this build. */
@@ -38,61 +39,22 @@ static uint64_t compute_fingerprint(const struct engine *e) {
 }
 
 void prefix_open(struct engine *e) {
-    e->prefix_store.fd = memfd_create("hearth-kv", MFD_CLOEXEC);
-    e->prefix_store.kv_fingerprint = compute_fingerprint(e);
-    if (e->params.kv_dir && e->prefix_store.kv_fingerprint && e->prefix_store.fd >= 0)
-        e->kv_disk = kv_disk_open(e->params.kv_dir, e->params.kv_limit, e->prefix_store.kv_fingerprint, (enum dtype)e->params.kv);
+    e->kv_store.fd = memfd_create("hearth-kv", MFD_CLOEXEC);
+    e->kv_store.kv_fingerprint = compute_fingerprint(e);
+    if (e->params.kv_dir && e->kv_store.kv_fingerprint && e->kv_store.fd >= 0)
+        e->kv_disk = kv_disk_open(e->params.kv_dir, e->params.kv_limit, e->kv_store.kv_fingerprint, (enum dtype)e->params.kv);
 }
 void prefix_close(struct engine *e) {
     kv_disk_close(&e->kv_disk);
-    if (e->prefix_store.fd >= 0) close(e->prefix_store.fd);
-    e->prefix_store.fd = -1;
+    if (e->kv_store.fd >= 0) close(e->kv_store.fd);
+    e->kv_store.fd = -1;
 }
 
-/* --- Blocks ---------------------------------------------------------------------------------------------------------------------- */
-
-struct prefix_block *prefix_block_ref(struct prefix_block *b) {
-    atomic_fetch_add(&b->refs, 1);
-    return b;
-}
-void prefix_block_unref(struct prefix_block *b) {
-    if (!b || atomic_fetch_sub(&b->refs, 1) > 1) return;
-    fallocate(b->store->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, b->offset, (off_t)b->bytes);
-    mem_free(b);
-}
-
-int prefix_block_read(const struct prefix_block *b, size_t at, void *to, size_t n) {
-    return pread(b->store->fd, to, n, b->offset + (off_t)at) == (ssize_t)n ? 0 : ERR_RUNTIME;
-}
-
-/* Copies positions [from, to) of a session's cache to a new block. replace: maps the block in place of the session's memory; the caller must then
- * keep a reference. Returns one reference. NULL: no memory. */
-static struct prefix_block *block_create(struct session *s, int from, int to, bool replace) {
-    struct prefix_store *store = &s->engine->prefix_store;
-    int state = s->kv.has_states ? kv_state_find(&s->kv, to) : -1;
-    struct prefix_block *b = store->fd < 0 ? NULL : mem_alloc(sizeof *b);
-    if (!b) return NULL;
-    *b = (struct prefix_block){.store = store,
-                               .refs = 1,
-                               .offset = store->size,
-                               .bytes = kv_image_bytes(&s->kv, from, to, state >= 0),
-                               .from = from,
-                               .to = to,
-                               .has_state = state >= 0};
-    if (ftruncate(store->fd, b->offset + (off_t)b->bytes) || kv_image_write(&s->kv, from, to, state, store->fd, b->offset)) {
-        if (ftruncate(store->fd, b->offset)) {
-        } /* the next block overwrites what was written */
-        mem_free(b);
-        return NULL;
-    }
-    store->size = b->offset + (off_t)b->bytes;
-    if (replace) kv_image_replace(&s->kv, from, to, state, store->fd, b->offset);
-    return b;
-}
+/* --- Chunks ---------------------------------------------------------------------------------------------------------------------- */
 
 /* Mapped blocks must not be hole-punched. Capacity is reserved before mapping, so that adding the reference cannot fail. */
 static int reserve_mapped(struct prefix *p) { return mem_grow(&p->mapped_blocks, &p->mapped_blocks_cap, p->n_mapped_blocks + 1, sizeof *p->mapped_blocks); }
-static void add_mapped(struct prefix *p, struct prefix_block *b) { p->mapped_blocks[p->n_mapped_blocks++] = prefix_block_ref(b); }
+static void add_mapped(struct prefix *p, struct kv_shared *b) { p->mapped_blocks[p->n_mapped_blocks++] = kv_shared_ref(b); }
 
 static int push_chunk(struct prefix *p, int end, uint64_t key) {
     if (mem_grow(&p->chunks, &p->chunks_cap, p->n_chunks + 1, sizeof *p->chunks)) return ERR_MEMORY;
@@ -108,21 +70,21 @@ static void count_mapped(struct prefix *p) {
 int session_shared_tokens(const struct session *s) { return atomic_load(&s->prefix.n_mapped_tokens); }
 uint64_t engine_shared_bytes(const struct engine *e) {
     struct stat st;
-    return e->prefix_store.fd >= 0 && !fstat(e->prefix_store.fd, &st) ? (uint64_t)st.st_blocks * 512 : 0;
+    return e->kv_store.fd >= 0 && !fstat(e->kv_store.fd, &st) ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
 /* Returns the block of a chunk, created on demand; the session keeps the reference. */
-static struct prefix_block *get_block(struct session *s, size_t i) {
+static struct kv_shared *get_block(struct session *s, size_t i) {
     struct prefix *p = &s->prefix;
     struct prefix_chunk *x = &p->chunks[i];
     if (x->block || reserve_mapped(p)) return x->block;
-    if ((x->block = block_create(s, i ? p->chunks[i - 1].end : 0, x->end, true))) add_mapped(p, x->block);
+    if ((x->block = kv_shared_create(&s->engine->kv_store, &s->kv, i ? p->chunks[i - 1].end : 0, x->end, true))) add_mapped(p, x->block);
     count_mapped(p);
     return x->block;
 }
 
 static void truncate_chunks(struct prefix *p, int pos) {
-    while (p->n_chunks && p->chunks[p->n_chunks - 1].end > pos) prefix_block_unref(p->chunks[--p->n_chunks].block);
+    while (p->n_chunks && p->chunks[p->n_chunks - 1].end > pos) kv_shared_unref(p->chunks[--p->n_chunks].block);
     while (p->exact_end > pos) {
         p->exact_end = 0;
         for (size_t i = 0; i < p->n_chunks && p->chunks[i].key; i++) p->exact_end = p->chunks[i].end;
@@ -133,7 +95,7 @@ static void truncate_chunks(struct prefix *p, int pos) {
 void prefix_free(struct session *s) {
     struct prefix *p = &s->prefix;
     truncate_chunks(p, 0);
-    while (p->n_mapped_blocks) prefix_block_unref(p->mapped_blocks[--p->n_mapped_blocks]);
+    while (p->n_mapped_blocks) kv_shared_unref(p->mapped_blocks[--p->n_mapped_blocks]);
     mem_free(p->tokens);
     mem_free(p->chunks);
     mem_free(p->mapped_blocks);
@@ -157,7 +119,7 @@ static uint64_t chunk_key(uint64_t key, const int32_t *tokens, int from, int to)
     return k ? k : 1;
 }
 static uint64_t root_key(const struct session *s) {
-    return hash64(&(uint64_t){config_long_rope(&s->engine->weights.config, s->n_tokens)}, 8, s->engine->prefix_store.kv_fingerprint);
+    return hash64(&(uint64_t){config_long_rope(&s->engine->weights.config, s->n_tokens)}, 8, s->engine->kv_store.kv_fingerprint);
 }
 
 /* Returns the i-th exact chunk that the prompt keeps, or NULL. Its end may be one that only an earlier prompt's shared part had. */
@@ -180,7 +142,7 @@ void prefix_begin_turn(struct session *s) {
     struct prefix *p = &s->prefix;
     truncate_chunks(p, s->n_kv);
     if (s->n_kv || !p->n_mapped_blocks || kv_image_unmap(&s->kv)) return;
-    while (p->n_mapped_blocks) prefix_block_unref(p->mapped_blocks[--p->n_mapped_blocks]);
+    while (p->n_mapped_blocks) kv_shared_unref(p->mapped_blocks[--p->n_mapped_blocks]);
 }
 
 void prefix_record(struct session *s) {
@@ -234,13 +196,13 @@ static void release_donor(struct session *o) {
 /* Maps the i-th chunk of o as the next chunk of s. On an error s is unchanged. */
 static int map_chunk(struct session *s, struct session *o, size_t i, struct error *e) {
     struct prefix *p = &s->prefix;
-    struct prefix_block *b = get_block(o, i);
+    struct kv_shared *b = get_block(o, i);
     int rc = !b || reserve_mapped(p) ? ERR_MEMORY : 0;
     if (!rc) rc = push_chunk(p, b->to, o->prefix.chunks[i].key);
     if (!rc && (rc = kv_image_map(&s->kv, b->from, b->to, b->has_state, b->store->fd, b->offset, e))) p->n_chunks--;
     if (rc) return rc;
     add_mapped(p, b);
-    p->chunks[p->n_chunks - 1].block = prefix_block_ref(b);
+    p->chunks[p->n_chunks - 1].block = kv_shared_ref(b);
     p->chunks[p->n_chunks - 1].is_saved = o->prefix.chunks[i].is_saved;
     p->chunks[p->n_chunks - 1].computed_ns = o->prefix.chunks[i].computed_ns;
     count_mapped(p);
@@ -274,7 +236,7 @@ void prefix_reuse(struct session *s) {
     while (o && p->n_chunks < usable && !map_chunk(s, o, p->n_chunks, &e)) {
         struct prefix_chunk *x = &p->chunks[p->n_chunks - 1];
         if (mem_grow(&p->tokens, &p->tokens_cap, (size_t)x->end, sizeof *p->tokens)) {
-            prefix_block_unref(x->block);
+            kv_shared_unref(x->block);
             p->n_chunks--;
             break;
         }
@@ -366,10 +328,10 @@ static bool save_chunk(struct session *s, bool closes) {
     size_t i = p->no_disk ? p->n_chunks : first_unsaved(s);
     if (i == p->n_chunks) return false;
     struct prefix_chunk *x = &p->chunks[i];
-    struct prefix_block *b = closes ? get_block(s, i) : x->block, *copy = b ? NULL : block_create(s, i ? p->chunks[i - 1].end : 0, x->end, false);
+    struct kv_shared *b = closes ? get_block(s, i) : x->block, *copy = b ? NULL : kv_shared_create(&s->engine->kv_store, &s->kv, i ? p->chunks[i - 1].end : 0, x->end, false);
     x->is_saved = true;
     if (b || copy) kv_disk_write(s->engine->kv_disk, b ? b : copy, x->key, p->tokens, x->computed_ns);
-    prefix_block_unref(copy);
+    kv_shared_unref(copy);
     return true;
 }
 

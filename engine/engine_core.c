@@ -1,4 +1,6 @@
-/* Opens and closes an engine: weights, CPU, devices, thread. Also checks options. */
+/* Opens and closes an engine: weights, CPU, devices, thread. */
+#include "engine/engine_core.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -7,11 +9,17 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/test_limits.h"
+#include "engine/engine_check.h"
+#include "engine/generation_config.h"
 #include "engine/experts/score.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/layer/work_open.h"
-#include "engine/placement/numa_cost.h"
-#include "engine/session/engine_internal.h"
+#include "engine/sampling/sample.h"
+#include "engine/session/engine_state.h"
+#include "engine/session/engine_tasks.h"
+#include "engine/session/engine_thread.h"
+#include "engine/session/prefix.h"
+#include "engine/session/speeds.h"
 #include "engine/session/throughput.h"
 #include "engine/transfer/trace.h"
 #include "engine/weights/weights_open.h"
@@ -31,132 +39,6 @@ static int prefill_batch_rows(const struct config *c, int context) {
     int rows = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, 1024);
     while (rows > 64 && work_bytes(c, rows) > (size_t)1 << 30) rows /= 2;
     return rows < context ? rows : context;
-}
-
-int engine_check_level(const struct engine_params *p, struct error *e) {
-    enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
-    if (cpu_level_has(level)) return 0;
-    return error_set(e, ERR_USAGE, "--cpu %s: this CPU supports up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
-}
-
-int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n) {
-    char *end;
-    *n = 0;
-    *ask = !text || !strcmp(text, "off") ? BUDGET_OFF : !strcmp(text, "layers") ? BUDGET_LAYERS : BUDGET_AUTO;
-    if (*ask == BUDGET_OFF || *ask == BUDGET_LAYERS || !strcmp(text, "auto")) return 0;
-    double x = strtod(text, &end);
-    const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
-    if (!(text[0] >= '0' && text[0] <= '9') || !(x < 1e9) || (*end && (!unit || end[1])) || (!*end && x != (double)(size_t)x)) return ERR_USAGE;
-    *ask = unit ? BUDGET_BYTES : x > 0 ? BUDGET_EXPERTS : BUDGET_OFF;
-    for (const char *u = units; unit && u <= unit; u++) x *= 1024;
-    *n = (size_t)x;
-    return 0;
-}
-
-int engine_check_modes(const struct engine_params *p, struct error *e) {
-    bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");
-    struct gpu_spec spec = {0};
-    int rc = engine_check_level(p, e);
-    if (!rc && !none) rc = gpu_spec_parse(&spec, p->gpus, e);
-    if (rc) return rc;
-    if (spec.is_virtual) return error_set(e, ERR_USAGE, "--gpus %s: virtual time is a simulation and computes nothing", p->gpus);
-    if (p->prefill == PREFILL_DSLP && spec.n == 1) return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
-    if (none && exec_modes[p->prefill].min_devices)
-        return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", exec_mode_name(p->prefill));
-    if (none && exec_modes[p->decode].min_devices)
-        return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", exec_mode_name(p->decode));
-    if (p->decode == DECODE_PAGED && p->draft > DRAFT_AUTO)
-        return error_set(e, ERR_USAGE, "--decode paged uses no drafts, since a row of another prompt yields more than a drafted token: leave out --draft");
-    if (p->decode == DECODE_PAGED && p->defer)
-        return error_set(e, ERR_USAGE, "--decode paged cannot be combined with --defer: its devices compute experts for many rows, and nothing waits");
-    if (p->defer && spec.parallel == GPU_PARALLEL_TENSOR) return error_set(e, ERR_USAGE, "--defer cannot be combined with parallel=tensor in --gpus");
-    enum budget_request ask;
-    size_t n;
-    if (engine_parse_expert_cache(p->expert_cache, &ask, &n))
-        return error_set(e, ERR_USAGE, "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G)", p->expert_cache);
-    if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
-    return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
-}
-
-int engine_set_deferral(struct config *c, int n, const char *name, struct error *err) {
-    int pairs = 0;
-    if (!n) return 0;
-    if (n < 0 || n >= c->topk || !c->n_experts)
-        return error_set(err, ERR_USAGE,
-                         c->n_experts ? "--defer %d: %s chooses %d experts for a token; at most %d can be deferred" : "--defer %d: %s has no experts", n, name,
-                         c->topk, c->topk - 1);
-    if (c->n_always || c->n_idle_experts) return error_set(err, ERR_USAGE, "--defer %d: the router of %s does not rank all experts that it chooses", n, name);
-    if (c->routed_sum_norm) return error_set(err, ERR_USAGE, "--defer %d: %s norms the sum of a token's experts, so that none can be added later", n, name);
-    c->n_deferred = n;
-    for (int l = 0; l < c->n_layers; l++) pairs += config_defers(c, l);
-    return pairs ? 0 : error_set(err, ERR_USAGE, "--defer %d: in %s, no layer with ranked experts is followed by another layer with experts", n, name);
-}
-
-int engine_read_topology(struct numa *nodes, const char *topology, struct error *err) {
-    if (!topology) {
-        numa_read(nodes);
-        return 0;
-    }
-    char *text;
-    size_t n;
-    int rc = file_read(topology, 1u << 20, &text, &n, err);
-    if (!rc) rc = numa_parse(nodes, text, err);
-    mem_free(text);
-    return rc;
-}
-
-/* Enters the NUMA nodes into the cost model: as measured, or else with equal speeds, scaled by CPU count. home: each node computes the weights in its memory.
- */
-static void set_numa_nodes(struct engine *e, bool home) {
-    const struct numa *n = &e->numa;
-    struct cost_machine *m = &e->cost;
-    double cpus = 0;
-    int measured = m->n_nodes;
-    m->n_nodes = 0, m->spread_bw_share = 0;
-    for (int a = 0; a < n->n_nodes; a++) cpus += n->cpus[a];
-    if (n->n_nodes < 2 || n->n_nodes > COST_NODES || cpus < 1) return;
-    if (measured != n->n_nodes) {
-        numa_cost_even(m, n->n_nodes, 0);
-        for (int a = 0; a < n->n_nodes; a++) m->node[a] = (struct cost_node){(double)n->memory[a], n->cpus[a] / cpus, n->cpus[a] / cpus};
-    }
-    m->n_nodes = n->n_nodes;
-    if (home) return;
-    m->spread_bw_share = numa_cost_reach(m, &e->cost_model);
-    log_say(LOG_INFO, "%d NUMA nodes, weights are not placed by node: expecting %.0f%% of the bandwidth", m->n_nodes, 100 * m->spread_bw_share);
-}
-
-void engine_limit_uploads(struct engine *e) {
-    const struct pin *p = e->machine.gpus ? e->machine.gpus->pin : NULL;
-    for (int i = 1; p && i <= e->cost.n_devices; i++) {
-        double *rate = &e->cost.domain[i].link[COST_H2D].rate;
-        *rate = pin_rate(pin_get_choice(p)->path, *rate);
-    }
-    set_numa_nodes(e, numa_copy_is_copying(e->machine.numa_copy) || (p && pin_get_choice(p)->by_node));
-}
-
-/* Sets the speeds that --gpus gave for emulated devices. */
-static void apply_emulated_speeds(struct cost_machine *m, const struct gpu_spec *s) {
-    for (int d = 1; d <= m->n_devices; d++)
-        for (int k = 0; k < COST_KINDS; k++) {
-            struct cost_domain *g = &m->domain[d];
-            double rate = k == COST_ATTENTION ? s->attn : s->flops;
-            for (int i = 0; i < g->bw[k].n && s->bw > 0; i++) g->bw[k].value[i] = (float)s->bw;
-            for (int f = 0; f < COST_FORMATS; f++)
-                for (int i = 0; i < g->rate[k][f].n && rate > 0; i++) g->rate[k][f].value[i] = (float)rate;
-            if (s->launch > 0) g->latency[k] = s->launch;
-        }
-}
-
-/* Fills the cost model with assumed speeds; engine_calibrate() replaces them and observations correct them. */
-static void assume_speeds(struct engine *e, enum cpu_level level) {
-    const struct gpu_set *g = e->machine.gpus;
-    const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
-    cost_model_of(&e->cost_model, &e->weights.config, weights_dense_dtype(&e->weights), weights_ffn_dtype(&e->weights), (enum dtype)e->params.kv);
-    cost_assumed(&e->cost, pool_threads(e->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
-    if (g && g->spec.is_emulated) apply_emulated_speeds(&e->cost, &g->spec);
-    e->cost.is_deterministic = e->params.deterministic;
-    engine_limit_uploads(e);
-    e->is_calibrated = !g || g->spec.is_emulated || !e->params.calibration_dir; /* no choice to make; speeds are given; no place to save results */
 }
 
 static int open_int4(struct engine *e, enum cpu_level level, struct error *err) {
@@ -227,7 +109,7 @@ static int open_runtime(struct engine *e, struct error *err) {
     e->machine.expert_bytes = weights_expert_bytes(&e->weights);
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);
-    assume_speeds(e, level);
+    speeds_assume(e, level);
     e->machine.no_device_decode = e->params.decode == DECODE_CPU && e->params.prefill != MODE_AUTO && e->params.prefill != PREFILL_BLEND;
     e->machine.whole_layers = e->params.prefill == PREFILL_BLEND || e->params.defer;
     if ((rc = decode_open(&e->machine.decode, &e->machine, (enum dtype)e->params.kv, err))) return rc;
@@ -236,7 +118,6 @@ static int open_runtime(struct engine *e, struct error *err) {
         return rc;
     if (e->params.draft == DRAFT_MTP && !e->mtp) return error_set(err, ERR_USAGE, "--draft mtp: %s has no supported prediction layer", e->name);
     if (e->params.draft == DRAFT_INT4 && !e->params.custom_draft && (rc = open_int4(e, level, err))) return rc;
-    if (e->params.draft == DRAFT_MODEL && (rc = model_draft_open(&e->model_draft, e->params.draft_model, &e->params, err))) return rc;
     decode_want_hidden(e->machine.decode, e->mtp);
     int lacks = e->machine.gpus && e->machine.gpus->is_lost ? ERR_RUNTIME : ERR_MEMORY;
     if (e->params.prefill == PREFILL_BLEND && decode_tp_ranks(e->machine.decode) > 1)
@@ -248,13 +129,13 @@ static int open_runtime(struct engine *e, struct error *err) {
     return throughput_open(e, err);
 }
 
-int engine_open(struct engine **out, const struct engine_params *p, struct error *err) {
+int engine_core_open(struct engine **out, const struct engine_params *p, struct error *err) {
     *out = NULL;
     struct engine *e = mem_calloc(1, sizeof *e);
     if (!e) return error_set(err, ERR_MEMORY, "no memory for the engine");
     e->params = *p;
     if (!e->params.kv) e->params.kv = DT_BF16;
-    e->event_fd = e->wake_fd = e->prefix_store.fd = -1;
+    e->event_fd = e->wake_fd = e->kv_store.fd = -1;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->ended_cond, NULL);
     mem_prefer_huge(p->hugepages);
@@ -348,7 +229,7 @@ void engine_close(struct engine **ep) {
     decode_close(&e->machine.decode);
     mtp_close(&e->mtp);
     int4_close(&e->int4);
-    model_draft_close(&e->model_draft);
+    if (e->draft_model.ctx) e->draft_model.close(e->draft_model.ctx);
     mem_free(e->lookahead_mem);
     trace_save(e->machine.trace, e->params.trace, true);
     trace_close(&e->machine.trace);
@@ -433,3 +314,4 @@ const struct engine_info *engine_info(const struct engine *e) { return &e->info;
 int engine_event_fd(const struct engine *e) { return e->event_fd; }
 uint64_t engine_token_bytes(const struct engine *e) { return weights_token_bytes(&e->weights); }
 uint64_t engine_token_flops(const struct engine *e) { return weights_token_flops(&e->weights); }
+int engine_forget(const char *kv_dir, const uint64_t *keys, size_t n, struct error *e) { return kv_disk_forget(kv_dir, keys, n, e); }

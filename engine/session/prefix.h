@@ -6,60 +6,14 @@
  * every session with these tokens. Only they are shared, so a session that reuses them gives the answer that it would give alone. Rows
  * computed after a session's own answer, or in a fork, are shared with forks only. With devices the last bits also depend on placement;
  * with --deterministic only CPU prefills are shared. */
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <sys/types.h>
 
 #include "base/error.h"
+#include "engine/session/prefix_state.h"
 
 struct engine;
 struct kv;
 struct session;
-struct prefix_store;
-
-struct prefix_block { /* an immutable KV image (kv_image.h) in the engine's memfd */
-    struct prefix_store *store;
-    _Atomic int refs;
-    off_t offset; /* in the memfd */
-    size_t bytes;
-    int from, to;   /* positions */
-    bool has_state; /* includes the state at `to` */
-};
-struct prefix_block *prefix_block_ref(struct prefix_block *b);                      /* takes a reference */
-void prefix_block_unref(struct prefix_block *b);                                    /* drops a reference; accepts NULL; both are thread-safe */
-int prefix_block_read(const struct prefix_block *b, size_t at, void *to, size_t n); /* copies n bytes of the image from offset `at`; ERR_RUNTIME */
-
-struct prefix_chunk {
-    int end;                    /* position after its last token */
-    uint64_t key;               /* hash of all tokens up to `end`, chunk by chunk; 0: not the bits of a plain prefill */
-    struct prefix_block *block; /* image of the chunk; NULL: private session memory */
-    int64_t computed_ns;        /* CLOCK_REALTIME in ns */
-    bool is_saved;              /* on disk, queued for it, or never to be written */
-};
-/* Per session; used by the engine thread. */
-struct prefix {
-    int32_t *tokens; /* [exact_end]; later tokens are in the session */
-    size_t tokens_cap;
-    struct prefix_chunk *chunks;
-    size_t n_chunks, chunks_cap;
-    int exact_end;                       /* the last end with a key */
-    struct prefix_block **mapped_blocks; /* blocks that the cache maps or has mapped; released when it restarts */
-    size_t n_mapped_blocks, mapped_blocks_cap;
-    _Atomic int n_mapped_tokens; /* positions in mapped blocks; read by any thread */
-    double token_s;              /* prefill seconds per token, last measured */
-    bool no_disk;                /* never written to disk */
-};
-struct prefix_keys { /* keys of a prompt's chunks */
-    uint64_t *v;
-    size_t n, cap;
-};
-struct prefix_store {        /* per engine */
-    int fd;                  /* memfd; -1: not supported */
-    uint64_t kv_fingerprint; /* hash of everything besides the tokens that determines a row's bits; 0: unknown */
-    off_t size;              /* bytes allocated so far; unreferenced ranges are hole-punched */
-};
 
 void prefix_open(struct engine *e);  /* after everything that enters kv_fingerprint */
 void prefix_close(struct engine *e); /* after all sessions are closed */

@@ -1,5 +1,5 @@
 #pragma once
-/* State shared by the engine's own files. One mutex guards the queue, the sessions' states and their unread events. The engine
+/* The state of an engine and of its sessions, shared by the files of this folder. One mutex guards the queue, the sessions' states and their unread events. The engine
  * thread computes without the mutex, on sessions that it holds. */
 #include <pthread.h>
 
@@ -14,13 +14,11 @@
 #include "engine/exec/prefill.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/experts/lookahead.h"
-#include "engine/kv/prefix.h"
+#include "engine/kv/kv_disk.h"
 #include "engine/placement/policy.h"
 #include "engine/placement/split.h"
-#include "engine/sampling/sample.h"
-#include "engine/session/model_draft.h"
-#include "engine/session/time_slices.h"
-#include "engine/session/tpot.h"
+#include "engine/session/draft_model.h"
+#include "engine/session/prefix_state.h"
 #include "engine/weights/huge_pages.h"
 
 enum { ENGINE_MAX_UNREAD = 1024, ENGINE_MAX_BATCH = 16 }; /* unread tokens after which a session pauses; sessions per decode batch */
@@ -64,7 +62,7 @@ struct session {
     bool has_waited;               /* its prompt waited for --max-tpot */
     struct draft_tokens drafts[2]; /* from lookup, from a model; n 0: no draft to judge */
     struct mtp_session mtp;
-    struct model_draft_chat model_chat;
+    struct draft_model_chat draft_chat;
     double submitted_at, first_token_at;
     struct turn_stats stats;
     /* Unread events, each with its serial number: the latest progress, tokens, the end. */
@@ -78,11 +76,29 @@ struct session {
     struct event progress, end;
 };
 
+struct sample_item; /* sampling/sample.h */
 struct throughput;  /* throughput.c */
-struct engine_task; /* engine_thread.c */
+struct engine_task; /* engine_tasks.c */
 
 /* The flag that cancels the current turn. */
 static inline _Atomic int *session_cancel_flag(struct session *s) { return &s->cancel[atomic_load(&s->live_cancel)]; }
+
+/* The bound on the time per token, --max-tpot (tpot.h). */
+struct tpot {
+    double max_batch_s; /* bound on the next decode batch, for the governor of drafts; 0: none */
+    double spare_s;     /* seconds by which answers were faster than the bound and that other work may take; limited, so that no stall is long */
+    double unit_s;      /* seconds of the running prefill's last unit; 0: none yet */
+    int n_missed;       /* consecutive batches of one session above the bound */
+    bool has_warned;
+};
+/* Time slices of sessions (time_slices.h). */
+struct time_slices {
+    int n_sessions; /* number of sessions that want to decode */
+    int n_fit;      /* how many of their KV caches fit the devices; 0: all of them, or not known yet */
+    int n_left;     /* remaining batches of the current slice */
+    int n_slices;   /* number of slices since all sessions last decoded together */
+    int n_batches;  /* length of a slice in batches; 0: the sessions decode together */
+};
 
 struct engine {
     struct engine_params params;
@@ -94,7 +110,7 @@ struct engine {
     struct cost_machine cost; /* this machine; rates are corrected by observation */
     struct cost_model cost_model;
     struct work prefill_work, lookahead_work;
-    struct prefix_store prefix_store;
+    struct kv_store kv_store;
     struct huge_pages huge_pages;       /* mappings to convert to huge pages */
     bool is_resting;                    /* there has been no work for a while */
     struct kv_disk *kv_disk;            /* KV disk cache; NULL: none */
@@ -133,7 +149,7 @@ struct engine {
     char decode_why[660];
     struct mtp *mtp;                 /* NULL: unused */
     struct int4 *int4;               /* NULL: unused */
-    struct model_draft *model_draft; /* NULL: unused */
+    struct draft_model draft_model; /* ctx NULL: unused */
     struct lookahead lookahead;      /* experts that the INT4 draft's routers selected */
     void *lookahead_mem;
     struct governor governor;           /* of drafts */
@@ -145,28 +161,3 @@ struct engine {
     struct time_slices slices;          /* of sessions whose caches do not fit the devices together */
     int n_batch_tokens;                 /* tokens that the last decode batch gave its sessions */
 };
-
-/* session.c; under the lock, except engine_wake() */
-void session_set_state(struct session *s, enum session_state to);
-void session_set_hold(struct session *s, enum session_hold to); /* the same hold: no change */
-void session_end_turn(struct session *s, enum done_reason reason, int rc, const struct error *why);
-void session_emit_token(struct session *s, int32_t id, const struct token_logprobs *probs); /* probs: NULL unless wanted */
-void session_emit_progress(struct session *s, const struct event *ev);
-void session_reap_cancelled(struct engine *e); /* ends cancelled turns that the engine thread does not hold */
-void engine_wake(void *engine);                /* async-signal-safe */
-
-/* engine_thread.c */
-void *engine_thread(void *engine);
-/* Runs fn(arg) on the engine thread, which owns the CPU executor, between two units of its work. Waits and returns
- * fn's result. Callable from every other thread. */
-int engine_run_on_thread(void *engine, int (*fn)(void *arg), void *arg);
-
-void engine_calibrate(struct engine *e); /* engine thread: calibrates the machine, once */
-
-int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n); /* parses --expert-cache; *n: its experts or bytes; ERR_USAGE */
-int engine_check_level(const struct engine_params *p, struct error *e);               /* ERR_USAGE: the CPU lacks the requested level */
-int engine_set_deferral(struct config *c, int n, const char *name, struct error *e);  /* checks --defer with the model `name`, and sets it; ERR_USAGE */
-int engine_read_topology(struct numa *nodes, const char *topology, struct error *e);  /* from the file, or from the system if topology is NULL */
-int engine_check_modes(const struct engine_params *p, struct error *e);               /* engine.c */
-void engine_limit_uploads(struct engine *e);                     /* engine.c: limits upload rates to that of the chosen path of the weights */
-int generation_config_read(struct engine *e, struct error *err); /* generation_config.c: stop ids and the vendor's sampling defaults */

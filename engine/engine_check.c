@@ -1,0 +1,83 @@
+#include "engine/engine_check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "cpu/cpu.h"
+#include "engine/experts/score.h"
+#include "engine/placement/split.h"
+#include "gpu/spec.h"
+
+int engine_check_level(const struct engine_params *p, struct error *e) {
+    enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
+    if (cpu_level_has(level)) return 0;
+    return error_set(e, ERR_USAGE, "--cpu %s: this CPU supports up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
+}
+
+int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n) {
+    char *end;
+    *n = 0;
+    *ask = !text || !strcmp(text, "off") ? BUDGET_OFF : !strcmp(text, "layers") ? BUDGET_LAYERS : BUDGET_AUTO;
+    if (*ask == BUDGET_OFF || *ask == BUDGET_LAYERS || !strcmp(text, "auto")) return 0;
+    double x = strtod(text, &end);
+    const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
+    if (!(text[0] >= '0' && text[0] <= '9') || !(x < 1e9) || (*end && (!unit || end[1])) || (!*end && x != (double)(size_t)x)) return ERR_USAGE;
+    *ask = unit ? BUDGET_BYTES : x > 0 ? BUDGET_EXPERTS : BUDGET_OFF;
+    for (const char *u = units; unit && u <= unit; u++) x *= 1024;
+    *n = (size_t)x;
+    return 0;
+}
+
+int engine_check_modes(const struct engine_params *p, struct error *e) {
+    bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");
+    struct gpu_spec spec = {0};
+    int rc = engine_check_level(p, e);
+    if (!rc && !none) rc = gpu_spec_parse(&spec, p->gpus, e);
+    if (rc) return rc;
+    if (spec.is_virtual) return error_set(e, ERR_USAGE, "--gpus %s: virtual time is a simulation and computes nothing", p->gpus);
+    if (p->prefill == PREFILL_DSLP && spec.n == 1) return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
+    if (none && exec_modes[p->prefill].min_devices)
+        return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", exec_mode_name(p->prefill));
+    if (none && exec_modes[p->decode].min_devices)
+        return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", exec_mode_name(p->decode));
+    if (p->decode == DECODE_PAGED && p->draft > DRAFT_AUTO)
+        return error_set(e, ERR_USAGE, "--decode paged uses no drafts, since a row of another prompt yields more than a drafted token: leave out --draft");
+    if (p->decode == DECODE_PAGED && p->defer)
+        return error_set(e, ERR_USAGE, "--decode paged cannot be combined with --defer: its devices compute experts for many rows, and nothing waits");
+    if (p->defer && spec.parallel == GPU_PARALLEL_TENSOR) return error_set(e, ERR_USAGE, "--defer cannot be combined with parallel=tensor in --gpus");
+    enum budget_request ask;
+    size_t n;
+    if (engine_parse_expert_cache(p->expert_cache, &ask, &n))
+        return error_set(e, ERR_USAGE, "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G)", p->expert_cache);
+    if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
+    return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
+}
+
+int engine_set_deferral(struct config *c, int n, const char *name, struct error *err) {
+    int pairs = 0;
+    if (!n) return 0;
+    if (n < 0 || n >= c->topk || !c->n_experts)
+        return error_set(err, ERR_USAGE,
+                         c->n_experts ? "--defer %d: %s chooses %d experts for a token; at most %d can be deferred" : "--defer %d: %s has no experts", n, name,
+                         c->topk, c->topk - 1);
+    if (c->n_always || c->n_idle_experts) return error_set(err, ERR_USAGE, "--defer %d: the router of %s does not rank all experts that it chooses", n, name);
+    if (c->routed_sum_norm) return error_set(err, ERR_USAGE, "--defer %d: %s norms the sum of a token's experts, so that none can be added later", n, name);
+    c->n_deferred = n;
+    for (int l = 0; l < c->n_layers; l++) pairs += config_defers(c, l);
+    return pairs ? 0 : error_set(err, ERR_USAGE, "--defer %d: in %s, no layer with ranked experts is followed by another layer with experts", n, name);
+}
+
+int engine_read_topology(struct numa *nodes, const char *topology, struct error *err) {
+    if (!topology) {
+        numa_read(nodes);
+        return 0;
+    }
+    char *text;
+    size_t n;
+    int rc = file_read(topology, 1u << 20, &text, &n, err);
+    if (!rc) rc = numa_parse(nodes, text, err);
+    mem_free(text);
+    return rc;
+}

@@ -1,0 +1,4 @@
+#pragma once
+#include "engine/session/engine_state.h"
+
+struct policy_machine policy_machine_of(const struct engine *e); /* the policy's view of the machine */
