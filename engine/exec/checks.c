@@ -70,3 +70,9 @@ void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_stat
     kv_state_commit(j->kv, state_step, j->pos + at, n);
     if (j->n_complete < j->n) kv_state_keep(j->kv, j->pos + j->n_complete);
 }
+
+void prefill_count_experts(struct runtime *m, const uint32_t *rows) {
+    const struct config *c = &m->w->config;
+    for (int l = 0; l < c->n_layers; l++)
+        for (int x = 0; x < c->n_experts; x++) usage_profile_add(m->usage, l, x, rows[l * c->n_experts + x]);
+}

@@ -76,6 +76,7 @@ struct prefill_job {
     void *state;             /* private to the mode */
 };
 
+enum { PREFILL_RING_SLOTS = 32 }; /* experts in the ring of a prefill that has memory to spare */
 enum { PREFILL_MORE = 1 };
 struct prefill_driver {
     enum exec_mode mode;
@@ -89,18 +90,6 @@ struct prefill_driver {
     void (*close)(struct runtime *m, struct prefill_job *j);
 };
 extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill_mode_slp, prefill_mode_dslp;
-/* Bytes that prefill_mode_blend needs at least on a device (by rank), beside layer weights. */
-size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n);
-/* Most bytes that prefill_mode_blend can use well on one device, beside layer weights; has_ring: experts of some layers are uploaded. */
-size_t blend_good_bytes(const struct runtime *m, int pos, int n, bool has_ring);
-/* Evicts resident experts until a prefill in that mode has the memory that it can use well on the devices that take part. */
-void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct prefill_job *j);
-/* decode_load_next() beside the memory that the prefill can use well, if decode will use the weights and the prefill would upload most of
- * them: it then uploads only the others. */
-int prefill_load_next(struct runtime *m, enum exec_mode mode, const struct prefill_job *j, bool *more, struct error *e);
-/* decode_lock_weights() and decode_unlock_weights(). */
-int prefill_lock_weights(struct runtime *m, struct resident_set *held, struct error *e);
-void prefill_unlock_weights(struct runtime *m);
 void prefill_count_experts(struct runtime *m, const uint32_t *rows); /* adds rows [n_layers, n_experts] that selected each expert to m->usage */
 
 /* Returns ERR_MODEL naming the layer if first_bad (as in struct work) is set, else 0. */

@@ -12,6 +12,7 @@
 #include "engine/layer/work_open.h"
 #include "engine/placement/search.h"
 #include "engine/placement/split.h"
+#include "engine/session/prefill_room.h"
 
 struct virtual {
     struct cost_machine cost;

@@ -3,7 +3,7 @@
  * Nothing is computed and no weight is read, so DeepSeek-V3 on an imaginary machine takes a second. Not modeled: uneven expert
  * use (except `chosen` and `shares`), driver load, the embedding of a prompt. A virtual machine belongs to one thread; several may run
  * in parallel. */
-#include "engine/exec/decode.h"
+#include "engine/exec/decode/decode.h"
 #include "engine/placement/policy.h"
 #include "gpu/gpu.h"
 

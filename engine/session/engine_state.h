@@ -10,7 +10,7 @@
 #include "engine/draft/int4.h"
 #include "engine/draft/mtp.h"
 #include "engine/engine.h"
-#include "engine/exec/decode.h"
+#include "engine/exec/decode/decode.h"
 #include "engine/exec/prefill.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/experts/lookahead.h"

@@ -6,10 +6,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/exec/blend/blend_device.h"
 #include "engine/sampling/sample.h"
 #include "engine/session/engine_state.h"
 #include "engine/session/policy_machine.h"
 #include "engine/session/prefill_queue.h"
+#include "engine/session/prefill_room.h"
 #include "engine/session/prefix.h"
 #include "engine/session/session.h"
 #include "engine/session/session_turn.h"

@@ -3,7 +3,7 @@
 from change import change
 
 WEIGHTS = "engine/weights/weights.c"
-BLEND = "engine/exec/prefill_blend.c"
+BLEND = "engine/exec/blend/prefill_blend.c"
 
 # --- tokenizer/ ---------------------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ change("bench-sessions", "--bench reports one session's tokens for all", "e2e_be
 change("choice-placed", "an indexer's selection replays with the keys of the session it was recorded for", "gpu_graph_families",
        ("engine/layer/attention.c", ".scale = scale,\n                                                 .at = attention_address(s, layer, plane)});", ".scale = scale});"))
 change("stop-beside", "cancelling a decode batch drops a prefill's work in the same streams", "gpu_prefill_beside_cancelled_decode",
-       ("engine/exec/decode.c", "reset_devices(s, !streams_are_shared(s), &device_error)", "reset_devices(s, true, &device_error)"))
+       ("engine/exec/decode/decode_run.c", "reset_devices(s, !streams_are_shared(s), &device_error)", "reset_devices(s, true, &device_error)"))
 change("settle-processor", "timelines are closed while the CPU of virtual time still waits for them", "e2e_plan",
        (BLEND, "        return gpu_stream_sync(s->cpu_queue);\n    }\n    if (any_device", "        return 0;\n    }\n    if (any_device"),
        (BLEND, "    cpu_settle(b->s->m, (struct gpu_timeline *[]){b->cpu_done, b->arrived}, 2);", ""))
@@ -233,9 +233,9 @@ change("experts-columns", "gate and up of experts that are transposed at load ti
 change("images-bias", "the router of text has the selection bias of images", "golden_gqa_images", ("engine/weights/params_ffn.c", ".slice = {.total_rows = 2 * c->n_experts, .step = 1}", ".slice = {.total_rows = 2 * c->n_experts, .step = 1, .first = c->n_experts}"))
 change("images-layers", "layers with experts for images alone count as layers with experts", "unit_config_experts", ("engine/model/ernie4_5_moe.c", "if (moe[0] != moe[1]) config_fail", "if (0) config_fail"))
 change("images-more", "any expert past those of text is taken for one of images", "e2e_bad_weights", (WEIGHTS, "expert < end", "expert > 0"))
-change("expert-norm-pool", "experts of a pool skip the norm of their outputs", "golden_stream_gates", ("engine/experts/expert_pool_layer.c", "TRY(block_experts_norm(", "if (0) TRY(block_experts_norm("))
+change("expert-norm-pool", "experts of a pool skip the norm of their outputs", "golden_stream_gates", ("engine/exec/decode/expert_pool_layer.c", "TRY(block_experts_norm(", "if (0) TRY(block_experts_norm("))
 change("unused-experts", "a model whose layers are all dense keeps its experts", "unit_config_experts", ("engine/model/config.c", "if (!r.rc) drop_unused_experts(c);", ""))
-change("expert-norm-blend", "blended prefills skip the norm of experts' outputs", "golden_stream_gates", ("engine/exec/blend_device.c", "if (p->expert_norms) g.norm =", "if (0) g.norm ="))
+change("expert-norm-blend", "blended prefills skip the norm of experts' outputs", "golden_stream_gates", ("engine/exec/blend/blend_device.c", "if (p->expert_norms) g.norm =", "if (0) g.norm ="))
 change("expert-norm-group", "groups of streamed experts skip the norm of their outputs", "golden_stream_gates", ("engine/exec/stream/slp_compute.c", ".norm = y->expert_out_norm,", ".norm = NULL,"))
 change("stream-gate", "a block's output is gated, the stream before it is not", "golden_stream_gates", ("engine/weights/params_rows.h", "stream_scale, name, CONVERT_STREAM_GATE", "stream_scale, name, CONVERT_ADD_ONE"))
 change("experts-by-choice", "outputs by choice go to the rows of tokens", "kcheck_ops", ("cpu/experts.c", "if (o->by_choice) p->rows[at] = i;", "if (o->by_choice) p->rows[at] = i / o->topk;"))
@@ -248,9 +248,9 @@ change("dbrx-two-bases", "of two bases of DBRX's rotation one is taken without a
 change("kv-taken-memory", "layers that take keys or latents have memory for copies", "unit_config_experts", ("engine/kv/kv_cache.c", "if (d[k].is_taken) continue;", ""))
 change("kv-taken-rows", "layers that take keys or latents read memory without rows", "golden_dsa_sources; golden_token_input", ("engine/kv/kv_cache.c", "if (d[k].is_taken) kv->layer", "if (0) kv->layer"))
 change("kv-taken-cost", "the cost model counts rows of layers that take another layer's", "unit_cost", ("engine/placement/cost.c", "(1 - q->kv_taken_layers / q->layers)", "1"))
-change("kv-taken-slab", "layers that take keys or latents have copies of them on a device", "gpu_kv_sharing_families", ("engine/exec/device_blocks.c", "if (owner != l) {", "if (0) {"))
+change("kv-taken-slab", "layers that take keys or latents have copies of them on a device", "gpu_kv_sharing_families", ("engine/exec/decode/device_blocks.c", "if (owner != l) {", "if (0) {"))
 change("kv-taken-device", "a device without the source layer looks for taken rows in it", "golden_dsa_sources", ("engine/kv/kv_cache.c", "source < first ? first : source", "source"))
-change("kv-carried", "keys for later layers do not move between devices", "golden_token_input", ("engine/exec/decode_layer.c", "(size_t)n * (size_t)c->carried * sizeof(float)", "0"))
+change("kv-carried", "keys for later layers do not move between devices", "golden_token_input", ("engine/exec/decode/decode_layer.c", "(size_t)n * (size_t)c->carried * sizeof(float)", "0"))
 change("grammar-limit", "a limit of tokens counts bytes", "unit_grammar", ("tokenizer/grammar/matcher.c", "return n < automaton_missing(m->automaton, s) ? n : automaton_missing(m->automaton, s);", "return automaton_missing(m->automaton, s);"))
 change("grammar-limit-name", "the limit takes a token's name for four tokens", "unit_grammar", ("tokenizer/grammar/completion.c", "if (c->v[s].byte == GRAMMAR_TOKEN_MARK) least", "if (0) least"))
 change("grammar-limit-crowded", "completions are computed however many states there are", "unit_grammar", ("tokenizer/grammar/matcher.c", " || automaton_is_crowded(m->automaton)) {", ") {"))

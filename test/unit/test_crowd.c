@@ -8,7 +8,7 @@
 
 #include "cpu/cpu.h"
 #include "engine/ember/ember.h"
-#include "engine/exec/decode_internal.h"
+#include "engine/exec/decode/decode_state.h"
 #include "engine/session/engine_state.h"
 
 static void some_caches_have_no_room(void **st) {

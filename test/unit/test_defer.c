@@ -7,7 +7,7 @@
 
 #include "cpu/cpu.h"
 #include "engine/ember/ember.h"
-#include "engine/exec/decode_internal.h"
+#include "engine/exec/decode/decode_state.h"
 #include "engine/session/engine_state.h"
 
 enum { TOKENS = 40, ANSWER = 48, SESSIONS = 3 };

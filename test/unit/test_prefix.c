@@ -8,7 +8,7 @@
 #include "base/fault.h"
 #include "base/test_limits.h"
 #include "engine/ember/ember.h"
-#include "engine/exec/decode.h"
+#include "engine/exec/decode/decode.h"
 #include "engine/kv/kv_image.h"
 #include "engine/session/engine_state.h"
 #include "test/unit/session.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/exec/tp_shard.h"
+#include "engine/exec/decode/tp_shard.h"
 #include "engine/plan/virtual.h"
 #include "test/unit/known.h"
 

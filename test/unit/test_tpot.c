@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "cpu/cpu.h"
 #include "engine/ember/ember.h"
-#include "engine/exec/decode.h"
+#include "engine/exec/decode/decode.h"
 #include "engine/session/engine_state.h"
 
 enum { SESSIONS = 4, ANSWER = 16 };

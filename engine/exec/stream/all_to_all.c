@@ -1,8 +1,11 @@
 /* Standard expert parallelism, for comparison with SmallEP on emulated devices: every (token, expert) pair is sent to the rank of its
  * expert and its result returns. A link carries 2 N topk D / S floats per layer instead of 2 N D, for N tokens of width D and S ranks. */
-#include "engine/exec/stream/exchange.h"
+#include "engine/exec/stream/all_to_all.h"
 
 #include "base/mem.h"
+#include "engine/exec/stream/ring_rank.h"
+#include "engine/exec/stream/slp.h"
+#include "engine/layer/block.h"
 
 /* Returns the number of q's pairs for experts of rank r; *begin: the first of them in q's sorted list. */
 static size_t pairs_for(const struct slp_rank *q, const struct slp_rank *r, size_t *begin) {
@@ -27,6 +30,7 @@ int all_to_all_open(struct slp_rank *r, struct error *e) {
 
 void all_to_all_close(struct slp_rank *r) {
     struct exchange *x = r->exchange;
+    if (!x) return;
     gpu_free(r->g, x->pairs);
     gpu_free(r->g, x->received_pairs);
     gpu_free(r->g, x->offset_device);
@@ -176,7 +180,7 @@ int all_to_all_experts(struct slp_rank *r, const struct layer *y, uint64_t *modu
         TRY(run_expert(r, y, &weights, r->first_expert + e));
         trace_end(p->trace, span, r->compute_stream);
         if (ring_takes_expert(r, layer, e)) TRY(ring_release(&r->experts, (*module)++, r->compute_stream));
-        TRY(pace_unit(r, &r->pace_main, r->compute_stream));
+        TRY(ring_pace_unit(r, &r->pace_main, r->compute_stream));
     }
     return combine_pairs(r, layer);
 }

@@ -1,6 +1,7 @@
 #include "engine/exec/stream/exchange.h"
 
 #include "base/mem.h"
+#include "engine/exec/stream/slp.h"
 
 int exchange_first_row(const struct slp_rank *r) { return r->exchange ? r->exchange->first_row : 0; }
 
@@ -21,8 +22,7 @@ int exchange_open(struct slp_rank *r, struct error *e) {
     if (!rc) rc = gpu_alloc(r->g, (void **)&x->received_sums, n * floats * 4, e);
     if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_tokens, n * hidden * 2, e);
     if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_sums, n * floats * 2, e);
-    if (!rc && p->job->set->spec.all_to_all) return all_to_all_open(r, e);
-    if (p->job->set->spec.is_virtual) return rc; /* virtual time: host memory is never accessed */
+    if (p->job->set->spec.all_to_all || p->job->set->spec.is_virtual) return rc; /* all_to_all.c has buffers of its own; virtual time: host memory is never accessed */
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * hidden * element, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->ids, n * topk, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->weights, n * topk, e);
@@ -49,7 +49,6 @@ void exchange_close(struct slp_rank *r) {
     gpu_free(r->g, x->received_sums);
     gpu_free(r->g, x->bf16_tokens);
     gpu_free(r->g, x->bf16_sums);
-    all_to_all_close(r);
     gpu_host_free(r->g, x->tokens);
     gpu_host_free(r->g, x->ids);
     gpu_host_free(r->g, x->weights);

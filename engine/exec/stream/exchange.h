@@ -2,7 +2,7 @@
 /* Communication between ranks in a layer (DSLP), paper A section 3.2. Tokens of all ranks are numbered rank by rank.
  * Attention: KV rows travel around a ring, kvring.c.
  * Experts, SmallEP: all-gather of normed tokens and selections, each rank's experts on all tokens, exchange of partial sums. */
-#include "engine/exec/stream/slp_internal.h"
+#include "engine/exec/stream/slp_state.h"
 
 /* A transfer through the host is split, so that one part enters the receiver while the next leaves the sender. */
 enum { EXCHANGE_PARTS = 8 };
@@ -47,9 +47,3 @@ int exchange_sent(struct slp_rank *r, int part); /* the part is in host memory o
 int exchange_wait(struct slp_rank *r, struct slp_rank *q, int part); /* makes `recv` wait until r may fetch that part of q's data */
 /* Copies `bytes` of q's data to dst, on `recv`: from q's device memory if they are peers, else from its host memory. */
 int exchange_fetch(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes);
-
-/* Standard expert parallelism instead, within an open exchange: every (token, expert) pair goes to the rank of its expert. Adds the experts' outputs to r->x,
- * or to r->routed_sum in a latent space. y: the layer's weights for experts_norm. *module: next module of the expert ring, advanced. */
-int all_to_all_open(struct slp_rank *r, struct error *e);
-void all_to_all_close(struct slp_rank *r);
-int all_to_all_experts(struct slp_rank *r, const struct layer *y, uint64_t *module, int layer);

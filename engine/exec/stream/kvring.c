@@ -20,6 +20,8 @@
 
 #include "base/mem.h"
 #include "engine/exec/stream/exchange.h"
+#include "engine/exec/stream/ring_rank.h"
+#include "engine/exec/stream/slp.h"
 #include "engine/layer/kv_planes.h"
 
 static int n_planes(const struct slp_rank *r, int layer) {
@@ -174,13 +176,13 @@ int kvring_load_prefix(struct slp_rank *r, int layer) {
         const struct kv_plane *from = &j->cache[layer].p[i];
         if (is_state(r, layer, i)) {
             if (r->n && !r->stripe[0].first)
-                TRY(slp_loader_send(r, state_address(&to[i], STATE_BEFORE), state_address(from, j->state_step.from_row), kv_row_range_of(from, 0, 1).bytes));
+                TRY(ring_send(r, state_address(&to[i], STATE_BEFORE), state_address(from, j->state_step.from_row), kv_row_range_of(from, 0, 1).bytes));
             continue;
         }
         struct cache_desc d = desc_of(r, layer, i);
         struct kv_row_range x = kv_row_range_of(from, 0, kv_complete_rows(&d, j->pos));
-        TRY(slp_loader_send(r, to[i].data, from->data, x.bytes));
-        TRY(slp_loader_send(r, (char *)to[i].scale, (const char *)from->scale, x.n_scales * 4));
+        TRY(ring_send(r, to[i].data, from->data, x.bytes));
+        TRY(ring_send(r, (char *)to[i].scale, (const char *)from->scale, x.n_scales * 4));
     }
     return 0;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /* KV of a layer on a rank: device planes, transfers from and to the session's cache, and the ring of ranks (context parallel). */
-#include "engine/exec/stream/slp_internal.h"
+#include "engine/exec/stream/slp_state.h"
 
 int kvring_open(struct slp_rank *r, struct error *e); /* after the plan and the workspace */
 void kvring_close(struct slp_rank *r);

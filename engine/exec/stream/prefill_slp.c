@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/exec/prefill.h"
+#include "engine/exec/decode/decode.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/transfer/trace.h"
 
@@ -140,13 +140,13 @@ static int open_run(struct runtime *m, struct prefill_job *j, int ranks, struct 
     if (s) s->expert_rows = mem_calloc(n_counts(m) + 1, sizeof *s->expert_rows);
     int rc = s && s->logits && s->expert_rows ? kv_commit(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (!rc) rc = exec_check_before(&m->w->config, j->pos, j->n_before, e);
-    if (!rc) rc = prefill_lock_weights(m, s->resident, e);
+    if (!rc) rc = decode_lock_weights(m->decode, s->resident, e);
     if (!rc) {
         s->m = m, s->j = j, s->ranks = ranks;
         s->state_step = kv_state_begin(j->kv, j->pos, j->n, prefill_mark_row(j, 0, j->n));
         j->state = s;
         if (pthread_create(&s->thread, NULL, slp_thread, s)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a stream-loaded prefill");
-        if (rc) prefill_unlock_weights(m);
+        if (rc) decode_unlock_weights(m->decode);
     }
     if (rc && s) free_run(s);
     return rc;
@@ -170,7 +170,7 @@ static int finish_run(struct runtime *m, struct prefill_job *j, struct error *e)
 }
 
 static void close_run(struct runtime *m, struct prefill_job *j) {
-    prefill_unlock_weights(m);
+    decode_unlock_weights(m->decode);
     free_run(j->state);
 }
 

@@ -1,9 +1,7 @@
 #pragma once
 /* Coordinates a rank's threads: slots of device memory with their events, which experts pass through them, and how far each thread runs ahead. */
-#include "engine/exec/stream/slp.h"
-
-struct slp_run;
-struct slp_rank;
+#include "engine/transfer/ledger.h"
+#include "engine/weights/params.h"
 
 /* A ring of device memory slots. The loader fills slots in module order, the compute thread uses and frees them in the same order. Module k uses
  * slot k % n and is use k / n + 1 of its events. */
@@ -13,7 +11,6 @@ struct ring_slot {
     struct layer layer;              /* views with device pointers: of a dense module, its part of the layer */
     struct expert expert;            /* of an expert */
 };
-enum { RING_GOOD_SLOTS = 32 }; /* experts in the ring of a prefill that has memory to spare */
 /* Returns the most slots of a ring that the compute thread holds at once: the loader must be able to continue while a group of experts waits for its last. */
 static inline int ring_quarter(int slots) { return slots / 4; }
 struct ring {
@@ -23,25 +20,14 @@ struct ring {
 int ring_open(struct ring *r, struct ledger *l, int n, size_t slot_bytes, struct error *e); /* ERR_MEMORY, ERR_RUNTIME; close after an error too */
 void ring_close(struct ring *r, struct ledger *l);
 void ring_abort(struct ring *r);                             /* wakes what waits for its events; any thread */
+uint64_t ring_module_use(const struct ring *r, uint64_t k); /* module k's use of its slot's events, counted from 1 */
 struct ring_slot *ring_at(const struct ring *r, uint64_t k); /* the slot of module k */
 /* Loader: waits until the slot of module k is free, and orders the stream after its last use. in_halves: waits once for half of the ring, which spares
  * switching threads for each module in virtual time, where neither thread loses time by waiting. */
 int ring_claim(struct ring *r, bool in_halves, uint64_t k, struct gpu_stream *s, struct ring_slot **out);
 int ring_wait_loaded(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: makes the stream wait for the weights of module k */
-/* Compute, in virtual time, of `n_modules` modules in all, before module k: lets the loader enqueue a quarter of the ring first. *known: modules it has. */
-int ring_wait_quarter(const struct slp_rank *r, uint64_t k, uint64_t n_modules, uint64_t *known);
 int ring_release(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: the stream's work so far was the last use of module k */
 int ring_wait_released(const struct ring *r, uint64_t k);                 /* unloader: waits until the compute thread has released module k */
-
-/* The experts of a layer that a rank computes: all of its own, or (few tokens) those selected, known once the layer's router has run.
- * Those that are not resident pass through the ring. Waits for the selection if needed; ERR_CANCELLED. */
-int ring_wait_selected(struct slp_rank *r, int layer);
-/* After ring_wait_selected: whether a rank computes an expert, and whether the expert passes through its ring. `expert` counts from the rank's first. */
-bool ring_computes_expert(const struct slp_rank *r, int layer, int expert);
-bool ring_takes_expert(const struct slp_rank *r, int layer, int expert);
-/* Compute: waits for the expert's weights, which are resident or module number `module` of the ring, and returns their view. */
-int ring_get_expert(struct slp_rank *r, int layer, int expert, uint64_t module, struct expert *out);
-void ring_publish_selected(struct slp_rank *r, int layer); /* compute: group sizes are in host memory */
 
 /* Limits how far a thread runs ahead of its stream: one unit of work (a module's copies, an expert, an attention chunk) runs, two are
  * queued. Queued work cannot be cancelled on a real device, so this bounds the cancel latency without starving the stream. */
@@ -50,6 +36,5 @@ struct pace {
     struct gpu_event *event[PACE];
     unsigned n;
 };
-int pace_open(struct pace *c, struct gpu *g, struct error *e);
-void pace_close(struct pace *c);
-int pace_unit(struct slp_rank *r, struct pace *c, struct gpu_stream *s); /* after enqueuing a unit: waits for the unit PACE before it */
+int ring_pace_open(struct pace *c, struct gpu *g, struct error *e);
+void ring_pace_close(struct pace *c);

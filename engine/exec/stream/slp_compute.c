@@ -4,8 +4,13 @@
 #include <string.h>
 
 #include "engine/exec/prefill.h"
+#include "engine/exec/stream/all_to_all.h"
 #include "engine/exec/stream/exchange.h"
 #include "engine/exec/stream/kvring.h"
+#include "engine/exec/stream/ring_rank.h"
+#include "engine/exec/stream/slp.h"
+#include "engine/exec/stream/slp_fail.h"
+#include "engine/exec/stream/slp_threads.h"
 #include "engine/layer/work_open.h"
 
 static struct exec *exec_of(struct slp_rank *r) { return gpu_stream_exec(r->compute_stream); }
@@ -90,7 +95,7 @@ static int attention_rows(struct slp_rank *r, const struct layer *y, int layer, 
             work_keep_grown(&r->work, &w);
             if (rc) return rc;
             if (state && mark == n) TRY(kvring_state_mark(r, layer, i));
-            TRY(pace_unit(r, &r->pace_main, r->compute_stream));
+            TRY(ring_pace_unit(r, &r->pace_main, r->compute_stream));
         }
         if (state) TRY(kvring_state_publish(r, layer, i));
     }
@@ -148,7 +153,7 @@ static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
                                             .n = n,
                                             .dim = c->hidden,
                                             .ldy = c->hidden}));
-        TRY(pace_unit(r, &r->pace_main, r->compute_stream));
+        TRY(ring_pace_unit(r, &r->pace_main, r->compute_stream));
     }
     return 0;
 }
@@ -239,7 +244,7 @@ static int run_group(struct slp_rank *r, const struct layer *y, int layer, struc
     int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g->n > 1 ? "experts" : "expert", layer, r->first_expert + ids[0]);
     if (g->n > 1) TRY(op_run(exec_of(r), OP_GROUP, g));
     else TRY(run_expert(r, y, &g->expert[0], g->y, g->begin[0], g->begin[1]));
-    TRY(pace_unit(r, &r->pace_main, r->compute_stream));
+    TRY(ring_pace_unit(r, &r->pace_main, r->compute_stream));
     trace_end(p->trace, span, r->compute_stream);
     for (uint64_t k = first; k < *module; k++) TRY(ring_release(&r->experts, k, r->compute_stream));
     return 0;

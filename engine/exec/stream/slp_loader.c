@@ -3,24 +3,21 @@
 #include <string.h>
 
 #include "engine/exec/stream/kvring.h"
+#include "engine/exec/stream/ring_rank.h"
+#include "engine/exec/stream/slp.h"
+#include "engine/exec/stream/slp_fail.h"
+#include "engine/exec/stream/slp_threads.h"
+#include "engine/transfer/resident_set.h"
 #include "engine/transfer/stage.h"
-
-int slp_loader_send(struct slp_rank *r, char *dst, const char *src, size_t size) {
-    struct copy_run run = {.host = src, .bytes = size};
-    if (!size) return 0;
-    atomic_fetch_add(&r->p->h2d, size);
-    int rc = stage_send(r->stage, &(struct stage_unit){.runs = &run, .n = 1, .to = dst});
-    return rc ? rc : stage_flush(r->stage);
-}
 
 static int send_module(struct slp_rank *r, struct ring_slot *s, struct copy_range *ranges, int n) {
     struct copy_run runs[COPY_RANGES_MAX];
     size_t bytes;
     int k = copy_runs_merge(ranges, n, runs, &bytes), rc = 0;
-    for (int i = 0; i < k && !rc; i++) rc = slp_loader_send(r, s->mem.at + runs[i].at, runs[i].host, runs[i].bytes);
+    for (int i = 0; i < k && !rc; i++) rc = ring_send(r, s->mem.at + runs[i].at, runs[i].host, runs[i].bytes);
     for (int i = 0; i < n; i++) *ranges[i].field = s->mem.at + ranges[i].at;
     if (!rc) rc = gpu_pair_record(s->loaded, r->load_stream);
-    return rc ? rc : pace_unit(r, &r->pace_load, r->load_stream);
+    return rc ? rc : ring_pace_unit(r, &r->pace_load, r->load_stream);
 }
 
 static int load_dense(struct slp_rank *r, uint64_t k, int layer, enum module which) {

@@ -1,0 +1,12 @@
+#pragma once
+/* Copies of rows between devices, and to the CPU, in the middle of a batch. */
+#include "engine/exec/decode/decode_state.h"
+
+/* Copies what layer - 1 leaves to the next layer (enqueued): x, residual streams with their weights, and a key selection that the
+ * layer reuses. After the last layer only x. Uses no other field of `to` and `from`. */
+int decode_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir);
+
+/* Downloads what the CPU needs for a layer's experts (enqueued). */
+int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m, int layer);
+bool decode_cpu_reads_rows(const struct decode *s, int layer); /* whether the CPU computes some of a layer's experts */
+size_t decode_latent_bytes(const struct decode *s, int n);      /* bytes of n rows in the experts' latent space */
