@@ -78,11 +78,6 @@ extern const int8_t mat_q4_0[16], mat_iq4[16], mat_mxfp4[16];                   
 static inline int32_t mat_x_cols(const struct mat *m) { return m->order ? m->x_cols : m->cols; } /* elements of x */
 /* Sorts x by m's order: out [cols]. */
 void mat_order_x(const struct mat *m, float *out, const float *x);
-/* One element as float32; the slow reference. */
-float mat_at(const struct mat *m, int32_t r, int32_t c);
-/* A whole row as float32 [cols]. */
-void mat_row(const struct mat *m, int32_t r, float *out);
-float scale_at(const struct mat *m, int32_t r, int32_t c);
 size_t mat_bytes(const struct mat *m); /* data, scales and order read by one pass */
 /* Extent from the first to past the last byte of its data and scales; for a view into a fused tensor this includes the rows between. */
 size_t mat_span(const struct mat *m);

@@ -1,4 +1,5 @@
 /* Conversion of any columns of a row to float32, from the conversion of whole blocks; in the SIMD wrappers of simd_<isa>.h. */
+#include "base/mat_at.h"
 #include "base/scale.h"
 
 /* out[c - c0] = w[r][c], c0 <= c < c1. `block` columns take `bytes`; leading columns inside a block are left to the reference. */

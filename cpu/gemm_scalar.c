@@ -1,4 +1,5 @@
 /* The many-token product in plain C: the reference for all others. */
+#include "base/mat_at.h"
 #include "base/race.h"
 #include "cpu/gemm_inner.h"
 

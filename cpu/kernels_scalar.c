@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/mat_at.h"
 #include "base/minifloat.h"
 #include "base/race.h"
 #include "cpu/formats.h"

@@ -7,9 +7,9 @@
 
 #include "base/buf.h"
 #include "base/error.h"
-#include "engine/sampling/sampling.h"
 #include "base/exec_mode.h"
 #include "base/mat.h"
+#include "engine/sampling/sampling.h"
 
 struct engine;
 struct session;

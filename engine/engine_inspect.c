@@ -5,12 +5,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cpu/autotune.h"
-#include "engine/engine_check.h"
 #include "engine/layer/attention.h"
 #include "engine/layer/attention_kinds.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/model/arch.h"
 #include "engine/model/gguf_config.h"
+#include "engine/session/engine_check.h"
 #include "engine/session/engine_state.h"
 #include "engine/weights/weights_open.h"
 

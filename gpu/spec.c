@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/gpu.h"
+#include "gpu/spec.h"
 
 struct option_text {
     const char *text;

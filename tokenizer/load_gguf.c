@@ -7,8 +7,6 @@
 /* Converts the tokenizer lists of a GGUF file to the tree of an equivalent tokenizer.json. GGUF stores only the name of the pre-tokenizer: the names are
  * llama.cpp's, the patterns the vendors'. */
 
-enum token_type { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
-
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
 /* ---- pre-tokenizers ---- */
@@ -135,46 +133,6 @@ static int fail_unknown_pretok(const struct json *name, struct error *e) {
 /* ---- merges of SentencePiece ----
  * Any two tokens that concatenate to a token; higher scores merge first. */
 
-struct scored_merge {
-    double score;
-    uint32_t a, b, id;
-};
-static int compare_score(const void *x, const void *y) {
-    const struct scored_merge *p = x, *q = y;
-    if (p->score != q->score) return p->score > q->score ? -1 : 1;
-    return p->id < q->id ? -1 : p->id > q->id;
-}
-
-int load_gguf_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e) {
-    struct scored_merge *list = NULL;
-    size_t n = 0, cap = 0;
-    for (uint32_t i = 0; i < vocab->n; i++) {
-        const struct json *k = &vocab->items[2 * i];
-        uint32_t id = (uint32_t)k[1].integer;
-        int64_t type = json_int(json_at(types, id), TYPE_NORMAL);
-        if (type != TYPE_NORMAL && type != TYPE_USER) continue;
-        if (load_has_inner_mark(k->string, k->n)) t->bpe.split_at_marks = false;
-        for (size_t at = k->n ? utf8_size((unsigned char)k->string[0]) : 0; at < k->n; at += utf8_size((unsigned char)k->string[at])) {
-            int64_t a = vocab_find(&t->vocab, k->string, at, false), b = a < 0 ? -1 : vocab_find(&t->vocab, k->string + at, k->n - at, false);
-            if (b < 0) continue;
-            if (mem_grow(&list, &cap, n + 1, sizeof *list)) {
-                mem_free(list);
-                return no_memory(e);
-            }
-            list[n++] = (struct scored_merge){json_num(json_at(scores, id), 0), (uint32_t)a, (uint32_t)b, id};
-        }
-    }
-    int rc = merges_init(&t->bpe.merges, n) ? no_memory(e) : 0;
-    if (n) qsort(list, n, sizeof *list, compare_score);
-    uint32_t rank = 0; /* equal scores share a rank: the leftmost pair merges first */
-    for (size_t i = 0; i < n && !rc; i++) {
-        rank += i && list[i].score != list[i - 1].score;
-        merges_add(&t->bpe.merges, list[i].a, list[i].b, rank, list[i].id);
-    }
-    mem_free(list);
-    return rc;
-}
-
 /* ---- the tree ---- */
 
 struct json_builder {
@@ -247,25 +205,25 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
 static int put_tokens(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, struct error *e) {
     uint32_t n = l->tokens->n, k = 0, added = 0;
     for (uint32_t i = 0; i < n; i++) {
-        int64_t type = json_int(json_at(l->types, i), TYPE_NORMAL);
-        added += type == TYPE_CONTROL || type == TYPE_USER || type == TYPE_UNKNOWN;
+        int64_t type = json_int(json_at(l->types, i), GGUF_TOKEN_NORMAL);
+        added += type == GGUF_TOKEN_CONTROL || type == GGUF_TOKEN_USER || type == GGUF_TOKEN_UNKNOWN;
     }
     struct json *vocab = arena_alloc(root->arena, 2 * (size_t)n * sizeof *vocab), *list = arena_alloc(root->arena, (size_t)(added + 1) * sizeof *list);
     if (!vocab || !list) return no_memory(e);
     added = 0;
     for (uint32_t i = 0; i < n; i++) {
-        int64_t type = json_int(json_at(l->types, i), TYPE_NORMAL);
-        if (type == TYPE_UNUSED) continue;
-        if (type != TYPE_CONTROL) {
+        int64_t type = json_int(json_at(l->types, i), GGUF_TOKEN_NORMAL);
+        if (type == GGUF_TOKEN_UNUSED) continue;
+        if (type != GGUF_TOKEN_CONTROL) {
             vocab[2 * k] = l->tokens->items[i];
             vocab[2 * k++ + 1] = int_value(i);
         }
-        if (type != TYPE_CONTROL && type != TYPE_USER && type != TYPE_UNKNOWN) continue;
+        if (type != GGUF_TOKEN_CONTROL && type != GGUF_TOKEN_USER && type != GGUF_TOKEN_UNKNOWN) continue;
         struct json_builder o;
         if (begin_object(&o, root->arena, 4, e)) return ERR_MEMORY;
         put_member(&o, "id", int_value(i));
         put_member(&o, "content", l->tokens->items[i]);
-        put_member(&o, "special", bool_value(type != TYPE_USER));
+        put_member(&o, "special", bool_value(type != GGUF_TOKEN_USER));
         put_member(&o, "normalized", bool_value(false));
         list[added++] = object_value(&o);
     }
@@ -302,7 +260,7 @@ static int put_spm(struct json_builder *root, struct json_builder *model, const 
     put_member(model, "byte_fallback", bool_value(true));
     put_member(model, "fuse_unk", bool_value(true));
     for (uint32_t i = 0; i < l->tokens->n; i++)
-        if (json_int(json_at(l->types, i), 0) == TYPE_UNKNOWN) {
+        if (json_int(json_at(l->types, i), 0) == GGUF_TOKEN_UNKNOWN) {
             put_member(model, "unk_token", l->tokens->items[i]);
             break;
         }

@@ -7,38 +7,11 @@
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
-int load_fail_unknown(const char *what, const struct json *name, struct error *e) {
-    bool named = name && name->type == JSON_STRING;
-    return error_set(e, ERR_MODEL, "unknown %s %.*s", what, named ? (int)name->n : 1, named ? name->string : "?");
-}
-
 struct load_state {
     struct tokenizer *t;
     char *decoded, *spelled; /* scratch: decoded and spelled-out tokens */
     size_t cap;
 };
-
-/* Decodes a token as spelled in the file: to its bytes if the vocabulary is byte-level (otherwise sets *literal). Returns the length. */
-static size_t decode_spelling(const struct tokenizer *t, const char *s, size_t n, char *out, bool *literal) {
-    *literal = false;
-    if (t->bpe.is_byte_level) {
-        long k = vocab_bytes_of_chars(s, n, out);
-        if (k >= 0) return (size_t)k;
-        *literal = true;
-    }
-    memcpy(out, s, n);
-    return n;
-}
-
-int64_t load_find_token(const struct tokenizer *t, const char *s, size_t n) {
-    char on_stack[256], *out = n <= sizeof on_stack ? on_stack : mem_alloc(n);
-    bool literal;
-    if (!out) return -1;
-    size_t k = decode_spelling(t, s, n, out, &literal);
-    int64_t id = vocab_find(&t->vocab, out, k, literal);
-    if (out != on_stack) mem_free(out);
-    return id;
-}
 
 static int reserve_scratch(struct load_state *l, size_t n) {
     if (n <= l->cap) return 0;
@@ -59,7 +32,7 @@ struct staged_token {
 };
 static struct staged_token stage_token(const struct load_state *l, size_t at, const char *s, size_t n) {
     struct staged_token p = {.at = at};
-    p.n = decode_spelling(l->t, s, n, l->decoded + at, &p.literal);
+    p.n = load_decode_spelling(l->t, s, n, l->decoded + at, &p.literal);
     p.hash = vocab_hash(l->decoded + at, p.n);
     vocab_prefetch(&l->t->vocab, p.hash);
     return p;
@@ -113,12 +86,6 @@ static int parse_merge(const struct json *m, uint32_t i, struct merge_side h[2],
 
 static int fail_unknown_token(uint32_t i, const char *s, size_t n, struct error *e) {
     return error_set(e, ERR_MODEL, "model.merges: entry %u needs \"%.*s\", which is not in the vocabulary", i, (int)(n < 80 ? n : 80), s);
-}
-
-bool load_has_inner_mark(const char *s, size_t n) {
-    size_t at = 0;
-    while (at + 3 <= n && !memcmp(s + at, "\xE2\x96\x81", 3)) at += 3;
-    return at < n && memmem(s + at, n - at, "\xE2\x96\x81", 3);
 }
 
 /* Returns the id of the concatenated pair, or -1. */
@@ -216,7 +183,7 @@ static int load_model(struct load_state *l, const struct json *model, size_t fil
     b->split_at_marks = !b->is_byte_level && !b->prefix && !b->suffix && !b->ignore_merges;
     const struct json *vocab = json_get(model, "vocab"), *scores = json_get(model, "scores");
     if ((rc = load_vocab(l, vocab, file_size, e))) return rc;
-    if ((rc = scores ? load_gguf_scores(t, vocab, scores, json_get(model, "types"), e) : load_merges(l, json_get(model, "merges"), e))) return rc;
+    if ((rc = scores ? load_scores(t, vocab, scores, json_get(model, "types"), e) : load_merges(l, json_get(model, "merges"), e))) return rc;
     b->split_at_marks = b->split_at_marks && vocab_find(&t->vocab, "\xE2\x96\x81", 3, false) >= 0;
     b->unk = -1;
     if (unk && unk->type == JSON_STRING && (b->unk = load_find_token(t, unk->string, unk->n)) < 0)

@@ -228,8 +228,9 @@ int load_fail_unknown(const char *what, const struct json *name, struct error *e
 int load_json(struct tokenizer *t, const char *path, struct error *e);
 int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e); /* root: contents of a tokenizer.json */
 int load_gguf(struct tokenizer *t, const char *file, struct error *e);
+enum gguf_token_type { GGUF_TOKEN_NORMAL = 1, GGUF_TOKEN_UNKNOWN, GGUF_TOKEN_CONTROL, GGUF_TOKEN_USER, GGUF_TOKEN_UNUSED, GGUF_TOKEN_BYTE };
 /* Builds the merges of a vocabulary whose tokens have scores [id] and types [id]. */
-int load_gguf_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e);
+int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e);
 bool load_has_inner_mark(const char *s, size_t n); /* a word mark (U+2581) after another character */
 int load_tiktoken(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
 int load_tiktoken_tekken(struct tokenizer *t, const char *path, struct error *e); /* Mistral's tekken.json */
@@ -239,3 +240,5 @@ int added_tokens_append(struct tokenizer *t, struct added_token a, struct error 
 int added_tokens_index(struct tokenizer *t, struct error *e);                        /* builds the tries after all tokens were added */
 int64_t load_find_token(const struct tokenizer *t, const char *s, size_t n);         /* finds a token as spelled in the file: id or -1 */
 int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n);         /* finds an added token by its content: id or -1 */
+/* Decodes a token as spelled in the file: to its bytes if the vocabulary is byte-level (otherwise sets *literal). Returns the length. */
+size_t load_decode_spelling(const struct tokenizer *t, const char *s, size_t n, char *out, bool *literal);

@@ -19,7 +19,7 @@ struct cache_desc {
     bool is_fine;       /* BF16 where the session uses E4M3: expert or key selection depends on it */
     bool is_taken;      /* the rows are those of the same plane of layer layer_config.kv_source, which has their memory */
 };
-enum { CACHE_PLANES = 5 };                                                             /* most planes of a layer */
+enum { CACHE_PLANES = 5 }; /* most planes of a layer */
 /* Describes the planes of a layer; returns their number. */
 typedef int (*kv_planes_fn)(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]);
 /* The described plane, without memory. dtype: the session's. */
@@ -89,6 +89,7 @@ int kv_state_add(struct kv *kv, int pos);
 void kv_state_try(struct kv *kv, int pos);
 void kv_state_undo(struct kv *kv, int pos);
 
-/* Reserves a cache of `capacity` positions for the planes that planes() describes (kv_planes of layer/kv_planes.h). dtype: DT_F32, DT_BF16 or DT_E4M3. c must outlive kv. ERR_MEMORY names the size; nothing stays allocated. */
+/* Reserves a cache of `capacity` positions for the planes that planes() describes (kv_planes of layer/kv_planes.h). dtype: DT_F32, DT_BF16 or DT_E4M3. c must
+ * outlive kv. ERR_MEMORY names the size; nothing stays allocated. */
 int kv_open(struct kv *kv, const struct config *c, kv_planes_fn planes, int capacity, enum dtype dtype, struct error *e);
 void kv_close(struct kv *kv);

@@ -6,7 +6,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "engine/layer/attention.h"
+#include "engine/weights/params.h"
 
 static size_t page_down(size_t n) { return n & ~(size_t)(MEM_PAGE - 1); }
 

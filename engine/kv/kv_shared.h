@@ -7,7 +7,7 @@
 
 #include "engine/kv/kv_cache.h"
 
-struct kv_store {        /* per engine */
+struct kv_store {            /* per engine */
     int fd;                  /* memfd; -1: not supported */
     uint64_t kv_fingerprint; /* hash of everything besides the tokens that determines a row's bits; 0: unknown */
     off_t size;              /* bytes allocated so far; unreferenced ranges are hole-punched */
@@ -21,7 +21,7 @@ struct kv_shared { /* an immutable KV image (kv_image.h) in the engine's memfd *
     int from, to;   /* positions */
     bool has_state; /* includes the state at `to` */
 };
-struct kv_shared *kv_shared_ref(struct kv_shared *b);                      /* takes a reference */
+struct kv_shared *kv_shared_ref(struct kv_shared *b);                         /* takes a reference */
 void kv_shared_unref(struct kv_shared *b);                                    /* drops a reference; accepts NULL; both are thread-safe */
 int kv_shared_read(const struct kv_shared *b, size_t at, void *to, size_t n); /* copies n bytes of the image from offset `at`; ERR_RUNTIME */
 

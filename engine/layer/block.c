@@ -454,8 +454,8 @@ int block_head(struct exec *x, const struct weights *m, struct work *w, int row,
     size_t at = (size_t)row * (size_t)c->hidden;
     if (c->streams.is_gated) TRY(copy_rows(x, c, w->xn + at, w->x + at, n)); /* has no last norm */
     else
-        TRY(block_norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c, 2 * c->n_layers), 2 * c->n_layers,
-                      w->first_bad));
+        TRY(block_norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c, 2 * c->n_layers),
+                            2 * c->n_layers, w->first_bad));
     if (c->gates_all_norms) TRY(block_gate_norm(x, c, w, w->xn + at, c->hidden, m->norm_gate, n, c->hidden));
     TRY(x->ops->linear(
         x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top}));

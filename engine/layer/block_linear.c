@@ -10,7 +10,7 @@ int block_linear_exact(struct exec *x, float *y, int ldy, const float *in, int l
 }
 
 int block_norm_rows(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows,
-                     int dim, float eps, int tag, _Atomic int *bad) {
+                    int dim, float eps, int tag, _Atomic int *bad) {
     return x->ops->norm(x, &(struct op_norm){.out = out,
                                              .x = in,
                                              .w = weight,

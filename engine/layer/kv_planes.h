@@ -9,4 +9,4 @@ int kv_plane_owner(const struct config *c, int first, int layer, const struct ca
 size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);      /* bytes per token that one layer adds, scales included, rounded up */
 size_t kv_seen_row_bytes(const struct config *c, int layer, enum dtype dtype); /* the same with the planes that it takes from another layer */
 size_t kv_token_bytes(const struct config *c, enum dtype dtype);               /* bytes per token in all layers */
-size_t kv_state_bytes(const struct config *c);                /* bytes per position, all layers */
+size_t kv_state_bytes(const struct config *c);                                 /* bytes per position, all layers */

@@ -1,7 +1,7 @@
 /* Sources: each vendor's published config.json; parameter counts from model cards and reports. Where a vendor published both FP8 and BF16, this is the FP8
  * model. */
-#include "engine/model/config_parse.h"
 #include "engine/model/known.h"
+#include "engine/model/config_parse.h"
 
 #include <ctype.h>
 #include <string.h>

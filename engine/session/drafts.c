@@ -172,7 +172,7 @@ static void propose_draft(struct engine *e, struct batch_entry *r, int i, int mo
          : e->params.custom_draft       ? e->params.custom_draft(e->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out)
          : e->params.draft == DRAFT_MTP ? most
          : e->int4                      ? most * int4_ready(e->int4)
-         : e->draft_model.ctx               ? most * e->draft_model.ready(e->draft_model.ctx, &s->draft_chat, s->tokens, s->n_tokens, most)
+         : e->draft_model.ctx           ? most * e->draft_model.ready(e->draft_model.ctx, &s->draft_chat, s->tokens, s->n_tokens, most)
                                         : lookup_draft(s->tokens, s->n_tokens, most, out, &matched);
     in->confidence[i] = lookup_confidence(matched);
     in->is_model_draft[i] = e->int4 || e->draft_model.ctx ? *k > 0 : e->mtp && most > 0 && (e->params.draft == DRAFT_MTP || matched < LONG_MATCH);

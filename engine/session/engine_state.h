@@ -1,6 +1,6 @@
 #pragma once
-/* The state of an engine and of its sessions, shared by the files of this folder. One mutex guards the queue, the sessions' states and their unread events. The engine
- * thread computes without the mutex, on sessions that it holds. */
+/* The state of an engine and of its sessions, shared by the files of this folder. One mutex guards the queue, the sessions' states and their unread events. The
+ * engine thread computes without the mutex, on sessions that it holds. */
 #include <pthread.h>
 
 #include "base/fair_queue.h"
@@ -147,10 +147,10 @@ struct engine {
     double batch_expected_s;                                  /* predicted seconds of it */
     struct policy_decode_out explained_decision;              /* decision that decode_why describes */
     char decode_why[660];
-    struct mtp *mtp;                 /* NULL: unused */
-    struct int4 *int4;               /* NULL: unused */
+    struct mtp *mtp;                /* NULL: unused */
+    struct int4 *int4;              /* NULL: unused */
     struct draft_model draft_model; /* ctx NULL: unused */
-    struct lookahead lookahead;      /* experts that the INT4 draft's routers selected */
+    struct lookahead lookahead;     /* experts that the INT4 draft's routers selected */
     void *lookahead_mem;
     struct governor governor;           /* of drafts */
     struct governor_sample next_sample; /* draft figures of the next decode batch, for the governor */

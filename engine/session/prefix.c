@@ -12,9 +12,9 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "engine/exec/prefill.h"
 #include "engine/kv/kv_disk.h"
 #include "engine/kv/kv_image.h"
-#include "engine/exec/prefill.h"
 #include "engine/session/engine_state.h"
 #include "engine/session/engine_tasks.h"
 
@@ -328,7 +328,8 @@ static bool save_chunk(struct session *s, bool closes) {
     size_t i = p->no_disk ? p->n_chunks : first_unsaved(s);
     if (i == p->n_chunks) return false;
     struct prefix_chunk *x = &p->chunks[i];
-    struct kv_shared *b = closes ? get_block(s, i) : x->block, *copy = b ? NULL : kv_shared_create(&s->engine->kv_store, &s->kv, i ? p->chunks[i - 1].end : 0, x->end, false);
+    struct kv_shared *b = closes ? get_block(s, i) : x->block,
+                     *copy = b ? NULL : kv_shared_create(&s->engine->kv_store, &s->kv, i ? p->chunks[i - 1].end : 0, x->end, false);
     x->is_saved = true;
     if (b || copy) kv_disk_write(s->engine->kv_disk, b ? b : copy, x->key, p->tokens, x->computed_ns);
     kv_shared_unref(copy);

@@ -7,11 +7,11 @@
 #include "engine/kv/kv_shared.h"
 
 struct prefix_chunk {
-    int end;                    /* position after its last token */
-    uint64_t key;               /* hash of all tokens up to `end`, chunk by chunk; 0: not the bits of a plain prefill */
+    int end;                 /* position after its last token */
+    uint64_t key;            /* hash of all tokens up to `end`, chunk by chunk; 0: not the bits of a plain prefill */
     struct kv_shared *block; /* image of the chunk; NULL: private session memory */
-    int64_t computed_ns;        /* CLOCK_REALTIME in ns */
-    bool is_saved;              /* on disk, queued for it, or never to be written */
+    int64_t computed_ns;     /* CLOCK_REALTIME in ns */
+    bool is_saved;           /* on disk, queued for it, or never to be written */
 };
 /* Per session; used by the engine thread. */
 struct prefix {
@@ -19,7 +19,7 @@ struct prefix {
     size_t tokens_cap;
     struct prefix_chunk *chunks;
     size_t n_chunks, chunks_cap;
-    int exact_end;                       /* the last end with a key */
+    int exact_end;                    /* the last end with a key */
     struct kv_shared **mapped_blocks; /* blocks that the cache maps or has mapped; released when it restarts */
     size_t n_mapped_blocks, mapped_blocks_cap;
     _Atomic int n_mapped_tokens; /* positions in mapped blocks; read by any thread */

@@ -78,7 +78,8 @@ static void list_dense(const struct config *c, int layer, unsigned modules, stru
     const bool moe = c->layer[layer].moe, dense = !moe && !c->layer[layer].no_ffn, shared = moe && c->shared_inter, up = !c->no_up,
                bias = dense && c->dense_bias;
     const int hidden = c->hidden, dense_inter = config_dense_inter(c, layer), inter = moe && !c->parallel_dense ? c->shared_inter : dense_inter;
-    const struct tensor_slice ffn_gate = params_in_gate_up(c->layout->dense_gate_up, false, inter, 0), ffn_up = params_in_gate_up(c->layout->dense_gate_up, false, inter, 1);
+    const struct tensor_slice ffn_gate = params_in_gate_up(c->layout->dense_gate_up, false, inter, 0),
+                              ffn_up = params_in_gate_up(c->layout->dense_gate_up, false, inter, 1);
     const struct row rows[] = {
         MAT_IN(ffn_gate, layer, dense.gate, dense_gate, ".weight", SHARED, dense_inter, hidden, dense),
         MAT_IN(ffn_up, layer, dense.up, dense_up, ".weight", SHARED, dense_inter, hidden, dense && up),

@@ -21,8 +21,10 @@ static void list_expert(const struct config *c, int layer, unsigned modules, str
                *bare_bias = c->layout->experts && !c->layout->has_suffix ? "_bias" : ".bias";
     const int down_rows = transposed_down ? c->moe_inter : latent_in, down_cols = transposed_down ? latent_in : c->moe_inter;
     const int gate_rows = transposed_gate_up ? latent_in : c->moe_inter, gate_cols = transposed_gate_up ? c->moe_inter : latent_in;
-    const struct tensor_slice gate_in = transposed_gate_up ? in_gate_up_columns(c, 0) : params_in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
-                              up_in = transposed_gate_up ? in_gate_up_columns(c, 1) : params_in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
+    const struct tensor_slice gate_in =
+                                  transposed_gate_up ? in_gate_up_columns(c, 0) : params_in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 0),
+                              up_in =
+                                  transposed_gate_up ? in_gate_up_columns(c, 1) : params_in_gate_up(c->layout->gate_up, c->layout->experts, c->moe_inter, 1),
                               down_in = in_experts(c, down_rows), down_bias_in = in_experts(c, latent_in);
     const struct row rows[] = {
         MAT_TRANSPOSED_IN(transposes_gate_up, gate_in, expert, gate, expert_gate, bare, EXPERT, gate_rows, gate_cols, true),

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mat_at.h"
+
 static float convert_number(float v, const struct param *p) {
     const float gate = 1 / (1 + expf(-v)), stream = (1 + gate) / (1 + expf(v));
     switch (p->conversion) {

@@ -25,7 +25,7 @@
 #include "engine/session/engine_state.h"
 #include "engine/weights/shape_only.h"
 #include "engine/weights/weights_open.h"
-#include "gpu/emu.h"
+#include "gpu/emu/emu.h"
 
 static int fail(const char *text) {
     fprintf(stderr, "foresight: %s\n", text);

@@ -1,5 +1,6 @@
 #pragma once
 /* References for device operations: the scalar CPU kernels, or plain loops in double where devices round activations on purpose. */
+#include "base/mat_at.h"
 #include "test/gpu/conform_case.h"
 
 /* Rounds an activation as a device's tiled products do before they multiply; see enum gpu_math. */

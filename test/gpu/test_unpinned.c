@@ -12,7 +12,7 @@
 #include "engine/ember/ember.h"
 #include "engine/session/engine_state.h"
 #include "engine/weights/weights_open.h"
-#include "gpu/emu.h"
+#include "gpu/emu/emu.h"
 #include "test/env.h"
 
 enum { PROMPT = 70, LONG = 480, ANSWER = 5 }; /* a layer of LONG stores more than a driver copies at once by itself, on a device with room for large KV slabs */

@@ -1,6 +1,7 @@
 /* Checks many-token products (cpu/gemm.h) at every level against a double-precision sum over mat_at. Each level must also leave
  * everything outside its rows unchanged, give the same bits for any split of rows, tokens and packing, and read no byte before or
  * after its matrices, which end at a guard page. */
+#include "base/mat_at.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"

@@ -1,6 +1,7 @@
 /* Checks the inner kernels of every table (cpu/kernels.h) against double precision: plain formats, attention tiles, element-wise.
  * Matrices and vectors end at a guard page, outputs are poisoned, and a row gives the same bits alone and in a batch.
  * AVX-512 runs a second time through SIMDe, so its results are checked on CPUs without it too. */
+#include "base/mat_at.h"
 #include "cpu/autotune.h"
 #include "cpu/probe.h"
 #include "test/kcheck/random_mat.h"

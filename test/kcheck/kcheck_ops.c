@@ -1,5 +1,6 @@
 /* Checks the operations of base/ops.h on the CPU at every level against double precision written from the comments there:
  * views and batches, tie rules, groups, windows and sinks, causal masks, and the same bits for 1, 2 and 5 threads. */
+#include "base/mat_at.h"
 #include "base/minifloat.h"
 #include "cpu/cpu_exec.h"
 #include "cpu/gemm_inner.h"

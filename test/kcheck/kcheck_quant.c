@@ -1,5 +1,6 @@
 /* Checks kernels of weights of a few bits: decoding against GGUF blocks unpacked from the format's description, products against a
  * double-precision sum, the same bits whatever rows and tokens are in the batch, and no access out of bounds. */
+#include "base/mat_at.h"
 #include "cpu/formats.h"
 #include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"

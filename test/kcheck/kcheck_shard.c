@@ -2,6 +2,7 @@
  * threads, from views and from copies, and whose work a thread steals. */
 #include <stdatomic.h>
 
+#include "base/mat_at.h"
 #include "cpu/cpu_exec.h"
 #include "cpu/gemm.h"
 #include "engine/weights/numa_shard.h"

@@ -1,5 +1,6 @@
 #pragma once
 /* Cases of kcheck_ops.c: experts of all formats, columns in another order, and calls that name some of the experts. */
+#include "base/mat_at.h"
 #include "cpu/cpu_exec.h"
 #include "cpu/gemm_inner.h"
 #include "test/kcheck/ops_threads.h"

@@ -1,4 +1,5 @@
 /* base: number formats against their definition, JSON, arenas, files under injected faults, fair queues. */
+#include "base/mat_at.h"
 #include "test/unit/unit.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 /* Values of GGUF blocks, against the gguf package's dequantisation, and that of llama.cpp for Q1_0 and Q2_0 (gguf_blocks.bin: random blocks with tiny, huge and
  * negative scales, and the 512 float32 values that each format gives), and names of split files. */
+#include "base/mat_at.h"
 #include "test/unit/unit.h"
 
 #include <stdio.h>

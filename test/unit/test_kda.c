@@ -1,6 +1,6 @@
 /* config.json of the families with Kimi delta attention: which layers have it, both kinds of decay, and what is refused. */
-#include "engine/engine_check.h"
 #include "engine/layer/kv_planes.h"
+#include "engine/session/engine_check.h"
 #include "test/unit/unit.h"
 
 #include "base/ops.h"

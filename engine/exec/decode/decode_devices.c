@@ -11,6 +11,7 @@
 #include "engine/exec/decode/decode_device.h"
 #include "engine/exec/decode/decode_experts.h"
 #include "engine/exec/decode/decode_graph.h"
+#include "engine/exec/decode/decode_reserve.h"
 #include "engine/exec/decode/decode_tensor.h"
 #include "engine/exec/decode/decode_weights.h"
 #include "engine/exec/decode/device_kv.h"
@@ -80,7 +81,8 @@ static int choose_ranks(struct decode *s, const struct layer_assign_in *in, cons
         if (!tp_shard_split(w, ranks, shards, why, cap)) continue;
         for (int r = 0; r < ranks; r++) {
             const struct config rank_config = tp_shard_config(&w->config, &shards[r]);
-            for (int l = 0; l < in->n_layers; l++) bytes[r] += copy_ranges_bytes(ranges, decode_weights_layer_ranges(w, &rank_config, &shards[r], l, &view, ranges));
+            for (int l = 0; l < in->n_layers; l++)
+                bytes[r] += copy_ranges_bytes(ranges, decode_weights_layer_ranges(w, &rank_config, &shards[r], l, &view, ranges));
         }
         fits = layer_assign_tensor(in, ranks, bytes, out);
         if (!fits) snprintf(why, cap, "a shard does not fit on its device");
@@ -175,8 +177,8 @@ static int assign_layers(struct decode *s, struct error *e) {
         }
         if (s->is_tensor_parallel) *d->shard_config = tp_shard_config(s->c, &d->shard);
         for (int l = d->first; l < d->last; l++)
-            d->weight_bytes +=
-                s->is_tensor_parallel ? copy_ranges_bytes(ranges, decode_weights_layer_ranges(w, d->shard_config, &d->shard, l, &view, ranges)) : layer_bytes[l];
+            d->weight_bytes += s->is_tensor_parallel ? copy_ranges_bytes(ranges, decode_weights_layer_ranges(w, d->shard_config, &d->shard, l, &view, ranges))
+                                                     : layer_bytes[l];
         if (s->dev[i].has_head) s->dev[i].weight_bytes += in.head_bytes;
         d->draft_full = s->is_tensor_parallel; /* no draft experts: one device would need all of a layer */
         if (s->is_tensor_parallel) continue;

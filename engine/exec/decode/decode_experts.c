@@ -10,6 +10,7 @@
 #include "engine/exec/decode/decode_device.h"
 #include "engine/exec/decode/decode_experts.h"
 #include "engine/exec/decode/decode_graph.h"
+#include "engine/exec/decode/decode_reserve.h"
 #include "engine/exec/decode/draft_experts.h"
 #include "engine/exec/decode/expert_pool.h"
 #include "engine/layer/kv_planes.h"

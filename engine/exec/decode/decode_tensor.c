@@ -6,8 +6,8 @@
  * The CPU talks to rank 0 only, as if it held the layers. Addresses in pinned memory depend on the layer, so that recorded graphs
  * stay valid. Reuse is safe: before writing one again, a rank has waited, in the sum between, for values that the others signalled
  * after reading it. */
-#include "engine/exec/decode/decode_graph.h"
 #include "engine/exec/decode/decode_tensor.h"
+#include "engine/exec/decode/decode_graph.h"
 #include "engine/exec/decode/decode_transfer.h"
 #include "engine/exec/decode/device_kv.h"
 #include "engine/exec/decode/kv_writeback.h"

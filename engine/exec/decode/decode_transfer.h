@@ -9,4 +9,4 @@ int decode_carry(const struct config *c, struct gpu_stream *stream, const struct
 /* Downloads what the CPU needs for a layer's experts (enqueued). */
 int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m, int layer);
 bool decode_cpu_reads_rows(const struct decode *s, int layer); /* whether the CPU computes some of a layer's experts */
-size_t decode_latent_bytes(const struct decode *s, int n);      /* bytes of n rows in the experts' latent space */
+size_t decode_latent_bytes(const struct decode *s, int n);     /* bytes of n rows in the experts' latent space */

@@ -15,7 +15,8 @@ static int load_ranges(struct decode_device *d, struct stage *stage, struct ledg
     return rc ? rc : stage_send_ranges(stage, ranges, n, mem->at, (struct stage_unit){0});
 }
 
-int decode_weights_layer_ranges(const struct weights *w, const struct config *c, const struct tp_shard *shard, int layer, struct layer *view, struct copy_range *out) {
+int decode_weights_layer_ranges(const struct weights *w, const struct config *c, const struct tp_shard *shard, int layer, struct layer *view,
+                                struct copy_range *out) {
     if (shard) return tp_shard_ranges(c, shard, w, layer, view, out);
     *view = (struct layer){0};
     return copy_ranges_list(c, layer, MODULE_LAYER, &w->layers[layer], view, out);
@@ -35,7 +36,8 @@ static int load_device(struct decode_device *d, struct error *e) {
     int rc = stage_open(&stage, &(struct stage_options){.set = set, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = threads}, e);
     for (int l = d->first; l < d->last && !rc; l++) {
         if (!d->s->cpu_queue && (rc = nan_scan_dense(&d->s->m->scan, l, e))) break;
-        rc = load_ranges(d, stage, &d->layers[l].mem, ranges, decode_weights_layer_ranges(w, d->c, d->shard_config ? &d->shard : NULL, l, &d->layers[l].view, ranges), e);
+        rc = load_ranges(d, stage, &d->layers[l].mem, ranges,
+                         decode_weights_layer_ranges(w, d->c, d->shard_config ? &d->shard : NULL, l, &d->layers[l].view, ranges), e);
     }
     int n_merge_ranges = d->last == w->config.n_layers ? decode_weights_end_ranges(w, MODULE_STREAM_MERGE, d->head_weights, ranges) : 0;
     if (!rc && n_merge_ranges) rc = load_ranges(d, stage, &d->merge_mem, ranges, n_merge_ranges, e);

@@ -3,8 +3,8 @@
  * Blocks are carved from slabs in which a plane's rows are contiguous, so that a growing cache copies in long pieces. A slab is
  * freed with its last block. Recurrent states are not rows: each device KV has its own. */
 #include "base/mem.h"
-#include "engine/exec/decode/device_kv.h"
 #include "engine/exec/decode/decode_state.h"
+#include "engine/exec/decode/device_kv.h"
 #include "engine/layer/kv_planes.h"
 
 /* Positions per block and per slab. Blocks are small, since only whole blocks are shared. */

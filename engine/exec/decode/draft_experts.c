@@ -1,9 +1,10 @@
 /* A draft's routed experts on devices: for layers whose attention block is on the device, as far as memory allows, one layer per
  * draft batch so that no batch waits long. The rows of such a layer stay on the device; the CPU only reads the routers'
  * selections. They are the first to be evicted for KV or a prefill, and return only after resident weights are reloaded. */
+#include "engine/exec/decode/draft_experts.h"
 #include "base/log.h"
 #include "engine/exec/decode/decode_device.h"
-#include "engine/exec/decode/draft_experts.h"
+#include "engine/exec/decode/decode_reserve.h"
 #include "engine/transfer/stage.h"
 
 static int load_layer(struct decode_device *d, int layer, struct error *e) {

@@ -9,8 +9,8 @@
  * and always run on the device, so that results do not depend on history.
  *
  * CPU and GPU differ by rounding: where an expert runs may decide a near tie. Engine thread only. */
-#include "engine/experts/budget.h"
 #include "engine/exec/decode/router_lookahead.h"
+#include "engine/experts/budget.h"
 #include "engine/experts/score.h"
 #include "engine/placement/split.h"
 #include "engine/transfer/upload.h"

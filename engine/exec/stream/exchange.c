@@ -22,7 +22,8 @@ int exchange_open(struct slp_rank *r, struct error *e) {
     if (!rc) rc = gpu_alloc(r->g, (void **)&x->received_sums, n * floats * 4, e);
     if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_tokens, n * hidden * 2, e);
     if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_sums, n * floats * 2, e);
-    if (p->job->set->spec.all_to_all || p->job->set->spec.is_virtual) return rc; /* all_to_all.c has buffers of its own; virtual time: host memory is never accessed */
+    if (p->job->set->spec.all_to_all || p->job->set->spec.is_virtual)
+        return rc; /* all_to_all.c has buffers of its own; virtual time: host memory is never accessed */
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * hidden * element, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->ids, n * topk, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->weights, n * topk, e);

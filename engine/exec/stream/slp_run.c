@@ -435,7 +435,7 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     }
     atomic_store(&p->stop, rc != 0);
     for (int i = 0; i < p->n_ranks; i++) {
-        int last = rank_drain(&p->rank[i]);                                      /* errors of work that was not synchronized yet */
+        int last = rank_drain(&p->rank[i]);                                          /* errors of work that was not synchronized yet */
         if (!last) last = gpu_error_since(p->rank[i].g, p->rank[i].n_cleared, NULL); /* weights that decode holds and this run has read may be damaged */
         if (rc || !last) continue;
         rc = slp_check(&p->rank[i], last);

@@ -1,5 +1,5 @@
 /* The emulated device: memory with a cap, host memory, faults. Streams and events are in emu_stream.c. */
-#include "gpu/emu_timeline.h"
+#include "gpu/emu/emu_timeline.h"
 
 #include <errno.h>
 #include <stdarg.h>

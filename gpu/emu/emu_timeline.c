@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "base/mem.h"
-#include "gpu/emu_timeline.h"
+#include "gpu/emu/emu_timeline.h"
 
 int emu_timeline_open(struct gpu *g, struct gpu_timeline **out, struct error *e) {
     struct emu_timeline *n = mem_calloc(1, sizeof *n);

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "base/minifloat.h"
-#include "gpu/emu.h"
+#include "gpu/emu/emu.h"
 
 static void sort_tokens(const struct op_sort *a) {
     int kept = a->last - a->first;

@@ -11,7 +11,7 @@
 #include "base/test_limits.h"
 #include "cpu/cpu.h"
 #include "cpu/pool.h"
-#include "gpu/emu_timeline.h"
+#include "gpu/emu/emu_timeline.h"
 
 static bool cancelled(const struct emu_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }
 /* Streams of a device have different owners, and one may clear the device before another looks. So a stream that dropped work

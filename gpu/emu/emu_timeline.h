@@ -1,6 +1,6 @@
 #pragma once
 /* Timelines of the emulated device: see gpu.h. */
-#include "gpu/emu.h"
+#include "gpu/emu/emu.h"
 
 enum { EMU_TIMELINE_SIGNALS = 1024 };
 struct emu_timeline {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "gpu/emu.h"
+#include "gpu/emu/emu.h"
 
 /* --- Addresses read from memory --------------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-#include "engine/engine_check.h"
+#include "engine/session/engine_check.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "gpu/emu_timeline.h"
+#include "gpu/emu/emu_timeline.h"
 
 void emu_cond_init(pthread_cond_t *cond) {
     pthread_condattr_t monotonic;
