@@ -34,7 +34,6 @@ struct engine_params {         /* zero-initialized: all defaults */
     const char *usage_dir;       /* directory that keeps how often experts are used, per checkpoint; NULL: none */
     const char *evict;           /* eviction policy of the expert pool (experts/score.h); NULL: the default */
     bool deterministic;          /* decide by the cost table only, never by measurements taken in use */
-    int defer;                   /* experts of a token that decode batches add a layer later, which changes the text; 0: none */
     double max_tpot_s;           /* bound on the mean seconds per token of each answer; 0: none */
     const char *kv_dir;          /* directory of the KV disk cache; NULL: none */
     uint64_t kv_limit;           /* most bytes in kv_dir; 0: a tenth of the free disk space */

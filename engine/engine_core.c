@@ -111,7 +111,7 @@ static int open_runtime(struct engine *e, struct error *err) {
     e->info.level = cpu_level_name(level);
     speeds_assume(e, level);
     e->machine.no_device_decode = e->params.decode == DECODE_CPU && e->params.prefill != MODE_AUTO && e->params.prefill != PREFILL_BLEND;
-    e->machine.whole_layers = e->params.prefill == PREFILL_BLEND || e->params.defer;
+    e->machine.whole_layers = e->params.prefill == PREFILL_BLEND;
     if ((rc = decode_open(&e->machine.decode, &e->machine, (enum dtype)e->params.kv, err))) return rc;
     if ((e->params.draft == DRAFT_MTP || e->params.draft == DRAFT_AUTO) && !e->params.custom_draft &&
         (rc = mtp_open(&e->mtp, &e->weights, e->machine.cpu, e->info.context, (enum dtype)e->params.kv, err)))
@@ -146,7 +146,6 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
     e->name = dir_basename(p->dir);
     if (!rc && (!e->dir || !e->name)) rc = error_set(err, ERR_MEMORY, "no memory for the engine");
     if (!rc) rc = weights_open(&e->weights, p->dir, p->force, err);
-    if (!rc) rc = engine_set_deferral(&e->weights.config, p->defer, e->name, err);
     if (rc) goto fail;
     const struct config *c = &e->weights.config;
     e->info = (struct engine_info){

@@ -372,9 +372,6 @@ static void put_verdict(struct plan_view *v, const struct json *root) {
         buf_str(&line, ".");
     }
     put_max_tpot(&line, json_get(root, "max_tpot"));
-    if (json_get(root, "defer"))
-        buf_fmt(&line, " --defer, which changes the text, leaves %d of a token's %d experts to the next layer.",
-                (int)json_int(json_path(root, "defer.experts"), 0), (int)json_int(json_path(root, "defer.of"), 0));
     put_headroom(&line, json_get(root, "fits"));
     put_other_tools(&line, json_get(root, "fits"));
     if (json_num(json_get(batch, "tokens_per_s"), 0) > 0) buf_fmt(&line, " Many prompts together run at %s tok/s.", json_rate(batch, a, sizeof a));

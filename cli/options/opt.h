@@ -84,7 +84,6 @@ enum opt_id {
     OPT_SPLIT,
     OPT_DRAFT,
     OPT_DRAFT_LEN,
-    OPT_DEFER,
     OPT_MAX_TPOT,
     OPT_DETERMINISTIC,
     OPT_EXPERT_CACHE,

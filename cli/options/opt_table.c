@@ -123,8 +123,6 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_DRAFT] = {"draft", 0, OPT_CHOICE, SETTING | OPT_OR_PATH, MACHINE, "HOW", "auto none lookup mtp int4", .def = "auto",
                    .help = "speculative decoding, which does not change the text; the path of a small model, or"},
     [OPT_DRAFT_LEN] = {"draft-len", 0, OPT_INT, SETTING, MACHINE, "N", .lo = 1, .hi = 16, .help = "most drafted tokens at once (as many as pay off)"},
-    [OPT_DEFER] = {"defer", 0, OPT_INT, SETTING, MACHINE, "N", .lo = 0, .hi = 64,
-                   .help = "add the N lowest-ranked experts of a token one layer later, while a GPU goes on; changes the text (0)"},
     [OPT_MAX_TPOT] = {"max-tpot", 0, OPT_NUM, SETTING, MACHINE, "MS", .lo = 0.001, .hi = 1e6,
                       .help = "most milliseconds per token of each answer: fewer answers at once, slower prompts beside them (none)"},
     [OPT_DETERMINISTIC] = {"deterministic", 0, OPT_FLAG, SETTING, MACHINE, .help = "choose modes by the calibration alone, not by later measurements"},

@@ -69,7 +69,6 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
     p->expert_cache = v[OPT_EXPERT_CACHE].text;
     p->evict = v[OPT_EVICT].text;
     p->deterministic = v[OPT_DETERMINISTIC].on;
-    p->defer = v[OPT_DEFER].text ? (int)v[OPT_DEFER].integer : 0;
     p->max_tpot_s = v[OPT_MAX_TPOT].text ? v[OPT_MAX_TPOT].num * 1e-3 : 0;
     p->kv = !strcmp(v[OPT_KV].text, "f32") ? DT_F32 : !strcmp(v[OPT_KV].text, "fp8") ? DT_E4M3 : DT_BF16;
 }

@@ -25,7 +25,7 @@ struct runtime {
     struct work *prefill_work; /* host memory */
     struct gpu_set *gpus;
     bool no_device_decode;     /* decode must not use devices */
-    bool whole_layers;         /* devices hold whole layers (a blended prefill or --defer was requested): no tensor parallelism */
+    bool whole_layers;         /* devices hold whole layers (a blended prefill was requested): no tensor parallelism */
     struct decode *decode;     /* runs decode batches and owns the weights on devices */
     struct cost_machine *cost; /* this machine, corrected by measurements */
     struct cost_model *cost_model;

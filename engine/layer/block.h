@@ -40,8 +40,6 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
  * shared expert or dense FFN, or both in one operation, which saves the CPU pool a barrier. */
 enum { PART_ROUTED = 1, PART_SHARED = 2, PART_ROUTED_SHARED = 3 };
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n);
-/* Makes now and later views of w: now with the n rows' selection without their last config.n_deferred experts, later with these only. Copies unless n is 1. */
-int block_split_selection(struct exec *x, const struct config *c, const struct work *w, int n, struct work *now, struct work *later);
 /* For modes that run single experts of a latent space (config.moe_latent): project xn [n, hidden] to their input in [n, moe_latent]; add the projection of
  * their sum [n, moe_latent], which is normed in place with config.routed_sum_norm, to out [n, hidden]. block_experts includes both. */
 int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in, int n);

@@ -22,24 +22,6 @@ int block_experts_norm(struct exec *x, const struct config *c, const struct laye
         x, &(struct op_norm){.out = rows, .x = rows, .rows = n, .dim = width, .ldx = width, .ldo = width, .eps = config_output_eps(c), .w_dtype = DT_F32});
 }
 
-/* Copies columns [first, first + k) of n rows of `width` numbers, float or int32_t. */
-static int copy_columns(struct exec *x, void *to, const void *from, int width, int first, int k, int n) {
-    return rows_copy(x, to, k, (const float *)from + first, width, n, k);
-}
-int block_split_selection(struct exec *x, const struct config *c, const struct work *w, int n, struct work *now, struct work *later) {
-    const int kept = c->topk - c->n_deferred;
-    *now = *later = *w;
-    now->n_chosen = kept, later->n_chosen = c->n_deferred;
-    later->ids += kept, later->weights += kept;
-    if (n == 1) return 0; /* parts of a row need no copy */
-    now->ids = w->part_ids, now->weights = w->part_weights;
-    later->ids = w->part_ids + (size_t)n * (size_t)kept, later->weights = w->part_weights + (size_t)n * (size_t)kept;
-    TRY(copy_columns(x, now->ids, w->ids, c->topk, 0, kept, n));
-    TRY(copy_columns(x, now->weights, w->weights, c->topk, 0, kept, n));
-    TRY(copy_columns(x, later->ids, w->ids, c->topk, kept, c->n_deferred, n));
-    return copy_columns(x, later->weights, w->weights, c->topk, kept, c->n_deferred, n);
-}
-
 /* Rows of a larger batch take turns, which bounds the memory: 256 MB of experts with 4,096 outputs. Each turn still has many rows for each expert. */
 int block_experts_rows(const struct config *c, int n) {
     enum { PAIRS_MOST = 16384 };
@@ -86,7 +68,7 @@ int block_routed_sum(struct exec *x, const struct config *c, const struct layer 
                            .is_loading = w->late_experts,
                            .computed_fraction = w->computed_fraction,
                            .n = n,
-                           .topk = w->n_chosen ? w->n_chosen : c->topk,
+                           .topk = c->topk,
                            .n_experts = c->n_experts,
                            .hidden = c->moe_latent,
                            .wide = config_needs_wide_activations(c)};
@@ -111,7 +93,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
     struct expert_shards shared;
     if (routed)
         o.ids = w->ids, o.weights = w->weights, o.is_loading = w->late_experts, o.computed_fraction = w->computed_fraction, o.experts = y->experts,
-        o.topk = w->n_chosen ? w->n_chosen : c->topk, o.n_experts = c->n_experts;
+        o.topk = c->topk, o.n_experts = c->n_experts;
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
     if (moe && config_weighs_shared(c)) o.shared_weight = w->shared_weight;
     if (moe && !routed && y->shards) { /* without routed experts the shared expert's shards come first */

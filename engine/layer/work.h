@@ -73,7 +73,6 @@ struct work {
     float *router_mlp;             /* [2, rows, router_inter] scratch */
     int32_t *ids;                  /* [rows, topk] selected experts */
     float *weights;                /* [rows, topk] factors of their outputs */
-    int n_chosen;                  /* entries of a row of ids and weights, if these are a part of the selection (block_split_selection); 0: topk */
     float *idle;                   /* [rows] weights of idle experts; NULL: the model has none */
     float *shared_weight;          /* [rows] factor of the shared expert's output */
     float *ffn_in;                 /* [rows, hidden] input of shared experts where it is not xn (config_has_ffn_in), otherwise NULL */
@@ -81,9 +80,4 @@ struct work {
     float *expert_rows;            /* [block_experts_rows(), topk, moe_latent] outputs of experts, which are normed before they are summed; or NULL */
     const uint8_t *late_experts;   /* [n_experts] or NULL: as is_loading in op_experts; not owned */
     float computed_fraction;       /* as in op_experts */
-    /* With config.n_deferred, for decode batches, otherwise NULL */
-    float *deferred;     /* [rows, hidden] sum of the experts that the previous layer deferred */
-    float *deferred_xn;  /* [rows, hidden] a copy of xn */
-    float *part_weights; /* [rows, topk] the parts of a selection */
-    int32_t *part_ids;   /* [rows, topk] */
 };

@@ -189,12 +189,6 @@ static void list_experts(struct buffer_list *l, struct work *w, const struct con
         ADD(ids, n * topk);
         ADD(weights, n * topk);
     }
-    if (c->n_deferred) {
-        ADD(deferred, n * hidden);
-        ADD(deferred_xn, n * hidden);
-        ADD(part_weights, n * topk);
-        ADD(part_ids, n * topk);
-    }
     if (c->router_inter) ADD(router_mlp, 2 * n * (size_t)c->router_inter);
     if (config_needs_ffn_in(c)) ADD(ffn_in, n * hidden);
     if (c->moe_latent) {
@@ -271,8 +265,6 @@ struct work work_slice(const struct config *c, const struct work *w, int row) {
     if (r.idle) r.idle += at;
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;
-    if (r.deferred) r.deferred += at * (size_t)c->hidden, r.deferred_xn += at * (size_t)c->hidden;
-    if (r.deferred) r.part_ids += at * (size_t)c->topk, r.part_weights += at * (size_t)c->topk;
     return r;
 }
 

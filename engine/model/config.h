@@ -276,9 +276,8 @@ struct config {
     int dense_inter;                                     /* of dense layers */
     bool dense_bias;                                     /* of gate, up and down in dense layers */
     int n_experts, topk, n_group, topk_group, moe_inter; /* n_experts 0: a dense model */
-    int n_deferred;       /* not the checkpoint's: the lowest-ranked of a token's experts that decode batches add one layer later (config_defers) */
-    int shared_inter;     /* all shared experts together; 0: none */
-    int moe_latent;       /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
+    int shared_inter;                                    /* all shared experts together; 0: none */
+    int moe_latent;                                      /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
     bool expert_out_norm; /* with moe_latent: an expert's output is multiplied by factors per channel and normed before it is weighted */
     bool routed_sum_norm; /* with moe_latent: the sum of a token's experts is normed before it is projected, so its parts are added in latent space */
     float shared_scale;   /* factor of the shared experts' output; 0: 1. Not with shared_gate */
@@ -377,10 +376,6 @@ static inline bool config_has_single_blocks(const struct config *c) {
 }
 /* The layer of the checkpoint whose tensors a layer has. */
 static inline int config_stored_layer(const struct config *c, int layer) { return layer >= 0 && layer < c->n_layers ? layer - c->layer[layer].repeats : layer; }
-/* Whether decode batches defer experts of the layer: to the next one, if it has experts too, where its router ranks them. */
-static inline bool config_defers(const struct config *c, int layer) {
-    return c->n_deferred && layer >= 0 && layer + 1 < c->n_layers && c->layer[layer].moe && c->layer[layer + 1].moe && !c->layer[layer].hashed;
-}
 static inline float config_output_eps(const struct config *c) { return c->output_eps > 0 ? c->output_eps : c->norm_eps; }
 /* Width of the routed experts' inputs and outputs. */
 static inline int config_routed_width(const struct config *c) { return c->moe_latent ? c->moe_latent : c->hidden; }

@@ -84,10 +84,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
            ffn = mats * (inter / layers) * hidden, ffns = 0, attn_weights, router = hidden * config_n_choices(c);
     *q = (struct cost_model){
         .layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
-    int deferring = 0;
-    for (int i = 0; i < c->n_layers; i++)
-        q->dense_layers += !c->layer[i].moe, ffns += !c->layer[i].moe && !c->layer[i].no_ffn, deferring += config_defers(c, i);
-    if (deferring) q->deferred_share = (double)deferring / (layers - q->dense_layers) * c->n_deferred / c->topk;
+    for (int i = 0; i < c->n_layers; i++) q->dense_layers += !c->layer[i].moe, ffns += !c->layer[i].moe && !c->layer[i].no_ffn;
     if (q->dense_layers) ffn *= ffns / q->dense_layers; /* on average: some layers have none */
     if (mla) {
         double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (dim - rope + v);
@@ -391,17 +388,14 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
     }
     double shared = ffn_time(m, d, q, rows, part->shared_bytes, part->shared_flops, 1, taken) + (q->shared_bytes > 0 ? sum : 0);
     const bool is_resident = resident >= 1; /* nothing for the CPU */
-    const double deferred = q->deferred_share, later = routed_time(m, is_resident ? d : 0, q, rows, deferred, taken);
     if (!on_device) {
-        attn += shared + routed_time(m, 0, q, rows, 1 - deferred, taken) + later;
+        attn += shared + routed_time(m, 0, q, rows, 1, taken);
         return (struct layer_time){attn, 0, attn};
     }
-    double cpu = routed_time(m, 0, q, rows, (1 - resident) * (1 - deferred), taken), gpu = shared + routed_time(m, d, q, rows, resident * (1 - deferred), 0);
+    double cpu = routed_time(m, 0, q, rows, 1 - resident, taken), gpu = shared + routed_time(m, d, q, rows, resident, 0);
     if (is_resident && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
-    if (is_resident) return (struct layer_time){0, attn + gpu + later, attn + gpu + later};
-    /* The CPU computes what the layer before deferred until this layer's rows arrive. */
-    const double begin = max_of(attn + hand_off_time(m, d, q, rows), later);
-    return (struct layer_time){cpu + later, attn + gpu, max_of(begin + cpu, attn + gpu)};
+    if (is_resident) return (struct layer_time){0, attn + gpu, attn + gpu};
+    return (struct layer_time){cpu, attn + gpu, max_of(attn + hand_off_time(m, d, q, rows) + cpu, attn + gpu)};
 }
 
 double cost_decode(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s) {

@@ -74,7 +74,6 @@ struct cost_machine {
 struct cost_model {
     int layers, dense_layers, n_experts, topk; /* dense_layers of the layers have no experts */
     enum cost_format experts, dense, kv;       /* storage formats */
-    double deferred_share;                     /* share of the chosen experts that --defer leaves to the next layer */
     double expert_bytes, expert_flops;         /* one routed expert */
     double attn_block_bytes, attn_block_flops; /* matrices of one layer's attention block, including its router */
     double shared_bytes, shared_flops;         /* shared experts, per layer */

@@ -95,7 +95,6 @@ static int plan_known(const struct cost_machine *m, const struct known_model *k,
     char title[96];
     snprintf(title, sizeof title, "%s%s%s", k->title, f->name ? " in " : "", f->name ? f->name : "");
     int rc = c ? known_model_config(k, c, e) : error_set(e, ERR_MEMORY, "no memory for a config");
-    if (!rc) rc = engine_set_deferral(c, p->defer, k->title, e);
     if (!rc) rc = shape_only_open_as(&s, c, f, e);
     if (!rc) rc = plan_write(m, &s.w, title, &o, json, e);
     shape_only_close(&s);
@@ -114,8 +113,7 @@ int engine_plan(const struct engine_params *p, const char *machine, const char *
     struct weights w;
     if ((rc = weights_open(&w, p->dir, p->force, e))) return rc;
     const struct plan_options o = to_plan_options(p);
-    rc = engine_set_deferral(&w.config, p->defer, w.config.arch->title, e);
-    if (!rc) rc = plan_write(&m, &w, w.config.arch->title, &o, json, e);
+    rc = plan_write(&m, &w, w.config.arch->title, &o, json, e);
     weights_close(&w);
     return rc;
 }

@@ -92,7 +92,7 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
         c->policy.expert_layers[i] = decode_device_layers(virtual_decode_state(v), i, true);
     }
     strncpy(c->why, decode_placement_why(virtual_decode_state(v)), sizeof c->why - 1);
-    c->why_unpaged = cost->disk_share > 0 ? "the weights do not fit in memory" : w->config.n_deferred ? "--defer" : virtual_why_unpaged(v);
+    c->why_unpaged = cost->disk_share > 0 ? "the weights do not fit in memory" : virtual_why_unpaged(v);
     virtual_close(&v);
     return 0;
 }
@@ -468,7 +468,6 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     json_quote(out, title, strlen(title));
     buf_fmt(out, ",\"error\":{\"decode\":%g,\"prefill\":%g},", PLAN_DECODE_ERROR / 100.0, PLAN_PREFILL_ERROR / 100.0);
     json_fits(out, &p->machine[0], w, o->kv, &p->choice[0]);
-    if (w->config.n_deferred) buf_fmt(out, ",\"defer\":{\"experts\":%d,\"of\":%d}", w->config.n_deferred, w->config.topk);
     json_prefill(out, p);
     if (fits) json_nodes(out, p), json_decode(out, p), json_max_tpot(out, p), json_batch(out, p), json_upgrades(out, p);
     else buf_str(out, ",\"decode\":[],\"more\":[]");

@@ -124,7 +124,6 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
                                   .cost = &v->cost,
                                   .cost_model = &v->model,
                                   .split_policy = o->split ? o->split : &split_policies[0],
-                                  .whole_layers = c->n_deferred > 0,
                                   .pool_request = o->experts,
                                   .expert_bytes = weights_expert_bytes(o->w)};
     int rc = gpu_open(&v->host, &v->spec, GPU_HOST, e);

@@ -46,13 +46,11 @@ static int choose_exec(struct engine *e, struct session **batch, int n) {
         char why[200];
         *last = out;
         policy_decode_why(&m, &in, &out, why, sizeof why);
-        char deferred[60] = "";
-        if (e->params.defer) snprintf(deferred, sizeof deferred, "; --defer %d, which changes the text", e->params.defer);
         char turns[100] = "";
         if (e->slices.n_batches)
             snprintf(turns, sizeof turns, "; the caches of %d of %d sessions fit the devices: these take turns of %d batches", e->slices.n_fit,
                      e->slices.n_sessions, e->slices.n_batches);
-        snprintf(e->decode_why, sizeof e->decode_why, "%s%s%s; on devices: %s", why, turns, deferred, decode_placement_why(e->machine.decode));
+        snprintf(e->decode_why, sizeof e->decode_why, "%s%s; on devices: %s", why, turns, decode_placement_why(e->machine.decode));
     }
     return out.batch < n ? out.batch : n;
 }

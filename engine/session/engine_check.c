@@ -44,29 +44,12 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
         return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", exec_mode_name(p->decode));
     if (p->decode == DECODE_PAGED && p->draft > DRAFT_AUTO)
         return error_set(e, ERR_USAGE, "--decode paged uses no drafts, since a row of another prompt yields more than a drafted token: leave out --draft");
-    if (p->decode == DECODE_PAGED && p->defer)
-        return error_set(e, ERR_USAGE, "--decode paged cannot be combined with --defer: its devices compute experts for many rows, and nothing waits");
-    if (p->defer && spec.parallel == GPU_PARALLEL_TENSOR) return error_set(e, ERR_USAGE, "--defer cannot be combined with parallel=tensor in --gpus");
     enum budget_request ask;
     size_t n;
     if (engine_parse_expert_cache(p->expert_cache, &ask, &n))
         return error_set(e, ERR_USAGE, "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G)", p->expert_cache);
     if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
-}
-
-int engine_set_deferral(struct config *c, int n, const char *name, struct error *err) {
-    int pairs = 0;
-    if (!n) return 0;
-    if (n < 0 || n >= c->topk || !c->n_experts)
-        return error_set(err, ERR_USAGE,
-                         c->n_experts ? "--defer %d: %s chooses %d experts for a token; at most %d can be deferred" : "--defer %d: %s has no experts", n, name,
-                         c->topk, c->topk - 1);
-    if (c->n_always || c->n_idle_experts) return error_set(err, ERR_USAGE, "--defer %d: the router of %s does not rank all experts that it chooses", n, name);
-    if (c->routed_sum_norm) return error_set(err, ERR_USAGE, "--defer %d: %s norms the sum of a token's experts, so that none can be added later", n, name);
-    c->n_deferred = n;
-    for (int l = 0; l < c->n_layers; l++) pairs += config_defers(c, l);
-    return pairs ? 0 : error_set(err, ERR_USAGE, "--defer %d: in %s, no layer with ranked experts is followed by another layer with experts", n, name);
 }
 
 int engine_read_topology(struct numa *nodes, const char *topology, struct error *err) {

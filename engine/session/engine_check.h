@@ -7,6 +7,5 @@
 
 int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n); /* parses --expert-cache; *n: its experts or bytes; ERR_USAGE */
 int engine_check_level(const struct engine_params *p, struct error *e);               /* ERR_USAGE: the CPU lacks the requested level */
-int engine_set_deferral(struct config *c, int n, const char *name, struct error *e);  /* checks --defer with the model `name`, and sets it; ERR_USAGE */
 int engine_read_topology(struct numa *nodes, const char *topology, struct error *e);  /* from the file, or from the system if topology is NULL */
 int engine_check_modes(const struct engine_params *p, struct error *e);               /* ERR_USAGE: options that contradict each other or the devices */

@@ -26,9 +26,9 @@ static uint64_t compute_fingerprint(const struct engine *e) {
     struct stat st;
     char path[4096];
     if (stat("/proc/self/exe", &st)) memset(&st, 0, sizeof st);
-    buf_fmt(&b, "%s %llx %lld %lld.%ld %llx\n%s %s %d\n%d %d %d %s %d %d\n", HEARTH_VERSION, (unsigned long long)st.st_ino, (long long)st.st_size,
+    buf_fmt(&b, "%s %llx %lld %lld.%ld %llx\n%s %s %d\n%d %d %d %s %d\n", HEARTH_VERSION, (unsigned long long)st.st_ino, (long long)st.st_size,
             (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (unsigned long long)c->fingerprint, cpu_describe(), e->info.level, (int)e->params.kv,
-            e->prefill_work.rows, e->numa.n_nodes, e->params.hugepages, e->params.gpus ? e->params.gpus : "", (int)e->params.prefill, e->params.defer);
+            e->prefill_work.rows, e->numa.n_nodes, e->params.hugepages, e->params.gpus ? e->params.gpus : "", (int)e->params.prefill);
     for (int i = 0; i < c->n_shards; i++)
         if (!file_join(path, sizeof path, e->dir, c->shards[i].name, NULL) && !stat(path, &st))
             buf_fmt(&b, "%llx %llx %lld %lld.%ld\n", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino, (long long)st.st_size,

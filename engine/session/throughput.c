@@ -47,7 +47,7 @@ struct throughput {
 };
 
 int throughput_open(struct engine *e, struct error *err) {
-    if (!e->machine.gpus || e->params.defer) return 0; /* every mode must give the same text */
+    if (!e->machine.gpus) return 0;
     const char *cannot = paged_why_not(&e->machine);
     bool asked = e->params.decode == DECODE_PAGED;
     if (asked && cannot) return error_set(err, ERR_USAGE, "--decode paged: %s", cannot);

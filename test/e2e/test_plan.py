@@ -112,17 +112,6 @@ class Plan(driver.Case):
         self.assertTrue(0.4 < small["nodes"]["reach"] < 1 and 0.5 < half["nodes"]["unplaced_tokens_per_s"] / half["nodes"]["tokens_per_s"] < 0.95)
         self.assertNotIn("nodes", json.loads(self.run_bin("--plan", "desktop-ddr5-64", "--arch", "qwen3-30b", "--json")[1]))
 
-    def test_deferral(self):
-        """--defer: the figures of the plan are those with deferred experts, and the plan says so."""
-        plan = ("--plan", "paper-a-1", "--json", "--defer")
-        without, deferred = (json.loads(self.run_bin(*plan, n)[1]) for n in ("0", "3"))
-        self.assertLess(deferred["decode"][0]["tpot_ms"], 0.82 * without["decode"][0]["tpot_ms"])
-        self.assertEqual((deferred["defer"], "defer" in without), ({"experts": 3, "of": 8}, False))
-        self.assertIn(b"--defer, which changes the text, leaves 1 of a token's 4 experts", b" ".join(self.run_bin("--plan", "paper-a-1", "--arch", "gpt-oss-120b", "--defer", "1")[1].split()))
-        rc, out, err = self.run_bin("--plan", "paper-a-1", "--defer", "8")
-        self.assertEqual((rc, out), (2, b""))
-        self.assertIn("at most 7 can be deferred", err)
-
     def test_late(self):
         """Delayed streams change no figure, and nothing that they wait for is closed early."""
         d = os.path.join(self.home, "model")
@@ -180,7 +169,7 @@ class Plan(driver.Case):
         tiny.make(d, {"num_hidden_layers": 3})
         box = "channels = 2\nddr = 5600\ncores = 8\nisa = avx2\n"
         mixtral = ("--arch", "mixtral-8x7b")
-        runs = [("list",), ("paper-a-2", "-m", d, "--max-tpot", "20", "--defer", "1"), ("paper-b-t4", *mixtral), (self.machine(box + "memory = 80G\ndisk = 7G\n"), *mixtral)]
+        runs = [("list",), ("paper-a-2", "-m", d, "--max-tpot", "20"), ("paper-b-t4", *mixtral), (self.machine(box + "memory = 80G\ndisk = 7G\n"), *mixtral)]
         printed = set()
         for words in runs:
             rc, out, err = self.run_bin("--plan", *words, "--json")

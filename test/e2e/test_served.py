@@ -431,44 +431,5 @@ class Bound(Case):
         t.until("--max-tpot 0.001 cannot be met")
 
 
-class Deferred(Case):
-    """--defer: the same text in every mode, another one than without, and errors that say what to do."""
-    TOKENS = ("--ids", "-n", "48", "--temp", "0", "--cpu", "scalar", "--kv", "f32", "--no-attach", "--kv-cache", "off")
-    MODES = ([], ["-t", "1"], ["--draft", "none"], ["--gpus", "emu:1,cpu=scalar", "--decode", "hybrid"], ["--gpus", "emu:1,cpu=scalar", "--decode", "hybrid", "--expert-cache", "off"],
-             ["--gpus", "emu:1,cpu=scalar", "--decode", "hybrid", "--expert-cache", "2"], ["--gpus", "emu:1,cpu=scalar", "--decode", "dual", "--expert-cache", "off"],
-             ["--gpus", "emu:2,cpu=scalar"], ["--gpus", "emu:1,cpu=scalar,mem=7M", "--decode", "dual"])
-
-    def text(self, *args):
-        rc, out, err = self.run_bin("--tokens", "5,77,200,301", *self.TOKENS, *args)
-        self.assertEqual(rc, 0, err)
-        return json.loads(out)
-
-    def test_modes(self):
-        plain, want = self.text(), self.text("--defer", "1")
-        self.assertEqual(self.text("--defer", "0"), plain)
-        self.assertNotEqual(want, plain)
-        self.assertNotEqual(self.text("--defer", "2"), want)
-        for mode in self.MODES:
-            self.assertEqual(self.text("--defer", "1", *mode), want, mode)
-
-    def test_sessions(self):
-        """Several answers at once, as each alone."""
-        lines = self.write("lines", "".join(f"how do i save chat number {i}?\n" for i in range(4)))
-        answers = lambda *args: [json.loads(x)["text"] for x in sorted(self.run_bin("--batch", lines, "--defer", "1", "-n", "24", "--seed", "4", "--temp", "1", "--cpu", "scalar",
-                                                                                    "--kv", "f32", "--no-attach", "--kv-cache", "off", *args)[1].splitlines())]
-        want = answers("--parallel", "1")
-        self.assertEqual(len(want), 4)
-        for mode in ([], ["--gpus", "emu:1,cpu=scalar", "--decode", "dual", "--expert-cache", "off"], ["--gpus", "emu:1,cpu=scalar", "--decode", "hybrid"]):
-            self.assertEqual(answers(*mode), want, mode)
-
-    def test_refused(self):
-        for args, why in ((("--defer", "4"), "ember chooses 4 experts for a token; at most 3 can be deferred"), (("--defer", "-1"), "--defer: -1 is outside 0 to 64"),
-                          (("--defer", "some"), "--defer: 'some' is not a whole number"), (("--defer", "1", "--gpus", "emu:2,parallel=tensor"), "cannot be combined with parallel=tensor"),
-                          (("--defer", "1", "--gpus", "emu:1", "--decode", "paged"), "--decode paged cannot be combined with --defer")):
-            rc, out, err = self.run_bin("-p", "hi", "--no-attach", *args)
-            self.assertEqual((rc, out), (2, b""), args)
-            self.assertIn(why, err)
-
-
 if __name__ == "__main__":
     unittest.main()

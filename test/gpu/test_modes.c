@@ -21,7 +21,6 @@ struct mode {
     const char *name, *gpus, *expert_cache; /* gpus: options added to GPUS; expert_cache NULL: off */
     enum exec_mode prefill, decode;
     int n;         /* sessions at once */
-    int defer;     /* not among `all`: not every model has layers that defer */
     bool measures; /* placement follows measurements: routers look ahead */
 };
 static const struct mode modes[] = {
@@ -39,10 +38,6 @@ static const struct mode modes[] = {
     {"dual-pool", "", "1", PREFILL_BLEND, DECODE_DUAL, 2},
     {"slp-hybrid", "", "1", PREFILL_SLP, DECODE_HYBRID, 2},
     {"paged", "", NULL, MODE_AUTO, DECODE_PAGED, 4},
-    {"defer", "", NULL, PREFILL_CPU, DECODE_HYBRID, 2, 1},
-    {"defer-pool", "", "1", PREFILL_CPU, DECODE_HYBRID, 2, 1},
-    {"defer-layers", ",parallel=layers", "layers", PREFILL_CPU, DECODE_HYBRID, 2, 1},
-    {"defer-dual", "", NULL, PREFILL_CPU, DECODE_DUAL, 2, 1},
 };
 
 static int failures;
@@ -108,7 +103,6 @@ static void run(const char *dir, const char *gpus, const struct mode *asked, str
                                     .decode = m->decode,
                                     .expert_cache = m->expert_cache ? m->expert_cache : "off",
                                     .context = 128,
-                                    .defer = m->defer,
                                     .deterministic = !m->measures};
     *r = (struct result){0};
     if (engine_open(&e, &p, &err)) die(gpus ? gpus : "CPU", err.text);
@@ -149,8 +143,7 @@ int main(int argc, char **argv) {
         char *late = strchr(argv[i], '@');
         if (late) *late++ = 0;
         for (size_t k = 0; k < sizeof modes / sizeof *modes; k++)
-            if ((!strcmp(argv[i], "all") && !modes[k].defer) || !strcmp(argv[i], modes[k].name))
-                check(argv[2], argv[1], &modes[k], late ? late : ""), any = true;
+            if (!strcmp(argv[i], "all") || !strcmp(argv[i], modes[k].name)) check(argv[2], argv[1], &modes[k], late ? late : ""), any = true;
         if (!any) die("no such mode", argv[i]);
     }
     return failures != 0;

@@ -96,7 +96,6 @@ change("routed-sum-blend", "blended prefills project the sum in latent space bef
 change("routed-sum-pool", "the sum of a pool's experts in latent space is added to the stream", "golden_kda_residuals; golden_stream_gates", ("engine/exec/decode/decode_layer.c", "decode_hands_latent(s) ? w->routed_sum : w->x, m->n_dev", "w->x, m->n_dev"))
 change("routed-sum-early", "a device projects its sum in latent space without the CPU's", "golden_kda_residuals", ("engine/exec/decode/decode_layer.c", "TRY(x->ops->add(x, &(struct op_add){.y = w->routed_sum, .x = w->xn, .n = m->n_dev, .m = s->c->moe_latent}));", ""))
 change("routed-sum-rows", "the CPU's own rows are not projected back from latent space", "golden_kda_residuals", ("engine/exec/decode/decode_layer.c", "return n_dev < n ? block_routed_output(cpu,", "return 0 && n_dev < n ? block_routed_output(cpu,"))
-change("routed-sum-deferred", "experts are deferred although the sum of all is normed", "unit_kda", ("engine/engine.c", "if (c->routed_sum_norm) return", "if (0) return"))
 change("routed-sum-split", "devices that stream parts of a sum in latent space exchange the wrong rows", "golden_kda_residuals", ("engine/exec/stream/exchange.c", "(size_t)q->exchange->first_row * (size_t)config_routed_width(r->p->c)", "0"))
 change("situ-default", "the first cap of Kimi K3's activation has no default", "unit_kda", ("engine/model/kimi_linear.c", "beta > 0 ? (float)beta : 1", "(float)beta"))
 change("loop-messages", "a pass reads its own streams as messages of the one before", "golden_gqa_looped", ("engine/layer/attention_residuals.c", "o.skip = pass_begin(c, c->layer[layer].pass - 1), o.n_queries", "o.skip = pass_begin(c, c->layer[layer].pass), o.n_queries"))
@@ -273,7 +272,7 @@ change("logprobs-order", "equally likely tokens are listed by falling ids", "uni
 change("sample-position", "every position draws the same random number", "unit_sample", ("engine/sampling/sample.c", "random_at(s->seed, position)", "random_at(s->seed, 0)"))
 change("prefix-too-long", "one token too many of a changed prompt is reused", "unit_engine", ("engine/session/session.c", "s->n_kv = n_kept;", "s->n_kv = n_kept + (n_kept < r->n - 1);"))
 
-change("step-join", "a device does not add the CPU's expert outputs", "golden_mla_plain", (LAYER, "TRY(add_rows(s, x, w->x, w->xn, m->n_dev));", ""))
+change("step-join", "a device does not add the CPU's expert outputs", "golden_mla_plain", (LAYER, "return add_rows(s, x, w->x, w->xn, m->n_dev);", "return 0;"))
 change("step-join-early", "a device does not wait for the CPU's experts", "golden_mla_plain", (LAYER, "TRY(gpu_timeline_wait(m->cpu_done, ++m->n_awaited, d->main));", "++m->n_awaited;"))
 change("blend-unopened", "decoding reads device KV whose upload a prefill dropped that could not be opened", "gpu_decode_equals_cpu", (BLEND, "        device_kv_invalidate(s, j->kv, 0); /* the devices have dropped uploads of this session's KV */\n", ""))
 change("table-dropped", "a block table whose upload was dropped is not uploaded again", "gpu_decode_equals_cpu", (DEVICE_KV, "if (!pos) copy->n_uploaded = 0;", ""))
@@ -287,10 +286,6 @@ change("step-head-order", "the LM head swaps the rows of devices and of the CPU"
 change("policy-need", "the memory that a prompt needs on each device is not checked", "unit_policy", ("engine/placement/policy.c", "short_of += m->free[i] < in->need_bytes[mode];", "short_of += 0 && m->free[i] < in->need_bytes[mode];"))
 change("policy-blend-need", "a blended prefill is chosen where it does not fit", "unit_policy", ("engine/placement/policy.c", "room < in->need_bytes[PREFILL_BLEND]) return 0;", "0) return 0;"))
 change("policy-holds", "a prompt goes to the device that decoding reads from", "unit_policy", ("engine/placement/policy.c", "return m->decode_uses[than];", "return m->decode_uses[i];"))
-change("defer-late", "deferred experts are never added", "unit_defer", (LAYER, "    if (defers(s, layer - 1)) TRY(add_rows(s, cpu, w->x, w->deferred, n));", ""))
-change("defer-overlap", "a device waits for the experts that the CPU defers", "unit_virtual", (LAYER, "    const bool keeps_deferred = defers_in_host(s, layer);", "    const bool keeps_deferred = false && defers_in_host(s, layer);"))
-change("defer-pool", "a device computes experts that the CPU defers", "unit_defer", (LAYER, "if (i % c->topk >= c->topk - c->n_deferred) m->host.ids[i] = -1;", "(void)all_ids;"))
-change("defer-last", "the last layer defers experts too", "unit_defer", ("engine/model/config.h", "layer + 1 < c->n_layers && c->layer[layer].moe && c->layer[layer + 1].moe", "c->layer[layer].moe"))
 TPOT = "engine/session/tpot.c"
 change("tpot-admits", "prompts do not wait for the bound on time per token", "unit_tpot", (TPOT, "return out.tpot_s <= e->params.max_tpot_s;", "return true;"))
 change("tpot-spare", "a prefill takes time that answers do not have", "unit_tpot", (TPOT, "|| e->tpot.spare_s >= seconds; }", "|| true; }"))
@@ -534,5 +529,4 @@ change("nodes-devices", "weights beside devices are not placed by memory node", 
 change("pin-repacked", "files whose matrices were repacked in memory are pinned", "gpu_unpinned_weights", ("engine/weights/weights.c", "w->bytes_replaced > w->files.bytes / 2", "false"))
 change("nodes-reach", "a machine file's reach is ignored", "unit_nodes", ("engine/placement/numa_cost.c", "if (m->reach > 0) return m->reach;", ""))
 change("cost-sessions", "the products of MLA that each session computes are counted once", "unit_cost; unit_virtual", ("engine/placement/cost.c", ", products += 2 * (sessions - 1);", ";"))
-change("cost-deferred", "deferred experts are expected to delay the next layer's", "unit_virtual", ("engine/placement/cost.c", "max_of(attn + hand_off_time(m, d, q, rows), later)", "attn + hand_off_time(m, d, q, rows) + later"))
 change("company-attention", "nine queries and more share their chunks", "kcheck_batch_invariance", ("cpu/attn.c", "if (o->n > BATCH_INVARIANT_ROWS) return run_tokens", "if (o->n > 8) return run_tokens"))

@@ -6,7 +6,6 @@
 #include "base/ops.h"
 #include "engine/exec/stream/slp.h"
 #include "engine/kv/kv_cache.h"
-#include "engine/session/engine_state.h"
 #include "test/unit/parse_config.h"
 
 #define MODEL(type, more) \
@@ -148,13 +147,11 @@ static void k3_reads_earlier_layers(void **st) {
     if (parse(&c, K3(FULL, ",\"activation_situ_beta\":0,\"activation_situ_linear_beta\":2,\"latent_moe_use_norm\":true"), false, &e)) fail_msg("%s", e.text);
     assert_true(c.glu.gate_cap == 1 && c.glu.up_cap == 2 && !c.routed_sum_norm);
 }
-static void k3_sums_are_not_deferred(void **st) {
+static void k3_parts_need_the_whole_sum(void **st) {
     struct config c;
     struct error e = {0};
     if (parse(&c, K3(FULL, SITU K3_ALL), false, &e)) fail_msg("%s", e.text);
-    assert_int_equal(engine_set_deferral(&c, 1, "it", &e), ERR_USAGE);
-    assert_non_null(strstr(e.text, "norms the sum"));
-    assert_null(slp_why_unsplittable(&c)); /* several devices add their parts before */
+    assert_null(slp_why_unsplittable(&c)); /* several devices add their parts before the sum is normed */
 }
 
 #define KINDS "[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]"
@@ -230,7 +227,7 @@ int main(void) {
                                        cmocka_unit_test(ling_with_lightning),
                                        cmocka_unit_test(ring_with_gqa),
                                        cmocka_unit_test(k3_reads_earlier_layers),
-                                       cmocka_unit_test(k3_sums_are_not_deferred),
+                                       cmocka_unit_test(k3_parts_need_the_whole_sum),
                                        cmocka_unit_test(refusals_name_the_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,8 +71,7 @@ static int choose_ranks(struct decode *s, const struct layer_assign_in *in, cons
     if (parallel == GPU_PARALLEL_LAYERS || in->n_devices < 2) return 0;
     if (!is_requested && (max_ranks < 2 || in->max_layers || by_layers->end_layer[max_ranks - 1] < in->n_layers))
         return 0; /* one device holds all layers, or the devices together do not */
-    if (!is_requested && s->m->whole_layers)
-        return snprintf(why, cap, s->c->n_deferred ? "--defer needs whole layers" : "blended prefill needs whole layers"), 0;
+    if (!is_requested && s->m->whole_layers) return snprintf(why, cap, "blended prefill needs whole layers"), 0;
     if (!is_requested && (s->m->pool_request == BUDGET_EXPERTS || s->m->pool_request == BUDGET_BYTES))
         return snprintf(why, cap, "an expert pool needs whole layers"), 0;
     int ranks = max_ranks;

@@ -23,53 +23,6 @@ int decode_layer_begin_span(struct decode_device *d, const char *name, int layer
 void decode_layer_end_span(struct decode_device *d, int span) { trace_end(d->s->m->trace, span, d->main); }
 int decode_layer_device_rows(const struct decode *s, const struct decode_micro_batch *m, int layer) { return layer < s->n_resident ? m->n_dev : 0; }
 
-/* --- Deferred experts --------------------------------------------------------------------------------------------------------------
- *
- * A layer that defers experts leaves their sum in work.deferred, and the next layer adds it after its own experts: its attention block and router run
- * without that sum. Where the CPU computes the experts of both layers, it computes the deferred ones of the first while the device runs the attention
- * block of the second. Elsewhere nothing overlaps, but the numbers are the same. */
-
-static bool defers(const struct decode *s, int layer) { return !s->draft && config_defers(s->c, layer); }
-/* Whether the sum that the CPU defers for a device's rows stays in host memory, because the CPU also computes the next layer's experts for the same device. */
-static bool defers_in_host(struct decode *s, int layer) {
-    return defers(s, layer) && !decode_device_experts(s, layer) && decode_device_of(s, layer) == decode_device_of(s, layer + 1) &&
-           !decode_device_experts(s, layer + 1);
-}
-
-static int add_rows(struct decode *s, struct exec *x, float *y, const float *from, int n) {
-    return n ? x->ops->add(x, &(struct op_add){.y = y, .x = from, .n = n, .m = s->c->hidden}) : 0;
-}
-/* Computes the experts that a layer defers, which w selects, into w->deferred. */
-static int run_deferred(struct decode *s, struct exec *x, const struct layer *y, int layer, struct work *w, int n) {
-    if (x != s->m->cpu) TRY(x->ops->fill(x, &(struct op_fill){.x = w->deferred, .n = n, .m = s->c->hidden}));
-    else if (!s->cpu_queue) memset(w->deferred, 0, decode_device_row_bytes(s, n));
-    return block_experts(x, s->c, y, layer, w, PART_ROUTED, w->deferred, n);
-}
-/* block_split_selection() in host memory: copies the selection, and the rows' input for `later`, since a device's next rows overwrite both. */
-static void split_in_host(const struct decode *s, const struct work *w, int n, struct work *now, struct work *later) {
-    const int topk = s->c->topk, kept = topk - s->c->n_deferred;
-    *now = *later = *w;
-    now->n_chosen = kept, now->ids = w->part_ids, now->weights = w->part_weights;
-    later->n_chosen = s->c->n_deferred, later->ids = w->part_ids + n * kept, later->weights = w->part_weights + n * kept, later->xn = w->deferred_xn;
-    if (s->cpu_queue) return;
-    memcpy(w->deferred_xn, w->xn, decode_device_row_bytes(s, n));
-    for (int i = 0; i < n * topk; i++) {
-        const int row = i / topk, k = i % topk;
-        const struct work *to = k < kept ? now : later;
-        const int at = k < kept ? row * kept + k : row * (topk - kept) + k - kept;
-        to->ids[at] = w->ids[i], to->weights[at] = w->weights[i];
-    }
-}
-/* Runs a layer's experts for rows that the CPU also computed in the layer before. */
-static int run_cpu_rows(struct decode *s, const struct layer *y, int layer, struct work *w, int n) {
-    struct exec *cpu = s->m->cpu;
-    struct work now = *w, later;
-    if (defers(s, layer)) split_in_host(s, w, n, &now, &later);
-    TRY(block_experts(cpu, s->c, y, layer, &now, PART_ROUTED_SHARED, w->x, n));
-    if (defers(s, layer - 1)) TRY(add_rows(s, cpu, w->x, w->deferred, n));
-    return defers(s, layer) ? run_deferred(s, cpu, y, layer, &later, n) : 0;
-}
-
 /* --- Devices: attention block, shared expert, hand-off ----------------------------------------------------------------------------  */
 
 int decode_layer_signal_arrived(struct decode_device *d, struct decode_micro_batch *m) { return gpu_timeline_signal(m->arrived, ++m->n_arrived, d->main); }
@@ -81,22 +34,21 @@ int decode_layer_wait_rows(struct decode *s, struct decode_micro_batch *m, int l
     return s->cpu_queue ? gpu_timeline_wait(m->arrived, value, s->cpu_queue) : gpu_timeline_wait_host(m->arrived, value, s->cancel);
 }
 
-/* Adds the CPU's sum of a layer's experts, and what the layer before deferred on the device; receives what the CPU defers to the device. Reuses w->xn as
- * scratch. */
+static int add_rows(struct decode *s, struct exec *x, float *y, const float *from, int n) {
+    return n ? x->ops->add(x, &(struct op_add){.y = y, .x = from, .n = n, .m = s->c->hidden}) : 0;
+}
+/* Adds the CPU's sum of a layer's experts. Reuses w->xn as scratch. */
 static int add_cpu_outputs(struct decode_device *d, struct decode_micro_batch *m, int layer) {
     struct decode *s = d->s;
     struct work *w = decode_device_work(d, m);
-    const size_t bytes = decode_device_row_bytes(s, m->n_dev);
     struct exec *x = decode_device_exec(d);
     if (decode_hands_latent(s)) {
         TRY(gpu_transfer(d->main, w->xn, m->host.routed_sum, decode_latent_bytes(s, m->n_dev), GPU_H2D));
         TRY(x->ops->add(x, &(struct op_add){.y = w->routed_sum, .x = w->xn, .n = m->n_dev, .m = s->c->moe_latent}));
         return block_routed_output(x, s->c, &d->layers[layer].view, w->routed_sum, w->x, m->n_dev);
     }
-    TRY(gpu_transfer(d->main, w->xn, m->host.x, bytes, GPU_H2D));
-    TRY(add_rows(s, x, w->x, w->xn, m->n_dev));
-    if (defers(s, layer - 1) && !defers_in_host(s, layer - 1)) TRY(add_rows(s, x, w->x, w->deferred, m->n_dev));
-    return defers(s, layer) && !defers_in_host(s, layer) ? gpu_transfer(d->main, w->deferred, m->host.deferred, bytes, GPU_H2D) : 0;
+    TRY(gpu_transfer(d->main, w->xn, m->host.x, decode_device_row_bytes(s, m->n_dev), GPU_H2D));
+    return add_rows(s, x, w->x, w->xn, m->n_dev);
 }
 /* Whether a layer's attention block begins with adding the CPU's expert outputs of the layer before, so that its graph contains the sum. */
 static bool begins_with_sum(struct decode *s, int layer) {
@@ -126,14 +78,11 @@ static int clear_experts_sum(struct decode_device *d, struct decode_micro_batch 
 static int add_device_experts(struct decode_device *d, struct decode_micro_batch *m, int layer) {
     struct decode *s = d->s;
     struct exec *x = decode_device_exec(d);
-    struct work *w = decode_device_work(d, m), now = *w, later;
+    struct work *w = decode_device_work(d, m);
     struct layer y = d->layers[layer].view;
     y.experts = (struct expert *)decode_device_experts(s, layer);
-    if (defers(s, layer)) TRY(block_split_selection(x, s->c, w, m->n_dev, &now, &later));
-    TRY(block_experts(x, s->c, &y, layer, &now, PART_ROUTED, experts_sum(d, m), m->n_dev));
-    TRY(add_rows(s, x, w->x, experts_sum(d, m), m->n_dev));
-    if (defers(s, layer - 1)) TRY(add_rows(s, x, w->x, w->deferred, m->n_dev));
-    return defers(s, layer) ? run_deferred(s, x, &y, layer, &later, m->n_dev) : 0;
+    TRY(block_experts(x, s->c, &y, layer, w, PART_ROUTED, experts_sum(d, m), m->n_dev));
+    return add_rows(s, x, w->x, experts_sum(d, m), m->n_dev);
 }
 /* Runs the dense FFN or shared expert, and resident routed experts. Those of a draft run later, in device_add_outputs(), when the CPU has
  * read their selection. */
@@ -333,51 +282,23 @@ static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int
     return n_dev && !n_on_device ? signal_cpu_done(s, m) : 0;
 }
 
-/* Splits the experts that rows selected between the CPU and the device's pool; deferred ones stay with the CPU. *ids [n, topk]: the CPU's, -1 for the
- * rest. *expected: seconds, as of expert_pool_run(). */
-static int run_pool(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **ids, double *expected) {
-    const struct config *c = d->s->c;
-    const int n = m->n * c->topk;
-    int32_t *all_ids = m->host.part_ids;
-    if (!defers(d->s, layer)) return expert_pool_run(d, m, layer, ids, expected);
-    memcpy(all_ids, m->host.ids, (size_t)n * sizeof *all_ids);
-    for (int i = 0; i < n; i++)
-        if (i % c->topk >= c->topk - c->n_deferred) m->host.ids[i] = -1;
-    TRY(expert_pool_run(d, m, layer, ids, expected));
-    for (int i = 0; i < n; i++)
-        if (i % c->topk >= c->topk - c->n_deferred) (*ids)[i] = all_ids[i];
-    return 0;
-}
-
-/* Computes the experts of a micro-batch whose first n_dev rows are on a device: hands the sum of those rows to the device, then computes what the layer
- * defers. */
+/* Computes the experts of a micro-batch whose first n_dev rows are on a device: hands the sum of those rows to the device. */
 static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m, const struct layer *y, int layer, int n_dev, struct error *e) {
     struct decode_device *d = decode_device_of(s, layer);
     struct exec *cpu = s->m->cpu;
-    struct work *w = &m->host, cpu_part = *w, now, later = {0}, cpu_rows = work_slice(s->c, w, n_dev); /* cpu_part: without what the device computes */
-    const bool keeps_deferred = defers_in_host(s, layer);
+    struct work *w = &m->host, cpu_part = *w, cpu_rows = work_slice(s->c, w, n_dev); /* cpu_part: without what the device computes */
     const double t = trace_now(s->m->trace);
     double expected = 0;
     d->n_selected += (uint64_t)(n_dev * s->c->topk);
-    if (d->pool) TRY(run_pool(d, m, layer, &cpu_part.ids, &expected));
+    if (d->pool) TRY(expert_pool_run(d, m, layer, &cpu_part.ids, &expected));
     TRY(cpu_prepare_experts(s->m, &cpu_part, layer, m->n, e));
-    now = cpu_part;
-    if (defers(s, layer)) split_in_host(s, &cpu_part, m->n, &now, &later);
     double begin = clock_now();
-    TRY(cpu_routed_experts(s, y, layer, &now, n_dev, m->n));
+    TRY(cpu_routed_experts(s, y, layer, &cpu_part, n_dev, m->n));
     double routed_s = clock_now() - begin;
-    if (defers_in_host(s, layer - 1)) TRY(add_rows(s, cpu, w->x, w->deferred, n_dev));
     if (n_dev < m->n) TRY(block_experts(cpu, s->c, y, layer, &cpu_rows, PART_SHARED, cpu_rows.x, m->n - n_dev));
-    if (defers(s, layer - 1)) TRY(add_rows(s, cpu, cpu_rows.x, cpu_rows.deferred, m->n - n_dev));
-    if (defers(s, layer) && !keeps_deferred) TRY(run_deferred(s, cpu, y, layer, &later, m->n));
     trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
     TRY(signal_cpu_done(s, m));
-    if (d->pool) TRY(expert_pool_end_layer(d, m, layer, expected, routed_s));
-    if (!keeps_deferred) return 0;
-    const double t_deferred = trace_now(s->m->trace);
-    TRY(run_deferred(s, cpu, y, layer, &later, m->n));
-    trace_cpu(s->m->trace, t_deferred, "deferred", layer, (int)(m - s->micro_batch));
-    return 0;
+    return d->pool ? expert_pool_end_layer(d, m, layer, expected, routed_s) : 0;
 }
 
 int decode_layer_cpu_experts(struct decode *s, struct decode_micro_batch *m, int layer, struct error *e) {
@@ -408,13 +329,13 @@ int decode_layer_cpu_experts(struct decode *s, struct decode_micro_batch *m, int
     if (device_has_experts) {
         if (n_dev == m->n) return 0;
         TRY(cpu_prepare_experts(s->m, &cpu_rows, layer, m->n - n_dev, e));
-        TRY(run_cpu_rows(s, y, layer, &cpu_rows, m->n - n_dev));
+        TRY(block_experts(s->m->cpu, s->c, y, layer, &cpu_rows, PART_ROUTED_SHARED, cpu_rows.x, m->n - n_dev));
         trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
         return 0;
     }
     if (n_dev) return cpu_experts_for_device(s, m, y, layer, n_dev, e);
     TRY(cpu_prepare_experts(s->m, w, layer, m->n, e));
-    TRY(run_cpu_rows(s, y, layer, w, m->n));
+    TRY(block_experts(s->m->cpu, s->c, y, layer, w, PART_ROUTED_SHARED, w->x, m->n));
     trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
     return 0;
 }

@@ -172,6 +172,5 @@ struct decode {
     struct buf routing_lines;               /* its lines */
 };
 
-/* Whether executors exchange inputs and sums of experts in their latent space: the device projects both, for the CPU, too, and may norm the whole sum.
- * Deferred experts are added to the next layer's, so that their sums are projected first. */
-static inline bool decode_hands_latent(const struct decode *s) { return s->c->moe_latent && !s->c->n_deferred && !s->is_tensor_parallel; }
+/* Whether executors exchange inputs and sums of experts in their latent space: the device projects both, for the CPU, too, and may norm the whole sum. */
+static inline bool decode_hands_latent(const struct decode *s) { return s->c->moe_latent && !s->is_tensor_parallel; }

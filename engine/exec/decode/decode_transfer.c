@@ -34,7 +34,6 @@ int decode_carry(const struct config *c, struct gpu_stream *stream, const struct
     TRY(gpu_copy(stream, to->x, from->x, rows_bytes, dir));
     TRY(gpu_copy(stream, to->streams, from->streams, streams * rows_bytes, dir)); /* 0 bytes: no copy */
     TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
-    TRY(gpu_copy(stream, to->deferred, from->deferred, to->deferred && from->deferred && config_defers(c, layer - 1) ? rows_bytes : 0, dir));
     TRY(gpu_copy(stream, to->carried, from->carried, ends ? 0 : (size_t)n * (size_t)c->carried * sizeof(float), dir));
     TRY(gpu_copy(stream, to->candidates, from->candidates, ends ? 0 : (size_t)n * (size_t)c->candidate_blocks * sizeof(int32_t), dir));
     TRY(gpu_copy(stream, to->kept, from->kept, layer < c->n_layers && (c->layer[layer].routes_kept || c->parallel_dense) ? rows_bytes : 0, dir));

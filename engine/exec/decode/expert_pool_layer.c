@@ -27,8 +27,7 @@ static void count_expert_rows(struct expert_pool *x, const struct decode_micro_b
     const struct decode *s = x->d->s;
     int topk = s->c->topk;
     memset(x->expert_rows, 0, (size_t)s->c->n_experts * sizeof *x->expert_rows);
-    for (int i = 0; i < m->n_dev * topk; i++)
-        if (m->host.ids[i] >= 0) x->expert_rows[m->host.ids[i]]++; /* negative: deferred, left to the CPU */
+    for (int i = 0; i < m->n_dev * topk; i++) x->expert_rows[m->host.ids[i]]++;
     for (int i = m->n_dev * topk; i < m->n * topk; i++)
         if (m->host.ids[i] >= 0) x->expert_rows[m->host.ids[i]] = 0;
 }
