@@ -71,6 +71,7 @@ static void plan_host(const struct split_in *in, struct split_plan *p) {
         assign_expert(in, p, load, i, earliest_domain(in, p, load, i, where & devices ? where & devices : where));
     }
 }
+const struct split_policy split_host = {"host", "each expert where it is resident: on a device, otherwise on the CPU", plan_host};
 
 /* Everything on devices, missing weights over their links, up to the room. */
 static void plan_stream(const struct split_in *in, struct split_plan *p) {
@@ -82,6 +83,7 @@ static void plan_stream(const struct split_in *in, struct split_plan *p) {
         assign_expert(in, p, load, i, d >= 0 ? d : earliest_domain(in, p, load, i, in->expert[i].resident));
     }
 }
+const struct split_policy split_stream = {"stream", "everything on devices, missing weights over the link", plan_stream};
 
 static double plan_end(const struct split_in *in, const struct split_plan *p) {
     struct load load[SPLIT_DOMAINS];
@@ -376,64 +378,18 @@ static void plan_auto(const struct split_in *in, struct split_plan *p) {
         plan_stream(in, p);
         double alone = plan_end(in, p);
         if (!memchr(p->domain, 0, (size_t)in->n) && alone < end + in->join_s) {
-            p->policy = "stream";
+            p->policy = split_stream.name;
             return;
         }
     }
     memcpy(p->domain, p->work.kept, (size_t)in->n);
 }
 
-/* Branch and bound over all placements, heaviest experts first. */
-struct search {
-    const struct split_in *in;
-    struct split_plan *p;
-    struct load load[SPLIT_DOMAINS];
-    double end, rest[SPLIT_EXACT + 1]; /* rest: least total cost of experts k and later */
-    long left;                         /* remaining node budget */
-};
-static void search_exact(struct search *s, int k, double longest, double area) {
-    const struct split_in *in = s->in;
-    if (k == in->n) {
-        s->end = longest;
-        memcpy(s->p->work.best, s->p->domain, (size_t)in->n);
-        return;
-    }
-    int i = s->p->work.by_rows[k];
-    for (int d = 0; d < in->n_domains && s->left > 0; d++) {
-        if (!load_can_take(in, d, &s->load[d], i)) continue;
-        struct load before = s->load[d];
-        assign_expert(in, s->p, s->load, i, d);
-        double end = load_end(&in->domain[d], &s->load[d]), all = end > longest ? end : longest, sum = area + (double)s->p->work.cost[d][i];
-        s->left--;
-        if (all < s->end && (sum + s->rest[k + 1]) / in->n_domains < s->end) search_exact(s, k + 1, all, sum);
-        s->load[d] = before;
-    }
-}
-static void plan_exact(const struct split_in *in, struct split_plan *p) {
-    plan_auto(in, p);
-    p->policy = "exact";
-    if (in->n > SPLIT_EXACT) return;
-    struct search s = {.in = in, .p = p, .end = plan_end(in, p), .left = 1L << 22};
-    memcpy(p->work.best, p->domain, (size_t)in->n);
-    for (int k = in->n; k-- > 0;) {
-        double least = INFINITY;
-        for (int d = 0; d < in->n_domains; d++)
-            if ((double)p->work.cost[d][p->work.by_rows[k]] < least) least = (double)p->work.cost[d][p->work.by_rows[k]];
-        s.rest[k] = s.rest[k + 1] + least;
-    }
-    search_exact(&s, 0, 0, 0);
-    p->is_optimal = s.left > 0;
-    memcpy(p->domain, p->work.best, (size_t)in->n);
-}
-
 const struct split_policy split_policies[] = {
     {"auto", "the best of those below, by expected time", plan_auto},
-    {"host", "each expert where it is resident: on a device, otherwise on the CPU", plan_host},
-    {"stream", "everything on devices, missing weights over the link", plan_stream},
     {"hybrimoe", "three timelines: device heaviest first, CPU lightest first, link the heavy missing ones", split_hybrimoe},
     {"trimoe", "each expert's best domain, then moves the most expensive off the one that ends last", plan_trimoe},
     {"cut", "the heaviest missing ones to devices, as many as pay off; then the moves that help most", plan_cut},
-    {"exact", "optimal, for few experts", plan_exact},
     {0},
 };
 const struct split_policy *split_find(const char *name) {
@@ -466,7 +422,6 @@ static void sort_by_rows(const struct split_in *in, struct split_plan *p) {
 
 void split_run(const struct split_policy *policy, const struct split_in *in, struct split_plan *p) {
     p->policy = policy->name;
-    p->is_optimal = false;
     p->work.gpus = 0;
     for (int d = 0; d < in->n_domains; d++) p->work.gpus |= (uint32_t)is_gpu(in, d) << d;
     sort_by_rows(in, p);

@@ -11,7 +11,7 @@
 
 #include "engine/placement/cost.h"
 
-enum { SPLIT_DOMAINS = COST_DOMAINS, SPLIT_EXPERTS = 4096, SPLIT_EXACT = 14 };
+enum { SPLIT_DOMAINS = COST_DOMAINS, SPLIT_EXPERTS = 4096 };
 
 struct split_domain {
     enum cost_class class;
@@ -45,8 +45,7 @@ struct split_plan {
     uint16_t queue[SPLIT_EXPERTS];      /* experts in execution order: domain d has queue[queue_begin[d] .. queue_begin[d + 1]) */
     uint16_t transfer[SPLIT_EXPERTS];   /* those to transfer, in order: transfer[transfer_begin[d] .. transfer_begin[d + 1]) */
     uint16_t queue_begin[SPLIT_DOMAINS + 1], transfer_begin[SPLIT_DOMAINS + 1];
-    bool is_optimal; /* exact: proven optimal */
-    struct {         /* scratch of the policies */
+    struct { /* scratch of the policies */
         float cost[SPLIT_DOMAINS][SPLIT_EXPERTS];
         float tail[SPLIT_EXPERTS + 1];
         uint16_t by_rows[SPLIT_EXPERTS], swap[SPLIT_EXPERTS]; /* experts by descending rows, ties by index */
@@ -62,6 +61,8 @@ struct split_policy {
 };
 extern const struct split_policy split_policies[];       /* ends with a NULL name; the first is the default, "auto" */
 const struct split_policy *split_find(const char *name); /* NULL: unknown name */
+/* Not in the table, but parts of other policies. Deterministic decoding uses split_host: each expert where it is resident. split_stream: all on devices. */
+extern const struct split_policy split_host, split_stream;
 
 /* Deterministic: ties go to the lower index. A policy never assigns an expert to a domain that cannot compute it. */
 void split_run(const struct split_policy *policy, const struct split_in *in, struct split_plan *p);

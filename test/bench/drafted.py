@@ -19,7 +19,7 @@ MKMODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mkmodel.py")
 
 def answer(model, kept, slots, draft):
     p = subprocess.run([hearth, "-m", model, "--no-attach", "--tokens", "1,2,3,4,5", "-n", tokens, "--temp", "0", "--ids", "--stats", "-t", "1", "-c", "1024", "--gpus",
-                        f"emu:1,h2d={link},d2h={link}", "--prefill", "cpu", "--decode", "hybrid", "--split", "stream", "--expert-cache", str(slots), *draft],
+                        f"emu:1,h2d={link},d2h={link}", "--prefill", "cpu", "--decode", "hybrid", "--split", "trimoe", "--expert-cache", str(slots), *draft],
                        capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": kept})
     found = re.search(r"(\d+)% of its experts on a device, \d+ uploaded \(([\d.]+) ([kMGT]?)B\)", p.stderr)
     right = re.search(r"(\d+) of (\d+) drafted", p.stderr)

@@ -17,6 +17,7 @@
  *   during attention, at 25 GB/s each, as far as the time allows; unfinished moves continue in the next window.
  * near_loads.h has the loads. */
 #include "test/bench/near_loads.h"
+#include "test/bench/splits.h"
 
 enum { UNITS = 16 };
 
@@ -150,7 +151,7 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
                                                        : cpu || !near || is.far ? move
                                                                                 : local,
                                          .max_transfers = MOST};
-        split_run(split_find(everywhere ? "auto" : x->s->split), &(struct split_in){.domain = d, .expert = e, .n_domains = domains, .n = n}, &plan);
+        split_run(splits_find(everywhere ? "auto" : x->s->split), &(struct split_in){.domain = d, .expert = e, .n_domains = domains, .n = n}, &plan);
         double end = shared_time(x, batch), bytes[UNITS] = {0};
         const bool is_whole = near && !everywhere && !x->s->copies && !(x->s->has & ROWS);
         for (int k = plan.queue_begin[0]; k < plan.queue_begin[1]; k++) add_read(x, bytes, is_whole ? x->on[layer][id[plan.queue[k]]] : -1);

@@ -19,6 +19,7 @@
 #include "engine/model/known.h"
 #include "engine/placement/cost.h"
 #include "test/bench/routing.h"
+#include "test/bench/splits.h"
 
 static struct cost_machine machine;
 static struct split_plan plan;
@@ -179,7 +180,7 @@ static void use_link(struct lane *x, int layer, int at, int n, double beat) {
             struct predict_out a = predict_upload(&x->predict,
                                                   &(struct predict_in){.layer = layer + k,
                                                                        .distance = k,
-                                                                       .split = split_find(n > 1 ? x->s->prefill : x->s->decode),
+                                                                       .split = splits_find(n > 1 ? x->s->prefill : x->s->decode),
                                                                        .domain = d,
                                                                        .expert = e,
                                                                        .id = id,
@@ -236,7 +237,7 @@ static double forward(struct lane *x, int at, int n, double keys) {
         for (int i = 0; i < all; i++) x->uses++, x->hits += e[i].resident >> 1;
         if (x->s->place == BY_LAYER)
             for (int i = 0; i < all; i++) e[i].resident = far ? 1 : 3;
-        split_run(split_find(decode ? x->s->decode : x->s->prefill), &(struct split_in){.domain = d, .expert = e, .n_domains = 2, .n = all}, &plan);
+        split_run(splits_find(decode ? x->s->decode : x->s->prefill), &(struct split_in){.domain = d, .expert = e, .n_domains = 2, .n = all}, &plan);
         double end = plan.end_s > d[1].busy_s && !far ? plan.end_s : far ? plan.end_s : d[1].busy_s;
         for (int i = 0; i < all; i++) {
             uint8_t *was = &x->brought[l * x->r->experts + id[i]];

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/placement/split.h"
 #include "engine/plan/virtual.h"
+#include "test/bench/splits.h"
 #include "virtual_v3.h"
 
 static struct cost_machine cost;
@@ -40,7 +40,7 @@ static struct virtual *opened(double gemv, enum idle idle, double taken, const c
     struct error e = {0};
     struct virtual *v;
     struct cost_machine m = machine(gemv, idle);
-    struct virtual_options o = {.cost = &m, .w = &v3.w, .kv = DT_BF16, .stream_rate = taken, .split = split ? split_find(split) : NULL, .experts = BUDGET_OFF};
+    struct virtual_options o = {.cost = &m, .w = &v3.w, .kv = DT_BF16, .stream_rate = taken, .split = split ? splits_find(split) : NULL, .experts = BUDGET_OFF};
     if (virtual_open(&v, &o, &e)) fail(&e);
     return v;
 }

@@ -47,11 +47,11 @@ static const struct {
     {"emu:2,cpu=scalar,parallel=layers", &prefill_mode_cpu, DECODE_HYBRID, .layers = 1}, /* some layers on each, others on the CPU */
     {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &prefill_mode_dslp, DECODE_CPU},
     {"emu:4,cpu=avx2,alltoall", &prefill_mode_dslp, DECODE_DUAL},
-    {"emu:1,cpu=scalar", &prefill_mode_blend, DECODE_HYBRID, "host"},
-    {"emu:1,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "stream"},
+    {"emu:1,cpu=scalar", &prefill_mode_blend, DECODE_HYBRID, "cut"},
+    {"emu:1,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "trimoe"},
     {"emu:1,cpu=avx2", &prefill_mode_blend, DECODE_CPU, "trimoe"},
     {"emu:1,cpu=scalar,bw=1", &prefill_mode_blend, DECODE_DUAL, "hybrimoe"},
-    {"emu:2,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "stream"},               /* the second device has experts only */
+    {"emu:2,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "trimoe"},               /* the second device has experts only */
     {"emu:3,cpu=scalar,h2d=1,bw=1", &prefill_mode_blend, DECODE_DUAL, "auto", .layers = 3}, /* together all layers of each reference */
     {"emu:2,cpu=scalar,parallel=tensor", &prefill_mode_cpu, DECODE_HYBRID, .turns = true},  /* a shard of each layer on each, where possible */
     {"emu:3,cpu=scalar,parallel=tensor", &prefill_mode_slp, DECODE_DUAL},

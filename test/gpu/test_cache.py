@@ -23,7 +23,7 @@ def kept(err):
 
 
 # --- Sizes, policies, splits: none, one, a quarter, all
-SIZES, EVICT, SPLIT = ("0", "1", "25%", "999"), ("lru", "lfu", "mrs", "ema", "lookahead"), ("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")
+SIZES, EVICT, SPLIT = ("0", "1", "25%", "999"), ("lru", "lfu", "mrs", "ema", "lookahead"), ("hybrimoe", "trimoe", "cut", "auto")
 for i, model in enumerate(models):
     want = ids(model, [])
     assert not want[0], want
@@ -71,7 +71,7 @@ for model in ["ember:"] + models[1:2]:
     with tempfile.TemporaryDirectory() as tmp:
         os.environ["XDG_CACHE_HOME"] = tmp
         n_experts = json.loads(run("-m", model, "--inspect", "--json")[1])["experts"]["routed"]
-        args = SCALAR + DEVICE + ["--split", "host", "--draft", "none", "--expert-cache", str(n_experts // 2)]
+        args = SCALAR + DEVICE + ["--split", "cut", "--draft", "none", "--expert-cache", str(n_experts // 2)]
         first, long = (greedy(model, 1, args, n) for n in (4, 150))
         for _ in range(4):  # on a busy machine four tokens may be over before the experts have arrived
             again = greedy(model, 1, args, 4)

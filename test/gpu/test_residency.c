@@ -205,7 +205,7 @@ static int read_beside(const char *gpus, enum exec_mode prefill, const char *exp
                               .gpus = gpus,
                               .prefill = prefill,
                               .decode = DECODE_HYBRID,
-                              .split = prefill == PREFILL_BLEND ? "stream" : NULL,
+                              .split = prefill == PREFILL_BLEND ? "trimoe" : NULL,
                               .expert_cache = experts,
                               .context = 256,
                               .kv = DT_F32,

@@ -49,11 +49,11 @@ for i, model in enumerate(models):
                 one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "dual", "--draft", "none"], "cpu", "hybrid")  # without drafts a single session is not split
         one(model, 9, base, ["--gpus", gpus.format(2), "--prefill", "dslp", "--decode", "hybrid"], "dslp", "hybrid")
         base, gpus = (base, gpus) if base else AVX2
-        for k, split in enumerate(("auto", "host", "stream", "hybrimoe", "trimoe", "cut", "exact")):
+        for k, split in enumerate(("auto", "hybrimoe", "trimoe", "cut")):
             if i < 3 or FULL or k % 3 == i % 3:
                 one(model, 31, base, ["--gpus", gpus.format(1 + (k + i) % 2) + ",h2d=2", "--prefill", "blend", "--split", split, "--decode", ("hybrid", "cpu")[k % 2]], "blend", ("hybrid", "cpu")[k % 2])
     os.environ["HEARTH_LIMITS"] = f"spin=100,layers={3 if model == 'ember:' else 2},rows=16"  # the layers on two devices, the third has experts only; a prompt in batches
-    for devices, split in ((2, "auto"), (3, "stream")):
+    for devices, split in ((2, "auto"), (3, "trimoe")):
         one(model, 31, SCALAR, ["--gpus", f"emu:{devices},cpu=scalar,h2d=1", "--prefill", "blend", "--split", split, "--decode", "hybrid"], "blend", "hybrid")
     os.environ["HEARTH_LIMITS"] = "spin=100"
 for kv in ("bf16", "fp8"):
@@ -139,7 +139,7 @@ def logits_twice(model, args):
 
 for at, model in enumerate(models[:2] + models[4:5]):
     prompts = [(i, "Tell me " + "about the sea " * (i * 5 % 4) + str(i)) for i in range(4)]
-    for k, split in enumerate(("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")):
+    for k, split in enumerate(("hybrimoe", "trimoe", "cut", "auto")):
         if not FULL and k % 3 != at:  # three models together cover all
             continue
         args = ["--gpus", "emu:1,h2d=0.5", "--prefill", "blend", "--split", split]
@@ -176,7 +176,7 @@ def close(a, b):
 wants["ember:", 24, tuple(SCALAR)] = ids("ember:", 24, SCALAR, 8)
 right = logits([])[2]
 for gpus, args in (("emu:1,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid"]), ("emu:2,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid"]),
-                   ("emu:2,cpu=scalar,h2d=1", ["--prefill", "blend", "--split", "stream", "--decode", "hybrid"])):
+                   ("emu:2,cpu=scalar,h2d=1", ["--prefill", "blend", "--split", "trimoe", "--decode", "hybrid"])):
     for kind in ("copy", "launch", "alloc", "die"):
         n, clean = 3, 0
         while clean < 2:
@@ -184,7 +184,7 @@ for gpus, args in (("emu:1,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid
             n += (11 if n < 50 else 97) * (1 if FULL else 2)
 # A prefill that fails while it is opened drops its uploads, which late streams have not done: decode uploads them again.
 os.environ["HEARTH_LIMITS"] = "spin=100,lag=60000,lag_of=1"  # later than the host, however busy the machine is
-rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:2,cpu=scalar,h2d=1,fail=alloc:3@1", "--prefill", "blend", "--split", "stream", "--decode", "hybrid"], 2)
+rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:2,cpu=scalar,h2d=1,fail=alloc:3@1", "--prefill", "blend", "--split", "trimoe", "--decode", "hybrid"], 2)
 check(not rc and out == ids("ember:", 24, SCALAR, 2)[1] and len(warnings(err)) == 1, "decoding after a prefill that could not be opened:", rc, out, err)
 os.environ["HEARTH_LIMITS"] = "spin=100"
 for kind, n in (("copy", 40), ("copy", 111), ("launch", 30), ("launch", 70), ("alloc", 110), ("die", 300)):
@@ -210,7 +210,7 @@ for prefill, of_it in (("cpu", {(8, "attention"), (8, "experts")}), ("blend", {(
     seen, length, err = trace(["--gpus", "emu:1,cpu=scalar", "--prefill", prefill, "--decode", "hybrid"])
     steps = {(0, "attention"), (0, "join"), (0, "head"), (8, "experts")}
     check(steps | of_it <= seen and 0 < length < 60e6, "a trace of prefill", prefill, "and steps:", seen, length, err)
-seen, length, err = trace(["--gpus", "emu:2,cpu=scalar,h2d=0.01", "--prefill", "blend", "--split", "stream", "--decode", "hybrid"])
+seen, length, err = trace(["--gpus", "emu:2,cpu=scalar,h2d=1", "--prefill", "blend", "--split", "trimoe", "--decode", "hybrid"])
 check({(1, "load expert"), (1, "experts"), (0, "load expert"), (0, "experts"), (0, "attention")} <= seen and (1, "attention") not in seen, "a trace of a blend on two devices:", seen, err)
 check({p for p, n in trace([])[0]} == {8}, "a trace without devices")
 sys.exit(end())

@@ -24,7 +24,7 @@ def devices(r):
                  (0.2, [f"fail={kind}:{n}{rank}" for kind in ("copy", "launch", "die", "alloc") for n in (3, 20, 100, 500, 2000, 5000) for rank in ("", "@0")]))
     options = ["--gpus", ",".join(gpus), "--prefill", r.choice(("auto", "cpu", "blend", "slp", "dslp")), "--decode", r.choice(("auto", "cpu", "hybrid", "dual", "paged"))]
     for share, option, values in ((0.6, "--expert-cache", ("1", "2", "3", "layers", "auto", "off", "300K", "1M")), (0.3, "--evict", ("lru", "lfu", "mrs", "ema", "lookahead")),
-                                  (0.4, "--split", ("host", "stream", "hybrimoe", "trimoe", "cut", "exact"))):
+                                  (0.4, "--split", ("hybrimoe", "trimoe", "cut"))):
         options += [x for value in some(r, (share, values)) for x in (option, value)]
     return options
 

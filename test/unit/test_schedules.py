@@ -22,7 +22,7 @@ N_MODES = (
     (ONE, "cpu", "hybrid"), (ONE, "blend", "dual"), (TWO, "slp", "dual"), (ONE + ",mem=1600K", "cpu", "dual"),
     (ONE + ",fail=copy:20000", "cpu", "dual"), (ONE + ",fail=launch:20000", "blend", "hybrid"), (ONE + ",fail=copy:20000", "slp", "dual"),
     (TWO + ",h2d=1,fail=die:20000@1", "blend", "dual"), (TWO + ",fail=die:30000@1", "dslp", "dual"), (ONE + ",fail=alloc:900", "blend", "dual"))
-SPLITS = ("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")
+SPLITS = ("hybrimoe", "trimoe", "cut", "auto")
 LAG = {"HEARTH_LIMITS": "spin=100,lag=100"}
 # whole models, for pages, shards and drafts; also on devices with one delayed stream
 BOTH = (

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/placement/split.h"
+#include "test/bench/splits.h"
 
 static struct split_plan plan, other;
 static uint64_t seed = 1;
@@ -71,7 +71,7 @@ static double replay(const struct split_in *in, const struct split_plan *p) {
     return last;
 }
 static double run(const char *policy, const struct split_in *in, struct split_plan *p) {
-    const struct split_policy *which = split_find(policy);
+    const struct split_policy *which = splits_find(policy);
     assert_non_null(which);
     split_run(which, in, p);
     double end = replay(in, p);
@@ -116,7 +116,7 @@ static void promises(void **st) {
         random_problem(&c, 9);
         double end[N];
         for (int i = 0; i < N; i++) end[i] = run(names[i], &c.in, &plan);
-        proved += plan.is_optimal;
+        proved += splits_is_proven;
         cases++;
         for (int i = 0; i < N; i++) {
             double ratio = end[i] / end[EXACT];
@@ -231,7 +231,7 @@ static void exact_is_the_best(void **st) {
             if (end < best) best = end;
         }
         double end = run("exact", &c.in, &plan);
-        assert_true(plan.is_optimal);
+        assert_true(splits_is_proven);
         if (!(fabs(end - best) <= 1e-5 * best)) fail_msg("case %d: exact %.9g, all orders %.9g", k, end, best);
     }
 }
@@ -253,7 +253,7 @@ static void paper_d(void **st) {
     assert_int_equal(plan.queue[plan.queue_begin[2] - 1], 6);
     assert_true(run("host", &c.in, &plan) == 7);    /* 5 + 1 + 1 against 4 */
     assert_true(run("stream", &c.in, &plan) == 10); /* three transfers, then the last */
-    assert_true(run("exact", &c.in, &plan) == 4 && plan.is_optimal);
+    assert_true(run("exact", &c.in, &plan) == 4 && splits_is_proven);
 }
 
 /* Paper C: best domain each, then off the bottleneck. Processor one unit a row, device one unit, transfer three.
@@ -271,7 +271,7 @@ static void paper_c(void **st) {
     assert_int_equal(plan.domain[3], 0);
     assert_int_equal(plan.domain_end_s[0], 5);
     assert_true(run("cut", &c.in, &plan) == 10);
-    assert_true(run("exact", &c.in, &plan) == 10 && plan.is_optimal);
+    assert_true(run("exact", &c.in, &plan) == 10 && splits_is_proven);
     /* A third domain: near-memory units that have the two coldest experts, at two units of time per row. */
     begin(&c, 3, 4);
     linear_table(&c.table[0], 4, 0.5), linear_table(&c.table[1], 1, 0), linear_table(&c.table[2], 0, 2);
@@ -312,6 +312,7 @@ static void edges(void **st) {
         }
     }
     assert_null(split_find("fastest"));
+    assert_null(split_find("host")); /* for comparison only */
     assert_string_equal(split_policies[0].name, "auto");
 }
 
@@ -350,7 +351,7 @@ static void quick(void **st) {
         for (int i = 0; i < c.in.n; i++)
             c.expert[i] = (struct split_expert){many ? 1 + (int32_t)(draw(300) * draw(300) / 300) : 1 + (int32_t)draw(3), draw(8) ? 1 : 3};
         for (int i = 0; i < EXACT; i++) {
-            const struct split_policy *policy = split_find(names[i]);
+            const struct split_policy *policy = splits_find(names[i]);
             double best = INFINITY;
             for (int round = 0; round < 20; round++) {
                 double t = cpu_time();

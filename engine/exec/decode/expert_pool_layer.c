@@ -57,7 +57,7 @@ static int describe_split(struct expert_pool *x, int layer, int n, double link_b
         if (!weight_state_has(&v->weight_state, layer, x->expert_ids[i], WEIGHT_CHECKED)) d[1].transfer_s = 0;
     return n_experts;
 }
-static const struct split_policy *split_policy_of(const struct decode *s) { return s->m->cost->is_deterministic ? split_find("host") : s->m->split_policy; }
+static const struct split_policy *split_policy_of(const struct decode *s) { return s->m->cost->is_deterministic ? &split_host : s->m->split_policy; }
 
 /* Fills x->plan for a layer's rows; returns the number of experts. */
 static int split_layer(struct expert_pool *x, const struct decode_micro_batch *m, int layer) {
