@@ -288,10 +288,10 @@ static double routed_time(const struct cost_machine *m, int d, const struct cost
 }
 double cost_routed(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return routed_time(m, d, q, rows, 1, 0); }
 
-/* Smallest number of rows in 1 .. 2^20 for which a monotonic predicate holds. */
+/* Smallest number of rows in 1 .. COST_NEVER_ROWS for which a monotonic predicate holds. */
 static double first_rows_where(bool (*holds)(const struct cost_machine *, int, const struct cost_model *, double), const struct cost_machine *m, int d,
                                const struct cost_model *q) {
-    int lo = 1, hi = 1 << 20;
+    int lo = 1, hi = COST_NEVER_ROWS;
     while (lo < hi) {
         int mid = (lo + hi) / 2;
         if (holds(m, d, q, mid)) hi = mid;

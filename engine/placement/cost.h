@@ -133,7 +133,8 @@ double cost_routed(const struct cost_machine *m, int domain, const struct cost_m
 double cost_head(const struct cost_machine *m, int domain, const struct cost_model *q, double rows);
 
 /* Paper B's turning points, in rows of one expert: from P1 rows, fetching it to a device beats computing it on the CPU; from P2 rows, the
- * device computes longer than the link transfers. Binary search up to 2^20, which means never. */
+ * device computes longer than the link transfers. Binary search up to COST_NEVER_ROWS, which means never. */
+enum { COST_NEVER_ROWS = 1 << 20 };
 double cost_fetch_break_even(const struct cost_machine *m, int domain, const struct cost_model *q);
 double cost_compute_bound_rows(const struct cost_machine *m, int domain, const struct cost_model *q);
 

@@ -17,6 +17,16 @@
 #include "engine/session/session_turn.h"
 #include "engine/session/tpot.h"
 
+/* Says from how many rows of an expert its upload to a device is faster than the CPU, and from how many the device computes longer than the link transfers. */
+static void explain_uploads(const struct engine *e, int domain, char *out, size_t cap) {
+    const int pays = (int)cost_fetch_break_even(&e->cost, domain, &e->cost_model), computes = (int)cost_compute_bound_rows(&e->cost, domain, &e->cost_model);
+    *out = 0;
+    if (!e->info.n_experts) return;
+    if (pays >= COST_NEVER_ROWS) snprintf(out, cap, "; uploading an expert is never faster than the CPU");
+    else if (computes >= COST_NEVER_ROWS) snprintf(out, cap, "; uploading an expert is faster than the CPU from %d of its tokens, limited by the link", pays);
+    else snprintf(out, cap, "; uploading an expert is faster than the CPU from %d of its tokens, limited by the link below %d", pays, computes);
+}
+
 static const struct prefill_driver *choose_prefill_driver(struct engine *e, struct session *s, int n) {
     static const struct prefill_driver *const drivers[] = {
         [PREFILL_CPU] = &prefill_mode_cpu, [PREFILL_BLEND] = &prefill_mode_blend, [PREFILL_SLP] = &prefill_mode_slp, [PREFILL_DSLP] = &prefill_mode_dslp};
@@ -47,7 +57,7 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *e, stru
     const struct prefill_driver *driver = drivers[out.mode];
     e->prefill_job.device = out.device;
     e->prefill_expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
-    char where[100], weights[80] = "", nodes[80] = "";
+    char where[100], weights[80] = "", uploads[120] = "", nodes[80] = "";
     if (driver == &prefill_mode_cpu) snprintf(where, sizeof where, "%s (%s, %d threads)", exec_modes[out.mode].what, e->info.level, e->info.threads);
     else
         snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", exec_modes[out.mode].what, driver == &prefill_mode_slp ? 1 : out.ranks, g->n,
@@ -55,10 +65,11 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *e, stru
     if (driver != &prefill_mode_cpu && g->pin)
         snprintf(weights, sizeof weights, "; weights %s, %.3g GB/s expected", pin_name(pin_get_choice(g->pin)->path),
                  e->cost.domain[1 + out.device].link[COST_H2D].rate * 1e-9);
+    if (driver != &prefill_mode_cpu) explain_uploads(e, 1 + out.device, uploads, sizeof uploads);
     if (e->cost.spread_bw_share > 0)
         snprintf(nodes, sizeof nodes, "; %.0f%% of %d NUMA nodes' bandwidth: weights are not placed by node", 100 * e->cost.spread_bw_share, e->cost.n_nodes);
     else if (e->cost.n_nodes) snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", e->cost.n_nodes);
-    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s", n, where, out.why, weights, nodes,
+    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s", n, where, out.why, weights, uploads, nodes,
              s->has_waited ? "; waited for other answers: --max-tpot" : "");
     return driver;
 }

@@ -130,6 +130,16 @@ for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37)
         check(opening or not rc and out == want and len(said) <= 1, f"fail={kind}:{n}", rc, out, err)
         clean, n, at = (0 if said else clean + 1), n + step, at + 1
 
+# --- --explain says when an expert's upload pays, and until when the link limits it: later where the link is slower
+turns = []
+for link in ("25", "1", "0.001"):
+    rc, out, err = greedy("ember:", 24, SCALAR + device(1, f",h2d={link}") + ["--prefill", "blend", "--deterministic"], 2)
+    m = re.search(r"uploading an expert is faster than the CPU from (\d+) of its tokens, limited by the link(?: below (\d+))?(?:;| \()", err)
+    check(not rc and m, "--explain", link, err)
+    turns.append((int(m[1]), int(m[2] or 1 << 20)))
+check(turns[0][0] <= turns[1][0] < turns[2][0] and turns[0][1] < turns[1][1] < turns[2][1], turns)
+check("uploading an expert" not in greedy("ember:", 24, SCALAR + device(1) + ["--prefill", "cpu"], 2)[2], "a prompt that is read by the CPU")
+
 # --- The report names them; layers are the default
 for more, has in (([], True), (NONE, False), (LAYERS, True), (["--expert-cache", "auto"], True)):
     rc, out, err = run("--gpus", "emu:1", "--inspect", *more)
