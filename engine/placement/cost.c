@@ -333,14 +333,12 @@ double cost_factor(const struct cost_machine *m, const struct cost_observed *s, 
 
 void cost_observe(const struct cost_machine *m, struct cost_observed *s, double rows, double expected, double real) {
     if (!(expected > 0) || !(real > 0) || !isfinite(expected) || !isfinite(real)) return;
-    double off = log(real / expected), of_table = clamp_log_factor(off + log(cost_factor(m, s, rows)));
+    double of_table = clamp_log_factor(log(real / expected) + log(cost_factor(m, s, rows)));
     int at = octave(rows);
     float rest = s->weight[at] < 7 ? s->weight[at] : 7; /* the newest weighs at least an eighth */
     s->mean[at] = (s->mean[at] * rest + (float)of_table) / (rest + 1);
     s->weight[at] = rest + 1;
-    s->error = s->error > 0 ? s->error * 0.875f + (float)fabs(off) * 0.125f : (float)fabs(off) + 1e-9f;
 }
-double cost_error(const struct cost_observed *s) { return s->error > 0 ? exp((double)s->error) - 1 : 0; }
 
 /* --- Decode batches --------------------------------------------------------------------------------------------------- */
 

@@ -30,7 +30,7 @@ struct cost_curve {
 };
 /* Observations: per octave of rows the mean of log(measured / expected). */
 struct cost_observed {
-    float mean[COST_ROWS], weight[COST_ROWS], error; /* error: moving average of |log(measured / expected)|; 0: no observation */
+    float mean[COST_ROWS], weight[COST_ROWS];
 };
 struct cost_domain {
     char name[48];
@@ -180,7 +180,6 @@ double cost_disk_reads(const struct cost_machine *m, const struct cost_model *q,
 /* Records an expected time (from the functions above) and the measured one, for `rows` rows. */
 void cost_observe(const struct cost_machine *m, struct cost_observed *s, double rows, double expected, double real); /* s belongs to m */
 double cost_factor(const struct cost_machine *m, const struct cost_observed *s, double rows);                        /* within 1/8 .. 8 */
-double cost_error(const struct cost_observed *s); /* recent relative error: 0.1 is ten percent; 0: no observation */
 
 /* --- Lookup table: seconds of an expert by rows, within 3% of cost_expert, monotonic --- */
 enum { COST_TABLE = 8 + 8 * 16 };

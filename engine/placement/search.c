@@ -11,7 +11,6 @@ static const char *const placement_names[] = {"cpu", "hybrid", "paged"};
 static const char *const limit_names[] = {"CPU", "card", "link", "rows to the CPU", "host memory", "one micro-batch after the other"};
 static const char *const bound_names[] = {"more would not be faster",   "host memory", "card memory", "there are no more prompts", "a batch takes no more rows",
                                           "the bound on time per token"};
-const char *search_placement_name(enum search_placement p) { return placement_names[p]; }
 const char *search_limit_name(enum search_limit l) { return limit_names[l]; }
 const char *search_bound_name(enum search_bound b) { return bound_names[b]; }
 

@@ -17,7 +17,6 @@
 
 /* Work of a device. CPU: none. Hybrid: attention and the experts that it holds. Paged: experts and the rest of a layer, except attention over cached keys. */
 enum search_placement { SEARCH_CPU, SEARCH_HYBRID, SEARCH_PAGED, SEARCH_PLACEMENTS };
-const char *search_placement_name(enum search_placement p); /* "cpu", "hybrid", "paged" */
 
 struct search_in {
     const struct cost_machine *cost;

@@ -134,7 +134,6 @@ expr_id json_value(struct schema *s) {
     grammar_define(g, x, grammar_alt(g, any, grammar_alt(g, s->json.array, s->json.object)));
     return x;
 }
-expr_id json_any_array(struct schema *s) { return json_value(s), s->json.array; }
 expr_id json_any_object(struct schema *s) { return json_value(s), s->json.object; }
 
 expr_id schema_any_object(struct grammar *g) { return json_any_object(&(struct schema){.g = g}); }

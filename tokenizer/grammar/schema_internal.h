@@ -121,7 +121,6 @@ expr_id json_char(struct schema *s);   /* one character of it */
 expr_id json_number(struct schema *s);
 expr_id json_integer(struct schema *s);
 expr_id json_value(struct schema *s);
-expr_id json_any_array(struct schema *s);
 expr_id json_any_object(struct schema *s);
 expr_id json_comma(struct schema *s);
 expr_id json_colon(struct schema *s);
