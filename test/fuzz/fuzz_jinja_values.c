@@ -14,9 +14,8 @@ static const char *const templates[] = {
     "{{ messages | tojson(indent=2, sort_keys=true) }}{{ messages }}{{ messages | string | length }}",
     "{% for k, v in d.items() %}{{ k }}={{ v }}{% endfor %}{{ d | dictsort }}{{ d | tojson(ensure_ascii=true) }}",
     "{{ xs | sort }}{{ xs | unique | list }}{{ xs[::-1] }}{{ xs | batch(2) | list }}{{ xs | sum }}{{ xs | map('string') | join('-') }}{{ xs | max }}",
-    "{{ s | upper | title }}{{ s | lower | capitalize }}{{ s.split() }}{{ s.splitlines() }}{{ s[1:-1] }}{{ s | indent(2) }}{{ s | wordcount }}{{ s.swapcase() "
-    "}}"
-    "{{ s | truncate(7) }}{{ s.center(20) }}{{ s | urlencode }}{{ s | e }}{{ s.strip('ab') }}{{ s | replace('a', s) }}",
+    "{{ s | upper | title }}{{ s | lower | capitalize }}{{ s.split() }}{{ s.splitlines() }}{{ s[1:-1] }}{{ s | indent(2) }}{{ s.title() }}"
+    "{{ s | truncate(7) }}{{ s.rjust(20) }}{{ s | e }}{{ s.strip('ab') }}{{ s | replace('a', s) }}",
     "{{ '%s|%r|%d' % (s, xs, n) }}{{ '{:>9}'.format(s) }}{{ n | round(2) }}{{ n ** 2 }}{{ n // 3 }}{{ n % 7 }}{{ -n }}{{ s | int }}{{ s | float }}",
     "{{ s % xs }}{{ s.format(n, xs, a=d) }}",
     "{{ messages | groupby('role') | list }}{{ messages | selectattr('content', 'string') | map(attribute='content') | list }}{{ messages | "

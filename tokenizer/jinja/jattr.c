@@ -54,9 +54,6 @@ bool jattr_find(struct jrun *r, struct jval obj, const struct jstr *name, struct
     }
     case J_LOOP: *out = jloop_attr(r, obj.loop, name); break;
     case J_MACRO: *out = macro_attr(r, obj.m, name); break;
-    case J_CYCLER:
-        if (jstr_equals(name, "current")) *out = obj.c->items->v[obj.c->pos];
-        break;
     case J_RANGE:
         if (jstr_equals(name, "start")) *out = jval_int(obj.r->start);
         else if (jstr_equals(name, "stop")) *out = jval_int(obj.r->stop);

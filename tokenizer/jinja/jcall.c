@@ -94,19 +94,11 @@ static struct jval g_namespace(struct jrun *r, const struct jargs *args) {
     v.type = J_NAMESPACE;
     return v;
 }
-static struct jval g_cycler(struct jrun *r, const struct jargs *args) {
-    if (args->n_keywords || !args->n) jfail(r, "at least one item has to be provided");
-    struct jcycler *c = jalloc(r, sizeof *c);
-    struct jval items = jval_list(r, J_TUPLE, args->n);
-    memcpy(items.l->v, args->v, args->n * sizeof *args->v);
-    *c = (struct jcycler){.items = items.l};
-    return (struct jval){.type = J_CYCLER, .c = c};
-}
 static struct jval g_joiner(struct jrun *r, const struct jargs *args) {
     struct jval a[JCALL_MAX];
     jcall_bind(r, "joiner", "sep", 0, args, a);
-    struct jcycler *c = jalloc(r, sizeof *c);
-    *c = (struct jcycler){.sep = a[0].type == J_MISSING ? jstr_literal(r, ", ") : a[0]};
+    struct jjoiner *c = jalloc(r, sizeof *c);
+    *c = (struct jjoiner){.sep = a[0].type == J_MISSING ? jstr_literal(r, ", ") : a[0]};
     return (struct jval){.type = J_JOINER, .c = c};
 }
 static struct jval g_raise(struct jrun *r, const struct jargs *args) {
@@ -163,8 +155,7 @@ static const struct {
     const char *name;
     struct jval (*fn)(struct jrun *r, const struct jargs *args);
 } globals[] = {
-    {"range", g_range},           {"dict", g_dict}, {"namespace", g_namespace}, {"cycler", g_cycler}, {"joiner", g_joiner}, {"raise_exception", g_raise},
-    {"strftime_now", g_strftime},
+    {"range", g_range}, {"dict", g_dict}, {"namespace", g_namespace}, {"joiner", g_joiner}, {"raise_exception", g_raise}, {"strftime_now", g_strftime},
 };
 bool jcall_global(const struct jstr *name, struct jval *out) {
     for (size_t i = 0; i < sizeof globals / sizeof *globals; i++)

@@ -90,5 +90,5 @@ struct jval jtext_strip(struct jrun *r, struct jstr *s, struct jval chars, bool 
 struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, struct jstr *replacement, int64_t count); /* count < 0: all */
 struct jval jtext_join(struct jrun *r, struct jstr *sep, struct jval items, bool any);
 struct jlist *jtext_splitlines(struct jrun *r, struct jstr *s, bool keep);
-struct jval jtext_pad(struct jrun *r, struct jstr *s, int64_t width, struct jstr *fill, int where); /* padding: -1 left, 0 both sides, 1 right */
+struct jval jtext_pad(struct jrun *r, struct jstr *s, int64_t width, struct jstr *fill, int where); /* padding: -1 left, 1 right */
 int64_t jtext_int(struct jrun *r, struct jval v, int64_t default_value);                            /* an optional integer */

@@ -23,7 +23,6 @@ static struct jval f_lower(struct jrun *r, struct jval v, struct jval *a) { retu
 static struct jval f_capitalize(struct jrun *r, struct jval v, struct jval *a) { return junicode_capitalize(r, soft_str(r, v)); }
 static struct jval f_string(struct jrun *r, struct jval v, struct jval *a) { return plain_str(soft_str(r, v)); }
 static struct jval f_trim(struct jrun *r, struct jval v, struct jval *a) { return jtext_strip(r, soft_str(r, v), a[0], true, true); }
-static struct jval f_center(struct jrun *r, struct jval v, struct jval *a) { return jtext_pad(r, soft_str(r, v), jtext_int(r, a[0], 80), NULL, 0); }
 static struct jval f_replace(struct jrun *r, struct jval v, struct jval *a) {
     return jtext_replace(r, to_plain(r, v), to_plain(r, a[0]), to_plain(r, a[1]), jtext_int(r, a[2], -1));
 }
@@ -49,7 +48,6 @@ static struct jval f_safe(struct jrun *r, struct jval v, struct jval *a) {
     return plain_str(s);
 }
 static struct jval f_escape(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_STR && v.s->markup ? v : jrepr_escape(r, jrepr_to_str(r, v)); }
-static struct jval f_forceescape(struct jrun *r, struct jval v, struct jval *a) { return jrepr_escape(r, jrepr_to_str(r, v)); }
 
 static struct jval f_indent(struct jrun *r, struct jval v, struct jval *a) {
     if (v.type == J_UNDEF) jfail_undef(r, v.u);
@@ -90,49 +88,6 @@ static struct jval f_truncate(struct jrun *r, struct jval v, struct jval *a) {
         if (i) cut = jstr_sub(r, cut.s, 0, i - 1);
     }
     return jop_math(r, T_ADD, cut, plain_str(end));
-}
-static struct jval f_wordcount(struct jrun *r, struct jval v, struct jval *a) {
-    struct jstr *s = soft_str(r, v);
-    int64_t n = 0;
-    bool inside = false;
-    for (size_t i = 0, k; i < s->n; i += k) {
-        bool word = junicode_is_word(junicode_decode(s->s + i, s->n - i, &k));
-        n += word && !inside;
-        inside = word;
-    }
-    return jval_int(n);
-}
-static void quote_url(struct jrun *r, struct jbuf *b, struct jval v, bool query) {
-    struct jstr *s = jrepr_to_str(r, v);
-    for (size_t i = 0; i < s->n; i++) {
-        unsigned char c = (unsigned char)s->s[i];
-        char t[4];
-        uint8_t o = jstr_origin_at(s, i);
-        if (jascii_is_letter((char)c) || jascii_is_digit((char)c) || (c && strchr("_.-~", c)) || (c == '/' && !query)) jbuf_add(r, b, s->s + i, 1, o);
-        else if (c == ' ' && query) jbuf_add(r, b, "+", 1, o);
-        else {
-            snprintf(t, sizeof t, "%%%02X", c);
-            jbuf_add(r, b, t, 3, o);
-        }
-    }
-}
-static struct jval f_urlencode(struct jrun *r, struct jval v, struct jval *a) {
-    struct jbuf b = {0};
-    if (v.type == J_STR || !jiter_is_iterable(v)) quote_url(r, &b, v, false);
-    else {
-        if (v.type == J_DICT) v.type = J_VIEW, v.sub = VIEW_ITEMS;
-        struct jiter *it = jiter_new(r, v);
-        struct jval item;
-        for (size_t i = 0; jiter_next(r, it, &item); i++) {
-            struct jlist *pair = jiter_to_list(r, item);
-            if (pair->n != 2) jfail(r, "urlencode expects pairs");
-            if (i) jbuf_add(r, &b, "&", 1, TEXT_TEMPLATE);
-            quote_url(r, &b, pair->v[0], true);
-            jbuf_add(r, &b, "=", 1, TEXT_TEMPLATE);
-            quote_url(r, &b, pair->v[1], true);
-        }
-    }
-    return jbuf_finish(r, &b);
 }
 static struct jval f_format(struct jrun *r, struct jval v, const struct jargs *args) {
     struct jval t;
@@ -300,22 +255,6 @@ static struct jval f_round(struct jrun *r, struct jval v, struct jval *a) {
     }
     return v;
 }
-static struct jval f_filesizeformat(struct jrun *r, struct jval v, struct jval *a) {
-    static const char *const unit[] = {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"}, *const bin[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"};
-    bool binary = jval_is_true(r, a[0]);
-    double n, base = binary ? 1024 : 1000, of = base * base;
-    char *t = jalloc(r, 400);
-    if (!to_float(r, v, &n)) jfail(r, "could not convert to float");
-    if (n == 1) return jstr_literal(r, "1 Byte");
-    if (n < base) snprintf(t, 400, "%.0f Bytes", trunc(n));
-    else
-        for (int i = 0; i < 8; i++, of *= base)
-            if (n < of || i == 7) {
-                snprintf(t, 400, "%.1f %s", base * n / of, (binary ? bin : unit)[i]);
-                break;
-            }
-    return jstr_literal(r, t);
-}
 
 /* ---- any value */
 
@@ -335,15 +274,12 @@ const struct jfilter jfilter_text[] = {
     {"abs", f_abs, NULL, "", 0},
     {"attr", f_attr, NULL, "name", 1},
     {"capitalize", f_capitalize, NULL, "", 0},
-    {"center", f_center, NULL, "width", 0},
     {"count", f_length, NULL, "", 0},
     {"d", f_default, NULL, "default_value,boolean", 0},
     {"default", f_default, NULL, "default_value,boolean", 0},
     {"e", f_escape, NULL, "", 0},
     {"escape", f_escape, NULL, "", 0},
-    {"filesizeformat", f_filesizeformat, NULL, "binary", 0},
     {"float", f_float, NULL, "default", 0},
-    {"forceescape", f_forceescape, NULL, "", 0},
     {"format", NULL, f_format, NULL, 0},
     {"indent", f_indent, NULL, "width,first,blank", 0},
     {"int", f_int, NULL, "default,base", 0},
@@ -359,8 +295,6 @@ const struct jfilter jfilter_text[] = {
     {"trim", f_trim, NULL, "chars", 0},
     {"truncate", f_truncate, NULL, "length,killwords,end,leeway", 0},
     {"upper", f_upper, NULL, "", 0},
-    {"urlencode", f_urlencode, NULL, "", 0},
-    {"wordcount", f_wordcount, NULL, "", 0},
     {0},
 };
 

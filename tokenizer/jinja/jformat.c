@@ -10,8 +10,8 @@
 struct format_spec {
     struct jstr *fill; /* NULL: a space */
     char align;        /* < > = ^; 0: the default of the type */
-    char sign, type, group;
-    bool alt, zero;
+    char sign, type;
+    bool group, zero;    /* group: a comma between thousands */
     int64_t width, prec; /* -1: none */
 };
 enum { prec_max = 400 };
@@ -39,11 +39,11 @@ static struct jval pad_number(struct jrun *r, const struct format_spec *f, const
 }
 static const char *sign_text(const struct format_spec *f, bool negative) { return negative ? "-" : f->sign == '+' ? "+" : f->sign == ' ' ? " " : ""; }
 
-static struct jval group_digits(struct jrun *r, const char *digits, char sep, int every, uint8_t from) {
+static struct jval group_digits(struct jrun *r, const char *digits, bool group, uint8_t from) {
     struct jbuf b = {0};
     size_t n_integer = strspn(digits, "0123456789abcdefABCDEF");
     for (size_t i = 0; i < n_integer; i++) {
-        if (sep && i && (n_integer - i) % (size_t)every == 0) jbuf_add(r, &b, &sep, 1, from);
+        if (group && i && (n_integer - i) % 3 == 0) jbuf_add(r, &b, ",", 1, from);
         jbuf_add(r, &b, digits + i, 1, from);
     }
     jbuf_cstr(r, &b, digits + n_integer, from);
@@ -51,27 +51,19 @@ static struct jval group_digits(struct jrun *r, const char *digits, char sep, in
 }
 
 static struct jval format_int(struct jrun *r, const struct format_spec *f, int64_t i, uint8_t from) {
-    char t[80], prefix[8];
+    char t[80];
     uint64_t u = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
     size_t n = 0;
-    int base = f->type == 'x' || f->type == 'X' ? 16 : f->type == 'o' ? 8 : f->type == 'b' ? 2 : 10;
+    int base = f->type == 'x' || f->type == 'X' ? 16 : 10;
     const char *digits = f->type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
     char back[72];
     do back[n++] = digits[u % (uint64_t)base];
     while (u /= (uint64_t)base);
     for (size_t k = 0; k < n; k++) t[k] = back[n - 1 - k];
     t[n] = 0;
-    snprintf(prefix, sizeof prefix, "%s%s", sign_text(f, i < 0),
-             !f->alt      ? ""
-             : base == 16 ? (f->type == 'X' ? "0X" : "0x")
-             : base == 8  ? "0o"
-             : base == 2  ? "0b"
-                          : "");
-    char *keep = jalloc(r, sizeof prefix);
-    memcpy(keep, prefix, sizeof prefix);
-    struct jval body = group_digits(r, t, f->group, base == 10 ? 3 : 4, from);
+    struct jval body = group_digits(r, t, f->group, from);
     if (f->prec > (int64_t)n) body = jtext_pad(r, body.s, f->prec, jstr_literal(r, "0").s, -1); /* "%.5d" */
-    return pad_number(r, f, keep, body, from);
+    return pad_number(r, f, sign_text(f, i < 0), body, from);
 }
 static struct jval format_float(struct jrun *r, const struct format_spec *f, double v, uint8_t from) {
     char t[800], fmt[16];
@@ -91,11 +83,11 @@ static struct jval format_float(struct jrun *r, const struct format_spec *f, dou
         snprintf(t, sizeof t, "%.*g", (int)(prec ? prec : 1), a);
         if (!strpbrk(t, ".e")) strcat(t, ".0");
     } else {
-        snprintf(fmt, sizeof fmt, "%%%s.*%c", f->alt ? "#" : "", type == '%' ? 'f' : type == 'n' ? 'g' : type);
+        snprintf(fmt, sizeof fmt, "%%.*%c", type == '%' ? 'f' : type);
         int n = snprintf(t, sizeof t - 2, fmt, (int)(prec < 0 ? 6 : prec), a);
         if (type == '%') strcpy(t + n, "%");
     }
-    return pad_number(r, f, sign_text(f, negative), group_digits(r, t, isfinite(a) ? f->group : 0, 3, from), from);
+    return pad_number(r, f, sign_text(f, negative), group_digits(r, t, isfinite(a) && f->group, from), from);
 }
 static struct jval format_str(struct jrun *r, const struct format_spec *f, struct jstr *s) {
     struct jval v = {.type = J_STR, .s = s};
@@ -109,7 +101,7 @@ static struct jval format_str(struct jrun *r, const struct format_spec *f, struc
 
 static struct jval to_integer(struct jrun *r, struct jval v, char type) {
     if (v.type == J_UNDEF) jfail_undef(r, v.u);
-    if (v.type == J_FLOAT && type != 'x' && type != 'X' && type != 'o') {
+    if (v.type == J_FLOAT && type != 'x' && type != 'X') {
         if (!(fabs(v.f) < 0x1p63)) jfail(r, "cannot convert float to integer");
         struct jval i = jval_int((int64_t)v.f);
         i.origin = v.origin;
@@ -122,10 +114,8 @@ static struct jval format_percent_item(struct jrun *r, struct format_spec *f, st
     switch (f->type) {
     case 'd':
     case 'i':
-    case 'u':
     case 'x':
-    case 'X':
-    case 'o': v = to_integer(r, v, f->type); return format_int(r, f, jval_as_int(v), v.origin);
+    case 'X': v = to_integer(r, v, f->type); return format_int(r, f, jval_as_int(v), v.origin);
     case 'e':
     case 'E':
     case 'f':
@@ -136,18 +126,8 @@ static struct jval format_percent_item(struct jrun *r, struct format_spec *f, st
         if (!jval_is_number(v)) jfail(r, "must be real number, not %s", jval_type(v));
         if (f->prec < 0) f->prec = 6;
         return format_float(r, f, jval_as_float(v), v.origin);
-    case 'c': {
-        struct jbuf b = {0};
-        if (jval_is_int(v) && jval_as_int(v) >= 0 && jval_as_int(v) <= 0x10FFFF && !(jval_as_int(v) >= 0xD800 && jval_as_int(v) < 0xE000))
-            jbuf_char(r, &b, (uint32_t)jval_as_int(v), v.origin);
-        else if (v.type == J_STR && jstr_chars(v.s) == 1) jbuf_str(r, &b, v.s);
-        else jfail(r, "%%c requires int or char");
-        v = jbuf_finish(r, &b);
-        break;
-    }
     case 's': v = (struct jval){.type = J_STR, .s = jrepr_to_str(r, v)}; break;
-    case 'r':
-    case 'a': {
+    case 'r': {
         struct jbuf b = {0};
         jrepr_add(r, &b, v);
         v = jbuf_finish(r, &b);
@@ -184,11 +164,10 @@ struct jval jformat_percent(struct jrun *r, struct jstr *s, struct jval args) {
             v = *found;
             i = to + 1;
         }
-        for (; i < s->n && strchr("-+ #0", s->s[i]) && s->s[i]; i++) {
+        for (; i < s->n && strchr("-+ 0", s->s[i]) && s->s[i]; i++) {
             char c = s->s[i];
             if (c == '-') f.align = '<';
             else if (c == '+' || (c == ' ' && f.sign != '+')) f.sign = c;
-            else if (c == '#') f.alt = true;
             else if (c == '0') f.zero = true;
         }
         for (int k = 0; k < 2; k++) { /* width, then precision */
@@ -198,19 +177,12 @@ struct jval jformat_percent(struct jrun *r, struct jstr *s, struct jval args) {
                 break;
             }
             if (k) *to = 0;
-            if (i < s->n && s->s[i] == '*') {
-                if (used >= all->n) jfail(r, "not enough arguments for format string");
-                *to = jval_index(r, all->v[used++], "* wants int");
-                if (!k && *to < 0) f.align = '<', *to = -*to;
-                i++;
-            } else
-                for (; i < s->n && s->s[i] >= '0' && s->s[i] <= '9'; i++) {
-                    if (*to < 0) *to = 0;
-                    if (*to > JINJA_MAX_OUTPUT) jfail(r, "the width is too large");
-                    *to = *to * 10 + (s->s[i] - '0');
-                }
+            for (; i < s->n && s->s[i] >= '0' && s->s[i] <= '9'; i++) {
+                if (*to < 0) *to = 0;
+                if (*to > JINJA_MAX_OUTPUT) jfail(r, "the width is too large");
+                *to = *to * 10 + (s->s[i] - '0');
+            }
         }
-        while (i < s->n && (s->s[i] == 'l' || s->s[i] == 'h' || s->s[i] == 'L')) i++;
         if (i >= s->n) jfail(r, "incomplete format");
         f.type = s->s[i++];
         if (f.type == '%') {
@@ -246,14 +218,13 @@ struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *s) {
         i = k + 1;
     } else if (strchr("<>=^", s->s[0]) && s->s[0]) f.align = s->s[0], i = 1;
     if (i < s->n && (s->s[i] == '+' || s->s[i] == '-' || s->s[i] == ' ')) f.sign = s->s[i++];
-    if (i < s->n && s->s[i] == '#') f.alt = true, i++;
     if (i < s->n && s->s[i] == '0') f.zero = true, i++;
     for (; i < s->n && s->s[i] >= '0' && s->s[i] <= '9'; i++) {
         if (f.width < 0) f.width = 0;
         if (f.width > JINJA_MAX_OUTPUT) jfail(r, "the width is too large");
         f.width = f.width * 10 + (s->s[i] - '0');
     }
-    if (i < s->n && (s->s[i] == ',' || s->s[i] == '_')) f.group = s->s[i++];
+    if (i < s->n && s->s[i] == ',') f.group = true, i++;
     if (i < s->n && s->s[i] == '.') {
         if (++i >= s->n || s->s[i] < '0' || s->s[i] > '9') jfail(r, "Format specifier missing precision");
         for (f.prec = 0; i < s->n && s->s[i] >= '0' && s->s[i] <= '9'; i++) {
@@ -264,21 +235,17 @@ struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *s) {
     if (i < s->n) f.type = s->s[i++];
     if (i < s->n) jfail(r, "Invalid format specifier '%s'", jstr_for_error(r, s));
     if (v.type == J_STR) {
-        if ((f.type && f.type != 's') || f.sign || f.alt || f.group || f.align == '=') jfail(r, "format '%s' does not fit a string", jstr_for_error(r, s));
+        if ((f.type && f.type != 's') || f.sign || f.group || f.align == '=') jfail(r, "format '%s' does not fit a string", jstr_for_error(r, s));
         if (f.zero && !f.align) f.align = '<';
         if (f.zero && !f.fill) f.fill = jstr_literal(r, "0").s;
         return format_str(r, &f, v.s);
     }
     if (v.type == J_FLOAT || (f.type && strchr("eEfFgG%", f.type))) {
-        if (f.type && !strchr("eEfFgGn%", f.type)) jfail(r, "Unknown format code '%c' for object of type 'float'", f.type);
+        if (f.type && !strchr("eEfFgG%", f.type)) jfail(r, "Unknown format code '%c' for object of type 'float'", f.type);
         return format_float(r, &f, jval_as_float(v), v.origin);
     }
-    if (f.type && !strchr("bcdoxXn", f.type)) jfail(r, "Unknown format code '%c' for object of type 'int'", f.type >= 32 && f.type < 127 ? f.type : '?');
+    if (f.type && !strchr("dxX", f.type)) jfail(r, "Unknown format code '%c' for object of type 'int'", f.type >= 32 && f.type < 127 ? f.type : '?');
     if (f.prec >= 0) jfail(r, "Precision not allowed in integer format specifier");
-    if (f.type == 'c') {
-        struct jval c = format_percent_item(r, &(struct format_spec){.type = 'c', .width = -1, .prec = -1}, v);
-        return format_str(r, &f, c.s);
-    }
     return format_int(r, &f, jval_as_int(v), v.origin);
 }
 

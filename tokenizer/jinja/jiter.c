@@ -110,17 +110,6 @@ static bool next_batch(struct jrun *r, struct jiter *it, struct jval *out) {
     while (fill && n < it->n) out->l->v[n++] = it->fill;
     return true;
 }
-/* slice(k): k columns of nearly equal length. obj is the whole list. */
-static bool next_slice(struct jrun *r, struct jiter *it, struct jval *out) {
-    if (it->i >= it->n) return false;
-    size_t all = it->obj.l->n, per = all / it->n, extra = all % it->n, k = it->i++;
-    size_t begin = k * per + (k < extra ? k : extra), n = per + (k < extra);
-    bool fill = it->fill.type != J_NONE && k >= extra;
-    *out = jval_list(r, J_LIST, n + fill);
-    if (n) memcpy(out->l->v, it->obj.l->v + begin, n * sizeof *out->l->v);
-    if (fill) out->l->v[n] = it->fill;
-    return true;
-}
 
 static bool next_select(struct jrun *r, struct jiter *it, struct jval *out) {
     while (jiter_next(r, it->source, out)) {
@@ -165,7 +154,6 @@ bool jiter_next(struct jrun *r, struct jiter *it, struct jval *out) {
     case ITER_SELECT: more = next_select(r, it, out); break;
     case ITER_UNIQUE: more = next_unique(r, it, out); break;
     case ITER_BATCH: more = next_batch(r, it, out); break;
-    case ITER_SLICE: more = next_slice(r, it, out); break;
     default: more = jexec_loop_filter(r, it, out);
     }
     r->depth--;

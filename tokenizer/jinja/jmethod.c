@@ -52,7 +52,6 @@ static struct jval require_found(struct jrun *r, int64_t i) {
     return jval_int(i);
 }
 static struct jval s_index(struct jrun *r, struct jval self, struct jval *a) { return require_found(r, find_in_window(r, self, a, false)); }
-static struct jval s_rindex(struct jrun *r, struct jval self, struct jval *a) { return require_found(r, find_in_window(r, self, a, true)); }
 static struct jval s_count(struct jrun *r, struct jval self, struct jval *a) {
     struct jstr *s = self.s, *what = str_arg(r, a[0]);
     size_t from, to;
@@ -223,23 +222,21 @@ static struct jval s_removesuffix(struct jrun *r, struct jval self, struct jval 
 static struct jval s_upper(struct jrun *r, struct jval self, struct jval *a) { return junicode_map(r, self.s, CASE_UPPER); }
 static struct jval s_lower(struct jrun *r, struct jval self, struct jval *a) { return junicode_map(r, self.s, CASE_LOWER); }
 static struct jval s_capitalize(struct jrun *r, struct jval self, struct jval *a) { return junicode_capitalize(r, self.s); }
-static struct jval map_case(struct jrun *r, struct jstr *s, bool swap) {
+static struct jval s_title(struct jrun *r, struct jval self, struct jval *a) {
+    struct jstr *s = self.s;
     struct jbuf b = {0};
     bool inside = false;
     for (size_t i = 0, k; i < s->n; i += k) {
         uint32_t c = junicode_decode(s->s + i, s->n - i, &k);
         bool up = junicode_is_upper(c), low = junicode_is_lower(c);
-        enum jcase to = swap ? (up ? CASE_LOWER : CASE_UPPER) : inside ? CASE_LOWER : CASE_TITLE;
+        enum jcase to = inside ? CASE_LOWER : CASE_TITLE;
         inside = up || low || junicode_is_title(c);
-        if (swap && !up && !low) jbuf_char(r, &b, c, jstr_origin_at(s, i));
-        else junicode_add_cased(r, &b, s, i, c, k, to);
+        junicode_add_cased(r, &b, s, i, c, k, to);
     }
     struct jval v = jbuf_finish(r, &b);
     v.s->markup = s->markup;
     return v;
 }
-static struct jval s_title(struct jrun *r, struct jval self, struct jval *a) { return map_case(r, self.s, false); }
-static struct jval s_swapcase(struct jrun *r, struct jval self, struct jval *a) { return map_case(r, self.s, true); }
 static struct jval s_replace(struct jrun *r, struct jval self, struct jval *a) {
     struct jstr *old = str_arg(r, a[0]), *replacement = str_arg(r, a[1]);
     if (self.s->markup && !replacement->markup) replacement = jrepr_escape(r, replacement).s;
@@ -248,59 +245,21 @@ static struct jval s_replace(struct jrun *r, struct jval self, struct jval *a) {
 }
 static struct jval s_join(struct jrun *r, struct jval self, struct jval *a) { return jtext_join(r, self.s, a[0], false); }
 static struct jstr *fill_arg(struct jrun *r, struct jval v) { return v.type == J_MISSING ? NULL : str_arg(r, v); }
-static struct jval s_center(struct jrun *r, struct jval self, struct jval *a) {
-    return jtext_pad(r, self.s, jval_index(r, a[0], "width"), fill_arg(r, a[1]), 0);
-}
 static struct jval s_ljust(struct jrun *r, struct jval self, struct jval *a) {
     return jtext_pad(r, self.s, jval_index(r, a[0], "width"), fill_arg(r, a[1]), 1);
 }
 static struct jval s_rjust(struct jrun *r, struct jval self, struct jval *a) {
     return jtext_pad(r, self.s, jval_index(r, a[0], "width"), fill_arg(r, a[1]), -1);
 }
-static struct jval s_zfill(struct jrun *r, struct jval self, struct jval *a) {
-    struct jstr *s = self.s, *zero = jstr_literal(r, "0").s;
-    bool sign = s->n && (*s->s == '-' || *s->s == '+');
-    struct jstr *digits = sign ? jstr_sub(r, s, 1, s->n - 1).s : s;
-    struct jval v = jtext_pad(r, digits, jval_index(r, a[0], "width") - sign, zero, -1);
-    return sign ? jstr_concat(r, jstr_sub(r, s, 0, 1).s, v.s) : v;
-}
-static struct jval s_expandtabs(struct jrun *r, struct jval self, struct jval *a) {
-    int64_t size = jtext_int(r, a[0], 8), col = 0;
-    struct jstr *s = self.s;
-    struct jbuf b = {0};
-    for (size_t i = 0, k; i < s->n; i += k) {
-        uint32_t c = junicode_decode(s->s + i, s->n - i, &k);
-        if (c != '\t') {
-            jbuf_add(r, &b, s->s + i, k, jstr_origin_at(s, i));
-            col = c == '\n' || c == '\r' ? 0 : col + 1;
-        } else if (size > 0) {
-            int64_t pad = size - col % size;
-            if (pad > JINJA_MAX_OUTPUT) jfail(r, "the text exceeds %d MB", JINJA_MAX_OUTPUT >> 20);
-            col += pad;
-            jcount_steps(r, (size_t)pad >> 3);
-            while (pad-- > 0) jbuf_add(r, &b, " ", 1, jstr_origin_at(s, i));
-        }
-    }
-    return jbuf_finish(r, &b);
-}
 static struct jval s_format(struct jrun *r, struct jval self, const struct jargs *args) { return jformat_braces(r, self.s, args); }
-static struct jval s_format_map(struct jrun *r, struct jval self, struct jval *a) {
-    if (a[0].type != J_DICT) jfail(r, "format_map() argument must be a mapping");
-    struct jargs args = {.keywords = a[0].d->kv, .n_keywords = a[0].d->n};
-    for (size_t i = 0; i < args.n_keywords; i++)
-        if (args.keywords[2 * i].type != J_STR) jfail(r, "format_map() keys must be strings");
-    return jformat_braces(r, self.s, &args);
-}
 
 /* ---- str: predicates */
 static bool is_ascii(uint32_t c) { return c < 0x80; }
 static bool is_alnum(uint32_t c) { return junicode_is_word(c) && c != '_'; }
-static bool is_decimal(uint32_t c) { return junicode_is_digit(c); }
 static bool is_digit(uint32_t c) {
     return junicode_is_digit(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) || (c >= 0x2080 && c <= 0x2089) ||
            (c >= 0x2460 && c <= 0x2468);
 }
-static bool is_numeric(uint32_t c) { return junicode_is_word(c) && !junicode_is_alpha(c) && c != '_'; }
 static struct jval all_chars(struct jval self, bool (*is)(uint32_t), bool empty) {
     struct jstr *s = self.s;
     for (size_t i = 0, k; i < s->n; i += k)
@@ -310,27 +269,10 @@ static struct jval all_chars(struct jval self, bool (*is)(uint32_t), bool empty)
 static struct jval s_isalpha(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, junicode_is_alpha, false); }
 static struct jval s_isalnum(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_alnum, false); }
 static struct jval s_isascii(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_ascii, true); }
-static struct jval s_isdecimal(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_decimal, false); }
 static struct jval s_isdigit(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_digit, false); }
-static struct jval s_isnumeric(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_numeric, false); }
 static struct jval s_isspace(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, unicode_is_python_space, false); }
-static struct jval s_isprintable(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, junicode_is_printable, true); }
-static struct jval s_isidentifier(struct jrun *r, struct jval self, struct jval *a) {
-    return jval_bool(self.s->n && !(self.s->s[0] >= '0' && self.s->s[0] <= '9') && all_chars(self, junicode_is_word, false).b);
-}
 static struct jval s_isupper(struct jrun *r, struct jval self, struct jval *a) { return jval_bool(junicode_is_cased(self.s, true)); }
 static struct jval s_islower(struct jrun *r, struct jval self, struct jval *a) { return jval_bool(junicode_is_cased(self.s, false)); }
-static struct jval s_istitle(struct jrun *r, struct jval self, struct jval *a) {
-    bool inside = false, any = false;
-    for (size_t i = 0, k; i < self.s->n; i += k) {
-        uint32_t c = junicode_decode(self.s->s + i, self.s->n - i, &k);
-        bool up = junicode_is_upper(c) || junicode_is_title(c), low = junicode_is_lower(c);
-        if ((up && inside) || (low && !inside)) return jval_bool(false);
-        inside = up || low;
-        any |= inside;
-    }
-    return jval_bool(any);
-}
 
 /* ---- list, tuple, range */
 static struct jval l_count(struct jrun *r, struct jval self, struct jval *a) {
@@ -367,14 +309,8 @@ static struct jval d_get(struct jrun *r, struct jval self, const struct jargs *a
     struct jval *v = jdict_find(r, self.d, args->v[0]);
     return v ? *v : args->n > 1 ? args->v[1] : jval_none();
 }
-static struct jval d_fromkeys(struct jrun *r, struct jval self, struct jval *a) {
-    struct jval d = jdict_new(r), k;
-    struct jiter *it = jiter_new(r, a[0]);
-    while (jiter_next(r, it, &k)) jdict_set(r, d.d, k, a[1].type == J_MISSING ? jval_none() : a[1]);
-    return d;
-}
 
-/* ---- loop, cycler, numbers */
+/* ---- loop */
 static struct jval loop_cycle(struct jrun *r, struct jval self, const struct jargs *args) {
     if (!args->n || args->n_keywords) jfail(r, "no items for cycling given");
     return args->v[self.loop->index0 % args->n];
@@ -386,45 +322,20 @@ static struct jval loop_changed(struct jrun *r, struct jval self, const struct j
     if (!same) self.loop->last_changed = now;
     return jval_bool(!same);
 }
-static struct jval cycler_next(struct jrun *r, struct jval self, struct jval *a) {
-    struct jval v = self.c->items->v[self.c->pos];
-    self.c->pos = (self.c->pos + 1) % self.c->items->n;
-    return v;
-}
-static struct jval cycler_reset(struct jrun *r, struct jval self, struct jval *a) {
-    self.c->pos = 0;
-    return jval_none();
-}
-static struct jval f_is_integer(struct jrun *r, struct jval self, struct jval *a) {
-    return jval_bool(self.f - self.f == 0 && self.f == __builtin_floor(self.f));
-}
-static struct jval i_bit_length(struct jrun *r, struct jval self, struct jval *a) {
-    int64_t i = jval_as_int(self);
-    uint64_t u = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
-    return jval_int(u ? 64 - __builtin_clzll(u) : 0);
-}
 
 static const struct value_method methods[] = {
     {J_STR, "capitalize", "", 0, s_capitalize},
-    {J_STR, "center", "width,fillchar", 1, s_center},
     {J_STR, "count", "sub,start,end", 1, s_count},
     {J_STR, "endswith", "suffix,start,end", 1, s_endswith},
-    {J_STR, "expandtabs", "tabsize", 0, s_expandtabs},
     {J_STR, "find", "sub,start,end", 1, s_find},
     {J_STR, "format", NULL, 0, NULL, s_format},
-    {J_STR, "format_map", "mapping", 1, s_format_map},
     {J_STR, "index", "sub,start,end", 1, s_index},
     {J_STR, "isalnum", "", 0, s_isalnum},
     {J_STR, "isalpha", "", 0, s_isalpha},
     {J_STR, "isascii", "", 0, s_isascii},
-    {J_STR, "isdecimal", "", 0, s_isdecimal},
     {J_STR, "isdigit", "", 0, s_isdigit},
-    {J_STR, "isidentifier", "", 0, s_isidentifier},
     {J_STR, "islower", "", 0, s_islower},
-    {J_STR, "isnumeric", "", 0, s_isnumeric},
-    {J_STR, "isprintable", "", 0, s_isprintable},
     {J_STR, "isspace", "", 0, s_isspace},
-    {J_STR, "istitle", "", 0, s_istitle},
     {J_STR, "isupper", "", 0, s_isupper},
     {J_STR, "join", "iterable", 1, s_join},
     {J_STR, "ljust", "width,fillchar", 1, s_ljust},
@@ -435,7 +346,6 @@ static const struct value_method methods[] = {
     {J_STR, "removesuffix", "suffix", 1, s_removesuffix},
     {J_STR, "replace", "old,new,count", 2, s_replace},
     {J_STR, "rfind", "sub,start,end", 1, s_rfind},
-    {J_STR, "rindex", "sub,start,end", 1, s_rindex},
     {J_STR, "rjust", "width,fillchar", 1, s_rjust},
     {J_STR, "rpartition", "sep", 1, s_rpartition},
     {J_STR, "rsplit", "sep,maxsplit", 0, s_rsplit},
@@ -444,10 +354,8 @@ static const struct value_method methods[] = {
     {J_STR, "splitlines", "keepends", 0, s_splitlines},
     {J_STR, "startswith", "prefix,start,end", 1, s_startswith},
     {J_STR, "strip", "chars", 0, s_strip},
-    {J_STR, "swapcase", "", 0, s_swapcase},
     {J_STR, "title", "", 0, s_title},
     {J_STR, "upper", "", 0, s_upper},
-    {J_STR, "zfill", "width", 1, s_zfill},
     {J_LIST, "count", "value", 1, l_count},
     {J_LIST, "index", "value,start,stop", 1, l_index},
     {J_LIST, "copy", "", 0, l_copy},
@@ -456,17 +364,12 @@ static const struct value_method methods[] = {
     {J_RANGE, "count", "value", 1, l_count},
     {J_RANGE, "index", "value", 1, l_index},
     {J_DICT, "copy", "", 0, l_copy},
-    {J_DICT, "fromkeys", "iterable,value", 1, d_fromkeys},
     {J_DICT, "get", NULL, 0, NULL, d_get},
     {J_DICT, "items", "", 0, d_items},
     {J_DICT, "keys", "", 0, d_keys},
     {J_DICT, "values", "", 0, d_values},
     {J_LOOP, "cycle", NULL, 0, NULL, loop_cycle},
     {J_LOOP, "changed", NULL, 0, NULL, loop_changed},
-    {J_CYCLER, "next", "", 0, cycler_next},
-    {J_CYCLER, "reset", "", 0, cycler_reset},
-    {J_FLOAT, "is_integer", "", 0, f_is_integer},
-    {J_INT, "bit_length", "", 0, i_bit_length},
 };
 
 bool jmethod_find(struct jval self, const struct jstr *name, struct jval *out) {
@@ -479,7 +382,7 @@ bool jmethod_find(struct jval self, const struct jstr *name, struct jval *out) {
 }
 /* C methods of str take most arguments by position only. These accept keywords. */
 static bool accepts_keywords(const struct value_method *m) {
-    return m->type != J_STR || !strcmp(m->name, "split") || !strcmp(m->name, "rsplit") || !strcmp(m->name, "splitlines") || !strcmp(m->name, "expandtabs");
+    return m->type != J_STR || !strcmp(m->name, "split") || !strcmp(m->name, "rsplit") || !strcmp(m->name, "splitlines");
 }
 struct jval jmethod_call(struct jrun *r, const struct jmethod *me, int sub, const struct jargs *args) {
     const struct value_method *m = &methods[sub];

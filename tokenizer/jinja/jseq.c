@@ -179,19 +179,6 @@ static struct jval f_batch(struct jrun *r, struct jval v, struct jval *a) {
     it->fill = none_if_missing(a[1]);
     return generator_value(it);
 }
-static void start_slice(struct jrun *r, struct jiter *it) {
-    it->obj = f_list(r, it->obj, NULL);
-    if (!it->n) jfail(r, "integer division or modulo by zero");
-}
-static struct jval f_slice(struct jrun *r, struct jval v, struct jval *a) {
-    int64_t n = jval_index(r, a[0], "slices");
-    struct jiter *it = new_generator(r, ITER_SLICE, v);
-    it->start = start_slice;
-    it->n = n >= 0 ? (size_t)n : 1;
-    it->i = n >= 0 ? 0 : 1; /* negative: empty */
-    it->fill = none_if_missing(a[1]);
-    return generator_value(it);
-}
 static struct jval f_sum(struct jrun *r, struct jval v, struct jval *a) {
     struct jval total = a[1].type == J_MISSING ? jval_int(0) : a[1], item;
     struct jiter *it = jiter_new(r, v);
@@ -285,7 +272,6 @@ const struct jfilter jfilter_seq[] = {
     {"reverse", f_reverse, NULL, "", 0},
     {"select", NULL, f_select, NULL, 0},
     {"selectattr", NULL, f_selectattr, NULL, 0},
-    {"slice", f_slice, NULL, "slices,fill_with", 1},
     {"sort", f_sort, NULL, "reverse,case_sensitive,attribute", 0},
     {"sum", f_sum, NULL, "attribute,start", 0},
     {"unique", f_unique, NULL, "case_sensitive,attribute", 0},

@@ -20,7 +20,6 @@ static bool t_sequence(struct jrun *r, struct jval v, struct jval *a) {
 static bool t_callable(struct jrun *r, struct jval v, struct jval *a) {
     return v.type == J_GLOBAL || v.type == J_METHOD || v.type == J_MACRO || v.type == J_LOOP || v.type == J_JOINER || v.type == J_UNDEF;
 }
-static bool t_escaped(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_STR && v.s->markup; }
 static bool t_upper(struct jrun *r, struct jval v, struct jval *a) { return junicode_is_cased(jrepr_to_str(r, v), true); }
 static bool t_lower(struct jrun *r, struct jval v, struct jval *a) { return junicode_is_cased(jrepr_to_str(r, v), false); }
 
@@ -83,7 +82,6 @@ static const struct jtest tests[] = {
     {"iterable", t_iterable, "", 0},
     {"callable", t_callable, "", 0},
     {"sameas", t_sameas, "other", 1},
-    {"escaped", t_escaped, "", 0},
     {"in", t_in, "seq", 1},
     {"==", t_eq, "b", 1},
     {"eq", t_eq, "b", 1},

@@ -106,7 +106,7 @@ struct jlist *jtext_splitlines(struct jrun *r, struct jstr *s, bool keep) {
 
 struct jval jtext_pad(struct jrun *r, struct jstr *s, int64_t width, struct jstr *fill, int where) {
     int64_t n = (int64_t)jstr_chars(s), pad = width > n ? width - n : 0;
-    int64_t left = where < 0 ? pad : where > 0 ? 0 : pad / 2 + (pad & width & 1);
+    int64_t left = where < 0 ? pad : 0;
     struct jbuf b = {0};
     if (fill && jstr_chars(fill) != 1) jfail(r, "The fill character must be exactly one character long");
     if (pad > JINJA_MAX_OUTPUT) jfail(r, "the text exceeds %d MB", JINJA_MAX_OUTPUT >> 20);

@@ -102,7 +102,6 @@ const char *jval_type(struct jval v) {
     case J_NAMESPACE: return "Namespace";
     case J_MACRO: return "Macro";
     case J_LOOP: return "LoopContext";
-    case J_CYCLER: return "Cycler";
     case J_JOINER: return "Joiner";
     case J_METHOD: return "builtin_function_or_method";
     default: return "function";

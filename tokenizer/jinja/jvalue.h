@@ -28,7 +28,6 @@ enum jtype {
     J_NAMESPACE, /* namespace() */
     J_MACRO,
     J_LOOP,
-    J_CYCLER,
     J_JOINER,
     J_METHOD, /* bound: sub is the method's number */
     J_GLOBAL, /* a global function: sub is its number */
@@ -52,7 +51,7 @@ struct jval {
         struct jiter *it;
         struct jmacro *m;
         struct jloop *loop;
-        struct jcycler *c;
+        struct jjoiner *c;
         struct jmethod *me;
     };
 };
@@ -83,9 +82,7 @@ struct jundef {
 struct jrange {
     int64_t start, stop, step;
 };
-struct jcycler {
-    struct jlist *items;
-    size_t pos;
+struct jjoiner {
     struct jval sep;
     bool used;
 };
@@ -102,7 +99,7 @@ struct jargs {
 };
 
 /* A generator: its source and the operation on each item. */
-enum jiter_kind { ITER_VALUE, ITER_REVERSE, ITER_MAP_ATTR, ITER_MAP, ITER_SELECT, ITER_UNIQUE, ITER_BATCH, ITER_SLICE, ITER_LOOP_FILTER };
+enum jiter_kind { ITER_VALUE, ITER_REVERSE, ITER_MAP_ATTR, ITER_MAP, ITER_SELECT, ITER_UNIQUE, ITER_BATCH, ITER_LOOP_FILTER };
 struct jrun;
 struct jiter {
     uint8_t kind;
@@ -112,7 +109,7 @@ struct jiter {
     void (*start)(struct jrun *r, struct jiter *it); /* called before the first item, when Python's generators check arguments */
     const void *fn;                                  /* struct jfilter or struct jtest */
     struct jargs args;
-    size_t i, n;        /* items read; ITER_BATCH, ITER_SLICE: items in a batch, number of slices */
+    size_t i, n;        /* items read; ITER_BATCH: items in a batch */
     struct jdict *seen; /* ITER_UNIQUE: its keys so far */
     void *loop_filter;  /* evaluator state of a loop's filter condition */
 };
