@@ -18,23 +18,19 @@ static int next_size(int n) {
 }
 
 static struct exec *one, *several; /* one thread; three threads */
-static const char *level;
 
-static void fail(const char *what, int a, int b, int n, int row) {
-    if (failures++ < 30) printf("FAIL %s %s (%d, %d): row %d of %d differs from the row alone\n", level, what, a, b, row, n);
-}
+static void differs(int n, int row) { wrong("row %d of %d differs from the row alone", row, n); }
 static float *vec(size_t n) {
     float *v = guarded(n * 4);
     for (size_t i = 0; i < n; i++) v[i] = normal();
     return v;
 }
-static void must(int rc) {
-    if (rc) printf("FAIL %s: an operation returned %d\n", level, rc), exit(1);
-}
 
 /* --- Products --- */
 
 static void check_linear(const struct shape *s, bool transposed, bool accumulate, int batch, bool exact) {
+    begin_case("%s linear, %d columns%s%s%s, batch of %d", dtype_name(s->dtype), s->cols, transposed ? ", transposed" : "", accumulate ? ", added" : "",
+               exact ? ", exact" : "", batch);
     struct shape all = *s;
     all.rows = batch * s->rows;
     struct mat w = mat_rows(make(&all), 0, s->rows);
@@ -63,7 +59,7 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
         const float *from = x;
         float *to = y;
         ((struct cpu_exec *)(void *)one)->k.gemv[s->dtype](&to, &from, 1, &w);
-        if (memcmp(y, alone, (size_t)out * 4)) fail("exact product", s->dtype, s->cols, 1, 0);
+        if (memcmp(y, alone, (size_t)out * 4)) wrong("the exact product differs from gemv");
     }
     for (int n = 2; n <= BATCH_INVARIANT_ROWS; n = next_size(n)) {
         int first = n % 3 * (BATCH_INVARIANT_ROWS - n) / 2;
@@ -71,8 +67,7 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
         o.n = n, o.x = x + first * ldx, o.y = y + first * ldy;
         must(several->ops->linear(several, &o));
         for (int i = first; i < first + n; i++)
-            if (memcmp(y + i * ldy, alone + i * ldy, (size_t)(batch * out) * 4))
-                fail(transposed ? "transposed product" : "product", s->dtype, s->cols, n, i - first);
+            if (memcmp(y + i * ldy, alone + i * ldy, (size_t)(batch * out) * 4)) differs(n, i - first);
     }
     drop();
 }
@@ -110,6 +105,7 @@ static void check_products(void) {
 
 static void check_experts(uint8_t dtype, int block, bool shared) {
     enum { HIDDEN = 192, INTER = 128, EXPERTS = 8, TOPK = 3 };
+    begin_case("%s experts, blocks of %d columns%s, %d of %d experts", dtype_name(dtype), block, shared ? " and a shared expert" : "", TOPK, EXPERTS);
     struct shape up = {INTER, HIDDEN, 64, block, dtype, DT_F32, 0, 1}, down = {HIDDEN, INTER, 64, block, dtype, DT_F32, 0, 1};
     struct expert e[EXPERTS + 1];
     for (int i = 0; i <= EXPERTS; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
@@ -130,7 +126,7 @@ static void check_experts(uint8_t dtype, int block, bool shared) {
         o.n = n, o.x = x + first * HIDDEN, o.y = y + first * HIDDEN, o.ids = ids + first * TOPK, o.weights = weights + first * TOPK;
         must(several->ops->experts(several, &o));
         for (int i = first; i < first + n; i++)
-            if (memcmp(y + i * HIDDEN, alone + i * HIDDEN, HIDDEN * 4)) fail("experts", dtype, block, n, i - first);
+            if (memcmp(y + i * HIDDEN, alone + i * HIDDEN, HIDDEN * 4)) differs(n, i - first);
     }
     drop();
 }
@@ -144,6 +140,8 @@ struct attention_case {
     int n_chosen;
 };
 static void check_attention(const struct attention_case *c) {
+    begin_case("%s attention, %d heads of %d, from position %d, window %d%s, %d chosen", dtype_name(c->dtype), c->heads, c->dim, c->pos, c->window,
+               c->sinks ? ", sinks" : "", c->n_chosen);
     const int last = c->pos + BATCH_INVARIANT_ROWS, keys = op_seen(last - 1, 0, last), krow = c->kv_heads * c->dim, vrow = c->kv_heads * c->v_dim,
               ldq = c->heads * c->dim + 2, ldo = c->heads * c->v_dim + 1;
     const size_t esize = dtype_bytes(c->dtype, 1), size = (size_t)(BATCH_INVARIANT_ROWS * ldo), rows = (size_t)(BATCH_INVARIANT_ROWS * c->heads);
@@ -182,7 +180,7 @@ static void check_attention(const struct attention_case *c) {
         for (int i = first; i < first + n; i++)
             if (memcmp(y + i * ldo, alone + i * ldo, (size_t)(c->heads * c->v_dim) * 4) ||
                 memcmp(lse + i * c->heads, lse_alone + i * c->heads, (size_t)c->heads * 4))
-                fail("attention", c->pos, c->heads, n, i - first);
+                differs(n, i - first);
     }
     drop();
 }
@@ -201,6 +199,7 @@ static void check_attentions(bool slow) {
 
 /* The indexer: each row alone, without keys after it, and several together. */
 static void check_select(int heads, int dim, int pos, int topk, uint8_t dtype) {
+    begin_case("%s select, %d heads of %d, %d of the keys before %d", dtype_name(dtype), heads, dim, topk, pos);
     const int keys = op_seen(pos + BATCH_INVARIANT_ROWS - 1, 0, pos + BATCH_INVARIANT_ROWS), ldq = heads * dim;
     struct kv_plane k = {guarded((size_t)(keys * dim) * dtype_bytes(dtype, 1) + 4), vec((size_t)keys + 1), 1, dim, dtype};
     must(one->ops->kv_store(one, &(struct op_kv_store){k, vec((size_t)(keys * dim) + 1), 0, keys, dim}));
@@ -216,13 +215,14 @@ static void check_select(int heads, int dim, int pos, int topk, uint8_t dtype) {
         o.n = n, o.q = q + first * ldq, o.weight = weight + first * heads, o.chosen = chosen, o.q_pos0 = pos + first;
         o.n_keys = op_seen(pos + first + n - 1, 0, keys);
         must(several->ops->select(several, &o));
-        if (memcmp(chosen, alone + first * topk, (size_t)(n * topk) * 4)) fail("indexer", pos, topk, n, first);
+        if (memcmp(chosen, alone + first * topk, (size_t)(n * topk) * 4)) wrong("keys of %d rows differ from those of the rows alone", n);
     }
     drop();
 }
 
 static void check_route(void) {
     enum { EXPERTS = 32, TOPK = 5 };
+    begin_case("route, %d of %d experts", TOPK, EXPERTS);
     float *logits = vec(BATCH_INVARIANT_ROWS * EXPERTS), *bias = vec(EXPERTS), *alone = vec(BATCH_INVARIANT_ROWS * TOPK), *w = vec(BATCH_INVARIANT_ROWS * TOPK);
     int32_t *ids = guarded(BATCH_INVARIANT_ROWS * TOPK * 4), *ids_alone = guarded(BATCH_INVARIANT_ROWS * TOPK * 4);
     struct op_route o = {
@@ -234,7 +234,8 @@ static void check_route(void) {
     for (int n = 2; n <= BATCH_INVARIANT_ROWS; n = next_size(n)) {
         o.n = n, o.logits = logits, o.ids = ids, o.weights = w;
         must(several->ops->route(several, &o));
-        if (memcmp(w, alone, (size_t)(n * TOPK) * 4) || memcmp(ids, ids_alone, (size_t)(n * TOPK) * 4)) fail("router", EXPERTS, TOPK, n, 0);
+        if (memcmp(w, alone, (size_t)(n * TOPK) * 4) || memcmp(ids, ids_alone, (size_t)(n * TOPK) * 4))
+            wrong("experts of %d rows differ from those of the rows alone", n);
     }
     drop();
 }

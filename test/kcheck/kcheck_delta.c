@@ -6,6 +6,7 @@
 enum { N = 21 };
 
 static void check_gate(int n, int heads, int dim, enum gate_kind kind) {
+    begin_case("gate, %d rows, %d heads of %d, %s", n, heads, dim, kind == GATE_NORMAL ? "normal" : kind == GATE_SILU ? "silu" : "sigmoid");
     int head_ldy = dim + 1, head_ldg = 2 * dim, ldy = heads * head_ldy + 2, ldg = heads * head_ldg;
     size_t size = (size_t)(n * ldy);
     float *y = vec(size), *was = aligned(size * 4), *g = vec((size_t)(n * ldg)), *kept = aligned(size * 4);
@@ -15,18 +16,18 @@ static void check_gate(int n, int heads, int dim, enum gate_kind kind) {
         memcpy(y, was, size * 4);
         must(execs[t]->ops->gate(execs[t], &(struct op_gate){y, g, n, heads, dim, ldy, ldg, head_ldy, head_ldg, (uint8_t)kind, false}));
         if (!t) memcpy(kept, y, size * 4);
-        else if (!equal(kept, y, size)) fail("gate differs between threads", t, 0, 0, 0);
+        else if (!equal(kept, y, size)) wrong("differs between 1 and %d threads", thread_counts[t]);
     }
     for (int i = 0; i < n; i++)
         for (int k = 0; k < ldy; k++) {
             int h = k / head_ldy, d = k % head_ldy, at = i * ldy + k;
             if (h >= heads || d >= dim) {
-                if (y[at] != was[at]) fail("gate wrote beside its heads", i, k, y[at], was[at]);
+                if (y[at] != was[at]) mismatch("gap beside the heads", i, k, y[at], was[at], 0);
                 continue;
             }
             double v = g[i * ldg + h * head_ldg + d],
                    want = was[at] * (kind == GATE_NORMAL ? 0.5 * erfc(-v / sqrt(2)) : sigmoid(v) * (kind == GATE_SILU ? v : 1));
-            near("gate", i, k, y[at], want, fabs(want) * 2e-6 + (kind == GATE_NORMAL ? 6e-8 * fabs(was[at]) : 0) + 1e-30);
+            near("output", i, k, y[at], want, fabs(want) * 2e-6 + (kind == GATE_NORMAL ? 6e-8 * fabs(was[at]) : 0) + 1e-30);
         }
     free(was), free(kept);
     drop();
@@ -34,6 +35,8 @@ static void check_gate(int n, int heads, int dim, enum gate_kind kind) {
 
 /* delay > 0: with a row more of state than needed, as calls with larger delays keep it. */
 static void check_conv(int n, int channels, int taps, bool begun, bool in_place, bool biased, bool linear, int delay) {
+    begin_case("conv, %d rows, %d channels, %d taps, delay %d%s%s%s", n, channels, taps, delay, begun ? ", continued" : "", in_place ? ", in place" : "",
+               linear ? ", linear" : "");
     int ldx = channels + 3, ldo = channels + 1, past = taps - 1 + delay + (delay > 0);
     size_t kept = (size_t)(past * channels), size = (size_t)(n * ldo);
     float *x = vec((size_t)(n * ldx)), *w = vec((size_t)(taps * channels)), *before = vec(kept), *after = in_place ? before : vec(kept), *out = vec(size),
@@ -54,8 +57,8 @@ static void check_conv(int n, int channels, int taps, bool begun, bool in_place,
         }
         if (!t) memcpy(first, out, size * 4), memcpy(end, after, kept * 4);
         for (int i = 0; i < n; i++)
-            if (!equal(first + i * ldo, out + i * ldo, (size_t)channels)) fail("conv differs", t, i, 0, 0);
-        if (!equal(end, after, kept)) fail("what conv keeps differs", t, 0, 0, 0);
+            if (!equal(first + i * ldo, out + i * ldo, (size_t)channels)) wrong("row %d differs between runs 0 and %d", i, t);
+        if (!equal(end, after, kept)) wrong("the kept rows differ between runs 0 and %d", t);
     }
 #define SEEN(i, c) ((i) >= 0 ? x[(i)*ldx + (c)] : begun ? was[((i) + past) * channels + (c)] : 0.0f)
     for (int i = 0; i < n; i++)
@@ -65,11 +68,11 @@ static void check_conv(int n, int channels, int taps, bool begun, bool in_place,
                 double v = (double)w[j * channels + c] * (double)SEEN(i - delay - taps + 1 + j, c);
                 sum += v, all += fabs(v);
             }
-            near("conv", i, c, first[i * ldo + c], linear ? sum : sum * sigmoid(sum), all * 4e-6 + 1e-30);
+            near("output", i, c, first[i * ldo + c], linear ? sum : sum * sigmoid(sum), all * 4e-6 + 1e-30);
         }
     for (int i = 0; i < past; i++)
         for (int c = 0; c < channels; c++)
-            if (end[i * channels + c] != SEEN(n - past + i, c)) fail("conv keeps another row", i, c, end[i * channels + c], SEEN(n - past + i, c));
+            if (end[i * channels + c] != SEEN(n - past + i, c)) mismatch("kept row", i, c, end[i * channels + c], SEEN(n - past + i, c), 0);
     free(was), free(first), free(end);
     drop();
 }
@@ -96,6 +99,8 @@ static double channel_decay_of(const struct op_delta *o, int h, int i, const flo
     return exp(o->bound < 0 ? (double)o->bound * sigmoid(-(double)o->rate[h] * f) : o->rate[h] * log1p(exp(f)));
 }
 static void check_delta(int n, const struct dims *d, bool begun, bool in_place, enum delta_rule rule, float bound, bool doubles) {
+    begin_case("delta rule %d, %d rows, %d key heads of %d, %d value heads of %d%s%s", rule, n, d->k_heads, d->k_dim, d->v_heads, d->v_dim,
+               begun ? ", continued" : "", in_place ? ", in place" : "");
     const int decays = d->v_heads * (rule == DELTA_CHANNELS ? d->k_dim : 1);
     const bool forgets = rule == DELTA_GATED || rule == DELTA_CHANNELS;
     int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, ldx = 2 * keys + values + 1, ldo = values + 2, ldg = d->v_heads + decays;
@@ -145,8 +150,8 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place, 
         }
         if (!t) memcpy(first, out, size * 4), memcpy(end, after, kept * 4);
         for (int i = 0; i < n; i++)
-            if (!equal(first + i * ldo, out + i * ldo, (size_t)values)) fail("delta differs", t, i, 0, 0);
-        if (!equal(end, after, kept)) fail("delta's state differs", t, 0, 0, 0);
+            if (!equal(first + i * ldo, out + i * ldo, (size_t)values)) wrong("row %d differs between runs 0 and %d", i, t);
+        if (!equal(end, after, kept)) wrong("the state differs between runs 0 and %d", t);
     }
     for (int h = 0; h < d->v_heads; h++) {
         double s[64][80], most = 1;
@@ -165,17 +170,18 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place, 
                     y += s[i][c] * q[i] * f.q;
                     most = fmax(most, fabs(s[i][c]));
                 }
-                near("delta", t, h * d->v_dim + c, first[t * ldo + h * d->v_dim + c], y, 1e-5 * most * (forgets ? 1 : d->k_dim));
+                near("output", t, h * d->v_dim + c, first[t * ldo + h * d->v_dim + c], y, 1e-5 * most * (forgets ? 1 : d->k_dim));
             }
         }
         for (int i = 0; i < d->k_dim; i++)
-            for (int c = 0; c < d->v_dim; c++) near("delta's state", i, c, end[(h * d->k_dim + i) * d->v_dim + c], s[i][c], 1e-5 * most);
+            for (int c = 0; c < d->v_dim; c++) near("state", i, h * d->v_dim + c, end[(h * d->k_dim + i) * d->v_dim + c], s[i][c], 1e-5 * most);
     }
     free(was), free(first), free(end);
     drop();
 }
 
 static void check_scan(int n, int channels, int kept_rows, bool begun, bool in_place) {
+    begin_case("scan, %d rows, %d channels, state of %d%s%s", n, channels, kept_rows, begun ? ", continued" : "", in_place ? ", in place" : "");
     const int ldx = channels + 3, ldo = channels + 1, ldbc = 2 * kept_rows + 1;
     const size_t kept = (size_t)(channels * kept_rows), size = (size_t)(n * ldo);
     float *x = vec((size_t)(n * ldx)), *a = vec((size_t)(n * ldx)), *bc = vec((size_t)(n * ldbc)), *rate = vec(kept), *dt = vec((size_t)channels),
@@ -196,7 +202,7 @@ static void check_scan(int n, int channels, int kept_rows, bool begun, bool in_p
         }
         for (int i = 0; i < n; i++) memset(out + i * ldo + channels, 0, 4);
         if (!t) memcpy(first, out, size * 4), memcpy(end, after, kept * 4);
-        else if (!equal(first, out, size) || !equal(end, after, kept)) fail("scan differs by threads or rows", t, n, 0, 0);
+        else if (!equal(first, out, size) || !equal(end, after, kept)) wrong("differs between runs 0 and %d", t);
     }
     for (int ch = 0; ch < channels; ch++) {
         double s[64], most = 1;
@@ -209,9 +215,9 @@ static void check_scan(int n, int channels, int kept_rows, bool begun, bool in_p
                 y += bc[t * ldbc + kept_rows + i] * s[i];
                 most = fmax(most, fabs(s[i]));
             }
-            near("scan", t, ch, first[t * ldo + ch], y, 1e-5 * most * kept_rows);
+            near("output", t, ch, first[t * ldo + ch], y, 1e-5 * most * kept_rows);
         }
-        for (int i = 0; i < kept_rows; i++) near("scan's state", i, ch, end[i * channels + ch], s[i], 1e-5 * most);
+        for (int i = 0; i < kept_rows; i++) near("state", i, ch, end[i * channels + ch], s[i], 1e-5 * most);
     }
     free(was), free(first), free(end);
     drop();

@@ -28,10 +28,9 @@ const struct kernels *gemm_kernels_simde(enum cpu_level level) {
 #define gemm_few16_simde      gemm_skinny_bf16
 #endif
 
-static void fail(const struct gemm *g, const struct mat *w, int n, const char *what, int i, int r, double got, double want, double bound) {
-    if (failures++ < 20)
-        printf("FAIL %s %s [%d x %d] n %d: %s at token %d row %d: %.9g, should be %.9g, off %.3g of %.3g\n", g->name, dtype_name(w->dtype), w->rows, w->cols, n,
-               what, i, r, got, want, fabs(got - want), bound);
+static void begin(const struct gemm *g, const struct mat *w, int n, const char *more) {
+    level = g->name;
+    begin_case("%s gemm, %d rows, %d columns to %d%s", dtype_name(w->dtype), n, w->cols, w->rows, more);
 }
 
 /* ---- One product ---- */
@@ -81,6 +80,7 @@ enum { PAD = 5, MANY = 512 };
 static void check(const struct gemm *g, const struct shape *s, int n, bool exact_x, bool accumulate) {
     struct mat w = make(s);
     if (g->supports && !g->supports(&w, MANY)) return drop();
+    begin(g, &w, n, accumulate ? ", added" : "");
     int k = s->cols, ldx = k + 3, ldy = s->rows + PAD, tokens = n + 4;
     float *x = guarded(sizeof(float) * ((size_t)(tokens - 1) * (size_t)ldx + (size_t)k)), *y = aligned(sizeof *y * (size_t)n * (size_t)ldy);
     float *again = aligned(sizeof *y * (size_t)n * (size_t)ldy), *before = aligned(sizeof *y * (size_t)n * (size_t)ldy);
@@ -94,11 +94,11 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     int r0 = s->rows > 40 ? 3 : 0, r1 = s->rows;
     product(g, &w, x, gather, ldx, n, r0, r1, 1, 1, y, ldy, accumulate);
     product(g, &w, x, gather, ldx, n, r0, r1, 3, 2, again, ldy, accumulate);
-    if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) fail(g, &w, n, "other bits when cut", 0, 0, 0, 0, 0);
+    if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) wrong("other bits when rows and packing are split");
     if (g == &gemm_int16_avxvnni) {
         memcpy(again, before, sizeof *y * (size_t)n * (size_t)ldy);
         product(&gemm_int16_avx2, &w, x, gather, ldx, n, r0, r1, 1, 1, again, ldy, accumulate);
-        if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) fail(g, &w, n, "other bits than with AVX2", 0, 0, 0, 0, 0);
+        if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) wrong("other bits than with AVX2");
     }
 
     bool split = s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype >= DT_Q8_0 || (s->block_cols && s->block_cols % 32);
@@ -114,27 +114,27 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
         for (int i = 0; i < n; i++) {
             size_t at = (size_t)i * (size_t)ldy + (size_t)r;
             if (r < r0 || r >= r1) {
-                if (memcmp(&y[at], &before[at], 4)) fail(g, &w, n, "wrote outside", i, r, y[at], before[at], 0);
+                if (memcmp(&y[at], &before[at], 4)) mismatch("what is outside the rows", i, r, y[at], before[at], 0);
                 continue;
             }
             double want = accumulate ? before[at] : 0, size = fabs(want) * 0.1;
             const float *xi = x + (size_t)gather[i] * (size_t)ldx;
             for (int c = 0; c < k; c++) want += (double)row[c] * xi[c], size += fabs((double)row[c] * xi[c]);
             double bound = unit * size + 1e-35 + (g->is_int16 ? whole_loss(&w, row, xi) : g->is_int8 ? int8_loss(&w, row, xi) : 0);
-            if (!(fabs(y[at] - want) <= bound)) fail(g, &w, n, "sum", i, r, y[at], want, bound);
+            if (!(fabs(y[at] - want) <= bound)) mismatch("sum", i, r, y[at], want, bound);
         }
     }
     for (int i = 0; i < n; i++)
         for (int r = s->rows; r < ldy; r++)
             if (memcmp(&y[(size_t)i * (size_t)ldy + (size_t)r], &before[(size_t)i * (size_t)ldy + (size_t)r], 4))
-                fail(g, &w, n, "wrote past the rows", i, r, 0, 0, 0);
+                wrong("row %d is written past its end, at element %d", i, r);
 
     /* A token alone gives the same bits as among others. */
     int one = n / 2;
     float *alone = aligned(sizeof *alone * (size_t)ldy);
     memcpy(alone, before + (size_t)one * (size_t)ldy, sizeof *alone * (size_t)ldy);
     product(g, &w, x, gather + one, ldx, 1, r0, r1, 1, 1, alone, ldy, accumulate);
-    if (memcmp(alone, y + (size_t)one * (size_t)ldy, sizeof *alone * (size_t)ldy)) fail(g, &w, n, "other bits alone", one, 0, 0, 0, 0);
+    if (memcmp(alone, y + (size_t)one * (size_t)ldy, sizeof *alone * (size_t)ldy)) wrong("row %d has other bits alone", one);
     free(alone), free(row), free(gather), free(y), free(again), free(before);
     drop();
 }
@@ -148,6 +148,7 @@ static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     if (least >= 0) s.block_cols = 64, s.scale_dtype = DT_E8M0, s.rows = rows = (246 - least) / 4 + 1;
     struct mat w = make(&s);
     if (g->supports && !g->supports(&w, MANY)) return drop();
+    begin(g, &w, cols, ", all codes");
     for (int i = 0; least >= 0 && i < 4 * rows; i++) ((uint8_t *)w.scale)[i] = (uint8_t)(least + i < 246 ? least + i : 246);
     uint8_t *d = (uint8_t *)w.data;
     for (int r = 0; r < rows; r++)
@@ -166,7 +167,7 @@ static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
         for (int i = 0; i < cols; i++) {
             float want = mat_at(&w, r, i), got = y[i * rows + r];
             bool tiny = (g->bf16 || g->bf16x2) && fabsf(want) < 0x1p-126f; /* BF16 instructions flush subnormals to zero */
-            if (got != want && !(tiny && got == 0)) fail(g, &w, cols, "code", i, r, got, want, 0);
+            if (got != want && !(tiny && got == 0)) mismatch("code", i, r, got, want, 0);
         }
     if (dtype == DT_E4M3) { /* NaN poisons its row and no other */
         d[5 * w.stride + 77] = 0x7f;
@@ -175,7 +176,7 @@ static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < cols; i++) {
                 bool want = r == 5 || r == 38, got = isnan(y[i * rows + r]);
-                if (want != got) fail(g, &w, cols, "NaN", i, r, y[i * rows + r], 0, 0);
+                if (want != got) wrong("row %d, element %d is %s", i, r, want ? "no NaN" : "NaN by another row's");
             }
     }
     free(x), free(y);
@@ -187,18 +188,20 @@ static void check_rounded(const struct gemm *g, const struct shape *s) {
     struct mat w = make(s);
     if (g->supports && !g->supports(&w, MANY)) return drop();
     const int cols = s->cols, rows = s->rows;
-    const bool near = g->rounds_weights && s->dtype != DT_INT4 && (s->dtype < DT_IQ1_S || s->dtype == DT_TQ2_0); /* the others are split */
+    const bool near_bf16 = g->rounds_weights && s->dtype != DT_INT4 && (s->dtype < DT_IQ1_S || s->dtype == DT_TQ2_0); /* the others are split */
     float *x = calloc((size_t)cols * (size_t)cols, sizeof *x), *y = aligned(sizeof *y * (size_t)cols * (size_t)rows);
     for (int i = 0; i < cols; i++) x[i * cols + i] = 1;
     for (int few = 0; few < 2; few++) { /* 48 tokens at once, and all */
+        begin(g, &w, few ? 48 : cols, ", one-hot");
         for (int i = 0, n; i < cols; i += n) {
             n = few && cols - i > 48 ? 48 : cols - i;
             product(g, &w, x + (size_t)i * (size_t)cols, NULL, cols, n, 0, rows, 1, 1, y + (size_t)i * (size_t)rows, rows, false);
         }
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < cols; i++) {
-                const float at = mat_at(&w, r, i), got = y[i * rows + r], want = near ? bf16_to_f32(f32_to_bf16(at)) : at;
-                if (!(fabsf(got - want) <= (near ? 0 : fabsf(at) * 0x1p-16f))) fail(g, &w, few ? 48 : cols, "weight", i, r, got, want, 0);
+                const float at = mat_at(&w, r, i), got = y[i * rows + r], want = near_bf16 ? bf16_to_f32(f32_to_bf16(at)) : at;
+                if (!(fabsf(got - want) <= (near_bf16 ? 0 : fabsf(at) * 0x1p-16f)))
+                    mismatch("weight", i, r, got, want, near_bf16 ? 0 : fabs((double)at) * 0x1p-16);
             }
     }
     free(x), free(y);
@@ -212,6 +215,7 @@ static void check_extremes(const struct gemm *g) {
     for (size_t f = 0; f < sizeof formats; f++) {
         struct shape s = {ROWS, COLS, 1, 0, formats[f], 0, 0, 1};
         struct mat w = make(&s);
+        begin(g, &w, N, ", extremes");
         const size_t bytes = dtype_bytes(s.dtype, 256);
         float *x = guarded(sizeof *x * N * COLS), y[N * ROWS];
         for (uint8_t *p = (uint8_t *)w.data; p < (uint8_t *)w.data + ROWS * w.stride; p += bytes) {
@@ -226,14 +230,14 @@ static void check_extremes(const struct gemm *g) {
             for (int r = 0; r < ROWS; r++) {
                 double want = 0, size = 0;
                 for (int c = 0; c < COLS; c++) want += (double)mat_at(&w, r, c) * x[t * COLS + c], size += fabs((double)mat_at(&w, r, c) * x[t * COLS + c]);
-                if (!(fabs(y[t * ROWS + r] - want) <= size * 0x1p-14))
-                    fail(g, &w, N, "extreme", t, r, y[t * ROWS + r], want, size * 0x1p-14); /* all |x| are equal */
+                if (!(fabs(y[t * ROWS + r] - want) <= size * 0x1p-14)) mismatch("sum", t, r, y[t * ROWS + r], want, size * 0x1p-14); /* all |x| are equal */
             }
         x[2 * COLS + 300] = NAN, x[3 * COLS + 7] = -INFINITY;
         product(g, &w, x, NULL, COLS, N, 0, ROWS, 1, 1, y, ROWS, false);
         for (int t = 0; t < N; t++)
             for (int r = 0; r < ROWS; r++)
-                if (isfinite(y[t * ROWS + r]) != (t != 2 && t != 3)) fail(g, &w, N, "hides what is not finite", t, r, y[t * ROWS + r], NAN, 0);
+                if (isfinite(y[t * ROWS + r]) != (t != 2 && t != 3))
+                    wrong("row %d, element %d is %g: what is not finite is hidden or spreads", t, r, (double)y[t * ROWS + r]);
         drop();
     }
 }

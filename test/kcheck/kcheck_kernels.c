@@ -13,14 +13,7 @@ void kernels_avx512bf16_simde(struct kernels *k);
 void kernels_amx_simde(struct kernels *k);
 #endif
 
-static const char *level;
 static struct kernels k;
-static void fail(const char *what, int a, int b, double got, double want, double bound) {
-    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g, off %.3g of %.3g\n", level, what, a, b, got, want, fabs(got - want), bound);
-}
-static void near(const char *what, int a, int b, double got, double want, double bound) {
-    if (!(fabs(got - want) <= bound)) fail(what, a, b, got, want, bound);
-}
 static float *vec(int n) {
     float *v = guarded((size_t)(n > 0 ? n : 1) * 4);
     for (int i = 0; i < n; i++) v[i] = normal();
@@ -31,6 +24,7 @@ static double u_bound(int terms, double sum_abs) { return (terms / 8 + 24) * 0x1
 /* --- gemv, gevm, decode --- */
 
 static void check_matrix(const struct shape *s, int n) {
+    begin_case("%s kernels, %d rows of x, %d by %d", dtype_name(s->dtype), n, s->rows, s->cols);
     struct mat w = make(s);
     const float *x[KERNEL_TOKENS], *xt[KERNEL_TOKENS];
     float *y[KERNEL_TOKENS], *alone = aligned((size_t)s->rows * 4), *one[1] = {alone};
@@ -48,7 +42,7 @@ static void check_matrix(const struct shape *s, int n) {
         int r0 = s->rows / 3; /* the same token alone, from another first row */
         struct mat part = mat_rows(w, r0, s->rows);
         k.gemv[s->dtype](one, x + t, 1, &part);
-        if (memcmp(alone, y[t] + r0, (size_t)(s->rows - r0) * 4)) fail("gemv alone and together", t, r0, 0, 0, 0);
+        if (memcmp(alone, y[t] + r0, (size_t)(s->rows - r0) * 4)) wrong("gemv of row %d alone has other bits than in the batch", t);
     }
     int c0 = s->cols / 4, c1 = s->cols;
     for (int t = 0; t < n; t++) xt[t] = vec(s->rows), y[t] = vec(c1 - c0), memset(y[t], 0xff, (size_t)(c1 - c0) * 4);
@@ -68,7 +62,7 @@ static void check_matrix(const struct shape *s, int n) {
         k.decode[s->dtype](row, &w, r, c0, c1);
         for (int c = c0; c < c1; c++)
             if (row[c - c0] != mat_at(&w, r, c) && f32_bits(row[c - c0]) != f32_bits(mat_at(&w, r, c))) /* a zero may have either sign */
-                fail("decode", r, c, row[c - c0], mat_at(&w, r, c), 0);
+                mismatch("decode", r, c, row[c - c0], mat_at(&w, r, c), 0);
     }
     free(alone);
     drop();
@@ -99,6 +93,7 @@ static void check_matrices(void) {
 
 /* Every finite code of a format passes a product with 1 unchanged, and every code passes widen. */
 static void check_codes(uint8_t dtype, int codes) {
+    begin_case("%s kernels, all %d codes", dtype_name(dtype), codes);
     int side = codes == 256 ? 16 : codes == 16 ? 4 : 256, bytes = (int)dtype_bytes(dtype, (size_t)side);
     uint8_t *data = guarded((size_t)(side * bytes));
     for (int i = 0; i < codes; i++) {
@@ -112,7 +107,7 @@ static void check_codes(uint8_t dtype, int codes) {
         .data = data, .rows = 1, .cols = codes, .stride = (size_t)(side * bytes), .row_step = 1, .block_rows = 1, .block_cols = 1, .dtype = dtype};
     for (int i = 0; i < codes; i++) {
         float want = mat_at(&all, 0, i);
-        if (isnan(want) ? !isnan(wide[i]) : f32_bits(want) != f32_bits(wide[i])) fail("widen", i, dtype, wide[i], want, 0);
+        if (isnan(want) ? !isnan(wide[i]) : f32_bits(want) != f32_bits(wide[i])) mismatch("widened code", 0, i, wide[i], want, 0);
         if (isfinite(want)) continue;
         if (codes == 256) data[i] = 0; /* products see finite codes only: 0 * NaN would hide all others */
         else data[2 * i] = data[2 * i + 1] = 0;
@@ -125,10 +120,10 @@ static void check_codes(uint8_t dtype, int codes) {
         for (int i = 0; i < side; i++) x[i] = i == c;
         k.gemv[dtype](ys, xs, 1, &w);
         for (int r = 0; r < side; r++)
-            if (y[r] != mat_at(&w, r, c)) fail("code through gemv", r, c, y[r], mat_at(&w, r, c), 0);
+            if (y[r] != mat_at(&w, r, c)) mismatch("code through gemv", r, c, y[r], mat_at(&w, r, c), 0);
         k.gevm[dtype](ys, xs, 1, &w, 0, side); /* row c is the result */
         for (int i = 0; i < side; i++)
-            if (y[i] != mat_at(&w, c, i)) fail("code through gevm", c, i, y[i], mat_at(&w, c, i), 0);
+            if (y[i] != mat_at(&w, c, i)) mismatch("code through gevm", c, i, y[i], mat_at(&w, c, i), 0);
     }
     drop();
 }
@@ -136,6 +131,7 @@ static void check_codes(uint8_t dtype, int codes) {
 /* --- Attention tiles --- */
 
 static void check_tiles(int nq, int nk, int dim) {
+    begin_case("f32 attention tile, %d queries, %d keys, %d columns", nq, nk, dim);
     const float *q[40];
     float *kv = vec(nk * dim), *s = vec(nq * nk), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
     for (int i = 0; i < nq; i++) q[i] = vec(dim);
@@ -166,16 +162,17 @@ static void check_tiles(int nq, int nk, int dim) {
     double want[64], factor = was > -INFINITY ? exp(was - top) : 0;
     for (int j = 0; j < nk; j++) total += want[j] = exp(s[j] - top);
     float got = k.soft(s, nk, &max, &sum);
-    near("soft max", nk, 0, max, top, 0);
-    near("soft correction", nk, 0, got, factor, factor * 1e-5 + 1e-30);
-    near("soft sum", nk, 0, sum, total, total * 2e-6);
-    for (int j = 0; j < nk; j++) near("soft", nk, j, s[j], want[j], want[j] * 2e-5 + 1e-37);
+    near("soft max", 0, 0, max, top, 0);
+    near("soft correction", 0, 0, got, factor, factor * 1e-5 + 1e-30);
+    near("soft sum", 0, 0, sum, total, total * 2e-6);
+    for (int j = 0; j < nk; j++) near("soft", 0, j, s[j], want[j], want[j] * 2e-5 + 1e-37);
     free(old);
     drop();
 }
 
 /* The same over BF16 planes. Keys and values end at a guard page; prefetches may go anywhere. */
 static void check_tiles16(int nq, int nk, int dim, bool split) {
+    begin_case("bf16 attention tile, %d queries, %d keys, %d columns%s", nq, nk, dim, split ? ", split" : "");
     const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = 64;
     uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2), *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
     float *q = vec(nq * dim), *s = aligned((size_t)(nq * lds) * 4), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
@@ -193,7 +190,7 @@ static void check_tiles16(int nq, int nk, int dim, bool split) {
                 sum += v, abs_sum += fabs(v);
             }
             if (j < nk) near("qk16", i, j, s[i * lds + j], sum, u_bound(dim, abs_sum) + unit_q * abs_sum);
-            else if (f32_bits(s[i * lds + j]) != 0xffffffff) fail("qk16 wrote past the keys", i, j, 0, 0, 0);
+            else if (f32_bits(s[i * lds + j]) != 0xffffffff) wrong("qk16 wrote key %d of row %d, past the keys", j, i);
         }
     memcpy(old, o, (size_t)(nq * dim) * 4);
     k.pv16(o, dim, corr, s, lds, nq, kv, ldk, nk, dim, split, &ahead);
@@ -212,6 +209,7 @@ static void check_tiles16(int nq, int nk, int dim, bool split) {
 
 /* Every code, in rows of all lengths; what follows the row keeps its value. */
 static void check_widen16(void) {
+    begin_case("widening of e4m3 to bf16, all codes");
     uint8_t *codes = guarded(256);
     uint16_t *out = aligned(260 * 2);
     for (int i = 0; i < 256; i++) codes[i] = (uint8_t)i;
@@ -223,9 +221,9 @@ static void check_widen16(void) {
             for (int r = 0; r < rows; r++)
                 for (int i = 0; i < n; i++) {
                     const float want = e4m3_to_f32(codes[first + r * (n + gap) + i]), got = bf16_to_f32(out[r * n + i]);
-                    if (isnan(want) ? !isnan(got) : f32_bits(got) != f32_bits(want)) fail("widen16", r, i, got, want, 0);
+                    if (isnan(want) ? !isnan(got) : f32_bits(got) != f32_bits(want)) mismatch("widen16", r, i, got, want, 0);
                 }
-            if (out[rows * n] != 0xabab) fail("widen16 wrote past the end", rows, n, 0, 0, 0);
+            if (out[rows * n] != 0xabab) wrong("widen16 wrote past %d rows of %d", rows, n);
         }
     free(out);
     drop();
@@ -234,12 +232,13 @@ static void check_widen16(void) {
 /* --- Element-wise --- */
 
 static void check_elements(int n) {
+    begin_case("element-wise kernels, %d columns", n);
     float *x = vec(n), *w = vec(n), *y = vec(n), *g = vec(n);
     double sum = 0;
     for (int i = 0; i < n; i++) sum += (double)x[i] * x[i];
-    near("sumsq", n, 0, k.sumsq(x, n), sum, u_bound(n, sum));
+    near("sumsq", 0, 0, k.sumsq(x, n), sum, u_bound(n, sum));
     k.scale(y, x, 1.5f, w, 1.0f, n);
-    for (int i = 0; i < n; i++) near("scale", n, i, y[i], (double)x[i] * 1.5 * ((double)w[i] + 1), 4e-7 * fabs(x[i]) * (fabs(w[i]) + 1));
+    for (int i = 0; i < n; i++) near("scale", 0, i, y[i], (double)x[i] * 1.5 * ((double)w[i] + 1), 4e-7 * fabs(x[i]) * (fabs(w[i]) + 1));
     for (int i = 0; i < n; i++) g[i] = normal() * 40;
     static const struct glu joins[] = {{0},
                                        {.limit = 7, .alpha = 1.702f, .shift = 1},
@@ -261,16 +260,16 @@ static void check_elements(int n) {
             if (a->gate_cap > 0) {
                 const double up = (double)a->up_cap * tanh((double)w[i] / (double)a->up_cap);
                 s = (double)a->gate_cap * tanh((double)g[i] / (double)a->gate_cap) / (1 + exp(-(double)g[i]));
-                near("capped glu", n, i, y[i], s * up, fabs(s * up) * 2e-6 + 1e-36);
+                near("capped glu", 0, i, y[i], s * up, fabs(s * up) * 2e-6 + 1e-36);
                 continue;
             }
-            near("glu", n, i, y[i], (a->clamp_after ? fmin(s, limit) : s) * add, fabs(s) * (fabs(add) + 1) * 2e-5 + 1e-36);
+            near("glu", 0, i, y[i], (a->clamp_after ? fmin(s, limit) : s) * add, fabs(s) * (fabs(add) + 1) * 2e-5 + 1e-36);
         }
     }
     float *before = aligned((size_t)n * 4);
     memcpy(before, y, (size_t)n * 4);
     k.axpy(y, -0.7f, x, n);
-    for (int i = 0; i < n; i++) near("axpy", n, i, y[i], before[i] - (double)0.7f * x[i], 2e-7 * (fabs(before[i]) + fabs(x[i])));
+    for (int i = 0; i < n; i++) near("axpy", 0, i, y[i], before[i] - (double)0.7f * x[i], 2e-7 * (fabs(before[i]) + fabs(x[i])));
     free(before);
     drop();
     for (int form = 0; form < 4; form++) {
@@ -280,35 +279,36 @@ static void check_elements(int n) {
         k.rope(v, c, s, n, form & 1, (float)sign);
         for (int j = 0; j < n; j++) {
             int a = form & 1 ? 2 * j : j, b = form & 1 ? 2 * j + 1 : j + n;
-            near("rope", n, a, v[a], was[a] * (double)c[j] - was[b] * (double)s[j] * sign, 1e-6);
-            near("rope", n, b, v[b], was[b] * (double)c[j] + was[a] * (double)s[j] * sign, 1e-6);
+            near("rope", 0, a, v[a], was[a] * (double)c[j] - was[b] * (double)s[j] * sign, 1e-6);
+            near("rope", 0, b, v[b], was[b] * (double)c[j] + was[a] * (double)s[j] * sign, 1e-6);
         }
         free(was);
         drop();
     }
 }
 static void check_exp(void) { /* through softmax: far tails, and NaN must stay NaN */
+    begin_case("exp and glu, tails and what is not finite");
     float s[20], max = 0, sum = 0;
     for (int i = 0; i < 20; i++) s[i] = -10.0f * (float)i;
     k.soft(s, 20, &max, &sum);
-    for (int i = 0; i < 20; i++) near("exp", i, 0, s[i], exp(-10.0 * i), exp(-10.0 * i) * 1e-5 + 1.5e-45);
+    for (int i = 0; i < 20; i++) near("exp", 0, i, s[i], exp(-10.0 * i), exp(-10.0 * i) * 1e-5 + 1.5e-45);
     float bad[20] = {0};
     bad[3] = NAN, max = 0, sum = 0;
     k.soft(bad, 20, &max, &sum);
-    if (!isnan(bad[3]) || !isnan(sum)) fail("exp of NaN", 3, 0, bad[3], NAN, 0);
+    if (!isnan(bad[3]) || !isnan(sum)) wrong("exp of NaN is %g, should be NaN", (double)bad[3]);
     float g[20], u[20], h[20];
     for (int i = 0; i < 20; i++) g[i] = u[i] = 1;
     g[2] = NAN, g[4] = INFINITY, g[6] = -INFINITY, g[8] = 200, g[10] = -200;
     k.glu(h, g, u, 20, &(struct glu){0});
-    if (!isnan(h[2]) || !isinf(h[4])) fail("silu of what is not finite", 2, 4, h[2], NAN, 0);
-    near("silu", 8, 0, h[8], 200, 1e-3);
-    near("silu", 10, 0, h[10], 0, 1e-30);
+    if (!isnan(h[2]) || !isinf(h[4])) wrong("silu hides what is not finite");
+    near("silu", 0, 8, h[8], 200, 1e-3);
+    near("silu", 0, 10, h[10], 0, 1e-30);
     k.glu(h, g, g, 20, &(struct glu){.is_relu = true});
-    if (!isnan(h[2]) || !isinf(h[4]) || h[10] != 0) fail("relu of what is not finite", 2, 4, h[2], NAN, 0);
+    if (!isnan(h[2]) || !isinf(h[4]) || h[10] != 0) wrong("relu hides what is not finite");
     u[12] = u[13] = NAN;
     k.glu(h, g, u, 20, &(struct glu){.limit = 7, .alpha = 1.702f, .shift = 1});
-    if (!isnan(h[2]) || !isnan(h[12]) || !isnan(h[13])) fail("a limit hides what is no number", 2, 12, h[2], NAN, 0);
-    near("glu", 8, 0, h[8], 14, 1e-3);
+    if (!isnan(h[2]) || !isnan(h[12]) || !isnan(h[13])) wrong("a limit hides what is no number");
+    near("glu", 0, 8, h[8], 14, 1e-3);
 }
 
 static void run(const char *name, uint64_t seed) {
@@ -349,6 +349,7 @@ static void check_choice(uint64_t seed) {
     }
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int n = 1; n <= KERNEL_TOKENS; n++) {
+            begin_case("e4m3 gemv, %d rows of x, %d by %d", n, shapes[i].rows, shapes[i].cols);
             struct mat w = make(&shapes[i]);
             const float *x[KERNEL_TOKENS];
             float *y[KERNEL_TOKENS], *z[KERNEL_TOKENS];
@@ -362,23 +363,24 @@ static void check_choice(uint64_t seed) {
                 autotune_e4m3_candidates[other]->gemv(z, x, n, &w);
                 for (int t = 0; t < n; t++)
                     for (int r = 0; r < w.rows; r++)
-                        if (f32_bits(y[t][r]) != f32_bits(z[t][r])) fail("other bits by another kernel", t, r, z[t][r], y[t][r], 0);
+                        if (f32_bits(y[t][r]) != f32_bits(z[t][r])) mismatch("output by another kernel", t, r, z[t][r], y[t][r], 0);
             }
             drop();
         }
-    if (autotune_e4m3() != autotune_e4m3()) fail("another choice the second time", 0, 0, 0, 0, 0);
+    if (autotune_e4m3() != autotune_e4m3()) wrong("another kernel is chosen the second time");
     printf("%-18s %s%s%s\n", level, failures > before ? "FAILED" : "ok", *autotune_describe() ? ": " : "", autotune_describe());
 }
 
 /* Measured once per process and the same in each, because kernels with other bits depend on it. */
 static void check_probes(void) {
     const unsigned flags = cpu_flags();
-    int wrong = 0;
+    int differed = 0;
+    begin_case("probes");
     for (int i = 0; i < 100; i++) {
-        if (flags & CPU_F_AVX2) wrong += probe_fast_subnormals() != !!(flags & CPU_F_SUBNORMAL);
-        if (flags & CPU_F_BF16) wrong += probe_fast_bf16() != !!(flags & CPU_F_BF16_FAST);
+        if (flags & CPU_F_AVX2) differed += probe_fast_subnormals() != !!(flags & CPU_F_SUBNORMAL);
+        if (flags & CPU_F_BF16) differed += probe_fast_bf16() != !!(flags & CPU_F_BF16_FAST);
     }
-    if (wrong) failures++, printf("FAIL: %d of 100 probes of this CPU differed\n", wrong);
+    if (differed) wrong("%d of 100 probes of this CPU differed", differed);
 }
 
 int main(int argc, char **argv) {

@@ -5,12 +5,6 @@
 #include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"
 
-static void fail(const char *what, const char *level, const struct mat *w, int n, int t, int r, double got, double want) {
-    if (failures++ < 20)
-        printf("FAIL %s %s %s [%d x %d] n %d: token %d row/column %d: %.9g, should be %.9g\n", level, what, dtype_name(w->dtype), w->rows, w->cols, n, t, r,
-               got, want);
-}
-
 #ifdef WITH_SIMDE
 void kernels_avx512_simde(struct kernels *k);
 GEMV_FN(int4_gemv_avx512_simde);
@@ -62,6 +56,7 @@ static void check_reference(void) {
     for (size_t f = 0; f < 3; f++) {
         struct shape s = {50, formats[f].cols * 3, 1, 0, formats[f].dtype, 0, 0, 1};
         struct mat w = make(&s);
+        begin_case("%s mat_at, %d by %d", dtype_name(s.dtype), s.rows, s.cols);
         double want[256];
         for (int r = 0; r < s.rows; r++)
             for (int b = 0; b < 3; b++) {
@@ -69,7 +64,7 @@ static void check_reference(void) {
                 for (int i = 0; i < formats[f].cols; i++) {
                     float got = mat_at(&w, r, b * formats[f].cols + i);
                     if (fabs(got - want[i]) > 0x1p-23 * fabs(want[i]) + 1e-6 * (formats[f].dtype == DT_Q4_K))
-                        fail("reference", "mat_at", &w, 0, r, i, got, want[i]);
+                        mismatch("weight", r, b * formats[f].cols + i, got, want[i], 0x1p-23 * fabs(want[i]) + 1e-6 * (formats[f].dtype == DT_Q4_K));
                 }
             }
         drop();
@@ -95,7 +90,8 @@ static double unit_at(const struct shape *s, const float *x, int c) {
 }
 
 /* whole: the integer kernels, which take 16 bits of x. */
-static void check(const struct kernels *k, const char *level, const struct shape *s, int n, bool whole) {
+static void check(const struct kernels *k, const struct shape *s, int n, bool whole) {
+    begin_case("%s gemv%s, %d rows of x, %d by %d", dtype_name(s->dtype), whole ? " with integers" : "", n, s->rows, s->cols);
     const gemv_fn gemv = whole ? k->whole[s->dtype] : k->gemv[s->dtype];
     struct mat w = make(s);
     float *x[KERNEL_TOKENS], *y[KERNEL_TOKENS], *z[KERNEL_TOKENS];
@@ -115,9 +111,9 @@ static void check(const struct kernels *k, const char *level, const struct shape
             k->decode[s->dtype](row, &w, r, c0, c1);
             for (int c = c0; c < c1; c++) {
                 float want = mat_at(&w, r, c);
-                if (row[c - c0] != want) fail("decode", level, &w, n, r, c, row[c - c0], want);
+                if (row[c - c0] != want) mismatch("decoded weight", r, c, row[c - c0], want, 0);
             }
-            if (f32_bits(row[c1 - c0]) != 0x7f7f7f7f) fail("decode wrote past", level, &w, n, r, c1, row[c1 - c0], 0);
+            if (f32_bits(row[c1 - c0]) != 0x7f7f7f7f) wrong("decode of row %d wrote past column %d", r, c1);
         }
     gemv(y, cx, n, &w);
     double *unit = calloc((size_t)n * (size_t)s->cols, sizeof *unit);
@@ -130,24 +126,24 @@ static void check(const struct kernels *k, const char *level, const struct shape
                 want += p, size += fabs(p);
                 rounded += fabs(weight) * unit[t * s->cols + c] / 2;
             }
-            if (!(fabs(y[t][r] - want) <= (s->cols + 8) * 0x1p-24 * size + rounded)) fail("sum", level, &w, n, t, r, y[t][r], want);
+            near("sum", t, r, y[t][r], want, (s->cols + 8) * 0x1p-24 * size + rounded);
         }
     free(unit);
     for (int t = 0; t < n; t++)
-        if (f32_bits(y[t][s->rows]) != 0xffffffff) fail("wrote past the rows", level, &w, n, t, s->rows, y[t][s->rows], 0);
+        if (f32_bits(y[t][s->rows]) != 0xffffffff) wrong("row %d is written past its end", t);
     for (int t = 0; t < n; t++) { /* alone, in two calls */
         int cut = s->rows / 3;
         struct mat a = mat_rows(w, 0, cut), b = mat_rows(w, cut, s->rows);
         float *to = z[t], *rest = z[t] + cut;
         if (cut) gemv(&to, &cx[t], 1, &a);
         gemv(&rest, &cx[t], 1, &b);
-        if (memcmp(z[t], y[t], sizeof(float) * (size_t)s->rows)) fail("other bits alone", level, &w, n, t, 0, 0, 0);
+        if (memcmp(z[t], y[t], sizeof(float) * (size_t)s->rows)) wrong("row %d has other bits alone", t);
     }
     if (whole && s->dtype != DT_INT4) { /* a draft's result, which is verified */
         x[n - 1][(int)(rnd() % (unsigned)s->cols)] = n % 2 ? NAN : -INFINITY;
         gemv(y, cx, n, &w);
         for (int r = 0; r < s->rows; r++)
-            if (isfinite(y[n - 1][r])) fail("hides what is not finite", level, &w, n, n - 1, r, y[n - 1][r], NAN);
+            if (isfinite(y[n - 1][r])) mismatch("what should not be finite", n - 1, r, y[n - 1][r], NAN, 0);
     }
     for (int t = 0; t < n; t++) free(y[t]), free(z[t]);
     free(row);
@@ -250,13 +246,14 @@ static const struct shape shapes[] = {
     {5, 64, 1, 0, DT_Q2_0, 0, 0, 3},
 };
 /* Checks every `step`th number of tokens, and both kernels of a format that has two. */
-static void check_level(const struct kernels *k, const char *level, uint64_t start, int step) {
+static void check_level(const struct kernels *k, const char *name, uint64_t start, int step) {
+    level = name;
     int before = failures, cases = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int n = 1 + (int)i % step; n <= KERNEL_TOKENS; n += step)
             for (int whole = 0; whole < 2; whole++) {
                 if (whole && !k->whole[shapes[i].dtype]) continue;
-                cases++, state = start + i * 100 + (unsigned)n, check(k, level, &shapes[i], n, whole);
+                cases++, state = start + i * 100 + (unsigned)n, check(k, &shapes[i], n, whole);
             }
     printf("%-10s %s: %d cases\n", level, failures == before ? "ok" : "FAILED", cases);
 }
@@ -264,17 +261,19 @@ static void check_level(const struct kernels *k, const char *level, uint64_t sta
 /* With AVX-VNNI, products have the same bits as without. */
 static void check_same(const struct kernels *a, const struct kernels *b, uint64_t start) {
     const int before = failures;
+    level = "avx2";
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const struct shape *s = &shapes[i];
         if (!a->whole[s->dtype]) continue;
         state = start + i;
+        begin_case("%s gemv with integers, 1 row of x, %d by %d", dtype_name(s->dtype), s->rows, s->cols);
         struct mat w = make(s);
         float *x = guarded(sizeof(float) * (size_t)s->cols), *y = guarded(sizeof(float) * (size_t)s->rows), *z = guarded(sizeof(float) * (size_t)s->rows);
         const float *cx = x;
         for (int c = 0; c < s->cols; c++) x[c] = ldexpf(normal(), (int)(rnd() % 12));
         a->whole[s->dtype](&y, &cx, 1, &w);
         b->whole[s->dtype](&z, &cx, 1, &w);
-        if (memcmp(y, z, sizeof(float) * (size_t)s->rows)) fail("other bits than without AVX-VNNI", "avx2", &w, 1, 0, 0, y[0], z[0]);
+        if (memcmp(y, z, sizeof(float) * (size_t)s->rows)) wrong("other bits than without AVX-VNNI");
         drop();
     }
     printf("%-10s %s\n", "avxvnni", failures == before ? "the same bits" : "FAILED");
@@ -287,7 +286,7 @@ int main(void) {
     state = start;
     check_reference();
     for (int l = CPU_SCALAR; l <= CPU_AVX512; l++) {
-        const char *level = cpu_level_name((enum cpu_level)l);
+        level = cpu_level_name((enum cpu_level)l);
         if (!cpu_level_has((enum cpu_level)l)) {
             printf("%-10s SKIPPED: this CPU lacks it\n", level);
             continue;

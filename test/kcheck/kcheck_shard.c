@@ -20,11 +20,6 @@ static int hidden = 272;
 static const int counts[] = {1, 2, 3, 5, 9};
 enum { COUNTS = sizeof counts / sizeof *counts };
 
-static const char *level;
-static void fail(const char *what, int a, int b, double got, double want) {
-    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level ? level : "", what, a, b, got, want);
-}
-
 struct cut {
     struct expert part[(MAX_EXPERTS + 1) * NUMA_NODES];
     struct expert_shards shards;
@@ -51,24 +46,27 @@ static void cut_experts(struct cut *c, const struct numa *n, const struct expert
     memset(base, 0xff, size);
     for (int i = 0; i < count * n->n_nodes; i++) {
         c->part[i] = numa_shard_layout_expert(&view->part[i], base, &at);
-        if (!numa_shard_copy_expert(&c->part[i], &view->part[i])) fail("a copy is called damaged", i, 0, 0, 0);
+        if (!numa_shard_copy_expert(&c->part[i], &view->part[i])) wrong("the copy of part %d is called damaged", i);
         for (int r = 0; r < view->part[i].down.rows; r += 7)
             for (int k = 0; k < view->part[i].down.cols; k++)
-                if (mat_at(&c->part[i].down, r, k) != mat_at(&view->part[i].down, r, k)) fail("a copied element of down", r, k, 0, 0);
+                if (mat_at(&c->part[i].down, r, k) != mat_at(&view->part[i].down, r, k))
+                    mismatch("copied down", r, k, mat_at(&c->part[i].down, r, k), mat_at(&view->part[i].down, r, k), 0);
         for (int r = 0; r < view->part[i].gate.rows; r += 7)
-            if (mat_at(&c->part[i].gate, r, 130) != mat_at(&view->part[i].gate, r, 130)) fail("a copied element of gate", r, 130, 0, 0);
+            if (mat_at(&c->part[i].gate, r, 130) != mat_at(&view->part[i].gate, r, 130))
+                mismatch("copied gate", r, 130, mat_at(&c->part[i].gate, r, 130), mat_at(&view->part[i].gate, r, 130), 0);
     }
-    if (at != size) fail("what is laid out", (int)at, (int)size, 0, 0);
+    if (at != size) wrong("%zu bytes are laid out, should be %zu", at, size);
     free(view);
 }
 
 static void run(struct exec *x, const struct op_experts *o, float *y, const float *was, size_t size) {
     memcpy(y, was, size * 4);
     int rc = x->ops->experts(x, o);
-    if (rc) fail("experts returned", rc, 0, rc, 0);
+    if (rc) wrong("experts returned %d", rc);
 }
 
 static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int inter, uint8_t dtype, int block_rows, int block_cols) {
+    begin_case("%s experts split by node, %d rows, %d of %d experts, %d by %d", dtype_name(dtype), n, topk, n_experts, inter, hidden);
     struct shape up = {inter, hidden, block_rows, block_cols ? block_rows == 1 ? hidden : block_cols : 0, dtype, DT_F32, 0, 1};
     struct shape down = {hidden, inter, block_rows, block_cols ? block_rows == 1 ? inter : block_cols : 0, dtype, DT_F32, 0, 1};
     struct expert e[MAX_EXPERTS + 1];
@@ -109,13 +107,13 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
             }
             o.shards = &cut->shards;
             run(on, &o, y, was, size);
-            if (memcmp(uncut, y, size * 4)) fail("cut experts differ from whole ones", t, counts[c], 0, 0);
+            if (memcmp(uncut, y, size * 4)) wrong("split experts differ from whole ones on topology %d, %d threads", t, counts[c]);
             o.is_loading = topk ? late : NULL;
             run(on, &o, y, was, size);
-            if (memcmp(uncut, y, size * 4)) fail("the order of beginning changes the sum", t, counts[c], 0, 0);
+            if (memcmp(uncut, y, size * 4)) wrong("the order of beginning changes the sum on topology %d, %d threads", t, counts[c]);
             o.shards = NULL, o.is_loading = topk ? late : NULL;
             run(on, &o, y, was, size);
-            if (memcmp(uncut, y, size * 4)) fail("uncut experts differ on a pool of several nodes", t, counts[c], 0, 0);
+            if (memcmp(uncut, y, size * 4)) wrong("whole experts differ on a pool of several nodes, topology %d, %d threads", t, counts[c]);
             o.is_loading = NULL;
             cpu_exec_close(&on);
             pool_close(&pool);
@@ -126,7 +124,7 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
         struct exec *on = cpu_exec_open(pool, l, &err);
         o.shards = &cut->shards;
         run(on, &o, y, was, size);
-        if (memcmp(uncut, y, size * 4)) fail("copies differ from views", t, n, 0, 0);
+        if (memcmp(uncut, y, size * 4)) wrong("copies differ from views on topology %d", t);
         o.shards = NULL;
         cpu_exec_close(&on);
         pool_close(&pool);
@@ -137,6 +135,7 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
 
 /* The damaged code is found wherever it is. */
 static void check_damage(void) {
+    begin_case("e4m3 expert, copied to a node");
     struct shape s = {64, 192, 128, 128, DT_E4M3, DT_F32, 0, 1};
     for (int i = 0; i < 64; i++) {
         struct expert e = {make(&s), make(&s), make(&s)}, to;
@@ -145,7 +144,7 @@ static void check_damage(void) {
         size_t size = 0, at = 0;
         numa_shard_layout_expert(&e, NULL, &size);
         to = numa_shard_layout_expert(&e, guarded(size), &at);
-        if (numa_shard_copy_expert(&to, &e)) fail("damage passed unseen", i, 0, 0, 0);
+        if (numa_shard_copy_expert(&to, &e)) wrong("damaged code %d passed unseen", i);
         drop();
     }
 }
@@ -153,6 +152,7 @@ static void check_damage(void) {
 /* --- Work stealing, one thread at a time, while all others are idle --- */
 
 static void check_stealing(void) {
+    begin_case("work stealing, 6 threads on 3 nodes");
     struct numa n;
     struct error e = {0};
     struct pool *pool;
@@ -163,20 +163,21 @@ static void check_stealing(void) {
     static const int begin[] = {0, 40, 80, 120, 160}, seen_from[2][4] = {{0, 3, 2, 1}, {1, 2, 3, 0}};
     for (int who = 0; who < 2; who++) {
         int thread = who * 2 + 1; /* the second thread of node 0 or of node 1 */
-        if (pool_node(pool, thread) != who) fail("a thread's node", thread, pool_node(pool, thread), 0, 0);
+        if (pool_node(pool, thread) != who) wrong("thread %d is on node %d, should be on %d", thread, pool_node(pool, thread), who);
         exec_split_tasks_by_node(x, 0, begin);
         char taken[160] = {0};
         for (int i = 0; i < 160; i++) {
             int task = exec_next_task(x, 0, thread), node = task / 40;
-            if (task < 0 || taken[task]++) fail("a task is missing or came twice", i, task, 0, 0);
-            if (node != seen_from[who][i / 40]) fail("work of another node before that of a nearer one", i, task, node, seen_from[who][i / 40]);
-            if (i < 20 && task / 20 != 2 * who + 1) fail("a thread's own work is not its first", i, task, 0, 0);
+            if (task < 0 || taken[task]++) wrong("task %d, the number %d, is missing or came twice", task, i);
+            if (node != seen_from[who][i / 40])
+                wrong("number %d is task %d of node %d, should be one of nearer node %d", i, task, node, seen_from[who][i / 40]);
+            if (i < 20 && task / 20 != 2 * who + 1) wrong("task %d comes before the own work of thread %d", task, thread);
         }
-        if (exec_next_task(x, 0, thread) >= 0) fail("a task too many", 0, 0, 0, 0);
+        if (exec_next_task(x, 0, thread) >= 0) wrong("there is a task too many");
     }
     exec_split_tasks_in_order(x, 0, 50);
     for (int i = 0; i < 50; i++)
-        if (exec_next_task(x, 0, i % 6) != i) fail("the order of tasks", i, 0, 0, 0);
+        if (exec_next_task(x, 0, i % 6) != i) wrong("task %d comes out of order", i);
     struct exec *close = &x->base;
     cpu_exec_close(&close);
     pool_close(&pool);

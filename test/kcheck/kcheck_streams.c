@@ -7,6 +7,7 @@
 
 /* Feeds a sequence from its start in calls of `some` rows; collects the entry of each window. */
 static void check_compress(int n, int ratio, int dim, bool overlap, bool in_place) {
+    begin_case("compress, %d rows, %d to an entry, %d columns%s%s", n, ratio, dim, overlap ? ", overlapping" : "", in_place ? ", in place" : "");
     const int series = overlap ? 2 : 1, width = series * dim, ldx = 2 * width + 1, made = n / ratio;
     const size_t kept = (size_t)(3 * series * dim), size = (size_t)(made * dim + 1);
     float *x = vec((size_t)(n * ldx)), *bias = vec((size_t)(ratio * width)), *a = vec(kept), *b = in_place ? a : vec(kept), *out = vec(size),
@@ -26,9 +27,9 @@ static void check_compress(int n, int ratio, int dim, bool overlap, bool in_plac
             float *swap = from;
             from = to, to = swap;
         }
-        if (end != out + made * dim) fail("compress makes another number of entries", t, n, (double)(end - out), made * dim);
+        if (end != out + made * dim) wrong("run %d makes %d entries, should be %d", t, (int)(end - out) / dim, made);
         if (!t) memcpy(first, out, size * 4);
-        if (!equal(first, out, (size_t)(made * dim))) fail("compress differs", t, some, 0, 0);
+        if (!equal(first, out, (size_t)(made * dim))) wrong("run %d, calls of %d rows, differs from one call", t, some);
     }
     for (int w = 0; w < made; w++)
         for (int d = 0; d < dim; d++) {
@@ -40,7 +41,7 @@ static void check_compress(int n, int ratio, int dim, bool overlap, bool in_plac
                     if (!pass) max = fmax(max, g), most = fmax(most, fabs(kv));
                     else sum += exp(g - max), acc += exp(g - max) * kv;
                 }
-            near("compress", w, d, first[w * dim + d], acc / sum, 4e-6 * most * sqrt(ratio));
+            near("entry", w, d, first[w * dim + d], acc / sum, 4e-6 * most * sqrt(ratio));
         }
     free(first);
     drop();
@@ -48,6 +49,7 @@ static void check_compress(int n, int ratio, int dim, bool overlap, bool in_plac
 
 /* passes: the weights of `in` are those of the previous call. */
 static void check_mix(int n, int hidden, int s, int iters, bool last, bool passes) {
+    begin_case("mix, %d rows, %d columns, %d streams, %d iterations%s%s", n, hidden, s, iters, last ? ", the last" : "", passes ? ", earlier weights" : "");
     const int all = last ? s : op_mix_weights(s, iters), ld = s + 3;
     float *earlier = vec((size_t)(n * ld)), *first = aligned((size_t)(n * ld) * 4);
     memcpy(first, earlier, (size_t)(n * ld) * 4);
@@ -64,7 +66,7 @@ static void check_mix(int n, int hidden, int s, int iters, bool last, bool passe
             for (int k = 0; k < s; k++)
                 for (int d = 0; d < hidden; d++) {
                     const double v = x[i * hidden + d], want = last ? v : (double)was[(i * s + k) * hidden + d] + (double)given[i * s + k] * v;
-                    near("spread", i, k, streams[(i * s + k) * hidden + d], want, 1e-6 * (1 + fabs(want)));
+                    near("spread", i, k * hidden + d, streams[(i * s + k) * hidden + d], want, 1e-6 * (1 + fabs(want)));
                 }
         memcpy(streams, was, size * 4);
         struct op_mix o = {.in = in, .out = last ? NULL : x, .streams = streams, .post = last ? NULL : post, .mix = mix, .base = base, .scale = scale};
@@ -76,9 +78,9 @@ static void check_mix(int n, int hidden, int s, int iters, bool last, bool passe
         if (passes) o.earlier = earlier, o.ld_earlier = ld, o.mix = last ? NULL : mix;
         must(execs[t]->ops->mix(execs[t], &o));
         if (!t) memcpy(kept, streams, size * 4), memcpy(kept_in, in, row * 4);
-        if (!equal(kept, streams, size) || !equal(kept_in, in, row)) fail("mix differs between threads", t, 0, 0, 0);
+        if (!equal(kept, streams, size) || !equal(kept_in, in, row)) wrong("differs between 1 and %d threads", thread_counts[t]);
         for (size_t i = 0; i < row && !last; i++)
-            if (x[i] != 0) fail("mix leaves what the half is to add up to", (int)i, 0, x[i], 0);
+            if (x[i] != 0) mismatch("cleared output", (int)i / hidden, (int)i % hidden, x[i], 0, 0);
         if (!last) memcpy(x, copy, row * 4);
         free(copy);
     }
@@ -89,12 +91,12 @@ static void check_mix(int n, int hidden, int s, int iters, bool last, bool passe
         const double r = 1 / sqrt(square / (s * hidden) + 1e-5);
         for (int k = 0; k < s; k++) pre[k] = sigmoid((double)mix[i * all + k] * r * (double)scale[0] + (double)base[k]) + (double)eps;
         for (int k = 0; k < s && passes; k++) {
-            near("mix: weights that stay", i, k, earlier[i * ld + k], last ? (double)first[i * ld + k] : pre[k], 2e-6);
+            near("kept weight", i, k, earlier[i * ld + k], last ? (double)first[i * ld + k] : pre[k], 2e-6);
             pre[k] = (double)first[i * ld + k];
         }
         for (int k = 0; k < s && !last; k++) {
             const double want = magnitude * sigmoid((double)mix[i * all + s + k] * r * (double)scale[1] + (double)base[s + k]) + post_eps;
-            near("mix: post", i, k, post[i * s + k], want, 2e-6);
+            near("post", i, k, post[i * s + k], want, 2e-6);
             for (int t = 0; t < s && !iters; t++) comb[k][t] = t == k; /* the streams stay */
             if (!iters) continue;
             double max = -INFINITY, sum = 0;
@@ -121,11 +123,11 @@ static void check_mix(int n, int hidden, int s, int iters, bool last, bool passe
         for (int d = 0; d < hidden; d++) {
             double sum = 0;
             for (int k = 0; k < s; k++) sum += pre[k] * (double)old[k * hidden + d];
-            near("mix: in", i, d, kept_in[i * hidden + d], sum, 2e-5);
+            near("input", i, d, kept_in[i * hidden + d], sum, 2e-5);
             for (int t = 0; t < s; t++) {
                 double want = last ? (double)old[t * hidden + d] : 0;
                 for (int k = 0; k < s && !last; k++) want += comb[k][t] * (double)old[k * hidden + d];
-                near("mix: streams", i, t, kept[(i * s + t) * hidden + d], want, 2e-5);
+                near("stream", i, t * hidden + d, kept[(i * s + t) * hidden + d], want, 2e-5);
             }
         }
     }
@@ -135,6 +137,7 @@ static void check_mix(int n, int hidden, int s, int iters, bool last, bool passe
 
 static void check_route(int n, int experts, int topk) {
     enum { VOCAB = 50 };
+    begin_case("route, %d rows, %d of %d experts", n, topk, experts);
     float *logits = vec((size_t)(n * experts)), *weights = vec((size_t)(n * topk)), *bias = vec((size_t)experts);
     int32_t *ids = guarded((size_t)(n * topk) * 4), *table = guarded((size_t)VOCAB * (size_t)topk * 4), *tokens = guarded((size_t)n * 4);
     for (int i = 0; i < VOCAB; i++)
@@ -151,14 +154,15 @@ static void check_route(int n, int experts, int topk) {
             for (int e = 0; e < experts; e++) score[e] = sqrt(log1p(exp((double)logits[i * experts + e])));
             for (int k = 0; k < topk; k++) {
                 const int id = ids[i * topk + k];
-                if (fixed && id != table[tokens[i] * topk + k]) fail("route: not the table's expert", i, k, id, table[tokens[i] * topk + k]);
+                if (fixed && id != table[tokens[i] * topk + k]) mismatch("expert by table", i, k, id, table[tokens[i] * topk + k], 0);
                 sum += score[id], least = fmin(least, score[id] + (double)bias[id]);
             }
-            for (int k = 0; k < topk; k++) near("route: weight", i, k, weights[i * topk + k], score[ids[i * topk + k]] / sum * 1.5, 3e-6);
+            for (int k = 0; k < topk; k++) near("weight", i, k, weights[i * topk + k], score[ids[i * topk + k]] / sum * 1.5, 3e-6);
             for (int e = 0; e < experts && !fixed; e++) {
                 bool chosen = false;
                 for (int k = 0; k < topk; k++) chosen |= ids[i * topk + k] == e;
-                if (!chosen && score[e] + (double)bias[e] > least + 1e-5) fail("route leaves a better one", i, e, score[e] + (double)bias[e], least);
+                if (!chosen && score[e] + (double)bias[e] > least + 1e-5)
+                    wrong("row %d leaves out expert %d with score %.9g, and has one with %.9g", i, e, score[e] + (double)bias[e], least);
             }
         }
     }
@@ -168,6 +172,7 @@ static void check_route(int n, int experts, int topk) {
 /* Keys `step` positions apart against the same keys side by side, with queries placed so that they see equally many. */
 static void check_steps(int n, int pos, int step, int topk) {
     enum { HEADS = 3, DIM = 24 };
+    begin_case("select and attention, %d rows from %d, keys %d apart, %d chosen", n, pos, step, topk);
     const int keys = (pos + n) / step, ld = HEADS * DIM;
     float *q = vec((size_t)(n * ld)), *weight = vec((size_t)(n * HEADS)), *data = vec((size_t)((keys + 1) * DIM)), *a = vec((size_t)(n * ld)),
           *b = vec((size_t)(n * ld));
@@ -183,7 +188,8 @@ static void check_steps(int n, int pos, int step, int topk) {
             .chosen = alone, .q = q + i * ld, .weight = weight + i * HEADS, .k = k, .n = 1, .heads = HEADS, .topk = topk, .ldq = ld, .q_pos0 = at[i]};
         one.n_keys = keys, one.scale = 1;
         must(execs[0]->ops->select(execs[0], &one));
-        if (!equal(alone, chosen + i * topk, (size_t)topk)) fail("select of keys apart", i, pos, chosen[i * topk], alone[0]);
+        if (!equal(alone, chosen + i * topk, (size_t)topk))
+            wrong("row %d selects other keys than with adjacent ones: %d, should be %d", i, chosen[i * topk], alone[0]);
     }
     for (int pick = 0; pick < 2; pick++) {
         struct op_attention o = {
@@ -192,13 +198,14 @@ static void check_steps(int n, int pos, int step, int topk) {
         must(execs[2]->ops->attention(execs[2], &o));
         o.out = b, o.k_pos0 = o.k_step = 0, o.q_pos = at;
         must(execs[0]->ops->attention(execs[0], &o));
-        if (!equal(a, b, (size_t)(n * ld))) fail("attention over keys apart", pos, pick, a[0], b[0]);
+        if (!equal(a, b, (size_t)(n * ld))) wrong("attention%s has other bits than over adjacent keys", pick ? " over chosen keys" : "");
     }
     drop();
 }
 
 static void check_small(int n, int half) {
     enum { STEP = 7, FIRST = 21 };
+    begin_case("rope table and norm, %d rows, %d frequencies", n, half);
     float *cos1 = vec((size_t)(n * half)), *sin1 = vec((size_t)(n * half)), *cos2 = vec((size_t)(n * half)), *sin2 = vec((size_t)(n * half)),
           *freq = vec((size_t)half);
     int32_t *pos = guarded((size_t)n * 4);
@@ -207,7 +214,7 @@ static void check_small(int n, int half) {
     must(execs[0]->ops->rope_table(execs[0], &o));
     o.cos = cos2, o.sin = sin2, o.pos = NULL, o.pos0 = FIRST, o.step = STEP;
     must(execs[1]->ops->rope_table(execs[1], &o));
-    if (!equal(cos1, cos2, (size_t)(n * half)) || !equal(sin1, sin2, (size_t)(n * half))) fail("positions by a step", n, half, cos2[0], cos1[0]);
+    if (!equal(cos1, cos2, (size_t)(n * half)) || !equal(sin1, sin2, (size_t)(n * half))) wrong("positions by a step give other angles than a list");
     const int dim = 2 * half + 600;
     float *x = vec((size_t)(n * dim)), *y = vec((size_t)(n * dim));
     must(execs[1]->ops->norm(execs[1], &(struct op_norm){.out = y, .x = x, .rows = n, .dim = dim, .ldx = dim, .ldo = dim, .eps = 1e-6f}));
@@ -221,6 +228,7 @@ static void check_small(int n, int half) {
 
 /* Means of windows, without gates. */
 static void check_means(int n, int ratio, int dim) {
+    begin_case("compress to means, %d rows, %d to an entry, %d columns", n, ratio, dim);
     const int made = n / ratio;
     float *x = vec((size_t)(n * dim)), *sums = vec((size_t)(3 * dim)), *out = vec((size_t)(made * dim + 1));
     struct op_compress o = {.out = out, .kv = x, .before = sums, .after = sums, .n = n, .ratio = ratio, .dim = dim, .ldx = dim};
@@ -237,6 +245,7 @@ static void check_means(int n, int ratio, int dim) {
 /* A query sees the keys of some complete blocks and those after the last complete one. own: those of its own block instead, and each KV head has a list. */
 static void check_blocks(int n, int pos, int block, int topk, bool own) {
     enum { HEADS = 4, KV = 2, DIM = 24 };
+    begin_case("attention over blocks, %d rows from %d, %d blocks of %d%s", n, pos, topk, block, own ? ", own block" : "");
     const int keys = pos + n, lists = own ? KV : 1;
     struct kv_plane k = {vec((size_t)(keys * KV * DIM)), NULL, KV, DIM, DT_F32}, v = {vec((size_t)(keys * KV * DIM)), NULL, KV, DIM, DT_F32};
     const float *kx = k.data, *vx = v.data;
@@ -265,7 +274,7 @@ static void check_blocks(int n, int pos, int block, int topk, bool own) {
     for (int t = 0; t < THREADS; t++) {
         must(execs[t]->ops->attention(execs[t], &o));
         if (!t) memcpy(was, out, (size_t)(n * HEADS * DIM) * 4);
-        if (!equal(was, out, (size_t)(n * HEADS * DIM))) fail("attention over blocks differs between threads", t, 0, 0, 0);
+        if (!equal(was, out, (size_t)(n * HEADS * DIM))) wrong("differs between 1 and %d threads", thread_counts[t]);
     }
     double *p = malloc((size_t)keys * sizeof *p);
     for (int i = 0; i < n; i++)
@@ -283,7 +292,7 @@ static void check_blocks(int n, int pos, int block, int topk, bool own) {
             for (int d = 0; d < DIM; d++) {
                 double want = 0;
                 for (int j = 0; j < keys; j++) want += p[j] * (double)vx[(j * KV + h / (HEADS / KV)) * DIM + d];
-                near("attention over blocks", i, h, out[(i * HEADS + h) * DIM + d], want / sum, 2e-5);
+                near("output", i, h * DIM + d, out[(i * HEADS + h) * DIM + d], want / sum, 2e-5);
             }
         }
     free(p), free(was);
@@ -292,6 +301,7 @@ static void check_blocks(int n, int pos, int block, int topk, bool own) {
 
 /* Each head selects blocks before the query's own by their best keys; sums are exact, and of equal blocks the first are selected. */
 static void check_select_blocks(int n, int heads, int dim, int pos, int block, int topk, int latest, uint8_t dtype) {
+    begin_case("%s select of blocks, %d rows from %d, %d heads of %d, %d blocks of %d", dtype_name(dtype), n, pos, heads, dim, topk, block);
     const int keys = pos + n, most = keys / block + 1;
     struct kv_plane k = {guarded((size_t)(keys * dim) * dtype_bytes(dtype, 1)), vec((size_t)keys), 1, dim, dtype};
     float *kx = vec((size_t)(keys * dim)), *q = vec((size_t)(n * heads * dim));
@@ -315,7 +325,7 @@ static void check_select_blocks(int n, int heads, int dim, int pos, int block, i
     for (int t = 0; t < THREADS; t++) {
         must(execs[t]->ops->select(execs[t], &o));
         if (!t) memcpy(was, chosen, size * 4);
-        if (memcmp(was, chosen, size * 4)) fail("select of blocks differs between threads", t, 0, 0, 0);
+        if (memcmp(was, chosen, size * 4)) wrong("differs between 1 and %d threads", thread_counts[t]);
     }
     double *score = malloc((size_t)most * sizeof *score);
     for (int i = 0; i < n * heads; i++) {
@@ -333,7 +343,7 @@ static void check_select_blocks(int n, int heads, int dim, int pos, int block, i
             for (int a = 0; a < complete && b < complete; a++) better += score[a] > score[b] || (score[a] == score[b] && a < b);
             const int32_t want = b < complete ? b : -1;
             if (better >= topk) continue;
-            if (at >= topk || chosen[i * topk + at] != want) fail("select of blocks", i, at, at < topk ? chosen[i * topk + at] : -2, want);
+            if (at >= topk || chosen[i * topk + at] != want) mismatch("block", i, at, at < topk ? chosen[i * topk + at] : -2, want, 0);
             at++;
         }
     }
@@ -344,6 +354,7 @@ static void check_select_blocks(int n, int heads, int dim, int pos, int block, i
 /* Selections of blocks by weighted scores, and of keys of these blocks and of the query's latest. Sums are exact. */
 static void check_select_among(int n, int pos, int step, int block, int n_blocks, int topk) {
     enum { HEADS = 3, DIM = 24 };
+    begin_case("select among blocks, %d rows from %d, keys %d apart, %d keys of %d blocks of %d", n, pos, step, topk, n_blocks, block);
     const int keys = (pos + n) / step, ld = HEADS * DIM;
     float *q = vec((size_t)(n * ld)), *weight = vec((size_t)(n * HEADS)), *data = vec((size_t)((keys + 1) * DIM));
     for (int i = 0; i < n * ld; i++) q[i] = (float)(int)(2 * q[i]);
@@ -384,19 +395,19 @@ static void check_select_among(int n, int pos, int step, int block, int n_blocks
         for (int b = 0; b < own; b++) {
             int better = 0; /* blocks that come before this one */
             for (int a = 0; a < own; a++) better += best[a] > best[b] || (best[a] == best[b] && a < b);
-            if (better < n_blocks && list[i * n_blocks + at++] != b) fail("block by weighted scores", i, b, list[i * n_blocks + at - 1], b);
+            if (better < n_blocks && list[i * n_blocks + at++] != b) mismatch("block", i, at - 1, list[i * n_blocks + at - 1], b, 0);
             for (int j = b * block; j < (b + 1) * block && better >= n_blocks; j++) score[j] = -INFINITY;
         }
         for (; at < n_blocks; at++)
-            if (list[i * n_blocks + at] != -1) fail("block by weighted scores: padding", i, at, list[i * n_blocks + at], -1);
+            if (list[i * n_blocks + at] != -1) mismatch("padding of blocks", i, at, list[i * n_blocks + at], -1, 0);
         at = 0;
         for (int j = 0; j < seen; j++) {
             int better = 0;
             for (int a = 0; a < seen; a++) better += score[a] > score[j] || (score[a] == score[j] && a < j);
-            if (better < topk && chosen[i * topk + at++] != j) fail("key of a listed block", i, j, chosen[i * topk + at - 1], j);
+            if (better < topk && chosen[i * topk + at++] != j) mismatch("key", i, at - 1, chosen[i * topk + at - 1], j, 0);
         }
         for (; at < topk; at++)
-            if (chosen[i * topk + at] != -1) fail("key of a listed block: padding", i, at, chosen[i * topk + at], -1);
+            if (chosen[i * topk + at] != -1) mismatch("padding of keys", i, at, chosen[i * topk + at], -1, 0);
     }
     free(score), free(best);
     drop();
@@ -406,6 +417,7 @@ static void check_select_among(int n, int pos, int step, int block, int n_blocks
  * only the beginning of the text is an end. */
 static void check_ngram(int n, int size, int per, bool numbers) {
     enum { END = 3, TOKENS = 110 };
+    begin_case("ngram, %d rows, up to %d tokens, %d hashes each%s", n, size, per, numbers ? ", numbers" : "");
     const int hashes = (size - 1) * per;
     struct op_ngram o = {.n = n, .size = size, .per = per, .end = END, .passes_end = numbers};
     for (int i = 0; i < size; i++) o.multiplier[i] = 0x5DEECE66DABCDu * (uint64_t)(2 * i + 1);
@@ -430,13 +442,14 @@ static void check_ngram(int n, int size, int per, bool numbers) {
                     mixed ^= (uint64_t)(ended ? END : ids[tokens[i - back]]) * o.multiplier[back];
                 }
                 const int want = (int)(mixed % o.vocab[k] + o.offset[k]);
-                if (rows[i * hashes + k] != want) fail("row of an n-gram", i, k, rows[i * hashes + k], want);
+                if (rows[i * hashes + k] != want) mismatch("hash", i, k, rows[i * hashes + k], want, 0);
             }
     }
     drop();
 }
 
 static void check_relate(int n, int heads, int dim) {
+    begin_case("relate, %d rows, %d heads of %d", n, heads, dim);
     const size_t size = (size_t)(n * heads * dim);
     float *x = vec(size), *y = vec(size), *out = vec((size_t)(n * heads));
     if (n > 1) memset(x, 0, (size_t)dim * 4); /* no relation at all */
@@ -444,19 +457,20 @@ static void check_relate(int n, int heads, int dim) {
     for (int i = 0; i < n * heads; i++) {
         double g = 0;
         for (int d = 0; d < dim; d++) g += 0.5 * (double)x[i * dim + d] * (double)y[i * dim + d];
-        near("relate", i, 0, out[i], sigmoid((g > 0 ? 1 : g < 0 ? -1 : 0) * sqrt(fmax(fabs(g), 1e-6))), 1e-5);
+        near("relation", i / heads, i % heads, out[i], sigmoid((g > 0 ? 1 : g < 0 ? -1 : 0) * sqrt(fmax(fabs(g), 1e-6))), 1e-5);
     }
     /* a sum of rows that are further apart */
     float *sum = vec((size_t)(n * dim)), *was = aligned((size_t)(n * dim) * 4);
     memcpy(was, sum, (size_t)(n * dim) * 4);
     must(execs[0]->ops->add(execs[0], &(struct op_add){.y = sum, .x = x, .n = n, .m = dim, .ldx = heads * dim}));
-    for (int i = 0; i < n * dim; i++) near("add", i, 0, sum[i], (double)was[i] + (double)x[i / dim * heads * dim + i % dim], 1e-6);
+    for (int i = 0; i < n * dim; i++) near("sum", i / dim, i % dim, sum[i], (double)was[i] + (double)x[i / dim * heads * dim + i % dim], 1e-6);
     free(was);
     drop();
 }
 
 /* A stream receives x before it is read, or is x; sources may leave out some streams. */
 static void check_pool(int n, int hidden, int streams, int sources, int into, int skip, int queries, bool begins, bool sums_raw) {
+    begin_case("pool, %d rows, %d columns, %d of %d streams, %d queries%s", n, hidden, sources, streams, queries, begins ? ", begins" : "");
     const size_t row = (size_t)(n * hidden), all = row * (size_t)streams;
     float *from = vec(all), *x = vec(row), *out = aligned(POOL_QUERIES_MOST * row * 4), *query = vec((size_t)(POOL_QUERIES_MOST * hidden));
     float *was = aligned(all * 4), *x_was = aligned(row * 4);
@@ -495,18 +509,23 @@ static void check_pool(int n, int hidden, int streams, int sources, int into, in
             for (int d = 0; d < hidden; d++) {
                 double want = 0;
                 for (int s = 0; s < sources; s++) want += p[s] / sum * (sums_raw ? 1 : norm[s]) * (double)own[op_pool_stream(&o, s) * hidden + d];
-                near("pool", i, d, out[(size_t)q * row + (size_t)(i * hidden + d)], want, 1e-5);
+                near("output", i, d, out[(size_t)q * row + (size_t)(i * hidden + d)], want, 1e-5);
             }
         }
     }
-    for (size_t i = 0; i < all; i++) near("streams of pool", (int)i, 0, from[i], was[i], 0);
-    for (size_t i = 0; i < row; i++) near("input of pool", (int)i, 0, x[i], 0, 0);
+    for (size_t i = 0; i < all; i++) near("stream", (int)i / (hidden * streams), (int)i % (hidden * streams), from[i], was[i], 0);
+    for (size_t i = 0; i < row; i++) near("cleared input", (int)i / hidden, (int)i % hidden, x[i], 0, 0);
     free(out), free(was), free(x_was);
     drop();
 }
 
 /* Of all codes of a format times a scale, the nearest; a tie goes to an even code. Some numbers are at ties, some blocks are tiny. */
 static void check_round(int n, int m, int ld, int block, enum round_kind kind) {
+    begin_case("round to %s, %d rows, %d of %d columns, blocks of %d",
+               kind == ROUND_E4M3   ? "e4m3"
+               : kind == ROUND_E2M1 ? "e2m1"
+                                    : "e2m1 with e4m3 scales",
+               n, m, ld, block);
     const double least = kind == ROUND_E4M3 ? 1e-4 : kind == ROUND_E2M1 ? 6 * 0x1p-126 : 6 * 0x1p-9, largest = kind == ROUND_E4M3 ? 448 : 6;
     float *x = vec((size_t)(n * ld)), *was = aligned((size_t)(n * ld) * 4);
     for (int i = 0; i < n * ld; i++) x[i] = i % 7 == 3 ? 6 : i % 7 == 5 ? copysignf((float)(i % 49) / 8, x[i]) : i / block % 5 == 4 ? x[i] * 1e-7f : x[i] * 6;
@@ -525,7 +544,7 @@ static void check_round(int n, int m, int ld, int block, enum round_kind kind) {
                 if (off < nearest || (off == nearest && c % 2 == 0)) nearest = off, want = v * scale;
             }
             want = d < m ? copysign(want, (double)was[at]) : (double)was[at];
-            if (fabs((double)x[at] - want) > 1e-7 * fabs(want)) fail("round", at, kind, x[at], want);
+            if (fabs((double)x[at] - want) > 1e-7 * fabs(want)) mismatch("number", i, d, x[at], want, 1e-7 * fabs(want));
         }
     free(was);
     drop();

@@ -6,24 +6,14 @@
 #include "test/kcheck/random_mat.h"
 
 enum { THREADS = 3 };
+static const int thread_counts[THREADS] = {1, 2, 5};
 static struct pool *pools[THREADS];
 static struct exec *execs[THREADS];
-static const char *level;
 
-static void fail(const char *what, int a, int b, double got, double want) {
-    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level, what, a, b, got, want);
-}
-static void near(const char *what, int a, int b, double got, double want, double bound) {
-    if (!(fabs(got - want) <= bound)) fail(what, a, b, got, want);
-}
 static float *vec(size_t n) {
     float *v = guarded(n * 4);
     for (size_t i = 0; i < n; i++) v[i] = normal();
     return v;
-}
-
-static __attribute__((unused)) void must(int rc) {
-    if (rc) printf("FAIL %s: an operation returned %d\n", level, rc), exit(1);
 }
 /* n 32-bit values */
 static __attribute__((unused)) bool equal(const void *a, const void *b, size_t n) { return !memcmp(a, b, n * 4); }
@@ -31,11 +21,10 @@ static __attribute__((unused)) double sigmoid(double x) { return 1 / (1 + exp(-x
 
 /* Runs cases() at each level with the same random state. Returns the exit status. */
 static int each_level(uint64_t seed, void (*cases)(enum cpu_level l)) {
-    static const int counts[THREADS] = {1, 2, 5};
     struct error e = {0};
     printf("seed %llu\n", (unsigned long long)seed);
     for (int t = 0; t < THREADS; t++)
-        if (pool_open(&pools[t], counts[t], false, &e)) return printf("%s\n", e.text), 2;
+        if (pool_open(&pools[t], thread_counts[t], false, &e)) return printf("%s\n", e.text), 2;
     for (int l = first_level(); l < CPU_LEVELS; l++) {
         level = cpu_level_name((enum cpu_level)l);
         if (!cpu_level_has((enum cpu_level)l)) {

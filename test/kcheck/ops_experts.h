@@ -77,6 +77,12 @@ static const struct flat *flat_expert(struct flat *f, const struct expert *q) {
 
 static void check_experts(int n, int n_experts, int topk, bool shared, const struct expert_kind *kind) {
     enum { HIDDEN = FLAT_HIDDEN, INTER = FLAT_INTER };
+    begin_case("%s experts, %d rows, %d of %d experts%s, %d columns%s%s%s", dtype_name(kind->dtype), n, topk, n_experts, shared ? " and a shared one" : "",
+               HIDDEN, kind->no_up ? ", no up" : "", kind->bias ? ", bias" : "",
+               kind->columns  ? ", columns"
+               : kind->turned ? ", transposed"
+               : kind->turns  ? ", interleaved"
+                              : "");
     struct flat *flat = calloc((size_t)n_experts + 1, sizeof *flat);
     struct expert e[9];
     for (int i = 0; i <= n_experts; i++) e[i] = expert_make(kind, INTER, HIDDEN);
@@ -152,16 +158,16 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 scale = fmax(scale, fabs(weight * d));
             }
         }
-        for (int r = 0; r < HIDDEN; r++) near("experts", t, r, y[t * HIDDEN + r], want[r], (scale + 1) * 3e-5 + 2.5 * sqrt(off[r]));
+        for (int r = 0; r < HIDDEN; r++) near("output", t, r, y[t * HIDDEN + r], want[r], (scale + 1) * 3e-5 + 2.5 * sqrt(off[r]));
     }
     if (topk) { /* a chosen expert that is missing */
         struct expert gone = e[ids[0]];
         e[ids[0]].gate.data = NULL;
-        if (execs[0]->ops->experts(execs[0], &o) != ERR_RUNTIME) fail("experts without weights", 0, 0, 0, ERR_RUNTIME);
+        if (execs[0]->ops->experts(execs[0], &o) != ERR_RUNTIME) wrong("an expert without weights is no error");
         e[ids[0]] = gone;
         for (int i = 0; i < 2; i++) {
             ids[0] = i ? -2 : n_experts;
-            if (execs[0]->ops->experts(execs[0], &o) != ERR_RUNTIME) fail("expert out of range", ids[0], 0, 0, ERR_RUNTIME);
+            if (execs[0]->ops->experts(execs[0], &o) != ERR_RUNTIME) wrong("expert %d, out of range, is no error", ids[0]);
         }
     }
     free(was);
@@ -172,6 +178,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
 /* Outputs by choice are those of calls with one choice each, of weight 1; rows of skipped choices stay. */
 static void check_choices(int n, const struct expert_kind *kind) {
     enum { HIDDEN = FLAT_HIDDEN, INTER = FLAT_INTER, EXPERTS = 6, TOPK = 3 };
+    begin_case("%s experts by choice, %d rows, %d of %d experts, %d columns", dtype_name(kind->dtype), n, TOPK, EXPERTS, HIDDEN);
     struct expert e[EXPERTS];
     const size_t size = (size_t)n * TOPK * HIDDEN;
     float *x = vec((size_t)n * HIDDEN), *y = vec(size), *was = aligned(size * 4), *one = vec((size_t)n * HIDDEN), *ones = vec((size_t)n);
@@ -187,9 +194,9 @@ static void check_choices(int n, const struct expert_kind *kind) {
     for (int t = 0; t < n; t++) ones[t] = 1;
     for (int k = 0; k < TOPK; k++) {
         for (int t = 0; t < n; t++) column[t] = ids[t * TOPK + k], memcpy(one + t * HIDDEN, was + (t * TOPK + k) * HIDDEN, HIDDEN * 4);
-        if (execs[0]->ops->experts(execs[0], &o)) fail("experts, one choice", n, k, 0, 0);
+        if (execs[0]->ops->experts(execs[0], &o)) wrong("the call with choice %d alone failed", k);
         for (int t = 0; t < n; t++)
-            if (memcmp(one + t * HIDDEN, y + (t * TOPK + k) * HIDDEN, HIDDEN * 4)) fail("experts by choice", t, k, y[(t * TOPK + k) * HIDDEN], one[t * HIDDEN]);
+            if (memcmp(one + t * HIDDEN, y + (t * TOPK + k) * HIDDEN, HIDDEN * 4)) wrong("row %d of choice %d differs from that choice alone", t, k);
     }
     free(was);
     drop();
@@ -215,6 +222,7 @@ static void sort_x(const struct mat *m, float *out, const float *x, int n, int l
 /* A product has the bits of one with sorted columns and sorted x; part: of x, as in a tensor parallel device. */
 static void check_ordered_linear(int n, uint8_t dtype, bool part) {
     enum { ROWS = 50, COLS = 160 };
+    begin_case("%s linear, %d rows, %d columns in another order%s", dtype_name(dtype), n, COLS, part ? ", part of them" : "");
     struct shape s = {ROWS, COLS, 1, 32, dtype, dtype == DT_I4 || dtype == DT_I8 ? DT_F32Z : DT_F32, 0, 1};
     struct mat sorted = make(&s), w = sorted;
     w.order = random_order(COLS), w.x_cols = COLS;
@@ -224,10 +232,10 @@ static void check_ordered_linear(int n, uint8_t dtype, bool part) {
           *was = aligned((size_t)(n * ROWS) * 4);
     sort_x(&w, in, x, n, ldx);
     struct op_linear o = {.y = want, .x = in, .w = sorted, .n = n, .ldx = COLS, .ldy = ROWS};
-    if (execs[0]->ops->linear(execs[0], &o)) fail("linear", 0, 0, 0, 0);
+    if (execs[0]->ops->linear(execs[0], &o)) wrong("the call with sorted columns failed");
     o.y = y, o.x = x, o.w = w, o.ldx = ldx;
     EACH_THREADS("linear, columns in another order", y, n * ROWS, was, on->ops->linear(on, &o));
-    if (memcmp(y, want, (size_t)(n * ROWS) * 4)) fail("linear, columns in another order", n, part, 0, 0);
+    if (memcmp(y, want, (size_t)(n * ROWS) * 4)) wrong("other bits than with sorted columns");
     free(want);
     free(was);
     drop();
@@ -235,6 +243,7 @@ static void check_ordered_linear(int n, uint8_t dtype, bool part) {
 /* Experts, each with an order of its own, against one call for each with sorted x. */
 static void check_ordered_experts(int n, int topk, bool shared, uint8_t dtype) {
     enum { HIDDEN = 160, INTER = 96, COUNT = 4 };
+    begin_case("%s experts, %d rows, %d of %d experts%s, columns in other orders", dtype_name(dtype), n, topk, COUNT, shared ? " and a shared one" : "");
     const int plain = topk % 2 ? 0 : 1; /* the expert without an order */
     struct shape up = {INTER, HIDDEN, 1, dtype == DT_BF16 ? 0 : 32, dtype, dtype == DT_I4 ? DT_F32Z : DT_F32, 0, 1}, down = up;
     down.rows = HIDDEN, down.cols = INTER;
@@ -254,11 +263,11 @@ static void check_ordered_experts(int n, int topk, bool shared, uint8_t dtype) {
         else memcpy(in, x, size * 4);
         for (size_t k = 0; k < slots; k++) mine[k] = ids[k] == i ? i : -1;
         one.shared = shared && i == COUNT ? &sorted[i] : NULL;
-        if (execs[0]->ops->experts(execs[0], &one)) fail("experts", i, 0, 0, 0);
+        if (execs[0]->ops->experts(execs[0], &one)) wrong("the call with sorted columns of expert %d failed", i);
     }
     o.y = y, o.ids = ids, o.shared = shared ? &e[COUNT] : NULL;
     EACH_THREADS("experts, columns in other orders", y, size, was, on->ops->experts(on, &o));
-    if (memcmp(y, want, size * 4)) fail("experts, columns in other orders", n, topk, 0, 0);
+    if (memcmp(y, want, size * 4)) wrong("other bits than with sorted columns");
     free(want);
     free(was);
     drop();
@@ -268,6 +277,7 @@ static void check_ordered_experts(int n, int topk, bool shared, uint8_t dtype) {
  * only its own experts. */
 static void check_subset(int n, int n_experts, int topk, bool shared) {
     enum { HIDDEN = 144, INTER = 80, MOST = 9 };
+    begin_case("e4m3 experts in two calls, %d rows, %d of %d experts%s", n, topk, n_experts, shared ? " and a shared one" : "");
     struct shape up = {INTER, HIDDEN, 128, 128, DT_E4M3, DT_F32, 0, 1}, down = {HIDDEN, INTER, 128, 128, DT_E4M3, DT_F32, 0, 1};
     struct expert e[MOST], some[MOST];
     for (int i = 0; i <= n_experts; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
@@ -282,7 +292,7 @@ static void check_subset(int n, int n_experts, int topk, bool shared) {
     struct op_experts o = {.y = whole, .x = x, .ids = ids, .weights = weights, .experts = e, .n = n, .topk = topk, .n_experts = n_experts, .hidden = HIDDEN};
     o.shared = shared ? &e[n_experts] : NULL;
     memcpy(whole, was, size * 4);
-    if (execs[0]->ops->experts(execs[0], &o)) fail("experts", 0, 0, 0, 0);
+    if (execs[0]->ops->experts(execs[0], &o)) wrong("the call with all experts failed");
     for (size_t i = 0; i < size; i++) sizes[i] = fabsf(was[i]) + fabsf(whole[i]);
     for (int side = 0; side < 2; side++) { /* even experts and the shared one here, odd ones in another call; their weights are missing here */
         for (int i = 0; i < n_experts; i++) some[i] = i % 2 == side ? e[i] : (struct expert){0};
@@ -300,13 +310,14 @@ static void check_subset(int n, int n_experts, int topk, bool shared) {
             struct op_experts one = o;
             one.y = row, one.x = x + t * HIDDEN, one.ids = list, one.weights = left, one.n = 1, one.topk = m;
             memcpy(row, was + t * HIDDEN, sizeof row);
-            if (execs[2]->ops->experts(execs[2], &one) || memcmp(row, y + t * HIDDEN, sizeof row)) fail("a subset differs from a shorter list", t, side, 0, 0);
+            if (execs[2]->ops->experts(execs[2], &one) || memcmp(row, y + t * HIDDEN, sizeof row))
+                wrong("row %d of the %s experts differs from a shorter list", t, side ? "odd" : "even");
         }
     }
-    for (size_t i = 0; i < size; i++) near("what two subsets leave of the whole", (int)i, n, whole[i], was[i], 1e-5 * sizes[i]);
+    for (size_t i = 0; i < size; i++) near("what two subsets leave of the whole", (int)i / HIDDEN, (int)i % HIDDEN, whole[i], was[i], 1e-5 * sizes[i]);
     for (size_t i = 0; i < slots; i++) mine[i] = -1; /* nothing is computed here */
     EACH_THREADS("an empty subset", y, size, was, on->ops->experts(on, &o));
-    if (memcmp(y, was, size * 4)) fail("an empty subset changes something", n, 0, 0, 0);
+    if (memcmp(y, was, size * 4)) wrong("an empty subset changes something");
     free(was), free(whole), free(sizes);
     drop();
 }

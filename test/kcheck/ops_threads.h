@@ -13,9 +13,9 @@ static bool products_bf16, tiles_bf16; /* with more than BATCH_INVARIANT_ROWS to
             struct exec *on = execs[th]; \
             memcpy(y, before, (size_t)(n)*4); \
             int rc = (call); \
-            if (rc) fail(what " returned", th, rc, rc, 0); \
+            if (rc) wrong(what " returned %d on %d threads", rc, thread_counts[th]); \
             if (!th) memcpy(kept, y, (size_t)(n)*4); \
-            else if (memcmp(kept, y, (size_t)(n)*4)) fail(what " differs between threads", th, 0, 0, 0); \
+            else if (memcmp(kept, y, (size_t)(n)*4)) wrong(what " differs between 1 and %d threads", thread_counts[th]); \
         } \
         free(kept); \
     } while (0)

@@ -10,8 +10,8 @@
 #include "base/mat.h"
 #include "base/minifloat.h"
 #include "base/scale.h"
+#include "test/kcheck/case.h"
 
-static int failures;
 static uint64_t state;
 static uint32_t rnd(void) {
     state = state * 6364136223846793005u + 1442695040888963407u;
