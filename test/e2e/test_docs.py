@@ -1,4 +1,6 @@
-"""The manual page and the completions agree with --help, and --help with what the binary accepts."""
+"""The manual page and the completions agree with --help, and --help with what the binary accepts; documents name tests that exist."""
+import glob
+import json
 import os
 import re
 import shutil
@@ -7,7 +9,13 @@ import sys
 
 import driver
 
-MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "man", "hearth.1")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+MAN = os.path.join(ROOT, "man", "hearth.1")
+
+
+def read(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as f:
+        return f.read()
 
 
 class Docs(driver.Case):
@@ -83,6 +91,26 @@ class Docs(driver.Case):
             self.assertEqual(found, set(rows), shell)
             if shutil.which(shell):
                 self.assertEqual(subprocess.run([shell, "-n"], input=out, env=self.env).returncode, 0)
+
+
+class Tests(driver.Case):
+    def test_table_by_change(self):
+        """Every test and every path that test/README.md's table by change names exists."""
+        build = os.path.join(os.path.dirname(driver.BIN), "..", "..")
+        known = {t["name"] for t in json.loads(subprocess.run(["meson", "introspect", "--tests", build], check=True, capture_output=True).stdout)}
+        if not any(k.startswith("cuda_") for k in known) or "e2e_serve" not in known:
+            self.skipTest("a build without all tests")
+        text = read("test/README.md")
+        rows = re.findall(r"(?m)^\| (.*?) \| (.*) \|$", text[text.index("## You touched X"):text.index("## Run one test")])[2:]
+        self.assertGreater(len(rows), 20)
+        tests = {name for _, run in rows for name in re.findall(r"`([a-z]+_\w+)`", run)}
+        self.assertEqual(tests - known, set())
+        paths = {path for touched, _ in rows for path in re.findall(r"`([\w/.*]+)`", touched)}
+        for path in paths:
+            self.assertTrue(glob.glob(os.path.join(ROOT, path)), path)
+        for folder in ("base", "cli", "cpu", "engine", "gpu", "tokenizer"):
+            self.assertTrue(any(p.startswith(folder + "/") for p in paths), folder)
+
 
 
 if __name__ == "__main__":
