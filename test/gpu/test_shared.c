@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "engine/ember/ember.h"
 #include "engine/exec/decode/decode_state.h"
+#include "engine/exec/decode/device_kv.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/session/engine_state.h"
 #include "test/env.h"

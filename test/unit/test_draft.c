@@ -1,5 +1,6 @@
 /* Drafts: whatever is drafted, the text is the text without a draft, for every family, on the CPU and on devices, in batches and
  * beside cancelled turns; and sampled tokens have the right distribution. On generated checkpoints. */
+#include "engine/session/engine_tasks.h"
 #include "test/unit/drafted.h"
 
 #include <math.h>

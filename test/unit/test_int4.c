@@ -1,6 +1,7 @@
 /* The INT4 draft, which is the model with experts in INT4: rounding, drafted tokens, experts predicted by its routers, and its file. On generated checkpoints.
  */
 #include "base/mat_at.h"
+#include "engine/session/engine_tasks.h"
 #include "engine/weights/weights_open.h"
 #include "test/unit/drafted.h"
 

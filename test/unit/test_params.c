@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "engine/exec/stream/slp_internal.h"
+#include "engine/exec/stream/slp_state.h"
 #include "engine/experts/disk_prefetch.h"
 
 static const char *const families[] = {"deepseek_v3",

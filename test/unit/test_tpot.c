@@ -1,5 +1,6 @@
 /* The bound on time per token: which prompts begin beside answers, how much time other work gets, and what is said. Decisions are by the cost table alone, so
  * that they do not depend on this machine. */
+#include "engine/session/tpot.h"
 #include "test/unit/session.h"
 
 #include <math.h>
