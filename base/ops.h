@@ -21,7 +21,16 @@ struct ops;
 struct exec { /* the executor; each backend's own struct begins with it */
     const struct ops *ops;
     const _Atomic int *cancel; /* may be NULL; non-zero: return ERR_CANCELLED soon */
+    struct op_viewer *viewer;  /* of a CPU executor: receives what stages of layers computed; NULL: none */
 };
+
+/* Receives n rows of m numbers, ld apart, in host memory, of a named stage of a layer; -1: of no layer. */
+struct op_viewer {
+    void (*view)(struct op_viewer *, int layer, const char *stage, const float *rows, int n, int m, int ld);
+};
+static inline void op_show(const struct exec *x, int layer, const char *stage, const float *rows, int n, int m) {
+    if (x->viewer) x->viewer->view(x->viewer, layer, stage, rows, n, m, m);
+}
 
 /* out[i] = scale * row ids[i] of table, float32 [n, cols] */
 struct op_embed {

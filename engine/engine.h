@@ -27,6 +27,7 @@ struct engine_params {         /* zero-initialized: all defaults */
     const char *gpus;          /* NULL or "none", "0", "0,1", "emu:2,mem=32G,h2d=57" */
     const char *trace;         /* Chrome trace of GPU and CPU activity; NULL: none */
     const char *trace_routing; /* file that records router choices (exec/routing_trace.h); NULL: none */
+    const char *trace_values;  /* file that records what stages compute (exec/values_trace.h), without devices and drafts; NULL: none */
     enum exec_mode prefill, decode;
     const char *calibration_dir; /* directory of calibration results; NULL: assume speeds, do not measure */
     const char *split;           /* split policy (placement/split.h); NULL: the cheapest by the cost model */

@@ -73,6 +73,11 @@ static int open_runtime(struct engine *e, struct error *err) {
     if (rc) return rc;
     if (e->params.trace && !(e->machine.trace = trace_open())) return error_set(err, ERR_MEMORY, "no memory for a trace");
     if (e->params.trace_routing && (rc = routing_trace_open(&e->machine.routing, e->params.trace_routing, &e->weights, e->name, err))) return rc;
+    if (e->params.trace_values) {
+        if (e->machine.gpus) return error_set(err, ERR_USAGE, "--trace-values reads the CPU's results: use --gpus none");
+        e->params.draft = DRAFT_NONE;
+        if ((rc = values_trace_open(&e->machine.values, e->params.trace_values, e->machine.cpu, err))) return rc;
+    }
     if (e->machine.gpus) trace_align_clock(e->machine.trace, e->machine.gpus->gpu[0]);
     if ((rc = weight_state_open(&e->machine.weight_state, c, err))) return rc;
     e->machine.scan = (struct nan_scan){&e->weights, e->pool, &e->machine.weight_state};
@@ -233,6 +238,7 @@ void engine_close(struct engine **ep) {
     trace_save(e->machine.trace, e->params.trace, true);
     trace_close(&e->machine.trace);
     routing_trace_close(&e->machine.routing);
+    values_trace_close(&e->machine.values);
     gpu_set_close(&e->machine.gpus);
     close_disk_prefetch(e);
     numa_copy_close(&e->machine.numa_copy);

@@ -90,6 +90,7 @@ enum opt_id {
     OPT_EVICT,
     OPT_TRACE,
     OPT_TRACE_ROUTING,
+    OPT_TRACE_VALUES,
     OPT_HUGEPAGES,
     OPT_FORCE,
     OPT_TOPOLOGY,

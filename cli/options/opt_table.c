@@ -128,6 +128,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_TRACE] = {"trace", 0, OPT_TEXT, OPT_FILE_PATH, MACHINE, "FILE", .help = "write a Chrome trace of what ran where and when"},
     [OPT_TRACE_ROUTING] = {"trace-routing", 0, OPT_TEXT, OPT_FILE_PATH, MACHINE, "FILE",
                            .help = "write the experts that each token chose, one line of JSON each"},
+    [OPT_TRACE_VALUES] = {"trace-values", 0, OPT_TEXT, OPT_FILE_PATH, MACHINE, "FILE",
+                          .help = "write what each stage of each layer computes on the CPU, one line of JSON each"},
     [OPT_HUGEPAGES] = {"hugepages", 0, OPT_FLAG, SETTING, MACHINE, .help = "use 2 MB pages; weights are read into memory if they fit"},
     [OPT_TOPOLOGY] = {"topology", 0, OPT_TEXT, OPT_HIDDEN | OPT_FILE_PATH, MACHINE, "FILE", .help = "NUMA nodes to assume instead of this machine's"},
     [OPT_FORCE] = {"force", 0, OPT_FLAG, 0, MACHINE, .help = "continue even if memory seems insufficient"},

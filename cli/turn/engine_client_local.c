@@ -50,6 +50,7 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
                                 .gpus = gpus_of_option(a),
                                 .trace = v[OPT_TRACE].text,
                                 .trace_routing = v[OPT_TRACE_ROUTING].text,
+                                .trace_values = v[OPT_TRACE_VALUES].text,
                                 .force = v[OPT_FORCE].on,
                                 .hugepages = v[OPT_HUGEPAGES].on,
                                 .topology = v[OPT_TOPOLOGY].text,

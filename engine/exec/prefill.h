@@ -3,6 +3,7 @@
  * mode: policy.h. */
 #include "base/exec_mode.h"
 #include "engine/exec/routing_trace.h"
+#include "engine/exec/values_trace.h"
 #include "engine/experts/budget.h"
 #include "engine/experts/disk_prefetch.h"
 #include "engine/experts/usage_profile.h"
@@ -38,6 +39,7 @@ struct runtime {
                                    * immediately */
     struct trace *trace;          /* NULL: off */
     struct routing_trace *routing;       /* routing trace; NULL: off */
+    struct values_trace *values;         /* trace of values; NULL: off */
     _Atomic uint64_t bytes_read;         /* weights read since opening; written by the engine thread */
     uint64_t expert_bytes;               /* bytes of one routed expert */
     struct weight_state weight_state;    /* weight states */

@@ -74,7 +74,11 @@ static int gqa_store_kv(struct exec *x, const struct config *c, const struct lay
     const int heads = config_kv_heads(c, layer), width[2] = {heads * config_head_dim(c, layer), heads * config_v_dim(c, layer)};
     float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)width[0]};
     const bool taken = c->layer[layer].passes_kv == KV_TAKEN;
-    if (!taken) TRY(make_kv(x, c, y, layer, w, spans, n_spans, n, rows, width));
+    if (!taken) {
+        TRY(make_kv(x, c, y, layer, w, spans, n_spans, n, rows, width));
+        op_show(x, layer, "k", rows[0], n, width[0]);
+        op_show(x, layer, "v", rows[1], n, width[1]);
+    }
     if (c->layer[layer].passes_kv != KV_OWN) TRY(carry_kv(x, c, layer, w, rows, width, taken, n));
     for (int i = 0; i < n_spans; i++)
         for (int p = 0; p < 2; p++) TRY(attention_store_rows(x, &spans[i], layer, p, rows[p], width[p]));

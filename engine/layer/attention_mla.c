@@ -227,6 +227,7 @@ static int mla_store_kv(struct exec *x, const struct config *c, const struct lay
     if (l->passes_kv == KV_TAKEN) TRY(rows_copy(x, w->kv, latent, w->carried + l->carried_at, c->carried, n, latent));
     else TRY(make_latents(x, c, y, layer, w, n));
     if (l->passes_kv == KV_PASSED) TRY(rows_copy(x, w->carried + l->carried_at, c->carried, w->kv, latent, n, latent));
+    op_show(x, layer, "latent", w->kv, n, latent);
     for (int i = 0; i < n_spans; i++) TRY(attention_store_rows(x, &spans[i], layer, 0, w->kv, latent));
     return 0;
 }

@@ -19,7 +19,9 @@ int block_embed(struct exec *x, const struct weights *m, float *out, const int32
     const struct config *c = &m->config;
     const float scale = (c->embed_scale > 0 ? c->embed_scale : 1) / (c->residual_scale > 0 ? c->residual_scale : 1);
     TRY(x->ops->embed(x, &(struct op_embed){.out = out, .ids = ids, .table = m->embed, .n = n, .scale = scale}));
-    return m->embed_norm || c->embed_norm_unit ? block_norm(x, c, out, c->hidden, out, c->hidden, m->embed_norm, NULL, n, c->hidden) : 0;
+    if (m->embed_norm || c->embed_norm_unit) TRY(block_norm(x, c, out, c->hidden, out, c->hidden, m->embed_norm, NULL, n, c->hidden));
+    op_show(x, -1, "embedding", out, n, c->hidden);
+    return 0;
 }
 
 /* FoPE: cos and sin of some rows are products of those of the frequencies. */
@@ -272,6 +274,7 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
         TRY(gated_streams_add(x, c, w, layer == 0, n));
         TRY(gated_streams_add_ngram(x, c, y, layer, w, spans, n_spans, n));
         TRY(gated_streams_mix(x, c, &y->attn_gated, w, w->xn, n, 2 * layer));
+        op_show(x, layer, "attention_norm", w->xn, n, c->hidden);
         return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
     }
     if (y->previous_ffn_scale) TRY(weigh_rows(x, c, w->x, y->previous_ffn_scale, false, n));
@@ -284,6 +287,7 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
         }
         TRY(norm_input(x, c, &in, w, n));
     }
+    op_show(x, layer, "attention_norm", w->xn, n, c->hidden);
     if (c->reads_early && c->layer[layer].moe) TRY(copy_rows(x, c, w->kept, w->x, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
@@ -299,7 +303,9 @@ int block_few_keys_limit(const struct config *c, int layer) {
     return a->few_keys_limit ? a->few_keys_limit(c) : 0;
 }
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    return attention_of(c, layer)->make_queries(x, c, y, layer, w, n);
+    TRY(attention_of(c, layer)->make_queries(x, c, y, layer, w, n));
+    if (c->layer[layer].mixer == MIXER_ATTENTION) op_show(x, layer, "q", w->q, n, config_heads(c, layer) * config_head_dim(c, layer));
+    return 0;
 }
 int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
     return attention_of(c, layer)->attend(x, c, y, layer, w, s, keys);
@@ -312,8 +318,11 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
     TRY(block_kv(x, c, y, layer, w, spans, n_spans, n));
     TRY(block_query(x, c, y, layer, w, n));
     for (int i = 0; i < n_spans; i++) TRY(block_attend(x, c, y, layer, w, &spans[i], (struct key_range){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
+    if (y->o.rows) op_show(x, layer, "attention", w->att, n, mat_x_cols(&y->o));
     TRY(block_output(x, c, y, w, n));
-    return short_conv_attention(x, c, y, layer, w, spans, n_spans, n);
+    TRY(short_conv_attention(x, c, y, layer, w, spans, n_spans, n));
+    op_show(x, layer, "after_attention", w->x, n, c->hidden);
+    return 0;
 }
 
 /* --- Router and head ---------------------------------------------------------------------------------------------------- */
@@ -401,6 +410,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
         if (c->streams.n && !c->streams.is_plain) TRY(spread_output(x, c, w, false, n));
         TRY(norm_input(x, c, &in, w, n));
     }
+    op_show(x, layer, "ffn_norm", w->xn, n, c->hidden);
     if (c->layer[layer].keeps_input) TRY(copy_rows(x, c, w->kept, w->xn, n));
     if (!c->layer[layer].moe) return 0;
     if (c->layer[layer].routes_kept) {
@@ -442,6 +452,8 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .norm = c->norm_topk,
                                             .scale = c->routed_scale,
                                             .jitter = c->router_jitter}));
+    op_show(x, layer, "router", w->router, n, logits);
+    op_show(x, layer, "expert_weights", w->weights, n, c->topk);
     if (parallel) return norm_stream(x, c, w, y->experts_norm, n);
     if (c->n_idle_experts) TRY(add_idle(x, c, w, n));
     if (c->weighs_input) TRY(weigh_input(x, c, w, n));
@@ -457,7 +469,10 @@ int block_head(struct exec *x, const struct weights *m, struct work *w, int row,
         TRY(block_norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, stream_eps(c, 2 * c->n_layers),
                             2 * c->n_layers, w->first_bad));
     if (c->gates_all_norms) TRY(block_gate_norm(x, c, w, w->xn + at, c->hidden, m->norm_gate, n, c->hidden));
+    op_show(x, -1, "final_norm", w->xn + at, n, c->hidden);
     TRY(x->ops->linear(
         x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top}));
-    return c->logit_cap > 0 ? x->ops->softcap(x, &(struct op_softcap){.x = logits, .n = n, .m = c->vocab, .cap = c->logit_cap}) : 0; /* keeps the order */
+    if (c->logit_cap > 0) TRY(x->ops->softcap(x, &(struct op_softcap){.x = logits, .n = n, .m = c->vocab, .cap = c->logit_cap})); /* keeps the order */
+    op_show(x, -1, "logits", logits, n, c->vocab);
+    return 0;
 }

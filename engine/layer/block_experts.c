@@ -100,5 +100,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
         shared = (struct expert_shards){y->shards->part + (size_t)c->n_experts * (size_t)y->shards->n_nodes, y->shards->shared_rows, y->shards->n_nodes, NULL};
         o.shards = &shared;
     }
-    return routed || o.shared ? x->ops->experts(x, &o) : 0;
+    if (routed || o.shared) TRY(x->ops->experts(x, &o));
+    if (parts & PART_SHARED) op_show(x, layer, "after_ffn", out, n, c->hidden); /* the last part */
+    return 0;
 }

@@ -180,6 +180,38 @@ def routing(good, tmp):
     check(rc == 0 and out == want and len(err.splitlines()) == 1 and "directory" in err, "a trace of the routing that cannot be written", f"exit {rc} {err!r}")
 
 
+def values(good, tmp):
+    """The stages of all layers, batch by batch, the same in every run; the logits are those of --logits-out."""
+    path, logits, seen = os.path.join(tmp, "values"), os.path.join(tmp, "logits"), []
+    args = ["--tokens", ids(PROMPT), "-n", "3", "--temp", "0", "--ids", "--gpus", "none"]
+    want = run(good, *args)[1]
+    for _ in range(2):
+        rc, out, err = run(good, *args, "--trace-values", path)
+        check(rc == 0 and out == want and not err, "--trace-values", f"exit {rc} {err!r}")
+        seen.append([json.loads(line) for line in open(path)] if rc == 0 else [])
+    check(seen[0] == seen[1], "the same values in two runs")
+    batches, n_layers = [], max([j["layer"] for j in seen[0]], default=0) + 1
+    for j in seen[0]:
+        if j["stage"] == "embedding":
+            batches.append([])
+        batches[-1].append(j)
+    check([b[0]["shape"][0] for b in batches] == [len(PROMPT), 1, 1], "a batch for the prompt and one for each token but the last", [b[0]["shape"] for b in batches])
+    for b in batches:
+        for layer in range(n_layers):
+            stages = [j["stage"] for j in b if j["layer"] == layer]
+            routed = ["router", "expert_weights"] if "router" in stages else []
+            check(stages == ["attention_norm", "latent", "q", "attention", "after_attention", "ffn_norm", *routed, "after_ffn"], f"stages of layer {layer}", stages)
+        check([j["stage"] for j in b if j["layer"] < 0] == ["embedding", "final_norm", "logits"], "stages outside of layers")
+        check(any(j["stage"] == "router" for j in b) and all(len(j["first"]) == min(8, j["shape"][1]) for j in b), "routers, and eight values")
+    rc, out, err = run(good, "--tokens", ids(PROMPT), "--logits-out", logits, "--gpus", "none", "--trace-values", path)
+    first = next(json.loads(line) for line in open(path) if '"logits"' in line)
+    check(rc == 0 and array.array("f", first["first"]) == array.array("f", open(logits, "rb").read())[:8], "the first logits", first)
+    rc, out, err = run(good, *args[:-1], "emu:1", "--trace-values", path)
+    check(rc == 2 and "use --gpus none" in err, "a device", f"exit {rc} {err!r}")
+    rc, out, err = run(good, *args, "--trace-values", os.path.join(tmp, "no", "such", "directory"))
+    check(rc == 0 and out == want and len(err.splitlines()) == 1 and "directory" in err, "a trace of values that cannot be written", f"exit {rc} {err!r}")
+
+
 def inspect(good):
     rc, out, err = run(good, "--inspect", "--json", "--gpus", "emu:2,mem=3G")
     gpus = json.loads(out)["runs"]["gpus"] if rc == 0 else None
@@ -198,6 +230,7 @@ with tempfile.TemporaryDirectory() as tmp:
     damaged_for_devices(tmp)
     trace(good, tmp)
     routing(good, tmp)
+    values(good, tmp)
     inspect(good)
 print(f"{passed} passed, {failed} failed")
 sys.exit(1 if failed or not passed else 0)

@@ -530,3 +530,4 @@ change("pin-repacked", "files whose matrices were repacked in memory are pinned"
 change("nodes-reach", "a machine file's reach is ignored", "unit_nodes", ("engine/placement/numa_cost.c", "if (m->reach > 0) return m->reach;", ""))
 change("cost-sessions", "the products of MLA that each session computes are counted once", "unit_cost; unit_virtual", ("engine/placement/cost.c", ", products += 2 * (sessions - 1);", ";"))
 change("company-attention", "nine queries and more share their chunks", "kcheck_batch_invariance", ("cpu/attn.c", "if (o->n > BATCH_INVARIANT_ROWS) return run_tokens", "if (o->n > 8) return run_tokens"))
+change("values-of-ffn", "a trace of values has what layers hand on, once for each layer", "e2e_faults", ("engine/layer/block_experts.c", "if (parts & PART_SHARED) op_show(", "if (!routed) op_show("))
