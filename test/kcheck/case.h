@@ -26,6 +26,11 @@ static __attribute__((format(printf, 1, 2), unused)) void wrong(const char *form
     va_end(args);
     printf("\n");
 }
+/* Checks a condition that is no comparison of numbers. */
+#define CHECK(x) \
+    do { \
+        if (!(x)) wrong("%s does not hold (line %d)", #x, __LINE__); \
+    } while (0)
 /* Reports one number. limit 0: the numbers must be equal. */
 static __attribute__((unused)) void mismatch(const char *what, int row, int element, double got, double want, double limit) {
     if (limit > 0) wrong("%s of row %d, element %d is %.9g, should be %.9g (limit %.3g)", what, row, element, got, want, limit);

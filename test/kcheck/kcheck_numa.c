@@ -4,17 +4,13 @@
 
 #include "base/mem.h"
 #include "cpu/numa.h"
-
-static int failures;
-#define CHECK(x) \
-    do { \
-        if (!(x)) failures++, printf("FAIL line %d: %s\n", __LINE__, #x); \
-    } while (0)
+#include "test/kcheck/case.h"
 
 /* Parts cover [0, inter) in order, are split only at units, and differ by at most one unit where the nodes are equal. */
 static void covers(const struct numa *n, int inter, int unit, bool even) {
     struct numa_part p[NUMA_NODES];
     int at = 0, least = inter, most = 0;
+    begin_case("%d rows in units of %d on %d nodes", inter, unit, n->n_nodes);
     numa_split(n, inter, unit, p);
     for (int a = 0; a < n->n_nodes; a++) {
         CHECK(p[a].count >= 0);
@@ -36,10 +32,12 @@ int main(void) {
     struct error e = {0};
     struct numa_part p[NUMA_NODES];
 
+    begin_case("one node");
     CHECK(!numa_parse(&n, "node 65536 0-15\n", &e) && n.n_nodes == 1 && n.cpus[0] == 16 && n.node_of[15] == 0 && n.node_of[16] == -1);
     covers(&n, 2048, 128, true);
     CHECK(!numa_should_bind(&n, 1, 0)); /* one node: map the file */
 
+    begin_case("two sockets");
     CHECK(!numa_parse(&n, "# two sockets\nnode 524288 0-31,64-95\nnode 524288 32-63,96-127\ndistance 0 10 32\ndistance 1 32 10\n", &e));
     CHECK(n.n_nodes == 2 && n.cpus[0] == 64 && n.node_of[96] == 1 && n.node_of[64] == 0 && n.distance[0][1] == 32);
     numa_split(&n, 2048, 128, p);
@@ -47,12 +45,14 @@ int main(void) {
     CHECK(numa_should_bind(&n, (size_t)700 << 30, (size_t)16 << 30));
     CHECK(!numa_should_bind(&n, (size_t)1010 << 30, (size_t)16 << 30)); /* 2 x 512 GiB less 2 x 16 */
 
+    begin_case("eight nodes");
     CHECK(!numa_parse(&n, eight, &e) && n.n_nodes == 8);
     static const int inters[] = {2048, 1536, 768, 576, 128, 100, 1, 18432};
     for (int i = 0; i < 8; i++) covers(&n, inters[i], 128, true);
     numa_split(&n, 2048, 128, p);
     for (int a = 0; a < 8; a++) CHECK(p[a].count == 256 && p[a].first == a * 256);
 
+    begin_case("uneven nodes");
     CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\nnode 4000 -\n", &e) && n.cpus[2] == 0); /* uneven; the third has memory only */
     covers(&n, 2048, 128, false);
     numa_split(&n, 2048, 128, p);
@@ -76,9 +76,11 @@ int main(void) {
     };
     for (size_t i = 0; i < sizeof deals / sizeof *deals; i++) {
         uint8_t node[8];
+        begin_case("%d threads on %d nodes, in the order %s", deals[i].threads, deals[i].n_nodes, deals[i].node);
         numa_threads(deals[i].have, deals[i].n_nodes, deals[i].threads, node);
         for (int t = 0; t < deals[i].threads; t++) CHECK(node[t] == deals[i].node[t] - '0');
     }
+    begin_case("uneven nodes");
     CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\n", &e)); /* three quarters belong on the first node */
     CHECK(numa_should_bind(&n, (size_t)1200 << 20, 0) && !numa_should_bind(&n, (size_t)1400 << 20, 0));
 
@@ -98,11 +100,13 @@ int main(void) {
                                       "node 10 0\nspeed 0 fast\n",
                                       "node 10 1;2\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        begin_case("topology %zu of those that are refused", i);
         memset(&e, 0, sizeof e);
         CHECK(numa_parse(&n, bad[i], &e) == ERR_USAGE && e.text[0]);
     }
 
-    numa_read(&n); /* this machine */
+    begin_case("this machine");
+    numa_read(&n);
     int cpus = 0;
     for (int a = 0; a < n.n_nodes; a++) cpus += n.cpus[a];
     CHECK(n.n_nodes >= 1 && cpus >= 1 && n.memory[0] > 0);
@@ -114,6 +118,7 @@ int main(void) {
 
     /* Pages keep their contents when they move, be they in memory or not, and whatever the range: at its ends only whole pages move. */
     enum { MOVED = 1100 * 4096 };
+    begin_case("moved pages");
     n.n_nodes = 2, n.kernel_node[1] = n.kernel_node[0] = 0;
     mem = mem_pages(MOVED, 0);
     for (int i = 0; i < MOVED / 2; i++) mem[i] = (char)(i * 7 + i / 4096);

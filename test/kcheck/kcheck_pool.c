@@ -11,12 +11,7 @@
 #include "base/fault.h"
 #include "base/spin.h"
 #include "cpu/pool.h"
-
-static int failures;
-#define CHECK(x) \
-    do { \
-        if (!(x)) failures++, printf("FAIL line %d: %s\n", __LINE__, #x); \
-    } while (0)
+#include "test/kcheck/case.h"
 
 enum { MAX = 16, STEPS = 20 };
 struct job {
@@ -45,6 +40,7 @@ static void sum(void *arg, int t, int n) { ((struct job *)arg)->value[t]++; } /*
 static void use(int n, int rounds) {
     struct error e = {0};
     static struct job j;
+    begin_case("pool of %d threads, %d calls", n, rounds);
     memset(&j, 0, sizeof j);
     CHECK(!pool_open(&j.pool, n, n % 2, &e));
     CHECK(pool_threads(j.pool) == n);
@@ -72,6 +68,7 @@ static double cpu_s(void) {
 static void rests(int n) {
     struct error e = {0};
     static struct job j;
+    begin_case("idle pool of %d threads", n);
     CHECK(!pool_open(&j.pool, n, true, &e));
     pool_run(j.pool, count, &j);
     double begin = cpu_s();
@@ -90,6 +87,7 @@ static int polls_of(double most_s) {
 static void spins(void) {
     struct spin s;
     int polls = 0;
+    begin_case("wait without limit");
     do /* a busy machine may take the CPU away before the test does */
         for (s = (struct spin){0}; !(s.begin_s > 0) && spin_again(&s, 1e9);) {
         }
@@ -103,6 +101,7 @@ static void spins(void) {
 /* A wait ends after its time also where no thread loses its CPU. */
 static void ends(void) {
     bool polls_on = false;
+    begin_case("wait of half a second");
     for (int i = 0; i < 2000; i++) {
         struct spin s = {.polls = 4095, .begin_s = clock_now() - 1, .last_s = clock_now()};
         polls_on |= spin_again(&s, 0.5);
@@ -119,6 +118,7 @@ int main(void) {
     rests(5);
     spins();
     ends();
+    begin_case("opening a pool");
     CHECK(!pool_open(&p, 0, true, &e) && pool_threads(p) >= 1);
     pool_close(&p);
     CHECK(pool_open(&p, 5000, false, &e) == ERR_USAGE && !p && e.text[0]);
