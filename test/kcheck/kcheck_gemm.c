@@ -12,7 +12,7 @@ extern const struct gemm gemm_few_simde, gemm_few16_simde, gemm_avx512_simde, ge
     gemm_int8_simde;
 const struct kernels *gemm_kernels_simde(enum cpu_level level);
 /* Formats that these levels leave to the generic decoder. */
-const struct kernels *gemm_kernels_simde(enum cpu_level level) {
+const struct kernels *gemm_kernels_simde(enum cpu_level l) {
     static struct kernels k;
     kernels_scalar(&k);
     return &k;
