@@ -256,7 +256,7 @@ static void block_task(void *arg, int task, int thread) {
     int begin = chunk * j->chunk, end = j->n_chunks > 1 ? begin + j->chunk : o->n_keys;
     end = end < hi ? end : hi;
     begin = begin > lo / TILE * TILE ? begin : lo / TILE * TILE;
-    for (int j0 = begin; j0 < end && !exec_is_cancelled(j->x); j0 += TILE)
+    for (int j0 = begin; j0 < end && !cpu_exec_is_cancelled(j->x); j0 += TILE)
         for (int kv = kv0, each = r.n / (kv1 - kv0); kv < kv1; kv++)
             attend_tile(j, &r, (kv - kv0) * each, (kv - kv0 + 1) * each, &w, kv, j0, end - j0 < TILE ? end - j0 : TILE);
     for (int i = 0; i < r.n; i++) {
@@ -329,16 +329,16 @@ static int run_tokens(struct exec *base, const struct op_attention *o, int chunk
     j.scratch_part = scratch_bytes(&j);
     size_t scratch = j.scratch_part * (size_t)pool_threads(j.x->pool), rows = (size_t)o->n * (size_t)o->n_heads;
     size_t part = j.n_chunks > 1 ? rows * (size_t)j.n_chunks * 4 : 0;
-    j.scratch = exec_workspace(j.x, scratch + part * (size_t)(o->v_dim + 2));
+    j.scratch = cpu_exec_workspace(j.x, scratch + part * (size_t)(o->v_dim + 2));
     if (!j.scratch) return ERR_MEMORY;
     j.part = (float *)(j.scratch + scratch);
     j.part_ms = (float *)(j.scratch + scratch + part * (size_t)o->v_dim);
-    int rc = exec_for_each(j.x, blocks * j.n_chunks, block_task, &j);
-    if (!rc && j.n_chunks > 1) rc = exec_for_each(j.x, (int)rows, merge_task, &j);
+    int rc = cpu_exec_for_each(j.x, blocks * j.n_chunks, block_task, &j);
+    if (!rc && j.n_chunks > 1) rc = cpu_exec_for_each(j.x, (int)rows, merge_task, &j);
     return rc;
 }
 
-int attention_run(struct exec *base, const struct op_attention *o) {
+int attn_run(struct exec *base, const struct op_attention *o) {
     int rc = 0, lo, hi;
     if (o->n > BATCH_INVARIANT_ROWS) return run_tokens(base, o, keys_per_chunk(max_keys(o)), false);
     for (int i = 0, n; !rc && i < o->n; i += n) { /* consecutive tokens with the same chunk length: mostly all */

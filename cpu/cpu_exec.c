@@ -18,9 +18,9 @@ struct exec_cursor {
 static const struct ops tables[CPU_LEVELS] = {
 #define TABLE(level) \
     { \
-        level, elem_embed, elem_norm, linear_run, elem_rope_table, elem_rope, kv_store, kv_load, attention_run, select_run, route_run, experts_run, elem_add, \
-            elem_sigmoid, elem_clip, elem_fill, elem_softcap, elem_copy, elem_merge, elem_gate, elem_scale, conv_run, delta_run, scan_run, compress_run, \
-            streams_spread, streams_mix, ngram_run, relate_run, streams_pool, round_run \
+        level, elem_embed, norm_run, linear_run, rope_table_run, rope_run, kv_rows_store, kv_rows_load, attn_run, select_run, route_run, experts_run, elem_add, \
+            elem_sigmoid, elem_clip, elem_fill, elem_softcap, elem_copy, elem_merge, elem_gate, elem_scale, delta_conv_run, delta_run, scan_run, compress_run, \
+            streams_spread, streams_mix, ngram_run, ngram_relate_run, streams_pool, round_run \
     }
     [CPU_SCALAR] = TABLE("scalar"),
     [CPU_AVX2] = TABLE("avx2"),
@@ -109,7 +109,7 @@ void cpu_exec_close(struct exec **xp) {
     *xp = NULL;
 }
 
-void *exec_workspace(struct cpu_exec *x, size_t size) {
+void *cpu_exec_workspace(struct cpu_exec *x, size_t size) {
     if (size <= x->workspace_size) return x->workspace;
     size_t grown = x->workspace_size * 2 > size ? x->workspace_size * 2 : size;
     mem_free(x->workspace);
@@ -123,16 +123,16 @@ static void set_cursor(struct cpu_exec *x, int cursor, int stage, int begin, int
     x->cursor[cursor].end[stage] = end;
 }
 
-void exec_split_tasks(struct cpu_exec *x, int stage, int n_tasks) {
+void cpu_exec_split_tasks(struct cpu_exec *x, int stage, int n_tasks) {
     int n = pool_threads(x->pool);
     for (int t = 0; t < n; t++) set_cursor(x, t, stage, (int)((int64_t)n_tasks * t / n), (int)((int64_t)n_tasks * (t + 1) / n));
     for (int c = n; c < x->n_cursors; c++) set_cursor(x, c, stage, 0, 0);
     if (!stage) atomic_store_explicit(&x->is_cancelled, 0, memory_order_relaxed);
 }
 
-void exec_split_tasks_by_node(struct cpu_exec *x, int stage, const int *begin) {
+void cpu_exec_split_tasks_by_node(struct cpu_exec *x, int stage, const int *begin) {
     int n = pool_threads(x->pool);
-    exec_split_tasks(x, stage, 0);
+    cpu_exec_split_tasks(x, stage, 0);
     for (int a = 0, t = 0; a < pool_nodes(x->pool); a++) {
         int first = t, tasks = begin[a + 1] - begin[a];
         while (t < n && pool_node(x->pool, t) == a) t++;
@@ -143,12 +143,12 @@ void exec_split_tasks_by_node(struct cpu_exec *x, int stage, const int *begin) {
     }
 }
 
-void exec_split_tasks_in_order(struct cpu_exec *x, int stage, int n_tasks) {
-    exec_split_tasks(x, stage, 0);
+void cpu_exec_split_tasks_in_order(struct cpu_exec *x, int stage, int n_tasks) {
+    cpu_exec_split_tasks(x, stage, 0);
     set_cursor(x, 0, stage, 0, n_tasks);
 }
 
-int exec_next_task(struct cpu_exec *x, int stage, int thread) {
+int cpu_exec_next_task(struct cpu_exec *x, int stage, int thread) {
     int n = x->n_cursors;
     const uint16_t *order = x->order ? x->order + (size_t)thread * (size_t)n : NULL;
     for (int i = 0; i < n; i++) {
@@ -160,7 +160,7 @@ int exec_next_task(struct cpu_exec *x, int stage, int thread) {
     return -1;
 }
 
-bool exec_is_cancelled(struct cpu_exec *x) {
+bool cpu_exec_is_cancelled(struct cpu_exec *x) {
     if (atomic_load_explicit(&x->is_cancelled, memory_order_relaxed)) return true;
     if (!x->base.cancel || !atomic_load_explicit(x->base.cancel, memory_order_relaxed)) return false;
     atomic_store_explicit(&x->is_cancelled, 1, memory_order_relaxed);
@@ -174,13 +174,13 @@ struct each_task {
 };
 static void each_thread(void *arg, int thread, int n_threads) {
     struct each_task *e = arg;
-    for (int task; !exec_is_cancelled(e->x) && (task = exec_next_task(e->x, 0, thread)) >= 0;) e->fn(e->arg, task, thread);
+    for (int task; !cpu_exec_is_cancelled(e->x) && (task = cpu_exec_next_task(e->x, 0, thread)) >= 0;) e->fn(e->arg, task, thread);
 }
 
-int exec_for_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg) {
+int cpu_exec_for_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg) {
     struct each_task e = {x, fn, arg};
-    exec_split_tasks(x, 0, n_tasks);
+    cpu_exec_split_tasks(x, 0, n_tasks);
     if (n_tasks > 1) pool_run(x->pool, each_thread, &e);
-    else if (n_tasks == 1 && !exec_is_cancelled(x)) fn(arg, 0, 0);
+    else if (n_tasks == 1 && !cpu_exec_is_cancelled(x)) fn(arg, 0, 0);
     return atomic_load_explicit(&x->is_cancelled, memory_order_relaxed) ? ERR_CANCELLED : 0;
 }

@@ -18,36 +18,36 @@ struct cpu_exec {
     size_t ordered_cap;
 };
 
-/* Returns at least `size` bytes of workspace for the running operation, 64-byte aligned, valid until the next exec_workspace of this
+/* Returns at least `size` bytes of workspace for the running operation, 64-byte aligned, valid until the next cpu_exec_workspace of this
  * executor. NULL: out of memory. */
-void *exec_workspace(struct cpu_exec *x, size_t size);
+void *cpu_exec_workspace(struct cpu_exec *x, size_t size);
 
 /* Runs fn(arg, task, thread) for every task < n_tasks. A thread takes its own share first (neighbouring tasks, so
  * that on several NUMA nodes it uses the same memory in each call), then steals from others. Tasks must be independent.
  * Returns 0 or ERR_CANCELLED; tasks not yet started are then skipped. */
 typedef void (*exec_fn)(void *arg, int task, int thread);
-int exec_for_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg);
+int cpu_exec_for_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg);
 
-/* exec_for_each in two parts, for operations with stages inside one pool_run. exec_next_task returns the next task or -1. */
-void exec_split_tasks(struct cpu_exec *x, int stage, int n_tasks);
-int exec_next_task(struct cpu_exec *x, int stage, int thread);
-/* Like exec_split_tasks, with tasks [begin[a], begin[a + 1]) on memory node a. A thread helps its own node first, then the nearest. */
-void exec_split_tasks_by_node(struct cpu_exec *x, int stage, const int *begin);
-/* Like exec_split_tasks, but tasks start in ascending order on whichever thread. */
-void exec_split_tasks_in_order(struct cpu_exec *x, int stage, int n_tasks);
-bool exec_is_cancelled(struct cpu_exec *x); /* cancel was seen; cheap enough to call per task */
+/* cpu_exec_for_each in two parts, for operations with stages inside one pool_run. cpu_exec_next_task returns the next task or -1. */
+void cpu_exec_split_tasks(struct cpu_exec *x, int stage, int n_tasks);
+int cpu_exec_next_task(struct cpu_exec *x, int stage, int thread);
+/* Like cpu_exec_split_tasks, with tasks [begin[a], begin[a + 1]) on memory node a. A thread helps its own node first, then the nearest. */
+void cpu_exec_split_tasks_by_node(struct cpu_exec *x, int stage, const int *begin);
+/* Like cpu_exec_split_tasks, but tasks start in ascending order on whichever thread. */
+void cpu_exec_split_tasks_in_order(struct cpu_exec *x, int stage, int n_tasks);
+bool cpu_exec_is_cancelled(struct cpu_exec *x); /* cancel was seen; cheap enough to call per task */
 
 int linear_run(struct exec *, const struct op_linear *);
 int experts_run(struct exec *, const struct op_experts *);
-int attention_run(struct exec *, const struct op_attention *);
+int attn_run(struct exec *, const struct op_attention *);
 int select_run(struct exec *, const struct op_select *);
 int route_run(struct exec *, const struct op_route *);
-int kv_store(struct exec *, const struct op_kv_store *);
-int kv_load(struct exec *, const struct op_kv_load *);
+int kv_rows_store(struct exec *, const struct op_kv_store *);
+int kv_rows_load(struct exec *, const struct op_kv_load *);
 int elem_embed(struct exec *, const struct op_embed *);
-int elem_norm(struct exec *, const struct op_norm *);
-int elem_rope_table(struct exec *, const struct op_rope_table *);
-int elem_rope(struct exec *, const struct op_rope *);
+int norm_run(struct exec *, const struct op_norm *);
+int rope_table_run(struct exec *, const struct op_rope_table *);
+int rope_run(struct exec *, const struct op_rope *);
 int elem_add(struct exec *, const struct op_add *);
 int elem_sigmoid(struct exec *, const struct op_sigmoid *);
 int elem_clip(struct exec *, const struct op_clip *);
@@ -57,12 +57,12 @@ int elem_copy(struct exec *, const struct op_copy *);
 int elem_merge(struct exec *, const struct op_merge *);
 int elem_gate(struct exec *, const struct op_gate *);
 int elem_scale(struct exec *, const struct op_scale *);
-int conv_run(struct exec *, const struct op_conv *);
+int delta_conv_run(struct exec *, const struct op_conv *);
 int delta_run(struct exec *, const struct op_delta *);
 int scan_run(struct exec *, const struct op_scan *);
 int compress_run(struct exec *, const struct op_compress *);
 int ngram_run(struct exec *, const struct op_ngram *);
-int relate_run(struct exec *, const struct op_relate *);
+int ngram_relate_run(struct exec *, const struct op_relate *);
 int round_run(struct exec *, const struct op_round *);
 int streams_spread(struct exec *, const struct op_spread *);
 int streams_mix(struct exec *, const struct op_mix *);

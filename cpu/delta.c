@@ -35,18 +35,18 @@ static void conv_task(void *arg, int task, int thread) {
     }
 }
 
-int conv_run(struct exec *base, const struct op_conv *o) {
+int delta_conv_run(struct exec *base, const struct op_conv *o) {
     struct conv j = {.x = (struct cpu_exec *)base, .o = o, .blocks = (o->channels + CHANNELS - 1) / CHANNELS};
     size_t row = (size_t)o->channels * sizeof(float);
     float *zeros = NULL;
     const int past = op_conv_past(o);
     if (o->taps > TAPS_MOST || past < o->taps - 1 + o->delay || (!o->w && (o->taps > 1 || o->bias || !o->is_linear))) return ERR_RUNTIME;
     if (!o->before) {
-        if (!(zeros = exec_workspace(j.x, row))) return ERR_MEMORY;
+        if (!(zeros = cpu_exec_workspace(j.x, row))) return ERR_MEMORY;
         memset(zeros, 0, row);
         j.zeros = zeros;
     }
-    int rc = exec_for_each(j.x, (o->n + ROWS - 1) / ROWS * j.blocks, conv_task, &j);
+    int rc = cpu_exec_for_each(j.x, (o->n + ROWS - 1) / ROWS * j.blocks, conv_task, &j);
     for (int i = 0; i < past && !rc && !o->is_peek; i++) /* in rising order: each source row is later than its target */
         memmove(o->after + (size_t)i * (size_t)o->channels, row_at(&j, o->n - past + i), row);
     return rc;
@@ -104,7 +104,7 @@ static void delta_task(void *arg, int task, int thread) {
     const float *from = o->before ? o->before + state : NULL;
     const bool by_channel = o->rule == DELTA_CHANNELS, seen = o->rule == DELTA_GATED || by_channel;
     float decays[DELTA_MAX_K_DIM];
-    for (int i = 0; i < o->n && !exec_is_cancelled(j->x); i++, from = o->after + state) {
+    for (int i = 0; i < o->n && !cpu_exec_is_cancelled(j->x); i++, from = o->after + state) {
         size_t row = (size_t)i * (size_t)o->ldx;
         struct delta_row r = {.q = o->q + row + key, .k = o->k + row + key, .qs = 1, .ks = 1, .decay = 1, .beta = 1, .ignores_seen = !seen};
         set_factors(j, &r, i, h);
@@ -116,5 +116,5 @@ static void delta_task(void *arg, int task, int thread) {
 int delta_run(struct exec *base, const struct op_delta *o) {
     struct delta j = {.x = (struct cpu_exec *)base, .o = o, .blocks = (o->v_dim + DELTA_COLUMNS - 1) / DELTA_COLUMNS};
     if (o->k_dim > DELTA_MAX_K_DIM) return ERR_RUNTIME;
-    return o->n < 1 ? 0 : exec_for_each(j.x, o->v_heads * j.blocks, delta_task, &j);
+    return o->n < 1 ? 0 : cpu_exec_for_each(j.x, o->v_heads * j.blocks, delta_task, &j);
 }

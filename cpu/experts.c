@@ -157,7 +157,7 @@ static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
 /* Returns false when the call was cancelled: tasks of stage 1 may then never finish. */
 static bool wait_stage1(const struct wave *w, int group) {
     for (int spins = 0; atomic_load_explicit(&w->counters[group].left, memory_order_acquire); spins++) {
-        if (exec_is_cancelled(w->x)) return false;
+        if (cpu_exec_is_cancelled(w->x)) return false;
         if (spins > 2000) sched_yield(); /* more threads than cores */
         else __builtin_ia32_pause();
     }
@@ -218,7 +218,7 @@ static void wave_thread(void *arg, int thread, int n_threads) {
         pool_barrier(w->x->pool);
     }
     for (int stage = 0; stage < 2; stage++)
-        for (int task; !exec_is_cancelled(w->x) && (task = exec_next_task(w->x, stage, thread)) >= 0;) (stage ? run_stage2 : run_stage1)(w, task, scratch);
+        for (int task; !cpu_exec_is_cancelled(w->x) && (task = cpu_exec_next_task(w->x, stage, thread)) >= 0;) (stage ? run_stage2 : run_stage1)(w, task, scratch);
 }
 
 /* --- A wave: sizes, workspace, one pool_run --- */
@@ -244,14 +244,14 @@ static void number_tasks(struct wave *w, bool any_loading) {
 static void distribute_tasks(const struct wave *w) {
     struct cpu_exec *x = w->x;
     int begin[NUMA_NODES + 1];
-    if (w->start_order) exec_split_tasks_in_order(x, 0, w->tasks);
-    else exec_split_tasks(x, 0, w->tasks);
-    exec_split_tasks(x, 1, w->begin[w->nodes]);
+    if (w->start_order) cpu_exec_split_tasks_in_order(x, 0, w->tasks);
+    else cpu_exec_split_tasks(x, 0, w->tasks);
+    cpu_exec_split_tasks(x, 1, w->begin[w->nodes]);
     if (w->nodes == 1 || w->nodes != pool_nodes(x->pool) || w->start_order) return;
     for (int a = 0; a < w->nodes; a++) begin[a] = w->node_parts[w->n * a].first;
     begin[w->nodes] = w->tasks;
-    exec_split_tasks_by_node(x, 0, begin);
-    exec_split_tasks_by_node(x, 1, w->begin);
+    cpu_exec_split_tasks_by_node(x, 0, begin);
+    cpu_exec_split_tasks_by_node(x, 1, w->begin);
 }
 
 static const struct gemm *select_gemm(const struct cpu_exec *x, int n, const struct mat *m, bool transposed, int batch, bool wide) {
@@ -336,7 +336,7 @@ static int wave_run(struct wave *w) {
     need.down *= (size_t)w->y_rows_per_task;
     w->scratch_part = w->tile_bytes + w->gemm_scratch_bytes + align64(need.down > need.gate ? need.down : need.gate);
     size_t counters = (size_t)w->n * sizeof *w->counters, order = any_loading ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
-    uint8_t *space = exec_workspace(x, counters + order + need.size + w->scratch_part * (size_t)n_threads);
+    uint8_t *space = cpu_exec_workspace(x, counters + order + need.size + w->scratch_part * (size_t)n_threads);
     if (!space) return ERR_MEMORY;
     w->counters = (struct counter *)space, space += counters;
     w->start_order = (int32_t *)space, space += order;
@@ -346,7 +346,7 @@ static int wave_run(struct wave *w) {
     number_tasks(w, any_loading);
     distribute_tasks(w);
     pool_run(x->pool, wave_thread, w);
-    return exec_is_cancelled(x) ? ERR_CANCELLED : 0;
+    return cpu_exec_is_cancelled(x) ? ERR_CANCELLED : 0;
 }
 
 /* --- Grouping --- */

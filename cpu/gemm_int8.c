@@ -185,7 +185,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     uint8_t *panels = (uint8_t *)(decoded + 1);
     float *scales = (float *)(void *)(panels + GEMM_PANELS * PANEL_BYTES), *offs = scales + GEMM_PANELS * PANEL_SCALES,
           *sums = offs + GEMM_PANELS * PANEL_SCALES;
-    const struct int8_decoder d = int8_decoder_for(w);
+    const struct int8_decoder d = gemm_int8_decoder_for(w);
     memset(decoded->scale, 0, sizeof decoded->scale + sizeof decoded->off);
     const int step = gemm_rows_per_step(n, 12, GEMM_PANEL, GEMM_PANELS), chunks = (n + GEMM_CHUNK - 1) / GEMM_CHUNK;
     for (int task = 0; task < chunks * ((r1 - r0 + step - 1) / step); task++) {
@@ -217,7 +217,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     }
 }
 
-static bool takes(const struct mat *w, int n) { return int8_decoder_for(w).rows != NULL; }
+static bool takes(const struct mat *w, int n) { return gemm_int8_decoder_for(w).rows != NULL; }
 
 const struct gemm gemm_int8 = {.name = "int8",
                                .is_int8 = true,

@@ -18,4 +18,4 @@ struct int8_decoder {
     int segment;         /* columns that share a scale: 16 or 32 */
     bool has_off;        /* else `off` is not set */
 };
-struct int8_decoder int8_decoder_for(const struct mat *w);
+struct int8_decoder gemm_int8_decoder_for(const struct mat *w);

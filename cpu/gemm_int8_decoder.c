@@ -141,7 +141,7 @@ CODES(tq1_0) {
 #define DECLARE(name) INT8_CODES_FN(GRID_CODES(name));
 FORMATS_IQ(DECLARE)
 
-struct int8_decoder int8_decoder_for(const struct mat *w) {
+struct int8_decoder gemm_int8_decoder_for(const struct mat *w) {
 #define ROW(name, segment, has_off) [FORMAT_DTYPE(name)] = { codes_##name, segment, has_off }
 #define GRID(name, segment)         [FORMAT_DTYPE(name)] = {GRID_CODES(name), segment, false}
     static const struct int8_decoder all[DT_COUNT] = {

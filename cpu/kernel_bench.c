@@ -86,7 +86,7 @@ static int measure(struct bench *b, struct bench_row row, pass_fn pass, void *ar
     pass(b, arg, n);
     double before = row.is_flops ? peak_once(b) : read_once(b);
     for (int i = 0; i < n; i++) {
-        if (exec_is_cancelled(b->x)) return ERR_CANCELLED;
+        if (cpu_exec_is_cancelled(b->x)) return ERR_CANCELLED;
         double t0 = clock_now(), done = pass(b, arg, i), t1 = clock_now(), after = row.is_flops ? peak_once(b) : read_once(b);
         rate[i] = done / (t1 - t0) * 1e-9;
         limit[i] = (before + after) / 2;

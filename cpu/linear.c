@@ -119,7 +119,7 @@ static void gemm_thread(void *arg, int thread, int n_threads) {
         m->g->pack(m->packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL, o->ldx, o->n, o->w.cols, thread,
                    n_threads);
     pool_barrier(m->x->pool);
-    for (int task; !exec_is_cancelled(m->x) && (task = exec_next_task(m->x, 0, thread)) >= 0;) {
+    for (int task; !cpu_exec_is_cancelled(m->x) && (task = cpu_exec_next_task(m->x, 0, thread)) >= 0;) {
         int i = task / m->parts, b = m->first + i, r0 = task % m->parts * m->per, r1 = r0 + m->per < o->w.rows ? r0 + m->per : o->w.rows;
         struct mat w = mat_rows(o->w, b * o->batch_rows, b * o->batch_rows + o->w.rows);
         float *y = o->y + (size_t)b * (size_t)o->batch_y;
@@ -146,16 +146,16 @@ static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, co
     }
     m.per = share > tile ? share / tile * tile : tile;
     m.parts = (o->w.rows + m.per - 1) / m.per;
-    m.packed = exec_workspace(x, packed + scratch + (o->top ? (size_t)m.parts * (size_t)o->n * sizeof *m.tops : 0));
+    m.packed = cpu_exec_workspace(x, packed + scratch + (o->top ? (size_t)m.parts * (size_t)o->n * sizeof *m.tops : 0));
     if (!m.packed) return ERR_MEMORY;
     m.scratch = m.packed + packed;
     if (o->top) m.tops = (struct row_max *)(m.scratch + scratch);
     for (m.first = 0; m.first < batch; m.first += group) {
         m.count = batch - m.first < group ? batch - m.first : group;
         m.packs = one ? 1 : m.count;
-        exec_split_tasks(x, 0, m.count * m.parts);
+        cpu_exec_split_tasks(x, 0, m.count * m.parts);
         pool_run(x->pool, gemm_thread, &m);
-        if (exec_is_cancelled(x)) return ERR_CANCELLED;
+        if (cpu_exec_is_cancelled(x)) return ERR_CANCELLED;
     }
     if (o->top) merge_row_max(o, m.tops, m.parts);
     return 0;
@@ -170,7 +170,7 @@ static int run_ordered(struct cpu_exec *x, const struct op_linear *o) {
     struct op_linear sorted = *o;
     if (o->transposed || o->batch > 1) return ERR_RUNTIME;
     if (mem_grow(&x->ordered, &x->ordered_cap, (size_t)o->n * (size_t)o->w.cols, sizeof *x->ordered)) return ERR_MEMORY;
-    int rc = exec_for_each(x, o->n, order_task, &(struct job){.x = x, .o = o});
+    int rc = cpu_exec_for_each(x, o->n, order_task, &(struct job){.x = x, .o = o});
     sorted.x = x->ordered, sorted.ldx = o->w.cols, sorted.w.order = NULL;
     return rc ? rc : linear_run(&x->base, &sorted);
 }
@@ -185,7 +185,7 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     if (o->transposed) {
         j.per = TASK_COLS;
         j.parts = (o->w.cols + j.per - 1) / j.per;
-        return exec_for_each(j.x, batch * j.parts, cols_task, &j);
+        return cpu_exec_for_each(j.x, batch * j.parts, cols_task, &j);
     }
     const struct gemm *special = gemm_for_weights(j.x->level, o->n, o->n, &o->w);
     if (!o->exact && special && !(o->wide && o->n > BATCH_INVARIANT_ROWS) && special->supports(&o->w, o->n)) return run_gemm(j.x, o, batch, special);
@@ -196,8 +196,8 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     if (j.per > share) j.per = share / 8 * 8;
     j.per = j.per < 8 ? 8 : j.per > TASK_ROWS ? TASK_ROWS : j.per > 64 ? j.per / 64 * 64 : j.per; /* scale blocks are not split */
     j.parts = (o->w.rows + j.per - 1) / j.per;
-    if (o->top && !(j.tops = exec_workspace(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops))) return ERR_MEMORY;
-    int rc = exec_for_each(j.x, batch * j.parts, rows_task, &j);
+    if (o->top && !(j.tops = cpu_exec_workspace(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops))) return ERR_MEMORY;
+    int rc = cpu_exec_for_each(j.x, batch * j.parts, rows_task, &j);
     if (!rc && o->top) merge_row_max(o, j.tops, j.parts);
     return rc;
 }

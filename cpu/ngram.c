@@ -44,4 +44,4 @@ static void relate_task(void *arg, int i, int thread) {
         o->out[at] = 1 / (1 + expf(sum > 0 ? -root : sum < 0 ? root : 0));
     }
 }
-int relate_run(struct exec *base, const struct op_relate *o) { return exec_for_each((struct cpu_exec *)base, o->n, relate_task, (void *)o); }
+int ngram_relate_run(struct exec *base, const struct op_relate *o) { return cpu_exec_for_each((struct cpu_exec *)base, o->n, relate_task, (void *)o); }

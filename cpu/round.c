@@ -30,5 +30,5 @@ static void round_task(void *arg, int i, int thread) {
 }
 int round_run(struct exec *base, const struct op_round *o) {
     if (o->block < 1 || o->m % o->block) return ERR_RUNTIME;
-    return exec_for_each((struct cpu_exec *)base, o->n, round_task, (void *)o);
+    return cpu_exec_for_each((struct cpu_exec *)base, o->n, round_task, (void *)o);
 }

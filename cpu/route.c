@@ -130,7 +130,7 @@ int route_run(struct exec *base, const struct op_route *o) {
     struct job j = {.o = o};
     int n_group = o->n_group > 1 ? o->n_group : 0;
     j.part = ((size_t)(2 * all + n_group) * 4 + (size_t)(all + n_group) + 63) / 64 * 64;
-    j.space = exec_workspace(x, j.part * (size_t)pool_threads(x->pool));
+    j.space = cpu_exec_workspace(x, j.part * (size_t)pool_threads(x->pool));
     if (!j.space) return ERR_MEMORY;
-    return exec_for_each(x, (o->n + TOKENS_PER_TASK - 1) / TOKENS_PER_TASK, route_task, &j);
+    return cpu_exec_for_each(x, (o->n + TOKENS_PER_TASK - 1) / TOKENS_PER_TASK, route_task, &j);
 }

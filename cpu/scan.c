@@ -17,7 +17,7 @@ static void scan_task(void *arg, int task, int thread) {
     const int c = task * SCAN_COLUMNS, n = o->channels - c < SCAN_COLUMNS ? o->channels - c : SCAN_COLUMNS;
     const float *from = o->before ? o->before + c : NULL;
     float *to = o->after + c, step[SCAN_COLUMNS];
-    for (int i = 0; i < o->n && !exec_is_cancelled(j->x); i++, from = to) {
+    for (int i = 0; i < o->n && !cpu_exec_is_cancelled(j->x); i++, from = to) {
         const size_t row = (size_t)i;
         const float *a = o->a + row * (size_t)o->lda + c;
         for (int k = 0; k < n; k++) step[k] = softplus(a[k] + o->dt[c + k]);
@@ -35,5 +35,5 @@ static void scan_task(void *arg, int task, int thread) {
 
 int scan_run(struct exec *base, const struct op_scan *o) {
     struct scan j = {.x = (struct cpu_exec *)base, .o = o};
-    return o->n < 1 ? 0 : exec_for_each(j.x, (o->channels + SCAN_COLUMNS - 1) / SCAN_COLUMNS, scan_task, &j);
+    return o->n < 1 ? 0 : cpu_exec_for_each(j.x, (o->channels + SCAN_COLUMNS - 1) / SCAN_COLUMNS, scan_task, &j);
 }

@@ -158,14 +158,14 @@ int select_run(struct exec *base, const struct op_select *o) {
     j.tile_part = ((size_t)TILE * (size_t)(o->k.dim + HEADS) + 15) / 16 * 16;
     size_t tiles = j.tile_part * (size_t)pool_threads(j.x->pool);
     if (o->n < 1) return 0;
-    if (!(j.tile = exec_workspace(j.x, (tiles + (size_t)most * (size_t)row) * sizeof(float)))) return ERR_MEMORY;
+    if (!(j.tile = cpu_exec_workspace(j.x, (tiles + (size_t)most * (size_t)row) * sizeof(float)))) return ERR_MEMORY;
     j.score = j.tile + tiles;
     if (o->block) j.keys_per = (j.keys_per + o->block - 1) / o->block * o->block;
     for (; j.first < o->n && !rc; j.first += most) {
         j.n = o->n - j.first < most ? o->n - j.first : most;
         j.token_blocks = (j.n + TOKENS - 1) / TOKENS;
-        rc = exec_for_each(j.x, j.token_blocks * ((o->n_keys + j.keys_per - 1) / j.keys_per), score_task, &j);
-        if (!rc) rc = exec_for_each(j.x, j.n * j.lists, choose_task, &j);
+        rc = cpu_exec_for_each(j.x, j.token_blocks * ((o->n_keys + j.keys_per - 1) / j.keys_per), score_task, &j);
+        if (!rc) rc = cpu_exec_for_each(j.x, j.n * j.lists, choose_task, &j);
     }
     return rc;
 }

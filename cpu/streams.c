@@ -23,7 +23,7 @@ static void spread_task(void *arg, int i, int thread) {
     }
 }
 int streams_spread(struct exec *base, const struct op_spread *o) {
-    return exec_for_each((struct cpu_exec *)base, o->n, spread_task, &(struct job){(struct cpu_exec *)base, o});
+    return cpu_exec_for_each((struct cpu_exec *)base, o->n, spread_task, &(struct job){(struct cpu_exec *)base, o});
 }
 
 static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
@@ -83,7 +83,7 @@ static void mix_task(void *arg, int i, int thread) {
 }
 int streams_mix(struct exec *base, const struct op_mix *o) {
     if (o->n_streams < 1 || o->n_streams > STREAMS_MOST) return ERR_RUNTIME;
-    return exec_for_each((struct cpu_exec *)base, o->n, mix_task, &(struct job){(struct cpu_exec *)base, o});
+    return cpu_exec_for_each((struct cpu_exec *)base, o->n, mix_task, &(struct job){(struct cpu_exec *)base, o});
 }
 
 static void pool_task(void *arg, int i, int thread) {
@@ -112,5 +112,5 @@ static void pool_task(void *arg, int i, int thread) {
 }
 int streams_pool(struct exec *base, const struct op_pool *o) {
     if (o->n_sources < 1 || o->n_sources > POOL_SOURCES_MOST || o->n_queries < 0 || o->n_queries > POOL_QUERIES_MOST) return ERR_RUNTIME;
-    return exec_for_each((struct cpu_exec *)base, o->n, pool_task, &(struct job){(struct cpu_exec *)base, o});
+    return cpu_exec_for_each((struct cpu_exec *)base, o->n, pool_task, &(struct job){(struct cpu_exec *)base, o});
 }

@@ -107,41 +107,41 @@ static void cmd_bye(struct repl *r, const char *arg) { command_request_exit(r, f
 #define MODEL   "Model and settings"
 #define INFO    "Information"
 static const struct command commands[] = {
-    {TALK, "regen", "", "replace the last answer with a new one", cmd_regen, 0, NULL},
-    {TALK, "continue", "", "continue the last answer", cmd_continue, 0, NULL},
-    {TALK, "undo", "", "undo the last question and its answer, /clear or /compact", cmd_undo, 0, NULL},
-    {TALK, "clear", "", "start over, on an empty screen", cmd_clear, 0, NULL},
-    {TALK, "compact", "", "replace the conversation with a summary", cmd_compact, 0,
+    {TALK, "regen", "", "replace the last answer with a new one", command_regen, 0, NULL},
+    {TALK, "continue", "", "continue the last answer", command_continue, 0, NULL},
+    {TALK, "undo", "", "undo the last question and its answer, /clear or /compact", command_undo, 0, NULL},
+    {TALK, "clear", "", "start over, on an empty screen", command_clear, 0, NULL},
+    {TALK, "compact", "", "replace the conversation with a summary", command_compact, 0,
      "The model summarises the conversation; the summary takes the place of the earlier messages, so that the context has room again."},
-    {TALK, "system", "[TEXT]", "show or set the system prompt; - removes it", cmd_system, 0, NULL},
-    {TALK, "bg", "TEXT", "answer TEXT in the background; alone: move the running answer there", cmd_bg, 0,
+    {TALK, "system", "[TEXT]", "show or set the system prompt; - removes it", command_system, 0, NULL},
+    {TALK, "bg", "TEXT", "answer TEXT in the background; alone: move the running answer there", command_bg, 0,
      "While an answer runs, & alone does the same as /bg. /switch shows the answer later."},
-    {TALK, "edit", "[TEXT]", "write the next question in $EDITOR", cmd_edit, 0, NULL},
-    {FILES, "read", "FILE...", "attach files to the next question", cmd_read, 0,
+    {TALK, "edit", "[TEXT]", "write the next question in $EDITOR", command_edit, 0, NULL},
+    {FILES, "read", "FILE...", "attach files to the next question", command_read, 0,
      "Names with blanks go in quotes; *.c is a pattern; a directory gives its text files, at most 200, without hidden ones."},
-    {FILES, "attachments", "", "list the attached files", cmd_attachments, RUNS_BESIDE, NULL},
-    {FILES, "detach", "[NAME]", "drop an attached file, or all", cmd_detach, 0, NULL},
-    {FILES, "copy", "[code [N]]", "copy the last answer, or its Nth code block, to the clipboard", cmd_copy, RUNS_BESIDE,
+    {FILES, "attachments", "", "list the attached files", command_attachments, RUNS_BESIDE, NULL},
+    {FILES, "detach", "[NAME]", "drop an attached file, or all", command_detach, 0, NULL},
+    {FILES, "copy", "[code [N]]", "copy the last answer, or its Nth code block, to the clipboard", command_copy, RUNS_BESIDE,
      "The terminal must accept OSC 52. Control characters are copied as symbols."},
-    {FILES, "export", "FILE", "write the conversation to FILE as Markdown", cmd_export, 0, NULL},
-    {FILES, "search", "TEXT", "find TEXT in the saved conversations", cmd_search, RUNS_BESIDE, NULL},
-    {SESSION, "new", "[NAME]", "open another session", cmd_new, 0, NULL},
-    {SESSION, "sessions", "", "list open and saved sessions; also /list", cmd_sessions, RUNS_BESIDE, NULL},
-    {SESSION, "switch", "NAME", "switch to another open session, by name or number", cmd_switch, TAKES_SESSION, NULL},
-    {SESSION, "fork", "[NAME]", "copy the conversation into a new session", cmd_fork, 0, NULL},
-    {SESSION, "close", "[NAME]", "close this session; it stays on disk", cmd_close, TAKES_SESSION, NULL},
-    {SESSION, "save", "[NAME]", "save the conversation as NAME", cmd_save, 0, NULL},
-    {SESSION, "load", "NAME", "open a saved conversation", cmd_load, 0, NULL},
-    {SESSION, "delete", "NAME", "delete a saved conversation", cmd_delete, 0, NULL},
-    {MODEL, "model", "[NAME]", "list models, or switch to another", cmd_model, 0, "NAME may be the number in the list, or the beginning of a name."},
-    {MODEL, "preset", "[NAME]", "list presets, or use one", cmd_preset, 0,
+    {FILES, "export", "FILE", "write the conversation to FILE as Markdown", command_export, 0, NULL},
+    {FILES, "search", "TEXT", "find TEXT in the saved conversations", command_search, RUNS_BESIDE, NULL},
+    {SESSION, "new", "[NAME]", "open another session", command_new, 0, NULL},
+    {SESSION, "sessions", "", "list open and saved sessions; also /list", command_sessions, RUNS_BESIDE, NULL},
+    {SESSION, "switch", "NAME", "switch to another open session, by name or number", command_switch, TAKES_SESSION, NULL},
+    {SESSION, "fork", "[NAME]", "copy the conversation into a new session", command_fork, 0, NULL},
+    {SESSION, "close", "[NAME]", "close this session; it stays on disk", command_close, TAKES_SESSION, NULL},
+    {SESSION, "save", "[NAME]", "save the conversation as NAME", command_save, 0, NULL},
+    {SESSION, "load", "NAME", "open a saved conversation", command_load, 0, NULL},
+    {SESSION, "delete", "NAME", "delete a saved conversation", command_delete, 0, NULL},
+    {MODEL, "model", "[NAME]", "list models, or switch to another", command_model, 0, "NAME may be the number in the list, or the beginning of a name."},
+    {MODEL, "preset", "[NAME]", "list presets, or use one", command_preset, 0,
      "A preset is a section [NAME] of the configuration file: settings such as temp, a system prompt, and a model."},
-    {MODEL, "set", "NAME VALUE", "change a setting: /set temp 0.2", cmd_set, 0, "/set NAME default resets a setting. /show lists them."},
-    {MODEL, "show", "", "show the current settings", cmd_show, RUNS_BESIDE, NULL},
-    {INFO, "tokens", "", "show how full the context is", cmd_tokens, RUNS_BESIDE, NULL},
-    {INFO, "stats", "", "show counts and speeds of the last answer", cmd_stats, RUNS_BESIDE, NULL},
-    {INFO, "explain", "", "show why its mode was chosen", cmd_explain, RUNS_BESIDE, NULL},
-    {INFO, "experts", "[LAYER]", "show which experts the answers used, and where they are", cmd_experts, 0, NULL},
+    {MODEL, "set", "NAME VALUE", "change a setting: /set temp 0.2", command_set, 0, "/set NAME default resets a setting. /show lists them."},
+    {MODEL, "show", "", "show the current settings", command_show, RUNS_BESIDE, NULL},
+    {INFO, "tokens", "", "show how full the context is", command_tokens, RUNS_BESIDE, NULL},
+    {INFO, "stats", "", "show counts and speeds of the last answer", command_stats, RUNS_BESIDE, NULL},
+    {INFO, "explain", "", "show why its mode was chosen", command_explain, RUNS_BESIDE, NULL},
+    {INFO, "experts", "[LAYER]", "show which experts the answers used, and where they are", command_experts, 0, NULL},
     {INFO, "help", "[COMMAND]", "this list, or more about one command", cmd_help, RUNS_BESIDE, NULL},
     {INFO, "bye", "", "leave; also /exit and /quit", cmd_bye, 0, NULL},
 };
@@ -286,11 +286,11 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
             screen_label(r->sessions[k], name, sizeof name);
             offer_match(candidates, "", name, typed, n);
         }
-        for (int id = 0; commands[i].fn == cmd_set && id < OPT_COUNT; id++)
+        for (int id = 0; commands[i].fn == command_set && id < OPT_COUNT; id++)
             if (opt_is_live((enum opt_id)id)) offer_match(candidates, "", opt_table[id].name, typed, n);
-        if (commands[i].fn == cmd_load || commands[i].fn == cmd_delete) offer_saved(candidates, typed, n);
-        for (size_t k = 0; commands[i].fn == cmd_preset && k < r->app->opts.n_presets; k++) offer_match(candidates, "", r->app->opts.presets[k], typed, n);
-        if (commands[i].fn == cmd_model) {
+        if (commands[i].fn == command_load || commands[i].fn == command_delete) offer_saved(candidates, typed, n);
+        for (size_t k = 0; commands[i].fn == command_preset && k < r->app->opts.n_presets; k++) offer_match(candidates, "", r->app->opts.presets[k], typed, n);
+        if (commands[i].fn == command_model) {
             offer_models(r, candidates, typed, n);
             if (!candidates->len) offer_files(candidates, typed, n);
         }

@@ -3,45 +3,45 @@
 #include "cli/chat/chat.h"
 
 /* command_session.c */
-void cmd_new(struct repl *r, const char *arg);
-void cmd_sessions(struct repl *r, const char *arg);
-void cmd_switch(struct repl *r, const char *arg);
-void cmd_close(struct repl *r, const char *arg);
-void cmd_save(struct repl *r, const char *arg);
-void cmd_load(struct repl *r, const char *arg);
-void cmd_fork(struct repl *r, const char *arg);
-void cmd_delete(struct repl *r, const char *arg);
-void cmd_edit(struct repl *r, const char *arg);
+void command_new(struct repl *r, const char *arg);
+void command_sessions(struct repl *r, const char *arg);
+void command_switch(struct repl *r, const char *arg);
+void command_close(struct repl *r, const char *arg);
+void command_save(struct repl *r, const char *arg);
+void command_load(struct repl *r, const char *arg);
+void command_fork(struct repl *r, const char *arg);
+void command_delete(struct repl *r, const char *arg);
+void command_edit(struct repl *r, const char *arg);
 
 /* command_conversation.c */
-void cmd_system(struct repl *r, const char *arg);
-void cmd_regen(struct repl *r, const char *arg);
-void cmd_continue(struct repl *r, const char *arg);
-void cmd_undo(struct repl *r, const char *arg);
-void cmd_compact(struct repl *r, const char *arg);
-void cmd_bg(struct repl *r, const char *arg);
-void cmd_clear(struct repl *r, const char *arg);
+void command_system(struct repl *r, const char *arg);
+void command_regen(struct repl *r, const char *arg);
+void command_continue(struct repl *r, const char *arg);
+void command_undo(struct repl *r, const char *arg);
+void command_compact(struct repl *r, const char *arg);
+void command_bg(struct repl *r, const char *arg);
+void command_clear(struct repl *r, const char *arg);
 
 /* command_model.c */
-void cmd_model(struct repl *r, const char *arg);
-void cmd_preset(struct repl *r, const char *arg);
+void command_model(struct repl *r, const char *arg);
+void command_preset(struct repl *r, const char *arg);
 
 /* command_attach.c */
-void cmd_read(struct repl *r, const char *arg);
-void cmd_attachments(struct repl *r, const char *arg);
-void cmd_detach(struct repl *r, const char *arg);
+void command_read(struct repl *r, const char *arg);
+void command_attachments(struct repl *r, const char *arg);
+void command_detach(struct repl *r, const char *arg);
 
 /* command_text.c */
-void cmd_copy(struct repl *r, const char *arg);
-void cmd_export(struct repl *r, const char *arg);
-void cmd_search(struct repl *r, const char *arg);
+void command_copy(struct repl *r, const char *arg);
+void command_export(struct repl *r, const char *arg);
+void command_search(struct repl *r, const char *arg);
 
 /* command_show.c */
-void cmd_show(struct repl *r, const char *arg);
-void cmd_set(struct repl *r, const char *arg);
-void cmd_tokens(struct repl *r, const char *arg);
-void cmd_stats(struct repl *r, const char *arg);
-void cmd_explain(struct repl *r, const char *arg);
+void command_show(struct repl *r, const char *arg);
+void command_set(struct repl *r, const char *arg);
+void command_tokens(struct repl *r, const char *arg);
+void command_stats(struct repl *r, const char *arg);
+void command_explain(struct repl *r, const char *arg);
 
 /* command_experts.c */
-void cmd_experts(struct repl *r, const char *arg);
+void command_experts(struct repl *r, const char *arg);

@@ -10,7 +10,7 @@ static void print_attachment(struct repl *r, const struct attachments *l, size_t
     screen_print(r, "  %zu  %s, %s", i + 1, l->v[i].name, amount_bytes(l->v[i].bytes, size, sizeof size));
 }
 
-void cmd_read(struct repl *r, const char *arg) {
+void command_read(struct repl *r, const char *arg) {
     struct attachments *l = &r->active->attached;
     struct error e;
     char size[32];
@@ -29,7 +29,7 @@ void cmd_read(struct repl *r, const char *arg) {
     }
 }
 
-void cmd_attachments(struct repl *r, const char *arg) {
+void command_attachments(struct repl *r, const char *arg) {
     const struct attachments *l = &r->active->attached;
     for (size_t i = 0; i < l->n; i++) print_attachment(r, l, i);
     screen_print(r, l->n ? "/detach NAME drops one, /detach all of them" : "nothing is attached; /read FILE attaches a file to your next question");
@@ -44,7 +44,7 @@ static size_t find_attachment(const struct attachments *l, const char *arg) {
     return i == l->n && !*end && number >= 1 && number <= l->n ? number - 1 : i;
 }
 
-void cmd_detach(struct repl *r, const char *arg) {
+void command_detach(struct repl *r, const char *arg) {
     struct attachments *l = &r->active->attached;
     size_t i = find_attachment(l, arg);
     if (!l->n) screen_print(r, "nothing is attached");

@@ -4,7 +4,7 @@
 #include "cli/chat/command.h"
 #include "cli/terminal/out.h"
 
-void cmd_system(struct repl *r, const char *arg) {
+void command_system(struct repl *r, const char *arg) {
     struct conversation *c = &r->active->conv;
     bool has_system = c->n && c->messages[0].role == ROLE_SYSTEM;
     if (!*arg) {
@@ -33,7 +33,7 @@ static bool truncate_before_role(struct conversation *c, enum role role) {
     return false;
 }
 
-void cmd_regen(struct repl *r, const char *arg) {
+void command_regen(struct repl *r, const char *arg) {
     struct conversation *c = &r->active->conv;
     if (chat_session_report_busy(r, r->active)) return;
     size_t n = c->n, n_before = n;
@@ -51,11 +51,11 @@ void cmd_regen(struct repl *r, const char *arg) {
     conversation_truncate(c, n);
 }
 
-void cmd_continue(struct repl *r, const char *arg) {
+void command_continue(struct repl *r, const char *arg) {
     if (!chat_session_report_busy(r, r->active)) chat_turn_continue(r, r->active);
 }
 
-void cmd_undo(struct repl *r, const char *arg) {
+void command_undo(struct repl *r, const char *arg) {
     struct chat_session *t = r->active;
     const struct message *m = conversation_last(&t->conv, ROLE_USER);
     if (chat_session_report_busy(r, t)) return;
@@ -87,19 +87,19 @@ void cmd_undo(struct repl *r, const char *arg) {
     chat_session_save(r, t);
 }
 
-void cmd_compact(struct repl *r, const char *arg) {
+void command_compact(struct repl *r, const char *arg) {
     if (chat_session_report_busy(r, r->active)) return;
     if (r->active->conv.n < 3) screen_print(r, "there is nothing to summarise");
     else compact_start(r, r->active);
 }
 
-void cmd_bg(struct repl *r, const char *arg) {
+void command_bg(struct repl *r, const char *arg) {
     if (!*arg) screen_print(r, "/bg TEXT answers TEXT in the background");
     else chat_turn_send(r, arg, strlen(arg), true);
 }
 
 /* Starts a new conversation on an empty screen. */
-void cmd_clear(struct repl *r, const char *arg) {
+void command_clear(struct repl *r, const char *arg) {
     if (chat_session_report_busy(r, r->active)) return;
     chat_session_clear(r, r->active);
     if (!r->dumb) out_draw(1, "\033[H\033[2J\033[3J", 11);

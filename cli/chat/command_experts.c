@@ -90,7 +90,7 @@ static void put_all_layers(const struct expert_map *m, struct buf *out) {
     if (layers) buf_str(out, "/experts N shows layer N; /stats shows the uploads");
 }
 
-void cmd_experts(struct repl *r, const char *arg) {
+void command_experts(struct repl *r, const char *arg) {
     struct expert_map m;
     struct error e = {0};
     struct buf b = {0};

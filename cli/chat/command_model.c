@@ -54,7 +54,7 @@ static void switch_model(struct repl *r, const char *name) {
     else screen_print(r, rc ? "still using %s" : "now using %s", r->app->info->name);
 }
 
-void cmd_model(struct repl *r, const char *arg) {
+void command_model(struct repl *r, const char *arg) {
     char numbered[PATHS_MAX];
     if (!*arg) list_models(r);
     else if (!report_answering(r)) switch_model(r, numbered_model(r, arg, numbered, sizeof numbered) ? numbered : arg);
@@ -67,7 +67,7 @@ static void list_presets(struct repl *r) {
     else screen_print(r, "there are no presets; a preset is a section [NAME] of the configuration file, with settings, system and model");
 }
 
-void cmd_preset(struct repl *r, const char *arg) {
+void command_preset(struct repl *r, const char *arg) {
     struct opts *o = &r->app->opts;
     struct opt_value model = o->v[OPT_MODEL];
     struct error e;

@@ -39,7 +39,7 @@ static struct chat_session *open_new_session(struct repl *r, const char *name) {
     return t;
 }
 
-void cmd_new(struct repl *r, const char *arg) {
+void command_new(struct repl *r, const char *arg) {
     struct chat_session *t = open_new_session(r, arg);
     const char *system = r->app->opts.v[OPT_SYSTEM].text;
     if (!t) return;
@@ -87,7 +87,7 @@ static void format_state(const struct chat_session *t, char *out, size_t cap) {
 }
 
 /* One row per session; the title gets the remaining columns. */
-void cmd_sessions(struct repl *r, const char *arg) {
+void command_sessions(struct repl *r, const char *arg) {
     enum { LEAST = 12 }; /* shortest useful title, in columns */
     int rows, cols, width = 0;
     term_size(&rows, &cols);
@@ -113,9 +113,9 @@ void cmd_sessions(struct repl *r, const char *arg) {
     print_saved(r);
 }
 
-void cmd_switch(struct repl *r, const char *arg) {
+void command_switch(struct repl *r, const char *arg) {
     struct chat_session *t = *arg ? chat_session_find(r, arg) : NULL;
-    if (!*arg) cmd_sessions(r, arg);
+    if (!*arg) command_sessions(r, arg);
     else if (!t) screen_print(r, "no open session '%s'; /sessions lists them, /load opens a saved one", arg);
     else chat_switch_to(r, t);
 }
@@ -128,7 +128,7 @@ static struct chat_session *latest_session(const struct repl *r) {
     return latest;
 }
 
-void cmd_close(struct repl *r, const char *arg) {
+void command_close(struct repl *r, const char *arg) {
     struct chat_session *t = *arg ? chat_session_find(r, arg) : r->active;
     if (!t) {
         screen_print(r, "no open session '%s'", arg);
@@ -143,7 +143,7 @@ void cmd_close(struct repl *r, const char *arg) {
     else if (front) chat_switch_to(r, latest_session(r));
 }
 
-void cmd_save(struct repl *r, const char *arg) {
+void command_save(struct repl *r, const char *arg) {
     struct chat_session *t = r->active;
     struct error e;
     char old_name[128] = "";
@@ -177,11 +177,11 @@ static void report_not_saved(struct repl *r, const char *name) {
     else screen_print(r, "no saved conversation '%s'; /sessions lists them", name);
 }
 
-void cmd_load(struct repl *r, const char *arg) {
+void command_load(struct repl *r, const char *arg) {
     struct error e;
     struct chat_session *t = *arg ? chat_session_find(r, arg) : NULL;
     if (!*arg) {
-        cmd_sessions(r, arg);
+        command_sessions(r, arg);
         return;
     }
     if (t && !strcmp(t->name, arg)) {
@@ -198,7 +198,7 @@ void cmd_load(struct repl *r, const char *arg) {
     } else chat_switch_to(r, t);
 }
 
-void cmd_fork(struct repl *r, const char *arg) {
+void command_fork(struct repl *r, const char *arg) {
     struct chat_session *from = r->active, *t;
     if (chat_session_report_busy(r, from) || !(t = open_new_session(r, arg))) return;
     if (conversation_append(&t->conv, &from->conv)) {
@@ -212,7 +212,7 @@ void cmd_fork(struct repl *r, const char *arg) {
     chat_switch_to(r, t);
 }
 
-void cmd_delete(struct repl *r, const char *arg) {
+void command_delete(struct repl *r, const char *arg) {
     struct error e;
     if (!*arg) {
         screen_print(r, "/delete NAME deletes a saved conversation; /sessions lists them");
@@ -230,7 +230,7 @@ void cmd_delete(struct repl *r, const char *arg) {
 }
 
 /* Opens an empty line in the editor, or TEXT. */
-void cmd_edit(struct repl *r, const char *arg) {
+void command_edit(struct repl *r, const char *arg) {
     if (r->dumb) screen_print(r, "this terminal cannot show the edited line");
     else {
         line_set_text(&r->line, arg, strlen(arg));

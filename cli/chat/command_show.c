@@ -42,7 +42,7 @@ static void print_setting(struct repl *r, enum opt_id id) {
     screen_print(r, "  %-17s %-14s %s", opt_table[id].name, value, from);
 }
 
-void cmd_show(struct repl *r, const char *arg) {
+void command_show(struct repl *r, const char *arg) {
     const struct engine_info *i = r->app->info;
     char experts[64];
     if (!r->app->backend->is_local) screen_print(r, "%s, %s", i->name, r->app->backend->name);
@@ -76,13 +76,13 @@ static void report_no_setting(struct repl *r, const char *name, enum opt_id id) 
     else screen_print(r, "no setting '%s'; /show lists the settings", name);
 }
 
-void cmd_set(struct repl *r, const char *arg) {
+void command_set(struct repl *r, const char *arg) {
     struct error e;
     char name[40], value[1024];
     size_t n = strcspn(arg, " =");
     bool no;
     if (!*arg) {
-        cmd_show(r, arg);
+        command_show(r, arg);
         return;
     }
     snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), arg);
@@ -106,7 +106,7 @@ void cmd_set(struct repl *r, const char *arg) {
     screen_print(r, "%s: %s, starting with the next answer", opt_table[id].name, value);
 }
 
-void cmd_tokens(struct repl *r, const char *arg) {
+void command_tokens(struct repl *r, const char *arg) {
     struct prompt p = {0};
     struct error e;
     const struct engine_info *i = r->app->info;
@@ -124,14 +124,14 @@ void cmd_tokens(struct repl *r, const char *arg) {
     prompt_free(&p);
 }
 
-void cmd_stats(struct repl *r, const char *arg) {
+void command_stats(struct repl *r, const char *arg) {
     struct buf b = {0};
     report_stats_text(&r->active->stats, &b);
     if (!r->active->has_stats) screen_print(r, "no answer yet");
     else if (b.data) screen_print(r, "%s", b.data);
     buf_free(&b);
 }
-void cmd_explain(struct repl *r, const char *arg) {
+void command_explain(struct repl *r, const char *arg) {
     struct buf b = {0};
     report_explain_text(&r->active->stats, &b);
     if (!r->active->has_stats) screen_print(r, "no answer yet");

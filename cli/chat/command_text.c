@@ -40,7 +40,7 @@ static void copy_to_clipboard(struct repl *r, const char *text, size_t n) {
     buf_free(&b);
 }
 
-void cmd_copy(struct repl *r, const char *arg) {
+void command_copy(struct repl *r, const char *arg) {
     const struct message *m = conversation_last(&r->active->conv, ROLE_ASSISTANT);
     const char *code;
     size_t n;
@@ -80,7 +80,7 @@ static void put_message(const struct message *m, struct buf *out) {
     buf_free(&documents);
 }
 
-void cmd_export(struct repl *r, const char *arg) {
+void command_export(struct repl *r, const char *arg) {
     const struct conversation *c = &r->active->conv;
     struct buf b = {0};
     struct error e;
@@ -125,7 +125,7 @@ static bool print_match(struct repl *r, const char *name, const struct conversat
     return false;
 }
 
-void cmd_search(struct repl *r, const char *arg) {
+void command_search(struct repl *r, const char *arg) {
     enum { MOST = 20 };
     struct store_entry *v;
     struct error e;

@@ -9,7 +9,7 @@
  * cache in groups of NEAR; a line takes a quarter as long within a group as between groups, and twice as long between nodes, as published for
  * EPYC 7003 to 9005 (25, 100 and 200 ns; a measured line of over FAR_NS is one between groups). A call publishes a line that one core of each group
  * fetches, a quarter of a transfer apart, and the others get from it. The caller writes a cursor for each thread, and a thread that finds no task
- * of its own looks at all the others' (exec_next_task): each a line, OVERLAP of them in flight. Then each thread decrements one counter, which needs the line
+ * of its own looks at all the others' (cpu_exec_next_task): each a line, OVERLAP of them in flight. Then each thread decrements one counter, which needs the line
  * alone: all at once (worst), or each while others still work, so that only the last one counts (best). Grouped: the worst case with a counter a group. */
 #include <pthread.h>
 #include <sched.h>
@@ -91,7 +91,7 @@ static int measure(int threads, int rounds, struct costs *c) {
     c->barrier = median_of(p, barriers, p, CALLS, rounds);
     for (int r = 0; r < rounds; r++) {
         double begin = clock_now();
-        exec_for_each((struct cpu_exec *)x, TASKS * threads, no_task, NULL);
+        cpu_exec_for_each((struct cpu_exec *)x, TASKS * threads, no_task, NULL);
         took[r] = (clock_now() - begin) / TASKS * 1e9;
     }
     c->task = kernel_bench_median(took, rounds);

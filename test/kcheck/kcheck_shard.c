@@ -164,20 +164,20 @@ static void check_stealing(void) {
     for (int who = 0; who < 2; who++) {
         int thread = who * 2 + 1; /* the second thread of node 0 or of node 1 */
         if (pool_node(pool, thread) != who) wrong("thread %d is on node %d, should be on %d", thread, pool_node(pool, thread), who);
-        exec_split_tasks_by_node(x, 0, begin);
+        cpu_exec_split_tasks_by_node(x, 0, begin);
         char taken[160] = {0};
         for (int i = 0; i < 160; i++) {
-            int task = exec_next_task(x, 0, thread), node = task / 40;
+            int task = cpu_exec_next_task(x, 0, thread), node = task / 40;
             if (task < 0 || taken[task]++) wrong("task %d, the number %d, is missing or came twice", task, i);
             if (node != seen_from[who][i / 40])
                 wrong("number %d is task %d of node %d, should be one of nearer node %d", i, task, node, seen_from[who][i / 40]);
             if (i < 20 && task / 20 != 2 * who + 1) wrong("task %d comes before the own work of thread %d", task, thread);
         }
-        if (exec_next_task(x, 0, thread) >= 0) wrong("there is a task too many");
+        if (cpu_exec_next_task(x, 0, thread) >= 0) wrong("there is a task too many");
     }
-    exec_split_tasks_in_order(x, 0, 50);
+    cpu_exec_split_tasks_in_order(x, 0, 50);
     for (int i = 0; i < 50; i++)
-        if (exec_next_task(x, 0, i % 6) != i) wrong("task %d comes out of order", i);
+        if (cpu_exec_next_task(x, 0, i % 6) != i) wrong("task %d comes out of order", i);
     struct exec *close = &x->base;
     cpu_exec_close(&close);
     pool_close(&pool);
