@@ -18,9 +18,9 @@ struct exec_cursor {
 static const struct ops tables[CPU_LEVELS] = {
 #define TABLE(level) \
     { \
-        level, elem_embed, norm_run, linear_run, rope_table_run, rope_run, kv_rows_store, kv_rows_load, attn_run, select_run, route_run, experts_run, elem_add, \
-            elem_sigmoid, elem_clip, elem_fill, elem_softcap, elem_copy, elem_merge, elem_gate, elem_scale, delta_conv_run, delta_run, scan_run, compress_run, \
-            streams_spread, streams_mix, ngram_run, ngram_relate_run, streams_pool, round_run \
+        level, elem_embed, norm_run, linear_run, rope_table_run, rope_run, kv_rows_store, kv_rows_load, attn_run, select_run, route_run, experts_run, \
+            elem_add, elem_sigmoid, elem_clip, elem_fill, elem_softcap, elem_copy, elem_merge, elem_gate, elem_scale, delta_conv_run, delta_run, scan_run, \
+            compress_run, streams_spread, streams_mix, ngram_run, ngram_relate_run, streams_pool, round_run \
     }
     [CPU_SCALAR] = TABLE("scalar"),
     [CPU_AVX2] = TABLE("avx2"),

@@ -218,7 +218,8 @@ static void wave_thread(void *arg, int thread, int n_threads) {
         pool_barrier(w->x->pool);
     }
     for (int stage = 0; stage < 2; stage++)
-        for (int task; !cpu_exec_is_cancelled(w->x) && (task = cpu_exec_next_task(w->x, stage, thread)) >= 0;) (stage ? run_stage2 : run_stage1)(w, task, scratch);
+        for (int task; !cpu_exec_is_cancelled(w->x) && (task = cpu_exec_next_task(w->x, stage, thread)) >= 0;)
+            (stage ? run_stage2 : run_stage1)(w, task, scratch);
 }
 
 /* --- A wave: sizes, workspace, one pool_run --- */

@@ -16,5 +16,5 @@ struct row_job {
 };
 static inline int row_job_run(struct exec *base, const void *op, int rows, int cols, exec_fn fn) {
     struct row_job j = {(struct cpu_exec *)base, op, row_job_per_task(cols), rows};
-    return exec_for_each(j.x, row_job_tasks(rows, j.per), fn, &j);
+    return cpu_exec_for_each(j.x, row_job_tasks(rows, j.per), fn, &j);
 }

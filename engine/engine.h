@@ -72,7 +72,7 @@ struct engine_info {
     uint64_t kv_token_bytes;                          /* KV cache bytes per token */
     uint64_t fingerprint;                             /* hash of config and tensor headers; identifies saved KV caches */
 };
-const struct engine_info *engine_info(const struct engine *e); /* valid until close */
+const struct engine_info *engine_info(const struct engine *eng); /* valid until close */
 
 /* --inspect: appends one JSON object without opening the engine. --verify: reads every tensor; ERR_MODEL names the first
  * damaged one. */
@@ -100,13 +100,13 @@ struct announced_load {
     int n_prompts, max_at_once;          /* total; most submitted at once, 0: as many as pay off */
     double prompt_tokens, answer_tokens; /* average tokens */
 };
-int engine_announce(struct engine *e, const struct announced_load *load);
+int engine_announce(struct engine *eng, const struct announced_load *load);
 /* Measures the streaming read bandwidth in bytes/s on the engine's threads, between their work for running turns. */
-double engine_read_bandwidth(struct engine *e, int rounds);
+double engine_read_bandwidth(struct engine *eng, int rounds);
 /* Bytes of weights that decoding one token reads (routed, dense and LM head). */
-uint64_t engine_token_bytes(const struct engine *e);
+uint64_t engine_token_bytes(const struct engine *eng);
 /* FLOPs of the linear layers per prompt token, without the LM head. */
-uint64_t engine_token_flops(const struct engine *e);
+uint64_t engine_token_flops(const struct engine *eng);
 
 /* How often decode batches used each routed expert since opening, and its device. */
 struct expert_map {
@@ -121,10 +121,10 @@ struct expert_map {
     } device[8];
 };
 /* Waits for the running decode batch. Free the map with engine_expert_map_free(). ERR_MEMORY: nothing to free. */
-int engine_expert_map(struct engine *e, struct expert_map *out, struct error *err);
+int engine_expert_map(struct engine *eng, struct expert_map *out, struct error *e);
 void engine_expert_map_free(struct expert_map *m);
 
-int session_open(struct engine *e, struct session **s, struct error *err);
+int session_open(struct engine *eng, struct session **s, struct error *e);
 void session_close(struct session **s); /* cancels its turn first */
 
 /* Makes `to`, a fresh session, a copy of the idle session `from` with shared memory. ERR_MEMORY: close `to`. */
@@ -185,7 +185,7 @@ int session_tokens(const struct session *s, const int32_t **tokens); /* tokens i
 /* Number of leading tokens whose KV memory may be shared with other sessions; engine_shared_bytes() counts shared memory once. A
  * snapshot; callable from any thread. */
 int session_shared_tokens(const struct session *s);
-uint64_t engine_shared_bytes(const struct engine *e);
+uint64_t engine_shared_bytes(const struct engine *eng);
 /* Returns the number of disk cache keys of the prompt submitted last, whether or not they are written yet. Valid until the next submit. */
 size_t session_disk_keys(const struct session *s, const uint64_t **keys);
 /* Deletes these keys from the disk cache kv_dir. Engines of all processes stop writing KV that they computed before this call under these
@@ -230,5 +230,5 @@ struct event {
 /* Takes the next event of any session in order of arrival. Waits up to timeout_ms (-1: for ever, 0: not at all). Returns whether there was
  * an event. No event is lost: a session with 1,024 unread tokens pauses until one is read. Only an unread EVENT_PROGRESS is replaced
  * by a newer one. */
-bool engine_poll(struct engine *e, struct event *out, int timeout_ms);
-int engine_event_fd(const struct engine *e); /* readable while events wait, and until engine_poll() finds none; for poll() */
+bool engine_poll(struct engine *eng, struct event *out, int timeout_ms);
+int engine_event_fd(const struct engine *eng); /* readable while events wait, and until engine_poll() finds none; for poll() */

@@ -66,14 +66,14 @@ static int run_read(void *arg) {
     return 0;
 }
 
-double engine_read_bandwidth(struct engine *e, int rounds) {
+double engine_read_bandwidth(struct engine *eng, int rounds) {
     static const int patterns[][2] = {{1, 0}, {1, 2048}, {4, 0}, {4, 1024}, {8, 0}};
-    int n = pool_threads(e->pool);
+    int n = pool_threads(eng->pool);
     size_t size = test_limits_get(TEST_LIMIT_BANDWIDTH_BYTES, (size_t)1 << 30), have = mem_available();
     if (have && size > have / 4) size = have / 4;
     struct kernels k;
     kernels_fill(&k, cpu_level_best());
-    struct reading r = {.pool = e->pool, .k = &k, .part = size / (size_t)n / 4096 * 4096};
+    struct reading r = {.pool = eng->pool, .k = &k, .part = size / (size_t)n / 4096 * 4096};
     uint8_t *data = mem_pages(size, MEM_HUGE);
     if (!data) return 0;
     memset(data, 1, size);
@@ -82,7 +82,7 @@ double engine_read_bandwidth(struct engine *e, int rounds) {
     for (int round = 0; round < rounds; round++)
         for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
             r.streams = patterns[i][0], r.ahead = patterns[i][1];
-            engine_run_on_thread(e, run_read, &r);
+            engine_run_on_thread(eng, run_read, &r);
             double rate = (double)r.part * n / r.seconds;
             if (rate > best) best = rate;
         }

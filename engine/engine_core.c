@@ -41,97 +41,98 @@ static int prefill_batch_rows(const struct config *c, int context) {
     return rows < context ? rows : context;
 }
 
-static int open_int4(struct engine *e, enum cpu_level level, struct error *err) {
-    const struct config *c = &e->weights.config;
-    int rc = int4_open(&e->int4, &e->weights, level, e->params.draft_dir, e->params.force, err);
+static int open_int4(struct engine *eng, enum cpu_level level, struct error *e) {
+    const struct config *c = &eng->weights.config;
+    int rc = int4_open(&eng->int4, &eng->weights, level, eng->params.draft_dir, eng->params.force, e);
     if (rc) return rc;
-    if (e->machine.disk_prefetch) disk_prefetch_reserve(e->machine.disk_prefetch, int4_bytes(e->int4));
-    if (!(e->lookahead_mem = mem_alloc(lookahead_bytes(c->n_layers, c->topk)))) return error_set(err, ERR_MEMORY, "no memory for an INT4 draft");
-    lookahead_open(&e->lookahead, c->n_layers, c->topk, e->lookahead_mem);
+    if (eng->machine.disk_prefetch) disk_prefetch_reserve(eng->machine.disk_prefetch, int4_bytes(eng->int4));
+    if (!(eng->lookahead_mem = mem_alloc(lookahead_bytes(c->n_layers, c->topk)))) return error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
+    lookahead_open(&eng->lookahead, c->n_layers, c->topk, eng->lookahead_mem);
     return 0;
 }
 
-static int open_runtime(struct engine *e, struct error *err) {
-    const struct config *c = &e->weights.config;
-    enum cpu_level level = e->params.cpu_level ? (enum cpu_level)(e->params.cpu_level - 1) : cpu_level_best();
+static int open_runtime(struct engine *eng, struct error *e) {
+    const struct config *c = &eng->weights.config;
+    enum cpu_level level = eng->params.cpu_level ? (enum cpu_level)(eng->params.cpu_level - 1) : cpu_level_best();
     int rc;
-    if ((rc = engine_read_topology(&e->numa, e->params.topology, err))) return rc;
-    if ((rc = pool_open_nodes(&e->pool, e->params.threads, true, &e->numa, err))) return rc;
-    if (!(e->machine.cpu = cpu_exec_open(e->pool, level, err))) return ERR_MEMORY;
-    if ((rc = work_open(&e->prefill_work, c, prefill_batch_rows(c, e->info.context), NULL, NULL, NULL, err))) return rc;
-    e->logits = mem_alloc((size_t)c->vocab * sizeof *e->logits);
-    e->sample_scratch = mem_alloc((size_t)c->vocab * sizeof *e->sample_scratch);
-    e->machine.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
-    if (!e->logits || !e->sample_scratch || !e->machine.expert_touched) return error_set(err, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
-    rc = gpu_set_open(&e->machine.gpus, e->params.gpus, err);
-    if (rc == ERR_RUNTIME && !exec_modes[e->params.prefill].min_devices && !exec_modes[e->params.decode].min_devices) {
-        log_say(LOG_WARN, "--gpus %s: %s; continuing on the CPU", e->params.gpus, err->text);
-        *err = (struct error){0};
+    if ((rc = engine_read_topology(&eng->numa, eng->params.topology, e))) return rc;
+    if ((rc = pool_open_nodes(&eng->pool, eng->params.threads, true, &eng->numa, e))) return rc;
+    if (!(eng->machine.cpu = cpu_exec_open(eng->pool, level, e))) return ERR_MEMORY;
+    if ((rc = work_open(&eng->prefill_work, c, prefill_batch_rows(c, eng->info.context), NULL, NULL, NULL, e))) return rc;
+    eng->logits = mem_alloc((size_t)c->vocab * sizeof *eng->logits);
+    eng->sample_scratch = mem_alloc((size_t)c->vocab * sizeof *eng->sample_scratch);
+    eng->machine.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
+    if (!eng->logits || !eng->sample_scratch || !eng->machine.expert_touched) return error_set(e, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
+    rc = gpu_set_open(&eng->machine.gpus, eng->params.gpus, e);
+    if (rc == ERR_RUNTIME && !exec_modes[eng->params.prefill].min_devices && !exec_modes[eng->params.decode].min_devices) {
+        log_say(LOG_WARN, "--gpus %s: %s; continuing on the CPU", eng->params.gpus, e->text);
+        *e = (struct error){0};
         rc = 0;
     }
-    if (!rc && e->machine.gpus) rc = gpu_set_pin(e->machine.gpus, &e->weights, &e->numa, err);
+    if (!rc && eng->machine.gpus) rc = gpu_set_pin(eng->machine.gpus, &eng->weights, &eng->numa, e);
     if (rc) return rc;
-    if (e->params.trace && !(e->machine.trace = trace_open())) return error_set(err, ERR_MEMORY, "no memory for a trace");
-    if (e->params.trace_routing && (rc = routing_trace_open(&e->machine.routing, e->params.trace_routing, &e->weights, e->name, err))) return rc;
-    if (e->params.trace_values) {
-        if (e->machine.gpus) return error_set(err, ERR_USAGE, "--trace-values reads the CPU's results: use --gpus none");
-        e->params.draft = DRAFT_NONE;
-        if ((rc = values_trace_open(&e->machine.values, e->params.trace_values, e->machine.cpu, err))) return rc;
+    if (eng->params.trace && !(eng->machine.trace = trace_open())) return error_set(e, ERR_MEMORY, "no memory for a trace");
+    if (eng->params.trace_routing && (rc = routing_trace_open(&eng->machine.routing, eng->params.trace_routing, &eng->weights, eng->name, e))) return rc;
+    if (eng->params.trace_values) {
+        if (eng->machine.gpus) return error_set(e, ERR_USAGE, "--trace-values reads the CPU's results: use --gpus none");
+        eng->params.draft = DRAFT_NONE;
+        if ((rc = values_trace_open(&eng->machine.values, eng->params.trace_values, eng->machine.cpu, e))) return rc;
     }
-    if (e->machine.gpus) trace_align_clock(e->machine.trace, e->machine.gpus->gpu[0]);
-    if ((rc = weight_state_open(&e->machine.weight_state, c, err))) return rc;
-    e->machine.scan = (struct nan_scan){&e->weights, e->pool, &e->machine.weight_state};
-    size_t bytes = weights_needed_bytes(&e->weights) - (c->tied ? 0 : mat_bytes(&e->weights.embed));
+    if (eng->machine.gpus) trace_align_clock(eng->machine.trace, eng->machine.gpus->gpu[0]);
+    if ((rc = weight_state_open(&eng->machine.weight_state, c, e))) return rc;
+    eng->machine.scan = (struct nan_scan){&eng->weights, eng->pool, &eng->machine.weight_state};
+    size_t bytes = weights_needed_bytes(&eng->weights) - (c->tied ? 0 : mat_bytes(&eng->weights.embed));
     /* a device streams whole experts from the mapping, whose pages pin.h places: do not split these into node copies */
-    bool copies = !e->machine.gpus && numa_copy_fits(&e->numa, bytes, e->params.hugepages);
-    bool cut = copies || (e->machine.gpus && e->numa.n_nodes > 1);
-    if (cut && (rc = numa_copy_open(&e->machine.numa_copy, &e->weights, &e->numa, copies, e->params.hugepages, &e->machine.weight_state, err))) return rc;
-    if (!copies && (e->params.hugepages || e->numa.n_nodes > 1) && !(e->machine.gpus && pin_get_choice(e->machine.gpus->pin)->by_node))
-        log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "devices read the mapping" : "a copy does not fit in memory");
-    const char *evict = e->params.evict ? e->params.evict : "auto";
-    e->machine.evict_policy = score_find(e->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
-    if (!copies && disk_prefetch_is_needed(&e->weights)) {
-        log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: reading experts from disk on demand", bytes >> 20, mem_available() >> 20);
-        if ((rc = work_open(&e->lookahead_work, c, ENGINE_MAX_BATCH, NULL, NULL, NULL, err)) ||
-            (rc = disk_prefetch_open(&e->machine.disk_prefetch, &e->weights, &e->machine.weight_state, e->machine.evict_policy, err)))
-            return rc;
-        e->machine.lookahead_work = &e->lookahead_work;
-    }
-    if (!e->machine.gpus && !e->machine.numa_copy && !e->machine.disk_prefetch)
-        e->huge_pages.files = &e->weights.files; /* no other part holds pointers into the mappings */
-    e->machine.w = &e->weights;
-    e->machine.run_on_engine = engine_run_on_thread;
-    e->machine.wake_engine = engine_wake;
-    e->machine.kv_common_rows = prefix_common_rows;
-    e->machine.owner = e;
-    e->machine.prefill_work = &e->prefill_work;
-    e->machine.cost = &e->cost;
-    e->machine.cost_model = &e->cost_model;
-    e->machine.split_policy = e->params.split ? split_find(e->params.split) : &split_policies[0];
-    engine_parse_expert_cache(e->params.expert_cache, &e->machine.pool_request, &e->machine.pool_request_n);
-    const char *usage_dir = e->params.deterministic ? NULL : e->params.usage_dir;
-    if (c->n_experts && e->machine.gpus && (rc = usage_profile_open(&e->machine.usage, c, usage_dir, e->weights.files.fingerprint, err))) return rc;
-    e->machine.expert_bytes = weights_expert_bytes(&e->weights);
-    e->info.threads = pool_threads(e->pool);
-    e->info.level = cpu_level_name(level);
-    speeds_assume(e, level);
-    e->machine.no_device_decode = e->params.decode == DECODE_CPU && e->params.prefill != MODE_AUTO && e->params.prefill != PREFILL_BLEND;
-    e->machine.whole_layers = e->params.prefill == PREFILL_BLEND;
-    if ((rc = decode_open(&e->machine.decode, &e->machine, (enum dtype)e->params.kv, err))) return rc;
-    if ((e->params.draft == DRAFT_MTP || e->params.draft == DRAFT_AUTO) && !e->params.custom_draft &&
-        (rc = mtp_open(&e->mtp, &e->weights, e->machine.cpu, e->info.context, (enum dtype)e->params.kv, err)))
+    bool copies = !eng->machine.gpus && numa_copy_fits(&eng->numa, bytes, eng->params.hugepages);
+    bool cut = copies || (eng->machine.gpus && eng->numa.n_nodes > 1);
+    if (cut && (rc = numa_copy_open(&eng->machine.numa_copy, &eng->weights, &eng->numa, copies, eng->params.hugepages, &eng->machine.weight_state, e)))
         return rc;
-    if (e->params.draft == DRAFT_MTP && !e->mtp) return error_set(err, ERR_USAGE, "--draft mtp: %s has no supported prediction layer", e->name);
-    if (e->params.draft == DRAFT_INT4 && !e->params.custom_draft && (rc = open_int4(e, level, err))) return rc;
-    decode_want_hidden(e->machine.decode, e->mtp);
-    int lacks = e->machine.gpus && e->machine.gpus->is_lost ? ERR_RUNTIME : ERR_MEMORY;
-    if (e->params.prefill == PREFILL_BLEND && decode_tp_ranks(e->machine.decode) > 1)
-        return error_set(err, ERR_USAGE, "--prefill blend cannot be combined with parallel=tensor in --gpus");
-    if (e->params.prefill == PREFILL_BLEND && !decode_can_blend(e->machine.decode))
-        return error_set(err, lacks, "--prefill blend needs room for all layers on devices: %s", decode_placement_why(e->machine.decode));
-    if ((e->params.decode == DECODE_HYBRID || e->params.decode == DECODE_DUAL) && !decode_resident_layers(e->machine.decode))
-        return error_set(err, lacks, "--decode %s: %s", exec_mode_name(e->params.decode), decode_placement_why(e->machine.decode));
-    return throughput_open(e, err);
+    if (!copies && (eng->params.hugepages || eng->numa.n_nodes > 1) && !(eng->machine.gpus && pin_get_choice(eng->machine.gpus->pin)->by_node))
+        log_say(LOG_INFO, "weights stay mapped from their files: %s", eng->machine.gpus ? "devices read the mapping" : "a copy does not fit in memory");
+    const char *evict = eng->params.evict ? eng->params.evict : "auto";
+    eng->machine.evict_policy = score_find(eng->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
+    if (!copies && disk_prefetch_is_needed(&eng->weights)) {
+        log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: reading experts from disk on demand", bytes >> 20, mem_available() >> 20);
+        if ((rc = work_open(&eng->lookahead_work, c, ENGINE_MAX_BATCH, NULL, NULL, NULL, e)) ||
+            (rc = disk_prefetch_open(&eng->machine.disk_prefetch, &eng->weights, &eng->machine.weight_state, eng->machine.evict_policy, e)))
+            return rc;
+        eng->machine.lookahead_work = &eng->lookahead_work;
+    }
+    if (!eng->machine.gpus && !eng->machine.numa_copy && !eng->machine.disk_prefetch)
+        eng->huge_pages.files = &eng->weights.files; /* no other part holds pointers into the mappings */
+    eng->machine.w = &eng->weights;
+    eng->machine.run_on_engine = engine_run_on_thread;
+    eng->machine.wake_engine = engine_wake;
+    eng->machine.kv_common_rows = prefix_common_rows;
+    eng->machine.owner = eng;
+    eng->machine.prefill_work = &eng->prefill_work;
+    eng->machine.cost = &eng->cost;
+    eng->machine.cost_model = &eng->cost_model;
+    eng->machine.split_policy = eng->params.split ? split_find(eng->params.split) : &split_policies[0];
+    engine_parse_expert_cache(eng->params.expert_cache, &eng->machine.pool_request, &eng->machine.pool_request_n);
+    const char *usage_dir = eng->params.deterministic ? NULL : eng->params.usage_dir;
+    if (c->n_experts && eng->machine.gpus && (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e))) return rc;
+    eng->machine.expert_bytes = weights_expert_bytes(&eng->weights);
+    eng->info.threads = pool_threads(eng->pool);
+    eng->info.level = cpu_level_name(level);
+    speeds_assume(eng, level);
+    eng->machine.no_device_decode = eng->params.decode == DECODE_CPU && eng->params.prefill != MODE_AUTO && eng->params.prefill != PREFILL_BLEND;
+    eng->machine.whole_layers = eng->params.prefill == PREFILL_BLEND;
+    if ((rc = decode_open(&eng->machine.decode, &eng->machine, (enum dtype)eng->params.kv, e))) return rc;
+    if ((eng->params.draft == DRAFT_MTP || eng->params.draft == DRAFT_AUTO) && !eng->params.custom_draft &&
+        (rc = mtp_open(&eng->mtp, &eng->weights, eng->machine.cpu, eng->info.context, (enum dtype)eng->params.kv, e)))
+        return rc;
+    if (eng->params.draft == DRAFT_MTP && !eng->mtp) return error_set(e, ERR_USAGE, "--draft mtp: %s has no supported prediction layer", eng->name);
+    if (eng->params.draft == DRAFT_INT4 && !eng->params.custom_draft && (rc = open_int4(eng, level, e))) return rc;
+    decode_want_hidden(eng->machine.decode, eng->mtp);
+    int lacks = eng->machine.gpus && eng->machine.gpus->is_lost ? ERR_RUNTIME : ERR_MEMORY;
+    if (eng->params.prefill == PREFILL_BLEND && decode_tp_ranks(eng->machine.decode) > 1)
+        return error_set(e, ERR_USAGE, "--prefill blend cannot be combined with parallel=tensor in --gpus");
+    if (eng->params.prefill == PREFILL_BLEND && !decode_can_blend(eng->machine.decode))
+        return error_set(e, lacks, "--prefill blend needs room for all layers on devices: %s", decode_placement_why(eng->machine.decode));
+    if ((eng->params.decode == DECODE_HYBRID || eng->params.decode == DECODE_DUAL) && !decode_resident_layers(eng->machine.decode))
+        return error_set(e, lacks, "--decode %s: %s", exec_mode_name(eng->params.decode), decode_placement_why(eng->machine.decode));
+    return throughput_open(eng, e);
 }
 
 int engine_core_open(struct engine **out, const struct engine_params *p, struct error *err) {
@@ -192,17 +193,17 @@ fail:
     return rc;
 }
 
-static void save_usage(struct engine *e) {
-    struct error err = {0};
-    if (e->machine.usage && e->machine.decode && usage_profile_save(e->machine.usage, decode_expert_rows(e->machine.decode), &err))
-        log_say(LOG_INFO, "the usage profile is not saved: %s", err.text);
-    usage_profile_close(&e->machine.usage);
+static void save_usage(struct engine *eng) {
+    struct error e = {0};
+    if (eng->machine.usage && eng->machine.decode && usage_profile_save(eng->machine.usage, decode_expert_rows(eng->machine.decode), &e))
+        log_say(LOG_INFO, "the usage profile is not saved: %s", e.text);
+    usage_profile_close(&eng->machine.usage);
 }
 
-static void close_disk_prefetch(struct engine *e) {
+static void close_disk_prefetch(struct engine *eng) {
     struct disk_prefetch_counts n;
-    if (!e->machine.disk_prefetch) return;
-    disk_prefetch_counts(e->machine.disk_prefetch, &n);
+    if (!eng->machine.disk_prefetch) return;
+    disk_prefetch_counts(eng->machine.disk_prefetch, &n);
     log_say(LOG_INFO,
             "of %llu chosen experts %llu were not in memory; %llu were prefetched, %llu of them unused; memory has %d slots per layer, %llu experts were "
             "evicted",
@@ -211,57 +212,57 @@ static void close_disk_prefetch(struct engine *e) {
     if (n.announced)
         log_say(LOG_INFO, "the draft predicted %llu experts that were not in memory, %llu of them were chosen", (unsigned long long)n.announced,
                 (unsigned long long)n.announced_hits);
-    disk_prefetch_close(&e->machine.disk_prefetch);
+    disk_prefetch_close(&eng->machine.disk_prefetch);
 }
 
 void engine_close(struct engine **ep) {
-    struct engine *e = *ep;
-    if (!e) return;
+    struct engine *eng = *ep;
+    if (!eng) return;
     *ep = NULL;
-    atomic_store(&e->closing, 1);
-    for (struct session *s = e->sessions; s; s = s->next) session_cancel(s);
-    if (e->wake_fd >= 0) engine_wake(e);
-    if (e->started) pthread_join(e->thread, NULL);
-    e->started = false;
-    while (e->sessions) {
-        struct session *s = e->sessions;
+    atomic_store(&eng->closing, 1);
+    for (struct session *s = eng->sessions; s; s = s->next) session_cancel(s);
+    if (eng->wake_fd >= 0) engine_wake(eng);
+    if (eng->started) pthread_join(eng->thread, NULL);
+    eng->started = false;
+    while (eng->sessions) {
+        struct session *s = eng->sessions;
         session_close(&s);
     }
-    prefix_close(e);
-    throughput_close(e);
-    save_usage(e);
-    decode_close(&e->machine.decode);
-    mtp_close(&e->mtp);
-    int4_close(&e->int4);
-    if (e->draft_model.ctx) e->draft_model.close(e->draft_model.ctx);
-    mem_free(e->lookahead_mem);
-    trace_save(e->machine.trace, e->params.trace, true);
-    trace_close(&e->machine.trace);
-    routing_trace_close(&e->machine.routing);
-    values_trace_close(&e->machine.values);
-    gpu_set_close(&e->machine.gpus);
-    close_disk_prefetch(e);
-    numa_copy_close(&e->machine.numa_copy);
-    weight_state_close(&e->machine.weight_state);
-    work_close(&e->prefill_work);
-    work_close(&e->lookahead_work);
-    cpu_exec_close(&e->machine.cpu);
-    pool_close(&e->pool);
-    weights_close(&e->weights);
-    if (e->event_fd >= 0) close(e->event_fd);
-    if (e->wake_fd >= 0) close(e->wake_fd);
-    pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->ended_cond);
-    mem_free(e->machine.expert_touched);
-    mem_free(e->logits);
-    mem_free(e->prefill_tokens);
-    mem_free(e->sample_scratch);
-    mem_free(e->eos);
-    mem_free(e->dir);
-    mem_free(e->calibration_dir);
-    mem_free(e->kv_dir);
-    mem_free(e->name);
-    mem_free(e);
+    prefix_close(eng);
+    throughput_close(eng);
+    save_usage(eng);
+    decode_close(&eng->machine.decode);
+    mtp_close(&eng->mtp);
+    int4_close(&eng->int4);
+    if (eng->draft_model.ctx) eng->draft_model.close(eng->draft_model.ctx);
+    mem_free(eng->lookahead_mem);
+    trace_save(eng->machine.trace, eng->params.trace, true);
+    trace_close(&eng->machine.trace);
+    routing_trace_close(&eng->machine.routing);
+    values_trace_close(&eng->machine.values);
+    gpu_set_close(&eng->machine.gpus);
+    close_disk_prefetch(eng);
+    numa_copy_close(&eng->machine.numa_copy);
+    weight_state_close(&eng->machine.weight_state);
+    work_close(&eng->prefill_work);
+    work_close(&eng->lookahead_work);
+    cpu_exec_close(&eng->machine.cpu);
+    pool_close(&eng->pool);
+    weights_close(&eng->weights);
+    if (eng->event_fd >= 0) close(eng->event_fd);
+    if (eng->wake_fd >= 0) close(eng->wake_fd);
+    pthread_mutex_destroy(&eng->lock);
+    pthread_cond_destroy(&eng->ended_cond);
+    mem_free(eng->machine.expert_touched);
+    mem_free(eng->logits);
+    mem_free(eng->prefill_tokens);
+    mem_free(eng->sample_scratch);
+    mem_free(eng->eos);
+    mem_free(eng->dir);
+    mem_free(eng->calibration_dir);
+    mem_free(eng->kv_dir);
+    mem_free(eng->name);
+    mem_free(eng);
 }
 
 struct expert_map_call {
@@ -284,15 +285,15 @@ static int fill_expert_map(void *arg) {
                                                  .hits = d[i].hits};
     return 0;
 }
-int engine_expert_map(struct engine *e, struct expert_map *out, struct error *err) {
-    size_t n = (size_t)e->info.n_layers * (size_t)e->info.n_experts;
+int engine_expert_map(struct engine *eng, struct expert_map *out, struct error *e) {
+    size_t n = (size_t)eng->info.n_layers * (size_t)eng->info.n_experts;
     *out = (struct expert_map){
-        .n_layers = e->info.n_layers, .n_experts = e->info.n_experts, .n_used = mem_alloc(n * sizeof *out->n_used + 1), .device_rank = mem_alloc(n + 1)};
+        .n_layers = eng->info.n_layers, .n_experts = eng->info.n_experts, .n_used = mem_alloc(n * sizeof *out->n_used + 1), .device_rank = mem_alloc(n + 1)};
     if (!out->n_used || !out->device_rank) {
         engine_expert_map_free(out);
-        return error_set(err, ERR_MEMORY, "no memory for a map of the experts");
+        return error_set(e, ERR_MEMORY, "no memory for a map of the experts");
     }
-    return engine_run_on_thread(e, fill_expert_map, &(struct expert_map_call){e, out});
+    return engine_run_on_thread(eng, fill_expert_map, &(struct expert_map_call){eng, out});
 }
 void engine_expert_map_free(struct expert_map *m) {
     mem_free(m->n_used), mem_free(m->device_rank);
@@ -309,14 +310,14 @@ static int announce_on_thread(void *arg) {
     l->n = throughput_announce(l->e, l->load);
     return 0;
 }
-int engine_announce(struct engine *e, const struct announced_load *load) {
-    struct load l = {e, load, 0};
-    engine_run_on_thread(e, announce_on_thread, &l);
+int engine_announce(struct engine *eng, const struct announced_load *load) {
+    struct load l = {eng, load, 0};
+    engine_run_on_thread(eng, announce_on_thread, &l);
     return l.n;
 }
 
-const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
-int engine_event_fd(const struct engine *e) { return e->event_fd; }
-uint64_t engine_token_bytes(const struct engine *e) { return weights_token_bytes(&e->weights); }
-uint64_t engine_token_flops(const struct engine *e) { return weights_token_flops(&e->weights); }
+const struct engine_info *engine_info(const struct engine *eng) { return &eng->info; }
+int engine_event_fd(const struct engine *eng) { return eng->event_fd; }
+uint64_t engine_token_bytes(const struct engine *eng) { return weights_token_bytes(&eng->weights); }
+uint64_t engine_token_flops(const struct engine *eng) { return weights_token_flops(&eng->weights); }
 int engine_forget(const char *kv_dir, const uint64_t *keys, size_t n, struct error *e) { return kv_disk_forget(kv_dir, keys, n, e); }

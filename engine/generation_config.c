@@ -6,36 +6,36 @@
 #include "engine/generation_config.h"
 #include "engine/session/engine_state.h"
 
-static int add_eos(struct engine *e, int64_t id, struct error *err) {
-    if (id < 0 || id >= e->info.vocab) return 0; /* some vendors list ids outside the vocabulary */
-    for (int i = 0; i < e->info.n_eos; i++)
-        if (e->eos[i] == id) return 0;
-    int32_t *more = mem_realloc(e->eos, ((size_t)e->info.n_eos + 1) * sizeof *more);
-    if (!more) return error_set(err, ERR_MEMORY, "no memory for %d stop ids", e->info.n_eos + 1);
-    e->eos = more;
-    e->eos[e->info.n_eos++] = (int32_t)id;
-    e->info.eos = e->eos;
+static int add_eos(struct engine *eng, int64_t id, struct error *e) {
+    if (id < 0 || id >= eng->info.vocab) return 0; /* some vendors list ids outside the vocabulary */
+    for (int i = 0; i < eng->info.n_eos; i++)
+        if (eng->eos[i] == id) return 0;
+    int32_t *more = mem_realloc(eng->eos, ((size_t)eng->info.n_eos + 1) * sizeof *more);
+    if (!more) return error_set(e, ERR_MEMORY, "no memory for %d stop ids", eng->info.n_eos + 1);
+    eng->eos = more;
+    eng->eos[eng->info.n_eos++] = (int32_t)id;
+    eng->info.eos = eng->eos;
     return 0;
 }
 
-int generation_config_read(struct engine *e, struct error *err) {
-    const struct config *c = &e->weights.config;
-    struct engine_info *f = &e->info;
+int generation_config_read(struct engine *eng, struct error *e) {
+    const struct config *c = &eng->weights.config;
+    struct engine_info *f = &eng->info;
     int rc = 0;
-    for (int i = 0; i < c->n_eos && !rc; i++) rc = add_eos(e, c->eos[i], err);
+    for (int i = 0; i < c->n_eos && !rc; i++) rc = add_eos(eng, c->eos[i], e);
     f->temperature = f->top_p = f->min_p = f->repeat_penalty = NAN;
     char path[4096], *text = NULL;
     size_t n;
-    if (!rc) rc = file_join(path, sizeof path, e->dir, "generation_config.json", err);
+    if (!rc) rc = file_join(path, sizeof path, eng->dir, "generation_config.json", e);
     if (rc || !file_exists(path)) return rc;
-    if ((rc = file_read(path, 1u << 20, &text, &n, err))) return rc;
+    if ((rc = file_read(path, 1u << 20, &text, &n, e))) return rc;
     struct arena a = {0};
     struct json root;
-    rc = json_parse(&a, text, n, 0, path, &root, err);
+    rc = json_parse(&a, text, n, 0, path, &root, e);
     if (!rc) {
         const struct json *eos = json_get(&root, "eos_token_id");
         for (uint32_t i = 0; !rc && eos && i < (eos->type == JSON_ARRAY ? eos->n : 1); i++)
-            rc = add_eos(e, json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1), err);
+            rc = add_eos(eng, json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1), e);
         f->temperature = json_num(json_get(&root, "temperature"), NAN);
         f->top_p = json_num(json_get(&root, "top_p"), NAN);
         f->min_p = json_num(json_get(&root, "min_p"), NAN);

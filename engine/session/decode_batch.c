@@ -15,9 +15,9 @@
 #include "engine/session/time_slices.h"
 
 /* Prefers the sessions that waited longest. A session with a full event queue waits for its reader. */
-int decode_batch_pick(const struct engine *e, struct session *batch[ENGINE_MAX_BATCH]) {
+int decode_batch_pick(const struct engine *eng, struct session *batch[ENGINE_MAX_BATCH]) {
     int n = 0;
-    for (struct session *s = e->sessions; s; s = s->next) {
+    for (struct session *s = eng->sessions; s; s = s->next) {
         if (atomic_load(&s->state) != SESSION_DECODE || s->n_unread == ENGINE_MAX_UNREAD) continue;
         int i = n;
         while (i > 0 && batch[i - 1]->last_batch > s->last_batch) i--;
@@ -29,28 +29,29 @@ int decode_batch_pick(const struct engine *e, struct session *batch[ENGINE_MAX_B
 }
 
 /* Chooses the mode of the next batch and how many sessions it takes; the others wait for the batch after it. */
-static int choose_exec(struct engine *e, struct session **batch, int n) {
-    struct policy_machine m = policy_machine_of(e);
-    struct policy_decode_in in = {.n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .beside_prefill = e->prefill_driver && e->prefill_driver != &prefill_mode_cpu};
-    struct policy_decode_out out, *last = &e->explained_decision;
+static int choose_exec(struct engine *eng, struct session **batch, int n) {
+    struct policy_machine m = policy_machine_of(eng);
+    struct policy_decode_in in = {
+        .n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .beside_prefill = eng->prefill_driver && eng->prefill_driver != &prefill_mode_cpu};
+    struct policy_decode_out out, *last = &eng->explained_decision;
     for (int i = 0; i < n; i++) in.keys += batch[i]->n_tokens / (double)n;
     in.context_tokens = in.keys + POLICY_EXPECTED_GROWTH;
     policy_decode_batch(&m, &in, &out);
-    e->next_exec = out.mode;
-    decode_set_first_spans(e->machine.decode, out.first_rows);
-    e->batch_expected_s = out.seconds[out.mode];
-    e->tpot.max_batch_s = m.max_tpot_s * out.batch / n;
-    bool is_explained = *e->decode_why && out.mode == last->mode && out.batch == last->batch && out.n_device_layers == last->n_device_layers &&
+    eng->next_exec = out.mode;
+    decode_set_first_spans(eng->machine.decode, out.first_rows);
+    eng->batch_expected_s = out.seconds[out.mode];
+    eng->tpot.max_batch_s = m.max_tpot_s * out.batch / n;
+    bool is_explained = *eng->decode_why && out.mode == last->mode && out.batch == last->batch && out.n_device_layers == last->n_device_layers &&
                         !memcmp(out.refused, last->refused, sizeof out.refused) && fabs(out.seconds[out.mode] / last->seconds[out.mode] - 1) < 0.05;
     if (!is_explained) { /* not for every batch: formatting takes as long as a layer of a small model */
         char why[200];
         *last = out;
         policy_decode_why(&m, &in, &out, why, sizeof why);
         char turns[100] = "";
-        if (e->slices.n_batches)
-            snprintf(turns, sizeof turns, "; the caches of %d of %d sessions fit the devices: these take turns of %d batches", e->slices.n_fit,
-                     e->slices.n_sessions, e->slices.n_batches);
-        snprintf(e->decode_why, sizeof e->decode_why, "%s%s; on devices: %s", why, turns, decode_placement_why(e->machine.decode));
+        if (eng->slices.n_batches)
+            snprintf(turns, sizeof turns, "; the caches of %d of %d sessions fit the devices: these take turns of %d batches", eng->slices.n_fit,
+                     eng->slices.n_sessions, eng->slices.n_batches);
+        snprintf(eng->decode_why, sizeof eng->decode_why, "%s%s; on devices: %s", why, turns, decode_placement_why(eng->machine.decode));
     }
     return out.batch < n ? out.batch : n;
 }
@@ -74,16 +75,16 @@ static struct batch_entry make_entry(struct session *s) {
     return r;
 }
 
-int decode_batch_fill(struct engine *e, struct session **batch, int n, struct batch_entry *rows) {
-    n = time_slices_pick(e, batch, choose_exec(e, batch, n));
-    e->n_batches++;
+int decode_batch_fill(struct engine *eng, struct session **batch, int n, struct batch_entry *rows) {
+    n = time_slices_pick(eng, batch, choose_exec(eng, batch, n));
+    eng->n_batches++;
     int room = DECODE_MAX_ROWS;
     for (int i = 0; i < n; i++) {
         struct session *s = batch[i];
         rows[i] = make_entry(s);
         if ((room -= rows[i].n) < 0) return i; /* the others wait */
         session_set_hold(s, HOLD_CLAIMED);
-        s->last_batch = e->n_batches;
+        s->last_batch = eng->n_batches;
     }
     return n;
 }
@@ -106,8 +107,8 @@ static void add_expert_stats(struct turn_stats *to, const struct decode_counts *
 }
 
 /* Chooses the mode of a batch of one session with drafted tokens: its rows in two micro-batches, if that is expected to be at least 3% faster. */
-static enum exec_mode mode_with_drafts(struct engine *e, int rows, int keys) {
-    const struct policy_machine m = policy_machine_of(e);
+static enum exec_mode mode_with_drafts(struct engine *eng, int rows, int keys) {
+    const struct policy_machine m = policy_machine_of(eng);
     struct cost_decode s = {.mode = DECODE_DUAL,
                             .rows = rows,
                             .keys = keys,
@@ -115,13 +116,13 @@ static enum exec_mode mode_with_drafts(struct engine *e, int rows, int keys) {
                             .n_device_layers = m.n_device_layers,
                             .n_expert_layers = m.n_expert_layers,
                             .ranks = m.ranks};
-    const bool forced = e->params.decode == DECODE_DUAL;
-    if (e->next_exec != DECODE_HYBRID || (e->params.decode && !forced)) return e->next_exec;
-    s.first_rows = cost_best_cut(&e->cost, &e->cost_model, &s);
-    const double dual = cost_decode(&e->cost, &e->cost_model, &s);
+    const bool forced = eng->params.decode == DECODE_DUAL;
+    if (eng->next_exec != DECODE_HYBRID || (eng->params.decode && !forced)) return eng->next_exec;
+    s.first_rows = cost_best_cut(&eng->cost, &eng->cost_model, &s);
+    const double dual = cost_decode(&eng->cost, &eng->cost_model, &s);
     s.mode = DECODE_HYBRID;
-    if (!forced && dual > 0.97 * cost_decode(&e->cost, &e->cost_model, &s)) return DECODE_HYBRID;
-    decode_set_first_spans(e->machine.decode, s.first_rows);
+    if (!forced && dual > 0.97 * cost_decode(&eng->cost, &eng->cost_model, &s)) return DECODE_HYBRID;
+    decode_set_first_spans(eng->machine.decode, s.first_rows);
     return DECODE_DUAL;
 }
 
@@ -131,94 +132,94 @@ static uint64_t experts_per_token(const struct config *c) {
     return moe * (uint64_t)c->topk;
 }
 
-static int run_batch(struct engine *e, const struct batch_entry *rows, int n, struct decode_span *spans, struct batch_result *result, struct error *err) {
+static int run_batch(struct engine *eng, const struct batch_entry *rows, int n, struct decode_span *spans, struct batch_result *result, struct error *e) {
     enum { COLD_SHARE = 32 }; /* experts read for the first time take several times longer; below 1/COLD_SHARE of all they are negligible */
-    uint64_t bytes_before = atomic_load(&e->machine.bytes_read);
-    const uint64_t scanned_before = e->machine.scan.n_experts_scanned;
+    uint64_t bytes_before = atomic_load(&eng->machine.bytes_read);
+    const uint64_t scanned_before = eng->machine.scan.n_experts_scanned;
     double begin = clock_now();
-    struct decode_counts counts_before = decode_counts(e->machine.decode);
+    struct decode_counts counts_before = decode_counts(eng->machine.decode);
     int n_rows = 0;
     for (int i = 0; i < n; n_rows += rows[i++].n)
         spans[i] = (struct decode_span){
             .kv = &rows[i].s->kv, .tokens = &rows[i].text[rows[i].n_before], .pos = rows[i].pos, .n = rows[i].n, .n_before = rows[i].n_before};
-    const enum exec_mode mode = n == 1 && n_rows > 1 ? mode_with_drafts(e, n_rows, rows->pos) : e->next_exec;
-    int rc = decode_run(e->machine.decode, mode, spans, n, n == 1 ? rows->cancel : &e->closing, err);
+    const enum exec_mode mode = n == 1 && n_rows > 1 ? mode_with_drafts(eng, n_rows, rows->pos) : eng->next_exec;
+    int rc = decode_run(eng->machine.decode, mode, spans, n, n == 1 ? rows->cancel : &eng->closing, e);
     double now = clock_now();
     *result =
-        (struct batch_result){(atomic_load(&e->machine.bytes_read) - bytes_before) / (uint64_t)n, now - begin, e->draft_saved_s,
-                              (e->machine.scan.n_experts_scanned - scanned_before) * COLD_SHARE > (uint64_t)n_rows * experts_per_token(&e->weights.config),
-                              counts_diff(decode_counts(e->machine.decode), &counts_before)};
-    if (!rc) time_slices_record(e, n);
-    const bool is_expected = n_rows == n && !decode_n_without_room(e->machine.decode) && !e->slices.n_fit;
-    if (!rc && is_expected && e->batch_expected_s > 0 && now - begin < 10 * e->batch_expected_s) /* the first batch may read weights from disk */
-        cost_observe(&e->cost, &e->cost.observed[decode_last_exec(e->machine.decode)], n, e->batch_expected_s, now - begin);
-    e->last_decode_at = now;
+        (struct batch_result){(atomic_load(&eng->machine.bytes_read) - bytes_before) / (uint64_t)n, now - begin, eng->draft_saved_s,
+                              (eng->machine.scan.n_experts_scanned - scanned_before) * COLD_SHARE > (uint64_t)n_rows * experts_per_token(&eng->weights.config),
+                              counts_diff(decode_counts(eng->machine.decode), &counts_before)};
+    if (!rc) time_slices_record(eng, n);
+    const bool is_expected = n_rows == n && !decode_n_without_room(eng->machine.decode) && !eng->slices.n_fit;
+    if (!rc && is_expected && eng->batch_expected_s > 0 && now - begin < 10 * eng->batch_expected_s) /* the first batch may read weights from disk */
+        cost_observe(&eng->cost, &eng->cost.observed[decode_last_exec(eng->machine.decode)], n, eng->batch_expected_s, now - begin);
+    eng->last_decode_at = now;
     return rc;
 }
 
 /* Claims the entry's session after the batch, so that no other thread ends its turn. Returns false if the turn has ended. */
-static bool claim_entry(struct engine *e, const struct batch_entry *r) {
+static bool claim_entry(struct engine *eng, const struct batch_entry *r) {
     struct session *s = r->s;
-    pthread_mutex_lock(&e->lock);
+    pthread_mutex_lock(&eng->lock);
     bool is_running = atomic_load(&s->state) == SESSION_DECODE && s->turn_id == r->turn_id;
     session_set_hold(s, is_running ? HOLD_CLAIMED : HOLD_NONE);
-    pthread_cond_broadcast(&e->ended_cond);
-    pthread_mutex_unlock(&e->lock);
+    pthread_cond_broadcast(&eng->ended_cond);
+    pthread_mutex_unlock(&eng->lock);
     return is_running;
 }
 
 /* Samples the token after each row, with the result that it has without drafts: sampling depends on seed and position only. The next row counts if
  * its drafted token equals the sampled one. Cache rows of rejected tokens are overwritten later. Returns the number of accepted tokens. */
-static int finish_entry(struct engine *e, const struct batch_entry *r, const struct batch_result *result, int rc, const struct error *why,
+static int finish_entry(struct engine *eng, const struct batch_entry *r, const struct batch_result *result, int rc, const struct error *why,
                         const struct decode_span *span) {
     struct session *s = r->s;
     int n_accepted = 0;
-    if (!claim_entry(e, r)) return 0;
+    if (!claim_entry(eng, r)) return 0;
     s->stats.bytes_read += result->weight_bytes;
     add_expert_stats(&s->stats, &result->experts);
-    s->stats.decode_mode = exec_mode_name(decode_last_exec(e->machine.decode));
-    s->stats.batch_expected_s = e->batch_expected_s;
+    s->stats.decode_mode = exec_mode_name(decode_last_exec(eng->machine.decode));
+    s->stats.batch_expected_s = eng->batch_expected_s;
     s->stats.batch_s = result->seconds;
-    memcpy(s->stats.decode_why, e->decode_why, sizeof e->decode_why);
+    memcpy(s->stats.decode_why, eng->decode_why, sizeof eng->decode_why);
     if (rc) {
         session_turn_end(s, DONE_STOP, rc, why);
         return 0;
     }
     const int n_drafted = r->n - r->n_known;
-    s->stats.draft = drafts_name(e);
+    s->stats.draft = drafts_name(eng);
     s->stats.drafted += n_drafted;
     if (n_drafted > s->stats.max_drafted) s->stats.max_drafted = n_drafted;
     s->stats.draft_saved_s += result->draft_saved_s;
     for (int i = r->n_known - 1; i < r->n; i++) {
         s->n_kv = r->pos + i + 1;
-        if (e->mtp && span->hidden) mtp_feed(e->mtp, &s->mtp, r->pos + i, 1, span->hidden + (size_t)i * (size_t)e->info.hidden);
-        if (!session_turn_sample(s, span->logits + (size_t)i * (size_t)e->info.vocab, span->top[i], i + 1 < r->n ? r->text[r->n_before + i + 1] : -1)) break;
+        if (eng->mtp && span->hidden) mtp_feed(eng->mtp, &s->mtp, r->pos + i, 1, span->hidden + (size_t)i * (size_t)eng->info.hidden);
+        if (!session_turn_sample(s, span->logits + (size_t)i * (size_t)eng->info.vocab, span->top[i], i + 1 < r->n ? r->text[r->n_before + i + 1] : -1)) break;
         s->stats.accepted++, n_accepted++; /* the turn continues and is still held */
     }
     return n_accepted;
 }
 
 /* An error may concern one session or its drafts only. The batch is then repeated per session without drafts, and only failing turns end. */
-void decode_batch_run(struct engine *e, struct batch_entry *rows, int n) {
-    struct error err = {0};
+void decode_batch_run(struct engine *eng, struct batch_entry *rows, int n) {
+    struct error e = {0};
     struct decode_span spans[ENGINE_MAX_BATCH];
     struct batch_result result;
-    int rc = run_batch(e, rows, n, spans, &result, &err), n_known = 0, n_drafted = 0, n_accepted = 0;
+    int rc = run_batch(eng, rows, n, spans, &result, &e), n_known = 0, n_drafted = 0, n_accepted = 0;
     bool one_by_one = rc && rc != ERR_CANCELLED && (n > 1 || rows->n > rows->n_known);
     for (int i = 0; i < n; i++) {
         if (one_by_one) {
-            err = (struct error){0};
+            e = (struct error){0};
             rows[i].n = rows[i].n_known;
-            rc = run_batch(e, &rows[i], 1, &spans[i], &result, &err);
+            rc = run_batch(eng, &rows[i], 1, &spans[i], &result, &e);
         }
         n_known += rows[i].n_known, n_drafted += rows[i].n - rows[i].n_known;
-        n_accepted += finish_entry(e, &rows[i], &result, rc, &err, &spans[i]);
+        n_accepted += finish_entry(eng, &rows[i], &result, rc, &e, &spans[i]);
     }
-    e->n_batch_tokens = n + n_accepted;
-    struct governor_sample *sample = &e->next_sample;
-    const enum exec_mode ran = decode_last_exec(e->machine.decode);
+    eng->n_batch_tokens = n + n_accepted;
+    struct governor_sample *sample = &eng->next_sample;
+    const enum exec_mode ran = decode_last_exec(eng->machine.decode);
     sample->mode = (n == 1 && ran == DECODE_DUAL ? DECODE_HYBRID : ran) - DECODE_CPU, sample->n = n, sample->rows = n_known, sample->n_drafted = n_drafted,
     sample->n_accepted = n_accepted, sample->is_cold = result.is_cold, sample->seconds = result.seconds;
-    e->draft_saved_s = rc || one_by_one ? 0 : governor_record(&e->governor, sample) / n;
+    eng->draft_saved_s = rc || one_by_one ? 0 : governor_record(&eng->governor, sample) / n;
     *sample = (struct governor_sample){0};
 }

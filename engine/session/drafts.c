@@ -12,8 +12,8 @@
 static const char *const draft_names[] = {
     [DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp", [DRAFT_INT4] = "int4", [DRAFT_MODEL] = "model"};
 
-const char *drafts_name(const struct engine *e) {
-    return e->mtp && e->params.draft == DRAFT_AUTO ? "mtp and lookup" : e->int4 && !int4_ready(e->int4) ? NULL : draft_names[e->params.draft];
+const char *drafts_name(const struct engine *eng) {
+    return eng->mtp && eng->params.draft == DRAFT_AUTO ? "mtp and lookup" : eng->int4 && !int4_ready(eng->int4) ? NULL : draft_names[eng->params.draft];
 }
 
 /* How many drafted tokens after the known ones can be used. */
@@ -30,10 +30,10 @@ static int max_drafted(const struct batch_entry *r) {
 }
 
 /* Compares a pending draft with the tokens generated since, whether or not a batch verified it. */
-static void judge_draft(struct engine *e, const struct session *s, struct draft_tokens *draft) {
+static void judge_draft(struct engine *eng, const struct session *s, struct draft_tokens *draft) {
     for (; draft->n_checked < draft->n && draft->first_pos + draft->n_checked < s->n_tokens; draft->n_checked++) {
         bool right = s->tokens[draft->first_pos + draft->n_checked] == draft->token[draft->n_checked];
-        governor_judge(&e->governor, draft->confidence, draft->n_checked, right);
+        governor_judge(&eng->governor, draft->confidence, draft->n_checked, right);
         if (!right) draft->n = 0;
     }
     if (draft->n_checked >= draft->n) draft->n = 0;
@@ -45,8 +45,8 @@ static void save_draft(const struct session *s, struct draft_tokens *draft, int 
 }
 
 /* Drafting polls this, so that a cancel takes effect before the draft is complete. */
-static bool any_cancelled(const struct engine *e, const struct batch_entry *rows, int n) {
-    bool any = atomic_load(&e->closing);
+static bool any_cancelled(const struct engine *eng, const struct batch_entry *rows, int n) {
+    bool any = atomic_load(&eng->closing);
     for (int i = 0; i < n; i++) any |= atomic_load(rows[i].cancel) != 0;
     return any;
 }
@@ -65,32 +65,32 @@ static int32_t pick_draft(void *ctx, int i, float *logits, int32_t top) {
 }
 
 /* Drafts with INT4 experts: for all sessions together one token at a time, at most k[i]; fewer where a turn would end. */
-static void draft_int4(struct engine *e, struct batch_entry *rows, int n, int *k) {
-    struct decode_draft draft = {.experts = int4_experts(e->int4), .expert_bytes = int4_expert_bytes(e->int4), .lookahead = &e->lookahead};
+static void draft_int4(struct engine *eng, struct batch_entry *rows, int n, int *k) {
+    struct decode_draft draft = {.experts = int4_experts(eng->int4), .expert_bytes = int4_expert_bytes(eng->int4), .lookahead = &eng->lookahead};
     int made[ENGINE_MAX_BATCH] = {0}, entry_of[ENGINE_MAX_BATCH];
-    const uint64_t before = atomic_load(&e->machine.bytes_read);
+    const uint64_t before = atomic_load(&eng->machine.bytes_read);
     const double begin = clock_now();
-    lookahead_clear(&e->lookahead);
+    lookahead_clear(&eng->lookahead);
     for (int i = 0; i < n; i++)
         if (k[i]) kv_state_try(&rows[i].s->kv, rows[i].s->n_tokens - 1);
     for (int at = 0, n_spans;; at++) {
         struct decode_span spans[ENGINE_MAX_BATCH];
-        struct error err = {0};
-        draft.first_token = e->lookahead.n;
+        struct error e = {0};
+        draft.first_token = eng->lookahead.n;
         n_spans = 0;
         for (int i = 0; i < n; i++) {
             struct session *s = rows[i].s;
             if (k[i] <= at || made[i] < at) continue;
-            lookahead_add_token(&e->lookahead, at);
+            lookahead_add_token(&eng->lookahead, at);
             const int pos = s->n_tokens - 1 + at;
             spans[n_spans] =
-                (struct decode_span){.kv = &s->kv, .tokens = &s->tokens[pos], .pos = pos, .n = 1, .n_before = config_lookback_at(&e->weights.config, pos)};
+                (struct decode_span){.kv = &s->kv, .tokens = &s->tokens[pos], .pos = pos, .n = 1, .n_before = config_lookback_at(&eng->weights.config, pos)};
             entry_of[n_spans++] = i;
         }
-        if (!n_spans || any_cancelled(e, rows, n)) break;
-        decode_set_draft(e->machine.decode, &draft);
-        const int rc = decode_run(e->machine.decode, e->next_exec, spans, n_spans, n == 1 ? rows->cancel : &e->closing, &err);
-        decode_set_draft(e->machine.decode, NULL);
+        if (!n_spans || any_cancelled(eng, rows, n)) break;
+        decode_set_draft(eng->machine.decode, &draft);
+        const int rc = decode_run(eng->machine.decode, eng->next_exec, spans, n_spans, n == 1 ? rows->cancel : &eng->closing, &e);
+        decode_set_draft(eng->machine.decode, NULL);
         if (rc) break; /* the verifying batch hits the same error and reports it */
         for (int j = 0; j < n_spans; j++) {
             struct session *s = rows[entry_of[j]].s;
@@ -104,10 +104,10 @@ static void draft_int4(struct engine *e, struct batch_entry *rows, int n, int *k
         for (int i = 0; i < n; i++) longest = k[i] > longest ? k[i] : longest;
         /* nothing in the first third of the draft, likely experts until its last token, then all */
         const enum decode_prefetch_phase phase = at + 1 >= longest ? PREFETCH_ALL : 3 * (at + 1) > longest ? PREFETCH_LIKELY : PREFETCH_NONE;
-        if (decode_prefetch(e->machine.decode, &e->lookahead, phase, (longest - at - 1) * (clock_now() - begin) / (at + 1))) break;
+        if (decode_prefetch(eng->machine.decode, &eng->lookahead, phase, (longest - at - 1) * (clock_now() - begin) / (at + 1))) break;
     }
     for (int i = 0; i < n; i++) kv_state_undo(&rows[i].s->kv, rows[i].s->n_tokens - 1);
-    const uint64_t bytes = atomic_load(&e->machine.bytes_read) - before;
+    const uint64_t bytes = atomic_load(&eng->machine.bytes_read) - before;
     for (int i = 0; i < n; i++) k[i] = made[i], rows[i].s->stats.bytes_read += bytes / (uint64_t)n;
 }
 
@@ -122,7 +122,7 @@ static bool should_stop(void *ctx) {
 }
 
 /* Drafts with another model, for all sessions together. */
-static void draft_model(struct engine *e, struct batch_entry *rows, int n, int *k) {
+static void draft_model(struct engine *eng, struct batch_entry *rows, int n, int *k) {
     struct draft_model_row r[ENGINE_MAX_BATCH];
     int m = 0, entry_of[ENGINE_MAX_BATCH];
     for (int i = 0; i < n; i++) {
@@ -136,10 +136,10 @@ static void draft_model(struct engine *e, struct batch_entry *rows, int n, int *
                                           .sampling = s->request.sampling,
                                           .out = batch_tokens(&rows[i]) + rows[i].n};
     }
-    e->draft_model.run(e->draft_model.ctx, r, m, should_stop, &(struct draft_rows){e, rows, n});
+    eng->draft_model.run(eng->draft_model.ctx, r, m, should_stop, &(struct draft_rows){eng, rows, n});
     for (int j = 0; j < m; j++) {
         int made = 0; /* the draft model's vocabulary may be padded further */
-        while (made < r[j].made && r[j].out[made] < e->info.vocab) made++;
+        while (made < r[j].made && r[j].out[made] < eng->info.vocab) made++;
         k[entry_of[j]] = made;
     }
 }
@@ -153,11 +153,11 @@ static int lookup_confidence(int matched) { return matched > 8 ? 4 : matched > 4
 
 /* Sets *k to the tokens, at most `most`, that entry i of the batch can draft, and fills row i of `in`. Drafts without cost write the tokens at once; those of
  * models follow in run_model_drafts(). */
-static void propose_draft(struct engine *e, struct batch_entry *r, int i, int most, struct governor_in *in, int *k) {
+static void propose_draft(struct engine *eng, struct batch_entry *r, int i, int most, struct governor_in *in, int *k) {
     struct session *s = r->s;
     int32_t *out = batch_tokens(r) + r->n;
     int matched = LOOKUP_MATCH;
-    for (int g = 0; g < 2; g++) judge_draft(e, s, &s->drafts[g]);
+    for (int g = 0; g < 2; g++) judge_draft(eng, s, &s->drafts[g]);
     if (r->n_known > 1) most = 0; /* no draft while the KV cache lacks more than one known token */
     const struct token_filter *filter = s->request.filter;
     if (filter && most > 0 && (*k = filter->forced(filter->ctx, most, out)) > 0) { /* no other draft is as likely */
@@ -168,31 +168,31 @@ static void propose_draft(struct engine *e, struct batch_entry *r, int i, int mo
         in->catch_up_rows[i] = 0;
         return;
     }
-    *k = most < 1                       ? 0
-         : e->params.custom_draft       ? e->params.custom_draft(e->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out)
-         : e->params.draft == DRAFT_MTP ? most
-         : e->int4                      ? most * int4_ready(e->int4)
-         : e->draft_model.ctx           ? most * e->draft_model.ready(e->draft_model.ctx, &s->draft_chat, s->tokens, s->n_tokens, most)
-                                        : lookup_draft(s->tokens, s->n_tokens, most, out, &matched);
+    *k = most < 1                         ? 0
+         : eng->params.custom_draft       ? eng->params.custom_draft(eng->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out)
+         : eng->params.draft == DRAFT_MTP ? most
+         : eng->int4                      ? most * int4_ready(eng->int4)
+         : eng->draft_model.ctx           ? most * eng->draft_model.ready(eng->draft_model.ctx, &s->draft_chat, s->tokens, s->n_tokens, most)
+                                          : lookup_draft(s->tokens, s->n_tokens, most, out, &matched);
     in->confidence[i] = lookup_confidence(matched);
-    in->is_model_draft[i] = e->int4 || e->draft_model.ctx ? *k > 0 : e->mtp && most > 0 && (e->params.draft == DRAFT_MTP || matched < LONG_MATCH);
+    in->is_model_draft[i] = eng->int4 || eng->draft_model.ctx ? *k > 0 : eng->mtp && most > 0 && (eng->params.draft == DRAFT_MTP || matched < LONG_MATCH);
     if (in->is_model_draft[i]) *k = most, in->confidence[i] = MODEL_CONFIDENCE;
     else save_draft(s, &s->drafts[0], in->confidence[i], out, *k);
     in->max_drafted[i] = *k;
-    in->catch_up_rows[i] = e->mtp && in->is_model_draft[i] && s->mtp.n_waiting > NEAR_ROWS ? s->mtp.n_waiting - 1 : 0;
+    in->catch_up_rows[i] = eng->mtp && in->is_model_draft[i] && s->mtp.n_waiting > NEAR_ROWS ? s->mtp.n_waiting - 1 : 0;
 }
 
 /* The MTP layer processes tokens that were generated without it. */
-static void catch_up_mtp(struct engine *e, struct batch_entry *rows, int n, const struct governor_in *in, const int *k) {
-    struct governor_sample *t = &e->next_sample;
+static void catch_up_mtp(struct engine *eng, struct batch_entry *rows, int n, const struct governor_in *in, const int *k) {
+    struct governor_sample *t = &eng->next_sample;
     const double begin = clock_now();
     for (int i = 0; i < n; i++)
-        if (in->catch_up_rows[i] && k[i]) mtp_catch_up(e->mtp, &rows[i].s->mtp, rows[i].s->tokens), t->n_caught_up += in->catch_up_rows[i];
+        if (in->catch_up_rows[i] && k[i]) mtp_catch_up(eng->mtp, &rows[i].s->mtp, rows[i].s->tokens), t->n_caught_up += in->catch_up_rows[i];
     if (t->n_caught_up) t->catch_up_s = clock_now() - begin;
 }
 
 /* Runs drafts of models: k[i] tokens for row i if is_model_draft[i]. */
-static void run_model_drafts(struct engine *e, struct batch_entry *rows, int n, const bool *is_model_draft, int *k) {
+static void run_model_drafts(struct engine *eng, struct batch_entry *rows, int n, const bool *is_model_draft, int *k) {
     const double begin = clock_now();
     bool any = false;
     for (int i = 0; i < n; i++) {
@@ -202,34 +202,34 @@ static void run_model_drafts(struct engine *e, struct batch_entry *rows, int n, 
         if (mem_grow(&s->tokens, &s->tokens_cap, (size_t)(s->n_tokens + k[i]), sizeof *s->tokens)) k[i] = 0; /* room for drafts after the known tokens */
     }
     if (!any) return;
-    if (e->int4) draft_int4(e, rows, n, k);
-    if (e->draft_model.ctx) draft_model(e, rows, n, k);
+    if (eng->int4) draft_int4(eng, rows, n, k);
+    if (eng->draft_model.ctx) draft_model(eng, rows, n, k);
     for (int i = 0; i < n; i++) {
         struct session *s = rows[i].s;
         int32_t *out = batch_tokens(&rows[i]) + rows[i].n;
         if (!is_model_draft[i] || !k[i]) continue;
-        if (e->mtp) k[i] = mtp_draft(e->mtp, &s->mtp, s->tokens, s->n_tokens, k[i], out, pick_draft, s);
+        if (eng->mtp) k[i] = mtp_draft(eng->mtp, &s->mtp, s->tokens, s->n_tokens, k[i], out, pick_draft, s);
         save_draft(s, &s->drafts[1], MODEL_CONFIDENCE, out, k[i]);
-        e->next_sample.n_model_drafted += k[i];
+        eng->next_sample.n_model_drafted += k[i];
     }
-    e->next_sample.draft_s = clock_now() - begin;
+    eng->next_sample.draft_s = clock_now() - begin;
 }
 
-void drafts_add(struct engine *e, struct batch_entry *rows, int n) {
-    const bool is_fixed = e->params.custom_draft || (e->params.max_drafted && e->params.draft != DRAFT_AUTO); /* the governor has no choice */
-    struct governor_in in = {.mode = e->next_exec - DECODE_CPU, .n = n, .max_batch_s = e->tpot.max_batch_s};
+void drafts_add(struct engine *eng, struct batch_entry *rows, int n) {
+    const bool is_fixed = eng->params.custom_draft || (eng->params.max_drafted && eng->params.draft != DRAFT_AUTO); /* the governor has no choice */
+    struct governor_in in = {.mode = eng->next_exec - DECODE_CPU, .n = n, .max_batch_s = eng->tpot.max_batch_s};
     int k[ENGINE_MAX_BATCH], room = DECODE_MAX_ROWS;
     for (int i = 0; i < n; i++) in.rows += rows[i].n;
     room -= in.rows;
     for (int i = 0; i < n; i++) {
         int most = max_drafted(&rows[i]), share = is_fixed ? room / (n - i) : DECODE_MAX_ROWS - in.rows;
         if (most > share) most = share;
-        if (e->params.max_drafted && most > e->params.max_drafted) most = e->params.max_drafted;
-        propose_draft(e, &rows[i], i, most, &in, &k[i]);
+        if (eng->params.max_drafted && most > eng->params.max_drafted) most = eng->params.max_drafted;
+        propose_draft(eng, &rows[i], i, most, &in, &k[i]);
         room -= k[i];
     }
-    if (!is_fixed) governor_choose(&e->governor, &in, k);
-    catch_up_mtp(e, rows, n, &in, k);
-    run_model_drafts(e, rows, n, in.is_model_draft, k);
+    if (!is_fixed) governor_choose(&eng->governor, &in, k);
+    catch_up_mtp(eng, rows, n, &in, k);
+    run_model_drafts(eng, rows, n, in.is_model_draft, k);
     for (int i = 0; i < n; i++) rows[i].n += k[i];
 }

@@ -13,21 +13,21 @@ void engine_signal_fd(int fd) {
 void engine_wake(void *engine) { engine_signal_fd(((struct engine *)engine)->wake_fd); }
 
 int engine_run_on_thread(void *engine, int (*fn)(void *arg), void *arg) {
-    struct engine *e = engine;
-    struct engine_task task = {.fn = fn, .arg = arg}, **end = &e->tasks;
-    pthread_mutex_lock(&e->lock);
+    struct engine *eng = engine;
+    struct engine_task task = {.fn = fn, .arg = arg}, **end = &eng->tasks;
+    pthread_mutex_lock(&eng->lock);
     while (*end) end = &(*end)->next;
     *end = &task;
-    engine_wake(e);
-    while (!task.done) pthread_cond_wait(&e->ended_cond, &e->lock);
-    pthread_mutex_unlock(&e->lock);
+    engine_wake(eng);
+    while (!task.done) pthread_cond_wait(&eng->ended_cond, &eng->lock);
+    pthread_mutex_unlock(&eng->lock);
     return task.rc;
 }
 
-void engine_run_task(struct engine *e, struct engine_task *task) {
+void engine_run_task(struct engine *eng, struct engine_task *task) {
     task->rc = task->fn(task->arg);
-    pthread_mutex_lock(&e->lock);
+    pthread_mutex_lock(&eng->lock);
     task->done = true;
-    pthread_cond_broadcast(&e->ended_cond);
-    pthread_mutex_unlock(&e->lock);
+    pthread_cond_broadcast(&eng->ended_cond);
+    pthread_mutex_unlock(&eng->lock);
 }

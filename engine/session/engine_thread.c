@@ -33,96 +33,96 @@ struct loop_round {
 };
 enum loop_action { LOOP_EXIT, LOOP_CALIBRATE, LOOP_WORK }; /* EXIT: the engine closes and no work is left */
 
-static enum loop_action choose_work(struct engine *e, struct loop_round *r) {
+static enum loop_action choose_work(struct engine *eng, struct loop_round *r) {
     struct session *batch[ENGINE_MAX_BATCH];
-    session_reap_cancelled(e);
-    r->throughput = throughput_ready(e);
-    if (!r->throughput) prefill_queue_pick(e);
-    const int n = r->throughput ? 0 : decode_batch_pick(e, batch);
-    if (!e->is_calibrated && !e->prefill_driver && ((n && e->params.decode == MODE_AUTO) || (e->prefilling && e->params.prefill == MODE_AUTO)))
+    session_reap_cancelled(eng);
+    r->throughput = throughput_ready(eng);
+    if (!r->throughput) prefill_queue_pick(eng);
+    const int n = r->throughput ? 0 : decode_batch_pick(eng, batch);
+    if (!eng->is_calibrated && !eng->prefill_driver && ((n && eng->params.decode == MODE_AUTO) || (eng->prefilling && eng->params.prefill == MODE_AUTO)))
         return LOOP_CALIBRATE;
-    r->task = e->tasks;
-    r->prefill_ready = prefill_queue_ready(e);
-    r->prefill_active = e->prefilling || e->abandoned;
-    r->any_turn = e->n_turns;
+    r->task = eng->tasks;
+    r->prefill_ready = prefill_queue_ready(eng);
+    r->prefill_active = eng->prefilling || eng->abandoned;
+    r->any_turn = eng->n_turns;
     r->n_decoding = n;
-    const bool other_work = r->task || (r->prefill_ready && (!n || tpot_has_room(e, e->tpot.unit_s)));
-    r->n_batch = n && !(other_work && e->decode_lead_s > 0) ? decode_batch_fill(e, batch, n, r->rows) : 0;
-    if (!r->n_batch && r->task) e->tasks = r->task->next;
-    return atomic_load(&e->closing) && !n && !other_work && !r->prefill_active && !r->throughput ? LOOP_EXIT : LOOP_WORK;
+    const bool other_work = r->task || (r->prefill_ready && (!n || tpot_has_room(eng, eng->tpot.unit_s)));
+    r->n_batch = n && !(other_work && eng->decode_lead_s > 0) ? decode_batch_fill(eng, batch, n, r->rows) : 0;
+    if (!r->n_batch && r->task) eng->tasks = r->task->next;
+    return atomic_load(&eng->closing) && !n && !other_work && !r->prefill_active && !r->throughput ? LOOP_EXIT : LOOP_WORK;
 }
 
-static void run_decode_batch(struct engine *e, struct loop_round *r) {
-    if (e->params.draft) drafts_add(e, r->rows, r->n_batch);
-    pthread_mutex_lock(&e->lock);
-    e->batch_running = true;
+static void run_decode_batch(struct engine *eng, struct loop_round *r) {
+    if (eng->params.draft) drafts_add(eng, r->rows, r->n_batch);
+    pthread_mutex_lock(&eng->lock);
+    eng->batch_running = true;
     for (int i = 0; i < r->n_batch; i++) session_set_hold(r->rows[i].s, HOLD_BATCH);
-    session_reap_cancelled(e); /* cancelled turns need not wait for the batch */
-    pthread_mutex_unlock(&e->lock);
-    decode_batch_run(e, r->rows, r->n_batch);
-    pthread_mutex_lock(&e->lock);
-    e->batch_running = false;
-    pthread_mutex_unlock(&e->lock);
+    session_reap_cancelled(eng); /* cancelled turns need not wait for the batch */
+    pthread_mutex_unlock(&eng->lock);
+    decode_batch_run(eng, r->rows, r->n_batch);
+    pthread_mutex_lock(&eng->lock);
+    eng->batch_running = false;
+    pthread_mutex_unlock(&eng->lock);
     /* Copying one chunk of KV for the disk is spread over batches: 4 MB (1 << 22 bytes) per batch, about a millisecond. */
-    if (e->n_batches % (1 + ((uint64_t)e->prefill_work.rows * e->info.kv_token_bytes >> 22)) == 0) prefix_save_one(e);
+    if (eng->n_batches % (1 + ((uint64_t)eng->prefill_work.rows * eng->info.kv_token_bytes >> 22)) == 0) prefix_save_one(eng);
 }
 
 /* Tells the INT4 draft whether the engine thread is busy. While it is, weights are converted for the draft slowly, unless there is a spare
  * core or drafts are forced. */
-static void set_cpu_busy(struct engine *e, bool busy) {
-    if (e->int4) int4_set_cpu_busy(e->int4, busy && !e->params.max_drafted && pool_is_saturated(e->pool));
+static void set_cpu_busy(struct engine *eng, bool busy) {
+    if (eng->int4) int4_set_cpu_busy(eng->int4, busy && !eng->params.max_drafted && pool_is_saturated(eng->pool));
 }
 
 /* Moves a part of the weights to huge pages when there has been no work for half a second. Sooner, it would delay a program that is about to end, or the next
  * of several prompts. */
-static bool move_pages(struct engine *e) {
+static bool move_pages(struct engine *eng) {
     enum { REST_MS = 500 };
-    struct pollfd woken = {.fd = e->wake_fd, .events = POLLIN};
-    if (!e->huge_pages.files || (!e->is_resting && poll(&woken, 1, REST_MS))) return false;
-    e->is_resting = true;
-    return huge_pages_advance(&e->huge_pages);
+    struct pollfd woken = {.fd = eng->wake_fd, .events = POLLIN};
+    if (!eng->huge_pages.files || (!eng->is_resting && poll(&woken, 1, REST_MS))) return false;
+    eng->is_resting = true;
+    return huge_pages_advance(&eng->huge_pages);
 }
 
-static void run_idle(struct engine *e, const struct loop_round *r) {
+static void run_idle(struct engine *eng, const struct loop_round *r) {
     uint64_t wakes;
-    if (prefix_save_one(e) || (r->any_turn && move_pages(e))) return;
-    if (!r->prefill_active) trace_save(e->machine.trace, e->params.trace, false);
-    set_cpu_busy(e, false);
-    if (read(e->wake_fd, &wakes, sizeof wakes) < 0) {
+    if (prefix_save_one(eng) || (r->any_turn && move_pages(eng))) return;
+    if (!r->prefill_active) trace_save(eng->machine.trace, eng->params.trace, false);
+    set_cpu_busy(eng, false);
+    if (read(eng->wake_fd, &wakes, sizeof wakes) < 0) {
     } /* interrupted: look again */
-    set_cpu_busy(e, true);
+    set_cpu_busy(eng, true);
 }
 
-static bool run_round(struct engine *e) {
+static bool run_round(struct engine *eng) {
     struct loop_round r;
-    pthread_mutex_lock(&e->lock);
-    const enum loop_action action = choose_work(e, &r);
-    pthread_mutex_unlock(&e->lock);
-    if (action == LOOP_CALIBRATE) speeds_calibrate(e);
+    pthread_mutex_lock(&eng->lock);
+    const enum loop_action action = choose_work(eng, &r);
+    pthread_mutex_unlock(&eng->lock);
+    if (action == LOOP_CALIBRATE) speeds_calibrate(eng);
     if (action != LOOP_WORK) return action != LOOP_EXIT;
-    if (e->machine.gpus) pin_hold(e->machine.gpus->pin, r.n_decoding > 0);
+    if (eng->machine.gpus) pin_hold(eng->machine.gpus->pin, r.n_decoding > 0);
     const double begin = clock_now();
-    if (r.n_batch) run_decode_batch(e, &r);
-    else if (r.task) engine_run_task(e, r.task);
-    else if (r.throughput == THROUGHPUT_RUN) throughput_run(e);
-    else if (r.prefill_ready) prefill_queue_advance(e);
-    else run_idle(e, &r);
+    if (r.n_batch) run_decode_batch(eng, &r);
+    else if (r.task) engine_run_task(eng, r.task);
+    else if (r.throughput == THROUGHPUT_RUN) throughput_run(eng);
+    else if (r.prefill_ready) prefill_queue_advance(eng);
+    else run_idle(eng, &r);
     const double t = clock_now() - begin;
-    e->is_resting &= !r.n_batch && !r.task && !r.prefill_ready;
+    eng->is_resting &= !r.n_batch && !r.task && !r.prefill_ready;
     /* Decode and the other work share the time. The lead of either is at most this unit, so that neither waits long. */
-    if (r.n_batch) e->decode_lead_s = fmin(e->decode_lead_s + t, t);
-    else if (r.task || r.prefill_ready) e->decode_lead_s = r.n_decoding ? fmax(e->decode_lead_s - t, -t) : 0;
-    if (r.n_batch) tpot_batch_done(e, r.n_decoding, e->n_batch_tokens, t);
-    else if (r.prefill_ready && !r.task && r.n_decoding) tpot_charge(e, e->tpot.unit_s = t);
-    prefill_queue_emit_progress(e);
+    if (r.n_batch) eng->decode_lead_s = fmin(eng->decode_lead_s + t, t);
+    else if (r.task || r.prefill_ready) eng->decode_lead_s = r.n_decoding ? fmax(eng->decode_lead_s - t, -t) : 0;
+    if (r.n_batch) tpot_batch_done(eng, r.n_decoding, eng->n_batch_tokens, t);
+    else if (r.prefill_ready && !r.task && r.n_decoding) tpot_charge(eng, eng->tpot.unit_s = t);
+    prefill_queue_emit_progress(eng);
     return true;
 }
 
 void *engine_thread(void *engine) {
-    struct engine *e = engine;
-    pool_pin_caller(e->pool);
-    set_cpu_busy(e, true);
-    while (run_round(e)) {
+    struct engine *eng = engine;
+    pool_pin_caller(eng->pool);
+    set_cpu_busy(eng, true);
+    while (run_round(eng)) {
     }
     return NULL;
 }

@@ -20,17 +20,17 @@
 
 /* Hashes everything besides the tokens that determines a row's bits: the weights (location and modification time), the CPU, the settings, and
  * this build. */
-static uint64_t compute_fingerprint(const struct engine *e) {
-    const struct checkpoint *c = &e->weights.files;
+static uint64_t compute_fingerprint(const struct engine *eng) {
+    const struct checkpoint *c = &eng->weights.files;
     struct buf b = {0};
     struct stat st;
     char path[4096];
     if (stat("/proc/self/exe", &st)) memset(&st, 0, sizeof st);
     buf_fmt(&b, "%s %llx %lld %lld.%ld %llx\n%s %s %d\n%d %d %d %s %d\n", HEARTH_VERSION, (unsigned long long)st.st_ino, (long long)st.st_size,
-            (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (unsigned long long)c->fingerprint, cpu_describe(), e->info.level, (int)e->params.kv,
-            e->prefill_work.rows, e->numa.n_nodes, e->params.hugepages, e->params.gpus ? e->params.gpus : "", (int)e->params.prefill);
+            (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (unsigned long long)c->fingerprint, cpu_describe(), eng->info.level, (int)eng->params.kv,
+            eng->prefill_work.rows, eng->numa.n_nodes, eng->params.hugepages, eng->params.gpus ? eng->params.gpus : "", (int)eng->params.prefill);
     for (int i = 0; i < c->n_shards; i++)
-        if (!file_join(path, sizeof path, e->dir, c->shards[i].name, NULL) && !stat(path, &st))
+        if (!file_join(path, sizeof path, eng->dir, c->shards[i].name, NULL) && !stat(path, &st))
             buf_fmt(&b, "%llx %llx %lld %lld.%ld\n", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino, (long long)st.st_size,
                     (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
     const uint64_t fingerprint = b.failed ? 0 : hash64(b.data ? b.data : "", b.len, 0);
@@ -38,16 +38,16 @@ static uint64_t compute_fingerprint(const struct engine *e) {
     return fingerprint;
 }
 
-void prefix_open(struct engine *e) {
-    e->kv_store.fd = memfd_create("hearth-kv", MFD_CLOEXEC);
-    e->kv_store.kv_fingerprint = compute_fingerprint(e);
-    if (e->params.kv_dir && e->kv_store.kv_fingerprint && e->kv_store.fd >= 0)
-        e->kv_disk = kv_disk_open(e->params.kv_dir, e->params.kv_limit, e->kv_store.kv_fingerprint, (enum dtype)e->params.kv);
+void prefix_open(struct engine *eng) {
+    eng->kv_store.fd = memfd_create("hearth-kv", MFD_CLOEXEC);
+    eng->kv_store.kv_fingerprint = compute_fingerprint(eng);
+    if (eng->params.kv_dir && eng->kv_store.kv_fingerprint && eng->kv_store.fd >= 0)
+        eng->kv_disk = kv_disk_open(eng->params.kv_dir, eng->params.kv_limit, eng->kv_store.kv_fingerprint, (enum dtype)eng->params.kv);
 }
-void prefix_close(struct engine *e) {
-    kv_disk_close(&e->kv_disk);
-    if (e->kv_store.fd >= 0) close(e->kv_store.fd);
-    e->kv_store.fd = -1;
+void prefix_close(struct engine *eng) {
+    kv_disk_close(&eng->kv_disk);
+    if (eng->kv_store.fd >= 0) close(eng->kv_store.fd);
+    eng->kv_store.fd = -1;
 }
 
 /* --- Chunks ---------------------------------------------------------------------------------------------------------------------- */
@@ -68,9 +68,9 @@ static void count_mapped(struct prefix *p) {
     atomic_store(&p->n_mapped_tokens, n);
 }
 int session_shared_tokens(const struct session *s) { return atomic_load(&s->prefix.n_mapped_tokens); }
-uint64_t engine_shared_bytes(const struct engine *e) {
+uint64_t engine_shared_bytes(const struct engine *eng) {
     struct stat st;
-    return e->kv_store.fd >= 0 && !fstat(e->kv_store.fd, &st) ? (uint64_t)st.st_blocks * 512 : 0;
+    return eng->kv_store.fd >= 0 && !fstat(eng->kv_store.fd, &st) ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
 /* Returns the block of a chunk, created on demand; the session keeps the reference. */
@@ -175,15 +175,15 @@ static size_t common_chunks(const struct session *s, const struct prefix_chunk *
 
 /* Returns the session with the most usable chunks, more than *usable, and borrows it until release_donor(); NULL: none. */
 static struct session *find_donor(struct session *s, const struct prefix_chunk *want, size_t n, size_t *usable) {
-    struct engine *e = s->engine;
+    struct engine *eng = s->engine;
     struct session *found = NULL;
-    pthread_mutex_lock(&e->lock);
-    for (struct session *o = e->sessions; o; o = o->next) {
+    pthread_mutex_lock(&eng->lock);
+    for (struct session *o = eng->sessions; o; o = o->next) {
         size_t k = o == s ? 0 : common_chunks(s, want, n, o);
         if (k > *usable) found = o, *usable = k;
     }
     if (found) found->n_borrowers++;
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&eng->lock);
     return found;
 }
 static void release_donor(struct session *o) {
@@ -250,17 +250,17 @@ void prefix_reuse(struct session *s) {
 }
 
 int prefix_common_rows(void *engine, const struct kv *a, const struct kv *b) {
-    struct engine *e = engine;
+    struct engine *eng = engine;
     const struct prefix *p = NULL, *q = NULL;
     int same = 0;
-    pthread_mutex_lock(&e->lock); /* a closing session is not in the list and may be freed */
-    for (const struct session *s = e->sessions; s; s = s->next) {
+    pthread_mutex_lock(&eng->lock); /* a closing session is not in the list and may be freed */
+    for (const struct session *s = eng->sessions; s; s = s->next) {
         if (&s->kv == a) p = &s->prefix;
         if (&s->kv == b) q = &s->prefix;
     }
     for (size_t i = 0; p && q && i < p->n_chunks && i < q->n_chunks && p->chunks[i].block && p->chunks[i].block == q->chunks[i].block; i++)
         same = p->chunks[i].end;
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&eng->lock);
     return same;
 }
 
@@ -291,13 +291,13 @@ static bool may_load(struct session *s, int end) {
 }
 
 bool prefix_load_next(struct session *s) {
-    struct engine *e = s->engine;
+    struct engine *eng = s->engine;
     struct prefix *p = &s->prefix;
     const int from = p->exact_end, end = next_chunk_end(s, from);
     bool has_state, found = may_load(s, end);
     uint64_t key = found ? chunk_key(p->n_chunks ? p->chunks[p->n_chunks - 1].key : root_key(s), s->tokens, from, end) : 0;
     if (found) found = !mem_grow(&p->tokens, &p->tokens_cap, (size_t)end, sizeof *p->tokens) && !push_chunk(p, end, key);
-    if (found && !kv_disk_read(e->kv_disk, e->pool, &s->kv, key, s->tokens, from, end, &has_state)) found = false, p->n_chunks--;
+    if (found && !kv_disk_read(eng->kv_disk, eng->pool, &s->kv, key, s->tokens, from, end, &has_state)) found = false, p->n_chunks--;
     if (!found) {
         truncate_chunks(p, s->n_kv);
         return false;
@@ -307,7 +307,7 @@ bool prefix_load_next(struct session *s) {
     p->exact_end = end;
     if (can_resume(s)) s->n_kv = end;
     int next = next_chunk_end(s, end);
-    if (next < s->n_tokens) kv_disk_prefetch(e->kv_disk, chunk_key(key, s->tokens, end, next));
+    if (next < s->n_tokens) kv_disk_prefetch(eng->kv_disk, chunk_key(key, s->tokens, end, next));
     return true;
 }
 
@@ -336,13 +336,13 @@ static bool save_chunk(struct session *s, bool closes) {
     return true;
 }
 
-bool prefix_save_one(struct engine *e) {
+bool prefix_save_one(struct engine *eng) {
     struct session *found = NULL;
-    if (!e->kv_disk) return false;
-    pthread_mutex_lock(&e->lock);
-    for (struct session *s = e->sessions; s && !found; s = s->next)
+    if (!eng->kv_disk) return false;
+    pthread_mutex_lock(&eng->lock);
+    for (struct session *s = eng->sessions; s && !found; s = s->next)
         if (!s->prefix.no_disk && first_unsaved(s) < s->prefix.n_chunks) found = s, s->n_borrowers++;
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&eng->lock);
     if (!found) return false;
     save_chunk(found, false);
     release_donor(found);

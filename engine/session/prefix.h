@@ -15,8 +15,8 @@ struct engine;
 struct kv;
 struct session;
 
-void prefix_open(struct engine *e);  /* after everything that enters kv_fingerprint */
-void prefix_close(struct engine *e); /* after all sessions are closed */
+void prefix_open(struct engine *eng);  /* after everything that enters kv_fingerprint */
+void prefix_close(struct engine *eng); /* after all sessions are closed */
 /* Returns how many cached tokens to keep when [0, keep) match a request of n tokens. Returns fewer where little is lost, so that the new KV can
  * be shared. With REQ_EXACT_PREFIX_ONLY keeps exact chunks only. */
 int prefix_tokens_to_keep(const struct session *s, int keep, int n, int flags);
@@ -34,7 +34,7 @@ bool prefix_load_next(struct session *s);
 void prefix_record(struct session *s); /* records the chunks up to s->n_kv, prefilled since prefix_is_exact() held */
 
 /* Queues the next unsaved chunk of any session for the disk; false: none. */
-bool prefix_save_one(struct engine *e);
+bool prefix_save_one(struct engine *eng);
 
 void prefix_save_all(struct session *s);                                    /* before closing an idle session; on a client thread */
 int prefix_fork(struct session *from, struct session *to, struct error *e); /* makes `to`, a fresh session, a copy; both idle; on a client thread */

@@ -23,21 +23,21 @@ void session_set_state(struct session *s, enum session_state to) {
         [SESSION_DECODE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* QUEUED: the RoPE factors changed, prefill everything again */
         [SESSION_ENDED] = 1 << SESSION_IDLE,
     };
-    struct engine *e = s->engine;
+    struct engine *eng = s->engine;
     int from = atomic_load(&s->state);
     assert(may_follow[from] >> to & 1);
-    assert(0 <= s->n_kv && s->n_kv <= s->n_tokens && s->n_tokens <= e->info.context);
-    assert((e->prefilling == s) == (from == SESSION_PREFILL));
-    if (from == SESSION_PREFILL) e->prefilling = NULL;
-    if (from == SESSION_QUEUED && to == SESSION_PREFILL) fair_queue_serve(&e->prefill_queue, &s->queue_entry);
-    else if (from == SESSION_QUEUED) fair_queue_remove(&e->prefill_queue, &s->queue_entry);
-    if (to == SESSION_QUEUED) fair_queue_push(&e->prefill_queue, &s->queue_entry, s->request.client, s->turn_id);
+    assert(0 <= s->n_kv && s->n_kv <= s->n_tokens && s->n_tokens <= eng->info.context);
+    assert((eng->prefilling == s) == (from == SESSION_PREFILL));
+    if (from == SESSION_PREFILL) eng->prefilling = NULL;
+    if (from == SESSION_QUEUED && to == SESSION_PREFILL) fair_queue_serve(&eng->prefill_queue, &s->queue_entry);
+    else if (from == SESSION_QUEUED) fair_queue_remove(&eng->prefill_queue, &s->queue_entry);
+    if (to == SESSION_QUEUED) fair_queue_push(&eng->prefill_queue, &s->queue_entry, s->request.client, s->turn_id);
     switch (to) {
     case SESSION_IDLE: assert(!s->n_unread && !s->progress_serial && !s->end_serial && s->hold != HOLD_CLAIMED && s->hold != HOLD_BATCH); break;
     case SESSION_QUEUED: assert(s->n_kv < s->n_tokens && (!s->n_answered || !s->n_kv) && (s->n_answered || !s->n_unread) && !s->end_serial); break;
     case SESSION_PREFILL:
-        assert(!e->prefilling);
-        e->prefilling = s;
+        assert(!eng->prefilling);
+        eng->prefilling = s;
         break;
     case SESSION_DECODE: assert(s->n_kv == s->n_tokens - 1 && s->n_answered >= 1); break;
     case SESSION_ENDED: assert(s->end_serial && s->hold != HOLD_CLAIMED && s->hold != HOLD_BATCH && !s->stop_ids); break;
@@ -57,13 +57,13 @@ void session_set_hold(struct session *s, enum session_hold to) {
 }
 
 /* Counts one more unread event and returns its serial number. */
-static uint64_t next_serial(struct engine *e) {
-    if (!e->n_unread++) engine_signal_fd(e->event_fd);
-    return ++e->n_events;
+static uint64_t next_serial(struct engine *eng) {
+    if (!eng->n_unread++) engine_signal_fd(eng->event_fd);
+    return ++eng->n_events;
 }
 
 void session_end_turn(struct session *s, enum done_reason reason, int rc, const struct error *why) {
-    struct engine *e = s->engine;
+    struct engine *eng = s->engine;
     s->stats.answer_tokens = s->n_answered;
     if (s->n_answered) s->stats.decode_s = clock_now() - s->first_token_at;
     s->end = (struct event){.kind = rc ? EVENT_ERROR : EVENT_DONE, .session = s, .reason = reason, .stats = s->stats};
@@ -71,9 +71,9 @@ void session_end_turn(struct session *s, enum done_reason reason, int rc, const 
     mem_free(s->stop_ids);
     s->stop_ids = NULL;
     session_set_hold(s, s->hold == HOLD_BATCH || s->hold == HOLD_DRAINING ? HOLD_DRAINING : HOLD_NONE);
-    s->end_serial = next_serial(e);
+    s->end_serial = next_serial(eng);
     session_set_state(s, SESSION_ENDED);
-    pthread_cond_broadcast(&e->ended_cond);
+    pthread_cond_broadcast(&eng->ended_cond);
 }
 
 /* Whether a lock holder may end the turn. */
@@ -88,16 +88,16 @@ static bool may_end_turn(const struct session *s) {
 
 /* Ends a turn whose prefill is suspended by a decode batch; the prefill stops later. */
 static void abandon_prefill(struct session *s) {
-    struct engine *e = s->engine;
-    if (!e->prefill_driver) return; /* not begun */
-    s->n_kv += e->prefill_job.n_complete;
-    if (!s->n_answered) s->stats.prefill_s = clock_now() - e->prefill_began;
+    struct engine *eng = s->engine;
+    if (!eng->prefill_driver) return; /* not begun */
+    s->n_kv += eng->prefill_job.n_complete;
+    if (!s->n_answered) s->stats.prefill_s = clock_now() - eng->prefill_began;
     session_set_hold(s, HOLD_DRAINING);
-    e->abandoned = s;
+    eng->abandoned = s;
 }
 
-void session_reap_cancelled(struct engine *e) {
-    for (struct session *s = e->sessions; s; s = s->next) {
+void session_reap_cancelled(struct engine *eng) {
+    for (struct session *s = eng->sessions; s; s = s->next) {
         if (!may_end_turn(s) || !atomic_load(session_cancel_flag(s))) continue;
         if (atomic_load(&s->state) == SESSION_PREFILL) abandon_prefill(s);
         session_end_turn(s, DONE_CANCELLED, 0, NULL);
@@ -125,8 +125,8 @@ static uint64_t next_event_serial(const struct session *s) {
 }
 
 static void take_event(struct session *s, struct event *out) {
-    struct engine *e = s->engine;
-    e->n_unread--;
+    struct engine *eng = s->engine;
+    eng->n_unread--;
     if (s->progress_serial) {
         *out = s->progress;
         s->progress_serial = 0;
@@ -134,7 +134,7 @@ static void take_event(struct session *s, struct event *out) {
         *out = (struct event){.kind = EVENT_TOKEN, .session = s, .token = s->unread[s->first_unread].token};
         if (s->request.wants_logprobs) out->logprobs = s->unread_logprobs[s->first_unread];
         s->first_unread = (s->first_unread + 1) % ENGINE_MAX_UNREAD;
-        if (s->n_unread-- == ENGINE_MAX_UNREAD) engine_wake(e); /* the session paused for lack of room */
+        if (s->n_unread-- == ENGINE_MAX_UNREAD) engine_wake(eng); /* the session paused for lack of room */
     } else {
         *out = s->end;
         s->end_serial = 0;
@@ -142,42 +142,42 @@ static void take_event(struct session *s, struct event *out) {
     }
 }
 
-bool engine_poll(struct engine *e, struct event *out, int timeout_ms) {
+bool engine_poll(struct engine *eng, struct event *out, int timeout_ms) {
     double until = clock_now() + timeout_ms * 1e-3;
     for (;;) {
         struct session *next = NULL;
         uint64_t drop;
-        pthread_mutex_lock(&e->lock);
-        session_reap_cancelled(e); /* also here, as the engine thread may be busy for long */
-        for (struct session *s = e->sessions; s; s = s->next)
+        pthread_mutex_lock(&eng->lock);
+        session_reap_cancelled(eng); /* also here, as the engine thread may be busy for long */
+        for (struct session *s = eng->sessions; s; s = s->next)
             if (next_event_serial(s) && (!next || next_event_serial(s) < next_event_serial(next))) next = s;
         if (next) take_event(next, out);
-        bool signalled = !next && read(e->event_fd, &drop, sizeof drop) > 0; /* a cancel may have signalled: look again */
-        pthread_mutex_unlock(&e->lock);
+        bool signalled = !next && read(eng->event_fd, &drop, sizeof drop) > 0; /* a cancel may have signalled: look again */
+        pthread_mutex_unlock(&eng->lock);
         if (next) return true;
         if (signalled) continue;
         double left = until - clock_now();
         if (timeout_ms >= 0 && left <= 0) return false;
-        poll(&(struct pollfd){.fd = e->event_fd, .events = POLLIN}, 1, timeout_ms < 0 ? -1 : (int)(left * 1e3) + 1);
+        poll(&(struct pollfd){.fd = eng->event_fd, .events = POLLIN}, 1, timeout_ms < 0 ? -1 : (int)(left * 1e3) + 1);
     }
 }
 
 /* --- Sessions ------------------------------------------------------------------------------------------------------------- */
 
-int session_open(struct engine *e, struct session **out, struct error *err) {
+int session_open(struct engine *eng, struct session **out, struct error *e) {
     struct session *s = mem_calloc(1, sizeof *s);
     *out = NULL;
-    if (!s) return error_set(err, ERR_MEMORY, "no memory for a session");
-    s->engine = e;
-    int rc = kv_open(&s->kv, &e->weights.config, kv_planes, e->info.context, e->params.kv, err);
+    if (!s) return error_set(e, ERR_MEMORY, "no memory for a session");
+    s->engine = eng;
+    int rc = kv_open(&s->kv, &eng->weights.config, kv_planes, eng->info.context, eng->params.kv, e);
     if (rc) {
         mem_free(s);
         return rc;
     }
-    pthread_mutex_lock(&e->lock);
-    s->next = e->sessions;
-    e->sessions = s;
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_lock(&eng->lock);
+    s->next = eng->sessions;
+    eng->sessions = s;
+    pthread_mutex_unlock(&eng->lock);
     *out = s;
     return 0;
 }
@@ -185,24 +185,24 @@ int session_open(struct engine *e, struct session **out, struct error *err) {
 void session_close(struct session **sp) {
     struct session *s = *sp;
     if (!s) return;
-    struct engine *e = s->engine;
+    struct engine *eng = s->engine;
     session_cancel(s);
-    pthread_mutex_lock(&e->lock);
-    session_reap_cancelled(e);
+    pthread_mutex_lock(&eng->lock);
+    session_reap_cancelled(eng);
     int state;
     while (((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) || s->hold || s->n_borrowers)
-        pthread_cond_wait(&e->ended_cond, &e->lock);
+        pthread_cond_wait(&eng->ended_cond, &eng->lock);
     while (next_event_serial(s)) take_event(s, &(struct event){0}); /* events must not point to a closed session */
-    struct session **p = &e->sessions;
+    struct session **p = &eng->sessions;
     while (*p != s) p = &(*p)->next;
     *p = s->next;
-    pthread_mutex_unlock(&e->lock);
-    decode_forget(e->machine.decode, &s->kv);
+    pthread_mutex_unlock(&eng->lock);
+    decode_forget(eng->machine.decode, &s->kv);
     prefix_save_all(s);
     kv_close(&s->kv);
     prefix_free(s);
     mtp_session_close(&s->mtp);
-    if (e->draft_model.ctx) e->draft_model.close_chat(e->draft_model.ctx, &s->draft_chat);
+    if (eng->draft_model.ctx) eng->draft_model.close_chat(eng->draft_model.ctx, &s->draft_chat);
     mem_free(s->disk_keys.v);
     mem_free(s->tokens);
     mem_free(s->raw_logits);
@@ -232,44 +232,44 @@ size_t session_disk_keys(const struct session *s, const uint64_t **keys) {
     return s->disk_keys.n;
 }
 
-static int request_check(const struct engine *e, const struct request *r, struct error *err) {
-    int room = e->info.context - r->n;
-    if (r->n < 1) return error_set(err, ERR_USAGE, "the prompt is empty");
+static int request_check(const struct engine *eng, const struct request *r, struct error *e) {
+    int room = eng->info.context - r->n;
+    if (r->n < 1) return error_set(e, ERR_USAGE, "the prompt is empty");
     for (int i = 0; i < r->n; i++)
-        if (r->tokens[i] < 0 || r->tokens[i] >= e->info.vocab)
-            return error_set(err, ERR_USAGE, "token %d is %d; the vocabulary has 0 to %d", i, r->tokens[i], e->info.vocab - 1);
+        if (r->tokens[i] < 0 || r->tokens[i] >= eng->info.vocab)
+            return error_set(e, ERR_USAGE, "token %d is %d; the vocabulary has 0 to %d", i, r->tokens[i], eng->info.vocab - 1);
     if (room < 0 || (room == 0 && r->max_tokens))
-        return error_set(err, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d%s", r->n, e->info.context,
-                         e->info.context < e->info.max_context ? "; use -c for a larger one" : ", as many as this model takes");
+        return error_set(e, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d%s", r->n, eng->info.context,
+                         eng->info.context < eng->info.max_context ? "; use -c for a larger one" : ", as many as this model takes");
     return 0;
 }
 
-int session_submit(struct session *s, const struct request *r, struct error *err) {
+int session_submit(struct session *s, const struct request *r, struct error *e) {
     enum { CHECKED_ANSWER = 4096 }; /* answer tokens that must fit free memory; few answers are longer */
-    struct engine *e = s->engine;
-    if (session_busy(s)) return error_set(err, ERR_RUNTIME, "the session is still busy with its last turn");
-    int rc = request_check(e, r, err);
+    struct engine *eng = s->engine;
+    if (session_busy(s)) return error_set(e, ERR_RUNTIME, "the session is still busy with its last turn");
+    int rc = request_check(eng, r, e);
     if (rc) return rc;
     int n_kept = 0; /* rows of the KV cache that the prompt reuses */
     while (n_kept < s->n_kv && n_kept < r->n - 1 && s->tokens[n_kept] == r->tokens[n_kept]) n_kept++;
-    if (r->logits || config_long_rope(&e->weights.config, r->n) != s->is_long_rope) n_kept = 0;
+    if (r->logits || config_long_rope(&eng->weights.config, r->n) != s->is_long_rope) n_kept = 0;
     n_kept = prefix_tokens_to_keep(s, n_kept, r->n, r->flags);
-    pthread_mutex_lock(&e->lock);
+    pthread_mutex_lock(&eng->lock);
     const bool has_stopped = s->hold == HOLD_NONE; /* otherwise a batch may still change the last turn's states; begin_turn() decides */
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&eng->lock);
     if (has_stopped) n_kept = kv_resume_pos(&s->kv, n_kept);
-    int room = e->info.context - r->n, answer = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
-    size_t need = (size_t)(r->n - n_kept + (answer < CHECKED_ANSWER ? answer : CHECKED_ANSWER)) * e->info.kv_token_bytes, have = mem_available();
-    if (!s->n_kv) need += KV_STATES * kv_state_bytes(&e->weights.config);
-    if (have && need > have && !e->params.force)
-        return error_set(err, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; --kv fp8 halves it, --force overrides", r->n, need >> 20,
+    int room = eng->info.context - r->n, answer = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
+    size_t need = (size_t)(r->n - n_kept + (answer < CHECKED_ANSWER ? answer : CHECKED_ANSWER)) * eng->info.kv_token_bytes, have = mem_available();
+    if (!s->n_kv) need += KV_STATES * kv_state_bytes(&eng->weights.config);
+    if (have && need > have && !eng->params.force)
+        return error_set(e, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; --kv fp8 halves it, --force overrides", r->n, need >> 20,
                          have >> 20);
     int32_t *stop = mem_alloc(((size_t)r->n_stop_ids + 1) * sizeof *stop);
     if (r->wants_logprobs && !s->unread_logprobs) s->unread_logprobs = mem_alloc(ENGINE_MAX_UNREAD * sizeof *s->unread_logprobs);
-    if (r->wants_logprobs && !s->raw_logits) s->raw_logits = mem_alloc((size_t)e->info.vocab * sizeof *s->raw_logits);
+    if (r->wants_logprobs && !s->raw_logits) s->raw_logits = mem_alloc((size_t)eng->info.vocab * sizeof *s->raw_logits);
     if (!stop || (r->wants_logprobs && (!s->unread_logprobs || !s->raw_logits)) || mem_grow(&s->tokens, &s->tokens_cap, (size_t)r->n + 1, sizeof *s->tokens)) {
         mem_free(stop);
-        return error_set(err, ERR_MEMORY, "no memory for a prompt of %d tokens", r->n);
+        return error_set(e, ERR_MEMORY, "no memory for a prompt of %d tokens", r->n);
     }
     if (r->n_stop_ids) memcpy(stop, r->stop_ids, (size_t)r->n_stop_ids * sizeof *stop);
     memmove(s->tokens, r->tokens, (size_t)r->n * sizeof *s->tokens);
@@ -285,23 +285,23 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     s->drafts[0].n = s->drafts[1].n = 0;
     s->submitted_at = clock_now();
     s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = n_kept, .prefill_mode = "cpu", .decode_mode = "cpu"};
-    pthread_mutex_lock(&e->lock);
-    int live = e->abandoned == s && e->prefill_job.cancel == &s->cancel[0];
+    pthread_mutex_lock(&eng->lock);
+    int live = eng->abandoned == s && eng->prefill_job.cancel == &s->cancel[0];
     atomic_store(&s->cancel[live], 0);
     atomic_store(&s->live_cancel, live);
-    s->turn_id = ++e->n_turns;
+    s->turn_id = ++eng->n_turns;
     session_set_state(s, SESSION_QUEUED);
-    pthread_mutex_unlock(&e->lock);
-    engine_wake(e);
+    pthread_mutex_unlock(&eng->lock);
+    engine_wake(eng);
     return 0;
 }
 
-int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *err) {
-    struct engine *e = s->engine;
-    if (session_busy(s)) return error_set(err, ERR_RUNTIME, "the session is still busy with its last turn");
-    if (n > ENGINE_MAX_UNREAD) return error_set(err, ERR_RUNTIME, "a known answer has %d tokens, the limit is %d", n, ENGINE_MAX_UNREAD);
+int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e) {
+    struct engine *eng = s->engine;
+    if (session_busy(s)) return error_set(e, ERR_RUNTIME, "the session is still busy with its last turn");
+    if (n > ENGINE_MAX_UNREAD) return error_set(e, ERR_RUNTIME, "a known answer has %d tokens, the limit is %d", n, ENGINE_MAX_UNREAD);
     bool cut = max_tokens >= 0 && max_tokens < n;
-    pthread_mutex_lock(&e->lock);
+    pthread_mutex_lock(&eng->lock);
     s->submitted_at = s->first_token_at = clock_now();
     s->stats = (struct turn_stats){.prompt_tokens = n_prompt};
     snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "the answer was known without the model");
@@ -310,6 +310,6 @@ int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens
     for (int i = 0; i < s->n_answered; i++) session_emit_token(s, tokens[i], NULL);
     s->stats.ttft_s = clock_now() - s->submitted_at;
     session_end_turn(s, cut ? DONE_LENGTH : DONE_STOP, 0, NULL);
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&eng->lock);
     return 0;
 }

@@ -7,4 +7,4 @@ void session_set_hold(struct session *s, enum session_hold to); /* the same hold
 void session_end_turn(struct session *s, enum done_reason reason, int rc, const struct error *why);
 void session_emit_token(struct session *s, int32_t id, const struct token_logprobs *probs); /* probs: NULL unless wanted */
 void session_emit_progress(struct session *s, const struct event *ev);
-void session_reap_cancelled(struct engine *e); /* ends cancelled turns that the engine thread does not hold */
+void session_reap_cancelled(struct engine *eng); /* ends cancelled turns that the engine thread does not hold */

@@ -43,9 +43,9 @@ static void mask_logits(const struct session *s, float *logits, const uint64_t *
 /* Samples a token that the filter allows. A token after which the answer cannot be completed within the turn's limit is replaced by one that leaves room.
  * Without such a token the turn fails, or with REQ_MAY_BE_INCOMPLETE keeps the first one. */
 static int sample_filtered(struct session *s, float *logits, int32_t *id, struct error *why) {
-    struct engine *e = s->engine;
+    struct engine *eng = s->engine;
     const struct token_filter *f = s->request.filter;
-    const int room = e->info.context - s->n_tokens, limit = s->request.max_tokens - s->n_answered, left = limit < room ? limit : room;
+    const int room = eng->info.context - s->n_tokens, limit = s->request.max_tokens - s->n_answered, left = limit < room ? limit : room;
     struct sampling sampling = s->request.sampling;
     int32_t first = -1;
     for (int strict = 0; strict < 2; strict++) { /* strict: only among tokens that leave room */
@@ -54,7 +54,7 @@ static int sample_filtered(struct session *s, float *logits, int32_t *id, struct
         const bool may_end = f->state(f->ctx) != FILTER_OPEN;
         TRY(f->allowed(f->ctx, strict ? left : 0, &allowed, &n_ids, why));
         if (allowed) mask_logits(s, logits, allowed, n_ids, may_end);
-        *id = sample_token(logits, e->info.vocab, &sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens, e->sample_scratch);
+        *id = sample_token(logits, eng->info.vocab, &sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens, eng->sample_scratch);
         if (!allowed) return 0;
         if (logits[*id] == -INFINITY || isnan(logits[*id])) {
             const int needed = strict ? f->least(f->ctx) : 0;
@@ -83,8 +83,8 @@ static int error_incomplete(const struct session *s, struct error *why) {
 }
 
 bool session_turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted) {
-    struct engine *e = s->engine;
-    bool full = s->n_tokens >= e->info.context;
+    struct engine *eng = s->engine;
+    bool full = s->n_tokens >= eng->info.context;
     if (!s->request.max_tokens) {
         s->stats.ttft_s = clock_now() - s->submitted_at;
         session_turn_end(s, full ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
@@ -96,10 +96,10 @@ bool session_turn_sample(struct session *s, float *logits, int32_t top, int32_t 
     const bool wants_logprobs = s->request.wants_logprobs;
     int32_t id = top;
     int rc = 0;
-    if (wants_logprobs) memcpy(s->raw_logits, logits, (size_t)e->info.vocab * sizeof *logits);
+    if (wants_logprobs) memcpy(s->raw_logits, logits, (size_t)eng->info.vocab * sizeof *logits);
     if (filter) rc = sample_filtered(s, logits, &id, &why);
     else if (top < 0 || !sample_is_argmax(&s->request.sampling))
-        id = sample_token(logits, e->info.vocab, &s->request.sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens, e->sample_scratch);
+        id = sample_token(logits, eng->info.vocab, &s->request.sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens, eng->sample_scratch);
     if (!s->n_answered) {
         s->first_token_at = clock_now();
         s->stats.ttft_s = s->first_token_at - s->submitted_at;
@@ -117,9 +117,9 @@ bool session_turn_sample(struct session *s, float *logits, int32_t top, int32_t 
         session_turn_end(s, DONE_STOP, rc, &why);
         return false;
     }
-    if (wants_logprobs) logprobs_compute(s->raw_logits, e->info.vocab, id, s->request.n_top_logprobs, &probs);
+    if (wants_logprobs) logprobs_compute(s->raw_logits, eng->info.vocab, id, s->request.n_top_logprobs, &probs);
     const enum filter_state answer_state = filter ? filter->state(filter->ctx) : FILTER_COMPLETE;
-    pthread_mutex_lock(&e->lock);
+    pthread_mutex_lock(&eng->lock);
     s->tokens[s->n_tokens++] = id;
     s->n_answered++;
     session_emit_token(s, id, wants_logprobs ? &probs : NULL);
@@ -129,12 +129,12 @@ bool session_turn_sample(struct session *s, float *logits, int32_t top, int32_t 
     else if (s->n_answered >= s->request.max_tokens && answer_state == FILTER_OPEN && !(s->request.flags & REQ_MAY_BE_INCOMPLETE))
         session_end_turn(s, DONE_STOP, error_incomplete(s, &why), &why);
     else if (s->n_answered >= s->request.max_tokens && filter && filter->is_whole && answer_state != FILTER_OPEN) session_end_turn(s, DONE_STOP, 0, NULL);
-    else if (s->n_answered >= s->request.max_tokens) session_end_turn(s, s->n_tokens >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
-    else if (config_long_rope(&e->weights.config, s->n_tokens) != s->is_long_rope) {
+    else if (s->n_answered >= s->request.max_tokens) session_end_turn(s, s->n_tokens >= eng->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
+    else if (config_long_rope(&eng->weights.config, s->n_tokens) != s->is_long_rope) {
         s->n_kv = 0; /* the RoPE factors change: all keys are invalid */
         session_set_state(s, SESSION_QUEUED);
     } else if (atomic_load(&s->state) == SESSION_PREFILL) session_set_state(s, SESSION_DECODE);
     else if ((continues = id == drafted)) session_set_hold(s, HOLD_CLAIMED);
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&eng->lock);
     return continues;
 }

@@ -46,37 +46,37 @@ struct throughput {
     double began_at, expected_s;
 };
 
-int throughput_open(struct engine *e, struct error *err) {
-    if (!e->machine.gpus) return 0;
-    const char *cannot = paged_why_not(&e->machine);
-    bool asked = e->params.decode == DECODE_PAGED;
-    if (asked && cannot) return error_set(err, ERR_USAGE, "--decode paged: %s", cannot);
-    struct throughput *m = e->throughput = mem_calloc(1, sizeof *m);
-    if (!m) return error_set(err, ERR_MEMORY, "no memory for throughput batches");
+int throughput_open(struct engine *eng, struct error *e) {
+    if (!eng->machine.gpus) return 0;
+    const char *cannot = paged_why_not(&eng->machine);
+    bool asked = eng->params.decode == DECODE_PAGED;
+    if (asked && cannot) return error_set(e, ERR_USAGE, "--decode paged: %s", cannot);
+    struct throughput *m = eng->throughput = mem_calloc(1, sizeof *m);
+    if (!m) return error_set(e, ERR_MEMORY, "no memory for throughput batches");
     m->is_forced = asked;
     m->load = (struct announced_load){.n_prompts = DEFAULT_PROMPTS, .prompt_tokens = DEFAULT_PROMPT_TOKENS, .answer_tokens = DEFAULT_ANSWER_TOKENS};
     return 0;
 }
-void throughput_close(struct engine *e) {
-    struct throughput *m = e->throughput;
+void throughput_close(struct engine *eng) {
+    struct throughput *m = eng->throughput;
     if (!m) return;
     paged_close(&m->paged);
     mem_free(m->entries), mem_free(m->spans), mem_free(m->kv_lengths), mem_free(m->micro_batch), mem_free(m->order), mem_free(m->span_entry),
         mem_free(m->tokens);
     mem_free(m);
-    e->throughput = NULL;
+    eng->throughput = NULL;
 }
 
 /* --- The policy ------------------------------------------------------------------------------------------------------------------ */
 
-static struct search_in make_search_input(const struct engine *e) {
-    struct throughput *m = e->throughput;
-    struct gpu_set *g = e->machine.gpus;
-    if (!m->paged) m->machine = policy_machine_of(e);
-    struct search_in in = {.cost = &e->cost,
-                           .model = &e->cost_model,
+static struct search_in make_search_input(const struct engine *eng) {
+    struct throughput *m = eng->throughput;
+    struct gpu_set *g = eng->machine.gpus;
+    if (!m->paged) m->machine = policy_machine_of(eng);
+    struct search_in in = {.cost = &eng->cost,
+                           .model = &eng->cost_model,
                            .machine = &m->machine,
-                           .max_tpot_s = e->params.max_tpot_s,
+                           .max_tpot_s = eng->params.max_tpot_s,
                            .prompt_tokens = m->load.prompt_tokens,
                            .answer_tokens = m->load.answer_tokens,
                            .n_prompts = m->load.n_prompts,
@@ -86,52 +86,52 @@ static struct search_in make_search_input(const struct engine *e) {
     in.max_rows[SEARCH_CPU] = in.max_rows[SEARCH_HYBRID] = ENGINE_MAX_BATCH;
     in.max_rows[SEARCH_PAGED] = m->load.max_at_once > 0 && m->load.max_at_once < MAX_SESSIONS ? m->load.max_at_once : MAX_SESSIONS;
     in.host_bytes = (double)(mem_available() + pin_own_bytes(g->pin)); /* mapped files count as available */
-    if (decode_resident_layers(e->machine.decode)) in.allowed_mask |= 1u << SEARCH_HYBRID;
-    if (!paged_why_not(&e->machine) && !m->has_failed) in.allowed_mask |= 1u << SEARCH_PAGED;
+    if (decode_resident_layers(eng->machine.decode)) in.allowed_mask |= 1u << SEARCH_HYBRID;
+    if (!paged_why_not(&eng->machine) && !m->has_failed) in.allowed_mask |= 1u << SEARCH_PAGED;
     if (m->is_forced) in.allowed_mask &= 1u << SEARCH_PAGED;
     in.device_bytes = INFINITY;
     for (int i = 0; i < g->n; i++) { /* 6% are for buffers that the search does not model */
-        size_t room = m->paged ? m->free_bytes[i] : gpu_mem_free(g->gpu[i]) + decode_held_bytes(e->machine.decode, i);
+        size_t room = m->paged ? m->free_bytes[i] : gpu_mem_free(g->gpu[i]) + decode_held_bytes(eng->machine.decode, i);
         in.device_bytes = fmin(in.device_bytes, 0.94 * (double)room);
     }
     return in;
 }
 
-static void choose_policy(struct engine *e) {
-    struct throughput *m = e->throughput;
-    struct search_in in = make_search_input(e);
+static void choose_policy(struct engine *eng) {
+    struct throughput *m = eng->throughput;
+    struct search_in in = make_search_input(eng);
     search_run(&in, &m->search);
     search_why(&in, &m->search, m->why, sizeof m->why);
     m->is_chosen = m->search.is_found && (m->is_forced || !m->search.misses_tpot) && m->search.policy.placement == SEARCH_PAGED;
 }
 
 /* Returns the device memory to other decode modes. */
-static void release_devices(struct engine *e) {
-    struct throughput *m = e->throughput;
-    if (m->paged) decode_reclaim(e->machine.decode);
+static void release_devices(struct engine *eng) {
+    struct throughput *m = eng->throughput;
+    if (m->paged) decode_reclaim(eng->machine.decode);
     paged_close(&m->paged);
     m->is_chosen = false;
 }
 
-int throughput_announce(struct engine *e, const struct announced_load *load) {
-    struct throughput *m = e->throughput;
+int throughput_announce(struct engine *eng, const struct announced_load *load) {
+    struct throughput *m = eng->throughput;
     if (!m) return 0;
     m->is_waiting = false;
     if (!load) return 0;
-    if (!e->is_calibrated) speeds_calibrate(e);
+    if (!eng->is_calibrated) speeds_calibrate(eng);
     m->load = *load;
-    if (!m->is_forced) release_devices(e);
-    if (e->params.decode != MODE_AUTO && !m->is_forced) return 0;
-    choose_policy(e);
+    if (!m->is_forced) release_devices(eng);
+    if (eng->params.decode != MODE_AUTO && !m->is_forced) return 0;
+    choose_policy(eng);
     log_say(LOG_INFO, "%d prompts: %s", load->n_prompts, m->why);
     m->is_waiting = m->is_chosen;
     return m->is_chosen ? m->search.policy.n_rows : 0;
 }
 
 /* Whether a paged batch of this many rows is worth it compared with the other modes. */
-static bool is_worth_it(struct engine *e, int rows, double keys) {
-    struct throughput *m = e->throughput;
-    struct search_in in = make_search_input(e);
+static bool is_worth_it(struct engine *eng, int rows, double keys) {
+    struct throughput *m = eng->throughput;
+    struct search_in in = make_search_input(eng);
     struct search_policy p = m->search.policy;
     struct search_cost c;
     p.n_rows = rows;
@@ -146,16 +146,16 @@ static bool is_worth_it(struct engine *e, int rows, double keys) {
 
 /* --- The device ------------------------------------------------------------------------------------------------------------------- */
 
-static void fail_paged(struct engine *e, const char *why) {
-    struct throughput *m = e->throughput;
+static void fail_paged(struct engine *eng, const char *why) {
+    struct throughput *m = eng->throughput;
     paged_close(&m->paged);
     m->is_chosen = m->is_forced = m->is_waiting = false;
     m->has_failed = true;
-    struct gpu_set *g = e->machine.gpus;
+    struct gpu_set *g = eng->machine.gpus;
     for (int i = 0; i < g->n; i++)
         if (gpu_error(g->gpu[i], &(struct error){0}) && gpu_clear(g->gpu[i], &(struct error){0})) g->is_lost = true;
-    if (e->machine.gpus->is_lost) decode_on_device_lost(e->machine.decode, why);
-    decode_reclaim(e->machine.decode);
+    if (eng->machine.gpus->is_lost) decode_on_device_lost(eng->machine.decode, why);
+    decode_reclaim(eng->machine.decode);
 }
 
 static void report_open(struct throughput *m) {
@@ -173,8 +173,8 @@ static void report_open(struct throughput *m) {
     m->why[cap] = 0;
 }
 
-static int open_paged(struct engine *e, struct error *err) {
-    struct throughput *m = e->throughput;
+static int open_paged(struct engine *eng, struct error *e) {
+    struct throughput *m = eng->throughput;
     const size_t n = MAX_SESSIONS, max_spans = (size_t)MAX_SESSIONS + MAX_BATCH_ROWS;
     if (!m->entries) {
         m->entries = mem_alloc(n * sizeof *m->entries), m->spans = mem_alloc(max_spans * sizeof *m->spans),
@@ -184,12 +184,12 @@ static int open_paged(struct engine *e, struct error *err) {
         m->order = mem_alloc(n * sizeof *m->order);
     }
     if (!m->entries || !m->spans || !m->tokens || !m->span_entry || !m->kv_lengths || !m->micro_batch || !m->order)
-        return error_set(err, ERR_MEMORY, "no memory for throughput batches");
-    if (!m->search.is_found) choose_policy(e);
-    if (m->search.misses_tpot && !e->tpot.has_warned) {
-        e->tpot.has_warned = true;
+        return error_set(e, ERR_MEMORY, "no memory for throughput batches");
+    if (!m->search.is_found) choose_policy(eng);
+    if (m->search.misses_tpot && !eng->tpot.has_warned) {
+        eng->tpot.has_warned = true;
         log_say(LOG_WARN, "--max-tpot %.4g cannot be met by paged batches: a token takes at least %.3g ms, with %d prompt%s at once",
-                e->params.max_tpot_s * 1e3, m->search.cost.decode_s * 1e3, m->search.policy.n_rows, m->search.policy.n_rows > 1 ? "s" : "");
+                eng->params.max_tpot_s * 1e3, m->search.cost.decode_s * 1e3, m->search.policy.n_rows, m->search.policy.n_rows > 1 ? "s" : "");
     }
     struct search_policy p = m->search.is_found ? m->search.policy : (struct search_policy){.n_rows = DEFAULT_PROMPTS, .micro_rows = BATCH_INVARIANT_ROWS};
     if (p.ring_layers < 2)
@@ -202,32 +202,34 @@ static int open_paged(struct engine *e, struct error *err) {
                                         .resident_fraction = -1};
     if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
     m->max_micro_rows = p.micro_rows < BATCH_INVARIANT_ROWS ? BATCH_INVARIANT_ROWS : p.micro_rows; /* extra rows cost a device nothing */
-    decode_yield(e->machine.decode);
-    for (int i = 0; i < e->machine.gpus->n; i++) m->free_bytes[i] = gpu_mem_free(e->machine.gpus->gpu[i]);
+    decode_yield(eng->machine.decode);
+    for (int i = 0; i < eng->machine.gpus->n; i++) m->free_bytes[i] = gpu_mem_free(eng->machine.gpus->gpu[i]);
     for (;;) {
-        int rc = paged_open(&m->paged, &e->machine, (enum dtype)e->params.kv, &m->options, &e->closing, err);
+        int rc = paged_open(&m->paged, &eng->machine, (enum dtype)eng->params.kv, &m->options, &eng->closing, e);
         if (!rc) report_open(m);
         if (rc != ERR_MEMORY || m->options.rows <= BATCH_INVARIANT_ROWS) return rc;
         m->options.rows = m->options.rows / 2 > BATCH_INVARIANT_ROWS ? m->options.rows / 2 : BATCH_INVARIANT_ROWS; /* retry with fewer rows */
         if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
         if (m->max_micro_rows > m->options.micro) m->max_micro_rows = m->options.micro;
-        *err = (struct error){0};
+        *e = (struct error){0};
     }
 }
 
-int throughput_micro_rows(const struct engine *e) { return e->throughput->max_micro_rows; }
-int throughput_devices(const struct engine *e) { return e->throughput && e->throughput->paged ? paged_n_devices(e->throughput->paged) : 0; }
-double throughput_resident_share(const struct engine *e) { return e->throughput && e->throughput->paged ? paged_resident_fraction(e->throughput->paged) : -1; }
+int throughput_micro_rows(const struct engine *eng) { return eng->throughput->max_micro_rows; }
+int throughput_devices(const struct engine *eng) { return eng->throughput && eng->throughput->paged ? paged_n_devices(eng->throughput->paged) : 0; }
+double throughput_resident_share(const struct engine *eng) {
+    return eng->throughput && eng->throughput->paged ? paged_resident_fraction(eng->throughput->paged) : -1;
+}
 
 /* --- One batch -------------------------------------------------------------------------------------------------------------------------- */
 
-enum throughput_next throughput_ready(struct engine *e) {
-    struct throughput *m = e->throughput;
+enum throughput_next throughput_ready(struct engine *eng) {
+    struct throughput *m = eng->throughput;
     int n = 0;
     double keys = 0;
-    if (!m || m->has_failed || !(m->is_forced || m->is_chosen) || e->prefilling || e->abandoned || e->prefill_driver || atomic_load(&e->closing))
+    if (!m || m->has_failed || !(m->is_forced || m->is_chosen) || eng->prefilling || eng->abandoned || eng->prefill_driver || atomic_load(&eng->closing))
         return THROUGHPUT_NONE;
-    for (struct session *s = e->sessions; s; s = s->next) {
+    for (struct session *s = eng->sessions; s; s = s->next) {
         int state = atomic_load(&s->state);
         if (state != SESSION_QUEUED && state != SESSION_DECODE) continue;
         if (s->request.logits && !m->is_forced) return THROUGHPUT_NONE;
@@ -235,18 +237,18 @@ enum throughput_next throughput_ready(struct engine *e) {
     }
     if (!n) return THROUGHPUT_NONE;
     if (m->is_waiting) return THROUGHPUT_HOLD;
-    if (m->paged && !m->is_forced && !is_worth_it(e, n, keys / n)) {
+    if (m->paged && !m->is_forced && !is_worth_it(eng, n, keys / n)) {
         log_say(LOG_INFO, "%d prompts left: too few for paged batches", n);
-        release_devices(e);
+        release_devices(eng);
         return THROUGHPUT_NONE;
     }
     return THROUGHPUT_RUN;
 }
 
-static void begin_prompt(struct engine *e, struct session *s) {
-    const bool long_rope = config_long_rope(&e->weights.config, s->n_tokens);
+static void begin_prompt(struct engine *eng, struct session *s) {
+    const bool long_rope = config_long_rope(&eng->weights.config, s->n_tokens);
     if (s->stats.prefill_mode == exec_mode_name(DECODE_PAGED) && s->is_long_rope == long_rope) return; /* the rest of a prompt that has begun */
-    decode_rewind(e->machine.decode, &s->kv, s->n_kv);
+    decode_rewind(eng->machine.decode, &s->kv, s->n_kv);
     mtp_rewind(&s->mtp, s->n_kv);
     prefix_begin_turn(s);
     s->is_long_rope = long_rope;
@@ -257,11 +259,11 @@ static void begin_prompt(struct engine *e, struct session *s) {
 }
 
 /* Under the lock: collects the sessions of this batch, decoding ones first, each kind in order of waiting time. */
-static void collect_entries(struct engine *e) {
-    struct throughput *m = e->throughput;
+static void collect_entries(struct engine *eng) {
+    struct throughput *m = eng->throughput;
     m->n_entries = 0;
     for (int pass = 0; pass < 2; pass++)
-        for (struct session *s = e->sessions; s && m->n_entries < MAX_SESSIONS; s = s->next) {
+        for (struct session *s = eng->sessions; s && m->n_entries < MAX_SESSIONS; s = s->next) {
             int state = atomic_load(&s->state);
             if (state != (pass ? SESSION_QUEUED : SESSION_DECODE) || s->n_unread == ENGINE_MAX_UNREAD) continue;
             int i = m->n_entries++;
@@ -291,17 +293,17 @@ static void add_span(struct throughput *m, int entry, int n, int micro) {
 
 /* Under the lock: assigns rows to micro-batches. Decoding sessions by KV length, then prompts, which fill the last micro-batch and new ones. With --max-tpot,
  * a prompt starts only if all sessions can then decode within the bound, and prompts get only rows for which answers leave time. */
-static void build_spans(struct engine *e) {
-    struct throughput *m = e->throughput;
+static void build_spans(struct engine *eng) {
+    struct throughput *m = eng->throughput;
     const int max_rows = m->max_micro_rows, chunk = m->options.micro < SEARCH_PREFILL_MICRO_ROWS ? m->options.micro : SEARCH_PREFILL_MICRO_ROWS;
-    const bool is_bounded = e->params.max_tpot_s > 0 && m->search.is_found;
+    const bool is_bounded = eng->params.max_tpot_s > 0 && m->search.is_found;
     const int max_at_once = is_bounded ? m->search.policy.n_rows : MAX_SESSIONS; /* entries up to which prompts start; answers that have begun continue */
     int n = 0, micros = 0, rows = 0, room = 0;
     m->n_spans = m->n_tokens = 0;
     while (n < m->n_entries && n < m->options.rows && m->entries[n].s->n_tokens - m->entries[n].s->n_kv == 1 &&
            (n < max_at_once || atomic_load(&m->entries[n].s->state) == SESSION_DECODE)) {
         struct session *s = m->entries[n].s;
-        if (atomic_load(&s->state) == SESSION_QUEUED) begin_prompt(e, s); /* all but one of its rows are cached */
+        if (atomic_load(&s->state) == SESSION_QUEUED) begin_prompt(eng, s); /* all but one of its rows are cached */
         m->kv_lengths[n++] = s->n_tokens;
     }
     if (n) {
@@ -317,19 +319,19 @@ static void build_spans(struct engine *e) {
     }
     m->n_decoding = n;
     const double row_s = is_bounded ? m->search.cost.prefill_s / (m->search.policy.n_rows * m->load.prompt_tokens) : 0;
-    e->tpot.unit_s = chunk * row_s;
-    double kv_room = (double)mem_available() / (double)e->info.kv_token_bytes; /* KV cache tokens that free memory can hold */
+    eng->tpot.unit_s = chunk * row_s;
+    double kv_room = (double)mem_available() / (double)eng->info.kv_token_bytes; /* KV cache tokens that free memory can hold */
     for (int i = n; i < m->n_entries && rows < m->options.rows; i++) {
         struct paged_entry *p = &m->entries[i];
         int want = p->s->n_tokens - p->pos;
         if (i >= max_at_once) return;
-        if (kv_room < want && rows && !e->params.force) continue; /* waits until other turns have ended */
+        if (kv_room < want && rows && !eng->params.force) continue; /* waits until other turns have ended */
         kv_room -= want;
-        begin_prompt(e, p->s);
+        begin_prompt(eng, p->s);
         while (want) { /* chunk ends depend on positions only: a row's bits depend on the rows of its chunk */
             int at = p->pos + p->n, k = chunk - at % chunk < want ? chunk - at % chunk : want;
             if (p->s->request.logits) k = 1; /* the caller wants the logits of all positions */
-            if (k > m->options.rows - rows || (n && !tpot_has_room(e, (rows - n + k) * row_s))) return;
+            if (k > m->options.rows - rows || (n && !tpot_has_room(eng, (rows - n + k) * row_s))) return;
             if (k > room) {
                 if (micros == PAGED_MAX_MICRO_BATCHES) return;
                 micros++, room = m->options.micro;
@@ -348,46 +350,46 @@ static bool is_running_turn(const struct paged_entry *p) {
 
 /* Records the entry's new rows. If its next token will be sampled, claims the session, as claim_entry() in decode_batch.c does, and enters the state that
  * session_turn_sample() expects. Returns false if the turn has ended. */
-static bool finish_rows(struct engine *e, struct paged_entry *p, bool will_sample) {
+static bool finish_rows(struct engine *eng, struct paged_entry *p, bool will_sample) {
     struct session *s = p->s;
-    pthread_mutex_lock(&e->lock);
+    pthread_mutex_lock(&eng->lock);
     bool is_running = is_running_turn(p);
     session_set_hold(s, is_running && will_sample ? HOLD_CLAIMED : HOLD_NONE);
     if (is_running && p->n) s->n_kv = p->pos + p->n;
     if (is_running && will_sample && atomic_load(&s->state) == SESSION_QUEUED) session_set_state(s, SESSION_PREFILL);
-    pthread_cond_broadcast(&e->ended_cond);
-    pthread_mutex_unlock(&e->lock);
+    pthread_cond_broadcast(&eng->ended_cond);
+    pthread_mutex_unlock(&eng->lock);
     return is_running;
 }
 
-static bool entry_is_live(struct engine *e, const struct paged_entry *p, bool *in_prefill) {
-    pthread_mutex_lock(&e->lock);
+static bool entry_is_live(struct engine *eng, const struct paged_entry *p, bool *in_prefill) {
+    pthread_mutex_lock(&eng->lock);
     bool is_running = is_running_turn(p);
     *in_prefill = atomic_load(&p->s->state) == SESSION_QUEUED;
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&eng->lock);
     return is_running;
 }
 
 static void on_logits(void *ctx, int span, float *logits, int32_t top) {
-    struct engine *e = ctx;
-    struct throughput *m = e->throughput;
+    struct engine *eng = ctx;
+    struct throughput *m = eng->throughput;
     struct paged_entry *p = &m->entries[m->span_entry[span]];
     struct session *s = p->s;
     const struct paged_span *t = &m->spans[span];
     bool in_prefill;
-    if (!entry_is_live(e, p, &in_prefill)) return; /* its turn is over; another one may have begun */
+    if (!entry_is_live(eng, p, &in_prefill)) return; /* its turn is over; another one may have begun */
     if (in_prefill && s->request.logits && !s->n_answered) {
         p->gave_logits = true;
         if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(session_cancel_flag(s), 1);
     }
     if (t->pos + t->n < t->total) return; /* not the last row of the prompt */
     p->is_sampled = true;
-    if (!finish_rows(e, p, true)) return;
+    if (!finish_rows(eng, p, true)) return;
     double now = clock_now();
     if (in_prefill && !s->n_answered) s->stats.prefill_s = now - m->began_at;
     s->stats.decode_mode = exec_mode_name(DECODE_PAGED);
     s->stats.batch_expected_s = m->expected_s, s->stats.batch_s = now - m->began_at;
-    const char *no_drafts = e->params.draft ? "; no drafts: a row of another prompt yields more than a drafted token" : "";
+    const char *no_drafts = eng->params.draft ? "; no drafts: a row of another prompt yields more than a drafted token" : "";
     snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s", (int)(sizeof s->stats.decode_why - 1 - strlen(no_drafts)), m->why, no_drafts);
     snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d tokens in paged batches, with %d other prompts and answers", s->stats.prompt_tokens,
              m->n_entries - 1);
@@ -396,50 +398,50 @@ static void on_logits(void *ctx, int span, float *logits, int32_t top) {
 
 /* Whether no turn needs the batch any more. A session whose token was sampled is no longer held and may be closed. */
 static int no_turn_left(void *ctx) {
-    struct engine *e = ctx;
-    struct throughput *m = e->throughput;
-    if (atomic_load(&e->closing)) return 1;
-    pthread_mutex_lock(&e->lock);
-    session_reap_cancelled(e);
+    struct engine *eng = ctx;
+    struct throughput *m = eng->throughput;
+    if (atomic_load(&eng->closing)) return 1;
+    pthread_mutex_lock(&eng->lock);
+    session_reap_cancelled(eng);
     bool any = false;
     for (int i = 0; i < m->n_entries && !any; i++) any = !m->entries[i].is_sampled && is_running_turn(&m->entries[i]);
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&eng->lock);
     return !any;
 }
 
-void throughput_run(struct engine *e) {
-    struct throughput *m = e->throughput;
-    struct error err = {0};
-    int rc = m->paged ? 0 : open_paged(e, &err);
-    pthread_mutex_lock(&e->lock);
+void throughput_run(struct engine *eng) {
+    struct throughput *m = eng->throughput;
+    struct error e = {0};
+    int rc = m->paged ? 0 : open_paged(eng, &e);
+    pthread_mutex_lock(&eng->lock);
     m->n_entries = m->n_spans = 0;
-    session_reap_cancelled(e);
-    if (!rc) collect_entries(e), build_spans(e), e->n_batches++;
-    for (int i = 0; i < m->n_entries; i++) m->entries[i].s->last_batch = e->n_batches;
-    pthread_mutex_unlock(&e->lock);
+    session_reap_cancelled(eng);
+    if (!rc) collect_entries(eng), build_spans(eng), eng->n_batches++;
+    for (int i = 0; i < m->n_entries; i++) m->entries[i].s->last_batch = eng->n_batches;
+    pthread_mutex_unlock(&eng->lock);
     m->began_at = clock_now();
-    uint64_t bytes = atomic_load(&e->machine.bytes_read);
-    struct search_in in = make_search_input(e);
+    uint64_t bytes = atomic_load(&eng->machine.bytes_read);
+    struct search_in in = make_search_input(eng);
     struct search_cost c = {0};
     struct search_policy p = m->search.policy;
     in.n_prompts = 0, in.device_bytes = INFINITY, p.n_rows = m->n_entries;
     if (m->search.is_found && m->n_entries) search_cost(&in, &p, &c);
     m->expected_s = c.decode_s;
     if (!rc && m->n_spans)
-        rc = paged_run(m->paged, m->spans, m->n_spans, &(struct paged_calls){.on_logits = on_logits, .should_stop = no_turn_left, .ctx = e}, &e->closing, &err);
-    bytes = (atomic_load(&e->machine.bytes_read) - bytes) / (uint64_t)(m->n_entries ? m->n_entries : 1);
+        rc = paged_run(m->paged, m->spans, m->n_spans, &(struct paged_calls){.on_logits = on_logits, .should_stop = no_turn_left, .ctx = eng}, &eng->closing,
+                       &e);
+    bytes = (atomic_load(&eng->machine.bytes_read) - bytes) / (uint64_t)(m->n_entries ? m->n_entries : 1);
     for (int i = 0; i < m->n_entries; i++) {
         if (m->entries[i].is_sampled) continue;
         struct paged_entry *entry = &m->entries[i];
         if (rc) entry->n = 0;
-        if (!finish_rows(e, entry, false)) continue;
+        if (!finish_rows(eng, entry, false)) continue;
         entry->s->stats.bytes_read += bytes;
-        if (rc && rc != ERR_CANCELLED && entry->gave_logits)
-            session_turn_end(entry->s, DONE_STOP, rc, &err); /* some logits were already passed to the caller */
+        if (rc && rc != ERR_CANCELLED && entry->gave_logits) session_turn_end(entry->s, DONE_STOP, rc, &e); /* some logits were already passed to the caller */
     }
-    e->last_decode_at = clock_now();
-    if (m->n_decoding) tpot_charge(e, e->last_decode_at - m->began_at - e->params.max_tpot_s);
+    eng->last_decode_at = clock_now();
+    if (m->n_decoding) tpot_charge(eng, eng->last_decode_at - m->began_at - eng->params.max_tpot_s);
     if (!rc || rc == ERR_CANCELLED) return;
-    log_say(LOG_WARN, "paged batches failed: %s; continuing without them", err.text);
-    fail_paged(e, err.text);
+    log_say(LOG_WARN, "paged batches failed: %s; continuing without them", e.text);
+    fail_paged(eng, e.text);
 }

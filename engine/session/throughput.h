@@ -12,14 +12,14 @@
 struct engine;
 struct announced_load;
 struct throughput;
-int throughput_open(struct engine *e, struct error *err); /* e->throughput stays NULL without a device */
-void throughput_close(struct engine *e);
+int throughput_open(struct engine *eng, struct error *e); /* eng->throughput stays NULL without a device */
+void throughput_close(struct engine *eng);
 /* Under the lock: whether queued or decoding sessions should run in a paged batch. HOLD: wait for announced prompts. */
 enum throughput_next { THROUGHPUT_NONE, THROUGHPUT_HOLD, THROUGHPUT_RUN };
-enum throughput_next throughput_ready(struct engine *e);
-void throughput_run(struct engine *e);                    /* runs one batch; without the lock */
-int throughput_devices(const struct engine *e);           /* devices that the layers are distributed over; 0: paged batches are not open */
-int throughput_micro_rows(const struct engine *e);        /* most decoding rows per micro-batch */
-double throughput_resident_share(const struct engine *e); /* share of the experts that stays on the device; -1: paged batches are not open */
+enum throughput_next throughput_ready(struct engine *eng);
+void throughput_run(struct engine *eng);                    /* runs one batch; without the lock */
+int throughput_devices(const struct engine *eng);           /* devices that the layers are distributed over; 0: paged batches are not open */
+int throughput_micro_rows(const struct engine *eng);        /* most decoding rows per micro-batch */
+double throughput_resident_share(const struct engine *eng); /* share of the experts that stays on the device; -1: paged batches are not open */
 /* engine_announce() on the engine thread: returns how many to submit at once. NULL: all announced prompts are submitted. */
-int throughput_announce(struct engine *e, const struct announced_load *load);
+int throughput_announce(struct engine *eng, const struct announced_load *load);

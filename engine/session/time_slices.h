@@ -6,6 +6,6 @@ struct engine;
 struct session;
 
 /* Returns how many of the n sessions, which it may reorder, decode in the next batch. */
-int time_slices_pick(struct engine *e, struct session **batch, int n);
+int time_slices_pick(struct engine *eng, struct session **batch, int n);
 /* Records a batch of n sessions. */
-void time_slices_record(struct engine *e, int n);
+void time_slices_record(struct engine *eng, int n);

@@ -7,9 +7,9 @@
 struct engine;
 struct session;
 
-bool tpot_admits(const struct engine *e, const struct session *s); /* under the lock: whether s may begin its prefill beside the decoding sessions */
-bool tpot_has_room(const struct engine *e, double seconds);        /* whether other work may delay the next batch by `seconds` */
+bool tpot_admits(const struct engine *eng, const struct session *s); /* under the lock: whether s may begin its prefill beside the decoding sessions */
+bool tpot_has_room(const struct engine *eng, double seconds);        /* whether other work may delay the next batch by `seconds` */
 /* Records seconds by which answers were delayed; < 0: faster than the bound. */
-void tpot_charge(struct engine *e, double seconds);
+void tpot_charge(struct engine *eng, double seconds);
 /* Records a decode batch: the sessions in decode, the sum of the tokens that they got in it, and its time. */
-void tpot_batch_done(struct engine *e, int n_decoding, int n_tokens, double seconds);
+void tpot_batch_done(struct engine *eng, int n_decoding, int n_tokens, double seconds);

@@ -9,8 +9,8 @@
  * cache in groups of NEAR; a line takes a quarter as long within a group as between groups, and twice as long between nodes, as published for
  * EPYC 7003 to 9005 (25, 100 and 200 ns; a measured line of over FAR_NS is one between groups). A call publishes a line that one core of each group
  * fetches, a quarter of a transfer apart, and the others get from it. The caller writes a cursor for each thread, and a thread that finds no task
- * of its own looks at all the others' (cpu_exec_next_task): each a line, OVERLAP of them in flight. Then each thread decrements one counter, which needs the line
- * alone: all at once (worst), or each while others still work, so that only the last one counts (best). Grouped: the worst case with a counter a group. */
+ * of its own looks at all the others' (cpu_exec_next_task): each a line, OVERLAP of them in flight. Then each thread decrements one counter, which needs the
+ * line alone: all at once (worst), or each while others still work, so that only the last one counts (best). Grouped: the worst case with a counter a group. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

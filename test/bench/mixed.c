@@ -11,7 +11,7 @@
 
 enum { SESSIONS = 15, ROUNDS = 99, PROMPT = 8192 };
 
-static struct engine *e;
+static struct engine *eng;
 static int32_t tokens[PROMPT];
 
 static void die(const struct error *err) {

@@ -25,15 +25,15 @@ static void die(const char *what, const char *why) {
 static int length_of(int i) { return LEAST + i * 37 % (MOST - LEAST); }
 
 /* Returns the seconds until all have their answers, with a limit of sessions at a time; *paged: answers by paged decoding. */
-static double run(struct engine *e, int prompts, int sessions, int vocab, int *paged) {
+static double run(struct engine *eng, int prompts, int sessions, int vocab, int *paged) {
     static int32_t tokens[MOST];
     struct session *s[PROMPTS];
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     int next = 0, done = 0;
     *paged = 0;
     for (int i = 0; i < sessions; i++)
-        if (session_open(e, &s[i], &err)) die("session", err.text);
+        if (session_open(eng, &s[i], &e)) die("session", e.text);
     double begin = clock_now();
     for (int i = 0; done < prompts;) {
         for (; i < sessions && next < prompts; i++, next++) {
@@ -43,10 +43,10 @@ static double run(struct engine *e, int prompts, int sessions, int vocab, int *p
                                 .max_tokens = ANSWER,
                                 .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE,
                                 .sampling = {.top_p = 1, .repeat_penalty = 1}};
-            if (session_submit(s[i], &r, &err)) die("submit", err.text);
+            if (session_submit(s[i], &r, &e)) die("submit", e.text);
         }
-        if (next == sessions) engine_announce(e, NULL);
-        if (!engine_poll(e, &ev, 60000)) die("poll", "nothing for a minute");
+        if (next == sessions) engine_announce(eng, NULL);
+        if (!engine_poll(eng, &ev, 60000)) die("poll", "nothing for a minute");
         if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
         i = sessions;
         if (ev.kind != EVENT_DONE) continue;

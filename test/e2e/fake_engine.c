@@ -177,10 +177,10 @@ struct engine {
     struct engine_info info;
 };
 
-static void post(struct engine *e, struct event ev) {
-    e->queue[e->tail++ % max_events] = ev;
+static void post(struct engine *eng, struct event ev) {
+    eng->queue[eng->tail++ % max_events] = ev;
     uint64_t one = 1;
-    if (write(e->event_fd, &one, sizeof one) < 0) return;
+    if (write(eng->event_fd, &one, sizeof one) < 0) return;
 }
 
 static void end(struct session *s, enum event_kind kind, enum done_reason reason) {
@@ -242,18 +242,18 @@ static void step(struct session *s) {
 static void wait_with(struct session *s, double still) { s->start += still, s->prefill_until += still, s->last_progress += still, s->first_token_at += still; }
 
 static void *work(void *arg) {
-    struct engine *e = arg;
+    struct engine *eng = arg;
     double last = clock_now();
     for (bool stop = false; !stop;) {
-        pthread_mutex_lock(&e->lock);
+        pthread_mutex_lock(&eng->lock);
         const double still = clock_now() - last;
         last += still;
-        for (struct session *s = e->sessions; s; s = s->next) {
+        for (struct session *s = eng->sessions; s; s = s->next) {
             if (still > 0.02) wait_with(s, still);
             step(s);
         }
-        stop = e->stop;
-        pthread_mutex_unlock(&e->lock);
+        stop = eng->stop;
+        pthread_mutex_unlock(&eng->lock);
         usleep(500);
     }
     return NULL;
@@ -265,54 +265,54 @@ static void load(const struct engine_params *p, const char *what) {
     for (double t; (t = clock_now() - t0) < total; usleep(50000)) p->progress(p->progress_ctx, what, t / total);
 }
 
-int engine_open(struct engine **out, const struct engine_params *p, struct error *err) {
-    struct engine *e = mem_calloc(1, sizeof *e);
-    if (!e) return error_set(err, ERR_MEMORY, "no memory");
+int engine_open(struct engine **out, const struct engine_params *p, struct error *e) {
+    struct engine *eng = mem_calloc(1, sizeof *eng);
+    if (!eng) return error_set(e, ERR_MEMORY, "no memory");
     if (p->gpus && strcmp(p->gpus, "none")) {
-        mem_free(e);
-        return error_set(err, ERR_RUNTIME, "--gpus %s: no such device here", p->gpus);
+        mem_free(eng);
+        return error_set(e, ERR_RUNTIME, "--gpus %s: no such device here", p->gpus);
     }
     load(p, "opening");
     static const int32_t eos[] = {EOS};
-    e->info = (struct engine_info){.model_type = "fake",
-                                   .name = "fake",
-                                   .vocab = VOCAB,
-                                   .n_layers = 1,
-                                   .hidden = 1,
-                                   .n_experts = 1,
-                                   .topk = 1,
-                                   .context = p->context ? p->context : context,
-                                   .max_context = context,
-                                   .threads = 1,
-                                   .level = "scalar",
-                                   .eos = eos,
-                                   .n_eos = 1,
-                                   .temperature = 0.5,
-                                   .top_p = NAN,
-                                   .min_p = NAN,
-                                   .repeat_penalty = NAN,
-                                   .do_sample = true,
-                                   .kv_token_bytes = 64,
-                                   .fingerprint = 7};
-    e->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_create(&e->thread, NULL, work, e);
-    *out = e;
+    eng->info = (struct engine_info){.model_type = "fake",
+                                     .name = "fake",
+                                     .vocab = VOCAB,
+                                     .n_layers = 1,
+                                     .hidden = 1,
+                                     .n_experts = 1,
+                                     .topk = 1,
+                                     .context = p->context ? p->context : context,
+                                     .max_context = context,
+                                     .threads = 1,
+                                     .level = "scalar",
+                                     .eos = eos,
+                                     .n_eos = 1,
+                                     .temperature = 0.5,
+                                     .top_p = NAN,
+                                     .min_p = NAN,
+                                     .repeat_penalty = NAN,
+                                     .do_sample = true,
+                                     .kv_token_bytes = 64,
+                                     .fingerprint = 7};
+    eng->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pthread_mutex_init(&eng->lock, NULL);
+    pthread_create(&eng->thread, NULL, work, eng);
+    *out = eng;
     return 0;
 }
 void engine_close(struct engine **out) {
-    struct engine *e = *out;
-    if (!e) return;
-    while (e->sessions) session_close(&(struct session *){e->sessions});
-    pthread_mutex_lock(&e->lock);
-    e->stop = true;
-    pthread_mutex_unlock(&e->lock);
-    pthread_join(e->thread, NULL);
-    close(e->event_fd);
-    mem_free(e);
+    struct engine *eng = *out;
+    if (!eng) return;
+    while (eng->sessions) session_close(&(struct session *){eng->sessions});
+    pthread_mutex_lock(&eng->lock);
+    eng->stop = true;
+    pthread_mutex_unlock(&eng->lock);
+    pthread_join(eng->thread, NULL);
+    close(eng->event_fd);
+    mem_free(eng);
     *out = NULL;
 }
-const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
+const struct engine_info *engine_info(const struct engine *eng) { return &eng->info; }
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e) {
     return buf_str(json, "{\"family\": \"fake\", \"bytes\": {\"all\": 1000, \"per_token\": 500}, \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": "
                          "{\"F8_E4M3\": 3}, \"skipped\": [\"a\", "
@@ -338,31 +338,31 @@ int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), voi
             return error_set(e, ERR_CANCELLED, "cancelled");
     return 0;
 }
-double engine_read_bandwidth(struct engine *e, int rounds) { return 1e9; }
-uint64_t engine_token_bytes(const struct engine *e) { return 1000; }
+double engine_read_bandwidth(struct engine *eng, int rounds) { return 1e9; }
+uint64_t engine_token_bytes(const struct engine *eng) { return 1000; }
 /* Three layers, the first without experts. In the second one expert is used most, one never, one is on device 1; in the third all are equal. */
-int engine_announce(struct engine *e, const struct announced_load *load) { return 0; }
-int engine_expert_map(struct engine *e, struct expert_map *m, struct error *err) {
+int engine_announce(struct engine *eng, const struct announced_load *load) { return 0; }
+int engine_expert_map(struct engine *eng, struct expert_map *m, struct error *e) {
     *m = (struct expert_map){.n_layers = 3, .n_experts = 8, .n_used = mem_calloc(24, sizeof *m->n_used), .device_rank = mem_alloc(24), .n_devices = 2};
     m->device[0] = (struct expert_device){.layers = 1, .resident_layers = 1, .resident_bytes = 3000000, .chosen = 70, .hits = 70};
     m->device[1] = (struct expert_device){.rank = 1, .layers = 1, .cached = 1, .cached_bytes = 500000, .chosen = 152, .hits = 100};
-    if (!m->n_used || !m->device_rank) return error_set(err, ERR_MEMORY, "no memory");
+    if (!m->n_used || !m->device_rank) return error_set(e, ERR_MEMORY, "no memory");
     memset(m->device_rank, -1, 24);
     for (int i = 8; i < 24; i++) m->n_used[i] = 10;
     m->n_used[8 + 2] = 100, m->n_used[8 + 5] = 0, m->n_used[8 + 6] = 2, m->device_rank[8 + 2] = 1;
     return 0;
 }
 void engine_expert_map_free(struct expert_map *m) { mem_free(m->n_used), mem_free(m->device_rank); }
-uint64_t engine_token_flops(const struct engine *e) { return 1000; }
+uint64_t engine_token_flops(const struct engine *eng) { return 1000; }
 
-int session_open(struct engine *e, struct session **out, struct error *err) {
+int session_open(struct engine *eng, struct session **out, struct error *e) {
     struct session *s = mem_calloc(1, sizeof *s);
-    if (!s) return error_set(err, ERR_MEMORY, "no memory");
-    s->e = e;
-    pthread_mutex_lock(&e->lock);
-    s->next = e->sessions;
-    e->sessions = s;
-    pthread_mutex_unlock(&e->lock);
+    if (!s) return error_set(e, ERR_MEMORY, "no memory");
+    s->e = eng;
+    pthread_mutex_lock(&eng->lock);
+    s->next = eng->sessions;
+    eng->sessions = s;
+    pthread_mutex_unlock(&eng->lock);
     *out = s;
     return 0;
 }
@@ -553,7 +553,7 @@ int session_tokens(const struct session *s, const int32_t **tokens) {
     return s->n_held;
 }
 int session_shared_tokens(const struct session *s) { return 0; }
-uint64_t engine_shared_bytes(const struct engine *e) { return 0; }
+uint64_t engine_shared_bytes(const struct engine *eng) { return 0; }
 /* As if one batch began all prompts, and another belonged to this prompt only. */
 size_t session_disk_keys(const struct session *s, const uint64_t **keys) {
     *keys = s->disk_keys;
@@ -567,17 +567,17 @@ int engine_forget(const char *dir, const uint64_t *keys, size_t n, struct error 
     }
     return 0;
 }
-bool engine_poll(struct engine *e, struct event *out, int timeout_ms) {
-    struct pollfd p = {.fd = e->event_fd, .events = POLLIN};
+bool engine_poll(struct engine *eng, struct event *out, int timeout_ms) {
+    struct pollfd p = {.fd = eng->event_fd, .events = POLLIN};
     for (;;) {
-        pthread_mutex_lock(&e->lock);
-        bool got = e->head != e->tail;
-        if (got) *out = e->queue[e->head++ % max_events];
+        pthread_mutex_lock(&eng->lock);
+        bool got = eng->head != eng->tail;
+        if (got) *out = eng->queue[eng->head++ % max_events];
         uint64_t n;
-        if (e->head == e->tail && read(e->event_fd, &n, sizeof n) < 0) n = 0;
-        pthread_mutex_unlock(&e->lock);
+        if (eng->head == eng->tail && read(eng->event_fd, &n, sizeof n) < 0) n = 0;
+        pthread_mutex_unlock(&eng->lock);
         if (got) return true;
         if (!timeout_ms || poll(&p, 1, timeout_ms) <= 0) return false;
     }
 }
-int engine_event_fd(const struct engine *e) { return e->event_fd; }
+int engine_event_fd(const struct engine *eng) { return eng->event_fd; }

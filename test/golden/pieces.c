@@ -93,42 +93,42 @@ static int prefill(struct runtime *m, const struct prefill_driver *mode, struct 
 }
 
 /* A token that is replaced later: the devices' rows of it are stale. */
-static int mislead(struct engine *e, enum exec_mode cut, struct session *s, const int32_t *wrong, int at, struct error *err) {
+static int mislead(struct engine *eng, enum exec_mode cut, struct session *s, const int32_t *wrong, int at, struct error *e) {
     _Atomic int never = 0;
-    int rc = decode_run(e->machine.decode, cut, &(struct decode_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1, .n_before = at}, 1, &never, err);
-    decode_rewind(e->machine.decode, &s->kv, at);
+    int rc = decode_run(eng->machine.decode, cut, &(struct decode_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1, .n_before = at}, 1, &never, e);
+    decode_rewind(eng->machine.decode, &s->kv, at);
     return rc;
 }
 
 /* Decodes the rest. With two rows in the batch, the other session's row comes first or second, alternately. */
-static int decode(struct engine *e, int place, struct session *const *s, int at, struct rows *r, struct error *err) {
+static int decode(struct engine *eng, int place, struct session *const *s, int at, struct rows *r, struct error *e) {
     int rc = 0;
     for (_Atomic int never = 0; at < n_tokens && !rc; at++) {
         enum exec_mode cut = places[place].turns && at % 2 ? DECODE_CPU : places[place].cut;
         int n = cut == DECODE_DUAL || places[place].mixed ? 2 : 1;
         struct decode_span spans[2];
         for (int k = 0; k < n; k++) spans[(k + at) % n] = (struct decode_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1, .n_before = at};
-        rc = decode_run(e->machine.decode, cut, spans, n, &never, err);
-        if (!rc && decode_last_exec(e->machine.decode) != cut) rc = error_set(err, ERR_RUNTIME, "the step ran otherwise");
+        rc = decode_run(eng->machine.decode, cut, spans, n, &never, e);
+        if (!rc && decode_last_exec(eng->machine.decode) != cut) rc = error_set(e, ERR_RUNTIME, "the step ran otherwise");
         if (!rc) rc = take(r, at, spans[at % n].logits);
     }
     return rc;
 }
 
-static int run(struct engine *e, int place, const int *cut, struct rows *r, struct error *err) {
+static int run(struct engine *eng, int place, const int *cut, struct rows *r, struct error *e) {
     struct session *s[2];
     float *logits = mem_alloc((size_t)r->vocab * sizeof *logits);
     _Atomic int never = 0;
-    int at = 0, rc = logits ? session_open(e, &s[0], err) : ERR_MEMORY, both = places[place].cut == DECODE_DUAL || places[place].mixed ? 2 : 1;
-    if (!rc && (rc = session_open(e, &s[1], err))) session_close(&s[0]);
+    int at = 0, rc = logits ? session_open(eng, &s[0], e) : ERR_MEMORY, both = places[place].cut == DECODE_DUAL || places[place].mixed ? 2 : 1;
+    if (!rc && (rc = session_open(eng, &s[1], e))) session_close(&s[0]);
     if (rc) return rc;
     for (int k = both; k-- > 0 && !rc;) { /* the first one is checked */
         r->next = at = 0;
         for (int i = 0; i < 4 && cut[i] && !rc; i++) {
             int end = n_tokens * cut[i] / 24;
-            rc = mislead(e, places[place].cut, s[k], &tokens[!k][at], at, err);
+            rc = mislead(eng, places[place].cut, s[k], &tokens[!k][at], at, e);
             if (!rc)
-                rc = prefill(&e->machine, places[place].mode,
+                rc = prefill(&eng->machine, places[place].mode,
                              &(struct prefill_job){.kv = &s[k]->kv,
                                                    .tokens = tokens[k] + at,
                                                    .pos = at,
@@ -138,11 +138,11 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
                                                    .on_logits = take,
                                                    .on_logits_ctx = r,
                                                    .cancel = &never},
-                             err);
+                             e);
             at = end;
         }
     }
-    if (!rc) rc = decode(e, place, s, at, r, err);
+    if (!rc) rc = decode(eng, place, s, at, r, e);
     session_close(&s[0]);
     session_close(&s[1]);
     mem_free(logits);
@@ -152,10 +152,10 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
 /* Returns the tolerance at a level, or for devices whose products are of a higher level. */
-static double bound_of(const struct engine *e, int level, const char *gpus) {
+static double bound_of(const struct engine *eng, int level, const char *gpus) {
     if (gpus && strstr(gpus, "cpu=avx2") && level < CPU_AVX2) level = CPU_AVX2;
     const struct kernels *k = gemm_kernels((enum cpu_level)level);
-    const struct weights *w = &e->weights;
+    const struct weights *w = &eng->weights;
     if (gemm_for((enum cpu_level)level, false)->bf16) return bf16_bound;
     for (int l = 0; l < w->config.n_layers; l++)
         if (w->layers[l].experts && k->whole[w->layers[l].experts[0].gate.dtype]) return whole_bound;
@@ -163,31 +163,31 @@ static double bound_of(const struct engine *e, int level, const char *gpus) {
 }
 
 static void check(const char *dir, int place, int level) {
-    struct error err = {0};
-    struct engine *e;
+    struct error e = {0};
+    struct engine *eng;
     struct engine_params p = {
         .dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .split = places[place].split, .context = MAX_TOKENS};
     const char *where = places[place].gpus ? places[place].gpus : "processor";
     const struct gemm *products = gemm_for((enum cpu_level)level, false);
     test_limits_set(TEST_LIMIT_DEVICE_LAYERS, (size_t)places[place].layers);
     test_limits_set(TEST_LIMIT_DEVICE_CHATS, places[place].mixed);
-    if (engine_open(&e, &p, &err)) {
-        printf("FAIL %s: %s\n", where, err.text);
+    if (engine_open(&eng, &p, &e)) {
+        printf("FAIL %s: %s\n", where, e.text);
         failures++;
         return;
     }
     for (size_t i = places[place].gpus ? 2 : 0; i < sizeof cuts / sizeof *cuts; i++) { /* devices: after a prefix */
         static struct rows r;
-        r = (struct rows){.vocab = engine_info(e)->vocab};
-        int rc = run(e, place, cuts[i], &r, &err);
+        r = (struct rows){.vocab = engine_info(eng)->vocab};
+        int rc = run(eng, place, cuts[i], &r, &e);
         qsort(r.off, (size_t)n_tokens, sizeof *r.off, by_size);
         double off = products->bf16 ? r.off[n_tokens / 2] : r.off[n_tokens - 1];
-        bool ok = !rc && r.next == n_tokens && off <= bound_of(e, level, places[place].gpus);
+        bool ok = !rc && r.next == n_tokens && off <= bound_of(eng, level, places[place].gpus);
         printf("%-4s %s, %s (%s), cut %zu: %.2g of %g%s%s\n", ok ? "ok" : "FAIL", where, cpu_level_name((enum cpu_level)level), products->name, i, off, largest,
-               rc ? ": " : "", rc ? err.text : "");
+               rc ? ": " : "", rc ? e.text : "");
         failures += !ok, ran++;
     }
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 int main(int argc, char **argv) {

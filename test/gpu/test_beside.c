@@ -26,23 +26,23 @@ static int add_up(void *sum, int position, const float *logits) {
 }
 
 /* Returns a checksum of the prompt's logits. other: a session that decodes and is cancelled after that many microseconds; NULL: none. */
-static uint64_t read_prompt(struct engine *e, struct session *other, unsigned us) {
+static uint64_t read_prompt(struct engine *eng, struct session *other, unsigned us) {
     struct session *s;
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     int32_t tokens[PROMPT];
     uint64_t sum = 14695981039346656037u;
     for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + 11) % 500;
-    if (other && session_submit(
-                     other, &(struct request){.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE}, &err))
-        die("submit", &err);
+    if (other &&
+        session_submit(other, &(struct request){.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE}, &e))
+        die("submit", &e);
     for (bool begun = !other; !begun; begun = ev.kind == EVENT_TOKEN)
-        if (!engine_poll(e, &ev, 120000) || ev.kind == EVENT_ERROR) die("an answer", &ev.error);
-    if (session_open(e, &s, &err) || session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .logits = add_up, .logits_ctx = &sum}, &err))
-        die("submit", &err);
+        if (!engine_poll(eng, &ev, 120000) || ev.kind == EVENT_ERROR) die("an answer", &ev.error);
+    if (session_open(eng, &s, &e) || session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .logits = add_up, .logits_ctx = &sum}, &e))
+        die("submit", &e);
     if (other) usleep(us), session_cancel(other);
     for (int over = other ? 0 : 1; over < 2; over += ev.kind == EVENT_DONE) {
-        if (!engine_poll(e, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
+        if (!engine_poll(eng, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
         if (ev.kind == EVENT_ERROR) die("a turn", &ev.error);
         if (ev.kind == EVENT_DONE && ev.session == s && strcmp(ev.stats.prefill_mode, "blend")) {
             printf("FAIL: read by %s: %s\n", ev.stats.prefill_mode, ev.stats.prefill_why);
@@ -61,9 +61,9 @@ int main(void) {
     file_embed(ember_files);
     log_set(quiet, NULL, LOG_WARN);
     for (int k = 0; k < 2; k++) {
-        struct engine *e;
+        struct engine *eng;
         struct session *other;
-        struct error err = {0};
+        struct error e = {0};
         struct engine_params p = {.dir = "ember:",
                                   .threads = 1,
                                   .cpu_level = 1,
@@ -73,14 +73,14 @@ int main(void) {
                                   .context = 512,
                                   .kv = DT_F32,
                                   .deterministic = true};
-        if (engine_open(&e, &p, &err) || session_open(e, &other, &err)) die("open", &err);
-        const uint64_t alone = read_prompt(e, NULL, 0);
+        if (engine_open(&eng, &p, &e) || session_open(eng, &other, &e)) die("open", &e);
+        const uint64_t alone = read_prompt(eng, NULL, 0);
         for (int i = 0; i < TRIES; i++) {
-            const uint64_t got = read_prompt(e, other, (unsigned)i * 4000);
+            const uint64_t got = read_prompt(eng, other, (unsigned)i * 4000);
             if (got != alone) failed++, printf("FAIL: %s: other logits beside a session stopped after %d ms\n", lists[k], i * 4);
         }
         session_close(&other);
-        engine_close(&e);
+        engine_close(&eng);
     }
     printf("%d of %d prompts differ\n", failed, 2 * TRIES);
     return failed != 0;

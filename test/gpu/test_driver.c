@@ -38,9 +38,9 @@ static int check_found(const char *list, bool is_tried) {
 int main(int argc, char **argv) {
     if (argc == 4 && !strcmp(argv[1], "found")) return check_found(argv[2], !strcmp(argv[3], "tried"));
     const int n = argc > 1 ? atoi(argv[1]) : 6, len = argc > 2 ? atoi(argv[2]) : 60;
-    struct engine *e;
+    struct engine *eng;
     struct session *answer, *prompt[SESSIONS];
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     const struct engine_params p = {.dir = "ember:",
                                     .threads = 1,
@@ -55,12 +55,12 @@ int main(int argc, char **argv) {
     for (int i = 0; i < TOKENS; i++) tokens[i] = (i * 37 + 11) % 500;
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
-    if (engine_open(&e, &p, &err) || session_open(e, &answer, &err)) die("open", &err);
+    if (engine_open(&eng, &p, &e) || session_open(eng, &answer, &e)) die("open", &e);
     for (int i = 0; i < n; i++)
-        if (session_open(e, &prompt[i], &err)) die("open", &err);
+        if (session_open(eng, &prompt[i], &e)) die("open", &e);
     submit(answer, 0, 8, 2000);
     while (done < n) {
-        if (!engine_poll(e, &ev, PATIENCE_MS)) {
+        if (!engine_poll(eng, &ev, PATIENCE_MS)) {
             printf("%d tokens, %d of %d prompts begun, %d done\n", answered, begun, n, done);
             die("hangs", &(struct error){.text = "nothing for a minute"});
         }
@@ -75,12 +75,12 @@ int main(int argc, char **argv) {
     }
     session_cancel(answer);
     do {
-        if (!engine_poll(e, &ev, PATIENCE_MS)) die("hangs", &(struct error){.text = "the answer does not end"});
+        if (!engine_poll(eng, &ev, PATIENCE_MS)) die("hangs", &(struct error){.text = "the answer does not end"});
     } while (ev.kind != EVENT_DONE || ev.session != answer);
     if (strcmp(ev.stats.decode_mode, "hybrid")) die(ev.stats.decode_mode, &(struct error){.text = "the answer did not use the device"});
     for (int i = 0; i < n; i++) session_close(&prompt[i]);
     session_close(&answer);
-    engine_close(&e);
+    engine_close(&eng);
     printf("%d tokens beside %d prompts\n", answered, n);
     return 0;
 }

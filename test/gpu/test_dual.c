@@ -163,13 +163,13 @@ static void overlap(int n, int other, double least) {
 
 /* A batch takes seconds here; a cancel must not. */
 static void cancel(enum exec_mode prefill, double after) {
-    struct engine *e;
+    struct engine *eng;
     struct session *s;
-    struct error err = {0};
+    struct error e = {0};
     int32_t tokens[40];
     double least = 1e9;
     for (int i = 0; i < 40; i++) tokens[i] = 7 + i * 3;
-    if (engine_open(&e,
+    if (engine_open(&eng,
                     &(struct engine_params){.dir = "ember:",
                                             .threads = 1,
                                             .cpu_level = CPU_SCALAR + 1,
@@ -177,16 +177,16 @@ static void cancel(enum exec_mode prefill, double after) {
                                             .context = 256,
                                             .prefill = prefill,
                                             .decode = DECODE_HYBRID},
-                    &err))
-        die("open", &err);
-    if (session_open(e, &s, &err)) die("session", &err);
+                    &e))
+        die("open", &e);
+    if (session_open(eng, &s, &e)) die("session", &e);
     for (int i = 0; i < ATTEMPTS && least > 0.2; i++) {
         struct event ev = {0};
         double begin = clock_now(), cancelled = 0;
-        if (session_submit(s, &(struct request){.tokens = tokens, .n = 40 - i, .max_tokens = 20, .flags = REQ_IGNORE_EOS}, &err)) die("submit", &err);
+        if (session_submit(s, &(struct request){.tokens = tokens, .n = 40 - i, .max_tokens = 20, .flags = REQ_IGNORE_EOS}, &e)) die("submit", &e);
         while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR && clock_now() < begin + 60) {
             if (!cancelled && clock_now() > begin + after) session_cancel(s), cancelled = clock_now();
-            if (!engine_poll(e, &ev, 10)) ev.kind = EVENT_NONE;
+            if (!engine_poll(eng, &ev, 10)) ev.kind = EVENT_NONE;
         }
         CHECK(ev.kind == EVENT_DONE && ev.reason == DONE_CANCELLED && cancelled, "cancel: event %d, reason %d: %s", ev.kind, ev.reason,
               ev.kind == EVENT_ERROR ? ev.error.text : "");
@@ -195,14 +195,14 @@ static void cancel(enum exec_mode prefill, double after) {
     printf("cancelled after %.0f ms\n", least * 1e3);
     CHECK(least < (getenv("HEARTH_SLOW") ? 5 : 0.2), "a cancel took %.3f s", least);
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 /* One of two sessions is cancelled in the middle of a slow batch of both: it ends at once, and the other continues. */
 static void cancel_in_company(void) {
-    struct engine *e;
+    struct engine *eng;
     struct session *s[2];
-    struct error err = {0};
+    struct error e = {0};
     int32_t tokens[40];
     double least = 1e9;
     for (int i = 0; i < 40; i++) tokens[i] = 7 + i * 3;
@@ -213,35 +213,35 @@ static void cancel_in_company(void) {
                               .context = 256,
                               .decode = DECODE_DUAL,
                               .prefill = PREFILL_CPU};
-    if (engine_open(&e, &p, &err)) die("open", &err);
+    if (engine_open(&eng, &p, &e)) die("open", &e);
     for (int i = 0; i < 2; i++)
-        if (session_open(e, &s[i], &err)) die("session", &err);
+        if (session_open(eng, &s[i], &e)) die("session", &e);
     for (int attempt = 0; attempt < ATTEMPTS && least > 0.2; attempt++) {
         struct event ev;
         int got[2] = {0};
         double cancelled;
         for (int i = 0; i < 2; i++)
-            if (session_submit(s[i], &(struct request){.tokens = tokens, .n = 30 + i, .max_tokens = 50, .flags = REQ_IGNORE_EOS}, &err)) die("submit", &err);
+            if (session_submit(s[i], &(struct request){.tokens = tokens, .n = 30 + i, .max_tokens = 50, .flags = REQ_IGNORE_EOS}, &e)) die("submit", &e);
         while (got[0] < 3 || got[1] < 3) /* both are in every batch from now on */
-            if (engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN) got[ev.session == s[1]]++;
+            if (engine_poll(eng, &ev, 60000) && ev.kind == EVENT_TOKEN) got[ev.session == s[1]]++;
         usleep(50000);
         cancelled = clock_now();
         session_cancel(s[0]);
-        do got[1] += engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
+        do got[1] += engine_poll(eng, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
         while (ev.session != s[0] || ev.kind != EVENT_DONE);
         double took = clock_now() - cancelled;
         least = took < least ? took : least;
         CHECK(ev.reason == DONE_CANCELLED, "cancelled in company, but ended by %d", ev.reason);
-        if (session_submit(s[0], &(struct request){.tokens = tokens, .n = 20, .max_tokens = 2, .flags = REQ_IGNORE_EOS}, &err))
-            die("submit", &err); /* while its batch runs */
-        for (int before = got[1]; got[1] < before + 2;) got[1] += engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
+        if (session_submit(s[0], &(struct request){.tokens = tokens, .n = 20, .max_tokens = 2, .flags = REQ_IGNORE_EOS}, &e))
+            die("submit", &e); /* while its batch runs */
+        for (int before = got[1]; got[1] < before + 2;) got[1] += engine_poll(eng, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
         printf("in company: cancelled after %.0f ms, a step took %.0f ms\n", took * 1e3, (clock_now() - cancelled) / 2 * 1e3);
         session_cancel(s[1]);
-        for (int over = 0; over < 2;) over += engine_poll(e, &ev, 60000) && ev.kind == EVENT_DONE;
+        for (int over = 0; over < 2;) over += engine_poll(eng, &ev, 60000) && ev.kind == EVENT_DONE;
     }
     CHECK(least < (getenv("HEARTH_SLOW") ? 5 : 0.2), "a cancel in company took %.3f s", least);
     for (int i = 0; i < 2; i++) session_close(&s[i]);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}

@@ -46,9 +46,9 @@ static uint64_t selections; /* hash of the experts that the last run selected, a
 /* Counts replayed parts; answers [SESSIONS, ANSWER]; checksums of their caches [SESSIONS]. */
 static uint64_t run(const char *dir, const char *gpus, enum exec_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out,
                     uint64_t *caches) {
-    struct engine *e;
+    struct engine *eng;
     struct session *s[SESSIONS];
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     int32_t tokens[MOST];
     int got[SESSIONS] = {0}, left = 0;
@@ -66,28 +66,28 @@ static uint64_t run(const char *dir, const char *gpus, enum exec_mode decode, co
                               .max_drafted = guesses,
                               .context = 1024,
                               .deterministic = true};
-    if (engine_open(&e, &p, &err)) die(gpus, &err);
-    const int ids = engine_info(e)->vocab < 500 ? engine_info(e)->vocab : 500;
+    if (engine_open(&eng, &p, &e)) die(gpus, &e);
+    const int ids = engine_info(eng)->vocab < 500 ? engine_info(eng)->vocab : 500;
     for (int i = 0; i < SESSIONS && prompt[i]; i++, left++) {
-        if (session_open(e, &s[i], &err)) die(gpus, &err);
+        if (session_open(eng, &s[i], &e)) die(gpus, &e);
         for (int k = 0; k < prompt[i]; k++) tokens[k] = (k * 37 + k / 7 + 11 + 5 * i) % ids;
-        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = prompt[i], .max_tokens = answer, .flags = REQ_IGNORE_EOS}, &err)) die(gpus, &err);
+        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = prompt[i], .max_tokens = answer, .flags = REQ_IGNORE_EOS}, &e)) die(gpus, &e);
     }
     for (int n = left; left;) {
-        if (!engine_poll(e, &ev, 120000)) die(gpus, &(struct error){.text = "nothing for two minutes"});
+        if (!engine_poll(eng, &ev, 120000)) die(gpus, &(struct error){.text = "nothing for two minutes"});
         if (ev.kind == EVENT_ERROR) die(gpus, &ev.error);
         for (int i = 0; i < n; i++)
             if (ev.kind == EVENT_TOKEN && ev.session == s[i]) out[i * ANSWER + got[i]++] = ev.token;
         left -= ev.kind == EVENT_DONE;
     }
-    uint64_t replayed = decode_counts(e->machine.decode).graph_launches;
-    host_waits = decode_counts(e->machine.decode).host_waits;
+    uint64_t replayed = decode_counts(eng->machine.decode).graph_launches;
+    host_waits = decode_counts(eng->machine.decode).host_waits;
     struct expert_map m;
-    if (engine_expert_map(e, &m, &err)) die(gpus, &err);
+    if (engine_expert_map(eng, &m, &e)) die(gpus, &e);
     selections = hash64(m.n_used, (size_t)m.n_layers * (size_t)m.n_experts * sizeof *m.n_used, 0);
     engine_expert_map_free(&m);
     for (int i = 0; i < SESSIONS && prompt[i]; i++) caches[i] = cached(s[i]), session_close(&s[i]);
-    engine_close(&e);
+    engine_close(&eng);
     return replayed;
 }
 

@@ -29,9 +29,9 @@ struct counts {
 };
 /* Counts of a whole run that answers with n tokens. */
 static struct counts count(const char *dir, const char *gpus, const char *cache, int n) {
-    struct engine *e;
+    struct engine *eng;
     struct session *s;
-    struct error err = {0};
+    struct error e = {0};
     struct event ev = {0};
     int32_t tokens[PROMPT];
     const struct engine_params p = {.dir = dir,
@@ -44,24 +44,24 @@ static struct counts count(const char *dir, const char *gpus, const char *cache,
                                     .draft = DRAFT_NONE,
                                     .context = 64,
                                     .deterministic = true};
-    if (engine_open(&e, &p, &err) || session_open(e, &s, &err)) die(dir, &err);
-    const int ids = engine_info(e)->vocab < 500 ? engine_info(e)->vocab : 500;
+    if (engine_open(&eng, &p, &e) || session_open(eng, &s, &e)) die(dir, &e);
+    const int ids = engine_info(eng)->vocab < 500 ? engine_info(eng)->vocab : 500;
     for (int k = 0; k < PROMPT; k++) tokens[k] = (k * 37 + 11) % ids;
-    if (session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .max_tokens = n, .flags = REQ_IGNORE_EOS}, &err)) die(dir, &err);
+    if (session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .max_tokens = n, .flags = REQ_IGNORE_EOS}, &e)) die(dir, &e);
     while (ev.kind != EVENT_DONE) {
-        if (!engine_poll(e, &ev, 120000)) die(dir, &(struct error){.text = "nothing for two minutes"});
+        if (!engine_poll(eng, &ev, 120000)) die(dir, &(struct error){.text = "nothing for two minutes"});
         if (ev.kind == EVENT_ERROR) die(dir, &ev.error);
     }
     if (strcmp(ev.stats.decode_mode, "hybrid")) die(dir, &(struct error){.text = "decoded in another mode"});
     session_close(&s);
-    struct gpu_stats u = gpu_stats(e->machine.gpus->gpu[0]);
-    const struct config *m = &e->machine.w->config;
+    struct gpu_stats u = gpu_stats(eng->machine.gpus->gpu[0]);
+    const struct config *m = &eng->machine.w->config;
     struct cost_model q;
     cost_model_of(&q, m, DT_BF16, DT_BF16, DT_BF16);
     struct counts c = {(double)u.n_ops, (double)u.n_copies, (double)u.n_waits, m->n_layers,
                        q.n_joined_linear_ops + q.n_joined_elem_ops + 1 + (q.shared_bytes > 0)};
     c.modelled = config_has_states(m) ? 0 : c.modelled + !strcmp(cache, "layers");
-    engine_close(&e);
+    engine_close(&eng);
     return c;
 }
 

@@ -63,21 +63,22 @@ static void note_modes(struct result *r, const struct mode *m, const struct even
     r->decoded |= !strcmp(ev->stats.decode_mode, names[m->decode]); /* the last of two sessions may end in another mode */
 }
 /* first: tokens of the first session's answer */
-static void run_turn(struct engine *e, struct session *const *s, const struct mode *m, int first, int turn, struct result *r) {
+static void run_turn(struct engine *eng, struct session *const *s, const struct mode *m, int first, int turn, struct result *r) {
     const int n = m->n;
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     for (int i = 0; i < n; i++) {
         int32_t tokens[TURNS * (PROMPT + LONG)];
         const int32_t *had;
         const int have = session_tokens(s[i], &had);
         memcpy(tokens, had, (size_t)have * sizeof *had);
-        for (int k = 0; k < PROMPT; k++) tokens[have + k] = ((have + k) * 37 + 11 + 5 * i + turn) % (engine_info(e)->vocab < 500 ? engine_info(e)->vocab : 500);
-        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = have + PROMPT, .max_tokens = i ? ANSWER : first, .flags = REQ_IGNORE_EOS}, &err))
-            die("submit", err.text);
+        for (int k = 0; k < PROMPT; k++)
+            tokens[have + k] = ((have + k) * 37 + 11 + 5 * i + turn) % (engine_info(eng)->vocab < 500 ? engine_info(eng)->vocab : 500);
+        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = have + PROMPT, .max_tokens = i ? ANSWER : first, .flags = REQ_IGNORE_EOS}, &e))
+            die("submit", e.text);
     }
     for (int left = n; left;) {
-        if (!engine_poll(e, &ev, PATIENCE_MS)) die("hangs", "no event for two minutes");
+        if (!engine_poll(eng, &ev, PATIENCE_MS)) die("hangs", "no event for two minutes");
         if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
         for (int i = 0; i < n; i++)
             if (ev.kind == EVENT_TOKEN && ev.session == s[i]) r->token[i][r->n[i]++] = ev.token;
@@ -91,9 +92,9 @@ static void run(const char *dir, const char *gpus, const struct mode *asked, str
     struct mode on_cpu = *asked;
     on_cpu.prefill = PREFILL_CPU, on_cpu.decode = DECODE_CPU;
     const struct mode *m = gpus ? asked : &on_cpu;
-    struct engine *e;
+    struct engine *eng;
     struct session *s[SESSIONS];
-    struct error err = {0};
+    struct error e = {0};
     const struct engine_params p = {.dir = dir,
                                     .threads = 1,
                                     .cpu_level = 1,
@@ -105,12 +106,12 @@ static void run(const char *dir, const char *gpus, const struct mode *asked, str
                                     .context = 128,
                                     .deterministic = !m->measures};
     *r = (struct result){0};
-    if (engine_open(&e, &p, &err)) die(gpus ? gpus : "CPU", err.text);
+    if (engine_open(&eng, &p, &e)) die(gpus ? gpus : "CPU", e.text);
     for (int i = 0; i < m->n; i++)
-        if (session_open(e, &s[i], &err)) die("session", err.text);
-    for (int t = 0; t < TURNS; t++) run_turn(e, s, m, asked->decode == DECODE_DUAL ? LONG : ANSWER, t, r);
+        if (session_open(eng, &s[i], &e)) die("session", e.text);
+    for (int t = 0; t < TURNS; t++) run_turn(eng, s, m, asked->decode == DECODE_DUAL ? LONG : ANSWER, t, r);
     for (int i = 0; i < m->n; i++) session_close(&s[i]);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 /* One mode on one model; late: names of streams, or "". */

@@ -51,8 +51,8 @@ static void make_prompts(void) {
 
 static double max_tpot_s; /* 0: no bound */
 static struct engine *open_engine(const char *dir, const char *gpus, enum exec_mode decode, int level, enum dtype kv) {
-    struct engine *e;
-    struct error err = {0};
+    struct engine *eng;
+    struct error e = {0};
     struct engine_params p = {.dir = dir,
                               .threads = 2,
                               .cpu_level = level,
@@ -63,8 +63,8 @@ static struct engine *open_engine(const char *dir, const char *gpus, enum exec_m
                               .kv = kv,
                               .max_tpot_s = max_tpot_s,
                               .trace = "/dev/null"};
-    if (engine_open(&e, &p, &err)) die(dir, err.text);
-    return e;
+    if (engine_open(&eng, &p, &e)) die(dir, e.text);
+    return eng;
 }
 
 static int vocab;
@@ -78,17 +78,17 @@ static int take_logits(void *ctx, int position, const float *logits) {
 }
 
 /* Prompts [first, first + n), greedy or with a seed each. cancel_at > 0: all are cancelled after that many tokens. */
-static void run(struct engine *e, int first, int n, float temperature, int cancel_at, struct answer *out) {
+static void run(struct engine *eng, int first, int n, float temperature, int cancel_at, struct answer *out) {
     struct session *s[PROMPTS];
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     int tokens = 0, left = n;
-    vocab = engine_info(e)->vocab;
-    bool held = announces && engine_announce(e, &(struct announced_load){.n_prompts = n, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER}) > 0;
+    vocab = engine_info(eng)->vocab;
+    bool held = announces && engine_announce(eng, &(struct announced_load){.n_prompts = n, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER}) > 0;
     for (int i = 0; i < n; i++) {
         int k = first + i;
         out[k] = (struct answer){0};
-        if (session_open(e, &s[i], &err)) die("session", err.text);
+        if (session_open(eng, &s[i], &e)) die("session", e.text);
         struct request r = {.tokens = prompts[k],
                             .n = lengths[k],
                             .max_tokens = ANSWER,
@@ -96,11 +96,11 @@ static void run(struct engine *e, int first, int n, float temperature, int cance
                             .logits = wants_logits ? take_logits : NULL,
                             .logits_ctx = &out[k],
                             .sampling = {.temperature = temperature, .top_p = 0.95f, .repeat_penalty = 1, .seed = (uint64_t)k + 7}};
-        if (session_submit(s[i], &r, &err)) die("submit", err.text);
+        if (session_submit(s[i], &r, &e)) die("submit", e.text);
     }
-    if (held) engine_announce(e, NULL);
+    if (held) engine_announce(eng, NULL);
     while (left) {
-        if (!engine_poll(e, &ev, -1)) die("poll", "nothing"); /* a pass takes minutes on a busy machine; meson's timeout ends a hang */
+        if (!engine_poll(eng, &ev, -1)) die("poll", "nothing"); /* a pass takes minutes on a busy machine; meson's timeout ends a hang */
         if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
         int i = 0;
         while (s[i] != ev.session) i++;
@@ -127,47 +127,47 @@ static void same(const char *dir, const char *what, const struct answer *a, cons
 /* Everything on one device; several devices, with alternating layers, must give the same. */
 static void text_on(const char *dir, int devices, const struct answer *processor) {
     static struct answer together[PROMPTS], alone[PROMPTS];
-    struct engine *e = NULL;
+    struct engine *eng = NULL;
     char gpus[64];
     bool paged = false;
     for (int mem = devices > 1 ? 600 : 1000; !paged && mem < 4000; mem += 200) { /* the minimum that works, so that experts are paged */
         snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=%dK", devices, mem);
-        e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
-        run(e, 0, 1, 0, 0, alone);
-        if ((paged = !strcmp(alone[0].mode, "paged"))) run(e, 0, PROMPTS, 0, 0, together);
-        if (paged) CHECK(throughput_resident_share(e) < 1, "%s: all experts stay on a device with %d KB", dir, mem);
-        if (!paged) engine_close(&e);
+        eng = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
+        run(eng, 0, 1, 0, 0, alone);
+        if ((paged = !strcmp(alone[0].mode, "paged"))) run(eng, 0, PROMPTS, 0, 0, together);
+        if (paged) CHECK(throughput_resident_share(eng) < 1, "%s: all experts stay on a device with %d KB", dir, mem);
+        if (!paged) engine_close(&eng);
     }
-    CHECK(throughput_devices(e) == devices, "%s: on %d of %d devices", dir, throughput_devices(e), devices);
+    CHECK(throughput_devices(eng) == devices, "%s: on %d of %d devices", dir, throughput_devices(eng), devices);
     wants_logits = true; /* one row at a time: each must use the length of its own sequence */
-    run(e, 0, PROMPTS, 0, 0, alone);
+    run(eng, 0, PROMPTS, 0, 0, alone);
     wants_logits = false;
     same(dir, "with all logits", processor, alone, PROMPTS);
     for (int i = 0; i < PROMPTS; i++)
         CHECK(together[i].n == ANSWER && !strcmp(together[i].mode, "paged"), "%s: prompt %d: %d tokens by %s", dir, i, together[i].n, together[i].mode);
     same(dir, gpus, processor, together, PROMPTS);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 /* A prompt of which all rows but one are cached begins as others do; its batch holds it among the sessions that decode. The first answer ends past the
  * original length of a model with LongRoPE: the second prompt must not use its keys. */
 static void one_row_left(const char *dir) {
     enum { LONG = 20, SHORT = 14 };
-    struct engine *e = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 1, DT_F32);
+    struct engine *eng = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 1, DT_F32);
     struct session *s[2];
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     int32_t first[LONG], second[SHORT], got[2][ANSWER];
     for (int i = 0; i < LONG; i++) first[i] = (i * 37 + 5) % VOCAB;
     memcpy(second, first, sizeof second);
     second[SHORT - 1] = 1;
-    const int kept = config_long_rope(&e->weights.config, LONG + ANSWER) ? 0 : SHORT - 1;
+    const int kept = config_long_rope(&eng->weights.config, LONG + ANSWER) ? 0 : SHORT - 1;
     for (int i = 0; i < 3; i++) { /* the long prompt and the short one in one session; the short one alone */
         struct session **at = &s[i == 2];
-        if (i != 1 && session_open(e, at, &err)) die(dir, err.text);
+        if (i != 1 && session_open(eng, at, &e)) die(dir, e.text);
         struct request r = {.tokens = i ? second : first, .n = i ? SHORT : LONG, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS};
-        if (session_submit(*at, &r, &err)) die(dir, err.text);
-        for (int n = 0; engine_poll(e, &ev, -1) && ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR;)
+        if (session_submit(*at, &r, &e)) die(dir, e.text);
+        for (int n = 0; engine_poll(eng, &ev, -1) && ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR;)
             if (ev.kind == EVENT_TOKEN && i) got[i - 1][n++] = ev.token;
         CHECK(ev.kind == EVENT_DONE && !strcmp(ev.stats.prefill_mode, "paged") && ev.stats.cached_tokens == (i == 1 ? kept : 0),
               "%s: prompt %d: %s, %d tokens cached", dir, i, ev.stats.prefill_mode, ev.stats.cached_tokens);
@@ -175,36 +175,36 @@ static void one_row_left(const char *dir) {
     CHECK(!memcmp(got[0], got[1], sizeof got[0]), "%s: another answer after a cached prefix", dir);
     session_close(&s[0]);
     session_close(&s[1]);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 static void text(const char *dir, int at) {
     static struct answer processor[PROMPTS], together[PROMPTS], alone[PROMPTS], several[PROMPTS];
-    struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
-    run(e, 0, PROMPTS, 0, 0, processor);
-    engine_close(&e);
+    struct engine *eng = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
+    run(eng, 0, PROMPTS, 0, 0, processor);
+    engine_close(&eng);
     text_on(dir, 1 + at % 3, processor);
     one_row_left(dir);
     static const enum dtype kinds[] = {DT_BF16, DT_E4M3};
     for (int k = 0; k < 2; k++) { /* at the best level, sampled, with every cache type: no bit depends on the batch */
-        e = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 0, kinds[k]);
-        run(e, 0, PROMPTS, 0.9f, 0, together);
-        for (int i = 0; i < PROMPTS; i += 17) run(e, i, 1, 0.9f, 0, alone);
+        eng = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 0, kinds[k]);
+        run(eng, 0, PROMPTS, 0.9f, 0, together);
+        for (int i = 0; i < PROMPTS; i += 17) run(eng, i, 1, 0.9f, 0, alone);
         for (int i = 0; i < PROMPTS; i += 17) same(dir, "alone", alone + i, together + i, 1);
         wants_logits = true; /* all bits of them */
-        run(e, 0, PROMPTS, 0, 0, together);
+        run(eng, 0, PROMPTS, 0, 0, together);
         for (int i = 0; i < PROMPTS; i += 7) {
-            run(e, i, 1, 0, 0, alone);
+            run(eng, i, 1, 0, 0, alone);
             CHECK(alone[i].positions == lengths[i] && together[i].positions == lengths[i], "%s: logits of %d of %d positions", dir, together[i].positions,
                   lengths[i]);
             CHECK(alone[i].logits == together[i].logits, "%s: prompt %d has other logits in company", dir, i);
         }
-        engine_close(&e);
+        engine_close(&eng);
         if (at % 5 || k) continue;
-        e = open_engine(dir, "emu:3,mem=64M", DECODE_PAGED, 0, kinds[k]); /* nor on the device of a layer */
-        run(e, 0, PROMPTS, 0, 0, several);
+        eng = open_engine(dir, "emu:3,mem=64M", DECODE_PAGED, 0, kinds[k]); /* nor on the device of a layer */
+        run(eng, 0, PROMPTS, 0, 0, several);
         for (int i = 0; i < PROMPTS; i++) CHECK(several[i].logits == together[i].logits, "%s: prompt %d has other logits on three devices", dir, i);
-        engine_close(&e);
+        engine_close(&eng);
     }
     wants_logits = false;
     printf("%s: as alone, and as the processor has it\n", dir);
@@ -218,25 +218,25 @@ static int close_many(void *engine) { /* by then its streams have ended */
 /* A link that takes about as long for a layer's weights as the card does for its rows. Returns false if something waits, or if the machine was busy. */
 static bool overlaps(const char *dir, const struct answer *processor) {
     static struct answer a[PROMPTS];
-    struct engine *e = open_engine(dir, "emu:1,cpu=scalar,mem=2300K,h2d=0.01,flops=0.002", DECODE_PAGED, 1, DT_F32);
-    run(e, 0, PROMPTS, 0, 0, a);
+    struct engine *eng = open_engine(dir, "emu:1,cpu=scalar,mem=2300K,h2d=0.01,flops=0.002", DECODE_PAGED, 1, DT_F32);
+    run(eng, 0, PROMPTS, 0, 0, a);
     same(dir, "with pages under way", processor, a, PROMPTS);
-    engine_run_on_thread(e, close_many, e);
-    struct trace *t = e->machine.trace;
+    engine_run_on_thread(eng, close_many, eng);
+    struct trace *t = eng->machine.trace;
     double load = trace_busy(t, 0, LANE_LOAD), card = trace_busy(t, 0, LANE_COMPUTE), host = trace_busy(t, TRACE_CPU, LANE_COMPUTE);
     double load_card = trace_overlap(t, 0, LANE_LOAD, 0, LANE_COMPUTE), load_host = trace_overlap(t, 0, LANE_LOAD, TRACE_CPU, LANE_COMPUTE),
            both = trace_overlap(t, 0, LANE_COMPUTE, TRACE_CPU, LANE_COMPUTE);
     printf("%s: weights %.3f s, card %.3f s, processor %.3f s; weights beside the card %.3f s, beside the processor %.3f s; these two at once %.3f s\n", dir,
            load, card, host, load_card, load_host, both);
     CHECK(load > 0 && card > 0 && host > 0, "something did not run");
-    engine_close(&e);
+    engine_close(&eng);
     return load_card > 0.2 * (load < card ? load : card) && load_host > 0.1 * (load < host ? load : host) && both > 0.1 * (card < host ? card : host);
 }
 static void overlap(const char *dir) {
     static struct answer processor[PROMPTS];
-    struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
-    run(e, 0, PROMPTS, 0, 0, processor);
-    engine_close(&e);
+    struct engine *eng = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
+    run(eng, 0, PROMPTS, 0, 0, processor);
+    engine_close(&eng);
     enum { TRIES = 16 };
     int tries = 0;
     while (!overlaps(dir, processor) && ++tries < TRIES) {
@@ -270,14 +270,14 @@ static void cleared_faults(const char *dir, const struct answer *want, int n) {
         char gpus[96];
         pthread_t thread;
         snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,mem=64M,fail=copy:%d", at);
-        struct engine *e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
+        struct engine *eng = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
         atomic_store(&stops_clearing, false);
-        if (pthread_create(&thread, NULL, clear_failures, e->machine.gpus)) die("thread", gpus);
-        run(e, 0, n, 0, 0, got);
+        if (pthread_create(&thread, NULL, clear_failures, eng->machine.gpus)) die("thread", gpus);
+        run(eng, 0, n, 0, 0, got);
         atomic_store(&stops_clearing, true);
         pthread_join(thread, NULL);
         same(dir, gpus, want, got, n);
-        engine_close(&e);
+        engine_close(&eng);
     }
     CHECK(named > 0 && !unnamed, "%s: %d warnings name the device, %d do not", dir, named, unnamed);
 }
@@ -285,33 +285,33 @@ static void cleared_faults(const char *dir, const struct answer *want, int n) {
 static void faults(const char *dir) {
     static struct answer want[PROMPTS], got[PROMPTS];
     enum { FEW = 6 };
-    struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
-    run(e, 0, FEW, 0, 0, want);
-    engine_close(&e);
+    struct engine *eng = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
+    run(eng, 0, FEW, 0, 0, want);
+    engine_close(&eng);
     log_set(count_warnings, NULL, LOG_WARN);
     cleared_faults(dir, want, FEW);
     int paged = 0, left = 0, kept = 0, at = 0;
     for (int kind = 0; kind < 2; kind++)
         for (long n = 1; n < 40000; n = n + 1 + n / 4) {
             char gpus[96];
-            struct error err = {0};
+            struct error e = {0};
             const int devices = 1 + (kind + at++) % 3; /* with several devices, any of them */
             snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=64M,fail=%s:%ld@%d", devices, kind ? "copy" : "die", n, at % devices);
             struct engine_params p = {.dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .decode = DECODE_PAGED, .context = 128, .kv = DT_F32};
             dropped = has_paged_failed = 0;
-            if (engine_open(&e, &p, &err)) continue; /* dead before the engine opened */
-            run(e, 0, FEW, 0, 0, got);
+            if (engine_open(&eng, &p, &e)) continue; /* dead before the engine opened */
+            run(eng, 0, FEW, 0, 0, got);
             same(dir, gpus, want, got, FEW);
             bool all = true;
             for (int i = 0; i < FEW; i++) all &= !strcmp(got[i].mode, "paged");
             paged += all, left += !all;
             if (kind && !all) { /* paged batches are over, but other modes use the device */
-                run(e, 0, FEW, 0, 0, got);
+                run(eng, 0, FEW, 0, 0, got);
                 same(dir, gpus, want, got, FEW);
                 kept += has_paged_failed;
                 CHECK(!dropped, "%s: decode dropped its devices", gpus);
             }
-            engine_close(&e);
+            engine_close(&eng);
             if (all && n > 1000) break; /* n was never reached */
         }
     printf("%s: %d runs went on without paged batches, in %d decode kept its devices, %d to their end with them\n", dir, left, kept, paged);
@@ -321,10 +321,10 @@ static void faults(const char *dir) {
 
 static void cancel_on(const char *dir, const char *gpus) {
     static struct answer want[PROMPTS], got[PROMPTS];
-    struct engine *e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
-    run(e, 0, PROMPTS, 0, 0, want);
+    struct engine *eng = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
+    run(eng, 0, PROMPTS, 0, 0, want);
     for (int at = 1; at < 4 * PROMPTS; at += 97) {
-        run(e, 0, PROMPTS, 0, at, got);
+        run(eng, 0, PROMPTS, 0, at, got);
         int stopped = 0;
         for (int i = 0; i < PROMPTS; i++) {
             stopped += got[i].reason == DONE_CANCELLED;
@@ -333,9 +333,9 @@ static void cancel_on(const char *dir, const char *gpus) {
         }
         CHECK(stopped > PROMPTS / 2, "%s: %d of %d were cancelled after %d tokens", dir, stopped, PROMPTS, at);
     }
-    run(e, 0, PROMPTS, 0, 0, got);
+    run(eng, 0, PROMPTS, 0, 0, got);
     same(dir, "after cancels", want, got, PROMPTS);
-    engine_close(&e);
+    engine_close(&eng);
     printf("%s, %s: cancelled and answered again\n", dir, gpus);
 }
 static void cancel(const char *dir) {
@@ -347,25 +347,25 @@ static void cancel(const char *dir) {
 static void policy_on(const char *dir, const char *gpus, struct answer *want) {
     static struct answer got[PROMPTS];
     enum { SOME = 14 };
-    struct engine *e = open_engine(dir, gpus, MODE_AUTO, 1, DT_F32);
-    run(e, 0, 1, 0, 0, got);
-    CHECK(strcmp(got[0].mode, "paged") && throughput_resident_share(e) < 0, "%s: one prompt was answered in paged steps", dir);
-    run(e, 0, SOME, 0, 0, got);
+    struct engine *eng = open_engine(dir, gpus, MODE_AUTO, 1, DT_F32);
+    run(eng, 0, 1, 0, 0, got);
+    CHECK(strcmp(got[0].mode, "paged") && throughput_resident_share(eng) < 0, "%s: one prompt was answered in paged steps", dir);
+    run(eng, 0, SOME, 0, 0, got);
     int paged = 0;
     for (int i = 0; i < SOME; i++) paged += !strcmp(got[i].mode, "paged") && got[i].n == ANSWER;
-    CHECK(paged > SOME / 2 && throughput_resident_share(e) < 1, "%s: %s: %d of %d prompts were answered in paged steps", dir, gpus, paged, SOME);
-    printf("%s: %s: %d of %d prompts in paged steps, layers in turn on %d devices\n", dir, gpus, paged, SOME, throughput_devices(e));
+    CHECK(paged > SOME / 2 && throughput_resident_share(eng) < 1, "%s: %s: %d of %d prompts were answered in paged steps", dir, gpus, paged, SOME);
+    printf("%s: %s: %d of %d prompts in paged steps, layers in turn on %d devices\n", dir, gpus, paged, SOME, throughput_devices(eng));
     const bool first = !want[0].n; /* four links upload weights fast enough for one row too */
     if (first) memcpy(want, got, sizeof got);
     else {
         same(dir, gpus, want, got, SOME);
-        CHECK(throughput_devices(e) > 1, "%s: %s: on one device", dir, gpus);
+        CHECK(throughput_devices(eng) > 1, "%s: %s: on one device", dir, gpus);
     }
     announces = false; /* the end of the batch is not announced */
-    run(e, 0, 1, 0, 0, got);
-    if (first) CHECK(strcmp(got[0].mode, "paged") && throughput_resident_share(e) < 0, "%s: paged steps stay for one prompt", dir);
+    run(eng, 0, 1, 0, 0, got);
+    if (first) CHECK(strcmp(got[0].mode, "paged") && throughput_resident_share(eng) < 0, "%s: paged steps stay for one prompt", dir);
     announces = true;
-    engine_close(&e);
+    engine_close(&eng);
 }
 static void told(void *ctx, enum log_level level, const char *text) { printf("%s\n", text), fflush(stdout); }
 
@@ -373,12 +373,12 @@ static void told(void *ctx, enum log_level level, const char *text) { printf("%s
 static void announced_again(const char *dir, const char *gpus) {
     static struct answer got[PROMPTS];
     const struct announced_load load = {.n_prompts = 4, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER};
-    struct engine *e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
-    int before = engine_announce(e, &load);
-    run(e, 0, 1, 0, 0, got);
-    int after = engine_announce(e, &load);
+    struct engine *eng = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
+    int before = engine_announce(eng, &load);
+    run(eng, 0, 1, 0, 0, got);
+    int after = engine_announce(eng, &load);
     CHECK(before > 0 && after == before && !strcmp(got[0].mode, "paged"), "%s: %s: %d prompts at once, %d once paged steps are open", dir, gpus, before, after);
-    engine_close(&e);
+    engine_close(&eng);
 }
 /* A bound on time per token: one that is never reached changes nothing; one that nothing meets leaves paged batches to those who ask for them by name, for
  * one prompt at a time, and is said once. */
@@ -393,13 +393,13 @@ static void bounded(const char *dir, const char *gpus) {
     log_set(count_missed, NULL, LOG_WARN);
     for (int i = 0; i < 3; i++) {
         max_tpot_s = (double[]){0, 1000, 1e-9}[i];
-        struct engine *e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
-        at_once[i] = engine_announce(e, &load);
-        engine_announce(e, NULL);
+        struct engine *eng = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
+        at_once[i] = engine_announce(eng, &load);
+        engine_announce(eng, NULL);
         announces = false; /* all are submitted, whatever the engine prefers */
-        run(e, 0, SOME, 0, 0, all[i]);
+        run(eng, 0, SOME, 0, 0, all[i]);
         announces = true;
-        engine_close(&e);
+        engine_close(&eng);
         for (int k = 0; k < SOME; k++) most[i] = all[i][k].at_once > most[i] ? all[i][k].at_once : most[i];
         CHECK(n_missed == (i == 2), "%s: %d misses reported", dir, n_missed);
     }
@@ -407,10 +407,10 @@ static void bounded(const char *dir, const char *gpus) {
     CHECK(most[0] > 1 && most[1] > 1 && most[2] == 1, "%s: %d, %d and %d at once", dir, most[0], most[1], most[2]);
     same(dir, "a bound that is never reached", free, loose, SOME);
     same(dir, "one at a time", free, tight, SOME);
-    struct engine *e = open_engine(dir, gpus, MODE_AUTO, 1, DT_F32);
-    CHECK(!engine_announce(e, &(struct announced_load){.n_prompts = 14, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER}), "%s: paged above the bound",
+    struct engine *eng = open_engine(dir, gpus, MODE_AUTO, 1, DT_F32);
+    CHECK(!engine_announce(eng, &(struct announced_load){.n_prompts = 14, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER}), "%s: paged above the bound",
           dir);
-    engine_close(&e);
+    engine_close(&eng);
     max_tpot_s = 0;
     log_set(told, NULL, LOG_WARN);
 }

@@ -36,13 +36,13 @@ static struct engine *open_engine_as(const char *gpus, enum exec_mode mode, enum
                               .prefill = mode,
                               .decode = decode,
                               .context = 128};
-    struct engine *e = NULL;
-    struct error err = {0};
-    if (engine_open(&e, &p, &err)) {
-        printf("open %s: %s\n", gpus ? gpus : "-", err.text);
+    struct engine *eng = NULL;
+    struct error e = {0};
+    if (engine_open(&eng, &p, &e)) {
+        printf("open %s: %s\n", gpus ? gpus : "-", e.text);
         exit(1);
     }
-    return e;
+    return eng;
 }
 
 static struct engine *open_engine(const char *gpus, enum exec_mode mode) { return open_engine_as(gpus, mode, MODE_AUTO); }
@@ -54,17 +54,17 @@ struct turn {
     double cancelled_after;
 };
 /* Runs one turn to its end; cancel_s >= 0 cancels after that many seconds. */
-static void turn(struct engine *e, struct session *s, int n, double cancel_s, struct turn *t) {
-    struct error err = {0};
+static void turn(struct engine *eng, struct session *s, int n, double cancel_s, struct turn *t) {
+    struct error e = {0};
     double begin = clock_now(), cancelled = 0;
     *t = (struct turn){0};
-    if (session_submit(s, &(struct request){.tokens = prompt, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &err)) {
-        CHECK(false, "submit: %s", err.text);
+    if (session_submit(s, &(struct request){.tokens = prompt, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &e)) {
+        CHECK(false, "submit: %s", e.text);
         return;
     }
     for (struct event ev;;) {
         if (cancel_s >= 0 && !cancelled && clock_now() - begin >= cancel_s) session_cancel(s), cancelled = clock_now();
-        if (!engine_poll(e, &ev, 5)) {
+        if (!engine_poll(eng, &ev, 5)) {
             if (clock_now() - begin > patience) {
                 printf("FAIL a turn hangs\n");
                 abort();
@@ -91,21 +91,21 @@ static bool disturbs(const char *kind, int n, const struct setup *p, const struc
     char gpus[160];
     struct turn t;
     struct session *s;
-    struct error err = {0};
+    struct error e = {0};
     snprintf(gpus, sizeof gpus, "%s,cpu=%s,fail=%s:%d%s", p->gpus, cpu, kind, n, p->rank);
     /* Short of memory a prefill evicts what decode keeps on the devices and succeeds; with decode on the CPU nothing is kept. */
-    struct engine *e = open_engine_as(gpus, p->gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP, strcmp(kind, "alloc") ? MODE_AUTO : DECODE_CPU);
-    if (session_open(e, &s, &err)) CHECK(false, "session: %s", err.text);
-    turn(e, s, p->prompt, -1, &t);
+    struct engine *eng = open_engine_as(gpus, p->gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP, strcmp(kind, "alloc") ? MODE_AUTO : DECODE_CPU);
+    if (session_open(eng, &s, &e)) CHECK(false, "session: %s", e.text);
+    turn(eng, s, p->prompt, -1, &t);
     CHECK(t.end.kind == EVENT_DONE, "%s: not the processor's, but %s", gpus, t.end.error.text);
     if (t.end.kind == EVENT_DONE) CHECK(same(&t, want), "%s: another answer (%s)", gpus, t.end.stats.prefill_why);
     bool disturbed = t.end.kind == EVENT_ERROR || !strcmp(t.end.stats.prefill_mode, "cpu");
     session_close(&s);
-    if (session_open(e, &s, &err)) CHECK(false, "session: %s", err.text);
-    turn(e, s, p->prompt, -1, &t);
+    if (session_open(eng, &s, &e)) CHECK(false, "session: %s", e.text);
+    turn(eng, s, p->prompt, -1, &t);
     CHECK(t.end.kind == EVENT_DONE && same(&t, want), "%s: the next turn: %s", gpus, t.end.error.text);
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
     return disturbed;
 }
 /* N = 1, 2, ... until the turn is no longer disturbed. */
@@ -138,47 +138,47 @@ int main(int argc, char **argv) {
     if (cuda) patience = 240; /* emulated kernels are slow */
     log_set(quiet, NULL, LOG_WARN);
     struct session *s;
-    struct error err = {0};
+    struct error e = {0};
     struct turn want, longer, few, got;
-    struct engine *e = open_engine(NULL, PREFILL_CPU);
-    for (int i = 0; i < 4 * PROMPT; i++) prompt[i] = (i * 37 + 11) % engine_info(e)->vocab;
-    if (session_open(e, &s, &err)) return 1;
-    turn(e, s, 3 * PROMPT, -1, &longer);
+    struct engine *eng = open_engine(NULL, PREFILL_CPU);
+    for (int i = 0; i < 4 * PROMPT; i++) prompt[i] = (i * 37 + 11) % engine_info(eng)->vocab;
+    if (session_open(eng, &s, &e)) return 1;
+    turn(eng, s, 3 * PROMPT, -1, &longer);
     session_close(&s);
-    if (session_open(e, &s, &err)) return 1;
-    turn(e, s, PROMPT, -1, &want);
+    if (session_open(eng, &s, &e)) return 1;
+    turn(eng, s, PROMPT, -1, &want);
     session_close(&s);
-    if (session_open(e, &s, &err)) return 1;
-    turn(e, s, FEW, -1, &few);
+    if (session_open(eng, &s, &e)) return 1;
+    turn(eng, s, FEW, -1, &few);
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
 
     for (int i = 0; i < (cuda ? 4 : 8); i += cuda ? 3 : 1) { /* the second turn finds the first one's rows in the cache */
         int ranks = i / 2 + 1;
         char gpus[64];
         snprintf(gpus, sizeof gpus, "emu:%d,cpu=%s,chunk=7%s", ranks, cpu, i % 2 ? ",nopeer" : "");
         if (cuda) snprintf(gpus, sizeof gpus, "%s,math=f32,chunk=7", ranks > 1 ? "0,1,nopeer" : "0");
-        e = open_engine(gpus, ranks > 1 ? PREFILL_DSLP : PREFILL_SLP);
-        if (session_open(e, &s, &err)) return 1;
-        turn(e, s, PROMPT, -1, &got);
+        eng = open_engine(gpus, ranks > 1 ? PREFILL_DSLP : PREFILL_SLP);
+        if (session_open(eng, &s, &e)) return 1;
+        turn(eng, s, PROMPT, -1, &got);
         CHECK(got.end.kind == EVENT_DONE && same(&got, &want) && strcmp(got.end.stats.prefill_mode, "cpu"), "%s, first turn: %s", gpus,
               got.end.stats.prefill_why);
-        turn(e, s, 3 * PROMPT, -1, &got);
+        turn(eng, s, 3 * PROMPT, -1, &got);
         CHECK(got.end.kind == EVENT_DONE && same(&got, &longer), "%s, second turn", gpus);
         CHECK(got.end.stats.cached_tokens == PROMPT && strcmp(got.end.stats.prefill_mode, "cpu"), "%s: %d cached, %s", gpus, got.end.stats.cached_tokens,
               got.end.stats.prefill_why);
         session_close(&s);
-        engine_close(&e);
+        engine_close(&eng);
     }
 
     /* A link so slow that the prompt would take seconds, and the copy that a cancel waits for a tenth of one. */
-    e = open_engine(cuda ? "0,1,math=f32" : strcmp(cpu, "avx2") ? "emu:2,cpu=scalar,h2d=0.001" : "emu:2,cpu=avx2,h2d=0.001", PREFILL_DSLP);
-    if (session_open(e, &s, &err)) return 1;
+    eng = open_engine(cuda ? "0,1,math=f32" : strcmp(cpu, "avx2") ? "emu:2,cpu=scalar,h2d=0.001" : "emu:2,cpu=avx2,h2d=0.001", PREFILL_DSLP);
+    if (session_open(eng, &s, &e)) return 1;
     const double most = cuda ? 60 : getenv("HEARTH_SLOW") ? 5 : 0.2;
     for (int i = 0; i < 3; i++) {
         double least = 1e9; /* other processes only ever make it longer */
         for (int k = 0; k < 12 && least > most; k++) {
-            turn(e, s, PROMPT, 0.15 * i, &got);
+            turn(eng, s, PROMPT, 0.15 * i, &got);
             CHECK(got.end.kind == EVENT_DONE && got.end.reason == DONE_CANCELLED, "cancel: event %d: %s", got.end.kind, got.end.error.text);
             if (got.cancelled_after < least) least = got.cancelled_after;
         }
@@ -186,7 +186,7 @@ int main(int argc, char **argv) {
         printf("cancelled after %.0f ms\n", least * 1e3);
     }
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
 
     static const char *const kinds[] = {"alloc", "copy", "launch", "die"};
     static const struct setup setups[] = {{"emu:1", "", PROMPT}, {"emu:2", "@1", PROMPT}, {"emu:3,nopeer", "@2", PROMPT}, {"emu:2", "@0", FEW}};

@@ -46,29 +46,29 @@ struct outcome {
 };
 
 /* Runs a turn of n tokens to its end; the prompts of two turns differ. answer 0: only the prompt. */
-static struct event run_turn(struct engine *e, int n, int first, int answer, uint64_t *sum) {
+static struct event run_turn(struct engine *eng, int n, int first, int answer, uint64_t *sum) {
     struct session *s;
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     int32_t tokens[PROMPT];
     for (int i = 0; i < n; i++) tokens[i] = (i * 37 + first) % 500;
-    if (session_open(e, &s, &err)) die("session", &err);
+    if (session_open(eng, &s, &e)) die("session", &e);
     struct request r = {.tokens = tokens, .n = n, .max_tokens = answer, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
     if (sum) *sum = 14695981039346656037u, r.logits = add_up, r.logits_ctx = sum;
-    if (session_submit(s, &r, &err)) die("submit", &err);
+    if (session_submit(s, &r, &e)) die("submit", &e);
     do
-        if (!engine_poll(e, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
+        if (!engine_poll(eng, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
     while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
     if (ev.kind == EVENT_ERROR) die("a turn", &ev.error);
     session_close(&s);
     return ev;
 }
 
-static int count_resident(struct engine *e) {
+static int count_resident(struct engine *eng) {
     struct expert_map m;
-    struct error err = {0};
+    struct error e = {0};
     int n = 0, listed = 0;
-    if (engine_expert_map(e, &m, &err)) die("map", &err);
+    if (engine_expert_map(eng, &m, &e)) die("map", &e);
     for (int i = 0; i < m.n_devices; i++) { /* the devices' figures agree with the map */
         const struct expert_device *d = &m.device[i];
         const bool whole = d->resident_layers == d->layers && d->layers > 0;
@@ -84,8 +84,8 @@ static int count_resident(struct engine *e) {
 
 /* Decodes an answer first, which loads what decode keeps on devices; then prefills. */
 static struct outcome read_prompt(const char *gpus, enum exec_mode prefill, const char *experts) {
-    struct engine *e;
-    struct error err = {0};
+    struct engine *eng;
+    struct error e = {0};
     struct outcome out = {0};
     struct engine_params p = {.dir = "ember:",
                               .threads = 1,
@@ -97,14 +97,14 @@ static struct outcome read_prompt(const char *gpus, enum exec_mode prefill, cons
                               .context = 128,
                               .kv = DT_F32,
                               .draft = DRAFT_NONE};
-    if (engine_open(&e, &p, &err)) die(gpus, &err);
-    out.first = run_turn(e, PROMPT, 3, ANSWER, NULL).stats.bytes_read;
-    if (experts) run_turn(e, PROMPT / 4, 7, 0, NULL); /* by its end what the pools were still uploading has arrived */
-    struct event ev = run_turn(e, PROMPT, 11, 0, &out.sum);
+    if (engine_open(&eng, &p, &e)) die(gpus, &e);
+    out.first = run_turn(eng, PROMPT, 3, ANSWER, NULL).stats.bytes_read;
+    if (experts) run_turn(eng, PROMPT / 4, 7, 0, NULL); /* by its end what the pools were still uploading has arrived */
+    struct event ev = run_turn(eng, PROMPT, 11, 0, &out.sum);
     out.bytes = ev.stats.bytes_read;
-    out.resident = count_resident(e); /* those evicted for the prompt return with the next decode batch */
+    out.resident = count_resident(eng); /* those evicted for the prompt return with the next decode batch */
     snprintf(out.mode, sizeof out.mode, "%s", ev.stats.prefill_mode);
-    engine_close(&e);
+    engine_close(&eng);
     return out;
 }
 
@@ -192,9 +192,9 @@ static void *clear_failures(void *arg) {
 }
 /* cleared: failures are cleared at once, and counted. */
 static int read_beside(const char *gpus, enum exec_mode prefill, const char *experts, struct answers *got, int *cleared) {
-    struct engine *e;
+    struct engine *eng;
     struct session *s, *other;
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     int32_t tokens[PROMPT];
     int over = 0, fell_back = 0;
@@ -210,20 +210,20 @@ static int read_beside(const char *gpus, enum exec_mode prefill, const char *exp
                               .context = 256,
                               .kv = DT_F32,
                               .draft = DRAFT_NONE};
-    if (engine_open(&e, &p, &err) || session_open(e, &other, &err) || session_open(e, &s, &err)) die(gpus, &err);
-    struct clearer clearer = {.set = e->machine.gpus};
+    if (engine_open(&eng, &p, &e) || session_open(eng, &other, &e) || session_open(eng, &s, &e)) die(gpus, &e);
+    struct clearer clearer = {.set = eng->machine.gpus};
     pthread_t thread;
-    if (cleared && pthread_create(&thread, NULL, clear_failures, &clearer)) die("thread", &err);
+    if (cleared && pthread_create(&thread, NULL, clear_failures, &clearer)) die("thread", &e);
     struct request r = {.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = OTHER, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
-    if (session_submit(other, &r, &err)) die("submit", &err);
+    if (session_submit(other, &r, &e)) die("submit", &e);
     for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + 11) % 500;
     while (over < 2) {
-        if (!engine_poll(e, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
+        if (!engine_poll(eng, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
         if (ev.kind == EVENT_ERROR) die(gpus, &ev.error);
         if (ev.kind == EVENT_TOKEN && !got->n[0] &&
             session_submit(
-                s, &(struct request){.tokens = tokens, .n = PROMPT, .max_tokens = ANSWER, .flags = r.flags, .logits = note_likeliest, .logits_ctx = got}, &err))
-            die("submit", &err);
+                s, &(struct request){.tokens = tokens, .n = PROMPT, .max_tokens = ANSWER, .flags = r.flags, .logits = note_likeliest, .logits_ctx = got}, &e))
+            die("submit", &e);
         if (ev.kind == EVENT_TOKEN) got->token[ev.session == s][got->n[ev.session == s]++] = ev.token;
         over += ev.kind == EVENT_DONE;
         fell_back += ev.kind == EVENT_DONE && ev.session == s && strcmp(ev.stats.prefill_mode, exec_mode_name(prefill));
@@ -231,7 +231,7 @@ static int read_beside(const char *gpus, enum exec_mode prefill, const char *exp
     session_close(&s), session_close(&other);
     atomic_store(&clearer.stop, true);
     if (cleared) pthread_join(thread, NULL), *cleared += clearer.n;
-    engine_close(&e);
+    engine_close(&eng);
     return fell_back;
 }
 static void devices_fail_meanwhile(void) {
@@ -266,8 +266,8 @@ static void helpers_fail(void) {
 
 /* Another task fails and clears the device after the last layer: no row may reach the caller, who would report its logits, before the run fails. */
 static int embed_any(void *ctx, float *out, int row, int n) {
-    const struct engine *e = ctx;
-    for (int i = 0; i < n * e->info.hidden; i++) out[i] = 0.01f * (float)((row + i) % 7);
+    const struct engine *eng = ctx;
+    for (int i = 0; i < n * eng->info.hidden; i++) out[i] = 0.01f * (float)((row + i) % 7);
     return 0;
 }
 static int n_reported;
@@ -288,31 +288,31 @@ static void fail_after_layers(void *ctx, int done, int total) {
     gpu_stream_close(&s);
 }
 static void no_rows_of_failed_runs(void) {
-    struct engine *e;
+    struct engine *eng;
     struct session *s;
-    struct error err = {0};
+    struct error e = {0};
     const struct engine_params p = {
         .dir = "ember:", .threads = 1, .cpu_level = 1, .gpus = "emu:1,cpu=scalar", .prefill = PREFILL_SLP, .decode = DECODE_CPU, .context = 128, .kv = DT_F32};
     int32_t tokens[PROMPT] = {0};
-    if (engine_open(&e, &p, &err) || session_open(e, &s, &err) || kv_commit(&s->kv, PROMPT, &err)) die("engine", &err);
+    if (engine_open(&eng, &p, &e) || session_open(eng, &s, &e) || kv_commit(&s->kv, PROMPT, &e)) die("engine", &e);
     for (int fails = 0; fails < 2; fails++) {
-        const struct slp_job job = {.w = &e->weights,
-                                    .set = e->machine.gpus,
+        const struct slp_job job = {.w = &eng->weights,
+                                    .set = eng->machine.gpus,
                                     .ranks = 1,
                                     .cache = s->kv.layer,
                                     .n = PROMPT,
                                     .tokens = tokens,
                                     .embed = embed_any,
                                     .on_rows = count_rows,
-                                    .ctx = e,
+                                    .ctx = eng,
                                     .progress = fails ? fail_after_layers : NULL,
-                                    .progress_ctx = e->machine.gpus->gpu[0]};
+                                    .progress_ctx = eng->machine.gpus->gpu[0]};
         n_reported = 0;
-        const int rc = slp_prefill(&job, NULL, &err);
-        CHECK(fails ? rc == ERR_RUNTIME && !n_reported : !rc && n_reported == PROMPT, "%d rows of a run that returned %d: %s", n_reported, rc, err.text);
+        const int rc = slp_prefill(&job, NULL, &e);
+        CHECK(fails ? rc == ERR_RUNTIME && !n_reported : !rc && n_reported == PROMPT, "%d rows of a run that returned %d: %s", n_reported, rc, e.text);
     }
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 int main(int argc, char **argv) {

@@ -24,12 +24,12 @@ static void die(const char *what, const struct error *err) {
 }
 
 /* Waits until pinning has ended; returns whether everything is pinned. */
-static bool pinned(const struct engine *e) {
-    const struct gpu_set *g = e->machine.gpus;
+static bool pinned(const struct engine *eng) {
+    const struct gpu_set *g = eng->machine.gpus;
     bool all = true, any = false;
     for (double end = clock_now() + 60; !pin_is_done(g->pin) && clock_now() < end;) usleep(1000);
-    for (int i = 0; i < weights_ranges(&e->weights); i++) {
-        const struct weights_range r = weights_range(&e->weights, i);
+    for (int i = 0; i < weights_ranges(&eng->weights); i++) {
+        const struct weights_range r = weights_range(&eng->weights, i);
         if (r.bytes) any = true, all &= gpu_set_pinned(g, r.at, r.bytes);
     }
     return all && any;
@@ -56,9 +56,9 @@ static size_t own_bytes(const struct weights *w) {
 static long run(const char *dir, const char *gpus, const char *topology, enum exec_mode prefill, enum pin_path way, bool wait, int prompt,
                 int32_t out[2][ANSWER], uint64_t *bytes) {
     static const char *const names[] = {[PREFILL_CPU] = "cpu", [PREFILL_BLEND] = "blend", [PREFILL_SLP] = "slp", [PREFILL_DSLP] = "dslp"};
-    struct engine *e;
+    struct engine *eng;
     struct session *s;
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     int32_t tokens[LONG];
     long held = 0;
@@ -71,25 +71,25 @@ static long run(const char *dir, const char *gpus, const char *topology, enum ex
                               .decode = DECODE_HYBRID,
                               .context = 512,
                               .deterministic = true};
-    if (engine_open(&e, &p, &err) || session_open(e, &s, &err)) die(gpus, &err);
-    const struct pin_choice *chosen = pin_get_choice(e->machine.gpus->pin);
+    if (engine_open(&eng, &p, &e) || session_open(eng, &s, &e)) die(gpus, &e);
+    const struct pin_choice *chosen = pin_get_choice(eng->machine.gpus->pin);
     if (chosen->by_node != (topology && way != PIN_MAPPED))
         failed++, printf("FAIL: %s: weights %s by node (%s)\n", gpus, chosen->by_node ? "" : "not", chosen->why);
     if (chosen->path != way) failed++, printf("FAIL: %s: weights %s (%s), not %s\n", gpus, pin_name(chosen->path), chosen->why, pin_name(way));
-    if (wait && pinned(e) != (way == PIN_COPIED || way == PIN_MAPPED)) failed++, printf("FAIL: %s: weights are%s pinned\n", gpus, pinned(e) ? "" : " not");
-    const bool is_copied = (way == PIN_COPIED || chosen->by_node) && !e->weights.n_slabs;
-    if (wait && own_bytes(&e->weights) != (is_copied ? chosen->bytes : 0))
-        failed++, printf("FAIL: %s: %zu of %zu bytes lie in memory of our own\n", gpus, own_bytes(&e->weights), chosen->bytes);
-    const size_t own = pin_own_bytes(e->machine.gpus->pin), bytes_own = is_copied ? chosen->bytes : 0; /* whole pieces */
-    if (wait && !e->weights.n_slabs && (own > bytes_own || own + (bytes_own >> 8) < bytes_own))
+    if (wait && pinned(eng) != (way == PIN_COPIED || way == PIN_MAPPED)) failed++, printf("FAIL: %s: weights are%s pinned\n", gpus, pinned(eng) ? "" : " not");
+    const bool is_copied = (way == PIN_COPIED || chosen->by_node) && !eng->weights.n_slabs;
+    if (wait && own_bytes(&eng->weights) != (is_copied ? chosen->bytes : 0))
+        failed++, printf("FAIL: %s: %zu of %zu bytes lie in memory of our own\n", gpus, own_bytes(&eng->weights), chosen->bytes);
+    const size_t own = pin_own_bytes(eng->machine.gpus->pin), bytes_own = is_copied ? chosen->bytes : 0; /* whole pieces */
+    if (wait && !eng->weights.n_slabs && (own > bytes_own || own + (bytes_own >> 8) < bytes_own))
         failed++, printf("FAIL: %s: %zu of %zu bytes count\n", gpus, own, bytes_own);
-    for (int i = 0; i < prompt; i++) tokens[i] = (i * 37 + i / 7 + 11) % (e->info.vocab < 500 ? e->info.vocab : 500);
+    for (int i = 0; i < prompt; i++) tokens[i] = (i * 37 + i / 7 + 11) % (eng->info.vocab < 500 ? eng->info.vocab : 500);
     *bytes = 0;
     for (int turn = 0; turn < 2; turn++) {
         int n = turn ? prompt : prompt / 2, got = 0;
-        if (session_submit(s, &(struct request){.tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &err)) die(gpus, &err);
+        if (session_submit(s, &(struct request){.tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &e)) die(gpus, &e);
         do {
-            if (!engine_poll(e, &ev, 120000)) die(gpus, &(struct error){.text = "nothing for two minutes"});
+            if (!engine_poll(eng, &ev, 120000)) die(gpus, &(struct error){.text = "nothing for two minutes"});
             if (ev.kind == EVENT_ERROR) die(gpus, &ev.error);
             if (ev.kind == EVENT_TOKEN) out[turn][got++] = ev.token;
         } while (ev.kind != EVENT_DONE);
@@ -101,9 +101,9 @@ static long run(const char *dir, const char *gpus, const char *topology, enum ex
         if (prefill != PREFILL_CPU && !strstr(ev.stats.prefill_why, told))
             failed++, printf("FAIL: %s: the way of the weights is not told: %s\n", gpus, ev.stats.prefill_why);
     }
-    for (int i = 0; i < e->machine.gpus->n; i++) held += atomic_load(&((struct emu *)e->machine.gpus->gpu[i])->n_blocking_copies);
+    for (int i = 0; i < eng->machine.gpus->n; i++) held += atomic_load(&((struct emu *)eng->machine.gpus->gpu[i])->n_blocking_copies);
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
     return held;
 }
 
@@ -168,20 +168,20 @@ static void check_tables(const char *dir, const char *gpus) {
 static void check_resident(const char *dir) {
     const struct engine_params p = {
         .dir = dir, .threads = 1, .cpu_level = CPU_SCALAR + 1, .gpus = "emu:1,cpu=scalar", .expert_cache = "auto", .context = 1024, .deterministic = true};
-    struct engine *e;
-    struct error err = {0};
-    if (engine_open(&e, &p, &err)) die("resident", &err);
-    const struct file_map *m = &e->weights.files.shards[0].map;
-    struct decode *s = e->machine.decode;
+    struct engine *eng;
+    struct error e = {0};
+    if (engine_open(&eng, &p, &e)) die("resident", &e);
+    const struct file_map *m = &eng->weights.files.shards[0].map;
+    struct decode *s = eng->machine.decode;
     bool more = true;
     usleep(20000);
     while (more)
-        if (decode_load_next(s, 0, &more, &err)) die("resident", &err);
+        if (decode_load_next(s, 0, &more, &e)) die("resident", &e);
     if (!decode_has_all_experts(s, 0)) failed++, printf("FAIL: not all experts are on the device\n");
-    if (!pin_is_done(e->machine.gpus->pin) || gpu_set_pinned(e->machine.gpus, m->data, 1)) failed++, printf("FAIL: resident weights are pinned\n");
+    if (!pin_is_done(eng->machine.gpus->pin) || gpu_set_pinned(eng->machine.gpus, m->data, 1)) failed++, printf("FAIL: resident weights are pinned\n");
     if (!decode_evict_experts(s, 0, SIZE_MAX)) failed++, printf("FAIL: nothing is evicted\n");
-    if (!pinned(e)) failed++, printf("FAIL: evicted weights are not pinned\n");
-    engine_close(&e);
+    if (!pinned(eng)) failed++, printf("FAIL: evicted weights are not pinned\n");
+    engine_close(&eng);
 }
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}

@@ -10,12 +10,12 @@ static bool all; /* with long_tests */
 
 static struct engine *open_model(const char *name, struct engine_params p) {
     char dir[1024];
-    struct engine *e;
-    struct error err = {0};
+    struct engine *eng;
+    struct error e = {0};
     snprintf(dir, sizeof dir, "%s/%s", root, name);
     p.dir = dir, p.threads = 1;
-    if (engine_open(&e, &p, &err)) fail_msg("%s: %s", name, err.text);
-    return e;
+    if (engine_open(&eng, &p, &e)) fail_msg("%s: %s", name, e.text);
+    return eng;
 }
 
 static void prompt_of(int which, int32_t *out) {
@@ -35,20 +35,20 @@ static void submit(struct session *s, int which, int answer) {
 }
 
 /* Collects the texts of several sessions that answer at once, and of one that is cancelled midway and asked again. Counts drafted and accepted tokens. */
-static void answer_all(struct engine *e, int32_t text[SESSIONS + 1][PROMPT + ANSWER], int *drafted, int *accepted) {
+static void answer_all(struct engine *eng, int32_t text[SESSIONS + 1][PROMPT + ANSWER], int *drafted, int *accepted) {
     struct session *s[SESSIONS + 1];
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     int n[SESSIONS + 1], left = SESSIONS + 1;
     bool again = false;
     *drafted = *accepted = 0;
     for (int i = 0; i <= SESSIONS; i++) {
-        if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
+        if (session_open(eng, &s[i], &e)) fail_msg("%s", e.text);
         prompt_of(i, text[i]);
         n[i] = PROMPT;
         submit(s[i], i, ANSWER);
     }
-    while (left && engine_poll(e, &ev, -1)) {
+    while (left && engine_poll(eng, &ev, -1)) {
         int i = 0;
         while (s[i] != ev.session) i++;
         if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);

@@ -65,9 +65,9 @@ static int guess(void *ctx, const int32_t *tokens, int n, int most, int32_t *out
 
 static enum cpu_level isa = CPU_SCALAR;
 static struct engine *open_engine(const char *gpus, enum exec_mode mode) {
-    struct engine *e;
-    struct error err = {0};
-    if (engine_open(&e,
+    struct engine *eng;
+    struct error e = {0};
+    if (engine_open(&eng,
                     &(struct engine_params){.dir = dir,
                                             .threads = 2,
                                             .cpu_level = (int)isa + 1,
@@ -81,36 +81,36 @@ static struct engine *open_engine(const char *gpus, enum exec_mode mode) {
                                             .custom_draft = guesses ? guess : NULL,
                                             .max_drafted = guesses,
                                             .deterministic = split != NULL},
-                    &err))
-        die("open", err.text);
-    return e;
+                    &e))
+        die("open", e.text);
+    return eng;
 }
-static struct event next(struct engine *e) {
+static struct event next(struct engine *eng) {
     struct event ev;
-    if (!engine_poll(e, &ev, 120000)) die("poll", "nothing for two minutes");
+    if (!engine_poll(eng, &ev, 120000)) die("poll", "nothing for two minutes");
     if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
     return ev;
 }
 
 /* Runs each request alone, in a session of its own. */
 static void answers_alone(const char *gpus, enum exec_mode mode, int which) {
-    struct engine *e = open_engine(gpus, mode);
-    int vocab = engine_info(e)->vocab;
+    struct engine *eng = open_engine(gpus, mode);
+    int vocab = engine_info(eng)->vocab;
     for (int k = 0; k < KINDS; k++) {
         struct kind *q = &kinds[k];
         int family = k % FAMILIES;
         q->n = 2 + k * 7 % (MOST - 2), q->max = 1 + k * 5 % ANSWER, q->temperature = k % 3 ? 1 : 0;
         for (int i = 0; i < q->n; i++) q->tokens[i] = (i < SHARED ? family * 31 + i * 37 + 5 : k * 41 + i * 29 + 3) % (vocab - 10) + 2;
         struct session *s;
-        struct error err = {0};
+        struct error e = {0};
         struct request r = request_of(q);
-        if (session_open(e, &s, &err) || session_submit(s, &r, &err)) die("alone", err.text);
+        if (session_open(eng, &s, &e) || session_submit(s, &r, &e)) die("alone", e.text);
         struct event ev;
-        for (int n = 0; (ev = next(e)).kind != EVENT_DONE;)
+        for (int n = 0; (ev = next(eng)).kind != EVENT_DONE;)
             if (ev.kind == EVENT_TOKEN) q->answer[which][n++] = ev.token;
         session_close(&s);
     }
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 static struct slot {
@@ -124,7 +124,7 @@ static int wholes, cancelled, closed, forked, reused, fell, on_devices, accepted
 
 static bool begins(const struct slot *t, int which) { return !memcmp(t->got, t->kind->answer[which], (size_t)t->n * sizeof *t->got); }
 
-static void take(struct engine *e, const struct event *ev) {
+static void take(struct engine *eng, const struct event *ev) {
     for (int i = 0; i < SESSIONS; i++) {
         struct slot *t = &slots[i];
         if (!t->running || t->s != ev->session) continue;
@@ -165,31 +165,31 @@ static void close_one(struct slot *t) {
 }
 
 /* Another session forks this one, once its turn is over. */
-static void fork_one(struct engine *e, struct slot *from) {
-    struct error err = {0};
+static void fork_one(struct engine *eng, struct slot *from) {
+    struct error e = {0};
     struct slot *to = &slots[rnd(SESSIONS)];
     if (!from->s || !from->kind || to == from) return;
     while (from->running) {
-        struct event ev = next(e);
-        take(e, &ev);
+        struct event ev = next(eng);
+        take(eng, &ev);
     }
     if (to->s) close_one(to);
-    if (session_open(e, &to->s, &err) || session_fork(from->s, to->s, &err)) die("fork", err.text);
+    if (session_open(eng, &to->s, &e) || session_fork(from->s, to->s, &e)) die("fork", e.text);
     to->kind = from->kind, to->cut = from->cut;
     forked++;
 }
 
-static void one_request(struct engine *e) {
+static void one_request(struct engine *eng) {
     struct slot *t;
     struct event ev;
-    struct error err = {0};
+    struct error e = {0};
     for (;;) {
         t = &slots[rnd(SESSIONS)];
         if (!t->running) break;
-        if (rnd(3) == 0) ev = next(e), take(e, &ev);
+        if (rnd(3) == 0) ev = next(eng), take(eng, &ev);
     }
     if (!t->s) {
-        if (session_open(e, &t->s, &err)) die("open", err.text);
+        if (session_open(eng, &t->s, &e)) die("open", e.text);
         t->kind = NULL;
     }
     const struct kind *k;
@@ -198,11 +198,11 @@ static void one_request(struct engine *e) {
     while (!may_follow(t, k) || (again && (k - t->kind) % FAMILIES));
     t->kind = k;
     struct request r = request_of(t->kind);
-    if (session_submit(t->s, &r, &err)) die("submit", err.text);
+    if (session_submit(t->s, &r, &e)) die("submit", e.text);
     t->n = 0, t->cut = -1, t->running = true, t->cancelled = false;
-    for (uint32_t n = rnd(8); n > 0 && engine_poll(e, &ev, 1); n--) {
+    for (uint32_t n = rnd(8); n > 0 && engine_poll(eng, &ev, 1); n--) {
         if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
-        take(e, &ev);
+        take(eng, &ev);
     }
     t = &slots[rnd(SESSIONS)];
     switch (rnd(12)) {
@@ -215,7 +215,7 @@ static void one_request(struct engine *e) {
         if (t->s) close_one(t);
         break;
     case 2: usleep(rnd(5000)); break;
-    case 3: fork_one(e, t); break;
+    case 3: fork_one(eng, t); break;
     default: break;
     }
 }
@@ -253,15 +253,15 @@ int main(int argc, char **argv) {
     answers_alone(gpus ? healthy : NULL, mode, 1);
     guesses = guessed;
     for (int i = 0; i < SESSIONS; i++) slots[i].cut = -1;
-    struct engine *e = open_engine(gpus, mode);
+    struct engine *eng = open_engine(gpus, mode);
     double begin = clock_now();
-    for (int i = 0; i < requests; i++) one_request(e);
+    for (int i = 0; i < requests; i++) one_request(eng);
     for (int i = 0; i < SESSIONS; i++)
         while (slots[i].running && i % 7) { /* closing the engine cuts off the rest */
-            struct event ev = next(e);
-            take(e, &ev);
+            struct event ev = next(eng);
+            take(eng, &ev);
         }
-    engine_close(&e);
+    engine_close(&eng);
     printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d forked, %d with a prefix in the cache, %d fell back, %d on devices at their end, "
            "%d guesses right\n",
            gpus ? gpus : "processor", requests, clock_now() - begin, wholes, cancelled, closed, forked, reused, fell, on_devices, accepted);

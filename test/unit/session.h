@@ -4,9 +4,9 @@
 
 #include "engine/engine.h"
 
-static inline struct session *new_session(struct engine *e) {
+static inline struct session *new_session(struct engine *eng) {
     struct session *s;
-    struct error err = {0};
-    if (session_open(e, &s, &err)) fail_msg("%s", err.text);
+    struct error e = {0};
+    if (session_open(eng, &s, &e)) fail_msg("%s", e.text);
     return s;
 }

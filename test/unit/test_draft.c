@@ -58,12 +58,12 @@ static int lie(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) 
 }
 
 /* Answers; returns the number of tokens. */
-static int turn(struct engine *e, struct session *s, struct request r, int32_t *out, struct turn_stats *stats) {
-    struct error err = {0};
+static int turn(struct engine *eng, struct session *s, struct request r, int32_t *out, struct turn_stats *stats) {
+    struct error e = {0};
     struct event ev = {0};
     int n = 0;
-    if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
-    while (ev.kind != EVENT_DONE && engine_poll(e, &ev, -1)) {
+    if (session_submit(s, &r, &e)) fail_msg("%s", e.text);
+    while (ev.kind != EVENT_DONE && engine_poll(eng, &ev, -1)) {
         if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
         if (ev.kind == EVENT_TOKEN) out[n++] = ev.token;
     }
@@ -76,20 +76,20 @@ static void same_text(const char *name, struct engine_params p, const int *hones
     struct liar l = {.seed = 1};
     int32_t got[SESSIONS + 1][PROMPT + ANSWER];
     int drafted, accepted;
-    struct engine *e = open_model(name, p);
-    answer_all(e, l.truth, &drafted, &accepted);
-    uint64_t steps = e->n_batches;
-    engine_close(&e);
+    struct engine *eng = open_model(name, p);
+    answer_all(eng, l.truth, &drafted, &accepted);
+    uint64_t steps = eng->n_batches;
+    engine_close(&eng);
     assert_int_equal(drafted, 0);
     p.draft = DRAFT_LOOKUP, p.custom_draft = lie, p.custom_draft_ctx = &l;
     l.known = true;
     for (; *honest >= 0; honest++) {
         l.honest = *honest;
         p.max_drafted = *honest == 60 ? 1 : 0;
-        e = open_model(name, p);
-        answer_all(e, got, &drafted, &accepted);
-        uint64_t with = e->n_batches;
-        engine_close(&e);
+        eng = open_model(name, p);
+        answer_all(eng, got, &drafted, &accepted);
+        uint64_t with = eng->n_batches;
+        engine_close(&eng);
         for (int i = 0; i <= SESSIONS; i++)
             for (int t = 0; t < PROMPT + ANSWER; t++)
                 if (got[i][t] != l.truth[i][t]) fail_msg("%s, honest %d: session %d, position %d: %d, not %d", name, l.honest, i, t, got[i][t], l.truth[i][t]);
@@ -131,11 +131,11 @@ enum { QUESTIONS = sizeof questions / sizeof *questions, TEXT = 60 };
 
 /* Runs two turns of several sessions on the built-in model; the second one rewinds the end of the first. */
 static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][TEXT], int n[2][QUESTIONS], int *drafted, int *accepted) {
-    struct engine *e;
+    struct engine *eng;
     struct session *s[QUESTIONS];
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
-    if (engine_open(&e, p, &err)) fail_msg("%s", err.text);
+    if (engine_open(&eng, p, &e)) fail_msg("%s", e.text);
     *drafted = *accepted = 0;
     for (int turn = 0; turn < 2; turn++) {
         for (int i = 0; i < QUESTIONS; i++) {
@@ -144,13 +144,13 @@ static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][T
             for (const char *c = questions[i]; *c; c++) prompt[len++] = 6 + (unsigned char)*c; /* bytes as tokens: unusual wording, which the model declines */
             prompt[len++] = 1, prompt[len++] = 3;
             for (int k = 0; turn && k < 10; k++) prompt[len++] = text[0][i][k];
-            if (!turn && session_open(e, &s[i], &err)) fail_msg("%s", err.text);
+            if (!turn && session_open(eng, &s[i], &e)) fail_msg("%s", e.text);
             struct request r = {
                 .tokens = prompt, .n = len, .max_tokens = TEXT, .sampling = {.temperature = i == 2, .top_p = 1, .repeat_penalty = 1, .seed = 5}};
             n[turn][i] = 0;
-            if (session_submit(s[i], &r, &err)) fail_msg("%s", err.text);
+            if (session_submit(s[i], &r, &e)) fail_msg("%s", e.text);
         }
-        for (int left = QUESTIONS; left && engine_poll(e, &ev, -1);) {
+        for (int left = QUESTIONS; left && engine_poll(eng, &ev, -1);) {
             int i = 0;
             while (s[i] != ev.session) i++;
             if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
@@ -159,7 +159,7 @@ static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][T
         }
     }
     for (int i = 0; i < QUESTIONS; i++) session_close(&s[i]);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 /* Most drafts are accepted, which requires that all of it is right: the published layer was trained to predict this. */
@@ -207,14 +207,14 @@ static int32_t take(void *ctx, int i, float *logits, int32_t top) {
 }
 static int compare(void *arg) {
     struct told *t = arg;
-    struct engine *e = t->s->engine;
-    const size_t hidden = (size_t)e->info.hidden, vocab = (size_t)e->info.vocab;
+    struct engine *eng = t->s->engine;
+    const size_t hidden = (size_t)eng->info.hidden, vocab = (size_t)eng->info.vocab;
     struct mtp_session chat = {0};
     assert_int_equal(t->s->mtp.n_waiting, t->n);
     for (int i = 0; i + 1 < t->n; i++, t->want += 2 * vocab) {
         int32_t out[2];
-        mtp_feed(e->mtp, &chat, i, 1, t->s->mtp.hidden + (size_t)i * hidden);
-        assert_int_equal(mtp_draft(e->mtp, &chat, t->tokens, i + 2, 2, out, take, t), 2);
+        mtp_feed(eng->mtp, &chat, i, 1, t->s->mtp.hidden + (size_t)i * hidden);
+        assert_int_equal(mtp_draft(eng->mtp, &chat, t->tokens, i + 2, 2, out, take, t), 2);
     }
     mtp_session_close(&chat);
     return 0;
@@ -226,25 +226,25 @@ static void the_prediction_layer_says_what_the_reference_says(void **st) {
         size_t size, at;
         int32_t tokens[64];
         struct told t = {.tokens = tokens};
-        struct error err = {0};
+        struct error e = {0};
         struct event ev = {0};
         snprintf(path, sizeof path, "%s/%s_ahead.json", GOLDEN_DIR, names[i]);
-        assert_int_equal(file_read(path, 1 << 20, &text, &size, &err), 0);
+        assert_int_equal(file_read(path, 1 << 20, &text, &size, &e), 0);
         const char *p = strchr(strstr(text, "\"tokens\""), '[');
         while (*p != ']') tokens[t.n++] = (int32_t)strtol(p + 1, (char **)&p, 10);
         snprintf(path, sizeof path, "%s/%s_ahead.f32", GOLDEN_DIR, names[i]);
-        assert_int_equal(file_read(path, 1 << 20, &want, &at, &err), 0);
-        struct engine *e = open_model(names[i], (struct engine_params){.draft = DRAFT_MTP, .kv = DT_F32, .cpu_level = CPU_SCALAR + 1});
-        assert_int_equal(at, (size_t)(t.n - 1) * 2 * (size_t)e->info.vocab * sizeof(float));
+        assert_int_equal(file_read(path, 1 << 20, &want, &at, &e), 0);
+        struct engine *eng = open_model(names[i], (struct engine_params){.draft = DRAFT_MTP, .kv = DT_F32, .cpu_level = CPU_SCALAR + 1});
+        assert_int_equal(at, (size_t)(t.n - 1) * 2 * (size_t)eng->info.vocab * sizeof(float));
         t.want = (const float *)(const void *)want;
-        assert_int_equal(session_open(e, &t.s, &err), 0);
+        assert_int_equal(session_open(eng, &t.s, &e), 0);
         struct request r = {.tokens = tokens, .n = t.n, .max_tokens = 0};
-        assert_int_equal(session_submit(t.s, &r, &err), 0);
-        while (ev.kind != EVENT_DONE) assert_true(engine_poll(e, &ev, -1) && ev.kind != EVENT_ERROR);
-        engine_run_on_thread(e, compare, &t);
+        assert_int_equal(session_submit(t.s, &r, &e), 0);
+        while (ev.kind != EVENT_DONE) assert_true(engine_poll(eng, &ev, -1) && ev.kind != EVENT_ERROR);
+        engine_run_on_thread(eng, compare, &t);
         if (!(t.worst <= 1e-5 * t.most)) fail_msg("%s: off by %.1e of %.1e", names[i], t.worst, t.most);
         session_close(&t.s);
-        engine_close(&e);
+        engine_close(&eng);
         mem_free(text);
         mem_free(want);
     }
@@ -252,38 +252,38 @@ static void the_prediction_layer_says_what_the_reference_says(void **st) {
 
 static void who_has_no_prediction_layer_says_so(void **st) {
     char dir[1024];
-    struct engine *e;
-    struct error err = {0};
+    struct engine *eng;
+    struct error e = {0};
     snprintf(dir, sizeof dir, "%s/gqa_flat", root);
     struct engine_params p = {.dir = dir, .threads = 1, .draft = DRAFT_MTP};
-    assert_int_equal(engine_open(&e, &p, &err), ERR_USAGE);
-    assert_non_null(strstr(err.text, "gqa_flat has no supported prediction layer"));
+    assert_int_equal(engine_open(&eng, &p, &e), ERR_USAGE);
+    assert_non_null(strstr(e.text, "gqa_flat has no supported prediction layer"));
 }
 
 /* Rows of paged decoding are other prompts': an explicit draft is refused with it, an automatic one reports that it is off. */
 static void nothing_is_guessed_in_paged_steps(void **st) {
-    struct error err = {0};
+    struct error e = {0};
     struct turn_stats stats;
     struct session *s;
     int32_t prompt[PROMPT], text[ANSWER];
-    struct engine *e;
+    struct engine *eng;
     char dir[1024];
     snprintf(dir, sizeof dir, "%s/gqa_shared", root);
     for (enum draft_kind named = DRAFT_LOOKUP; named <= DRAFT_INT4; named++) {
-        err = (struct error){0};
-        assert_int_equal(engine_open(&e, &(struct engine_params){.dir = dir, .threads = 1, .gpus = "emu:1", .decode = DECODE_PAGED, .draft = named}, &err),
+        e = (struct error){0};
+        assert_int_equal(engine_open(&eng, &(struct engine_params){.dir = dir, .threads = 1, .gpus = "emu:1", .decode = DECODE_PAGED, .draft = named}, &e),
                          ERR_USAGE);
-        assert_non_null(strstr(err.text, "leave out --draft"));
+        assert_non_null(strstr(e.text, "leave out --draft"));
     }
     for (enum draft_kind draft = DRAFT_NONE; draft <= DRAFT_AUTO; draft++) {
-        e = open_model("gqa_shared", (struct engine_params){.gpus = "emu:1", .decode = DECODE_PAGED, .draft = draft});
+        eng = open_model("gqa_shared", (struct engine_params){.gpus = "emu:1", .decode = DECODE_PAGED, .draft = draft});
         prompt_of(0, prompt);
-        assert_int_equal(session_open(e, &s, &err), 0);
-        turn(e, s, (struct request){.tokens = prompt, .n = PROMPT, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, text, &stats);
+        assert_int_equal(session_open(eng, &s, &e), 0);
+        turn(eng, s, (struct request){.tokens = prompt, .n = PROMPT, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, text, &stats);
         assert_string_equal(stats.decode_mode, "paged");
         assert_true(!stats.draft && !stats.drafted && !strstr(stats.decode_why, "no drafts") == !draft);
         session_close(&s);
-        engine_close(&e);
+        engine_close(&eng);
     }
 }
 
@@ -322,13 +322,13 @@ static int look(void *ctx, int position, const float *logits) {
 }
 
 /* Returns the model's probability of each text, read as a prompt. */
-static void grow(struct engine *e, struct session *s, struct node *tree) {
+static void grow(struct engine *eng, struct session *s, struct node *tree) {
     struct turn_stats stats;
     prompt_of(0, tree->tokens);
     tree->n = PROMPT;
     for (int i = 0; i < NODES; i++) {
         struct node *x = &tree[i];
-        turn(e, s, (struct request){.tokens = x->tokens, .n = x->n, .flags = REQ_IGNORE_EOS, .logits = look, .logits_ctx = x}, NULL, &stats);
+        turn(eng, s, (struct request){.tokens = x->tokens, .n = x->n, .flags = REQ_IGNORE_EOS, .logits = look, .logits_ctx = x}, NULL, &stats);
         for (int k = 0; k < LIKELY && LIKELY * i + 1 < NODES; k++) {
             struct node *child = &tree[LIKELY * i + 1 + k];
             memcpy(child->tokens, x->tokens, sizeof x->tokens);
@@ -373,13 +373,13 @@ static double chi_square(const int *seen, const double *want, int *degrees) {
 
 static void draws_are_distributed_as_the_logits_say(void **st) {
     struct guesser g = {.seed = 1};
-    struct error err = {0};
+    struct error e = {0};
     double want[TEXTS];
-    struct engine *e =
+    struct engine *eng =
         open_model("gqa_flat", (struct engine_params){.kv = DT_F32, .draft = DRAFT_LOOKUP, .custom_draft = guess_likely, .custom_draft_ctx = &g});
     struct session *s;
-    assert_int_equal(session_open(e, &s, &err), 0);
-    grow(e, s, g.tree);
+    assert_int_equal(session_open(eng, &s, &e), 0);
+    grow(eng, s, g.tree);
     for (int i = 0; i < TEXTS; i++) {
         int at = NODES + i, k;
         for (want[i] = SEEDS; at; at = (at - 1) / LIKELY) k = (at - 1) % LIKELY, want[i] *= g.tree[(at - 1) / LIKELY].chance[k];
@@ -396,7 +396,7 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
             struct turn_stats stats;
             int32_t text[DRAWN];
             int at = 0;
-            assert_int_equal(turn(e, s, r, text, &stats), DRAWN);
+            assert_int_equal(turn(eng, s, r, text, &stats), DRAWN);
             for (int i = 0; i < DRAWN; i++) at = LIKELY * at + 1 + branch(&g.tree[at < NODES ? at : 0], text[i]);
             seen[at - NODES]++;
             drafted += stats.drafted, accepted += stats.accepted;
@@ -407,7 +407,7 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
         if (chi > most) fail_msg("guesses %d: chi-square %.1f of %d degrees", g.how, chi, degrees);
     }
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 /* --- Another model as the draft ------------------------------------------------------------------------------------------------- */
@@ -422,13 +422,13 @@ static void another_model_drafts(void **st) {
         struct engine_params p = {.gpus = i > 1 ? "emu:1" : NULL, .decode = i > 1 ? DECODE_HYBRID : DECODE_CPU, .prefill = PREFILL_CPU};
         int drafted, accepted;
         snprintf(dir, sizeof dir, "%s/%s", root, drafts[i % 2]);
-        struct engine *e = open_model("dense_around", p);
-        answer_all(e, want, &drafted, &accepted);
-        engine_close(&e);
+        struct engine *eng = open_model("dense_around", p);
+        answer_all(eng, want, &drafted, &accepted);
+        engine_close(&eng);
         p.draft = DRAFT_MODEL, p.draft_model = dir, p.max_drafted = 3;
-        e = open_model("dense_around", p);
-        answer_all(e, got, &drafted, &accepted);
-        engine_close(&e);
+        eng = open_model("dense_around", p);
+        answer_all(eng, got, &drafted, &accepted);
+        engine_close(&eng);
         print_message("%s: %d of %d guesses were right\n", drafts[i % 2], accepted, drafted);
         assert_memory_equal(want, got, sizeof want);
         if (i % 2) assert_true(drafted > ANSWER / 2 && accepted < drafted / 4);
@@ -443,21 +443,21 @@ static int nothing(void *arg) { return 0; }
 /* A batch that reads experts for the first time is not a measurement of decode time; one that needs the same experts again is. */
 static void first_steps_teach_nothing(void **st) {
     static const int32_t prompt[] = {7};
-    struct error err = {0};
+    struct error e = {0};
     struct turn_stats stats;
     int32_t text[2][4];
-    struct engine *e = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_LOOKUP});
+    struct engine *eng = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_LOOKUP});
     for (int i = 0; i < 2; i++) {
         struct session *s;
         const struct request r = {.tokens = prompt, .n = 1, .max_tokens = 2, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
-        assert_int_equal(session_open(e, &s, &err), 0);
-        assert_int_equal(turn(e, s, r, text[i], &stats), 2);
+        assert_int_equal(session_open(eng, &s, &e), 0);
+        assert_int_equal(turn(eng, s, r, text[i], &stats), 2);
         session_close(&s);
-        engine_run_on_thread(e, nothing, NULL); /* the batch is counted after its last token */
-        assert_int_equal(e->governor.n_batches, i + 1);
-        assert_int_equal(e->governor.cost[0][1].n_samples, i); /* the mode of batches on the CPU */
+        engine_run_on_thread(eng, nothing, NULL); /* the batch is counted after its last token */
+        assert_int_equal(eng->governor.n_batches, i + 1);
+        assert_int_equal(eng->governor.cost[0][1].n_samples, i); /* the mode of batches on the CPU */
     }
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 int main(int argc, char **argv) {

@@ -19,12 +19,12 @@ enum { N = 70 };
 static int32_t prompt[N];
 
 static struct engine *open_engine(int threads, enum dtype kv, enum cpu_level level) {
-    struct engine *e;
-    struct error err = {0};
+    struct engine *eng;
+    struct error e = {0};
     struct engine_params p = {.dir = "ember:", .threads = threads, .kv = (uint8_t)kv, .cpu_level = (int)level + 1};
-    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
-    for (int i = 0; i < N; i++) prompt[i] = (i * 37 + 11) % (engine_info(e)->vocab - 20);
-    return e;
+    if (engine_open(&eng, &p, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < N; i++) prompt[i] = (i * 37 + 11) % (engine_info(eng)->vocab - 20);
+    return eng;
 }
 
 struct sink {
@@ -38,22 +38,22 @@ static int collect(void *ctx, int position, const float *logits) {
     return 0;
 }
 
-static struct event wait_end(struct engine *e) {
+static struct event wait_end(struct engine *eng) {
     struct event ev;
-    do engine_poll(e, &ev, -1);
+    do engine_poll(eng, &ev, -1);
     while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
     return ev;
 }
 
-static float *logits_of(struct engine *e, int n) {
-    int vocab = engine_info(e)->vocab;
+static float *logits_of(struct engine *eng, int n) {
+    int vocab = engine_info(eng)->vocab;
     struct sink s = {calloc((size_t)n * (size_t)vocab, sizeof(float)), vocab, 0};
     struct session *ses;
-    struct error err = {0};
-    assert_int_equal(session_open(e, &ses, &err), 0);
+    struct error e = {0};
+    assert_int_equal(session_open(eng, &ses, &e), 0);
     struct request r = {.tokens = prompt, .n = n, .logits = collect, .logits_ctx = &s};
-    assert_int_equal(session_submit(ses, &r, &err), 0);
-    assert_int_equal(wait_end(e).kind, EVENT_DONE);
+    assert_int_equal(session_submit(ses, &r, &e), 0);
+    assert_int_equal(wait_end(eng).kind, EVENT_DONE);
     assert_int_equal(s.next, n);
     session_close(&ses);
     return s.out;
@@ -69,28 +69,28 @@ static double difference(const float *a, const float *b, int n) {
 }
 
 static void one_by_one_equals_all_at_once(void **st) {
-    struct engine *e = open_engine(2, DT_F32, CPU_SCALAR);
-    int vocab = engine_info(e)->vocab;
-    float *whole = logits_of(e, N);
+    struct engine *eng = open_engine(2, DT_F32, CPU_SCALAR);
+    int vocab = engine_info(eng)->vocab;
+    float *whole = logits_of(eng, N);
     /* The last position with the cache, after prefills of every kind of length; the rest came one by one. */
     struct session *s;
-    struct error err = {0};
-    assert_int_equal(session_open(e, &s, &err), 0);
+    struct error e = {0};
+    assert_int_equal(session_open(eng, &s, &e), 0);
     for (int n = 1; n <= N; n += n < 4 ? 1 : 11) {
         struct sink one = {malloc((size_t)N * (size_t)vocab * sizeof(float)), vocab, 0};
         struct request r = {.tokens = prompt, .n = n, .logits = collect, .logits_ctx = &one};
-        assert_int_equal(session_submit(s, &r, &err), 0);
-        assert_int_equal(wait_end(e).kind, EVENT_DONE);
+        assert_int_equal(session_submit(s, &r, &e), 0);
+        assert_int_equal(wait_end(eng).kind, EVENT_DONE);
         assert_true(difference(whole, one.out, n * vocab) < 3e-6);
         free(one.out);
     }
     /* Decodes known tokens by submitting one more token each time, which prefills exactly one row. */
     for (int n = 2; n <= N; n++) {
         struct request r = {.tokens = prompt, .n = n, .max_tokens = 1, .flags = REQ_IGNORE_EOS};
-        assert_int_equal(session_submit(s, &r, &err), 0);
+        assert_int_equal(session_submit(s, &r, &e), 0);
         struct event ev, tok = {0};
         do {
-            engine_poll(e, &ev, -1);
+            engine_poll(eng, &ev, -1);
             if (ev.kind == EVENT_TOKEN) tok = ev;
         } while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
         assert_int_equal(ev.kind, EVENT_DONE);
@@ -102,7 +102,7 @@ static void one_by_one_equals_all_at_once(void **st) {
     }
     session_close(&s);
     free(whole);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 static void threads_give_identical_bytes(void **st) {
@@ -110,13 +110,13 @@ static void threads_give_identical_bytes(void **st) {
         float *first = NULL;
         static const int threads[] = {1, 2, 5};
         for (int i = 0; i < 3; i++) {
-            struct engine *e = open_engine(threads[i], DT_BF16, (enum cpu_level)level);
-            size_t size = (size_t)N * (size_t)engine_info(e)->vocab * sizeof(float);
-            float *l = logits_of(e, N);
+            struct engine *eng = open_engine(threads[i], DT_BF16, (enum cpu_level)level);
+            size_t size = (size_t)N * (size_t)engine_info(eng)->vocab * sizeof(float);
+            float *l = logits_of(eng, N);
             if (first) assert_memory_equal(first, l, size);
             else first = l;
             if (first != l) free(l);
-            engine_close(&e);
+            engine_close(&eng);
         }
         free(first);
     }
@@ -145,10 +145,10 @@ static void distances(const float *a, const float *b, int vocab, double off[N]) 
 /* Float32 throughout differs by the order of sums only. Where activations, keys or values are rounded, random tokens cause close
  * router choices that flip, so that some positions may be far off. */
 static void levels_and_caches_agree(void **st) {
-    struct engine *e = open_engine(0, DT_F32, CPU_SCALAR);
-    int vocab = engine_info(e)->vocab;
-    float *ref = logits_of(e, N);
-    engine_close(&e);
+    struct engine *eng = open_engine(0, DT_F32, CPU_SCALAR);
+    int vocab = engine_info(eng)->vocab;
+    float *ref = logits_of(eng, N);
+    engine_close(&eng);
     static const struct {
         uint8_t kv;
         double most; /* bound on the median, three times the observed error, where something is rounded; otherwise float_bound holds for all */
@@ -158,28 +158,28 @@ static void levels_and_caches_agree(void **st) {
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
             double off[N];
             bool exact = kinds[i].kv == DT_F32 && !gemm_for((enum cpu_level)level, false)->bf16;
-            e = open_engine(0, kinds[i].kv, (enum cpu_level)level);
-            float *l = logits_of(e, N);
+            eng = open_engine(0, kinds[i].kv, (enum cpu_level)level);
+            float *l = logits_of(eng, N);
             distances(ref, l, vocab, off);
             print_message("%s, kv %s: half of the positions within %.1e, nine in ten %.1e, all %.1e\n", cpu_level_name((enum cpu_level)level),
                           dtype_name(kinds[i].kv), off[N / 2], off[N * 9 / 10 - 1], off[N - 1]);
             assert_true(exact ? off[N - 1] <= float_bound : off[N / 2] <= kinds[i].most);
             free(l);
-            engine_close(&e);
+            engine_close(&eng);
         }
     free(ref);
 }
 
 /* Text of a greedy or sampled answer as ids. */
-static int answer(struct engine *e, struct session *s, int n, int max, uint64_t seed, float temperature, int32_t *out) {
-    struct error err = {0};
+static int answer(struct engine *eng, struct session *s, int n, int max, uint64_t seed, float temperature, int32_t *out) {
+    struct error e = {0};
     struct request r = {
         .tokens = prompt, .n = n, .max_tokens = max, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = temperature, .top_p = 0.95f, .seed = seed}};
-    assert_int_equal(session_submit(s, &r, &err), 0);
+    assert_int_equal(session_submit(s, &r, &e), 0);
     struct event ev;
     int k = 0;
     do {
-        engine_poll(e, &ev, -1);
+        engine_poll(eng, &ev, -1);
         if (ev.kind == EVENT_TOKEN) out[k++] = ev.token;
     } while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
     if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
@@ -187,27 +187,27 @@ static int answer(struct engine *e, struct session *s, int n, int max, uint64_t 
 }
 
 static void sessions_answer_side_by_side(void **st) {
-    struct engine *e = open_engine(2, DT_BF16, cpu_level_best());
+    struct engine *eng = open_engine(2, DT_BF16, cpu_level_best());
     enum { S = 5, LEN = 24 };
     int32_t alone[S][LEN], together[S][LEN];
     struct session *s[S];
-    struct error err = {0};
+    struct error e = {0};
     int got[S] = {0}, done = 0;
     for (int i = 0; i < S; i++) {
-        assert_int_equal(session_open(e, &s[i], &err), 0);
-        assert_int_equal(answer(e, s[i], 10 + 9 * i, LEN, 3, 1, alone[i]), LEN);
+        assert_int_equal(session_open(eng, &s[i], &e), 0);
+        assert_int_equal(answer(eng, s[i], 10 + 9 * i, LEN, 3, 1, alone[i]), LEN);
         session_close(&s[i]);
-        assert_int_equal(session_open(e, &s[i], &err), 0);
+        assert_int_equal(session_open(eng, &s[i], &e), 0);
     }
     for (int i = 0; i < S; i++) {
         struct request r = {
             .tokens = prompt, .n = 10 + 9 * i, .max_tokens = LEN, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 0.95f, .seed = 3}};
-        assert_int_equal(session_submit(s[i], &r, &err), 0);
-        assert_int_equal(session_submit(s[i], &r, &err), ERR_RUNTIME); /* busy */
+        assert_int_equal(session_submit(s[i], &r, &e), 0);
+        assert_int_equal(session_submit(s[i], &r, &e), ERR_RUNTIME); /* busy */
     }
     while (done < S) {
         struct event ev;
-        engine_poll(e, &ev, -1);
+        engine_poll(eng, &ev, -1);
         assert_true(ev.kind != EVENT_ERROR);
         for (int i = 0; i < S; i++)
             if (ev.session == s[i] && ev.kind == EVENT_TOKEN) together[i][got[i]++] = ev.token;
@@ -215,30 +215,30 @@ static void sessions_answer_side_by_side(void **st) {
     }
     assert_memory_equal(alone, together, sizeof alone);
     for (int i = 0; i < S; i++) session_close(&s[i]);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 static void a_turn_can_be_stopped(void **st) {
-    struct engine *e = open_engine(2, DT_BF16, cpu_level_best());
+    struct engine *eng = open_engine(2, DT_BF16, cpu_level_best());
     struct session *s;
-    struct error err = {0};
-    assert_int_equal(session_open(e, &s, &err), 0);
+    struct error e = {0};
+    assert_int_equal(session_open(eng, &s, &e), 0);
     struct request r = {.tokens = prompt, .n = 20, .max_tokens = -1, .flags = REQ_IGNORE_EOS};
-    assert_int_equal(session_submit(s, &r, &err), 0);
+    assert_int_equal(session_submit(s, &r, &e), 0);
     struct event ev;
     double least = 1e9; /* other processes only ever make it longer */
     for (int times = 0; times < 12 && least > 0.2; times++) {
         int tokens = 0;
-        if (times) assert_int_equal(session_submit(s, &r, &err), 0);
+        if (times) assert_int_equal(session_submit(s, &r, &e), 0);
         while (tokens < 3) {
-            engine_poll(e, &ev, -1);
+            engine_poll(eng, &ev, -1);
             if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
             assert_int_not_equal(ev.kind, EVENT_DONE);
             tokens += ev.kind == EVENT_TOKEN;
         }
         session_cancel(s);
         double t = clock_now();
-        ev = wait_end(e);
+        ev = wait_end(eng);
         if (clock_now() - t < least) least = clock_now() - t;
         assert_int_equal(ev.reason, DONE_CANCELLED);
     }
@@ -247,30 +247,30 @@ static void a_turn_can_be_stopped(void **st) {
     const int32_t *held;
     assert_true(session_tokens(s, &held) >= 20 && !memcmp(held, prompt, 20 * sizeof *held));
     int32_t out[4];
-    assert_int_equal(answer(e, s, 20, 4, 1, 0, out), 4); /* and remains usable */
+    assert_int_equal(answer(eng, s, 20, 4, 1, 0, out), 4); /* and remains usable */
     struct request over = {.tokens = prompt, .n = N, .max_tokens = 1};
     int32_t many[9000] = {0};
     over.tokens = many, over.n = 9000;
-    assert_int_equal(session_submit(s, &over, &err), ERR_CONTEXT);
-    assert_non_null(strstr(err.text, "9000"));
+    assert_int_equal(session_submit(s, &over, &e), ERR_CONTEXT);
+    assert_non_null(strstr(e.text, "9000"));
     over.n = 3, many[1] = -5;
-    assert_int_equal(session_submit(s, &over, &err), ERR_USAGE);
-    assert_int_equal(session_submit(s, &r, &err), 0);
+    assert_int_equal(session_submit(s, &over, &e), ERR_USAGE);
+    assert_int_equal(session_submit(s, &r, &e), 0);
     session_close(&s); /* in the middle of a turn */
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 static void no_memory_is_an_error(void **st) {
     int n = 0, rc = ERR_MEMORY;
     for (; rc; n += n < 40 ? 1 : n / 10) {
-        struct engine *e = NULL;
-        struct error err = {0};
+        struct engine *eng = NULL;
+        struct error e = {0};
         struct engine_params p = {.dir = "ember:", .threads = 1};
         fault_set(FAULT_ALLOC, n + 1, false, false);
-        rc = engine_open(&e, &p, &err);
+        rc = engine_open(&eng, &p, &e);
         fault_set(FAULT_ALLOC, 0, false, false);
-        if (rc) assert_true(err.code == ERR_MEMORY && err.text[0] && !e);
-        else engine_close(&e);
+        if (rc) assert_true(e.code == ERR_MEMORY && e.text[0] && !eng);
+        else engine_close(&eng);
     }
     assert_true(n > 10);
 }

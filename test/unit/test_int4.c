@@ -50,8 +50,8 @@ static void a_row_is_rounded_to_the_nearest_of_fifteen(void **st) {
     assert_true(worst > 1e-3 / 7 * 0.45 && worst < 1e-3 / 7 * 0.51); /* of what this many levels allow */
 }
 
-static void wait_for_int4(struct engine *e) {
-    for (int i = 0; !int4_ready(e->int4); i++) {
+static void wait_for_int4(struct engine *eng) {
+    for (int i = 0; !int4_ready(eng->int4); i++) {
         assert_true(i < 60000);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
@@ -75,15 +75,15 @@ static void the_int4_draft_guesses_well(void **st) {
             int drafted, accepted;
             const bool states = i + 2 >= sizeof families / sizeof *families; /* the last two: the state that a draft leaves must be discarded */
             if (!all && ((!states && (3 * i + h) % 8 > 1) || (!h && i % 4))) continue;
-            struct engine *e = open_model(families[i], p);
-            answer_all(e, want, &drafted, &accepted);
-            engine_close(&e);
+            struct engine *eng = open_model(families[i], p);
+            answer_all(eng, want, &drafted, &accepted);
+            engine_close(&eng);
             p.draft = DRAFT_INT4, p.max_drafted = 1 + (int)(i + h) % 5;
-            e = open_model(families[i], p);
-            wait_for_int4(e);
-            answer_all(e, got, &drafted, &accepted);
-            there += decode_counts(e->machine.decode).draft_layers;
-            engine_close(&e);
+            eng = open_model(families[i], p);
+            wait_for_int4(eng);
+            answer_all(eng, got, &drafted, &accepted);
+            there += decode_counts(eng->machine.decode).draft_layers;
+            engine_close(&eng);
             if (memcmp(want, got, sizeof want)) fail_msg("%s, %s: another text", families[i], how[h].gpus ? how[h].gpus : "processor");
             assert_true(drafted > ANSWER);
             guessed += drafted, right += accepted;
@@ -99,14 +99,14 @@ static void a_dense_model_drafts_with_its_ffns(void **st) {
     int32_t want[SESSIONS + 1][PROMPT + ANSWER], got[SESSIONS + 1][PROMPT + ANSWER];
     int drafted, accepted;
     struct engine_params p = {.decode = DECODE_CPU, .prefill = PREFILL_CPU};
-    struct engine *e = open_model("dense_around", p);
-    answer_all(e, want, &drafted, &accepted);
-    engine_close(&e);
+    struct engine *eng = open_model("dense_around", p);
+    answer_all(eng, want, &drafted, &accepted);
+    engine_close(&eng);
     p.draft = DRAFT_INT4, p.max_drafted = 3;
-    e = open_model("dense_around", p);
-    wait_for_int4(e);
-    answer_all(e, got, &drafted, &accepted);
-    engine_close(&e);
+    eng = open_model("dense_around", p);
+    wait_for_int4(eng);
+    answer_all(eng, got, &drafted, &accepted);
+    engine_close(&eng);
     assert_memory_equal(want, got, sizeof want);
     print_message("%d of %d guesses were right\n", accepted, drafted);
     assert_true(drafted > ANSWER && accepted * 5 > drafted && accepted * 4 < drafted * 3); /* the model itself is right in most cases */
@@ -114,34 +114,34 @@ static void a_dense_model_drafts_with_its_ffns(void **st) {
 
 /* A turn that is cancelled while sixteen tokens are drafted waits for one of them, not for all; measured by the weights read afterwards. */
 static void who_stops_a_draft_waits_for_a_step(void **st) {
-    struct error err = {0};
+    struct error e = {0};
     struct event ev;
     struct session *s;
     int32_t prompt[PROMPT];
-    struct engine *e = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_INT4, .max_drafted = DRAFT_MAX, .context = 4096});
-    const uint64_t step = e->weights.files.bytes + int4_bytes(e->int4); /* no batch reads more */
-    wait_for_int4(e);
+    struct engine *eng = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_INT4, .max_drafted = DRAFT_MAX, .context = 4096});
+    const uint64_t step = eng->weights.files.bytes + int4_bytes(eng->int4); /* no batch reads more */
+    wait_for_int4(eng);
     prompt_of(0, prompt);
     for (int round = 0; round < 12; round++) {
-        assert_int_equal(session_open(e, &s, &err), 0);
+        assert_int_equal(session_open(eng, &s, &e), 0);
         struct request r = {
             .tokens = prompt, .n = PROMPT, .max_tokens = 2000, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)round}};
-        assert_int_equal(session_submit(s, &r, &err), 0);
+        assert_int_equal(session_submit(s, &r, &e), 0);
         for (int n = 0; n < 3 + round;) {
-            assert_true(engine_poll(e, &ev, -1));
+            assert_true(engine_poll(eng, &ev, -1));
             n += ev.kind == EVENT_TOKEN;
         }
-        uint64_t before = atomic_load(&e->machine.bytes_read);
-        while (atomic_load(&e->machine.bytes_read) == before) usleep(10); /* until the next draft, or what verifies it, is running */
+        uint64_t before = atomic_load(&eng->machine.bytes_read);
+        while (atomic_load(&eng->machine.bytes_read) == before) usleep(10); /* until the next draft, or what verifies it, is running */
         session_cancel(s);
-        before = atomic_load(&e->machine.bytes_read);
-        do assert_true(engine_poll(e, &ev, -1));
+        before = atomic_load(&eng->machine.bytes_read);
+        do assert_true(engine_poll(eng, &ev, -1));
         while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
         assert_int_equal(ev.reason, DONE_CANCELLED);
-        assert_true(atomic_load(&e->machine.bytes_read) - before <= 2 * step);
+        assert_true(atomic_load(&eng->machine.bytes_read) - before <= 2 * step);
         session_close(&s);
     }
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 /* --- Predicted experts -------------------------------------------------------------------------------------------------------------- */
@@ -174,17 +174,17 @@ static int expect_in_phases(void *arg) {
     enum { FAR = 1000 }; /* seconds: always in time, whatever the link */
     static const int32_t first[3] = {0, 1, 2}, second[3] = {3, 4, 5};
     static const float sure[3] = {0.6f, 0.3f, 0.1f};
-    struct engine *e = arg;
-    struct decode *s = e->machine.decode;
-    const struct config *c = &e->weights.config;
+    struct engine *eng = arg;
+    struct decode *s = eng->machine.decode;
+    const struct config *c = &eng->weights.config;
     struct lookahead a;
     void *mem = malloc(lookahead_bytes(c->n_layers, c->topk));
     int layers = 0;
-    struct error err = {0};
+    struct error e = {0};
     lookahead_open(&a, c->n_layers, c->topk, mem);
     for (int l = 0; l < c->n_layers; l++)
         if (c->layer[l].moe)
-            layers++, assert_int_equal(nan_scan_experts(&e->machine.scan, l, first, 3, &err) | nan_scan_experts(&e->machine.scan, l, second, 3, &err), 0);
+            layers++, assert_int_equal(nan_scan_experts(&eng->machine.scan, l, first, 3, &e) | nan_scan_experts(&eng->machine.scan, l, second, 3, &e), 0);
     for (int round = 0; round < 4; round++) {
         static const struct {
             enum decode_prefetch_phase phase;
@@ -211,19 +211,19 @@ static int expect_in_phases(void *arg) {
     return 0;
 }
 static void what_is_foreseen_comes_in_three_phases(void **st) {
-    struct error err = {0};
+    struct error e = {0};
     struct event ev = {0};
     struct session *s;
     int32_t prompt[PROMPT];
-    struct engine *e =
+    struct engine *eng =
         open_model("mla_yarn", (struct engine_params){.gpus = "emu:1", .decode = DECODE_HYBRID, .prefill = PREFILL_CPU, .expert_cache = "3", .evict = "lru"});
     prompt_of(0, prompt);
-    assert_int_equal(session_open(e, &s, &err), 0);
+    assert_int_equal(session_open(eng, &s, &e), 0);
     submit(s, 0, 3);
-    while (ev.kind != EVENT_DONE) assert_true(engine_poll(e, &ev, -1) && ev.kind != EVENT_ERROR);
-    engine_run_on_thread(e, expect_in_phases, e);
+    while (ev.kind != EVENT_DONE) assert_true(engine_poll(eng, &ev, -1) && ev.kind != EVENT_ERROR);
+    engine_run_on_thread(eng, expect_in_phases, eng);
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 /* All experts as bytes, computed or read from the file. */

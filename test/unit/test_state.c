@@ -167,66 +167,66 @@ static const char *dir;
 static char *const *taking; /* further models, without states, whose layers take keys or latents of others; ends with NULL */
 
 static struct engine *open_with(struct engine_params p) {
-    struct engine *e;
-    struct error err = {0};
+    struct engine *eng;
+    struct error e = {0};
     p.dir = dir, p.threads = 2, p.kv = DT_F32, p.cpu_level = CPU_SCALAR + 1;
-    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
-    for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % engine_info(e)->vocab;
-    return e;
+    if (engine_open(&eng, &p, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % engine_info(eng)->vocab;
+    return eng;
 }
 /* Runs a turn over tokens [0, n) of `tokens`; returns how many the cache had. */
-static int turn_with(struct engine *e, struct session *s, const int32_t *tokens, int n, int flags, int32_t *out) {
-    struct error err = {0};
+static int turn_with(struct engine *eng, struct session *s, const int32_t *tokens, int n, int flags, int32_t *out) {
+    struct error e = {0};
     struct event ev;
     int k = 0;
     struct request r = {
         .tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS | flags, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
-    if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
+    if (session_submit(s, &r, &e)) fail_msg("%s", e.text);
     do {
-        engine_poll(e, &ev, -1);
+        engine_poll(eng, &ev, -1);
         if (ev.kind == EVENT_TOKEN) out[k++] = ev.token;
     } while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
     if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
     assert_int_equal(k, ANSWER);
     return ev.stats.cached_tokens;
 }
-static int turn(struct engine *e, struct session *s, const int32_t *tokens, int n, int32_t *out) { return turn_with(e, s, tokens, n, 0, out); }
+static int turn(struct engine *eng, struct session *s, const int32_t *tokens, int n, int32_t *out) { return turn_with(eng, s, tokens, n, 0, out); }
 /* The same in a session with an empty cache and no sharing. */
-static void as_fresh(struct engine *e, const int32_t *tokens, int n, const int32_t *got) {
+static void as_fresh(struct engine *eng, const int32_t *tokens, int n, const int32_t *got) {
     int32_t want[ANSWER];
-    struct session *s = new_session(e);
-    assert_int_equal(turn_with(e, s, tokens, n, REQ_NO_PREFIX_REUSE, want), 0);
+    struct session *s = new_session(eng);
+    assert_int_equal(turn_with(eng, s, tokens, n, REQ_NO_PREFIX_REUSE, want), 0);
     session_close(&s);
     assert_memory_equal(got, want, sizeof want);
 }
 
 /* has_states: the session resumes only where it has a state; otherwise at the first token that differs. */
 static void conversation(const char *gpus, enum exec_mode prefill, enum exec_mode decode, bool has_states) {
-    struct engine *e = open_with((struct engine_params){.gpus = gpus, .prefill = prefill, .decode = decode});
-    struct session *s = new_session(e), *other;
+    struct engine *eng = open_with((struct engine_params){.gpus = gpus, .prefill = prefill, .decode = decode});
+    struct session *s = new_session(eng), *other;
     int32_t out[ANSWER], again[ANSWER], talk[LONG];
     const int known = 90 + ANSWER - 1; /* the last token of an answer is not in the cache */
-    turn(e, s, prompt, 90, out);
-    as_fresh(e, prompt, 90, out);
-    assert_int_equal(turn(e, s, prompt, 90, again), has_states ? 64 : 89); /* once more: from the mark */
+    turn(eng, s, prompt, 90, out);
+    as_fresh(eng, prompt, 90, out);
+    assert_int_equal(turn(eng, s, prompt, 90, again), has_states ? 64 : 89); /* once more: from the mark */
     assert_memory_equal(out, again, sizeof out);
     memcpy(talk, prompt, sizeof talk);
     memcpy(talk + 90, out, sizeof out);
-    assert_int_equal(turn(e, s, talk, 112, again), known);
-    as_fresh(e, talk, 112, again);
+    assert_int_equal(turn(eng, s, talk, 112, again), known);
+    as_fresh(eng, talk, 112, again);
     talk[100]++; /* rewound, with another question */
-    assert_int_equal(turn(e, s, talk, 108, again), has_states ? known : 100);
-    as_fresh(e, talk, 108, again);
+    assert_int_equal(turn(eng, s, talk, 108, again), has_states ? known : 100);
+    as_fresh(eng, talk, 108, again);
     talk[80]++; /* further back */
-    assert_int_equal(turn(e, s, talk, 130, again), has_states ? 64 : 80);
-    other = new_session(e); /* another session with the same prefix, alternating with this one */
-    turn(e, other, talk, 130, out);
+    assert_int_equal(turn(eng, s, talk, 130, again), has_states ? 64 : 80);
+    other = new_session(eng); /* another session with the same prefix, alternating with this one */
+    turn(eng, other, talk, 130, out);
     assert_memory_equal(out, again, sizeof out);
-    turn(e, s, talk, 131, again);
-    as_fresh(e, talk, 131, again);
+    turn(eng, s, talk, 131, again);
+    as_fresh(eng, talk, 131, again);
     session_close(&other);
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
 }
 static void text_is_that_of_a_fresh_session(void **st) {
     const char *first = dir;
@@ -242,31 +242,31 @@ static void text_is_that_of_a_fresh_session(void **st) {
 
 /* Batches of 64 rows, so that a cancel leaves some of them. */
 static void a_stopped_prefill_is_gone_on_with(void **st) {
-    struct engine *e = open_with((struct engine_params){0});
-    struct session *s = new_session(e);
+    struct engine *eng = open_with((struct engine_params){0});
+    struct session *s = new_session(eng);
     int32_t out[ANSWER];
     bool some = false;
     for (int i = 0; i < 12 && !some; i++) {
-        struct error err = {0};
+        struct error e = {0};
         struct event ev;
         struct request r = {.tokens = prompt, .n = LONG, .max_tokens = 1};
         prompt[0] = i; /* nothing in common with the previous round */
-        if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
+        if (session_submit(s, &r, &e)) fail_msg("%s", e.text);
         usleep((useconds_t)(2000 << i / 2));
         session_cancel(s);
-        do engine_poll(e, &ev, -1);
+        do engine_poll(eng, &ev, -1);
         while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
         const int32_t *held;
         int n = session_tokens(s, &held);
         some = n > 0 && n < LONG - 1;
         if (!some) continue;
         assert_int_equal(n % 64, 0);
-        assert_int_equal(turn(e, s, prompt, LONG, out), n);
-        as_fresh(e, prompt, LONG, out);
+        assert_int_equal(turn(eng, s, prompt, LONG, out), n);
+        as_fresh(eng, prompt, LONG, out);
     }
     if (!some) print_message("SKIPPED: no prefill was cancelled midway\n");
     session_close(&s);
-    engine_close(&e);
+    engine_close(&eng);
 }
 
 /* From one engine to the next through the disk: rows, and the state at their end. */
@@ -277,19 +277,19 @@ static void through_the_disk(bool has_states) {
     test_limits_set(TEST_LIMIT_KV_DISK_MIN_US, 1);
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, 16); /* more ends than states */
     for (int k = 0; k < 2; k++) {
-        struct engine *e = open_with((struct engine_params){.kv_dir = kept});
-        struct session *s = new_session(e);
-        assert_int_equal(turn(e, s, prompt, LONG, out), k ? LONG / 16 * 16 : 0);
-        as_fresh(e, prompt, LONG, out);
+        struct engine *eng = open_with((struct engine_params){.kv_dir = kept});
+        struct session *s = new_session(eng);
+        assert_int_equal(turn(eng, s, prompt, LONG, out), k ? LONG / 16 * 16 : 0);
+        as_fresh(eng, prompt, LONG, out);
         for (int n = 41; n < LONG && k; n += 48) { /* shorter ones, from the other session: where it has no state, it rewinds further */
-            struct session *part = new_session(e);
-            const int had = turn(e, part, prompt, n, out);
+            struct session *part = new_session(eng);
+            const int had = turn(eng, part, prompt, n, out);
             assert_true(had <= n / 16 * 16 && (has_states || had >= (n - 1) / 16 * 16));
-            as_fresh(e, prompt, n, out);
+            as_fresh(eng, prompt, n, out);
             session_close(&part);
         }
         session_close(&s);
-        engine_close(&e);
+        engine_close(&eng);
     }
     test_limits_set(TEST_LIMIT_KV_DISK_MIN_US, 0);
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, 64);
@@ -313,11 +313,11 @@ static void a_device_that_dies_takes_nothing_along(void **st) {
         char gpus[64];
         int32_t out[ANSWER];
         snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,fail=die:%d@0", at);
-        struct engine *e = open_with((struct engine_params){.gpus = gpus, .prefill = PREFILL_CPU, .decode = DECODE_HYBRID}), *plain;
-        struct session *s = new_session(e);
-        turn(e, s, prompt, 40, out);
+        struct engine *eng = open_with((struct engine_params){.gpus = gpus, .prefill = PREFILL_CPU, .decode = DECODE_HYBRID}), *plain;
+        struct session *s = new_session(eng);
+        turn(eng, s, prompt, 40, out);
         session_close(&s);
-        engine_close(&e);
+        engine_close(&eng);
         plain = open_with((struct engine_params){0});
         as_fresh(plain, prompt, 40, out);
         engine_close(&plain);

@@ -27,14 +27,14 @@ static struct run run(size_t room, int at_once) {
                               .draft = DRAFT_NONE,
                               .deterministic = true};
     struct run r = {0};
-    struct engine *e;
-    struct error err = {0};
+    struct engine *eng;
+    struct error e = {0};
     struct session *s[SESSIONS];
     int32_t prompt[16];
     test_limits_set(TEST_LIMIT_DEVICE_CHATS, room);
     test_limits_set(TEST_LIMIT_SLICE_BATCHES, SLICE);
-    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
-    for (int i = 0; i < SESSIONS; i++) s[i] = new_session(e);
+    if (engine_open(&eng, &p, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < SESSIONS; i++) s[i] = new_session(eng);
     for (int i = 0; i < SESSIONS; i += at_once) {
         for (int k = i; k < i + at_once; k++) {
             for (int t = 0; t < 16; t++) prompt[t] = 100 + (k * 37 + t * 11) % 300;
@@ -45,13 +45,13 @@ static struct run run(size_t room, int at_once) {
                                                  .client = (uint64_t)k,
                                                  .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE,
                                                  .sampling = {.temperature = 1, .top_p = 1, .seed = 5}},
-                               &err))
-                fail_msg("%s", err.text);
+                               &e))
+                fail_msg("%s", e.text);
         }
         for (int left = at_once; left;) {
             struct event ev;
             int k = 0, all = 1;
-            if (!engine_poll(e, &ev, 120000)) fail_msg("no event for two minutes");
+            if (!engine_poll(eng, &ev, 120000)) fail_msg("no event for two minutes");
             while (s[k] != ev.session) k++;
             if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
             if (ev.kind == EVENT_TOKEN) {
@@ -64,7 +64,7 @@ static struct run run(size_t room, int at_once) {
         }
     }
     for (int i = 0; i < SESSIONS; i++) session_close(&s[i]);
-    engine_close(&e);
+    engine_close(&eng);
     return r;
 }
 

@@ -57,10 +57,10 @@ static void submit_all(struct session **s) {
 }
 
 /* Whether the first answer has so few tokens that the others begin beside it. False if this thread was held up between two questions. */
-static bool begin_together(struct engine *e, const struct session *first) {
-    pthread_mutex_lock(&e->lock);
+static bool begin_together(struct engine *eng, const struct session *first) {
+    pthread_mutex_lock(&eng->lock);
     const bool is_early = first->n_answered < ANSWER / 4;
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&eng->lock);
     return is_early;
 }
 
@@ -76,25 +76,25 @@ static struct run run(double max_tpot_s, const char *gpus, enum exec_mode decode
                               .deterministic = true,
                               .max_tpot_s = max_tpot_s};
     struct run r = {0};
-    struct engine *e;
-    struct error err = {0};
+    struct engine *eng;
+    struct error e = {0};
     struct session *s[SESSIONS];
     bool over[SESSIONS] = {0};
     for (int attempt = 0;; attempt++) {
-        if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
-        if (is_slow) slow_down(&e->cost.domain[0]);
-        for (int i = 0; i < SESSIONS; i++) s[i] = new_session(e);
+        if (engine_open(&eng, &p, &e)) fail_msg("%s", e.text);
+        if (is_slow) slow_down(&eng->cost.domain[0]);
+        for (int i = 0; i < SESSIONS; i++) s[i] = new_session(eng);
         n_warnings = 0;
         submit_all(s);
-        if (begin_together(e, s[0])) break;
+        if (begin_together(eng, s[0])) break;
         if (attempt == 20) fail_msg("no questions were asked at once in 20 attempts");
         for (int i = 0; i < SESSIONS; i++) session_close(&s[i]);
-        engine_close(&e);
+        engine_close(&eng);
     }
     for (int left = SESSIONS; left;) {
         struct event ev;
         int i = 0, at_once = 0;
-        if (!engine_poll(e, &ev, 120000)) fail_msg("no event for two minutes");
+        if (!engine_poll(eng, &ev, 120000)) fail_msg("no event for two minutes");
         while (s[i] != ev.session) i++;
         if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
         if (ev.kind == EVENT_TOKEN) r.token[i][r.n[i]++] = ev.token;
@@ -103,7 +103,7 @@ static struct run run(double max_tpot_s, const char *gpus, enum exec_mode decode
         r.most_at_once = at_once > r.most_at_once ? at_once : r.most_at_once;
     }
     for (int i = 0; i < SESSIONS; i++) session_close(&s[i]);
-    engine_close(&e);
+    engine_close(&eng);
     return r;
 }
 
@@ -140,15 +140,15 @@ static void one_at_a_time(void **st) {
 /* A bound between what two and three sessions take: by the cost table, two answers run at once. */
 static void as_many_as_the_bound_permits(void **st) {
     struct engine_params p = {.dir = "ember:", .threads = 2, .cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .context = 512, .deterministic = true};
-    struct engine *e;
-    struct error err = {0};
+    struct engine *eng;
+    struct error e = {0};
     struct policy_decode_out d[4];
-    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
-    slow_down(&e->cost.domain[0]);
+    if (engine_open(&eng, &p, &e)) fail_msg("%s", e.text);
+    slow_down(&eng->cost.domain[0]);
     for (int n = 1; n < 4; n++)
-        policy_decode_batch(&(struct policy_machine){.cost = &e->cost, .model = &e->cost_model},
+        policy_decode_batch(&(struct policy_machine){.cost = &eng->cost, .model = &eng->cost_model},
                             &(struct policy_decode_in){.n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .keys = 28}, &d[n]);
-    engine_close(&e);
+    engine_close(&eng);
     assert_true(d[3].tpot_s > 1.02 * d[2].tpot_s);
     assert_int_equal(run((d[2].tpot_s + d[3].tpot_s) / 2, NULL, MODE_AUTO, true).most_at_once, 2);
 }
