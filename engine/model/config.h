@@ -192,9 +192,10 @@ struct config {
     struct lightning_config { /* layers with lightning attention */
         int heads, dim;
         int norm_groups; /* groups of heads, each normed alone after it */
-        bool
-            is_rotated; /* queries and keys are rotated, and queries scaled, instead of SiLU; rows of mix_in are q, then k, then v, instead of those per head */
-        bool qk_norm;   /* with is_rotated: norms of their heads */
+        /* Queries and keys are rotated, and queries scaled, instead of SiLU; rows of mix_in are q, then k, then v, instead
+         * of those per head. */
+        bool is_rotated;
+        bool qk_norm; /* with is_rotated: norms of their heads */
     } lightning;
     struct kda_config { /* layers with Kimi delta attention */
         int heads, dim, taps;

@@ -40,8 +40,8 @@ struct cost_domain {
     double latency[COST_KINDS];                       /* per operation */
     struct cost_curve bw[COST_KINDS];                 /* read bandwidth for weights, or keys and values */
     struct cost_curve rate[COST_KINDS][COST_FORMATS]; /* a format without points uses the next wider one, or else any */
-    struct cost_curve
-        rate_few_rows[COST_FORMATS]; /* experts in calls of up to BATCH_INVARIANT_ROWS rows, where activations keep more bits; empty: as in larger calls */
+    /* Experts in calls of up to BATCH_INVARIANT_ROWS rows, where activations keep more bits; empty: as in larger calls. */
+    struct cost_curve rate_few_rows[COST_FORMATS];
     struct {
         double rate, latency; /* rate 0: no such link */
     } link[COST_LINKS];       /* to host memory, or (PEER) to the other devices */
