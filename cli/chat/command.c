@@ -66,7 +66,7 @@ static void print_command(struct repl *r, const struct command *c) {
     screen_print(r, "  %-22s %s", left, c->help);
 }
 
-static void cmd_help(struct repl *r, const char *arg) {
+static void command_help(struct repl *r, const char *arg) {
     const char *name = arg + (*arg == '/'), *group = "";
     const struct command *c = *arg ? find_command(name, strlen(name)) : NULL;
     if (c) {
@@ -99,7 +99,7 @@ void command_request_exit(struct repl *r, bool as_hint) {
     r->exit_warned = true;
 }
 
-static void cmd_bye(struct repl *r, const char *arg) { command_request_exit(r, false); }
+static void command_bye(struct repl *r, const char *arg) { command_request_exit(r, false); }
 
 #define TALK    "Conversation"
 #define FILES   "Documents and text"
@@ -142,8 +142,8 @@ static const struct command commands[] = {
     {INFO, "stats", "", "show counts and speeds of the last answer", command_stats, RUNS_BESIDE, NULL},
     {INFO, "explain", "", "show why its mode was chosen", command_explain, RUNS_BESIDE, NULL},
     {INFO, "experts", "[LAYER]", "show which experts the answers used, and where they are", command_experts, 0, NULL},
-    {INFO, "help", "[COMMAND]", "this list, or more about one command", cmd_help, RUNS_BESIDE, NULL},
-    {INFO, "bye", "", "leave; also /exit and /quit", cmd_bye, 0, NULL},
+    {INFO, "help", "[COMMAND]", "this list, or more about one command", command_help, RUNS_BESIDE, NULL},
+    {INFO, "bye", "", "leave; also /exit and /quit", command_bye, 0, NULL},
 };
 static const size_t n_commands = sizeof commands / sizeof *commands;
 
@@ -172,7 +172,7 @@ bool command_runs_beside(const char *text) {
 
 bool command_leaves(const char *text) {
     const struct command *c = *text == '/' ? find_command(text + 1, name_length(text)) : NULL;
-    return c && c->fn == cmd_bye;
+    return c && c->fn == command_bye;
 }
 
 void command_run(struct repl *r, const char *text) {
@@ -294,6 +294,6 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
             offer_models(r, candidates, typed, n);
             if (!candidates->len) offer_files(candidates, typed, n);
         }
-        for (size_t k = 0; commands[i].fn == cmd_help && k < n_commands; k++) offer_match(candidates, *typed == '/' ? "/" : "", commands[k].name, typed, n);
+        for (size_t k = 0; commands[i].fn == command_help && k < n_commands; k++) offer_match(candidates, *typed == '/' ? "/" : "", commands[k].name, typed, n);
     }
 }

@@ -36,7 +36,7 @@ families = re.findall(r"&(arch_\w+)", read("engine/model/arch.c"))
 assert len(families) > 15, families
 for symbol in families:
     check(symbol, ["engine/model/arch.c", "engine/model/arch.h"], 3)
-commands = sorted(set(re.findall(r"(?m)^    \{\w+, \"\w+\", .*?\b(cmd_\w+),", read("cli/chat/command.c"))))
+commands = sorted(set(re.findall(r"(?m)^    \{\w+, \"\w+\", .*?\b(command_\w+),", read("cli/chat/command.c"))))
 assert len(commands) > 20, commands
 for symbol in commands:
     check(symbol, ["cli/chat/command.c"], 3)
