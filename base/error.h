@@ -28,5 +28,8 @@ int error_prefix(struct error *e, const char *fmt, ...) __attribute__((format(pr
         if (rc_) return rc_; \
     } while (0)
 
+/* Discards the result of a call that the C library marks as to be used, where a failure needs no handling. Say why beside the call. */
+static inline void error_ignore(long long result) { (void)result; }
+
 /* The process exit code for a negative error code. */
 int error_exit_code(int code);

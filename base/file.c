@@ -348,8 +348,7 @@ int file_out_open(struct file_out *o, const char *path, unsigned mode, struct er
         return rc;
     }
     if (beside) note_pending(NULL, o->tmp);
-    if (beside && there && fchmod(o->fd, st.st_mode & mode)) {
-    } /* e.g. a file system without modes */
+    if (beside && there) error_ignore(fchmod(o->fd, st.st_mode & mode)); /* fails e.g. on a file system without modes */
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "cli/app.h"
 #include "cli/remote/remote_connection.h"
@@ -22,8 +23,7 @@
 static void wake_reader(int fd) {
     uint64_t one = 1;
     int saved = errno;
-    if (write(fd, &one, sizeof one) < 0) {
-    } /* full: already readable */
+    error_ignore(write(fd, &one, sizeof one)); /* counter full: already readable */
     errno = saved;
 }
 
@@ -352,8 +352,7 @@ static void *request_thread(void *remote) {
         }
         double due_s = start_due_requests(r);
         curl.multi_poll(r->multi, &wake, 1, (int)(due_s * 1e3) + 1, NULL);
-        if (wake.revents && read(r->wake_fd, &drop, sizeof drop) < 0) {
-        } /* another wake-up has drained it */
+        if (wake.revents) error_ignore(read(r->wake_fd, &drop, sizeof drop)); /* fails if another wake-up has drained it */
     }
 }
 
@@ -535,8 +534,7 @@ bool remote_request_poll(struct app *a, struct engine_event *out, int timeout_ms
         pthread_mutex_lock(&r->lock);
         struct remote_event *p = r->queue_head;
         if (p && !(r->queue_head = p->next)) r->queue_tail = &r->queue_head;
-        if (!p && read(r->events_fd, &drop, sizeof drop) < 0) {
-        } /* it was not readable */
+        if (!p) error_ignore(read(r->events_fd, &drop, sizeof drop)); /* fails if it was not readable */
         pthread_mutex_unlock(&r->lock);
         if (p) {
             event_free(r->delivered);

@@ -107,8 +107,7 @@ static void on_bus(int sig, siginfo_t *info, void *context) {
 void sig_init(void) {
     struct sigaction sa = {.sa_flags = SA_RESTART};
     sigemptyset(&sa.sa_mask);
-    if (!pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK)) {
-    } /* without the pipe a recorded signal waits for the next event */
+    error_ignore(pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK)); /* without the pipe a recorded signal waits for the next event */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* past ulimit -f a write fails with EFBIG, which is reported */
     static const struct {

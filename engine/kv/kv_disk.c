@@ -120,8 +120,7 @@ static void update_last_use(int fd, int to) {
     clock_gettime(CLOCK_REALTIME, &now);
     int64_t ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)to * 1000000;
     now = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
-    if (futimens(fd, (struct timespec[]){now, now})) {
-    } /* a failure only means that the file is evicted sooner */
+    error_ignore(futimens(fd, (struct timespec[]){now, now})); /* a failure only means that the file is evicted sooner */
 }
 
 /* --- Writing --------------------------------------------------------------------------------------------------------------------- */

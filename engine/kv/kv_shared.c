@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/mem.h"
 #include "engine/kv/kv_image.h"
 
@@ -27,8 +28,7 @@ struct kv_shared *kv_shared_create(struct kv_store *store, struct kv *kv, int fr
     *b = (struct kv_shared){
         .store = store, .refs = 1, .offset = store->size, .bytes = kv_image_bytes(kv, from, to, state >= 0), .from = from, .to = to, .has_state = state >= 0};
     if (ftruncate(store->fd, b->offset + (off_t)b->bytes) || kv_image_write(kv, from, to, state, store->fd, b->offset)) {
-        if (ftruncate(store->fd, b->offset)) {
-        } /* the next block overwrites what was written */
+        error_ignore(ftruncate(store->fd, b->offset)); /* the next block overwrites what was written */
         mem_free(b);
         return NULL;
     }

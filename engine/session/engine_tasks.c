@@ -3,11 +3,12 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/error.h"
+
 void engine_signal_fd(int fd) {
     uint64_t one = 1;
     int saved = errno;
-    if (write(fd, &one, sizeof one) < 0) {
-    } /* counter full: already readable */
+    error_ignore(write(fd, &one, sizeof one)); /* counter full: already readable */
     errno = saved;
 }
 void engine_wake(void *engine) { engine_signal_fd(((struct engine *)engine)->wake_fd); }

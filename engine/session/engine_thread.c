@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "engine/session/batch_entry.h"
 #include "engine/session/decode_batch.h"
@@ -88,8 +89,7 @@ static void run_idle(struct engine *eng, const struct loop_round *r) {
     if (prefix_save_one(eng) || (r->any_turn && move_pages(eng))) return;
     if (!r->prefill_active) trace_save(eng->machine.trace, eng->params.trace, false);
     set_cpu_busy(eng, false);
-    if (read(eng->wake_fd, &wakes, sizeof wakes) < 0) {
-    } /* interrupted: look again */
+    error_ignore(read(eng->wake_fd, &wakes, sizeof wakes)); /* interrupted: look again */
     set_cpu_busy(eng, true);
 }
 
