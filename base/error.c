@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 /* Names from a hostile file may hold escape sequences: no byte below 0x20 leaves through an error. */
 static void clean(char *s) {
     size_t n = strlen(s);
@@ -13,9 +15,7 @@ static void clean(char *s) {
     size_t i = n;
     while (i > 0 && n - i < 3 && ((unsigned char)s[i - 1] & 0xC0) == 0x80) i--;
     if (i == 0) return;
-    unsigned char lead = (unsigned char)s[i - 1];
-    size_t want = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
-    if (want > 1 && n - (i - 1) < want) s[i - 1] = 0;
+    if (n - (i - 1) < utf8_size((unsigned char)s[i - 1])) s[i - 1] = 0;
 }
 
 int error_set(struct error *e, int code, const char *fmt, ...) {

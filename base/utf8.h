@@ -25,7 +25,11 @@ static inline uint32_t utf8_next(const char **s) {
     if (p[0] < 0xF0) return *s += 3, (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
     return *s += 4, (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
 }
-static inline size_t utf8_size(unsigned char lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
+static inline size_t utf8_size(unsigned char lead) {
+    if (lead < 0x80) return 1;
+    if (lead < 0xE0) return 2;
+    return lead < 0xF0 ? 3 : 4;
+}
 /* Returns the start of the character before s. s must not be the beginning of the text. */
 static inline const char *utf8_back(const char *s) {
     do s--;

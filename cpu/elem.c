@@ -91,9 +91,14 @@ static void merge_task(void *arg, int task, int thread) {
 int elem_merge(struct exec *base, const struct op_merge *o) { return row_job_run(base, o, o->n, o->heads * o->dim, merge_task); }
 
 static float gate_of(enum gate_kind kind, float g) {
-    if (kind == GATE_NORMAL) return 0.5f * (1 + erff(g * 0.70710678f));
-    const float s = 1 / (1 + expf(-g));
-    return kind == GATE_SIGMOID ? s : kind == GATE_SILU ? g * s : kind == GATE_LINEAR ? g : g > 20 ? g : log1pf(expf(g));
+    switch (kind) {
+    case GATE_NORMAL: return 0.5f * (1 + erff(g * 0.70710678f));
+    case GATE_SIGMOID: return 1 / (1 + expf(-g));
+    case GATE_SILU: return g * (1 / (1 + expf(-g)));
+    case GATE_LINEAR: return g;
+    case GATE_SOFTPLUS: break;
+    }
+    return g > 20 ? g : log1pf(expf(g));
 }
 static void gate_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;

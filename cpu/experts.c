@@ -283,7 +283,7 @@ static void prepare_group(const struct wave *w, struct group *g, struct needs *s
     g->inter = expert_inter(e);
     int even = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
     per = per < even ? per : even;
-    g->rows_per_task = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* scale blocks are not split */
+    g->rows_per_task = cpu_exec_task_rows(per, 4, TASK_ROWS);
     for (int k = 0; k < MATRICES; k++) {
         const struct gemm *gemm = g->gemm[k] = select_gemm(x, g->n, m[k], transposed[k], o->n, o->wide);
         if (!gemm) continue;

@@ -3,15 +3,18 @@
 
 #include "cpu/kernels.h"
 
-bool gemm_has(const struct gemm *g) {
+static unsigned needed_flags(const struct gemm *g) {
     const unsigned bf16 = CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16;
-    unsigned need = g == &gemm_avx2 || g == &gemm_int16_avx2                               ? CPU_F_AVX2
-                    : g == &gemm_int16_avxvnni                                             ? CPU_F_AVX2 | CPU_F_AVXVNNI
-                    : g == &gemm_avx512                                                    ? CPU_F_AVX512
-                    : g == &gemm_int8                                                      ? CPU_F_AVX512 | CPU_F_VBMI | CPU_F_VNNI
-                    : g == &gemm_avx512bf16 || g == &gemm_skinny || g == &gemm_skinny_bf16 ? bf16
-                    : g == &gemm_amx || g == &gemm_amx_skinny_bf16 || g == &gemm_amx_wide  ? bf16 | CPU_F_GFNI | CPU_F_AMX_BF16
-                                                                                           : 0;
+    if (g == &gemm_avx2 || g == &gemm_int16_avx2) return CPU_F_AVX2;
+    if (g == &gemm_int16_avxvnni) return CPU_F_AVX2 | CPU_F_AVXVNNI;
+    if (g == &gemm_avx512) return CPU_F_AVX512;
+    if (g == &gemm_int8) return CPU_F_AVX512 | CPU_F_VBMI | CPU_F_VNNI;
+    if (g == &gemm_avx512bf16 || g == &gemm_skinny || g == &gemm_skinny_bf16) return bf16;
+    if (g == &gemm_amx || g == &gemm_amx_skinny_bf16 || g == &gemm_amx_wide) return bf16 | CPU_F_GFNI | CPU_F_AMX_BF16;
+    return 0;
+}
+bool gemm_has(const struct gemm *g) {
+    const unsigned need = needed_flags(g);
     return (cpu_flags() & need) == need;
 }
 

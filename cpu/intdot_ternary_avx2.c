@@ -91,7 +91,10 @@ INLINE void digits_dot(__m256i dot[2][4], const uint8_t *const *p, const struct 
             load_digits(w, &odd[r], p[r], v);
             EACH (int t = 0; t < N; t++) {
                 const struct group *g = x + t * ld;
-                const __m256i from = v < 2 ? v ? _mm256_setzero_si256() : load_a(g->start) : v % 2 ? second[r][t] : dot[r][t];
+                __m256i from;
+                if (v == 0) from = load_a(g->start);
+                else if (v == 1) from = _mm256_setzero_si256();
+                else from = v % 2 ? second[r][t] : dot[r][t];
                 const __m256i to = now(add_products(now(add_products(from, w[0], load_a(g->word[v][0]))), w[1], load_a(g->word[v][1])));
                 if (v % 2) second[r][t] = to;
                 else dot[r][t] = to;

@@ -194,7 +194,7 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* enough tasks for an even distribution */
     j.per = (int)(TASK_BYTES / row) / 8 * 8;
     if (j.per > share) j.per = share / 8 * 8;
-    j.per = j.per < 8 ? 8 : j.per > TASK_ROWS ? TASK_ROWS : j.per > 64 ? j.per / 64 * 64 : j.per; /* scale blocks are not split */
+    j.per = cpu_exec_task_rows(j.per, 8, TASK_ROWS);
     j.parts = (o->w.rows + j.per - 1) / j.per;
     if (o->top && !(j.tops = cpu_exec_workspace(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops))) return ERR_MEMORY;
     int rc = cpu_exec_for_each(j.x, batch * j.parts, rows_task, &j);

@@ -10,12 +10,17 @@ static float power_above(float v) {
     return f32_of_bits((u + 0x7fffff) & 0x7f800000);
 }
 
-/* v to E2M1, to the nearest, ties to the even code. */
-static float to_e2m1(float v) {
-    const float a = fabsf(v);
-    const float r = a > 5 ? 6 : a >= 3.5f ? 4 : a > 2.5f ? 3 : a >= 1.75f ? 2 : a > 1.25f ? 1.5f : a >= 0.75f ? 1 : a > 0.25f ? 0.5f : 0;
-    return isnan(v) ? v : copysignf(r, v);
+/* Rounds a >= 0 to E2M1, to the nearest, ties to the even code. */
+static float magnitude_to_e2m1(float a) {
+    if (a > 5) return 6;
+    if (a >= 3.5f) return 4;
+    if (a > 2.5f) return 3;
+    if (a >= 1.75f) return 2;
+    if (a > 1.25f) return 1.5f;
+    if (a >= 0.75f) return 1;
+    return a > 0.25f ? 0.5f : 0;
 }
+static float to_e2m1(float v) { return isnan(v) ? v : copysignf(magnitude_to_e2m1(fabsf(v)), v); }
 
 static void round_block(float *x, int n, uint8_t kind) {
     float most = kind == ROUND_E4M3 ? 1e-4f : kind == ROUND_E2M1 ? 6 * 0x1p-126f : 6 * 0x1p-9f;

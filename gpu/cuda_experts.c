@@ -99,10 +99,15 @@ struct ffn {
     size_t x, gate_up, act, scratch; /* offsets in the workspace, and its size; x in gate's order, if it has one */
     size_t size;
 };
+static int ffn_piece(bool is_tiled, int inter, int n) {
+    const size_t piece = ffn_space / (12 * (size_t)inter);
+    if (is_tiled) return n < TILED_TOKENS ? n : TILED_TOKENS;
+    if (piece < 64) return 64;
+    return piece > (size_t)n ? n : (int)piece;
+}
 static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, size_t base) {
     struct ffn f = {.inter = expert_inter(e), .e = e, .tiled = cuda_linear_is_tiled(s, e, n), .few = cuda_linear_gates_few(e, n), .x = base};
-    size_t piece = ffn_space / (12 * (size_t)f.inter);
-    f.piece = f.tiled ? (n < TILED_TOKENS ? n : TILED_TOKENS) : piece < 64 ? 64 : piece > (size_t)n ? n : (int)piece;
+    f.piece = ffn_piece(f.tiled, f.inter, n);
     f.gate_up = base + (e->gate.order ? align_up((size_t)f.piece * (size_t)e->gate.cols * 4, 256) : 0);
     if (f.tiled) {
         f.size = f.gate_up + tiled_plan(s, e, f.piece).size;

@@ -32,7 +32,9 @@ static enum path select_path(const struct cuda_stream *s, const struct cuda_line
         return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_MIN_TOKENS && blas_fp8_fits(s, &l->w) ? PATH_BLAS_FP8 : PATH_TILES_FP8;
     bool tiles = cuda_tiles_fit(&l->w), blas = s->g->blas && l->n >= BLAS_MIN_TOKENS;
     if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND_TOKENS && !is_dense_bf16(&l->w)) blas = false;
-    return blas ? PATH_BLAS : tiles ? PATH_TILES : cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
+    if (blas) return PATH_BLAS;
+    if (tiles) return PATH_TILES;
+    return cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
 }
 
 static int rows_per_pass(const struct mat *w) {

@@ -101,13 +101,21 @@ void score_announce(struct score *s, int layer, const int32_t *ids, int n, int a
     }
 }
 
+static float sigmoid_of(float x) { return 1 / (1 + expf(-x)); }
+static float sqrt_softplus(float x) { return sqrtf(x > 20 ? x : log1pf(expf(x))); }
+/* The number by which the router ranks an expert. Without a bias the sigmoid, which keeps the order, is left out. */
+static float rank_of(int fn, const float *bias, float logit, int expert) {
+    float c = logit;
+    if (fn == SCORE_SQRT_SOFTPLUS) c = sqrt_softplus(c);
+    else if (fn == SCORE_SIGMOID && bias) c = sigmoid_of(c);
+    return bias ? c + bias[expert] : c;
+}
+
 void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *best, float *best_score) {
     int n = 0;
     const bool sigmoid = fn == SCORE_SIGMOID || fn == SCORE_SIGMOID_BY_LOGIT;
     for (int i = 0; i < n_experts; i++) { /* insertion into a short sorted list; best_score holds the sort key announced the sum below */
-        float c = logits[i];
-        if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order of the logits */
-            c = (fn == SCORE_SIGMOID ? 1 / (1 + expf(-c)) : fn == SCORE_SQRT_SOFTPLUS ? sqrtf(c > 20 ? c : log1pf(expf(c))) : c) + (bias ? bias[i] : 0);
+        const float c = rank_of(fn, bias, logits[i], i);
         if (n == p && !(c > best_score[n - 1])) continue;
         int k = n < p ? n++ : n - 1;
         for (; k && c > best_score[k - 1]; k--) best_score[k] = best_score[k - 1], best[k] = best[k - 1];
@@ -118,7 +126,8 @@ void score_best(int fn, const float *bias, const float *logits, int n_experts, i
     for (int k = 0; k < n && softmax; k++) most = logits[best[k]] > most ? logits[best[k]] : most;
     for (int k = 0; k < n; k++) {
         float x = logits[best[k]];
-        best_score[k] = softmax ? expf(x - most) : sigmoid ? 1 / (1 + expf(-x)) : sqrtf(x > 20 ? x : log1pf(expf(x)));
+        if (softmax) best_score[k] = expf(x - most);
+        else best_score[k] = sigmoid ? sigmoid_of(x) : sqrt_softplus(x);
         sum += best_score[k];
     }
     for (int k = 0; k < n && sum > 0; k++) best_score[k] /= sum;

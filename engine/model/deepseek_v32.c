@@ -31,7 +31,9 @@ void deepseek_index_sharing(struct config_reader *r, struct config *c, int every
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         int after = i - offset + 1 > 0 ? i - offset + 1 : 0; /* layers after the first ones, which all select */
         const struct json *one = is_text || !list ? NULL : json_at(list, (uint32_t)i);
-        bool selects = is_text ? list->string[i] == 'F' : list ? json_is(one, "full") : after % (freq > 1 ? freq : 1) == 0;
+        bool selects = after % (freq > 1 ? freq : 1) == 0;
+        if (is_text) selects = list->string[i] == 'F';
+        else if (list) selects = json_is(one, "full");
         bool known = selects || (is_text ? list->string[i] == 'S' : !list || json_is(one, "shared"));
         if (!known) config_fail(r, "layer %d neither chooses keys (full, F) nor takes over a choice (shared, S)", i);
         else if (!i && !selects) config_fail(r, "the first layer is to take over a choice of keys, and there is none before it");

@@ -15,6 +15,11 @@ static void set_ratio(struct config *c, int layer, int ratio, bool overlap) {
 }
 
 /* Reads a layer's kind by name, or the number of tokens per compressed key (the vendor's list has an extra entry for the MTP layer). */
+static int64_t ratio_of_type(const struct json *type) {
+    if (json_is(type, "sliding_attention")) return 0;
+    if (json_is(type, "compressed_sparse_attention")) return CSA_RATIO;
+    return json_is(type, "heavily_compressed_attention") ? HCA_RATIO : -1;
+}
 static void read_ratios(struct config_reader *r, struct config *c) {
     const struct json *types = config_get(r, "layer_types"), *ratios = config_get(r, "compress_ratios"), *list = types ? types : ratios;
     struct config_reader in;
@@ -28,11 +33,7 @@ static void read_ratios(struct config_reader *r, struct config *c) {
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const struct json *one = list ? json_at(list, (uint32_t)i) : NULL;
         int64_t ratio = list && !types ? json_int(one, -1) : i < 2 || i % 2 == 0 ? HCA_RATIO : CSA_RATIO; /* default */
-        if (types)
-            ratio = json_is(one, "sliding_attention")              ? 0
-                    : json_is(one, "compressed_sparse_attention")  ? CSA_RATIO
-                    : json_is(one, "heavily_compressed_attention") ? HCA_RATIO
-                                                                   : -1;
+        if (types) ratio = ratio_of_type(one);
         const int64_t published = types && ratios ? json_int(json_at(ratios, (uint32_t)i), -1) : ratio;
         if (published != ratio) config_fail(r, "'compress_ratios' and 'layer_types' differ in layer %d", i);
         if (ratio == 0) set_ratio(c, i, 0, false);

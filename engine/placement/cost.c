@@ -12,7 +12,9 @@ static double min_of(double a, double b) { return a < b ? a : b; }
 
 static enum cost_format format_of(enum dtype t) {
     double bytes = (double)dtype_bytes(t, 256) / 256;
-    return bytes > 2.5 ? COST_F32 : bytes > 1.5 ? COST_16BIT : bytes > 0.75 ? COST_8BIT : COST_4BIT;
+    if (bytes > 2.5) return COST_F32;
+    if (bytes > 1.5) return COST_16BIT;
+    return bytes > 0.75 ? COST_8BIT : COST_4BIT;
 }
 /* Bytes of n weights. FP8 adds a float32 scale per block; block formats contain theirs. */
 static double weight_bytes(const struct config *c, enum dtype t, double n) {

@@ -237,6 +237,14 @@ void policy_parallel(const struct cost_machine *cost, const struct cost_model *m
     out->tensor = sum[1] < sum[0] * min_gain;
 }
 
+/* Why a batch cannot decode in a mode that uses devices; NULL: it can. */
+static const char *decode_refusal(const struct policy_machine *m, int mode, int n_device_layers) {
+    if (m->is_lost) return "a device was lost";
+    if (!usable_devices(m)) return "no device";
+    if (m->is_yielded) return "the devices are in use by a prefill";
+    if (!(m->decode_mask >> mode & 1)) return "not with the current device contents";
+    return n_device_layers ? NULL : "no layer's attention block fits on the device";
+}
 void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out) {
     *out = (struct policy_decode_out){.mode = DECODE_CPU};
     int n = in->n_decoding < in->max_rows ? in->n_decoding : in->max_rows, b = n < POLICY_BATCH ? n : POLICY_BATCH;
@@ -250,13 +258,7 @@ void policy_decode_batch(const struct policy_machine *m, const struct policy_dec
     if (out->n_device_layers > m->model->layers) out->n_device_layers = m->model->layers;
     const char **refused = out->refused;
     refused[DECODE_PAGED] = "paged mode is for throughput batches"; /* search.h */
-    for (int i = DECODE_HYBRID; i < DECODE_PAGED; i++)
-        refused[i] = m->is_lost                   ? "a device was lost"
-                     : !usable_devices(m)         ? "no device"
-                     : m->is_yielded              ? "the devices are in use by a prefill"
-                     : !(m->decode_mask >> i & 1) ? "not with the current device contents"
-                     : !out->n_device_layers      ? "no layer's attention block fits on the device"
-                                                  : NULL;
+    for (int i = DECODE_HYBRID; i < DECODE_PAGED; i++) refused[i] = decode_refusal(m, i, out->n_device_layers);
     if (refused[DECODE_HYBRID]) refused[DECODE_DUAL] = refused[DECODE_HYBRID];
     double now = best_decode(m, in, b, min_gain, out);
     while (b < n) {

@@ -149,7 +149,22 @@ static void draft_model(struct engine *eng, struct batch_entry *rows, int n, int
 enum { MODEL_CONFIDENCE = GOVERNOR_LEVELS - 1, LONG_MATCH = 3, NEAR_ROWS = 4 };
 
 /* Confidence level of a lookup for the governor: 0 to 4, below MODEL_CONFIDENCE. */
-static int lookup_confidence(int matched) { return matched > 8 ? 4 : matched > 4 ? 3 : matched > 2 ? 2 : matched - (matched > 0); }
+static int lookup_confidence(int matched) {
+    if (matched > 8) return 4;
+    if (matched > 4) return 3;
+    return matched > 2 ? 2 : matched - (matched > 0);
+}
+
+/* Returns how many tokens, at most `most`, the engine's source of drafts can draft. A custom source and the lookup write
+ * the tokens to out; the lookup sets *matched. */
+static int count_draft(struct engine *eng, struct session *s, int most, int32_t *out, int *matched) {
+    if (most < 1) return 0;
+    if (eng->params.custom_draft) return eng->params.custom_draft(eng->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out);
+    if (eng->params.draft == DRAFT_MTP) return most;
+    if (eng->int4) return most * int4_ready(eng->int4);
+    if (eng->draft_model.ctx) return most * eng->draft_model.ready(eng->draft_model.ctx, &s->draft_chat, s->tokens, s->n_tokens, most);
+    return lookup_draft(s->tokens, s->n_tokens, most, out, matched);
+}
 
 /* Sets *k to the tokens, at most `most`, that entry i of the batch can draft, and fills row i of `in`. Drafts without cost write the tokens at once; those of
  * models follow in run_model_drafts(). */
@@ -168,12 +183,7 @@ static void propose_draft(struct engine *eng, struct batch_entry *r, int i, int 
         in->catch_up_rows[i] = 0;
         return;
     }
-    *k = most < 1                         ? 0
-         : eng->params.custom_draft       ? eng->params.custom_draft(eng->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out)
-         : eng->params.draft == DRAFT_MTP ? most
-         : eng->int4                      ? most * int4_ready(eng->int4)
-         : eng->draft_model.ctx           ? most * eng->draft_model.ready(eng->draft_model.ctx, &s->draft_chat, s->tokens, s->n_tokens, most)
-                                          : lookup_draft(s->tokens, s->n_tokens, most, out, &matched);
+    *k = count_draft(eng, s, most, out, &matched);
     in->confidence[i] = lookup_confidence(matched);
     in->is_model_draft[i] = eng->int4 || eng->draft_model.ctx ? *k > 0 : eng->mtp && most > 0 && (eng->params.draft == DRAFT_MTP || matched < LONG_MATCH);
     if (in->is_model_draft[i]) *k = most, in->confidence[i] = MODEL_CONFIDENCE;

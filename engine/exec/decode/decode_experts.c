@@ -243,6 +243,14 @@ double decode_experts_choices(const struct decode_device *d) {
     return n_moe ? (sum + d->planned_expert_layers) / n_moe : 0;
 }
 
+/* Why devices do not compute the routed experts of all MoE layers. is_all_resident: the attention of all of these layers
+ * is on devices. */
+static const char *limit_of_experts(const struct decode *s, bool pays, bool is_all_resident) {
+    if (s->is_tensor_parallel) return "each device has a shard of every layer";
+    if (s->m->pool_request == BUDGET_OFF) return "none were to be kept on devices";
+    if (!pays) return "a device would be slower";
+    return is_all_resident ? "devices have room for no more" : "devices have no room for all layers";
+}
 void decode_experts_summary(const struct decode *s, char *out, size_t cap) {
     int n_moe = 0, n_moe_resident = 0, n_planned = 0, n_pools = 0; /* MoE layers; with attention on devices; with experts planned there; pools */
     bool pays = false;
@@ -251,11 +259,7 @@ void decode_experts_summary(const struct decode *s, char *out, size_t cap) {
     for (int i = 0; i < s->n_dev; i++) pays |= device_experts_pay(s->m, s->dev[i].rank);
     *out = 0;
     if (!s->n_dev || !n_moe) return;
-    const char *why = s->is_tensor_parallel              ? "each device has a shard of every layer"
-                      : s->m->pool_request == BUDGET_OFF ? "none were to be kept on devices"
-                      : !pays                            ? "a device would be slower"
-                      : n_moe_resident < n_moe           ? "devices have no room for all layers"
-                                                         : "devices have room for no more";
+    const char *why = limit_of_experts(s, pays, n_moe_resident == n_moe);
     if (n_planned == n_moe) snprintf(out, cap, "devices compute all routed experts, since they have room for them");
     else if (n_pools) snprintf(out, cap, "devices compute the routed experts that they cache, the CPU the others");
     else if (n_planned) snprintf(out, cap, "the CPU computes the routed experts of %d of %d layers, since %s", n_moe - n_planned, n_moe, why);
