@@ -47,8 +47,11 @@ static int open_prompts(struct app *a, struct error *e) {
         return a->backend->open_text(a, e);
     }
     int rc = url ? remote_check_options(a, e) : open_find_model(a, e);
-    a->backend = rc ? &backend_local : url ? &backend_remote : remote_attach(a) ? &backend_attached : &backend_local;
-    return rc ? rc : a->backend->open_text(a, e);
+    a->backend = &backend_local;
+    if (rc) return rc;
+    if (url) a->backend = &backend_remote;
+    else if (remote_attach(a)) a->backend = &backend_attached;
+    return a->backend->open_text(a, e);
 }
 
 int open_text(struct app *a, struct error *e) {

@@ -33,13 +33,21 @@ enum { kimi_chars = 400000, kimi_run = 25000 }; /* limits at which the vendor sp
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
+/* The six bits of a base64 character; -1: it is none. */
+static int base64_value(char c) {
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    if (c == '+') return 62;
+    return c == '/' ? 63 : -1;
+}
 static int decode_base64(const char *s, size_t n, char *out) {
     uint32_t bits = 0;
     int have = 0, len = 0;
     if (!n || n % 4) return -1;
     for (size_t i = 0; i < n; i++) {
         char c = s[i];
-        int v = c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : c >= '0' && c <= '9' ? c - '0' + 52 : c == '+' ? 62 : c == '/' ? 63 : -1;
+        int v = base64_value(c);
         if (c == '=' && i + 2 >= n && (i + 1 == n || s[n - 1] == '=')) break;
         if (v < 0) return -1;
         bits = bits << 6 | (uint32_t)v;

@@ -234,15 +234,19 @@ static void process_events(struct repl *r, bool keys) {
     screen_show_answer_status(r);
 }
 
+/* A lone ESC is judged within ms; statuses are redrawn; held messages and queued lines are handled at once. */
+static int poll_wait_ms(const struct repl *r) {
+    if (r->escape_s) return 10;
+    if (screen_any_running(r)) return 200;
+    return progress_has_held() || (r->n_queue && !chat_awaits_consent(r)) ? 0 : 1000;
+}
 static void run_loop(struct repl *r) {
     screen_begin_line(r);
     while (!r->leaving && !sig_terminated() && !out_failed()) {
         bool reads = !r->dumb || !r->on_screen;
         struct pollfd fds[3] = {
             {.fd = engine_client_fd(r->app), .events = POLLIN}, {.fd = sig_fd(), .events = POLLIN}, {.fd = reads ? 0 : -1, .events = POLLIN}};
-        /* a lone ESC is judged within ms; statuses are redrawn; held messages and queued lines are handled at once */
-        int wait_ms = r->escape_s ? 10 : screen_any_running(r) ? 200 : progress_has_held() || (r->n_queue && !chat_awaits_consent(r)) ? 0 : 1000;
-        if (poll(fds, 3, wait_ms) < 0 && errno != EINTR) break;
+        if (poll(fds, 3, poll_wait_ms(r)) < 0 && errno != EINTR) break;
         sig_drain();
         if (sig_resized()) handle_resize(r);
         if (sig_interrupted() && !r->on_screen) handle_interrupt(r);

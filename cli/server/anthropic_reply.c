@@ -12,10 +12,14 @@ static void put_head(struct buf *b, const struct api_answer *a) {
     buf_str(b, ", \"content\": [");
 }
 
+static const char *stop_reason(const struct api_choice *c) {
+    if (api_is_cut(c->turn)) return "max_tokens";
+    if (c->calls->n) return "tool_use";
+    return c->turn->stop_found ? "stop_sequence" : "end_turn";
+}
 static void put_stop(struct buf *b, const struct api_choice *c) {
     const struct turn *t = c->turn;
-    const char *reason = api_is_cut(t) ? "max_tokens" : c->calls->n ? "tool_use" : t->stop_found ? "stop_sequence" : "end_turn";
-    buf_fmt(b, "\"stop_reason\": \"%s\", \"stop_sequence\": ", reason);
+    buf_fmt(b, "\"stop_reason\": \"%s\", \"stop_sequence\": ", stop_reason(c));
     if (t->stop_found) out_json_string(b, t->stop_found, strlen(t->stop_found));
     else buf_str(b, "null");
 }

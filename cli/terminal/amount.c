@@ -26,7 +26,10 @@ const char *amount_seconds(double s, char *buf, size_t cap) {
 }
 
 const char *amount_rate(double v, char *buf, size_t cap) {
-    snprintf(buf, cap, "%.*f", v >= 999.5 ? 0 : v >= 0.995 ? 1 : v >= 0.0995 ? 2 : 3, v);
+    static const double least[] = {999.5, 0.995, 0.0995}; /* from which 0, 1 and 2 decimal places are enough */
+    int places = 0;
+    while (places < 3 && !(v >= least[places])) places++;
+    snprintf(buf, cap, "%.*f", places, v);
     return buf;
 }
 

@@ -195,7 +195,10 @@ static struct line_kind classify_line(const struct markdown *s, bool is_complete
         if (is_complete) return (struct line_kind){(int)k >= s->fence_len && strspn(p + k, " \t") == n - k ? FENCE : TEXT, indent};
         return k + strspn(p + k, " \t") == n ? open : text;
     }
-    if ((k = run_length(p, n, "#"))) return k > 6 ? text : k == n ? open : ends ? (struct line_kind){HEADING, indent + k} : text;
+    if ((k = run_length(p, n, "#"))) {
+        if (k <= 6 && k == n) return open;
+        return k <= 6 && ends ? (struct line_kind){HEADING, indent + k} : text;
+    }
     if ((k = run_length(p, n, "`~"))) {
         if (indent > 3 || (k < n && (k < 3 || memchr(p + k, '`', n - k)))) return text; /* ```x``` on one line is not a block */
         return k >= 3 && (is_complete || open.kind == TEXT) ? (struct line_kind){FENCE, indent} : open;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "cli/terminal/amount.h"
 #include "cli/turn/engine_client.h"
 
@@ -52,7 +53,7 @@ static int emit_text(struct turn *t, enum output_kind part, const char *data, si
 static size_t begun_character(const char *s, size_t n) {
     for (size_t k = 1; k <= 3 && k <= n; k++) {
         const unsigned char c = (unsigned char)s[n - k];
-        const size_t size = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC2 ? 2 : 1;
+        const size_t size = c >= 0xC2 ? utf8_size(c) : 1;
         if ((c & 0xC0) != 0x80) return size > k ? k : 0;
     }
     return 0;

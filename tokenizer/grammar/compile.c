@@ -111,7 +111,10 @@ static uint32_t elem_min(const struct grammar *g, const struct elem *x) {
     if (x->kind == ELEM_CLASS) return 1;
     const uint32_t min = g->rules[x->arg].min;
     if (x->kind == ELEM_RULE) return min;
-    return !x->lo ? 0 : min == NO_TEXT ? NO_TEXT : add_bytes(0, (uint64_t)min * x->lo < NO_TEXT / 2 ? (uint64_t)min * x->lo : NO_TEXT / 2);
+    if (!x->lo) return 0;
+    if (min == NO_TEXT) return NO_TEXT;
+    const uint64_t bytes = (uint64_t)min * x->lo;
+    return add_bytes(0, bytes < NO_TEXT / 2 ? bytes : NO_TEXT / 2);
 }
 static uint8_t elem_nest(const struct grammar *g, const struct elem *x) {
     return x->kind == ELEM_RULE || (x->kind == ELEM_REPEAT && x->lo) ? g->rules[x->arg].min_nest : 0;

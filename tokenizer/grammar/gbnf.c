@@ -50,12 +50,14 @@ static struct name *find_or_add_name(struct parser *p, const char *s, size_t n) 
 
 static int read_char(struct parser *p, uint32_t *out) {
     static const char letters[] = "nrt\\\"[]", values[] = "\n\r\t\\\"[]";
+    static const char codes[] = "xuU"; /* followed by 2, 4 and 8 hexadecimal digits */
     if (*p->at != '\\') return *out = utf8_next(&p->at), 0;
     if (++p->at >= p->end) return fail(p, "nothing follows the backslash");
     const char c = *p->at++, *known = memchr(letters, c, sizeof letters - 1);
     if (known) return *out = (unsigned char)values[known - letters], 0;
-    const int digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (!digits) return fail(p, "unknown escape");
+    const char *code = memchr(codes, c, sizeof codes - 1);
+    if (!code) return fail(p, "unknown escape");
+    const int digits = 2 << (code - codes);
     *out = 0;
     for (int i = 0; i < digits; i++, p->at++) {
         const char h = p->at < p->end ? *p->at : 0, l = (char)(h | 32);

@@ -284,17 +284,23 @@ static int compile_values(struct schema *s, const struct conj *c, expr_id *out) 
 
 /* ---- types ---- */
 
+static unsigned type_of_excluded(const struct json *v) {
+    switch (v->type) {
+    case JSON_INT:
+    case JSON_FLOAT: return TYPE_NUMBER;
+    case JSON_ARRAY: return TYPE_ARRAY;
+    case JSON_OBJECT: return TYPE_OBJECT;
+    default: return 0;
+    }
+}
 /* Fails if `not` excludes a number, an object or an array that could be generated; texts of strings and literals are compared. */
 static int check_excluded(struct schema *s, const struct conj *c, unsigned types) {
     for (int i = 0; i < c->n; i++) {
         uint32_t n;
         const struct json *v = schema_excluded(c->v[i].schema, &n);
         for (uint32_t k = 0; v && k < n; k++) {
-            const unsigned type = v[k].type == JSON_INT || v[k].type == JSON_FLOAT ? TYPE_NUMBER
-                                  : v[k].type == JSON_ARRAY                        ? TYPE_ARRAY
-                                  : v[k].type == JSON_OBJECT                       ? TYPE_OBJECT
-                                                                                   : 0;
-            if (types & type) return schema_fail(s, c->v[i].at, "not", "is not supported with a number, a list or an object, except beside enum");
+            if (types & type_of_excluded(&v[k]))
+                return schema_fail(s, c->v[i].at, "not", "is not supported with a number, a list or an object, except beside enum");
         }
     }
     return 0;

@@ -114,7 +114,8 @@ int schema_number(struct schema *s, const struct conj *c, bool integer, expr_id 
     if (hi >= limit) hi = limit - 1;
     int int_digits = 1;
     for (double m = fmax(fabs(lo), fabs(hi)); m >= 10; m /= 10) int_digits++;
-    const int places = integer ? 0 : int_digits >= MAX_DIGITS ? 0 : MAX_DIGITS - int_digits < 10 ? MAX_DIGITS - int_digits : 10;
+    int places = MAX_DIGITS - int_digits < 10 ? MAX_DIGITS - int_digits : 10;
+    if (integer || places < 0) places = 0;
     const int64_t from = least_unit(lo, r.above && lo == r.lo, places), to = -least_unit(-hi, r.below && hi == r.hi, places);
     struct grammar *g = s->g;
     if (to >= 0 && from <= to) *out = positive(g, from > 0 ? from : 0, to, places);

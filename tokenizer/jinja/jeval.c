@@ -27,6 +27,15 @@ static struct jval eval_dict(struct jrun *r, const struct jnode *n, struct jfram
     return v;
 }
 
+/* Whether an ordering operator holds for operands that compare as c: negative, 0 or positive. */
+static bool order_holds(uint8_t op, int c) {
+    switch (op) {
+    case T_LT: return c < 0;
+    case T_LE: return c <= 0;
+    case T_GT: return c > 0;
+    default: return c >= 0;
+    }
+}
 static bool compare_pair(struct jrun *r, uint8_t op, struct jval a, struct jval b) {
     static const char *const sign[] = {"==", "!=", "<", "<=", ">", ">="};
     int c;
@@ -35,7 +44,7 @@ static bool compare_pair(struct jrun *r, uint8_t op, struct jval a, struct jval 
     case T_NE: return !jval_eq(r, a, b);
     case T_IN: return jval_contains(r, a, b);
     case T_NOTIN: return !jval_contains(r, a, b);
-    default: c = jval_cmp(r, a, b, sign[op - T_EQ]); return c != 2 && (op == T_LT ? c < 0 : op == T_LE ? c <= 0 : op == T_GT ? c > 0 : c >= 0);
+    default: c = jval_cmp(r, a, b, sign[op - T_EQ]); return c != 2 && order_holds(op, c);
     }
 }
 static struct jval eval_compare(struct jrun *r, const struct jnode *n, struct jframe *f) {

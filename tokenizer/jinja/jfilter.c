@@ -163,7 +163,7 @@ static bool parse_int(struct jrun *r, struct jstr *s, int base, int64_t *v) {
     bool minus = *p == '-';
     if (*p == '-' || *p == '+') p++;
     if (p[0] == '0' && p[1]) {
-        int own = (p[1] | 32) == 'x' ? 16 : (p[1] | 32) == 'o' ? 8 : (p[1] | 32) == 'b' ? 2 : 0;
+        int own = jascii_base(p[1]);
         if (own && (base == own || base == 0)) p += 2, base = own;
         else if (base == 0 && strspn(p, "0") != strlen(p)) return false;
     }

@@ -37,7 +37,11 @@ static struct jval pad_number(struct jrun *r, const struct format_spec *f, const
     v = jtext_pad(r, v.s, (int64_t)jstr_chars(v.s) + pad / 2, fill, -1);
     return jtext_pad(r, v.s, width, fill, 1);
 }
-static const char *sign_text(const struct format_spec *f, bool negative) { return negative ? "-" : f->sign == '+' ? "+" : f->sign == ' ' ? " " : ""; }
+static const char *sign_text(const struct format_spec *f, bool negative) {
+    if (negative) return "-";
+    if (f->sign == '+') return "+";
+    return f->sign == ' ' ? " " : "";
+}
 
 static struct jval group_digits(struct jrun *r, const char *digits, bool group, uint8_t from) {
     struct jbuf b = {0};

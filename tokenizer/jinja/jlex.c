@@ -95,8 +95,8 @@ static size_t lex_number(struct lexer *x) {
     if (!real) {
         e = i;
         if (x->s[begin] == '0') {
-            char kind = begin + 1 < x->n ? (char)(x->s[begin + 1] | 32) : 0;
-            base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10;
+            const int marked = begin + 1 < x->n ? jascii_base(x->s[begin + 1]) : 0;
+            if (marked) base = marked;
             size_t first = begin + 2 + (base != 10 && begin + 2 < x->n && x->s[begin + 2] == '_');
             size_t end = base != 10 && first < x->n ? skip_digits(x, first, base) : 0;
             if (base != 10 && end > first) e = end, from = first;

@@ -235,11 +235,20 @@ struct jval jrepr_json(struct jrun *r, struct jval v, const struct jtojson *opt)
     return jbuf_finish(r, &b);
 }
 
+static const char *html_escape(char c) { /* or NULL: c stays */
+    switch (c) {
+    case '&': return "&amp;";
+    case '<': return "&lt;";
+    case '>': return "&gt;";
+    case '\'': return "&#39;";
+    case '"': return "&#34;";
+    default: return NULL;
+    }
+}
 struct jval jrepr_escape(struct jrun *r, const struct jstr *s) {
     struct jbuf b = {0};
     for (size_t i = 0, run = 0;; i++) {
-        char c = i < s->n ? s->s[i] : 0;
-        const char *t = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '\'' ? "&#39;" : c == '"' ? "&#34;" : NULL;
+        const char *t = i < s->n ? html_escape(s->s[i]) : NULL;
         if (i < s->n && !t) continue;
         struct jstr part = {.s = s->s + run, .n = i - run, .origin = s->origin, .origins = s->origins ? s->origins + run : NULL};
         jbuf_str(r, &b, &part);

@@ -6,7 +6,18 @@
 static inline bool jascii_is_digit(char c) { return c >= '0' && c <= '9'; }
 static inline bool jascii_is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 static inline int jascii_hex_value(char c) { /* value, or 99 */
-    return jascii_is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : 99;
+    if (jascii_is_digit(c)) return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : 99;
+}
+/* The base of a number that begins with '0' and this letter, or 0. */
+static inline int jascii_base(char letter) {
+    switch (letter | 32) {
+    case 'x': return 16;
+    case 'o': return 8;
+    case 'b': return 2;
+    default: return 0;
+    }
 }
 
 struct jbuf { /* string builder; grows in the arena */

@@ -1,6 +1,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/utf8.h"
 #include "tokenizer/jinja/jstr.h"
 
 /* Character properties and case as in Python's str. utf8proc lacks the characters whose upper or lower case has several characters (SpecialCasing.txt); the
@@ -8,7 +9,7 @@
 
 uint32_t junicode_decode(const char *s, size_t n, size_t *len) {
     unsigned char c = (unsigned char)*s;
-    size_t want = c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+    size_t want = utf8_size(c);
     if (want > n) want = n;
     *len = want;
     if (want == 1) return c;
