@@ -32,17 +32,17 @@ static const struct file_embedded *find_embedded(const char *path) {
 }
 
 /* All maps, for the SIGBUS handler: slots are filled and cleared with single stores, never moved. */
-enum { max_maps = 2048 };
+enum { MAX_MAPS = 2048 };
 static struct {
     _Atomic(const uint8_t *) begin;
     const uint8_t *end;
     char *path;
-} maps[max_maps];
+} maps[MAX_MAPS];
 static pthread_mutex_t maps_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void remember(const uint8_t *begin, size_t size, const char *path) {
     pthread_mutex_lock(&maps_lock);
-    for (int i = 0; i < max_maps; i++)
+    for (int i = 0; i < MAX_MAPS; i++)
         if (!atomic_load(&maps[i].begin)) {
             maps[i].path = mem_strdup(path);
             maps[i].end = begin + size;
@@ -53,7 +53,7 @@ static void remember(const uint8_t *begin, size_t size, const char *path) {
 }
 static void forget(const uint8_t *begin) {
     pthread_mutex_lock(&maps_lock);
-    for (int i = 0; i < max_maps; i++)
+    for (int i = 0; i < MAX_MAPS; i++)
         if (atomic_load(&maps[i].begin) == begin) {
             atomic_store(&maps[i].begin, NULL);
             mem_free(maps[i].path);
@@ -64,7 +64,7 @@ static void forget(const uint8_t *begin) {
 }
 const char *file_map_owner(const void *address) {
     const uint8_t *p = address;
-    for (int i = 0; i < max_maps; i++) {
+    for (int i = 0; i < MAX_MAPS; i++) {
         const uint8_t *begin = atomic_load(&maps[i].begin);
         if (begin && p >= begin && p < maps[i].end) return maps[i].path;
     }
@@ -83,7 +83,7 @@ static int open_owner(const uint8_t *p, off_t *at) {
     int fd = -1;
     errno = ENOENT;
     pthread_mutex_lock(&maps_lock);
-    for (int i = 0; i < max_maps && fd < 0; i++) {
+    for (int i = 0; i < MAX_MAPS && fd < 0; i++) {
         const uint8_t *begin = atomic_load(&maps[i].begin);
         if (!begin || p < begin || p >= maps[i].end) continue;
         *at = p - begin;
@@ -286,17 +286,17 @@ static int sync_fd(int fd) {
 /* --- outputs --------------------------------------------------------------------------------------------------------- */
 
 /* Temporary files of this process, for a fatal signal. */
-enum { max_outs = 16 };
-static _Atomic(char *) pending[max_outs];
+enum { MAX_OUTS = 16 };
+static _Atomic(char *) pending[MAX_OUTS];
 
 static void note_pending(char *was, char *is) {
-    for (int i = 0; i < max_outs; i++) {
+    for (int i = 0; i < MAX_OUTS; i++) {
         char *expected = was;
         if (atomic_compare_exchange_strong(&pending[i], &expected, is)) return;
     }
 }
 void file_out_abandon(void) {
-    for (int i = 0; i < max_outs; i++) {
+    for (int i = 0; i < MAX_OUTS; i++) {
         const char *tmp = atomic_exchange(&pending[i], NULL);
         if (tmp) unlink(tmp);
     }

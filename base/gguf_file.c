@@ -8,7 +8,7 @@
 #include "base/minifloat.h"
 #include "base/utf8.h"
 
-enum { max_keys = 4096, max_items = 1 << 24, max_depth = 4, max_name = 512, max_alignment = 1 << 20 };
+enum { MAX_KEYS = 4096, MAX_ITEMS = 1 << 24, MAX_DEPTH = 4, MAX_NAME = 512, MAX_ALIGNMENT = 1 << 20 };
 
 struct reader {
     const uint8_t *data;
@@ -88,9 +88,9 @@ static int take_array(struct reader *r, int depth, struct json *out) {
     int rc;
     if ((rc = read_value(r, &type, sizeof type)) || (rc = read_value(r, &n, sizeof n))) return rc;
     if (type >= V_COUNT) return bad(r, "an array of an unknown type");
-    if (depth >= max_depth) return bad(r, "arrays in arrays, too deep");
+    if (depth >= MAX_DEPTH) return bad(r, "arrays in arrays, too deep");
     if (n > (r->size - r->at) / value_bytes[type]) return cut(r);
-    if (n > max_items - r->items) return bad(r, "too many items in arrays");
+    if (n > MAX_ITEMS - r->items) return bad(r, "too many items in arrays");
     r->items += n;
     struct json *items = arena_alloc(r->arena, n * sizeof *items);
     if (!items) return no_memory(r);
@@ -121,7 +121,7 @@ static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_keys) 
 }
 
 static int take_meta(struct reader *r, uint64_t n, struct json *out) {
-    if (n > max_keys) return error_set(r->e, ERR_MODEL, "%s: %llu metadata keys; at most %d are valid", r->what, (unsigned long long)n, max_keys);
+    if (n > MAX_KEYS) return error_set(r->e, ERR_MODEL, "%s: %llu metadata keys; at most %d are valid", r->what, (unsigned long long)n, MAX_KEYS);
     struct json *items = arena_alloc(r->arena, 2 * n * sizeof *items);
     if (!items) return no_memory(r);
     for (uint64_t i = 0; i < n; i++) {
@@ -131,7 +131,7 @@ static int take_meta(struct reader *r, uint64_t n, struct json *out) {
         r->key = NULL;
         if ((rc = take_string(r, k))) return rc;
         r->key = k;
-        if (!k->n || k->n > max_name || memchr(k->string, 0, k->n)) return bad(r, "not a name for a key");
+        if (!k->n || k->n > MAX_NAME || memchr(k->string, 0, k->n)) return bad(r, "not a name for a key");
         for (uint64_t o = 0; o < i; o++)
             if (items[2 * o].n == k->n && !memcmp(items[2 * o].string, k->string, k->n)) return bad(r, "stands there twice");
         if ((rc = read_value(r, &type, sizeof type)) || (rc = take_value(r, type, 0, k + 1))) return rc;
@@ -155,14 +155,14 @@ static const struct {
     [27] = {"I64", DT_NONE},      [28] = {"F64", DT_NONE},        [29] = {"IQ1_M", DT_IQ1_M}, [30] = {"BF16", DT_BF16},     [34] = {"TQ1_0", DT_TQ1_0},
     [35] = {"TQ2_0", DT_TQ2_0},   [39] = {"MXFP4", DT_MXFP4},     [40] = {"NVFP4", DT_NONE},  [41] = {"Q1_0", DT_Q1_0},     [42] = {"Q2_0", DT_Q2_0},
 };
-enum { n_formats = sizeof formats / sizeof *formats };
+enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 static int take_format(struct reader *r, struct gguf_tensor *t, uint32_t type) {
     char known[320] = "";
-    if (type < n_formats && formats[type].dtype) return t->dtype = formats[type].dtype, 0;
-    for (size_t i = 0, at = 0; i < n_formats; i++)
+    if (type < N_FORMATS && formats[type].dtype) return t->dtype = formats[type].dtype, 0;
+    for (size_t i = 0, at = 0; i < N_FORMATS; i++)
         if (formats[i].dtype && formats[i].dtype != DT_I32) at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", formats[i].name);
-    if (type < n_formats && formats[type].name)
+    if (type < N_FORMATS && formats[type].name)
         return error_set(r->e, ERR_MODEL, "%s: tensor %.200s is stored as %s, which hearth does not compute with; it takes %s", r->what, t->name,
                          formats[type].name, known);
     return error_set(r->e, ERR_MODEL, "%s: tensor %.200s has the unknown format %u; hearth computes with %s", r->what, t->name, type, known);
@@ -191,7 +191,7 @@ static int take_tensor(struct reader *r, struct gguf_tensor *t) {
     uint32_t type = 0;
     int rc = take_string(r, &name);
     if (rc) return rc;
-    if (!name.n || name.n > max_name || memchr(name.string, 0, name.n)) return bad(r, "a tensor name is empty, too long, or holds a NUL byte");
+    if (!name.n || name.n > MAX_NAME || memchr(name.string, 0, name.n)) return bad(r, "a tensor name is empty, too long, or holds a NUL byte");
     if (!(t->name = arena_strndup(r->arena, name.string, name.n))) return no_memory(r);
     if ((rc = take_shape(r, t)) || (rc = read_value(r, &type, sizeof type)) || (rc = read_value(r, &t->offset, sizeof t->offset)) ||
         (rc = take_format(r, t, type)))
@@ -232,7 +232,7 @@ int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size
     *g = (struct gguf){0};
     if (rc || (rc = read_header(&r, &n_tensors, &n_keys)) || (rc = take_meta(&r, n_keys, &g->meta))) return rc;
     int64_t alignment = json_get(&g->meta, "general.alignment") ? json_int(json_get(&g->meta, "general.alignment"), 0) : 32;
-    if (alignment < 8 || alignment > max_alignment || alignment & (alignment - 1)) return bad(&r, "'general.alignment' is no power of two from 8 on");
+    if (alignment < 8 || alignment > MAX_ALIGNMENT || alignment & (alignment - 1)) return bad(&r, "'general.alignment' is no power of two from 8 on");
     if (n_tensors > (size - r.at) / 32) return cut(&r); /* minimum: empty name, one dimension, format, offset */
     if (!(g->tensors = arena_calloc(a, n_tensors, sizeof *g->tensors))) return no_memory(&r);
     for (; g->n_tensors < n_tensors; g->n_tensors++)

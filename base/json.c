@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 
-enum { max_depth = 128 };
+enum { MAX_DEPTH = 128 };
 
 struct parser {
     struct arena *arena;
@@ -200,7 +200,7 @@ twice:
 static int parse_value(struct parser *p, struct json *out);
 
 static int parse_container(struct parser *p, struct json *out, bool object) {
-    if (++p->depth > max_depth) return fail(p, "nested too deeply");
+    if (++p->depth > MAX_DEPTH) return fail(p, "nested too deeply");
     size_t base = p->top;
     char close = object ? '}' : ']';
     p->at++;

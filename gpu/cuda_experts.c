@@ -7,7 +7,7 @@
 #include "gpu/cuda.h"
 
 enum { TILED_TOKENS = 4096 };                      /* per pass, to bound the workspace */
-static const size_t ffn_space = (size_t)128 << 20; /* activations of a group, for the same reason */
+static const size_t FFN_SPACE = (size_t)128 << 20; /* activations of a group, for the same reason */
 
 /* --- Tiled kernels: one expert, or up to CUDA_MAX_PARTS ------------------------------------------------------------------------ */
 
@@ -100,7 +100,7 @@ struct ffn {
     size_t size;
 };
 static int ffn_piece(bool is_tiled, int inter, int n) {
-    const size_t piece = ffn_space / (12 * (size_t)inter);
+    const size_t piece = FFN_SPACE / (12 * (size_t)inter);
     if (is_tiled) return n < TILED_TOKENS ? n : TILED_TOKENS;
     if (piece < 64) return 64;
     return piece > (size_t)n ? n : (int)piece;

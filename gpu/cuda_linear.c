@@ -8,8 +8,8 @@ enum {
     PASS_TOKENS = 4096,   /* per pass, to bound the workspace */
     EXPAND_TOKENS = 512,  /* tokens from which expanding W to BF16 for cuBLAS pays off (an estimate: test/bench/NOTES.md) */
 };
-static const size_t blas_weights = (size_t)128 << 20; /* of one matrix as BF16; larger ones are split */
-static const size_t blas_space = (size_t)32 << 20;    /* for cuBLAS itself: what its makers advise for sm_90, the most */
+static const size_t BLAS_WEIGHTS = (size_t)128 << 20; /* of one matrix as BF16; larger ones are split */
+static const size_t BLAS_SPACE = (size_t)32 << 20;    /* for cuBLAS itself: what its makers advise for sm_90, the most */
 
 /* The kernels of a product: the launcher of this name in cuda_kernels.h, or cuBLAS. */
 enum path { PATH_SKINNY, PATH_GEMV, PATH_SKINNY_TRANSPOSED, PATH_GEMM_F32, PATH_GEMM_MMA, PATH_TILES, PATH_TILES_FP8, PATH_BLAS, PATH_BLAS_FP8 };
@@ -38,7 +38,7 @@ static enum path select_path(const struct cuda_stream *s, const struct cuda_line
 }
 
 static int rows_per_pass(const struct mat *w) {
-    size_t rows = blas_weights / ((size_t)w->cols * 2);
+    size_t rows = BLAS_WEIGHTS / ((size_t)w->cols * 2);
     return rows < 1 ? 1 : rows > (size_t)w->rows ? w->rows : (int)rows;
 }
 static size_t x_bytes(const struct cuda_linear *l, size_t one) {
@@ -53,11 +53,11 @@ static int scale_columns(const struct mat *w) { return cuda_round_up((w->cols + 
 
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l) {
     switch (select_path(s, l)) {
-    case PATH_BLAS: return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2) + blas_space;
+    case PATH_BLAS: return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2) + BLAS_SPACE;
     case PATH_TILES: return x_bytes(l, 2);
     case PATH_TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
     case PATH_BLAS_FP8:
-        return x_bytes(l, 1) + scale_bytes(l) + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4, 256) + blas_space;
+        return x_bytes(l, 1) + scale_bytes(l) + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4, 256) + BLAS_SPACE;
     default: return 0;
     }
 }
@@ -85,7 +85,7 @@ static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char 
                                   .ldy = l->ldy,
                                   .accumulate = l->accumulate,
                                   .space = xs + x_bytes(l, 2),
-                                  .space_size = blas_space};
+                                  .space_size = BLAS_SPACE};
             if (cuda_blas_gemm(s->g->blas, &f, s->stream)) return cuda_check(s->g, cudaErrorUnknown, "cublasGemmEx");
         }
     }
@@ -142,7 +142,7 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
                                            .ldy = l->ldy,
                                            .accumulate = l->accumulate,
                                            .space = own,
-                                           .space_size = blas_space},
+                                           .space_size = BLAS_SPACE},
                                   .x_scale = (float *)scale,
                                   .w_scale = (float *)w_scale,
                                   .ldw = (int)l->w.stride};

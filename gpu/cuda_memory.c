@@ -1,8 +1,8 @@
 #include "gpu/cuda.h"
 
-static const size_t spare_bytes = (size_t)64 << 20; /* size of the spare part, enough for most models' workspaces */
-static const size_t host_block_bytes = (size_t)64 << 10,
-                    host_keep_bytes = (size_t)256 << 20; /* a block for small pinned allocations; unused pinned memory that is kept */
+static const size_t SPARE_BYTES = (size_t)64 << 20; /* size of the spare part, enough for most models' workspaces */
+static const size_t HOST_BLOCK_BYTES = (size_t)64 << 10,
+                    HOST_KEEP_BYTES = (size_t)256 << 20; /* a block for small pinned allocations; unused pinned memory that is kept */
 
 static size_t whole_grains(size_t size) { return align_up(size ? size : 1, CUDA_ARENA_GRAIN); }
 
@@ -70,7 +70,7 @@ static void use_spare(struct cuda *g) {
 /* Sets a spare part aside unless there is one. Several threads may do so at once. */
 static void refill_spare(struct cuda *g) {
     const struct source from = device_memory(g);
-    const size_t size = whole_grains(g->base.info.mem / 64 < spare_bytes ? g->base.info.mem / 64 : spare_bytes);
+    const size_t size = whole_grains(g->base.info.mem / 64 < SPARE_BYTES ? g->base.info.mem / 64 : SPARE_BYTES);
     pthread_mutex_lock(&g->lock);
     const bool has_spare = g->spare != NULL;
     pthread_mutex_unlock(&g->lock);
@@ -96,7 +96,7 @@ static cudaError_t obtain(struct cuda *g, const struct source *from, void **p, s
     }
     if (!*p && (r = grow(g, from, p, size, paused)) == cudaErrorMemoryAllocation && (*p = take(g, from, size, true))) r = cudaSuccess;
     if (paused && is_device && *p) refill_spare(g);
-    while (paused && !is_device && kept_bytes(g, from) > host_keep_bytes && release_block(g, from)) {
+    while (paused && !is_device && kept_bytes(g, from) > HOST_KEEP_BYTES && release_block(g, from)) {
     }
     if (paused) cuda_timeline_resume_waits();
     return r;
@@ -150,9 +150,9 @@ void cuda_memory_free(struct gpu *base, void *p) {
 int cuda_memory_host_alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     const struct source from = pinned_memory(g);
-    const size_t bytes = whole_grains(size), block = bytes < host_block_bytes ? host_block_bytes : bytes;
+    const size_t bytes = whole_grains(size), block = bytes < HOST_BLOCK_BYTES ? HOST_BLOCK_BYTES : bytes;
     cudaSetDevice(g->card);
-    *p = take(g, &from, bytes, block == host_block_bytes);
+    *p = take(g, &from, bytes, block == HOST_BLOCK_BYTES);
     cudaError_t r = cudaSuccess;
     if (!*p && (r = obtain(g, &from, p, block)) == cudaSuccess && block > bytes) { /* the rest of the block is for others, who must not take all of it first */
         pthread_mutex_lock(&g->lock);

@@ -5,9 +5,9 @@
 #include "base/test_limits.h"
 #include "gpu/cuda.h"
 
-static const size_t attention_space = (size_t)128 << 20; /* of keys and values as BF16; larger ones run in groups of heads */
-static const size_t parts_space = (size_t)256 << 20;     /* of partial results of few queries; more run in groups of queries */
-static const size_t select_space = (size_t)64 << 20;     /* of scores; larger ones run in groups of queries */
+static const size_t ATTENTION_SPACE = (size_t)128 << 20; /* of keys and values as BF16; larger ones run in groups of heads */
+static const size_t PARTS_SPACE = (size_t)256 << 20;     /* of partial results of few queries; more run in groups of queries */
+static const size_t SELECT_SPACE = (size_t)64 << 20;     /* of scores; larger ones run in groups of queries */
 
 _Static_assert(sizeof(struct op_address) == sizeof(struct cuda_address) && offsetof(struct op_address, pos) == offsetof(struct cuda_address, pos) &&
                    offsetof(struct op_address, after) == offsetof(struct cuda_address, after) &&
@@ -42,8 +42,8 @@ static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool d
     int k_dim = (a->k.dim + 7) & ~7, v_dim = (a->v_dim + 7) & ~7;
     bool v_in_k = cuda_planes_equal(&a->k, &a->v);
     size_t keys = (size_t)a->n_keys, k_size = direct ? 0 : keys * (size_t)k_dim * 2, v_size = direct || v_in_k ? 0 : keys * (size_t)v_dim * 2;
-    if (k_size && attention_space / (k_size + v_size) < (size_t)heads)
-        heads = attention_space < k_size + v_size ? 1 : (int)(attention_space / (k_size + v_size));
+    if (k_size && ATTENTION_SPACE / (k_size + v_size) < (size_t)heads)
+        heads = ATTENTION_SPACE < k_size + v_size ? 1 : (int)(ATTENTION_SPACE / (k_size + v_size));
     struct cuda_attention b = *a;
     b.n_heads = heads * group;
     b.splits = a->chunked ? cuda_attention_chunks(a->n_keys) : splits_for(s, ((long)a->n * group + rows - 1) / rows * heads, a->n_keys, 256);
@@ -139,7 +139,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .splits = 1};
     if (o->n < 1) return 0;
     const size_t row = (size_t)cuda_attention_chunks(keys_listed(o)) * (size_t)o->n_heads * ((size_t)o->v_dim + 1) * sizeof(float);
-    const size_t space = test_limits_get(TEST_LIMIT_ATTENTION_PARTS_BYTES, parts_space);
+    const size_t space = test_limits_get(TEST_LIMIT_ATTENTION_PARTS_BYTES, PARTS_SPACE);
     const int most = !a.chunked || row * (size_t)o->n <= space ? o->n : row > space ? 1 : (int)(space / row);
     for (int at = 0; at < o->n; at += most) {
         struct cuda_attention b = a;
@@ -153,7 +153,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
 static int select_keys(struct cuda_stream *s, const struct op_select *o) {
     const int candidates = o->block ? o->n_keys / o->block : o->n_keys, lists = op_select_lists(o), keys = o->block && o->weight ? o->n_keys : 0;
     size_t row = ((size_t)(candidates > 0 ? candidates : 1) * (size_t)lists + (size_t)keys) * sizeof(float);
-    int most = select_space / row < 1 ? 1 : select_space / row < (size_t)o->n ? (int)(select_space / row) : o->n;
+    int most = SELECT_SPACE / row < 1 ? 1 : SELECT_SPACE / row < (size_t)o->n ? (int)(SELECT_SPACE / row) : o->n;
     float *score = o->n < 1 ? NULL : cuda_workspace(s, (size_t)most * row);
     if (!score && o->n > 0) return ERR_RUNTIME;
     for (int at = 0; at < o->n; at += most) {

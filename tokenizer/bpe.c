@@ -8,7 +8,7 @@
 struct merge {
     uint32_t a_plus_1, b, rank, id; /* a_plus_1: 0 in a free slot */
 };
-static const uint32_t no_id = UINT32_MAX;
+static const uint32_t NO_ID = UINT32_MAX;
 
 static uint32_t pair_hash(uint32_t a, uint32_t b) {
     uint64_t h = ((uint64_t)a << 32 | b) * 0x9E3779B97F4A7C15u;
@@ -37,7 +37,7 @@ void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_
 struct symbol {
     uint32_t id;
     uint32_t begin;      /* byte offset in the word */
-    uint32_t prev, next; /* no_id: none */
+    uint32_t prev, next; /* NO_ID: none */
 };
 
 /* Looks up the merge of symbols a and b, whose bytes are s[0..n). False: no merge. */
@@ -56,17 +56,17 @@ static inline bool find_merge(const struct tokenizer *t, uint32_t a, uint32_t b,
 }
 
 /* Short words: search all pairs for the lowest rank. */
-enum { short_word = 32 };
+enum { SHORT_WORD = 32 };
 static size_t merge_short_word(const struct tokenizer *t, struct symbol *v, size_t n, const char *s, size_t len) {
-    uint32_t rank[short_word], id[short_word];
+    uint32_t rank[SHORT_WORD], id[SHORT_WORD];
 #define PAIR(i) \
-    if (!find_merge(t, v[i].id, v[(i) + 1].id, s + v[i].begin, ((i) + 2 < n ? v[(i) + 2].begin : len) - v[i].begin, &rank[i], &id[i])) rank[i] = no_id
+    if (!find_merge(t, v[i].id, v[(i) + 1].id, s + v[i].begin, ((i) + 2 < n ? v[(i) + 2].begin : len) - v[i].begin, &rank[i], &id[i])) rank[i] = NO_ID
     for (size_t i = 0; i + 1 < n; i++) PAIR(i);
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++)
             if (rank[i] < rank[best]) best = i;
-        if (rank[best] == no_id) break;
+        if (rank[best] == NO_ID) break;
         v[best].id = id[best];
         n--;
         for (size_t i = best + 1; i < n; i++) v[i] = v[i + 1], rank[i - 1] = rank[i], id[i - 1] = id[i];
@@ -95,8 +95,8 @@ static int merge_long_word(struct encoder *x, struct symbol *v, size_t *count, c
     uint64_t *h = x->heap;
     uint32_t rank, id;
     for (size_t i = 0; i < n; i++) {
-        v[i].prev = i ? (uint32_t)i - 1 : no_id;
-        v[i].next = i + 1 < n ? (uint32_t)i + 1 : no_id;
+        v[i].prev = i ? (uint32_t)i - 1 : NO_ID;
+        v[i].next = i + 1 < n ? (uint32_t)i + 1 : NO_ID;
         size_t end = i + 2 < n ? v[i + 2].begin : len;
         if (i + 1 < n && find_merge(t, v[i].id, v[i + 1].id, s + v[i].begin, end - v[i].begin, &rank, &id)) h[m++] = (uint64_t)rank << 32 | i;
     }
@@ -106,18 +106,18 @@ static int merge_long_word(struct encoder *x, struct symbol *v, size_t *count, c
         h[0] = h[--m];
         if (m) sift_down(h, m, 0);
         uint32_t i = (uint32_t)top, j = v[i].next, k;
-        if (v[i].id == no_id || j == no_id) continue;
+        if (v[i].id == NO_ID || j == NO_ID) continue;
         k = v[j].next;
-        if (!find_merge(t, v[i].id, v[j].id, s + v[i].begin, (k == no_id ? len : v[k].begin) - v[i].begin, &rank, &id) || rank != top >> 32) continue;
+        if (!find_merge(t, v[i].id, v[j].id, s + v[i].begin, (k == NO_ID ? len : v[k].begin) - v[i].begin, &rank, &id) || rank != top >> 32) continue;
         v[i].id = id;
         v[i].next = k;
-        v[j].id = no_id;
-        if (k != no_id) v[k].prev = i;
+        v[j].id = NO_ID;
+        if (k != NO_ID) v[k].prev = i;
         for (int side = 0; side < 2; side++) { /* one removed symbol adds at most two pairs, one with each neighbour */
             uint32_t a = side ? i : v[i].prev;
-            if (a == no_id || v[a].next == no_id) continue;
+            if (a == NO_ID || v[a].next == NO_ID) continue;
             uint32_t b = v[a].next, c = v[b].next;
-            if (!find_merge(t, v[a].id, v[b].id, s + v[a].begin, (c == no_id ? len : v[c].begin) - v[a].begin, &rank, &id)) continue;
+            if (!find_merge(t, v[a].id, v[b].id, s + v[a].begin, (c == NO_ID ? len : v[c].begin) - v[a].begin, &rank, &id)) continue;
             uint64_t y = (uint64_t)rank << 32 | a;
             size_t p = m++;
             while (p && h[(p - 1) / 2] > y) h[p] = h[(p - 1) / 2], p = (p - 1) / 2;
@@ -125,7 +125,7 @@ static int merge_long_word(struct encoder *x, struct symbol *v, size_t *count, c
         }
     }
     size_t out = 0;
-    for (uint32_t i = 0; i != no_id; i = v[i].next) v[out++].id = v[i].id;
+    for (uint32_t i = 0; i != NO_ID; i = v[i].next) v[out++].id = v[i].id;
     *count = out;
     return 0;
 }
@@ -195,14 +195,14 @@ static void add_bytes(const struct tokenizer *t, struct symbol_list *b, const ch
 
 static int encode_word(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e) {
     const struct tokenizer *t = x->t;
-    if (n >= no_id / 8) return error_set(e, ERR_RUNTIME, "a word of %zu bytes is too long to tokenize", n);
+    if (n >= NO_ID / 8) return error_set(e, ERR_RUNTIME, "a word of %zu bytes is too long to tokenize", n);
     /* Upper bound of symbols per byte of the word. More than one where the prefix or suffix falls back to bytes. */
     size_t symbols_per_byte = t->bpe.is_byte_level && t->bpe.byte_fallback ? 2 : 1;
     if (t->bpe.prefix) symbols_per_byte += 2 * strlen(t->bpe.prefix);
     if (t->bpe.suffix) symbols_per_byte += strlen(t->bpe.suffix);
-    struct symbol on_stack[short_word];
+    struct symbol on_stack[SHORT_WORD];
     struct symbol_list b = {.v = on_stack};
-    if (n * symbols_per_byte > short_word) {
+    if (n * symbols_per_byte > SHORT_WORD) {
         if (mem_grow(&x->symbols, &x->cap_symbols, n * symbols_per_byte + 8, sizeof *b.v)) goto no_memory;
         b.v = x->symbols;
     }
@@ -212,7 +212,7 @@ static int encode_word(struct encoder *x, const char *s, size_t n, struct ids *o
         if (rc) return rc;
     }
     if (b.unk_pending) add_symbol(&b, (uint32_t)t->bpe.unk, b.unk_at);
-    if (b.n <= short_word) b.n = merge_short_word(t, b.v, b.n, s, n);
+    if (b.n <= SHORT_WORD) b.n = merge_short_word(t, b.v, b.n, s, n);
     else {
         int rc = merge_long_word(x, b.v, &b.n, s, n, e);
         if (rc) return rc;
@@ -227,25 +227,25 @@ no_memory:
 /* ---- word cache ----
  * One cache line holds a word and its ids. A new word replaces the old one. */
 
-enum { cached_ids = 9, cached_bytes = 26 }; /* as many as fit */
+enum { CACHED_IDS = 9, CACHED_BYTES = 26 }; /* as many as fit */
 struct cached_word {
     uint8_t n, n_ids; /* n is 0 if unused */
-    char text[cached_bytes];
-    int32_t ids[cached_ids];
+    char text[CACHED_BYTES];
+    int32_t ids[CACHED_IDS];
 };
 _Static_assert(sizeof(struct cached_word) == 64, "one cache line");
-enum { cache_bits = 15 };
+enum { CACHE_BITS = 15 };
 
 static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e) {
     const struct tokenizer *t = x->t;
     if (!n) return 0;
     struct cached_word *c = NULL;
     uint64_t hash = vocab_hash(s, n);
-    if (n <= cached_bytes) {
-        if (!x->cache && !(x->cache = mem_calloc(1u << cache_bits, sizeof *x->cache))) return error_set(e, ERR_MEMORY, "no memory to tokenize");
-        c = &x->cache[hash >> (64 - cache_bits) ^ (hash & ((1u << cache_bits) - 1))];
+    if (n <= CACHED_BYTES) {
+        if (!x->cache && !(x->cache = mem_calloc(1u << CACHE_BITS, sizeof *x->cache))) return error_set(e, ERR_MEMORY, "no memory to tokenize");
+        c = &x->cache[hash >> (64 - CACHE_BITS) ^ (hash & ((1u << CACHE_BITS) - 1))];
         if (c->n == n && !memcmp(c->text, s, n)) {
-            if (out->n + cached_ids > out->cap && mem_grow(&out->data, &out->cap, out->n + cached_ids, sizeof *out->data))
+            if (out->n + CACHED_IDS > out->cap && mem_grow(&out->data, &out->cap, out->n + CACHED_IDS, sizeof *out->data))
                 return error_set(e, ERR_MEMORY, "no memory for the ids");
             memcpy(out->data + out->n, c->ids, sizeof c->ids); /* all of them: a copy of fixed size is faster */
             out->n += c->n_ids;
@@ -261,7 +261,7 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
         int rc = encode_word(x, s, n, out, e);
         if (rc) return rc;
     }
-    if (c && out->n > from && out->n - from <= cached_ids) {
+    if (c && out->n > from && out->n - from <= CACHED_IDS) {
         c->n = (uint8_t)n;
         memcpy(c->text, s, n);
         c->n_ids = (uint8_t)(out->n - from);

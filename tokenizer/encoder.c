@@ -3,7 +3,7 @@
 #include "tokenizer/tokenizer_internal.h"
 
 /* An idle encoder does not keep the memory of one huge text. */
-enum { idle_bytes = 4 << 20 };
+enum { IDLE_BYTES = 4 << 20 };
 
 int encoder_acquire(const struct tokenizer *t, struct encoder **out, struct error *e) {
     pthread_mutex_lock(t->lock);
@@ -24,18 +24,18 @@ int encoder_acquire(const struct tokenizer *t, struct encoder **out, struct erro
 }
 
 static void trim_buf(struct buf *b) {
-    if (b->cap > idle_bytes) buf_free(b);
+    if (b->cap > IDLE_BYTES) buf_free(b);
     b->failed = false;
 }
 
 static void trim_ranges(struct word_ranges *r) {
-    if (r->cap <= idle_bytes / sizeof *r->v) return;
+    if (r->cap <= IDLE_BYTES / sizeof *r->v) return;
     mem_free(r->v);
     *r = (struct word_ranges){0};
 }
 
 static void trim_matches(struct added_matches *m) {
-    if (m->cap <= idle_bytes / sizeof *m->v) return;
+    if (m->cap <= IDLE_BYTES / sizeof *m->v) return;
     mem_free(m->v);
     *m = (struct added_matches){0};
 }

@@ -23,7 +23,7 @@ static int reserve_scratch(struct load_state *l, size_t n) {
 }
 
 /* The tables exceed the CPU caches, so tokens are looked up in blocks: prefetch all slots of a block, then read them. */
-enum { block = 32 };
+enum { BLOCK = 32 };
 /* A token of a block in load_state.decoded, which one block fills from the start. */
 struct staged_token {
     size_t at, n;
@@ -42,9 +42,9 @@ static int load_vocab(struct load_state *l, const struct json *vocab, size_t fil
     struct tokenizer *t = l->t;
     if (!vocab || vocab->type != JSON_OBJECT) return error_set(e, ERR_MODEL, "model.vocab is missing");
     if (vocab_init(&t->vocab, vocab->n, file_size)) return no_memory(e);
-    for (uint32_t from = 0; from < vocab->n; from += block) {
-        uint32_t to = vocab->n - from < block ? vocab->n : from + block;
-        struct staged_token p[block];
+    for (uint32_t from = 0; from < vocab->n; from += BLOCK) {
+        uint32_t to = vocab->n - from < BLOCK ? vocab->n : from + BLOCK;
+        struct staged_token p[BLOCK];
         size_t sum = 0, at = 0;
         for (uint32_t i = from; i < to; i++) sum += vocab->items[2 * i].n;
         if (reserve_scratch(l, sum)) return no_memory(e);
@@ -118,13 +118,13 @@ static int load_merges(struct load_state *l, const struct json *merges, struct e
     if (merges_init(&t->bpe.merges, merges->n)) return no_memory(e);
     uint32_t expected_id = 0, rank = 0;
     for (uint32_t from = 0, to; from < merges->n; from = to) {
-        struct merge_side h[block][2];
-        struct staged_token p[block][2];
-        int64_t id[block][3];
-        uint32_t k = 0, number[block];
+        struct merge_side h[BLOCK][2];
+        struct staged_token p[BLOCK][2];
+        int64_t id[BLOCK][3];
+        uint32_t k = 0, number[BLOCK];
         size_t sum = 0, at = 0;
         int rc;
-        for (to = from; to < merges->n && k < block; to++) {
+        for (to = from; to < merges->n && k < BLOCK; to++) {
             const struct json *m = &merges->items[to];
             if (m->type == JSON_STRING && m->n >= 8 && !memcmp(m->string, "#version", 8)) continue;
             if ((rc = parse_merge(m, to, h[k], e))) return rc;

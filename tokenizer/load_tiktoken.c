@@ -28,8 +28,8 @@ static const struct {
                     {17, "<|im_middle|>"},
                     {254, "[UNK]"},
                     {255, "[PAD]"}};
-enum { n_control = 256, max_line = 4096 };
-enum { kimi_chars = 400000, kimi_run = 25000 }; /* limits at which the vendor splits a text before all other processing, control tokens included */
+enum { N_CONTROL = 256, MAX_LINE = 4096 };
+enum { KIMI_CHARS = 400000, KIMI_RUN = 25000 }; /* limits at which the vendor splits a text before all other processing, control tokens included */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
@@ -58,14 +58,14 @@ static int decode_base64(const char *s, size_t n, char *out) {
 }
 
 static int load_ranks(struct tokenizer *t, const char *s, const char *end, struct error *e) {
-    char piece[max_line];
+    char piece[MAX_LINE];
     for (int line = 1; s < end; line++) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
         if (!stop) stop = end;
         const char *last = stop > s && stop[-1] == '\r' ? stop - 1 : stop, *space = memchr(s, ' ', (size_t)(last - s));
         if (last > s) {
             uint32_t rank = 0;
-            int n = space && space - s <= max_line ? decode_base64(s, (size_t)(space - s), piece) : -1;
+            int n = space && space - s <= MAX_LINE ? decode_base64(s, (size_t)(space - s), piece) : -1;
             const char *d = space ? space + 1 : last;
             if (n < 1 || d == last || last - d > 7) return error_set(e, ERR_MODEL, "line %d is not a base64 token and its rank", line);
             for (; d < last; d++) {
@@ -94,7 +94,7 @@ static int add_control(struct tokenizer *t, uint32_t id, const char *name, size_
 static int load_control(struct tokenizer *t, const struct json *config, struct error *e) {
     const struct json *named = json_get(config, "added_tokens_decoder");
     uint32_t first = t->vocab.n_ids;
-    for (uint32_t i = 0; i < n_control; i++) {
+    for (uint32_t i = 0; i < N_CONTROL; i++) {
         char key[16], reserved[40];
         const char *name = reserved;
         size_t n;
@@ -139,8 +139,8 @@ int load_tiktoken(struct tokenizer *t, const char *path, const struct json *conf
     struct file_map map = {0};
     int rc = file_map(&map, path, e);
     if (rc) return rc;
-    t->max_chars = kimi_chars;
-    t->max_run = kimi_run;
+    t->max_chars = KIMI_CHARS;
+    t->max_run = KIMI_RUN;
     size_t lines = 1;
     for (size_t i = 0; i < map.size; i++) lines += map.data[i] == '\n';
     if (vocab_init(&t->vocab, lines, map.size + 1)) rc = no_memory(e);
@@ -172,10 +172,10 @@ static int tekken_control(struct tokenizer *t, const struct json *list, uint32_t
 }
 /* Adds tokens of `list`, whose ids follow the `first` control tokens. */
 static int tekken_ranks(struct tokenizer *t, const struct json *list, uint32_t n, uint32_t first, struct error *e) {
-    char piece[max_line];
+    char piece[MAX_LINE];
     for (uint32_t i = 0; i < n; i++) {
         const struct json *bytes = json_get(json_at(list, i), "token_bytes");
-        const int len = bytes && bytes->type == JSON_STRING && bytes->n <= max_line ? decode_base64(bytes->string, bytes->n, piece) : -1;
+        const int len = bytes && bytes->type == JSON_STRING && bytes->n <= MAX_LINE ? decode_base64(bytes->string, bytes->n, piece) : -1;
         if (len < 1) return error_set(e, ERR_MODEL, "vocab: 'token_bytes' of entry %u is not base64", i);
         const int rc = vocab_add(&t->vocab, first + i, vocab_hash(piece, (size_t)len), piece, (size_t)len, false);
         if (rc == ERR_MEMORY) return no_memory(e);

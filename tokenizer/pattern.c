@@ -7,8 +7,8 @@
 
 #include "base/mem.h"
 
-enum { max_depth = 64, max_repeat = 1000 };
-enum { set_mark = 1, index_bits = 7 }; /* a reference to a set: this byte, then the set's index in two bytes of this many bits, each with the top bit set */
+enum { MAX_DEPTH = 64, MAX_REPEAT = 1000 };
+enum { SET_MARK = 1, INDEX_BITS = 7 }; /* a reference to a set: this byte, then the set's index in two bytes of this many bits, each with the top bit set */
 
 struct pattern_parser {
     struct pattern *re;
@@ -35,7 +35,7 @@ static int put_set(struct pattern *re, struct alphabet *a, struct charset *s, st
     size_t i = 0;
     while (i < a->n_sets && !charset_equal(&a->sets[i], s)) i++;
     if (i == a->n_sets) {
-        if (i >= 1u << 2 * index_bits) {
+        if (i >= 1u << 2 * INDEX_BITS) {
             charset_free(s);
             return error_set(e, ERR_MODEL, "regex: too many different characters and classes");
         }
@@ -46,7 +46,7 @@ static int put_set(struct pattern *re, struct alphabet *a, struct charset *s, st
         a->sets[a->n_sets++] = *s;
         *s = (struct charset){0};
     } else charset_free(s);
-    char ref[3] = {set_mark, (char)(0x80 | i >> index_bits), (char)(0x80 | (i & 127))};
+    char ref[3] = {SET_MARK, (char)(0x80 | i >> INDEX_BITS), (char)(0x80 | (i & 127))};
     return buf_add(&re->source, ref, 3) ? no_memory(e) : 0;
 }
 
@@ -198,7 +198,7 @@ static int parse_class_items(struct pattern_parser *p, struct charset *s, bool f
 }
 
 static int parse_class(struct pattern_parser *p, struct charset *out) {
-    if (++p->depth > max_depth) return unsupported(p, "nested too deeply");
+    if (++p->depth > MAX_DEPTH) return unsupported(p, "nested too deeply");
     p->at++; /* [ */
     p->in_class++;
     if (p->at < p->end && *p->at == ':') return unsupported(p, "a POSIX class");
@@ -264,7 +264,7 @@ static bool parse_counts(const char *s, const char *end, int *lo, int *hi, const
         if (*s == ',' && k == 0) k = 1;
         else if (*s >= '0' && *s <= '9') {
             v[k] = (v[k] < 0 ? 0 : v[k]) * 10 + (*s - '0');
-            if (v[k] > max_repeat) v[k] = max_repeat + 1;
+            if (v[k] > MAX_REPEAT) v[k] = MAX_REPEAT + 1;
         } else return false;
     }
     if (s >= end || (v[0] < 0 && v[1] < 0)) return false;
@@ -284,7 +284,7 @@ static int parse_quantifier(struct pattern_parser *p, size_t begin) {
         p->at++;
         if (p->at < p->end && (*p->at == '?' || *p->at == '+')) q[1] = *p->at++;
     } else if (*p->at == '{' && parse_counts(p->at, p->end, &lo, &hi, &after)) {
-        if (lo > max_repeat || hi > max_repeat) return unsupported(p, "a count beyond 1000");
+        if (lo > MAX_REPEAT || hi > MAX_REPEAT) return unsupported(p, "a count beyond 1000");
         if (hi >= 0 && hi < lo) return unsupported(p, "counts in the wrong order");
         bool exact = hi == lo && !memchr(p->at, ',', (size_t)(after - p->at));
         p->at = after;
@@ -367,7 +367,7 @@ static int parse_item(struct pattern_parser *p) {
 }
 
 static int parse_alternatives(struct pattern_parser *p) {
-    if (++p->depth > max_depth) return unsupported(p, "nested too deeply");
+    if (++p->depth > MAX_DEPTH) return unsupported(p, "nested too deeply");
     int rc = 0;
     while (!rc && p->at < p->end && *p->at != ')') {
         if (*p->at == '|') {
@@ -396,18 +396,18 @@ int pattern_add_text(struct pattern *re, const char *pcre, struct error *e) { re
 
 /* Non-ASCII characters in the same sets share a byte. Sweeps over the borders of all sets at once. */
 int alphabet_build(struct alphabet *a, struct error *e) {
-    enum { max_classes = 128, max_wide = 64 };
-    size_t wide[max_wide], at[max_wide], n_wide = 0;
+    enum { MAX_CLASSES = 128, MAX_WIDE = 64 };
+    size_t wide[MAX_WIDE], at[MAX_WIDE], n_wide = 0;
     for (size_t i = 0; i < a->n_sets; i++) {
         const struct charset *s = &a->sets[i];
         if (!s->n || s->r[s->n - 1].hi < 0x80) continue;
-        if (n_wide == max_wide) return error_set(e, ERR_MODEL, "regex: more than %d non-ASCII classes", max_wide);
+        if (n_wide == MAX_WIDE) return error_set(e, ERR_MODEL, "regex: more than %d non-ASCII classes", MAX_WIDE);
         wide[n_wide] = i;
         at[n_wide++] = 0;
     }
     if (!(a->byte_of = mem_alloc(UNICODE_END))) return no_memory(e);
     for (int c = 0; c < 0x80; c++) a->byte_of[c] = (uint8_t)c;
-    uint64_t classes[max_classes];
+    uint64_t classes[MAX_CLASSES];
     for (uint32_t c = 0x80; c < UNICODE_END;) {
         uint64_t sig = 0;
         uint32_t next = UNICODE_END;
@@ -423,7 +423,7 @@ int alphabet_build(struct alphabet *a, struct error *e) {
         int k = 0;
         while (k < a->n_classes && classes[k] != sig) k++;
         if (k == a->n_classes) {
-            if (k == max_classes) return error_set(e, ERR_MODEL, "regex: its classes divide the characters into more than %d groups", max_classes);
+            if (k == MAX_CLASSES) return error_set(e, ERR_MODEL, "regex: its classes divide the characters into more than %d groups", MAX_CLASSES);
             a->first[a->n_classes] = c;
             classes[a->n_classes++] = sig;
         }
@@ -483,11 +483,11 @@ int pattern_compile(struct pattern *re, const struct alphabet *a, struct error *
     int rc = 0, number = 0;
     const char *s = re->source.data;
     for (size_t i = 0; i < re->source.len; i++) {
-        if (s[i] != set_mark) {
+        if (s[i] != SET_MARK) {
             buf_char(&text, s[i]);
             continue;
         }
-        put_class(&text, a, &a->sets[((unsigned char)s[i + 1] & 127) << index_bits | ((unsigned char)s[i + 2] & 127)]);
+        put_class(&text, a, &a->sets[((unsigned char)s[i + 1] & 127) << INDEX_BITS | ((unsigned char)s[i + 2] & 127)]);
         i += 2;
     }
     pcre2_general_context *g = NULL;

@@ -93,7 +93,7 @@ void charset_free(struct charset *s) {
 /* The order is that of unicode_data.py. */
 static const char categories[][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
                                      "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs", "Cn"};
-enum { n_categories = sizeof categories / sizeof *categories };
+enum { N_CATEGORIES = sizeof categories / sizeof *categories };
 
 static int add_categories(struct charset *s, uint32_t mask) {
     for (size_t i = 0; i < unicode_runs_n; i++) {
@@ -107,7 +107,7 @@ static int add_categories(struct charset *s, uint32_t mask) {
 
 static uint32_t category_mask(const char *name) {
     uint32_t mask = 0;
-    for (int i = 0; i < n_categories; i++) {
+    for (int i = 0; i < N_CATEGORIES; i++) {
         char low[3] = {(char)(categories[i][0] | 32), categories[i][1], 0};
         if (name[0] == low[0] && (!name[1] || !strcmp(name + 1, low + 1))) mask |= 1u << i;
     }
@@ -133,9 +133,9 @@ int charset_property(struct charset *s, const char *name, size_t n) {
     return ERR_USAGE;
 }
 
-enum { word_mask = 0xFF | 1 << 8 | 1 << 9 | 1 << 11 }; /* L, M, Nd, Nl, Pc */
+enum { WORD_MASK = 0xFF | 1 << 8 | 1 << 9 | 1 << 11 }; /* L, M, Nd, Nl, Pc */
 int charset_word(struct charset *s, enum word_kind kind) {
-    if (add_categories(s, word_mask)) return ERR_MEMORY;
+    if (add_categories(s, WORD_MASK)) return ERR_MEMORY;
     if (kind == WORD_RUST) return charset_union(s, unicode_word_rust, unicode_word_rust_n);
     size_t latin = 0; /* superscripts and fractions of Latin-1 come first */
     while (kind == WORD_ONIG_CLASS && latin < unicode_word_onig_n && unicode_word_onig[latin].hi < 0x100) latin++;
@@ -149,7 +149,7 @@ bool unicode_is_word(uint32_t c) {
         if (unicode_runs[mid] >> 8 <= c) lo = mid;
         else hi = mid;
     }
-    return word_mask >> (unicode_runs[lo] & 255) & 1 || unicode_in_ranges(unicode_word_rust, unicode_word_rust_n, c);
+    return WORD_MASK >> (unicode_runs[lo] & 255) & 1 || unicode_in_ranges(unicode_word_rust, unicode_word_rust_n, c);
 }
 
 const struct unicode_range unicode_space[] = {{9, 13},          {32, 32},         {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},

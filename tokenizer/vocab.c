@@ -9,11 +9,11 @@
  * the table itself. */
 struct vocab_slot {
     uint32_t id_plus_1; /* id + 1, or 0 if unused */
-    uint8_t n;          /* long_token: text holds offset in the pool and length, 4 bytes each */
+    uint8_t n;          /* LONG_TOKEN: text holds offset in the pool and length, 4 bytes each */
     uint8_t literal;
     char text[26];
 };
-enum { long_token = 255 };
+enum { LONG_TOKEN = 255 };
 
 uint64_t vocab_hash(const char *s, size_t n) {
     uint64_t a = 0, b = 0;
@@ -33,10 +33,10 @@ uint64_t vocab_hash(const char *s, size_t n) {
 }
 
 /* Look-ups hit random places of a table of megabytes: 2 MB pages avoid TLB misses and page faults. */
-enum { huge_page_table = 2 << 20 };
-void *vocab_table_alloc(size_t size) { return size >= huge_page_table ? mem_pages(size, MEM_HUGE) : mem_calloc(1, size); }
+enum { HUGE_PAGE_TABLE = 2 << 20 };
+void *vocab_table_alloc(size_t size) { return size >= HUGE_PAGE_TABLE ? mem_pages(size, MEM_HUGE) : mem_calloc(1, size); }
 void vocab_table_free(void *p, size_t size) {
-    if (size >= huge_page_table) mem_pages_free(p, size);
+    if (size >= HUGE_PAGE_TABLE) mem_pages_free(p, size);
     else mem_free(p);
 }
 
@@ -59,7 +59,7 @@ void vocab_free(struct vocab *v) {
 
 static bool slot_matches(const struct vocab *v, const struct vocab_slot *q, const char *s, size_t n, bool literal) {
     if (q->literal != literal) return false;
-    if (q->n != long_token) return q->n == n && !memcmp(q->text, s, n);
+    if (q->n != LONG_TOKEN) return q->n == n && !memcmp(q->text, s, n);
     uint32_t place[2];
     memcpy(place, q->text, sizeof place);
     return place[1] == n && !memcmp(v->pool + place[0], s, n);
@@ -111,7 +111,7 @@ int vocab_add(struct vocab *v, uint32_t id, uint64_t hash, const char *s, size_t
         memcpy(q->text, s, n);
     } else {
         uint32_t place[2] = {v->tokens[id].pool_offset, (uint32_t)n};
-        q->n = long_token;
+        q->n = LONG_TOKEN;
         memcpy(q->text, place, sizeof place);
     }
     return 0;

@@ -20,21 +20,21 @@ struct command {
     const char *detail; /* more lines for /help NAME, or NULL */
 };
 static const struct command commands[];
-static const size_t n_commands;
+static const size_t N_COMMANDS;
 
 /* Names used by other programs. */
 static const struct { const char *name, *means; } aliases[] = {{"exit", "bye"}, {"quit", "bye"}, {"?", "help"}, {"list", "sessions"}};
 
 static const char *next_command(void *ctx) {
     size_t *i = ctx;
-    return *i < n_commands ? commands[(*i)++].name : NULL;
+    return *i < N_COMMANDS ? commands[(*i)++].name : NULL;
 }
 
 /* Finds a command or alias, in upper or lower case; NULL if there is none. */
 static const struct command *find_command(const char *word, size_t n) {
     for (size_t k = 0; k < sizeof aliases / sizeof *aliases; k++)
         if (strlen(aliases[k].name) == n && !strncasecmp(aliases[k].name, word, n)) return find_command(aliases[k].means, strlen(aliases[k].means));
-    for (size_t i = 0; i < n_commands; i++)
+    for (size_t i = 0; i < N_COMMANDS; i++)
         if (strlen(commands[i].name) == n && !strncasecmp(commands[i].name, word, n)) return &commands[i];
     return NULL;
 }
@@ -74,7 +74,7 @@ static void command_help(struct repl *r, const char *arg) {
         if (c->detail) screen_print(r, "%s", c->detail);
     } else if (*arg) report_unknown(r, name);
     if (*arg) return;
-    for (size_t i = 0; i < n_commands; i++) {
+    for (size_t i = 0; i < N_COMMANDS; i++) {
         if (strcmp(group, commands[i].group)) screen_print(r, "%s:", commands[i].group);
         group = commands[i].group;
         print_command(r, &commands[i]);
@@ -145,7 +145,7 @@ static const struct command commands[] = {
     {INFO, "help", "[COMMAND]", "this list, or more about one command", command_help, RUNS_BESIDE, NULL},
     {INFO, "bye", "", "leave; also /exit and /quit", command_bye, 0, NULL},
 };
-static const size_t n_commands = sizeof commands / sizeof *commands;
+static const size_t N_COMMANDS = sizeof commands / sizeof *commands;
 
 /* Returns the length of a command's name at text, which begins with '/'; 0 if the word cannot be one, such as a path. */
 static size_t name_length(const char *text) {
@@ -268,7 +268,7 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
     if (*text != '/') return;
     size_t word = strcspn(text, " ");
     if (cursor <= word) {
-        for (size_t i = 0; i < n_commands; i++) offer_match(candidates, "/", commands[i].name, text, cursor);
+        for (size_t i = 0; i < N_COMMANDS; i++) offer_match(candidates, "/", commands[i].name, text, cursor);
         return;
     }
     *from = word + 1;
@@ -280,7 +280,7 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
     }
     if (!strncmp(text, "/set ", 5) && strcspn(typed, " =") < n) complete_value(typed, strcspn(typed, " ="), n, from, candidates);
     if (memchr(typed, ' ', n)) return;
-    for (size_t i = 0; i < n_commands; i++) {
+    for (size_t i = 0; i < N_COMMANDS; i++) {
         if (strlen(commands[i].name) != word - 1 || strncmp(commands[i].name, text + 1, word - 1)) continue;
         for (size_t k = 0; commands[i].flags & TAKES_SESSION && k < r->n_sessions; k++) {
             screen_label(r->sessions[k], name, sizeof name);
@@ -294,6 +294,6 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
             offer_models(r, candidates, typed, n);
             if (!candidates->len) offer_files(candidates, typed, n);
         }
-        for (size_t k = 0; commands[i].fn == command_help && k < n_commands; k++) offer_match(candidates, *typed == '/' ? "/" : "", commands[k].name, typed, n);
+        for (size_t k = 0; commands[i].fn == command_help && k < N_COMMANDS; k++) offer_match(candidates, *typed == '/' ? "/" : "", commands[k].name, typed, n);
     }
 }

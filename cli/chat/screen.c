@@ -104,12 +104,12 @@ void screen_label(const struct chat_session *t, char *out, size_t cap) {
     else snprintf(out, cap, "%d", t->number);
 }
 
-static const double status_interval_s = 0.25; /* a status that is redrawn for each token flickers */
+static const double STATUS_INTERVAL_S = 0.25; /* a status that is redrawn for each token flickers */
 
 void screen_update_status(struct repl *r) {
     double now = clock_now();
     struct buf b = {0};
-    if (screen_any_running(r) && now - r->status_drawn_s < status_interval_s) return;
+    if (screen_any_running(r) && now - r->status_drawn_s < STATUS_INTERVAL_S) return;
     r->status_drawn_s = now;
     for (size_t i = 0; i < r->n_sessions; i++) {
         const struct chat_session *t = r->sessions[i];
@@ -142,7 +142,7 @@ void screen_show_answer_status(struct repl *r) {
     if (!u || !u->running || r->dumb || !r->app->tty_out || r->app->opts.v[OPT_QUIET].on || r->app->answer_style.plain || r->line.shown || r->line_below_answer)
         return;
     if (u->n_tokens < 2 || now - u->first_token_at < AFTER_S || r->printer.col >= r->line.cols) return;
-    if (r->answer_status_shown && now - r->status_drawn_s < status_interval_s) return;
+    if (r->answer_status_shown && now - r->status_drawn_s < STATUS_INTERVAL_S) return;
     r->status_drawn_s = now;
     buf_fmt(&b, "\r\n%s", r->line.color ? "\033[2m" : "");
     if (r->thinking.since) buf_fmt(&b, "thinking for %s, ", amount_duration(now - r->thinking.since, time, sizeof time));

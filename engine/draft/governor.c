@@ -2,11 +2,11 @@
 
 #include <math.h>
 
-/* min_gain: of a batch with drafts that pays. longest_*: most time of one, relative to a batch without; shorter if other sessions wait. max_loss: fraction of
- * all time. max_account, credit: limits of the account, in batches. */
-static const double min_gain = 1.05, longest_beside = 2, longest_alone = 8, max_loss = 0.005, max_account = 8, credit = 2;
+/* MIN_GAIN: of a batch with drafts that pays. LONGEST_*: most time of one, relative to a batch without; shorter if other sessions wait. MAX_LOSS: fraction of
+ * all time. MAX_ACCOUNT, CREDIT: limits of the account, in batches. */
+static const double MIN_GAIN = 1.05, LONGEST_BESIDE = 2, LONGEST_ALONE = 8, MAX_LOSS = 0.005, MAX_ACCOUNT = 8, CREDIT = 2;
 /* A batch below this fraction of the known time shows that the earlier ones were disturbed: a batch cannot be faster than its work. */
-static const double disturbed_below = 0.5;
+static const double DISTURBED_BELOW = 0.5;
 /* In batches: the base cost expires after FRESH, other costs after OLD. In samples: a cost is known after SURE, usable as the base after KNOWN. A trial drafts
  * TRIAL tokens. Without expected gain it drafts one, after SOON batches, then twice as many, up to SELDOM, reset by an accepted token. The first REST
  * batches after drafts are ignored, since drafts disturb the caches. */
@@ -45,7 +45,7 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
     double chance[GOVERNOR_ROWS], expected[GOVERNOR_ROWS + 1];
     double cost[GOVERNOR_ROWS + 1] = {0}, once[GOVERNOR_ROWS + 1] = {0}; /* cost: drafting so far; once: catching up */
     int taken[GOVERNOR_ROWS];
-    const double base = governor_cost(g, in->mode, in->rows), longest = in->n > 1 ? longest_beside : longest_alone;
+    const double base = governor_cost(g, in->mode, in->rows), longest = in->n > 1 ? LONGEST_BESIDE : LONGEST_ALONE;
     const double guess_s = g->draft_token_s > 0 ? g->draft_token_s : base;
     bool dear = false;
     for (int i = 0; i < in->n; i++) {
@@ -69,21 +69,21 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
             taken[best] < in->max_drafted[best] && taken[best] < GOVERNOR_LENGTH ? chance[best] * acceptance(g, in->confidence[best], taken[best]) : 0;
     }
     int best = 0, trial = 0;
-    double most = min_gain;
-    const double room = g->account_s + credit * base;
+    double most = MIN_GAIN;
+    const double room = g->account_s + CREDIT * base;
     bool seen = false, one = false,
          could = false; /* seen: samples with more rows; one: a single draft is affordable; could: it would pay off if all were accepted */
     for (int r = in->rows + 1; r <= GOVERNOR_ROWS; r++) seen |= g->cost[in->mode][r].n_samples > 0;
     for (int m = 1; m <= n_path; m++) {
         const int r = in->rows + m;
         const double t = governor_cost(g, in->mode, r), all = t + cost[m], gain = expected[m] / all * base / in->n, known = g->draft_token_s > 0 ? cost[m] : 0;
-        could |= (in->n + m) * base > min_gain * in->n * ((seen ? t : base) + known);
+        could |= (in->n + m) * base > MIN_GAIN * in->n * ((seen ? t : base) + known);
         if (all + once[m] - base > room) continue; /* if all were rejected */
         if (in->n > 1 && base <= in->max_batch_s && all > in->max_batch_s) continue;
         one |= m == 1;
         if (all <= longest * base && gain > most) most = gain, best = m;
         const bool unknown = g->cost[in->mode][r].n_samples < SURE || g->n_batches - g->cost[in->mode][r].batch_no >= OLD;
-        if (m <= TRIAL && unknown && expected[m] * base > min_gain * in->n * (base + known)) trial = m; /* extra rows might be free */
+        if (m <= TRIAL && unknown && expected[m] * base > MIN_GAIN * in->n * (base + known)) trial = m; /* extra rows might be free */
     }
     if (!trial && one && dear && g->n_batches - g->last_trial >= (could ? g->trial_wait : SELDOM)) trial = 1;
     const double old = best ? fmin(FRESH, 64 * (most - 1)) : 4; /* the base must be recent, more so for small gains */
@@ -104,7 +104,7 @@ static void update_average(double *average, double x, double weight) { *average 
 /* Adds a sample. */
 static void add_sample(struct governor_cost *c, double x, uint64_t at) {
     float v[GOVERNOR_LAST]; /* sorted */
-    if (x < disturbed_below * c->seconds) c->n_samples = 0;
+    if (x < DISTURBED_BELOW * c->seconds) c->n_samples = 0;
     c->last[c->n_samples++ % GOVERNOR_LAST] = (float)x;
     const int n = c->n_samples < GOVERNOR_LAST ? c->n_samples : GOVERNOR_LAST;
     for (int i = 0, k; i < n; i++) {
@@ -130,7 +130,7 @@ double governor_record(struct governor *g, const struct governor_sample *s) {
     if (s->n_caught_up) update_average(&g->catch_up_row_s, s->catch_up_s / s->n_caught_up, 0.25);
     if (s->n_drafted && base > 0) saved = (s->n + s->n_accepted) * base / s->n - x;
     saved -= s->draft_s + s->catch_up_s;
-    g->account_s = fmin(g->account_s + max_loss * (x + s->draft_s + s->catch_up_s) + saved, max_account * base);
+    g->account_s = fmin(g->account_s + MAX_LOSS * (x + s->draft_s + s->catch_up_s) + saved, MAX_ACCOUNT * base);
     return saved;
 }
 

@@ -22,7 +22,7 @@
 #include "cpu/kernels.h"
 
 enum { ALIGN = 64, PIECE = 4 << 20, STRIPE = 128, REST = 199 };
-static const double stint_s = 1e-3; /* seconds of work between rests while the CPU is busy; a rest takes REST times as long */
+static const double STINT_S = 1e-3; /* seconds of work between rests while the CPU is busy; a rest takes REST times as long */
 
 struct int4_header {
     char magic[8]; /* "hearthI4" */
@@ -63,7 +63,7 @@ static double thread_cpu_s(void) { /* CPU seconds of this thread */
 static bool pace(struct int4 *d) {
     if (!atomic_load(&d->busy)) d->stint_began = -1;
     else if (d->stint_began < 0) d->stint_began = thread_cpu_s();
-    else if (thread_cpu_s() - d->stint_began > stint_s) {
+    else if (thread_cpu_s() - d->stint_began > STINT_S) {
         const double until = clock_now() + REST * (thread_cpu_s() - d->stint_began);
         const struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
         pthread_mutex_lock(&d->lock);

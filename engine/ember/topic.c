@@ -101,7 +101,7 @@ static const struct json *find_word(const struct topic *s, const char *w, size_t
 }
 
 enum { FNV = 16777619 };
-static const uint32_t fnv_begin = 2166136261u;
+static const uint32_t FNV_BEGIN = 2166136261u;
 static uint32_t hash_text(uint32_t h, const char *s, size_t n) {
     for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * FNV;
     return h;
@@ -109,14 +109,14 @@ static uint32_t hash_text(uint32_t h, const char *s, size_t n) {
 static int64_t hashed_weight(const struct topic *s, uint32_t h) { return s->hashed_weights->items[(h ^ h >> 15) & (s->hashed_weights->n - 1)].integer; }
 
 static int64_t bigram_weight(const struct topic *s, struct text_range a, struct text_range b) {
-    return hashed_weight(s, hash_text(hash_text(hash_text(hash_text(fnv_begin, "b", 1), a.s, a.n), " ", 1), b.s, b.n));
+    return hashed_weight(s, hash_text(hash_text(hash_text(hash_text(FNV_BEGIN, "b", 1), a.s, a.n), " ", 1), b.s, b.n));
 }
 
 /* Sums the weights of all 4-grams of <word>. */
 static int64_t ngram_weights(const struct topic *s, struct text_range w) {
     int64_t sum = 0;
     for (size_t i = 0; i + 4 <= w.n + 2; i++) {
-        uint32_t h = hash_text(fnv_begin, "c", 1);
+        uint32_t h = hash_text(FNV_BEGIN, "c", 1);
         for (size_t k = i; k < i + 4; k++) {
             char c = k == 0 ? '<' : k == w.n + 1 ? '>' : (char)to_lower(w.s[k - 1]);
             h = hash_text(h, &c, 1);

@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-/* Moving averages: skill 1/32 per layer that is judged, rate 1 / PREDICT_RATE_BATCHES per batch. miss_batches: batches in which an evicted expert with a
+/* Moving averages: skill 1/32 per layer that is judged, rate 1 / PREDICT_RATE_BATCHES per batch. MISS_BATCHES: batches in which an evicted expert with a
  * higher rate is missed before it is uploaded again, measured in test/bench/NOTES.md. After UNUSED_MOST layers in a row whose predictions led to no upload,
  * routers run ahead only every RETRY_BATCHES batches. */
-static const float skill_alpha = 1 / 32.f, rate_alpha = 0.07f;
-static const double miss_batches = 2;
+static const float SKILL_ALPHA = 1 / 32.f, RATE_ALPHA = 0.07f;
+static const double MISS_BATCHES = 2;
 enum { UNUSED_MOST = 64, RETRY_BATCHES = 32 };
 
 size_t predict_bytes(int n_layers, int n_experts) { return (size_t)n_layers * (size_t)n_experts * sizeof(float) + (size_t)n_experts; }
@@ -31,14 +31,14 @@ struct predict_accuracy predict_judge(struct predict *p, int distance, const int
     }
     if (!found.predicted) return found;
     float *skill = &p->skill[distance - 1], now = (float)found.selected / (float)found.predicted;
-    *skill += (p->has_skill[distance - 1] ? skill_alpha : 1) * (now - *skill);
+    *skill += (p->has_skill[distance - 1] ? SKILL_ALPHA : 1) * (now - *skill);
     p->has_skill[distance - 1] = true;
     return found;
 }
 
 void predict_update_rates(struct predict *p, int layer, const int32_t *rows) {
     float *rate = p->rate + (size_t)layer * (size_t)p->n_experts;
-    for (int i = 0; i < p->n_experts; i++) rate[i] += rate_alpha * ((float)(rows[i] > 0) - rate[i]);
+    for (int i = 0; i < p->n_experts; i++) rate[i] += RATE_ALPHA * ((float)(rows[i] > 0) - rate[i]);
 }
 
 struct predict_out predict_upload(const struct predict *p, const struct predict_in *a, struct split_plan *plan) {
@@ -60,7 +60,7 @@ struct predict_out predict_upload(const struct predict *p, const struct predict_
     if (computed_s > with) with = computed_s; /* it arrives late */
     out.saved_s = without > with ? without - with : 0;
     double mine = predict_rate(p, a->layer, a->id[out.expert]), others = a->victim < 0 ? 0 : predict_rate(p, a->layer, a->victim);
-    double lost = others + (others > mine ? miss_batches * (others - mine) : 0);
+    double lost = others + (others > mine ? MISS_BATCHES * (others - mine) : 0);
     out.worth_s = (double)p->skill[a->distance - 1] * out.saved_s - lost * (gain > 0 ? gain : 0);
     return out;
 }

@@ -5,8 +5,8 @@
 
 #include "base/ops.h"
 
-/* load_alpha is paper C's; recent_alpha is ours, paper D gives none. Hit rates: test/bench/NOTES.md. */
-static const double load_alpha = 0.3, recent_alpha = 0.07;
+/* LOAD_ALPHA is paper C's; RECENT_ALPHA is ours, paper D gives none. Hit rates: test/bench/NOTES.md. */
+static const double LOAD_ALPHA = 0.3, RECENT_ALPHA = 0.07;
 
 static double *layer_row(const struct score *s, double *all, int layer) { return all + (size_t)layer * (size_t)s->n_experts; }
 
@@ -24,14 +24,14 @@ static void lfu(struct score *s, int layer) {
 static void update_average(struct score *s, double *v, const float *now, double alpha) {
     for (int i = 0; i < s->n_experts; i++) v[i] = alpha * (double)now[i] + (1 - alpha) * v[i];
 }
-static void ema(struct score *s, int layer) { update_average(s, layer_row(s, s->value, layer), s->load, load_alpha); }
-static void mrs(struct score *s, int layer) { update_average(s, layer_row(s, s->value, layer), s->mass, recent_alpha); }
+static void ema(struct score *s, int layer) { update_average(s, layer_row(s, s->value, layer), s->load, LOAD_ALPHA); }
+static void mrs(struct score *s, int layer) { update_average(s, layer_row(s, s->value, layer), s->mass, RECENT_ALPHA); }
 
 /* Announced experts first, the nearest highest; the rest by mrs, which stays below 1. */
 static void lookahead_policy(struct score *s, int layer) {
     double *v = layer_row(s, s->value, layer), *base = layer_row(s, s->base_value, layer);
     uint32_t *announced = s->announced_token + (size_t)layer * (size_t)s->n_experts, now = s->n_batches[layer];
-    update_average(s, base, s->mass, recent_alpha);
+    update_average(s, base, s->mass, RECENT_ALPHA);
     for (int i = 0; i < s->n_experts; i++) {
         if (announced[i] <= now) announced[i] = 0; /* its token was decoded */
         v[i] = base[i] + (announced[i] ? 1 + 1.0 / (announced[i] - now) : 0);

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 
 enum { VERSION = 1, MIN_TOKENS = 16 };
-static const uint32_t max_count = UINT32_MAX / 4; /* sums of three counts do not overflow */
+static const uint32_t MAX_COUNT = UINT32_MAX / 4; /* sums of three counts do not overflow */
 
 struct header {
     char magic[8]; /* "hearthUP" */
@@ -43,7 +43,7 @@ static bool parse(struct usage_profile *u, const char *data, size_t size) {
         return false;
     }
     for (size_t i = 0; i < n_counts(u->c); i++)
-        if (u->before[i] > max_count) u->before[i] = max_count;
+        if (u->before[i] > MAX_COUNT) u->before[i] = MAX_COUNT;
     return true;
 }
 
@@ -87,7 +87,7 @@ void usage_profile_close(struct usage_profile **up) {
 void usage_profile_add(struct usage_profile *u, int layer, int expert, uint32_t rows) {
     if (!u) return;
     uint32_t *n = &u->prompts[(size_t)layer * (size_t)u->c->n_experts + (size_t)expert];
-    *n = rows < max_count - *n ? *n + rows : max_count;
+    *n = rows < MAX_COUNT - *n ? *n + rows : MAX_COUNT;
 }
 void usage_profile_count(struct usage_profile *u, int layer, const int32_t *ids, int n) {
     for (int i = 0; i < n && u; i++)
@@ -120,7 +120,7 @@ int usage_profile_save(const struct usage_profile *u, const uint32_t *decoded, s
     uint32_t *counts = (uint32_t *)(void *)(data + sizeof(struct header));
     for (size_t i = 0; i < n; i++) {
         const uint64_t sum = (uint64_t)u->before[i] / 2 + u->prompts[i] + decoded[i];
-        counts[i] = sum < max_count ? (uint32_t)sum : max_count;
+        counts[i] = sum < MAX_COUNT ? (uint32_t)sum : MAX_COUNT;
     }
     const struct header h = make_header(u, counts);
     memcpy(data, &h, sizeof h);

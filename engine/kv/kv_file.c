@@ -7,7 +7,7 @@
 
 /* Limits of a valid file: a header of at most KV_FILE_MAX_HEAD bytes, half of it tokens and half of it checksums. */
 enum { MAX_TOKENS = KV_FILE_MAX_HEAD / 2 / (int)sizeof(int32_t), MAX_SUMS = KV_FILE_MAX_HEAD / 2 / (int)sizeof(uint64_t) };
-static const uint64_t max_image = (uint64_t)1 << 46; /* bytes; keeps sums of offsets far from an overflow */
+static const uint64_t MAX_IMAGE = (uint64_t)1 << 46; /* bytes; keeps sums of offsets far from an overflow */
 
 static const char kv_file_magic[8] = {'h', 'e', 'a', 'r', 't', 'h', 'K', 'V'};
 _Static_assert(sizeof(struct kv_file_head) == 72, "the same on every machine");
@@ -49,7 +49,7 @@ int kv_file_check(const uint8_t *data, size_t n, uint64_t size, const char *what
     }
     if (memcmp(h->magic, kv_file_magic, sizeof kv_file_magic)) return error_set(e, ERR_MODEL, "%s: not a hearth KV cache file", what);
     if (h->version != KV_FILE_VERSION) return error_set(e, ERR_MODEL, "%s: file version %u, expected %d", what, h->version, KV_FILE_VERSION);
-    if (h->from >= h->to || h->to > MAX_TOKENS || h->has_state > 1 || !h->image_bytes || h->image_bytes > max_image || h->image_bytes % MEM_PAGE ||
+    if (h->from >= h->to || h->to > MAX_TOKENS || h->has_state > 1 || !h->image_bytes || h->image_bytes > MAX_IMAGE || h->image_bytes % MEM_PAGE ||
         h->n_sums != n_blocks(h->image_bytes) || h->n_sums > MAX_SUMS || h->image_offset != kv_file_head_bytes((int)h->to, h->image_bytes))
         return error_set(e, ERR_MODEL, "%s: inconsistent sizes", what);
     if (size != h->image_offset + h->image_bytes)

@@ -6,7 +6,7 @@
 #include "engine/layer/attention.h"
 
 enum { INDEX = 1, STATES };          /* planes after the latents; STATES only with blocks */
-static const float norm_eps = 1e-6f; /* the indexer's layer norms have this eps unless the config has one */
+static const float NORM_EPS = 1e-6f; /* the indexer's layer norms have this eps unless the config has one */
 
 static bool has_indexer(const struct config *c, int layer) { return c->layer[layer].index == INDEX_OWN; }
 
@@ -45,7 +45,7 @@ static int index_keys(struct exec *x, const struct config *c, const struct layer
                                           .dim = c->index_dim,
                                           .ldx = ld,
                                           .ldo = ld,
-                                          .eps = c->index_eps > 0 ? c->index_eps : norm_eps,
+                                          .eps = c->index_eps > 0 ? c->index_eps : NORM_EPS,
                                           .w_dtype = DT_F32,
                                           .layer_norm = true}));
     return rotate_index(x, c, layer, w, k, n, 1);
@@ -83,7 +83,7 @@ static int norm_index_input(struct exec *x, const struct config *c, const struct
                                              .dim = c->hidden,
                                              .ldx = c->hidden,
                                              .ldo = c->hidden,
-                                             .eps = norm_eps,
+                                             .eps = NORM_EPS,
                                              .w_dtype = DT_F32,
                                              .layer_norm = true});
 }

@@ -10,7 +10,7 @@
 #include "engine/layer/rows.h"
 
 enum { QUERIES, KEYS, VALUES, FFN }; /* inputs of blocks, as layer.message_gate has them */
-static const float pool_eps = 1e-6f; /* Inkling 2 fixes it, whatever rms_norm_eps is */
+static const float POOL_EPS = 1e-6f; /* Inkling 2 fixes it, whatever rms_norm_eps is */
 
 /* Returns the number of streams that n consecutive layers begin. */
 static int n_begun(const struct config *c, int n) { return (n + c->streams.block_layers - 1) / c->streams.block_layers; }
@@ -52,7 +52,7 @@ static struct op_pool pool_of(const struct config *c, const struct work *w, int 
                             .hidden = c->hidden,
                             .n_streams = c->streams.n,
                             .sums_raw = c->streams.sums_raw,
-                            .eps = c->streams.sums_raw ? c->streams.eps : pool_eps};
+                            .eps = c->streams.sums_raw ? c->streams.eps : POOL_EPS};
 }
 
 /* Norms n rows of v to out, which are ldo apart. weight NULL: without weights. */

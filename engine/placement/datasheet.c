@@ -11,7 +11,7 @@
 
 #include "engine/placement/numa_cost.h"
 
-static const double dram_fraction = 0.77, elem_fraction = 0.25, fp8_fraction = 0.8, bf16_fraction = 0.7, card_memory_fraction = 0.85;
+static const double DRAM_FRACTION = 0.77, ELEM_FRACTION = 0.25, FP8_FRACTION = 0.8, BF16_FRACTION = 0.7, CARD_MEMORY_FRACTION = 0.85;
 static const double lane_rate[6] = {0, 0, 0, 57e9 / 64, 57e9 / 32, 57e9 / 16}; /* bytes/s per lane, by generation */
 
 static const struct isa {
@@ -123,7 +123,7 @@ static void make_cpu_domain(struct cost_domain *p, const struct machine_datashee
     double sockets = d->sockets > 0 ? d->sockets : 1, all = sockets * d->cores;
     *p = (struct cost_domain){.class = COST_CPU, .memory = d->memory, .latency = {15e-6, 8e-6, 8e-6, 3e-6}};
     snprintf(p->name, sizeof p->name, "%.0f x %.0f cores, %s", sockets, d->cores, isa->name);
-    for (int k = 0; k < COST_KINDS; k++) p->bw[k] = constant_curve((k == COST_ELEM ? elem_fraction : dram_fraction) * dram);
+    for (int k = 0; k < COST_KINDS; k++) p->bw[k] = constant_curve((k == COST_ELEM ? ELEM_FRACTION : DRAM_FRACTION) * dram);
     struct cost_curve *c = &p->rate[COST_FFN][COST_8BIT];
     for (; c->n < 8 && isa->products[c->n].rows > 0; c->n++) c->rows[c->n] = isa->products[c->n].rows, c->value[c->n] = isa->products[c->n].value * (float)all;
     p->rate[COST_LINEAR][COST_8BIT] = *c;
@@ -131,7 +131,7 @@ static void make_cpu_domain(struct cost_domain *p, const struct machine_datashee
 }
 
 /* A launch without a framework. Of few rows an FFN takes two, and attention to more than some hundred keys does (gpu/cuda_experts.c, cuda_ops.c). */
-static const double launch_s = 4e-6;
+static const double LAUNCH_S = 4e-6;
 static bool make_card_domain(struct cost_domain *g, const struct machine_datasheet *d, char *why, size_t cap) {
     const struct card *known = *d->card ? find_card(d->card) : NULL;
     double memory = d->card_memory, bw = d->card_bw, fp8 = d->card_fp8, bf16 = d->card_bf16, link = 0;
@@ -152,12 +152,12 @@ static bool make_card_domain(struct cost_domain *g, const struct machine_datashe
     if (*d->pcie) datasheet_parse_pcie(d->pcie, &link);
     else if (known) link = lane_rate[known->pcie] * 16;
     if (!(link > 0)) return fail_with(why, cap, "pcie is missing: the generation and lanes of the card's slot, such as pcie = 4 x16, or bytes/s, pcie = 25G");
-    *g = (struct cost_domain){.class = COST_GPU, .memory = memory, .latency = {2 * launch_s, launch_s, 2 * launch_s, launch_s}};
+    *g = (struct cost_domain){.class = COST_GPU, .memory = memory, .latency = {2 * LAUNCH_S, LAUNCH_S, 2 * LAUNCH_S, LAUNCH_S}};
     snprintf(g->name, sizeof g->name, "%s", *d->card ? d->card : "card");
-    for (int k = 0; k < COST_KINDS; k++) g->bw[k] = constant_curve(card_memory_fraction * bw);
+    for (int k = 0; k < COST_KINDS; k++) g->bw[k] = constant_curve(CARD_MEMORY_FRACTION * bw);
     const bool is_fp8 = !strcmp(d->card_math, "fp8");
     if (is_fp8 && !(fp8 > 0)) return fail_with(why, cap, "card.math = fp8, but the card has no FP8 products; leave it out, or give card.fp8");
-    const double wide = bf16_fraction * bf16, narrow = is_fp8 ? fp8_fraction * fp8 : wide;
+    const double wide = BF16_FRACTION * bf16, narrow = is_fp8 ? FP8_FRACTION * fp8 : wide;
     for (int k = COST_FFN; k <= COST_LINEAR; k++) g->rate[k][COST_16BIT] = constant_curve(wide), g->rate[k][COST_8BIT] = constant_curve(narrow);
     g->rate[COST_ATTENTION][COST_16BIT] = constant_curve(wide);
     for (int w = COST_H2D; w <= COST_D2H; w++) g->link[w].rate = link, g->link[w].latency = 8e-6;

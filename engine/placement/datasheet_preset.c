@@ -8,7 +8,7 @@
 
 enum { MAX_CARDS = 8 };
 #define GIB 1073741824.0                /* memory is sold in powers of 2 */
-static const double nvme_bytes_s = 5e9; /* reads of a PCIe 4 disk */
+static const double NVME_BYTES_S = 5e9; /* reads of a PCIe 4 disk */
 
 static const struct preset {
     const char *name, *what;
@@ -64,7 +64,7 @@ enum datasheet_found datasheet_preset(struct cost_machine *m, const char *name, 
         memset(m, 0, sizeof *m);
         m->cpu_chunk_rows = 1024, m->gpu_chunk_rows = 8192;
         if (!datasheet_machine(m, &d, why, cap)) return DATASHEET_REFUSED;
-        m->disk_bw = nvme_bytes_s;
+        m->disk_bw = NVME_BYTES_S;
         if (d.cards > 1) snprintf(m->name, sizeof m->name, "%s, %.0f x %s", p->what, d.cards, d.card);
         else snprintf(m->name, sizeof m->name, "%s%s%s", p->what, d.cards > 0 ? ", " : "", d.card);
         return DATASHEET_FOUND;

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* A mode that uses more of the machine must be at least this much faster. */
-static const double min_gain = 0.97;
-static const double min_slice_gain = 1.15; /* of time slices, whose tokens come less evenly */
+static const double MIN_GAIN = 0.97;
+static const double MIN_SLICE_GAIN = 1.15; /* of time slices, whose tokens come less evenly */
 /* Modes by increasing use of the machine, and the slowdown of concurrent decode: a CPU prefill takes half of the speed, a weight
  * stream 15% (paper A). */
 static const struct {
@@ -15,7 +15,7 @@ static const struct {
     double disturbs;
 } modes_by_cost[] = {{PREFILL_CPU, 0.5}, {PREFILL_SLP, 0.15}, {PREFILL_BLEND, 0.5}, {PREFILL_DSLP, 0.15}};
 /* An added session must bring at least this fraction of the previous per-session throughput. */
-static const double min_session_gain = 0.5;
+static const double MIN_SESSION_GAIN = 0.5;
 
 static void __attribute__((format(printf, 3, 4))) append_why(char *why, size_t cap, const char *fmt, ...) { /* appends */
     size_t n = strlen(why);
@@ -167,7 +167,7 @@ void policy_prefill(const struct policy_machine *m, const struct policy_prefill_
         double least = INFINITY; /* cost to this prompt and the decoding sessions together */
         for (int k = 0; k < (int)(sizeof modes_by_cost / sizeof *modes_by_cost); k++) {
             double lost = out->seconds[modes_by_cost[k].mode] * (1 + in->n_decoding * modes_by_cost[k].disturbs);
-            if (lost < least * min_gain) least = lost, out->mode = modes_by_cost[k].mode;
+            if (lost < least * MIN_GAIN) least = lost, out->mode = modes_by_cost[k].mode;
         }
         append_times(out->why, cap, out->seconds, out->mode);
     } else {
@@ -234,7 +234,7 @@ void policy_parallel(const struct cost_machine *cost, const struct cost_model *m
                                                               .ranks = tensor ? ranks : 1});
         sum[tensor] = *read + POLICY_ANSWER * out->step[tensor];
     }
-    out->tensor = sum[1] < sum[0] * min_gain;
+    out->tensor = sum[1] < sum[0] * MIN_GAIN;
 }
 
 /* Why a batch cannot decode in a mode that uses devices; NULL: it can. */
@@ -260,11 +260,11 @@ void policy_decode_batch(const struct policy_machine *m, const struct policy_dec
     refused[DECODE_PAGED] = "paged mode is for throughput batches"; /* search.h */
     for (int i = DECODE_HYBRID; i < DECODE_PAGED; i++) refused[i] = decode_refusal(m, i, out->n_device_layers);
     if (refused[DECODE_HYBRID]) refused[DECODE_DUAL] = refused[DECODE_HYBRID];
-    double now = best_decode(m, in, b, min_gain, out);
+    double now = best_decode(m, in, b, MIN_GAIN, out);
     while (b < n) {
         struct policy_decode_out more = *out;
-        double then = best_decode(m, in, b + 1, min_gain, &more);
-        if ((b + 1) / then - b / now < min_session_gain / now) break;
+        double then = best_decode(m, in, b + 1, MIN_GAIN, &more);
+        if ((b + 1) / then - b / now < MIN_SESSION_GAIN / now) break;
         *out = more, now = then, out->batch = ++b;
     }
     out->tpot_s = now * in->n_decoding / b;
@@ -297,7 +297,7 @@ int policy_time_slice(const struct policy_machine *m, const struct policy_decode
     double batches = ceil(UPLOAD_SHARE * upload_s / t[0]);
     batches = batches < SHORTEST ? SHORTEST : batches > LONGEST ? LONGEST : batches;
     const double in_slices = n_fit * batches / (batches * t[0] + upload_s), together = n / t[1];
-    return in_slices > together * min_slice_gain ? (int)batches : 0;
+    return in_slices > together * MIN_SLICE_GAIN ? (int)batches : 0;
 }
 
 int policy_max_sessions(const struct policy_machine *m, const struct policy_decode_in *in, double *tpot_s) {

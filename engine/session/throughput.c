@@ -19,7 +19,7 @@
 #include "engine/session/tpot.h"
 
 enum { MAX_SESSIONS = 4096, MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS, DEFAULT_PROMPTS = 64, DEFAULT_PROMPT_TOKENS = 256, DEFAULT_ANSWER_TOKENS = 256 };
-static const double leave_factor = 1.25; /* hysteresis: leave paged batches only if another mode is clearly faster */
+static const double LEAVE_FACTOR = 1.25; /* hysteresis: leave paged batches only if another mode is clearly faster */
 
 struct paged_entry { /* a session's entry in a batch */
     struct session *s;
@@ -141,7 +141,7 @@ static bool is_worth_it(struct engine *eng, int rows, double keys) {
     policy_decode_batch(
         &m->machine,
         &(struct policy_decode_in){.n_decoding = rows, .max_rows = ENGINE_MAX_BATCH, .keys = keys, .context_tokens = keys + POLICY_EXPECTED_GROWTH}, &out);
-    return !c.fits || c.decode_s <= leave_factor * out.seconds[out.mode] * ceil((double)rows / out.batch);
+    return !c.fits || c.decode_s <= LEAVE_FACTOR * out.seconds[out.mode] * ceil((double)rows / out.batch);
 }
 
 /* --- The device ------------------------------------------------------------------------------------------------------------------- */

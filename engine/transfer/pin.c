@@ -11,9 +11,9 @@
 #include "engine/weights/numa_ranges.h"
 
 enum { READERS = 8, MAX_STAGE_THREADS = 8, MIN_STAGE_THREADS = 4, CORES_PER_THREAD = 8, FAR_SHARE = 12 };
-static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20; /* a large page */
-static const useconds_t hold_poll_us = 1000;
-static const double thread_rate = 6e9; /* memcpy rate of one thread, bytes/s */
+static const size_t READ_BYTES = (size_t)16 << 20, PROBE_BYTES = (size_t)2 << 20; /* a large page */
+static const useconds_t HOLD_POLL_US = 1000;
+static const double THREAD_RATE = 6e9; /* memcpy rate of one thread, bytes/s */
 
 struct pin_extent { /* range of a file, or of a slab, that one registration covers */
     const uint8_t *at;
@@ -57,7 +57,7 @@ const char *pin_name(enum pin_path p) {
     return names[p];
 }
 double pin_rate(enum pin_path p, double link) {
-    double most = pin_stage_threads() * thread_rate;
+    double most = pin_stage_threads() * THREAD_RATE;
     return p == PIN_STAGED && (!(link > 0) || link > most) ? most : link;
 }
 
@@ -107,13 +107,13 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struc
         snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned", file_bytes >> 20, max_bytes >> 20);
         return c;
     }
-    const bool maps = file_bytes && can_register(g, file_range.at, file_range.bytes < probe_bytes ? file_range.bytes : probe_bytes, &mapped_error),
+    const bool maps = file_bytes && can_register(g, file_range.at, file_range.bytes < PROBE_BYTES ? file_range.bytes : PROBE_BYTES, &mapped_error),
                by_node = nodes->n_nodes > 1 && numa_copy_fits(nodes, file_bytes, false); /* repacked weights are in memory already */
-    void *p = maps && !by_node ? NULL : mem_pages(probe_bytes, 0);
-    if (p && can_register(g, p, probe_bytes, &own_error)) c.path = PIN_COPIED;
+    void *p = maps && !by_node ? NULL : mem_pages(PROBE_BYTES, 0);
+    if (p && can_register(g, p, PROBE_BYTES, &own_error)) c.path = PIN_COPIED;
     else if (maps) c.path = PIN_MAPPED;
     c.by_node = by_node && c.path != PIN_MAPPED;
-    mem_pages_free(p, probe_bytes);
+    mem_pages_free(p, PROBE_BYTES);
     if (c.by_node)
         snprintf(c.why, sizeof c.why, "each of %d NUMA nodes gets the rows that its CPUs compute%s", nodes->n_nodes,
                  c.path == PIN_STAGED ? "; the driver cannot pin memory" : "");
@@ -136,11 +136,11 @@ static bool leaves_memory(size_t bytes) {
 /* Copies a part of the file to our own pages, which replace the mapping. */
 static int replace_mapping(struct pin *p, const struct pin_extent *extent, struct error *e) {
     /* Where 2 MB span rows of several nodes, as in small experts, small pages cost less than reads from other nodes. */
-    const bool is_fine = numa_ranges_misplaced(&p->spans, extent->at, extent->bytes, probe_bytes) > extent->bytes / FAR_SHARE;
-    const size_t page = is_fine ? page_size() : probe_bytes;
+    const bool is_fine = numa_ranges_misplaced(&p->spans, extent->at, extent->bytes, PROBE_BYTES) > extent->bytes / FAR_SHARE;
+    const size_t page = is_fine ? page_size() : PROBE_BYTES;
     uint8_t *own = leaves_memory(extent->bytes) ? mem_pages(extent->bytes, is_fine ? MEM_SMALL : MEM_HUGE) : NULL;
     if (!own) return error_set(e, ERR_MEMORY, "no memory for a copy of %zu MiB of weights", extent->bytes >> 20);
-    const size_t max_bytes = test_limits_get(TEST_LIMIT_COPY_BYTES, read_bytes);
+    const size_t max_bytes = test_limits_get(TEST_LIMIT_COPY_BYTES, READ_BYTES);
     int rc = 0;
     for (size_t at = 0, n; at < extent->bytes && !rc; at += n) {
         int node;
@@ -157,7 +157,7 @@ static int replace_mapping(struct pin *p, const struct pin_extent *extent, struc
 static void move_pages_to_nodes(const struct pin *p, const struct pin_extent *extent) {
     for (size_t at = 0, n; at < extent->bytes && p->choice.by_node; at += n) {
         int node;
-        n = numa_ranges_run(&p->spans, extent->at + at, extent->bytes - at, (uintptr_t)extent->at + at, page_size(), read_bytes, &node);
+        n = numa_ranges_run(&p->spans, extent->at + at, extent->bytes - at, (uintptr_t)extent->at + at, page_size(), READ_BYTES, &node);
         numa_move_to(&p->nodes, extent->at + at, n, node);
     }
 }
@@ -165,7 +165,7 @@ static void move_pages_to_nodes(const struct pin *p, const struct pin_extent *ex
 /* Waits until no session decodes, at most PIN_PATIENCE_S. */
 static void wait_while_held(const struct pin *p) {
     const double begin_s = clock_now();
-    while (atomic_load(&p->held) && !atomic_load(&p->stop) && clock_now() - begin_s < PIN_PATIENCE_S) usleep(hold_poll_us);
+    while (atomic_load(&p->held) && !atomic_load(&p->stop) && clock_now() - begin_s < PIN_PATIENCE_S) usleep(HOLD_POLL_US);
 }
 
 /* Registers an extent, unless it is registered already or no more can be. */
@@ -197,7 +197,7 @@ static void *pin_thread(void *arg) {
         place_extent(p, i);
         if (!atomic_load(&p->held) && !atomic_load(&p->stop)) register_extent(p, &p->extents[i]);
     }
-    while (!atomic_load(&p->stop) && atomic_load(&p->n_placed) < p->n_extents) usleep(hold_poll_us);
+    while (!atomic_load(&p->stop) && atomic_load(&p->n_placed) < p->n_extents) usleep(HOLD_POLL_US);
     for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next_held, 1)) < p->n_extents;) {
         if (!atomic_load(&p->extents[i].pinned)) wait_while_held(p);
         if (!atomic_load(&p->stop)) register_extent(p, &p->extents[i]);

@@ -7,7 +7,7 @@
 #include "base/test_limits.h"
 #include "engine/transfer/trace.h"
 
-static const size_t buffer_bytes = (size_t)4 << 20, min_copy_bytes = 4096;
+static const size_t BUFFER_BYTES = (size_t)4 << 20, MIN_COPY_BYTES = 4096;
 enum { THREADS = 8, BUFFERS = 2 };
 
 struct stage_chunk { /* part of a unit; fits a buffer if staged */
@@ -130,7 +130,7 @@ static size_t copy_limit_bytes(struct gpu *g) {
     const struct gpu_info *info = gpu_info(g);
     double bytes = info->h2d * 5e-4;
     if (info->is_virtual) return SIZE_MAX; /* virtual: urgent copies do not wait */
-    return !(bytes > 0) || bytes > (double)buffer_bytes ? buffer_bytes : bytes < (double)min_copy_bytes ? min_copy_bytes : (size_t)bytes;
+    return !(bytes > 0) || bytes > (double)BUFFER_BYTES ? BUFFER_BYTES : bytes < (double)MIN_COPY_BYTES ? MIN_COPY_BYTES : (size_t)bytes;
 }
 
 /* Adds a run in chunks; enqueues them directly if nothing is queued before. */
@@ -211,7 +211,7 @@ int stage_open(struct stage **out, const struct stage_options *o, struct error *
         struct filler *f = &s->filler[i];
         f->s = s;
         for (int k = 0; k < BUFFERS && !rc; k++) {
-            rc = gpu_host_alloc(o->g, (void **)&f->buffer[k], buffer_bytes, e);
+            rc = gpu_host_alloc(o->g, (void **)&f->buffer[k], BUFFER_BYTES, e);
             if (!rc) rc = gpu_event_open(o->g, &f->sent[k], e);
         }
         if (!rc && pthread_create(&f->thread, NULL, filler_thread, f)) rc = error_set(e, ERR_RUNTIME, "cannot start a staging thread");

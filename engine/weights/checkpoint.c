@@ -9,7 +9,7 @@
 
 /* One name table for all shards, because a scale may be in a different file from its weight. */
 
-static const size_t max_index = 256u << 20;
+static const size_t MAX_INDEX = 256u << 20;
 
 struct adding {
     struct checkpoint *c;
@@ -226,7 +226,7 @@ int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
     if (!name) rc = error_set(e, ERR_MODEL, "%s: has neither model.safetensors nor model.safetensors.index.json", dir);
     else if (is_list) {
         if ((rc = file_join(path, sizeof path, dir, name, e))) goto out;
-        if ((rc = file_read(path, max_index, &text, &n, e))) goto out;
+        if ((rc = file_read(path, MAX_INDEX, &text, &n, e))) goto out;
         struct listing l = {c, e, path, false};
         if ((rc = safetensors_index(text, n, path, on_index, &l, e))) goto out;
         l.check = true;

@@ -10,7 +10,7 @@
 /* Format: 8 bytes little-endian header length, a JSON object name -> {dtype, shape, data_offsets}, then the data. Offsets count from the end of the header and
  * cover the rest of the file exactly, without holes or overlap. */
 
-static const size_t max_header = 100u << 20; /* as in the format's reference implementation */
+static const size_t MAX_HEADER = 100u << 20; /* as in the format's reference implementation */
 enum { LENGTH_BYTES = 8 };
 
 /* Bytes of a tensor, counted from the end of the header. */
@@ -103,8 +103,8 @@ static int read_length(const uint8_t *data, size_t size, const char *what, uint6
         return error_set(e, ERR_MODEL, "%s: %zu bytes; a safetensors file has at least %d: the download is incomplete", what, size, LENGTH_BYTES);
     *n = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) *n = *n << 8 | data[i];
-    if (*n > max_header)
-        return error_set(e, ERR_MODEL, "%s: header of %llu bytes; at most %zu are valid: not a safetensors file", what, (unsigned long long)*n, max_header);
+    if (*n > MAX_HEADER)
+        return error_set(e, ERR_MODEL, "%s: header of %llu bytes; at most %zu are valid: not a safetensors file", what, (unsigned long long)*n, MAX_HEADER);
     if (*n > size - LENGTH_BYTES)
         return error_set(e, ERR_MODEL, "%s: header of %llu bytes in a file of %zu: the download is incomplete", what, (unsigned long long)*n, size);
     return 0;

@@ -113,7 +113,7 @@ bool emu_owns(struct emu *g, const void *p, size_t size) {
 
 /* GPU memory is always populated. Host memory is populated page by page on first access, ten times slower or worse in a virtual machine,
  * which also reclaims idle pages. So large freed blocks are kept for reuse by allocations of similar size. */
-static const size_t min_reuse_bytes = (size_t)1 << 20;
+static const size_t MIN_REUSE_BYTES = (size_t)1 << 20;
 
 static void drop_idle(struct emu *g, size_t i) {
     g->idle_bytes -= g->idle[i].capacity;
@@ -133,7 +133,7 @@ static bool take_idle(struct emu *g, size_t size, struct emu_block *b) {
     return true;
 }
 static bool keep_idle(struct emu *g, const struct emu_block *b) {
-    if (b->capacity < min_reuse_bytes || mem_grow(&g->idle, &g->cap_idle, g->n_idle + 1, sizeof *g->idle)) return false;
+    if (b->capacity < MIN_REUSE_BYTES || mem_grow(&g->idle, &g->cap_idle, g->n_idle + 1, sizeof *g->idle)) return false;
     g->idle[g->n_idle++] = *b;
     g->idle_bytes += b->capacity;
     return true;

@@ -13,13 +13,13 @@
 /* Owns the chat templates of a checkpoint and the special tokens that they may name. Searches in the order of transformers: chat_template.jinja,
  * chat_template.json, tokenizer_config.json. Rendering is in jinja/. */
 
-enum { file_max = 64 << 20, n_special = 7 };
-static const char *const special_names[n_special] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+enum { FILE_MAX = 64 << 20, N_SPECIAL = 7 };
+static const char *const special_names[N_SPECIAL] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
 struct chat_template {
     struct jinja *default_template, *tool_template; /* tool_template: the one named "tool_use", or NULL */
     struct jinja *calls_template;                   /* default_template with earlier calls; NULL: that one writes them, or knows no tools */
-    struct jinja_var vars[n_special + 1];
+    struct jinja_var vars[N_SPECIAL + 1];
     struct arena arena; /* holds the text of vars */
     uint64_t hash;
 };
@@ -31,7 +31,7 @@ static int parse_template(struct jinja **to, const char *s, size_t n, const char
 static int read_template(struct jinja **to, const char *path, struct error *e) {
     char *s;
     size_t n;
-    int rc = file_read(path, file_max, &s, &n, e);
+    int rc = file_read(path, FILE_MAX, &s, &n, e);
     if (rc) return rc;
     rc = parse_template(to, s, n, path, e);
     mem_free(s);
@@ -99,7 +99,7 @@ static int make_calls_template(struct chat_template *c, struct error *e) {
 
 /* Reads the special tokens: strings, or objects with "content". The first file that defines a token wins. */
 static int read_special_tokens(struct chat_template *c, const struct json *config, struct error *e) {
-    for (int i = 0; i < n_special; i++) {
+    for (int i = 0; i < N_SPECIAL; i++) {
         const struct json *t = json_get(config, special_names[i]);
         if (t && t->type == JSON_OBJECT) t = json_get(t, "content");
         if (!t || t->type != JSON_STRING || c->vars[i].text) continue;
@@ -119,7 +119,7 @@ static int read_json_file(struct chat_template *c, const char *dir, const char *
     struct json root;
     int rc = file_join(path, sizeof path, dir, name, e);
     if (rc || !file_exists(path)) return rc;
-    if ((rc = file_read(path, file_max, &s, &n, e))) return rc;
+    if ((rc = file_read(path, FILE_MAX, &s, &n, e))) return rc;
     if (!(rc = json_parse(&a, s, n, 0, path, &root, e))) rc = use(c, &root, path, e);
     arena_free(&a);
     mem_free(s);
@@ -157,8 +157,8 @@ static int find_template(struct chat_template *c, const char *dir, struct error 
 /* --- GGUF: template and special tokens are metadata --- */
 
 static int read_gguf_special_tokens(struct chat_template *c, const struct json *meta, struct error *e) {
-    static const char *const ids[n_special] = {"bos", "eos", "unknown", "seperator", "padding", "cls", "mask"}; /* "seperator" is the spelling of the format */
-    for (int i = 0; i < n_special; i++) {
+    static const char *const ids[N_SPECIAL] = {"bos", "eos", "unknown", "seperator", "padding", "cls", "mask"}; /* "seperator" is the spelling of the format */
+    for (int i = 0; i < N_SPECIAL; i++) {
         char key[64];
         snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", ids[i]);
         int64_t id = json_int(json_get(meta, key), -1);
@@ -198,11 +198,11 @@ static int open_gguf(struct chat_template *c, const char *file, const char *temp
 
 /* Sets the tokens that files do not name as transformers does for a tekken.json without tokenizer.json. */
 static int add_tekken_tokens(struct chat_template *c, const char *dir, struct error *e) {
-    static const char *const tokens[n_special] = {"<s>", "</s>", "<unk>", NULL, "<pad>"}; /* in the order of special_names */
+    static const char *const tokens[N_SPECIAL] = {"<s>", "</s>", "<unk>", NULL, "<pad>"}; /* in the order of special_names */
     char path[4096];
     int rc = file_join(path, sizeof path, dir, "tokenizer.json", e);
     if (rc || file_exists(path) || (rc = file_join(path, sizeof path, dir, "tekken.json", e)) || !file_exists(path)) return rc;
-    for (int i = 0; i < n_special; i++)
+    for (int i = 0; i < N_SPECIAL; i++)
         if (!c->vars[i].text && tokens[i]) c->vars[i].text = tokens[i], c->vars[i].n = strlen(tokens[i]);
     return 0;
 }
@@ -226,7 +226,7 @@ int chat_template_open(struct chat_template **out, const char *dir, const char *
     struct chat_template *c = mem_calloc(1, sizeof *c);
     *out = NULL;
     if (!c) return error_set(e, ERR_MEMORY, "no memory for the chat template");
-    for (int i = 0; i < n_special; i++) c->vars[i].name = special_names[i];
+    for (int i = 0; i < N_SPECIAL; i++) c->vars[i].name = special_names[i];
     char file[4096];
     int rc = dir ? gguf_find(dir, file, sizeof file, e) : 0;
     if (rc >= 0) rc = rc ? open_gguf(c, file, template_file, e) : open_files(c, dir, template_file, e);

@@ -93,9 +93,9 @@ static const struct header_marker header_markers[][8] = {
 };
 static const char channel_marker[] = "<|channel|>";
 
-enum { n_pairs = sizeof marker_pairs / sizeof *marker_pairs, held_max = 64, header_max = 512 };
+enum { N_PAIRS = sizeof marker_pairs / sizeof *marker_pairs, HELD_MAX = 64, HEADER_MAX = 512 };
 struct output_parser {
-    bool enabled[n_pairs];
+    bool enabled[N_PAIRS];
     bool marks_answer;           /* an answer begins with a marker */
     uint8_t form;                /* enum header_form */
     bool in_header, has_message; /* with headers: in one, in a message */
@@ -103,10 +103,10 @@ struct output_parser {
     int open_pair;    /* index of the open pair, or -1 */
     bool begins_line; /* the bytes before `held` end a line or a marker */
     bool skip_newlines;
-    char held[held_max];
-    bool held_special[held_max];
+    char held[HELD_MAX];
+    bool held_special[HELD_MAX];
     size_t n_held;
-    char header_text[header_max];
+    char header_text[HEADER_MAX];
     size_t n_header_text;
 };
 
@@ -177,7 +177,7 @@ struct output_parser *output_parser_open(const struct chat_template *c, const ch
         open_header(p, tail, n);
         return p;
     }
-    for (int i = 0; i < n_pairs; i++) {
+    for (int i = 0; i < N_PAIRS; i++) {
         const struct marker_pair *k = &marker_pairs[i];
         p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)) || /* templates may only close it */
                         (k->also && contains(text, m, k->also));
@@ -221,7 +221,7 @@ static int emit_marker(const char *s, output_parser_fn fn, void *ctx) { return f
 static bool possible_marker(const struct output_parser *p, int k, bool may_interrupt, const char **text) {
     *text = NULL;
     if (p->form) return (*text = header_markers[p->form][k].text) != NULL;
-    if (k >= 2 * n_pairs) return false;
+    if (k >= 2 * N_PAIRS) return false;
     const struct marker_pair *pair = &marker_pairs[k / 2];
     if (!p->enabled[k / 2]) return true;
     bool closing = k & 1;
@@ -240,7 +240,7 @@ static int finish_header(struct output_parser *p, const struct header_marker *ma
     return rc ? rc : emit_marker(marker->text, fn, ctx);
 }
 static void append_header(struct output_parser *p, const char *s, size_t n) {
-    if (n > header_max - p->n_header_text) n = header_max - p->n_header_text;
+    if (n > HEADER_MAX - p->n_header_text) n = HEADER_MAX - p->n_header_text;
     memcpy(p->header_text + p->n_header_text, s, n);
     p->n_header_text += n;
 }
@@ -316,7 +316,7 @@ static int process_held(struct output_parser *p, bool last, output_parser_fn fn,
 int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool is_special, output_parser_fn fn, void *ctx) {
     int rc = 0;
     while (n && !rc) {
-        size_t k = held_max - p->n_held < n ? held_max - p->n_held : n;
+        size_t k = HELD_MAX - p->n_held < n ? HELD_MAX - p->n_held : n;
         while (k > 3 && k < n && ((unsigned char)data[k] & 0xC0) == 0x80) k--; /* a long token: do not part a character */
         memcpy(p->held + p->n_held, data, k);
         memset(p->held_special + p->n_held, is_special, k * sizeof *p->held_special);
@@ -337,7 +337,7 @@ bool output_parser_in_answer(const struct output_parser *p) {
 bool output_parser_in_header(const struct output_parser *p) { return p->in_header; }
 
 bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close) {
-    for (int k = 0; k < n_pairs; k++) {
+    for (int k = 0; k < N_PAIRS; k++) {
         if (!p->enabled[k] || marker_pairs[k].kind != OUTPUT_THINKING || i-- > 0) continue;
         *open = marker_pairs[k].open, *close = marker_pairs[k].close;
         return true;

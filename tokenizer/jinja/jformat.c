@@ -14,7 +14,7 @@ struct format_spec {
     bool group, zero;    /* group: a comma between thousands */
     int64_t width, prec; /* -1: none */
 };
-enum { prec_max = 400 };
+enum { PREC_MAX = 400 };
 
 /* Assembles sign, digits and padding, which goes between, before or after them. */
 static struct jval pad_number(struct jrun *r, const struct format_spec *f, const char *prefix, struct jval body, uint8_t from) {
@@ -76,7 +76,7 @@ static struct jval format_float(struct jrun *r, const struct format_spec *f, dou
     bool negative = signbit(v) && v == v;
     double a = fabs(v);
     if (type == '%') a *= 100;
-    if (prec > prec_max) jfail(r, "the precision exceeds %d", prec_max);
+    if (prec > PREC_MAX) jfail(r, "the precision exceeds %d", PREC_MAX);
     if (!isfinite(a))
         snprintf(t, sizeof t, "%s%s", type == 'E' || type == 'F' || type == 'G' ? (a != a ? "NAN" : "INF") : a != a ? "nan" : "inf", type == '%' ? "%" : "");
     else if (!type && prec < 0) {

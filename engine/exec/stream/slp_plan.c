@@ -3,8 +3,8 @@
 #include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 
-/* Slots of dense modules: as many as dense_budget holds, within these limits. */
-static const size_t dense_budget = (size_t)1 << 30;
+/* Slots of dense modules: as many as DENSE_BUDGET holds, within these limits. */
+static const size_t DENSE_BUDGET = (size_t)1 << 30;
 enum { MIN_DENSE_SLOTS = 2, MAX_DENSE_SLOTS = 8 };
 /* Slots of the expert ring: GOOD_SLOTS keep the bus busy through uneven groups. */
 enum { MIN_SLOTS = 2, GOOD_SLOTS = 8 };
@@ -43,7 +43,7 @@ static size_t fixed_bytes(const struct config *c, const struct slp_need *in, int
 
 enum { MAX_CHUNK = 8192, GOOD_CHUNK = 2048, MIN_CHUNK = 64 }; /* rows: the first that slp_plan() tries; that slp_plan_bytes() counts; the last */
 static int dense_slots(const struct slp_need *in) {
-    const size_t fit = dense_budget / (in->dense_bytes ? in->dense_bytes : 1);
+    const size_t fit = DENSE_BUDGET / (in->dense_bytes ? in->dense_bytes : 1);
     return fit < MIN_DENSE_SLOTS ? MIN_DENSE_SLOTS : fit > MAX_DENSE_SLOTS ? MAX_DENSE_SLOTS : (int)fit;
 }
 size_t slp_plan_bytes(const struct config *c, const struct slp_need *in, int slots) {
