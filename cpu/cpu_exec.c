@@ -16,9 +16,11 @@ struct exec_cursor {
 static const struct ops tables[CPU_LEVELS] = {
 #define TABLE(level) \
     { \
-        level, elem_embed, norm_run, linear_run, rope_table_run, rope_run, kv_rows_store, kv_rows_load, attn_run, select_run, route_run, experts_run, \
-            elem_add, elem_sigmoid, elem_clip, elem_fill, elem_softcap, elem_copy, elem_merge, elem_gate, elem_scale, delta_conv_run, delta_run, scan_run, \
-            compress_run, streams_spread, streams_mix, ngram_run, ngram_relate_run, streams_pool, round_run \
+        .name = level, .embed = elem_embed, .norm = norm_run, .linear = linear_run, .rope_table = rope_table_run, .rope = rope_run, .kv_store = kv_rows_store, \
+        .kv_load = kv_rows_load, .attention = attn_run, .select = select_run, .route = route_run, .experts = experts_run, .add = elem_add, \
+        .sigmoid = elem_sigmoid, .clip = elem_clip, .fill = elem_fill, .softcap = elem_softcap, .copy = elem_copy, .merge = elem_merge, .gate = elem_gate, \
+        .scale = elem_scale, .conv = delta_conv_run, .delta = delta_run, .scan = scan_run, .compress = compress_run, .spread = streams_spread, \
+        .mix = streams_mix, .ngram = ngram_run, .relate = ngram_relate_run, .pool = streams_pool, .round = round_run \
     }
     [CPU_SCALAR] = TABLE("scalar"),
     [CPU_AVX2] = TABLE("avx2"),

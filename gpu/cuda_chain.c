@@ -12,13 +12,45 @@ _Static_assert((int)SCALE_STEPS == CUDA_SCALE_STEPS && (int)SCALE_SMOOTH == CUDA
 _Static_assert((int)OP_CHAIN_MAX <= (int)CUDA_CHAIN_MAX && (int)FUSE_ROWS <= (int)CUDA_CHAIN_ROWS, "chains");
 
 static struct cuda_route route_of(const struct op_route *o) {
-    return (struct cuda_route){o->ids,    o->weights, o->logits,       o->bias,     o->table,      o->tokens,    o->n,     o->n_experts,
-                               o->topk,   o->n_group, o->topk_group,   o->score,    o->group_top2, o->norm,      o->scale, o->jitter,
-                               o->n_idle, o->idle,    o->expert_scale, o->n_always, o->group_zero, o->group_each};
+    return (struct cuda_route){.ids = o->ids,
+                               .weights = o->weights,
+                               .logits = o->logits,
+                               .bias = o->bias,
+                               .table = o->table,
+                               .tokens = o->tokens,
+                               .n = o->n,
+                               .n_experts = o->n_experts,
+                               .topk = o->topk,
+                               .n_group = o->n_group,
+                               .topk_group = o->topk_group,
+                               .score = o->score,
+                               .group_top2 = o->group_top2,
+                               .norm = o->norm,
+                               .scale = o->scale,
+                               .jitter = o->jitter,
+                               .n_idle = o->n_idle,
+                               .idle = o->idle,
+                               .expert_scale = o->expert_scale,
+                               .n_always = o->n_always,
+                               .group_zero = o->group_zero,
+                               .group_each = o->group_each};
 }
 static struct cuda_norm norm_of(const struct op_norm *a) {
-    return (struct cuda_norm){a->out, a->x,   a->w,   a->bias,     a->w_dtype,    a->rows, a->dim,       a->ldx,
-                              a->ldo, a->eps, a->add, a->l2_limit, a->layer_norm, a->tag,  (int *)a->bad};
+    return (struct cuda_norm){.out = a->out,
+                              .x = a->x,
+                              .w = a->w,
+                              .bias = a->bias,
+                              .w_dtype = a->w_dtype,
+                              .rows = a->rows,
+                              .dim = a->dim,
+                              .ldx = a->ldx,
+                              .ldo = a->ldo,
+                              .eps = a->eps,
+                              .add = a->add,
+                              .l2_limit = a->l2_limit,
+                              .layer_norm = a->layer_norm,
+                              .tag = a->tag,
+                              .bad = (int *)a->bad};
 }
 static struct cuda_kv_store kv_store_of(const struct op_kv_store *a) {
     return (struct cuda_kv_store){cuda_plane_of(&a->plane), a->x, a->row0, a->n, a->ldx, (const struct cuda_address *)a->at, a->every, a->tokens};
@@ -31,7 +63,16 @@ static struct cuda_step step_of(enum op_code code, const union op_args *u) {
     case OP_NORM: return (struct cuda_step){CUDA_STEP_NORM, .norm = norm_of(&u->norm)};
     case OP_ROPE: {
         const struct op_rope *a = &u->rope;
-        return (struct cuda_step){CUDA_STEP_ROPE, .rope = {a->x, a->cos, a->sin, a->n, a->heads, a->ld, a->head_ld, a->half, a->interleaved, a->inverse}};
+        return (struct cuda_step){CUDA_STEP_ROPE, .rope = {.x = a->x,
+                                                           .cos = a->cos,
+                                                           .sin = a->sin,
+                                                           .n = a->n,
+                                                           .heads = a->heads,
+                                                           .ld = a->ld,
+                                                           .head_ld = a->head_ld,
+                                                           .half = a->half,
+                                                           .interleaved = a->interleaved,
+                                                           .inverse = a->inverse}};
     }
     case OP_KV_STORE: return (struct cuda_step){CUDA_STEP_KV_STORE, .kv_store = kv_store_of(&u->kv_store)};
     case OP_ROUTE: return (struct cuda_step){CUDA_STEP_ROUTE, .route = route_of(&u->route)};
@@ -45,22 +86,65 @@ static struct cuda_step step_of(enum op_code code, const union op_args *u) {
     case OP_SOFTCAP: return (struct cuda_step){CUDA_STEP_SOFTCAP, .each = each_of(u->softcap.x, u->softcap.n, u->softcap.m, u->softcap.cap)};
     case OP_COPY: {
         const struct op_copy *a = &u->copy;
-        return (struct cuda_step){CUDA_STEP_COPY, .copy = {a->y, a->x, a->n, a->heads, a->dim, a->ldx, a->ldy, a->head_ldx, a->head_ldy}};
+        return (struct cuda_step){CUDA_STEP_COPY, .copy = {.y = a->y,
+                                                           .x = a->x,
+                                                           .n = a->n,
+                                                           .heads = a->heads,
+                                                           .dim = a->dim,
+                                                           .ldx = a->ldx,
+                                                           .ldy = a->ldy,
+                                                           .head_ldx = a->head_ldx,
+                                                           .head_ldy = a->head_ldy}};
     }
     case OP_GATE: {
         const struct op_gate *a = &u->gate;
-        return (struct cuda_step){CUDA_STEP_GATE, .gate = {a->y, a->g, a->n, a->heads, a->dim, a->ldy, a->ldg, a->head_ldy, a->head_ldg, a->kind, a->per_head}};
+        return (struct cuda_step){CUDA_STEP_GATE, .gate = {.y = a->y,
+                                                           .g = a->g,
+                                                           .n = a->n,
+                                                           .heads = a->heads,
+                                                           .dim = a->dim,
+                                                           .ldy = a->ldy,
+                                                           .ldg = a->ldg,
+                                                           .head_ldy = a->head_ldy,
+                                                           .head_ldg = a->head_ldg,
+                                                           .kind = a->kind,
+                                                           .per_head = a->per_head}};
     }
     case OP_SCALE: {
         const struct op_scale *a = &u->scale;
-        return (struct cuda_step){CUDA_STEP_SCALE,
-                                  .scale = {a->x, a->pos, a->n, a->m, a->ld, a->every, a->shift, a->by, a->slope, a->kind, a->slopes, a->bases, a->dim}};
+        return (struct cuda_step){CUDA_STEP_SCALE, .scale = {.x = a->x,
+                                                             .pos = a->pos,
+                                                             .n = a->n,
+                                                             .m = a->m,
+                                                             .ld = a->ld,
+                                                             .every = a->every,
+                                                             .shift = a->shift,
+                                                             .by = a->by,
+                                                             .slope = a->slope,
+                                                             .kind = a->kind,
+                                                             .slopes = a->slopes,
+                                                             .bases = a->bases,
+                                                             .dim = a->dim}};
     }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;
-        return (struct cuda_step){CUDA_STEP_CONV,
-                                  .conv = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo,
-                                           (const struct cuda_address *)a->at, a->bias, a->is_linear, a->is_peek, a->delay, op_conv_past(a), a->state_at}};
+        return (struct cuda_step){CUDA_STEP_CONV, .conv = {.out = a->out,
+                                                           .x = a->x,
+                                                           .w = a->w,
+                                                           .before = a->before,
+                                                           .after = a->after,
+                                                           .n = a->n,
+                                                           .channels = a->channels,
+                                                           .taps = a->taps,
+                                                           .ldx = a->ldx,
+                                                           .ldo = a->ldo,
+                                                           .at = (const struct cuda_address *)a->at,
+                                                           .bias = a->bias,
+                                                           .is_linear = a->is_linear,
+                                                           .is_peek = a->is_peek,
+                                                           .delay = a->delay,
+                                                           .past = op_conv_past(a),
+                                                           .state_at = a->state_at}};
     }
     default: return (struct cuda_step){CUDA_STEP_TRANSFER, .transfer = {u->transfer.dst, u->transfer.src, u->transfer.size / 4}};
     }

@@ -248,7 +248,16 @@ static int run_groups(struct cuda_stream *s, const struct groups *g, char *space
 }
 
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
-    struct groups g = {a->y, a->x, a->token, a->weight, a->expert, a->begin, a->n, a->hidden, a->norm, a->eps, NULL};
+    struct groups g = {.y = a->y,
+                       .x = a->x,
+                       .token = a->token,
+                       .weight = a->weight,
+                       .experts = a->expert,
+                       .begin = a->begin,
+                       .n = a->n,
+                       .hidden = a->hidden,
+                       .norm = a->norm,
+                       .eps = a->eps};
     int most = 0;
     for (int k = 0; k < a->n; k++) most = a->begin[k + 1] - a->begin[k] > most ? a->begin[k + 1] - a->begin[k] : most;
     if (!most) return 0;
@@ -342,7 +351,8 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
             cuda_check(s->g, cudaMemcpyAsync(host, offset, ((size_t)a->n_experts + 1) * 4, cudaMemcpyDeviceToHost, s->stream), "group sizes") ||
             cuda_check(s->g, cudaStreamSynchronize(s->stream), "running"))
             return ERR_RUNTIME;
-        struct groups g = {a->y, a->x, token, weight, a->experts, host, a->n_experts, a->hidden, NULL, 0, NULL};
+        struct groups g = {
+            .y = a->y, .x = a->x, .token = token, .weight = weight, .experts = a->experts, .begin = host, .n = a->n_experts, .hidden = a->hidden};
         if (a->by_choice) { /* the same order again, where each choice counts as a token */
             if (cuda_check(s->g, cuda_sort(s->stream, offset, at_row, weight, a->ids, a->weights, a->n * a->topk, 1, 0, a->n_experts), "sort"))
                 return ERR_RUNTIME;

@@ -181,8 +181,20 @@ int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *sp
 }
 
 static struct cuda_linear linear_of(const struct op_linear *a) {
-    return (struct cuda_linear){a->y,          a->x,          a->bias,  a->w,          a->n,       a->ldx,     a->ldy,
-                                a->accumulate, a->transposed, a->batch, a->batch_rows, a->batch_x, a->batch_y, a->exact};
+    return (struct cuda_linear){.y = a->y,
+                                .x = a->x,
+                                .bias = a->bias,
+                                .w = a->w,
+                                .n = a->n,
+                                .ldx = a->ldx,
+                                .ldy = a->ldy,
+                                .accumulate = a->accumulate,
+                                .transposed = a->transposed,
+                                .batch = a->batch,
+                                .batch_rows = a->batch_rows,
+                                .batch_x = a->batch_x,
+                                .batch_y = a->batch_y,
+                                .exact = a->exact};
 }
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
     struct cuda_linear l = linear_of(a);

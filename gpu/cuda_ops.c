@@ -193,31 +193,31 @@ _Static_assert((int)DELTA_GATED == CUDA_DELTA_GATED && (int)DELTA_MAMBA2 == CUDA
                    (int)DELTA_CHANNELS == CUDA_DELTA_CHANNELS && (int)DELTA_MAX_K_DIM == CUDA_DELTA_MAX_K_DIM,
                "rules");
 static int delta(struct cuda_stream *s, const struct op_delta *o) {
-    struct cuda_delta d = {o->out,
-                           o->q,
-                           o->k,
-                           o->v,
-                           o->b,
-                           o->a,
-                           o->rate,
-                           o->dt,
-                           o->before,
-                           o->after,
-                           o->n,
-                           o->k_heads,
-                           o->v_heads,
-                           o->k_dim,
-                           o->v_dim,
-                           o->ldx,
-                           o->ldg,
-                           o->ldo,
-                           to_cuda_place(o->at),
-                           o->skip,
-                           o->slope,
-                           o->bound,
-                           o->rule,
-                           o->is_tiled,
-                           o->doubles_beta};
+    struct cuda_delta d = {.out = o->out,
+                           .q = o->q,
+                           .k = o->k,
+                           .v = o->v,
+                           .b = o->b,
+                           .a = o->a,
+                           .rate = o->rate,
+                           .dt = o->dt,
+                           .before = o->before,
+                           .after = o->after,
+                           .n = o->n,
+                           .k_heads = o->k_heads,
+                           .v_heads = o->v_heads,
+                           .k_dim = o->k_dim,
+                           .v_dim = o->v_dim,
+                           .ldx = o->ldx,
+                           .ldg = o->ldg,
+                           .ldo = o->ldo,
+                           .at = to_cuda_place(o->at),
+                           .skip = o->skip,
+                           .slope = o->slope,
+                           .bound = o->bound,
+                           .rule = o->rule,
+                           .is_tiled = o->is_tiled,
+                           .doubles_beta = o->doubles_beta};
     if (o->n < 1) return 0;
     return cuda_check(s->g, o->k_dim > CUDA_DELTA_MAX_K_DIM ? cudaErrorNotSupported : cuda_delta_rows(s->stream, &d), "delta");
 }
@@ -253,8 +253,20 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_LINEAR: return cuda_linear_op(s, &u->linear);
     case OP_ROPE_TABLE: {
         const struct op_rope_table *a = &u->rope_table;
-        struct cuda_rope_table t = {a->cos,     a->sin,   a->pos,  a->inv_freq, a->length, a->n,           a->half,
-                                    a->longest, a->total, a->pos0, a->step,     a->mscale, a->long_mscale, to_cuda_place(a->at)};
+        struct cuda_rope_table t = {.cos = a->cos,
+                                    .sin = a->sin,
+                                    .pos = a->pos,
+                                    .inv_freq = a->inv_freq,
+                                    .length = a->length,
+                                    .n = a->n,
+                                    .half = a->half,
+                                    .longest = a->longest,
+                                    .total = a->total,
+                                    .pos0 = a->pos0,
+                                    .step = a->step,
+                                    .mscale = a->mscale,
+                                    .long_mscale = a->long_mscale,
+                                    .at = to_cuda_place(a->at)};
         if (a->n > 0) r = cuda_rope_table(s->stream, &t);
         break;
     }
@@ -270,22 +282,59 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_DELTA: return delta(s, &u->delta);
     case OP_SCAN: {
         const struct op_scan *a = &u->scan;
-        const struct cuda_scan c = {a->out,   a->x, a->a,        a->b,     a->c,   a->rate, a->dt,   a->skip, a->before,
-                                    a->after, a->n, a->channels, a->state, a->ldx, a->lda,  a->ldbc, a->ldo,  to_cuda_place(a->at)};
+        const struct cuda_scan c = {.out = a->out,
+                                    .x = a->x,
+                                    .a = a->a,
+                                    .b = a->b,
+                                    .c = a->c,
+                                    .rate = a->rate,
+                                    .dt = a->dt,
+                                    .skip = a->skip,
+                                    .before = a->before,
+                                    .after = a->after,
+                                    .n = a->n,
+                                    .channels = a->channels,
+                                    .state = a->state,
+                                    .ldx = a->ldx,
+                                    .lda = a->lda,
+                                    .ldbc = a->ldbc,
+                                    .ldo = a->ldo,
+                                    .at = to_cuda_place(a->at)};
         if (a->n > 0) r = cuda_scan_rows(s->stream, &c);
         break;
     }
     case OP_COMPRESS: {
         const struct op_compress *a = &u->compress;
-        struct cuda_compress c = {a->out,     a->kv,    a->gate, a->bias, a->before,  a->after,         a->n,
-                                  a->pos0,    a->ratio, a->dim,  a->ldx,  a->overlap, op_compressed(a), to_cuda_place(a->at),
-                                  a->state_at};
+        struct cuda_compress c = {.out = a->out,
+                                  .kv = a->kv,
+                                  .gate = a->gate,
+                                  .bias = a->bias,
+                                  .before = a->before,
+                                  .after = a->after,
+                                  .n = a->n,
+                                  .pos0 = a->pos0,
+                                  .ratio = a->ratio,
+                                  .dim = a->dim,
+                                  .ldx = a->ldx,
+                                  .overlap = a->overlap,
+                                  .n_entries = op_compressed(a),
+                                  .at = to_cuda_place(a->at),
+                                  .state_at = a->state_at};
         if (a->n > 0) r = cuda_compress_rows(s->stream, &c);
         break;
     }
     case OP_NGRAM: {
         const struct op_ngram *a = &u->ngram;
-        struct cuda_ngram c = {a->rows, a->tokens, a->before, a->after, a->n, a->size, a->per, a->end, a->ids, a->passes_end, {0}, {0}, {0}};
+        struct cuda_ngram c = {.rows = a->rows,
+                               .tokens = a->tokens,
+                               .before = a->before,
+                               .after = a->after,
+                               .n = a->n,
+                               .size = a->size,
+                               .per = a->per,
+                               .end = a->end,
+                               .ids = a->ids,
+                               .passes_end = a->passes_end};
         memcpy(c.multiplier, a->multiplier, sizeof c.multiplier), memcpy(c.vocab, a->vocab, sizeof c.vocab), memcpy(c.offset, a->offset, sizeof c.offset);
         if (a->n > 0) r = cuda_ngram_rows(s->stream, &c);
         break;
@@ -317,9 +366,23 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_MIX: {
         const struct op_mix *a = &u->mix;
-        struct cuda_mix c = {a->in,       a->out,     a->streams,   a->post,  a->mix, a->base,     a->scale,
-                             a->n,        a->hidden,  a->n_streams, a->iters, a->eps, a->norm_eps, a->magnitude > 0 ? a->magnitude : 2.0f,
-                             a->post_eps, a->earlier, a->ld_earlier};
+        struct cuda_mix c = {.in = a->in,
+                             .out = a->out,
+                             .streams = a->streams,
+                             .post = a->post,
+                             .mix = a->mix,
+                             .base = a->base,
+                             .scale = a->scale,
+                             .n = a->n,
+                             .hidden = a->hidden,
+                             .n_streams = a->n_streams,
+                             .iters = a->iters,
+                             .eps = a->eps,
+                             .norm_eps = a->norm_eps,
+                             .magnitude = a->magnitude > 0 ? a->magnitude : 2.0f,
+                             .post_eps = a->post_eps,
+                             .earlier = a->earlier,
+                             .ld_earlier = a->ld_earlier};
         if (a->n_streams > CUDA_MAX_RESIDUAL_STREAMS) r = cudaErrorNotSupported;
         else if (a->n > 0) r = cuda_mix_streams(s->stream, &c);
         break;

@@ -263,12 +263,17 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 }
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
-    const struct block_input in = {&y->attn_mix,         &y->previous_merge,
-                                   y->previous_out_norm, y->previous_experts_norm,
-                                   y->previous_scale,    c->token_dim && layer ? &y->previous_token_input : NULL,
-                                   y->attn_norm,         y->attn_norm_bias,
-                                   y->attn_norm_gate,    2 * layer,
-                                   y->previous_out_gate};
+    const struct block_input in = {.mix = &y->attn_mix,
+                                   .merge = &y->previous_merge,
+                                   .out_norm = y->previous_out_norm,
+                                   .experts_norm = y->previous_experts_norm,
+                                   .stream_scale = y->previous_scale,
+                                   .token = c->token_dim && layer ? &y->previous_token_input : NULL,
+                                   .weight = y->attn_norm,
+                                   .bias = y->attn_norm_bias,
+                                   .norm_gate = y->attn_norm_gate,
+                                   .tag = 2 * layer,
+                                   .out_gate = y->previous_out_gate};
     if (c->layer[layer].mixer == MIXER_NONE && !config_is_bare(c, layer)) return 0;
     if (c->streams.is_gated) {
         TRY(gated_streams_add(x, c, w, layer == 0, n));
@@ -397,8 +402,14 @@ static int gate_shared(struct exec *x, const struct config *c, const struct laye
 }
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const struct block_input in = {&y->ffn_mix,      &y->attn_merge, y->attn_out_norm, NULL, NULL, NULL, y->ffn_norm, y->ffn_norm_bias,
-                                   y->ffn_norm_gate, 2 * layer + 1,  y->attn_out_gate};
+    const struct block_input in = {.mix = &y->ffn_mix,
+                                   .merge = &y->attn_merge,
+                                   .out_norm = y->attn_out_norm,
+                                   .weight = y->ffn_norm,
+                                   .bias = y->ffn_norm_bias,
+                                   .norm_gate = y->ffn_norm_gate,
+                                   .tag = 2 * layer + 1,
+                                   .out_gate = y->attn_out_gate};
     const int logits = config_n_choices(c);
     const bool parallel = y->parallel_dense.gate.data;
     if (c->layer[layer].no_ffn) return 0;

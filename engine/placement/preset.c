@@ -155,6 +155,8 @@ static const struct preset {
     int n_nodes;
     double inter_node_bw;
 } presets[] = {
+    /* Columns: name, description, names of CPU and GPU, their figures, devices, units near memory, DRAM bandwidth, hand-off,
+     * NUMA nodes, bandwidth between nodes. */
     {"paper-a-1", "two EPYC 9355, one RTX 5090", PAPER_A, &rtx_5090, 1, PAPER_A_LINKS},
     {"paper-a-2", "two EPYC 9355, two RTX 5090", PAPER_A, &rtx_5090, 2, PAPER_A_LINKS},
     {"paper-a-1-fp8", "two EPYC 9355, one RTX 5090 with math=fp8", PAPER_A, &rtx_5090_fp8, 1, PAPER_A_LINKS},
