@@ -61,9 +61,9 @@ int file_write_all(int fd, const void *data, size_t size);
 bool file_exists(const char *path);                 /* a readable regular file, or an embedded one */
 bool file_is_dir(const char *path);                 /* also true for "ember:" */
 int file_mkdirs(const char *path, struct error *e); /* like mkdir -p, mode 0700 */
-/* dir + "/" + name into buf; ERR_USAGE when it does not fit. */
 /* The path of a checkpoint's config: config.json, or, if there is none, Mistral's params.json beside tekken.json. */
 int file_config(char *buf, size_t cap, const char *dir, struct error *e);
+/* dir + "/" + name into buf; ERR_USAGE when it does not fit. */
 int file_join(char *buf, size_t cap, const char *dir, const char *name, struct error *e);
 
 /* Detects placeholders for large files: ERR_MODEL for a Git LFS pointer or a web page. */

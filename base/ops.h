@@ -338,9 +338,14 @@ struct op_copy {
     int n, heads, dim, ldx, ldy, head_ldx, head_ldy;
 };
 
+enum gate_kind {
+    GATE_SIGMOID,  /* 1 / (1 + exp(-g)) */
+    GATE_SILU,     /* g / (1 + exp(-g)) */
+    GATE_SOFTPLUS, /* log(1 + exp(g)) */
+    GATE_LINEAR,   /* g */
+    GATE_NORMAL    /* the normal distribution up to g, which makes y = g its exact GELU */
+};
 /* y *= f(g), where g has its own row and head strides. per_head: one g for all dim elements of a head. */
-/* 1 / (1 + exp(-g)); g times that; log(1 + exp(g)); g; the normal distribution up to g, which makes y = g its exact GELU */
-enum gate_kind { GATE_SIGMOID, GATE_SILU, GATE_SOFTPLUS, GATE_LINEAR, GATE_NORMAL };
 struct op_gate {
     float *y;       /* [n, heads, dim], rows ldy apart, heads head_ldy */
     const float *g; /* the same, with strides ldg and head_ldg, ldg 0: one row for all; per_head [n, heads, 1] */

@@ -80,7 +80,7 @@ INLINE __m256 half_scales(const uint8_t *p, int step, int n) {
     return _mm256_cvtph_ps(_mm_set_epi64x((long long)u[1], (long long)u[0]));
 }
 
-/* One byte for each block, as above. */
+/* One byte for each block, `step` bytes apart. */
 INLINE __m256i exponents(const uint8_t *p, int step, int n) {
     uint64_t u = 0;
     if (step == 1 && n >= 256) memcpy(&u, p, sizeof u);

@@ -154,7 +154,7 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
 #endif
 }
 #ifdef BY_SPLIT
-/* Same for the remaining columns of a part; weights past them meet zeros of x. */
+/* Adds the products of the remaining columns of a part; weights past them meet zeros of x. */
 INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s, int c, int n, const int R, const int N,
                  const bool is_fine) {
     uint8_t edge[8][UNIT * BYTES];
@@ -167,7 +167,7 @@ INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KER
     unit(p, at, part, s, c, UNIT, R, N, is_fine);
 }
 #else
-/* Same for the remaining columns of a part, shared by all R and N. */
+/* Decodes the weights of the remaining columns of a part, for all R and N. */
 static __attribute__((noinline)) void rest_weights(float *out, const uint8_t *from, int n, int zero) {
     const int zero_ __attribute__((unused)) = zero;
 #define USE(j, v) vstore(out + (j), v)

@@ -56,7 +56,7 @@ INLINE void turn_dot(V (*sum)[4], const uint8_t **row, const uint8_t **scale, co
 #else
 /* sum[t] += products of the group at p, with separate scales at s, and x[t * ld], t < N. n of its columns exist; a constant if all do. */
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N);
-/* The same for a turn of one row, whose group and scale pointers it advances. */
+/* Adds the products of a turn of one row, whose group and scale pointers it advances. */
 INLINE void turn_dot(V (*sum)[4], const uint8_t **row, const uint8_t **scale, const struct group *x, int ld, int turn, const int R, const int N) {
     const uint8_t *p = row[0], *s = scale[0];
     V part[4];

@@ -40,7 +40,7 @@ INLINE __m256i join(__m256i a, __m256i b, const bool most) { return most ? _mm25
 INLINE __m256i pairs(__m256i a, __m256i b, const bool most) { return join(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b), most); }
 INLINE __m256i fours(__m256i a, __m256i b, const bool most) { return join(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b), most); }
 INLINE __m256i halves_4(const __m256i v[4], const bool most) { return fours(pairs(v[0], v[1], most), pairs(v[2], v[3], most), most); }
-/* Same for eight whole vectors, in order or in the order of halves_4. */
+/* Reduces each of eight vectors to one lane, in order or in the order of halves_4. */
 INLINE __m256i vectors_8(const __m256i v[8], const bool most, const bool in_order) {
     __m256i h[4];
     EACH (int i = 0; i < 4; i++) {

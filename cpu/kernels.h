@@ -112,7 +112,7 @@ typedef PEAK_FN((*peak_fn));
 
 struct kernels {
     gemv_fn gemv[DT_COUNT];  /* NULL: no kernel for this format */
-    gemv_fn whole[DT_COUNT]; /* the same with 16-bit integer activations, where that is faster; else NULL */
+    gemv_fn whole[DT_COUNT]; /* products with 16-bit integer activations, where that is faster; else NULL */
     gevm_fn gevm[DT_COUNT];
     decode_fn decode[DT_COUNT];
     widen_fn widen[DT_COUNT];
@@ -182,7 +182,7 @@ void kernels_avx2(struct kernels *k);
 void attn_avx2(struct kernels *k); /* attention over BF16 and E4M3 planes */
 void kernels_avx512(struct kernels *k);
 void kernels_avx512bf16(struct kernels *k); /* attention over BF16 and E4M3 planes */
-void kernels_amx(struct kernels *k);        /* the same in AMX tiles, for prompts */
+void kernels_amx(struct kernels *k);        /* attention in AMX tiles, for prompts */
 enum { ATTN_AMX_DIM = 1024 };
 void delta_avx2(struct kernels *k); /* kernels of delta.c */
 void delta_avx512(struct kernels *k);

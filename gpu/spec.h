@@ -8,10 +8,6 @@
 enum { GPU_MAX = 8, GPU_HOST = -1, GPU_REGISTER_CHUNK = 1 << 30 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
 
-/* --gpus LIST: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each followed by options:
- * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; nograph; nojoin; nopeer; alltoall; ring=N; chunk=N; math=bf16|f32, for cuda
- * and virtual devices also fp8; for cuda gemm=auto|own|cublas; for emu: virtual, flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL,
- * nopin, nomap, piece=SIZE (register_chunk), fail=alloc|copy|launch|die:N[@RANK]. */
 /* Arithmetic of products of many tokens on cuda; sums are always float32. BF16: activations rounded to BF16, weights
  * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 per token and 128 columns where the
  * weights are E4M3, to about 2^-4 each, as the models were trained; needs sm_89, otherwise and for other weights as BF16. */
@@ -79,4 +75,8 @@ struct gpu_spec {
     long fail_at; /* emu: the fail_at-th event of this kind fails, counted from 1 */
     int fail_rank;
 };
+/* --gpus LIST: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each followed by options:
+ * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; nograph; nojoin; nopeer; alltoall; ring=N; chunk=N; math=bf16|f32, for cuda
+ * and virtual devices also fp8; for cuda gemm=auto|own|cublas; for emu: virtual, flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL,
+ * nopin, nomap, piece=SIZE (register_chunk), fail=alloc|copy|launch|die:N[@RANK]. */
 int gpu_spec_parse(struct gpu_spec *s, const char *list, struct error *e); /* list NULL, "" or "none": no devices. ERR_USAGE names the invalid part */

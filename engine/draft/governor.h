@@ -48,7 +48,7 @@ struct governor_in {
 double governor_choose(struct governor *g, const struct governor_in *in, int *k);
 /* Figures of a batch that ran. */
 struct governor_sample {
-    int mode, n, rows;                /* as above */
+    int mode, n, rows;                /* as in governor_in */
     int n_drafted, n_accepted;        /* drafted rows; accepted ones */
     int n_model_drafted, n_caught_up; /* model-drafted tokens; rows caught up with */
     bool is_cold;                     /* it read weights for the first time */

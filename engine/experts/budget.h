@@ -6,14 +6,14 @@
  * the CPU, and results do not depend on what was used before. */
 #include <stddef.h>
 
-/* BUDGET_LAYERS: all experts of as many layers as fit, or none. BUDGET_AUTO: the same, or if no layer fits as many per layer as fit.
+/* BUDGET_LAYERS: all experts of as many layers as fit, or none. BUDGET_AUTO: BUDGET_LAYERS, or if no layer fits as many per layer as fit.
  * The others: none; n per layer; n bytes. */
 enum budget_request { BUDGET_AUTO, BUDGET_LAYERS, BUDGET_OFF, BUDGET_EXPERTS, BUDGET_BYTES };
 struct budget_in {
     size_t free_bytes;     /* bytes free on the device */
     size_t weight_bytes;   /* attention blocks, shared experts, dense FFNs and head assigned to it */
     size_t reserve_bytes;  /* KV caches, workspaces, a prefill's ring */
-    size_t least_reserve;  /* the same without a ring: enough if the experts of all its layers are resident */
+    size_t least_reserve;  /* reserve_bytes without a ring: enough if the experts of all its layers are resident */
     size_t row_bytes;      /* one expert of each of the layers */
     size_t layer_bytes;    /* all experts of the largest layer; 0: whole layers cannot be resident */
     int layers, n_experts; /* MoE layers whose attention block it has; experts in each */

@@ -10,7 +10,7 @@ struct lookahead {
     int n;                          /* tokens recorded */
     int distance[LOOKAHEAD_TOKENS]; /* distance of each token; 0: the next one */
     int32_t *ids;                   /* [LOOKAHEAD_TOKENS, n_layers, topk] -1: unknown */
-    float *confidence;              /* the same shape: router weights */
+    float *confidence;              /* [LOOKAHEAD_TOKENS, n_layers, topk] router weights */
 };
 size_t lookahead_bytes(int n_layers, int topk);
 /* mem: lookahead_bytes, aligned for float; in use until the caller is done with a. */

@@ -9,7 +9,7 @@ struct usage_profile {
     char *path; /* owned; NULL: nothing is read or written */
     uint64_t fingerprint;
     uint32_t *before;  /* [n_layers, n_experts] selections of earlier runs, as read */
-    uint32_t *prompts; /* the same shape: of this run's prompts */
+    uint32_t *prompts; /* [n_layers, n_experts] selections of this run's prompts */
 };
 /* Reads the file in dir (NULL: no file) for a checkpoint with this fingerprint; a missing file is not an error. ERR_MEMORY. */
 int usage_profile_open(struct usage_profile **u, const struct config *c, const char *dir, uint64_t fingerprint, struct error *e);

@@ -29,7 +29,7 @@ enum mixer { /* A layer mixes tokens by one of these; all but the first and the 
 enum output_norm { /* outputs that are normed before they are added to the stream */
                    OUTPUT_NORM_NONE,
                    OUTPUT_NORM_BLOCKS, /* of attention blocks and FFNs */
-                   OUTPUT_NORM_UNIT,   /* the same without weights; those of FFNs are factors of the norm's input */
+                   OUTPUT_NORM_UNIT,   /* of blocks, without weights; those of FFNs are factors of the norm's input */
                    OUTPUT_NORM_EXPERTS /* of FFNs with experts */
 };
 enum reads_early { /* parts of a layer with experts that read the stream before attention instead of the one after it */
@@ -103,9 +103,9 @@ struct config {
     int embed_rows;          /* rows of the embedding, if there are more than vocab; 0: vocab */
     bool head_is_padded;     /* the stored head has embed_rows rows, too */
     bool embed_norm;         /* embeddings are normed */
-    bool embed_norm_unit;    /* the same without weights */
+    bool embed_norm_unit;    /* embeddings are normed without weights */
     bool centered_norms;     /* norms of layers are published less 1 */
-    bool centered_head_norm; /* so is the last norm */
+    bool centered_head_norm; /* the last norm is published less 1 */
     float norm_eps;
     float output_eps;     /* of norms of outputs; 0: norm_eps */
     float embed_scale;    /* factor of the embeddings; 0: 1 */
@@ -342,12 +342,12 @@ static inline bool config_has_mixer(const struct config *c, enum mixer kind) {
         if (c->layer[i].mixer == kind) return true;
     return false;
 }
-/* A layer without mixer and FFN only adds the output of the layer before. It is the last one of models with short convolutions: its state is that of the
- * output's convolution. */
 /* Whether the norm before a layer's attention, or before its FFN, has a gate: all, or all but that of a dense FFN. */
 static inline bool config_norm_is_gated(const struct config *c, int layer, bool ffn) {
     return c->norm_gate_rank && (!ffn || c->gates_all_norms || c->layer[layer].moe);
 }
+/* Whether a layer has neither mixer nor FFN and only adds the output of the layer before. It is the last one of models with
+ * short convolutions: its state is that of the output's convolution. */
 static inline bool config_is_bare(const struct config *c, int layer) { return c->layer[layer].no_ffn && c->layer[layer].mixer == MIXER_NONE; }
 /* Whether a layer, or some layer, has a state instead of keys. */
 static inline bool config_is_stateful(const struct config *c, int layer) {
@@ -365,7 +365,7 @@ static inline const struct ngram_config *config_ngram(const struct config *c, in
 static inline int config_input_hashes(const struct config *c) { return c->input_ngrams.size ? (c->input_ngrams.size - 1) * c->input_ngrams.per : 0; }
 /* Tokens before a row that its embedding depends on. */
 static inline int config_lookback(const struct config *c) { return c->input_ngrams.size ? c->input_ngrams.size - 1 : 0; }
-/* The same for the row at position pos: fewer at the start of a text. */
+/* Tokens before the row at position pos that its embedding depends on: fewer at the start of a text. */
 static inline int config_lookback_at(const struct config *c, int pos) { return pos < config_lookback(c) ? pos : config_lookback(c); }
 static inline int config_ngram_hashes(const struct ngram_config *g) { return (g->size - 1) * g->per; }
 static inline int config_ngram_taps(const struct ngram_config *g) { return (g->taps - 1) * g->size + 1; } /* with zeros between the published ones */

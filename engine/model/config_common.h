@@ -4,7 +4,7 @@
 
 /* Reads rope_scaling / rope_parameters / rope_theta / partial_rotary_factor into c->rope. dim: rotary dimensions unless partial. */
 void config_read_rope(struct config_reader *r, struct config *c, int dim, double theta);
-void config_read_rope_object(struct config_reader *r, struct config *c, const char *key, int dim, double theta); /* the same from that object only */
+void config_read_rope_object(struct config_reader *r, struct config *c, const char *key, int dim, double theta); /* reads rope from that object only */
 /* Reads standard attention: heads, KV heads, head_dim, max_position_embeddings, scale = head_dim^-0.5 */
 void config_read_gqa(struct config_reader *r, struct config *c);
 /* Reads what dense models have in common: standard attention, one FFN of intermediate_size per layer. hidden_size / heads: default of head_dim. */

@@ -27,7 +27,7 @@ const char *config_either(struct config_reader *r, const char *published, const 
 /* Opens a nested object for reading; config_close refuses its unread keys. *in is an empty object if the key is absent. */
 void config_open(struct config_reader *r, const char *key, struct config_reader *in);
 void config_close(struct config_reader *r, const char *key, struct config_reader *in);
-/* The same for an object that is itself a model's config: it may have keys without effect, such as id2label. */
+/* Closes an object that is itself a model's config: it may have keys without effect, such as id2label. */
 void config_close_config(struct config_reader *r, const char *key, struct config_reader *in);
 /* Whether a member that no parser reads cannot change the computation. */
 bool config_read_is_ignored(const struct json *key, const struct json *value);

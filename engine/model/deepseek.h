@@ -14,7 +14,7 @@ extern const struct deepseek_defaults deepseek_v3_defaults;
 /* The softmax scale of heads of head_dim. YaRN's mscale, squared, multiplies it whenever the config scales rope (vendor: MLA.__init__). */
 float deepseek_attn_scale(const struct config *c);
 void deepseek_mla(struct config_reader *r, struct config *c);
-void deepseek_attention(struct config_reader *r, struct config *c);                              /* the same, and refuses redundant keys that differ from it */
+void deepseek_attention(struct config_reader *r, struct config *c); /* deepseek_mla(), and refuses redundant keys that differ from it */
 void deepseek_moe(struct config_reader *r, struct config *c, const struct deepseek_defaults *d); /* without the choice of layers */
 void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d);
 /* Reads n_group and topk_group, with defaults: groups ranked by the sum of their two best experts, and a selection bias. */

@@ -91,7 +91,7 @@ static void parse(struct config_reader *r, struct config *c) {
 static const char *const types[] = {"longcat_flash", NULL}, *const ngram_types[] = {"longcat_flash_ngram", NULL};
 static const char *const classes_[] = {"LongcatFlashForCausalLM", NULL}, *const ngram_classes[] = {"LongcatFlashNgramForCausalLM", NULL};
 static const char *const aliases[][2] = {{"num_hidden_layers", "num_layers"}, {NULL, NULL}};
-/* As transformers may save a model: the embedding, which two modules share, has the name in the other one. */
+/* As transformers may save a model: the embedding, which two modules share, has its name in the n-gram module. */
 static const struct arch saved = FAMILY(types, classes_, "LongCat-Flash", N "word_embeddings", .variant = NULL);
 static const struct arch ngram_saved = FAMILY(ngram_types, ngram_classes, "LongCat-Flash-Lite", N "word_embeddings", .variant = NULL);
 const struct arch arch_longcat_flash =

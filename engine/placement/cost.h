@@ -88,7 +88,7 @@ struct cost_model {
     double expanded_pair_flops, expand_flops;   /* MLA with expanded keys: per pair, and per expanded key; 0: not available */
     double row_bytes;                           /* a row of the residual stream, float32 */
     int n_linear_ops, n_elem_ops;               /* operations per attention block */
-    int n_joined_linear_ops, n_joined_elem_ops; /* the same on a device that joins those of few rows (gpu/fuse.h) */
+    int n_joined_linear_ops, n_joined_elem_ops; /* operations on a device that joins those of few rows (gpu/fuse.h) */
     double row_numbers;                         /* most numbers of a row in an elementwise operation */
     double elem_bytes;                          /* per row, in elementwise operations */
     double skew;                                /* expert choice falls as 1 / rank^skew; 0: uniform */
@@ -126,7 +126,8 @@ double cost_attention_block(const struct cost_machine *m, int domain, const stru
 double cost_shared(const struct cost_machine *m, int domain, const struct cost_model *q, double rows);
 /* One resident expert with `rows` rows, without call latency. of: rows of the call, e.g. COST_MANY_ROWS, or BATCH_INVARIANT_ROWS when decoding. */
 double cost_expert(const struct cost_machine *m, int domain, const struct cost_model *q, double rows, double of);
-/* The same for an expert that is not resident: paper C's max(compute, link, host memory). INFINITY without a link. The CPU has every expert. */
+/* One expert that is not resident, with `rows` rows: paper C's max(compute, link, host memory). INFINITY without a link. The
+ * CPU has every expert. */
 double cost_expert_miss(const struct cost_machine *m, int domain, const struct cost_model *q, double rows);
 double cost_distinct(const struct cost_model *q, double rows); /* expected number of distinct experts that the rows choose */
 double cost_routed(const struct cost_machine *m, int domain, const struct cost_model *q, double rows); /* all resident experts that they choose */

@@ -48,7 +48,7 @@ struct policy_prefill_in {
     double keys;                   /* mean positions of the decoding sessions */
     double since_decode_s;         /* seconds since the last decode batch; < 0: never */
     double need_bytes[EXEC_MODES]; /* least bytes that the mode needs on each participating device; 0: unknown */
-    double helper_need_bytes;      /* the same for a blend on a device without layers, which gets experts of all layers */
+    double helper_need_bytes;      /* least bytes of a blend on a device without layers, which gets experts of all layers */
     bool dense_resident;           /* attention blocks are already on the device */
 };
 struct policy_prefill_out {

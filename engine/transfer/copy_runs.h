@@ -22,7 +22,8 @@ size_t copy_ranges_bytes(struct copy_range *r, int n); /* bytes that n <= COPY_R
  * in out [COPY_RANGES_MAX], with the addresses of the pointers in view, which the caller then points to device memory. Returns the number of ranges. */
 enum { COPY_RANGES_MAX = 3 * PARAMS_MAX };
 int copy_ranges_list(const struct config *c, int layer, unsigned modules, const void *src, void *view, struct copy_range *out);
-/* The same for an expert of a layer. The list of its parameters, the same for all experts of a layer, is kept in *p (zero at first), for one config. */
+/* Copies and lists an expert of a layer, as copy_ranges_list() does a layer. The list of its parameters, which all experts
+ * of a layer share, is kept in *p (zero at first), for one config. */
 struct expert_params {
     int n, end_layer; /* of layer end_layer - 1; 0: none */
     struct param list[EXPERT_PARAMS];

@@ -56,7 +56,7 @@ size_t ledger_bytes(struct ledger *l, unsigned classes); /* held by a set of cla
 void ledger_set_client(struct ledger *l, enum ledger_class class, struct ledger_client client);
 /* Evicts from the first class in reclaim order that is not locked and has something to evict. Returns whether anything was evicted. */
 bool ledger_evict(struct ledger *l, enum ledger_need need);
-bool ledger_reclaim(struct ledger *l, size_t free, enum ledger_need need); /* the same until `free` bytes are free */
+bool ledger_reclaim(struct ledger *l, size_t free, enum ledger_need need); /* evicts until `free` bytes are free */
 /* Until ledger_unlock(), lockable classes are not evicted, and memory that they free stays allocated. Not nested. */
 void ledger_lock(struct ledger *l);
 void ledger_unlock(struct ledger *l);

@@ -28,7 +28,7 @@ struct stage_unit { /* one module's weights */
 };
 /* Returns 0 in virtual time or when all weights are pinned; else as many as saturate a link without starving the CPU executor. */
 int stage_threads(const struct gpu_set *set, const struct weights *w);
-int stage_idle_threads(const struct gpu_set *set, const struct weights *w); /* the same while nothing else computes */
+int stage_idle_threads(const struct gpu_set *set, const struct weights *w); /* threads while nothing else computes */
 /* Starts the staging threads. What o points to must outlive the stage. ERR_MEMORY, ERR_RUNTIME. */
 int stage_open(struct stage **s, const struct stage_options *o, struct error *e);
 /* Sends a unit; units keep their order. One thread sends. Copies the runs. ERR_MEMORY, or the stream's first error. */

@@ -15,7 +15,7 @@ struct loader {
 static inline int loader_stacked(const struct loader *l) { return l->n_stacked ? l->n_stacked : l->w->config.n_experts; }
 /* Fails with ERR_MODEL, naming file, tensor, dtype and shape, unless loading has failed before. Returns l->rc. */
 int loader_fail(struct loader *l, const struct tensor *t, const char *what);
-/* The same for a tensor that is absent. */
+/* Fails with ERR_MODEL, naming a tensor that is absent, unless loading has failed before. */
 void loader_missing(struct loader *l, const char *pattern, int layer, int expert, const char *ending);
 /* Writes a tensor's name: the pattern with the numbers of layer and expert, and the ending. */
 __attribute__((nonnull)) void loader_name(char *buf, size_t cap, const char *pattern, int layer, int expert, const char *ending);

@@ -16,7 +16,7 @@ void numa_copy_close(struct numa_copy **p);           /* stops copying */
 bool numa_copy_is_copying(const struct numa_copy *p); /* NULL: false */
 /* Returns the current view of a layer, valid until close: copied, or as mapped. p NULL: w's layer. */
 const struct layer *numa_copy_layer(const struct numa_copy *p, const struct weights *w, int layer);
-/* The same for the embedding, final norm and head. */
+/* Returns the current view of the embedding, final norm and head, valid until close. p NULL: w. */
 const struct weights *numa_copy_head(const struct numa_copy *p, const struct weights *w);
 /* Returns whether copies of `bytes` fit in each node and in the memory available now. */
 bool numa_copy_fits(const struct numa *nodes, size_t bytes, bool huge);

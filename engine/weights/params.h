@@ -40,7 +40,7 @@ struct layer {
     /* Norms of the blocks' inputs and outputs. previous_..: of the previous layer's FFN, whose output this layer adds to the stream; layer 0: NULL */
     float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias; /* [hidden] */
     struct mat attn_norm_gate[2], ffn_norm_gate[2];               /* norm_gate_rank: down [rank, hidden], up [hidden, rank] */
-    struct mat attn_out_gate[2], previous_out_gate[2];            /* gates_all_norms: of the norms of outputs, likewise */
+    struct mat attn_out_gate[2], previous_out_gate[2];            /* gates_all_norms: of the norms of outputs, down and up */
     float *attn_out_norm, *previous_out_norm;                     /* [hidden]; with OUTPUT_NORM_UNIT only the second, factors before the norm */
     float *previous_experts_norm;                                 /* [hidden] of the sum of experts, if a dense FFN is parallel to them */
     float *previous_ffn_scale, *previous_scale;                   /* [1] factors: of a dense FFN's output, of the stream after it */
@@ -103,12 +103,12 @@ struct layer {
 
     /* Mixers with a state. Their output projection is o */
     struct mat delta_qkvz, delta_ba;                 /* gated DeltaNet, fused: per key head the rows of q, k, v and z of its value heads; then b, a */
-    struct mat delta_qkv, delta_z, delta_b, delta_a; /* the same, separate */
+    struct mat delta_qkv, delta_z, delta_b, delta_a; /* gated DeltaNet, separate */
     float *delta_conv;                               /* [taps, channels] */
     float *delta_rate, *delta_dt, *delta_norm;       /* [v_heads] -exp(A_log), [v_heads], [v_dim] */
     struct mat kda_beta;                             /* Kimi delta attention [heads, hidden] */
     struct mat kda_decay, kda_decay_up;              /* [heads * dim, hidden], or [rank, hidden] and [heads * dim, rank] */
-    struct mat kda_gate, kda_gate_up;                /* the same */
+    struct mat kda_gate, kda_gate_up;                /* of the shapes of kda_decay and kda_decay_up */
     float *kda_conv[3];                              /* of q, k, v: [taps, heads * dim] */
     struct mat mix_in;                               /* conv [3 * hidden, hidden]: B, C, x; lightning: q, k, v; Mamba-2: z, x, B, C, dt */
     float *mix_in_bias;
@@ -199,8 +199,8 @@ enum vector_conversion {
     CONVERT_OUTPUT_GATE,    /* b = sigmoid(w) */
     CONVERT_STREAM_GATE,    /* sqrt(1 - b^2), at least sqrt(0.001) */
     CONVERT_TRANSPOSE,      /* taps of a convolution: [taps, channels], with zeros between them if dilated */
-    CONVERT_ADD_INPUT,      /* the same, plus 1 (times factor) in the last tap, which adds the convolution's input */
-    CONVERT_TURN_TAPS,      /* the same from [taps, channels] with the latest row's tap first */
+    CONVERT_ADD_INPUT,      /* CONVERT_TRANSPOSE, plus 1 (times factor) in the last tap, which adds the convolution's input */
+    CONVERT_TURN_TAPS,      /* CONVERT_ADD_INPUT of [taps, channels] with the latest row's tap first */
     CONVERT_EXPERT_IDS,     /* int32_t instead of float32, each a valid expert */
     CONVERT_TOKEN_NUMBERS,  /* int32_t, not of the checkpoint: weights.ngram_ids */
     CONVERT_RATES,          /* -exp(w) of a table, transposed */

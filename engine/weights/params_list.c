@@ -1,7 +1,7 @@
 /* Lists the tensors of a layer's modules and of the model; params_attention.c and params_ffn.c list those of the blocks. */
 #include "engine/weights/params_rows.h"
 
-/* The same for a routed expert with transposed matrices [hidden, inter]: columns instead of rows. */
+/* Where gate or up of a routed expert with transposed matrices [hidden, inter] stands in a stored tensor: its columns. */
 static struct tensor_slice in_gate_up_columns(const struct config *c, int which) {
     struct tensor_slice s = {.total_rows = config_routed_width(c), .step = 1, .stacked = c->layout->experts, .total_cols = c->moe_inter};
     if (c->layout->gate_up == GATE_UP_STACKED) s.total_cols *= 2, s.first_col = which * c->moe_inter;

@@ -48,7 +48,7 @@ struct messages params_messages(const struct config *c, int layer);
     { {OF(type, field, name, module), .suffix = ".weight", .rows = r, .cols = c}, when }
 #define VEC(type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .suffix = end, .rows = n}, when }
-/* The same for a part of a stored tensor. */
+/* A row whose matrix or vector is a part of a stored tensor. */
 #define MAT_TRANSPOSED_IN(transposed, s, type, field, name, end, module, r, c, when) \
     { {OF(type, field, name, module), .suffix = end, .is_transposed = transposed, .rows = r, .cols = c, .slice = s}, when }
 #define MAT_IN(s, type, field, name, end, module, r, c, when) MAT_TRANSPOSED_IN(false, s, type, field, name, end, module, r, c, when)

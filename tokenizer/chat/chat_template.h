@@ -24,7 +24,7 @@ bool chat_template_tests_null(const struct chat_template *c);
  * with line and column. */
 int chat_template_render(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e);
 
-/* The same for a prompt: with the calls of earlier answers also where the template leaves them out (LFM2, Granite 3). */
+/* Renders a prompt, as chat_template_render() does: with the calls of earlier answers also where the template leaves them out (LFM2, Granite 3). */
 int chat_template_render_prompt(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e);
 
 /* Splits model output into text, thinking and tool calls by the markers of the model family. */

@@ -49,7 +49,7 @@ static const char *skip_json(struct markup_range t) {
     return t.s;
 }
 
-/* The same as take_between() for a call whose arguments are JSON, so that a mark in their strings does not end it. The arguments begin with the first brace
+/* take_between() of a call whose arguments are JSON, so that a mark in their strings does not end it. The arguments begin with the first brace
  * after `head`, or after `open` if head is NULL or missing. */
 static bool take_call(struct markup_range *rest, const char *open, const char *head, const char *close, struct markup_range *in) {
     const char *opening = find_text(*rest, open), *arguments = NULL;

@@ -55,7 +55,7 @@ static expr_id char_range(struct grammar *g, uint32_t from, uint32_t to, bool af
     return x;
 }
 
-/* The same for JSON between tags: "</" is spelled "<\/". */
+/* char_range() of JSON between tags: "</" is spelled "<\/". */
 static expr_id tagged_char_range(struct grammar *g, uint32_t from, uint32_t to, bool after_less) {
     if (!after_less || from > '/' || to < '/') return char_range(g, from, to, after_less);
     expr_id x = text(g, "\\/");

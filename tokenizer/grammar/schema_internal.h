@@ -44,7 +44,7 @@ struct schema {
 };
 
 int schema_fail(struct schema *s, const char *at, const char *keyword, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-/* The same for an error of a pattern, a language or their combination; ERR_MEMORY stays what it is. */
+/* Fails with an error of a pattern, a language or their combination; ERR_MEMORY stays what it is. */
 int schema_fail_text(struct schema *s, const char *at, const char *keyword, int rc, const char *what, const struct error *why);
 /* Pointer of a member or item, in the arena; NULL: no memory. */
 const char *schema_at(struct schema *s, const char *at, const char *key, size_t n);

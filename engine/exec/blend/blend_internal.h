@@ -13,7 +13,7 @@ struct blend {
     float *x, *xn;                           /* [rows, hidden] residual stream, or the sum of the CPU's experts; input of the experts */
     float *routed_in;                        /* [rows, moe_latent] experts in a latent space: their input, for devices without the layer */
     int32_t *ids;                            /* [rows, topk] selection, with weights */
-    int32_t *cpu_ids;                        /* [rows, topk] the same for the CPU: -1 where a device computes the expert */
+    int32_t *cpu_ids;                        /* [rows, topk] selection for the CPU: -1 where a device computes the expert */
     float *weights;                          /* [rows, topk] */
     int32_t *pos;                            /* [rows], then the tokens [rows] */
     struct work carry;                       /* x and what decode_carry moves with it between devices */

@@ -80,7 +80,7 @@ struct decode_counts {         /* routed experts, since opening */
     uint64_t selected, hits;   /* selected by rows on devices; of these computed there */
     uint64_t uploaded, wasted; /* uploaded; evicted without a use */
     uint64_t uploaded_bytes;
-    uint64_t prefetched, prefetched_wasted;    /* the same two, for uploads caused by a router prediction */
+    uint64_t prefetched, prefetched_wasted;    /* uploaded after a router's prediction; of these evicted without a use */
     uint64_t predicted[3], predicted_right[3]; /* predicted by routers, by distance in layers (1 first); of these selected */
     double cpu_s, device_s;                    /* seconds that the CPU and the device took for their experts */
     double decision_s;                         /* engine thread: split, scores, predictions, choice of uploads */
@@ -91,7 +91,7 @@ struct decode_counts {         /* routed experts, since opening */
     uint64_t kv_rows_shared;                   /* KV positions copied from another session's device KV instead of uploaded */
 };
 struct decode_counts decode_counts(const struct decode *s);
-/* used [n_layers, n_experts]: rows that selected each expert since opening; where, the same shape: rank of the device that has a copy, -1: none. */
+/* used [n_layers, n_experts]: rows that selected each expert since opening; where [n_layers, n_experts]: rank of the device that has a copy, -1: none. */
 void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where);
 /* Reports the routed experts that each device with layers holds now, and how often it computed them. Returns the number of devices. */
 struct decode_expert_device {

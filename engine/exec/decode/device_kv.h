@@ -52,7 +52,7 @@ struct device_kv {                             /* device copy of a session's KV 
 struct kv_head_range {
     char *data;
     float *scale;
-    size_t row, pitch, scales, scale_pitch; /* bytes of a row's heads and between rows; the same for scales */
+    size_t row, pitch, scales, scale_pitch; /* bytes of a row's heads and between rows; of their scales and between rows of scales */
 };
 struct kv_head_range device_kv_heads(const struct kv_plane *all, int head0, int heads, int row);
 /* Copies rows [row, row + n) of a device KV plane to another plane, starting at to_row. */

@@ -42,7 +42,7 @@ struct expert_pool {
     float *router;        /* [DECODE_MAX_ROWS, config_n_choices()] */
     int32_t *cpu_ids;     /* [DECODE_MAX_ROWS, topk] left to the CPU; -1: not */
     int32_t *best;        /* [DECODE_MAX_ROWS, 2 * topk] best experts of each row (score_best), with their scores */
-    float *best_score;    /* the same shape */
+    float *best_score;    /* [DECODE_MAX_ROWS, 2 * topk] */
     int32_t *expert_rows; /* [n_experts] rows that selected each expert; 0: the split does not consider it */
     int16_t *expert_ids;  /* [n_experts] ids of split_experts */
     struct router_lookahead lookahead;
