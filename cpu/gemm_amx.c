@@ -114,7 +114,7 @@ INLINE void throughput_run(const uint8_t *a, const uint16_t *b, size_t next, con
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
 }
-/* Adds the products of the weights' remainders and the same tokens. */
+/* Adds the products of the weights' remainders and the tokens that throughput_run() loaded. */
 INLINE void many_step_rest(const uint8_t *rest, const int B) {
     _tile_loadd(4, rest, PITCH);
     _tile_dpbf16ps(0, 4, 6);
