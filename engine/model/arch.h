@@ -139,5 +139,5 @@ extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arc
     arch_inkling_text, arch_inkling2, arch_inkling2_text, arch_inkling2_loop, arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
 extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_minimax_m3_text, arch_axk2, arch_beam, arch_flint, arch_kolibri1,
     arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_klear, arch_interns1_pro, arch_gigachat35, arch_openpangu,
-    arch_pangu_pro, arch_pangu_pro, arch_step3_text, arch_step3_vl, arch_muse_spark, arch_muse_glimmer;
+    arch_pangu_pro, arch_step3_text, arch_step3_vl, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text, arch_qwen3_vl;
