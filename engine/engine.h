@@ -108,6 +108,7 @@ uint64_t engine_token_bytes(const struct engine *eng);
 /* FLOPs of the linear layers per prompt token, without the LM head. */
 uint64_t engine_token_flops(const struct engine *eng);
 
+enum { ENGINE_MAX_DEVICES = 8 };
 /* How often decode batches used each routed expert since opening, and its device. */
 struct expert_map {
     int n_layers, n_experts;
@@ -118,7 +119,7 @@ struct expert_map {
         int rank, layers, resident_layers, cached; /* layers with experts; of these with all experts on the device; experts in its pool */
         uint64_t resident_bytes, cached_bytes;
         uint64_t chosen, hits; /* choices of its rows in these layers; of these computed on the device */
-    } device[8];
+    } device[ENGINE_MAX_DEVICES];
 };
 /* Waits for the running decode batch. Free the map with engine_expert_map_free(). ERR_MEMORY: nothing to free. */
 int engine_expert_map(struct engine *eng, struct expert_map *out, struct error *e);

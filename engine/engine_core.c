@@ -269,6 +269,7 @@ struct expert_map_call {
     struct engine *e;
     struct expert_map *m;
 };
+_Static_assert((int)ENGINE_MAX_DEVICES == (int)GPU_MAX, "an expert map has an entry for each device");
 static int fill_expert_map(void *arg) {
     const struct expert_map_call *p = arg;
     decode_expert_map(p->e->machine.decode, p->m->n_used, p->m->device_rank);
