@@ -95,6 +95,14 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
         params_set_traits(c, i, &y->experts[k]);
     }
 }
+/* Names of the MTP layer's own tensors in DeepSeek-V3's layout, the only one that is loaded: all families with it agree. */
+static const struct {
+    const char *eh, *head, *enorm, *hnorm, *norm;
+} mtp_names = {.eh = "model.layers.%d.eh_proj",
+               .head = "model.layers.%d.shared_head.head",
+               .enorm = "model.layers.%d.enorm",
+               .hnorm = "model.layers.%d.hnorm",
+               .norm = "model.layers.%d.shared_head.norm"};
 
 /* Loads the first MTP layer in DeepSeek-V3's layout. If it is absent or incomplete, the model has no MTP draft. */
 static void load_mtp(struct weights *w) {
@@ -107,15 +115,15 @@ static void load_mtp(struct weights *w) {
     const size_t routed = w->bytes_routed;
     const int i = c->n_layers;
     if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || config_has_states(c) || config_has_single_blocks(c) || c->moe_latent ||
-        (c->attn != ATTN_GQA && c->attn != ATTN_MLA) || !loader_find(&l, "model.layers.%d.eh_proj", i, 0, ".weight"))
+        (c->attn != ATTN_GQA && c->attn != ATTN_MLA) || !loader_find(&l, mtp_names.eh, i, 0, ".weight"))
         return;
     c->layer[i] = c->layer[i - 1];
     load_layer(&l, &p->layer, i);
-    p->eh = matrix_load(&l, &eh, "model.layers.%d.eh_proj", i, 0);
-    p->head = matrix_load(&l, &head, "model.layers.%d.shared_head.head", i, 0);
-    p->enorm = vector_load(&l, &norm, "model.layers.%d.enorm", i, 0);
-    p->hnorm = vector_load(&l, &norm, "model.layers.%d.hnorm", i, 0);
-    p->norm = vector_load(&l, &norm, "model.layers.%d.shared_head.norm", i, 0);
+    p->eh = matrix_load(&l, &eh, mtp_names.eh, i, 0);
+    p->head = matrix_load(&l, &head, mtp_names.head, i, 0);
+    p->enorm = vector_load(&l, &norm, mtp_names.enorm, i, 0);
+    p->hnorm = vector_load(&l, &norm, mtp_names.hnorm, i, 0);
+    p->norm = vector_load(&l, &norm, mtp_names.norm, i, 0);
     if (!p->head.data) p->head = w->head;
     p->is_present = !l.rc;
     w->bytes_routed = routed;
