@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "engine/exec/decode/decode_graph.h"
 #include "engine/exec/decode/device_kv.h"
+#include "engine/layer/attention.h"
 
 /* fewest keys that a graph is recorded for; recordings of one graph, each of which may find a workspace that has to grow */
 enum { MIN_KEYS = 512, MAX_RECORDINGS = 8 };

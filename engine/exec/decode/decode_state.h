@@ -8,7 +8,7 @@
 #include "engine/experts/predict.h"
 #include "engine/experts/resident_experts.h"
 #include "engine/experts/score.h"
-#include "engine/layer/attention.h" /* TRY */
+#include "engine/layer/work.h"
 #include "engine/transfer/trace.h"
 #include "engine/transfer/upload.h"
 #include "gpu/op.h"

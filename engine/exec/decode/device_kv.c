@@ -7,6 +7,7 @@
 #include "cpu/pool.h"
 #include "engine/exec/decode/decode_device.h"
 #include "engine/exec/decode/device_kv.h"
+#include "engine/layer/attention.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/transfer/upload.h"
 

@@ -7,6 +7,7 @@
 #include "engine/exec/decode/decode_device.h"
 #include "engine/exec/decode/device_kv.h"
 #include "engine/exec/decode/kv_writeback.h"
+#include "engine/layer/attention.h"
 #include "engine/layer/kv_planes.h"
 
 /* Most multi-token rows that n tokens complete: each of up to DECODE_MAX_ROWS spans may complete one more than its length suggests. */
