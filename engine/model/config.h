@@ -101,73 +101,89 @@ struct config {
     bool is_part; /* a text model inside a model of another family; its tensors' names may have a prefix (checkpoint_name_text). model_type is its own */
     int vocab, hidden, n_layers, max_context;
     int embed_rows;          /* rows of the embedding, if there are more than vocab; 0: vocab */
-    bool head_is_padded;     /* the stored head has embed_rows rows, too */
+    bool head_is_padded;     /* the stored head has embed_rows rows, too; Inkling 2 */
     bool embed_norm;         /* embeddings are normed */
     bool embed_norm_unit;    /* embeddings are normed without weights */
     bool centered_norms;     /* norms of layers are published less 1 */
-    bool centered_head_norm; /* the last norm is published less 1 */
+    bool centered_head_norm; /* the last norm is published less 1; GigaChat 3.5 */
     float norm_eps;
-    float output_eps;     /* of norms of outputs; 0: norm_eps */
+    float output_eps;     /* of norms of outputs; 0: norm_eps; Muse Spark */
     float embed_scale;    /* factor of the embeddings; 0: 1 */
-    float residual_scale; /* factor of what attention and FFN blocks add to the residual stream; 0: 1 */
+    float residual_scale; /* factor of what attention and FFN blocks add to the residual stream; 0: 1; Granite */
     float logit_cap;      /* logits become cap * tanh(logit / cap); 0: not */
     float logit_scale;    /* factor of the logits; 0: 1 */
     uint8_t norm;         /* enum norm_kind */
-    bool norm_bias;       /* with NORM_LAYER */
+    bool norm_bias;       /* with NORM_LAYER; Phi-3.5-MoE */
     bool tied;            /* lm_head is the embedding */
     bool head_bias;
 
-    uint8_t attn;                           /* enum attn_kind */
-    int n_heads, n_kv_heads;                /* the largest of any layer */
-    int head_dim, v_dim;                    /* query/key head and value head, the largest of any layer; MLA: nope + rope, v_head_dim */
-    int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora, GQA too: width of the normed latent that queries are projected from; 0: from hidden */
-    float q_latent_scale, kv_latent_scale;  /* factors of the normed latents; 0: 1 */
-    bool scales_latents;                    /* these factors are sqrt(hidden / width of the latent) */
-    bool k_rope_norm;                       /* MLA: the rotated part of keys is normed */
-    float latent_eps;                       /* of their norms; 0: 1e-6 */
-    bool scales_heads;                      /* MLA: queries, and an indexer's, are multiplied per head by a weight times log(position + 1), plus another */
-    bool q_raw;                             /* MLA: queries are projected from the normed and the raw latent together */
-    bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
-    int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
+    uint8_t attn;                          /* enum attn_kind */
+    int n_heads, n_kv_heads;               /* the largest of any layer */
+    int head_dim, v_dim;                   /* query/key head and value head, the largest of any layer; MLA: nope + rope, v_head_dim */
+    int q_lora, kv_lora, qk_nope, qk_rope; /* MLA; q_lora, GQA too: width of the normed latent that queries are projected from; 0: from hidden */
+    float q_latent_scale, kv_latent_scale; /* factors of the normed latents; 0: 1; LongCat-Flash */
+    bool scales_latents;                   /* these factors are sqrt(hidden / width of the latent) */
+    bool k_rope_norm;                      /* MLA: the rotated part of keys is normed; Dots 3 Note */
+    float latent_eps;                      /* of their norms; 0: 1e-6 */
+    /* MLA: queries, and an indexer's, are multiplied per head by a weight times log(position + 1), plus another;
+     * Mistral Large 4. */
+    bool scales_heads;
+    /* MLA: queries are projected from the normed and the raw latent together; A.X K2. */
+    bool q_raw;
+    bool split_kv_b; /* MLA: k_b and v_b instead of kv_b */
+    /* COMPRESSED: head groups of the low-rank output projection, and its rank; DeepSeek-V4, V4.1. */
+    int o_groups, o_lora;
     int index_block;                        /* GQA, DSA: an indexer selects index_topk blocks of this many keys; 0: it selects keys */
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
-    bool index_by_group;     /* GQA: each index head selects blocks for its group of KV heads, by their best keys; and all see the query's block */
-    int index_latest;        /* with index_by_group: number of blocks before the query's own that are always selected */
-    bool index_interleaved;  /* rope layout of the indexer, as rope.interleaved */
-    bool index_rope_last;    /* DSA: the indexer's last dimensions rotate, not its first */
-    float index_eps;         /* DSA: of the norm of its keys; 0: 1e-6 */
-    bool index_from_entries; /* COMPRESSED: index keys are projected from multi-token keys, which a source layer passes to later ones; an indexer selects among
-                                them */
-    bool rounds_keys;        /* with index_from_entries: keys, and the indexer's queries, are rounded as in training (op_round) */
+    /* GQA: each index head selects blocks for its group of KV heads, by their best keys; and all see the query's
+     * block; MiniMax-M3. */
+    bool index_by_group;
+    /* With index_by_group: number of blocks before the query's own that are always selected; MiniMax-M3. */
+    int index_latest;
+    bool index_interleaved; /* rope layout of the indexer, as rope.interleaved */
+    bool index_rope_last;   /* DSA: the indexer's last dimensions rotate, not its first; Hunyuan 4 */
+    float index_eps;        /* DSA: of the norm of its keys; 0: 1e-6; Hunyuan 4 */
+    /* COMPRESSED: index keys are projected from multi-token keys, which a source layer passes to later ones; an
+     * indexer selects among them; DeepSeek-V4.1. */
+    bool index_from_entries;
+    /* With index_from_entries: keys and the indexer's queries are rounded as in training (op_round); DeepSeek-V4.1. */
+    bool rounds_keys;
     /* With index_from_entries: later indexers select among the keys of this many blocks, each of that many keys. 0: all */
-    int candidate_blocks, candidate_keys;
-    bool index_from_input; /* DSA: the indexer's queries are projected from the layer's input, through a norm, instead of MLA's query latent */
+    int candidate_blocks, candidate_keys; /* DeepSeek-V4.1 */
+    /* DSA: the indexer's queries are projected from the layer's input, through a norm, instead of MLA's query
+     * latent; Mistral Large 4. */
+    bool index_from_input;
     bool qkv_bias, o_bias;
-    int qkv_pieces;  /* with layout.qkv: the tensor is made of this many equal pieces, each with rows of q, k and v; 0: of one */
+    /* With layout.qkv: the tensor has this many equal pieces, each with rows of q, k and v; 0: one; MiMo-V2.5, 2.6. */
+    int qkv_pieces;
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
     bool sinks;                        /* a logit per head that takes part in the softmax without a value */
-    bool projects_sinks;               /* GQA: this logit is a product of the block's input; needs rel_dim */
+    bool projects_sinks;               /* GQA: this logit is a product of the block's input; needs rel_dim; Inkling 2 */
     uint8_t attn_gate, attn_gate_kind; /* enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
-    bool attn_gate_bias;               /* with ATTN_GATE_ELEMENT: the gates of a head have a bias */
-    float v_scale;                     /* GQA: factor of the values; 0: 1 */
+    bool attn_gate_bias;               /* with ATTN_GATE_ELEMENT: the gates of a head have a bias; Beam */
+    float v_scale;                     /* GQA: factor of the values; 0: 1; MiMo-V2 */
     bool v_norm;                       /* GQA: values are normed per head, without weights */
-    bool head_out_norm;                /* GQA: the attention output is normed per head, without weights, before its gate */
-    int rel_dim;                       /* GQA: scores get a bias by distance, a query's coefficients [rel_dim] times a table; 0: none */
-    float qk_limit, rel_limit; /* QK_NORM_CLIP: longest heads of queries and keys, and of coefficients with weights of their own; rel_limit 0: neither */
+    /* GQA: the attention output is normed per head, without weights, before its gate; Muse Spark. */
+    bool head_out_norm;
+    int rel_dim; /* GQA: scores get a bias by distance, a query's coefficients [rel_dim] times a table; 0: none */
+    /* QK_NORM_CLIP: longest heads of queries and keys, and of coefficients with weights of their own; rel_limit 0:
+     * neither; Inkling 2. */
+    float qk_limit, rel_limit;
     int short_taps;      /* GQA: causal convolutions of keys, values and of both blocks' outputs, each plus its input; 0: none. Their outputs must be apart
                             from the stream: config_keep_stream, or streams.block_layers */
-    bool scales_short;   /* these sums are divided by the root of the number of summands */
+    bool scales_short;   /* these sums are divided by the root of the number of summands; Inkling 2 */
     struct query_scale { /* queries are multiplied by a function of their position (op_scale); slope 0: not */
         float slope;
         int every, shift;
         uint8_t kind;      /* enum scale_kind; SCALE_SMOOTH: in layers without a window only */
         bool no_rope_only; /* in layers without rope only */
     } query_scale;
-    float qkv_clip;                       /* q, k and v are clamped to +-this; 0: no clamp */
-    float attn_scale, score_cap;          /* score_cap: scores become cap * tanh(score / cap); 0: not */
-    int temperature_len;                  /* GQA: as in op_attention; 0: none */
-    bool rope_alpha;                      /* the frequencies of rope are multiplied by the exponentials of a tensor */
+    float qkv_clip;              /* q, k and v are clamped to +-this; 0: no clamp */
+    float attn_scale, score_cap; /* score_cap: scores become cap * tanh(score / cap); 0: not */
+    int temperature_len;         /* GQA: as in op_attention; 0: none; Grok */
+    /* The frequencies of rope are multiplied by the exponentials of a tensor; Mistral Large 4. */
+    bool rope_alpha;
     struct rope_config rope, second_rope; /* second_rope: of the layers that select it, and of compressed keys; dim 0: none */
     struct delta_config {                 /* layers with gated DeltaNet instead of attention; taps 0: none */
         int k_heads, v_heads, k_dim, v_dim, taps;
@@ -175,8 +191,8 @@ struct config {
         bool fused_ba;        /* only b and a are fused */
         bool sigmoid_gate;    /* the output gate is a sigmoid instead of SiLU */
         bool rates_converted; /* the tensor of rates is already -exp(A_log) */
-        bool norm_centered;   /* its norm is published less 1 */
-        float norm_scale;     /* factor of its normed outputs; 0: 1 */
+        bool norm_centered;   /* its norm is published less 1; GigaChat 3.5 */
+        float norm_scale;     /* factor of its normed outputs; 0: 1; GigaChat 3.5 */
         bool is_tiled;        /* value heads are ordered so that head h has key head h % k_heads */
     } delta;
     struct conv_config { /* layers with a short gated convolution instead of attention */
@@ -201,15 +217,15 @@ struct config {
         int heads, dim, taps;
         int rank, gate_rank;     /* ranks of the two matrices that make decays and gates; 0: one matrix of full rank */
         float bound;             /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
-        bool doubles_beta;       /* updates of the state have a factor of up to 2 instead of 1 */
-        bool rates_are_positive; /* with delta.rates_converted: the tensor of rates is exp(A_log) */
-        bool rates_are_padded;   /* the tensor of rates may be longer than heads */
+        bool doubles_beta;       /* updates of the state have a factor of up to 2 instead of 1; Solar Open 2 */
+        bool rates_are_positive; /* with delta.rates_converted: the tensor of rates is exp(A_log); Ling 3 */
+        bool rates_are_padded;   /* the tensor of rates may be longer than heads; Kimi K3 */
     } kda;
     struct cca_config {
         int taps[2]; /* CCA: of the convolutions within channels and within heads */
     } cca;
     struct layer_config {
-        bool moe, hashed;     /* hashed: a token's experts come from a table */
+        bool moe, hashed;     /* hashed: a token's experts come from a table; DeepSeek-V4, V4.1 */
         bool no_ffn;          /* is a mixer only. With residual streams a layer has both, or neither (config_is_bare) */
         uint8_t mixer;        /* enum mixer */
         struct branch_scale { /* with config.norms_stream, of the attention block and of the FFN */
@@ -218,89 +234,120 @@ struct config {
         uint8_t index;                                /* enum index_kind */
         uint8_t ngram;                                /* 1 + index in config.ngram; 0: none */
         uint8_t rope;                                 /* enum layer_rope */
-        bool no_sinks;                                /* has no sinks though the model does */
+        bool no_sinks;                                /* has no sinks though the model does; MiMo-V2 */
         int n_heads, n_kv_heads;                      /* 0: the model's */
         int head_dim;                                 /* GQA: of queries, keys and values; MLA: of queries; 0: the model's */
         float attn_scale;                             /* GQA and MLA; 0: the model's */
         int q_lora, kv_lora, qk_nope, qk_rope, v_dim; /* MLA; 0: the model's, which are the largest of any layer; qk_nope may be larger */
-        bool no_qk_rope;                              /* MLA: qk_rope is 0, though the model's is not */
-        int extent;                                   /* with config.rel_dim: distances that have a bias */
-        bool v_is_k;                                  /* GQA: values are the projected keys, before norm and rotation */
-        int repeats, pass;                            /* is layer - repeats of the checkpoint, in this pass over it (streams.loop_passes) */
-        bool mixes_kv;     /* with streams.block_layers: keys and values have inputs of their own, and taps per row and head beside those of short_taps */
+        /* MLA: qk_rope is 0, though the model's is not; Mistral Large 4. */
+        bool no_qk_rope;
+        /* With config.rel_dim: distances that have a bias; Inkling, Inkling 2. */
+        int extent;
+        /* GQA: values are the projected keys, before norm and rotation; Gemma 4. */
+        bool v_is_k;
+        /* Is layer - repeats of the checkpoint, in this pass over it (streams.loop_passes); Inkling 2. */
+        int repeats, pass;
+        /* With streams.block_layers: keys and values have inputs of their own, and taps per row and head beside
+         * those of short_taps; Inkling 2. */
+        bool mixes_kv;
         uint8_t passes_kv; /* enum passes_kv, and the place of its keys and values in work.carried */
         int carried_at;
         int kv_source;      /* with KV_TAKEN: the earlier layer whose keys and values, and their places in the cache, this one uses */
-        int dense_inter;    /* width of its dense FFN; 0: the model's */
+        int dense_inter;    /* width of its dense FFN; 0: the model's; Gemma 4 */
         float glu_limit[2]; /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;         /* number of keys a query sees, including its own; 0: all */
-        int chunk_keys;     /* GQA: a query sees keys of its own chunk of this many positions; 0: all */
+        int chunk_keys;     /* GQA: a query sees keys of its own chunk of this many positions; 0: all; Llama 4 */
         bool keeps_input;   /* its normed FFN input is kept: the next layer's router and routed experts read it */
-        bool routes_kept;   /* router and routed experts read the previous layer's kept input; the shared expert reads this layer's own normed input */
-        int ratio;          /* COMPRESSED: tokens per key outside the window; 0: no such keys */
-        bool overlap;       /* a key also covers the window of tokens before it; such keys are selected by an indexer */
-        bool lists_blocks, limits_keys; /* with candidate_blocks: its indexer selects those blocks; or selects among their keys */
+        /* Router and routed experts read the previous layer's kept input; the shared expert reads this layer's own
+         * normed input; LongCat-Flash. */
+        bool routes_kept;
+        int ratio; /* COMPRESSED: tokens per key outside the window; 0: no such keys */
+        /* A key also covers the window of tokens before it; such keys are selected by an indexer; DeepSeek-V4. */
+        bool overlap;
+        /* With candidate_blocks: its indexer selects those blocks; or selects among their keys; DeepSeek-V4.1. */
+        bool lists_blocks, limits_keys;
     } layer[CONFIG_MAX_LAYERS];
 
     struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream, to which blocks add directly */
         int n, iters;         /* iters 0: blocks only add to the streams, which are not mixed with each other */
         float eps;
-        float magnitude, post_eps; /* as in op_mix */
-        bool is_gated;             /* a block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm */
-        int rank;                  /* rank of the gates' projections */
-        bool passes_weights;       /* the mix before a block gives the weights of the next block's input; the first input is the embedding */
-        int weights_at;            /* their place in work.carried */
-        bool is_averaged;          /* merged by their mean before the final norm, without weights */
-        bool is_plain;             /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
+        float magnitude, post_eps; /* as in op_mix; Hunyuan 4 */
+        /* A block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm;
+         * Qwen3.8-Flash-Next. */
+        bool is_gated;
+        int rank; /* rank of the gates' projections; Qwen3.8-Flash-Next */
+        /* The mix before a block gives the weights of the next block's input; the first input is the embedding;
+         * DeepSeek-V4.1. */
+        bool passes_weights;
+        int weights_at;   /* their place in work.carried; DeepSeek-V4.1 */
+        bool is_averaged; /* merged by their mean before the final norm, without weights; GLM-5.3-Flash */
+        bool is_plain;    /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
         int loop_from, loop_to,
             loop_passes;  /* with block_layers: number of passes over these layers; a pass after the first gets messages of the one before. 0: none */
         int message_rank; /* rank of the gates that scale messages */
         int block_layers; /* attention residuals (op_pool): a stream is the sum of the outputs of this many layers, the first that of the embedding; 0: not */
         bool sums_raw;    /* with block_layers: blocks read sums of the streams as they are, instead of their norms, with eps; their queries have factors */
     } streams;
-    bool merges_stream;      /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
-    float merge_temperature; /* merges_stream without biases: with gates g, an output's factors are b = sigmoid(g / temperature), the stream's sqrt(1 - b^2).
-                                0: not */
-    bool norms_stream;       /* a block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream */
-    bool divides_stream;   /* the k-th block leaves (sqrt(k) * stream + its output) / sqrt(k + 1), but hearth keeps the sum: only norms read it (stream_eps) */
-    int norm_gate_rank;    /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not */
-    bool gates_all_norms;  /* so are all other normed rows: outputs of blocks, latents, and the input of the head */
-    float norm_gate_scale; /* factor of these sigmoids; 0: 1 */
+    bool merges_stream; /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
+    /* merges_stream without biases: with gates g, an output's factors are b = sigmoid(g / temperature), the stream's
+     * sqrt(1 - b^2). 0: not; Muse Spark. */
+    float merge_temperature;
+    /* A block leaves branch.stream * norm(stream) + branch.output * its output; needs config_keep_stream;
+     * MiniMax-Text-01. */
+    bool norms_stream;
+    /* The k-th block leaves (sqrt(k) * stream + its output) / sqrt(k + 1), but hearth keeps the sum: only norms read
+     * it (stream_eps); Beam. */
+    bool divides_stream;
+    int norm_gate_rank; /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not */
+    /* All other normed rows have such a factor: outputs of blocks, latents, the input of the head; GigaChat 3.5. */
+    bool gates_all_norms;
+    float norm_gate_scale; /* factor of these sigmoids; 0: 1; GigaChat 3.5 */
     bool no_input_norm;    /* blocks read the residual stream as it is */
-    bool unit_norms;       /* norms of blocks' inputs and the final norm have no weights */
+    bool unit_norms;       /* norms of blocks' inputs and the final norm have no weights; nanochat */
     uint8_t output_norm;   /* enum output_norm; needs config_keep_stream */
-    bool parallel_block;   /* attention and FFN read the same stream; needs config_keep_stream */
-    bool parallel_dense;   /* layers with experts have a dense FFN beside them (struct layer has its weights); needs config_keep_stream */
-    bool ffn_scale;        /* a layer has a factor of its dense FFN's output, or of its experts' weights; needs config_keep_stream */
-    bool stream_scale;     /* a layer's factor multiplies the stream after its FFN; needs config_keep_stream */
+    bool parallel_block;   /* attention and FFN read the same stream; needs config_keep_stream; Cohere */
+    /* Layers with experts have a dense FFN beside them (struct layer); needs config_keep_stream; Gemma 4. */
+    bool parallel_dense;
+    /* A layer has a factor of its dense FFN's output, or of its experts' weights; needs config_keep_stream; Inkling. */
+    bool ffn_scale;
+    bool stream_scale; /* a layer's factor multiplies the stream after its FFN; needs config_keep_stream; Gemma 4 */
 
     int dense_inter;                                     /* of dense layers */
     bool dense_bias;                                     /* of gate, up and down in dense layers */
     int n_experts, topk, n_group, topk_group, moe_inter; /* n_experts 0: a dense model */
     int shared_inter;                                    /* all shared experts together; 0: none */
     int moe_latent;                                      /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
-    bool expert_out_norm; /* with moe_latent: an expert's output is multiplied by factors per channel and normed before it is weighted */
-    bool routed_sum_norm; /* with moe_latent: the sum of a token's experts is normed before it is projected, so its parts are added in latent space */
-    float shared_scale;   /* factor of the shared experts' output; 0: 1. Not with shared_gate */
+    /* With moe_latent: an expert's output has factors per channel and is normed before it is weighted; Muse Spark. */
+    bool expert_out_norm;
+    /* With moe_latent: the sum of a token's experts is normed before it is projected, so its parts are added in
+     * latent space; Kimi K3. */
+    bool routed_sum_norm;
+    float shared_scale; /* factor of the shared experts' output; 0: 1. Not with shared_gate */
     bool shared_gate, router_bias, group_top2, norm_topk;
-    bool mixes_shared; /* with shared_gate, which then has two rows and a bias: their softmax weighs the routed experts' sum and the shared experts */
-    bool expert_scale; /* each expert has a factor of its weight, after normalization */
-    bool group_each;   /* each group's topk / n_group best experts are chosen */
-    bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */
-    bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
-    bool expert_bias;
-    struct glu glu; /* the activation in every FFN */
-    bool no_up;     /* FFNs have one matrix before the activation, and glu.is_relu */
-    uint8_t score;  /* enum score_fn */
-    float routed_scale, router_jitter;
-    bool weighs_input;   /* the weight of the one chosen expert multiplies its input instead of its output; needs topk 1 */
-    int n_always;        /* the last experts, which every token chooses: shared experts inside the router's normalization */
+    /* With shared_gate, which then has two rows and a bias: their softmax weighs the routed experts' sum and the
+     * shared experts; Klear. */
+    bool mixes_shared;
+    bool expert_scale;                 /* each expert has a factor of its weight, after normalization */
+    bool group_each;                   /* each group's topk / n_group best experts are chosen */
+    bool group_zero;                   /* experts outside the chosen groups have choice 0 instead of none */
+    bool router_shift;                 /* bias of the router's logits; router_bias affects the selection only */
+    bool expert_bias;                  /* gpt-oss */
+    struct glu glu;                    /* the activation in every FFN */
+    bool no_up;                        /* FFNs have one matrix before the activation, and glu.is_relu */
+    uint8_t score;                     /* enum score_fn */
+    float routed_scale, router_jitter; /* router_jitter: Phi-3.5-MoE */
+    /* The weight of the one chosen expert multiplies its input instead of its output; needs topk 1; Llama 4. */
+    bool weighs_input;
+    /* The last experts, which every token chooses: shared experts inside the router's normalization; Inkling. */
+    int n_always;
     uint8_t reads_early; /* enum reads_early; work.kept has the stream before attention */
     int n_idle_experts;  /* experts after the others that return their input; the router chooses among all */
-    int router_inter;    /* width of the router's MLP, which continues the previous layer's; 0: the router is one matrix */
-    int carried;         /* floats per token that layers pass to later ones (work.carried): router_inter; or the embedding, if token_dim, and keys and values */
-    int token_dim; /* width of vectors per token and layer that multiply a gate of the stream after each layer (struct token_input); needs config_keep_stream.
-                      0: none */
+    /* Width of the router's MLP, which continues the previous layer's; 0: the router is one matrix; ZAYA1. */
+    int router_inter;
+    int carried; /* floats per token that layers pass to later ones (work.carried): router_inter; or the embedding, if token_dim, and keys and values */
+    /* Width of vectors per token and layer that multiply a gate of the stream after each layer (struct token_input);
+     * needs config_keep_stream. 0: none; Gemma 4. */
+    int token_dim;
     float router_cap;   /* logits become cap * tanh(logits / cap); 0: not */
     float router_scale; /* factor of the logits; 0: 1 */
 
