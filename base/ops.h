@@ -275,7 +275,7 @@ static inline const struct mat *expert_up(const struct expert *e) { return e->up
 static inline const float *expert_up_bias(const struct expert *e) { return e->up.data ? e->up_bias : e->gate_bias; }
 static inline int expert_inter(const struct expert *e) { return e->gate_up_transposed ? e->gate.cols : e->gate.rows; }
 static inline int expert_hidden(const struct expert *e) { return e->gate_up_transposed ? e->gate.rows : e->gate.cols; }
-/* The same experts split by NUMA node: part [e * n_nodes + a] is node a's part of expert e, the shared expert follows the last: some rows of gate and up, in
+/* Experts split by NUMA node: part [e * n_nodes + a] is node a's part of expert e, the shared expert follows the last: some rows of gate and up, in
  * node order, and rows [rows[a], rows[a + 1]) of down (columns if transposed). Each row is computed as in the unsplit expert, so the split does not change
  * results. */
 struct expert_shards {

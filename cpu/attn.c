@@ -100,7 +100,7 @@ static const float *tile_of(const struct job *j, const struct kv_plane *p, int h
     }
     return buf;
 }
-/* Same as BF16, in place if stored as such. Rows at page distance map to few cache sets, so their tile is copied to contiguous
+/* A tile as BF16, in place if stored as such. Rows at page distance map to few cache sets, so their tile is copied to contiguous
  * memory, unless it is read only once (qk16_uses_tiles). */
 static const uint16_t *tile16(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, uint16_t *buf, int *ld) {
     const size_t one = dtype_bytes(p->dtype, (size_t)p->dim), width = (size_t)p->heads * one;

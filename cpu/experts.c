@@ -362,7 +362,7 @@ static bool is_supported(const struct cpu_exec *x, const struct expert *e) {
 struct plan {        /* tokens and weights sorted by expert; the shared one has index n_experts */
     int32_t *start;  /* [n_experts + 2] */
     int32_t *tokens; /* [n * (topk + 1)] */
-    int32_t *rows;   /* the same of y; tokens, or with by_choice an array of its own */
+    int32_t *rows;   /* [n * (topk + 1)] rows of y: tokens, or with by_choice an array of its own */
     float *weights;
     struct group *groups;
     int n_groups;

@@ -39,7 +39,7 @@
         if (m_ > LANES) use((2 * u_ + 1) * LANES, b_); \
     }
 
-/* The same with integers, minus the zero point zero_ of the caller's columns. */
+/* Nibbles as integers, minus the zero point zero_ of the caller's columns. */
 #define EACH_i4(p, n, use) \
     do { \
         const struct look t_ = look_minus(zero_); \
@@ -175,7 +175,7 @@ INLINE void iq4_xs_scales(const uint8_t *b, float *scale) {
             use(32 * b_ + 16 + j_, v1_); \
         } \
     }
-/* The same with fifth bits, bit i for column i, in four bytes before the codes. */
+/* Nibbles with fifth bits, bit i for column i, in four bytes before the codes. */
 #define EACH_Q5(bytes, head, addend, p, n, use) \
     EACH (int b_ = 0; b_ < 2; b_++) { \
         const uint8_t *q_ = (p) + (bytes)*b_; \
@@ -223,7 +223,7 @@ INLINE void q3_k_scales(const uint8_t *b, float *scale) {
     const __m256 d = _mm256_set1_ps(half_at(b + 108));
     EACH (int k = 0; k < 2; k++) _mm256_storeu_ps(scale + 8 * k, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(k ? _mm_srli_si128(six, 8) : six))));
 }
-/* The same two bits, and a third in 32 separate bytes, bit k of which belongs to part pair k of eight. */
+/* The two bits of EACH_q2_k, and a third in 32 separate bytes, bit k of which belongs to part pair k of eight. */
 #define EACH_q3_k(p, n, use) \
     do { \
         float sc_[16]; \

@@ -13,7 +13,7 @@
 
 enum {
     STRIPS = 2,                  /* of 16 rows, decoded at once */
-    ROWS = STRIPS * SIDE,        /* the same in rows */
+    ROWS = STRIPS * SIDE,        /* rows decoded at once */
     BLOCK = 256,                 /* rows of W processed together for a span of tokens */
     COLUMNS = GEMM_CHUNK / SIDE, /* token tiles per pass */
 };

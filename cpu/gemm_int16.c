@@ -207,7 +207,7 @@ INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct b
         }
     }
 }
-/* Same with one scale per 32 columns, whose sums become a lane each: a row by T tokens. MIN: and a minimum. */
+/* Products of a row and T tokens with one scale per 32 columns, whose sums become a lane each. MIN: and a minimum. */
 INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int T, const bool MIN) {
     for (int b = 0; b < n; b++, x++) {
         const V scale = vload(w[0][b].scale);

@@ -95,7 +95,7 @@ static void panel_e4m3(const struct codes *t, uint16_t *panel, int half, const s
     }
 }
 
-/* Same with scales folded in; scale[i]: index of row i's first scale. */
+/* Decodes a panel with its scales folded in; scale[i]: index of row i's first scale. */
 static void panel_folded(const struct codes *codes, uint16_t *panel, int half, const struct mat *w, const size_t *scale, const struct strip *rows, int c0,
                          int n, ptrdiff_t ahead, int lines) {
     for (int c = 0, m; c < n; c += m) {

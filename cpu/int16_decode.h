@@ -24,7 +24,7 @@ INLINE void put_32(struct block *g, int k, int half, __m256i code, __m256i s) {
 }
 INLINE __m256i even_signed(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
 INLINE __m256i odd_signed(__m256i v) { return _mm256_srai_epi16(v, 8); }
-/* Same with signed codes; scaled: else without s. */
+/* 32 signed codes as words, even and odd, times s if scaled. */
 INLINE void put_signed(struct block *g, int k, int half, __m256i code, __m256i s, const bool scaled) {
     put(g, k, 2 * half, scaled ? _mm256_mullo_epi16(even_signed(code), s) : even_signed(code));
     put(g, k, 2 * half + 1, scaled ? _mm256_mullo_epi16(odd_signed(code), s) : odd_signed(code));

@@ -187,7 +187,7 @@ INLINE V q5_bits_v(const uint8_t *ql, uint32_t bits, const bool low) {
 INLINE V q2_v(const uint8_t *q, const int shift) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_and_si128(_mm_srli_epi16(load8(q), shift), _mm_set1_epi8(3))));
 }
-/* The same, and a third, bit number `bit` of another byte, minus 4. */
+/* Bits shift and shift + 1 of each byte, and a third, bit number `bit` of another byte, minus 4. */
 INLINE V q3_v(const uint8_t *q, const uint8_t *qh, const int shift, const int bit) {
     __m128i l = _mm_and_si128(_mm_srli_epi16(load8(q), shift), _mm_set1_epi8(3)), h = load8(qh);
     h = _mm_and_si128(bit < 2 ? _mm_slli_epi16(h, 2 - bit) : _mm_srli_epi16(h, bit - 2), _mm_set1_epi8(4));

@@ -235,7 +235,7 @@ INLINE V q5_bits_v(const uint8_t *ql, uint32_t bits, const bool low) {
 INLINE V q2_v(const uint8_t *q, const int shift) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)q), shift), _mm_set1_epi8(3))));
 }
-/* The same, and a third, bit number `bit` of another byte, minus 4. */
+/* Bits shift and shift + 1 of each byte, and a third, bit number `bit` of another byte, minus 4. */
 INLINE V q3_v(const uint8_t *q, const uint8_t *qh, const int shift, const int bit) {
     __m128i l = _mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)q), shift), _mm_set1_epi8(3)),
             h = _mm_loadu_si128((const __m128i *)(const void *)qh);

@@ -81,7 +81,7 @@ struct cuda_gemm {
     size_t space_size;
 };
 int cuda_blas_gemm(struct cuda_blas *b, const struct cuda_gemm *f, cudaStream_t s);
-/* Same in E4M3: x with scales [cols / 128, n], w, rows ldw apart, with scales [rows / 128, cols / 128 rounded up to a multiple of 4].
+/* Product in E4M3: x with scales [cols / 128, n], w, rows ldw apart, with scales [rows / 128, cols / 128 rounded up to a multiple of 4].
  * Returns 1 when the library has no kernel for the shape, negative on failure. */
 struct cuda_fp8_gemm {
     struct cuda_gemm gemm;

@@ -353,7 +353,7 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
             return ERR_RUNTIME;
         struct groups g = {
             .y = a->y, .x = a->x, .token = token, .weight = weight, .experts = a->experts, .begin = host, .n = a->n_experts, .hidden = a->hidden};
-        if (a->by_choice) { /* the same order again, where each choice counts as a token */
+        if (a->by_choice) { /* the order of the pairs where each choice counts as a token */
             if (cuda_check(s->g, cuda_sort(s->stream, offset, at_row, weight, a->ids, a->weights, a->n * a->topk, 1, 0, a->n_experts), "sort"))
                 return ERR_RUNTIME;
             g.rows = at_row;

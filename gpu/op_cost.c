@@ -120,7 +120,7 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
                   4.0 * a->n * (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim + (a->rule == DELTA_CHANNELS ? (double)a->v_heads * a->k_dim : 0));
         break;
     }
-    case OP_SCAN: { /* the same; an exponential counts as one operation */
+    case OP_SCAN: { /* the state is read and written once; an exponential counts as one operation */
         const struct op_scan *a = &u->scan;
         const double state = (double)a->state * a->channels;
         w.attn_flops = 7.0 * a->n * state;

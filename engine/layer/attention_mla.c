@@ -18,7 +18,7 @@ static int latent_norm(struct exec *x, const struct config *c, float *v, int ld,
                                              .w_dtype = DT_F32});
 }
 
-/* The same with the family's gate and factor of latents, if they have one. */
+/* Norms latents, with the family's gate and factor of latents, if they have one. */
 static int gated_latent_norm(struct exec *x, const struct config *c, const struct work *w, float *v, int ld, const float *weight, const struct mat gate[2],
                              int rows, int dim) {
     TRY(latent_norm(x, c, v, ld, weight, rows, dim));

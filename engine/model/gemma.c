@@ -62,7 +62,7 @@ static void parse_2(struct config_reader *r, struct config *c) {
     config_choice(r, "hidden_activation", acts, 0); /* beside hidden_act in published configs; the reference reads this one */
     config_read_rope(r, c, c->head_dim, 10000);
     const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24);
-    config_ignore(r, "sliding_window_size"); /* the same, in published configs */
+    config_ignore(r, "sliding_window_size"); /* repeats sliding_window in published configs */
     config_read_windows(r, c, window, c->n_layers);
 }
 

@@ -60,7 +60,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->moe_inter = config_int(r, "moe_intermediate_size", 4096, 1, 1 << 20);
     c->moe_latent = config_int(r, "moe_hidden_size", 4096, 1, 65536);
     c->expert_out_norm = true;
-    c->router_scale = c->logit_scale; /* the same key */
+    c->router_scale = c->logit_scale; /* one key has both */
     c->score = SCORE_SIGMOID;
     c->router_bias = c->norm_topk = true;
     c->routed_scale = (float)config_num(r, "routed_scaling_factor", 1, 0, 1e4);

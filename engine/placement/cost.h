@@ -60,7 +60,7 @@ struct cost_machine {
     int n_nodes;                            /* NUMA nodes of domain 0; 0: one */
     double inter_node_bw;                   /* bytes/s between a node's CPUs and the other nodes, per direction; 0: unlimited */
     double reach;           /* share of its bandwidth that domain 0 reaches for weights that are not placed by node; 0: follows from inter_node_bw */
-    double spread_bw_share; /* the same while weights are not placed by node; 0: they are */
+    double spread_bw_share; /* reach, while weights are not placed by node; 0: they are */
     double hand_off_s;      /* hand-off latency between a device and the CPU */
     double prefill_start_s; /* start-up time of a stream-loaded or blended prefill: buffers, threads */
     int cpu_chunk_rows, gpu_chunk_rows;        /* rows per pass of a prefill through a layer */

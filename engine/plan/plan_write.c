@@ -154,7 +154,7 @@ static int add_decode_query(struct plan *p, int machine, int sessions, bool besi
     return plan_query_add(&p->runs, &(struct plan_query){.cost = cost, .mode = decided->mode, .n = decided->batch, .stream_rate = taken}, e);
 }
 
-/* The same query as the engine's for announced prompts. */
+/* Adds the query that the engine makes for announced prompts. */
 static int add_throughput_query(struct plan *p, int machine, struct error *e) {
     const struct machine_choice *c = &p->choice[machine];
     struct search_out *found = &p->batch[machine].search;
@@ -228,7 +228,7 @@ static void add_upgrades(struct plan *p) {
     p->upgrade_name[p->n_machines++] = "cards with twice the memory";
 }
 
-/* The same machine without placement by NUMA node. */
+/* Adds the query of decode on the machine without placement by NUMA node. */
 static int add_spread_query(struct plan *p, struct error *e) {
     struct policy_decode_out d;
     struct cost_machine *m = &p->machine[SPREAD];

@@ -16,5 +16,5 @@ struct tensor *matrix_find(const struct matrix_source *s, const char *ending); /
 void matrix_attach_scale(const struct matrix_source *src, struct mat *m, struct tensor *s);
 /* Views two E2M1 codes per byte with scales of 32 columns (E8M0) or of 16 (E4M3). t: [rows, cols / 2]. */
 struct mat matrix_view_fp4(const struct matrix_source *src, const struct tensor *t, struct tensor *s);
-/* The same after the shape of t has been checked. */
+/* Views codes as matrix_view_fp4() does, after the shape of t has been checked. */
 struct mat matrix_view_codes(const struct matrix_source *src, const struct tensor *t, struct tensor *s);

@@ -7,7 +7,7 @@ static struct tensor_slice in_qkv(const struct config *c, int layer, int first) 
     const int pieces = c->qkv_pieces > 1 ? c->qkv_pieces : 1;
     return c->layout->qkv ? (struct tensor_slice){.total_rows = all, .first = first / pieces, .step = 1, .pieces = pieces} : (struct tensor_slice){0};
 }
-/* The same of gated DeltaNet's inputs. */
+/* Rows from `first` of gated DeltaNet's inputs if they are one tensor. */
 static struct tensor_slice in_delta(const struct config *c, int first) {
     const struct delta_config *d = &c->delta;
     const int all = 2 * (d->k_heads * d->k_dim + d->v_heads * d->v_dim + d->v_heads);

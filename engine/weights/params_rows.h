@@ -83,7 +83,7 @@ struct messages params_messages(const struct config *c, int layer);
          .factor = c->scales_short ? 1 / sqrtf((float)taps + 1) : 0}, \
             when \
     }
-/* The same where rows have more taps, which count as summands. */
+/* Taps of a short convolution whose rows have more taps, which count as summands. */
 #define TURNED_TAPS(field, name, n, when) \
     { \
         {OF(layer, field, name, ATTENTION),       .suffix = "", .rows = (n)*taps, .taps = taps, .conversion = CONVERT_TURN_TAPS, \
@@ -138,7 +138,7 @@ struct messages params_messages(const struct config *c, int layer);
     MERGE_ROW(shift, type, field, output_bias, name, 0, module, when), MERGE_ROW(shift, type, field, output_scale, name, 1, module, when), \
         MERGE_ROW(shift, type, field, stream_bias, name, 2, module, when), MERGE_ROW(shift, type, field, stream_scale, name, 3, module, when)
 
-/* The same from a block's gates (merge_temperature). */
+/* A vector of stream_merge from a block's gates (merge_temperature). */
 #define GATE_ROW(shift, type, field, part, name, convert, module, when) \
     { \
         {OF(type, field.part, name, module), .suffix = "",          .rows = hidden, \

@@ -96,7 +96,7 @@ static uint32_t make_node(struct automaton *a, uint32_t pos, uint32_t lo, uint32
     return t->v[at] = (uint32_t)a->n_nodes++;
 }
 
-/* The same stack, one symbol further; the parent itself where an alternative ends. */
+/* The stack of node i, one symbol further; the parent itself where an alternative ends. */
 static uint32_t next_symbol(struct automaton *a, uint32_t i) {
     const struct node n = a->nodes[i];
     const struct elem *x = &a->g->elems[n.pos + 1];

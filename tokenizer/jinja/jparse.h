@@ -10,7 +10,7 @@ struct jparser {
 };
 struct jnode *jparse_new(struct jparser *p, uint8_t kind, uint32_t pos);
 bool jparse_at_name(const struct jparser *p, const char *name); /* the current token is this name */
-bool jparse_accept_name(struct jparser *p, const char *name);   /* the same, and advances past it */
+bool jparse_accept_name(struct jparser *p, const char *name);   /* jparse_at_name(), and advances past it */
 bool jparse_accept(struct jparser *p, uint8_t type);
 struct jtoken *jparse_expect(struct jparser *p, uint8_t type, const char *what);
 _Noreturn void jparse_fail(struct jparser *p, const char *why); /* at the current token; jfail() is for an earlier one, after r->pos is set */
