@@ -90,7 +90,6 @@ static int parse_option(struct gpu_spec *s, struct option_text key, struct optio
         if (text_equals(key, "parallel") && text_equals(v, ways[i])) return s->parallel = (enum gpu_parallel)i, 0;
         if (!s->is_emulated && text_equals(key, "gemm") && text_equals(v, gemms[i])) return s->gemm = (enum gpu_gemm)i, 0;
     }
-    if (text_equals(key, "alltoall") && !v.text) return s->all_to_all = true, 0;
     if (!s->is_emulated) return -1;
     if (text_equals(key, "nopin") && !v.text) return s->nopin = true, 0;
     if (text_equals(key, "nomap") && !v.text) return s->nomap = true, 0;

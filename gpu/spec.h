@@ -70,13 +70,12 @@ struct gpu_spec {
     double signal;          /* virtual: seconds from another device's signal until a stream here sees it, including the small copies of a hand-off */
     int threads, level;     /* emu: threads per stream; enum cpu_level + 1, 0: the best */
     int slp_ring_slots, slp_chunk_rows; /* SLP's ring slots and rows per chunk, for tests; 0: automatic */
-    bool all_to_all;                    /* standard expert parallelism instead of SmallEP, for comparison */
     enum gpu_fault fail;
     long fail_at; /* emu: the fail_at-th event of this kind fails, counted from 1 */
     int fail_rank;
 };
 /* --gpus LIST: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each followed by options:
- * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; nograph; nojoin; nopeer; alltoall; ring=N; chunk=N; math=bf16|f32, for cuda
+ * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; nograph; nojoin; nopeer; ring=N; chunk=N; math=bf16|f32, for cuda
  * and virtual devices also fp8; for cuda gemm=auto|own|cublas; for emu: virtual, flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL,
  * nopin, nomap, piece=SIZE (register_chunk), fail=alloc|copy|launch|die:N[@RANK]. */
 int gpu_spec_parse(struct gpu_spec *s, const char *list, struct error *e); /* list NULL, "" or "none": no devices. ERR_USAGE names the invalid part */

@@ -86,10 +86,8 @@ static void layer(void) {
         const char *name, *gpus;
         int ranks;
     } rows[] = {{"one device", "emu:1,virtual", 1},
-                {"two, all-to-all", "emu:2,virtual,nopeer,alltoall", 2},
                 {"two, SmallEP", "emu:2,virtual,nopeer", 2},
                 {"two, SmallEP, BF16 between ranks", "emu:2,virtual,nopeer,math=bf16", 2},
-                {"four, all-to-all", "emu:4,virtual,nopeer,alltoall", 4},
                 {"four, SmallEP", "emu:4,virtual,nopeer", 4},
                 {"four, SmallEP, BF16 between ranks", "emu:4,virtual,nopeer,math=bf16", 4}};
     build(61, 0);
@@ -143,13 +141,10 @@ static int check(void) {
     HOLD(few.h2d * 5 < many.h2d && few.seconds * 5 < many.seconds, "4 tokens choose at most 32 of 256 experts: %.1f GB in %.2f s", (double)few.h2d / 1e9,
          few.seconds);
     build(12, 0);
-    struct slp_stats small = run("emu:2,virtual,nopeer", 2, 20480, NULL), all = run("emu:2,virtual,nopeer,alltoall", 2, 20480, NULL);
-    struct slp_stats half = run("emu:2,virtual,nopeer,math=bf16", 2, 20480, NULL);
+    struct slp_stats small = run("emu:2,virtual,nopeer", 2, 20480, NULL), half = run("emu:2,virtual,nopeer,math=bf16", 2, 20480, NULL);
     HOLD((double)half.exchanged < 0.6 * (double)small.exchanged && half.seconds < small.seconds,
          "BF16 between ranks: %.2f s, %.2f GB; float32: %.2f s, %.2f GB", half.seconds, (double)half.exchanged / 1e9, small.seconds,
          (double)small.exchanged / 1e9);
-    HOLD(small.seconds < all.seconds * 0.82 && small.exchanged * 2 < all.exchanged, "SmallEP %.2f s, %llu bytes; all-to-all %.2f s, %llu bytes", small.seconds,
-         (unsigned long long)small.exchanged, all.seconds, (unsigned long long)all.exchanged);
     printf("%d failed\n", failed);
     return failed != 0;
 }

@@ -46,7 +46,7 @@ static const struct {
     {"emu:2,cpu=scalar", &prefill_mode_dslp, DECODE_HYBRID},
     {"emu:2,cpu=scalar,parallel=layers", &prefill_mode_cpu, DECODE_HYBRID, .layers = 1}, /* some layers on each, others on the CPU */
     {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &prefill_mode_dslp, DECODE_CPU},
-    {"emu:4,cpu=avx2,alltoall", &prefill_mode_dslp, DECODE_DUAL},
+    {"emu:4,cpu=avx2", &prefill_mode_dslp, DECODE_DUAL},
     {"emu:1,cpu=scalar", &prefill_mode_blend, DECODE_HYBRID, "cut"},
     {"emu:1,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "trimoe"},
     {"emu:1,cpu=avx2", &prefill_mode_blend, DECODE_CPU, "trimoe"},

@@ -142,7 +142,7 @@ def ours(tmp, kind):
     # Stripes, chunks and rings; with launch=, devices that are slower than their links, so that a slot freed too early is
     # overwritten before it is read.
     for gpus, mode in (("emu:1,cpu=scalar", "slp"), ("emu:1,cpu=scalar,ring=2,launch=300", "slp"), ("emu:2,cpu=scalar,chunk=50", "dslp"), ("emu:2,cpu=scalar,ring=2,launch=300", "dslp"),
-                       ("emu:3,cpu=scalar,chunk=40,nopeer", "dslp"), ("emu:3,cpu=scalar,alltoall", "dslp")):
+                       ("emu:3,cpu=scalar,chunk=40,nopeer", "dslp")):
         for limits in ("", f"expand={2 * one}") if kind == "mla" else ("",):
             got, said = logits(model, PROMPT, *scalar, "--gpus", gpus, "--prefill", mode, limits=limits)
             close(f"{kind}, --gpus {gpus} {limits}", got, want, 3e-5, said)

@@ -28,7 +28,6 @@ static const struct mode modes[] = {
     {"dslp", ",nopeer,chunk=7", NULL, PREFILL_DSLP, DECODE_CPU, 1},
     {"dslp-peer", ",ring=3", NULL, PREFILL_DSLP, DECODE_CPU, 1},
     {"dslp-wide", "", NULL, PREFILL_DSLP, DECODE_CPU, 1}, /* as many slots as the memory holds: the ring orders little */
-    {"all-to-all", ",alltoall", NULL, PREFILL_DSLP, DECODE_CPU, 1},
     {"blend", "", NULL, PREFILL_BLEND, DECODE_CPU, 1},
     {"hybrid", "", NULL, PREFILL_CPU, DECODE_HYBRID, 2},
     {"pool", "", "1", PREFILL_CPU, DECODE_HYBRID, 2},

@@ -141,7 +141,7 @@ static void streams_the_rest(void) {
 
 /* Ranks use what their own device holds. */
 static void several_ranks(void) {
-    static const char *const lists[] = {"emu:2,cpu=scalar", "emu:3,cpu=scalar", "emu:2,cpu=scalar,alltoall", "emu:3,cpu=scalar,nopeer"};
+    static const char *const lists[] = {"emu:2,cpu=scalar", "emu:3,cpu=scalar", "emu:3,cpu=scalar,nopeer"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         const struct outcome plain = read_prompt(lists[i], PREFILL_DSLP, NULL), all = read_prompt(lists[i], PREFILL_DSLP, "layers");
         CHECK(!strcmp(plain.mode, "dslp") && !strcmp(all.mode, "dslp"), "%s: by %s and %s", lists[i], plain.mode, all.mode);

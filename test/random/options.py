@@ -19,7 +19,7 @@ def some(r, *pairs):
 def devices(r):
     gpus = ["emu:" + r.choice("112234"), "cpu=scalar"]
     gpus += some(r, (0.35, [f"mem={n}K" for n in (600, 1000, 1600, 2500, 4000, 8000)]), (0.2, ("ring=2", "ring=3", "ring=5")), (0.25, ("chunk=1", "chunk=7", "chunk=33")))
-    gpus += some(r, (0.15, ("nopeer",)), (0.15, ("nograph",)), (0.15, ("nojoin",)), (0.15, ("alltoall",)), (0.1, ("nopin",)), (0.1, ("nomap",)))
+    gpus += some(r, (0.15, ("nopeer",)), (0.15, ("nograph",)), (0.15, ("nojoin",)), (0.1, ("nopin",)), (0.1, ("nomap",)))
     gpus += some(r, (0.2, ("parallel=tensor", "parallel=layers")), (0.1, ("piece=64K",)),
                  (0.2, [f"fail={kind}:{n}{rank}" for kind in ("copy", "launch", "die", "alloc") for n in (3, 20, 100, 500, 2000, 5000) for rank in ("", "@0")]))
     options = ["--gpus", ",".join(gpus), "--prefill", r.choice(("auto", "cpu", "blend", "slp", "dslp")), "--decode", r.choice(("auto", "cpu", "hybrid", "dual", "paged"))]

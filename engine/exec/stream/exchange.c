@@ -12,7 +12,7 @@ int exchange_open(struct slp_rank *r, struct error *e) {
     if (!x) return error_set(e, ERR_MEMORY, "no memory for an exchange");
     for (int i = 0; i < r->id; i++) x->first_row += p->rank[i].n;
     const size_t hidden = (size_t)p->c->hidden, floats = (size_t)config_routed_width(p->c); /* numbers per token, and per sum of its experts */
-    x->is_bf16 = p->job->set->spec.math != GPU_MATH_F32 && !p->job->set->spec.all_to_all && floats <= 2 * hidden;
+    x->is_bf16 = p->job->set->spec.math != GPU_MATH_F32 && floats <= 2 * hidden;
     const size_t element = x->is_bf16 ? 2 : 4, n = (size_t)r->n, topk = (size_t)p->c->topk * 4; /* bytes */
     int rc = gpu_stream_open(r->g, &x->send, "send", true, &p->stop, e);
     if (!rc) rc = gpu_stream_open(r->g, &x->recv, "receive", true, &p->stop, e);
@@ -22,8 +22,7 @@ int exchange_open(struct slp_rank *r, struct error *e) {
     if (!rc) rc = gpu_alloc(r->g, (void **)&x->received_sums, n * floats * 4, e);
     if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_tokens, n * hidden * 2, e);
     if (!rc && x->is_bf16) rc = gpu_alloc(r->g, (void **)&x->bf16_sums, n * floats * 2, e);
-    if (p->job->set->spec.all_to_all || p->job->set->spec.is_virtual)
-        return rc; /* all_to_all.c has buffers of its own; virtual time: host memory is never accessed */
+    if (p->job->set->spec.is_virtual) return rc; /* host memory is never accessed */
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * hidden * element, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->ids, n * topk, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->weights, n * topk, e);
@@ -60,7 +59,7 @@ void exchange_close(struct slp_rank *r) {
 
 bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q) { return gpu_info(r->g)->peer && gpu_info(q->g)->peer; }
 
-bool exchange_all_are_peers(const struct slp_rank *r) {
+static bool all_are_peers(const struct slp_rank *r) {
     for (int i = 0; i < r->p->n_ranks; i++)
         if (!exchange_are_peers(r, &r->p->rank[i])) return false;
     return true;
@@ -73,19 +72,23 @@ static enum exchange_step step_kind(const struct exchange *x) { return (x->steps
 /* The current step's use of its events, counted from 1. */
 static uint64_t step_use(const struct exchange *x) { return (x->steps + 1) / EXCHANGE_STEPS; }
 
-int exchange_announce(struct slp_rank *r) {
+/* Begins a step: the compute stream has produced this rank's data. Orders `send` after it. */
+static int announce_data(struct slp_rank *r) {
     struct exchange *x = r->exchange;
     x->steps++;
     TRY(gpu_pair_record(x->ready[step_kind(x)], r->compute_stream));
     return gpu_pair_wait(x->ready[step_kind(x)], step_use(x), x->send);
 }
-int exchange_sent(struct slp_rank *r, int part) { return gpu_pair_record(r->exchange->sent[step_kind(r->exchange)][part], r->exchange->send); }
+/* Records that the part is in host memory once `send` has run what is enqueued. */
+static int mark_sent(struct slp_rank *r, int part) { return gpu_pair_record(r->exchange->sent[step_kind(r->exchange)][part], r->exchange->send); }
 
-int exchange_wait(struct slp_rank *r, struct slp_rank *q, int part) {
+/* Makes `recv` wait until r may fetch that part of q's data. */
+static int wait_part(struct slp_rank *r, struct slp_rank *q, int part) {
     const struct exchange *x = r->exchange, *o = q->exchange;
     return gpu_pair_wait(exchange_are_peers(r, q) ? o->ready[step_kind(x)] : o->sent[step_kind(x)][part], step_use(x), x->recv);
 }
-int exchange_fetch(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes) {
+/* Copies `bytes` of q's data to dst, on `recv`: from q's device memory if they are peers, else from its host memory. */
+static int fetch_part(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes) {
     atomic_fetch_add(&r->p->exchanged, bytes);
     if (exchange_are_peers(r, q)) return gpu_copy_peer(r->exchange->recv, dst, q->g, device, bytes);
     return gpu_copy(r->exchange->recv, dst, host, bytes, GPU_H2D);
@@ -120,7 +123,7 @@ static float *rank_sums(const struct slp_rank *r, const struct slp_rank *q) {
 
 /* Downloads rows if some rank has no peer access; host is NULL in virtual time. */
 static int send_part(struct slp_rank *r, char *host, size_t at, const char *device, size_t bytes) {
-    return exchange_all_are_peers(r) ? 0 : gpu_copy(r->exchange->send, host ? host + at : NULL, device + at, bytes, GPU_D2H);
+    return all_are_peers(r) ? 0 : gpu_copy(r->exchange->send, host ? host + at : NULL, device + at, bytes, GPU_D2H);
 }
 
 int exchange_tokens(struct slp_rank *r, int layer) {
@@ -128,13 +131,13 @@ int exchange_tokens(struct slp_rank *r, int layer) {
     struct exchange *x = r->exchange;
     size_t topk = (size_t)p->c->topk, n = (size_t)r->n, row = (size_t)x->first_row, begin, row_bytes = (size_t)p->c->hidden * (x->is_bf16 ? 2 : 4);
     if (x->is_bf16) TRY(to_bf16(r, x->bf16_tokens, rank_rows(r, r->xn, r), r->n, p->c->hidden));
-    TRY(exchange_announce(r));
+    TRY(announce_data(r));
     TRY(send_part(r, (char *)x->ids, 0, (const char *)(r->ids + row * topk), n * topk * 4));
     TRY(send_part(r, (char *)x->weights, 0, (const char *)(r->weights + row * topk), n * topk * 4));
     for (int k = 0; k < EXCHANGE_PARTS; k++) {
         size_t rows = part_rows(n, k, &begin);
         TRY(send_part(r, x->tokens, begin * row_bytes, x->is_bf16 ? (const char *)x->bf16_tokens : (const char *)rank_rows(r, r->xn, r), rows * row_bytes));
-        TRY(exchange_sent(r, k));
+        TRY(mark_sent(r, k));
     }
     int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "tokens", layer, -1);
     for (int k = 0; k < EXCHANGE_PARTS; k++)
@@ -143,11 +146,10 @@ int exchange_tokens(struct slp_rank *r, int layer) {
             struct exchange *o = q->exchange;
             size_t rows = part_rows((size_t)q->n, k, &begin), first = (size_t)o->first_row, at = begin * row_bytes;
             const char *from = x->is_bf16 ? (const char *)o->bf16_tokens : (const char *)rank_rows(q, q->xn, q);
-            TRY(exchange_wait(r, q, k));
-            if (!k) TRY(exchange_fetch(r, q, r->ids + first * topk, q->ids + first * topk, o->ids, (size_t)q->n * topk * 4));
-            if (!k) TRY(exchange_fetch(r, q, r->weights + first * topk, q->weights + first * topk, o->weights, (size_t)q->n * topk * 4));
-            TRY(exchange_fetch(r, q, (char *)rank_rows(r, x->is_bf16 ? r->sum : r->xn, q) + at, from + at, o->tokens ? o->tokens + at : NULL,
-                               rows * row_bytes));
+            TRY(wait_part(r, q, k));
+            if (!k) TRY(fetch_part(r, q, r->ids + first * topk, q->ids + first * topk, o->ids, (size_t)q->n * topk * 4));
+            if (!k) TRY(fetch_part(r, q, r->weights + first * topk, q->weights + first * topk, o->weights, (size_t)q->n * topk * 4));
+            TRY(fetch_part(r, q, (char *)rank_rows(r, x->is_bf16 ? r->sum : r->xn, q) + at, from + at, o->tokens ? o->tokens + at : NULL, rows * row_bytes));
         }
     trace_end(p->trace, span, x->recv);
     TRY(gpu_event_record(x->received, x->recv));
@@ -169,7 +171,7 @@ int exchange_sums(struct slp_rank *r, float *out, int layer) {
     size_t n = (size_t)r->n, begin, row_bytes = (size_t)floats * (x->is_bf16 ? 2 : 4);
     for (int i = 0; i < p->n_ranks && x->is_bf16; i++)
         if (i != r->id) TRY(to_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_sums(r, &p->rank[i]), p->rank[i].n, floats));
-    TRY(exchange_announce(r));
+    TRY(announce_data(r));
     for (int k = 0; k < EXCHANGE_PARTS; k++) {
         for (int i = 0; i < p->n_ranks; i++) {
             const struct slp_rank *q = &p->rank[i];
@@ -177,7 +179,7 @@ int exchange_sums(struct slp_rank *r, float *out, int layer) {
             char *host = x->sums ? x->sums + (size_t)q->exchange->first_row * row_bytes : NULL;
             if (q != r) TRY(send_part(r, host, begin * row_bytes, sent_sums(r, q), rows * row_bytes));
         }
-        TRY(exchange_sent(r, k));
+        TRY(mark_sent(r, k));
     }
     for (int i = 0; i < p->n_ranks; i++) {
         struct slp_rank *q = &p->rank[i];
@@ -188,8 +190,8 @@ int exchange_sums(struct slp_rank *r, float *out, int layer) {
             int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "sums", layer, i);
             for (int k = 0; k < EXCHANGE_PARTS; k++) {
                 size_t rows = part_rows(n, k, &begin), at = begin * row_bytes;
-                TRY(exchange_wait(r, q, k));
-                TRY(exchange_fetch(r, q, to + at, from + at, host ? host + (size_t)x->first_row * row_bytes + at : NULL, rows * row_bytes));
+                TRY(wait_part(r, q, k));
+                TRY(fetch_part(r, q, to + at, from + at, host ? host + (size_t)x->first_row * row_bytes + at : NULL, rows * row_bytes));
             }
             trace_end(p->trace, span, x->recv);
             TRY(gpu_event_record(x->received, x->recv));

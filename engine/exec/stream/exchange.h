@@ -26,24 +26,13 @@ struct exchange {
     float *received_sums;              /* device: another rank's sums of own rows [n, config_routed_width()] */
     int first_row;                     /* number of this rank's first token */
     uint64_t steps;                    /* steps begun: tokens and sums of each layer alternate */
-    /* all_to_all.c: own pairs, sorted by expert, and those received; on the device and pinned */
-    float *pairs, *received_pairs, *pairs_host, *received_pairs_host; /* [n * topk, config_routed_width()], [all * topk, config_routed_width()] */
-    int32_t *offset, *offset_device;                                  /* [experts + 1] where each expert's own pairs begin; offset is read by all ranks */
-    int n_counted_layers;                                             /* layers whose pairs are counted; under slp_run.lock */
 };
 int exchange_open(struct slp_rank *r, struct error *e); /* no-op for a single rank; close after an error too */
 void exchange_close(struct slp_rank *r);
 void exchange_abort(struct slp_rank *r);          /* wakes what waits for this rank; any thread */
 int exchange_first_row(const struct slp_rank *r); /* number of the rank's first token; 0 for a single rank */
 bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q);
-bool exchange_all_are_peers(const struct slp_rank *r);
 /* SmallEP, on the compute thread; both enqueue and return an operation's error code. Tokens: r->xn, r->ids and r->weights receive the other ranks' tokens.
  * Sums: the sum of all ranks' r->sum [all, config_routed_width()] for this rank's tokens is added to out. */
 int exchange_tokens(struct slp_rank *r, int layer);
 int exchange_sums(struct slp_rank *r, float *out, int layer);
-/* The phases of a step, for all_to_all.c. */
-int exchange_announce(struct slp_rank *r);       /* begins a step: the compute stream has produced this rank's data. Orders `send` after it */
-int exchange_sent(struct slp_rank *r, int part); /* the part is in host memory once `send` has run what is enqueued */
-int exchange_wait(struct slp_rank *r, struct slp_rank *q, int part); /* makes `recv` wait until r may fetch that part of q's data */
-/* Copies `bytes` of q's data to dst, on `recv`: from q's device memory if they are peers, else from its host memory. */
-int exchange_fetch(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes);

@@ -61,7 +61,7 @@ struct slp_job {
     const _Atomic int *cancel;
     void (*progress)(void *ctx, int done, int total); /* layers; on the caller's thread; may block */
     void *progress_ctx;
-    uint32_t *expert_rows;    /* NULL, or [n_layers, n_experts] receives the rows that selected each expert; not with all-to-all */
+    uint32_t *expert_rows;    /* NULL, or [n_layers, n_experts] receives the rows that selected each expert */
     struct gpu_event *after;  /* NULL, or a timed event that the run starts after, in virtual time */
     const char *trace_path;   /* trace file of this run; NULL: none */
     struct trace *merge_into; /* trace that receives the spans at the end; NULL: none */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/exec/prefill.h"
-#include "engine/exec/stream/all_to_all.h"
 #include "engine/exec/stream/exchange.h"
 #include "engine/exec/stream/kvring.h"
 #include "engine/exec/stream/ring_rank.h"
@@ -302,11 +301,6 @@ static int run_experts(struct slp_rank *r, const struct layer *y, uint64_t *modu
     const bool is_latent = p->c->moe_latent > 0, is_shared = p->n_ranks > 1;
     const int all = p->job->n;
     float *out = is_latent ? r->routed_sum : r->x;
-    if (is_shared && p->job->set->spec.all_to_all) {
-        if (is_latent) TRY(project_input(r, y, r->xn + (size_t)exchange_first_row(r) * (size_t)p->c->hidden, r->n));
-        TRY(all_to_all_experts(r, y, module, layer));
-        return is_latent ? project_output(r, y, r->x, r->n) : 0;
-    }
     if (is_shared) {
         TRY(exchange_tokens(r, layer));
         TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)config_routed_width(p->c) * 4));

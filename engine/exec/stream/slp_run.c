@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/exec/prefill.h"
-#include "engine/exec/stream/all_to_all.h"
 #include "engine/exec/stream/exchange.h"
 #include "engine/exec/stream/kvring.h"
 #include "engine/exec/stream/ring_rank.h"
@@ -207,7 +206,6 @@ static int rank_open(struct slp_rank *r, struct error *e) {
     struct gpu_stream *const streams[] = {r->load_stream, r->compute_stream, r->unload_stream};
     for (int i = 0; i < 3 && !rc && p->job->after; i++) rc = gpu_event_wait(p->job->after, streams[i]);
     if (!rc) rc = exchange_open(r, e);
-    if (!rc && r->exchange && r->p->job->set->spec.all_to_all) rc = all_to_all_open(r, e);
     if (!rc) rc = make_plan(r, e); /* while everything it plans is still free */
     if (!rc) rc = open_rows(r, e);
     if (!rc) rc = work_open(&r->work, p->c, r->plan.chunk_rows, work_alloc, work_release, r, e);
@@ -220,8 +218,7 @@ static int rank_open(struct slp_rank *r, struct error *e) {
     struct stage_options load = {
         .set = p->job->set, .g = r->g, .stream = r->load_stream, .stop = &p->stop, .threads = spec->is_virtual || threads ? threads : 1};
     if (!rc) rc = stage_open(&r->stage, &load, e);
-    bool all_to_all = p->n_ranks > 1 && spec->all_to_all;
-    if (!rc && slp_selects_few(p->c, p->job->n) && !all_to_all && !(r->selected = mem_calloc((size_t)p->c->n_layers * (size_t)p->c->n_experts, 1)))
+    if (!rc && slp_selects_few(p->c, p->job->n) && !(r->selected = mem_calloc((size_t)p->c->n_layers * (size_t)p->c->n_experts, 1)))
         rc = error_set(e, ERR_MEMORY, "no memory for a rank");
     r->cache = mem_calloc((size_t)p->c->n_layers, sizeof *r->cache);
     if (p->job->check_weights && !(r->check_ids = mem_alloc(((size_t)(r->last_expert - r->first_expert) + 1) * sizeof *r->check_ids)) && !rc)
@@ -243,7 +240,6 @@ static int rank_drain(struct slp_rank *r) {
 }
 static void rank_close(struct slp_rank *r) {
     kvring_close(r);
-    all_to_all_close(r);
     exchange_close(r);
     stage_close(&r->stage);
     gpu_stream_close(&r->load_stream);
