@@ -289,7 +289,7 @@ int gguf_find(const char *path, char *file, size_t cap, struct error *e) {
     }
     if (!file_is_dir(path) || file_join(file, cap, path, "config.json", NULL) || file_exists(file)) return 0;
     if (file_list(path, on_file, &l, NULL) || !l.first[0]) return 0;
-    if (l.other[0]) return error_set(e, ERR_USAGE, "%s: holds %s and %s; -m takes one of them", path, l.first, l.other);
+    if (l.other[0]) return error_set(e, ERR_USAGE, "%s: holds %s and %s; name one of them (-m)", path, l.first, l.other);
     int rc = file_join(file, cap, path, l.first, e);
     return rc ? rc : 1;
 }

@@ -179,7 +179,7 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
         int rc = pthread_create(&w->thread, NULL, worker_thread, w);
         if (rc) {
             pool_close(&p);
-            return error_set(e, ERR_RUNTIME, "thread %d of %d could not be started: %s; try fewer with --threads", i, n, strerror(rc));
+            return error_set(e, ERR_RUNTIME, "thread %d of %d could not be started: %s; fewer may start (--threads)", i, n, strerror(rc));
         }
         p->n = i + 1;
     }

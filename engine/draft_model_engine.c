@@ -109,7 +109,7 @@ int draft_model_engine_open(struct draft_model *out, const char *dir, const stru
     const int rc = engine_core_open(&d->engine, &own, &why);
     if (rc) {
         mem_free(d);
-        return error_set(e, rc, "--draft: %s", why.text);
+        return error_set(e, rc, "the draft model: %s (--draft)", why.text);
     }
     pthread_mutex_init(&d->lock, NULL);
     *out = (struct draft_model){.ctx = d, .ready = ready, .run = run, .close_chat = close_chat, .close = close_model};

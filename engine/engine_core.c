@@ -65,7 +65,7 @@ static int open_runtime(struct engine *eng, struct error *e) {
     if (!eng->logits || !eng->sample_scratch || !eng->machine.expert_touched) return error_set(e, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
     rc = gpu_set_open(&eng->machine.gpus, eng->params.gpus, e);
     if (rc == ERR_RUNTIME && !exec_modes[eng->params.prefill].min_devices && !exec_modes[eng->params.decode].min_devices) {
-        log_say(LOG_WARN, "--gpus %s: %s; continuing on the CPU", eng->params.gpus, e->text);
+        log_say(LOG_WARN, "devices %s: %s; continuing on the CPU (--gpus)", eng->params.gpus, e->text);
         *e = (struct error){0};
         rc = 0;
     }
@@ -74,7 +74,7 @@ static int open_runtime(struct engine *eng, struct error *e) {
     if (eng->params.trace && !(eng->machine.trace = trace_open())) return error_set(e, ERR_MEMORY, "no memory for a trace");
     if (eng->params.trace_routing && (rc = routing_trace_open(&eng->machine.routing, eng->params.trace_routing, &eng->weights, eng->name, e))) return rc;
     if (eng->params.trace_values) {
-        if (eng->machine.gpus) return error_set(e, ERR_USAGE, "--trace-values reads the CPU's results: use --gpus none");
+        if (eng->machine.gpus) return error_set(e, ERR_USAGE, "the trace of values holds the CPU's results: use no devices (--gpus none)");
         eng->params.draft = DRAFT_NONE;
         if ((rc = values_trace_open(&eng->machine.values, eng->params.trace_values, eng->machine.cpu, e))) return rc;
     }
@@ -122,16 +122,16 @@ static int open_runtime(struct engine *eng, struct error *e) {
     if ((eng->params.draft == DRAFT_MTP || eng->params.draft == DRAFT_AUTO) && !eng->params.custom_draft &&
         (rc = mtp_open(&eng->mtp, &eng->weights, eng->machine.cpu, eng->info.context, (enum dtype)eng->params.kv, e)))
         return rc;
-    if (eng->params.draft == DRAFT_MTP && !eng->mtp) return error_set(e, ERR_USAGE, "--draft mtp: %s has no supported prediction layer", eng->name);
+    if (eng->params.draft == DRAFT_MTP && !eng->mtp) return error_set(e, ERR_USAGE, "draft mtp: %s has no supported prediction layer (--draft)", eng->name);
     if (eng->params.draft == DRAFT_INT4 && !eng->params.custom_draft && (rc = open_int4(eng, level, e))) return rc;
     decode_want_hidden(eng->machine.decode, eng->mtp);
     int lacks = eng->machine.gpus && eng->machine.gpus->is_lost ? ERR_RUNTIME : ERR_MEMORY;
     if (eng->params.prefill == PREFILL_BLEND && decode_tp_ranks(eng->machine.decode) > 1)
-        return error_set(e, ERR_USAGE, "--prefill blend cannot be combined with parallel=tensor in --gpus");
+        return error_set(e, ERR_USAGE, "a blended prefill cannot be combined with tensor parallelism (--prefill blend, parallel=tensor in --gpus)");
     if (eng->params.prefill == PREFILL_BLEND && !decode_can_blend(eng->machine.decode))
-        return error_set(e, lacks, "--prefill blend needs room for all layers on devices: %s", decode_placement_why(eng->machine.decode));
+        return error_set(e, lacks, "a blended prefill needs room for all layers on devices: %s (--prefill blend)", decode_placement_why(eng->machine.decode));
     if ((eng->params.decode == DECODE_HYBRID || eng->params.decode == DECODE_DUAL) && !decode_resident_layers(eng->machine.decode))
-        return error_set(e, lacks, "--decode %s: %s", exec_mode_name(eng->params.decode), decode_placement_why(eng->machine.decode));
+        return error_set(e, lacks, "decoding in mode %s: %s (--decode)", exec_mode_name(eng->params.decode), decode_placement_why(eng->machine.decode));
     return throughput_open(eng, e);
 }
 
@@ -168,13 +168,15 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
         .fingerprint = e->weights.files.fingerprint,
     };
     if (p->context < 0 || (p->context > c->max_context && !p->force)) {
-        rc = error_set(err, ERR_USAGE, "-c %d: %s supports up to %d tokens; --force overrides", p->context, e->name, c->max_context);
+        rc = error_set(err, ERR_USAGE, "a context of %d tokens: %s supports up to %d (--context; --force overrides)", p->context, e->name, c->max_context);
         goto fail;
     }
     size_t have = mem_available(), need = p->context ? (size_t)p->context * e->info.kv_token_bytes : 0;
     if (have && need > have && !p->force) {
-        rc = error_set(err, ERR_MEMORY, "a context of %d tokens needs %zu MB for its KV cache, %zu MB are free; use a smaller -c or --kv fp8", p->context,
-                       need >> 20, have >> 20);
+        rc = error_set(
+            err, ERR_MEMORY,
+            "a context of %d tokens needs %zu MB for its KV cache, %zu MB are free; a smaller context or KV cache of FP8 needs less (--context, --kv fp8)",
+            p->context, need >> 20, have >> 20);
         goto fail;
     }
     if ((rc = generation_config_read(e, err)) || (rc = open_runtime(e, err))) goto fail;

@@ -128,7 +128,7 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
     int rc = w->config.n_experts && p->usage_dir ? usage_profile_open(&m.usage, &w->config, p->usage_dir, w->files.fingerprint, e) : 0;
     if (!rc) rc = gpu_set_open(&m.gpus, p->gpus, e);
     if (rc == ERR_RUNTIME && !exec_modes[p->prefill].min_devices && !exec_modes[p->decode].min_devices) {
-        log_say(LOG_WARN, "--gpus %s: %s", p->gpus, e->text);
+        log_say(LOG_WARN, "devices %s: %s", p->gpus, e->text);
         *e = (struct error){0};
         rc = 0;
     }

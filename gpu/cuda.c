@@ -142,7 +142,7 @@ static bool enable_peers(int card, const struct gpu_spec *spec) {
 static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, struct error *e) {
     int n = count_cards(e), card = spec->id[rank];
     if (n < 0) return n;
-    if (card >= n) return error_set(e, ERR_USAGE, "--gpus: card %d does not exist, this machine has %d (0 to %d)", card, n, n - 1);
+    if (card >= n) return error_set(e, ERR_USAGE, "card %d does not exist: this machine has %d, numbered from 0 to %d (--gpus)", card, n, n - 1);
     struct cudaDeviceProp p;
     struct cuda *g = mem_calloc(1, sizeof *g);
     if (!g) return error_set(e, ERR_MEMORY, "no memory for a device");

@@ -43,7 +43,7 @@ int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error
     bool host = rank == GPU_HOST && spec->has_cpu_rank && spec->is_emulated && spec->is_virtual;
     if (!host && (rank < 0 || rank >= spec->n)) return error_set(e, ERR_USAGE, "device %d of %d does not exist", rank, spec->n);
     const struct gpu_backend *b = find_backend(spec->is_emulated ? "emu" : "cuda");
-    if (!b) return error_set(e, ERR_USAGE, "this build has no CUDA backend (nvcc was not found); use --gpus none or emu:N");
+    if (!b) return error_set(e, ERR_USAGE, "this build has no CUDA backend (nvcc was not found); use no devices or emulated ones (--gpus none or emu:N)");
     int r = b->open(g, spec, rank, e);
     if (r) return r;
     (*g)->b = b;

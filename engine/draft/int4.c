@@ -346,7 +346,7 @@ static void *int4_thread(void *arg) {
 int int4_fits(uint64_t size, uint64_t weights, uint64_t have, struct error *e) {
     if (!have || (size <= have && weights <= have - size)) return 0;
     return error_set(e, ERR_MEMORY,
-                     "--draft int4 needs %" PRIu64 " MB for its experts beside %" PRIu64 " MB of weights, %" PRIu64 " MB are free; --force overrides",
+                     "draft int4 needs %" PRIu64 " MB for its experts beside %" PRIu64 " MB of weights, %" PRIu64 " MB are free (--draft; --force overrides)",
                      size >> 20, weights >> 20, have >> 20);
 }
 

@@ -6,13 +6,13 @@
 #include "engine/transfer/trace.h"
 
 int exec_op_error(int rc, struct error *e) {
-    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory for the workspace of a layer; set a smaller context with -c");
+    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory for the workspace of a layer; a smaller context needs less (--context)");
     if (rc == ERR_CANCELLED) return error_set(e, rc, "stopped");
     return error_set(e, rc, "an operation failed");
 }
 
 int exec_check_finite(int first_bad, struct error *e) {
-    const char *hint = "the weights may be damaged; check them with --verify";
+    const char *hint = "the weights may be damaged; verify them (--verify)";
     if (first_bad < 0) return 0;
     if (first_bad == 0) return error_set(e, ERR_MODEL, "the embedding produced a non-finite number; %s", hint);
     return error_set(e, ERR_MODEL, "the %s of layer %d produced a non-finite number; %s", first_bad % 2 ? "attention" : "feed-forward", (first_bad - 1) / 2,
@@ -22,7 +22,7 @@ int exec_check_finite(int first_bad, struct error *e) {
 int exec_check_logits(const float *logits, int vocab, struct error *e) {
     for (int i = 0; i < vocab; i++)
         if (!isfinite(logits[i]))
-            return error_set(e, ERR_MODEL, "the LM head produced a non-finite logit (token %d); the weights may be damaged; check them with --verify", i);
+            return error_set(e, ERR_MODEL, "the LM head produced a non-finite logit (token %d); the weights may be damaged; verify them (--verify)", i);
     return 0;
 }
 

@@ -52,7 +52,8 @@ int kv_open(struct kv *kv, const struct config *c, kv_planes_fn planes, int capa
     if (!kv->pages || !kv->layer || kv_each_plane(kv, place_plane, kv)) {
         size_t size = kv->size;
         kv_close(kv);
-        return error_set(e, ERR_MEMORY, "no address space for a KV cache of %d tokens (%zu MB); take a smaller context with -c", capacity, size >> 20);
+        return error_set(e, ERR_MEMORY, "no address space for a KV cache of %d tokens (%zu MB); a smaller context needs less (--context)", capacity,
+                         size >> 20);
     }
     for (int i = 0; i < c->n_layers; i++) {
         struct cache_desc d[CACHE_PLANES];

@@ -16,7 +16,7 @@ static void refuse_unknown(struct config_reader *r, const struct json *root, con
         if (config_read_is_ignored(k, v)) continue;
         int n = (int)(k->n < 80 ? k->n : 80);
         if (force) log_say(LOG_WARN, "%s: '%.*s' is unknown to hearth and ignored", r->what, n, k->string);
-        else config_fail(r, "'%.*s' is unknown to hearth for the family %s and may change the computation; --force ignores it", n, k->string, c->model_type);
+        else config_fail(r, "'%.*s' is unknown to hearth for the family %s and may change the computation (--force ignores it)", n, k->string, c->model_type);
     }
 }
 
@@ -85,7 +85,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     const char *member = c->arch ? c->arch->text_config_key : NULL, *why = NULL;
     if (!c->arch && type) c->is_part = (c->arch = arch_find_text(type, root, &member, &why)) != NULL;
     if (!c->arch) {
-        static const char list[] = "hearth --version -v lists the architectures that it opens";
+        static const char list[] = "hearth lists the architectures that it opens (--version -v)";
         const struct json *name = classes && classes->type == JSON_ARRAY && classes->n ? json_at(classes, 0) : NULL;
         if (name && name->type == JSON_STRING)
             return error_set(e, ERR_MODEL, "%s: 'model_type' is missing, and hearth does not support 'architectures' '%.*s'; %s", what,

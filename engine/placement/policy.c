@@ -109,7 +109,7 @@ static const char *refusal(const struct policy_machine *m, const struct policy_p
     if (mode == PREFILL_BLEND && !is_calibrated(m) && !asked) return "the machine is not calibrated";
     if (mode != PREFILL_DSLP)
         return !asked && m->max_tpot_s > 0 && in->n_decoding && is_calibrated(m) && tpot_beside(m, in, mode) > m->max_tpot_s
-                   ? "answers beside it would exceed --max-tpot"
+                   ? "answers beside it would be too slow (--max-tpot)"
                    : NULL;
     if (n < 2) return "one device";
     if (m->why_unsplittable) return m->why_unsplittable;
@@ -326,6 +326,6 @@ void policy_decode_why(const struct policy_machine *m, const struct policy_decod
         append_why(why, cap, "; %d of %d layers fit on the devices", out->n_device_layers, m->model->layers);
     if (in->n_decoding > out->batch) append_why(why, cap, "; %d of %d sessions at once", out->batch, in->n_decoding);
     if (m->max_tpot_s > 0 && out->tpot_s > 0)
-        append_why(why, cap, "; %.3g ms per token, %s --max-tpot %.4g", out->tpot_s * 1e3, out->tpot_s > m->max_tpot_s ? "the least, above" : "within",
-                   m->max_tpot_s * 1e3);
+        append_why(why, cap, "; %.3g ms per token, %s the limit of %.4g (--max-tpot)", out->tpot_s * 1e3,
+                   out->tpot_s > m->max_tpot_s ? "the least, above" : "within", m->max_tpot_s * 1e3);
 }

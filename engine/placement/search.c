@@ -300,7 +300,8 @@ void search_why(const struct search_in *in, const struct search_out *out, char *
     if (p->n_devices > 1 && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, " (layers alternate over %d)", p->n_devices);
     if (paged && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", of which %.0f%% stay there", 100 * p->weight_share);
     if ((size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; %.3g s per batch, %.3g tok/s", out->cost.decode_s, out->cost.tokens_per_s);
-    if (out->misses_tpot && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", the least time per token, above --max-tpot %.4g", in->max_tpot_s * 1e3);
+    if (out->misses_tpot && (size_t)n < cap)
+        n += snprintf(why + n, cap - (size_t)n, ", the least time per token, above the limit of %.4g ms (--max-tpot)", in->max_tpot_s * 1e3);
     if (paged && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; bottleneck: %s", limit_names[out->cost.limit]);
     if ((size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; batch limit: %s", bound_names[out->bound]);
     for (int i = 0; i < SEARCH_PLACEMENTS; i++)

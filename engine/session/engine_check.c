@@ -13,7 +13,7 @@
 int engine_check_level(const struct engine_params *p, struct error *e) {
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
     if (cpu_level_has(level)) return 0;
-    return error_set(e, ERR_USAGE, "--cpu %s: this CPU supports up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
+    return error_set(e, ERR_USAGE, "cpu level %s: this CPU supports up to %s (--cpu)", cpu_level_name(level), cpu_level_name(cpu_level_best()));
 }
 
 int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n) {

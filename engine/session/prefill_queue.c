@@ -73,7 +73,7 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
                  eng->cost.n_nodes);
     else if (eng->cost.n_nodes) snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", eng->cost.n_nodes);
     snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s", n, where, out.why, weights, uploads, nodes,
-             s->has_waited ? "; waited for other answers: --max-tpot" : "");
+             s->has_waited ? "; waited for other answers (--max-tpot)" : "");
     return driver;
 }
 

@@ -240,7 +240,7 @@ static int request_check(const struct engine *eng, const struct request *r, stru
             return error_set(e, ERR_USAGE, "token %d is %d; the vocabulary has 0 to %d", i, r->tokens[i], eng->info.vocab - 1);
     if (room < 0 || (room == 0 && r->max_tokens))
         return error_set(e, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d%s", r->n, eng->info.context,
-                         eng->info.context < eng->info.max_context ? "; use -c for a larger one" : ", as many as this model takes");
+                         eng->info.context < eng->info.max_context ? "; a larger context may hold it (--context)" : ", as many as this model takes");
     return 0;
 }
 
@@ -262,8 +262,8 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     size_t need = (size_t)(r->n - n_kept + (answer < CHECKED_ANSWER ? answer : CHECKED_ANSWER)) * eng->info.kv_token_bytes, have = mem_available();
     if (!s->n_kv) need += KV_STATES * kv_state_bytes(&eng->weights.config);
     if (have && need > have && !eng->params.force)
-        return error_set(e, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; --kv fp8 halves it, --force overrides", r->n, need >> 20,
-                         have >> 20);
+        return error_set(e, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; a KV cache of FP8 needs half (--kv fp8; --force overrides)",
+                         r->n, need >> 20, have >> 20);
     int32_t *stop = mem_alloc(((size_t)r->n_stop_ids + 1) * sizeof *stop);
     if (r->wants_logprobs && !s->unread_logprobs) s->unread_logprobs = mem_alloc(ENGINE_MAX_UNREAD * sizeof *s->unread_logprobs);
     if (r->wants_logprobs && !s->raw_logits) s->raw_logits = mem_alloc((size_t)eng->info.vocab * sizeof *s->raw_logits);

@@ -64,8 +64,10 @@ static int sample_filtered(struct session *s, float *logits, int32_t *id, struct
                 *id = first;
                 return 0;
             }
-            return error_set(why, ERR_RUNTIME, "the answer needs %d more tokens to match its grammar, and its limit leaves %d; a larger -n or -c gives more",
-                             needed, left);
+            return error_set(
+                why, ERR_RUNTIME,
+                "the answer needs %d more tokens to match its grammar, and its limit leaves %d; a larger limit or context gives more (--max-tokens, --context)",
+                needed, left);
         }
         if (session_turn_is_stop_id(s, *id) || f->fits(f->ctx, *id, left - 1)) return 0;
         first = *id;
@@ -77,9 +79,10 @@ static int sample_filtered(struct session *s, float *logits, int32_t *id, struct
 /* Sets the error of an answer that ended before its filter accepted it. */
 static int error_incomplete(const struct session *s, struct error *why) {
     if (s->n_tokens >= s->engine->info.context)
-        return error_set(why, ERR_CONTEXT, "the context of %d tokens is full before the answer matches its grammar; use -c for a larger one",
+        return error_set(why, ERR_CONTEXT, "the context of %d tokens is full before the answer matches its grammar; a larger context may hold it (--context)",
                          s->engine->info.context);
-    return error_set(why, ERR_RUNTIME, "the answer reached its limit of %d tokens before it matched its grammar; a larger -n gives more", s->n_answered);
+    return error_set(why, ERR_RUNTIME, "the answer reached its limit of %d tokens before it matched its grammar; a larger limit gives more (--max-tokens)",
+                     s->n_answered);
 }
 
 bool session_turn_sample(struct session *s, float *logits, int32_t top, int32_t drafted) {

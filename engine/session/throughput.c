@@ -50,7 +50,7 @@ int throughput_open(struct engine *eng, struct error *e) {
     if (!eng->machine.gpus) return 0;
     const char *cannot = paged_why_not(&eng->machine);
     bool asked = eng->params.decode == DECODE_PAGED;
-    if (asked && cannot) return error_set(e, ERR_USAGE, "--decode paged: %s", cannot);
+    if (asked && cannot) return error_set(e, ERR_USAGE, "decoding in mode paged: %s (--decode)", cannot);
     struct throughput *m = eng->throughput = mem_calloc(1, sizeof *m);
     if (!m) return error_set(e, ERR_MEMORY, "no memory for throughput batches");
     m->is_forced = asked;
@@ -188,7 +188,7 @@ static int open_paged(struct engine *eng, struct error *e) {
     if (!m->search.is_found) choose_policy(eng);
     if (m->search.misses_tpot && !eng->tpot.has_warned) {
         eng->tpot.has_warned = true;
-        log_say(LOG_WARN, "--max-tpot %.4g cannot be met by paged batches: a token takes at least %.3g ms, with %d prompt%s at once",
+        log_say(LOG_WARN, "a limit of %.4g ms per token cannot be met by paged batches: a token takes at least %.3g ms, with %d prompt%s at once (--max-tpot)",
                 eng->params.max_tpot_s * 1e3, m->search.cost.decode_s * 1e3, m->search.policy.n_rows, m->search.policy.n_rows > 1 ? "s" : "");
     }
     struct search_policy p = m->search.is_found ? m->search.policy : (struct search_policy){.n_rows = DEFAULT_PROMPTS, .micro_rows = BATCH_INVARIANT_ROWS};

@@ -29,8 +29,8 @@ void tpot_charge(struct engine *eng, double seconds) { eng->tpot.spare_s = fmin(
 static void report_miss(struct engine *eng, double seconds) {
     eng->tpot.has_warned = true;
     log_say(LOG_WARN,
-            "--max-tpot %.4g cannot be met: with one session, a token takes %.3g ms (%.3g ms expected) by %s, the fastest choice; answers are generated one "
-            "at a time",
+            "a limit of %.4g ms per token cannot be met: with one session, a token takes %.3g ms (%.3g ms expected) by %s, the fastest choice; answers are "
+            "generated one at a time (--max-tpot)",
             eng->params.max_tpot_s * 1e3, seconds * 1e3, eng->batch_expected_s * 1e3, exec_mode_name(eng->next_exec));
 }
 

@@ -177,7 +177,7 @@ static int open_gguf(struct checkpoint *c, const char *file, struct error *e) {
     mem_free(c->dir);
     if (!(c->dir = slash ? mem_strndup(file, slash > file ? (size_t)(slash - file) : 1) : mem_strdup(".")))
         return error_set(e, ERR_MEMORY, "%s: no memory", file);
-    if (gguf_split(name, &number, &count, &stem) && number > 1) return error_set(e, ERR_USAGE, "%s: file %d of %d; -m takes the first", file, number, count);
+    if (gguf_split(name, &number, &count, &stem) && number > 1) return error_set(e, ERR_USAGE, "%s: file %d of %d; name the first (-m)", file, number, count);
     if (count > 4096) return error_set(e, ERR_MODEL, "%s: more than 4096 files", file);
     if ((rc = add_shard(c, name, strlen(name), e))) return rc;
     for (int i = 2; i <= count && !rc; i++) {

@@ -166,12 +166,12 @@ static void check_left_over(struct loader *l, bool force) {
             if (k >= w->config.n_layers) w->n_mtp_tensors++;
             else if (!is_harmless(&w->config, t->name)) {
                 if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
-                else loader_fail(l, t, "unknown tensor for this family; --force ignores it");
+                else loader_fail(l, t, "unknown tensor for this family (--force ignores it)");
             }
         } else if (!strncmp(t->name, "mtp.", 4)) w->n_mtp_tensors++;
         else if (w->files.gguf) { /* e.g. rotary factors: a GGUF file holds one model and nothing else */
             if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
-            else loader_fail(l, t, "unknown tensor for this family; --force ignores it");
+            else loader_fail(l, t, "unknown tensor for this family (--force ignores it)");
         }
     }
 }
@@ -185,8 +185,8 @@ static int read_config(struct weights *w, const char *dir, bool force, struct er
     size_t n;
     int rc = file_config(path, sizeof path, dir, e);
     if (rc) return rc;
-    if (!file_is_dir(dir)) return error_set(e, ERR_MODEL, "%s: no such directory; -m takes a checkpoint directory as published, or a GGUF file", dir);
-    if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; -m takes a checkpoint directory as published, or a GGUF file", path);
+    if (!file_is_dir(dir)) return error_set(e, ERR_MODEL, "%s: no such directory; a model is a checkpoint directory as published, or a GGUF file (-m)", dir);
+    if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; a model is a checkpoint directory as published, or a GGUF file (-m)", path);
     if ((rc = file_read(path, 4u << 20, &text, &n, e))) return rc;
     struct arena a = {0};
     struct json root, params;

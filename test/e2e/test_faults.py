@@ -207,7 +207,7 @@ def values(good, tmp):
     first = next(json.loads(line) for line in open(path) if '"logits"' in line)
     check(rc == 0 and array.array("f", first["first"]) == array.array("f", open(logits, "rb").read())[:8], "the first logits", first)
     rc, out, err = run(good, *args[:-1], "emu:1", "--trace-values", path)
-    check(rc == 2 and "use --gpus none" in err, "a device", f"exit {rc} {err!r}")
+    check(rc == 2 and "use no devices (--gpus none)" in err, "a device", f"exit {rc} {err!r}")
     rc, out, err = run(good, *args, "--trace-values", os.path.join(tmp, "no", "such", "directory"))
     check(rc == 0 and out == want and len(err.splitlines()) == 1 and "directory" in err, "a trace of values that cannot be written", f"exit {rc} {err!r}")
 

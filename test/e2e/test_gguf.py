@@ -159,7 +159,7 @@ def places(tmp):
     check(info.get("files") == 3 and info.get("formats", {}).get("expert_gate", {}).get("dtype") == "Q8_0", "--inspect", (out, err))
     check(run("-m", only, "--verify")[0] == 0, "--verify")
     rc, out, err = run("-m", first.replace("00001-of", "00002-of"), "--inspect")
-    check(rc == 2 and "takes the first" in err, "the second of split files", err)
+    check(rc == 2 and "name the first" in err, "the second of split files", err)
     shutil.copy(one, os.path.join(only, "other.gguf"))
     rc, out, err = run("-m", only, "--inspect")
     check(rc == 2 and "other.gguf" in err and "00001-of-00003" in err, "two models in a directory", err)

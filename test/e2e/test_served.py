@@ -392,7 +392,7 @@ class Chosen(Case):
 
 class Bound(Case):
     """--max-tpot in each mode of use. Every answer is that without a bound; one that nothing meets is reported once."""
-    MISSED = r"hearth: --max-tpot 0\.001 cannot be met: with one session, a token takes [\d.]+ ms \([\d.]+ ms expected\) by cpu, the fastest choice; answers are generated one at a time\n"
+    MISSED = r"hearth: a limit of 0\.001 ms per token cannot be met: with one session, a token takes [\d.]+ ms \([\d.]+ ms expected\) by cpu, the fastest choice; answers are generated one at a time \(--max-tpot\)\n"
     ASK = ("-n", "20", "--seed", "3", "--temp", "1", "--kv-cache", "off", "--no-attach", "--draft", "none")
 
     def setUp(self):
@@ -405,7 +405,7 @@ class Bound(Case):
         for ms, missed in (("1000", 0), ("0.001", 1)):
             rc, out, err = self.run_bin("-p", text, *self.ASK, "--max-tpot", ms, "--explain")
             self.assertEqual((rc, out, len(re.findall(self.MISSED, err))), (0, plain[1], missed), err)
-            self.assertRegex(err, r"ms per token, " + ("the least, above --max-tpot 0.001" if missed else "within --max-tpot 1000"))
+            self.assertRegex(err, r"ms per token, " + ("the least, above the limit of 0.001 \\(--max-tpot" if missed else "within the limit of 1000 \\(--max-tpot"))
         lines = self.write("lines", "".join(f"{text} {i}\n" for i in range(6)))
         whole = sorted(json.loads(x)["text"] for x in self.run_bin("--batch", lines, *self.ASK)[1].splitlines())
         rc, out, err = self.run_bin("--batch", lines, *self.ASK, "--max-tpot", "0.001")
@@ -428,7 +428,7 @@ class Bound(Case):
         t = self.terminal("--no-attach", "--max-tpot", "0.001", "--draft", "none")
         t.prompt(t.until("Type a question"))
         t.send("how do i save a chat?\r")
-        t.until("--max-tpot 0.001 cannot be met")
+        t.until("a limit of 0.001 ms per token cannot be met")
 
 
 if __name__ == "__main__":

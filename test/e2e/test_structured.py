@@ -63,7 +63,7 @@ class Structured(Case):
             self.assertTrue(is_person(person | {"name": ""}), person)
         rc, out, err = self.answer("--schema", json.dumps(PERSON), "-n", "5", ok=False)
         self.assertEqual(rc, 1)
-        self.assertIn("larger -n", err)
+        self.assertIn("a larger limit", err)
 
     def test_limit_is_in_tokens(self):
         """An answer with fewer tokens than bytes is completed within the limit that the error names, and with no token less."""
@@ -74,7 +74,7 @@ class Structured(Case):
         for args in (["--schema", schema], tools):
             rc, out, err = self.answer(*args, "-n", "5", ok=False)
             self.assertEqual(rc, 1)
-            needed = int(re.search(r"needs (\d+) more tokens to match its grammar, and its limit leaves 5; a larger -n", err)[1])
+            needed = int(re.search(r"needs (\d+) more tokens to match its grammar, and its limit leaves 5; a larger limit", err)[1])
             self.assertLess(needed, 60)
             for seed in range(2):
                 for n in (needed, needed + 3, 60):
@@ -178,7 +178,7 @@ class Structured(Case):
         for where in ([], ["--no-attach"]):
             rc, out, err = self.run_bin(*where, "--template", os.path.join(self.home, "tools.jinja"), "-q", "-p", "hello", "--schema", long, "-n", "4")
             self.assertEqual(rc, 1)
-            self.assertRegex(err, r"needs \d+ more tokens to match its grammar, and its limit leaves 4; a larger -n")
+            self.assertRegex(err, r"needs \d+ more tokens to match its grammar, and its limit leaves 4; a larger limit")
         s.end()
         s = self.serve("-c", "100")
         choice = post("/v1/chat/completions", messages=asked, response_format={**schema, "json_schema": {"schema": {"const": "no " * 200}}})["choices"][0]

@@ -126,7 +126,7 @@ for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37)
     while clean < 2 and at < (1000 if FULL else 4):
         rc, out, err = greedy("ember:", 9, SCALAR + device(1, f",fail={kind}:{n}") + ["--prefill", "cpu", "--decode", "hybrid", *LAYERS], 10)
         said = warnings(err)
-        opening = rc in (1, 5) and kind in ("alloc", "die") and re.search("--decode hybrid", said[-1])
+        opening = rc in (1, 5) and kind in ("alloc", "die") and re.search("decoding in mode hybrid", said[-1])
         check(opening or not rc and out == want and len(said) <= 1, f"fail={kind}:{n}", rc, out, err)
         clean, n, at = (0 if said else clean + 1), n + step, at + 1
 

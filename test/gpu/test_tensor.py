@@ -71,7 +71,7 @@ for model, why in zip(known("qwen3_moe", "minimax_m2", "qwen3_next", "deepseek_v
     rc, out, err = greedy(model, 9, SCALAR + ["--gpus", TENSOR.format(2), "--prefill", "cpu", "--decode", "hybrid"], 4)
     check(not rc and "not tensor parallel: " in err and why in err and "decode by hybrid" in err, model, rc, err)
 rc, out, err = run("--tokens", "1,2", "-n", "1", "--ids", "--gpus", TENSOR.format(2), "--prefill", "blend")
-check(rc == 2 and "cannot be combined with parallel=tensor" in err, "--prefill blend with it:", rc, err)
+check(rc == 2 and "cannot be combined with tensor parallelism" in err, "--prefill blend with it:", rc, err)
 rc, out, err = run("--inspect", "--json", "--gpus", TENSOR.format(2))
 check(not rc and "(tensor parallel)" in json.loads(out)["runs"]["resident"], "--inspect:", rc, out[-400:], err)
 where = [] if rc else json.loads(out)["runs"]["where"]

@@ -483,14 +483,14 @@ static void a_bound_limits_sessions(void **st) {
             m.max_tpot_s = free.tpot_s; /* just met: the usual choice */
             out = step(m, sessions(n));
             assert_true(out.mode == free.mode && out.batch == free.batch && out.first_rows == free.first_rows && out.tpot_s == free.tpot_s);
-            assert_non_null(strstr(why, "within --max-tpot"));
+            assert_non_null(strstr(why, "within the limit of"));
             m.max_tpot_s = free.tpot_s * 0.999; /* missed: never slower than the usual choice */
             out = step(m, sessions(n));
             assert_true(out.tpot_s <= free.tpot_s);
             *(out.tpot_s < free.tpot_s ? &other : &same) += 1;
             m.max_tpot_s = 1e-6;
             assert_true(step(m, sessions(n)).tpot_s == out.tpot_s);
-            assert_non_null(strstr(why, "the least, above --max-tpot 0.001"));
+            assert_non_null(strstr(why, "the least, above the limit of 0.001 (--max-tpot)"));
         }
     assert_true(same > 0 && other > 0);
     for (double ms = 1; ms < 2000; ms *= 1.3) { /* more time, more sessions; one more would be too slow */
@@ -525,7 +525,7 @@ static void a_bound_limits_prompts(void **st) {
     struct policy_prefill_out out = ask(m, in);
     assert_int_equal(out.mode, PREFILL_CPU);
     assert_true(isinf(out.seconds[PREFILL_BLEND]));
-    assert_non_null(strstr(out.why, "answers beside it would exceed --max-tpot"));
+    assert_non_null(strstr(out.why, "answers beside it would be too slow (--max-tpot)"));
     m.forced_prefill = PREFILL_SLP; /* requested by name */
     assert_int_equal(pick(m, in), PREFILL_SLP);
     m.forced_prefill = MODE_AUTO, in.n_decoding = 0; /* no answer to slow */

@@ -312,7 +312,7 @@ static void a_bound_on_time_per_token(void **st) {
     search_run(&in, &out);
     assert_true(out.is_found && out.misses_tpot && out.policy.n_rows == 1);
     search_why(&in, &out, why, sizeof why);
-    assert_non_null(strstr(why, "the least time per token, above --max-tpot 0.1;"));
+    assert_non_null(strstr(why, "the least time per token, above the limit of 0.1 ms (--max-tpot);"));
     in.allowed_mask = 1 << SEARCH_PAGED;
     const double least = out.cost.decode_s;
     search_run(&in, &out);

@@ -119,14 +119,14 @@ static void one_at_a_time(void **st) {
         assert_true(free.most_at_once > 1 && loose.most_at_once > 1);
         assert_int_equal(n_warnings, 0);
         assert_null(strstr(free.stats[0].decode_why, "max-tpot"));
-        assert_non_null(strstr(loose.stats[0].decode_why, "within --max-tpot 1e+06"));
+        assert_non_null(strstr(loose.stats[0].decode_why, "within the limit of 1e+06 (--max-tpot)"));
         const struct run tight = run(1e-9, ways[w].gpus, ways[w].decode, false);
         assert_int_equal(tight.most_at_once, 1);
         assert_int_equal(n_warnings, 1); /* once, not for each answer */
-        assert_non_null(strstr(warning, "--max-tpot 1e-06 cannot be met: with one session, a token takes "));
-        assert_non_null(strstr(tight.stats[0].decode_why, "the least, above --max-tpot"));
+        assert_non_null(strstr(warning, "a limit of 1e-06 ms per token cannot be met: with one session, a token takes "));
+        assert_non_null(strstr(tight.stats[0].decode_why, "the least, above the limit of"));
         int waited = 0;
-        for (int i = 0; i < SESSIONS; i++) waited += strstr(tight.stats[i].prefill_why, "waited for other answers: --max-tpot") != NULL;
+        for (int i = 0; i < SESSIONS; i++) waited += strstr(tight.stats[i].prefill_why, "waited for other answers (--max-tpot)") != NULL;
         assert_int_equal(waited, SESSIONS - 1);
         for (int i = 0; i < SESSIONS; i++) {
             assert_int_equal(tight.n[i], ANSWER);
@@ -191,9 +191,10 @@ static void a_miss_is_said_once(void **st) {
     assert_int_equal(n_warnings, 0);
     for (int i = 0; i < 20; i++) tpot_batch_done(&e, 1, 1, 0.2);
     assert_int_equal(n_warnings, 1);
-    assert_string_equal(warning,
-                        "--max-tpot 100 cannot be met: with one session, a token takes 200 ms (150 ms expected) by hybrid, the fastest choice; answers are "
-                        "generated one at a time");
+    assert_string_equal(
+        warning,
+        "a limit of 100 ms per token cannot be met: with one session, a token takes 200 ms (150 ms expected) by hybrid, the fastest choice; answers are "
+        "generated one at a time (--max-tpot)");
 }
 
 int main(void) {

@@ -149,8 +149,10 @@ static int find_template(struct chat_template *c, const char *dir, struct error 
     for (int i = 0; i < 2 && !c->default_template && !c->tool_template && !rc; i++) rc = read_json_file(c, dir, places[i], use_template, e);
     if (!rc && !c->default_template && !c->tool_template) rc = read_json_file(c, dir, "config.json", use_builtin, e);
     if (!rc && !c->default_template && !c->tool_template)
-        rc = error_set(e, ERR_MODEL,
-                       "%s: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); give one with --template, or use --raw", dir);
+        rc = error_set(
+            e, ERR_MODEL,
+            "%s: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); give one, or use the model without (--template, --raw)",
+            dir);
     return rc;
 }
 
@@ -180,7 +182,8 @@ static int read_gguf_templates(struct chat_template *c, const struct json *meta,
             t->type == JSON_STRING ? parse_template(to, t->string, t->n, file, e) : error_set(e, ERR_MODEL, "%s: metadata '%s' is not a string", file, keys[i]);
     }
     if (!rc && !c->default_template && !c->tool_template)
-        rc = error_set(e, ERR_MODEL, "%s: no chat template in its metadata (tokenizer.chat_template); give one with --template, or use --raw", file);
+        rc = error_set(e, ERR_MODEL, "%s: no chat template in its metadata (tokenizer.chat_template); give one, or use the model without (--template, --raw)",
+                       file);
     return rc;
 }
 static int open_gguf(struct chat_template *c, const char *file, const char *template_file, struct error *e) {
@@ -253,7 +256,7 @@ uint64_t chat_template_hash(const struct chat_template *c) { return c->hash; }
 int chat_template_render(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e) {
     const struct json *tools = json_get(vars, "tools");
     const struct jinja *j = tools && tools->type != JSON_NULL && c->tool_template ? c->tool_template : c->default_template;
-    if (!j) return error_set(e, ERR_RUNTIME, "this model has only a chat template for tool use; give tools or another --template");
+    if (!j) return error_set(e, ERR_RUNTIME, "this model has only a chat template for tool use; give tools or another template (--template)");
     return jinja_render(j, vars, c->vars, out, e);
 }
 int chat_template_render_prompt(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e) {

@@ -151,7 +151,7 @@ static int check_results(struct decode *s, int n, int32_t *top, struct error *e)
         }
     }
     for (int i = 0; i < n; i++)
-        if (top[i] < 0) return error_set(e, ERR_MODEL, "the LM head produced a NaN logit; the weights may be damaged; check them with --verify");
+        if (top[i] < 0) return error_set(e, ERR_MODEL, "the LM head produced a NaN logit; the weights may be damaged; verify them (--verify)");
     return 0;
 }
 

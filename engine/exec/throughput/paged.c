@@ -206,7 +206,7 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
     struct error device = {0};
     const bool failed = any_device_failed(p, &device), cancelled = cancel && atomic_load(cancel);
     if (failed) *e = device, rc = e->code;
-    else if (rc == ERR_MODEL && !e->code) error_set(e, rc, "a layer produced a non-finite number; the weights may be damaged; check them with --verify");
+    else if (rc == ERR_MODEL && !e->code) error_set(e, rc, "a layer produced a non-finite number; the weights may be damaged; verify them (--verify)");
     else if (cancelled || !e->code) exec_op_error(cancelled ? rc = ERR_CANCELLED : rc, e);
     struct error after = {0};
     if (reset_devices(p, &after) && !failed) *e = after, rc = e->code;
