@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "cli/app.h"
-#include "cli/chat/chat.h"
 #include "cli/chat/picker.h"
+#include "cli/chat/repl.h"
 #include "cli/modes/batch.h"
 #include "cli/modes/bench.h"
 #include "cli/modes/check_gpus.h"

@@ -1,7 +1,8 @@
 /* The documents attached to the next question of a session. */
+#include "cli/chat/attachments.h"
+
 #include <string.h>
 
-#include "cli/chat/chat.h"
 #include "cli/terminal/amount.h"
 #include "cli/turn/input_paths.h"
 

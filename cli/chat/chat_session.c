@@ -1,9 +1,12 @@
 /* The sessions of a chat: their list, files, and /clear. */
+#include "cli/chat/chat_session.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/chat/chat.h"
+#include "cli/chat/attachments.h"
+#include "cli/chat/screen.h"
 #include "cli/report.h"
 #include "cli/saved/saver.h"
 

@@ -1,8 +1,13 @@
 /* Switches between sessions and closes them. */
+#include "cli/chat/chat_switch.h"
+
 #include <poll.h>
 
 #include "base/clock.h"
-#include "cli/chat/chat.h"
+#include "cli/chat/chat_session.h"
+#include "cli/chat/chat_tools.h"
+#include "cli/chat/chat_turn.h"
+#include "cli/chat/screen.h"
 
 static void print_message(struct repl *r, const struct message *m) {
     struct buf b = {0};

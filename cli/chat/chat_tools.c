@@ -1,7 +1,12 @@
 /* The tool calls of a chat's answers: shows them, asks for consent in the edited line, and runs them beside the loop over events. */
+#include "cli/chat/chat_tools.h"
+
 #include <stdio.h>
 
-#include "cli/chat/chat.h"
+#include "cli/chat/chat_session.h"
+#include "cli/chat/chat_turn.h"
+#include "cli/chat/queue.h"
+#include "cli/chat/screen.h"
 #include "cli/report.h"
 #include "cli/terminal/ask.h"
 #include "cli/terminal/out.h"

@@ -1,9 +1,15 @@
 /* The turns of a chat: starts an answer, shows it or runs it in the background, and stores it when it ends. */
 
+#include "cli/chat/chat_turn.h"
+
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "cli/chat/chat.h"
+#include "cli/chat/attachments.h"
+#include "cli/chat/chat_session.h"
+#include "cli/chat/queue.h"
+#include "cli/chat/screen.h"
+#include "cli/chat/thinking.h"
 #include "cli/open.h"
 #include "cli/report.h"
 #include "cli/terminal/out.h"

@@ -8,6 +8,8 @@
 #include <strings.h>
 
 #include "base/file.h"
+#include "cli/chat/chat_session.h"
+#include "cli/chat/screen.h"
 #include "cli/modes/models.h"
 #include "cli/options/model_path.h"
 #include "cli/options/trim.h"

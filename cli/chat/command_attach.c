@@ -2,7 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/chat/attachments.h"
 #include "cli/chat/command.h"
+#include "cli/chat/screen.h"
 #include "cli/terminal/amount.h"
 
 static void print_attachment(struct repl *r, const struct attachments *l, size_t i) {

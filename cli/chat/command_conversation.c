@@ -1,7 +1,13 @@
 /* Commands that change or show the conversation. */
 #include <string.h>
 
+#include "cli/chat/attachments.h"
+#include "cli/chat/chat_session.h"
+#include "cli/chat/chat_switch.h"
+#include "cli/chat/chat_turn.h"
 #include "cli/chat/command.h"
+#include "cli/chat/compact.h"
+#include "cli/chat/screen.h"
 #include "cli/terminal/out.h"
 
 void command_system(struct repl *r, const char *arg) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/chat/command.h"
+#include "cli/chat/screen.h"
 #include "cli/terminal/amount.h"
 #include "cli/terminal/term.h"
 

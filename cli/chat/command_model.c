@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/chat/chat_session.h"
 #include "cli/chat/command.h"
+#include "cli/chat/screen.h"
 #include "cli/modes/models.h"
 #include "cli/open.h"
 #include "cli/options/model_path.h"

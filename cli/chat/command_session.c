@@ -2,7 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/chat/chat_session.h"
+#include "cli/chat/chat_switch.h"
 #include "cli/chat/command.h"
+#include "cli/chat/editor.h"
+#include "cli/chat/screen.h"
 #include "cli/saved/saver.h"
 #include "cli/terminal/term.h"
 

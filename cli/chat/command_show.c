@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/chat/command.h"
+#include "cli/chat/screen.h"
 #include "cli/open.h"
 #include "cli/report.h"
 #include "cli/tools/tool_round.h"

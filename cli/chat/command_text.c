@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "cli/chat/command.h"
+#include "cli/chat/screen.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/sanitize.h"
 #include "cli/turn/code_block.h"

@@ -1,5 +1,8 @@
 /* /compact: the model summarises a long conversation, and the summary replaces it. */
-#include "cli/chat/chat.h"
+#include "cli/chat/compact.h"
+
+#include "cli/chat/chat_turn.h"
+#include "cli/chat/screen.h"
 #include "cli/open.h"
 #include "cli/report.h"
 

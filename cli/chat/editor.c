@@ -1,4 +1,6 @@
 /* Ctrl-G: edits the line in the user's editor. */
+#include "cli/chat/editor.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -10,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "cli/chat/chat.h"
+#include "cli/chat/screen.h"
 #include "cli/options/trim.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"

@@ -1,7 +1,9 @@
 /* Lines entered while an answer runs. They are sent in order after it. */
+#include "cli/chat/queue.h"
+
 #include <string.h>
 
-#include "cli/chat/chat.h"
+#include "cli/chat/screen.h"
 
 void queue_add_to_history(struct repl *r, const char *text, size_t n) {
     bool is_new_line = r->line.history_index == r->history.n; /* not an entry recalled from the history */

@@ -1,4 +1,4 @@
-#include "cli/chat/chat.h"
+#include "cli/chat/repl.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -7,6 +7,16 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cli/chat/attachments.h"
+#include "cli/chat/chat_session.h"
+#include "cli/chat/chat_switch.h"
+#include "cli/chat/chat_tools.h"
+#include "cli/chat/chat_turn.h"
+#include "cli/chat/command.h"
+#include "cli/chat/editor.h"
+#include "cli/chat/queue.h"
+#include "cli/chat/screen.h"
+#include "cli/chat/thinking.h"
 #include "cli/open.h"
 #include "cli/options/trim.h"
 #include "cli/saved/saver.h"

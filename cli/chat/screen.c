@@ -1,10 +1,11 @@
 /* The screen of the chat: messages, the prompt, the edited line and its status. */
+#include "cli/chat/screen.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/chat/chat.h"
 #include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"

@@ -1,8 +1,10 @@
 /* The thinking of the answer on the screen: folded to one line unless --show-thinking says otherwise. */
+#include "cli/chat/thinking.h"
+
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/chat/chat.h"
+#include "cli/chat/screen.h"
 #include "cli/terminal/amount.h"
 
 static bool mode_is(const struct repl *r, const char *mode) { return !strcmp(r->app->opts.v[OPT_SHOW_THINKING].text, mode); }
