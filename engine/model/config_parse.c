@@ -85,7 +85,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     const char *member = c->arch ? c->arch->text_config_key : NULL, *why = NULL;
     if (!c->arch && type) c->is_part = (c->arch = arch_find_text(type, root, &member, &why)) != NULL;
     if (!c->arch) {
-        static const char list[] = "hearth lists the architectures that it opens (--version -v)";
+        static const char list[] = "hearth lists the architectures that it opens (hearth --version -v)";
         const struct json *name = classes && classes->type == JSON_ARRAY && classes->n ? json_at(classes, 0) : NULL;
         if (name && name->type == JSON_STRING)
             return error_set(e, ERR_MODEL, "%s: 'model_type' is missing, and hearth does not support 'architectures' '%.*s'; %s", what,

@@ -192,7 +192,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
     const struct json *arch = json_get(meta, "general.architecture");
     const struct gguf_arch *k = find_arch(meta);
     if (!k) {
-        static const char list[] = "hearth lists the architectures that it opens (--version -v)";
+        static const char list[] = "hearth lists the architectures that it opens (hearth --version -v)";
         if (!arch || arch->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: metadata 'general.architecture' is missing; %s", what, list);
         return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth (llama.cpp may run it); %s", what, (int)(arch->n < 60 ? arch->n : 60),
                          arch->string, list);
