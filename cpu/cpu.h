@@ -1,12 +1,11 @@
 #pragma once
 /* The operations of base/ops.h on this machine's CPUs. */
+#include "base/cpu_level.h"
 #include "base/error.h"
 #include "base/ops.h"
 
 struct pool;
-enum cpu_level { CPU_SCALAR, CPU_AVX2, CPU_AVX512, CPU_AMX, CPU_LEVELS };
 
-const char *cpu_level_name(enum cpu_level l); /* "scalar", "avx2", "avx512", "amx" */
 /* The best level of this CPU: CPUID and XCR0; AMX also needs (and requests) the kernel's permission. */
 enum cpu_level cpu_level_best(void);
 bool cpu_level_has(enum cpu_level l);

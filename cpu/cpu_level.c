@@ -1,20 +1,15 @@
-/* The CPU feature levels and their names. */
+/* What this CPU must have for each level. */
 #include <stdio.h>
 
 #include "cpu/kernels.h"
 
-static const struct {
-    const char *name;
-    unsigned need;
-} levels[CPU_LEVELS] = {
-    [CPU_SCALAR] = {"scalar", 0},
-    [CPU_AVX2] = {"avx2", CPU_F_AVX2},
-    [CPU_AVX512] = {"avx512", CPU_F_AVX512},
-    [CPU_AMX] = {"amx", CPU_F_AVX512 | CPU_F_BF16 | CPU_F_AMX_BF16 | CPU_F_AMX_INT8},
+static const unsigned needed_flags[CPU_LEVELS] = {
+    [CPU_AVX2] = CPU_F_AVX2,
+    [CPU_AVX512] = CPU_F_AVX512,
+    [CPU_AMX] = CPU_F_AVX512 | CPU_F_BF16 | CPU_F_AMX_BF16 | CPU_F_AMX_INT8,
 };
 
-const char *cpu_level_name(enum cpu_level l) { return levels[l].name; }
-bool cpu_level_has(enum cpu_level l) { return (cpu_flags() & levels[l].need) == levels[l].need; }
+bool cpu_level_has(enum cpu_level l) { return (cpu_flags() & needed_flags[l]) == needed_flags[l]; }
 enum cpu_level cpu_level_best(void) {
 #ifdef HEARTH_RACE_RANGES
     return CPU_SCALAR; /* the kernels that report ranges (race.h) */

@@ -14,8 +14,6 @@
 struct engine;
 struct session;
 
-/* Source of drafted tokens. INT4: the model itself with INT4 experts; MODEL: the checkpoint draft_model. */
-enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP, DRAFT_INT4, DRAFT_MODEL };
 enum { DRAFT_MAX = 16 }; /* drafted tokens per round */
 
 struct engine_params {         /* zero-initialized: all defaults */

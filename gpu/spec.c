@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu_level.h"
 #include "gpu/spec.h"
 
 struct option_text {
@@ -59,7 +60,6 @@ static int parse_fault(struct gpu_spec *s, struct option_text v) {
 }
 
 static int parse_option(struct gpu_spec *s, struct option_text key, struct option_text v) {
-    static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"};
     static const struct {
         const char *name;
         size_t at;
@@ -99,8 +99,8 @@ static int parse_option(struct gpu_spec *s, struct option_text key, struct optio
     if (text_equals(key, "threads") && v.text) return parse_integer(v, 1, 1024, &n) ? -1 : (s->threads = (int)n, 0);
     if (text_equals(key, "fail")) return v.text ? parse_fault(s, v) : -1;
     if (text_equals(key, "cpu"))
-        for (int i = 0; i < 4; i++)
-            if (v.text && text_equals(v, levels[i])) return s->level = i + 1, 0;
+        for (int i = 0; i < CPU_LEVELS; i++)
+            if (v.text && text_equals(v, cpu_level_name((enum cpu_level)i))) return s->level = i + 1, 0;
     return -1;
 }
 

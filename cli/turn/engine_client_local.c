@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cpu_level.h"
 #include "base/file.h"
 #include "cli/app.h"
 #include "cli/options/paths.h"
@@ -45,7 +46,6 @@ static int on_progress(void *ctx, const char *what, double share) {
 
 void engine_client_local_params(struct app *a, struct engine_params *p) {
     const struct opt_value *v = a->opts.v;
-    static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const drafts[] = {"none", "auto", "lookup", "mtp", "int4"};
     *p = (struct engine_params){.dir = a->model_dir,
                                 .gpus = gpus_of_option(a),
                                 .trace = v[OPT_TRACE].text,
@@ -57,10 +57,8 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
                                 .progress = on_progress};
     if (v[OPT_CONTEXT].text) p->context = (int)v[OPT_CONTEXT].integer;
     if (v[OPT_THREADS].text) p->threads = (int)v[OPT_THREADS].integer;
-    for (int i = 0; i < 5; i++) {
-        if (i < 4 && v[OPT_CPU].text && !strcmp(v[OPT_CPU].text, levels[i])) p->cpu_level = i + 1;
-        if (!strcmp(v[OPT_DRAFT].text, drafts[i])) p->draft = (enum draft_kind)i;
-    }
+    if (v[OPT_CPU].text) p->cpu_level = (int)cpu_level_find(v[OPT_CPU].text) + 1;
+    p->draft = draft_kind_find(v[OPT_DRAFT].text);
     p->prefill = exec_mode_find(STAGE_PREFILL, v[OPT_PREFILL].text);
     p->decode = exec_mode_find(STAGE_DECODE, v[OPT_DECODE].text);
     if (strchr(v[OPT_DRAFT].text, '/')) p->draft = DRAFT_MODEL, p->draft_model = v[OPT_DRAFT].text;

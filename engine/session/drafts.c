@@ -9,11 +9,11 @@
 #include "engine/session/engine_state.h"
 #include "engine/session/session_turn.h"
 
-static const char *const draft_names[] = {
-    [DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp", [DRAFT_INT4] = "int4", [DRAFT_MODEL] = "model"};
-
 const char *drafts_name(const struct engine *eng) {
-    return eng->mtp && eng->params.draft == DRAFT_AUTO ? "mtp and lookup" : eng->int4 && !int4_ready(eng->int4) ? NULL : draft_names[eng->params.draft];
+    const enum draft_kind kind = eng->params.draft;
+    if (eng->mtp && kind == DRAFT_AUTO) return "mtp and lookup";
+    if (kind == DRAFT_NONE || (eng->int4 && !int4_ready(eng->int4))) return NULL;
+    return draft_kind_name(kind == DRAFT_AUTO ? DRAFT_LOOKUP : kind);
 }
 
 /* How many drafted tokens after the known ones can be used. */

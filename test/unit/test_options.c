@@ -1,6 +1,8 @@
 /* The option table and its parser. */
 #include <stdlib.h>
 
+#include "base/cpu_level.h"
+#include "base/exec_mode.h"
 #include "cli/options/opt.h"
 #include "test/unit/unit.h"
 
@@ -114,8 +116,27 @@ static void test_precedence(void **state) {
     opt_free(&o);
 }
 
+/* The words of a choice are the names of the enum that the engine takes, all of them but those that are no words of the command line. */
+static void test_choices_are_names(void **state) {
+    static const struct {
+        enum opt_id id;
+        int n; /* words */
+    } rows[] = {{OPT_CPU, CPU_LEVELS}, {OPT_DRAFT, DRAFT_MODEL}, {OPT_PREFILL, 5}, {OPT_DECODE, 5}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char words[128], *end = NULL;
+        int n = 0;
+        snprintf(words, sizeof words, "%s", opt_table[rows[i].id].choices);
+        for (char *w = strtok_r(words, " ", &end); w; w = strtok_r(NULL, " ", &end), n++) {
+            if (rows[i].id == OPT_CPU) assert_int_not_equal(cpu_level_find(w), CPU_LEVELS);
+            else if (rows[i].id == OPT_DRAFT) assert_in_range(draft_kind_find(w), DRAFT_NONE, DRAFT_INT4);
+            else assert_int_not_equal(exec_mode_find(rows[i].id == OPT_PREFILL ? STAGE_PREFILL : STAGE_DECODE, w), EXEC_MODES);
+        }
+        assert_int_equal(n, rows[i].n);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_errors), cmocka_unit_test(test_table),
-                                       cmocka_unit_test(test_precedence)};
+                                       cmocka_unit_test(test_precedence), cmocka_unit_test(test_choices_are_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
