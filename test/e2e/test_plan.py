@@ -27,7 +27,7 @@ class Plan(driver.Case):
             f.write(text)
         return path
 
-    def test_object(self):
+    def test_json_has_the_figures(self):
         rc, out, err = self.run_bin("--plan", "paper-a-2", "--arch", "gpt-oss-120b", "--json")
         self.assertEqual((rc, err), (0, ""))
         p = json.loads(out)
@@ -58,7 +58,7 @@ class Plan(driver.Case):
         for r in rows:
             self.assertLess(r["modes"][r["chosen"]], 1.15 * min(t for t in r["modes"].values() if t), r)
 
-    def test_words(self):
+    def test_text_fits_the_terminal(self):
         """A machine file and a checkpoint; as wide as the terminal, with and without colour."""
         d = os.path.join(self.home, "model")
         tiny.make(d)
@@ -82,7 +82,7 @@ class Plan(driver.Case):
         self.assertIn("\x1b[1m", self.run_bin("--plan", file, "-m", d, "--color", "always")[1].decode())
         self.assertNotIn("\x1b", self.run_bin("--plan", file, "-m", d, env={"NO_COLOR": "1", "CLICOLOR_FORCE": "1"})[1].decode())
 
-    def test_bound(self):
+    def test_max_tpot_limits_answers(self):
         """--max-tpot: how many answers at once keep it; one that none keeps is said with its figure."""
         plan = ("--plan", "paper-a-1", "--arch", "glm-4.5-air", "--max-tpot")
         say = lambda ms: " ".join(self.run_bin(*plan, ms)[1].decode().split())
@@ -112,7 +112,7 @@ class Plan(driver.Case):
         self.assertTrue(0.4 < small["nodes"]["reach"] < 1 and 0.5 < half["nodes"]["unplaced_tokens_per_s"] / half["nodes"]["tokens_per_s"] < 0.95)
         self.assertNotIn("nodes", json.loads(self.run_bin("--plan", "desktop-ddr5-64", "--arch", "qwen3-30b", "--json")[1]))
 
-    def test_late(self):
+    def test_delayed_streams_change_no_figure(self):
         """Delayed streams change no figure, and nothing that they wait for is closed early."""
         d = os.path.join(self.home, "model")
         tiny.make(d)

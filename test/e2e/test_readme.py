@@ -101,7 +101,7 @@ class Examples(driver.Case):
         for line in re.findall(r"(?m)^\.Dl (.*)$", read("man/hearth.1")):
             yield line.replace(r"\(dq", '"').replace(r"\-", "-")
 
-    def test_each_runs(self):
+    def test_each_command_of_the_readme_runs(self):
         tools, work = os.path.join(self.home, "bin"), os.path.join(self.home, "work")
         model = os.path.join(self.home, "models", "DeepSeek-V3")
         os.makedirs(tools)

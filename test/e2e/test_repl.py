@@ -120,7 +120,7 @@ class Repl(driver.Case):
         t.send("\x04")
         t.until("SHELL ", at)
 
-    def test_stopped_unseen(self):
+    def test_sigstop_and_sigcont_restore_the_terminal(self):
         """SIGSTOP cannot be caught, and the shell resets the terminal: after SIGCONT it is raw again and the line is redrawn."""
         t = driver.Terminal(["bash", "--norc", "-i"], {**self.env, "PS1": "SHELL "})
         self.addCleanup(t.close)
@@ -518,7 +518,7 @@ class Repl(driver.Case):
             at = t.prompt(t.until(answer, at))
         self.assertNotIn(b"You said", t.out)
 
-    def test_block(self):
+    def test_quoted_blocks_are_one_question(self):
         t = self.chat()
         at = len(t.out)
         t.send('"""\rone\rtwo"""\r')

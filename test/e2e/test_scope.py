@@ -31,14 +31,14 @@ class Told(driver.Case):
         self.assertEqual(rc, int(any(isinstance(text, dict) for text in lines.values())), err)
         return [lines[i] for i in range(len(questions))]
 
-    def test_as_the_script(self):
+    def test_engine_refuses_like_the_script(self):
         questions = [q for _, _, q in scope.asked()][::3]
         questions += ["42", "...", "ß Ü 日本 naïve", "x" * 300, "-- --kv //undo a-b_c", "what is --temp 0.7?", "PLEASE STOP IT", "word " * 79, "is hearth a fireplace?", "don't", "gpus?", "a _b_ c"]
         got = [isinstance(text, dict) for text in self.batch(questions, "-n", "4")]
         self.assertEqual([q for q, refused in zip(questions, got) if refused != SCOPE.refuses(q)], [])
         self.assertEqual((True, True), (True in got, False in got))
 
-    def test_how_well(self):
+    def test_held_out_questions_are_classified(self):
         """Over all held-out questions, also in unusual places: at most one in fifty about hearth is refused; of twenty about other
         things nineteen are, or ember declines them itself."""
         asked = [(on, q, SCOPE.refuses(q, "follow" if "later" in name else "limit")) for name, on, q in scope.asked()]

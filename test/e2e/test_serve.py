@@ -142,7 +142,7 @@ class Protocol(Case):
         self.assertEqual("".join(choice["text"] for j in chunks(c.getresponse())[0] for choice in j["choices"]), whole)
         c.close()
 
-    def test_goes_on(self):
+    def test_answers_continue_a_given_start(self):
         """An answer continues after its given start; what cannot continue is refused. And counting a prompt's tokens runs no answer."""
         begun = lambda text, **more: {"messages": [{"role": "user", "content": "long"}, {"role": "assistant", "content": text, **more}], "continue_final_message": True, "add_generation_prompt": False}
         for text in ("word0 word1 w", "word0 word1", ""):
@@ -321,7 +321,7 @@ class Protocol(Case):
         self.assertNotEqual(self.raw(head + b"Transfer-Encoding: nonsense\r\n\r\n" + body)[0], 200)
         self.assertEqual(self.s.chat("x")[0], 200)
 
-    def test_cut_anywhere(self):
+    def test_requests_cut_at_any_byte_are_dropped(self):
         """A request that ends at any of its bytes, by EOF or by a reset, is dropped."""
         body = json.dumps(ask("slow", stream=True)).encode()
         data = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body) + body

@@ -11,7 +11,7 @@ from server import Case, ask, chunks
 
 
 class Place(Case):
-    def test_who_may(self):
+    def test_socket_is_private(self):
         s = self.serve()
         self.assertEqual(stat.S_IMODE(os.stat(s.path).st_mode), 0o600)
         self.assertEqual(stat.S_IMODE(os.stat(os.path.dirname(s.path)).st_mode), 0o700)
@@ -122,7 +122,7 @@ class Place(Case):
         self.assertEqual(again.chat("x")[0], 200)
         stream.close()
 
-    def test_nobody_would_know(self):
+    def test_unprintable_address_ends_the_server(self):
         """Without a way to print the line with the socket, and with --listen the key, the server does not start."""
         for args in ([], ["--listen", "127.0.0.1:0"]):
             with open("/dev/full", "wb") as full:

@@ -35,7 +35,7 @@ class Served(Case):
         self.assertEqual(rc, 0, err)
         return json.loads(out)
 
-    def test_company(self):
+    def test_other_clients_change_no_answer(self):
         """Prefixes shared with other clients' requests change no bit of an answer; a chat continues as in a private engine."""
         long = "please tell me how to save a chat and how to open it again on another day, and where the files of all chats lie on the disk of this machine"
         asked = [(long, 1), (long + ", in a word", 2), ("how do i save", 3), (long, 1), ("how", 4), ("how do i save", 3)]
@@ -167,7 +167,7 @@ class Served(Case):
         for text in SPECIAL:
             self.assertEqual(self.count(begun("x" + text)) - self.count(begun("x")), len(self.ids("x" + text)) - len(plain), text)
 
-    def test_whatever_it_says(self):
+    def test_invalid_bytes_are_answered_or_refused(self):
         """Invalid bytes in a request are answered or refused, and the reply is valid JSON."""
         for text in SPECIAL + ["\ud800".encode("utf-16", "surrogatepass").decode("utf-16", "replace"), "\u202e", "a" * 3000, "\x9b31m", "\x07" * 50]:
             got, done = chunks(self.s.stream(text, max_tokens=3, temperature=2))
@@ -312,7 +312,7 @@ class Faults(Case):
                 self.sweep(kind, range(1, 1 + few), want, place)
                 self.sweep(kind, (few,), want, place, True)
 
-    def test_nobody_reads_what_it_says(self):
+    def test_blocked_output_does_not_stop_the_server(self):
         """A stopped terminal, a full pipe: the server serves others, and ends when told to."""
         r, w = os.pipe()
         os.set_blocking(w, False)

@@ -264,7 +264,7 @@ static void outputs_by_one_rule(void **st) {
     assert_int_equal(rmdir(dir), 0);
 }
 
-static void maps_know_their_owner(void **st) {
+static void file_of_a_mapped_address_is_found(void **st) {
     char path[] = "/tmp/hearth-map-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0 && write(fd, "hello", 5) == 5);
@@ -352,7 +352,7 @@ static void clients_take_turns(void **st) {
 }
 
 /* Whatever clients do: while one waits, no other is served more than twice; order within a client is kept. */
-static void nobody_waits_for_ever(void **st) {
+static void no_client_is_served_thrice_while_another_waits(void **st) {
     enum { CLIENTS = 7, EACH = 40, N = CLIENTS * EACH };
     static struct fair_entry t[N];
     uint64_t seed = 1, last[CLIENTS] = {0};
@@ -394,10 +394,10 @@ int main(void) {
                                        cmocka_unit_test(json_survives_no_memory),
                                        cmocka_unit_test(write_is_old_or_new),
                                        cmocka_unit_test(outputs_by_one_rule),
-                                       cmocka_unit_test(maps_know_their_owner),
+                                       cmocka_unit_test(file_of_a_mapped_address_is_found),
                                        cmocka_unit_test(maps_can_be_dropped),
                                        cmocka_unit_test(errors_hold_no_escapes),
                                        cmocka_unit_test(clients_take_turns),
-                                       cmocka_unit_test(nobody_waits_for_ever)};
+                                       cmocka_unit_test(no_client_is_served_thrice_while_another_waits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@ enum { MOST = 600 };
 static int32_t micro[MOST], order[MOST];
 
 /* 9, 7, 6, 5, 3, 2 into two: 9 | 7, then 6 beside 7 (13), 5 beside 9 (14), 3 beside 13 (16), 2 beside 14 (16). Three each. */
-static void by_hand(void **st) {
+static void assignment_equals_one_done_by_hand(void **st) {
     const int32_t length[] = {5, 9, 2, 7, 6, 3}, want[] = {0, 0, 0, 1, 1, 1};
     struct batching_in in = {.n = 6, .lengths = length, .n_micro_batches = 2, .max_per_micro_batch = 3};
     assert_int_equal(batching_assign(&in, micro, order), 6);
@@ -53,6 +53,6 @@ static void balanced(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand), cmocka_unit_test(balanced)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(assignment_equals_one_done_by_hand), cmocka_unit_test(balanced)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

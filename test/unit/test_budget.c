@@ -12,7 +12,7 @@ static struct budget_out give(size_t free, enum budget_request ask, size_t n) {
         &out);
     return out;
 }
-static void all_that_is_left(void **state) {
+static void auto_takes_the_memory_that_is_left(void **state) {
     assert_int_equal(give(189, BUDGET_AUTO, 0).per_layer, 0);
     assert_int_equal(give(190, BUDGET_AUTO, 0).per_layer, 1);
     assert_int_equal(give(190, BUDGET_AUTO, 0).bytes, 40);
@@ -80,7 +80,7 @@ static void without_experts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_that_is_left), cmocka_unit_test(as_asked), cmocka_unit_test(whole_layers_first),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(auto_takes_the_memory_that_is_left), cmocka_unit_test(as_asked), cmocka_unit_test(whole_layers_first),
                                        cmocka_unit_test(all_layers_need_no_ring), cmocka_unit_test(without_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ static const char least[] = "devices = 1\n"
                             "cpu.rate.ffn.8bit = 1:0.1T 64:0.5T\n"
                             "gpu.bw = 1T\ngpu.h2d = 25G\ngpu0.d2h = 20G\n";
 
-static void text_means_what_it_says(void **st) {
+static void keys_of_a_machine_file_set_their_fields(void **st) {
     struct error e = {0};
     char print[CALIBRATE_FINGERPRINT_LEN];
     assert_int_equal(calibrate_parse(&m, least, sizeof least - 1, "x", print, &e), 0);
@@ -137,7 +137,7 @@ static void errors_name_line_and_key(void **st) {
 }
 
 /* A box is the sum of its channels, cores and cards; explicit keys override it, wherever they are in the file. */
-static void box_is_a_machine(void **st) {
+static void described_computer_equals_its_preset(void **st) {
     static const char a[] =
         "name = of paper A\nsockets = 2\nchannels = 12\nddr = 6400\ncores = 32\nisa = avx512bf16\nmemory = 1152G\ncards = 2\ncard = NVIDIA GeForce rtx5090\n";
     struct error e = {0};
@@ -208,7 +208,7 @@ static struct calibrate_options quick(double seconds) {
     return (struct calibrate_options){.cpu = cpu, .threads = 1, .seconds = seconds, .bytes = (size_t)64 << 20, .dir = dir};
 }
 
-static void the_processor(void **st) {
+static void measured_cpu_rates_are_plausible(void **st) {
     struct error e = {0};
     struct calibrate_options o = quick(1.5);
     if (calibrate(&m, &o, &e)) fail_msg("%s", e.text);
@@ -258,7 +258,7 @@ static void the_processor(void **st) {
     assert_true(!said[0]);
 }
 
-static void the_cache(void **st) {
+static void measurements_are_kept_in_a_cache_file(void **st) {
     struct error e = {0};
     struct calibrate_options o = quick(0.02);
     char path[64], *text;
@@ -397,12 +397,12 @@ static void devices(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(text_means_what_it_says),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_of_a_machine_file_set_their_fields),
                                        cmocka_unit_test(errors_name_line_and_key),
-                                       cmocka_unit_test(box_is_a_machine),
+                                       cmocka_unit_test(described_computer_equals_its_preset),
                                        cmocka_unit_test(text_and_back),
-                                       cmocka_unit_test(the_processor),
-                                       cmocka_unit_test(the_cache),
+                                       cmocka_unit_test(measured_cpu_rates_are_plausible),
+                                       cmocka_unit_test(measurements_are_kept_in_a_cache_file),
                                        cmocka_unit_test(memory_nodes),
                                        cmocka_unit_test(devices)};
     return cmocka_run_group_tests(tests, setup, teardown);

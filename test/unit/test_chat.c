@@ -59,7 +59,7 @@ static void expect(const char *conv, const char *want) {
     chat_template_close(&c);
 }
 
-static void test_places(void **state) {
+static void test_files_that_hold_a_template(void **state) {
     struct chat_template *c;
     struct error e = {0};
     clean();
@@ -449,7 +449,7 @@ static bool one_expected(const char *name, const char *conv_name) {
     chat_template_close(&c);
     return true;
 }
-static void test_expected(void **state) {
+static void test_published_templates_render_as_recorded(void **state) {
     DIR *d = opendir(SHARED_DIR "/templates");
     int cases = 0;
     if (!d) {
@@ -518,7 +518,7 @@ static void test_null_content(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_files_that_hold_a_template),
         cmocka_unit_test(test_named),
         cmocka_unit_test(test_tekken_tokens),
         cmocka_unit_test(test_deepseek_v32),
@@ -527,7 +527,7 @@ int main(void) {
         cmocka_unit_test(test_calls_that_templates_leave_out),
         cmocka_unit_test(test_kimi_k3),
         cmocka_unit_test(test_injection),
-        cmocka_unit_test(test_expected),
+        cmocka_unit_test(test_published_templates_render_as_recorded),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_null_content),
     };

@@ -26,7 +26,7 @@ static void read_one(struct config *c, const struct json *both, const char *key,
     forget_scaling(&c->rope), forget_scaling(&c->second_rope);
 }
 
-static void same(void **st) {
+static void saved_configs_equal_published_ones(void **st) {
     DIR *d = opendir(SAVED_DIR);
     assert_non_null(d);
     int n = 0;
@@ -54,6 +54,6 @@ static void same(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(saved_configs_equal_published_ones)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

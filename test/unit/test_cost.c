@@ -55,7 +55,7 @@ static int setup(void **st) {
  * block: q_a 11,010,048, q_b 37,748,736, kv_a 4,128,768, kv_b 16,777,216, o 117,440,512: 187,105,280, 45,680 of scales, the router
  * in 16 bits 3,670,016. A cached position: 576 numbers of two bytes. Mixtral: 3 * 4096 * 14336 * 2, q and o 4096 * 4096, k and v
  * 4096 * 1024, router 4096 * 8. */
-static void checkpoints(void **st) {
+static void bytes_and_flops_of_known_models(void **st) {
     near(v3.expert_bytes, 44050944, 1e-12);
     near(v3.expert_flops, 88080384, 1e-12);
     near(v3.attn_block_bytes, 187105280 + 45680 + 3670016, 1e-12);
@@ -133,7 +133,7 @@ static void joined(void **st) {
  * Skewed, with 4 experts, 1 of them a row, as 1/1, 1/2, 1/3, 1/4 of 25/12: p = 0.48, 0.24, 0.16, 0.12. Two rows: the sum of
  * 1 - (1-p)^2 = 0.7296 + 0.4224 + 0.2944 + 0.2256 = 1.672, against 1.75 without. Two of three a row as 1, 1/4, 1/9: the first is sure
  * to come, the others share one choice as 9 : 4. One row still finds two. */
-static void distinct(void **st) {
+static void distinct_experts_of_several_rows(void **st) {
     near(cost_distinct(&v3, 1), 8, 1e-9);
     near(cost_distinct(&v3, 2), 15.75, 1e-9);
     near(cost_distinct(&v3, 6), 44.41, 1e-3);
@@ -418,9 +418,9 @@ static void tables(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(checkpoints),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_and_flops_of_known_models),
                                        cmocka_unit_test(roofline),
-                                       cmocka_unit_test(distinct),
+                                       cmocka_unit_test(distinct_experts_of_several_rows),
                                        cmocka_unit_test(decode_floor),
                                        cmocka_unit_test(rows_of_other_layers),
                                        cmocka_unit_test(beside_a_stream),

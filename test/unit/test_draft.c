@@ -441,7 +441,7 @@ static void another_model_drafts(void **st) {
 static int nothing(void *arg) { return 0; }
 
 /* A batch that reads experts for the first time is not a measurement of decode time; one that needs the same experts again is. */
-static void first_steps_teach_nothing(void **st) {
+static void batches_with_first_reads_are_not_measured(void **st) {
     static const int32_t prompt[] = {7};
     struct error e = {0};
     struct turn_stats stats;
@@ -474,6 +474,6 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(nothing_is_guessed_in_paged_steps),
                                        cmocka_unit_test(draws_are_distributed_as_the_logits_say),
                                        cmocka_unit_test(another_model_drafts),
-                                       cmocka_unit_test(first_steps_teach_nothing)};
+                                       cmocka_unit_test(batches_with_first_reads_are_not_measured)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -247,7 +247,7 @@ static double lost_beside(struct foe *f, int (*foe)(struct foe *, int), const st
 }
 
 static int worlds;
-static void nobody_makes_it_lose_more_than_two_hundredths(void **st) {
+static void worst_case_loss_is_below_two_hundredths(void **st) {
     double most[2][FOES] = {0}, share[FOES] = {0};
     for (int world = 0; world < worlds; world++)
         for (int i = 0; i < FOES; i++) {
@@ -306,7 +306,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(guesses_pay_or_are_left),
                                        cmocka_unit_test(slow_first_steps_are_no_credit),
                                        cmocka_unit_test(it_follows_the_text),
-                                       cmocka_unit_test(nobody_makes_it_lose_more_than_two_hundredths),
+                                       cmocka_unit_test(worst_case_loss_is_below_two_hundredths),
                                        cmocka_unit_test(a_bound_limits_drafts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

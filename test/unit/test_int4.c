@@ -113,7 +113,7 @@ static void a_dense_model_drafts_with_its_ffns(void **st) {
 }
 
 /* A turn that is cancelled while sixteen tokens are drafted waits for one of them, not for all; measured by the weights read afterwards. */
-static void who_stops_a_draft_waits_for_a_step(void **st) {
+static void a_cancelled_draft_ends_after_one_token(void **st) {
     struct error e = {0};
     struct event ev;
     struct session *s;
@@ -210,7 +210,7 @@ static int expect_in_phases(void *arg) {
     free(mem);
     return 0;
 }
-static void what_is_foreseen_comes_in_three_phases(void **st) {
+static void foreseen_experts_are_uploaded_in_three_phases(void **st) {
     struct error e = {0};
     struct event ev = {0};
     struct session *s;
@@ -356,9 +356,9 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(the_int4_draft_guesses_well),
                                        cmocka_unit_test(the_int4_draft_is_kept_on_disk),
                                        cmocka_unit_test(a_dense_model_drafts_with_its_ffns),
-                                       cmocka_unit_test(who_stops_a_draft_waits_for_a_step),
+                                       cmocka_unit_test(a_cancelled_draft_ends_after_one_token),
                                        cmocka_unit_test(the_soonest_and_surest_experts_come_first),
-                                       cmocka_unit_test(what_is_foreseen_comes_in_three_phases),
+                                       cmocka_unit_test(foreseen_experts_are_uploaded_in_three_phases),
                                        cmocka_unit_test(columns_are_put_back_in_order),
                                        cmocka_unit_test(who_cannot_have_an_int4_draft_says_so)};
     return cmocka_run_group_tests(tests, NULL, NULL);

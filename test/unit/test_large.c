@@ -44,7 +44,7 @@ static void same(void) { /* touches all pages */
         if (word[i] != at(i)) fail_msg("word %zu is %u, not %u", i, word[i], at(i));
 }
 
-static void pages(void **state) {
+static void file_pages_become_huge_pages(void **state) {
     struct huge_pages l = {.files = &files};
     size_t touched, before, large;
     int pieces = 0;
@@ -67,7 +67,7 @@ static void pages(void **state) {
 }
 
 /* A failing read, and the rest after the last whole piece. */
-static void refused(void **state) {
+static void huge_pages_stop_after_a_failed_read(void **state) {
     struct huge_pages l = {.files = &files, .is_started = true};
     fault_set(FAULT_READ, 3, false, false);
     assert_true(huge_pages_advance(&l));
@@ -81,7 +81,7 @@ static void refused(void **state) {
     same();
 }
 
-static void nothing(void **state) {
+static void embedded_files_take_no_huge_pages(void **state) {
     struct huge_pages l = {0};
     struct shard inside = {.map = {.data = shard.map.data, .size = shard.map.size, .embedded = true}};
     assert_false(huge_pages_advance(&l));
@@ -90,6 +90,7 @@ static void nothing(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing), cmocka_unit_test(pages), cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(embedded_files_take_no_huge_pages), cmocka_unit_test(file_pages_become_huge_pages),
+                                       cmocka_unit_test(huge_pages_stop_after_a_failed_read)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -29,7 +29,7 @@ static int setup(void **st) {
 /* Paper A: 947 GB/s in two halves, 50 GB/s from one to the other. An expert of 44,050,944 bytes: by rows half on each, 46.52 us, as domain 0 says. In
  * pages by turns a quarter of it goes each way: 220.25 us. All on one node: half of it goes over, 440.5 us; without that limit what one node serves,
  * 93.03 us. */
-static void an_expert(void **st) {
+static void cost_of_an_expert_by_placement_on_nodes(void **st) {
     int hot = -1;
     assert_true(cost_preset(&m, "paper-a-1") && m.n_nodes == 2);
     struct numa_shares shares = numa_cost_balanced(&m, &v3, 1, COST_MANY_ROWS), spread = numa_cost_interleaved(&m), one = numa_cost_single(&m, 1);
@@ -192,7 +192,11 @@ static void pages_of_nodes(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(an_expert), cmocka_unit_test(a_hot_node),     cmocka_unit_test(whole_experts),
-                                       cmocka_unit_test(text),      cmocka_unit_test(bytes_of_nodes), cmocka_unit_test(pages_of_nodes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cost_of_an_expert_by_placement_on_nodes),
+                                       cmocka_unit_test(a_hot_node),
+                                       cmocka_unit_test(whole_experts),
+                                       cmocka_unit_test(text),
+                                       cmocka_unit_test(bytes_of_nodes),
+                                       cmocka_unit_test(pages_of_nodes)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -120,7 +120,7 @@ static void rows_of_the_table(void **st) {
 }
 
 /* A prompt on the CPU halves the speed of answering sessions: the more there are, the earlier streaming pays. */
-static void those_who_answer_count(void **st) {
+static void answering_sessions_favour_streaming(void **st) {
     struct policy_machine m = machine(1);
     struct policy_prefill_in in = prompt(5000);
     in.n_decoding = 1, in.keys = 500;
@@ -199,7 +199,7 @@ static void each_mode_has_its_need(void **st) {
 }
 
 /* A blend runs on the devices that have the layers; others help as far as they have room. */
-static void who_takes_part(void **st) {
+static void blends_use_the_devices_with_room(void **st) {
     struct cost_machine three = paper;
     struct policy_machine m = machine(3);
     struct policy_prefill_in in = prompt(2048);
@@ -452,7 +452,7 @@ static void forced_steps(void **st) {
 }
 
 /* The time that a decision takes of the engine's thread: printed, not asserted. */
-static void own_time(void **st) {
+static void time_of_a_decision_is_printed(void **st) {
     static const int n[] = {1, 2, 6, 16};
     struct policy_machine m = machine(2);
     for (int i = 0; i < 4; i++) {
@@ -564,12 +564,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(long_caches_take_turns),
                                        cmocka_unit_test(lengths_are_assumed),
                                        cmocka_unit_test(rows_of_the_table),
-                                       cmocka_unit_test(those_who_answer_count),
+                                       cmocka_unit_test(answering_sessions_favour_streaming),
                                        cmocka_unit_test(first_come_first_served),
                                        cmocka_unit_test(memory_of_the_devices),
                                        cmocka_unit_test(each_mode_has_its_need),
-                                       cmocka_unit_test(who_takes_part),
-                                       cmocka_unit_test(own_time),
+                                       cmocka_unit_test(blends_use_the_devices_with_room),
+                                       cmocka_unit_test(time_of_a_decision_is_printed),
                                        cmocka_unit_test(where_a_prompt_goes),
                                        cmocka_unit_test(forced),
                                        cmocka_unit_test(a_short_prompt_does_not_mislead),

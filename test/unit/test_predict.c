@@ -15,7 +15,7 @@ static struct predict opened(void) {
 }
 
 /* The first observation is the skill, each later one a 32nd of it; by distance. */
-static void judged(void **state) {
+static void skill_averages_the_hits(void **state) {
     struct predict p = opened();
     const int32_t said[] = {4, 1, 4, 9, -1, 2}, chosen[] = {1, 5, 4, 4, 0, 3};
     struct predict_accuracy a = predict_judge(&p, 2, said, chosen, 6);
@@ -29,7 +29,7 @@ static void judged(void **state) {
     assert_true(a.predicted == 0 && !p.has_skill[0]);
 }
 
-static void used(void **state) {
+static void rates_average_the_use_of_experts(void **state) {
     struct predict p = opened();
     const int32_t rows[EXPERTS] = {0, 3, 0, 1};
     predict_update_rates(&p, 1, rows);
@@ -57,7 +57,7 @@ static struct predict_out ask(struct predict *p, struct split_expert *e, int n, 
 static void near_(double a, double b) {
     if (!(fabs(a - b) < 1e-9)) fail_msg("%g, not %g", a, b);
 }
-static void worth(void **state) {
+static void predictions_are_worth_the_time_that_they_save(void **state) {
     tables();
     struct predict p = opened();
     /* On the CPU 3 rows take 30 us, 1 row 10. With the heavier one on the device 10 remain. */
@@ -89,7 +89,7 @@ static void worth(void **state) {
 }
 
 /* As long as it has an effect; otherwise occasionally. */
-static void asked(void **state) {
+static void predictions_without_effect_become_rare(void **state) {
     struct predict p = opened();
     int n = 0;
     for (int i = 0; i < 1000; i++) {
@@ -103,6 +103,8 @@ static void asked(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(judged), cmocka_unit_test(used), cmocka_unit_test(worth), cmocka_unit_test(asked)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(skill_averages_the_hits), cmocka_unit_test(rates_average_the_use_of_experts),
+                                       cmocka_unit_test(predictions_are_worth_the_time_that_they_save),
+                                       cmocka_unit_test(predictions_without_effect_become_rare)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -327,7 +327,7 @@ static void no_memory_to_share(void **st) {
  * disk and read from it: each answer is the one that the prompt has alone. Float32 and scalar, where rows have the same bits in any batch. */
 static int rounds = 24;
 
-static void random_company(void **st) {
+static void random_sessions_share_prefixes_unchanged(void **st) {
     enum { S = 5, KINDS = 3, LENGTHS = 4 };
     static const int length[LENGTHS] = {70, 140, 200, 290};
     static struct answer want[KINDS][LENGTHS];
@@ -409,6 +409,6 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(devices_share_beginnings),
                                        cmocka_unit_test(forks_share_memory),
                                        cmocka_unit_test(no_memory_to_share),
-                                       cmocka_unit_test(random_company)};
+                                       cmocka_unit_test(random_sessions_share_prefixes_unchanged)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

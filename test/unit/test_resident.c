@@ -30,7 +30,7 @@ static void one_device(void **state) {
     assert_int_equal(out.end_layer[0], 1);
 }
 
-static void nothing(void **state) {
+static void too_little_memory_holds_no_layer(void **state) {
     struct layer_assign_out out = choose(0, NULL, NULL, 5);
     assert_int_equal(out.n, 0), assert_int_equal(out.head_device, -1), assert_string_equal(out.why, "nothing (no devices)");
     out = CHOOSE(5, 9);
@@ -116,12 +116,8 @@ static void reasons(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device),
-                                       cmocka_unit_test(nothing),
-                                       cmocka_unit_test(reserve),
-                                       cmocka_unit_test(several),
-                                       cmocka_unit_test(experts_fill_all_devices),
-                                       cmocka_unit_test(uneven),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device), cmocka_unit_test(too_little_memory_holds_no_layer), cmocka_unit_test(reserve),
+                                       cmocka_unit_test(several),    cmocka_unit_test(experts_fill_all_devices),         cmocka_unit_test(uneven),
                                        cmocka_unit_test(reasons)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -250,7 +250,7 @@ static void selection_is_faster_than_sorting(void **st) {
     free(logits), free(scratch);
 }
 
-static void without_numbers_the_first_is_taken(void **st) {
+static void logits_that_are_not_numbers_give_the_first_token(void **st) {
     float logits[40];
     struct sample_item scratch[40];
     for (int kind = 0; kind < 3; kind++) {
@@ -295,7 +295,7 @@ int main(void) {
                                        cmocka_unit_test(same_seed_same_token),
                                        cmocka_unit_test(selection_is_what_sorting_gives),
                                        cmocka_unit_test(selection_is_faster_than_sorting),
-                                       cmocka_unit_test(without_numbers_the_first_is_taken),
+                                       cmocka_unit_test(logits_that_are_not_numbers_give_the_first_token),
                                        cmocka_unit_test(the_largest_is_the_first_of_equals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

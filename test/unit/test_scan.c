@@ -54,7 +54,7 @@ static void checked_after_the_scan(void **st) {
     assert_int_equal(scan.n_experts_scanned, 2); /* not again */
 }
 
-static void bad_is_never_checked(void **st) {
+static void damaged_experts_are_found_every_time(void **st) {
     struct error e = {0};
     const int32_t first[] = {3}, both[] = {3, 5};
     if (mprotect(model.mem, model.bytes, PROT_READ | PROT_WRITE)) fail();
@@ -70,6 +70,6 @@ static void bad_is_never_checked(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(checked_after_the_scan, setup, teardown),
-                                       cmocka_unit_test_setup_teardown(bad_is_never_checked, setup, teardown)};
+                                       cmocka_unit_test_setup_teardown(damaged_experts_are_found_every_time, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static void used_most(void **state) {
     EXPECT(&s, 1, 0, 1, 0, 0);
 }
 /* 0.3 of the rows that chose it, 0.7 of the previous score. */
-static void load_of_late(void **state) {
+static void ema_averages_the_rows(void **state) {
     struct score s = open_as("ema");
     const int32_t rows[] = {2, 2, 0};
     score_update(&s, 0, &(struct score_rows){.n = 3, .ids = rows});
@@ -50,7 +50,7 @@ static void load_of_late(void **state) {
     EXPECT(&s, 0, 0.21, 0.3, 0.42, 0);
 }
 /* 0.07 of the scores of the best two, 0.93 of the previous score; two rows count half each. An expert that was nearly chosen has a score too. */
-static void scores_of_late(void **state) {
+static void mrs_averages_the_router_scores(void **state) {
     for (int k = 0; k < 2; k++) {
         struct score s = open_as(k ? "auto" : "mrs");
         const int32_t id[] = {3}, near[] = {3, 1};
@@ -65,7 +65,7 @@ static void scores_of_late(void **state) {
         EXPECT(&s, 1, 0, 0, 0.07, 0);
     }
 }
-static void announced(void **state) {
+static void announced_experts_score_above_used_ones(void **state) {
     struct score s = open_as("lookahead");
     saw(&s, 0, 0);
     EXPECT(&s, 0, 0.07, 0, 0, 0);
@@ -81,7 +81,7 @@ static void announced(void **state) {
     EXPECT(&s, 0, 0, 0, 0, 0);
 }
 
-static void near_ones(void **state) {
+static void runners_up_of_the_router_are_found(void **state) {
     const float logits[] = {0, 1, 3, 2, 1};
     int32_t near[6];
     float chance[6];
@@ -107,8 +107,12 @@ static void names(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(used_last),      cmocka_unit_test(used_most), cmocka_unit_test(load_of_late),
-                                       cmocka_unit_test(scores_of_late), cmocka_unit_test(announced), cmocka_unit_test(near_ones),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(used_last),
+                                       cmocka_unit_test(used_most),
+                                       cmocka_unit_test(ema_averages_the_rows),
+                                       cmocka_unit_test(mrs_averages_the_router_scores),
+                                       cmocka_unit_test(announced_experts_score_above_used_ones),
+                                       cmocka_unit_test(runners_up_of_the_router_are_found),
                                        cmocka_unit_test(names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,7 +163,7 @@ static void two_cards_by_hand(void **st) {
     near(c.layer_s[SEARCH_BY_LINK], 40e-3 + 3 * 502.8e-6, 1e-4);
 }
 
-static void what_is_lacking(void **st) {
+static void policies_that_do_not_fit_name_what_they_lack(void **st) {
     struct search_in in = question();
     struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
     struct search_cost c;
@@ -234,7 +234,7 @@ static bool fills(const struct search_in *in, const struct search_policy *found)
     return !c.fits;
 }
 
-static void as_good_as_everything(void **st) {
+static void search_equals_a_full_enumeration(void **st) {
     static const struct {
         double host, device, link, dram;
         int prompts, few;
@@ -320,7 +320,7 @@ static void a_bound_on_time_per_token(void **st) {
 }
 
 /* Paper B's machine: attention beside the keys and experts on the card win on a T4 (its section 4.2), and more memory on the card helps. */
-static void as_paper_b_has_it(void **st) {
+static void paper_b_machine_prefers_paged_placement(void **st) {
     struct search_out out[2];
     struct cost_machine t4;
     assert_true(cost_preset(&t4, "paper-b-t4"));
@@ -358,9 +358,9 @@ int main(void) {
         cmocka_unit_test_setup(paged_by_hand, setup),
         cmocka_unit_test_setup(hybrid_by_hand, setup),
         cmocka_unit_test_setup(two_cards_by_hand, setup),
-        cmocka_unit_test_setup(what_is_lacking, setup),
-        cmocka_unit_test_setup(as_good_as_everything, setup),
-        cmocka_unit_test_setup(as_paper_b_has_it, setup),
+        cmocka_unit_test_setup(policies_that_do_not_fit_name_what_they_lack, setup),
+        cmocka_unit_test_setup(search_equals_a_full_enumeration, setup),
+        cmocka_unit_test_setup(paper_b_machine_prefers_paged_placement, setup),
         cmocka_unit_test_setup(a_bound_on_time_per_token, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,7 +108,7 @@ static void random_problem(struct problem *c, int most) {
 static const char *const names[] = {"host", "stream", "hybrimoe", "trimoe", "cut", "auto", "exact"};
 enum { HOST, STREAM, HYBRIMOE, TRIMOE, CUT, AUTO, EXACT, N };
 
-static void promises(void **st) {
+static void random_splits_keep_their_bounds(void **st) {
     static struct problem c;
     double worst[N] = {0}, sum[N] = {0};
     int cases = 0, proved = 0, equal[N] = {0};
@@ -287,7 +287,7 @@ static void paper_c(void **st) {
 }
 
 /* No work, no device, no room, an infinitely slow link; and the same answer every time. */
-static void edges(void **st) {
+static void splits_of_extreme_inputs(void **st) {
     static struct problem c;
     begin(&c, 1, 0);
     linear_table(&c.table[0], 1, 1);
@@ -366,13 +366,13 @@ static void quick(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(promises),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_splits_keep_their_bounds),
                                        cmocka_unit_test(many_experts),
                                        cmocka_unit_test(units_near_memory),
                                        cmocka_unit_test(exact_is_the_best),
                                        cmocka_unit_test(paper_d),
                                        cmocka_unit_test(paper_c),
-                                       cmocka_unit_test(edges),
+                                       cmocka_unit_test(splits_of_extreme_inputs),
                                        cmocka_unit_test(the_sum_comes_back),
                                        cmocka_unit_test(quick)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,7 +84,7 @@ static void old_states_give_way(void **st) {
 }
 
 /* Whatever was tried after a position, and however full the table is, the session can resume there, and never from a state that was only tried. */
-static void what_is_tried_leaves_nothing(void **st) {
+static void tried_tokens_leave_no_state(void **st) {
     struct config c = model(true);
     for (int keep = 0; keep <= KV_STATES; keep++)
         for (int variant = 0; variant < 3; variant++) { /* 2: after a single step, so that all states may be kept */
@@ -330,7 +330,7 @@ int main(int argc, char **argv) {
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, 64);
     const struct CMUnitTest tests[] = {cmocka_unit_test(states_are_kept_where_one_goes_back_to),
                                        cmocka_unit_test(old_states_give_way),
-                                       cmocka_unit_test(what_is_tried_leaves_nothing),
+                                       cmocka_unit_test(tried_tokens_leave_no_state),
                                        cmocka_unit_test(marks_lie_before_the_end_of_a_prompt),
                                        cmocka_unit_test(a_cache_grows_in_its_place),
                                        cmocka_unit_test(text_is_that_of_a_fresh_session),

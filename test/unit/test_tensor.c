@@ -49,7 +49,7 @@ static bool cut(int ranks, const char *why_not) {
     if (why_not) assert_non_null(strstr(why, why_not));
     return done;
 }
-static void what_cannot_be_parted_says_why(void **st) {
+static void unsplittable_models_name_the_reason(void **st) {
     open_known("minimax-m2");
     assert_false(cut(2, "over all heads together"));
     open_known("qwen3-235b");
@@ -152,7 +152,7 @@ static int chosen(double memory, double bandwidth, char why[480]) {
     virtual_close(&v);
     return ranks;
 }
-static void what_is_chosen_by_itself(void **st) {
+static void cost_model_chooses_between_layers_and_shards(void **st) {
     char why[480];
     open_known("deepseek-v3");
     assert_int_equal(chosen(1, 1, why), 1); /* one card holds the model: the other is left to prompts */
@@ -179,8 +179,11 @@ static void table(void) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_are_the_whole),   cmocka_unit_test(what_cannot_be_parted_says_why), cmocka_unit_test(all_devices_at_once_are_sooner_done),
-        cmocka_unit_test(latents_are_replicated), cmocka_unit_test(what_is_chosen_by_itself),
+        cmocka_unit_test(shares_are_the_whole),
+        cmocka_unit_test(unsplittable_models_name_the_reason),
+        cmocka_unit_test(all_devices_at_once_are_sooner_done),
+        cmocka_unit_test(latents_are_replicated),
+        cmocka_unit_test(cost_model_chooses_between_layers_and_shards),
     };
     if (argc > 1 && !strcmp(argv[1], "table")) return table(), 0;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -450,7 +450,7 @@ static void prompts_of_clients_take_turns(void **st) {
 }
 
 /* A canned answer arrives like a computed one; the session keeps its cache, and the next turn continues from it. */
-static void an_answer_that_is_known(void **st) {
+static void a_canned_answer_arrives_like_a_computed_one(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *s = new_session(e);
     struct error err;
@@ -486,7 +486,7 @@ static void an_answer_that_is_known(void **st) {
 int main(int argc, char **argv) {
     file_embed(ember_files);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(an_answer_that_is_known),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_canned_answer_arrives_like_a_computed_one),
                                        cmocka_unit_test(prompts_of_clients_take_turns),
                                        cmocka_unit_test(a_queued_turn_is_cancelled_at_once),
                                        cmocka_unit_test(a_cancelled_prefill_waits_for_no_step),
