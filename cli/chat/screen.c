@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "cli/terminal/amount.h"
+#include "cli/terminal/columns.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
-#include "cli/terminal/sanitize.h"
 #include "cli/terminal/term.h"
 
 void screen_flush(struct repl *r) {

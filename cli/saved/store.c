@@ -17,6 +17,7 @@
 #include "cli/report.h"
 #include "cli/saved/saver.h"
 #include "cli/saved/store_message.h"
+#include "cli/terminal/columns.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/sanitize.h"
 #include "cli/turn/engine_client.h"

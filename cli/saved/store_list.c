@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "cli/report.h"
 #include "cli/saved/store.h"
+#include "cli/terminal/columns.h"
 #include "cli/terminal/out.h"
-#include "cli/terminal/sanitize.h"
 #include "cli/terminal/term.h"
 
 enum { TITLE_COLS = 60, NAME_COLS = 36, MAX_LISTED_BYTES = 1 << 28 };

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "cli/terminal/columns.h"
 #include "cli/terminal/sanitize.h"
 
 #define CTRL(letter) ((letter)&0x1F)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cli/terminal/columns.h"
 #include "cli/terminal/line.h"
 #include "cli/terminal/sanitize.h"
 

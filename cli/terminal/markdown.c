@@ -1,4 +1,5 @@
 #include "cli/terminal/markdown.h"
+#include "cli/terminal/columns.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "cli/terminal/columns.h"
 #include "cli/terminal/markdown.h"
 
 struct table_cell {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "cli/options/trim.h"
 #include "cli/terminal/amount.h"
+#include "cli/terminal/columns.h"
 #include "cli/terminal/markdown.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/term.h"

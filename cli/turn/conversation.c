@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cli/terminal/columns.h"
 #include "cli/terminal/out.h"
-#include "cli/terminal/sanitize.h"
 
 const char *conversation_role_name(enum role r) {
     static const char *const names[N_ROLES] = {[ROLE_SYSTEM] = "system", [ROLE_USER] = "user", [ROLE_ASSISTANT] = "assistant", [ROLE_TOOL] = "tool"};

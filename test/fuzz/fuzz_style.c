@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/terminal/columns.h"
 #include "cli/terminal/markdown.h"
 
 static bool rich; /* with hidden marks, wrapped tables and narrow text */

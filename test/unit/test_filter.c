@@ -1,4 +1,5 @@
 /* The output filter: what a terminal may get of a model's output, for every way of splitting it. */
+#include "cli/terminal/columns.h"
 #include "cli/terminal/sanitize.h"
 #include "test/unit/unit.h"
 

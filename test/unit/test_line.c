@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cli/terminal/columns.h"
 #include "cli/terminal/line.h"
-#include "cli/terminal/sanitize.h"
 #include "test/unit/unit.h"
 
 enum { ROWS = 10, COLS = 20 };
