@@ -29,11 +29,11 @@ float mat_at(const struct mat *m, int32_t r, int32_t c) {
     case DT_INT4: v = (float)((p[c / 128 * 64 + c % 64] >> (c % 128 / 64 * 4) & 15) - 8); break;
     default: v = blocks_at(m->dtype, p + dtype_bytes(m->dtype, (size_t)(c / block * block)), c % block);
     }
-    return m->scale ? v * scale_at(m, r, c) : v;
+    return m->scale ? v * mat_scale_at(m, r, c) : v;
 }
 
 void mat_row(const struct mat *m, int32_t r, float *out) {
     for (int32_t c = 0; c < m->cols; c++) out[c] = mat_at(m, r, c);
 }
 
-float scale_at(const struct mat *m, int32_t r, int32_t c) { return m->scale ? scale_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : 1; }
+float mat_scale_at(const struct mat *m, int32_t r, int32_t c) { return m->scale ? scale_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : 1; }

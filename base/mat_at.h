@@ -6,4 +6,4 @@
 float mat_at(const struct mat *m, int32_t r, int32_t c);
 /* A whole row as float32 [cols]. */
 void mat_row(const struct mat *m, int32_t r, float *out);
-float scale_at(const struct mat *m, int32_t r, int32_t c);
+float mat_scale_at(const struct mat *m, int32_t r, int32_t c);

@@ -56,7 +56,7 @@ static DECODE_FN(decode_plain) {
     if (!w->scale) return;
     for (int c = c0; c < c1;) {
         int end = w->block_cols - c % w->block_cols + c;
-        float s = scale_at(w, r, c);
+        float s = mat_scale_at(w, r, c);
         for (end = end < c1 ? end : c1; c + LANES <= end; c += LANES)
             for (int l = 0; l < LANES; l++) out[c - c0 + l] *= s;
         for (; c < end; c++) out[c - c0] *= s;

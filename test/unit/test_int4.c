@@ -41,7 +41,7 @@ static void a_row_is_rounded_to_the_nearest_of_fifteen(void **st) {
                           .scale_dtype = DT_BF16};
     double worst = 0;
     for (int i = 0; i < N; i++) {
-        const double step = scale_at(&m, 0, i), off = fabs((double)mat_at(&m, 0, i) - (double)x[i]);
+        const double step = mat_scale_at(&m, 0, i), off = fabs((double)mat_at(&m, 0, i) - (double)x[i]);
         if (i == 5) continue;
         if (i / 128 == 1) assert_true(mat_at(&m, 0, i) == 0);
         else assert_true(off <= step * 0.5001);
