@@ -56,7 +56,8 @@ static int fifth_at(const uint8_t *b, int i) { return (b[i / 8] >> (i % 8) & 1) 
 #define LEVEL_3S(code, k)    ((uint32_t)(1 + 2 * ((code) >> 3 * (k)&7)) << 8 * (k))
 #define FOUR(level, code, k) (level(code, k) | level(code, (k) + 1) | level(code, (k) + 2) | level(code, (k) + 3))
 #define G(code)              FOUR(LEVEL_2, code, 0) | FOUR(LEVEL_2, code, 4),
-const uint64_t blocks_iq2_xxs[256] = {GRID_IQ2_XXS}, blocks_iq2_xs[512] = {GRID_IQ2_XS}, blocks_iq2_s[1024] = {GRID_IQ2_S};
+const uint64_t blocks_iq2_xxs[256] = {GRID_IQ2_XXS}, blocks_iq2_xs[512] = {GRID_IQ2_XS},
+               blocks_iq2_s[1024] = {GRID_IQ2_S};
 #undef G
 #define G(code) FOUR(LEVEL_1, code, 0) | FOUR(LEVEL_1, code, 4),
 const uint64_t blocks_iq1[2048] = {GRID_IQ1_S};
@@ -74,7 +75,8 @@ static float grid_at(enum dtype t, const uint8_t *b, int i) {
     return g.signs >> i % 32 & 1 ? -v : v;
 }
 
-/* Ternary digits, five per byte as a fraction of 256, highest first: 32 bytes, then 16, then four with four digits each. */
+/* Ternary digits, five per byte as a fraction of 256, highest first: 32 bytes, then 16, then four with four digits
+ * each. */
 static float tq1_0_at(const uint8_t *b, int i) {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
     const uint8_t byte = i < 160 ? b[i % 32] : i < 240 ? b[32 + i % 16] : b[48 + i % 4];
@@ -116,14 +118,17 @@ static bool half_finite(const uint8_t *p) { return (p[1] & 0x7c) != 0x7c; }
 /* Offsets of a block's float16 numbers. */
 static const struct {
     uint8_t dtype, n, at[2];
-} halves[] = {{DT_Q8_0, 1, {0}},   {DT_Q4_0, 1, {0}},    {DT_Q4_1, 2, {0, 2}}, {DT_Q5_0, 1, {0}},   {DT_Q5_1, 2, {0, 2}}, {DT_Q2_K, 2, {80, 82}},
-              {DT_Q3_K, 1, {108}}, {DT_Q4_K, 2, {0, 2}}, {DT_Q5_K, 2, {0, 2}}, {DT_Q6_K, 1, {208}}, {DT_IQ4_NL, 1, {0}},  {DT_IQ4_XS, 1, {0}},
-              {DT_IQ1_S, 1, {0}},  {DT_IQ2_XXS, 1, {0}}, {DT_IQ2_XS, 1, {0}},  {DT_IQ2_S, 1, {0}},  {DT_IQ3_XXS, 1, {0}}, {DT_IQ3_S, 1, {0}},
-              {DT_TQ1_0, 1, {52}}, {DT_TQ2_0, 1, {64}},  {DT_Q1_0, 1, {0}},    {DT_Q2_0, 1, {0}}};
+} halves[] = {{DT_Q8_0, 1, {0}},    {DT_Q4_0, 1, {0}},      {DT_Q4_1, 2, {0, 2}}, {DT_Q5_0, 1, {0}},
+              {DT_Q5_1, 2, {0, 2}}, {DT_Q2_K, 2, {80, 82}}, {DT_Q3_K, 1, {108}},  {DT_Q4_K, 2, {0, 2}},
+              {DT_Q5_K, 2, {0, 2}}, {DT_Q6_K, 1, {208}},    {DT_IQ4_NL, 1, {0}},  {DT_IQ4_XS, 1, {0}},
+              {DT_IQ1_S, 1, {0}},   {DT_IQ2_XXS, 1, {0}},   {DT_IQ2_XS, 1, {0}},  {DT_IQ2_S, 1, {0}},
+              {DT_IQ3_XXS, 1, {0}}, {DT_IQ3_S, 1, {0}},     {DT_TQ1_0, 1, {52}},  {DT_TQ2_0, 1, {64}},
+              {DT_Q1_0, 1, {0}},    {DT_Q2_0, 1, {0}}};
 
 bool blocks_finite(enum dtype t, const uint8_t *b) {
     if (t == DT_MXFP4) return b[0] != 255;
-    if (t == DT_IQ1_M) return (b[55] & 0x70) != 0x70 || (b[53] & 0xc0) != 0xc0; /* the exponent's upper three bits and its lower two */
+    /* the exponent's upper three bits and its lower two */
+    if (t == DT_IQ1_M) return (b[55] & 0x70) != 0x70 || (b[53] & 0xc0) != 0xc0;
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
         for (int k = 0; k < halves[i].n && halves[i].dtype == t; k++)
             if (!half_finite(b + halves[i].at[k])) return false;

@@ -1,6 +1,6 @@
 #pragma once
-/* A growing byte string. Zero-initialised is valid and empty. A failed append leaves the contents unchanged and returns ERR_MEMORY; `failed` stays set, so a
- * writer may check once at the end. */
+/* A growing byte string. Zero-initialised is valid and empty. A failed append leaves the contents unchanged and returns
+ * ERR_MEMORY; `failed` stays set, so a writer may check once at the end. */
 #include <stdbool.h>
 #include <stddef.h>
 

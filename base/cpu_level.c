@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-static const char *const names[CPU_LEVELS] = {[CPU_SCALAR] = "scalar", [CPU_AVX2] = "avx2", [CPU_AVX512] = "avx512", [CPU_AMX] = "amx"};
+static const char *const names[CPU_LEVELS] = {
+    [CPU_SCALAR] = "scalar", [CPU_AVX2] = "avx2", [CPU_AVX512] = "avx512", [CPU_AMX] = "amx"};
 
 const char *cpu_level_name(enum cpu_level l) { return names[l]; }
 enum cpu_level cpu_level_find(const char *name) {

@@ -1,6 +1,6 @@
 #pragma once
-/* Error handling: functions return 0 or one of these negative codes and fill the caller's struct error. The text says what was wrong, in which file, tensor and
- * number, and what to do next. Nothing below cli/ prints it. */
+/* Error handling: functions return 0 or one of these negative codes and fill the caller's struct error. The text says
+ * what was wrong, in which file, tensor and number, and what to do next. Nothing below cli/ prints it. */
 
 enum {
     ERR_RUNTIME = -1,   /* exit 1 */
@@ -16,8 +16,8 @@ struct error {
     char text[512];
 };
 
-/* Fills *e (may be NULL) and returns code, for use as `return error_set(e, ERR_MODEL, "...")`. The text is truncated at 511 bytes, at a UTF-8 boundary; control
- * bytes in it (names from a file) become '?'. */
+/* Fills *e (may be NULL) and returns code, for use as `return error_set(e, ERR_MODEL, "...")`. The text is truncated at
+ * 511 bytes, at a UTF-8 boundary; control bytes in it (names from a file) become '?'. */
 int error_set(struct error *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Prepends "prefix: " to the text; returns e->code. */
 int error_prefix(struct error *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -28,7 +28,8 @@ int error_prefix(struct error *e, const char *fmt, ...) __attribute__((format(pr
         if (rc_) return rc_; \
     } while (0)
 
-/* Discards the result of a call that the C library marks as to be used, where a failure needs no handling. Say why beside the call. */
+/* Discards the result of a call that the C library marks as to be used, where a failure needs no handling. Say why
+ * beside the call. */
 static inline void error_ignore(long long result) { (void)result; }
 
 /* The process exit code for a negative error code. */

@@ -16,12 +16,15 @@ const struct exec_mode_row exec_modes[EXEC_MODES] = {
 
 enum exec_mode exec_mode_find(enum exec_stage stage, const char *name) {
     int i = MODE_AUTO;
-    while (i < EXEC_MODES && ((exec_modes[i].stage && exec_modes[i].stage != stage) || strcmp(exec_modes[i].name, name))) i++;
+    while (i < EXEC_MODES &&
+           ((exec_modes[i].stage && exec_modes[i].stage != stage) || strcmp(exec_modes[i].name, name)))
+        i++;
     return (enum exec_mode)i;
 }
 
 static const char *const draft_names[DRAFT_KINDS] = {
-    [DRAFT_NONE] = "none", [DRAFT_AUTO] = "auto", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp", [DRAFT_INT4] = "int4", [DRAFT_MODEL] = "model"};
+    [DRAFT_NONE] = "none", [DRAFT_AUTO] = "auto", [DRAFT_LOOKUP] = "lookup",
+    [DRAFT_MTP] = "mtp",   [DRAFT_INT4] = "int4", [DRAFT_MODEL] = "model"};
 
 const char *draft_kind_name(enum draft_kind k) { return draft_names[k]; }
 enum draft_kind draft_kind_find(const char *name) {

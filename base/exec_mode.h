@@ -1,5 +1,6 @@
 #pragma once
-/* Execution modes of prefills and decode batches, and sources of drafts: option values, decisions, predictions, drivers and reports all use these enums. */
+/* Execution modes of prefills and decode batches, and sources of drafts: option values, decisions, predictions, drivers
+ * and reports all use these enums. */
 enum exec_mode {
     MODE_AUTO, /* option value: the policy chooses for each prefill or batch */
     PREFILL_CPU,
@@ -22,7 +23,8 @@ struct exec_mode_row {
 };
 extern const struct exec_mode_row exec_modes[EXEC_MODES];
 static inline const char *exec_mode_name(enum exec_mode m) { return exec_modes[m].name; }
-enum exec_mode exec_mode_find(enum exec_stage stage, const char *name); /* "auto" belongs to both stages; EXEC_MODES: unknown name */
+/* "auto" belongs to both stages; EXEC_MODES: unknown name */
+enum exec_mode exec_mode_find(enum exec_stage stage, const char *name);
 
 /* Source of drafted tokens. INT4: the model itself with INT4 experts; MODEL: a small model of its own. */
 enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP, DRAFT_INT4, DRAFT_MODEL, DRAFT_KINDS };

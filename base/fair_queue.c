@@ -2,8 +2,8 @@
 
 #include <stddef.h>
 
-/* Clients without entries are not stored. A returning client starts one round after the last served one, the same as if it had been stored, so leaving and
- * returning gives no advantage. */
+/* Clients without entries are not stored. A returning client starts one round after the last served one, the same as if
+ * it had been stored, so leaving and returning gives no advantage. */
 void fair_queue_push(struct fair_queue *f, struct fair_entry *t, uint64_t client, uint64_t order) {
     struct fair_entry **at = &f->first;
     *t = (struct fair_entry){.client = client, .order = order, .round = f->round + 1};
@@ -14,7 +14,8 @@ void fair_queue_push(struct fair_queue *f, struct fair_entry *t, uint64_t client
     *at = t;
 }
 
-struct fair_entry *fair_queue_next(const struct fair_queue *f, bool (*may)(const void *ctx, uint64_t client), const void *ctx) {
+struct fair_entry *fair_queue_next(const struct fair_queue *f, bool (*may)(const void *ctx, uint64_t client),
+                                   const void *ctx) {
     struct fair_entry *best = NULL;
     for (struct fair_entry *t = f->first; t; t = t->next)
         if ((!best || t->round < best->round) && (!may || may(ctx, t->client))) best = t;

@@ -1,6 +1,7 @@
 #pragma once
-/* A fair queue: round-robin between clients, first come first served within a client. A client with many requests does not starve one with a single request:
- * while that one waits, every other client is served at most twice. Pure; the owner serializes access. */
+/* A fair queue: round-robin between clients, first come first served within a client. A client with many requests does
+ * not starve one with a single request: while that one waits, every other client is served at most twice. Pure; the
+ * owner serializes access. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,6 +17,8 @@ struct fair_queue {
 
 void fair_queue_push(struct fair_queue *f, struct fair_entry *t, uint64_t client, uint64_t order);
 /* Returns the next entry among clients for which may(ctx, client) is true; may NULL: all clients. NULL: none. */
-struct fair_entry *fair_queue_next(const struct fair_queue *f, bool (*may)(const void *ctx, uint64_t client), const void *ctx);
-void fair_queue_serve(struct fair_queue *f, struct fair_entry *t);  /* dequeues it as served; the client's other entries move to a later round */
+struct fair_entry *fair_queue_next(const struct fair_queue *f, bool (*may)(const void *ctx, uint64_t client),
+                                   const void *ctx);
+/* dequeues it as served; the client's other entries move to a later round */
+void fair_queue_serve(struct fair_queue *f, struct fair_entry *t);
 void fair_queue_remove(struct fair_queue *f, struct fair_entry *t); /* dequeues it unserved */

@@ -75,7 +75,8 @@ void file_map_prefetch(const void *p, size_t size) {
     enum { SLICE = 128 << 10 }; /* the kernel truncates longer advice at its own read-ahead */
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = (uintptr_t)p / page * page, end = ((uintptr_t)p + size + page - 1) / page * page;
-    for (; begin < end; begin += SLICE) madvise((void *)begin, end - begin < SLICE ? end - begin : SLICE, MADV_WILLNEED);
+    for (; begin < end; begin += SLICE)
+        madvise((void *)begin, end - begin < SLICE ? end - begin : SLICE, MADV_WILLNEED);
 }
 
 /* Opens the file that is mapped at p; *at: offset in the file. -1: not mapped, or the file was removed. */
@@ -99,7 +100,8 @@ void file_map_drop(const void *p, size_t size) {
     off_t at = 0;
     int fd = end <= begin ? -1 : open_owner((const uint8_t *)begin, &at);
     if (fd < 0) return;
-    madvise((void *)begin, end - begin, MADV_DONTNEED); /* unmap from this process first, otherwise the page cache keeps the pages */
+    /* unmap from this process first, otherwise the page cache keeps the pages */
+    madvise((void *)begin, end - begin, MADV_DONTNEED);
     posix_fadvise(fd, at, (off_t)(end - begin), POSIX_FADV_DONTNEED);
     close(fd);
 }
@@ -130,7 +132,9 @@ int file_map_copy(void *to, const void *begin, size_t size, struct error *e) {
     off_t at = 0;
     int fd = open_owner(begin, &at), rc = 0;
     size_t done = 0;
-    if (fd < 0) return error_set(e, ERR_RUNTIME, "%s: %s", file_map_owner(begin) ? file_map_owner(begin) : "a mapped file", strerror(errno));
+    if (fd < 0)
+        return error_set(e, ERR_RUNTIME, "%s: %s", file_map_owner(begin) ? file_map_owner(begin) : "a mapped file",
+                         strerror(errno));
     while (done < size && !rc) {
         ssize_t n = -1;
         if (fault_hit(FAULT_READ)) errno = EIO;
@@ -145,7 +149,8 @@ int file_map_copy(void *to, const void *begin, size_t size, struct error *e) {
 }
 int file_map_replace(const void *begin, void *with, size_t size, struct error *e) {
     if (mremap(with, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)begin) != MAP_FAILED) return 0;
-    return error_set(e, ERR_RUNTIME, "%s: %zu MiB of memory could not take its place: %s", file_map_owner(begin), size >> 20, strerror(errno));
+    return error_set(e, ERR_RUNTIME, "%s: %zu MiB of memory could not take its place: %s", file_map_owner(begin),
+                     size >> 20, strerror(errno));
 }
 
 static int open_read(const char *path, struct stat *st, struct error *e) {
@@ -283,7 +288,7 @@ static int sync_fd(int fd) {
     return fsync(fd);
 }
 
-/* --- outputs --------------------------------------------------------------------------------------------------------- */
+/* --- outputs ---------------------------------------------------------------------------------- */
 
 /* Temporary files of this process, for a fatal signal. */
 enum { MAX_OUTS = 16 };
@@ -307,8 +312,10 @@ static void random_name(char *to, size_t n) {
     static _Atomic unsigned count;
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
-    uint64_t x = (uint64_t)t.tv_sec * 1000000007u + (uint64_t)t.tv_nsec * 998244353u + (uint64_t)getpid() * 2654435761u + atomic_fetch_add(&count, 1) * 40503u;
-    for (size_t i = 0; i < n; i++, x = x * 6364136223846793005u + 1442695040888963407u) to[i] = letters[(x >> 33) % (sizeof letters - 1)];
+    uint64_t x = (uint64_t)t.tv_sec * 1000000007u + (uint64_t)t.tv_nsec * 998244353u +
+                 (uint64_t)getpid() * 2654435761u + atomic_fetch_add(&count, 1) * 40503u;
+    for (size_t i = 0; i < n; i++, x = x * 6364136223846793005u + 1442695040888963407u)
+        to[i] = letters[(x >> 33) % (sizeof letters - 1)];
 }
 
 /* Not mkostemp: it creates 0600 regardless of the umask. */
@@ -415,7 +422,8 @@ int file_mkdirs(const char *path, struct error *e) {
         if (*s && *s != '/') continue;
         char c = *s;
         *s = 0;
-        if (mkdir(p, 0700) && errno != EEXIST) rc = error_set(e, ERR_RUNTIME, "%s: cannot create: %s", p, strerror(errno));
+        if (mkdir(p, 0700) && errno != EEXIST)
+            rc = error_set(e, ERR_RUNTIME, "%s: cannot create: %s", p, strerror(errno));
         *s = c;
         if (!c) break;
     }
@@ -440,12 +448,14 @@ int file_config(char *buf, size_t cap, const char *dir, struct error *e) {
 int file_check_placeholder(const uint8_t *d, size_t n, const char *what, struct error *e) {
     static const char lfs[] = "version https://git-lfs";
     if (n >= sizeof lfs - 1 && !memcmp(d, lfs, sizeof lfs - 1))
-        return error_set(e, ERR_MODEL, "%s: a Git LFS pointer instead of the weights; fetch the real file (git lfs pull)", what);
+        return error_set(e, ERR_MODEL,
+                         "%s: a Git LFS pointer instead of the weights; fetch the real file (git lfs pull)", what);
     size_t i = 0;
     while (i < n && i < 64 && (d[i] == ' ' || d[i] == '\n' || d[i] == '\r' || d[i] == '\t')) i++;
     bool text = i + 4 <= n; /* a header's length may begin with such a byte as well, but not continue like text */
     for (size_t k = i; text && k < i + 4; k++) text = d[k] >= ' ' && d[k] < 127;
-    if (text && d[i] == '<') return error_set(e, ERR_MODEL, "%s: a web page instead of the weights; download it again", what);
+    if (text && d[i] == '<')
+        return error_set(e, ERR_MODEL, "%s: a web page instead of the weights; download it again", what);
     return 0;
 }
 

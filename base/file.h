@@ -1,6 +1,6 @@
 #pragma once
-/* Files: mapped for reading, read completely, or replaced atomically. All I/O passes the fault hooks (fault.h). A path that begins with "ember:" names a file
- * embedded in the binary; every reading function accepts it. */
+/* Files: mapped for reading, read completely, or replaced atomically. All I/O passes the fault hooks (fault.h). A path
+ * that begins with "ember:" names a file embedded in the binary; every reading function accepts it. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,8 +18,8 @@ void file_unmap(struct file_map *m); /* a zeroed map is valid */
 /* The path of the map that an address belongs to, or NULL. Async-signal-safe: for the SIGBUS of a file that shrank. */
 const char *file_map_owner(const void *address);
 
-/* Advises the kernel to load the uncached part of a map in 2 MB pages (ext4, XFS, btrfs on newer kernels), which the CPU reads faster. Use it only for maps
- * that fit in memory. */
+/* Advises the kernel to load the uncached part of a map in 2 MB pages (ext4, XFS, btrfs on newer kernels), which the
+ * CPU reads faster. Use it only for maps that fit in memory. */
 void file_map_advise_huge(const struct file_map *m);
 
 /* Starts reading a range of a map into the page cache and returns without waiting. */
@@ -27,28 +27,31 @@ void file_map_prefetch(const void *begin, size_t size);
 /* Drops a range of a map from this process and the page cache, e.g. after copying it. A later read comes from disk. */
 void file_map_drop(const void *begin, size_t size);
 
-/* Drops the whole pages of a range of a map and reads them from disk again: after file_map_advise_huge in 2 MB pages. Concurrent readers of the range wait.
- * Returns 0, or -errno; pages that were not read are read on the next access. */
+/* Drops the whole pages of a range of a map and reads them from disk again: after file_map_advise_huge in 2 MB pages.
+ * Concurrent readers of the range wait. Returns 0, or -errno; pages that were not read are read on the next access. */
 int file_map_reload(const void *begin, size_t size);
-/* Counts the bytes of mapped files that this process has touched, and how many of them are in 2 MB pages. Takes 7 ms per GB in small pages. Returns false if
- * the kernel does not report it. */
+/* Counts the bytes of mapped files that this process has touched, and how many of them are in 2 MB pages. Takes 7 ms
+ * per GB in small pages. Returns false if the kernel does not report it. */
 bool file_map_pages(size_t *touched, size_t *large);
 
-/* Replaces part of a map by memory, in whole pages; concurrent readers see either one. file_map_copy fills `to` with the file's bytes from `begin` (in the map)
- * and zeros past its end, and drops them from the page cache. file_map_replace moves the pages of `with` there and frees their own addresses. file_unmap
- * releases them. ERR_RUNTIME. */
+/* Replaces part of a map by memory, in whole pages; concurrent readers see either one. file_map_copy fills `to` with
+ * the file's bytes from `begin` (in the map) and zeros past its end, and drops them from the page cache.
+ * file_map_replace moves the pages of `with` there and frees their own addresses. file_unmap releases them.
+ * ERR_RUNTIME. */
 int file_map_copy(void *to, const void *begin, size_t size, struct error *e);
 int file_map_replace(const void *begin, void *with, size_t size, struct error *e);
 
 /* Reads a file of at most max bytes; *data is NUL-terminated (not counted in *size) and freed with mem_free. */
 int file_read(const char *path, size_t max, char **data, size_t *size, struct error *e);
-/* An output file. A regular or new file is replaced on success: temporary file in the same directory, fsync, rename, fsync of the directory. On error the old
- * file stays and the temporary file is removed. Anything else (FIFO, device, symbolic link) is written in place. */
+/* An output file. A regular or new file is replaced on success: temporary file in the same directory, fsync, rename,
+ * fsync of the directory. On error the old file stays and the temporary file is removed. Anything else (FIFO, device,
+ * symbolic link) is written in place. */
 struct file_out {
     int fd;           /* for file_write_all; -1: closed */
     char *path, *tmp; /* owned; tmp NULL: written in place */
 };
-/* mode: of a new file, before the umask; a replaced file keeps those of its bits that mode allows. ERR_RUNTIME, ERR_MEMORY. */
+/* mode: of a new file, before the umask; a replaced file keeps those of its bits that mode allows. ERR_RUNTIME,
+ * ERR_MEMORY. */
 int file_out_open(struct file_out *o, const char *path, unsigned mode, struct error *e);
 /* Commits the output, or with keep false discards it. Closes *o; a closed *o is valid. */
 int file_out_close(struct file_out *o, bool keep, struct error *e);

@@ -26,10 +26,12 @@ static int bad(struct reader *r, const char *why) {
     if (!r->key) return error_set(r->e, ERR_MODEL, "%s: %s", r->what, why);
     return error_set(r->e, ERR_MODEL, "%s: metadata '%.*s': %s", r->what, shown(r->key), r->key->string, why);
 }
-static int no_memory(struct reader *r) { return error_set(r->e, ERR_MEMORY, "%s: no memory for its metadata", r->what); }
+static int no_memory(struct reader *r) {
+    return error_set(r->e, ERR_MEMORY, "%s: no memory for its metadata", r->what);
+}
 static int cut(struct reader *r) { return bad(r, "the file ends in the middle of it: the download is incomplete"); }
 
-/* --- Numbers and strings ------------------------------------------------------------------------------------------------- */
+/* --- Numbers and strings ---------------------------------------------------------------------- */
 
 static int read_value(struct reader *r, void *to, size_t n) {
     if (n > r->size - r->at) return cut(r);
@@ -49,7 +51,22 @@ static int take_string(struct reader *r, struct json *out) {
     return utf8_valid(out->string, n) == n ? 0 : bad(r, "a string that is not UTF-8");
 }
 
-enum value_type { V_U8, V_I8, V_U16, V_I16, V_U32, V_I32, V_F32, V_BOOL, V_STRING, V_ARRAY, V_U64, V_I64, V_F64, V_COUNT };
+enum value_type {
+    V_U8,
+    V_I8,
+    V_U16,
+    V_I16,
+    V_U32,
+    V_I32,
+    V_F32,
+    V_BOOL,
+    V_STRING,
+    V_ARRAY,
+    V_U64,
+    V_I64,
+    V_F64,
+    V_COUNT
+};
 static const uint8_t value_bytes[V_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8}; /* minimum size */
 
 static int take_number(struct reader *r, uint32_t type, struct json *out) {
@@ -105,7 +122,7 @@ static int take_value(struct reader *r, uint32_t type, int depth, struct json *o
     return type == V_ARRAY ? take_array(r, depth, out) : take_number(r, type, out);
 }
 
-/* --- Header ---------------------------------------------------------------------------------------------------------------- */
+/* --- Header ----------------------------------------------------------------------------------- */
 
 static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_keys) {
     uint32_t version;
@@ -113,7 +130,8 @@ static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_keys) 
     if (memcmp(r->data, "GGUF", 4)) return bad(r, "does not begin as a GGUF file does");
     memcpy(&version, r->data + 4, sizeof version);
     if (version && !(version & 0xffff)) return bad(r, "a big-endian GGUF file; hearth reads little-endian ones");
-    if (version != 3) return error_set(r->e, ERR_MODEL, "%s: GGUF version %u; hearth reads version 3", r->what, version);
+    if (version != 3)
+        return error_set(r->e, ERR_MODEL, "%s: GGUF version %u; hearth reads version 3", r->what, version);
     memcpy(n_tensors, r->data + 8, 8);
     memcpy(n_keys, r->data + 16, 8);
     r->at = 24;
@@ -121,7 +139,9 @@ static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_keys) 
 }
 
 static int take_meta(struct reader *r, uint64_t n, struct json *out) {
-    if (n > MAX_KEYS) return error_set(r->e, ERR_MODEL, "%s: %llu metadata keys; at most %d are valid", r->what, (unsigned long long)n, MAX_KEYS);
+    if (n > MAX_KEYS)
+        return error_set(r->e, ERR_MODEL, "%s: %llu metadata keys; at most %d are valid", r->what,
+                         (unsigned long long)n, MAX_KEYS);
     struct json *items = arena_alloc(r->arena, 2 * n * sizeof *items);
     if (!items) return no_memory(r);
     for (uint64_t i = 0; i < n; i++) {
@@ -133,7 +153,8 @@ static int take_meta(struct reader *r, uint64_t n, struct json *out) {
         r->key = k;
         if (!k->n || k->n > MAX_NAME || memchr(k->string, 0, k->n)) return bad(r, "not a name for a key");
         for (uint64_t o = 0; o < i; o++)
-            if (items[2 * o].n == k->n && !memcmp(items[2 * o].string, k->string, k->n)) return bad(r, "stands there twice");
+            if (items[2 * o].n == k->n && !memcmp(items[2 * o].string, k->string, k->n))
+                return bad(r, "stands there twice");
         if ((rc = read_value(r, &type, sizeof type)) || (rc = take_value(r, type, 0, k + 1))) return rc;
     }
     r->key = NULL;
@@ -141,19 +162,24 @@ static int take_meta(struct reader *r, uint64_t n, struct json *out) {
     return 0;
 }
 
-/* --- Tensors ------------------------------------------------------------------------------------------------------------- */
+/* --- Tensors ---------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
     uint8_t dtype; /* DT_NONE: unsupported */
 } formats[] = {
-    [0] = {"F32", DT_F32},        [1] = {"F16", DT_F16},          [2] = {"Q4_0", DT_Q4_0},    [3] = {"Q4_1", DT_Q4_1},      [6] = {"Q5_0", DT_Q5_0},
-    [7] = {"Q5_1", DT_Q5_1},      [8] = {"Q8_0", DT_Q8_0},        [9] = {"Q8_1", DT_NONE},    [10] = {"Q2_K", DT_Q2_K},     [11] = {"Q3_K", DT_Q3_K},
-    [12] = {"Q4_K", DT_Q4_K},     [13] = {"Q5_K", DT_Q5_K},       [14] = {"Q6_K", DT_Q6_K},   [15] = {"Q8_K", DT_NONE},     [16] = {"IQ2_XXS", DT_IQ2_XXS},
-    [17] = {"IQ2_XS", DT_IQ2_XS}, [18] = {"IQ3_XXS", DT_IQ3_XXS}, [19] = {"IQ1_S", DT_IQ1_S}, [20] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_IQ3_S},
-    [22] = {"IQ2_S", DT_IQ2_S},   [23] = {"IQ4_XS", DT_IQ4_XS},   [24] = {"I8", DT_NONE},     [25] = {"I16", DT_NONE},      [26] = {"I32", DT_I32},
-    [27] = {"I64", DT_NONE},      [28] = {"F64", DT_NONE},        [29] = {"IQ1_M", DT_IQ1_M}, [30] = {"BF16", DT_BF16},     [34] = {"TQ1_0", DT_TQ1_0},
-    [35] = {"TQ2_0", DT_TQ2_0},   [39] = {"MXFP4", DT_MXFP4},     [40] = {"NVFP4", DT_NONE},  [41] = {"Q1_0", DT_Q1_0},     [42] = {"Q2_0", DT_Q2_0},
+    [0] = {"F32", DT_F32},        [1] = {"F16", DT_F16},          [2] = {"Q4_0", DT_Q4_0},
+    [3] = {"Q4_1", DT_Q4_1},      [6] = {"Q5_0", DT_Q5_0},        [7] = {"Q5_1", DT_Q5_1},
+    [8] = {"Q8_0", DT_Q8_0},      [9] = {"Q8_1", DT_NONE},        [10] = {"Q2_K", DT_Q2_K},
+    [11] = {"Q3_K", DT_Q3_K},     [12] = {"Q4_K", DT_Q4_K},       [13] = {"Q5_K", DT_Q5_K},
+    [14] = {"Q6_K", DT_Q6_K},     [15] = {"Q8_K", DT_NONE},       [16] = {"IQ2_XXS", DT_IQ2_XXS},
+    [17] = {"IQ2_XS", DT_IQ2_XS}, [18] = {"IQ3_XXS", DT_IQ3_XXS}, [19] = {"IQ1_S", DT_IQ1_S},
+    [20] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_IQ3_S},     [22] = {"IQ2_S", DT_IQ2_S},
+    [23] = {"IQ4_XS", DT_IQ4_XS}, [24] = {"I8", DT_NONE},         [25] = {"I16", DT_NONE},
+    [26] = {"I32", DT_I32},       [27] = {"I64", DT_NONE},        [28] = {"F64", DT_NONE},
+    [29] = {"IQ1_M", DT_IQ1_M},   [30] = {"BF16", DT_BF16},       [34] = {"TQ1_0", DT_TQ1_0},
+    [35] = {"TQ2_0", DT_TQ2_0},   [39] = {"MXFP4", DT_MXFP4},     [40] = {"NVFP4", DT_NONE},
+    [41] = {"Q1_0", DT_Q1_0},     [42] = {"Q2_0", DT_Q2_0},
 };
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
@@ -161,11 +187,14 @@ static int take_format(struct reader *r, struct gguf_tensor *t, uint32_t type) {
     char known[320] = "";
     if (type < N_FORMATS && formats[type].dtype) return t->dtype = formats[type].dtype, 0;
     for (size_t i = 0, at = 0; i < N_FORMATS; i++)
-        if (formats[i].dtype && formats[i].dtype != DT_I32) at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", formats[i].name);
+        if (formats[i].dtype && formats[i].dtype != DT_I32)
+            at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", formats[i].name);
     if (type < N_FORMATS && formats[type].name)
-        return error_set(r->e, ERR_MODEL, "%s: tensor %.200s is stored as %s, which hearth does not compute with; it takes %s", r->what, t->name,
-                         formats[type].name, known);
-    return error_set(r->e, ERR_MODEL, "%s: tensor %.200s has the unknown format %u; hearth computes with %s", r->what, t->name, type, known);
+        return error_set(r->e, ERR_MODEL,
+                         "%s: tensor %.200s is stored as %s, which hearth does not compute with; it takes %s", r->what,
+                         t->name, formats[type].name, known);
+    return error_set(r->e, ERR_MODEL, "%s: tensor %.200s has the unknown format %u; hearth computes with %s", r->what,
+                     t->name, type, known);
 }
 
 static int take_shape(struct reader *r, struct gguf_tensor *t) {
@@ -173,12 +202,13 @@ static int take_shape(struct reader *r, struct gguf_tensor *t) {
     uint64_t d[4] = {0}, count = 1;
     int rc = read_value(r, &n, sizeof n);
     if (rc) return rc;
-    if (n < 1 || n > 4) return error_set(r->e, ERR_MODEL, "%s: tensor %.200s has %u dimensions; 1 to 4 are valid", r->what, t->name, n);
+    if (n < 1 || n > 4)
+        return error_set(r->e, ERR_MODEL, "%s: tensor %.200s has %u dimensions; 1 to 4 are valid", r->what, t->name, n);
     if ((rc = read_value(r, d, n * sizeof *d))) return rc;
     for (uint32_t i = 0; i < n; i++) {
         if (!d[i] || __builtin_mul_overflow(count, d[i], &count) || count > (uint64_t)INT64_MAX / 8)
-            return error_set(r->e, ERR_MODEL, "%s: tensor %.200s: dimension %u of its shape (%llu) is 0 or overflows", r->what, t->name, i,
-                             (unsigned long long)d[i]);
+            return error_set(r->e, ERR_MODEL, "%s: tensor %.200s: dimension %u of its shape (%llu) is 0 or overflows",
+                             r->what, t->name, i, (unsigned long long)d[i]);
         t->shape[n - 1 - i] = (int64_t)d[i];
     }
     t->ndim = (uint8_t)n;
@@ -191,15 +221,16 @@ static int take_tensor(struct reader *r, struct gguf_tensor *t) {
     uint32_t type = 0;
     int rc = take_string(r, &name);
     if (rc) return rc;
-    if (!name.n || name.n > MAX_NAME || memchr(name.string, 0, name.n)) return bad(r, "a tensor name is empty, too long, or holds a NUL byte");
+    if (!name.n || name.n > MAX_NAME || memchr(name.string, 0, name.n))
+        return bad(r, "a tensor name is empty, too long, or holds a NUL byte");
     if (!(t->name = arena_strndup(r->arena, name.string, name.n))) return no_memory(r);
-    if ((rc = take_shape(r, t)) || (rc = read_value(r, &type, sizeof type)) || (rc = read_value(r, &t->offset, sizeof t->offset)) ||
-        (rc = take_format(r, t, type)))
+    if ((rc = take_shape(r, t)) || (rc = read_value(r, &type, sizeof type)) ||
+        (rc = read_value(r, &t->offset, sizeof t->offset)) || (rc = take_format(r, t, type)))
         return rc;
     uint64_t columns = (uint64_t)t->shape[t->ndim - 1];
     if (columns % dtype_block(t->dtype))
-        return error_set(r->e, ERR_MODEL, "%s: tensor %.200s: rows of %llu numbers are no whole blocks of %s", r->what, t->name, (unsigned long long)columns,
-                         formats[type].name);
+        return error_set(r->e, ERR_MODEL, "%s: tensor %.200s: rows of %llu numbers are no whole blocks of %s", r->what,
+                         t->name, (unsigned long long)columns, formats[type].name);
     t->size = t->size / columns * dtype_bytes(t->dtype, columns);
     return 0;
 }
@@ -210,18 +241,19 @@ static int assign_offsets(struct reader *r, struct gguf *g, uint64_t alignment) 
     for (size_t i = 0; i < g->n_tensors; i++) {
         struct gguf_tensor *t = &g->tensors[i];
         if (t->offset != at)
-            return error_set(r->e, ERR_MODEL, "%s: tensor %.200s begins at byte %llu of the data; the one before it asks for %llu", r->what, t->name,
-                             (unsigned long long)t->offset, (unsigned long long)at);
+            return error_set(r->e, ERR_MODEL,
+                             "%s: tensor %.200s begins at byte %llu of the data; the one before it asks for %llu",
+                             r->what, t->name, (unsigned long long)t->offset, (unsigned long long)at);
         if (t->size > room - at)
-            return error_set(r->e, ERR_MODEL, "%s: tensor %.200s ends at byte %llu of %llu: the file is truncated", r->what, t->name,
-                             (unsigned long long)(at + t->size), (unsigned long long)room);
+            return error_set(r->e, ERR_MODEL, "%s: tensor %.200s ends at byte %llu of %llu: the file is truncated",
+                             r->what, t->name, (unsigned long long)(at + t->size), (unsigned long long)room);
         t->offset += begin;
         at = align_up(at + t->size, alignment);
         if (at > room) at = room; /* the last one may omit its padding */
     }
     if (room - at >= alignment)
-        return error_set(r->e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", r->what, (unsigned long long)(room - at),
-                         (unsigned long long)at);
+        return error_set(r->e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", r->what,
+                         (unsigned long long)(room - at), (unsigned long long)at);
     return 0;
 }
 
@@ -231,8 +263,10 @@ int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size
     int rc = file_check_placeholder(data, size, what, e);
     *g = (struct gguf){0};
     if (rc || (rc = read_header(&r, &n_tensors, &n_keys)) || (rc = take_meta(&r, n_keys, &g->meta))) return rc;
-    int64_t alignment = json_get(&g->meta, "general.alignment") ? json_int(json_get(&g->meta, "general.alignment"), 0) : 32;
-    if (alignment < 8 || alignment > MAX_ALIGNMENT || alignment & (alignment - 1)) return bad(&r, "'general.alignment' is no power of two from 8 on");
+    int64_t alignment =
+        json_get(&g->meta, "general.alignment") ? json_int(json_get(&g->meta, "general.alignment"), 0) : 32;
+    if (alignment < 8 || alignment > MAX_ALIGNMENT || alignment & (alignment - 1))
+        return bad(&r, "'general.alignment' is no power of two from 8 on");
     if (n_tensors > (size - r.at) / 32) return cut(&r); /* minimum: empty name, one dimension, format, offset */
     if (!(g->tensors = arena_calloc(a, n_tensors, sizeof *g->tensors))) return no_memory(&r);
     for (; g->n_tensors < n_tensors; g->n_tensors++)
@@ -240,7 +274,7 @@ int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size
     return assign_offsets(&r, g, (uint64_t)alignment);
 }
 
-/* --- Files --------------------------------------------------------------------------------------------------------------- */
+/* --- Files ------------------------------------------------------------------------------------ */
 
 static bool ends_gguf(const char *s) {
     size_t n = strlen(s);
@@ -289,7 +323,8 @@ int gguf_find(const char *path, char *file, size_t cap, struct error *e) {
     }
     if (!file_is_dir(path) || file_join(file, cap, path, "config.json", NULL) || file_exists(file)) return 0;
     if (file_list(path, on_file, &l, NULL) || !l.first[0]) return 0;
-    if (l.other[0]) return error_set(e, ERR_USAGE, "%s: holds %s and %s; name one of them (-m)", path, l.first, l.other);
+    if (l.other[0])
+        return error_set(e, ERR_USAGE, "%s: holds %s and %s; name one of them (-m)", path, l.first, l.other);
     int rc = file_join(file, cap, path, l.first, e);
     return rc ? rc : 1;
 }

@@ -1,6 +1,7 @@
 #pragma once
-/* Bounded reader for untrusted GGUF files (version 3, little-endian): the metadata as a JSON object, and the position of each tensor. Source: ggml's
- * docs/gguf.md. Arrays become JSON arrays, numbers JSON numbers. Strings point into the file, which must outlive the result; the rest is in the caller's arena.
+/* Bounded reader for untrusted GGUF files (version 3, little-endian): the metadata as a JSON object, and the position
+ * of each tensor. Source: ggml's docs/gguf.md. Arrays become JSON arrays, numbers JSON numbers. Strings point into the
+ * file, which must outlive the result; the rest is in the caller's arena.
  */
 #include "base/json.h"
 #include "base/mat.h"
@@ -16,11 +17,12 @@ struct gguf {
     struct gguf_tensor *tensors; /* [n_tensors], in file order; names may repeat */
     size_t n_tensors;
 };
-/* Reads the header of a file of `size` bytes. ERR_MODEL names file, key or tensor, and numbers; unsupported tensor formats are refused by name. */
+/* Reads the header of a file of `size` bytes. ERR_MODEL names file, key or tensor, and numbers; unsupported tensor
+ * formats are refused by name. */
 int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size, const char *what, struct error *e);
 
-/* Resolves a model path to a GGUF file: the path itself if its name ends in .gguf, or the only model (its first part if split) in a directory without
- * config.json. Returns 1; 0 if the path is not GGUF; ERR_USAGE for two models. */
+/* Resolves a model path to a GGUF file: the path itself if its name ends in .gguf, or the only model (its first part if
+ * split) in a directory without config.json. Returns 1; 0 if the path is not GGUF; ERR_USAGE for two models. */
 int gguf_find(const char *path, char *file, size_t cap, struct error *e);
 /* Parses the name of a split file ("...-00001-of-00003.gguf"); false: not split. stem: bytes before the numbers. */
 bool gguf_split(const char *name, int *number, int *count, size_t *stem);

@@ -1,6 +1,7 @@
 #pragma once
-/* The grids of GGUF's IQ1, IQ2 and IQ3 blocks: an entry holds the level numbers of eight columns in two bits each, in IQ3 of four columns in
- * three bits each, lowest first. blocks.c defines the levels. The including file defines G(entry). Source: ggml-common.h, iq*_grid. */
+/* The grids of GGUF's IQ1, IQ2 and IQ3 blocks: an entry holds the level numbers of eight columns in two bits each, in
+ * IQ3 of four columns in three bits each, lowest first. blocks.c defines the levels. The including file defines
+ * G(entry). Source: ggml-common.h, iq*_grid. */
 /* clang-format off */
 #define GRID_IQ2_XXS \
     G(0x0000) G(0x0002) G(0x0005) G(0x0008) G(0x000a) G(0x0011) G(0x0014) G(0x0020) G(0x0022) G(0x0028) G(0x002a) G(0x0041) G(0x0044) G(0x0050) G(0x0058) \

@@ -46,7 +46,9 @@ static void skip_space(struct parser *p) {
 static int hex4(const char *s) {
     int v = 0;
     for (int i = 0; i < 4; i++) {
-        int c = s[i], d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+        int c = s[i], d = c >= '0' && c <= '9'                 ? c - '0'
+                          : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                               : -1;
         if (d < 0) return -1;
         v = v << 4 | d;
     }
@@ -182,7 +184,9 @@ static int check_unique(struct parser *p, const struct json *members, uint32_t n
     if (n <= 12) { /* the usual small object: compare all pairs */
         for (uint32_t i = 1; i < n; i++)
             for (uint32_t j = 0; j < i; j++)
-                if (members[2 * i].n == members[2 * j].n && !memcmp(members[2 * i].string, members[2 * j].string, members[2 * i].n)) goto twice;
+                if (members[2 * i].n == members[2 * j].n &&
+                    !memcmp(members[2 * i].string, members[2 * j].string, members[2 * i].n))
+                    goto twice;
         return 0;
     }
     const struct json **keys = mem_alloc(n * sizeof *keys);
@@ -235,7 +239,8 @@ static int parse_container(struct parser *p, struct json *out, bool object) {
     }
     p->top = base;
     p->depth--;
-    *out = (struct json){.type = object ? JSON_OBJECT : JSON_ARRAY, .n = (uint32_t)(object ? n / 2 : n), .items = items};
+    *out =
+        (struct json){.type = object ? JSON_OBJECT : JSON_ARRAY, .n = (uint32_t)(object ? n / 2 : n), .items = items};
     return object && p->flags & JSON_UNIQUE ? check_unique(p, items, out->n) : 0;
 }
 
@@ -268,7 +273,8 @@ static int parse_value(struct parser *p, struct json *out) {
     return fail(p, "not a JSON value");
 }
 
-int json_parse(struct arena *a, const char *text, size_t n, int flags, const char *what, struct json *root, struct error *e) {
+int json_parse(struct arena *a, const char *text, size_t n, int flags, const char *what, struct json *root,
+               struct error *e) {
     struct parser p = {.arena = a, .text = text, .at = text, .end = text + n, .what = what, .e = e, .flags = flags};
     *root = (struct json){0};
     int rc = parse_value(&p, root);
@@ -287,7 +293,9 @@ static const struct json *get_n(const struct json *j, const char *key, size_t n)
     return NULL;
 }
 const struct json *json_get(const struct json *j, const char *key) { return get_n(j, key, strlen(key)); }
-const struct json *json_at(const struct json *j, uint32_t i) { return j && j->type == JSON_ARRAY && i < j->n ? &j->items[i] : NULL; }
+const struct json *json_at(const struct json *j, uint32_t i) {
+    return j && j->type == JSON_ARRAY && i < j->n ? &j->items[i] : NULL;
+}
 const struct json *json_path(const struct json *j, const char *dotted) {
     while (j && *dotted) {
         size_t n = strcspn(dotted, ".");
@@ -303,7 +311,8 @@ bool json_is(const struct json *j, const char *text) {
 bool json_bool(const struct json *j, bool none) { return j && j->type == JSON_BOOL ? j->boolean : none; }
 int64_t json_int(const struct json *j, int64_t none) {
     if (j && j->type == JSON_INT) return j->integer;
-    if (j && j->type == JSON_FLOAT && !j->n && fabs(j->number) < 9e15 && j->number == (double)(int64_t)j->number) return (int64_t)j->number;
+    if (j && j->type == JSON_FLOAT && !j->n && fabs(j->number) < 9e15 && j->number == (double)(int64_t)j->number)
+        return (int64_t)j->number;
     return none;
 }
 /* The nearest double to digits. Those past the first 400 change none: the others already make it infinite. */
@@ -380,7 +389,7 @@ int json_write(struct buf *b, const struct json *j) {
     return b->failed ? ERR_MEMORY : 0;
 }
 
-/* --- Modified copies --------------------------------------------------------------------------------------------------------------- */
+/* --- Modified copies -------------------------------------------------------------------------- */
 
 struct json *json_members(struct arena *a, const struct json *object, uint32_t more) {
     struct json *m = arena_alloc(a, 2 * ((size_t)object->n + more) * sizeof *m);

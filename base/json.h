@@ -1,6 +1,7 @@
 #pragma once
-/* Bounded JSON reader for untrusted files: config.json, tokenizer.json, safetensors headers, sessions. Strict RFC 8259: no comments, no trailing commas, no
- * NaN, valid UTF-8 only. Members keep their order. The tree is in the caller's arena; strings without escapes point into the text, which must outlive the tree.
+/* Bounded JSON reader for untrusted files: config.json, tokenizer.json, safetensors headers, sessions. Strict RFC 8259:
+ * no comments, no trailing commas, no NaN, valid UTF-8 only. Members keep their order. The tree is in the caller's
+ * arena; strings without escapes point into the text, which must outlive the tree.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,18 +17,21 @@ struct json {
     uint32_t n; /* bytes of a string, items of an array, members of an object, digits of a JSON_FLOAT that has them */
     union {
         bool boolean;
-        int64_t integer;          /* whole numbers in range; others are JSON_FLOAT with digits */
-        double number;            /* n 0; otherwise json_num() */
-        const char *string;       /* not NUL-terminated; of a JSON_FLOAT with n: the digits, after a minus sign if it has one */
+        int64_t integer; /* whole numbers in range; others are JSON_FLOAT with digits */
+        double number;   /* n 0; otherwise json_num() */
+        /* not NUL-terminated; of a JSON_FLOAT with n: the digits, after a minus sign if it has one */
+        const char *string;
         const struct json *items; /* array: n values; object: 2n, key (a string) then value */
     };
 };
 
 enum { JSON_UNIQUE = 1 /* a repeated key is an error */ };
 
-/* Parses text[0..n). Trailing bytes other than white space, and nesting deeper than 128, are errors. `what` names the file in errors ("FILE: line 3, column 9:
+/* Parses text[0..n). Trailing bytes other than white space, and nesting deeper than 128, are errors. `what` names the
+ * file in errors ("FILE: line 3, column 9:
  * ..."). ERR_MODEL, ERR_MEMORY. */
-int json_parse(struct arena *a, const char *text, size_t n, int flags, const char *what, struct json *root, struct error *e);
+int json_parse(struct arena *a, const char *text, size_t n, int flags, const char *what, struct json *root,
+               struct error *e);
 
 /* Look-ups: NULL when j is NULL, of another type, or lacks the key. The last of repeated keys counts. */
 const struct json *json_get(const struct json *j, const char *key);
@@ -44,7 +48,8 @@ int json_quote(struct buf *b, const char *s, size_t n);
 /* Appends a tree as JSON text; numbers survive a round trip. */
 int json_write(struct buf *b, const struct json *j);
 
-/* Modified copies of objects. json_members copies an object's members (keys and values alternate) with room for `more` at the end, for the caller to fill;
- * NULL: no memory. json_set replaces the value of the members with that key among n. */
+/* Modified copies of objects. json_members copies an object's members (keys and values alternate) with room for `more`
+ * at the end, for the caller to fill; NULL: no memory. json_set replaces the value of the members with that key among
+ * n. */
 struct json *json_members(struct arena *a, const struct json *object, uint32_t more);
 void json_set(struct json *members, uint32_t n, const char *key, const struct json *value);

@@ -48,7 +48,9 @@ static const struct {
     [DT_Q2_0] = {"Q2_0", 64, 18},
 };
 
-size_t dtype_bytes(enum dtype t, size_t n) { return types[t].block == 1 ? n * types[t].bytes : (n + types[t].block - 1) / types[t].block * types[t].bytes; }
+size_t dtype_bytes(enum dtype t, size_t n) {
+    return types[t].block == 1 ? n * types[t].bytes : (n + types[t].block - 1) / types[t].block * types[t].bytes;
+}
 size_t dtype_block(enum dtype t) { return types[t].block; }
 const char *dtype_name(enum dtype t) { return t < DT_COUNT ? types[t].name : "?"; }
 
@@ -79,12 +81,16 @@ void mat_order_x(const struct mat *m, float *out, const float *x) {
 
 const int8_t mat_q4_0[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 const int8_t mat_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-const int8_t mat_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; /* twice E2M1, without its negative zero */
+/* twice E2M1, without its negative zero */
+const int8_t mat_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-static size_t last_block(const struct mat *m) { return ((size_t)m->row0 + (size_t)(m->rows - 1) * (size_t)m->row_step) / (size_t)m->block_rows; }
+static size_t last_block(const struct mat *m) {
+    return ((size_t)m->row0 + (size_t)(m->rows - 1) * (size_t)m->row_step) / (size_t)m->block_rows;
+}
 
 size_t mat_bytes(const struct mat *m) {
-    size_t n = (size_t)m->rows * dtype_bytes(m->dtype, (size_t)m->cols) + (m->order ? (size_t)m->cols * sizeof *m->order : 0);
+    size_t n =
+        (size_t)m->rows * dtype_bytes(m->dtype, (size_t)m->cols) + (m->order ? (size_t)m->cols * sizeof *m->order : 0);
     if (m->scale) {
         size_t blocks = last_block(m) - (size_t)m->row0 / (size_t)m->block_rows + 1;
         if (blocks > (size_t)m->rows) blocks = (size_t)m->rows; /* every other row belongs to another view */
@@ -93,7 +99,9 @@ size_t mat_bytes(const struct mat *m) {
     return n;
 }
 
-size_t mat_span(const struct mat *m) { return m->rows > 0 ? (size_t)(m->rows - 1) * m->stride + dtype_bytes(m->dtype, (size_t)m->cols) : 0; }
+size_t mat_span(const struct mat *m) {
+    return m->rows > 0 ? (size_t)(m->rows - 1) * m->stride + dtype_bytes(m->dtype, (size_t)m->cols) : 0;
+}
 size_t mat_scale_span(const struct mat *m) {
     if (!m->scale || m->rows < 1) return 0;
     size_t across = ((size_t)m->cols + (size_t)m->block_cols - 1) / (size_t)m->block_cols;

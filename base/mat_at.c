@@ -36,4 +36,6 @@ void mat_row(const struct mat *m, int32_t r, float *out) {
     for (int32_t c = 0; c < m->cols; c++) out[c] = mat_at(m, r, c);
 }
 
-float mat_scale_at(const struct mat *m, int32_t r, int32_t c) { return m->scale ? scale_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : 1; }
+float mat_scale_at(const struct mat *m, int32_t r, int32_t c) {
+    return m->scale ? scale_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : 1;
+}

@@ -70,7 +70,8 @@ void *mem_pages(size_t size, int flags) {
     if (p == MAP_FAILED) return NULL;
     if (!huge && flags & MEM_SMALL) madvise(p, size, MADV_NOHUGEPAGE);
     if (!huge) return p;
-    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE), used = (before + size + page - 1) / page * page;
+    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE),
+           used = (before + size + page - 1) / page * page;
     if (before) munmap(p, before);
     if (size + more > used) munmap(p + used, size + more - used);
     madvise(p + before, size, MADV_HUGEPAGE);
@@ -78,7 +79,9 @@ void *mem_pages(size_t size, int flags) {
 }
 int mem_commit(void *p, size_t size) { return refuse() || mprotect(p, size, PROT_READ | PROT_WRITE) ? ERR_MEMORY : 0; }
 int mem_zero_pages(void *p, size_t size) {
-    if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) return ERR_MEMORY;
+    if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+        MAP_FAILED)
+        return ERR_MEMORY;
     if (size >= HUGE_PAGE && atomic_load(&prefer_huge)) madvise(p, size, MADV_HUGEPAGE);
     return 0;
 }
@@ -109,8 +112,8 @@ static size_t number_in(const char *path, size_t none) {
     return got == 1 ? (size_t)v : none;
 }
 
-/* --- Cgroups: the limits of this process's cgroup and all its ancestors. Versions 1 and 2 differ in file names and mount points. File pages count as used, but
- * are reclaimed when memory is needed. --- */
+/* --- Cgroups: the limits of this process's cgroup and all its ancestors. Versions 1 and 2 differ in file names and
+ * mount points. File pages count as used, but are reclaimed when memory is needed. --- */
 
 static size_t group_files(const char *dir, const char *prefix) {
     char path[4096], word[64];
@@ -120,7 +123,8 @@ static size_t group_files(const char *dir, const char *prefix) {
     FILE *f = fopen(path, "re");
     if (!f) return 0;
     while (fscanf(f, "%63s %llu", word, &v) == 2)
-        if (!strncmp(word, prefix, strlen(prefix)) && (!strcmp(word + strlen(prefix), "inactive_file") || !strcmp(word + strlen(prefix), "active_file")))
+        if (!strncmp(word, prefix, strlen(prefix)) &&
+            (!strcmp(word + strlen(prefix), "inactive_file") || !strcmp(word + strlen(prefix), "active_file")))
             sum += (size_t)v;
     fclose(f);
     return sum;

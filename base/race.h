@@ -1,6 +1,7 @@
 #pragma once
-/* Tells ThreadSanitizer what kernels in plain C read and write. Its own check of every access makes these kernels many times slower, so with
- * -Dsanitize=thread they are built without it and report each range once per call. In other builds these functions do nothing. */
+/* Tells ThreadSanitizer what kernels in plain C read and write. Its own check of every access makes these kernels many
+ * times slower, so with -Dsanitize=thread they are built without it and report each range once per call. In other
+ * builds these functions do nothing. */
 #include <stddef.h>
 
 #ifdef HEARTH_RACE_RANGES

@@ -26,8 +26,11 @@ static inline float scale_load(const struct mat *m, size_t i) {
 /* Zero point of the codes of DT_I4 and DT_I8 (biased by 128) where the scale has none. */
 static inline int zero_default(uint8_t dtype) { return dtype == DT_I4 ? 8 : 128; }
 /* Zero point that belongs to scale i. */
-static inline int zero_load(const struct mat *m, size_t i) { return m->scale_dtype == DT_F32Z ? ((const uint8_t *)m->scale)[4 * i] : zero_default(m->dtype); }
-/* Packs a scale and a zero point of 0 to 255 as DT_F32Z. Exact for scales that were F16 or BF16; returns false if bits of the scale are lost. */
+static inline int zero_load(const struct mat *m, size_t i) {
+    return m->scale_dtype == DT_F32Z ? ((const uint8_t *)m->scale)[4 * i] : zero_default(m->dtype);
+}
+/* Packs a scale and a zero point of 0 to 255 as DT_F32Z. Exact for scales that were F16 or BF16; returns false if bits
+ * of the scale are lost. */
 static inline bool scale_with_zero(float scale, int zero, uint32_t *out) {
     *out = (f32_bits(scale) & ~255u) | (uint32_t)zero;
     return !(f32_bits(scale) & 255);

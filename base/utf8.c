@@ -5,8 +5,11 @@
 size_t utf8_put(uint32_t c, char out[4]) {
     if (c < 0x80) return out[0] = (char)c, 1;
     if (c < 0x800) return out[0] = (char)(0xC0 | c >> 6), out[1] = (char)(0x80 | (c & 63)), 2;
-    if (c < 0x10000) return out[0] = (char)(0xE0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 63)), out[2] = (char)(0x80 | (c & 63)), 3;
-    return out[0] = (char)(0xF0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 63)), out[2] = (char)(0x80 | (c >> 6 & 63)), out[3] = (char)(0x80 | (c & 63)), 4;
+    if (c < 0x10000)
+        return out[0] = (char)(0xE0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 63)), out[2] = (char)(0x80 | (c & 63)),
+               3;
+    return out[0] = (char)(0xF0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 63)),
+           out[2] = (char)(0x80 | (c >> 6 & 63)), out[3] = (char)(0x80 | (c & 63)), 4;
 }
 
 size_t utf8_ascii(const char *s, size_t n) {
@@ -20,7 +23,8 @@ size_t utf8_ascii(const char *s, size_t n) {
     return i;
 }
 
-/* Returns the number of valid leading bytes of the character at s; *whole if it is complete. 0: not the start of a character. */
+/* Returns the number of valid leading bytes of the character at s; *whole if it is complete. 0: not the start of a
+ * character. */
 static size_t utf8_prefix(const unsigned char *s, size_t n, bool *whole) {
     *whole = false;
     const size_t want = (size_t)utf8_length(s[0]);

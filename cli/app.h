@@ -16,16 +16,17 @@ struct app {
     bool tty_in, tty_out, tty_err;
     bool color_out, color_err;
     struct answer_style answer_style;
-    char model_dir[PATHS_MAX];           /* the model's directory, or "ember:" */
-    char gpus[160];                      /* holds the list that turn/gpus.h returns for --gpus auto and by default */
-    bool has_unused_gpus;                /* this machine has GPUs that hearth does not use by default */
-    const struct backend *backend;       /* the engine in use: this process, attached or remote */
-    struct engine_client *clients;       /* list of open clients */
-    struct grammar_source answer_source; /* constrains answers, if an option asks for it (constraint_of_options); text NULL: unconstrained */
-    struct buf answer_text;              /* owns its text */
-    struct tool_set *tools;              /* tools that the model may call; NULL: none */
-    struct buf tool_list;                /* their definitions, as `tools` of a chat-completions request; empty: none */
-    const struct engine_info *info;      /* describes the engine in use; NULL before it is open */
+    char model_dir[PATHS_MAX];     /* the model's directory, or "ember:" */
+    char gpus[160];                /* holds the list that turn/gpus.h returns for --gpus auto and by default */
+    bool has_unused_gpus;          /* this machine has GPUs that hearth does not use by default */
+    const struct backend *backend; /* the engine in use: this process, attached or remote */
+    struct engine_client *clients; /* list of open clients */
+    /* constrains answers, if an option asks for it (constraint_of_options); text NULL: unconstrained */
+    struct grammar_source answer_source;
+    struct buf answer_text;         /* owns its text */
+    struct tool_set *tools;         /* tools that the model may call; NULL: none */
+    struct buf tool_list;           /* their definitions, as `tools` of a chat-completions request; empty: none */
+    const struct engine_info *info; /* describes the engine in use; NULL before it is open */
     /* of this process's engine; NULL when another engine answers */
     struct tokenizer *tokenizer;
     struct chat_template *template; /* NULL with --raw */

@@ -40,7 +40,8 @@ static void on_log(void *ctx, enum log_level level, const char *text) {
 
 static void on_config_warning(void *ctx, const char *text) { report_note("%s", text); }
 
-/* Decides on colour: NO_COLOR (non-empty), then CLICOLOR_FORCE, then whether it is a terminal; --color overrides all. */
+/* Decides on colour: NO_COLOR (non-empty), then CLICOLOR_FORCE, then whether it is a terminal; --color overrides all.
+ */
 static bool use_color(const struct app *a, bool tty) {
     const char *when = a->opts.v[OPT_COLOR].text, *no_color = getenv("NO_COLOR"), *force = getenv("CLICOLOR_FORCE");
     if (!strcmp(when, "always")) return true;
@@ -87,7 +88,8 @@ static int print_version(struct app *a, struct error *e) {
 static int print_help(struct app *a, struct error *e) {
     struct buf b = {0};
     const char *what = a->opts.v[OPT_HELP].text;
-    const bool search = *what && strcmp(what, "all") != 0 && !strchr(what, ' '); /* else a question, with --help before it */
+    /* else a question, with --help before it */
+    const bool search = *what && strcmp(what, "all") != 0 && !strchr(what, ' ');
     int rc = search ? opt_help_search(what, &b, e) : 0;
     if (rc) return rc;
     if (!search) opt_help_print(*what || !a->tty_out, &b); /* a pipe gets everything to search */
@@ -125,7 +127,10 @@ static int find_conversation(struct app *a, bool asks, struct error *e) {
     if (v[OPT_LAST].on) rc = store_list_last(name, sizeof name, e);
     else if (!v[OPT_CONTINUE].text) return 0;
     else if (*v[OPT_CONTINUE].text) snprintf(name, sizeof name, "%s", v[OPT_CONTINUE].text);
-    else if (!asks) rc = error_set(e, ERR_USAGE, "--continue needs a name here; --list shows the saved conversations, and --last continues the newest");
+    else if (!asks)
+        rc = error_set(
+            e, ERR_USAGE,
+            "--continue needs a name here; --list shows the saved conversations, and --last continues the newest");
     else rc = picker_choose_chat(name, sizeof name, e);
     if (!rc) rc = opt_set(&a->opts, OPT_CONTINUE, name, ORIGIN_FLAG, "--continue", e);
     return rc ? rc : store_select_model(a, name, e);
@@ -149,8 +154,12 @@ static int answer_or_chat(struct app *a, struct error *e) {
     if (oneshot) return oneshot_run(a, e);
     static const enum opt_id scripted[] = {OPT_JSON, OPT_JSON_LINES, OPT_EXTRACT, OPT_RAW};
     for (size_t i = 0; i < sizeof scripted / sizeof *scripted; i++)
-        if (v[scripted[i]].text) return error_set(e, ERR_USAGE, "no prompt for --%s: give one with -p TEXT or on stdin", opt_table[scripted[i]].name);
-    if (!a->tty_out) return error_set(e, ERR_USAGE, "no prompt: give one with -p TEXT or on stdin (a chat needs a terminal on stdout)");
+        if (v[scripted[i]].text)
+            return error_set(e, ERR_USAGE, "no prompt for --%s: give one with -p TEXT or on stdin",
+                             opt_table[scripted[i]].name);
+    if (!a->tty_out)
+        return error_set(e, ERR_USAGE,
+                         "no prompt: give one with -p TEXT or on stdin (a chat needs a terminal on stdout)");
     return repl_run(a, e);
 }
 
@@ -181,7 +190,8 @@ static int run_mode(struct app *a, struct error *e) {
     if (a->opts.v[OPT_VERSION].on) return print_version(a, e);
     enum opt_id mode = opt_mode(&a->opts);
     if (a->opts.v[OPT_LISTEN].text && mode != OPT_SERVE) return error_set(e, ERR_USAGE, "--listen needs --serve");
-    if (a->opts.v[OPT_ALLOW_REMOTE].on && !a->opts.v[OPT_LISTEN].text) return error_set(e, ERR_USAGE, "--allow-remote needs --listen");
+    if (a->opts.v[OPT_ALLOW_REMOTE].on && !a->opts.v[OPT_LISTEN].text)
+        return error_set(e, ERR_USAGE, "--allow-remote needs --listen");
     int rc = constraint_read_options(a, e);
     if (rc) return rc;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
@@ -203,15 +213,17 @@ int cli_main(int argc, char **argv) {
     int rc = opt_parse(&a.opts, argc, argv, &e);
     bool plain = a.opts.v[OPT_HELP].on || a.opts.v[OPT_VERSION].on; /* answered even if the configuration is invalid */
     report_set_quiet(a.opts.v[OPT_QUIET].on);
-    if (!rc && !plain && !(rc = opt_config_environment(&a.opts, on_config_warning, NULL, &e))) rc = opt_config_file(&a.opts, on_config_warning, NULL, &e);
+    if (!rc && !plain && !(rc = opt_config_environment(&a.opts, on_config_warning, NULL, &e)))
+        rc = opt_config_file(&a.opts, on_config_warning, NULL, &e);
     set_streams(&a);
     if (!rc) rc = run_mode(&a, &e);
     open_close(&a);
     tool_set_close(&a);
     constraint_free_options(&a);
     progress_clear();
-    if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e); /* the closed stdout caused the cancellation */
-    if (rc == OUT_CLOSED_PIPE) sig_die(SIGPIPE);                          /* quietly, as cat does */
+    /* the closed stdout caused the cancellation */
+    if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e);
+    if (rc == OUT_CLOSED_PIPE) sig_die(SIGPIPE); /* quietly, as cat does */
     if (sig_terminated()) sig_die(sig_terminated());
     if (sig_interrupted()) sig_die(SIGINT);
     if (rc == ERR_CANCELLED) sig_die(SIGINT);

@@ -21,21 +21,28 @@ int open_find_model(struct app *a, struct error *e) {
     return rc;
 }
 
-bool open_is_builtin(const struct app *a) { return !strncmp(a->model_dir, "ember:", 6) && !strcmp(a->info->name, "ember"); }
+bool open_is_builtin(const struct app *a) {
+    return !strncmp(a->model_dir, "ember:", 6) && !strcmp(a->info->name, "ember");
+}
 
 /* Without -m or HEARTH_MODEL: attaches to a running resident engine, whatever its model. */
 static bool attach_by_default(struct app *a) {
     struct opt_value *model = &a->opts.v[OPT_MODEL], was = *model;
     char default_dir[PATHS_MAX], resident[PATHS_MAX];
     if (model->origin > ORIGIN_FILE || !remote_resident_model(a, resident, sizeof resident)) return false;
-    bool no_default = open_find_model(a, &(struct error){0}) || (snprintf(default_dir, sizeof default_dir, "%s", a->model_dir), false);
-    if (!opt_set(&a->opts, OPT_MODEL, resident, (enum opt_origin)was.origin, "the resident engine", NULL) && !open_find_model(a, NULL) && remote_attach(a)) {
-        if (no_default || strcmp(default_dir, a->model_dir)) report_note("the resident engine answers, with its model %s; -m NAME opens another", a->model_dir);
+    bool no_default = open_find_model(a, &(struct error){0}) ||
+                      (snprintf(default_dir, sizeof default_dir, "%s", a->model_dir), false);
+    if (!opt_set(&a->opts, OPT_MODEL, resident, (enum opt_origin)was.origin, "the resident engine", NULL) &&
+        !open_find_model(a, NULL) && remote_attach(a)) {
+        if (no_default || strcmp(default_dir, a->model_dir))
+            report_note("the resident engine answers, with its model %s; -m NAME opens another", a->model_dir);
         return true;
     }
     *model = was;
     if (!no_default && strcmp(default_dir, resident))
-        report_note("the resident engine, with its model %s, has other options; opening %s in this process, -m NAME opens another", resident, default_dir);
+        report_note("the resident engine, with its model %s, has other options; opening %s in this process, -m NAME "
+                    "opens another",
+                    resident, default_dir);
     return false;
 }
 
@@ -87,8 +94,13 @@ void open_sampling(const struct app *a, const struct opts *o, struct sampling *s
     const struct engine_info *i = a->info;
     *s = (struct sampling){.temperature = 1, .top_p = 1, .repeat_penalty = 1};
     if (a->backend->omits_unset_sampling)
-        *s = (struct sampling){
-            .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .presence_penalty = NAN, .frequency_penalty = NAN, .top_k = -1};
+        *s = (struct sampling){.temperature = NAN,
+                               .top_p = NAN,
+                               .min_p = NAN,
+                               .repeat_penalty = NAN,
+                               .presence_penalty = NAN,
+                               .frequency_penalty = NAN,
+                               .top_k = -1};
     if (!isnan(i->temperature)) s->temperature = (float)i->temperature;
     if (!i->do_sample) s->temperature = 0;
     if (!isnan(i->top_p)) s->top_p = (float)i->top_p;
@@ -103,5 +115,6 @@ void open_sampling(const struct app *a, const struct opts *o, struct sampling *s
     if (v[OPT_FREQUENCY_PENALTY].text) s->frequency_penalty = (float)v[OPT_FREQUENCY_PENALTY].num;
     if (v[OPT_TOP_K].text) s->top_k = (int)v[OPT_TOP_K].integer;
     if (v[OPT_SEED].text) s->seed = (uint64_t)v[OPT_SEED].integer;
-    else if (getrandom(&s->seed, sizeof s->seed, GRND_NONBLOCK) == (ssize_t)sizeof s->seed) s->seed >>= 11; /* exact in any JSON reader */
+    /* exact in any JSON reader */
+    else if (getrandom(&s->seed, sizeof s->seed, GRND_NONBLOCK) == (ssize_t)sizeof s->seed) s->seed >>= 11;
 }

@@ -5,8 +5,8 @@
 void open_init(struct app *a); /* selects the engine of this process; call first */
 /* Resolves -m to a directory in a->model_dir. ERR_MODEL without a match. */
 int open_find_model(struct app *a, struct error *e);
-/* open_text: chooses the backend and opens what prompts are rendered with. open_engine: opens the engine, with progress on a
- * terminal. open_close undoes both. */
+/* open_text: chooses the backend and opens what prompts are rendered with. open_engine: opens the engine, with progress
+ * on a terminal. open_close undoes both. */
 int open_text(struct app *a, struct error *e);
 int open_engine(struct app *a, struct error *e);
 void open_close(struct app *a);

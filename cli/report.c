@@ -11,7 +11,7 @@ static bool quiet;
 
 void report_set_quiet(bool on) { quiet = on; }
 
-/* --- messages -------------------------------------------------------------------------------------------------------- */
+/* --- messages --------------------------------------------------------------------------------- */
 
 int report_error(const struct error *e) {
     char text[sizeof e->text + 16];
@@ -34,16 +34,23 @@ void report_note(const char *fmt, ...) {
 static void put_expert_stats(const struct expert_stats *x, struct buf *out) {
     char text[32], other[32];
     if (!x->chosen) return;
-    buf_fmt(out, "\nexperts: %.0f%% of its experts on a device, %llu uploaded (%s), %llu unused", 100.0 * (double)x->hits / (double)x->chosen,
-            (unsigned long long)x->uploaded, amount_bytes(x->upload_bytes, text, sizeof text), (unsigned long long)x->wasted);
+    buf_fmt(out, "\nexperts: %.0f%% of its experts on a device, %llu uploaded (%s), %llu unused",
+            100.0 * (double)x->hits / (double)x->chosen, (unsigned long long)x->uploaded,
+            amount_bytes(x->upload_bytes, text, sizeof text), (unsigned long long)x->wasted);
     if (x->predicted[0]) {
         buf_str(out, "; expert predictions correct:");
         for (int i = 0; i < 3; i++)
-            if (x->predicted[i]) buf_fmt(out, "%s %.0f%% (%d ahead)", i ? "," : "", 100.0 * (double)x->predicted_chosen[i] / (double)x->predicted[i], i + 1);
-        buf_fmt(out, "; %llu uploaded for them, %llu unused", (unsigned long long)x->predicted_uploads, (unsigned long long)x->predicted_wasted);
+            if (x->predicted[i])
+                buf_fmt(out, "%s %.0f%% (%d ahead)", i ? "," : "",
+                        100.0 * (double)x->predicted_chosen[i] / (double)x->predicted[i], i + 1);
+        buf_fmt(out, "; %llu uploaded for them, %llu unused", (unsigned long long)x->predicted_uploads,
+                (unsigned long long)x->predicted_wasted);
     }
-    buf_fmt(out, "; expert time: CPU %s, devices %s", amount_seconds(x->cpu_s, text, sizeof text), amount_seconds(x->device_s, other, sizeof other));
-    if (x->n_placements) buf_fmt(out, ", placement %s per layer", amount_seconds(x->placement_s / (double)x->n_placements, text, sizeof text));
+    buf_fmt(out, "; expert time: CPU %s, devices %s", amount_seconds(x->cpu_s, text, sizeof text),
+            amount_seconds(x->device_s, other, sizeof other));
+    if (x->n_placements)
+        buf_fmt(out, ", placement %s per layer",
+                amount_seconds(x->placement_s / (double)x->n_placements, text, sizeof text));
 }
 
 void report_stats_text(const struct turn_stats *s, struct buf *out) {
@@ -56,11 +63,14 @@ void report_stats_text(const struct turn_stats *s, struct buf *out) {
     if (s->cached_tokens) buf_fmt(out, ", %d of them cached", s->cached_tokens);
     if (s->ttft_s <= 0) buf_str(out, ", stopped during prefill");
     else if (s->prefill_s > 0 && fresh > 0)
-        buf_fmt(out, ", prefilled in %s (%s tokens/s)", amount_seconds(s->prefill_s, text, sizeof text), amount_rate(fresh / s->prefill_s, rate, sizeof rate));
-    if (s->ttft_s > 0 && (steps <= 0 || s->decode_s <= 0)) buf_fmt(out, "; first token after %s", amount_seconds(s->ttft_s, text, sizeof text));
+        buf_fmt(out, ", prefilled in %s (%s tokens/s)", amount_seconds(s->prefill_s, text, sizeof text),
+                amount_rate(fresh / s->prefill_s, rate, sizeof rate));
+    if (s->ttft_s > 0 && (steps <= 0 || s->decode_s <= 0))
+        buf_fmt(out, "; first token after %s", amount_seconds(s->ttft_s, text, sizeof text));
     buf_fmt(out, "\nanswer: %d tokens", s->answer_tokens);
     if (steps > 0 && s->decode_s > 0)
-        buf_fmt(out, " in %s (%s tokens/s)", amount_seconds(s->decode_s, text, sizeof text), amount_rate(steps / s->decode_s, rate, sizeof rate));
+        buf_fmt(out, " in %s (%s tokens/s)", amount_seconds(s->decode_s, text, sizeof text),
+                amount_rate(steps / s->decode_s, rate, sizeof rate));
     buf_fmt(out, "; %s of weights read", amount_bytes(s->bytes_read, text, sizeof text));
     if (s->prefill_mode) buf_fmt(out, "; prefill by %s", s->prefill_mode);
     if (s->decode_mode) buf_fmt(out, ", decode by %s", s->decode_mode);
@@ -84,14 +94,18 @@ void report_explain_text(const struct turn_stats *s, struct buf *out) {
     if (!s->decode_mode || !*s->decode_why) return;
     buf_fmt(out, "\nanswer: decoded by %s: %s", s->decode_mode, s->decode_why);
     if (s->batch_expected_s > 0)
-        buf_fmt(out, " (a decode step: expected %s, took %s)", amount_seconds(s->batch_expected_s, expected, sizeof expected),
+        buf_fmt(out, " (a decode step: expected %s, took %s)",
+                amount_seconds(s->batch_expected_s, expected, sizeof expected),
                 amount_seconds(s->batch_s, took, sizeof took));
     put_expert_stats(&s->experts, out);
     if (!s->draft) return;
     if (!s->drafted) buf_fmt(out, "\ndrafts: by %s, none, not expected to pay off", s->draft);
     else
-        buf_fmt(out, "\ndrafts: by %s, %d of %d drafted tokens accepted, up to %d per step, about %.2f times as fast as without", s->draft, s->accepted,
-                s->drafted, s->max_drafted, s->decode_s > 0 ? fmax(1 + s->draft_saved_s / s->decode_s, 0) : 1);
+        buf_fmt(
+            out,
+            "\ndrafts: by %s, %d of %d drafted tokens accepted, up to %d per step, about %.2f times as fast as without",
+            s->draft, s->accepted, s->drafted, s->max_drafted,
+            s->decode_s > 0 ? fmax(1 + s->draft_saved_s / s->decode_s, 0) : 1);
 }
 
 void report_explain(const struct turn_stats *s) {

@@ -1,5 +1,6 @@
 #pragma once
-/* Messages on stderr, each on its own lines with the prefix "hearth: ", and statistics as text. The progress line is cleared first. */
+/* Messages on stderr, each on its own lines with the prefix "hearth: ", and statistics as text. The progress line is
+ * cleared first. */
 #include <stdbool.h>
 
 #include "engine/engine.h"

@@ -1,11 +1,10 @@
-/* Attention in tiles: a block of query rows (tokens x heads that share a KV head) against TILE keys at a time, with an online
- * softmax, so that a row of scores is never stored whole. KV tiles are widened to float32, or copied to contiguous memory, once
- * for all rows of the block.
- * Few rows (decode) form one block over all KV heads, which reads its keys and values sequentially. Their keys are split into
- * chunks, each gives (out, max, sum), and these are merged in rising order of chunk. Both splits depend on the shape
- * only, not on the number of threads. Calls of up to BATCH_INVARIANT_ROWS tokens (decode, verify) do not round to BF16
- * unless keys are E4M3, whose own rounding is 16 times as coarse, and a token's chunks depend on the keys that it sees: masked keys
- * at most add exact zeros. */
+/* Attention in tiles: a block of query rows (tokens x heads that share a KV head) against TILE keys at a time, with an
+ * online softmax, so that a row of scores is never stored whole. KV tiles are widened to float32, or copied to
+ * contiguous memory, once for all rows of the block. Few rows (decode) form one block over all KV heads, which reads
+ * its keys and values sequentially. Their keys are split into chunks, each gives (out, max, sum), and these are merged
+ * in rising order of chunk. Both splits depend on the shape only, not on the number of threads. Calls of up to
+ * BATCH_INVARIANT_ROWS tokens (decode, verify) do not round to BF16 unless keys are E4M3, whose own rounding is 16
+ * times as coarse, and a token's chunks depend on the keys that it sees: masked keys at most add exact zeros. */
 #include <math.h>
 #include <string.h>
 
@@ -42,7 +41,9 @@ struct scratch {               /* per thread, part of job.scratch */
     float *s;                  /* [BLOCK, TILE], or rows of one KV head */
     uint16_t *k16, *v16, *q16; /* if job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows16, q16_row] */
 };
-static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.qk16_uses_tiles || j->x->k.qk16_is_exact ? 2 : 1); }
+static int q16_row(const struct job *j) {
+    return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.qk16_uses_tiles || j->x->k.qk16_is_exact ? 2 : 1);
+}
 static size_t scratch_bytes(const struct job *j) {
     const struct op_attention *o = j->o;
     size_t floats = (size_t)j->rows * (size_t)(o->v_dim + TILE);
@@ -73,10 +74,12 @@ static void visible_keys(const struct op_attention *o, int i, int *lo, int *hi) 
     *lo = begin < 0 ? 0 : begin < *hi ? (int)begin : *hi;
 }
 
-/* A head's prefetch of the next tile while it processes this one: `each` bytes per row, n rows a stride apart. In a wide block
- * the shares of all heads cover the tile, in order. */
-static struct ahead next_tile_prefetch(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim) {
-    const size_t width = (size_t)p->heads * dtype_bytes(p->dtype, (size_t)p->dim), one = dtype_bytes(p->dtype, (size_t)p->dim);
+/* A head's prefetch of the next tile while it processes this one: `each` bytes per row, n rows a stride apart. In a
+ * wide block the shares of all heads cover the tile, in order. */
+static struct ahead next_tile_prefetch(const struct job *j, const struct kv_plane *p, int head, int j0, int n,
+                                       int dim) {
+    const size_t width = (size_t)p->heads * dtype_bytes(p->dtype, (size_t)p->dim),
+                 one = dtype_bytes(p->dtype, (size_t)p->dim);
     const uint8_t *next = (const uint8_t *)p->data + (size_t)(j0 + n) * width;
     if (j->wide) return (struct ahead){next + (size_t)n * one * (size_t)head, one, n, (int)one};
     return (struct ahead){next + one * (size_t)head, width, n, (int)dtype_bytes(p->dtype, (size_t)dim)};
@@ -84,12 +87,16 @@ static struct ahead next_tile_prefetch(const struct job *j, const struct kv_plan
 
 /* Rows [j0, j0 + n) of one head as float32: in place if stored as such, else widened into buf. Scales are not applied.
  * pick: indexes of the rows to use instead, or NULL. */
-static const float *tile_of(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, float *buf, int *ld) {
-    size_t width = (size_t)p->heads * (size_t)p->dim, at = (size_t)j0 * width + (size_t)head * (size_t)p->dim, size = dtype_bytes(p->dtype, 1);
+static const float *tile_of(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim,
+                            const int32_t *pick, float *buf, int *ld) {
+    size_t width = (size_t)p->heads * (size_t)p->dim, at = (size_t)j0 * width + (size_t)head * (size_t)p->dim,
+           size = dtype_bytes(p->dtype, 1);
     *ld = p->dtype == DT_F32 && !pick ? (int)width : dim;
     if (pick) {
         for (int i = 0; i < n; i++)
-            j->x->k.widen[p->dtype](buf + i * dim, (const uint8_t *)p->data + ((size_t)pick[i] * width + (size_t)head * (size_t)p->dim) * size, dim);
+            j->x->k.widen[p->dtype](
+                buf + i * dim,
+                (const uint8_t *)p->data + ((size_t)pick[i] * width + (size_t)head * (size_t)p->dim) * size, dim);
         return buf;
     }
     if (p->dtype == DT_F32) return (const float *)p->data + at;
@@ -100,12 +107,14 @@ static const float *tile_of(const struct job *j, const struct kv_plane *p, int h
     }
     return buf;
 }
-/* A tile as BF16, in place if stored as such. Rows at page distance map to few cache sets, so their tile is copied to contiguous
- * memory, unless it is read only once (qk16_uses_tiles). */
-static const uint16_t *tile16(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, uint16_t *buf, int *ld) {
+/* A tile as BF16, in place if stored as such. Rows at page distance map to few cache sets, so their tile is copied to
+ * contiguous memory, unless it is read only once (qk16_uses_tiles). */
+static const uint16_t *tile16(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim,
+                              const int32_t *pick, uint16_t *buf, int *ld) {
     const size_t one = dtype_bytes(p->dtype, (size_t)p->dim), width = (size_t)p->heads * one;
     const uint8_t *first = (const uint8_t *)p->data + (size_t)head * one, *row = first + (size_t)j0 * width;
-    const bool widen = p->dtype == DT_E4M3, copy = pick || widen || (p->heads > 1 && width % 4096 == 0 && !j->x->k.qk16_uses_tiles);
+    const bool widen = p->dtype == DT_E4M3,
+               copy = pick || widen || (p->heads > 1 && width % 4096 == 0 && !j->x->k.qk16_uses_tiles);
     *ld = copy ? dim : (int)(width / 2);
     if (!copy) return (const uint16_t *)(const void *)row;
     if (widen && !pick) j->x->k.widen16(buf, row, width, n, dim);
@@ -130,7 +139,8 @@ static void mask_tile(const struct rows *r, int r0, int r1, float *s, int j0, in
             if (j0 + c < r->lo[i] || j0 + c >= r->hi[i]) s[(i - r0) * TILE + c] = -INFINITY;
     }
 }
-static void apply_kv_scales(const struct job *j, const struct kv_plane *p, int head, int rows, const int32_t *pick, float *s, int j0, int n) {
+static void apply_kv_scales(const struct job *j, const struct kv_plane *p, int head, int rows, const int32_t *pick,
+                            float *s, int j0, int n) {
     if (p->dtype != DT_E4M3) return;
     float by[TILE];
     for (int c = 0; c < n; c++) by[c] = p->scale[(size_t)(pick ? pick[c] : j0 + c) * (size_t)p->heads + (size_t)head];
@@ -158,10 +168,12 @@ static void apply_temperature(const struct job *j, const struct rows *r, int r0,
 }
 
 /* Adds the bias of each key by its distance from the query. */
-static void add_bias(const struct job *j, const struct rows *r, int r0, int r1, const int32_t *pick, float *s, int j0, int n) {
+static void add_bias(const struct job *j, const struct rows *r, int r0, int r1, const int32_t *pick, float *s, int j0,
+                     int n) {
     const struct op_attention *o = j->o;
     for (int i = r0; i < r1; i++, s += TILE) {
-        const float *bias = o->bias + ((size_t)r->token[i] * (size_t)o->n_heads + (size_t)r->head[i]) * (size_t)o->extent;
+        const float *bias =
+            o->bias + ((size_t)r->token[i] * (size_t)o->n_heads + (size_t)r->head[i]) * (size_t)o->extent;
         const int64_t pos = q_pos(o, r->token[i]) - o->k_pos0;
         for (int c = 0; c < n; c++) {
             const int64_t far = pos - (pick ? pick[c] : j0 + c);
@@ -171,7 +183,8 @@ static void add_bias(const struct job *j, const struct rows *r, int r0, int r1, 
 }
 
 /* One tile of keys of a KV head for rows [r0, r1). Rows that see no key of it are unchanged. */
-static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, const struct scratch *w, int kv_head, int j0, int n) {
+static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, const struct scratch *w, int kv_head,
+                        int j0, int n) {
     const struct op_attention *o = j->o;
     const struct kernels *k = &j->x->k;
     int ldk, ldv;
@@ -182,7 +195,10 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     const int32_t *pick = o->chosen ? o->chosen + (size_t)list * (size_t)o->n_chosen + j0 : NULL;
     if (o->chosen_block) {
         const int seen = op_seen_step(q_pos(o, r->token[r0]), o->k_pos0, 1, o->n_keys);
-        for (int c = 0; c < n; c++) listed[c] = j0 + c < r->hi[r0] ? op_listed_key(pick - j0, seen, o->n_chosen, o->chosen_block, o->own_block, j0 + c) : 0;
+        for (int c = 0; c < n; c++)
+            listed[c] = j0 + c < r->hi[r0]
+                            ? op_listed_key(pick - j0, seen, o->n_chosen, o->chosen_block, o->own_block, j0 + c)
+                            : 0;
         pick = listed;
     }
     if (j->bf16) v16 = k16 = tile16(j, &o->k, kv_head, j0, n, o->k.dim, pick, w->k16, &ldk);
@@ -195,7 +211,9 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     if (!pick && !j->same) av = next_tile_prefetch(j, &o->v, kv_head, j0, n, o->v_dim);
     float corr[WIDE], *out = w->out + (size_t)r0 * (size_t)o->v_dim;
     const int rows = r1 - r0;
-    if (j->bf16) k->qk16(w->s, TILE, w->q16 + (size_t)(r0 / rows * j->pitch16) * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim, j->split, &ak);
+    if (j->bf16)
+        k->qk16(w->s, TILE, w->q16 + (size_t)(r0 / rows * j->pitch16) * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim,
+                j->split, &ak);
     else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
     apply_kv_scales(j, &o->k, kv_head, rows, pick, w->s, j0, n);
     if (o->softcap > 0) cap_scores(j, rows, w->s, n);
@@ -204,7 +222,8 @@ static void attend_tile(const struct job *j, struct rows *r, int r0, int r1, con
     mask_tile(r, r0, r1, w->s, j0, n);
     for (int i = r0; i < r1; i++) {
         float *s = w->s + (i - r0) * TILE;
-        if (r->lo[i] < j0 + n && r->hi[i] > j0 && r->lo[i] < r->hi[i]) corr[i - r0] = k->soft(s, n, &r->max[i], &r->sum[i]);
+        if (r->lo[i] < j0 + n && r->hi[i] > j0 && r->lo[i] < r->hi[i])
+            corr[i - r0] = k->soft(s, n, &r->max[i], &r->sum[i]);
         else {
             corr[i - r0] = 1;
             memset(s, 0, (size_t)n * 4);
@@ -237,7 +256,8 @@ static void block_task(void *arg, int task, int thread) {
     struct rows r;
     int chunk = task % j->n_chunks, block = task / j->n_chunks, columns = j->wide ? 1 : j->head_blocks * o->k.heads;
     int head_block = block % columns, token_block = block / columns, lo = o->n_keys, hi = 0;
-    int kv0 = j->wide ? 0 : head_block / j->head_blocks, kv1 = j->wide ? o->k.heads : kv0 + 1, h0 = j->wide ? 0 : head_block % j->head_blocks * j->heads_per;
+    int kv0 = j->wide ? 0 : head_block / j->head_blocks, kv1 = j->wide ? o->k.heads : kv0 + 1,
+        h0 = j->wide ? 0 : head_block % j->head_blocks * j->heads_per;
     r.n = 0;
     for (int kv = kv0; kv < kv1; kv++) {
         const int first = r.n;
@@ -247,7 +267,8 @@ static void block_task(void *arg, int task, int thread) {
                 r.token[i] = t, r.head[i] = head;
                 r.q[i] = o->q + (size_t)t * (size_t)o->ldq + (size_t)head * (size_t)o->k.dim;
                 r.max[i] = -INFINITY, r.sum[i] = 0;
-                if (j->bf16) j->x->k.qk16_pack(w.q16, (kv - kv0) * j->pitch16 + i - first, r.q[i], o->k.dim, o->scale, j->split);
+                if (j->bf16)
+                    j->x->k.qk16_pack(w.q16, (kv - kv0) * j->pitch16 + i - first, r.q[i], o->k.dim, o->scale, j->split);
                 visible_keys(o, t, &r.lo[i], &r.hi[i]);
                 if (r.lo[i] < r.hi[i]) lo = r.lo[i] < lo ? r.lo[i] : lo, hi = r.hi[i] > hi ? r.hi[i] : hi;
             }
@@ -312,7 +333,8 @@ static int run_tokens(struct exec *base, const struct op_attention *o, int chunk
     j.same = o->v.data == o->k.data && o->v.heads == o->k.heads && o->v.dim == o->k.dim && o->v.dtype == o->k.dtype;
     j.wide = o->n <= (o->chosen ? 1 : WIDE_TOKENS) && o->n * o->n_heads <= WIDE;
     j.heads_per = j.group < BLOCK || j.wide ? j.group : BLOCK;
-    j.tokens_per = j.wide ? o->n : o->chosen ? 1 : BLOCK / j.heads_per; /* tokens with their own selection share no tile */
+    /* tokens with their own selection share no tile */
+    j.tokens_per = j.wide ? o->n : o->chosen ? 1 : BLOCK / j.heads_per;
     j.rows = j.wide ? o->n * o->n_heads : BLOCK;
     j.head_blocks = (j.group + j.heads_per - 1) / j.heads_per;
     j.token_blocks = (o->n + j.tokens_per - 1) / j.tokens_per;

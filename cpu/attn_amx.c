@@ -1,10 +1,11 @@
-/* Attention tiles over BF16 keys and values in AMX. Queries are the sum of two BF16, because their rounding would change an
- * exponent; probabilities too if split, while in prefill they are rounded to BF16, like activations in matrix products.
+/* Attention tiles over BF16 keys and values in AMX. Queries are the sum of two BF16, because their rounding would
+ * change an exponent; probabilities too if split, while in prefill they are rounded to BF16, like activations in matrix
+ * products.
  *
- * Computes scores transposed, S^T = K Q^T, so that keys in their stored order are the first operand; queries were packed as the second
- * at the start of the block (qk16_pack): per 16 queries, tiles [dim / 32][2] of 16 column pairs by 16 queries. Then O = P V, with
- * the values of two keys interleaved into pairs first. Partial tiles are padded with zeros in local buffers. The order of
- * an output's sum is fixed, independent of the other rows. */
+ * Computes scores transposed, S^T = K Q^T, so that keys in their stored order are the first operand; queries were
+ * packed as the second at the start of the block (qk16_pack): per 16 queries, tiles [dim / 32][2] of 16 column pairs by
+ * 16 queries. Then O = P V, with the values of two keys interleaved into pairs first. Partial tiles are padded with
+ * zeros in local buffers. The order of an output's sum is fixed, independent of the other rows. */
 #ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
@@ -60,7 +61,8 @@ static void store_transposed(float *s, int lds, const float *sums, int nq, int n
 }
 
 /* Two groups of 16 keys (or one) by two groups of queries. */
-static void scores(float *sums, const uint16_t *k, int ldk, const uint16_t *q, int steps, bool keys2, bool queries2, struct ahead *a, int rows) {
+static void scores(float *sums, const uint16_t *k, int ldk, const uint16_t *q, int steps, bool keys2, bool queries2,
+                   struct ahead *a, int rows) {
     const size_t next = (size_t)steps * 2 * TILE;
     _tile_zero(0);
     _tile_zero(1);
@@ -98,29 +100,34 @@ static QK16_FN(qk) {
         if (n % SIDE || dim % DEEP) {
             for (int i = 0; i < groups * SIDE; i++)
                 for (int d = 0; d < width; d += 32)
-                    _mm512_store_si512(padded + i * width + d,
-                                       i < n ? _mm512_maskz_loadu_epi16(first32(dim - d), at + (size_t)i * (size_t)ldk + d) : _mm512_setzero_si512());
+                    _mm512_store_si512(
+                        padded + i * width + d,
+                        i < n ? _mm512_maskz_loadu_epi16(first32(dim - d), at + (size_t)i * (size_t)ldk + d)
+                              : _mm512_setzero_si512());
             at = padded, ld = width;
         }
         for (int i = 0; i < nq; i += 2 * SIDE) {
-            scores(sums, at, ld, q + (size_t)(i / SIDE * steps) * 2 * TILE, steps, groups > 1, nq - i > SIDE, &a, up(n, up(nq, 2 * SIDE) * 2 * steps));
+            scores(sums, at, ld, q + (size_t)(i / SIDE * steps) * 2 * TILE, steps, groups > 1, nq - i > SIDE, &a,
+                   up(n, up(nq, 2 * SIDE) * 2 * steps));
             for (int g = 0; g < groups; g++)
                 for (int h = 0; h < 2 && i + h * SIDE < nq; h++)
-                    store_transposed(s + (size_t)(i + h * SIDE) * (size_t)lds + j + g * SIDE, lds, sums + (2 * g + h) * SIDE * SIDE, nq - i - h * SIDE,
-                                     n - g * SIDE);
+                    store_transposed(s + (size_t)(i + h * SIDE) * (size_t)lds + j + g * SIDE, lds,
+                                     sums + (2 * g + h) * SIDE * SIDE, nq - i - h * SIDE, n - g * SIDE);
         }
     }
     _tile_release();
 }
 
-/* pairs[key / 2][d]: the interleaved values of two keys, zero past the last key and past dim (up to `width`, a multiple of 32). */
+/* pairs[key / 2][d]: the interleaved values of two keys, zero past the last key and past dim (up to `width`, a multiple
+ * of 32). */
 static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int dim, int width, struct ahead *a) {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     for (int j = 0; j < up(nk, DEEP) * DEEP; j += 2) {
         prefetch_rows(a, 1); /* half of the prefetches; the rest between products */
         for (int d = 0; d < width; d += 32) {
             const uint16_t *at = v + (size_t)j * (size_t)ldv + d;
-            __m512i u = _mm512_maskz_loadu_epi16(j < nk ? first32(dim - d) : 0, at), w = _mm512_maskz_loadu_epi16(j + 1 < nk ? first32(dim - d) : 0, at + ldv);
+            __m512i u = _mm512_maskz_loadu_epi16(j < nk ? first32(dim - d) : 0, at),
+                    w = _mm512_maskz_loadu_epi16(j + 1 < nk ? first32(dim - d) : 0, at + ldv);
             u = _mm512_permutexvar_epi64(order, u), w = _mm512_permutexvar_epi64(order, w);
             _mm512_store_si512(pairs + j / 2 * width + d, _mm512_unpacklo_epi16(u, w));
             _mm512_store_si512(pairs + j / 2 * width + d + 16, _mm512_unpackhi_epi16(u, w));
@@ -128,7 +135,8 @@ static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int 
     }
 }
 /* to = from * corr (corr NULL: from) for the existing part of a tile of sums; the rest is zeroed if `whole`. */
-static void rescale_tile(float *to, int ldt, const float *from, int ldf, const float *corr, int rows, int cols, bool whole) {
+static void rescale_tile(float *to, int ldt, const float *from, int ldf, const float *corr, int rows, int cols,
+                         bool whole) {
     const __mmask16 m = first16(cols);
     for (int i = 0; i < SIDE; i++) {
         if (i >= rows && !whole) break;
@@ -150,23 +158,27 @@ static void load_out_tile(struct out_tile *t, float *o, int ldo, const float *co
         return;
     }
     for (int i = 0; i < SIDE; i++)
-        if (corr[i] != 1) rescale_tile(o + (size_t)i * (size_t)ldo, ldo, o + (size_t)i * (size_t)ldo, ldo, corr + i, 1, SIDE, false);
+        if (corr[i] != 1)
+            rescale_tile(o + (size_t)i * (size_t)ldo, ldo, o + (size_t)i * (size_t)ldo, ldo, corr + i, 1, SIDE, false);
 }
 static void store_out_tile(const struct out_tile *t, float *o, int ldo, int rows, int cols) {
     if (t->at == t->own) rescale_tile(o, ldo, t->own, SIDE, NULL, rows < SIDE ? rows : SIDE, cols, false);
 }
-/* Probabilities as the first operand: [queries of two tiles][keys], zeros for missing queries and keys. rest: their BF16 remainders. */
+/* Probabilities as the first operand: [queries of two tiles][keys], zeros for missing queries and keys. rest: their
+ * BF16 remainders. */
 struct probs {
     uint16_t head[2 * SIDE][KEYS], rest[2 * SIDE][KEYS];
 } __attribute__((aligned(64)));
 static void probs_make(struct probs *t, const float *p, int ldp, int n, int nk, bool split) {
     for (int i = 0; i < (n > SIDE ? 2 * SIDE : SIDE); i++)
         for (int j = 0; j < KEYS; j += 16) {
-            const __m512 x = _mm512_maskz_loadu_ps(i < n ? first16(nk - j) : 0, p + (size_t)(i < n ? i : 0) * (size_t)ldp + j);
+            const __m512 x =
+                _mm512_maskz_loadu_ps(i < n ? first16(nk - j) : 0, p + (size_t)(i < n ? i : 0) * (size_t)ldp + j);
             const __m256i head = (__m256i)_mm512_cvtneps_pbh(x);
             _mm256_store_si256((__m256i *)(void *)&t->head[i][j], head);
             if (!split) continue;
-            const __m512 rest = _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16)));
+            const __m512 rest =
+                _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16)));
             _mm256_store_si256((__m256i *)(void *)&t->rest[i][j], (__m256i)_mm512_cvtneps_pbh(rest));
         }
 }
@@ -194,8 +206,8 @@ static PV16_FN(pv) {
             struct out_tile t[4];
             prefetch_rows(&a, up(nk, 2 * turns));
             for (int g = 0; g < places; g++)
-                load_out_tile(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, corr + i0 + g / 2 * SIDE, n - g / 2 * SIDE,
-                              dim - d - g % 2 * SIDE);
+                load_out_tile(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo,
+                              corr + i0 + g / 2 * SIDE, n - g / 2 * SIDE, dim - d - g % 2 * SIDE);
             _tile_loadd(0, t[0].at, t[0].bytes);
             _tile_loadd(1, t[1].at, t[1].bytes);
             if (places > 2) {
@@ -216,7 +228,8 @@ static PV16_FN(pv) {
                 _tile_stored(3, t[3].at, t[3].bytes);
             }
             for (int g = 0; g < places; g++)
-                store_out_tile(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, n - g / 2 * SIDE, dim - d - g % 2 * SIDE);
+                store_out_tile(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo,
+                               n - g / 2 * SIDE, dim - d - g % 2 * SIDE);
         }
     }
     _tile_release();

@@ -1,9 +1,9 @@
-/* Attention tiles over BF16 and E4M3 planes with AVX2: keys and values are widened between the products, and queries and probabilities
- * stay float32.
+/* Attention tiles over BF16 and E4M3 planes with AVX2: keys and values are widened between the products, and queries
+ * and probabilities stay float32.
  *
- * Computes scores transposed: a vector holds two consecutive elements of each of 4 queries, and two elements of a key are multiplied with
- * all of these at once. So the order of a score's sum is fixed, independent of the others. Packed queries (qk16_pack): group of
- * 4, pair of dimensions, query; zero past dim. */
+ * Computes scores transposed: a vector holds two consecutive elements of each of 4 queries, and two elements of a key
+ * are multiplied with all of these at once. So the order of a score's sum is fixed, independent of the others. Packed
+ * queries (qk16_pack): group of 4, pair of dimensions, query; zero past dim. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -12,13 +12,19 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 8") for
 
-enum { GROUP = 4, LINE = 32 /* elements per cache line */, MAX_TILE = 64, SOON = 8 /* keys between a prefetch of values and their use */ };
+enum {
+    GROUP = 4,
+    LINE = 32 /* elements per cache line */,
+    MAX_TILE = 64,
+    SOON = 8 /* keys between a prefetch of values and their use */
+};
 
 static int pairs_of(int dim) { return (dim + LINE - 1) / LINE * (LINE / 2); }
 
 static QK16_PACK_FN(pack) {
     const int pairs = pairs_of(dim);
-    double *to = (double *)(void *)out + (ptrdiff_t)(row / GROUP * pairs) * GROUP + row % GROUP; /* a double has the size of a pair */
+    /* a double has the size of a pair */
+    double *to = (double *)(void *)out + (ptrdiff_t)(row / GROUP * pairs) * GROUP + row % GROUP;
     (void)split;
     for (int i = 0; i < pairs; i += 4) {
         float part[8] = {0};
@@ -27,7 +33,8 @@ static QK16_PACK_FN(pack) {
         const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(left < 8 ? part : q + 2 * i), _mm256_set1_ps(scale));
         const __m128d lo = _mm_castps_pd(_mm256_castps256_ps128(v)), hi = _mm_castps_pd(_mm256_extractf128_ps(v, 1));
         double *at = to + i * GROUP;
-        _mm_storel_pd(at, lo), _mm_storeh_pd(at + GROUP, lo), _mm_storel_pd(at + 2 * GROUP, hi), _mm_storeh_pd(at + 3 * GROUP, hi);
+        _mm_storel_pd(at, lo), _mm_storeh_pd(at + GROUP, lo), _mm_storel_pd(at + 2 * GROUP, hi),
+            _mm_storeh_pd(at + 3 * GROUP, hi);
     }
 }
 
@@ -39,8 +46,10 @@ INLINE void prefetch_row(struct ahead *a) {
 }
 
 /* The next pair of K keys, or only its first half. */
-INLINE void qk_step(__m256 sum[2][8], const float *q, ptrdiff_t ldq, const uint16_t *k, ptrdiff_t ldk, const bool half, const int G, const int K) {
-    const __m256i widen = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 0, 1, -1, -1, 2, 3);
+INLINE void qk_step(__m256 sum[2][8], const float *q, ptrdiff_t ldq, const uint16_t *k, ptrdiff_t ldk, const bool half,
+                    const int G, const int K) {
+    const __m256i widen = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 0, 1, -1, -1,
+                                           2, 3, -1, -1, 0, 1, -1, -1, 2, 3);
     __m256 qv[2];
     EACH (int g = 0; g < G; g++) qv[g] = _mm256_loadu_ps(q + g * ldq);
     EACH (int j = 0; j < K; j++) {
@@ -60,7 +69,8 @@ INLINE void transpose_scores(float *s, int lds, const __m256 *sum, int nq) {
     if (nq > 3) _mm_storeu_ps(s + 3 * (ptrdiff_t)lds, _mm256_extractf128_ps(odd, 1));
 }
 /* G groups of queries, nq in all, by K keys: 4 or 8, or 1 whose scores are contiguous in s. */
-INLINE void qk_block(float *s, int lds, const float *q, int nq, const uint16_t *k, int ldk, int dim, struct ahead *a, const int G, const int K) {
+INLINE void qk_block(float *s, int lds, const float *q, int nq, const uint16_t *k, int ldk, int dim, struct ahead *a,
+                     const int G, const int K) {
     const ptrdiff_t ldq = (ptrdiff_t)pairs_of(dim) * 8, one = ldk;
     __m256 sum[2][8];
     int asked = 0, d = 0;
@@ -85,7 +95,8 @@ INLINE void qk_block(float *s, int lds, const float *q, int nq, const uint16_t *
         for (int i = 0; i < n; i++) to[i * (ptrdiff_t)lds] = pairs[2 * i] + pairs[2 * i + 1];
     }
 }
-INLINE void qk_keys(float *s, int lds, const float *q, int nq, const uint16_t *k, int ldk, int nk, int dim, struct ahead *a, const int G) {
+INLINE void qk_keys(float *s, int lds, const float *q, int nq, const uint16_t *k, int ldk, int nk, int dim,
+                    struct ahead *a, const int G) {
     const ptrdiff_t one = ldk;
     int j = 0;
     for (; G == 1 && j + 8 <= nk; j += 8) qk_block(s + j, lds, q, nq, k + j * one, ldk, dim, a, G, 8);
@@ -101,27 +112,31 @@ static QK16_FN(qk) {
         const int n = nk - j < 16 ? nk - j : 16;
         const uint16_t *keys = k + j * (ptrdiff_t)ldk;
         int i = 0;
-        for (; nq - i > GROUP; i += 2 * GROUP) qk_keys(s + i * (ptrdiff_t)lds + j, lds, at + i / GROUP * ldq, nq - i, keys, ldk, n, dim, &a, 2);
+        for (; nq - i > GROUP; i += 2 * GROUP)
+            qk_keys(s + i * (ptrdiff_t)lds + j, lds, at + i / GROUP * ldq, nq - i, keys, ldk, n, dim, &a, 2);
         if (i < nq) qk_keys(s + i * (ptrdiff_t)lds + j, lds, at + i / GROUP * ldq, nq - i, keys, ldk, n, dim, &a, 1);
     }
 }
 
 /* Q queries by 16 dimensions: even and odd dimensions have separate sums. */
-INLINE void pv_block(float *o, int ldo, const float *corr, const float *p, int ldp, const uint16_t *v, int ldv, int nk, struct ahead *a, const int Q) {
+INLINE void pv_block(float *o, int ldo, const float *corr, const float *p, int ldp, const uint16_t *v, int ldv, int nk,
+                     struct ahead *a, const int Q) {
     const __m256i high = _mm256_set1_epi32((int)0xffff0000);
     const ptrdiff_t one = ldv;
     __m256 even[4], odd[4];
     EACH (int i = 0; i < Q; i++) {
         const float *at = o + i * (ptrdiff_t)ldo;
         const __m256 x = _mm256_loadu_ps(at), y = _mm256_loadu_ps(at + 8), c = _mm256_set1_ps(corr[i]);
-        const __m256 lo = _mm256_mul_ps(_mm256_permute2f128_ps(x, y, 0x20), c), hi = _mm256_mul_ps(_mm256_permute2f128_ps(x, y, 0x31), c);
+        const __m256 lo = _mm256_mul_ps(_mm256_permute2f128_ps(x, y, 0x20), c),
+                     hi = _mm256_mul_ps(_mm256_permute2f128_ps(x, y, 0x31), c);
         even[i] = _mm256_shuffle_ps(lo, hi, 0x88), odd[i] = _mm256_shuffle_ps(lo, hi, 0xdd);
     }
     for (int j = 0; j < nk; j++, v += one) {
         if (j % 8 == 0) prefetch_row(a);
         _mm_prefetch((const char *)(v + SOON * one), _MM_HINT_T0);
         const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)v);
-        const __m256 e = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), f = _mm256_castsi256_ps(_mm256_and_si256(x, high));
+        const __m256 e = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)),
+                     f = _mm256_castsi256_ps(_mm256_and_si256(x, high));
         EACH (int i = 0; i < Q; i++) {
             const __m256 w = _mm256_set1_ps(p[i * ldp + j]);
             even[i] = _mm256_fmadd_ps(w, e, even[i]), odd[i] = _mm256_fmadd_ps(w, f, odd[i]);
@@ -134,7 +149,8 @@ INLINE void pv_block(float *o, int ldo, const float *corr, const float *p, int l
         _mm256_storeu_ps(at + 8, _mm256_permute2f128_ps(lo, hi, 0x31));
     }
 }
-INLINE void pv_rows(float *o, int ldo, const float *corr, const float *p, int ldp, const uint16_t *v, int ldv, int nk, int dim, struct ahead *a, const int Q) {
+INLINE void pv_rows(float *o, int ldo, const float *corr, const float *p, int ldp, const uint16_t *v, int ldv, int nk,
+                    int dim, struct ahead *a, const int Q) {
     int d = 0;
     for (; d + 16 <= dim; d += 16) pv_block(o + d, ldo, corr, p, ldp, v + d, ldv, nk, a, Q);
     const size_t left = (size_t)(dim - d);
@@ -150,24 +166,33 @@ static PV16_FN(pv) {
     struct ahead a = *ahead;
     int i = 0;
     (void)split;
-    for (; i + 4 <= nq; i += 4) pv_rows(o + i * (ptrdiff_t)ldo, ldo, corr + i, p + i * (ptrdiff_t)ldp, ldp, v, ldv, nk, dim, &a, 4);
-    for (; i < nq; i++) pv_rows(o + i * (ptrdiff_t)ldo, ldo, corr + i, p + i * (ptrdiff_t)ldp, ldp, v, ldv, nk, dim, &a, 1);
+    for (; i + 4 <= nq; i += 4)
+        pv_rows(o + i * (ptrdiff_t)ldo, ldo, corr + i, p + i * (ptrdiff_t)ldp, ldp, v, ldv, nk, dim, &a, 4);
+    for (; i < nq; i++)
+        pv_rows(o + i * (ptrdiff_t)ldo, ldo, corr + i, p + i * (ptrdiff_t)ldp, ldp, v, ldv, nk, dim, &a, 1);
 }
 
-/* 16 codes. The BF16 of codes 0 to 7, which are 2^-9 times the code, comes from a table: lower bytes, then upper ones. */
+/* 16 codes. The BF16 of codes 0 to 7, which are 2^-9 times the code, comes from a table: lower bytes, then upper ones.
+ */
 INLINE __m256i bf16_of(__m128i codes) {
-    const __m128i tiny = _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c);
-    const __m256i all = _mm256_set1_epi16(0x7f), code = _mm256_cvtepu8_epi16(codes), magnitude = _mm256_and_si256(code, all);
-    const __m256i at = _mm256_or_si256(magnitude, _mm256_slli_epi16(_mm256_or_si256(magnitude, _mm256_set1_epi16(8)), 8));
+    const __m128i tiny =
+        _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c);
+    const __m256i all = _mm256_set1_epi16(0x7f), code = _mm256_cvtepu8_epi16(codes),
+                  magnitude = _mm256_and_si256(code, all);
+    const __m256i at =
+        _mm256_or_si256(magnitude, _mm256_slli_epi16(_mm256_or_si256(magnitude, _mm256_set1_epi16(8)), 8));
     __m256i v = _mm256_add_epi16(_mm256_slli_epi16(magnitude, 4), _mm256_set1_epi16((127 - 7) << 7));
-    v = _mm256_blendv_epi8(v, _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(tiny), at), _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude));
+    v = _mm256_blendv_epi8(v, _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(tiny), at),
+                           _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude));
     v = _mm256_blendv_epi8(v, _mm256_set1_epi16(0x7fc0), _mm256_cmpeq_epi16(magnitude, all)); /* NaN */
     return _mm256_or_si256(v, _mm256_slli_epi16(_mm256_andnot_si256(all, code), 8));
 }
 static WIDEN16_FN(widen) {
     for (; rows-- > 0; out += n, in += stride) {
         int i = 0;
-        for (; i + 16 <= n; i += 16) _mm256_storeu_si256((__m256i *)(void *)(out + i), bf16_of(_mm_loadu_si128((const __m128i *)(const void *)(in + i))));
+        for (; i + 16 <= n; i += 16)
+            _mm256_storeu_si256((__m256i *)(void *)(out + i),
+                                bf16_of(_mm_loadu_si128((const __m128i *)(const void *)(in + i))));
         if (i == n) continue;
         uint8_t codes[16] = {0};
         uint16_t numbers[16];

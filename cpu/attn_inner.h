@@ -9,9 +9,10 @@
 #define IN_REGISTER(v) __asm__ volatile("" : "+v"(v))
 #endif
 
-/* Q query rows against K keys, one or four. Each pair has one vector of partial sums, so that a loaded key is used by Q rows and a
- * loaded query by K keys. The sums of four keys are stored together. */
-INLINE void qk_block(float *s, int lds, const float *const *q, const float *k, int ldk, int dim, float scale, const int Q, const int K) {
+/* Q query rows against K keys, one or four. Each pair has one vector of partial sums, so that a loaded key is used by Q
+ * rows and a loaded query by K keys. The sums of four keys are stored together. */
+INLINE void qk_block(float *s, int lds, const float *const *q, const float *k, int ldk, int dim, float scale,
+                     const int Q, const int K) {
     V sum[4][4];
     EACH (int i = 0; i < Q; i++)
         EACH (int j = 0; j < K; j++) sum[i][j] = vzero();
@@ -38,24 +39,28 @@ INLINE void qk_block(float *s, int lds, const float *const *q, const float *k, i
     }
     EACH (int i = 0; i < Q; i++) {
         float out[4];
-        vsum4(sum[i][0], K > 1 ? sum[i][1] : vzero(), K > 1 ? sum[i][2] : vzero(), K > 1 ? sum[i][3] : vzero(), scale, K > 1 ? s + i * lds : out);
+        vsum4(sum[i][0], K > 1 ? sum[i][1] : vzero(), K > 1 ? sum[i][2] : vzero(), K > 1 ? sum[i][3] : vzero(), scale,
+              K > 1 ? s + i * lds : out);
         if (K == 1) s[i * lds] = out[0];
     }
 }
-INLINE void qk_rows(float *s, int lds, const float *const *q, const float *k, int ldk, int dim, float scale, int nq, const int K) {
+INLINE void qk_rows(float *s, int lds, const float *const *q, const float *k, int ldk, int dim, float scale, int nq,
+                    const int K) {
     const int Q = LANES == 16 ? 4 : 2;
     int i = 0;
     for (; i + Q <= nq; i += Q) qk_block(s + i * lds, lds, q + i, k, ldk, dim, scale, Q, K);
     for (; i < nq; i++) qk_block(s + i * lds, lds, q + i, k, ldk, dim, scale, 1, K);
 }
-/* Processes queries in groups that fill half of L1, and for these one key after the other: key rows may be so far apart that few fit. */
+/* Processes queries in groups that fill half of L1, and for these one key after the other: key rows may be so far apart
+ * that few fit. */
 static QK_FN(qk) {
     enum { HALF = 4096 };
     const int most = HALF / dim > 4 ? HALF / dim / 4 * 4 : 4;
     for (int i = 0; i < nq; i += most) {
         const int n = nq - i < most ? nq - i : most;
         int j = 0;
-        for (; j + 4 <= nk; j += 4) qk_rows(s + i * lds + j, lds, q + i, k + (size_t)j * (size_t)ldk, ldk, dim, scale, n, 4);
+        for (; j + 4 <= nk; j += 4)
+            qk_rows(s + i * lds + j, lds, q + i, k + (size_t)j * (size_t)ldk, ldk, dim, scale, n, 4);
         for (; j < nk; j++) qk_rows(s + i * lds + j, lds, q + i, k + (size_t)j * (size_t)ldk, ldk, dim, scale, n, 1);
     }
 }
@@ -88,7 +93,8 @@ static SOFTMAX_FN(soft) {
 }
 
 /* Q rows by D vectors of the output, all keys of the tile. */
-INLINE void pv_block(float *o, int ldo, const float *corr, const float *p, int ldp, const float *v, int ldv, int nk, int last, const int Q, const int D) {
+INLINE void pv_block(float *o, int ldo, const float *corr, const float *p, int ldp, const float *v, int ldv, int nk,
+                     int last, const int Q, const int D) {
     V sum[4][4];
     EACH (int i = 0; i < Q; i++)
         EACH (int d = 0; d < D; d++) {
@@ -110,7 +116,8 @@ INLINE void pv_block(float *o, int ldo, const float *corr, const float *p, int l
             else vstore(at, sum[i][d]);
         }
 }
-INLINE void pv_rows(float *o, int ldo, const float *corr, const float *p, int ldp, const float *v, int ldv, int nk, int dim, const int Q) {
+INLINE void pv_rows(float *o, int ldo, const float *corr, const float *p, int ldp, const float *v, int ldv, int nk,
+                    int dim, const int Q) {
     const int D = LANES == 16 ? 4 : 2;
     int d = 0;
     for (; d + D * LANES <= dim; d += D * LANES) pv_block(o + d, ldo, corr, p, ldp, v + d, ldv, nk, 0, Q, D);
@@ -118,11 +125,12 @@ INLINE void pv_rows(float *o, int ldo, const float *corr, const float *p, int ld
 }
 static PV_FN(pv) {
     int i = 0;
-    for (; i + 4 <= nq; i += 4) pv_rows(o + (size_t)i * (size_t)ldo, ldo, corr + i, p + i * ldp, ldp, v, ldv, nk, dim, 4);
+    for (; i + 4 <= nq; i += 4)
+        pv_rows(o + (size_t)i * (size_t)ldo, ldo, corr + i, p + i * ldp, ldp, v, ldv, nk, dim, 4);
     for (; i < nq; i++) pv_rows(o + (size_t)i * (size_t)ldo, ldo, corr + i, p + i * ldp, ldp, v, ldv, nk, dim, 1);
 }
 
-/* --- Element-wise --- */
+/* --- Element-wise ----------------------------------------------------------------------------- */
 
 static SUMSQ_FN(sumsq) {
     V sum[4] = {vzero(), vzero(), vzero(), vzero()};
@@ -146,11 +154,13 @@ static SCALE_FN(scale_row) {
         else vstore(out + i, vmul(vmul(vload(x + i), vs), vadd(vload(w + i), va)));
     }
 }
-struct glu_v {                                      /* struct glu in vectors */
-    V limit, low, high, alpha, shift, cubic, after; /* limit of g; bounds of u; alpha and cubic negated; limit of the activation of g */
+struct glu_v { /* struct glu in vectors */
+    /* limit of g; bounds of u; alpha and cubic negated; limit of the activation of g */
+    V limit, low, high, alpha, shift, cubic, after;
     V gate_cap, up_cap;
 };
-/* tanh of an eighth by its continued fraction, then tanh(2 t) = 2 tanh(t) / (1 + tanh(t)^2): few ulp at any size, which a difference of exponentials lacks. */
+/* tanh of an eighth by its continued fraction, then tanh(2 t) = 2 tanh(t) / (1 + tanh(t)^2): few ulp at any size, which
+ * a difference of exponentials lacks. */
 INLINE V vtanh(V z) {
     const V t = vmul(vclamp(z, -9, 9), vset1(0.125f)), s = vmul(t, t);
     V r = vdiv(vmul(t, vfma(s, vadd(s, vset1(105)), vset1(945))), vfma(s, vfma(s, vset1(15), vset1(420)), vset1(945)));
@@ -160,7 +170,8 @@ INLINE V vtanh(V z) {
 enum glu_kind { GLU_SILU, GLU_RELU, GLU_CAPPED, GLU_ANY };
 INLINE V glu_of(V g, V u, const struct glu_v *a, const enum glu_kind kind) {
     if (kind == GLU_CAPPED)
-        return vmul(vdiv(vmul(a->gate_cap, vtanh(vdiv(g, a->gate_cap))), vadd(vset1(1), vexp(vsub(vzero(), g)))), vmul(a->up_cap, vtanh(vdiv(u, a->up_cap))));
+        return vmul(vdiv(vmul(a->gate_cap, vtanh(vdiv(g, a->gate_cap))), vadd(vset1(1), vexp(vsub(vzero(), g)))),
+                    vmul(a->up_cap, vtanh(vdiv(u, a->up_cap))));
     if (kind == GLU_RELU) return vmul(vmax(vzero(), g), u);
     if (kind == GLU_SILU) return vmul(vdiv(g, vadd(vset1(1), vexp(vsub(vzero(), g)))), u);
     g = vmin(a->limit, g), u = vmax(a->low, vmin(a->high, u));
@@ -218,7 +229,8 @@ static ROPE_FN(rope) {
         } else vstore(x + j, a), vstore(x + j + half, b);
     }
     for (; j < half; j++) {
-        float *pa = interleaved ? x + 2 * j : x + j, *pb = interleaved ? pa + 1 : pa + half, s = sin[j] * sign, a = *pa, b = *pb;
+        float *pa = interleaved ? x + 2 * j : x + j, *pb = interleaved ? pa + 1 : pa + half, s = sin[j] * sign, a = *pa,
+              b = *pb;
         *pa = a * cos[j] - b * s;
         *pb = b * cos[j] + a * s;
     }

@@ -8,12 +8,16 @@
 enum { ROWS = 32, COLS = 2048, TOKENS = 4, ROUNDS = 7 }; /* 64 KB of weights, which stay in L2 */
 
 extern const struct format_kernels avx512_e4m3;
-const struct format_kernels *const autotune_e4m3_candidates[AUTOTUNE_E4M3_CANDIDATES] = {&avx512_e4m3, &avx512vbmi_e4m3, &avx512gfni_e4m3};
-static const char *const names[AUTOTUNE_E4M3_CANDIDATES] = {"E4M3 by FP16 conversion (measured)", "E4M3 by table look-ups (measured)",
-                                                            "E4M3 by affine bit maps (measured)"};
-int autotune_e4m3_n_candidates(void) { return cpu_flags() & CPU_F_GFNI ? AUTOTUNE_E4M3_CANDIDATES : AUTOTUNE_E4M3_CANDIDATES - 1; }
+const struct format_kernels *const autotune_e4m3_candidates[AUTOTUNE_E4M3_CANDIDATES] = {&avx512_e4m3, &avx512vbmi_e4m3,
+                                                                                         &avx512gfni_e4m3};
+static const char *const names[AUTOTUNE_E4M3_CANDIDATES] = {
+    "E4M3 by FP16 conversion (measured)", "E4M3 by table look-ups (measured)", "E4M3 by affine bit maps (measured)"};
+int autotune_e4m3_n_candidates(void) {
+    return cpu_flags() & CPU_F_GFNI ? AUTOTUNE_E4M3_CANDIDATES : AUTOTUNE_E4M3_CANDIDATES - 1;
+}
 
-/* Finite codes; subnormals as rare as in a checkpoint, where one weight in 8,000 is that small relative to its block's largest. */
+/* Finite codes; subnormals as rare as in a checkpoint, where one weight in 8,000 is that small relative to its block's
+ * largest. */
 static uint8_t codes[ROWS * COLS];
 static float x[TOKENS * COLS], y[TOKENS * ROWS];
 static int best;
@@ -36,7 +40,8 @@ static void measure_candidates(void) {
     float *ys[TOKENS];
     double least[AUTOTUNE_E4M3_CANDIDATES][2];
     const int count = autotune_e4m3_n_candidates();
-    for (int i = 0; i < ROWS * COLS; i++) codes[i] = (uint8_t)((i * 37 & 0x7f) == 0x7f || (!(i * 37 & 0x78) && i % 8192) ? 0x38 : i * 37);
+    for (int i = 0; i < ROWS * COLS; i++)
+        codes[i] = (uint8_t)((i * 37 & 0x7f) == 0x7f || (!(i * 37 & 0x78) && i % 8192) ? 0x38 : i * 37);
     for (int i = 0; i < TOKENS * COLS; i++) x[i] = (float)(i % 17 - 8);
     for (int t = 0; t < TOKENS; t++) xs[t] = x + t * COLS, ys[t] = y + t * ROWS;
     for (int round = 0; round < ROUNDS; round++)

@@ -1,11 +1,11 @@
 #pragma once
-/* Picks the fastest of several bit-identical kernels by a measurement of about one millisecond at first use. Instruction costs differ
- * between CPUs with the same features, and CPUID does not tell.
+/* Picks the fastest of several bit-identical kernels by a measurement of about one millisecond at first use.
+ * Instruction costs differ between CPUs with the same features, and CPUID does not tell.
  *
  * Noise may change the choice between runs, so it must affect speed only: all candidates give equal bits for every x
  * (kcheck_kernels compares them). Kernels with different bits are selected by flags that noise cannot flip
- * (probe.h): E4M3 through subnormal floats (CPU_F_SUBNORMAL), whose sums round differently below 2^-70 and, with AVX2, have another order; also
- * gemm_for and gemm_for_weights. */
+ * (probe.h): E4M3 through subnormal floats (CPU_F_SUBNORMAL), whose sums round differently below 2^-70 and, with AVX2,
+ * have another order; also gemm_for and gemm_for_weights. */
 #include "cpu/kernels.h"
 
 enum { AUTOTUNE_E4M3_CANDIDATES = 3 };

@@ -1,5 +1,6 @@
-/* Kernels of GGUF's formats with scales inside blocks, but Q8_0, in the SIMD wrappers of simd_<isa>.h, compiled once per ISA. Their products mostly have
- * integer kernels (intdot_inner.h). One product with float32 activations, rarely needed, serves all: it multiplies converted rows. */
+/* Kernels of GGUF's formats with scales inside blocks, but Q8_0, in the SIMD wrappers of simd_<isa>.h, compiled once
+ * per ISA. Their products mostly have integer kernels (intdot_inner.h). One product with float32 activations, rarely
+ * needed, serves all: it multiplies converted rows. */
 #include <string.h>
 
 #include "cpu/decode_inner.h"
@@ -15,7 +16,11 @@ enum {
 #define USE(j, v) vstore(to + (j), v)
 #define CONVERT(name) \
     static WIDEN_FN(widen_##name) { \
-        enum { BLOCK = FORMAT_BLOCK(name), UNIT = BLOCK > 64 ? BLOCK : 64, BYTES = UNIT / BLOCK * FORMAT_BYTES(name) }; \
+        enum { \
+            BLOCK = FORMAT_BLOCK(name), \
+            UNIT = BLOCK > 64 ? BLOCK : 64, \
+            BYTES = UNIT / BLOCK * FORMAT_BYTES(name) \
+        }; \
         float rest[UNIT]; \
         for (const uint8_t *p = in; n > 0; p += BYTES, out += UNIT, n -= UNIT) { \
             float *to = n < UNIT ? rest : out; \
@@ -23,7 +28,9 @@ enum {
             if (n < UNIT) memcpy(out, rest, (size_t)n * sizeof *out); \
         } \
     } \
-    static DECODE_FN(decode_##name) { decode_scaled(out, w, r, c0, c1, widen_##name, FORMAT_BLOCK(name), FORMAT_BYTES(name), false); }
+    static DECODE_FN(decode_##name) { \
+        decode_scaled(out, w, r, c0, c1, widen_##name, FORMAT_BLOCK(name), FORMAT_BYTES(name), false); \
+    }
 FORMATS_BLOCKS(CONVERT)
 #undef USE
 
@@ -64,6 +71,6 @@ static GEMV_FN(gemv) {
 }
 
 #define ROW(name) \
-    const struct format_kernels FORMAT_JOIN(FORMAT_JOIN(ISA, _), \
-                                            name) = {.dtype = FORMAT_DTYPE(name), .gemv = gemv, .widen = widen_##name, .decode = decode_##name};
+    const struct format_kernels FORMAT_JOIN(FORMAT_JOIN(ISA, _), name) = { \
+        .dtype = FORMAT_DTYPE(name), .gemv = gemv, .widen = widen_##name, .decode = decode_##name};
 FORMATS_BLOCKS(ROW)

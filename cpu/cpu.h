@@ -12,7 +12,7 @@ bool cpu_level_has(enum cpu_level l);
 /* e.g. "avx512 (f bw vl vbmi bf16 vnni)"; for --version --verbose */
 const char *cpu_describe(void);
 
-/* Opens an executor on the pool, which is borrowed and must outlive it. One call at a time. Workspace grows as needed and is kept.
- * The CPU must have `level`. NULL: ERR_MEMORY. */
+/* Opens an executor on the pool, which is borrowed and must outlive it. One call at a time. Workspace grows as needed
+ * and is kept. The CPU must have `level`. NULL: ERR_MEMORY. */
 struct exec *cpu_exec_open(struct pool *pool, enum cpu_level level, struct error *e);
 void cpu_exec_close(struct exec **x);

@@ -6,8 +6,8 @@
 
 enum { STAGES = 2 };
 
-/* A thread's share of a stage; other threads steal from it after finishing theirs. Has its own cache line, since every task
- * increments it. */
+/* A thread's share of a stage; other threads steal from it after finishing theirs. Has its own cache line, since every
+ * task increments it. */
 struct exec_cursor {
     _Alignas(64) _Atomic int next[STAGES];
     int end[STAGES];
@@ -16,11 +16,13 @@ struct exec_cursor {
 static const struct ops tables[CPU_LEVELS] = {
 #define TABLE(level) \
     { \
-        .name = level, .embed = elem_embed, .norm = norm_run, .linear = linear_run, .rope_table = rope_table_run, .rope = rope_run, .kv_store = kv_rows_store, \
-        .kv_load = kv_rows_load, .attention = attn_run, .select = select_run, .route = route_run, .experts = experts_run, .add = elem_add, \
-        .sigmoid = elem_sigmoid, .clip = elem_clip, .fill = elem_fill, .softcap = elem_softcap, .copy = elem_copy, .merge = elem_merge, .gate = elem_gate, \
-        .scale = elem_scale, .conv = delta_conv_run, .delta = delta_run, .scan = scan_run, .compress = compress_run, .spread = streams_spread, \
-        .mix = streams_mix, .ngram = ngram_run, .relate = ngram_relate_run, .pool = streams_pool, .round = round_run \
+        .name = level, .embed = elem_embed, .norm = norm_run, .linear = linear_run, .rope_table = rope_table_run, \
+        .rope = rope_run, .kv_store = kv_rows_store, .kv_load = kv_rows_load, .attention = attn_run, \
+        .select = select_run, .route = route_run, .experts = experts_run, .add = elem_add, .sigmoid = elem_sigmoid, \
+        .clip = elem_clip, .fill = elem_fill, .softcap = elem_softcap, .copy = elem_copy, .merge = elem_merge, \
+        .gate = elem_gate, .scale = elem_scale, .conv = delta_conv_run, .delta = delta_run, .scan = scan_run, \
+        .compress = compress_run, .spread = streams_spread, .mix = streams_mix, .ngram = ngram_run, \
+        .relate = ngram_relate_run, .pool = streams_pool, .round = round_run \
     }
     [CPU_SCALAR] = TABLE("scalar"),
     [CPU_AVX2] = TABLE("avx2"),
@@ -29,8 +31,9 @@ static const struct ops tables[CPU_LEVELS] = {
 #undef TABLE
 };
 
-/* The order in which a thread visits cursors with several nodes: its own, then node by node by distance. Of a node, first its own cursor
- * (tasks of a node without threads), then its threads' cursors, starting after this thread's position so that helpers spread. */
+/* The order in which a thread visits cursors with several nodes: its own, then node by node by distance. Of a node,
+ * first its own cursor (tasks of a node without threads), then its threads' cursors, starting after this thread's
+ * position so that helpers spread. */
 static void visit_order(const struct pool *pool, int thread, uint16_t *order) {
     int n = pool_threads(pool), at = 0;
     const uint8_t *near = pool_nodes_by_distance(pool, pool_node(pool, thread));
@@ -92,7 +95,8 @@ static void set_cursor(struct cpu_exec *x, int cursor, int stage, int begin, int
 
 void cpu_exec_split_tasks(struct cpu_exec *x, int stage, int n_tasks) {
     int n = pool_threads(x->pool);
-    for (int t = 0; t < n; t++) set_cursor(x, t, stage, (int)((int64_t)n_tasks * t / n), (int)((int64_t)n_tasks * (t + 1) / n));
+    for (int t = 0; t < n; t++)
+        set_cursor(x, t, stage, (int)((int64_t)n_tasks * t / n), (int)((int64_t)n_tasks * (t + 1) / n));
     for (int c = n; c < x->n_cursors; c++) set_cursor(x, c, stage, 0, 0);
     if (!stage) atomic_store_explicit(&x->is_cancelled, 0, memory_order_relaxed);
 }
@@ -106,7 +110,8 @@ void cpu_exec_split_tasks_by_node(struct cpu_exec *x, int stage, const int *begi
         int here = t - first;
         if (!here) set_cursor(x, n + a, stage, begin[a], begin[a + 1]);
         for (int i = 0; i < here; i++)
-            set_cursor(x, first + i, stage, begin[a] + (int)((int64_t)tasks * i / here), begin[a] + (int)((int64_t)tasks * (i + 1) / here));
+            set_cursor(x, first + i, stage, begin[a] + (int)((int64_t)tasks * i / here),
+                       begin[a] + (int)((int64_t)tasks * (i + 1) / here));
     }
 }
 
@@ -141,7 +146,8 @@ struct each_task {
 };
 static void each_thread(void *arg, int thread, int n_threads) {
     struct each_task *e = arg;
-    for (int task; !cpu_exec_is_cancelled(e->x) && (task = cpu_exec_next_task(e->x, 0, thread)) >= 0;) e->fn(e->arg, task, thread);
+    for (int task; !cpu_exec_is_cancelled(e->x) && (task = cpu_exec_next_task(e->x, 0, thread)) >= 0;)
+        e->fn(e->arg, task, thread);
 }
 
 int cpu_exec_for_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg) {

@@ -1,5 +1,5 @@
-/* CPU features that this process may use. CPUID reports what the CPU supports; XCR0 which registers the kernel saves, without which
- * wide instructions fault. AMX tiles also need a permission that the process requests once. */
+/* CPU features that this process may use. CPUID reports what the CPU supports; XCR0 which registers the kernel saves,
+ * without which wide instructions fault. AMX tiles also need a permission that the process requests once. */
 #include <cpuid.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
@@ -38,7 +38,8 @@ static unsigned read_flags(void) {
     if (c7 >> 11 & 1) f |= CPU_F_VNNI;
     if (a71 >> 5 & 1) f |= probe_fast_bf16() ? CPU_F_BF16 | CPU_F_BF16_FAST : CPU_F_BF16;
     bool tile = d7 >> 24 & 1, tile_bf16 = d7 >> 22 & 1, tile_int8 = d7 >> 25 & 1;
-    if (tile && tile_bf16 && tile_int8 && (saved & 0x60000) == 0x60000 && (f & CPU_F_BF16) && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA))
+    if (tile && tile_bf16 && tile_int8 && (saved & 0x60000) == 0x60000 && (f & CPU_F_BF16) &&
+        !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA))
         f |= CPU_F_AMX_BF16 | CPU_F_AMX_INT8;
     return f;
 }

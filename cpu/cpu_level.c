@@ -23,8 +23,9 @@ const char *cpu_describe(void) {
     static const struct {
         unsigned flag;
         const char *name;
-    } names[] = {{CPU_F_AVX2, "avx2 fma f16c"}, {CPU_F_AVXVNNI, "avxvnni"}, {CPU_F_AVX512, "avx512 f bw vl dq"}, {CPU_F_VBMI, "vbmi"},
-                 {CPU_F_BF16, "bf16"},          {CPU_F_VNNI, "vnni"},       {CPU_F_AMX_BF16, "amx bf16"},        {CPU_F_AMX_INT8, "int8"}};
+    } names[] = {{CPU_F_AVX2, "avx2 fma f16c"}, {CPU_F_AVXVNNI, "avxvnni"}, {CPU_F_AVX512, "avx512 f bw vl dq"},
+                 {CPU_F_VBMI, "vbmi"},          {CPU_F_BF16, "bf16"},       {CPU_F_VNNI, "vnni"},
+                 {CPU_F_AMX_BF16, "amx bf16"},  {CPU_F_AMX_INT8, "int8"}};
     static _Thread_local char text[160];
     unsigned f = cpu_flags();
     int n = snprintf(text, sizeof text, "%s (", cpu_level_name(cpu_level_best()));

@@ -1,6 +1,7 @@
-/* Gated DeltaNet, a replacement of attention: a short causal convolution along the rows, and a recurrent state per head. Rows are
- * sequential, but columns of a state are independent: a task processes some columns of a head for all rows, so that its part of the
- * state stays in L1. The order of sums depends neither on the number of rows in a call nor on the threads. */
+/* Gated DeltaNet, a replacement of attention: a short causal convolution along the rows, and a recurrent state per
+ * head. Rows are sequential, but columns of a state are independent: a task processes some columns of a head for all
+ * rows, so that its part of the state stays in L1. The order of sums depends neither on the number of rows in a call
+ * nor on the threads. */
 #include <math.h>
 #include <string.h>
 
@@ -40,7 +41,8 @@ int delta_conv_run(struct exec *base, const struct op_conv *o) {
     size_t row = (size_t)o->channels * sizeof(float);
     float *zeros = NULL;
     const int past = op_conv_past(o);
-    if (o->taps > TAPS_MOST || past < o->taps - 1 + o->delay || (!o->w && (o->taps > 1 || o->bias || !o->is_linear))) return ERR_RUNTIME;
+    if (o->taps > TAPS_MOST || past < o->taps - 1 + o->delay || (!o->w && (o->taps > 1 || o->bias || !o->is_linear)))
+        return ERR_RUNTIME;
     if (!o->before) {
         if (!(zeros = cpu_exec_workspace(j.x, row))) return ERR_MEMORY;
         memset(zeros, 0, row);
@@ -52,7 +54,7 @@ int delta_conv_run(struct exec *base, const struct op_conv *o) {
     return rc;
 }
 
-/* --- Recurrences ------------------------------------------------------------------------------------------------------------ */
+/* --- Recurrences ------------------------------------------------------------------------------ */
 
 struct delta {
     struct cpu_exec *x;
@@ -97,19 +99,28 @@ static void set_factors(const struct delta *j, struct delta_row *r, int i, int h
 static void delta_task(void *arg, int task, int thread) {
     const struct delta *j = arg;
     const struct op_delta *o = j->o;
-    int h = task / j->blocks, c = task % j->blocks * DELTA_COLUMNS, n = o->v_dim - c < DELTA_COLUMNS ? o->v_dim - c : DELTA_COLUMNS;
+    int h = task / j->blocks, c = task % j->blocks * DELTA_COLUMNS,
+        n = o->v_dim - c < DELTA_COLUMNS ? o->v_dim - c : DELTA_COLUMNS;
     const int key_head = o->is_tiled ? h % o->k_heads : h / (o->v_heads / o->k_heads);
-    size_t state = (size_t)h * (size_t)o->k_dim * (size_t)o->v_dim + (size_t)c, key = (size_t)key_head * (size_t)o->k_dim;
+    size_t state = (size_t)h * (size_t)o->k_dim * (size_t)o->v_dim + (size_t)c,
+           key = (size_t)key_head * (size_t)o->k_dim;
     size_t value = (size_t)h * (size_t)o->v_dim + (size_t)c;
     const float *from = o->before ? o->before + state : NULL;
     const bool by_channel = o->rule == DELTA_CHANNELS, seen = o->rule == DELTA_GATED || by_channel;
     float decays[DELTA_MAX_K_DIM];
     for (int i = 0; i < o->n && !cpu_exec_is_cancelled(j->x); i++, from = o->after + state) {
         size_t row = (size_t)i * (size_t)o->ldx;
-        struct delta_row r = {.q = o->q + row + key, .k = o->k + row + key, .qs = 1, .ks = 1, .decay = 1, .beta = 1, .ignores_seen = !seen};
+        struct delta_row r = {.q = o->q + row + key,
+                              .k = o->k + row + key,
+                              .qs = 1,
+                              .ks = 1,
+                              .decay = 1,
+                              .beta = 1,
+                              .ignores_seen = !seen};
         set_factors(j, &r, i, h);
         if (by_channel) channel_decays(o, i, h, decays), r.decays = decays;
-        j->x->k.delta(o->out + (size_t)i * (size_t)o->ldo + value, o->after + state, from, o->v_dim, &r, o->v + row + value, o->k_dim, n);
+        j->x->k.delta(o->out + (size_t)i * (size_t)o->ldo + value, o->after + state, from, o->v_dim, &r,
+                      o->v + row + value, o->k_dim, n);
     }
 }
 

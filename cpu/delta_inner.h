@@ -22,11 +22,11 @@ static CONV_FN(conv) {
     }
 }
 
-/* D vectors of columns; last: elements of the last vector, 0: all. Two partial sums per column, of even and odd rows, shorten the
- * dependency chain. */
+/* D vectors of columns; last: elements of the last vector, 0: all. Two partial sums per column, of even and odd rows,
+ * shorten the dependency chain. */
 INLINE V delta_load(const float *p, int last) { return last ? vloadm(p, last) : vload(p); }
-INLINE void delta_columns(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v, int k_dim, int last, const int D,
-                          const bool by_row) {
+INLINE void delta_columns(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v,
+                          int k_dim, int last, const int D, const bool by_row) {
     V u[2][4], d[4];
     EACH (int c = 0; c < D; c++) u[0][c] = u[1][c] = vzero();
     for (int i = 0; from && !r->ignores_seen && i < k_dim; i++) {
@@ -64,10 +64,13 @@ INLINE void delta_columns(float *o, float *to, const float *from, int ld, const 
         else vstore(o + c * LANES, sum);
     }
 }
-INLINE void delta_all(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v, int k_dim, int n, const bool by_row) {
+INLINE void delta_all(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v,
+                      int k_dim, int n, const bool by_row) {
     int c = 0;
-    for (; c + 4 * LANES <= n; c += 4 * LANES) delta_columns(o + c, to + c, from ? from + c : NULL, ld, r, v + c, k_dim, 0, 4, by_row);
-    for (; c < n; c += LANES) delta_columns(o + c, to + c, from ? from + c : NULL, ld, r, v + c, k_dim, n - c < LANES ? n - c : 0, 1, by_row);
+    for (; c + 4 * LANES <= n; c += 4 * LANES)
+        delta_columns(o + c, to + c, from ? from + c : NULL, ld, r, v + c, k_dim, 0, 4, by_row);
+    for (; c < n; c += LANES)
+        delta_columns(o + c, to + c, from ? from + c : NULL, ld, r, v + c, k_dim, n - c < LANES ? n - c : 0, 1, by_row);
 }
 static DELTA_FN(delta) {
     if (r->decays) delta_all(o, to, from, ld, r, v, k_dim, n, true);

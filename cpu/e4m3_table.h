@@ -9,9 +9,11 @@
      : (c) >= 2 ? (119 + (lift)) << 7 | ((c)&1) << 6 \
      : (c)      ? (118 + (lift)) << 7 \
                 : 0)
-#define E4M3_HIGH(c, lift)   (uint8_t)(E4M3_BF16(c, lift) >> 8)
-#define E4M3_LOW(c, lift)    (uint8_t)(E4M3_BF16(c, lift) & 0xff)
-#define E4M3_4(of, c, lift)  of(c, lift), of((c) + 1, lift), of((c) + 2, lift), of((c) + 3, lift)
-#define E4M3_16(of, c, lift) E4M3_4(of, c, lift), E4M3_4(of, (c) + 4, lift), E4M3_4(of, (c) + 8, lift), E4M3_4(of, (c) + 12, lift)
-#define E4M3_64(of, c, lift) E4M3_16(of, c, lift), E4M3_16(of, (c) + 16, lift), E4M3_16(of, (c) + 32, lift), E4M3_16(of, (c) + 48, lift)
-#define E4M3_ALL(of, lift)   E4M3_64(of, 0, lift), E4M3_64(of, 64, lift)
+#define E4M3_HIGH(c, lift)  (uint8_t)(E4M3_BF16(c, lift) >> 8)
+#define E4M3_LOW(c, lift)   (uint8_t)(E4M3_BF16(c, lift) & 0xff)
+#define E4M3_4(of, c, lift) of(c, lift), of((c) + 1, lift), of((c) + 2, lift), of((c) + 3, lift)
+#define E4M3_16(of, c, lift) \
+    E4M3_4(of, c, lift), E4M3_4(of, (c) + 4, lift), E4M3_4(of, (c) + 8, lift), E4M3_4(of, (c) + 12, lift)
+#define E4M3_64(of, c, lift) \
+    E4M3_16(of, c, lift), E4M3_16(of, (c) + 16, lift), E4M3_16(of, (c) + 32, lift), E4M3_16(of, (c) + 48, lift)
+#define E4M3_ALL(of, lift) E4M3_64(of, 0, lift), E4M3_64(of, 64, lift)

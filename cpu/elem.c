@@ -14,15 +14,18 @@ static void embed_task(void *arg, int task, int thread) {
         for (int c = 0; c < o->table.cols && o->scale != 0 && o->scale != 1; c++) out[c] *= o->scale;
     }
 }
-int elem_embed(struct exec *base, const struct op_embed *o) { return row_job_run(base, o, o->n, o->table.cols, embed_task); }
+int elem_embed(struct exec *base, const struct op_embed *o) {
+    return row_job_run(base, o, o->n, o->table.cols, embed_task);
+}
 
-/* --- y += x, sigmoid, clip, fill, softcap, copy --- */
+/* --- y += x, sigmoid, clip, fill, softcap, copy ----------------------------------------------- */
 
 static void add_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;
     const struct op_add *o = j->op;
     const int end = row_job_end(task, j->per, j->rows);
-    for (int i = task * j->per; i < end && o->ldx; i++) j->x->k.axpy(o->y + (size_t)i * (size_t)o->m, 1, o->x + (size_t)i * (size_t)o->ldx, o->m);
+    for (int i = task * j->per; i < end && o->ldx; i++)
+        j->x->k.axpy(o->y + (size_t)i * (size_t)o->m, 1, o->x + (size_t)i * (size_t)o->ldx, o->m);
     if (o->ldx) return;
     size_t from = (size_t)(task * j->per) * (size_t)o->m;
     j->x->k.axpy(o->y + from, 1, o->x + from, (end - task * j->per) * o->m);
@@ -33,9 +36,12 @@ static void sigmoid_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;
     const struct op_sigmoid *o = j->op;
     float *x = o->x + (size_t)(task * j->per) * (size_t)o->m;
-    for (int i = 0, m = (row_job_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++) x[i] = 1 / (1 + expf(-x[i]));
+    for (int i = 0, m = (row_job_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++)
+        x[i] = 1 / (1 + expf(-x[i]));
 }
-int elem_sigmoid(struct exec *base, const struct op_sigmoid *o) { return row_job_run(base, o, o->n, o->m, sigmoid_task); }
+int elem_sigmoid(struct exec *base, const struct op_sigmoid *o) {
+    return row_job_run(base, o, o->n, o->m, sigmoid_task);
+}
 
 static void clip_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;
@@ -58,22 +64,28 @@ static void softcap_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;
     const struct op_softcap *o = j->op;
     float *x = o->x + (size_t)(task * j->per) * (size_t)o->m;
-    for (int i = 0, m = (row_job_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++) x[i] = o->cap * tanhf(x[i] / o->cap);
+    for (int i = 0, m = (row_job_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++)
+        x[i] = o->cap * tanhf(x[i] / o->cap);
 }
-int elem_softcap(struct exec *base, const struct op_softcap *o) { return row_job_run(base, o, o->n, o->m, softcap_task); }
+int elem_softcap(struct exec *base, const struct op_softcap *o) {
+    return row_job_run(base, o, o->n, o->m, softcap_task);
+}
 
 static void copy_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;
     const struct op_copy *o = j->op;
     for (int i = task * j->per, end = row_job_end(task, j->per, j->rows); i < end; i++)
         for (int h = 0; h < o->heads; h++)
-            memcpy(o->y + (ptrdiff_t)i * o->ldy + (ptrdiff_t)h * o->head_ldy, o->x + (ptrdiff_t)i * o->ldx + (ptrdiff_t)h * o->head_ldx,
-                   (size_t)o->dim * sizeof(float));
+            memcpy(o->y + (ptrdiff_t)i * o->ldy + (ptrdiff_t)h * o->head_ldy,
+                   o->x + (ptrdiff_t)i * o->ldx + (ptrdiff_t)h * o->head_ldx, (size_t)o->dim * sizeof(float));
 }
-int elem_copy(struct exec *base, const struct op_copy *o) { return row_job_run(base, o, o->n, o->heads * o->dim, copy_task); }
+int elem_copy(struct exec *base, const struct op_copy *o) {
+    return row_job_run(base, o, o->n, o->heads * o->dim, copy_task);
+}
 
 static void merge_row(const struct op_merge *a, int i, int h) {
-    float *l = &a->lse[(size_t)i * (size_t)a->heads + (size_t)h], l2 = a->lse2[(size_t)i * (size_t)a->heads + (size_t)h];
+    float *l = &a->lse[(size_t)i * (size_t)a->heads + (size_t)h],
+          l2 = a->lse2[(size_t)i * (size_t)a->heads + (size_t)h];
     float *o = a->out + (size_t)i * (size_t)a->ldo + (size_t)h * (size_t)a->dim;
     const float *o2 = a->out2 + (size_t)i * (size_t)a->ldo2 + (size_t)h * (size_t)a->dim;
     float top = *l > l2 ? *l : l2;
@@ -88,7 +100,9 @@ static void merge_task(void *arg, int task, int thread) {
     for (int i = task * j->per, end = row_job_end(task, j->per, j->rows); i < end; i++)
         for (int h = 0; h < o->heads; h++) merge_row(o, i, h);
 }
-int elem_merge(struct exec *base, const struct op_merge *o) { return row_job_run(base, o, o->n, o->heads * o->dim, merge_task); }
+int elem_merge(struct exec *base, const struct op_merge *o) {
+    return row_job_run(base, o, o->n, o->heads * o->dim, merge_task);
+}
 
 static float gate_of(enum gate_kind kind, float g) {
     switch (kind) {
@@ -113,7 +127,9 @@ static void gate_task(void *arg, int task, int thread) {
             else j->x->k.gate(y, g, o->dim);
         }
 }
-int elem_gate(struct exec *base, const struct op_gate *o) { return row_job_run(base, o, o->n, o->heads * o->dim, gate_task); }
+int elem_gate(struct exec *base, const struct op_gate *o) {
+    return row_job_run(base, o, o->n, o->heads * o->dim, gate_task);
+}
 
 /* The factor of a row at a position; see struct op_scale. */
 static float position_scale(const struct op_scale *o, int at) {

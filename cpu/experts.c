@@ -1,18 +1,18 @@
 /* The FFNs of a layer: y += sum of weight * down(glu(gate x, up x)) over the experts of each token.
  *
- * Tokens are grouped by expert, in rising order of expert, the shared one last; a group has at most GROUP_MAX tokens. All
- * groups of a wave run in one pool_run with two stages:
- * 1. tasks (group, rows of gate and up), with the glu fused; the result goes to h. Each task decrements the group's counter.
- * 2. tasks (rows of y): for all groups in order, wait until the group's counter is 0, multiply those rows of down with the
- *    group's h, and add to y with the router's weight.
- * So the stages have no barrier, only a counter per group, and the first experts are long done when a thread finishes its
- * part of stage 1. A task's rows of y have one writer, which fixes the order of the sum without partial results.
- * Groups of many tokens use gemm.h, each matrix the kernel of its own format: their x is packed first (one more barrier), and the thread that
- * finishes a group's stage 1 packs its h.
+ * Tokens are grouped by expert, in rising order of expert, the shared one last; a group has at most GROUP_MAX tokens.
+ * All groups of a wave run in one pool_run with two stages:
+ * 1. tasks (group, rows of gate and up), with the glu fused; the result goes to h. Each task decrements the group's
+ * counter.
+ * 2. tasks (rows of y): for all groups in order, wait until the group's counter is 0, multiply those rows of down with
+ * the group's h, and add to y with the router's weight. So the stages have no barrier, only a counter per group, and
+ * the first experts are long done when a thread finishes its part of stage 1. A task's rows of y have one writer, which
+ * fixes the order of the sum without partial results. Groups of many tokens use gemm.h, each matrix the kernel of its
+ * own format: their x is packed first (one more barrier), and the thread that finishes a group's stage 1 packs its h.
  *
- * Several NUMA nodes (op_experts.shards): each has some rows of gate and up, and some of down, so a task of either stage belongs
- * to a node, whose threads take it first. h is shared: stage 2 reads the other nodes' parts, a few KB compared to the
- * megabytes of weights that stay local. A row is computed as without nodes, with the same bits.
+ * Several NUMA nodes (op_experts.shards): each has some rows of gate and up, and some of down, so a task of either
+ * stage belongs to a node, whose threads take it first. h is shared: stage 2 reads the other nodes' parts, a few KB
+ * compared to the megabytes of weights that stay local. A row is computed as without nodes, with the same bits.
  *
  * Waves bound the workspace: WAVE_MAX_ROWS pairs of a token and its expert at a time. */
 #include <sched.h>
@@ -25,12 +25,15 @@
 
 /* Measured (test/bench/gemv.md, gemm.md), except for those that bound memory. */
 enum {
-    GROUP_MAX = 512,        /* tokens of a group; 384 gain nothing */
-    WAVE_MAX_ROWS = 8192,   /* pairs of a token and its expert in a wave: bounds the workspace */
-    TASK_BYTES = 512 << 10, /* of gate, in a task of stage 1 with GEMV: each start of a matrix also fetches about 10 KB of unwanted lines */
-    TASK_ROWS = 256,        /* most rows of such a task */
-    MANY_ROWS = 64,         /* least rows of a task of stage 1 with a GEMM for many tokens, rounded up to the GEMM's tile */
-    PANEL = 32,             /* rows of y in a task of stage 2 where tasks of the GEMM's tile would be fewer than threads */
+    GROUP_MAX = 512,      /* tokens of a group; 384 gain nothing */
+    WAVE_MAX_ROWS = 8192, /* pairs of a token and its expert in a wave: bounds the workspace */
+    /* of gate, in a task of stage 1 with GEMV: each start of a matrix also fetches about 10 KB of unwanted lines */
+    TASK_BYTES = 512 << 10,
+    TASK_ROWS = 256, /* most rows of such a task */
+    /* least rows of a task of stage 1 with a GEMM for many tokens, rounded up to the GEMM's tile */
+    MANY_ROWS = 64,
+    /* rows of y in a task of stage 2 where tasks of the GEMM's tile would be fewer than threads */
+    PANEL = 32,
 };
 
 enum { GATE, UP, DOWN, MATRICES };
@@ -42,7 +45,8 @@ struct group {
     int id, n, inter;
     const struct gemm *gemm[MATRICES]; /* NULL: the GEMV kernels */
     int tasks, rows_per_task;          /* of stage 1; tasks on all nodes */
-    size_t x, h, packed[MATRICES];     /* offsets into the wave's workspace: x in gate's order, if it has one; matrices may share packed x */
+    /* offsets into the wave's workspace: x in gate's order, if it has one; matrices may share packed x */
+    size_t x, h, packed[MATRICES];
 };
 /* A memory node's part of a group's expert. */
 struct node_part {
@@ -64,15 +68,17 @@ struct wave {
     int n, nodes, tasks;          /* groups; memory nodes; tasks of stage 1 */
     int y_rows_per_task;          /* of stage 2 */
     int begin[NUMA_NODES + 1];    /* tasks of stage 2 by node */
-    int32_t *start_order;         /* [nodes * n] indexes of node_parts in the order in which stage 1 starts them, by `first`; NULL: array order */
-    bool any_gemm, any_order;     /* of gate or up */
-    uint8_t *space, *scratch;     /* scratch: one part per thread */
-    size_t scratch_part, tile_bytes, gemm_scratch_bytes; /* a thread's scratch: outputs of a task, then workspace of a GEMM, then a transposed matrix */
+    /* [nodes * n] indexes of node_parts in the order in which stage 1 starts them, by `first`; NULL: array order */
+    int32_t *start_order;
+    bool any_gemm, any_order; /* of gate or up */
+    uint8_t *space, *scratch; /* scratch: one part per thread */
+    /* a thread's scratch: outputs of a task, then workspace of a GEMM, then a transposed matrix */
+    size_t scratch_part, tile_bytes, gemm_scratch_bytes;
 };
 
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
 
-/* --- Stage 1 --- */
+/* --- Stage 1 ---------------------------------------------------------------------------------- */
 
 static void add_bias(float *y, const float *bias, int from, int n) {
     for (int i = 0; i < n && bias; i++) y[i] += bias[from + i];
@@ -88,15 +94,19 @@ static struct mat transpose_columns(const struct mat *m, int c0, int c1, uint8_t
     const size_t size = dtype_bytes(m->dtype, 1), stride = size * (size_t)m->rows;
     for (int r = 0; r < m->rows; r++) {
         const uint8_t *from = (const uint8_t *)m->data + (size_t)r * m->stride + size * (size_t)c0;
-        for (int c = 0; c < c1 - c0; c++) memcpy(buf + (size_t)c * stride + size * (size_t)r, from + size * (size_t)c, size);
+        for (int c = 0; c < c1 - c0; c++)
+            memcpy(buf + (size_t)c * stride + size * (size_t)r, from + size * (size_t)c, size);
     }
-    return (struct mat){.data = buf, .stride = stride, .rows = c1 - c0, .cols = m->rows, .row_step = 1, .dtype = m->dtype};
+    return (struct mat){
+        .data = buf, .stride = stride, .rows = c1 - c0, .cols = m->rows, .row_step = 1, .dtype = m->dtype};
 }
 /* x of the group's tokens in gate's order, [n, hidden]; NULL: it has none. */
-static float *ordered_x(const struct wave *w, const struct group *g) { return g->expert->gate.order ? (float *)(w->space + g->x) : NULL; }
+static float *ordered_x(const struct wave *w, const struct group *g) {
+    return g->expert->gate.order ? (float *)(w->space + g->x) : NULL;
+}
 /* Outputs [r0, r1) of a matrix for the group's tokens, [n, ldy]. */
-static void outputs(const struct wave *w, const struct group *g, int which, const struct mat *m, bool transposed, int r0, int r1, float *y, int ldy,
-                    uint8_t *scratch) {
+static void outputs(const struct wave *w, const struct group *g, int which, const struct mat *m, bool transposed,
+                    int r0, int r1, float *y, int ldy, uint8_t *scratch) {
     const struct gemm *gemm = g->gemm[which];
     const uint8_t *packed = w->space + g->packed[which];
     if (gemm && transposed) {
@@ -123,13 +133,16 @@ static void outputs(const struct wave *w, const struct group *g, int which, cons
     }
 }
 
-static void gate_up(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1, uint8_t *scratch) {
+static void gate_up(const struct wave *w, const struct group *g, const struct node_part *p, int r0, int r1,
+                    uint8_t *scratch) {
     const struct expert *e = p->expert;
     const size_t ld = (size_t)g->rows_per_task;
     float *gate = (float *)scratch, *up = gate + (size_t)g->n * ld, *h = (float *)(w->space + g->h) + p->row + r0;
     outputs(w, g, GATE, &e->gate, e->gate_up_transposed, r0, r1, gate, g->rows_per_task, scratch + w->tile_bytes);
-    if (e->up.data) outputs(w, g, UP, &e->up, e->gate_up_transposed, r0, r1, up, g->rows_per_task, scratch + w->tile_bytes);
-    for (size_t i = 0; i < (size_t)g->n; i++) apply_glu(w, e, h + i * (size_t)g->inter, gate + i * ld, up + i * ld, r0, r1 - r0);
+    if (e->up.data)
+        outputs(w, g, UP, &e->up, e->gate_up_transposed, r0, r1, up, g->rows_per_task, scratch + w->tile_bytes);
+    for (size_t i = 0; i < (size_t)g->n; i++)
+        apply_glu(w, e, h + i * (size_t)g->inter, gate + i * ld, up + i * ld, r0, r1 - r0);
 }
 
 static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
@@ -141,18 +154,21 @@ static void run_stage1(const struct wave *w, int task, uint8_t *scratch) {
     }
     const struct node_part *p = &w->node_parts[w->start_order ? w->start_order[lo] : lo];
     const struct group *g = &w->groups[p->group];
-    int r0 = (task - p->first) * g->rows_per_task, rows = expert_inter(p->expert), r1 = r0 + g->rows_per_task < rows ? r0 + g->rows_per_task : rows;
+    int r0 = (task - p->first) * g->rows_per_task, rows = expert_inter(p->expert),
+        r1 = r0 + g->rows_per_task < rows ? r0 + g->rows_per_task : rows;
     gate_up(w, g, p, r0, r1, scratch);
     _Atomic int *left = &w->counters[p->group].left;
     if (!g->gemm[DOWN]) {
         atomic_fetch_sub_explicit(left, 1, memory_order_release);
-    } else if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 2) { /* the counter starts one higher, for this pack */
-        g->gemm[DOWN]->pack(w->space + g->packed[DOWN], (float *)(w->space + g->h), NULL, g->inter, g->n, g->inter, 0, 1);
+        /* the counter starts one higher, for this pack */
+    } else if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 2) {
+        g->gemm[DOWN]->pack(w->space + g->packed[DOWN], (float *)(w->space + g->h), NULL, g->inter, g->n, g->inter, 0,
+                            1);
         atomic_store_explicit(left, 0, memory_order_release);
     }
 }
 
-/* --- Stage 2 --- */
+/* --- Stage 2 ---------------------------------------------------------------------------------- */
 
 /* Returns false when the call was cancelled: tasks of stage 1 may then never finish. */
 static bool wait_stage1(const struct wave *w, int group) {
@@ -166,14 +182,16 @@ static bool wait_stage1(const struct wave *w, int group) {
 
 /* First row of y on a node. */
 static int y_first(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node] : 0; }
-static int y_rows(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node + 1] - o->shards->rows[node] : o->hidden; }
+static int y_rows(const struct op_experts *o, int node) {
+    return o->shards ? o->shards->rows[node + 1] - o->shards->rows[node] : o->hidden;
+}
 
 static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
     const struct op_experts *o = w->o;
     int node = 0;
     while (task >= w->begin[node + 1]) node++;
-    int r0 = (task - w->begin[node]) * w->y_rows_per_task, all = y_rows(o, node), r1 = r0 + w->y_rows_per_task < all ? r0 + w->y_rows_per_task : all,
-        rows = r1 - r0;
+    int r0 = (task - w->begin[node]) * w->y_rows_per_task, all = y_rows(o, node),
+        r1 = r0 + w->y_rows_per_task < all ? r0 + w->y_rows_per_task : all, rows = r1 - r0;
     float *tile = (float *)scratch, *y = o->y + y_first(o, node) + r0;
     for (int i = 0; i < w->n; i++) {
         const struct group *g = &w->groups[i];
@@ -182,12 +200,14 @@ static void run_stage2(const struct wave *w, int task, uint8_t *scratch) {
         outputs(w, g, DOWN, &e->down, e->is_transposed, r0, r1, tile, rows, scratch + w->tile_bytes);
         for (int t = 0; t < g->n; t++) {
             add_bias(tile + (size_t)t * (size_t)rows, e->down_bias, r0, rows);
-            w->x->k.axpy(y + (size_t)g->rows[t] * (size_t)o->hidden, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
+            w->x->k.axpy(y + (size_t)g->rows[t] * (size_t)o->hidden, g->weights[t], tile + (size_t)t * (size_t)rows,
+                         rows);
         }
     }
 }
 
-/* The packed x that a matrix shares with one that is packed before it: gate's, or with one token in all the first group's. NULL: it has its own. */
+/* The packed x that a matrix shares with one that is packed before it: gate's, or with one token in all the first
+ * group's. NULL: it has its own. */
 static const size_t *shared_packed_x(const struct wave *w, const struct group *g, int which) {
     const struct group *first = w->groups;
     if (which == UP && g->gemm[UP] == g->gemm[GATE]) return &g->packed[GATE];
@@ -202,7 +222,9 @@ static void wave_thread(void *arg, int thread, int n_threads) {
             for (int t = 0; t < w->groups[i].n && ordered_x(w, &w->groups[i]); t++) {
                 const struct group *g = &w->groups[i];
                 const size_t hidden = (size_t)w->o->hidden;
-                if ((i + t) % n_threads == thread) mat_order_x(&g->expert->gate, ordered_x(w, g) + (size_t)t * hidden, w->o->x + (size_t)g->tokens[t] * hidden);
+                if ((i + t) % n_threads == thread)
+                    mat_order_x(&g->expert->gate, ordered_x(w, g) + (size_t)t * hidden,
+                                w->o->x + (size_t)g->tokens[t] * hidden);
             }
         pool_barrier(w->x->pool);
     }
@@ -212,8 +234,8 @@ static void wave_thread(void *arg, int thread, int n_threads) {
                 const struct group *g = &w->groups[i];
                 const float *ordered = ordered_x(w, g);
                 if (!g->gemm[k] || shared_packed_x(w, g, k)) continue;
-                g->gemm[k]->pack(w->space + g->packed[k], ordered ? ordered : w->o->x, ordered ? NULL : g->tokens, w->o->hidden, g->n, w->o->hidden, thread,
-                                 n_threads);
+                g->gemm[k]->pack(w->space + g->packed[k], ordered ? ordered : w->o->x, ordered ? NULL : g->tokens,
+                                 w->o->hidden, g->n, w->o->hidden, thread, n_threads);
             }
         pool_barrier(w->x->pool);
     }
@@ -222,11 +244,12 @@ static void wave_thread(void *arg, int thread, int n_threads) {
             (stage ? run_stage2 : run_stage1)(w, task, scratch);
 }
 
-/* --- A wave: sizes, workspace, one pool_run --- */
+/* --- A wave: sizes, workspace, one pool_run --------------------------------------------------- */
 
 static int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
-/* Numbers the tasks of stage 1: node by node and group by group; groups whose weights are still being read come last. */
+/* Numbers the tasks of stage 1: node by node and group by group; groups whose weights are still being read come last.
+ */
 static void number_tasks(struct wave *w, bool any_loading) {
     const uint8_t *is_loading = w->o->is_loading;
     int at = 0;
@@ -255,10 +278,13 @@ static void distribute_tasks(const struct wave *w) {
     cpu_exec_split_tasks_by_node(x, 1, w->begin);
 }
 
-static const struct gemm *select_gemm(const struct cpu_exec *x, int n, const struct mat *m, bool transposed, int batch, bool wide) {
+static const struct gemm *select_gemm(const struct cpu_exec *x, int n, const struct mat *m, bool transposed, int batch,
+                                      bool wide) {
     const struct gemm *special = gemm_for_weights(x->level, n, batch, m);
-    if (wide && batch > BATCH_INVARIANT_ROWS) special = NULL; /* it would round to BF16, or quantise over many columns */
-    if (transposed) special = NULL;                           /* transposing a matrix pays off only from some tokens on */
+    /* it would round to BF16, or quantise over many columns */
+    if (wide && batch > BATCH_INVARIANT_ROWS) special = NULL;
+    /* transposing a matrix pays off only from some tokens on */
+    if (transposed) special = NULL;
     if (special && special->supports(m, n)) return special;
     /* With up to 16 tokens, filling gemm_avx2's panels costs more than it saves. */
     const int most = x->level == CPU_AVX2 && !transposed ? 2 * KERNEL_TOKENS : KERNEL_TOKENS;
@@ -281,7 +307,8 @@ static void prepare_group(const struct wave *w, struct group *g, struct needs *s
     const int n_threads = pool_threads(x->pool);
     int per = (int)(TASK_BYTES / dtype_bytes(e->gate.dtype, (size_t)o->hidden)) / 4 * 4, panel = 0;
     g->inter = expert_inter(e);
-    int even = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
+    /* up to a point, every thread takes part in each expert */
+    int even = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4;
     per = per < even ? per : even;
     g->rows_per_task = cpu_exec_task_rows(per, 4, TASK_ROWS);
     for (int k = 0; k < MATRICES; k++) {
@@ -303,7 +330,8 @@ static void prepare_group(const struct wave *w, struct group *g, struct needs *s
     const size_t row = g->gemm[DOWN] && transposed[DOWN] ? dtype_bytes(e->down.dtype, (size_t)g->inter) : 0;
     s->down = row > s->down ? row : s->down;
     for (int k = GATE; k <= UP; k++) {
-        const size_t rows = g->gemm[k] && transposed[k] ? dtype_bytes(m[k]->dtype, (size_t)o->hidden) * (size_t)g->rows_per_task : 0;
+        const size_t rows =
+            g->gemm[k] && transposed[k] ? dtype_bytes(m[k]->dtype, (size_t)o->hidden) * (size_t)g->rows_per_task : 0;
         s->gate = rows > s->gate ? rows : s->gate;
     }
     g->h = s->size, s->size += align64((size_t)g->n * (size_t)g->inter * 4);
@@ -323,40 +351,47 @@ static int wave_run(struct wave *w) {
         w->any_gemm |= g->gemm[GATE] || g->gemm[UP], w->any_order |= g->expert->gate.order != NULL;
         any_loading |= o->is_loading && g->id < o->n_experts && o->is_loading[g->id];
         g->tasks = 0;
-        for (int a = 0; a < w->nodes; a++) g->tasks += (expert_inter(w->node_parts[a * w->n + i].expert) + g->rows_per_task - 1) / g->rows_per_task;
+        for (int a = 0; a < w->nodes; a++)
+            g->tasks += (expert_inter(w->node_parts[a * w->n + i].expert) + g->rows_per_task - 1) / g->rows_per_task;
     }
     int tile = need.tile;
-    if (tile > PANEL && o->hidden < tile * n_threads) tile = PANEL; /* else there would be fewer tasks than threads; fewer rows then share a decoded panel */
+    /* else there would be fewer tasks than threads; fewer rows then share a decoded panel */
+    if (tile > PANEL && o->hidden < tile * n_threads) tile = PANEL;
     w->y_rows_per_task = round_up(o->hidden / (n_threads * 4), tile);
     int cap = round_up(256, tile), floor = 16;
     w->y_rows_per_task = w->y_rows_per_task < floor ? floor : w->y_rows_per_task > cap ? cap : w->y_rows_per_task;
-    for (int a = 0; a < w->nodes; a++) w->begin[a + 1] = w->begin[a] + (y_rows(o, a) + w->y_rows_per_task - 1) / w->y_rows_per_task;
-    for (int i = 0; i < w->n; i++) need.most = w->groups[i].n * w->y_rows_per_task > need.most ? w->groups[i].n * w->y_rows_per_task : need.most;
+    for (int a = 0; a < w->nodes; a++)
+        w->begin[a + 1] = w->begin[a] + (y_rows(o, a) + w->y_rows_per_task - 1) / w->y_rows_per_task;
+    for (int i = 0; i < w->n; i++)
+        need.most = w->groups[i].n * w->y_rows_per_task > need.most ? w->groups[i].n * w->y_rows_per_task : need.most;
     w->tile_bytes = align64((size_t)need.most * 4);
     w->gemm_scratch_bytes = align64(need.inner);
     need.down *= (size_t)w->y_rows_per_task;
     w->scratch_part = w->tile_bytes + w->gemm_scratch_bytes + align64(need.down > need.gate ? need.down : need.gate);
-    size_t counters = (size_t)w->n * sizeof *w->counters, order = any_loading ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
+    size_t counters = (size_t)w->n * sizeof *w->counters,
+           order = any_loading ? align64((size_t)(w->n * w->nodes) * sizeof *w->start_order) : 0;
     uint8_t *space = cpu_exec_workspace(x, counters + order + need.size + w->scratch_part * (size_t)n_threads);
     if (!space) return ERR_MEMORY;
     w->counters = (struct counter *)space, space += counters;
     w->start_order = (int32_t *)space, space += order;
     w->space = space;
     w->scratch = w->space + need.size;
-    for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm[DOWN] != NULL));
+    for (int i = 0; i < w->n; i++)
+        atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm[DOWN] != NULL));
     number_tasks(w, any_loading);
     distribute_tasks(w);
     pool_run(x->pool, wave_thread, w);
     return cpu_exec_is_cancelled(x) ? ERR_CANCELLED : 0;
 }
 
-/* --- Grouping --- */
+/* --- Grouping --------------------------------------------------------------------------------- */
 
 static bool has_kernel(const struct cpu_exec *x, const struct mat *m, bool transposed) {
     return m->data && (transposed ? x->k.gevm[m->dtype] && !m->scale : x->k.gemv[m->dtype] != NULL);
 }
 static bool is_supported(const struct cpu_exec *x, const struct expert *e) {
-    return has_kernel(x, &e->gate, e->gate_up_transposed) && has_kernel(x, expert_up(e), e->gate_up_transposed) && has_kernel(x, &e->down, e->is_transposed);
+    return has_kernel(x, &e->gate, e->gate_up_transposed) && has_kernel(x, expert_up(e), e->gate_up_transposed) &&
+           has_kernel(x, &e->down, e->is_transposed);
 }
 
 struct plan {        /* tokens and weights sorted by expert; the shared one has index n_experts */
@@ -369,7 +404,8 @@ struct plan {        /* tokens and weights sorted by expert; the shared one has 
 };
 
 static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan *p) {
-    int e_max = o->ids ? o->n_experts : 0, n_pairs = o->ids ? o->n * o->topk : 0, total = n_pairs + (o->shared ? o->n : 0);
+    int e_max = o->ids ? o->n_experts : 0, n_pairs = o->ids ? o->n * o->topk : 0,
+        total = n_pairs + (o->shared ? o->n : 0);
     size_t groups = (size_t)(total / GROUP_MAX + (e_max + 1 < total ? e_max + 1 : total) + 1);
     p->start = mem_calloc((size_t)e_max + 2, 4);
     p->tokens = mem_alloc((size_t)total * 4);
@@ -387,7 +423,8 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     total = routed + (o->shared ? o->n : 0);
     for (int e = 0; e < e_max; e++) p->start[e + 1] += p->start[e];
     p->start[e_max + 1] = total;
-    for (int i = n_pairs - 1; i >= 0; i--) { /* backwards: start[e + 1] decreases to e's first slot, token order is kept */
+    /* backwards: start[e + 1] decreases to e's first slot, token order is kept */
+    for (int i = n_pairs - 1; i >= 0; i--) {
         if (o->ids[i] == -1) continue;
         int at = --p->start[o->ids[i] + 1];
         p->tokens[at] = i / o->topk;
@@ -414,10 +451,12 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
 }
 
 /* Each node's part of groups [0, n), in order of node. */
-static void split_groups(const struct op_experts *o, const struct group *groups, int n, int nodes, struct node_part *out) {
+static void split_groups(const struct op_experts *o, const struct group *groups, int n, int nodes,
+                         struct node_part *out) {
     for (int i = 0; i < n; i++)
         for (int a = 0, row = 0; a < nodes; a++) {
-            const struct expert *e = o->shards ? &o->shards->part[(size_t)groups[i].id * (size_t)nodes + (size_t)a] : groups[i].expert;
+            const struct expert *e =
+                o->shards ? &o->shards->part[(size_t)groups[i].id * (size_t)nodes + (size_t)a] : groups[i].expert;
             out[a * n + i] = (struct node_part){.expert = e, .group = i, .row = row};
             row += expert_inter(e);
         }
@@ -428,11 +467,13 @@ int experts_run(struct exec *base, const struct op_experts *o) {
     struct plan p = {0};
     struct wave w = {.x = x, .o = o, .nodes = o->shards ? o->shards->n_nodes : 1};
     int rc = o->n > 0 ? plan_make(x, o, &p) : 0;
-    if (!rc && p.n_groups && !(w.node_parts = mem_alloc((size_t)p.n_groups * (size_t)w.nodes * sizeof *w.node_parts))) rc = ERR_MEMORY;
+    if (!rc && p.n_groups && !(w.node_parts = mem_alloc((size_t)p.n_groups * (size_t)w.nodes * sizeof *w.node_parts)))
+        rc = ERR_MEMORY;
     for (int at = 0; !rc && at < p.n_groups; at += w.n) {
         int tokens = 0;
         w.groups = p.groups + at;
-        for (w.n = 0; at + w.n < p.n_groups && (!w.n || tokens + w.groups[w.n].n <= WAVE_MAX_ROWS); w.n++) tokens += w.groups[w.n].n;
+        for (w.n = 0; at + w.n < p.n_groups && (!w.n || tokens + w.groups[w.n].n <= WAVE_MAX_ROWS); w.n++)
+            tokens += w.groups[w.n].n;
         split_groups(o, w.groups, w.n, w.nodes, w.node_parts);
         rc = wave_run(&w);
     }

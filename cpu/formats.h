@@ -2,9 +2,10 @@
 /* The weight formats, one row each: enum dtype, columns per block, bytes per block, 1 if plain. A plain format
  * is an array of numbers without scales in between; its kernels may start at any column and advance by LANES.
  *
- * To add a format: a row here and its name in a list below (one that blocks_inner.h does not compile also in meson.build), its element
- * access (mat_at), EACH_<name> in formats_inner.h, which converts a block to float32, and its eight-column decoder for devices
- * (gpu/cuda_blocks.cuh). EACH_<name> applies scales inside blocks; kernels apply those beside the weights (struct mat). */
+ * To add a format: a row here and its name in a list below (one that blocks_inner.h does not compile also in
+ * meson.build), its element access (mat_at), EACH_<name> in formats_inner.h, which converts a block to float32, and its
+ * eight-column decoder for devices (gpu/cuda_blocks.cuh). EACH_<name> applies scales inside blocks; kernels apply those
+ * beside the weights (struct mat). */
 #include "base/mat.h"
 
 #define FORMAT_f32             (DT_F32, 1, 4, 1)
@@ -40,11 +41,13 @@
 #define FORMAT_q1_0            (DT_Q1_0, 128, 18, 0)
 #define FORMAT_q2_0            (DT_Q2_0, 64, 18, 0)
 #define FORMATS_SAFETENSORS(X) X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(i8) X(i4) X(int4)
-#define FORMATS_GGUF(X)        X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
-#define FORMATS_IQ(X)          X(iq1_s) X(iq1_m) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s)
-#define FORMATS_GRID(X)        FORMATS_IQ(X) X(tq1_0) X(tq2_0) X(q1_0) X(q2_0)
-#define FORMATS_BLOCKS(X)      FORMATS_GGUF(X) FORMATS_GRID(X) /* compiled together (blocks_inner.h), the others one by one (gemv_inner.h) */
-#define FORMATS(X)             FORMATS_SAFETENSORS(X) X(q8_0) FORMATS_BLOCKS(X)
+#define FORMATS_GGUF(X) \
+    X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
+#define FORMATS_IQ(X)   X(iq1_s) X(iq1_m) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s)
+#define FORMATS_GRID(X) FORMATS_IQ(X) X(tq1_0) X(tq2_0) X(q1_0) X(q2_0)
+#define FORMATS_BLOCKS(X) \
+    FORMATS_GGUF(X) FORMATS_GRID(X) /* compiled together (blocks_inner.h), the others one by one (gemv_inner.h) */
+#define FORMATS(X) FORMATS_SAFETENSORS(X) X(q8_0) FORMATS_BLOCKS(X)
 
 #define FORMAT_JOIN_(a, b)    a##b
 #define FORMAT_JOIN(a, b)     FORMAT_JOIN_(a, b)

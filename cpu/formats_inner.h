@@ -1,8 +1,8 @@
-/* Conversion of each format to float32, in the SIMD wrappers of simd_<isa>.h. EACH_<name>(p, n, use) calls use(j, v) for each vector v
- * of LANES weights, columns j, j + LANES, ... starting at p, the start of a block. It covers a unit: 64 columns, or a whole block if
- * that is larger. n of the unit's columns exist: nothing after them is read, their weights are arbitrary finite numbers, and vectors
- * entirely past them are skipped. Scales inside blocks are applied, so weights equal mat_at; E4M3 must still be multiplied
- * by E4M3_X * E4M3_POST. */
+/* Conversion of each format to float32, in the SIMD wrappers of simd_<isa>.h. EACH_<name>(p, n, use) calls use(j, v)
+ * for each vector v of LANES weights, columns j, j + LANES, ... starting at p, the start of a block. It covers a unit:
+ * 64 columns, or a whole block if that is larger. n of the unit's columns exist: nothing after them is read, their
+ * weights are arbitrary finite numbers, and vectors entirely past them are skipped. Scales inside blocks are applied,
+ * so weights equal mat_at; E4M3 must still be multiplied by E4M3_X * E4M3_POST. */
 #include <string.h>
 
 #define EACH_PLAIN(name, bytes, p, n, use) \
@@ -55,7 +55,7 @@
         } \
     } while (0)
 
-/* --- GGUF blocks --- */
+/* --- GGUF blocks ------------------------------------------------------------------------------ */
 
 INLINE float half_at(const uint8_t *p) {
     uint16_t h;
@@ -77,15 +77,18 @@ INLINE void q4_k_scales(const uint8_t *b, float *scale, float *min) {
     uint64_t sc = (u[0] & 0x3f3f3f3f) | (uint64_t)((u[2] & 0x0f0f0f0f) | (u[0] >> 2 & 0x30303030)) << 32;
     uint64_t mn = (u[1] & 0x3f3f3f3f) | (uint64_t)((u[2] >> 4 & 0x0f0f0f0f) | (u[1] >> 2 & 0x30303030)) << 32;
     __m256 d = _mm256_set1_ps(half_at(b)), dmin = _mm256_set1_ps(half_at(b + 2));
-    _mm256_storeu_ps(scale, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)sc)))));
-    _mm256_storeu_ps(min, _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)mn)))));
+    _mm256_storeu_ps(scale,
+                     _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)sc)))));
+    _mm256_storeu_ps(min,
+                     _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)mn)))));
 }
 #define EACH_q4_k(p, n, use) \
     do { \
         float sc_[8], mn_[8]; \
         q4_k_scales(p, sc_, mn_); \
         EACH (int i_ = 0; i_ < 4; i_++) { \
-            struct nibble lo_ = nibble_make(sc_[2 * i_], mn_[2 * i_]), hi_ = nibble_make(sc_[2 * i_ + 1], mn_[2 * i_ + 1]); \
+            struct nibble lo_ = nibble_make(sc_[2 * i_], mn_[2 * i_]), \
+                          hi_ = nibble_make(sc_[2 * i_ + 1], mn_[2 * i_ + 1]); \
             EACH (int j_ = 0; j_ < 32; j_ += LANES) { \
                 V v0_, v1_; \
                 nibble_v((p) + 16 + 32 * i_ + j_, lo_, hi_, &v0_, &v1_); \
@@ -150,7 +153,8 @@ INLINE float mxfp4_scale(const uint8_t *b) { return e8m0_half(b[0]); }
 INLINE void iq4_xs_scales(const uint8_t *b, float *scale) {
     float d = half_at(b);
     int high = b[2] | b[3] << 8;
-    EACH (int k = 0; k < 8; k++) scale[k] = d * (float)(((b[4 + k / 2] >> (k % 2 * 4) & 15) | (high >> (2 * k) & 3) << 4) - 32);
+    EACH (int k = 0; k < 8; k++)
+        scale[k] = d * (float)(((b[4 + k / 2] >> (k % 2 * 4) & 15) | (high >> (2 * k) & 3) << 4) - 32);
 }
 #define EACH_iq4_xs(p, n, use) \
     do { \
@@ -184,7 +188,8 @@ INLINE void iq4_xs_scales(const uint8_t *b, float *scale) {
         memcpy(&h_, q_ + (head), sizeof h_); \
         const float d_ = half_at(q_); \
         const V s_ = vset1(d_), m_ = vset1(addend); \
-        EACH (int j_ = 0; j_ < 32; j_ += LANES) use(32 * b_ + j_, vfma(q5_bits_v(q_ + (head) + 4 + j_ % 16, h_ >> j_, j_ < 16), s_, m_)); \
+        EACH (int j_ = 0; j_ < 32; j_ += LANES) \
+            use(32 * b_ + j_, vfma(q5_bits_v(q_ + (head) + 4 + j_ % 16, h_ >> j_, j_ < 16), s_, m_)); \
     }
 #define EACH_q5_0(p, n, use) EACH_Q5(22, 2, -16 * d_, p, n, use)
 #define EACH_q5_1(p, n, use) EACH_Q5(24, 4, half_at(q_ + 2), p, n, use)
@@ -195,8 +200,10 @@ INLINE void q2_k_scales(const uint8_t *b, float *scale, float *min) {
     const __m128i sc = _mm_and_si128(all, four), mn = _mm_and_si128(_mm_srli_epi16(all, 4), four);
     const __m256 d = _mm256_set1_ps(half_at(b + 80)), least = _mm256_set1_ps(-half_at(b + 82));
     EACH (int k = 0; k < 2; k++) {
-        _mm256_storeu_ps(scale + 8 * k, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(k ? _mm_srli_si128(sc, 8) : sc))));
-        _mm256_storeu_ps(min + 8 * k, _mm256_mul_ps(least, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(k ? _mm_srli_si128(mn, 8) : mn))));
+        _mm256_storeu_ps(scale + 8 * k,
+                         _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(k ? _mm_srli_si128(sc, 8) : sc))));
+        _mm256_storeu_ps(min + 8 * k, _mm256_mul_ps(least, _mm256_cvtepi32_ps(
+                                                               _mm256_cvtepu8_epi32(k ? _mm_srli_si128(mn, 8) : mn))));
     }
 }
 #define EACH_q2_k(p, n, use) \
@@ -207,7 +214,8 @@ INLINE void q2_k_scales(const uint8_t *b, float *scale, float *min) {
             EACH (int i_ = 0; i_ < 4; i_++) \
                 EACH (int j_ = 0; j_ < 32; j_ += LANES) { \
                     const int k_ = 8 * h_ + 2 * i_ + j_ / 16; \
-                    use(128 * h_ + 32 * i_ + j_, vfma(q2_v((p) + 16 + 32 * h_ + j_, 2 * i_), vset1(sc_[k_]), vset1(mn_[k_]))); \
+                    use(128 * h_ + 32 * i_ + j_, \
+                        vfma(q2_v((p) + 16 + 32 * h_ + j_, 2 * i_), vset1(sc_[k_]), vset1(mn_[k_]))); \
                 } \
     } while (0)
 
@@ -216,12 +224,14 @@ INLINE void q3_k_scales(const uint8_t *b, float *scale) {
     uint32_t high;
     memcpy(&low, b + 96, sizeof low);
     memcpy(&high, b + 104, sizeof high);
-    const uint64_t top = (high & 0x03030303) | (uint64_t)(high >> 2 & 0x03030303) << 32, last = (high >> 4 & 0x03030303) | (uint64_t)(high >> 6 & 0x03030303)
-                                                                                                                               << 32;
+    const uint64_t top = (high & 0x03030303) | (uint64_t)(high >> 2 & 0x03030303) << 32,
+                   last = (high >> 4 & 0x03030303) | (uint64_t)(high >> 6 & 0x03030303) << 32;
     const uint64_t first = (low & 0x0f0f0f0f0f0f0f0f) | top << 4, second = (low >> 4 & 0x0f0f0f0f0f0f0f0f) | last << 4;
     const __m128i six = _mm_sub_epi8(_mm_set_epi64x((long long)second, (long long)first), _mm_set1_epi8(32));
     const __m256 d = _mm256_set1_ps(half_at(b + 108));
-    EACH (int k = 0; k < 2; k++) _mm256_storeu_ps(scale + 8 * k, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(k ? _mm_srli_si128(six, 8) : six))));
+    EACH (int k = 0; k < 2; k++)
+        _mm256_storeu_ps(scale + 8 * k,
+                         _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(k ? _mm_srli_si128(six, 8) : six))));
 }
 /* The two bits of EACH_q2_k, and a third in 32 separate bytes, bit k of which belongs to part pair k of eight. */
 #define EACH_q3_k(p, n, use) \
@@ -230,7 +240,8 @@ INLINE void q3_k_scales(const uint8_t *b, float *scale) {
         q3_k_scales(p, sc_); \
         EACH (int i_ = 0; i_ < 8; i_++) \
             EACH (int j_ = 0; j_ < 32; j_ += LANES) \
-                use(32 * i_ + j_, vmul(q3_v((p) + 32 + i_ / 4 * 32 + j_, (p) + j_, i_ % 4 * 2, i_), vset1(sc_[2 * i_ + j_ / 16]))); \
+                use(32 * i_ + j_, \
+                    vmul(q3_v((p) + 32 + i_ / 4 * 32 + j_, (p) + j_, i_ % 4 * 2, i_), vset1(sc_[2 * i_ + j_ / 16]))); \
     } while (0)
 
 /* hearth's own format: a block may end before its 128 columns. */

@@ -1,12 +1,14 @@
-/* Products of many tokens in AMX tiles (gemm_amx_inner.h), with activations rounded to BF16; up to 96 tokens run in gemm_amx_skinny.c.
+/* Products of many tokens in AMX tiles (gemm_amx_inner.h), with activations rounded to BF16; up to 96 tokens run in
+ * gemm_amx_skinny.c.
  *
- * Sums of a segment (columns of W that share a scale, at most SPAN) stay in a tile and are then scaled and added to those of the row
- * in memory. Unscaled sums are instead reloaded from memory into the tile, which continues accumulating.
+ * Sums of a segment (columns of W that share a scale, at most SPAN) stay in a tile and are then scaled and added to
+ * those of the row in memory. Unscaled sums are instead reloaded from memory into the tile, which continues
+ * accumulating.
  *
- * Formats with in-block scales are decoded to BF16 (gemm_bf16_decoder.c) and rounded where BF16 cannot represent them: an error of 2^-9 of a
- * weight, as for activations, while the format itself has four to eight bits. `wide` products, which feed discrete choices, use
- * a BF16 number and its BF16 remainder: two products, 2^-17 of the weight. The same applies to all other weights that are not exact in
- * BF16. */
+ * Formats with in-block scales are decoded to BF16 (gemm_bf16_decoder.c) and rounded where BF16 cannot represent them:
+ * an error of 2^-9 of a weight, as for activations, while the format itself has four to eight bits. `wide` products,
+ * which feed discrete choices, use a BF16 number and its BF16 remainder: two products, 2^-17 of the weight. The same
+ * applies to all other weights that are not exact in BF16. */
 #include "cpu/gemm_amx_inner.h"
 
 #include "cpu/amx_tiles.h"
@@ -18,12 +20,13 @@ enum {
     COLUMNS = GEMM_CHUNK / SIDE, /* token tiles per pass */
 };
 
-/* --- Activations --- */
+/* --- Activations ------------------------------------------------------------------------------ */
 
 static size_t packed_bytes(int n, int k) { return (size_t)up(n, SIDE) * (size_t)depth(k) * TILE * 2; }
 
 /* The BF16 rounded numbers, or with `rest` their remainders. */
-INLINE void pack_plane(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts, const bool rest) {
+INLINE void pack_plane(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts,
+                       const bool rest) {
     const int deep = depth(k);
     const int64_t tiles = (int64_t)up(n, SIDE) * deep;
     for (int64_t at = tiles * part / parts, end = tiles * (part + 1) / parts; at < end; at++) {
@@ -31,7 +34,9 @@ INLINE void pack_plane(void *dst, const float *x, const int32_t *gather, int ldx
         uint16_t *to = (uint16_t *)dst + at * TILE;
         __m512i a[SIDE];
         EACH (int i = 0; i < SIDE; i++)
-            a[i] = token + i < n ? pack_pairs(x + (size_t)(gather ? gather[token + i] : token + i) * (size_t)ldx, step, k, rest) : _mm512_setzero_si512();
+            a[i] = token + i < n
+                       ? pack_pairs(x + (size_t)(gather ? gather[token + i] : token + i) * (size_t)ldx, step, k, rest)
+                       : _mm512_setzero_si512();
         transpose16(a);
         EACH (int i = 0; i < SIDE; i++) _mm512_store_si512(to + i * DEEP, a[i]);
     }
@@ -41,7 +46,7 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
     pack_plane(dst, x, gather, ldx, n, k, part, parts, false);
 }
 
-/* --- Weights --- */
+/* --- Weights ---------------------------------------------------------------------------------- */
 
 /* BF16 of 32 floats, and their remainders. */
 INLINE void split32(const float *from, __m512i *head, __m512i *rest) {
@@ -52,13 +57,16 @@ INLINE void split32(const float *from, __m512i *head, __m512i *rest) {
     *head = p;
     *rest = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(v, pv), _mm512_sub_ps(u, pu));
 }
-/* Decodes any format, scaled unless sums are. Returns false if all remainders are 0, e.g. with power-of-two scales of few bits. */
+/* Decodes any format, scaled unless sums are. Returns false if all remainders are 0, e.g. with power-of-two scales of
+ * few bits. */
 static bool fill_any(const struct job *j, const struct kernels *k, int r, int c0, int n) {
     float row[SPAN] __attribute__((aligned(64)));
     __m512i any = _mm512_setzero_si512();
     for (int i = 0; i < ROWS; i++) {
         const int at = r + i < j->r1 ? r + i : j->r1 - 1;
-        if (j->seg) k->widen[j->w->dtype](row, (const uint8_t *)j->w->data + (size_t)at * j->w->stride + dtype_bytes(j->w->dtype, (size_t)c0), n);
+        if (j->seg)
+            k->widen[j->w->dtype](
+                row, (const uint8_t *)j->w->data + (size_t)at * j->w->stride + dtype_bytes(j->w->dtype, (size_t)c0), n);
         else k->decode[j->w->dtype](row, j->w, at, c0, c0 + n);
         if (n % 64) memset(row + n, 0, (size_t)(64 - n % 64) * sizeof(float));
         for (int c = 0; c < n; c += 64) {
@@ -73,19 +81,21 @@ static bool fill_any(const struct job *j, const struct kernels *k, int r, int c0
     return _mm512_test_epi32_mask(any, any) != 0;
 }
 
-/* --- Products --- */
+/* --- Products --------------------------------------------------------------------------------- */
 
 /* sums (+)= scale * out, of one tile. */
 INLINE void add_scaled(float *sums, const float *out, const float *scale, bool more) {
     if (more)
         EACH (int i = 0; i < SIDE; i++)
-            _mm512_store_ps(sums + i * SIDE, _mm512_fmadd_ps(_mm512_load_ps(out + i * SIDE), _mm512_set1_ps(scale[i]), _mm512_load_ps(sums + i * SIDE)));
+            _mm512_store_ps(sums + i * SIDE, _mm512_fmadd_ps(_mm512_load_ps(out + i * SIDE), _mm512_set1_ps(scale[i]),
+                                                             _mm512_load_ps(sums + i * SIDE)));
     else
-        EACH (int i = 0; i < SIDE; i++) _mm512_store_ps(sums + i * SIDE, _mm512_mul_ps(_mm512_load_ps(out + i * SIDE), _mm512_set1_ps(scale[i])));
+        EACH (int i = 0; i < SIDE; i++)
+            _mm512_store_ps(sums + i * SIDE, _mm512_mul_ps(_mm512_load_ps(out + i * SIDE), _mm512_set1_ps(scale[i])));
 }
 
-/* --- Two strips by two column tiles at a time. While the tile unit executes a step, some rows of the next unit are decoded, so that neither
- * memory reads nor the tile unit stall --- */
+/* --- Two strips by two column tiles at a time. While the tile unit executes a step, some rows of the next unit are
+ * decoded, so that neither memory reads nor the tile unit stall --- */
 
 /* Sums in j->out that must still be added, from tile `at` on: strip at / 2, column tile at % 2. */
 struct pending {
@@ -98,7 +108,8 @@ struct pending {
 INLINE void pending_one(const struct job *j, struct pending *p) {
     if (p->at >= 4) return;
     const int i = p->at;
-    add_scaled(p->sums + (size_t)(i / 2) * p->ld + i % 2 * SIDE * SIDE, j->out + i * SIDE * SIDE, p->scale + i / 2 * SIDE, p->more);
+    add_scaled(p->sums + (size_t)(i / 2) * p->ld + i % 2 * SIDE * SIDE, j->out + i * SIDE * SIDE,
+               p->scale + i / 2 * SIDE, p->more);
     p->at += p->step;
 }
 
@@ -162,7 +173,8 @@ INLINE void many_decode(const struct job *j, struct many *m, int rows, const int
     unit_rows(j, &m->codes, &m->v, m->other, m->other_rest, m->done, end, m->ahead, kind, false);
     m->done += rows;
 }
-INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums, size_t ld, const int B, const int kind, const bool split) {
+INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums, size_t ld, const int B,
+                         const int kind, const bool split) {
     const size_t next = (size_t)j->deep * TILE;
     const uint16_t *b = j->x + (size_t)t * next + (size_t)(m->u.c0 / DEEP) * TILE;
     const int seg = SCALED(kind) && j->seg ? j->seg : SPAN;
@@ -187,7 +199,8 @@ INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums
     }
 }
 /* The unit m->u by column tiles [t0, t1); decodes m->v on the way (unless everything was decoded in advance). */
-INLINE void many(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld, const int kind, const bool split) {
+INLINE void many(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld, const int kind,
+                 const bool split) {
     const int steps = (t1 - t0 + 1) / 2 * depth(m->u.n);
     m->per = up(ROWS, steps), m->done = m->v.data ? 0 : ROWS;
     m->p.at = 4;
@@ -198,7 +211,9 @@ INLINE void many(const struct job *j, struct many *m, int t0, int t1, float *sum
     if (kind != DECODED) many_decode(j, m, ROWS - m->done, kind);
 }
 #define MANY(name, kind, split) \
-    static void name(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld) { many(j, m, t0, t1, sums, ld, kind, split); }
+    static void name(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld) { \
+        many(j, m, t0, t1, sums, ld, kind, split); \
+    }
 MANY(many_e4m3, DT_E4M3, false)
 MANY(many_bf16, DT_BF16, false)
 MANY(many_folded, FOLDED, false)
@@ -242,7 +257,9 @@ static void multiply_block(const struct job *j, int rb, int end, int t0, int t1)
             for (int half = 0; half < ROWS; half += SIDE) {
                 float *scale = j->scales + c / seg * ROWS + half;
                 const size_t *of = first + (m.u.r - rb) + half;
-                if (scaled) strip_scales(w, scale, of, w->scale ? (size_t)((m.u.c0 + c) / w->block_cols) : 0, of[0] == of[SIDE - 1]);
+                if (scaled)
+                    strip_scales(w, scale, of, w->scale ? (size_t)((m.u.c0 + c) / w->block_cols) : 0,
+                                 of[0] == of[SIDE - 1]);
                 else _mm512_store_ps(scale, _mm512_set1_ps(1));
             }
         m.ahead = m.v.data ? m.v.data - m.u.data : 0; /* the distance to the unit after the next is similar */
@@ -259,7 +276,8 @@ static void multiply_block(const struct job *j, int rb, int end, int t0, int t1)
 }
 
 /* exact: weights are not rounded to BF16. */
-static void multiply(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, bool exact) {
+static void multiply(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
+                     void *scratch, bool exact) {
     struct job j = job_make(w, r1, packed, n, SIDE, y, ldy, accumulate);
     const int columns = up(n, SIDE), chunks = up(columns, COLUMNS);
     j.split = j.kind == PLANES && exact && !j.make.exact;
@@ -278,10 +296,12 @@ static void multiply(const struct mat *w, int r0, int r1, const void *packed, in
     tiles_configure(SIDE);
     for (int rb = r0; rb < r1; rb += BLOCK)
         for (int chunk = 0; chunk < chunks; chunk++)
-            multiply_block(&j, rb, r1 - rb < BLOCK ? r1 : rb + BLOCK, columns * chunk / chunks, columns * (chunk + 1) / chunks);
+            multiply_block(&j, rb, r1 - rb < BLOCK ? r1 : rb + BLOCK, columns * chunk / chunks,
+                           columns * (chunk + 1) / chunks);
     _tile_release();
 }
-static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
+                 void *scratch) {
     multiply(w, r0, r1, packed, n, y, ldy, accumulate, scratch, false);
 }
 
@@ -298,9 +318,11 @@ static void pack_wide(void *dst, const float *x, const int32_t *gather, int ldx,
     pack_plane(dst, x, gather, ldx, n, k, part, parts, false);
     pack_plane((uint8_t *)dst + packed_bytes(n, k), x, gather, ldx, n, k, part, parts, true);
 }
-static void rows_wide(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+static void rows_wide(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy,
+                      bool accumulate, void *scratch) {
     multiply(w, r0, r1, packed, n, y, ldy, accumulate, scratch, true);
-    multiply(w, r0, r1, (const uint8_t *)packed + packed_bytes(n, w->cols), n, y, ldy, true, scratch, false); /* error 2^-9 of 2^-9 */
+    /* error 2^-9 of 2^-9 */
+    multiply(w, r0, r1, (const uint8_t *)packed + packed_bytes(n, w->cols), n, y, ldy, true, scratch, false);
 }
 
 const struct gemm gemm_amx = {.name = "amx",

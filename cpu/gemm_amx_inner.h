@@ -1,11 +1,12 @@
 #pragma once
 /* Shared by gemm_amx.c (many tokens) and gemm_amx_skinny.c: packs tokens and decodes weights for AMX tiles.
  *
- * Weights are the first operand: a tile has 32 columns of 16 rows of W in their stored order, so only results are transposed.
- * The columns of the second operand are tokens, packed once.
+ * Weights are the first operand: a tile has 32 columns of 16 rows of W in their stored order, so only results are
+ * transposed. The columns of the second operand are tokens, packed once.
  *
- * Packed: tiles [tokens / width][k / 32] of 16 column pairs of W by `width` tokens, zero past the last of either. Of each 64
- * columns of W the first of two tiles has 0-7, 16-23, 32-39 and 48-55, the second the others: the order that unpacking bytes yields. */
+ * Packed: tiles [tokens / width][k / 32] of 16 column pairs of W by `width` tokens, zero past the last of either. Of
+ * each 64 columns of W the first of two tiles has 0-7, 16-23, 32-39 and 48-55, the second the others: the order that
+ * unpacking bytes yields. */
 #ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
@@ -20,20 +21,22 @@
 #define EACH   _Pragma("GCC unroll 16") for
 
 enum {
-    SIDE = 16,             /* rows and columns of a tile of sums */
-    DEEP = 32,             /* columns of W in a tile */
-    TILE = SIDE * DEEP,    /* elements of a packed tile of SIDE columns */
-    SPAN = 256,            /* columns of W decoded at once */
-    PITCH = SPAN * 2 + 64, /* bytes between rows of a panel: an odd number of lines, so that 16 rows map to 16 cache sets */
-    FEW = 6,               /* maximum column tiles of a skinny product */
-    PLANES = DT_COUNT,     /* a pseudo dtype, where code is generated per format: any format of gemm_bf16_decoder.c */
-    FOLDED,                /* E4M3 with its scales folded in (gemm_folds_scales) */
-    DECODED                /* decoded in advance */
+    SIDE = 16,          /* rows and columns of a tile of sums */
+    DEEP = 32,          /* columns of W in a tile */
+    TILE = SIDE * DEEP, /* elements of a packed tile of SIDE columns */
+    SPAN = 256,         /* columns of W decoded at once */
+    /* bytes between rows of a panel: an odd number of lines, so that 16 rows map to 16 cache sets */
+    PITCH = SPAN * 2 + 64,
+    FEW = 6,           /* maximum column tiles of a skinny product */
+    PLANES = DT_COUNT, /* a pseudo dtype, where code is generated per format: any format of gemm_bf16_decoder.c */
+    FOLDED,            /* E4M3 with its scales folded in (gemm_folds_scales) */
+    DECODED            /* decoded in advance */
 };
-/* Weights decoded without scales, whose sums must be multiplied by them. Otherwise sums stay in tiles over all of K, or are reloaded. */
+/* Weights decoded without scales, whose sums must be multiplied by them. Otherwise sums stay in tiles over all of K, or
+ * are reloaded. */
 #define SCALED(kind) ((kind) == DT_E4M3 || (kind) == DECODED)
 
-/* --- Activations --- */
+/* --- Activations ------------------------------------------------------------------------------ */
 
 INLINE int up(int n, int unit) { return (n + unit - 1) / unit; }
 INLINE int depth(int k) { return up(k, 2 * DEEP) * 2; } /* in tiles */
@@ -42,12 +45,14 @@ INLINE int depth(int k) { return up(k, 2 * DEEP) * 2; } /* in tiles */
 INLINE __m512 load16(const float *x, int n) {
     if (n >= 24) return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(x)), _mm256_loadu_ps(x + 16), 1);
     const unsigned have = n > 0 ? (1u << n) - 1 : 0;
-    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_maskz_loadu_ps((__mmask8)have, x)), _mm256_maskz_loadu_ps((__mmask8)(have >> 16), x + 16), 1);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_maskz_loadu_ps((__mmask8)have, x)),
+                              _mm256_maskz_loadu_ps((__mmask8)(have >> 16), x + 16), 1);
 }
 
 /* The remainder of a number after rounding to BF16; 0 for infinity and NaN. */
 INLINE __m512 over(__m512 x) {
-    const __m512 head = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)), 16));
+    const __m512 head =
+        _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)), 16));
     return _mm512_maskz_sub_ps((__mmask16)~_mm512_fpclass_ps_mask(head, 0x99), x, head);
 }
 
@@ -58,7 +63,7 @@ INLINE __m512i pack_pairs(const float *x, int step, int k, const bool rest) {
     return (__m512i)(rest ? _mm512_cvtne2ps_pbh(over(v), over(u)) : _mm512_cvtne2ps_pbh(v, u));
 }
 
-/* --- Weights --- */
+/* --- Weights ---------------------------------------------------------------------------------- */
 
 /* Columns that share a scale within a span; 0: the format or its blocks do not allow scaling after the sum. */
 INLINE int segment(const struct mat *w) {
@@ -76,23 +81,27 @@ INLINE int decode_kind(const struct mat *w) {
 
 INLINE __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n > 0 ? ((__mmask64)1 << n) - 1 : 0; }
 
-/* Converts 64 codes to BF16. The exponent's upper bits are the code's top bit and its complement, all others move, so each byte is an affine
- * function of the code. Subnormal codes and NaN are exceptions ("rare"), and few weights have them. */
+/* Converts 64 codes to BF16. The exponent's upper bits are the code's top bit and its complement, all others move, so
+ * each byte is an affine function of the code. Subnormal codes and NaN are exceptions ("rare"), and few weights have
+ * them. */
 struct e4m3 {
     __m512i high, low, rare_high, rare_low;
-    __m512i times[SPAN / 64]; /* FOLDED: increment for 64 elements of each row of the unit, valid if `one`: else rows differ */
+    /* FOLDED: increment for 64 elements of each row of the unit, valid if `one`: else rows differ */
+    __m512i times[SPAN / 64];
     bool one;
 };
 /* The matrix of gf2p8affineqb: the row for result bit b is byte 7 - b. */
 #define GF2(b7, b6, b5, b4, b3, b2, b1, b0) \
-    (long long)((uint64_t)(b7) | (uint64_t)(b6) << 8 | (uint64_t)(b5) << 16 | (uint64_t)(b4) << 24 | (uint64_t)(b3) << 32 | (uint64_t)(b2) << 40 | \
-                (uint64_t)(b1) << 48 | (uint64_t)(b0) << 56)
+    (long long)((uint64_t)(b7) | (uint64_t)(b6) << 8 | (uint64_t)(b5) << 16 | (uint64_t)(b4) << 24 | \
+                (uint64_t)(b3) << 32 | (uint64_t)(b2) << 40 | (uint64_t)(b1) << 48 | (uint64_t)(b0) << 56)
 INLINE struct e4m3 e4m3_make(void) {
     /* Indexed by the code's low four bits: BF16 of 0 .. 7 times 2^-9, and of NaN. */
     const __m128i high = _mm_setr_epi8(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0, 0, 0, 0, 0, 0, 0, 0x7f);
-    const __m128i low = _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60, 0, 0, 0, 0, 0, 0, 0, (char)0xc0);
+    const __m128i low =
+        _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60, 0, 0, 0, 0, 0, 0, 0, (char)0xc0);
     return (struct e4m3){
-        .high = _mm512_set1_epi64(GF2(0x80, 0x40, 0x40, 0x40, 0x40, 0x40, 0x20, 0x10)), /* then bits 2 to 5 are inverted: 0x3c */
+        /* then bits 2 to 5 are inverted: 0x3c */
+        .high = _mm512_set1_epi64(GF2(0x80, 0x40, 0x40, 0x40, 0x40, 0x40, 0x20, 0x10)),
         .low = _mm512_set1_epi64(GF2(0x08, 0x04, 0x02, 0x01, 0, 0, 0, 0)),
         .rare_high = _mm512_broadcast_i32x4(high),
         .rare_low = _mm512_broadcast_i32x4(low),
@@ -126,8 +135,17 @@ struct job {
     float *turned;               /* [column tiles][width][SIDE] */
 };
 
-INLINE struct job job_make(const struct mat *w, int r1, const void *packed, int n, int width, float *y, int ldy, bool accumulate) {
-    struct job j = {.w = w, .r1 = r1, .seg = segment(w), .n = n, .ldy = ldy, .width = width, .accumulate = accumulate, .x = packed, .y = y};
+INLINE struct job job_make(const struct mat *w, int r1, const void *packed, int n, int width, float *y, int ldy,
+                           bool accumulate) {
+    struct job j = {.w = w,
+                    .r1 = r1,
+                    .seg = segment(w),
+                    .n = n,
+                    .ldy = ldy,
+                    .width = width,
+                    .accumulate = accumulate,
+                    .x = packed,
+                    .y = y};
     j.make = gemm_bf16_decoder_for(w);
     j.kind = decode_kind(w);
     if (j.kind == DECODED && j.make.rows) j.kind = PLANES;
@@ -136,24 +154,30 @@ INLINE struct job job_make(const struct mat *w, int r1, const void *packed, int 
     return j;
 }
 /* Converts n columns of a row to BF16, any codes. */
-static __attribute__((noinline, unused)) void row_e4m3_rare(const struct e4m3 *t, uint16_t *to, const uint8_t *row, int n) {
+static __attribute__((noinline, unused)) void row_e4m3_rare(const struct e4m3 *t, uint16_t *to, const uint8_t *row,
+                                                            int n) {
     for (int c = 0; c < n; c += 64) {
         const __mmask64 have = first(n - c);
         const __m512i code = _mm512_maskz_loadu_epi8(have, row + c);
         const __mmask64 rare = e4m3_any(e4m3_rare(code));
-        const __m512i by = _mm512_and_si512(code, _mm512_set1_epi8(15)), sign = _mm512_and_si512(code, _mm512_set1_epi8((char)0x80));
-        __m512i high = _mm512_gf2p8affine_epi64_epi8(code, t->high, 0x3c), low = _mm512_gf2p8affine_epi64_epi8(code, t->low, 0);
+        const __m512i by = _mm512_and_si512(code, _mm512_set1_epi8(15)),
+                      sign = _mm512_and_si512(code, _mm512_set1_epi8((char)0x80));
+        __m512i high = _mm512_gf2p8affine_epi64_epi8(code, t->high, 0x3c),
+                low = _mm512_gf2p8affine_epi64_epi8(code, t->low, 0);
         high = _mm512_mask_mov_epi8(high, rare, _mm512_or_si512(sign, _mm512_shuffle_epi8(t->rare_high, by)));
         e4m3_store(to + c, _mm512_mask_shuffle_epi8(low, rare, t->rare_low, by), high);
     }
 }
-/* Converts SPAN columns to BF16, assuming no rare codes; returns max(most, e4m3_rare of all codes). ahead: prefetch distance in bytes. */
-INLINE __m512i row_e4m3(const struct e4m3 *t, uint16_t *to, const uint8_t *row, ptrdiff_t ahead, __m512i most, const bool folded) {
+/* Converts SPAN columns to BF16, assuming no rare codes; returns max(most, e4m3_rare of all codes). ahead: prefetch
+ * distance in bytes. */
+INLINE __m512i row_e4m3(const struct e4m3 *t, uint16_t *to, const uint8_t *row, ptrdiff_t ahead, __m512i most,
+                        const bool folded) {
     EACH (int c = 0; c < SPAN; c += 64) {
         const __m512i code = _mm512_loadu_si512(row + c);
         _mm_prefetch(row + c + ahead, _MM_HINT_T1);
         most = _mm512_max_epu8(most, e4m3_rare(code));
-        const __m512i low = _mm512_gf2p8affine_epi64_epi8(code, t->low, 0), high = _mm512_gf2p8affine_epi64_epi8(code, t->high, 0x3c);
+        const __m512i low = _mm512_gf2p8affine_epi64_epi8(code, t->low, 0),
+                      high = _mm512_gf2p8affine_epi64_epi8(code, t->high, 0x3c);
         const __m512i times = folded ? t->times[c / 64] : _mm512_setzero_si512(); /* no element is 0 or NaN here */
         _mm512_store_si512(to + c, _mm512_add_epi16(_mm512_unpacklo_epi8(low, high), times));
         _mm512_store_si512(to + c + 32, _mm512_add_epi16(_mm512_unpackhi_epi8(low, high), times));
@@ -181,7 +205,8 @@ struct unit {
 };
 INLINE struct unit unit_at(const struct job *j, int r, int c0) {
     const int n = j->w->cols - c0 < SPAN ? j->w->cols - c0 : SPAN;
-    return (struct unit){(const uint8_t *)j->w->data + (size_t)r * j->w->stride + (size_t)(c0 / SPAN) * j->span, r, c0, n};
+    return (struct unit){(const uint8_t *)j->w->data + (size_t)r * j->w->stride + (size_t)(c0 / SPAN) * j->span, r, c0,
+                         n};
 }
 /* Sets the powers of two that FOLDED rows of unit u are multiplied by. */
 INLINE void unit_times(struct e4m3 *t, const struct job *j, const struct unit *u, int rows) {
@@ -191,30 +216,36 @@ INLINE void unit_times(struct e4m3 *t, const struct job *j, const struct unit *u
     const size_t first = scale_row(w, u->r);
     t->one = first == scale_row(w, last); /* non-decreasing over rows */
     for (int c = 0; c < u->n; c += 64)
-        t->times[c / 64] = _mm512_set1_epi16(gemm_exponent_increment(gemm_scale_exponent(w, first + (size_t)((u->c0 + c) / w->block_cols))));
+        t->times[c / 64] = _mm512_set1_epi16(
+            gemm_exponent_increment(gemm_scale_exponent(w, first + (size_t)((u->c0 + c) / w->block_cols))));
 }
 /* Multiplies n decoded elements of row r, starting at column c0, by their scales. */
 static __attribute__((noinline, unused)) void row_times(uint16_t *to, const struct mat *w, int r, int c0, int n) {
     const size_t scale = scale_row(w, r);
     for (int c = 0; c < n; c += 32) {
         const int power = gemm_scale_exponent(w, scale + (size_t)((c0 + c) / w->block_cols));
-        _mm512_store_si512(to + c, bf16_scale_pow2(_mm512_load_si512(to + c), _mm512_set1_epi16(gemm_exponent_increment(power))));
+        _mm512_store_si512(
+            to + c, bf16_scale_pow2(_mm512_load_si512(to + c), _mm512_set1_epi16(gemm_exponent_increment(power))));
     }
 }
-/* Converts rows [i, end) of the unit to BF16; ahead: prefetch distance in bytes. whole: the unit has SPAN columns and all of these rows. Tests
- * for rare codes once for all rows, so that the function call's register spills stay off the fast path. */
-INLINE void unit_rows(const struct job *j, const struct e4m3 *t, const struct unit *u, uint8_t *panel, uint8_t *rest, int i, int end, ptrdiff_t ahead,
-                      const int kind, const bool whole) {
+/* Converts rows [i, end) of the unit to BF16; ahead: prefetch distance in bytes. whole: the unit has SPAN columns and
+ * all of these rows. Tests for rare codes once for all rows, so that the function call's register spills stay off the
+ * fast path. */
+INLINE void unit_rows(const struct job *j, const struct e4m3 *t, const struct unit *u, uint8_t *panel, uint8_t *rest,
+                      int i, int end, ptrdiff_t ahead, const int kind, const bool whole) {
     const int n = whole ? SPAN : u->n, last = whole || u->r + end <= j->r1 ? end : j->r1 - u->r;
     const uint8_t *const data = u->data;
     const size_t stride = j->w->stride;
     if ((kind == DT_E4M3 || (kind == FOLDED && t->one)) && n == SPAN) {
         __m512i most = _mm512_setzero_si512();
-        for (int at = i; at < last; at++) most = row_e4m3(t, (uint16_t *)(void *)(panel + at * PITCH), data + (size_t)at * stride, ahead, most, kind == FOLDED);
+        for (int at = i; at < last; at++)
+            most = row_e4m3(t, (uint16_t *)(void *)(panel + at * PITCH), data + (size_t)at * stride, ahead, most,
+                            kind == FOLDED);
         if (__builtin_expect(e4m3_any(most) == 0, 1)) return;
     }
     if (kind == PLANES) {
-        uint16_t *to = (uint16_t *)(void *)(panel + i * PITCH), *over = rest ? (uint16_t *)(void *)(rest + i * PITCH) : NULL;
+        uint16_t *to = (uint16_t *)(void *)(panel + i * PITCH),
+                 *over = rest ? (uint16_t *)(void *)(rest + i * PITCH) : NULL;
         if (i < last) j->make.rows(to, over, PITCH / 2, j->w, u->r + i, last - i, u->c0, n, ahead);
         return;
     }
@@ -241,7 +272,7 @@ INLINE void strip_scales(const struct mat *w, float *scale, const size_t *first,
         for (int i = 0; i < SIDE; i++) scale[i] = scale_load(w, first[i] + at);
 }
 
-/* --- Results --- */
+/* --- Results ---------------------------------------------------------------------------------- */
 
 /* Stores the sums of a strip, rows r .. r + rows of W, by column tiles [t0, t1), to y. */
 INLINE void store_strip(const struct job *j, int r, int rows, int t0, int t1, const float *sums) {
@@ -250,7 +281,8 @@ INLINE void store_strip(const struct job *j, int r, int rows, int t0, int t1, co
     for (int t = t0; t < t1; t++, sums += SIDE * width) {
         float *turned = j->turned + (t - t0) * width * SIDE;
         if (width < SIDE) {
-            const __m512i at = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(width));
+            const __m512i at = _mm512_mullo_epi32(
+                _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(width));
             for (int i = 0; i < width; i++) _mm512_store_ps(turned + i * SIDE, _mm512_i32gather_ps(at, sums + i, 4));
             continue;
         }

@@ -1,13 +1,13 @@
-/* Products of few tokens in AMX tiles (gemm_amx_inner.h), limited by reading W. Token tiles are as wide as the number of tokens, at most, so that
- * one or two tokens stay in L1; the width does not change a token's sums. Processes strips of 16 rows, SPAN columns at a time, and
- * decodes the next unit while it multiplies the current one. */
+/* Products of few tokens in AMX tiles (gemm_amx_inner.h), limited by reading W. Token tiles are as wide as the number
+ * of tokens, at most, so that one or two tokens stay in L1; the width does not change a token's sums. Processes strips
+ * of 16 rows, SPAN columns at a time, and decodes the next unit while it multiplies the current one. */
 #include "cpu/gemm_amx_inner.h"
 
 #include "cpu/amx_tiles.h"
 
 enum { AHEAD = 2048 }; /* prefetch distance per row, in bytes */
 
-/* --- Tokens --- */
+/* --- Tokens ----------------------------------------------------------------------------------- */
 
 /* Columns per tile: a power of two, so that rows do not straddle cache lines. */
 static int width_of(int columns) {
@@ -27,14 +27,16 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
         const int token = (int)(at / deep) * width, step = (int)(at % deep);
         __m512i a[SIDE];
         EACH (int i = 0; i < SIDE; i++)
-            a[i] = i < width && token + i < n ? pack_pairs(x + (size_t)(gather ? gather[token + i] : token + i) * (size_t)ldx, step, k, false)
-                                              : _mm512_setzero_si512();
+            a[i] = i < width && token + i < n
+                       ? pack_pairs(x + (size_t)(gather ? gather[token + i] : token + i) * (size_t)ldx, step, k, false)
+                       : _mm512_setzero_si512();
         transpose16(a);
-        EACH (int i = 0; i < SIDE; i++) _mm512_mask_storeu_epi32((uint16_t *)dst + (at * SIDE + i) * width * 2, have, a[i]);
+        EACH (int i = 0; i < SIDE; i++)
+            _mm512_mask_storeu_epi32((uint16_t *)dst + (at * SIDE + i) * width * 2, have, a[i]);
     }
 }
 
-/* --- Products --- */
+/* --- Products --------------------------------------------------------------------------------- */
 
 /* sums (+)= scale * out, vectors in order of rows; one: all scales are equal. */
 INLINE void add_scaled(float *sums, const float *out, int vectors, const float *scale, int width, bool one, bool more) {
@@ -43,14 +45,16 @@ INLINE void add_scaled(float *sums, const float *out, int vectors, const float *
     const __m128i shift = _mm_cvtsi32_si128(__builtin_ctz((unsigned)width));
     for (int v = 0; v < vectors; v++, sums += SIDE, out += SIDE) {
         __m512 s = scales; /* if all are equal */
-        if (!one) s = _mm512_permutexvar_ps(_mm512_srl_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(v * SIDE)), shift), scales);
+        if (!one)
+            s = _mm512_permutexvar_ps(_mm512_srl_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(v * SIDE)), shift),
+                                      scales);
         const __m512 o = _mm512_load_ps(out);
         _mm512_store_ps(sums, more ? _mm512_fmadd_ps(o, s, _mm512_load_ps(sums)) : _mm512_mul_ps(o, s));
     }
 }
 
-/* The current strip: if pending, sums in job.out must still be added to job.sums (more: on top of earlier ones), times scale; one: all
- * scales are equal. */
+/* The current strip: if pending, sums in job.out must still be added to job.sums (more: on top of earlier ones), times
+ * scale; one: all scales are equal. */
 struct strip {
     const struct job *j;
     struct e4m3 codes;
@@ -81,13 +85,15 @@ INLINE void strip_add(struct strip *s, const int T) {
         _tile_dpbf16ps(t, 6, 7); \
     } while (0)
 
-/* One step of unit u, columns from c on, by all tokens; decodes a share of v into the other panel. whole: both have SPAN columns, and v all rows. */
+/* One step of unit u, columns from c on, by all tokens; decodes a share of v into the other panel. whole: both have
+ * SPAN columns, and v all rows. */
 enum { STEPS = SPAN / DEEP, EACH_STEP = SIDE / STEPS };
-INLINE void few_step(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, int c, ptrdiff_t ahead, const int T,
-                     const int kind, const bool whole) {
+INLINE void few_step(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other,
+                     int c, ptrdiff_t ahead, const int T, const int kind, const bool whole) {
     const struct job *j = s->j;
     const struct mat *w = j->w;
-    const int seg = SCALED(kind) ? j->seg : SPAN, width = j->width, end = whole ? SPAN : (u->n + 63) / 64 * 64, row = c / DEEP * EACH_STEP;
+    const int seg = SCALED(kind) ? j->seg : SPAN, width = j->width, end = whole ? SPAN : (u->n + 63) / 64 * 64,
+              row = c / DEEP * EACH_STEP;
     const ptrdiff_t line = 4 * width;
     float *const out = j->out;
     const size_t tile = (size_t)(SIDE * width * 2), next = (size_t)j->deep * tile;
@@ -105,21 +111,23 @@ INLINE void few_step(struct strip *s, const struct unit *u, const struct unit *v
     const int scaled = u->c0 + c - (c & (seg - 1)); /* the last step may start past the last column */
     if (w->scale) strip_scales(w, s->scale, s->first, (size_t)(scaled / w->block_cols), s->one);
 }
-/* Unit u, decoded in panel, by all tokens; decodes v into the other panel. Two steps per iteration, since no sum ends between them; full
- * unrolling would take twice as long to compile. */
-INLINE void few_unit(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, const int T, const int kind,
-                     const bool whole) {
+/* Unit u, decoded in panel, by all tokens; decodes v into the other panel. Two steps per iteration, since no sum ends
+ * between them; full unrolling would take twice as long to compile. */
+INLINE void few_unit(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other,
+                     const int T, const int kind, const bool whole) {
     const struct mat *w = s->j->w;
-    const ptrdiff_t row = (ptrdiff_t)dtype_bytes(w->dtype, (size_t)w->cols), to = (v->c0 / SPAN) * (ptrdiff_t)s->j->span + AHEAD;
-    const ptrdiff_t ahead = to >= row ? AHEAD + SIDE * (ptrdiff_t)w->stride - row : AHEAD; /* past the end of a row: continue in the next strip */
+    const ptrdiff_t row = (ptrdiff_t)dtype_bytes(w->dtype, (size_t)w->cols),
+                    to = (v->c0 / SPAN) * (ptrdiff_t)s->j->span + AHEAD;
+    /* past the end of a row: continue in the next strip */
+    const ptrdiff_t ahead = to >= row ? AHEAD + SIDE * (ptrdiff_t)w->stride - row : AHEAD;
     for (int i = 0; i < SPAN / 64; i++) {
         few_step(s, u, v, panel, other, 64 * i, ahead, T, kind, whole);
         few_step(s, u, v, panel, other, 64 * i + DEEP, ahead, T, kind, whole);
     }
 }
 /* Partial units: rare, so one function for all T. */
-static __attribute__((noinline)) void few_rest(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, int T,
-                                               int kind) {
+static __attribute__((noinline)) void few_rest(struct strip *s, const struct unit *u, const struct unit *v,
+                                               const uint8_t *panel, uint8_t *other, int T, int kind) {
     if (kind == DT_E4M3) few_unit(s, u, v, panel, other, T, DT_E4M3, false);
     else if (kind == FOLDED) few_unit(s, u, v, panel, other, T, FOLDED, false);
     else if (kind == DT_BF16) few_unit(s, u, v, panel, other, T, DT_BF16, false);
@@ -181,16 +189,19 @@ void gemm_amx_skinny_rows(struct job *j, int r0, void *scratch) {
     tiles_configure(j->width);
 #define CASE(T) \
     { few_##T##_DT_E4M3, few_##T##_DT_BF16, few_##T##_PLANES, few_##T##_FOLDED }
-    static void (*const cases[FEW][4])(const struct job *, int) = {CASE(1), CASE(2), CASE(3), CASE(4), CASE(5), CASE(6)};
+    static void (*const cases[FEW][4])(const struct job *, int) = {CASE(1), CASE(2), CASE(3),
+                                                                   CASE(4), CASE(5), CASE(6)};
 #undef CASE
     cases[up(j->n, j->width) - 1][(j->kind == DT_BF16) + 2 * (j->kind == PLANES) + 3 * (j->kind == FOLDED)](j, r0);
     _tile_release();
 }
 
-static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
+                 void *scratch) {
     for (int at = 0, most = FEW * SIDE; at < n; at += most) {
-        struct job j = job_make(w, r1, (const uint8_t *)packed + (at ? packed_bytes(at, w->cols) : 0), n - at < most ? n - at : most, width_of(n),
-                                y + (size_t)at * (size_t)ldy, ldy, accumulate);
+        struct job j =
+            job_make(w, r1, (const uint8_t *)packed + (at ? packed_bytes(at, w->cols) : 0),
+                     n - at < most ? n - at : most, width_of(n), y + (size_t)at * (size_t)ldy, ldy, accumulate);
         gemm_amx_skinny_rows(&j, r0, scratch);
     }
 }

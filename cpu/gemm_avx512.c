@@ -28,8 +28,8 @@ static inline __attribute__((always_inline)) void transpose(__m512 a[16]) {
 
 #include "cpu/gemm_f32.h"
 
-/* Four columns of a row move as one dword. A code shifted to the top byte, shifted right by four and masked is a float32 of the code's
- * value times 2^-120, subnormals included. */
+/* Four columns of a row move as one dword. A code shifted to the top byte, shifted right by four and masked is a
+ * float32 of the code's value times 2^-120, subnormals included. */
 static bool panel_e4m3(float *panel, const uint8_t *const row[LANES], V scales, int c0, int n, ptrdiff_t ahead) {
     const __m512i mask = _mm512_set1_epi32((int)0x87f00000), nan = _mm512_set1_epi8(0x7f);
     __m512 up = _mm512_mul_ps(scales, _mm512_set1_ps(0x1p120f));

@@ -10,8 +10,9 @@ enum { TOKENS = 12 };
 _Static_assert(GEMM_K_BF16 / 8 == GEMM_PANEL && GEMM_K_BF16 / 2 == 128, "which lines micro asks for");
 
 /* n tokens, a constant at each call, so that the sums stay in registers. */
-static inline __attribute__((always_inline)) void micro(int n, const struct gemm_tile *t, const uint16_t *w, const float *scale, const uint16_t *x,
-                                                        const uint16_t *next, float *y, int ldy) {
+static inline __attribute__((always_inline)) void micro(int n, const struct gemm_tile *t, const uint16_t *w,
+                                                        const float *scale, const uint16_t *x, const uint16_t *next,
+                                                        float *y, int ldy) {
     const uint8_t *ahead = x == t->x ? t->ahead : NULL;
     for (int s = 0; s < t->n_seg; s++) {
         __m512 sum[TOKENS][2];
@@ -43,14 +44,16 @@ static inline __attribute__((always_inline)) void micro(int n, const struct gemm
 #pragma GCC unroll 12
         for (int i = 0; i < n; i++) {
             float *o = y + (size_t)i * (size_t)ldy;
-            __m512 p = add ? _mm512_loadu_ps(o) : _mm512_setzero_ps(), q = add ? _mm512_loadu_ps(o + 16) : _mm512_setzero_ps();
+            __m512 p = add ? _mm512_loadu_ps(o) : _mm512_setzero_ps(),
+                   q = add ? _mm512_loadu_ps(o + 16) : _mm512_setzero_ps();
             _mm512_storeu_ps(o, _mm512_fmadd_ps(sum[i][0], s0, p));
             _mm512_storeu_ps(o + 16, _mm512_fmadd_ps(sum[i][1], s1, q));
         }
     }
 }
 
-static void tokens(int n, const struct gemm_tile *t, const uint16_t *w, const float *scale, const uint16_t *x, const uint16_t *next, float *y, int ldy) {
+static void tokens(int n, const struct gemm_tile *t, const uint16_t *w, const float *scale, const uint16_t *x,
+                   const uint16_t *next, float *y, int ldy) {
     switch (n) {
 // clang-format off
 #define CASE(k) \
@@ -65,15 +68,17 @@ static void tokens(int n, const struct gemm_tile *t, const uint16_t *w, const fl
 static void run(const struct gemm_tile *t) {
     for (int i = 0, n; i < t->n; i += n) {
         n = t->n - i < TOKENS ? t->n - i : TOKENS;
-        if (t->n - i > TOKENS && t->n - i < 2 * TOKENS) n = (t->n - i + 1) / 2;          /* 13 as 7 + 6, not 12 + 1 */
-        const uint16_t *x = t->x + (size_t)i * GEMM_K_BF16, *next = x + n * GEMM_K_BF16; /* each panel prefetches a part of the next tokens */
+        if (t->n - i > TOKENS && t->n - i < 2 * TOKENS) n = (t->n - i + 1) / 2; /* 13 as 7 + 6, not 12 + 1 */
+        /* each panel prefetches a part of the next tokens */
+        const uint16_t *x = t->x + (size_t)i * GEMM_K_BF16, *next = x + n * GEMM_K_BF16;
         for (int p = 0; p < t->n_panels; p++, next += 4 * GEMM_K_BF16)
             tokens(n, t, t->w + (size_t)p * GEMM_K_BF16 * GEMM_PANEL, t->scale + p * t->n_seg * GEMM_PANEL, x, next,
                    t->sums + (size_t)i * (size_t)t->ld + p * GEMM_PANEL, t->ld);
     }
 }
 
-static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
+                 void *scratch) {
     gemm_vnni_rows(w, r0, r1, packed, n, y, ldy, accumulate, scratch, run);
 }
 

@@ -1,23 +1,26 @@
-/* Decodes weights with in-block scales, and FP4 with an E8M0 per 32 columns, to BF16 for gemm_amx.c: rounded, or as a BF16
- * number and its BF16 remainder, 2^-17 of the weight.
+/* Decodes weights with in-block scales, and FP4 with an E8M0 per 32 columns, to BF16 for gemm_amx.c: rounded, or as a
+ * BF16 number and its BF16 remainder, 2^-17 of the weight.
  *
- * An AMX pair is two neighbouring columns, and gemm_amx.c expects 0-7, 16-23, 32-39 and 48-55 of 64 in the first of two tiles. Every
- * format is unpacked to bytes in column order, 64 at a time, in two to five instructions. Then:
+ * An AMX pair is two neighbouring columns, and gemm_amx.c expects 0-7, 16-23, 32-39 and 48-55 of 64 in the first of two
+ * tiles. Every format is unpacked to bytes in column order, 64 at a time, in two to five instructions. Then:
  *
- * Four bits: the sixteen possible weights of a block are computed once per 32 columns, as BF16; two unpacks and two word look-ups
- * do the rest.
+ * Four bits: the sixteen possible weights of a block are computed once per 32 columns, as BF16; two unpacks and two
+ * word look-ups do the rest.
  *
- * Five, six and eight bits: a byte look-up moves the codes of two lanes to the upper ends of dwords, where a conversion and a
- * multiplication by the scale yield floats; two such vectors become one of BF16. */
+ * Five, six and eight bits: a byte look-up moves the codes of two lanes to the upper ends of dwords, where a conversion
+ * and a multiplication by the scale yield floats; two such vectors become one of BF16. */
 #include "cpu/gemm_codes.h"
 
-/* --- Four bits --- */
+/* --- Four bits -------------------------------------------------------------------------------- */
 
-INLINE __m512 values(const int8_t *table) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)table))); }
+INLINE __m512 values(const int8_t *table) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)table)));
+}
 INLINE __m512 widen(__m256i words) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16)); }
 /* BF16 remainders of a and b after rounding to head. */
 INLINE __m512i over(__m512 a, __m512 b, __m512i head) {
-    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(b, widen(_mm512_extracti64x4_epi64(head, 1))), _mm512_sub_ps(a, widen(_mm512_castsi512_si256(head))));
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(b, widen(_mm512_extracti64x4_epi64(head, 1))),
+                                        _mm512_sub_ps(a, widen(_mm512_castsi512_si256(head))));
 }
 INLINE void look(uint16_t *to, __m512i codes, __m512i table) {
     _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_unpacklo_epi8(codes, codes), table));
@@ -34,9 +37,11 @@ INLINE void put_four(uint16_t *head, uint16_t *rest, __m512i codes, __m512 a, __
 #define PLANES_ARGS uint16_t *head, uint16_t *rest, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead
 #define PLANES(name) \
     INLINE void make_##name(PLANES_ARGS, const bool split); \
-    static void planes_##name(uint16_t *head, uint16_t *rest, int pitch, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead) { \
+    static void planes_##name(uint16_t *head, uint16_t *rest, int pitch, const struct mat *w, int r, int rows, int c0, \
+                              int n, ptrdiff_t ahead) { \
         if (rest) \
-            for (int i = 0; i < rows; i++) make_##name(head + i * pitch, rest + i * pitch, w, r + i, c0, n, ahead, true); \
+            for (int i = 0; i < rows; i++) \
+                make_##name(head + i * pitch, rest + i * pitch, w, r + i, c0, n, ahead, true); \
         else \
             for (int i = 0; i < rows; i++) make_##name(head + i * pitch, NULL, w, r + i, c0, n, ahead, false); \
     } \
@@ -70,7 +75,8 @@ PLANES(q4_1) {
         const int second = n - c > 32;
         const uint8_t *q = second ? p + 20 : p;
         ask(p, 40, ahead);
-        put_four(head + c, REST(c), codes_16(p + 4, q + 4), _mm512_fmadd_ps(all, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i])),
+        put_four(head + c, REST(c), codes_16(p + 4, q + 4),
+                 _mm512_fmadd_ps(all, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i])),
                  _mm512_fmadd_ps(all, _mm512_set1_ps(s[i + second]), _mm512_set1_ps(m[i + second])));
     }
 }
@@ -81,7 +87,8 @@ PLANES(e2m1) {
     IN_MEMORY(s, powers(exponents((const uint8_t *)w->scale + scale_row(w, r) + (size_t)c0 / 32, 1, n)));
     for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 32) {
         ask(p, 32, ahead);
-        put_four(head + c, REST(c), codes_pairs(p, n - c), _mm512_mul_ps(all, _mm512_set1_ps(s[i])), _mm512_mul_ps(all, _mm512_set1_ps(s[i + (n - c > 32)])));
+        put_four(head + c, REST(c), codes_pairs(p, n - c), _mm512_mul_ps(all, _mm512_set1_ps(s[i])),
+                 _mm512_mul_ps(all, _mm512_set1_ps(s[i + (n - c > 32)])));
     }
 }
 
@@ -94,7 +101,8 @@ PLANES(q4_k) {
     IN_MEMORY(s, scale);
     IN_MEMORY(m, off);
     EACH (int i = 0; i < 4; i++)
-        put_four(head + 64 * i, REST(64 * i), codes_32(p + 16 + 32 * i), _mm512_fmadd_ps(all, _mm512_set1_ps(s[2 * i]), _mm512_set1_ps(m[2 * i])),
+        put_four(head + 64 * i, REST(64 * i), codes_32(p + 16 + 32 * i),
+                 _mm512_fmadd_ps(all, _mm512_set1_ps(s[2 * i]), _mm512_set1_ps(m[2 * i])),
                  _mm512_fmadd_ps(all, _mm512_set1_ps(s[2 * i + 1]), _mm512_set1_ps(m[2 * i + 1])));
 }
 
@@ -104,11 +112,11 @@ PLANES(iq4_xs) {
     ask(p, FORMAT_BYTES(iq4_xs), ahead);
     IN_MEMORY(s, iq4_xs_scales(p));
     EACH (int i = 0; i < 4; i++)
-        put_four(head + 64 * i, REST(64 * i), codes_16(p + 8 + 32 * i, p + 24 + 32 * i), _mm512_mul_ps(all, _mm512_set1_ps(s[2 * i])),
-                 _mm512_mul_ps(all, _mm512_set1_ps(s[2 * i + 1])));
+        put_four(head + 64 * i, REST(64 * i), codes_16(p + 8 + 32 * i, p + 24 + 32 * i),
+                 _mm512_mul_ps(all, _mm512_set1_ps(s[2 * i])), _mm512_mul_ps(all, _mm512_set1_ps(s[2 * i + 1])));
 }
 
-/* --- Five, six and eight bits --- */
+/* --- Five, six and eight bits ----------------------------------------------------------------- */
 
 /* 32 columns of a tile. */
 INLINE void put_tile(uint16_t *head, uint16_t *rest, __m512 a, __m512 b) {
@@ -116,21 +124,27 @@ INLINE void put_tile(uint16_t *head, uint16_t *rest, __m512 a, __m512 b) {
     _mm512_store_si512(head, both);
     if (rest) _mm512_store_si512(rest, over(a, b, both));
 }
-/* Converts codes by inserting them as a byte of a float whose last place there is 1: 128 + a seven-bit code, 32,768 + an eight-bit code.
- * The addend of the FMA subtracts the offset, so the result is rounded once. */
+/* Converts codes by inserting them as a byte of a float whose last place there is 1: 128 + a seven-bit code, 32,768 +
+ * an eight-bit code. The addend of the FMA subtracts the offset, so the result is rounded once. */
 enum { SEVEN_BITS = 128, EIGHT_BITS = 32768 };
 #define LANES(byte, from) \
-    _mm512_slli_epi32(_mm512_setr_epi32(from, from + 1, from + 2, from + 3, from + 4, from + 5, from + 6, from + 7, from + 16, from + 17, from + 18, \
-                                        from + 19, from + 20, from + 21, from + 22, from + 23), \
+    _mm512_slli_epi32(_mm512_setr_epi32(from, from + 1, from + 2, from + 3, from + 4, from + 5, from + 6, from + 7, \
+                                        from + 16, from + 17, from + 18, from + 19, from + 20, from + 21, from + 22, \
+                                        from + 23), \
                       8 * (byte))
 INLINE __m512 floats(__m512i codes, const int from, const int lift) {
-    if (lift == SEVEN_BITS) return _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(0x43000000), 0x4444444444444444, LANES(2, from), codes));
-    return _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(0x47000000), 0x2222222222222222, LANES(1, from), codes));
+    if (lift == SEVEN_BITS)
+        return _mm512_castsi512_ps(
+            _mm512_mask_permutexvar_epi8(_mm512_set1_epi32(0x43000000), 0x4444444444444444, LANES(2, from), codes));
+    return _mm512_castsi512_ps(
+        _mm512_mask_permutexvar_epi8(_mm512_set1_epi32(0x47000000), 0x2222222222222222, LANES(1, from), codes));
 }
 /* 64 columns: codes times a, plus x, for the first 32, times b, plus y, for the others. */
-INLINE void put_codes(uint16_t *head, uint16_t *rest, __m512i codes, const int lift, __m512 a, __m512 x, __m512 b, __m512 y) {
+INLINE void put_codes(uint16_t *head, uint16_t *rest, __m512i codes, const int lift, __m512 a, __m512 x, __m512 b,
+                      __m512 y) {
     put_tile(head, rest, _mm512_fmadd_ps(floats(codes, 0, lift), a, x), _mm512_fmadd_ps(floats(codes, 32, lift), b, y));
-    put_tile(head + 32, rest ? rest + 32 : NULL, _mm512_fmadd_ps(floats(codes, 8, lift), a, x), _mm512_fmadd_ps(floats(codes, 40, lift), b, y));
+    put_tile(head + 32, rest ? rest + 32 : NULL, _mm512_fmadd_ps(floats(codes, 8, lift), a, x),
+             _mm512_fmadd_ps(floats(codes, 40, lift), b, y));
 }
 
 PLANES(q8_0) {
@@ -141,11 +155,14 @@ PLANES(q8_0) {
     for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 68) {
         const int second = n - c > 32;
         const uint8_t *q = second ? p + 34 : p;
-        const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(p + 2)), high = _mm256_loadu_si256((const __m256i *)(const void *)(q + 2));
-        const __m512i codes = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), _mm512_set1_epi8((char)0x80)); /* biased by 128 */
+        const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(p + 2)),
+                      high = _mm256_loadu_si256((const __m256i *)(const void *)(q + 2));
+        /* biased by 128 */
+        const __m512i codes =
+            _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), _mm512_set1_epi8((char)0x80));
         ask(p, 68, ahead);
-        put_codes(head + c, REST(c), codes, EIGHT_BITS, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i]), _mm512_set1_ps(s[i + second]),
-                  _mm512_set1_ps(m[i + second]));
+        put_codes(head + c, REST(c), codes, EIGHT_BITS, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i]),
+                  _mm512_set1_ps(s[i + second]), _mm512_set1_ps(m[i + second]));
     }
 }
 
@@ -158,8 +175,8 @@ PLANES(q5_0) {
         const int second = n - c > 32;
         const uint8_t *q = second ? p + 22 : p;
         ask(p, 44, ahead);
-        put_codes(head + c, REST(c), fifth_bits(codes_16(p + 6, q + 6), p + 2, q + 2), SEVEN_BITS, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i]),
-                  _mm512_set1_ps(s[i + second]), _mm512_set1_ps(m[i + second]));
+        put_codes(head + c, REST(c), fifth_bits(codes_16(p + 6, q + 6), p + 2, q + 2), SEVEN_BITS, _mm512_set1_ps(s[i]),
+                  _mm512_set1_ps(m[i]), _mm512_set1_ps(s[i + second]), _mm512_set1_ps(m[i + second]));
     }
 }
 PLANES(q5_1) {
@@ -171,17 +188,18 @@ PLANES(q5_1) {
         const int second = n - c > 32;
         const uint8_t *q = second ? p + 24 : p;
         ask(p, 48, ahead);
-        put_codes(head + c, REST(c), fifth_bits(codes_16(p + 8, q + 8), p + 4, q + 4), SEVEN_BITS, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i]),
-                  _mm512_set1_ps(s[i + second]), _mm512_set1_ps(m[i + second]));
+        put_codes(head + c, REST(c), fifth_bits(codes_16(p + 8, q + 8), p + 4, q + 4), SEVEN_BITS, _mm512_set1_ps(s[i]),
+                  _mm512_set1_ps(m[i]), _mm512_set1_ps(s[i + second]), _mm512_set1_ps(m[i + second]));
     }
 }
 
 /* 64 columns with a factor and an addend for each 16; they have the order of put_codes. */
 INLINE void put_sixteens(uint16_t *head, uint16_t *rest, __m512i codes, __m512 scale, __m512 off, const int i) {
     const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    const __m512i a = _mm512_add_epi32(first, _mm512_set1_epi32(4 * i)), b = _mm512_add_epi32(first, _mm512_set1_epi32(4 * i + 2));
-    put_codes(head, rest, codes, SEVEN_BITS, _mm512_permutexvar_ps(a, scale), _mm512_permutexvar_ps(a, off), _mm512_permutexvar_ps(b, scale),
-              _mm512_permutexvar_ps(b, off));
+    const __m512i a = _mm512_add_epi32(first, _mm512_set1_epi32(4 * i)),
+                  b = _mm512_add_epi32(first, _mm512_set1_epi32(4 * i + 2));
+    put_codes(head, rest, codes, SEVEN_BITS, _mm512_permutexvar_ps(a, scale), _mm512_permutexvar_ps(a, off),
+              _mm512_permutexvar_ps(b, scale), _mm512_permutexvar_ps(b, off));
 }
 PLANES(q2_k) {
     const uint8_t *p = ROW_AT(q2_k);
@@ -193,7 +211,8 @@ PLANES(q2_k) {
 }
 PLANES(q3_k) {
     const uint8_t *p = ROW_AT(q3_k);
-    const __m512 scale = q3_k_scales(p), off = _mm512_mul_ps(scale, _mm512_set1_ps(-(SEVEN_BITS + 4))); /* exact: an fp16 by six bits by six */
+    /* exact: an fp16 by six bits by six */
+    const __m512 scale = q3_k_scales(p), off = _mm512_mul_ps(scale, _mm512_set1_ps(-(SEVEN_BITS + 4)));
     ask(p, FORMAT_BYTES(q3_k), ahead);
     EACH (int i = 0; i < 4; i++) put_sixteens(head + 64 * i, REST(64 * i), q3_k_codes(p, i), scale, off, i);
 }
@@ -201,7 +220,8 @@ PLANES(tq2_0) {
     const uint8_t *p = ROW_AT(tq2_0);
     const __m512 scale = _mm512_set1_ps(half_at(p + 64)), off = _mm512_mul_ps(scale, _mm512_set1_ps(-(SEVEN_BITS + 1)));
     ask(p, FORMAT_BYTES(tq2_0), ahead);
-    EACH (int i = 0; i < 4; i++) put_codes(head + 64 * i, REST(64 * i), two_bits(p, i), SEVEN_BITS, scale, off, scale, off);
+    EACH (int i = 0; i < 4; i++)
+        put_codes(head + 64 * i, REST(64 * i), two_bits(p, i), SEVEN_BITS, scale, off, scale, off);
 }
 
 PLANES(q5_k) {
@@ -212,8 +232,8 @@ PLANES(q5_k) {
     IN_MEMORY(s, scale);
     IN_MEMORY(m, _mm256_fmadd_ps(scale, _mm256_set1_ps(-SEVEN_BITS), off));
     EACH (int i = 0; i < 4; i++)
-        put_codes(head + 64 * i, REST(64 * i), q5_k_codes(p, i), SEVEN_BITS, _mm512_set1_ps(s[2 * i]), _mm512_set1_ps(m[2 * i]), _mm512_set1_ps(s[2 * i + 1]),
-                  _mm512_set1_ps(m[2 * i + 1]));
+        put_codes(head + 64 * i, REST(64 * i), q5_k_codes(p, i), SEVEN_BITS, _mm512_set1_ps(s[2 * i]),
+                  _mm512_set1_ps(m[2 * i]), _mm512_set1_ps(s[2 * i + 1]), _mm512_set1_ps(m[2 * i + 1]));
 }
 PLANES(q6_k) {
     const uint8_t *p = ROW_AT(q6_k);
@@ -230,10 +250,12 @@ PLANES(q6_k) {
 
 struct gemm_bf16_decoder gemm_bf16_decoder_for(const struct mat *w) {
 #define ROW(name) [FORMAT_DTYPE(name)] = planes_##name
-    static const bf16_decode_fn rows[DT_COUNT] = {ROW(q8_0),   ROW(q4_0), ROW(iq4_nl), ROW(mxfp4), ROW(e2m1), ROW(q4_k), ROW(q5_k), ROW(q6_k),
-                                                  ROW(iq4_xs), ROW(q4_1), ROW(q5_0),   ROW(q5_1),  ROW(q2_k), ROW(q3_k), ROW(tq2_0)};
+    static const bf16_decode_fn rows[DT_COUNT] = {ROW(q8_0), ROW(q4_0), ROW(iq4_nl), ROW(mxfp4),  ROW(e2m1),
+                                                  ROW(q4_k), ROW(q5_k), ROW(q6_k),   ROW(iq4_xs), ROW(q4_1),
+                                                  ROW(q5_0), ROW(q5_1), ROW(q2_k),   ROW(q3_k),   ROW(tq2_0)};
 #undef ROW
     const bool fp4 = w->dtype == DT_E2M1, beside = w->scale != NULL;
-    if (beside != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32))) return (struct gemm_bf16_decoder){0};
+    if (beside != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32)))
+        return (struct gemm_bf16_decoder){0};
     return (struct gemm_bf16_decoder){.rows = rows[w->dtype], .exact = fp4 || w->dtype == DT_MXFP4};
 }

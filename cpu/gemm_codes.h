@@ -1,5 +1,6 @@
 #pragma once
-/* Unpacks weights with in-block scales to bytes in column order, 64 at a time, and their scales: for gemm_bf16_decoder.c and gemm_int8_decoder.c. */
+/* Unpacks weights with in-block scales to bytes in column order, 64 at a time, and their scales: for
+ * gemm_bf16_decoder.c and gemm_int8_decoder.c. */
 #ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
@@ -12,7 +13,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for
 /* Address of column c0 of row r of w, the start of a block. */
-#define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / FORMAT_BLOCK(name) * FORMAT_BYTES(name))
+#define ROW_AT(name) \
+    ((const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / FORMAT_BLOCK(name) * FORMAT_BYTES(name))
 
 INLINE void ask(const uint8_t *p, int bytes, ptrdiff_t ahead) {
     for (int i = 0; i < bytes; i += 64) _mm_prefetch(p + i + ahead, _MM_HINT_T1);
@@ -22,8 +24,8 @@ INLINE float half_at(const uint8_t *p) {
     memcpy(&h, p, 2);
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
-/* Keeps eight floats in memory: broadcasting one from memory is free, from a register it costs a shuffle, of which one can issue per cycle.
- * Compilers would keep them in registers. */
+/* Keeps eight floats in memory: broadcasting one from memory is free, from a register it costs a shuffle, of which one
+ * can issue per cycle. Compilers would keep them in registers. */
 #define IN_MEMORY(name, v) \
     float name[8]; \
     _mm256_storeu_ps(name, v); \
@@ -31,7 +33,8 @@ INLINE float half_at(const uint8_t *p) {
 
 /* Eight bytes, each times d. */
 INLINE __m256 eight(uint64_t bytes, float d) {
-    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes))), _mm256_set1_ps(d));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes))),
+                         _mm256_set1_ps(d));
 }
 /* Q4_K and Q5_K: factor and addend of each part of 32 columns. */
 INLINE void k_scales(const uint8_t *p, __m256 *scale, __m256 *off) {
@@ -45,13 +48,15 @@ INLINE void k_scales(const uint8_t *p, __m256 *scale, __m256 *off) {
 
 /* The low four bits, plus 16 for the second half. */
 INLINE __m512i four_bits(__m512i b) {
-    const __m512i other = _mm512_setr_epi64(0, 0, 0, 0, 0x1010101010101010, 0x1010101010101010, 0x1010101010101010, 0x1010101010101010);
+    const __m512i other =
+        _mm512_setr_epi64(0, 0, 0, 0, 0x1010101010101010, 0x1010101010101010, 0x1010101010101010, 0x1010101010101010);
     return _mm512_ternarylogic_epi32(b, _mm512_set1_epi8(15), other, 0xea); /* (b & 15) | other */
 }
 /* Twice 16 bytes, low nibbles before high ones. */
 INLINE __m512i codes_16(const uint8_t *a, const uint8_t *b) {
-    const __m512i both = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)a)), 0xff00,
-                                                     _mm_loadu_si128((const __m128i *)(const void *)b));
+    const __m512i both =
+        _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)a)), 0xff00,
+                                    _mm_loadu_si128((const __m128i *)(const void *)b));
     return four_bits(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)));
 }
 /* 32 bytes, low nibbles before high ones. */
@@ -91,10 +96,13 @@ INLINE __m256i exponents(const uint8_t *p, int step, int n) {
     return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)u));
 }
 /* 2^(e - 127), with 255 (NaN) as infinity; 2^(e - 128) for all of them (minifloat.h). */
-INLINE __m256 powers(__m256i e) { return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000))); }
+INLINE __m256 powers(__m256i e) {
+    return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000)));
+}
 INLINE __m256 half_powers(const uint8_t *p, int step, int n) {
     const __m256i e = exponents(p, step, n), normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
-    return _mm256_castsi256_ps(_mm256_mask_sllv_epi32(normal, _mm256_cmplt_epu32_mask(e, _mm256_set1_epi32(2)), _mm256_set1_epi32(0x00200000), e));
+    return _mm256_castsi256_ps(_mm256_mask_sllv_epi32(normal, _mm256_cmplt_epu32_mask(e, _mm256_set1_epi32(2)),
+                                                      _mm256_set1_epi32(0x00200000), e));
 }
 
 /* Fifth bits, one of each column, above four bits; two blocks. */
@@ -112,22 +120,27 @@ INLINE __m512i two_bits(const uint8_t *p, const int i) {
 }
 /* Shifts bits `low` and up (first 32 codes) or `high` and up (others) of each byte to above four bits. */
 #define FROM_1(b, k) (uint8_t)((b)-4 + 8 * (k))
-#define FROM_8(b)    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
-#define FROM_32(b)   FROM_8(b), FROM_8(b), FROM_8(b), FROM_8(b)
+#define FROM_8(b) \
+    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
+#define FROM_32(b) FROM_8(b), FROM_8(b), FROM_8(b), FROM_8(b)
 #define FROM(low, high) \
     { FROM_32(low), FROM_32(high) }
 static const uint8_t bits_q5_k[4][64] __attribute__((aligned(64))) = {FROM(0, 1), FROM(2, 3), FROM(4, 5), FROM(6, 7)};
 static const uint8_t bits_q6_k[2][64] __attribute__((aligned(64))) = {FROM(0, 2), FROM(4, 6)};
 /* The low four bits of b, and above them those bits of h. */
 INLINE __m512i more_bits(__m512i b, const uint8_t *h, const uint8_t *from, const int mask) {
-    const __m512i bits = _mm512_multishift_epi64_epi8(_mm512_load_si512(from), _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)h)));
-    return _mm512_ternarylogic_epi32(_mm512_and_si512(b, _mm512_set1_epi8(15)), bits, _mm512_set1_epi8((char)mask), 0xf8); /* codes | (bits & mask) */
+    const __m512i bits = _mm512_multishift_epi64_epi8(
+        _mm512_load_si512(from), _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)h)));
+    /* codes | (bits & mask) */
+    return _mm512_ternarylogic_epi32(_mm512_and_si512(b, _mm512_set1_epi8(15)), bits, _mm512_set1_epi8((char)mask),
+                                     0xf8);
 }
 
-/* --- Scales of K blocks and IQ4_XS: the product of an fp16 and four to eight bits is exact --- */
+/* --- Scales of K blocks and IQ4_XS: the product of an fp16 and four to eight bits is exact ---- */
 
 INLINE __m256 iq4_xs_scales(const uint8_t *p) {
-    const __m256i by4 = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28), by2 = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+    const __m256i by4 = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28),
+                  by2 = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
     uint16_t high;
     int32_t low;
     memcpy(&high, p + 2, 2);
@@ -138,7 +151,8 @@ INLINE __m256 iq4_xs_scales(const uint8_t *p) {
     return _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(half_at(p)));
 }
 INLINE void q2_k_scales(const uint8_t *p, __m512 *scale, __m512 *off) {
-    const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)), low = _mm512_and_si512(both, _mm512_set1_epi32(15));
+    const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)),
+                  low = _mm512_and_si512(both, _mm512_set1_epi32(15));
     *scale = _mm512_mul_ps(_mm512_cvtepi32_ps(low), _mm512_set1_ps(half_at(p + 80)));
     *off = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4)), _mm512_set1_ps(-half_at(p + 82)));
 }
@@ -146,15 +160,18 @@ INLINE __m512 q3_k_scales(const uint8_t *p) {
     uint32_t u[3];
     memcpy(u, p + 96, sizeof u);
     const uint32_t four = 0x0f0f0f0f, two = 0x30303030;
-    const __m128i six = _mm_setr_epi32((int)((u[0] & four) | (u[2] << 4 & two)), (int)((u[1] & four) | (u[2] << 2 & two)),
-                                       (int)((u[0] >> 4 & four) | (u[2] & two)), (int)((u[1] >> 4 & four) | (u[2] >> 2 & two)));
+    const __m128i six =
+        _mm_setr_epi32((int)((u[0] & four) | (u[2] << 4 & two)), (int)((u[1] & four) | (u[2] << 2 & two)),
+                       (int)((u[0] >> 4 & four) | (u[2] & two)), (int)((u[1] >> 4 & four) | (u[2] >> 2 & two)));
     const __m512i whole = _mm512_sub_epi32(_mm512_cvtepu8_epi32(six), _mm512_set1_epi32(32));
     return _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_set1_ps(half_at(p + 108)));
 }
 /* Three bits of columns 64 i and up. */
 INLINE __m512i q3_k_codes(const uint8_t *p, const int i) {
-    const __m512i high = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p)), q = two_bits(p + 32, i);
-    const __m512i bit = _mm512_inserti64x4(_mm512_set1_epi8((char)(1 << 2 * i)), _mm256_set1_epi8((char)(2 << 2 * i)), 1);
+    const __m512i high = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p)),
+                  q = two_bits(p + 32, i);
+    const __m512i bit =
+        _mm512_inserti64x4(_mm512_set1_epi8((char)(1 << 2 * i)), _mm256_set1_epi8((char)(2 << 2 * i)), 1);
     return _mm512_mask_add_epi8(q, _mm512_test_epi8_mask(high, bit), q, _mm512_set1_epi8(4));
 }
 INLINE __m512i q5_k_codes(const uint8_t *p, const int i) {

@@ -11,10 +11,10 @@
 
 enum { PANEL = 2 * LANES, PANEL_LEN = PANEL * GEMM_K_F32, PANELS = 4, CHUNK = GEMM_CHUNK };
 
-/* ---- Decoding ---- */
+/* --- Decoding --------------------------------------------------------------------------------- */
 
-/* Columns [c0, c0 + n) of LANES rows of E4M3 into lanes of a panel, scales[i] for row i; false: a NaN among the codes, which this
- * arithmetic decodes as 480. `ahead`: prefetch distance in bytes. */
+/* Columns [c0, c0 + n) of LANES rows of E4M3 into lanes of a panel, scales[i] for row i; false: a NaN among the codes,
+ * which this arithmetic decodes as 480. `ahead`: prefetch distance in bytes. */
 static bool panel_e4m3(float *panel, const uint8_t *const row[LANES], V scales, int c0, int n, ptrdiff_t ahead);
 
 /* Scales for one column of LANES rows; false: a scale is too large for the arithmetic of panel_e4m3. */
@@ -32,7 +32,8 @@ static bool lane_scales(float out[LANES], const struct mat *w, int r0, int last,
 }
 
 /* Any format, row by row; whole K blocks, which are whole blocks of every format. */
-static void panel_any(float *panel, const struct mat *w, decode_fn decode, int r0, int last, int c0, int n, ptrdiff_t ahead) {
+static void panel_any(float *panel, const struct mat *w, decode_fn decode, int r0, int last, int c0, int n,
+                      ptrdiff_t ahead) {
     float row[LANES][GEMM_K_F32] __attribute__((aligned(64)));
     const size_t bytes = dtype_bytes(w->dtype, (size_t)n);
     for (int i = 0; i < LANES; i++) {
@@ -50,7 +51,8 @@ static void panel_any(float *panel, const struct mat *w, decode_fn decode, int r
     }
 }
 
-static void panel_fill(float *panel, const struct mat *w, decode_fn decode, int r0, int last, int c0, int n, ptrdiff_t ahead) {
+static void panel_fill(float *panel, const struct mat *w, decode_fn decode, int r0, int last, int c0, int n,
+                       ptrdiff_t ahead) {
     int block = w->scale && w->block_cols < w->cols ? w->block_cols : (w->cols + 63) / 64 * 64;
     for (int half = 0; half < 2; half++, r0 += LANES, panel += LANES) {
         if (w->dtype != DT_E4M3 || block % 64) {
@@ -58,7 +60,8 @@ static void panel_fill(float *panel, const struct mat *w, decode_fn decode, int 
             continue;
         }
         const uint8_t *row[LANES];
-        for (int i = 0; i < LANES; i++) row[i] = (const uint8_t *)w->data + (size_t)(r0 + i < last ? r0 + i : last) * w->stride;
+        for (int i = 0; i < LANES; i++)
+            row[i] = (const uint8_t *)w->data + (size_t)(r0 + i < last ? r0 + i : last) * w->stride;
         for (int c = 0, m; c < n; c += m) { /* columns that share a scale */
             m = block - (c0 + c) % block;
             if (m > n - c) m = n - c;
@@ -70,7 +73,7 @@ static void panel_fill(float *panel, const struct mat *w, decode_fn decode, int 
     }
 }
 
-/* ---- Products ---- */
+/* --- Products --------------------------------------------------------------------------------- */
 
 /* One column of a panel by n tokens. */
 static inline __attribute__((always_inline)) void column(int n, V sum[TOKENS][2], const float *w, const float *x) {
@@ -84,7 +87,8 @@ static inline __attribute__((always_inline)) void column(int n, V sum[TOKENS][2]
 }
 
 /* n tokens, a constant at each call, so that the sums stay in registers. `next`: tokens to prefetch. */
-static inline __attribute__((always_inline)) void micro(int n, const float *w, int cols, const float *x, const float *next, float *y, int ldy, bool add) {
+static inline __attribute__((always_inline)) void micro(int n, const float *w, int cols, const float *x,
+                                                        const float *next, float *y, int ldy, bool add) {
     V sum[TOKENS][2];
 #pragma GCC unroll 12
     for (int i = 0; i < n; i++) sum[i][0] = sum[i][1] = ZERO();
@@ -127,19 +131,25 @@ static void tokens(int n, const float *w, int cols, const float *x, const float 
 }
 
 /* Decoded panels by n tokens; sums are [n][ld]. */
-static void products(const float *panels, int n_panels, int cols, const float *x, int n, float *sums, int ld, bool add) {
+static void products(const float *panels, int n_panels, int cols, const float *x, int n, float *sums, int ld,
+                     bool add) {
     for (int i = 0, m; i < n; i += m) {
         m = n - i < TOKENS ? n - i : TOKENS;
-        if (n - i > TOKENS && n - i < 2 * TOKENS) m = (n - i + 1) / 2;             /* 7 as 4 + 3, not 6 + 1 */
-        const float *xi = x + (size_t)i * GEMM_K_F32, *next = xi + m * GEMM_K_F32; /* each panel prefetches a part of the next tokens */
+        if (n - i > TOKENS && n - i < 2 * TOKENS) m = (n - i + 1) / 2; /* 7 as 4 + 3, not 6 + 1 */
+        /* each panel prefetches a part of the next tokens */
+        const float *xi = x + (size_t)i * GEMM_K_F32, *next = xi + m * GEMM_K_F32;
         for (int p = 0; p < n_panels; p++, next += 4 * GEMM_K_F32)
-            tokens(m, panels + (size_t)p * PANEL_LEN, cols, xi, next, sums + (size_t)i * (size_t)ld + p * PANEL, ld, add);
+            tokens(m, panels + (size_t)p * PANEL_LEN, cols, xi, next, sums + (size_t)i * (size_t)ld + p * PANEL, ld,
+                   add);
     }
 }
 
-static size_t scratch_bytes(int n, int k) { return sizeof(float) * (PANEL_LEN * PANELS + (size_t)PANEL * PANELS * (size_t)(n < CHUNK ? n : CHUNK)); }
+static size_t scratch_bytes(int n, int k) {
+    return sizeof(float) * (PANEL_LEN * PANELS + (size_t)PANEL * PANELS * (size_t)(n < CHUNK ? n : CHUNK));
+}
 
-static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
+                 void *scratch) {
     float *panels = scratch, *sums = panels + PANEL_LEN * PANELS;
     decode_fn decode = gemm_kernels(LEVEL)->decode[w->dtype];
     int step = gemm_rows_per_step(n, TOKENS, PANEL, PANELS), k = w->cols, blocks = (k + GEMM_K_F32 - 1) / GEMM_K_F32;
@@ -151,8 +161,10 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
             int c0 = b * GEMM_K_F32, cols = k - c0 < GEMM_K_F32 ? k - c0 : GEMM_K_F32;
             ptrdiff_t ahead = (ptrdiff_t)dtype_bytes(w->dtype, GEMM_K_F32);
             if (b + 1 == blocks) ahead = (ptrdiff_t)w->stride * step - (ptrdiff_t)dtype_bytes(w->dtype, (size_t)c0);
-            for (int p = 0; p < have; p += PANEL) panel_fill(panels + (size_t)p * GEMM_K_F32, w, decode, rb + p, rb + have - 1, c0, cols, ahead);
-            products(panels, (have + PANEL - 1) / PANEL, cols, (const float *)packed + ((size_t)b * (size_t)n + (size_t)i0) * GEMM_K_F32, m, sums, step, b);
+            for (int p = 0; p < have; p += PANEL)
+                panel_fill(panels + (size_t)p * GEMM_K_F32, w, decode, rb + p, rb + have - 1, c0, cols, ahead);
+            products(panels, (have + PANEL - 1) / PANEL, cols,
+                     (const float *)packed + ((size_t)b * (size_t)n + (size_t)i0) * GEMM_K_F32, m, sums, step, b);
         }
         gemm_store_sums(y + (size_t)i0 * (size_t)ldy + rb, ldy, sums, step, m, have, accumulate);
     }

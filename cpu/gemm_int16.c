@@ -1,16 +1,17 @@
-/* Integer products of groups of a prompt's tokens with AVX2: GGUF's blocks of 256 columns, and smaller ones with one scale, or scale and minimum, each.
- * Compiled once more for AVX-VNNI, with the same bits (meson.build: ISA).
+/* Integer products of groups of a prompt's tokens with AVX2: GGUF's blocks of 256 columns, and smaller ones with one
+ * scale, or scale and minimum, each. Compiled once more for AVX-VNNI, with the same bits (meson.build: ISA).
  *
- * Why. A float32 FMA multiplies 8 numbers, two per cycle; vpmaddwd multiplies 16, and the following addition runs on ports that
- * FMA leaves idle. So 16-bit products exceed the float32 peak if sums are rarely converted to float. A Q4_K weight times its
- * part's six-bit scale still fits a word (945 at most), and its 256 columns are summed exactly in 32 bits: 32 products per
- * lane, 945 * 32,640 each. Q5_K: 1,953; IQ3_XXS: 1,922; others less. Q6_K and IQ4_XS, 4,096 and 4,064, allow 16 products per lane,
- * i.e. 128 columns. Others are converted every 32 columns, which have their own scale.
+ * Why. A float32 FMA multiplies 8 numbers, two per cycle; vpmaddwd multiplies 16, and the following addition runs on
+ * ports that FMA leaves idle. So 16-bit products exceed the float32 peak if sums are rarely converted to float. A Q4_K
+ * weight times its part's six-bit scale still fits a word (945 at most), and its 256 columns are summed exactly in 32
+ * bits: 32 products per lane, 945 * 32,640 each. Q5_K: 1,953; IQ3_XXS: 1,922; others less. Q6_K and IQ4_XS, 4,096 and
+ * 4,064, allow 16 products per lane, i.e. 128 columns. Others are converted every 32 columns, which have their own
+ * scale.
  *
- * Weights are decoded once for all tokens, some rows and columns at a time that stay in L1, in their stored order: lanes run along K.
- * x is quantised to words as in intdot_inner.h, but with one unit per 256 columns: an error of at most 2^-15 of the largest of these.
- * The order of a sum is fixed: blocks in order, their segments, then the subtracted minima, in each of 8 lanes; lanes at the end;
- * independent of the other rows and tokens. */
+ * Weights are decoded once for all tokens, some rows and columns at a time that stay in L1, in their stored order:
+ * lanes run along K. x is quantised to words as in intdot_inner.h, but with one unit per 256 columns: an error of at
+ * most 2^-15 of the largest of these. The order of a sum is fixed: blocks in order, their segments, then the subtracted
+ * minima, in each of 8 lanes; lanes at the end; independent of the other rows and tokens. */
 #include <string.h>
 
 #include "base/scale.h"
@@ -30,7 +31,7 @@ enum {
 
 static int blocks(int k) { return (k + BLOCK - 1) / BLOCK; }
 
-/* --- x --- */
+/* --- x ---------------------------------------------------------------------------------------- */
 
 static void block_make(struct block *g, const float *x) {
     const __m256i one = _mm256_set1_epi16(1), ones[2] = {one, one};
@@ -67,9 +68,10 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
     }
 }
 
-/* --- Weights --- */
+/* --- Weights ---------------------------------------------------------------------------------- */
 
-/* Properties of formats for the products: columns that are converted to float together; whether a minimum is subtracted. */
+/* Properties of formats for the products: columns that are converted to float together; whether a minimum is
+ * subtracted. */
 INLINE int segment_of(int dtype) {
     switch (dtype) {
     case DT_Q6_K:
@@ -87,8 +89,8 @@ INLINE int segment_of(int dtype) {
     default: return 256;
     }
 }
-/* Token count from which this is faster than the GEMV kernels, which decode again for every four: from instruction counts, and measured
- * (test/bench/NOTES.md). */
+/* Token count from which this is faster than the GEMV kernels, which decode again for every four: from instruction
+ * counts, and measured (test/bench/NOTES.md). */
 static bool takes(const struct mat *w, int n) {
     if (w->dtype == DT_E2M1) return n >= 8 && w->scale && w->scale_dtype == DT_E8M0 && w->block_cols == 32;
     if (w->scale) return false;
@@ -118,10 +120,11 @@ static bool takes(const struct mat *w, int n) {
 }
 /* n blocks of STRIP rows starting at column c; rows past the last one repeat it. Prefetches `ahead` bytes further. */
 typedef INT16_CODES_FN((*codes_fn));
-INLINE void decode_rows(struct block (*to)[DEPTH], const struct mat *w, int r, int last, int c, int n, ptrdiff_t ahead, const int dtype, const int bytes,
-                        codes_fn codes) {
+INLINE void decode_rows(struct block (*to)[DEPTH], const struct mat *w, int r, int last, int c, int n, ptrdiff_t ahead,
+                        const int dtype, const int bytes, codes_fn codes) {
     for (int i = 0; i < STRIP; i++) {
-        const uint8_t *p = (const uint8_t *)w->data + (size_t)(r + i < last ? r + i : last) * w->stride + (size_t)(c / BLOCK * bytes);
+        const uint8_t *p =
+            (const uint8_t *)w->data + (size_t)(r + i < last ? r + i : last) * w->stride + (size_t)(c / BLOCK * bytes);
         for (int b = 0; b < n; b++, p += bytes) {
             for (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)p + ahead + line, _MM_HINT_T0);
             const int left = (w->cols - c) / 32 - 8 * b, more = w->cols - c - b * BLOCK;
@@ -132,13 +135,16 @@ INLINE void decode_rows(struct block (*to)[DEPTH], const struct mat *w, int r, i
             else if (dtype == DT_IQ4_XS) decode_iq4_xs(&to[i][b], p);
             else if (dtype == DT_TQ1_0) decode_tq1_0(&to[i][b], p);
             else if (dtype == DT_TQ2_0) decode_tq2_0(&to[i][b], p);
-            else if (dtype == DT_Q1_0 || dtype == DT_Q2_0) decode_bits(&to[i][b], p, more < BLOCK ? more : BLOCK, dtype);
+            else if (dtype == DT_Q1_0 || dtype == DT_Q2_0)
+                decode_bits(&to[i][b], p, more < BLOCK ? more : BLOCK, dtype);
             else if (codes) {
                 struct int16_codes unpacked;
                 codes(&unpacked, p);
                 put_codes(&to[i][b], &unpacked, true);
             } else if (dtype == DT_E2M1)
-                decode_e2m1(&to[i][b], p, (const uint8_t *)w->scale + scale_row(w, r + i < last ? r + i : last) + (size_t)(c / 32 + 8 * b),
+                decode_e2m1(&to[i][b], p,
+                            (const uint8_t *)w->scale + scale_row(w, r + i < last ? r + i : last) +
+                                (size_t)(c / 32 + 8 * b),
                             more < BLOCK ? more : BLOCK);
             else decode_32(&to[i][b], p, left < 8 ? left : 8, dtype);
         }
@@ -148,7 +154,8 @@ static void decode(struct block (*to)[DEPTH], const struct mat *w, int r, int la
 #define ROW(name) [FORMAT_DTYPE(name)] = int16_codes_##name,
     static const codes_fn codes[DT_COUNT] = {FORMATS_IQ(ROW)};
 #undef ROW
-    if (codes[w->dtype]) decode_rows(to, w, r, last, c, n, ahead, DT_COUNT, (int)dtype_bytes(w->dtype, BLOCK), codes[w->dtype]);
+    if (codes[w->dtype])
+        decode_rows(to, w, r, last, c, n, ahead, DT_COUNT, (int)dtype_bytes(w->dtype, BLOCK), codes[w->dtype]);
     switch (w->dtype) {
 #define CASE(dtype) \
     case dtype: decode_rows(to, w, r, last, c, n, ahead, dtype, (int)dtype_bytes(dtype, BLOCK), NULL); break;
@@ -174,12 +181,13 @@ static void decode(struct block (*to)[DEPTH], const struct mat *w, int r, int la
     }
 }
 
-/* --- Products --- */
+/* --- Products --------------------------------------------------------------------------------- */
 
 INLINE __m256i load_words(const int16_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
-/* sum[t][i] += n blocks of row i by token t, i < R, t < T; tokens ld blocks apart. NARROW: with minima of 16 columns. */
-INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int R, const int T, const int segment,
-                 const bool NARROW) {
+/* sum[t][i] += n blocks of row i by token t, i < R, t < T; tokens ld blocks apart. NARROW: with minima of 16 columns.
+ */
+INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int R,
+                 const int T, const int segment, const bool NARROW) {
     for (int b = 0; b < n; b++, x++) {
         EACH (int s = 0; s < BLOCK / segment; s++) {
             __m256i dot[4][4];
@@ -196,19 +204,22 @@ INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct b
             }
             EACH (int i = 0; i < R; i++) {
                 const V scale = vset1(w[i][b].scale[s]);
-                EACH (int t = 0; t < T; t++) sum[t][i] = vfma(_mm256_cvtepi32_ps(dot[i][t]), vmul(scale, vload(x[t * ld].scale)), sum[t][i]);
+                EACH (int t = 0; t < T; t++)
+                    sum[t][i] = vfma(_mm256_cvtepi32_ps(dot[i][t]), vmul(scale, vload(x[t * ld].scale)), sum[t][i]);
             }
         }
         if (segment < BLOCK) continue;
         EACH (int i = 0; i < R; i++) {
             const V rest = vload(w[i][b].rest);
             EACH (int t = 0; t < T; t++) sum[t][i] = _mm256_fnmadd_ps(rest, vload(x[t * ld].rest), sum[t][i]);
-            EACH (int t = 0; t < T && NARROW; t++) sum[t][i] = _mm256_fnmadd_ps(vload(w[i][b].first), vload(x[t * ld].first), sum[t][i]);
+            EACH (int t = 0; t < T && NARROW; t++)
+                sum[t][i] = _mm256_fnmadd_ps(vload(w[i][b].first), vload(x[t * ld].first), sum[t][i]);
         }
     }
 }
 /* Products of a row and T tokens with one scale per 32 columns, whose sums become a lane each. MIN: and a minimum. */
-INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int T, const bool MIN) {
+INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int T,
+                    const bool MIN) {
     for (int b = 0; b < n; b++, x++) {
         const V scale = vload(w[0][b].scale);
         __m256i part[4];
@@ -217,15 +228,20 @@ INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struc
             EACH (int c = 0; c < 8; c++) a[c] = load_words(w[0][b].word[4 * k + c]);
             EACH (int t = 0; t < T; t++) {
                 const struct block *g = &x[t * ld];
-                const __m256i four = pairs(dot_words(a, g->word + 4 * k, 4), dot_words(a + 4, g->word + 4 * k + 4, 4), false);
-                if (k) sum[t][0] = vfma(_mm256_cvtepi32_ps(fours(part[t], four, false)), vmul(scale, vload(g->scale)), sum[t][0]);
+                const __m256i four =
+                    pairs(dot_words(a, g->word + 4 * k, 4), dot_words(a + 4, g->word + 4 * k + 4, 4), false);
+                if (k)
+                    sum[t][0] =
+                        vfma(_mm256_cvtepi32_ps(fours(part[t], four, false)), vmul(scale, vload(g->scale)), sum[t][0]);
                 else part[t] = four;
             }
         }
-        EACH (int t = 0; t < T && MIN; t++) sum[t][0] = _mm256_fnmadd_ps(vload(w[0][b].rest), vload(x[t * ld].rest), sum[t][0]);
+        EACH (int t = 0; t < T && MIN; t++)
+            sum[t][0] = _mm256_fnmadd_ps(vload(w[0][b].rest), vload(x[t * ld].rest), sum[t][0]);
     }
 }
-static void products(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, int tokens, int segment, bool min, bool narrow) {
+static void products(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, int tokens,
+                     int segment, bool min, bool narrow) {
     for (int t = 0, m; t < tokens; t += m) {
         V(*to)[STRIP] = sum + t;
         const struct block *xt = x + t * ld;
@@ -236,7 +252,9 @@ static void products(V (*sum)[STRIP], const struct block (*w)[DEPTH], const stru
     case T + 8 * MIN: \
         for (int i = 0; i < STRIP; i++) tile_32((V(*)[STRIP])(void *)&to[0][i], w + i, xt, ld, n, T, MIN); \
         break;
-            switch (m + 8 * min) { CASE(1, 0) CASE(2, 0) CASE(3, 0) CASE(4, 0) CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) }
+            switch (m + 8 * min) {
+                CASE(1, 0) CASE(2, 0) CASE(3, 0) CASE(4, 0) CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1)
+            }
 #undef CASE
             continue;
         }
@@ -257,7 +275,8 @@ struct scratch {
     V sum[CHUNK][STRIP];
 };
 static size_t scratch_bytes(int n, int k) { return sizeof(struct scratch); }
-static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
+                 void *scratch) {
     struct scratch *s = scratch;
     const int ld = blocks(w->cols), segment = segment_of(w->dtype), chunks = (n + CHUNK - 1) / CHUNK;
     for (int chunk = 0; chunk < chunks; chunk++) {
@@ -268,14 +287,17 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
             memset(s->sum, 0, (size_t)m * sizeof *s->sum);
             for (int b = 0; b < ld; b += DEPTH) {
                 const int depth = ld - b < DEPTH ? ld - b : DEPTH;
-                const ptrdiff_t ahead = b + depth < ld ? (ptrdiff_t)dtype_bytes(w->dtype, DEPTH * BLOCK)
-                                                       : (ptrdiff_t)w->stride * STRIP - (ptrdiff_t)dtype_bytes(w->dtype, (size_t)b * BLOCK);
+                const ptrdiff_t ahead =
+                    b + depth < ld ? (ptrdiff_t)dtype_bytes(w->dtype, DEPTH * BLOCK)
+                                   : (ptrdiff_t)w->stride * STRIP - (ptrdiff_t)dtype_bytes(w->dtype, (size_t)b * BLOCK);
                 decode(s->w, w, r, r + have - 1, b * BLOCK, depth, ahead);
-                products(s->sum, (const struct block(*)[DEPTH])(const void *)s->w, x + b, ld, depth, m, segment, has_min(w->dtype), w->dtype == DT_Q2_K);
+                products(s->sum, (const struct block(*)[DEPTH])(const void *)s->w, x + b, ld, depth, m, segment,
+                         has_min(w->dtype), w->dtype == DT_Q2_K);
             }
             for (int t = 0; t < m; t++) {
                 float out[STRIP], *to = y + (size_t)(i0 + t) * (size_t)ldy + r;
-                EACH (int i = 0; i < STRIP; i += 4) vsum4(s->sum[t][i], s->sum[t][i + 1], s->sum[t][i + 2], s->sum[t][i + 3], 1, out + i);
+                EACH (int i = 0; i < STRIP; i += 4)
+                    vsum4(s->sum[t][i], s->sum[t][i + 1], s->sum[t][i + 2], s->sum[t][i + 3], 1, out + i);
                 for (int i = 0; i < have; i++) to[i] = accumulate ? to[i] + out[i] : out[i];
             }
         }

@@ -1,14 +1,19 @@
-/* Decodes quantized weights to eight-bit codes for gemm_int8.c. Codes that are not negative keep a format's minimum as an addend; others are signed. */
+/* Decodes quantized weights to eight-bit codes for gemm_int8.c. Codes that are not negative keep a format's minimum as
+ * an addend; others are signed. */
 #include "cpu/gemm_int8.h"
 
 #include "cpu/gemm_codes.h"
 
 #define CODES(name) \
-    INLINE void make_##name(int8_t *code, float *scale, float *off, const uint8_t *p, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead); \
-    static void codes_##name(struct int8_rows *to, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead) { \
-        for (int i = 0; i < rows; i++, r++) make_##name(to->code[i], to->scale[i], to->off[i], ROW_AT(name), w, r, c0, n, ahead); \
+    INLINE void make_##name(int8_t *code, float *scale, float *off, const uint8_t *p, const struct mat *w, int r, \
+                            int c0, int n, ptrdiff_t ahead); \
+    static void codes_##name(struct int8_rows *to, const struct mat *w, int r, int rows, int c0, int n, \
+                             ptrdiff_t ahead) { \
+        for (int i = 0; i < rows; i++, r++) \
+            make_##name(to->code[i], to->scale[i], to->off[i], ROW_AT(name), w, r, c0, n, ahead); \
     } \
-    INLINE void make_##name(int8_t *code, float *scale, float *off, const uint8_t *p, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead)
+    INLINE void make_##name(int8_t *code, float *scale, float *off, const uint8_t *p, const struct mat *w, int r, \
+                            int c0, int n, ptrdiff_t ahead)
 
 INLINE void put(int8_t *code, __m512i v) { _mm512_store_si512(code, v); }
 INLINE __m512i minus(__m512i v, int by) { return _mm512_sub_epi8(v, _mm512_set1_epi8((char)by)); }
@@ -18,14 +23,16 @@ INLINE __m512i valued(__m512i codes, const int8_t *table) {
 }
 INLINE __m512i nibbles(__m512i codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
 
-/* Blocks of 32 columns, two at a time; if the second does not exist, the first is used again: activations are zero there. */
+/* Blocks of 32 columns, two at a time; if the second does not exist, the first is used again: activations are zero
+ * there. */
 #define EACH_PAIR(bytes) \
     for (int c = 0; ask(p, 2 * (bytes), ahead), c < n; c += 64, p += 2 * (bytes)) \
         for (const uint8_t *q = n - c > 32 ? p + (bytes) : p, *once = q; once; once = NULL)
 CODES(q8_0) {
     _mm256_storeu_ps(scale, half_scales(p, 34, n));
     EACH_PAIR(34) {
-        const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(p + 2)), b = _mm256_loadu_si256((const __m256i *)(const void *)(q + 2));
+        const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(p + 2)),
+                      b = _mm256_loadu_si256((const __m256i *)(const void *)(q + 2));
         put(code + c, _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1));
     }
 }
@@ -103,22 +110,26 @@ CODES(q1_0) {
         uint64_t ones[2];
         memcpy(ones, p + 2, sizeof ones);
         _mm_storeu_ps(scale + c / 32, _mm_set1_ps(half_at(p)));
-        EACH (int h = 0; h < 2; h++) put(code + c + 64 * h, _mm512_mask_blend_epi8(ones[h], _mm512_set1_epi8(-1), _mm512_set1_epi8(1)));
+        EACH (int h = 0; h < 2; h++)
+            put(code + c + 64 * h, _mm512_mask_blend_epi8(ones[h], _mm512_set1_epi8(-1), _mm512_set1_epi8(1)));
     }
 }
 CODES(q2_0) {
     _mm256_storeu_ps(scale, _mm256_setzero_ps());
     for (int c = 0; ask(p, FORMAT_BYTES(q2_0), ahead), c < n; c += 64, p += FORMAT_BYTES(q2_0)) {
         const __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 2)));
-        const __m512i low = _mm512_or_si512(b, _mm512_slli_epi32(b, 6)), all = _mm512_or_si512(low, _mm512_slli_epi32(low, 12));
+        const __m512i low = _mm512_or_si512(b, _mm512_slli_epi32(b, 6)),
+                      all = _mm512_or_si512(low, _mm512_slli_epi32(low, 12));
         scale[c / 32] = scale[c / 32 + 1] = half_at(p);
         put(code + c, minus(_mm512_and_si512(all, _mm512_set1_epi8(3)), 1));
     }
 }
 /* Digits of base 3 (blocks.c). */
 INLINE __m256i digits(__m256i bytes, int power) {
-    const __m512i low = _mm512_and_si512(_mm512_mullo_epi16(_mm512_cvtepu8_epi16(bytes), _mm512_set1_epi16((short)power)), _mm512_set1_epi16(255));
-    return _mm256_sub_epi8(_mm512_cvtepi16_epi8(_mm512_srli_epi16(_mm512_mullo_epi16(low, _mm512_set1_epi16(3)), 8)), _mm256_set1_epi8(1));
+    const __m512i low = _mm512_and_si512(
+        _mm512_mullo_epi16(_mm512_cvtepu8_epi16(bytes), _mm512_set1_epi16((short)power)), _mm512_set1_epi16(255));
+    return _mm256_sub_epi8(_mm512_cvtepi16_epi8(_mm512_srli_epi16(_mm512_mullo_epi16(low, _mm512_set1_epi16(3)), 8)),
+                           _mm256_set1_epi8(1));
 }
 CODES(tq1_0) {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
@@ -145,14 +156,17 @@ struct int8_decoder gemm_int8_decoder_for(const struct mat *w) {
 #define ROW(name, segment, has_off) [FORMAT_DTYPE(name)] = { codes_##name, segment, has_off }
 #define GRID(name, segment)         [FORMAT_DTYPE(name)] = {GRID_CODES(name), segment, false}
     static const struct int8_decoder all[DT_COUNT] = {
-        ROW(q8_0, 32, false),   ROW(q4_0, 32, false),  ROW(iq4_nl, 32, false), ROW(mxfp4, 32, false), ROW(e2m1, 32, false),
-        ROW(q4_1, 32, true),    ROW(q5_0, 32, false),  ROW(q5_1, 32, true),    ROW(q4_k, 32, true),   ROW(q5_k, 32, true),
-        ROW(iq4_xs, 32, false), ROW(tq1_0, 32, false), ROW(tq2_0, 32, false),  ROW(q2_k, 16, true),   ROW(q3_k, 16, false),
-        ROW(q6_k, 16, false),   GRID(iq1_s, 32),       GRID(iq1_m, 16),        GRID(iq2_xxs, 32),     GRID(iq2_xs, 16),
-        GRID(iq2_s, 16),        GRID(iq3_xxs, 32),     GRID(iq3_s, 32),        ROW(q1_0, 32, false),  ROW(q2_0, 32, false)};
+        ROW(q8_0, 32, false),  ROW(q4_0, 32, false), ROW(iq4_nl, 32, false), ROW(mxfp4, 32, false),
+        ROW(e2m1, 32, false),  ROW(q4_1, 32, true),  ROW(q5_0, 32, false),   ROW(q5_1, 32, true),
+        ROW(q4_k, 32, true),   ROW(q5_k, 32, true),  ROW(iq4_xs, 32, false), ROW(tq1_0, 32, false),
+        ROW(tq2_0, 32, false), ROW(q2_k, 16, true),  ROW(q3_k, 16, false),   ROW(q6_k, 16, false),
+        GRID(iq1_s, 32),       GRID(iq1_m, 16),      GRID(iq2_xxs, 32),      GRID(iq2_xs, 16),
+        GRID(iq2_s, 16),       GRID(iq3_xxs, 32),    GRID(iq3_s, 32),        ROW(q1_0, 32, false),
+        ROW(q2_0, 32, false)};
 #undef ROW
 #undef GRID
     const bool fp4 = w->dtype == DT_E2M1;
-    if ((w->scale != NULL) != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32))) return (struct int8_decoder){0};
+    if ((w->scale != NULL) != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32)))
+        return (struct int8_decoder){0};
     return all[w->dtype];
 }

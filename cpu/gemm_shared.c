@@ -20,7 +20,8 @@ static inline uint32_t scale_bits(const struct mat *w, size_t i) {
     uint32_t word = 3;
     uint16_t half;
     if (w->scale_dtype == DT_F32) memcpy(&word, (const uint8_t *)w->scale + 4 * i, 4);
-    else if (w->scale_dtype == DT_BF16) memcpy(&half, (const uint8_t *)w->scale + 2 * i, 2), word = (uint32_t)half << 16;
+    else if (w->scale_dtype == DT_BF16)
+        memcpy(&half, (const uint8_t *)w->scale + 2 * i, 2), word = (uint32_t)half << 16;
     else if (w->scale_dtype == DT_E8M0) word = (uint32_t)((const uint8_t *)w->scale)[i] << 23;
     return word;
 }

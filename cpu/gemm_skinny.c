@@ -1,14 +1,16 @@
-/* Products of up to BATCH_INVARIANT_ROWS tokens, or GEMM_SKINNY_BF16_MAX of a larger batch: too few to pay for gemm_vnni.c's transposed panels.
- * Weights are decoded to BF16 in registers in their stored order, 64 columns of a row at once, and multiplied with every token's columns by
- * vdpbf16ps; lanes run along K and are summed at the end of the row.
+/* Products of up to BATCH_INVARIANT_ROWS tokens, or GEMM_SKINNY_BF16_MAX of a larger batch: too few to pay for
+ * gemm_vnni.c's transposed panels. Weights are decoded to BF16 in registers in their stored order, 64 columns of a row
+ * at once, and multiplied with every token's columns by vdpbf16ps; lanes run along K and are summed at the end of the
+ * row.
  *
- * Two versions: gemm_skinny keeps activations as the sum of two BF16 (2^-17: for batched decode and verify, where a token
- * must get the same bits as alone); gemm_skinny_bf16 rounds them to BF16 (for small groups of a long prompt, whose large groups do the
- * same).
+ * Two versions: gemm_skinny keeps activations as the sum of two BF16 (2^-17: for batched decode and verify, where a
+ * token must get the same bits as alone); gemm_skinny_bf16 rounds them to BF16 (for small groups of a long prompt,
+ * whose large groups do the same).
  *
- * Packed: for each group of tokens and each 64 columns, zero-padded: the 64 numbers of each token, plane by plane. So a step reads
- * neighbouring lines at fixed distances, which use all sets of L1. Then the same tokens as float32, because E4M3 scales that many rows
- * share multiply x before it is split: sums then run on over scale blocks, which saves up to 40 % of the time. */
+ * Packed: for each group of tokens and each 64 columns, zero-padded: the 64 numbers of each token, plane by plane. So a
+ * step reads neighbouring lines at fixed distances, which use all sets of L1. Then the same tokens as float32, because
+ * E4M3 scales that many rows share multiply x before it is split: sums then run on over scale blocks, which saves up to
+ * 40 % of the time. */
 #ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
@@ -21,11 +23,22 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for
 
-enum { STEP = 64, AHEAD = 2560 /* prefetch distance per row, in bytes */, GROUP = 4 /* tokens */, MOST = 2 * GROUP, PART = 512, SHARED_ROWS = 64 };
+enum {
+    STEP = 64,
+    AHEAD = 2560 /* prefetch distance per row, in bytes */,
+    GROUP = 4 /* tokens */,
+    MOST = 2 * GROUP,
+    PART = 512,
+    SHARED_ROWS = 64
+};
 
 static size_t width(int k) { return (size_t)(k + STEP - 1) / STEP * STEP; }
-static size_t planes_bytes(int n, int k, int planes) { return (size_t)n * width(k) * (size_t)planes * sizeof(uint16_t); }
-static size_t packed_bytes(int n, int k, int planes) { return planes_bytes(n, k, planes) + (size_t)n * width(k) * sizeof(float); }
+static size_t planes_bytes(int n, int k, int planes) {
+    return (size_t)n * width(k) * (size_t)planes * sizeof(uint16_t);
+}
+static size_t packed_bytes(int n, int k, int planes) {
+    return planes_bytes(n, k, planes) + (size_t)n * width(k) * sizeof(float);
+}
 static size_t bytes_1(int n, int k) { return packed_bytes(n, k, 1); }
 static size_t bytes_2(int n, int k) { return packed_bytes(n, k, 2); }
 /* Tokens of a group: all, or as even as possible; the last group may be smaller. */
@@ -42,7 +55,8 @@ INLINE void store_split(uint16_t *to, __m512 v, const int S) {
     v = _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16)));
     _mm256_storeu_si256((__m256i *)(void *)(to + STEP), (__m256i)_mm512_cvtneps_pbh(v));
 }
-INLINE void pack(uint16_t *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts, const int S) {
+INLINE void pack(uint16_t *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts,
+                 const int S) {
     const size_t w = width(k), steps = w / 16;
     const int each = group_size(n);
     float *floats = (float *)(void *)((uint8_t *)dst + planes_bytes(n, k, S));
@@ -68,7 +82,8 @@ INLINE void pack_scaled(uint16_t *to, const float *x, int n, const struct mat *w
     for (int c = 0; c < all; c += STEP) {
         const __m512 f = _mm512_set1_ps(scale_load(w, scales + (size_t)(c / w->block_cols)));
         for (int i = 0; i < n; i++, to += STEP * S)
-            EACH (int u = 0; u < STEP; u += 16) store_split(to + u, _mm512_mul_ps(_mm512_loadu_ps(x + (size_t)i * (size_t)all + c + u), f), S);
+            EACH (int u = 0; u < STEP; u += 16)
+                store_split(to + u, _mm512_mul_ps(_mm512_loadu_ps(x + (size_t)i * (size_t)all + c + u), f), S);
     }
 }
 static void pack_1(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
@@ -78,7 +93,7 @@ static void pack_2(void *dst, const float *x, const int32_t *gather, int ldx, in
     pack(dst, x, gather, ldx, n, k, part, parts, 2);
 }
 
-/* --- 64 weights as two vectors of BF16, columns in order --- */
+/* --- 64 weights as two vectors of BF16, columns in order -------------------------------------- */
 
 INLINE void weights(const struct e4m3_bf16 *t, const uint8_t *p, __m512i out[2], const int format) {
     if (format == DT_BF16) {
@@ -88,7 +103,7 @@ INLINE void weights(const struct e4m3_bf16 *t, const uint8_t *p, __m512i out[2],
 }
 INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 
-/* --- Rows --- */
+/* --- Rows ------------------------------------------------------------------------------------- */
 
 struct job {
     const struct mat *w;
@@ -112,8 +127,8 @@ static __attribute__((noinline)) const uint8_t *row_end(uint8_t *to, const uint8
 }
 
 /* 64 columns of R rows, starting at c; n < 64 at the end of the rows. */
-INLINE void step(const struct job *j, const struct e4m3_bf16 *t, const struct piece *p, const uint8_t *const *row, __m512 part[4][MOST], int c, int n,
-                 const int R, const int N, const int S, const int format) {
+INLINE void step(const struct job *j, const struct e4m3_bf16 *t, const struct piece *p, const uint8_t *const *row,
+                 __m512 part[4][MOST], int c, int n, const int R, const int N, const int S, const int format) {
     const size_t size = format == DT_BF16 ? 2 : 1, at = size * (size_t)c;
     int64_t ahead = (int64_t)at + p->ahead;
     if (ahead >= (int64_t)size * p->k1) ahead += p->jump;
@@ -130,13 +145,15 @@ INLINE void step(const struct job *j, const struct e4m3_bf16 *t, const struct pi
     EACH (int k = 0; k < N; k++)
         EACH (int s = 0; s < S; s++) {
             const int g = N > GROUP ? (N + 1) / 2 : N, left = k < g ? g : N - g; /* tokens of its group */
-            const uint16_t *x = (k < g ? j->x : j->second) + (size_t)c * (left * S) + ((k < g ? k : k - g) * S + s) * STEP;
+            const uint16_t *x =
+                (k < g ? j->x : j->second) + (size_t)c * (left * S) + ((k < g ? k : k - g) * S + s) * STEP;
             __m512i lo = _mm512_loadu_si512(x), hi = _mm512_loadu_si512(x + 32);
             EACH (int i = 0; i < R; i++) part[i][k] = dot(dot(part[i][k], v[i][0], lo), v[i][1], hi);
         }
 }
 
-/* Hides from the compiler how pointers depend on each other: it would keep one for each of 16 sums, most of them on the stack. */
+/* Hides from the compiler how pointers depend on each other: it would keep one for each of 16 sums, most of them on the
+ * stack. */
 #ifdef HEARTH_SIMDE
 #define OPAQUE(p)
 #else
@@ -144,8 +161,8 @@ INLINE void step(const struct job *j, const struct e4m3_bf16 *t, const struct pi
 #endif
 
 /* total[row * N + token] += the range's sums, R rows of it. Order of a sum: lanes, parts; the same for all N and R. */
-INLINE void piece(const struct job *j, const struct e4m3_bf16 *t, const struct piece *p, __m512 *total, const int R, const int N, const int S,
-                  const int format) {
+INLINE void piece(const struct job *j, const struct e4m3_bf16 *t, const struct piece *p, __m512 *total, const int R,
+                  const int N, const int S, const int format) {
     const struct mat *w = j->w;
     const uint8_t *row[4];
     __m512 *sum[4];
@@ -174,7 +191,8 @@ INLINE void piece(const struct job *j, const struct e4m3_bf16 *t, const struct p
 }
 
 /* Chunks of rows, each walked as R distant streams, in spans of columns whose tokens fit L1. */
-INLINE void all_rows(struct job *j, const struct e4m3_bf16 *t, int r0, int r1, const int R, const int N, const int S, const int format) {
+INLINE void all_rows(struct job *j, const struct e4m3_bf16 *t, int r0, int r1, const int R, const int N, const int S,
+                     const int format) {
     enum { L1 = 24 << 10 };
     const int chunk = 256 / N / R * R, cols = j->w->cols, size = format == DT_BF16 ? 2 : 1;
     const int64_t stride = (int64_t)j->w->stride;
@@ -213,9 +231,10 @@ INLINE void all_rows(struct job *j, const struct e4m3_bf16 *t, int r0, int r1, c
         all_rows(j, &t, r0, r1, R, n, S, format); \
     }
 #define ALL_PLANES(n, R, format) ALL_ROWS(n, R, 1, format) ALL_ROWS(n, R, 2, format)
-#define ONE_GROUP(format)        ALL_PLANES(1, 4, format) ALL_PLANES(2, 4, format) ALL_PLANES(3, 4, format) ALL_PLANES(4, 4, format)
-/* As many rows at a time as their sums fit the registers. Two groups of E4M3 weights are decoded twice, the second time from L2: faster than
- * two rows at a time from memory. */
+#define ONE_GROUP(format) \
+    ALL_PLANES(1, 4, format) ALL_PLANES(2, 4, format) ALL_PLANES(3, 4, format) ALL_PLANES(4, 4, format)
+/* As many rows at a time as their sums fit the registers. Two groups of E4M3 weights are decoded twice, the second time
+ * from L2: faster than two rows at a time from memory. */
 ONE_GROUP(DT_E4M3)
 ONE_GROUP(DT_BF16)
 ALL_PLANES(5, 2, DT_BF16)
@@ -223,17 +242,22 @@ ALL_PLANES(6, 2, DT_BF16)
 ALL_PLANES(7, 2, DT_BF16)
 ALL_PLANES(8, 2, DT_BF16)
 
-#define UP_TO_4(S, format) all_rows_1_##S##_##format, all_rows_2_##S##_##format, all_rows_3_##S##_##format, all_rows_4_##S##_##format
-#define UP_TO_8(S, format) UP_TO_4(S, format), all_rows_5_##S##_##format, all_rows_6_##S##_##format, all_rows_7_##S##_##format, all_rows_8_##S##_##format
+#define UP_TO_4(S, format) \
+    all_rows_1_##S##_##format, all_rows_2_##S##_##format, all_rows_3_##S##_##format, all_rows_4_##S##_##format
+#define UP_TO_8(S, format) \
+    UP_TO_4(S, format), all_rows_5_##S##_##format, all_rows_6_##S##_##format, all_rows_7_##S##_##format, \
+        all_rows_8_##S##_##format
 /* By whether weights are E4M3, by planes and by tokens. */
 static void (*const all_rows_of[2][2][MOST])(struct job *, int, int) = {{{UP_TO_8(1, DT_BF16)}, {UP_TO_8(2, DT_BF16)}},
                                                                         {{UP_TO_4(1, DT_E4M3)}, {UP_TO_4(2, DT_E4M3)}}};
 
 /* E4M3 with one scale for many rows of a column block, as in FP8 checkpoints. */
 static bool shares_scales(const struct mat *w) {
-    return w->dtype == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= SHARED_ROWS && w->row_step == 1;
+    return w->dtype == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= SHARED_ROWS &&
+           w->row_step == 1;
 }
-INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, const int S) {
+INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
+                 void *scratch, const int S) {
     const bool shared = shares_scales(w);
     const float *floats = (const float *)(const void *)((const uint8_t *)packed + planes_bytes(n, w->cols, S));
     struct mat plain = *w;
@@ -251,15 +275,18 @@ INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
             j.x = (const uint16_t *)packed + (size_t)(i * S) * width(w->cols);
             j.second = j.x + (size_t)(each * S) * width(w->cols);
             j.y = y + (size_t)i * (size_t)ldy;
-            if (shared) pack_scaled(scratch, floats + (size_t)i * width(w->cols), m, w, scale_row(w, r), S), j.x = scratch;
+            if (shared)
+                pack_scaled(scratch, floats + (size_t)i * width(w->cols), m, w, scale_row(w, r), S), j.x = scratch;
             all_rows_of[w->dtype == DT_E4M3][S - 1][m - 1](&j, r, end);
         }
     }
 }
-static void rows_1(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+static void rows_1(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
+                   void *scratch) {
     rows(w, r0, r1, packed, n, y, ldy, accumulate, scratch, 1);
 }
-static void rows_2(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+static void rows_2(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate,
+                   void *scratch) {
     rows(w, r0, r1, packed, n, y, ldy, accumulate, scratch, 2);
 }
 static size_t scratch_1(int n, int k) { return planes_bytes(group_size(n), k, 1); }
@@ -267,7 +294,8 @@ static size_t scratch_2(int n, int k) { return planes_bytes(group_size(n), k, 2)
 
 /* A scale block must hold whole steps. */
 static bool takes(const struct mat *w, int n) {
-    return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && (!w->scale || w->block_cols >= w->cols || w->block_cols % STEP == 0);
+    return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) &&
+           (!w->scale || w->block_cols >= w->cols || w->block_cols % STEP == 0);
 }
 
 const struct gemm gemm_skinny = {.name = "skinny",

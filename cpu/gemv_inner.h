@@ -1,12 +1,14 @@
-/* GEMV and its transpose for one format, in the SIMD wrappers of simd_<isa>.h, compiled once per ISA and format (meson.build: FORMAT
- * is the name of a row of formats.h).
+/* GEMV and its transpose for one format, in the SIMD wrappers of simd_<isa>.h, compiled once per ISA and format
+ * (meson.build: FORMAT is the name of a row of formats.h).
  *
- * Several rows are walked in parallel, because memory serves several streams faster than one, and because each loaded x is used for
- * all of them. Columns are processed per scale block: the block's product is summed unscaled, and the scale is applied once at its
- * end. The order of a row's sum is fixed: lane l takes columns l, l + LANES, ... of each block (or 4l to 4l + 3 of each
- * 32: E4M3_SPLIT); blocks in order; lanes at the end. It is independent of the other rows and tokens, so rows may be split anywhere.
+ * Several rows are walked in parallel, because memory serves several streams faster than one, and because each loaded x
+ * is used for all of them. Columns are processed per scale block: the block's product is summed unscaled, and the scale
+ * is applied once at its end. The order of a row's sum is fixed: lane l takes columns l, l + LANES, ... of each block
+ * (or 4l to 4l + 3 of each 32: E4M3_SPLIT); blocks in order; lanes at the end. It is independent of the other rows and
+ * tokens, so rows may be split anywhere.
  *
- * E4M3 weights are too small by E4M3_X * E4M3_POST (simd_<isa>.h); the first is applied to x, the second to the scale. */
+ * E4M3 weights are too small by E4M3_X * E4M3_POST (simd_<isa>.h); the first is applied to x, the second to the scale.
+ */
 #include <string.h>
 
 #include "base/scale.h"
@@ -19,20 +21,26 @@ enum {
     BYTES = FORMAT_BYTES(FORMAT),
     UNIT = BLOCK > 64 ? BLOCK : 64, /* columns decoded together */
     FOUR_BITS = FORMAT_DTYPE(FORMAT) == DT_E2M1 || FORMAT_DTYPE(FORMAT) == DT_I4,
-    SMALL = FOUR_BITS ? 32 : 0,                                      /* columns of this format's usual scale blocks; 0: at least a unit */
-    FINE = FOUR_BITS ? 16 : 0,                                       /* columns of scale blocks whose scales multiply each weight (NVFP4) */
-    LINES = (UNIT / BLOCK * BYTES + 63) / 64,                        /* cache lines that a unit spans */
-    AHEAD = 2560,                                                    /* prefetch distance per row, in bytes */
-    PART = 512,                                                      /* columns of a partial sum if no scale block ends it first */
-    STREAM = 256,                                                    /* rows per chunk, walked as several streams about a quarter apart */
-    SPAN_FLOATS = 32768,                                             /* for the x of several tokens */
-    SPAN_ALONE = 4096,                                               /* for a row walked alone, with an x load per FMA: half of L1 */
-    RARE = !FORMAT_PLAIN(FORMAT) && FORMAT_DTYPE(FORMAT) != DT_Q8_0, /* mostly replaced by integer kernels: few variants, to build faster */
+    /* columns of this format's usual scale blocks; 0: at least a unit */
+    SMALL = FOUR_BITS ? 32 : 0,
+    /* columns of scale blocks whose scales multiply each weight (NVFP4) */
+    FINE = FOUR_BITS ? 16 : 0,
+    LINES = (UNIT / BLOCK * BYTES + 63) / 64, /* cache lines that a unit spans */
+    AHEAD = 2560,                             /* prefetch distance per row, in bytes */
+    /* columns of a partial sum if no scale block ends it first */
+    PART = 512,
+    /* rows per chunk, walked as several streams about a quarter apart */
+    STREAM = 256,
+    SPAN_FLOATS = 32768, /* for the x of several tokens */
+    /* for a row walked alone, with an x load per FMA: half of L1 */
+    SPAN_ALONE = 4096,
+    /* mostly replaced by integer kernels: few variants, to build faster */
+    RARE = !FORMAT_PLAIN(FORMAT) && FORMAT_DTYPE(FORMAT) != DT_Q8_0,
 };
 #define DTYPE       FORMAT_DTYPE(FORMAT)
 #define EACH_WEIGHT FORMAT_JOIN(EACH_, FORMAT)
-/* Plain formats are processed per vector, with each x in a register for all rows, or where the ISA provides it in lines of 64 columns or in
- * loads of several vectors; other formats per unit, one row at a time. */
+/* Plain formats are processed per vector, with each x in a register for all rows, or where the ISA provides it in lines
+ * of 64 columns or in loads of several vectors; other formats per unit, one row at a time. */
 #if FORMAT_PLAIN(FORMAT)
 #define LOAD   FORMAT_JOIN(load_, FORMAT)
 #define LOAD_M FORMAT_JOIN(FORMAT_JOIN(load_, FORMAT), m)
@@ -54,7 +62,8 @@ static const float X_LIFT = DTYPE == DT_E4M3 ? E4M3_X : 1.0f, SCALE_LIFT = DTYPE
 /* Bytes from the start of a row to column c, the start of a block. */
 INLINE size_t bytes_to(int c) { return (size_t)c / BLOCK * BYTES; }
 
-/* A range of work: R rows, r and then each `gap` further, columns [k0, k1), N tokens; R and N are compile-time constants. */
+/* A range of work: R rows, r and then each `gap` further, columns [k0, k1), N tokens; R and N are compile-time
+ * constants. */
 struct piece {
     const struct mat *w;
     const float *const *x;
@@ -71,7 +80,8 @@ INLINE int part_end(int c, int edge, int k1) {
     return end < k1 ? end : k1;
 }
 /* sum[row * N + token] += part * scale of block b. */
-INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS], const size_t *scales, int b, const int R, const int N) {
+INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS], const size_t *scales, int b,
+                        const int R, const int N) {
     EACH (int i = 0; i < R; i++) {
         V s = vset1(scale_load(p->w, scales[i] + (size_t)b) * SCALE_LIFT);
         EACH (int t = 0; t < N; t++) sum[i * p->gap * N + t] = vfma(part[i][t], s, sum[i * p->gap * N + t]);
@@ -90,12 +100,13 @@ struct row_scales {
 /* Loads the scales of n columns from column c on. */
 INLINE void load_fine(const struct piece *p, struct row_scales *s, int c, int n, const int R) {
     EACH (int i = 0; i < R; i++)
-        for (int k = 0; k < (n + FINE - 1) / (FINE ? FINE : 1); k++) s->fine[i][k] = scale_load(p->fine, s->first[i] + (size_t)(c / (FINE ? FINE : 1) + k));
+        for (int k = 0; k < (n + FINE - 1) / (FINE ? FINE : 1); k++)
+            s->fine[i][k] = scale_load(p->fine, s->first[i] + (size_t)(c / (FINE ? FINE : 1) + k));
 }
 
 /* part[row][token] += products of n columns starting at c; n is constant. */
-INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s, int c, const int n, const int R,
-                 const int N, const bool is_fine) {
+INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s,
+                 int c, const int n, const int R, const int N, const bool is_fine) {
 #if defined BY_SPLIT
     EACH (int u = 0; u < n; u += GROUP) {
         struct e4m3_split codes[8];
@@ -133,7 +144,8 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
         EACH (int t = 0; t < N; t++) {
             V xv = load_x(p->x[t] + c + u, LANES, N);
 #ifndef HEARTH_SIMDE /* SIMDe vectors are not registers */
-            if (R > 1) __asm__("" : "+v"(xv)); /* one load for all rows: FMAs with memory operands take 1.5 times as long */
+            /* one load for all rows: FMAs with memory operands take 1.5 times as long */
+            if (R > 1) __asm__("" : "+v"(xv));
 #endif
             EACH (int i = 0; i < R; i++) part[i][t] = vfma(wv[i], xv, part[i][t]);
         }
@@ -155,8 +167,8 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
 }
 #ifdef BY_SPLIT
 /* Adds the products of the remaining columns of a part; weights past them meet zeros of x. */
-INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s, int c, int n, const int R, const int N,
-                 const bool is_fine) {
+INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s,
+                 int c, int n, const int R, const int N, const bool is_fine) {
     uint8_t edge[8][UNIT * BYTES];
     const uint8_t *at[8];
     EACH (int i = 0; i < R; i++) {
@@ -174,8 +186,8 @@ static __attribute__((noinline)) void rest_weights(float *out, const uint8_t *fr
     EACH_WEIGHT(from, n, USE);
 #undef USE
 }
-INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s, int c, int n, const int R, const int N,
-                 const bool is_fine) {
+INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], const struct row_scales *s,
+                 int c, int n, const int R, const int N, const bool is_fine) {
     float w[UNIT] __attribute__((aligned(64)));
     EACH (int i = 0; i < R; i++) {
         rest_weights(w, row[i] + bytes_to(c), n, s->zero[i]);
@@ -207,7 +219,8 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N, const
             int64_t ahead = (int64_t)bytes_to(c) + p->ahead;
             if (ahead >= past) ahead += p->jump - past;
             EACH (int i = 0; i < R; i++)
-                EACH (int line = 0; line < LINES; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
+                EACH (int line = 0; line < LINES; line++)
+                    _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
             if (is_fine) load_fine(p, &s, c, UNIT, R);
             unit(p, row, part, &s, c, UNIT, R, N, is_fine);
         }
@@ -230,13 +243,15 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N, const
     }
 }
 
-/* Each of R streams walks a contiguous part of a chunk's rows: few streams, far apart, each sequential, which memory serves best.
- * Compared to neighbouring rows this gains 10 % for one token and up to 50 % for several. */
+/* Each of R streams walks a contiguous part of a chunk's rows: few streams, far apart, each sequential, which memory
+ * serves best. Compared to neighbouring rows this gains 10 % for one token and up to 50 % for several. */
 
 INLINE void streams(const struct piece *span, V *sum, int r0, int rows, const int R, const int N, const bool is_fine) {
-    const int64_t stride = (int64_t)span->w->stride, from = (int64_t)bytes_to(span->k0), to = (int64_t)bytes_to(span->k1), len = to - from;
+    const int64_t stride = (int64_t)span->w->stride, from = (int64_t)bytes_to(span->k0),
+                  to = (int64_t)bytes_to(span->k1), len = to - from;
     struct piece p = *span;
-    const int gap = rows / R, left = rows - gap * R, further = len < AHEAD ? (int)(AHEAD / (len + 1)) + 1 : 1; /* in rows, if they are short */
+    /* in rows, if they are short */
+    const int gap = rows / R, left = rows - gap * R, further = len < AHEAD ? (int)(AHEAD / (len + 1)) + 1 : 1;
     p.gap = gap, p.last = r0 + rows - 1, p.ahead = len < AHEAD ? len : AHEAD;
     for (int i = 0; i < gap + (left > 0); i++) { /* a single copy of the body: it takes long to compile */
         p.r = r0 + i, p.jump = further * stride + from;
@@ -249,9 +264,11 @@ INLINE void streams(const struct piece *span, V *sum, int r0, int rows, const in
     }
 }
 INLINE int scale_cols(const struct mat *w) { return w->scale && w->block_cols < w->cols ? w->block_cols : w->cols; }
-/* E4M3 with one scale for many rows of a column block, as in FP8 checkpoints: x is multiplied by the scales when it is copied, and a sum
- * continues past the end of a block. Saves 10 to 20 % of the time. */
-INLINE bool shared_scales(const struct mat *w) { return DTYPE == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= 64 && w->row_step == 1; }
+/* E4M3 with one scale for many rows of a column block, as in FP8 checkpoints: x is multiplied by the scales when it is
+ * copied, and a sum continues past the end of a block. Saves 10 to 20 % of the time. */
+INLINE bool shared_scales(const struct mat *w) {
+    return DTYPE == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= 64 && w->row_step == 1;
+}
 
 #ifndef BY_SPLIT
 INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, const int R, const bool is_fine) {
@@ -268,8 +285,8 @@ INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, con
 }
 #endif
 
-/* The x of several tokens is copied to be contiguous, because its original strides may conflict in the caches; as many columns as fit,
- * mostly all. The sums stay in vectors between such spans, so spans do not change the result. */
+/* The x of several tokens is copied to be contiguous, because its original strides may conflict in the caches; as many
+ * columns as fit, mostly all. The sums stay in vectors between such spans, so spans do not change the result. */
 
 INLINE int span_end(int k0, int cols, int block, int fit) {
     for (int k1 = k0;;) { /* whole parts, which always fit */
@@ -293,13 +310,15 @@ INLINE void copy_group(float *to, const float *from, int n, V f) {
 #endif
     EACH (int i = 0; i < VECTORS; i++) vstore(to + i * LANES, vmul(v[i], f));
 }
-/* copied[t][c] = x[t][c] for k0 <= c < k1, one line more than that apart: not a power of two. scale: of the blocks of `block` columns;
- * may be NULL. */
-INLINE void copy_span(float *span, const float **copied, const float *const *x, int n, int k0, int k1, const struct mat *scale, size_t row, const int N) {
+/* copied[t][c] = x[t][c] for k0 <= c < k1, one line more than that apart: not a power of two. scale: of the blocks of
+ * `block` columns; may be NULL. */
+INLINE void copy_span(float *span, const float **copied, const float *const *x, int n, int k0, int k1,
+                      const struct mat *scale, size_t row, const int N) {
     const int width = (k1 - k0 + UNIT - 1) / UNIT * UNIT + 16, block = scale ? scale->block_cols : k1;
     for (int c = k0, end; c < k1; c = end) {
         end = c - c % block + block < k1 ? c - c % block + block : k1;
-        const V f = vset1((N > 1 || VECTORS > 1 ? X_LIFT : 1) * (scale ? scale_load(scale, row + (size_t)(c / block)) : 1));
+        const V f =
+            vset1((N > 1 || VECTORS > 1 ? X_LIFT : 1) * (scale ? scale_load(scale, row + (size_t)(c / block)) : 1));
         for (int t = 0; t < N; t++) {
             const float *from = x[t < n ? t : 0];
             float *to = span + (size_t)t * (size_t)width - k0;
@@ -308,12 +327,15 @@ INLINE void copy_span(float *span, const float **copied, const float *const *x, 
     }
     for (int t = 0; t < N; t++) {
         copied[t] = span + (size_t)t * (size_t)width - k0;
-        for (int i = k0 + (k1 - k0 + GROUP - 1) / GROUP * GROUP; VECTORS > 1 && i < k0 + width; i += LANES) vstore(span + t * width + i - k0, vzero());
+        for (int i = k0 + (k1 - k0 + GROUP - 1) / GROUP * GROUP; VECTORS > 1 && i < k0 + width; i += LANES)
+            vstore(span + t * width + i - k0, vzero());
     }
 }
 
-/* Runs n tokens with the kernel for N; surplus tokens repeat the first and are discarded. Kernels for every n would take long to build. */
-INLINE void all_rows(float *const *y, const float *const *x, int n, const struct mat *w, const int R, const int N, const bool is_fine) {
+/* Runs n tokens with the kernel for N; surplus tokens repeat the first and are discarded. Kernels for every n would
+ * take long to build. */
+INLINE void all_rows(float *const *y, const float *const *x, int n, const struct mat *w, const int R, const int N,
+                     const bool is_fine) {
     const bool shared = shared_scales(w);
     struct mat plain = *w;
     if (shared || is_fine) plain.scale = NULL;
@@ -339,10 +361,13 @@ INLINE void all_rows(float *const *y, const float *const *x, int n, const struct
     }
 }
 /* NVFP4's scales: a float of its own for each 16 columns would cost more than multiplying each weight by its scale. */
-INLINE bool fine_scales(const struct mat *w) { return FINE && w->scale && w->block_cols == FINE && w->cols > FINE && w->scale_dtype != DT_F32Z; }
+INLINE bool fine_scales(const struct mat *w) {
+    return FINE && w->scale && w->block_cols == FINE && w->cols > FINE && w->scale_dtype != DT_F32Z;
+}
 static GEMV_FN(gemv) {
     const int whole = VECTORS > 1 ? GROUP : BLOCK;
-    const bool odd_blocks = w->scale && w->block_cols % whole && w->block_cols < w->cols; /* a byte or a load that spans two blocks: no published model */
+    /* a byte or a load that spans two blocks: no published model */
+    const bool odd_blocks = w->scale && w->block_cols % whole && w->block_cols < w->cols;
     if (odd_blocks || (DTYPE == DT_I8 && w->scale && w->scale_dtype == DT_F32Z)) {
         gemv_scalar(y, x, n, w);
         return;
@@ -382,11 +407,13 @@ static GEMV_FN(gemv) {
     }
 }
 
-/* --- Transposed: y[c] = sum over r of w[r][c] * x[r] --- */
+/* --- Transposed: y[c] = sum over r of w[r][c] * x[r] ------------------------------------------ */
 
 #if FORMAT_PLAIN(FORMAT)
-/* C vectors of columns starting at c, N tokens. All columns are in one scale block. `last` > 0: the last vector is partial. */
-INLINE void cols(float *const *y, const float *const *x, const struct mat *w, int c, int at, int last, const int C, const int N) {
+/* C vectors of columns starting at c, N tokens. All columns are in one scale block. `last` > 0: the last vector is
+ * partial. */
+INLINE void cols(float *const *y, const float *const *x, const struct mat *w, int c, int at, int last, const int C,
+                 const int N) {
     const uint8_t *p = (const uint8_t *)w->data + bytes_to(c);
     const size_t b = w->scale ? (size_t)(c / w->block_cols) : 0;
     V sum[8][KERNEL_TOKENS];
@@ -408,7 +435,8 @@ INLINE void cols(float *const *y, const float *const *x, const struct mat *w, in
             else vstore(y[t] + at + v * LANES, out);
         }
 }
-INLINE void cols_block(float *const *y, const float *const *x, const struct mat *w, int c, int end, int c0, const int C, const int N) {
+INLINE void cols_block(float *const *y, const float *const *x, const struct mat *w, int c, int end, int c0, const int C,
+                       const int N) {
     for (; c + C * LANES <= end; c += C * LANES) cols(y, x, w, c, c - c0, 0, C, N);
     for (; c < end; c += LANES) cols(y, x, w, c, c - c0, end - c < LANES ? end - c : 0, 1, N);
 }
@@ -435,7 +463,7 @@ static GEVM_FN(gevm) {
 #define GEVM NULL /* keep the reference */
 #endif
 
-/* --- Widening and decoding --- */
+/* --- Widening and decoding -------------------------------------------------------------------- */
 
 INLINE V widened(V v) { return DTYPE == DT_E4M3 ? e4m3_nan(vmul(vmul(v, vset1(E4M3_X)), vset1(E4M3_POST))) : v; }
 static WIDEN_FN(widen) {
@@ -460,6 +488,10 @@ static WIDEN_FN(widen) {
     }
 }
 
-static DECODE_FN(decode) { decode_scaled(out, w, r, c0, c1, widen, BLOCK, BYTES, (DTYPE == DT_I4 || DTYPE == DT_I8) && w->scale_dtype == DT_F32Z); }
+static DECODE_FN(decode) {
+    decode_scaled(out, w, r, c0, c1, widen, BLOCK, BYTES,
+                  (DTYPE == DT_I4 || DTYPE == DT_I8) && w->scale_dtype == DT_F32Z);
+}
 
-const struct format_kernels FORMAT_JOIN(FORMAT_JOIN(ISA, _), FORMAT) = {.dtype = DTYPE, .gemv = gemv, .gevm = GEVM, .widen = widen, .decode = decode};
+const struct format_kernels FORMAT_JOIN(FORMAT_JOIN(ISA, _), FORMAT) = {
+    .dtype = DTYPE, .gemv = gemv, .gevm = GEVM, .widen = widen, .decode = decode};

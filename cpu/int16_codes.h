@@ -4,8 +4,9 @@
 
 #include "cpu/formats.h"
 
-/* weight of column c = d * scale * code[c]; the scales of 16 columns each, first those of columns 0, 16, 64, 80, 128, ..., then those of 32, 48, 96, ...
- * |scale * code| is at most 2,056, so that 256 products with 16 bits fit a lane's sum (gemm_int16.c). */
+/* weight of column c = d * scale * code[c]; the scales of 16 columns each, first those of columns 0, 16, 64, 80, 128,
+ * ..., then those of 32, 48, 96, ... |scale * code| is at most 2,056, so that 256 products with 16 bits fit a lane's
+ * sum (gemm_int16.c). */
 struct int16_codes {
     int8_t code[256];
     int16_t scale[16];

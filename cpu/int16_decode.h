@@ -7,8 +7,8 @@
 #include "cpu/intdot_words.h"
 
 enum { BLOCK = 256 };
-/* 256 columns of a row or of a token. Each 64 are two times 32, four vectors, the first 32 in their lower halves: even columns of the
- * first 16, odd ones, and the same of the other 16. Arrays of eight are in the order of halves_4. */
+/* 256 columns of a row or of a token. Each 64 are two times 32, four vectors, the first 32 in their lower halves: even
+ * columns of the first 16, odd ones, and the same of the other 16. Arrays of eight are in the order of halves_4. */
 struct block {
     int16_t word[16][16];
     float scale[8]; /* of each 32 columns, or only of the first one or two segments; a token's: its unit, eight times */
@@ -16,7 +16,9 @@ struct block {
     float first[8]; /* Q2_K: the same of their first 16 columns, in addition */
 } __attribute__((aligned(64)));
 
-INLINE void put(struct block *g, int k, int v, __m256i words) { _mm256_store_si256((__m256i *)(void *)g->word[4 * k + v], words); }
+INLINE void put(struct block *g, int k, int v, __m256i words) {
+    _mm256_store_si256((__m256i *)(void *)g->word[4 * k + v], words);
+}
 /* 32 codes as words, even and odd, times s. */
 INLINE void put_32(struct block *g, int k, int half, __m256i code, __m256i s) {
     put(g, k, 2 * half, _mm256_mullo_epi16(_mm256_and_si256(code, _mm256_set1_epi16(255)), s));
@@ -36,7 +38,9 @@ INLINE __m256i both_16(const uint8_t *p, int a, int b) {
 INLINE __m256i two_16(const uint8_t *p, const uint8_t *q) { return _mm256_set_m128i(load_16(q), load_16(p)); }
 INLINE __m256i masked(__m256i v, const int mask) { return _mm256_and_si256(v, _mm256_set1_epi8((char)mask)); }
 /* Broadcasts word i of each half of v within its half. */
-INLINE __m256i word_of(__m256i v, const int i) { return _mm256_shuffle_epi8(v, _mm256_set1_epi16((short)((2 * i + 1) << 8 | 2 * i))); }
+INLINE __m256i word_of(__m256i v, const int i) {
+    return _mm256_shuffle_epi8(v, _mm256_set1_epi16((short)((2 * i + 1) << 8 | 2 * i)));
+}
 INLINE float half_of(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, 2);
@@ -48,23 +52,29 @@ INLINE void decode_min(struct block *g, const uint8_t *p, const bool five) {
     const __m128i all = load_16(p); /* as in intdot_k_avx2.c, but even parts first in each four */
     const __m128i four = _mm_shuffle_epi8(all, _mm_setr_epi8(4, 6, 12, 14, 5, 7, 13, 15, 8, 10, 12, 14, 9, 11, 13, 15));
     const __m128i two = _mm_shuffle_epi8(all, _mm_setr_epi8(-1, -1, 4, 6, -1, -1, 5, 7, -1, -1, 8, 10, -1, -1, 9, 11));
-    const __m128i low =
-        _mm_and_si128(_mm_blend_epi16(four, _mm_srli_epi16(four, 4), 0xa0), _mm_setr_epi16(0x3f3f, 0x0f0f, 0x3f3f, 0x0f0f, 0x3f3f, 0x0f0f, 0x3f3f, 0x0f0f));
+    const __m128i low = _mm_and_si128(_mm_blend_epi16(four, _mm_srli_epi16(four, 4), 0xa0),
+                                      _mm_setr_epi16(0x3f3f, 0x0f0f, 0x3f3f, 0x0f0f, 0x3f3f, 0x0f0f, 0x3f3f, 0x0f0f));
     const __m128i six = _mm_or_si128(low, _mm_and_si128(_mm_srli_epi16(two, 2), _mm_set1_epi8(0x30)));
     const __m128 d = _mm_cvtph_ps(all);
     g->scale[0] = _mm_cvtss_f32(d);
-    vstore(g->rest, vmul(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(six, 8))), _mm256_broadcastss_ps(_mm_movehdup_ps(d))));
-    const __m256i scale = _mm256_cvtepu8_epi16(_mm_shuffle_epi32(six, 0xd8)); /* even parts in the lower half, odd parts in the upper */
+    vstore(g->rest, vmul(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(six, 8))),
+                         _mm256_broadcastss_ps(_mm_movehdup_ps(d))));
+    /* even parts in the lower half, odd parts in the upper */
+    const __m256i scale = _mm256_cvtepu8_epi16(_mm_shuffle_epi32(six, 0xd8));
     EACH (int k = 0; k < 4; k++)
         EACH (int half = 0; half < 2; half++) {
             __m256i code = masked(both_16(p + (five ? 48 : 16) + 32 * k + 16 * half, 0, 4), 0x0f);
-            if (five) code = _mm256_or_si256(code, _mm256_slli_epi16(masked(both_16(p + 16 + 16 * half, 2 * k, 2 * k + 1), 1), 4));
+            if (five)
+                code = _mm256_or_si256(code,
+                                       _mm256_slli_epi16(masked(both_16(p + 16 + 16 * half, 2 * k, 2 * k + 1), 1), 4));
             put_32(g, k, half, code, word_of(scale, k));
         }
 }
-/* Words of 16 parts of 16 columns: those of the first and of the second 32 columns of each 64 in the lower and upper half. */
+/* Words of 16 parts of 16 columns: those of the first and of the second 32 columns of each 64 in the lower and upper
+ * half. */
 INLINE __m256i parts_16(__m128i bytes) {
-    return _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)));
+    return _mm256_cvtepi8_epi16(
+        _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)));
 }
 INLINE void decode_q6_k(struct block *g, const uint8_t *p) {
     const __m256i scale = parts_16(load_16(p + 192));
@@ -72,17 +82,22 @@ INLINE void decode_q6_k(struct block *g, const uint8_t *p) {
     EACH (int k = 0; k < 4; k++)
         EACH (int half = 0; half < 2; half++) {
             const uint8_t *q = p + k / 2 * 64 + 16 * half;
-            const __m256i low = two_16(q, q + 32), two = both_16(p + 128 + k / 2 * 32 + 16 * half, k % 2 * 4, k % 2 * 4 + 2);
-            const __m256i code = _mm256_or_si256(masked(k % 2 ? _mm256_srli_epi16(low, 4) : low, 0x0f), _mm256_slli_epi16(masked(two, 3), 4));
+            const __m256i low = two_16(q, q + 32),
+                          two = both_16(p + 128 + k / 2 * 32 + 16 * half, k % 2 * 4, k % 2 * 4 + 2);
+            const __m256i code = _mm256_or_si256(masked(k % 2 ? _mm256_srli_epi16(low, 4) : low, 0x0f),
+                                                 _mm256_slli_epi16(masked(two, 3), 4));
             put_signed(g, k, half, _mm256_sub_epi8(code, _mm256_set1_epi8(32)), word_of(scale, 2 * k + half), true);
         }
 }
 /* 16 codes of two bits each of the first and the second 32 of columns 64 k and up. */
-INLINE __m256i two_bits(const uint8_t *p, int k, int half) { return masked(both_16(p + 32 * (k / 2) + 16 * half, k % 2 * 4, k % 2 * 4 + 2), 3); }
+INLINE __m256i two_bits(const uint8_t *p, int k, int half) {
+    return masked(both_16(p + 32 * (k / 2) + 16 * half, k % 2 * 4, k % 2 * 4 + 2), 3);
+}
 INLINE void decode_q2_k(struct block *g, const uint8_t *p) {
     const __m128i all = load_16(p), four = _mm_set1_epi8(15);
     const __m256i scale = parts_16(_mm_and_si128(all, four));
-    /* Minima of the first and of the second 16 of each 32 columns: the latter for both, and for the first the difference. */
+    /* Minima of the first and of the second 16 of each 32 columns: the latter for both, and for the first the
+     * difference. */
     const __m256i min = parts_16(_mm_and_si128(_mm_srli_epi16(all, 4), four)); /* in pairs */
     const __m256i second = _mm256_srli_epi32(min, 16), first = _mm256_and_si256(min, _mm256_set1_epi32(0xffff));
     const V least = vset1(half_of(p + 82));
@@ -90,7 +105,8 @@ INLINE void decode_q2_k(struct block *g, const uint8_t *p) {
     vstore(g->rest, vmul(_mm256_cvtepi32_ps(second), least));
     vstore(g->first, vmul(_mm256_cvtepi32_ps(_mm256_sub_epi32(first, second)), least));
     EACH (int k = 0; k < 4; k++)
-        EACH (int half = 0; half < 2; half++) put_32(g, k, half, two_bits(p + 16, k, half), word_of(scale, 2 * k + half));
+        EACH (int half = 0; half < 2; half++)
+            put_32(g, k, half, two_bits(p + 16, k, half), word_of(scale, 2 * k + half));
 }
 INLINE void decode_q3_k(struct block *g, const uint8_t *p) {
     const __m256i scale = parts_16(scales_q3_k(p));
@@ -124,8 +140,10 @@ INLINE void decode_tq2_0(struct block *g, const uint8_t *p) {
 }
 /* Sixteen digits of base 3 (blocks.c), minus 1. */
 INLINE __m128i digits_16(__m128i bytes, __m256i power) {
-    const __m256i low = _mm256_and_si256(_mm256_mullo_epi16(_mm256_cvtepu8_epi16(bytes), power), _mm256_set1_epi16(255));
-    const __m256i digit = _mm256_sub_epi16(_mm256_srli_epi16(_mm256_mullo_epi16(low, _mm256_set1_epi16(3)), 8), _mm256_set1_epi16(1));
+    const __m256i low =
+        _mm256_and_si256(_mm256_mullo_epi16(_mm256_cvtepu8_epi16(bytes), power), _mm256_set1_epi16(255));
+    const __m256i digit =
+        _mm256_sub_epi16(_mm256_srli_epi16(_mm256_mullo_epi16(low, _mm256_set1_epi16(3)), 8), _mm256_set1_epi16(1));
     return _mm_packs_epi16(_mm256_castsi256_si128(digit), _mm256_extracti128_si256(digit, 1));
 }
 INLINE void decode_tq1_0(struct block *g, const uint8_t *p) {
@@ -137,7 +155,8 @@ INLINE void decode_tq1_0(struct block *g, const uint8_t *p) {
     for (int i = 0; i < 5; i++) {
         const __m256i by = _mm256_set1_epi16(power[i]);
         EACH (int j = 0; j < 3; j++)
-            _mm_storeu_si128((__m128i *)(void *)(c.code + (j < 2 ? 32 * i + 16 * j : 160 + 16 * i)), digits_16(load_16(p + 16 * j), by));
+            _mm_storeu_si128((__m128i *)(void *)(c.code + (j < 2 ? 32 * i + 16 * j : 160 + 16 * i)),
+                             digits_16(load_16(p + 16 * j), by));
     }
     _mm_storeu_si128((__m128i *)(void *)(c.code + 240), digits_16(_mm_set1_epi32(last), four));
     put_codes(g, &c, false);
@@ -145,32 +164,41 @@ INLINE void decode_tq1_0(struct block *g, const uint8_t *p) {
 /* 64 columns, each 32 in 16 bytes: low nibbles, then high ones. */
 INLINE void put_look(struct block *g, int k, __m256i codes, __m256i table, __m256i s, const bool scaled) {
     EACH (int half = 0; half < 2; half++) {
-        put_signed(g, k, half, _mm256_shuffle_epi8(table, masked(half ? _mm256_srli_epi16(codes, 4) : codes, 15)), s, scaled);
+        put_signed(g, k, half, _mm256_shuffle_epi8(table, masked(half ? _mm256_srli_epi16(codes, 4) : codes, 15)), s,
+                   scaled);
     }
 }
-INLINE __m256i table_of(const int8_t values[16]) { return _mm256_broadcastsi128_si256(load_16((const uint8_t *)values)); }
+INLINE __m256i table_of(const int8_t values[16]) {
+    return _mm256_broadcastsi128_si256(load_16((const uint8_t *)values));
+}
 INLINE void decode_iq4_xs(struct block *g, const uint8_t *p) {
     const __m256i table = table_of(mat_iq4);
     const int high = p[2] | p[3] << 8;
     g->scale[0] = g->scale[1] = half_of(p);
     EACH (int k = 0; k < 4; k++) {
-        const int a = ((p[4 + k] & 15) | (high >> (4 * k) & 3) << 4) - 32, b = (p[4 + k] >> 4 | (high >> (4 * k + 2) & 3) << 4) - 32;
-        put_look(g, k, load_32(p + 8 + 32 * k), table, _mm256_set_m128i(_mm_set1_epi16((short)b), _mm_set1_epi16((short)a)), true);
+        const int a = ((p[4 + k] & 15) | (high >> (4 * k) & 3) << 4) - 32,
+                  b = (p[4 + k] >> 4 | (high >> (4 * k + 2) & 3) << 4) - 32;
+        put_look(g, k, load_32(p + 8 + 32 * k), table,
+                 _mm256_set_m128i(_mm_set1_epi16((short)b), _mm_set1_epi16((short)a)), true);
     }
 }
 /* 0xff where a column's bit is set, of 16 of each 32, whose bits are four bytes of the lower and upper half. */
 INLINE __m256i set_bits(__m256i bits, int half) {
-    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201), first = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0101010101010101, 0));
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201),
+                  first = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0101010101010101, 0));
     const __m256i all = _mm256_shuffle_epi8(bits, _mm256_add_epi8(first, _mm256_set1_epi8((char)(2 * half))));
     return _mm256_cmpeq_epi8(_mm256_and_si256(all, bit), bit);
 }
-/* 64 columns of Q4_1, Q5_0 or Q5_1, as in put_look; fifth: bits of each 32 in four bytes of the lower and upper half. */
+/* 64 columns of Q4_1, Q5_0 or Q5_1, as in put_look; fifth: bits of each 32 in four bytes of the lower and upper half.
+ */
 INLINE void put_fifth(struct block *g, int k, __m256i codes, __m256i fifth, const int dtype) {
     EACH (int half = 0; half < 2; half++) {
         __m256i w = masked(half ? _mm256_srli_epi16(codes, 4) : codes, 15);
         if (dtype != DT_Q4_1) {
             const __m256i is_set = set_bits(fifth, half);
-            w = _mm256_or_si256(w, dtype == DT_Q5_0 ? _mm256_andnot_si256(is_set, _mm256_set1_epi8((char)0xf0)) : masked(is_set, 0x10)); /* Q5_0: minus 16 */
+            /* Q5_0: minus 16 */
+            w = _mm256_or_si256(w, dtype == DT_Q5_0 ? _mm256_andnot_si256(is_set, _mm256_set1_epi8((char)0xf0))
+                                                    : masked(is_set, 0x10));
         }
         put(g, k, 2 * half, even_signed(w));
         put(g, k, 2 * half + 1, odd_signed(w));
@@ -185,7 +213,9 @@ INLINE bool has_min(int dtype) { return dtype == DT_Q4_1 || dtype == DT_Q5_1; } 
 /* Blocks of 32 columns, of which n <= 8 exist; past them x and scales are zero. */
 INLINE void decode_32(struct block *g, const uint8_t *p, int n, const int dtype) {
     const bool five = dtype == DT_Q5_0 || dtype == DT_Q5_1;
-    const __m256i table = dtype == DT_MXFP4 ? table_of(mat_mxfp4) : dtype == DT_IQ4_NL ? table_of(mat_iq4) : table_of(mat_q4_0);
+    const __m256i table = dtype == DT_MXFP4    ? table_of(mat_mxfp4)
+                          : dtype == DT_IQ4_NL ? table_of(mat_iq4)
+                                               : table_of(mat_q4_0);
     const int size = dtype == DT_MXFP4 ? 17 : dtype == DT_Q8_0 ? 34 : 18 + 2 * has_min(dtype) + 4 * five;
     uint8_t edge[8 * 34];
     if (n < 8) {
@@ -203,7 +233,8 @@ INLINE void decode_32(struct block *g, const uint8_t *p, int n, const int dtype)
                 put(g, k, 2 * half + 1, odd_signed(v));
             }
         else if (five || has_min(dtype))
-            put_fifth(g, k, two_16(a + size - 16, b + size - 16), five ? _mm256_set_m128i(load_4(b + size - 20), load_4(a + size - 20)) : table, dtype);
+            put_fifth(g, k, two_16(a + size - 16, b + size - 16),
+                      five ? _mm256_set_m128i(load_4(b + size - 20), load_4(a + size - 20)) : table, dtype);
         else put_look(g, k, two_16(a + size - 16, b + size - 16), table, table, false);
         if (has_min(dtype)) g->rest[k] = -half_of(a + 2), g->rest[4 + k] = -half_of(b + 2);
     }
@@ -217,9 +248,12 @@ INLINE void put_q1_0(struct block *g, int k, const uint8_t *p) {
     }
 }
 INLINE void put_q2_0(struct block *g, int k, const uint8_t *p) {
-    const __m256i twice = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1)), one = _mm256_set1_epi16(1);
+    const __m256i twice = _mm256_broadcastsi128_si256(
+                      _mm_setr_epi8(0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1)),
+                  one = _mm256_set1_epi16(1);
     EACH (int half = 0; half < 2; half++) { /* four columns of a byte are two words */
-        const __m256i bytes = _mm256_shuffle_epi8(_mm256_set_m128i(load_4(p + 8 + 4 * half), load_4(p + 4 * half)), twice);
+        const __m256i bytes =
+            _mm256_shuffle_epi8(_mm256_set_m128i(load_4(p + 8 + 4 * half), load_4(p + 4 * half)), twice);
         const __m256i high = _mm256_mullo_epi16(bytes, _mm256_set1_epi32(1 << 16 | 16)), three = _mm256_set1_epi16(3);
         put(g, k, 2 * half, _mm256_sub_epi16(_mm256_and_si256(_mm256_srli_epi16(high, 4), three), one));
         put(g, k, 2 * half + 1, _mm256_sub_epi16(_mm256_and_si256(_mm256_srli_epi16(high, 6), three), one));
@@ -251,7 +285,8 @@ INLINE void decode_e2m1(struct block *g, const uint8_t *p, const uint8_t *scale,
     memcpy(s, scale, (size_t)(n + 31) / 32);
     for (int k = 0; k < 4; k++) {
         const __m256i codes = load_32(p + 32 * k), none = _mm256_setzero_si256();
-        const __m256i even = _mm256_shuffle_epi8(table, masked(codes, 15)), odd = _mm256_shuffle_epi8(table, masked(_mm256_srli_epi16(codes, 4), 15));
+        const __m256i even = _mm256_shuffle_epi8(table, masked(codes, 15)),
+                      odd = _mm256_shuffle_epi8(table, masked(_mm256_srli_epi16(codes, 4), 15));
         put(g, k, 0, odd_signed(_mm256_unpacklo_epi8(none, even)));
         put(g, k, 1, odd_signed(_mm256_unpacklo_epi8(none, odd)));
         put(g, k, 2, odd_signed(_mm256_unpackhi_epi8(none, even)));

@@ -24,7 +24,8 @@ INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
     const struct group *g = x->g;
     const __m256i four = _mm256_set1_epi8(15), u = _mm256_loadu_si256((const __m256i *)(const void *)p),
                   v = _mm256_loadu_si256((const __m256i *)(const void *)(p + 32));
-    const __m256i w[4] = {_mm256_and_si256(u, four), _mm256_and_si256(v, four), _mm256_and_si256(_mm256_srli_epi16(u, 4), four),
+    const __m256i w[4] = {_mm256_and_si256(u, four), _mm256_and_si256(v, four),
+                          _mm256_and_si256(_mm256_srli_epi16(u, 4), four),
                           _mm256_and_si256(_mm256_srli_epi16(v, 4), four)};
     __m256i high = _mm256_setzero_si256(), low = _mm256_load_si256((const __m256i *)(const void *)g->eight);
     EACH (int i = 0; i < 4; i++) high = _mm256_dpbusd_avx_epi32(high, w[i], plane(g->high + 32 * i));
@@ -37,15 +38,19 @@ INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
     const struct group *g = x->g;
     const __m256i four = _mm256_set1_epi8(15), u = _mm256_loadu_si256((const __m256i *)(const void *)p),
                   v = _mm256_loadu_si256((const __m256i *)(const void *)(p + 32));
-    const __m256i a = _mm256_and_si256(u, four), b = _mm256_and_si256(v, four), c = _mm256_and_si256(_mm256_srli_epi16(u, 4), four),
+    const __m256i a = _mm256_and_si256(u, four), b = _mm256_and_si256(v, four),
+                  c = _mm256_and_si256(_mm256_srli_epi16(u, 4), four),
                   d = _mm256_and_si256(_mm256_srli_epi16(v, 4), four);
-    __m256i high = _mm256_add_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(a, plane(g->high)), _mm256_maddubs_epi16(b, plane(g->high + 32))),
-                                    _mm256_add_epi16(_mm256_maddubs_epi16(c, plane(g->high + 64)), _mm256_maddubs_epi16(d, plane(g->high + 96))));
-    __m256i low = _mm256_add_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(a, plane(g->low)), _mm256_maddubs_epi16(b, plane(g->low + 32))),
-                                   _mm256_add_epi16(_mm256_maddubs_epi16(c, plane(g->low + 64)), _mm256_maddubs_epi16(d, plane(g->low + 96))));
+    __m256i high = _mm256_add_epi16(
+        _mm256_add_epi16(_mm256_maddubs_epi16(a, plane(g->high)), _mm256_maddubs_epi16(b, plane(g->high + 32))),
+        _mm256_add_epi16(_mm256_maddubs_epi16(c, plane(g->high + 64)), _mm256_maddubs_epi16(d, plane(g->high + 96))));
+    __m256i low = _mm256_add_epi16(
+        _mm256_add_epi16(_mm256_maddubs_epi16(a, plane(g->low)), _mm256_maddubs_epi16(b, plane(g->low + 32))),
+        _mm256_add_epi16(_mm256_maddubs_epi16(c, plane(g->low + 64)), _mm256_maddubs_epi16(d, plane(g->low + 96))));
     high = _mm256_sub_epi16(high, _mm256_load_si256((const __m256i *)(const void *)g->eight_high));
     low = _mm256_sub_epi16(low, _mm256_load_si256((const __m256i *)(const void *)g->eight_low));
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(256)), _mm256_madd_epi16(low, _mm256_set1_epi16(1))));
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(256)),
+                                               _mm256_madd_epi16(low, _mm256_set1_epi16(1))));
 }
 #endif
 /* Stores the planes of LANES columns starting at c; group_end then the values common to the group. */
@@ -56,7 +61,8 @@ INLINE void group_end(struct group *g);
 
 INLINE void group_put(struct group *g, int c, V v) {
     const __m256i q = _mm256_cvtps_epi32(v), high = _mm256_srai_epi32(_mm256_add_epi32(q, _mm256_set1_epi32(128)), 8);
-    const __m256i both = _mm256_packs_epi32(high, _mm256_sub_epi32(q, _mm256_slli_epi32(high, 8))); /* per half: 4 high, 4 low */
+    /* per half: 4 high, 4 low */
+    const __m256i both = _mm256_packs_epi32(high, _mm256_sub_epi32(q, _mm256_slli_epi32(high, 8)));
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
     const __m128i sorted = _mm_shuffle_epi32(bytes, _MM_SHUFFLE(3, 1, 2, 0));
     _mm_storel_epi64((__m128i *)(void *)(g->high + c), sorted);

@@ -29,11 +29,14 @@ INLINE void group_end(struct group *g);
 INLINE void group_put(struct group *g, int c, V v) {
     const __m512i q = _mm512_cvtps_epi32(v), high = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
     _mm_store_si128((__m128i *)(void *)(g->high + c), _mm512_cvtepi32_epi8(high));
-    _mm_store_si128((__m128i *)(void *)(g->low + c), _mm512_cvtepi32_epi8(_mm512_sub_epi32(q, _mm512_slli_epi32(high, 8))));
+    _mm_store_si128((__m128i *)(void *)(g->low + c),
+                    _mm512_cvtepi32_epi8(_mm512_sub_epi32(q, _mm512_slli_epi32(high, 8))));
 }
 INLINE void group_end(struct group *g) {
     const __m512i eight = _mm512_set1_epi8(8), none = _mm512_setzero_si512();
-    struct group_x v = {{_mm512_load_si512(g->high), _mm512_load_si512(g->high + 64)}, {_mm512_load_si512(g->low), _mm512_load_si512(g->low + 64)}, none};
+    struct group_x v = {{_mm512_load_si512(g->high), _mm512_load_si512(g->high + 64)},
+                        {_mm512_load_si512(g->low), _mm512_load_si512(g->low + 64)},
+                        none};
     const __m512i high = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, eight, v.high[0]), eight, v.high[1]);
     const __m512i low = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, eight, v.low[0]), eight, v.low[1]);
     _mm512_store_si512(g->eight, _mm512_sub_epi32(none, _mm512_add_epi32(low, _mm512_slli_epi32(high, 8))));

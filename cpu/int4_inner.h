@@ -1,15 +1,26 @@
-/* GEMV for one or few tokens of INT4 weights with a scale per 128 columns: the experts of a draft. Memory-bound by design.
+/* GEMV for one or few tokens of INT4 weights with a scale per 128 columns: the experts of a draft. Memory-bound by
+ * design.
  *
- * Products are exact integer products. Per 128 columns, x becomes the sum of two 8-bit planes times a scale: 16 bits of the largest element.
- * Codes are biased by 8, and 8 * x is subtracted in integers, lane by lane, so a group's sum is exact. It is converted to float once,
- * times both scales. The order of a row's sum is fixed: groups in order, lanes at the end; independent of the other rows and tokens.
+ * Products are exact integer products. Per 128 columns, x becomes the sum of two 8-bit planes times a scale: 16 bits of
+ * the largest element. Codes are biased by 8, and 8 * x is subtracted in integers, lane by lane, so a group's sum is
+ * exact. It is converted to float once, times both scales. The order of a row's sum is fixed: groups in order, lanes at
+ * the end; independent of the other rows and tokens.
  *
- * The including file defines: V, LANES and the SIMD wrappers of simd_<isa>.h; struct group, group_put, group_end, group_load and group_dot. */
+ * The including file defines: V, LANES and the SIMD wrappers of simd_<isa>.h; struct group, group_put, group_end,
+ * group_load and group_dot. */
 #include <string.h>
 
 #include "base/scale.h"
 
-enum { GROUP = 128, BYTES = GROUP / 2, AHEAD = 2560, ROWS = 4, STREAM = 256, COLUMNS = 32768 /* total over all tokens processed together */, PART = 16 };
+enum {
+    GROUP = 128,
+    BYTES = GROUP / 2,
+    AHEAD = 2560,
+    ROWS = 4,
+    STREAM = 256,
+    COLUMNS = 32768 /* total over all tokens processed together */,
+    PART = 16
+};
 
 /* scale[i] = s[i] * x[i] of the `n` <= PART groups starting at g, s the scales of row r. */
 INLINE void group_scales(float *out, const struct mat *w, int r, int g, const float *x, int n) {
@@ -26,10 +37,12 @@ INLINE void group_scales(float *out, const struct mat *w, int r, int g, const fl
 }
 
 /* R rows, r0 and each `gap` further: y[row] = product with x. */
-INLINE void group_rows(float *y, const struct mat *w, const struct group *x, const float *scale, int r0, int gap, int groups, const int R) {
+INLINE void group_rows(float *y, const struct mat *w, const struct group *x, const float *scale, int r0, int gap,
+                       int groups, const int R) {
     const uint8_t *row[ROWS];
     V sum[ROWS];
-    EACH (int i = 0; i < R; i++) row[i] = (const uint8_t *)w->data + (size_t)(r0 + i * gap) * w->stride, sum[i] = vzero();
+    EACH (int i = 0; i < R; i++)
+        row[i] = (const uint8_t *)w->data + (size_t)(r0 + i * gap) * w->stride, sum[i] = vzero();
     for (int g = 0; g < groups; g += PART) {
         const int n = groups - g < PART ? groups - g : PART;
         float s[ROWS][PART] __attribute__((aligned(64)));
@@ -69,8 +82,8 @@ INLINE void group_make(struct group *g, float *scale, const float *x, int n) {
     group_end(g);
 }
 
-/* As many tokens as fit. Few streams, far apart, each sequential, which memory serves best (gemv_inner.h); further tokens find the rows
- * in a cache. */
+/* As many tokens as fit. Few streams, far apart, each sequential, which memory serves best (gemv_inner.h); further
+ * tokens find the rows in a cache. */
 INLINE void some_tokens(float *const *y, const float *const *x, int n, const struct mat *w, int groups) {
     struct group packed[COLUMNS / GROUP];
     float scale[COLUMNS / GROUP];
@@ -83,8 +96,10 @@ INLINE void some_tokens(float *const *y, const float *const *x, int n, const str
     for (int base = 0; base < w->rows; base += chunk) {
         const int rows = w->rows - base < chunk ? w->rows - base : chunk, gap = rows / ROWS;
         for (int t = 0; t < n; t++) {
-            for (int i = 0; i < gap; i++) group_rows(y[t], w, packed + t * groups, scale + t * groups, base + i, gap, groups, ROWS);
-            for (int i = gap * ROWS; i < rows; i++) group_rows(y[t], w, packed + t * groups, scale + t * groups, base + i, 1, groups, 1);
+            for (int i = 0; i < gap; i++)
+                group_rows(y[t], w, packed + t * groups, scale + t * groups, base + i, gap, groups, ROWS);
+            for (int i = gap * ROWS; i < rows; i++)
+                group_rows(y[t], w, packed + t * groups, scale + t * groups, base + i, 1, groups, 1);
         }
     }
 }

@@ -11,11 +11,13 @@ enum { HAS_ZEROS = 0 };
 enum {
     FP4 = DTYPE == DT_E2M1 || DTYPE == DT_MXFP4,
     IQ4 = DTYPE == DT_IQ4_NL || DTYPE == DT_IQ4_XS,
-    NEIGHBOURS = DTYPE == DT_E2M1 || DTYPE == DT_I4, /* a byte's nibbles are two neighbouring columns, low first; scales are stored separately */
-    FIVE = DTYPE == DT_Q5_0 || DTYPE == DT_Q5_1,     /* fifth bits in four bytes before the nibbles */
+    /* a byte's nibbles are two neighbouring columns, low first; scales are stored separately */
+    NEIGHBOURS = DTYPE == DT_E2M1 || DTYPE == DT_I4,
+    FIVE = DTYPE == DT_Q5_0 || DTYPE == DT_Q5_1, /* fifth bits in four bytes before the nibbles */
     HAS_MIN =
-        DTYPE == DT_Q4_1 || DTYPE == DT_Q5_1 || HAS_ZEROS, /* a minimum beside the scale, or minus the zero point times the scale; codes are not negative */
-    BIAS = FP4       ? 12                                  /* decoded codes are at least -BIAS */
+        /* a minimum beside the scale, or minus the zero point times the scale; codes are not negative */
+    DTYPE == DT_Q4_1 || DTYPE == DT_Q5_1 || HAS_ZEROS,
+    BIAS = FP4       ? 12 /* decoded codes are at least -BIAS */
            : IQ4     ? 127
            : HAS_MIN ? 0
            : FIVE    ? 16

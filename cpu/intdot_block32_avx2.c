@@ -1,11 +1,13 @@
-/* Blocks of 32 columns in 16 bytes, two of them per vector with half of its lanes each: a byte's low nibble is one column, its
- * high nibble another of the same block. The sums of eight blocks then become one lane each. Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, E2M1, I4, IQ4_XS.
+/* Blocks of 32 columns in 16 bytes, two of them per vector with half of its lanes each: a byte's low nibble is one
+ * column, its high nibble another of the same block. The sums of eight blocks then become one lane each. Q4_0, Q4_1,
+ * Q5_0, Q5_1, IQ4_NL, MXFP4, E2M1, I4, IQ4_XS.
  *
- * Instructions per 256 columns, 128 to 144 bytes: 4 or 8 to collect the codes, 24 to convert them to 16-bit words, or 36 with a table, 28 for
- * products, 9 for eight lanes, 4 to 13 for the scales, 4 to add: 78 to 98. Fifth bits, 160 to 192 bytes: 44 more; minima: 5.
+ * Instructions per 256 columns, 128 to 144 bytes: 4 or 8 to collect the codes, 24 to convert them to 16-bit words, or
+ * 36 with a table, 28 for products, 9 for eight lanes, 4 to 13 for the scales, 4 to add: 78 to 98. Fifth bits, 160 to
+ * 192 bytes: 44 more; minima: 5.
  *
- * Decoded values may be negative, but the words have a zero upper half. So BIAS is added to them, and BIAS * x is subtracted in
- * integers, lane by lane. */
+ * Decoded values may be negative, but the words have a zero upper half. So BIAS is added to them, and BIAS * x is
+ * subtracted in integers, lane by lane. */
 #include <stdint.h>
 
 #include "cpu/intdot_block32.h"
@@ -19,7 +21,9 @@ enum {
     BYTES = GROUP / FORMAT_BLOCK(FORMAT) * FORMAT_BYTES(FORMAT),
 };
 struct group {
-    int16_t x[4][4][16];  /* of two blocks: factors of the low nibbles of even bytes, of odd bytes, of the high nibbles of even and of odd bytes */
+    /* of two blocks: factors of the low nibbles of even bytes, of odd bytes, of the high nibbles of even and of odd
+     * bytes */
+    int16_t x[4][4][16];
     union {               /* per block, in the order of halves_4 */
         int32_t start[8]; /* -BIAS * x */
         float sum[8];     /* HAS_MIN: x */
@@ -28,7 +32,7 @@ struct group {
 } __attribute__((aligned(64)));
 #include "cpu/intdot_inner.h"
 
-/* --- x --- */
+/* --- x ---------------------------------------------------------------------------------------- */
 
 /* The words of two blocks, scaled by f and g. */
 INLINE void two_blocks(int16_t to[4][16], const float *x, V f, V g) {
@@ -41,8 +45,11 @@ INLINE void two_blocks(int16_t to[4][16], const float *x, V f, V g) {
         EACH (int i = 0; i < 4; i++) words_16(to[i], a[i], b[i]);
         return;
     }
-    const __m256i in_turn = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-    EACH (int i = 0; i < 4; i++) { /* a byte's nibbles are two neighbours, low first: every fourth column, starting at the first, third, second and last */
+    const __m256i in_turn =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+    /* a byte's nibbles are two neighbours, low first: every fourth column, starting at the first, third, second and
+     * last */
+    EACH (int i = 0; i < 4; i++) {
         const int odd = i / 2;
         const V c = i % 2 ? _mm256_shuffle_ps(a[odd], a[2 + odd], 0xdd) : _mm256_shuffle_ps(a[odd], a[2 + odd], 0x88);
         const V d = i % 2 ? _mm256_shuffle_ps(b[odd], b[2 + odd], 0xdd) : _mm256_shuffle_ps(b[odd], b[2 + odd], 0x88);
@@ -66,20 +73,24 @@ INLINE void group_make(struct group *g, const float *x, int n) {
         sum[k] = dot_words(factors, g->x[k], 4);
     }
     if (HAS_MIN) vstore(g->sum, vmul(_mm256_cvtepi32_ps(halves_4(sum, false)), unit));
-    else _mm256_store_si256((__m256i *)(void *)g->start, _mm256_sub_epi32(_mm256_setzero_si256(), halves_4(sum, false)));
+    else
+        _mm256_store_si256((__m256i *)(void *)g->start, _mm256_sub_epi32(_mm256_setzero_si256(), halves_4(sum, false)));
 }
 
-/* --- Weights --- */
+/* --- Weights ---------------------------------------------------------------------------------- */
 
 enum { SIZE = FORMAT_BLOCK(FORMAT) == 32 ? FORMAT_BYTES(FORMAT) : 16, AT = DTYPE == DT_IQ4_XS ? 8 : SIZE - 16 };
 
-/* Columns 0 to 15 or 16 to 31 of two blocks, one byte each: 16 where a column's fifth bit, of four bytes at p and q, is set. */
+/* Columns 0 to 15 or 16 to 31 of two blocks, one byte each: 16 where a column's fifth bit, of four bytes at p and q, is
+ * set. */
 INLINE __m256i fifth_bits(const uint8_t *p, const uint8_t *q, const int from) {
     uint32_t a, b;
     memcpy(&a, p, 4), memcpy(&b, q, 4);
     const __m256i eight = _mm256_set1_epi64x((long long)0x8040201008040201);
-    const __m256i order = _mm256_add_epi8(_mm256_setr_epi64x(0, 0x0101010101010101, 0, 0x0101010101010101), _mm256_set1_epi8((char)(from / 8)));
-    const __m256i each = _mm256_shuffle_epi8(_mm256_set_m128i(_mm_cvtsi32_si128((int)b), _mm_cvtsi32_si128((int)a)), order);
+    const __m256i order = _mm256_add_epi8(_mm256_setr_epi64x(0, 0x0101010101010101, 0, 0x0101010101010101),
+                                          _mm256_set1_epi8((char)(from / 8)));
+    const __m256i each =
+        _mm256_shuffle_epi8(_mm256_set_m128i(_mm_cvtsi32_si128((int)b), _mm_cvtsi32_si128((int)a)), order);
     return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(each, eight), eight), _mm256_set1_epi8(16));
 }
 /* Blocks 2 * k and 2 * k + 1 as words, in the order of struct group. */
@@ -115,8 +126,8 @@ INLINE V power_v(__m256i e) {
     const __m256i exponent = _mm256_slli_epi32(_mm256_and_si256(e, _mm256_set1_epi32(255)), 23);
     return _mm256_castsi256_ps(_mm256_max_epu32(exponent, _mm256_set1_epi32(0x00400000)));
 }
-/* The first bytes of each block, one block per lane in the order of halves_4: loads that place them in the right lane, all within the
- * group. */
+/* The first bytes of each block, one block per lane in the order of halves_4: loads that place them in the right lane,
+ * all within the group. */
 #define FIRSTS(LANE)     LANE(1, 2) LANE(2, 4) LANE(3, 6) LANE(4, 1) LANE(5, 3) LANE(6, 5) LANE(7, 7)
 #define FIRST_BYTE(l, b) e = _mm256_blend_epi32(e, load_32(p + (b)*SIZE - 4 * (l)), 1 << (l));
 #define FIRST_HALF(l, b) d = _mm_blend_epi16(d, load_16(p + (b)*SIZE - 2 * (l)), 1 << (l));
@@ -130,14 +141,16 @@ INLINE V load_minima(V *min, const uint8_t *p, const uint8_t *s) {
     if (HAS_ZEROS) {
         int64_t two;
         memcpy(&two, s, sizeof two);
-        const __m256i both = _mm256_shuffle_epi32(_mm256_set1_epi64x(two), 0x50), zero = _mm256_and_si256(both, _mm256_set1_epi32(255));
+        const __m256i both = _mm256_shuffle_epi32(_mm256_set1_epi64x(two), 0x50),
+                      zero = _mm256_and_si256(both, _mm256_set1_epi32(255));
         const V scale = _mm256_castsi256_ps(_mm256_xor_si256(both, zero));
         *min = vmul(_mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_setzero_si256(), zero)), scale);
         return scale;
     }
     __m256i e = load_32(p);
     FIRSTS(FIRST_BYTE)
-    const __m256i apart = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    const __m256i apart =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     const __m256i both = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(e, apart), 0xd8);
     *min = _mm256_cvtph_ps(_mm256_extracti128_si256(both, 1));
     return _mm256_cvtph_ps(_mm256_castsi256_si128(both));
@@ -145,17 +158,22 @@ INLINE V load_minima(V *min, const uint8_t *p, const uint8_t *s) {
 /* The scale of each block, in the order of halves_4. */
 INLINE V load_scales(const uint8_t *p, const uint8_t *s) {
     if (DTYPE == DT_E2M1)
-        return power_v(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(load8(s), _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, -1, -1, -1, -1, -1, -1, -1, -1))));
+        return power_v(_mm256_cvtepu8_epi32(
+            _mm_shuffle_epi8(load8(s), _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, -1, -1, -1, -1, -1, -1, -1, -1))));
     if (DTYPE == DT_I4) {
         const __m128i in_turn = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_shuffle_epi8(load_16(s), in_turn)), 16));
     }
-    if (DTYPE == DT_IQ4_XS) { /* six bits: the low four of two scales per byte from the fifth byte on, two bits of each from the third */
+    /* six bits: the low four of two scales per byte from the fifth byte on, two bits of each from the third */
+    if (DTYPE == DT_IQ4_XS) {
         uint32_t two, four;
         memcpy(&two, p, 4), memcpy(&four, p + 4, 4);
-        const __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32((int)two), _mm256_setr_epi32(12, 16, 20, 24, 14, 18, 22, 26));
-        const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32((int)four), _mm256_setr_epi32(0, 8, 16, 24, 4, 12, 20, 28));
-        const __m256i all = _mm256_or_si256(_mm256_and_si256(high, _mm256_set1_epi32(0x30)), _mm256_and_si256(low, _mm256_set1_epi32(15)));
+        const __m256i high =
+            _mm256_srlv_epi32(_mm256_set1_epi32((int)two), _mm256_setr_epi32(12, 16, 20, 24, 14, 18, 22, 26));
+        const __m256i low =
+            _mm256_srlv_epi32(_mm256_set1_epi32((int)four), _mm256_setr_epi32(0, 8, 16, 24, 4, 12, 20, 28));
+        const __m256i all = _mm256_or_si256(_mm256_and_si256(high, _mm256_set1_epi32(0x30)),
+                                            _mm256_and_si256(low, _mm256_set1_epi32(15)));
         return vmul(_mm256_cvtepi32_ps(_mm256_sub_epi32(all, _mm256_set1_epi32(32))), broadcast_half(p));
     }
     if (DTYPE == DT_MXFP4) {
@@ -168,7 +186,8 @@ INLINE V load_scales(const uint8_t *p, const uint8_t *s) {
     return _mm256_cvtph_ps(d);
 }
 
-INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
+INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n,
+                      const int N) {
     uint8_t codes[BYTES], scales[16] = {0};
     __m256i dot[4][2];
     if (n < GROUP) { /* nothing past a row is read; x and scales are zero there */

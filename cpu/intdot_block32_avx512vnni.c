@@ -1,11 +1,12 @@
-/* Blocks of 32 columns in 16 bytes, four of them per vector with four lanes each: a byte's low nibble is one column, its high
- * nibble another of the same block, and a lane's sum has one scale. Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, E2M1, I4, and IQ4_XS eight at a time.
+/* Blocks of 32 columns in 16 bytes, four of them per vector with four lanes each: a byte's low nibble is one column,
+ * its high nibble another of the same block, and a lane's sum has one scale. Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4,
+ * E2M1, I4, and IQ4_XS eight at a time.
  *
- * Instructions per 128 columns, 64 to 72 bytes: 2 to collect the codes, 3 to decode them, 2 to 4 for the scales, 4 products, 2 to
- * join the planes, 1 conversion, 2 to add: 16 to 18; 6 more for fifth bits, 3 for minima.
+ * Instructions per 128 columns, 64 to 72 bytes: 2 to collect the codes, 3 to decode them, 2 to 4 for the scales, 4
+ * products, 2 to join the planes, 1 conversion, 2 to add: 16 to 18; 6 more for fifth bits, 3 for minima.
  *
- * Decoded values may be negative, but the first operand of vpdpbusd is unsigned. So BIAS is added to them, and BIAS * x is subtracted in
- * integers, lane by lane. */
+ * Decoded values may be negative, but the first operand of vpdpbusd is unsigned. So BIAS is added to them, and BIAS * x
+ * is subtracted in integers, lane by lane. */
 #include <stdint.h>
 
 #include "cpu/intdot_block32.h"
@@ -32,7 +33,7 @@ struct group {
 } __attribute__((aligned(64)));
 #include "cpu/intdot_inner.h"
 
-/* --- x --- */
+/* --- x ---------------------------------------------------------------------------------------- */
 
 INLINE void group_make(struct group *g, const float *x, int n) {
     const __m512i factor = _mm512_set1_epi8(HAS_MIN ? 1 : BIAS), factors[2] = {factor, factor},
@@ -45,7 +46,8 @@ INLINE void group_make(struct group *g, const float *x, int n) {
         if (NEIGHBOURS)
             EACH (int i = 0; i < 8; i += 2) vsplit(u[i], u[i + 1], &u[i], &u[i + 1]);
         const V unit = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(units_8(u, f, true)));
-        EACH (int h = 0; h < 2; h++) planes_64(to->high[h], to->low[h], u[h], u[2 + h], u[4 + h], u[6 + h], f[h], f[2 + h], f[4 + h], f[6 + h]);
+        EACH (int h = 0; h < 2; h++)
+            planes_64(to->high[h], to->low[h], u[h], u[2 + h], u[4 + h], u[6 + h], f[h], f[2 + h], f[4 + h], f[6 + h]);
         vstore(to->unit, FP4 ? vmul(unit, vset1(0.5f)) : unit); /* FP4 values are stored doubled */
         const __m512i dot = dot_planes(factors, to->high, to->low, 2);
         if (HAS_MIN) vstore(to->sum, vmul(_mm512_cvtepi32_ps(dot), unit));
@@ -53,9 +55,10 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     }
 }
 
-/* --- Weights --- */
+/* --- Weights ---------------------------------------------------------------------------------- */
 
-/* Four blocks, SIZE bytes apart with codes at offset AT, are two loads: at p, and at PAST. As an index into both, byte n of the blocks. */
+/* Four blocks, SIZE bytes apart with codes at offset AT, are two loads: at p, and at PAST. As an index into both, byte
+ * n of the blocks. */
 enum {
     SIZE = DTYPE == DT_MXFP4                                                  ? 17
            : FORMAT_BLOCK(FORMAT) == 32 && DTYPE != DT_E2M1 && DTYPE != DT_I4 ? FORMAT_BYTES(FORMAT)
@@ -71,15 +74,17 @@ static const uint8_t where[64] __attribute__((aligned(64))) = {CODES(0), CODES(1
 /* The two bytes of an fp16 for each of four lanes: scales, and minima; an E8M0 in the third byte of each. */
 #define HALF(b, at)   INDEX((b)*SIZE + (at)), INDEX((b)*SIZE + (at) + 1)
 #define HALVES(b, at) HALF(b, at), HALF(b, at), HALF(b, at), HALF(b, at)
-static const uint8_t halves[2][64]
-    __attribute__((aligned(64))) = {{HALVES(0, 0), HALVES(1, 0), HALVES(2, 0), HALVES(3, 0)}, {HALVES(0, 2), HALVES(1, 2), HALVES(2, 2), HALVES(3, 2)}};
+static const uint8_t halves[2][64] __attribute__((aligned(64))) = {
+    {HALVES(0, 0), HALVES(1, 0), HALVES(2, 0), HALVES(3, 0)}, {HALVES(0, 2), HALVES(1, 2), HALVES(2, 2), HALVES(3, 2)}};
 /* The byte with the fifth bit of columns 0 to 15 (high: 16 to 31) of each block, and the bit. */
 #define FIFTH_8(b, i) FIFTH_4(b, i), FIFTH_4(b, i)
-#define FIFTH_4(b, i) INDEX((b)*SIZE + AT - 4 + (i)), INDEX((b)*SIZE + AT - 4 + (i)), INDEX((b)*SIZE + AT - 4 + (i)), INDEX((b)*SIZE + AT - 4 + (i))
+#define FIFTH_4(b, i) \
+    INDEX((b)*SIZE + AT - 4 + (i)), INDEX((b)*SIZE + AT - 4 + (i)), INDEX((b)*SIZE + AT - 4 + (i)), \
+        INDEX((b)*SIZE + AT - 4 + (i))
 #define FIFTH(high) \
     { \
-        FIFTH_8(0, 2 * high), FIFTH_8(0, 2 * high + 1), FIFTH_8(1, 2 * high), FIFTH_8(1, 2 * high + 1), FIFTH_8(2, 2 * high), FIFTH_8(2, 2 * high + 1), \
-            FIFTH_8(3, 2 * high), FIFTH_8(3, 2 * high + 1) \
+        FIFTH_8(0, 2 * high), FIFTH_8(0, 2 * high + 1), FIFTH_8(1, 2 * high), FIFTH_8(1, 2 * high + 1), \
+            FIFTH_8(2, 2 * high), FIFTH_8(2, 2 * high + 1), FIFTH_8(3, 2 * high), FIFTH_8(3, 2 * high + 1) \
     }
 static const uint8_t fifths[2][64] __attribute__((aligned(64))) = {FIFTH(0), FIFTH(1)};
 #define POWERS_1(b) 0, 0, (b), 0
@@ -91,17 +96,24 @@ static const uint8_t scales_i4[64] __attribute__((aligned(64))) = {BF16_4(0), BF
 static const uint8_t powers_e2m1[64] __attribute__((aligned(64))) = {POWERS(0), POWERS(1), POWERS(2), POWERS(3)};
 
 INLINE __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n > 0 ? ((__mmask64)1 << n) - 1 : 0; }
-INLINE __m512i bytes(const uint8_t *p, int n, const bool all) { return all ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first(n), p); }
+INLINE __m512i bytes(const uint8_t *p, int n, const bool all) {
+    return all ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first(n), p);
+}
 /* 2^(e - 127) of a byte e in the third of each lane; 0 gives 2^-127, NaN gives infinity. */
-INLINE V power_v(__m512i e) { return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(e, 7), _mm512_set1_epi32(0x00400000))); }
+INLINE V power_v(__m512i e) {
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(e, 7), _mm512_set1_epi32(0x00400000)));
+}
 
 /* Eight E4M3 in two lanes each, divided by E4M3_AS_F16. */
 #define UPPER(b) 128, (b), 128, (b)
-static const uint8_t upper[32] __attribute__((aligned(32))) = {UPPER(0), UPPER(1), UPPER(2), UPPER(3), UPPER(4), UPPER(5), UPPER(6), UPPER(7)};
+static const uint8_t upper[32]
+    __attribute__((aligned(32))) = {UPPER(0), UPPER(1), UPPER(2), UPPER(3), UPPER(4), UPPER(5), UPPER(6), UPPER(7)};
 INLINE V e4m3_scales(uint64_t e) {
-    const __m256i word = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)e), _mm256_load_si256((const __m256i *)(const void *)upper));
+    const __m256i word =
+        _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)e), _mm256_load_si256((const __m256i *)(const void *)upper));
     const __m256i half = _mm256_and_si256(_mm256_srai_epi16(word, 1), _mm256_set1_epi16((short)0xbf80));
-    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_or_si256(half, _mm256_set1_epi16((short)0x8000)), _mm256_set1_epi16((short)0xbf80));
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_or_si256(half, _mm256_set1_epi16((short)0x8000)),
+                                                  _mm256_set1_epi16((short)0xbf80));
     return _mm512_mask_mov_ps(_mm512_cvtph_ps(half), nan, vset1(NAN));
 }
 
@@ -113,13 +125,15 @@ struct blocks {
 };
 /* Numbers of the first load; of both, where the blocks are so long that some are in the second. */
 INLINE V halves_of(__m512i u, __m512i v, const int i) {
-    const __m512i at = _mm512_load_si512(halves[i]), h = SIZE > 20 ? _mm512_permutex2var_epi8(u, at, v) : _mm512_permutexvar_epi8(at, u);
+    const __m512i at = _mm512_load_si512(halves[i]),
+                  h = SIZE > 20 ? _mm512_permutex2var_epi8(u, at, v) : _mm512_permutexvar_epi8(at, u);
     return _mm512_cvtph_ps(_mm512_castsi512_si256(h));
 }
 INLINE __m512i codes_of(__m512i u, __m512i v) {
     const __m512i at = _mm512_load_si512(where);
     if (SIZE > 20) return _mm512_permutex2var_epi8(u, at, v);
-    return _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(at, u), 0xffff000000000000, at, v); /* the fourth block: cheaper on Intel */
+    /* the fourth block: cheaper on Intel */
+    return _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(at, u), 0xffff000000000000, at, v);
 }
 INLINE struct blocks load_blocks(const uint8_t *p, const uint8_t *s, const int n) {
     struct blocks b;
@@ -136,7 +150,8 @@ INLINE struct blocks load_blocks(const uint8_t *p, const uint8_t *s, const int n
         uint32_t e = 0;
         if (all) memcpy(&e, s, 4);
         else memcpy(&e, s, (size_t)(n + 31) / 32);
-        b.scale = power_v(_mm512_maskz_shuffle_epi8(0x4444444444444444, _mm512_set1_epi32((int)e), _mm512_load_si512(powers_e2m1)));
+        b.scale = power_v(
+            _mm512_maskz_shuffle_epi8(0x4444444444444444, _mm512_set1_epi32((int)e), _mm512_load_si512(powers_e2m1)));
         b.codes = bytes(p, (n + 1) / 2, all);
         return b;
     }
@@ -155,13 +170,15 @@ INLINE struct blocks load_blocks(const uint8_t *p, const uint8_t *s, const int n
         uint64_t h = 0;
         if (all) memcpy(&h, s, 8);
         else memcpy(&h, s, 2 * (size_t)((n + 31) / 32));
-        b.scale = _mm512_castsi512_ps(_mm512_maskz_shuffle_epi8(0xcccccccccccccccc, _mm512_set1_epi64((long long)h), _mm512_load_si512(scales_i4)));
+        b.scale = _mm512_castsi512_ps(_mm512_maskz_shuffle_epi8(0xcccccccccccccccc, _mm512_set1_epi64((long long)h),
+                                                                _mm512_load_si512(scales_i4)));
         b.codes = bytes(p, (n + 1) / 2, all);
         return b;
     }
     const int size = n / 32 * SIZE;
     const __m512i u = bytes(p, size, all), v = bytes(p + PAST, size - PAST, all);
-    if (DTYPE == DT_MXFP4) b.scale = power_v(_mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(powers_mxfp4), u));
+    if (DTYPE == DT_MXFP4)
+        b.scale = power_v(_mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(powers_mxfp4), u));
     else b.scale = halves_of(u, v, 0);
     if (HAS_MIN) b.min = halves_of(u, v, 1);
     const __m512i bit = _mm512_set1_epi64((long long)0x8040201008040201);
@@ -197,7 +214,8 @@ INLINE void pair_dot(V *sum, const struct blocks *b, const struct group *x, int 
         if (HAS_MIN) sum[t] = vfma(b->min, vload(g->sum), sum[t]);
     }
 }
-INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
+INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n,
+                      const int N) {
     if (DTYPE != DT_IQ4_XS) {
         const struct blocks b = load_blocks(p, s, n);
         pair_dot(sum, &b, x, ld, 0, N);
@@ -205,13 +223,18 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
     }
     /* Six-bit scales: two bits of each from the third byte on, four from the fifth. */
     const __m128i head = _mm_loadl_epi64((const __m128i *)(const void *)p);
-    const __m128i four = _mm_and_si128(_mm_multishift_epi64_epi8(_mm_set1_epi64x(0x3c3834302c282420), head), _mm_set1_epi8(15));
+    const __m128i four =
+        _mm_and_si128(_mm_multishift_epi64_epi8(_mm_set1_epi64x(0x3c3834302c282420), head), _mm_set1_epi8(15));
     const __m128i two = _mm_multishift_epi64_epi8(_mm_set1_epi64x(0x1a18161412100e0c), head);
-    const __m256i whole6 = _mm256_cvtepu8_epi32(_mm_ternarylogic_epi32(four, two, _mm_set1_epi8(0x30), 0xf8)); /* four | (two & 0x30) */
-    const __m256 scales = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(whole6, _mm256_set1_epi32(32))), _mm256_broadcastss_ps(_mm_cvtph_ps(head)));
+    /* four | (two & 0x30) */
+    const __m256i whole6 = _mm256_cvtepu8_epi32(_mm_ternarylogic_epi32(four, two, _mm_set1_epi8(0x30), 0xf8));
+    const __m256 scales = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(whole6, _mm256_set1_epi32(32))),
+                                        _mm256_broadcastss_ps(_mm_cvtph_ps(head)));
     EACH (int k = 0; k < PAIRS; k++) {
-        const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), _mm512_set1_epi32(4 * k));
-        const struct blocks b = {.codes = _mm512_loadu_si512(p + 8 + 64 * k), .scale = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(scales))};
+        const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+                                               _mm512_set1_epi32(4 * k));
+        const struct blocks b = {.codes = _mm512_loadu_si512(p + 8 + 64 * k),
+                                 .scale = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(scales))};
         pair_dot(sum, &b, x, ld, k, N);
     }
 }

@@ -1,16 +1,17 @@
-/* GGUF's IQ1, IQ2 and IQ3 blocks: 512 columns at a time, planar. A lane of a sum is a part of 32 columns, or one half of it where a scale is for 16 columns, so
- * unit and scale are vectors. Byte `octet` (eight columns; 4 * part + number in the part) of a vector w[v] is column v of each octet, for all 64 octets; x is
- * packed in the same order. With halves, w[0..3] has the first two octets of each part and w[4..7] the others: columns v % 4 of them in the first two bytes of
- * a lane, columns 4 + v % 4 in the last two.
+/* GGUF's IQ1, IQ2 and IQ3 blocks: 512 columns at a time, planar. A lane of a sum is a part of 32 columns, or one half
+ * of it where a scale is for 16 columns, so unit and scale are vectors. Byte `octet` (eight columns; 4 * part + number
+ * in the part) of a vector w[v] is column v of each octet, for all 64 octets; x is packed in the same order. With
+ * halves, w[0..3] has the first two octets of each part and w[4..7] the others: columns v % 4 of them in the first two
+ * bytes of a lane, columns 4 + v % 4 in the last two.
  *
- * An entry of a grid is two bytes of codes of 2 bits a column (IQ3: an entry for four columns, 3 bits a column, two entries an octet). vpermi2b looks up
- * 64 numbers below 128; the numbers of larger grids take one more for each 128 entries, under a mask, in place; the other bytes remain numbers.
- * Then vpermb turns a code and its sign, at fixed bits of a byte, into the level plus BIAS, which is not negative; BIAS times the sum of x is subtracted as an
- * integer.
+ * An entry of a grid is two bytes of codes of 2 bits a column (IQ3: an entry for four columns, 3 bits a column, two
+ * entries an octet). vpermi2b looks up 64 numbers below 128; the numbers of larger grids take one more for each 128
+ * entries, under a mask, in place; the other bytes remain numbers. Then vpermb turns a code and its sign, at fixed bits
+ * of a byte, into the level plus BIAS, which is not negative; BIAS times the sum of x is subtracted as an integer.
  *
- * Instructions per 512 columns: 16 products, 8 vpermb, 9 to 12 (IQ3: 15) to bring codes and signs together, 4 lookups for each 256 entries (IQ3: twice that),
- * a mask for each 128 entries, about 30 to load and to scale: 79 for 132 bytes of IQ2_XXS, 159 for 100 bytes of IQ1_S. Integer sums are exact, at most
- * 32 * 62 * 32,640. */
+ * Instructions per 512 columns: 16 products, 8 vpermb, 9 to 12 (IQ3: 15) to bring codes and signs together, 4 lookups
+ * for each 256 entries (IQ3: twice that), a mask for each 128 entries, about 30 to load and to scale: 79 for 132 bytes
+ * of IQ2_XXS, 159 for 100 bytes of IQ1_S. Integer sums are exact, at most 32 * 62 * 32,640. */
 #include <stdint.h>
 
 #include "base/iq_grids.h"
@@ -41,7 +42,7 @@ struct group {
 } __attribute__((aligned(64)));
 #include "cpu/intdot_inner.h"
 
-/* --- Tables --- */
+/* --- Tables ----------------------------------------------------------------------------------- */
 
 #define GRID_iq1_s   GRID_IQ1_S
 #define GRID_iq1_m   GRID_IQ1_S
@@ -67,16 +68,21 @@ static const uint8_t codes[2][ENTRIES] __attribute__((aligned(64))) = {
 #define ROW_16(f, i) ROW_4(f, i), ROW_4(f, (i) + 4), ROW_4(f, (i) + 8), ROW_4(f, (i) + 12)
 #define ROW_64(f, i) ROW_16(f, i), ROW_16(f, (i) + 16), ROW_16(f, (i) + 32), ROW_16(f, (i) + 48)
 /* A level's magnitude; blocks.c defines the same. */
-#define LEVEL(code) (DTYPE == DT_IQ3_S ? 2 * (code) + 1 : IQ3 ? 4 + 8 * (code) + 2 * ((code) == 7) : 8 + 17 * (code) + ((code) == 2))
+#define LEVEL(code) \
+    (DTYPE == DT_IQ3_S ? 2 * (code) + 1 : IQ3 ? 4 + 8 * (code) + 2 * ((code) == 7) : 8 + 17 * (code) + ((code) == 2))
 /* In IQ1 the sign is the offset's, and the level 8 times the value. */
-#define SIGNED(code, sign) (uint8_t)(IQ1 ? 8 * (code) + ((sign) ? 0 : 2) : (sign) ? BIAS - LEVEL(code) : BIAS + LEVEL(code))
-/* Even columns: a code at bit 0, its sign after two codes of two bits, or after its three bits. Odd columns: after that, or at bit 2 before its code. */
+#define SIGNED(code, sign) \
+    (uint8_t)(IQ1 ? 8 * (code) + ((sign) ? 0 : 2) : (sign) ? BIAS - LEVEL(code) : BIAS + LEVEL(code))
+/* Even columns: a code at bit 0, its sign after two codes of two bits, or after its three bits. Odd columns: after
+ * that, or at bit 2 before its code. */
 #define EVEN(i) IQ3 ? SIGNED((i)&7, (i) >> 3 & 1) : SIGNED((i)&3, (i) >> 4 & 1)
 #define ODD(i)  IQ3 ? SIGNED((i) >> 3 & 7, (i) >> 2 & 1) : SIGNED((i) >> 2 & 3, (i) >> 5 & 1)
 static const uint8_t levels[2][64] __attribute__((aligned(64))) = {{ROW_64(EVEN, 0)}, {ROW_64(ODD, 0)}};
 
 /* Byte k of vector v of 64 columns of x, with halves and without. */
-#define PLACE(k) (uint8_t)(HALVES == 1 ? 8 * ((k) % 8) + (k) / 8 : 8 * ((k) / 4 % 2 * 4 + (k) / 32 * 2 + (k) % 2) + (k) / 8 % 4 + (k) % 4 / 2 * 4)
+#define PLACE(k) \
+    (uint8_t)(HALVES == 1 ? 8 * ((k) % 8) + (k) / 8 \
+                          : 8 * ((k) / 4 % 2 * 4 + (k) / 32 * 2 + (k) % 2) + (k) / 8 % 4 + (k) % 4 / 2 * 4)
 static const uint8_t places[64] __attribute__((aligned(64))) = {ROW_64(PLACE, 0)};
 
 #define PARITY(i) ((i) ^ (i) >> 1 ^ (i) >> 2 ^ (i) >> 3 ^ (i) >> 4 ^ (i) >> 5 ^ (i) >> 6)
@@ -85,22 +91,27 @@ static const uint8_t signs_of_seven[128] __attribute__((aligned(64))) = {ROW_64(
 
 INLINE __m512i load_bytes(const void *p) { return _mm512_loadu_si512(p); }
 INLINE __m512i load_halves(const uint8_t *p, const uint8_t *q) { /* 32 bytes of each */
-    const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)p), b = _mm256_loadu_si256((const __m256i *)(const void *)q);
+    const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)p),
+                  b = _mm256_loadu_si256((const __m256i *)(const void *)q);
     return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
 }
 INLINE __m128i load_eights(const uint8_t *p, const uint8_t *q) { /* 8 bytes of each */
-    return _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)p), _mm_loadl_epi64((const __m128i *)(const void *)q));
+    return _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)p),
+                              _mm_loadl_epi64((const __m128i *)(const void *)q));
 }
 INLINE __m256i load_sixteens(const uint8_t *p, const uint8_t *q) { /* 16 bytes of each */
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p)), _mm_loadu_si128((const __m128i *)(const void *)q),
-                                   1);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p)),
+                                   _mm_loadu_si128((const __m128i *)(const void *)q), 1);
 }
-INLINE __m512i merged(__m512i a, __m512i b, uint32_t mask) { return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi32((int)mask), 0xd8); } /* mask ? b : a */
+/* mask ? b : a */
+INLINE __m512i merged(__m512i a, __m512i b, uint32_t mask) {
+    return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi32((int)mask), 0xd8);
+}
 INLINE __m512i shifted(__m512i v, const int left) {
     return left > 0 ? _mm512_slli_epi16(v, (unsigned)left) : left < 0 ? _mm512_srli_epi16(v, (unsigned)-left) : v;
 }
 
-/* --- x --- */
+/* --- x ---------------------------------------------------------------------------------------- */
 
 /* Rows of eight 64-bit words become columns. */
 INLINE void transpose_8(__m512i v[8]) {
@@ -127,7 +138,8 @@ INLINE void planar(int8_t (*plane)[64]) {
     EACH (int i = 0; i < 8; i++) _mm512_store_si512(plane[i], v[i]);
 }
 INLINE void group_make(struct group *g, const float *x, int n) {
-    const __m512i bias = _mm512_set1_epi8(BIAS), evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
+    const __m512i bias = _mm512_set1_epi8(BIAS),
+                  evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
     for (int h = 0; h < 2; h++) {
         float f[16];
         V u[16];
@@ -136,26 +148,30 @@ INLINE void group_make(struct group *g, const float *x, int n) {
         const V all = _mm512_insertf32x8(_mm512_castps256_ps512(first), second, 1);
         _mm256_store_ps(g->unit + 8 * h, _mm512_castps512_ps256(_mm512_permutexvar_ps(evens, all)));
         EACH (int v = 0; v < 4; v++)
-            planes_64(g->high[4 * h + v], g->low[4 * h + v], u[4 * v], u[4 * v + 1], u[4 * v + 2], u[4 * v + 3], f[4 * v], f[4 * v + 1], f[4 * v + 2],
-                      f[4 * v + 3]);
+            planes_64(g->high[4 * h + v], g->low[4 * h + v], u[4 * v], u[4 * v + 1], u[4 * v + 2], u[4 * v + 3],
+                      f[4 * v], f[4 * v + 1], f[4 * v + 2], f[4 * v + 3]);
     }
     planar(g->high), planar(g->low);
     EACH (int h = 0; h < HALVES; h++) {
         __m512i sum = _mm512_setzero_si512();
-        EACH (int v = 8 / HALVES * h; v < 8 / HALVES * (h + 1); v++) sum = _mm512_add_epi32(sum, dot_planes(&bias, g->high + v, g->low + v, 1));
+        EACH (int v = 8 / HALVES * h; v < 8 / HALVES * (h + 1); v++)
+            sum = _mm512_add_epi32(sum, dot_planes(&bias, g->high + v, g->low + v, 1));
         _mm512_store_si512(g->start[h], _mm512_sub_epi32(_mm512_setzero_si512(), sum));
     }
 }
 
-/* --- Weights --- */
+/* --- Weights ---------------------------------------------------------------------------------- */
 
 /* Bytes of two blocks: `step` apart, from `at`. */
 #define STEP_2(k) (uint8_t)(2 * (k))
 #define STEP_3(k) (uint8_t)(2 * (k) + 1)
 #define STEP_8(k) (uint8_t)(8 * ((k) / 4) + (k) % 4)
-static const uint8_t even_bytes[64] __attribute__((aligned(64))) = {ROW_64(STEP_2, 0)}, odd_bytes[64] __attribute__((aligned(64))) = {ROW_64(STEP_3, 0)},
+static const uint8_t even_bytes[64] __attribute__((aligned(64))) = {ROW_64(STEP_2, 0)},
+                                    odd_bytes[64] __attribute__((aligned(64))) = {ROW_64(STEP_3, 0)},
                                     four_of_eight[64] __attribute__((aligned(64))) = {ROW_64(STEP_8, 0)};
-INLINE __m512i picked(const uint8_t *table, __m512i a, __m512i b) { return _mm512_permutex2var_epi8(a, _mm512_load_si512(table), b); }
+INLINE __m512i picked(const uint8_t *table, __m512i a, __m512i b) {
+    return _mm512_permutex2var_epi8(a, _mm512_load_si512(table), b);
+}
 
 /* Byte k of each lane becomes the lane's bits from k * step on. */
 INLINE __m512i fields(__m512i lanes, const int step) {
@@ -167,22 +183,26 @@ INLINE __m512i signs_7(__m512i seven) { /* bit 7 is ignored */
 }
 /* Both tables' bytes for 64 numbers: low eight bits, further ones from bit 0 on of `high`. */
 INLINE void look_up(__m512i c[2], __m512i low, __m512i high) {
-    const __m512i page = ENTRIES > 256 ? merged(high, low, 0x80808080) : low, used = _mm512_set1_epi8((char)(0x80 | (ENTRIES / 256 - 1)));
+    const __m512i page = ENTRIES > 256 ? merged(high, low, 0x80808080) : low,
+                  used = _mm512_set1_epi8((char)(0x80 | (ENTRIES / 256 - 1)));
     const __m512i number = ENTRIES > 256 ? _mm512_and_si512(page, used) : page;
     c[0] = c[1] = low;
     EACH (int i = 0; i < ENTRIES / 128; i++) {
-        const __mmask64 in = ENTRIES > 256 ? _mm512_cmpeq_epi8_mask(number, _mm512_set1_epi8((char)(i % 2 << 7 | i / 2)))
-                             : i           ? _mm512_movepi8_mask(page)
-                                           : ~_mm512_movepi8_mask(page);
+        const __mmask64 in = ENTRIES > 256
+                                 ? _mm512_cmpeq_epi8_mask(number, _mm512_set1_epi8((char)(i % 2 << 7 | i / 2)))
+                             : i ? _mm512_movepi8_mask(page)
+                                 : ~_mm512_movepi8_mask(page);
         EACH (int k = 0; k < 2; k++)
-            c[k] = _mm512_mask2_permutex2var_epi8(_mm512_load_si512(codes[k] + 128 * i), c[k], in, _mm512_load_si512(codes[k] + 128 * i + 64));
+            c[k] = _mm512_mask2_permutex2var_epi8(_mm512_load_si512(codes[k] + 128 * i), c[k], in,
+                                                  _mm512_load_si512(codes[k] + 128 * i + 64));
     }
 }
 INLINE void two_columns(__m512i w[2], __m512i joined) {
     w[0] = _mm512_permutexvar_epi8(joined, _mm512_load_si512(levels[0]));
     w[1] = _mm512_permutexvar_epi8(IQ3 ? _mm512_srli_epi16(joined, 2) : joined, _mm512_load_si512(levels[1]));
 }
-/* w: levels plus BIAS. c: codes of an octet's first columns and last ones (of IQ3: columns 2 * k and after). signs: bit k for column k. */
+/* w: levels plus BIAS. c: codes of an octet's first columns and last ones (of IQ3: columns 2 * k and after). signs: bit
+ * k for column k. */
 INLINE void join(__m512i w[8], const __m512i *c, __m512i signs, const bool halves) {
     if (IQ3) {
         EACH (int k = 0; k < 4; k++) two_columns(w + 2 * k, merged(c[k], shifted(signs, 3 - 2 * k), 0x18181818));
@@ -197,7 +217,8 @@ INLINE void join(__m512i w[8], const __m512i *c, __m512i signs, const bool halve
         sign[1] = _mm512_slli_epi16(merged(_mm512_srli_epi32(signs, 16), _mm512_srli_epi32(signs, 4), last), 4);
     }
     EACH (int h = 0; h < 2; h++)
-        EACH (int k = 0; k < 2; k++) two_columns(w + 4 * h + 2 * k, merged(shifted(code[h], -4 * k), shifted(sign[h], -2 * k), 0x30303030));
+        EACH (int k = 0; k < 2; k++)
+            two_columns(w + 4 * h + 2 * k, merged(shifted(code[h], -4 * k), shifted(sign[h], -2 * k), 0x30303030));
 }
 
 INLINE V whole_v(__m512i lanes) { return _mm512_cvtepi32_ps(lanes); }
@@ -225,7 +246,8 @@ struct parts {
 };
 INLINE void load_iq2_xxs(struct parts *g, const uint8_t *p, const uint8_t *q, V d) {
     const __m512i a = load_bytes(p + 2), b = load_bytes(q + 2);
-    const __m512i words = _mm512_permutex2var_epi32(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
+    const __m512i words =
+        _mm512_permutex2var_epi32(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
     look_up(g->c, picked(four_of_eight, a, b), words);
     g->signs = signs_7(fields(words, 7));
     g->scale[0] = iq2_scale(_mm512_srli_epi32(words, 28), d);
@@ -270,13 +292,15 @@ INLINE void load_iq1_s(struct parts *g, const uint8_t *p, const uint8_t *q, V d)
 INLINE uint32_t iq1_m_half(const uint8_t *p) {
     uint64_t w;
     memcpy(&w, p + 48, sizeof w);
-    return (uint32_t)(w >> 12 & 0xf) | (uint32_t)(w >> 24 & 0xf0) | (uint32_t)(w >> 36 & 0xf00) | (uint32_t)(w >> 48 & 0xf000);
+    return (uint32_t)(w >> 12 & 0xf) | (uint32_t)(w >> 24 & 0xf0) | (uint32_t)(w >> 36 & 0xf00) |
+           (uint32_t)(w >> 48 & 0xf000);
 }
 INLINE void load_iq1_m(struct parts *g, const uint8_t *p, const uint8_t *q) {
     const __m512i wide = _mm512_cvtepu8_epi16(load_sixteens(p + 32, q + 32));
     const __m512i high = _mm512_or_si512(wide, _mm512_slli_epi16(wide, 4)); /* low nibble of byte k: of octet k */
     const __m512i words = _mm512_castsi256_si512(_mm256_cvtepu16_epi32(load_eights(p + 48, q + 48)));
-    const __m512i twice = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), words);
+    const __m512i twice =
+        _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), words);
     const __m512i three = _mm512_srlv_epi32(twice, _mm512_setr_epi32(0, 6, 0, 6, 0, 6, 0, 6, 0, 6, 0, 6, 0, 6, 0, 6));
     const V d = both_halves(iq1_m_half(p), iq1_m_half(q));
     look_up(g->c, load_halves(p, q), high);
@@ -299,7 +323,8 @@ INLINE void load_group(struct parts *g, const uint8_t *p, const uint8_t *q) {
 }
 
 /* If a row ends after the first block, that block is read twice; x is zero in the second one's columns. */
-INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
+INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n,
+                      const int N) {
     __m512i w[8];
     struct parts g;
     load_group(&g, p, n > GROUP / 2 ? p + BYTES / 2 : p);
@@ -316,7 +341,7 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
         }
 }
 
-/* --- Codes for many tokens (gemm_int8.h) --- */
+/* --- Codes for many tokens (gemm_int8.h) ------------------------------------------------------ */
 
 /* Two rows at a time: a vector's octets 0 to 31 are of the first one. */
 INLINE void two_rows(struct int8_rows *to, int i, int k, const uint8_t *p, const uint8_t *q) {
@@ -325,17 +350,24 @@ INLINE void two_rows(struct int8_rows *to, int i, int k, const uint8_t *p, const
     load_group(&g, p, q);
     join(w, g.c, g.signs, false);
     EACH (int v = 0; v < 8; v++) w[v] = _mm512_sub_epi8(w[v], _mm512_set1_epi8(BIAS));
-    EACH (int v = 0; v < 4; v++) a[2 * v] = _mm512_unpacklo_epi8(w[2 * v], w[2 * v + 1]), a[2 * v + 1] = _mm512_unpackhi_epi8(w[2 * v], w[2 * v + 1]);
+    EACH (int v = 0; v < 4; v++)
+        a[2 * v] = _mm512_unpacklo_epi8(w[2 * v], w[2 * v + 1]),
+              a[2 * v + 1] = _mm512_unpackhi_epi8(w[2 * v], w[2 * v + 1]);
     EACH (int h = 0; h < 2; h++) /* columns 4 * h to 4 * h + 3 of four octets a lane */
         EACH (int v = 0; v < 2; v++) {
             b[4 * h + 2 * v] = _mm512_unpacklo_epi16(a[4 * h + v], a[4 * h + 2 + v]);
             b[4 * h + 2 * v + 1] = _mm512_unpackhi_epi16(a[4 * h + v], a[4 * h + 2 + v]);
         }
-    EACH (int v = 0; v < 4; v++) w[2 * v] = _mm512_unpacklo_epi32(b[v], b[4 + v]), w[2 * v + 1] = _mm512_unpackhi_epi32(b[v], b[4 + v]);
+    EACH (int v = 0; v < 4; v++)
+        w[2 * v] = _mm512_unpacklo_epi32(b[v], b[4 + v]), w[2 * v + 1] = _mm512_unpackhi_epi32(b[v], b[4 + v]);
     EACH (int h = 0; h < 8;
-          h += 4) { /* now two neighbouring octets a lane: 16 columns, from 16 * v on in the first lane, 128 columns further in each one after */
-        const __m512i low[2] = {_mm512_shuffle_i32x4(w[h], w[h + 1], 0x44), _mm512_shuffle_i32x4(w[h + 2], w[h + 3], 0x44)};
-        const __m512i high[2] = {_mm512_shuffle_i32x4(w[h], w[h + 1], 0xee), _mm512_shuffle_i32x4(w[h + 2], w[h + 3], 0xee)};
+          /* now two neighbouring octets a lane: 16 columns, from 16 * v on in the first lane, 128 columns further in
+             each one after */
+          h += 4) {
+        const __m512i low[2] = {_mm512_shuffle_i32x4(w[h], w[h + 1], 0x44),
+                                _mm512_shuffle_i32x4(w[h + 2], w[h + 3], 0x44)};
+        const __m512i high[2] = {_mm512_shuffle_i32x4(w[h], w[h + 1], 0xee),
+                                 _mm512_shuffle_i32x4(w[h + 2], w[h + 3], 0xee)};
         _mm512_store_si512(to->code[i] + 16 * h, _mm512_shuffle_i32x4(low[0], low[1], 0x88));
         _mm512_store_si512(to->code[i] + 16 * h + 128, _mm512_shuffle_i32x4(low[0], low[1], 0xdd));
         _mm512_store_si512(to->code[k] + 16 * h, _mm512_shuffle_i32x4(high[0], high[1], 0x88));
@@ -343,8 +375,11 @@ INLINE void two_rows(struct int8_rows *to, int i, int k, const uint8_t *p, const
     }
     const V s = g.scale[0], t = g.scale[HALVES - 1];
     if (HALVES == 2) {
-        vstore(to->scale[i], _mm512_permutex2var_ps(s, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), t));
-        vstore(to->scale[k], _mm512_permutex2var_ps(s, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), t));
+        vstore(to->scale[i],
+               _mm512_permutex2var_ps(s, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), t));
+        vstore(to->scale[k],
+               _mm512_permutex2var_ps(
+                   s, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), t));
     } else {
         vstore(to->scale[i], s);
         _mm256_storeu_ps(to->scale[k], _mm512_extractf32x8_ps(s, 1));
@@ -356,7 +391,8 @@ INT8_CODES_FN(INT8_CODES) {
     const uint8_t *p = (const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / 256 * FORMAT_BYTES(FORMAT);
     for (int i = 0; i < rows; i += 2, p += 2 * w->stride) {
         const uint8_t *q = i + 1 < rows ? p + w->stride : p;
-        for (int line = 0; line < FORMAT_BYTES(FORMAT); line += 64) _mm_prefetch(p + ahead + line, _MM_HINT_T1), _mm_prefetch(q + ahead + line, _MM_HINT_T1);
+        for (int line = 0; line < FORMAT_BYTES(FORMAT); line += 64)
+            _mm_prefetch(p + ahead + line, _MM_HINT_T1), _mm_prefetch(q + ahead + line, _MM_HINT_T1);
         two_rows(to, i, i + 1, p, q);
     }
 }

@@ -1,11 +1,13 @@
-/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale; and TQ1_0 and TQ2_0 with one for all. Codes
- * are ordered so that a lane of a sum has columns of one part only: even parts of 32 in one sum, odd ones in another; four parts of 16 in each of four sums.
- * vpdpbusd multiplies them with the high plane of x, the sum is shifted left by eight bits, and vpdpbusd adds the low plane; then the sum is converted to float
- * and multiplied by its part's scale and unit. TQ blocks are one sum, for which x has one unit.
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q2_K, Q3_K, Q6_K), each with its own scale; and TQ1_0 and
+ * TQ2_0 with one for all. Codes are ordered so that a lane of a sum has columns of one part only: even parts of 32 in
+ * one sum, odd ones in another; four parts of 16 in each of four sums. vpdpbusd multiplies them with the high plane of
+ * x, the sum is shifted left by eight bits, and vpdpbusd adds the low plane; then the sum is converted to float and
+ * multiplied by its part's scale and unit. TQ blocks are one sum, for which x has one unit.
  *
- * Instructions per block of 144, 176 or 210 bytes (Q4_K to Q6_K), 84 or 110 (Q2_K, Q3_K): 8, 16 or 14, 10 or 19 to unpack codes, 8 products, 2 or 4 each to
- * join the planes, convert, spread the scales and add, 6 for scales and minima: 30 to 44. Integer sums are exact: at most 8 * 31 * 32,640 (Q5_K) and 4 * 63 *
- * 32,640, which fit a float's 24 bits. */
+ * Instructions per block of 144, 176 or 210 bytes (Q4_K to Q6_K), 84 or 110 (Q2_K, Q3_K): 8, 16 or 14, 10 or 19 to
+ * unpack codes, 8 products, 2 or 4 each to join the planes, convert, spread the scales and add, 6 for scales and
+ * minima: 30 to 44. Integer sums are exact: at most 8 * 31 * 32,640 (Q5_K) and 4 * 63 * 32,640, which fit a float's 24
+ * bits. */
 #include <stdint.h>
 
 #include "cpu/formats.h"
@@ -37,13 +39,14 @@ struct group {
 } __attribute__((aligned(64)));
 #include "cpu/intdot_inner.h"
 
-/* --- x --- */
+/* --- x ---------------------------------------------------------------------------------------- */
 
 /* The vector of x that quarter i of code vector v starts at. */
 INLINE int quarter(int v, int i) { return NARROW ? 4 * v + i : 4 * i + v; }
 
 INLINE void group_make(struct group *g, const float *x, int n) {
-    const __m512i ones = _mm512_set1_epi8(1), evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m512i ones = _mm512_set1_epi8(1),
+                  evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
     float f[16];
     V u[16];
     __m512i s[4];
@@ -51,7 +54,8 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     V most[16];
     memcpy(most, u, sizeof most);
     if (ONE) {
-        EACH (int i = 1; i < 16; i++) most[0] = _mm512_castsi512_ps(_mm512_max_epu32(magnitude(most[0]), magnitude(u[i])));
+        EACH (int i = 1; i < 16; i++)
+            most[0] = _mm512_castsi512_ps(_mm512_max_epu32(magnitude(most[0]), magnitude(u[i])));
         EACH (int i = 1; i < 16; i++) most[i] = most[0];
     }
     const __m256 first = units_8(most, f, !NARROW), second = units_8(most + 8, f + 8, !NARROW);
@@ -64,19 +68,22 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     }
     const __m512i t = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
     const __m512i w = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
-    const __m512i sums = _mm512_add_epi32(_mm512_unpacklo_epi64(t, w), _mm512_unpackhi_epi64(t, w)); /* lane 4 * i + v */
-    const __m512i turned = NARROW ? _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums)
-                                  : _mm512_permutexvar_epi32(evens, _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, 0xb1)));
+    /* lane 4 * i + v */
+    const __m512i sums = _mm512_add_epi32(_mm512_unpacklo_epi64(t, w), _mm512_unpackhi_epi64(t, w));
+    const __m512i turned =
+        NARROW ? _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums)
+               : _mm512_permutexvar_epi32(evens, _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, 0xb1)));
     vstore(g->unit, unit);
     vstore(g->sum, vmul(_mm512_cvtepi32_ps(turned), unit)); /* ONE: in any order */
 }
 
-/* --- Weights --- */
+/* --- Weights ---------------------------------------------------------------------------------- */
 
 /* Bit positions of the bits above four: numbers a to d, and so on, of bytes for each quarter of a vector. */
 #define FROM_1(b, k) (uint8_t)((b)-4 + 8 * (k))
-#define FROM_8(b)    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
-#define FROM_16(b)   FROM_8(b), FROM_8(b)
+#define FROM_8(b) \
+    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
+#define FROM_16(b) FROM_8(b), FROM_8(b)
 #define FROM(a, b, c, d) \
     { FROM_16(a), FROM_16(b), FROM_16(c), FROM_16(d) }
 static const uint8_t bits_q5_k[2][64] __attribute__((aligned(64))) = {FROM(0, 2, 4, 6), FROM(1, 3, 5, 7)};
@@ -84,12 +91,16 @@ static const uint8_t bits_q6_k[2][64] __attribute__((aligned(64))) = {FROM(0, 0,
 
 /* Codes of two bits, 32 columns in each two bits of 32 bytes; Q3_K's third bit, 32 columns in each bit of 32 bytes. */
 static const uint8_t bits_two[2][64] __attribute__((aligned(64))) = {FROM(4, 4, 6, 6), FROM(8, 8, 10, 10)};
-static const uint8_t bits_third[4][64] __attribute__((aligned(64))) = {FROM(2, 2, 3, 3), FROM(4, 4, 5, 5), FROM(6, 6, 7, 7), FROM(8, 8, 9, 9)};
-INLINE __m512i twice_32(const uint8_t *p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
+static const uint8_t bits_third[4][64]
+    __attribute__((aligned(64))) = {FROM(2, 2, 3, 3), FROM(4, 4, 5, 5), FROM(6, 6, 7, 7), FROM(8, 8, 9, 9)};
+INLINE __m512i twice_32(const uint8_t *p) {
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
 INLINE void load_two_bits(__m512i w[4], const uint8_t *p) {
     const uint8_t *q = p + (Q2 ? 16 : Q3 ? 32 : 0);
     EACH (int v = 0; v < 4; v++) {
-        const __m512i code = _mm512_multishift_epi64_epi8(_mm512_load_si512(bits_two[v % 2]), twice_32(q + 32 * (v / 2)));
+        const __m512i code =
+            _mm512_multishift_epi64_epi8(_mm512_load_si512(bits_two[v % 2]), twice_32(q + 32 * (v / 2)));
         w[v] = _mm512_and_si512(code, _mm512_set1_epi8(3));
         if (!Q3) continue;
         const __m512i third = _mm512_multishift_epi64_epi8(_mm512_load_si512(bits_third[v]), twice_32(p));
@@ -97,17 +108,19 @@ INLINE void load_two_bits(__m512i w[4], const uint8_t *p) {
     }
 }
 
-/* TQ1_0's digits of base 3: columns 32 * i + j are digit i of byte j, i < 5; from 160 on digit i of 16 bytes, from 240 on digit i < 4 of four bytes. Digit i is
- * (byte * 3^i mod 256) * 3 / 256, computed in words: even bytes, odd ones. */
+/* TQ1_0's digits of base 3: columns 32 * i + j are digit i of byte j, i < 5; from 160 on digit i of 16 bytes, from 240
+ * on digit i < 4 of four bytes. Digit i is (byte * 3^i mod 256) * 3 / 256, computed in words: even bytes, odd ones. */
 #define POWERS_16(a) a, a, a, a, a, a, a, a
-static const uint16_t powers_tq1[4][32] __attribute__((aligned(64))) = {{POWERS_16(1), POWERS_16(1), POWERS_16(3), POWERS_16(3)},
-                                                                        {POWERS_16(9), POWERS_16(9), POWERS_16(27), POWERS_16(27)},
-                                                                        {POWERS_16(81), POWERS_16(81), POWERS_16(1), POWERS_16(3)},
-                                                                        {POWERS_16(9), POWERS_16(27), POWERS_16(81), 1, 1, 3, 3, 9, 9, 27, 27}};
+static const uint16_t powers_tq1[4][32]
+    __attribute__((aligned(64))) = {{POWERS_16(1), POWERS_16(1), POWERS_16(3), POWERS_16(3)},
+                                    {POWERS_16(9), POWERS_16(9), POWERS_16(27), POWERS_16(27)},
+                                    {POWERS_16(81), POWERS_16(81), POWERS_16(1), POWERS_16(3)},
+                                    {POWERS_16(9), POWERS_16(27), POWERS_16(81), 1, 1, 3, 3, 9, 9, 27, 27}};
 INLINE __m512i digits(__m512i v, const uint16_t *powers) {
     const __m512i power = _mm512_load_si512(powers), upper = _mm512_set1_epi16((short)0xff00);
     const __m512i even = _mm512_mulhi_epu16(_mm512_mullo_epi16(v, _mm512_slli_epi16(power, 8)), _mm512_set1_epi16(3));
-    const __m512i odd = _mm512_mulhi_epu16(_mm512_mullo_epi16(_mm512_and_si512(v, upper), power), _mm512_set1_epi16(3 << 8));
+    const __m512i odd =
+        _mm512_mulhi_epu16(_mm512_mullo_epi16(_mm512_and_si512(v, upper), power), _mm512_set1_epi16(3 << 8));
     return _mm512_ternarylogic_epi32(even, odd, upper, 0xf8); /* even | (odd & upper) */
 }
 INLINE void load_digits(__m512i w[4], const uint8_t *p) {
@@ -118,7 +131,8 @@ INLINE void load_digits(__m512i w[4], const uint8_t *p) {
     w[0] = digits(a, powers_tq1[0]);
     w[1] = digits(a, powers_tq1[1]);
     w[2] = digits(_mm512_mask_mov_epi32(a, 0xff00, _mm512_broadcast_i32x4(b)), powers_tq1[2]);
-    w[3] = digits(_mm512_mask_mov_epi32(_mm512_broadcast_i32x4(b), 0xf000, _mm512_set1_epi32((int)last)), powers_tq1[3]);
+    w[3] =
+        digits(_mm512_mask_mov_epi32(_mm512_broadcast_i32x4(b), 0xf000, _mm512_set1_epi32((int)last)), powers_tq1[3]);
 }
 
 /* Low and high nibbles of bytes; quarters of a vector are parts of 16, or 16 columns of every other part of 32. */
@@ -131,10 +145,12 @@ INLINE void load_codes(__m512i w[4], const uint8_t *p) {
         __m512i *to = &w[Q6 ? 2 * k + high : 2 * high + k];
         *to = _mm512_and_si512(high ? _mm512_srli_epi16(both[k], 4) : both[k], four);
         if (DTYPE == DT_Q4_K) continue;
-        const __m512i h = Q6 ? _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)(p + 128 + 32 * k)))
-                             : _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(p + 16 + 16 * k)));
+        const __m512i h =
+            Q6 ? _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)(p + 128 + 32 * k)))
+               : _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(p + 16 + 16 * k)));
         const __m512i bits = _mm512_multishift_epi64_epi8(_mm512_load_si512(Q6 ? bits_q6_k[high] : bits_q5_k[high]), h);
-        *to = _mm512_ternarylogic_epi32(*to, bits, _mm512_set1_epi8(Q6 ? 0x30 : 0x10), 0xf8); /* codes | (bits & mask) */
+        /* codes | (bits & mask) */
+        *to = _mm512_ternarylogic_epi32(*to, bits, _mm512_set1_epi8(Q6 ? 0x30 : 0x10), 0xf8);
     }
 }
 INLINE V half_v(const uint8_t *p) {
@@ -153,7 +169,8 @@ INLINE __m128i scales_q3_k(const uint8_t *p) {
     const uint64_t high = (x >> 4 & 0x0f0f0f0f0f0f0f0f) | (h & 0x30303030) | (uint64_t)(h >> 2 & 0x30303030) << 32;
     return _mm_set_epi64x((long long)high, (long long)low);
 }
-/* Each part's scale, and the factor of its sum of x that is subtracted: a minimum, or the scale times the offset of the codes. */
+/* Each part's scale, and the factor of its sum of x that is subtracted: a minimum, or the scale times the offset of the
+ * codes. */
 INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
     if (Q2) {
         const __m128i both = _mm_loadu_si128((const __m128i *)(const void *)p), four = _mm_set1_epi8(15);
@@ -191,7 +208,8 @@ INLINE __m512i part_of(const int s) {
     return _mm512_add_epi32(NARROW ? quarter : _mm512_slli_epi32(quarter, 1), _mm512_set1_epi32(NARROW ? 4 * s : s));
 }
 
-INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
+INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n,
+                      const int N) {
     __m512i w[4];
     V scale, off;
     if (TQ1) load_digits(w, p);

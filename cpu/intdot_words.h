@@ -1,7 +1,8 @@
 #pragma once
-/* Activations of the integer kernels (intdot_inner.h) for AVX2: 16-bit words, which vpmaddwd multiplies with 16-bit codes and sums in pairs
- * to 32 bits. 8-bit planes with vpmaddubsw would need as many products: two per 32 columns. They would avoid widening codes from 8 to 16 bits,
- * but cost one sum of pairs and one of planes per token, and their pair sums overflow with IQ4's values. */
+/* Activations of the integer kernels (intdot_inner.h) for AVX2: 16-bit words, which vpmaddwd multiplies with 16-bit
+ * codes and sums in pairs to 32 bits. 8-bit planes with vpmaddubsw would need as many products: two per 32 columns.
+ * They would avoid widening codes from 8 to 16 bits, but cost one sum of pairs and one of planes per token, and their
+ * pair sums overflow with IQ4's values. */
 #include <string.h>
 
 #include "cpu/simd_avx2.h"
@@ -10,13 +11,15 @@
 INLINE __m128i load_16(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
 INLINE __m256i load_32(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
 
-/* The 16 scales of a Q3_K block: the low four of their six bits are nibbles of eight bytes, low ones first, and two are in four bytes. */
+/* The 16 scales of a Q3_K block: the low four of their six bits are nibbles of eight bytes, low ones first, and two are
+ * in four bytes. */
 INLINE __m128i scales_q3_k(const uint8_t *p) {
     const uint32_t low = 0x0f0f0f0f, two = 0x30303030;
     uint32_t u[3];
     memcpy(u, p + 96, sizeof u);
-    const __m128i six = _mm_setr_epi32((int)((u[0] & low) | (u[2] << 4 & two)), (int)((u[1] & low) | (u[2] << 2 & two)),
-                                       (int)((u[0] >> 4 & low) | (u[2] & two)), (int)((u[1] >> 4 & low) | (u[2] >> 2 & two)));
+    const __m128i six =
+        _mm_setr_epi32((int)((u[0] & low) | (u[2] << 4 & two)), (int)((u[1] & low) | (u[2] << 2 & two)),
+                       (int)((u[0] >> 4 & low) | (u[2] & two)), (int)((u[1] >> 4 & low) | (u[2] >> 2 & two)));
     return _mm_sub_epi8(six, _mm_set1_epi8(32));
 }
 
@@ -36,10 +39,18 @@ INLINE __m256i dot_words(const __m256i *w, const int16_t (*x)[16], const int n) 
 }
 
 /* Reduces each half of four vectors to one lane, its sum or its maximum: halves 0, 2, 4, 6 and 1, 3, 5, 7. */
-INLINE __m256i join(__m256i a, __m256i b, const bool most) { return most ? _mm256_max_epi32(a, b) : _mm256_add_epi32(a, b); }
-INLINE __m256i pairs(__m256i a, __m256i b, const bool most) { return join(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b), most); }
-INLINE __m256i fours(__m256i a, __m256i b, const bool most) { return join(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b), most); }
-INLINE __m256i halves_4(const __m256i v[4], const bool most) { return fours(pairs(v[0], v[1], most), pairs(v[2], v[3], most), most); }
+INLINE __m256i join(__m256i a, __m256i b, const bool most) {
+    return most ? _mm256_max_epi32(a, b) : _mm256_add_epi32(a, b);
+}
+INLINE __m256i pairs(__m256i a, __m256i b, const bool most) {
+    return join(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b), most);
+}
+INLINE __m256i fours(__m256i a, __m256i b, const bool most) {
+    return join(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b), most);
+}
+INLINE __m256i halves_4(const __m256i v[4], const bool most) {
+    return fours(pairs(v[0], v[1], most), pairs(v[2], v[3], most), most);
+}
 /* Reduces each of eight vectors to one lane, in order or in the order of halves_4. */
 INLINE __m256i vectors_8(const __m256i v[8], const bool most, const bool in_order) {
     __m256i h[4];
@@ -52,13 +63,17 @@ INLINE __m256i vectors_8(const __m256i v[8], const bool most, const bool in_orde
 /* The lane of vector b in vectors_8. */
 INLINE int lane_of(int b, const bool in_order) { return in_order ? b : b % 2 * 4 + b / 2; }
 
-INLINE __m256i magnitude(V v) { return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff)); } /* ordered as integers, NaN highest */
-/* The unit (quantisation step) of numbers whose largest magnitude is in each lane, and 1 / unit. An infinite or NaN element makes the
- * unit NaN. */
+/* ordered as integers, NaN highest */
+INLINE __m256i magnitude(V v) { return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff)); }
+/* The unit (quantisation step) of numbers whose largest magnitude is in each lane, and 1 / unit. An infinite or NaN
+ * element makes the unit NaN. */
 enum { UNIT_LEAST = -100 };
 INLINE V units_8(__m256i most, float inverse[8]) {
-    const __m256i bits = _mm256_srli_epi32(_mm256_add_epi32(most, _mm256_set1_epi32(0x10200)), 23); /* a value that would be 32,640 units gets twice the unit */
-    const __m256i e = _mm256_max_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(14)), _mm256_set1_epi32(UNIT_LEAST + 127)); /* biased, as in a float */
+    /* a value that would be 32,640 units gets twice the unit */
+    const __m256i bits = _mm256_srli_epi32(_mm256_add_epi32(most, _mm256_set1_epi32(0x10200)), 23);
+    /* biased, as in a float */
+    const __m256i e =
+        _mm256_max_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(14)), _mm256_set1_epi32(UNIT_LEAST + 127));
     const __m256i none = _mm256_cmpgt_epi32(most, _mm256_set1_epi32(0x7f7fffff));
     _mm256_storeu_si256((__m256i *)(void *)inverse, _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(254), e), 23));
     return _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_slli_epi32(e, 23)), vset1(NAN), _mm256_castsi256_ps(none));
@@ -82,5 +97,6 @@ INLINE void split_16(const float *x, V f, V *even, V *odd) {
 INLINE __m256i words(V a, V b) { return _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b)); }
 /* Sixteen integers in order, eight of each. */
 INLINE void words_16(int16_t *to, V a, V b) {
-    _mm256_store_si256((__m256i *)(void *)to, _mm256_permutevar8x32_epi32(words(a, b), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+    _mm256_store_si256((__m256i *)(void *)to,
+                       _mm256_permutevar8x32_epi32(words(a, b), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
 }

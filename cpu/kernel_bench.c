@@ -24,7 +24,7 @@ struct bench {
     int streams, ahead; /* the fastest read pattern of this pool */
 };
 
-/* --- The limits --- */
+/* --- The limits ------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t read_sink; /* keeps the compiler from dropping results */
 static void read_thread(void *arg, int t, int n) {
@@ -65,7 +65,7 @@ static void pick_read_pattern(struct bench *b) {
     b->streams = patterns[at][0], b->ahead = patterns[at][1];
 }
 
-/* --- Rounds --- */
+/* --- Rounds ----------------------------------------------------------------------------------- */
 
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -87,7 +87,8 @@ static int measure(struct bench *b, struct bench_row row, pass_fn pass, void *ar
     double before = row.is_flops ? peak_once(b) : read_once(b);
     for (int i = 0; i < n; i++) {
         if (cpu_exec_is_cancelled(b->x)) return ERR_CANCELLED;
-        double t0 = clock_now(), done = pass(b, arg, i), t1 = clock_now(), after = row.is_flops ? peak_once(b) : read_once(b);
+        double t0 = clock_now(), done = pass(b, arg, i), t1 = clock_now(),
+               after = row.is_flops ? peak_once(b) : read_once(b);
         rate[i] = done / (t1 - t0) * 1e-9;
         limit[i] = (before + after) / 2;
         share[i] = rate[i] / limit[i];
@@ -95,7 +96,8 @@ static int measure(struct bench *b, struct bench_row row, pass_fn pass, void *ar
     }
     row.level = b->x->base.ops->name;
     row.threads = pool_threads(b->pool);
-    row.rate = kernel_bench_median(rate, n), row.limit = kernel_bench_median(limit, n), row.limit_share = kernel_bench_median(share, n);
+    row.rate = kernel_bench_median(rate, n), row.limit = kernel_bench_median(limit, n),
+    row.limit_share = kernel_bench_median(share, n);
     b->fn(b->ctx, &row);
     return 0;
 }
@@ -105,10 +107,11 @@ static double read_pass(struct bench *b, void *arg, int round) {
     return (double)(b->bytes / (size_t)n / 65536 * 65536 * (size_t)n);
 }
 
-/* --- Kernels --- */
+/* --- Kernels ---------------------------------------------------------------------------------- */
 
 static struct mat matrix(const struct bench *b, const uint8_t *data, int rows, int cols, uint8_t format) {
-    struct mat m = {.data = data, .rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format};
+    struct mat m = {
+        .data = data, .rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format};
     m.stride = dtype_bytes(format, (size_t)cols);
     if (format == DT_E4M3 || format == DT_E2M1 || format == DT_INT4 || format == DT_I4 || format == DT_I8) {
         m.scale = b->scales;
@@ -151,10 +154,12 @@ static double experts_pass(struct bench *b, void *arg, int round) {
     bool used[256] = {false};
     double bytes = 0, one = 3.0 * c->hidden * c->inter;
     uint32_t seed = (uint32_t)round + 1;
-    for (int i = 0; i < c->tokens * TOPK; i++) { /* one token: the next ones in order; many: random like a router's choice, distinct per token */
+    /* one token: the next ones in order; many: random like a router's choice, distinct per token */
+    for (int i = 0; i < c->tokens * TOPK; i++) {
         bool again = true;
         while (again) {
-            ids[i] = c->tokens == 1 ? (round * 9 + i) % c->n : (int32_t)((seed = seed * 1664525 + 1013904223) >> 8) % c->of;
+            ids[i] =
+                c->tokens == 1 ? (round * 9 + i) % c->n : (int32_t)((seed = seed * 1664525 + 1013904223) >> 8) % c->of;
             again = false;
             for (int k = i - i % TOPK; k < i; k++) again |= ids[k] == ids[i];
         }
@@ -162,22 +167,34 @@ static double experts_pass(struct bench *b, void *arg, int round) {
         bytes += used[ids[i]] ? 0 : one;
         used[ids[i]] = true;
     }
-    struct op_experts o = {
-        .y = b->out, .x = b->in, .ids = ids, .weights = w, .experts = c->experts, .n = c->tokens, .topk = TOPK, .n_experts = c->n, .hidden = c->hidden};
+    struct op_experts o = {.y = b->out,
+                           .x = b->in,
+                           .ids = ids,
+                           .weights = w,
+                           .experts = c->experts,
+                           .n = c->tokens,
+                           .topk = TOPK,
+                           .n_experts = c->n,
+                           .hidden = c->hidden};
     if (c->tokens == 1) o.shared = &c->experts[(round * 9 + 8) % c->n], bytes += one;
     b->x->base.ops->experts(&b->x->base, &o);
     return bytes;
 }
 static int experts_rows(struct bench *b, int tokens, int of, int hidden, int inter) {
-    struct experts_case e = {.n = (int)(b->bytes / ((size_t)3 * (size_t)hidden * (size_t)inter)), .tokens = tokens, .of = of, .hidden = hidden, .inter = inter};
+    struct experts_case e = {.n = (int)(b->bytes / ((size_t)3 * (size_t)hidden * (size_t)inter)),
+                             .tokens = tokens,
+                             .of = of,
+                             .hidden = hidden,
+                             .inter = inter};
     if (e.n > 256) e.n = 256;
     if (e.n < of + 1) return 0; /* `bytes` was set small */
     if (!(e.experts = mem_calloc((size_t)e.n, sizeof *e.experts))) return ERR_MEMORY;
     size_t part = (size_t)hidden * (size_t)inter;
     for (int i = 0; i < e.n; i++) {
         const uint8_t *at = b->weights + (size_t)i * 3 * part;
-        e.experts[i] = (struct expert){matrix(b, at, inter, hidden, DT_E4M3), matrix(b, at + part, inter, hidden, DT_E4M3),
-                                       matrix(b, at + 2 * part, hidden, inter, DT_E4M3)};
+        e.experts[i] =
+            (struct expert){matrix(b, at, inter, hidden, DT_E4M3), matrix(b, at + part, inter, hidden, DT_E4M3),
+                            matrix(b, at + 2 * part, hidden, inter, DT_E4M3)};
     }
     struct bench_row row = {.kernel = "experts", .format = "F8_E4M3", .tokens = tokens};
     if (tokens == 1) snprintf(row.shape, sizeof row.shape, "8 + 1 of [%d, %d]", inter, hidden);
@@ -193,7 +210,8 @@ struct attention_case {
 };
 static double attention_pass(struct bench *b, void *arg, int round) {
     const struct attention_case *c = arg;
-    struct op_attention o = {.out = b->out, .q = b->in, .n = c->n, .n_heads = c->heads, .v_dim = c->v_dim, .scale = 0.1f};
+    struct op_attention o = {
+        .out = b->out, .q = b->in, .n = c->n, .n_heads = c->heads, .v_dim = c->v_dim, .scale = 0.1f};
     o.ldq = c->heads * c->dim, o.ldo = c->heads * c->v_dim;
     o.k = (struct kv_plane){b->weights, b->scales, c->kv_heads, c->dim, c->format};
     o.v = o.k;
@@ -219,26 +237,33 @@ static double gemm_pass(struct bench *b, void *arg, int round) {
 
 static int run_all(struct bench *b) {
     static const struct gemv_case gemv[] = {
-        {DT_E4M3, HIDDEN, 1},  {DT_E4M3, INTER, 1},        {DT_E4M3, HIDDEN, 2},   {DT_E4M3, HIDDEN, 4},   {DT_E4M3, HIDDEN, 8},    {DT_E4M3, HIDDEN, 16},
-        {DT_BF16, HIDDEN, 1},  {DT_F32, HIDDEN, 1},        {DT_E2M1, HIDDEN, 1},   {DT_Q8_0, HIDDEN, 1},   {DT_Q4_0, HIDDEN, 1},    {DT_Q4_K, HIDDEN, 1},
-        {DT_Q5_K, HIDDEN, 1},  {DT_Q6_K, HIDDEN, 1},       {DT_IQ4_NL, HIDDEN, 1}, {DT_IQ4_XS, HIDDEN, 1}, {DT_MXFP4, HIDDEN, 1},   {DT_INT4, HIDDEN, 1},
-        {DT_Q4_1, HIDDEN, 1},  {DT_Q5_0, HIDDEN, 1},       {DT_Q5_1, HIDDEN, 1},   {DT_Q2_K, HIDDEN, 1},   {DT_Q3_K, HIDDEN, 1},    {DT_I4, HIDDEN, 1},
-        {DT_I8, HIDDEN, 1},    {DT_E2M1, HIDDEN, 1, true}, {DT_IQ1_S, HIDDEN, 1},  {DT_IQ1_M, HIDDEN, 1},  {DT_IQ2_XXS, HIDDEN, 1}, {DT_IQ2_XS, HIDDEN, 1},
-        {DT_IQ2_S, HIDDEN, 1}, {DT_IQ3_XXS, HIDDEN, 1},    {DT_IQ3_S, HIDDEN, 1},  {DT_TQ1_0, HIDDEN, 1},  {DT_TQ2_0, HIDDEN, 1},   {DT_Q1_0, HIDDEN, 1},
+        {DT_E4M3, HIDDEN, 1},    {DT_E4M3, INTER, 1},        {DT_E4M3, HIDDEN, 2},   {DT_E4M3, HIDDEN, 4},
+        {DT_E4M3, HIDDEN, 8},    {DT_E4M3, HIDDEN, 16},      {DT_BF16, HIDDEN, 1},   {DT_F32, HIDDEN, 1},
+        {DT_E2M1, HIDDEN, 1},    {DT_Q8_0, HIDDEN, 1},       {DT_Q4_0, HIDDEN, 1},   {DT_Q4_K, HIDDEN, 1},
+        {DT_Q5_K, HIDDEN, 1},    {DT_Q6_K, HIDDEN, 1},       {DT_IQ4_NL, HIDDEN, 1}, {DT_IQ4_XS, HIDDEN, 1},
+        {DT_MXFP4, HIDDEN, 1},   {DT_INT4, HIDDEN, 1},       {DT_Q4_1, HIDDEN, 1},   {DT_Q5_0, HIDDEN, 1},
+        {DT_Q5_1, HIDDEN, 1},    {DT_Q2_K, HIDDEN, 1},       {DT_Q3_K, HIDDEN, 1},   {DT_I4, HIDDEN, 1},
+        {DT_I8, HIDDEN, 1},      {DT_E2M1, HIDDEN, 1, true}, {DT_IQ1_S, HIDDEN, 1},  {DT_IQ1_M, HIDDEN, 1},
+        {DT_IQ2_XXS, HIDDEN, 1}, {DT_IQ2_XS, HIDDEN, 1},     {DT_IQ2_S, HIDDEN, 1},  {DT_IQ3_XXS, HIDDEN, 1},
+        {DT_IQ3_S, HIDDEN, 1},   {DT_TQ1_0, HIDDEN, 1},      {DT_TQ2_0, HIDDEN, 1},  {DT_Q1_0, HIDDEN, 1},
         {DT_Q2_0, HIDDEN, 1}};
     static const struct attention_case attention[] = {{1, 128, 1, 576, 512, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_E4M3},
                                                       {512, 32, 4, 128, 128, 512, DT_F32},
                                                       {512, 32, 4, 128, 128, 2048, DT_BF16}};
-    static const struct gemm_case gemm[] = {
-        {DT_E4M3, 32, HIDDEN, INTER}, {DT_E4M3, 128, HIDDEN, INTER}, {DT_E4M3, 512, HIDDEN, INTER}, {DT_E4M3, 512, INTER, HIDDEN}};
-    static const uint8_t many[] = {DT_E4M3, DT_BF16, DT_E2M1, DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
+    static const struct gemm_case gemm[] = {{DT_E4M3, 32, HIDDEN, INTER},
+                                            {DT_E4M3, 128, HIDDEN, INTER},
+                                            {DT_E4M3, 512, HIDDEN, INTER},
+                                            {DT_E4M3, 512, INTER, HIDDEN}};
+    static const uint8_t many[] = {DT_E4M3, DT_BF16, DT_E2M1,   DT_Q8_0,   DT_Q4_0, DT_Q4_K,
+                                   DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
     enum { N_GEMM = sizeof gemm / sizeof *gemm };
     struct bench_row row = {.kernel = "read", .format = ""};
     int rc = measure(b, row, read_pass, NULL);
     for (size_t i = 0; !rc && i < sizeof gemv / sizeof *gemv; i++) {
-        row = (struct bench_row){.kernel = "gemv", .format = gemv[i].nvfp4 ? "NVFP4" : dtype_name(gemv[i].format), .tokens = gemv[i].tokens};
+        row = (struct bench_row){
+            .kernel = "gemv", .format = gemv[i].nvfp4 ? "NVFP4" : dtype_name(gemv[i].format), .tokens = gemv[i].tokens};
         snprintf(row.shape, sizeof row.shape, "%d columns, %zu MiB", gemv[i].cols, b->bytes >> 20);
         rc = measure(b, row, gemv_pass, (void *)&gemv[i]);
     }
@@ -246,14 +271,19 @@ static int run_all(struct bench *b) {
     if (!rc) rc = experts_rows(b, MANY_TOKENS, 128, 2048, 768); /* a short prompt: a few tokens per expert */
     for (size_t i = 0; !rc && i < sizeof attention / sizeof *attention; i++) {
         const struct attention_case *a = &attention[i];
-        row = (struct bench_row){.kernel = "attention", .format = dtype_name(a->format), .tokens = a->n, .is_flops = true};
-        snprintf(row.shape, sizeof row.shape, "%d heads, %d KV of %d/%d, %d keys", a->heads, a->kv_heads, a->dim, a->v_dim, a->keys);
+        row = (struct bench_row){
+            .kernel = "attention", .format = dtype_name(a->format), .tokens = a->n, .is_flops = true};
+        snprintf(row.shape, sizeof row.shape, "%d heads, %d KV of %d/%d, %d keys", a->heads, a->kv_heads, a->dim,
+                 a->v_dim, a->keys);
         rc = measure(b, row, attention_pass, (void *)a);
     }
-    const size_t n_gemm = N_GEMM + (b->x->level > CPU_SCALAR ? sizeof many : 0); /* the scalar reference would take minutes */
+    /* the scalar reference would take minutes */
+    const size_t n_gemm = N_GEMM + (b->x->level > CPU_SCALAR ? sizeof many : 0);
     for (size_t i = 0; !rc && i < n_gemm; i++) {
-        const struct gemm_case c = i < N_GEMM ? gemm[i] : (struct gemm_case){many[i - N_GEMM], MANY_TOKENS, HIDDEN, INTER};
-        row = (struct bench_row){.kernel = "gemm", .format = dtype_name(c.format), .tokens = c.tokens, .is_flops = true};
+        const struct gemm_case c =
+            i < N_GEMM ? gemm[i] : (struct gemm_case){many[i - N_GEMM], MANY_TOKENS, HIDDEN, INTER};
+        row =
+            (struct bench_row){.kernel = "gemm", .format = dtype_name(c.format), .tokens = c.tokens, .is_flops = true};
         snprintf(row.shape, sizeof row.shape, "[%d, %d]", c.rows, c.cols);
         rc = measure(b, row, gemm_pass, (void *)&c);
     }
@@ -265,8 +295,10 @@ int kernel_bench_run(const struct bench_options *o, bench_fn fn, void *ctx, stru
     size_t free_bytes = mem_available(), bytes = o->bytes ? o->bytes : (size_t)1 << 30;
     if (!o->bytes && free_bytes && free_bytes / 4 < bytes) bytes = free_bytes / 4;
     b.bytes = bytes / ((size_t)1 << 21) << 21;
-    if (b.bytes < (size_t)64 << 20) return error_set(e, ERR_MEMORY, "the measurement needs at least 64 MiB of weights, not %zu MiB", bytes >> 20);
-    const size_t n_in = (size_t)512 * HIDDEN, n_out = b.bytes / 256 > n_in ? b.bytes / 256 : n_in; /* rows of 8 tokens, 2048 bytes each, or of 16, 7168 bytes */
+    if (b.bytes < (size_t)64 << 20)
+        return error_set(e, ERR_MEMORY, "the measurement needs at least 64 MiB of weights, not %zu MiB", bytes >> 20);
+    /* rows of 8 tokens, 2048 bytes each, or of 16, 7168 bytes */
+    const size_t n_in = (size_t)512 * HIDDEN, n_out = b.bytes / 256 > n_in ? b.bytes / 256 : n_in;
     const size_t scales = b.bytes / 8 + 4096;
     int rc = pool_open(&b.pool, o->threads, true, e);
     if (rc) return rc;

@@ -1,6 +1,6 @@
 #pragma once
-/* Measures kernel speed on this machine, each relative to its limit measured in the same run: weight reads against a plain
- * streaming read, arithmetic against FMA peak. Implements `hearth --bench kernels`. */
+/* Measures kernel speed on this machine, each relative to its limit measured in the same run: weight reads against a
+ * plain streaming read, arithmetic against FMA peak. Implements `hearth --bench kernels`. */
 #include "cpu/cpu.h"
 
 struct bench_row {

@@ -9,7 +9,8 @@ static READ_FN(read_all) {
             const float *q = (const float *)(const void *)(p + (size_t)s * part + o);
             if (ahead)
                 for (int l = 0; l < 256; l += 64) _mm_prefetch((const char *)q + ahead + l, _MM_HINT_T0);
-            EACH (int u = 0; u < 64; u += 4 * LANES) { /* max is one cheap instruction per load and keeps the loads from being optimised away */
+            /* max is one cheap instruction per load and keeps the loads from being optimised away */
+            EACH (int u = 0; u < 64; u += 4 * LANES) {
                 a = vmax(a, vload(q + u));
                 b = vmax(b, vload(q + u + LANES));
                 c = vmax(c, vload(q + u + 2 * LANES));

@@ -11,7 +11,7 @@
 
 enum { LANES = 16, SPAN = 256 }; /* partial sums of a dot product; columns decoded at a time */
 
-/* --- Narrow formats to float32 --- */
+/* --- Narrow formats to float32 ---------------------------------------------------------------- */
 
 static void widen_f32(float *out, const void *in, int n) { memcpy(out, in, (size_t)n * 4); }
 static uint16_t half_at(const void *in, int i) { /* tensors may be unaligned */
@@ -27,8 +27,10 @@ static void widen_f16(float *out, const void *in, int n) {
 }
 /* As e4m3_to_f32(), without branches: the loop over it becomes vector code. */
 static inline float e4m3_at(const uint8_t *p) {
-    const uint32_t mag = *p & 0x7f, is_small = 0u - (mag < 8), is_nan = 0u - (mag == 0x7f), small = f32_bits((float)(int)mag * 0x1p-9f);
-    const uint32_t bits = (is_small & small) | (is_nan & 0x7fc00000) | (~(is_small | is_nan) & ((mag << 20) + (120u << 23)));
+    const uint32_t mag = *p & 0x7f, is_small = 0u - (mag < 8), is_nan = 0u - (mag == 0x7f),
+                   small = f32_bits((float)(int)mag * 0x1p-9f);
+    const uint32_t bits =
+        (is_small & small) | (is_nan & 0x7fc00000) | (~(is_small | is_nan) & ((mag << 20) + (120u << 23)));
     return f32_of_bits((uint32_t)(*p & 0x80) << 24 | bits);
 }
 static void widen_e4m3(float *restrict out, const void *restrict in, int n) {
@@ -64,7 +66,7 @@ static DECODE_FN(decode_plain) {
 }
 static decode_fn decoder(uint8_t dtype) { return widen[dtype] ? decode_plain : decode_any; }
 
-/* --- Products with a weight matrix --- */
+/* --- Products with a weight matrix ------------------------------------------------------------ */
 
 static size_t floats(int n) { return (size_t)n * sizeof(float); }
 static void race_reads_rows(const float *p, int rows, int ld, int n) {
@@ -124,7 +126,7 @@ GEVM_FN(gevm_scalar) {
     }
 }
 
-/* --- Attention --- */
+/* --- Attention -------------------------------------------------------------------------------- */
 
 static QK_FN(qk_scalar) {
     race_reads_rows(k, nk, ldk, dim);
@@ -158,7 +160,7 @@ static PV_FN(pv_scalar) {
     }
 }
 
-/* --- Element-wise --- */
+/* --- Element-wise ----------------------------------------------------------------------------- */
 
 static SUMSQ_FN(sumsq_scalar) {
     race_reads(x, floats(n));
@@ -178,9 +180,12 @@ static GLU_FN(glu_scalar) {
     race_writes(h, floats(n));
     const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha > 0 ? a->alpha : 1;
     for (int i = 0; i < n && a->is_relu; i++) h[i] = (g[i] < 0 ? 0 : g[i]) * u[i];
-    for (int i = 0; i < n && a->gate_cap > 0; i++) h[i] = a->gate_cap * tanhf(g[i] / a->gate_cap) / (1 + expf(-g[i])) * (a->up_cap * tanhf(u[i] / a->up_cap));
+    for (int i = 0; i < n && a->gate_cap > 0; i++)
+        h[i] = a->gate_cap * tanhf(g[i] / a->gate_cap) / (1 + expf(-g[i])) * (a->up_cap * tanhf(u[i] / a->up_cap));
     for (int i = 0; i < n && !a->is_relu && !(a->gate_cap > 0); i++) { /* NaN fails every comparison and stays */
-        float x = g[i] > limit && !a->clamp_after ? limit : g[i], y = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
+        float x = g[i] > limit && !a->clamp_after ? limit : g[i], y = u[i] > limit    ? limit
+                                                                      : u[i] < -limit ? -limit
+                                                                                      : u[i];
         const float rate = a->cubic > 0 ? alpha + a->cubic * x * x : alpha;
         x /= 1 + expf(-rate * x);
         h[i] = (x > limit && a->clamp_after ? limit : x) * (y + a->shift);
@@ -224,7 +229,8 @@ static DELTA_FN(delta_scalar) {
     race_writes(o, floats(n));
     float d[DELTA_COLUMNS] = {0};
     for (int i = 0; from && !r->ignores_seen && i < k_dim; i++)
-        for (int c = 0; c < n; c++) d[c] += from[(size_t)i * (size_t)ld + (size_t)c] * (r->decays ? r->decays[i] : 1) * r->k[i];
+        for (int c = 0; c < n; c++)
+            d[c] += from[(size_t)i * (size_t)ld + (size_t)c] * (r->decays ? r->decays[i] : 1) * r->k[i];
     for (int c = 0; c < n; c++) {
         d[c] = r->beta * (v[c] - r->decay * r->ks * d[c]) * r->ks;
         o[c] = 0;
@@ -254,7 +260,7 @@ static SCAN_FN(scan_scalar) {
     }
 }
 
-/* --- Limits --- */
+/* --- Limits ----------------------------------------------------------------------------------- */
 
 static READ_FN(read_scalar) {
     uint64_t sum = 0, v;

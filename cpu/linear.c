@@ -1,6 +1,7 @@
 /* y = W x. For few tokens reading W dominates, and the GEMV kernels (or gemm_skinny) read it once for KERNEL_TOKENS of
  * them; for more tokens arithmetic dominates, and gemm.h decodes a tile of W once for all tokens. Up to
- * BATCH_INVARIANT_ROWS tokens, and with `exact`, the former is always used: a token has the same bits alone and in a batch. */
+ * BATCH_INVARIANT_ROWS tokens, and with `exact`, the former is always used: a token has the same bits alone and in a
+ * batch. */
 #include <math.h>
 #include <string.h>
 
@@ -25,7 +26,7 @@ struct job {
     struct row_max *tops; /* [parts, n] if o->top */
 };
 
-/* --- Argmax, while a task's outputs are still in the cache --- */
+/* --- Argmax, while a task's outputs are still in the cache ------------------------------------ */
 
 static void find_row_max(struct row_max *t, const float *y, int r0, int r1) {
     *t = (struct row_max){-INFINITY, r0};
@@ -74,9 +75,11 @@ static void rows_task(void *arg, int task, int thread) {
             ys[i] = direct ? y + (size_t)(t + i) * (size_t)o->ldy : tile[i];
         }
         kernels_gemv(&j->x->k, w.dtype, o->exact)(ys, xs, n, &w);
-        for (int i = 0; i < n && !direct; i++) store_rows(o, y + (size_t)(t + i) * (size_t)o->ldy, tile[i], r0, r1 - r0);
+        for (int i = 0; i < n && !direct; i++)
+            store_rows(o, y + (size_t)(t + i) * (size_t)o->ldy, tile[i], r0, r1 - r0);
         for (int i = 0; i < n && j->tops; i++)
-            find_row_max(&j->tops[(size_t)task * (size_t)o->n + (size_t)(t + i)], y - r0 + (size_t)(t + i) * (size_t)o->ldy, r0, r1);
+            find_row_max(&j->tops[(size_t)task * (size_t)o->n + (size_t)(t + i)],
+                         y - r0 + (size_t)(t + i) * (size_t)o->ldy, r0, r1);
     }
 }
 
@@ -98,8 +101,9 @@ static void cols_task(void *arg, int task, int thread) {
     }
 }
 
-/* Many tokens: every thread packs its part of the activations, a barrier, then all take ranges of rows. A batch (the heads of an
- * up-projection) runs in groups whose packed activations fit PACKED_BYTES; an x shared by the batch is packed once. */
+/* Many tokens: every thread packs its part of the activations, a barrier, then all take ranges of rows. A batch (the
+ * heads of an up-projection) runs in groups whose packed activations fit PACKED_BYTES; an x shared by the batch is
+ * packed once. */
 enum { PACKED_BYTES = 64 << 20 };
 struct gemm_call {
     struct cpu_exec *x;
@@ -116,18 +120,20 @@ static void gemm_thread(void *arg, int thread, int n_threads) {
     const struct gemm_call *m = arg;
     const struct op_linear *o = m->o;
     for (int i = 0; i < m->packs; i++)
-        m->g->pack(m->packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL, o->ldx, o->n, o->w.cols, thread,
-                   n_threads);
+        m->g->pack(m->packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL,
+                   o->ldx, o->n, o->w.cols, thread, n_threads);
     pool_barrier(m->x->pool);
     for (int task; !cpu_exec_is_cancelled(m->x) && (task = cpu_exec_next_task(m->x, 0, thread)) >= 0;) {
-        int i = task / m->parts, b = m->first + i, r0 = task % m->parts * m->per, r1 = r0 + m->per < o->w.rows ? r0 + m->per : o->w.rows;
+        int i = task / m->parts, b = m->first + i, r0 = task % m->parts * m->per,
+            r1 = r0 + m->per < o->w.rows ? r0 + m->per : o->w.rows;
         struct mat w = mat_rows(o->w, b * o->batch_rows, b * o->batch_rows + o->w.rows);
         float *y = o->y + (size_t)b * (size_t)o->batch_y;
-        m->g->rows(&w, r0, r1, m->packed + (m->packs > 1 ? (size_t)i * m->packed_part : 0), o->n, y, o->ldy, o->accumulate,
-                   m->scratch + (size_t)thread * m->scratch_part);
+        m->g->rows(&w, r0, r1, m->packed + (m->packs > 1 ? (size_t)i * m->packed_part : 0), o->n, y, o->ldy,
+                   o->accumulate, m->scratch + (size_t)thread * m->scratch_part);
         for (int t = 0; t < o->n && o->bias; t++)
             for (int r = r0; r < r1; r++) y[(size_t)t * (size_t)o->ldy + (size_t)r] += o->bias[r];
-        for (int t = 0; t < o->n && m->tops; t++) find_row_max(&m->tops[(size_t)task * (size_t)o->n + (size_t)t], y + (size_t)t * (size_t)o->ldy, r0, r1);
+        for (int t = 0; t < o->n && m->tops; t++)
+            find_row_max(&m->tops[(size_t)task * (size_t)o->n + (size_t)t], y + (size_t)t * (size_t)o->ldy, r0, r1);
     }
 }
 static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, const struct gemm *g) {
@@ -164,7 +170,8 @@ static int run_gemm(struct cpu_exec *x, const struct op_linear *o, int batch, co
 /* Sorts x, then multiplies. */
 static void order_task(void *arg, int task, int thread) {
     const struct job *j = arg;
-    mat_order_x(&j->o->w, j->x->ordered + (size_t)task * (size_t)j->o->w.cols, j->o->x + (size_t)task * (size_t)j->o->ldx);
+    mat_order_x(&j->o->w, j->x->ordered + (size_t)task * (size_t)j->o->w.cols,
+                j->o->x + (size_t)task * (size_t)j->o->ldx);
 }
 static int run_ordered(struct cpu_exec *x, const struct op_linear *o) {
     struct op_linear sorted = *o;
@@ -188,7 +195,8 @@ int linear_run(struct exec *base, const struct op_linear *o) {
         return cpu_exec_for_each(j.x, batch * j.parts, cols_task, &j);
     }
     const struct gemm *special = gemm_for_weights(j.x->level, o->n, o->n, &o->w);
-    if (!o->exact && special && !(o->wide && o->n > BATCH_INVARIANT_ROWS) && special->supports(&o->w, o->n)) return run_gemm(j.x, o, batch, special);
+    if (!o->exact && special && !(o->wide && o->n > BATCH_INVARIANT_ROWS) && special->supports(&o->w, o->n))
+        return run_gemm(j.x, o, batch, special);
     if (!o->exact && o->n > BATCH_INVARIANT_ROWS) return run_gemm(j.x, o, batch, gemm_for(j.x->level, o->wide));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);
     int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* enough tasks for an even distribution */
@@ -196,7 +204,8 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     if (j.per > share) j.per = share / 8 * 8;
     j.per = cpu_exec_task_rows(j.per, 8, TASK_ROWS);
     j.parts = (o->w.rows + j.per - 1) / j.per;
-    if (o->top && !(j.tops = cpu_exec_workspace(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops))) return ERR_MEMORY;
+    if (o->top && !(j.tops = cpu_exec_workspace(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops)))
+        return ERR_MEMORY;
     int rc = cpu_exec_for_each(j.x, batch * j.parts, rows_task, &j);
     if (!rc && o->top) merge_row_max(o, j.tops, j.parts);
     return rc;

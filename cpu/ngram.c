@@ -1,4 +1,5 @@
-/* Hashed embeddings of n-grams: the table rows of a token and those before it, and the gate between an embedding and a residual stream (op_ngram, op_relate).
+/* Hashed embeddings of n-grams: the table rows of a token and those before it, and the gate between an embedding and a
+ * residual stream (op_ngram, op_relate).
  */
 #include <math.h>
 #include <string.h>
@@ -19,7 +20,8 @@ static void hash_row(const struct op_ngram *o, int i) {
         token = token_at(o, i - back);
         ended |= !o->passes_end && token == o->end;
         mixed ^= (uint64_t)(ended ? o->end : token) * o->multiplier[back];
-        for (int k = (back - 1) * o->per; k < back * o->per; k++) rows[k] = (int32_t)(mixed % o->vocab[k] + o->offset[k]);
+        for (int k = (back - 1) * o->per; k < back * o->per; k++)
+            rows[k] = (int32_t)(mixed % o->vocab[k] + o->offset[k]);
     }
 }
 
@@ -44,4 +46,6 @@ static void relate_task(void *arg, int i, int thread) {
         o->out[at] = 1 / (1 + expf(sum > 0 ? -root : sum < 0 ? root : 0));
     }
 }
-int ngram_relate_run(struct exec *base, const struct op_relate *o) { return cpu_exec_for_each((struct cpu_exec *)base, o->n, relate_task, (void *)o); }
+int ngram_relate_run(struct exec *base, const struct op_relate *o) {
+    return cpu_exec_for_each((struct cpu_exec *)base, o->n, relate_task, (void *)o);
+}

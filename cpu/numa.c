@@ -112,11 +112,15 @@ int numa_parse(struct numa *n, const char *text, struct error *e) {
     for (int number = 1; *text; number++) {
         char line[1024];
         size_t len = strcspn(text, "\n");
-        if (len >= sizeof line) return error_set(e, ERR_USAGE, "topology, line %d: longer than %zu bytes", number, sizeof line - 1);
+        if (len >= sizeof line)
+            return error_set(e, ERR_USAGE, "topology, line %d: longer than %zu bytes", number, sizeof line - 1);
         memcpy(line, text, len);
         line[len] = 0;
         if (!parse_line(n, line))
-            return error_set(e, ERR_USAGE, "topology, line %d: expected `node <MiB> <cpus>`, `distance <row> <numbers>` or `speed <row> <numbers>`", number);
+            return error_set(e, ERR_USAGE,
+                             "topology, line %d: expected `node <MiB> <cpus>`, `distance <row> <numbers>` or `speed "
+                             "<row> <numbers>`",
+                             number);
         text += len + (text[len] == '\n');
     }
     return n->n_nodes ? 0 : error_set(e, ERR_USAGE, "topology: no node line found");
@@ -144,7 +148,8 @@ bool numa_should_bind(const struct numa *n, size_t bytes, size_t reserve) {
     if (n->n_nodes < 2) return false;
     for (int a = 0; a < n->n_nodes; a++) total += n->cpus[a];
     for (int a = 0; a < n->n_nodes; a++) {
-        double share = total ? (double)n->cpus[a] / total : 1.0 / n->n_nodes, room = n->memory[a] > reserve ? (double)(n->memory[a] - reserve) : 0;
+        double share = total ? (double)n->cpus[a] / total : 1.0 / n->n_nodes,
+               room = n->memory[a] > reserve ? (double)(n->memory[a] - reserve) : 0;
         if ((double)bytes * share > room) return false;
     }
     return true;
@@ -189,7 +194,8 @@ void numa_prefer(const struct numa *n, int node) {
     unsigned long mask[NUMA_NODES / 64 + 1] = {0};
     if (cpu_node_mask(n, mask) < 2) return;
     if (node >= 0) memset(mask, 0, sizeof mask), mask[n->kernel_node[node] / 64] = 1ul << n->kernel_node[node] % 64;
-    set_mempolicy(node < 0 ? MPOL_INTERLEAVE : MPOL_PREFERRED, mask, NUMA_NODES + 1); /* best effort: on failure pages are only farther away */
+    /* best effort: on failure pages are only farther away */
+    set_mempolicy(node < 0 ? MPOL_INTERLEAVE : MPOL_PREFERRED, mask, NUMA_NODES + 1);
 }
 void numa_move_to(const struct numa *n, const void *p, size_t size, int node) {
     enum { PAGES = 512 };
@@ -199,7 +205,8 @@ void numa_move_to(const struct numa *n, const void *p, size_t size, int node) {
     if (n->n_nodes < 2 || node < 0 || n->kernel_node[node] < 0) return;
     for (size_t at = 0; at < size; at += PAGES * page) {
         unsigned long k = 0;
-        for (; k < PAGES && at + (k + 1) * page <= size; k++) pages[k] = (char *)p + at + k * page, to[k] = n->kernel_node[node];
+        for (; k < PAGES && at + (k + 1) * page <= size; k++)
+            pages[k] = (char *)p + at + k * page, to[k] = n->kernel_node[node];
         if (k) move_pages(0, k, pages, to, status, MPOL_MF_MOVE); /* on failure pages are only farther away */
     }
 }
@@ -207,7 +214,8 @@ int numa_interleave_pages(const struct numa *n, void *p, size_t size, struct err
     unsigned long mask[NUMA_NODES / 64 + 1] = {0};
     int nodes = cpu_node_mask(n, mask);
     if (nodes < 2 || !mbind(p, size, MPOL_INTERLEAVE, mask, NUMA_NODES + 1, 0)) return 0;
-    return error_set(e, ERR_RUNTIME, "interleaving %zu MiB over %d memory nodes: %s", size >> 20, nodes, strerror(errno));
+    return error_set(e, ERR_RUNTIME, "interleaving %zu MiB over %d memory nodes: %s", size >> 20, nodes,
+                     strerror(errno));
 }
 int numa_bind_memory(const struct numa *n, void *p, size_t size, int node, struct error *e) {
     return n->n_nodes < 2 || n->kernel_node[node] < 0 ? 0 : numa_bind_to(p, size, n->kernel_node[node], e);
@@ -219,5 +227,6 @@ void numa_pin_thread(const struct numa *n, int node) {
     if (n->n_nodes < 2 || n->kernel_node[node] < 0) return;
     for (int c = 0; c < NUMA_CPUS && c < CPU_SETSIZE; c++)
         if (n->node_of[c] == node) CPU_SET((size_t)c, &set);
-    if (CPU_COUNT(&set)) sched_setaffinity(0, sizeof set, &set); /* best effort: on failure memory is only farther away */
+    /* best effort: on failure memory is only farther away */
+    if (CPU_COUNT(&set)) sched_setaffinity(0, sizeof set, &set);
 }

@@ -1,7 +1,7 @@
-/* Work is published through one counter, `turn`: even while idle, incremented once per call. Workers spin on it, since within a token
- * the next operation follows in microseconds, or after a device's part of a layer; then they sleep in a futex, so that an idle chat costs
- * nothing. The caller that waits for the workers and pool_barrier use the same two phases. With more threads than CPUs (tests, a busy
- * machine) the first one is short (spin.h). */
+/* Work is published through one counter, `turn`: even while idle, incremented once per call. Workers spin on it, since
+ * within a token the next operation follows in microseconds, or after a device's part of a layer; then they sleep in a
+ * futex, so that an idle chat costs nothing. The caller that waits for the workers and pool_barrier use the same two
+ * phases. With more threads than CPUs (tests, a busy machine) the first one is short (spin.h). */
 #include "cpu/pool.h"
 
 #include <errno.h>
@@ -46,11 +46,16 @@ struct pool {
     uint8_t nodes_by_distance[NUMA_NODES][NUMA_NODES]; /* pool_nodes_by_distance */
 };
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t seen) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
-static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, MAX_THREADS, NULL, NULL, 0); }
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+static void futex_wake(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, MAX_THREADS, NULL, NULL, 0);
+}
 
-/* Returns when *word is no longer `seen`. `sleepers` counts threads that may need a wake-up, so that the writer skips the system call
- * while all threads spin; it is incremented before the kernel compares *word again, so no wake-up is lost. */
+/* Returns when *word is no longer `seen`. `sleepers` counts threads that may need a wake-up, so that the writer skips
+ * the system call while all threads spin; it is incremented before the kernel compares *word again, so no wake-up is
+ * lost. */
 static void wait_until_changed(struct pool *p, _Atomic uint32_t *word, uint32_t seen) {
     struct spin spin = {0};
     do
@@ -83,8 +88,8 @@ static void *worker_thread(void *arg) {
     }
 }
 
-/* Lists the CPUs that this process may use, one per physical core before any second ones. Returns their number; the first
- * *n_cores are the first of their core. */
+/* Lists the CPUs that this process may use, one per physical core before any second ones. Returns their number; the
+ * first *n_cores are the first of their core. */
 static int list_cpus(int *cpu, int max, int *n_cores) {
     cpu_set_t mask;
     int n = 0, turn[CPU_SETSIZE], last = 0;
@@ -119,7 +124,8 @@ static int list_cpus(int *cpu, int max, int *n_cores) {
 }
 
 /* Assigns each thread a node, and a CPU if pinned. */
-static void assign_threads(struct pool *p, int n, bool pin, const struct numa *nodes, const int *cpu, int n_cpus, int n_cores) {
+static void assign_threads(struct pool *p, int n, bool pin, const struct numa *nodes, const int *cpu, int n_cpus,
+                           int n_cores) {
     bool here = !nodes || nodes->kernel_node[0] >= 0; /* this machine's nodes, not those of a text */
     int have[NUMA_NODES] = {0}, usable = n <= n_cores ? n_cores : n_cpus;
     p->n_nodes = nodes ? nodes->n_nodes : 1;
@@ -152,7 +158,9 @@ static void assign_threads(struct pool *p, int n, bool pin, const struct numa *n
     }
 }
 
-int pool_open(struct pool **p, int n_threads, bool pin, struct error *e) { return pool_open_nodes(p, n_threads, pin, NULL, e); }
+int pool_open(struct pool **p, int n_threads, bool pin, struct error *e) {
+    return pool_open_nodes(p, n_threads, pin, NULL, e);
+}
 
 int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct numa *nodes, struct error *e) {
     *out = NULL;
@@ -160,7 +168,8 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
     int n = n_threads;
     if (n <= 0) n = n_cores > 2 ? n_cores - 1 : n_cores;
     if (n < 1) n = 1;
-    if (n > MAX_THREADS) return error_set(e, ERR_USAGE, "%d threads requested, at most %d are supported", n, MAX_THREADS);
+    if (n > MAX_THREADS)
+        return error_set(e, ERR_USAGE, "%d threads requested, at most %d are supported", n, MAX_THREADS);
     struct pool *p = mem_aligned(64, sizeof *p);
     if (!p) return error_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n);
     memset(p, 0, sizeof *p);
@@ -179,7 +188,8 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
         int rc = pthread_create(&w->thread, NULL, worker_thread, w);
         if (rc) {
             pool_close(&p);
-            return error_set(e, ERR_RUNTIME, "thread %d of %d could not be started: %s; fewer may start (--threads)", i, n, strerror(rc));
+            return error_set(e, ERR_RUNTIME, "thread %d of %d could not be started: %s; fewer may start (--threads)", i,
+                             n, strerror(rc));
         }
         p->n = i + 1;
     }
@@ -206,7 +216,8 @@ int pool_node(const struct pool *p, int thread) { return p->node[thread]; }
 const uint8_t *pool_nodes_by_distance(const struct pool *p, int node) { return p->nodes_by_distance[node]; }
 
 void pool_pin_caller(const struct pool *p) {
-    if (p->n_nodes > 1 && CPU_COUNT(&p->caller_cpus)) pthread_setaffinity_np(pthread_self(), sizeof p->caller_cpus, &p->caller_cpus);
+    if (p->n_nodes > 1 && CPU_COUNT(&p->caller_cpus))
+        pthread_setaffinity_np(pthread_self(), sizeof p->caller_cpus, &p->caller_cpus);
 }
 
 void pool_run(struct pool *p, pool_fn fn, void *arg) {
@@ -219,7 +230,8 @@ void pool_run(struct pool *p, pool_fn fn, void *arg) {
     }
     fn(arg, 0, p->n);
     if (p->n > 1)
-        for (uint32_t left; (left = atomic_load_explicit(&p->running, memory_order_acquire));) wait_until_changed(p, &p->running, left);
+        for (uint32_t left; (left = atomic_load_explicit(&p->running, memory_order_acquire));)
+            wait_until_changed(p, &p->running, left);
 }
 
 void pool_barrier(struct pool *p) {

@@ -1,5 +1,6 @@
 #pragma once
-/* Worker threads, each pinned to a physical core. Between calls they spin for at most SPIN_BATCH_S (spin.h), then sleep. */
+/* Worker threads, each pinned to a physical core. Between calls they spin for at most SPIN_BATCH_S (spin.h), then
+ * sleep. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -9,15 +10,17 @@ struct numa;
 struct pool;
 typedef void (*pool_fn)(void *arg, int thread, int n_threads);
 
-/* n_threads 0: one per physical core that this process may use, minus one for the engine and the terminal if there are more
- * than two. The caller of pool_run is thread 0. pin false: leave placement to the kernel (tests with many pools). */
+/* n_threads 0: one per physical core that this process may use, minus one for the engine and the terminal if there are
+ * more than two. The caller of pool_run is thread 0. pin false: leave placement to the kernel (tests with many pools).
+ */
 int pool_open(struct pool **p, int n_threads, bool pin, struct error *e);
-/* Opens a pool over NUMA nodes: threads are numbered in order of node and each is pinned to its own CPU (nodes NULL: one node). A topology
- * from text pins nothing, because it describes another machine. */
+/* Opens a pool over NUMA nodes: threads are numbered in order of node and each is pinned to its own CPU (nodes NULL:
+ * one node). A topology from text pins nothing, because it describes another machine. */
 int pool_open_nodes(struct pool **p, int n_threads, bool pin, const struct numa *nodes, struct error *e);
 void pool_close(struct pool **p);
 int pool_threads(const struct pool *p);
-bool pool_is_saturated(const struct pool *p); /* every CPU that this process may use runs a pool thread, so any other load delays a call */
+/* every CPU that this process may use runs a pool thread, so any other load delays a call */
+bool pool_is_saturated(const struct pool *p);
 int pool_nodes(const struct pool *p);
 int pool_node(const struct pool *p, int thread);
 /* Nodes by distance from `node`, itself first; [pool_nodes]. */

@@ -1,4 +1,5 @@
-/* Measures whether products with subnormal operands run at full speed: true on AMD; on Intel each takes an assist of several hundred cycles. */
+/* Measures whether products with subnormal operands run at full speed: true on AMD; on Intel each takes an assist of
+ * several hundred cycles. */
 #include <immintrin.h>
 
 #include "base/clock.h"
@@ -19,7 +20,8 @@ static double products(float x, float *sink) {
 }
 
 bool probe_fast_subnormals(void) {
-    volatile float subnormal = 0x1p-130f, normal = 0.25f; /* volatile, so that the compiler does not fold the products */
+    /* volatile, so that the compiler does not fold the products */
+    volatile float subnormal = 0x1p-130f, normal = 0.25f;
     double least[2] = {1, 1};
     float sink = 0;
     for (int i = 0; i < ROUNDS; i++)

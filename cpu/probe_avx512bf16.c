@@ -1,4 +1,5 @@
-/* Measures whether vdpbf16ps, which does twice the work of a float32 FMA, issues at the same rate: true on AMD, a quarter of it on Intel. */
+/* Measures whether vdpbf16ps, which does twice the work of a float32 FMA, issues at the same rate: true on AMD, a
+ * quarter of it on Intel. */
 #include <immintrin.h>
 
 #include "base/clock.h"

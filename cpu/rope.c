@@ -17,7 +17,9 @@ static void rope_table_task(void *arg, int task, int thread) {
         }
     }
 }
-int rope_table_run(struct exec *base, const struct op_rope_table *o) { return row_job_run(base, o, o->n, o->half * 16, rope_table_task); }
+int rope_table_run(struct exec *base, const struct op_rope_table *o) {
+    return row_job_run(base, o, o->n, o->half * 16, rope_table_task);
+}
 
 static void rope_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;
@@ -25,8 +27,10 @@ static void rope_task(void *arg, int task, int thread) {
     for (int i = task * j->per, end = row_job_end(task, j->per, j->rows); i < end; i++) {
         size_t t = (size_t)i * (size_t)o->half;
         for (int h = 0; h < o->heads; h++)
-            j->x->k.rope(o->x + (size_t)i * (size_t)o->ld + (size_t)h * (size_t)o->head_ld, o->cos + t, o->sin + t, o->half, o->interleaved,
-                         o->inverse ? -1.0f : 1.0f);
+            j->x->k.rope(o->x + (size_t)i * (size_t)o->ld + (size_t)h * (size_t)o->head_ld, o->cos + t, o->sin + t,
+                         o->half, o->interleaved, o->inverse ? -1.0f : 1.0f);
     }
 }
-int rope_run(struct exec *base, const struct op_rope *o) { return row_job_run(base, o, o->n, o->heads * o->half * 2, rope_task); }
+int rope_run(struct exec *base, const struct op_rope *o) {
+    return row_job_run(base, o, o->n, o->heads * o->half * 2, rope_task);
+}

@@ -25,8 +25,11 @@ static float to_e2m1(float v) { return isnan(v) ? v : copysignf(magnitude_to_e2m
 static void round_block(float *x, int n, uint8_t kind) {
     float most = kind == ROUND_E4M3 ? 1e-4f : kind == ROUND_E2M1 ? 6 * 0x1p-126f : 6 * 0x1p-9f;
     for (int i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-    const float scale = kind == ROUND_E4M3 ? power_above(most / 448) : kind == ROUND_E2M1 ? power_above(most / 6) : e4m3_to_f32(f32_to_e4m3(most / 6));
-    for (int i = 0; i < n; i++) x[i] = scale * (kind == ROUND_E4M3 ? e4m3_to_f32(f32_to_e4m3(x[i] / scale)) : to_e2m1(x[i] / scale));
+    const float scale = kind == ROUND_E4M3   ? power_above(most / 448)
+                        : kind == ROUND_E2M1 ? power_above(most / 6)
+                                             : e4m3_to_f32(f32_to_e4m3(most / 6));
+    for (int i = 0; i < n; i++)
+        x[i] = scale * (kind == ROUND_E4M3 ? e4m3_to_f32(f32_to_e4m3(x[i] / scale)) : to_e2m1(x[i] / scale));
 }
 static void round_task(void *arg, int i, int thread) {
     const struct op_round *o = arg;

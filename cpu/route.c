@@ -1,5 +1,5 @@
-/* The router. Its choice must not depend on the CPU level, so there is only this version: a few hundred experts per token take
- * microseconds. */
+/* The router. Its choice must not depend on the CPU level, so there is only this version: a few hundred experts per
+ * token take microseconds. */
 #include <math.h>
 #include <string.h>
 
@@ -126,7 +126,9 @@ static void route_task(void *arg, int task, int thread) {
 int route_run(struct exec *base, const struct op_route *o) {
     struct cpu_exec *x = (struct cpu_exec *)base;
     const int all = o->n_experts + o->n_idle;
-    if (o->topk > o->n_experts || (o->n_group > 1 && (o->n_experts % o->n_group || (o->group_each && o->topk % o->n_group)))) return ERR_RUNTIME;
+    if (o->topk > o->n_experts ||
+        (o->n_group > 1 && (o->n_experts % o->n_group || (o->group_each && o->topk % o->n_group))))
+        return ERR_RUNTIME;
     struct job j = {.o = o};
     int n_group = o->n_group > 1 ? o->n_group : 0;
     j.part = ((size_t)(2 * all + n_group) * 4 + (size_t)(all + n_group) + 63) / 64 * 64;

@@ -1,6 +1,6 @@
 #pragma once
-/* Operations that touch each row once, as tasks of several rows. Small ones run on the calling thread, because waking the pool costs more. The number of
- * rows per task depends on the shape only. */
+/* Operations that touch each row once, as tasks of several rows. Small ones run on the calling thread, because waking
+ * the pool costs more. The number of rows per task depends on the shape only. */
 #include "cpu/cpu_exec.h"
 
 enum { ROW_GRAIN = 16384 }; /* elements that make a task worth a thread */

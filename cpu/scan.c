@@ -1,5 +1,6 @@
-/* Mamba's selective scan (op_scan). Rows are sequential, but channels are independent: a task processes some channels for all rows, so that its part of the
- * state stays in L1. The order of sums depends neither on the number of rows in a call nor on the threads. */
+/* Mamba's selective scan (op_scan). Rows are sequential, but channels are independent: a task processes some channels
+ * for all rows, so that its part of the state stays in L1. The order of sums depends neither on the number of rows in a
+ * call nor on the threads. */
 #include <math.h>
 
 #include "cpu/cpu_exec.h"

@@ -1,6 +1,7 @@
 /* The kernel of scan.c in the SIMD wrappers of simd_<isa>.h, compiled once per ISA. */
 
-/* A vector of channels; last: its elements, 0: all. Two partial sums, of even and odd rows of the state, shorten the dependency chain. */
+/* A vector of channels; last: its elements, 0: all. Two partial sums, of even and odd rows of the state, shorten the
+ * dependency chain. */
 INLINE V scan_load(const float *p, int last) { return last ? vloadm(p, last) : vload(p); }
 INLINE void scan_channels(float *o, float *to, const float *from, const struct scan_row *r, int at, const int last) {
     const V x = scan_load(r->x + at, last), step = scan_load(r->step + at, last), in = vmul(x, step);

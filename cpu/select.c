@@ -1,7 +1,7 @@
-/* Lightning indexer: scores all keys that a query sees, a tile of keys at a time for several queries together, then selects the best.
- * With blocks a task scores whole ones, and keeps the score of each one's best key.
- * The order of a (query, key) score's sum is fixed and the selection depends on the scores only, so a query's result does not
- * depend on the batch. */
+/* Lightning indexer: scores all keys that a query sees, a tile of keys at a time for several queries together, then
+ * selects the best. With blocks a task scores whole ones, and keeps the score of each one's best key. The order of a
+ * (query, key) score's sum is fixed and the selection depends on the scores only, so a query's result does not depend
+ * on the batch. */
 #include <math.h>
 #include <string.h>
 
@@ -33,13 +33,16 @@ static int n_candidates(const struct op_select *o, int token) {
     return o->block ? op_listed_blocks(seen, o->block, true) : seen;
 }
 /* Keys to score for a query. */
-static int n_scored_keys(const struct op_select *o, int token) { return n_candidates(o, token) * (o->block ? o->block : 1); }
+static int n_scored_keys(const struct op_select *o, int token) {
+    return n_candidates(o, token) * (o->block ? o->block : 1);
+}
 
 /* Keys [j0, j0 + n) as float32, unscaled. */
 static const float *keys_of(const struct job *j, int j0, int n, float *buf) {
     const struct kv_plane *p = &j->o->k;
     if (p->dtype == DT_F32) return (const float *)p->data + (size_t)j0 * (size_t)p->dim;
-    j->x->k.widen[p->dtype](buf, (const uint8_t *)p->data + dtype_bytes(p->dtype, (size_t)j0 * (size_t)p->dim), n * p->dim);
+    j->x->k.widen[p->dtype](buf, (const uint8_t *)p->data + dtype_bytes(p->dtype, (size_t)j0 * (size_t)p->dim),
+                            n * p->dim);
     return buf;
 }
 
@@ -65,7 +68,8 @@ static void score_tile(const struct job *j, int token, const float *keys, int j0
     const float *q[HEADS], *weight = o->weight ? o->weight + (size_t)token * (size_t)o->heads : NULL;
     for (int h0 = 0; h0 < o->heads; h0 += HEADS) {
         int heads = o->heads - h0 < HEADS ? o->heads - h0 : HEADS;
-        for (int h = 0; h < heads; h++) q[h] = o->q + (size_t)token * (size_t)o->ldq + (size_t)(h0 + h) * (size_t)o->k.dim;
+        for (int h = 0; h < heads; h++)
+            q[h] = o->q + (size_t)token * (size_t)o->ldq + (size_t)(h0 + h) * (size_t)o->k.dim;
         j->x->k.qk(products, TILE, q, heads, keys, o->k.dim, n, o->k.dim, 1);
         for (int h = 0; h < heads && !weight; h++) store_scores(j, token, h0 + h, products + h * TILE, j0, n);
         for (int h = 0; h < heads && weight; h++)
@@ -80,7 +84,8 @@ static void score_tile(const struct job *j, int token, const float *keys, int j0
 static void score_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_select *o = j->o;
-    int t0 = j->first + task % j->token_blocks * TOKENS, t1 = t0 + TOKENS < j->first + j->n ? t0 + TOKENS : j->first + j->n;
+    int t0 = j->first + task % j->token_blocks * TOKENS,
+        t1 = t0 + TOKENS < j->first + j->n ? t0 + TOKENS : j->first + j->n;
     int begin = task / j->token_blocks * j->keys_per, end = n_scored_keys(o, t1 - 1);
     float *buf = j->tile + (size_t)thread * j->tile_part, *products = buf + (size_t)TILE * (size_t)o->k.dim;
     if (n_candidates(o, t1 - 1) <= o->topk) return; /* all are selected for every query */
@@ -100,7 +105,8 @@ static uint32_t rank_of(float v) {
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
-/* The rank of the k-th best, and in *ties how many of that rank are among the best: radix select, eight bits at a time. */
+/* The rank of the k-th best, and in *ties how many of that rank are among the best: radix select, eight bits at a time.
+ */
 static uint32_t kth_rank(const float *score, int n, int k, int *ties) {
     uint32_t prefix = 0, mask = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -117,7 +123,8 @@ static uint32_t kth_rank(const float *score, int n, int k, int *ties) {
     return prefix;
 }
 
-/* Excludes keys outside the listed blocks, whose list is full. n: visible keys; the block of the last one is not in the list. */
+/* Excludes keys outside the listed blocks, whose list is full. n: visible keys; the block of the last one is not in the
+ * list. */
 static void limit_keys(const struct op_select *o, int token, float *score, int n) {
     const int32_t *list = o->among + (size_t)token * (size_t)o->n_among;
     const int own = op_listed_blocks(n, o->among_block, true);
@@ -150,8 +157,11 @@ static void choose_task(void *arg, int task, int thread) {
 }
 
 int select_run(struct exec *base, const struct op_select *o) {
-    struct job j = {
-        .x = (struct cpu_exec *)base, .o = o, .lists = op_select_lists(o), .candidates = o->block ? o->n_keys / o->block : o->n_keys, .keys_per = TILE * TILES};
+    struct job j = {.x = (struct cpu_exec *)base,
+                    .o = o,
+                    .lists = op_select_lists(o),
+                    .candidates = o->block ? o->n_keys / o->block : o->n_keys,
+                    .keys_per = TILE * TILES};
     const int row = j.lists * j.candidates;
     int most = row > 0 && SCORES / row > 1 ? SCORES / row : 1, rc = 0;
     if (most > o->n) most = o->n;

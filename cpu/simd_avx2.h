@@ -21,7 +21,9 @@ INLINE V vdiv(V a, V b) { return _mm256_div_ps(a, b); }
 INLINE V vmax(V a, V b) { return _mm256_max_ps(a, b); } /* b if either is NaN */
 INLINE V vmin(V a, V b) { return _mm256_min_ps(a, b); }
 INLINE V vfma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
-INLINE __m256i vmask(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
+INLINE __m256i vmask(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
 
 INLINE V vload(const float *p) { return _mm256_loadu_ps(p); }
 INLINE V vloadm(const float *p, int n) { return _mm256_maskload_ps(p, vmask(n)); }
@@ -34,10 +36,12 @@ INLINE float vsum(V v) {
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 INLINE void vsum4(V a, V b, V c, V d, float scale, float *out) {
-    V ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)), cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    V ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)),
+      cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
     __m256d x = _mm256_castps_pd(ab), y = _mm256_castps_pd(cd);
     V v = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
-    _mm_storeu_ps(out, _mm_mul_ps(_mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)), _mm_set1_ps(scale)));
+    _mm_storeu_ps(out,
+                  _mm_mul_ps(_mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)), _mm_set1_ps(scale)));
 }
 INLINE float vtop(V v) {
     __m128 q = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -51,14 +55,15 @@ INLINE V vclamp(V x, float low, float high) {
 INLINE V vnearest(V x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* x * 2^n, integral n from -151 to 128: in two factors */
 INLINE V vscale(V x, V n) {
-    __m256i k = _mm256_cvtps_epi32(n), a = _mm256_srai_epi32(k, 1), b = _mm256_sub_epi32(k, a), bias = _mm256_set1_epi32(127);
+    __m256i k = _mm256_cvtps_epi32(n), a = _mm256_srai_epi32(k, 1), b = _mm256_sub_epi32(k, a),
+            bias = _mm256_set1_epi32(127);
     V fa = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(a, bias), 23));
     V fb = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(b, bias), 23));
     return vmul(vmul(x, fa), fb);
 }
 #include "cpu/simd_exp.h"
 
-/* --- Weights as LANES floats from one address --- */
+/* --- Weights as LANES floats from one address ------------------------------------------------- */
 
 INLINE __m128i bytes_m(const uint8_t *p, int bytes) { /* bytes < 16; reads nothing past them */
     uint8_t buf[16] = {0};
@@ -72,13 +77,17 @@ INLINE V load_bf16(const uint8_t *p) { return bf16_v(_mm_loadu_si128((const __m1
 INLINE V load_bf16m(const uint8_t *p, int n) { return bf16_v(bytes_m(p, 2 * n)); }
 INLINE V load_f16(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)); }
 INLINE V load_f16m(const uint8_t *p, int n) { return _mm256_cvtph_ps(bytes_m(p, 2 * n)); }
-INLINE V load_i8(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p))); }
+INLINE V load_i8(const uint8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
 INLINE V load_i8m(const uint8_t *p, int n) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes_m(p, n))); }
 /* See simd_avx512.h. */
 #ifndef E4M3_SUBNORMAL
 #define E4M3_X    1.0f
 #define E4M3_POST 0x1p8f
-INLINE V e4m3_v(__m128i b) { return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(b), 7), _mm_set1_epi16((short)0xbf80))); }
+INLINE V e4m3_v(__m128i b) {
+    return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(b), 7), _mm_set1_epi16((short)0xbf80)));
+}
 #else
 #define E4M3_X     0x1p64f
 #define E4M3_POST  0x1p56f
@@ -86,8 +95,8 @@ INLINE V e4m3_v(__m128i b) {
     __m256i w = _mm256_slli_epi32(_mm256_cvtepi8_epi32(b), 20);
     return _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0x87f00000)));
 }
-/* 32 codes in fewer instructions: vector q of four has columns q, q + 4, .... The upper halves of dwords (2 and 3) or the lower ones hold
- * codes with their signs, times 16. */
+/* 32 codes in fewer instructions: vector q of four has columns q, q + 4, .... The upper halves of dwords (2 and 3) or
+ * the lower ones hold codes with their signs, times 16. */
 #define E4M3_SPLIT 4
 struct e4m3_split {
     __m256i even, odd;
@@ -98,12 +107,15 @@ INLINE struct e4m3_split e4m3_split(const uint8_t *p) {
 }
 INLINE V e4m3_nth(struct e4m3_split s, const int q) {
     __m256i w = q % 2 ? s.odd : s.even;
-    return _mm256_castsi256_ps(_mm256_and_si256(q < 2 ? _mm256_slli_epi32(w, 16) : w, _mm256_set1_epi32((int)0x87f00000)));
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(q < 2 ? _mm256_slli_epi32(w, 16) : w, _mm256_set1_epi32((int)0x87f00000)));
 }
 #endif
 INLINE V load_e4m3(const uint8_t *p) { return e4m3_v(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
 INLINE V load_e4m3m(const uint8_t *p, int n) { return e4m3_v(bytes_m(p, n)); }
-INLINE V e4m3_nan(V v) { return _mm256_blendv_ps(v, vset1(NAN), _mm256_cmp_ps(_mm256_andnot_ps(vset1(-0.0f), v), vset1(480), _CMP_EQ_OQ)); }
+INLINE V e4m3_nan(V v) {
+    return _mm256_blendv_ps(v, vset1(NAN), _mm256_cmp_ps(_mm256_andnot_ps(vset1(-0.0f), v), vset1(480), _CMP_EQ_OQ));
+}
 
 INLINE V e2m1_lane(__m256i i) { /* magnitude by the low three bits, sign from bit 3 */
     const V table = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
@@ -115,7 +127,9 @@ INLINE void e2m1_v(__m128i b, V *even, V *odd) {
     *even = e2m1_lane(i);
     *odd = e2m1_lane(_mm256_srli_epi32(i, 4));
 }
-INLINE void load_e2m1(const uint8_t *p, V *even, V *odd) { e2m1_v(_mm_loadl_epi64((const __m128i *)(const void *)p), even, odd); }
+INLINE void load_e2m1(const uint8_t *p, V *even, V *odd) {
+    e2m1_v(_mm_loadl_epi64((const __m128i *)(const void *)p), even, odd);
+}
 INLINE void load_e2m1m(const uint8_t *p, int bytes, V *even, V *odd) { e2m1_v(bytes_m(p, bytes), even, odd); }
 INLINE V lanes_0213(V v) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8)); }
 INLINE void vsplit(V a, V b, V *even, V *odd) {
@@ -128,7 +142,7 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
     *b = _mm256_permute2f128_ps(lo, hi, 0x31);
 }
 
-/* --- Parts of GGUF blocks; see simd_avx512.h --- */
+/* --- Parts of GGUF blocks; see simd_avx512.h -------------------------------------------------- */
 
 INLINE __m128i load8(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
 INLINE V i8_v(const uint8_t *p) { return load_i8(p); }
@@ -141,25 +155,35 @@ INLINE void nibble_i(__m256i i, struct nibble a, struct nibble b, V *lo, V *hi) 
     *lo = _mm256_fmsub_ps(_mm256_cvtepi32_ps(_mm256_and_si256(i, _mm256_set1_epi32(15))), a.scale, a.min);
     *hi = _mm256_fmsub_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(i, 4)), b.scale, b.min);
 }
-INLINE void nibble_v(const uint8_t *p, struct nibble a, struct nibble b, V *lo, V *hi) { nibble_i(_mm256_cvtepu8_epi32(load8(p)), a, b, lo, hi); }
+INLINE void nibble_v(const uint8_t *p, struct nibble a, struct nibble b, V *lo, V *hi) {
+    nibble_i(_mm256_cvtepu8_epi32(load8(p)), a, b, lo, hi);
+}
 
 /* A 16-entry table for four-bit codes, times a scale; look_v: decodes the low and the high nibbles of LANES bytes. */
 struct look {
     __m128i values;
     V scale;
 };
-INLINE struct look look_make(const int8_t *values, float s) { return (struct look){_mm_loadu_si128((const __m128i *)(const void *)values), vset1(s)}; }
+INLINE struct look look_make(const int8_t *values, float s) {
+    return (struct look){_mm_loadu_si128((const __m128i *)(const void *)values), vset1(s)};
+}
 INLINE V look_i(__m128i code, struct look t) {
-    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_shuffle_epi8(t.values, _mm_and_si128(code, _mm_set1_epi8(15))))), t.scale);
+    return _mm256_mul_ps(
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_shuffle_epi8(t.values, _mm_and_si128(code, _mm_set1_epi8(15))))),
+        t.scale);
 }
 INLINE void look_bytes(__m128i b, struct look t, V *lo, V *hi) {
     *lo = look_i(b, t);
     *hi = look_i(_mm_srli_epi16(b, 4), t);
 }
 INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) { look_bytes(load8(p), t, lo, hi); }
-INLINE void look_vm(const uint8_t *p, int bytes, struct look t, V *lo, V *hi) { look_bytes(bytes_m(p, bytes), t, lo, hi); }
+INLINE void look_vm(const uint8_t *p, int bytes, struct look t, V *lo, V *hi) {
+    look_bytes(bytes_m(p, bytes), t, lo, hi);
+}
 INLINE struct look look_minus(int zero) {
-    return (struct look){_mm_sub_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm_set1_epi8((char)zero)), vset1(1)};
+    return (struct look){
+        _mm_sub_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm_set1_epi8((char)zero)),
+        vset1(1)};
 }
 /* Four bits and a fifth, bit number `bit` of another byte. */
 INLINE V q5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int bit) {
@@ -195,7 +219,8 @@ INLINE V q3_v(const uint8_t *q, const uint8_t *qh, const int shift, const int bi
 }
 INLINE V signed_v(uint64_t a, uint64_t b, uint32_t signs) {
     const V v = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)a)));
-    const __m256i top = _mm256_sllv_epi32(_mm256_set1_epi32((int)signs), _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
+    const __m256i top =
+        _mm256_sllv_epi32(_mm256_set1_epi32((int)signs), _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
     return _mm256_xor_ps(v, _mm256_castsi256_ps(_mm256_and_si256(top, _mm256_set1_epi32((int)0x80000000))));
 }
 INLINE V tq1_v(const uint8_t *p, const int power) {

@@ -1,5 +1,5 @@
-/* Residual streams (hyper-connections): adds a block's output to each of them, and mixes the next block's input (op_spread,
- * op_mix). Attention residuals (op_pool). */
+/* Residual streams (hyper-connections): adds a block's output to each of them, and mixes the next block's input
+ * (op_spread, op_mix). Attention residuals (op_pool). */
 #include <math.h>
 #include <string.h>
 
@@ -65,7 +65,8 @@ static void mix_task(void *arg, int i, int thread) {
     }
     const float *comb = w + 2 * n;
     const float magnitude = o->magnitude > 0 ? o->magnitude : 2;
-    for (int s = 0; s < n && o->post; s++) o->post[row * (size_t)n + (size_t)s] = magnitude * sigmoid(w[n + s]) + o->post_eps;
+    for (int s = 0; s < n && o->post; s++)
+        o->post[row * (size_t)n + (size_t)s] = magnitude * sigmoid(w[n + s]) + o->post_eps;
     if (mixes) sinkhorn(w + 2 * n, n, o->iters, o->eps);
     for (int at = 0; at < o->hidden; at += SPAN) {
         const int m = o->hidden - at < SPAN ? o->hidden - at : SPAN;
@@ -92,7 +93,8 @@ static void pool_task(void *arg, int i, int thread) {
     const struct kernels *k = &j->x->k;
     const int n = o->n_sources;
     const size_t hidden = (size_t)o->hidden, row = (size_t)i * hidden;
-    float *x = o->streams + row * (size_t)o->n_streams, *into = x + (size_t)o->into * hidden, *add = o->x ? o->x + row : NULL;
+    float *x = o->streams + row * (size_t)o->n_streams, *into = x + (size_t)o->into * hidden,
+          *add = o->x ? o->x + row : NULL;
     if (add && o->begins) memcpy(into, add, hidden * sizeof(float));
     else if (add) k->axpy(into, 1, add, o->hidden);
     if (add) memset(add, 0, hidden * sizeof(float));
@@ -101,16 +103,20 @@ static void pool_task(void *arg, int i, int thread) {
     for (int s = 0; s < n; s++) {
         const float *v = x + (size_t)op_pool_stream(o, s) * hidden;
         norm[s] = 1 / sqrtf(k->sumsq(v, o->hidden) / (float)o->hidden + o->eps);
-        k->qk(&p[0][s], POOL_SOURCES_MOST, o->query, o->n_queries, v, o->hidden, 1, o->hidden, norm[s] / sqrtf((float)o->hidden));
+        k->qk(&p[0][s], POOL_SOURCES_MOST, o->query, o->n_queries, v, o->hidden, 1, o->hidden,
+              norm[s] / sqrtf((float)o->hidden));
     }
     for (int q = 0; q < o->n_queries; q++) {
         float *out = o->out[q] + row, top = -INFINITY, sum = 0;
         k->soft(p[q], n, &top, &sum);
         memset(out, 0, hidden * sizeof(float));
-        for (int s = 0; s < n; s++) k->axpy(out, (o->sums_raw ? p[q][s] : p[q][s] * norm[s]) / sum, x + (size_t)op_pool_stream(o, s) * hidden, o->hidden);
+        for (int s = 0; s < n; s++)
+            k->axpy(out, (o->sums_raw ? p[q][s] : p[q][s] * norm[s]) / sum, x + (size_t)op_pool_stream(o, s) * hidden,
+                    o->hidden);
     }
 }
 int streams_pool(struct exec *base, const struct op_pool *o) {
-    if (o->n_sources < 1 || o->n_sources > POOL_SOURCES_MOST || o->n_queries < 0 || o->n_queries > POOL_QUERIES_MOST) return ERR_RUNTIME;
+    if (o->n_sources < 1 || o->n_sources > POOL_SOURCES_MOST || o->n_queries < 0 || o->n_queries > POOL_QUERIES_MOST)
+        return ERR_RUNTIME;
     return cpu_exec_for_each((struct cpu_exec *)base, o->n, pool_task, &(struct job){(struct cpu_exec *)base, o});
 }

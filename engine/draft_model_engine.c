@@ -7,7 +7,8 @@
 #include "base/mem.h"
 #include "engine/engine_core.h"
 
-/* A draft reads at most FEW_UNREAD tokens before it answers; more are read in the background. POLL_MS: between two looks at a cancel. */
+/* A draft reads at most FEW_UNREAD tokens before it answers; more are read in the background. POLL_MS: between two
+ * looks at a cancel. */
 enum { FEW_UNREAD = 32, POLL_MS = 20 };
 
 struct draft {
@@ -51,7 +52,8 @@ static bool is_ready(struct draft *d, struct draft_model_chat *c, const int32_t 
     if (!c->session && session_open(d->engine, &c->session, &e)) return false;
     if (session_busy(c->session)) return false;
     if (n_unread(c->session, tokens, n) <= FEW_UNREAD) return true;
-    if (session_submit(c->session, &(struct request){.tokens = tokens, .n = n, .flags = REQ_IGNORE_EOS | REQ_NO_DISK_CACHE}, &e))
+    if (session_submit(c->session,
+                       &(struct request){.tokens = tokens, .n = n, .flags = REQ_IGNORE_EOS | REQ_NO_DISK_CACHE}, &e))
         log_say(LOG_INFO, "the draft model cannot read this conversation: %s", e.text);
     return false;
 }
@@ -76,7 +78,11 @@ static void run(void *ctx, struct draft_model_row *rows, int n, bool (*stopped)(
     pthread_mutex_lock(&d->lock);
     for (int i = 0; i < n; i++) {
         struct draft_model_row *r = &rows[i];
-        const struct request q = {.tokens = r->tokens, .n = r->n, .max_tokens = r->most, .flags = REQ_IGNORE_EOS | REQ_NO_DISK_CACHE, .sampling = r->sampling};
+        const struct request q = {.tokens = r->tokens,
+                                  .n = r->n,
+                                  .max_tokens = r->most,
+                                  .flags = REQ_IGNORE_EOS | REQ_NO_DISK_CACHE,
+                                  .sampling = r->sampling};
         r->made = 0;
         if (!session_submit(r->chat->session, &q, &(struct error){0})) running++;
     }

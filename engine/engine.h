@@ -1,7 +1,8 @@
 #pragma once
-/* The engine's public interface: opens a checkpoint, runs the turns of several sessions on its own thread and reports events through a queue.
- * The only header of engine/ proper that cli/ includes. Unless a comment says otherwise, one thread at a time may call these functions.
- * Callbacks run on the engine thread and must not call back into the engine. */
+/* The engine's public interface: opens a checkpoint, runs the turns of several sessions on its own thread and reports
+ * events through a queue. The only header of engine/ proper that cli/ includes. Unless a comment says otherwise, one
+ * thread at a time may call these functions. Callbacks run on the engine thread and must not call back into the engine.
+ */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -25,34 +26,41 @@ struct engine_params {         /* zero-initialized: all defaults */
     const char *gpus;          /* NULL or "none", "0", "0,1", "emu:2,mem=32G,h2d=57" */
     const char *trace;         /* Chrome trace of GPU and CPU activity; NULL: none */
     const char *trace_routing; /* file that records router choices (exec/routing_trace.h); NULL: none */
-    const char *trace_values;  /* file that records what stages compute (exec/values_trace.h), without devices and drafts; NULL: none */
+    /* file that records what stages compute (exec/values_trace.h), without devices and drafts; NULL: none */
+    const char *trace_values;
     enum exec_mode prefill, decode;
     const char *calibration_dir; /* directory of calibration results; NULL: assume speeds, do not measure */
     const char *split;           /* split policy (placement/split.h); NULL: the cheapest by the cost model */
-    const char *expert_cache;    /* device memory for routed experts: "layers", "auto", "off", experts per layer ("8") or bytes ("4G"); NULL: off */
-    const char *usage_dir;       /* directory that keeps how often experts are used, per checkpoint; NULL: none */
-    const char *evict;           /* eviction policy of the expert pool (experts/score.h); NULL: the default */
-    bool deterministic;          /* decide by the cost table only, never by measurements taken in use */
-    double max_tpot_s;           /* bound on the mean seconds per token of each answer; 0: none */
-    const char *kv_dir;          /* directory of the KV disk cache; NULL: none */
-    uint64_t kv_limit;           /* most bytes in kv_dir; 0: a tenth of the free disk space */
-    bool force;                  /* continue where memory seems insufficient */
-    bool hugepages;              /* use 2 MB pages for caches, workspaces, and weights copied into memory */
-    const char *topology;        /* file that describes the NUMA nodes (cpu/numa.h), for tests; NULL: ask the system */
+    /* device memory for routed experts: "layers", "auto", "off", experts per layer ("8") or bytes ("4G"); NULL: off */
+    const char *expert_cache;
+    const char *usage_dir; /* directory that keeps how often experts are used, per checkpoint; NULL: none */
+    const char *evict;     /* eviction policy of the expert pool (experts/score.h); NULL: the default */
+    bool deterministic;    /* decide by the cost table only, never by measurements taken in use */
+    double max_tpot_s;     /* bound on the mean seconds per token of each answer; 0: none */
+    const char *kv_dir;    /* directory of the KV disk cache; NULL: none */
+    uint64_t kv_limit;     /* most bytes in kv_dir; 0: a tenth of the free disk space */
+    bool force;            /* continue where memory seems insufficient */
+    bool hugepages;        /* use 2 MB pages for caches, workspaces, and weights copied into memory */
+    const char *topology;  /* file that describes the NUMA nodes (cpu/numa.h), for tests; NULL: ask the system */
     enum draft_kind draft;
-    const char *draft_model; /* with DRAFT_MODEL: checkpoint of a small model. The caller ensures that it has the same tokenizer */
-    const char *draft_dir;   /* directory that keeps INT4 drafts of checkpoints; NULL: none */
-    int max_drafted;         /* most drafted tokens per round; 0: DRAFT_MAX. A draft chosen by name always drafts this many, otherwise as many as pay off */
-    /* The caller's own draft for DRAFT_LOOKUP, or NULL. Writes up to `most` tokens that may follow tokens[0..n) to out and returns their
-     * number. Never changes the generated text. Called on the engine thread. */
+    /* with DRAFT_MODEL: checkpoint of a small model. The caller ensures that it has the same tokenizer */
+    const char *draft_model;
+    const char *draft_dir; /* directory that keeps INT4 drafts of checkpoints; NULL: none */
+    /* most drafted tokens per round; 0: DRAFT_MAX. A draft chosen by name always drafts this many, otherwise as many as
+     * pay off */
+    int max_drafted;
+    /* The caller's own draft for DRAFT_LOOKUP, or NULL. Writes up to `most` tokens that may follow tokens[0..n) to out
+     * and returns their number. Never changes the generated text. Called on the engine thread. */
     int (*custom_draft)(void *ctx, const int32_t *tokens, int n, int most, int32_t *out);
     void *custom_draft_ctx;
-    /* Reports the progress of opening at most ten times a second; share 0..1. May be NULL. A non-zero return cancels. */
+    /* Reports the progress of opening at most ten times a second; share 0..1. May be NULL. A non-zero return cancels.
+     */
     int (*progress)(void *ctx, const char *what, double share);
     void *progress_ctx;
 };
 
-/* Opens config, weights (mapped), devices and the engine thread. On error *e holds the message and nothing stays open. */
+/* Opens config, weights (mapped), devices and the engine thread. On error *e holds the message and nothing stays open.
+ */
 int engine_open(struct engine **e_out, const struct engine_params *p, struct error *e);
 void engine_close(struct engine **e); /* cancels running turns and closes all sessions */
 
@@ -68,18 +76,21 @@ struct engine_info {
     int top_k;                                        /* 0: not given */
     bool do_sample;                                   /* false: greedy by default */
     uint64_t kv_token_bytes;                          /* KV cache bytes per token */
-    uint64_t fingerprint;                             /* hash of config and tensor headers; identifies saved KV caches */
+    /* hash of config and tensor headers; identifies saved KV caches */
+    uint64_t fingerprint;
 };
 const struct engine_info *engine_info(const struct engine *eng); /* valid until close */
 
-/* --inspect: appends one JSON object without opening the engine. --verify: reads every tensor; ERR_MODEL names the first
- * damaged one. */
+/* --inspect: appends one JSON object without opening the engine. --verify: reads every tensor; ERR_MODEL names the
+ * first damaged one. */
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e);
 int engine_verify(const struct engine_params *p, struct error *e);
-/* --plan: appends one JSON object with the speeds that a machine would reach, simulated in virtual time. machine: a preset, a file, or "here"
- * (calibrated); "list" lists the known names. The model is the checkpoint p->dir, or else the architecture `arch` (NULL: deepseek-v3), with a format as in
- * "qwen3-30b:q4_k_m". ERR_USAGE names file, line and remedy. */
-int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e);
+/* --plan: appends one JSON object with the speeds that a machine would reach, simulated in virtual time. machine: a
+ * preset, a file, or "here" (calibrated); "list" lists the known names. The model is the checkpoint p->dir, or else the
+ * architecture `arch` (NULL: deepseek-v3), with a format as in "qwen3-30b:q4_k_m". ERR_USAGE names file, line and
+ * remedy. */
+int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json,
+                struct error *e);
 /* --version --verbose: text lines with the CPU, the requested level, devices, families, and architectures of GGUF. */
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e);
 /* The devices that engine_params.gpus may be set to without being asked for. */
@@ -91,9 +102,9 @@ struct engine_gpus {
 void engine_find_gpus(struct engine_gpus *out);
 /* --bench kernels: calls fn with one JSON object per row {kernel, level, shape, threads, gbps|gflops, limit, share}. */
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row), void *ctx, struct error *e);
-/* Announces prompts that will be submitted soon, so that the engine can choose the mode that finishes all of them first. Returns how many to
- * submit at once, 0: no preference. After a non-zero result no prompt starts until engine_announce(e, NULL) marks them as
- * submitted. Returns 0 for --decode other than auto and paged. */
+/* Announces prompts that will be submitted soon, so that the engine can choose the mode that finishes all of them
+ * first. Returns how many to submit at once, 0: no preference. After a non-zero result no prompt starts until
+ * engine_announce(e, NULL) marks them as submitted. Returns 0 for --decode other than auto and paged. */
 struct announced_load {
     int n_prompts, max_at_once;          /* total; most submitted at once, 0: as many as pay off */
     double prompt_tokens, answer_tokens; /* average tokens */
@@ -114,7 +125,8 @@ struct expert_map {
     int8_t *device_rank; /* [n_layers, n_experts] device rank; -1: host memory only */
     int n_devices;       /* devices that hold layers of the model */
     struct expert_device {
-        int rank, layers, resident_layers, cached; /* layers with experts; of these with all experts on the device; experts in its pool */
+        /* layers with experts; of these with all experts on the device; experts in its pool */
+        int rank, layers, resident_layers, cached;
         uint64_t resident_bytes, cached_bytes;
         uint64_t chosen, hits; /* choices of its rows in these layers; of these computed on the device */
     } device[ENGINE_MAX_DEVICES];
@@ -130,25 +142,32 @@ void session_close(struct session **s); /* cancels its turn first */
 int session_fork(struct session *from, struct session *to, struct error *err);
 
 enum {
-    REQ_IGNORE_EOS = 1,        /* generate past stop ids (measurements, --ids) */
-    REQ_NO_PREFIX_REUSE = 2,   /* prefill everything, even what other sessions have cached (measurements) */
-    REQ_NO_DISK_CACHE = 4,     /* never write the KV cache of this turn to disk */
-    REQ_EXACT_PREFIX_ONLY = 8, /* reuse only cached rows with the bits that a fresh prefill gives, so that the answer is a fresh session's */
-    REQ_MAY_BE_INCOMPLETE = 16 /* a limit cuts an answer that its filter has not accepted as any other: DONE_LENGTH or DONE_CONTEXT, no error */
+    REQ_IGNORE_EOS = 1,      /* generate past stop ids (measurements, --ids) */
+    REQ_NO_PREFIX_REUSE = 2, /* prefill everything, even what other sessions have cached (measurements) */
+    REQ_NO_DISK_CACHE = 4,   /* never write the KV cache of this turn to disk */
+    /* reuse only cached rows with the bits that a fresh prefill gives, so that the answer is a fresh session's */
+    REQ_EXACT_PREFIX_ONLY = 8,
+    /* a limit cuts an answer that its filter has not accepted as any other: DONE_LENGTH or DONE_CONTEXT, no error */
+    REQ_MAY_BE_INCOMPLETE = 16
 };
-/* Restricts the tokens of an answer, for example to a grammar. The functions run on the engine thread, for one token after the other, also for verified drafts.
- * The filter must outlive the turn. */
-enum filter_state { FILTER_OPEN, FILTER_COMPLETE, FILTER_FINAL }; /* incomplete; complete, more may follow; complete, nothing may follow */
+/* Restricts the tokens of an answer, for example to a grammar. The functions run on the engine thread, for one token
+ * after the other, also for verified drafts. The filter must outlive the turn. */
+/* incomplete; complete, more may follow; complete, nothing may follow */
+enum filter_state { FILTER_OPEN, FILTER_COMPLETE, FILTER_FINAL };
 struct token_filter {
     void *ctx;
-    /* Sets *allowed [(vocab of the tokenizer + 63) / 64] to the tokens that may follow, bit i % 64 of word i / 64; NULL: all. Tokens past *n_ids are never
-     * allowed. left > 0: only tokens after which left - 1 more can complete the answer. Valid until the next call. Stop ids are left to the engine. */
+    /* Sets *allowed [(vocab of the tokenizer + 63) / 64] to the tokens that may follow, bit i % 64 of word i / 64;
+     * NULL: all. Tokens past *n_ids are never allowed. left > 0: only tokens after which left - 1 more can complete the
+     * answer. Valid until the next call. Stop ids are left to the engine. */
     int (*allowed)(void *ctx, int left, const uint64_t **allowed, int *n_ids, struct error *e);
-    bool (*fits)(void *ctx, int32_t id, int left); /* whether `left` more tokens can complete the answer after this one */
-    int (*least)(void *ctx);                       /* the least `left` > 0 for which allowed() leaves a token; INT_MAX: none */
+    /* whether `left` more tokens can complete the answer after this one */
+    bool (*fits)(void *ctx, int32_t id, int left);
+    /* the least `left` > 0 for which allowed() leaves a token; INT_MAX: none */
+    int (*least)(void *ctx);
     int (*accept)(void *ctx, int32_t id, struct error *e);
     enum filter_state (*state)(const void *ctx);
-    /* Proposes up to `most` tokens that must come next, as a draft; returns their number. They are verified as every draft. */
+    /* Proposes up to `most` tokens that must come next, as a draft; returns their number. They are verified as every
+     * draft. */
     int (*forced)(void *ctx, int most, int32_t *out);
     bool is_whole; /* an answer that is complete at its limit was not cut: DONE_STOP */
 };
@@ -165,51 +184,62 @@ struct request {
     int n_top_logprobs;      /* at most MAX_TOP_LOGPROBS */
     const int32_t *stop_ids; /* in addition to the model's; copied */
     int n_stop_ids;
-    const struct token_filter *filter; /* NULL: none. An answer that ends incomplete is an EVENT_ERROR, see REQ_MAY_BE_INCOMPLETE */
-    /* Called for each prompt position in order with its logits [vocab]; non-zero cancels. May be NULL. Forces a prefill of the whole
-     * prompt. */
+    /* NULL: none. An answer that ends incomplete is an EVENT_ERROR, see REQ_MAY_BE_INCOMPLETE */
+    const struct token_filter *filter;
+    /* Called for each prompt position in order with its logits [vocab]; non-zero cancels. May be NULL. Forces a prefill
+     * of the whole prompt. */
     int (*logits)(void *ctx, int position, const float *logits);
     void *logits_ctx;
 };
-/* Queues one turn and returns at once. ERR_CONTEXT if it does not fit, with both counts; ERR_RUNTIME if the session is busy. */
+/* Queues one turn and returns at once. ERR_CONTEXT if it does not fit, with both counts; ERR_RUNTIME if the session is
+ * busy. */
 int session_submit(struct session *s, const struct request *r, struct error *e);
-/* Emits a known answer of n <= 1,024 tokens as the events of a turn with a prompt of n_prompt tokens. Computes nothing and
- * leaves the KV cache as it is. ERR_RUNTIME if the session is busy. */
-int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e);
-/* Stops the running or queued turn, usually well within 200 ms; EVENT_DONE with DONE_CANCELLED follows. Whole batches of the prompt
- * that were prefilled stay cached. Async-signal-safe; callable from any thread. */
+/* Emits a known answer of n <= 1,024 tokens as the events of a turn with a prompt of n_prompt tokens. Computes nothing
+ * and leaves the KV cache as it is. ERR_RUNTIME if the session is busy. */
+int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens,
+                          struct error *e);
+/* Stops the running or queued turn, usually well within 200 ms; EVENT_DONE with DONE_CANCELLED follows. Whole batches
+ * of the prompt that were prefilled stay cached. Async-signal-safe; callable from any thread. */
 void session_cancel(struct session *s);
-bool session_busy(const struct session *s);                          /* from submit until the turn's last event is polled */
+/* from submit until the turn's last event is polled */
+bool session_busy(const struct session *s);
 int session_tokens(const struct session *s, const int32_t **tokens); /* tokens in the KV cache; only while not busy */
-/* Number of leading tokens whose KV memory may be shared with other sessions; engine_shared_bytes() counts shared memory once. A
- * snapshot; callable from any thread. */
+/* Number of leading tokens whose KV memory may be shared with other sessions; engine_shared_bytes() counts shared
+ * memory once. A snapshot; callable from any thread. */
 int session_shared_tokens(const struct session *s);
 uint64_t engine_shared_bytes(const struct engine *eng);
-/* Returns the number of disk cache keys of the prompt submitted last, whether or not they are written yet. Valid until the next submit. */
+/* Returns the number of disk cache keys of the prompt submitted last, whether or not they are written yet. Valid until
+ * the next submit. */
 size_t session_disk_keys(const struct session *s, const uint64_t **keys);
-/* Deletes these keys from the disk cache kv_dir. Engines of all processes stop writing KV that they computed before this call under these
- * keys. ERR_RUNTIME: some files may remain. Needs no engine; callable from any thread. */
+/* Deletes these keys from the disk cache kv_dir. Engines of all processes stop writing KV that they computed before
+ * this call under these keys. ERR_RUNTIME: some files may remain. Needs no engine; callable from any thread. */
 int engine_forget(const char *kv_dir, const uint64_t *keys, size_t n, struct error *e);
 
 enum event_kind { EVENT_NONE, EVENT_PROGRESS, EVENT_TOKEN, EVENT_DONE, EVENT_ERROR };
 enum done_reason { DONE_STOP, DONE_LENGTH, DONE_CONTEXT, DONE_CANCELLED };
-struct expert_stats {                                      /* routed experts in the decode batches of a turn, counted for all turns in them */
-    uint64_t chosen, hits, uploaded, wasted, upload_bytes; /* hits: on a device when chosen; uploaded: to a device; wasted: evicted unused */
-    uint64_t predicted_uploads, predicted_wasted;          /* uploads that router predictions caused */
-    uint64_t predicted[3], predicted_chosen[3];            /* experts predicted for the layer 1, 2, 3 ahead, and how many of them were chosen */
-    double cpu_s, device_s;                                /* time that CPU and devices spent on their experts */
-    double placement_s;                                    /* time to split the experts and to choose uploads */
-    uint64_t n_placements;                                 /* number of layers decided */
+/* routed experts in the decode batches of a turn, counted for all turns in them */
+struct expert_stats {
+    /* hits: on a device when chosen; uploaded: to a device; wasted: evicted unused */
+    uint64_t chosen, hits, uploaded, wasted, upload_bytes;
+    uint64_t predicted_uploads, predicted_wasted; /* uploads that router predictions caused */
+    /* experts predicted for the layer 1, 2, 3 ahead, and how many of them were chosen */
+    uint64_t predicted[3], predicted_chosen[3];
+    double cpu_s, device_s; /* time that CPU and devices spent on their experts */
+    double placement_s;     /* time to split the experts and to choose uploads */
+    uint64_t n_placements;  /* number of layers decided */
 };
 struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft: submit to first token; decode: first to last token */
-    uint64_t bytes_read;                         /* weight bytes that operations read; a decode batch's bytes are divided among its sessions */
-    const char *draft;                           /* "lookup", "mtp", "mtp and lookup", "int4", "model"; NULL: none, or not made yet */
-    int drafted, accepted, max_drafted;          /* drafted tokens that were verified, accepted ones, and most in one batch */
-    double draft_saved_s;                        /* decode time saved by drafts, estimated; < 0: lost */
-    struct expert_stats experts;                 /* chosen 0: no decode batch ran on devices with experts */
-    const char *prefill_mode, *decode_mode;      /* names of modes; a paged batch also prefills by "paged" */
+    /* weight bytes that operations read; a decode batch's bytes are divided among its sessions */
+    uint64_t bytes_read;
+    /* "lookup", "mtp", "mtp and lookup", "int4", "model"; NULL: none, or not made yet */
+    const char *draft;
+    /* drafted tokens that were verified, accepted ones, and most in one batch */
+    int drafted, accepted, max_drafted;
+    double draft_saved_s;                   /* decode time saved by drafts, estimated; < 0: lost */
+    struct expert_stats experts;            /* chosen 0: no decode batch ran on devices with experts */
+    const char *prefill_mode, *decode_mode; /* names of modes; a paged batch also prefills by "paged" */
     /* --explain: reasons for the modes, one line each, and expected times; 0: none */
     char prefill_why[440], decode_why[660];
     double prefill_expected_s, batch_expected_s, batch_s; /* figures of the turn's last decode batch */
@@ -226,8 +256,9 @@ struct event {
     struct error error;             /* EVENT_ERROR: why the turn ended; the session stays usable */
     struct turn_stats stats;        /* EVENT_DONE, EVENT_ERROR */
 };
-/* Takes the next event of any session in order of arrival. Waits up to timeout_ms (-1: for ever, 0: not at all). Returns whether there was
- * an event. No event is lost: a session with 1,024 unread tokens pauses until one is read. Only an unread EVENT_PROGRESS is replaced
- * by a newer one. */
+/* Takes the next event of any session in order of arrival. Waits up to timeout_ms (-1: for ever, 0: not at all).
+ * Returns whether there was an event. No event is lost: a session with 1,024 unread tokens pauses until one is read.
+ * Only an unread EVENT_PROGRESS is replaced by a newer one. */
 bool engine_poll(struct engine *eng, struct event *out, int timeout_ms);
-int engine_event_fd(const struct engine *eng); /* readable while events wait, and until engine_poll() finds none; for poll() */
+/* readable while events wait, and until engine_poll() finds none; for poll() */
+int engine_event_fd(const struct engine *eng);

@@ -20,8 +20,10 @@ static void on_row(void *ctx, const struct bench_row *r) {
     struct rows *to = ctx;
     struct buf b = {0};
     const char *unit = r->is_flops ? "gflops" : "gbps";
-    buf_fmt(&b, "{\"kernel\":\"%s\",\"format\":\"%s\",\"level\":\"%s\",\"shape\":\"%s\",\"threads\":%d,\"tokens\":%d,\"%s\":%.2f", r->kernel, r->format,
-            r->level, r->shape, r->threads, r->tokens, unit, r->rate);
+    buf_fmt(&b,
+            "{\"kernel\":\"%s\",\"format\":\"%s\",\"level\":\"%s\",\"shape\":\"%s\",\"threads\":%d,\"tokens\":%d,\"%"
+            "s\":%.2f",
+            r->kernel, r->format, r->level, r->shape, r->threads, r->tokens, unit, r->rate);
     if (r->limit > 0) buf_fmt(&b, ",\"limit\":%.2f,\"share\":%.3f", r->limit, r->limit_share);
     buf_str(&b, "}");
     if (b.failed || to->fn(to->ctx, b.data)) atomic_store(&to->stop, 1);
@@ -33,7 +35,8 @@ int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row)
     enum cpu_level best = cpu_level_best();
     for (int l = CPU_LEVELS; l-- > 0;) { /* best level first, with the most rounds */
         if (!cpu_level_has((enum cpu_level)l)) continue;
-        struct bench_options o = {.level = (enum cpu_level)l, .threads = threads, .cancel = &to.stop, .rounds = l == (int)best ? 7 : 3};
+        struct bench_options o = {
+            .level = (enum cpu_level)l, .threads = threads, .cancel = &to.stop, .rounds = l == (int)best ? 7 : 3};
         if (l == CPU_SCALAR) o.bytes = (size_t)64 << 20; /* compute-bound, so less data suffices */
         int rc = kernel_bench_run(&o, on_row, &to, e);
         if (rc) return rc;
@@ -41,7 +44,7 @@ int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row)
     return 0;
 }
 
-/* --- The limit of decode: a streaming read of much more than the caches hold ----------------------------------------------- */
+/* --- The limit of decode: a streaming read of much more than the caches hold ------------------ */
 
 struct reading {
     struct pool *pool;

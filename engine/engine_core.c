@@ -24,7 +24,7 @@
 #include "engine/transfer/trace.h"
 #include "engine/weights/weights_open.h"
 
-/* --- Open and close ------------------------------------------------------------------------------------------------------ */
+/* --- Open and close --------------------------------------------------------------------------- */
 
 static char *dir_basename(const char *dir) {
     size_t n = strlen(dir);
@@ -46,7 +46,8 @@ static int open_int4(struct engine *eng, enum cpu_level level, struct error *e) 
     int rc = int4_open(&eng->int4, &eng->weights, level, eng->params.draft_dir, eng->params.force, e);
     if (rc) return rc;
     if (eng->machine.disk_prefetch) disk_prefetch_reserve(eng->machine.disk_prefetch, int4_bytes(eng->int4));
-    if (!(eng->lookahead_mem = mem_alloc(lookahead_bytes(c->n_layers, c->topk)))) return error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
+    if (!(eng->lookahead_mem = mem_alloc(lookahead_bytes(c->n_layers, c->topk))))
+        return error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     lookahead_open(&eng->lookahead, c->n_layers, c->topk, eng->lookahead_mem);
     return 0;
 }
@@ -58,23 +59,30 @@ static int open_runtime(struct engine *eng, struct error *e) {
     if ((rc = engine_read_topology(&eng->numa, eng->params.topology, e))) return rc;
     if ((rc = pool_open_nodes(&eng->pool, eng->params.threads, true, &eng->numa, e))) return rc;
     if (!(eng->machine.cpu = cpu_exec_open(eng->pool, level, e))) return ERR_MEMORY;
-    if ((rc = work_open(&eng->prefill_work, c, prefill_batch_rows(c, eng->info.context), NULL, NULL, NULL, e))) return rc;
+    if ((rc = work_open(&eng->prefill_work, c, prefill_batch_rows(c, eng->info.context), NULL, NULL, NULL, e)))
+        return rc;
     eng->logits = mem_alloc((size_t)c->vocab * sizeof *eng->logits);
     eng->sample_scratch = mem_alloc((size_t)c->vocab * sizeof *eng->sample_scratch);
     eng->machine.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
-    if (!eng->logits || !eng->sample_scratch || !eng->machine.expert_touched) return error_set(e, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
+    if (!eng->logits || !eng->sample_scratch || !eng->machine.expert_touched)
+        return error_set(e, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
     rc = gpu_set_open(&eng->machine.gpus, eng->params.gpus, e);
-    if (rc == ERR_RUNTIME && !exec_modes[eng->params.prefill].min_devices && !exec_modes[eng->params.decode].min_devices) {
+    if (rc == ERR_RUNTIME && !exec_modes[eng->params.prefill].min_devices &&
+        !exec_modes[eng->params.decode].min_devices) {
         log_say(LOG_WARN, "devices %s: %s; continuing on the CPU (--gpus)", eng->params.gpus, e->text);
         *e = (struct error){0};
         rc = 0;
     }
     if (!rc && eng->machine.gpus) rc = gpu_set_pin(eng->machine.gpus, &eng->weights, &eng->numa, e);
     if (rc) return rc;
-    if (eng->params.trace && !(eng->machine.trace = trace_open())) return error_set(e, ERR_MEMORY, "no memory for a trace");
-    if (eng->params.trace_routing && (rc = routing_trace_open(&eng->machine.routing, eng->params.trace_routing, &eng->weights, eng->name, e))) return rc;
+    if (eng->params.trace && !(eng->machine.trace = trace_open()))
+        return error_set(e, ERR_MEMORY, "no memory for a trace");
+    if (eng->params.trace_routing &&
+        (rc = routing_trace_open(&eng->machine.routing, eng->params.trace_routing, &eng->weights, eng->name, e)))
+        return rc;
     if (eng->params.trace_values) {
-        if (eng->machine.gpus) return error_set(e, ERR_USAGE, "the trace of values holds the CPU's results: use no devices (--gpus none)");
+        if (eng->machine.gpus)
+            return error_set(e, ERR_USAGE, "the trace of values holds the CPU's results: use no devices (--gpus none)");
         eng->params.draft = DRAFT_NONE;
         if ((rc = values_trace_open(&eng->machine.values, eng->params.trace_values, eng->machine.cpu, e))) return rc;
     }
@@ -85,16 +93,22 @@ static int open_runtime(struct engine *eng, struct error *e) {
     /* a device streams whole experts from the mapping, whose pages pin.h places: do not split these into node copies */
     bool copies = !eng->machine.gpus && numa_copy_fits(&eng->numa, bytes, eng->params.hugepages);
     bool cut = copies || (eng->machine.gpus && eng->numa.n_nodes > 1);
-    if (cut && (rc = numa_copy_open(&eng->machine.numa_copy, &eng->weights, &eng->numa, copies, eng->params.hugepages, &eng->machine.weight_state, e)))
+    if (cut && (rc = numa_copy_open(&eng->machine.numa_copy, &eng->weights, &eng->numa, copies, eng->params.hugepages,
+                                    &eng->machine.weight_state, e)))
         return rc;
-    if (!copies && (eng->params.hugepages || eng->numa.n_nodes > 1) && !(eng->machine.gpus && pin_get_choice(eng->machine.gpus->pin)->by_node))
-        log_say(LOG_INFO, "weights stay mapped from their files: %s", eng->machine.gpus ? "devices read the mapping" : "a copy does not fit in memory");
+    if (!copies && (eng->params.hugepages || eng->numa.n_nodes > 1) &&
+        !(eng->machine.gpus && pin_get_choice(eng->machine.gpus->pin)->by_node))
+        log_say(LOG_INFO, "weights stay mapped from their files: %s",
+                eng->machine.gpus ? "devices read the mapping" : "a copy does not fit in memory");
     const char *evict = eng->params.evict ? eng->params.evict : "auto";
-    eng->machine.evict_policy = score_find(eng->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
+    eng->machine.evict_policy =
+        score_find(eng->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
     if (!copies && disk_prefetch_is_needed(&eng->weights)) {
-        log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: reading experts from disk on demand", bytes >> 20, mem_available() >> 20);
+        log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: reading experts from disk on demand", bytes >> 20,
+                mem_available() >> 20);
         if ((rc = work_open(&eng->lookahead_work, c, ENGINE_MAX_BATCH, NULL, NULL, NULL, e)) ||
-            (rc = disk_prefetch_open(&eng->machine.disk_prefetch, &eng->weights, &eng->machine.weight_state, eng->machine.evict_policy, e)))
+            (rc = disk_prefetch_open(&eng->machine.disk_prefetch, &eng->weights, &eng->machine.weight_state,
+                                     eng->machine.evict_policy, e)))
             return rc;
         eng->machine.lookahead_work = &eng->lookahead_work;
     }
@@ -111,27 +125,36 @@ static int open_runtime(struct engine *eng, struct error *e) {
     eng->machine.split_policy = eng->params.split ? split_find(eng->params.split) : &split_policies[0];
     engine_parse_expert_cache(eng->params.expert_cache, &eng->machine.pool_request, &eng->machine.pool_request_n);
     const char *usage_dir = eng->params.deterministic ? NULL : eng->params.usage_dir;
-    if (c->n_experts && eng->machine.gpus && (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e))) return rc;
+    if (c->n_experts && eng->machine.gpus &&
+        (rc = usage_profile_open(&eng->machine.usage, c, usage_dir, eng->weights.files.fingerprint, e)))
+        return rc;
     eng->machine.expert_bytes = weights_expert_bytes(&eng->weights);
     eng->info.threads = pool_threads(eng->pool);
     eng->info.level = cpu_level_name(level);
     speeds_assume(eng, level);
-    eng->machine.no_device_decode = eng->params.decode == DECODE_CPU && eng->params.prefill != MODE_AUTO && eng->params.prefill != PREFILL_BLEND;
+    eng->machine.no_device_decode =
+        eng->params.decode == DECODE_CPU && eng->params.prefill != MODE_AUTO && eng->params.prefill != PREFILL_BLEND;
     eng->machine.whole_layers = eng->params.prefill == PREFILL_BLEND;
     if ((rc = decode_open(&eng->machine.decode, &eng->machine, (enum dtype)eng->params.kv, e))) return rc;
     if ((eng->params.draft == DRAFT_MTP || eng->params.draft == DRAFT_AUTO) && !eng->params.custom_draft &&
         (rc = mtp_open(&eng->mtp, &eng->weights, eng->machine.cpu, eng->info.context, (enum dtype)eng->params.kv, e)))
         return rc;
-    if (eng->params.draft == DRAFT_MTP && !eng->mtp) return error_set(e, ERR_USAGE, "draft mtp: %s has no supported prediction layer (--draft)", eng->name);
+    if (eng->params.draft == DRAFT_MTP && !eng->mtp)
+        return error_set(e, ERR_USAGE, "draft mtp: %s has no supported prediction layer (--draft)", eng->name);
     if (eng->params.draft == DRAFT_INT4 && !eng->params.custom_draft && (rc = open_int4(eng, level, e))) return rc;
     decode_want_hidden(eng->machine.decode, eng->mtp);
     int lacks = eng->machine.gpus && eng->machine.gpus->is_lost ? ERR_RUNTIME : ERR_MEMORY;
     if (eng->params.prefill == PREFILL_BLEND && decode_tp_ranks(eng->machine.decode) > 1)
-        return error_set(e, ERR_USAGE, "a blended prefill cannot be combined with tensor parallelism (--prefill blend, parallel=tensor in --gpus)");
+        return error_set(e, ERR_USAGE,
+                         "a blended prefill cannot be combined with tensor parallelism (--prefill blend, "
+                         "parallel=tensor in --gpus)");
     if (eng->params.prefill == PREFILL_BLEND && !decode_can_blend(eng->machine.decode))
-        return error_set(e, lacks, "a blended prefill needs room for all layers on devices: %s (--prefill blend)", decode_placement_why(eng->machine.decode));
-    if ((eng->params.decode == DECODE_HYBRID || eng->params.decode == DECODE_DUAL) && !decode_resident_layers(eng->machine.decode))
-        return error_set(e, lacks, "decoding in mode %s: %s (--decode)", exec_mode_name(eng->params.decode), decode_placement_why(eng->machine.decode));
+        return error_set(e, lacks, "a blended prefill needs room for all layers on devices: %s (--prefill blend)",
+                         decode_placement_why(eng->machine.decode));
+    if ((eng->params.decode == DECODE_HYBRID || eng->params.decode == DECODE_DUAL) &&
+        !decode_resident_layers(eng->machine.decode))
+        return error_set(e, lacks, "decoding in mode %s: %s (--decode)", exec_mode_name(eng->params.decode),
+                         decode_placement_why(eng->machine.decode));
     return throughput_open(eng, e);
 }
 
@@ -168,15 +191,16 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
         .fingerprint = e->weights.files.fingerprint,
     };
     if (p->context < 0 || (p->context > c->max_context && !p->force)) {
-        rc = error_set(err, ERR_USAGE, "a context of %d tokens: %s supports up to %d (--context; --force overrides)", p->context, e->name, c->max_context);
+        rc = error_set(err, ERR_USAGE, "a context of %d tokens: %s supports up to %d (--context; --force overrides)",
+                       p->context, e->name, c->max_context);
         goto fail;
     }
     size_t have = mem_available(), need = p->context ? (size_t)p->context * e->info.kv_token_bytes : 0;
     if (have && need > have && !p->force) {
-        rc = error_set(
-            err, ERR_MEMORY,
-            "a context of %d tokens needs %zu MB for its KV cache, %zu MB are free; a smaller context or KV cache of FP8 needs less (--context, --kv fp8)",
-            p->context, need >> 20, have >> 20);
+        rc = error_set(err, ERR_MEMORY,
+                       "a context of %d tokens needs %zu MB for its KV cache, %zu MB are free; a smaller context or KV "
+                       "cache of FP8 needs less (--context, --kv fp8)",
+                       p->context, need >> 20, have >> 20);
         goto fail;
     }
     if ((rc = generation_config_read(e, err)) || (rc = open_runtime(e, err))) goto fail;
@@ -197,7 +221,8 @@ fail:
 
 static void save_usage(struct engine *eng) {
     struct error e = {0};
-    if (eng->machine.usage && eng->machine.decode && usage_profile_save(eng->machine.usage, decode_expert_rows(eng->machine.decode), &e))
+    if (eng->machine.usage && eng->machine.decode &&
+        usage_profile_save(eng->machine.usage, decode_expert_rows(eng->machine.decode), &e))
         log_say(LOG_INFO, "the usage profile is not saved: %s", e.text);
     usage_profile_close(&eng->machine.usage);
 }
@@ -207,13 +232,14 @@ static void close_disk_prefetch(struct engine *eng) {
     if (!eng->machine.disk_prefetch) return;
     disk_prefetch_counts(eng->machine.disk_prefetch, &n);
     log_say(LOG_INFO,
-            "of %llu chosen experts %llu were not in memory; %llu were prefetched, %llu of them unused; memory has %d slots per layer, %llu experts were "
+            "of %llu chosen experts %llu were not in memory; %llu were prefetched, %llu of them unused; memory has %d "
+            "slots per layer, %llu experts were "
             "evicted",
             (unsigned long long)n.selected, (unsigned long long)n.missing, (unsigned long long)n.read_ahead,
             (unsigned long long)(n.read_ahead - n.read_ahead_hits), n.slots_per_layer, (unsigned long long)n.evicted);
     if (n.announced)
-        log_say(LOG_INFO, "the draft predicted %llu experts that were not in memory, %llu of them were chosen", (unsigned long long)n.announced,
-                (unsigned long long)n.announced_hits);
+        log_say(LOG_INFO, "the draft predicted %llu experts that were not in memory, %llu of them were chosen",
+                (unsigned long long)n.announced, (unsigned long long)n.announced_hits);
     disk_prefetch_close(&eng->machine.disk_prefetch);
 }
 
@@ -290,8 +316,10 @@ static int fill_expert_map(void *arg) {
 }
 int engine_expert_map(struct engine *eng, struct expert_map *out, struct error *e) {
     size_t n = (size_t)eng->info.n_layers * (size_t)eng->info.n_experts;
-    *out = (struct expert_map){
-        .n_layers = eng->info.n_layers, .n_experts = eng->info.n_experts, .n_used = mem_alloc(n * sizeof *out->n_used + 1), .device_rank = mem_alloc(n + 1)};
+    *out = (struct expert_map){.n_layers = eng->info.n_layers,
+                               .n_experts = eng->info.n_experts,
+                               .n_used = mem_alloc(n * sizeof *out->n_used + 1),
+                               .device_rank = mem_alloc(n + 1)};
     if (!out->n_used || !out->device_rank) {
         engine_expert_map_free(out);
         return error_set(e, ERR_MEMORY, "no memory for a map of the experts");
@@ -323,4 +351,6 @@ const struct engine_info *engine_info(const struct engine *eng) { return &eng->i
 int engine_event_fd(const struct engine *eng) { return eng->event_fd; }
 uint64_t engine_token_bytes(const struct engine *eng) { return weights_token_bytes(&eng->weights); }
 uint64_t engine_token_flops(const struct engine *eng) { return weights_token_flops(&eng->weights); }
-int engine_forget(const char *kv_dir, const uint64_t *keys, size_t n, struct error *e) { return kv_disk_forget(kv_dir, keys, n, e); }
+int engine_forget(const char *kv_dir, const uint64_t *keys, size_t n, struct error *e) {
+    return kv_disk_forget(kv_dir, keys, n, e);
+}

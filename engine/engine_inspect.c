@@ -35,13 +35,15 @@ void engine_find_gpus(struct engine_gpus *out) {
     gpu_describe(out->text, sizeof out->text);
 }
 
-/* --- --inspect and --verify ------------------------------------------------------------------------------------------------ */
+/* --- --inspect and --verify ------------------------------------------------------------------- */
 
 static void json_mat(struct buf *b, const char *key, const struct mat *m) {
     if (!m->data || !b->len) return;
     buf_str(b, b->data[b->len - 1] == '{' ? "" : ",");
     buf_fmt(b, "\"%s\":{\"dtype\":\"%s\",\"shape\":[%d,%d]", key, dtype_name(m->dtype), m->rows, m->cols);
-    if (m->scale) buf_fmt(b, ",\"block\":[%d,%d],\"scale_dtype\":\"%s\"", m->block_rows, m->block_cols, dtype_name(m->scale_dtype));
+    if (m->scale)
+        buf_fmt(b, ",\"block\":[%d,%d],\"scale_dtype\":\"%s\"", m->block_rows, m->block_cols,
+                dtype_name(m->scale_dtype));
     buf_str(b, "}");
 }
 
@@ -49,7 +51,8 @@ struct weight_mix {
     uint64_t weights, bytes; /* numbers, and their bytes with scales */
 };
 /* Returns the number of weights; adds those of tables, of which a token reads a few rows, to *tables. */
-static uint64_t count_matrices(struct weight_mix mix[DT_COUNT], const void *base, const struct param *list, int n, uint64_t *tables) {
+static uint64_t count_matrices(struct weight_mix mix[DT_COUNT], const void *base, const struct param *list, int n,
+                               uint64_t *tables) {
     uint64_t all = 0;
     for (int i = 0; i < n; i++) {
         const struct mat *m = params_mat(base, &list[i]);
@@ -60,8 +63,8 @@ static uint64_t count_matrices(struct weight_mix mix[DT_COUNT], const void *base
     }
     return all;
 }
-/* Appends the number of weights in matrices, how many of them a token uses, the mean bits per weight, scales included, and how many weights are stored in each
- * format, the most frequent first. */
+/* Appends the number of weights in matrices, how many of them a token uses, the mean bits per weight, scales included,
+ * and how many weights are stored in each format, the most frequent first. */
 static void json_mix(struct buf *b, const struct weights *w) {
     const struct config *c = &w->config;
     struct param list[PARAMS_MAX];
@@ -71,19 +74,23 @@ static void json_mix(struct buf *b, const struct weights *w) {
     for (int l = 0; l < c->n_layers; l++) {
         count_matrices(mix, &w->layers[l], list, params_list(c, l, MODULE_LAYER, list), &tables);
         const int n = w->layers[l].experts ? params_list(c, l, MODULE_EXPERT, list) : 0;
-        for (int k = 0; n && k < c->n_experts; k++) routed += count_matrices(mix, &w->layers[l].experts[k], list, n, &tables);
+        for (int k = 0; n && k < c->n_experts; k++)
+            routed += count_matrices(mix, &w->layers[l].experts[k], list, n, &tables);
     }
     for (int t = 0; t < DT_COUNT; t++) all.weights += mix[t].weights, all.bytes += mix[t].bytes;
-    const uint64_t active = all.weights - routed - tables + (c->n_experts ? routed / (uint64_t)c->n_experts * (uint64_t)c->topk : 0);
-    buf_fmt(b, ",\"parameters\":{\"all\":%llu,\"active\":%llu}", (unsigned long long)all.weights, (unsigned long long)active);
+    const uint64_t active =
+        all.weights - routed - tables + (c->n_experts ? routed / (uint64_t)c->n_experts * (uint64_t)c->topk : 0);
+    buf_fmt(b, ",\"parameters\":{\"all\":%llu,\"active\":%llu}", (unsigned long long)all.weights,
+            (unsigned long long)active);
     buf_fmt(b, ",\"bits_per_weight\":%.2f,\"mix\":[", all.weights ? 8.0 * (double)all.bytes / (double)all.weights : 0);
     for (int shown = 0;; shown++) {
         int most = 0;
         for (int t = 0; t < DT_COUNT; t++)
             if (mix[t].weights > mix[most].weights) most = t;
         if (!mix[most].weights) break;
-        buf_fmt(b, "%s{\"dtype\":\"%s\",\"weights\":%llu,\"bits\":%.2f,\"bytes\":%llu}", shown ? "," : "", dtype_name((enum dtype)most),
-                (unsigned long long)mix[most].weights, 8.0 * (double)mix[most].bytes / (double)mix[most].weights, (unsigned long long)mix[most].bytes);
+        buf_fmt(b, "%s{\"dtype\":\"%s\",\"weights\":%llu,\"bits\":%.2f,\"bytes\":%llu}", shown ? "," : "",
+                dtype_name((enum dtype)most), (unsigned long long)mix[most].weights,
+                8.0 * (double)mix[most].bytes / (double)mix[most].weights, (unsigned long long)mix[most].bytes);
         mix[most].weights = 0;
     }
     buf_str(b, "]");
@@ -110,7 +117,8 @@ static void json_placement(struct buf *b, const struct decode *s) {
         else buf_fmt(b, "\"device %d\"", r->device);
         if (r->last) buf_fmt(b, ",\"layers\":[%d,%d]", r->first, r->last - 1);
         if (r->item == PLACED_EXPERTS) buf_fmt(b, ",\"each\":%d", r->per_layer);
-        if (r->item == PLACED_EXPERTS && r->device >= 0) buf_fmt(b, ",\"class\":\"%s\",\"choices\":%.3f", r->is_cached ? "cached" : "resident", r->choices);
+        if (r->item == PLACED_EXPERTS && r->device >= 0)
+            buf_fmt(b, ",\"class\":\"%s\",\"choices\":%.3f", r->is_cached ? "cached" : "resident", r->choices);
         buf_fmt(b, ",\"bytes\":%zu,\"why\":", r->bytes);
         json_quote(b, r->why, strlen(r->why));
         buf_str(b, "}");
@@ -118,14 +126,17 @@ static void json_placement(struct buf *b, const struct decode *s) {
     buf_str(b, "]");
 }
 
-/* Appends the devices that would be used and the weights resident on them during decode. As in engine_open(), devices that cannot be
- * opened are left out with a warning. */
-static int json_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv, struct error *e) {
+/* Appends the devices that would be used and the weights resident on them during decode. As in engine_open(), devices
+ * that cannot be opened are left out with a warning. */
+static int json_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv,
+                        struct error *e) {
     struct cost_machine cost;
     struct numa nodes;
     struct runtime m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
     engine_parse_expert_cache(p->expert_cache, &m.pool_request, &m.pool_request_n);
-    int rc = w->config.n_experts && p->usage_dir ? usage_profile_open(&m.usage, &w->config, p->usage_dir, w->files.fingerprint, e) : 0;
+    int rc = w->config.n_experts && p->usage_dir
+                 ? usage_profile_open(&m.usage, &w->config, p->usage_dir, w->files.fingerprint, e)
+                 : 0;
     if (!rc) rc = gpu_set_open(&m.gpus, p->gpus, e);
     if (rc == ERR_RUNTIME && !exec_modes[p->prefill].min_devices && !exec_modes[p->decode].min_devices) {
         log_say(LOG_WARN, "devices %s: %s", p->gpus, e->text);
@@ -147,7 +158,8 @@ static int json_devices(struct buf *b, const struct engine_params *p, const stru
         const struct gpu_info *g = gpu_info(m.gpus->gpu[0]);
         struct pin_choice way = pin_choose(m.gpus->gpu[0], w, &nodes);
         cost_assumed(&cost, 1, CPU_SCALAR, 1, g->h2d, g->d2h, 0);
-        buf_fmt(b, ",\"weights\":{\"way\":\"%s\",\"bytes_a_second\":%.0f,\"why\":", pin_name(way.path), pin_rate(way.path, cost.domain[1].link[COST_H2D].rate));
+        buf_fmt(b, ",\"weights\":{\"way\":\"%s\",\"bytes_a_second\":%.0f,\"why\":", pin_name(way.path),
+                pin_rate(way.path, cost.domain[1].link[COST_H2D].rate));
         json_quote(b, way.why, strlen(way.why));
         buf_str(b, "}");
     }
@@ -174,34 +186,46 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         if (c->layer[i].window > window) window = c->layer[i].window;
         if (c->layer[i].moe && first < 0) first = i;
     }
-    while (kind < c->n_layers - 1 && c->layer[kind].mixer) kind++;                     /* first layer with attention, if any */
+    /* first layer with attention, if any */
+    while (kind < c->n_layers - 1 && c->layer[kind].mixer) kind++;
     while (dense < layers && (c->layer[dense].moe || c->layer[dense].no_ffn)) dense++; /* first layer without experts */
     buf_str(b, "{\"path\":");
     json_quote(b, p->dir, strlen(p->dir));
     buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);
     json_quote(b, c->model_type, strlen(c->model_type));
-    buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", layers, moe, c->hidden, c->vocab, c->max_context);
-    buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d", attention_of(c, kind)->name, c->n_heads,
-            c->kv_lora ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
+    buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", layers, moe,
+            c->hidden, c->vocab, c->max_context);
+    buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d",
+            attention_of(c, kind)->name, c->n_heads, c->kv_lora ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
     if (config_has_mixer(c, MIXER_DELTA))
-        buf_fmt(b, ",\"deltanet\":{\"layers\":%d,\"key_heads\":%d,\"value_heads\":%d,\"key_dim\":%d,\"value_dim\":%d,\"state_bytes\":%zu}", states,
-                c->delta.k_heads, c->delta.v_heads, c->delta.k_dim, c->delta.v_dim, kv_state_bytes(c));
-    else if (states) buf_fmt(b, ",\"%s\":{\"layers\":%d,\"state_bytes\":%zu}", attention_of(c, mixer)->name, states, kv_state_bytes(c));
-    if (c->kv_lora) buf_fmt(b, ",\"q_lora_rank\":%d,\"kv_lora_rank\":%d,\"qk_nope\":%d,\"qk_rope\":%d", c->q_lora, c->kv_lora, c->qk_nope, c->qk_rope);
+        buf_fmt(b,
+                ",\"deltanet\":{\"layers\":%d,\"key_heads\":%d,\"value_heads\":%d,\"key_dim\":%d,\"value_dim\":%d,"
+                "\"state_bytes\":%zu}",
+                states, c->delta.k_heads, c->delta.v_heads, c->delta.k_dim, c->delta.v_dim, kv_state_bytes(c));
+    else if (states)
+        buf_fmt(b, ",\"%s\":{\"layers\":%d,\"state_bytes\":%zu}", attention_of(c, mixer)->name, states,
+                kv_state_bytes(c));
+    if (c->kv_lora)
+        buf_fmt(b, ",\"q_lora_rank\":%d,\"kv_lora_rank\":%d,\"qk_nope\":%d,\"qk_rope\":%d", c->q_lora, c->kv_lora,
+                c->qk_nope, c->qk_rope);
     if (c->attn == ATTN_COMPRESSED) {
-        buf_fmt(b, ",\"q_lora_rank\":%d,\"o_groups\":%d,\"o_lora_rank\":%d,\"tokens_a_key\":[", c->q_lora, c->o_groups, c->o_lora);
+        buf_fmt(b, ",\"q_lora_rank\":%d,\"o_groups\":%d,\"o_lora_rank\":%d,\"tokens_a_key\":[", c->q_lora, c->o_groups,
+                c->o_lora);
         for (int i = 0; i < c->n_layers; i++) buf_fmt(b, "%s%d", i ? "," : "", c->layer[i].ratio);
         buf_str(b, "]");
     }
     if (c->attn == ATTN_DSA || c->attn == ATTN_COMPRESSED)
-        buf_fmt(b, ",\"index_heads\":%d,\"index_head_dim\":%d,\"index_topk\":%d", c->index_heads, c->index_dim, c->index_topk);
+        buf_fmt(b, ",\"index_heads\":%d,\"index_head_dim\":%d,\"index_topk\":%d", c->index_heads, c->index_dim,
+                c->index_topk);
     static const char *const ropes[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", "proportional"};
     static const char *const scores[] = {"softmax", "sigmoid", "mixer", "sqrtsoftplus"};
-    buf_fmt(b, ",\"window\":%d,\"layers_with_window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", window, windows, ropes[c->rope.kind],
-            c->rope.dim, c->rope.theta);
+    buf_fmt(b, ",\"window\":%d,\"layers_with_window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", window,
+            windows, ropes[c->rope.kind], c->rope.dim, c->rope.theta);
     if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);
-    buf_fmt(b, "},\"experts\":{\"routed\":%d,\"active\":%d,\"groups\":%d,\"inter\":%d,\"shared_inter\":%d,\"score\":\"%s\"}", c->n_experts, c->topk,
-            c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, scores[c->score]);
+    buf_fmt(
+        b,
+        "},\"experts\":{\"routed\":%d,\"active\":%d,\"groups\":%d,\"inter\":%d,\"shared_inter\":%d,\"score\":\"%s\"}",
+        c->n_experts, c->topk, c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, scores[c->score]);
     if (moe < ffns) buf_fmt(b, ",\"dense\":{\"layers\":%d,\"inter\":%d}", ffns - moe, c->dense_inter);
     if (c->streams.n && !c->streams.is_plain) buf_fmt(b, ",\"residual_streams\":%d", c->streams.n);
     buf_str(b, ",\"formats\":{");
@@ -220,13 +244,15 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     buf_str(b, "}");
     json_mix(b, &w);
     buf_fmt(b,
-            ",\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"repacked\":%zu,\"per_token\":%zu,\"kv_per_token\":%zu}",
-            w.bytes_routed, w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, w.bytes_repacked, weights_token_bytes(&w), kv_token_bytes(c, kv));
-    buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[", w.files.n_shards, w.files.n_tensors,
-            w.n_skipped, w.n_mtp_tensors);
+            ",\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"repacked\":%zu,"
+            "\"per_token\":%zu,\"kv_per_token\":%zu}",
+            w.bytes_routed, w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, w.bytes_repacked,
+            weights_token_bytes(&w), kv_token_bytes(c, kv));
+    buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[",
+            w.files.n_shards, w.files.n_tensors, w.n_skipped, w.n_mtp_tensors);
     json_skipped(b, &w.files);
-    buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[", cpu_level_name(level), cpu_level_name(level),
-            dtype_name(kv));
+    buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[",
+            cpu_level_name(level), cpu_level_name(level), dtype_name(kv));
     rc = json_devices(b, p, &w, kv, e);
     buf_str(b, "}}");
     weights_close(&w);

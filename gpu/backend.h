@@ -1,6 +1,7 @@
 #pragma once
-/* The calls that a backend implements, and the common first members of its objects. gpu.c and timeline.c call through this table; gpu.h has the contracts,
- * which also say what a NULL or empty argument means: a backend sees no NULL pointers to free and no copies of 0 bytes. */
+/* The calls that a backend implements, and the common first members of its objects. gpu.c and timeline.c call through
+ * this table; gpu.h has the contracts, which also say what a NULL or empty argument means: a backend sees no NULL
+ * pointers to free and no copies of 0 bytes. */
 #include "gpu/fuse.h"
 #include "gpu/gpu.h"
 #include "gpu/op.h"
@@ -21,7 +22,8 @@ struct gpu_backend {
     void (*host_free)(struct gpu *g, void *p);
     int (*host_register)(struct gpu *g, const void *p, size_t size, struct error *e); /* within one chunk */
     void (*host_unregister)(struct gpu *g, const void *p);
-    int (*stream_open)(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e);
+    int (*stream_open)(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel,
+                       struct error *e);
     void (*stream_close)(struct gpu_stream *s);
     int (*stream_sync)(struct gpu_stream *s);
     int (*copy)(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir);
@@ -44,11 +46,12 @@ struct gpu_backend {
     int (*timeline_signal)(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
     int (*timeline_wait)(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
     void (*timeline_wake)(struct gpu_timeline *n); /* after the host has changed the value */
-    /* Host side: sleeps at most 1 ms, less once the value is reached. The emulated device also aborts the timeline if its writer has failed; CUDA's
-     * watching thread does that. */
+    /* Host side: sleeps at most 1 ms, less once the value is reached. The emulated device also aborts the timeline if
+     * its writer has failed; CUDA's watching thread does that. */
     void (*timeline_sleep)(struct gpu_timeline *n, uint32_t value);
 };
-/* Emulations check the order of accesses; this tells them that the host signals a value, or has seen that it is reached. */
+/* Emulations check the order of accesses; this tells them that the host signals a value, or has seen that it is
+ * reached. */
 #ifdef GPU_TIMELINE_NOTE
 void GPU_TIMELINE_NOTE(const void *word, uint32_t value, int signals);
 #else
@@ -70,8 +73,10 @@ struct gpu_stream {
     struct op_exec exec; /* first: its address is the stream's executor */
     struct gpu *g;
     const char *name;
-    struct fuse *window;                                                         /* operations not launched yet; NULL: this stream joins none */
-    int (*launch)(struct op_exec *x, enum op_code code, const union op_args *a); /* with a window: launches an operation */
+    /* operations not launched yet; NULL: this stream joins none */
+    struct fuse *window;
+    /* with a window: launches an operation */
+    int (*launch)(struct op_exec *x, enum op_code code, const union op_args *a);
 };
 struct gpu_graph {
     struct gpu_stream *s;
@@ -83,8 +88,8 @@ struct gpu_timeline {
     struct gpu *g;
     _Atomic uint32_t *word; /* [2]: value; non-zero: aborted */
 };
-/* An abort sets the flag and then adds this to the value, so that every wait for a value in use ends. A writer checks the flag after
- * its store and adds this again: whichever comes last, the value stays above all values in use. */
+/* An abort sets the flag and then adds this to the value, so that every wait for a value in use ends. A writer checks
+ * the flag after its store and adds this again: whichever comes last, the value stays above all values in use. */
 enum { GPU_TIMELINE_ABORT_STEP = 1 << 30 };
 static inline bool gpu_timeline_is_at_least(const struct gpu_timeline *n, uint32_t value) {
     return (int32_t)(atomic_load_explicit(n->word, memory_order_acquire) - value) >= 0;

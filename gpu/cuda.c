@@ -7,7 +7,8 @@
 
 #include "base/clock.h"
 
-/* Streams that share a hardware queue wait for each other, and a stream may wait for the CPU. The driver reads this variable when it starts. */
+/* Streams that share a hardware queue wait for each other, and a stream may wait for the CPU. The driver reads this
+ * variable when it starts. */
 static void request_hardware_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 /* CUDA 11 on a driver without a card, and a missing driver, both end here with a readable message. */
@@ -18,7 +19,9 @@ static int count_cards(struct error *e) {
     cudaError_t r = cudaGetDeviceCount(&n);
     if (r == cudaSuccess && n > 0) return n;
     cudaGetLastError();
-    if (r == cudaErrorInsufficientDriver) return error_set(e, ERR_RUNTIME, "no usable NVIDIA driver on this machine (none, or older than this build needs)");
+    if (r == cudaErrorInsufficientDriver)
+        return error_set(e, ERR_RUNTIME,
+                         "no usable NVIDIA driver on this machine (none, or older than this build needs)");
     return error_set(e, ERR_RUNTIME, "no NVIDIA device: %s", r ? cudaGetErrorString(r) : "the driver lists none");
 }
 
@@ -30,13 +33,16 @@ static void cuda_describe(char *out, size_t size) {
     for (int i = 0; i < n && len < size; i++) {
         struct cudaDeviceProp p;
         if (cudaGetDeviceProperties(&p, i)) continue;
-        int m = snprintf(out + len, size - len, "%s%d %s (sm_%d%d, %zu MiB)", i ? ", " : "", i, p.name, p.major, p.minor, p.totalGlobalMem >> 20);
+        int m = snprintf(out + len, size - len, "%s%d %s (sm_%d%d, %zu MiB)", i ? ", " : "", i, p.name, p.major,
+                         p.minor, p.totalGlobalMem >> 20);
         len += m > 0 ? (size_t)m : 0;
     }
-    if (n > 0 && len < size) snprintf(out + len, size - len, "; %s", cuda_blas_name() ? cuda_blas_name() : "no cuBLAS, own kernels");
+    if (n > 0 && len < size)
+        snprintf(out + len, size - len, "; %s", cuda_blas_name() ? cuda_blas_name() : "no cuBLAS, own kernels");
 }
 
-enum { LEAST_SM = 80, TRIED_SM = 90 }; /* the oldest architecture that the kernels are built for; the one whose cards have run them */
+/* the oldest architecture that the kernels are built for; the one whose cards have run them */
+enum { LEAST_SM = 80, TRIED_SM = 90 };
 
 static void cuda_find(char *list, size_t size, bool *is_tried) {
     struct error e = {0};
@@ -60,7 +66,9 @@ int cuda_check(struct cuda *g, cudaError_t r, const char *what) {
     if (r == cudaSuccess) return 0;
     if ((int)r >= CAPTURE_ERROR_FIRST && (int)r <= CAPTURE_ERROR_LAST) return ERR_RUNTIME;
     pthread_mutex_lock(&g->lock);
-    if (!g->error.code) error_set(&g->error, ERR_RUNTIME, "device %d (%s): %s: %s", g->base.info.rank, g->base.info.name, what, cudaGetErrorString(r));
+    if (!g->error.code)
+        error_set(&g->error, ERR_RUNTIME, "device %d (%s): %s: %s", g->base.info.rank, g->base.info.name, what,
+                  cudaGetErrorString(r));
     pthread_mutex_unlock(&g->lock);
     return ERR_RUNTIME;
 }
@@ -70,7 +78,9 @@ static int error_code(struct cuda *g) {
     pthread_mutex_unlock(&g->lock);
     return r;
 }
-static bool cancelled(const struct cuda_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }
+static bool cancelled(const struct cuda_stream *s) {
+    return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed);
+}
 
 int cuda_error(struct gpu *base, struct error *e) {
     struct cuda *g = (struct cuda *)base;
@@ -80,13 +90,16 @@ int cuda_error(struct gpu *base, struct error *e) {
     pthread_mutex_unlock(&g->lock);
     return r;
 }
-/* Launch argument errors are recoverable; a fault inside a kernel kills the context, which the synchronisation reports. */
+/* Launch argument errors are recoverable; a fault inside a kernel kills the context, which the synchronisation reports.
+ */
 static int clear_error(struct gpu *base, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     cudaSetDevice(g->card);
     cudaGetLastError();
     cudaError_t r = cudaDeviceSynchronize();
-    if (r != cudaSuccess) return error_set(e, ERR_RUNTIME, "device %d (%s) is lost: %s", base->info.rank, base->info.name, cudaGetErrorString(r));
+    if (r != cudaSuccess)
+        return error_set(e, ERR_RUNTIME, "device %d (%s) is lost: %s", base->info.rank, base->info.name,
+                         cudaGetErrorString(r));
     pthread_mutex_lock(&g->lock);
     g->error = (struct error){0};
     pthread_mutex_unlock(&g->lock);
@@ -116,9 +129,13 @@ static int open_card(struct cuda *g, int card, struct cudaDeviceProp *p, struct 
     if (r != cudaSuccess) return error_set(e, ERR_RUNTIME, "card %d: %s", card, cudaGetErrorString(r));
     g->sm = p->major * 10 + p->minor;
     g->n_sms = p->multiProcessorCount;
-    if (g->sm < LEAST_SM) return error_set(e, ERR_RUNTIME, "card %d (%s) is sm_%d; sm_%d or newer is needed", card, p->name, g->sm, LEAST_SM);
+    if (g->sm < LEAST_SM)
+        return error_set(e, ERR_RUNTIME, "card %d (%s) is sm_%d; sm_%d or newer is needed", card, p->name, g->sm,
+                         LEAST_SM);
     if (g->math == GPU_MATH_FP8 && g->sm < 89)
-        return error_set(e, ERR_USAGE, "card %d (%s) is sm_%d: its tensor cores do not support FP8; math=fp8 needs sm_89 or newer", card, p->name, g->sm);
+        return error_set(e, ERR_USAGE,
+                         "card %d (%s) is sm_%d: its tensor cores do not support FP8; math=fp8 needs sm_89 or newer",
+                         card, p->name, g->sm);
     return 0;
 }
 /* Opens cuBLAS where the options allow it; an error only if they demand it. */
@@ -126,7 +143,8 @@ static int open_blas(struct cuda *g, struct error *e) {
     if (g->math == GPU_MATH_F32 || g->gemm == GPU_GEMM_OWN) return 0;
     g->blas = cuda_blas_open();
     if (g->blas || g->gemm != GPU_GEMM_CUBLAS) return 0;
-    return error_set(e, ERR_USAGE, "card %d: gemm=cublas needs cuBLAS 11 to 13, which %s; install it, or omit gemm=cublas", g->card,
+    return error_set(e, ERR_USAGE,
+                     "card %d: gemm=cublas needs cuBLAS 11 to 13, which %s; install it, or omit gemm=cublas", g->card,
                      cuda_blas_name() ? "could not be started" : "was not found");
 }
 /* Enables direct copies from the cards of all other ranks. Returns whether all of them allow it. */
@@ -142,7 +160,9 @@ static bool enable_peers(int card, const struct gpu_spec *spec) {
 static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, struct error *e) {
     int n = count_cards(e), card = spec->id[rank];
     if (n < 0) return n;
-    if (card >= n) return error_set(e, ERR_USAGE, "card %d does not exist: this machine has %d, numbered from 0 to %d (--gpus)", card, n, n - 1);
+    if (card >= n)
+        return error_set(e, ERR_USAGE, "card %d does not exist: this machine has %d, numbered from 0 to %d (--gpus)",
+                         card, n, n - 1);
     struct cudaDeviceProp p;
     struct cuda *g = mem_calloc(1, sizeof *g);
     if (!g) return error_set(e, ERR_MEMORY, "no memory for a device");
@@ -163,7 +183,13 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     int sharing = 0; /* ranks on one card share its memory; the runtime and cuBLAS reserve some */
     for (int i = 0; i < spec->n; i++) sharing += spec->id[i] == card;
     cudaMemGetInfo(&free_bytes, &total);
-    g->base.info = (struct gpu_info){.rank = rank, .id = card, .peer = peer, .maps_host = true, .h2d = spec->h2d, .d2h = spec->d2h, .link = spec->peer};
+    g->base.info = (struct gpu_info){.rank = rank,
+                                     .id = card,
+                                     .peer = peer,
+                                     .maps_host = true,
+                                     .h2d = spec->h2d,
+                                     .d2h = spec->d2h,
+                                     .link = spec->peer};
     g->base.info.mem = free_bytes / (size_t)sharing;
     if (spec->mem && spec->mem < g->base.info.mem) g->base.info.mem = spec->mem;
     snprintf(g->base.info.name, sizeof g->base.info.name, "%.90s", p.name);
@@ -172,9 +198,12 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     return 0;
 }
 
-int cuda_stream_state(struct cuda_stream *s) { return cancelled(s) ? ERR_CANCELLED : error_code(s->g) ? ERR_RUNTIME : 0; }
+int cuda_stream_state(struct cuda_stream *s) {
+    return cancelled(s) ? ERR_CANCELLED : error_code(s->g) ? ERR_RUNTIME : 0;
+}
 
-/* Closed streams are kept: creating one may wait for the device, and a new one could share a hardware queue with one that waits. */
+/* Closed streams are kept: creating one may wait for the device, and a new one could share a hardware queue with one
+ * that waits. */
 static cudaStream_t reuse_stream(struct cuda *g, bool urgent) {
     pthread_mutex_lock(&g->lock);
     cudaStream_t s = g->n_idle[urgent] ? g->idle[urgent][--g->n_idle[urgent]] : NULL;
@@ -204,7 +233,8 @@ static void stream_close(struct gpu_stream *base) {
     cudaGetLastError();
     mem_free(s);
 }
-static int stream_open(struct gpu *base, struct gpu_stream **out, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {
+static int stream_open(struct gpu *base, struct gpu_stream **out, const char *name, bool urgent,
+                       const _Atomic int *cancel, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     struct cuda_stream *s = mem_calloc(1, sizeof *s);
     if (!s) return error_set(e, ERR_MEMORY, "no memory for a stream");
@@ -240,9 +270,11 @@ void *cuda_workspace(struct cuda_stream *s, size_t size) {
         return NULL;
     }
     struct error e = {0};
-    if (s->workspace && cuda_timeline_blocks(s) && !mem_grow(&s->outgrown, &s->cap_outgrown, s->n_outgrown + 1, sizeof *s->outgrown)) {
+    if (s->workspace && cuda_timeline_blocks(s) &&
+        !mem_grow(&s->outgrown, &s->cap_outgrown, s->n_outgrown + 1, sizeof *s->outgrown)) {
         s->outgrown[s->n_outgrown++] = s->workspace;
-    } else if (s->workspace) { /* the first workspace needs no wait: such a wait could be for a signal that this thread has yet to send */
+        /* the first workspace needs no wait: such a wait could be for a signal that this thread has yet to send */
+    } else if (s->workspace) {
         cuda_check(s->g, cudaStreamSynchronize(s->stream), "running");
         free_outgrown(s);
         cuda_memory_free(&s->g->base, s->workspace);
@@ -264,7 +296,8 @@ static int begin_call(struct cuda_stream *s) {
     return r ? r : cuda_check(s->g, cudaSetDevice(s->g->card), "device");
 }
 static int copy(struct gpu_stream *base, void *dst, const void *src, size_t size, enum gpu_dir dir) {
-    static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
+    static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                                                cudaMemcpyDeviceToDevice};
     struct cuda_stream *s = (struct cuda_stream *)base;
     int r = begin_call(s);
     return r ? r : cuda_check(s->g, cudaMemcpyAsync(dst, src, size, kinds[dir], s->stream), "copy");
@@ -272,7 +305,9 @@ static int copy(struct gpu_stream *base, void *dst, const void *src, size_t size
 static int copy_peer(struct gpu_stream *base, void *dst, struct gpu *from, const void *src, size_t size) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     int r = begin_call(s);
-    return r ? r : cuda_check(s->g, cudaMemcpyPeerAsync(dst, s->g->card, src, ((struct cuda *)from)->card, size, s->stream), "peer copy");
+    return r ? r
+             : cuda_check(s->g, cudaMemcpyPeerAsync(dst, s->g->card, src, ((struct cuda *)from)->card, size, s->stream),
+                          "peer copy");
 }
 static int fill(struct gpu_stream *base, void *dst, int byte, size_t size) {
     struct cuda_stream *s = (struct cuda_stream *)base;
@@ -337,7 +372,8 @@ static int event_open(struct gpu *base, struct gpu_event **out, bool timed, stru
     struct cuda_event *ev = mem_calloc(1, sizeof *ev);
     if (!ev) return error_set(e, ERR_MEMORY, "no memory for an event");
     cudaSetDevice(g->card);
-    unsigned flags = cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming); /* a waiting thread sleeps instead of spinning */
+    /* a waiting thread sleeps instead of spinning */
+    unsigned flags = cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming);
     if (cuda_check(g, cudaEventCreateWithFlags(&ev->ev, flags), "event")) {
         event_close(&ev->base);
         return cuda_error(base, e);
@@ -368,7 +404,8 @@ static bool event_is_done(struct gpu_event *base) {
     struct cuda_event *ev = (struct cuda_event *)base;
     return !ev->is_recorded || cudaEventQuery(ev->ev) != cudaErrorNotReady;
 }
-/* A float holds milliseconds to seven digits: enough between two near events, but not from the device's opening to an event. */
+/* A float holds milliseconds to seven digits: enough between two near events, but not from the device's opening to an
+ * event. */
 static double event_elapsed(struct gpu_event *from, struct gpu_event *to) {
     const struct cuda_event *a = (struct cuda_event *)from, *b = (struct cuda_event *)to;
     float ms = 0;

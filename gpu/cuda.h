@@ -1,6 +1,6 @@
 #pragma once
-/* The CUDA backend, shared by its C files. The runtime is linked statically and loads the driver on first use; cuBLAS is loaded by
- * name. So the binary starts without either. */
+/* The CUDA backend, shared by its C files. The runtime is linked statically and loads the driver on first use; cuBLAS
+ * is loaded by name. So the binary starts without either. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
@@ -21,15 +21,16 @@ struct cuda {
     cudaEvent_t origin_event; /* origin of event times */
     double origin_clock_s;    /* host clock at that moment */
     int n_sms;
-    pthread_mutex_t lock;                    /* protects all below; not held while the driver is called */
-    struct cuda_arena memory, host;          /* device memory, at most base.info.mem; pinned memory */
-    void *spare;                             /* part of memory, for allocations while a stream waits for the CPU; NULL: it is in use */
+    pthread_mutex_t lock;           /* protects all below; not held while the driver is called */
+    struct cuda_arena memory, host; /* device memory, at most base.info.mem; pinned memory */
+    /* part of memory, for allocations while a stream waits for the CPU; NULL: it is in use */
+    void *spare;
     cudaStream_t idle[2][CUDA_IDLE_STREAMS]; /* closed streams [urgent] */
     int n_idle[2];
     struct error error;
 };
-/* Returns the tokens of a tile in FP8. On sm_90 mma.sync has no E4M3: the compiler unpacks it for FP16 products, and tiles of 32 and 128 tokens spill
- * registers (bench/gpu.md). */
+/* Returns the tokens of a tile in FP8. On sm_90 mma.sync has no E4M3: the compiler unpacks it for FP16 products, and
+ * tiles of 32 and 128 tokens spill registers (bench/gpu.md). */
 static inline int cuda_fp8_tile(const struct cuda *g, int tokens) { return g->sm == 90 && tokens > 16 ? 64 : tokens; }
 struct cuda_stream {
     struct gpu_stream base;
@@ -61,17 +62,19 @@ int cuda_error(struct gpu *g, struct error *e);
 #ifndef CUDA_STREAM_NOTE /* ... and which stream has a name, so that a test can delay it */
 #define CUDA_STREAM_NOTE(s, name) ((void)0)
 #endif
-/* Returns a stream's workspace of at least `size` bytes, which enqueued operations share in order. NULL after a failure, which is recorded. If it
- * must grow, waits for the stream, unless a timeline blocks that: the caller may be the thread that must signal. */
+/* Returns a stream's workspace of at least `size` bytes, which enqueued operations share in order. NULL after a
+ * failure, which is recorded. If it must grow, waits for the stream, unless a timeline blocks that: the caller may be
+ * the thread that must signal. */
 void *cuda_workspace(struct cuda_stream *s, size_t size);
 
-/* A handle on the current device; NULL when the library is not found. Opening and closing may wait for the device. Calls are locked. */
+/* A handle on the current device; NULL when the library is not found. Opening and closing may wait for the device.
+ * Calls are locked. */
 struct cuda_blas *cuda_blas_open(void);
 bool cuda_blas_has_fp8(const struct cuda_blas *b); /* cuBLASLt was found as well; b may be NULL */
 void cuda_blas_close(struct cuda_blas **b);
 const char *cuda_blas_name(void); /* the loaded library, NULL: none */
-/* y [n, rows] (+)= x [n, cols] w^T with BF16 x, rows ldx apart, and dense BF16 w; float32 y with rows ldy apart. `space` is the library's
- * workspace; enqueued products of one stream may share it. */
+/* y [n, rows] (+)= x [n, cols] w^T with BF16 x, rows ldx apart, and dense BF16 w; float32 y with rows ldy apart.
+ * `space` is the library's workspace; enqueued products of one stream may share it. */
 struct cuda_gemm {
     float *y;
     const void *x, *w;
@@ -81,8 +84,8 @@ struct cuda_gemm {
     size_t space_size;
 };
 int cuda_blas_gemm(struct cuda_blas *b, const struct cuda_gemm *f, cudaStream_t s);
-/* Product in E4M3: x with scales [cols / 128, n], w, rows ldw apart, with scales [rows / 128, cols / 128 rounded up to a multiple of 4].
- * Returns 1 when the library has no kernel for the shape, negative on failure. */
+/* Product in E4M3: x with scales [cols / 128, n], w, rows ldw apart, with scales [rows / 128, cols / 128 rounded up to
+ * a multiple of 4]. Returns 1 when the library has no kernel for the shape, negative on failure. */
 struct cuda_fp8_gemm {
     struct cuda_gemm gemm;
     const float *x_scale, *w_scale;
@@ -91,34 +94,38 @@ struct cuda_fp8_gemm {
 int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8_gemm *f, cudaStream_t s);
 
 static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
-    return (struct cuda_plane){.data = p->data,
-                               .scale = p->scale,
-                               .heads = p->heads,
-                               .dim = p->dim,
-                               .dtype = p->dtype,
-                               .block_rows = p->block_rows,
-                               .inverse = p->block_rows > 1 ? (unsigned)(((1ull << 32) + (unsigned)p->block_rows - 1) / (unsigned)p->block_rows) : 0,
-                               .blocks = (const struct cuda_kv_block *)p->blocks,
-                               .at = p->at,
-                               .scale_at = p->scale_at};
+    return (struct cuda_plane){
+        .data = p->data,
+        .scale = p->scale,
+        .heads = p->heads,
+        .dim = p->dim,
+        .dtype = p->dtype,
+        .block_rows = p->block_rows,
+        .inverse =
+            p->block_rows > 1 ? (unsigned)(((1ull << 32) + (unsigned)p->block_rows - 1) / (unsigned)p->block_rows) : 0,
+        .blocks = (const struct cuda_kv_block *)p->blocks,
+        .at = p->at,
+        .scale_at = p->scale_at};
 }
 static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-/* cuda_linear.c: enqueues products. _run takes cuda_linear_workspace_bytes() at `space`; _op takes the stream's workspace. */
+/* cuda_linear.c: enqueues products. _run takes cuda_linear_workspace_bytes() at `space`; _op takes the stream's
+ * workspace. */
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l);
 int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
 int cuda_join_op(struct cuda_stream *s, const struct op_join *a);
 /* Up to CUDA_INVARIANT_ROWS tokens: act [n, inter] = glu(gate x, up x) in one launch, where cuda_linear_gates_few(). */
 bool cuda_linear_gates_few(const struct expert *e, int n);
-int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct cuda_glu glu, float *act, const float *x, int n);
+int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct cuda_glu glu, float *act,
+                          const float *x, int n);
 int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a);
-/* True if both products of an FFN of n tokens use our tiled kernels, which take several experts at once and fuse silu * mul into
- * the first product. */
+/* True if both products of an FFN of n tokens use our tiled kernels, which take several experts at once and fuse silu *
+ * mul into the first product. */
 bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n);
 bool cuda_linear_can_batch(const struct mat *a, const struct mat *b); /* may share a launch */
-/* cuda_memory.c: the backend's calls for memory. Freed memory is kept (cuda_arena.h). The driver is only asked for memory, or given some
- * back, while no stream waits for the CPU: such calls may wait for the whole device. */
+/* cuda_memory.c: the backend's calls for memory. Freed memory is kept (cuda_arena.h). The driver is only asked for
+ * memory, or given some back, while no stream waits for the CPU: such calls may wait for the whole device. */
 void cuda_memory_open(struct cuda *g); /* once base.info is set */
 void cuda_memory_close(struct cuda *g);
 size_t cuda_memory_left(struct gpu *g);
@@ -135,13 +142,17 @@ int cuda_timeline_signal(struct gpu_timeline *n, uint32_t value, struct gpu_stre
 int cuda_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
 void cuda_timeline_wake(struct gpu_timeline *n);
 void cuda_timeline_sleep(struct gpu_timeline *n, uint32_t value);
-bool cuda_timeline_blocks(const struct cuda_stream *s); /* the stream waits, or will wait, for a timeline value not yet reached */
-/* Waits until no stream waits for a timeline, and delays such waits, but no signals, until cuda_timeline_resume_waits(). False, and nothing is
- * delayed: a wait that this thread enqueued is pending, or those of others do not end. */
+/* the stream waits, or will wait, for a timeline value not yet reached */
+bool cuda_timeline_blocks(const struct cuda_stream *s);
+/* Waits until no stream waits for a timeline, and delays such waits, but no signals, until
+ * cuda_timeline_resume_waits(). False, and nothing is delayed: a wait that this thread enqueued is pending, or those of
+ * others do not end. */
 bool cuda_timeline_pause_waits(void);
 void cuda_timeline_resume_waits(void);
-void cuda_timeline_forget_stream(struct cuda_stream *s);                 /* before s is closed: no timeline refers to it any more */
-void cuda_timeline_set_recording(struct cuda_stream *s, bool recording); /* sets s->is_recording, serialised with queries of the stream */
+/* before s is closed: no timeline refers to it any more */
+void cuda_timeline_forget_stream(struct cuda_stream *s);
+/* sets s->is_recording, serialised with queries of the stream */
+void cuda_timeline_set_recording(struct cuda_stream *s, bool recording);
 /* cuda_load.c */
 int cuda_load_kernels(struct error *e); /* into the current device */
 /* cuda_chain.c */

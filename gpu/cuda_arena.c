@@ -20,7 +20,9 @@ static void erase(struct cuda_arena *a, size_t at, size_t n) {
 void *cuda_arena_take(struct cuda_arena *a, size_t size, size_t most) {
     size_t best = a->n;
     for (size_t i = 0; i < a->n; i++)
-        if (!a->parts[i].is_used && a->parts[i].size >= size && a->parts[i].size <= most && (best == a->n || a->parts[i].size < a->parts[best].size)) best = i;
+        if (!a->parts[i].is_used && a->parts[i].size >= size && a->parts[i].size <= most &&
+            (best == a->n || a->parts[i].size < a->parts[best].size))
+            best = i;
     if (best == a->n) return NULL;
     struct cuda_part *part = &a->parts[best];
     if (part->size > size) {
@@ -45,7 +47,8 @@ static size_t find(const struct cuda_arena *a, const void *p) {
 }
 
 bool cuda_arena_add(struct cuda_arena *a, void *p, size_t size) {
-    if (!insert(a, find(a, p), (struct cuda_part){.p = p, .size = size, .is_used = true, .is_first = true})) return false;
+    if (!insert(a, find(a, p), (struct cuda_part){.p = p, .size = size, .is_used = true, .is_first = true}))
+        return false;
     a->held_bytes += size;
     a->used_bytes += size;
     return true;
@@ -69,7 +72,8 @@ void *cuda_arena_remove(struct cuda_arena *a, bool used) {
     for (size_t i = 0, end; i < a->n; i = end) {
         bool any = a->parts[i].is_used;
         size_t bytes = a->parts[i].size;
-        for (end = i + 1; end < a->n && !a->parts[end].is_first; end++) any |= a->parts[end].is_used, bytes += a->parts[end].size;
+        for (end = i + 1; end < a->n && !a->parts[end].is_first; end++)
+            any |= a->parts[end].is_used, bytes += a->parts[end].size;
         if (any && !used) continue;
         void *p = a->parts[i].p;
         for (size_t k = i; k < end; k++) a->used_bytes -= a->parts[k].is_used ? a->parts[k].size : 0;

@@ -1,7 +1,7 @@
 #pragma once
-/* Memory kept for reuse, so that giving some back makes no call of the driver: a free waits for the whole device to drain, and may never
- * return while a stream waits for the CPU. Blocks of the driver are split into parts; neighbouring free parts of a block are joined.
- * Not thread-safe. The caller calls the driver. */
+/* Memory kept for reuse, so that giving some back makes no call of the driver: a free waits for the whole device to
+ * drain, and may never return while a stream waits for the CPU. Blocks of the driver are split into parts; neighbouring
+ * free parts of a block are joined. Not thread-safe. The caller calls the driver. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -16,9 +16,13 @@ struct cuda_arena {
     size_t n, cap, used_bytes, held_bytes; /* bytes of parts in use; of the driver's blocks */
 };
 
-/* Takes `size` bytes, a multiple of CUDA_ARENA_GRAIN, from the smallest free part of size to `most` bytes. NULL: none, or no memory. */
+/* Takes `size` bytes, a multiple of CUDA_ARENA_GRAIN, from the smallest free part of size to `most` bytes. NULL: none,
+ * or no memory. */
 void *cuda_arena_take(struct cuda_arena *a, size_t size, size_t most);
-bool cuda_arena_add(struct cuda_arena *a, void *p, size_t size); /* adds a block of the driver as one part in use; false: no memory, nothing was added */
-void cuda_arena_give(struct cuda_arena *a, void *p);             /* returns the part that begins at p; p NULL: no effect */
-void *cuda_arena_remove(struct cuda_arena *a, bool used);        /* removes a block without used parts, or any (used), which the caller frees; NULL: none */
-void cuda_arena_close(struct cuda_arena *a);                     /* frees the list, not the blocks */
+/* adds a block of the driver as one part in use; false: no memory, nothing was added */
+bool cuda_arena_add(struct cuda_arena *a, void *p, size_t size);
+/* returns the part that begins at p; p NULL: no effect */
+void cuda_arena_give(struct cuda_arena *a, void *p);
+/* removes a block without used parts, or any (used), which the caller frees; NULL: none */
+void *cuda_arena_remove(struct cuda_arena *a, bool used);
+void cuda_arena_close(struct cuda_arena *a); /* frees the list, not the blocks */

@@ -1,5 +1,5 @@
-/* cuBLAS and cuBLASLt, loaded by name at run time. Declares only the functions in use, with constants that the libraries' ABI
- * has kept since version 11 (12.9 for block scales). */
+/* cuBLAS and cuBLASLt, loaded by name at run time. Declares only the functions in use, with constants that the
+ * libraries' ABI has kept since version 11 (12.9 for block scales). */
 #include <string.h>
 
 #include "base/dynlib.h"
@@ -10,7 +10,14 @@ enum { OP_N, OP_T };                                   /* cublasOperation_t */
 enum { TYPE_F32 = 0, TYPE_BF16 = 14, TYPE_E4M3 = 28 }; /* cudaDataType_t */
 enum { COMPUTE_F32 = 68, ALGO_DEFAULT = -1 };          /* cublasComputeType_t, cublasGemmAlgo_t */
 /* cublasLtMatmulDescAttributes_t, cublasLtMatmulMatrixScale_t, cublasLtMatmulPreferenceAttributes_t */
-enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_A_SCALE = 17, DESC_B_SCALE = 18, DESC_A_SCALE_MODE = 31, DESC_B_SCALE_MODE = 32 };
+enum {
+    DESC_TRANSA = 3,
+    DESC_TRANSB = 4,
+    DESC_A_SCALE = 17,
+    DESC_B_SCALE = 18,
+    DESC_A_SCALE_MODE = 31,
+    DESC_B_SCALE_MODE = 32
+};
 enum { SCALE_VEC128 = 4, SCALE_BLOCK128 = 5 };
 enum { PREF_SPACE = 1, PREF_ALIGN_A = 5 }; /* 5 to 8: A, B, C, D */
 struct heuristic {                         /* cublasLtMatmulHeuristicResult_t */
@@ -28,7 +35,8 @@ static struct {
     int (*destroy)(void *);
     int (*set_stream)(void *, cudaStream_t);
     int (*set_workspace)(void *, void *, size_t);
-    int (*gemm)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *, void *, int, int, int, int);
+    int (*gemm)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int,
+                const void *, void *, int, int, int, int);
     /* cuBLASLt; its handle may be a cuBLAS handle */
     bool has_fp8;
     int (*desc_create)(void **, int, int);
@@ -40,8 +48,8 @@ static struct {
     int (*pref_set)(void *, int, const void *, size_t);
     int (*pref_destroy)(void *);
     int (*heuristics)(void *, void *, void *, void *, void *, void *, void *, int, struct heuristic *, int *);
-    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *,
-                  void *, size_t, cudaStream_t);
+    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *,
+                  void *, void *, void *, const void *, void *, size_t, cudaStream_t);
 } lib = {.once = PTHREAD_ONCE_INIT};
 
 static void load(void) {
@@ -52,17 +60,21 @@ static void load(void) {
                                           {"cublasSetStream_v2", &lib.set_stream},
                                           {"cublasSetWorkspace_v2", &lib.set_workspace},
                                           {"cublasGemmEx", &lib.gemm}};
-    const struct dynlib_symbol lt_calls[] = {{"cublasLtMatmulDescCreate", &lib.desc_create},          {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
-                                             {"cublasLtMatmulDescDestroy", &lib.desc_destroy},        {"cublasLtMatrixLayoutCreate", &lib.layout_create},
-                                             {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy},    {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
-                                             {"cublasLtMatmulPreferenceSetAttribute", &lib.pref_set}, {"cublasLtMatmulPreferenceDestroy", &lib.pref_destroy},
-                                             {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},     {"cublasLtMatmul", &lib.matmul}};
+    const struct dynlib_symbol lt_calls[] = {
+        {"cublasLtMatmulDescCreate", &lib.desc_create},          {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
+        {"cublasLtMatmulDescDestroy", &lib.desc_destroy},        {"cublasLtMatrixLayoutCreate", &lib.layout_create},
+        {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy},    {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
+        {"cublasLtMatmulPreferenceSetAttribute", &lib.pref_set}, {"cublasLtMatmulPreferenceDestroy", &lib.pref_destroy},
+        {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},     {"cublasLtMatmul", &lib.matmul}};
     lib.name = dynlib_load(names, calls, sizeof calls / sizeof *calls);
     for (int i = 0; lib.name && lt[i]; i++) /* same version */
-        if (lib.name == names[i]) lib.has_fp8 = dynlib_load((const char *const[]){lt[i], NULL}, lt_calls, sizeof lt_calls / sizeof *lt_calls) != NULL;
+        if (lib.name == names[i])
+            lib.has_fp8 =
+                dynlib_load((const char *const[]){lt[i], NULL}, lt_calls, sizeof lt_calls / sizeof *lt_calls) != NULL;
 }
 
-/* Cache of the plans that cuBLASLt found per shape: a query takes tens of microseconds, and a layer's experts repeat a few shapes. */
+/* Cache of the plans that cuBLASLt found per shape: a query takes tens of microseconds, and a layer's experts repeat a
+ * few shapes. */
 struct shape {
     int n, rows, cols, ldx, ldw, ldy;
     uint32_t align[3]; /* of w, x, y: powers of two up to 256 */
@@ -119,8 +131,8 @@ int cuda_blas_gemm(struct cuda_blas *b, const struct cuda_gemm *f, cudaStream_t 
     int r = lib.set_stream(b->handle, s); /* takes the last workspace away */
     if (!r) r = lib.set_workspace(b->handle, f->space, f->space_size);
     if (!r)
-        r = lib.gemm(b->handle, OP_T, OP_N, f->rows, f->n, f->cols, &one, f->w, TYPE_BF16, f->cols, f->x, TYPE_BF16, f->ldx, &beta, f->y, TYPE_F32, f->ldy,
-                     COMPUTE_F32, ALGO_DEFAULT);
+        r = lib.gemm(b->handle, OP_T, OP_N, f->rows, f->n, f->cols, &one, f->w, TYPE_BF16, f->cols, f->x, TYPE_BF16,
+                     f->ldx, &beta, f->y, TYPE_F32, f->ldy, COMPUTE_F32, ALGO_DEFAULT);
     pthread_mutex_unlock(&b->lock);
     return r;
 }
@@ -138,29 +150,39 @@ static int set_alignment(void *pref, const struct shape *s) {
 }
 
 static int set_scales(const struct plan *p, const struct cuda_fp8_gemm *f) {
-    return lib.desc_set(p->desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) || lib.desc_set(p->desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale);
+    return lib.desc_set(p->desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) ||
+           lib.desc_set(p->desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale);
 }
 
-/* A library that does not support a scale mode rejects the attribute; one without a kernel for the shape finds no algorithm. */
+/* A library that does not support a scale mode rejects the attribute; one without a kernel for the shape finds no
+ * algorithm. */
 static void make_plan(struct cuda_blas *b, struct plan *p, const struct cuda_fp8_gemm *f) {
     const int32_t trans = OP_T, no_trans = OP_N, blocks = SCALE_BLOCK128, vectors = SCALE_VEC128;
     void *pref = NULL;
     struct heuristic found;
     int n = 0;
-    p->none = lib.desc_create(&p->desc, COMPUTE_F32, TYPE_F32) || lib.desc_set(p->desc, DESC_TRANSA, &trans, sizeof trans) ||
-              lib.desc_set(p->desc, DESC_TRANSB, &no_trans, sizeof no_trans) || lib.desc_set(p->desc, DESC_A_SCALE_MODE, &blocks, sizeof blocks) ||
-              lib.desc_set(p->desc, DESC_B_SCALE_MODE, &vectors, sizeof vectors) || set_scales(p, f) ||
-              lib.layout_create(&p->w, TYPE_E4M3, (uint64_t)f->gemm.cols, (uint64_t)f->gemm.rows, f->ldw) ||
-              lib.layout_create(&p->x, TYPE_E4M3, (uint64_t)f->gemm.cols, (uint64_t)f->gemm.n, f->gemm.ldx) ||
-              lib.layout_create(&p->y, TYPE_F32, (uint64_t)f->gemm.rows, (uint64_t)f->gemm.n, f->gemm.ldy) || lib.pref_create(&pref) ||
-              lib.pref_set(pref, PREF_SPACE, &f->gemm.space_size, sizeof f->gemm.space_size) || set_alignment(pref, &p->shape) ||
-              lib.heuristics(b->handle, p->desc, p->w, p->x, p->y, p->y, pref, 1, &found, &n) || n < 1 || found.state;
+    p->none =
+        lib.desc_create(&p->desc, COMPUTE_F32, TYPE_F32) || lib.desc_set(p->desc, DESC_TRANSA, &trans, sizeof trans) ||
+        lib.desc_set(p->desc, DESC_TRANSB, &no_trans, sizeof no_trans) ||
+        lib.desc_set(p->desc, DESC_A_SCALE_MODE, &blocks, sizeof blocks) ||
+        lib.desc_set(p->desc, DESC_B_SCALE_MODE, &vectors, sizeof vectors) || set_scales(p, f) ||
+        lib.layout_create(&p->w, TYPE_E4M3, (uint64_t)f->gemm.cols, (uint64_t)f->gemm.rows, f->ldw) ||
+        lib.layout_create(&p->x, TYPE_E4M3, (uint64_t)f->gemm.cols, (uint64_t)f->gemm.n, f->gemm.ldx) ||
+        lib.layout_create(&p->y, TYPE_F32, (uint64_t)f->gemm.rows, (uint64_t)f->gemm.n, f->gemm.ldy) ||
+        lib.pref_create(&pref) || lib.pref_set(pref, PREF_SPACE, &f->gemm.space_size, sizeof f->gemm.space_size) ||
+        set_alignment(pref, &p->shape) ||
+        lib.heuristics(b->handle, p->desc, p->w, p->x, p->y, p->y, pref, 1, &found, &n) || n < 1 || found.state;
     if (!p->none) memcpy(p->algo, found.algo, sizeof p->algo);
     if (pref) lib.pref_destroy(pref);
 }
 static struct plan *find_plan(struct cuda_blas *b, const struct cuda_fp8_gemm *f) {
-    const struct shape shape = {
-        f->gemm.n, f->gemm.rows, f->gemm.cols, f->gemm.ldx, f->ldw, f->gemm.ldy, {alignment(f->gemm.w), alignment(f->gemm.x), alignment(f->gemm.y)}};
+    const struct shape shape = {f->gemm.n,
+                                f->gemm.rows,
+                                f->gemm.cols,
+                                f->gemm.ldx,
+                                f->ldw,
+                                f->gemm.ldy,
+                                {alignment(f->gemm.w), alignment(f->gemm.x), alignment(f->gemm.y)}};
     for (uint64_t i = 0; i < b->n_plans && i < PLANS; i++)
         if (!memcmp(&b->plan[i].shape, &shape, sizeof shape)) return &b->plan[i];
     struct plan *p = &b->plan[b->n_plans++ % PLANS];
@@ -178,7 +200,10 @@ int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8_gemm *f, cudaStream
     const struct plan *p = find_plan(b, f);
     if (!p->none && set_scales(p, f)) r = -1;
     else if (!p->none)
-        r = lib.matmul(b->handle, p->desc, &one, g->w, p->w, g->x, p->x, &beta, g->y, p->y, g->y, p->y, p->algo, g->space, g->space_size, s) ? -1 : 0;
+        r = lib.matmul(b->handle, p->desc, &one, g->w, p->w, g->x, p->x, &beta, g->y, p->y, g->y, p->y, p->algo,
+                       g->space, g->space_size, s)
+                ? -1
+                : 0;
     pthread_mutex_unlock(&b->lock);
     return r;
 }

@@ -2,13 +2,17 @@
 #include "gpu/cuda.h"
 #include "gpu/fuse.h"
 
-_Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID && (int)SCORE_MIXER == CUDA_MIXER &&
-                   (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS && (int)SCORE_SIGMOID_BY_LOGIT == CUDA_SIGMOID_BY_LOGIT,
+_Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID &&
+                   (int)SCORE_MIXER == CUDA_MIXER && (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS &&
+                   (int)SCORE_SIGMOID_BY_LOGIT == CUDA_SIGMOID_BY_LOGIT,
                "scores");
-_Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_GATE_SILU && (int)GATE_SOFTPLUS == CUDA_GATE_SOFTPLUS &&
-                   (int)GATE_LINEAR == CUDA_GATE_LINEAR && (int)GATE_NORMAL == CUDA_GATE_NORMAL,
+_Static_assert((int)GATE_SIGMOID == CUDA_GATE_SIGMOID && (int)GATE_SILU == CUDA_GATE_SILU &&
+                   (int)GATE_SOFTPLUS == CUDA_GATE_SOFTPLUS && (int)GATE_LINEAR == CUDA_GATE_LINEAR &&
+                   (int)GATE_NORMAL == CUDA_GATE_NORMAL,
                "gates");
-_Static_assert((int)SCALE_STEPS == CUDA_SCALE_STEPS && (int)SCALE_SMOOTH == CUDA_SCALE_SMOOTH && (int)SCALE_POWER == CUDA_SCALE_POWER, "scales");
+_Static_assert((int)SCALE_STEPS == CUDA_SCALE_STEPS && (int)SCALE_SMOOTH == CUDA_SCALE_SMOOTH &&
+                   (int)SCALE_POWER == CUDA_SCALE_POWER,
+               "scales");
 _Static_assert((int)OP_CHAIN_MAX <= (int)CUDA_CHAIN_MAX && (int)FUSE_ROWS <= (int)CUDA_CHAIN_ROWS, "chains");
 
 static struct cuda_route route_of(const struct op_route *o) {
@@ -53,9 +57,12 @@ static struct cuda_norm norm_of(const struct op_norm *a) {
                               .bad = (int *)a->bad};
 }
 static struct cuda_kv_store kv_store_of(const struct op_kv_store *a) {
-    return (struct cuda_kv_store){cuda_plane_of(&a->plane), a->x, a->row0, a->n, a->ldx, (const struct cuda_address *)a->at, a->every, a->tokens};
+    return (struct cuda_kv_store){cuda_plane_of(&a->plane),           a->x,     a->row0,  a->n, a->ldx,
+                                  (const struct cuda_address *)a->at, a->every, a->tokens};
 }
-static struct cuda_each each_of(float *x, int n, int m, float value) { return (struct cuda_each){x, (size_t)n * (size_t)m, value}; }
+static struct cuda_each each_of(float *x, int n, int m, float value) {
+    return (struct cuda_each){x, (size_t)n * (size_t)m, value};
+}
 
 /* Returns a small operation's arguments as a step. */
 static struct cuda_step step_of(enum op_code code, const union op_args *u) {
@@ -80,10 +87,15 @@ static struct cuda_step step_of(enum op_code code, const union op_args *u) {
         const struct op_add *a = &u->add;
         return (struct cuda_step){CUDA_STEP_ADD, .add = {a->y, a->x, a->n, a->m, a->ldx ? a->ldx : a->m}};
     }
-    case OP_SIGMOID: return (struct cuda_step){CUDA_STEP_SIGMOID, .each = each_of(u->sigmoid.x, u->sigmoid.n, u->sigmoid.m, 0)};
-    case OP_CLIP: return (struct cuda_step){CUDA_STEP_CLIP, .each = each_of(u->clip.x, u->clip.n, u->clip.m, u->clip.limit)};
-    case OP_FILL: return (struct cuda_step){CUDA_STEP_FILL, .each = each_of(u->fill.x, u->fill.n, u->fill.m, u->fill.value)};
-    case OP_SOFTCAP: return (struct cuda_step){CUDA_STEP_SOFTCAP, .each = each_of(u->softcap.x, u->softcap.n, u->softcap.m, u->softcap.cap)};
+    case OP_SIGMOID:
+        return (struct cuda_step){CUDA_STEP_SIGMOID, .each = each_of(u->sigmoid.x, u->sigmoid.n, u->sigmoid.m, 0)};
+    case OP_CLIP:
+        return (struct cuda_step){CUDA_STEP_CLIP, .each = each_of(u->clip.x, u->clip.n, u->clip.m, u->clip.limit)};
+    case OP_FILL:
+        return (struct cuda_step){CUDA_STEP_FILL, .each = each_of(u->fill.x, u->fill.n, u->fill.m, u->fill.value)};
+    case OP_SOFTCAP:
+        return (struct cuda_step){CUDA_STEP_SOFTCAP,
+                                  .each = each_of(u->softcap.x, u->softcap.n, u->softcap.m, u->softcap.cap)};
     case OP_COPY: {
         const struct op_copy *a = &u->copy;
         return (struct cuda_step){CUDA_STEP_COPY, .copy = {.y = a->y,
@@ -146,7 +158,9 @@ static struct cuda_step step_of(enum op_code code, const union op_args *u) {
                                                            .past = op_conv_past(a),
                                                            .state_at = a->state_at}};
     }
-    default: return (struct cuda_step){CUDA_STEP_TRANSFER, .transfer = {u->transfer.dst, u->transfer.src, u->transfer.size / 4}};
+    default:
+        return (struct cuda_step){CUDA_STEP_TRANSFER,
+                                  .transfer = {u->transfer.dst, u->transfer.src, u->transfer.size / 4}};
     }
 }
 

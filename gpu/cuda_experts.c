@@ -1,7 +1,7 @@
-/* FFNs: of one group of tokens, of all resident experts of a layer, and of the groups of several experts at once. Small groups
- * are batched: one launch for gate and up, one for down, one that adds the results to their tokens. Large groups run one by one.
- * How an expert's group is computed depends on its size alone, and a token's experts are added in rising order, so results do
- * not depend on which experts were batched. */
+/* FFNs: of one group of tokens, of all resident experts of a layer, and of the groups of several experts at once. Small
+ * groups are batched: one launch for gate and up, one for down, one that adds the results to their tokens. Large groups
+ * run one by one. How an expert's group is computed depends on its size alone, and a token's experts are added in
+ * rising order, so results do not depend on which experts were batched. */
 #include <string.h>
 
 #include "gpu/cuda.h"
@@ -9,7 +9,7 @@
 enum { TILED_TOKENS = 4096 };                      /* per pass, to bound the workspace */
 static const size_t FFN_SPACE = (size_t)128 << 20; /* activations of a group, for the same reason */
 
-/* --- Tiled kernels: one expert, or up to CUDA_MAX_PARTS ------------------------------------------------------------------------ */
+/* --- Tiled kernels: one expert, or up to CUDA_MAX_PARTS --------------------------------------- */
 
 struct tile_layout {
     bool fp8;
@@ -17,7 +17,8 @@ struct tile_layout {
     size_t x_scale, h, hq, h_scale, size; /* offsets after x */
 };
 static struct tile_layout tiled_plan(const struct cuda_stream *s, const struct expert *e, int n) {
-    struct tile_layout p = {.fp8 = s->g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&e->gate) && cuda_tiles_fp8_fit(&e->down)};
+    struct tile_layout p = {.fp8 = s->g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&e->gate) &&
+                                   cuda_tiles_fp8_fit(&e->down)};
     size_t rows = (size_t)n;
     p.ldx = cuda_round_up(e->gate.cols, 16);
     p.ldh = cuda_round_up(e->gate.rows, 16);
@@ -62,7 +63,9 @@ static int run_tiles(struct cuda_stream *s, const struct product_group *g, const
                 t.part[t.n_parts++].n = part[c];
             }
         }
-        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->stream, &t, cuda_fp8_tile(s->g, tile_sizes[c])) : cuda_tiles_bf16(s->stream, &t, tile_sizes[c]),
+        if (cuda_check(s->g,
+                       fp8 ? cuda_tiles_fp8(s->stream, &t, cuda_fp8_tile(s->g, tile_sizes[c]))
+                           : cuda_tiles_bf16(s->stream, &t, tile_sizes[c]),
                        fp8 ? "tiles_fp8" : "tiles_bf16"))
             return ERR_RUNTIME;
     }
@@ -70,26 +73,40 @@ static int run_tiles(struct cuda_stream *s, const struct product_group *g, const
 }
 
 static struct cuda_glu glu_of(const struct expert *e) {
-    return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift, e->glu.cubic, e->glu.gate_cap, e->glu.up_cap, e->glu.clamp_after, e->glu.is_relu};
+    return (struct cuda_glu){e->glu.limit,    e->glu.alpha,  e->glu.shift,       e->glu.cubic,
+                             e->glu.gate_cap, e->glu.up_cap, e->glu.clamp_after, e->glu.is_relu};
 }
 static int n_outputs(const struct expert *e) { return e->is_transposed ? e->down.cols : e->down.rows; }
 
 /* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x, not weighted. */
-static int run_products(struct cuda_stream *s, const struct product_group *g, float *y, const float *x, const int32_t *index, char *space) {
-    int n = g->begin[g->n] - g->begin[0], hidden = expert_hidden(g->e[0]), inter = expert_inter(g->e[0]), out = n_outputs(g->e[0]);
+static int run_products(struct cuda_stream *s, const struct product_group *g, float *y, const float *x,
+                        const int32_t *index, char *space) {
+    int n = g->begin[g->n] - g->begin[0], hidden = expert_hidden(g->e[0]), inter = expert_inter(g->e[0]),
+        out = n_outputs(g->e[0]);
     struct tile_layout p = tiled_plan(s, g->e[0], n);
     float *x_scale = (float *)(space + p.x_scale), *h_scale = (float *)(space + p.h_scale);
-    struct cuda_tiles up = {.x = space, .x_scale = x_scale, .y = space + p.h, .ldx = p.ldx, .scale_ld = n, .ldy = p.ldh, .gated = 1, .glu = glu_of(g->e[0])};
-    struct cuda_tiles down = {.x = p.fp8 ? space + p.hq : space + p.h, .x_scale = h_scale, .y = y, .ldx = p.ldh, .scale_ld = n, .ldy = out};
+    struct cuda_tiles up = {.x = space,
+                            .x_scale = x_scale,
+                            .y = space + p.h,
+                            .ldx = p.ldx,
+                            .scale_ld = n,
+                            .ldy = p.ldh,
+                            .gated = 1,
+                            .glu = glu_of(g->e[0])};
+    struct cuda_tiles down = {
+        .x = p.fp8 ? space + p.hq : space + p.h, .x_scale = h_scale, .y = y, .ldx = p.ldh, .scale_ld = n, .ldy = out};
     cudaError_t c = p.fp8 ? cuda_gather_fp8(s->stream, space, x_scale, x, index, n, hidden, hidden, p.ldx, n)
                           : cuda_gather_bf16(s->stream, space, x, index, n, hidden, hidden, p.ldx);
     if (cuda_check(s->g, c, "gather") || run_tiles(s, g, &up, p.fp8)) return ERR_RUNTIME;
-    if (p.fp8 && cuda_check(s->g, cuda_gather_fp8(s->stream, space + p.hq, h_scale, (float *)(space + p.h), NULL, n, inter, p.ldh, p.ldh, n), "gather"))
+    if (p.fp8 && cuda_check(s->g,
+                            cuda_gather_fp8(s->stream, space + p.hq, h_scale, (float *)(space + p.h), NULL, n, inter,
+                                            p.ldh, p.ldh, n),
+                            "gather"))
         return ERR_RUNTIME;
     return run_tiles(s, g, &down, p.fp8);
 }
 
-/* --- One FFN in chunks of tokens: gate and up next to each other, glu, down -------------------------------------------------- */
+/* --- One FFN in chunks of tokens: gate and up next to each other, glu, down ------------------- */
 
 struct ffn {
     bool tiled, few; /* few: gate, up and glu in one launch */
@@ -106,21 +123,35 @@ static int ffn_piece(bool is_tiled, int inter, int n) {
     return piece > (size_t)n ? n : (int)piece;
 }
 static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, size_t base) {
-    struct ffn f = {.inter = expert_inter(e), .e = e, .tiled = cuda_linear_is_tiled(s, e, n), .few = cuda_linear_gates_few(e, n), .x = base};
+    struct ffn f = {.inter = expert_inter(e),
+                    .e = e,
+                    .tiled = cuda_linear_is_tiled(s, e, n),
+                    .few = cuda_linear_gates_few(e, n),
+                    .x = base};
     f.piece = ffn_piece(f.tiled, f.inter, n);
     f.gate_up = base + (e->gate.order ? align_up((size_t)f.piece * (size_t)e->gate.cols * 4, 256) : 0);
     if (f.tiled) {
         f.size = f.gate_up + tiled_plan(s, e, f.piece).size;
         return f;
     }
-    f.gate = (struct cuda_linear){
-        .w = e->gate, .bias = e->gate_bias, .n = f.piece, .ldx = expert_hidden(e), .ldy = 2 * f.inter, .transposed = e->gate_up_transposed};
+    f.gate = (struct cuda_linear){.w = e->gate,
+                                  .bias = e->gate_bias,
+                                  .n = f.piece,
+                                  .ldx = expert_hidden(e),
+                                  .ldy = 2 * f.inter,
+                                  .transposed = e->gate_up_transposed};
     f.up = f.gate;
     f.up.w = *expert_up(e), f.up.bias = expert_up_bias(e);
-    f.down = (struct cuda_linear){.w = e->down, .bias = e->down_bias, .n = f.piece, .ldx = f.inter, .ldy = n_outputs(e), .transposed = e->is_transposed};
+    f.down = (struct cuda_linear){.w = e->down,
+                                  .bias = e->down_bias,
+                                  .n = f.piece,
+                                  .ldx = f.inter,
+                                  .ldy = n_outputs(e),
+                                  .transposed = e->is_transposed};
     f.act = f.gate_up + align_up((size_t)f.piece * 2 * (size_t)f.inter * 4, 256);
     f.scratch = f.act + align_up((size_t)f.piece * (size_t)f.inter * 4, 256);
-    size_t a = cuda_linear_workspace_bytes(s, &f.gate), b = cuda_linear_workspace_bytes(s, &f.up), c = cuda_linear_workspace_bytes(s, &f.down);
+    size_t a = cuda_linear_workspace_bytes(s, &f.gate), b = cuda_linear_workspace_bytes(s, &f.up),
+           c = cuda_linear_workspace_bytes(s, &f.down);
     f.size = f.scratch + (a > b ? (a > c ? a : c) : b > c ? b : c);
     return f;
 }
@@ -131,7 +162,8 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
         float *to = y + (size_t)t * (size_t)n_outputs(f->e);
         const float *from = x + (size_t)t * (size_t)expert_hidden(f->e);
         if (f->e->gate.order) {
-            if (cuda_check(s->g, cuda_order_x(s->stream, (float *)(space + f->x), from, f->e->gate, m, f->e->gate.cols), "order of columns"))
+            if (cuda_check(s->g, cuda_order_x(s->stream, (float *)(space + f->x), from, f->e->gate, m, f->e->gate.cols),
+                           "order of columns"))
                 return ERR_RUNTIME;
             from = (float *)(space + f->x);
         }
@@ -146,7 +178,8 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
         f->up.y = gate_up + f->inter;
         f->down.x = act;
         f->down.y = to;
-        int r = f->few ? cuda_linear_run_gated(s, f->e, glu_of(f->e), act, from, m) : cuda_linear_run(s, &f->gate, space + f->scratch);
+        int r = f->few ? cuda_linear_run_gated(s, f->e, glu_of(f->e), act, from, m)
+                       : cuda_linear_run(s, &f->gate, space + f->scratch);
         if (!r && !f->few) r = cuda_linear_run(s, &f->up, space + f->scratch);
         if (!r && !f->few) r = cuda_check(s->g, cuda_glu(s->stream, act, gate_up, m, f->inter, glu_of(f->e)), "glu");
         if (!r) r = cuda_linear_run(s, &f->down, space + f->scratch);
@@ -161,7 +194,7 @@ int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a) {
     return space ? ffn_run(s, &f, a->y, a->x, a->n, space) : ERR_RUNTIME;
 }
 
-/* --- Groups --------------------------------------------------------------------------------------------------------------- */
+/* --- Groups ----------------------------------------------------------------------------------- */
 
 struct groups {
     float *y;
@@ -179,17 +212,31 @@ struct groups {
 static int norm_outputs(struct cuda_stream *s, const struct groups *g, float *v, int n) {
     const int dim = g->hidden;
     if (!g->norm) return 0;
-    const struct cuda_gate by = {.y = v, .g = g->norm, .n = n, .heads = 1, .dim = dim, .ldy = dim, .head_ldy = dim, .head_ldg = dim, .kind = CUDA_GATE_LINEAR};
-    const struct cuda_norm norm = {.out = v, .x = v, .w_dtype = DT_F32, .rows = n, .dim = dim, .ldx = dim, .ldo = dim, .eps = g->eps};
-    return cuda_check(s->g, cuda_gate(s->stream, &by), "gate") || cuda_check(s->g, cuda_norm(s->stream, &norm), "norm") ? ERR_RUNTIME : 0;
+    const struct cuda_gate by = {.y = v,
+                                 .g = g->norm,
+                                 .n = n,
+                                 .heads = 1,
+                                 .dim = dim,
+                                 .ldy = dim,
+                                 .head_ldy = dim,
+                                 .head_ldg = dim,
+                                 .kind = CUDA_GATE_LINEAR};
+    const struct cuda_norm norm = {
+        .out = v, .x = v, .w_dtype = DT_F32, .rows = n, .dim = dim, .ldx = dim, .ldo = dim, .eps = g->eps};
+    return cuda_check(s->g, cuda_gate(s->stream, &by), "gate") || cuda_check(s->g, cuda_norm(s->stream, &norm), "norm")
+               ? ERR_RUNTIME
+               : 0;
 }
 /* Adds the outputs v of n pairs from pair `at` on, all of one expert or with rows of their own, to their rows of y. */
 static int scatter_outputs(struct cuda_stream *s, const struct groups *g, const float *v, int at, int n) {
     const int32_t *to = g->rows ? g->rows + at : g->token + at;
-    return cuda_check(s->g, cuda_scatter_add(s->stream, g->y, v, to, g->rows ? NULL : g->weight + at, n, g->hidden, g->hidden), "scatter");
+    return cuda_check(
+        s->g, cuda_scatter_add(s->stream, g->y, v, to, g->rows ? NULL : g->weight + at, n, g->hidden, g->hidden),
+        "scatter");
 }
 /* Workspace for groups of at most `most` tokens, `pairs` in all: the larger of the one-by-one and the batched need. */
-static size_t groups_space(const struct cuda_stream *s, const struct expert *experts, int n, int most, size_t pairs, int hidden) {
+static size_t groups_space(const struct cuda_stream *s, const struct expert *experts, int n, int most, size_t pairs,
+                           int hidden) {
     size_t size = 0, row = (size_t)hidden * 4, few = pairs < TILED_TOKENS ? pairs : TILED_TOKENS;
     for (int i = 0; i < n; i++) {
         if (!experts[i].gate.data) continue;
@@ -204,10 +251,17 @@ static int run_batched(struct cuda_stream *s, const struct groups *g, const stru
     int n = p->begin[p->n] - p->begin[0];
     if (n < 1) return 0;
     float *part = (float *)space;
-    struct cuda_combine c = {
-        .y = g->y, .x = part, .token = g->token + p->begin[0], .weight = g->weight + p->begin[0], .dim = g->hidden, .ldy = g->hidden, .n = p->n};
+    struct cuda_combine c = {.y = g->y,
+                             .x = part,
+                             .token = g->token + p->begin[0],
+                             .weight = g->weight + p->begin[0],
+                             .dim = g->hidden,
+                             .ldy = g->hidden,
+                             .n = p->n};
     for (int k = 0; k <= p->n; k++) c.begin[k] = p->begin[k] - p->begin[0];
-    if (run_products(s, p, part, g->x, c.token, space + align_up((size_t)n * (size_t)g->hidden * 4, 256)) || norm_outputs(s, g, part, n)) return ERR_RUNTIME;
+    if (run_products(s, p, part, g->x, c.token, space + align_up((size_t)n * (size_t)g->hidden * 4, 256)) ||
+        norm_outputs(s, g, part, n))
+        return ERR_RUNTIME;
     if (g->rows) return scatter_outputs(s, g, part, p->begin[0], n);
     return cuda_check(s->g, cuda_combine(s->stream, &c), "combine");
 }
@@ -216,8 +270,8 @@ static int run_single(struct cuda_stream *s, const struct groups *g, int k, char
     size_t rows = align_up((size_t)n * (size_t)g->hidden * 4, 256);
     float *gx = (float *)space, *gy = (float *)(space + rows);
     struct ffn f = ffn_plan(s, &g->experts[k], n, 2 * rows);
-    if (cuda_check(s->g, cuda_gather(s->stream, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") || ffn_run(s, &f, gy, gx, n, space) ||
-        norm_outputs(s, g, gy, n))
+    if (cuda_check(s->g, cuda_gather(s->stream, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") ||
+        ffn_run(s, &f, gy, gx, n, space) || norm_outputs(s, g, gy, n))
         return ERR_RUNTIME;
     return scatter_outputs(s, g, gy, at, n);
 }
@@ -230,9 +284,11 @@ static int run_groups(struct cuda_stream *s, const struct groups *g, char *space
         const struct expert *e = &g->experts[k];
         if (n < 1) continue;
         if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a selected expert is not resident");
-        int as = n > CUDA_INVARIANT_ROWS ? n : CUDA_INVARIANT_ROWS + 1; /* batching pays off especially for few tokens */
+        /* batching pays off especially for few tokens */
+        int as = n > CUDA_INVARIANT_ROWS ? n : CUDA_INVARIANT_ROWS + 1;
         bool fits = !e->gate.order && n <= TILED_TOKENS / 4 && cuda_linear_is_tiled(s, e, as);
-        bool joins = fits && p.n && p.n < CUDA_MAX_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS && cuda_linear_can_batch(&batch[0]->gate, &e->gate) &&
+        bool joins = fits && p.n && p.n < CUDA_MAX_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS &&
+                     cuda_linear_can_batch(&batch[0]->gate, &e->gate) &&
                      cuda_linear_can_batch(&batch[0]->down, &e->down);
         if (p.n && !joins) {
             if (run_batched(s, g, &p, space)) return ERR_RUNTIME;
@@ -261,7 +317,8 @@ int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
     int most = 0;
     for (int k = 0; k < a->n; k++) most = a->begin[k + 1] - a->begin[k] > most ? a->begin[k + 1] - a->begin[k] : most;
     if (!most) return 0;
-    char *space = cuda_workspace(s, groups_space(s, a->expert, a->n, most, (size_t)(a->begin[a->n] - a->begin[0]), a->hidden));
+    char *space =
+        cuda_workspace(s, groups_space(s, a->expert, a->n, most, (size_t)(a->begin[a->n] - a->begin[0]), a->hidden));
     return space ? run_groups(s, &g, space) : ERR_RUNTIME;
 }
 
@@ -272,26 +329,35 @@ static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *sp
         return ffn_run(s, &f, a->y, a->x, a->n, space);
     }
     if (ffn_run(s, &f, (float *)space, a->x, a->n, space)) return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_scatter_add(s->stream, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
+    return cuda_check(
+        s->g, cuda_scatter_add(s->stream, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden),
+        "scatter");
 }
 
-/* --- Few tokens: the choices stay on the device ------------------------------------------------------------------------------------ */
+/* --- Few tokens: the choices stay on the device ----------------------------------------------- */
 
-/* Whether all experts have the same layout at equal distances in memory, as in engine/draft and experts/resident_experts.h. */
+/* Whether all experts have the same layout at equal distances in memory, as in engine/draft and
+ * experts/resident_experts.h. */
 static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
     const struct expert *e = a->experts;
-    if (!a->ids || a->n > CUDA_INVARIANT_ROWS || a->n_experts < 2 || e[0].is_transposed || e[0].gate_up_transposed) return false;
+    if (!a->ids || a->n > CUDA_INVARIANT_ROWS || a->n_experts < 2 || e[0].is_transposed || e[0].gate_up_transposed)
+        return false;
     const size_t each = (size_t)((const char *)e[1].gate.data - (const char *)e[0].gate.data);
     for (int i = 1; i < a->n_experts; i++) {
-        const struct mat *first[3] = {&e[0].gate, expert_up(&e[0]), &e[0].down}, *m[3] = {&e[i].gate, expert_up(&e[i]), &e[i].down};
+        const struct mat *first[3] = {&e[0].gate, expert_up(&e[0]), &e[0].down},
+                         *m[3] = {&e[i].gate, expert_up(&e[i]), &e[i].down};
         const float *first_bias[3] = {e[0].gate_bias, expert_up_bias(&e[0]), e[0].down_bias},
                     *bias[3] = {e[i].gate_bias, expert_up_bias(&e[i]), e[i].down_bias};
         for (int k = 0; k < 3; k++) {
             const size_t at = (size_t)i * each;
-            if (m[k]->scale_dtype != first[k]->scale_dtype || (m[k]->scale_dtype == DT_E4M3 && m[k]->scale_gain != first[k]->scale_gain)) return false;
+            if (m[k]->scale_dtype != first[k]->scale_dtype ||
+                (m[k]->scale_dtype == DT_E4M3 && m[k]->scale_gain != first[k]->scale_gain))
+                return false;
             if (m[k]->dtype != first[k]->dtype || m[k]->data != (const char *)first[k]->data + at) return false;
             if (first[k]->scale && m[k]->scale != (const char *)first[k]->scale + at) return false;
-            if (!first[k]->order != !m[k]->order || (first[k]->order && (const char *)m[k]->order != (const char *)first[k]->order + at)) return false;
+            if (!first[k]->order != !m[k]->order ||
+                (first[k]->order && (const char *)m[k]->order != (const char *)first[k]->order + at))
+                return false;
             if (first_bias[k] && (const char *)bias[k] != (const char *)first_bias[k] + at) return false;
         }
     }
@@ -315,16 +381,19 @@ static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
 }
 /* The host does not read the choices, so that this can be recorded. */
 static int routed_op(struct cuda_stream *s, const struct op_experts *a, struct cuda_routed *o) {
-    size_t h = align_up((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4, 256), rows = align_up((size_t)a->n * (size_t)a->hidden * 4, 256);
+    size_t h = align_up((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4, 256),
+           rows = align_up((size_t)a->n * (size_t)a->hidden * 4, 256);
     char *space = cuda_workspace(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, rows).size : 0));
     if (!space) return ERR_RUNTIME;
     o->h = (float *)space;
-    if (cuda_check(s->g, cuda_int4_fits(o) ? cuda_int4_experts(s->stream, o) : cuda_routed_experts(s->stream, o), "routed experts")) return ERR_RUNTIME;
+    if (cuda_check(s->g, cuda_int4_fits(o) ? cuda_int4_experts(s->stream, o) : cuda_routed_experts(s->stream, o),
+                   "routed experts"))
+        return ERR_RUNTIME;
     return a->shared ? shared_op(s, a, space + h) : 0;
 }
 
-/* Experts resident on the device, in rising order, then the shared one. The host reads the group sizes once. (SLP runs the same
- * steps itself as experts arrive.) */
+/* Experts resident on the device, in rising order, then the shared one. The host reads the group sizes once. (SLP runs
+ * the same steps itself as experts arrive.) */
 int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     if (a->n < 1) return 0;
     struct cuda_routed few;
@@ -332,7 +401,8 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     size_t picks = a->ids ? (size_t)a->n * (size_t)a->topk : 0, row = (size_t)a->hidden * 4;
     size_t at_token = align_up(((size_t)a->n_experts + 1) * 4, 256), at_weight = at_token + align_up(picks * 4, 256);
     size_t at_rows = at_weight + align_up(picks * 4, 256);
-    size_t base = at_rows + (a->by_choice ? align_up(picks * 4, 256) : 0), rows = align_up((size_t)a->n * row, 256), size = 0;
+    size_t base = at_rows + (a->by_choice ? align_up(picks * 4, 256) : 0), rows = align_up((size_t)a->n * row, 256),
+           size = 0;
     if (a->ids) size = groups_space(s, a->experts, a->n_experts, a->n, picks, a->hidden);
     if (a->shared) {
         size_t need = ffn_plan(s, a->shared, a->n, rows).size;
@@ -347,14 +417,27 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     if (a->ids) {
         int32_t host[1025];
         if (a->n_experts > 1024) return cuda_check(s->g, cudaErrorInvalidValue, "more than 1024 experts");
-        if (cuda_check(s->g, cuda_sort(s->stream, offset, token, weight, a->ids, a->weights, a->n, a->topk, 0, a->n_experts), "sort") ||
-            cuda_check(s->g, cudaMemcpyAsync(host, offset, ((size_t)a->n_experts + 1) * 4, cudaMemcpyDeviceToHost, s->stream), "group sizes") ||
+        if (cuda_check(s->g,
+                       cuda_sort(s->stream, offset, token, weight, a->ids, a->weights, a->n, a->topk, 0, a->n_experts),
+                       "sort") ||
+            cuda_check(s->g,
+                       cudaMemcpyAsync(host, offset, ((size_t)a->n_experts + 1) * 4, cudaMemcpyDeviceToHost, s->stream),
+                       "group sizes") ||
             cuda_check(s->g, cudaStreamSynchronize(s->stream), "running"))
             return ERR_RUNTIME;
-        struct groups g = {
-            .y = a->y, .x = a->x, .token = token, .weight = weight, .experts = a->experts, .begin = host, .n = a->n_experts, .hidden = a->hidden};
+        struct groups g = {.y = a->y,
+                           .x = a->x,
+                           .token = token,
+                           .weight = weight,
+                           .experts = a->experts,
+                           .begin = host,
+                           .n = a->n_experts,
+                           .hidden = a->hidden};
         if (a->by_choice) { /* the order of the pairs where each choice counts as a token */
-            if (cuda_check(s->g, cuda_sort(s->stream, offset, at_row, weight, a->ids, a->weights, a->n * a->topk, 1, 0, a->n_experts), "sort"))
+            if (cuda_check(s->g,
+                           cuda_sort(s->stream, offset, at_row, weight, a->ids, a->weights, a->n * a->topk, 1, 0,
+                                     a->n_experts),
+                           "sort"))
                 return ERR_RUNTIME;
             g.rows = at_row;
         }

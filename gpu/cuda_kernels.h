@@ -15,7 +15,9 @@ struct cuda_plane { /* struct kv_plane */
     int heads, dim;
     uint8_t dtype;
     int block_rows;
-    unsigned inverse; /* with blocks: 2^32 / block_rows, rounded up, so that the device divides rows below 2^32 / block_rows by a product */
+    /* with blocks: 2^32 / block_rows, rounded up, so that the device divides rows below 2^32 / block_rows by a product
+     */
+    unsigned inverse;
     const struct cuda_kv_block *blocks;
     size_t at, scale_at;
     int first; /* with blocks: index of the row that is row 0 here */
@@ -41,11 +43,14 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     const float *sinks;
     float *lse;
     const int32_t *q_pos, *chosen;
-    int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen; /* k_step at least 1 */
+    /* k_step at least 1 */
+    int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, chunk_keys, n_chosen;
     float scale, softcap;
     const float *bias;
     int extent, chosen_block, own_block, chosen_lists, temperature_len; /* lists at least 1 */
-    int chunked;     /* few queries: keys are split at fixed boundaries (cuda_attention_chunks), independent of the number of queries and keys */
+    /* few queries: keys are split at fixed boundaries (cuda_attention_chunks), independent of the number of queries and
+     * keys */
+    int chunked;
     int splits;      /* at least 1; > 1: partial results go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
     float *part_lse; /* [splits, n, n_heads] */
@@ -174,7 +179,8 @@ struct cuda_conv { /* struct op_conv */
     int is_linear, is_peek, delay, past, state_at;
 };
 cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *c);
-/* struct op_chain: one block runs the steps in order, as the kernels above compute them. At most CUDA_CHAIN_ROWS tokens to route. */
+/* struct op_chain: one block runs the steps in order, as the kernels above compute them. At most CUDA_CHAIN_ROWS tokens
+ * to route. */
 enum cuda_step_kind {
     CUDA_STEP_NORM,
     CUDA_STEP_ROPE,
@@ -253,11 +259,17 @@ struct cuda_ngram { /* struct op_ngram */
     uint32_t vocab[32], offset[32];
 };
 cudaError_t cuda_ngram_rows(cudaStream_t s, const struct cuda_ngram *o);
-enum { CUDA_ROUND_E4M3, CUDA_ROUND_E2M1, CUDA_ROUND_E2M1_E4M3 };                                                              /* enum round_kind */
-cudaError_t cuda_round_rows(cudaStream_t s, float *x, int n, int m, int ld, int block, int kind);                             /* struct op_round */
-cudaError_t cuda_relate(cudaStream_t s, float *out, const float *x, const float *y, int rows, int dim, float scale);          /* struct op_relate */
-cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const float *post, int n, int hidden, int n_streams); /* struct op_spread */
-struct cuda_mix {                                                                                                             /* struct op_mix */
+/* enum round_kind */
+enum { CUDA_ROUND_E4M3, CUDA_ROUND_E2M1, CUDA_ROUND_E2M1_E4M3 };
+/* struct op_round */
+cudaError_t cuda_round_rows(cudaStream_t s, float *x, int n, int m, int ld, int block, int kind);
+/* struct op_relate */
+cudaError_t cuda_relate(cudaStream_t s, float *out, const float *x, const float *y, int rows, int dim, float scale);
+/* struct op_spread */
+cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const float *post, int n, int hidden,
+                        int n_streams);
+/* struct op_mix */
+struct cuda_mix {
     float *in, *out, *streams, *post;
     const float *mix, *base, *scale;
     int n, hidden, n_streams, iters;
@@ -285,13 +297,16 @@ struct cuda_compress { /* struct op_compress */
     int state_at;
 };
 cudaError_t cuda_compress_rows(cudaStream_t s, const struct cuda_compress *o);
-cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n, int topk, int first,
-                      int last);
-cudaError_t cuda_order_x(cudaStream_t s, float *out, const float *x, struct mat w, int n, int ldx); /* x sorted by w's order, out [n, cols] */
+cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids,
+                      const float *weights, int n, int topk, int first, int last);
+/* x sorted by w's order, out [n, cols] */
+cudaError_t cuda_order_x(cudaStream_t s, float *out, const float *x, struct mat w, int n, int ldx);
 cudaError_t cuda_gather(cudaStream_t s, float *out, const float *x, const int32_t *index, int n, int dim, int ldx);
 /* y[index[i]] += weight[i] * x[i]; index NULL: i, weight NULL: 1 */
-cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int32_t *index, const float *weight, int n, int dim, int ldy);
-cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2, const float *lse2, int n, int heads, int dim, int ldo, int ldo2);
+cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int32_t *index, const float *weight, int n,
+                             int dim, int ldy);
+cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2, const float *lse2, int n, int heads,
+                       int dim, int ldo, int ldo2);
 cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m, int ldy);
 struct cuda_glu { /* struct glu */
     float limit, alpha, shift, cubic, gate_cap, up_cap;
@@ -309,16 +324,20 @@ struct cuda_linear {
     const float *x, *bias;
     struct mat w;
     int n, ldx, ldy, accumulate, transposed, batch, batch_rows, batch_x, batch_y, exact;
-    const float *row_weight; /* NULL, or [n], with accumulate and at most CUDA_INVARIANT_ROWS tokens: a product is weighed before it is added */
+    /* NULL, or [n], with accumulate and at most CUDA_INVARIANT_ROWS tokens: a product is weighed before it is added */
+    const float *row_weight;
 };
 int cuda_mat_is_supported(int dtype); /* supported by cuda_gemv, cuda_gemm_f32 and embed */
 /* Up to CUDA_INVARIANT_ROWS tokens: a token's result does not depend on the number of tokens. */
-enum { CUDA_INVARIANT_ROWS = 24 };                                               /* BATCH_INVARIANT_ROWS of base/ops.h */
+/* BATCH_INVARIANT_ROWS of base/ops.h */
+enum { CUDA_INVARIANT_ROWS = 24 };
 int cuda_skinny_fits(const struct mat *w);                                       /* cuda_skinny supports this type */
 cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int n_sms); /* not transposed */
 cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct cuda_linear *l); /* transposed */
-cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);              /* types that cuda_skinny does not support */
-/* Products of the same tokens in one launch, each as cuda_skinny or cuda_gemv computes it: neither transposed nor of several heads. */
+/* types that cuda_skinny does not support */
+cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);
+/* Products of the same tokens in one launch, each as cuda_skinny or cuda_gemv computes it: neither transposed nor of
+ * several heads. */
 enum { CUDA_JOIN_MAX = 6 };
 struct cuda_join {
     int n, begin[CUDA_JOIN_MAX + 1]; /* begin: first block of each product; set by the launcher */
@@ -326,16 +345,21 @@ struct cuda_join {
 };
 cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int n_sms);
 cudaError_t cuda_gemv_join(cudaStream_t s, const struct cuda_join *j);
-/* gate->y = glu(gate x, up x) of matrices of the same type and shape. The products are those of cuda_skinny and cuda_gemv. */
-cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a);
-cudaError_t cuda_gemv_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a);
+/* gate->y = glu(gate x, up x) of matrices of the same type and shape. The products are those of cuda_skinny and
+ * cuda_gemv. */
+cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up,
+                              struct cuda_glu a);
+cudaError_t cuda_gemv_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up,
+                            struct cuda_glu a);
 cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l); /* any type, no tensor cores */
 int cuda_gemm_mma_fits(const struct cuda_linear *l);
-cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l); /* tensor cores, weights exact, x as the sum of two BF16 */
+/* tensor cores, weights exact, x as the sum of two BF16 */
+cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l);
 
-/* Several products in one launch, in tiles of tokens: part k multiplies rows [row, row + n) of x with w[part.w], so that experts
- * with few tokens each fill the GPU together. A launch has one tile size (16, 32, 64 or 128), chosen by the caller.
- * gated: y = glu(w x + bias, w2 x + bias2), BF16 where x is BF16, else float32. Otherwise float32, with bias and accumulate. */
+/* Several products in one launch, in tiles of tokens: part k multiplies rows [row, row + n) of x with w[part.w], so
+ * that experts with few tokens each fill the GPU together. A launch has one tile size (16, 32, 64 or 128), chosen by
+ * the caller. gated: y = glu(w x + bias, w2 x + bias2), BF16 where x is BF16, else float32. Otherwise float32, with
+ * bias and accumulate. */
 enum { CUDA_MAX_PARTS = 16 };
 struct cuda_tiles {
     struct mat w[CUDA_MAX_PARTS], w2[CUDA_MAX_PARTS]; /* same type and shape */
@@ -349,8 +373,9 @@ struct cuda_tiles {
     const float *bias[CUDA_MAX_PARTS], *bias2[CUDA_MAX_PARTS]; /* of each matrix; NULL: none */
     struct cuda_glu glu;
     int ldx, scale_ld, ldy, accumulate, gated;
-    /* Non-zero (BF16 x only, one part): W consists of heads of head_rows rows; the first `nope` rows give y [rows, heads, ldy], the others
-     * v [rows, heads, head_rows - nope], both BF16; all three even. No bias, no accumulation. */
+    /* Non-zero (BF16 x only, one part): W consists of heads of head_rows rows; the first `nope` rows give y [rows,
+     * heads, ldy], the others v [rows, heads, head_rows - nope], both BF16; all three even. No bias, no accumulation.
+     */
     int head_rows, nope;
     void *v;
     int align; /* alignment of the weights' rows; set by the launcher */
@@ -362,7 +387,8 @@ cudaError_t cuda_tiles_blocks(cudaStream_t s, const struct cuda_tiles *t, int to
 int cuda_tiles_fp8_fit(const struct mat *w); /* E4M3 x: E4M3 in blocks of 128 columns; sm_89 */
 cudaError_t cuda_tiles_fp8(cudaStream_t s, const struct cuda_tiles *t, int tokens);
 
-/* The part of op_expand that the tiled kernels omit: copies each row's rope key to all heads; with y, also converts k and v. */
+/* The part of op_expand that the tiled kernels omit: copies each row's rope key to all heads; with y, also converts k
+ * and v. */
 struct cuda_expand {
     void *k, *v;
     struct cuda_plane latent; /* rows 0 .. n */
@@ -371,15 +397,16 @@ struct cuda_expand {
 };
 cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e);
 
-/* Routed experts for few tokens, without the host: y[t] += sum over its choices of weight * expert(x[t]); invalid ids are skipped.
- * A token's result does not depend on the other tokens. */
+/* Routed experts for few tokens, without the host: y[t] += sum over its choices of weight * expert(x[t]); invalid ids
+ * are skipped. A token's result does not depend on the other tokens. */
 struct cuda_routed {
-    float *y;                                     /* [n, hidden]; by_choice [n, topk, hidden] */
-    const float *x;                               /* [n, hidden] */
-    const int32_t *ids;                           /* [n, topk] */
-    const float *weights;                         /* [n, topk] */
-    float *h;                                     /* scratch [n, topk, inter] */
-    struct mat gate, up, down;                    /* the first expert's; everything of expert i is i * expert_stride bytes further */
+    float *y;             /* [n, hidden]; by_choice [n, topk, hidden] */
+    const float *x;       /* [n, hidden] */
+    const int32_t *ids;   /* [n, topk] */
+    const float *weights; /* [n, topk] */
+    float *h;             /* scratch [n, topk, inter] */
+    /* the first expert's; everything of expert i is i * expert_stride bytes further */
+    struct mat gate, up, down;
     const float *gate_bias, *up_bias, *down_bias; /* or NULL */
     size_t expert_stride;
     struct cuda_glu glu;
@@ -391,11 +418,14 @@ int cuda_routed_fits(const struct cuda_routed *a); /* cuda_routed_experts suppor
 cudaError_t cuda_routed_experts(cudaStream_t s, const struct cuda_routed *a);
 
 /* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with one scale per 128 columns: max(largest, 1e-4) / 448. */
-cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo);
-cudaError_t cuda_gather_fp8(cudaStream_t s, void *out, float *scale, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo, int scale_ld);
+cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx,
+                             int ldo);
+cudaError_t cuda_gather_fp8(cudaStream_t s, void *out, float *scale, const float *x, const int32_t *index, int n,
+                            int dim, int ldx, int ldo, int scale_ld);
 /* Scales of w as float32 [row blocks, ld]. */
 cudaError_t cuda_expand_scales(cudaStream_t s, float *out, struct mat w, int ld);
-/* y[token[i]] += weight[i] * x[i] over the pairs of n groups; the pairs of a token are added in rising order of group. Tokens rise within a group. */
+/* y[token[i]] += weight[i] * x[i] over the pairs of n groups; the pairs of a token are added in rising order of group.
+ * Tokens rise within a group. */
 struct cuda_combine {
     float *y;
     const float *x;
@@ -406,19 +436,22 @@ struct cuda_combine {
 };
 cudaError_t cuda_combine(cudaStream_t s, const struct cuda_combine *c);
 
-/* Tensor cores: BF16 products, float32 sums. They read BF16 planes whose rows are aligned to 16 bytes, and of few queries also MLA's latents in E4M3:
- * as they are (direct), or after cuda_plane_to_bf16. */
-int cuda_attention_mma_rows(const struct cuda_attention *a);   /* (query, head) pairs of a KV head per block; 0: shape not supported */
+/* Tensor cores: BF16 products, float32 sums. They read BF16 planes whose rows are aligned to 16 bytes, and of few
+ * queries also MLA's latents in E4M3: as they are (direct), or after cuda_plane_to_bf16. */
+/* (query, head) pairs of a KV head per block; 0: shape not supported */
+int cuda_attention_mma_rows(const struct cuda_attention *a);
 int cuda_attention_mma_direct(const struct cuda_attention *a); /* whether the planes can be read as they are */
 cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a);
 /* out [rows, heads, dim]: heads head0 .. of p as BF16, dim at least p's, padded with zeros */
 cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct cuda_plane p, int head0, int heads, int rows, int dim);
-int cuda_attention_few_ready(const struct cuda_attention *a); /* whether cuda_attention_few computes it, in cuda_attention_chunks parts */
+/* whether cuda_attention_few computes it, in cuda_attention_chunks parts */
+int cuda_attention_few_ready(const struct cuda_attention *a);
 cudaError_t cuda_attention_few(cudaStream_t s, const struct cuda_attention *a);
-int cuda_attention_chunks(int keys);                                                /* number of splits */
-int cuda_attention_f32_heads(const struct cuda_attention *a);                       /* heads per block */
-cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a);     /* all other shapes */
-cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *a); /* out and lse from part and part_lse */
+int cuda_attention_chunks(int keys);                                            /* number of splits */
+int cuda_attention_f32_heads(const struct cuda_attention *a);                   /* heads per block */
+cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a); /* all other shapes */
+/* out and lse from part and part_lse */
+cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *a);
 
 #ifdef __cplusplus
 }

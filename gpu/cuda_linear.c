@@ -1,35 +1,52 @@
-/* Selects the kernel of a product and sizes its workspace. The workspace is sized before anything is enqueued, so that growing it
- * (in the first layer) is the only wait. */
+/* Selects the kernel of a product and sizes its workspace. The workspace is sized before anything is enqueued, so that
+ * growing it (in the first layer) is the only wait. */
 #include "gpu/cuda.h"
 
 enum {
     TILE = 128,           /* rows of W per tile of our kernels */
     BLAS_MIN_TOKENS = 64, /* fewer do not fill cuBLAS's tiles */
     PASS_TOKENS = 4096,   /* per pass, to bound the workspace */
-    EXPAND_TOKENS = 512,  /* tokens from which expanding W to BF16 for cuBLAS pays off (an estimate: test/bench/NOTES.md) */
+    /* tokens from which expanding W to BF16 for cuBLAS pays off (an estimate: test/bench/NOTES.md) */
+    EXPAND_TOKENS = 512,
 };
 static const size_t BLAS_WEIGHTS = (size_t)128 << 20; /* of one matrix as BF16; larger ones are split */
-static const size_t BLAS_SPACE = (size_t)32 << 20;    /* for cuBLAS itself: what its makers advise for sm_90, the most */
+/* for cuBLAS itself: what its makers advise for sm_90, the most */
+static const size_t BLAS_SPACE = (size_t)32 << 20;
 
 /* The kernels of a product: the launcher of this name in cuda_kernels.h, or cuBLAS. */
-enum path { PATH_SKINNY, PATH_GEMV, PATH_SKINNY_TRANSPOSED, PATH_GEMM_F32, PATH_GEMM_MMA, PATH_TILES, PATH_TILES_FP8, PATH_BLAS, PATH_BLAS_FP8 };
+enum path {
+    PATH_SKINNY,
+    PATH_GEMV,
+    PATH_SKINNY_TRANSPOSED,
+    PATH_GEMM_F32,
+    PATH_GEMM_MMA,
+    PATH_TILES,
+    PATH_TILES_FP8,
+    PATH_BLAS,
+    PATH_BLAS_FP8
+};
 
-static bool is_dense_bf16(const struct mat *w) { return w->dtype == DT_BF16 && !w->scale && w->stride == (size_t)w->cols * 2; }
+static bool is_dense_bf16(const struct mat *w) {
+    return w->dtype == DT_BF16 && !w->scale && w->stride == (size_t)w->cols * 2;
+}
 
 /* cuBLASLt requirements: FP8 in 128 x 128 blocks, rows a multiple of 16 bytes, outputs a multiple of 4. */
 static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
-    return s->g->sm == 90 && cuda_blas_has_fp8(s->g->blas) && w->scale && w->block_rows == 128 && w->block_cols == 128 && w->row_step == 1 &&
-           w->row0 % 128 == 0 && w->rows % 4 == 0 && w->cols % 16 == 0 && w->stride % 16 == 0 && (size_t)w->data % 16 == 0;
+    return s->g->sm == 90 && cuda_blas_has_fp8(s->g->blas) && w->scale && w->block_rows == 128 &&
+           w->block_cols == 128 && w->row_step == 1 && w->row0 % 128 == 0 && w->rows % 4 == 0 && w->cols % 16 == 0 &&
+           w->stride % 16 == 0 && (size_t)w->data % 16 == 0;
 }
 
 /* `exact` operations run in float32: rounding must not change the router's choice. */
 static enum path select_path(const struct cuda_stream *s, const struct cuda_linear *l) {
     const struct cuda *g = s->g;
     bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_MATH_F32;
-    if (l->n <= CUDA_INVARIANT_ROWS) return l->transposed ? PATH_SKINNY_TRANSPOSED : cuda_skinny_fits(&l->w) ? PATH_SKINNY : PATH_GEMV;
+    if (l->n <= CUDA_INVARIANT_ROWS)
+        return l->transposed ? PATH_SKINNY_TRANSPOSED : cuda_skinny_fits(&l->w) ? PATH_SKINNY : PATH_GEMV;
     if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
     if (g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&l->w))
-        return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_MIN_TOKENS && blas_fp8_fits(s, &l->w) ? PATH_BLAS_FP8 : PATH_TILES_FP8;
+        return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_MIN_TOKENS && blas_fp8_fits(s, &l->w) ? PATH_BLAS_FP8
+                                                                                             : PATH_TILES_FP8;
     bool tiles = cuda_tiles_fit(&l->w), blas = s->g->blas && l->n >= BLAS_MIN_TOKENS;
     if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND_TOKENS && !is_dense_bf16(&l->w)) blas = false;
     if (blas) return PATH_BLAS;
@@ -53,11 +70,13 @@ static int scale_columns(const struct mat *w) { return cuda_round_up((w->cols + 
 
 size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l) {
     switch (select_path(s, l)) {
-    case PATH_BLAS: return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2) + BLAS_SPACE;
+    case PATH_BLAS:
+        return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2) + BLAS_SPACE;
     case PATH_TILES: return x_bytes(l, 2);
     case PATH_TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
     case PATH_BLAS_FP8:
-        return x_bytes(l, 1) + scale_bytes(l) + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4, 256) + BLAS_SPACE;
+        return x_bytes(l, 1) + scale_bytes(l) +
+               align_up((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4, 256) + BLAS_SPACE;
     default: return 0;
     }
 }
@@ -73,7 +92,10 @@ static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char 
         for (int t = 0; t < l->n; t += PASS_TOKENS) {
             int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t;
             float *y = l->y + (size_t)t * (size_t)l->ldy + (size_t)r;
-            if (cuda_check(s->g, cuda_gather_bf16(s->stream, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld), "activations"))
+            if (cuda_check(
+                    s->g,
+                    cuda_gather_bf16(s->stream, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld),
+                    "activations"))
                 return ERR_RUNTIME;
             struct cuda_gemm f = {.y = y,
                                   .x = xs,
@@ -98,7 +120,11 @@ static int tile_tokens(const struct cuda *g, int n, int rows) {
     return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->n_sms ? 128 : 64;
 }
 static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
-    struct cuda_tiles p = {.n_parts = 1, .y = l->y + (size_t)t * (size_t)l->ldy, .bias = {l->bias}, .ldy = l->ldy, .accumulate = l->accumulate};
+    struct cuda_tiles p = {.n_parts = 1,
+                           .y = l->y + (size_t)t * (size_t)l->ldy,
+                           .bias = {l->bias},
+                           .ldy = l->ldy,
+                           .accumulate = l->accumulate};
     p.w[0] = l->w;
     p.part[0].n = n;
     return p;
@@ -110,9 +136,13 @@ static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char
         struct cuda_tiles p = tiles_of(l, t, n);
         p.x = space;
         p.ldx = ld;
-        if (cuda_check(s->g, cuda_gather_bf16(s->stream, space, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld), "activations"))
+        if (cuda_check(
+                s->g,
+                cuda_gather_bf16(s->stream, space, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld),
+                "activations"))
             return ERR_RUNTIME;
-        if (cuda_check(s->g, cuda_tiles_bf16(s->stream, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
+        if (cuda_check(s->g, cuda_tiles_bf16(s->stream, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_bf16"))
+            return ERR_RUNTIME;
     }
     return 0;
 }
@@ -126,12 +156,15 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
     p.x_scale = (float *)scale;
     p.ldx = ld;
     p.scale_ld = n;
-    if (cuda_check(s->g, cuda_gather_fp8(s->stream, space, (float *)scale, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld, n),
+    if (cuda_check(s->g,
+                   cuda_gather_fp8(s->stream, space, (float *)scale, l->x + (size_t)t * (size_t)l->ldx, NULL, n,
+                                   l->w.cols, l->ldx, ld, n),
                    "activations"))
         return ERR_RUNTIME;
     if (blas) {
         char *own = w_scale + align_up((size_t)((l->w.rows + 127) / 128) * (size_t)columns * 4, 256);
-        if (!t && cuda_check(s->g, cuda_expand_scales(s->stream, (float *)w_scale, l->w, columns), "scales")) return ERR_RUNTIME;
+        if (!t && cuda_check(s->g, cuda_expand_scales(s->stream, (float *)w_scale, l->w, columns), "scales"))
+            return ERR_RUNTIME;
         struct cuda_fp8_gemm f = {.gemm = {.y = (float *)p.y,
                                            .x = space,
                                            .w = l->w.data,
@@ -148,13 +181,17 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
                                   .ldw = (int)l->w.stride};
         int r = cuda_blas_fp8(s->g->blas, &f, s->stream);
         if (r < 0) return cuda_check(s->g, cudaErrorUnknown, "cublasLtMatmul");
-        if (!r) return l->bias ? cuda_check(s->g, cuda_bias(s->stream, f.gemm.y, l->bias, n, l->w.rows, l->ldy), "bias") : 0;
+        if (!r)
+            return l->bias ? cuda_check(s->g, cuda_bias(s->stream, f.gemm.y, l->bias, n, l->w.rows, l->ldy), "bias")
+                           : 0;
     }
-    return cuda_check(s->g, cuda_tiles_fp8(s->stream, &p, cuda_fp8_tile(s->g, tile_tokens(s->g, n, l->w.rows))), "tiles_fp8");
+    return cuda_check(s->g, cuda_tiles_fp8(s->stream, &p, cuda_fp8_tile(s->g, tile_tokens(s->g, n, l->w.rows))),
+                      "tiles_fp8");
 }
 static int linear_fp8(struct cuda_stream *s, const struct cuda_linear *l, char *space, bool blas) {
     for (int t = 0; t < l->n; t += PASS_TOKENS) {
-        int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t, fours = blas ? n / 4 * 4 : n; /* cuBLASLt also needs a multiple of 4 tokens */
+        /* cuBLASLt also needs a multiple of 4 tokens */
+        int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t, fours = blas ? n / 4 * 4 : n;
         int r = fours ? fp8_tokens(s, l, space, t, fours, blas) : 0;
         if (!r && n > fours) r = fp8_tokens(s, l, space, t + fours, n - fours, false);
         if (r) return r;
@@ -203,8 +240,11 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
     const size_t size = ordered + cuda_linear_workspace_bytes(s, &l);
     char *space = cuda_workspace(s, size);
     if (!space && size) return ERR_RUNTIME;
-    if (ordered && (a->transposed || a->batch > 1)) return cuda_check(s->g, cudaErrorNotSupported, "columns in another order, transposed or by head");
-    if (ordered && cuda_check(s->g, cuda_order_x(s->stream, (float *)space, a->x, a->w, a->n, a->ldx), "order of columns")) return ERR_RUNTIME;
+    if (ordered && (a->transposed || a->batch > 1))
+        return cuda_check(s->g, cudaErrorNotSupported, "columns in another order, transposed or by head");
+    if (ordered &&
+        cuda_check(s->g, cuda_order_x(s->stream, (float *)space, a->x, a->w, a->n, a->ldx), "order of columns"))
+        return ERR_RUNTIME;
     if (ordered) l.x = (float *)space;
     return cuda_linear_run(s, &l, space + ordered);
 }
@@ -224,24 +264,31 @@ int cuda_join_op(struct cuda_stream *s, const struct op_join *a) {
 }
 
 bool cuda_linear_gates_few(const struct expert *e, int n) {
-    return n <= CUDA_INVARIANT_ROWS && !e->gate_up_transposed && cuda_mat_is_supported(e->gate.dtype) && cuda_linear_can_batch(&e->gate, expert_up(e)) &&
+    return n <= CUDA_INVARIANT_ROWS && !e->gate_up_transposed && cuda_mat_is_supported(e->gate.dtype) &&
+           cuda_linear_can_batch(&e->gate, expert_up(e)) &&
            cuda_skinny_fits(&e->gate) == cuda_skinny_fits(expert_up(e));
 }
-int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct cuda_glu glu, float *act, const float *x, int n) {
-    const struct cuda_linear gate = {.y = act, .x = x, .bias = e->gate_bias, .w = e->gate, .n = n, .ldx = e->gate.cols, .ldy = e->gate.rows};
+int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct cuda_glu glu, float *act,
+                          const float *x, int n) {
+    const struct cuda_linear gate = {
+        .y = act, .x = x, .bias = e->gate_bias, .w = e->gate, .n = n, .ldx = e->gate.cols, .ldy = e->gate.rows};
     struct cuda_linear up = gate;
     up.w = *expert_up(e), up.bias = expert_up_bias(e);
-    return cuda_check(s->g, cuda_skinny_fits(&gate.w) ? cuda_skinny_gated(s->stream, &gate, &up, glu) : cuda_gemv_gated(s->stream, &gate, &up, glu),
+    return cuda_check(s->g,
+                      cuda_skinny_fits(&gate.w) ? cuda_skinny_gated(s->stream, &gate, &up, glu)
+                                                : cuda_gemv_gated(s->stream, &gate, &up, glu),
                       "gate and up");
 }
 
-/* --- MLA expansion --------------------------------------------------------------------------------------------------------- */
+/* --- MLA expansion ---------------------------------------------------------------------------- */
 
 static struct cuda_plane plane_from_row(const struct kv_plane *p, int row) {
     const size_t at = (size_t)row * (size_t)p->heads;
     struct cuda_plane r = cuda_plane_of(p);
     if (p->blocks) r.first = row;
-    else r.data = (char *)p->data + dtype_bytes((enum dtype)p->dtype, at * (size_t)p->dim), r.scale = p->scale ? p->scale + at : NULL;
+    else
+        r.data = (char *)p->data + dtype_bytes((enum dtype)p->dtype, at * (size_t)p->dim),
+        r.scale = p->scale ? p->scale + at : NULL;
     return r;
 }
 /* Formats without tiled kernels: compute in float32, then round. */
@@ -253,7 +300,8 @@ static int expand_float(struct cuda_stream *s, const struct op_expand *a, const 
     struct cuda_expand rest = *e;
     l.x = (float *)space;
     rest.y = l.y = (float *)(space + x);
-    if (cuda_check(s->g, cuda_kv_load(s->stream, e->latent, (float *)space, 0, e->n, l.ldx), "latents") || cuda_linear_run(s, &l, space + x + y))
+    if (cuda_check(s->g, cuda_kv_load(s->stream, e->latent, (float *)space, 0, e->n, l.ldx), "latents") ||
+        cuda_linear_run(s, &l, space + x + y))
         return ERR_RUNTIME;
     return cuda_check(s->g, cuda_expand_rest(s->stream, &rest), "expand");
 }
@@ -261,20 +309,29 @@ static int expand_float(struct cuda_stream *s, const struct op_expand *a, const 
 static int expand_tiles(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
     int dim = e->latent.dim, ld = cuda_round_up(dim, 8), rope = dim - e->lora;
     bool direct = !e->latent.blocks && e->latent.dtype == DT_BF16 && ld == dim && (size_t)e->latent.data % 16 == 0;
-    struct cuda_tiles t = {
-        .n_parts = 1, .x = e->latent.data, .y = e->k, .v = e->v, .ldx = ld, .ldy = e->nope + rope, .head_rows = e->nope + e->v_dim, .nope = e->nope};
+    struct cuda_tiles t = {.n_parts = 1,
+                           .x = e->latent.data,
+                           .y = e->k,
+                           .v = e->v,
+                           .ldx = ld,
+                           .ldy = e->nope + rope,
+                           .head_rows = e->nope + e->v_dim,
+                           .nope = e->nope};
     t.w[0] = a->w;
     t.part[0].n = e->n;
     if (!direct) {
         if (!(t.x = cuda_workspace(s, (size_t)e->n * (size_t)ld * 2))) return ERR_RUNTIME;
-        if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, (void *)t.x, e->latent, 0, 1, e->n, ld), "latents")) return ERR_RUNTIME;
+        if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, (void *)t.x, e->latent, 0, 1, e->n, ld), "latents"))
+            return ERR_RUNTIME;
     }
-    if (cuda_check(s->g, cuda_tiles_bf16(s->stream, &t, tile_tokens(s->g, e->n, a->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
+    if (cuda_check(s->g, cuda_tiles_bf16(s->stream, &t, tile_tokens(s->g, e->n, a->w.rows)), "tiles_bf16"))
+        return ERR_RUNTIME;
     return cuda_check(s->g, cuda_expand_rest(s->stream, e), "expand");
 }
 int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
     bool tiles = cuda_tiles_fit(&a->w) && a->heads < 65536 && !((a->nope | a->v_dim | (a->latent.dim - a->w.cols)) & 1);
-    size_t k_row = (size_t)a->heads * (size_t)(a->nope + a->latent.dim - a->w.cols) * 2, v_row = (size_t)a->heads * (size_t)a->v_dim * 2;
+    size_t k_row = (size_t)a->heads * (size_t)(a->nope + a->latent.dim - a->w.cols) * 2,
+           v_row = (size_t)a->heads * (size_t)a->v_dim * 2;
     int most = tiles ? 8 * PASS_TOKENS : PASS_TOKENS;
     for (int t = 0; t < a->n; t += most) {
         struct cuda_expand e = {.k = (char *)a->k + (size_t)t * k_row,
@@ -292,10 +349,12 @@ int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
 }
 
 bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
-    struct cuda_linear gate = {.w = e->gate, .n = n, .transposed = e->gate_up_transposed}, down = {.w = e->down, .n = n, .transposed = e->is_transposed};
+    struct cuda_linear gate = {.w = e->gate, .n = n, .transposed = e->gate_up_transposed},
+                       down = {.w = e->down, .n = n, .transposed = e->is_transposed};
     enum path a = select_path(s, &gate), b = select_path(s, &down);
     return (a == PATH_TILES || a == PATH_TILES_FP8) && a == b && cuda_linear_can_batch(&e->gate, expert_up(e));
 }
 bool cuda_linear_can_batch(const struct mat *a, const struct mat *b) {
-    return a->dtype == b->dtype && a->rows == b->rows && a->cols == b->cols && !a->scale == !b->scale && (!a->scale || a->block_cols == b->block_cols);
+    return a->dtype == b->dtype && a->rows == b->rows && a->cols == b->cols && !a->scale == !b->scale &&
+           (!a->scale || a->block_cols == b->block_cols);
 }

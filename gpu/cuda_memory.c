@@ -2,7 +2,8 @@
 
 static const size_t SPARE_BYTES = (size_t)64 << 20; /* size of the spare part, enough for most models' workspaces */
 static const size_t HOST_BLOCK_BYTES = (size_t)64 << 10,
-                    HOST_KEEP_BYTES = (size_t)256 << 20; /* a block for small pinned allocations; unused pinned memory that is kept */
+                    /* a block for small pinned allocations; unused pinned memory that is kept */
+    HOST_KEEP_BYTES = (size_t)256 << 20;
 
 static size_t whole_grains(size_t size) { return align_up(size ? size : 1, CUDA_ARENA_GRAIN); }
 
@@ -13,10 +14,16 @@ struct source {
     cudaError_t (*alloc)(void **p, size_t size);
     cudaError_t (*free)(void *p);
 };
-static cudaError_t alloc_pinned(void **p, size_t size) { return cudaHostAlloc(p, size, cudaHostAllocPortable | cudaHostAllocMapped); }
+static cudaError_t alloc_pinned(void **p, size_t size) {
+    return cudaHostAlloc(p, size, cudaHostAllocPortable | cudaHostAllocMapped);
+}
 static cudaError_t alloc_device(void **p, size_t size) { return cudaMalloc(p, size); }
-static struct source device_memory(struct cuda *g) { return (struct source){&g->memory, g->base.info.mem, alloc_device, cudaFree}; }
-static struct source pinned_memory(struct cuda *g) { return (struct source){&g->host, SIZE_MAX, alloc_pinned, cudaFreeHost}; }
+static struct source device_memory(struct cuda *g) {
+    return (struct source){&g->memory, g->base.info.mem, alloc_device, cudaFree};
+}
+static struct source pinned_memory(struct cuda *g) {
+    return (struct source){&g->host, SIZE_MAX, alloc_pinned, cudaFreeHost};
+}
 
 /* Takes a kept part; NULL: none fits. any: also from a much larger one, which is then split. */
 static void *take(struct cuda *g, const struct source *from, size_t size, bool any) {
@@ -44,7 +51,8 @@ static size_t kept_bytes(struct cuda *g, const struct source *from) {
     pthread_mutex_unlock(&g->lock);
     return bytes;
 }
-/* Allocates a new block of the driver. paused: no stream waits for the CPU, so unused blocks may be freed to make room. */
+/* Allocates a new block of the driver. paused: no stream waits for the CPU, so unused blocks may be freed to make room.
+ */
 static cudaError_t grow(struct cuda *g, const struct source *from, void **p, size_t size, bool paused) {
     cudaError_t r = cudaErrorMemoryAllocation;
     do {
@@ -83,8 +91,8 @@ static void refill_spare(struct cuda *g) {
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Obtains memory: a kept part of about this size, else a new block; while a stream waits for the CPU, rather the spare or any kept part than a call of
- * the driver. *p is NULL after a failure. */
+/* Obtains memory: a kept part of about this size, else a new block; while a stream waits for the CPU, rather the spare
+ * or any kept part than a call of the driver. *p is NULL after a failure. */
 static cudaError_t obtain(struct cuda *g, const struct source *from, void **p, size_t size) {
     const bool is_device = from->arena == &g->memory;
     cudaError_t r = cudaSuccess;
@@ -94,7 +102,8 @@ static cudaError_t obtain(struct cuda *g, const struct source *from, void **p, s
         use_spare(g);
         *p = take(g, from, size, true);
     }
-    if (!*p && (r = grow(g, from, p, size, paused)) == cudaErrorMemoryAllocation && (*p = take(g, from, size, true))) r = cudaSuccess;
+    if (!*p && (r = grow(g, from, p, size, paused)) == cudaErrorMemoryAllocation && (*p = take(g, from, size, true)))
+        r = cudaSuccess;
     if (paused && is_device && *p) refill_spare(g);
     while (paused && !is_device && kept_bytes(g, from) > HOST_KEEP_BYTES && release_block(g, from)) {
     }
@@ -115,7 +124,8 @@ size_t cuda_memory_left(struct gpu *base) {
     struct cuda *g = (struct cuda *)base;
     size_t free_bytes = 0, total = 0;
     pthread_mutex_lock(&g->lock);
-    const size_t used = g->memory.used_bytes, kept = g->memory.held_bytes - used, left = base->info.mem > used ? base->info.mem - used : 0;
+    const size_t used = g->memory.used_bytes, kept = g->memory.held_bytes - used,
+                 left = base->info.mem > used ? base->info.mem - used : 0;
     pthread_mutex_unlock(&g->lock);
     cudaSetDevice(g->card);
     if (cudaMemGetInfo(&free_bytes, &total)) return 0;
@@ -136,8 +146,8 @@ int cuda_memory_alloc(struct gpu *base, void **p, size_t size, struct error *e) 
         cuda_check(g, r, "allocation");
         return cuda_error(base, e);
     }
-    return error_set(e, ERR_MEMORY, "device %d (%s): cannot allocate %zu bytes, %zu of %zu are free", base->info.rank, base->info.name, size,
-                     cuda_memory_left(base), base->info.mem);
+    return error_set(e, ERR_MEMORY, "device %d (%s): cannot allocate %zu bytes, %zu of %zu are free", base->info.rank,
+                     base->info.name, size, cuda_memory_left(base), base->info.mem);
 }
 void cuda_memory_free(struct gpu *base, void *p) {
     struct cuda *g = (struct cuda *)base;
@@ -154,7 +164,8 @@ int cuda_memory_host_alloc(struct gpu *base, void **p, size_t size, struct error
     cudaSetDevice(g->card);
     *p = take(g, &from, bytes, block == HOST_BLOCK_BYTES);
     cudaError_t r = cudaSuccess;
-    if (!*p && (r = obtain(g, &from, p, block)) == cudaSuccess && block > bytes) { /* the rest of the block is for others, who must not take all of it first */
+    /* the rest of the block is for others, who must not take all of it first */
+    if (!*p && (r = obtain(g, &from, p, block)) == cudaSuccess && block > bytes) {
         pthread_mutex_lock(&g->lock);
         cuda_arena_give(&g->host, *p);
         *p = cuda_arena_take(&g->host, bytes, SIZE_MAX);
@@ -179,18 +190,20 @@ void cuda_memory_host_free(struct gpu *base, void *p) {
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Mapped checkpoints are read-only; registering them needs a flag that not every system supports. Without it only writable memory can be
- * pinned. */
+/* Mapped checkpoints are read-only; registering them needs a flag that not every system supports. Without it only
+ * writable memory can be pinned. */
 int cuda_memory_register(struct gpu *base, const void *p, size_t size, struct error *e) {
     int card = ((struct cuda *)base)->card, read_only = 0;
     cudaSetDevice(card);
     cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported, card);
     const bool paused = cuda_timeline_pause_waits();
-    cudaError_t r = cudaHostRegister((void *)p, size, cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0));
+    cudaError_t r =
+        cudaHostRegister((void *)p, size, cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0));
     if (paused) cuda_timeline_resume_waits();
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
-    return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s%s", size, cudaGetErrorString(r), read_only ? "" : " (this system cannot pin read-only mappings)");
+    return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s%s", size, cudaGetErrorString(r),
+                     read_only ? "" : " (this system cannot pin read-only mappings)");
 }
 void cuda_memory_unregister(struct gpu *base, const void *p) {
     cudaSetDevice(((struct cuda *)base)->card);

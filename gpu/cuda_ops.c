@@ -1,25 +1,31 @@
-/* Selects the kernel of an operation. Its workspace is sized before anything is enqueued, so that growing it (in the first
- * layer) is the only wait. */
+/* Selects the kernel of an operation. Its workspace is sized before anything is enqueued, so that growing it (in the
+ * first layer) is the only wait. */
 #include <string.h>
 
 #include "base/test_limits.h"
 #include "gpu/cuda.h"
 
-static const size_t ATTENTION_SPACE = (size_t)128 << 20; /* of keys and values as BF16; larger ones run in groups of heads */
-static const size_t PARTS_SPACE = (size_t)256 << 20;     /* of partial results of few queries; more run in groups of queries */
-static const size_t SELECT_SPACE = (size_t)64 << 20;     /* of scores; larger ones run in groups of queries */
+/* of keys and values as BF16; larger ones run in groups of heads */
+static const size_t ATTENTION_SPACE = (size_t)128 << 20;
+/* of partial results of few queries; more run in groups of queries */
+static const size_t PARTS_SPACE = (size_t)256 << 20;
+static const size_t SELECT_SPACE = (size_t)64 << 20; /* of scores; larger ones run in groups of queries */
 
-_Static_assert(sizeof(struct op_address) == sizeof(struct cuda_address) && offsetof(struct op_address, pos) == offsetof(struct cuda_address, pos) &&
+_Static_assert(sizeof(struct op_address) == sizeof(struct cuda_address) &&
+                   offsetof(struct op_address, pos) == offsetof(struct cuda_address, pos) &&
                    offsetof(struct op_address, after) == offsetof(struct cuda_address, after) &&
                    offsetof(struct op_address, blocks) == offsetof(struct cuda_address, blocks),
                "places");
 static const struct cuda_address *to_cuda_place(const struct op_address *p) { return (const struct cuda_address *)p; }
-_Static_assert(sizeof(struct kv_block) == sizeof(struct cuda_kv_block) && offsetof(struct kv_block, mem_index) == offsetof(struct cuda_kv_block, mem_index),
+_Static_assert(sizeof(struct kv_block) == sizeof(struct cuda_kv_block) &&
+                   offsetof(struct kv_block, mem_index) == offsetof(struct cuda_kv_block, mem_index),
                "blocks");
 
-/* Keys are split where the blocks would leave SMs idle: the tail of short prompts. With few queries always: chunk_begin. */
+/* Keys are split where the blocks would leave SMs idle: the tail of short prompts. With few queries always:
+ * chunk_begin. */
 static int splits_for(const struct cuda_stream *s, long blocks, long keys, long least) {
-    long want = 2L * s->g->n_sms, splits = blocks >= want ? 1 : (want + blocks - 1) / blocks, most = (keys + least - 1) / least;
+    long want = 2L * s->g->n_sms, splits = blocks >= want ? 1 : (want + blocks - 1) / blocks,
+         most = (keys + least - 1) / least;
     return (int)(splits < most ? splits : most > 1 ? most : 1);
 }
 static size_t parts_size(const struct cuda_attention *a) {
@@ -33,21 +39,26 @@ static int keys_listed(const struct op_attention *o) {
 }
 static void parts_at(struct cuda_attention *a, char *space) {
     a->part = (float *)space;
-    a->part_lse = (float *)(space + align_up((size_t)a->splits * (size_t)a->n * (size_t)a->n_heads * (size_t)a->v_dim * 4, 256));
+    a->part_lse =
+        (float *)(space + align_up((size_t)a->splits * (size_t)a->n * (size_t)a->n_heads * (size_t)a->v_dim * 4, 256));
 }
 
-/* Runs attention on tensor cores. Planes that they cannot read as they are (!direct) are converted first, as many KV heads at a time as fit the workspace. */
+/* Runs attention on tensor cores. Planes that they cannot read as they are (!direct) are converted first, as many KV
+ * heads at a time as fit the workspace. */
 static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool direct) {
     int group = a->n_heads / a->k.heads, rows = cuda_attention_mma_rows(a), heads = a->k.heads;
     int k_dim = (a->k.dim + 7) & ~7, v_dim = (a->v_dim + 7) & ~7;
     bool v_in_k = cuda_planes_equal(&a->k, &a->v);
-    size_t keys = (size_t)a->n_keys, k_size = direct ? 0 : keys * (size_t)k_dim * 2, v_size = direct || v_in_k ? 0 : keys * (size_t)v_dim * 2;
+    size_t keys = (size_t)a->n_keys, k_size = direct ? 0 : keys * (size_t)k_dim * 2,
+           v_size = direct || v_in_k ? 0 : keys * (size_t)v_dim * 2;
     if (k_size && ATTENTION_SPACE / (k_size + v_size) < (size_t)heads)
         heads = ATTENTION_SPACE < k_size + v_size ? 1 : (int)(ATTENTION_SPACE / (k_size + v_size));
     struct cuda_attention b = *a;
     b.n_heads = heads * group;
-    b.splits = a->chunked ? cuda_attention_chunks(a->n_keys) : splits_for(s, ((long)a->n * group + rows - 1) / rows * heads, a->n_keys, 256);
-    size_t k_all = align_up(k_size * (size_t)heads, 256), v_all = align_up(v_size * (size_t)heads, 256), size = k_all + v_all + parts_size(&b);
+    b.splits = a->chunked ? cuda_attention_chunks(a->n_keys)
+                          : splits_for(s, ((long)a->n * group + rows - 1) / rows * heads, a->n_keys, 256);
+    size_t k_all = align_up(k_size * (size_t)heads, 256), v_all = align_up(v_size * (size_t)heads, 256),
+           size = k_all + v_all + parts_size(&b);
     char *space = size ? cuda_workspace(s, size) : NULL;
     if (!space && size) return ERR_RUNTIME;
     if (b.splits > 1) parts_at(&b, space + k_all + v_all);
@@ -61,9 +72,14 @@ static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool d
         b.sinks = a->sinks ? a->sinks + skip : NULL;
         if (!direct) {
             b.k = (struct cuda_plane){.data = space, .heads = n_heads, .dim = k_dim, .dtype = DT_BF16};
-            b.v = v_in_k ? b.k : (struct cuda_plane){.data = space + k_all, .heads = n_heads, .dim = v_dim, .dtype = DT_BF16};
-            if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, space, a->k, h, n_heads, a->n_keys, k_dim), "keys")) return ERR_RUNTIME;
-            if (!v_in_k && cuda_check(s->g, cuda_plane_to_bf16(s->stream, space + k_all, a->v, h, n_heads, a->n_keys, v_dim), "values")) return ERR_RUNTIME;
+            b.v = v_in_k ? b.k
+                         : (struct cuda_plane){.data = space + k_all, .heads = n_heads, .dim = v_dim, .dtype = DT_BF16};
+            if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, space, a->k, h, n_heads, a->n_keys, k_dim), "keys"))
+                return ERR_RUNTIME;
+            if (!v_in_k &&
+                cuda_check(s->g, cuda_plane_to_bf16(s->stream, space + k_all, a->v, h, n_heads, a->n_keys, v_dim),
+                           "values"))
+                return ERR_RUNTIME;
         }
         if (cuda_check(s->g, cuda_attention_mma(s->stream, &b), "attention_mma")) return ERR_RUNTIME;
     }
@@ -87,17 +103,20 @@ static int attention_rows(struct cuda_stream *s, const struct op_attention *o, s
     const bool few = s->g->math != GPU_MATH_F32 && o->n_keys > 0 && cuda_attention_few_ready(a);
     /* converting the keys pays off only for many queries */
     bool direct = cuda_attention_mma_direct(a);
-    if (!few && s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && !o->bias && cuda_attention_mma_rows(a) && (direct || !a->chunked))
+    if (!few && s->g->math != GPU_MATH_F32 && o->n_keys > 0 && !o->chosen && !o->bias && cuda_attention_mma_rows(a) &&
+        (direct || !a->chunked))
         return attention_mma(s, a, direct);
     int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(a);
-    a->splits =
-        a->chunked ? cuda_attention_chunks(keys_listed(o)) : splits_for(s, (long)a->n * o->k.heads * ((group + heads - 1) / heads), keys_listed(o), 128);
+    a->splits = a->chunked
+                    ? cuda_attention_chunks(keys_listed(o))
+                    : splits_for(s, (long)a->n * o->k.heads * ((group + heads - 1) / heads), keys_listed(o), 128);
     if (a->splits > 1) {
         char *space = cuda_workspace(s, parts_size(a));
         if (!space) return ERR_RUNTIME;
         parts_at(a, space);
     }
-    return few ? cuda_check(s->g, cuda_attention_few(s->stream, a), "attention_few") : cuda_check(s->g, cuda_attention_f32(s->stream, a), "attention_f32");
+    return few ? cuda_check(s->g, cuda_attention_few(s->stream, a), "attention_few")
+               : cuda_check(s->g, cuda_attention_f32(s->stream, a), "attention_f32");
 }
 
 /* Few queries of very many keys: as many rows at a time as have room for their parts. */
@@ -138,7 +157,8 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .all = o->n,
                                .splits = 1};
     if (o->n < 1) return 0;
-    const size_t row = (size_t)cuda_attention_chunks(keys_listed(o)) * (size_t)o->n_heads * ((size_t)o->v_dim + 1) * sizeof(float);
+    const size_t row =
+        (size_t)cuda_attention_chunks(keys_listed(o)) * (size_t)o->n_heads * ((size_t)o->v_dim + 1) * sizeof(float);
     const size_t space = test_limits_get(TEST_LIMIT_ATTENTION_PARTS_BYTES, PARTS_SPACE);
     const int most = !a.chunked || row * (size_t)o->n <= space ? o->n : row > space ? 1 : (int)(space / row);
     for (int at = 0; at < o->n; at += most) {
@@ -151,7 +171,8 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
 
 /* As many queries at a time as have room for their scores in the workspace. */
 static int select_keys(struct cuda_stream *s, const struct op_select *o) {
-    const int candidates = o->block ? o->n_keys / o->block : o->n_keys, lists = op_select_lists(o), keys = o->block && o->weight ? o->n_keys : 0;
+    const int candidates = o->block ? o->n_keys / o->block : o->n_keys, lists = op_select_lists(o),
+              keys = o->block && o->weight ? o->n_keys : 0;
     size_t row = ((size_t)(candidates > 0 ? candidates : 1) * (size_t)lists + (size_t)keys) * sizeof(float);
     int most = SELECT_SPACE / row < 1 ? 1 : SELECT_SPACE / row < (size_t)o->n ? (int)(SELECT_SPACE / row) : o->n;
     float *score = o->n < 1 ? NULL : cuda_workspace(s, (size_t)most * row);
@@ -175,7 +196,8 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
                                 .lists = lists,
                                 .candidates = candidates,
                                 .score = score,
-                                .key_score = keys ? score + (size_t)most * (size_t)(candidates > 0 ? candidates : 1) : NULL,
+                                .key_score =
+                                    keys ? score + (size_t)most * (size_t)(candidates > 0 ? candidates : 1) : NULL,
                                 .keys = keys,
                                 .among = o->among ? o->among + (size_t)at * (size_t)o->n_among : NULL,
                                 .n_among = o->n_among,
@@ -188,9 +210,11 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
     return 0;
 }
 
-_Static_assert((int)CUDA_INVARIANT_ROWS == (int)BATCH_INVARIANT_ROWS, "a device keeps bits for as many rows as the CPU");
-_Static_assert((int)DELTA_GATED == CUDA_DELTA_GATED && (int)DELTA_MAMBA2 == CUDA_DELTA_MAMBA2 && (int)DELTA_LIGHTNING == CUDA_DELTA_LIGHTNING &&
-                   (int)DELTA_CHANNELS == CUDA_DELTA_CHANNELS && (int)DELTA_MAX_K_DIM == CUDA_DELTA_MAX_K_DIM,
+_Static_assert((int)CUDA_INVARIANT_ROWS == (int)BATCH_INVARIANT_ROWS,
+               "a device keeps bits for as many rows as the CPU");
+_Static_assert((int)DELTA_GATED == CUDA_DELTA_GATED && (int)DELTA_MAMBA2 == CUDA_DELTA_MAMBA2 &&
+                   (int)DELTA_LIGHTNING == CUDA_DELTA_LIGHTNING && (int)DELTA_CHANNELS == CUDA_DELTA_CHANNELS &&
+                   (int)DELTA_MAX_K_DIM == CUDA_DELTA_MAX_K_DIM,
                "rules");
 static int delta(struct cuda_stream *s, const struct op_delta *o) {
     struct cuda_delta d = {.out = o->out,
@@ -219,7 +243,8 @@ static int delta(struct cuda_stream *s, const struct op_delta *o) {
                            .is_tiled = o->is_tiled,
                            .doubles_beta = o->doubles_beta};
     if (o->n < 1) return 0;
-    return cuda_check(s->g, o->k_dim > CUDA_DELTA_MAX_K_DIM ? cudaErrorNotSupported : cuda_delta_rows(s->stream, &d), "delta");
+    return cuda_check(s->g, o->k_dim > CUDA_DELTA_MAX_K_DIM ? cudaErrorNotSupported : cuda_delta_rows(s->stream, &d),
+                      "delta");
 }
 
 int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
@@ -232,7 +257,9 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     switch (code) {
     case OP_EMBED:
         if (!cuda_mat_is_supported(u->embed.table.dtype)) r = cudaErrorNotSupported;
-        else if (u->embed.n > 0) r = cuda_embed(s->stream, u->embed.out, u->embed.ids, u->embed.table, u->embed.n, u->embed.scale != 0 ? u->embed.scale : 1);
+        else if (u->embed.n > 0)
+            r = cuda_embed(s->stream, u->embed.out, u->embed.ids, u->embed.table, u->embed.n,
+                           u->embed.scale != 0 ? u->embed.scale : 1);
         break;
     case OP_NORM:
     case OP_ROPE:
@@ -335,7 +362,8 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
                                .end = a->end,
                                .ids = a->ids,
                                .passes_end = a->passes_end};
-        memcpy(c.multiplier, a->multiplier, sizeof c.multiplier), memcpy(c.vocab, a->vocab, sizeof c.vocab), memcpy(c.offset, a->offset, sizeof c.offset);
+        memcpy(c.multiplier, a->multiplier, sizeof c.multiplier), memcpy(c.vocab, a->vocab, sizeof c.vocab),
+            memcpy(c.offset, a->offset, sizeof c.offset);
         if (a->n > 0) r = cuda_ngram_rows(s->stream, &c);
         break;
     }
@@ -352,10 +380,12 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_POOL: {
         const struct op_pool *a = &u->pool;
-        struct cuda_pool c = {{0},          {0},     a->streams, a->x,    a->n,      a->hidden,   a->n_streams, a->n_sources,
-                              a->n_queries, a->into, a->skip_at, a->skip, a->begins, a->sums_raw, a->eps};
+        struct cuda_pool c = {{0},        {0},          a->streams,   a->x,         a->n,
+                              a->hidden,  a->n_streams, a->n_sources, a->n_queries, a->into,
+                              a->skip_at, a->skip,      a->begins,    a->sums_raw,  a->eps};
         memcpy(c.out, a->out, sizeof c.out), memcpy(c.query, a->query, sizeof c.query);
-        if (a->n_sources < 1 || a->n_sources > POOL_SOURCES_MOST || a->n_queries > POOL_QUERIES_MOST) r = cudaErrorNotSupported;
+        if (a->n_sources < 1 || a->n_sources > POOL_SOURCES_MOST || a->n_queries > POOL_QUERIES_MOST)
+            r = cudaErrorNotSupported;
         else if (a->n > 0) r = cuda_pool_streams(s->stream, &c);
         break;
     }
@@ -393,7 +423,9 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
         break;
     }
     case OP_GATHER:
-        if (u->gather.n > 0) r = cuda_gather(s->stream, u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx);
+        if (u->gather.n > 0)
+            r = cuda_gather(s->stream, u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim,
+                            u->gather.ldx);
         break;
     case OP_FFN: return cuda_ffn_op(s, &u->ffn);
     case OP_GROUP: return cuda_group_op(s, &u->group);
@@ -404,7 +436,8 @@ int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_MERGE: {
         const struct op_merge *a = &u->merge;
-        if (a->n > 0) r = cuda_merge(s->stream, a->out, a->lse, a->out2, a->lse2, a->n, a->heads, a->dim, a->ldo, a->ldo2);
+        if (a->n > 0)
+            r = cuda_merge(s->stream, a->out, a->lse, a->out2, a->lse2, a->n, a->heads, a->dim, a->ldo, a->ldo2);
         break;
     }
     case OP_COUNT: return ERR_RUNTIME;

@@ -1,9 +1,11 @@
 /* Timelines on CUDA. A stream signals with a one-thread kernel that checks the abort flag after its store (the driver's
- * stream write could overwrite the raised value of an aborted timeline, see GPU_TIMELINE_ABORT_STEP). It waits with the driver's cuStreamWaitValue32, which
- * occupies no SM; where the driver lacks it, with a polling kernel. CUDA cannot tell that a stream waits for a timeline that will never be signalled. So all
- * open timelines are in one list with their waiting streams: a thread sweeps the list while anything waits, and aborts the timelines whose device, last
- * signalling stream or waiting stream has failed or was cancelled. Threads that wait for a timeline make no call of CUDA, which could block. Memory calls that
- * wait for the device pause the waits of streams (cuda_timeline_pause_waits()). */
+ * stream write could overwrite the raised value of an aborted timeline, see GPU_TIMELINE_ABORT_STEP). It waits with the
+ * driver's cuStreamWaitValue32, which occupies no SM; where the driver lacks it, with a polling kernel. CUDA cannot
+ * tell that a stream waits for a timeline that will never be signalled. So all open timelines are in one list with
+ * their waiting streams: a thread sweeps the list while anything waits, and aborts the timelines whose device, last
+ * signalling stream or waiting stream has failed or was cancelled. Threads that wait for a timeline make no call of
+ * CUDA, which could block. Memory calls that wait for the device pause the waits of streams
+ * (cuda_timeline_pause_waits()). */
 #include <time.h>
 
 #include "base/clock.h"
@@ -11,7 +13,8 @@
 #include "gpu/cuda.h"
 
 static const double PAUSE_POLL_S = 200e-6, PAUSE_TIMEOUT_S = 10, WATCH_S = 1e-3;
-enum { WAITERS = 16, WAIT_GEQ = 0, DRIVER_12_0 = 12000 }; /* from this driver version on, cuStreamWaitValue32 needs no system setting */
+/* from this driver version on, cuStreamWaitValue32 needs no system setting */
+enum { WAITERS = 16, WAIT_GEQ = 0, DRIVER_12_0 = 12000 };
 
 struct cuda_timeline {
     struct gpu_timeline base;
@@ -26,7 +29,8 @@ struct cuda_timeline {
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_timeline *timelines;
 static pthread_cond_t wait_added = PTHREAD_COND_INITIALIZER, waits_resumed = PTHREAD_COND_INITIALIZER;
-static int n_pausers;                                          /* threads between cuda_timeline_pause_waits() and cuda_timeline_resume_waits() */
+/* threads between cuda_timeline_pause_waits() and cuda_timeline_resume_waits() */
+static int n_pausers;
 static atomic_int n_host_waits;                                /* threads asleep in cuda_timeline_sleep() */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the watching thread's start and end */
 static pthread_t watcher;
@@ -58,7 +62,8 @@ static bool stream_has_failed(struct cuda_stream *s) {
 static void sweep_timeline(struct cuda_timeline *n) {
     bool broken = n->base.g->b->error(n->base.g, NULL) || (n->writer && stream_has_failed(n->writer));
     for (int i = 0; i < WAITERS && !broken; i++)
-        broken = n->waiter[i].s && !gpu_timeline_is_at_least(&n->base, n->waiter[i].value) && stream_has_failed(n->waiter[i].s);
+        broken = n->waiter[i].s && !gpu_timeline_is_at_least(&n->base, n->waiter[i].value) &&
+                 stream_has_failed(n->waiter[i].s);
     if (broken) gpu_timeline_abort(&n->base);
 }
 static bool wait_is_pending(const struct cuda_timeline *n, int slot) {
@@ -192,7 +197,8 @@ int cuda_timeline_signal(struct gpu_timeline *base, uint32_t value, struct gpu_s
     pthread_mutex_unlock(&list_lock);
     int r = cuda_stream_state(s);
     if (!r) r = cuda_check(s->g, cudaSetDevice(s->g->card), "device");
-    if (!r) r = cuda_check(s->g, cuda_timeline_launch_signal(s->stream, (uint32_t *)base->word, value), "timeline signal");
+    if (!r)
+        r = cuda_check(s->g, cuda_timeline_launch_signal(s->stream, (uint32_t *)base->word, value), "timeline signal");
     if (r) gpu_timeline_abort(base);
     return r;
 }
@@ -203,7 +209,8 @@ int cuda_timeline_wait(struct gpu_timeline *base, uint32_t value, struct gpu_str
     pthread_mutex_lock(&list_lock);
     for (int i = 0; i < WAITERS && (at < 0 || n->waiter[at].s != s); i++)
         if (n->waiter[i].s == s || (!n->waiter[i].s && at < 0)) at = i;
-    /* A pause begins once no wait is pending. Until then further waits go ahead, since pending ones may depend on them. */
+    /* A pause begins once no wait is pending. Until then further waits go ahead, since pending ones may depend on them.
+     */
     while (n_pausers && !any_wait_is_pending(NULL)) pthread_cond_wait(&waits_resumed, &list_lock);
     if (at >= 0 && !r) n->waiter[at].s = s, n->waiter[at].value = value, n->waiter[at].by = pthread_self();
     pthread_cond_signal(&wait_added);
@@ -215,13 +222,16 @@ int cuda_timeline_wait(struct gpu_timeline *base, uint32_t value, struct gpu_str
         done = driver_wait(s->stream, (unsigned long long)(uintptr_t)base->word, value, WAIT_GEQ) == 0;
         if (!done) atomic_store(&driver_refuses, true);
     }
-    if (!r && !done) r = cuda_check(s->g, cuda_timeline_launch_wait(s->stream, (const uint32_t *)base->word, value), "timeline wait");
+    if (!r && !done)
+        r = cuda_check(s->g, cuda_timeline_launch_wait(s->stream, (const uint32_t *)base->word, value),
+                       "timeline wait");
     if (r && !gpu_timeline_is_at_least(base, value)) gpu_timeline_abort(base);
     return r;
 }
 void cuda_timeline_wake(struct gpu_timeline *n) {}
 void cuda_timeline_sleep(struct gpu_timeline *n, uint32_t value) {
-    if (!atomic_fetch_add(&n_host_waits, 1)) pthread_cond_signal(&wait_added); /* without list_lock: the next call repeats a signal that was missed */
+    /* without list_lock: the next call repeats a signal that was missed */
+    if (!atomic_fetch_add(&n_host_waits, 1)) pthread_cond_signal(&wait_added);
     nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     atomic_fetch_sub(&n_host_waits, 1);
 }

@@ -41,9 +41,13 @@ void gpu_find(char *list, size_t size, bool *is_tried) {
 int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e) {
     *g = NULL;
     bool host = rank == GPU_HOST && spec->has_cpu_rank && spec->is_emulated && spec->is_virtual;
-    if (!host && (rank < 0 || rank >= spec->n)) return error_set(e, ERR_USAGE, "device %d of %d does not exist", rank, spec->n);
+    if (!host && (rank < 0 || rank >= spec->n))
+        return error_set(e, ERR_USAGE, "device %d of %d does not exist", rank, spec->n);
     const struct gpu_backend *b = find_backend(spec->is_emulated ? "emu" : "cuda");
-    if (!b) return error_set(e, ERR_USAGE, "this build has no CUDA backend (nvcc was not found); use no devices or emulated ones (--gpus none or emu:N)");
+    if (!b)
+        return error_set(e, ERR_USAGE,
+                         "this build has no CUDA backend (nvcc was not found); use no devices or emulated ones (--gpus "
+                         "none or emu:N)");
     int r = b->open(g, spec, rank, e);
     if (r) return r;
     (*g)->b = b;
@@ -109,7 +113,8 @@ int gpu_host_register(struct gpu *g, const void *p, size_t size, struct error *e
     return 0;
 }
 void gpu_host_unregister(struct gpu *g, const void *p, size_t size) {
-    for (size_t at = 0; at < size; at += chunk_bytes(g, (const char *)p + at, size - at)) g->b->host_unregister(g, (const char *)p + at);
+    for (size_t at = 0; at < size; at += chunk_bytes(g, (const char *)p + at, size - at))
+        g->b->host_unregister(g, (const char *)p + at);
 }
 
 static int launch_op(void *stream, enum op_code code, const union op_args *a) {
@@ -124,7 +129,8 @@ static int run_op(struct op_exec *x, enum op_code code, const union op_args *a) 
 int gpu_stream_flush(struct gpu_stream *s) { return s->window ? fuse_flush(s->window, launch_op, s) : 0; }
 static int first_of(int a, int b) { return a ? a : b; }
 
-int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {
+int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel,
+                    struct error *e) {
     *s = NULL;
     struct fuse *window = g->joins_ops ? mem_calloc(1, sizeof *window) : NULL;
     if (g->joins_ops && !window) return error_set(e, ERR_MEMORY, "no memory for a stream");
@@ -176,7 +182,8 @@ int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size) {
     return r || !size ? r : s->g->b->fill(s, dst, byte, size);
 }
 int gpu_transfer(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
-    const bool few = s->window && s->g->info.maps_host && dir != GPU_D2D && size % 4 == 0 && size <= FUSE_NUMBERS * sizeof(float);
+    const bool few =
+        s->window && s->g->info.maps_host && dir != GPU_D2D && size % 4 == 0 && size <= FUSE_NUMBERS * sizeof(float);
     if (!few) return gpu_copy(s, dst, src, size, dir);
     return size ? op_run(&s->exec.base, OP_TRANSFER, &(struct op_transfer){dst, src, size, dir == GPU_D2H}) : 0;
 }
@@ -212,7 +219,8 @@ void gpu_event_close(struct gpu_event **ev) {
     if (*ev) (*ev)->g->b->event_close(*ev);
     *ev = NULL;
 }
-int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s) { /* even of a stream that has failed, for those that wait */
+/* even of a stream that has failed, for those that wait */
+int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s) {
     const int r = gpu_stream_flush(s);
     return first_of(r, ev->g->b->event_record(ev, s));
 }
@@ -233,9 +241,9 @@ bool gpu_event_is_done(struct gpu_event *ev) { return ev->g->b->event_is_done(ev
 double gpu_event_elapsed(struct gpu_event *from, struct gpu_event *to) { return to->g->b->event_elapsed(from, to); }
 double gpu_event_time(struct gpu_event *ev) { return ev->g->b->event_time(ev); }
 
-/* Pairs. The host part counts records under a lock; the device part is the event itself. A record for the next use, made before a
- * waiter of the last has enqueued its wait, would make it wait too long. So users keep the order wait(n), use, OFF, record(n + 1):
- * the ring and the layer budget do. */
+/* Pairs. The host part counts records under a lock; the device part is the event itself. A record for the next use,
+ * made before a waiter of the last has enqueued its wait, would make it wait too long. So users keep the order wait(n),
+ * use, OFF, record(n + 1): the ring and the layer budget do. */
 struct gpu_pair {
     struct gpu_event *event;
     pthread_mutex_t lock;

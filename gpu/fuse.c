@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* --- Accesses of operations --------------------------------------------------------------------------------------------------------- */
+/* --- Accesses of operations ------------------------------------------------------------------- */
 
 enum { RANGES = 16 };
 struct ranges {
@@ -16,10 +16,12 @@ struct ranges {
 static int add_range(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
     struct ranges *all = ctx;
     if (all->n == RANGES) return 1;
-    all->r[all->n].p = *p, all->r[all->n].bytes = bytes, all->r[all->n++].is_written = kind != VISIT_IN && kind != VISIT_CONST;
+    all->r[all->n].p = *p, all->r[all->n].bytes = bytes,
+    all->r[all->n++].is_written = kind != VISIT_IN && kind != VISIT_CONST;
     return 0;
 }
-/* Lists what an operation reads and writes; false: too many ranges. Omits KV rows that are addressed through memory, which no product accesses. */
+/* Lists what an operation reads and writes; false: too many ranges. Omits KV rows that are addressed through memory,
+ * which no product accesses. */
 static bool list_ranges(struct ranges *all, enum op_code code, const union op_args *a) {
     union op_small copy; /* large enough for products too */
     struct op_linear linear;
@@ -31,7 +33,9 @@ static bool list_ranges(struct ranges *all, enum op_code code, const union op_ar
 static bool overlap(const struct ranges *a, const struct ranges *b) {
     for (int i = 0; i < a->n; i++)
         for (int k = 0; k < b->n; k++)
-            if ((a->r[i].is_written || b->r[k].is_written) && a->r[i].p < b->r[k].p + b->r[k].bytes && b->r[k].p < a->r[i].p + a->r[i].bytes) return true;
+            if ((a->r[i].is_written || b->r[k].is_written) && a->r[i].p < b->r[k].p + b->r[k].bytes &&
+                b->r[k].p < a->r[i].p + a->r[i].bytes)
+                return true;
     return false;
 }
 /* Whether an operation must stay after those of an entry. */
@@ -47,7 +51,8 @@ static bool must_follow(const struct fuse_entry *e, const struct ranges *own) {
 }
 
 static bool same_plane(const struct op_kv_store *a, const struct op_kv_store *b) {
-    return a->plane.data == b->plane.data && a->plane.blocks == b->plane.blocks && a->plane.at == b->plane.at && a->at == b->at;
+    return a->plane.data == b->plane.data && a->plane.blocks == b->plane.blocks && a->plane.at == b->plane.at &&
+           a->at == b->at;
 }
 bool fuse_steps_are_apart(const struct op_chain *c, int first, int i) {
     const struct op_step *own = &c->step[i];
@@ -55,17 +60,21 @@ bool fuse_steps_are_apart(const struct op_chain *c, int first, int i) {
     if (i > first && !list_ranges(&own_ranges, own->code, (const union op_args *)&own->args)) return false;
     for (int k = first; k < i; k++) {
         const struct op_step *s = &c->step[k];
-        if (!list_ranges(&ranges, s->code, (const union op_args *)&s->args) || overlap(&ranges, &own_ranges)) return false;
+        if (!list_ranges(&ranges, s->code, (const union op_args *)&s->args) || overlap(&ranges, &own_ranges))
+            return false;
         if (s->code == OP_CONV || own->code == OP_CONV) return false; /* states may be addressed through memory */
-        if (s->code == OP_KV_STORE && own->code == OP_KV_STORE && same_plane(&s->args.kv_store, &own->args.kv_store)) return false;
+        if (s->code == OP_KV_STORE && own->code == OP_KV_STORE && same_plane(&s->args.kv_store, &own->args.kv_store))
+            return false;
     }
     return true;
 }
 
-/* --- Operations that may join ------------------------------------------------------------------------------------------------------------ */
+/* --- Operations that may join ----------------------------------------------------------------- */
 
 /* A matrix product of few rows. */
-static bool is_product(enum op_code code, const union op_args *a) { return code == OP_LINEAR && a->linear.n > 0 && a->linear.n <= BATCH_INVARIANT_ROWS; }
+static bool is_product(enum op_code code, const union op_args *a) {
+    return code == OP_LINEAR && a->linear.n > 0 && a->linear.n <= BATCH_INVARIANT_ROWS;
+}
 static bool may_join(const struct op_linear *a) { return !a->transposed && a->batch <= 1 && !a->top && !a->w.order; }
 static bool reads_same(const struct op_linear *a, const struct op_linear *b) {
     return a->x == b->x && a->n == b->n && (a->ldx == b->ldx || a->n == 1) && a->w.cols == b->w.cols;
@@ -98,15 +107,17 @@ static bool is_small(enum op_code code, const union op_args *a) {
 }
 
 /* The entry that takes an operation: the last with room that it may move to. NULL: none. */
-static struct fuse_entry *find_entry(struct fuse *f, enum op_code code, const union op_args *a, const struct ranges *own) {
+static struct fuse_entry *find_entry(struct fuse *f, enum op_code code, const union op_args *a,
+                                     const struct ranges *own) {
     for (int i = f->n - 1; i >= 0; i--) {
         struct fuse_entry *e = &f->entry[i];
         const bool must = must_follow(e, own);
-        if (code != OP_LINEAR && e->code == OP_CHAIN) return e->with.chain.n < OP_CHAIN_MAX ? e : NULL; /* chains stay in order, because of KV rows */
+        /* chains stay in order, because of KV rows */
+        if (code != OP_LINEAR && e->code == OP_CHAIN) return e->with.chain.n < OP_CHAIN_MAX ? e : NULL;
         if (must) return NULL;
         const struct op_join *j = &e->with.join;
-        if (code == OP_LINEAR && e->code == OP_JOIN && may_join(&a->linear) && may_join(&j->linear[0]) && reads_same(&a->linear, &j->linear[0]) &&
-            j->n < OP_JOIN_MAX)
+        if (code == OP_LINEAR && e->code == OP_JOIN && may_join(&a->linear) && may_join(&j->linear[0]) &&
+            reads_same(&a->linear, &j->linear[0]) && j->n < OP_JOIN_MAX)
             return e;
     }
     return NULL;
@@ -131,7 +142,8 @@ int fuse_flush(struct fuse *f, fuse_launch launch, void *ctx) {
 int fuse_add(struct fuse *f, enum op_code code, const union op_args *a, fuse_launch launch, void *ctx) {
     struct ranges own;
     int r = 0;
-    if (!(is_product(code, a) || is_small(code, a)) || !list_ranges(&own, code, a)) return (r = fuse_flush(f, launch, ctx)) ? r : launch(ctx, code, a);
+    if (!(is_product(code, a) || is_small(code, a)) || !list_ranges(&own, code, a))
+        return (r = fuse_flush(f, launch, ctx)) ? r : launch(ctx, code, a);
     struct fuse_entry *e = find_entry(f, code, a, &own);
     if (!e) {
         if (f->n == FUSE_WINDOW && (r = launch_first(f, launch, ctx))) return f->n = 0, r;

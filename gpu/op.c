@@ -50,10 +50,14 @@ static const struct {
 const char *op_name(enum op_code c) { return op_info[c].name; }
 size_t op_size(enum op_code c) { return op_info[c].size; }
 
-int op_parts(enum op_code code, const union op_args *a) { return code == OP_JOIN ? a->join.n : code == OP_CHAIN ? a->chain.n : 1; }
+int op_parts(enum op_code code, const union op_args *a) {
+    return code == OP_JOIN ? a->join.n : code == OP_CHAIN ? a->chain.n : 1;
+}
 const union op_args *op_part(enum op_code code, const union op_args *a, int i, enum op_code *part) {
     *part = code == OP_JOIN ? OP_LINEAR : code == OP_CHAIN ? a->chain.step[i].code : code;
-    return code == OP_JOIN ? (const union op_args *)&a->join.linear[i] : code == OP_CHAIN ? (const union op_args *)&a->chain.step[i].args : a;
+    return code == OP_JOIN    ? (const union op_args *)&a->join.linear[i]
+           : code == OP_CHAIN ? (const union op_args *)&a->chain.step[i].args
+                              : a;
 }
 
 int op_run(struct exec *x, enum op_code code, const void *args) {
@@ -95,7 +99,8 @@ ENTRY(pool, OP_POOL)
 ENTRY(round, OP_ROUND)
 ENTRY(expand, OP_EXPAND)
 
-void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel) {
+void op_exec_init(struct op_exec *x, const char *name,
+                  int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel) {
     x->table = (struct ops){
         .name = name,
         .embed = run_embed,
@@ -134,8 +139,8 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
     x->run = run;
 }
 
-/* The visitor. Byte counts span the first to the last byte that an operation may access, so checking that span against an
- * allocation checks the whole access. */
+/* The visitor. Byte counts span the first to the last byte that an operation may access, so checking that span against
+ * an allocation checks the whole access. */
 
 static int visit(op_visit_fn fn, void *ctx, const void *field, size_t bytes, enum visit_kind kind) {
     void *p;
@@ -161,7 +166,8 @@ static int visit_rows(struct mat *m, int32_t rows, op_visit_fn fn, void *ctx) {
     VISIT(m->data, (size_t)(rows - 1) * m->stride + dtype_bytes(m->dtype, (size_t)m->cols), VISIT_CONST);
     if (m->scale) {
         size_t across = ((size_t)m->cols + (size_t)m->block_cols - 1) / (size_t)m->block_cols;
-        VISIT(m->scale, dtype_bytes(m->scale_dtype, last / (size_t)m->block_rows * (size_t)m->scale_stride + across), VISIT_CONST);
+        VISIT(m->scale, dtype_bytes(m->scale_dtype, last / (size_t)m->block_rows * (size_t)m->scale_stride + across),
+              VISIT_CONST);
     }
     VISIT(m->order, (size_t)m->cols * sizeof *m->order, VISIT_CONST);
     return 0;
@@ -217,7 +223,8 @@ static int visit_attention(struct op_attention *a, op_visit_fn fn, void *ctx) {
     if (r) return r;
     VISIT(a->q, span(a->n, a->ldq, (size_t)a->n_heads * (size_t)a->k.dim), VISIT_IN);
     VISIT(a->q_pos, (size_t)a->n * 4, VISIT_IN);
-    VISIT(a->chosen, (size_t)a->n * (size_t)(a->chosen_lists ? a->chosen_lists : 1) * (size_t)a->n_chosen * 4, VISIT_IN);
+    VISIT(a->chosen, (size_t)a->n * (size_t)(a->chosen_lists ? a->chosen_lists : 1) * (size_t)a->n_chosen * 4,
+          VISIT_IN);
     VISIT(a->at, sizeof *a->at, VISIT_IN);
     VISIT(a->v_at, sizeof *a->v_at, VISIT_IN);
     VISIT(a->sinks, (size_t)a->n_heads * 4, VISIT_CONST);
@@ -238,7 +245,9 @@ static int visit_experts(struct op_experts *a, op_visit_fn fn, void *ctx) {
 }
 
 /* [n, heads, dim], rows ld apart, heads head_ld */
-static size_t heads_span(int n, int ld, int heads, int head_ld, int dim) { return span(n, ld, (size_t)(heads - 1) * (size_t)head_ld + (size_t)dim); }
+static size_t heads_span(int n, int ld, int heads, int head_ld, int dim) {
+    return span(n, ld, (size_t)(heads - 1) * (size_t)head_ld + (size_t)dim);
+}
 
 static int visit_delta(struct op_delta *a, op_visit_fn fn, void *ctx) {
     size_t heads = (size_t)a->v_heads, keys = (size_t)a->k_heads * (size_t)a->k_dim, values = heads * (size_t)a->v_dim;
@@ -287,7 +296,8 @@ static int visit_compress(struct op_compress *a, op_visit_fn fn, void *ctx) {
 }
 
 static int visit_mix(struct op_mix *a, op_visit_fn fn, void *ctx) {
-    size_t n = (size_t)a->n, s = (size_t)a->n_streams, row = n * (size_t)a->hidden * 4, weights = a->post ? (size_t)op_mix_weights(a->n_streams, a->iters) : s;
+    size_t n = (size_t)a->n, s = (size_t)a->n_streams, row = n * (size_t)a->hidden * 4,
+           weights = a->post ? (size_t)op_mix_weights(a->n_streams, a->iters) : s;
     VISIT(a->mix, n * weights * 4, VISIT_IN);
     VISIT(a->base, weights * 4, VISIT_CONST);
     VISIT(a->scale, a->post ? (size_t)op_mix_parts(a->iters) * 4 : 4, VISIT_CONST);
@@ -380,11 +390,19 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(a->add.y, (size_t)a->add.n * (size_t)a->add.m * 4, VISIT_OUT);
         return 0;
     case OP_COPY:
-        VISIT(a->copy.x, span(a->copy.n, a->copy.ldx, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldx + (size_t)a->copy.dim), VISIT_IN);
-        VISIT(a->copy.y, span(a->copy.n, a->copy.ldy, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldy + (size_t)a->copy.dim), VISIT_OUT);
+        VISIT(
+            a->copy.x,
+            span(a->copy.n, a->copy.ldx, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldx + (size_t)a->copy.dim),
+            VISIT_IN);
+        VISIT(
+            a->copy.y,
+            span(a->copy.n, a->copy.ldy, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldy + (size_t)a->copy.dim),
+            VISIT_OUT);
         return 0;
     case OP_GATE:
-        VISIT(a->gate.g, heads_span(a->gate.n, a->gate.ldg, a->gate.heads, a->gate.head_ldg, a->gate.per_head ? 1 : a->gate.dim), VISIT_IN);
+        VISIT(a->gate.g,
+              heads_span(a->gate.n, a->gate.ldg, a->gate.heads, a->gate.head_ldg, a->gate.per_head ? 1 : a->gate.dim),
+              VISIT_IN);
         VISIT(a->gate.y, heads_span(a->gate.n, a->gate.ldy, a->gate.heads, a->gate.head_ldy, a->gate.dim), VISIT_OUT);
         return 0;
     case OP_SCALE:
@@ -493,7 +511,9 @@ int op_visit(enum op_code code, union op_args *a, op_visit_fn fn, void *ctx) {
         VISIT(a->scatter_add.index, (size_t)a->scatter_add.n * 4, VISIT_IN);
         VISIT(a->scatter_add.weight, (size_t)a->scatter_add.n * 4, VISIT_IN);
         VISIT(a->scatter_add.x, (size_t)a->scatter_add.n * (size_t)a->scatter_add.dim * 4, VISIT_IN);
-        VISIT(a->scatter_add.y, span(a->scatter_add.index ? 1 : a->scatter_add.n, a->scatter_add.ldy, (size_t)a->scatter_add.dim), VISIT_OUT);
+        VISIT(a->scatter_add.y,
+              span(a->scatter_add.index ? 1 : a->scatter_add.n, a->scatter_add.ldy, (size_t)a->scatter_add.dim),
+              VISIT_OUT);
         return 0;
     case OP_MERGE: {
         struct op_merge *o = &a->merge;

@@ -1,7 +1,7 @@
 #pragma once
-/* Operations as data: each operation of base/ops.h, and those that only devices have, is a code and an argument struct; a visitor
- * lists the pointers inside. The emulated device's memory check, its stream queues, the cost model, and SLP (which substitutes
- * device addresses for the model's weights) share that one list. */
+/* Operations as data: each operation of base/ops.h, and those that only devices have, is a code and an argument struct;
+ * a visitor lists the pointers inside. The emulated device's memory check, its stream queues, the cost model, and SLP
+ * (which substitutes device addresses for the model's weights) share that one list. */
 #include "base/ops.h"
 
 enum op_code {
@@ -48,8 +48,8 @@ enum op_code {
     OP_COUNT
 };
 
-/* Groups the (token, choice) pairs by expert and keeps the order of tokens inside a group. Only experts first <= e < last
- * are included. offset[e - first] is the start of e's group, offset[last - first] the number of pairs. */
+/* Groups the (token, choice) pairs by expert and keeps the order of tokens inside a group. Only experts first <= e <
+ * last are included. offset[e - first] is the start of e's group, offset[last - first] the number of pairs. */
 struct op_sort {
     int32_t *offset;      /* [last - first + 1] */
     int32_t *token;       /* [n * topk] row of x; entries after the last group are not written */
@@ -65,7 +65,8 @@ struct op_gather {
     const int32_t *index;
     int n, dim, ldx;
 };
-/* y = expert(x): one FFN on a group of tokens, y not accumulated. The host knows n: it reads OP_SORT's offsets once per layer. */
+/* y = expert(x): one FFN on a group of tokens, y not accumulated. The host knows n: it reads OP_SORT's offsets once per
+ * layer. */
 struct op_ffn {
     float *y;       /* [n, hidden] */
     const float *x; /* [n, hidden] */
@@ -81,10 +82,11 @@ struct op_scatter_add {
     const float *weight;
     int n, dim, ldy;
 };
-/* OP_GATHER, OP_FFN and OP_SCATTER_ADD of several experts in one operation: for each expert in order and each of its pairs i,
- * y[token[i]] += weight[i] * expert(x[token[i]]). Expert k has pairs [begin[k], begin[k + 1]), tokens rising and distinct; its
- * data may be NULL if it has no pairs. x and y do not overlap. How an expert is computed depends only on the size of its own
- * group, so results do not depend on the grouping. With a norm an expert's output v becomes v * norm / rms(v * norm) before it is weighted. */
+/* OP_GATHER, OP_FFN and OP_SCATTER_ADD of several experts in one operation: for each expert in order and each of its
+ * pairs i, y[token[i]] += weight[i] * expert(x[token[i]]). Expert k has pairs [begin[k], begin[k + 1]), tokens rising
+ * and distinct; its data may be NULL if it has no pairs. x and y do not overlap. How an expert is computed depends only
+ * on the size of its own group, so results do not depend on the grouping. With a norm an expert's output v becomes v *
+ * norm / rms(v * norm) before it is weighted. */
 enum { OP_GROUP_MAX = 16 };
 struct op_group {
     float *y;             /* [.., hidden] */
@@ -99,7 +101,8 @@ struct op_group {
     struct expert expert[OP_GROUP_MAX];
 };
 
-/* Copies a few bytes, a multiple of 4, between device memory and pinned memory that the device maps; to_host: the target is pinned. */
+/* Copies a few bytes, a multiple of 4, between device memory and pinned memory that the device maps; to_host: the
+ * target is pinned. */
 struct op_transfer {
     void *dst;
     const void *src;
@@ -107,8 +110,8 @@ struct op_transfer {
     bool to_host;
 };
 
-/* Several operations in one launch, with the same bits as one after another (fuse.h). OP_JOIN: products of the same rows, none of which reads another's
- * result. OP_CHAIN: operations on few numbers, in order. */
+/* Several operations in one launch, with the same bits as one after another (fuse.h). OP_JOIN: products of the same
+ * rows, none of which reads another's result. OP_CHAIN: operations on few numbers, in order. */
 enum { OP_JOIN_MAX = 6, OP_CHAIN_MAX = 8 };
 struct op_join {
     int n;
@@ -189,9 +192,11 @@ size_t op_size(enum op_code c); /* sizeof its argument struct */
 struct op_exec {
     struct exec base;
     struct ops table;
-    int (*run)(struct op_exec *x, enum op_code code, const union op_args *a); /* a: only the struct of `code` is readable */
+    /* a: only the struct of `code` is readable */
+    int (*run)(struct op_exec *x, enum op_code code, const union op_args *a);
 };
-void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel);
+void op_exec_init(struct op_exec *x, const char *name,
+                  int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel);
 /* Runs an operation on an executor made by op_exec_init. */
 int op_run(struct exec *x, enum op_code code, const void *args);
 

@@ -16,7 +16,9 @@ static void expert_work(const struct op_experts *a, int id, double *flops, doubl
 }
 
 /* Expected number of distinct experts that n tokens select if routing is uniform. */
-static double expected_experts(double n, int topk, int n_experts) { return n_experts * (1 - pow(1 - (double)topk / n_experts, n)); }
+static double expected_experts(double n, int topk, int n_experts) {
+    return n_experts * (1 - pow(1 - (double)topk / n_experts, n));
+}
 /* The known number if any, else the expected number. */
 static double n_selected_experts(const struct op_experts *a, double chosen) {
     double most = a->n_experts < a->n * (double)a->topk ? a->n_experts : a->n * (double)a->topk;
@@ -24,8 +26,10 @@ static double n_selected_experts(const struct op_experts *a, double chosen) {
 }
 
 double op_cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window) {
-    const long most = window > 0 && window < n_keys ? window : n_keys, first = (long)q_pos0 - k_pos0 + 1; /* keys that query 0 sees, if positive */
-    const long lo = first < 0 ? 0 : first, skip = first < 0 ? -first : 0;                                 /* skip: queries that see no key */
+    /* keys that query 0 sees, if positive */
+    const long most = window > 0 && window < n_keys ? window : n_keys, first = (long)q_pos0 - k_pos0 + 1;
+    /* skip: queries that see no key */
+    const long lo = first < 0 ? 0 : first, skip = first < 0 ? -first : 0;
     if (skip >= n) return 0;
     const long rows = n - skip;
     long rising = most - lo; /* queries that see one key more than the query before */
@@ -46,7 +50,8 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         w.flops = heads * a->n * mat_work(&a->w);
         w.activation_bytes = heads * 4.0 * a->n * ((a->accumulate ? 2.0 : 1.0) * a->w.rows + a->w.cols);
         w.bytes = heads * mat_size(&a->w) + w.activation_bytes;
-        w.rows = a->exact && a->n > BATCH_INVARIANT_ROWS ? BATCH_INVARIANT_ROWS : a->n; /* float32 runs in batches of this size */
+        /* float32 runs in batches of this size */
+        w.rows = a->exact && a->n > BATCH_INVARIANT_ROWS ? BATCH_INVARIANT_ROWS : a->n;
         break;
     }
     case OP_ROPE_TABLE: w.bytes = 8.0 * u->rope_table.n * u->rope_table.half; break;
@@ -59,12 +64,15 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
                      : a->chunk_keys > 0 ? a->chunk_keys
                                          : a->window; /* with selected keys a query sees n_chosen, like a window */
         /* Explicit positions (stripes) are in device memory; the caller passes their mean as q_pos0. */
-        double pairs = a->k_step > 1 ? (double)a->n * op_seen_step(a->q_pos0 + a->n / 2, a->k_pos0, a->k_step, window > 0 ? window : a->n_keys)
+        double pairs = a->k_step > 1 ? (double)a->n * op_seen_step(a->q_pos0 + a->n / 2, a->k_pos0, a->k_step,
+                                                                   window > 0 ? window : a->n_keys)
                        : a->q_pos    ? (double)a->n * op_cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, window)
                                      : op_cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, window);
         w.attn_flops = pairs * a->n_heads * 2.0 * (a->k.dim + a->v_dim);
-        const bool same = a->v.data == a->k.data && a->v.blocks == a->k.blocks && a->v.at == a->k.at; /* latents, whose values are a part of the keys */
-        const double chosen_keys = a->chosen ? (double)a->n * window : a->n_keys, keys = chosen_keys < a->n_keys ? chosen_keys : a->n_keys;
+        /* latents, whose values are a part of the keys */
+        const bool same = a->v.data == a->k.data && a->v.blocks == a->k.blocks && a->v.at == a->k.at;
+        const double chosen_keys = a->chosen ? (double)a->n * window : a->n_keys,
+                     keys = chosen_keys < a->n_keys ? chosen_keys : a->n_keys;
         w.bytes = 4.0 * a->n * a->n_heads * ((double)a->k.dim + a->v_dim) +
                   keys * ((double)dtype_bytes(a->k.dtype, (size_t)a->k.heads * (size_t)a->k.dim) +
                           (same ? 0 : (double)dtype_bytes(a->v.dtype, (size_t)a->v.heads * (size_t)a->v_dim)));
@@ -72,20 +80,24 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
     }
     case OP_SELECT: {
         const struct op_select *a = &u->select;
-        double pairs = a->k_step > 1 ? (double)a->n * op_seen_step(a->q_pos0 + a->n / 2, a->k_pos0, a->k_step, a->n_keys)
-                                     : op_cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, 0);
+        double pairs = a->k_step > 1
+                           ? (double)a->n * op_seen_step(a->q_pos0 + a->n / 2, a->k_pos0, a->k_step, a->n_keys)
+                           : op_cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, 0);
         w.attn_flops = pairs * a->heads * 2.0 * a->k.dim;
-        w.bytes = 4.0 * a->n * a->heads * ((double)a->k.dim + 1) + (double)a->n_keys * (double)dtype_bytes(a->k.dtype, (size_t)a->k.dim) + 4.0 * a->n * a->topk;
+        w.bytes = 4.0 * a->n * a->heads * ((double)a->k.dim + 1) +
+                  (double)a->n_keys * (double)dtype_bytes(a->k.dtype, (size_t)a->k.dim) + 4.0 * a->n * a->topk;
         break;
     }
     case OP_ROUTE: w.bytes = 4.0 * u->route.n * u->route.n_experts; break;
     case OP_EXPERTS: {
         const struct op_experts *a = &u->experts;
-        double row = 8.0 * a->n * a->hidden, share = a->computed_fraction > 0 ? (double)a->computed_fraction : 1, flops = 0, bytes = 0;
+        double row = 8.0 * a->n * a->hidden, share = a->computed_fraction > 0 ? (double)a->computed_fraction : 1,
+               flops = 0, bytes = 0;
         if (a->ids && a->n > 0 && a->n_experts > 0) {
             double picks = share * a->n * a->topk, read = share * n_selected_experts(a, chosen);
             int some = 0;
-            while (!a->shards && some < a->n_experts - 1 && !a->experts[some].gate.data) some++; /* finds a resident one */
+            /* finds a resident one */
+            while (!a->shards && some < a->n_experts - 1 && !a->experts[some].gate.data) some++;
             expert_work(a, some, &flops, &bytes);
             w.flops = picks * flops;
             w.activation_bytes = picks * 8.0 * a->hidden;
@@ -116,8 +128,9 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         const struct op_delta *a = &u->delta;
         double state = (double)a->v_heads * a->k_dim * a->v_dim;
         w.attn_flops = 6.0 * a->n * state;
-        w.bytes = 8.0 * state +
-                  4.0 * a->n * (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim + (a->rule == DELTA_CHANNELS ? (double)a->v_heads * a->k_dim : 0));
+        w.bytes = 8.0 * state + 4.0 * a->n *
+                                    (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim +
+                                     (a->rule == DELTA_CHANNELS ? (double)a->v_heads * a->k_dim : 0));
         break;
     }
     case OP_SCAN: { /* the state is read and written once; an exponential counts as one operation */
@@ -138,7 +151,8 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         const struct op_expand *a = &u->expand;
         double out = (double)a->heads * (a->nope + a->latent.dim - a->w.cols + a->v_dim);
         w.flops = a->n * mat_work(&a->w);
-        w.bytes = mat_size(&a->w) + (double)a->n * ((double)dtype_bytes(a->latent.dtype, (size_t)a->latent.dim) + 2 * out);
+        w.bytes =
+            mat_size(&a->w) + (double)a->n * ((double)dtype_bytes(a->latent.dtype, (size_t)a->latent.dim) + 2 * out);
         w.rows = a->n;
         break;
     }
@@ -152,13 +166,17 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         w.rows = a->n;
         break;
     }
-    case OP_GROUP: { /* activations are narrowed once and read twice, results written separately, then added; consecutive parts of one expert read it once */
+    /* activations are narrowed once and read twice, results written separately, then added; consecutive parts of one
+     * expert read it once */
+    case OP_GROUP: {
         const struct op_group *a = &u->group;
         for (int k = 0; k < a->n; k++) {
             double n = a->begin[k + 1] - a->begin[k], flops = 0, bytes = 0;
             add_expert(&a->expert[k], &flops, &bytes);
             w.flops += n * flops;
-            if (n > 0) w.bytes += (k && a->expert[k].gate.data == a->expert[k - 1].gate.data ? 0 : bytes) + 24.0 * n * a->hidden;
+            if (n > 0)
+                w.bytes +=
+                    (k && a->expert[k].gate.data == a->expert[k - 1].gate.data ? 0 : bytes) + 24.0 * n * a->hidden;
             if (n > w.rows) w.rows = n;
         }
         break;
@@ -190,10 +208,14 @@ static double curve_value(const struct gpu_curve *c, double rows) {
         }
     return (double)c->value[c->n - 1];
 }
-double op_cost_bw(const struct op_cost_rates *m, double rows) { return m->bw_rows.n && rows > 0 ? curve_value(&m->bw_rows, rows) : m->bw; }
+double op_cost_bw(const struct op_cost_rates *m, double rows) {
+    return m->bw_rows.n && rows > 0 ? curve_value(&m->bw_rows, rows) : m->bw;
+}
 static const double CACHED_BYTES = 4 << 20; /* bytes of activations that fit the caches */
 static double seconds_at(double work, double rate) { return rate > 0 ? work / rate : 0; }
-static double rate_at(const struct gpu_curve *c, double rows, double plain) { return c->n && rows > 0 ? curve_value(c, rows) : plain; }
+static double rate_at(const struct gpu_curve *c, double rows, double plain) {
+    return c->n && rows > 0 ? curve_value(c, rows) : plain;
+}
 
 static enum gpu_op_kind kind_of(enum op_code code) {
     switch (code) {
@@ -210,7 +232,8 @@ static enum gpu_op_kind kind_of(enum op_code code) {
     }
 }
 
-/* Few rows tend to select cached experts, so their disk share is disk_share_few_rows; if all experts are selected it is disk_share. Interpolates. */
+/* Few rows tend to select cached experts, so their disk share is disk_share_few_rows; if all experts are selected it is
+ * disk_share. Interpolates. */
 static double disk_seconds(const struct op_cost_rates *m, const struct op_cost_work *w) {
     if (!(m->disk_bw > 0) || !(w->selected_bytes > 0)) return 0;
     double most = w->selected_bytes / w->routed_bytes;
@@ -228,27 +251,36 @@ static double group_seconds(const struct op_cost_rates *m, const struct op_group
     return t;
 }
 
-double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const union op_args *a, struct op_cost_detail *detail) {
+double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const union op_args *a,
+                       struct op_cost_detail *detail) {
     const struct op_cost_work w = op_cost_work(code, a, m->n_selected);
     const enum gpu_op_kind kind = kind_of(code);
     const struct gpu_curve *flops = &m->flops_rows, *reads = &m->bw_rows;
     if ((code == OP_LINEAR || code == OP_JOIN) && m->linear_bw.n) {
         const struct mat *mat = code == OP_JOIN ? &a->join.linear[0].w : &a->linear.w;
-        const struct gpu_curve *of_matrix = &m->linear_flops[mat->cols > 0 && dtype_bytes((enum dtype)mat->dtype, 256) > 256];
+        const struct gpu_curve *of_matrix =
+            &m->linear_flops[mat->cols > 0 && dtype_bytes((enum dtype)mat->dtype, 256) > 256];
         reads = &m->linear_bw;
         if (of_matrix->n) flops = of_matrix;
     }
     if (code == OP_EXPERTS && a->experts.n <= BATCH_INVARIANT_ROWS && m->flops_few_rows.n) flops = &m->flops_few_rows;
     double queries = code == OP_ATTENTION ? a->attention.n : code == OP_SELECT ? a->select.n : 0;
-    double t = (code == OP_GROUP ? group_seconds(m, &a->group) : seconds_at(w.flops, rate_at(flops, w.rows, m->flops))) +
-               seconds_at(w.shared.flops, rate_at(flops, w.shared.rows, m->flops)) + seconds_at(w.attn_flops, rate_at(&m->attn_rows, queries, m->attn));
+    double t =
+        (code == OP_GROUP ? group_seconds(m, &a->group) : seconds_at(w.flops, rate_at(flops, w.rows, m->flops))) +
+        seconds_at(w.shared.flops, rate_at(flops, w.shared.rows, m->flops)) +
+        seconds_at(w.attn_flops, rate_at(&m->attn_rows, queries, m->attn));
     double bw = queries > 0 && m->attn_bw > 0 ? m->attn_bw : rate_at(reads, w.rows, m->bw);
     double mem = seconds_at(w.bytes, bw) + seconds_at(w.shared.bytes, rate_at(reads, w.shared.rows, m->bw));
-    double apart = m->has_serial_activations && w.activation_bytes > CACHED_BYTES ? seconds_at(w.activation_bytes, m->bw) : 0, disk = disk_seconds(m, &w);
+    double apart = m->has_serial_activations && w.activation_bytes > CACHED_BYTES
+                       ? seconds_at(w.activation_bytes, m->bw)
+                       : 0,
+           disk = disk_seconds(m, &w);
     if (apart > 0) mem -= seconds_at(w.activation_bytes, bw);
     if (m->bw_share) mem /= *m->bw_share, apart /= *m->bw_share;
     if (detail) {
-        detail->by = disk > fmax(t, mem) + apart ? OP_COST_BY_DISK : mem > t ? OP_COST_BY_MEMORY : OP_COST_BY_ARITHMETIC;
+        detail->by = disk > fmax(t, mem) + apart ? OP_COST_BY_DISK
+                     : mem > t                   ? OP_COST_BY_MEMORY
+                                                 : OP_COST_BY_ARITHMETIC;
         detail->bytes = w.bytes + w.shared.bytes;
     }
     return (m->launch_by_kind[kind] > 0 ? m->launch_by_kind[kind] : m->launch) + fmax(fmax(t, mem) + apart, disk);

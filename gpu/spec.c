@@ -11,7 +11,9 @@ struct option_text {
     const char *text;
     int len;
 };
-static bool text_equals(struct option_text p, const char *s) { return (int)strlen(s) == p.len && !strncmp(p.text, s, (size_t)p.len); }
+static bool text_equals(struct option_text p, const char *s) {
+    return (int)strlen(s) == p.len && !strncmp(p.text, s, (size_t)p.len);
+}
 
 /* A positive number; with `units`, an optional suffix K, M, G or T (powers of 1024). */
 static int parse_number(struct option_text p, bool units, double *out) {
@@ -55,7 +57,8 @@ static int parse_fault(struct gpu_spec *s, struct option_text v) {
         s->fail_rank = (int)n;
     }
     for (int k = GPU_FAULT_ALLOC; k <= GPU_FAULT_DIE; k++)
-        if (text_equals(kind, names[k])) return s->fail = (enum gpu_fault)k, parse_integer(at, 1, 1L << 40, &s->fail_at);
+        if (text_equals(kind, names[k]))
+            return s->fail = (enum gpu_fault)k, parse_integer(at, 1, 1L << 40, &s->fail_at);
     return -1;
 }
 
@@ -65,8 +68,9 @@ static int parse_option(struct gpu_spec *s, struct option_text key, struct optio
         size_t at;
         double unit;
     } rates[] = {
-        {"h2d", offsetof(struct gpu_spec, h2d), 1e9},        {"d2h", offsetof(struct gpu_spec, d2h), 1e9},    {"peer", offsetof(struct gpu_spec, peer), 1e9},
-        {"flops", offsetof(struct gpu_spec, flops), 1e12},   {"attn", offsetof(struct gpu_spec, attn), 1e12}, {"bw", offsetof(struct gpu_spec, bw), 1e9},
+        {"h2d", offsetof(struct gpu_spec, h2d), 1e9},        {"d2h", offsetof(struct gpu_spec, d2h), 1e9},
+        {"peer", offsetof(struct gpu_spec, peer), 1e9},      {"flops", offsetof(struct gpu_spec, flops), 1e12},
+        {"attn", offsetof(struct gpu_spec, attn), 1e12},     {"bw", offsetof(struct gpu_spec, bw), 1e9},
         {"launch", offsetof(struct gpu_spec, launch), 1e-6},
     };
     double x;
@@ -82,19 +86,25 @@ static int parse_option(struct gpu_spec *s, struct option_text key, struct optio
     if (text_equals(key, "nopeer") && !v.text) return s->nopeer = true, 0;
     if (text_equals(key, "nograph") && !v.text) return s->nograph = true, 0;
     if (text_equals(key, "nojoin") && !v.text) return s->nojoin = true, 0;
-    if (text_equals(key, "ring") && v.text) return parse_integer(v, 2, 1 << 20, &n) ? -1 : (s->slp_ring_slots = (int)n, 0);
-    if (text_equals(key, "chunk") && v.text) return parse_integer(v, 1, 1 << 20, &n) ? -1 : (s->slp_chunk_rows = (int)n, 0);
-    static const char *const maths[] = {"bf16", "f32", "fp8"}, *const gemms[] = {"auto", "own", "cublas"}, *const ways[] = {"auto", "layers", "tensor"};
+    if (text_equals(key, "ring") && v.text)
+        return parse_integer(v, 2, 1 << 20, &n) ? -1 : (s->slp_ring_slots = (int)n, 0);
+    if (text_equals(key, "chunk") && v.text)
+        return parse_integer(v, 1, 1 << 20, &n) ? -1 : (s->slp_chunk_rows = (int)n, 0);
+    static const char *const maths[] = {"bf16", "f32", "fp8"}, *const gemms[] = {"auto", "own", "cublas"},
+                             *const ways[] = {"auto", "layers", "tensor"};
     for (int i = 0; i < 3 && v.text; i++) {
         if (text_equals(key, "math") && text_equals(v, maths[i])) return s->math = (enum gpu_math)i, 0;
         if (text_equals(key, "parallel") && text_equals(v, ways[i])) return s->parallel = (enum gpu_parallel)i, 0;
-        if (!s->is_emulated && text_equals(key, "gemm") && text_equals(v, gemms[i])) return s->gemm = (enum gpu_gemm)i, 0;
+        if (!s->is_emulated && text_equals(key, "gemm") && text_equals(v, gemms[i]))
+            return s->gemm = (enum gpu_gemm)i, 0;
     }
     if (!s->is_emulated) return -1;
     if (text_equals(key, "nopin") && !v.text) return s->nopin = true, 0;
     if (text_equals(key, "nomap") && !v.text) return s->nomap = true, 0;
     if (text_equals(key, "piece") && v.text)
-        return parse_number(v, true, &x) || x < 4096 || x > GPU_REGISTER_CHUNK || ((size_t)x & ((size_t)x - 1)) ? -1 : (s->register_chunk = (size_t)x, 0);
+        return parse_number(v, true, &x) || x < 4096 || x > GPU_REGISTER_CHUNK || ((size_t)x & ((size_t)x - 1))
+                   ? -1
+                   : (s->register_chunk = (size_t)x, 0);
     if (text_equals(key, "virtual") && !v.text) return s->is_virtual = true, 0;
     if (text_equals(key, "threads") && v.text) return parse_integer(v, 1, 1024, &n) ? -1 : (s->threads = (int)n, 0);
     if (text_equals(key, "fail")) return v.text ? parse_fault(s, v) : -1;
@@ -135,11 +145,15 @@ int gpu_spec_parse(struct gpu_spec *s, const char *list, struct error *e) {
         } else {
             bad = -1;
         }
-        if (bad) return error_set(e, ERR_USAGE, "--gpus %s: unknown '%.*s'; try none, 0, 0,1, or emu:2,mem=32G,h2d=57", list, part.len, part.text);
+        if (bad)
+            return error_set(e, ERR_USAGE, "--gpus %s: unknown '%.*s'; try none, 0, 0,1, or emu:2,mem=32G,h2d=57", list,
+                             part.len, part.text);
         if (!end) break;
         p = end + 1;
     }
-    if (s->is_emulated && !s->is_virtual && s->math == GPU_MATH_FP8) return error_set(e, ERR_USAGE, "--gpus %s: emulated devices compute in bf16 or f32", list);
-    if (s->fail && s->fail_rank >= s->n) return error_set(e, ERR_USAGE, "--gpus %s: rank %d of fail= does not exist", list, s->fail_rank);
+    if (s->is_emulated && !s->is_virtual && s->math == GPU_MATH_FP8)
+        return error_set(e, ERR_USAGE, "--gpus %s: emulated devices compute in bf16 or f32", list);
+    if (s->fail && s->fail_rank >= s->n)
+        return error_set(e, ERR_USAGE, "--gpus %s: rank %d of fail= does not exist", list, s->fail_rank);
     return 0;
 }

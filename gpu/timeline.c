@@ -1,5 +1,5 @@
-/* Timeline semaphores between streams and the host: the host side, common to all backends. Stream side: emu_timeline.c and
- * cuda_timeline.c. */
+/* Timeline semaphores between streams and the host: the host side, common to all backends. Stream side: emu_timeline.c
+ * and cuda_timeline.c. */
 #include <stdatomic.h>
 
 #include "base/spin.h"

@@ -1,5 +1,6 @@
 #pragma once
-/* Included before each source of test/coverage's build: a process that a signal ends writes its counters first, as exit() does. */
+/* Included before each source of test/coverage's build: a process that a signal ends writes its counters first, as
+ * exit() does. */
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
 #pragma once
-/* Makes a test program obey HEARTH_FAULT and HEARTH_LIMITS (base/test_env.h), as the program itself does. meson.build sets limits for all tests. */
+/* Makes a test program obey HEARTH_FAULT and HEARTH_LIMITS (base/test_env.h), as the program itself does. meson.build
+ * sets limits for all tests. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -2,8 +2,8 @@
 
 #include "tokenizer/tokenizer_internal.h"
 
-/* Finds added tokens with a trie: leftmost match first, longest match at a position. A candidate is at most as long as the longest added token, so the search
- * is linear in the text. */
+/* Finds added tokens with a trie: leftmost match first, longest match at a position. A candidate is at most as long as
+ * the longest added token, so the search is linear in the text. */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the added tokens"); }
 
@@ -63,7 +63,9 @@ int added_tokens_index(struct tokenizer *t, struct error *e) {
                 if (!x && (rc = encoder_acquire(t, &x, e))) break;
                 if ((rc = normalizer_run(x, &t->normalizer, text, &text, e))) break;
             }
-            if (text.n && added_trie_add(a->normalized ? &t->normalized_trie : &t->raw_trie, text.s, text.n, (int32_t)i)) rc = no_memory(e);
+            if (text.n &&
+                added_trie_add(a->normalized ? &t->normalized_trie : &t->raw_trie, text.s, text.n, (int32_t)i))
+                rc = no_memory(e);
         }
     if (x) encoder_release(x);
     return rc;
@@ -91,7 +93,8 @@ static bool word_after(struct norm_text t, size_t at) {
     return at < t.n && unicode_is_word(utf8_next(&c));
 }
 
-int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin, struct added_matches *out, struct error *e) {
+int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin,
+                      struct added_matches *out, struct error *e) {
     out->n = 0;
     if (!trie->n || (!text.origin && origin != TEXT_TEMPLATE)) return 0;
     size_t done = 0;
@@ -112,10 +115,12 @@ int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct
                 if (!unicode_is_space(utf8_next(&q))) break;
                 begin = (size_t)(p - text.s);
             }
-        if (a->lstrip && begin < done) begin = done; /* The rstrip of the previous token took these spaces. A token without lstrip still matches. */
+        /* The rstrip of the previous token took these spaces. A token without lstrip still matches. */
+        if (a->lstrip && begin < done) begin = done;
         if (begin >= end) continue;
         if (a->rstrip)
-            for (const char *p = text.s + end; end < text.n && unicode_is_space(utf8_next(&p));) end = (size_t)(p - text.s);
+            for (const char *p = text.s + end; end < text.n && unicode_is_space(utf8_next(&p));)
+                end = (size_t)(p - text.s);
         if (mem_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v)) return no_memory(e);
         out->v[out->n++] = (struct added_match){begin, end, a->id};
         done = end;

@@ -1,17 +1,18 @@
-/* Numbers the tokens of a vocabulary so that tokens with like texts share a number: without case, accents, compatibility forms and differences of white space.
- * DeepSeek-V4.1 hashes n-grams of these numbers. Source: the vendor's inference code, which builds the same map with the tokenizers library. */
+/* Numbers the tokens of a vocabulary so that tokens with like texts share a number: without case, accents,
+ * compatibility forms and differences of white space. DeepSeek-V4.1 hashes n-grams of these numbers. Source: the
+ * vendor's inference code, which builds the same map with the tokenizers library. */
 #include <string.h>
 
 #include "base/utf8.h"
 #include "tokenizer/tokenizer_internal.h"
 
 /* A space alone would be stripped, and is kept as U+E000 until then. */
-static const char steps[] =
-    "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKC\"},{\"type\":\"NFD\"},{\"type\":\"StripAccents\"},{\"type\":\"Lowercase\"},"
-    "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"[ \\\\t\\\\r\\\\n]+\"},\"content\":\" \"},"
-    "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"^ $\"},\"content\":\"\\uE000\"},"
-    "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true},"
-    "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\\uE000\"},\"content\":\" \"}]}";
+static const char steps[] = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKC\"},{\"type\":\"NFD\"},{\"type\":"
+                            "\"StripAccents\"},{\"type\":\"Lowercase\"},"
+                            "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"[ \\\\t\\\\r\\\\n]+\"},\"content\":\" \"},"
+                            "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"^ $\"},\"content\":\"\\uE000\"},"
+                            "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true},"
+                            "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\\uE000\"},\"content\":\" \"}]}";
 
 /* Texts that have a number: a hash table with open addressing, of offsets into `text`. */
 struct table {
@@ -51,7 +52,8 @@ static int spell(struct buf *out, const char *s, size_t n) {
 }
 
 /* Returns the number of a token, or a negative code. */
-static int number_token(struct table *t, struct encoder *x, const struct normalizer *z, struct buf *spelled, const char *s, size_t n, struct error *e) {
+static int number_token(struct table *t, struct encoder *x, const struct normalizer *z, struct buf *spelled,
+                        const char *s, size_t n, struct error *e) {
     struct norm_text key = {s, n, NULL, false};
     if (is_broken(s, n)) {
         spelled->len = 0;

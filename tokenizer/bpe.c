@@ -3,7 +3,7 @@
 
 #include "tokenizer/tokenizer_internal.h"
 
-/* ---- merges ---- */
+/* --- merges ----------------------------------------------------------------------------------- */
 
 struct merge {
     uint32_t a_plus_1, b, rank, id; /* a_plus_1: 0 in a free slot */
@@ -29,10 +29,14 @@ static inline struct merge *merge_slot(const struct merges *m, uint32_t a, uint3
     while (m->slots[i].a_plus_1 && (m->slots[i].a_plus_1 != a + 1 || m->slots[i].b != b)) i = (i + 1) & m->mask;
     return &m->slots[i];
 }
-void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b) { __builtin_prefetch(&m->slots[pair_hash(a, b) & m->mask]); }
-void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id) { *merge_slot(m, a, b) = (struct merge){a + 1, b, rank, id}; }
+void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b) {
+    __builtin_prefetch(&m->slots[pair_hash(a, b) & m->mask]);
+}
+void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id) {
+    *merge_slot(m, a, b) = (struct merge){a + 1, b, rank, id};
+}
 
-/* ---- one word ---- */
+/* --- one word --------------------------------------------------------------------------------- */
 
 struct symbol {
     uint32_t id;
@@ -41,7 +45,8 @@ struct symbol {
 };
 
 /* Looks up the merge of symbols a and b, whose bytes are s[0..n). False: no merge. */
-static inline bool find_merge(const struct tokenizer *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *rank, uint32_t *id) {
+static inline bool find_merge(const struct tokenizer *t, uint32_t a, uint32_t b, const char *s, size_t n,
+                              uint32_t *rank, uint32_t *id) {
     if (t->bpe.ranks_by_bytes) {
         int64_t k = vocab_find(&t->vocab, s, n, false);
         if (k < 0) return false;
@@ -60,7 +65,9 @@ enum { SHORT_WORD = 32 };
 static size_t merge_short_word(const struct tokenizer *t, struct symbol *v, size_t n, const char *s, size_t len) {
     uint32_t rank[SHORT_WORD], id[SHORT_WORD];
 #define PAIR(i) \
-    if (!find_merge(t, v[i].id, v[(i) + 1].id, s + v[i].begin, ((i) + 2 < n ? v[(i) + 2].begin : len) - v[i].begin, &rank[i], &id[i])) rank[i] = NO_ID
+    if (!find_merge(t, v[i].id, v[(i) + 1].id, s + v[i].begin, ((i) + 2 < n ? v[(i) + 2].begin : len) - v[i].begin, \
+                    &rank[i], &id[i])) \
+    rank[i] = NO_ID
     for (size_t i = 0; i + 1 < n; i++) PAIR(i);
     while (n > 1) {
         size_t best = 0;
@@ -77,7 +84,8 @@ static size_t merge_short_word(const struct tokenizer *t, struct symbol *v, size
     return n;
 }
 
-/* Long words: a heap of pairs over a linked list, n log n. A heap entry is stale if the rank of its pair has changed. */
+/* Long words: a heap of pairs over a linked list, n log n. A heap entry is stale if the rank of its pair has changed.
+ */
 static void sift_down(uint64_t *h, size_t n, size_t i) {
     uint64_t x = h[i];
     for (size_t c; (c = 2 * i + 1) < n; i = c) {
@@ -88,17 +96,20 @@ static void sift_down(uint64_t *h, size_t n, size_t i) {
     h[i] = x;
 }
 
-static int merge_long_word(struct encoder *x, struct symbol *v, size_t *count, const char *s, size_t len, struct error *e) {
+static int merge_long_word(struct encoder *x, struct symbol *v, size_t *count, const char *s, size_t len,
+                           struct error *e) {
     const struct tokenizer *t = x->t;
     size_t n = *count, m = 0;
-    if (mem_grow(&x->heap, &x->cap_heap, 2 * n, sizeof(uint64_t))) return error_set(e, ERR_MEMORY, "no memory to tokenize %zu bytes", len);
+    if (mem_grow(&x->heap, &x->cap_heap, 2 * n, sizeof(uint64_t)))
+        return error_set(e, ERR_MEMORY, "no memory to tokenize %zu bytes", len);
     uint64_t *h = x->heap;
     uint32_t rank, id;
     for (size_t i = 0; i < n; i++) {
         v[i].prev = i ? (uint32_t)i - 1 : NO_ID;
         v[i].next = i + 1 < n ? (uint32_t)i + 1 : NO_ID;
         size_t end = i + 2 < n ? v[i + 2].begin : len;
-        if (i + 1 < n && find_merge(t, v[i].id, v[i + 1].id, s + v[i].begin, end - v[i].begin, &rank, &id)) h[m++] = (uint64_t)rank << 32 | i;
+        if (i + 1 < n && find_merge(t, v[i].id, v[i + 1].id, s + v[i].begin, end - v[i].begin, &rank, &id))
+            h[m++] = (uint64_t)rank << 32 | i;
     }
     for (size_t i = m / 2; i-- > 0;) sift_down(h, m, i);
     while (m) {
@@ -108,7 +119,10 @@ static int merge_long_word(struct encoder *x, struct symbol *v, size_t *count, c
         uint32_t i = (uint32_t)top, j = v[i].next, k;
         if (v[i].id == NO_ID || j == NO_ID) continue;
         k = v[j].next;
-        if (!find_merge(t, v[i].id, v[j].id, s + v[i].begin, (k == NO_ID ? len : v[k].begin) - v[i].begin, &rank, &id) || rank != top >> 32) continue;
+        if (!find_merge(t, v[i].id, v[j].id, s + v[i].begin, (k == NO_ID ? len : v[k].begin) - v[i].begin, &rank,
+                        &id) ||
+            rank != top >> 32)
+            continue;
         v[i].id = id;
         v[i].next = k;
         v[j].id = NO_ID;
@@ -117,7 +131,9 @@ static int merge_long_word(struct encoder *x, struct symbol *v, size_t *count, c
             uint32_t a = side ? i : v[i].prev;
             if (a == NO_ID || v[a].next == NO_ID) continue;
             uint32_t b = v[a].next, c = v[b].next;
-            if (!find_merge(t, v[a].id, v[b].id, s + v[a].begin, (c == NO_ID ? len : v[c].begin) - v[a].begin, &rank, &id)) continue;
+            if (!find_merge(t, v[a].id, v[b].id, s + v[a].begin, (c == NO_ID ? len : v[c].begin) - v[a].begin, &rank,
+                            &id))
+                continue;
             uint64_t y = (uint64_t)rank << 32 | a;
             size_t p = m++;
             while (p && h[(p - 1) / 2] > y) h[p] = h[(p - 1) / 2], p = (p - 1) / 2;
@@ -131,15 +147,18 @@ static int merge_long_word(struct encoder *x, struct symbol *v, size_t *count, c
 }
 
 /* ---- first symbols ----
- * A character in the vocabulary starts as its id. Any other character starts as its bytes (byte_fallback), as the unknown token (runs may fuse), or is dropped.
- * As in the reference, the unknown token is added only before the next known character. */
+ * A character in the vocabulary starts as its id. Any other character starts as its bytes (byte_fallback), as the
+ * unknown token (runs may fuse), or is dropped. As in the reference, the unknown token is added only before the next
+ * known character. */
 
 struct symbol_list {
     struct symbol *v;
     size_t n, unk_at;
     bool unk_pending;
 };
-static void add_symbol(struct symbol_list *b, uint32_t id, size_t at) { b->v[b->n++] = (struct symbol){.id = id, .begin = (uint32_t)at}; }
+static void add_symbol(struct symbol_list *b, uint32_t id, size_t at) {
+    b->v[b->n++] = (struct symbol){.id = id, .begin = (uint32_t)at};
+}
 
 static void add_unknown(const struct tokenizer *t, struct symbol_list *b, const char *s, size_t n, size_t at) {
     if (t->bpe.byte_fallback) {
@@ -242,10 +261,12 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
     struct cached_word *c = NULL;
     uint64_t hash = vocab_hash(s, n);
     if (n <= CACHED_BYTES) {
-        if (!x->cache && !(x->cache = mem_calloc(1u << CACHE_BITS, sizeof *x->cache))) return error_set(e, ERR_MEMORY, "no memory to tokenize");
+        if (!x->cache && !(x->cache = mem_calloc(1u << CACHE_BITS, sizeof *x->cache)))
+            return error_set(e, ERR_MEMORY, "no memory to tokenize");
         c = &x->cache[hash >> (64 - CACHE_BITS) ^ (hash & ((1u << CACHE_BITS) - 1))];
         if (c->n == n && !memcmp(c->text, s, n)) {
-            if (out->n + CACHED_IDS > out->cap && mem_grow(&out->data, &out->cap, out->n + CACHED_IDS, sizeof *out->data))
+            if (out->n + CACHED_IDS > out->cap &&
+                mem_grow(&out->data, &out->cap, out->n + CACHED_IDS, sizeof *out->data))
                 return error_set(e, ERR_MEMORY, "no memory for the ids");
             memcpy(out->data + out->n, c->ids, sizeof c->ids); /* all of them: a copy of fixed size is faster */
             out->n += c->n_ids;
@@ -255,7 +276,8 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
     size_t from = out->n;
     int64_t word_id = t->bpe.ignore_merges ? vocab_find_hashed(&t->vocab, hash, s, n, false) : -1;
     if (word_id >= 0) {
-        if (mem_grow(&out->data, &out->cap, out->n + 1, sizeof *out->data)) return error_set(e, ERR_MEMORY, "no memory for the ids");
+        if (mem_grow(&out->data, &out->cap, out->n + 1, sizeof *out->data))
+            return error_set(e, ERR_MEMORY, "no memory for the ids");
         out->data[out->n++] = (int32_t)word_id;
     } else {
         int rc = encode_word(x, s, n, out, e);
@@ -270,8 +292,8 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
     return 0;
 }
 
-/* SentencePiece vocabularies have no pre-tokenizer, so the whole text is one word. If no merge crosses the start of a word (bpe.split_at_marks), encoding the
- * words separately gives the same ids. */
+/* SentencePiece vocabularies have no pre-tokenizer, so the whole text is one word. If no merge crosses the start of a
+ * word (bpe.split_at_marks), encoding the words separately gives the same ids. */
 int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e) {
     if (!x->t->bpe.split_at_marks) return encode_cached(x, s, n, out, e);
     for (size_t from = 0; from < n;) {

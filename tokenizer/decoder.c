@@ -2,12 +2,12 @@
 
 #include "tokenizer/tokenizer_internal.h"
 
-/* Turns token ids to bytes. The decoder's steps run once on every token when the vocabulary is loaded. Only steps that see the text as a whole remain for the
- * stream; all of them act at its beginning. */
+/* Turns token ids to bytes. The decoder's steps run once on every token when the vocabulary is loaded. Only steps that
+ * see the text as a whole remain for the stream; all of them act at its beginning. */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the decoder"); }
 
-/* ---- streaming ---- */
+/* --- streaming -------------------------------------------------------------------------------- */
 
 /* Returns the number of bytes at the end of s that start an incomplete character. */
 static size_t incomplete_tail(const char *s, size_t n) {
@@ -36,10 +36,12 @@ int decoder_add(struct decoder *d, int32_t id, struct buf *out) {
     }
     if (!d->has_output && t->decoding.n_strip) {
         size_t k = strlen(t->decoding.strip_start);
-        while (stripped < t->decoding.n_strip && n >= k && !memcmp(s, t->decoding.strip_start, k)) s += k, n -= k, stripped++;
+        while (stripped < t->decoding.n_strip && n >= k && !memcmp(s, t->decoding.strip_start, k))
+            s += k, n -= k, stripped++;
         start_is_done = n > 0 || stripped == t->decoding.n_strip;
     }
-    if ((d->n_held && buf_add(out, d->held, d->n_held)) || (d->has_output && t->decoding.join_with_space && buf_char(out, ' ')) || buf_add(out, s, n)) {
+    if ((d->n_held && buf_add(out, d->held, d->n_held)) ||
+        (d->has_output && t->decoding.join_with_space && buf_char(out, ' ')) || buf_add(out, s, n)) {
         out->len = from;
         return ERR_MEMORY;
     }
@@ -58,10 +60,12 @@ int decoder_flush(struct decoder *d, struct buf *out) {
     return 0;
 }
 
-/* ---- loading ---- */
+/* --- loading ---------------------------------------------------------------------------------- */
 
 static int add_step(struct token_decoding *d, enum dec_kind kind, struct dec_step **step, struct error *e) {
-    if (d->is_fused) return error_set(e, ERR_MODEL, "decoder: a step after Fuse or ByteLevel needs the whole text, which is not supported");
+    if (d->is_fused)
+        return error_set(e, ERR_MODEL,
+                         "decoder: a step after Fuse or ByteLevel needs the whole text, which is not supported");
     if (mem_grow(&d->steps, &d->cap, d->n + 1, sizeof *d->steps)) return no_memory(e);
     *step = &d->steps[d->n++];
     **step = (struct dec_step){.kind = kind};
@@ -71,11 +75,13 @@ static int add_step(struct token_decoding *d, enum dec_kind kind, struct dec_ste
 static int load_strip(struct token_decoding *d, const struct json *j, struct error *e) {
     const struct json *content = json_get(j, "content");
     int64_t start = json_int(json_get(j, "start"), -1), stop = json_int(json_get(j, "stop"), -1);
-    if (!content || content->type != JSON_STRING || !content->n || utf8_size((unsigned char)content->string[0]) != content->n || start < 0 || start > 100 ||
-        stop < 0 || stop > 100)
+    if (!content || content->type != JSON_STRING || !content->n ||
+        utf8_size((unsigned char)content->string[0]) != content->n || start < 0 || start > 100 || stop < 0 ||
+        stop > 100)
         return error_set(e, ERR_MODEL, "decoder: Strip has no content, start or stop");
     if (d->is_fused) {
-        if (stop || d->strip_start) return error_set(e, ERR_MODEL, "decoder: Strip at the end of the text, or twice, is not supported");
+        if (stop || d->strip_start)
+            return error_set(e, ERR_MODEL, "decoder: Strip at the end of the text, or twice, is not supported");
         d->n_strip = (size_t)start;
         return (d->strip_start = json_strdup(content)) ? 0 : no_memory(e);
     }
@@ -93,7 +99,8 @@ static int load_steps(struct token_decoding *d, const struct json *j, int depth,
     int rc;
     if (json_is(type, "Sequence")) {
         const struct json *list = json_get(j, "decoders");
-        if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "decoder: a Sequence has no list");
+        if (!list || list->type != JSON_ARRAY || depth > 8)
+            return error_set(e, ERR_MODEL, "decoder: a Sequence has no list");
         for (uint32_t i = 0; i < list->n; i++) {
             if ((rc = load_steps(d, &list->items[i], depth + 1, e))) return rc;
         }
@@ -143,7 +150,7 @@ void decoder_free_steps(struct token_decoding *d) {
     *d = (struct token_decoding){0};
 }
 
-/* ---- bytes of every token ---- */
+/* --- bytes of every token --------------------------------------------------------------------- */
 
 static int replace_text(const struct buf *in, struct buf *out, const char *from, const char *to) {
     size_t n = strlen(from), at = 0;
@@ -169,14 +176,17 @@ static int byte_token_value(const struct buf *b) { /* value of "<0x0A>", or -1 *
     int v = 0;
     if (b->len != 6 || memcmp(b->data, "<0x", 3) || b->data[5] != '>') return -1;
     for (int i = 3; i < 5; i++) {
-        int c = b->data[i], d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+        int c = b->data[i], d = c >= '0' && c <= '9'                 ? c - '0'
+                                : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                                     : -1;
         if (d < 0) return -1;
         v = v * 16 + d;
     }
     return v;
 }
 
-/* Runs the steps on one token in a; b is scratch. first: it is the first of the text. added: it is literal text, not byte-level characters. */
+/* Runs the steps on one token in a; b is scratch. first: it is the first of the text. added: it is literal text, not
+ * byte-level characters. */
 static int run_steps(const struct token_decoding *d, struct buf *a, struct buf *b, bool first, bool added) {
     for (size_t i = 0; i < d->n; i++) {
         const struct dec_step *s = &d->steps[i];

@@ -4,12 +4,12 @@
 #include "base/gguf_file.h"
 #include "tokenizer/tokenizer_internal.h"
 
-/* Converts the tokenizer lists of a GGUF file to the tree of an equivalent tokenizer.json. GGUF stores only the name of the pre-tokenizer: the names are
- * llama.cpp's, the patterns the vendors'. */
+/* Converts the tokenizer lists of a GGUF file to the tree of an equivalent tokenizer.json. GGUF stores only the name of
+ * the pre-tokenizer: the names are llama.cpp's, the patterns the vendors'. */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
-/* ---- pre-tokenizers ---- */
+/* --- pre-tokenizers --------------------------------------------------------------------------- */
 
 #define CONTRACTIONS   "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPLIT(pattern) "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern "\"},\"behavior\":\"Isolated\"},"
@@ -19,36 +19,52 @@ static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memo
 #define LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
 #define UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
 #define CASES(ending, number) \
-    SPLIT("[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+" ending "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "+" LOWER "*" ending "|" number \
+    SPLIT("[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+" ending "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER \
+          "+" LOWER "*" ending "|" number \
           "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
 #define GPT2 SPLIT("'s|'t|'re|'ve|'m|'ll|'d| ?\\\\p{L}+| ?\\\\p{N}+| ?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+")
 #define DEEPSEEK_LETTERS \
     "[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ" \
-    "Ⴀ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄ" \
+    "Ⴀ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-" \
+    "ᾴᾶ-" \
+    "ᾼιῂ-" \
+    "ῄ" \
     "ῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲ" \
-    "ⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
+    "ⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-" \
+    "𐲲𐳀-" \
+    "𐳲𑢠-" \
+    "𑣟𞤀-" \
+    "𞥃]" \
+    "+"
 #define DEEPSEEK_CJK "[一-龥ࠀ-一가-퟿]+"
 
 #define ASCII_WORDS \
-    SPLIT("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+| " \
+    SPLIT("[!\\\"#$%&'()*+,\\\\-./" \
+          ":;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+| " \
           "?[\\\\p{P}\\\\p{S}]+[\\r\\n]*|" \
           "\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
 #define DEEPSEEK_V3 SPLIT("\\\\p{N}{1,3}") SPLIT("[一-龥぀-ゟ゠-ヿ]+") ASCII_WORDS
 /* Digits in threes from the right. */
-#define AYA SPLIT("\\\\d{1,3}(?=(?:\\\\d{3})*(?![\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{Pc}]))") CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}")
+#define AYA \
+    SPLIT("\\\\d{1,3}(?=(?:\\\\d{3})*(?![\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{Pc}]))") \
+    CASES(CONTRACTIONS "?", "\\\\p{N}{1," \
+                            "3}")
 #define LING \
     SPLIT("'(?i:[sdmt]|ll|ve|re)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?+\\\\p{L}+|\\\\p{N}| " \
           "?[^\\\\s\\\\p{L}\\\\p{N}]++[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]|\\\\s+(?!\\\\S)|\\\\s+")
-#define ASIAN      "一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ"
+#define ASIAN \
+    "一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ"
 #define KIMI_LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]"
 #define KIMI_UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]"
 #define KIMI \
-    SPLIT("[\\\\p{Han}]+|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER "+" CONTRACTIONS "?|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" KIMI_UPPER \
-          "+" KIMI_LOWER "*" CONTRACTIONS "?|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
+    SPLIT("[\\\\p{Han}]+|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER "+" CONTRACTIONS \
+          "?|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" KIMI_UPPER "+" KIMI_LOWER "*" CONTRACTIONS \
+          "?|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
 
 static const struct gguf_pretok {
     const char *name, *steps;
-    bool nfc, ignore_merges, bos; /* ignore_merges: a word in the vocabulary is not split; bos: whether a BOS is added unless the file says */
+    /* ignore_merges: a word in the vocabulary is not split; bos: whether a BOS is added unless the file says */
+    bool nfc, ignore_merges, bos;
 } gguf_pretoks[] = {
     {"gpt-2", GPT2, false, false, false},
     {"phi-2", GPT2, false, false, false},
@@ -77,9 +93,12 @@ static const struct gguf_pretok {
     {"llama4", CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}"), false, true, false},
     {"minimax-m2", CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}"), false, false, false},
     {"deepseek-llm",
-     SPLIT("[\\r\\n]") SPLIT("\\\\s?" DEEPSEEK_LETTERS) SPLIT("\\\\s?[!-/:-~！-／：-～‘-‟　-。]+") SPLIT("\\\\s+$") SPLIT(DEEPSEEK_CJK) SPLIT("\\\\p{N}+"),
+     SPLIT("[\\r\\n]") SPLIT("\\\\s?" DEEPSEEK_LETTERS) SPLIT("\\\\s?[!-/:-~！-／：-～‘-‟　-。]+") SPLIT("\\\\s+$")
+         SPLIT(DEEPSEEK_CJK) SPLIT("\\\\p{N}+"),
      false, false, false},
-    {"deepseek-coder", SPLIT("[\\r\\n]") SPLIT("\\\\s?\\\\p{L}+") SPLIT("\\\\s?\\\\p{P}+") SPLIT(DEEPSEEK_CJK) SPLIT("\\\\p{N}"), false, false, false},
+    {"deepseek-coder",
+     SPLIT("[\\r\\n]") SPLIT("\\\\s?\\\\p{L}+") SPLIT("\\\\s?\\\\p{P}+") SPLIT(DEEPSEEK_CJK) SPLIT("\\\\p{N}"), false,
+     false, false},
     {"deepseek-v3", DEEPSEEK_V3, false, false, false},
     {"hunyuan-dense", DEEPSEEK_V3, false, false, false},
     {"hy_v4", DEEPSEEK_V3, false, false, false},
@@ -103,13 +122,15 @@ static const struct gguf_pretok {
     {"bailingmoe2", LING, false, false, false},
     {"llada-moe", LING, false, false, false},
     {"seed-coder",
-     SPLIT(CONTRACTIONS "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}\\\\r\\\\n]+|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"),
+     SPLIT(CONTRACTIONS "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| "
+                        "?[^\\\\s\\\\p{L}\\\\p{N}\\\\r\\\\n]+|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"),
      false, false, false},
     {"exaone-moe",
      SPLIT(CONTRACTIONS "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?(?:\\\\p{L}\\\\p{M}*(?: \\\\p{L}\\\\p{M}*)*)+|\\\\p{N}| "
                         "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]?|\\\\s*[\\\\r\\\\n]|\\\\s+(?!\\\\S)|\\\\s+"),
      false, false, false},
-    {"afmoe", SPLIT("\\\\p{N}{1,3}(?=(?:\\\\p{N}{3})*(?!\\\\p{N}))") SPLIT("[" ASIAN "]+") ASCII_WORDS, false, false, false},
+    {"afmoe", SPLIT("\\\\p{N}{1,3}(?=(?:\\\\p{N}{3})*(?!\\\\p{N}))") SPLIT("[" ASIAN "]+") ASCII_WORDS, false, false,
+     false},
     {"kimi-k2", KIMI, false, false, false},
 };
 
@@ -122,10 +143,12 @@ static const struct gguf_pretok *find_pretok(const struct json *name) {
 }
 static int fail_unknown_pretok(const struct json *name, struct error *e) {
     struct buf all = {0};
-    for (size_t i = 0; i < sizeof gguf_pretoks / sizeof *gguf_pretoks; i++) buf_fmt(&all, "%s%s", i ? ", " : "", gguf_pretoks[i].name);
+    for (size_t i = 0; i < sizeof gguf_pretoks / sizeof *gguf_pretoks; i++)
+        buf_fmt(&all, "%s%s", i ? ", " : "", gguf_pretoks[i].name);
     bool named = name && name->type == JSON_STRING;
-    int rc = error_set(e, ERR_MODEL, "'tokenizer.ggml.pre' is %.*s; hearth supports %s", named ? (int)(name->n < 60 ? name->n : 60) : 7,
-                       named ? name->string : "missing", all.data ? all.data : "");
+    int rc = error_set(e, ERR_MODEL, "'tokenizer.ggml.pre' is %.*s; hearth supports %s",
+                       named ? (int)(name->n < 60 ? name->n : 60) : 7, named ? name->string : "missing",
+                       all.data ? all.data : "");
     buf_free(&all);
     return rc;
 }
@@ -133,7 +156,7 @@ static int fail_unknown_pretok(const struct json *name, struct error *e) {
 /* ---- merges of SentencePiece ----
  * Any two tokens that concatenate to a token; higher scores merge first. */
 
-/* ---- the tree ---- */
+/* --- the tree --------------------------------------------------------------------------------- */
 
 struct json_builder {
     struct arena *arena;
@@ -149,10 +172,14 @@ static void put_member(struct json_builder *o, const char *key, struct json v) {
     o->items[2 * o->n] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(key), .string = key};
     o->items[2 * o->n++ + 1] = v;
 }
-static struct json object_value(const struct json_builder *o) { return (struct json){.type = JSON_OBJECT, .n = o->n, .items = o->items}; }
+static struct json object_value(const struct json_builder *o) {
+    return (struct json){.type = JSON_OBJECT, .n = o->n, .items = o->items};
+}
 static struct json bool_value(bool v) { return (struct json){.type = JSON_BOOL, .boolean = v}; }
 static struct json int_value(int64_t v) { return (struct json){.type = JSON_INT, .integer = v}; }
-static struct json string_value(const char *s) { return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s}; }
+static struct json string_value(const char *s) {
+    return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s};
+}
 
 /* Adds a member from its JSON text, which is copied to the arena. NULL: null. */
 static int put_parsed(struct json_builder *o, const char *key, const char *s) {
@@ -177,7 +204,8 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
     l->scores = json_get(meta, "tokenizer.ggml.scores");
     l->merges = json_get(meta, "tokenizer.ggml.merges");
     l->is_spm = json_is(model, "llama");
-    if (!model || json_is(model, "no_vocab") || json_is(model, "none")) return error_set(e, ERR_MODEL, "no tokenizer in its metadata");
+    if (!model || json_is(model, "no_vocab") || json_is(model, "none"))
+        return error_set(e, ERR_MODEL, "no tokenizer in its metadata");
     l->is_marked = json_is(model, "gemma4");
     if (!l->is_spm && !l->is_marked && !json_is(model, "gpt2")) {
         bool named = model->type == JSON_STRING;
@@ -188,27 +216,34 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
         const char *name;
         const struct json *list;
         bool needed, number;
-    } checks[] = {{"tokens", l->tokens, true, false}, {"token_type", l->types, l->is_spm, true}, {"scores", l->scores, l->is_spm, true}};
+    } checks[] = {{"tokens", l->tokens, true, false},
+                  {"token_type", l->types, l->is_spm, true},
+                  {"scores", l->scores, l->is_spm, true}};
     for (size_t i = 0; i < 3; i++) {
         const struct json *a = checks[i].list;
         if (!a && !checks[i].needed) continue;
-        if (!a || a->type != JSON_ARRAY || !a->n) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' is missing or not a list", checks[i].name);
+        if (!a || a->type != JSON_ARRAY || !a->n)
+            return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' is missing or not a list", checks[i].name);
         if (a->n != l->tokens->n)
-            return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has %u items, 'tokenizer.ggml.tokens' %u", checks[i].name, a->n, l->tokens->n);
-        bool fits = checks[i].number ? a->items[0].type == JSON_INT || a->items[0].type == JSON_FLOAT : a->items[0].type == JSON_STRING;
+            return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has %u items, 'tokenizer.ggml.tokens' %u",
+                             checks[i].name, a->n, l->tokens->n);
+        bool fits = checks[i].number ? a->items[0].type == JSON_INT || a->items[0].type == JSON_FLOAT
+                                     : a->items[0].type == JSON_STRING;
         if (!fits) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has elements of the wrong type", checks[i].name);
     }
     return 0;
 }
 
 /* Control tokens are not in the vocabulary: no text may become one. Unused tokens are left out. */
-static int put_tokens(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, struct error *e) {
+static int put_tokens(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l,
+                      struct error *e) {
     uint32_t n = l->tokens->n, k = 0, added = 0;
     for (uint32_t i = 0; i < n; i++) {
         int64_t type = json_int(json_at(l->types, i), GGUF_TOKEN_NORMAL);
         added += type == GGUF_TOKEN_CONTROL || type == GGUF_TOKEN_USER || type == GGUF_TOKEN_UNKNOWN;
     }
-    struct json *vocab = arena_alloc(root->arena, 2 * (size_t)n * sizeof *vocab), *list = arena_alloc(root->arena, (size_t)(added + 1) * sizeof *list);
+    struct json *vocab = arena_alloc(root->arena, 2 * (size_t)n * sizeof *vocab),
+                *list = arena_alloc(root->arena, (size_t)(added + 1) * sizeof *list);
     if (!vocab || !list) return no_memory(e);
     added = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -233,7 +268,8 @@ static int put_tokens(struct json_builder *root, struct json_builder *model, con
 }
 
 /* Byte-level BPE like GPT-2's. */
-static int put_bpe(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, const struct gguf_pretok *pre, struct error *e) {
+static int put_bpe(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l,
+                   const struct gguf_pretok *pre, struct error *e) {
     struct buf steps = {0};
     buf_fmt(&steps, "{\"type\":\"Sequence\",\"pretokenizers\":[%s%s]}", pre->steps, bytes_step);
     int rc = steps.failed ? no_memory(e) : put_parsed(root, "pre_tokenizer", steps.data);
@@ -245,17 +281,22 @@ static int put_bpe(struct json_builder *root, struct json_builder *model, const 
     return rc;
 }
 
-/* SentencePiece, and Gemma 4's merges of a SentencePiece vocabulary: words begin with a mark, unknown characters fall back to bytes. */
+/* SentencePiece, and Gemma 4's merges of a SentencePiece vocabulary: words begin with a mark, unknown characters fall
+ * back to bytes. */
 static int put_spm(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l, bool prefix) {
-    int rc = put_parsed(root, "normalizer",
-                        prefix ? "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"
-                                 "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]}"
-                               : "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}");
+    int rc = put_parsed(
+        root, "normalizer",
+        prefix ? "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"
+                 "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]}"
+               : "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}");
     if (!rc)
         rc = put_parsed(root, "decoder",
-                        prefix ? "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},"
-                                 "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}"
-                               : "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},"
+                        prefix ? "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
+                                 "\"\xE2\x96\x81\"},\"content\":\" \"},"
+                                 "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" "
+                                 "\",\"start\":1,\"stop\":0}]}"
+                               : "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
+                                 "\"\xE2\x96\x81\"},\"content\":\" \"},"
                                  "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}");
     put_member(model, "byte_fallback", bool_value(true));
     put_member(model, "fuse_unk", bool_value(true));
@@ -266,14 +307,18 @@ static int put_spm(struct json_builder *root, struct json_builder *model, const 
         }
     if (l->is_marked) {
         if (l->merges) put_member(model, "merges", *l->merges);
-        return rc ? rc : put_parsed(root, "pre_tokenizer", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^\\n]+|\\n+\"},\"behavior\":\"Isolated\"}");
+        return rc ? rc
+                  : put_parsed(
+                        root, "pre_tokenizer",
+                        "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^\\n]+|\\n+\"},\"behavior\":\"Isolated\"}");
     }
     put_member(model, "scores", *l->scores);
     put_member(model, "types", *l->types);
     return rc;
 }
 
-static int set_bos(struct tokenizer *t, const struct json *meta, const struct gguf_lists *l, bool adds_by_default, struct error *e) {
+static int set_bos(struct tokenizer *t, const struct json *meta, const struct gguf_lists *l, bool adds_by_default,
+                   struct error *e) {
     int64_t id = json_int(json_get(meta, "tokenizer.ggml.bos_token_id"), l->is_spm ? 1 : -1);
     if (!json_bool(json_get(meta, "tokenizer.ggml.add_bos_token"), adds_by_default) || id < 0) return 0;
     if (id >= t->vocab.n_ids || !t->vocab.tokens[id].flags)
@@ -300,7 +345,8 @@ int load_gguf(struct tokenizer *t, const char *file, struct error *e) {
         rc = put_tokens(&root, &model, &l, e);
         if (!rc)
             rc = is_bytes ? put_bpe(&root, &model, &l, pre, e)
-                          : put_spm(&root, &model, &l, l.is_spm && json_bool(json_get(&g.meta, "tokenizer.ggml.add_space_prefix"), true));
+                          : put_spm(&root, &model, &l,
+                                    l.is_spm && json_bool(json_get(&g.meta, "tokenizer.ggml.add_space_prefix"), true));
         put_member(&root, "model", object_value(&model));
         struct json tree = object_value(&root);
         if (!rc) rc = load_json_tree(t, &tree, map.size < (64u << 20) ? map.size : 64u << 20, e);

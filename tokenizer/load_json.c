@@ -22,7 +22,8 @@ static int reserve_scratch(struct load_state *l, size_t n) {
     return l->decoded ? 0 : ERR_MEMORY;
 }
 
-/* The tables exceed the CPU caches, so tokens are looked up in blocks: prefetch all slots of a block, then read them. */
+/* The tables exceed the CPU caches, so tokens are looked up in blocks: prefetch all slots of a block, then read them.
+ */
 enum { BLOCK = 32 };
 /* A token of a block in load_state.decoded, which one block fills from the start. */
 struct staged_token {
@@ -48,23 +49,27 @@ static int load_vocab(struct load_state *l, const struct json *vocab, size_t fil
         size_t sum = 0, at = 0;
         for (uint32_t i = from; i < to; i++) sum += vocab->items[2 * i].n;
         if (reserve_scratch(l, sum)) return no_memory(e);
-        for (uint32_t i = from; i < to; at += vocab->items[2 * i++].n) p[i - from] = stage_token(l, at, vocab->items[2 * i].string, vocab->items[2 * i].n);
+        for (uint32_t i = from; i < to; at += vocab->items[2 * i++].n)
+            p[i - from] = stage_token(l, at, vocab->items[2 * i].string, vocab->items[2 * i].n);
         for (uint32_t i = from; i < to; i++) {
             const struct json *k = &vocab->items[2 * i], *v = k + 1;
             const struct staged_token *q = &p[i - from];
             if (v->type != JSON_INT || v->integer < 0 || v->integer >= VOCAB_MAX_IDS)
-                return error_set(e, ERR_MODEL, "model.vocab: the id of \"%.*s\" is not a number from 0 to %d", (int)(k->n < 80 ? k->n : 80), k->string,
-                                 VOCAB_MAX_IDS - 1);
+                return error_set(e, ERR_MODEL, "model.vocab: the id of \"%.*s\" is not a number from 0 to %d",
+                                 (int)(k->n < 80 ? k->n : 80), k->string, VOCAB_MAX_IDS - 1);
             int rc = vocab_add(&t->vocab, (uint32_t)v->integer, q->hash, l->decoded + q->at, q->n, q->literal);
-            if (rc == VOCAB_DUPLICATE_ID) return error_set(e, ERR_MODEL, "model.vocab: two tokens have the id %d", (int)v->integer);
-            if (rc == VOCAB_DUPLICATE_TOKEN) return error_set(e, ERR_MODEL, "model.vocab: \"%.*s\" is defined twice", (int)(k->n < 80 ? k->n : 80), k->string);
+            if (rc == VOCAB_DUPLICATE_ID)
+                return error_set(e, ERR_MODEL, "model.vocab: two tokens have the id %d", (int)v->integer);
+            if (rc == VOCAB_DUPLICATE_TOKEN)
+                return error_set(e, ERR_MODEL, "model.vocab: \"%.*s\" is defined twice", (int)(k->n < 80 ? k->n : 80),
+                                 k->string);
             if (rc) return no_memory(e);
         }
     }
     return 0;
 }
 
-/* ---- merges ---- */
+/* --- merges ----------------------------------------------------------------------------------- */
 
 struct merge_side {
     const char *s;
@@ -85,12 +90,13 @@ static int parse_merge(const struct json *m, uint32_t i, struct merge_side h[2],
 }
 
 static int fail_unknown_token(uint32_t i, const char *s, size_t n, struct error *e) {
-    return error_set(e, ERR_MODEL, "model.merges: entry %u needs \"%.*s\", which is not in the vocabulary", i, (int)(n < 80 ? n : 80), s);
+    return error_set(e, ERR_MODEL, "model.merges: entry %u needs \"%.*s\", which is not in the vocabulary", i,
+                     (int)(n < 80 ? n : 80), s);
 }
 
 /* Returns the id of the concatenated pair, or -1. */
-static int64_t find_merged(struct load_state *l, const struct merge_side h[2], const struct staged_token *a, const struct staged_token *b, size_t n_prefix,
-                           uint32_t expected_id) {
+static int64_t find_merged(struct load_state *l, const struct merge_side h[2], const struct staged_token *a,
+                           const struct staged_token *b, size_t n_prefix, uint32_t expected_id) {
     const struct tokenizer *t = l->t;
     const struct vocab *v = &t->vocab;
     const char *s = l->decoded + a->at; /* b follows a in l->decoded */
@@ -106,7 +112,9 @@ static int64_t find_merged(struct load_state *l, const struct merge_side h[2], c
     if (l->t->bpe.split_at_marks && load_has_inner_mark(s, n)) l->t->bpe.split_at_marks = false;
     /* most vocabularies number tokens in merge order */
     const struct vocab_token *p = expected_id < v->n_ids ? &v->tokens[expected_id] : NULL;
-    if (p && p->n == n && p->flags == (TOKEN_DEFINED | (literal ? TOKEN_LITERAL : 0u)) && !memcmp(v->pool + p->pool_offset, s, n)) return expected_id;
+    if (p && p->n == n && p->flags == (TOKEN_DEFINED | (literal ? TOKEN_LITERAL : 0u)) &&
+        !memcmp(v->pool + p->pool_offset, s, n))
+        return expected_id;
     return vocab_find(v, s, n, literal);
 }
 
@@ -146,20 +154,24 @@ static int load_merges(struct load_state *l, const struct json *merges, struct e
             merges_prefetch(&t->bpe.merges, (uint32_t)id[i][0], (uint32_t)id[i][1]);
             id[i][2] = find_merged(l, h[i], &p[i][0], &p[i][1], n_prefix, expected_id);
             if (id[i][2] < 0)
-                return error_set(e, ERR_MODEL, "model.merges: entry %u makes \"%.*s%.*s\", which is not in the vocabulary", number[i],
-                                 (int)(h[i][0].n < 80 ? h[i][0].n : 80), h[i][0].s, (int)(h[i][1].n < 80 ? h[i][1].n : 80), h[i][1].s);
+                return error_set(e, ERR_MODEL,
+                                 "model.merges: entry %u makes \"%.*s%.*s\", which is not in the vocabulary", number[i],
+                                 (int)(h[i][0].n < 80 ? h[i][0].n : 80), h[i][0].s,
+                                 (int)(h[i][1].n < 80 ? h[i][1].n : 80), h[i][1].s);
             expected_id = (uint32_t)id[i][2] + 1;
         }
-        for (uint32_t i = 0; i < k; i++) merges_add(&t->bpe.merges, (uint32_t)id[i][0], (uint32_t)id[i][1], rank++, (uint32_t)id[i][2]);
+        for (uint32_t i = 0; i < k; i++)
+            merges_add(&t->bpe.merges, (uint32_t)id[i][0], (uint32_t)id[i][1], rank++, (uint32_t)id[i][2]);
     }
     return 0;
 }
 
-/* ---- the model ---- */
+/* --- the model -------------------------------------------------------------------------------- */
 
 static int load_affix(const struct json *j, char **out, struct error *e) {
     if (!j || j->type == JSON_NULL || (j->type == JSON_STRING && !j->n)) return 0;
-    if (j->type != JSON_STRING || memchr(j->string, 0, j->n)) return error_set(e, ERR_MODEL, "model: a prefix or suffix is not a string");
+    if (j->type != JSON_STRING || memchr(j->string, 0, j->n))
+        return error_set(e, ERR_MODEL, "model: a prefix or suffix is not a string");
     return (*out = json_strdup(j)) ? 0 : no_memory(e);
 }
 
@@ -183,11 +195,14 @@ static int load_model(struct load_state *l, const struct json *model, size_t fil
     b->split_at_marks = !b->is_byte_level && !b->prefix && !b->suffix && !b->ignore_merges;
     const struct json *vocab = json_get(model, "vocab"), *scores = json_get(model, "scores");
     if ((rc = load_vocab(l, vocab, file_size, e))) return rc;
-    if ((rc = scores ? load_scores(t, vocab, scores, json_get(model, "types"), e) : load_merges(l, json_get(model, "merges"), e))) return rc;
+    if ((rc = scores ? load_scores(t, vocab, scores, json_get(model, "types"), e)
+                     : load_merges(l, json_get(model, "merges"), e)))
+        return rc;
     b->split_at_marks = b->split_at_marks && vocab_find(&t->vocab, "\xE2\x96\x81", 3, false) >= 0;
     b->unk = -1;
     if (unk && unk->type == JSON_STRING && (b->unk = load_find_token(t, unk->string, unk->n)) < 0)
-        return error_set(e, ERR_MODEL, "model.unk_token %.*s is not in the vocabulary", (int)(unk->n < 80 ? unk->n : 80), unk->string);
+        return error_set(e, ERR_MODEL, "model.unk_token %.*s is not in the vocabulary",
+                         (int)(unk->n < 80 ? unk->n : 80), unk->string);
     for (int i = 0; i < 256; i++) {
         char c = (char)i, name[8];
         b->byte_id[i] = b->is_byte_level ? (int32_t)vocab_find(&t->vocab, &c, 1, false) : -1;
@@ -197,31 +212,35 @@ static int load_model(struct load_state *l, const struct json *model, size_t fil
     return 0;
 }
 
-/* ---- the rest of the file ---- */
+/* --- the rest of the file --------------------------------------------------------------------- */
 
 static int load_added(struct tokenizer *t, const struct json *list, struct error *e) {
     for (uint32_t i = 0; list && i < list->n; i++) {
         const struct json *j = json_at(list, i), *content = json_get(j, "content");
         int64_t id = json_int(json_get(j, "id"), -1), known;
-        if (!content || content->type != JSON_STRING) return error_set(e, ERR_MODEL, "added_tokens: entry %u has no content", i);
+        if (!content || content->type != JSON_STRING)
+            return error_set(e, ERR_MODEL, "added_tokens: entry %u has no content", i);
         int shown = (int)(content->n < 80 ? content->n : 80);
         if (id < 0 || id >= VOCAB_MAX_IDS)
-            return error_set(e, ERR_MODEL, "added_tokens: the id of \"%.*s\" is not a number from 0 to %d", shown, content->string, VOCAB_MAX_IDS - 1);
+            return error_set(e, ERR_MODEL, "added_tokens: the id of \"%.*s\" is not a number from 0 to %d", shown,
+                             content->string, VOCAB_MAX_IDS - 1);
         if (!content->n) continue;
         bool special = json_bool(json_get(j, "special"), false);
         known = load_find_token(t, content->string, content->n);
         if (known < 0) known = added_tokens_id(t, content->string, content->n);
         if (known >= 0 && known != id)
-            return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d, elsewhere %d", shown, content->string, (int)id, (int)known);
+            return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d, elsewhere %d", shown, content->string,
+                             (int)id, (int)known);
         if (known < 0 && id < t->vocab.n_ids && t->vocab.tokens[id].flags)
-            return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d of another token", shown, content->string, (int)id);
+            return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d of another token", shown,
+                             content->string, (int)id);
         struct added_token a = {.n = content->n, .id = (int32_t)id, .special = special};
         a.normalized = json_bool(json_get(j, "normalized"), !special);
         a.is_single_word = json_bool(json_get(j, "single_word"), false);
         a.lstrip = json_bool(json_get(j, "lstrip"), false);
         a.rstrip = json_bool(json_get(j, "rstrip"), false);
-        if (!(a.content = json_strdup(content)) ||
-            vocab_set_bytes(&t->vocab, (uint32_t)id, content->string, content->n, TOKEN_ADDED | (special ? TOKEN_SPECIAL : 0u))) {
+        if (!(a.content = json_strdup(content)) || vocab_set_bytes(&t->vocab, (uint32_t)id, content->string, content->n,
+                                                                   TOKEN_ADDED | (special ? TOKEN_SPECIAL : 0u))) {
             mem_free(a.content);
             return no_memory(e);
         }
@@ -234,13 +253,16 @@ static int load_added(struct tokenizer *t, const struct json *list, struct error
 /* Reads the token that the template puts before the text. Tokens after the text are for training, not for prompts. */
 static int load_template(struct tokenizer *t, const struct json *j, struct error *e) {
     const struct json *list = json_get(j, "single");
-    if (!list || list->type != JSON_ARRAY) return error_set(e, ERR_MODEL, "post_processor: the template has no \"single\"");
+    if (!list || list->type != JSON_ARRAY)
+        return error_set(e, ERR_MODEL, "post_processor: the template has no \"single\"");
     for (uint32_t i = 0; i < list->n; i++) {
         const struct json *name = json_path(&list->items[i], "SpecialToken.id");
         if (json_get(&list->items[i], "Sequence")) return 0;
         const struct json *special_tokens = json_get(j, "special_tokens"), *ids = NULL;
-        for (uint32_t k = 0; name && special_tokens && special_tokens->type == JSON_OBJECT && k < special_tokens->n; k++)
-            if (special_tokens->items[2 * k].n == name->n && !memcmp(special_tokens->items[2 * k].string, name->string, name->n))
+        for (uint32_t k = 0; name && special_tokens && special_tokens->type == JSON_OBJECT && k < special_tokens->n;
+             k++)
+            if (special_tokens->items[2 * k].n == name->n &&
+                !memcmp(special_tokens->items[2 * k].string, name->string, name->n))
                 ids = json_get(&special_tokens->items[2 * k + 1], "ids");
         int64_t id = ids && ids->n == 1 ? json_int(json_at(ids, 0), -1) : -1;
         if (id < 0 || id >= t->vocab.n_ids || !t->vocab.tokens[id].flags)
@@ -276,7 +298,8 @@ int load_bos(struct tokenizer *t, const struct json *config, struct error *e) {
     t->bos = added_tokens_id(t, bos->string, bos->n);
     if (t->bos < 0) t->bos = (int32_t)load_find_token(t, bos->string, bos->n);
     if (t->bos < 0)
-        return error_set(e, ERR_MODEL, "tokenizer_config.json: bos_token %.*s is not in the vocabulary", (int)(bos->n < 80 ? bos->n : 80), bos->string);
+        return error_set(e, ERR_MODEL, "tokenizer_config.json: bos_token %.*s is not in the vocabulary",
+                         (int)(bos->n < 80 ? bos->n : 80), bos->string);
     return 0;
 }
 
@@ -301,7 +324,8 @@ int load_json(struct tokenizer *t, const char *path, struct error *e) {
     int rc = file_map(&map, path, e);
     if (rc) return rc;
     if (!map.size) rc = error_set(e, ERR_MODEL, "%s is empty", path);
-    if (!rc && (rc = json_parse(&arena, (const char *)map.data, map.size, 0, path, &root, e))) goto out; /* its errors name the file */
+    /* its errors name the file */
+    if (!rc && (rc = json_parse(&arena, (const char *)map.data, map.size, 0, path, &root, e))) goto out;
     if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_MODEL, "not an object");
     if (!rc) rc = load_json_tree(t, &root, map.size, e);
     if (rc) error_prefix(e, "%s", path);

@@ -16,7 +16,8 @@ static int compare_score(const void *x, const void *y) {
     return p->id < q->id ? -1 : p->id > q->id;
 }
 
-int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e) {
+int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types,
+                struct error *e) {
     struct scored_merge *list = NULL;
     size_t n = 0, cap = 0;
     for (uint32_t i = 0; i < vocab->n; i++) {
@@ -25,8 +26,10 @@ int load_scores(struct tokenizer *t, const struct json *vocab, const struct json
         int64_t type = json_int(json_at(types, id), GGUF_TOKEN_NORMAL);
         if (type != GGUF_TOKEN_NORMAL && type != GGUF_TOKEN_USER) continue;
         if (load_has_inner_mark(k->string, k->n)) t->bpe.split_at_marks = false;
-        for (size_t at = k->n ? utf8_size((unsigned char)k->string[0]) : 0; at < k->n; at += utf8_size((unsigned char)k->string[at])) {
-            int64_t a = vocab_find(&t->vocab, k->string, at, false), b = a < 0 ? -1 : vocab_find(&t->vocab, k->string + at, k->n - at, false);
+        for (size_t at = k->n ? utf8_size((unsigned char)k->string[0]) : 0; at < k->n;
+             at += utf8_size((unsigned char)k->string[at])) {
+            int64_t a = vocab_find(&t->vocab, k->string, at, false),
+                    b = a < 0 ? -1 : vocab_find(&t->vocab, k->string + at, k->n - at, false);
             if (b < 0) continue;
             if (mem_grow(&list, &cap, n + 1, sizeof *list)) {
                 mem_free(list);

@@ -3,15 +3,16 @@
 
 #include "tokenizer/tokenizer_internal.h"
 
-/* Loads vocabularies of tiktoken: Kimi's tiktoken.model, one "base64 rank" line per token, and Mistral's tekken.json. Kimi's checkpoint has the split pattern
- * and the control tokens as code, so they are a table by tokenizer_class. */
+/* Loads vocabularies of tiktoken: Kimi's tiktoken.model, one "base64 rank" line per token, and Mistral's tekken.json.
+ * Kimi's checkpoint has the split pattern and the control tokens as code, so they are a table by tokenizer_class. */
 
-static const char kimi_pattern[] = "[\\p{Han}]+|"
-                                   "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&["
-                                   "^\\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-                                   "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&["
-                                   "^\\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-                                   "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char kimi_pattern[] =
+    "[\\p{Han}]+|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&["
+    "^\\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&["
+    "^\\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 static const struct {
     int offset; /* added to the number of ranks */
@@ -29,7 +30,8 @@ static const struct {
                     {254, "[UNK]"},
                     {255, "[PAD]"}};
 enum { N_CONTROL = 256, MAX_LINE = 4096 };
-enum { KIMI_CHARS = 400000, KIMI_RUN = 25000 }; /* limits at which the vendor splits a text before all other processing, control tokens included */
+/* limits at which the vendor splits a text before all other processing, control tokens included */
+enum { KIMI_CHARS = 400000, KIMI_RUN = 25000 };
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
@@ -67,7 +69,8 @@ static int load_ranks(struct tokenizer *t, const char *s, const char *end, struc
             uint32_t rank = 0;
             int n = space && space - s <= MAX_LINE ? decode_base64(s, (size_t)(space - s), piece) : -1;
             const char *d = space ? space + 1 : last;
-            if (n < 1 || d == last || last - d > 7) return error_set(e, ERR_MODEL, "line %d is not a base64 token and its rank", line);
+            if (n < 1 || d == last || last - d > 7)
+                return error_set(e, ERR_MODEL, "line %d is not a base64 token and its rank", line);
             for (; d < last; d++) {
                 if (*d < '0' || *d > '9') return error_set(e, ERR_MODEL, "line %d: the rank is not a number", line);
                 rank = rank * 10 + (uint32_t)(*d - '0');
@@ -75,7 +78,9 @@ static int load_ranks(struct tokenizer *t, const char *s, const char *end, struc
             if (rank >= VOCAB_MAX_IDS) return error_set(e, ERR_MODEL, "line %d: the rank is out of range", line);
             int rc = vocab_add(&t->vocab, rank, vocab_hash(piece, (size_t)n), piece, (size_t)n, false);
             if (rc == ERR_MEMORY) return no_memory(e);
-            if (rc) return error_set(e, ERR_MODEL, "line %d: duplicate %s", line, rc == VOCAB_DUPLICATE_ID ? "rank" : "token");
+            if (rc)
+                return error_set(e, ERR_MODEL, "line %d: duplicate %s", line,
+                                 rc == VOCAB_DUPLICATE_ID ? "rank" : "token");
         }
         s = stop + 1;
     }
@@ -108,7 +113,8 @@ static int load_control(struct tokenizer *t, const struct json *config, struct e
             n = strlen(name);
         }
         if (added_tokens_id(t, name, n) >= 0)
-            return error_set(e, ERR_MODEL, "added_tokens_decoder: two control tokens are named %.*s", (int)(n < 80 ? n : 80), name);
+            return error_set(e, ERR_MODEL, "added_tokens_decoder: two control tokens are named %.*s",
+                             (int)(n < 80 ? n : 80), name);
         int rc = add_control(t, first + i, name, n, e);
         if (rc) return rc;
     }
@@ -133,8 +139,8 @@ int load_tiktoken(struct tokenizer *t, const char *path, const struct json *conf
     const struct json *class = json_get(config, "tokenizer_class");
     if (!json_is(class, "TikTokenTokenizer")) {
         bool named = class && class->type == JSON_STRING;
-        return error_set(e, ERR_MODEL, "%s: unknown tokenizer_class in tokenizer_config.json: %.*s", path, named ? (int)class->n : 4,
-                         named ? class->string : "none");
+        return error_set(e, ERR_MODEL, "%s: unknown tokenizer_class in tokenizer_config.json: %.*s", path,
+                         named ? (int)class->n : 4, named ? class->string : "none");
     }
     struct file_map map = {0};
     int rc = file_map(&map, path, e);
@@ -152,19 +158,23 @@ int load_tiktoken(struct tokenizer *t, const char *path, const struct json *conf
     return rc;
 }
 
-/* --- tekken.json --------------------------------------------------------------------------------------------------------------- */
+/* --- tekken.json ------------------------------------------------------------------------------ */
 
 /* Adds the control tokens, which have the first ids, and fills the gaps after them. */
 static int tekken_control(struct tokenizer *t, const struct json *list, uint32_t n, struct error *e) {
     for (uint32_t i = 0; i < n; i++) {
         char filler[40];
         const struct json *one = i < list->n ? json_at(list, i) : NULL, *name = json_get(one, "token_str");
-        if (one && (!name || name->type != JSON_STRING || !name->n || json_int(json_get(one, "rank"), -1) != (int64_t)i))
-            return error_set(e, ERR_MODEL, "special_tokens: entry %u is not a token with 'token_str' and rank %u", i, i);
+        if (one &&
+            (!name || name->type != JSON_STRING || !name->n || json_int(json_get(one, "rank"), -1) != (int64_t)i))
+            return error_set(e, ERR_MODEL, "special_tokens: entry %u is not a token with 'token_str' and rank %u", i,
+                             i);
         snprintf(filler, sizeof filler, "<SPECIAL_%u>", i);
         const char *s = one ? name->string : filler;
         const size_t bytes = one ? name->n : strlen(filler);
-        if (added_tokens_id(t, s, bytes) >= 0) return error_set(e, ERR_MODEL, "special_tokens: two tokens are named %.*s", (int)(bytes < 80 ? bytes : 80), s);
+        if (added_tokens_id(t, s, bytes) >= 0)
+            return error_set(e, ERR_MODEL, "special_tokens: two tokens are named %.*s", (int)(bytes < 80 ? bytes : 80),
+                             s);
         const int rc = add_control(t, i, s, bytes, e);
         if (rc) return rc;
     }
@@ -175,7 +185,9 @@ static int tekken_ranks(struct tokenizer *t, const struct json *list, uint32_t n
     char piece[MAX_LINE];
     for (uint32_t i = 0; i < n; i++) {
         const struct json *bytes = json_get(json_at(list, i), "token_bytes");
-        const int len = bytes && bytes->type == JSON_STRING && bytes->n <= MAX_LINE ? decode_base64(bytes->string, bytes->n, piece) : -1;
+        const int len = bytes && bytes->type == JSON_STRING && bytes->n <= MAX_LINE
+                            ? decode_base64(bytes->string, bytes->n, piece)
+                            : -1;
         if (len < 1) return error_set(e, ERR_MODEL, "vocab: 'token_bytes' of entry %u is not base64", i);
         const int rc = vocab_add(&t->vocab, first + i, vocab_hash(piece, (size_t)len), piece, (size_t)len, false);
         if (rc == ERR_MEMORY) return no_memory(e);
@@ -184,16 +196,19 @@ static int tekken_ranks(struct tokenizer *t, const struct json *list, uint32_t n
     return 0;
 }
 static int load_tekken_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e) {
-    const struct json *config = json_get(root, "config"), *pattern = json_get(config, "pattern"), *vocab = json_get(root, "vocab"),
-                      *special = json_get(root, "special_tokens");
+    const struct json *config = json_get(root, "config"), *pattern = json_get(config, "pattern"),
+                      *vocab = json_get(root, "vocab"), *special = json_get(root, "special_tokens");
     if (!pattern || pattern->type != JSON_STRING) return error_set(e, ERR_MODEL, "'config.pattern' is missing");
     if (!vocab || vocab->type != JSON_ARRAY) return error_set(e, ERR_MODEL, "'vocab' is not a list");
     if (!special || special->type != JSON_ARRAY)
-        return error_set(e, ERR_MODEL, "'special_tokens' is not a list: a file of an old version, which transformers converts to tokenizer.json");
+        return error_set(
+            e, ERR_MODEL,
+            "'special_tokens' is not a list: a file of an old version, which transformers converts to tokenizer.json");
     const int64_t control = json_int(json_get(config, "default_num_special_tokens"), special->n),
                   all = json_int(json_get(config, "default_vocab_size"), control + vocab->n);
     if (control < special->n || all < control || all > VOCAB_MAX_IDS)
-        return error_set(e, ERR_MODEL, "%lld ids, %lld of them for %u special tokens", (long long)all, (long long)control, special->n);
+        return error_set(e, ERR_MODEL, "%lld ids, %lld of them for %u special tokens", (long long)all,
+                         (long long)control, special->n);
     const uint32_t ranks = all - control < vocab->n ? (uint32_t)(all - control) : vocab->n;
     if (vocab_init(&t->vocab, ranks + 1, file_size)) return no_memory(e);
     int rc = tekken_ranks(t, vocab, ranks, (uint32_t)control, e);

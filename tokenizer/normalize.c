@@ -3,12 +3,14 @@
 
 #include "tokenizer/tokenizer_internal.h"
 
-/* Normalizes a text before it is split: each step reads one text and writes another, with the origin of each byte where origins are mixed. */
+/* Normalizes a text before it is split: each step reads one text and writes another, with the origin of each byte where
+ * origins are mixed. */
 
-/* ---- output ---- */
+/* --- output ----------------------------------------------------------------------------------- */
 
 /* Appends s. origin: of each byte; NULL: all are value. in: says whether the text has origins at all. */
-static int append_text(struct norm_text_buf *o, const struct norm_text *in, const char *s, size_t n, const uint8_t *origin, uint8_t value) {
+static int append_text(struct norm_text_buf *o, const struct norm_text *in, const char *s, size_t n,
+                       const uint8_t *origin, uint8_t value) {
     int rc = buf_add(&o->s, s, n);
     if (!in->origin) return rc;
     if (origin) return buf_add(&o->origin, origin, n) || rc ? ERR_MEMORY : 0;
@@ -35,9 +37,9 @@ static uint8_t origin_of(const struct norm_text *in, size_t begin, size_t end) {
 static bool is_inert(uint8_t kind, uint32_t c) {
     if (c < 0x80) return true;
     if (kind != NORM_NFC) return false;
-    return c < 0x300 || (c >= 0x388 && c <= 0x482) || (c >= 0x48A && c <= 0x52F) || (c >= 0x2010 && c <= 0x205E) || (c >= 0x3041 && c <= 0x3098) ||
-           (c >= 0x30A0 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0xFF01 && c <= 0xFF60) ||
-           (c >= 0x1F300 && c <= 0x1FAFF);
+    return c < 0x300 || (c >= 0x388 && c <= 0x482) || (c >= 0x48A && c <= 0x52F) || (c >= 0x2010 && c <= 0x205E) ||
+           (c >= 0x3041 && c <= 0x3098) || (c >= 0x30A0 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x9FFF) ||
+           (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0xFF01 && c <= 0xFF60) || (c >= 0x1F300 && c <= 0x1FAFF);
 }
 
 struct codepoints {
@@ -47,7 +49,8 @@ struct codepoints {
 
 static int ccc(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-/* Canonical order: sorts each run of marks by combining class, stably. Long runs use a counting sort, so that a text of marks stays linear. */
+/* Canonical order: sorts each run of marks by combining class, stably. Long runs use a counting sort, so that a text of
+ * marks stays linear. */
 static int order_marks(struct codepoints *w) {
     int32_t *spare = NULL;
     for (size_t i = 0; i < w->n;) {
@@ -79,7 +82,8 @@ static int order_marks(struct codepoints *w) {
 }
 
 /* Appends the normal form of bytes [begin, end), which no character outside changes. */
-static int normal_form_run(uint8_t kind, struct codepoints *w, struct norm_text_buf *o, const struct norm_text *in, size_t begin, size_t end) {
+static int normal_form_run(uint8_t kind, struct codepoints *w, struct norm_text_buf *o, const struct norm_text *in,
+                           size_t begin, size_t end) {
     bool compose = kind == NORM_NFC || kind == NORM_NFKC, compat = kind == NORM_NFKC || kind == NORM_NFKD;
     int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0), bound = 0;
     w->n = 0;
@@ -92,7 +96,8 @@ static int normal_form_run(uint8_t kind, struct codepoints *w, struct norm_text_
     }
     if (order_marks(w)) return ERR_MEMORY;
     if (compose) {
-        utf8proc_ssize_t k = utf8proc_normalize_utf32(w->v, (utf8proc_ssize_t)w->n, (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+        utf8proc_ssize_t k = utf8proc_normalize_utf32(w->v, (utf8proc_ssize_t)w->n,
+                                                      (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
         if (k >= 0) w->n = (size_t)k;
     }
     uint8_t from = origin_of(in, begin, end);
@@ -137,7 +142,7 @@ static int normal_form(uint8_t kind, const struct norm_text *in, struct norm_tex
     return rc ? rc : 1;
 }
 
-/* ---- the other steps ---- */
+/* --- the other steps -------------------------------------------------------------------------- */
 
 static int lowercase_text(const struct norm_text *in, struct norm_text_buf *o) {
     int rc = 0;
@@ -169,8 +174,9 @@ static int strip_accents(const struct norm_text *in, struct norm_text_buf *o) {
     for (const char *s = in->s, *end = s + in->n; s < end && !rc;) {
         const size_t at = (size_t)(s - in->s);
         const uint32_t c = utf8_next(&s);
-        const utf8proc_category_t kind =
-            c < 0x300 || unicode_in_ranges(unicode_opaque, unicode_opaque_n, c) ? UTF8PROC_CATEGORY_CN : utf8proc_category((utf8proc_int32_t)c);
+        const utf8proc_category_t kind = c < 0x300 || unicode_in_ranges(unicode_opaque, unicode_opaque_n, c)
+                                             ? UTF8PROC_CATEGORY_CN
+                                             : utf8proc_category((utf8proc_int32_t)c);
         if (kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_MC || kind == UTF8PROC_CATEGORY_ME) continue;
         rc = copy_range(o, in, at, (size_t)(s - in->s));
     }
@@ -191,7 +197,8 @@ static int replace_literal(const struct norm_step *z, const struct norm_text *in
     return rc ? rc : copy_range(o, in, done, in->n);
 }
 
-static int replace_pattern(struct encoder *x, const struct norm_step *z, const struct norm_text *in, struct norm_text_buf *o, struct error *e) {
+static int replace_pattern(struct encoder *x, const struct norm_step *z, const struct norm_text *in,
+                           struct norm_text_buf *o, struct error *e) {
     x->char_map.len = 0;
     if (mem_grow(&x->char_map.data, &x->char_map.cap, in->n + 1, 1)) return ERR_MEMORY;
     const uint8_t *map = (const uint8_t *)x->char_map.data;
@@ -204,7 +211,8 @@ static int replace_pattern(struct encoder *x, const struct norm_step *z, const s
         size_t from = (size_t)(s - in->s);
         for (; at < end; at++) s += utf8_size((unsigned char)*s);
         size_t to = (size_t)(s - in->s);
-        if (copy_range(o, in, done, from) || append_text(o, in, z->insert, z->n_insert, NULL, origin_of(in, from, to))) return ERR_MEMORY;
+        if (copy_range(o, in, done, from) || append_text(o, in, z->insert, z->n_insert, NULL, origin_of(in, from, to)))
+            return ERR_MEMORY;
         done = to;
     }
     return rc ? rc : copy_range(o, in, done, in->n);
@@ -218,10 +226,12 @@ static struct norm_text strip_text(const struct norm_step *z, struct norm_text i
         if (!unicode_is_space(utf8_next(&q))) break;
         end = p;
     }
-    return (struct norm_text){s, (size_t)(end - s), in.origin ? in.origin + (s - in.s) : NULL, in.begin_stripped || s > in.s};
+    return (struct norm_text){s, (size_t)(end - s), in.origin ? in.origin + (s - in.s) : NULL,
+                              in.begin_stripped || s > in.s};
 }
 
-int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out, struct error *e) {
+int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out,
+                   struct error *e) {
     int side = 0;
     for (size_t i = 0; i < z->n && in.n; i++) {
         const struct norm_step *k = &z->steps[i];
@@ -254,14 +264,15 @@ int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_te
         }
         if (rc) return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory to normalize %zu bytes", in.n) : rc;
         if (!changed) continue;
-        in = (struct norm_text){o->s.data ? o->s.data : "", o->s.len, in.origin ? (const uint8_t *)o->origin.data : NULL, cut};
+        in = (struct norm_text){o->s.data ? o->s.data : "", o->s.len,
+                                in.origin ? (const uint8_t *)o->origin.data : NULL, cut};
         side = !side;
     }
     *out = in;
     return 0;
 }
 
-/* ---- loading ---- */
+/* --- loading ---------------------------------------------------------------------------------- */
 
 static int copy_text(const struct json *j, const char *key, char **s, size_t *n, struct error *e) {
     const struct json *v = json_get(j, key);
@@ -302,24 +313,29 @@ static int load_step(struct norm_step *z, const struct json *j, struct error *e)
     if (!rc) rc = pattern_compile(&z->pattern, &z->alphabet, e);
     struct pattern_matcher run = {0};
     size_t begin, end;
-    if (!rc && !(rc = pattern_matcher_open(&run, e))) rc = pattern_match(&z->pattern, &run, (const uint8_t *)"", 0, 0, &begin, &end, e);
+    if (!rc && !(rc = pattern_matcher_open(&run, e)))
+        rc = pattern_match(&z->pattern, &run, (const uint8_t *)"", 0, 0, &begin, &end, e);
     pattern_matcher_close(&run);
     /* the reference inserts at empty matches in its own way */
-    return rc == 1 ? error_set(e, ERR_MODEL, "normalizer: Replace with a regex that matches the empty string is not supported") : rc;
+    return rc == 1 ? error_set(e, ERR_MODEL,
+                               "normalizer: Replace with a regex that matches the empty string is not supported")
+                   : rc;
 }
 
 static int load_steps(struct normalizer *z, const struct json *j, int depth, struct error *e) {
     if (!j || j->type == JSON_NULL) return 0;
     if (json_is(json_get(j, "type"), "Sequence")) {
         const struct json *list = json_get(j, "normalizers");
-        if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "normalizer: a Sequence has no list");
+        if (!list || list->type != JSON_ARRAY || depth > 8)
+            return error_set(e, ERR_MODEL, "normalizer: a Sequence has no list");
         for (uint32_t i = 0; i < list->n; i++) {
             int rc = load_steps(z, &list->items[i], depth + 1, e);
             if (rc) return rc;
         }
         return 0;
     }
-    if (mem_grow(&z->steps, &z->cap, z->n + 1, sizeof *z->steps)) return error_set(e, ERR_MEMORY, "no memory for the normalizer");
+    if (mem_grow(&z->steps, &z->cap, z->n + 1, sizeof *z->steps))
+        return error_set(e, ERR_MEMORY, "no memory for the normalizer");
     z->steps[z->n] = (struct norm_step){0};
     return load_step(&z->steps[z->n++], j, e);
 }

@@ -8,7 +8,8 @@
 #include "base/mem.h"
 
 enum { MAX_DEPTH = 64, MAX_REPEAT = 1000 };
-enum { SET_MARK = 1, INDEX_BITS = 7 }; /* a reference to a set: this byte, then the set's index in two bytes of this many bits, each with the top bit set */
+/* a reference to a set: this byte, then the set's index in two bytes of this many bits, each with the top bit set */
+enum { SET_MARK = 1, INDEX_BITS = 7 };
 
 struct pattern_parser {
     struct pattern *re;
@@ -23,12 +24,15 @@ struct pattern_parser {
 };
 
 static int unsupported(struct pattern_parser *p, const char *what) {
-    return error_set(p->e, ERR_MODEL, "regex \"%.*s\": %s at byte %zu", (int)(p->n < 200 ? p->n : 200), p->begin, what, (size_t)(p->at - p->begin));
+    return error_set(p->e, ERR_MODEL, "regex \"%.*s\": %s at byte %zu", (int)(p->n < 200 ? p->n : 200), p->begin, what,
+                     (size_t)(p->at - p->begin));
 }
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the pre-tokenizer's regex"); }
-static int put_text(struct pattern_parser *p, const char *s) { return buf_str(&p->re->source, s) ? no_memory(p->e) : 0; }
+static int put_text(struct pattern_parser *p, const char *s) {
+    return buf_str(&p->re->source, s) ? no_memory(p->e) : 0;
+}
 
-/* ---- sets ---- */
+/* --- sets ------------------------------------------------------------------------------------- */
 
 /* Registers s in the alphabet (taking ownership) and writes a reference to it. */
 static int put_set(struct pattern *re, struct alphabet *a, struct charset *s, struct error *e) {
@@ -78,7 +82,9 @@ static int hex_value(struct pattern_parser *p, int min, int max, uint32_t *c) {
     int n = 0;
     uint32_t v = 0;
     for (; n < max && p->at < p->end; n++, p->at++) {
-        int ch = *p->at, d = ch >= '0' && ch <= '9' ? ch - '0' : (ch | 32) >= 'a' && (ch | 32) <= 'f' ? (ch | 32) - 'a' + 10 : -1;
+        int ch = *p->at, d = ch >= '0' && ch <= '9'                 ? ch - '0'
+                             : (ch | 32) >= 'a' && (ch | 32) <= 'f' ? (ch | 32) - 'a' + 10
+                                                                    : -1;
         if (d < 0) break;
         v = v << 4 | (uint32_t)d;
     }
@@ -87,10 +93,12 @@ static int hex_value(struct pattern_parser *p, int min, int max, uint32_t *c) {
     return 0;
 }
 
-/* Parses {name} or {^name} after \p (P: \P, the complement) and adds its characters to t. p->at then is at the closing brace. ERR_MEMORY sets no message. */
+/* Parses {name} or {^name} after \p (P: \P, the complement) and adds its characters to t. p->at then is at the closing
+ * brace. ERR_MEMORY sets no message. */
 static int parse_property(struct pattern_parser *p, bool not, struct charset *t) {
     const char *name = p->at + 1, *close;
-    if (p->at >= p->end || *p->at != '{' || !(close = memchr(name, '}', (size_t)(p->end - name)))) return unsupported(p, "\\p without {name}");
+    if (p->at >= p->end || *p->at != '{' || !(close = memchr(name, '}', (size_t)(p->end - name))))
+        return unsupported(p, "\\p without {name}");
     if (name < close && *name == '^') name++, not = !not ;
     int rc = charset_property(t, name, (size_t)(close - name));
     if (rc == ERR_USAGE) return unsupported(p, "unknown property");
@@ -141,7 +149,8 @@ static int parse_escape(struct pattern_parser *p, struct charset *s, bool *is_se
         }
         break;
     default:
-        if ((k >= 'a' && k <= 'z') || (k >= 'A' && k <= 'Z') || (k >= '0' && k <= '9')) return unsupported(p, "unknown escape");
+        if ((k >= 'a' && k <= 'z') || (k >= 'A' && k <= 'Z') || (k >= '0' && k <= '9'))
+            return unsupported(p, "unknown escape");
         *c = utf8_next(&p->at);
         return 0;
     }
@@ -177,7 +186,8 @@ static int parse_class_items(struct pattern_parser *p, struct charset *s, bool f
             if ((rc = parse_escape(p, s, &is_set, &lo))) return rc;
         } else lo = utf8_next(&p->at);
         if (is_set) {
-            if (p->end - p->at > 1 && *p->at == '-' && p->at[1] != ']') return unsupported(p, "a range that begins with a class");
+            if (p->end - p->at > 1 && *p->at == '-' && p->at[1] != ']')
+                return unsupported(p, "a range that begins with a class");
             continue;
         }
         hi = lo;
@@ -227,7 +237,7 @@ static int parse_class(struct pattern_parser *p, struct charset *out) {
     return not &&charset_invert(out) ? no_memory(p->e) : 0;
 }
 
-/* ---- structure ---- */
+/* --- structure -------------------------------------------------------------------------------- */
 
 static int parse_alternatives(struct pattern_parser *p);
 
@@ -357,7 +367,8 @@ static int parse_item(struct pattern_parser *p) {
     if (!rc && !is_set) {
         if (charset_add(&s, c, c)) rc = no_memory(p->e);
         else if (p->fold && has_non_ascii(&s)) rc = unsupported(p, "a character beyond ASCII under (?i:");
-        else if (p->fold && p->previous && folds_together(p->previous, c)) rc = unsupported(p, "letters that fold into one under (?i:");
+        else if (p->fold && p->previous && folds_together(p->previous, c))
+            rc = unsupported(p, "letters that fold into one under (?i:");
         else if (p->fold) rc = fold_set(p, &s);
     }
     p->previous = is_set ? 0 : c;
@@ -386,13 +397,16 @@ int pattern_parse(struct pattern *re, struct alphabet *a, const char *pattern, s
     int rc = parse_alternatives(&p);
     return rc ? rc : p.at < p.end ? unsupported(&p, "')' without '('") : 0;
 }
-int pattern_add_set(struct pattern *re, struct alphabet *a, struct charset *s, const char *quantifier, struct error *e) {
+int pattern_add_set(struct pattern *re, struct alphabet *a, struct charset *s, const char *quantifier,
+                    struct error *e) {
     int rc = put_set(re, a, s, e);
     return rc ? rc : pattern_add_text(re, quantifier, e);
 }
-int pattern_add_text(struct pattern *re, const char *pcre, struct error *e) { return buf_str(&re->source, pcre) ? no_memory(e) : 0; }
+int pattern_add_text(struct pattern *re, const char *pcre, struct error *e) {
+    return buf_str(&re->source, pcre) ? no_memory(e) : 0;
+}
 
-/* ---- the alphabet ---- */
+/* --- the alphabet ----------------------------------------------------------------------------- */
 
 /* Non-ASCII characters in the same sets share a byte. Sweeps over the borders of all sets at once. */
 int alphabet_build(struct alphabet *a, struct error *e) {
@@ -423,7 +437,9 @@ int alphabet_build(struct alphabet *a, struct error *e) {
         int k = 0;
         while (k < a->n_classes && classes[k] != sig) k++;
         if (k == a->n_classes) {
-            if (k == MAX_CLASSES) return error_set(e, ERR_MODEL, "regex: its classes divide the characters into more than %d groups", MAX_CLASSES);
+            if (k == MAX_CLASSES)
+                return error_set(e, ERR_MODEL, "regex: its classes divide the characters into more than %d groups",
+                                 MAX_CLASSES);
             a->first[a->n_classes] = c;
             classes[a->n_classes++] = sig;
         }
@@ -452,7 +468,7 @@ size_t alphabet_map(const struct alphabet *a, const char *s, size_t n, uint8_t *
     return (size_t)(o - out);
 }
 
-/* ---- PCRE2 ---- */
+/* --- PCRE2 ------------------------------------------------------------------------------------ */
 
 static void *pcre_alloc(size_t n, void *ctx) { return mem_alloc(n); }
 static void pcre_free(void *p, void *ctx) { mem_free(p); }
@@ -492,7 +508,8 @@ int pattern_compile(struct pattern *re, const struct alphabet *a, struct error *
     }
     pcre2_general_context *g = NULL;
     pcre2_compile_context *c = NULL;
-    if (text.failed || !(g = pcre2_general_context_create(pcre_alloc, pcre_free, NULL)) || !(c = pcre2_compile_context_create(g))) {
+    if (text.failed || !(g = pcre2_general_context_create(pcre_alloc, pcre_free, NULL)) ||
+        !(c = pcre2_compile_context_create(g))) {
         rc = no_memory(e);
         goto out;
     }
@@ -508,7 +525,8 @@ int pattern_compile(struct pattern *re, const struct alphabet *a, struct error *
         }
         goto out;
     }
-    number = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE); /* without JIT permission the interpreter gives the same result */
+    /* without JIT permission the interpreter gives the same result */
+    number = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE);
     if (number == PCRE2_ERROR_NOMEMORY) rc = no_memory(e);
     re->has_jit = number == 0;
 out:
@@ -542,8 +560,10 @@ void pattern_matcher_close(struct pattern_matcher *run) {
     *run = (struct pattern_matcher){0};
 }
 
-int pattern_match(const struct pattern *re, struct pattern_matcher *run, const uint8_t *s, size_t n, size_t from, size_t *begin, size_t *end, struct error *e) {
-    int rc = re->has_jit ? pcre2_jit_match(re->code, s, n, from, 0, run->data, run->context) : pcre2_match(re->code, s, n, from, 0, run->data, run->context);
+int pattern_match(const struct pattern *re, struct pattern_matcher *run, const uint8_t *s, size_t n, size_t from,
+                  size_t *begin, size_t *end, struct error *e) {
+    int rc = re->has_jit ? pcre2_jit_match(re->code, s, n, from, 0, run->data, run->context)
+                         : pcre2_match(re->code, s, n, from, 0, run->data, run->context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) {
         char why[120];
@@ -557,8 +577,8 @@ int pattern_match(const struct pattern *re, struct pattern_matcher *run, const u
     return 1;
 }
 
-int pattern_next(const struct pattern *re, struct pattern_matcher *run, const uint8_t *s, size_t n, struct pattern_iter *w, size_t *begin, size_t *end,
-                 struct error *e) {
+int pattern_next(const struct pattern *re, struct pattern_matcher *run, const uint8_t *s, size_t n,
+                 struct pattern_iter *w, size_t *begin, size_t *end, struct error *e) {
     while (w->from <= n) {
         int rc = pattern_match(re, run, s, n, w->from, begin, end, e);
         if (rc <= 0) return rc;

@@ -2,8 +2,9 @@
 
 #include "tokenizer/tokenizer_internal.h"
 
-/* Splits a text into words. The text is a list of ranges in characters. Split steps read the map (one byte per character); rewrite steps produce a new text
- * and map. If the last step is a split, it passes its words on directly, so a long text needs no word list. */
+/* Splits a text into words. The text is a list of ranges in characters. Split steps read the map (one byte per
+ * character); rewrite steps produce a new text and map. If the last step is a split, it passes its words on directly,
+ * so a long text needs no word list. */
 struct pretok_run {
     struct encoder *x;
     const struct pretok *p;
@@ -42,13 +43,14 @@ static int make_map(struct pretok_run *w) {
     return 0;
 }
 
-/* ---- splitting ---- */
+/* --- splitting -------------------------------------------------------------------------------- */
 
 /* Passes on characters [begin, end) of the range from, if there are any. */
 static int emit_word(struct pretok_run *w, struct word_range from, size_t begin, size_t end) {
     if (begin == end) return 0;
     if (w->to) {
-        if (w->to->n == w->to->cap && mem_grow(&w->to->v, &w->to->cap, w->to->n + 1, sizeof *w->to->v)) return no_memory(w->e);
+        if (w->to->n == w->to->cap && mem_grow(&w->to->v, &w->to->cap, w->to->n + 1, sizeof *w->to->v))
+            return no_memory(w->e);
         w->to->v[w->to->n++] = (struct word_range){begin, end, from.at_text_start && begin == from.begin};
         return 0;
     }
@@ -102,7 +104,7 @@ static int split_range(struct pretok_run *w, const struct pre_step *step, struct
     return rc || !k.has_held ? rc : emit_word(w, from, k.begin, k.end);
 }
 
-/* ---- rewriting ---- */
+/* --- rewriting -------------------------------------------------------------------------------- */
 
 /* Appends the character c of n bytes as the step writes it. Returns the number of characters appended. */
 static size_t put_rewritten(struct buf *o, const struct pre_step *step, const char *c, size_t n) {
@@ -133,7 +135,8 @@ static int rewrite_text(struct pretok_run *w, const struct pre_step *step, struc
         if (step->kind == PRE_SPACE_BEFORE && w->s[b] != ' ') buf_char(o, ' '), chars++;
         if (step->kind == PRE_METASPACE) {
             bool marked = w->s[b] == ' ' || (e - b >= step->n_mark && !memcmp(w->s + b, step->mark, step->n_mark));
-            if (!marked && (step->mark_always || (step->mark_first && v->at_text_start))) buf_add(o, step->mark, step->n_mark), chars++;
+            if (!marked && (step->mark_always || (step->mark_first && v->at_text_start)))
+                buf_add(o, step->mark, step->n_mark), chars++;
         }
         for (size_t k = b, n; k < e; k += n) {
             n = utf8_size((unsigned char)w->s[k]);
@@ -182,7 +185,7 @@ int pretok_encode(struct encoder *x, const char *s, size_t n, bool first, struct
     return 0;
 }
 
-/* ---- loading ---- */
+/* --- loading ---------------------------------------------------------------------------------- */
 
 static struct pre_step *add_step(struct pretok *p, uint8_t kind, struct error *e) {
     if (mem_grow(&p->steps, &p->cap, p->n + 1, sizeof *p->steps)) return no_memory(e), NULL;
@@ -195,7 +198,8 @@ static int load_behavior(struct pre_step *step, const struct json *j, struct err
     for (int i = 0; i < 5; i++)
         if (json_is(j, names[i])) return step->behavior = (uint8_t)i, 0;
     bool named = j && j->type == JSON_STRING;
-    return error_set(e, ERR_MODEL, "pre-tokenizer: unknown behavior %.*s", named ? (int)j->n : 1, named ? j->string : "?");
+    return error_set(e, ERR_MODEL, "pre-tokenizer: unknown behavior %.*s", named ? (int)j->n : 1,
+                     named ? j->string : "?");
 }
 
 int pretok_add_pattern(struct pretok *p, const char *pattern, size_t n, enum split_behavior b, struct error *e) {
@@ -206,13 +210,15 @@ int pretok_add_pattern(struct pretok *p, const char *pattern, size_t n, enum spl
 }
 
 static int load_split(struct pretok *p, const struct json *j, struct error *e) {
-    const struct json *pattern = json_get(j, "pattern"), *regex = json_get(pattern, "Regex"), *string = json_get(pattern, "String");
+    const struct json *pattern = json_get(j, "pattern"), *regex = json_get(pattern, "Regex"),
+                      *string = json_get(pattern, "String");
     struct pre_step *step = add_step(p, PRE_SPLIT, e);
     if (!step) return ERR_MEMORY;
     step->invert = json_bool(json_get(j, "invert"), false);
     int rc = load_behavior(step, json_get(j, "behavior"), e);
     if (rc) return rc;
-    if (regex && regex->type == JSON_STRING) return pattern_parse(&step->pattern, &p->alphabet, regex->string, regex->n, e);
+    if (regex && regex->type == JSON_STRING)
+        return pattern_parse(&step->pattern, &p->alphabet, regex->string, regex->n, e);
     if (!string || string->type != JSON_STRING) return error_set(e, ERR_MODEL, "pre-tokenizer: Split has no pattern");
     if (!string->n) return pattern_add_text(&step->pattern, "(?!)", e); /* an empty pattern never matches */
     for (const char *s = string->string, *end = s + string->n; s < end && !rc;) {
@@ -239,8 +245,8 @@ static int add_set_split(struct pretok *p, struct charset *s, int rc, enum split
 static int load_whitespace(struct pretok *p, struct error *e) {
     struct charset word = {0}, other = {0};
     struct pre_step *step = add_step(p, PRE_SPLIT, e);
-    if (!step || charset_word(&word, WORD_RUST) || charset_union(&other, word.r, word.n) || charset_union(&other, unicode_space, unicode_space_n) ||
-        charset_invert(&other)) {
+    if (!step || charset_word(&word, WORD_RUST) || charset_union(&other, word.r, word.n) ||
+        charset_union(&other, unicode_space, unicode_space_n) || charset_invert(&other)) {
         charset_free(&word);
         charset_free(&other);
         return no_memory(e);
@@ -255,7 +261,8 @@ static int load_whitespace(struct pretok *p, struct error *e) {
 static int load_metaspace(struct pretok *p, const struct json *j, struct error *e) {
     const struct json *mark = json_get(j, "replacement"), *scheme = json_get(j, "prepend_scheme");
     const char *s = mark && mark->type == JSON_STRING && mark->n ? mark->string : NULL;
-    if (!s || utf8_size((unsigned char)*s) != mark->n) return error_set(e, ERR_MODEL, "pre-tokenizer: Metaspace has no replacement");
+    if (!s || utf8_size((unsigned char)*s) != mark->n)
+        return error_set(e, ERR_MODEL, "pre-tokenizer: Metaspace has no replacement");
     struct pre_step *step = add_step(p, PRE_METASPACE, e);
     if (!step) return ERR_MEMORY;
     memcpy(step->mark, s, mark->n);
@@ -271,12 +278,14 @@ static int load_metaspace(struct pretok *p, const struct json *j, struct error *
     return add_set_split(p, &at, charset_add(&at, c, c), SPLIT_MERGED_WITH_NEXT, e);
 }
 
-static const char byte_level_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+static const char byte_level_pattern[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 static int load_byte_level(struct pretok *p, const struct json *j, struct error *e) {
     int rc = 0;
     if (json_bool(json_get(j, "add_prefix_space"), true) && !add_step(p, PRE_SPACE_BEFORE, e)) return ERR_MEMORY;
-    if (json_bool(json_get(j, "use_regex"), true)) rc = pretok_add_pattern(p, byte_level_pattern, sizeof byte_level_pattern - 1, SPLIT_ISOLATED, e);
+    if (json_bool(json_get(j, "use_regex"), true))
+        rc = pretok_add_pattern(p, byte_level_pattern, sizeof byte_level_pattern - 1, SPLIT_ISOLATED, e);
     p->is_byte_level = true;
     return rc ? rc : add_step(p, PRE_BYTES, e) ? 0 : ERR_MEMORY;
 }
@@ -287,7 +296,8 @@ static int load_steps(struct pretok *p, const struct json *j, int depth, struct 
     struct charset s = {0};
     if (json_is(type, "Sequence")) {
         const struct json *list = json_get(j, "pretokenizers");
-        if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "pre-tokenizer: a Sequence has no list");
+        if (!list || list->type != JSON_ARRAY || depth > 8)
+            return error_set(e, ERR_MODEL, "pre-tokenizer: a Sequence has no list");
         for (uint32_t i = 0; i < list->n; i++) {
             int rc = load_steps(p, &list->items[i], depth + 1, e);
             if (rc) return rc;
@@ -298,7 +308,8 @@ static int load_steps(struct pretok *p, const struct json *j, int depth, struct 
     if (json_is(type, "ByteLevel")) return load_byte_level(p, j, e);
     if (json_is(type, "Metaspace")) return load_metaspace(p, j, e);
     if (json_is(type, "Whitespace")) return load_whitespace(p, e);
-    if (json_is(type, "WhitespaceSplit")) return add_set_split(p, &s, charset_union(&s, unicode_space, unicode_space_n), SPLIT_REMOVED, e);
+    if (json_is(type, "WhitespaceSplit"))
+        return add_set_split(p, &s, charset_union(&s, unicode_space, unicode_space_n), SPLIT_REMOVED, e);
     if (json_is(type, "Digits")) {
         bool each = json_bool(json_get(j, "individual_digits"), false);
         int rc = charset_property(&s, "N", 1);
@@ -309,7 +320,9 @@ static int load_steps(struct pretok *p, const struct json *j, int depth, struct 
         struct pre_step how = {.behavior = SPLIT_ISOLATED};
         const struct json *b = json_get(j, "behavior");
         int rc = b ? load_behavior(&how, b, e) : 0;
-        return rc ? rc : add_set_split(p, &s, charset_union(&s, unicode_punctuation, unicode_punctuation_n), (enum split_behavior)how.behavior, e);
+        return rc ? rc
+                  : add_set_split(p, &s, charset_union(&s, unicode_punctuation, unicode_punctuation_n),
+                                  (enum split_behavior)how.behavior, e);
     }
     return load_fail_unknown("pre-tokenizer", type, e);
 }

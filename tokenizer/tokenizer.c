@@ -15,7 +15,7 @@ void ids_free(struct ids *ids) {
     *ids = (struct ids){0};
 }
 
-/* ---- opening ---- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static int read_config(const char *dir, char **text, struct arena *a, struct json *config, struct error *e) {
     char path[4096];
@@ -37,7 +37,8 @@ static int load_files(struct tokenizer *t, const char *dir, struct error *e) {
     if (!rc && file_exists(path)) rc = load_json(t, path, e);
     else if (!rc && !(rc = file_join(path, sizeof path, dir, "tiktoken.model", e))) {
         if (file_exists(path)) rc = load_tiktoken(t, path, &config, e);
-        else if (!(rc = file_join(path, sizeof path, dir, "tekken.json", e)) && file_exists(path)) rc = load_tiktoken_tekken(t, path, e);
+        else if (!(rc = file_join(path, sizeof path, dir, "tekken.json", e)) && file_exists(path))
+            rc = load_tiktoken_tekken(t, path, e);
         else if (!rc) rc = error_set(e, ERR_RUNTIME, "%s: no tokenizer.json, tiktoken.model or tekken.json", dir);
     }
     if (!rc) rc = load_bos(t, &config, e);
@@ -99,25 +100,30 @@ const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t 
     if (special) *special = p->flags & TOKEN_SPECIAL;
     return t->vocab.pool + p->pool_offset;
 }
-int32_t tokenizer_added_id(const struct tokenizer *t, const char *token) { return added_tokens_id(t, token, strlen(token)); }
+int32_t tokenizer_added_id(const struct tokenizer *t, const char *token) {
+    return added_tokens_id(t, token, strlen(token));
+}
 bool tokenizer_strips_start(const struct tokenizer *t) { return t->decoding.unmark_first || t->decoding.n_strip; }
 bool tokenizer_joins_with_space(const struct tokenizer *t) { return t->decoding.join_with_space; }
 int32_t tokenizer_bos(const struct tokenizer *t) { return t->bos; }
 
 /* ---- encoder pool ----
- * Word caches pay off only if they outlive a call, and a call must not wait for another thread's encoder. Finished encoders go to a list; a thread that finds
- * it empty creates one. */
+ * Word caches pay off only if they outlive a call, and a call must not wait for another thread's encoder. Finished
+ * encoders go to a list; a thread that finds it empty creates one. */
 
-/* ---- encoding ---- */
+/* --- encoding --------------------------------------------------------------------------------- */
 
 static int add_id(struct ids *out, int32_t id, struct error *e) {
-    if (mem_grow(&out->data, &out->cap, out->n + 1, sizeof *out->data)) return error_set(e, ERR_MEMORY, "no memory for the ids");
+    if (mem_grow(&out->data, &out->cap, out->n + 1, sizeof *out->data))
+        return error_set(e, ERR_MEMORY, "no memory for the ids");
     out->data[out->n++] = id;
     return 0;
 }
 
-/* Encodes the text between two raw added tokens: normalizes it, then finds the added tokens that match normalized text. */
-static int encode_normalized(struct encoder *x, struct norm_text in, uint8_t origin, bool first, struct ids *out, struct error *e) {
+/* Encodes the text between two raw added tokens: normalizes it, then finds the added tokens that match normalized text.
+ */
+static int encode_normalized(struct encoder *x, struct norm_text in, uint8_t origin, bool first, struct ids *out,
+                             struct error *e) {
     const struct tokenizer *t = x->t;
     struct norm_text f = in;
     int rc = normalizer_run(x, &t->normalizer, in, &f, e);
@@ -210,7 +216,8 @@ static int encode_and_release(struct encoder *x, struct norm_text f, uint8_t ori
     return rc;
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *data, size_t n, enum text_origin origin, struct ids *out, struct error *e) {
+int tokenizer_encode(const struct tokenizer *t, const char *data, size_t n, enum text_origin origin, struct ids *out,
+                     struct error *e) {
     struct encoder *x;
     int rc = encoder_acquire(t, &x, e);
     return rc ? rc : encode_and_release(x, (struct norm_text){n ? data : "", n, NULL, false}, origin, out, e);
@@ -235,7 +242,8 @@ int tokenizer_encode_text(const struct tokenizer *t, const struct text *text, st
             encoder_release(x);
             return error_set(e, ERR_MEMORY, "no memory to tokenize %zu bytes", text->n);
         }
-        for (size_t i = 0, at = 0; i < text->n_runs; at += text->runs[i++].n) memset(x->origin.data + at, text->runs[i].origin, text->runs[i].n);
+        for (size_t i = 0, at = 0; i < text->n_runs; at += text->runs[i++].n)
+            memset(x->origin.data + at, text->runs[i].origin, text->runs[i].n);
         f.origin = (const uint8_t *)x->origin.data;
     }
     return encode_and_release(x, f, text->n_runs ? text->runs[0].origin : TEXT_VALUE, out, e);

@@ -10,10 +10,17 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
-/* ---- vocab.c: tokens and ids ---- */
+/* --- vocab.c: tokens and ids ------------------------------------------------------------------ */
 
-/* TOKEN_LITERAL: a token of a byte-level vocabulary that contains a character outside the byte alphabet, so encoding never produces it. */
-enum { TOKEN_DEFINED = 1, TOKEN_LITERAL = 2, TOKEN_ADDED = 4, TOKEN_SPECIAL = 8, TOKEN_HAS_FIRST_FORM = 16 /* see decoder_set_bytes */ };
+/* TOKEN_LITERAL: a token of a byte-level vocabulary that contains a character outside the byte alphabet, so encoding
+ * never produces it. */
+enum {
+    TOKEN_DEFINED = 1,
+    TOKEN_LITERAL = 2,
+    TOKEN_ADDED = 4,
+    TOKEN_SPECIAL = 8,
+    TOKEN_HAS_FIRST_FORM = 16 /* see decoder_set_bytes */
+};
 struct vocab_token {
     uint32_t pool_offset, n; /* in the pool: the decoded bytes of the token */
     uint32_t flags;
@@ -27,7 +34,8 @@ struct vocab {
     uint32_t mask;
 };
 enum { VOCAB_MAX_IDS = 1 << 22 }; /* a file with larger ids is damaged: the array of tokens would fill the memory */
-/* n_pieces: at least the number of calls of vocab_add to come (the hash table does not grow). n_bytes: first size of the pool, which grows. */
+/* n_pieces: at least the number of calls of vocab_add to come (the hash table does not grow). n_bytes: first size of
+ * the pool, which grows. */
 int vocab_init(struct vocab *v, size_t n_pieces, size_t n_bytes);
 void vocab_free(struct vocab *v);
 enum { VOCAB_DUPLICATE_ID = 1, VOCAB_DUPLICATE_TOKEN };
@@ -43,11 +51,12 @@ int64_t vocab_find_hashed(const struct vocab *v, uint64_t hash, const char *s, s
 void *vocab_table_alloc(size_t size);
 void vocab_table_free(void *p, size_t size);
 
-/* Byte-level vocabularies write byte b as a character. Returns the number of bytes, or -1 if some character is not one of these. out has room for n. */
+/* Byte-level vocabularies write byte b as a character. Returns the number of bytes, or -1 if some character is not one
+ * of these. out has room for n. */
 long vocab_bytes_of_chars(const char *s, size_t n, char *out);
 size_t vocab_char_of_byte(unsigned char b, char out[4]);
 
-/* ---- bpe.c ---- */
+/* --- bpe.c ------------------------------------------------------------------------------------ */
 
 struct merges {
     struct merge *slots; /* hash table by pair of ids */
@@ -62,19 +71,23 @@ struct bpe {
     char *prefix, *suffix; /* of continuing tokens; of a word's last token; or NULL */
     int32_t byte_id[256];  /* with is_byte_level: initial id of byte b; -1: not in the vocabulary */
     int32_t fallback[256]; /* ids of <0xNN>, or -1 */
-    bool split_at_marks;   /* no merge joins text with a following word mark (U+2581), so words can be encoded separately */
+    /* no merge joins text with a following word mark (U+2581), so words can be encoded separately */
+    bool split_at_marks;
 };
-int merges_init(struct merges *m, size_t n); /* n: the most pairs to come (the hash table does not grow). 0 or ERR_MEMORY. */
-void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id); /* a repeated pair replaces the earlier one */
+/* n: the most pairs to come (the hash table does not grow). 0 or ERR_MEMORY. */
+int merges_init(struct merges *m, size_t n);
+/* a repeated pair replaces the earlier one */
+void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id);
 void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b);
 void merges_free(struct merges *m);
 struct encoder;
 /* Encodes one word, or with split_at_marks a text without pre-tokenizer, and appends its ids to out. s: valid UTF-8. */
 int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e);
 
-/* ---- normalize.c ---- */
+/* --- normalize.c ------------------------------------------------------------------------------ */
 
-/* A text during encoding. origin: enum text_origin of each byte; NULL: all bytes have the same, which is passed beside the text. */
+/* A text during encoding. origin: enum text_origin of each byte; NULL: all bytes have the same, which is passed beside
+ * the text. */
 struct norm_text {
     const char *s;
     size_t n;
@@ -84,7 +97,17 @@ struct norm_text {
 struct norm_text_buf { /* buffers of a norm_text */
     struct buf s, origin;
 };
-enum norm_kind { NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_PREPEND, NORM_REPLACE, NORM_STRIP, NORM_LOWERCASE, NORM_STRIP_ACCENTS };
+enum norm_kind {
+    NORM_NFC,
+    NORM_NFD,
+    NORM_NFKC,
+    NORM_NFKD,
+    NORM_PREPEND,
+    NORM_REPLACE,
+    NORM_STRIP,
+    NORM_LOWERCASE,
+    NORM_STRIP_ACCENTS
+};
 struct norm_step {
     uint8_t kind;
     bool left, right; /* strip: the ends of the text to strip */
@@ -99,15 +122,23 @@ struct normalizer {
     struct norm_step *steps;
     size_t n, cap;
 };
-int normalizer_load(struct normalizer *z, const struct json *j, struct error *e); /* j: normalizer of tokenizer.json; NULL or null: no steps */
+/* j: normalizer of tokenizer.json; NULL or null: no steps */
+int normalizer_load(struct normalizer *z, const struct json *j, struct error *e);
 void normalizer_free(struct normalizer *z);
 /* Points out into in or into the encoder's buffers; valid until the next call. */
-int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out, struct error *e);
+int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out,
+                   struct error *e);
 
-/* ---- pretok.c ---- */
+/* --- pretok.c --------------------------------------------------------------------------------- */
 
 enum pre_kind { PRE_SPLIT, PRE_SPACE_BEFORE, PRE_METASPACE, PRE_BYTES };
-enum split_behavior { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_MERGED_WITH_PREVIOUS, SPLIT_MERGED_WITH_NEXT, SPLIT_CONTIGUOUS };
+enum split_behavior {
+    SPLIT_REMOVED,
+    SPLIT_ISOLATED,
+    SPLIT_MERGED_WITH_PREVIOUS,
+    SPLIT_MERGED_WITH_NEXT,
+    SPLIT_CONTIGUOUS
+};
 struct pre_step {
     uint8_t kind, behavior;
     bool invert;
@@ -122,9 +153,12 @@ struct pretok {
     struct alphabet alphabet;
     bool is_byte_level; /* has a ByteLevel step */
 };
-int pretok_load(struct pretok *p, const struct json *j, struct error *e); /* j: pre_tokenizer of tokenizer.json; NULL or null: no steps */
-int pretok_add_pattern(struct pretok *p, const char *pattern, size_t n, enum split_behavior b, struct error *e); /* a single Split */
-int pretok_compile(struct pretok *p, struct error *e);                                                           /* once, after all steps were added */
+/* j: pre_tokenizer of tokenizer.json; NULL or null: no steps */
+int pretok_load(struct pretok *p, const struct json *j, struct error *e);
+/* a single Split */
+int pretok_add_pattern(struct pretok *p, const char *pattern, size_t n, enum split_behavior b, struct error *e);
+/* once, after all steps were added */
+int pretok_compile(struct pretok *p, struct error *e);
 void pretok_free(struct pretok *p);
 struct word_ranges {
     struct word_range {
@@ -136,7 +170,7 @@ struct word_ranges {
 /* Splits s into words and passes them to bpe_encode. first: s starts at the beginning of the whole text. */
 int pretok_encode(struct encoder *x, const char *s, size_t n, bool first, struct ids *out, struct error *e);
 
-/* ---- added_tokens.c ---- */
+/* --- added_tokens.c --------------------------------------------------------------------------- */
 
 struct added_token {
     char *content; /* as written in the text; the trie may hold the normalized form */
@@ -163,10 +197,12 @@ struct added_matches {
 };
 int added_trie_add(struct trie *t, const char *s, size_t n, int32_t token); /* a duplicate is ignored */
 void added_trie_free(struct trie *t);
-/* Finds leftmost-longest tokens whose bytes all come from the template, in order. origin: of all bytes if text.origin is NULL. Replaces the contents of out. */
-int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin, struct added_matches *out, struct error *e);
+/* Finds leftmost-longest tokens whose bytes all come from the template, in order. origin: of all bytes if text.origin
+ * is NULL. Replaces the contents of out. */
+int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin,
+                      struct added_matches *out, struct error *e);
 
-/* ---- decoder.c ---- */
+/* --- decoder.c -------------------------------------------------------------------------------- */
 
 struct token_decoding {
     bool join_with_space; /* no decoder: join tokens with a space */
@@ -181,11 +217,13 @@ struct token_decoding {
     size_t n, cap;
     bool is_fused; /* while loading: later steps would see the whole text */
 };
-int decoder_load(struct token_decoding *d, const struct json *j, struct error *e); /* j: decoder of tokenizer.json; NULL or null: none */
-int decoder_set_bytes(struct tokenizer *t, struct error *e);                       /* sets the decoded bytes of every id */
+/* j: decoder of tokenizer.json; NULL or null: none */
+int decoder_load(struct token_decoding *d, const struct json *j, struct error *e);
+/* sets the decoded bytes of every id */
+int decoder_set_bytes(struct tokenizer *t, struct error *e);
 void decoder_free_steps(struct token_decoding *d);
 
-/* ---- tokenizer ---- */
+/* --- tokenizer -------------------------------------------------------------------------------- */
 
 struct tokenizer {
     struct vocab vocab;
@@ -194,11 +232,14 @@ struct tokenizer {
     struct pretok pretok;
     struct added_token *added;
     size_t n_added, cap_added;
-    struct trie added_trie, raw_trie, normalized_trie; /* added tokens: all; those matched before normalization; those matched after it */
+    /* added tokens: all; those matched before normalization; those matched after it */
+    struct trie added_trie, raw_trie, normalized_trie;
     struct token_decoding decoding;
     int32_t bos;
-    size_t max_chars, max_run; /* limits in characters of a text and of a run with or without white space; longer ones are split first (0: never) */
-    pthread_mutex_t *lock;     /* guards idle */
+    /* limits in characters of a text and of a run with or without white space; longer ones are split first (0: never)
+     */
+    size_t max_chars, max_run;
+    pthread_mutex_t *lock; /* guards idle */
     struct encoder **idle;
 };
 
@@ -222,23 +263,38 @@ int encoder_acquire(const struct tokenizer *t, struct encoder **x, struct error 
 void encoder_release(struct encoder *x);
 void encoder_free(struct encoder *x);
 
-/* ---- loading ---- */
+/* --- loading ---------------------------------------------------------------------------------- */
 
-int load_fail_unknown(const char *what, const struct json *name, struct error *e); /* ERR_MODEL: "unknown WHAT NAME". name: NULL or any type. */
+/* ERR_MODEL: "unknown WHAT NAME". name: NULL or any type. */
+int load_fail_unknown(const char *what, const struct json *name, struct error *e);
 int load_json(struct tokenizer *t, const char *path, struct error *e);
-int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e); /* root: contents of a tokenizer.json */
+/* root: contents of a tokenizer.json */
+int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e);
 int load_gguf(struct tokenizer *t, const char *file, struct error *e);
-enum gguf_token_type { GGUF_TOKEN_NORMAL = 1, GGUF_TOKEN_UNKNOWN, GGUF_TOKEN_CONTROL, GGUF_TOKEN_USER, GGUF_TOKEN_UNUSED, GGUF_TOKEN_BYTE };
+enum gguf_token_type {
+    GGUF_TOKEN_NORMAL = 1,
+    GGUF_TOKEN_UNKNOWN,
+    GGUF_TOKEN_CONTROL,
+    GGUF_TOKEN_USER,
+    GGUF_TOKEN_UNUSED,
+    GGUF_TOKEN_BYTE
+};
 /* Builds the merges of a vocabulary whose tokens have scores [id] and types [id]. */
-int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e);
+int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types,
+                struct error *e);
 bool load_has_inner_mark(const char *s, size_t n); /* a word mark (U+2581) after another character */
 int load_tiktoken(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
 int load_tiktoken_tekken(struct tokenizer *t, const char *path, struct error *e); /* Mistral's tekken.json */
 /* Reads bos_token and add_bos_token of tokenizer_config.json. */
 int load_bos(struct tokenizer *t, const struct json *config, struct error *e);
-int added_tokens_append(struct tokenizer *t, struct added_token a, struct error *e); /* takes ownership of content, also on failure */
-int added_tokens_index(struct tokenizer *t, struct error *e);                        /* builds the tries after all tokens were added */
-int64_t load_find_token(const struct tokenizer *t, const char *s, size_t n);         /* finds a token as spelled in the file: id or -1 */
-int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n);         /* finds an added token by its content: id or -1 */
-/* Decodes a token as spelled in the file: to its bytes if the vocabulary is byte-level (otherwise sets *literal). Returns the length. */
+/* takes ownership of content, also on failure */
+int added_tokens_append(struct tokenizer *t, struct added_token a, struct error *e);
+/* builds the tries after all tokens were added */
+int added_tokens_index(struct tokenizer *t, struct error *e);
+/* finds a token as spelled in the file: id or -1 */
+int64_t load_find_token(const struct tokenizer *t, const char *s, size_t n);
+/* finds an added token by its content: id or -1 */
+int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n);
+/* Decodes a token as spelled in the file: to its bytes if the vocabulary is byte-level (otherwise sets *literal).
+ * Returns the length. */
 size_t load_decode_spelling(const struct tokenizer *t, const char *s, size_t n, char *out, bool *literal);

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 
-/* ---- sets ---- */
+/* --- sets ------------------------------------------------------------------------------------- */
 
 int charset_add(struct charset *s, uint32_t lo, uint32_t hi) {
     if (mem_grow(&s->r, &s->cap, s->n + 1, sizeof *s->r)) return ERR_MEMORY;
@@ -82,17 +82,20 @@ bool unicode_in_ranges(const struct unicode_range *r, size_t n, uint32_t c) {
     return lo < n && c >= r[lo].lo;
 }
 bool charset_has(const struct charset *s, uint32_t c) { return unicode_in_ranges(s->r, s->n, c); }
-bool charset_equal(const struct charset *a, const struct charset *b) { return a->n == b->n && (!a->n || !memcmp(a->r, b->r, a->n * sizeof *a->r)); }
+bool charset_equal(const struct charset *a, const struct charset *b) {
+    return a->n == b->n && (!a->n || !memcmp(a->r, b->r, a->n * sizeof *a->r));
+}
 void charset_free(struct charset *s) {
     mem_free(s->r);
     *s = (struct charset){0};
 }
 
-/* ---- properties ---- */
+/* --- properties ------------------------------------------------------------------------------- */
 
 /* The order is that of unicode_data.py. */
-static const char categories[][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
-                                     "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs", "Cn"};
+static const char categories[][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
+                                     "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc",
+                                     "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs", "Cn"};
 enum { N_CATEGORIES = sizeof categories / sizeof *categories };
 
 static int add_categories(struct charset *s, uint32_t mask) {
@@ -152,8 +155,11 @@ bool unicode_is_word(uint32_t c) {
     return WORD_MASK >> (unicode_runs[lo] & 255) & 1 || unicode_in_ranges(unicode_word_rust, unicode_word_rust_n, c);
 }
 
-const struct unicode_range unicode_space[] = {{9, 13},          {32, 32},         {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},
-                                              {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
+const struct unicode_range unicode_space[] = {{9, 13},          {32, 32},         {0x85, 0x85},     {0xA0, 0xA0},
+                                              {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
+                                              {0x205F, 0x205F}, {0x3000, 0x3000}};
 const size_t unicode_space_n = sizeof unicode_space / sizeof *unicode_space;
-bool unicode_is_space(uint32_t c) { return c < 0x80 ? c == 32 || (c >= 9 && c <= 13) : unicode_in_ranges(unicode_space, unicode_space_n, c); }
+bool unicode_is_space(uint32_t c) {
+    return c < 0x80 ? c == 32 || (c >= 9 && c <= 13) : unicode_in_ranges(unicode_space, unicode_space_n, c);
+}
 bool unicode_is_python_space(uint32_t c) { return unicode_is_space(c) || (c >= 28 && c <= 31); }

@@ -5,8 +5,8 @@
 
 /* Tokens by id, and ids by the bytes of their tokens.
  *
- * Loading looks up half a million tokens; encoding looks up one per new word. A look-up should touch one cache line, so short tokens (nearly all) are stored in
- * the table itself. */
+ * Loading looks up half a million tokens; encoding looks up one per new word. A look-up should touch one cache line, so
+ * short tokens (nearly all) are stored in the table itself. */
 struct vocab_slot {
     uint32_t id_plus_1; /* id + 1, or 0 if unused */
     uint8_t n;          /* LONG_TOKEN: text holds offset in the pool and length, 4 bytes each */
@@ -26,7 +26,8 @@ uint64_t vocab_hash(const char *s, size_t n) {
         memcpy(&x, s, 4);
         memcpy(&y, s + n - 4, 4);
         a = x, b = y;
-    } else if (n) a = (uint64_t)(unsigned char)s[0] << 16 | (uint64_t)(unsigned char)s[n / 2] << 8 | (unsigned char)s[n - 1];
+    } else if (n)
+        a = (uint64_t)(unsigned char)s[0] << 16 | (uint64_t)(unsigned char)s[n / 2] << 8 | (unsigned char)s[n - 1];
     uint64_t h = (a ^ n * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
     h = (h ^ h >> 32 ^ b) * 0xC2B2AE3D27D4EB4Fu;
     return h ^ h >> 29;
@@ -34,7 +35,9 @@ uint64_t vocab_hash(const char *s, size_t n) {
 
 /* Look-ups hit random places of a table of megabytes: 2 MB pages avoid TLB misses and page faults. */
 enum { HUGE_PAGE_TABLE = 2 << 20 };
-void *vocab_table_alloc(size_t size) { return size >= HUGE_PAGE_TABLE ? mem_pages(size, MEM_HUGE) : mem_calloc(1, size); }
+void *vocab_table_alloc(size_t size) {
+    return size >= HUGE_PAGE_TABLE ? mem_pages(size, MEM_HUGE) : mem_calloc(1, size);
+}
 void vocab_table_free(void *p, size_t size) {
     if (size >= HUGE_PAGE_TABLE) mem_pages_free(p, size);
     else mem_free(p);
@@ -72,7 +75,9 @@ int64_t vocab_find_hashed(const struct vocab *v, uint64_t hash, const char *s, s
         if (slot_matches(v, &v->slots[i], s, n, literal)) return (int64_t)v->slots[i].id_plus_1 - 1;
     return -1;
 }
-int64_t vocab_find(const struct vocab *v, const char *s, size_t n, bool literal) { return vocab_find_hashed(v, vocab_hash(s, n), s, n, literal); }
+int64_t vocab_find(const struct vocab *v, const char *s, size_t n, bool literal) {
+    return vocab_find_hashed(v, vocab_hash(s, n), s, n, literal);
+}
 
 static int append_pool(struct vocab *v, const char *s, size_t n) {
     if (v->used + n > UINT32_MAX || mem_grow(&v->pool, &v->cap, v->used + n, 1)) return ERR_MEMORY;

@@ -30,7 +30,8 @@ void attachments_remove(struct attachments *l, size_t i) {
 static bool is_read_again(const struct attachments *l, size_t i, size_t from) {
     const struct attachment *old = &l->v[i];
     for (size_t k = from; k < l->n; k++)
-        if (old->path ? l->v[k].path && !strcmp(old->path, l->v[k].path) : !strcmp(old->name, l->v[k].name)) return true;
+        if (old->path ? l->v[k].path && !strcmp(old->path, l->v[k].path) : !strcmp(old->name, l->v[k].name))
+            return true;
     return false;
 }
 
@@ -72,19 +73,24 @@ size_t attachments_bytes(const struct attachments *l) {
 
 static int add_document(struct attachments *l, const struct input_path *f, struct error *e) {
     struct attachment a = {.name = mem_strdup(f->name), .path = mem_strdup(f->path)};
-    int rc =
-        a.name && a.path && !mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v) ? input_document(f, &a.text, &a.bytes, e) : error_set(e, ERR_MEMORY, "no memory");
+    int rc = a.name && a.path && !mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)
+                 ? input_document(f, &a.text, &a.bytes, e)
+                 : error_set(e, ERR_MEMORY, "no memory");
     if (rc) attachment_free(&a);
     else l->v[l->n++] = a;
     return rc;
 }
 
-/* Counts the tokens of the documents alone, with the tokenizer of this process. The built-in model's prompts leave documents out. */
+/* Counts the tokens of the documents alone, with the tokenizer of this process. The built-in model's prompts leave
+ * documents out. */
 static size_t count_documents(struct app *a, const struct attachments *l) {
     struct buf text = {0};
     struct ids ids = {0};
     attachments_put(l, &text);
-    size_t n = a->tokenizer && !text.failed && !tokenizer_encode(a->tokenizer, text.data, text.len, TEXT_VALUE, &ids, NULL) ? ids.n : 0;
+    size_t n =
+        a->tokenizer && !text.failed && !tokenizer_encode(a->tokenizer, text.data, text.len, TEXT_VALUE, &ids, NULL)
+            ? ids.n
+            : 0;
     ids_free(&ids);
     buf_free(&text);
     return n;
@@ -100,7 +106,8 @@ static bool count_with_documents(struct app *a, const struct chat_session *t, si
     if (t->conv.n) memcpy(c.messages, t->conv.messages, t->conv.n * sizeof *c.messages);
     *last = (struct message){.role = ROLE_USER};
     attachments_put(&t->attached, &last->text);
-    if (!last->text.failed && !prompt_make(a, &c, prompt_think_option(&a->opts), &p, NULL)) known = !a->backend->count_tokens(a, &p, n, NULL);
+    if (!last->text.failed && !prompt_make(a, &c, prompt_think_option(&a->opts), &p, NULL))
+        known = !a->backend->count_tokens(a, &p, n, NULL);
     buf_free(&last->text);
     prompt_free(&p);
 out:
@@ -117,13 +124,16 @@ static int check_fits(struct app *a, const struct chat_session *t, const char *w
     amount_bytes(bytes, size, sizeof size);
     if (!context) return 0;
     if (attachments_bytes(&t->attached) / LONG_TOKEN > (size_t)context)
-        return error_set(e, ERR_CONTEXT, "%.200s: %s is more than the context of %d tokens holds; nothing was attached", what, size, context);
+        return error_set(e, ERR_CONTEXT, "%.200s: %s is more than the context of %d tokens holds; nothing was attached",
+                         what, size, context);
     if (!count_with_documents(a, t, &n)) return 0;
     size_t alone = n < (size_t)context ? count_documents(a, &t->attached) : 0;
     if (alone > n) n = alone;
     if (n < (size_t)context) return 0;
-    return error_set(e, ERR_CONTEXT, "%.200s: with these %s the prompt would have %zu tokens, the context holds %d; nothing was attached", what, size, n,
-                     context);
+    return error_set(
+        e, ERR_CONTEXT,
+        "%.200s: with these %s the prompt would have %zu tokens, the context holds %d; nothing was attached", what,
+        size, n, context);
 }
 
 int attachments_add(struct app *a, struct chat_session *t, const char *words, struct error *e) {

@@ -35,11 +35,15 @@ struct chat_session { /* one session of the chat */
     bool continues_answer; /* the running turn continues the last answer */
     bool asks;             /* the running turn answers a question that was added after n_before messages */
     size_t n_before;
-    bool closing;                                              /* the session is being closed: print nothing more about it */
-    unsigned last_used;                                        /* grows with each switch */
-    size_t n_markup;                                           /* bytes at the end of the last answer's text that are markup without a call */
-    size_t n_summarised;                                       /* number of messages summarised; the others did not fit into the prompt */
-    void (*on_finish)(struct repl *r, struct chat_session *t); /* takes the text of the running turn, a summary; NULL: the turn is an answer */
+    /* the session is being closed: print nothing more about it */
+    bool closing;
+    unsigned last_used; /* grows with each switch */
+    /* bytes at the end of the last answer's text that are markup without a call */
+    size_t n_markup;
+    /* number of messages summarised; the others did not fit into the prompt */
+    size_t n_summarised;
+    /* takes the text of the running turn, a summary; NULL: the turn is an answer */
+    void (*on_finish)(struct repl *r, struct chat_session *t);
     struct conversation conv;
     struct conversation compacted; /* the messages that the summary of /compact replaced, for /undo */
     struct conversation replaced;  /* the answer that the running turn replaces, for a turn that fails */

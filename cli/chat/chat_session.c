@@ -40,7 +40,8 @@ void chat_session_save(struct repl *r, struct chat_session *t) {
     if (!t->store.lock && !t->store.disabled) {
         if (t->named) rc = store_open(&t->store, r->app, t->name, STORE_REPLACE, NULL, &e);
         else if (r->app->opts.v[OPT_NO_SAVE].on || !conversation_last(&t->conv, ROLE_USER)) return;
-        else if (!(rc = store_open_unnamed(&t->store, r->app, &t->conv, &e))) snprintf(t->name, sizeof t->name, "%s", t->store.name);
+        else if (!(rc = store_open_unnamed(&t->store, r->app, &t->conv, &e)))
+            snprintf(t->name, sizeof t->name, "%s", t->store.name);
     }
     if (!rc && t->client) rc = store_add_disk_keys(&t->store, t->client, &e);
     if (!rc) rc = store_save_later(&t->store, r->app, &t->conv, &e);
@@ -58,7 +59,8 @@ bool chat_session_is_answering(const struct chat_session *t) { return t->turn.ru
 
 bool chat_session_report_busy(struct repl *r, struct chat_session *t) {
     if (chat_session_is_answering(t))
-        screen_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
+        screen_print(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it",
+                     t->number);
     return chat_session_is_answering(t);
 }
 
@@ -70,7 +72,8 @@ static void cleared_free(struct cleared_conversation *p) {
 
 void chat_session_free(struct repl *r, struct chat_session *t) {
     for (size_t i = 0; i < r->n_sessions; i++)
-        if (r->sessions[i] == t) memmove(&r->sessions[i], &r->sessions[i + 1], (--r->n_sessions - i) * sizeof *r->sessions);
+        if (r->sessions[i] == t)
+            memmove(&r->sessions[i], &r->sessions[i + 1], (--r->n_sessions - i) * sizeof *r->sessions);
     if (r->on_screen == t) r->on_screen = NULL;
     if (r->active == t) r->active = r->n_sessions ? r->sessions[r->n_sessions - 1] : NULL;
     turn_free(&t->turn);
@@ -89,12 +92,13 @@ void chat_session_free(struct repl *r, struct chat_session *t) {
     mem_free(t);
 }
 
-/* --- /clear ---------------------------------------------------------------------------------------------------------- */
+/* --- /clear ----------------------------------------------------------------------------------- */
 
 /* Keeps the system prompt. The old conversation keeps its file; the new one gets its own later. */
 void chat_session_clear(struct repl *r, struct chat_session *t) {
     struct conversation fresh = {0};
-    if (t->conv.n && t->conv.messages[0].role == ROLE_SYSTEM && conversation_set_system(&fresh, t->conv.messages[0].text.data)) {
+    if (t->conv.n && t->conv.messages[0].role == ROLE_SYSTEM &&
+        conversation_set_system(&fresh, t->conv.messages[0].text.data)) {
         screen_print(r, "no memory; the conversation is unchanged");
         return;
     }

@@ -15,7 +15,8 @@ static void print_message(struct repl *r, const struct message *m) {
         const char *text = conversation_question(m, &b);
         if (text) buf_fmt(&b, "%s%s", b.len ? " " : "", text);
         screen_print_styled(r, "\033[1m", "> ", b.data ? b.data : "", b.len);
-    } else if (m->role == ROLE_ASSISTANT && m->text.len) answer_printer_print(&r->app->answer_style, m->text.data, m->text.len);
+    } else if (m->role == ROLE_ASSISTANT && m->text.len)
+        answer_printer_print(&r->app->answer_style, m->text.data, m->text.len);
     for (size_t i = 0; i < m->calls.n; i++) {
         struct buf text = {0};
         if (m->role == ROLE_ASSISTANT) tool_round_show_call(&m->calls.v[i], &text);

@@ -1,4 +1,5 @@
-/* The tool calls of a chat's answers: shows them, asks for consent in the edited line, and runs them beside the loop over events. */
+/* The tool calls of a chat's answers: shows them, asks for consent in the edited line, and runs them beside the loop
+ * over events. */
 #include "cli/chat/chat_tools.h"
 
 #include <stdio.h>
@@ -33,7 +34,7 @@ static int add_result(struct repl *r, struct chat_session *t, struct tool_result
     return rc;
 }
 
-/* --- questions ------------------------------------------------------------------------------------------------------- */
+/* --- questions -------------------------------------------------------------------------------- */
 
 /* Shows the call above the edited line, whose prompt asks. Drops earlier input, which is not an answer. */
 static void show_question(struct repl *r, struct chat_session *t) {
@@ -56,17 +57,19 @@ static void begin_question(struct repl *r, struct chat_session *t) {
         return;
     }
     screen_label(t, label, sizeof label);
-    report_note("session %s needs your consent to a call of %s; /switch %s asks", label, tool_round_call(&t->round)->name.data, label);
+    report_note("session %s needs your consent to a call of %s; /switch %s asks", label,
+                tool_round_call(&t->round)->name.data, label);
 }
 
 static void end_question(struct repl *r, struct chat_session *t) {
     t->asking = false;
-    if (r->put_aside.len && !r->dumb) buf_add(&r->line.text, r->put_aside.data, r->put_aside.len), r->line.cursor = r->line.text.len;
+    if (r->put_aside.len && !r->dumb)
+        buf_add(&r->line.text, r->put_aside.data, r->put_aside.len), r->line.cursor = r->line.text.len;
     buf_free(&r->put_aside);
     screen_format_prompt(r);
 }
 
-/* --- running --------------------------------------------------------------------------------------------------------- */
+/* --- running ---------------------------------------------------------------------------------- */
 
 static void show_running(struct repl *r, struct chat_session *t) {
     char what[TOOL_NAME_MAX + 16];
@@ -88,7 +91,8 @@ static void run_call(struct repl *r, struct chat_session *t, const struct tool *
 static void report_limit(struct repl *r, const struct chat_session *t, bool front) {
     char label[140];
     screen_label(t, label, sizeof label);
-    if (front) screen_print(r, "(ended after %d tool calls; /set max-calls allows more, /continue goes on)\n", t->round.n_run);
+    if (front)
+        screen_print(r, "(ended after %d tool calls; /set max-calls allows more, /continue goes on)\n", t->round.n_run);
     else report_note("session %s has ended after %d tool calls; /switch %s shows it", label, t->round.n_run, label);
 }
 
@@ -149,7 +153,7 @@ void chat_tools_abandon(struct repl *r, struct chat_session *t, const char *why)
     chat_session_save(r, t);
 }
 
-/* --- answers to questions --------------------------------------------------------------------------------------------- */
+/* --- answers to questions --------------------------------------------------------------------- */
 
 void chat_tools_answer(struct repl *r, const char *text, size_t n) {
     struct chat_session *t = r->active;
@@ -157,7 +161,8 @@ void chat_tools_answer(struct repl *r, const char *text, size_t n) {
     struct tool_result refused = {0};
     switch (tool_round_consent(text, n)) {
     case TOOL_CONSENT_UNCLEAR:
-        screen_print(r, "y runs it, n refuses it, a runs all calls of %s without a question; Ctrl-C stops the answer", tool->definition.name);
+        screen_print(r, "y runs it, n refuses it, a runs all calls of %s without a question; Ctrl-C stops the answer",
+                     tool->definition.name);
         return;
     case TOOL_CONSENT_NO:
         end_question(r, t);

@@ -16,13 +16,14 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
 
-/* --- end ------------------------------------------------------------------------------------------------------------- */
+/* --- end -------------------------------------------------------------------------------------- */
 
 /* Takes the calls of the ended turn and adds them to its message. */
 static void take_calls(struct repl *r, struct chat_session *t) {
     struct error e;
     int rc = tool_round_take(&t->round, r->app, &t->turn, &t->conv, &e);
-    if (!rc && t->round.calls.n && conversation_add_calls(&t->conv, &t->round.calls)) rc = error_set(&e, ERR_MEMORY, "no memory for a tool call");
+    if (!rc && t->round.calls.n && conversation_add_calls(&t->conv, &t->round.calls))
+        rc = error_set(&e, ERR_MEMORY, "no memory for a tool call");
     if (!rc) return;
     tool_round_free(&t->round);
     report_error(&e);
@@ -34,7 +35,8 @@ static void add_markup(struct chat_session *t) {
     struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
     t->n_markup = 0;
     if (!markup || !last || last->role != ROLE_ASSISTANT) return;
-    if (buf_add(&last->text, markup->data, markup->len)) report_note("the answer's end was not added to the conversation: no memory");
+    if (buf_add(&last->text, markup->data, markup->len))
+        report_note("the answer's end was not added to the conversation: no memory");
     else t->n_markup = markup->len;
 }
 
@@ -44,7 +46,8 @@ static void add_answer(struct repl *r, struct chat_session *t) {
     bool partial = u->failed || u->reason == DONE_CANCELLED || u->reason == DONE_LENGTH || u->reason == DONE_CONTEXT;
     struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
     if (t->continues_answer && last && last->role == ROLE_ASSISTANT) {
-        if (t->n_markup && t->prompt.n_given < t->prompt.ids.n) last->text.data[last->text.len -= t->n_markup] = 0; /* the turn has replayed it */
+        /* the turn has replayed it */
+        if (t->n_markup && t->prompt.n_given < t->prompt.ids.n) last->text.data[last->text.len -= t->n_markup] = 0;
         buf_add(&last->thinking, u->thinking.data ? u->thinking.data : "", u->thinking.len);
         buf_add(&last->text, u->text.data ? u->text.data : "", u->text.len);
         last->partial = partial;
@@ -56,15 +59,19 @@ static void add_answer(struct repl *r, struct chat_session *t) {
     take_calls(r, t);
     add_markup(t);
     ids_free(&t->prompt.fixed_answer);
-    /* Keep the generated ids: /continue resumes after the last one. If --until has cut text off, it resumes after the text. */
-    if (u->stop_hit || u->lacks_ids || mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
+    /* Keep the generated ids: /continue resumes after the last one. If --until has cut text off, it resumes after the
+     * text. */
+    if (u->stop_hit || u->lacks_ids ||
+        mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
         prompt_free(&t->prompt);
         return;
     }
     for (size_t i = 0; i < u->ids.n; i++) t->prompt.ids.data[t->prompt.ids.n++] = u->ids.data[i];
     t->prompt.is_cut = u->reason != DONE_STOP && !u->failed;
     t->prompt.begun_call.len = 0;
-    if (!r->app->backend->is_local && u->ids.n && buf_add(&t->prompt.begun_call, u->tool.data ? u->tool.data : "", u->tool.len)) prompt_free(&t->prompt);
+    if (!r->app->backend->is_local && u->ids.n &&
+        buf_add(&t->prompt.begun_call, u->tool.data ? u->tool.data : "", u->tool.len))
+        prompt_free(&t->prompt);
 }
 
 /* Whether a server has refused the question of the ended turn because the context has no room for it. */
@@ -80,7 +87,8 @@ static const char *describe_partial(const struct repl *r, const struct turn *u, 
     if (repeats) hint = "; it repeats itself, which /set repeat-penalty 1.1 may prevent";
     if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens%s", u->stats.answer_tokens, hint);
     else if (u->reason == DONE_CONTEXT && !r->app->backend->can_continue)
-        snprintf(out, cap, "the server's context is full, or its limit on answers is reached%s", repeats ? hint : "; /compact makes room");
+        snprintf(out, cap, "the server's context is full, or its limit on answers is reached%s",
+                 repeats ? hint : "; /compact makes room");
     else if (u->reason == DONE_CONTEXT)
         snprintf(out, cap, "the context of %d tokens is full%s", r->app->info->context,
                  repeats ? "; the answer repeats itself: /undo removes it" : "; /compact makes room");
@@ -105,11 +113,14 @@ static void finish_on_screen(struct repl *r, struct chat_session *t, bool is_sum
     struct turn *u = &t->turn;
     char why[128];
     if (u->failed) report_error(&u->error);
-    if (is_refused(t)) screen_print(r, "the question was taken back; /compact shortens the conversation, /new starts another");
-    else if (!u->failed && !is_summary && u->reason != DONE_STOP) screen_print(r, "(%s)", describe_partial(r, u, why, sizeof why));
+    if (is_refused(t))
+        screen_print(r, "the question was taken back; /compact shortens the conversation, /new starts another");
+    else if (!u->failed && !is_summary && u->reason != DONE_STOP)
+        screen_print(r, "(%s)", describe_partial(r, u, why, sizeof why));
     if (v[OPT_STATS].on) report_stats(&u->stats);
     if (v[OPT_EXPLAIN].on) report_explain(&u->stats);
-    if (u->failed || u->reason == DONE_CANCELLED) queue_discard(r); /* a user who stops an answer wants to think first */
+    /* a user who stops an answer wants to think first */
+    if (u->failed || u->reason == DONE_CANCELLED) queue_discard(r);
     out_write("\n", 1);
 }
 
@@ -126,7 +137,8 @@ static void finish_in_background(struct repl *r, struct chat_session *t) {
     }
     screen_label(t, label, sizeof label);
     if (u->failed) report_note("session %s: %s", label, u->error.text);
-    else if (u->reason != DONE_STOP) report_note("session %s: %s; /switch %s shows it", label, describe_partial(r, u, why, sizeof why), label);
+    else if (u->reason != DONE_STOP)
+        report_note("session %s: %s; /switch %s shows it", label, describe_partial(r, u, why, sizeof why), label);
     else report_note("session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
 }
 
@@ -143,12 +155,13 @@ static void finish_turn(struct repl *r, struct chat_session *t) {
     if (is_refused(t)) {
         conversation_truncate(&t->conv, t->n_before);
         prompt_free(&t->prompt);
-    } else if (t->turn.failed && !t->turn.text.len && !t->turn.thinking.len && t->replaced.n && !conversation_append(&t->conv, &t->replaced))
+    } else if (t->turn.failed && !t->turn.text.len && !t->turn.thinking.len && t->replaced.n &&
+               !conversation_append(&t->conv, &t->replaced))
         prompt_free(&t->prompt);
     else if (!is_summary) add_answer(r, t);
     conversation_free(&t->replaced);
-    if (front && r->app->tools && !t->round.calls.n)
-        answer_printer_add(&r->printer, OUTPUT_TOOL_CALL, t->turn.tool.data, t->turn.tool.len); /* markup that is not a call */
+    if (front && r->app->tools && !t->round.calls.n) /* markup that is not a call */
+        answer_printer_add(&r->printer, OUTPUT_TOOL_CALL, t->turn.tool.data, t->turn.tool.len);
     if (front) chat_turn_release_screen(r);
     if (is_summary) t->on_finish(r, t);
     t->on_finish = NULL;
@@ -171,7 +184,8 @@ void chat_turn_poll(struct repl *r) {
             if (r->sessions[i]->client == news.client) t = r->sessions[i];
         if (!t || !t->turn.running) continue;
         if (t == r->on_screen) {
-            if (ev->kind == EVENT_PROGRESS && ev->total > 0 && !r->line.shown) progress_update("reading the prompt", (double)ev->done / ev->total, ev->left_s);
+            if (ev->kind == EVENT_PROGRESS && ev->total > 0 && !r->line.shown)
+                progress_update("reading the prompt", (double)ev->done / ev->total, ev->left_s);
             if (ev->kind != EVENT_PROGRESS && progress_shown()) progress_clear();
         }
         turn_event(&t->turn, &news);
@@ -180,7 +194,7 @@ void chat_turn_poll(struct repl *r) {
     }
 }
 
-/* --- start ----------------------------------------------------------------------------------------------------------- */
+/* --- start ------------------------------------------------------------------------------------ */
 
 static void hide_line_before_output(void *ctx) { screen_hide_line(ctx); }
 
@@ -190,7 +204,8 @@ void chat_turn_acquire_screen(struct repl *r, struct chat_session *t) {
     r->on_screen = t;
     answer_printer_init(&r->printer, &style);
     const struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
-    if (t->continues_answer && last && last->role == ROLE_ASSISTANT) answer_printer_resume(&r->printer, last->text.data, last->text.len);
+    if (t->continues_answer && last && last->role == ROLE_ASSISTANT)
+        answer_printer_resume(&r->printer, last->text.data, last->text.len);
     r->printer.before_output = hide_line_before_output;
     r->printer.ctx = r;
     t->turn.on_text = thinking_on_text;
@@ -260,8 +275,8 @@ int chat_turn_resume(struct repl *r, struct chat_session *t, bool background) {
     return rc;
 }
 
-/* Continues the last answer after its last id. If the ids are not known (after loading, and with another engine), it continues
- * after the text. */
+/* Continues the last answer after its last id. If the ids are not known (after loading, and with another engine), it
+ * continues after the text. */
 int chat_turn_continue(struct repl *r, struct chat_session *t) {
     struct error e;
     const struct message *last = t->conv.n ? &t->conv.messages[t->conv.n - 1] : NULL;
@@ -275,7 +290,8 @@ int chat_turn_continue(struct repl *r, struct chat_session *t) {
         return ERR_USAGE;
     }
     if (!t->prompt.ids.n && last->thinking.len) {
-        screen_print(r, "an answer with thinking cannot be continued after it was loaded, forked or cut by --until; /regen makes a new one");
+        screen_print(r, "an answer with thinking cannot be continued after it was loaded, forked or cut by --until; "
+                        "/regen makes a new one");
         return ERR_USAGE;
     }
     int rc = 0;

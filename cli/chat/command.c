@@ -14,7 +14,8 @@
 #include "cli/options/model_path.h"
 #include "cli/options/trim.h"
 
-enum { TAKES_SESSION = 1, RUNS_BESIDE = 2 }; /* the argument is the name of an open session; runs at once while an answer runs */
+/* the argument is the name of an open session; runs at once while an answer runs */
+enum { TAKES_SESSION = 1, RUNS_BESIDE = 2 };
 struct command {
     const char *group, *name, *args, *help;
     void (*fn)(struct repl *r, const char *arg);
@@ -25,7 +26,9 @@ static const struct command commands[];
 static const size_t N_COMMANDS;
 
 /* Names used by other programs. */
-static const struct { const char *name, *means; } aliases[] = {{"exit", "bye"}, {"quit", "bye"}, {"?", "help"}, {"list", "sessions"}};
+static const struct {
+    const char *name, *means;
+} aliases[] = {{"exit", "bye"}, {"quit", "bye"}, {"?", "help"}, {"list", "sessions"}};
 
 static const char *next_command(void *ctx) {
     size_t *i = ctx;
@@ -35,7 +38,8 @@ static const char *next_command(void *ctx) {
 /* Finds a command or alias, in upper or lower case; NULL if there is none. */
 static const struct command *find_command(const char *word, size_t n) {
     for (size_t k = 0; k < sizeof aliases / sizeof *aliases; k++)
-        if (strlen(aliases[k].name) == n && !strncasecmp(aliases[k].name, word, n)) return find_command(aliases[k].means, strlen(aliases[k].means));
+        if (strlen(aliases[k].name) == n && !strncasecmp(aliases[k].name, word, n))
+            return find_command(aliases[k].means, strlen(aliases[k].means));
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (strlen(commands[i].name) == n && !strncasecmp(commands[i].name, word, n)) return &commands[i];
     return NULL;
@@ -45,9 +49,21 @@ static void report_unknown(struct repl *r, const char *word) {
     /* commands of other programs, which only lead to hearth's */
     static const struct {
         const char *name, *means;
-    } others[] = {{"retry", "regen"},         {"redo", "regen"},    {"reset", "clear"}, {"resume", "load"},   {"history", "sessions"},
-                  {"rename", "save"},         {"add", "read"},      {"attach", "read"}, {"file", "read"},     {"context", "tokens"},
-                  {"usage", "tokens"},        {"verbose", "stats"}, {"config", "set"},  {"settings", "show"}, {"think", "set think yes"},
+    } others[] = {{"retry", "regen"},
+                  {"redo", "regen"},
+                  {"reset", "clear"},
+                  {"resume", "load"},
+                  {"history", "sessions"},
+                  {"rename", "save"},
+                  {"add", "read"},
+                  {"attach", "read"},
+                  {"file", "read"},
+                  {"context", "tokens"},
+                  {"usage", "tokens"},
+                  {"verbose", "stats"},
+                  {"config", "set"},
+                  {"settings", "show"},
+                  {"think", "set think yes"},
                   {"nothink", "set think no"}};
     char near[40];
     size_t at = 0;
@@ -58,8 +74,10 @@ static void report_unknown(struct repl *r, const char *word) {
             return;
         }
     if (opt_is_live(setting)) screen_print(r, "no command /%s; did you mean /set %s?", word, opt_table[setting].name);
-    else if (opt_nearest(word, next_command, &at, near, sizeof near)) screen_print(r, "no command /%s; did you mean /%s?", word, near);
-    else screen_print(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
+    else if (opt_nearest(word, next_command, &at, near, sizeof near))
+        screen_print(r, "no command /%s; did you mean /%s?", word, near);
+    else
+        screen_print(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
 }
 
 static void print_command(struct repl *r, const struct command *c) {
@@ -81,21 +99,26 @@ static void command_help(struct repl *r, const char *arg) {
         group = commands[i].group;
         print_command(r, &commands[i]);
     }
-    screen_print(r,
-                 "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. /help COMMAND tells more about one.\n"
-                 "While an answer runs you can keep typing: lines you enter are sent when it ends; & alone moves that answer to the background.\n"
-                 "Esc or Ctrl-C stops an answer, Ctrl-O shows the thinking, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
+    screen_print(r, "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. /help COMMAND tells "
+                    "more about one.\n"
+                    "While an answer runs you can keep typing: lines you enter are sent when it ends; & alone moves "
+                    "that answer to the background.\n"
+                    "Esc or Ctrl-C stops an answer, Ctrl-O shows the thinking, Ctrl-R searches the history, Ctrl-G "
+                    "opens $EDITOR, Tab completes, Ctrl-D leaves.");
 }
 
 void command_request_exit(struct repl *r, bool as_hint) {
     size_t n = 0;
-    for (size_t i = 0; i < r->n_sessions; i++) n += chat_session_is_answering(r->sessions[i]) && r->sessions[i] != r->on_screen;
+    for (size_t i = 0; i < r->n_sessions; i++)
+        n += chat_session_is_answering(r->sessions[i]) && r->sessions[i] != r->on_screen;
     if (!n || r->exit_warned) {
         r->leaving = true;
         return;
     }
     char text[128] = "an answer is still running in the background; repeat to stop it and leave";
-    if (n > 1) snprintf(text, sizeof text, "%zu answers are still running in the background; repeat to stop them and leave", n);
+    if (n > 1)
+        snprintf(text, sizeof text, "%zu answers are still running in the background; repeat to stop them and leave",
+                 n);
     if (as_hint) line_hint(&r->line, text);
     else screen_print(r, "%s", text);
     r->exit_warned = true;
@@ -114,31 +137,36 @@ static const struct command commands[] = {
     {TALK, "undo", "", "undo the last question and its answer, /clear or /compact", command_undo, 0, NULL},
     {TALK, "clear", "", "start over, on an empty screen", command_clear, 0, NULL},
     {TALK, "compact", "", "replace the conversation with a summary", command_compact, 0,
-     "The model summarises the conversation; the summary takes the place of the earlier messages, so that the context has room again."},
+     "The model summarises the conversation; the summary takes the place of the earlier messages, so that the context "
+     "has room again."},
     {TALK, "system", "[TEXT]", "show or set the system prompt; - removes it", command_system, 0, NULL},
     {TALK, "bg", "TEXT", "answer TEXT in the background; alone: move the running answer there", command_bg, 0,
      "While an answer runs, & alone does the same as /bg. /switch shows the answer later."},
     {TALK, "edit", "[TEXT]", "write the next question in $EDITOR", command_edit, 0, NULL},
     {FILES, "read", "FILE...", "attach files to the next question", command_read, 0,
-     "Names with blanks go in quotes; *.c is a pattern; a directory gives its text files, at most 200, without hidden ones."},
+     "Names with blanks go in quotes; *.c is a pattern; a directory gives its text files, at most 200, without hidden "
+     "ones."},
     {FILES, "attachments", "", "list the attached files", command_attachments, RUNS_BESIDE, NULL},
     {FILES, "detach", "[NAME]", "drop an attached file, or all", command_detach, 0, NULL},
-    {FILES, "copy", "[code [N]]", "copy the last answer, or its Nth code block, to the clipboard", command_copy, RUNS_BESIDE,
-     "The terminal must accept OSC 52. Control characters are copied as symbols."},
+    {FILES, "copy", "[code [N]]", "copy the last answer, or its Nth code block, to the clipboard", command_copy,
+     RUNS_BESIDE, "The terminal must accept OSC 52. Control characters are copied as symbols."},
     {FILES, "export", "FILE", "write the conversation to FILE as Markdown", command_export, 0, NULL},
     {FILES, "search", "TEXT", "find TEXT in the saved conversations", command_search, RUNS_BESIDE, NULL},
     {SESSION, "new", "[NAME]", "open another session", command_new, 0, NULL},
     {SESSION, "sessions", "", "list open and saved sessions; also /list", command_sessions, RUNS_BESIDE, NULL},
-    {SESSION, "switch", "NAME", "switch to another open session, by name or number", command_switch, TAKES_SESSION, NULL},
+    {SESSION, "switch", "NAME", "switch to another open session, by name or number", command_switch, TAKES_SESSION,
+     NULL},
     {SESSION, "fork", "[NAME]", "copy the conversation into a new session", command_fork, 0, NULL},
     {SESSION, "close", "[NAME]", "close this session; it stays on disk", command_close, TAKES_SESSION, NULL},
     {SESSION, "save", "[NAME]", "save the conversation as NAME", command_save, 0, NULL},
     {SESSION, "load", "NAME", "open a saved conversation", command_load, 0, NULL},
     {SESSION, "delete", "NAME", "delete a saved conversation", command_delete, 0, NULL},
-    {MODEL, "model", "[NAME]", "list models, or switch to another", command_model, 0, "NAME may be the number in the list, or the beginning of a name."},
+    {MODEL, "model", "[NAME]", "list models, or switch to another", command_model, 0,
+     "NAME may be the number in the list, or the beginning of a name."},
     {MODEL, "preset", "[NAME]", "list presets, or use one", command_preset, 0,
      "A preset is a section [NAME] of the configuration file: settings such as temp, a system prompt, and a model."},
-    {MODEL, "set", "NAME VALUE", "change a setting: /set temp 0.2", command_set, 0, "/set NAME default resets a setting. /show lists them."},
+    {MODEL, "set", "NAME VALUE", "change a setting: /set temp 0.2", command_set, 0,
+     "/set NAME default resets a setting. /show lists them."},
     {MODEL, "show", "", "show the current settings", command_show, RUNS_BESIDE, NULL},
     {INFO, "tokens", "", "show how full the context is", command_tokens, RUNS_BESIDE, NULL},
     {INFO, "stats", "", "show counts and speeds of the last answer", command_stats, RUNS_BESIDE, NULL},
@@ -149,7 +177,8 @@ static const struct command commands[] = {
 };
 static const size_t N_COMMANDS = sizeof commands / sizeof *commands;
 
-/* Returns the length of a command's name at text, which begins with '/'; 0 if the word cannot be one, such as a path. */
+/* Returns the length of a command's name at text, which begins with '/'; 0 if the word cannot be one, such as a path.
+ */
 static size_t name_length(const char *text) {
     size_t n = 1;
     while ((text[n] >= 'a' && text[n] <= 'z') || (text[n] >= 'A' && text[n] <= 'Z') || text[n] == '?') n++;
@@ -186,7 +215,9 @@ void command_run(struct repl *r, const char *text) {
     char *copy = mem_strdup(arg);
     if (!copy) return;
     copy[trim_end(copy, strlen(copy), " \t\n")] = 0;
-    if (c && *copy && !*c->args && !(c->flags & RUNS_BESIDE)) screen_print(r, "nothing was done: /%s takes no argument", word); /* "/undo 3" */
+    /* "/undo 3" */
+    if (c && *copy && !*c->args && !(c->flags & RUNS_BESIDE))
+        screen_print(r, "nothing was done: /%s takes no argument", word);
     else if (c) c->fn(r, copy);
     else report_unknown(r, word);
     mem_free(copy);
@@ -227,8 +258,10 @@ static void offer_files(struct buf *out, const char *typed, size_t n) {
     for (int i = 0; i < n_files; i++) {
         const char *name = files[i]->d_name;
         char full[PATHS_MAX];
-        bool dots = !strcmp(name, ".") || !strcmp(name, ".."), hidden = *name == '.' && (head == n || typed[head] != '.');
-        if (!dots && !hidden && !strchr(name, '\n') && !strncmp(name, typed + head, n - head) && !file_join(full, sizeof full, dir, name, &(struct error){0}))
+        bool dots = !strcmp(name, ".") || !strcmp(name, ".."),
+             hidden = *name == '.' && (head == n || typed[head] != '.');
+        if (!dots && !hidden && !strchr(name, '\n') && !strncmp(name, typed + head, n - head) &&
+            !file_join(full, sizeof full, dir, name, &(struct error){0}))
             buf_fmt(out, "%s%s%s\n", path, name, file_is_dir(full) ? "/" : "");
         free(files[i]);
     }
@@ -251,7 +284,9 @@ static void complete_value(const char *text, size_t n, size_t cursor, size_t *fr
     const enum opt_id id = opt_find(text, n, &negated);
     size_t begin = n + strspn(text + n, " =");
     if (!opt_is_live(id) || cursor < begin) return;
-    const char *words = opt_table[id].kind <= OPT_SWITCH ? "yes no" : opt_table[id].choices ? opt_table[id].choices : "";
+    const char *words = opt_table[id].kind <= OPT_SWITCH ? "yes no"
+                        : opt_table[id].choices          ? opt_table[id].choices
+                                                         : "";
     char word[40];
     *from += begin;
     for (const char *s = words; *s; s += strspn(s, " ")) {
@@ -263,7 +298,8 @@ static void complete_value(const char *text, size_t n, size_t cursor, size_t *fr
     offer_match(candidates, "", "default", text + begin, cursor - begin);
 }
 
-/* Completes commands, then the argument of those that take a session, a saved name, a model, a file, a setting or a command. */
+/* Completes commands, then the argument of those that take a session, a saved name, a model, a file, a setting or a
+ * command. */
 void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates) {
     struct repl *r = ctx;
     char name[140];
@@ -280,7 +316,8 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
         complete_file(text, cursor, from, candidates);
         return;
     }
-    if (!strncmp(text, "/set ", 5) && strcspn(typed, " =") < n) complete_value(typed, strcspn(typed, " ="), n, from, candidates);
+    if (!strncmp(text, "/set ", 5) && strcspn(typed, " =") < n)
+        complete_value(typed, strcspn(typed, " ="), n, from, candidates);
     if (memchr(typed, ' ', n)) return;
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (strlen(commands[i].name) != word - 1 || strncmp(commands[i].name, text + 1, word - 1)) continue;
@@ -291,11 +328,13 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
         for (int id = 0; commands[i].fn == command_set && id < OPT_COUNT; id++)
             if (opt_is_live((enum opt_id)id)) offer_match(candidates, "", opt_table[id].name, typed, n);
         if (commands[i].fn == command_load || commands[i].fn == command_delete) offer_saved(candidates, typed, n);
-        for (size_t k = 0; commands[i].fn == command_preset && k < r->app->opts.n_presets; k++) offer_match(candidates, "", r->app->opts.presets[k], typed, n);
+        for (size_t k = 0; commands[i].fn == command_preset && k < r->app->opts.n_presets; k++)
+            offer_match(candidates, "", r->app->opts.presets[k], typed, n);
         if (commands[i].fn == command_model) {
             offer_models(r, candidates, typed, n);
             if (!candidates->len) offer_files(candidates, typed, n);
         }
-        for (size_t k = 0; commands[i].fn == command_help && k < N_COMMANDS; k++) offer_match(candidates, *typed == '/' ? "/" : "", commands[k].name, typed, n);
+        for (size_t k = 0; commands[i].fn == command_help && k < N_COMMANDS; k++)
+            offer_match(candidates, *typed == '/' ? "/" : "", commands[k].name, typed, n);
     }
 }

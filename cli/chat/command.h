@@ -2,11 +2,13 @@
 /* Lines that begin with '/': the chat commands. command.c has the table that names them. */
 #include "cli/chat/chat.h"
 
-bool command_is(const char *text);          /* false for a question, also one that begins with a path such as /etc/fstab */
+/* false for a question, also one that begins with a path such as /etc/fstab */
+bool command_is(const char *text);
 bool command_runs_beside(const char *text); /* true if the command runs at once while an answer runs */
 bool command_leaves(const char *text);      /* true for /bye and its aliases */
 void command_run(struct repl *r, const char *text);
-void command_request_exit(struct repl *r, bool as_hint); /* asks first if leaving stops background answers, in a hint below the edited line or as a message */
+/* asks first if leaving stops background answers, in a hint below the edited line or as a message */
+void command_request_exit(struct repl *r, bool as_hint);
 void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates);
 
 /* command_session.c */

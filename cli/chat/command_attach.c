@@ -17,16 +17,20 @@ void command_read(struct repl *r, const char *arg) {
     struct error e;
     char size[32];
     size_t n_before = l->n, bytes_before = attachments_bytes(l);
-    if (!*arg) screen_print(r, "/read FILE attaches FILE to your next question; also several files, patterns and directories");
+    if (!*arg)
+        screen_print(r, "/read FILE attaches FILE to your next question; also several files, patterns and directories");
     else if (!strcmp(arg, "-")) screen_print(r, "cannot read stdin: it is the terminal");
     else if (attachments_add(r->app, r->active, arg, &e)) screen_print(r, "%s", e.text);
     else {
         amount_bytes(attachments_bytes(l) - bytes_before, size, sizeof size);
         const size_t n_older = attachments_drop_older(l, n_before);
-        const char *instead = !n_older ? "" : n_older == 1 ? ", in place of what was read before" : ", some in place of what was read before";
+        const char *instead = !n_older       ? ""
+                              : n_older == 1 ? ", in place of what was read before"
+                                             : ", some in place of what was read before";
         n_before -= n_older;
         for (size_t i = n_before; i < l->n && l->n != n_before + 1; i++) print_attachment(r, l, i);
-        if (l->n == n_before + 1) screen_print(r, "%s: %s attached to your next question%s", l->v[n_before].name, size, instead);
+        if (l->n == n_before + 1)
+            screen_print(r, "%s: %s attached to your next question%s", l->v[n_before].name, size, instead);
         else screen_print(r, "%zu files, %s attached to your next question%s", l->n - n_before, size, instead);
     }
 }
@@ -34,7 +38,8 @@ void command_read(struct repl *r, const char *arg) {
 void command_attachments(struct repl *r, const char *arg) {
     const struct attachments *l = &r->active->attached;
     for (size_t i = 0; i < l->n; i++) print_attachment(r, l, i);
-    screen_print(r, l->n ? "/detach NAME drops one, /detach all of them" : "nothing is attached; /read FILE attaches a file to your next question");
+    screen_print(r, l->n ? "/detach NAME drops one, /detach all of them"
+                         : "nothing is attached; /read FILE attaches a file to your next question");
 }
 
 /* Finds an attachment by its number or name. Returns l->n if there is none. */

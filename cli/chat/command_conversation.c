@@ -87,7 +87,8 @@ void command_undo(struct repl *r, const char *arg) {
     const int n_attached = attachments_restore(&t->attached, m);
     if (n_attached < 0) screen_print(r, "no memory for its documents");
     else if (n_attached)
-        screen_print(r, "its file%s attached to the next question; /detach drops %s", n_attached > 1 ? "s are" : " is", n_attached > 1 ? "them" : "it");
+        screen_print(r, "its file%s attached to the next question; /detach drops %s", n_attached > 1 ? "s are" : " is",
+                     n_attached > 1 ? "them" : "it");
     truncate_before_role(&t->conv, ROLE_USER);
     prompt_free(&t->prompt);
     chat_session_save(r, t);
@@ -109,5 +110,6 @@ void command_clear(struct repl *r, const char *arg) {
     if (chat_session_report_busy(r, r->active)) return;
     chat_session_clear(r, r->active);
     if (!r->dumb) out_draw(1, "\033[H\033[2J\033[3J", 11);
-    screen_print(r, r->active->cleared.conv.n ? "a new conversation; /undo restores the old one" : "a new conversation");
+    screen_print(r,
+                 r->active->cleared.conv.n ? "a new conversation; /undo restores the old one" : "a new conversation");
 }

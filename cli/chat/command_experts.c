@@ -1,5 +1,5 @@
-/* /experts: which routed experts the answers used, and where they are resident. One line per layer, with a denser character for experts
- * that were chosen more often. */
+/* /experts: which routed experts the answers used, and where they are resident. One line per layer, with a denser
+ * character for experts that were chosen more often. */
 #include <stdlib.h>
 
 #include "cli/chat/command.h"
@@ -62,17 +62,22 @@ static void put_layer_experts(const struct expert_map *m, int layer, struct buf 
     }
 }
 
-/* Prints a line per device: the experts it keeps, by class, and how many of the experts that its rows selected it computed. */
+/* Prints a line per device: the experts it keeps, by class, and how many of the experts that its rows selected it
+ * computed. */
 static void put_devices(const struct expert_map *m, struct buf *out) {
     char bytes[32];
     for (int i = 0; i < m->n_devices; i++) {
         const struct expert_device *d = &m->device[i];
         buf_fmt(out, "device %d:", d->rank);
         if (d->resident_layers)
-            buf_fmt(out, " resident: %d of %d layers, %s;", d->resident_layers, d->layers, amount_bytes(d->resident_bytes, bytes, sizeof bytes));
-        if (d->cached) buf_fmt(out, " cached: %d experts, %s;", d->cached, amount_bytes(d->cached_bytes, bytes, sizeof bytes));
+            buf_fmt(out, " resident: %d of %d layers, %s;", d->resident_layers, d->layers,
+                    amount_bytes(d->resident_bytes, bytes, sizeof bytes));
+        if (d->cached)
+            buf_fmt(out, " cached: %d experts, %s;", d->cached, amount_bytes(d->cached_bytes, bytes, sizeof bytes));
         if (!d->resident_layers && !d->cached) buf_str(out, " no experts;");
-        if (d->chosen) buf_fmt(out, " %.0f%% of %llu choices", 100.0 * (double)d->hits / (double)d->chosen, (unsigned long long)d->chosen);
+        if (d->chosen)
+            buf_fmt(out, " %.0f%% of %llu choices", 100.0 * (double)d->hits / (double)d->chosen,
+                    (unsigned long long)d->chosen);
         else buf_str(out, " no choice yet");
         buf_char(out, '\n');
     }
@@ -81,10 +86,11 @@ static void put_devices(const struct expert_map *m, struct buf *out) {
 static void put_all_layers(const struct expert_map *m, struct buf *out) {
     int rows, cols, layers = 0, group = 1;
     term_size(&rows, &cols);
-    while ((m->n_experts + group - 1) / group > (cols > 60 ? cols - 32 : 28)) group++; /* leaves room for the layer number and the device column */
+    /* leaves room for the layer number and the device column */
+    while ((m->n_experts + group - 1) / group > (cols > 60 ? cols - 32 : 28)) group++;
     for (int l = 0; l < m->n_layers; l++) layers += layer_uses(m, l) > 0;
-    buf_fmt(out, "experts chosen by answers, %d per layer%s: blank none, . : - below average, + * # above\n", m->n_experts,
-            group > 1 ? ", several per column" : "");
+    buf_fmt(out, "experts chosen by answers, %d per layer%s: blank none, . : - below average, + * # above\n",
+            m->n_experts, group > 1 ? ", several per column" : "");
     for (int l = 0; l < m->n_layers; l++)
         if (layer_uses(m, l)) put_layer_row(m, l, group, out);
     put_devices(m, out);

@@ -65,8 +65,12 @@ void command_model(struct repl *r, const char *arg) {
 static void list_presets(struct repl *r) {
     const struct opts *o = &r->app->opts;
     for (size_t i = 0; i < o->n_presets; i++) screen_print(r, "  %s", o->presets[i]);
-    if (o->n_presets) screen_print(r, "in use: %s; /preset NAME uses another", o->v[OPT_PRESET].text ? o->v[OPT_PRESET].text : "none");
-    else screen_print(r, "there are no presets; a preset is a section [NAME] of the configuration file, with settings, system and model");
+    if (o->n_presets)
+        screen_print(r, "in use: %s; /preset NAME uses another",
+                     o->v[OPT_PRESET].text ? o->v[OPT_PRESET].text : "none");
+    else
+        screen_print(r, "there are no presets; a preset is a section [NAME] of the configuration file, with settings, "
+                        "system and model");
 }
 
 void command_preset(struct repl *r, const char *arg) {
@@ -85,5 +89,6 @@ void command_preset(struct repl *r, const char *arg) {
     if (wanted.text && (!model.text || strcmp(wanted.text, model.text))) switch_model(r, wanted.text);
     if (system && conversation_set_system(&r->active->conv, system)) screen_print(r, "no memory for the system prompt");
     else if (system) chat_session_save(r, r->active);
-    screen_print(r, "preset %s%s, starting with the next question; /show lists the settings", arg, system ? ", with its system prompt" : "");
+    screen_print(r, "preset %s%s, starting with the next question; /show lists the settings", arg,
+                 system ? ", with its system prompt" : "");
 }

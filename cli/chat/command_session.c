@@ -85,7 +85,8 @@ static void format_state(const struct chat_session *t, char *out, size_t cap) {
     const struct turn *u = &t->turn;
     char rate[32];
     if (u->running && u->n_tokens > 1) snprintf(out, cap, "decoding, %s tok/s", turn_speed(u, rate, sizeof rate));
-    else if (u->running && u->prefill_total) snprintf(out, cap, "prefilling %d %%", 100 * u->prefill_done / u->prefill_total);
+    else if (u->running && u->prefill_total)
+        snprintf(out, cap, "prefilling %d %%", 100 * u->prefill_done / u->prefill_total);
     else if (u->running) snprintf(out, cap, "prefilling");
     else snprintf(out, cap, "%s", t->answer_seen ? "" : "has answered");
 }
@@ -105,8 +106,8 @@ void command_sessions(struct repl *r, const char *arg) {
         size_t turns = conversation_n_questions(&t->conv);
         char state[96];
         format_state(t, state, sizeof state);
-        buf_fmt(&line, "%s %d  %-*s%s%3zu question%s", t == r->active ? "*" : " ", t->number, width, t->named ? t->name : "", width ? " " : "", turns,
-                turns == 1 ? " " : "s");
+        buf_fmt(&line, "%s %d  %-*s%s%3zu question%s", t == r->active ? "*" : " ", t->number, width,
+                t->named ? t->name : "", width ? " " : "", turns, turns == 1 ? " " : "s");
         if (*state) buf_fmt(&line, ", %s", state);
         buf_str(&line, "  ");
         int left = cols - 1 - (int)line.len;
@@ -158,7 +159,8 @@ void command_save(struct repl *r, const char *arg) {
     }
     if (*arg && strcmp(arg, t->name)) {
         if (!accept_name(r, arg)) return;
-        int rc = t->store.lock ? store_rename(&t->store, arg, &e) : store_open(&t->store, r->app, arg, STORE_NEW, NULL, &e);
+        int rc =
+            t->store.lock ? store_rename(&t->store, arg, &e) : store_open(&t->store, r->app, arg, STORE_NEW, NULL, &e);
         if (rc) {
             screen_print(r, "%s", e.text);
             return;
@@ -177,7 +179,8 @@ void command_save(struct repl *r, const char *arg) {
 /* Reports that no conversation has this name, and one that begins with it or is spelt like it. */
 static void report_not_saved(struct repl *r, const char *name) {
     char near[128];
-    if (store_nearest(name, near, sizeof near)) screen_print(r, "no saved conversation '%s'; did you mean %s?", name, near);
+    if (store_nearest(name, near, sizeof near))
+        screen_print(r, "no saved conversation '%s'; did you mean %s?", name, near);
     else screen_print(r, "no saved conversation '%s'; /sessions lists them", name);
 }
 

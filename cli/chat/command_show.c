@@ -9,7 +9,8 @@
 #include "cli/tools/tool_round.h"
 
 static void print_setting(struct repl *r, enum opt_id id) {
-    static const char *const origins[] = {"default", "default", "configuration file", "environment", "preset", "flag", "/set"};
+    static const char *const origins[] = {"default", "default", "configuration file", "environment", "preset",
+                                          "flag",    "/set"};
     const struct opt_value *o = &r->app->opts.v[id];
     const char *from = o->text ? origins[o->origin] : "model default";
     struct sampling s;
@@ -22,10 +23,16 @@ static void print_setting(struct repl *r, enum opt_id id) {
     case OPT_MIN_P: snprintf(value, sizeof value, "%g", s.min_p); break;
     case OPT_TOP_K: snprintf(value, sizeof value, "%d", s.top_k); break;
     case OPT_REPEAT_PENALTY: snprintf(value, sizeof value, "%g", s.repeat_penalty); break;
-    case OPT_PRESENCE_PENALTY: snprintf(value, sizeof value, "%g", s.presence_penalty), from = o->text ? from : "default"; break;
-    case OPT_FREQUENCY_PENALTY: snprintf(value, sizeof value, "%g", s.frequency_penalty), from = o->text ? from : "default"; break;
+    case OPT_PRESENCE_PENALTY:
+        snprintf(value, sizeof value, "%g", s.presence_penalty), from = o->text ? from : "default";
+        break;
+    case OPT_FREQUENCY_PENALTY:
+        snprintf(value, sizeof value, "%g", s.frequency_penalty), from = o->text ? from : "default";
+        break;
     case OPT_SEED:
-        if (!o->text) snprintf(value, sizeof value, "%llu", (unsigned long long)r->active->seed), from = "random, of the last answer";
+        if (!o->text)
+            snprintf(value, sizeof value, "%llu", (unsigned long long)r->active->seed),
+                from = "random, of the last answer";
         break;
     case OPT_THINK:
         if (!o->text) snprintf(value, sizeof value, "-"), from = "template default";
@@ -39,7 +46,8 @@ static void print_setting(struct repl *r, enum opt_id id) {
     default:
         if (!o->text) snprintf(value, sizeof value, "no"), from = "default";
     }
-    if (r->app->backend->omits_unset_sampling && !o->text && !strcmp(from, "model default")) snprintf(value, sizeof value, "-"), from = "server default";
+    if (r->app->backend->omits_unset_sampling && !o->text && !strcmp(from, "model default"))
+        snprintf(value, sizeof value, "-"), from = "server default";
     screen_print(r, "  %-17s %-14s %s", opt_table[id].name, value, from);
 }
 
@@ -48,8 +56,10 @@ void command_show(struct repl *r, const char *arg) {
     char experts[64];
     if (!r->app->backend->is_local) screen_print(r, "%s, %s", i->name, r->app->backend->name);
     else {
-        snprintf(experts, sizeof experts, i->n_experts ? "%d of %d experts a token" : "no experts", i->topk, i->n_experts);
-        screen_print(r, "%s (%s), %s, context %d, %d threads, %s", i->name, i->model_type, experts, i->context, i->threads, i->level);
+        snprintf(experts, sizeof experts, i->n_experts ? "%d of %d experts a token" : "no experts", i->topk,
+                 i->n_experts);
+        screen_print(r, "%s (%s), %s, context %d, %d threads, %s", i->name, i->model_type, experts, i->context,
+                     i->threads, i->level);
     }
     for (int id = 0; id < OPT_COUNT; id++)
         if (opt_is_live(id)) print_setting(r, id);
@@ -62,7 +72,8 @@ static const char *next_setting(void *ctx) {
     return *id < OPT_COUNT ? opt_table[(*id)++].name : NULL;
 }
 
-/* Reports that /set cannot change the setting, and names the command or option to use instead. id: the option of that name, or OPT_COUNT. */
+/* Reports that /set cannot change the setting, and names the command or option to use instead. id: the option of that
+ * name, or OPT_COUNT. */
 static void report_no_setting(struct repl *r, const char *name, enum opt_id id) {
     char near[40];
     int at = 0;
@@ -73,7 +84,8 @@ static void report_no_setting(struct repl *r, const char *name, enum opt_id id) 
     else if (opt_is_live(id)) screen_print(r, "no setting '%s'; did you mean %s?", name, opt_table[id].name);
     else if (id != OPT_COUNT && opt_table[id].flags & OPT_SETTING)
         screen_print(r, "%s cannot be changed in a chat; start hearth with --%s", name, opt_table[id].name);
-    else if (opt_nearest(name, next_setting, &at, near, sizeof near)) screen_print(r, "no setting '%s'; did you mean %s?", name, near);
+    else if (opt_nearest(name, next_setting, &at, near, sizeof near))
+        screen_print(r, "no setting '%s'; did you mean %s?", name, near);
     else screen_print(r, "no setting '%s'; /show lists the settings", name);
 }
 
@@ -113,15 +125,18 @@ void command_tokens(struct repl *r, const char *arg) {
     const struct engine_info *i = r->app->info;
     const struct turn_stats *s = &r->active->stats;
     size_t n;
-    if (!r->app->backend->count_tokens && !s->prompt_tokens) screen_print(r, "a remote server reports token counts with its answers; there is none yet");
+    if (!r->app->backend->count_tokens && !s->prompt_tokens)
+        screen_print(r, "a remote server reports token counts with its answers; there is none yet");
     else if (!r->app->backend->count_tokens)
-        screen_print(r, "%d tokens including the last answer, as counted by the server", s->prompt_tokens + s->answer_tokens);
+        screen_print(r, "%d tokens including the last answer, as counted by the server",
+                     s->prompt_tokens + s->answer_tokens);
     else if (!r->active->conv.n) screen_print(r, "0 of %d tokens: the conversation is empty", i->context);
-    else if (prompt_make(r->app, &r->active->conv, prompt_think_option(&r->app->opts), &p, &e) || r->app->backend->count_tokens(r->app, &p, &n, &e))
+    else if (prompt_make(r->app, &r->active->conv, prompt_think_option(&r->app->opts), &p, &e) ||
+             r->app->backend->count_tokens(r->app, &p, &n, &e))
         screen_print(r, "%s", e.text);
     else
-        screen_print(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", n, i->context, (long)i->context - (long)n,
-                     (double)n * (double)i->kv_token_bytes / 1e6);
+        screen_print(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", n, i->context,
+                     (long)i->context - (long)n, (double)n * (double)i->kv_token_bytes / 1e6);
     prompt_free(&p);
 }
 

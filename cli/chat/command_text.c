@@ -12,7 +12,7 @@
 #include "cli/terminal/sanitize.h"
 #include "cli/turn/code_block.h"
 
-/* --- /copy ----------------------------------------------------------------------------------------------------------- */
+/* --- /copy ------------------------------------------------------------------------------------ */
 
 static void put_base64(const struct buf *text, struct buf *out) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -20,12 +20,14 @@ static void put_base64(const struct buf *text, struct buf *out) {
         size_t n = text->len - i;
         const unsigned char *s = (const unsigned char *)text->data + i;
         unsigned v = (unsigned)s[0] << 16 | (n > 1 ? (unsigned)s[1] << 8 : 0) | (n > 2 ? s[2] : 0);
-        char q[4] = {digits[v >> 18], digits[v >> 12 & 63], n > 1 ? digits[v >> 6 & 63] : '=', n > 2 ? digits[v & 63] : '='};
+        char q[4] = {digits[v >> 18], digits[v >> 12 & 63], n > 1 ? digits[v >> 6 & 63] : '=',
+                     n > 2 ? digits[v & 63] : '='};
         buf_add(out, q, 4);
     }
 }
 
-/* Sends text to the terminal's clipboard, sanitized: an ESC or CR in it could run a command when it is pasted into a shell. */
+/* Sends text to the terminal's clipboard, sanitized: an ESC or CR in it could run a command when it is pasted into a
+ * shell. */
 static void copy_to_clipboard(struct repl *r, const char *text, size_t n) {
     struct sanitizer filter = {0};
     struct buf clean = {0}, b = {0};
@@ -48,17 +50,21 @@ void command_copy(struct repl *r, const char *arg) {
     char *end;
     bool wants_code = !strncmp(arg, "code", 4) && (!arg[4] || arg[4] == ' ');
     long nth = wants_code && arg[4] ? strtol(arg + 5, &end, 10) : 1;
-    if (*arg && (!wants_code || nth < 1 || nth > 9999 || (arg[4] && *end))) screen_print(r, "/copy copies the last answer, /copy code [N] its Nth code block");
+    if (*arg && (!wants_code || nth < 1 || nth > 9999 || (arg[4] && *end)))
+        screen_print(r, "/copy copies the last answer, /copy code [N] its Nth code block");
     else if (!m) screen_print(r, "there is no answer to copy");
     else if (!wants_code) copy_to_clipboard(r, m->text.data ? m->text.data : "", m->text.len);
     else if (code_block_find(&m->text, (int)nth, &code, &n)) copy_to_clipboard(r, code, n);
     else screen_print(r, nth > 1 ? "the last answer has no code block %ld" : "the last answer has no code block", nth);
 }
 
-/* --- /export --------------------------------------------------------------------------------------------------------- */
+/* --- /export ---------------------------------------------------------------------------------- */
 
 static void put_message(const struct message *m, struct buf *out) {
-    static const char *const heads[] = {[ROLE_SYSTEM] = "System prompt", [ROLE_USER] = "Question", [ROLE_ASSISTANT] = "Answer", [ROLE_TOOL] = "Result of"};
+    static const char *const heads[] = {[ROLE_SYSTEM] = "System prompt",
+                                        [ROLE_USER] = "Question",
+                                        [ROLE_ASSISTANT] = "Answer",
+                                        [ROLE_TOOL] = "Result of"};
     struct buf documents = {0};
     const char *text = m->text.data ? m->text.data : "";
     size_t n = m->text.len;
@@ -86,7 +92,8 @@ void command_export(struct repl *r, const char *arg) {
     struct buf b = {0};
     struct error e;
     char path[PATHS_MAX];
-    if (!*arg || paths_expand(arg, path, sizeof path)) screen_print(r, "/export FILE writes the conversation to FILE as Markdown");
+    if (!*arg || paths_expand(arg, path, sizeof path))
+        screen_print(r, "/export FILE writes the conversation to FILE as Markdown");
     else if (!c->n) screen_print(r, "the conversation is empty");
     else if (file_exists(path)) screen_print(r, "%s exists already; nothing was written", path);
     else {
@@ -98,7 +105,7 @@ void command_export(struct repl *r, const char *arg) {
     buf_free(&b);
 }
 
-/* --- /search --------------------------------------------------------------------------------------------------------- */
+/* --- /search ---------------------------------------------------------------------------------- */
 
 /* Returns the first occurrence without regard to the case of ASCII letters, or NULL. */
 static const char *find_text(const char *s, size_t n, const char *what) {
@@ -118,7 +125,8 @@ static bool print_match(struct repl *r, const char *name, const struct conversat
         if (!at) continue;
         const char *from = at - text->data > BEFORE ? at - BEFORE : text->data, *end = text->data + text->len;
         while (from < at && ((unsigned char)*from & 0xC0) == 0x80) from++; /* not inside a UTF-8 character */
-        for (const char *s = from; s < end && s - from < EXCERPT_BYTES; s++) buf_char(&line, (unsigned char)*s <= ' ' ? ' ' : *s);
+        for (const char *s = from; s < end && s - from < EXCERPT_BYTES; s++)
+            buf_char(&line, (unsigned char)*s <= ' ' ? ' ' : *s);
         screen_print(r, "  %s: %s%s", name, from > text->data ? "..." : "", line.data ? line.data : "");
         buf_free(&line);
         return true;
@@ -146,5 +154,8 @@ void command_search(struct repl *r, const char *arg) {
     }
     mem_free(v);
     if (!found) screen_print(r, "no saved conversation contains '%s'", arg);
-    else screen_print(r, found == MOST ? "these are the newest %zu; /load NAME opens one" : "%zu found; /load NAME opens one", found);
+    else
+        screen_print(
+            r, found == MOST ? "these are the newest %zu; /load NAME opens one" : "%zu found; /load NAME opens one",
+            found);
 }

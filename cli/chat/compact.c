@@ -7,7 +7,8 @@
 #include "cli/report.h"
 
 static int replace_with_summary(struct chat_session *t, const struct buf *summary) {
-    static const char lead[] = "Summary of our conversation so far:\n\n", reply[] = "Thank you, I will go on from there.";
+    static const char lead[] = "Summary of our conversation so far:\n\n",
+                      reply[] = "Thank you, I will go on from there.";
     struct conversation shorter = {0};
     struct buf text = {0};
     bool has_system = t->conv.n && t->conv.messages[0].role == ROLE_SYSTEM;
@@ -44,7 +45,8 @@ bool compact_undo(struct chat_session *t) {
     return true;
 }
 
-/* Drops the prompt of the summary. Unless the summary replaces the conversation, /continue still resumes the last answer. */
+/* Drops the prompt of the summary. Unless the summary replaces the conversation, /continue still resumes the last
+ * answer. */
 static void end_summary(struct chat_session *t, bool is_replaced) {
     prompt_free(&t->prompt);
     if (is_replaced) prompt_free(&t->answer_prompt);
@@ -57,30 +59,39 @@ static void finish_summary(struct repl *r, struct chat_session *t) {
     struct turn *u = &t->turn;
     const bool is_complete = !u->failed && u->reason == DONE_STOP && u->text.len;
     const bool is_replaced = is_complete && !replace_with_summary(t, &u->text);
-    if (is_replaced) screen_print(r, "the summary above replaces the earlier conversation, which /undo brings back; /tokens shows the free context");
-    else screen_print(r, "%s; the conversation is unchanged", is_complete ? "no memory" : "the summary was not finished");
+    if (is_replaced)
+        screen_print(r, "the summary above replaces the earlier conversation, which /undo brings back; /tokens shows "
+                        "the free context");
+    else
+        screen_print(r, "%s; the conversation is unchanged",
+                     is_complete ? "no memory" : "the summary was not finished");
     end_summary(t, is_replaced);
 }
 
-/* Returns the index of the last question before message n: a cut there separates no tool call from its result. 0: none. */
+/* Returns the index of the last question before message n: a cut there separates no tool call from its result. 0: none.
+ */
 static size_t question_before(const struct conversation *c, size_t n) {
     while (n-- > 0)
         if (c->messages[n].role == ROLE_USER) return n;
     return 0;
 }
 
-/* ERR_CONTEXT: the prompt does not fit. A resident engine would refuse it only after the turn has begun. If it cannot be counted, the turn reports why. */
+/* ERR_CONTEXT: the prompt does not fit. A resident engine would refuse it only after the turn has begun. If it cannot
+ * be counted, the turn reports why. */
 static int check_fits(struct app *a, const struct prompt *p, struct error *e) {
     size_t n;
-    if (!a->backend->count_tokens || !a->info->context || a->backend->count_tokens(a, p, &n, NULL) || n < (size_t)a->info->context) return 0;
+    if (!a->backend->count_tokens || !a->info->context || a->backend->count_tokens(a, p, &n, NULL) ||
+        n < (size_t)a->info->context)
+        return 0;
     return error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", n, a->info->context);
 }
 
-/* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain unchanged. */
+/* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain
+ * unchanged. */
 int compact_start(struct repl *r, struct chat_session *t) {
-    static const char request[] =
-        "Summarise our conversation so far, with every fact, name, number, decision and open question that is needed to go on with it. "
-        "Write only the summary.";
+    static const char request[] = "Summarise our conversation so far, with every fact, name, number, decision and open "
+                                  "question that is needed to go on with it. "
+                                  "Write only the summary.";
     struct error e;
     int rc = ERR_CONTEXT;
     if (open_is_builtin(r->app)) {

@@ -3,4 +3,5 @@
 #include "cli/chat/chat.h"
 
 int compact_start(struct repl *r, struct chat_session *t);
-bool compact_undo(struct chat_session *t); /* restores what a summary replaced; false if the last question is not a summary */
+/* restores what a summary replaced; false if the last question is not a summary */
+bool compact_undo(struct chat_session *t);

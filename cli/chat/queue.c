@@ -25,8 +25,8 @@ char *queue_take(struct repl *r) {
 
 void queue_discard(struct repl *r) {
     if (r->n_queue)
-        screen_print(r, "(%zu queued %s not sent; Arrow-Up recalls %s)", r->n_queue, r->n_queue > 1 ? "lines were" : "line was",
-                     r->n_queue > 1 ? "them" : "it");
+        screen_print(r, "(%zu queued %s not sent; Arrow-Up recalls %s)", r->n_queue,
+                     r->n_queue > 1 ? "lines were" : "line was", r->n_queue > 1 ? "them" : "it");
     while (r->n_queue) {
         char *text = queue_take(r);
         queue_add_to_history(r, text, strlen(text));

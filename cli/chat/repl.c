@@ -25,7 +25,7 @@
 #include "cli/terminal/sig.h"
 #include "cli/terminal/term.h"
 
-/* --- entered lines --------------------------------------------------------------------------------------------------- */
+/* --- entered lines ---------------------------------------------------------------------------- */
 
 /* Removes the surrounding """. */
 static void strip_triple_quotes(const char **s, size_t *n) {
@@ -37,7 +37,9 @@ static void strip_triple_quotes(const char **s, size_t *n) {
 }
 
 /* Words with which other programs are left; as questions they would be answered. */
-static bool means_to_leave(const char *text) { return !strcmp(text, "exit") || !strcmp(text, "quit") || !strcmp(text, ":q"); }
+static bool means_to_leave(const char *text) {
+    return !strcmp(text, "exit") || !strcmp(text, "quit") || !strcmp(text, ":q");
+}
 
 static void handle_line(struct repl *r, const char *text, size_t n) {
     if (chat_awaits_consent(r)) {
@@ -54,12 +56,14 @@ static void handle_line(struct repl *r, const char *text, size_t n) {
     buf_add(&line, text, n);
     if (line.failed) screen_print(r, "no memory");
     else if (command_is(line.data)) command_run(r, line.data); /* commands may span lines */
-    else if (means_to_leave(line.data)) screen_print(r, "not sent: Ctrl-D or /exit leaves; with a blank before it, '%s' is sent to the model", line.data);
+    else if (means_to_leave(line.data))
+        screen_print(r, "not sent: Ctrl-D or /exit leaves; with a blank before it, '%s' is sent to the model",
+                     line.data);
     else if (n) chat_turn_send(r, line.data, n, false);
     buf_free(&line);
 }
 
-/* --- lines entered during an answer ---------------------------------------------------------------------------------- */
+/* --- lines entered during an answer ----------------------------------------------------------- */
 
 /* Sends the first queued line as if it were typed now: after a prompt, above the edited line. */
 static void send_queued_line(struct repl *r) {
@@ -85,7 +89,8 @@ static void run_beside(struct repl *r, const char *text, size_t n) {
     mem_free(copy);
 }
 
-/* The first call leaves the chat when the answer on the screen has ended, the second at once. The text that has arrived is saved. */
+/* The first call leaves the chat when the answer on the screen has ended, the second at once. The text that has arrived
+ * is saved. */
 static void leave_below(struct repl *r) {
     if (r->n_queue && command_leaves(r->queue[r->n_queue - 1])) {
         r->leaving = true;
@@ -95,8 +100,8 @@ static void leave_below(struct repl *r) {
     line_hint(&r->line, "leaves when the answer has ended; repeat to leave now");
 }
 
-/* Handles a line entered below a running answer: queues it, except & and /bg, which send the answer to the background, and commands that
- * run at once. */
+/* Handles a line entered below a running answer: queues it, except & and /bg, which send the answer to the background,
+ * and commands that run at once. */
 static void handle_line_below(struct repl *r, const char *text, size_t n) {
     n = trim_end(text, n, " \t\n");
     if ((n == 1 && *text == '&') || (n == 3 && !memcmp(text, "/bg", 3))) chat_turn_to_background(r);
@@ -105,7 +110,7 @@ static void handle_line_below(struct repl *r, const char *text, size_t n) {
     else if (n) queue_add(r, text, n);
 }
 
-/* --- keys ------------------------------------------------------------------------------------------------------------ */
+/* --- keys ------------------------------------------------------------------------------------- */
 
 static enum line_result take_dumb_line(struct repl *r, size_t *used) {
     *used = (size_t)((const char *)memchr(r->input.data, '\n', r->input.len) - r->input.data) + 1;
@@ -214,7 +219,7 @@ static void end_escape(struct repl *r) {
     if (r->on_screen) chat_turn_cancel(r->on_screen);
 }
 
-/* --- the loop -------------------------------------------------------------------------------------------------------- */
+/* --- the loop --------------------------------------------------------------------------------- */
 
 static void process_events(struct repl *r, bool keys) {
     bool free_screen = !r->on_screen, awaited_consent = chat_awaits_consent(r);
@@ -254,8 +259,9 @@ static void run_loop(struct repl *r) {
     screen_begin_line(r);
     while (!r->leaving && !sig_terminated() && !out_failed()) {
         bool reads = !r->dumb || !r->on_screen;
-        struct pollfd fds[3] = {
-            {.fd = engine_client_fd(r->app), .events = POLLIN}, {.fd = sig_fd(), .events = POLLIN}, {.fd = reads ? 0 : -1, .events = POLLIN}};
+        struct pollfd fds[3] = {{.fd = engine_client_fd(r->app), .events = POLLIN},
+                                {.fd = sig_fd(), .events = POLLIN},
+                                {.fd = reads ? 0 : -1, .events = POLLIN}};
         if (poll(fds, 3, poll_wait_ms(r)) < 0 && errno != EINTR) break;
         sig_drain();
         if (sig_resized()) handle_resize(r);
@@ -270,12 +276,17 @@ static int open_first_session(struct repl *r, struct error *e) {
     const struct opt_value *v = a->opts.v;
     const char *name = v[OPT_CONTINUE].text ? v[OPT_CONTINUE].text : v[OPT_SAVE].text;
     if (!(r->active = chat_session_new(r, name))) return error_set(e, ERR_MEMORY, "no memory");
-    int rc = name ? store_open(&r->active->store, a, name, v[OPT_CONTINUE].text ? STORE_LOAD : STORE_NEW, &r->active->conv, e) : 0;
+    int rc = name ? store_open(&r->active->store, a, name, v[OPT_CONTINUE].text ? STORE_LOAD : STORE_NEW,
+                               &r->active->conv, e)
+                  : 0;
     if (!rc && v[OPT_CONTINUE].text && v[OPT_SAVE].text) {
-        if (!(rc = store_rename(&r->active->store, v[OPT_SAVE].text, e))) snprintf(r->active->name, sizeof r->active->name, "%s", v[OPT_SAVE].text);
+        if (!(rc = store_rename(&r->active->store, v[OPT_SAVE].text, e)))
+            snprintf(r->active->name, sizeof r->active->name, "%s", v[OPT_SAVE].text);
     }
-    if (!rc && v[OPT_SYSTEM].text && conversation_set_system(&r->active->conv, v[OPT_SYSTEM].text)) rc = error_set(e, ERR_MEMORY, "no memory");
-    if (!rc && v[OPT_NO_SAVE].on && v[OPT_CONTINUE].text) { /* the earlier messages are loaded, new ones are not saved */
+    if (!rc && v[OPT_SYSTEM].text && conversation_set_system(&r->active->conv, v[OPT_SYSTEM].text))
+        rc = error_set(e, ERR_MEMORY, "no memory");
+    /* the earlier messages are loaded, new ones are not saved */
+    if (!rc && v[OPT_NO_SAVE].on && v[OPT_CONTINUE].text) {
         store_close(&r->active->store);
         r->active->named = false;
         *r->active->name = 0;
@@ -306,18 +317,22 @@ int repl_run(struct app *a, struct error *e) {
     if (!rc) {
         sig_defer(NULL, NULL);
         if (!v[OPT_QUIET].on && open_is_builtin(a))
-            screen_print(r, "%s, the built-in model, knows only hearth; hearth -m DIR opens a real one.", a->info->name);
+            screen_print(r, "%s, the built-in model, knows only hearth; hearth -m DIR opens a real one.",
+                         a->info->name);
         if (!v[OPT_QUIET].on) {
             const char *from = v[OPT_MODEL].origin == ORIGIN_FILE ? ", the default model" : "";
-            if (!strcmp(a->backend->name, "attached")) screen_print(r, "The resident engine answers; --no-attach opens the model in this process.");
+            if (!strcmp(a->backend->name, "attached"))
+                screen_print(r, "The resident engine answers; --no-attach opens the model in this process.");
             else if (!open_is_builtin(a) && a->has_unused_gpus)
-                screen_print(r,
-                             "A GPU is there, and not used, since no card of its kind has run hearth. hearth --check-gpus compares its results with the CPU's, "
-                             "and lets it be used.");
-            screen_print(r, "%s%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name, open_is_builtin(a) ? "" : from,
-                         open_is_builtin(a) ? "" : ". ");
+                screen_print(r, "A GPU is there, and not used, since no card of its kind has run hearth. hearth "
+                                "--check-gpus compares its results with the CPU's, "
+                                "and lets it be used.");
+            screen_print(r, "%s%s%sType a question, or /help; Ctrl-D leaves.", open_is_builtin(a) ? "" : a->info->name,
+                         open_is_builtin(a) ? "" : from, open_is_builtin(a) ? "" : ". ");
         }
-        if (v[OPT_FILE].n_items) screen_print(r, "%zu bytes of documents are attached to your first question", attachments_bytes(&r->active->attached));
+        if (v[OPT_FILE].n_items)
+            screen_print(r, "%zu bytes of documents are attached to your first question",
+                         attachments_bytes(&r->active->attached));
         if (r->active->conv.n) chat_switch_to(r, r->active);
         run_loop(r);
         if (!r->dumb) line_end(&r->line);

@@ -88,7 +88,8 @@ void screen_format_prompt(struct repl *r) {
     else if (r->n_sessions == 1 && !r->active->named) snprintf(r->prompt, sizeof r->prompt, "> ");
     else if (r->active->named) {
         struct buf name = {0};
-        columns_truncate(r->active->name, strlen(r->active->name), cols / 2 - 3 < LONG_PROMPT ? cols / 2 - 3 : LONG_PROMPT, &name);
+        columns_truncate(r->active->name, strlen(r->active->name),
+                         cols / 2 - 3 < LONG_PROMPT ? cols / 2 - 3 : LONG_PROMPT, &name);
         snprintf(r->prompt, sizeof r->prompt, "%s> ", name.data ? name.data : "");
         buf_free(&name);
     } else snprintf(r->prompt, sizeof r->prompt, "%d> ", r->active->number);
@@ -120,7 +121,8 @@ void screen_update_status(struct repl *r) {
         screen_label(t, label, sizeof label);
         buf_str(&b, b.len ? "   " : "");
         if (t != r->on_screen) buf_fmt(&b, "%s: ", label);
-        if (!u->running) buf_fmt(&b, t->job ? "running %s" : "needs your consent to %s", tool_round_call(&t->round)->name.data);
+        if (!u->running)
+            buf_fmt(&b, t->job ? "running %s" : "needs your consent to %s", tool_round_call(&t->round)->name.data);
         else if (u->n_tokens > 1) buf_fmt(&b, "%d tokens, %s tok/s", u->n_tokens, turn_speed(u, rate, sizeof rate));
         else if (u->prefill_total > 0) {
             buf_fmt(&b, "reading %d %%", 100 * u->prefill_done / u->prefill_total);
@@ -133,22 +135,25 @@ void screen_update_status(struct repl *r) {
     buf_free(&b);
 }
 
-/* Shown after a second, so that short answers do not flicker; not after a full row, to whose end the cursor cannot return. */
+/* Shown after a second, so that short answers do not flicker; not after a full row, to whose end the cursor cannot
+ * return. */
 void screen_show_answer_status(struct repl *r) {
     enum { AFTER_S = 1 };
     const struct turn *u = r->on_screen ? &r->on_screen->turn : NULL;
     const double now = clock_now();
     struct buf b = {0};
     char rate[32], time[32];
-    if (!u || !u->running || r->dumb || !r->app->tty_out || r->app->opts.v[OPT_QUIET].on || r->app->answer_style.plain || r->line.shown || r->line_below_answer)
+    if (!u || !u->running || r->dumb || !r->app->tty_out || r->app->opts.v[OPT_QUIET].on ||
+        r->app->answer_style.plain || r->line.shown || r->line_below_answer)
         return;
     if (u->n_tokens < 2 || now - u->first_token_at < AFTER_S || r->printer.col >= r->line.cols) return;
     if (r->answer_status_shown && now - r->status_drawn_s < STATUS_INTERVAL_S) return;
     r->status_drawn_s = now;
     buf_fmt(&b, "\r\n%s", r->line.color ? "\033[2m" : "");
-    if (r->thinking.since) buf_fmt(&b, "thinking for %s, ", amount_duration(now - r->thinking.since, time, sizeof time));
-    buf_fmt(&b, "%d tokens, %s tok/s%s\033[K%s\033[A\r", u->n_tokens, turn_speed(u, rate, sizeof rate), r->thinking.since ? "; Ctrl-O shows the thinking" : "",
-            r->line.color ? "\033[0m" : "");
+    if (r->thinking.since)
+        buf_fmt(&b, "thinking for %s, ", amount_duration(now - r->thinking.since, time, sizeof time));
+    buf_fmt(&b, "%d tokens, %s tok/s%s\033[K%s\033[A\r", u->n_tokens, turn_speed(u, rate, sizeof rate),
+            r->thinking.since ? "; Ctrl-O shows the thinking" : "", r->line.color ? "\033[0m" : "");
     if (r->printer.col) buf_fmt(&b, "\033[%dC", r->printer.col);
     if (!b.failed) out_draw(1, b.data, b.len);
     r->answer_status_shown = !b.failed;

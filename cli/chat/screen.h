@@ -2,11 +2,16 @@
 /* What the chat prints and draws: messages, the edited line, the rows of status. */
 #include "cli/chat/chat.h"
 
-void screen_print(struct repl *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));             /* prints a line on the terminal */
-void screen_print_styled(struct repl *r, const char *style, const char *head, const char *text, size_t n); /* prints text in a style, and a line end */
-void screen_print_held(struct repl *r);                                                                    /* prints the messages held by progress.h */
-void screen_flush(struct repl *r);                                                                         /* writes what the line editor has drawn */
-void screen_hide_line(struct repl *r);          /* hides the edited line, so that output can follow; during an answer the cursor returns to its end */
+/* prints a line on the terminal */
+void screen_print(struct repl *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* prints text in a style, and a line end */
+void screen_print_styled(struct repl *r, const char *style, const char *head, const char *text, size_t n);
+/* prints the messages held by progress.h */
+void screen_print_held(struct repl *r);
+/* writes what the line editor has drawn */
+void screen_flush(struct repl *r);
+/* hides the edited line, so that output can follow; during an answer the cursor returns to its end */
+void screen_hide_line(struct repl *r);
 void screen_open_row_below(struct repl *r);     /* opens a row for the edited line below the running answer */
 void screen_redraw_line(struct repl *r);        /* below a running answer the line is shown only when it has contents */
 void screen_begin_line(struct repl *r);         /* starts a line; text typed during the answer is already in it */

@@ -7,9 +7,13 @@
 #include "cli/chat/screen.h"
 #include "cli/terminal/amount.h"
 
-static bool mode_is(const struct repl *r, const char *mode) { return !strcmp(r->app->opts.v[OPT_SHOW_THINKING].text, mode); }
+static bool mode_is(const struct repl *r, const char *mode) {
+    return !strcmp(r->app->opts.v[OPT_SHOW_THINKING].text, mode);
+}
 static bool is_hidden(const struct repl *r) { return r->app->opts.v[OPT_QUIET].on || mode_is(r, "never"); }
-static bool is_folded(const struct repl *r) { return !r->thinking.unfolded && !r->dumb && r->app->tty_err && mode_is(r, "auto"); }
+static bool is_folded(const struct repl *r) {
+    return !r->thinking.unfolded && !r->dumb && r->app->tty_err && mode_is(r, "auto");
+}
 
 void thinking_begin(struct repl *r) { r->thinking = (struct thinking_fold){0}; }
 
@@ -19,8 +23,8 @@ void thinking_end(struct repl *r) {
     if (!f->since || !r->on_screen) return;
     int tokens = r->on_screen->turn.n_tokens - f->n_before;
     screen_hide_line(r);
-    screen_print(r, "(thought for %s, %d token%s; Ctrl-O shows it)", amount_duration(clock_now() - f->since, time, sizeof time), tokens,
-                 tokens == 1 ? "" : "s");
+    screen_print(r, "(thought for %s, %d token%s; Ctrl-O shows it)",
+                 amount_duration(clock_now() - f->since, time, sizeof time), tokens, tokens == 1 ? "" : "s");
     *f = (struct thinking_fold){0};
 }
 
@@ -30,7 +34,9 @@ int thinking_on_text(void *ctx, enum output_kind part, const char *data, size_t 
     if (part == OUTPUT_TOOL_CALL && r->app->tools) return 0; /* the call is shown when it is complete */
     if (part == OUTPUT_THINKING && is_hidden(r)) return 0;
     if (part == OUTPUT_THINKING && is_folded(r)) {
-        if (!f->since) *f = (struct thinking_fold){.since = clock_now(), .n_before = r->on_screen ? r->on_screen->turn.n_tokens : 0};
+        if (!f->since)
+            *f = (struct thinking_fold){.since = clock_now(),
+                                        .n_before = r->on_screen ? r->on_screen->turn.n_tokens : 0};
         return 0;
     }
     if (n) thinking_end(r);

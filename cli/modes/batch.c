@@ -1,6 +1,7 @@
-/* --batch: each line of a file is a prompt; each answer is a line of JSON, written when it is complete. Several sessions decode together,
- * so that they share weight reads. The longest prompts go first, so that none runs alone at the end. When the output is appended to (>>),
- * its lines tell which prompts an earlier run answered; these are skipped. */
+/* --batch: each line of a file is a prompt; each answer is a line of JSON, written when it is complete. Several
+ * sessions decode together, so that they share weight reads. The longest prompts go first, so that none runs alone at
+ * the end. When the output is appended to (>>), its lines tell which prompts an earlier run answered; these are
+ * skipped. */
 #include "cli/modes/batch.h"
 
 #include <errno.h>
@@ -71,7 +72,8 @@ static void job_begin(const struct batch *b, struct batch_job *j, const struct j
     buf_str(&j->line, ", ");
 }
 
-/* Prefixes an error with the line number. The parser saw the line as a text of its own, so its own line number is dropped. */
+/* Prefixes an error with the line number. The parser saw the line as a text of its own, so its own line number is
+ * dropped. */
 static void prefix_line_number(const struct batch_job *j, struct error *e) {
     char text[sizeof e->text];
     const char *within = strstr(e->text, ", column ");
@@ -105,12 +107,16 @@ static int check_line(const struct json *line, struct error *e) {
     static const char *const texts[] = {"prompt", "system"}, *const numbers[] = {"max_tokens", "seed"};
     const struct json *messages = line_member(line, "messages"), *j;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if ((j = line_member(line, texts[i])) && j->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s must be a string", texts[i]);
+        if ((j = line_member(line, texts[i])) && j->type != JSON_STRING)
+            return error_set(e, ERR_USAGE, "%s must be a string", texts[i]);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if ((j = line_member(line, numbers[i])) && json_int(j, 0) != json_int(j, 1)) return error_set(e, ERR_USAGE, "%s must be a whole number", numbers[i]);
-    if ((j = line_member(line, "id")) && j->type != JSON_STRING && j->type != JSON_INT) return error_set(e, ERR_USAGE, "id must be a string or a whole number");
+        if ((j = line_member(line, numbers[i])) && json_int(j, 0) != json_int(j, 1))
+            return error_set(e, ERR_USAGE, "%s must be a whole number", numbers[i]);
+    if ((j = line_member(line, "id")) && j->type != JSON_STRING && j->type != JSON_INT)
+        return error_set(e, ERR_USAGE, "id must be a string or a whole number");
     if (!messages) return 0;
-    if (messages->type != JSON_ARRAY || !messages->n) return error_set(e, ERR_USAGE, "messages must be an array with at least one message");
+    if (messages->type != JSON_ARRAY || !messages->n)
+        return error_set(e, ERR_USAGE, "messages must be an array with at least one message");
     for (uint32_t i = 0; i < messages->n; i++)
         if (!(j = json_get(&messages->items[i], "role")) || j->type != JSON_STRING)
             return error_set(e, ERR_USAGE, "messages[%u] must be an object with a role", i);
@@ -120,11 +126,13 @@ static int check_line(const struct json *line, struct error *e) {
 /* Accepts a string, {"prompt": ...} with an optional "system", or {"messages": [...]} with any template variables. */
 static int make_job_prompt(struct batch *b, const struct json *line, struct prompt *p, struct error *e) {
     struct app *a = b->app;
-    const struct json *text = line->type == JSON_STRING ? line : json_get(line, "prompt"), *system = json_get(line, "system");
+    const struct json *text = line->type == JSON_STRING ? line : json_get(line, "prompt"),
+                      *system = json_get(line, "system");
     const char *option = a->opts.v[OPT_SYSTEM].text;
     struct conversation c = {0};
     if (line_member(line, "messages")) {
-        if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "messages cannot be combined with --raw: they need a chat template");
+        if (a->opts.v[OPT_RAW].on)
+            return error_set(e, ERR_USAGE, "messages cannot be combined with --raw: they need a chat template");
         struct arena arena = {0};
         struct json *copy = arena_alloc(&arena, (2 * (size_t)line->n + 2) * sizeof *copy);
         if (!copy) return error_set(e, ERR_MEMORY, "no memory");
@@ -140,12 +148,15 @@ static int make_job_prompt(struct batch *b, const struct json *line, struct prom
         arena_free(&arena);
         return rc;
     }
-    if (!text || text->type != JSON_STRING || !text->n) return error_set(e, ERR_USAGE, "must be a string, or an object with prompt or messages");
+    if (!text || text->type != JSON_STRING || !text->n)
+        return error_set(e, ERR_USAGE, "must be a string, or an object with prompt or messages");
     if (a->opts.v[OPT_RAW].on) return prompt_from_raw(a, text->string, text->n, p, e);
     int rc = 0;
-    if (system && system->type == JSON_STRING) rc = conversation_add(&c, ROLE_SYSTEM, system->string, system->n, NULL, 0);
+    if (system && system->type == JSON_STRING)
+        rc = conversation_add(&c, ROLE_SYSTEM, system->string, system->n, NULL, 0);
     else if (option) rc = conversation_add(&c, ROLE_SYSTEM, option, strlen(option), NULL, 0);
-    if (rc || conversation_add(&c, ROLE_USER, text->string, text->n, NULL, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (rc || conversation_add(&c, ROLE_USER, text->string, text->n, NULL, 0))
+        rc = error_set(e, ERR_MEMORY, "no memory");
     if (!rc) rc = prompt_make(a, &c, prompt_think_option(&a->opts), p, e);
     conversation_free(&c);
     return rc;
@@ -160,16 +171,20 @@ static void start_job(struct batch *b, struct batch_session *s, struct batch_job
     struct request q = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
     open_sampling(b->app, &b->app->opts, &q.sampling);
     int rc = b->plain ? 0 : json_parse(&arena, j->text, j->n, 0, "line", &line, &e);
-    if (b->plain) line = (struct json){.type = JSON_STRING, .string = j->text, .n = (uint32_t)trim_end(j->text, j->n, "\r")};
+    if (b->plain)
+        line = (struct json){.type = JSON_STRING, .string = j->text, .n = (uint32_t)trim_end(j->text, j->n, "\r")};
     if (rc == ERR_MODEL) rc = e.code = ERR_USAGE;
     job_begin(b, j, rc ? NULL : json_get(&line, "id"));
     if (!rc) {
-        int64_t max = json_int(json_get(&line, "max_tokens"), q.max_tokens), seed = json_int(json_get(&line, "seed"), -1);
+        int64_t max = json_int(json_get(&line, "max_tokens"), q.max_tokens),
+                seed = json_int(json_get(&line, "seed"), -1);
         const struct json *given = json_get(&line, "temperature");
         if (given && given->type == JSON_NULL) given = NULL;
         double temp = json_num(given, given ? -1 : (double)q.sampling.temperature);
-        if (max < -1 || !max || max > 16777216) rc = error_set(&e, ERR_USAGE, "max_tokens %lld is out of range", (long long)max);
-        else if (given && !(temp >= 0 && temp <= 100)) rc = error_set(&e, ERR_USAGE, "temperature %g is out of range", temp);
+        if (max < -1 || !max || max > 16777216)
+            rc = error_set(&e, ERR_USAGE, "max_tokens %lld is out of range", (long long)max);
+        else if (given && !(temp >= 0 && temp <= 100))
+            rc = error_set(&e, ERR_USAGE, "temperature %g is out of range", temp);
         q.max_tokens = (int)max;
         q.sampling.temperature = (float)temp;
         if (seed >= 0) q.sampling.seed = (uint64_t)seed;
@@ -209,7 +224,8 @@ static void run_jobs(struct batch *b, bool announced) {
     for (;;) {
         bool is_stopped = sig_interrupted() || sig_terminated() || out_failed(), is_running = false;
         for (int i = 0; i < b->n_sessions; i++) {
-            while (!is_stopped && !b->sessions[i].job && b->next_job < b->n_order) start_job(b, &b->sessions[i], b->order[b->next_job++]);
+            while (!is_stopped && !b->sessions[i].job && b->next_job < b->n_order)
+                start_job(b, &b->sessions[i], b->order[b->next_job++]);
             if (is_stopped && !cancelled && b->sessions[i].job) engine_client_cancel(b->sessions[i].client);
             is_running |= b->sessions[i].job != NULL;
         }
@@ -228,7 +244,7 @@ static void run_jobs(struct batch *b, bool announced) {
     progress_clear();
 }
 
-/* --- the output of an earlier run ------------------------------------------------------------------------------------ */
+/* --- the output of an earlier run ------------------------------------------------------------- */
 
 static int compare_past(const void *a, const void *b) {
     const struct past_answer *x = a, *y = b;
@@ -271,16 +287,20 @@ static int read_past_output(struct batch *b, struct error *e) {
     if (fstat(1, &st) || !S_ISREG(st.st_mode) || !st.st_size || !(fcntl(1, F_GETFL) & O_APPEND)) return 0;
     int rc = file_read("/proc/self/fd/1", (size_t)4 << 30, &data, &n, e);
     if (rc) return rc;
-    for (char *nl; !rc && (nl = memchr(data + at, '\n', n - at)); at = (size_t)(nl - data) + 1) rc = add_past_answer(b, data + at, (size_t)(nl - data) - at);
+    for (char *nl; !rc && (nl = memchr(data + at, '\n', n - at)); at = (size_t)(nl - data) + 1)
+        rc = add_past_answer(b, data + at, (size_t)(nl - data) - at);
     if (rc) error_set(e, rc, "no memory");
-    else if (at < n && !strncmp(data + at, ours, n - at < sizeof ours - 1 ? n - at : sizeof ours - 1) && ftruncate(1, (off_t)at))
-        rc = error_set(e, ERR_RUNTIME, "--batch: cannot remove the unfinished last line of the output: %s", strerror(errno));
+    else if (at < n && !strncmp(data + at, ours, n - at < sizeof ours - 1 ? n - at : sizeof ours - 1) &&
+             ftruncate(1, (off_t)at))
+        rc = error_set(e, ERR_RUNTIME, "--batch: cannot remove the unfinished last line of the output: %s",
+                       strerror(errno));
     mem_free(data);
     if (b->n_past) qsort(b->past, b->n_past, sizeof *b->past, compare_past);
     return rc;
 }
 
-/* Looks for an unmatched answer with an input line's key and index (any_index: with its key) and matches it. Returns whether there is one. */
+/* Looks for an unmatched answer with an input line's key and index (any_index: with its key) and matches it. Returns
+ * whether there is one. */
 static bool match_past(struct batch *b, const char *key, long long index, bool any_index) {
     const struct past_answer wanted = {.key = (char *)key, .index = any_index ? LLONG_MIN : index};
     size_t lo = 0, hi = b->n_past;
@@ -309,7 +329,8 @@ static char *job_key(const struct batch *b, size_t i) {
     return key;
 }
 
-/* Finds the prompts that the output has answers to. Where several have the same id, each first gets the answer with its index. */
+/* Finds the prompts that the output has answers to. Where several have the same id, each first gets the answer with its
+ * index. */
 static int find_answered(struct batch *b, bool *answered, struct error *e) {
     int rc = 0;
     for (int any_index = 0; any_index < 2 && b->n_past && !rc; any_index++)
@@ -335,7 +356,8 @@ static int order_jobs(struct batch *b, struct error *e) {
     mem_free(answered);
     if (rc) return rc;
     qsort(b->order, b->n_order, sizeof *b->order, compare_longest_first);
-    if (b->n_order < b->n_jobs) report_note("%zu of %zu prompts are already in the output and are skipped", b->n_jobs - b->n_order, b->n_jobs);
+    if (b->n_order < b->n_jobs)
+        report_note("%zu of %zu prompts are already in the output and are skipped", b->n_jobs - b->n_order, b->n_jobs);
     return 0;
 }
 
@@ -347,7 +369,8 @@ static int split_lines(struct batch *b, struct error *e) {
         size_t n = (size_t)((nl ? nl : end) - s), blank = 0;
         while (blank < n && strchr(" \t\r", s[blank])) blank++;
         if (blank < n) {
-            if (mem_grow(&b->jobs, &b->cap_jobs, b->n_order + 1, sizeof *b->jobs)) return error_set(e, ERR_MEMORY, "no memory");
+            if (mem_grow(&b->jobs, &b->cap_jobs, b->n_order + 1, sizeof *b->jobs))
+                return error_set(e, ERR_MEMORY, "no memory");
             if (!b->n_order) b->plain = s[blank] != '{' && s[blank] != '"';
             b->jobs[b->n_order++] = (struct batch_job){.text = s, .n = n, .line_number = number};
         }
@@ -357,11 +380,13 @@ static int split_lines(struct batch *b, struct error *e) {
     return b->n_order ? 0 : error_set(e, ERR_USAGE, "--batch: no prompts in %s", b->app->opts.v[OPT_BATCH].text);
 }
 
-/* Announces the batch to the engine and sets the number of sessions. True: the engine waits until all prompts are submitted. */
+/* Announces the batch to the engine and sets the number of sessions. True: the engine waits until all prompts are
+ * submitted. */
 static bool announce_load(struct batch *b) {
     const struct opt_value *v = b->app->opts.v;
     struct announced_load load = {.n_prompts = (int)b->n_order,
-                                  .prompt_tokens = TEMPLATE_TOKENS + (double)b->prompt_bytes / (double)b->n_order / BYTES_PER_TOKEN,
+                                  .prompt_tokens =
+                                      TEMPLATE_TOKENS + (double)b->prompt_bytes / (double)b->n_order / BYTES_PER_TOKEN,
                                   .answer_tokens = DEFAULT_ANSWER_TOKENS};
     b->n_sessions = v[OPT_PARALLEL].text ? (int)v[OPT_PARALLEL].integer : DEFAULT_SESSIONS;
     if (v[OPT_PARALLEL].text) load.max_at_once = b->n_sessions;
@@ -398,14 +423,17 @@ int batch_run(struct app *a, struct error *e) {
         rc = open_text(a, e);
         if (!rc) rc = open_engine(a, e);
         bool announced = !rc && announce_load(b);
-        if (!rc && !(b->sessions = mem_calloc((size_t)b->n_sessions, sizeof *b->sessions))) rc = error_set(e, ERR_MEMORY, "no memory");
+        if (!rc && !(b->sessions = mem_calloc((size_t)b->n_sessions, sizeof *b->sessions)))
+            rc = error_set(e, ERR_MEMORY, "no memory");
         if (!b->sessions) b->n_sessions = 0;
         if (!rc) {
             sig_defer(NULL, NULL);
             run_jobs(b, announced);
         }
     }
-    if (!rc && b->n_failed) rc = error_set(e, ERR_RUNTIME, "%zu of %zu prompts failed; see their lines in the output", b->n_failed, b->n_order);
+    if (!rc && b->n_failed)
+        rc = error_set(e, ERR_RUNTIME, "%zu of %zu prompts failed; see their lines in the output", b->n_failed,
+                       b->n_order);
     batch_free(b);
     return rc;
 }

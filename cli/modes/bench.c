@@ -1,6 +1,6 @@
-/* --bench: prefill and decode speed of the model. The limit in each row is memory bandwidth, measured in the same run: each generated
- * token reads its weights once. A prompt reads them at least once for all its tokens together, so that it is limited by
- * arithmetic: its row has GFLOP/s. */
+/* --bench: prefill and decode speed of the model. The limit in each row is memory bandwidth, measured in the same run:
+ * each generated token reads its weights once. A prompt reads them at least once for all its tokens together, so that
+ * it is limited by arithmetic: its row has GFLOP/s. */
 #include "cli/modes/bench.h"
 
 #include <stdio.h>
@@ -36,7 +36,7 @@ static void print_row(struct bench *b, struct buf *line) {
     buf_free(line);
 }
 
-/* --- kernels --------------------------------------------------------------------------------------------------------- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 /* Appends the string at key, padded to width. */
 static void put_column(struct buf *line, const struct json *row, const char *key, int width) {
@@ -60,15 +60,16 @@ static int print_kernel_row(void *ctx, const char *json) {
         put_column(&line, &r, "level", 7);
         buf_fmt(&line, "%11s  ", tokens);
         put_column(&line, &r, "shape", 38);
-        buf_fmt(&line, "%2d threads %9.1f %s  of %9.1f  %3.0f %%", (int)json_int(json_get(&r, "threads"), 0), json_num(gbps ? gbps : json_get(&r, "gflops"), 0),
-                gbps ? "GB/s  " : "GFLOP/s", json_num(json_get(&r, "limit"), 0), 100 * json_num(json_get(&r, "share"), 0));
+        buf_fmt(&line, "%2d threads %9.1f %s  of %9.1f  %3.0f %%", (int)json_int(json_get(&r, "threads"), 0),
+                json_num(gbps ? gbps : json_get(&r, "gflops"), 0), gbps ? "GB/s  " : "GFLOP/s",
+                json_num(json_get(&r, "limit"), 0), 100 * json_num(json_get(&r, "share"), 0));
     }
     print_row(b, &line);
     arena_free(&arena);
     return out_failed();
 }
 
-/* --- the model ------------------------------------------------------------------------------------------------------- */
+/* --- the model -------------------------------------------------------------------------------- */
 
 struct bench_result {
     double ttft_s, prefill_s, decode_s, wall_s;
@@ -76,7 +77,8 @@ struct bench_result {
 };
 
 /* Each session prefills the same number of tokens and generates the same number; none ends early. */
-static int run_sessions(struct bench *b, int sessions, int prompt, int decode, struct bench_result *res, struct error *e) {
+static int run_sessions(struct bench *b, int sessions, int prompt, int decode, struct bench_result *res,
+                        struct error *e) {
     struct session *s[MAX_SESSIONS] = {0};
     const struct engine_info *info = engine_info(b->app->engine);
     int32_t *ids = mem_alloc((size_t)prompt * sizeof *ids);
@@ -86,9 +88,13 @@ static int run_sessions(struct bench *b, int sessions, int prompt, int decode, s
     for (int i = 0; i < sessions && !rc; i++) {
         /* different tokens in each session and run: no cache hits, and experts spread as in text */
         for (int k = 0; k < prompt; k++)
-            ids[k] = (int32_t)(((uint64_t)k * 2654435761u + (uint64_t)i * 40503u + (uint64_t)prompt * 69069u) % (uint64_t)info->vocab);
-        struct request q = {
-            .tokens = ids, .n = prompt, .max_tokens = decode, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE, .sampling = {.top_p = 1, .repeat_penalty = 1}};
+            ids[k] = (int32_t)(((uint64_t)k * 2654435761u + (uint64_t)i * 40503u + (uint64_t)prompt * 69069u) %
+                               (uint64_t)info->vocab);
+        struct request q = {.tokens = ids,
+                            .n = prompt,
+                            .max_tokens = decode,
+                            .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE,
+                            .sampling = {.top_p = 1, .repeat_penalty = 1}};
         if (!(rc = session_open(b->app->engine, &s[i], e))) rc = session_submit(s[i], &q, e);
     }
     for (struct event ev; left && !rc;) {
@@ -120,12 +126,15 @@ static void print_prefill_row(struct bench *b, int n, const struct bench_result 
     double limit = n / ((double)engine_token_bytes(b->app->engine) / b->limit);
     if (b->json)
         buf_fmt(&line,
-                "{\"what\": \"prefill\", \"prompt\": %d, \"sessions\": 1, \"tokens_per_s\": %.3f, \"ttft_s\": %.6f, \"gflops\": %.3f, \"limit\": %.3f, "
+                "{\"what\": \"prefill\", \"prompt\": %d, \"sessions\": 1, \"tokens_per_s\": %.3f, \"ttft_s\": %.6f, "
+                "\"gflops\": %.3f, \"limit\": %.3f, "
                 "\"share\": %.4f}",
                 n, rate, r->ttft_s, gflops, limit, rate / limit);
     else
-        buf_fmt(&line, "prefill  %6d tokens            %9s tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of the bandwidth limit", n,
-                amount_rate(rate, speed, sizeof speed), gflops, r->ttft_s, 100 * rate / limit);
+        buf_fmt(&line,
+                "prefill  %6d tokens            %9s tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of the bandwidth "
+                "limit",
+                n, amount_rate(rate, speed, sizeof speed), gflops, r->ttft_s, 100 * rate / limit);
     print_row(b, &line);
 }
 
@@ -133,15 +142,19 @@ static void print_decode_row(struct bench *b, int prompt, int sessions, const st
     struct buf line = {0};
     char speed[32], most[32];
     int steps = r->tokens - sessions;
-    double rate = r->decode_s > 0 ? steps / r->decode_s : 0, limit = b->limit / (double)engine_token_bytes(b->app->engine);
+    double rate = r->decode_s > 0 ? steps / r->decode_s : 0,
+           limit = b->limit / (double)engine_token_bytes(b->app->engine);
     if (b->json)
         buf_fmt(&line,
-                "{\"what\": \"decode\", \"prompt\": %d, \"sessions\": %d, \"tokens_per_s\": %.3f, \"tpot_s\": %.6f, \"gbps\": %.3f, \"limit\": %.3f, "
+                "{\"what\": \"decode\", \"prompt\": %d, \"sessions\": %d, \"tokens_per_s\": %.3f, \"tpot_s\": %.6f, "
+                "\"gbps\": %.3f, \"limit\": %.3f, "
                 "\"share\": %.4f}",
-                prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit, rate / limit);
+                prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit,
+                rate / limit);
     else
-        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7s tok/s  of %9s at memory bandwidth  %3.0f %%", prompt, sessions, sessions > 1 ? "s" : " ",
-                amount_rate(rate, speed, sizeof speed), amount_rate(limit, most, sizeof most), 100 * rate / limit);
+        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7s tok/s  of %9s at memory bandwidth  %3.0f %%",
+                prompt, sessions, sessions > 1 ? "s" : " ", amount_rate(rate, speed, sizeof speed),
+                amount_rate(limit, most, sizeof most), 100 * rate / limit);
     print_row(b, &line);
 }
 
@@ -164,13 +177,17 @@ static void print_verdict(const struct bench *b, const struct verdict *v) {
     char a[32], p[32], l[32];
     struct buf text = {0};
     const struct engine_info *i = engine_info(b->app->engine);
-    buf_fmt(&text, "%s, %d threads, %s: answers run at %s tok/s", i->name, i->threads, i->level, amount_rate(v->answer, a, sizeof a));
+    buf_fmt(&text, "%s, %d threads, %s: answers run at %s tok/s", i->name, i->threads, i->level,
+            amount_rate(v->answer, a, sizeof a));
     if (v->tokens > 1)
-        buf_fmt(&text, ", after %d tokens at %s tok/s;\nprompts of %d tokens are read at %s tok/s", v->tokens, amount_rate(v->long_answer, l, sizeof l),
-                v->tokens, amount_rate(v->prompt, p, sizeof p));
+        buf_fmt(&text, ", after %d tokens at %s tok/s;\nprompts of %d tokens are read at %s tok/s", v->tokens,
+                amount_rate(v->long_answer, l, sizeof l), v->tokens, amount_rate(v->prompt, p, sizeof p));
     if (v->chats > 0) buf_fmt(&text, "; %d chats together: %s tok/s", MAX_SESSIONS, amount_rate(v->chats, a, sizeof a));
-    buf_fmt(&text, ".\nMemory reads %.1f GB/s and a token reads %.1f MB of weights: at most %s tok/s, of which answers reach %.0f %%.\n", b->bandwidth / 1e9,
-            (double)engine_token_bytes(b->app->engine) / 1e6, amount_rate(v->limit, a, sizeof a), 100 * v->answer / v->limit);
+    buf_fmt(&text,
+            ".\nMemory reads %.1f GB/s and a token reads %.1f MB of weights: at most %s tok/s, of which answers reach "
+            "%.0f %%.\n",
+            b->bandwidth / 1e9, (double)engine_token_bytes(b->app->engine) / 1e6, amount_rate(v->limit, a, sizeof a),
+            100 * v->answer / v->limit);
     if (!text.failed) out_write(text.data, text.len);
     buf_free(&text);
 }
@@ -188,14 +205,19 @@ static int bench_model(struct bench *b, struct error *e) {
     struct buf line = {0};
     const struct engine_info *i = engine_info(a->engine);
     if (b->json)
-        buf_fmt(&line, "{\"what\": \"machine\", \"threads\": %d, \"level\": \"%s\", \"read_gbps\": %.3f, \"token_bytes\": %llu, \"token_flops\": %llu}",
-                i->threads, i->level, b->bandwidth / 1e9, (unsigned long long)engine_token_bytes(a->engine), (unsigned long long)engine_token_flops(a->engine));
+        buf_fmt(&line,
+                "{\"what\": \"machine\", \"threads\": %d, \"level\": \"%s\", \"read_gbps\": %.3f, \"token_bytes\": "
+                "%llu, \"token_flops\": %llu}",
+                i->threads, i->level, b->bandwidth / 1e9, (unsigned long long)engine_token_bytes(a->engine),
+                (unsigned long long)engine_token_flops(a->engine));
     else
-        buf_fmt(&line, "%s, %d threads, %s: memory reads %.1f GB/s; a token reads %.1f MB of weights", i->name, i->threads, i->level, b->bandwidth / 1e9,
-                (double)engine_token_bytes(a->engine) / 1e6);
+        buf_fmt(&line, "%s, %d threads, %s: memory reads %.1f GB/s; a token reads %.1f MB of weights", i->name,
+                i->threads, i->level, b->bandwidth / 1e9, (double)engine_token_bytes(a->engine) / 1e6);
     print_row(b, &line);
-    rc = run_sessions(b, 1, context > 600 ? 512 : 8, 4, &r, e); /* warms up: after some hundred tokens every expert was read */
-    for (size_t k = 0; k < sizeof prompts / sizeof *prompts && !rc && !out_failed() && prompts[k] + DECODE_TOKENS <= context; k++) {
+    /* warms up: after some hundred tokens every expert was read */
+    rc = run_sessions(b, 1, context > 600 ? 512 : 8, 4, &r, e);
+    for (size_t k = 0;
+         k < sizeof prompts / sizeof *prompts && !rc && !out_failed() && prompts[k] + DECODE_TOKENS <= context; k++) {
         if ((rc = run_with_limit(b, 1, prompts[k], &r, e))) break;
         if (prompts[k] > 1) print_prefill_row(b, prompts[k], &r);
         v.tokens = prompts[k], v.prompt = prompts[k] / r.prefill_s;
@@ -218,8 +240,9 @@ int bench_run(struct app *a, struct error *e) {
     struct bench b = {.app = a, .json = v[OPT_JSON].on, .first = true};
     b.rows = b.json || v[OPT_VERBOSE].on || !strcmp(v[OPT_BENCH].text, "kernels");
     if (b.json) out_write("[", 1);
-    int rc = !strcmp(v[OPT_BENCH].text, "kernels") ? engine_bench_kernels(v[OPT_THREADS].text ? (int)v[OPT_THREADS].integer : 0, print_kernel_row, &b, e)
-                                                   : bench_model(&b, e);
+    int rc = !strcmp(v[OPT_BENCH].text, "kernels")
+                 ? engine_bench_kernels(v[OPT_THREADS].text ? (int)v[OPT_THREADS].integer : 0, print_kernel_row, &b, e)
+                 : bench_model(&b, e);
     if (b.json) out_write("]\n", 2);
     return rc;
 }

@@ -1,4 +1,5 @@
-/* One prompt and its answer on the CPU, then on the devices in every prefill mode: the logits of some positions, and the log probabilities of the answer. */
+/* One prompt and its answer on the CPU, then on the devices in every prefill mode: the logits of some positions, and
+ * the log probabilities of the answer. */
 #include "cli/modes/check_gpus.h"
 
 #include <math.h>
@@ -16,8 +17,8 @@
 #include "cli/turn/gpus.h"
 
 enum { PROMPT = 200, EVERY = 40, ANSWER = 24 };
-/* The largest difference of logits, in millionths of the largest logit. Products in BF16 make up to 20,000 (test/gpu/meson.build), wrong kernels about a
- * million. */
+/* The largest difference of logits, in millionths of the largest logit. Products in BF16 make up to 20,000
+ * (test/gpu/meson.build), wrong kernels about a million. */
 enum { MOST_PPM = 60000 };
 
 struct result {
@@ -32,12 +33,14 @@ static size_t n_logits(const struct result *r) { return (size_t)(PROMPT / EVERY)
 
 static int keep_logits(void *ctx, int position, const float *logits) {
     struct result *r = ctx;
-    if ((position + 1) % EVERY == 0) memcpy(r->logits + (size_t)(position / EVERY) * (size_t)r->vocab, logits, (size_t)r->vocab * sizeof *logits);
+    if ((position + 1) % EVERY == 0)
+        memcpy(r->logits + (size_t)(position / EVERY) * (size_t)r->vocab, logits, (size_t)r->vocab * sizeof *logits);
     return 0;
 }
 
 /* Runs one turn and takes its answer. */
-static int run_turn(struct engine *engine, struct session *s, const struct request *request, struct result *r, struct turn_stats *stats, struct error *e) {
+static int run_turn(struct engine *engine, struct session *s, const struct request *request, struct result *r,
+                    struct turn_stats *stats, struct error *e) {
     struct event ev;
     int rc = session_submit(s, request, e);
     while (!rc) {
@@ -68,7 +71,11 @@ static int compute(const struct engine_params *p, struct result *r, struct error
     for (int i = 0; i < PROMPT; i++) ids[i] = (int32_t)((unsigned)(i + 1) * 7919u % (unsigned)r->vocab);
     r->logits = mem_calloc(n_logits(r), sizeof *r->logits);
     if (!r->logits) rc = error_set(e, ERR_MEMORY, "no memory");
-    struct request request = {.tokens = ids, .n = PROMPT, .flags = REQ_IGNORE_EOS | REQ_NO_DISK_CACHE, .logits = keep_logits, .logits_ctx = r};
+    struct request request = {.tokens = ids,
+                              .n = PROMPT,
+                              .flags = REQ_IGNORE_EOS | REQ_NO_DISK_CACHE,
+                              .logits = keep_logits,
+                              .logits_ctx = r};
     request.sampling = (struct sampling){.top_p = 1, .repeat_penalty = 1};
     if (!rc) rc = session_open(engine, &s, e);
     if (!rc) rc = run_turn(engine, s, &request, r, &r->prefill, e);
@@ -105,7 +112,8 @@ static double logprob_of(const struct token_logprobs *t, int32_t id) {
     return -INFINITY;
 }
 
-/* Returns the largest difference of the log probabilities of the answer's tokens. Stops at the first token that differs, since the texts differ after it. */
+/* Returns the largest difference of the log probabilities of the answer's tokens. Stops at the first token that
+ * differs, since the texts differ after it. */
 static double compare_answers(const struct result *cpu, const struct result *r, int *n_equal) {
     double most = 0;
     for (*n_equal = 0; *n_equal < ANSWER; ++*n_equal) {
@@ -113,7 +121,8 @@ static double compare_answers(const struct result *cpu, const struct result *r, 
         if (i >= cpu->n || i >= r->n) return INFINITY;
         const double d = fabs(logprob_of(&cpu->logprobs[i], r->id[i]) - (double)r->logprobs[i].logprob);
         most = fmax(most, isnan(d) ? INFINITY : d);
-        if (cpu->id[i] != r->id[i]) return fmax(most, cpu->logprobs[i].logprob - logprob_of(&cpu->logprobs[i], r->id[i]));
+        if (cpu->id[i] != r->id[i])
+            return fmax(most, cpu->logprobs[i].logprob - logprob_of(&cpu->logprobs[i], r->id[i]));
     }
     return most;
 }
@@ -122,17 +131,20 @@ struct verdict {
     int n_prompts, n_answers, n_wrong, n_failed; /* compared; with other results; modes that failed on the devices */
 };
 
-static void print_comparison(const char *what, const char *mode, double difference, const char *more, struct verdict *v) {
+static void print_comparison(const char *what, const char *mode, double difference, const char *more,
+                             struct verdict *v) {
     struct buf b = {0};
     const bool right = difference <= 1e-6 * (double)test_limits_get(TEST_LIMIT_DIFFERENCE_PPM, MOST_PPM);
     v->n_wrong += !right;
-    buf_fmt(&b, "%-7s %-6s  %s: differs by %.1e of the largest logit%s\n", what, mode, right ? "right" : "WRONG", difference, more);
+    buf_fmt(&b, "%-7s %-6s  %s: differs by %.1e of the largest logit%s\n", what, mode, right ? "right" : "WRONG",
+            difference, more);
     if (!b.failed) out_write(b.data, b.len);
     buf_free(&b);
 }
 
 /* Computes on the devices in one prefill mode and compares the results. Only ERR_CANCELLED ends the check. */
-static int check_mode(struct engine_params *p, enum exec_mode prefill, const struct result *cpu, struct verdict *v, struct error *e) {
+static int check_mode(struct engine_params *p, enum exec_mode prefill, const struct result *cpu, struct verdict *v,
+                      struct error *e) {
     const char *mode = exec_mode_name(prefill), *hybrid = exec_mode_name(DECODE_HYBRID);
     struct result r = {0};
     char more[64];
@@ -174,7 +186,8 @@ int check_gpus_run(struct app *a, struct error *e) {
     engine_find_gpus(&found);
     engine_client_local_params(a, &p);
     const char *gpus = p.gpus ? p.gpus : found.list;
-    if (!*gpus || !strcmp(gpus, "none")) return error_set(e, ERR_USAGE, "--check-gpus: there is no GPU that hearth can use (%s)", found.text);
+    if (!*gpus || !strcmp(gpus, "none"))
+        return error_set(e, ERR_USAGE, "--check-gpus: there is no GPU that hearth can use (%s)", found.text);
     p.draft = DRAFT_NONE;
     p.deterministic = true;
     p.decode = DECODE_CPU;
@@ -189,8 +202,13 @@ int check_gpus_run(struct app *a, struct error *e) {
     mem_free(cpu.logits);
     if (rc) return rc;
     const bool wrong = v.n_wrong || v.n_failed;
-    if (wrong) rc = error_set(e, ERR_RUNTIME, "the devices %s do not compute what the CPU does: do not use them with this version of hearth", gpus);
-    else if (!v.n_prompts || !v.n_answers) rc = error_set(e, ERR_RUNTIME, "--check-gpus: no prompt or no answer could be computed on the devices %s", gpus);
+    if (wrong)
+        rc = error_set(e, ERR_RUNTIME,
+                       "the devices %s do not compute what the CPU does: do not use them with this version of hearth",
+                       gpus);
+    else if (!v.n_prompts || !v.n_answers)
+        rc =
+            error_set(e, ERR_RUNTIME, "--check-gpus: no prompt or no answer could be computed on the devices %s", gpus);
     if ((rc && !wrong) || !gpus_are_automatic(a)) return rc;
     struct error unsaved;
     if (gpus_store_check(found.text, !rc, &unsaved)) report_note("the result is not stored: %s", unsaved.text);

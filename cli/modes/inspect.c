@@ -32,7 +32,7 @@ static int write_ids(const int32_t *ids, size_t n, struct error *e) {
     return write_buf(&b, e);
 }
 
-/* --- checkpoint ------------------------------------------------------------------------------------------------------ */
+/* --- checkpoint ------------------------------------------------------------------------------- */
 
 static void put_value(struct buf *out, const struct json *j, int indent, bool bytes);
 
@@ -84,7 +84,7 @@ static void put_value(struct buf *out, const struct json *j, int indent, bool by
     }
 }
 
-/* --- Verdict: the main facts in three lines --- */
+/* --- Verdict: the main facts in three lines --------------------------------------------------- */
 
 static const struct { const char *stored, *name; } format_names[] = {{"F8_E4M3", "FP8"}, {"F4_E2M1", "FP4"}};
 
@@ -102,11 +102,14 @@ static void put_format(struct buf *out, const struct json *root) {
 
 static void put_model(struct buf *out, const struct json *root) {
     const struct json *family = json_get(root, "family");
-    const long long layers = json_int(json_get(root, "layers"), 0), moe = json_int(json_get(root, "layers_with_experts"), 0);
+    const long long layers = json_int(json_get(root, "layers"), 0),
+                    moe = json_int(json_get(root, "layers_with_experts"), 0);
     char all[32], active[32];
     if (family && family->type == JSON_STRING) buf_add(out, family->string, family->n);
     buf_fmt(out, " · %s", amount_weights((uint64_t)json_int(json_path(root, "parameters.all"), 0), all, sizeof all));
-    if (moe) buf_fmt(out, " (%s active)", amount_weights((uint64_t)json_int(json_path(root, "parameters.active"), 0), active, sizeof active));
+    if (moe)
+        buf_fmt(out, " (%s active)",
+                amount_weights((uint64_t)json_int(json_path(root, "parameters.active"), 0), active, sizeof active));
     put_format(out, root);
     buf_fmt(out, " · %lld layers, ", layers);
     if (!moe) buf_str(out, "no experts");
@@ -121,7 +124,8 @@ static void put_model(struct buf *out, const struct json *root) {
 }
 
 static void put_fit(struct buf *out, const struct json *root) {
-    const uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0), token = (uint64_t)json_int(json_path(root, "bytes.per_token"), 0);
+    const uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0),
+                   token = (uint64_t)json_int(json_path(root, "bytes.per_token"), 0);
     const double rate = bandwidth_cached();
     char bytes[32], have[32], read[32], number[32];
     amount_bytes(all, bytes, sizeof bytes), amount_bytes(mem_total(), have, sizeof have);
@@ -131,20 +135,26 @@ static void put_fit(struct buf *out, const struct json *root) {
     }
     buf_fmt(out, "fits: %s of %s    ", bytes, have);
     if (rate > 0 && token)
-        buf_fmt(out, "speed: at most %s tok/s (memory reads %s/s)\n", amount_rate(rate / (double)token, number, sizeof number),
+        buf_fmt(out, "speed: at most %s tok/s (memory reads %s/s)\n",
+                amount_rate(rate / (double)token, number, sizeof number),
                 amount_bytes((uint64_t)rate, read, sizeof read));
-    else buf_fmt(out, "speed: memory must read %s per token (--models measures how fast it is)\n", amount_bytes(token, read, sizeof read));
+    else
+        buf_fmt(out, "speed: memory must read %s per token (--models measures how fast it is)\n",
+                amount_bytes(token, read, sizeof read));
 }
 
 static void put_runs(struct buf *out, const struct json *root) {
     enum { CPU_CHARS = 4 }; /* runs.attention is "cpu LEVEL" */
-    const struct json *level = json_path(root, "runs.attention"), *gpus = json_path(root, "runs.gpus"), *resident = json_path(root, "runs.resident");
+    const struct json *level = json_path(root, "runs.attention"), *gpus = json_path(root, "runs.gpus"),
+                      *resident = json_path(root, "runs.resident");
     char kv[32];
     if (gpus && gpus->n && resident && resident->type == JSON_STRING)
         buf_fmt(out, "runs on GPUs: %.*s\nruns on the CPU: the rest", (int)resident->n, resident->string);
     else buf_str(out, "runs: attention and experts on the CPU");
-    if (level && level->type == JSON_STRING && level->n > CPU_CHARS) buf_fmt(out, " (%.*s)", (int)level->n - CPU_CHARS, level->string + CPU_CHARS);
-    buf_fmt(out, "    KV cache: %s per token\n", amount_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
+    if (level && level->type == JSON_STRING && level->n > CPU_CHARS)
+        buf_fmt(out, " (%.*s)", (int)level->n - CPU_CHARS, level->string + CPU_CHARS);
+    buf_fmt(out, "    KV cache: %s per token\n",
+            amount_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
 }
 
 static void put_verdict(struct buf *out, const struct json *root) {
@@ -173,7 +183,8 @@ int inspect_model(struct app *a, struct error *e) {
     if (!(rc = json_parse(&arena, json.data, json.len, 0, "inspection", &root, e))) {
         put_verdict(&text, &root);
         if (a->opts.v[OPT_VERBOSE].on) buf_char(&text, '\n');
-        for (uint32_t i = 0; i < root.n && a->opts.v[OPT_VERBOSE].on; i++) put_member(&text, &root.items[2 * i], &root.items[2 * i + 1], 0);
+        for (uint32_t i = 0; i < root.n && a->opts.v[OPT_VERBOSE].on; i++)
+            put_member(&text, &root.items[2 * i], &root.items[2 * i + 1], 0);
     }
     if (!rc) rc = write_buf(&text, e);
     arena_free(&arena);
@@ -196,7 +207,7 @@ int inspect_verify(struct app *a, struct error *e) {
     return rc;
 }
 
-/* --- text ------------------------------------------------------------------------------------------------------------ */
+/* --- text ------------------------------------------------------------------------------------- */
 
 int inspect_tokenize(struct app *a, struct error *e) {
     struct buf text = {0};
@@ -204,7 +215,8 @@ int inspect_tokenize(struct app *a, struct error *e) {
     int rc = open_find_model(a, e);
     if (rc || (rc = engine_client_local_tokenizer(a, e))) return rc;
     if (!(rc = input_stdin(&text, e)))
-        rc = tokenizer_encode(a->tokenizer, text.data ? text.data : "", text.len, a->opts.v[OPT_SPECIAL].on ? TEXT_TEMPLATE : TEXT_VALUE, &ids, e);
+        rc = tokenizer_encode(a->tokenizer, text.data ? text.data : "", text.len,
+                              a->opts.v[OPT_SPECIAL].on ? TEXT_TEMPLATE : TEXT_VALUE, &ids, e);
     if (!rc) rc = write_ids(ids.data, ids.n, e);
     ids_free(&ids);
     buf_free(&text);
@@ -217,7 +229,8 @@ int inspect_detokenize(struct app *a, struct error *e) {
     struct json list;
     int rc = open_find_model(a, e);
     if (rc || (rc = engine_client_local_tokenizer(a, e))) return rc;
-    if ((rc = input_stdin(&text, e)) || (rc = json_parse(&arena, text.data ? text.data : "", text.len, 0, "stdin", &list, e))) {
+    if ((rc = input_stdin(&text, e)) ||
+        (rc = json_parse(&arena, text.data ? text.data : "", text.len, 0, "stdin", &list, e))) {
         if (rc == ERR_MODEL) rc = e->code = ERR_RUNTIME; /* the input is bad, not the model */
         goto out;
     }
@@ -229,8 +242,10 @@ int inspect_detokenize(struct app *a, struct error *e) {
     int vocab = tokenizer_n_ids(a->tokenizer);
     for (uint32_t i = 0; i < list.n && !rc; i++) {
         int64_t id = json_int(json_at(&list, i), -1);
-        if (id < 0 || id >= vocab) rc = error_set(e, ERR_RUNTIME, "stdin: item %u is not an id of this vocabulary (0 to %d)", i, vocab - 1);
-        else if ((rc = decoder_add(&d, (int32_t)id, &bytes))) rc = error_set(e, rc, "stdin: item %u: id %lld cannot be decoded", i, (long long)id);
+        if (id < 0 || id >= vocab)
+            rc = error_set(e, ERR_RUNTIME, "stdin: item %u is not an id of this vocabulary (0 to %d)", i, vocab - 1);
+        else if ((rc = decoder_add(&d, (int32_t)id, &bytes)))
+            rc = error_set(e, rc, "stdin: item %u: id %lld cannot be decoded", i, (long long)id);
     }
     if (!rc && decoder_flush(&d, &bytes)) rc = error_set(e, ERR_MEMORY, "no memory");
     if (!rc) rc = write_buf(&bytes, e);
@@ -251,11 +266,13 @@ int inspect_render(struct app *a, struct error *e) {
     bool no_dir = template && !a->opts.v[OPT_MODEL].text;
     int rc = no_dir ? 0 : open_find_model(a, e);
     if (rc || (rc = chat_template_open(&a->template, no_dir ? NULL : a->model_dir, template, e))) return rc;
-    if ((rc = input_file(path, &conv_text, e)) || (rc = json_parse(&arena, conv_text.data ? conv_text.data : "", conv_text.len, 0, path, &conv, e))) {
+    if ((rc = input_file(path, &conv_text, e)) ||
+        (rc = json_parse(&arena, conv_text.data ? conv_text.data : "", conv_text.len, 0, path, &conv, e))) {
         if (rc == ERR_MODEL) rc = e->code = ERR_RUNTIME;
     } else if (!(rc = chat_template_render(a->template, &conv, &text, e)) && text.n) {
         const struct json *tools = json_get(&conv, "tools");
-        if (tools && tools->type == JSON_ARRAY && tools->n && !chat_template_takes_tools(a->template)) report_note("the chat template does not use tools");
+        if (tools && tools->type == JSON_ARRAY && tools->n && !chat_template_takes_tools(a->template))
+            report_note("the chat template does not use tools");
         out_write(text.data, text.n);
     }
     text_free(&text);
@@ -264,7 +281,7 @@ int inspect_render(struct app *a, struct error *e) {
     return rc;
 }
 
-/* --- ids in, logits or ids out --------------------------------------------------------------------------------------- */
+/* --- ids in, logits or ids out ---------------------------------------------------------------- */
 
 /* Parses "1,2,3", "[1, 2, 3]" or @FILE with the same. */
 static int parse_ids(const char *arg, struct ids *out, struct error *e) {
@@ -279,7 +296,8 @@ static int parse_ids(const char *arg, struct ids *out, struct error *e) {
         errno = 0;
         long v = strtol(s, &end, 10);
         if (end == s) rc = error_set(e, ERR_USAGE, "--tokens: '%.20s' is not an id", s);
-        else if (errno || v < 0 || v > INT32_MAX) rc = error_set(e, ERR_USAGE, "--tokens: %.*s is not a token id", (int)(end - s > 24 ? 24 : end - s), s);
+        else if (errno || v < 0 || v > INT32_MAX)
+            rc = error_set(e, ERR_USAGE, "--tokens: %.*s is not a token id", (int)(end - s > 24 ? 24 : end - s), s);
         else if (mem_grow(&out->data, &cap, out->n + 1, sizeof *out->data)) rc = error_set(e, ERR_MEMORY, "no memory");
         else out->data[out->n++] = (int32_t)v;
         out->cap = cap;
@@ -323,7 +341,8 @@ static int run_tokens(struct app *a, struct request *r, struct ids *out, struct 
             if (a->opts.v[OPT_STATS].on) report_stats(&ev.stats);
             if (a->opts.v[OPT_EXPLAIN].on) report_explain(&ev.stats);
             if (ev.reason == DONE_CONTEXT && (int)out->n < r->max_tokens)
-                rc = error_set(e, ERR_CONTEXT, "the context of %d tokens is full after %zu of %d ids", engine_info(a->engine)->context, out->n, r->max_tokens);
+                rc = error_set(e, ERR_CONTEXT, "the context of %d tokens is full after %zu of %d ids",
+                               engine_info(a->engine)->context, out->n, r->max_tokens);
             break;
         }
     }
@@ -339,14 +358,17 @@ int inspect_tokens(struct app *a, struct error *e) {
     int rc = parse_ids(v[OPT_TOKENS].text, &ids, e);
     if (!rc && path && !strcmp(path, "-") && a->tty_out)
         rc = error_set(e, ERR_USAGE, "--logits-out -: stdout is a terminal, and logits are binary; redirect it");
-    if (!rc && v[OPT_IDS].on && !v[OPT_MAX_TOKENS].text) rc = error_set(e, ERR_USAGE, "--ids needs -n N, the number of ids to generate");
+    if (!rc && v[OPT_IDS].on && !v[OPT_MAX_TOKENS].text)
+        rc = error_set(e, ERR_USAGE, "--ids needs -n N, the number of ids to generate");
     if (!rc) rc = open_find_model(a, e);
     if (!rc) rc = open_engine(a, e);
     if (rc) goto out;
     struct request r = {.tokens = ids.data, .n = (int)ids.n};
     const struct engine_info *info = engine_info(a->engine);
     for (size_t i = 0; i < ids.n && !rc; i++)
-        if (ids.data[i] >= info->vocab) rc = error_set(e, ERR_USAGE, "--tokens: %d is outside this vocabulary (0 to %d)", ids.data[i], info->vocab - 1);
+        if (ids.data[i] >= info->vocab)
+            rc = error_set(e, ERR_USAGE, "--tokens: %d is outside this vocabulary (0 to %d)", ids.data[i],
+                           info->vocab - 1);
     if (rc) goto out;
     if (path) {
         file.vocab = info->vocab;

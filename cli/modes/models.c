@@ -29,7 +29,8 @@ static void inspect_facts(struct app *a, const struct model *m, struct model_fac
     if (!f->rc) f->rc = json_parse(&arena, json.data, json.len, 0, "inspection", &root, &f->error);
     if (!f->rc) {
         const struct json *family = json_get(&root, "family");
-        if (family && family->type == JSON_STRING) snprintf(f->family, sizeof f->family, "%.*s", (int)family->n, family->string);
+        if (family && family->type == JSON_STRING)
+            snprintf(f->family, sizeof f->family, "%.*s", (int)family->n, family->string);
         f->bytes = json_int(json_path(&root, "bytes.all"), 0);
         f->token_bytes = json_int(json_path(&root, "bytes.per_token"), 0);
     }
@@ -37,7 +38,8 @@ static void inspect_facts(struct app *a, const struct model *m, struct model_fac
     buf_free(&json);
 }
 
-static void put_model_row(const struct model *m, int width, const struct model_facts *f, double rate, bool is_default, bool json, struct buf *out) {
+static void put_model_row(const struct model *m, int width, const struct model_facts *f, double rate, bool is_default,
+                          bool json, struct buf *out) {
     char bytes[32], number[32];
     bool fits = (uint64_t)f->bytes < mem_total();
     double speed = fits && f->token_bytes > 0 && rate > 0 ? rate / (double)f->token_bytes : 0;
@@ -50,25 +52,33 @@ static void put_model_row(const struct model *m, int width, const struct model_f
             buf_str(out, ", \"error\": ");
             out_json_string(out, f->error.text, strlen(f->error.text));
         } else
-            buf_fmt(out, ", \"family\": \"%s\", \"bytes\": %lld, \"token_bytes\": %lld, \"fits\": %s, \"tokens_per_s_at_most\": %.3f", f->family,
-                    (long long)f->bytes, (long long)f->token_bytes, fits ? "true" : "false", speed);
+            buf_fmt(out,
+                    ", \"family\": \"%s\", \"bytes\": %lld, \"token_bytes\": %lld, \"fits\": %s, "
+                    "\"tokens_per_s_at_most\": %.3f",
+                    f->family, (long long)f->bytes, (long long)f->token_bytes, fits ? "true" : "false", speed);
         buf_str(out, is_default ? ", \"default\": true}" : "}");
     } else if (f->rc) buf_fmt(out, "%-*s  cannot be opened: %s", width, m->name, f->error.text);
     else {
-        buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family, amount_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
+        buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family,
+                amount_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
         if (fits) buf_fmt(out, "fits, at most %s tok/s", amount_rate(speed, number, sizeof number));
-        else buf_fmt(out, "larger than the %s of memory: read from disk", amount_bytes(mem_total(), bytes, sizeof bytes));
+        else
+            buf_fmt(out, "larger than the %s of memory: read from disk",
+                    amount_bytes(mem_total(), bytes, sizeof bytes));
     }
     if (!json && is_default) buf_str(out, " (default)");
 }
 
-/* Lists all models. Sets *chosen to the index of the default model, or to the number of models if there is no default or -m overrides it. */
+/* Lists all models. Sets *chosen to the index of the default model, or to the number of models if there is no default
+ * or -m overrides it. */
 static int list_models(struct app *a, struct model **v, size_t *n, size_t *chosen, struct error *e) {
     const struct opt_value *m = &a->opts.v[OPT_MODEL];
     char dir[PATHS_MAX];
     int rc = model_path_list(&a->opts, v, n, e);
     *chosen = *n;
-    if (rc || !m->text || m->origin == ORIGIN_FLAG || model_path_is_url(m->text) || model_path_find(&a->opts, dir, sizeof dir, &(struct error){0})) return rc;
+    if (rc || !m->text || m->origin == ORIGIN_FLAG || model_path_is_url(m->text) ||
+        model_path_find(&a->opts, dir, sizeof dir, &(struct error){0}))
+        return rc;
     for (*chosen = 0; *chosen < *n && strcmp((*v)[*chosen].dir, dir) != 0;) ++*chosen;
     return 0;
 }

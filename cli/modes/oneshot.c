@@ -23,15 +23,18 @@ static int report_partial(struct app *a, const struct turn *t, struct error *e) 
     const char *more = i->context < i->max_context ? "a larger -c gives more" : "it is the model's maximum";
     if (t->reason == DONE_LENGTH) more = "a larger -n gives more";
     if (turn_repeats(t)) more = "it repeats itself, which --repeat-penalty 1.1 may prevent";
-    if (t->reason == DONE_LENGTH) report_note("the answer was cut at the -n limit of %lld tokens; %s", (long long)a->opts.v[OPT_MAX_TOKENS].integer, more);
+    if (t->reason == DONE_LENGTH)
+        report_note("the answer was cut at the -n limit of %lld tokens; %s",
+                    (long long)a->opts.v[OPT_MAX_TOKENS].integer, more);
     if (t->reason != DONE_CONTEXT) return 0;
-    if (a->backend->can_continue) report_note("the answer was cut: the context of %d tokens is full; %s", i->context, more);
+    if (a->backend->can_continue)
+        report_note("the answer was cut: the context of %d tokens is full; %s", i->context, more);
     else report_note("the answer was cut: the server's context is full, or its limit on answers is reached");
     if (e) *e = (struct error){.code = ERR_CONTEXT}; /* reported above, except with -q */
     return ERR_CONTEXT;
 }
 
-/* --- the run --------------------------------------------------------------------------------------------------------- */
+/* --- the run ---------------------------------------------------------------------------------- */
 
 /* Runs one turn to its end, with prefill progress on a terminal. */
 static void wait_for_turn(struct app *a, struct turn *t) {
@@ -43,8 +46,11 @@ static void wait_for_turn(struct app *a, struct turn *t) {
             progress_tick();
             continue;
         }
-        if (ev->kind == EVENT_PROGRESS && ev->total > 0) progress_update(NULL, (double)ev->done / ev->total, ev->left_s);
-        if (ev->kind == EVENT_DONE || ev->kind == EVENT_ERROR || (ev->kind == EVENT_TOKEN && progress_shown() && t->on_text)) progress_clear();
+        if (ev->kind == EVENT_PROGRESS && ev->total > 0)
+            progress_update(NULL, (double)ev->done / ev->total, ev->left_s);
+        if (ev->kind == EVENT_DONE || ev->kind == EVENT_ERROR ||
+            (ev->kind == EVENT_TOKEN && progress_shown() && t->on_text))
+            progress_clear();
         turn_event(t, &received);
     }
     progress_clear();
@@ -67,7 +73,8 @@ struct oneshot {
     struct buf calls_json;                     /* calls as objects for --json */
 };
 
-/* Skips the markup of tool calls: valid calls are shown when they are complete, and print_answer() prints invalid ones. */
+/* Skips the markup of tool calls: valid calls are shown when they are complete, and print_answer() prints invalid ones.
+ */
 static int print_live(void *ctx, enum output_kind part, const char *data, size_t n) {
     struct oneshot *o = ctx;
     if (part == OUTPUT_TOOL_CALL && o->app->tools) return 0;
@@ -86,7 +93,8 @@ static int print_answer(struct oneshot *o, const struct turn *t, struct error *e
         return oneshot_json_end(t), 0;
     }
     if (v[OPT_EXTRACT].on) {
-        if (!code_block_find(&t->text, 1, &code, &n)) return error_set(e, ERR_RUNTIME, "--extract: there is no code block in the answer");
+        if (!code_block_find(&t->text, 1, &code, &n))
+            return error_set(e, ERR_RUNTIME, "--extract: there is no code block in the answer");
         answer_printer_add(p, OUTPUT_TEXT, code, n);
     } else if (v[OPT_NO_STREAM].on) {
         answer_printer_add(p, OUTPUT_THINKING, t->thinking.data, t->thinking.len);
@@ -115,7 +123,8 @@ static int finish_answer(struct oneshot *o, struct error *e) {
     const double ttft_s = o->earlier_stats.answer_tokens ? o->earlier_stats.ttft_s : o->turn.stats.ttft_s;
     buf_add(&o->earlier_text, whole.text.data ? whole.text.data : "", whole.text.len);
     buf_add(&o->earlier_thinking, whole.thinking.data ? whole.thinking.data : "", whole.thinking.len);
-    if (o->earlier_text.failed || o->earlier_thinking.failed) return error_set(e, ERR_MEMORY, "no memory for the answer's text");
+    if (o->earlier_text.failed || o->earlier_thinking.failed)
+        return error_set(e, ERR_MEMORY, "no memory for the answer's text");
     whole.text = o->earlier_text, whole.thinking = o->earlier_thinking;
     add_stats(&whole.stats, &o->earlier_stats);
     whole.stats.ttft_s = ttft_s;
@@ -125,7 +134,7 @@ static int finish_answer(struct oneshot *o, struct error *e) {
     return rc ? rc : cut;
 }
 
-/* --- turns ----------------------------------------------------------------------------------------------------------- */
+/* --- turns ------------------------------------------------------------------------------------ */
 
 /* Adds the turn that has ended to the conversation, with its calls. */
 static int add_turn(struct oneshot *o, struct error *e) {
@@ -164,7 +173,9 @@ static int answer_calls(struct oneshot *o, struct error *e) {
     TRY(add_turn(o, e));
     if (o->is_live && !lines) answer_printer_pause(&o->printer, o->turn.text.len);
     TRY(oneshot_tools_run(a, &o->round, o->conv, o->client, &o->calls_json, e));
-    if (o->round.is_over) return error_set(e, ERR_RUNTIME, "the answer was ended: it has made %d tool calls; --max-calls allows more", o->round.n_run);
+    if (o->round.is_over)
+        return error_set(e, ERR_RUNTIME, "the answer was ended: it has made %d tool calls; --max-calls allows more",
+                         o->round.n_run);
     keep_turn(o);
     prompt_free(o->prompt);
     return prompt_make(a, o->conv, prompt_think_option(&a->opts), o->prompt, e);
@@ -181,8 +192,11 @@ static int answer_with_tools(struct oneshot *o, struct error *e) {
     return 0;
 }
 
-/* Returns whether the last turn must still be added to the conversation. One that was not started, or that failed without text, is not added. */
-static bool has_unsaved_turn(const struct oneshot *o) { return !o->turn_was_added && o->turn.client && (!o->turn.failed || o->turn.text.len); }
+/* Returns whether the last turn must still be added to the conversation. One that was not started, or that failed
+ * without text, is not added. */
+static bool has_unsaved_turn(const struct oneshot *o) {
+    return !o->turn_was_added && o->turn.client && (!o->turn.failed || o->turn.text.len);
+}
 
 static int save_answer(struct oneshot *o, struct store *store, struct error *e) {
     int rc = has_unsaved_turn(o) ? add_turn(o, e) : 0;
@@ -191,9 +205,13 @@ static int save_answer(struct oneshot *o, struct store *store, struct error *e) 
     return rc ? error_prefix(e, "not saved") : 0;
 }
 
-static int answer_prompt(struct app *a, struct conversation *conv, struct prompt *prompt, struct store *store, struct error *e) {
+static int answer_prompt(struct app *a, struct conversation *conv, struct prompt *prompt, struct store *store,
+                         struct error *e) {
     const struct opt_value *v = a->opts.v;
-    struct oneshot o = {.app = a, .conv = conv, .prompt = prompt, .is_live = !v[OPT_JSON].on && !v[OPT_EXTRACT].on && !v[OPT_NO_STREAM].on};
+    struct oneshot o = {.app = a,
+                        .conv = conv,
+                        .prompt = prompt,
+                        .is_live = !v[OPT_JSON].on && !v[OPT_EXTRACT].on && !v[OPT_NO_STREAM].on};
     o.request.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1 /* no limit */;
     open_sampling(a, &a->opts, &o.request.sampling);
     answer_printer_init(&o.printer, &a->answer_style);
@@ -238,7 +256,8 @@ int oneshot_run(struct app *a, struct error *e) {
         if (name) rc = store_open(&store, a, name, v[OPT_CONTINUE].text ? STORE_LOAD : STORE_NEW, &conv, e);
         if (!rc && v[OPT_NO_SAVE].on) store.disabled = true;
         if (!rc && v[OPT_SAVE].text && v[OPT_CONTINUE].text) rc = store_rename(&store, v[OPT_SAVE].text, e);
-        if (!rc && v[OPT_SYSTEM].text && conversation_set_system(&conv, v[OPT_SYSTEM].text)) rc = error_set(e, ERR_MEMORY, "no memory");
+        if (!rc && v[OPT_SYSTEM].text && conversation_set_system(&conv, v[OPT_SYSTEM].text))
+            rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc && conversation_ask(&conv, text.data, text.len)) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc) rc = prompt_make(a, &conv, prompt_think_option(&a->opts), &prompt, e);
     }

@@ -17,7 +17,10 @@ static int write_json_line(struct buf *b) {
 /* --json-lines: chunks never split a character, which the decoder holds back */
 int oneshot_json_text(void *ctx, enum output_kind part, const char *data, size_t n) {
     struct buf b = {0};
-    buf_fmt(&b, "{\"type\": \"%s\", \"text\": ", part == OUTPUT_THINKING ? "thinking" : part == OUTPUT_TOOL_CALL ? "tool" : "delta");
+    buf_fmt(&b, "{\"type\": \"%s\", \"text\": ",
+            part == OUTPUT_THINKING    ? "thinking"
+            : part == OUTPUT_TOOL_CALL ? "tool"
+                                       : "delta");
     out_json_string(&b, data, n);
     buf_char(&b, '}');
     return write_json_line(&b);
@@ -47,7 +50,8 @@ void oneshot_json_end(const struct turn *t) {
     json_printed = true;
 }
 
-int oneshot_json_answer(const struct app *a, const struct turn *t, const struct buf *calls, uint64_t seed, struct error *e) {
+int oneshot_json_answer(const struct app *a, const struct turn *t, const struct buf *calls, uint64_t seed,
+                        struct error *e) {
     struct buf b = {0};
     const char *code;
     size_t n;
@@ -70,7 +74,7 @@ int oneshot_json_answer(const struct app *a, const struct turn *t, const struct 
     return write_json_line(&b) == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }
 
-/* --- tool calls ------------------------------------------------------------------------------------------------------ */
+/* --- tool calls ------------------------------------------------------------------------------- */
 
 void oneshot_json_call(const struct app *a, const struct tool_call *call) {
     struct buf b = {0};
@@ -81,7 +85,8 @@ void oneshot_json_call(const struct app *a, const struct tool_call *call) {
     write_json_line(&b);
 }
 
-void oneshot_json_result(const struct app *a, const struct tool_call *call, const struct tool_result *r, struct buf *calls) {
+void oneshot_json_result(const struct app *a, const struct tool_call *call, const struct tool_result *r,
+                         struct buf *calls) {
     const bool lines = a->opts.v[OPT_JSON_LINES].on;
     struct buf event = {0}, *b = lines ? &event : calls;
     if (!lines && !a->opts.v[OPT_JSON].on) return;

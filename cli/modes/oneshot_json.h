@@ -7,9 +7,12 @@
 int oneshot_json_text(void *ctx, enum output_kind part, const char *data, size_t n); /* --json-lines; a turn_fn */
 void oneshot_json_end(const struct turn *t);                                         /* --json-lines: usage and done */
 /* --json: the whole object. calls: objects of tool calls, separated by commas. */
-int oneshot_json_answer(const struct app *a, const struct turn *t, const struct buf *calls, uint64_t seed, struct error *e);
-/* A tool call before it runs, as an event; and its result, as an event, or in `calls`. Without these options they do nothing. */
+int oneshot_json_answer(const struct app *a, const struct turn *t, const struct buf *calls, uint64_t seed,
+                        struct error *e);
+/* A tool call before it runs, as an event; and its result, as an event, or in `calls`. Without these options they do
+ * nothing. */
 void oneshot_json_call(const struct app *a, const struct tool_call *call);
-void oneshot_json_result(const struct app *a, const struct tool_call *call, const struct tool_result *r, struct buf *calls);
+void oneshot_json_result(const struct app *a, const struct tool_call *call, const struct tool_result *r,
+                         struct buf *calls);
 /* Prints the error object of --json and --json-lines on stdout; nothing without these options. */
 void oneshot_json_error(const struct app *a, const struct error *e);

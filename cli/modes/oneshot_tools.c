@@ -25,13 +25,16 @@ static void show_call(const struct app *a, const struct tool_call *call, bool as
     buf_free(&b);
 }
 
-static int ask(const struct app *a, const struct tool_call *call, struct tool *tool, enum tool_consent *consent, struct error *e) {
+static int ask(const struct app *a, const struct tool_call *call, struct tool *tool, enum tool_consent *consent,
+               struct error *e) {
     const char *name = tool->definition.name;
     char answer[64];
     struct buf b = {0};
     if (!a->tty_in || !a->tty_err)
-        return error_set(e, ERR_USAGE, "the model called %s, which needs your consent, but stdin and stderr are not a terminal; --allow %s gives it", name,
-                         name);
+        return error_set(e, ERR_USAGE,
+                         "the model called %s, which needs your consent, but stdin and stderr are not a terminal; "
+                         "--allow %s gives it",
+                         name, name);
     buf_fmt(&b, "Run it? y: yes, n: no, a: always run %s > ", name);
     if (b.failed) return error_set(e, ERR_MEMORY, "no memory");
     for (*consent = TOOL_CONSENT_UNCLEAR; *consent == TOOL_CONSENT_UNCLEAR;) {
@@ -47,7 +50,8 @@ static int ask(const struct app *a, const struct tool_call *call, struct tool *t
 }
 
 /* Waits for the end of a call. Signals stop it. */
-static int run_call(const struct tool *tool, const struct tool_call *call, struct engine_client *s, struct tool_result *r, struct error *e) {
+static int run_call(const struct tool *tool, const struct tool_call *call, struct engine_client *s,
+                    struct tool_result *r, struct error *e) {
     enum { TICK_MS = 250 };
     struct pollfd fd = {.fd = sig_fd(), .events = POLLIN};
     struct tool_job *job;
@@ -69,8 +73,8 @@ static int run_call(const struct tool *tool, const struct tool_call *call, struc
 }
 
 /* Asks about the next call, if that is needed, and runs or refuses it. */
-static int handle_call(struct app *a, struct tool_round *q, enum tool_step step, struct tool *tool, struct engine_client *s, struct tool_result *r,
-                       struct error *e) {
+static int handle_call(struct app *a, struct tool_round *q, enum tool_step step, struct tool *tool,
+                       struct engine_client *s, struct tool_result *r, struct error *e) {
     const struct tool_call *call = tool_round_call(q);
     enum tool_consent consent = TOOL_CONSENT_YES;
     show_call(a, call, step == TOOL_STEP_ASK);
@@ -83,10 +87,13 @@ static int handle_call(struct app *a, struct tool_round *q, enum tool_step step,
 }
 
 static const char *why_abandoned(int code) {
-    return code == ERR_CANCELLED ? "the user stopped the answer" : code == ERR_USAGE ? "the user could not be asked" : "an error ended the answer";
+    return code == ERR_CANCELLED ? "the user stopped the answer"
+           : code == ERR_USAGE   ? "the user could not be asked"
+                                 : "an error ended the answer";
 }
 
-int oneshot_tools_run(struct app *a, struct tool_round *q, struct conversation *conv, struct engine_client *s, struct buf *calls, struct error *e) {
+int oneshot_tools_run(struct app *a, struct tool_round *q, struct conversation *conv, struct engine_client *s,
+                      struct buf *calls, struct error *e) {
     struct tool_result r;
     struct tool *tool;
     int rc = 0;
@@ -97,7 +104,8 @@ int oneshot_tools_run(struct app *a, struct tool_round *q, struct conversation *
             break;
         }
         if (r.status == TOOL_STOPPED) rc = stop(e);
-        if (r.status == TOOL_FAILED) report_note("the call of %.*s failed", (int)tool_round_call(q)->name.len, tool_round_call(q)->name.data);
+        if (r.status == TOOL_FAILED)
+            report_note("the call of %.*s failed", (int)tool_round_call(q)->name.len, tool_round_call(q)->name.data);
         oneshot_json_result(a, tool_round_call(q), &r, calls);
         if (tool_round_finish(q, conv, &r)) rc = error_set(e, ERR_MEMORY, "no memory for the result of a tool");
     }

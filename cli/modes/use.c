@@ -19,7 +19,8 @@ static bool hub_name(struct app *a, const char *dir, char out[PATHS_MAX]) {
     return i < n;
 }
 
-/* Copies the value for the configuration file: a URL, a name that a search finds again, or the absolute path of a model that was given by path. */
+/* Copies the value for the configuration file: a URL, a name that a search finds again, or the absolute path of a model
+ * that was given by path. */
 static int lasting_name(struct app *a, const char *name, char out[PATHS_MAX], struct error *e) {
     char dir[PATHS_MAX];
     snprintf(out, PATHS_MAX, "%s", name);
@@ -42,6 +43,8 @@ int use_run(struct app *a, struct error *e) {
     int rc = lasting_name(a, a->opts.v[OPT_USE].text, name, e);
     if (!rc && strpbrk(name, "\n\r\"")) rc = error_set(e, ERR_USAGE, "--use: the path contains a quote or a line end");
     if (!rc) rc = opt_config_write("model", name, e);
-    if (!rc) report_note("%s is the default model now (configuration file); hearth --use ember restores the built-in one", name);
+    if (!rc)
+        report_note("%s is the default model now (configuration file); hearth --use ember restores the built-in one",
+                    name);
     return rc;
 }

@@ -8,7 +8,9 @@
 #include "base/file.h"
 #include "base/gguf_file.h"
 
-bool model_path_is_url(const char *model) { return model && (!strncasecmp(model, "http://", 7) || !strncasecmp(model, "https://", 8)); }
+bool model_path_is_url(const char *model) {
+    return model && (!strncasecmp(model, "http://", 7) || !strncasecmp(model, "https://", 8));
+}
 
 struct model_list {
     struct model *v;
@@ -18,14 +20,16 @@ struct model_list {
 
 static bool is_model_dir(const char *dir) {
     char path[PATHS_MAX];
-    return (!file_config(path, sizeof path, dir, NULL) && file_exists(path)) || gguf_find(dir, path, sizeof path, NULL) > 0;
+    return (!file_config(path, sizeof path, dir, NULL) && file_exists(path)) ||
+           gguf_find(dir, path, sizeof path, NULL) > 0;
 }
 /* True for a GGUF file that represents a model: not a later part of a split one. */
 static bool is_gguf_model(const char *path) {
     char file[PATHS_MAX];
     int number, count;
     size_t stem;
-    return !file_is_dir(path) && gguf_find(path, file, sizeof file, NULL) > 0 && (!gguf_split(path, &number, &count, &stem) || number == 1);
+    return !file_is_dir(path) && gguf_find(path, file, sizeof file, NULL) > 0 &&
+           (!gguf_split(path, &number, &count, &stem) || number == 1);
 }
 
 static int add_model(struct model_list *l, const char *name, const char *dir) {
@@ -36,15 +40,20 @@ static int add_model(struct model_list *l, const char *name, const char *dir) {
     return 0;
 }
 
-static int compare_name(const void *a, const void *b) { return strcmp(((const struct model *)a)->name, ((const struct model *)b)->name); }
+static int compare_name(const void *a, const void *b) {
+    return strcmp(((const struct model *)a)->name, ((const struct model *)b)->name);
+}
 
-/* --- the cache of Hugging Face --------------------------------------------------------------------------------------- */
+/* --- the cache of Hugging Face ---------------------------------------------------------------- */
 
 /* Finds the cache directory by Hugging Face's own variables. */
 static int hub_dir(char *out, size_t cap) {
     static const struct {
         const char *env, *below;
-    } parents[] = {{"HF_HUB_CACHE", ""}, {"HF_HOME", "/hub"}, {"XDG_CACHE_HOME", "/huggingface/hub"}, {"HOME", "/.cache/huggingface/hub"}};
+    } parents[] = {{"HF_HUB_CACHE", ""},
+                   {"HF_HOME", "/hub"},
+                   {"XDG_CACHE_HOME", "/huggingface/hub"},
+                   {"HOME", "/.cache/huggingface/hub"}};
     for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
         const char *at = getenv(parents[i].env);
         if (!at || *at != '/') continue;
@@ -79,7 +88,8 @@ static void append_names(const struct model_list *l, struct error *e) {
         size_t n = strlen(e->text);
         if (n + strlen(name) + REST < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, " %s", name);
         else {
-            snprintf(e->text + n, sizeof e->text - n, " and %zu more (hearth --models --model-path DIR lists all)", l->n - i);
+            snprintf(e->text + n, sizeof e->text - n, " and %zu more (hearth --models --model-path DIR lists all)",
+                     l->n - i);
             return;
         }
     }
@@ -97,14 +107,18 @@ static int take_only_model(struct model_list *l, const char *what, char *dir, si
     return rc;
 }
 
-/* Resolves ORG/NAME to its snapshot in the cache. ERR_CANCELLED: not such a name, or not cached; ERR_MODEL: several snapshots. */
+/* Resolves ORG/NAME to its snapshot in the cache. ERR_CANCELLED: not such a name, or not cached; ERR_MODEL: several
+ * snapshots. */
 static int resolve_snapshot(const char *name, char *dir, size_t cap, struct error *e) {
     char hub[PATHS_MAX], repo[PATHS_MAX];
     const char *slash = strchr(name, '/');
     struct model_list l;
-    if (!slash || slash == name || !slash[1] || strchr(slash + 1, '/') || *name == '.' || *name == '~') return ERR_CANCELLED;
+    if (!slash || slash == name || !slash[1] || strchr(slash + 1, '/') || *name == '.' || *name == '~')
+        return ERR_CANCELLED;
     if (hub_dir(hub, sizeof hub)) return ERR_CANCELLED;
-    if ((size_t)snprintf(repo, sizeof repo, "%s/models--%.*s--%s", hub, (int)(slash - name), name, slash + 1) >= sizeof repo) return ERR_CANCELLED;
+    if ((size_t)snprintf(repo, sizeof repo, "%s/models--%.*s--%s", hub, (int)(slash - name), name, slash + 1) >=
+        sizeof repo)
+        return ERR_CANCELLED;
     int rc = list_snapshots(&l, repo, e);
     if (!rc && !l.n) rc = ERR_CANCELLED;
     if (!rc) return take_only_model(&l, name, dir, cap, e);
@@ -117,10 +131,12 @@ static int add_repo(void *ctx, const char *name) {
     struct model_list *l = ctx, inside;
     char repo[PATHS_MAX], plain[sizeof l->v->name];
     const char *org = name + 8, *sep = strstr(name, "--");
-    if (strncmp(name, "models--", 8) || !(sep = strstr(org, "--")) || file_join(repo, sizeof repo, l->dir, name, NULL)) return 0;
+    if (strncmp(name, "models--", 8) || !(sep = strstr(org, "--")) || file_join(repo, sizeof repo, l->dir, name, NULL))
+        return 0;
     snprintf(plain, sizeof plain, "%.*s/%s", (int)(sep - org), org, sep + 2);
     int rc = list_snapshots(&inside, repo, &(struct error){0});
-    for (size_t i = 0; i < inside.n && !rc; i++) rc = add_model(l, inside.n > 1 ? inside.v[i].dir : plain, inside.v[i].dir);
+    for (size_t i = 0; i < inside.n && !rc; i++)
+        rc = add_model(l, inside.n > 1 ? inside.v[i].dir : plain, inside.v[i].dir);
     mem_free(inside.v);
     return rc == ERR_MEMORY ? rc : 0;
 }
@@ -129,7 +145,9 @@ static int add_repo(void *ctx, const char *name) {
 static int add_dir_entry(void *ctx, const char *name) {
     struct model_list *l = ctx;
     char dir[PATHS_MAX];
-    if (*name == '.' || file_join(dir, sizeof dir, l->dir, name, NULL) || !(file_is_dir(dir) ? is_model_dir(dir) : is_gguf_model(dir))) return 0;
+    if (*name == '.' || file_join(dir, sizeof dir, l->dir, name, NULL) ||
+        !(file_is_dir(dir) ? is_model_dir(dir) : is_gguf_model(dir)))
+        return 0;
     return add_model(l, name, dir);
 }
 
@@ -142,8 +160,8 @@ static bool has_tokenizer(const char *dir) {
     return false;
 }
 
-/* Resolves a directory to the model in it: a model folder of the cache, the cache itself, or a directory of models. A directory
- * that is a model or has a tokenizer is left as is. ERR_MODEL: no model, or several, which are named. */
+/* Resolves a directory to the model in it: a model folder of the cache, the cache itself, or a directory of models. A
+ * directory that is a model or has a tokenizer is left as is. ERR_MODEL: no model, or several, which are named. */
 static int resolve_dir(const char *given, char *dir, size_t cap, struct error *e) {
     struct model_list l;
     if (!strncmp(given, "ember:", 6) || is_model_dir(given) || has_tokenizer(given)) return 0;
@@ -159,7 +177,7 @@ static int resolve_dir(const char *given, char *dir, size_t cap, struct error *e
     return rc ? rc : error_set(e, ERR_MODEL, "%s: no model found: neither config.json nor a GGUF file", given);
 }
 
-/* --- search ---------------------------------------------------------------------------------------------------------- */
+/* --- search ----------------------------------------------------------------------------------- */
 
 /* Copies the i-th directory of --model-path; false after the last. */
 static bool path_entry(const struct opts *o, int i, char *out, size_t cap) {
@@ -178,7 +196,7 @@ static bool is_gguf_file(const char *path) {
     return n > 5 && !strcmp(path + n - 5, ".gguf") && file_exists(path);
 }
 
-/* --- list ------------------------------------------------------------------------------------------------------------ */
+/* --- list ------------------------------------------------------------------------------------- */
 
 /* Adds the default model if it is a path elsewhere: by its last component, or whole if another model has that name. */
 static int add_default(const struct opts *o, struct model_list *l) {
@@ -214,10 +232,10 @@ int model_path_list(const struct opts *o, struct model **out, size_t *n, struct 
     return 0;
 }
 
-/* --- find ------------------------------------------------------------------------------------------------------------ */
+/* --- find ------------------------------------------------------------------------------------- */
 
-/* Finds a model by its name without regard to case, or by the beginning of one name. ERR_CANCELLED: there is none; ERR_USAGE: several,
- * which are named. A name counts also without its ORG/. */
+/* Finds a model by its name without regard to case, or by the beginning of one name. ERR_CANCELLED: there is none;
+ * ERR_USAGE: several, which are named. A name counts also without its ORG/. */
 static int find_similar(const struct opts *o, const char *name, char *out, size_t cap, struct error *e) {
     struct model_list l = {0}, matches[2] = {{0}, {0}}; /* whole names; beginnings */
     size_t k = strlen(name);
@@ -248,15 +266,21 @@ static int find_similar(const struct opts *o, const char *name, char *out, size_
 static int not_found(const struct opts *o, const char *m, struct error *e) {
     const size_t address = strcspn(m, "/"), name = strcspn(m, ":");
     if (name && name + 1 < address && name + 1 + strspn(m + name + 1, "0123456789") == address) /* HOST:PORT */
-        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file; for a server: -m http://%.*s/v1", m, (int)address, m);
+        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file; for a server: -m http://%.*s/v1", m,
+                         (int)address, m);
     bool like_hub = strchr(m, '/') && strchr(m, '/') == strrchr(m, '/') && !strchr("/.~", *m); /* ORG/NAME */
     if (like_hub)
-        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file, and not in the Hugging Face cache; this downloads it: hf download %s", m, m);
+        return error_set(
+            e, ERR_MODEL,
+            "%s: no such directory or GGUF file, and not in the Hugging Face cache; this downloads it: hf download %s",
+            m, m);
     if (strchr(m, '/')) return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file", m);
     return error_set(e, ERR_MODEL,
-                     "%s: no such directory or GGUF file, nor one in the model path%s%s; hearth --models lists the models on this machine, and hf download "
+                     "%s: no such directory or GGUF file, nor one in the model path%s%s; hearth --models lists the "
+                     "models on this machine, and hf download "
                      "ORG/NAME gets one",
-                     m, o->v[OPT_MODEL_PATH].text ? " " : "", o->v[OPT_MODEL_PATH].text ? o->v[OPT_MODEL_PATH].text : "");
+                     m, o->v[OPT_MODEL_PATH].text ? " " : "",
+                     o->v[OPT_MODEL_PATH].text ? o->v[OPT_MODEL_PATH].text : "");
 }
 
 /* Takes a file of a checkpoint, config.json, params.json or a part of its weights, for its directory. */
@@ -272,15 +296,19 @@ static bool find_dir_of(const char *file, char *out, size_t cap) {
 
 int model_path_find(const struct opts *o, char *out, size_t cap, struct error *e) {
     const char *m = o->v[OPT_MODEL].text;
-    if (model_path_is_url(m)) return error_set(e, ERR_USAGE, "-m %.200s: a remote engine cannot be used here; give a model on this machine", m);
+    if (model_path_is_url(m))
+        return error_set(e, ERR_USAGE, "-m %.200s: a remote engine cannot be used here; give a model on this machine",
+                         m);
     if (!m) m = "ember:";
     if (strlen(m) >= cap) return error_set(e, ERR_USAGE, "-m: the path is too long");
     snprintf(out, cap, "%s", m);
     if (file_is_dir(m)) return resolve_dir(m, out, cap, e);
-    if (!strncmp(m, "ember:", 6)) return error_set(e, ERR_MODEL, "this build has no built-in model; give one with -m DIR");
+    if (!strncmp(m, "ember:", 6))
+        return error_set(e, ERR_MODEL, "this build has no built-in model; give one with -m DIR");
     if (is_gguf_file(m)) return 0;
     if (file_exists(m) && find_dir_of(m, out, cap)) return 0;
-    if (file_exists(m)) return error_set(e, ERR_MODEL, "%s: not a GGUF file; -m takes a GGUF file or a checkpoint directory", m);
+    if (file_exists(m))
+        return error_set(e, ERR_MODEL, "%s: not a GGUF file; -m takes a GGUF file or a checkpoint directory", m);
     char dir[PATHS_MAX];
     for (int i = 0; !strchr(m, '/') && path_entry(o, i, dir, sizeof dir); i++)
         if (!file_join(out, cap, dir, m, NULL) && (file_is_dir(out) || is_gguf_file(out))) return 0;

@@ -1,5 +1,6 @@
 #pragma once
-/* Finds models: in the directories of the model path, and in the Hugging Face cache (HUB/models--ORG--NAME/snapshots/REVISION). */
+/* Finds models: in the directories of the model path, and in the Hugging Face cache
+ * (HUB/models--ORG--NAME/snapshots/REVISION). */
 #include "cli/options/opt.h"
 #include "cli/options/paths.h"
 

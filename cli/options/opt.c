@@ -24,7 +24,7 @@ void opt_free(struct opts *o) {
     *o = (struct opts){0};
 }
 
-/* --- suggestions ----------------------------------------------------------------------------------------------------- */
+/* --- suggestions ------------------------------------------------------------------------------ */
 
 /* Edit distance in which a swap of neighbouring letters costs one; words longer than 31 bytes are never near. */
 static int edit_distance(const char *a, const char *b) {
@@ -39,7 +39,8 @@ static int edit_distance(const char *a, const char *b) {
             int best = up[j - 1] + (a[i - 1] != b[j - 1]);
             if (up[j] + 1 < best) best = up[j] + 1;
             if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best) best = up2[j - 2] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best)
+                best = up2[j - 2] + 1;
             now[j] = best;
         }
     }
@@ -132,12 +133,14 @@ static int unknown_option(const char *given, const char *name, struct error *e) 
     struct name_iterator s = {0};
     char near[40];
     const char *here = opt_elsewhere(name);
-    if (here) return error_set(e, ERR_USAGE, "unknown option '%s'; did you mean '--%s'? See hearth --help", given, here);
-    if (!opt_nearest(name, next_option_name, &s, near, sizeof near)) return error_set(e, ERR_USAGE, "unknown option '%s'; see hearth --help", given);
+    if (here)
+        return error_set(e, ERR_USAGE, "unknown option '%s'; did you mean '--%s'? See hearth --help", given, here);
+    if (!opt_nearest(name, next_option_name, &s, near, sizeof near))
+        return error_set(e, ERR_USAGE, "unknown option '%s'; see hearth --help", given);
     return error_set(e, ERR_USAGE, "unknown option '%s'; did you mean '--%s'? See hearth --help", given, near);
 }
 
-/* --- values ---------------------------------------------------------------------------------------------------------- */
+/* --- values ----------------------------------------------------------------------------------- */
 
 enum opt_id opt_find(const char *name, size_t n, bool *negated) {
     static const struct {
@@ -198,7 +201,8 @@ static const char *format_bound(double v, char *buf, size_t n) {
     return buf;
 }
 
-int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where, struct error *e) {
+int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where,
+            struct error *e) {
     const struct opt_def *d = &opt_table[id];
     struct opt_value v = o->v[id];
     char lo[32], hi[32], *end;
@@ -211,36 +215,44 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
         text = on ? "yes" : "no";
         break;
     case OPT_SIZE:
-        if ((v.integer = parse_size(text)) < 0) return error_set(e, ERR_USAGE, "%s: '%s' is neither a size, as in 20G, nor off", where, text);
+        if ((v.integer = parse_size(text)) < 0)
+            return error_set(e, ERR_USAGE, "%s: '%s' is neither a size, as in 20G, nor off", where, text);
         break;
     case OPT_INT:
         errno = 0;
         v.integer = strtoll(text, &end, 10);
         if (end == text || *end) return error_set(e, ERR_USAGE, "%s: '%s' is not a whole number", where, text);
         if (errno || (double)v.integer < d->lo || (double)v.integer > d->hi)
-            return error_set(e, ERR_USAGE, "%s: %s is outside %s to %s", where, text, format_bound(d->lo, lo, sizeof lo), format_bound(d->hi, hi, sizeof hi));
+            return error_set(e, ERR_USAGE, "%s: %s is outside %s to %s", where, text,
+                             format_bound(d->lo, lo, sizeof lo), format_bound(d->hi, hi, sizeof hi));
         break;
     case OPT_NUM:
         v.num = strtod(text, &end);
-        if (end == text || *end || !isfinite(v.num)) return error_set(e, ERR_USAGE, "%s: '%s' is not a number", where, text);
+        if (end == text || *end || !isfinite(v.num))
+            return error_set(e, ERR_USAGE, "%s: '%s' is not a number", where, text);
         if (v.num < d->lo || v.num > d->hi)
-            return error_set(e, ERR_USAGE, "%s: %s is outside %s to %s", where, text, format_bound(d->lo, lo, sizeof lo), format_bound(d->hi, hi, sizeof hi));
+            return error_set(e, ERR_USAGE, "%s: %s is outside %s to %s", where, text,
+                             format_bound(d->lo, lo, sizeof lo), format_bound(d->hi, hi, sizeof hi));
         break;
     case OPT_CHOICE:
         if (d->flags & OPT_OR_PATH && strchr(text, '/')) break;
-        if (!in_choices(d->choices, text)) return error_set(e, ERR_USAGE, "%s: '%s' is not one of: %s", where, text, d->choices);
+        if (!in_choices(d->choices, text))
+            return error_set(e, ERR_USAGE, "%s: '%s' is not one of: %s", where, text, d->choices);
         break;
     case OPT_FLAG_CHOICE:
-        if (*text && !in_choices(d->choices, text)) return error_set(e, ERR_USAGE, "%s: '%s' is not one of: %s", where, text, d->choices);
+        if (*text && !in_choices(d->choices, text))
+            return error_set(e, ERR_USAGE, "%s: '%s' is not one of: %s", where, text, d->choices);
         v.on = true;
         break;
     case OPT_TEXT_MAYBE: v.on = true; break;
     case OPT_LIST:
-        if (mem_grow(&v.items, &v.cap_items, v.n_items + 1, sizeof *v.items)) return error_set(e, ERR_MEMORY, "no memory");
+        if (mem_grow(&v.items, &v.cap_items, v.n_items + 1, sizeof *v.items))
+            return error_set(e, ERR_MEMORY, "no memory");
         break;
     default: break;
     }
-    if (d->kind == OPT_TEXT && !*text && id != OPT_PROMPT && id != OPT_SYSTEM) return error_set(e, ERR_USAGE, "%s: the value is empty", where);
+    if (d->kind == OPT_TEXT && !*text && id != OPT_PROMPT && id != OPT_SYSTEM)
+        return error_set(e, ERR_USAGE, "%s: the value is empty", where);
     const char *copy = arena_strndup(&o->arena, text, strlen(text));
     if (!copy) {
         o->v[id].items = v.items, o->v[id].cap_items = v.cap_items; /* the list may have moved */
@@ -253,16 +265,20 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
     return 0;
 }
 
-/* --- command line ---------------------------------------------------------------------------------------------------- */
+/* --- command line ----------------------------------------------------------------------------- */
 
 static enum opt_id find_letter(char c) {
     for (int id = 0; id < OPT_COUNT; id++)
         if (opt_table[id].letter == c) return (enum opt_id)id;
     return OPT_COUNT;
 }
-static bool takes_value(enum opt_id id) { return opt_table[id].kind >= OPT_TEXT && opt_table[id].kind != OPT_FLAG_CHOICE; }
+static bool takes_value(enum opt_id id) {
+    return opt_table[id].kind >= OPT_TEXT && opt_table[id].kind != OPT_FLAG_CHOICE;
+}
 /* Returns the next argument, or "" if it is missing or another option. */
-static const char *maybe_next(int argc, char **argv, int *i) { return *i + 1 < argc && *argv[*i + 1] != '-' ? argv[++*i] : ""; }
+static const char *maybe_next(int argc, char **argv, int *i) {
+    return *i + 1 < argc && *argv[*i + 1] != '-' ? argv[++*i] : "";
+}
 
 static int parse_long_option(struct opts *o, int argc, char **argv, int *i, struct error *e) {
     const char *arg = argv[*i], *name = arg + 2, *eq = strchr(name, '=');
@@ -304,9 +320,11 @@ static int parse_short_option(struct opts *o, int argc, char **argv, int *i, str
             continue;
         }
         bool number = opt_table[id].kind == OPT_INT || opt_table[id].kind == OPT_NUM;
-        if (number && isalpha((unsigned char)s[1])) return unknown_option(arg, arg + 1, e); /* "-cnv" is another program's */
+        /* "-cnv" is another program's */
+        if (number && isalpha((unsigned char)s[1])) return unknown_option(arg, arg + 1, e);
         if (s[1]) return opt_set(o, id, s + 1 + (s[1] == '='), ORIGIN_FLAG, where, e);
-        if (opt_table[id].kind == OPT_TEXT_MAYBE) return opt_set(o, id, maybe_next(argc, argv, i), ORIGIN_FLAG, where, e);
+        if (opt_table[id].kind == OPT_TEXT_MAYBE)
+            return opt_set(o, id, maybe_next(argc, argv, i), ORIGIN_FLAG, where, e);
         if (*i + 1 >= argc) return error_set(e, ERR_USAGE, "%s needs a value: %s %s", where, where, opt_table[id].arg);
         return opt_set(o, id, argv[++*i], ORIGIN_FLAG, where, e);
     }
@@ -323,15 +341,22 @@ static bool is_option_word(const char *word) {
 static int set_words(struct opts *o, char **words, int n, bool literal, struct error *e) {
     struct buf text = {0};
     if (!n) return 0;
-    if (n <= 2 && !literal && !strcmp(words[0], "help")) return opt_set(o, OPT_HELP, n > 1 ? words[1] : "", ORIGIN_FLAG, "help", e);
-    if (n == 1 && !literal && !strcmp(words[0], "version")) return opt_set(o, OPT_VERSION, "yes", ORIGIN_FLAG, "version", e);
-    if (o->v[OPT_PROMPT].text) return error_set(e, ERR_USAGE, "unexpected argument '%s': -p gives the prompt already; see hearth --help", words[0]);
+    if (n <= 2 && !literal && !strcmp(words[0], "help"))
+        return opt_set(o, OPT_HELP, n > 1 ? words[1] : "", ORIGIN_FLAG, "help", e);
+    if (n == 1 && !literal && !strcmp(words[0], "version"))
+        return opt_set(o, OPT_VERSION, "yes", ORIGIN_FLAG, "version", e);
+    if (o->v[OPT_PROMPT].text)
+        return error_set(e, ERR_USAGE, "unexpected argument '%s': -p gives the prompt already; see hearth --help",
+                         words[0]);
     if (n == 1 && !literal && is_option_word(words[0]))
-        return error_set(e, ERR_USAGE, "'%s' is not a command; did you mean --%s? To ask a question of one word: -p %s", words[0], words[0], words[0]);
+        return error_set(e, ERR_USAGE, "'%s' is not a command; did you mean --%s? To ask a question of one word: -p %s",
+                         words[0], words[0], words[0]);
     if (n == 1 && !literal && (file_exists(words[0]) || file_is_dir(words[0])))
-        return error_set(e, ERR_USAGE, "'%s' is a file or directory: -f attaches it to a question, -m opens it as a model", words[0]);
+        return error_set(e, ERR_USAGE,
+                         "'%s' is a file or directory: -f attaches it to a question, -m opens it as a model", words[0]);
     for (int i = 0; i < n; i++) buf_fmt(&text, "%s%s", i ? " " : "", words[i]);
-    int rc = text.failed ? error_set(e, ERR_MEMORY, "no memory") : opt_set(o, OPT_PROMPT, text.data, ORIGIN_FLAG, "the prompt", e);
+    int rc = text.failed ? error_set(e, ERR_MEMORY, "no memory")
+                         : opt_set(o, OPT_PROMPT, text.data, ORIGIN_FLAG, "the prompt", e);
     buf_free(&text);
     return rc;
 }
@@ -383,30 +408,39 @@ static int check_combinations(const struct opts *o, struct error *e) {
     if (v[OPT_HELP].on || v[OPT_VERSION].on) return 0;
     for (int id = mode + 1; id < OPT_COUNT && mode != OPT_COUNT; id++)
         if (opt_table[id].flags & OPT_SELECTS_MODE && v[id].origin == ORIGIN_FLAG)
-            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name, opt_table[id].name);
+            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name,
+                             opt_table[id].name);
     static const enum opt_id for_prompts[] = {OPT_PROMPT,   OPT_PROMPT_FILE, OPT_FILE, OPT_EXTRACT, OPT_SAVE,
                                               OPT_CONTINUE, OPT_LAST,        OPT_TOOL, OPT_MCP,     OPT_ALLOW};
     for (size_t i = 0; i < sizeof for_prompts / sizeof *for_prompts && mode != OPT_COUNT; i++)
         if (v[for_prompts[i]].origin == ORIGIN_FLAG)
-            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined%s", opt_table[mode].name, opt_table[for_prompts[i]].name,
+            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined%s", opt_table[mode].name,
+                             opt_table[for_prompts[i]].name,
                              mode == OPT_SERVE && for_prompts[i] == OPT_PROMPT ? "; a port comes after --listen" : "");
     static const struct {
         enum opt_id a, b;
-    } apart[] = {{OPT_JSON, OPT_JSON_LINES}, {OPT_QUIET, OPT_VERBOSE},      {OPT_RAW, OPT_SYSTEM},     {OPT_RAW, OPT_TEMPLATE}, {OPT_RAW, OPT_SAVE},
-                 {OPT_RAW, OPT_CONTINUE},    {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS}, {OPT_RAW, OPT_LAST},     {OPT_LAST, OPT_CONTINUE},
-                 {OPT_NO_SAVE, OPT_SAVE},    {OPT_PROMPT, OPT_PROMPT_FILE}, {OPT_RAW, OPT_TOOL},       {OPT_RAW, OPT_MCP}};
+    } apart[] = {{OPT_JSON, OPT_JSON_LINES},    {OPT_QUIET, OPT_VERBOSE},  {OPT_RAW, OPT_SYSTEM},
+                 {OPT_RAW, OPT_TEMPLATE},       {OPT_RAW, OPT_SAVE},       {OPT_RAW, OPT_CONTINUE},
+                 {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS}, {OPT_RAW, OPT_LAST},
+                 {OPT_LAST, OPT_CONTINUE},      {OPT_NO_SAVE, OPT_SAVE},   {OPT_PROMPT, OPT_PROMPT_FILE},
+                 {OPT_RAW, OPT_TOOL},           {OPT_RAW, OPT_MCP}};
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (v[apart[i].a].origin == ORIGIN_FLAG && v[apart[i].b].origin == ORIGIN_FLAG)
-            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[apart[i].a].name, opt_table[apart[i].b].name);
+            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[apart[i].a].name,
+                             opt_table[apart[i].b].name);
     int rc = check_constraints(o, mode, e);
     if (rc) return rc;
-    if (v[OPT_TOKENS].text && !v[OPT_IDS].on && !v[OPT_LOGITS_OUT].text) return error_set(e, ERR_USAGE, "--tokens needs --logits-out FILE or --ids");
+    if (v[OPT_TOKENS].text && !v[OPT_IDS].on && !v[OPT_LOGITS_OUT].text)
+        return error_set(e, ERR_USAGE, "--tokens needs --logits-out FILE or --ids");
     if (!v[OPT_TOKENS].text && (v[OPT_IDS].on || v[OPT_LOGITS_OUT].text))
         return error_set(e, ERR_USAGE, "--%s needs --tokens", v[OPT_IDS].on ? "ids" : "logits-out");
-    if (v[OPT_SPECIAL].on && !v[OPT_TOKENIZE].on && !v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--special needs --tokenize or --raw");
-    if (mode != OPT_SERVE && v[OPT_STRICT].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--strict needs --serve");
+    if (v[OPT_SPECIAL].on && !v[OPT_TOKENIZE].on && !v[OPT_RAW].on)
+        return error_set(e, ERR_USAGE, "--special needs --tokenize or --raw");
+    if (mode != OPT_SERVE && v[OPT_STRICT].origin == ORIGIN_FLAG)
+        return error_set(e, ERR_USAGE, "--strict needs --serve");
     if (mode != OPT_SERVE && v[OPT_IDLE].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--idle needs --serve");
-    if (mode != OPT_SERVE && mode != OPT_BATCH && v[OPT_PARALLEL].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--parallel needs --serve or --batch");
+    if (mode != OPT_SERVE && mode != OPT_BATCH && v[OPT_PARALLEL].origin == ORIGIN_FLAG)
+        return error_set(e, ERR_USAGE, "--parallel needs --serve or --batch");
     if (mode != OPT_PLAN && v[OPT_ARCH].text) return error_set(e, ERR_USAGE, "--arch needs --plan");
     if (v[OPT_VAR].n_items && !v[OPT_PROMPT_FILE].text) return error_set(e, ERR_USAGE, "--var needs --prompt-file");
     return 0;

@@ -1,6 +1,6 @@
 #pragma once
-/* The option table, the single source for parsing, help, completions, the configuration file, the environment and /set. Each value
- * records its origin; precedence: flag > preset > HEARTH_* > configuration file > built-in. */
+/* The option table, the single source for parsing, help, completions, the configuration file, the environment and /set.
+ * Each value records its origin; precedence: flag > preset > HEARTH_* > configuration file > built-in. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -161,9 +161,10 @@ struct opt_value {
 struct opts {
     struct opt_value v[OPT_COUNT];
     struct arena arena;
-    const char *default_model; /* the model that HEARTH_MODEL or the configuration file sets, also when -m or /model selects another; NULL: none */
-    char *config_path;         /* the file that was read; NULL: none */
-    const char **presets;      /* [n_presets] names of the sections in that file */
+    /* the model that HEARTH_MODEL or the configuration file sets, also when -m or /model selects another; NULL: none */
+    const char *default_model;
+    char *config_path;    /* the file that was read; NULL: none */
+    const char **presets; /* [n_presets] names of the sections in that file */
     size_t n_presets, cap_presets;
 };
 
@@ -171,21 +172,23 @@ void opt_init(struct opts *o); /* sets built-in values */
 void opt_free(struct opts *o);
 /* Parses the command line. ERR_USAGE with a suggestion. */
 int opt_parse(struct opts *o, int argc, char **argv, struct error *e);
-/* Read HEARTH_NAME of each setting, and the configuration file; warn is called for each unknown name. Neither overrides a value of a
- * stronger origin. A bad value is ERR_USAGE that names the variable or the line. */
+/* Read HEARTH_NAME of each setting, and the configuration file; warn is called for each unknown name. Neither overrides
+ * a value of a stronger origin. A bad value is ERR_USAGE that names the variable or the line. */
 typedef void (*opt_warn)(void *ctx, const char *text);
 int opt_config_environment(struct opts *o, opt_warn warn, void *ctx, struct error *e);
 int opt_config_file(struct opts *o, opt_warn warn, void *ctx, struct error *e);
-/* Applies a preset, a section [NAME] of the configuration file, in a running chat: live settings and the model get its values or else
- * those of the file's general part. ERR_USAGE for an unknown name, with the known ones. */
+/* Applies a preset, a section [NAME] of the configuration file, in a running chat: live settings and the model get its
+ * values or else those of the file's general part. ERR_USAGE for an unknown name, with the known ones. */
 int opt_config_preset(struct opts *o, const char *name, struct error *e);
 /* Writes `key = value` into the general part of the configuration file in place of an earlier value. */
 int opt_config_write(const char *key, const char *value, struct error *e);
 /* Validates and stores one value; where is its place for error messages ("--temp", "HEARTH_TEMP", "FILE:3: temp"). */
-int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where, struct error *e);
+int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where,
+            struct error *e);
 /* Looks up a long name (no dashes; '_' counts as '-'); OPT_COUNT if unknown. *negated is set for --no-x of a switch. */
 enum opt_id opt_find(const char *name, size_t n, bool *negated);
-bool opt_is_live(enum opt_id id);           /* /set may change it; false for OPT_SYSTEM, which has a command, and OPT_COUNT */
+/* /set may change it; false for OPT_SYSTEM, which has a command, and OPT_COUNT */
+bool opt_is_live(enum opt_id id);
 enum opt_id opt_mode(const struct opts *o); /* the given option flagged OPT_SELECTS_MODE, or OPT_COUNT */
 
 /* Returns the option that has the purpose of an option of this name in llama.cpp or Ollama, or NULL. */

@@ -1,5 +1,5 @@
-/* Settings from the environment (HEARTH_NAME) and from the configuration file: lines of `key = value`, first the general ones, then
- * presets, each below its name in brackets. */
+/* Settings from the environment (HEARTH_NAME) and from the configuration file: lines of `key = value`, first the
+ * general ones, then presets, each below its name in brackets. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +112,8 @@ static int begin_section(struct config_reader *r, char *name, struct error *e) {
     name[n - 1] = 0;
     name = trim_blanks(name);
     const char *copy = arena_strndup(&o->arena, name, strlen(name));
-    if (!copy || mem_grow(&o->presets, &o->cap_presets, o->n_presets + 1, sizeof *o->presets)) return error_set(e, ERR_MEMORY, "no memory");
+    if (!copy || mem_grow(&o->presets, &o->cap_presets, o->n_presets + 1, sizeof *o->presets))
+        return error_set(e, ERR_MEMORY, "no memory");
     o->presets[o->n_presets++] = copy;
     r->skipped = !o->v[OPT_PRESET].text || strcmp(o->v[OPT_PRESET].text, name) != 0;
     r->found |= !r->skipped;
@@ -135,7 +136,8 @@ static int parse_config_line(struct config_reader *r, char *line, struct error *
     const char *value = unquote(o, trim_blanks(eq + 1));
     bool negated = false;
     enum opt_id id = opt_find(key, strlen(key), &negated);
-    if (id == OPT_COUNT || negated || !(opt_table[id].flags & OPT_SETTING) || (r->origin == ORIGIN_PRESET && id == OPT_PRESET)) {
+    if (id == OPT_COUNT || negated || !(opt_table[id].flags & OPT_SETTING) ||
+        (r->origin == ORIGIN_PRESET && id == OPT_PRESET)) {
         warn_line(r, "unknown key", key);
         return 0;
     }
@@ -153,7 +155,8 @@ static int fail_unknown_preset(const struct opts *o, struct error *e) {
     struct buf names = {0};
     for (size_t i = 0; i < o->n_presets; i++) buf_fmt(&names, "%s%s", i ? ", " : "", o->presets[i]);
     int rc = error_set(e, ERR_USAGE, "no preset '%.60s': %s%s", o->v[OPT_PRESET].text,
-                       o->n_presets ? "the configuration file has " : "a preset is a section [NAME] of the configuration file, ",
+                       o->n_presets ? "the configuration file has "
+                                    : "a preset is a section [NAME] of the configuration file, ",
                        names.len        ? names.data
                        : o->config_path ? o->config_path
                                         : "~/.config/hearth/config");
@@ -168,7 +171,8 @@ static int read_config(struct opts *o, opt_warn warn, void *ctx, struct error *e
     char path[PATHS_MAX], *data;
     size_t size;
     o->n_presets = 0;
-    if (paths_get(PATHS_CONFIG, "config", path, sizeof path) || !file_exists(path)) return o->v[OPT_PRESET].text ? fail_unknown_preset(o, e) : 0;
+    if (paths_get(PATHS_CONFIG, "config", path, sizeof path) || !file_exists(path))
+        return o->v[OPT_PRESET].text ? fail_unknown_preset(o, e) : 0;
     int rc = file_read(path, MAX_CONFIG_BYTES, &data, &size, e);
     if (rc) return rc;
     mem_free(o->config_path);
@@ -210,7 +214,8 @@ int opt_config_write(const char *key, const char *value, struct error *e) {
         size_t n = strcspn(line, "\n"), indent = strspn(line, " \t"), k = strlen(key);
         end = line + n + (line[n] == '\n');
         if (line[indent] == '[') in_general = false;
-        bool sets_key = in_general && !strncmp(line + indent, key, k) && line[indent + k + strspn(line + indent + k, " \t")] == '=';
+        bool sets_key =
+            in_general && !strncmp(line + indent, key, k) && line[indent + k + strspn(line + indent + k, " \t")] == '=';
         if (!is_written && (sets_key || !in_general)) is_written = !buf_fmt(&b, "%s = %s\n", key, value);
         if (!sets_key) buf_fmt(&b, "%.*s\n", (int)n, line);
     }
@@ -246,7 +251,8 @@ static void print_config_lines(const struct opts *o, struct buf *out) {
             bool live = v->text && id != OPT_PRESET; /* the values of the preset are printed, its section is not */
             buf_fmt(out, live ? "%s = " : v->text ? "# %s = " : "# %s =", opt_table[id].name);
             size_t n = v->text ? strlen(v->text) : 0;
-            bool quote = n && (strpbrk(v->text, "\n\r") || strchr(" \t\"", v->text[0]) || strchr(" \t", v->text[n - 1]));
+            bool quote =
+                n && (strpbrk(v->text, "\n\r") || strchr(" \t\"", v->text[0]) || strchr(" \t", v->text[n - 1]));
             if (quote) json_quote(out, v->text, n);
             else if (n) buf_str(out, v->text);
             buf_char(out, '\n');

@@ -6,7 +6,8 @@
 
 enum { TEXT_COLUMN = 29, EXAMPLE_COLUMN = 46 }; /* where the texts of options and examples begin */
 
-static bool is_optional(const struct opt_def *d) { return d->kind == OPT_FLAG_CHOICE || d->kind == OPT_TEXT_MAYBE; } /* its value */
+/* its value */
+static bool is_optional(const struct opt_def *d) { return d->kind == OPT_FLAG_CHOICE || d->kind == OPT_TEXT_MAYBE; }
 
 static void pad_column(struct buf *out, size_t from, size_t width) {
     do buf_char(out, ' ');
@@ -38,11 +39,15 @@ int opt_help_search(const char *word, struct buf *out, struct error *e) {
     for (int id = 0; id < OPT_COUNT; id++) {
         struct buf text = {0};
         print_option(&opt_table[id], &text);
-        if (!(opt_table[id].flags & OPT_HIDDEN) && text.data && strcasestr(text.data, word)) buf_add(out, text.data, text.len);
+        if (!(opt_table[id].flags & OPT_HIDDEN) && text.data && strcasestr(text.data, word))
+            buf_add(out, text.data, text.len);
         out->failed |= text.failed;
         buf_free(&text);
     }
-    return out->len || out->failed ? 0 : error_set(e, ERR_USAGE, "no option has '%s' in its name or text; see hearth --help all, and man hearth", word);
+    return out->len || out->failed
+               ? 0
+               : error_set(e, ERR_USAGE,
+                           "no option has '%s' in its name or text; see hearth --help all, and man hearth", word);
 }
 
 void opt_help_print(bool all, struct buf *out) {
@@ -62,7 +67,8 @@ void opt_help_print(bool all, struct buf *out) {
         print_option(d, out);
     }
     if (!all) buf_str(out, "\nhearth --help all shows every option, --help WORD those with WORD.\n");
-    buf_str(out, "\nSettings can also be given in $XDG_CONFIG_HOME/hearth/config (key = value) and as HEARTH_NAME; --print-config shows them.\n"
+    buf_str(out, "\nSettings can also be given in $XDG_CONFIG_HOME/hearth/config (key = value) and as HEARTH_NAME; "
+                 "--print-config shows them.\n"
                  "Exit codes: 0 ok, 1 runtime, 2 usage, 3 bad model, 4 context overflow, 5 not enough memory.\n"
                  "In a chat type /help. The manual is hearth(1).\n");
 }
@@ -89,13 +95,14 @@ void opt_help_wrap(const struct buf *text, int cols, struct buf *out) {
     const size_t width = cols < 60 ? 59 : (size_t)cols - 1;
     for (const char *s = text->data; s && *s;) {
         size_t n = strcspn(s, "\n");
-        const bool is_option = !strncmp(s, "  -", 3) || !strncmp(s, "      --", 8), is_example = !strncmp(s, "  hearth", 8);
+        const bool is_option = !strncmp(s, "  -", 3) || !strncmp(s, "      --", 8),
+                   is_example = !strncmp(s, "  hearth", 8);
         wrap_line(s, n, is_option ? TEXT_COLUMN : is_example ? EXAMPLE_COLUMN : 0, width, out);
         s += n + (s[n] == '\n');
     }
 }
 
-/* --- completions ----------------------------------------------------------------------------------------------------- */
+/* --- completions ------------------------------------------------------------------------------ */
 
 static void bash_completion(struct buf *out) {
     buf_str(out, "# bash completion for hearth, generated from its option table\n_hearth() {\n"
@@ -106,7 +113,8 @@ static void bash_completion(struct buf *out) {
         if (d->letter) buf_fmt(out, "    -%c | --%s) ", d->letter, d->name);
         else buf_fmt(out, "    --%s) ", d->name);
         if (d->choices) buf_fmt(out, "mapfile -t COMPREPLY < <(compgen -W '%s' -- \"$cur\"); return ;;\n", d->choices);
-        else if (d->flags & OPT_FILE_PATH) buf_str(out, "mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); compopt -o filenames; return ;;\n");
+        else if (d->flags & OPT_FILE_PATH)
+            buf_str(out, "mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); compopt -o filenames; return ;;\n");
         else buf_str(out, "return ;;\n");
     }
     buf_str(out, "    esac\n    mapfile -t COMPREPLY < <(compgen -W '");

@@ -17,7 +17,8 @@ int paths_get(enum paths_kind kind, const char *name, char *out, size_t cap) {
     const char *base = getenv(dirs[kind].env), *home = getenv("HOME"), *sep = name ? "/" : "";
     if (!name) name = "";
     int n;
-    if (base && *base == '/') n = snprintf(out, cap, "%s/hearth%s%s", base, sep, name); /* XDG: relative paths are ignored */
+    /* XDG: relative paths are ignored */
+    if (base && *base == '/') n = snprintf(out, cap, "%s/hearth%s%s", base, sep, name);
     else if (home && *home) n = snprintf(out, cap, "%s/%s/hearth%s%s", home, dirs[kind].home, sep, name);
     else return ERR_RUNTIME;
     return n < 0 || (size_t)n >= cap ? ERR_RUNTIME : 0;

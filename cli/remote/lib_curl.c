@@ -13,7 +13,9 @@ int lib_curl(struct error *e) {
     const struct dynlib_symbol calls[] = {CURL_CALLS(CALL)};
     if (begun) return 0;
     if (!dynlib_load(names, calls, sizeof calls / sizeof *calls))
-        return error_set(e, ERR_RUNTIME, "a remote model needs %s, which was not found; install libcurl4 (apt-get install libcurl4)", names[0]);
+        return error_set(e, ERR_RUNTIME,
+                         "a remote model needs %s, which was not found; install libcurl4 (apt-get install libcurl4)",
+                         names[0]);
     if (curl.global_init(CURL_GLOBAL_DEFAULT)) return error_set(e, ERR_RUNTIME, "%s failed to initialize", names[0]);
     begun = true;
     return 0;

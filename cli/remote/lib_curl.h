@@ -1,6 +1,6 @@
 #pragma once
-/* libcurl, loaded on first use by a remote or attached engine: loading it takes 4.5 ms, the rest of a start 1.5 ms (Zen 5). curl.easy_init() is
- * curl_easy_init(), and so on. */
+/* libcurl, loaded on first use by a remote or attached engine: loading it takes 4.5 ms, the rest of a start 1.5 ms (Zen
+ * 5). curl.easy_init() is curl_easy_init(), and so on. */
 #include <curl/curl.h>
 
 #include "base/error.h"

@@ -13,7 +13,7 @@
 #include "cli/terminal/progress.h"
 #include "cli/turn/prompt.h"
 
-/* --- requests -------------------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static size_t collect_body(char *data, size_t size, size_t n, void *ctx) {
     struct buf *b = ctx;
@@ -44,23 +44,30 @@ static int choose_served_model(struct remote *r, struct error *e) {
     struct json j;
     long status = 0;
     int rc = fetch_models(r, &body, &status, e);
-    if (!rc && status >= 300 && status < 400) rc = error_set(e, ERR_RUNTIME, "%.200s: redirects are not followed (status %ld)", r->base, status);
-    else if (!rc && (status == 401 || status == 403 || (status != 200 && !r->model))) rc = remote_connection_error(r, status, &body, e);
+    if (!rc && status >= 300 && status < 400)
+        rc = error_set(e, ERR_RUNTIME, "%.200s: redirects are not followed (status %ld)", r->base, status);
+    else if (!rc && (status == 401 || status == 403 || (status != 200 && !r->model)))
+        rc = remote_connection_error(r, status, &body, e);
     if (rc || status != 200) goto out; /* a server without this list may still have the model */
     if (json_parse(&arena, body.data ? body.data : "", body.len, 0, "models", &j, NULL)) {
-        rc = error_set(e, ERR_RUNTIME, "%.200s: not a chat-completions server (its list of models is not JSON)", r->base);
+        rc = error_set(e, ERR_RUNTIME, "%.200s: not a chat-completions server (its list of models is not JSON)",
+                       r->base);
         goto out;
     }
     const struct json *list = json_get(&j, "data"), *chosen = NULL;
     for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
         const struct json *id = json_get(&list->items[i], "id");
         if (!id || id->type != JSON_STRING) continue;
-        if (names.len < 300) buf_fmt(&names, "%s%.*s", names.len ? ", " : "", (int)(id->n < 80 ? id->n : 80), id->string);
+        if (names.len < 300)
+            buf_fmt(&names, "%s%.*s", names.len ? ", " : "", (int)(id->n < 80 ? id->n : 80), id->string);
         if (r->model ? json_is(id, r->model) : list->n == 1) chosen = &list->items[i];
     }
     if (chosen) r->info.context = r->info.max_context = (int)json_int(json_get(chosen, "max_model_len"), 0);
-    if (chosen && !r->model && !(r->model = json_strdup(json_get(chosen, "id")))) rc = error_set(e, ERR_MEMORY, "no memory");
-    else if (!r->model) rc = error_set(e, ERR_USAGE, "%.200s: choose a model with -m URL#MODEL, one of: %s", r->base, names.len ? names.data : "none at all");
+    if (chosen && !r->model && !(r->model = json_strdup(json_get(chosen, "id"))))
+        rc = error_set(e, ERR_MEMORY, "no memory");
+    else if (!r->model)
+        rc = error_set(e, ERR_USAGE, "%.200s: choose a model with -m URL#MODEL, one of: %s", r->base,
+                       names.len ? names.data : "none at all");
 out:
     arena_free(&arena);
     buf_free(&body);
@@ -68,7 +75,7 @@ out:
     return rc;
 }
 
-/* --- opening --------------------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static void remote_free(struct remote *r) {
     if (!r) return;
@@ -95,9 +102,15 @@ static int remote_new(struct app *a, struct error *e) {
     int rc = lib_curl(e);
     struct remote *r = rc ? NULL : mem_calloc(1, sizeof *r);
     if (!r) return rc ? rc : error_set(e, ERR_MEMORY, "no memory");
-    *r = (struct remote){.app = a, .events_fd = -1, .wake_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER, .queue_tail = &r->queue_head};
-    r->info = (struct engine_info){
-        .model_type = "chat completions", .name = "", .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .do_sample = true};
+    *r = (struct remote){
+        .app = a, .events_fd = -1, .wake_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER, .queue_tail = &r->queue_head};
+    r->info = (struct engine_info){.model_type = "chat completions",
+                                   .name = "",
+                                   .temperature = NAN,
+                                   .top_p = NAN,
+                                   .min_p = NAN,
+                                   .repeat_penalty = NAN,
+                                   .do_sample = true};
     a->remote = r;
     if (add_header(r, "Content-Type: application/json") && add_header(r, "Expect:")) return 0;
     remote_close(a);
@@ -119,7 +132,8 @@ static int parse_url(struct remote *r, const char *text, struct error *e) {
     }
     if (!rc && (curl.url_get(u, CURLUPART_HOST, &host, 0) || curl.url_get(u, CURLUPART_SCHEME, &scheme, 0)))
         rc = error_set(e, ERR_USAGE, "-m %.200s: not a valid URL", text);
-    if (!rc && !curl.url_get(u, CURLUPART_PATH, &path, 0) && (!*path || !strcmp(path, "/"))) curl.url_set(u, CURLUPART_PATH, "/v1", 0);
+    if (!rc && !curl.url_get(u, CURLUPART_PATH, &path, 0) && (!*path || !strcmp(path, "/")))
+        curl.url_set(u, CURLUPART_PATH, "/v1", 0);
     if (!rc && curl.url_get(u, CURLUPART_URL, &url, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
     for (size_t n = url ? strlen(url) : 0; n && url[n - 1] == '/';) url[--n] = 0;
     if (!rc && !(r->base = mem_strdup(url))) rc = error_set(e, ERR_MEMORY, "no memory");
@@ -128,10 +142,12 @@ static int parse_url(struct remote *r, const char *text, struct error *e) {
         struct buf header = {0};
         buf_fmt(&header, "Authorization: Bearer %s", key);
         if (strpbrk(key, "\r\n")) rc = error_set(e, ERR_USAGE, "HEARTH_API_KEY: contains line ends");
-        else if (header.failed || !(r->key = mem_strdup(key)) || !add_header(r, header.data)) rc = error_set(e, ERR_MEMORY, "no memory");
+        else if (header.failed || !(r->key = mem_strdup(key)) || !add_header(r, header.data))
+            rc = error_set(e, ERR_MEMORY, "no memory");
         buf_free(&header);
         bool is_local_host = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
-        if (!rc && !strcasecmp(scheme, "http") && !is_local_host) report_note("the key is sent to %s unencrypted; use https:// to protect it", host);
+        if (!rc && !strcasecmp(scheme, "http") && !is_local_host)
+            report_note("the key is sent to %s unencrypted; use https:// to protect it", host);
     }
     curl.free(part);
     curl.free(host);
@@ -160,7 +176,7 @@ static int remote_open_engine(struct app *a, struct error *e) {
     return rc;
 }
 
-/* --- prompts --------------------------------------------------------------------------------------------------------- */
+/* --- prompts ---------------------------------------------------------------------------------- */
 
 /* Builds members of the request: messages and tools belong to the protocol, all else goes to the chat template. */
 static int remote_prompt(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
@@ -191,7 +207,8 @@ static int attached_count_tokens(struct app *a, const struct prompt *p, size_t *
     struct arena arena = {0};
     struct json j;
     buf_fmt(&body, "{%s}", p->body.data);
-    int rc = body.failed ? error_set(e, ERR_MEMORY, "no memory") : resident_request("POST", "/hearth/tokens", &body, &reply, e);
+    int rc = body.failed ? error_set(e, ERR_MEMORY, "no memory")
+                         : resident_request("POST", "/hearth/tokens", &body, &reply, e);
     if (!rc) rc = json_parse(&arena, reply.data, reply.len, 0, "tokens", &j, e);
     if (!rc) *n = (size_t)json_int(json_get(&j, "tokens"), 0);
     arena_free(&arena);
@@ -205,37 +222,44 @@ static int remote_client_open(struct engine_client *s, struct error *e) { return
 static int remote_fd(const struct app *a) { return a->remote->events_fd; }
 
 #define BACKEND_OVER_HTTP \
-    .open_engine = remote_open_engine, .close = remote_close, .make_prompt = remote_prompt, .client_open = remote_client_open, \
-    .client_close = remote_request_close, .submit = remote_request_submit, .cancel = remote_request_cancel, .disk_keys = remote_request_disk_keys, \
-    .poll = remote_request_poll, .fd = remote_fd
-const struct backend backend_remote = {.name = "remote", .omits_unset_sampling = true, .open_text = remote_open_text, BACKEND_OVER_HTTP};
-const struct backend backend_attached = {
-    .name = "attached", .can_continue = true, .count_tokens = attached_count_tokens, .open_text = attached_open_text, BACKEND_OVER_HTTP};
+    .open_engine = remote_open_engine, .close = remote_close, .make_prompt = remote_prompt, \
+    .client_open = remote_client_open, .client_close = remote_request_close, .submit = remote_request_submit, \
+    .cancel = remote_request_cancel, .disk_keys = remote_request_disk_keys, .poll = remote_request_poll, \
+    .fd = remote_fd
+const struct backend backend_remote = {
+    .name = "remote", .omits_unset_sampling = true, .open_text = remote_open_text, BACKEND_OVER_HTTP};
+const struct backend backend_attached = {.name = "attached",
+                                         .can_continue = true,
+                                         .count_tokens = attached_count_tokens,
+                                         .open_text = attached_open_text,
+                                         BACKEND_OVER_HTTP};
 
-/* --- selection ------------------------------------------------------------------------------------------------------- */
+/* --- selection -------------------------------------------------------------------------------- */
 
 int remote_check_options(struct app *a, struct error *e) {
     static const struct {
         enum opt_id id;
         const char *why;
-    } rows[] = {{OPT_RAW, "it takes only conversations, not prompt text"},
-                {OPT_SPECIAL, "it takes only conversations, not control tokens"},
-                {OPT_TEMPLATE, "it uses its own chat template"},
-                {OPT_REGEX, "chat completions know only JSON objects and JSON schemas"},
-                {OPT_GRAMMAR, "chat completions know only JSON objects and JSON schemas"},
-                {OPT_CHOICES, "chat completions know only JSON objects and JSON schemas; a schema with enum lists choices"},
-                {OPT_EXPLAIN, "the server decides this"},
-                {OPT_TRACE, "the server decides this"},
-                {OPT_CONTEXT, "the server sets its context"},
-                {OPT_THREADS, "the server decides this"},
-                {OPT_CPU, "the server decides this"},
-                {OPT_GPUS, "the server decides this"},
-                {OPT_KV, "the server decides this"},
-                {OPT_PREFILL, "the server decides this"},
-                {OPT_DECODE, "the server decides this"}};
+    } rows[] = {
+        {OPT_RAW, "it takes only conversations, not prompt text"},
+        {OPT_SPECIAL, "it takes only conversations, not control tokens"},
+        {OPT_TEMPLATE, "it uses its own chat template"},
+        {OPT_REGEX, "chat completions know only JSON objects and JSON schemas"},
+        {OPT_GRAMMAR, "chat completions know only JSON objects and JSON schemas"},
+        {OPT_CHOICES, "chat completions know only JSON objects and JSON schemas; a schema with enum lists choices"},
+        {OPT_EXPLAIN, "the server decides this"},
+        {OPT_TRACE, "the server decides this"},
+        {OPT_CONTEXT, "the server sets its context"},
+        {OPT_THREADS, "the server decides this"},
+        {OPT_CPU, "the server decides this"},
+        {OPT_GPUS, "the server decides this"},
+        {OPT_KV, "the server decides this"},
+        {OPT_PREFILL, "the server decides this"},
+        {OPT_DECODE, "the server decides this"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (a->opts.v[rows[i].id].origin >= ORIGIN_FLAG)
-            return error_set(e, ERR_USAGE, "--%s is not supported with a remote server: %s", opt_table[rows[i].id].name, rows[i].why);
+            return error_set(e, ERR_USAGE, "--%s is not supported with a remote server: %s", opt_table[rows[i].id].name,
+                             rows[i].why);
     return 0;
 }
 
@@ -269,7 +293,8 @@ bool remote_resident_model(struct app *a, char *out, size_t cap) {
     struct json j;
     bool found = false;
     if (a->opts.v[OPT_NO_ATTACH].on || resident_path(path, NULL) || !resident_is_alive(path)) return false;
-    if (!resident_request("GET", "/hearth/status", NULL, &body, NULL) && !json_parse(&arena, body.data, body.len, 0, "status", &j, NULL)) {
+    if (!resident_request("GET", "/hearth/status", NULL, &body, NULL) &&
+        !json_parse(&arena, body.data, body.len, 0, "status", &j, NULL)) {
         const struct json *dir = json_get(&j, "dir");
         found = dir && dir->type == JSON_STRING && dir->n && dir->n < cap;
         if (found) snprintf(out, cap, "%.*s", (int)dir->n, dir->string);
@@ -287,7 +312,9 @@ bool remote_attach(struct app *a) {
     struct json status, identity, own_build;
     bool matches = false;
     for (size_t i = 0; i < sizeof prevents_attaching / sizeof *prevents_attaching; i++)
-        if (a->opts.v[prevents_attaching[i]].text && a->opts.v[prevents_attaching[i]].on + (prevents_attaching[i] == OPT_TRACE)) return false;
+        if (a->opts.v[prevents_attaching[i]].text &&
+            a->opts.v[prevents_attaching[i]].on + (prevents_attaching[i] == OPT_TRACE))
+            return false;
     if (resident_path(path, NULL) || !resident_is_alive(path)) return false;
     struct error e = {0};
     int rc = resident_request("GET", "/hearth/status", NULL, &body, &e);
@@ -299,13 +326,16 @@ bool remote_attach(struct app *a) {
     if (!rc) rc = json_parse(&arena, build.data, build.len, 0, "build", &own_build, &e);
     if (!rc) {
         matches = json_strings_equal(json_get(&status, "identity"), &identity);
-        if (!matches && a->opts.v[OPT_VERBOSE].on) report_note("the resident engine has another model or other options; opening the model in this process");
+        if (!matches && a->opts.v[OPT_VERBOSE].on)
+            report_note("the resident engine has another model or other options; opening the model in this process");
         if (matches && !json_strings_equal(json_get(&status, "build"), &own_build)) {
-            report_note("the resident engine is another build of hearth (--stop stops it); opening the model in this process");
+            report_note(
+                "the resident engine is another build of hearth (--stop stops it); opening the model in this process");
             matches = false;
         }
     }
-    if (matches && (remote_new(a, &e) || !(a->remote->socket = mem_strdup(path)) || read_resident_status(a->remote, &status))) {
+    if (matches &&
+        (remote_new(a, &e) || !(a->remote->socket = mem_strdup(path)) || read_resident_status(a->remote, &status))) {
         remote_close(a);
         matches = false;
     }

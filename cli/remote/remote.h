@@ -1,6 +1,6 @@
 #pragma once
-/* Engines in other processes that speak chat completions: the resident engine over its socket, and servers by URL. One libcurl client
- * for both, with a thread that only sends, receives and waits. */
+/* Engines in other processes that speak chat completions: the resident engine over its socket, and servers by URL. One
+ * libcurl client for both, with a thread that only sends, receives and waits. */
 #include "cli/app.h"
 #include "cli/turn/engine_client.h"
 

@@ -2,6 +2,8 @@
 #include "cli/remote/remote.h"
 
 const struct backend backend_remote, backend_attached;
-int remote_check_options(struct app *a, struct error *e) { return error_set(e, ERR_RUNTIME, "-m URL: this build has no HTTP client (built without libcurl)"); }
+int remote_check_options(struct app *a, struct error *e) {
+    return error_set(e, ERR_RUNTIME, "-m URL: this build has no HTTP client (built without libcurl)");
+}
 bool remote_attach(struct app *a) { return false; }
 bool remote_resident_model(struct app *a, char *out, size_t cap) { return false; }

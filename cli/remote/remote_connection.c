@@ -24,16 +24,18 @@ int remote_connection_error(const struct remote *r, long status, const struct bu
     struct arena arena = {0};
     struct json j;
     bool parsed = body->len && !json_parse(&arena, body->data, body->len, 0, "reply", &j, NULL);
-    const struct json *error = parsed ? json_get(&j, "error") : NULL, *text = error && error->type == JSON_OBJECT ? json_get(error, "message") : error;
+    const struct json *error = parsed ? json_get(&j, "error") : NULL,
+                      *text = error && error->type == JSON_OBJECT ? json_get(error, "message") : error;
     const char *who = r->resident ? "the resident engine" : r->base;
     if (parsed && !text) text = json_get(&j, "message"); /* older vLLM */
     bool has_text = text && text->type == JSON_STRING && text->n;
-    bool is_context_full =
-        status == 400 && (json_is(json_get(error, "code"), "context_length_exceeded") || json_is(json_get(error, "type"), "exceed_context_size_error") ||
-                          (has_text && memmem(text->string, text->n, "context length", 14)));
+    bool is_context_full = status == 400 && (json_is(json_get(error, "code"), "context_length_exceeded") ||
+                                             json_is(json_get(error, "type"), "exceed_context_size_error") ||
+                                             (has_text && memmem(text->string, text->n, "context length", 14)));
     int code = is_context_full ? ERR_CONTEXT : status == 400 || status == 404 ? ERR_USAGE : ERR_RUNTIME;
     if (status == 401 || status == 403)
-        error_set(e, code, "%.200s: %s (status %ld)", who, r->key ? "the key in HEARTH_API_KEY was rejected" : "a key is required; set HEARTH_API_KEY", status);
+        error_set(e, code, "%.200s: %s (status %ld)", who,
+                  r->key ? "the key in HEARTH_API_KEY was rejected" : "a key is required; set HEARTH_API_KEY", status);
     else if (has_text) error_set(e, code, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
     else error_set(e, code, "%.200s: status %ld, without a message", who, status);
     arena_free(&arena);

@@ -24,9 +24,10 @@ struct remote_request {
     struct remote *remote;
     struct engine_client *client;
     CURL *easy;
-    struct buf body, line, error_body; /* body: of the request; line: incomplete line of the stream; error_body: of an error reply */
-    bool in_multi;                     /* added to the multi handle */
-    bool finished;                     /* its last event is queued: the thread no longer uses it */
+    /* body: of the request; line: incomplete line of the stream; error_body: of an error reply */
+    struct buf body, line, error_body;
+    bool in_multi; /* added to the multi handle */
+    bool finished; /* its last event is queued: the thread no longer uses it */
     _Atomic bool cancelled;
     int tries;
     double submitted, first, last, not_before; /* clock: of the request, its first and last text, the next try */
@@ -57,7 +58,8 @@ struct remote {
     bool started;
     int events_fd, wake_fd; /* eventfds: fd is readable while events are queued; wake interrupts the thread's poll */
     pthread_mutex_t lock;
-    bool closing;                                              /* under the lock, as are requests, the queue, and finished and in_multi of requests */
+    /* under the lock, as are requests, the queue, and finished and in_multi of requests */
+    bool closing;
     struct remote_request *requests;                           /* all that are not freed */
     struct remote_event *queue_head, **queue_tail, *delivered; /* delivered: the event that the last poll returned */
 };

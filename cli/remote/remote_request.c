@@ -1,4 +1,5 @@
-/* Running requests. One thread sends and receives all of them and queues events; remote_request_poll takes events from the queue. */
+/* Running requests. One thread sends and receives all of them and queues events; remote_request_poll takes events from
+ * the queue. */
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
@@ -27,7 +28,7 @@ static void wake_reader(int fd) {
     errno = saved;
 }
 
-/* --- events ---------------------------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 static void queue_event(struct remote_request *c, const struct engine_event *news, const char *text, size_t n) {
     struct remote *r = c->remote;
@@ -65,7 +66,8 @@ static void finish_request(struct remote_request *c, int rc, const struct error 
         if (c->has_text) c->stats.ttft_s = c->first - c->submitted, c->stats.decode_s = c->last - c->first;
         else c->stats.ttft_s = now - c->submitted;
     }
-    p->event = (struct engine_event){.client = c->client, .event = {.kind = rc ? EVENT_ERROR : EVENT_DONE, .reason = c->reason, .stats = c->stats}};
+    p->event = (struct engine_event){
+        .client = c->client, .event = {.kind = rc ? EVENT_ERROR : EVENT_DONE, .reason = c->reason, .stats = c->stats}};
     if (rc) p->event.event.error = *e;
     c->last_event = NULL;
     pthread_mutex_lock(&r->lock);
@@ -78,7 +80,7 @@ static void finish_request(struct remote_request *c, int rc, const struct error 
     pthread_mutex_unlock(&r->lock);
 }
 
-/* --- responses ------------------------------------------------------------------------------------------------------- */
+/* --- responses -------------------------------------------------------------------------------- */
 
 static void queue_json_text(struct remote_request *c, enum output_kind part, const struct json *j) {
     if (j && j->type == JSON_STRING) queue_text(c, part, j->string, j->n);
@@ -86,11 +88,13 @@ static void queue_json_text(struct remote_request *c, enum output_kind part, con
 
 static void read_tool_calls(struct remote_request *c, const struct json *list) {
     for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
-        const struct json *t = &list->items[i], *name = json_path(t, "function.name"), *arguments = json_path(t, "function.arguments");
+        const struct json *t = &list->items[i], *name = json_path(t, "function.name"),
+                          *arguments = json_path(t, "function.arguments");
         int64_t at = json_int(json_get(t, "index"), i);
         if (at < 0 || at >= (int64_t)(sizeof c->tools / sizeof *c->tools)) continue;
         if (name && name->type == JSON_STRING) buf_add(&c->tools[at].name, name->string, name->n);
-        if (arguments && arguments->type == JSON_STRING) buf_add(&c->tools[at].arguments, arguments->string, arguments->n);
+        if (arguments && arguments->type == JSON_STRING)
+            buf_add(&c->tools[at].arguments, arguments->string, arguments->n);
     }
 }
 /* Puts a call's arguments on one line, if they are JSON. */
@@ -180,7 +184,8 @@ static void read_chunk(struct remote_request *c, const char *text, size_t n) {
         buf_add(&c->error_body, text, n);
         c->parse_error = "the server reported an error";
     } else {
-        const struct json *choice = json_at(json_get(&j, "choices"), 0), *delta = json_get(choice, "delta"), *thought = json_get(delta, "reasoning_content");
+        const struct json *choice = json_at(json_get(&j, "choices"), 0), *delta = json_get(choice, "delta"),
+                          *thought = json_get(delta, "reasoning_content");
         queue_json_text(c, OUTPUT_THINKING, thought ? thought : json_get(delta, "reasoning"));
         queue_json_text(c, OUTPUT_TEXT, json_get(delta, "content"));
         if (c->remote->resident) queue_json_text(c, OUTPUT_TOOL_CALL, json_get(delta, "tool"));
@@ -211,7 +216,8 @@ static void read_disk_keys(struct remote_request *c, const char *s, size_t n) {
 static void read_ids(struct remote_request *c, const char *s) {
     char *end; /* the line is NUL-terminated */
     for (long id = strtol(s, &end, 10); end != s; id = strtol(s = end, &end, 10))
-        queue_event(c, &(struct engine_event){.event = {.kind = EVENT_TOKEN, .token = (int32_t)id}, .is_id = true}, NULL, 0);
+        queue_event(c, &(struct engine_event){.event = {.kind = EVENT_TOKEN, .token = (int32_t)id}, .is_id = true},
+                    NULL, 0);
 }
 
 static void read_line(struct remote_request *c, const char *s, size_t n) {
@@ -226,7 +232,11 @@ static void read_line(struct remote_request *c, const char *s, size_t n) {
     else if (c->remote->resident && n > 6 && !memcmp(s, ": ids ", 6)) read_ids(c, s + 6);
     else if (c->remote->resident && n == 7 && !memcmp(s, ": alone", 7)) prompt_note_dropped_document();
     else if (c->remote->resident && n < 100 && sscanf(s, ": prompt %d of %d, %lf s left", &done, &total, &left) == 3)
-        queue_event(c, &(struct engine_event){.event = {.kind = EVENT_PROGRESS, .done = done, .total = total, .left_s = left, .unit = "prefill"}}, NULL, 0);
+        queue_event(
+            c,
+            &(struct engine_event){
+                .event = {.kind = EVENT_PROGRESS, .done = done, .total = total, .left_s = left, .unit = "prefill"}},
+            NULL, 0);
 }
 
 static size_t on_data(char *data, size_t size, size_t n, void *call) {
@@ -240,7 +250,8 @@ static size_t on_data(char *data, size_t size, size_t n, void *call) {
     }
     if (c->line.len + n > LINE_MAX_BYTES || buf_add(&c->line, data, n)) return 0;
     size_t from = 0;
-    for (char *end; !c->parse_error && (end = memchr(c->line.data + from, '\n', c->line.len - from)); from = (size_t)(end - c->line.data) + 1) {
+    for (char *end; !c->parse_error && (end = memchr(c->line.data + from, '\n', c->line.len - from));
+         from = (size_t)(end - c->line.data) + 1) {
         *end = 0;
         read_line(c, c->line.data + from, (size_t)(end - (c->line.data + from)));
     }
@@ -249,18 +260,21 @@ static size_t on_data(char *data, size_t size, size_t n, void *call) {
     return c->parse_error ? 0 : n;
 }
 
-/* "length" is the server's word for a full context, too: an answer that is shorter than the request's limit was cut by it, or by a limit of the server. */
+/* "length" is the server's word for a full context, too: an answer that is shorter than the request's limit was cut by
+ * it, or by a limit of the server. */
 static enum done_reason reason_of_end(const struct remote_request *c) {
     const bool is_shorter = c->max_tokens < 1 || (c->stats.answer_tokens > 0 && c->stats.answer_tokens < c->max_tokens);
     return c->reason == DONE_LENGTH && is_shorter && !c->remote->resident ? DONE_CONTEXT : c->reason;
 }
 
-/* --- completion ------------------------------------------------------------------------------------------------------ */
+/* --- completion ------------------------------------------------------------------------------- */
 
 /* Schedules a retry if the server was busy and has sent nothing of the answer. */
 static bool schedule_retry(struct remote_request *c, long status) {
     curl_off_t wait = 0;
-    if (c->has_text || c->tries >= REMOTE_MAX_TRIES || !(status == 429 || status == 502 || status == 503 || status == 504 || status == 529)) return false;
+    if (c->has_text || c->tries >= REMOTE_MAX_TRIES ||
+        !(status == 429 || status == 502 || status == 503 || status == 504 || status == 529))
+        return false;
     curl.easy_getinfo(c->easy, CURLINFO_RETRY_AFTER, &wait);
     if (wait > REMOTE_MAX_RETRY_AFTER_S) return false;
     double s = wait > 0 ? (double)wait : (double)(1 << (c->tries - 1));
@@ -286,20 +300,27 @@ static void end_transfer(struct remote_request *c, CURLcode rc) {
     pthread_mutex_unlock(&r->lock);
     if (!rc && status != 200 && schedule_retry(c, status)) return;
     const char *who = r->resident ? "the resident engine" : r->base;
-    if (c->error_body.len && (status == 200 || !rc)) finish_request(c, remote_connection_error(r, status == 200 ? 500 : status, &c->error_body, &e), &e);
+    if (c->error_body.len && (status == 200 || !rc))
+        finish_request(c, remote_connection_error(r, status == 200 ? 500 : status, &c->error_body, &e), &e);
     else if (c->parse_error) finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, c->parse_error), &e);
     else if (rc == CURLE_COULDNT_CONNECT && r->resident)
-        finish_request(c, error_set(&e, ERR_RUNTIME, "the resident engine has exited; start hearth again (--last continues a saved chat)"), &e);
+        finish_request(c,
+                       error_set(&e, ERR_RUNTIME,
+                                 "the resident engine has exited; start hearth again (--last continues a saved chat)"),
+                       &e);
     else if (connection_was_closed(rc, r->resident) && !(c->has_end_mark || c->has_reason))
         finish_request(c,
-                       error_set(&e, ERR_RUNTIME, "%.200s: the connection was closed before the end of the answer%s", who,
-                                 r->resident ? "; hearth --status shows whether the engine still runs" : ""),
+                       error_set(&e, ERR_RUNTIME, "%.200s: the connection was closed before the end of the answer%s",
+                                 who, r->resident ? "; hearth --status shows whether the engine still runs" : ""),
                        &e);
     else if (rc && !(c->has_end_mark || c->has_reason))
-        finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, *c->curl_error ? c->curl_error : curl.easy_strerror(rc)), &e);
+        finish_request(
+            c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, *c->curl_error ? c->curl_error : curl.easy_strerror(rc)),
+            &e);
     else if (status != 200) finish_request(c, remote_connection_error(r, status, &c->error_body, &e), &e);
     else if (!c->has_end_mark && !c->has_reason)
-        finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: the answer was cut off, or is not an event stream", who), &e);
+        finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: the answer was cut off, or is not an event stream", who),
+                       &e);
     else {
         queue_tool_calls(c);
         c->reason = reason_of_end(c);
@@ -307,7 +328,7 @@ static void end_transfer(struct remote_request *c, CURLcode rc) {
     }
 }
 
-/* --- the thread ------------------------------------------------------------------------------------------------------ */
+/* --- the thread ------------------------------------------------------------------------------- */
 
 /* Starts due requests and ends cancelled ones. Returns the seconds until the next one is due. */
 static double start_due_requests(struct remote *r) {
@@ -348,11 +369,13 @@ static void *request_thread(void *remote) {
         for (CURLMsg *m; (m = curl.multi_info_read(r->multi, &left));) {
             struct remote_request *c;
             CURLcode rc = m->data.result;
-            if (m->msg == CURLMSG_DONE && !curl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c)) end_transfer(c, rc);
+            if (m->msg == CURLMSG_DONE && !curl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c))
+                end_transfer(c, rc);
         }
         double due_s = start_due_requests(r);
         curl.multi_poll(r->multi, &wake, 1, (int)(due_s * 1e3) + 1, NULL);
-        if (wake.revents) error_ignore(read(r->wake_fd, &drop, sizeof drop)); /* fails if another wake-up has drained it */
+        /* fails if another wake-up has drained it */
+        if (wake.revents) error_ignore(read(r->wake_fd, &drop, sizeof drop));
     }
 }
 
@@ -411,7 +434,7 @@ void remote_request_stop_thread(struct remote *r) {
     if (r->wake_fd >= 0) close(r->wake_fd);
 }
 
-/* --- clients --------------------------------------------------------------------------------------------------------- */
+/* --- clients ---------------------------------------------------------------------------------- */
 
 static void put_number_member(struct buf *b, const char *name, double v) {
     if (!isnan(v)) buf_fmt(b, ", \"%s\": %.9g", name, v);
@@ -444,7 +467,9 @@ static void put_request_body(const struct remote *r, const struct prompt *p, con
     for (size_t i = 0; i < p->ids.n; i++) buf_fmt(b, "%s%d", i ? "," : ", \"generated\": [", p->ids.data[i]);
     if (p->ids.n) buf_fmt(b, "], \"generated_whole\": %s", p->is_cut ? "false" : "true");
     if (r->resident && r->app->opts.v[OPT_EXPLAIN].on) buf_str(b, ", \"explain\": true");
-    if (r->resident) buf_str(b, q->flags & REQ_NO_DISK_CACHE ? ", \"markup\": true, \"store\": false" : ", \"markup\": true, \"kept\": true");
+    if (r->resident)
+        buf_str(b, q->flags & REQ_NO_DISK_CACHE ? ", \"markup\": true, \"store\": false"
+                                                : ", \"markup\": true, \"kept\": true");
     buf_char(b, '}');
 }
 

@@ -63,7 +63,8 @@ static void *saver_thread(void *unused) {
 /* Waits at most a second for unwritten files when a signal ends the process. */
 static void wait_briefly(void) {
     enum { STEP_MS = 2, AT_MOST_MS = 1000 };
-    for (int ms = 0; ms < AT_MOST_MS && atomic_load(&n_unwritten); ms += STEP_MS) nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
+    for (int ms = 0; ms < AT_MOST_MS && atomic_load(&n_unwritten); ms += STEP_MS)
+        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
 }
 
 static bool start_thread(void) {

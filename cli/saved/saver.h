@@ -1,7 +1,7 @@
 #pragma once
-/* Writes files in a background thread, so that the terminal thread never waits for a disk: temporary file, fsync, rename, as
- * file_write does, in the order of submission. A queued file that is submitted again is written once, with the newest contents.
- * All functions are called from one thread. */
+/* Writes files in a background thread, so that the terminal thread never waits for a disk: temporary file, fsync,
+ * rename, as file_write does, in the order of submission. A queued file that is submitted again is written once, with
+ * the newest contents. All functions are called from one thread. */
 #include "base/buf.h"
 #include "base/error.h"
 

@@ -23,7 +23,8 @@
 #include "cli/turn/engine_client.h"
 
 /* The head has a fixed length: the checksum covers the bytes between it and the closing brace. */
-static const char session_head_format[] = "{\"hearth\": \"session\", \"version\": 1, \"checksum\": \"%016llx\",\n\"body\": ";
+static const char session_head_format[] =
+    "{\"hearth\": \"session\", \"version\": 1, \"checksum\": \"%016llx\",\n\"body\": ";
 static const char session_tail[] = "}\n";
 enum { HEAD_BYTES = 76, BEFORE_CHECKSUM_BYTES = 49, MAX_SESSION_BYTES = 1 << 28 };
 
@@ -31,7 +32,8 @@ enum { HEAD_BYTES = 76, BEFORE_CHECKSUM_BYTES = 49, MAX_SESSION_BYTES = 1 << 28 
 static bool is_name_char(const char *s, size_t n, int width) {
     const unsigned char c = (unsigned char)*s;
     if (c < 0x80) return c > ' ' && c != '/' && c != 0x7F;
-    return width > 0 && !sanitize_is_harmful((const unsigned char *)s, n) && strncmp(s, "\u3000", 3) && strncmp(s, "\u00a0", 2) && strncmp(s, "\u200b", 3);
+    return width > 0 && !sanitize_is_harmful((const unsigned char *)s, n) && strncmp(s, "\u3000", 3) &&
+           strncmp(s, "\u00a0", 2) && strncmp(s, "\u200b", 3);
 }
 
 int store_check_name(const char *name, struct error *e) {
@@ -44,7 +46,9 @@ int store_check_name(const char *name, struct error *e) {
         k = columns_of_char(name + i, n - i, &width);
         bad |= !is_name_char(name + i, k, width);
     }
-    return bad ? error_set(e, ERR_USAGE, "'%.100s' is not a session name: use letters, digits and -._ (up to 100 bytes)", name) : 0;
+    return bad ? error_set(e, ERR_USAGE,
+                           "'%.100s' is not a session name: use letters, digits and -._ (up to 100 bytes)", name)
+               : 0;
 }
 
 /* Returns the path of name + ending; make: creates the directory, too. */
@@ -52,10 +56,11 @@ static int session_path(const char *name, const char *ending, bool make, char *o
     char file[160];
     snprintf(file, sizeof file, "sessions/%s%s", name, ending);
     if (make) return paths_make(PATHS_DATA, file, out, PATHS_MAX, e);
-    return paths_get(PATHS_DATA, file, out, PATHS_MAX) ? error_set(e, ERR_RUNTIME, "no home directory: HOME is not set") : 0;
+    return paths_get(PATHS_DATA, file, out, PATHS_MAX) ? error_set(e, ERR_RUNTIME, "no home directory: HOME is not set")
+                                                       : 0;
 }
 
-/* --- reading --------------------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 static int add_disk_key(struct disk_keys *disk_keys, uint64_t key) {
     for (size_t i = 0; i < disk_keys->n; i++)
@@ -79,11 +84,12 @@ static int add_disk_keys(const struct json *list, const char *what, struct disk_
     return 0;
 }
 
-int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *disk_keys, struct store_model *model,
-                struct error *e) {
+int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *disk_keys,
+                struct store_model *model, struct error *e) {
     char want[HEAD_BYTES + 1];
     size_t tail_n = sizeof session_tail - 1, n_before = conv->n;
-    if (n < HEAD_BYTES + tail_n || memcmp(data, session_head_format, BEFORE_CHECKSUM_BYTES) || memcmp(data + n - tail_n, session_tail, tail_n))
+    if (n < HEAD_BYTES + tail_n || memcmp(data, session_head_format, BEFORE_CHECKSUM_BYTES) ||
+        memcmp(data + n - tail_n, session_tail, tail_n))
         return error_set(e, ERR_MODEL, "%s: not a session of this version of hearth", what);
     const char *text = data + HEAD_BYTES;
     size_t size = n - HEAD_BYTES - tail_n;
@@ -128,7 +134,8 @@ bool store_nearest(const char *name, char *near, size_t cap) {
 
 static int not_saved(const char *name, struct error *e) {
     char near[128];
-    if (store_nearest(name, near, sizeof near)) return error_set(e, ERR_RUNTIME, "no saved conversation '%s'; did you mean '%s'?", name, near);
+    if (store_nearest(name, near, sizeof near))
+        return error_set(e, ERR_RUNTIME, "no saved conversation '%s'; did you mean '%s'?", name, near);
     return error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows the saved ones", name);
 }
 
@@ -142,7 +149,8 @@ static int load_session(struct store *s, struct app *a, struct conversation *con
     rc = store_parse(data, n, s->name, conv, &s->disk_keys, &s->model, e);
     mem_free(data);
     /* A kill during a call leaves it without a result, and templates and servers refuse such a conversation. */
-    if (!rc && conversation_complete_calls(conv, "[no result: the chat ended before this call did]")) rc = error_set(e, ERR_MEMORY, "%s: no memory", s->name);
+    if (!rc && conversation_complete_calls(conv, "[no result: the chat ended before this call did]"))
+        rc = error_set(e, ERR_MEMORY, "%s: no memory", s->name);
     if (!rc) store_model_note(a, s->name, &s->model);
     if (rc != ERR_MODEL) return rc;
     e->code = ERR_RUNTIME; /* the session is bad, not the model */
@@ -164,7 +172,9 @@ static int read_unlocked(const char *name, struct conversation *conv, struct sto
     return rc;
 }
 
-int store_read(const char *name, struct conversation *conv, struct error *e) { return read_unlocked(name, conv, NULL, e); }
+int store_read(const char *name, struct conversation *conv, struct error *e) {
+    return read_unlocked(name, conv, NULL, e);
+}
 
 int store_select_model(struct app *a, const char *name, struct error *e) {
     struct conversation conv = {0};
@@ -174,10 +184,10 @@ int store_select_model(struct app *a, const char *name, struct error *e) {
     return rc ? 0 : store_model_select(a, name, &model, e);
 }
 
-/* --- locking --------------------------------------------------------------------------------------------------------- */
+/* --- locking ---------------------------------------------------------------------------------- */
 
-/* Takes a conversation's lock. ERR_CONTEXT: another process has it; callers turn that into ERR_RUNTIME. Lock files are unlinked while held, so
- * a lock counts only if the file is still the one at the path. */
+/* Takes a conversation's lock. ERR_CONTEXT: another process has it; callers turn that into ERR_RUNTIME. Lock files are
+ * unlinked while held, so a lock counts only if the file is still the one at the path. */
 static int take_lock(const char *name, int *out, struct error *e) {
     char path[PATHS_MAX];
     int rc = session_path(name, ".lock", true, path, e);
@@ -234,12 +244,14 @@ static int sweep_file(void *ctx, const char *file) {
     const size_t file_n = strlen(file), lock_n = sizeof lock_end - 1, ending_n = sizeof temporary - 1, random_n = 6;
     size_t n = file_n;
     struct store s = {0};
-    bool is_temporary = n > ending_n + random_n && !memcmp(file + n - random_n - ending_n, temporary, ending_n) && !strchr(file + n - random_n, '.');
+    bool is_temporary = n > ending_n + random_n && !memcmp(file + n - random_n - ending_n, temporary, ending_n) &&
+                        !strchr(file + n - random_n, '.');
     if (is_temporary) n -= ending_n + random_n;
     else if (n > lock_n && !strcmp(file + n - lock_n, lock_end)) n -= lock_n;
     if (n == file_n || n >= sizeof s.name) return 0;
     snprintf(s.name, sizeof s.name, "%.*s", (int)n, file);
-    if (store_check_name(s.name, NULL) || take_lock(s.name, &s.lock, NULL)) return 0; /* in use, or not a session file */
+    /* in use, or not a session file */
+    if (store_check_name(s.name, NULL) || take_lock(s.name, &s.lock, NULL)) return 0;
     if (is_temporary && !session_path(file, "", false, path, NULL)) unlink(path);
     release_store_lock(&s); /* and its file */
     return 0;
@@ -254,7 +266,8 @@ bool store_exists(const char *name) {
     return !session_path(name, ".json", false, path, NULL) && file_exists(path);
 }
 
-int store_open(struct store *s, struct app *a, const char *name, enum store_mode mode, struct conversation *conv, struct error *e) {
+int store_open(struct store *s, struct app *a, const char *name, enum store_mode mode, struct conversation *conv,
+               struct error *e) {
     static bool warned;
     int rc = store_check_name(name, e);
     *s = (struct store){0};
@@ -276,8 +289,8 @@ int store_open(struct store *s, struct app *a, const char *name, enum store_mode
     return rc;
 }
 
-/* Makes a name of a title: ASCII letters in lower case, digits and all letters of other scripts, dashes between; "chat" if there are
- * none. */
+/* Makes a name of a title: ASCII letters in lower case, digits and all letters of other scripts, dashes between; "chat"
+ * if there are none. */
 static void make_slug(const char *title, char *out, size_t cap) {
     size_t n = 0, len = strlen(title), k;
     int width;
@@ -285,7 +298,8 @@ static void make_slug(const char *title, char *out, size_t cap) {
         const char *s = title + i;
         k = columns_of_char(s, len - i, &width);
         bool ascii = (unsigned char)*s < 0x80,
-             dash = ascii ? !isalnum((unsigned char)*s) : !is_name_char(s, k, width) || !strncmp(s, "\u2026", 3); /* the ellipsis of a shortened title */
+             /* the ellipsis of a shortened title */
+            dash = ascii ? !isalnum((unsigned char)*s) : !is_name_char(s, k, width) || !strncmp(s, "\u2026", 3);
         if (n + k >= cap) break;
         if (!dash && ascii && k == 1) out[n++] = (char)tolower((unsigned char)*s);
         else if (!dash) memcpy(out + n, s, k), n += k;
@@ -308,8 +322,9 @@ int store_open_unnamed(struct store *s, struct app *a, const struct conversation
         else snprintf(name, sizeof name, "%s", base);
         if (store_exists(name)) continue;
         rc = take_lock(name, &lock, e);
-        if (rc == ERR_CONTEXT) continue;                               /* another hearth has just taken the name */
-        if (rc) return store_open(s, a, name, STORE_REPLACE, NULL, e); /* the directory is not writable: notes that, and disables the store */
+        if (rc == ERR_CONTEXT) continue; /* another hearth has just taken the name */
+        /* the directory is not writable: notes that, and disables the store */
+        if (rc) return store_open(s, a, name, STORE_REPLACE, NULL, e);
         if (store_exists(name)) {
             release_lock(name, &lock);
             continue;
@@ -318,10 +333,11 @@ int store_open_unnamed(struct store *s, struct app *a, const struct conversation
         snprintf(s->name, sizeof s->name, "%s", name);
         return 0;
     }
-    return error_set(e, ERR_RUNTIME, "there are too many conversations called '%s'; /save NAME gives it another name", base);
+    return error_set(e, ERR_RUNTIME, "there are too many conversations called '%s'; /save NAME gives it another name",
+                     base);
 }
 
-/* --- deletion -------------------------------------------------------------------------------------------------------- */
+/* --- deletion --------------------------------------------------------------------------------- */
 
 static void read_disk_keys(const char *path, const char *name, struct disk_keys *disk_keys) {
     struct conversation conv = {0};
@@ -343,7 +359,8 @@ static int drop_shared_keys(void *ctx, const char *file) {
     struct disk_keys *own = &f->keys, other = {0};
     char path[PATHS_MAX];
     size_t n = strlen(file), left = 0;
-    if (n < 6 || strcmp(file + n - 5, ".json") || (strlen(f->name) == n - 5 && !strncmp(file, f->name, n - 5))) return 0;
+    if (n < 6 || strcmp(file + n - 5, ".json") || (strlen(f->name) == n - 5 && !strncmp(file, f->name, n - 5)))
+        return 0;
     if (!session_path(file, "", false, path, NULL)) read_disk_keys(path, file, &other);
     for (size_t i = 0; i < own->n; i++) {
         size_t k = 0;
@@ -362,7 +379,8 @@ static int forget_disk_cache(const char *name, const char *path, struct error *e
     int rc = 0;
     read_disk_keys(path, name, &f.keys);
     if (f.keys.n && !paths_get(PATHS_DATA, "sessions", dir, sizeof dir)) file_list(dir, drop_shared_keys, &f, NULL);
-    if (f.keys.n && !paths_get(PATHS_CACHE, "kv", kv_dir, sizeof kv_dir)) rc = engine_forget(kv_dir, f.keys.keys, f.keys.n, e);
+    if (f.keys.n && !paths_get(PATHS_CACHE, "kv", kv_dir, sizeof kv_dir))
+        rc = engine_forget(kv_dir, f.keys.keys, f.keys.n, e);
     mem_free(f.keys.keys);
     return rc;
 }
@@ -391,16 +409,18 @@ int store_rename(struct store *s, const char *name, struct error *e) {
     return 0;
 }
 
-/* --- writing --------------------------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 /* Formats the file's bytes and path; all stays empty if the conversation is not saved. */
-static int format_session(const struct store *s, const struct app *a, const struct conversation *conv, struct buf *all, char *path, struct error *e) {
+static int format_session(const struct store *s, const struct app *a, const struct conversation *conv, struct buf *all,
+                          char *path, struct error *e) {
     struct buf body = {0};
     if (s->disabled || !*s->name) return 0;
     buf_char(&body, '{');
     store_model_write(a, &body);
     buf_fmt(&body, ", \"saved\": %lld,\n ", (long long)time(NULL));
-    for (size_t i = 0; i < s->disk_keys.n; i++) buf_fmt(&body, "%s\"%016llx\"", i ? ", " : "\"kept\": [", (unsigned long long)s->disk_keys.keys[i]);
+    for (size_t i = 0; i < s->disk_keys.n; i++)
+        buf_fmt(&body, "%s\"%016llx\"", i ? ", " : "\"kept\": [", (unsigned long long)s->disk_keys.keys[i]);
     buf_str(&body, s->disk_keys.n ? "],\n \"messages\": [" : "\"messages\": [");
     for (size_t i = 0; i < conv->n; i++) {
         const struct message *m = &conv->messages[i];
@@ -413,7 +433,8 @@ static int format_session(const struct store *s, const struct app *a, const stru
     if (!body.failed) buf_fmt(all, session_head_format, (unsigned long long)hash64(body.data, body.len, 0));
     buf_add(all, body.data, body.len);
     buf_str(all, session_tail);
-    int rc = body.failed || all->failed ? error_set(e, ERR_MEMORY, "no memory") : session_path(s->name, ".json", true, path, e);
+    int rc = body.failed || all->failed ? error_set(e, ERR_MEMORY, "no memory")
+                                        : session_path(s->name, ".json", true, path, e);
     buf_free(&body);
     return rc;
 }

@@ -54,7 +54,8 @@ static int add_entry(void *ctx, const char *file) {
 
 static int compare_newest_first(const void *a, const void *b) {
     const struct store_entry *x = a, *y = b;
-    return x->saved_at != y->saved_at ? (x->saved_at < y->saved_at) - (x->saved_at > y->saved_at) : strcmp(x->name, y->name);
+    return x->saved_at != y->saved_at ? (x->saved_at < y->saved_at) - (x->saved_at > y->saved_at)
+                                      : strcmp(x->name, y->name);
 }
 
 int store_list_entries(struct store_entry **out, size_t *n, struct error *e) {
@@ -79,15 +80,19 @@ void store_list_entry_text(const struct store_entry *t, int width, int cols, str
     char when[32];
     time_t saved = (time_t)t->saved_at;
     struct tm tm;
-    const int name = columns_of_text(t->name, strlen(t->name)), taken = WHEN_COLS + (name > width ? name : width) + 1 + COUNT_COLS;
+    const int name = columns_of_text(t->name, strlen(t->name)),
+              taken = WHEN_COLS + (name > width ? name : width) + 1 + COUNT_COLS;
     bool narrow = cols && taken >= cols;
     strftime(when, sizeof when, narrow ? "%Y-%m-%d" : "%Y-%m-%d %H:%M", localtime_r(&saved, &tm));
     buf_fmt(out, "%s  %s%*s ", when, t->name, narrow || name > width ? 0 : width - name, "");
     if (t->damaged) buf_fmt(out, "damaged, %zu bytes", t->bytes);
     else if (narrow && (int)strlen(when) + 3 + name + (int)strlen("(10)") < cols) buf_fmt(out, "(%zu)", t->n_questions);
-    else if (!narrow) buf_fmt(out, "%3zu question%s %4zu kB  ", t->n_questions, t->n_questions == 1 ? ", " : "s,", (t->bytes + 999) / 1000);
+    else if (!narrow)
+        buf_fmt(out, "%3zu question%s %4zu kB  ", t->n_questions, t->n_questions == 1 ? ", " : "s,",
+                (t->bytes + 999) / 1000);
     int left = cols ? cols - taken : TITLE_COLS;
-    if (!t->damaged && !narrow && *t->title && left >= LEAST_TITLE) columns_truncate(t->title, strlen(t->title), left, out);
+    if (!t->damaged && !narrow && *t->title && left >= LEAST_TITLE)
+        columns_truncate(t->title, strlen(t->title), left, out);
 }
 
 int store_list_name_width(const struct store_entry *v, size_t n, int cols) {
@@ -116,8 +121,8 @@ static void put_entry_json(const struct store_entry *t, struct buf *b) {
     out_json_string(b, t->name, strlen(t->name));
     buf_str(b, ", \"title\": ");
     out_json_string(b, t->title, strlen(t->title));
-    buf_fmt(b, ", \"saved\": %lld, \"questions\": %zu, \"bytes\": %zu, \"damaged\": %s}", (long long)t->saved_at, t->n_questions, t->bytes,
-            t->damaged ? "true" : "false");
+    buf_fmt(b, ", \"saved\": %lld, \"questions\": %zu, \"bytes\": %zu, \"damaged\": %s}", (long long)t->saved_at,
+            t->n_questions, t->bytes, t->damaged ? "true" : "false");
 }
 
 int store_list_print(struct app *a, struct error *e) {

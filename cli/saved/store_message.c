@@ -2,7 +2,8 @@
 
 static bool is_text(const struct json *j) { return j && j->type == JSON_STRING; }
 
-static int add_call(struct tool_calls *calls, const struct json *id, const struct json *name, const struct json *arguments) {
+static int add_call(struct tool_calls *calls, const struct json *id, const struct json *name,
+                    const struct json *arguments) {
     if (!is_text(id) || !is_text(name) || !name->n || (arguments && arguments->type != JSON_OBJECT)) return ERR_MODEL;
     if (mem_grow(&calls->v, &calls->cap, calls->n + 1, sizeof *calls->v)) return ERR_MEMORY;
     struct tool_call *k = &calls->v[calls->n++];
@@ -20,7 +21,8 @@ static int read_calls(const struct json *m, enum role role, struct tool_calls *c
     if (!list) return 0;
     if (role != ROLE_ASSISTANT || list->type != JSON_ARRAY) return ERR_MODEL;
     for (uint32_t i = 0; i < list->n; i++) {
-        const struct json *function = json_get(&list->items[i], "function"), *arguments = json_get(function, "arguments");
+        const struct json *function = json_get(&list->items[i], "function"),
+                          *arguments = json_get(function, "arguments");
         if (!arguments) return ERR_MODEL;
         TRY(add_call(calls, json_get(&list->items[i], "id"), json_get(function, "name"), arguments));
     }
@@ -32,8 +34,10 @@ int store_message_add(const struct json *m, const char *what, struct conversatio
     int r = -1;
     for (int k = 0; k < N_ROLES; k++)
         if (json_is(role, conversation_role_name((enum role)k))) r = k;
-    if (r < 0 || !is_text(text) || (thinking && !is_text(thinking))) return error_set(e, ERR_MODEL, "%s: message %zu is malformed", what, conv->n);
-    if (conversation_add(conv, (enum role)r, text->string, text->n, thinking ? thinking->string : NULL, thinking ? thinking->n : 0))
+    if (r < 0 || !is_text(text) || (thinking && !is_text(thinking)))
+        return error_set(e, ERR_MODEL, "%s: message %zu is malformed", what, conv->n);
+    if (conversation_add(conv, (enum role)r, text->string, text->n, thinking ? thinking->string : NULL,
+                         thinking ? thinking->n : 0))
         return error_set(e, ERR_MEMORY, "%s: no memory", what);
     struct message *added = &conv->messages[conv->n - 1];
     added->partial = json_bool(json_get(m, "partial"), false);

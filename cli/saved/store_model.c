@@ -34,7 +34,8 @@ void store_model_write(const struct app *a, struct buf *out) {
     out_json_string(out, name, strlen(name));
     buf_str(out, ", \"path\": ");
     out_json_string(out, path, strlen(path));
-    buf_fmt(out, ", \"template\": \"%s\", \"fingerprint\": \"%016llx\"", hash, a->info ? (unsigned long long)a->info->fingerprint : 0ull);
+    buf_fmt(out, ", \"template\": \"%s\", \"fingerprint\": \"%016llx\"", hash,
+            a->info ? (unsigned long long)a->info->fingerprint : 0ull);
 }
 
 static void copy_member(const struct json *body, const char *key, char *out, size_t cap) {
@@ -56,7 +57,8 @@ void store_model_note(const struct app *a, const char *what, const struct store_
     char path[PATHS_MAX], hash[24];
     current_path(a, path);
     if (*m->path ? strcmp(m->path, path) : *m->name && strcmp(m->name, short_name(a->model_dir)))
-        report_note("%s: started with the model %s, continues with %s", what, *m->name ? m->name : m->path, short_name(a->model_dir));
+        report_note("%s: started with the model %s, continues with %s", what, *m->name ? m->name : m->path,
+                    short_name(a->model_dir));
     else if (a->template && *m->template_hash) {
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_template_hash(a->template));
         if (strcmp(m->template_hash, hash)) report_note("%s: the chat template has changed since", what);
@@ -69,7 +71,9 @@ int store_model_select(struct app *a, const char *what, const struct store_model
     if (*m->path) {
         if (is_builtin(m->path) || model_path_is_url(m->path) || file_exists(m->path) || file_is_dir(m->path))
             return opt_set(&a->opts, OPT_MODEL, m->path, ORIGIN_CHAT, what, e);
-        return error_set(e, ERR_MODEL, "the conversation '%s' was held with the model %s, which is no longer at %s; -m DIR continues it with the model in DIR",
+        return error_set(e, ERR_MODEL,
+                         "the conversation '%s' was held with the model %s, which is no longer at %s; -m DIR continues "
+                         "it with the model in DIR",
                          what, m->name, m->path);
     }
     /* a file of an earlier version has only the name */
@@ -79,18 +83,23 @@ int store_model_select(struct app *a, const char *what, const struct store_model
     if (rc || !model_path_find(&a->opts, dir, sizeof dir, &(struct error){0})) return rc;
     a->opts.v[OPT_MODEL] = was;
     return error_set(e, ERR_MODEL,
-                     "the conversation '%s' was held with the model %s, which is not in the model path; -m DIR continues it with the model in DIR", what,
-                     m->name);
+                     "the conversation '%s' was held with the model %s, which is not in the model path; -m DIR "
+                     "continues it with the model in DIR",
+                     what, m->name);
 }
 
 int store_model_check(const struct app *a, const char *what, const struct store_model *m, struct error *e) {
     char path[PATHS_MAX];
     current_path(a, path);
-    if (!m->fingerprint || !a->info->fingerprint || m->fingerprint == a->info->fingerprint || strcmp(m->path, path) || is_given(a)) return 0;
+    if (!m->fingerprint || !a->info->fingerprint || m->fingerprint == a->info->fingerprint || strcmp(m->path, path) ||
+        is_given(a))
+        return 0;
     if (is_builtin(path)) { /* each version of hearth has its own */
         report_note("%s: the built-in model has changed since", what);
         return 0;
     }
-    return error_set(e, ERR_MODEL, "the files of the model %s have changed since the conversation '%s'; -m %s continues it with the new files", path, what,
-                     path);
+    return error_set(
+        e, ERR_MODEL,
+        "the files of the model %s have changed since the conversation '%s'; -m %s continues it with the new files",
+        path, what, path);
 }

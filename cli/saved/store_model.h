@@ -14,7 +14,9 @@ void store_model_write(const struct app *a, struct buf *out);
 void store_model_parse(const struct json *body, struct store_model *out);
 /* Notes that conversation `what` continues with another model or chat template. */
 void store_model_note(const struct app *a, const char *what, const struct store_model *m);
-/* Sets -m to the conversation's model unless the command line has -m. ERR_MODEL if the model cannot be found: names the remedy. */
+/* Sets -m to the conversation's model unless the command line has -m. ERR_MODEL if the model cannot be found: names the
+ * remedy. */
 int store_model_select(struct app *a, const char *what, const struct store_model *m, struct error *e);
-/* Compares the open model with the conversation's. ERR_MODEL if the files at its path have changed, unless the command line has -m. */
+/* Compares the open model with the conversation's. ERR_MODEL if the files at its path have changed, unless the command
+ * line has -m. */
 int store_model_check(const struct app *a, const char *what, const struct store_model *m, struct error *e);

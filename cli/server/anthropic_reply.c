@@ -4,7 +4,7 @@
 
 #include "cli/terminal/out.h"
 
-/* --- parts ------------------------------------------------------------------------------------------------------------- */
+/* --- parts ------------------------------------------------------------------------------------ */
 
 static void put_head(struct buf *b, const struct api_answer *a) {
     buf_fmt(b, "{\"id\": \"%s\", \"type\": \"message\", \"role\": \"assistant\", ", a->id);
@@ -26,8 +26,10 @@ static void put_stop(struct buf *b, const struct api_choice *c) {
 
 /* Input tokens are those that were not cached, as in the protocol. */
 static void put_usage(struct buf *b, int prompt, int cached, int answer) {
-    buf_fmt(b, "\"usage\": {\"input_tokens\": %d, \"cache_creation_input_tokens\": 0, \"cache_read_input_tokens\": %d, \"output_tokens\": %d}", prompt - cached,
-            cached, answer);
+    buf_fmt(b,
+            "\"usage\": {\"input_tokens\": %d, \"cache_creation_input_tokens\": 0, \"cache_read_input_tokens\": %d, "
+            "\"output_tokens\": %d}",
+            prompt - cached, cached, answer);
 }
 
 static void put_call_head(struct buf *b, const struct api_answer *a, const struct tool_call *call, size_t i) {
@@ -36,7 +38,7 @@ static void put_call_head(struct buf *b, const struct api_answer *a, const struc
     buf_str(b, ", \"input\": ");
 }
 
-/* --- whole ------------------------------------------------------------------------------------------------------------- */
+/* --- whole ------------------------------------------------------------------------------------ */
 
 void anthropic_whole(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {
     const struct turn *t = c->turn;
@@ -67,7 +69,7 @@ void anthropic_whole(struct buf *b, struct api_answer *a, const struct api_choic
     buf_str(b, "}\n");
 }
 
-/* --- streams ------------------------------------------------------------------------------------------------------------ */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 void anthropic_begin(struct buf *b, struct api_answer *a) {
     api_put_event(b, "message_start");
@@ -100,18 +102,21 @@ static void open_block(struct buf *b, struct api_answer *a, enum output_kind kin
     buf_str(b, ", \"content_block\": ");
 }
 
-static void put_delta(struct buf *b, const struct api_answer *a, const char *type, const char *member, const char *s, size_t n) {
+static void put_delta(struct buf *b, const struct api_answer *a, const char *type, const char *member, const char *s,
+                      size_t n) {
     put_block_event(b, a, "content_block_delta");
     buf_fmt(b, ", \"delta\": {\"type\": \"%s\", ", type);
     api_put_text_member(b, member, s, n);
     buf_str(b, "}}\n\n");
 }
 
-void anthropic_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob) {
+void anthropic_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part,
+                     const char *s, size_t n, size_t first_logprob) {
     const bool thinking = part == OUTPUT_THINKING;
     if (!a->block_open || a->block != part) {
         open_block(b, a, part);
-        buf_str(b, thinking ? "{\"type\": \"thinking\", \"thinking\": \"\", \"signature\": \"\"}}\n\n" : "{\"type\": \"text\", \"text\": \"\"}}\n\n");
+        buf_str(b, thinking ? "{\"type\": \"thinking\", \"thinking\": \"\", \"signature\": \"\"}}\n\n"
+                            : "{\"type\": \"text\", \"text\": \"\"}}\n\n");
     }
     put_delta(b, a, thinking ? "thinking_delta" : "text_delta", thinking ? "thinking" : "text", s, n);
 }
@@ -123,7 +128,8 @@ void anthropic_finish(struct buf *b, struct api_answer *a, const struct api_choi
         open_block(b, a, OUTPUT_TOOL_CALL);
         put_call_head(b, a, &c->calls->v[i], i);
         buf_str(b, "{}}}\n\n");
-        put_delta(b, a, "input_json_delta", "partial_json", c->calls->v[i].arguments.data, c->calls->v[i].arguments.len);
+        put_delta(b, a, "input_json_delta", "partial_json", c->calls->v[i].arguments.data,
+                  c->calls->v[i].arguments.len);
     }
     close_block(b, a);
 }
@@ -140,13 +146,17 @@ void anthropic_end(struct buf *b, struct api_answer *a, const struct api_choice 
     buf_str(b, "}\n\n");
 }
 
-/* --- errors ------------------------------------------------------------------------------------------------------------- */
+/* --- errors ----------------------------------------------------------------------------------- */
 
 static void put_error_member(struct buf *b, int status, const char *text) {
     static const struct {
         int status;
         const char *type;
-    } types[] = {{401, "authentication_error"}, {403, "permission_error"}, {404, "not_found_error"}, {413, "request_too_large"}, {503, "overloaded_error"}};
+    } types[] = {{401, "authentication_error"},
+                 {403, "permission_error"},
+                 {404, "not_found_error"},
+                 {413, "request_too_large"},
+                 {503, "overloaded_error"}};
     const char *type = status >= 500 ? "api_error" : "invalid_request_error";
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].status == status) type = types[i].type;

@@ -30,13 +30,13 @@ static const struct api_member members[] = {
     API_REFUSED("mcp_servers", 0, "tools are the client's"),
 };
 
-/* --- content --------------------------------------------------------------------------------------------------------- */
+/* --- content ---------------------------------------------------------------------------------- */
 
 static bool block_is(const struct json *block, const char *type) { return json_is(json_get(block, "type"), type); }
 
 /* Joins a member of all blocks of a type among blocks [from, to). n_found: their number. */
-static int join_blocks(struct api_request *r, const struct json *blocks, uint32_t from, uint32_t to, const char *type, const char *member, struct json *out,
-                       uint32_t *n_found, struct error *e) {
+static int join_blocks(struct api_request *r, const struct json *blocks, uint32_t from, uint32_t to, const char *type,
+                       const char *member, struct json *out, uint32_t *n_found, struct error *e) {
     struct buf b = {0};
     *n_found = 0;
     for (uint32_t i = from; i < to; i++) {
@@ -65,20 +65,26 @@ static int check_blocks(const struct json *blocks, const char *where, bool assis
     for (uint32_t i = 0; i < blocks->n; i++) {
         const struct json *type = json_get(&blocks->items[i], "type"), *member;
         size_t k = 0;
-        if (!type || type->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s[%u]: a block with a type is required", where, i);
-        while (k < sizeof known / sizeof *known && (!json_is(type, known[k].type) || !(assistant ? known[k].assistant : known[k].user))) k++;
+        if (!type || type->type != JSON_STRING)
+            return error_set(e, ERR_USAGE, "%s[%u]: a block with a type is required", where, i);
+        while (k < sizeof known / sizeof *known &&
+               (!json_is(type, known[k].type) || !(assistant ? known[k].assistant : known[k].user)))
+            k++;
         if (k == sizeof known / sizeof *known)
-            return error_set(e, ERR_USAGE, "%s[%u]: %.*s is not supported: only %s are", where, i, (int)(type->n < 60 ? type->n : 60), type->string,
+            return error_set(e, ERR_USAGE, "%s[%u]: %.*s is not supported: only %s are", where, i,
+                             (int)(type->n < 60 ? type->n : 60), type->string,
                              assistant ? "text, tool_use and thinking" : "text and tool_result");
         if (!known[k].member) continue;
         member = json_get(&blocks->items[i], known[k].member);
-        if (!member || member->type != known[k].is) return error_set(e, ERR_USAGE, "%s[%u].%s: missing", where, i, known[k].member);
+        if (!member || member->type != known[k].is)
+            return error_set(e, ERR_USAGE, "%s[%u].%s: missing", where, i, known[k].member);
     }
     return 0;
 }
 
 /* The text of a system prompt or a tool's result: a string, or text blocks. */
-static int read_text(struct api_request *r, const struct json *j, const char *where, struct json *out, struct error *e) {
+static int read_text(struct api_request *r, const struct json *j, const char *where, struct json *out,
+                     struct error *e) {
     *out = api_messages_word("");
     if (!api_members_present(j)) return 0;
     if (j->type == JSON_STRING) return *out = *j, 0;
@@ -117,7 +123,8 @@ static int add_assistant(struct api_messages *m, const struct json *blocks, stru
     for (uint32_t i = 0; i < blocks->n; i++) {
         const struct json *block = &blocks->items[i];
         if (block_is(block, "tool_use"))
-            TRY(api_messages_call(r, json_get(block, "id"), json_get(block, "name"), json_get(block, "input"), &list[calls.n++], e));
+            TRY(api_messages_call(r, json_get(block, "id"), json_get(block, "name"), json_get(block, "input"),
+                                  &list[calls.n++], e));
     }
     TRY(api_messages_add(m, "assistant", &text, e));
     if (n_thought) api_messages_set(m, "reasoning_content", &thought);
@@ -130,9 +137,12 @@ static int add_message(struct api_messages *m, const struct json *from, uint32_t
     const bool assistant = json_is(role, "assistant");
     char where[40];
     snprintf(where, sizeof where, "messages[%u].content", i);
-    if (!assistant && !json_is(role, "user")) return error_set(e, ERR_USAGE, "messages[%u].role: must be user or assistant", i);
-    if (content && content->type == JSON_STRING) return api_messages_add(m, assistant ? "assistant" : "user", content, e);
-    if (!content || content->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "%s: must be text or an array of blocks", where);
+    if (!assistant && !json_is(role, "user"))
+        return error_set(e, ERR_USAGE, "messages[%u].role: must be user or assistant", i);
+    if (content && content->type == JSON_STRING)
+        return api_messages_add(m, assistant ? "assistant" : "user", content, e);
+    if (!content || content->type != JSON_ARRAY)
+        return error_set(e, ERR_USAGE, "%s: must be text or an array of blocks", where);
     if (!assistant && !content->n) return error_set(e, ERR_USAGE, "%s: must not be empty", where);
     TRY(check_blocks(content, where, assistant, e));
     return assistant ? add_assistant(m, content, e) : add_user(m, content, where, e);
@@ -143,7 +153,8 @@ static int read_messages(struct api_request *r, const struct json *root, struct 
     struct api_messages m;
     struct json text;
     uint32_t cap = 1;
-    if (!list || list->type != JSON_ARRAY || !list->n) return error_set(e, ERR_USAGE, "messages: a non-empty array is required");
+    if (!list || list->type != JSON_ARRAY || !list->n)
+        return error_set(e, ERR_USAGE, "messages: a non-empty array is required");
     for (uint32_t i = 0; i < list->n; i++) {
         const struct json *content = json_get(&list->items[i], "content");
         cap += content && content->type == JSON_ARRAY ? 2 * content->n + 1 : 1;
@@ -159,13 +170,14 @@ static int read_messages(struct api_request *r, const struct json *root, struct 
 /* An assistant's text at the end is the beginning of the answer. */
 static void take_partial_answer(struct api_request *r, struct json *messages) {
     const struct json *last = messages->n ? &messages->items[messages->n - 1] : NULL, *text = json_get(last, "content");
-    if (messages->n < 2 || !json_is(json_get(last, "role"), "assistant") || !text->n || json_get(last, "tool_calls") || json_get(last, "reasoning_content"))
+    if (messages->n < 2 || !json_is(json_get(last, "role"), "assistant") || !text->n || json_get(last, "tool_calls") ||
+        json_get(last, "reasoning_content"))
         return;
     r->partial_answer = text;
     messages->n--;
 }
 
-/* --- tools and options ------------------------------------------------------------------------------------------------ */
+/* --- tools and options ------------------------------------------------------------------------ */
 
 static int read_choice(struct api_request *r, const struct json *choice, struct error *e) {
     const struct json *type = json_get(choice, "type"), *name = json_get(choice, "name");
@@ -191,7 +203,9 @@ static int read_tools(struct api_request *r, const struct json *root, struct err
     for (uint32_t i = 0; i < from->n; i++) {
         const struct json *t = &from->items[i], *type = json_get(t, "type"), *name = json_get(t, "name");
         if (api_members_present(type) && !json_is(type, "custom"))
-            return error_set(e, ERR_USAGE, "tools[%u].type: only tools of the client are supported, with a name and an input_schema", i);
+            return error_set(e, ERR_USAGE,
+                             "tools[%u].type: only tools of the client are supported, with a name and an input_schema",
+                             i);
         if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "tools[%u].name: missing", i);
         TRY(api_messages_tool(r, name, json_get(t, "description"), json_get(t, "input_schema"), &list[i], e));
     }
@@ -205,9 +219,12 @@ static int read_format(struct api_request *r, const struct json *root, struct er
     if (!api_members_present(format)) return 0;
     if (!json_is(json_get(format, "type"), "json_schema") || !json_get(format, "schema"))
         return error_set(e, ERR_USAGE, "output_config.format: must have the type json_schema and a schema");
-    if (r->n_stop || r->partial_answer) return error_set(e, ERR_USAGE, "output_config.format: cannot be combined with stop_sequences or a begun answer");
+    if (r->n_stop || r->partial_answer)
+        return error_set(e, ERR_USAGE,
+                         "output_config.format: cannot be combined with stop_sequences or a begun answer");
     r->has_source = true;
-    return api_format_take(&r->arena, "output_config.format.schema", json_get(format, "schema"), SOURCE_SCHEMA, &r->source, e);
+    return api_format_take(&r->arena, "output_config.format.schema", json_get(format, "schema"), SOURCE_SCHEMA,
+                           &r->source, e);
 }
 
 static int read_thinking(const struct json *thinking, int *think, struct error *e) {
@@ -217,7 +234,8 @@ static int read_thinking(const struct json *thinking, int *think, struct error *
     return error_set(e, ERR_USAGE, "thinking.type: must be enabled, disabled or adaptive");
 }
 
-static int parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+static int parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
+                 struct error *e) {
     const struct api_member_table table = {.rows = members, .n = sizeof members / sizeof *members, .prefix = ""};
     struct api_template_options options = {0};
     struct json root, messages;

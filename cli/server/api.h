@@ -1,6 +1,6 @@
 #pragma once
-/* Requests and answers of clients, whatever their protocol. Each protocol parses its requests into struct api_request and formats answers; its functions are
- * in a table (struct api_protocol). Does no I/O: sockets are serve_http.c's. */
+/* Requests and answers of clients, whatever their protocol. Each protocol parses its requests into struct api_request
+ * and formats answers; its functions are in a table (struct api_protocol). Does no I/O: sockets are serve_http.c's. */
 #include "cli/turn/turn.h"
 #include "tokenizer/chat/tool_calls.h"
 #include "tokenizer/tokenizer.h"
@@ -9,28 +9,36 @@ enum { API_MAX_CHOICES = 16, API_ID_SIZE = 40 };
 enum api_tool_choice { API_TOOLS_AUTO, API_TOOLS_NONE, API_TOOLS_REQUIRED };
 
 struct api_request {
-    struct arena arena;                /* owns the members below; strings may point into the body, which must outlive the request */
-    struct json template_input;        /* input of the chat template: messages, tools, add_generation_prompt, other variables */
-    const struct json *model, *tools;  /* NULL: absent */
-    const struct json *user;           /* the end user, where one program asks for several; NULL: absent */
-    enum api_tool_choice tool_choice;  /* NONE: tools is NULL */
-    const struct json *forced_tool;    /* with REQUIRED: name of the only tool that may be called; NULL: any */
-    bool single_tool_call;             /* at most one call in an answer */
-    bool no_tool_calls;                /* answers of the protocol have no calls: as the model writes them, they are text */
+    /* owns the members below; strings may point into the body, which must outlive the request */
+    struct arena arena;
+    /* input of the chat template: messages, tools, add_generation_prompt, other variables */
+    struct json template_input;
+    const struct json *model, *tools; /* NULL: absent */
+    const struct json *user;          /* the end user, where one program asks for several; NULL: absent */
+    enum api_tool_choice tool_choice; /* NONE: tools is NULL */
+    const struct json *forced_tool;   /* with REQUIRED: name of the only tool that may be called; NULL: any */
+    bool single_tool_call;            /* at most one call in an answer */
+    /* answers of the protocol have no calls: as the model writes them, they are text */
+    bool no_tool_calls;
     const struct json *partial_answer; /* text of the answer to continue, removed from the conversation; NULL: none */
-    bool stream, usage;                /* usage: report it at the end of a stream, where the protocol leaves that to the client */
-    bool explain;                      /* extension: report why the modes were chosen, next to the timings */
-    bool markup;                       /* extension, of attached processes: send tool calls as the model writes them, as "tool", and ids as comments */
-    const struct json *generated;      /* extension: token ids of an earlier answer, which the answer continues; NULL: none */
-    bool generated_whole;              /* extension: that answer was not cut */
-    bool report_disk_keys;             /* extension: send the disk-cache keys of the prompt as a comment of the stream */
-    bool no_disk_cache;                /* nothing of it is written to disk */
-    bool load_only;                    /* no answer: the client asks whether the model is loaded */
+    /* usage: report it at the end of a stream, where the protocol leaves that to the client */
+    bool stream, usage;
+    bool explain; /* extension: report why the modes were chosen, next to the timings */
+    /* extension, of attached processes: send tool calls as the model writes them, as "tool", and ids as comments */
+    bool markup;
+    /* extension: token ids of an earlier answer, which the answer continues; NULL: none */
+    const struct json *generated;
+    bool generated_whole; /* extension: that answer was not cut */
+    /* extension: send the disk-cache keys of the prompt as a comment of the stream */
+    bool report_disk_keys;
+    bool no_disk_cache; /* nothing of it is written to disk */
+    bool load_only;     /* no answer: the client asks whether the model is loaded */
     float temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty; /* NAN: absent */
     int top_k, max_tokens;                                                                /* -1: absent */
     int64_t seed;                                                                         /* -1: absent */
-    int n;                                                                                /* answers, 1 to API_MAX_CHOICES */
-    int best_of;                                                                          /* 0, or as n */
+    /* answers, 1 to API_MAX_CHOICES */
+    int n;
+    int best_of; /* 0, or as n */
     bool logprobs;
     int n_top_logprobs;
     struct logit_bias *bias;
@@ -63,39 +71,50 @@ struct api_choice { /* one answer; its turn has ended, except in api_protocol.de
     int index;
 };
 
-/* How a protocol puts requests and answers into text. Formatting functions append to a buffer. Streams: begin, then delta for each piece of text, then finish
- * once per choice, then end; or fail instead of the rest. Replies without a stream: whole. */
+/* How a protocol puts requests and answers into text. Formatting functions append to a buffer. Streams: begin, then
+ * delta for each piece of text, then finish once per choice, then end; or fail instead of the rest. Replies without a
+ * stream: whole. */
 struct api_protocol {
     const char *id_prefix;
     const char *stream_type; /* content type of a stream */
     bool has_comments;       /* lines that begin with a colon are comments of a stream */
-    /* Parses and validates a request. chat: the template that must know the roles; NULL accepts any. strict: unknown members are refused. ERR_USAGE names the
-     * member that is wrong or unsupported; ERR_MEMORY. Call api_free in both cases. */
-    int (*parse)(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e);
+    /* Parses and validates a request. chat: the template that must know the roles; NULL accepts any. strict: unknown
+     * members are refused. ERR_USAGE names the member that is wrong or unsupported; ERR_MEMORY. Call api_free in both
+     * cases. */
+    int (*parse)(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
+                 struct error *e);
     void (*begin)(struct buf *b, struct api_answer *a);
-    /* Formats generated text. first_logprob: index in turn->logprobs of the text's first token, or SIZE_MAX if log probabilities were not requested. */
-    void (*delta)(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob);
+    /* Formats generated text. first_logprob: index in turn->logprobs of the text's first token, or SIZE_MAX if log
+     * probabilities were not requested. */
+    void (*delta)(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s,
+                  size_t n, size_t first_logprob);
     void (*finish)(struct buf *b, struct api_answer *a, const struct api_choice *c);
     void (*end)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
     void (*fail)(struct buf *b, struct api_answer *a, int status, const char *code, const char *text);
     void (*whole)(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
-    void (*loaded)(struct buf *b, struct api_answer *a);                          /* the reply to a request with load_only; NULL: the protocol has none */
-    void (*error)(struct buf *b, int status, const char *code, const char *text); /* the body of a reply with that status */
+    /* the reply to a request with load_only; NULL: the protocol has none */
+    void (*loaded)(struct buf *b, struct api_answer *a);
+    /* the body of a reply with that status */
+    void (*error)(struct buf *b, int status, const char *code, const char *text);
 };
-extern const struct api_protocol openai_chat, openai_text, openai_responses, anthropic_messages, ollama_chat, ollama_generate;
+extern const struct api_protocol openai_chat, openai_text, openai_responses, anthropic_messages, ollama_chat,
+    ollama_generate;
 
 /* Sets r to a request without members and parses its JSON text. */
 int api_parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e);
 void api_free(struct api_request *r);
 void api_answer_free(struct api_answer *a);
-/* Overrides in s the sampling options that the request sets. choice: each answer has a seed of its own. r must outlive the turn. */
+/* Overrides in s the sampling options that the request sets. choice: each answer has a seed of its own. r must outlive
+ * the turn. */
 void api_override_sampling(const struct api_request *r, int choice, struct sampling *s);
 
-/* Parses the tool calls of an answer; none with `markup`. Returns 0 or ERR_MEMORY; text that is not a call yields none. */
+/* Parses the tool calls of an answer; none with `markup`. Returns 0 or ERR_MEMORY; text that is not a call yields none.
+ */
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
 /* Appends the answer's text: the text proper, and tool calls that could not be parsed. */
 void api_put_answer_text(struct buf *b, const struct api_choice *c);
-/* Appends the head of a server-sent event whose data is an object with the event's name as its type: event: NAME, data: {"type": "NAME". Its end is "}\n\n". */
+/* Appends the head of a server-sent event whose data is an object with the event's name as its type: event: NAME, data:
+ * {"type": "NAME". Its end is "}\n\n". */
 void api_put_event(struct buf *b, const char *name);
 bool api_is_cut(const struct turn *t); /* the answer ended at a limit of tokens */
 /* Returns the HTTP status of an error; *code is the protocol's code or NULL. */

@@ -7,7 +7,8 @@
 
 static bool is_present(const struct json *j) { return j && j->type != JSON_NULL; }
 
-int api_format_take(struct arena *a, const char *name, const struct json *value, enum source_kind kind, struct grammar_source *out, struct error *e) {
+int api_format_take(struct arena *a, const char *name, const struct json *value, enum source_kind kind,
+                    struct grammar_source *out, struct error *e) {
     struct buf b = {0};
     const bool is_text = kind == SOURCE_REGEX || kind == SOURCE_GBNF;
     *out = (struct grammar_source){.kind = kind, .text = ""};
@@ -27,17 +28,20 @@ int api_format_take(struct arena *a, const char *name, const struct json *value,
     return 0;
 }
 
-static int read_response_format(struct arena *a, const struct json *format, struct grammar_source *out, bool *found, struct error *e) {
+static int read_response_format(struct arena *a, const struct json *format, struct grammar_source *out, bool *found,
+                                struct error *e) {
     const struct json *type = json_get(format, "type"), *schema = json_path(format, "json_schema.schema");
     if (!is_present(format) || json_is(type, "text")) return 0;
     *found = true;
     if (json_is(type, "json_object")) return api_format_take(a, "response_format", format, SOURCE_JSON_OBJECT, out, e);
-    if (!json_is(type, "json_schema")) return error_set(e, ERR_USAGE, "response_format.type: must be text, json_object or json_schema");
+    if (!json_is(type, "json_schema"))
+        return error_set(e, ERR_USAGE, "response_format.type: must be text, json_object or json_schema");
     if (!is_present(schema)) return error_set(e, ERR_USAGE, "response_format.json_schema.schema: a schema is required");
     return api_format_take(a, "response_format.json_schema.schema", schema, SOURCE_SCHEMA, out, e);
 }
 
-int api_format_read(struct arena *a, const struct json *root, struct grammar_source *out, bool *found, struct error *e) {
+int api_format_read(struct arena *a, const struct json *root, struct grammar_source *out, bool *found,
+                    struct error *e) {
     static const struct {
         const char *name, *nested; /* as a member of its own, and of structured_outputs */
         enum source_kind kind;
@@ -53,7 +57,8 @@ int api_format_read(struct arena *a, const struct json *root, struct grammar_sou
         char name[64];
         const struct json *value = inner ? json_get(nested, rows[i / 2].nested) : json_get(root, rows[i / 2].name);
         if (!is_present(value) || (value->type >= JSON_STRING && value->type <= JSON_ARRAY && !value->n)) continue;
-        snprintf(name, sizeof name, "%s%s", inner ? "structured_outputs." : "", inner ? rows[i / 2].nested : rows[i / 2].name);
+        snprintf(name, sizeof name, "%s%s", inner ? "structured_outputs." : "",
+                 inner ? rows[i / 2].nested : rows[i / 2].name);
         if (*found) return error_set(e, ERR_USAGE, "%s: cannot be combined with another format of the answer", name);
         *found = true;
         TRY(api_format_take(a, name, value, rows[i / 2].kind, out, e));

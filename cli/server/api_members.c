@@ -8,7 +8,9 @@
 enum { MAX_STOPS = 16, MAX_BIASES = 1024, NAME_SHOWN = 60 };
 
 bool api_members_present(const struct json *j) { return j && j->type != JSON_NULL; }
-bool api_members_empty(const struct json *j) { return !api_members_present(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n); }
+bool api_members_empty(const struct json *j) {
+    return !api_members_present(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n);
+}
 
 int api_members_flag(const struct json *root, const char *name, bool *out, struct error *e) {
     const struct json *j = json_get(root, name);
@@ -22,11 +24,14 @@ static int read_stop(struct api_request *r, const char *name, const struct json 
     const uint32_t n = j->type == JSON_ARRAY ? j->n : 1;
     if (n > MAX_STOPS) return error_set(e, ERR_USAGE, "%s: at most %d strings", name, MAX_STOPS);
     r->n_stop = 0;
-    if (!(r->stop = arena_alloc(&r->arena, (size_t)n * sizeof *r->stop + 1))) return error_set(e, ERR_MEMORY, "no memory");
+    if (!(r->stop = arena_alloc(&r->arena, (size_t)n * sizeof *r->stop + 1)))
+        return error_set(e, ERR_MEMORY, "no memory");
     for (uint32_t i = 0; i < n; i++) {
         const struct json *s = j->type == JSON_ARRAY ? &j->items[i] : j;
-        if (s->type != JSON_STRING || !s->n || memchr(s->string, 0, s->n)) return error_set(e, ERR_USAGE, "%s: must be non-empty strings", name);
-        if (!(r->stop[r->n_stop++] = arena_strndup(&r->arena, s->string, s->n))) return error_set(e, ERR_MEMORY, "no memory");
+        if (s->type != JSON_STRING || !s->n || memchr(s->string, 0, s->n))
+            return error_set(e, ERR_USAGE, "%s: must be non-empty strings", name);
+        if (!(r->stop[r->n_stop++] = arena_strndup(&r->arena, s->string, s->n)))
+            return error_set(e, ERR_MEMORY, "no memory");
     }
     return 0;
 }
@@ -34,7 +39,8 @@ static int read_stop(struct api_request *r, const char *name, const struct json 
 static int read_bias(struct api_request *r, const char *name, const struct json *j, struct error *e) {
     if (j->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "%s: must be an object of token ids and numbers", name);
     if (j->n > MAX_BIASES) return error_set(e, ERR_USAGE, "%s: at most %d tokens", name, MAX_BIASES);
-    if (!(r->bias = arena_alloc(&r->arena, (size_t)j->n * sizeof *r->bias + 1))) return error_set(e, ERR_MEMORY, "no memory");
+    if (!(r->bias = arena_alloc(&r->arena, (size_t)j->n * sizeof *r->bias + 1)))
+        return error_set(e, ERR_MEMORY, "no memory");
     r->n_bias = 0;
     for (uint32_t i = 0; i < j->n; i++) {
         const struct json *id = &j->items[2 * i];
@@ -50,19 +56,22 @@ static int read_bias(struct api_request *r, const char *name, const struct json 
 
 static int read_integer(const char *name, const struct json *j, double lo, double hi, int64_t *out, struct error *e) {
     const double v = json_num(j, NAN);
-    if (!(v >= lo && v <= hi) || v != floor(v)) return error_set(e, ERR_USAGE, "%s: must be an integer from %.0f to %.0f", name, lo, hi);
+    if (!(v >= lo && v <= hi) || v != floor(v))
+        return error_set(e, ERR_USAGE, "%s: must be an integer from %.0f to %.0f", name, lo, hi);
     *out = json_int(j, (int64_t)v);
     return 0;
 }
 
 /* Reads a value that is present. */
-static int read_member(struct api_request *r, const struct api_member *m, const char *name, const struct json *j, struct error *e) {
+static int read_member(struct api_request *r, const struct api_member *m, const char *name, const struct json *j,
+                       struct error *e) {
     void *field = (char *)r + m->offset;
     int64_t integer = 0;
     switch (m->kind) {
     case MEMBER_NUMBER: {
         const double v = json_num(j, NAN);
-        if (!(v >= m->lo && v <= m->hi)) return error_set(e, ERR_USAGE, "%s: must be a number from %g to %g", name, m->lo, m->hi);
+        if (!(v >= m->lo && v <= m->hi))
+            return error_set(e, ERR_USAGE, "%s: must be a number from %g to %g", name, m->lo, m->hi);
         *(float *)field = (float)v;
         return 0;
     }
@@ -107,7 +116,8 @@ static const struct api_member *find_row(const struct api_member_table *t, const
     return NULL;
 }
 
-int api_members_read(struct api_request *r, const struct json *root, const struct api_member_table *t, bool strict, struct error *e) {
+int api_members_read(struct api_request *r, const struct json *root, const struct api_member_table *t, bool strict,
+                     struct error *e) {
     for (uint32_t i = 0; i < root->n; i++) {
         const struct json *key = &root->items[2 * i], *value = key + 1;
         bool elsewhere;
@@ -118,9 +128,11 @@ int api_members_read(struct api_request *r, const struct json *root, const struc
             char name[NAME_SHOWN * 2];
             snprintf(name, sizeof name, "%s%s", t->prefix, m->name);
             TRY(read_member(r, m, name, value, e));
-        } else if (elsewhere && t->other) return error_set(e, ERR_USAGE, "%s%.*s: belongs to %s", t->prefix, shown, key->string, t->other);
+        } else if (elsewhere && t->other)
+            return error_set(e, ERR_USAGE, "%s%.*s: belongs to %s", t->prefix, shown, key->string, t->other);
         else if (strict && !api_members_empty(value) && json_num(value, NAN) != 0)
-            return error_set(e, ERR_USAGE, "%s%.*s is not supported: unknown member; without --strict it is ignored", t->prefix, shown, key->string);
+            return error_set(e, ERR_USAGE, "%s%.*s is not supported: unknown member; without --strict it is ignored",
+                             t->prefix, shown, key->string);
     }
     return 0;
 }

@@ -1,5 +1,6 @@
 #pragma once
-/* Reads the members of a request by a table: values with their bounds, members without effect, and members that are refused. */
+/* Reads the members of a request by a table: values with their bounds, members without effect, and members that are
+ * refused. */
 #include <stddef.h>
 
 #include "cli/server/api.h"
@@ -36,11 +37,14 @@ struct api_member {
 #define API_REFUSED(text, harmless, says) \
     { .name = text, .kind = MEMBER_REFUSED, .lo = harmless, .why = says }
 /* Rows of sampling options, whose names protocols share. */
-#define API_TEMPERATURE API_VALUE("temperature", MEMBER_NUMBER, temperature, 0, 100), API_VALUE("top_p", MEMBER_NUMBER, top_p, 0, 1)
-#define API_TOP_K       API_VALUE("top_k", MEMBER_INTEGER, top_k, -1, 1 << 24)
+#define API_TEMPERATURE \
+    API_VALUE("temperature", MEMBER_NUMBER, temperature, 0, 100), API_VALUE("top_p", MEMBER_NUMBER, top_p, 0, 1)
+#define API_TOP_K API_VALUE("top_k", MEMBER_INTEGER, top_k, -1, 1 << 24)
 #define API_SAMPLING \
-    API_TEMPERATURE, API_TOP_K, API_VALUE("min_p", MEMBER_NUMBER, min_p, 0, 1), API_VALUE("repeat_penalty", MEMBER_NUMBER, repeat_penalty, 0.01, 100), \
-        API_VALUE("presence_penalty", MEMBER_NUMBER, presence_penalty, -2, 2), API_VALUE("frequency_penalty", MEMBER_NUMBER, frequency_penalty, -2, 2), \
+    API_TEMPERATURE, API_TOP_K, API_VALUE("min_p", MEMBER_NUMBER, min_p, 0, 1), \
+        API_VALUE("repeat_penalty", MEMBER_NUMBER, repeat_penalty, 0.01, 100), \
+        API_VALUE("presence_penalty", MEMBER_NUMBER, presence_penalty, -2, 2), \
+        API_VALUE("frequency_penalty", MEMBER_NUMBER, frequency_penalty, -2, 2), \
         API_VALUE("seed", MEMBER_LONG, seed, -1, 9.2e18)
 struct api_member_table {
     const struct api_member *rows;
@@ -49,8 +53,10 @@ struct api_member_table {
     int form;           /* the bit of this request's form */
     const char *other;  /* where members of another form belong; NULL: they are unknown */
 };
-/* Reads all members of root. Absent ones leave the request as it is. ERR_USAGE names the member. strict: a member that is not in the table is refused. */
-int api_members_read(struct api_request *r, const struct json *root, const struct api_member_table *t, bool strict, struct error *e);
+/* Reads all members of root. Absent ones leave the request as it is. ERR_USAGE names the member. strict: a member that
+ * is not in the table is refused. */
+int api_members_read(struct api_request *r, const struct json *root, const struct api_member_table *t, bool strict,
+                     struct error *e);
 
 bool api_members_present(const struct json *j); /* neither absent nor null */
 bool api_members_empty(const struct json *j);   /* absent, null, false or without contents */

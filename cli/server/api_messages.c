@@ -42,7 +42,8 @@ int api_messages_array(struct api_request *r, uint32_t n, struct json *out, stru
 }
 
 /* Makes an object of n members, leaving out those without a value. */
-static int make_object(struct api_request *r, const char *const *keys, const struct json *const *values, uint32_t n, struct json *out, struct error *e) {
+static int make_object(struct api_request *r, const char *const *keys, const struct json *const *values, uint32_t n,
+                       struct json *out, struct error *e) {
     struct json *members = arena_alloc(&r->arena, 2 * (size_t)n * sizeof *members);
     if (!members) return no_memory(e);
     *out = (struct json){.type = JSON_OBJECT, .items = members};
@@ -54,23 +55,29 @@ static int make_object(struct api_request *r, const char *const *keys, const str
     return 0;
 }
 
-int api_messages_call(struct api_request *r, const struct json *id, const struct json *name, const struct json *arguments, struct json *out, struct error *e) {
+int api_messages_call(struct api_request *r, const struct json *id, const struct json *name,
+                      const struct json *arguments, struct json *out, struct error *e) {
     const struct json type = api_messages_word("function");
     struct json opened, function;
-    if (arguments && arguments->type == JSON_STRING && !json_parse(&r->arena, arguments->string, arguments->n, 0, "arguments", &opened, NULL) &&
+    if (arguments && arguments->type == JSON_STRING &&
+        !json_parse(&r->arena, arguments->string, arguments->n, 0, "arguments", &opened, NULL) &&
         opened.type == JSON_OBJECT)
         arguments = &opened;
-    TRY(make_object(r, (const char *const[]){"name", "arguments"}, (const struct json *const[]){name, arguments}, 2, &function, e));
-    return make_object(r, (const char *const[]){"id", "type", "function"}, (const struct json *const[]){id, &type, &function}, 3, out, e);
+    TRY(make_object(r, (const char *const[]){"name", "arguments"}, (const struct json *const[]){name, arguments}, 2,
+                    &function, e));
+    return make_object(r, (const char *const[]){"id", "type", "function"},
+                       (const struct json *const[]){id, &type, &function}, 3, out, e);
 }
 
-int api_messages_tool(struct api_request *r, const struct json *name, const struct json *description, const struct json *schema, struct json *out,
-                      struct error *e) {
+int api_messages_tool(struct api_request *r, const struct json *name, const struct json *description,
+                      const struct json *schema, struct json *out, struct error *e) {
     const struct json type = api_messages_word("function"), any = {.type = JSON_OBJECT};
     struct json function;
     if (!api_members_present(schema)) schema = &any;
-    TRY(make_object(r, (const char *const[]){"name", "description", "parameters"}, (const struct json *const[]){name, description, schema}, 3, &function, e));
-    return make_object(r, (const char *const[]){"type", "function"}, (const struct json *const[]){&type, &function}, 2, out, e);
+    TRY(make_object(r, (const char *const[]){"name", "description", "parameters"},
+                    (const struct json *const[]){name, description, schema}, 3, &function, e));
+    return make_object(r, (const char *const[]){"type", "function"}, (const struct json *const[]){&type, &function}, 2,
+                       out, e);
 }
 
 static bool is_word_of(const struct json *word, const char *list) {
@@ -79,14 +86,15 @@ static bool is_word_of(const struct json *word, const char *list) {
     return false;
 }
 
-int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *where, struct json *out, struct error *e) {
+int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *where,
+                      struct json *out, struct error *e) {
     const int first = (int)strcspn(types, " ");
     size_t n = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
         const struct json *text = json_get(&parts->items[i], "text"), *type = json_get(&parts->items[i], "type");
         if (type && type->type == JSON_STRING && !is_word_of(type, types))
-            return error_set(e, ERR_USAGE, "%s[%u]: %.*s is not supported: only parts of type %.*s are", where, i, (int)(type->n < 60 ? type->n : 60),
-                             type->string, first, types);
+            return error_set(e, ERR_USAGE, "%s[%u]: %.*s is not supported: only parts of type %.*s are", where, i,
+                             (int)(type->n < 60 ? type->n : 60), type->string, first, types);
         if (!type || type->type != JSON_STRING || !text || text->type != JSON_STRING)
             return error_set(e, ERR_USAGE, "%s[%u]: a part of type %.*s is required", where, i, first, types);
         n += text->n;
@@ -102,7 +110,7 @@ int api_messages_join(struct api_request *r, const struct json *parts, const cha
     return 0;
 }
 
-/* --- tools and template variables ------------------------------------------------------------------------------------- */
+/* --- tools and template variables ------------------------------------------------------------- */
 
 static bool has_tool(const struct json *tools, const struct json *name) {
     for (uint32_t i = 0; i < tools->n; i++) {
@@ -117,23 +125,27 @@ static int check_tools(struct api_request *r, struct error *e) {
     if (r->tool_choice != API_TOOLS_REQUIRED) return 0;
     if (!r->tools) return error_set(e, ERR_USAGE, "tool_choice: a call is required, but there are no tools");
     if (r->forced_tool && !has_tool(r->tools, r->forced_tool))
-        return error_set(e, ERR_USAGE, "tool_choice: no tool has the name %.*s", (int)(r->forced_tool->n < 60 ? r->forced_tool->n : 60),
-                         r->forced_tool->string);
-    if (r->has_source) return error_set(e, ERR_USAGE, "tool_choice: a required call cannot be combined with a format of the answer");
+        return error_set(e, ERR_USAGE, "tool_choice: no tool has the name %.*s",
+                         (int)(r->forced_tool->n < 60 ? r->forced_tool->n : 60), r->forced_tool->string);
+    if (r->has_source)
+        return error_set(e, ERR_USAGE, "tool_choice: a required call cannot be combined with a format of the answer");
     return 0;
 }
 
-/* Translates an effort for a template without that variable: "none" disables thinking, anything else changes nothing. */
-static int think_of_effort(const struct chat_template *chat, const struct api_template_options *o, const struct json **effort) {
+/* Translates an effort for a template without that variable: "none" disables thinking, anything else changes nothing.
+ */
+static int think_of_effort(const struct chat_template *chat, const struct api_template_options *o,
+                           const struct json **effort) {
     *effort = api_members_present(o->effort) ? o->effort : NULL;
-    if (!*effort || !chat || chat_template_mentions(chat, "reasoning_effort", strlen("reasoning_effort"))) return o->think;
+    if (!*effort || !chat || chat_template_mentions(chat, "reasoning_effort", strlen("reasoning_effort")))
+        return o->think;
     const bool none = json_is(*effort, "none");
     *effort = NULL;
     return none && o->think < 0 ? 0 : o->think;
 }
 
-int api_messages_finish(struct api_request *r, const struct chat_template *chat, const struct json *messages, const struct api_template_options *o,
-                        struct error *e) {
+int api_messages_finish(struct api_request *r, const struct chat_template *chat, const struct json *messages,
+                        const struct api_template_options *o, struct error *e) {
     const struct json no_kwargs = {.type = JSON_OBJECT}, *kwargs = o->kwargs ? o->kwargs : &no_kwargs, *effort;
     TRY(check_tools(r, e));
     const int think = think_of_effort(chat, o, &effort);
@@ -148,7 +160,8 @@ int api_messages_finish(struct api_request *r, const struct chat_template *chat,
     }
     if (r->tools) *at++ = api_messages_word("tools"), *at++ = *r->tools;
     if (!json_get(kwargs, "add_generation_prompt"))
-        *at++ = api_messages_word("add_generation_prompt"), *at++ = (struct json){.type = JSON_BOOL, .boolean = !o->no_generation_prompt || r->partial_answer};
+        *at++ = api_messages_word("add_generation_prompt"),
+        *at++ = (struct json){.type = JSON_BOOL, .boolean = !o->no_generation_prompt || r->partial_answer};
     *at++ = api_messages_word("messages"), *at++ = *messages;
     r->template_input = (struct json){.type = JSON_OBJECT, .n = (uint32_t)(at - m) / 2, .items = m};
     return 0;

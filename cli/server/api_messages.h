@@ -1,5 +1,6 @@
 #pragma once
-/* Builds the conversation that chat templates take (messages with role, content, reasoning_content, tool_calls; tools) from the parts of each protocol. */
+/* Builds the conversation that chat templates take (messages with role, content, reasoning_content, tool_calls; tools)
+ * from the parts of each protocol. */
 #include "cli/server/api.h"
 
 struct json api_messages_word(const char *s); /* a string; s must outlive it */
@@ -16,16 +17,18 @@ int api_messages_add(struct api_messages *m, const char *role, const struct json
 /* Sets another member of the last message; at most 4. */
 void api_messages_set(struct api_messages *m, const char *key, const struct json *value);
 /* Makes an element of tool_calls. arguments: an object, or its text. */
-int api_messages_call(struct api_request *r, const struct json *id, const struct json *name, const struct json *arguments, struct json *out, struct error *e);
+int api_messages_call(struct api_request *r, const struct json *id, const struct json *name,
+                      const struct json *arguments, struct json *out, struct error *e);
 /* Makes an element of tools; description and schema may be NULL. */
-int api_messages_tool(struct api_request *r, const struct json *name, const struct json *description, const struct json *schema, struct json *out,
-                      struct error *e);
+int api_messages_tool(struct api_request *r, const struct json *name, const struct json *description,
+                      const struct json *schema, struct json *out, struct error *e);
 /* Makes an array of n items in the arena. */
 int api_messages_array(struct api_request *r, uint32_t n, struct json *out, struct json **items, struct error *e);
 
-/* Joins content parts into one text, the only form that templates and the model accept. A part is an object with a type of `types` (separated by spaces) and a
- * text. where: what messages call the list, such as "messages[3].content". */
-int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *where, struct json *out, struct error *e);
+/* Joins content parts into one text, the only form that templates and the model accept. A part is an object with a type
+ * of `types` (separated by spaces) and a text. where: what messages call the list, such as "messages[3].content". */
+int api_messages_join(struct api_request *r, const struct json *parts, const char *types, const char *where,
+                      struct json *out, struct error *e);
 
 struct api_template_options {
     const struct json *kwargs; /* template variables of the client; NULL: none */
@@ -33,6 +36,7 @@ struct api_template_options {
     int think;                 /* 1, 0, or -1: the template decides */
     bool no_generation_prompt;
 };
-/* Checks the tools and the choice of r and builds r->template_input. Variables come first, so that none of them can shadow a later member. */
-int api_messages_finish(struct api_request *r, const struct chat_template *chat, const struct json *messages, const struct api_template_options *o,
-                        struct error *e);
+/* Checks the tools and the choice of r and builds r->template_input. Variables come first, so that none of them can
+ * shadow a later member. */
+int api_messages_finish(struct api_request *r, const struct chat_template *chat, const struct json *messages,
+                        const struct api_template_options *o, struct error *e);

@@ -5,7 +5,8 @@
 struct app;
 
 void ollama_begin(struct buf *b, struct api_answer *a);
-void ollama_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob);
+void ollama_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s,
+                  size_t n, size_t first_logprob);
 void ollama_finish(struct buf *b, struct api_answer *a, const struct api_choice *c);
 void ollama_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n);
 void ollama_fail(struct buf *b, struct api_answer *a, int status, const char *code, const char *text);

@@ -16,7 +16,7 @@ static void put_time(struct buf *b, const char *name, long long at) {
     buf_fmt(b, "\"%s\": \"%s\"", name, text);
 }
 
-/* --- answers ------------------------------------------------------------------------------------------------------------ */
+/* --- answers ---------------------------------------------------------------------------------- */
 
 static bool is_chat(const struct api_answer *a) { return a->protocol == &ollama_chat; }
 
@@ -28,7 +28,9 @@ static void put_head(struct buf *b, const struct api_answer *a) {
     put_time(b, "created_at", a->created);
     buf_str(b, is_chat(a) ? ", \"message\": {\"role\": \"assistant\", " : ", ");
 }
-static void put_end(struct buf *b, const struct api_answer *a, bool done) { buf_fmt(b, "%s, \"done\": %s", is_chat(a) ? "}" : "", done ? "true" : "false"); }
+static void put_end(struct buf *b, const struct api_answer *a, bool done) {
+    buf_fmt(b, "%s, \"done\": %s", is_chat(a) ? "}" : "", done ? "true" : "false");
+}
 static const char *text_name(const struct api_answer *a) { return is_chat(a) ? "content" : "response"; }
 
 /* Puts JSON text as the model wrote it, but on one line: an object of a stream is a line. */
@@ -65,15 +67,18 @@ static void put_statistics(struct buf *b, const struct turn *t) {
     const struct turn_stats *s = &t->stats;
     const double ns = 1e9;
     buf_fmt(b,
-            ", \"done_reason\": \"%s\", \"total_duration\": %.0f, \"load_duration\": 0, \"prompt_eval_count\": %d, \"prompt_eval_duration\": %.0f, "
+            ", \"done_reason\": \"%s\", \"total_duration\": %.0f, \"load_duration\": 0, \"prompt_eval_count\": %d, "
+            "\"prompt_eval_duration\": %.0f, "
             "\"eval_count\": %d, "
             "\"eval_duration\": %.0f}\n",
-            api_is_cut(t) ? "length" : "stop", (s->ttft_s + s->decode_s) * ns, s->prompt_tokens, s->prefill_s * ns, s->answer_tokens, s->decode_s * ns);
+            api_is_cut(t) ? "length" : "stop", (s->ttft_s + s->decode_s) * ns, s->prompt_tokens, s->prefill_s * ns,
+            s->answer_tokens, s->decode_s * ns);
 }
 
 void ollama_begin(struct buf *b, struct api_answer *a) {}
 
-void ollama_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob) {
+void ollama_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s,
+                  size_t n, size_t first_logprob) {
     const bool thinking = part == OUTPUT_THINKING;
     put_head(b, a);
     api_put_text_member(b, text_name(a), thinking ? "" : s, thinking ? 0 : n);
@@ -131,9 +136,11 @@ void ollama_error(struct buf *b, int status, const char *code, const char *text)
     api_put_text_member(b, "error", text, strlen(text));
     buf_str(b, "}\n");
 }
-void ollama_fail(struct buf *b, struct api_answer *a, int status, const char *code, const char *text) { ollama_error(b, status, code, text); }
+void ollama_fail(struct buf *b, struct api_answer *a, int status, const char *code, const char *text) {
+    ollama_error(b, status, code, text);
+}
 
-/* --- models -------------------------------------------------------------------------------------------------------------- */
+/* --- models ----------------------------------------------------------------------------------- */
 
 static void put_family(const struct app *a, struct buf *b) {
     const char *family = a->info->model_type;
@@ -179,5 +186,6 @@ void ollama_put_details(const struct app *a, struct buf *b) {
         out_json_string(b, name, strlen(name));
         buf_fmt(b, ": %d", numbers[k].value);
     }
-    buf_fmt(b, "}, \"capabilities\": [\"completion\"%s]}\n", a->template && chat_template_takes_tools(a->template) ? ", \"tools\"" : "");
+    buf_fmt(b, "}, \"capabilities\": [\"completion\"%s]}\n",
+            a->template && chat_template_takes_tools(a->template) ? ", \"tools\"" : "");
 }

@@ -71,40 +71,51 @@ static int trim_model(struct api_request *r, struct error *e) {
 
 static int read_format(struct api_request *r, const struct json *format, struct error *e) {
     if (api_members_empty(format)) return 0;
-    if (format->type == JSON_STRING && !json_is(format, "json")) return error_set(e, ERR_USAGE, "format: must be json or a schema");
-    if (r->n_stop || !api_members_empty(r->tools)) return error_set(e, ERR_USAGE, "format: cannot be combined with stop strings or tools");
+    if (format->type == JSON_STRING && !json_is(format, "json"))
+        return error_set(e, ERR_USAGE, "format: must be json or a schema");
+    if (r->n_stop || !api_members_empty(r->tools))
+        return error_set(e, ERR_USAGE, "format: cannot be combined with stop strings or tools");
     r->has_source = true;
-    return api_format_take(&r->arena, "format", format, format->type == JSON_STRING ? SOURCE_JSON_OBJECT : SOURCE_SCHEMA, &r->source, e);
+    return api_format_take(&r->arena, "format", format,
+                           format->type == JSON_STRING ? SOURCE_JSON_OBJECT : SOURCE_SCHEMA, &r->source, e);
 }
 
 /* Reads what chats and texts have in common. think: true, false, or how much. */
-static int read_parameters(struct api_request *r, const struct json *root, int form, bool strict, struct api_template_options *o, struct error *e) {
-    const struct api_member_table table = {members, sizeof members / sizeof *members, "", form, form == CHAT ? "/api/generate" : "/api/chat"};
+static int read_parameters(struct api_request *r, const struct json *root, int form, bool strict,
+                           struct api_template_options *o, struct error *e) {
+    const struct api_member_table table = {members, sizeof members / sizeof *members, "", form,
+                                           form == CHAT ? "/api/generate" : "/api/chat"};
     const struct json *given = json_get(root, "options"), *think = json_get(root, "think");
     *o = (struct api_template_options){.think = -1};
     r->stream = true;
     TRY(api_members_read(r, root, &table, strict, e));
-    if (api_members_present(given) && given->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "options: must be an object");
+    if (api_members_present(given) && given->type != JSON_OBJECT)
+        return error_set(e, ERR_USAGE, "options: must be an object");
     if (api_members_present(given))
-        TRY(api_members_read(r, given, &(struct api_member_table){options, sizeof options / sizeof *options, "options.", 0, NULL}, strict, e));
+        TRY(api_members_read(r, given,
+                             &(struct api_member_table){options, sizeof options / sizeof *options, "options.", 0, NULL},
+                             strict, e));
     if (!r->max_tokens) return error_set(e, ERR_USAGE, "options.num_predict: must be at least 1, or -1 for no limit");
     if (api_members_present(think) && think->type == JSON_STRING) o->effort = think, o->think = 1;
-    else if (api_members_present(think) && think->type != JSON_BOOL) return error_set(e, ERR_USAGE, "think: must be true, false, low, medium or high");
+    else if (api_members_present(think) && think->type != JSON_BOOL)
+        return error_set(e, ERR_USAGE, "think: must be true, false, low, medium or high");
     else if (api_members_present(think)) o->think = think->boolean;
     if (r->n_top_logprobs && !r->logprobs) return error_set(e, ERR_USAGE, "top_logprobs: needs \"logprobs\": true");
     TRY(trim_model(r, e));
     return read_format(r, json_get(root, "format"), e);
 }
 
-/* --- chat ------------------------------------------------------------------------------------------------------------- */
+/* --- chat ------------------------------------------------------------------------------------- */
 
-static int read_calls(struct api_request *r, const struct json *calls, uint32_t message, struct json *out, struct error *e) {
+static int read_calls(struct api_request *r, const struct json *calls, uint32_t message, struct json *out,
+                      struct error *e) {
     struct json *list;
     if (calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: must be an array", message);
     TRY(api_messages_array(r, calls->n, out, &list, e));
     for (uint32_t i = 0; i < calls->n; i++) {
         const struct json *f = json_get(&calls->items[i], "function"), *name = json_get(f, "name");
-        if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u].tool_calls[%u].function.name: missing", message, i);
+        if (!name || name->type != JSON_STRING)
+            return error_set(e, ERR_USAGE, "messages[%u].tool_calls[%u].function.name: missing", message, i);
         TRY(api_messages_call(r, json_get(&calls->items[i], "id"), name, json_get(f, "arguments"), &list[i], e));
     }
     return 0;
@@ -112,13 +123,16 @@ static int read_calls(struct api_request *r, const struct json *calls, uint32_t 
 
 static int add_message(struct api_messages *m, const struct json *from, uint32_t i, struct error *e) {
     static const char *const roles[] = {"system", "user", "assistant", "tool"};
-    const struct json *role = json_get(from, "role"), *content = json_get(from, "content"), *calls = json_get(from, "tool_calls");
-    const struct json *thought = json_get(from, "thinking"), *name = json_get(from, "tool_name"), empty = api_messages_word("");
+    const struct json *role = json_get(from, "role"), *content = json_get(from, "content"),
+                      *calls = json_get(from, "tool_calls");
+    const struct json *thought = json_get(from, "thinking"), *name = json_get(from, "tool_name"),
+                      empty = api_messages_word("");
     struct json list;
     size_t k = 0;
     while (k < 4 && !json_is(role, roles[k])) k++;
     if (k == 4) return error_set(e, ERR_USAGE, "messages[%u].role: must be system, user, assistant or tool", i);
-    if (!api_members_empty(json_get(from, "images"))) return error_set(e, ERR_USAGE, "messages[%u].images is not supported: %s", i, why_text);
+    if (!api_members_empty(json_get(from, "images")))
+        return error_set(e, ERR_USAGE, "messages[%u].images is not supported: %s", i, why_text);
     if (!api_members_present(content)) content = &empty;
     if (content->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u].content: must be text", i);
     TRY(api_messages_add(m, roles[k], content, e));
@@ -140,7 +154,8 @@ static int check_tools(const struct json *tools, struct error *e) {
     return 0;
 }
 
-static int parse_chat(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+static int parse_chat(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
+                      struct error *e) {
     struct json root, messages;
     struct api_messages m;
     struct api_template_options o;
@@ -157,16 +172,18 @@ static int parse_chat(struct api_request *r, const char *body, size_t n, const s
     return api_messages_finish(r, chat, &messages, &o, e);
 }
 
-/* --- generate ----------------------------------------------------------------------------------------------------------- */
+/* --- generate --------------------------------------------------------------------------------- */
 
 static int read_string(const struct json *root, const char *name, const struct json **out, struct error *e) {
     *out = json_get(root, name);
-    if (api_members_present(*out) && (*out)->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: must be a string", name);
+    if (api_members_present(*out) && (*out)->type != JSON_STRING)
+        return error_set(e, ERR_USAGE, "%s: must be a string", name);
     if (api_members_empty(*out)) *out = NULL;
     return 0;
 }
 
-static int parse_generate(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+static int parse_generate(struct api_request *r, const char *body, size_t n, const struct chat_template *chat,
+                          bool strict, struct error *e) {
     const struct json *prompt, *system;
     struct json root, messages, *copy;
     struct api_messages m;
@@ -194,7 +211,8 @@ static int parse_generate(struct api_request *r, const char *body, size_t n, con
 
 #define OLLAMA(function) \
     { \
-        .id_prefix = "ollama-", .stream_type = "application/x-ndjson", .parse = function, .begin = ollama_begin, .delta = ollama_delta, \
-        .finish = ollama_finish, .end = ollama_end, .fail = ollama_fail, .whole = ollama_whole, .loaded = ollama_put_loaded, .error = ollama_error \
+        .id_prefix = "ollama-", .stream_type = "application/x-ndjson", .parse = function, .begin = ollama_begin, \
+        .delta = ollama_delta, .finish = ollama_finish, .end = ollama_end, .fail = ollama_fail, .whole = ollama_whole, \
+        .loaded = ollama_put_loaded, .error = ollama_error \
     }
 const struct api_protocol ollama_chat = OLLAMA(parse_chat), ollama_generate = OLLAMA(parse_generate);

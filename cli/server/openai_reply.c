@@ -5,7 +5,7 @@
 
 #include "cli/terminal/out.h"
 
-/* --- log probabilities ------------------------------------------------------------------------------------------------- */
+/* --- log probabilities ------------------------------------------------------------------------ */
 
 static double shown_logprob(float p) { return p < -9999 || isnan(p) ? -9999.0 : (double)p; } /* JSON has no infinity */
 
@@ -68,7 +68,8 @@ static void put_text_logprobs(struct buf *b, const struct api_answer *a, const s
         put_token_text(b, a->tokenizer, t->logprobs[i].id);
     }
     buf_str(b, "], \"token_logprobs\": [");
-    for (size_t i = from; i < n_logprobs; i++) buf_fmt(b, "%s%.7g", i > from ? ", " : "", shown_logprob(t->logprobs[i].probs.logprob));
+    for (size_t i = from; i < n_logprobs; i++)
+        buf_fmt(b, "%s%.7g", i > from ? ", " : "", shown_logprob(t->logprobs[i].probs.logprob));
     buf_str(b, "], \"top_logprobs\": [");
     for (size_t i = from; i < n_logprobs; i++) {
         const struct token_logprobs *p = &t->logprobs[i].probs;
@@ -91,14 +92,16 @@ static void put_text_logprobs(struct buf *b, const struct api_answer *a, const s
     buf_str(b, "]}, ");
 }
 
-/* --- parts ------------------------------------------------------------------------------------------------------------- */
+/* --- parts ------------------------------------------------------------------------------------ */
 
 static void put_head(struct buf *b, const struct api_answer *a, const char *object) {
     buf_fmt(b, "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, ", a->id, object, a->created);
     api_put_text_member(b, "model", a->model, strlen(a->model));
 }
 
-static const char *finish_reason(const struct api_choice *c) { return api_is_cut(c->turn) ? "length" : c->calls->n ? "tool_calls" : "stop"; }
+static const char *finish_reason(const struct api_choice *c) {
+    return api_is_cut(c->turn) ? "length" : c->calls->n ? "tool_calls" : "stop";
+}
 static void put_reason(struct buf *b, const struct api_choice *ended) {
     if (ended) buf_fmt(b, "\"finish_reason\": \"%s\"", finish_reason(ended));
     else buf_str(b, "\"finish_reason\": null");
@@ -125,26 +128,31 @@ static void put_why(struct buf *b, const struct turn_stats *s) {
     api_put_text_member(b, "why", s->prefill_why, strlen(s->prefill_why));
     buf_str(b, ", ");
     api_put_text_member(b, "decode_why", s->decode_why, strlen(s->decode_why));
-    buf_fmt(b, ", \"prefill_expected_s\": %.6f, \"step_expected_s\": %.6f, \"step_s\": %.6f", s->prefill_expected_s, s->batch_expected_s, s->batch_s);
+    buf_fmt(b, ", \"prefill_expected_s\": %.6f, \"step_expected_s\": %.6f, \"step_s\": %.6f", s->prefill_expected_s,
+            s->batch_expected_s, s->batch_s);
 }
 
 void openai_put_usage(struct buf *b, const struct api_answer *a, const struct api_choice *c, int n) {
     const struct turn_stats *s = &c->turn->stats;
     int answer = 0, thinking = 0;
     for (int i = 0; i < n; i++) answer += c[i].turn->stats.answer_tokens, thinking += c[i].turn->n_thinking;
-    buf_fmt(b,
-            "\"usage\": {\"prompt_tokens\": %d, \"completion_tokens\": %d, \"total_tokens\": %d, \"prompt_tokens_details\": {\"cached_tokens\": %d}, "
-            "\"completion_tokens_details\": {\"reasoning_tokens\": %d}}, \"timings\": {\"reason\": \"%s\", \"timing\": ",
-            s->prompt_tokens, answer, s->prompt_tokens + answer, s->cached_tokens, thinking, turn_reason_name(c->turn->reason));
+    buf_fmt(
+        b,
+        "\"usage\": {\"prompt_tokens\": %d, \"completion_tokens\": %d, \"total_tokens\": %d, "
+        "\"prompt_tokens_details\": {\"cached_tokens\": %d}, "
+        "\"completion_tokens_details\": {\"reasoning_tokens\": %d}}, \"timings\": {\"reason\": \"%s\", \"timing\": ",
+        s->prompt_tokens, answer, s->prompt_tokens + answer, s->cached_tokens, thinking,
+        turn_reason_name(c->turn->reason));
     turn_json_timing(c->turn, b);
     if (a->request->explain) put_why(b, s);
     buf_char(b, '}');
 }
 
-/* --- chats ------------------------------------------------------------------------------------------------------------- */
+/* --- chats ------------------------------------------------------------------------------------ */
 
 /* Puts a chunk of a stream. delta: members of the delta object. */
-static void put_chunk(struct buf *b, const struct api_answer *a, const struct api_choice *c, const char *delta, size_t n, size_t logprobs, bool ended) {
+static void put_chunk(struct buf *b, const struct api_answer *a, const struct api_choice *c, const char *delta,
+                      size_t n, size_t logprobs, bool ended) {
     buf_str(b, "data: ");
     put_head(b, a, "chat.completion.chunk");
     buf_fmt(b, ", \"choices\": [{\"index\": %d, \"delta\": {", c->index);
@@ -158,14 +166,20 @@ static void put_chunk(struct buf *b, const struct api_answer *a, const struct ap
 void openai_begin(struct buf *b, struct api_answer *a) {
     static const struct turn none = {0};
     static const char role[] = "\"role\": \"assistant\", \"content\": \"\"";
-    for (int i = 0; i < a->request->n; i++) put_chunk(b, a, &(struct api_choice){.turn = &none, .index = i}, role, sizeof role - 1, 0, false);
+    for (int i = 0; i < a->request->n; i++)
+        put_chunk(b, a, &(struct api_choice){.turn = &none, .index = i}, role, sizeof role - 1, 0, false);
 }
 
 static void put_part(struct buf *b, enum output_kind part, const char *s, size_t n) {
-    api_put_text_member(b, part == OUTPUT_THINKING ? "reasoning_content" : part == OUTPUT_TOOL_CALL ? "tool" : "content", s, n);
+    api_put_text_member(b,
+                        part == OUTPUT_THINKING    ? "reasoning_content"
+                        : part == OUTPUT_TOOL_CALL ? "tool"
+                                                   : "content",
+                        s, n);
 }
 
-void openai_chat_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob) {
+void openai_chat_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part,
+                       const char *s, size_t n, size_t first_logprob) {
     struct buf delta = {0};
     put_part(&delta, part, s, n);
     put_chunk(b, a, c, delta.data, delta.len, first_logprob, false);
@@ -177,7 +191,8 @@ void openai_chat_finish(struct buf *b, struct api_answer *a, const struct api_ch
     struct buf delta = {0};
     const size_t none = SIZE_MAX;
     if (c->calls->n) put_calls(&delta, a, c, true);
-    else if (c->turn->tool.len && !a->request->markup) put_part(&delta, OUTPUT_TEXT, c->turn->tool.data, c->turn->tool.len);
+    else if (c->turn->tool.len && !a->request->markup)
+        put_part(&delta, OUTPUT_TEXT, c->turn->tool.data, c->turn->tool.len);
     if (delta.len) put_chunk(b, a, c, delta.data, delta.len, none, false);
     put_chunk(b, a, c, "", 0, none, true);
     b->failed |= delta.failed;
@@ -195,7 +210,9 @@ static void put_end(struct buf *b, const struct api_answer *a, const struct api_
     }
     buf_str(b, "data: [DONE]\n\n");
 }
-void openai_chat_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) { put_end(b, a, c, n, "chat.completion.chunk"); }
+void openai_chat_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {
+    put_end(b, a, c, n, "chat.completion.chunk");
+}
 
 static void put_message(struct buf *b, const struct api_answer *a, const struct api_choice *c) {
     const struct turn *t = c->turn;
@@ -229,9 +246,10 @@ void openai_chat_whole(struct buf *b, struct api_answer *a, const struct api_cho
     buf_str(b, "}\n");
 }
 
-/* --- text completions --------------------------------------------------------------------------------------------------- */
+/* --- text completions ------------------------------------------------------------------------- */
 
-static void put_text_choice(struct buf *b, const struct api_answer *a, const struct api_choice *c, const char *s, size_t n, size_t logprobs, bool ended) {
+static void put_text_choice(struct buf *b, const struct api_answer *a, const struct api_choice *c, const char *s,
+                            size_t n, size_t logprobs, bool ended) {
     buf_fmt(b, "{\"index\": %d, ", c->index);
     api_put_text_member(b, "text", s, n);
     buf_str(b, ", ");
@@ -240,7 +258,8 @@ static void put_text_choice(struct buf *b, const struct api_answer *a, const str
     buf_char(b, '}');
 }
 
-static void put_text_chunk(struct buf *b, const struct api_answer *a, const struct api_choice *c, const char *s, size_t n, size_t logprobs, bool ended) {
+static void put_text_chunk(struct buf *b, const struct api_answer *a, const struct api_choice *c, const char *s,
+                           size_t n, size_t logprobs, bool ended) {
     buf_str(b, "data: ");
     put_head(b, a, "text_completion");
     buf_str(b, ", \"choices\": [");
@@ -249,11 +268,16 @@ static void put_text_chunk(struct buf *b, const struct api_answer *a, const stru
 }
 
 void openai_text_begin(struct buf *b, struct api_answer *a) {}
-void openai_text_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob) {
+void openai_text_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part,
+                       const char *s, size_t n, size_t first_logprob) {
     put_text_chunk(b, a, c, s, n, first_logprob, false);
 }
-void openai_text_finish(struct buf *b, struct api_answer *a, const struct api_choice *c) { put_text_chunk(b, a, c, "", 0, SIZE_MAX, true); }
-void openai_text_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) { put_end(b, a, c, n, "text_completion"); }
+void openai_text_finish(struct buf *b, struct api_answer *a, const struct api_choice *c) {
+    put_text_chunk(b, a, c, "", 0, SIZE_MAX, true);
+}
+void openai_text_end(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {
+    put_end(b, a, c, n, "text_completion");
+}
 
 void openai_text_whole(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {
     put_head(b, a, "text_completion");
@@ -267,7 +291,7 @@ void openai_text_whole(struct buf *b, struct api_answer *a, const struct api_cho
     buf_str(b, "}\n");
 }
 
-/* --- errors ------------------------------------------------------------------------------------------------------------ */
+/* --- errors ----------------------------------------------------------------------------------- */
 
 void openai_error(struct buf *b, int status, const char *code, const char *text) {
     buf_str(b, "{\"error\": {");

@@ -8,13 +8,14 @@
 #include "cli/server/api_messages.h"
 #include "cli/server/openai.h"
 
-/* --- members --------------------------------------------------------------------------------------------------------- */
+/* --- members ---------------------------------------------------------------------------------- */
 
 enum { CHAT = 1, TEXT = 2 }; /* forms */
 static const char why_logits[] = "the vocabulary is restricted by response_format and guided_choice only",
-                  why_grammar[] = "use response_format, guided_grammar or guided_json", why_sampling[] = "sampling uses temperature, top_k, top_p and min_p",
-                  why_end[] = "only the model, max_tokens and stop end an answer", why_template_variable[] = "set it in chat_template_kwargs",
-                  why_text_only[] = "only text";
+                  why_grammar[] = "use response_format, guided_grammar or guided_json",
+                  why_sampling[] = "sampling uses temperature, top_k, top_p and min_p",
+                  why_end[] = "only the model, max_tokens and stop end an answer",
+                  why_template_variable[] = "set it in chat_template_kwargs", why_text_only[] = "only text";
 static const struct api_member members[] = {
     API_OTHER("messages", .forms = CHAT),
     API_OTHER("tools", .forms = CHAT),
@@ -52,7 +53,12 @@ static const struct api_member members[] = {
     {.name = "stop", .kind = MEMBER_STOP},
     {.name = "logit_bias", .kind = MEMBER_BIAS},
     {.name = "logprobs", .kind = MEMBER_FLAG, .offset = offsetof(struct api_request, logprobs), .forms = CHAT},
-    {.name = "top_logprobs", .kind = MEMBER_INTEGER, .offset = offsetof(struct api_request, n_top_logprobs), .lo = 0, .hi = MAX_TOP_LOGPROBS, .forms = CHAT},
+    {.name = "top_logprobs",
+     .kind = MEMBER_INTEGER,
+     .offset = offsetof(struct api_request, n_top_logprobs),
+     .lo = 0,
+     .hi = MAX_TOP_LOGPROBS,
+     .forms = CHAT},
     API_OTHER("logprobs", .forms = TEXT),
     API_NOTHING("metadata"),
     API_NOTHING("service_tier"),
@@ -84,27 +90,33 @@ static const struct api_member members[] = {
 };
 
 static int read_stream_options(struct api_request *r, const struct json *root, bool strict, struct error *e) {
-    static const struct api_member options[] = {API_VALUE("include_usage", MEMBER_FLAG, usage), API_NOTHING("include_obfuscation")};
+    static const struct api_member options[] = {API_VALUE("include_usage", MEMBER_FLAG, usage),
+                                                API_NOTHING("include_obfuscation")};
     const struct json *j = json_get(root, "stream_options");
     if (!api_members_present(j)) return 0;
     if (j->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "stream_options: must be an object");
-    return api_members_read(r, j, &(struct api_member_table){options, sizeof options / sizeof *options, "stream_options.", 0, NULL}, strict, e);
+    return api_members_read(
+        r, j, &(struct api_member_table){options, sizeof options / sizeof *options, "stream_options.", 0, NULL}, strict,
+        e);
 }
 
 /* Reads what chats and text completions have in common. */
 static int read_parameters(struct api_request *r, const struct json *root, int form, bool strict, struct error *e) {
-    const struct api_member_table table = {members, sizeof members / sizeof *members, "", form, form == TEXT ? "/v1/chat/completions" : "/v1/completions"};
+    const struct api_member_table table = {members, sizeof members / sizeof *members, "", form,
+                                           form == TEXT ? "/v1/chat/completions" : "/v1/completions"};
     TRY(api_members_read(r, root, &table, strict, e));
     TRY(read_stream_options(r, root, strict, e));
     TRY(api_format_read(&r->arena, root, &r->source, &r->has_source, e));
-    if (r->best_of && r->best_of != r->n) return error_set(e, ERR_USAGE, "best_of is not supported: all n answers are returned");
+    if (r->best_of && r->best_of != r->n)
+        return error_set(e, ERR_USAGE, "best_of is not supported: all n answers are returned");
     if (r->n_top_logprobs && !r->logprobs) return error_set(e, ERR_USAGE, "top_logprobs: needs \"logprobs\": true");
-    if (r->partial_answer && r->n > 1) return error_set(e, ERR_USAGE, "n: cannot be combined with continue_final_message");
+    if (r->partial_answer && r->n > 1)
+        return error_set(e, ERR_USAGE, "n: cannot be combined with continue_final_message");
     r->markup &= r->stream;
     return 0;
 }
 
-/* --- chats ----------------------------------------------------------------------------------------------------------- */
+/* --- chats ------------------------------------------------------------------------------------ */
 
 /* Parses the arguments of earlier tool calls: the protocol has them as text, templates expect the object. */
 static int parse_call_arguments(struct arena *arena, const struct json *calls, struct json *out, struct error *e) {
@@ -115,9 +127,12 @@ static int parse_call_arguments(struct arena *arena, const struct json *calls, s
         const struct json *f = json_get(&calls->items[i], "function"), *text = json_get(f, "arguments");
         struct json arguments, function, *m, *call;
         list[i] = calls->items[i];
-        if (!text || text->type != JSON_STRING || json_parse(arena, text->string, text->n, 0, "arguments", &arguments, NULL)) continue;
+        if (!text || text->type != JSON_STRING ||
+            json_parse(arena, text->string, text->n, 0, "arguments", &arguments, NULL))
+            continue;
         if (arguments.type != JSON_OBJECT) continue;
-        if (!(m = json_members(arena, f, 0)) || !(call = json_members(arena, &calls->items[i], 0))) return error_set(e, ERR_MEMORY, "no memory");
+        if (!(m = json_members(arena, f, 0)) || !(call = json_members(arena, &calls->items[i], 0)))
+            return error_set(e, ERR_MEMORY, "no memory");
         json_set(m, f->n, "arguments", &arguments);
         function = *f;
         function.items = m;
@@ -127,9 +142,10 @@ static int parse_call_arguments(struct arena *arena, const struct json *calls, s
     return 0;
 }
 
-/* Checks a role. A template silently drops messages of roles that it does not handle, so these are refused; "developer" is the
- * protocol's newer name for "system". */
-static int check_role(const struct chat_template *chat, const struct json *role, uint32_t message, const struct json **out, struct error *e) {
+/* Checks a role. A template silently drops messages of roles that it does not handle, so these are refused; "developer"
+ * is the protocol's newer name for "system". */
+static int check_role(const struct chat_template *chat, const struct json *role, uint32_t message,
+                      const struct json **out, struct error *e) {
     static const char *const known[] = {"system", "user", "assistant", "tool"};
     static const struct json system = {.type = JSON_STRING, .n = 6, .string = "system"};
     *out = role;
@@ -137,25 +153,31 @@ static int check_role(const struct chat_template *chat, const struct json *role,
         if (json_is(role, known[i])) return 0;
     if (!chat || chat_template_mentions(chat, role->string, role->n)) return 0;
     if (!json_is(role, "developer"))
-        return error_set(e, ERR_USAGE, "messages[%u].role: this model's chat template has no role %.*s", message, (int)(role->n < 60 ? role->n : 60),
-                         role->string);
+        return error_set(e, ERR_USAGE, "messages[%u].role: this model's chat template has no role %.*s", message,
+                         (int)(role->n < 60 ? role->n : 60), role->string);
     *out = &system;
     return 0;
 }
 
-static int read_message(struct api_request *r, const struct json *m, uint32_t i, const struct chat_template *chat, struct json *out, struct error *e) {
+static int read_message(struct api_request *r, const struct json *m, uint32_t i, const struct chat_template *chat,
+                        struct json *out, struct error *e) {
     static const char *const unsupported[] = {"function_call", "audio", "refusal"}; /* no template uses these */
-    const struct json *role = json_get(m, "role"), *content = json_get(m, "content"), *calls = json_get(m, "tool_calls");
+    const struct json *role = json_get(m, "role"), *content = json_get(m, "content"),
+                      *calls = json_get(m, "tool_calls");
     struct json joined, parsed_calls, *copy;
     char where[40];
     snprintf(where, sizeof where, "messages[%u].content", i);
-    if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u]: an object with a role is required", i);
+    if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING)
+        return error_set(e, ERR_USAGE, "messages[%u]: an object with a role is required", i);
     if (content && content->type != JSON_STRING && content->type != JSON_ARRAY && content->type != JSON_NULL)
         return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
-    if (!api_members_present(content) && !api_members_present(calls)) return error_set(e, ERR_USAGE, "%s: missing", where);
-    if (api_members_present(calls) && calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: must be an array", i);
+    if (!api_members_present(content) && !api_members_present(calls))
+        return error_set(e, ERR_USAGE, "%s: missing", where);
+    if (api_members_present(calls) && calls->type != JSON_ARRAY)
+        return error_set(e, ERR_USAGE, "messages[%u].tool_calls: must be an array", i);
     for (size_t k = 0; k < sizeof unsupported / sizeof *unsupported; k++)
-        if (api_members_present(json_get(m, unsupported[k]))) return error_set(e, ERR_USAGE, "messages[%u].%s is not supported", i, unsupported[k]);
+        if (api_members_present(json_get(m, unsupported[k])))
+            return error_set(e, ERR_USAGE, "messages[%u].%s is not supported", i, unsupported[k]);
     TRY(check_role(chat, role, i, &role, e));
     if (!(copy = json_members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
     json_set(copy, m->n, "role", role);
@@ -172,9 +194,11 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
     return 0;
 }
 
-static int read_messages(struct api_request *r, const struct json *from, const struct chat_template *chat, struct json *out, struct error *e) {
+static int read_messages(struct api_request *r, const struct json *from, const struct chat_template *chat,
+                         struct json *out, struct error *e) {
     struct json *list;
-    if (!from || from->type != JSON_ARRAY || !from->n) return error_set(e, ERR_USAGE, "messages: a non-empty array is required");
+    if (!from || from->type != JSON_ARRAY || !from->n)
+        return error_set(e, ERR_USAGE, "messages: a non-empty array is required");
     TRY(api_messages_array(r, from->n, out, &list, e));
     for (uint32_t i = 0; i < from->n; i++) TRY(read_message(r, &from->items[i], i, chat, &list[i], e));
     return 0;
@@ -182,17 +206,20 @@ static int read_messages(struct api_request *r, const struct json *from, const s
 
 static int read_tools(struct api_request *r, const struct json *root, struct error *e) {
     const struct json *tools = json_get(root, "tools"), *choice = json_get(root, "tool_choice");
-    if (api_members_present(tools) && tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: must be an array");
+    if (api_members_present(tools) && tools->type != JSON_ARRAY)
+        return error_set(e, ERR_USAGE, "tools: must be an array");
     for (uint32_t i = 0; api_members_present(tools) && i < tools->n; i++) {
         const struct json *type = json_get(&tools->items[i], "type");
         if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: must be an object", i);
-        if (api_members_present(type) && !json_is(type, "function")) return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
+        if (api_members_present(type) && !json_is(type, "function"))
+            return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
     }
     r->tools = tools;
     if (!api_members_present(choice) || json_is(choice, "auto")) return 0;
     if (json_is(choice, "none")) return r->tool_choice = API_TOOLS_NONE, 0;
     const struct json *name = json_path(choice, "function.name");
-    if (!json_is(choice, "required") && (!json_is(json_get(choice, "type"), "function") || !name || name->type != JSON_STRING))
+    if (!json_is(choice, "required") &&
+        (!json_is(json_get(choice, "type"), "function") || !name || name->type != JSON_STRING))
         return error_set(e, ERR_USAGE, "tool_choice: must be none, auto, required, or a function with its name");
     r->tool_choice = API_TOOLS_REQUIRED;
     r->forced_tool = name;
@@ -201,13 +228,15 @@ static int read_tools(struct api_request *r, const struct json *root, struct err
 
 /* Removes the partial answer from the messages. Its reasoning cannot be restored as tokens, so it is refused. */
 static int take_partial_answer(struct api_request *r, const struct json *root, struct json *messages, struct error *e) {
-    const struct json *last = &messages->items[messages->n - 1], *text = json_get(last, "content"), *thought = json_get(last, "reasoning_content");
+    const struct json *last = &messages->items[messages->n - 1], *text = json_get(last, "content"),
+                      *thought = json_get(last, "reasoning_content");
     bool wanted = false;
     TRY(api_members_flag(root, "continue_final_message", &wanted, e));
     if (!wanted) return 0;
     if (!json_is(json_get(last, "role"), "assistant") || messages->n < 2 || !text || text->type != JSON_STRING ||
         api_members_present(json_get(last, "tool_calls")))
-        return error_set(e, ERR_USAGE, "continue_final_message: the last message must be an assistant's text after another message");
+        return error_set(e, ERR_USAGE,
+                         "continue_final_message: the last message must be an assistant's text after another message");
     if (api_members_present(thought) && thought->n)
         return error_set(e, ERR_USAGE, "continue_final_message is not supported for an answer with reasoning_content");
     r->partial_answer = text;
@@ -220,8 +249,10 @@ static int read_template_options(const struct json *root, struct api_template_op
     bool prompt = true;
     *o = (struct api_template_options){.effort = json_get(root, "reasoning_effort"), .think = -1};
     if (api_members_present(kwargs)) o->kwargs = kwargs;
-    if (o->kwargs && kwargs->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "chat_template_kwargs: must be an object");
-    if (api_members_present(o->effort) && o->effort->type != JSON_STRING) return error_set(e, ERR_USAGE, "reasoning_effort: must be a string");
+    if (o->kwargs && kwargs->type != JSON_OBJECT)
+        return error_set(e, ERR_USAGE, "chat_template_kwargs: must be an object");
+    if (api_members_present(o->effort) && o->effort->type != JSON_STRING)
+        return error_set(e, ERR_USAGE, "reasoning_effort: must be a string");
     for (uint32_t i = 0; api_members_present(modalities) && modalities->type == JSON_ARRAY && i < modalities->n; i++)
         if (!json_is(&modalities->items[i], "text")) return error_set(e, ERR_USAGE, "modalities: %s", why_text_only);
     TRY(api_members_flag(root, "add_generation_prompt", &prompt, e));
@@ -229,7 +260,8 @@ static int read_template_options(const struct json *root, struct api_template_op
     return 0;
 }
 
-static int parse_chat(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+static int parse_chat(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
+                      struct error *e) {
     struct json root, messages;
     struct api_template_options options;
     TRY(api_parse_root(r, body, n, &root, e));
@@ -237,24 +269,27 @@ static int parse_chat(struct api_request *r, const char *body, size_t n, const s
     TRY(take_partial_answer(r, &root, &messages, e));
     TRY(read_tools(r, &root, e));
     TRY(read_parameters(r, &root, CHAT, strict, e));
-    if (r->markup && api_members_present(r->generated = json_get(&root, "generated")) && r->generated->type != JSON_ARRAY)
+    if (r->markup && api_members_present(r->generated = json_get(&root, "generated")) &&
+        r->generated->type != JSON_ARRAY)
         return error_set(e, ERR_USAGE, "generated: must be a list of ids");
     TRY(read_template_options(&root, &options, e));
     return api_messages_finish(r, chat, &messages, &options, e);
 }
 
-/* --- text completions ------------------------------------------------------------------------------------------------- */
+/* --- text completions ------------------------------------------------------------------------- */
 
 /* logprobs of a text completion is the number of alternatives; true means 0, false means no logprobs. */
 static int read_text_logprobs(struct api_request *r, const struct json *j, struct error *e) {
     const int64_t n_top = json_int(j, j && j->type == JSON_BOOL ? (j->boolean ? 0 : -1) : -2);
     if (!api_members_present(j) || n_top == -1) return 0;
-    if (n_top < 0 || n_top > MAX_TOP_LOGPROBS) return error_set(e, ERR_USAGE, "logprobs: must be an integer from 0 to %d", MAX_TOP_LOGPROBS);
+    if (n_top < 0 || n_top > MAX_TOP_LOGPROBS)
+        return error_set(e, ERR_USAGE, "logprobs: must be an integer from 0 to %d", MAX_TOP_LOGPROBS);
     r->logprobs = true, r->n_top_logprobs = (int)n_top;
     return 0;
 }
 
-static int parse_text(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+static int parse_text(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
+                      struct error *e) {
     enum { DEFAULT_TOKENS = 16 }; /* as the protocol says */
     struct json root, *copy;
     TRY(api_parse_root(r, body, n, &root, e));
@@ -262,7 +297,8 @@ static int parse_text(struct api_request *r, const char *body, size_t n, const s
     TRY(read_parameters(r, &root, TEXT, strict, e));
     TRY(read_text_logprobs(r, json_get(&root, "logprobs"), e));
     const struct json *prompt = json_get(&root, "prompt");
-    if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 && prompt->items[0].type == JSON_STRING) prompt = &prompt->items[0];
+    if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 && prompt->items[0].type == JSON_STRING)
+        prompt = &prompt->items[0];
     if (!prompt || (prompt->type != JSON_STRING && prompt->type != JSON_ARRAY) || !prompt->n ||
         (prompt->type == JSON_ARRAY && prompt->items[0].type != JSON_INT))
         return error_set(e, ERR_USAGE, "prompt: a text or a list of ids is required; one prompt per request");

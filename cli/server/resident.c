@@ -16,8 +16,11 @@
 int resident_path(char path[static RESIDENT_PATH], struct error *e) {
     char full[PATHS_MAX];
     if (paths_get(PATHS_RUNTIME, "socket", full, sizeof full))
-        return error_set(e, ERR_RUNTIME, "no directory for the resident engine's socket: neither XDG_RUNTIME_DIR nor HOME is set");
-    if (strlen(full) >= RESIDENT_PATH) return error_set(e, ERR_RUNTIME, "%.200s: path too long for a socket; set XDG_RUNTIME_DIR to a shorter directory", full);
+        return error_set(e, ERR_RUNTIME,
+                         "no directory for the resident engine's socket: neither XDG_RUNTIME_DIR nor HOME is set");
+    if (strlen(full) >= RESIDENT_PATH)
+        return error_set(e, ERR_RUNTIME,
+                         "%.200s: path too long for a socket; set XDG_RUNTIME_DIR to a shorter directory", full);
     memcpy(path, full, strlen(full) + 1);
     return 0;
 }
@@ -36,14 +39,17 @@ static bool dir_is_private(const char *path) {
     return !lstat(dir, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077);
 }
 static int refuse_shared_dir(const char *path, struct error *e) {
-    return error_set(e, ERR_RUNTIME, "%.*s: not a private directory (owned by you, mode 0700); not used for the resident engine's socket",
-                     (int)(strrchr(path, '/') - path), path);
+    return error_set(
+        e, ERR_RUNTIME,
+        "%.*s: not a private directory (owned by you, mode 0700); not used for the resident engine's socket",
+        (int)(strrchr(path, '/') - path), path);
 }
 
 bool resident_is_alive(const char *path) {
     struct sockaddr_un sa = socket_address(path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool alive = fd >= 0 && (!connect(fd, (struct sockaddr *)&sa, sizeof sa) || errno == EAGAIN); /* EAGAIN: its backlog is full */
+    /* EAGAIN: its backlog is full */
+    bool alive = fd >= 0 && (!connect(fd, (struct sockaddr *)&sa, sizeof sa) || errno == EAGAIN);
     if (fd >= 0) close(fd);
     return alive;
 }
@@ -56,8 +62,10 @@ int resident_claim(int *lock, struct error *e) {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB)) {
-        rc = errno == EWOULDBLOCK ? error_set(e, ERR_RUNTIME, "a resident engine is already running; hearth --status shows it, hearth --stop stops it")
-                                  : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
+        rc = errno == EWOULDBLOCK
+                 ? error_set(e, ERR_RUNTIME,
+                             "a resident engine is already running; hearth --status shows it, hearth --stop stops it")
+                 : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
         close(fd);
         return rc;
     }
@@ -93,13 +101,15 @@ pid_t resident_peer(int fd, pid_t *job) {
     return peer.pid;
 }
 
-/* --- requests -------------------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static void copy_refusal(const char *body, struct error *e) {
     struct arena arena = {0};
     struct json j;
-    const struct json *text = json_parse(&arena, body, strlen(body), 0, "reply", &j, NULL) ? NULL : json_path(&j, "error.message");
-    if (text && text->type == JSON_STRING) snprintf(e->text, sizeof e->text, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
+    const struct json *text =
+        json_parse(&arena, body, strlen(body), 0, "reply", &j, NULL) ? NULL : json_path(&j, "error.message");
+    if (text && text->type == JSON_STRING)
+        snprintf(e->text, sizeof e->text, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
     arena_free(&arena);
 }
 
@@ -111,7 +121,8 @@ int resident_request(const char *method, const char *what, const struct buf *bod
     if (rc) return rc;
     if (!access(path, F_OK) && !dir_is_private(path)) return refuse_shared_dir(path, e);
     struct sockaddr_un sa = socket_address(path);
-    if ((fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    if ((fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) < 0)
+        return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
     struct timeval wait = {.tv_sec = PATIENCE_S};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
@@ -135,19 +146,20 @@ int resident_request(const char *method, const char *what, const struct buf *bod
     bool refused = !rc && strncmp(b.data + 8, " 200 ", 5);
     if (!rc && !refused) rc = buf_str(reply, text + 4);
     if (rc == ERR_MEMORY) error_set(e, rc, "no memory");
-    else if (rc || refused) rc = error_set(e, ERR_RUNTIME, "the resident engine %s", refused ? "refused the request" : "does not answer");
+    else if (rc || refused)
+        rc = error_set(e, ERR_RUNTIME, "the resident engine %s", refused ? "refused the request" : "does not answer");
     if (refused) copy_refusal(text + 4, e);
     buf_free(&b);
     return rc;
 }
 
-/* --- identity -------------------------------------------------------------------------------------------------------- */
+/* --- identity --------------------------------------------------------------------------------- */
 
 static void put_file_state(struct buf *b, const char *path) {
     struct stat st;
     if (stat(path, &st)) return;
-    buf_fmt(b, " %llu:%llu:%lld:%lld.%09ld", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino, (long long)st.st_size, (long long)st.st_mtim.tv_sec,
-            st.st_mtim.tv_nsec);
+    buf_fmt(b, " %llu:%llu:%lld:%lld.%09ld", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
+            (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 }
 
 int resident_build(struct buf *out) {
@@ -161,9 +173,10 @@ int resident_build(struct buf *out) {
 }
 
 int resident_identity(struct app *a, struct buf *out, struct error *e) {
-    static const enum opt_id options[] = {OPT_CONTEXT,   OPT_THREADS,       OPT_CPU,       OPT_GPUS,     OPT_KV,       OPT_PREFILL, OPT_DECODE,
-                                          OPT_SPLIT,     OPT_DETERMINISTIC, OPT_HUGEPAGES, OPT_TOPOLOGY, OPT_TEMPLATE, OPT_TRACE,   OPT_DRAFT,
-                                          OPT_DRAFT_LEN, OPT_EXPERT_CACHE,  OPT_EVICT,     OPT_KV_CACHE, OPT_MAX_TPOT};
+    static const enum opt_id options[] = {
+        OPT_CONTEXT,   OPT_THREADS,       OPT_CPU,       OPT_GPUS,     OPT_KV,       OPT_PREFILL, OPT_DECODE,
+        OPT_SPLIT,     OPT_DETERMINISTIC, OPT_HUGEPAGES, OPT_TOPOLOGY, OPT_TEMPLATE, OPT_TRACE,   OPT_DRAFT,
+        OPT_DRAFT_LEN, OPT_EXPERT_CACHE,  OPT_EVICT,     OPT_KV_CACHE, OPT_MAX_TPOT};
     struct buf text = {0};
     char *real = realpath(a->model_dir, NULL), path[PATHS_MAX];
     buf_str(&text, real ? real : a->model_dir);
@@ -172,7 +185,8 @@ int resident_identity(struct app *a, struct buf *out, struct error *e) {
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (!file_join(path, sizeof path, a->model_dir, files[i], NULL)) put_file_state(&text, path);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        if (a->opts.v[options[i]].text) buf_fmt(&text, " --%s=%s", opt_table[options[i]].name, a->opts.v[options[i]].text);
+        if (a->opts.v[options[i]].text)
+            buf_fmt(&text, " --%s=%s", opt_table[options[i]].name, a->opts.v[options[i]].text);
     free(real);
     if (text.len) out_json_string(out, text.data, text.len);
     int rc = text.failed || out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;

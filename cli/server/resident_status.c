@@ -13,12 +13,17 @@
 #include "cli/terminal/amount.h"
 #include "cli/terminal/out.h"
 
-static bool state_is(const struct json *session, const char *state) { return json_is(json_get(session, "state"), state); }
-static long long session_process(const struct json *session) { return (long long)json_int(json_get(session, "process"), 0); }
+static bool state_is(const struct json *session, const char *state) {
+    return json_is(json_get(session, "state"), state);
+}
+static long long session_process(const struct json *session) {
+    return (long long)json_int(json_get(session, "process"), 0);
+}
 
 /* Waiting and idle sessions of a process share one line, at the first of them. */
 static bool same_line(const struct json *a, const struct json *b) {
-    return session_process(a) == session_process(b) && ((state_is(a, "waiting") && state_is(b, "waiting")) || (state_is(a, "idle") && state_is(b, "idle")));
+    return session_process(a) == session_process(b) &&
+           ((state_is(a, "waiting") && state_is(b, "waiting")) || (state_is(a, "idle") && state_is(b, "idle")));
 }
 
 static void put_session(const struct json *list, uint32_t i, struct buf *b) {
@@ -30,7 +35,8 @@ static void put_session(const struct json *list, uint32_t i, struct buf *b) {
         if (same_line(&list->items[k], j)) return;
     for (uint32_t k = i; k < list->n; k++) {
         const struct json *o = &list->items[k];
-        if (same_line(o, j)) n++, tokens += (long long)json_int(json_get(o, state_is(o, "idle") ? "tokens" : "prompt_tokens"), 0);
+        if (same_line(o, j))
+            n++, tokens += (long long)json_int(json_get(o, state_is(o, "idle") ? "tokens" : "prompt_tokens"), 0);
     }
     if (state_is(j, "prefill")) {
         buf_fmt(b, "  prefill: %.0f %%", 100 * json_num(json_get(j, "share"), 0));
@@ -50,8 +56,9 @@ static void put_status(const struct json *j, struct buf *b) {
     char up[32], memory[32], kv[32];
     const struct json *name = json_get(j, "model"), *sessions = json_get(j, "sessions");
     const long long answered = json_int(json_get(j, "answered"), 0);
-    buf_fmt(b, "%.*s, process %lld, up %s; %lld answer%s; %s of memory, %s of them KV caches\n", name && name->type == JSON_STRING ? (int)name->n : 0,
-            name && name->type == JSON_STRING ? name->string : "", (long long)json_int(json_get(j, "pid"), 0),
+    buf_fmt(b, "%.*s, process %lld, up %s; %lld answer%s; %s of memory, %s of them KV caches\n",
+            name && name->type == JSON_STRING ? (int)name->n : 0, name && name->type == JSON_STRING ? name->string : "",
+            (long long)json_int(json_get(j, "pid"), 0),
             amount_duration(json_num(json_get(j, "up_s"), 0), up, sizeof up), answered, answered == 1 ? "" : "s",
             amount_bytes((uint64_t)json_int(json_path(j, "memory.resident_bytes"), 0), memory, sizeof memory),
             amount_bytes((uint64_t)json_int(json_path(j, "memory.kv_bytes"), 0), kv, sizeof kv));

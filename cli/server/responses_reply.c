@@ -6,13 +6,14 @@
 
 #include "cli/terminal/out.h"
 
-/* --- objects ------------------------------------------------------------------------------------------------------------- */
+/* --- objects ---------------------------------------------------------------------------------- */
 
 /* Puts an item of the output: thinking or text. s NULL: it begins, and is empty. */
-static void put_item(struct buf *b, const struct api_answer *a, int index, enum output_kind kind, const char *s, size_t n) {
+static void put_item(struct buf *b, const struct api_answer *a, int index, enum output_kind kind, const char *s,
+                     size_t n) {
     const bool thinking = kind == OUTPUT_THINKING;
-    buf_fmt(b, "{\"id\": \"%s_%s_%d\", \"type\": \"%s\", \"status\": \"%s\", ", thinking ? "rs" : "msg", a->code, index, thinking ? "reasoning" : "message",
-            s ? "completed" : "in_progress");
+    buf_fmt(b, "{\"id\": \"%s_%s_%d\", \"type\": \"%s\", \"status\": \"%s\", ", thinking ? "rs" : "msg", a->code, index,
+            thinking ? "reasoning" : "message", s ? "completed" : "in_progress");
     buf_str(b, thinking ? "\"summary\": [], \"content\": [" : "\"role\": \"assistant\", \"content\": [");
     if (s) {
         buf_fmt(b, "{\"type\": \"%s\", ", thinking ? "reasoning_text" : "output_text");
@@ -23,8 +24,8 @@ static void put_item(struct buf *b, const struct api_answer *a, int index, enum 
 }
 
 static void put_call(struct buf *b, const struct api_answer *a, int index, const struct tool_call *call, bool begins) {
-    buf_fmt(b, "{\"id\": \"fc_%s_%d\", \"type\": \"function_call\", \"status\": \"%s\", \"call_id\": \"call_%s_%d\", ", a->code, index,
-            begins ? "in_progress" : "completed", a->code, index);
+    buf_fmt(b, "{\"id\": \"fc_%s_%d\", \"type\": \"function_call\", \"status\": \"%s\", \"call_id\": \"call_%s_%d\", ",
+            a->code, index, begins ? "in_progress" : "completed", a->code, index);
     api_put_text_member(b, "name", call->name.data, call->name.len);
     buf_str(b, ", ");
     api_put_text_member(b, "arguments", begins ? "" : call->arguments.data, begins ? 0 : call->arguments.len);
@@ -40,7 +41,8 @@ static void put_number(struct buf *b, const char *name, float v) {
 static void put_response(struct buf *b, const struct api_answer *a, const struct turn *t, const char *items, size_t n) {
     const struct api_request *r = a->request;
     const bool cut = t && api_is_cut(t);
-    buf_fmt(b, "{\"id\": \"%s\", \"object\": \"response\", \"created_at\": %lld, \"status\": \"%s\", ", a->id, a->created,
+    buf_fmt(b, "{\"id\": \"%s\", \"object\": \"response\", \"created_at\": %lld, \"status\": \"%s\", ", a->id,
+            a->created,
             !t    ? "in_progress"
             : cut ? "incomplete"
                   : "completed");
@@ -49,26 +51,28 @@ static void put_response(struct buf *b, const struct api_answer *a, const struct
             cut ? "{\"reason\": \"max_output_tokens\"}" : "null");
     put_number(b, "temperature", r->temperature);
     put_number(b, "top_p", r->top_p);
-    buf_fmt(
-        b,
-        "\"parallel_tool_calls\": %s, \"previous_response_id\": null, \"store\": false, \"truncation\": \"disabled\", \"tool_choice\": \"%s\", \"tools\": [], ",
-        r->single_tool_call ? "false" : "true",
-        r->tool_choice == API_TOOLS_REQUIRED ? "required"
-        : r->tools                           ? "auto"
-                                             : "none");
+    buf_fmt(b,
+            "\"parallel_tool_calls\": %s, \"previous_response_id\": null, \"store\": false, \"truncation\": "
+            "\"disabled\", \"tool_choice\": \"%s\", \"tools\": [], ",
+            r->single_tool_call ? "false" : "true",
+            r->tool_choice == API_TOOLS_REQUIRED ? "required"
+            : r->tools                           ? "auto"
+                                                 : "none");
     buf_str(b, "\"output\": [");
     buf_add(b, items ? items : "", n);
     buf_str(b, "], \"usage\": ");
     if (!t) buf_str(b, "null}");
     else
         buf_fmt(b,
-                "{\"input_tokens\": %d, \"input_tokens_details\": {\"cached_tokens\": %d}, \"output_tokens\": %d, \"output_tokens_details\": "
+                "{\"input_tokens\": %d, \"input_tokens_details\": {\"cached_tokens\": %d}, \"output_tokens\": %d, "
+                "\"output_tokens_details\": "
                 "{\"reasoning_tokens\": "
                 "%d}, \"total_tokens\": %d}}",
-                t->stats.prompt_tokens, t->stats.cached_tokens, t->stats.answer_tokens, t->n_thinking, t->stats.prompt_tokens + t->stats.answer_tokens);
+                t->stats.prompt_tokens, t->stats.cached_tokens, t->stats.answer_tokens, t->n_thinking,
+                t->stats.prompt_tokens + t->stats.answer_tokens);
 }
 
-/* --- whole ----------------------------------------------------------------------------------------------------------------- */
+/* --- whole ------------------------------------------------------------------------------------ */
 
 void responses_whole(struct buf *b, struct api_answer *a, const struct api_choice *c, int n) {
     const struct turn *t = c->turn;
@@ -92,7 +96,7 @@ void responses_whole(struct buf *b, struct api_answer *a, const struct api_choic
     buf_free(&text);
 }
 
-/* --- streams --------------------------------------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 /* Begins an event with its number. */
 static void put_event(struct buf *b, struct api_answer *a, const char *name) {
@@ -112,13 +116,16 @@ static void put_text_event(struct buf *b, struct api_answer *a, const char *step
     char name[48];
     snprintf(name, sizeof name, "response.%s.%s", thinking ? "reasoning_text" : "output_text", step);
     put_item_event(b, a, name);
-    buf_fmt(b, "\"item_id\": \"%s_%s_%d\", \"content_index\": 0, %s", thinking ? "rs" : "msg", a->code, a->n_blocks - 1, thinking ? "" : "\"logprobs\": [], ");
+    buf_fmt(b, "\"item_id\": \"%s_%s_%d\", \"content_index\": 0, %s", thinking ? "rs" : "msg", a->code, a->n_blocks - 1,
+            thinking ? "" : "\"logprobs\": [], ");
 }
 
 static void put_part_event(struct buf *b, struct api_answer *a, const char *name) {
     put_item_event(b, a, name);
-    buf_fmt(b, "\"item_id\": \"msg_%s_%d\", \"content_index\": 0, \"part\": {\"type\": \"output_text\", \"annotations\": [], \"logprobs\": [], ", a->code,
-            a->n_blocks - 1);
+    buf_fmt(b,
+            "\"item_id\": \"msg_%s_%d\", \"content_index\": 0, \"part\": {\"type\": \"output_text\", \"annotations\": "
+            "[], \"logprobs\": [], ",
+            a->code, a->n_blocks - 1);
     api_put_text_member(b, "text", a->text.data, a->text.len);
     buf_str(b, "}}\n\n");
 }
@@ -167,7 +174,8 @@ static void open_text(struct buf *b, struct api_answer *a, enum output_kind kind
     if (kind == OUTPUT_TEXT) put_part_event(b, a, "response.content_part.added");
 }
 
-void responses_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s, size_t n, size_t first_logprob) {
+void responses_delta(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part,
+                     const char *s, size_t n, size_t first_logprob) {
     if (!a->block_open || a->block != part) open_text(b, a, part);
     put_text_event(b, a, "delta");
     api_put_text_member(b, "delta", s, n);
@@ -177,7 +185,8 @@ void responses_delta(struct buf *b, struct api_answer *a, const struct api_choic
 
 /* A call: its item, all of its arguments at once. */
 static void put_call_events(struct buf *b, struct api_answer *a, const struct tool_call *call) {
-    static const char *const steps[][2] = {{"response.function_call_arguments.delta", "delta"}, {"response.function_call_arguments.done", "arguments"}};
+    static const char *const steps[][2] = {{"response.function_call_arguments.delta", "delta"},
+                                           {"response.function_call_arguments.done", "arguments"}};
     struct buf item = {0};
     const int index = a->n_blocks++;
     put_item_event(b, a, "response.output_item.added");

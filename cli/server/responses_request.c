@@ -40,16 +40,19 @@ static const struct api_member members[] = {
     API_REFUSED("top_logprobs", 0, "use /v1/chat/completions"),
 };
 
-/* --- input ------------------------------------------------------------------------------------------------------------ */
+/* --- input ------------------------------------------------------------------------------------ */
 
-static int read_content(struct api_request *r, const struct json *content, const char *where, struct json *out, struct error *e) {
+static int read_content(struct api_request *r, const struct json *content, const char *where, struct json *out,
+                        struct error *e) {
     if (content && content->type == JSON_STRING) return *out = *content, 0;
-    if (!content || content->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
+    if (!content || content->type != JSON_ARRAY)
+        return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
     return api_messages_join(r, content, "input_text output_text text reasoning_text summary_text", where, out, e);
 }
 
 /* Joins two texts. */
-static int join_texts(struct api_request *r, const struct json *a, const struct json *b, struct json *out, struct error *e) {
+static int join_texts(struct api_request *r, const struct json *a, const struct json *b, struct json *out,
+                      struct error *e) {
     char *s = arena_alloc(&r->arena, (size_t)a->n + b->n + 1);
     if (!s) return error_set(e, ERR_MEMORY, "no memory");
     memcpy(s, a->string, a->n);
@@ -74,8 +77,10 @@ static int add_assistant(struct api_messages *m, const struct json *text, const 
     return add_thought(m, thought, e);
 }
 
-static int add_message(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought, struct error *e) {
-    static const char *const roles[][2] = {{"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"}};
+static int add_message(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought,
+                       struct error *e) {
+    static const char *const roles[][2] = {
+        {"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"}};
     char where[40];
     struct json text;
     size_t k = 0;
@@ -87,10 +92,12 @@ static int add_message(struct api_messages *m, const struct json *item, uint32_t
 }
 
 /* A call of a tool. Calls that follow each other belong to one message. */
-static int add_call(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought, struct error *e) {
+static int add_call(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought,
+                    struct error *e) {
     const struct json *name = json_get(item, "name"), empty = api_messages_word("");
     struct json *list, *last = m->n ? &m->items[m->n - 1] : NULL, calls;
-    const struct json *earlier = last && json_is(json_get(last, "role"), "assistant") ? json_get(last, "tool_calls") : NULL;
+    const struct json *earlier =
+        last && json_is(json_get(last, "role"), "assistant") ? json_get(last, "tool_calls") : NULL;
     const uint32_t n = earlier ? earlier->n : 0;
     if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "input[%u].name: missing", i);
     TRY(api_messages_array(m->request, n + 1, &calls, &list, e));
@@ -114,8 +121,10 @@ static int add_output(struct api_messages *m, const struct json *item, uint32_t 
     return 0;
 }
 
-/* Thinking belongs to the assistant's message after it, or to the one whose calls follow: templates show that of a turn whose calls have just been answered. */
-static int read_reasoning(struct api_request *r, const struct json *item, uint32_t i, struct json *thought, struct error *e) {
+/* Thinking belongs to the assistant's message after it, or to the one whose calls follow: templates show that of a turn
+ * whose calls have just been answered. */
+static int read_reasoning(struct api_request *r, const struct json *item, uint32_t i, struct json *thought,
+                          struct error *e) {
     const struct json *content = json_get(item, "content");
     struct json text;
     char where[40];
@@ -127,13 +136,16 @@ static int read_reasoning(struct api_request *r, const struct json *item, uint32
     return join_texts(r, thought, &text, thought, e);
 }
 
-static int add_item(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought, struct error *e) {
+static int add_item(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought,
+                    struct error *e) {
     const struct json *type = json_get(item, "type");
     if (item->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "input[%u]: must be an object", i);
     if (!api_members_present(type) || json_is(type, "message")) return add_message(m, item, i, thought, e);
     if (json_is(type, "function_call")) return add_call(m, item, i, thought, e);
     if (json_is(type, "function_call_output")) return add_output(m, item, i, e);
-    return error_set(e, ERR_USAGE, "input[%u].type: only message, function_call, function_call_output and reasoning are supported", i);
+    return error_set(e, ERR_USAGE,
+                     "input[%u].type: only message, function_call, function_call_output and reasoning are supported",
+                     i);
 }
 
 static int read_input(struct api_request *r, const struct json *root, struct json *out, struct error *e) {
@@ -143,7 +155,8 @@ static int read_input(struct api_request *r, const struct json *root, struct jso
     if (!input || (input->type != JSON_STRING && input->type != JSON_ARRAY) || !input->n)
         return error_set(e, ERR_USAGE, "input: a text or a non-empty array of items is required");
     TRY(api_messages_open(&m, r, input->type == JSON_ARRAY ? input->n + 1 : 2, e));
-    if (api_members_present(system) && system->type != JSON_STRING) return error_set(e, ERR_USAGE, "instructions: must be a string");
+    if (api_members_present(system) && system->type != JSON_STRING)
+        return error_set(e, ERR_USAGE, "instructions: must be a string");
     if (!api_members_empty(system)) TRY(api_messages_add(&m, "system", system, e));
     if (input->type == JSON_STRING) TRY(api_messages_add(&m, "user", input, e));
     for (uint32_t i = 0; input->type == JSON_ARRAY && i < input->n; i++) {
@@ -157,14 +170,16 @@ static int read_input(struct api_request *r, const struct json *root, struct jso
     return 0;
 }
 
-/* --- tools and format ---------------------------------------------------------------------------------------------------- */
+/* --- tools and format ------------------------------------------------------------------------- */
 
 static int read_tools(struct api_request *r, const struct json *root, struct error *e) {
-    const struct json *from = json_get(root, "tools"), *choice = json_get(root, "tool_choice"), *name = json_get(choice, "name");
+    const struct json *from = json_get(root, "tools"), *choice = json_get(root, "tool_choice"),
+                      *name = json_get(choice, "name");
     struct json *tools, *list;
     if (json_is(choice, "none")) r->tool_choice = API_TOOLS_NONE;
     else if (json_is(choice, "required")) r->tool_choice = API_TOOLS_REQUIRED;
-    else if (json_is(json_get(choice, "type"), "function") && name && name->type == JSON_STRING) r->tool_choice = API_TOOLS_REQUIRED, r->forced_tool = name;
+    else if (json_is(json_get(choice, "type"), "function") && name && name->type == JSON_STRING)
+        r->tool_choice = API_TOOLS_REQUIRED, r->forced_tool = name;
     else if (api_members_present(choice) && !json_is(choice, "auto"))
         return error_set(e, ERR_USAGE, "tool_choice: must be none, auto, required, or a function with its name");
     if (!api_members_present(from)) return 0;
@@ -173,7 +188,8 @@ static int read_tools(struct api_request *r, const struct json *root, struct err
     TRY(api_messages_array(r, from->n, tools, &list, e));
     for (uint32_t i = 0; i < from->n; i++) {
         const struct json *t = &from->items[i], *tool = json_get(t, "name");
-        if (!json_is(json_get(t, "type"), "function")) return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
+        if (!json_is(json_get(t, "type"), "function"))
+            return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
         if (!tool || tool->type != JSON_STRING) return error_set(e, ERR_USAGE, "tools[%u].name: missing", i);
         TRY(api_messages_tool(r, tool, json_get(t, "description"), json_get(t, "parameters"), &list[i], e));
     }
@@ -182,17 +198,20 @@ static int read_tools(struct api_request *r, const struct json *root, struct err
 }
 
 static int read_format(struct api_request *r, const struct json *root, struct error *e) {
-    const struct json *format = json_path(root, "text.format"), *type = json_get(format, "type"), *schema = json_get(format, "schema");
+    const struct json *format = json_path(root, "text.format"), *type = json_get(format, "type"),
+                      *schema = json_get(format, "schema");
     if (!api_members_present(format) || json_is(type, "text")) return 0;
     if (!api_members_empty(r->tools)) return error_set(e, ERR_USAGE, "text.format: cannot be combined with tools");
     r->has_source = true;
-    if (json_is(type, "json_object")) return api_format_take(&r->arena, "text.format", format, SOURCE_JSON_OBJECT, &r->source, e);
+    if (json_is(type, "json_object"))
+        return api_format_take(&r->arena, "text.format", format, SOURCE_JSON_OBJECT, &r->source, e);
     if (!json_is(type, "json_schema") || !api_members_present(schema))
         return error_set(e, ERR_USAGE, "text.format: must be text, json_object, or json_schema with a schema");
     return api_format_take(&r->arena, "text.format.schema", schema, SOURCE_SCHEMA, &r->source, e);
 }
 
-static int parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict, struct error *e) {
+static int parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
+                 struct error *e) {
     const struct api_member_table table = {.rows = members, .n = sizeof members / sizeof *members, .prefix = ""};
     struct api_template_options o = {.think = -1};
     struct json root, messages;

@@ -21,7 +21,7 @@
 #include "cli/terminal/sig.h"
 #include "cli/turn/engine_client_local.h"
 
-/* --- sockets --------------------------------------------------------------------------------------------------------- */
+/* --- sockets ---------------------------------------------------------------------------------- */
 
 /* Takes the key from HEARTH_API_KEY, or makes one. */
 static int choose_key(struct server *s, struct error *e) {
@@ -29,12 +29,14 @@ static int choose_key(struct server *s, struct error *e) {
     unsigned char random[32];
     if (fixed && *fixed) {
         if (strlen(fixed) >= SERVE_KEY_SIZE || strpbrk(fixed, "\r\n \t"))
-            return error_set(e, ERR_USAGE, "HEARTH_API_KEY: a key has at most %d bytes and no white space", SERVE_KEY_SIZE - 1);
+            return error_set(e, ERR_USAGE, "HEARTH_API_KEY: a key has at most %d bytes and no white space",
+                             SERVE_KEY_SIZE - 1);
         snprintf(s->key, sizeof s->key, "%s", fixed);
         s->has_fixed_key = true;
         return 0;
     }
-    if (getrandom(random, sizeof random, 0) != sizeof random) return error_set(e, ERR_RUNTIME, "--listen: cannot get random numbers for a key");
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        return error_set(e, ERR_RUNTIME, "--listen: cannot get random numbers for a key");
     for (size_t i = 0; i < sizeof random; i++) snprintf(s->key + 2 * i, 3, "%02x", random[i]);
     return 0;
 }
@@ -53,17 +55,19 @@ static int parse_address(const char *where, struct address *out, struct error *e
     const unsigned long port = strtoul(digits, NULL, 10);
     *out = (struct address){.in.sin_family = AF_INET, .in6.sin6_family = AF_INET6, .host = "127.0.0.1"};
     if (!n || n > 5 || strspn(digits, "0123456789") != n || port > 65535)
-        return error_set(e, ERR_USAGE, "--listen %s: must be PORT or ADDRESS:PORT, as in 8080 or 127.0.0.1:8080", where);
+        return error_set(e, ERR_USAGE, "--listen %s: must be PORT or ADDRESS:PORT, as in 8080 or 127.0.0.1:8080",
+                         where);
     if (colon) snprintf(out->host, sizeof out->host, "%.*s", (int)(colon - where), where);
     char inner[64] = "";
     const size_t m = strlen(out->host);
     out->is_six = m > 2 && out->host[0] == '[' && out->host[m - 1] == ']';
     if (out->is_six) snprintf(inner, sizeof inner, "%.*s", (int)m - 2, out->host + 1);
-    if (inet_pton(out->is_six ? AF_INET6 : AF_INET, out->is_six ? inner : out->host, out->is_six ? (void *)&out->in6.sin6_addr : (void *)&out->in.sin_addr) !=
-        1)
+    if (inet_pton(out->is_six ? AF_INET6 : AF_INET, out->is_six ? inner : out->host,
+                  out->is_six ? (void *)&out->in6.sin6_addr : (void *)&out->in.sin_addr) != 1)
         return error_set(e, ERR_USAGE, "--listen %s: not an address; names are not looked up", where);
     out->in.sin_port = out->in6.sin6_port = htons((uint16_t)port);
-    out->is_local = out->is_six ? IN6_IS_ADDR_LOOPBACK(&out->in6.sin6_addr) : ntohl(out->in.sin_addr.s_addr) >> 24 == 127;
+    out->is_local =
+        out->is_six ? IN6_IS_ADDR_LOOPBACK(&out->in6.sin6_addr) : ntohl(out->in.sin_addr.s_addr) >> 24 == 127;
     return 0;
 }
 
@@ -75,11 +79,13 @@ static int listen_port(struct server *s, const char *where, struct error *e) {
     if (rc) return rc;
     if (!at.is_local && !s->app->opts.v[OPT_ALLOW_REMOTE].on)
         return error_set(e, ERR_USAGE, "--listen %s: other machines could connect; --allow-remote permits that", where);
-    if (!at.is_local && !s->has_fixed_key) return error_set(e, ERR_USAGE, "--listen %s: --allow-remote needs a key in HEARTH_API_KEY", where);
+    if (!at.is_local && !s->has_fixed_key)
+        return error_set(e, ERR_USAGE, "--listen %s: --allow-remote needs a key in HEARTH_API_KEY", where);
     struct sockaddr *sa = at.is_six ? (struct sockaddr *)&at.in6 : (struct sockaddr *)&at.in;
     socklen_t size = at.is_six ? sizeof at.in6 : sizeof at.in;
     int fd = socket(at.is_six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)); /* a connection of the previous server may still be closing */
+    /* a connection of the previous server may still be closing */
+    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
     if (fd < 0 || bind(fd, sa, size) || listen(fd, 256) || getsockname(fd, sa, &size)) {
         rc = error_set(e, ERR_RUNTIME, "--listen %s: %s", where, strerror(errno));
         if (fd >= 0) close(fd);
@@ -90,10 +96,10 @@ static int listen_port(struct server *s, const char *where, struct error *e) {
     return 0;
 }
 
-/* --- the loop -------------------------------------------------------------------------------------------------------- */
+/* --- the loop --------------------------------------------------------------------------------- */
 
-/* MHD's epoll mode is edge-triggered, and loses a client that writes and closes at once. So MHD lists its descriptors, we poll them
- * and pass the results back. */
+/* MHD's epoll mode is edge-triggered, and loses a client that writes and closes at once. So MHD lists its descriptors,
+ * we poll them and pass the results back. */
 struct fd_watch {
     fd_set reads, writes, odd;
     int max;
@@ -121,8 +127,17 @@ static void watch_end(struct server *s, struct fd_watch *w, const struct pollfd 
 }
 
 static void serve_loop(struct server *s) {
-    /* MANY_IDLE_ROUNDS: rounds with only MHD's work, which spins on a line of a chunked body that is longer than its buffer */
-    enum { N_FIXED = 4, MAX_WAIT_MS = 1000, EVENTS_PER_ROUND = 256, MANY_IDLE_ROUNDS = 100, IDLE_PAUSE_MS = 10, STOP_S = 3, STOP_WAIT_MS = 20 };
+    /* MANY_IDLE_ROUNDS: rounds with only MHD's work, which spins on a line of a chunked body that is longer than its
+     * buffer */
+    enum {
+        N_FIXED = 4,
+        MAX_WAIT_MS = 1000,
+        EVENTS_PER_ROUND = 256,
+        MANY_IDLE_ROUNDS = 100,
+        IDLE_PAUSE_MS = 10,
+        STOP_S = 3,
+        STOP_WAIT_MS = 20
+    };
     enum { MAX_FDS = N_FIXED + FD_SETSIZE + SERVE_MAX_CONNECTIONS };
     static struct pollfd fds[MAX_FDS];
     static struct fd_watch watch;
@@ -133,11 +148,14 @@ static void serve_loop(struct server *s) {
         MHD_UNSIGNED_LONG_LONG timeout_ms;
         double now = clock_now();
         bool accepting = s->n_connections < SERVE_MAX_CONNECTIONS && !s->stopping && now >= s->accept_again_s;
-        int n = N_FIXED, wait_ms = mhd.get_timeout(s->http, &timeout_ms) == MHD_YES && timeout_ms < MAX_WAIT_MS ? (int)timeout_ms : MAX_WAIT_MS;
+        int n = N_FIXED, wait_ms = mhd.get_timeout(s->http, &timeout_ms) == MHD_YES && timeout_ms < MAX_WAIT_MS
+                                       ? (int)timeout_ms
+                                       : MAX_WAIT_MS;
         n_idle_rounds = wait_ms > 0 ? 0 : n_idle_rounds + 1;
         if (n_idle_rounds > MANY_IDLE_ROUNDS) wait_ms = IDLE_PAUSE_MS;
         if (idle_s > 0 && !s->requests && now >= s->last_activity_s + idle_s) s->stopping = true;
-        if (idle_s > 0 && s->last_activity_s + idle_s - now < wait_ms * 1e-3) wait_ms = (int)((s->last_activity_s + idle_s - now) * 1e3) + 1;
+        if (idle_s > 0 && s->last_activity_s + idle_s - now < wait_ms * 1e-3)
+            wait_ms = (int)((s->last_activity_s + idle_s - now) * 1e3) + 1;
         if (s->stopping && !exit_at) {
             exit_at = now + STOP_S;
             serve_cancel_all(s);
@@ -148,7 +166,8 @@ static void serve_loop(struct server *s) {
         fds[0] = (struct pollfd){.fd = engine_client_fd(s->app), .events = POLLIN};
         fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
         fds[2] = (struct pollfd){.fd = accepting ? s->fd : -1, .events = POLLIN};
-        fds[3] = (struct pollfd){.fd = accepting && s->n_connections < SERVE_MAX_PORT_CONNECTIONS ? s->port_fd : -1, .events = POLLIN};
+        fds[3] = (struct pollfd){.fd = accepting && s->n_connections < SERVE_MAX_PORT_CONNECTIONS ? s->port_fd : -1,
+                                 .events = POLLIN};
         int first_http = n;
         n += watch_begin(s, &watch, fds + n);
         int first_suspended = n;
@@ -160,27 +179,31 @@ static void serve_loop(struct server *s) {
         sig_drain();
         if (sig_interrupted() || sig_terminated()) s->stopping = true;
         serve_connection_detect_hangups(s, fds + first_suspended, n - first_suspended);
-        for (int i = 0; i < EVENTS_PER_ROUND && engine_client_poll(s->app, &event, 0); i++) serve_handle_event(s, &event);
+        for (int i = 0; i < EVENTS_PER_ROUND && engine_client_poll(s->app, &event, 0); i++)
+            serve_handle_event(s, &event);
         serve_start_waiting(s);
         watch_end(s, &watch, fds + first_http, first_suspended - first_http);
         for (int i = 2; i < N_FIXED; i++)
-            if (fds[i].fd >= 0 && (fds[i].revents & POLLIN) && !serve_connection_accept(s, fds[i].fd)) s->accept_again_s = clock_now() + 0.1;
+            if (fds[i].fd >= 0 && (fds[i].revents & POLLIN) && !serve_connection_accept(s, fds[i].fd))
+                s->accept_again_s = clock_now() + 0.1;
         serve_start_waiting(s);
     }
 }
 
-/* --- start and end --------------------------------------------------------------------------------------------------- */
+/* --- start and end ---------------------------------------------------------------------------- */
 
 static int start_server(struct server *s, struct error *e) {
     struct app *a = s->app;
     struct buf line = {0};
     s->max_sessions = a->opts.v[OPT_PARALLEL].text ? (int)a->opts.v[OPT_PARALLEL].integer : 16;
-    if (!(s->sessions = mem_calloc((size_t)s->max_sessions, sizeof *s->sessions))) return error_set(e, ERR_MEMORY, "no memory");
+    if (!(s->sessions = mem_calloc((size_t)s->max_sessions, sizeof *s->sessions)))
+        return error_set(e, ERR_MEMORY, "no memory");
     if (lib_mhd(e)) return ERR_RUNTIME;
-    s->http = mhd.start_daemon(MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, serve_request, s, MHD_OPTION_CONNECTION_LIMIT,
-                               (unsigned)SERVE_MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVE_HEAD_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-                               (unsigned)SERVE_IDLE_S, MHD_OPTION_NOTIFY_COMPLETED, serve_completed, s, MHD_OPTION_NOTIFY_CONNECTION, serve_connection_notify,
-                               s, MHD_OPTION_END);
+    s->http = mhd.start_daemon(
+        MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, serve_request, s,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVE_MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)SERVE_HEAD_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SERVE_IDLE_S, MHD_OPTION_NOTIFY_COMPLETED,
+        serve_completed, s, MHD_OPTION_NOTIFY_CONNECTION, serve_connection_notify, s, MHD_OPTION_END);
     if (!s->http) return error_set(e, ERR_RUNTIME, "--serve: libmicrohttpd failed to start");
     int rc = a->opts.v[OPT_LISTEN].text ? listen_port(s, a->opts.v[OPT_LISTEN].text, e) : 0;
     if (!rc) rc = resident_listen(&s->fd, s->path, e);
@@ -188,8 +211,10 @@ static int start_server(struct server *s, struct error *e) {
     s->started_s = s->last_activity_s = clock_now();
     s->opened_at = (long long)time(NULL);
     buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
-    if (s->port_fd >= 0) buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->has_fixed_key ? "from HEARTH_API_KEY" : s->key);
-    rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0; /* else no client has the URL and key */
+    if (s->port_fd >= 0)
+        buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->has_fixed_key ? "from HEARTH_API_KEY" : s->key);
+    /* else no client has the URL and key */
+    rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0;
     buf_free(&line);
     return rc;
 }
@@ -220,7 +245,8 @@ static void stop_server(struct server *s) {
 
 int serve_run(struct app *a, struct error *e) {
     struct server s = {.app = a, .lock = -1, .fd = -1, .port_fd = -1};
-    if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--serve and --raw cannot be combined: serving needs a chat template");
+    if (a->opts.v[OPT_RAW].on)
+        return error_set(e, ERR_USAGE, "--serve and --raw cannot be combined: serving needs a chat template");
     int rc = resident_path(s.path, e);
     if (!rc) rc = resident_claim(&s.lock, e);
     if (!rc) rc = open_find_model(a, e);

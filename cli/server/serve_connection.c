@@ -19,17 +19,21 @@ void serve_connection_wake(struct http_request *x) {
 void serve_connection_set_deadline(struct MHD_Connection *c, int seconds) {
     const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_connection *k = info ? info->socket_context : NULL;
-    if (k) k->deadline_s = seconds ? clock_now() + seconds * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) : 0;
+    if (k)
+        k->deadline_s =
+            seconds ? clock_now() + seconds * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) : 0;
 }
 
-/* True if a client has more than its share of connections. All clients at the port count as one, which has its own limit. */
+/* True if a client has more than its share of connections. All clients at the port count as one, which has its own
+ * limit. */
 static bool exceeds_share(const struct server *s, pid_t job) {
     int n = 0;
     for (const struct http_connection *k = s->connections; k; k = k->next) n += k->job == job;
     return job && n > SERVE_CLIENT_SHARE * (SERVE_MAX_CONNECTIONS - s->n_connections);
 }
 
-void serve_connection_notify(void *server, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what) {
+void serve_connection_notify(void *server, struct MHD_Connection *c, void **state,
+                             enum MHD_ConnectionNotificationCode what) {
     struct server *s = server;
     s->n_connections += what == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
@@ -50,7 +54,8 @@ void serve_connection_notify(void *server, struct MHD_Connection *c, void **stat
     if (what != MHD_CONNECTION_NOTIFY_STARTED) s->accept_again_s = 0;
 }
 
-/* Closes connections that miss their deadline. MHD's timeout restarts with each byte, so a slow sender would never reach it. */
+/* Closes connections that miss their deadline. MHD's timeout restarts with each byte, so a slow sender would never
+ * reach it. */
 void serve_connection_close_slow(struct server *s, double now) {
     for (struct http_connection *k = s->connections; k; k = k->next) {
         if (!k->deadline_s || now < k->deadline_s) continue;

@@ -14,7 +14,7 @@
 #include "cli/server/server.h"
 #include "cli/terminal/out.h"
 
-/* --- replies --------------------------------------------------------------------------------------------------------- */
+/* --- replies ---------------------------------------------------------------------------------- */
 
 /* Sends a complete reply; takes ownership of b. */
 static enum MHD_Result send_reply(struct http_request *x, int status, struct buf *b) {
@@ -30,7 +30,9 @@ static enum MHD_Result send_reply(struct http_request *x, int status, struct buf
     if (status == 503) mhd.add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (x->over_share) mhd.add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     if (status == 401) mhd.add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    if (status == 405) mhd.add_response_header(r, MHD_HTTP_HEADER_ALLOW, strcmp(x->allowed_method, "GET") ? x->allowed_method : "GET, HEAD");
+    if (status == 405)
+        mhd.add_response_header(r, MHD_HTTP_HEADER_ALLOW,
+                                strcmp(x->allowed_method, "GET") ? x->allowed_method : "GET, HEAD");
     enum MHD_Result rc = mhd.queue_response(x->conn, (unsigned)status, r);
     mhd.destroy_response(r);
     return rc;
@@ -53,7 +55,7 @@ static enum MHD_Result send_error(struct http_request *x, const struct error *e)
     return send_reply(x, status, &b);
 }
 
-/* --- streams --------------------------------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 static void suspend_until_woken(struct http_request *x) {
     if (x->suspended) return;
@@ -87,7 +89,7 @@ static enum MHD_Result start_stream(struct http_request *x) {
     return rc;
 }
 
-/* --- routes ---------------------------------------------------------------------------------------------------------- */
+/* --- routes ----------------------------------------------------------------------------------- */
 
 static enum MHD_Result send_loaded(struct http_request *x) {
     struct buf b = {0};
@@ -237,7 +239,8 @@ static const struct route {
 
 static bool route_matches(const struct route *r, const struct server *s, const char *url) {
     size_t n = strlen(r->path);
-    return r->path[n - 1] == '/' ? !strncmp(url, r->path, n) && !strcmp(url + n, s->app->info->name) : !strcmp(url, r->path);
+    return r->path[n - 1] == '/' ? !strncmp(url, r->path, n) && !strcmp(url + n, s->app->info->name)
+                                 : !strcmp(url, r->path);
 }
 
 /* Compares in constant time. */
@@ -253,7 +256,8 @@ static bool check_key(struct http_request *x) {
     const char *api_key = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Api-Key");
     if (given && !strncasecmp(given, "Bearer ", 7) && same_key(given + 7, x->server->key)) return true;
     if (api_key && same_key(api_key, x->server->key)) return true;
-    set_refusal(x, 401, "invalid_api_key", "missing or wrong key; send the key of hearth --serve: Authorization: Bearer KEY, or X-Api-Key: KEY");
+    set_refusal(x, 401, "invalid_api_key",
+                "missing or wrong key; send the key of hearth --serve: Authorization: Bearer KEY, or X-Api-Key: KEY");
     return false;
 }
 
@@ -273,7 +277,8 @@ static const struct route *find_route(const struct server *s, const char *url) {
 /* Sets the route of a request, or refuses it. */
 static void set_route(struct http_request *x, const struct route *r, const char *url, const char *method) {
     char text[300];
-    if (!r && !strncmp(url, "/v1/models/", 11)) set_refusal(x, 404, "model_not_found", "no such model; /v1/models lists the one that is served");
+    if (!r && !strncmp(url, "/v1/models/", 11))
+        set_refusal(x, 404, "model_not_found", "no such model; /v1/models lists the one that is served");
     else if (!r) {
         snprintf(text, sizeof text, "no resource %.100s; use /v1/chat/completions or /v1/models", url);
         set_refusal(x, 404, NULL, text);
@@ -285,7 +290,7 @@ static void set_route(struct http_request *x, const struct route *r, const char 
     else x->route = r;
 }
 
-/* --- a request ------------------------------------------------------------------------------------------------------- */
+/* --- a request -------------------------------------------------------------------------------- */
 
 static struct http_request *request_new(struct server *s, struct MHD_Connection *c) {
     struct http_request *x = mem_calloc(1, sizeof *x);
@@ -311,12 +316,13 @@ static void add_body(struct http_request *x, const char *data, size_t n) {
     struct server *s = x->server;
     if (x->status) return;
     if (x->body.len + n > SERVE_BODY_BYTES) set_refusal(x, 413, NULL, "the body is larger than 16 MB");
-    else if (s->body_bytes + n > SERVE_ALL_BODIES_BYTES || buf_add(&x->body, data, n)) set_refusal(x, 503, NULL, "too many request bytes at once; retry later");
+    else if (s->body_bytes + n > SERVE_ALL_BODIES_BYTES || buf_add(&x->body, data, n))
+        set_refusal(x, 503, NULL, "too many request bytes at once; retry later");
     else s->body_bytes += n;
 }
 
-enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload, size_t *n,
-                              void **state) {
+enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method,
+                              const char *version, const char *upload, size_t *n, void **state) {
     struct server *s = server;
     struct http_request *x = *state;
     if (!x) {
@@ -330,10 +336,12 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
         else if (x->local || !strcmp(url, "/health") || check_key(x)) set_route(x, route, url, method);
-        if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY_BYTES) set_refusal(x, 413, NULL, "the body is larger than 16 MB");
+        if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY_BYTES)
+            set_refusal(x, 413, NULL, "the body is larger than 16 MB");
         bool is_chunked = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
         bool may_be_long = is_chunked || (length && strtoull(length, NULL, 10) > SERVE_HEAD_BYTES);
-        return x->status && may_be_long ? send_reply(x, x->status, &x->refusal) : MHD_YES; /* refuse before the body is sent */
+        /* refuse before the body is sent */
+        return x->status && may_be_long ? send_reply(x, x->status, &x->refusal) : MHD_YES;
     }
     if (*n) {
         x->dropped_bytes += x->status ? *n : 0;
@@ -354,6 +362,7 @@ void serve_completed(void *server, struct MHD_Connection *c, void **state, enum 
     *state = NULL;
     x->conn = NULL;
     x->suspended = false;
-    log_say(LOG_INFO, "%s %d, %d tokens, %.3f s", x->line, x->replied, serve_request_tokens(x), clock_now() - x->began_s);
+    log_say(LOG_INFO, "%s %d, %d tokens, %.3f s", x->line, x->replied, serve_request_tokens(x),
+            clock_now() - x->began_s);
     serve_drop_request(x);
 }

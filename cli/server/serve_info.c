@@ -8,7 +8,8 @@
 /* Parses the body of a request as an object. */
 static int parse_body(const struct http_request *x, struct arena *a, struct json *out, struct error *e) {
     int rc = json_parse(a, x->body.data ? x->body.data : "", x->body.len, 0, "request", out, e);
-    if (rc == ERR_MODEL || (!rc && out->type != JSON_OBJECT)) return error_set(e, ERR_USAGE, "request: must be a JSON object");
+    if (rc == ERR_MODEL || (!rc && out->type != JSON_OBJECT))
+        return error_set(e, ERR_USAGE, "request: must be a JSON object");
     return rc;
 }
 
@@ -27,13 +28,15 @@ int serve_info_tokenize(const struct http_request *x, struct buf *out, struct er
     const bool special = !rc && json_bool(json_get(&j, "parse_special"), false),
                bos = !rc && json_bool(member_of(&j, "add_special", "add_special_tokens"), false);
     if (!rc && (!text || text->type != JSON_STRING)) rc = error_set(e, ERR_USAGE, "content: a text is required");
-    if (!rc) rc = tokenizer_encode(app->tokenizer, text->string, text->n, special ? TEXT_TEMPLATE : TEXT_VALUE, &ids, e);
+    if (!rc)
+        rc = tokenizer_encode(app->tokenizer, text->string, text->n, special ? TEXT_TEMPLATE : TEXT_VALUE, &ids, e);
     if (!rc) {
         buf_str(out, "{\"tokens\": [");
         const char *comma = "";
         if (bos && tokenizer_bos(app->tokenizer) >= 0) buf_fmt(out, "%d", tokenizer_bos(app->tokenizer)), comma = ", ";
         for (size_t i = 0; i < ids.n; i++, comma = ", ") buf_fmt(out, "%s%d", comma, ids.data[i]);
-        buf_fmt(out, "], \"count\": %zu, \"max_model_len\": %d}\n", ids.n + (bos && tokenizer_bos(app->tokenizer) >= 0), app->info->context);
+        buf_fmt(out, "], \"count\": %zu, \"max_model_len\": %d}\n", ids.n + (bos && tokenizer_bos(app->tokenizer) >= 0),
+                app->info->context);
     }
     ids_free(&ids);
     arena_free(&arena);
@@ -52,7 +55,8 @@ int serve_info_detokenize(const struct http_request *x, struct buf *out, struct 
     for (uint32_t i = 0; !rc && i < list->n; i++) {
         const int64_t id = json_int(&list->items[i], -1);
         if (id < 0 || id >= tokenizer_n_ids(app->tokenizer))
-            rc = error_set(e, ERR_USAGE, "tokens[%u]: not an id of this vocabulary (0 to %d)", i, tokenizer_n_ids(app->tokenizer) - 1);
+            rc = error_set(e, ERR_USAGE, "tokens[%u]: not an id of this vocabulary (0 to %d)", i,
+                           tokenizer_n_ids(app->tokenizer) - 1);
         else if (decoder_add(&d, (int32_t)id, &raw)) rc = error_set(e, ERR_MEMORY, "no memory");
     }
     if (!rc && decoder_flush(&d, &raw)) rc = error_set(e, ERR_MEMORY, "no memory");
@@ -85,7 +89,9 @@ void serve_info_count(struct server *s, const struct turn *t) {
 void serve_info_metrics(const struct server *s, struct buf *out) {
     int waiting = 0, running = 0;
     for (const struct http_request *x = s->requests; x; x = x->next)
-        for (int i = 0; i < x->n_choices; i++) waiting += x->choices[i].state == HTTP_CHOICE_WAITING, running += x->choices[i].state == HTTP_CHOICE_RUNNING;
+        for (int i = 0; i < x->n_choices; i++)
+            waiting += x->choices[i].state == HTTP_CHOICE_WAITING,
+                running += x->choices[i].state == HTTP_CHOICE_RUNNING;
     const struct {
         const char *name, *type, *help;
         double value;
@@ -95,7 +101,8 @@ void serve_info_metrics(const struct server *s, struct buf *out) {
         {"requests_running", "gauge", "Answers that are being generated", running},
         {"requests_waiting", "gauge", "Answers that wait for a session", waiting},
         {"prompt_tokens_total", "counter", "Tokens of prompts", (double)s->totals.prompt_tokens},
-        {"prompt_tokens_cached_total", "counter", "Tokens of prompts whose KV cache was reused", (double)s->totals.cached_tokens},
+        {"prompt_tokens_cached_total", "counter", "Tokens of prompts whose KV cache was reused",
+         (double)s->totals.cached_tokens},
         {"answer_tokens_total", "counter", "Generated tokens", (double)s->totals.answer_tokens},
         {"time_to_first_token_seconds_sum", "counter", "Sum of the times to the first token", s->totals.ttft_s},
         {"time_to_first_token_seconds_count", "counter", "Answers in that sum", (double)s->n_answered},
@@ -107,6 +114,6 @@ void serve_info_metrics(const struct server *s, struct buf *out) {
         {"uptime_seconds", "gauge", "Seconds since the start", clock_now() - s->started_s},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        buf_fmt(out, "# HELP hearth_%s %s\n# TYPE hearth_%s %s\nhearth_%s %.15g\n", rows[i].name, rows[i].help, rows[i].name, rows[i].type, rows[i].name,
-                rows[i].value);
+        buf_fmt(out, "# HELP hearth_%s %s\n# TYPE hearth_%s %s\nhearth_%s %.15g\n", rows[i].name, rows[i].help,
+                rows[i].name, rows[i].type, rows[i].name, rows[i].value);
 }

@@ -30,7 +30,9 @@ static size_t choice_tokens(const struct http_choice *c) {
     const int prompt = (int)c->request->n_prompt;
     if (t->n_tokens) return unshared_tokens(c->session, (size_t)prompt + (size_t)t->n_tokens);
     /* the cached prefix, and what is prefilled */
-    return unshared_tokens(c->session, t->prefill_total && t->prefill_total <= prompt ? (size_t)(prompt - t->prefill_total + t->prefill_done) : 0);
+    return unshared_tokens(c->session, t->prefill_total && t->prefill_total <= prompt
+                                           ? (size_t)(prompt - t->prefill_total + t->prefill_done)
+                                           : 0);
 }
 
 static size_t idle_tokens(const struct serve_session *k) {
@@ -56,8 +58,8 @@ static void put_choice_status(struct buf *b, const struct http_choice *c) {
     if (c->state == HTTP_CHOICE_WAITING) buf_fmt(b, "\"state\": \"waiting\", \"prompt_tokens\": %d}", prompt);
     else if (t->n_tokens) {
         double s = t->last_token_at - t->first_token_at;
-        buf_fmt(b, "\"state\": \"decode\", \"prompt_tokens\": %d, \"tokens\": %d, \"tokens_per_s\": %.3f}", prompt, t->n_tokens,
-                t->n_tokens > 1 && s > 0 ? (t->n_tokens - 1) / s : 0.0);
+        buf_fmt(b, "\"state\": \"decode\", \"prompt_tokens\": %d, \"tokens\": %d, \"tokens_per_s\": %.3f}", prompt,
+                t->n_tokens, t->n_tokens > 1 && s > 0 ? (t->n_tokens - 1) / s : 0.0);
     } else {
         buf_fmt(b, "\"state\": \"prefill\", \"prompt_tokens\": %d, \"share\": %.4f, \"left_s\": ", prompt,
                 t->prefill_total ? (double)t->prefill_done / t->prefill_total : 0.0);
@@ -81,15 +83,20 @@ void serve_status_put(struct server *s, struct buf *b) {
     buf_str(b, ", \"build\": ");
     resident_build(b);
     buf_fmt(b,
-            ", \"pid\": %ld, \"up_s\": %.3f, \"context\": %d, \"max_context\": %d, \"kv_token_bytes\": %llu, \"fingerprint\": \"%016llx\", \"parallel\": %d, "
+            ", \"pid\": %ld, \"up_s\": %.3f, \"context\": %d, \"max_context\": %d, \"kv_token_bytes\": %llu, "
+            "\"fingerprint\": \"%016llx\", \"parallel\": %d, "
             "\"answered\": %llu, ",
-            (long)getpid(), clock_now() - s->started_s, i->context, i->max_context, (unsigned long long)i->kv_token_bytes, (unsigned long long)i->fingerprint,
-            s->max_sessions, (unsigned long long)s->n_answered);
+            (long)getpid(), clock_now() - s->started_s, i->context, i->max_context,
+            (unsigned long long)i->kv_token_bytes, (unsigned long long)i->fingerprint, s->max_sessions,
+            (unsigned long long)s->n_answered);
     buf_str(b, "\"sampling\": {");
     const struct {
         const char *name;
         double value;
-    } numbers[] = {{"temperature", i->temperature}, {"top_p", i->top_p}, {"min_p", i->min_p}, {"repeat_penalty", i->repeat_penalty}};
+    } numbers[] = {{"temperature", i->temperature},
+                   {"top_p", i->top_p},
+                   {"min_p", i->min_p},
+                   {"repeat_penalty", i->repeat_penalty}};
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         if (numbers[k].value == numbers[k].value) buf_fmt(b, "\"%s\": %.17g, ", numbers[k].name, numbers[k].value);
     buf_fmt(b, "\"top_k\": %d, \"do_sample\": %s}, \"sessions\": [", i->top_k, i->do_sample ? "true" : "false");
@@ -105,6 +112,6 @@ void serve_status_put(struct server *s, struct buf *b) {
         buf_fmt(b, "%s{\"state\": \"idle\", \"tokens\": %zu}", first ? "" : ", ", idle_tokens(&s->sessions[k]));
         first = false;
     }
-    buf_fmt(b, "], \"memory\": {\"resident_bytes\": %llu, \"kv_bytes\": %llu}}\n", (unsigned long long)serve_status_resident_bytes(),
-            (unsigned long long)serve_status_kv_bytes(s));
+    buf_fmt(b, "], \"memory\": {\"resident_bytes\": %llu, \"kv_bytes\": %llu}}\n",
+            (unsigned long long)serve_status_resident_bytes(), (unsigned long long)serve_status_kv_bytes(s));
 }

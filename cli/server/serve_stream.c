@@ -3,7 +3,8 @@
 
 /* Fills out with the answers of a request, for its protocol. */
 static struct api_choice *get_choices(const struct http_request *x, struct api_choice out[static API_MAX_CHOICES]) {
-    for (int i = 0; i < x->n_choices; i++) out[i] = (struct api_choice){.turn = &x->choices[i].turn, .calls = &x->choices[i].calls, .index = i};
+    for (int i = 0; i < x->n_choices; i++)
+        out[i] = (struct api_choice){.turn = &x->choices[i].turn, .calls = &x->choices[i].calls, .index = i};
     return out;
 }
 
@@ -35,16 +36,16 @@ static void put_ids(struct http_request *x, struct http_choice *c, bool settled)
     buf_str(&x->formatted, "\n\n");
 }
 
-/* Formats what an answer has generated, and its end. An attached process gets text with its ids, so that a stopped answer can be continued: text waits a few
- * tokens for what is held back. */
+/* Formats what an answer has generated, and its end. An attached process gets text with its ids, so that a stopped
+ * answer can be continued: text waits a few tokens for what is held back. */
 static void put_choice(struct http_request *x, struct http_choice *c, const struct api_choice *view) {
     enum { IDS_HELD_MOST = 8 };
     const bool settled = !c->turn.running || turn_is_settled(&c->turn);
     if (x->request.markup && !settled && c->turn.ids.n < c->n_ids_sent + IDS_HELD_MOST) return;
     for (size_t i = 0; i < c->n_generated; i++) {
         const bool is_text = c->generated[i].part == OUTPUT_TEXT;
-        x->protocol->delta(&x->formatted, &x->answer, view, c->generated[i].part, c->generated[i].text.data, c->generated[i].text.len,
-                           is_text ? c->n_logprobs_sent : SIZE_MAX);
+        x->protocol->delta(&x->formatted, &x->answer, view, c->generated[i].part, c->generated[i].text.data,
+                           c->generated[i].text.len, is_text ? c->n_logprobs_sent : SIZE_MAX);
         if (is_text) c->n_logprobs_sent = turn_shown_logprobs(&c->turn);
         c->generated[i].text.len = 0;
     }

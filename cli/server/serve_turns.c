@@ -1,5 +1,6 @@
-/* The turns of --serve. Requests wait for one of a few sessions; clients are served round-robin, and each request takes the session that
- * caches the longest prefix of its prompt. Generated text is stored and formatted into chunks when its connection can send. */
+/* The turns of --serve. Requests wait for one of a few sessions; clients are served round-robin, and each request takes
+ * the session that caches the longest prefix of its prompt. Generated text is stored and formatted into chunks when its
+ * connection can send. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 
 static const char shutting_down[] = "the server is shutting down";
 
-/* --- requests -------------------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static void leave_queue(struct http_choice *c) {
     struct http_request *x = c->request;
@@ -51,7 +52,8 @@ void serve_request_free(struct http_request *x) {
     mem_free(x);
 }
 
-/* Cancels the turns that run, whose last events then follow, and takes the others out of the queue. Returns whether any runs. */
+/* Cancels the turns that run, whose last events then follow, and takes the others out of the queue. Returns whether any
+ * runs. */
 static bool stop_choices(struct http_request *x) {
     bool running = false;
     for (int i = 0; i < x->n_choices; i++) {
@@ -76,7 +78,8 @@ static int check_model(const struct http_request *x, struct error *e) {
     const struct json *m = x->request.model;
     const char *name = x->server->app->info->name;
     if (!m || json_is(m, name) || !x->server->app->opts.v[OPT_STRICT].on) return 0;
-    return error_set(e, ERR_MODEL, "no model %.*s; this server has %s", (int)(m->n < 100 ? m->n : 100), m->string, name);
+    return error_set(e, ERR_MODEL, "no model %.*s; this server has %s", (int)(m->n < 100 ? m->n : 100), m->string,
+                     name);
 }
 
 /* Appends a list of ids to the prompt; name: of the member that has it. */
@@ -84,8 +87,10 @@ static int add_ids(struct http_request *x, const char *name, const struct json *
     struct ids *ids = &x->prompt.ids;
     for (uint32_t i = 0; i < list->n; i++) {
         const int64_t id = json_int(&list->items[i], -1);
-        if (id < 0 || id >= tokenizer_n_ids(x->server->app->tokenizer)) return error_set(e, ERR_USAGE, "%s[%u]: not an id of this vocabulary", name, i);
-        if (mem_grow(&ids->data, &ids->cap, ids->n + 1, sizeof *ids->data)) return error_set(e, ERR_MEMORY, "no memory");
+        if (id < 0 || id >= tokenizer_n_ids(x->server->app->tokenizer))
+            return error_set(e, ERR_USAGE, "%s[%u]: not an id of this vocabulary", name, i);
+        if (mem_grow(&ids->data, &ids->cap, ids->n + 1, sizeof *ids->data))
+            return error_set(e, ERR_MEMORY, "no memory");
         ids->data[ids->n++] = (int32_t)id;
     }
     return 0;
@@ -103,19 +108,22 @@ static int make_raw_prompt(struct http_request *x, struct error *e) {
 
 int serve_make_prompt(struct http_request *x, struct error *e) {
     struct app *a = x->server->app;
-    TRY(x->protocol->parse(&x->request, x->body.data ? x->body.data : "", x->body.len, a->template, a->opts.v[OPT_STRICT].on, e));
+    TRY(x->protocol->parse(&x->request, x->body.data ? x->body.data : "", x->body.len, a->template,
+                           a->opts.v[OPT_STRICT].on, e));
     TRY(check_model(x, e));
     if (x->request.load_only) return 0;
     if (x->request.raw_prompt) return make_raw_prompt(x, e);
     struct api_request *r = &x->request;
     if (r->tool_choice == API_TOOLS_REQUIRED) {
         const struct tool_request q = {.tools = r->tools, .name = r->forced_tool, .is_single = r->single_tool_call};
-        if (tool_grammar_make(&r->arena, a->template, a->tokenizer, &q, &r->source, e)) return error_prefix(e, "tool_choice");
+        if (tool_grammar_make(&r->arena, a->template, a->tokenizer, &q, &r->source, e))
+            return error_prefix(e, "tool_choice");
         r->has_source = true;
     }
     int rc = prompt_from_json(a, &x->request.template_input, &x->prompt, e);
     if (rc == ERR_RUNTIME) return e->code = ERR_USAGE; /* the template refuses this conversation */
-    if (!rc && x->request.partial_answer) rc = prompt_add_partial(a, x->request.partial_answer->string, x->request.partial_answer->n, &x->prompt, e);
+    if (!rc && x->request.partial_answer)
+        rc = prompt_add_partial(a, x->request.partial_answer->string, x->request.partial_answer->n, &x->prompt, e);
     if (!rc && r->generated) {
         ids_free(&x->prompt.fixed_answer);
         x->prompt.is_cut = !r->generated_whole;
@@ -138,13 +146,15 @@ static int make_id(struct http_request *x, struct error *e) {
 static int queue_choices(struct http_request *x, struct error *e) {
     struct server *s = x->server;
     const struct json *user = x->request.user;
-    if (!(x->choices = mem_calloc((size_t)x->request.n, sizeof *x->choices))) return error_set(e, ERR_MEMORY, "no memory");
+    if (!(x->choices = mem_calloc((size_t)x->request.n, sizeof *x->choices)))
+        return error_set(e, ERR_MEMORY, "no memory");
     x->n_choices = x->request.n;
     x->state = HTTP_REQUEST_ANSWERING;
     for (int i = 0; i < x->n_choices; i++) {
         struct http_choice *c = &x->choices[i];
         c->request = x, c->index = i;
-        fair_queue_push(&s->queue, &c->queue_entry, user ? hash64(user->string, user->n, x->client_job) : x->client_job, ++s->n_orders);
+        fair_queue_push(&s->queue, &c->queue_entry, user ? hash64(user->string, user->n, x->client_job) : x->client_job,
+                        ++s->n_orders);
     }
     return 0;
 }
@@ -159,16 +169,19 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     x->answer.model = a->info->name;
     int waiting = 0, of_client = 0;
     for (const struct http_request *o = s->requests; o; o = o->next) {
-        const int n = o->n_choices - o->n_begun > 0 && o->state == HTTP_REQUEST_ANSWERING ? o->n_choices - o->n_begun : 0;
+        const int n =
+            o->n_choices - o->n_begun > 0 && o->state == HTTP_REQUEST_ANSWERING ? o->n_choices - o->n_begun : 0;
         waiting += n, of_client += o->client_job == x->client_job ? n : 0;
     }
     if (of_client && of_client >= SERVE_CLIENT_SHARE * (SERVE_MAX_WAITING - waiting))
-        return error_set(e, ERR_MEMORY, "too many waiting requests: %d, %d of them from this client", waiting, of_client);
+        return error_set(e, ERR_MEMORY, "too many waiting requests: %d, %d of them from this client", waiting,
+                         of_client);
     int rc = serve_make_prompt(x, e);
     if (rc || x->request.load_only) return rc;
     if (!x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
     if (!rc && !x->prompt.fixed_answer.n && x->prompt.ids.n + 1 > (size_t)a->info->context)
-        rc = error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", x->prompt.ids.n, a->info->context);
+        rc = error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", x->prompt.ids.n,
+                       a->info->context);
     if (!rc) rc = make_id(x, e);
     if (rc) return rc;
     x->answer.n_prompt = (int)x->prompt.ids.n;
@@ -178,7 +191,7 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     return queue_choices(x, e);
 }
 
-/* --- sessions -------------------------------------------------------------------------------------------------------- */
+/* --- sessions --------------------------------------------------------------------------------- */
 
 static size_t cached_tokens(const struct serve_session *k, const int32_t **tokens) {
     int n = session_tokens(k->client->session, tokens);
@@ -191,8 +204,8 @@ static size_t common_prefix(const struct serve_session *k, const struct prompt *
     return i;
 }
 
-/* Picks a session for a prompt: the idle one that shares the longest prefix, if that is at least half of its cache; else a new one, below the
- * limit; else the idle one that was used least recently. NULL: all are busy. */
+/* Picks a session for a prompt: the idle one that shares the longest prefix, if that is at least half of its cache;
+ * else a new one, below the limit; else the idle one that was used least recently. NULL: all are busy. */
 static struct serve_session *choose_session(struct server *s, const struct prompt *p, struct error *e) {
     const int32_t *tokens;
     struct serve_session *best = NULL, *oldest = NULL;
@@ -263,15 +276,18 @@ static void add_disk_keys_comment(struct http_request *x, const struct serve_ses
     if (n) serve_connection_wake(x);
 }
 
-/* True if the request has what the session's last answer began with, and more of that answer. The client may lack the end of an answer that it stopped. */
+/* True if the request has what the session's last answer began with, and more of that answer. The client may lack the
+ * end of an answer that it stopped. */
 static bool continues_answer(const struct http_request *x, const struct serve_session *k) {
     const struct json *begun = x->request.partial_answer;
     if (x->request.generated) return true; /* the client has these ids from this server */
     if (!begun || k->answer.failed || begun->n <= k->n_begun) return false;
-    return !memcmp(begun->string, k->answer.data ? k->answer.data : "", begun->n < k->answer.len ? begun->n : k->answer.len);
+    return !memcmp(begun->string, k->answer.data ? k->answer.data : "",
+                   begun->n < k->answer.len ? begun->n : k->answer.len);
 }
 
-/* True if the request has the messages of the session's last request, and more. *hash: that of the request's messages. */
+/* True if the request has the messages of the session's last request, and more. *hash: that of the request's messages.
+ */
 static bool continues_chat(const struct http_request *x, const struct serve_session *k, uint64_t *hash) {
     if (x->request.raw_prompt) return *hash = 0, false;
     const struct json *list = json_get(&x->request.template_input, "messages");
@@ -298,14 +314,16 @@ static void add_comments(struct http_request *x, const struct serve_session *k) 
     serve_connection_wake(x);
 }
 
-/* Starts an answer on a session. A continued chat reuses the KV cache of its own answers; any other request reuses only prefilled
- * prefixes, so that an answer does not depend on other clients. */
+/* Starts an answer on a session. A continued chat reuses the KV cache of its own answers; any other request reuses only
+ * prefilled prefixes, so that an answer does not depend on other clients. */
 static int begin_turn(struct http_choice *c, struct serve_session *k, struct error *e) {
     struct http_request *x = c->request;
     struct server *s = x->server;
     uint64_t messages_hash;
-    int flags = (x->request.no_disk_cache ? REQ_NO_DISK_CACHE : 0) | (continues_chat(x, k, &messages_hash) ? 0 : REQ_EXACT_PREFIX_ONLY) |
-                (x->request.markup ? 0 : REQ_MAY_BE_INCOMPLETE); /* an attached hearth ends with the error that it would have without a server */
+    int flags = (x->request.no_disk_cache ? REQ_NO_DISK_CACHE : 0) |
+                (continues_chat(x, k, &messages_hash) ? 0 : REQ_EXACT_PREFIX_ONLY) |
+                /* an attached hearth ends with the error that it would have without a server */
+                (x->request.markup ? 0 : REQ_MAY_BE_INCOMPLETE);
     struct request q = {.max_tokens = x->request.max_tokens,
                         .client = c->queue_entry.client,
                         .flags = flags,
@@ -336,18 +354,21 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
 static bool client_may_begin(const void *server, uint64_t client) {
     const struct server *s = server;
     int n = 0;
-    for (int i = 0; i < s->n_sessions; i++) n += s->sessions[i].choice && s->sessions[i].choice->queue_entry.client == client;
+    for (int i = 0; i < s->n_sessions; i++)
+        n += s->sessions[i].choice && s->sessions[i].choice->queue_entry.client == client;
     return n < s->max_sessions - s->max_sessions / SERVE_RESERVED_SHARE;
 }
 
 void serve_start_waiting(struct server *s) {
     for (;;) {
         struct fair_entry *entry = fair_queue_next(&s->queue, client_may_begin, s);
-        struct http_choice *first = entry ? (struct http_choice *)((char *)entry - offsetof(struct http_choice, queue_entry)) : NULL;
+        struct http_choice *first =
+            entry ? (struct http_choice *)((char *)entry - offsetof(struct http_choice, queue_entry)) : NULL;
         struct error e = {.code = ERR_MEMORY, .text = "no memory for a session"};
         int busy = 0;
         for (int i = 0; i < s->n_sessions; i++) busy += s->sessions[i].choice != NULL;
-        struct serve_session *k = first && busy < s->max_sessions ? choose_session(s, &first->request->prompt, &e) : NULL;
+        struct serve_session *k =
+            first && busy < s->max_sessions ? choose_session(s, &first->request->prompt, &e) : NULL;
         if (!first || (!k && busy)) return; /* retried when a request ends */
         int rc = k ? begin_turn(first, k, &e) : ERR_MEMORY;
         if (!rc) continue;
@@ -380,8 +401,8 @@ void serve_handle_event(struct server *s, const struct engine_event *event) {
     struct http_request *x = c->request;
     turn_event(&c->turn, event);
     if (event->event.kind == EVENT_PROGRESS && event->event.total > 0 && x->request.stream && x->protocol->has_comments)
-        snprintf(x->progress_comment, sizeof x->progress_comment, ": prompt %d of %d, %.3f s left\n\n", event->event.done, event->event.total,
-                 event->event.left_s);
+        snprintf(x->progress_comment, sizeof x->progress_comment, ": prompt %d of %d, %.3f s left\n\n",
+                 event->event.done, event->event.total, event->event.left_s);
     if (c->turn.running) {
         if (c->n_generated || *x->progress_comment) serve_connection_wake(x);
         return;

@@ -1,7 +1,8 @@
 #pragma once
-/* --serve: serves the chat-completions protocol on a Unix socket and, with --listen, on a local port. One thread handles sockets,
- * engine events and signals, and never blocks on one of them. Clients are identified by their job at the Unix socket, by the program's
- * name at the port, and by the request's own "user"; they are served round-robin (base/fair_queue.h). Texts are never logged. */
+/* --serve: serves the chat-completions protocol on a Unix socket and, with --listen, on a local port. One thread
+ * handles sockets, engine events and signals, and never blocks on one of them. Clients are identified by their job at
+ * the Unix socket, by the program's name at the port, and by the request's own "user"; they are served round-robin
+ * (base/fair_queue.h). Texts are never logged. */
 #include <poll.h>
 
 #include "base/fair_queue.h"
@@ -9,10 +10,13 @@
 #include "cli/server/lib_mhd.h"
 
 enum {
-    SERVE_MAX_CONNECTIONS = 512,      /* at once; further ones wait to be accepted */
-    SERVE_MAX_PORT_CONNECTIONS = 256, /* the port accepts none above this number, which reserves connections for the owner's socket */
-    SERVE_MAX_WAITING = 256,          /* requests that may wait for a session */
-    SERVE_CLIENT_SHARE = 3, /* a client may have this many times what remains of the two limits above: one alone gets three quarters, and some always remain */
+    SERVE_MAX_CONNECTIONS = 512, /* at once; further ones wait to be accepted */
+    /* the port accepts none above this number, which reserves connections for the owner's socket */
+    SERVE_MAX_PORT_CONNECTIONS = 256,
+    SERVE_MAX_WAITING = 256, /* requests that may wait for a session */
+    /* a client may have this many times what remains of the two limits above: one alone gets three quarters, and some
+       always remain */
+    SERVE_CLIENT_SHARE = 3,
     SERVE_RESERVED_SHARE = 8,           /* one in this many sessions is reserved: no client may hold all */
     SERVE_HEAD_BYTES = 32 << 10,        /* bytes of a request's line and headers */
     SERVE_BODY_BYTES = 16 << 20,        /* bytes of a request's body */
@@ -34,7 +38,8 @@ struct http_choice {
     struct serve_session *session; /* while it runs */
     struct turn turn;
     struct tool_calls calls; /* calls of the ended turn */
-    struct {                 /* generated, not formatted yet: formatted when the connection can send, so that a slow reader costs few bytes */
+    /* generated, not formatted yet: formatted when the connection can send, so that a slow reader costs few bytes */
+    struct {
         struct buf text;
         enum output_kind part;
     } generated[8];
@@ -63,8 +68,9 @@ struct http_request {
     const struct api_protocol *protocol;
     const char *allowed_method; /* the method that status 405 names */
     struct buf body, refusal;
-    size_t dropped_bytes;                                       /* bytes of the body after a refusal */
-    bool suspended, hung_up, first_chunk_made, last_chunk_made; /* first_chunk_made, last_chunk_made: the beginning and the end of the stream are formatted */
+    size_t dropped_bytes; /* bytes of the body after a refusal */
+    /* first_chunk_made, last_chunk_made: the beginning and the end of the stream are formatted */
+    bool suspended, hung_up, first_chunk_made, last_chunk_made;
     struct api_request request;
     struct api_answer answer;
     struct prompt prompt;
@@ -122,21 +128,24 @@ struct server {
 };
 
 /* serve_connection.c: connections */
-void serve_connection_notify(void *server, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what);
-bool serve_connection_accept(struct server *s, int fd);                    /* accepts all that wait; false: accepting must pause */
+void serve_connection_notify(void *server, struct MHD_Connection *c, void **state,
+                             enum MHD_ConnectionNotificationCode what);
+/* accepts all that wait; false: accepting must pause */
+bool serve_connection_accept(struct server *s, int fd);
 void serve_connection_set_deadline(struct MHD_Connection *c, int seconds); /* for complete input; 0: none */
 void serve_connection_close_slow(struct server *s, double now);            /* closes those past their deadline */
 void serve_connection_detect_hangups(struct server *s, const struct pollfd *fds, int n);
 void serve_connection_wake(struct http_request *x); /* there is something to send */
 
 /* serve_http.c: requests and replies */
-enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload, size_t *n,
-                              void **state);
+enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method,
+                              const char *version, const char *upload, size_t *n, void **state);
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why);
 
 /* serve_turns.c: requests, sessions and their turns */
 int serve_make_prompt(struct http_request *x, struct error *e); /* parses the body and makes the prompt */
-int serve_enqueue(struct http_request *x, struct error *e);     /* the same, and queues it for a session, unless it is load_only */
+/* the same, and queues it for a session, unless it is load_only */
+int serve_enqueue(struct http_request *x, struct error *e);
 void serve_handle_event(struct server *s, const struct engine_event *event);
 void serve_start_waiting(struct server *s);      /* starts waiting requests while sessions are free */
 void serve_cancel_all(struct server *s);         /* cancels all: the server ends */
@@ -145,8 +154,10 @@ void serve_request_free(struct http_request *x);
 int serve_request_tokens(const struct http_request *x); /* generated so far */
 
 /* serve_stream.c: answers as text */
-bool serve_stream_format(struct http_request *x);                     /* formats what was generated since into x->formatted; false: nothing */
-void serve_stream_put_whole(struct http_request *x, struct buf *out); /* the answer without stream; all turns have ended without error */
+/* formats what was generated since into x->formatted; false: nothing */
+bool serve_stream_format(struct http_request *x);
+/* the answer without stream; all turns have ended without error */
+void serve_stream_put_whole(struct http_request *x, struct buf *out);
 /* serve_info.c: append a reply. ERR_USAGE names the member of the request that is wrong */
 int serve_info_tokenize(const struct http_request *x, struct buf *out, struct error *e);
 int serve_info_detokenize(const struct http_request *x, struct buf *out, struct error *e);

@@ -4,8 +4,8 @@
 
 #include "cli/terminal/sanitize.h"
 
-/* A cluster is as wide as its widest code point: a family emoji takes two columns, not eight, and accents take none. U+FE0F selects
- * the emoji form and two regional indicators form a flag: both are wide. */
+/* A cluster is as wide as its widest code point: a family emoji takes two columns, not eight, and accents take none.
+ * U+FE0F selects the emoji form and two regional indicators form a flag: both are wide. */
 size_t columns_of_char(const char *s, size_t n, int *width) {
     const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)s;
     utf8proc_int32_t c, d, state = 0;

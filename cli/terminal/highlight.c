@@ -13,12 +13,14 @@ struct language {
 };
 
 #define C_WORDS \
-    "break case char const continue default do double else enum extern float for goto if int long return short signed sizeof static struct switch typedef " \
+    "break case char const continue default do double else enum extern float for goto if int long return short " \
+    "signed sizeof static struct switch typedef " \
     "union unsigned void volatile while bool true false NULL inline "
 static const struct language languages[] = {
     {"c h", C_WORDS "restrict _Atomic _Bool", "//", NULL, {"/*", "*/"}, "\"'", false, false},
     {"cpp c++ cc cxx hpp cuda cu",
-     C_WORDS "auto class constexpr delete explicit friend namespace new nullptr operator private protected public template this throw try catch "
+     C_WORDS "auto class constexpr delete explicit friend namespace new nullptr operator private protected public "
+             "template this throw try catch "
              "typename using virtual override",
      "//",
      NULL,
@@ -27,7 +29,8 @@ static const struct language languages[] = {
      false,
      false},
     {"python py",
-     "and as assert async await break class continue def del elif else except False finally for from global if import in is lambda None nonlocal not or "
+     "and as assert async await break class continue def del elif else except False finally for from global if import "
+     "in is lambda None nonlocal not or "
      "pass raise return True try while with yield",
      "#",
      NULL,
@@ -44,8 +47,10 @@ static const struct language languages[] = {
      true,
      false},
     {"js javascript ts typescript jsx tsx",
-     "async await break case catch class const continue debugger default delete do else export extends finally for function if import "
-     "in instanceof interface let new null of return static super switch this throw true false try type typeof undefined var void while yield",
+     "async await break case catch class const continue debugger default delete do else export extends finally for "
+     "function if import "
+     "in instanceof interface let new null of return static super switch this throw true false try type typeof "
+     "undefined var void while yield",
      "//",
      NULL,
      {"/*", "*/"},
@@ -53,7 +58,8 @@ static const struct language languages[] = {
      true,
      false},
     {"rust rs",
-     "as async await break const continue crate dyn else enum extern false fn for if impl in let loop match mod move mut pub ref return self Self static "
+     "as async await break const continue crate dyn else enum extern false fn for if impl in let loop match mod move "
+     "mut pub ref return self Self static "
      "struct "
      "super trait true type unsafe use where while",
      "//",
@@ -63,7 +69,8 @@ static const struct language languages[] = {
      true,
      false},
     {"go golang",
-     "break case chan const continue default defer else fallthrough for func go goto if import interface map nil package range return select struct switch "
+     "break case chan const continue default defer else fallthrough for func go goto if import interface map nil "
+     "package range return select struct switch "
      "true "
      "false type var",
      "//",
@@ -73,8 +80,10 @@ static const struct language languages[] = {
      true,
      false},
     {"java kotlin kt scala",
-     "abstract boolean break byte case catch char class continue default do double else enum extends final finally float for fun if implements import "
-     "instanceof int interface long new null package private protected public return short static super switch this throw throws true false try val var void "
+     "abstract boolean break byte case catch char class continue default do double else enum extends final finally "
+     "float for fun if implements import "
+     "instanceof int interface long new null package private protected public return short static super switch this "
+     "throw throws true false try val var void "
      "while",
      "//",
      NULL,
@@ -83,7 +92,8 @@ static const struct language languages[] = {
      false,
      false},
     {"sql",
-     "select from where and or not in is null insert into values update set delete create table drop alter index join left right inner outer on group by order "
+     "select from where and or not in is null insert into values update set delete create table drop alter index join "
+     "left right inner outer on group by order "
      "having "
      "limit as distinct union all case when then else end primary key",
      "--",
@@ -111,8 +121,13 @@ void highlight_begin(struct highlight *h, const char *name, size_t n) {
         if (has_word(languages[i].names, name, n, true)) h->lang = &languages[i];
 }
 
-static bool is_word_char(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || (unsigned char)c >= 0x80; }
-static bool starts_with(const char *s, size_t n, const char *prefix) { return prefix && strlen(prefix) <= n && !memcmp(s, prefix, strlen(prefix)); }
+static bool is_word_char(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           (unsigned char)c >= 0x80;
+}
+static bool starts_with(const char *s, size_t n, const char *prefix) {
+    return prefix && strlen(prefix) <= n && !memcmp(s, prefix, strlen(prefix));
+}
 
 /* Returns the bytes of the string or comment at s, from its first byte to its end or to the end of the word. */
 static size_t skip_delimited(struct highlight *h, const char *s, size_t n) {

@@ -11,7 +11,9 @@
 #define CTRL(letter) ((letter)&0x1F)
 enum { ESC = 0x1B, DEL = 0x7F };
 
-void line_init(struct line *l, struct history *h) { *l = (struct line){.history = h, .prompt = "> ", .rows = 24, .cols = 80}; }
+void line_init(struct line *l, struct history *h) {
+    *l = (struct line){.history = h, .prompt = "> ", .rows = 24, .cols = 80};
+}
 
 void line_free(struct line *l) {
     struct buf *all[] = {&l->text, &l->out, &l->draft, &l->kill_buffer, &l->status, &l->hint, &l->query};
@@ -22,7 +24,7 @@ void line_free(struct line *l) {
     *l = (struct line){0};
 }
 
-/* --- editing --------------------------------------------------------------------------------------------------------- */
+/* --- editing ---------------------------------------------------------------------------------- */
 
 static void clear_buf(struct buf *b) {
     b->len = 0;
@@ -98,7 +100,8 @@ static size_t blank_left(const struct line *l) { /* Ctrl-W: to white space */
 }
 
 static void swap_chars(struct line *l) { /* Ctrl-T */
-    size_t b = l->cursor == l->text.len ? line_prev(l, l->cursor) : l->cursor, a = line_prev(l, b), end = line_next(l, b);
+    size_t b = l->cursor == l->text.len ? line_prev(l, l->cursor) : l->cursor, a = line_prev(l, b),
+           end = line_next(l, b);
     char tmp[256];
     if (a == b || end == b || b - a > sizeof tmp || memchr(l->text.data + a, '\n', end - a)) return;
     memcpy(tmp, l->text.data + a, b - a);
@@ -120,7 +123,7 @@ static int collect_utf8(struct line *l, unsigned char c) {
     return l->utf_len;
 }
 
-/* --- history --------------------------------------------------------------------------------------------------------- */
+/* --- history ---------------------------------------------------------------------------------- */
 
 static void move_in_history(struct line *l, int by) {
     size_t n = l->history->n;
@@ -134,7 +137,8 @@ static void move_in_history(struct line *l, int by) {
     set_text(l, s ? s : "", l->history_index == n ? l->draft.len : strlen(s));
 }
 
-/* Finds the query in an entry older than index `before`. Returns false if there is none, and leaves the text unchanged. */
+/* Finds the query in an entry older than index `before`. Returns false if there is none, and leaves the text unchanged.
+ */
 static bool search_history(struct line *l, size_t before) {
     const char *q = l->query.data ? l->query.data : "";
     for (size_t i = before; i-- > 0;) {
@@ -191,7 +195,7 @@ static bool handle_search_key(struct line *l, unsigned char c) {
     return true;
 }
 
-/* --- completion ------------------------------------------------------------------------------------------------------ */
+/* --- completion ------------------------------------------------------------------------------- */
 
 /* Formats the first candidates in at most max_rows rows, each without its first head bytes. Returns how many fit. */
 static size_t format_candidates(const struct buf *list, size_t head, int cols, int max_rows, struct buf *out) {
@@ -214,7 +218,8 @@ static size_t format_candidates(const struct buf *list, size_t head, int cols, i
     return n;
 }
 
-/* Lists n candidates below the line, without the directory that they share, in at most half of the screen. They begin with the same common bytes. */
+/* Lists n candidates below the line, without the directory that they share, in at most half of the screen. They begin
+ * with the same common bytes. */
 static void show_candidates(struct line *l, const struct buf *list, size_t common, size_t n) {
     struct buf out = {0};
     size_t head = common;
@@ -252,7 +257,7 @@ static void complete_word(struct line *l) {
     buf_free(&list);
 }
 
-/* --- keys ------------------------------------------------------------------------------------------------------------ */
+/* --- keys ------------------------------------------------------------------------------------- */
 
 static bool starts_block(const struct line *l) { return l->text.len >= 3 && !strncmp(l->text.data, "\"\"\"", 3); }
 
@@ -305,7 +310,9 @@ static void kill_row_end(struct line *l) { /* at the end of a row: its line end 
     size_t end = row_end(l);
     erase_range(l, l->cursor, end == l->cursor && end < l->text.len ? end + 1 : end, true);
 }
-static void yank_killed(struct line *l) { insert_text(l, l->kill_buffer.data ? l->kill_buffer.data : "", l->kill_buffer.len); }
+static void yank_killed(struct line *l) {
+    insert_text(l, l->kill_buffer.data ? l->kill_buffer.data : "", l->kill_buffer.len);
+}
 static void insert_row(struct line *l) { insert_text(l, "\n", 1); }
 static void begin_paste(struct line *l) {
     l->pasting = true;
@@ -327,10 +334,12 @@ static void clear_screen(struct line *l) {
 
 static enum line_result handle_control(struct line *l, unsigned char c) {
     static void (*const keys[128])(struct line * l) = {
-        [CTRL('A')] = go_row_begin,    [CTRL('B')] = go_left,       [CTRL('D')] = delete_right, [CTRL('E')] = go_row_end,   [CTRL('F')] = go_right,
-        [CTRL('H')] = delete_left,     [CTRL('I')] = complete_word, [CTRL('J')] = insert_row,   [CTRL('K')] = kill_row_end, [CTRL('L')] = clear_screen,
-        [CTRL('N')] = go_down,         [CTRL('P')] = go_up,         [CTRL('R')] = search_begin, [CTRL('T')] = swap_chars,   [CTRL('U')] = kill_row_begin,
-        [CTRL('W')] = kill_blank_left, [CTRL('Y')] = yank_killed,   [DEL] = delete_left};
+        [CTRL('A')] = go_row_begin,    [CTRL('B')] = go_left,     [CTRL('D')] = delete_right,
+        [CTRL('E')] = go_row_end,      [CTRL('F')] = go_right,    [CTRL('H')] = delete_left,
+        [CTRL('I')] = complete_word,   [CTRL('J')] = insert_row,  [CTRL('K')] = kill_row_end,
+        [CTRL('L')] = clear_screen,    [CTRL('N')] = go_down,     [CTRL('P')] = go_up,
+        [CTRL('R')] = search_begin,    [CTRL('T')] = swap_chars,  [CTRL('U')] = kill_row_begin,
+        [CTRL('W')] = kill_blank_left, [CTRL('Y')] = yank_killed, [DEL] = delete_left};
     if (c == CTRL('D') && !l->text.len) return LINE_EOF;
     if (c == CTRL('G')) return LINE_EDITOR;
     if (c == CTRL('O')) return LINE_THINKING;
@@ -465,7 +474,7 @@ enum line_result line_feed(struct line *l, const char *data, size_t n, size_t *u
     return r;
 }
 
-/* --- state ----------------------------------------------------------------------------------------------------------- */
+/* --- state ------------------------------------------------------------------------------------ */
 
 void line_reset(struct line *l) {
     line_paste_free(l);

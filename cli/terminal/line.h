@@ -1,6 +1,6 @@
 #pragma once
-/* The line editor: takes bytes from a terminal, maintains a text of one or more lines, and produces terminal output. Does no I/O:
- * the caller feeds it and prints `out`, so tests can do the same. */
+/* The line editor: takes bytes from a terminal, maintains a text of one or more lines, and produces terminal output.
+ * Does no I/O: the caller feeds it and prints `out`, so tests can do the same. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -26,7 +26,8 @@ struct line {
     const char *prompt;
     bool color;
     int rows, cols; /* screen size */
-    /* Appends completions of the word before the cursor, newline-separated whole words; *from is the start of the word. */
+    /* Appends completions of the word before the cursor, newline-separated whole words; *from is the start of the word.
+     */
     void (*complete)(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates);
     void *ctx;
     struct history *history;
@@ -61,9 +62,10 @@ enum line_result line_feed(struct line *l, const char *data, size_t n, size_t *u
 /* True if Enter adds a row: inside an open block of triple quotes, or after a backslash, which is removed. */
 bool line_wants_more(struct line *l);
 void line_set_text(struct line *l, const char *text, size_t n); /* cursor at the end; draws */
-void line_clear(struct line *l);                                /* Ctrl-C: leaves the typed text on the screen, starts an empty line */
-void line_status(struct line *l, const char *text);             /* row below the line; redrawn when it changed */
-void line_hint(struct line *l, const char *text);               /* the same until the next key, also several rows */
+/* Ctrl-C: leaves the typed text on the screen, starts an empty line */
+void line_clear(struct line *l);
+void line_status(struct line *l, const char *text); /* row below the line; redrawn when it changed */
+void line_hint(struct line *l, const char *text);   /* the same until the next key, also several rows */
 /* Erases the line from the screen, so that something can be printed, and redraws it below that. */
 void line_hide(struct line *l);
 void line_show(struct line *l);
@@ -71,9 +73,11 @@ void line_resize(struct line *l, int rows, int cols);
 void line_end(struct line *l); /* moves the cursor below the text: the next output starts on a fresh row */
 
 /* line_paste.c */
-/* Stores the text between from and the cursor if it has many lines or fills many rows, and copies the token that is to replace it. False: leave it. */
+/* Stores the text between from and the cursor if it has many lines or fills many rows, and copies the token that is to
+ * replace it. False: leave it. */
 bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap);
-/* Finds the token that the byte at belongs to. The cursor never stops inside a token, so that keys delete it as a whole. */
+/* Finds the token that the byte at belongs to. The cursor never stops inside a token, so that keys delete it as a
+ * whole. */
 bool line_paste_at(const struct line *l, size_t at, size_t *from, size_t *to);
 /* Appends text with the pastes in the places of their tokens. */
 void line_paste_expand(const struct line *l, const struct buf *text, struct buf *out);

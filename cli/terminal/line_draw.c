@@ -1,5 +1,5 @@
-/* Draws the edited text. Rows are never wider than the screen and end with an explicit line end, so the terminal never wraps and the
- * cursor position is always known. */
+/* Draws the edited text. Rows are never wider than the screen and end with an explicit line end, so the terminal never
+ * wraps and the cursor position is always known. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -108,7 +108,8 @@ static void draw_row(struct line *l, const struct line_row *row, bool first) {
         size_t k = line_char(l, i, &w);
         if (c == '\t') buf_str(o, "    ");
         else if (c < 0x20 || c == 0x7F) buf_fmt(o, "^%c", c ^ 0x40);
-        else if ((k == 1 && c >= 0x80) || sanitize_is_harmful((const unsigned char *)l->text.data + i, k)) buf_str(o, "\xEF\xBF\xBD");
+        else if ((k == 1 && c >= 0x80) || sanitize_is_harmful((const unsigned char *)l->text.data + i, k))
+            buf_str(o, "\xEF\xBF\xBD");
         else buf_add(o, l->text.data + i, k);
         i += k;
     }
@@ -173,11 +174,13 @@ void line_show(struct line *l) {
     if (!l->shown) line_draw(l);
 }
 
-/* A narrower screen has broken the drawn rows into more, so the cursor is further down. Terminals that do not reflow only lose row ends. */
+/* A narrower screen has broken the drawn rows into more, so the cursor is further down. Terminals that do not reflow
+ * only lose row ends. */
 void line_resize(struct line *l, int rows, int cols) {
     if (l->shown && cols > 0) {
         int down = 0;
-        for (int r = 0; r < l->cur_row; r++) down += l->drawn_widths[r] > cols ? (l->drawn_widths[r] + cols - 1) / cols : 1;
+        for (int r = 0; r < l->cur_row; r++)
+            down += l->drawn_widths[r] > cols ? (l->drawn_widths[r] + cols - 1) / cols : 1;
         l->cur_row = down + l->cur_col / cols;
     }
     l->rows = rows;

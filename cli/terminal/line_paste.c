@@ -24,10 +24,12 @@ bool line_paste_fold(struct line *l, size_t from, char *token, size_t cap) {
         rows += is_full || s[i] == '\n';
         col = s[i] == '\n' ? 0 : is_full ? 1 : col + 1;
     }
-    if (rows <= MAX_SHOWN_ROWS || mem_grow(&l->pastes, &l->cap_pastes, l->n_pastes + 1, sizeof *l->pastes)) return false;
+    if (rows <= MAX_SHOWN_ROWS || mem_grow(&l->pastes, &l->cap_pastes, l->n_pastes + 1, sizeof *l->pastes))
+        return false;
     struct line_paste *p = &l->pastes[l->n_pastes];
     *p = (struct line_paste){0};
-    snprintf(p->token, sizeof p->token, "[paste %zu: %zu line%s, %s]", l->n_pastes + 1, lines, lines == 1 ? "" : "s", amount_bytes(n, size, sizeof size));
+    snprintf(p->token, sizeof p->token, "[paste %zu: %zu line%s, %s]", l->n_pastes + 1, lines, lines == 1 ? "" : "s",
+             amount_bytes(n, size, sizeof size));
     if (buf_add(&p->text, s, n)) {
         buf_free(&p->text);
         return false;

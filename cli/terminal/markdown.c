@@ -10,7 +10,9 @@
 enum { MAX_CLUSTER = 256, MAX_LINE_START = 48, MAX_LINK = 4096, MAX_TABLE = 1 << 16 };
 enum { BOLD = 1, ITALIC = 2, CODE = 4, TITLE = 8, QUOTE = 16, MARK = 32, LINK = 64 }; /* styles */
 
-void markdown_init(struct markdown *s, int cols, bool color) { *s = (struct markdown){.cols = cols, .color = color, .line_undecided = true}; }
+void markdown_init(struct markdown *s, int cols, bool color) {
+    *s = (struct markdown){.cols = cols, .color = color, .line_undecided = true};
+}
 
 void markdown_free(struct markdown *s) {
     struct buf *all[] = {&s->filtered, &s->line_start, &s->table, &s->word, &s->styles};
@@ -24,9 +26,11 @@ void markdown_resize(struct markdown *s, int cols) {
 
 /* The last column stays free: a terminal that filled it delays the wrap until the next character. */
 static int screen_cols(const struct markdown *s) { return s->cols < 5 ? 4 : s->cols - 1; }
-static int usable_cols(const struct markdown *s) { return s->text_cols && s->text_cols < screen_cols(s) ? s->text_cols : screen_cols(s); }
+static int usable_cols(const struct markdown *s) {
+    return s->text_cols && s->text_cols < screen_cols(s) ? s->text_cols : screen_cols(s);
+}
 
-/* --- output ---------------------------------------------------------------------------------------------------------- */
+/* --- output ----------------------------------------------------------------------------------- */
 
 static void put_style(unsigned style, struct buf *out) {
     static const char *const codes[] = {"1", "3", "36", "1;35", "2", "33", "4"};
@@ -54,7 +58,8 @@ static void clear_buf(struct buf *b) {
 
 /* Colours a word of code by its language. */
 static void highlight_code(struct markdown *s) {
-    static const unsigned char styles[] = {[HIGHLIGHT_PLAIN] = 0, [HIGHLIGHT_KEYWORD] = CODE, [HIGHLIGHT_STRING] = MARK, [HIGHLIGHT_COMMENT] = QUOTE};
+    static const unsigned char styles[] = {
+        [HIGHLIGHT_PLAIN] = 0, [HIGHLIGHT_KEYWORD] = CODE, [HIGHLIGHT_STRING] = MARK, [HIGHLIGHT_COMMENT] = QUOTE};
     if (!s->verbatim || s->fence_line || !s->code.lang || s->styles.len < s->word.len) return;
     unsigned char *kinds = (unsigned char *)s->styles.data;
     highlight_word(&s->code, s->word.data, s->word.len, kinds);
@@ -102,7 +107,8 @@ static bool may_break(const struct markdown *s, const char *p, size_t n, int w) 
     if (!s->word.len || s->link || s->after_opening || (!s->after_wide && w < 2)) return false;
     if (utf8proc_iterate((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &c) <= 0) return false;
     utf8proc_category_t kind = utf8proc_category(c);
-    return kind != UTF8PROC_CATEGORY_PE && kind != UTF8PROC_CATEGORY_PF && kind != UTF8PROC_CATEGORY_PO && kind != UTF8PROC_CATEGORY_LM;
+    return kind != UTF8PROC_CATEGORY_PE && kind != UTF8PROC_CATEGORY_PF && kind != UTF8PROC_CATEGORY_PO &&
+           kind != UTF8PROC_CATEGORY_LM;
 }
 
 static void add_to_word(struct markdown *s, const char *p, size_t n, int w, unsigned style, struct buf *out) {
@@ -114,12 +120,13 @@ static void add_to_word(struct markdown *s, const char *p, size_t n, int w, unsi
     s->after_wide = w > 1;
     utf8proc_iterate((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &c);
     s->after_opening = utf8proc_category(c) == UTF8PROC_CATEGORY_PS || utf8proc_category(c) == UTF8PROC_CATEGORY_PI;
-    if (*p == '/' && s->word.len >= sizeof "http://" - 1 && !memcmp(s->word.data + s->word.len - 3, "://", 3)) s->link = !s->verbatim;
+    if (*p == '/' && s->word.len >= sizeof "http://" - 1 && !memcmp(s->word.data + s->word.len - 3, "://", 3))
+        s->link = !s->verbatim;
     if (s->word.len > MAX_LINK) s->link = false;
     if (s->verbatim ? s->word.len > MAX_CLUSTER : s->cols && !s->link && s->width >= usable_cols(s)) end_word(s, out);
 }
 
-/* --- emphasis and code within a line --------------------------------------------------------------------------------- */
+/* --- emphasis and code within a line ---------------------------------------------------------- */
 
 static void toggle_style(struct markdown *s, unsigned char style, bool opens, bool closes, unsigned *shown) {
     *shown = s->style | style;
@@ -137,8 +144,13 @@ static void end_marks(struct markdown *s, char next, struct buf *out) {
         s->style ^= CODE;
         s->code_ticks = s->code_ticks ? 0 : s->n_marks;
     } else if (s->mark != '`' && !s->code_ticks && s->n_marks <= 3) {
-        bool inside = isalnum((unsigned char)s->prev_char) && (s->mark == '_' || s->n_marks == 1), goes_on = isalnum((unsigned char)next) && s->mark == '_';
-        toggle_style(s, s->n_marks == 1 ? ITALIC : s->n_marks == 2 ? BOLD : BOLD | ITALIC, opens && !inside, closes && !goes_on, &shown);
+        bool inside = isalnum((unsigned char)s->prev_char) && (s->mark == '_' || s->n_marks == 1),
+             goes_on = isalnum((unsigned char)next) && s->mark == '_';
+        toggle_style(s,
+                     s->n_marks == 1   ? ITALIC
+                     : s->n_marks == 2 ? BOLD
+                                       : BOLD | ITALIC,
+                     opens && !inside, closes && !goes_on, &shown);
     }
     bool hidden = s->hide_marks && s->color && s->style != style_before;
     for (int i = 0; i < s->n_marks && !hidden; i++) add_to_word(s, &s->mark, 1, 1, s->line_style | shown, out);
@@ -169,7 +181,7 @@ static void put_blank(struct markdown *s, char c, struct buf *out) {
     s->escaped = false;
 }
 
-/* --- line kinds ------------------------------------------------------------------------------------------------------ */
+/* --- line kinds ------------------------------------------------------------------------------- */
 
 static size_t run_length(const char *s, size_t n, const char *set) {
     size_t i = 0;
@@ -193,7 +205,8 @@ static struct line_kind classify_line(const struct markdown *s, bool is_complete
     if (s->fence) {
         k = run_length(p, n, s->fence == '`' ? "`" : "~");
         if (indent > 3 || !k) return text;
-        if (is_complete) return (struct line_kind){(int)k >= s->fence_len && strspn(p + k, " \t") == n - k ? FENCE : TEXT, indent};
+        if (is_complete)
+            return (struct line_kind){(int)k >= s->fence_len && strspn(p + k, " \t") == n - k ? FENCE : TEXT, indent};
         return k + strspn(p + k, " \t") == n ? open : text;
     }
     if ((k = run_length(p, n, "#"))) {
@@ -201,7 +214,8 @@ static struct line_kind classify_line(const struct markdown *s, bool is_complete
         return k <= 6 && ends ? (struct line_kind){HEADING, indent + k} : text;
     }
     if ((k = run_length(p, n, "`~"))) {
-        if (indent > 3 || (k < n && (k < 3 || memchr(p + k, '`', n - k)))) return text; /* ```x``` on one line is not a block */
+        /* ```x``` on one line is not a block */
+        if (indent > 3 || (k < n && (k < 3 || memchr(p + k, '`', n - k)))) return text;
         return k >= 3 && (is_complete || open.kind == TEXT) ? (struct line_kind){FENCE, indent} : open;
     }
     if (*p == '>') return (struct line_kind){QUOTED, indent + 1};
@@ -225,7 +239,8 @@ static void put_text_cluster(struct markdown *s, const char *p, size_t n, int w,
 
 static bool is_blank(char c) { return c == '\n' || c == ' ' || c == '\t'; }
 
-/* Like columns_of_char(), but a blank is a cluster of its own: a combining mark after it is text and must not be laid out with it. */
+/* Like columns_of_char(), but a blank is a cluster of its own: a combining mark after it is text and must not be laid
+ * out with it. */
 static size_t next_cluster(const char *s, size_t n, int *width) {
     *width = 1;
     return is_blank(*s) ? 1 : columns_of_char(s, n, width);
@@ -311,7 +326,7 @@ static void decide_line(struct markdown *s, bool is_complete, struct buf *out) {
     buf_free(&start);
 }
 
-/* --- input ----------------------------------------------------------------------------------------------------------- */
+/* --- input ------------------------------------------------------------------------------------ */
 
 /* True within a line that began as a table row. */
 static bool within_table(const struct markdown *s) {

@@ -1,8 +1,8 @@
 #pragma once
-/* Lays out an answer for a terminal: breaks lines between words, aligns tables, colours light Markdown. Input is untrusted text;
- * output is safe for a terminal (sanitize.h filters it). The text itself is unchanged except for colours, blanks, line ends and the
- * dashes of table rules (except with the fields that a caller may set), and does not depend on how the input is split. Words are held back until complete,
- * tables until they end. */
+/* Lays out an answer for a terminal: breaks lines between words, aligns tables, colours light Markdown. Input is
+ * untrusted text; output is safe for a terminal (sanitize.h filters it). The text itself is unchanged except for
+ * colours, blanks, line ends and the dashes of table rules (except with the fields that a caller may set), and does not
+ * depend on how the input is split. Words are held back until complete, tables until they end. */
 #include "cli/terminal/highlight.h"
 #include "cli/terminal/sanitize.h"
 
@@ -30,15 +30,17 @@ struct markdown {
     int width;                            /* of word */
     bool link, after_wide, after_opening; /* word is a link; its last character is wide, or opening punctuation */
     unsigned char line_style, style;      /* style bits from the kind of the line; from marks within it */
-    char fence, mark, prev_char;          /* fence: mark of the open block; mark: n_marks of it await the character that decides on their meaning */
-    int fence_len, n_marks, code_ticks;   /* code_ticks: marks that opened inline code; 0: not within code */
+    /* fence: mark of the open block; mark: n_marks of it await the character that decides on their meaning */
+    char fence, mark, prev_char;
+    int fence_len, n_marks, code_ticks; /* code_ticks: marks that opened inline code; 0: not within code */
     bool escaped;
 };
 void markdown_init(struct markdown *s, int cols, bool color);
 /* Appends to out what is final. A failed buf reports lack of memory. */
 void markdown_add(struct markdown *s, const char *data, size_t n, struct buf *out);
-/* Call after markdown_init for text that was printed before and is now continued on a new row. Text that is added later stays in the same code block and
- * emphasis. If it continues a table, the header is printed again above the new rows. */
+/* Call after markdown_init for text that was printed before and is now continued on a new row. Text that is added later
+ * stays in the same code block and emphasis. If it continues a table, the header is printed again above the new rows.
+ */
 void markdown_resume(struct markdown *s, const char *data, size_t n);
 /* Ends the text: flushes everything held back. The next text starts on its own row. */
 void markdown_flush(struct markdown *s, struct buf *out);
@@ -46,6 +48,6 @@ void markdown_free(struct markdown *s);
 /* Adapts to a new width. The cursor position is unknown afterwards, so the next word starts a row. */
 void markdown_resize(struct markdown *s, int cols);
 
-/* markdown_table.c: formats lines as a table with equal columns; wrap: breaks cells if it is wider than room. False, and nothing appended,
- * if they are not a table or it is too wide. */
+/* markdown_table.c: formats lines as a table with equal columns; wrap: breaks cells if it is wider than room. False,
+ * and nothing appended, if they are not a table or it is too wide. */
 bool markdown_table_format(struct buf *table, int room, bool color, bool wrap, struct buf *out);

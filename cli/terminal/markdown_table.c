@@ -71,7 +71,8 @@ static int measure_columns(struct markdown_table *t) {
     if (mem_grow(&t->widths, &t->cap_widths, t->n_cols, sizeof *t->widths)) return ERR_MEMORY;
     for (size_t c = 0; c < t->n_cols; c++) {
         const struct table_cell *rule = c < t->rows[1].n ? &t->cells[t->rows[1].first + c] : NULL;
-        t->widths[c] = 1 + (rule && rule->text[0] == ':') + (rule && rule->n > 1 && rule->text[rule->n - 1] == ':'); /* a dash and its colons */
+        /* a dash and its colons */
+        t->widths[c] = 1 + (rule && rule->text[0] == ':') + (rule && rule->n > 1 && rule->text[rule->n - 1] == ':');
     }
     for (size_t i = 0; i < t->n_rows; i++)
         for (size_t c = 0; c < t->rows[i].n && i != 1; c++) {

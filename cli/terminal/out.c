@@ -63,7 +63,9 @@ static int write_sanitized(int fd, struct sanitizer *f, const char *data, size_t
 
 static int write_stream(int fd, const void *data, size_t n) {
     pthread_mutex_lock(&lock);
-    int rc = fd == 1 && stdout_errno ? ERR_RUNTIME : streams[fd].terminal ? write_sanitized(fd, &streams[fd].filter, data, n) : write_fd(fd, data, n);
+    int rc = fd == 1 && stdout_errno ? ERR_RUNTIME
+             : streams[fd].terminal  ? write_sanitized(fd, &streams[fd].filter, data, n)
+                                     : write_fd(fd, data, n);
     pthread_mutex_unlock(&lock);
     return rc;
 }

@@ -1,6 +1,7 @@
 #pragma once
-/* Text that grows on a stdout which other processes may share, as under xargs -P: a process that has begun a line keeps a lock on the
- * file until the line ends, and the others hold their text back. A single process prints each piece at once. */
+/* Text that grows on a stdout which other processes may share, as under xargs -P: a process that has begun a line keeps
+ * a lock on the file until the line ends, and the others hold their text back. A single process prints each piece at
+ * once. */
 #include <stddef.h>
 
 /* Writes a piece of text. Returns as out_write, or ERR_MEMORY if it cannot be held back. */

@@ -60,8 +60,8 @@ void progress_begin(const char *what) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Draws the bar, extrapolated from the last report: reports can be 15 s apart (a streamed layer). The bar moves at the expected
- * speed, slower towards the end, and never back. */
+/* Draws the bar, extrapolated from the last report: reports can be 15 s apart (a streamed layer). The bar moves at the
+ * expected speed, slower towards the end, and never back. */
 static void draw_bar(double now) {
     enum { BAR_CHARS = 20 };
     char text[256], left[32], bar[BAR_CHARS + 1] = "";
@@ -72,8 +72,8 @@ static void draw_bar(double now) {
     amount_duration(fmax(progress.left_s - since, 1), left, sizeof left);
     int full = (int)(share * BAR_CHARS);
     for (int i = 0; i < BAR_CHARS; i++) memcpy(bar + i, i < full ? "#" : "-", 2);
-    snprintf(text, sizeof text, "%s [%s] %.0f %%  %s%s", progress.what, bar, share * 100, progress.left_s >= 0 ? left : "",
-             progress.left_s >= 0 ? " left" : "");
+    snprintf(text, sizeof text, "%s [%s] %.0f %%  %s%s", progress.what, bar, share * 100,
+             progress.left_s >= 0 ? left : "", progress.left_s >= 0 ? " left" : "");
     draw_line(text);
 }
 
@@ -139,7 +139,8 @@ void progress_print(const char *text) {
     pthread_mutex_lock(&lock);
     size_t n = strlen(text), n_before = progress.queue.len;
     n = trim_end(text, n, "\n");
-    if (progress.held && (buf_add(&progress.queue, text, n) || buf_char(&progress.queue, '\n'))) progress.queue.len = n_before;
+    if (progress.held && (buf_add(&progress.queue, text, n) || buf_char(&progress.queue, '\n')))
+        progress.queue.len = n_before;
     if (!progress.held || progress.queue.len == n_before) { /* no memory to queue it: print it at once */
         clear_locked();
         print_wrapped(text, n);

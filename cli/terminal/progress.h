@@ -1,5 +1,6 @@
 #pragma once
-/* Messages and the progress line on stderr. The progress line is redrawn in place, and only on a terminal; a message clears it first. */
+/* Messages and the progress line on stderr. The progress line is redrawn in place, and only on a terminal; a message
+ * clears it first. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -7,12 +8,13 @@ void progress_init(bool terminal, bool color, bool quiet); /* terminal: stderr i
 /* Shows `what` at once; the bar with the time left appears after a second. */
 void progress_begin(const char *what);
 void progress_update(const char *what, double share, double left_s); /* left_s < 0: unknown, estimated from share */
-void progress_tick(void);                                            /* call every quarter of a second without an update: advances the bar */
+/* call every quarter of a second without an update: advances the bar */
+void progress_tick(void);
 void progress_clear(void);
 bool progress_shown(void);
 
-/* Prints text on its own lines. While messages are held (the line editor owns the screen) they are queued until progress_flush. Takes
- * a lock: other threads print messages too. */
+/* Prints text on its own lines. While messages are held (the line editor owns the screen) they are queued until
+ * progress_flush. Takes a lock: other threads print messages too. */
 void progress_print(const char *text);
 /* true: queue messages; false: print the queued ones, then print at once */
 void progress_hold(bool hold);

@@ -16,7 +16,8 @@ static void put_replacement(struct sanitizer *f, struct buf *out) {
 
 bool sanitize_is_harmful(const unsigned char *h, size_t n) {
     bool c1 = n == 2 && h[0] == 0xC2 && h[1] < 0xA0;
-    bool bidi = n == 3 && h[0] == 0xE2 && ((h[1] == 0x80 && h[2] >= 0xAA && h[2] <= 0xAE) || (h[1] == 0x81 && h[2] >= 0xA6 && h[2] <= 0xA9));
+    bool bidi = n == 3 && h[0] == 0xE2 &&
+                ((h[1] == 0x80 && h[2] >= 0xAA && h[2] <= 0xAE) || (h[1] == 0x81 && h[2] >= 0xA6 && h[2] <= 0xA9));
     return c1 || bidi;
 }
 

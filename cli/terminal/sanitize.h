@@ -1,7 +1,7 @@
 #pragma once
-/* Sanitizes untrusted text (from a model, a file, a path) for a terminal. Control bytes that could move the cursor, change colours,
- * set the clipboard or overwrite output become visible symbols (ESC shows as U+241B), even when split over tokens. Invalid UTF-8
- * becomes U+FFFD. Line feed and tab pass; CR before LF is dropped. */
+/* Sanitizes untrusted text (from a model, a file, a path) for a terminal. Control bytes that could move the cursor,
+ * change colours, set the clipboard or overwrite output become visible symbols (ESC shows as U+241B), even when split
+ * over tokens. Invalid UTF-8 becomes U+FFFD. Line feed and tab pass; CR before LF is dropped. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -16,6 +16,6 @@ struct sanitizer {         /* ready when zero-initialised */
 void sanitize_add(struct sanitizer *f, const char *data, size_t n, struct buf *out);
 void sanitize_flush(struct sanitizer *f, struct buf *out); /* flushes held bytes at the end of the text */
 
-/* True for a character that is shown as U+FFFD: C1 controls (U+0080..U+009F), which 8-bit terminals read as ESC [ and the like, and
- * the bidirectional overrides, which disguise text. */
+/* True for a character that is shown as U+FFFD: C1 controls (U+0080..U+009F), which 8-bit terminals read as ESC [ and
+ * the like, and the bidirectional overrides, which disguise text. */
 bool sanitize_is_harmful(const unsigned char *s, size_t n);

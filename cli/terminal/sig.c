@@ -55,7 +55,9 @@ static void on_resize(int sig) {
 }
 
 static void on_continue(int sig) {
-    if (stopping) return; /* that thread calls this once the terminal is raw again; a line drawn earlier would invite typing into a terminal in line mode */
+    /* that thread calls this once the terminal is raw again; a line drawn earlier would invite typing into a terminal
+     * in line mode */
+    if (stopping) return;
     int saved = errno;
     term_restore_raw();
     errno = saved;
@@ -89,7 +91,7 @@ static void on_crash(int sig) {
     raise(sig);
 }
 
-/* --- a weight file that shrank under its mapping ---------------------------------------------------------------------- */
+/* --- a weight file that shrank under its mapping ---------------------------------------------- */
 
 /* Reports the file. Several threads may fault at once: the first one reports and exits, the others wait. */
 static void on_bus(int sig, siginfo_t *info, void *context) {
@@ -100,23 +102,26 @@ static void on_bus(int sig, siginfo_t *info, void *context) {
     file_out_abandon();
     out_signal("\nhearth: ");
     if (path) out_signal(path);
-    out_signal(path ? ": the file was truncated or could not be read while in use\n" : "a file in use was truncated or could not be read\n");
+    out_signal(path ? ": the file was truncated or could not be read while in use\n"
+                    : "a file in use was truncated or could not be read\n");
     _exit(3);
 }
 
 void sig_init(void) {
     struct sigaction sa = {.sa_flags = SA_RESTART};
     sigemptyset(&sa.sa_mask);
-    error_ignore(pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK)); /* without the pipe a recorded signal waits for the next event */
+    /* without the pipe a recorded signal waits for the next event */
+    error_ignore(pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK));
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* past ulimit -f a write fails with EFBIG, which is reported */
     static const struct {
         int sig;
         void (*fn)(int);
-    } rows[] = {{SIGINT, on_end},      {SIGTERM, on_end},   {SIGHUP, on_end},    {SIGWINCH, on_resize}, {SIGCONT, on_continue},
-                {SIGTSTP, on_stop},    {SIGQUIT, on_crash}, {SIGSEGV, on_crash}, {SIGABRT, on_crash},   {SIGFPE, on_crash},
-                {SIGILL, on_crash},    {SIGSYS, on_crash},  {SIGTRAP, on_crash}, {SIGXCPU, on_crash},   {SIGALRM, on_crash},
-                {SIGVTALRM, on_crash}, {SIGPROF, on_crash}, {SIGUSR1, on_crash}, {SIGUSR2, on_crash}};
+    } rows[] = {{SIGINT, on_end},       {SIGTERM, on_end},   {SIGHUP, on_end},    {SIGWINCH, on_resize},
+                {SIGCONT, on_continue}, {SIGTSTP, on_stop},  {SIGQUIT, on_crash}, {SIGSEGV, on_crash},
+                {SIGABRT, on_crash},    {SIGFPE, on_crash},  {SIGILL, on_crash},  {SIGSYS, on_crash},
+                {SIGTRAP, on_crash},    {SIGXCPU, on_crash}, {SIGALRM, on_crash}, {SIGVTALRM, on_crash},
+                {SIGPROF, on_crash},    {SIGUSR1, on_crash}, {SIGUSR2, on_crash}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sigaction old;
         /* keep signals ignored by nohup or a shell without job control, and a sanitizer's handlers */

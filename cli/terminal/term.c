@@ -34,7 +34,8 @@ int term_raw(void) {
     int waiting = 0;
     raw_mode = t;
     if (tcsetattr(0, TCSADRAIN, &t)) return -1;
-    if (!ioctl(0, FIONREAD, &waiting)) n_early = waiting; /* read after the switch: what arrives in between still has line feeds */
+    /* read after the switch: what arrives in between still has line feeds */
+    if (!ioctl(0, FIONREAD, &waiting)) n_early = waiting;
     is_raw = true;
     if (!term_dumb()) write_escape(reports_on);
     return 0;

@@ -19,7 +19,10 @@ extern char **environ;
 int child_find_program(const char *name, struct error *e) {
     const char *path = getenv("PATH");
     char file[PATHS_MAX], dir[PATHS_MAX];
-    if (strchr(name, '/')) return access(name, X_OK) || file_is_dir(name) ? error_set(e, ERR_USAGE, "%s: no program that can be executed", name) : 0;
+    if (strchr(name, '/'))
+        return access(name, X_OK) || file_is_dir(name)
+                   ? error_set(e, ERR_USAGE, "%s: no program that can be executed", name)
+                   : 0;
     for (const char *at = path ? path : ""; *at; at += strspn(at, ":")) {
         const size_t n = strcspn(at, ":");
         if (n < sizeof dir) {

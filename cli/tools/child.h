@@ -1,6 +1,7 @@
 #pragma once
-/* Child processes that talk over pipes. A child leads a session and a process group of its own, without a terminal. It inherits no descriptor except the three
- * pipes, and the environment without hearth's API key. No shell is involved. SIGPIPE must be ignored. */
+/* Child processes that talk over pipes. A child leads a session and a process group of its own, without a terminal. It
+ * inherits no descriptor except the three pipes, and the environment without hearth's API key. No shell is involved.
+ * SIGPIPE must be ignored. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
@@ -11,7 +12,8 @@ struct child {
     pid_t pid;        /* 0: none */
     int in, out, err; /* our ends, which do not block; -1: closed */
 };
-/* Finds the program in PATH, unless its name has a slash. ERR_USAGE if there is none that can be executed: for errors before anything else starts. */
+/* Finds the program in PATH, unless its name has a slash. ERR_USAGE if there is none that can be executed: for errors
+ * before anything else starts. */
 int child_find_program(const char *name, struct error *e);
 /* Starts argv[0], found in PATH unless it has a slash. ERR_RUNTIME, ERR_MEMORY; nothing remains then. */
 int child_start(struct child *c, const char *const *argv, struct error *e);
@@ -21,6 +23,6 @@ ssize_t child_read(int *fd, void *data, size_t cap);
 /* Writes what the pipe takes. Returns the number of bytes; -1: the child does not read any more, *fd is closed. */
 ssize_t child_write(int *fd, const void *data, size_t n);
 bool child_has_ended(const struct child *c); /* the child itself; its own children may still run */
-/* Ends what is left of the process group: the child has grace_s to exit by itself, then SIGTERM, then SIGKILL. Closes our ends except out and err, and returns
- * the status as waitpid gives it. */
+/* Ends what is left of the process group: the child has grace_s to exit by itself, then SIGTERM, then SIGKILL. Closes
+ * our ends except out and err, and returns the status as waitpid gives it. */
 int child_end(struct child *c, double grace_s);

@@ -31,7 +31,7 @@ struct mcp {
 
 const char *mcp_name(const struct mcp *m) { return m->argv[0]; }
 
-/* --- exchange -------------------------------------------------------------------------------------------------------- */
+/* --- exchange --------------------------------------------------------------------------------- */
 
 /* Marks the connection as broken: all later exchanges fail. The message gets the last line of the server's stderr. */
 static int break_off(struct mcp *m, struct error *e, const char *fmt, ...) {
@@ -47,14 +47,16 @@ static int break_off(struct mcp *m, struct error *e, const char *fmt, ...) {
     line = line ? line + 1 : m->err.data;
     if (end) out_utf8(&last, line, (size_t)(m->err.data + end - line));
     m->broken = true;
-    int rc = error_set(e, ERR_RUNTIME, "MCP server %.100s: %s%s%.150s", mcp_name(m), what, last.len ? "; its stderr ends: " : "", last.len ? last.data : "");
+    int rc = error_set(e, ERR_RUNTIME, "MCP server %.100s: %s%s%.150s", mcp_name(m), what,
+                       last.len ? "; its stderr ends: " : "", last.len ? last.data : "");
     buf_free(&last);
     return rc;
 }
 
 static int end_broken(struct mcp *m, struct error *e) {
     const int status = child_end(&m->child, EXIT_MS / 1e3);
-    if (WIFSIGNALED(status)) return break_off(m, e, "ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (WIFSIGNALED(status))
+        return break_off(m, e, "ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     return break_off(m, e, "exited with status %d", WEXITSTATUS(status));
 }
 
@@ -74,7 +76,8 @@ static int receive(struct mcp *m, struct error *e) {
     const ssize_t n = child_read(&m->child.out, chunk, sizeof chunk);
     if (n < 0) return receive_errors(m), end_broken(m, e);
     if (buf_add(&m->in, chunk, (size_t)n)) return break_off(m, e, "no memory for its message");
-    if (m->in.len - m->n_parsed > LINE_BYTES) return break_off(m, e, "sent a message of more than %d bytes", LINE_BYTES);
+    if (m->in.len - m->n_parsed > LINE_BYTES)
+        return break_off(m, e, "sent a message of more than %d bytes", LINE_BYTES);
     return 0;
 }
 
@@ -88,7 +91,8 @@ static void send_unsent(struct mcp *m) {
 
 /* Takes the next complete line. False: no line is complete; the parsed ones are removed. */
 static bool take_line(struct mcp *m, const char **line, size_t *n) {
-    const char *from = m->in.data + m->n_parsed, *end = m->in.len > m->n_parsed ? memchr(from, '\n', m->in.len - m->n_parsed) : NULL;
+    const char *from = m->in.data + m->n_parsed,
+               *end = m->in.len > m->n_parsed ? memchr(from, '\n', m->in.len - m->n_parsed) : NULL;
     if (!end) {
         if (m->n_parsed) memmove(m->in.data, from, m->in.len -= m->n_parsed);
         m->n_parsed = 0;
@@ -100,7 +104,8 @@ static bool take_line(struct mcp *m, const char **line, size_t *n) {
 }
 
 /* Parses received lines until the reply with this id. *found is false if it has not arrived. */
-static int find_reply(struct mcp *m, int64_t id, struct arena *a, struct mcp_message *out, bool *found, struct error *e) {
+static int find_reply(struct mcp *m, int64_t id, struct arena *a, struct mcp_message *out, bool *found,
+                      struct error *e) {
     const char *line;
     size_t n;
     *found = false;
@@ -111,7 +116,8 @@ static int find_reply(struct mcp *m, int64_t id, struct arena *a, struct mcp_mes
         if (rc == ERR_MEMORY) return error_set(e, rc, "no memory");
         if (rc) return break_off(m, e, "%s", why.text);
         if (out->kind == MCP_REQUEST) mcp_message_put_reply(&m->unsent, out);
-        *found = (out->kind == MCP_RESULT || out->kind == MCP_ERROR) && out->id == id; /* late replies to cancelled requests are dropped */
+        /* late replies to cancelled requests are dropped */
+        *found = (out->kind == MCP_RESULT || out->kind == MCP_ERROR) && out->id == id;
         if (!*found) arena_reset(a);
     }
     return 0;
@@ -124,9 +130,10 @@ static void cancel_request(struct mcp *m, int64_t id, const char *why) {
     send_unsent(m);
 }
 
-/* Sends a request and waits for its result, an object in the arena. ERR_CANCELLED; else ERR_RUNTIME: also an error that the server reports. */
-static int exchange(struct mcp *m, const char *method, const char *params, double timeout_s, int cancel_fd, struct arena *a, const struct json **result,
-                    struct error *e) {
+/* Sends a request and waits for its result, an object in the arena. ERR_CANCELLED; else ERR_RUNTIME: also an error that
+ * the server reports. */
+static int exchange(struct mcp *m, const char *method, const char *params, double timeout_s, int cancel_fd,
+                    struct arena *a, const struct json **result, struct error *e) {
     const double until = clock_now() + timeout_s * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) / 1e3;
     const int64_t id = ++m->last_id;
     struct mcp_message reply;
@@ -139,14 +146,16 @@ static int exchange(struct mcp *m, const char *method, const char *params, doubl
                                 {.fd = m->child.err, .events = POLLIN},
                                 {.fd = cancel_fd, .events = POLLIN}};
         const int ready = poll(fds, 4, CHECK_MS);
-        if (ready > 0 && fds[3].revents) return cancel_request(m, id, "the user stopped it"), error_set(e, ERR_CANCELLED, "stopped by the user");
+        if (ready > 0 && fds[3].revents)
+            return cancel_request(m, id, "the user stopped it"), error_set(e, ERR_CANCELLED, "stopped by the user");
         if (ready > 0 && fds[0].revents) send_unsent(m);
         if (ready > 0 && fds[2].revents) receive_errors(m);
         if (ready > 0 && fds[1].revents) TRY(receive(m, e));
         TRY(find_reply(m, id, a, &reply, &found, e));
         if (found || clock_now() < until) continue;
         cancel_request(m, id, "timeout");
-        return error_set(e, ERR_RUNTIME, "MCP server %.100s: no answer to %s after %g s", mcp_name(m), method, timeout_s);
+        return error_set(e, ERR_RUNTIME, "MCP server %.100s: no answer to %s after %g s", mcp_name(m), method,
+                         timeout_s);
     }
     *result = reply.body;
     if (reply.kind == MCP_RESULT) return 0;
@@ -157,7 +166,7 @@ static int exchange(struct mcp *m, const char *method, const char *params, doubl
     return e->code;
 }
 
-/* --- opening --------------------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static int split_command(struct mcp *m, const char *command, struct error *e) {
     const size_t most = strlen(command) / 2 + 2;
@@ -175,8 +184,8 @@ static int split_command(struct mcp *m, const char *command, struct error *e) {
 }
 
 static int initialize(struct mcp *m, struct error *e) {
-    static const char params[] =
-        "{\"protocolVersion\": \"2025-06-18\", \"capabilities\": {}, \"clientInfo\": {\"name\": \"hearth\", \"version\": \"" HEARTH_VERSION "\"}}";
+    static const char params[] = "{\"protocolVersion\": \"2025-06-18\", \"capabilities\": {}, \"clientInfo\": "
+                                 "{\"name\": \"hearth\", \"version\": \"" HEARTH_VERSION "\"}}";
     struct arena arena = {0};
     const struct json *result;
     int rc = exchange(m, "initialize", params, START_S, -1, &arena, &result, e);
@@ -214,7 +223,7 @@ void mcp_close(struct mcp **at) {
     mem_free(m);
 }
 
-/* --- tools ----------------------------------------------------------------------------------------------------------- */
+/* --- tools ------------------------------------------------------------------------------------ */
 
 /* Makes the parameters of the next page. Empty: there is none. */
 static int put_cursor(struct mcp *m, const struct json *result, struct buf *params, struct error *e) {
@@ -228,7 +237,8 @@ static int put_cursor(struct mcp *m, const struct json *result, struct buf *para
     return params->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }
 
-int mcp_list_tools(struct mcp *m, int (*fn)(void *ctx, const struct json *tool, struct error *e), void *ctx, struct error *e) {
+int mcp_list_tools(struct mcp *m, int (*fn)(void *ctx, const struct json *tool, struct error *e), void *ctx,
+                   struct error *e) {
     struct buf params = {0};
     struct arena arena = {0};
     int rc = buf_str(&params, "{}");
@@ -265,7 +275,8 @@ static void put_result(const struct tool_definition *d, const struct json *resul
     buf_free(&text);
 }
 
-void mcp_call(struct mcp *m, const struct tool_definition *d, const char *arguments, int cancel_fd, struct tool_result *r) {
+void mcp_call(struct mcp *m, const struct tool_definition *d, const char *arguments, int cancel_fd,
+              struct tool_result *r) {
     const double start = clock_now();
     struct arena arena = {0};
     struct buf params = {0};

@@ -18,10 +18,12 @@ int mcp_message_parse(struct arena *a, const char *line, size_t n, struct mcp_me
         out->own_id = out->kind == MCP_REQUEST ? id : NULL;
         return 0;
     }
-    if (!id || !result == !error) return error_set(e, ERR_RUNTIME, "message: a method, or an id with a result or an error is required");
+    if (!id || !result == !error)
+        return error_set(e, ERR_RUNTIME, "message: a method, or an id with a result or an error is required");
     out->kind = error ? MCP_ERROR : MCP_RESULT;
     out->body = error ? error : result;
-    if (out->body->type != JSON_OBJECT) return error_set(e, ERR_RUNTIME, "message: %s must be an object", error ? "error" : "result");
+    if (out->body->type != JSON_OBJECT)
+        return error_set(e, ERR_RUNTIME, "message: %s must be an object", error ? "error" : "result");
     out->id = id->type == JSON_INT ? id->integer : -1;
     return 0;
 }
@@ -45,8 +47,9 @@ void mcp_message_put_notification(struct buf *b, const char *method, const char 
 void mcp_message_put_reply(struct buf *b, const struct mcp_message *request) {
     buf_str(b, "{\"jsonrpc\": \"2.0\", \"id\": ");
     json_write(b, request->own_id);
-    buf_str(b,
-            json_is(request->method, "ping") ? ", \"result\": {}}\n" : ", \"error\": {\"code\": -32601, \"message\": \"this client has no such method\"}}\n");
+    buf_str(b, json_is(request->method, "ping")
+                   ? ", \"result\": {}}\n"
+                   : ", \"error\": {\"code\": -32601, \"message\": \"this client has no such method\"}}\n");
 }
 
 void mcp_message_error_text(const struct json *error, struct buf *out) {
@@ -57,12 +60,14 @@ void mcp_message_error_text(const struct json *error, struct buf *out) {
 }
 
 static void put_part(const struct json *part, struct buf *out) {
-    const struct json *type = json_get(part, "type"), *text = json_get(part, "text"), *inner = json_path(part, "resource.text");
+    const struct json *type = json_get(part, "type"), *text = json_get(part, "text"),
+                      *inner = json_path(part, "resource.text");
     if (json_is(type, "resource") && is_text(inner)) text = inner;
     else if (!json_is(type, "text")) text = NULL;
     if (is_text(text)) buf_add(out, text->string, text->n);
     else
-        buf_fmt(out, "[content of type %.*s is left out: only text is supported]", is_text(type) && type->n < 40 ? (int)type->n : 1,
+        buf_fmt(out, "[content of type %.*s is left out: only text is supported]",
+                is_text(type) && type->n < 40 ? (int)type->n : 1,
                 is_text(type) && type->n && type->n < 40 ? type->string : "?");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-/* Messages of the Model Context Protocol (revision 2025-06-18, modelcontextprotocol.io): JSON-RPC 2.0, one message a line. Pure. */
+/* Messages of the Model Context Protocol (revision 2025-06-18, modelcontextprotocol.io): JSON-RPC 2.0, one message a
+ * line. Pure. */
 #include "base/buf.h"
 #include "base/json.h"
 
@@ -22,5 +23,6 @@ void mcp_message_put_reply(struct buf *b, const struct mcp_message *request);
 
 /* Appends what an error object says. */
 void mcp_message_error_text(const struct json *error, struct buf *out);
-/* Appends the texts of a result of tools/call, and a note for each part without text. Returns true if the tool reports a failure. */
+/* Appends the texts of a result of tools/call, and a note for each part without text. Returns true if the tool reports
+ * a failure. */
 bool mcp_message_result_text(const struct json *result, struct buf *out);

@@ -7,16 +7,22 @@
 static bool is_present(const struct json *j) { return j && j->type != JSON_NULL; }
 
 /* Words that options give a meaning: no tool can have these names. */
-static bool is_reserved(const struct json *name) { return json_is(name, "all") || json_is(name, "auto") || json_is(name, "required"); }
+static bool is_reserved(const struct json *name) {
+    return json_is(name, "all") || json_is(name, "auto") || json_is(name, "required");
+}
 
-static int read_function(struct arena *a, const struct json *name, const struct json *description, const struct json *parameters, struct tool_definition *out,
-                         struct error *e) {
+static int read_function(struct arena *a, const struct json *name, const struct json *description,
+                         const struct json *parameters, struct tool_definition *out, struct error *e) {
     if (!tool_source_is_name(name) || name->n > TOOL_NAME_MAX)
         return error_set(e, ERR_USAGE, "name: up to %d letters, digits, '_', '-' and '.' are required", TOOL_NAME_MAX);
     if (is_reserved(name))
-        return error_set(e, ERR_USAGE, "name: '%.*s' is a word of --allow and --tool-choice; give the tool another name", (int)name->n, name->string);
-    if (is_present(description) && description->type != JSON_STRING) return error_set(e, ERR_USAGE, "description: must be a string");
-    if (is_present(parameters) && parameters->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "parameters: must be a JSON schema, an object");
+        return error_set(e, ERR_USAGE,
+                         "name: '%.*s' is a word of --allow and --tool-choice; give the tool another name",
+                         (int)name->n, name->string);
+    if (is_present(description) && description->type != JSON_STRING)
+        return error_set(e, ERR_USAGE, "description: must be a string");
+    if (is_present(parameters) && parameters->type != JSON_OBJECT)
+        return error_set(e, ERR_USAGE, "parameters: must be a JSON schema, an object");
     const struct json *type = json_get(parameters, "type");
     if (type && !json_is(type, "object")) return error_set(e, ERR_USAGE, "parameters.type: must be object");
     if (!(out->name = arena_strndup(a, name->string, name->n))) return error_set(e, ERR_MEMORY, "no memory");
@@ -26,11 +32,13 @@ static int read_function(struct arena *a, const struct json *name, const struct 
 }
 
 static int read_command(struct arena *a, const struct json *list, struct tool_definition *out, struct error *e) {
-    if (!list || list->type != JSON_ARRAY || !list->n) return error_set(e, ERR_USAGE, "command: an array with a program and its arguments is required");
+    if (!list || list->type != JSON_ARRAY || !list->n)
+        return error_set(e, ERR_USAGE, "command: an array with a program and its arguments is required");
     const char **argv = arena_calloc(a, (size_t)list->n + 1, sizeof *argv);
     for (uint32_t i = 0; argv && i < list->n; i++) {
         const struct json *word = &list->items[i];
-        if (word->type != JSON_STRING || memchr(word->string, 0, word->n)) return error_set(e, ERR_USAGE, "command[%u]: must be a string without NUL", i);
+        if (word->type != JSON_STRING || memchr(word->string, 0, word->n))
+            return error_set(e, ERR_USAGE, "command[%u]: must be a string without NUL", i);
         if (!(argv[i] = arena_strndup(a, word->string, word->n))) argv = NULL;
     }
     if (!argv) return error_set(e, ERR_MEMORY, "no memory");
@@ -45,7 +53,8 @@ static int read_limits(const struct json *root, struct tool_command *c, struct e
     if (!(c->timeout_s > 0 && c->timeout_s <= TOOL_TIMEOUT_MAX_S))
         return error_set(e, ERR_USAGE, "timeout: must be seconds, more than 0 and at most %d", TOOL_TIMEOUT_MAX_S);
     const int64_t bytes = json_int(output, output ? -1 : TOOL_OUTPUT_BYTES);
-    if (bytes < 1 || bytes > TOOL_OUTPUT_MAX) return error_set(e, ERR_USAGE, "output: must be a number of bytes from 1 to %d", TOOL_OUTPUT_MAX);
+    if (bytes < 1 || bytes > TOOL_OUTPUT_MAX)
+        return error_set(e, ERR_USAGE, "output: must be a number of bytes from 1 to %d", TOOL_OUTPUT_MAX);
     c->max_output = (size_t)bytes;
     return 0;
 }
@@ -56,13 +65,16 @@ static int check_members(const struct json *object, const char *const *known, co
         const struct json *key = &object->items[2 * i];
         size_t k = 0;
         while (known[k] && !json_is(key, known[k])) k++;
-        if (!known[k]) return error_set(e, ERR_USAGE, "%s%.*s: unknown member", where, (int)(key->n < 60 ? key->n : 60), key->string);
+        if (!known[k])
+            return error_set(e, ERR_USAGE, "%s%.*s: unknown member", where, (int)(key->n < 60 ? key->n : 60),
+                             key->string);
     }
     return 0;
 }
 
 int tool_definition_parse(struct arena *a, const struct json *root, struct tool_definition *out, struct error *e) {
-    static const char *const plain[] = {"type", "name", "description", "parameters", "strict", "command", "timeout", "output", NULL},
+    static const char *const plain[] = {"type",    "name",    "description", "parameters", "strict",
+                                        "command", "timeout", "output",      NULL},
                              *const outer[] = {"type", "function", "command", "timeout", "output", NULL},
                              *const inner[] = {"name", "description", "parameters", "strict", NULL};
     const struct json *f = json_get(root, "function"), *type = json_get(root, "type");
@@ -80,7 +92,8 @@ int tool_definition_parse(struct arena *a, const struct json *root, struct tool_
 
 int tool_definition_parse_mcp(struct arena *a, const struct json *tool, struct tool_definition *out, struct error *e) {
     *out = (struct tool_definition){.command = {.timeout_s = TOOL_TIMEOUT_S, .max_output = TOOL_OUTPUT_BYTES}};
-    return read_function(a, json_get(tool, "name"), json_get(tool, "description"), json_get(tool, "inputSchema"), out, e);
+    return read_function(a, json_get(tool, "name"), json_get(tool, "description"), json_get(tool, "inputSchema"), out,
+                         e);
 }
 
 void tool_definition_put(const struct tool_definition *d, struct buf *b) {

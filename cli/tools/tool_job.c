@@ -38,7 +38,8 @@ int tool_job_start(struct tool_job **out, const struct tool *t, const struct buf
     j->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int rc = buf_add(&j->arguments, arguments->data, arguments->len) ? error_set(e, ERR_MEMORY, "no memory") : 0;
     if (!rc && j->cancel_fd < 0) rc = error_set(e, ERR_RUNTIME, "no descriptor for a tool call");
-    if (!rc && !sig_start_thread(&j->thread, job_thread, j)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a tool call");
+    if (!rc && !sig_start_thread(&j->thread, job_thread, j))
+        rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a tool call");
     if (!rc) return 0;
     job_free(j);
     *out = NULL;

@@ -82,7 +82,8 @@ static void describe_end(const struct run *r, enum run_end end, int status, stru
         return;
     }
     if (end == RUN_TIMED_OUT) tool_result_note(out, "stopped after %g s, its limit of time", r->command->timeout_s);
-    else if (WIFSIGNALED(status) && !cut_short) tool_result_note(out, "ended by signal %d: %s", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else if (WIFSIGNALED(status) && !cut_short)
+        tool_result_note(out, "ended by signal %d: %s", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else if (WIFEXITED(status) && WEXITSTATUS(status)) tool_result_note(out, "exit status %d", WEXITSTATUS(status));
     else return;
     out->status = TOOL_FAILED;
@@ -91,7 +92,8 @@ static void describe_end(const struct run *r, enum run_end end, int status, stru
     out_utf8(&out->text, r->err.data, r->err.len);
 }
 
-void tool_process_run(const struct tool_command *c, const char *input, size_t n, int cancel_fd, struct tool_result *out) {
+void tool_process_run(const struct tool_command *c, const char *input, size_t n, int cancel_fd,
+                      struct tool_result *out) {
     const double start = clock_now();
     struct run r = {.command = c, .input = input, .n_input = n};
     struct error e;

@@ -4,7 +4,8 @@
 #include <stdio.h>
 
 const char *tool_result_status(const struct tool_result *r) {
-    static const char *const names[] = {[TOOL_OK] = "ok", [TOOL_FAILED] = "failed", [TOOL_REFUSED] = "refused", [TOOL_STOPPED] = "stopped"};
+    static const char *const names[] = {
+        [TOOL_OK] = "ok", [TOOL_FAILED] = "failed", [TOOL_REFUSED] = "refused", [TOOL_STOPPED] = "stopped"};
     return names[r->status];
 }
 

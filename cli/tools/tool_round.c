@@ -6,9 +6,10 @@
 #include "cli/terminal/out.h"
 #include "cli/terminal/sanitize.h"
 
-/* --- taking ---------------------------------------------------------------------------------------------------------- */
+/* --- taking ----------------------------------------------------------------------------------- */
 
-/* Writes the arguments on one line. ERR_MODEL unless they are an object. A session file nests them in other values: they must parse at that depth too. */
+/* Writes the arguments on one line. ERR_MODEL unless they are an object. A session file nests them in other values:
+ * they must parse at that depth too. */
 static int normalize_arguments(struct buf *arguments) {
     enum { NESTED = 16 }; /* more than the depth of arguments in a session file */
     struct arena arena = {0};
@@ -39,7 +40,8 @@ static int set_ids(struct tool_calls *calls, const struct conversation *conv) {
     return 0;
 }
 
-int tool_round_take(struct tool_round *q, const struct app *a, const struct turn *t, const struct conversation *conv, struct error *e) {
+int tool_round_take(struct tool_round *q, const struct app *a, const struct turn *t, const struct conversation *conv,
+                    struct error *e) {
     struct buf markup = {0};
     tool_calls_truncate(&q->calls, 0);
     q->n_done = 0;
@@ -53,13 +55,14 @@ int tool_round_take(struct tool_round *q, const struct app *a, const struct turn
     return rc == ERR_MEMORY ? error_set(e, rc, "no memory for a tool call") : 0;
 }
 
-/* --- steps ----------------------------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 const struct tool_call *tool_round_call(const struct tool_round *q) { return &q->calls.v[q->n_done]; }
 
 static void put_unknown(const struct tool_set *s, struct tool_result *r) {
     struct buf names = {0};
-    for (size_t i = 0; i < s->n && names.len < 500; i++) buf_fmt(&names, "%s%s", i ? ", " : "", s->v[i].definition.name);
+    for (size_t i = 0; i < s->n && names.len < 500; i++)
+        buf_fmt(&names, "%s%s", i ? ", " : "", s->v[i].definition.name);
     r->status = TOOL_FAILED;
     tool_result_note(r, "there is no tool of this name; the tools are: %s", names.data ? names.data : "");
     buf_free(&names);
@@ -85,7 +88,9 @@ enum tool_step tool_round_step(struct tool_round *q, const struct app *a, struct
 }
 
 int tool_round_finish(struct tool_round *q, struct conversation *conv, struct tool_result *r) {
-    int rc = r->text.failed ? ERR_MEMORY : conversation_add_result(conv, tool_round_call(q), r->text.data ? r->text.data : "", r->text.len);
+    int rc = r->text.failed
+                 ? ERR_MEMORY
+                 : conversation_add_result(conv, tool_round_call(q), r->text.data ? r->text.data : "", r->text.len);
     tool_result_free(r);
     q->n_done++;
     return rc;
@@ -118,7 +123,7 @@ void tool_round_refuse(struct tool_result *r) {
     tool_result_note(r, "not run: the user did not allow this call");
 }
 
-/* --- text ------------------------------------------------------------------------------------------------------------ */
+/* --- text ------------------------------------------------------------------------------------- */
 
 void tool_round_put_call(const struct tool_call *call, struct buf *b) {
     buf_str(b, "\"id\": ");
@@ -138,8 +143,8 @@ void tool_round_show_call(const struct tool_call *call, struct buf *out) {
     struct buf line = {0};
     buf_str(out, "call of ");
     buf_fmt(&line, "%s %s", call->name.data, call->arguments.data);
-    for (size_t i = 0; i < line.len; i++)
-        if (line.data[i] == '\n' || line.data[i] == '\t') line.data[i] = ' '; /* a name that no tool has can contain them */
+    for (size_t i = 0; i < line.len; i++) /* a name that no tool has can contain them */
+        if (line.data[i] == '\n' || line.data[i] == '\t') line.data[i] = ' ';
     sanitize_add(&filter, line.data ? line.data : "", line.len, out);
     sanitize_flush(&filter, out);
     out->failed |= line.failed;

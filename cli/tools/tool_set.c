@@ -12,7 +12,7 @@
 
 enum { TOOLS_MAX = 512, FILE_BYTES = 1 << 20 };
 
-/* --- tools ----------------------------------------------------------------------------------------------------------- */
+/* --- tools ------------------------------------------------------------------------------------ */
 
 static struct tool *find_name(const struct tool_set *s, const char *name, size_t n) {
     for (size_t i = 0; i < s->n; i++)
@@ -39,7 +39,8 @@ static int read_file(struct app *a, const char *path, struct error *e) {
     struct json root;
     char file[PATHS_MAX], *data = NULL;
     size_t n = 0;
-    int rc = paths_expand(path, file, sizeof file) ? error_set(e, ERR_USAGE, "the path is too long") : file_read(file, FILE_BYTES, &data, &n, e);
+    int rc = paths_expand(path, file, sizeof file) ? error_set(e, ERR_USAGE, "the path is too long")
+                                                   : file_read(file, FILE_BYTES, &data, &n, e);
     const char *text = rc ? NULL : arena_strndup(&a->tools->arena, data, n);
     mem_free(data);
     if (!rc && !text) rc = error_set(e, ERR_MEMORY, "no memory");
@@ -55,7 +56,8 @@ struct listing {
     struct app *app;
     struct mcp *server;
 };
-/* Adds a tool of a server. A tool with an unusable name or schema is left out with a note, since the user cannot change the server. */
+/* Adds a tool of a server. A tool with an unusable name or schema is left out with a note, since the user cannot change
+ * the server. */
 static int add_listed(void *ctx, const struct json *tool, struct error *e) {
     struct listing *l = ctx;
     struct tool_definition d;
@@ -63,7 +65,8 @@ static int add_listed(void *ctx, const struct json *tool, struct error *e) {
     const struct json *name = json_get(tool, "name");
     int rc = tool_definition_parse_mcp(arena, tool, &d, e);
     if (rc == ERR_USAGE) {
-        report_note("--mcp %s: tool %.*s is left out: %s", mcp_name(l->server), name && name->type == JSON_STRING && name->n < 80 ? (int)name->n : 1,
+        report_note("--mcp %s: tool %.*s is left out: %s", mcp_name(l->server),
+                    name && name->type == JSON_STRING && name->n < 80 ? (int)name->n : 1,
                     name && name->type == JSON_STRING && name->n && name->n < 80 ? name->string : "?", e->text);
         return 0;
     }
@@ -79,7 +82,7 @@ static int open_server(struct app *a, const char *command, struct error *e) {
     return mcp_list_tools(l.server, add_listed, &l, e);
 }
 
-/* --- options --------------------------------------------------------------------------------------------------------- */
+/* --- options ---------------------------------------------------------------------------------- */
 
 static int apply_allow(struct tool_set *s, const struct opt_value *allow, struct error *e) {
     for (size_t i = 0; i < allow->n_items; i++) {
@@ -103,7 +106,8 @@ static int finish_list(struct app *a, struct error *e) {
     if (!text) return error_set(e, ERR_MEMORY, "no memory");
     TRY(json_parse(&s->arena, text, a->tool_list.len, 0, "tools", &s->list, e));
     if (is_named_choice(choice) && !find_name(s, choice, strlen(choice)))
-        return error_set(e, ERR_USAGE, "--tool-choice: auto, required, or the name of a tool is required, not %s", choice);
+        return error_set(e, ERR_USAGE, "--tool-choice: auto, required, or the name of a tool is required, not %s",
+                         choice);
     return apply_allow(s, &a->opts.v[OPT_ALLOW], e);
 }
 
@@ -112,11 +116,13 @@ int tool_set_open(struct app *a, struct error *e) {
     const struct opt_value *files = &a->opts.v[OPT_TOOL], *servers = &a->opts.v[OPT_MCP];
     if (!files->n_items && !servers->n_items) {
         for (size_t i = 0; i < sizeof need_tools / sizeof *need_tools; i++)
-            if (a->opts.v[need_tools[i]].origin == ORIGIN_FLAG) return error_set(e, ERR_USAGE, "--%s needs --tool or --mcp", opt_table[need_tools[i]].name);
+            if (a->opts.v[need_tools[i]].origin == ORIGIN_FLAG)
+                return error_set(e, ERR_USAGE, "--%s needs --tool or --mcp", opt_table[need_tools[i]].name);
         return 0;
     }
     struct tool_set *s = a->tools = mem_calloc(1, sizeof *s);
-    if (!s || !(s->servers = mem_calloc(servers->n_items + 1, sizeof *s->servers))) return error_set(e, ERR_MEMORY, "no memory");
+    if (!s || !(s->servers = mem_calloc(servers->n_items + 1, sizeof *s->servers)))
+        return error_set(e, ERR_MEMORY, "no memory");
     for (size_t i = 0; i < files->n_items; i++)
         if (read_file(a, files->items[i], e)) return error_prefix(e, "--tool");
     if (servers->n_items) progress_begin("starting the MCP servers");
@@ -142,11 +148,13 @@ void tool_set_close(struct app *a) {
 
 int tool_set_check_model(const struct app *a, struct error *e) {
     if (!a->tools || !a->template || chat_template_takes_tools(a->template)) return 0;
-    return error_set(e, ERR_USAGE, "--%s: this model's chat template has no tools; choose a model that has with -m, or a template with --template FILE",
+    return error_set(e, ERR_USAGE,
+                     "--%s: this model's chat template has no tools; choose a model that has with -m, or a template "
+                     "with --template FILE",
                      a->opts.v[OPT_TOOL].n_items ? "tool" : "mcp");
 }
 
-/* --- calls ----------------------------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 int tool_set_force(struct app *a, struct prompt *p, struct error *e) {
     struct tool_set *s = a->tools;
@@ -156,11 +164,13 @@ int tool_set_force(struct app *a, struct prompt *p, struct error *e) {
     const struct tool_request q = {.tools = &s->list, .name = is_named_choice(choice) ? &name : NULL};
     if (a->backend->is_local) {
         arena_reset(&s->forced);
-        if (tool_grammar_make(&s->forced, a->template, a->tokenizer, &q, &s->source, e)) return error_prefix(e, "--tool-choice");
+        if (tool_grammar_make(&s->forced, a->template, a->tokenizer, &q, &s->source, e))
+            return error_prefix(e, "--tool-choice");
         p->source = &s->source;
         return 0;
     }
-    if (q.name) buf_fmt(&p->body, ", \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"%s\"}}", choice);
+    if (q.name)
+        buf_fmt(&p->body, ", \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"%s\"}}", choice);
     else buf_str(&p->body, ", \"tool_choice\": \"required\"");
     return p->body.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }

@@ -1,6 +1,6 @@
 #pragma once
-/* The tools of a run: --tool files and the tools of --mcp servers, and what the user has allowed. Nothing runs that the user has not allowed, once or for the
- * whole run. */
+/* The tools of a run: --tool files and the tools of --mcp servers, and what the user has allowed. Nothing runs that the
+ * user has not allowed, once or for the whole run. */
 #include "cli/app.h"
 #include "cli/tools/mcp.h"
 #include "cli/turn/prompt.h"
@@ -21,15 +21,16 @@ struct tool_set {
     struct grammar_source source;
 };
 
-/* Reads --tool and --mcp into a->tools, starts the servers, and applies --allow and --tool-choice. Without tools a->tools stays NULL. ERR_USAGE names the
- * option, the file and the member that is wrong. */
+/* Reads --tool and --mcp into a->tools, starts the servers, and applies --allow and --tool-choice. Without tools
+ * a->tools stays NULL. ERR_USAGE names the option, the file and the member that is wrong. */
 int tool_set_open(struct app *a, struct error *e);
 void tool_set_close(struct app *a);
 /* ERR_USAGE if the chat template of the open model has no tools. */
 int tool_set_check_model(const struct app *a, struct error *e);
 struct tool *tool_set_find(const struct tool_set *s, const struct buf *name); /* NULL: none */
 
-/* --tool-choice: makes the first answer to a question a call. p: its prompt. ERR_USAGE: this model's calls cannot be required. */
+/* --tool-choice: makes the first answer to a question a call. p: its prompt. ERR_USAGE: this model's calls cannot be
+ * required. */
 int tool_set_force(struct app *a, struct prompt *p, struct error *e);
 
 /* Runs a tool, in any thread, until it ends or cancel_fd is readable. arguments: a JSON object. */

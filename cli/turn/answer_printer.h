@@ -1,7 +1,7 @@
 #pragma once
-/* Prints an answer as it grows: text on stdout, thinking on stderr, dimmed on a terminal. On a terminal both are laid out by
- * markdown.h, otherwise they are unchanged. Trailing line ends are held back, so that exactly one ends the answer. Outside a terminal
- * lines of several processes with one stdout do not mix (out_lines.h). */
+/* Prints an answer as it grows: text on stdout, thinking on stderr, dimmed on a terminal. On a terminal both are laid
+ * out by markdown.h, otherwise they are unchanged. Trailing line ends are held back, so that exactly one ends the
+ * answer. Outside a terminal lines of several processes with one stdout do not mix (out_lines.h). */
 #include "cli/terminal/markdown.h"
 #include "tokenizer/chat/chat_template.h"
 
@@ -25,7 +25,8 @@ void answer_printer_init(struct answer_printer *p, const struct answer_style *st
 void answer_printer_resume(struct answer_printer *p, const char *text, size_t n);
 int answer_printer_add(void *p, enum output_kind part, const char *data, size_t n); /* a turn_fn */
 void answer_printer_end(struct answer_printer *p);
-/* Ends the thinking and the row on a terminal, so that messages can follow before the answer continues. has_text: text was printed since the last pause. */
+/* Ends the thinking and the row on a terminal, so that messages can follow before the answer continues. has_text: text
+ * was printed since the last pause. */
 void answer_printer_pause(struct answer_printer *p, bool has_text);
 void answer_printer_free(struct answer_printer *p);
 /* Adapts to a new screen width. fresh_row: the cursor has moved to an empty row. */

@@ -8,13 +8,16 @@
 #include "cli/terminal/out.h"
 #include "tokenizer/grammar/matcher.h"
 
-/* --- options --------------------------------------------------------------------------------------------------------- */
+/* --- options ---------------------------------------------------------------------------------- */
 
 static const struct {
     enum opt_id id;
     enum source_kind kind;
-} constraint_options[] = {
-    {OPT_SCHEMA, SOURCE_SCHEMA}, {OPT_JSON_OBJECT, SOURCE_JSON_OBJECT}, {OPT_REGEX, SOURCE_REGEX}, {OPT_GRAMMAR, SOURCE_GBNF}, {OPT_CHOICES, SOURCE_CHOICES}};
+} constraint_options[] = {{OPT_SCHEMA, SOURCE_SCHEMA},
+                          {OPT_JSON_OBJECT, SOURCE_JSON_OBJECT},
+                          {OPT_REGEX, SOURCE_REGEX},
+                          {OPT_GRAMMAR, SOURCE_GBNF},
+                          {OPT_CHOICES, SOURCE_CHOICES}};
 
 enum { MAX_SOURCE_BYTES = 4 << 20 };
 
@@ -46,7 +49,8 @@ static int read_option(enum opt_id id, const struct opt_value *v, struct buf *ou
     if (id == OPT_GRAMMAR) return read_text_file(v->text, out, e);
     if (id == OPT_CHOICES) return put_choices(v->text, out), 0;
     const char *text = v->text + strspn(v->text, " \t\r\n");
-    if (id == OPT_SCHEMA && *text != '{' && strcmp(text, "true") != 0 && strcmp(text, "false") != 0) return read_text_file(v->text, out, e);
+    if (id == OPT_SCHEMA && *text != '{' && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        return read_text_file(v->text, out, e);
     return buf_str(out, v->text);
 }
 
@@ -59,7 +63,8 @@ int constraint_read_options(struct app *a, struct error *e) {
         int rc = read_option(id, v, &a->answer_text, e);
         if (!rc && a->answer_text.failed) rc = error_set(e, ERR_MEMORY, "no memory");
         if (rc) return error_prefix(e, "--%s", opt_table[id].name);
-        a->answer_source = (struct grammar_source){.kind = constraint_options[i].kind, .text = a->answer_text.data, .n = a->answer_text.len};
+        a->answer_source = (struct grammar_source){
+            .kind = constraint_options[i].kind, .text = a->answer_text.data, .n = a->answer_text.len};
         if ((rc = source_compile(&a->answer_source, &g, e))) return error_prefix(e, "--%s", opt_table[id].name);
         grammar_free(&g);
     }
@@ -71,9 +76,11 @@ void constraint_free_options(struct app *a) {
     a->answer_source = (struct grammar_source){0};
 }
 
-const struct grammar_source *constraint_of_options(const struct app *a) { return a->answer_source.text ? &a->answer_source : NULL; }
+const struct grammar_source *constraint_of_options(const struct app *a) {
+    return a->answer_source.text ? &a->answer_source : NULL;
+}
 
-/* --- one answer ------------------------------------------------------------------------------------------------------ */
+/* --- one answer ------------------------------------------------------------------------------- */
 
 enum { MAX_OPENINGS = 8 };
 struct constraint {
@@ -126,7 +133,8 @@ static int accept_free(struct constraint *c, int32_t id, struct error *e) {
     size_t n = 0;
     const char *s = tokenizer_token_bytes(c->trie->tokenizer, id, &n, &special);
     c->n_tokens++;
-    if (s && output_parser_feed(c->parser, s, n, special, ignore_part, NULL)) return error_set(e, ERR_MEMORY, "no memory");
+    if (s && output_parser_feed(c->parser, s, n, special, ignore_part, NULL))
+        return error_set(e, ERR_MEMORY, "no memory");
     c->is_free = !output_parser_in_answer(c->parser);
     if (!c->is_free) atomic_store(&c->governed_from, c->n_tokens - c->n_replayed);
     return 0;
@@ -147,7 +155,8 @@ static int filter_forced(void *ctx, int most, int32_t *out) {
     struct constraint *c = ctx;
     uint8_t bytes[64];
     struct ids ids = {0};
-    const size_t n = c->is_free || (!c->n_tokens && c->n_openings) ? 0 : matcher_forced(c->matcher, bytes, sizeof bytes);
+    const size_t n =
+        c->is_free || (!c->n_tokens && c->n_openings) ? 0 : matcher_forced(c->matcher, bytes, sizeof bytes);
     if (n > 1 && tokenizer_encode(c->trie->tokenizer, (const char *)bytes, n, TEXT_VALUE, &ids, NULL)) ids.n = 0;
     int k = 0;
     for (; k < most && k + 1 < (int)ids.n; k++) out[k] = ids.data[k];
@@ -157,7 +166,9 @@ static int filter_forced(void *ctx, int most, int32_t *out) {
 
 static enum filter_state filter_state(const void *ctx) {
     const struct constraint *c = ctx;
-    return c->is_free || !matcher_is_complete(c->matcher) ? FILTER_OPEN : matcher_is_final(c->matcher) ? FILTER_FINAL : FILTER_COMPLETE;
+    return c->is_free || !matcher_is_complete(c->matcher) ? FILTER_OPEN
+           : matcher_is_final(c->matcher)                 ? FILTER_FINAL
+                                                          : FILTER_COMPLETE;
 }
 
 /* Finds the tokens that may open a thinking block, unless the prompt has closed one already. */
@@ -165,11 +176,13 @@ static void find_openings(struct constraint *c, const char *tail, size_t n) {
     const char *open, *close;
     for (int i = 0; output_parser_thinking(c->parser, i, &open, &close); i++) {
         const int32_t id = tokenizer_added_id(c->trie->tokenizer, open);
-        if (id >= 0 && c->n_openings < MAX_OPENINGS && !memmem(tail, n, close, strlen(close))) c->openings[c->n_openings++] = id;
+        if (id >= 0 && c->n_openings < MAX_OPENINGS && !memmem(tail, n, close, strlen(close)))
+            c->openings[c->n_openings++] = id;
     }
 }
 
-int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, bool is_raw, const char *tail, size_t n, struct error *e) {
+int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, bool is_raw,
+                    const char *tail, size_t n, struct error *e) {
     struct constraint *c = *out = mem_calloc(1, sizeof *c);
     if (!c) return error_set(e, ERR_MEMORY, "no memory for a grammar");
     c->filter = (struct token_filter){.ctx = c,
@@ -192,7 +205,9 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
         c->bits = mem_calloc((size_t)c->trie->n_ids / 64 + 1, sizeof *c->bits);
         if (!c->parser || !c->bits) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");
         else {
-            c->is_free = !output_parser_in_answer(c->parser) && !(c->part == OUTPUT_TOOL_CALL && output_parser_in_header(c->parser)); /* calls have headers */
+            /* calls have headers */
+            c->is_free = !output_parser_in_answer(c->parser) &&
+                         !(c->part == OUTPUT_TOOL_CALL && output_parser_in_header(c->parser));
             find_openings(c, tail, n);
         }
     }
@@ -223,12 +238,13 @@ bool constraint_governs(const struct constraint *c, int i, enum output_kind *par
     return i >= atomic_load(&c->governed_from);
 }
 
-/* --- requests -------------------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 void constraint_put_request(const struct grammar_source *s, struct buf *b) {
     switch (s->kind) {
     case SOURCE_SCHEMA:
-        buf_str(b, "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"answer\", \"strict\": true, \"schema\": ");
+        buf_str(b, "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"answer\", "
+                   "\"strict\": true, \"schema\": ");
         buf_add(b, s->text, s->n);
         buf_str(b, "}}");
         break;

@@ -7,11 +7,13 @@
 #include "cli/terminal/out.h"
 
 const char *conversation_role_name(enum role r) {
-    static const char *const names[N_ROLES] = {[ROLE_SYSTEM] = "system", [ROLE_USER] = "user", [ROLE_ASSISTANT] = "assistant", [ROLE_TOOL] = "tool"};
+    static const char *const names[N_ROLES] = {
+        [ROLE_SYSTEM] = "system", [ROLE_USER] = "user", [ROLE_ASSISTANT] = "assistant", [ROLE_TOOL] = "tool"};
     return names[r];
 }
 
-int conversation_add(struct conversation *c, enum role role, const char *text, size_t n, const char *thinking, size_t thinking_n) {
+int conversation_add(struct conversation *c, enum role role, const char *text, size_t n, const char *thinking,
+                     size_t thinking_n) {
     if (mem_grow(&c->messages, &c->cap, c->n + 1, sizeof *c->messages)) return ERR_MEMORY;
     struct message *m = &c->messages[c->n];
     *m = (struct message){.role = role};
@@ -26,7 +28,9 @@ int conversation_add(struct conversation *c, enum role role, const char *text, s
     return 0;
 }
 
-int conversation_add_calls(struct conversation *c, const struct tool_calls *calls) { return tool_calls_copy(calls, &c->messages[c->n - 1].calls); }
+int conversation_add_calls(struct conversation *c, const struct tool_calls *calls) {
+    return tool_calls_copy(calls, &c->messages[c->n - 1].calls);
+}
 
 int conversation_add_result(struct conversation *c, const struct tool_call *call, const char *text, size_t n) {
     struct tool_call answered = {.name = call->name, .id = call->id};
@@ -37,10 +41,12 @@ int conversation_add_result(struct conversation *c, const struct tool_call *call
     return ERR_MEMORY;
 }
 
-/* A turn that failed, was killed, or stopped at a tool's call leaves no answer, and many templates refuse roles that do not alternate. */
+/* A turn that failed, was killed, or stopped at a tool's call leaves no answer, and many templates refuse roles that do
+ * not alternate. */
 int conversation_ask(struct conversation *c, const char *text, size_t n) {
     const size_t n_before = c->n;
-    const bool unanswered = c->n && (c->messages[c->n - 1].role == ROLE_USER || c->messages[c->n - 1].role == ROLE_TOOL);
+    const bool unanswered =
+        c->n && (c->messages[c->n - 1].role == ROLE_USER || c->messages[c->n - 1].role == ROLE_TOOL);
     if (unanswered && conversation_add(c, ROLE_ASSISTANT, NULL, 0, NULL, 0)) return ERR_MEMORY;
     if (unanswered) c->messages[n_before].partial = true;
     int rc = conversation_add(c, ROLE_USER, text, n, NULL, 0);
@@ -54,7 +60,8 @@ int conversation_complete_calls(struct conversation *c, const char *text) {
     while (n_results < n_before && c->messages[n_before - 1 - n_results].role == ROLE_TOOL) n_results++;
     if (n_results == n_before) return 0;
     const size_t answer = n_before - 1 - n_results;
-    for (size_t i = n_results; i < c->messages[answer].calls.n; i++) /* adding moves the messages, but not their calls */
+    /* adding moves the messages, but not their calls */
+    for (size_t i = n_results; i < c->messages[answer].calls.n; i++)
         if (conversation_add_result(c, &c->messages[answer].calls.v[i], text, strlen(text))) {
             conversation_truncate(c, n_before);
             return ERR_MEMORY;
@@ -88,7 +95,8 @@ int conversation_set_system(struct conversation *c, const char *text) {
 int conversation_append(struct conversation *to, const struct conversation *from) {
     for (size_t i = 0; i < from->n; i++) {
         const struct message *m = &from->messages[i];
-        if (conversation_add(to, m->role, m->text.data, m->text.len, m->thinking.data, m->thinking.len)) return ERR_MEMORY;
+        if (conversation_add(to, m->role, m->text.data, m->text.len, m->thinking.data, m->thinking.len))
+            return ERR_MEMORY;
         to->messages[to->n - 1].partial = m->partial;
         if (conversation_add_calls(to, &m->calls)) return ERR_MEMORY;
     }
@@ -158,7 +166,7 @@ void conversation_title(const struct conversation *c, int cols, struct buf *out)
     buf_free(&b);
 }
 
-/* --- JSON ------------------------------------------------------------------------------------------------------------ */
+/* --- JSON ------------------------------------------------------------------------------------- */
 
 static void put_text(struct buf *b, const char *key, const struct buf *text) {
     buf_fmt(b, "\"%s\": ", key);

@@ -20,12 +20,16 @@ struct conversation {
     size_t n, cap;
 };
 /* These functions copy their arguments. On ERR_MEMORY the conversation is unchanged. */
-int conversation_add(struct conversation *c, enum role role, const char *text, size_t n, const char *thinking, size_t thinking_n);
+int conversation_add(struct conversation *c, enum role role, const char *text, size_t n, const char *thinking,
+                     size_t thinking_n);
 int conversation_add_calls(struct conversation *c, const struct tool_calls *calls); /* to the last message */
 int conversation_add_result(struct conversation *c, const struct tool_call *call, const char *text, size_t n);
-int conversation_ask(struct conversation *c, const char *text, size_t n);  /* adds a question, after an empty answer if the last question has none */
-int conversation_complete_calls(struct conversation *c, const char *text); /* gives those calls of the last answer that lack a result this one */
-int conversation_set_system(struct conversation *c, const char *text);     /* sets or replaces the first message; "" removes it */
+/* adds a question, after an empty answer if the last question has none */
+int conversation_ask(struct conversation *c, const char *text, size_t n);
+/* gives those calls of the last answer that lack a result this one */
+int conversation_complete_calls(struct conversation *c, const char *text);
+/* sets or replaces the first message; "" removes it */
+int conversation_set_system(struct conversation *c, const char *text);
 int conversation_append(struct conversation *to, const struct conversation *from);
 void conversation_truncate(struct conversation *c, size_t n); /* keeps the first n messages */
 void conversation_free(struct conversation *c);
@@ -33,14 +37,16 @@ const struct message *conversation_last(const struct conversation *c, enum role 
 size_t conversation_n_questions(const struct conversation *c);                         /* number of user messages */
 bool conversation_has_calls(const struct conversation *c);
 
-/* Returns the end of the document with which s begins, or NULL; *name ends at a quote, *n is the length of the text in bytes. */
+/* Returns the end of the document with which s begins, or NULL; *name ends at a quote, *n is the length of the text in
+ * bytes. */
 const char *conversation_document_end(const char *s, const char **name, size_t *n);
-/* Returns the user's text after the attached documents, or NULL. Appends their names to documents as "(a.txt) (b.txt)". */
+/* Returns the user's text after the attached documents, or NULL. Appends their names to documents as "(a.txt) (b.txt)".
+ */
 const char *conversation_question(const struct message *m, struct buf *documents);
 /* Appends a title of at most `cols` columns: the first question. Appends nothing if there is none. */
 void conversation_title(const struct conversation *c, int cols, struct buf *out);
 
-/* Appends a message as JSON without its closing brace, as a session file, a chat template or a chat-completions request has it. TEMPLATE_NULL: for a template
- * that recognises a message with only tool calls by its null content. */
+/* Appends a message as JSON without its closing brace, as a session file, a chat template or a chat-completions request
+ * has it. TEMPLATE_NULL: for a template that recognises a message with only tool calls by its null content. */
 enum message_form { MESSAGE_SAVED, MESSAGE_TEMPLATE, MESSAGE_TEMPLATE_NULL, MESSAGE_REQUEST };
 void conversation_message_json(const struct message *m, enum message_form form, struct buf *b);

@@ -40,9 +40,13 @@ int engine_client_submit(struct engine_client *s, const struct prompt *p, const 
     if (s->app->opts.v[OPT_NO_SAVE].on) q.flags |= REQ_NO_DISK_CACHE;
     return s->app->backend->submit(s, p, &q, e);
 }
-size_t engine_client_disk_keys(const struct engine_client *s, const uint64_t **keys) { return s->app->backend->disk_keys(s, keys); }
+size_t engine_client_disk_keys(const struct engine_client *s, const uint64_t **keys) {
+    return s->app->backend->disk_keys(s, keys);
+}
 void engine_client_cancel(struct engine_client *s) { s->app->backend->cancel(s); }
 static void cancel_client(void *s) { engine_client_cancel(s); }
 void engine_client_defer_signals(struct engine_client *s) { sig_defer(cancel_client, s); }
-bool engine_client_poll(struct app *a, struct engine_event *out, int timeout_ms) { return a->backend->poll(a, out, timeout_ms); }
+bool engine_client_poll(struct app *a, struct engine_event *out, int timeout_ms) {
+    return a->backend->poll(a, out, timeout_ms);
+}
 int engine_client_fd(const struct app *a) { return a->backend->fd(a); }

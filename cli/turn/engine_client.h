@@ -1,7 +1,7 @@
 #pragma once
-/* Engine clients: one table of operations (struct backend) for each kind of engine: local, attached, remote. A backend makes a
- * prompt of a conversation, submits it and reports events. Storing, displaying and formatting are left to the turn and its callers.
- * All functions belong to one thread, except engine_client_cancel. */
+/* Engine clients: one table of operations (struct backend) for each kind of engine: local, attached, remote. A backend
+ * makes a prompt of a conversation, submits it and reports events. Storing, displaying and formatting are left to the
+ * turn and its callers. All functions belong to one thread, except engine_client_cancel. */
 #include "engine/engine.h"
 #include "tokenizer/chat/chat_template.h"
 
@@ -15,17 +15,22 @@ struct engine_client;
 struct engine_event {
     struct engine_client *client;
     struct event event; /* its session field is unset */
-    /* EVENT_TOKEN of an engine without token ids: a piece of the answer, valid until the next poll. text NULL: event.token is the id. */
+    /* EVENT_TOKEN of an engine without token ids: a piece of the answer, valid until the next poll. text NULL:
+     * event.token is the id. */
     enum output_kind part;
     const char *text;
     size_t n;
-    bool is_id; /* EVENT_TOKEN of an attached engine: event.token is the id of a token whose text has come; -1: those that came are void */
+    /* EVENT_TOKEN of an attached engine: event.token is the id of a token whose text has come; -1: those that came are
+     * void */
+    bool is_id;
 };
 
 struct backend {
     const char *name;
-    bool omits_unset_sampling;                          /* omits sampling options that the user did not set: NAN, and top_k -1 */
-    bool is_local;                                      /* in this process: token ids, logits and the KV cache are accessible */
+    /* omits sampling options that the user did not set: NAN, and top_k -1 */
+    bool omits_unset_sampling;
+    /* in this process: token ids, logits and the KV cache are accessible */
+    bool is_local;
     bool can_continue;                                  /* can continue a partial answer */
     int (*open_text)(struct app *a, struct error *e);   /* opens what prompts are made with: cheap */
     int (*open_engine)(struct app *a, struct error *e); /* sets a->info */
@@ -51,15 +56,17 @@ struct engine_client {
 };
 int engine_client_open(struct app *a, struct engine_client **s, struct error *e);
 void engine_client_close(struct engine_client **s);
-/* Opens a client that shares the state and memory of `from`, which must be idle. *s is NULL if the engine cannot share or has no
- * room; a new client then prefills the whole conversation. */
+/* Opens a client that shares the state and memory of `from`, which must be idle. *s is NULL if the engine cannot share
+ * or has no room; a new client then prefills the whole conversation. */
 void engine_client_fork(struct engine_client *from, struct engine_client **s);
-/* Queues a turn, as session_submit; r has no tokens, they come from the prompt. With --no-save nothing is stored on disk. */
+/* Queues a turn, as session_submit; r has no tokens, they come from the prompt. With --no-save nothing is stored on
+ * disk. */
 int engine_client_submit(struct engine_client *s, const struct prompt *p, const struct request *r, struct error *e);
 void engine_client_cancel(struct engine_client *s);
-void engine_client_defer_signals(struct engine_client *s); /* sig_defer; SIGINT, SIGTERM and SIGHUP cancel s (may be NULL) */
-/* Returns the keys under which the engine caches the last prompt on disk, as session_disk_keys. An attached engine reports them with
- * an EVENT_NONE; a remote one never does. */
+/* sig_defer; SIGINT, SIGTERM and SIGHUP cancel s (may be NULL) */
+void engine_client_defer_signals(struct engine_client *s);
+/* Returns the keys under which the engine caches the last prompt on disk, as session_disk_keys. An attached engine
+ * reports them with an EVENT_NONE; a remote one never does. */
 size_t engine_client_disk_keys(const struct engine_client *s, const uint64_t **keys);
 /* As engine_poll and engine_event_fd, over all clients of a. */
 bool engine_client_poll(struct app *a, struct engine_event *out, int timeout_ms);

@@ -14,13 +14,16 @@
 #include "cli/turn/prompt.h"
 #include "engine/ember/topic.h"
 
-/* --- opening --------------------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 /* Shows progress before anything slow starts. */
 static void show_opening(const struct app *a) {
     char what[64];
     const char *slash = strrchr(a->model_dir, '/');
-    snprintf(what, sizeof what, "opening %.40s", !strncmp(a->model_dir, "ember:", 6) ? "ember" : slash && slash[1] ? slash + 1 : a->model_dir);
+    snprintf(what, sizeof what, "opening %.40s",
+             !strncmp(a->model_dir, "ember:", 6) ? "ember"
+             : slash && slash[1]                 ? slash + 1
+                                                 : a->model_dir);
     progress_begin(what);
 }
 
@@ -35,7 +38,8 @@ static int local_open_text(struct app *a, struct error *e) {
     if (rc) return rc;
     if (a->opts.v[OPT_RAW].on) return 0;
     rc = chat_template_open(&a->template, a->model_dir, a->opts.v[OPT_TEMPLATE].text, e);
-    if (rc == ERR_MODEL && !a->opts.v[OPT_TEMPLATE].text) error_prefix(e, "chat template (use --template FILE, or --raw for none)");
+    if (rc == ERR_MODEL && !a->opts.v[OPT_TEMPLATE].text)
+        error_prefix(e, "chat template (use --template FILE, or --raw for none)");
     return rc;
 }
 
@@ -62,7 +66,8 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
     p->prefill = exec_mode_find(STAGE_PREFILL, v[OPT_PREFILL].text);
     p->decode = exec_mode_find(STAGE_DECODE, v[OPT_DECODE].text);
     if (strchr(v[OPT_DRAFT].text, '/')) p->draft = DRAFT_MODEL, p->draft_model = v[OPT_DRAFT].text;
-    if (v[OPT_BENCH].on) p->draft = DRAFT_NONE; /* synthetic text repeats itself; the benchmark measures plain decode steps */
+    /* synthetic text repeats itself; the benchmark measures plain decode steps */
+    if (v[OPT_BENCH].on) p->draft = DRAFT_NONE;
     if (v[OPT_DRAFT_LEN].text) p->max_drafted = (int)v[OPT_DRAFT_LEN].integer;
     p->split = v[OPT_SPLIT].text;
     p->expert_cache = v[OPT_EXPERT_CACHE].text;
@@ -72,19 +77,26 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
     p->kv = !strcmp(v[OPT_KV].text, "f32") ? DT_F32 : !strcmp(v[OPT_KV].text, "fp8") ? DT_E4M3 : DT_BF16;
 }
 
-/* A draft model must give the same ids to the same text. Ids that one of the two lacks are never drafted or read by it. */
+/* A draft model must give the same ids to the same text. Ids that one of the two lacks are never drafted or read by it.
+ */
 static int check_draft_tokenizer(const struct app *a, const char *draft, struct error *e) {
     struct tokenizer *tokenizer = NULL, *other = NULL;
-    if (!file_exists(draft) && !file_is_dir(draft)) return error_set(e, ERR_MODEL, "--draft %s: no such directory or GGUF file", draft);
+    if (!file_exists(draft) && !file_is_dir(draft))
+        return error_set(e, ERR_MODEL, "--draft %s: no such directory or GGUF file", draft);
     int rc = tokenizer_open(&tokenizer, a->model_dir, e);
     if (!rc && (rc = tokenizer_open(&other, draft, e))) error_prefix(e, "--draft");
-    const int n = rc ? 0 : tokenizer_n_ids(tokenizer) < tokenizer_n_ids(other) ? tokenizer_n_ids(tokenizer) : tokenizer_n_ids(other);
+    const int n = rc                                                    ? 0
+                  : tokenizer_n_ids(tokenizer) < tokenizer_n_ids(other) ? tokenizer_n_ids(tokenizer)
+                                                                        : tokenizer_n_ids(other);
     for (int32_t i = 0; i < n && !rc; i++) {
         size_t n_own = 0, n_draft = 0;
         bool sa = false, sb = false;
-        const char *own_text = tokenizer_token_bytes(tokenizer, i, &n_own, &sa), *draft_text = tokenizer_token_bytes(other, i, &n_draft, &sb);
+        const char *own_text = tokenizer_token_bytes(tokenizer, i, &n_own, &sa),
+                   *draft_text = tokenizer_token_bytes(other, i, &n_draft, &sb);
         if (own_text && draft_text && (n_own != n_draft || memcmp(own_text, draft_text, n_own)))
-            rc = error_set(e, ERR_USAGE, "--draft %s: token %d is another text than in %s; a draft needs the model's own tokenizer", draft, i, a->model_dir);
+            rc = error_set(e, ERR_USAGE,
+                           "--draft %s: token %d is another text than in %s; a draft needs the model's own tokenizer",
+                           draft, i, a->model_dir);
     }
     tokenizer_close(&tokenizer);
     tokenizer_close(&other);
@@ -99,15 +111,19 @@ static int local_open_engine(struct app *a, struct error *e) {
     const bool measures = v[OPT_TOKENS].text || v[OPT_BENCH].text || v[OPT_VERIFY].on;
     if (!measures && !p.gpus) p.gpus = gpus_by_default(a);
     char machine_dir[PATHS_MAX]; /* without a home directory calibration is neither run nor stored */
-    if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", machine_dir, sizeof machine_dir, &(struct error){0}))
+    if (p.gpus && strcmp(p.gpus, "none") &&
+        !paths_make(PATHS_CACHE, "machine", machine_dir, sizeof machine_dir, &(struct error){0}))
         *strrchr(machine_dir, '/') = 0, p.calibration_dir = machine_dir;
     char kv_dir[PATHS_MAX]; /* benchmarks and inspections store no prompts */
     bool chats = !measures && (!v[OPT_KV_CACHE].text || v[OPT_KV_CACHE].integer);
-    if (chats && !paths_make(PATHS_CACHE, "kv", kv_dir, sizeof kv_dir, &(struct error){0})) p.kv_dir = kv_dir, p.kv_limit = (uint64_t)v[OPT_KV_CACHE].integer;
+    if (chats && !paths_make(PATHS_CACHE, "kv", kv_dir, sizeof kv_dir, &(struct error){0}))
+        p.kv_dir = kv_dir, p.kv_limit = (uint64_t)v[OPT_KV_CACHE].integer;
     char draft_dir[PATHS_MAX];
-    if (p.draft == DRAFT_INT4 && !paths_make(PATHS_CACHE, "draft", draft_dir, sizeof draft_dir, &(struct error){0})) p.draft_dir = draft_dir;
+    if (p.draft == DRAFT_INT4 && !paths_make(PATHS_CACHE, "draft", draft_dir, sizeof draft_dir, &(struct error){0}))
+        p.draft_dir = draft_dir;
     char usage_dir[PATHS_MAX];
-    if (p.calibration_dir && !v[OPT_BENCH].text && !v[OPT_NO_SAVE].on && !paths_make(PATHS_CACHE, "usage", usage_dir, sizeof usage_dir, &(struct error){0}))
+    if (p.calibration_dir && !v[OPT_BENCH].text && !v[OPT_NO_SAVE].on &&
+        !paths_make(PATHS_CACHE, "usage", usage_dir, sizeof usage_dir, &(struct error){0}))
         p.usage_dir = usage_dir;
     show_opening(a);
     int rc = engine_open(&a->engine, &p, e);
@@ -123,7 +139,7 @@ static int local_open_engine(struct app *a, struct error *e) {
     return rc;
 }
 
-/* --- clients --------------------------------------------------------------------------------------------------------- */
+/* --- clients ---------------------------------------------------------------------------------- */
 
 static void local_close(struct app *a) {
     engine_close(&a->engine);
@@ -132,7 +148,9 @@ static void local_close(struct app *a) {
     token_trie_close(&a->trie);
     tokenizer_close(&a->tokenizer);
 }
-static int local_client_open(struct engine_client *s, struct error *e) { return session_open(s->app->engine, &s->session, e); }
+static int local_client_open(struct engine_client *s, struct error *e) {
+    return session_open(s->app->engine, &s->session, e);
+}
 static void local_client_close(struct engine_client *s) { session_close(&s->session); }
 static void local_cancel(struct engine_client *s) { session_cancel(s->session); }
 static int local_fd(const struct app *a) { return engine_event_fd(a->engine); }
@@ -140,7 +158,8 @@ static int local_fd(const struct app *a) { return engine_event_fd(a->engine); }
 static int local_submit(struct engine_client *s, const struct prompt *p, const struct request *r, struct error *e) {
     struct request q = *r;
     if (p->fixed_answer.n && !p->source)
-        return session_submit_answer(s->session, (int)p->ids.n, p->fixed_answer.data, (int)p->fixed_answer.n, r->max_tokens, e);
+        return session_submit_answer(s->session, (int)p->ids.n, p->fixed_answer.data, (int)p->fixed_answer.n,
+                                     r->max_tokens, e);
     if (p->document_dropped) prompt_note_dropped_document();
     q.tokens = p->ids.data;
     q.n = (int)p->ids.n;
@@ -148,7 +167,9 @@ static int local_submit(struct engine_client *s, const struct prompt *p, const s
     return session_submit(s->session, &q, e);
 }
 
-static size_t local_disk_keys(const struct engine_client *s, const uint64_t **keys) { return session_disk_keys(s->session, keys); }
+static size_t local_disk_keys(const struct engine_client *s, const uint64_t **keys) {
+    return session_disk_keys(s->session, keys);
+}
 
 static int local_count_tokens(struct app *a, const struct prompt *p, size_t *n, struct error *e) {
     *n = p->ids.n;

@@ -26,13 +26,17 @@ const char *gpus_of_option(struct app *a) {
 }
 
 /* The line of the file that holds the result for these GPUs. */
-static void format_check(struct buf *b, const char *text, bool right) { buf_fmt(b, "%s: hearth " HEARTH_VERSION ", %s\n", right ? "right" : "wrong", text); }
+static void format_check(struct buf *b, const char *text, bool right) {
+    buf_fmt(b, "%s: hearth " HEARTH_VERSION ", %s\n", right ? "right" : "wrong", text);
+}
 
 static bool has_check(const char *text, bool right) {
     char path[PATHS_MAX], *stored;
     size_t n;
     struct buf want = {0};
-    if (paths_get(PATHS_CACHE, "gpus", path, sizeof path) || !file_exists(path) || file_read(path, 4096, &stored, &n, &(struct error){0})) return false;
+    if (paths_get(PATHS_CACHE, "gpus", path, sizeof path) || !file_exists(path) ||
+        file_read(path, 4096, &stored, &n, &(struct error){0}))
+        return false;
     format_check(&want, text, right);
     const bool same = !want.failed && n == want.len && !memcmp(stored, want.data, n);
     buf_free(&want);

@@ -3,10 +3,12 @@
 #include "cli/app.h"
 
 bool gpus_are_automatic(const struct app *a); /* chosen by hearth: "auto", or no option */
-/* Returns --gpus as a list for the engine: "auto", which options may follow, becomes the GPUs of this machine, or "none". NULL without the option. */
+/* Returns --gpus as a list for the engine: "auto", which options may follow, becomes the GPUs of this machine, or
+ * "none". NULL without the option. */
 const char *gpus_of_option(struct app *a);
-/* Returns the GPUs that answers use without the option: those of this machine, if cards of their architectures have run hearth or --check-gpus has found their
- * results right. NULL if none are used, as for the built-in model, which the CPU answers at once. Sets a->has_unused_gpus. */
+/* Returns the GPUs that answers use without the option: those of this machine, if cards of their architectures have run
+ * hearth or --check-gpus has found their results right. NULL if none are used, as for the built-in model, which the CPU
+ * answers at once. Sets a->has_unused_gpus. */
 const char *gpus_by_default(struct app *a);
 /* Stores the result of --check-gpus for the GPUs that `text` names (engine_gpus). */
 int gpus_store_check(const char *text, bool right, struct error *e);

@@ -22,8 +22,10 @@ static int read_fd(int fd, const char *what, struct buf *out, struct error *e) {
         else n = read(fd, chunk, 1 << 16);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) rc = error_set(e, ERR_RUNTIME, "%s: %s", what, strerror(errno));
-        else if (n > 0 && out->len + (size_t)n > INPUT_MAX) rc = error_set(e, ERR_RUNTIME, "%s: more than %d bytes", what, INPUT_MAX);
-        else if (n > 0 && buf_add(out, chunk, (size_t)n)) rc = error_set(e, ERR_MEMORY, "%s: no memory for %zu bytes", what, out->len);
+        else if (n > 0 && out->len + (size_t)n > INPUT_MAX)
+            rc = error_set(e, ERR_RUNTIME, "%s: more than %d bytes", what, INPUT_MAX);
+        else if (n > 0 && buf_add(out, chunk, (size_t)n))
+            rc = error_set(e, ERR_MEMORY, "%s: no memory for %zu bytes", what, out->len);
         if (rc || n == 0) break;
     }
     mem_free(chunk);
@@ -58,7 +60,9 @@ int input_file(const char *path, struct buf *out, struct error *e) {
 int input_clean_text(const char *what, const struct buf *raw, struct buf *out, struct error *e) {
     const char *s = raw->data ? raw->data : "";
     size_t n = raw->len;
-    if (n >= 5 && !memcmp(s, "%PDF-", 5)) return error_set(e, ERR_RUNTIME, "%s: not a text file (PDF); convert it first: pdftotext FILE - | hearth ...", what);
+    if (n >= 5 && !memcmp(s, "%PDF-", 5))
+        return error_set(e, ERR_RUNTIME, "%s: not a text file (PDF); convert it first: pdftotext FILE - | hearth ...",
+                         what);
     if (n >= 2 && (!memcmp(s, "\xFF\xFE", 2) || !memcmp(s, "\xFE\xFF", 2)))
         return error_set(e, ERR_RUNTIME, "%s: UTF-16 text; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8", what);
     const size_t mark = utf8_mark(s, n);
@@ -80,18 +84,24 @@ int input_check_text(const char *path, const struct buf *raw, struct error *e) {
                  {"GIF8", "image"},
                  {"\x1F\x8B", "compressed data"},
                  {"GGUF", "GGUF model; open it with -m"}};
-    enum { CHECKED_BYTES = 65536, REPAIRED = 8, REPAIRED_SHARE = 20 }; /* up to 8 invalid sequences, or one in 20 bytes, are repaired */
+    /* up to 8 invalid sequences, or one in 20 bytes, are repaired */
+    enum { CHECKED_BYTES = 65536, REPAIRED = 8, REPAIRED_SHARE = 20 };
     size_t n = raw->len < CHECKED_BYTES ? raw->len : CHECKED_BYTES, broken;
     struct buf waste = {0};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (n >= 4 && !strncmp(raw->data, kinds[i].begin, strlen(kinds[i].begin)))
             return error_set(e, ERR_RUNTIME, "%s: not a text file (%s)", path, kinds[i].what);
-    if (n >= 2 && (!memcmp(raw->data, "\xFF\xFE", 2) || !memcmp(raw->data, "\xFE\xFF", 2))) return 0; /* input_clean_text has a better message */
-    if (n && memchr(raw->data, 0, n)) return error_set(e, ERR_RUNTIME, "%s: not a text file (contains NUL bytes)", path);
+    /* input_clean_text has a better message */
+    if (n >= 2 && (!memcmp(raw->data, "\xFF\xFE", 2) || !memcmp(raw->data, "\xFE\xFF", 2))) return 0;
+    if (n && memchr(raw->data, 0, n))
+        return error_set(e, ERR_RUNTIME, "%s: not a text file (contains NUL bytes)", path);
     broken = n ? out_utf8(&waste, raw->data, n) : 0;
     buf_free(&waste);
     if (broken > REPAIRED && broken > n / REPAIRED_SHARE)
-        return error_set(e, ERR_RUNTIME, "%s: not UTF-8 text: %zu of its first %zu bytes are invalid; for Latin-1: iconv -f LATIN1 -t UTF-8", path, broken, n);
+        return error_set(
+            e, ERR_RUNTIME,
+            "%s: not UTF-8 text: %zu of its first %zu bytes are invalid; for Latin-1: iconv -f LATIN1 -t UTF-8", path,
+            broken, n);
     return 0;
 }
 

@@ -11,8 +11,9 @@ int input_stdin(struct buf *out, struct error *e);
 /* Reads a file, stdin for "-", or an embedded file. */
 int input_file(const char *path, struct buf *out, struct error *e);
 
-/* Appends raw bytes as text for the model: without a byte order mark, as valid UTF-8, with a note if bytes were replaced. Refuses what
- * is clearly not text, since a model would answer with nonsense. what names the input in messages. */
+/* Appends raw bytes as text for the model: without a byte order mark, as valid UTF-8, with a note if bytes were
+ * replaced. Refuses what is clearly not text, since a model would answer with nonsense. what names the input in
+ * messages. */
 int input_clean_text(const char *what, const struct buf *raw, struct buf *out, struct error *e);
 /* Refuses files that are not text: known formats, NUL bytes, or many invalid UTF-8 sequences. ERR_RUNTIME. */
 int input_check_text(const char *path, const struct buf *raw, struct error *e);

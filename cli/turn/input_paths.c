@@ -70,7 +70,9 @@ static int add_directory(struct input_paths *l, const char *dir, size_t skip, si
             if (lstat(path, &st)) rc = 0; /* removed since scandir() */
             else if (S_ISDIR(st.st_mode)) rc = depth < DEPTH_MAX ? add_directory(l, path, skip, most, depth + 1, e) : 0;
             else if (!is_text_file(path)) l->n_skipped++;
-            else if (l->n >= most) rc = error_set(e, ERR_RUNTIME, "%s: more than %d text files; name a smaller directory or a pattern", dir, INPUT_PATHS_MAX);
+            else if (l->n >= most)
+                rc = error_set(e, ERR_RUNTIME, "%s: more than %d text files; name a smaller directory or a pattern",
+                               dir, INPUT_PATHS_MAX);
             else rc = add_file(l, path, path + skip, e);
         }
         free(files[i]);
@@ -93,7 +95,8 @@ static int add_matches(struct input_paths *l, const char *pattern, struct error 
     char path[PATHS_MAX];
     int rc = glob(pattern, 0, NULL, &g) == GLOB_NOSPACE ? no_memory(e) : 0;
     if (!rc && g.gl_pathc > INPUT_PATHS_MAX)
-        rc = error_set(e, ERR_RUNTIME, "%s: matches %zu files; at most %d can be attached at once", pattern, g.gl_pathc, INPUT_PATHS_MAX);
+        rc = error_set(e, ERR_RUNTIME, "%s: matches %zu files; at most %d can be attached at once", pattern, g.gl_pathc,
+                       INPUT_PATHS_MAX);
     if (!rc && !g.gl_pathc) rc = error_set(e, ERR_RUNTIME, "%s: no such file", pattern);
     for (size_t i = 0; i < g.gl_pathc && !rc; i++) {
         snprintf(path, sizeof path, "%s", g.gl_pathv[i]);

@@ -8,9 +8,11 @@ struct input_paths {            /* empty when zero-initialised */
     size_t n, cap;
     size_t n_skipped; /* files of directories that are not text */
 };
-/* Appends the files that `given` names, sorted. A name that exists is never a pattern. A directory gives its text files, also those of
- * its subdirectories, without hidden ones. "~" is expanded. ERR_RUNTIME: no such file, no match, more than INPUT_PATHS_MAX. */
+/* Appends the files that `given` names, sorted. A name that exists is never a pattern. A directory gives its text
+ * files, also those of its subdirectories, without hidden ones. "~" is expanded. ERR_RUNTIME: no such file, no match,
+ * more than INPUT_PATHS_MAX. */
 int input_paths_add(struct input_paths *l, const char *given, struct error *e);
-/* The same for words separated by blanks, which may be quoted as in a shell. A text that is the name of a file is one word. */
+/* The same for words separated by blanks, which may be quoted as in a shell. A text that is the name of a file is one
+ * word. */
 int input_paths_add_words(struct input_paths *l, const char *text, struct error *e);
 void input_paths_free(struct input_paths *l);

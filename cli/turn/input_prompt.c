@@ -60,7 +60,9 @@ int input_prompt(struct app *a, struct buf *out, struct error *e) {
     if (!rc && text.len) {
         buf_add(out, text.data, text.len);
         if (given.len && !raw) buf_str(out, "\n\n");
-        if (given.len) report_note("stdin is a document of %s beside the prompt; --no-stdin leaves it unread", amount_bytes(text.len, size, sizeof size));
+        if (given.len)
+            report_note("stdin is a document of %s beside the prompt; --no-stdin leaves it unread",
+                        amount_bytes(text.len, size, sizeof size));
     }
     if (!rc && given.len) rc = input_clean_text("-p", &given, out, e);
     bool asked = text.len || given.len;
@@ -69,5 +71,7 @@ int input_prompt(struct app *a, struct buf *out, struct error *e) {
     if (rc) return rc;
     if (out->failed) return error_set(e, ERR_MEMORY, "no memory");
     if (asked && out->len) return 0;
-    return error_set(e, ERR_USAGE, v[OPT_FILE].n_items ? "files but no question: give one with -p TEXT" : "no prompt: give one with -p TEXT or on stdin");
+    return error_set(e, ERR_USAGE,
+                     v[OPT_FILE].n_items ? "files but no question: give one with -p TEXT"
+                                         : "no prompt: give one with -p TEXT or on stdin");
 }

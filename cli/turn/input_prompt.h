@@ -3,6 +3,6 @@
 #include "base/buf.h"
 #include "cli/app.h"
 
-/* Builds it from attached files as documents, then stdin unless it is a terminal, then -p. Invalid UTF-8 is replaced, with a note.
- * ERR_USAGE without a question: all of the input is blank, or it has only files. */
+/* Builds it from attached files as documents, then stdin unless it is a terminal, then -p. Invalid UTF-8 is replaced,
+ * with a note. ERR_USAGE without a question: all of the input is blank, or it has only files. */
 int input_prompt(struct app *a, struct buf *out, struct error *e);

@@ -49,9 +49,9 @@ int prompt_check_refusal(const struct prompt *p, struct error *e) {
     return rc;
 }
 
-/* Returns the length of the shareable prefix in tokens: the system prompt and the documents before the last paragraph of the first
- * question, measured by rendering only these. 0 if it is short, or cannot be rendered separately. Negative: no memory, which is an error,
- * since a prompt that is prefilled in other parts may give another answer. */
+/* Returns the length of the shareable prefix in tokens: the system prompt and the documents before the last paragraph
+ * of the first question, measured by rendering only these. 0 if it is short, or cannot be rendered separately.
+ * Negative: no memory, which is an error, since a prompt that is prefilled in other parts may give another answer. */
 static int count_shareable(struct app *a, const struct json *conv, const struct ids *all, struct error *e) {
     enum { SHORT = 1024 }; /* bytes */
     const struct json *list = json_get(conv, "messages"), *question_text = NULL;
@@ -68,7 +68,8 @@ static int count_shareable(struct app *a, const struct json *conv, const struct 
         if (question_text->string[i] == '\n' && question_text->string[i + 1] == '\n') question_bytes = i + 2;
     if (!question_text || earlier_bytes + question_bytes < SHORT) return 0;
     /* copy conv without what follows the cut question; an object has its keys and values as items */
-    struct json *items = mem_alloc(n * sizeof *items), *members = mem_alloc(2 * conv->n * sizeof *members), *question = NULL, root = *conv;
+    struct json *items = mem_alloc(n * sizeof *items), *members = mem_alloc(2 * conv->n * sizeof *members),
+                *question = NULL, root = *conv;
     const struct json *m = &list->items[n - 1];
     struct text rendered = {0};
     struct ids ids = {0};
@@ -86,7 +87,9 @@ static int count_shareable(struct app *a, const struct json *conv, const struct 
         struct error why;
         rc = chat_template_render_prompt(a->template, &root, &rendered, &why);
         if (!rc) rc = tokenizer_encode_text(a->tokenizer, &rendered, &ids, &why);
-        while (!rc && (size_t)n_shared < ids.n && (size_t)n_shared < all->n && ids.data[n_shared] == all->data[n_shared]) n_shared++;
+        while (!rc && (size_t)n_shared < ids.n && (size_t)n_shared < all->n &&
+               ids.data[n_shared] == all->data[n_shared])
+            n_shared++;
     }
     text_free(&rendered);
     ids_free(&ids);
@@ -107,7 +110,8 @@ static int check_length(const struct json *conv, struct error *e) {
         if (content && content->type == JSON_STRING) n += content->n;
     }
     if (n <= MOST) return 0;
-    return error_set(e, ERR_CONTEXT, "the prompt has %s of text, more than hearth takes (64 MB) and any context holds", amount_bytes(n, size, sizeof size));
+    return error_set(e, ERR_CONTEXT, "the prompt has %s of text, more than hearth takes (64 MB) and any context holds",
+                     amount_bytes(n, size, sizeof size));
 }
 
 static int render_local(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
@@ -134,27 +138,36 @@ int prompt_from_json_local(struct app *a, const struct json *conv, struct prompt
     if (strcmp(a->model_dir, "ember:") != 0) return render_local(a, conv, out, e);
     int rc = a->topic ? 0 : topic_open(&a->topic, e);
     if (!rc && !a->topic) return render_local(a, conv, out, e);
-    const struct json *fixed = rc ? NULL : topic_fixed_answer(a->topic, conv), *input = rc ? NULL : topic_model_input(a->topic, conv, &arena);
+    const struct json *fixed = rc ? NULL : topic_fixed_answer(a->topic, conv),
+                      *input = rc ? NULL : topic_model_input(a->topic, conv, &arena);
     if (!rc && !input) rc = error_set(e, ERR_MEMORY, "no memory");
     if (!rc) rc = render_local(a, input, out, e);
     const struct json *list = json_get(conv, "messages"), *kept = json_get(input, "messages");
     if (!rc && !fixed && list != kept && kept->n)
-        out->document_dropped = json_get(&list->items[list->n - 1], "content") != json_get(&kept->items[kept->n - 1], "content");
+        out->document_dropped =
+            json_get(&list->items[list->n - 1], "content") != json_get(&kept->items[kept->n - 1], "content");
     if (!rc && fixed) rc = tokenizer_encode(a->tokenizer, fixed->string, fixed->n, TEXT_VALUE, &out->fixed_answer, e);
     arena_free(&arena);
     return rc;
 }
 
-void prompt_note_dropped_document(void) { report_note("ember, the built-in model, cannot read documents; it gets only the question"); }
+void prompt_note_dropped_document(void) {
+    report_note("ember, the built-in model, cannot read documents; it gets only the question");
+}
 
-static int render_messages(struct app *a, const struct conversation *c, int think, const char *opening, struct prompt *out, struct error *e) {
+static int render_messages(struct app *a, const struct conversation *c, int think, const char *opening,
+                           struct prompt *out, struct error *e) {
     struct buf b = {0};
     struct arena arena = {0};
     struct json root;
     const bool local = a->backend->is_local;
-    const enum message_form form = !local ? MESSAGE_REQUEST : chat_template_tests_null(a->template) ? MESSAGE_TEMPLATE_NULL : MESSAGE_TEMPLATE;
+    const enum message_form form = !local                                  ? MESSAGE_REQUEST
+                                   : chat_template_tests_null(a->template) ? MESSAGE_TEMPLATE_NULL
+                                                                           : MESSAGE_TEMPLATE;
     if (local && conversation_has_calls(c) && !chat_template_takes_tools(a->template))
-        return error_set(e, ERR_USAGE, "the conversation has tool calls, which this model's chat template does not use; continue it with another model");
+        return error_set(e, ERR_USAGE,
+                         "the conversation has tool calls, which this model's chat template does not use; continue it "
+                         "with another model");
     buf_str(&b, "{\"messages\": [");
     for (size_t i = 0; i < c->n; i++) {
         buf_str(&b, i ? ", " : "");
@@ -163,9 +176,11 @@ static int render_messages(struct app *a, const struct conversation *c, int thin
     }
     buf_fmt(&b, "], \"%s\": true", opening);
     if (a->tool_list.len) buf_fmt(&b, ", \"tools\": %s", a->tool_list.data);
-    if (think >= 0) buf_fmt(&b, ", \"enable_thinking\": %s, \"thinking\": %s", think ? "true" : "false", think ? "true" : "false");
+    if (think >= 0)
+        buf_fmt(&b, ", \"enable_thinking\": %s, \"thinking\": %s", think ? "true" : "false", think ? "true" : "false");
     buf_char(&b, '}');
-    int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the conversation") : json_parse(&arena, b.data, b.len, 0, "conversation", &root, e);
+    int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the conversation")
+                      : json_parse(&arena, b.data, b.len, 0, "conversation", &root, e);
     if (!rc) rc = prompt_from_json(a, &root, out, e);
     arena_free(&arena);
     buf_free(&b);
@@ -192,13 +207,16 @@ int prompt_make_partial(struct app *a, const struct conversation *c, int think, 
 }
 
 int prompt_from_raw(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
-    if (!a->backend->is_local) return error_set(e, ERR_USAGE, "--raw: a remote engine takes only conversations, not prompt text");
+    if (!a->backend->is_local)
+        return error_set(e, ERR_USAGE, "--raw: a remote engine takes only conversations, not prompt text");
     int32_t bos = tokenizer_bos(a->tokenizer);
     if (bos >= 0) {
-        if (mem_grow(&out->ids.data, &out->ids.cap, 1, sizeof *out->ids.data)) return error_set(e, ERR_MEMORY, "no memory");
+        if (mem_grow(&out->ids.data, &out->ids.cap, 1, sizeof *out->ids.data))
+            return error_set(e, ERR_MEMORY, "no memory");
         out->ids.data[out->ids.n++] = bos;
     }
-    int rc = tokenizer_encode(a->tokenizer, text, n, a->opts.v[OPT_SPECIAL].on ? TEXT_TEMPLATE : TEXT_VALUE, &out->ids, e);
+    int rc =
+        tokenizer_encode(a->tokenizer, text, n, a->opts.v[OPT_SPECIAL].on ? TEXT_TEMPLATE : TEXT_VALUE, &out->ids, e);
     if (!rc && !out->ids.n) rc = error_set(e, ERR_USAGE, "no prompt: the text is empty and the model has no BOS");
     out->n_given = out->ids.n;
     return rc;

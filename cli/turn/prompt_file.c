@@ -14,7 +14,8 @@ static size_t find_var(const struct opt_value *vars, const char *name, size_t n)
 static bool is_name(const char *s, size_t n) {
     bool ok = n > 0;
     for (size_t i = 0; i < n; i++)
-        ok &= (s[i] >= 'a' && s[i] <= 'z') || (s[i] >= 'A' && s[i] <= 'Z') || (s[i] >= '0' && s[i] <= '9') || s[i] == '_' || s[i] == '-';
+        ok &= (s[i] >= 'a' && s[i] <= 'z') || (s[i] >= 'A' && s[i] <= 'Z') || (s[i] >= '0' && s[i] <= '9') ||
+              s[i] == '_' || s[i] == '-';
     return ok;
 }
 
@@ -44,13 +45,16 @@ int prompt_file_read(const char *path, const struct opt_value *vars, struct buf 
         if (!(place = parse_place(s, end, &name, &n))) buf_char(out, *s);
         else {
             size_t i = find_var(vars, name, n);
-            if (i == vars->n_items) rc = error_set(e, ERR_USAGE, "%.200s: {{%.*s}} has no value; give --var %.*s=VALUE", path, (int)n, name, (int)n, name);
+            if (i == vars->n_items)
+                rc = error_set(e, ERR_USAGE, "%.200s: {{%.*s}} has no value; give --var %.*s=VALUE", path, (int)n, name,
+                               (int)n, name);
             else buf_str(out, vars->items[i] + n + 1), used[i] = true;
         }
     }
     for (size_t i = 0; i < vars->n_items && !rc; i++)
         if (!used[i])
-            rc = error_set(e, ERR_USAGE, "--var %.100s: %.200s has no {{%.*s}}", vars->items[i], path, (int)strcspn(vars->items[i], "="), vars->items[i]);
+            rc = error_set(e, ERR_USAGE, "--var %.100s: %.200s has no {{%.*s}}", vars->items[i], path,
+                           (int)strcspn(vars->items[i], "="), vars->items[i]);
     if (!rc && out->failed) rc = error_set(e, ERR_MEMORY, "no memory");
     mem_free(used);
     buf_free(&text);

@@ -7,7 +7,8 @@
 
 enum { MAX_CALLS = 16, MAX_MARKER = 63 };
 
-/* Returns the longest added token in brackets at the beginning of s, or -1, and its size. Brackets may be other than ASCII. */
+/* Returns the longest added token in brackets at the beginning of s, or -1, and its size. Brackets may be other than
+ * ASCII. */
 static int32_t marker_at(const struct tokenizer *t, const char *s, size_t *n) {
     char name[MAX_MARKER + 1];
     for (*n = *s == '<' || *s == '[' || (unsigned char)*s >= 0x80 ? strnlen(s, MAX_MARKER) : 0; *n > 2; --*n) {
@@ -69,8 +70,11 @@ static void put_format(struct buf *b, const struct tokenizer *t, const struct to
 static void put_tools(struct buf *b, const struct tool_request *q) {
     const char *comma = "";
     for (uint32_t i = 0; i < q->tools->n; i++) {
-        const struct json *f = json_get(&q->tools->items[i], "function"), *name = json_get(f, "name"), *parameters = json_get(f, "parameters");
-        if (q->name && (!name || name->type != JSON_STRING || name->n != q->name->n || memcmp(name->string, q->name->string, name->n) != 0)) continue;
+        const struct json *f = json_get(&q->tools->items[i], "function"), *name = json_get(f, "name"),
+                          *parameters = json_get(f, "parameters");
+        if (q->name && (!name || name->type != JSON_STRING || name->n != q->name->n ||
+                        memcmp(name->string, q->name->string, name->n) != 0))
+            continue;
         buf_fmt(b, "%s{\"name\": ", comma);
         if (name) json_write(b, name);
         else buf_str(b, "null");
@@ -83,8 +87,8 @@ static void put_tools(struct buf *b, const struct tool_request *q) {
     }
 }
 
-int tool_grammar_make(struct arena *a, const struct chat_template *c, const struct tokenizer *t, const struct tool_request *q, struct grammar_source *out,
-                      struct error *e) {
+int tool_grammar_make(struct arena *a, const struct chat_template *c, const struct tokenizer *t,
+                      const struct tool_request *q, struct grammar_source *out, struct error *e) {
     const struct tool_format *f = tool_format_find(c);
     struct grammar *g;
     struct buf b = {0};

@@ -9,7 +9,7 @@ struct tool_request {
     const struct json *name;  /* names the only tool that may be called; NULL: any of them */
     bool is_single;           /* at most one call */
 };
-/* Makes the source of a grammar of one or more calls in the form of the model's template, in the arena, and checks it. ERR_USAGE: the form cannot be
- * constrained, or a tool's schema cannot; the message says which. */
-int tool_grammar_make(struct arena *a, const struct chat_template *c, const struct tokenizer *t, const struct tool_request *q, struct grammar_source *out,
-                      struct error *e);
+/* Makes the source of a grammar of one or more calls in the form of the model's template, in the arena, and checks it.
+ * ERR_USAGE: the form cannot be constrained, or a tool's schema cannot; the message says which. */
+int tool_grammar_make(struct arena *a, const struct chat_template *c, const struct tokenizer *t,
+                      const struct tool_request *q, struct grammar_source *out, struct error *e);

@@ -8,7 +8,8 @@
 #include "cli/turn/engine_client.h"
 
 const char *turn_reason_name(enum done_reason r) {
-    static const char *const names[] = {[DONE_STOP] = "stop", [DONE_LENGTH] = "length", [DONE_CONTEXT] = "context", [DONE_CANCELLED] = "cancelled"};
+    static const char *const names[] = {
+        [DONE_STOP] = "stop", [DONE_LENGTH] = "length", [DONE_CONTEXT] = "context", [DONE_CANCELLED] = "cancelled"};
     return names[r];
 }
 
@@ -45,9 +46,11 @@ void turn_free(struct turn *t) {
     *t = (struct turn){0};
 }
 
-/* --- text ------------------------------------------------------------------------------------------------------------ */
+/* --- text ------------------------------------------------------------------------------------- */
 
-static int emit_text(struct turn *t, enum output_kind part, const char *data, size_t n) { return n && t->on_text ? t->on_text(t->ctx, part, data, n) : 0; }
+static int emit_text(struct turn *t, enum output_kind part, const char *data, size_t n) {
+    return n && t->on_text ? t->on_text(t->ctx, part, data, n) : 0;
+}
 
 /* Returns the number of bytes at the end of s that begin a character. */
 static size_t begun_character(const char *s, size_t n) {
@@ -59,8 +62,8 @@ static size_t begun_character(const char *s, size_t n) {
     return 0;
 }
 
-/* Searches the unshown text for a stop string, and emits all that cannot begin one, in whole characters: a control token that adds no text may have parted
- * one, and a stream that gets its parts at once shows it. */
+/* Searches the unshown text for a stop string, and emits all that cannot begin one, in whole characters: a control
+ * token that adds no text may have parted one, and a stream that gets its parts at once shows it. */
 static int show_text(struct turn *t, bool all) {
     char *new = t->text.data + t->n_shown;
     size_t n = t->text.len - t->n_shown, n_held = begun_character(new, n), cut = n + 1;
@@ -97,7 +100,8 @@ static int on_part(void *ctx, enum output_kind part, const char *data, size_t n)
     struct turn *t = ctx;
     if (t->stop_hit) return 0;
     t->part = part;
-    if (part == OUTPUT_TEXT && !t->text_begun && t->parser) { /* line ends between thinking and answer belong to neither */
+    /* line ends between thinking and answer belong to neither */
+    if (part == OUTPUT_TEXT && !t->text_begun && t->parser) {
         while (n && (*data == '\n' || *data == '\r')) data++, n--;
         if (!n) return 0;
         t->text_begun = true;
@@ -139,8 +143,11 @@ static int count_token(struct turn *t, int32_t id, size_t from, const struct tok
     bool special = false;
     size_t n;
     t->n_thinking += t->part == OUTPUT_THINKING;
-    if (!t->wants_logprobs || t->part != OUTPUT_TEXT || !tokenizer_token_bytes(t->app->tokenizer, id, &n, &special) || special) return 0;
-    if (mem_grow(&t->logprobs, &t->logprobs_cap, t->n_logprobs + 1, sizeof *t->logprobs)) return t->text_error = ERR_MEMORY;
+    if (!t->wants_logprobs || t->part != OUTPUT_TEXT || !tokenizer_token_bytes(t->app->tokenizer, id, &n, &special) ||
+        special)
+        return 0;
+    if (mem_grow(&t->logprobs, &t->logprobs_cap, t->n_logprobs + 1, sizeof *t->logprobs))
+        return t->text_error = ERR_MEMORY;
     t->logprobs[t->n_logprobs++] = (struct turn_logprob){id, from, *probs};
     return 0;
 }
@@ -157,7 +164,8 @@ static int replay_generated(struct turn *t, const struct prompt *p) {
     struct buf rest = {0};
     t->resuming = true;
     for (size_t i = p->n_given; i < p->ids.n && !t->text_error; i++) add_token(t, p->ids.data[i]);
-    int rc = t->text_error; /* that turn ended with a flush, too, unless it was cut: then the rest of a character follows */
+    /* that turn ended with a flush, too, unless it was cut: then the rest of a character follows */
+    int rc = t->text_error;
     if (!rc && !p->is_cut) rc = decoder_flush(&t->decoder, &rest);
     if (!rc && rest.len) rc = feed_bytes(t, rest.data, rest.len, false);
     if (!rc && t->parser) rc = output_parser_flush(t->parser, on_part, t);
@@ -173,29 +181,41 @@ void turn_set_stops(struct turn *t, const char *const *stop, size_t n) {
 
 /* Opens the filter of the answer's tokens. Tokens of an earlier turn count as its beginning. */
 static int open_constraint(struct turn *t, const struct prompt *p, struct request *q, struct error *e) {
-    int rc = constraint_open(&t->constraint, t->app, p->source, p->is_raw, p->tail.data ? p->tail.data : "", p->tail.len, e);
-    for (size_t i = p->n_given - p->n_partial; i < p->ids.n && !rc; i++) rc = constraint_replay(t->constraint, p->ids.data[i], e);
-    if (rc == ERR_RUNTIME) rc = error_set(e, ERR_USAGE, "the answer so far does not match the required format, so it cannot be continued; ask anew");
+    int rc =
+        constraint_open(&t->constraint, t->app, p->source, p->is_raw, p->tail.data ? p->tail.data : "", p->tail.len, e);
+    for (size_t i = p->n_given - p->n_partial; i < p->ids.n && !rc; i++)
+        rc = constraint_replay(t->constraint, p->ids.data[i], e);
+    if (rc == ERR_RUNTIME)
+        rc = error_set(e, ERR_USAGE,
+                       "the answer so far does not match the required format, so it cannot be continued; ask anew");
     if (!rc) q->filter = constraint_filter(t->constraint);
     return rc;
 }
 
 bool turn_is_settled(const struct turn *t) {
-    const bool shown = t->n_shown == t->text.len && t->n_thinking_shown == t->thinking.len && t->n_tool_shown == t->tool.len;
+    const bool shown =
+        t->n_shown == t->text.len && t->n_thinking_shown == t->thinking.len && t->n_tool_shown == t->tool.len;
     return shown && !t->decoder.n_held && (!t->parser || output_parser_is_empty(t->parser));
 }
 
-int turn_start(struct turn *t, struct app *a, struct engine_client *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx,
-               struct error *e) {
-    *t = (struct turn){
-        .app = a, .client = s, .on_text = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .prefill_left_s = -1, .wants_logprobs = r->wants_logprobs};
+int turn_start(struct turn *t, struct app *a, struct engine_client *s, const struct prompt *p, const struct request *r,
+               turn_fn fn, void *ctx, struct error *e) {
+    *t = (struct turn){.app = a,
+                       .client = s,
+                       .on_text = fn,
+                       .ctx = ctx,
+                       .decoder = {.t = a->tokenizer},
+                       .prefill_left_s = -1,
+                       .wants_logprobs = r->wants_logprobs};
     turn_set_stops(t, a->opts.v[OPT_UNTIL].items, a->opts.v[OPT_UNTIL].n_items);
-    if (a->template && !p->is_raw && !(t->parser = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
+    if (a->template && !p->is_raw &&
+        !(t->parser = output_parser_open(a->template, p->tail.data ? p->tail.data : "", p->tail.len)))
         return error_set(e, ERR_MEMORY, "no memory");
     int rc = p->n_given < p->ids.n && a->backend->is_local ? replay_generated(t, p) : 0;
     struct request q = *r;
     if (rc) error_set(e, rc, "cannot continue the answer: no memory, or a token id without text");
-    if (p->begun_call.len && buf_add(&t->tool, p->begun_call.data, p->begun_call.len)) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (p->begun_call.len && buf_add(&t->tool, p->begun_call.data, p->begun_call.len))
+        rc = error_set(e, ERR_MEMORY, "no memory");
     t->n_tool_shown = t->tool.len;
     if (!rc && p->source && a->backend->is_local) rc = open_constraint(t, p, &q, e);
     if (!rc) rc = engine_client_submit(s, p, &q, e);
@@ -206,7 +226,8 @@ int turn_start(struct turn *t, struct app *a, struct engine_client *s, const str
 
 static void finish_turn(struct turn *t) {
     struct buf b = {0};
-    if (t->reason != DONE_STOP && !t->failed) t->decoder.n_held = 0;         /* an answer that is cut within a character ends before it */
+    /* an answer that is cut within a character ends before it */
+    if (t->reason != DONE_STOP && !t->failed) t->decoder.n_held = 0;
     int rc = t->text_error ? t->text_error : decoder_flush(&t->decoder, &b); /* nothing may follow a gap */
     if (!rc && b.len) rc = feed_bytes(t, b.data, b.len, false);
     if (!rc && t->parser) rc = output_parser_flush(t->parser, on_part, t);
@@ -224,12 +245,15 @@ static void add_id(struct turn *t, int32_t id) {
     if (t->lacks_ids) t->ids.n = 0;
     else if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->text_error = ERR_MEMORY;
     else t->ids.data[t->ids.n++] = id;
-    t->n_of_ids[OUTPUT_TEXT] = t->text.len, t->n_of_ids[OUTPUT_THINKING] = t->thinking.len, t->n_of_ids[OUTPUT_TOOL_CALL] = t->tool.len;
+    t->n_of_ids[OUTPUT_TEXT] = t->text.len, t->n_of_ids[OUTPUT_THINKING] = t->thinking.len,
+    t->n_of_ids[OUTPUT_TOOL_CALL] = t->tool.len;
 }
 
-/* Drops what an attached engine has sent of a text whose ids did not come before the turn was stopped: it comes again if the answer is continued. */
+/* Drops what an attached engine has sent of a text whose ids did not come before the turn was stopped: it comes again
+ * if the answer is continued. */
 static void drop_unidentified(struct turn *t) {
-    struct buf *const parts[] = {[OUTPUT_TEXT] = &t->text, [OUTPUT_THINKING] = &t->thinking, [OUTPUT_TOOL_CALL] = &t->tool};
+    struct buf *const parts[] = {
+        [OUTPUT_TEXT] = &t->text, [OUTPUT_THINKING] = &t->thinking, [OUTPUT_TOOL_CALL] = &t->tool};
     for (size_t i = 0; i < sizeof parts / sizeof *parts && t->ids.n && !t->app->backend->is_local; i++) {
         if (t->n_of_ids[i] >= parts[i]->len) continue;
         parts[i]->len = t->n_of_ids[i];
@@ -258,7 +282,8 @@ void turn_event(struct turn *t, const struct engine_event *news) {
         if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->text_error = ERR_MEMORY;
         else t->ids.data[t->ids.n++] = ev->token;
         const size_t from = t->text.len;
-        if (t->text_error || add_token(t, ev->token) || count_token(t, ev->token, from, &ev->logprobs)) engine_client_cancel(t->client);
+        if (t->text_error || add_token(t, ev->token) || count_token(t, ev->token, from, &ev->logprobs))
+            engine_client_cancel(t->client);
         if (t->stop_hit) t->n_until_stop = t->n_tokens;
         break;
     case EVENT_PROGRESS:
@@ -269,7 +294,8 @@ void turn_event(struct turn *t, const struct engine_event *news) {
     case EVENT_DONE:
     case EVENT_ERROR:
         t->stats = ev->stats;
-        if (t->n_until_stop) t->stats.answer_tokens = t->n_until_stop; /* without those that came before the engine was cancelled */
+        /* without those that came before the engine was cancelled */
+        if (t->n_until_stop) t->stats.answer_tokens = t->n_until_stop;
         t->reason = t->stop_hit ? DONE_STOP : ev->reason;
         t->failed = ev->kind == EVENT_ERROR;
         if (t->failed) t->error = ev->error;
@@ -278,7 +304,9 @@ void turn_event(struct turn *t, const struct engine_event *news) {
         if (t->text_error && !t->failed) {
             t->failed = true;
             if (t->text_error == ERR_MEMORY) error_set(&t->error, ERR_MEMORY, "no memory for the answer's text");
-            else error_set(&t->error, ERR_MODEL, "the model generated a token id without text in its tokenizer; the answer ends there");
+            else
+                error_set(&t->error, ERR_MODEL,
+                          "the model generated a token id without text in its tokenizer; the answer ends there");
         }
         break;
     case EVENT_NONE: break;

@@ -2,14 +2,17 @@
 
 #include <math.h>
 
-/* MIN_GAIN: of a batch with drafts that pays. LONGEST_*: most time of one, relative to a batch without; shorter if other sessions wait. MAX_LOSS: fraction of
- * all time. MAX_ACCOUNT, CREDIT: limits of the account, in batches. */
-static const double MIN_GAIN = 1.05, LONGEST_BESIDE = 2, LONGEST_ALONE = 8, MAX_LOSS = 0.005, MAX_ACCOUNT = 8, CREDIT = 2;
-/* A batch below this fraction of the known time shows that the earlier ones were disturbed: a batch cannot be faster than its work. */
+/* MIN_GAIN: of a batch with drafts that pays. LONGEST_*: most time of one, relative to a batch without; shorter if
+ * other sessions wait. MAX_LOSS: fraction of all time. MAX_ACCOUNT, CREDIT: limits of the account, in batches. */
+static const double MIN_GAIN = 1.05, LONGEST_BESIDE = 2, LONGEST_ALONE = 8, MAX_LOSS = 0.005, MAX_ACCOUNT = 8,
+                    CREDIT = 2;
+/* A batch below this fraction of the known time shows that the earlier ones were disturbed: a batch cannot be faster
+ * than its work. */
 static const double DISTURBED_BELOW = 0.5;
-/* In batches: the base cost expires after FRESH, other costs after OLD. In samples: a cost is known after SURE, usable as the base after KNOWN. A trial drafts
- * TRIAL tokens. Without expected gain it drafts one, after SOON batches, then twice as many, up to SELDOM, reset by an accepted token. The first REST
- * batches after drafts are ignored, since drafts disturb the caches. */
+/* In batches: the base cost expires after FRESH, other costs after OLD. In samples: a cost is known after SURE, usable
+ * as the base after KNOWN. A trial drafts TRIAL tokens. Without expected gain it drafts one, after SOON batches, then
+ * twice as many, up to SELDOM, reset by an accepted token. The first REST batches after drafts are ignored, since
+ * drafts disturb the caches. */
 enum { FRESH = 32, OLD = 256, SURE = 4, KNOWN = 8, TRIAL = 3, SOON = 256, SELDOM = 4096, REST = 2 };
 
 double governor_cost(const struct governor *g, int way, int rows) {
@@ -65,29 +68,37 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
         dear |= in->is_model_draft[best];
         path[n_path++] = best;
         taken[best]++;
-        chance[best] =
-            taken[best] < in->max_drafted[best] && taken[best] < GOVERNOR_LENGTH ? chance[best] * acceptance(g, in->confidence[best], taken[best]) : 0;
+        chance[best] = taken[best] < in->max_drafted[best] && taken[best] < GOVERNOR_LENGTH
+                           ? chance[best] * acceptance(g, in->confidence[best], taken[best])
+                           : 0;
     }
     int best = 0, trial = 0;
     double most = MIN_GAIN;
     const double room = g->account_s + CREDIT * base;
     bool seen = false, one = false,
-         could = false; /* seen: samples with more rows; one: a single draft is affordable; could: it would pay off if all were accepted */
+         /* seen: samples with more rows; one: a single draft is affordable; could: it would pay off if all were
+            accepted */
+        could = false;
     for (int r = in->rows + 1; r <= GOVERNOR_ROWS; r++) seen |= g->cost[in->mode][r].n_samples > 0;
     for (int m = 1; m <= n_path; m++) {
         const int r = in->rows + m;
-        const double t = governor_cost(g, in->mode, r), all = t + cost[m], gain = expected[m] / all * base / in->n, known = g->draft_token_s > 0 ? cost[m] : 0;
+        const double t = governor_cost(g, in->mode, r), all = t + cost[m], gain = expected[m] / all * base / in->n,
+                     known = g->draft_token_s > 0 ? cost[m] : 0;
         could |= (in->n + m) * base > MIN_GAIN * in->n * ((seen ? t : base) + known);
         if (all + once[m] - base > room) continue; /* if all were rejected */
         if (in->n > 1 && base <= in->max_batch_s && all > in->max_batch_s) continue;
         one |= m == 1;
         if (all <= longest * base && gain > most) most = gain, best = m;
-        const bool unknown = g->cost[in->mode][r].n_samples < SURE || g->n_batches - g->cost[in->mode][r].batch_no >= OLD;
-        if (m <= TRIAL && unknown && expected[m] * base > MIN_GAIN * in->n * (base + known)) trial = m; /* extra rows might be free */
+        const bool unknown =
+            g->cost[in->mode][r].n_samples < SURE || g->n_batches - g->cost[in->mode][r].batch_no >= OLD;
+        /* extra rows might be free */
+        if (m <= TRIAL && unknown && expected[m] * base > MIN_GAIN * in->n * (base + known)) trial = m;
     }
     if (!trial && one && dear && g->n_batches - g->last_trial >= (could ? g->trial_wait : SELDOM)) trial = 1;
     const double old = best ? fmin(FRESH, 64 * (most - 1)) : 4; /* the base must be recent, more so for small gains */
-    if (g->cost[in->mode][in->rows].n_samples < KNOWN || (double)(g->n_batches - g->cost[in->mode][in->rows].batch_no) >= old) return 1;
+    if (g->cost[in->mode][in->rows].n_samples < KNOWN ||
+        (double)(g->n_batches - g->cost[in->mode][in->rows].batch_no) >= old)
+        return 1;
     if (best) g->trial_wait = SOON;
     else if ((best = trial)) {
         most = 1;
@@ -99,7 +110,9 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
 }
 
 /* Exponential average, starting from the first value. */
-static void update_average(double *average, double x, double weight) { *average += (*average > 0 ? weight : 1) * (x - *average); }
+static void update_average(double *average, double x, double weight) {
+    *average += (*average > 0 ? weight : 1) * (x - *average);
+}
 
 /* Adds a sample. */
 static void add_sample(struct governor_cost *c, double x, uint64_t at) {
@@ -122,9 +135,11 @@ double governor_record(struct governor *g, const struct governor_sample *s) {
     g->n_batches++;
     const double base = governor_cost(g, s->mode, s->rows), known = g->cost[s->mode][r].seconds;
     double x = s->seconds, saved = 0;
-    if (g->cost[s->mode][r].n_samples >= SURE) x = fmin(fmax(x, known / 2), known * 2); /* limit outliers: other load ran */
+    /* limit outliers: other load ran */
+    if (g->cost[s->mode][r].n_samples >= SURE) x = fmin(fmax(x, known / 2), known * 2);
     g->n_since_draft = s->n_drafted ? 0 : g->n_since_draft + 1;
-    if (!s->is_cold && (s->n_drafted || g->n_since_draft > REST || !g->cost[s->mode][r].n_samples)) add_sample(&g->cost[s->mode][r], s->seconds, g->n_batches);
+    if (!s->is_cold && (s->n_drafted || g->n_since_draft > REST || !g->cost[s->mode][r].n_samples))
+        add_sample(&g->cost[s->mode][r], s->seconds, g->n_batches);
     if (s->n_model_drafted && s->n_accepted) g->trial_wait = 0;
     if (s->n_model_drafted) update_average(&g->draft_token_s, s->draft_s / s->n_model_drafted, 0.25);
     if (s->n_caught_up) update_average(&g->catch_up_row_s, s->catch_up_s / s->n_caught_up, 0.25);

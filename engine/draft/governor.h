@@ -1,16 +1,18 @@
 #pragma once
-/* Decides how many tokens to draft before a decode batch: the number with the highest expected tokens per second, from measured times of batches by row count,
- * acceptance rates and drafting cost; none where drafting loses. Paper E's governor (section 3.2): its amortisation roofline
- * with measured costs on both axes. Pure: the caller reports results and times.
+/* Decides how many tokens to draft before a decode batch: the number with the highest expected tokens per second, from
+ * measured times of batches by row count, acceptance rates and drafting cost; none where drafting loses. Paper E's
+ * governor (section 3.2): its amortisation roofline with measured costs on both axes. Pure: the caller reports results
+ * and times.
  *
- * The loss from drafts is bounded by construction, with an account in seconds. Income: 1/200 of all time, and time that drafts saved compared with
- * batches without them. Expense: time that they lost. A batch gets only drafts that the account could pay for if all were
- * rejected. So from any point on the loss is below 1/200 of the time plus the account's balance (at most eight batches) plus
- * two batches of credit, plus only the excess of a batch over the predicted time. If no gain is expected, trials become
- * increasingly rare.
+ * The loss from drafts is bounded by construction, with an account in seconds. Income: 1/200 of all time, and time that
+ * drafts saved compared with batches without them. Expense: time that they lost. A batch gets only drafts that the
+ * account could pay for if all were rejected. So from any point on the loss is below 1/200 of the time plus the
+ * account's balance (at most eight batches) plus two batches of credit, plus only the excess of a batch over the
+ * predicted time. If no gain is expected, trials become increasingly rare.
  *
- * Everything depends on the estimated time of a batch without drafts: if too high, credit is too large and losses look like gains. So it is a
- * trimmed mean, cold batches (that read weights for the first time, several times slower) are ignored, and no draft is made before a few samples. */
+ * Everything depends on the estimated time of a batch without drafts: if too high, credit is too large and losses look
+ * like gains. So it is a trimmed mean, cold batches (that read weights for the first time, several times slower) are
+ * ignored, and no draft is made before a few samples. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -28,23 +30,26 @@ struct governor { /* zero-initialized: nothing is known */
         float share; /* acceptance rate at this position of a draft, if all earlier positions were accepted */
         int n;
     } accepted[GOVERNOR_LEVELS][GOVERNOR_LENGTH];
-    double draft_token_s, catch_up_row_s; /* cost of one drafted token; of one row that a draft must catch up with. 0: unknown */
+    /* cost of one drafted token; of one row that a draft must catch up with. 0: unknown */
+    double draft_token_s, catch_up_row_s;
     double account_s;
     int n_since_draft;                          /* batches without drafts since the last one with drafts */
     uint64_t n_batches, last_trial, trial_wait; /* batches so far; last trial; batches to wait before the next trial */
 };
 
 struct governor_in {
-    int mode;                           /* execution mode of the batch: [0, GOVERNOR_MODES) */
-    int n, rows;                        /* sessions; their rows without drafts */
-    double max_batch_s;                 /* of several sessions: bound on a batch, for those whose drafts are rejected; 0: none */
-    int confidence[GOVERNOR_ROWS];      /* confidence level of a session's draft, [0, GOVERNOR_LEVELS), each with its own acceptance rates */
+    int mode;    /* execution mode of the batch: [0, GOVERNOR_MODES) */
+    int n, rows; /* sessions; their rows without drafts */
+    /* of several sessions: bound on a batch, for those whose drafts are rejected; 0: none */
+    double max_batch_s;
+    /* confidence level of a session's draft, [0, GOVERNOR_LEVELS), each with its own acceptance rates */
+    int confidence[GOVERNOR_ROWS];
     int max_drafted[GOVERNOR_ROWS];     /* most tokens that can be drafted; 0: none */
     int catch_up_rows[GOVERNOR_ROWS];   /* rows that its draft must process first */
     bool is_model_draft[GOVERNOR_ROWS]; /* drafting costs time; otherwise the tokens are already available */
 };
-/* Sets k [n] to the number of tokens to draft per session; rows and drafts together are at most GOVERNOR_ROWS. Returns the expected
- * factor in tokens per second; 1 without drafts. */
+/* Sets k [n] to the number of tokens to draft per session; rows and drafts together are at most GOVERNOR_ROWS. Returns
+ * the expected factor in tokens per second; 1 without drafts. */
 double governor_choose(struct governor *g, const struct governor_in *in, int *k);
 /* Figures of a batch that ran. */
 struct governor_sample {

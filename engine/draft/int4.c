@@ -22,7 +22,8 @@
 #include "cpu/kernels.h"
 
 enum { ALIGN = 64, PIECE = 4 << 20, STRIPE = 128, REST = 199 };
-static const double STINT_S = 1e-3; /* seconds of work between rests while the CPU is busy; a rest takes REST times as long */
+/* seconds of work between rests while the CPU is busy; a rest takes REST times as long */
+static const double STINT_S = 1e-3;
 
 struct int4_header {
     char magic[8]; /* "hearthI4" */
@@ -51,7 +52,7 @@ struct int4 {
     double stint_began;     /* the background thread's CPU time when its stint began; < 0: no rest needed */
 };
 
-/* --- Rate limit --------------------------------------------------------------------------------------------------------------------- */
+/* --- Rate limit ------------------------------------------------------------------------------- */
 
 static double thread_cpu_s(void) { /* CPU seconds of this thread */
     struct timespec t;
@@ -85,7 +86,7 @@ static void set_flag(struct int4 *d, _Atomic bool *what, bool to) {
 
 void int4_set_cpu_busy(struct int4 *d, bool busy) { set_flag(d, &d->busy, busy); }
 
-/* --- Rows -------------------------------------------------------------------------------------------------------------------------- */
+/* --- Rows ------------------------------------------------------------------------------------- */
 
 void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales) {
     for (int c0 = 0; c0 < n; c0 += INT4_GROUP, codes += INT4_GROUP / 2) {
@@ -94,7 +95,8 @@ void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales) {
         uint8_t code[INT4_GROUP];
         for (int c = 0; c < m; c++) most = fabsf(x[c0 + c]) > most ? fabsf(x[c0 + c]) : most;
         const uint16_t scale = f32_to_bf16(most / 7);
-        const float s = bf16_to_f32(scale), by = s > 1e-37f ? 1 / s : 0; /* the scale is rounded, so quotients reach 7.04 */
+        /* the scale is rounded, so quotients reach 7.04 */
+        const float s = bf16_to_f32(scale), by = s > 1e-37f ? 1 / s : 0;
         for (int c = 0; c < INT4_GROUP; c++) {
             const float v = c < m ? x[c0 + c] * by + 8.5f : 8.5f;
             code[c] = v > 0 ? (uint8_t)v : 0; /* NaN: arbitrary code; computing with it is detected elsewhere */
@@ -105,9 +107,12 @@ void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales) {
 }
 
 static uint64_t code_bytes(int rows, int cols) { return (uint64_t)rows * dtype_bytes(DT_INT4, (size_t)cols); }
-static uint64_t scale_bytes(int rows, int cols) { return ((uint64_t)rows * (uint64_t)((cols + INT4_GROUP - 1) / INT4_GROUP) * 2 + ALIGN - 1) / ALIGN * ALIGN; }
+static uint64_t scale_bytes(int rows, int cols) {
+    return ((uint64_t)rows * (uint64_t)((cols + INT4_GROUP - 1) / INT4_GROUP) * 2 + ALIGN - 1) / ALIGN * ALIGN;
+}
 
-static bool is_transposed(const struct expert *e, int i) { return i < 2 ? e->gate_up_transposed : e->is_transposed; } /* of gate, up and down */
+/* of gate, up and down */
+static bool is_transposed(const struct expert *e, int i) { return i < 2 ? e->gate_up_transposed : e->is_transposed; }
 /* Rows and columns of an expert's gate, up and down as multiplied. */
 static void expert_shapes(const struct expert *e, int shape[3][2]) {
     const struct mat *m[3] = {&e->gate, &e->up, &e->down};
@@ -153,7 +158,8 @@ static struct expert expert_view(const struct expert *e, const uint8_t *p) {
 
 /* to: from expert_view(), to be written. */
 static void convert_row(const struct mat *to, int r, const float *x) {
-    int4_row(x, to->cols, (uint8_t *)(uintptr_t)to->data + (size_t)r * to->stride, (uint16_t *)(uintptr_t)to->scale + (size_t)r * (size_t)to->scale_stride);
+    int4_row(x, to->cols, (uint8_t *)(uintptr_t)to->data + (size_t)r * to->stride,
+             (uint16_t *)(uintptr_t)to->scale + (size_t)r * (size_t)to->scale_stride);
 }
 static void convert_transposed(struct int4 *d, const struct mat *m, const struct mat *to, float *row, float *stripe) {
     for (int c0 = 0; c0 < m->cols && pace(d); c0 += STRIPE) {
@@ -166,7 +172,8 @@ static void convert_transposed(struct int4 *d, const struct mat *m, const struct
     }
 }
 /* row: room for two of the widest. */
-static void convert_expert(struct int4 *d, const struct expert *from, const struct expert *to, float *row, float *stripe) {
+static void convert_expert(struct int4 *d, const struct expert *from, const struct expert *to, float *row,
+                           float *stripe) {
     const struct mat *m[3] = {&from->gate, &from->up, &from->down}, *out[3] = {&to->gate, &to->up, &to->down};
     for (int i = 0; i < 3; i++) {
         if (is_transposed(from, i)) convert_transposed(d, m[i], out[i], row, stripe);
@@ -179,10 +186,12 @@ static void convert_expert(struct int4 *d, const struct expert *from, const stru
     }
 }
 
-/* --- Memory ------------------------------------------------------------------------------------------------------------------------ */
+/* --- Memory ----------------------------------------------------------------------------------- */
 
 /* FFNs of a layer that are converted: its routed experts; in a model without experts its dense FFN. NULL: none. */
-static const struct expert *ffns_of(const struct weights *w, int layer) { return w->config.n_experts ? w->layers[layer].experts : &w->layers[layer].dense; }
+static const struct expert *ffns_of(const struct weights *w, int layer) {
+    return w->config.n_experts ? w->layers[layer].experts : &w->layers[layer].dense;
+}
 static int n_ffns(const struct weights *w) { return w->config.n_experts ? w->config.n_experts : 1; }
 static bool has_experts(const struct int4 *d, int layer) { return ffns_of(d->w, layer) != NULL; }
 static uint8_t *layer_at(const struct int4 *d, int layer) {
@@ -221,9 +230,11 @@ static int convert_all(struct int4 *d, struct error *e) {
     expert_shapes(first, shape);
     size_t widest = (size_t)(shape[0][1] > shape[2][1] ? shape[0][1] : shape[2][1]);
     const bool transposed = first->is_transposed || first->gate_up_transposed;
-    float *row = mem_alloc((2 * widest + 64) * sizeof *row), *stripe = transposed ? mem_alloc(widest * STRIPE * sizeof *stripe) : NULL;
+    float *row = mem_alloc((2 * widest + 64) * sizeof *row),
+          *stripe = transposed ? mem_alloc(widest * STRIPE * sizeof *stripe) : NULL;
     int rc = !row || (transposed && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
-    if (!rc && !(d->data = mem_pages(d->size, 0))) rc = error_set(e, ERR_MEMORY, "no memory for %" PRIu64 " MB of experts", d->size >> 20);
+    if (!rc && !(d->data = mem_pages(d->size, 0)))
+        rc = error_set(e, ERR_MEMORY, "no memory for %" PRIu64 " MB of experts", d->size >> 20);
     d->owns_pages = d->data != NULL;
     if (!rc) set_views(d);
     for (int l = 0; l < c->n_layers && !rc; l++) {
@@ -237,9 +248,11 @@ static int convert_all(struct int4 *d, struct error *e) {
     return rc;
 }
 
-/* --- The file ---------------------------------------------------------------------------------------------------------------------- */
+/* --- The file --------------------------------------------------------------------------------- */
 
-static void make_path(const struct int4 *d, char *out, size_t cap) { snprintf(out, cap, "%s/%016" PRIx64 ".int4", d->dir, d->w->files.fingerprint); }
+static void make_path(const struct int4 *d, char *out, size_t cap) {
+    snprintf(out, cap, "%s/%016" PRIx64 ".int4", d->dir, d->w->files.fingerprint);
+}
 static struct int4_header make_header(const struct int4 *d) {
     const struct config *c = &d->w->config;
     struct int4_header h = {.magic = "hearthI4", /* without the terminator */
@@ -250,7 +263,8 @@ static struct int4_header make_header(const struct int4 *d) {
                             .fingerprint = d->w->files.fingerprint,
                             .sample = sample_hash(d),
                             .layer_bytes = d->layer_bytes,
-                            .data_offset = (sizeof(struct int4_header) + (uint64_t)c->n_layers * 8 + MEM_PAGE - 1) / MEM_PAGE * MEM_PAGE};
+                            .data_offset = (sizeof(struct int4_header) + (uint64_t)c->n_layers * 8 + MEM_PAGE - 1) /
+                                           MEM_PAGE * MEM_PAGE};
     return h;
 }
 static uint64_t header_sum(const struct int4_header *h, const uint64_t *sums) {
@@ -296,7 +310,8 @@ static int write_contents(struct int4 *d, int fd) {
     uint64_t at = sizeof h + (uint64_t)h.n_layers * 8;
     if (!rc) rc = file_write_all(fd, d->sums, (size_t)h.n_layers * 8);
     if (!rc) rc = file_write_all(fd, none, h.data_offset - at);
-    for (uint64_t i = 0; i < d->size && !rc; i += PIECE) rc = pace(d) ? file_write_all(fd, d->data + i, d->size - i < PIECE ? d->size - i : PIECE) : -ECANCELED;
+    for (uint64_t i = 0; i < d->size && !rc; i += PIECE)
+        rc = pace(d) ? file_write_all(fd, d->data + i, d->size - i < PIECE ? d->size - i : PIECE) : -ECANCELED;
     return rc;
 }
 
@@ -321,7 +336,7 @@ static int write_int4_file(struct int4 *d) {
     return rc;
 }
 
-/* --- The thread ---------------------------------------------------------------------------------------------------------------------- */
+/* --- The thread ------------------------------------------------------------------------------- */
 
 static void *int4_thread(void *arg) {
     struct int4 *d = arg;
@@ -338,19 +353,23 @@ static void *int4_thread(void *arg) {
         return NULL;
     }
     atomic_store(&d->ready, true);
-    log_say(LOG_INFO, "INT4 draft ready: %" PRIu64 " MB %s in %.1f s", d->size >> 20, read ? "read" : "converted", clock_now() - begin);
-    if (!read && d->dir && (rc = write_int4_file(d)) && rc != -ECANCELED) log_say(LOG_INFO, "the INT4 draft is not saved in %s: %s", d->dir, strerror(-rc));
+    log_say(LOG_INFO, "INT4 draft ready: %" PRIu64 " MB %s in %.1f s", d->size >> 20, read ? "read" : "converted",
+            clock_now() - begin);
+    if (!read && d->dir && (rc = write_int4_file(d)) && rc != -ECANCELED)
+        log_say(LOG_INFO, "the INT4 draft is not saved in %s: %s", d->dir, strerror(-rc));
     return NULL;
 }
 
 int int4_fits(uint64_t size, uint64_t weights, uint64_t have, struct error *e) {
     if (!have || (size <= have && weights <= have - size)) return 0;
     return error_set(e, ERR_MEMORY,
-                     "draft int4 needs %" PRIu64 " MB for its experts beside %" PRIu64 " MB of weights, %" PRIu64 " MB are free (--draft; --force overrides)",
+                     "draft int4 needs %" PRIu64 " MB for its experts beside %" PRIu64 " MB of weights, %" PRIu64
+                     " MB are free (--draft; --force overrides)",
                      size >> 20, weights >> 20, have >> 20);
 }
 
-int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, const char *dir, bool force, struct error *e) {
+int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, const char *dir, bool force,
+              struct error *e) {
     const struct config *c = &w->config;
     struct int4 *d;
     int moe = 0, rc = 0;
@@ -370,7 +389,8 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     d->layer_bytes = d->expert_bytes * (uint64_t)n_ffns(w);
     d->size = d->layer_bytes * (uint64_t)moe;
     uint64_t weights = weights_needed_bytes(w), have = mem_available();
-    if (have && weights > have) weights = w->bytes_dense + (uint64_t)moe * (uint64_t)c->topk * weights_expert_bytes(w); /* then experts are read on demand */
+    /* then experts are read on demand */
+    if (have && weights > have) weights = w->bytes_dense + (uint64_t)moe * (uint64_t)c->topk * weights_expert_bytes(w);
     if (!force) rc = int4_fits(d->size, weights, have, e);
     kernels_fill(&d->k, level);
     if (dir && !rc && !(d->dir = mem_strdup(dir))) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
@@ -380,7 +400,8 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
         if (ffns_of(w, l) && !(d->experts[l] = mem_calloc((size_t)n_ffns(w), sizeof **d->experts)))
             rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     if (!rc && (!d->sums || !d->experts)) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
-    if (!rc && pthread_create(&d->thread, NULL, int4_thread, d)) rc = error_set(e, ERR_RUNTIME, "cannot start the INT4 draft thread");
+    if (!rc && pthread_create(&d->thread, NULL, int4_thread, d))
+        rc = error_set(e, ERR_RUNTIME, "cannot start the INT4 draft thread");
     d->started = !rc;
     if (rc) int4_close(out);
     return rc;

@@ -9,6 +9,7 @@ int lookup_draft(const int32_t *tokens, int n, int most, int32_t *out, int *matc
         if (k > best) best = k, from = i + 1;
     }
     *matched = best;
-    for (int i = 0; i < most && best; i++) out[i] = from + i < n ? tokens[from + i] : out[from + i - n]; /* past the end: repeat the period */
+    /* past the end: repeat the period */
+    for (int i = 0; i < most && best; i++) out[i] = from + i < n ? tokens[from + i] : out[from + i - n];
     return best ? most : 0;
 }

@@ -76,7 +76,9 @@ void mtp_feed(struct mtp *m, struct mtp_session *c, int pos, int n, const float 
         const int drop = c->n_waiting + n - MTP_WAITING;
         c->first += c->n_rows + drop, c->n_rows = 0, c->n_waiting -= drop;
     }
-    for (int i = 0; i < n; i++) memcpy(c->hidden + (size_t)waiting_slot(c, c->n_waiting++) * width, h + (size_t)i * width, width * sizeof *c->hidden);
+    for (int i = 0; i < n; i++)
+        memcpy(c->hidden + (size_t)waiting_slot(c, c->n_waiting++) * width, h + (size_t)i * width,
+               width * sizeof *c->hidden);
 }
 
 void mtp_rewind(struct mtp_session *c, int pos) { /* a row depends on its position and on the next token */
@@ -85,9 +87,11 @@ void mtp_rewind(struct mtp_session *c, int pos) { /* a row depends on its positi
     else if (c->n_rows + c->n_waiting > left) c->n_waiting = left - c->n_rows;
 }
 
-/* Computes cache rows [row, row + n) from h [n, hidden] and the next tokens. If out is not NULL, runs the whole layer for the last row; its output is in
- * out->x. final: h is the model's output, to which its final norm is applied first. */
-static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *tokens, int row, int n, const float *h, bool final, struct work *out) {
+/* Computes cache rows [row, row + n) from h [n, hidden] and the next tokens. If out is not NULL, runs the whole layer
+ * for the last row; its output is in out->x. final: h is the model's output, to which its final norm is applied first.
+ */
+static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *tokens, int row, int n, const float *h,
+                    bool final, struct work *out) {
     const struct config *c = &m->c;
     const struct layer *y = &m->prediction->layer;
     struct work *w = &m->work;
@@ -99,7 +103,8 @@ static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *toke
     TRY(block_embed(m->exec, m->w, w->x, w->tokens, n));
     TRY(block_norm(m->exec, c, m->pair, 2 * hidden, w->x, hidden, m->prediction->enorm, NULL, n, hidden));
     if (final) TRY(block_norm(m->exec, c, w->xn, hidden, h, hidden, m->w->norm, m->w->norm_bias, n, hidden));
-    TRY(block_norm(m->exec, c, m->pair + hidden, 2 * hidden, final ? w->xn : h, hidden, m->prediction->hnorm, NULL, n, hidden));
+    TRY(block_norm(m->exec, c, m->pair + hidden, 2 * hidden, final ? w->xn : h, hidden, m->prediction->hnorm, NULL, n,
+                   hidden));
     TRY(block_linear(m->exec, c, w->x, hidden, m->pair, 2 * hidden, m->prediction->eh, NULL, n, false));
     TRY(block_rope(m->exec, m->w, w, n, 0));
     TRY(block_kv(m->exec, c, y, 0, w, &span, 1, n));
@@ -119,8 +124,10 @@ static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *toke
 static int compute_logits(struct mtp *m, const struct work *v, float *logits, int32_t *top) {
     const struct config *c = &m->c;
     TRY(block_norm(m->exec, c, v->xn, c->hidden, v->x, c->hidden, m->prediction->norm, NULL, 1, c->hidden));
-    return m->exec->ops->linear(m->exec,
-                                &(struct op_linear){.y = logits, .x = v->xn, .w = m->prediction->head, .n = 1, .ldx = c->hidden, .ldy = c->vocab, .top = top});
+    return m->exec->ops->linear(
+        m->exec,
+        &(struct op_linear){
+            .y = logits, .x = v->xn, .w = m->prediction->head, .n = 1, .ldx = c->hidden, .ldy = c->vocab, .top = top});
 }
 
 /* Processes the first n waiting positions. out: as in go(), for the last one. */
@@ -129,9 +136,11 @@ static int run_waiting(struct mtp *m, struct mtp_session *c, const int32_t *toke
     m->exec->cancel = NULL;
     if (!c->kv.pages) TRY(kv_open(&c->kv, &m->c, kv_planes, m->context, m->kv, &(struct error){0}));
     for (int at = 0, k; at < n; at += k) {
-        const int left = n - at, row = c->n_rows + at, place = waiting_slot(c, at), most = MTP_WAITING - place < ROWS ? MTP_WAITING - place : ROWS;
+        const int left = n - at, row = c->n_rows + at, place = waiting_slot(c, at),
+                  most = MTP_WAITING - place < ROWS ? MTP_WAITING - place : ROWS;
         k = left < most ? left : most;
-        TRY(run_rows(m, c, tokens + c->first + row + 1, row, k, c->hidden + (size_t)place * width, true, k == left ? out : NULL));
+        TRY(run_rows(m, c, tokens + c->first + row + 1, row, k, c->hidden + (size_t)place * width, true,
+                     k == left ? out : NULL));
     }
     c->n_rows += n, c->n_waiting -= n;
     return 0;
@@ -141,7 +150,8 @@ void mtp_catch_up(struct mtp *m, struct mtp_session *c, const int32_t *tokens) {
     if (c->n_waiting > 1) run_waiting(m, c, tokens, c->n_waiting - 1, NULL);
 }
 
-int mtp_draft(struct mtp *m, struct mtp_session *c, const int32_t *tokens, int n, int most, int32_t *out, mtp_pick_fn pick, void *ctx) {
+int mtp_draft(struct mtp *m, struct mtp_session *c, const int32_t *tokens, int n, int most, int32_t *out,
+              mtp_pick_fn pick, void *ctx) {
     struct work v = {0};
     if (most < 1 || !c->n_waiting || c->first + c->n_rows + c->n_waiting != n - 1) return 0;
     if (run_waiting(m, c, tokens, c->n_waiting, &v)) return 0;

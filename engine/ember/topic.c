@@ -8,10 +8,11 @@ struct topic {
     struct arena arena;
     struct file_map file;
     struct json root;
-    const struct json *words, *hashed_weights, *off_topic_answer,
-        *document_answer; /* word -> weight; hashed weights, a power of two of them; the two answers */
+    /* word -> weight; hashed weights, a power of two of them; the two answers */
+    const struct json *words, *hashed_weights, *off_topic_answer, *document_answer;
     int64_t bias, unknown_word_weight, number_weight;
-    int64_t threshold, threshold_follow_up, threshold_document; /* thresholds of the sum: general, within a conversation, with a document */
+    /* thresholds of the sum: general, within a conversation, with a document */
+    int64_t threshold, threshold_follow_up, threshold_document;
 };
 struct text_range {
     const char *s;
@@ -47,10 +48,10 @@ int topic_open(struct topic **out, struct error *e) {
         s->hashed_weights = json_get(&s->root, "slots");
         s->off_topic_answer = json_path(&s->root, "answers.other");
         s->document_answer = json_path(&s->root, "answers.document");
-        bool good = s->words && s->words->type == JSON_OBJECT && all_integers(s->words, true) && s->hashed_weights && s->hashed_weights->type == JSON_ARRAY &&
-                    all_integers(s->hashed_weights, false);
-        good = good && s->hashed_weights->n && !(s->hashed_weights->n & (s->hashed_weights->n - 1)) && s->off_topic_answer &&
-               s->off_topic_answer->type == JSON_STRING;
+        bool good = s->words && s->words->type == JSON_OBJECT && all_integers(s->words, true) && s->hashed_weights &&
+                    s->hashed_weights->type == JSON_ARRAY && all_integers(s->hashed_weights, false);
+        good = good && s->hashed_weights->n && !(s->hashed_weights->n & (s->hashed_weights->n - 1)) &&
+               s->off_topic_answer && s->off_topic_answer->type == JSON_STRING;
         if (!good || !s->document_answer || s->document_answer->type != JSON_STRING)
             rc = error_set(e, ERR_MODEL, "%s: words, slots or answers are missing", path);
     }
@@ -67,10 +68,12 @@ int topic_open(struct topic **out, struct error *e) {
     return 0;
 }
 
-/* --- score, as in scope.py ------------------------------------------------------------------------------------------- */
+/* --- score, as in scope.py -------------------------------------------------------------------- */
 
 static unsigned char to_lower(char c) { return (unsigned char)(c >= 'A' && c <= 'Z' ? c + 32 : c); }
-static bool is_letter(unsigned char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c >= 128; }
+static bool is_letter(unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c >= 128;
+}
 static bool is_sign(unsigned char c) { return c == '-' || c == '/' || c == '&'; }
 
 /* Returns the next word: letters and digits, or signs with attached letters ("--kv", "/undo"). n is 0 at the end. */
@@ -106,7 +109,9 @@ static uint32_t hash_text(uint32_t h, const char *s, size_t n) {
     for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * FNV;
     return h;
 }
-static int64_t hashed_weight(const struct topic *s, uint32_t h) { return s->hashed_weights->items[(h ^ h >> 15) & (s->hashed_weights->n - 1)].integer; }
+static int64_t hashed_weight(const struct topic *s, uint32_t h) {
+    return s->hashed_weights->items[(h ^ h >> 15) & (s->hashed_weights->n - 1)].integer;
+}
 
 static int64_t bigram_weight(const struct topic *s, struct text_range a, struct text_range b) {
     return hashed_weight(s, hash_text(hash_text(hash_text(hash_text(FNV_BEGIN, "b", 1), a.s, a.n), " ", 1), b.s, b.n));
@@ -153,7 +158,7 @@ static bool is_on_topic(const struct topic *s, struct text_range text, int64_t l
     return sum + bigram_weight(s, before, (struct text_range){"$", 1}) >= limit;
 }
 
-/* --- conversations --------------------------------------------------------------------------------------------------- */
+/* --- conversations ---------------------------------------------------------------------------- */
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
@@ -172,7 +177,8 @@ static bool is_document(struct text_range t) {
     int lines = 1;
     while (t.n && is_blank(t.s[t.n - 1])) t.n--;
     for (size_t i = 1; i < t.n; i++) lines += t.s[i] == '\n' && t.s[i - 1] != '\n';
-    return t.n >= LONG_QUESTION || lines >= LINES || (t.n >= sizeof attached - 1 && !memcmp(t.s, attached, sizeof attached - 1));
+    return t.n >= LONG_QUESTION || lines >= LINES ||
+           (t.n >= sizeof attached - 1 && !memcmp(t.s, attached, sizeof attached - 1));
 }
 
 static const struct json *content_of(const struct json *m, const char *role) {
@@ -180,21 +186,27 @@ static const struct json *content_of(const struct json *m, const char *role) {
     return content && content->type == JSON_STRING ? content : NULL;
 }
 static bool is_fixed_answer(const struct topic *s, const struct json *text) {
-    return text && ((text->n == s->off_topic_answer->n && !memcmp(text->string, s->off_topic_answer->string, text->n)) ||
-                    (text->n == s->document_answer->n && !memcmp(text->string, s->document_answer->string, text->n)));
+    return text &&
+           ((text->n == s->off_topic_answer->n && !memcmp(text->string, s->off_topic_answer->string, text->n)) ||
+            (text->n == s->document_answer->n && !memcmp(text->string, s->document_answer->string, text->n)));
 }
 
 const struct json *topic_fixed_answer(const struct topic *s, const struct json *conv) {
     enum { LONGEST = 1000 }; /* longest question for the model, in bytes */
     const struct json *list = json_get(conv, "messages"), *said;
-    const struct json *content = list && list->type == JSON_ARRAY && list->n ? content_of(&list->items[list->n - 1], "user") : NULL;
+    const struct json *content =
+        list && list->type == JSON_ARRAY && list->n ? content_of(&list->items[list->n - 1], "user") : NULL;
     bool follows = false; /* on an earlier answer of the model */
     if (!content) return NULL;
     for (uint32_t i = 0; i + 1 < list->n; i++)
         if ((said = content_of(&list->items[i], "assistant"))) follows |= !is_fixed_answer(s, said);
     struct text_range text = {content->string, content->n}, question = last_paragraph(text);
     bool document = is_document(text);
-    if (question.n <= LONGEST && is_on_topic(s, question, document ? s->threshold_document : follows ? s->threshold_follow_up : s->threshold)) return NULL;
+    if (question.n <= LONGEST && is_on_topic(s, question,
+                                             document  ? s->threshold_document
+                                             : follows ? s->threshold_follow_up
+                                                       : s->threshold))
+        return NULL;
     return document ? s->document_answer : s->off_topic_answer;
 }
 
@@ -221,7 +233,8 @@ const struct json *topic_model_input(const struct topic *s, const struct json *c
             i++;
             continue;
         }
-        struct text_range text = {content ? content->string : "", content ? content->n : 0}, question = last_paragraph(text);
+        struct text_range text = {content ? content->string : "", content ? content->n : 0},
+                          question = last_paragraph(text);
         struct json cut = {.type = JSON_STRING, .n = (uint32_t)question.n, .string = question.s};
         if (is_document(text) && question.n < text.n && !(m = copy_with_member(m, "content", cut, a))) return NULL;
         items[value.n++] = *m;

@@ -25,27 +25,29 @@ void cpu_settle(struct runtime *m, struct gpu_timeline **timelines, int n) {
     if (m->cpu_queue) gpu_stream_sync(m->cpu_queue);
 }
 
-/* Weights that do not fit in memory: requests the selected experts, and, while these compute, the next layer's likely ones. The next
- * router is tried on the current residual stream, which these experts change little. A large batch uses every expert and needs no
- * prediction. */
+/* Weights that do not fit in memory: requests the selected experts, and, while these compute, the next layer's likely
+ * ones. The next router is tried on the current residual stream, which these experts change little. A large batch uses
+ * every expert and needs no prediction. */
 static void prefetch_experts(struct runtime *m, struct work *w, int layer, int n) {
     const struct config *c = &m->w->config;
     w->late_experts = disk_prefetch_selected(m->disk_prefetch, layer, w->ids, n * c->topk);
     disk_prefetch_score(m->disk_prefetch, layer, w->ids, w->router, n);
     const struct layer *next = layer + 1 < c->n_layers ? &m->w->layers[layer + 1] : NULL;
-    if (!next || !next->experts || !disk_prefetch_is_useful(m->disk_prefetch) || c->streams.n || c->layer[layer + 1].routes_kept)
+    if (!next || !next->experts || !disk_prefetch_is_useful(m->disk_prefetch) || c->streams.n ||
+        c->layer[layer + 1].routes_kept)
         return; /* several residual streams, or kept rows: the next router's input is not known yet */
     if (n <= m->lookahead_work->rows) {
         struct work predicted = *m->lookahead_work;
         predicted.x = w->x;
         if (c->reads_early) predicted.kept = w->x;
         *predicted.first_bad = -1;
-        if (!block_route(m->cpu, c, next, layer + 1, &predicted, n)) disk_prefetch_likely(m->disk_prefetch, layer + 1, predicted.ids, n * c->topk);
+        if (!block_route(m->cpu, c, next, layer + 1, &predicted, n))
+            disk_prefetch_likely(m->disk_prefetch, layer + 1, predicted.ids, n * c->topk);
     } else if (n * c->topk >= 2 * c->n_experts) disk_prefetch_likely(m->disk_prefetch, layer + 1, NULL, c->n_experts);
 }
 
-int cpu_begin_batch(struct runtime *m, struct work *w, const struct text_rows *texts, int n_texts, int n, int total, const _Atomic int *cancel,
-                    struct error *e) {
+int cpu_begin_batch(struct runtime *m, struct work *w, const struct text_rows *texts, int n_texts, int n, int total,
+                    const _Atomic int *cancel, struct error *e) {
     const struct config *c = &m->w->config;
     m->cpu->cancel = cancel;
     *w->first_bad = -1;
@@ -56,8 +58,8 @@ int cpu_begin_batch(struct runtime *m, struct work *w, const struct text_rows *t
     return rc ? exec_op_error(rc, e) : 0;
 }
 
-int cpu_attention_block(struct runtime *m, struct work *w, const struct span *spans, int n_spans, int layer, int n, const _Atomic int *cancel,
-                        struct error *e) {
+int cpu_attention_block(struct runtime *m, struct work *w, const struct span *spans, int n_spans, int layer, int n,
+                        const _Atomic int *cancel, struct error *e) {
     const struct config *c = &m->w->config;
     const struct layer *y = numa_copy_layer(m->numa_copy, m->w, layer);
     int rc = cancel && atomic_load(cancel) ? ERR_CANCELLED : 0;

@@ -1,4 +1,5 @@
-/* Shared by all prefill modes and decode: errors of operations, non-finite numbers, the LM head on the CPU, and the progress of a job. */
+/* Shared by all prefill modes and decode: errors of operations, non-finite numbers, the LM head on the CPU, and the
+ * progress of a job. */
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +7,8 @@
 #include "engine/transfer/trace.h"
 
 int exec_op_error(int rc, struct error *e) {
-    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory for the workspace of a layer; a smaller context needs less (--context)");
+    if (rc == ERR_MEMORY)
+        return error_set(e, rc, "no memory for the workspace of a layer; a smaller context needs less (--context)");
     if (rc == ERR_CANCELLED) return error_set(e, rc, "stopped");
     return error_set(e, rc, "an operation failed");
 }
@@ -15,23 +17,28 @@ int exec_check_finite(int first_bad, struct error *e) {
     const char *hint = "the weights may be damaged; verify them (--verify)";
     if (first_bad < 0) return 0;
     if (first_bad == 0) return error_set(e, ERR_MODEL, "the embedding produced a non-finite number; %s", hint);
-    return error_set(e, ERR_MODEL, "the %s of layer %d produced a non-finite number; %s", first_bad % 2 ? "attention" : "feed-forward", (first_bad - 1) / 2,
-                     hint);
+    return error_set(e, ERR_MODEL, "the %s of layer %d produced a non-finite number; %s",
+                     first_bad % 2 ? "attention" : "feed-forward", (first_bad - 1) / 2, hint);
 }
 
 int exec_check_logits(const float *logits, int vocab, struct error *e) {
     for (int i = 0; i < vocab; i++)
         if (!isfinite(logits[i]))
-            return error_set(e, ERR_MODEL, "the LM head produced a non-finite logit (token %d); the weights may be damaged; verify them (--verify)", i);
+            return error_set(e, ERR_MODEL,
+                             "the LM head produced a non-finite logit (token %d); the weights may be damaged; verify "
+                             "them (--verify)",
+                             i);
     return 0;
 }
 
 int exec_check_before(const struct config *c, int pos, int n_before, struct error *e) {
     if (n_before >= config_lookback_at(c, pos)) return 0;
-    return error_set(e, ERR_RUNTIME, "a text from position %d on without the tokens before it, on which n-grams depend", pos);
+    return error_set(e, ERR_RUNTIME, "a text from position %d on without the tokens before it, on which n-grams depend",
+                     pos);
 }
 
-int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits, struct error *e) {
+int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits,
+                 struct error *e) {
     struct work *w = m->prefill_work;
     const size_t vocab = (size_t)m->w->config.vocab;
     m->cpu->cancel = j->cancel;
@@ -47,7 +54,8 @@ int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int r
     TRY(exec_check_finite(*w->first_bad, e));
     for (int i = 0; i < n; i++, logits += vocab) {
         TRY(exec_check_logits(logits, (int)vocab, e));
-        if (j->on_logits && j->on_logits(j->on_logits_ctx, j->pos + at + i, logits)) return error_set(e, ERR_CANCELLED, "stopped");
+        if (j->on_logits && j->on_logits(j->on_logits_ctx, j->pos + at + i, logits))
+            return error_set(e, ERR_CANCELLED, "stopped");
         j->n_reported = at + i + 1;
         if (j->n_reported == j->n) memcpy(j->last_logits, logits, vocab * sizeof *logits);
     }

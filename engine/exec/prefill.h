@@ -1,6 +1,6 @@
 #pragma once
-/* Prefill modes, and the context that the engine hands to execution. One file and one table row per mode. Does not choose the
- * mode: policy.h. */
+/* Prefill modes, and the context that the engine hands to execution. One file and one table row per mode. Does not
+ * choose the mode: policy.h. */
 #include "base/exec_mode.h"
 #include "engine/exec/routing_trace.h"
 #include "engine/exec/values_trace.h"
@@ -18,8 +18,8 @@ struct decode;
 struct split_policy;
 struct score_policy;
 
-/* Context of execution. The engine thread owns the CPU executor: only it uses the executor, the workspaces and the scan. Decode
- * has its own workspaces because batches run between the layers of a prefill. */
+/* Context of execution. The engine thread owns the CPU executor: only it uses the executor, the workspaces and the
+ * scan. Decode has its own workspaces because batches run between the layers of a prefill. */
 struct runtime {
     const struct weights *w;
     struct exec *cpu;
@@ -35,9 +35,10 @@ struct runtime {
     struct usage_profile *usage;             /* how often prompts selected each routed expert; NULL: not counted */
     enum budget_request pool_request;        /* size of the expert pools */
     size_t pool_request_n;
-    struct gpu_stream *cpu_queue; /* virtual time: queue of CPU operations (cpu is its executor); nothing is computed then and no weight is read. NULL: they run
-                                   * immediately */
-    struct trace *trace;          /* NULL: off */
+    /* virtual time: queue of CPU operations (cpu is its executor); nothing is computed then and no weight is read.
+     * NULL: they run immediately */
+    struct gpu_stream *cpu_queue;
+    struct trace *trace;                 /* NULL: off */
     struct routing_trace *routing;       /* routing trace; NULL: off */
     struct values_trace *values;         /* trace of values; NULL: off */
     _Atomic uint64_t bytes_read;         /* weights read since opening; written by the engine thread */
@@ -48,10 +49,12 @@ struct runtime {
     struct disk_prefetch *disk_prefetch; /* reads ahead if the weights do not fit in memory; NULL: they fit */
     struct work *lookahead_work;         /* with fetch: workspace for the next layer's router */
     uint8_t *expert_touched;             /* [n_experts] scratch */
-    /* For other threads: run has the engine thread call fn(arg), waits and returns its result; wake makes it poll its prefill. */
+    /* For other threads: run has the engine thread call fn(arg), waits and returns its result; wake makes it poll its
+     * prefill. */
     int (*run_on_engine)(void *owner, int (*fn)(void *arg), void *arg);
     void (*wake_engine)(void *owner);
-    /* Returns how many first positions of two caches are identical because they share storage. Engine thread. NULL: none. */
+    /* Returns how many first positions of two caches are identical because they share storage. Engine thread. NULL:
+     * none. */
     int (*kv_common_rows)(void *owner, const struct kv *a, const struct kv *b);
     void *owner;
 };
@@ -59,19 +62,25 @@ struct runtime {
 /* One prefill: request and progress. The opener keeps it until close. */
 struct prefill_job {
     struct kv *kv;
-    const int32_t *tokens; /* [n], at positions pos .. pos + n - 1; in memory the n_before tokens before pos precede them, as in struct text_rows */
+    /* [n], at positions pos .. pos + n - 1; in memory the n_before tokens before pos precede them, as in struct
+     * text_rows */
+    const int32_t *tokens;
     int pos, n, n_before;
-    float *last_logits;                                             /* [vocab] receives the logits of the last position */
-    int (*on_logits)(void *ctx, int position, const float *logits); /* NULL, or receives each position's logits in order; engine thread */
+    /* [vocab] receives the logits of the last position */
+    float *last_logits;
+    /* NULL, or receives each position's logits in order; engine thread */
+    int (*on_logits)(void *ctx, int position, const float *logits);
     void *on_logits_ctx;
-    /* NULL, or receives the residual stream after the last layer, x [n, hidden]; engine thread. prefill_mode_cpu only. */
+    /* NULL, or receives the residual stream after the last layer, x [n, hidden]; engine thread. prefill_mode_cpu only.
+     */
     void (*on_hidden)(void *ctx, int pos, int n, const float *x);
     void *on_hidden_ctx;
     const _Atomic int *cancel;
-    bool is_aligned;         /* CPU batches end where prefill_batch_end says; else they are as large as possible */
-    int cut;                 /* argument of prefill_batch_end */
-    int device;              /* slp: rank of the device */
-    int n_reported;          /* tokens whose logits on_logits has received; a mode that continues the job does not repeat them */
+    bool is_aligned; /* CPU batches end where prefill_batch_end says; else they are as large as possible */
+    int cut;         /* argument of prefill_batch_end */
+    int device;      /* slp: rank of the device */
+    /* tokens whose logits on_logits has received; a mode that continues the job does not repeat them */
+    int n_reported;
     int n_complete;          /* tokens whose KV rows are complete in all layers; valid after a failure too */
     _Atomic int is_ready;    /* advance has work; else a thread works, which sets it and wakes the engine thread */
     _Atomic int done, total; /* in the mode's units; total 0: not known yet */
@@ -83,24 +92,28 @@ enum { PREFILL_MORE = 1 };
 struct prefill_driver {
     enum exec_mode mode;
     const char *unit; /* of done and total */
-    /* Called by the engine thread. open starts the prefill; after an error nothing is left open. advance, while j->is_ready, does at most
-     * one layer or the head of a few rows. It returns PREFILL_MORE, 0 at the end, or an error code with *e filled; once *cancel is
-     * set, ERR_CANCELLED after the mode's own thread has ended. Batch boundaries depend on the prompt alone. close follows the end or
-     * an error; KV rows that are not complete then are garbage. To stop early, set *cancel and call advance until it returns an error. */
+    /* Called by the engine thread. open starts the prefill; after an error nothing is left open. advance, while
+     * j->is_ready, does at most one layer or the head of a few rows. It returns PREFILL_MORE, 0 at the end, or an error
+     * code with *e filled; once *cancel is set, ERR_CANCELLED after the mode's own thread has ended. Batch boundaries
+     * depend on the prompt alone. close follows the end or an error; KV rows that are not complete then are garbage. To
+     * stop early, set *cancel and call advance until it returns an error. */
     int (*open)(struct runtime *m, struct prefill_job *j, struct error *e);
     int (*advance)(struct runtime *m, struct prefill_job *j, struct error *e);
     void (*close)(struct runtime *m, struct prefill_job *j);
 };
 extern const struct prefill_driver prefill_mode_cpu, prefill_mode_blend, prefill_mode_slp, prefill_mode_dslp;
-void prefill_count_experts(struct runtime *m, const uint32_t *rows); /* adds rows [n_layers, n_experts] that selected each expert to m->usage */
+/* adds rows [n_layers, n_experts] that selected each expert to m->usage */
+void prefill_count_experts(struct runtime *m, const uint32_t *rows);
 
 /* Returns ERR_MODEL naming the layer if first_bad (as in struct work) is set, else 0. */
 int exec_check_finite(int first_bad, struct error *e);
 int exec_check_logits(const float *logits, int vocab, struct error *e); /* ERR_MODEL if one is not finite */
 enum { HEAD_ROWS = 16 };                                                /* most rows per call of prefill_head */
-/* Computes the logits [n, vocab] of tokens [at, at + n) of a job on the CPU, checks them and passes them on. x [n, hidden] is the output of the
- * last layer; NULL: rows [row, row + n) of m->prefill_work. In virtual time nothing is checked. Engine thread. */
-int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits, struct error *e);
+/* Computes the logits [n, vocab] of tokens [at, at + n) of a job on the CPU, checks them and passes them on. x [n,
+ * hidden] is the output of the last layer; NULL: rows [row, row + n) of m->prefill_work. In virtual time nothing is
+ * checked. Engine thread. */
+int prefill_head(struct runtime *m, struct prefill_job *j, const float *x, int row, int at, int n, float *logits,
+                 struct error *e);
 /* Returns where a batch of at most `rows` starting at pos ends: at a multiple of rows, or earlier at `cut`. */
 int prefill_batch_end(int rows, int cut, int pos);
 /* Returns after how many of the tokens [at, at + n) the state is marked; 0: not among them. */
@@ -108,7 +121,9 @@ int prefill_mark_row(const struct prefill_job *j, int at, int n);
 /* Marks tokens [at, at + n) as complete in the cache; keeps the state after every batch but the last. */
 void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_state_step *state_step);
 /* Tokens [at, at + n) of a job. */
-static inline struct text_rows prefill_text(const struct prefill_job *j, int at, int n) { return (struct text_rows){j->tokens + at, n, j->n_before + at}; }
+static inline struct text_rows prefill_text(const struct prefill_job *j, int at, int n) {
+    return (struct text_rows){j->tokens + at, n, j->n_before + at};
+}
 /* ERR_RUNTIME: the n_before tokens before position pos are fewer than embeddings of n-grams depend on. */
 int exec_check_before(const struct config *c, int pos, int n_before, struct error *e);
 int exec_op_error(int rc, struct error *e); /* fills e with the text for an operation's code */

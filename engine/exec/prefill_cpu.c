@@ -6,7 +6,8 @@
 #include "engine/exec/prefill.h"
 #include "engine/transfer/trace.h"
 
-static int run_layer(struct runtime *m, struct work *w, int i, const struct span *spans, int n_spans, int n, const _Atomic int *cancel, struct error *e) {
+static int run_layer(struct runtime *m, struct work *w, int i, const struct span *spans, int n_spans, int n,
+                     const _Atomic int *cancel, struct error *e) {
     const struct layer *y = numa_copy_layer(m->numa_copy, m->w, i);
     double t = trace_now(m->trace);
     int rc = cpu_attention_block(m, w, spans, n_spans, i, n, cancel, e);
@@ -20,7 +21,7 @@ static int run_layer(struct runtime *m, struct work *w, int i, const struct span
     return exec_check_finite(*w->first_bad, e);
 }
 
-/* --- Prefill: batch by batch, one layer or the head of a few rows at a time ---------------------------------------------- */
+/* --- Prefill: batch by batch, one layer or the head of a few rows at a time ------------------- */
 
 struct cpu_prefill {
     int at, n;      /* the batch: tokens [at, at + n) of the job; n 0: none started */
@@ -35,7 +36,8 @@ static int open_cpu(struct runtime *m, struct prefill_job *j, struct error *e) {
     const int unknown = m->cpu_queue ? 0 : exec_check_before(&m->w->config, j->pos, j->n_before, e);
     if (unknown) return unknown;
     struct cpu_prefill *p = mem_calloc(1, sizeof *p);
-    if (p) p->logits = mem_alloc((size_t)(j->on_logits ? HEAD_ROWS : 1) * (size_t)m->w->config.vocab * sizeof *p->logits);
+    if (p)
+        p->logits = mem_alloc((size_t)(j->on_logits ? HEAD_ROWS : 1) * (size_t)m->w->config.vocab * sizeof *p->logits);
     if (!p || !p->logits) {
         mem_free(p);
         return error_set(e, ERR_MEMORY, "no memory for logits");
@@ -64,8 +66,11 @@ static int begin_batch(struct runtime *m, struct prefill_job *j, struct cpu_pref
     int rc = kv_commit(j->kv, p->span.pos + p->n, e);
     if (rc) return rc;
     p->span.state_step = kv_state_begin(j->kv, p->span.pos, p->n, prefill_mark_row(j, p->at, p->n));
-    /* first row of the head: the first position not reported yet if all logits are wanted, else the prompt's last one */
-    p->row = j->on_logits ? (j->n_reported > p->at ? j->n_reported - p->at : 0) : p->at + p->n == j->n ? p->n - 1 : p->n;
+    /* first row of the head: the first position not reported yet if all logits are wanted, else the prompt's last one
+     */
+    p->row = j->on_logits           ? (j->n_reported > p->at ? j->n_reported - p->at : 0)
+             : p->at + p->n == j->n ? p->n - 1
+                                    : p->n;
     for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i;
     cpu_count_read(m, m->w->bytes_dense);
     const struct text_rows text = prefill_text(j, p->at, p->n);
@@ -104,7 +109,8 @@ static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e
     if (!rc && p->layer < layers) {
         rc = run_layer(m, m->prefill_work, p->layer, &p->span, 1, p->n, j->cancel, e);
         if (!rc) trace_routing(m, j, p);
-        if (!rc && !m->cpu_queue && m->w->layers[p->layer].experts) usage_profile_count(m->usage, p->layer, m->prefill_work->ids, p->n * m->w->config.topk);
+        if (!rc && !m->cpu_queue && m->w->layers[p->layer].experts)
+            usage_profile_count(m->usage, p->layer, m->prefill_work->ids, p->n * m->w->config.topk);
         if (!rc && ++p->layer == layers) {
             prefill_complete(j, p->at, p->n, &p->span.state_step);
             routing_trace_end(m->routing, &p->routing_lines, true);
@@ -119,4 +125,5 @@ static int advance_cpu(struct runtime *m, struct prefill_job *j, struct error *e
     return p->at < j->n ? PREFILL_MORE : 0;
 }
 
-const struct prefill_driver prefill_mode_cpu = {.mode = PREFILL_CPU, .unit = "prefill", .open = open_cpu, .advance = advance_cpu, .close = close_cpu};
+const struct prefill_driver prefill_mode_cpu = {
+    .mode = PREFILL_CPU, .unit = "prefill", .open = open_cpu, .advance = advance_cpu, .close = close_cpu};

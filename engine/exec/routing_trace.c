@@ -17,7 +17,8 @@ struct routing_trace {
     size_t n_chats, cap;
 };
 
-int routing_trace_open(struct routing_trace **out, const char *path, const struct weights *w, const char *name, struct error *e) {
+int routing_trace_open(struct routing_trace **out, const char *path, const struct weights *w, const char *name,
+                       struct error *e) {
     struct routing_trace *r = *out = mem_calloc(1, sizeof *r);
     if (!r) return error_set(e, ERR_MEMORY, "no memory for the routing trace");
     r->w = w;
@@ -25,7 +26,8 @@ int routing_trace_open(struct routing_trace **out, const char *path, const struc
     if (rc) return rc;
     buf_str(&r->file.text, "{\"model\":");
     json_quote(&r->file.text, name, strlen(name));
-    buf_fmt(&r->file.text, ",\"layers\":%d,\"experts\":%d,\"topk\":%d}\n", w->config.n_layers, w->config.n_experts, w->config.topk);
+    buf_fmt(&r->file.text, ",\"layers\":%d,\"experts\":%d,\"topk\":%d}\n", w->config.n_layers, w->config.n_experts,
+            w->config.topk);
     return 0;
 }
 
@@ -68,12 +70,14 @@ void routing_trace_add(struct routing_trace *r, struct buf *lines, const struct 
     for (int i = 0; i < rows->n; i++) {
         int n_near = 2 * c->topk < NEAR_MOST ? 2 * c->topk : NEAR_MOST;
         size_t at = (size_t)i * (size_t)c->topk;
-        buf_fmt(lines, "{\"step\":%llu,\"chat\":%zu,\"prompt\":%s,\"pos\":%d,\"token\":%d,\"layer\":%d", (unsigned long long)rows->batch, chat,
-                rows->is_prefill ? "true" : "false", rows->pos + i, (int)rows->tokens[i], rows->layer);
+        buf_fmt(lines, "{\"step\":%llu,\"chat\":%zu,\"prompt\":%s,\"pos\":%d,\"token\":%d,\"layer\":%d",
+                (unsigned long long)rows->batch, chat, rows->is_prefill ? "true" : "false", rows->pos + i,
+                (int)rows->tokens[i], rows->layer);
         add_array(lines, "ids", rows->ids + at, NULL, c->topk);
         add_array(lines, "weights", NULL, rows->weights + at, c->topk);
         if (rows->router && !y->router_table) {
-            score_best(c->score, y->router_bias, rows->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, n_near, near, chance);
+            score_best(c->score, y->router_bias, rows->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts,
+                       n_near, near, chance);
             while (n_near && near[n_near - 1] < 0) n_near--; /* fewer experts than that */
             add_array(lines, "near", near, NULL, n_near);
             add_array(lines, "chances", NULL, chance, n_near);

@@ -11,8 +11,10 @@ struct trace_file {
     struct file_out out;
     bool is_open, has_failed; /* has_failed: nothing more is written */
 };
-/* A regular file is replaced on close (file_out); anything else is written to on close. A file that cannot be written is one warning. ERR_MEMORY. */
+/* A regular file is replaced on close (file_out); anything else is written to on close. A file that cannot be written
+ * is one warning. ERR_MEMORY. */
 int trace_file_open(struct trace_file *f, const char *path, const char *what, struct error *e);
 void trace_file_close(struct trace_file *f);
 void trace_file_fail(struct trace_file *f, const char *why); /* warns once and drops all later lines */
-void trace_file_flush(struct trace_file *f);                 /* call after appending: writes text once there is enough of it */
+/* call after appending: writes text once there is enough of it */
+void trace_file_flush(struct trace_file *f);

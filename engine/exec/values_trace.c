@@ -29,7 +29,8 @@ static void view(struct op_viewer *viewer, int layer, const char *stage, const f
         checksum = hash64(row, (size_t)m * sizeof *row, checksum);
         for (int k = 0; k < m; k++) sum += (double)row[k];
     }
-    buf_fmt(b, "{\"layer\":%d,\"stage\":\"%s\",\"shape\":[%d,%d],\"checksum\":\"%016llx\",\"sum\":", layer, stage, n, m, (unsigned long long)checksum);
+    buf_fmt(b, "{\"layer\":%d,\"stage\":\"%s\",\"shape\":[%d,%d],\"checksum\":\"%016llx\",\"sum\":", layer, stage, n, m,
+            (unsigned long long)checksum);
     add_number(b, sum);
     buf_str(b, ",\"first\":[");
     for (int k = 0; k < m && k < SHOWN; k++) {

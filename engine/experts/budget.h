@@ -1,13 +1,13 @@
 #pragma once
 /* Splits a device's memory: what decode requires first, the rest for routed experts. Pure.
  *
- * A prefill uploads through a ring, unless all experts are resident. It can evict layers, which are uploaded again after it; the
- * reserve spares short prompts that. Whole layers are better than some experts of every layer: rows of a layer whose experts are all resident do not go through
- * the CPU, and results do not depend on what was used before. */
+ * A prefill uploads through a ring, unless all experts are resident. It can evict layers, which are uploaded again
+ * after it; the reserve spares short prompts that. Whole layers are better than some experts of every layer: rows of a
+ * layer whose experts are all resident do not go through the CPU, and results do not depend on what was used before. */
 #include <stddef.h>
 
-/* BUDGET_LAYERS: all experts of as many layers as fit, or none. BUDGET_AUTO: BUDGET_LAYERS, or if no layer fits as many per layer as fit.
- * The others: none; n per layer; n bytes. */
+/* BUDGET_LAYERS: all experts of as many layers as fit, or none. BUDGET_AUTO: BUDGET_LAYERS, or if no layer fits as many
+ * per layer as fit. The others: none; n per layer; n bytes. */
 enum budget_request { BUDGET_AUTO, BUDGET_LAYERS, BUDGET_OFF, BUDGET_EXPERTS, BUDGET_BYTES };
 struct budget_in {
     size_t free_bytes;     /* bytes free on the device */

@@ -15,15 +15,20 @@
 #define MADV_COLD 20 /* Linux 5.4; older kernels reject it, and pages stay in LRU order */
 #endif
 
-enum { RANGES = 2 * PARAMS_MAX /* an expert's matrices and their scales */, ROWS = 32 /* largest batch whose router logits are scored */ };
+enum {
+    RANGES = 2 * PARAMS_MAX /* an expert's matrices and their scales */,
+    ROWS = 32 /* largest batch whose router logits are scored */
+};
 
 struct expert_list {
     const struct expert **e; /* [n_experts] */
     int n, done;
 };
 
-enum announce_state { ANNOUNCE_NONE, ANNOUNCE_QUEUED, ANNOUNCE_DEQUEUED, ANNOUNCE_READ }; /* state of an expert in the queue of disk reads */
-struct announced_expert {                                                                 /* an expert announced by a draft */
+/* state of an expert in the queue of disk reads */
+enum announce_state { ANNOUNCE_NONE, ANNOUNCE_QUEUED, ANNOUNCE_DEQUEUED, ANNOUNCE_READ };
+/* an expert announced by a draft */
+struct announced_expert {
     const struct expert *e;
     int layer;
 };
@@ -41,12 +46,13 @@ struct disk_prefetch {
     size_t next_bytes;                      /* bytes requested from next */
     struct announced_expert *announced;     /* [n_layers * n_experts] announced, requested after `next` */
     int n_announced, announced_done, layer; /* layer: the last one that selected */
-    size_t announced_bytes;                 /* bytes of announced experts in memory or being read whose layer has not selected since */
-    uint8_t *announce_state;                /* [n_layers, n_experts] enum announce_state, until the layer selects */
-    uint8_t *was_announced;                 /* [n_experts] the layer's flags when it selected */
-    struct lookahead_need *needs;           /* [n_experts] scratch */
-    float skill;                            /* recent share of likely experts that were selected */
-    unsigned n_skipped;                     /* layers without a prediction because skill is low */
+    /* bytes of announced experts in memory or being read whose layer has not selected since */
+    size_t announced_bytes;
+    uint8_t *announce_state;      /* [n_layers, n_experts] enum announce_state, until the layer selects */
+    uint8_t *was_announced;       /* [n_experts] the layer's flags when it selected */
+    struct lookahead_need *needs; /* [n_experts] scratch */
+    float skill;                  /* recent share of likely experts that were selected */
+    unsigned n_skipped;           /* layers without a prediction because skill is low */
     struct disk_prefetch_counts counts;
     struct score score;
     void *score_mem;
@@ -60,7 +66,7 @@ struct disk_prefetch {
     bool started, quit;
 };
 
-/* --- Pages --- */
+/* --- Pages ------------------------------------------------------------------------------------ */
 
 struct page_range {
     uint8_t *p;
@@ -104,22 +110,29 @@ static void map_pages(const struct disk_prefetch *f, const struct expert *e) {
 /* --- The thread: maps what arrives, so that compute threads need not, and requests what is likely --- */
 
 static uint8_t *announce_state_of(const struct disk_prefetch *f, const struct announced_expert *t) {
-    return f->announce_state + (size_t)t->layer * (size_t)f->w->config.n_experts + (size_t)(t->e - f->w->layers[t->layer].experts);
+    return f->announce_state + (size_t)t->layer * (size_t)f->w->config.n_experts +
+           (size_t)(t->e - f->w->layers[t->layer].experts);
 }
 
 static void *prefetch_thread(void *arg) {
     struct disk_prefetch *f = arg;
     pthread_mutex_lock(&f->lock);
     while (!f->quit) {
-        const bool maps = f->now.done < f->now.n, reads_next = !maps && f->next.done < f->next.n && f->next_bytes < f->window;
-        while (f->announced_done < f->n_announced && f->announced[f->announced_done].layer <= f->layer) f->announced_done++; /* too late */
-        const bool reads_announced = !maps && !reads_next && f->announced_done < f->n_announced && f->announced_bytes < f->window;
+        const bool maps = f->now.done < f->now.n,
+                   reads_next = !maps && f->next.done < f->next.n && f->next_bytes < f->window;
+        /* too late */
+        while (f->announced_done < f->n_announced && f->announced[f->announced_done].layer <= f->layer)
+            f->announced_done++;
+        const bool reads_announced =
+            !maps && !reads_next && f->announced_done < f->n_announced && f->announced_bytes < f->window;
         if (!maps && !reads_next && !reads_announced) {
             pthread_cond_wait(&f->work, &f->lock);
             continue;
         }
         uint8_t *state = reads_announced ? announce_state_of(f, &f->announced[f->announced_done]) : NULL;
-        const struct expert *e = maps ? f->now.e[f->now.done++] : reads_next ? f->next.e[f->next.done++] : f->announced[f->announced_done++].e;
+        const struct expert *e = maps         ? f->now.e[f->now.done++]
+                                 : reads_next ? f->next.e[f->next.done++]
+                                              : f->announced[f->announced_done++].e;
         const size_t bytes = params_bytes(e, f->params, f->n_params);
         if (reads_next) f->next_bytes += bytes;
         if (reads_announced) *state = ANNOUNCE_DEQUEUED;
@@ -130,13 +143,14 @@ static void *prefetch_thread(void *arg) {
         pthread_mutex_lock(&f->lock);
         if (!reads_announced || !is_missing) continue;
         f->counts.announced++;
-        if (*state == ANNOUNCE_DEQUEUED) *state = ANNOUNCE_READ, f->announced_bytes += bytes; /* else its layer has selected in the meantime */
+        /* else its layer has selected in the meantime */
+        if (*state == ANNOUNCE_DEQUEUED) *state = ANNOUNCE_READ, f->announced_bytes += bytes;
     }
     pthread_mutex_unlock(&f->lock);
     return NULL;
 }
 
-/* --- Requests by layers --- */
+/* --- Requests by layers ----------------------------------------------------------------------- */
 
 const uint8_t *disk_prefetch_selected(struct disk_prefetch *f, int layer, const int32_t *ids, int n) {
     const struct expert *all = f->w->layers[layer].experts;
@@ -179,7 +193,7 @@ const uint8_t *disk_prefetch_selected(struct disk_prefetch *f, int layer, const 
     return f->missing;
 }
 
-/* --- Slots --- */
+/* --- Slots ------------------------------------------------------------------------------------ */
 
 static void mark_cold(const struct disk_prefetch *f, const struct expert *e) {
     struct page_range r[RANGES];
@@ -193,7 +207,8 @@ static int eviction_victim(const struct disk_prefetch *f, int layer) {
     const uint8_t *slot = f->has_slot + (size_t)layer * (size_t)f->w->config.n_experts;
     int at = -1;
     for (int i = 0; i < f->w->config.n_experts; i++)
-        if (slot[i] && !f->score.load[i] && (at < 0 || score_of(&f->score, layer, i) < score_of(&f->score, layer, at))) at = i;
+        if (slot[i] && !f->score.load[i] && (at < 0 || score_of(&f->score, layer, i) < score_of(&f->score, layer, at)))
+            at = i;
     return at;
 }
 void disk_prefetch_score(struct disk_prefetch *f, int layer, const int32_t *ids, const float *router, int n) {
@@ -203,12 +218,13 @@ void disk_prefetch_score(struct disk_prefetch *f, int layer, const int32_t *ids,
     size_t p = 2 * (size_t)c->topk;
     bool known = router && n <= ROWS && !y->router_table;
     for (int i = 0; i < n && known; i++)
-        score_best(c->score, y->router_bias, router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)p, f->best + (size_t)i * p,
-                   f->best_score + (size_t)i * p);
+        score_best(c->score, y->router_bias, router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)p,
+                   f->best + (size_t)i * p, f->best_score + (size_t)i * p);
     score_update(&f->score, layer, &(struct score_rows){n, ids, known ? f->best : NULL, f->best_score});
     for (int i = 0; i < n * c->topk; i++)
         if (ids[i] >= 0 && !slot[ids[i]]) slot[ids[i]] = 1, f->slots_used[layer]++;
-    for (int k; f->slots_used[layer] > f->counts.slots_per_layer && (k = eviction_victim(f, layer)) >= 0; f->slots_used[layer]--) {
+    for (int k; f->slots_used[layer] > f->counts.slots_per_layer && (k = eviction_victim(f, layer)) >= 0;
+         f->slots_used[layer]--) {
         slot[k] = 0;
         f->counts.evicted++;
         mark_cold(f, &y->experts[k]);
@@ -244,7 +260,8 @@ void disk_prefetch_announce(struct disk_prefetch *f, const struct lookahead *a, 
         for (int i = 0; i < n; i++) {
             const struct lookahead_need *need = &f->needs[i];
             score_announce(&f->score, l, &need->expert, 1, need->distance + 1);
-            if (state[need->expert] > ANNOUNCE_QUEUED || (!unlikely && need->confidence * (float)c->topk < 1)) continue; /* below an equal share */
+            /* below an equal share */
+            if (state[need->expert] > ANNOUNCE_QUEUED || (!unlikely && need->confidence * (float)c->topk < 1)) continue;
             state[need->expert] = ANNOUNCE_QUEUED;
             f->announced[f->n_announced++] = (struct announced_expert){&f->w->layers[l].experts[need->expert], l};
         }
@@ -258,7 +275,7 @@ void disk_prefetch_counts(struct disk_prefetch *f, struct disk_prefetch_counts *
     pthread_mutex_unlock(&f->lock);
 }
 
-/* --- Open, close --- */
+/* --- Open, close ------------------------------------------------------------------------------ */
 
 bool disk_prefetch_is_needed(const struct weights *w) {
     size_t have = mem_available();
@@ -282,13 +299,19 @@ void disk_prefetch_reserve(struct disk_prefetch *f, size_t bytes) {
     f->counts.slots_per_layer = slots_that_fit(f);
 }
 
-int disk_prefetch_open(struct disk_prefetch **out, const struct weights *w, struct weight_state *known, const struct score_policy *keep, struct error *e) {
+int disk_prefetch_open(struct disk_prefetch **out, const struct weights *w, struct weight_state *known,
+                       const struct score_policy *keep, struct error *e) {
     size_t n = (size_t)w->config.n_experts + 1;
     struct disk_prefetch *f = mem_calloc(1, sizeof *f);
     *out = NULL;
     if (!f) return error_set(e, ERR_MEMORY, "no memory to read weights ahead");
-    *f = (struct disk_prefetch){.w = w, .weight_state = known, .page = (size_t)sysconf(_SC_PAGESIZE), .window = mem_available() / 16, .skill = 1};
-    for (int i = w->config.n_layers; i-- > 0 && !f->n_params;) f->n_params = params_list(&w->config, i, MODULE_EXPERT, f->params);
+    *f = (struct disk_prefetch){.w = w,
+                                .weight_state = known,
+                                .page = (size_t)sysconf(_SC_PAGESIZE),
+                                .window = mem_available() / 16,
+                                .skill = 1};
+    for (int i = w->config.n_layers; i-- > 0 && !f->n_params;)
+        f->n_params = params_list(&w->config, i, MODULE_EXPERT, f->params);
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->work, NULL);
     f->layer = -1;
@@ -307,10 +330,11 @@ int disk_prefetch_open(struct disk_prefetch **out, const struct weights *w, stru
     f->best_score = mem_alloc(2 * ROWS * (size_t)c->topk * sizeof *f->best_score);
     if (f->score_mem) score_open(&f->score, keep, c->n_layers, c->n_experts, c->topk, f->score_mem);
     f->counts.slots_per_layer = slots_that_fit(f);
-    bool all = f->missing && f->now.e && f->next.e && f->score_mem && f->has_slot && f->slots_used && f->best && f->best_score && f->announced &&
-               f->announce_state && f->was_announced && f->needs;
+    bool all = f->missing && f->now.e && f->next.e && f->score_mem && f->has_slot && f->slots_used && f->best &&
+               f->best_score && f->announced && f->announce_state && f->was_announced && f->needs;
     int rc = all ? 0 : error_set(e, ERR_MEMORY, "no memory to read weights ahead");
-    if (!rc && pthread_create(&f->thread, NULL, prefetch_thread, f)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread to read weights ahead");
+    if (!rc && pthread_create(&f->thread, NULL, prefetch_thread, f))
+        rc = error_set(e, ERR_RUNTIME, "cannot start a thread to read weights ahead");
     f->started = !rc;
     if (rc) disk_prefetch_close(&f);
     *out = f;

@@ -1,13 +1,17 @@
 #include "engine/experts/lookahead.h"
 
-size_t lookahead_bytes(int n_layers, int topk) { return (size_t)LOOKAHEAD_TOKENS * (size_t)n_layers * (size_t)topk * (sizeof(int32_t) + sizeof(float)); }
+size_t lookahead_bytes(int n_layers, int topk) {
+    return (size_t)LOOKAHEAD_TOKENS * (size_t)n_layers * (size_t)topk * (sizeof(int32_t) + sizeof(float));
+}
 
 void lookahead_open(struct lookahead *a, int n_layers, int topk, void *mem) {
     *a = (struct lookahead){.n_layers = n_layers, .topk = topk, .ids = mem};
     a->confidence = (float *)(a->ids + (size_t)LOOKAHEAD_TOKENS * (size_t)n_layers * (size_t)topk);
 }
 
-static size_t entry_index(const struct lookahead *a, int token, int layer) { return ((size_t)token * (size_t)a->n_layers + (size_t)layer) * (size_t)a->topk; }
+static size_t entry_index(const struct lookahead *a, int token, int layer) {
+    return ((size_t)token * (size_t)a->n_layers + (size_t)layer) * (size_t)a->topk;
+}
 
 int lookahead_add_token(struct lookahead *a, int ahead) {
     if (a->n == LOOKAHEAD_TOKENS) return -1;
@@ -35,7 +39,9 @@ int lookahead_needs(const struct lookahead *a, int layer, struct lookahead_need 
                 w.confidence = out[k].confidence > w.confidence ? out[k].confidence : w.confidence;
             } else if (n == most) continue;
             else n++;
-            for (; k && (w.distance < out[k - 1].distance || (w.distance == out[k - 1].distance && w.confidence > out[k - 1].confidence)); k--)
+            for (; k && (w.distance < out[k - 1].distance ||
+                         (w.distance == out[k - 1].distance && w.confidence > out[k - 1].confidence));
+                 k--)
                 out[k] = out[k - 1];
             out[k] = w;
         }

@@ -1,6 +1,7 @@
 #pragma once
-/* Look-ahead: the experts that a draft's routers selected for drafted tokens, with confidence. Predicts what the verify batch needs
- * (paper E, section 3.3.1). Filled by the drafter layer by layer, read by the caches of experts. Pure; one thread. */
+/* Look-ahead: the experts that a draft's routers selected for drafted tokens, with confidence. Predicts what the verify
+ * batch needs (paper E, section 3.3.1). Filled by the drafter layer by layer, read by the caches of experts. Pure; one
+ * thread. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,7 +22,8 @@ int lookahead_add_token(struct lookahead *a, int ahead);
 /* Records a layer's selection for a token: ids, weights [topk]. */
 void lookahead_record(struct lookahead *a, int token, int layer, const int32_t *ids, const float *weights);
 
-/* Lists the experts of a layer that tokens need, each once: by distance, then by falling confidence. Returns how many, at most `most`. */
+/* Lists the experts of a layer that tokens need, each once: by distance, then by falling confidence. Returns how many,
+ * at most `most`. */
 struct lookahead_need {
     int32_t expert;
     int distance;     /* distance of the nearest token that needs it */

@@ -1,6 +1,7 @@
 #pragma once
-/* Rates router predictions: the next layers' routers run on the current residual stream, which is close to their real input (paper D,
- * section 4.C). Tracks their accuracy by distance and estimates whether an upload pays. Pure: no clock, no allocation. One thread. */
+/* Rates router predictions: the next layers' routers run on the current residual stream, which is close to their real
+ * input (paper D, section 4.C). Tracks their accuracy by distance and estimates whether an upload pays. Pure: no clock,
+ * no allocation. One thread. */
 #include "engine/placement/split.h"
 
 enum { PREDICT_LAYERS = 3, PREDICT_RATE_BATCHES = 14 }; /* layers ahead; batches that rates average over, as in MRS */
@@ -19,11 +20,13 @@ size_t predict_bytes(int n_layers, int n_experts);
 /* mem: predict_bytes, zeroed, aligned for float; in use until the caller is done with p. */
 void predict_open(struct predict *p, int n_layers, int n_experts, void *mem);
 
-/* Returns whether to run routers ahead in the next batch: while recent predictions led to uploads, and now and then as a retry. */
+/* Returns whether to run routers ahead in the next batch: while recent predictions led to uploads, and now and then as
+ * a retry. */
 bool predict_is_due(struct predict *p);
-/* Compares a layer's selection `chosen` [n] with `predicted` [n] made `distance` layers before; any order, duplicates and
- * invalid ids are ignored. */
-struct predict_accuracy predict_judge(struct predict *p, int distance, const int32_t *predicted, const int32_t *chosen, int n);
+/* Compares a layer's selection `chosen` [n] with `predicted` [n] made `distance` layers before; any order, duplicates
+ * and invalid ids are ignored. */
+struct predict_accuracy predict_judge(struct predict *p, int distance, const int32_t *predicted, const int32_t *chosen,
+                                      int n);
 /* Updates rates; rows [n_experts]: rows that selected each expert in the batch. */
 void predict_update_rates(struct predict *p, int layer, const int32_t *rows);
 static inline double predict_rate(const struct predict *p, int layer, int expert) {

@@ -2,8 +2,8 @@
 
 #include "base/mem.h"
 
-/* Offsets of an expert's fields, by range, with room for the largest expert of the layer. Experts may differ in format. The order is that
- * of the first expert in host memory, so that neighbouring ranges are one copy. */
+/* Offsets of an expert's fields, by range, with room for the largest expert of the layer. Experts may differ in format.
+ * The order is that of the first expert in host memory, so that neighbouring ranges are one copy. */
 struct expert_layout {
     size_t at[COPY_RANGES_MAX], stride;
     int order[COPY_RANGES_MAX], n;
@@ -25,10 +25,12 @@ static void layout_experts(const struct config *c, int layer, const struct exper
     }
     for (int k = 0; k < out->n; k++) { /* the first expert's by address, then those that only others have */
         int at = k;
-        for (; k < n_first && at > 0 && ranges[out->order[at - 1]].host > ranges[k].host; at--) out->order[at] = out->order[at - 1];
+        for (; k < n_first && at > 0 && ranges[out->order[at - 1]].host > ranges[k].host; at--)
+            out->order[at] = out->order[at - 1];
         out->order[at] = k;
     }
-    for (int k = 0; k < out->n; k++) out->at[out->order[k]] = out->stride, out->stride += align_up(most[out->order[k]], 256);
+    for (int k = 0; k < out->n; k++)
+        out->at[out->order[k]] = out->stride, out->stride += align_up(most[out->order[k]], 256);
 }
 
 size_t resident_experts_bytes(const struct config *c, int layer, const struct expert *from) {
@@ -38,14 +40,15 @@ size_t resident_experts_bytes(const struct config *c, int layer, const struct ex
     return layout.stride * (size_t)c->n_experts;
 }
 
-int resident_experts_load(struct resident_experts *x, enum ledger_class class, const struct config *c, int layer, const struct expert *from, struct ledger *l,
-                          struct stage *stage, struct error *e) {
+int resident_experts_load(struct resident_experts *x, enum ledger_class class, const struct config *c, int layer,
+                          const struct expert *from, struct ledger *l, struct stage *stage, struct error *e) {
     struct expert_layout layout;
     struct expert_params params = {0};
     const int n_experts = c->n_experts;
     layout_experts(c, layer, from, &layout);
     int rc = ledger_alloc(l, class, layout.stride * (size_t)n_experts, &x->mem, e);
-    if (!rc && !(x->view = mem_calloc((size_t)n_experts, sizeof *x->view))) rc = error_set(e, ERR_MEMORY, "no memory for the experts of a device");
+    if (!rc && !(x->view = mem_calloc((size_t)n_experts, sizeof *x->view)))
+        rc = error_set(e, ERR_MEMORY, "no memory for the experts of a device");
     for (int i = 0; i < n_experts && !rc; i++) {
         struct copy_range ranges[COPY_RANGES_MAX];
         struct copy_run runs[COPY_RANGES_MAX];
@@ -57,8 +60,11 @@ int resident_experts_load(struct resident_experts *x, enum ledger_class class, c
             struct copy_run *last = n_runs ? &runs[n_runs - 1] : NULL;
             if (k >= n) continue;
             *ranges[k].field = to + layout.at[k];
-            if (last && ranges[k].host == last->host + last->bytes && layout.at[k] == last->at + last->bytes) last->bytes += ranges[k].bytes;
-            else runs[n_runs++] = (struct copy_run){.host = ranges[k].host, .bytes = ranges[k].bytes, .at = layout.at[k]};
+            if (last && ranges[k].host == last->host + last->bytes && layout.at[k] == last->at + last->bytes)
+                last->bytes += ranges[k].bytes;
+            else
+                runs[n_runs++] =
+                    (struct copy_run){.host = ranges[k].host, .bytes = ranges[k].bytes, .at = layout.at[k]};
         }
         rc = stage_send(stage, &(struct stage_unit){.runs = runs, .n = n_runs, .to = to, .layer = layer, .item = i});
     }

@@ -1,9 +1,10 @@
 #pragma once
-/* Owns device copies of all routed experts of a layer, a model's or a draft's. They are loaded once and stay until the device's weights are freed, so the
- * rows of such a layer need nothing from the CPU. Does not choose the layers (budget.h) and computes nothing.
+/* Owns device copies of all routed experts of a layer, a model's or a draft's. They are loaded once and stay until the
+ * device's weights are freed, so the rows of such a layer need nothing from the CPU. Does not choose the layers
+ * (budget.h) and computes nothing.
  *
- * Layout: one allocation; expert i starts at i * stride, and a field has the same 256-byte aligned offset in every expert, so that
- * a kernel can find a selected expert without a table. */
+ * Layout: one allocation; expert i starts at i * stride, and a field has the same 256-byte aligned offset in every
+ * expert, so that a kernel can find a selected expert without a table. */
 #include "engine/transfer/stage.h"
 
 struct resident_experts {
@@ -13,9 +14,10 @@ struct resident_experts {
 
 /* Device bytes for the experts of a layer, from [n_experts]; 0: from NULL, a dense layer. Pure. */
 size_t resident_experts_bytes(const struct config *c, int layer, const struct expert *from);
-/* Allocates memory of a class and sends the experts of an MoE layer; they have arrived after stage_flush and a synchronization of the
- * stage's stream. ERR_MEMORY, or the stream's first error: the view is NULL then; free the memory after a synchronization. */
-int resident_experts_load(struct resident_experts *x, enum ledger_class class, const struct config *c, int layer, const struct expert *from, struct ledger *l,
-                          struct stage *stage, struct error *e);
+/* Allocates memory of a class and sends the experts of an MoE layer; they have arrived after stage_flush and a
+ * synchronization of the stage's stream. ERR_MEMORY, or the stream's first error: the view is NULL then; free the
+ * memory after a synchronization. */
+int resident_experts_load(struct resident_experts *x, enum ledger_class class, const struct config *c, int layer,
+                          const struct expert *from, struct ledger *l, struct stage *stage, struct error *e);
 /* Frees the copies; no queued operation may read them. Safe on a zeroed struct. */
 void resident_experts_free(struct resident_experts *x, struct ledger *l);

@@ -8,9 +8,11 @@
 /* LOAD_ALPHA is paper C's; RECENT_ALPHA is ours, paper D gives none. Hit rates: test/bench/NOTES.md. */
 static const double LOAD_ALPHA = 0.3, RECENT_ALPHA = 0.07;
 
-static double *layer_row(const struct score *s, double *all, int layer) { return all + (size_t)layer * (size_t)s->n_experts; }
+static double *layer_row(const struct score *s, double *all, int layer) {
+    return all + (size_t)layer * (size_t)s->n_experts;
+}
 
-/* --- Policies: load and mass are those of the rows just seen ---------------------------------------------------------------  */
+/* --- Policies: load and mass are those of the rows just seen ---------------------------------- */
 
 static void lru(struct score *s, int layer) {
     double *v = layer_row(s, s->value, layer);
@@ -53,11 +55,12 @@ const struct score_policy *score_find(const char *name) {
     return NULL;
 }
 
-/* --- Updates -----------------------------------------------------------------------------------------------------------------  */
+/* --- Updates ---------------------------------------------------------------------------------- */
 
 size_t score_bytes(int n_layers, int n_experts) {
     size_t all = (size_t)n_layers * (size_t)n_experts;
-    return all * (2 * sizeof(double) + sizeof(uint32_t)) + (size_t)n_layers * sizeof(uint32_t) + 2 * (size_t)n_experts * sizeof(float);
+    return all * (2 * sizeof(double) + sizeof(uint32_t)) + (size_t)n_layers * sizeof(uint32_t) +
+           2 * (size_t)n_experts * sizeof(float);
 }
 void score_open(struct score *s, const struct score_policy *policy, int n_layers, int n_experts, int topk, void *mem) {
     size_t all = (size_t)n_layers * (size_t)n_experts;
@@ -92,12 +95,14 @@ void score_seed(struct score *s, int layer, const float *share) {
 }
 
 void score_announce(struct score *s, int layer, const int32_t *ids, int n, int ahead) {
-    uint32_t *announced = s->announced_token + (size_t)layer * (size_t)s->n_experts, then = s->n_batches[layer] + (uint32_t)ahead;
+    uint32_t *announced = s->announced_token + (size_t)layer * (size_t)s->n_experts,
+             then = s->n_batches[layer] + (uint32_t)ahead;
     if (s->policy->update != lookahead_policy) return;
     for (int i = 0; i < n; i++) {
         if (ids[i] < 0) continue;
         if (!announced[ids[i]] || announced[ids[i]] > then) announced[ids[i]] = then;
-        layer_row(s, s->value, layer)[ids[i]] = layer_row(s, s->base_value, layer)[ids[i]] + 1 + 1.0 / (announced[ids[i]] - s->n_batches[layer]);
+        layer_row(s, s->value, layer)[ids[i]] =
+            layer_row(s, s->base_value, layer)[ids[i]] + 1 + 1.0 / (announced[ids[i]] - s->n_batches[layer]);
     }
 }
 
@@ -111,10 +116,12 @@ static float rank_of(int fn, const float *bias, float logit, int expert) {
     return bias ? c + bias[expert] : c;
 }
 
-void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *best, float *best_score) {
+void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *best,
+                float *best_score) {
     int n = 0;
     const bool sigmoid = fn == SCORE_SIGMOID || fn == SCORE_SIGMOID_BY_LOGIT;
-    for (int i = 0; i < n_experts; i++) { /* insertion into a short sorted list; best_score holds the sort key announced the sum below */
+    /* insertion into a short sorted list; best_score holds the sort key announced the sum below */
+    for (int i = 0; i < n_experts; i++) {
         const float c = rank_of(fn, bias, logits[i], i);
         if (n == p && !(c > best_score[n - 1])) continue;
         int k = n < p ? n++ : n - 1;

@@ -1,6 +1,7 @@
 #pragma once
-/* Scores experts for caches: one number per expert and layer; a cache keeps the highest and evicts the lowest. Policies update scores
- * from the routers' selections. Scores compare within a layer only. Pure: no clock, no allocation. One thread. */
+/* Scores experts for caches: one number per expert and layer; a cache keeps the highest and evicts the lowest. Policies
+ * update scores from the routers' selections. Scores compare within a layer only. Pure: no clock, no allocation. One
+ * thread. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,10 +42,14 @@ void score_open(struct score *s, const struct score_policy *policy, int n_layers
 void score_update(struct score *s, int layer, const struct score_rows *rows);
 /* Sets the scores of a layer before its first batch, from the experts' shares of earlier selections [n_experts]. */
 void score_seed(struct score *s, int layer, const float *share);
-/* Announces experts that a layer will need `ahead` tokens from now (1: the next one). Ignored except by the lookahead policy. */
+/* Announces experts that a layer will need `ahead` tokens from now (1: the next one). Ignored except by the lookahead
+ * policy. */
 void score_announce(struct score *s, int layer, const int32_t *ids, int n, int ahead);
-static inline double score_of(const struct score *s, int layer, int expert) { return s->value[(size_t)layer * (size_t)s->n_experts + (size_t)expert]; }
+static inline double score_of(const struct score *s, int layer, int expert) {
+    return s->value[(size_t)layer * (size_t)s->n_experts + (size_t)expert];
+}
 
-/* Lists the p best experts of a row by the router's selection criterion, in falling order, with normalized scores (op_route). fn: enum
- * score_fn; bias [n_experts] or NULL; logits [n_experts]. Softmax is over these p only. Missing entries are -1 and 0. Pure. */
+/* Lists the p best experts of a row by the router's selection criterion, in falling order, with normalized scores
+ * (op_route). fn: enum score_fn; bias [n_experts] or NULL; logits [n_experts]. Softmax is over these p only. Missing
+ * entries are -1 and 0. Pure. */
 void score_best(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *best, float *best_score);

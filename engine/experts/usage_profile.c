@@ -55,17 +55,22 @@ static void read_file(struct usage_profile *u) {
     const int rc = file_read(u->path, sizeof(struct header) + n_counts(u->c) * sizeof *u->before + 1, &data, &size, &e);
     if (rc) log_say(LOG_WARN, "ignoring the usage profile: %s", e.text);
     else if (!parse(u, data, size)) {
-        log_say(LOG_WARN, "ignoring and removing the usage profile %s: damaged or of another version; hearth writes a new one when it ends", u->path);
+        log_say(LOG_WARN,
+                "ignoring and removing the usage profile %s: damaged or of another version; hearth writes a new one "
+                "when it ends",
+                u->path);
         unlink(u->path);
     }
     mem_free(data);
 }
 
-int usage_profile_open(struct usage_profile **out, const struct config *c, const char *dir, uint64_t fingerprint, struct error *e) {
+int usage_profile_open(struct usage_profile **out, const struct config *c, const char *dir, uint64_t fingerprint,
+                       struct error *e) {
     char path[4096] = "";
     struct usage_profile *u = *out = mem_calloc(1, sizeof *u);
     if (u) u->before = mem_calloc(2 * n_counts(c) + 1, sizeof *u->before);
-    const bool fits = dir && (size_t)snprintf(path, sizeof path, "%s/%016" PRIx64 ".usage", dir, fingerprint) < sizeof path;
+    const bool fits =
+        dir && (size_t)snprintf(path, sizeof path, "%s/%016" PRIx64 ".usage", dir, fingerprint) < sizeof path;
     if (!u || !u->before || (fits && !(u->path = mem_strdup(path)))) {
         usage_profile_close(out);
         return error_set(e, ERR_MEMORY, "no memory for a usage profile");

@@ -10,11 +10,12 @@ struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype) {
 }
 struct kv_row_range kv_row_range_of(const struct kv_plane *p, int row, int n) {
     size_t heads = (size_t)p->heads, width = heads * (size_t)p->dim;
-    return (struct kv_row_range){dtype_bytes(p->dtype, width * (size_t)row), dtype_bytes(p->dtype, width * (size_t)n), (size_t)row * heads,
-                                 p->dtype == DT_E4M3 ? (size_t)n * heads : 0};
+    return (struct kv_row_range){dtype_bytes(p->dtype, width * (size_t)row), dtype_bytes(p->dtype, width * (size_t)n),
+                                 (size_t)row * heads, p->dtype == DT_E4M3 ? (size_t)n * heads : 0};
 }
 
-int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at), void *ctx) {
+int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at),
+                  void *ctx) {
     size_t at = 0;
     int rc = 0;
     for (int i = 0; i < kv->n_layers && !rc; i++) {
@@ -23,9 +24,13 @@ int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plan
         for (int k = 0; k < n && !rc; k++) {
             if (d[k].is_taken) continue;
             struct kv_plane p = kv_plane_of(&d[k], kv->dtype);
-            struct kv_plane_layout place = {
-                .layer = i, .plane = k, .fixed_rows = d[k].fixed_rows, .tokens_per_row = d[k].tokens_per_row ? d[k].tokens_per_row : 1, .data = at};
-            struct kv_row_range all = kv_row_range_of(&p, 0, d[k].fixed_rows ? d[k].fixed_rows : kv->capacity / place.tokens_per_row);
+            struct kv_plane_layout place = {.layer = i,
+                                            .plane = k,
+                                            .fixed_rows = d[k].fixed_rows,
+                                            .tokens_per_row = d[k].tokens_per_row ? d[k].tokens_per_row : 1,
+                                            .data = at};
+            struct kv_row_range all =
+                kv_row_range_of(&p, 0, d[k].fixed_rows ? d[k].fixed_rows : kv->capacity / place.tokens_per_row);
             place.scale = at + align_up(all.bytes, MEM_PAGE);
             at = place.end = place.scale + align_up(all.n_scales * sizeof(float), MEM_PAGE);
             rc = fn(ctx, &p, &place);
@@ -34,7 +39,9 @@ int kv_each_plane(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plan
     return rc;
 }
 
-static int set_size(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) { return ((struct kv *)ctx)->size = at->end, 0; }
+static int set_size(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
+    return ((struct kv *)ctx)->size = at->end, 0;
+}
 static int place_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
     struct kv *kv = ctx;
     struct kv_plane *to = &kv->layer[at->layer].p[at->plane];
@@ -44,7 +51,8 @@ static int place_plane(void *ctx, const struct kv_plane *p, const struct kv_plan
     return at->fixed_rows ? mem_commit(to->data, at->end - at->data) : 0;
 }
 
-int kv_open(struct kv *kv, const struct config *c, kv_planes_fn planes, int capacity, enum dtype dtype, struct error *e) {
+int kv_open(struct kv *kv, const struct config *c, kv_planes_fn planes, int capacity, enum dtype dtype,
+            struct error *e) {
     *kv = (struct kv){.c = c, .planes = planes, .dtype = dtype, .n_layers = c->n_layers, .capacity = capacity};
     kv_each_plane(kv, set_size, kv);
     kv->pages = mem_pages(kv->size, MEM_RESERVE);
@@ -52,8 +60,10 @@ int kv_open(struct kv *kv, const struct config *c, kv_planes_fn planes, int capa
     if (!kv->pages || !kv->layer || kv_each_plane(kv, place_plane, kv)) {
         size_t size = kv->size;
         kv_close(kv);
-        return error_set(e, ERR_MEMORY, "no address space for a KV cache of %d tokens (%zu MB); a smaller context needs less (--context)", capacity,
-                         size >> 20);
+        return error_set(
+            e, ERR_MEMORY,
+            "no address space for a KV cache of %d tokens (%zu MB); a smaller context needs less (--context)", capacity,
+            size >> 20);
     }
     for (int i = 0; i < c->n_layers; i++) {
         struct cache_desc d[CACHE_PLANES];
@@ -77,7 +87,8 @@ static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_pla
     const struct commit_call *r = ctx;
     uint8_t *base = r->kv->pages;
     if (at->fixed_rows) return 0;
-    struct kv_row_range have = kv_row_range_of(p, 0, r->kv->committed / at->tokens_per_row), need = kv_row_range_of(p, 0, r->end / at->tokens_per_row);
+    struct kv_row_range have = kv_row_range_of(p, 0, r->kv->committed / at->tokens_per_row),
+                        need = kv_row_range_of(p, 0, r->end / at->tokens_per_row);
     int rc = commit_range(base + at->data, have.bytes, need.bytes);
     return rc ? rc : commit_range(base + at->scale, have.n_scales * sizeof(float), need.n_scales * sizeof(float));
 }
@@ -87,8 +98,8 @@ int kv_commit(struct kv *kv, int end, struct error *e) {
     if (end <= kv->committed) return 0;
     struct commit_call r = {kv, (end + STEP - 1) / STEP * STEP};
     if (r.end > kv->capacity) r.end = kv->capacity;
-    if (kv_each_plane(kv, commit_plane, &r))
-        return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end); /* pages that are committed already are committed again next time */
+    if (kv_each_plane(kv, commit_plane, &r)) /* pages that are committed already are committed again next time */
+        return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end);
     kv->committed = r.end;
     return 0;
 }
@@ -99,7 +110,7 @@ void kv_close(struct kv *kv) {
     *kv = (struct kv){0};
 }
 
-/* --- States -------------------------------------------------------------------------------------------------------------------- */
+/* --- States ----------------------------------------------------------------------------------- */
 
 int kv_state_find(const struct kv *kv, int pos) { /* prefers a kept one, so that the other can be overwritten */
     int best = -1;
@@ -132,7 +143,8 @@ static int rewind_loss(const struct kv *kv, int i) {
 static int evict_kept_state(struct kv *kv, int a, int b) {
     int best = -1;
     for (int i = 0; i < KV_STATES; i++)
-        if (i != a && i != b && kv->state[i].is_kept && (best < 0 || rewind_loss(kv, i) < rewind_loss(kv, best))) best = i;
+        if (i != a && i != b && kv->state[i].is_kept && (best < 0 || rewind_loss(kv, i) < rewind_loss(kv, best)))
+            best = i;
     kv->state[best].pos = -1, kv->state[best].is_kept = false;
     return best;
 }
@@ -146,7 +158,8 @@ static int take_state_row(struct kv *kv, int a, int b) {
 struct kv_state_step kv_state_begin(struct kv *kv, int pos, int n, int mark) {
     if (!kv->has_states) return (struct kv_state_step){.from_row = -1, .to_row = -1, .mark_row = -1};
     kv_rewind(kv, pos);
-    struct kv_state_step step = {.from_row = pos ? kv_state_find(kv, pos) : -1, .mark = mark < n ? mark : 0, .mark_row = -1};
+    struct kv_state_step step = {
+        .from_row = pos ? kv_state_find(kv, pos) : -1, .mark = mark < n ? mark : 0, .mark_row = -1};
     step.to_row = take_state_row(kv, step.from_row, -1);
     if (step.mark) step.mark_row = take_state_row(kv, step.from_row, step.to_row);
     return step;
@@ -172,7 +185,8 @@ static int copy_states(void *ctx, const struct kv_plane *p, const struct kv_plan
     const struct state_copy *k = ctx;
     const size_t bytes = kv_row_range_of(p, 0, 1).bytes;
     for (int i = 0; i < at->fixed_rows; i++)
-        if (k->from->state[i].pos >= 0) memcpy(k->to->pages + at->data + (size_t)i * bytes, k->from->pages + at->data + (size_t)i * bytes, bytes);
+        if (k->from->state[i].pos >= 0)
+            memcpy(k->to->pages + at->data + (size_t)i * bytes, k->from->pages + at->data + (size_t)i * bytes, bytes);
     return 0;
 }
 void kv_state_copy_all(struct kv *to, const struct kv *from) {
@@ -197,8 +211,9 @@ void kv_state_keep(struct kv *kv, int pos) {
     if (i >= 0) kv->state[i].is_kept = true;
 }
 
-/* The mark is before the very end: a template may end a prompt with a few tokens that the next turn replaces (LAST allows for 16). It is at a multiple of GRAIN
- * positions, so that prompts that differ in their last tokens have a state at the same position. */
+/* The mark is before the very end: a template may end a prompt with a few tokens that the next turn replaces (LAST
+ * allows for 16). It is at a multiple of GRAIN positions, so that prompts that differ in their last tokens have a state
+ * at the same position. */
 int kv_state_mark(int pos, int n) {
     enum { GRAIN = 64, LAST = 16 };
     int at = (pos + n - LAST) / GRAIN * GRAIN - pos;

@@ -51,18 +51,21 @@ struct kv_disk {
 bool kv_disk_is_worth(uint64_t bytes, double seconds, double prompt_s) {
     const double disk_rate = 1e9; /* bytes per second that a disk is assumed to read */
     enum { MIN_US = 500000 };     /* a shorter prompt is not worth a file */
-    return seconds > (double)bytes / disk_rate && prompt_s > (double)test_limits_get(TEST_LIMIT_KV_DISK_MIN_US, MIN_US) * 1e-6;
+    return seconds > (double)bytes / disk_rate &&
+           prompt_s > (double)test_limits_get(TEST_LIMIT_KV_DISK_MIN_US, MIN_US) * 1e-6;
 }
 
 /* A file's name is its key in KEY_DIGITS hexadecimal digits and a suffix. */
 enum { KEY_DIGITS = 16, FILE_NAME_LEN = KEY_DIGITS + 3, FILE_NAME_BYTES = 24 };
 static const char file_suffix[] = ".kv", tombstone_suffix[] = ".no";
-/* A tombstone is an empty file that engine_forget() leaves for writers: rows of its key that were computed before it are not written. It expires after a time
- * that no pending write takes. */
+/* A tombstone is an empty file that engine_forget() leaves for writers: rows of its key that were computed before it
+ * are not written. It expires after a time that no pending write takes. */
 enum { TOMBSTONE_S = 86400 };
-static void make_file_name(uint64_t key, const char *end, char out[FILE_NAME_BYTES]) { snprintf(out, FILE_NAME_BYTES, "%016" PRIx64 "%s", key, end); }
+static void make_file_name(uint64_t key, const char *end, char out[FILE_NAME_BYTES]) {
+    snprintf(out, FILE_NAME_BYTES, "%016" PRIx64 "%s", key, end);
+}
 
-/* --- Eviction -------------------------------------------------------------------------------------------------------------------- */
+/* --- Eviction --------------------------------------------------------------------------------- */
 
 struct cached_file {
     char name[FILE_NAME_BYTES];
@@ -71,7 +74,8 @@ struct cached_file {
 };
 static int compare_last_use(const void *a, const void *b) {
     const struct timespec *x = &((const struct cached_file *)a)->used, *y = &((const struct cached_file *)b)->used;
-    return x->tv_sec != y->tv_sec ? (x->tv_sec > y->tv_sec) - (x->tv_sec < y->tv_sec) : (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
+    return x->tv_sec != y->tv_sec ? (x->tv_sec > y->tv_sec) - (x->tv_sec < y->tv_sec)
+                                  : (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
 }
 
 /* Lists all files, least recently used first. *sum: their bytes. Deletes expired tombstones. */
@@ -85,7 +89,8 @@ static struct cached_file *list_files(const struct kv_disk *k, size_t *n, uint64
     for (struct dirent *it; d && (it = readdir(d));) {
         size_t len = strlen(it->d_name);
         if (len != FILE_NAME_LEN || fstatat(k->dir_fd, it->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
-        if (!strcmp(it->d_name + KEY_DIGITS, tombstone_suffix) && st.st_mtime + TOMBSTONE_S < time(NULL)) unlinkat(k->dir_fd, it->d_name, 0);
+        if (!strcmp(it->d_name + KEY_DIGITS, tombstone_suffix) && st.st_mtime + TOMBSTONE_S < time(NULL))
+            unlinkat(k->dir_fd, it->d_name, 0);
         if (strcmp(it->d_name + KEY_DIGITS, file_suffix)) continue;
         if (mem_grow(&all, &cap, *n + 1, sizeof *all)) break;
         struct cached_file *e = &all[(*n)++];
@@ -114,16 +119,18 @@ static bool evict_files(struct kv_disk *k, uint64_t bytes) {
     return sum + bytes <= limit && bytes < disk;
 }
 
-/* Sets a file's time of last use to now. A chunk is useless without the chunks before it, so later chunks count as used earlier: by a millisecond per token. */
+/* Sets a file's time of last use to now. A chunk is useless without the chunks before it, so later chunks count as used
+ * earlier: by a millisecond per token. */
 static void update_last_use(int fd, int to) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     int64_t ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)to * 1000000;
     now = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
-    error_ignore(futimens(fd, (struct timespec[]){now, now})); /* a failure only means that the file is evicted sooner */
+    /* a failure only means that the file is evicted sooner */
+    error_ignore(futimens(fd, (struct timespec[]){now, now}));
 }
 
-/* --- Writing --------------------------------------------------------------------------------------------------------------------- */
+/* --- Writing ---------------------------------------------------------------------------------- */
 
 static void write_job_free(struct write_job *j) {
     kv_shared_unref(j->block);
@@ -131,7 +138,8 @@ static void write_job_free(struct write_job *j) {
     mem_free(j);
 }
 
-/* Copies the job's image to the file, with its checksums, then writes the header before it. Returns 0 or a negative errno. */
+/* Copies the job's image to the file, with its checksums, then writes the header before it. Returns 0 or a negative
+ * errno. */
 static int write_image(struct kv_disk *k, const struct write_job *j, int fd) {
     uint64_t *sums = (uint64_t *)kv_file_sums(j->head), left = j->head->image_bytes;
     if (lseek(fd, (off_t)j->head->image_offset, SEEK_SET) < 0) return -errno;
@@ -153,7 +161,8 @@ static bool is_forgotten(const struct kv_disk *k, const struct write_job *j) {
     char name[FILE_NAME_BYTES];
     struct stat st;
     make_file_name(j->head->key, tombstone_suffix, name);
-    return !fstatat(k->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) && (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >= j->computed_ns;
+    return !fstatat(k->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) &&
+           (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >= j->computed_ns;
 }
 
 /* Under the lock, engine_forget() either sees this file or we see its tombstone. */
@@ -172,7 +181,8 @@ static int write_kv_file(struct kv_disk *k, const struct write_job *j) {
     make_file_name(j->head->key, file_suffix, name);
     if (!faccessat(k->dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW)) return 0;
     if (!evict_files(k, j->head->image_offset + j->head->image_bytes)) return 0;
-    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), rc;
+    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600),
+        rc;
     if (fd < 0) return -errno;
     if (!(rc = write_image(k, j, fd))) {
         update_last_use(fd, (int)j->head->to);
@@ -234,7 +244,7 @@ void kv_disk_write(struct kv_disk *k, struct kv_shared *b, uint64_t key, const i
     pthread_mutex_unlock(&k->lock);
 }
 
-/* --- Reading --------------------------------------------------------------------------------------------------------------------- */
+/* --- Reading ---------------------------------------------------------------------------------- */
 
 static int read_exact(int fd, void *to, size_t n, uint64_t at) {
     uint8_t *p = to;
@@ -281,22 +291,25 @@ static void check_blocks(void *arg, int thread, int n_threads) {
     for (size_t i = (size_t)thread; i < x->h->n_sums && atomic_load(&x->bad_block) < 0; i += (size_t)n_threads) {
         uint64_t at = (uint64_t)i * KV_FILE_BLOCK, left = x->h->image_bytes - at;
         size_t n = left < KV_FILE_BLOCK ? (size_t)left : KV_FILE_BLOCK;
-        if (read_exact(x->fd, p, n, x->h->image_offset + at) || kv_file_sum(p, n, i) != kv_file_sums(x->h)[i]) atomic_store(&x->bad_block, (int)i);
+        if (read_exact(x->fd, p, n, x->h->image_offset + at) || kv_file_sum(p, n, i) != kv_file_sums(x->h)[i])
+            atomic_store(&x->bad_block, (int)i);
     }
 }
 
 /* Compares the image with its checksums, on all threads of the pool. */
 static int check_image(const struct kv_file_head *h, int fd, struct pool *pool, const char *what, struct error *e) {
-    struct image_check x = {.h = h, .fd = fd, .buffers = mem_alloc((size_t)pool_threads(pool) * KV_FILE_BLOCK), .bad_block = -1};
+    struct image_check x = {
+        .h = h, .fd = fd, .buffers = mem_alloc((size_t)pool_threads(pool) * KV_FILE_BLOCK), .bad_block = -1};
     if (!x.buffers) return error_set(e, ERR_MEMORY, "no memory");
     pool_run(pool, check_blocks, &x);
     mem_free(x.buffers);
-    return x.bad_block < 0 ? 0 : error_set(e, ERR_MODEL, "%s: damaged (block %d of %u)", what, x.bad_block + 1, h->n_sums);
+    return x.bad_block < 0 ? 0
+                           : error_set(e, ERR_MODEL, "%s: damaged (block %d of %u)", what, x.bad_block + 1, h->n_sums);
 }
 
 /* Checks that a file has these tokens of this model. */
-static int check_match(const struct kv_disk *k, const struct kv *kv, const struct kv_file_head *h, uint64_t key, const int32_t *tokens, int from, int to,
-                       const char *what, struct error *e) {
+static int check_match(const struct kv_disk *k, const struct kv *kv, const struct kv_file_head *h, uint64_t key,
+                       const int32_t *tokens, int from, int to, const char *what, struct error *e) {
     if (h->kv_fingerprint != k->kv_fingerprint || h->dtype != k->kv || h->key != key)
         return error_set(e, ERR_MODEL, "%s: written for another model, machine or build", what);
     if ((int)h->from != from || (int)h->to != to || memcmp(kv_file_tokens(h), tokens, (size_t)to * sizeof *tokens))
@@ -306,13 +319,16 @@ static int check_match(const struct kv_disk *k, const struct kv *kv, const struc
     return 0;
 }
 
-bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state) {
+bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from,
+                  int to, bool *state) {
     char name[FILE_NAME_BYTES], what[300];
     struct stat st;
     struct error e = {0};
     make_file_name(key, file_suffix, name);
     snprintf(what, sizeof what, "%.250s/%s", k->path, name);
-    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), rc = 0;
+    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1)
+                                   : openat(k->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK),
+        rc = 0;
     if (fd < 0 && errno == ENOENT) return false;
     if (fd < 0 || fstat(fd, &st)) rc = error_set(&e, ERR_RUNTIME, "%s: %s", what, strerror(errno));
     else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 022)
@@ -326,7 +342,8 @@ bool kv_disk_read(struct kv_disk *k, struct pool *pool, struct kv *kv, uint64_t 
     if (!rc) *state = h->has_state;
     if (rc) {
         bool gone = rc == ERR_MODEL && !unlinkat(k->dir_fd, name, 0);
-        log_say(rc == ERR_MEMORY ? LOG_INFO : LOG_WARN, "%s; %sits tokens are prefilled again", e.text, gone ? "the file was deleted, " : "");
+        log_say(rc == ERR_MEMORY ? LOG_INFO : LOG_WARN, "%s; %sits tokens are prefilled again", e.text,
+                gone ? "the file was deleted, " : "");
     }
     mem_free(h);
     if (fd >= 0) close(fd);
@@ -342,20 +359,23 @@ void kv_disk_prefetch(struct kv_disk *k, uint64_t key) {
     close(fd);
 }
 
-/* --- Forgetting ------------------------------------------------------------------------------------------------------------------ */
+/* --- Forgetting ------------------------------------------------------------------------------- */
 
 int kv_disk_forget(const char *path, const uint64_t *keys, size_t n, struct error *e) {
     char name[FILE_NAME_BYTES];
     struct timespec now;
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
-    if (dir < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
+    if (dir < 0)
+        return errno == ENOENT || errno == ENOTDIR ? 0 : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
     flock(dir, LOCK_EX);
     clock_gettime(CLOCK_REALTIME, &now);
     for (size_t i = 0; i < n; i++) {
         make_file_name(keys[i], file_suffix, name);
         if (unlinkat(dir, name, 0) && errno != ENOENT) rc = -errno;
         make_file_name(keys[i], tombstone_suffix, name);
-        int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        int fd = fault_hit(FAULT_OPEN)
+                     ? (errno = EIO, -1)
+                     : openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
         if ((fd < 0 || futimens(fd, (struct timespec[]){now, now})) && errno != ENOSPC && errno != EDQUOT)
             rc = -errno; /* disk full: no writer can succeed either */
         if (fd >= 0) close(fd);
@@ -364,9 +384,10 @@ int kv_disk_forget(const char *path, const uint64_t *keys, size_t n, struct erro
     return rc ? error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(-rc)) : 0;
 }
 
-/* --- Open and close -------------------------------------------------------------------------------------------------------------- */
+/* --- Open and close --------------------------------------------------------------------------- */
 
-/* Starts the writer thread with all signals blocked but the synchronous ones: process signals belong to the main thread. */
+/* Starts the writer thread with all signals blocked but the synchronous ones: process signals belong to the main
+ * thread. */
 static int start_writer(struct kv_disk *k) {
     static const int synchronous[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
     sigset_t all, was;
@@ -383,12 +404,17 @@ struct kv_disk *kv_disk_open(const char *dir, uint64_t limit, uint64_t kv_finger
     struct stat st;
     struct error e = {0};
     if (!k) return NULL;
-    *k = (struct kv_disk){
-        .dir_fd = -1, .path = mem_strdup(dir), .block_buf = mem_alloc(KV_FILE_BLOCK), .limit = limit, .kv_fingerprint = kv_fingerprint, .kv = kv};
+    *k = (struct kv_disk){.dir_fd = -1,
+                          .path = mem_strdup(dir),
+                          .block_buf = mem_alloc(KV_FILE_BLOCK),
+                          .limit = limit,
+                          .kv_fingerprint = kv_fingerprint,
+                          .kv = kv};
     int rc = k->path && k->block_buf ? file_mkdirs(dir, &e) : error_set(&e, ERR_MEMORY, "no memory");
     if (!rc && ((k->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 || fstat(k->dir_fd, &st)))
         rc = error_set(&e, ERR_RUNTIME, "%s: %s", dir, strerror(errno));
-    if (!rc && (st.st_uid != geteuid() || st.st_mode & 022)) rc = error_set(&e, ERR_RUNTIME, "%s: writable by other users", dir);
+    if (!rc && (st.st_uid != geteuid() || st.st_mode & 022))
+        rc = error_set(&e, ERR_RUNTIME, "%s: writable by other users", dir);
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
     if (!rc && start_writer(k)) rc = error_set(&e, ERR_RUNTIME, "cannot start a thread");

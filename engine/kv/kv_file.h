@@ -1,7 +1,8 @@
 #pragma once
-/* File format of the KV disk cache: a header, all tokens from the first one, a checksum per block of the image, and the page-aligned image
- * (kv_image.h), so that a cache can map it. Little-endian, like all supported machines. A file is written once, linked when complete and never
- * changed. Its content can be recomputed from its tokens, so a suspect file is simply deleted. */
+/* File format of the KV disk cache: a header, all tokens from the first one, a checksum per block of the image, and the
+ * page-aligned image (kv_image.h), so that a cache can map it. Little-endian, like all supported machines. A file is
+ * written once, linked when complete and never changed. Its content can be recomputed from its tokens, so a suspect
+ * file is simply deleted. */
 #include "base/buf.h"
 #include "engine/kv/kv_image.h"
 
@@ -21,12 +22,16 @@ struct kv_file_head {
 /* Tokens [to] and checksums [n_sums] within the header's image_offset bytes. */
 const int32_t *kv_file_tokens(const struct kv_file_head *h);
 const uint64_t *kv_file_sums(const struct kv_file_head *h);
-size_t kv_file_head_bytes(int to, size_t image); /* image_offset of a file with `to` tokens and an image of that many bytes */
+/* image_offset of a file with `to` tokens and an image of that many bytes */
+size_t kv_file_head_bytes(int to, size_t image);
 
-/* Checks the first n bytes of a file of `size` bytes. Returns 0 with *need 0 if they are a complete valid header, or with *need set to the
- * required bytes if n is too small. ERR_MODEL describes the defect; `what` names the file. data is aligned for uint64_t. */
+/* Checks the first n bytes of a file of `size` bytes. Returns 0 with *need 0 if they are a complete valid header, or
+ * with *need set to the required bytes if n is too small. ERR_MODEL describes the defect; `what` names the file. data
+ * is aligned for uint64_t. */
 int kv_file_check(const uint8_t *data, size_t n, uint64_t size, const char *what, size_t *need, struct error *e);
-/* Allocates a header for an image and copies the tokens. The caller fills the checksums, then calls kv_file_seal. Free with mem_free. NULL: no memory. */
+/* Allocates a header for an image and copies the tokens. The caller fills the checksums, then calls kv_file_seal. Free
+ * with mem_free. NULL: no memory. */
 struct kv_file_head *kv_file_new(const struct kv_file_head *about, const int32_t *tokens);
 void kv_file_seal(struct kv_file_head *h);
-uint64_t kv_file_sum(const void *block, size_t n, size_t i); /* checksum of block i; the index enters the hash, so swapped blocks are detected */
+/* checksum of block i; the index enters the hash, so swapped blocks are detected */
+uint64_t kv_file_sum(const void *block, size_t n, size_t i);

@@ -10,7 +10,7 @@
 
 static size_t page_down(size_t n) { return n & ~(size_t)(MEM_PAGE - 1); }
 
-/* --- Ranges ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Ranges ----------------------------------------------------------------------------------- */
 
 struct image_walk {
     int from, to, state;
@@ -21,30 +21,36 @@ struct image_walk {
 
 static int visit_range(struct image_walk *w, size_t at, size_t bytes, bool state) {
     if (!bytes) return 0;
-    struct kv_image_range p = {.at = at, .bytes = bytes, .off = w->off + (state ? 0 : at % MEM_PAGE), .is_state = state};
+    struct kv_image_range p = {
+        .at = at, .bytes = bytes, .off = w->off + (state ? 0 : at % MEM_PAGE), .is_state = state};
     w->off = align_up(p.off + bytes, MEM_PAGE);
     return w->fn(w->ctx, &p);
 }
 static int visit_plane(void *ctx, const struct kv_plane *p, const struct kv_plane_layout *at) {
     struct image_walk *w = ctx;
-    int first = at->fixed_rows ? w->state : w->from / at->tokens_per_row, n = at->fixed_rows ? w->state >= 0 : w->to / at->tokens_per_row - first;
+    int first = at->fixed_rows ? w->state : w->from / at->tokens_per_row,
+        n = at->fixed_rows ? w->state >= 0 : w->to / at->tokens_per_row - first;
     struct kv_row_range x = kv_row_range_of(p, first < 0 ? 0 : first, n);
     int rc = visit_range(w, at->data + x.offset, x.bytes, at->fixed_rows);
-    return rc ? rc : visit_range(w, at->scale + x.scale_offset * sizeof(float), x.n_scales * sizeof(float), at->fixed_rows);
+    return rc ? rc
+              : visit_range(w, at->scale + x.scale_offset * sizeof(float), x.n_scales * sizeof(float), at->fixed_rows);
 }
-int kv_image_each(const struct kv *kv, int from, int to, int state, int (*fn)(void *ctx, const struct kv_image_range *p), void *ctx) {
+int kv_image_each(const struct kv *kv, int from, int to, int state,
+                  int (*fn)(void *ctx, const struct kv_image_range *p), void *ctx) {
     struct image_walk w = {.from = from, .to = to, .state = state, .fn = fn, .ctx = ctx};
     return kv_each_plane(kv, visit_plane, &w);
 }
 
-static int measure_range(void *ctx, const struct kv_image_range *p) { return *(size_t *)ctx = align_up(p->off + p->bytes, MEM_PAGE), 0; }
+static int measure_range(void *ctx, const struct kv_image_range *p) {
+    return *(size_t *)ctx = align_up(p->off + p->bytes, MEM_PAGE), 0;
+}
 size_t kv_image_bytes(const struct kv *kv, int from, int to, bool state) {
     size_t end = 0;
     kv_image_each(kv, from, to, state ? 0 : -1, measure_range, &end);
     return end;
 }
 
-/* --- Files ----------------------------------------------------------------------------------------------------------------------- */
+/* --- Files ------------------------------------------------------------------------------------ */
 
 struct image_io {         /* reads or writes an image at offset `at` of a file */
     struct kv *kv;        /* NULL: only read */
@@ -82,18 +88,21 @@ static bool map_pages(uint8_t *to, size_t bytes, int fd, off_t at) {
 static int replace_range(void *ctx, const struct kv_image_range *p) {
     const struct image_io *io = ctx;
     size_t begin = align_up(p->at, MEM_PAGE), end = page_down(p->at + p->bytes);
-    if (begin < end && !p->is_state) map_pages(io->kv->pages + begin, end - begin, io->fd, io->at + (off_t)(p->off + (begin - p->at)));
+    if (begin < end && !p->is_state)
+        map_pages(io->kv->pages + begin, end - begin, io->fd, io->at + (off_t)(p->off + (begin - p->at)));
     return 0;
 }
 void kv_image_replace(struct kv *kv, int from, int to, int state, int fd, off_t at) {
     kv_image_each(kv, from, to, state, replace_range, &(struct image_io){.kv = kv, .fd = fd, .at = at});
 }
 
-/* Maps a range. Reads instead what cannot be mapped: partial pages, states, or everything if there are too many mappings. */
+/* Maps a range. Reads instead what cannot be mapped: partial pages, states, or everything if there are too many
+ * mappings. */
 static int map_range(void *ctx, const struct kv_image_range *p) {
     const struct image_io *io = ctx;
     uint8_t *to = io->kv->pages;
-    size_t end = p->at + p->bytes, begin = p->is_state ? end : align_up(p->at, MEM_PAGE), head = begin < end ? begin - p->at : p->bytes;
+    size_t end = p->at + p->bytes, begin = p->is_state ? end : align_up(p->at, MEM_PAGE),
+           head = begin < end ? begin - p->at : p->bytes;
     off_t from = io->at + (off_t)p->off;
     if (head && transfer_all(pread, io->fd, to + p->at, head, from)) return ERR_MEMORY;
     if (begin >= end || map_pages(to + begin, align_up(end, MEM_PAGE) - begin, io->fd, from + (off_t)head)) return 0;
@@ -115,6 +124,8 @@ static int renew_plane(void *ctx, const struct kv_plane *p, const struct kv_plan
     struct kv_row_range rows = kv_row_range_of(p, 0, kv->committed / at->tokens_per_row);
     if (at->fixed_rows) return 0;
     int rc = rows.bytes ? mem_zero_pages(kv->pages + at->data, align_up(rows.bytes, MEM_PAGE)) : 0;
-    return !rc && rows.n_scales ? mem_zero_pages(kv->pages + at->scale, align_up(rows.n_scales * sizeof(float), MEM_PAGE)) : rc;
+    return !rc && rows.n_scales
+               ? mem_zero_pages(kv->pages + at->scale, align_up(rows.n_scales * sizeof(float), MEM_PAGE))
+               : rc;
 }
 int kv_image_unmap(struct kv *kv) { return kv_each_plane(kv, renew_plane, kv); }

@@ -25,9 +25,15 @@ struct kv_shared *kv_shared_create(struct kv_store *store, struct kv *kv, int fr
     int state = kv->has_states ? kv_state_find(kv, to) : -1;
     struct kv_shared *b = store->fd < 0 ? NULL : mem_alloc(sizeof *b);
     if (!b) return NULL;
-    *b = (struct kv_shared){
-        .store = store, .refs = 1, .offset = store->size, .bytes = kv_image_bytes(kv, from, to, state >= 0), .from = from, .to = to, .has_state = state >= 0};
-    if (ftruncate(store->fd, b->offset + (off_t)b->bytes) || kv_image_write(kv, from, to, state, store->fd, b->offset)) {
+    *b = (struct kv_shared){.store = store,
+                            .refs = 1,
+                            .offset = store->size,
+                            .bytes = kv_image_bytes(kv, from, to, state >= 0),
+                            .from = from,
+                            .to = to,
+                            .has_state = state >= 0};
+    if (ftruncate(store->fd, b->offset + (off_t)b->bytes) ||
+        kv_image_write(kv, from, to, state, store->fd, b->offset)) {
         error_ignore(ftruncate(store->fd, b->offset)); /* the next block overwrites what was written */
         mem_free(b);
         return NULL;

@@ -21,10 +21,12 @@ struct kv_shared { /* an immutable KV image (kv_image.h) in the engine's memfd *
     int from, to;   /* positions */
     bool has_state; /* includes the state at `to` */
 };
-struct kv_shared *kv_shared_ref(struct kv_shared *b);                         /* takes a reference */
-void kv_shared_unref(struct kv_shared *b);                                    /* drops a reference; accepts NULL; both are thread-safe */
-int kv_shared_read(const struct kv_shared *b, size_t at, void *to, size_t n); /* copies n bytes of the image from offset `at`; ERR_RUNTIME */
+struct kv_shared *kv_shared_ref(struct kv_shared *b); /* takes a reference */
+/* drops a reference; accepts NULL; both are thread-safe */
+void kv_shared_unref(struct kv_shared *b);
+/* copies n bytes of the image from offset `at`; ERR_RUNTIME */
+int kv_shared_read(const struct kv_shared *b, size_t at, void *to, size_t n);
 
-/* Copies positions [from, to) of a cache to a new block. replace: maps the block in place of the cache's memory; the caller must then
- * keep a reference. Returns one reference. NULL: no memory. */
+/* Copies positions [from, to) of a cache to a new block. replace: maps the block in place of the cache's memory; the
+ * caller must then keep a reference. Returns one reference. NULL: no memory. */
 struct kv_shared *kv_shared_create(struct kv_store *store, struct kv *kv, int from, int to, bool replace);

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-/* --- Spans and planes ----------------------------------------------------------------------------------------------- */
+/* --- Spans and planes ------------------------------------------------------------------------- */
 
 struct span attention_sub_span(const struct span *s, int from, int n) {
     struct span p = *s;
@@ -31,9 +31,10 @@ int attention_store_rows(struct exec *x, const struct span *s, int layer, int pl
                                                      .at = attention_address(s, layer, plane)});
 }
 
-/* --- Queries and results -------------------------------------------------------------------------------------------- */
+/* --- Queries and results ---------------------------------------------------------------------- */
 
-int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, int ld, int head_ld, int n) {
+int attention_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads,
+                     int ld, int head_ld, int n) {
     const bool second = c->layer[layer].rope == LAYER_ROPE_SECOND;
     const struct rope_config *rope = second ? &c->second_rope : &c->rope;
     if (c->layer[layer].rope == LAYER_ROPE_NONE) return 0;
@@ -60,42 +61,63 @@ int attention_rotate(struct exec *x, const struct config *c, int layer, const st
                                              .interleaved = rope->interleaved});
 }
 
-int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, float *q, int ld, int n) {
+int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, float *q, int ld,
+                            int n) {
     const struct query_scale *s = &c->query_scale;
-    if (s->slope == 0 || (s->no_rope_only && c->layer[layer].rope != LAYER_ROPE_NONE) || (s->kind == SCALE_SMOOTH && c->layer[layer].window)) return 0;
-    return x->ops->scale(
-        x, &(struct op_scale){
-               .x = q, .pos = w->pos, .n = n, .m = ld, .ld = ld, .every = s->every, .shift = s->shift, .by = 1, .slope = s->slope, .kind = s->kind});
+    if (s->slope == 0 || (s->no_rope_only && c->layer[layer].rope != LAYER_ROPE_NONE) ||
+        (s->kind == SCALE_SMOOTH && c->layer[layer].window))
+        return 0;
+    return x->ops->scale(x, &(struct op_scale){.x = q,
+                                               .pos = w->pos,
+                                               .n = n,
+                                               .m = ld,
+                                               .ld = ld,
+                                               .every = s->every,
+                                               .shift = s->shift,
+                                               .by = 1,
+                                               .slope = s->slope,
+                                               .kind = s->kind});
 }
 
-int attention_scale_heads(struct exec *x, const struct work *w, float *q, const float *slopes, const float *bases, int heads, int dim, int n) {
+int attention_scale_heads(struct exec *x, const struct work *w, float *q, const float *slopes, const float *bases,
+                          int heads, int dim, int n) {
     if (!slopes) return 0;
-    return x->ops->scale(
-        x, &(struct op_scale){.x = q, .pos = w->pos, .n = n, .m = heads * dim, .ld = heads * dim, .by = 1, .slopes = slopes, .bases = bases, .dim = dim});
+    return x->ops->scale(x, &(struct op_scale){.x = q,
+                                               .pos = w->pos,
+                                               .n = n,
+                                               .m = heads * dim,
+                                               .ld = heads * dim,
+                                               .by = 1,
+                                               .slopes = slopes,
+                                               .bases = bases,
+                                               .dim = dim});
 }
 
-int attention_select(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int plane, int step, int n_keys,
-                     float scale, int32_t *chosen) {
+int attention_select(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s,
+                     int plane, int step, int n_keys, float scale, int32_t *chosen) {
     const int width = c->index_heads * c->index_dim;
-    return x->ops->select(x, &(struct op_select){.chosen = chosen,
-                                                 .q = w->index_q + (size_t)s->row * (size_t)width,
-                                                 .weight = c->index_by_group ? NULL : w->index_weights + (size_t)s->row * (size_t)c->index_heads,
-                                                 .k = s->cache[layer].p[plane],
-                                                 .block = c->index_by_group ? c->index_block : 0,
-                                                 .latest = c->index_latest,
-                                                 .n = s->n,
-                                                 .heads = c->index_heads,
-                                                 .topk = c->index_topk,
-                                                 .ldq = width,
-                                                 .q_pos0 = s->pos,
-                                                 .k_pos0 = step - 1,
-                                                 .k_step = step,
-                                                 .n_keys = n_keys,
-                                                 .scale = scale,
-                                                 .at = attention_address(s, layer, plane)});
+    return x->ops->select(
+        x, &(struct op_select){.chosen = chosen,
+                               .q = w->index_q + (size_t)s->row * (size_t)width,
+                               .weight = c->index_by_group ? NULL
+                                                           : w->index_weights + (size_t)s->row * (size_t)c->index_heads,
+                               .k = s->cache[layer].p[plane],
+                               .block = c->index_by_group ? c->index_block : 0,
+                               .latest = c->index_latest,
+                               .n = s->n,
+                               .heads = c->index_heads,
+                               .topk = c->index_topk,
+                               .ldq = width,
+                               .q_pos0 = s->pos,
+                               .k_pos0 = step - 1,
+                               .k_step = step,
+                               .n_keys = n_keys,
+                               .scale = scale,
+                               .at = attention_address(s, layer, plane)});
 }
 
-/* The first piece is computed in place. Later pieces are computed in w->piece_out, as many rows at a time as fit, and merged. */
+/* The first piece is computed in place. Later pieces are computed in w->piece_out, as many rows at a time as fit, and
+ * merged. */
 int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse) {
     if (piece != PIECE_ALL) o->lse = lse;
     if (piece & PIECE_FIRST) return x->ops->attention(x, o);
@@ -121,34 +143,38 @@ int attention_by_pieces(struct exec *x, struct work *w, struct op_attention *o, 
 }
 
 int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
-    return y->attn_gate.data ? block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate, y->attn_gate_bias, n, false) : 0;
+    return y->attn_gate.data ? block_linear(x, c, w->fused, y->attn_gate.rows, w->xn, c->hidden, y->attn_gate,
+                                            y->attn_gate_bias, n, false)
+                             : 0;
 }
-int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, float *out) {
+int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s,
+                          float *out) {
     const int heads = config_heads(c, layer), dim = config_head_dim(c, layer), v_dim = config_v_dim(c, layer);
     const bool in_query = c->attn_gate == ATTN_GATE_IN_QUERY, per_head = c->attn_gate == ATTN_GATE_HEAD;
     const int head_ld = in_query ? dim + v_dim : per_head ? 1 : v_dim; /* distance of the heads' gates in w->fused */
     if (c->head_out_norm) TRY(block_norm(x, c, out, v_dim, out, v_dim, NULL, NULL, s->n * heads, v_dim));
     if (!c->attn_gate) return 0;
-    return x->ops->gate(x, &(struct op_gate){.y = out,
-                                             .g = w->fused + (size_t)s->row * (size_t)(heads * head_ld) + (in_query ? dim : 0),
-                                             .n = s->n,
-                                             .heads = heads,
-                                             .dim = v_dim,
-                                             .ldy = heads * v_dim,
-                                             .ldg = heads * head_ld,
-                                             .head_ldy = v_dim,
-                                             .head_ldg = head_ld,
-                                             .kind = c->attn_gate_kind,
-                                             .per_head = per_head});
+    return x->ops->gate(
+        x, &(struct op_gate){.y = out,
+                             .g = w->fused + (size_t)s->row * (size_t)(heads * head_ld) + (in_query ? dim : 0),
+                             .n = s->n,
+                             .heads = heads,
+                             .dim = v_dim,
+                             .ldy = heads * v_dim,
+                             .ldg = heads * head_ld,
+                             .head_ldy = v_dim,
+                             .head_ldg = head_ld,
+                             .kind = c->attn_gate_kind,
+                             .per_head = per_head});
 }
 
-/* --- Mixers with states ---------------------------------------------------------------------------------------------------- */
+/* --- Mixers with states ----------------------------------------------------------------------- */
 
 float *attention_state(const struct span *s, int layer, int plane, int row) {
     return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[plane], row).data;
 }
-int attention_advance_state(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
-                            attention_advance_fn advance) {
+int attention_advance_state(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                            const struct span *s, attention_advance_fn advance) {
     const struct kv_state_step *v = &s->state_step;
     int from = v->from_row;
     if (v->mark) {
@@ -157,4 +183,7 @@ int attention_advance_state(struct exec *x, const struct config *c, const struct
     }
     return advance(x, c, y, layer, w, s, s->row + v->mark, s->n - v->mark, from, v->to_row);
 }
-int attention_no_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) { return 0; }
+int attention_no_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                         int n) {
+    return 0;
+}

@@ -1,9 +1,11 @@
-/* Compressed convolutional attention (ZAYA1): GQA whose queries and keys pass through two short convolutions, one within channels and one within heads, and get
- * the mean of the unconvolved query and key heads added. The second half of the value dimensions is the previous token's. Earlier rows that convolutions and
- * values need are a state. Source: transformers, models/zaya.
+/* Compressed convolutional attention (ZAYA1): GQA whose queries and keys pass through two short convolutions, one
+ * within channels and one within heads, and get the mean of the unconvolved query and key heads added. The second half
+ * of the value dimensions is the previous token's. Earlier rows that convolutions and values need are a state. Source:
+ * transformers, models/zaya.
  *
- * The second convolution is a product per head and tap. Its taps read the first convolution with delays, so both share one state: the unconvolved rows. The
- * bias of the first is part of the second's (weights.c), which makes rows before the text zeros. */
+ * The second convolution is a product per head and tap. Its taps read the first convolution with delays, so both share
+ * one state: the unconvolved rows. The bias of the first is part of the second's (weights.c), which makes rows before
+ * the text zeros. */
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
@@ -11,12 +13,19 @@ enum { KEYS, VALUES, STATE_QK, STATE_VALUES }; /* planes */
 struct cca_dims {
     int q, k, qk, delayed; /* widths of all queries, of all keys, of both, of the delayed values */
     int taps, past;        /* taps of the second convolution; rows of the state */
-    int mixed;             /* width of a row of w->mixed: the first convolution for each tap of the second, then the delayed values */
+    /* width of a row of w->mixed: the first convolution for each tap of the second, then the delayed values */
+    int mixed;
 };
 static struct cca_dims cca_dims(const struct config *c) {
     const int q = c->n_heads * c->head_dim, k = c->n_kv_heads * c->head_dim;
     const int qk = q + k, delayed = k / 2, taps = c->cca.taps[1];
-    return (struct cca_dims){.q = q, .k = k, .qk = qk, .delayed = delayed, .taps = taps, .past = c->cca.taps[0] - 1 + taps - 1, .mixed = taps * qk + delayed};
+    return (struct cca_dims){.q = q,
+                             .k = k,
+                             .qk = qk,
+                             .delayed = delayed,
+                             .taps = taps,
+                             .past = c->cca.taps[0] - 1 + taps - 1,
+                             .mixed = taps * qk + delayed};
 }
 static int cca_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const struct cca_dims d = cca_dims(c);
@@ -26,15 +35,23 @@ static int cca_cache_planes(const struct config *c, int layer, struct cache_desc
     return 4;
 }
 
-static int copy_heads(struct exec *x, float *y, int ldy, int head_ldy, const float *from, int ldx, int head_ldx, int n, int heads, int dim) {
-    return x->ops->copy(
-        x, &(struct op_copy){.y = y, .x = from, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = head_ldx, .head_ldy = head_ldy});
+static int copy_heads(struct exec *x, float *y, int ldy, int head_ldy, const float *from, int ldx, int head_ldx, int n,
+                      int heads, int dim) {
+    return x->ops->copy(x, &(struct op_copy){.y = y,
+                                             .x = from,
+                                             .n = n,
+                                             .heads = heads,
+                                             .dim = dim,
+                                             .ldx = ldx,
+                                             .ldy = ldy,
+                                             .head_ldx = head_ldx,
+                                             .head_ldy = head_ldy});
 }
 
-/* Fills w->mixed from the rows of queries and keys in w->fused and those of delayed values in w->z. Computes the first convolution once for each tap of the
- * second one, with that tap's delay; only the last call replaces the state. */
-static int cca_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                       int to) {
+/* Fills w->mixed from the rows of queries and keys in w->fused and those of delayed values in w->z. Computes the first
+ * convolution once for each tap of the second one, with that tap's delay; only the last call replaces the state. */
+static int cca_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                       const struct span *s, int row, int n, int from, int to) {
     const struct cca_dims d = cca_dims(c);
     const size_t at = (size_t)row;
     for (int j = 0; j < d.taps; j++)
@@ -72,7 +89,9 @@ static int add_means(struct exec *x, const struct config *c, struct work *w, flo
     const struct cca_dims d = cca_dims(c);
     const int dim = c->head_dim, groups = c->n_kv_heads, group_heads = c->n_heads / groups;
     TRY(rows_copy(x, w->q, d.q, w->fused, d.qk, n, d.q));
-    for (int g = 0; g < groups; g++) TRY(copy_heads(x, w->att + g * group_heads * dim, d.q, dim, w->fused + d.q + g * dim, d.qk, 0, n, group_heads, dim));
+    for (int g = 0; g < groups; g++)
+        TRY(copy_heads(x, w->att + g * group_heads * dim, d.q, dim, w->fused + d.q + g * dim, d.qk, 0, n, group_heads,
+                       dim));
     TRY(rows_add(x, w->q, w->att, n, d.q));
     TRY(rows_scale(x, w->q, 0.5f, n, d.q));
     for (int p = 0; p < group_heads; p++) {
@@ -83,8 +102,10 @@ static int add_means(struct exec *x, const struct config *c, struct work *w, flo
     return rows_scale(x, k, 1 / (float)group_heads, n, d.k);
 }
 
-/* Adds one tap of the second convolution to n rows in `to`: of `heads` heads, the first of which is number first_head of all queries and keys. */
-static int add_tap(struct exec *x, const struct config *c, const struct layer *y, const struct work *w, int tap, int first_head, int heads, float *to, int n) {
+/* Adds one tap of the second convolution to n rows in `to`: of `heads` heads, the first of which is number first_head
+ * of all queries and keys. */
+static int add_tap(struct exec *x, const struct config *c, const struct layer *y, const struct work *w, int tap,
+                   int first_head, int heads, float *to, int n) {
     const struct cca_dims d = cca_dims(c);
     const int dim = c->head_dim;
     const size_t row = (size_t)dim * sizeof(float);
@@ -108,9 +129,11 @@ static int add_tap(struct exec *x, const struct config *c, const struct layer *y
                                                  .batch_y = dim});
 }
 
-/* Adds the convolutions and their bias to the means in v, norms each head to a length of sqrt(dim), and rotates it. first_head: as in add_tap: 0 for
- * the queries, the number of query heads for the keys, which also get a factor per head. w->att is scratch. */
-static int finish_heads(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, float *v, int first_head, int heads, int n) {
+/* Adds the convolutions and their bias to the means in v, norms each head to a length of sqrt(dim), and rotates it.
+ * first_head: as in add_tap: 0 for the queries, the number of query heads for the keys, which also get a factor per
+ * head. w->att is scratch. */
+static int finish_heads(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        float *v, int first_head, int heads, int n) {
     const struct cca_dims d = cca_dims(c);
     const int dim = c->head_dim, all = heads * dim;
     const bool is_keys = first_head > 0;
@@ -118,7 +141,15 @@ static int finish_heads(struct exec *x, const struct config *c, const struct lay
     TRY(rows_copy(x, w->att, all, y->cca_bias + first_head * dim, 0, n, all));
     TRY(rows_add(x, v, w->att, n, all));
     TRY(x->ops->norm(
-        x, &(struct op_norm){.out = v, .x = v, .rows = n * heads, .dim = dim, .ldx = dim, .ldo = dim, .eps = 1e-20f, .w_dtype = DT_F32})); /* eps: no 0 / 0 */
+        /* eps: no 0 / 0 */
+        x, &(struct op_norm){.out = v,
+                             .x = v,
+                             .rows = n * heads,
+                             .dim = dim,
+                             .ldx = dim,
+                             .ldo = dim,
+                             .eps = 1e-20f,
+                             .w_dtype = DT_F32}));
     if (is_keys)
         TRY(x->ops->gate(x, &(struct op_gate){.y = v,
                                               .g = y->cca_temp,
@@ -133,8 +164,8 @@ static int finish_heads(struct exec *x, const struct config *c, const struct lay
     return attention_rotate(x, c, layer, w, v, heads, all, dim, n);
 }
 
-static int cca_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                        int n) {
+static int cca_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        const struct span *spans, int n_spans, int n) {
     const struct cca_dims d = cca_dims(c);
     float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)d.k};
     TRY(block_linear_wide(x, w->fused, d.qk, w->xn, c->hidden, y->q, NULL, n));
@@ -151,7 +182,8 @@ static int cca_store_kv(struct exec *x, const struct config *c, const struct lay
     return 0;
 }
 
-static int cca_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+static int cca_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                      const struct span *s, struct key_range keys) {
     return attention_gqa.attend(x, c, y, layer, w, s, keys);
 }
 

@@ -1,11 +1,13 @@
-/* DeepSeek-V4 attention. One key per token, which is also its value, shared by all heads; a query sees the last few (a window). Some layers add earlier keys
- * that represent several tokens each ("entries"). An entry of compressed sparse attention (layer_config.overlap) represents `ratio` tokens plus as many before,
- * and an indexer selects which entries a query sees. An entry of heavily compressed attention represents more tokens, and a query sees all. The partial sums of
- * open groups are a state (op_compress). Values are rotated with their keys, so results are rotated back.
+/* DeepSeek-V4 attention. One key per token, which is also its value, shared by all heads; a query sees the last few (a
+ * window). Some layers add earlier keys that represent several tokens each ("entries"). An entry of compressed sparse
+ * attention (layer_config.overlap) represents `ratio` tokens plus as many before, and an indexer selects which entries
+ * a query sees. An entry of heavily compressed attention represents more tokens, and a query sees all. The partial sums
+ * of open groups are a state (op_compress). Values are rotated with their keys, so results are rotated back.
  *
- * In V4.1 (index_from_entries) a few layers make these entries, and from them the indexer's keys, for the layers after them, which take the same rows of the
- * cache. A row of work.carried has the entry and the indexer's key that its token completes, so that a layer on another executor can store them. Sources: the
- * V4 paper, section 2.3; transformers, models/deepseek_v4; for V4.1 those of model/deepseek_v41.c. */
+ * In V4.1 (index_from_entries) a few layers make these entries, and from them the indexer's keys, for the layers after
+ * them, which take the same rows of the cache. A row of work.carried has the entry and the indexer's key that its token
+ * completes, so that a layer on another executor can store them. Sources: the V4 paper, section 2.3; transformers,
+ * models/deepseek_v4; for V4.1 those of model/deepseek_v41.c. */
 #include <math.h>
 
 #include "engine/layer/attention.h"
@@ -15,32 +17,40 @@ enum { TOKENS, ENTRIES, INDEX, STATES }; /* planes; INDEX only with selection, o
 
 static int ratio_of(const struct config *c, int layer) { return c->layer[layer].ratio; }
 static bool has_selection(const struct config *c, int layer) { return config_selects_entries(c, layer); }
-static bool selects_itself(const struct config *c, int layer) { return has_selection(c, layer) && c->layer[layer].index == INDEX_OWN; }
+static bool selects_itself(const struct config *c, int layer) {
+    return has_selection(c, layer) && c->layer[layer].index == INDEX_OWN;
+}
 static int series_of(const struct config *c, int layer) { return c->layer[layer].overlap ? 2 : 1; }
 /* Returns the floats of the sums of open groups, for entries of `dim`. */
 static int open_floats(const struct config *c, int layer, int dim) { return 3 * series_of(c, layer) * dim; }
 
 static int compressed_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    const int ratio = ratio_of(c, layer), open = open_floats(c, layer, c->head_dim + (has_selection(c, layer) ? c->index_dim : 0));
+    const int ratio = ratio_of(c, layer),
+              open = open_floats(c, layer, c->head_dim + (has_selection(c, layer) ? c->index_dim : 0));
     const bool taken = c->layer[layer].passes_kv == KV_TAKEN;
     int n = 0;
     out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim};
     if (!ratio) return n;
     if (c->index_from_entries) {
         out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim, .tokens_per_row = ratio, .is_taken = taken};
-        out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .tokens_per_row = ratio, .is_fine = true, .is_taken = taken};
-        if (ratio > 1 && !taken) out[n++] = (struct cache_desc){.heads = 1, .dim = 3 * c->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+        out[n++] = (struct cache_desc){
+            .heads = 1, .dim = c->index_dim, .tokens_per_row = ratio, .is_fine = true, .is_taken = taken};
+        if (ratio > 1 && !taken)
+            out[n++] =
+                (struct cache_desc){.heads = 1, .dim = 3 * c->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
         return n;
     }
     out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim, .tokens_per_row = ratio};
-    if (has_selection(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .tokens_per_row = ratio, .is_fine = true};
+    if (has_selection(c, layer))
+        out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .tokens_per_row = ratio, .is_fine = true};
     out[n++] = (struct cache_desc){.heads = 1, .dim = open, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return n;
 }
 static int states_plane(const struct config *c, int layer) { return has_selection(c, layer) ? STATES : INDEX; }
 
 /* Rotates the last dimensions of each head with the RoPE of the layer's kind. */
-static int rotate_heads(struct exec *x, const struct config *c, int layer, const struct work *w, int row, float *v, int n, int heads, int dim, bool inverse) {
+static int rotate_heads(struct exec *x, const struct config *c, int layer, const struct work *w, int row, float *v,
+                        int n, int heads, int dim, bool inverse) {
     const size_t at = (size_t)row * (size_t)(c->rope.dim / 2);
     const bool second = ratio_of(c, layer) > 0; /* layers with multi-token keys */
     return x->ops->rope(x, &(struct op_rope){.x = v + dim - c->rope.dim,
@@ -55,15 +65,15 @@ static int rotate_heads(struct exec *x, const struct config *c, int layer, const
                                              .inverse = inverse});
 }
 
-/* --- Multi-token keys ------------------------------------------------------------------------------------------------------------ */
+/* --- Multi-token keys ------------------------------------------------------------------------- */
 
 static float *state_of(int layer, const struct span *s, const struct attention_compressor *k, int row) {
     return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[k->state_plane], row).data + k->state_at;
 }
 
 /* Norms and rotates n entries, the first of which is entry `first` of its sequence. */
-static int finish_entries(struct exec *x, const struct config *c, const struct attention_compressor *k, struct work *w, const struct op_address *at, int first,
-                          int n) {
+static int finish_entries(struct exec *x, const struct config *c, const struct attention_compressor *k, struct work *w,
+                          const struct op_address *at, int first, int n) {
     const int half = c->rope.dim / 2;
     TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, n, k->dim));
     TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
@@ -87,8 +97,8 @@ static int finish_entries(struct exec *x, const struct config *c, const struct a
 }
 
 /* Adds rows [row, row + n) of a span to its entries, from one state to another; stores those that they complete. */
-static int make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *s, int row,
-                        int n, int from, int to) {
+static int make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k,
+                        struct work *w, const struct span *s, int row, int n, int from, int to) {
     const int ratio = k->ratio, first = (s->pos + row) / ratio;
     const float *in = w->fused + (size_t)(s->row + row) * (size_t)k->ld;
     struct op_compress o = {.out = w->entries,
@@ -105,7 +115,8 @@ static int make_entries(struct exec *x, const struct config *c, int layer, const
                             .overlap = k->overlap,
                             .at = attention_address(s, layer, k->state_plane),
                             .state_at = k->state_at};
-    const int n_entries = op_compressed(&o); /* when recorded: the most possible; the cache stores only completed ones */
+    /* when recorded: the most possible; the cache stores only completed ones */
+    const int n_entries = op_compressed(&o);
     TRY(x->ops->compress(x, &o));
     if (!n_entries) return 0;
     if (k->norm) TRY(finish_entries(x, c, k, w, o.at, first, n_entries));
@@ -119,20 +130,22 @@ static int make_entries(struct exec *x, const struct config *c, int layer, const
                                                      .tokens = n});
 }
 
-int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k, struct work *w, const struct span *spans,
-                           int n_spans) {
+int attention_make_entries(struct exec *x, const struct config *c, int layer, const struct attention_compressor *k,
+                           struct work *w, const struct span *spans, int n_spans) {
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         const struct kv_state_step *v = &s->state_step; /* two parts if a state is saved at the mark */
         if (v->mark) TRY(make_entries(x, c, layer, k, w, s, 0, v->mark, v->from_row, v->mark_row));
-        TRY(make_entries(x, c, layer, k, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row, v->to_row));
+        TRY(make_entries(x, c, layer, k, w, s, v->mark, s->n - v->mark, v->mark ? v->mark_row : v->from_row,
+                         v->to_row));
     }
     return 0;
 }
 
-/* Projects values and gates of n rows and makes the spans' entries from them. k has bias, norm, dim, plane and state_at. */
-static int compress_rows(struct exec *x, const struct config *c, int layer, struct mat values, struct mat gates, struct attention_compressor k, struct work *w,
-                         const struct span *spans, int n_spans, int n) {
+/* Projects values and gates of n rows and makes the spans' entries from them. k has bias, norm, dim, plane and
+ * state_at. */
+static int compress_rows(struct exec *x, const struct config *c, int layer, struct mat values, struct mat gates,
+                         struct attention_compressor k, struct work *w, const struct span *spans, int n_spans, int n) {
     const int width = series_of(c, layer) * k.dim;
     TRY(block_linear_exact(x, w->fused, 2 * width, w->xn, c->hidden, values, n));
     TRY(block_linear_exact(x, w->fused + width, 2 * width, w->xn, c->hidden, gates, n));
@@ -145,16 +158,20 @@ static int compress_rows(struct exec *x, const struct config *c, int layer, stru
     return attention_make_entries(x, c, layer, &k, w, spans, n_spans);
 }
 
-/* Rounds n rows of keys, or of the indexer's queries, as in training. Rows of other widths than whole blocks stay, as in mlx-lm. */
-static int round_rows(struct exec *x, const struct config *c, float *v, int ld, int n, int m, int dim, enum round_kind kind, int block) {
+/* Rounds n rows of keys, or of the indexer's queries, as in training. Rows of other widths than whole blocks stay, as
+ * in mlx-lm. */
+static int round_rows(struct exec *x, const struct config *c, float *v, int ld, int n, int m, int dim,
+                      enum round_kind kind, int block) {
     if (!c->rounds_keys || dim % block) return 0;
-    return x->ops->round(x, &(struct op_round){.x = v, .n = n, .m = m, .ld = ld, .block = block, .kind = (uint8_t)kind});
+    return x->ops->round(x,
+                         &(struct op_round){.x = v, .n = n, .m = m, .ld = ld, .block = block, .kind = (uint8_t)kind});
 }
 
-/* --- Keys for several layers ----------------------------------------------------------------------------------------------------- */
+/* --- Keys for several layers ------------------------------------------------------------------ */
 
 /* Stores n entries of a plane, from entry `first` on. rows: ld floats apart. */
-static int store_entries(struct exec *x, const struct config *c, int layer, const struct span *s, int plane, const float *rows, int ld, int first, int n) {
+static int store_entries(struct exec *x, const struct config *c, int layer, const struct span *s, int plane,
+                         const float *rows, int ld, int first, int n) {
     return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[plane],
                                                      .x = rows,
                                                      .row0 = first,
@@ -173,11 +190,13 @@ struct completed {
 /* Returns those that rows [from, from + n) of the span complete. */
 static struct completed completed_entries(const struct config *c, int layer, const struct span *s, int from, int n) {
     const int ratio = ratio_of(c, layer), first = (s->pos + from) / ratio;
-    return (struct completed){.first = first, .n = op_completed(s->pos + from, n, ratio), .row = s->row + (first + 1) * ratio - 1 - s->pos};
+    return (struct completed){
+        .first = first, .n = op_completed(s->pos + from, n, ratio), .row = s->row + (first + 1) * ratio - 1 - s->pos};
 }
 
 /* Rotates the last dimensions of n rows of `dim` at v, ld floats apart. cos and sin: rows of their positions. */
-static int rotate_rows(struct exec *x, const struct config *c, float *v, int ld, int dim, const float *cos, const float *sin, int n) {
+static int rotate_rows(struct exec *x, const struct config *c, float *v, int ld, int dim, const float *cos,
+                       const float *sin, int n) {
     return x->ops->rope(x, &(struct op_rope){.x = v + dim - c->rope.dim,
                                              .cos = cos,
                                              .sin = sin,
@@ -189,9 +208,10 @@ static int rotate_rows(struct exec *x, const struct config *c, float *v, int ld,
                                              .interleaved = c->rope.interleaved});
 }
 
-/* Makes rows of work.carried, ld floats apart at `to`, of the n normed entries in w->entries: the rotated and rounded entry, then the indexer's key. */
-static int make_passed_keys(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *to, int ld, const float *cos,
-                            const float *sin, int n) {
+/* Makes rows of work.carried, ld floats apart at `to`, of the n normed entries in w->entries: the rotated and rounded
+ * entry, then the indexer's key. */
+static int make_passed_keys(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *to,
+                            int ld, const float *cos, const float *sin, int n) {
     const int dim = c->head_dim, index_dim = c->index_dim;
     float *index_keys = to + dim;
     TRY(rows_copy(x, to, ld, w->entries, dim, n, dim));
@@ -203,10 +223,10 @@ static int make_passed_keys(struct exec *x, const struct config *c, const struct
     return round_rows(x, c, index_keys, ld, n, index_dim, index_dim, ROUND_E2M1, 32);
 }
 
-/* Makes the entries that rows [row, row + n) of the workspace complete, from one state to another, in the rows of work.carried of the tokens that complete
- * them. */
-static int pass_groups(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                       int to) {
+/* Makes the entries that rows [row, row + n) of the workspace complete, from one state to another, in the rows of
+ * work.carried of the tokens that complete them. */
+static int pass_groups(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                       const struct span *s, int row, int n, int from, int to) {
     const int dim = c->head_dim, ratio = ratio_of(c, layer), half = c->rope.dim / 2;
     const struct completed d = completed_entries(c, layer, s, row - s->row, n);
     const struct attention_compressor state = {.state_plane = STATES};
@@ -236,13 +256,14 @@ static int pass_groups(struct exec *x, const struct config *c, const struct laye
 }
 
 /* Makes the entries that n rows complete, in work.carried. */
-static int pass_entries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                        int n) {
+static int pass_entries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        const struct span *spans, int n_spans, int n) {
     const int dim = c->head_dim;
     if (ratio_of(c, layer) == 1) { /* an entry per token */
         TRY(block_linear_exact(x, w->entries, dim, w->xn, c->hidden, y->compress_kv, n));
         TRY(block_norm(x, c, w->entries, dim, w->entries, dim, y->compress_norm, NULL, n, dim));
-        return make_passed_keys(x, c, y, w, w->carried + c->layer[layer].carried_at, c->carried, w->second_cos, w->second_sin, n);
+        return make_passed_keys(x, c, y, w, w->carried + c->layer[layer].carried_at, c->carried, w->second_cos,
+                                w->second_sin, n);
     }
     TRY(block_linear_exact(x, w->fused, 2 * dim, w->xn, c->hidden, y->compress_kv, n));
     TRY(block_linear_exact(x, w->fused + dim, 2 * dim, w->xn, c->hidden, y->compress_gate, n));
@@ -251,7 +272,8 @@ static int pass_entries(struct exec *x, const struct config *c, const struct lay
 }
 
 /* Stores the entries in work.carried that the spans' rows complete. */
-static int store_passed(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *spans, int n_spans) {
+static int store_passed(struct exec *x, const struct config *c, int layer, const struct work *w,
+                        const struct span *spans, int n_spans) {
     for (int i = 0; i < n_spans; i++) {
         const struct completed d = completed_entries(c, layer, &spans[i], 0, spans[i].n);
         const float *from = w->carried + c->layer[layer].carried_at + (size_t)d.row * (size_t)c->carried;
@@ -263,10 +285,10 @@ static int store_passed(struct exec *x, const struct config *c, int layer, const
     return 0;
 }
 
-/* --- Attention ------------------------------------------------------------------------------------------------------------------ */
+/* --- Attention -------------------------------------------------------------------------------- */
 
-static int compressed_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                               int n) {
+static int compressed_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                               const struct span *spans, int n_spans, int n) {
     const int dim = c->head_dim;
     TRY(block_linear(x, c, w->kv, dim, w->xn, c->hidden, y->kv_a, NULL, n, false));
     TRY(block_norm(x, c, w->kv, dim, w->kv, dim, y->kv_a_norm, NULL, n, dim));
@@ -278,7 +300,8 @@ static int compressed_store_kv(struct exec *x, const struct config *c, const str
         if (c->layer[layer].passes_kv == KV_PASSED) TRY(pass_entries(x, c, y, layer, w, spans, n_spans, n));
         return store_passed(x, c, layer, w, spans, n_spans);
     }
-    const struct attention_compressor keys = {.bias = y->compress_bias, .norm = y->compress_norm, .dim = dim, .plane = ENTRIES};
+    const struct attention_compressor keys = {
+        .bias = y->compress_bias, .norm = y->compress_norm, .dim = dim, .plane = ENTRIES};
     TRY(compress_rows(x, c, layer, y->compress_kv, y->compress_gate, keys, w, spans, n_spans, n));
     if (!has_selection(c, layer)) return 0;
     const struct attention_compressor index = {.bias = y->index_compress_bias,
@@ -289,7 +312,8 @@ static int compressed_store_kv(struct exec *x, const struct config *c, const str
     return compress_rows(x, c, layer, y->index_compress_kv, y->index_compress_gate, index, w, spans, n_spans, n);
 }
 
-static int compressed_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+static int compressed_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer,
+                                   struct work *w, int n) {
     const int dim = c->head_dim, qd = c->n_heads * dim;
     TRY(block_linear(x, c, w->q_latent, c->q_lora, w->xn, c->hidden, y->q_a, NULL, n, false));
     TRY(block_norm(x, c, w->q_latent, c->q_lora, w->q_latent, c->q_lora, y->q_a_norm, NULL, n, c->q_lora));
@@ -304,7 +328,8 @@ static int compressed_make_queries(struct exec *x, const struct config *c, const
     return block_linear_exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 
-static int select_entries(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int n_entries) {
+static int select_entries(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s,
+                          int n_entries) {
     const float scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim));
     const int ratio = ratio_of(c, layer), width = c->index_heads * c->index_dim;
     const size_t row = (size_t)s->row;
@@ -323,15 +348,18 @@ static int select_entries(struct exec *x, const struct config *c, int layer, con
                           .n_keys = n_entries,
                           .scale = scale,
                           .at = attention_address(s, layer, INDEX)};
-    if (c->layer[layer].limits_keys) o.among = blocks, o.n_among = c->candidate_blocks, o.among_block = c->candidate_keys;
+    if (c->layer[layer].limits_keys)
+        o.among = blocks, o.n_among = c->candidate_blocks, o.among_block = c->candidate_keys;
     TRY(x->ops->select(x, &o));
     if (!c->layer[layer].lists_blocks) return 0;
     o.chosen = blocks, o.topk = c->candidate_blocks, o.block = c->candidate_keys;
     return x->ops->select(x, &o);
 }
 
-/* Attends to the entries that the span's queries see and merges the result with that over the window. window: the finished call for the window. */
-static int attend_entries(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s, const struct op_attention *window, int ldo) {
+/* Attends to the entries that the span's queries see and merges the result with that over the window. window: the
+ * finished call for the window. */
+static int attend_entries(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s,
+                          const struct op_attention *window, int ldo) {
     const int ratio = ratio_of(c, layer), heads = c->n_heads, n_entries = (s->pos + s->n) / ratio;
     const size_t row = (size_t)s->row;
     struct op_attention o = *window;
@@ -355,8 +383,8 @@ static int attend_entries(struct exec *x, const struct config *c, int layer, str
 }
 
 /* Attends in w->fused, then projects each group of heads to w->att (o_a). */
-static int compressed_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
-                             struct key_range keys) {
+static int compressed_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                             const struct span *s, struct key_range keys) {
     const int dim = c->head_dim, heads = c->n_heads, qd = heads * dim, ratio = ratio_of(c, layer);
     const int low = c->o_groups * c->o_lora; /* width of the projected groups */
     const size_t row = (size_t)s->row;

@@ -1,5 +1,6 @@
-/* Gated DeltaNet: instead of keys and values a state that every row updates (the delta rule), preceded by a short convolution
- * whose last inputs are also stored. Sources: "Gated Delta Networks" (Yang, Kautz, Hatamizadeh); transformers, models/qwen3_next. */
+/* Gated DeltaNet: instead of keys and values a state that every row updates (the delta rule), preceded by a short
+ * convolution whose last inputs are also stored. Sources: "Gated Delta Networks" (Yang, Kautz, Hatamizadeh);
+ * transformers, models/qwen3_next. */
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
@@ -9,7 +10,8 @@ struct delta_dims {
 };
 static struct delta_dims delta_dims(const struct config *c) {
     const struct delta_config *d = &c->delta;
-    struct delta_dims m = {.keys = d->k_heads * d->k_dim, .values = d->v_heads * d->v_dim, .v_per_k = d->v_heads / d->k_heads};
+    struct delta_dims m = {
+        .keys = d->k_heads * d->k_dim, .values = d->v_heads * d->v_dim, .v_per_k = d->v_heads / d->k_heads};
     m.channels = 2 * m.keys + m.values;
     m.group = 2 * d->k_dim + 2 * m.v_per_k * d->v_dim;
     return m;
@@ -18,17 +20,29 @@ static struct delta_dims delta_dims(const struct config *c) {
 enum { CONV, STATE }; /* planes */
 static int delta_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const struct delta_config *d = &c->delta;
-    out[CONV] = (struct cache_desc){.heads = d->taps - 1, .dim = delta_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
-    out[STATE] = (struct cache_desc){.heads = d->v_heads, .dim = d->k_dim * d->v_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[CONV] = (struct cache_desc){
+        .heads = d->taps - 1, .dim = delta_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[STATE] =
+        (struct cache_desc){.heads = d->v_heads, .dim = d->k_dim * d->v_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return 2;
 }
 
-/* Copies the part of `dim` floats at `in` of each key head, group_ld floats apart, so that all heads' parts are contiguous. */
-static int gather_part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim, int group_ld) {
-    return x->ops->copy(x,
-                        &(struct op_copy){.y = y, .x = in, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = group_ld, .head_ldy = dim});
+/* Copies the part of `dim` floats at `in` of each key head, group_ld floats apart, so that all heads' parts are
+ * contiguous. */
+static int gather_part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim,
+                       int group_ld) {
+    return x->ops->copy(x, &(struct op_copy){.y = y,
+                                             .x = in,
+                                             .n = n,
+                                             .heads = heads,
+                                             .dim = dim,
+                                             .ldx = ldx,
+                                             .ldy = ldy,
+                                             .head_ldx = group_ld,
+                                             .head_ldy = dim});
 }
-/* Fills w->mixed with q, k and v, and w->z, from one matrix whose rows are, for each key head, its q and k, then v and z of its value heads. */
+/* Fills w->mixed with q, k and v, and w->z, from one matrix whose rows are, for each key head, its q and k, then v and
+ * z of its value heads. */
 static int project_fused(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
     struct delta_dims m = delta_dims(c);
@@ -50,8 +64,8 @@ static int project_fused_ba(struct exec *x, const struct config *c, const struct
     return gather_part(x, w->beta_alpha + d->v_heads, ba, in + v_per_k, ba, n, d->k_heads, v_per_k, 2 * v_per_k);
 }
 
-static int delta_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                        int n) {
+static int delta_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        const struct span *spans, int n_spans, int n) {
     int heads = c->delta.v_heads;
     struct delta_dims m = delta_dims(c);
     if (c->delta.fused) TRY(project_fused(x, c, y, w, n));
@@ -65,8 +79,8 @@ static int delta_inputs(struct exec *x, const struct config *c, const struct lay
 }
 
 /* Processes rows [row, row + n) of the workspace from one state to another. */
-static int delta_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
-                         int from, int to) {
+static int delta_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                         const struct span *s, int row, int n, int from, int to) {
     const struct delta_config *d = &c->delta;
     struct delta_dims m = delta_dims(c);
     size_t at = (size_t)row;
@@ -105,7 +119,8 @@ static int delta_advance(struct exec *x, const struct config *c, const struct la
                                                .at = attention_address(s, layer, STATE)});
 }
 
-static int delta_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+static int delta_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        const struct span *s, struct key_range keys) {
     const struct delta_config *d = &c->delta;
     struct delta_dims m = delta_dims(c);
     TRY(attention_advance_state(x, c, y, layer, w, s, delta_advance));
@@ -119,7 +134,8 @@ static int delta_attend(struct exec *x, const struct config *c, const struct lay
                                           .ldo = d->v_dim,
                                           .eps = c->norm_eps,
                                           .w_dtype = DT_F32})); /* this norm does not add 1 */
-    return rows_gate(x, out, m.values, w->z + (size_t)s->row * (size_t)m.values, m.values, c->delta.sigmoid_gate ? GATE_SIGMOID : GATE_SILU, s->n, m.values);
+    return rows_gate(x, out, m.values, w->z + (size_t)s->row * (size_t)m.values, m.values,
+                     c->delta.sigmoid_gate ? GATE_SIGMOID : GATE_SILU, s->n, m.values);
 }
 
 const struct attention_kind attention_delta = {.name = "deltanet",

@@ -1,4 +1,5 @@
-/* Grouped-query attention: each of the layer's KV heads serves a group of its query heads. Layers of a model may differ in their numbers of heads. */
+/* Grouped-query attention: each of the layer's KV heads serves a group of its query heads. Layers of a model may differ
+ * in their numbers of heads. */
 #include <math.h>
 
 #include "engine/layer/attention.h"
@@ -7,7 +8,8 @@
 
 static int gqa_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const bool taken = c->layer[layer].passes_kv == KV_TAKEN;
-    out[0] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_head_dim(c, layer), .is_taken = taken};
+    out[0] =
+        (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_head_dim(c, layer), .is_taken = taken};
     out[1] = (struct cache_desc){.heads = config_kv_heads(c, layer), .dim = config_v_dim(c, layer), .is_taken = taken};
     if (c->short_taps) out[2] = short_conv_plane(c, layer);
     return c->short_taps ? 3 : 2;
@@ -17,16 +19,26 @@ static int gqa_clip(struct exec *x, const struct config *c, float *v, int width,
     return c->qkv_clip > 0 ? x->ops->clip(x, &(struct op_clip){.x = v, .n = n, .m = width, .limit = c->qkv_clip}) : 0;
 }
 
-/* Multiplies n rows by `scale` [heads * dim], unless it is NULL, and then shortens each head that is longer than `limit` to that length. */
+/* Multiplies n rows by `scale` [heads * dim], unless it is NULL, and then shortens each head that is longer than
+ * `limit` to that length. */
 static int gqa_shorten(struct exec *x, float *v, const float *scale, float limit, int n, int heads, int dim) {
     if (scale) TRY(rows_gate(x, v, heads * dim, scale, 0, GATE_LINEAR, n, heads * dim));
-    return x->ops->norm(x, &(struct op_norm){.out = v, .x = v, .rows = n * heads, .dim = dim, .ldx = dim, .ldo = dim, .l2_limit = limit, .w_dtype = DT_F32});
+    return x->ops->norm(x, &(struct op_norm){.out = v,
+                                             .x = v,
+                                             .rows = n * heads,
+                                             .dim = dim,
+                                             .ldx = dim,
+                                             .ldo = dim,
+                                             .l2_limit = limit,
+                                             .w_dtype = DT_F32});
 }
 
 /* Norms, clips and rotates n projected rows of `heads` keys or queries, in the family's order. */
-static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int heads, const float *norm, int n) {
+static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer, const struct work *w, float *v,
+                               int heads, const float *norm, int n) {
     const int dim = config_head_dim(c, layer), all = heads * dim;
-    const bool by_head = c->qk_norm == QK_NORM_HEAD || c->qk_norm == QK_NORM_PLAIN || (c->qk_norm == QK_NORM_UNIT && c->layer[layer].rope != LAYER_ROPE_NONE);
+    const bool by_head = c->qk_norm == QK_NORM_HEAD || c->qk_norm == QK_NORM_PLAIN ||
+                         (c->qk_norm == QK_NORM_UNIT && c->layer[layer].rope != LAYER_ROPE_NONE);
     if (c->qk_norm_after_rope) TRY(attention_rotate(x, c, layer, w, v, heads, all, dim, n));
     if (c->qk_norm == QK_NORM_ALL) TRY(block_norm(x, c, v, all, v, all, norm, NULL, n, all));
     if (by_head) TRY(block_norm(x, c, v, dim, v, dim, norm, NULL, n * heads, dim));
@@ -36,18 +48,21 @@ static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer
 }
 
 /* Copies n rows of keys and values to their columns of work.carried; with `back` from there. */
-static int carry_kv(struct exec *x, const struct config *c, int layer, const struct work *w, float *const rows[2], const int width[2], bool back, int n) {
+static int carry_kv(struct exec *x, const struct config *c, int layer, const struct work *w, float *const rows[2],
+                    const int width[2], bool back, int n) {
     float *at = w->carried + c->layer[layer].carried_at;
     for (int p = 0; p < 2; at += width[p++])
-        TRY(back ? rows_copy(x, rows[p], width[p], at, c->carried, n, width[p]) : rows_copy(x, at, c->carried, rows[p], width[p], n, width[p]));
+        TRY(back ? rows_copy(x, rows[p], width[p], at, c->carried, n, width[p])
+                 : rows_copy(x, at, c->carried, rows[p], width[p], n, width[p]));
     return 0;
 }
 
 /* Computes n rows of keys (rows[0]) and values (rows[1]), width[0] and width[1] floats wide. */
-static int make_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n,
-                   float *const rows[2], const int width[2]) {
+static int make_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                   const struct span *spans, int n_spans, int n, float *const rows[2], const int width[2]) {
     const int heads = config_kv_heads(c, layer), v_dim = config_v_dim(c, layer);
-    float *const mixed[2] = {w->mixed, w->mixed + (size_t)n * (size_t)width[0]}, *const *in = c->short_taps ? mixed : rows;
+    float *const mixed[2] = {w->mixed, w->mixed + (size_t)n * (size_t)width[0]}, *const *in =
+                                                                                     c->short_taps ? mixed : rows;
     const bool mixes = c->layer[layer].mixes_kv;
     const bool own = mixes || c->layer[layer].pass; /* keys and values have inputs of their own */
     const float *k_in = own ? w->kv_in : w->xn, *v_in = own ? w->kv_in + (size_t)n * (size_t)c->hidden : w->xn;
@@ -56,7 +71,8 @@ static int make_kv(struct exec *x, const struct config *c, const struct layer *y
     if (mixes) {
         TRY(block_linear(x, c, taps[0], n_taps, k_in, c->hidden, y->k_row_taps, NULL, n, false));
         TRY(block_linear(x, c, taps[1], n_taps, v_in, c->hidden, y->v_row_taps, NULL, n, false));
-        TRY(rows_scale(x, w->z, 1 / sqrtf(2 * (float)c->short_taps + 1), 2 * n, n_taps)); /* a sum of the layer's taps, the row's, and the input */
+        /* a sum of the layer's taps, the row's, and the input */
+        TRY(rows_scale(x, w->z, 1 / sqrtf(2 * (float)c->short_taps + 1), 2 * n, n_taps));
     }
     TRY(block_linear(x, c, in[0], width[0], k_in, c->hidden, y->k, y->k_bias, n, false));
     if (c->layer[layer].v_is_k) TRY(rows_copy(x, rows[1], width[1], rows[0], width[1], n, width[1]));
@@ -69,9 +85,10 @@ static int make_kv(struct exec *x, const struct config *c, const struct layer *y
     return 0;
 }
 
-static int gqa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                        int n) {
-    const int heads = config_kv_heads(c, layer), width[2] = {heads * config_head_dim(c, layer), heads * config_v_dim(c, layer)};
+static int gqa_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        const struct span *spans, int n_spans, int n) {
+    const int heads = config_kv_heads(c, layer),
+              width[2] = {heads * config_head_dim(c, layer), heads * config_v_dim(c, layer)};
     float *const rows[2] = {w->kv, w->kv + (size_t)n * (size_t)width[0]};
     const bool taken = c->layer[layer].passes_kv == KV_TAKEN;
     if (!taken) {
@@ -86,7 +103,8 @@ static int gqa_store_kv(struct exec *x, const struct config *c, const struct lay
 }
 
 /* Computes the coefficients of the biases by distance of n rows in w->rel, and the projected sinks. */
-static int make_distance_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+static int make_distance_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer,
+                                struct work *w, int n) {
     const int heads = config_heads(c, layer);
     TRY(block_linear(x, c, w->rel, y->rel.rows, w->xn, c->hidden, y->rel, NULL, n, false));
     if (c->rel_limit > 0) TRY(gqa_shorten(x, w->rel, y->rel_scale, c->rel_limit, n, heads, c->rel_dim));
@@ -98,7 +116,8 @@ static int make_distance_inputs(struct exec *x, const struct config *c, const st
 }
 
 /* Computes the queries and, in gated attention, the gates in w->fused. */
-static int gqa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+static int gqa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                            int n) {
     const bool gate_in_query = c->attn_gate == ATTN_GATE_IN_QUERY; /* q has a head's query, followed by its gate */
     const int dim = config_head_dim(c, layer), heads = config_heads(c, layer), qd = heads * dim;
     const int head_ld = gate_in_query ? dim + config_v_dim(c, layer) : dim;
@@ -109,9 +128,15 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
         TRY(block_linear(x, c, q, heads * head_ld, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
     } else TRY(block_linear(x, c, q, heads * head_ld, w->xn, c->hidden, y->q, y->q_bias, n, false));
     if (gate_in_query)
-        TRY(x->ops->copy(
-            x,
-            &(struct op_copy){.y = w->q, .x = q, .n = n, .heads = heads, .dim = dim, .ldx = heads * head_ld, .ldy = qd, .head_ldx = head_ld, .head_ldy = dim}));
+        TRY(x->ops->copy(x, &(struct op_copy){.y = w->q,
+                                              .x = q,
+                                              .n = n,
+                                              .heads = heads,
+                                              .dim = dim,
+                                              .ldx = heads * head_ld,
+                                              .ldy = qd,
+                                              .head_ldx = head_ld,
+                                              .head_ldy = dim}));
     TRY(attention_project_gates(x, c, y, w, n));
     TRY(gqa_norm_and_rotate(x, c, layer, w, w->q, heads, y->q_norm, n));
     TRY(attention_scale_queries(x, c, layer, w, w->q, qd, n));
@@ -134,8 +159,10 @@ static int apply_sinks(struct exec *x, const struct op_attention *o, const float
                                              .per_head = true});
 }
 
-static int attend_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
-    const int heads = config_heads(c, layer), qd = heads * config_head_dim(c, layer), od = heads * config_v_dim(c, layer);
+static int attend_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                       const struct span *s, struct key_range keys) {
+    const int heads = config_heads(c, layer), qd = heads * config_head_dim(c, layer),
+              od = heads * config_v_dim(c, layer);
     const size_t row = (size_t)s->row;
     const bool selects = config_selects_blocks(c, layer);
     struct op_attention o = {.out = w->att + row * (size_t)od,
@@ -172,7 +199,8 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
 }
 
 /* Computes biases by distance, if the model has any, for as many rows at a time as w->rel_bias holds. */
-static int gqa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+static int gqa_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                      const struct span *s, struct key_range keys) {
     if (!c->rel_dim) return attend_rows(x, c, y, layer, w, s, keys);
     for (int at = 0, n; at < s->n; at += n) {
         n = s->n - at < w->rel_rows ? s->n - at : w->rel_rows;
@@ -190,5 +218,9 @@ static int gqa_attend(struct exec *x, const struct config *c, const struct layer
     return 0;
 }
 
-const struct attention_kind attention_gqa = {
-    .name = "gqa", .is_recordable = true, .cache_planes = gqa_cache_planes, .store_kv = gqa_store_kv, .make_queries = gqa_make_queries, .attend = gqa_attend};
+const struct attention_kind attention_gqa = {.name = "gqa",
+                                             .is_recordable = true,
+                                             .cache_planes = gqa_cache_planes,
+                                             .store_kv = gqa_store_kv,
+                                             .make_queries = gqa_make_queries,
+                                             .attend = gqa_attend};

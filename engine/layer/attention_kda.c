@@ -1,5 +1,6 @@
-/* Kimi delta attention: the gated delta rule with a decay per channel, after a short convolution each of queries, keys and values; then a norm per head and a
- * sigmoid gate. Sources: "Kimi Linear" (Kimi Team 2025); transformers, models/kimi_linear. */
+/* Kimi delta attention: the gated delta rule with a decay per channel, after a short convolution each of queries, keys
+ * and values; then a norm per head and a sigmoid gate. Sources: "Kimi Linear" (Kimi Team 2025); transformers,
+ * models/kimi_linear. */
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
@@ -9,30 +10,37 @@ static int gates_width(const struct config *c) { return c->kda.heads + width_of(
 
 static int kda_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const struct kda_config *d = &c->kda;
-    for (int i = 0; i < PARTS; i++) out[i] = (struct cache_desc){.heads = d->taps - 1, .dim = width_of(c), .fixed_rows = KV_STATES, .dtype = DT_F32};
-    out[STATE] = (struct cache_desc){.heads = d->heads, .dim = d->dim * d->dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    for (int i = 0; i < PARTS; i++)
+        out[i] =
+            (struct cache_desc){.heads = d->taps - 1, .dim = width_of(c), .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[STATE] =
+        (struct cache_desc){.heads = d->heads, .dim = d->dim * d->dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return PARTS + 1;
 }
 
-/* Projects w->xn to n rows of y: by `down`, then by `up` from `rank` columns, or with rank 0 by `down` alone. Uses w->fused as scratch. */
-static int project_low(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat down, struct mat up, int rank, int n) {
+/* Projects w->xn to n rows of y: by `down`, then by `up` from `rank` columns, or with rank 0 by `down` alone. Uses
+ * w->fused as scratch. */
+static int project_low(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat down,
+                       struct mat up, int rank, int n) {
     if (!rank) return block_linear_wide(x, y, ldy, w->xn, c->hidden, down, NULL, n);
     TRY(block_linear_wide(x, w->fused, rank, w->xn, c->hidden, down, NULL, n));
     return block_linear_wide(x, y, ldy, w->fused, rank, up, NULL, n);
 }
 
-static int kda_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+static int kda_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                      const struct span *spans, int n_spans, int n) {
     const int width = width_of(c), gates = gates_width(c);
     const struct mat in[PARTS] = {y->q, y->k, y->v};
-    for (int i = 0; i < PARTS; i++) TRY(block_linear_wide(x, w->mixed + i * width, PARTS * width, w->xn, c->hidden, in[i], NULL, n));
+    for (int i = 0; i < PARTS; i++)
+        TRY(block_linear_wide(x, w->mixed + i * width, PARTS * width, w->xn, c->hidden, in[i], NULL, n));
     TRY(block_linear_wide(x, w->beta_alpha, gates, w->xn, c->hidden, y->kda_beta, NULL, n));
     TRY(project_low(x, c, w, w->beta_alpha + c->kda.heads, gates, y->kda_decay, y->kda_decay_up, c->kda.rank, n));
     return project_low(x, c, w, w->z, width, y->kda_gate, y->kda_gate_up, c->kda.gate_rank, n);
 }
 
 /* Processes rows [row, row + n) of the workspace from one state to another. */
-static int kda_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                       int to) {
+static int kda_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                       const struct span *s, int row, int n, int from, int to) {
     const struct kda_config *d = &c->kda;
     const int width = width_of(c), all = PARTS * width, gates = gates_width(c);
     const size_t at = (size_t)row;
@@ -74,17 +82,27 @@ static int kda_advance(struct exec *x, const struct config *c, const struct laye
                                                .at = attention_address(s, layer, STATE)});
 }
 
-static int kda_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+static int kda_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                      const struct span *s, struct key_range keys) {
     const int dim = c->kda.dim, width = width_of(c);
     const size_t at = (size_t)s->row * (size_t)width;
     float *out = w->att + at;
     TRY(attention_advance_state(x, c, y, layer, w, s, kda_advance));
-    TRY(x->ops->norm(
-        x,
-        &(struct op_norm){
-            .out = out, .x = out, .w = y->mix_norm, .rows = s->n * c->kda.heads, .dim = dim, .ldx = dim, .ldo = dim, .eps = c->norm_eps, .w_dtype = DT_F32}));
+    TRY(x->ops->norm(x, &(struct op_norm){.out = out,
+                                          .x = out,
+                                          .w = y->mix_norm,
+                                          .rows = s->n * c->kda.heads,
+                                          .dim = dim,
+                                          .ldx = dim,
+                                          .ldo = dim,
+                                          .eps = c->norm_eps,
+                                          .w_dtype = DT_F32}));
     return rows_gate(x, out, width, w->z + at, width, GATE_SIGMOID, s->n, width);
 }
 
-const struct attention_kind attention_kda = {
-    .name = "kda", .is_recordable = true, .cache_planes = kda_cache_planes, .store_kv = kda_inputs, .make_queries = attention_no_queries, .attend = kda_attend};
+const struct attention_kind attention_kda = {.name = "kda",
+                                             .is_recordable = true,
+                                             .cache_planes = kda_cache_planes,
+                                             .store_kv = kda_inputs,
+                                             .make_queries = attention_no_queries,
+                                             .attend = kda_attend};

@@ -5,14 +5,20 @@
 static int no_planes(const struct config *c, int layer, struct cache_desc *out) {
     return config_is_bare(c, layer) ? out[0] = short_conv_plane(c, layer), 1 : 0;
 }
-static int no_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+static int no_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                 const struct span *spans, int n_spans, int n) {
     return 0;
 }
-static int no_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
+static int no_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        const struct span *s, struct key_range keys) {
     return 0;
 }
-const struct attention_kind attention_none = {
-    .name = "none", .is_recordable = true, .cache_planes = no_planes, .store_kv = no_kv, .make_queries = attention_no_queries, .attend = no_attention};
+const struct attention_kind attention_none = {.name = "none",
+                                              .is_recordable = true,
+                                              .cache_planes = no_planes,
+                                              .store_kv = no_kv,
+                                              .make_queries = attention_no_queries,
+                                              .attend = no_attention};
 
 static const struct attention_kind *const mixers[] = {
     [MIXER_DELTA] = &attention_delta,   [MIXER_CONV] = &attention_conv, [MIXER_LIGHTNING] = &attention_lightning,

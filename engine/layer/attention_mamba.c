@@ -1,10 +1,11 @@
-/* Mamba-1 as in Jamba: a convolution, then a selective scan whose steps, B and C come from the convolved rows, each normed. Mamba-2: a convolution, then a
- * recurrence with a decay per head (DELTA_MAMBA2). Sources: "Mamba" (Gu and Dao 2023); "Jamba" (Lieber et al. 2024); "Transformers are
- * SSMs" (Dao and Gu 2024); transformers, models/jamba and models/granitemoehybrid. */
+/* Mamba-1 as in Jamba: a convolution, then a selective scan whose steps, B and C come from the convolved rows, each
+ * normed. Mamba-2: a convolution, then a recurrence with a decay per head (DELTA_MAMBA2). Sources: "Mamba" (Gu and Dao
+ * 2023); "Jamba" (Lieber et al. 2024); "Transformers are SSMs" (Dao and Gu 2024); transformers, models/jamba and
+ * models/granitemoehybrid. */
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
-/* --- Mamba-1 ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- Mamba-1 ---------------------------------------------------------------------------------- */
 
 /* w->fused has x and z of each row; w->mixed the convolved x, then dt, B and C; w->z the steps before the softplus. */
 struct mamba1_dims {
@@ -13,23 +14,25 @@ struct mamba1_dims {
 static struct mamba1_dims mamba1_dims(const struct config *c) {
     const struct mamba_config *m = &c->mamba;
     const int inner = m->heads * m->head_dim;
-    return (struct mamba1_dims){.inner = inner, .state = m->state, .rank = m->rank, .mixed = inner + m->rank + 2 * m->state};
+    return (struct mamba1_dims){
+        .inner = inner, .state = m->state, .rank = m->rank, .mixed = inner + m->rank + 2 * m->state};
 }
 enum { MAMBA1_CONV, MAMBA1_STATE }; /* planes */
 static int mamba1_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const struct mamba1_dims d = mamba1_dims(c);
-    out[MAMBA1_CONV] = (struct cache_desc){.heads = c->mamba.taps - 1, .dim = d.inner, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[MAMBA1_CONV] =
+        (struct cache_desc){.heads = c->mamba.taps - 1, .dim = d.inner, .fixed_rows = KV_STATES, .dtype = DT_F32};
     out[MAMBA1_STATE] = (struct cache_desc){.heads = d.state, .dim = d.inner, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return 2;
 }
 
-static int mamba1_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                         int n) {
+static int mamba1_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                         const struct span *spans, int n_spans, int n) {
     return block_linear_wide(x, w->fused, 2 * mamba1_dims(c).inner, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
 }
 
-static int mamba1_advance_conv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
-                               int from, int to) {
+static int mamba1_advance_conv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                               const struct span *s, int row, int n, int from, int to) {
     const struct mamba1_dims d = mamba1_dims(c);
     return x->ops->conv(x, &(struct op_conv){.out = w->mixed + (size_t)row * (size_t)d.mixed,
                                              .x = w->fused + (size_t)row * 2 * (size_t)d.inner,
@@ -44,8 +47,8 @@ static int mamba1_advance_conv(struct exec *x, const struct config *c, const str
                                              .ldo = d.mixed,
                                              .at = attention_address(s, layer, MAMBA1_CONV)});
 }
-static int mamba1_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
-                          int from, int to) {
+static int mamba1_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                          const struct span *s, int row, int n, int from, int to) {
     const struct mamba1_dims d = mamba1_dims(c);
     const size_t at = (size_t)row;
     const float *mixed = w->mixed + at * (size_t)d.mixed;
@@ -70,23 +73,26 @@ static int mamba1_advance(struct exec *x, const struct config *c, const struct l
 }
 
 /* Computes dt, B, C and the steps of n convolved rows. */
-static int mamba1_project(struct exec *x, const struct config *c, const struct layer *y, float *mixed, float *steps, int n) {
+static int mamba1_project(struct exec *x, const struct config *c, const struct layer *y, float *mixed, float *steps,
+                          int n) {
     const struct mamba1_dims d = mamba1_dims(c);
     float *const part[] = {mixed + d.inner, mixed + d.inner + d.rank, mixed + d.inner + d.rank + d.state};
     const float *const norms[] = {y->mix_dt_norm, y->mix_b_norm, y->mix_c_norm};
     TRY(block_linear_wide(x, part[0], d.mixed, mixed, d.mixed, y->mix_select, NULL, n));
-    for (int i = 0; i < 3; i++) TRY(block_norm(x, c, part[i], d.mixed, part[i], d.mixed, norms[i], NULL, n, i ? d.state : d.rank));
+    for (int i = 0; i < 3; i++)
+        TRY(block_norm(x, c, part[i], d.mixed, part[i], d.mixed, norms[i], NULL, n, i ? d.state : d.rank));
     return block_linear_wide(x, steps, d.inner, part[0], d.mixed, y->mix_step, NULL, n);
 }
 
-static int mamba1_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
-                         struct key_range keys) {
+static int mamba1_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                         const struct span *s, struct key_range keys) {
     const struct mamba1_dims d = mamba1_dims(c);
     const size_t at = (size_t)s->row, inner = (size_t)d.inner;
     TRY(attention_advance_state(x, c, y, layer, w, s, mamba1_advance_conv));
     TRY(mamba1_project(x, c, y, w->mixed + at * (size_t)d.mixed, w->z + at * inner, s->n));
     TRY(attention_advance_state(x, c, y, layer, w, s, mamba1_advance));
-    return rows_gate(x, w->att + at * inner, d.inner, w->fused + at * 2 * inner + inner, 2 * d.inner, GATE_SILU, s->n, d.inner);
+    return rows_gate(x, w->att + at * inner, d.inner, w->fused + at * 2 * inner + inner, 2 * d.inner, GATE_SILU, s->n,
+                     d.inner);
 }
 
 const struct attention_kind attention_mamba1 = {.name = "mamba",
@@ -96,7 +102,7 @@ const struct attention_kind attention_mamba1 = {.name = "mamba",
                                                 .make_queries = attention_no_queries,
                                                 .attend = mamba1_attend};
 
-/* --- Mamba-2: w->fused has z, x, B, C and dt of each row, w->mixed the convolved x, B and C ----------------------------------- */
+/* --- Mamba-2: w->fused has z, x, B, C and dt of each row, w->mixed the convolved x, B and C --- */
 
 struct mamba2_dims {
     int inner, bc, channels, in; /* bc: width of B, and of C, of all groups together; in: of a row of w->fused */
@@ -109,16 +115,18 @@ static struct mamba2_dims mamba2_dims(const struct config *c) {
 enum { MAMBA2_CONV, MAMBA2_STATE }; /* planes */
 static int mamba2_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
     const struct mamba_config *m = &c->mamba;
-    out[MAMBA2_CONV] = (struct cache_desc){.heads = m->taps - 1, .dim = mamba2_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
-    out[MAMBA2_STATE] = (struct cache_desc){.heads = m->heads, .dim = m->state * m->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[MAMBA2_CONV] = (struct cache_desc){
+        .heads = m->taps - 1, .dim = mamba2_dims(c).channels, .fixed_rows = KV_STATES, .dtype = DT_F32};
+    out[MAMBA2_STATE] =
+        (struct cache_desc){.heads = m->heads, .dim = m->state * m->head_dim, .fixed_rows = KV_STATES, .dtype = DT_F32};
     return 2;
 }
-static int mamba2_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                         int n) {
+static int mamba2_inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                         const struct span *spans, int n_spans, int n) {
     return block_linear_wide(x, w->fused, y->mix_in.rows, w->xn, c->hidden, y->mix_in, y->mix_in_bias, n);
 }
-static int mamba2_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
-                          int from, int to) {
+static int mamba2_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                          const struct span *s, int row, int n, int from, int to) {
     const struct mamba_config *m = &c->mamba;
     const struct mamba2_dims d = mamba2_dims(c);
     const size_t at = (size_t)row;
@@ -158,8 +166,8 @@ static int mamba2_advance(struct exec *x, const struct config *c, const struct l
                                                .at = attention_address(s, layer, MAMBA2_STATE)});
 }
 /* The gate is applied before the norm, which is over each group of heads. */
-static int mamba2_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
-                         struct key_range keys) {
+static int mamba2_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                         const struct span *s, struct key_range keys) {
     const struct mamba2_dims d = mamba2_dims(c);
     const int dim = d.inner / c->mamba.groups;
     float *out = w->att + (size_t)s->row * (size_t)d.inner;

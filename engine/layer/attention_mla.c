@@ -1,12 +1,15 @@
-/* Multi-head latent attention: the cache holds one latent and one rope key per token, from which each head's are computed. */
+/* Multi-head latent attention: the cache holds one latent and one rope key per token, from which each head's are
+ * computed. */
 #include <math.h>
 
 #include "base/test_limits.h"
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
-/* The inner norms. Most families fix their eps, whatever rms_norm_eps is (DeepSeek's model.py and transformers agree). */
-static int latent_norm(struct exec *x, const struct config *c, float *v, int ld, const float *weight, int rows, int dim) {
+/* The inner norms. Most families fix their eps, whatever rms_norm_eps is (DeepSeek's model.py and transformers agree).
+ */
+static int latent_norm(struct exec *x, const struct config *c, float *v, int ld, const float *weight, int rows,
+                       int dim) {
     return x->ops->norm(x, &(struct op_norm){.out = v,
                                              .x = v,
                                              .w = weight,
@@ -19,31 +22,36 @@ static int latent_norm(struct exec *x, const struct config *c, float *v, int ld,
 }
 
 /* Norms latents, with the family's gate and factor of latents, if they have one. */
-static int gated_latent_norm(struct exec *x, const struct config *c, const struct work *w, float *v, int ld, const float *weight, const struct mat gate[2],
-                             int rows, int dim) {
+static int gated_latent_norm(struct exec *x, const struct config *c, const struct work *w, float *v, int ld,
+                             const float *weight, const struct mat gate[2], int rows, int dim) {
     TRY(latent_norm(x, c, v, ld, weight, rows, dim));
     if (!c->gates_all_norms) return 0;
     TRY(block_gate_norm(x, c, w, v, ld, gate, rows, dim));
     if (!c->scales_latents) return 0;
-    return x->ops->scale(x, &(struct op_scale){.x = v, .n = rows, .m = dim, .ld = ld, .by = sqrtf((float)c->hidden / (float)dim)});
+    return x->ops->scale(
+        x, &(struct op_scale){.x = v, .n = rows, .m = dim, .ld = ld, .by = sqrtf((float)c->hidden / (float)dim)});
 }
 
 static int mla_cache_planes(const struct config *c, int layer, struct cache_desc *out) {
-    out[0] = (struct cache_desc){.heads = 1, .dim = config_mla(c, layer).latent, .is_taken = c->layer[layer].passes_kv == KV_TAKEN};
+    out[0] = (struct cache_desc){
+        .heads = 1, .dim = config_mla(c, layer).latent, .is_taken = c->layer[layer].passes_kv == KV_TAKEN};
     return 1;
 }
 
 bool block_expands_mla(const struct config *c, int layer, int n) {
     const struct mla_sizes a = config_mla(c, layer);
-    /* few rows must be batch-invariant; with split_kv_b W_k is stored transposed in k_b, which can produce queries but not keys */
+    /* few rows must be batch-invariant; with split_kv_b W_k is stored transposed in k_b, which can produce queries but
+     * not keys */
     if (n <= BATCH_INVARIANT_ROWS || c->split_kv_b) return false;
-    /* FLOP per key and head: absorbed n * (2 * kv_lora + rope); expanded kv_lora * (nope + v_dim) once, then n * (nope + rope + v_dim). */
+    /* FLOP per key and head: absorbed n * (2 * kv_lora + rope); expanded kv_lora * (nope + v_dim) once, then n * (nope
+     * + rope + v_dim). */
     double absorbed = (double)n * (2 * a.kv_lora + a.rope), once = (double)a.kv_lora * (a.nope + a.v_dim);
     return once + (double)n * (a.dim + a.v_dim) < absorbed;
 }
 
 /* Fills w->absorbed_q with the queries of n rows in the latent space: projected by W_k, and the rotated dimensions. */
-static int absorb_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w, const float *q, int n) {
+static int absorb_queries(struct exec *x, const struct config *c, const struct layer *y, int layer,
+                          const struct work *w, const float *q, int n) {
     const struct mla_sizes a = config_mla(c, layer);
     const int dim = a.dim, latent = a.latent, heads = a.heads;
     const bool split = c->split_kv_b; /* W_k is stored transposed, and W_v separately */
@@ -57,23 +65,24 @@ static int absorb_queries(struct exec *x, const struct config *c, const struct l
                                               .ldy = heads * latent,
                                               .head_ldx = dim,
                                               .head_ldy = latent}));
-    return x->ops->linear(x, &(struct op_linear){.y = w->absorbed_q,
-                                                 .x = q,
-                                                 .w = split ? mat_rows(y->k_b, 0, a.kv_lora) : mat_rows(y->kv_b, 0, a.nope),
-                                                 .n = n,
-                                                 .ldx = heads * dim,
-                                                 .ldy = heads * latent,
-                                                 .transposed = !split,
-                                                 .wide = config_needs_wide_activations(c),
-                                                 .batch = heads,
-                                                 .batch_rows = split ? a.kv_lora : a.nope + a.v_dim,
-                                                 .batch_x = dim,
-                                                 .batch_y = latent});
+    return x->ops->linear(
+        x, &(struct op_linear){.y = w->absorbed_q,
+                               .x = q,
+                               .w = split ? mat_rows(y->k_b, 0, a.kv_lora) : mat_rows(y->kv_b, 0, a.nope),
+                               .n = n,
+                               .ldx = heads * dim,
+                               .ldy = heads * latent,
+                               .transposed = !split,
+                               .wide = config_needs_wide_activations(c),
+                               .batch = heads,
+                               .batch_rows = split ? a.kv_lora : a.nope + a.v_dim,
+                               .batch_x = dim,
+                               .batch_y = latent});
 }
 
 /* The cache is both key and value of the absorbed queries. The result is projected by W_v. */
-int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys,
-                       const int32_t *chosen) {
+int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                       const struct span *s, struct key_range keys, const int32_t *chosen) {
     const struct mla_sizes a = config_mla(c, layer);
     const int latent = a.latent, heads = a.heads, kv_rows = a.nope + a.v_dim; /* kv_rows: rows of kv_b per head */
     const bool split = c->split_kv_b;
@@ -99,20 +108,22 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .scale = config_attn_scale(c, layer),
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 0)};
-    if (keys.piece & PIECE_FIRST) TRY(absorb_queries(x, c, y, layer, w, w->q + (size_t)s->row * (size_t)(heads * a.dim), s->n));
+    if (keys.piece & PIECE_FIRST)
+        TRY(absorb_queries(x, c, y, layer, w, w->q + (size_t)s->row * (size_t)(heads * a.dim), s->n));
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
     if (!(keys.piece & PIECE_LAST)) return 0;
-    TRY(x->ops->linear(x, &(struct op_linear){.y = out,
-                                              .x = w->absorbed_out,
-                                              .w = split ? mat_rows(y->v_b, 0, a.v_dim) : mat_rows(y->kv_b, a.nope, kv_rows),
-                                              .n = s->n,
-                                              .ldx = heads * a.kv_lora,
-                                              .ldy = heads * a.v_dim,
-                                              .wide = config_needs_wide_activations(c),
-                                              .batch = heads,
-                                              .batch_rows = split ? a.v_dim : kv_rows,
-                                              .batch_x = a.kv_lora,
-                                              .batch_y = a.v_dim}));
+    TRY(x->ops->linear(
+        x, &(struct op_linear){.y = out,
+                               .x = w->absorbed_out,
+                               .w = split ? mat_rows(y->v_b, 0, a.v_dim) : mat_rows(y->kv_b, a.nope, kv_rows),
+                               .n = s->n,
+                               .ldx = heads * a.kv_lora,
+                               .ldy = heads * a.v_dim,
+                               .wide = config_needs_wide_activations(c),
+                               .batch = heads,
+                               .batch_rows = split ? a.v_dim : kv_rows,
+                               .batch_x = a.kv_lora,
+                               .batch_y = a.v_dim}));
     return attention_gate_output(x, c, layer, w, s, out);
 }
 
@@ -130,7 +141,8 @@ static float *grow_buffer(struct work *w, float **p, size_t *have, size_t need) 
     return *p;
 }
 
-/* Returns the number of heads whose keys and values of `keys` positions fit in EXPANDED_BYTES, at least one. elem_bytes: of their type. */
+/* Returns the number of heads whose keys and values of `keys` positions fit in EXPANDED_BYTES, at least one.
+ * elem_bytes: of their type. */
 static int heads_at_once(const struct mla_sizes *a, int keys, size_t elem_bytes) {
     size_t budget = test_limits_get(TEST_LIMIT_MLA_EXPAND, EXPANDED_BYTES / sizeof(float)) * sizeof(float),
            per_head = (size_t)keys * (size_t)(a->dim + a->v_dim) * elem_bytes;
@@ -143,8 +155,8 @@ static size_t mla_grown_bytes(const struct config *c, int layer, int keys) {
 }
 
 /* Computes float32 keys [n, heads, head_dim] and values [n, heads, v_dim] of some heads from w->latent. */
-static int expand_float(struct exec *x, const struct config *c, const struct mla_sizes *a, struct mat kv_b, const struct work *w, float *k, float *v, int n,
-                        int heads) {
+static int expand_float(struct exec *x, const struct config *c, const struct mla_sizes *a, struct mat kv_b,
+                        const struct work *w, float *k, float *v, int n, int heads) {
     int dim = a->dim, kv_rows = a->nope + a->v_dim, latent = a->latent;
     struct op_linear part = {.y = k,
                              .x = w->latent,
@@ -171,24 +183,39 @@ static int expand_float(struct exec *x, const struct config *c, const struct mla
                                              .head_ldy = dim});
 }
 
-/* Expanded form: computes keys and values of the requested positions from the latent cache, for as many heads at a time as fit in EXPANDED_BYTES, then
- * ordinary attention. The number of heads depends on all positions, so it is the same for each piece. Uses BF16 if the executor has an expand operation. */
-static int attend_expanded(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s,
-                           struct key_range keys) {
+/* Expanded form: computes keys and values of the requested positions from the latent cache, for as many heads at a time
+ * as fit in EXPANDED_BYTES, then ordinary attention. The number of heads depends on all positions, so it is the same
+ * for each piece. Uses BF16 if the executor has an expand operation. */
+static int attend_expanded(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                           const struct span *s, struct key_range keys) {
     const struct mla_sizes a = config_mla(c, layer);
     int dim = a.dim, latent = a.latent, kv_rows = a.nope + a.v_dim, heads = a.heads, n_positions = s->pos + s->n;
     const bool is_bf16 = x->ops->expand;
-    size_t elem_bytes = is_bf16 ? sizeof(uint16_t) : sizeof(float), per_head = (size_t)n_positions * (size_t)(dim + a.v_dim) * elem_bytes;
+    size_t elem_bytes = is_bf16 ? sizeof(uint16_t) : sizeof(float),
+           per_head = (size_t)n_positions * (size_t)(dim + a.v_dim) * elem_bytes;
     int group = heads_at_once(&a, n_positions, elem_bytes);
     struct kv_plane cached = s->cache[layer].p[0];
-    if (!is_bf16 && !grow_buffer(w, &w->latent, &w->latent_floats, (size_t)n_positions * (size_t)latent)) return ERR_MEMORY;
-    if (!grow_buffer(w, &w->expanded_kv, &w->expanded_floats, (per_head * (size_t)group + sizeof(float) - 1) / sizeof(float))) return ERR_MEMORY;
-    if (!is_bf16) TRY(x->ops->kv_load(x, &(struct op_kv_load){.plane = cached, .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
+    if (!is_bf16 && !grow_buffer(w, &w->latent, &w->latent_floats, (size_t)n_positions * (size_t)latent))
+        return ERR_MEMORY;
+    if (!grow_buffer(w, &w->expanded_kv, &w->expanded_floats,
+                     (per_head * (size_t)group + sizeof(float) - 1) / sizeof(float)))
+        return ERR_MEMORY;
+    if (!is_bf16)
+        TRY(x->ops->kv_load(x, &(struct op_kv_load){
+                                   .plane = cached, .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
     for (int h = 0; h < heads; h += group) {
         int g = heads - h < group ? heads - h : group;
         void *k = w->expanded_kv, *v = (char *)k + (size_t)keys.n * (size_t)(g * dim) * elem_bytes;
         struct mat kv_b = mat_rows(y->kv_b, h * kv_rows, (h + g) * kv_rows);
-        struct op_expand expand = {.k = k, .v = v, .latent = cached, .w = kv_b, .row0 = keys.first, .n = keys.n, .heads = g, .nope = a.nope, .v_dim = a.v_dim};
+        struct op_expand expand = {.k = k,
+                                   .v = v,
+                                   .latent = cached,
+                                   .w = kv_b,
+                                   .row0 = keys.first,
+                                   .n = keys.n,
+                                   .heads = g,
+                                   .nope = a.nope,
+                                   .v_dim = a.v_dim};
         TRY(is_bf16 ? x->ops->expand(x, &expand) : expand_float(x, c, &a, kv_b, w, k, v, keys.n, g));
         uint8_t dtype = is_bf16 ? DT_BF16 : DT_F32;
         struct op_attention o = {.out = w->att + (size_t)s->row * (size_t)(heads * a.v_dim) + (size_t)(h * a.v_dim),
@@ -208,11 +235,14 @@ static int attend_expanded(struct exec *x, const struct config *c, const struct 
                                  .scale = config_attn_scale(c, layer)};
         TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse ? w->lse + (size_t)h * (size_t)s->n : NULL));
     }
-    return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, w->att + (size_t)s->row * (size_t)(heads * a.v_dim)) : 0;
+    return keys.piece & PIECE_LAST
+               ? attention_gate_output(x, c, layer, w, s, w->att + (size_t)s->row * (size_t)(heads * a.v_dim))
+               : 0;
 }
 
 /* Computes n rows of latents, with the rotated part of keys, in w->kv. */
-static int make_latents(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+static int make_latents(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        int n) {
     const struct mla_sizes a = config_mla(c, layer);
     const int latent = a.latent;
     TRY(block_linear(x, c, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
@@ -220,8 +250,8 @@ static int make_latents(struct exec *x, const struct config *c, const struct lay
     if (y->k_rope_norm) TRY(latent_norm(x, c, w->kv + a.kv_lora, latent, y->k_rope_norm, n, a.rope));
     return attention_rotate(x, c, layer, w, w->kv + a.kv_lora, 1, latent, latent, n);
 }
-static int mla_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                        int n) {
+static int mla_store_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                        const struct span *spans, int n_spans, int n) {
     const struct layer_config *l = &c->layer[layer];
     const int latent = config_mla(c, layer).latent;
     if (l->passes_kv == KV_TAKEN) TRY(rows_copy(x, w->kv, latent, w->carried + l->carried_at, c->carried, n, latent));
@@ -232,23 +262,33 @@ static int mla_store_kv(struct exec *x, const struct config *c, const struct lay
     return 0;
 }
 
-/* Projects in [n, ld] to the queries in w->q. With ATTN_GATE_IN_QUERY the matrix yields each head's query and gate in w->fused. */
-static int project_queries(struct exec *x, const struct config *c, const struct mla_sizes *a, struct work *w, const float *in, int ld, struct mat m, int n) {
+/* Projects in [n, ld] to the queries in w->q. With ATTN_GATE_IN_QUERY the matrix yields each head's query and gate in
+ * w->fused. */
+static int project_queries(struct exec *x, const struct config *c, const struct mla_sizes *a, struct work *w,
+                           const float *in, int ld, struct mat m, int n) {
     const bool gate_in_query = c->attn_gate == ATTN_GATE_IN_QUERY;
     const int heads = a->heads, dim = a->dim, head_ld = gate_in_query ? dim + a->v_dim : dim;
     TRY(block_linear(x, c, gate_in_query ? w->fused : w->q, heads * head_ld, in, ld, m, NULL, n, false));
     if (!gate_in_query) return 0;
-    return x->ops->copy(
-        x, &(struct op_copy){
-               .y = w->q, .x = w->fused, .n = n, .heads = heads, .dim = dim, .ldx = heads * head_ld, .ldy = heads * dim, .head_ldx = head_ld, .head_ldy = dim});
+    return x->ops->copy(x, &(struct op_copy){.y = w->q,
+                                             .x = w->fused,
+                                             .n = n,
+                                             .heads = heads,
+                                             .dim = dim,
+                                             .ldx = heads * head_ld,
+                                             .ldy = heads * dim,
+                                             .head_ldx = head_ld,
+                                             .head_ldy = dim});
 }
-/* Copies w->q_latent [n, q_lora] into half of the rows [n, 2 * q_lora] after it: the first half if it is normed, the second if it is raw. */
+/* Copies w->q_latent [n, q_lora] into half of the rows [n, 2 * q_lora] after it: the first half if it is normed, the
+ * second if it is raw. */
 static int append_latent(struct exec *x, int q_lora, struct work *w, bool is_raw, int n) {
     float *pairs = w->q_latent + (size_t)n * (size_t)q_lora;
     return rows_copy(x, pairs + (is_raw ? q_lora : 0), 2 * q_lora, w->q_latent, q_lora, n, q_lora);
 }
 
-static int mla_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+static int mla_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                            int n) {
     const struct mla_sizes a = config_mla(c, layer);
     const int qd = a.heads * a.dim, q_lora = a.q_lora;
     if (q_lora) {
@@ -264,8 +304,10 @@ static int mla_make_queries(struct exec *x, const struct config *c, const struct
     TRY(attention_scale_heads(x, w, w->q, y->q_slope, y->q_base, a.heads, a.dim, n));
     return attention_scale_queries(x, c, layer, w, w->q, qd, n);
 }
-static int mla_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct key_range keys) {
-    return block_expands_mla(c, layer, s->n) ? attend_expanded(x, c, y, layer, w, s, keys) : attention_absorbed(x, c, y, layer, w, s, keys, NULL);
+static int mla_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                      const struct span *s, struct key_range keys) {
+    return block_expands_mla(c, layer, s->n) ? attend_expanded(x, c, y, layer, w, s, keys)
+                                             : attention_absorbed(x, c, y, layer, w, s, keys, NULL);
 }
 
 const struct attention_kind attention_mla = {.name = "mla",

@@ -1,7 +1,8 @@
-/* Gated residual streams with hashed n-gram embeddings (Qwen4). A block reads the mean of the streams' norms, each element weighted by a gate of low rank, and
- * adds its output to each stream with a weight of its own. Before some layers an embedding of the last tokens is added to the streams: a table's rows by their
- * hashes, gated by how they relate to each stream, plus a causal convolution; also of streams that are mixed otherwise (DeepSeek-V4.1, without a convolution).
- * Reference: transformers, models/qwen4_exp. */
+/* Gated residual streams with hashed n-gram embeddings (Qwen4). A block reads the mean of the streams' norms, each
+ * element weighted by a gate of low rank, and adds its output to each stream with a weight of its own. Before some
+ * layers an embedding of the last tokens is added to the streams: a table's rows by their hashes, gated by how they
+ * relate to each stream, plus a causal convolution; also of streams that are mixed otherwise (DeepSeek-V4.1, without a
+ * convolution). Reference: transformers, models/qwen4_exp. */
 #include <math.h>
 
 #include "engine/layer/gated_streams.h"
@@ -12,10 +13,13 @@
 static int stream_floats(const struct config *c) { return c->streams.n * c->hidden; }
 
 /* block_linear_exact for rows without gaps. */
-static int linear_exact(struct exec *x, float *y, const float *in, struct mat m, int n) { return block_linear_exact(x, y, m.rows, in, m.cols, m, n); }
+static int linear_exact(struct exec *x, float *y, const float *in, struct mat m, int n) {
+    return block_linear_exact(x, y, m.rows, in, m.cols, m, n);
+}
 
 /* Norms each stream with its own weights [streams * hidden]; in and out may be the same. */
-static int norm_streams(struct exec *x, const struct config *c, const struct work *w, float *out, const float *in, const float *weight, int n, int tag) {
+static int norm_streams(struct exec *x, const struct config *c, const struct work *w, float *out, const float *in,
+                        const float *weight, int n, int tag) {
     const int all = stream_floats(c);
     for (int s = 0, at = 0; s < c->streams.n; s++, at += c->hidden)
         TRY(x->ops->norm(x, &(struct op_norm){.out = out + at,
@@ -34,12 +38,17 @@ static int norm_streams(struct exec *x, const struct config *c, const struct wor
 }
 
 int gated_streams_add(struct exec *x, const struct config *c, struct work *w, bool first, int n) {
-    TRY(x->ops->spread(
-        x, &(struct op_spread){.streams = w->streams, .x = w->x, .post = first ? NULL : w->post, .n = n, .hidden = c->hidden, .n_streams = c->streams.n}));
+    TRY(x->ops->spread(x, &(struct op_spread){.streams = w->streams,
+                                              .x = w->x,
+                                              .post = first ? NULL : w->post,
+                                              .n = n,
+                                              .hidden = c->hidden,
+                                              .n_streams = c->streams.n}));
     return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = c->hidden});
 }
 
-int gated_streams_mix(struct exec *x, const struct config *c, const struct gated_mix *m, struct work *w, float *out, int n, int tag) {
+int gated_streams_mix(struct exec *x, const struct config *c, const struct gated_mix *m, struct work *w, float *out,
+                      int n, int tag) {
     const int all = stream_floats(c), streams = c->streams.n, rank = c->streams.rank;
     const float mean = 1 / (float)streams;
     TRY(norm_streams(x, c, w, w->stream_norm, w->streams, m->norm, n, tag));
@@ -55,16 +64,21 @@ int gated_streams_mix(struct exec *x, const struct config *c, const struct gated
     TRY(linear_exact(x, w->stream_gates, w->mix, m->up, n));
     TRY(rows_gate(x, w->stream_norm, all, w->stream_gates, all, GATE_SIGMOID, n, all));
     TRY(rows_copy(x, out, c->hidden, w->stream_norm, all, n, c->hidden));
-    for (int s = 1; s < streams; s++) TRY(x->ops->add(x, &(struct op_add){.y = out, .x = w->stream_norm + s * c->hidden, .n = n, .m = c->hidden, .ldx = all}));
+    for (int s = 1; s < streams; s++)
+        TRY(x->ops->add(
+            x, &(struct op_add){.y = out, .x = w->stream_norm + s * c->hidden, .n = n, .m = c->hidden, .ldx = all}));
     return rows_scale(x, out, mean, n, c->hidden);
 }
 
-/* --- Embeddings of n-grams ------------------------------------------------------------------------------------------------------- */
+/* --- Embeddings of n-grams -------------------------------------------------------------------- */
 
 /* A state: the last size - 1 tokens as int32_t, then the last rows of the convolution's input. */
 struct cache_desc gated_streams_ngram_plane(const struct config *c, int layer) {
     const struct ngram_config *g = config_ngram(c, layer);
-    return (struct cache_desc){.heads = 1, .dim = g->size - 1 + (config_ngram_taps(g) - 1) * stream_floats(c), .fixed_rows = KV_STATES, .dtype = DT_F32};
+    return (struct cache_desc){.heads = 1,
+                               .dim = g->size - 1 + (config_ngram_taps(g) - 1) * stream_floats(c),
+                               .fixed_rows = KV_STATES,
+                               .dtype = DT_F32};
 }
 static int state_plane(const struct config *c, int layer) {
     struct cache_desc d[CACHE_PLANES];
@@ -72,8 +86,8 @@ static int state_plane(const struct config *c, int layer) {
 }
 
 /* Hashes rows [row, row + n) of the workspace from one state to another. */
-static int hash_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
-                     int to) {
+static int hash_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                     const struct span *s, int row, int n, int from, int to) {
     const struct ngram_config *g = config_ngram(c, layer);
     const int plane = state_plane(c, layer);
     struct op_ngram o = {.rows = w->ngram_rows + (size_t)row * (size_t)config_ngram_hashes(g),
@@ -91,8 +105,8 @@ static int hash_rows(struct exec *x, const struct config *c, const struct layer 
     for (int i = 0; i < NGRAM_HASHES_MOST; i++) o.vocab[i] = g->vocab[i], o.offset[i] = g->offset[i];
     return x->ops->ngram(x, &o);
 }
-static int convolve_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n,
-                         int from, int to) {
+static int convolve_rows(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                         const struct span *s, int row, int n, int from, int to) {
     const struct ngram_config *g = config_ngram(c, layer);
     const int all = stream_floats(c), plane = state_plane(c, layer), skip = g->size - 1;
     const size_t at = (size_t)row * (size_t)all;
@@ -109,22 +123,33 @@ static int convolve_rows(struct exec *x, const struct config *c, const struct la
                                              .ldo = all});
 }
 
-int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans,
-                            int n) {
+int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                            const struct span *spans, int n_spans, int n) {
     const struct ngram_config *g = config_ngram(c, layer);
     const int all = stream_floats(c), streams = c->streams.n;
     if (!g) return 0;
     for (int i = 0; i < n_spans; i++) TRY(attention_advance_state(x, c, y, layer, w, &spans[i], hash_rows));
-    TRY(x->ops->embed(x, &(struct op_embed){.out = w->ngram, .ids = w->ngram_rows, .table = y->ngram_table, .n = n * config_ngram_hashes(g)}));
+    TRY(x->ops->embed(
+        x, &(struct op_embed){
+               .out = w->ngram, .ids = w->ngram_rows, .table = y->ngram_table, .n = n * config_ngram_hashes(g)}));
     TRY(linear_exact(x, w->stream_norm, w->ngram, y->ngram_key, n));
     TRY(norm_streams(x, c, w, w->stream_norm, w->stream_norm, y->ngram_key_norm, n, 2 * layer));
     TRY(norm_streams(x, c, w, w->stream_gates, w->streams, y->ngram_query_norm, n, 2 * layer));
-    TRY(x->ops->relate(
-        x, &(struct op_relate){
-               .out = w->post, .x = w->stream_norm, .y = w->stream_gates, .n = n, .heads = streams, .dim = c->hidden, .scale = (float)(1 / sqrt(c->hidden))}));
+    TRY(x->ops->relate(x, &(struct op_relate){.out = w->post,
+                                              .x = w->stream_norm,
+                                              .y = w->stream_gates,
+                                              .n = n,
+                                              .heads = streams,
+                                              .dim = c->hidden,
+                                              .scale = (float)(1 / sqrt(c->hidden))}));
     TRY(linear_exact(x, w->xn, w->ngram, y->ngram_value, n));
     TRY(x->ops->fill(x, &(struct op_fill){.x = w->stream_norm, .n = n, .m = all}));
-    TRY(x->ops->spread(x, &(struct op_spread){.streams = w->stream_norm, .x = w->xn, .post = w->post, .n = n, .hidden = c->hidden, .n_streams = streams}));
+    TRY(x->ops->spread(x, &(struct op_spread){.streams = w->stream_norm,
+                                              .x = w->xn,
+                                              .post = w->post,
+                                              .n = n,
+                                              .hidden = c->hidden,
+                                              .n_streams = streams}));
     TRY(rows_add(x, w->streams, w->stream_norm, n, all));
     if (g->taps == 1) return 0;
     TRY(norm_streams(x, c, w, w->stream_gates, w->stream_norm, y->ngram_conv_norm, n, 2 * layer));

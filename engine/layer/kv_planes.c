@@ -24,12 +24,15 @@ static size_t row_bytes(const struct config *c, int layer, enum dtype dtype, boo
         struct kv_plane p = kv_plane_of(&d[i], dtype);
         struct kv_row_range one = kv_row_range_of(&p, 0, 1);
         size_t every = d[i].tokens_per_row ? (size_t)d[i].tokens_per_row : 1;
-        if (!d[i].fixed_rows && (taken || !d[i].is_taken)) sum += (one.bytes + one.n_scales * sizeof(float) + every - 1) / every;
+        if (!d[i].fixed_rows && (taken || !d[i].is_taken))
+            sum += (one.bytes + one.n_scales * sizeof(float) + every - 1) / every;
     }
     return sum;
 }
 size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype) { return row_bytes(c, layer, dtype, false); }
-size_t kv_seen_row_bytes(const struct config *c, int layer, enum dtype dtype) { return row_bytes(c, layer, dtype, true); }
+size_t kv_seen_row_bytes(const struct config *c, int layer, enum dtype dtype) {
+    return row_bytes(c, layer, dtype, true);
+}
 size_t kv_token_bytes(const struct config *c, enum dtype dtype) {
     size_t sum = 0;
     for (int i = 0; i < c->n_layers; i++) sum += kv_row_bytes(c, i, dtype);

@@ -1,10 +1,12 @@
 #pragma once
-/* Operations of the table on whole rows, which have no heads: float32 [n, dim] in the executor's memory. Return 0 or an operation's error code. */
+/* Operations of the table on whole rows, which have no heads: float32 [n, dim] in the executor's memory. Return 0 or an
+ * operation's error code. */
 #include "base/ops.h"
 
 /* Copies rows ldx floats apart to rows ldy apart; ldx 0 copies one row to all. */
 static inline int rows_copy(struct exec *x, float *to, int ldy, const float *from, int ldx, int n, int dim) {
-    return x->ops->copy(x, &(struct op_copy){.y = to, .x = from, .n = n, .heads = 1, .dim = dim, .ldx = ldx, .ldy = ldy});
+    return x->ops->copy(x,
+                        &(struct op_copy){.y = to, .x = from, .n = n, .heads = 1, .dim = dim, .ldx = ldx, .ldy = ldy});
 }
 /* y += from, both without gaps. */
 static inline int rows_add(struct exec *x, float *y, const float *from, int n, int dim) {
@@ -15,6 +17,9 @@ static inline int rows_scale(struct exec *x, float *y, float by, int n, int dim)
     return x->ops->scale(x, &(struct op_scale){.x = y, .n = n, .m = dim, .ld = dim, .by = by});
 }
 /* y *= the gate function of g; ldg 0: one row of gates for all. */
-static inline int rows_gate(struct exec *x, float *y, int ldy, const float *g, int ldg, enum gate_kind kind, int n, int dim) {
-    return x->ops->gate(x, &(struct op_gate){.y = y, .g = g, .n = n, .heads = 1, .dim = dim, .ldy = ldy, .ldg = ldg, .kind = (uint8_t)kind});
+static inline int rows_gate(struct exec *x, float *y, int ldy, const float *g, int ldg, enum gate_kind kind, int n,
+                            int dim) {
+    return x->ops->gate(
+        x, &(struct op_gate){
+               .y = y, .g = g, .n = n, .heads = 1, .dim = dim, .ldy = ldy, .ldg = ldg, .kind = (uint8_t)kind});
 }

@@ -7,8 +7,9 @@ struct span {
     const struct kv_layer *cache; /* [n_layers] */
     int row, n, pos;
     struct kv_state_step state_step; /* state transition in that cache */
-    /* NULL, or addresses of planes and position in the executor's memory, [n_layers, CACHE_PLANES], for recorded graphs. pos is then only an upper
-     * bound, and cache may be any cache of this shape, except that its states are this call's. Only for layers with block_is_recordable(). */
+    /* NULL, or addresses of planes and position in the executor's memory, [n_layers, CACHE_PLANES], for recorded
+     * graphs. pos is then only an upper bound, and cache may be any cache of this shape, except that its states are
+     * this call's. Only for layers with block_is_recordable(). */
     const struct op_address *addresses;
 };
 

@@ -1,6 +1,7 @@
 #include "engine/layer/work_open.h"
 
-/* Workspaces: the list of their buffers, from which they are allocated, sized and closed, and views of some of their rows. */
+/* Workspaces: the list of their buffers, from which they are allocated, sized and closed, and views of some of their
+ * rows. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -54,29 +55,43 @@ static struct mixer_floats mixer_floats(const struct config *c) {
     if (c->delta.taps) {
         const struct delta_config *d = &c->delta;
         const size_t values = (size_t)(d->v_heads * d->v_dim), channels = 2 * (size_t)(d->k_heads * d->k_dim) + values;
-        grow_mixer(&f, (struct mixer_floats){.att = values, .fused = channels + values, .mixed = channels, .z = values, .gates = 2 * (size_t)d->v_heads});
+        grow_mixer(&f, (struct mixer_floats){.att = values,
+                                             .fused = channels + values,
+                                             .mixed = channels,
+                                             .z = values,
+                                             .gates = 2 * (size_t)d->v_heads});
     }
-    if (config_has_mixer(c, MIXER_CONV)) grow_mixer(&f, (struct mixer_floats){.att = (size_t)c->hidden, .fused = 3 * (size_t)c->hidden});
-    if (config_has_mixer(c, MIXER_LIGHTNING)) grow_mixer(&f, (struct mixer_floats){.att = all, .fused = 3 * all, .mixed = 3 * all, .z = all});
+    if (config_has_mixer(c, MIXER_CONV))
+        grow_mixer(&f, (struct mixer_floats){.att = (size_t)c->hidden, .fused = 3 * (size_t)c->hidden});
+    if (config_has_mixer(c, MIXER_LIGHTNING))
+        grow_mixer(&f, (struct mixer_floats){.att = all, .fused = 3 * all, .mixed = 3 * all, .z = all});
     if (c->short_taps)
-        grow_mixer(&f, (struct mixer_floats){.mixed = (size_t)(c->n_kv_heads * (c->head_dim + c->v_dim)),
-                                             .z = c->streams.block_layers ? (size_t)(2 * c->n_kv_heads * c->short_taps) : 0});
+        grow_mixer(
+            &f, (struct mixer_floats){.mixed = (size_t)(c->n_kv_heads * (c->head_dim + c->v_dim)),
+                                      .z = c->streams.block_layers ? (size_t)(2 * c->n_kv_heads * c->short_taps) : 0});
     if (config_has_mixer(c, MIXER_MAMBA2)) {
         const size_t channels = inner + 2 * (size_t)(m->groups * m->state);
-        grow_mixer(&f, (struct mixer_floats){.att = inner, .fused = inner + channels + (size_t)m->heads, .mixed = channels});
+        grow_mixer(
+            &f, (struct mixer_floats){.att = inner, .fused = inner + channels + (size_t)m->heads, .mixed = channels});
     }
     if (config_has_mixer(c, MIXER_KDA)) {
         const size_t width = (size_t)(c->kda.heads * c->kda.dim);
-        grow_mixer(&f,
-                   (struct mixer_floats){
-                       .att = width, .fused = max_of(3 * width, (size_t)c->kda.rank), .mixed = 3 * width, .z = width, .gates = (size_t)c->kda.heads + width});
+        grow_mixer(&f, (struct mixer_floats){.att = width,
+                                             .fused = max_of(3 * width, (size_t)c->kda.rank),
+                                             .mixed = 3 * width,
+                                             .z = width,
+                                             .gates = (size_t)c->kda.heads + width});
     }
     if (c->attn == ATTN_CCA) {
-        const size_t qk = (size_t)((c->n_heads + c->n_kv_heads) * c->head_dim), delayed = (size_t)(c->n_kv_heads * c->head_dim) / 2;
-        grow_mixer(&f, (struct mixer_floats){.fused = qk, .mixed = (size_t)c->cca.taps[1] * qk + delayed, .z = delayed});
+        const size_t qk = (size_t)((c->n_heads + c->n_kv_heads) * c->head_dim),
+                     delayed = (size_t)(c->n_kv_heads * c->head_dim) / 2;
+        grow_mixer(&f,
+                   (struct mixer_floats){.fused = qk, .mixed = (size_t)c->cca.taps[1] * qk + delayed, .z = delayed});
     }
     if (config_has_mixer(c, MIXER_MAMBA1))
-        grow_mixer(&f, (struct mixer_floats){.att = inner, .fused = 2 * inner, .mixed = inner + (size_t)(m->rank + 2 * m->state), .z = inner});
+        grow_mixer(
+            &f, (struct mixer_floats){
+                    .att = inner, .fused = 2 * inner, .mixed = inner + (size_t)(m->rank + 2 * m->state), .z = inner});
     return f;
 }
 
@@ -106,7 +121,9 @@ static void list_streams(struct buffer_list *l, struct work *w, const struct con
     if (c->streams.loop_passes > 1) ADD(messages, n * (7 * hidden + (size_t)c->streams.message_rank));
     size_t dim = 0, hashes = 0;
     for (int i = 0; i < CONFIG_NGRAMS_MOST; i++)
-        if (c->ngram[i].size) dim = max_of(dim, (size_t)c->ngram[i].dim), hashes = max_of(hashes, (size_t)config_ngram_hashes(&c->ngram[i]));
+        if (c->ngram[i].size)
+            dim = max_of(dim, (size_t)c->ngram[i].dim),
+            hashes = max_of(hashes, (size_t)config_ngram_hashes(&c->ngram[i]));
     if (c->streams.is_gated || dim) {
         ADD(stream_norm, n * s * hidden);
         ADD(stream_gates, n * s * hidden);
@@ -128,11 +145,13 @@ static void list_streams(struct buffer_list *l, struct work *w, const struct con
 
 /* Queries, keys, attention outputs, and what mixers compute of a row. */
 static void list_attention(struct buffer_list *l, struct work *w, const struct config *c, size_t n) {
-    enum { REL_BIAS_BYTES = 64 << 20 }; /* biases by distance: for as many rows as fit, but those of a small batch together */
+    /* biases by distance: for as many rows as fit, but those of a small batch together */
+    enum { REL_BIAS_BYTES = 64 << 20 };
     const struct mixer_floats mixer = mixer_floats(c);
     const size_t entry = max_of((size_t)c->head_dim, (size_t)c->index_dim); /* floats of a multi-token key */
     const bool selects_entries = c->index_block && !c->index_by_group;
-    size_t att = max_of((size_t)(c->n_heads * c->v_dim), mixer.att), fused = max_of(gate_floats(c), mixer.fused), cached = 0, extent = 0;
+    size_t att = max_of((size_t)(c->n_heads * c->v_dim), mixer.att), fused = max_of(gate_floats(c), mixer.fused),
+           cached = 0, extent = 0;
     for (int i = 0; i < c->n_layers; i++) {
         cached = max_of(cached, kv_seen_row_bytes(c, i, DT_F32));
         extent = max_of(extent, (size_t)c->n_heads * (size_t)c->layer[i].extent);
@@ -222,14 +241,20 @@ size_t work_bytes(const struct config *c, int rows) {
     return sum;
 }
 
-int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t), void (*release)(void *, void *), void *ctx, struct error *e) {
-    *w = (struct work){.config = c, .rows = rows, .alloc = alloc ? alloc : host_alloc, .release = release ? release : host_release, .ctx = ctx};
+int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t),
+              void (*release)(void *, void *), void *ctx, struct error *e) {
+    *w = (struct work){.config = c,
+                       .rows = rows,
+                       .alloc = alloc ? alloc : host_alloc,
+                       .release = release ? release : host_release,
+                       .ctx = ctx};
     struct buffer_list l;
     list_buffers(&l, w, c, rows);
     for (int i = 0; i < l.n; i++)
         if (!(*l.at[i].p = w->alloc(ctx, l.at[i].bytes))) {
             work_close(w);
-            return error_set(e, ERR_MEMORY, "no memory for a workspace of %d tokens (%zu MB)", rows, work_bytes(c, rows) >> 20);
+            return error_set(e, ERR_MEMORY, "no memory for a workspace of %d tokens (%zu MB)", rows,
+                             work_bytes(c, rows) >> 20);
         }
     return 0;
 }

@@ -150,7 +150,8 @@ static const struct arch *const table[] = {
 
 static bool has_text_type(const struct arch *a, const struct json *root) {
     const struct json *text = a->text_type ? json_get(root, a->text_config_key) : NULL;
-    return !a->text_type || !root || (text && text->type == JSON_OBJECT && json_is(json_get(text, "model_type"), a->text_type));
+    return !a->text_type || !root ||
+           (text && text->type == JSON_OBJECT && json_is(json_get(text, "model_type"), a->text_type));
 }
 const struct arch *arch_find(const struct json *model_type, const struct json *root) {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -162,7 +163,8 @@ const struct arch *arch_find(const struct json *model_type, const struct json *r
 static const char *const text_members[] = {"text_config", "llm_config", "language_config", NULL};
 /* Returns the type of the text model that a member describes; NULL: there is none. */
 static const struct json *text_type(const struct json *root, const char *member) {
-    const struct json *text = json_get(root, member), *type = text && text->type == JSON_OBJECT ? json_get(text, "model_type") : NULL;
+    const struct json *text = json_get(root, member),
+                      *type = text && text->type == JSON_OBJECT ? json_get(text, "model_type") : NULL;
     return type && type->type == JSON_STRING ? type : NULL;
 }
 const struct json *arch_text_type(const struct json *root) {
@@ -171,14 +173,16 @@ const struct json *arch_text_type(const struct json *root) {
     return type;
 }
 const struct arch *arch_find_class(const struct json *architectures) {
-    const struct json *name = architectures && architectures->type == JSON_ARRAY && architectures->n == 1 ? json_at(architectures, 0) : NULL;
+    const struct json *name =
+        architectures && architectures->type == JSON_ARRAY && architectures->n == 1 ? json_at(architectures, 0) : NULL;
     for (size_t i = 0; i < sizeof table / sizeof *table && name; i++)
         for (const char *const *t = table[i]->architectures; t && *t; t++)
             if (json_is(name, *t)) return table[i];
     return NULL;
 }
 
-const struct arch *arch_find_text(const struct json *model_type, const struct json *root, const char **member, const char **why) {
+const struct arch *arch_find_text(const struct json *model_type, const struct json *root, const char **member,
+                                  const char **why) {
     static const char *const both_ways[] = {"paligemma", "colpali"}; /* a token of the prompt sees later ones */
     for (size_t i = 0; i < sizeof both_ways / sizeof *both_ways; i++)
         if (json_is(model_type, both_ways[i])) {

@@ -1,5 +1,5 @@
-/* Aria, language model only: GQA, experts in every layer, stacked and transposed, softmax over the chosen logits, shared experts. Reference: transformers,
- * models/aria. */
+/* Aria, language model only: GQA, experts in every layer, stacked and transposed, softmax over the chosen logits,
+ * shared experts. Reference: transformers, models/aria. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -9,9 +9,11 @@ static void parse(struct config_reader *r, struct config *c) {
     static const char *const acts[] = {"silu", NULL};
     if (r->outer) {
         config_skip_vision(r, c);
-        config_ignore(r, "projector_patch_to_query_dict"), config_ignore(r, "max_value_projector_patch_to_query_dict"), config_ignore(r, "ignore_index");
+        config_ignore(r, "projector_patch_to_query_dict"), config_ignore(r, "max_value_projector_patch_to_query_dict"),
+            config_ignore(r, "ignore_index");
     }
-    config_choice(r, "hidden_act", acts, 0); /* names the activation of shared experts; routed experts have SiLU always */
+    /* names the activation of shared experts; routed experts have SiLU always */
+    config_choice(r, "hidden_act", acts, 0);
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true: hearth has no biases of shared experts");
@@ -28,7 +30,8 @@ static void parse(struct config_reader *r, struct config *c) {
 
 #define ARCH(types, member, m, lm_head) \
     { \
-        .model_types = types, .title = "Aria", .text_config_key = member, .defaults = {.own_activation = true}, .parse = parse, \
+        .model_types = types, .title = "Aria", .text_config_key = member, .defaults = {.own_activation = true}, \
+        .parse = parse, \
         .names = {.embed = m "embed_tokens", \
                   .norm = m "norm", \
                   .head = lm_head, \

@@ -1,6 +1,7 @@
-/* Beam: GQA with a norm per head on q and k and a gate per element with a bias per head; norms before and after each block, whose outputs and stream are
- * divided by the square root of their number; DeepSeek-V3's router without shared experts. A kind of layers without rotation scales queries by a power of their
- * position. Reference: transformers, models/beam. */
+/* Beam: GQA with a norm per head on q and k and a gate per element with a bias per head; norms before and after each
+ * block, whose outputs and stream are divided by the square root of their number; DeepSeek-V3's router without shared
+ * experts. A kind of layers without rotation scales queries by a power of their position. Reference: transformers,
+ * models/beam. */
 #include "base/ops.h"
 #include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
@@ -27,8 +28,10 @@ static void read_ropes(struct config_reader *r, struct config *c) {
     config_read_rope_object(&in, c, "full_attention", c->head_dim, 10000);
     config_close(r, "rope_parameters", &in);
     for (int i = 0; i < c->n_layers; i++)
-        c->layer[i].rope = c->layer[i].window ? (sliding ? LAYER_ROPE_SECOND : LAYER_ROPE_NONE) : (full ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE);
-    c->query_scale = (struct query_scale){.slope = 0.1f, .every = 2048, .shift = 1, .kind = SCALE_POWER, .no_rope_only = true};
+        c->layer[i].rope = c->layer[i].window ? (sliding ? LAYER_ROPE_SECOND : LAYER_ROPE_NONE)
+                                              : (full ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE);
+    c->query_scale =
+        (struct query_scale){.slope = 0.1f, .every = 2048, .shift = 1, .kind = SCALE_POWER, .no_rope_only = true};
 }
 
 static void parse(struct config_reader *r, struct config *c) {
@@ -49,7 +52,9 @@ static void parse(struct config_reader *r, struct config *c) {
     c->output_norm = OUTPUT_NORM_BLOCKS;
     c->divides_stream = true;
     config_keep_stream(c);
-    c->logit_cap = config_is_null(r, "final_logit_softcapping") ? 0 : (float)config_num(r, "final_logit_softcapping", 30, 1e-6, 1e6);
+    c->logit_cap = config_is_null(r, "final_logit_softcapping")
+                       ? 0
+                       : (float)config_num(r, "final_logit_softcapping", 30, 1e-6, 1e6);
 }
 
 #define L "model.layers.%d."
@@ -59,6 +64,7 @@ const struct arch arch_beam = {
     .title = "Beam",
     .defaults = {.heads = 48, .kv_heads = 8, .head_dim = 128},
     .parse = parse,
-    .names = {NAMES_ATTENTION("model."), NAMES_NORMS_AROUND("model."), NAMES_QK_NORM("model."), .attn_gate = L "self_attn.gate_proj",
-              .attn_gate_bias = L "self_attn.gate_bias", NAMES_ROUTER("model."), DEEPSEEK_BIAS_NAME, NAMES_EXPERTS("model."), NAMES_DENSE("model.")},
+    .names = {NAMES_ATTENTION("model."), NAMES_NORMS_AROUND("model."), NAMES_QK_NORM("model."),
+              .attn_gate = L "self_attn.gate_proj", .attn_gate_bias = L "self_attn.gate_bias", NAMES_ROUTER("model."),
+              DEEPSEEK_BIAS_NAME, NAMES_EXPERTS("model."), NAMES_DENSE("model.")},
 };

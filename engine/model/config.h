@@ -1,13 +1,14 @@
 #pragma once
-/* config.json as a validated struct. Sources: the vendors' modeling code; transformers where they agree. A key that no parser read and that could change the
- * computation is refused by name. */
+/* config.json as a validated struct. Sources: the vendors' modeling code; transformers where they agree. A key that no
+ * parser read and that could change the computation is refused by name. */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/json.h"
 #include "base/ops.h"
 
-enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16, CONFIG_NGRAMS_MOST = 4, CONFIG_MEMBERS_MOST = 1024 }; /* MEMBERS: of one object of config.json */
+/* MEMBERS: of one object of config.json */
+enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16, CONFIG_NGRAMS_MOST = 4, CONFIG_MEMBERS_MOST = 1024 };
 
 enum attn_kind {
     ATTN_GQA,
@@ -35,7 +36,8 @@ enum output_norm { /* outputs that are normed before they are added to the strea
 enum reads_early { /* parts of a layer with experts that read the stream before attention instead of the one after it */
                    EARLY_NONE,
                    EARLY_ROUTER, /* the router, without a norm */
-                   EARLY_ROUTED  /* the router and the routed experts, through a norm of their own (layer.experts_norm) */
+                   /* the router and the routed experts, through a norm of their own (layer.experts_norm) */
+                   EARLY_ROUTED
 };
 enum index_kind {                 /* keys that a layer's attention sees */
                   INDEX_OWN,      /* those that its own indexer selects */
@@ -76,19 +78,27 @@ enum { ROPE_PAIRS_MAX = 512 };
 
 struct rope_config {
     uint8_t kind;
-    bool interleaved;                                                                                   /* pairs (2j, 2j+1) instead of (j, j + dim/2) */
-    bool backwards;                                                                                     /* pairs turn by the negative angle */
-    bool truncate;                                                                                      /* YaRN: round the correction range to integers */
-    int dim;                                                                                            /* rotary dimensions of a head, even */
-    double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* attention_factor 0: derive */
-    double low_freq, high_freq;                                                                         /* llama3 */
-    double default_partial_factor;                                                                      /* default rotary fraction of a head; 0: all */
+    /* pairs (2j, 2j+1) instead of (j, j + dim/2) */
+    bool interleaved;
+    /* pairs turn by the negative angle */
+    bool backwards;
+    /* YaRN: round the correction range to integers */
+    bool truncate;
+    /* rotary dimensions of a head, even */
+    int dim;
+    /* attention_factor 0: derive */
+    double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor;
+    double low_freq, high_freq; /* llama3 */
+    /* default rotary fraction of a head; 0: all */
+    double default_partial_factor;
     int partial_of;  /* dimensions that the fraction is of; 0: those asked for */
     bool reads_fope; /* the config has FoPE's keys */
-    int fope_pairs;  /* FoPE: number of leading pairs, and of frequencies. Each KV head's cos and sin are sums over the frequencies, weighted by tensors of the
-                        checkpoint. cos and sin of the other pairs are both 1. 0: no FoPE */
+    /* FoPE: number of leading pairs, and of frequencies. Each KV head's cos and sin are sums over the frequencies,
+     * weighted by tensors of the checkpoint. cos and sin of the other pairs are both 1. 0: no FoPE */
+    int fope_pairs;
     int turning_pairs; /* ROPE_PROPORTIONAL: the first pairs, which turn; the others have frequency 0 */
-    /* LongRoPE: divisors of the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for longer sequences */
+    /* LongRoPE: divisors of the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for
+     * longer sequences */
     float factors[2][ROPE_PAIRS_MAX], factors_mscale[2];
 };
 
@@ -98,7 +108,9 @@ struct config {
     const struct tensor_names *names; /* the family's, or llama.cpp's */
     const struct layout *layout;
     char model_type[64];
-    bool is_part; /* a text model inside a model of another family; its tensors' names may have a prefix (checkpoint_name_text). model_type is its own */
+    /* a text model inside a model of another family; its tensors' names may have a prefix (checkpoint_name_text).
+     * model_type is its own */
+    bool is_part;
     int vocab, hidden, n_layers, max_context;
     int embed_rows;          /* rows of the embedding, if there are more than vocab; 0: vocab */
     bool head_is_padded;     /* the stored head has embed_rows rows, too; Inkling 2 */
@@ -117,10 +129,12 @@ struct config {
     bool tied;            /* lm_head is the embedding */
     bool head_bias;
 
-    uint8_t attn;                          /* enum attn_kind */
-    int n_heads, n_kv_heads;               /* the largest of any layer */
-    int head_dim, v_dim;                   /* query/key head and value head, the largest of any layer; MLA: nope + rope, v_head_dim */
-    int q_lora, kv_lora, qk_nope, qk_rope; /* MLA; q_lora, GQA too: width of the normed latent that queries are projected from; 0: from hidden */
+    uint8_t attn;            /* enum attn_kind */
+    int n_heads, n_kv_heads; /* the largest of any layer */
+    /* query/key head and value head, the largest of any layer; MLA: nope + rope, v_head_dim */
+    int head_dim, v_dim;
+    /* MLA; q_lora, GQA too: width of the normed latent that queries are projected from; 0: from hidden */
+    int q_lora, kv_lora, qk_nope, qk_rope;
     float q_latent_scale, kv_latent_scale; /* factors of the normed latents; 0: 1; LongCat-Flash */
     bool scales_latents;                   /* these factors are sqrt(hidden / width of the latent) */
     bool k_rope_norm;                      /* MLA: the rotated part of keys is normed; Dots 3 Note */
@@ -133,7 +147,8 @@ struct config {
     bool split_kv_b; /* MLA: k_b and v_b instead of kv_b */
     /* COMPRESSED: head groups of the low-rank output projection, and its rank; DeepSeek-V4, V4.1. */
     int o_groups, o_lora;
-    int index_block;                        /* GQA, DSA: an indexer selects index_topk blocks of this many keys; 0: it selects keys */
+    /* GQA, DSA: an indexer selects index_topk blocks of this many keys; 0: it selects keys */
+    int index_block;
     int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
     /* GQA: each index head selects blocks for its group of KV heads, by their best keys; and all see the query's
      * block; MiniMax-M3. */
@@ -148,7 +163,8 @@ struct config {
     bool index_from_entries;
     /* With index_from_entries: keys and the indexer's queries are rounded as in training (op_round); DeepSeek-V4.1. */
     bool rounds_keys;
-    /* With index_from_entries: later indexers select among the keys of this many blocks, each of that many keys. 0: all */
+    /* With index_from_entries: later indexers select among the keys of this many blocks, each of that many keys. 0: all
+     */
     int candidate_blocks, candidate_keys; /* DeepSeek-V4.1 */
     /* DSA: the indexer's queries are projected from the layer's input, through a norm, instead of MLA's query
      * latent; Mistral Large 4. */
@@ -158,20 +174,22 @@ struct config {
     int qkv_pieces;
     uint8_t qk_norm; /* enum qk_norm */
     bool qk_norm_after_rope;
-    bool sinks;                        /* a logit per head that takes part in the softmax without a value */
-    bool projects_sinks;               /* GQA: this logit is a product of the block's input; needs rel_dim; Inkling 2 */
-    uint8_t attn_gate, attn_gate_kind; /* enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
-    bool attn_gate_bias;               /* with ATTN_GATE_ELEMENT: the gates of a head have a bias; Beam */
-    float v_scale;                     /* GQA: factor of the values; 0: 1; MiMo-V2 */
-    bool v_norm;                       /* GQA: values are normed per head, without weights */
+    bool sinks;          /* a logit per head that takes part in the softmax without a value */
+    bool projects_sinks; /* GQA: this logit is a product of the block's input; needs rel_dim; Inkling 2 */
+    /* enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
+    uint8_t attn_gate, attn_gate_kind;
+    bool attn_gate_bias; /* with ATTN_GATE_ELEMENT: the gates of a head have a bias; Beam */
+    float v_scale;       /* GQA: factor of the values; 0: 1; MiMo-V2 */
+    bool v_norm;         /* GQA: values are normed per head, without weights */
     /* GQA: the attention output is normed per head, without weights, before its gate; Muse Spark. */
     bool head_out_norm;
     int rel_dim; /* GQA: scores get a bias by distance, a query's coefficients [rel_dim] times a table; 0: none */
     /* QK_NORM_CLIP: longest heads of queries and keys, and of coefficients with weights of their own; rel_limit 0:
      * neither; Inkling 2. */
     float qk_limit, rel_limit;
-    int short_taps;      /* GQA: causal convolutions of keys, values and of both blocks' outputs, each plus its input; 0: none. Their outputs must be apart
-                            from the stream: config_keep_stream, or streams.block_layers */
+    /* GQA: causal convolutions of keys, values and of both blocks' outputs, each plus its input; 0: none. Their outputs
+     * must be apart from the stream: config_keep_stream, or streams.block_layers */
+    int short_taps;
     bool scales_short;   /* these sums are divided by the root of the number of summands; Inkling 2 */
     struct query_scale { /* queries are multiplied by a function of their position (op_scale); slope 0: not */
         float slope;
@@ -184,8 +202,9 @@ struct config {
     int temperature_len;         /* GQA: as in op_attention; 0: none; Grok */
     /* The frequencies of rope are multiplied by the exponentials of a tensor; Mistral Large 4. */
     bool rope_alpha;
-    struct rope_config rope, second_rope; /* second_rope: of the layers that select it, and of compressed keys; dim 0: none */
-    struct delta_config {                 /* layers with gated DeltaNet instead of attention; taps 0: none */
+    /* second_rope: of the layers that select it, and of compressed keys; dim 0: none */
+    struct rope_config rope, second_rope;
+    struct delta_config { /* layers with gated DeltaNet instead of attention; taps 0: none */
         int k_heads, v_heads, k_dim, v_dim, taps;
         bool fused;           /* inputs in two tensors, grouped by key head, instead of four */
         bool fused_ba;        /* only b and a are fused */
@@ -199,7 +218,8 @@ struct config {
         int taps;
         bool bias; /* of both projections and of the convolution */
     } conv;
-    struct mamba_config {              /* layers with Mamba-2 or Mamba-1 instead of attention; the inner width is heads * head_dim */
+    /* layers with Mamba-2 or Mamba-1 instead of attention; the inner width is heads * head_dim */
+    struct mamba_config {
         int heads, head_dim, groups;   /* each group of heads has its own B and C */
         int state, taps;               /* state: rows of a head's state */
         int rank;                      /* Mamba-1, of one head and group: width of the steps before their projection */
@@ -208,15 +228,16 @@ struct config {
     struct lightning_config { /* layers with lightning attention */
         int heads, dim;
         int norm_groups; /* groups of heads, each normed alone after it */
-        /* Queries and keys are rotated, and queries scaled, instead of SiLU; rows of mix_in are q, then k, then v, instead
-         * of those per head. */
+        /* Queries and keys are rotated, and queries scaled, instead of SiLU; rows of mix_in are q, then k, then v,
+         * instead of those per head. */
         bool is_rotated;
         bool qk_norm; /* with is_rotated: norms of their heads */
     } lightning;
     struct kda_config { /* layers with Kimi delta attention */
         int heads, dim, taps;
-        int rank, gate_rank;     /* ranks of the two matrices that make decays and gates; 0: one matrix of full rank */
-        float bound;             /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
+        int rank, gate_rank; /* ranks of the two matrices that make decays and gates; 0: one matrix of full rank */
+        /* negative: decays are exp(bound * sigmoid), so never less than exp(bound); 0: exp(-rate * softplus) */
+        float bound;
         bool doubles_beta;       /* updates of the state have a factor of up to 2 instead of 1; Solar Open 2 */
         bool rates_are_positive; /* with delta.rates_converted: the tensor of rates is exp(A_log); Ling 3 */
         bool rates_are_padded;   /* the tensor of rates may be longer than heads; Kimi K3 */
@@ -231,14 +252,16 @@ struct config {
         struct branch_scale { /* with config.norms_stream, of the attention block and of the FFN */
             float stream, output;
         } branch[2];
-        uint8_t index;                                /* enum index_kind */
-        uint8_t ngram;                                /* 1 + index in config.ngram; 0: none */
-        uint8_t rope;                                 /* enum layer_rope */
-        bool no_sinks;                                /* has no sinks though the model does; MiMo-V2 */
-        int n_heads, n_kv_heads;                      /* 0: the model's */
-        int head_dim;                                 /* GQA: of queries, keys and values; MLA: of queries; 0: the model's */
-        float attn_scale;                             /* GQA and MLA; 0: the model's */
-        int q_lora, kv_lora, qk_nope, qk_rope, v_dim; /* MLA; 0: the model's, which are the largest of any layer; qk_nope may be larger */
+        uint8_t index;           /* enum index_kind */
+        uint8_t ngram;           /* 1 + index in config.ngram; 0: none */
+        uint8_t rope;            /* enum layer_rope */
+        bool no_sinks;           /* has no sinks though the model does; MiMo-V2 */
+        int n_heads, n_kv_heads; /* 0: the model's */
+        /* GQA: of queries, keys and values; MLA: of queries; 0: the model's */
+        int head_dim;
+        float attn_scale; /* GQA and MLA; 0: the model's */
+        /* MLA; 0: the model's, which are the largest of any layer; qk_nope may be larger */
+        int q_lora, kv_lora, qk_nope, qk_rope, v_dim;
         /* MLA: qk_rope is 0, though the model's is not; Mistral Large 4. */
         bool no_qk_rope;
         /* With config.rel_dim: distances that have a bias; Inkling, Inkling 2. */
@@ -252,7 +275,8 @@ struct config {
         bool mixes_kv;
         uint8_t passes_kv; /* enum passes_kv, and the place of its keys and values in work.carried */
         int carried_at;
-        int kv_source;      /* with KV_TAKEN: the earlier layer whose keys and values, and their places in the cache, this one uses */
+        /* with KV_TAKEN: the earlier layer whose keys and values, and their places in the cache, this one uses */
+        int kv_source;
         int dense_inter;    /* width of its dense FFN; 0: the model's; Gemma 4 */
         float glu_limit[2]; /* limit of the activation: routed experts; shared expert or dense FFN. 0: config.glu's */
         int window;         /* number of keys a query sees, including its own; 0: all */
@@ -268,8 +292,9 @@ struct config {
         bool lists_blocks, limits_keys;
     } layer[CONFIG_MAX_LAYERS];
 
-    struct residual_streams { /* several residual streams (hyper-connections); n 0: one stream, to which blocks add directly */
-        int n, iters;         /* iters 0: blocks only add to the streams, which are not mixed with each other */
+    /* several residual streams (hyper-connections); n 0: one stream, to which blocks add directly */
+    struct residual_streams {
+        int n, iters; /* iters 0: blocks only add to the streams, which are not mixed with each other */
         float eps;
         float magnitude, post_eps; /* as in op_mix; Hunyuan 4 */
         /* A block reads a mean of the streams' norms, weighted by gates of low rank, and has no other norm;
@@ -281,14 +306,23 @@ struct config {
         bool passes_weights;
         int weights_at;   /* their place in work.carried; DeepSeek-V4.1 */
         bool is_averaged; /* merged by their mean before the final norm, without weights; GLM-5.3-Flash */
-        bool is_plain;    /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
+        /* one stream, to which a block's output is added when the next block begins (config_keep_stream) */
+        bool is_plain;
         int loop_from, loop_to,
-            loop_passes;  /* with block_layers: number of passes over these layers; a pass after the first gets messages of the one before. 0: none */
+            /* with block_layers: number of passes over these layers; a pass after the first gets messages of the one
+               before. 0: none */
+            loop_passes;
         int message_rank; /* rank of the gates that scale messages */
-        int block_layers; /* attention residuals (op_pool): a stream is the sum of the outputs of this many layers, the first that of the embedding; 0: not */
-        bool sums_raw;    /* with block_layers: blocks read sums of the streams as they are, instead of their norms, with eps; their queries have factors */
+        /* attention residuals (op_pool): a stream is the sum of the outputs of this many layers, the first that of the
+         * embedding; 0: not */
+        int block_layers;
+        /* with block_layers: blocks read sums of the streams as they are, instead of their norms, with eps; their
+         * queries have factors */
+        bool sums_raw;
     } streams;
-    bool merges_stream; /* the stream and a block's output get a bias and a factor per channel before they are added; needs config_keep_stream */
+    /* the stream and a block's output get a bias and a factor per channel before they are added; needs
+     * config_keep_stream */
+    bool merges_stream;
     /* merges_stream without biases: with gates g, an output's factors are b = sigmoid(g / temperature), the stream's
      * sqrt(1 - b^2). 0: not; Muse Spark. */
     float merge_temperature;
@@ -298,7 +332,9 @@ struct config {
     /* The k-th block leaves (sqrt(k) * stream + its output) / sqrt(k + 1), but hearth keeps the sum: only norms read
      * it (stream_eps); Beam. */
     bool divides_stream;
-    int norm_gate_rank; /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not */
+    /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not
+     */
+    int norm_gate_rank;
     /* All other normed rows have such a factor: outputs of blocks, latents, the input of the head; GigaChat 3.5. */
     bool gates_all_norms;
     float norm_gate_scale; /* factor of these sigmoids; 0: 1; GigaChat 3.5 */
@@ -316,7 +352,8 @@ struct config {
     bool dense_bias;                                     /* of gate, up and down in dense layers */
     int n_experts, topk, n_group, topk_group, moe_inter; /* n_experts 0: a dense model */
     int shared_inter;                                    /* all shared experts together; 0: none */
-    int moe_latent;                                      /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
+    /* width of the routed experts' inputs and outputs, which two matrices project; 0: hidden */
+    int moe_latent;
     /* With moe_latent: an expert's output has factors per channel and is normed before it is weighted; Muse Spark. */
     bool expert_out_norm;
     /* With moe_latent: the sum of a token's experts is normed before it is projected, so its parts are added in
@@ -344,7 +381,9 @@ struct config {
     int n_idle_experts;  /* experts after the others that return their input; the router chooses among all */
     /* Width of the router's MLP, which continues the previous layer's; 0: the router is one matrix; ZAYA1. */
     int router_inter;
-    int carried; /* floats per token that layers pass to later ones (work.carried): router_inter; or the embedding, if token_dim, and keys and values */
+    /* floats per token that layers pass to later ones (work.carried): router_inter; or the embedding, if token_dim, and
+     * keys and values */
+    int carried;
     /* Width of vectors per token and layer that multiply a gate of the stream after each layer (struct token_input);
      * needs config_keep_stream. 0: none; Gemma 4. */
     int token_dim;
@@ -356,26 +395,33 @@ struct config {
         int bits, group;      /* per code; columns per scale, 0: a whole row or unknown */
         bool zeros_minus_one; /* GPTQ stores zero points minus one */
     } quant;
-    int block_rows, block_cols;   /* FP8 scale block; 128 unless quantization_config differs */
-    struct ngram_config {         /* embeddings of hashed n-grams, added to the streams before some layers (op_ngram) */
-        int size, per, dim, taps; /* dim: of all hashes together; taps: of the convolution, whose rows are `size` apart; 1: none */
-        int rows, parts;          /* rows of a table; number of tensors that hold it in the checkpoint */
+    int block_rows, block_cols; /* FP8 scale block; 128 unless quantization_config differs */
+    struct ngram_config {       /* embeddings of hashed n-grams, added to the streams before some layers (op_ngram) */
+        /* dim: of all hashes together; taps: of the convolution, whose rows are `size` apart; 1: none */
+        int size, per, dim, taps;
+        int rows, parts; /* rows of a table; number of tensors that hold it in the checkpoint */
         uint64_t multiplier[NGRAM_MOST];
         uint32_t vocab[NGRAM_HASHES_MOST], offset[NGRAM_HASHES_MOST];
     } ngram[CONFIG_NGRAMS_MOST];
-    int ngram_end;     /* the token at which n-grams end; with ngram_numbers, once weights are open, the number of the token that precedes a text */
-    int ngram_numbers; /* n-grams are of numbers that like tokens share (tokenizer_number_alike), of which there are this many; they end at the beginning of a
-                          text only. 0: of tokens */
-    /* Embeddings of hashed n-grams that are averaged with the token's (block_embed_ngrams), ending at ngram_end. Hash k of the n-gram of `length` tokens has a
-     * table of rows[k] rows: the sum of token * radix^i, the latest token's i 0, modulo rows[k]. Tokens before the text and before an end count as 0. */
+    /* the token at which n-grams end; with ngram_numbers, once weights are open, the number of the token that precedes
+     * a text */
+    int ngram_end;
+    /* n-grams are of numbers that like tokens share (tokenizer_number_alike), of which there are this many; they end at
+     * the beginning of a text only. 0: of tokens */
+    int ngram_numbers;
+    /* Embeddings of hashed n-grams that are averaged with the token's (block_embed_ngrams), ending at ngram_end. Hash k
+     * of the n-gram of `length` tokens has a table of rows[k] rows: the sum of token * radix^i, the latest token's i 0,
+     * modulo rows[k]. Tokens before the text and before an end count as 0. */
     struct input_ngrams {
-        int size, per, dim, radix; /* the longest n-gram, 0: no such embeddings; hashes of each length; columns of each table */
+        /* the longest n-gram, 0: no such embeddings; hashes of each length; columns of each table */
+        int size, per, dim, radix;
         int rows[NGRAM_HASHES_MOST];
     } input_ngrams;
     int n_mtp; /* MTP layers after the last layer, not part of the main model */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
-/* Whether the shared expert of a layer reads other numbers than the router and the routed experts (work.ffn_in instead of work.xn). */
+/* Whether the shared expert of a layer reads other numbers than the router and the routed experts (work.ffn_in instead
+ * of work.xn). */
 static inline bool config_has_ffn_in(const struct config *c, int layer) {
     return c->layer[layer].moe && (c->weighs_input || c->layer[layer].routes_kept || c->reads_early == EARLY_ROUTED);
 }
@@ -393,9 +439,11 @@ static inline bool config_has_mixer(const struct config *c, enum mixer kind) {
 static inline bool config_norm_is_gated(const struct config *c, int layer, bool ffn) {
     return c->norm_gate_rank && (!ffn || c->gates_all_norms || c->layer[layer].moe);
 }
-/* Whether a layer has neither mixer nor FFN and only adds the output of the layer before. It is the last one of models with
- * short convolutions: its state is that of the output's convolution. */
-static inline bool config_is_bare(const struct config *c, int layer) { return c->layer[layer].no_ffn && c->layer[layer].mixer == MIXER_NONE; }
+/* Whether a layer has neither mixer nor FFN and only adds the output of the layer before. It is the last one of models
+ * with short convolutions: its state is that of the output's convolution. */
+static inline bool config_is_bare(const struct config *c, int layer) {
+    return c->layer[layer].no_ffn && c->layer[layer].mixer == MIXER_NONE;
+}
 /* Whether a layer, or some layer, has a state instead of keys. */
 static inline bool config_is_stateful(const struct config *c, int layer) {
     return c->layer[layer].mixer == MIXER_NONE ? config_is_bare(c, layer) : c->layer[layer].mixer != MIXER_ATTENTION;
@@ -409,13 +457,20 @@ static inline bool config_has_states(const struct config *c) {
 static inline const struct ngram_config *config_ngram(const struct config *c, int layer) {
     return c->layer[layer].ngram ? &c->ngram[c->layer[layer].ngram - 1] : NULL;
 }
-static inline int config_input_hashes(const struct config *c) { return c->input_ngrams.size ? (c->input_ngrams.size - 1) * c->input_ngrams.per : 0; }
+static inline int config_input_hashes(const struct config *c) {
+    return c->input_ngrams.size ? (c->input_ngrams.size - 1) * c->input_ngrams.per : 0;
+}
 /* Tokens before a row that its embedding depends on. */
-static inline int config_lookback(const struct config *c) { return c->input_ngrams.size ? c->input_ngrams.size - 1 : 0; }
+static inline int config_lookback(const struct config *c) {
+    return c->input_ngrams.size ? c->input_ngrams.size - 1 : 0;
+}
 /* Tokens before the row at position pos that its embedding depends on: fewer at the start of a text. */
-static inline int config_lookback_at(const struct config *c, int pos) { return pos < config_lookback(c) ? pos : config_lookback(c); }
+static inline int config_lookback_at(const struct config *c, int pos) {
+    return pos < config_lookback(c) ? pos : config_lookback(c);
+}
 static inline int config_ngram_hashes(const struct ngram_config *g) { return (g->size - 1) * g->per; }
-static inline int config_ngram_taps(const struct ngram_config *g) { return (g->taps - 1) * g->size + 1; } /* with zeros between the published ones */
+/* with zeros between the published ones */
+static inline int config_ngram_taps(const struct ngram_config *g) { return (g->taps - 1) * g->size + 1; }
 /* Whether some layer is a mixer only, or an FFN only. */
 static inline bool config_has_single_blocks(const struct config *c) {
     for (int i = 0; i < c->n_layers; i++)
@@ -423,12 +478,18 @@ static inline bool config_has_single_blocks(const struct config *c) {
     return false;
 }
 /* The layer of the checkpoint whose tensors a layer has. */
-static inline int config_stored_layer(const struct config *c, int layer) { return layer >= 0 && layer < c->n_layers ? layer - c->layer[layer].repeats : layer; }
-static inline float config_output_eps(const struct config *c) { return c->output_eps > 0 ? c->output_eps : c->norm_eps; }
+static inline int config_stored_layer(const struct config *c, int layer) {
+    return layer >= 0 && layer < c->n_layers ? layer - c->layer[layer].repeats : layer;
+}
+static inline float config_output_eps(const struct config *c) {
+    return c->output_eps > 0 ? c->output_eps : c->norm_eps;
+}
 /* Width of the routed experts' inputs and outputs. */
 static inline int config_routed_width(const struct config *c) { return c->moe_latent ? c->moe_latent : c->hidden; }
 /* Width of buffers that hold rows of the stream or of routed experts. */
-static inline int config_row_width(const struct config *c) { return c->moe_latent > c->hidden ? c->moe_latent : c->hidden; }
+static inline int config_row_width(const struct config *c) {
+    return c->moe_latent > c->hidden ? c->moe_latent : c->hidden;
+}
 /* Number of a router's logits per token. */
 static inline int config_n_choices(const struct config *c) { return c->n_experts + c->n_idle_experts; }
 /* Whether a layer keeps rows in work.kept, for its FFN or for the next layer. */
@@ -440,12 +501,23 @@ static inline bool config_keeps_rows(const struct config *c) {
 }
 /* Whether the shared experts' output has a weight per row (work.shared_weight). */
 static inline bool config_weighs_shared(const struct config *c) { return c->shared_gate || c->shared_scale > 0; }
-/* Keeps the residual stream apart from the output of the current block, so that the output can be normed, and the FFN can read what attention read. */
-static inline void config_keep_stream(struct config *c) { c->streams = (struct residual_streams){.n = 1, .is_plain = true}; }
-static inline int config_heads(const struct config *c, int layer) { return c->layer[layer].n_heads ? c->layer[layer].n_heads : c->n_heads; }
-static inline int config_dense_inter(const struct config *c, int layer) { return c->layer[layer].dense_inter ? c->layer[layer].dense_inter : c->dense_inter; }
-static inline int config_kv_heads(const struct config *c, int layer) { return c->layer[layer].n_kv_heads ? c->layer[layer].n_kv_heads : c->n_kv_heads; }
-static inline int config_head_dim(const struct config *c, int layer) { return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->head_dim; }
+/* Keeps the residual stream apart from the output of the current block, so that the output can be normed, and the FFN
+ * can read what attention read. */
+static inline void config_keep_stream(struct config *c) {
+    c->streams = (struct residual_streams){.n = 1, .is_plain = true};
+}
+static inline int config_heads(const struct config *c, int layer) {
+    return c->layer[layer].n_heads ? c->layer[layer].n_heads : c->n_heads;
+}
+static inline int config_dense_inter(const struct config *c, int layer) {
+    return c->layer[layer].dense_inter ? c->layer[layer].dense_inter : c->dense_inter;
+}
+static inline int config_kv_heads(const struct config *c, int layer) {
+    return c->layer[layer].n_kv_heads ? c->layer[layer].n_kv_heads : c->n_kv_heads;
+}
+static inline int config_head_dim(const struct config *c, int layer) {
+    return c->layer[layer].head_dim ? c->layer[layer].head_dim : c->head_dim;
+}
 static inline int config_v_dim(const struct config *c, int layer) {
     const struct layer_config *l = &c->layer[layer];
     return l->v_dim ? l->v_dim : l->head_dim ? l->head_dim : c->v_dim;
@@ -457,7 +529,9 @@ struct mla_sizes {
 };
 static inline struct mla_sizes config_mla(const struct config *c, int layer) {
     const struct layer_config *l = &c->layer[layer];
-    const int kv_lora = l->kv_lora ? l->kv_lora : c->kv_lora, rope = l->no_qk_rope ? 0 : l->qk_rope ? l->qk_rope : c->qk_rope;
+    const int kv_lora = l->kv_lora ? l->kv_lora : c->kv_lora, rope = l->no_qk_rope ? 0
+                                                                     : l->qk_rope  ? l->qk_rope
+                                                                                   : c->qk_rope;
     return (struct mla_sizes){.heads = config_heads(c, layer),
                               .dim = config_head_dim(c, layer),
                               .v_dim = config_v_dim(c, layer),
@@ -467,7 +541,9 @@ static inline struct mla_sizes config_mla(const struct config *c, int layer) {
                               .rope = rope,
                               .latent = kv_lora + rope};
 }
-static inline float config_attn_scale(const struct config *c, int layer) { return c->layer[layer].attn_scale > 0 ? c->layer[layer].attn_scale : c->attn_scale; }
+static inline float config_attn_scale(const struct config *c, int layer) {
+    return c->layer[layer].attn_scale > 0 ? c->layer[layer].attn_scale : c->attn_scale;
+}
 /* The activation of a layer's routed experts, or of its shared expert or dense FFN. */
 static inline struct glu config_glu(const struct config *c, int layer, bool routed) {
     struct glu g = c->glu;
@@ -478,11 +554,13 @@ enum quant_method { QUANT_NONE, QUANT_FLOAT, QUANT_COMPRESSED, QUANT_MODELOPT, Q
 
 /* Whether a GQA layer sees selected blocks of keys. */
 static inline bool config_selects_blocks(const struct config *c, int layer) {
-    return c->attn == ATTN_GQA && c->index_block && c->layer[layer].mixer == MIXER_ATTENTION && c->layer[layer].index != INDEX_NONE;
+    return c->attn == ATTN_GQA && c->index_block && c->layer[layer].mixer == MIXER_ATTENTION &&
+           c->layer[layer].index != INDEX_NONE;
 }
 /* Whether a layer sees keys that an indexer selects, and whether an earlier layer's does. */
 static inline bool config_selects_entries(const struct config *c, int layer) {
-    return c->attn == ATTN_COMPRESSED && (c->layer[layer].overlap || (c->layer[layer].ratio > 0 && c->index_from_entries));
+    return c->attn == ATTN_COMPRESSED &&
+           (c->layer[layer].overlap || (c->layer[layer].ratio > 0 && c->index_from_entries));
 }
 static inline bool config_reuses_selection(const struct config *c, int layer) {
     return (c->attn == ATTN_DSA || config_selects_entries(c, layer)) && c->layer[layer].index == INDEX_PREVIOUS;
@@ -490,8 +568,12 @@ static inline bool config_reuses_selection(const struct config *c, int layer) {
 /* Lists of a query's selected keys or blocks, and their entries together. */
 static inline int config_index_lists(const struct config *c) { return c->index_by_group ? c->index_heads : 1; }
 static inline int config_index_entries(const struct config *c) { return config_index_lists(c) * c->index_topk; }
-/* Indexers select keys by the results of all earlier products. Such models keep 16 bits of an activation, so that rounding does not change the selection. */
+/* Indexers select keys by the results of all earlier products. Such models keep 16 bits of an activation, so that
+ * rounding does not change the selection. */
 static inline bool config_needs_wide_activations(const struct config *c) { return c->index_topk > 0; }
 
-/* Returns whether a sequence of n tokens rotates its keys differently from a short one; then cached keys of a shorter one cannot be reused. */
-static inline bool config_long_rope(const struct config *c, int n) { return c->rope.kind == ROPE_LONG && n > (int)c->rope.original_max; }
+/* Returns whether a sequence of n tokens rotates its keys differently from a short one; then cached keys of a shorter
+ * one cannot be reused. */
+static inline bool config_long_rope(const struct config *c, int n) {
+    return c->rope.kind == ROPE_LONG && n > (int)c->rope.original_max;
+}

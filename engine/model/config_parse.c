@@ -8,15 +8,18 @@
 #include "engine/model/arch.h"
 #include "engine/model/quantization.h"
 
-static void refuse_unknown(struct config_reader *r, const struct json *root, const uint64_t seen[CONFIG_MEMBERS_MOST / 64], const struct config *c,
-                           bool force) {
+static void refuse_unknown(struct config_reader *r, const struct json *root,
+                           const uint64_t seen[CONFIG_MEMBERS_MOST / 64], const struct config *c, bool force) {
     for (uint32_t i = 0; root && i < root->n && !r->rc; i++) {
         const struct json *k = &root->items[2 * i], *v = k + 1;
         if (i < CONFIG_MEMBERS_MOST && seen[i / 64] >> i % 64 & 1) continue;
         if (config_read_is_ignored(k, v)) continue;
         int n = (int)(k->n < 80 ? k->n : 80);
         if (force) log_say(LOG_WARN, "%s: '%.*s' is unknown to hearth and ignored", r->what, n, k->string);
-        else config_fail(r, "'%.*s' is unknown to hearth for the family %s and may change the computation (--force ignores it)", n, k->string, c->model_type);
+        else
+            config_fail(
+                r, "'%.*s' is unknown to hearth for the family %s and may change the computation (--force ignores it)",
+                n, k->string, c->model_type);
     }
 }
 
@@ -27,7 +30,8 @@ static void read_tokens(struct config_reader *r, struct config *c) {
     if (n > CONFIG_MAX_EOS) config_fail(r, "'eos_token_id' lists %u ids; hearth takes up to %d", n, CONFIG_MAX_EOS);
     for (uint32_t i = 0; i < n && !r->rc; i++) {
         int64_t id = json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1);
-        if (id < 0 || id >= c->vocab) config_fail(r, "'eos_token_id' is %lld in a vocabulary of %d", (long long)id, c->vocab);
+        if (id < 0 || id >= c->vocab)
+            config_fail(r, "'eos_token_id' is %lld in a vocabulary of %d", (long long)id, c->vocab);
         else c->eos[c->n_eos++] = (int)id;
     }
 }
@@ -37,7 +41,8 @@ static void read_activation(struct config_reader *r, struct config *c) {
     static const char *const acts[] = {"silu", "gelu_pytorch_tanh", NULL};
     if (c->arch->defaults.own_activation) return;
     const float alpha = 2 * sqrtf(2 / (float)M_PI);
-    if (config_choice(r, "hidden_act", acts, c->arch->defaults.is_gelu)) c->glu = (struct glu){.alpha = alpha, .cubic = 0.044715f * alpha};
+    if (config_choice(r, "hidden_act", acts, c->arch->defaults.is_gelu))
+        c->glu = (struct glu){.alpha = alpha, .cubic = 0.044715f * alpha};
 }
 
 /* Continues with the member that describes the text model; keys that it lacks are read from the outermost object. */
@@ -48,7 +53,8 @@ static int enter_text_config(struct config_reader *r, const char *member) {
     const struct json *inner = config_get(r, first);
     if (dot) inner = inner && inner->type == JSON_OBJECT ? json_get(inner, dot + 1) : NULL;
     if (!inner || inner->type != JSON_OBJECT) return config_fail(r, "'%s' is missing or not an object", member);
-    if (inner->n > CONFIG_MEMBERS_MOST) return config_fail(r, "'%s' has %u keys, more than a model's config has", member, inner->n);
+    if (inner->n > CONFIG_MEMBERS_MOST)
+        return config_fail(r, "'%s' has %u keys, more than a model's config has", member, inner->n);
     r->outer = r->root;
     memcpy(r->outer_seen, r->seen, sizeof r->seen);
     memset(r->seen, 0, sizeof r->seen);
@@ -56,13 +62,17 @@ static int enter_text_config(struct config_reader *r, const char *member) {
     return 0;
 }
 
-/* Refuses tensors and states whose sizes, products of several keys, exceed an int. Other products do not by the limits of their keys. */
+/* Refuses tensors and states whose sizes, products of several keys, exceed an int. Other products do not by the limits
+ * of their keys. */
 static void check_products(struct config_reader *r, const struct config *c) {
-    const int64_t inner = (int64_t)c->mamba.heads * c->mamba.head_dim, qk = ((int64_t)c->n_heads + c->n_kv_heads) * c->head_dim;
+    const int64_t inner = (int64_t)c->mamba.heads * c->mamba.head_dim,
+                  qk = ((int64_t)c->n_heads + c->n_kv_heads) * c->head_dim;
     if (inner * c->mamba.state > INT32_MAX)
-        config_fail(r, "Mamba with %lld channels and states of %d: larger than hearth takes", (long long)inner, c->mamba.state);
+        config_fail(r, "Mamba with %lld channels and states of %d: larger than hearth takes", (long long)inner,
+                    c->mamba.state);
     if (qk * c->head_dim * c->cca.taps[1] > INT32_MAX)
-        config_fail(r, "convolutions of %lld channels in heads of %d with %d taps: larger than hearth takes", (long long)qk, c->head_dim, c->cca.taps[1]);
+        config_fail(r, "convolutions of %lld channels in heads of %d with %d taps: larger than hearth takes",
+                    (long long)qk, c->head_dim, c->cca.taps[1]);
 }
 
 /* A model whose layers are all dense has no experts, whatever its config says of them. */
@@ -77,7 +87,8 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     *c = (struct config){0};
     if (root->type != JSON_OBJECT) return error_set(e, ERR_MODEL, "%s: not a JSON object", what);
     struct config_reader r = {.root = root, .what = what, .e = e};
-    if (root->n > CONFIG_MEMBERS_MOST) return error_set(e, ERR_MODEL, "%s: %u keys, more than a model's config has", what, root->n);
+    if (root->n > CONFIG_MEMBERS_MOST)
+        return error_set(e, ERR_MODEL, "%s: %u keys, more than a model's config has", what, root->n);
     const struct json *type = config_get(&r, "model_type");
     int rc;
     const struct json *classes = type ? NULL : json_get(root, "architectures");
@@ -88,13 +99,18 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
         static const char list[] = "hearth lists the architectures that it opens (hearth --version -v)";
         const struct json *name = classes && classes->type == JSON_ARRAY && classes->n ? json_at(classes, 0) : NULL;
         if (name && name->type == JSON_STRING)
-            return error_set(e, ERR_MODEL, "%s: 'model_type' is missing, and hearth does not support 'architectures' '%.*s'; %s", what,
-                             (int)(name->n < 60 ? name->n : 60), name->string, list);
-        if (!type || type->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; %s", what, list);
+            return error_set(e, ERR_MODEL,
+                             "%s: 'model_type' is missing, and hearth does not support 'architectures' '%.*s'; %s",
+                             what, (int)(name->n < 60 ? name->n : 60), name->string, list);
+        if (!type || type->type != JSON_STRING)
+            return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; %s", what, list);
         const struct json *text = arch_text_type(root);
-        return error_set(e, ERR_MODEL, "%s: hearth cannot open the architecture '%.*s'%s%.*s%s, which llama.cpp or vLLM may run%s%s; %s", what,
-                         (int)(type->n < 60 ? type->n : 60), type->string, text ? " with '" : "", text ? (int)(text->n < 60 ? text->n : 60) : 0,
-                         text ? text->string : "", text ? "'" : "", why ? ": " : "", why ? why : "", list);
+        return error_set(
+            e, ERR_MODEL,
+            "%s: hearth cannot open the architecture '%.*s'%s%.*s%s, which llama.cpp or vLLM may run%s%s; %s", what,
+            (int)(type->n < 60 ? type->n : 60), type->string, text ? " with '" : "",
+            text ? (int)(text->n < 60 ? text->n : 60) : 0, text ? text->string : "", text ? "'" : "", why ? ": " : "",
+            why ? why : "", list);
     }
     c->names = &c->arch->names, c->layout = &c->arch->layout;
     r.key_aliases = c->arch->key_aliases;
@@ -107,11 +123,13 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     c->hidden = config_int(&r, "hidden_size", d->hidden, 1, 65536);
     c->n_layers = config_int(&r, "num_hidden_layers", d->layers, 1, CONFIG_MAX_LAYERS);
     if (c->arch->sublayers > 1) c->n_layers *= c->arch->sublayers;
-    if (c->n_layers > CONFIG_MAX_LAYERS) config_fail(&r, "%d layers; hearth takes up to %d", c->n_layers, CONFIG_MAX_LAYERS);
+    if (c->n_layers > CONFIG_MAX_LAYERS)
+        config_fail(&r, "%d layers; hearth takes up to %d", c->n_layers, CONFIG_MAX_LAYERS);
     c->max_context = config_int(&r, "max_position_embeddings", d->context, 1, 1 << 24);
     c->norm_eps = (float)config_num(&r, "rms_norm_eps", c->arch->norm_eps > 0 ? c->arch->norm_eps : 1e-6, 0, 1);
     c->tied = config_bool(&r, "tie_word_embeddings", d->tied);
-    if (c->is_part) c->tied = json_bool(json_get(r.outer, "tie_word_embeddings"), c->tied); /* the whole model's key decides */
+    /* the whole model's key decides */
+    if (c->is_part) c->tied = json_bool(json_get(r.outer, "tie_word_embeddings"), c->tied);
     c->n_mtp = config_int(&r, "num_nextn_predict_layers", 0, 0, 16);
     if (r.outer) config_get(&r, "model_type"); /* the text model's own type adds nothing */
     read_activation(&r, c);
@@ -122,13 +140,17 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     if (!r.rc && c->topk > c->n_experts) config_fail(&r, "%d experts a token of %d", c->topk, c->n_experts);
     if (!r.rc && c->topk > 64) config_fail(&r, "%d experts a token; hearth takes up to 64", c->topk);
     if (!r.rc && c->n_group > 1) {
-        if (c->n_experts % c->n_group) config_fail(&r, "%d experts do not divide into %d groups", c->n_experts, c->n_group);
-        else if (c->topk_group < 1 || c->topk_group > c->n_group) config_fail(&r, "'topk_group' is %d of %d groups", c->topk_group, c->n_group);
+        if (c->n_experts % c->n_group)
+            config_fail(&r, "%d experts do not divide into %d groups", c->n_experts, c->n_group);
+        else if (c->topk_group < 1 || c->topk_group > c->n_group)
+            config_fail(&r, "'topk_group' is %d of %d groups", c->topk_group, c->n_group);
         else if (c->topk > c->n_experts / c->n_group * c->topk_group)
-            config_fail(&r, "%d experts a token out of %d groups of %d", c->topk, c->topk_group, c->n_experts / c->n_group);
+            config_fail(&r, "%d experts a token out of %d groups of %d", c->topk, c->topk_group,
+                        c->n_experts / c->n_group);
     }
     if (!r.rc) drop_unused_experts(c);
     if (!r.rc) refuse_unknown(&r, r.root, r.seen, c, force);
-    if (!r.rc && !c->is_part) refuse_unknown(&r, r.outer, r.outer_seen, c, force); /* else those are of images or sound */
+    /* else those are of images or sound */
+    if (!r.rc && !c->is_part) refuse_unknown(&r, r.outer, r.outer_seen, c, force);
     return r.rc;
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* --- Reading keys and marking them as known ------------------------------------------------------------------------- */
+/* --- Reading keys and marking them as known --------------------------------------------------- */
 
 int config_fail(struct config_reader *r, const char *fmt, ...) {
     if (r->rc) return r->rc;
@@ -23,7 +23,8 @@ static const char *family_key(const struct config_reader *r, const char *key) { 
     return key;
 }
 
-static const struct json *find_and_mark(const struct json *root, uint64_t seen[CONFIG_MEMBERS_MOST / 64], const char *key) {
+static const struct json *find_and_mark(const struct json *root, uint64_t seen[CONFIG_MEMBERS_MOST / 64],
+                                        const char *key) {
     const struct json *v = root ? json_get(root, key) : NULL;
     if (v) {
         size_t i = (size_t)(v - root->items) / 2;
@@ -31,14 +32,20 @@ static const struct json *find_and_mark(const struct json *root, uint64_t seen[C
     }
     return v && v->type != JSON_NULL ? v : NULL;
 }
-/* Other names of keys: those that transformers 5 saves, whatever the family's published configs call them, and Sarvam's of experts. {common, other}. */
-static const char *const other_names[][2] = {
-    {"num_experts", "num_local_experts"}, {"num_key_value_heads", "num_key_value_heads"}, {"num_experts_per_tok", "num_experts_per_token"},
-    {"n_group", "num_expert_group"},      {"norm_topk_prob", "moe_renormalize"},          {"max_position_embeddings", "model_max_length"},
-    {"n_routed_experts", "num_experts"},  {"n_shared_experts", "num_shared_experts"}};
+/* Other names of keys: those that transformers 5 saves, whatever the family's published configs call them, and Sarvam's
+ * of experts. {common, other}. */
+static const char *const other_names[][2] = {{"num_experts", "num_local_experts"},
+                                             {"num_key_value_heads", "num_key_value_heads"},
+                                             {"num_experts_per_tok", "num_experts_per_token"},
+                                             {"n_group", "num_expert_group"},
+                                             {"norm_topk_prob", "moe_renormalize"},
+                                             {"max_position_embeddings", "model_max_length"},
+                                             {"n_routed_experts", "num_experts"},
+                                             {"n_shared_experts", "num_shared_experts"}};
 static const struct json *read_key(struct config_reader *r, const char *key) {
     const char *name = family_key(r, key);
-    const struct json *inner = find_and_mark(r->root, r->seen, name), *outer = find_and_mark(r->outer, r->outer_seen, name);
+    const struct json *inner = find_and_mark(r->root, r->seen, name),
+                      *outer = find_and_mark(r->outer, r->outer_seen, name);
     for (size_t i = 0; i < sizeof other_names / sizeof *other_names && !inner && !outer; i++)
         if (!strcmp(key, other_names[i][0])) inner = find_and_mark(r->root, r->seen, other_names[i][1]);
     return inner ? inner : outer;
@@ -60,7 +67,8 @@ int config_int(struct config_reader *r, const char *key, int default_value, int 
     }
     int64_t n = json_int(v, INT64_MIN);
     if (n == INT64_MIN) config_fail(r, "'%s' is not a whole number", family_key(r, key));
-    else if (n < min || n > max) config_fail(r, "'%s' is %lld; hearth takes %d to %d", family_key(r, key), (long long)n, min, max);
+    else if (n < min || n > max)
+        config_fail(r, "'%s' is %lld; hearth takes %d to %d", family_key(r, key), (long long)n, min, max);
     else return (int)n;
     return min;
 }
@@ -70,7 +78,8 @@ double config_num(struct config_reader *r, const char *key, double default_value
     if (!v) return default_value;
     double x = json_num(v, NAN);
     if (isnan(x)) config_fail(r, "'%s' is not a number", family_key(r, key));
-    else if (!(x >= min && x <= max)) config_fail(r, "'%s' is %g; hearth takes %g to %g", family_key(r, key), x, min, max);
+    else if (!(x >= min && x <= max))
+        config_fail(r, "'%s' is %g; hearth takes %g to %g", family_key(r, key), x, min, max);
     else return x;
     return min;
 }
@@ -91,7 +100,8 @@ int config_choice(struct config_reader *r, const char *key, const char *const *o
         snprintf(known_options + at, sizeof known_options - at, "%s%s", i ? ", " : "", options[i]);
     }
     if (v->type == JSON_STRING)
-        config_fail(r, "'%s' is \"%.*s\"; hearth supports %s", family_key(r, key), (int)(v->n < 80 ? v->n : 80), v->string, known_options);
+        config_fail(r, "'%s' is \"%.*s\"; hearth supports %s", family_key(r, key), (int)(v->n < 80 ? v->n : 80),
+                    v->string, known_options);
     else config_fail(r, "'%s' is not a text; hearth supports %s", family_key(r, key), known_options);
     return 0;
 }
@@ -103,24 +113,29 @@ static bool is_same(const struct json *a, const struct json *b) { /* scalars, an
             if (!is_same(json_at(a, i), json_at(b, i))) return false;
         return true;
     }
-    if (a->type == JSON_STRING || b->type == JSON_STRING) return a->type == b->type && a->n == b->n && !memcmp(a->string, b->string, a->n);
+    if (a->type == JSON_STRING || b->type == JSON_STRING)
+        return a->type == b->type && a->n == b->n && !memcmp(a->string, b->string, a->n);
     if (a->type == JSON_BOOL || b->type == JSON_BOOL) return a->type == b->type && a->boolean == b->boolean;
     return json_num(a, NAN) == json_num(b, NAN);
 }
 const char *config_either(struct config_reader *r, const char *published, const char *saved) {
     const struct json *p = read_key(r, published), *s = read_key(r, saved);
-    if (p && s && !is_same(p, s)) config_fail(r, "'%s' and '%s' differ, which are names of the same", family_key(r, published), family_key(r, saved));
+    if (p && s && !is_same(p, s))
+        config_fail(r, "'%s' and '%s' differ, which are names of the same", family_key(r, published),
+                    family_key(r, saved));
     return s ? saved : published;
 }
 
-/* --- Nested objects ------------------------------------------------------------------------------------------------------ */
+/* --- Nested objects --------------------------------------------------------------------------- */
 
 void config_open(struct config_reader *r, const char *key, struct config_reader *in) {
     static const struct json none = {.type = JSON_OBJECT};
     const struct json *v = read_key(r, key);
-    *in = (struct config_reader){.root = v && v->type == JSON_OBJECT ? v : &none, .what = r->what, .e = r->e, .rc = r->rc};
+    *in = (struct config_reader){
+        .root = v && v->type == JSON_OBJECT ? v : &none, .what = r->what, .e = r->e, .rc = r->rc};
     if (v && v->type != JSON_OBJECT) config_fail(in, "'%s' is not an object", key);
-    else if (in->root->n > CONFIG_MEMBERS_MOST) config_fail(in, "'%s' has %u members, more than any kind of it", key, in->root->n);
+    else if (in->root->n > CONFIG_MEMBERS_MOST)
+        config_fail(in, "'%s' has %u members, more than any kind of it", key, in->root->n);
 }
 
 void config_close(struct config_reader *r, const char *key, struct config_reader *in) {
@@ -131,7 +146,7 @@ void config_close(struct config_reader *r, const char *key, struct config_reader
     r->rc = in->rc;
 }
 
-/* --- Objects that are a model's config --------------------------------------------------------------------------------------------- */
+/* --- Objects that are a model's config -------------------------------------------------------- */
 
 /* Keys about training, storage or other programs that do not affect the forward pass. */
 static const char *const ignored_keys[] = {
@@ -223,6 +238,7 @@ bool config_read_is_ignored(const struct json *k, const struct json *v) {
 
 void config_close_config(struct config_reader *r, const char *key, struct config_reader *in) {
     for (uint32_t i = 0; i < in->root->n && i < CONFIG_MEMBERS_MOST; i++)
-        if (config_read_is_ignored(&in->root->items[2 * i], &in->root->items[2 * i + 1])) in->seen[i / 64] |= (uint64_t)1 << i % 64;
+        if (config_read_is_ignored(&in->root->items[2 * i], &in->root->items[2 * i + 1]))
+            in->seen[i / 64] |= (uint64_t)1 << i % 64;
     config_close(r, key, in);
 }

@@ -1,5 +1,5 @@
-/* DBRX: GQA with one fused qkv matrix, clamped to +-clip_qkv; LayerNorm without bias; all experts of a layer in three matrices, the last of them transposed.
- * Reference: Databricks' modeling_dbrx.py; transformers, models/dbrx. */
+/* DBRX: GQA with one fused qkv matrix, clamped to +-clip_qkv; LayerNorm without bias; all experts of a layer in three
+ * matrices, the last of them transposed. Reference: Databricks' modeling_dbrx.py; transformers, models/dbrx. */
 #include <math.h>
 
 #include "base/ops.h"
@@ -14,21 +14,26 @@ static void read_attention(struct config_reader *r, struct config *c) {
     c->n_kv_heads = config_int(&in, "kv_n_heads", 1, 1, 1024);
     c->qkv_clip = (float)config_num(&in, "clip_qkv", 0, 0, 1e9);
     const int again = config_int(r, "num_key_value_heads", c->n_kv_heads, 1, 1024);
-    if (again != c->n_kv_heads) config_fail(&in, "'num_key_value_heads' is %d, 'attn_config.kv_n_heads' %d", again, c->n_kv_heads);
+    if (again != c->n_kv_heads)
+        config_fail(&in, "'num_key_value_heads' is %d, 'attn_config.kv_n_heads' %d", again, c->n_kv_heads);
     const bool given = config_has(&in, "rope_theta");
     double theta = config_num(&in, "rope_theta", 10000, 1, 1e12);
     config_num(&in, "attn_pdrop", 0, 0, 1); /* training only */
     config_has(&in, "model_type");
     config_close_config(r, "attn_config", &in);
-    if (c->n_heads % c->n_kv_heads) config_fail(r, "%d attention heads do not divide among %d key-value heads", c->n_heads, c->n_kv_heads);
+    if (c->n_heads % c->n_kv_heads)
+        config_fail(r, "%d attention heads do not divide among %d key-value heads", c->n_heads, c->n_kv_heads);
     if (c->hidden % c->n_heads) config_fail(r, "d_model %d does not divide among %d heads", c->hidden, c->n_heads);
     c->head_dim = c->v_dim = c->hidden / c->n_heads;
     c->attn_scale = (float)(1 / sqrt(c->head_dim));
     config_read_rope(r, c, c->head_dim, theta);
-    /* transformers 5 computes with the former, which it sets to 10000 if a published config lacks it; the vendor's code with the latter */
+    /* transformers 5 computes with the former, which it sets to 10000 if a published config lacks it; the vendor's code
+     * with the latter */
     if (given && c->rope.theta != theta)
-        config_fail(r, "'rope_parameters.rope_theta' is %g, 'attn_config.rope_theta' %g: remove the one that the model was not trained with", c->rope.theta,
-                    theta);
+        config_fail(r,
+                    "'rope_parameters.rope_theta' is %g, 'attn_config.rope_theta' %g: remove the one that the model "
+                    "was not trained with",
+                    c->rope.theta, theta);
 }
 
 static void read_experts(struct config_reader *r, struct config *c) {
@@ -37,12 +42,15 @@ static void read_experts(struct config_reader *r, struct config *c) {
     c->moe_inter = config_int(&in, "ffn_hidden_size", 3584, 1, 1 << 20);
     c->n_experts = config_int(&in, "moe_num_experts", 4, 1, 4096);
     c->topk = config_int(&in, "moe_top_k", 1, 1, 64);
-    /* the chosen weights are divided by their p-norm; they are positive, so p = 1 is their sum; null: no normalization */
+    /* the chosen weights are divided by their p-norm; they are positive, so p = 1 is their sum; null: no normalization
+     */
     const struct json *p = json_get(in.root, "moe_normalize_expert_weights");
     c->norm_topk = !p || p->type != JSON_NULL;
-    if (config_num(&in, "moe_normalize_expert_weights", 1, 0, 1e9) != 1) config_fail(&in, "'moe_normalize_expert_weights' is neither 1 nor null");
+    if (config_num(&in, "moe_normalize_expert_weights", 1, 0, 1e9) != 1)
+        config_fail(&in, "'moe_normalize_expert_weights' is neither 1 nor null");
     if (config_bool(&in, "uniform_expert_assignment", false)) config_fail(&in, "'uniform_expert_assignment' is true");
-    config_has(&in, "moe_jitter_eps"), config_has(&in, "moe_loss_weight"), config_has(&in, "model_type"); /* training only */
+    /* training only */
+    config_has(&in, "moe_jitter_eps"), config_has(&in, "moe_loss_weight"), config_has(&in, "model_type");
     struct config_reader act;
     static const char *const acts[] = {"silu", NULL};
     config_open(&in, "ffn_act_fn", &act);

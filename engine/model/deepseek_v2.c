@@ -1,5 +1,5 @@
-/* DeepSeek-V2 and V2-Lite: MLA, softmax router without selection bias. Reference: the vendor's modeling_deepseek.py (MoEGate); with norm_topk_prob it
- * normalizes and does not scale. */
+/* DeepSeek-V2 and V2-Lite: MLA, softmax router without selection bias. Reference: the vendor's modeling_deepseek.py
+ * (MoEGate); with norm_topk_prob it normalizes and does not scale. */
 #include "base/ops.h"
 #include "engine/model/deepseek.h"
 
@@ -20,4 +20,5 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 static const char *const types[] = {"deepseek_v2", NULL};
-const struct arch arch_deepseek_v2 = {.model_types = types, .title = "DeepSeek-V2", .parse = parse, .names = {DEEPSEEK_NAMES}};
+const struct arch arch_deepseek_v2 = {
+    .model_types = types, .title = "DeepSeek-V2", .parse = parse, .names = {DEEPSEEK_NAMES}};

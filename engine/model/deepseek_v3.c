@@ -1,5 +1,5 @@
-/* DeepSeek-V3, R1, V3.1, Kimi-K2 and JoyAI-LLM-Flash (same architecture, other sizes), Kimi-K2.5's language model, and Sarvam 105B. Reference:
- * the vendor's inference/model.py; config.json as published. */
+/* DeepSeek-V3, R1, V3.1, Kimi-K2 and JoyAI-LLM-Flash (same architecture, other sizes), Kimi-K2.5's language model, and
+ * Sarvam 105B. Reference: the vendor's inference/model.py; config.json as published. */
 #include <math.h>
 
 #include "base/ops.h"
@@ -42,12 +42,15 @@ void deepseek_mla(struct config_reader *r, struct config *c) {
 }
 void deepseek_attention(struct config_reader *r, struct config *c) {
     deepseek_mla(r, c);
-    const int kv = config_int(r, "num_key_value_heads", c->n_heads, 1, 1024), qk = config_int(r, "qk_head_dim", c->head_dim, 1, 4096);
-    if (kv != c->n_heads) config_fail(r, "'num_key_value_heads' is %d, heads are %d: MLA has one for each", kv, c->n_heads);
+    const int kv = config_int(r, "num_key_value_heads", c->n_heads, 1, 1024),
+              qk = config_int(r, "qk_head_dim", c->head_dim, 1, 4096);
+    if (kv != c->n_heads)
+        config_fail(r, "'num_key_value_heads' is %d, heads are %d: MLA has one for each", kv, c->n_heads);
     if (qk != c->head_dim) config_fail(r, "'qk_head_dim' is %d, its parts make %d", qk, c->head_dim);
 }
 
-const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};
+const struct deepseek_defaults deepseek_v3_defaults = {
+    .scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 8, .topk_group = 4};
 
 void deepseek_moe(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
@@ -62,7 +65,8 @@ void deepseek_moe(struct config_reader *r, struct config *c, const struct deepse
 
 void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
     deepseek_moe(r, c, d);
-    int first = config_int(r, "first_k_dense_replace", d->dense, 0, CONFIG_MAX_LAYERS), freq = config_int(r, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
+    int first = config_int(r, "first_k_dense_replace", d->dense, 0, CONFIG_MAX_LAYERS),
+        freq = config_int(r, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = i >= first && i % freq == 0;
     config_read_mlp_types(r, c);
 }
@@ -72,12 +76,14 @@ void deepseek_groups(struct config_reader *r, struct config *c, int groups, int 
     c->topk_group = config_int(r, "topk_group", topk_group, 1, 4096);
     c->group_top2 = true;
     c->router_bias = true;
-    if (c->n_group > 1 && c->n_experts / c->n_group < 2) config_fail(r, "%d experts in %d groups: a group needs two", c->n_experts, c->n_group);
+    if (c->n_group > 1 && c->n_experts / c->n_group < 2)
+        config_fail(r, "%d experts in %d groups: a group needs two", c->n_experts, c->n_group);
 }
 
 void deepseek_router(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
     static const char *const scores[] = {"softmax", "sigmoid", "noaux_tc", NULL}, *const methods[] = {"noaux_tc", NULL};
-    c->score = config_choice(r, "scoring_func", scores, 1) ? SCORE_SIGMOID : SCORE_SOFTMAX; /* dots.llm1 repeats the method there and means sigmoid */
+    /* dots.llm1 repeats the method there and means sigmoid */
+    c->score = config_choice(r, "scoring_func", scores, 1) ? SCORE_SIGMOID : SCORE_SOFTMAX;
     config_choice(r, "topk_method", methods, 0);
     deepseek_groups(r, c, d->groups, d->topk_group);
 }
@@ -89,14 +95,19 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 static const char *const types[] = {"deepseek_v3", "kimi_k2", "joyai_llm_flash", NULL};
-const struct arch arch_deepseek_v3 = {
-    .model_types = types, .title = "DeepSeek-V3", .defaults = {.topk = 8}, .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
+const struct arch arch_deepseek_v3 = {.model_types = types,
+                                      .title = "DeepSeek-V3",
+                                      .defaults = {.topk = 8},
+                                      .parse = parse,
+                                      .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
 
 /* Sarvam 105B: all experts are one group. Reference: transformers, models/sarvam_mla. */
-static const struct deepseek_defaults sarvam_defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults sarvam_defaults = {
+    .scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 static void parse_sarvam(struct config_reader *r, struct config *c) {
     /* of training and other programs; use_qk_norm means the norm of the latent, which MLA always has */
-    static const char *const unused[] = {"embedding_dropout", "output_dropout", "attn_implementation", "default_theta", "use_qk_norm", "num_mtp_layers"};
+    static const char *const unused[] = {"embedding_dropout", "output_dropout", "attn_implementation",
+                                         "default_theta",     "use_qk_norm",    "num_mtp_layers"};
     for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) config_ignore(r, unused[i]);
     const bool has_bias = config_bool(r, "moe_router_enable_expert_bias", true);
     deepseek_attention(r, c);
@@ -108,8 +119,11 @@ static void parse_sarvam(struct config_reader *r, struct config *c) {
 }
 
 static const char *const sarvam[] = {"sarvam_mla", NULL};
-const struct arch arch_sarvam_mla = {
-    .model_types = sarvam, .title = "Sarvam", .defaults = {.topk = 8}, .parse = parse_sarvam, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
+const struct arch arch_sarvam_mla = {.model_types = sarvam,
+                                     .title = "Sarvam",
+                                     .defaults = {.topk = 8},
+                                     .parse = parse_sarvam,
+                                     .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
 
 /* Keys of images, which hearth does not read, and of training. */
 static void parse_k25(struct config_reader *r, struct config *c) {

@@ -1,5 +1,6 @@
-/* DeepSeek-V3.2: V3 with attention over the keys that a lightning indexer selects. Reference: the vendor's inference/model.py and transformers,
- * models/deepseek_v32. Both the vendor's rounding to FP8 and its Hadamard rotation are omitted; the scores are the same without. */
+/* DeepSeek-V3.2: V3 with attention over the keys that a lightning indexer selects. Reference: the vendor's
+ * inference/model.py and transformers, models/deepseek_v32. Both the vendor's rounding to FP8 and its Hadamard rotation
+ * are omitted; the scores are the same without. */
 #include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
@@ -11,7 +12,8 @@ void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool
     c->index_topk = config_int(r, "index_topk", 2048, 1, 1 << 20);
     c->index_interleaved = config_bool(r, "indexer_rope_interleave", interleaved);
     if (!c->q_lora) config_fail(r, "'q_lora_rank' is missing: the indexer's queries are made from it");
-    if (!r->rc && c->rope.dim > c->index_dim) config_fail(r, "'index_head_dim' is %d, of which %d are to be rotated", c->index_dim, c->rope.dim);
+    if (!r->rc && c->rope.dim > c->index_dim)
+        config_fail(r, "'index_head_dim' is %d, of which %d are to be rotated", c->index_dim, c->rope.dim);
     const struct json *attention = config_layer_list(r, c, "layer_types", true);
     config_read_mlp_types(r, c);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
@@ -21,11 +23,14 @@ void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool
 }
 
 void deepseek_index_sharing(struct config_reader *r, struct config *c, int every) {
-    const struct json *types = config_get(r, "indexer_types"), *pattern = config_get(r, "index_topk_pattern"), *list = types ? types : pattern;
-    int freq = config_int(r, "index_topk_freq", every, 0, CONFIG_MAX_LAYERS), offset = config_int(r, "index_skip_topk_offset", 2, 0, CONFIG_MAX_LAYERS);
+    const struct json *types = config_get(r, "indexer_types"), *pattern = config_get(r, "index_topk_pattern"),
+                      *list = types ? types : pattern;
+    int freq = config_int(r, "index_topk_freq", every, 0, CONFIG_MAX_LAYERS),
+        offset = config_int(r, "index_skip_topk_offset", 2, 0, CONFIG_MAX_LAYERS);
     bool is_text = list && list->type == JSON_STRING;
     if (list && ((!is_text && list->type != JSON_ARRAY) || (int)list->n < c->n_layers)) {
-        config_fail(r, "'%s' does not say which of %d layers choose", types ? "indexer_types" : "index_topk_pattern", c->n_layers);
+        config_fail(r, "'%s' does not say which of %d layers choose", types ? "indexer_types" : "index_topk_pattern",
+                    c->n_layers);
         return;
     }
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
@@ -36,7 +41,8 @@ void deepseek_index_sharing(struct config_reader *r, struct config *c, int every
         else if (list) selects = json_is(one, "full");
         bool known = selects || (is_text ? list->string[i] == 'S' : !list || json_is(one, "shared"));
         if (!known) config_fail(r, "layer %d neither chooses keys (full, F) nor takes over a choice (shared, S)", i);
-        else if (!i && !selects) config_fail(r, "the first layer is to take over a choice of keys, and there is none before it");
+        else if (!i && !selects)
+            config_fail(r, "the first layer is to take over a choice of keys, and there is none before it");
         c->layer[i].index = selects ? INDEX_OWN : INDEX_PREVIOUS;
     }
 }

@@ -1,4 +1,5 @@
-/* dots.llm1: GQA with per-head norms of q and k, DeepSeek-V3's router, shared experts. Reference: transformers, models/dots1. */
+/* dots.llm1: GQA with per-head norms of q and k, DeepSeek-V3's router, shared experts. Reference: transformers,
+ * models/dots1. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -10,7 +11,8 @@ static const struct deepseek_defaults defaults = {.scale = 1, .norm = false, .gr
 /* layer_types, or a window in the layers from max_window_layers on. */
 static void read_windows(struct config_reader *r, struct config *c) {
     const bool use = config_bool(r, "use_sliding_window", false);
-    const int first = config_int(r, "max_window_layers", 62, 0, 1 << 20), window = config_int(r, "sliding_window", 0, 0, 1 << 24);
+    const int first = config_int(r, "max_window_layers", 62, 0, 1 << 20),
+              window = config_int(r, "sliding_window", 0, 0, 1 << 24);
     config_read_windows(r, c, window, 0);
     if (use && !window) config_fail(r, "'use_sliding_window' is true, but 'sliding_window' is missing or 0");
     for (int i = first; i < c->n_layers && use && !config_has(r, "layer_types"); i++) c->layer[i].window = window;
@@ -31,6 +33,6 @@ const struct arch arch_dots1 = {
     .model_types = types,
     .title = "dots.llm1",
     .parse = parse,
-    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), DEEPSEEK_BIAS_NAME, NAMES_EXPERTS("model."),
-              NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), DEEPSEEK_BIAS_NAME,
+              NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
 };

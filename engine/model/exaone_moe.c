@@ -1,5 +1,6 @@
-/* K-EXAONE, EXAONE 4, and the language model of EXAONE 4.5: GQA with a norm per head on q and k, DeepSeek-V3's router. Layers with a window are rotated, the
- * others are not; without a window all are. References: transformers, models/exaone_moe, models/exaone4 and models/exaone4_5. */
+/* K-EXAONE, EXAONE 4, and the language model of EXAONE 4.5: GQA with a norm per head on q and k, DeepSeek-V3's router.
+ * Layers with a window are rotated, the others are not; without a window all are. References: transformers,
+ * models/exaone_moe, models/exaone4 and models/exaone4_5. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -10,7 +11,8 @@
 static bool is_local(struct config_reader *r, const struct config *c, const struct json *pattern, int i) {
     if (pattern && pattern->type == JSON_STRING && pattern->n) {
         const char kind = pattern->string[(uint32_t)i % pattern->n];
-        if (kind != 'L' && kind != 'G') config_fail(r, "'sliding_window_pattern' has '%c'; hearth supports L and G", kind);
+        if (kind != 'L' && kind != 'G')
+            config_fail(r, "'sliding_window_pattern' has '%c'; hearth supports L and G", kind);
         return kind == 'L';
     }
     const int64_t every = pattern ? json_int(pattern, 0) : 4;
@@ -34,7 +36,8 @@ static void read_layers(struct config_reader *r, struct config *c) {
     config_read_mlp_types(r, c);
 }
 
-static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {
+    .scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
@@ -63,21 +66,25 @@ static void parse_vision(struct config_reader *r, struct config *c) {
     parse_dense(r, c);
 }
 
-static const char *const types[] = {"exaone_moe", NULL}, *const dense[] = {"exaone4", NULL}, *const vision[] = {"exaone4_5", NULL};
-static const char *const keys[][2] = {{"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}, {NULL, NULL}};
+static const char *const types[] = {"exaone_moe", NULL}, *const dense[] = {"exaone4", NULL},
+                         *const vision[] = {"exaone4_5", NULL};
+static const char *const keys[][2] = {
+    {"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}, {NULL, NULL}};
 const struct arch arch_exaone_moe = {
     .model_types = types,
     .title = "K-EXAONE",
     .defaults = {.topk = 8},
     .norm_eps = 1e-5,
     .parse = parse,
-    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), .router_bias = "model.layers.%d.mlp.e_score_correction_bias",
-              NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."),
+              .router_bias = "model.layers.%d.mlp.e_score_correction_bias", NAMES_EXPERTS("model."),
+              NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
     .key_aliases = keys,
 };
 #define DENSE(types_, title_, parser, m, member) \
     { \
-        .model_types = types_, .title = title_, .norm_eps = 1e-5, .text_config_key = member, .parse = parser, .names = { \
+        .model_types = types_, .title = title_, .norm_eps = 1e-5, .text_config_key = member, .parse = parser, \
+        .names = { \
             NAMES_ATTENTION(m), \
             NAMES_QK_NORM(m), \
             NAMES_DENSE(m), \

@@ -1,5 +1,5 @@
-/* Flint: GQA with a norm per head on q and k and a sink per head; layers with a window are rotated, the others are not; a sigmoid router and a shared expert
- * without a gate. Reference: transformers, models/flint. */
+/* Flint: GQA with a norm per head on q and k and a sink per head; layers with a window are rotated, the others are not;
+ * a sigmoid router and a shared expert without a gate. Reference: transformers, models/flint. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -41,6 +41,7 @@ const struct arch arch_flint = {
     .title = "Flint",
     .defaults = {.heads = 32, .kv_heads = 4, .head_dim = 128},
     .parse = parse,
-    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), .sinks = "model.layers.%d.self_attn.softmax_offset", NAMES_ROUTER("model."),
-              NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_expert"), NAMES_DENSE("model.")},
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), .sinks = "model.layers.%d.self_attn.softmax_offset",
+              NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_expert"),
+              NAMES_DENSE("model.")},
 };

@@ -1,6 +1,7 @@
-/* Gemma 2 and 3: dense GQA, (1 + w) norms before and after attention and FFN, GELU, embeddings times sqrt(hidden). Gemma 2 caps scores and logits and has a
- * window in every other layer. Gemma 3 has a norm per head on q and k, and a window with its own rotary base in all but every sixth layer. Reference:
- * transformers, models/gemma2 and models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
+/* Gemma 2 and 3: dense GQA, (1 + w) norms before and after attention and FFN, GELU, embeddings times sqrt(hidden).
+ * Gemma 2 caps scores and logits and has a window in every other layer. Gemma 3 has a norm per head on q and k, and a
+ * window with its own rotary base in all but every sixth layer. Reference: transformers, models/gemma2 and
+ * models/gemma3; Google's code rounds sqrt(hidden) to BF16. */
 #include <math.h>
 
 #include "base/minifloat.h"
@@ -10,7 +11,8 @@
 
 /* Layers with a window rotate with the second table, which is never scaled. */
 static void read_layers(struct config_reader *r, struct config *c) {
-    const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24), every = config_int(r, "sliding_window_pattern", 6, 1, CONFIG_MAX_LAYERS);
+    const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24),
+              every = config_int(r, "sliding_window_pattern", 6, 1, CONFIG_MAX_LAYERS);
     const double local = config_num(r, "rope_local_base_freq", 10000, 1, 1e12);
     c->second_rope = (struct rope_config){.kind = ROPE_DEFAULT, .dim = c->rope.dim, .theta = local, .truncate = true};
     if (config_has(r, "layer_types")) config_read_windows(r, c, window, 0);
@@ -59,7 +61,8 @@ static void parse_common(struct config_reader *r, struct config *c, double score
 static void parse_2(struct config_reader *r, struct config *c) {
     static const char *const acts[] = {"gelu_pytorch_tanh", NULL};
     parse_common(r, c, 50, 30);
-    config_choice(r, "hidden_activation", acts, 0); /* beside hidden_act in published configs; the reference reads this one */
+    /* beside hidden_act in published configs; the reference reads this one */
+    config_choice(r, "hidden_activation", acts, 0);
     config_read_rope(r, c, c->head_dim, 10000);
     const int window = config_int(r, "sliding_window", 4096, 1, 1 << 24);
     config_ignore(r, "sliding_window_size"); /* repeats sliding_window in published configs */
@@ -77,32 +80,38 @@ static void parse(struct config_reader *r, struct config *c) {
     parse_text(r, c);
 }
 
-static const char *const gemma2[] = {"gemma2", NULL}, *const text[] = {"gemma3_text", NULL}, *const with_vision[] = {"gemma3", NULL};
+static const char *const gemma2[] = {"gemma2", NULL}, *const text[] = {"gemma3_text", NULL},
+                         *const with_vision[] = {"gemma3", NULL};
 static const char *const keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL, NULL}};
 /* m: prefix of the language model's tensor names */
 #define NAMES(m) \
     { NAMES_ATTENTION(m), NAMES_NORMS_AROUND(m), NAMES_QK_NORM(m), NAMES_DENSE(m) }
 #define DEFAULTS \
     { \
-        .vocab = 262208, .hidden = 2304, .layers = 26, .context = 131072, .inter = 9216, .heads = 8, .kv_heads = 4, .head_dim = 256, .tied = true, \
-        .is_gelu = true \
+        .vocab = 262208, .hidden = 2304, .layers = 26, .context = 131072, .inter = 9216, .heads = 8, .kv_heads = 4, \
+        .head_dim = 256, .tied = true, .is_gelu = true \
     }
-const struct arch arch_gemma2 = {.model_types = gemma2,
-                                 .title = "Gemma 2",
-                                 .defaults = {.vocab = 256000,
-                                              .hidden = 2304,
-                                              .layers = 26,
-                                              .context = 8192,
-                                              .inter = 9216,
-                                              .heads = 8,
-                                              .kv_heads = 4,
-                                              .head_dim = 256,
-                                              .tied = true,
-                                              .is_gelu = true},
-                                 .parse = parse_2,
-                                 .names = {NAMES_ATTENTION("model."), NAMES_NORMS_AROUND("model."), NAMES_DENSE("model.")}};
-const struct arch arch_gemma3_text = {
-    .model_types = text, .title = "Gemma 3", .defaults = DEFAULTS, .parse = parse_text, .names = NAMES("model."), .key_aliases = keys};
+const struct arch arch_gemma2 = {
+    .model_types = gemma2,
+    .title = "Gemma 2",
+    .defaults = {.vocab = 256000,
+                 .hidden = 2304,
+                 .layers = 26,
+                 .context = 8192,
+                 .inter = 9216,
+                 .heads = 8,
+                 .kv_heads = 4,
+                 .head_dim = 256,
+                 .tied = true,
+                 .is_gelu = true},
+    .parse = parse_2,
+    .names = {NAMES_ATTENTION("model."), NAMES_NORMS_AROUND("model."), NAMES_DENSE("model.")}};
+const struct arch arch_gemma3_text = {.model_types = text,
+                                      .title = "Gemma 3",
+                                      .defaults = DEFAULTS,
+                                      .parse = parse_text,
+                                      .names = NAMES("model."),
+                                      .key_aliases = keys};
 const struct arch arch_gemma3 = {.model_types = with_vision,
                                  .title = "Gemma 3",
                                  .text_config_key = "text_config",

@@ -33,10 +33,18 @@ void gguf_build_member(struct config_builder *t, const char *key, size_t n, stru
     t->items[2 * i + 1] = v;
     t->n += i == t->n;
 }
-void gguf_build_json(struct config_builder *t, const char *key, struct json v) { gguf_build_member(t, key, strlen(key), v); }
-void gguf_build_int(struct config_builder *t, const char *key, int64_t v) { gguf_build_json(t, key, (struct json){.type = JSON_INT, .integer = v}); }
-void gguf_build_num(struct config_builder *t, const char *key, double v) { gguf_build_json(t, key, (struct json){.type = JSON_FLOAT, .number = v}); }
-void gguf_build_bool(struct config_builder *t, const char *key, bool v) { gguf_build_json(t, key, (struct json){.type = JSON_BOOL, .boolean = v}); }
+void gguf_build_json(struct config_builder *t, const char *key, struct json v) {
+    gguf_build_member(t, key, strlen(key), v);
+}
+void gguf_build_int(struct config_builder *t, const char *key, int64_t v) {
+    gguf_build_json(t, key, (struct json){.type = JSON_INT, .integer = v});
+}
+void gguf_build_num(struct config_builder *t, const char *key, double v) {
+    gguf_build_json(t, key, (struct json){.type = JSON_FLOAT, .number = v});
+}
+void gguf_build_bool(struct config_builder *t, const char *key, bool v) {
+    gguf_build_json(t, key, (struct json){.type = JSON_BOOL, .boolean = v});
+}
 void gguf_build_text(struct config_builder *t, const char *key, const char *v) {
     gguf_build_json(t, key, (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(v), .string = v});
 }
@@ -45,13 +53,18 @@ struct json gguf_build_uniform(struct config_builder *t, const char *key, const 
     if (v->type != JSON_ARRAY || !v->n) return *v;
     for (uint32_t i = 1; i < v->n && !t->rc; i++)
         if (v->items[i].type != v->items[0].type || json_num(&v->items[i], 0) != json_num(&v->items[0], 0))
-            gguf_build_fail(t, "metadata '%s.%s' differs from layer to layer, which hearth does not support of this family", t->arch, key);
+            gguf_build_fail(
+                t, "metadata '%s.%s' differs from layer to layer, which hearth does not support of this family",
+                t->arch, key);
     return v->items[0];
 }
 
 int64_t gguf_build_layers(const struct config_builder *t) {
     int64_t n;
-    return __builtin_sub_overflow(json_int(gguf_build_meta(t, "block_count"), 0), json_int(gguf_build_meta(t, "nextn_predict_layers"), 0), &n) ? 0 : n;
+    return __builtin_sub_overflow(json_int(gguf_build_meta(t, "block_count"), 0),
+                                  json_int(gguf_build_meta(t, "nextn_predict_layers"), 0), &n)
+               ? 0
+               : n;
 }
 int64_t gguf_build_head_dim(const struct config_builder *t) {
     const struct json *key = gguf_build_meta(t, "attention.key_length");
@@ -80,7 +93,9 @@ struct json *gguf_build_list(struct config_builder *t, const char *key, uint32_t
 void gguf_build_factors(struct config_builder *t, const char *key, const char *tensor, struct gguf_factors f) {
     struct json *v = f.v ? gguf_build_list(t, key, f.n) : NULL;
     for (uint32_t i = 0; v && i < f.n; i++) {
-        if (!(f.v[i] > 0)) gguf_build_fail(t, "%s has %g at %u: frequencies are divided by it; hearth takes more than 0", tensor, (double)f.v[i], i);
+        if (!(f.v[i] > 0))
+            gguf_build_fail(t, "%s has %g at %u: frequencies are divided by it; hearth takes more than 0", tensor,
+                            (double)f.v[i], i);
         v[i] = (struct json){.type = JSON_FLOAT, .number = (double)f.v[i]};
     }
 }
@@ -102,10 +117,13 @@ static void put_scaling(struct config_builder *t, struct config_builder *in) {
         {"attention.temperature_scale", "llama_4_scaling_beta"},
     };
     const struct gguf_facts *f = t->facts;
-    const struct json *type = gguf_build_meta(t, "rope.scaling.type"), *log = gguf_build_meta(t, "rope.scaling.yarn_log_multiplier");
+    const struct json *type = gguf_build_meta(t, "rope.scaling.type"),
+                      *log = gguf_build_meta(t, "rope.scaling.yarn_log_multiplier");
     const bool plain = !type || json_is(type, "none"), longrope = f->short_factors.v || f->long_factors.v;
     if ((f->freqs.v || longrope) && !plain && !(longrope && json_is(type, "longrope")))
-        gguf_build_fail(t, "factors of rotary frequencies beside metadata '%s.rope.scaling.type': hearth takes one of them", t->arch);
+        gguf_build_fail(
+            t, "factors of rotary frequencies beside metadata '%s.rope.scaling.type': hearth takes one of them",
+            t->arch);
     if (longrope) gguf_build_text(in, "rope_type", "longrope");
     else if (f->freqs.v) gguf_build_text(in, "rope_type", "factors");
     else if (plain) gguf_build_text(in, "rope_type", "default");
@@ -117,7 +135,9 @@ static void put_scaling(struct config_builder *t, struct config_builder *in) {
         const struct json *v = gguf_build_meta(t, rows[i].key);
         if (v) gguf_build_json(in, rows[i].name, *v);
     }
-    if (log) { /* DeepSeek's two factors are equal, or the other one is not stored. Others use only their ratio: a tenth is right for Mistral's, too. */
+    /* DeepSeek's two factors are equal, or the other one is not stored. Others use only their ratio: a tenth is right
+     * for Mistral's, too. */
+    if (log) {
         const double factor = json_num(log, 0) * 10; /* llama.cpp: TAG_DEEPSEEK2_YARN_LOG_MUL_FIX */
         gguf_build_num(in, "mscale", factor);
         gguf_build_num(in, "mscale_all_dim", factor);
@@ -130,11 +150,14 @@ static void put_fraction(struct config_builder *t, int64_t count, int64_t dim) {
 }
 
 void gguf_build_rope(struct config_builder *t, int64_t dim) {
-    const struct json *count = gguf_build_meta(t, "rope.dimension_count"), *length = gguf_build_meta(t, "attention.temperature_length");
+    const struct json *count = gguf_build_meta(t, "rope.dimension_count"),
+                      *length = gguf_build_meta(t, "attention.temperature_length");
     if (count) put_fraction(t, json_int(count, 0), dim);
     if (length && gguf_build_meta(t, "attention.temperature_scale") &&
         json_int(length, 0) != json_int(gguf_build_meta(t, "rope.scaling.original_context_length"), 0))
-        gguf_build_fail(t, "metadata '%s.attention.temperature_length' is not that of 'rope.scaling.original_context_length', which hearth scales queries by",
+        gguf_build_fail(t,
+                        "metadata '%s.attention.temperature_length' is not that of "
+                        "'rope.scaling.original_context_length', which hearth scales queries by",
                         t->arch);
     const bool implies_yarn = !strcmp(t->arch, "gpt-oss");
     struct config_builder in;
@@ -147,7 +170,8 @@ void gguf_build_rope(struct config_builder *t, int64_t dim) {
 void gguf_build_rope_by_window(struct config_builder *t) {
     const int64_t dim = gguf_build_head_dim(t), rotated = json_int(gguf_build_meta(t, "rope.dimension_count"), dim),
                   window_rotated = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), rotated);
-    const struct json *theta = gguf_build_meta(t, "rope.freq_base"), *window_theta = gguf_build_meta(t, "rope.freq_base_swa");
+    const struct json *theta = gguf_build_meta(t, "rope.freq_base"),
+                      *window_theta = gguf_build_meta(t, "rope.freq_base_swa");
     struct config_builder in, kind;
     if (!gguf_build_open(t, &in) || !gguf_build_open(&in, &kind)) return;
     put_scaling(t, &kind);
@@ -162,18 +186,22 @@ void gguf_build_rope_by_window(struct config_builder *t) {
 }
 
 void gguf_build_head_sizes(struct config_builder *t) {
-    const struct json *key = gguf_build_meta(t, "attention.key_length"), *value = gguf_build_meta(t, "attention.value_length");
+    const struct json *key = gguf_build_meta(t, "attention.key_length"),
+                      *value = gguf_build_meta(t, "attention.value_length");
     if (key) gguf_build_json(t, "head_dim", *key);
     if (value && json_int(value, 0) != gguf_build_head_dim(t))
-        gguf_build_fail(t, "metadata '%s.attention.value_length' is %lld, keys have %lld: hearth does not support that of this family", t->arch,
-                        (long long)json_int(value, 0), (long long)gguf_build_head_dim(t));
+        gguf_build_fail(
+            t,
+            "metadata '%s.attention.value_length' is %lld, keys have %lld: hearth does not support that of this family",
+            t->arch, (long long)json_int(value, 0), (long long)gguf_build_head_dim(t));
 }
 void gguf_build_attention(struct config_builder *t) {
     gguf_build_head_sizes(t);
     gguf_build_rope(t, gguf_build_head_dim(t));
 }
 
-void gguf_build_rope_by_factors(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n, const char *theta) {
+void gguf_build_rope_by_factors(struct config_builder *t, const char *key, struct gguf_factors f, int64_t n,
+                                const char *theta) {
     struct config_builder in;
     const struct json *base = gguf_build_meta(t, theta);
     if (!gguf_build_open(t, &in)) return;
@@ -186,18 +214,25 @@ void gguf_build_rope_by_factors(struct config_builder *t, const char *key, struc
 void gguf_build_only_sigmoid(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SIGMOID);
     if (gating != GATING_SIGMOID && gating != GATING_UNSET)
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 2, sigmoid", t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 2, sigmoid", t->arch,
+                        (long long)gating);
 }
 
-/* Mistral Large 3, which llama.cpp's converter calls deepseek2: Mistral Small 4's family. Files from before the converter had a tenth in the multiplier differ.
+/* Mistral Large 3, which llama.cpp's converter calls deepseek2: Mistral Small 4's family. Files from before the
+ * converter had a tenth in the multiplier differ.
  */
 static void check_mistral(struct config_builder *t, int64_t gating) {
     const double log = json_num(gguf_build_meta(t, "rope.scaling.yarn_log_multiplier"), 0);
     if (gating != GATING_SOFTMAX)
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld beside 'attention.temperature_scale'; hearth supports 1, softmax", t->arch,
-                        (long long)gating);
+        gguf_build_fail(
+            t,
+            "metadata '%s.expert_gating_func' is %lld beside 'attention.temperature_scale'; hearth supports 1, softmax",
+            t->arch, (long long)gating);
     if (!(fabs(log - 0.1) < 1e-6))
-        gguf_build_fail(t, "metadata '%s.rope.scaling.yarn_log_multiplier' is %g beside 'attention.temperature_scale'; hearth supports 0.1", t->arch, log);
+        gguf_build_fail(t,
+                        "metadata '%s.rope.scaling.yarn_log_multiplier' is %g beside 'attention.temperature_scale'; "
+                        "hearth supports 0.1",
+                        t->arch, log);
 }
 
 const char *gguf_build_deepseek_family(const struct config_builder *t) {
@@ -207,10 +242,13 @@ const char *gguf_build_deepseek_family(const struct config_builder *t) {
 }
 
 void gguf_build_mla(struct config_builder *t) {
-    const struct json *mla = gguf_build_meta(t, "attention.key_length_mla"), *key = mla ? mla : gguf_build_meta(t, "attention.key_length");
-    const struct json *value = mla ? gguf_build_meta(t, "attention.value_length_mla") : gguf_build_meta(t, "attention.value_length");
+    const struct json *mla = gguf_build_meta(t, "attention.key_length_mla"),
+                      *key = mla ? mla : gguf_build_meta(t, "attention.key_length");
+    const struct json *value =
+        mla ? gguf_build_meta(t, "attention.value_length_mla") : gguf_build_meta(t, "attention.value_length");
     const int64_t rope = json_int(gguf_build_meta(t, "rope.dimension_count"), 0);
-    gguf_build_int(t, "num_key_value_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0)); /* the file's count is of the latent cache */
+    /* the file's count is of the latent cache */
+    gguf_build_int(t, "num_key_value_heads", json_int(gguf_build_meta(t, "attention.head_count"), 0));
     gguf_build_int(t, "qk_rope_head_dim", rope);
     gguf_build_int(t, "qk_nope_head_dim", json_int(key, 0) - rope);
     gguf_build_int(t, "v_head_dim", json_int(value, 0));
@@ -228,9 +266,13 @@ void gguf_build_deepseek(struct config_builder *t) {
         return;
     }
     if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID) {
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1 and 2", t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1 and 2", t->arch,
+                        (long long)gating);
         return;
     }
     gguf_build_text(t, "scoring_func", scores[gating]);
-    gguf_build_text(t, "topk_method", v3 ? "noaux_tc" : json_int(gguf_build_meta(t, "expert_group_count"), 0) > 1 ? "group_limited_greedy" : "greedy");
+    gguf_build_text(t, "topk_method",
+                    v3                                                          ? "noaux_tc"
+                    : json_int(gguf_build_meta(t, "expert_group_count"), 0) > 1 ? "group_limited_greedy"
+                                                                                : "greedy");
 }

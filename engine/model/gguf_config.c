@@ -35,7 +35,8 @@ static const struct gguf_key common[] = {
 
 static const struct gguf_arch *find_arch(const struct json *meta) {
     const struct json *arch = json_get(meta, "general.architecture");
-    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams, gguf_kda, gguf_minimax};
+    const struct gguf_arch *const tables[] = {gguf_archs,   gguf_layered, gguf_windowed,
+                                              gguf_streams, gguf_kda,     gguf_minimax};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (const struct gguf_arch *a = tables[k]; a->name; a++)
             if (json_is(arch, a->name)) return a;
@@ -85,7 +86,8 @@ void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
     if (!strcmp(name + at, "attn_gate.weight")) f->gate_rows[layer] = rows;
 }
 
-int gguf_names(struct config *c, struct arena *a, const struct json *meta, const struct gguf_facts *f, struct error *e) {
+int gguf_names(struct config *c, struct arena *a, const struct json *meta, const struct gguf_facts *f,
+               struct error *e) {
     struct tensor_names *names = arena_alloc(a, sizeof *names);
     struct layout *layout = arena_alloc(a, sizeof *layout);
     if (!names || !layout) return error_set(e, ERR_MEMORY, "no memory for the names of tensors");
@@ -100,13 +102,15 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     if (f->gate_up) names->expert_gate = names->expert_up = GGUF_LAYER "ffn_gate_up_exps";
     /* Shared experts have separate gate and up tensors, except in Granite SWA. */
     const bool joined_shared = c->n_experts && c->shared_inter > 0 && !f->shared_gate && f->gate_up;
-    layout->dense_gate_up = (c->n_experts && !joined_shared) || f->dense_gate ? GATE_UP_SEPARATE : c->arch->layout.dense_gate_up;
+    layout->dense_gate_up =
+        (c->n_experts && !joined_shared) || f->dense_gate ? GATE_UP_SEPARATE : c->arch->layout.dense_gate_up;
     if (joined_shared && layout->dense_gate_up) names->shared_gate_proj = names->shared_up;
     if (layout->dense_gate_up) names->dense_gate = names->dense_up;
     if (c->norm == NORM_RMS_PLUS_ONE) c->norm = NORM_RMS; /* the files' weights include the 1 */
     c->centered_norms = false;
     if (c->delta.taps) { /* q, k, v and z are split unless the file is old */
-        c->delta.fused = f->delta_in, c->delta.fused_ba = !names->delta_b, c->delta.is_tiled = names->delta_b != NULL; /* Qwen3.5 */
+        /* Qwen3.5 */
+        c->delta.fused = f->delta_in, c->delta.fused_ba = !names->delta_b, c->delta.is_tiled = names->delta_b != NULL;
     }
     c->delta.rates_converted = true;
     layout->skipped = names->index_k && !c->index_heads ? "indexer." : NULL;
@@ -116,16 +120,31 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
 }
 
 void gguf_list(struct buf *out) {
-    const struct gguf_arch *const tables[] = {gguf_archs, gguf_layered, gguf_windowed, gguf_streams, gguf_kda, gguf_minimax};
+    const struct gguf_arch *const tables[] = {gguf_archs,   gguf_layered, gguf_windowed,
+                                              gguf_streams, gguf_kda,     gguf_minimax};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
-        for (const struct gguf_arch *a = tables[k]; a->name; a++) buf_fmt(out, "%s%s", k || a != tables[k] ? ", " : "", a->name);
+        for (const struct gguf_arch *a = tables[k]; a->name; a++)
+            buf_fmt(out, "%s%s", k || a != tables[k] ? ", " : "", a->name);
 }
 
 /* Tokens that end a turn regardless of the metadata: llama.cpp stops at them. */
 static bool ends_turn(const struct json *s) {
-    static const char *const names[] = {
-        "<|eot_id|>",         "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "< EOT >", "_<EOT>", "<｜end▁of▁sentence｜>",
-        "<end_of_utterance>", "<|eom_id|>", "[EOT]",   "[EOS]",      "<EOT>",    "<turn|>"};
+    static const char *const names[] = {"<|eot_id|>",
+                                        "<|im_end|>",
+                                        "<|end|>",
+                                        "<|return|>",
+                                        "<|call|>",
+                                        "<end_of_turn>",
+                                        "<|endoftext|>",
+                                        "< EOT >",
+                                        "_<EOT>",
+                                        "<｜end▁of▁sentence｜>",
+                                        "<end_of_utterance>",
+                                        "<|eom_id|>",
+                                        "[EOT]",
+                                        "[EOS]",
+                                        "<EOT>",
+                                        "<turn|>"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (json_is(s, names[i])) return true;
     return false;
@@ -133,8 +152,10 @@ static bool ends_turn(const struct json *s) {
 
 static void put_tokens(struct config_builder *t) {
     enum { CONTROL = 3, USER_DEFINED = 4 }; /* values of tokenizer.ggml.token_type */
-    static const char *const end_keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
-    const struct json *tokens = json_get(t->meta, "tokenizer.ggml.tokens"), *types = json_get(t->meta, "tokenizer.ggml.token_type"),
+    static const char *const end_keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                           "tokenizer.ggml.eom_token_id"};
+    const struct json *tokens = json_get(t->meta, "tokenizer.ggml.tokens"),
+                      *types = json_get(t->meta, "tokenizer.ggml.token_type"),
                       *bos = json_get(t->meta, "tokenizer.ggml.bos_token_id");
     struct json *ids = arena_alloc(t->arena, CONFIG_MAX_EOS * sizeof *ids);
     uint32_t n = 0;
@@ -162,7 +183,9 @@ static void apply_key_aliases(struct config_builder *t) {
     for (int k = 0; arch && arch->key_aliases && arch->key_aliases[k][0]; k++)
         for (uint32_t i = 0; i < t->n; i++)
             if (json_is(&t->items[2 * i], arch->key_aliases[k][0]))
-                t->items[2 * i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(arch->key_aliases[k][1]), .string = arch->key_aliases[k][1]};
+                t->items[2 * i] = (struct json){.type = JSON_STRING,
+                                                .n = (uint32_t)strlen(arch->key_aliases[k][1]),
+                                                .string = arch->key_aliases[k][1]};
 }
 
 /* Puts all members in the object that holds the text model's in a multimodal family's config. */
@@ -176,7 +199,8 @@ static void nest_text_model(struct config_builder *t) {
     *t = out;
 }
 
-/* Keys whose absence from a file means these values, whatever the family's config.json means by it (converters leave out what has no effect). */
+/* Keys whose absence from a file means these values, whatever the family's config.json means by it (converters leave
+ * out what has no effect). */
 static void put_absent(struct config_builder *t, const struct gguf_key *keys) {
     static const struct {
         const char *key;
@@ -185,21 +209,26 @@ static void put_absent(struct config_builder *t, const struct gguf_key *keys) {
     if (!gguf_build_meta(t, "expert_count")) return;
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
         for (const struct gguf_key *k = keys; k->key; k++)
-            if (k->name && !strcmp(k->key, absent[i].key) && !gguf_build_meta(t, k->key)) gguf_build_int(t, k->name, absent[i].value);
+            if (k->name && !strcmp(k->key, absent[i].key) && !gguf_build_meta(t, k->key))
+                gguf_build_int(t, k->name, absent[i].value);
 }
 
-int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what, struct json *config, struct error *e) {
+int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what,
+                struct json *config, struct error *e) {
     const struct json *arch = json_get(meta, "general.architecture");
     const struct gguf_arch *k = find_arch(meta);
     if (!k) {
         static const char list[] = "hearth lists the architectures that it opens (hearth --version -v)";
-        if (!arch || arch->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: metadata 'general.architecture' is missing; %s", what, list);
-        return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth (llama.cpp may run it); %s", what, (int)(arch->n < 60 ? arch->n : 60),
-                         arch->string, list);
+        if (!arch || arch->type != JSON_STRING)
+            return error_set(e, ERR_MODEL, "%s: metadata 'general.architecture' is missing; %s", what, list);
+        return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth (llama.cpp may run it); %s",
+                         what, (int)(arch->n < 60 ? arch->n : 60), arch->string, list);
     }
     enum { MAX_MEMBERS = 128 };
-    struct config_builder t = {.arena = a, .meta = meta, .facts = f, .what = what, .arch = k->name, .capacity = MAX_MEMBERS, .e = e};
-    if (!(t.items = arena_alloc(a, 2 * MAX_MEMBERS * sizeof *t.items))) return error_set(e, ERR_MEMORY, "%s: no memory for its metadata", what);
+    struct config_builder t = {
+        .arena = a, .meta = meta, .facts = f, .what = what, .arch = k->name, .capacity = MAX_MEMBERS, .e = e};
+    if (!(t.items = arena_alloc(a, 2 * MAX_MEMBERS * sizeof *t.items)))
+        return error_set(e, ERR_MEMORY, "%s: no memory for its metadata", what);
     if (!gguf_layers_count(&t)) return t.rc; /* first: many of the following functions visit each layer */
     gguf_build_text(&t, "model_type", k->family ? k->family(&t) : k->model_type);
     gguf_build_int(&t, "vocab_size", f->vocab);
@@ -214,7 +243,9 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
         const struct gguf_key *r = NULL, *lists[] = {k->keys, common};
         for (int l = 0; l < 2 && !r; l++)
             for (const struct gguf_key *at = lists[l]; at->key && !r; at++)
-                if (key->n - prefix - 1 == strlen(at->key) && !memcmp(key->string + prefix + 1, at->key, strlen(at->key))) r = at;
+                if (key->n - prefix - 1 == strlen(at->key) &&
+                    !memcmp(key->string + prefix + 1, at->key, strlen(at->key)))
+                    r = at;
         if (!r) gguf_build_member(&t, key->string, key->n, *v);
         else if (r->name) gguf_build_json(&t, r->name, gguf_build_uniform(&t, r->key, v));
     }

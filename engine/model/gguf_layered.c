@@ -1,5 +1,5 @@
-/* GGUF architectures with layers of several kinds, which metadata lists by layer, or which the tensors show. Sources of keys and names: llama.cpp's conversion
- * scripts and the gguf package's name tables. */
+/* GGUF architectures with layers of several kinds, which metadata lists by layer, or which the tensors show. Sources of
+ * keys and names: llama.cpp's conversion scripts and the gguf package's name tables. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,9 @@
 
 #define L GGUF_LAYER
 /* Mamba layers. */
-#define MAMBA  .mix_in = L "ssm_in", .mix_conv = L "ssm_conv1d", .mix_dt = L "ssm_dt.bias", .mix_rate = L "ssm_a", .mix_skip = L "ssm_d", .mix_out = L "ssm_out"
+#define MAMBA \
+    .mix_in = L "ssm_in", .mix_conv = L "ssm_conv1d", .mix_dt = L "ssm_dt.bias", .mix_rate = L "ssm_a", \
+    .mix_skip = L "ssm_d", .mix_out = L "ssm_out"
 #define AROUND .ffn_norm = L "ffn_norm", .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"
 static const struct tensor_names standard_names = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
                                  gated_around = {GGUF_NAMES, AROUND, .attn_gate = L "attn_gate"},
@@ -23,8 +25,9 @@ static const struct tensor_names standard_names = {GGUF_NAMES, .ffn_norm = L "ff
                                  indexed = {GGUF_NAMES, GGUF_INDEXER, .ffn_norm = L "ffn_norm"};
 /* Architectures whose names differ from GGUF_NAMES: the common ones, without them. */
 #define SHARED_NAMES \
-    .embed = "token_embd", .head = "output", .attn_norm = L "attn_norm", .q = L "attn_q", .k = L "attn_k", .v = L "attn_v", .o = L "attn_output", \
-    .q_norm = L "attn_q_norm", .k_norm = L "attn_k_norm", .router_bias = L "exp_probs_b.bias"
+    .embed = "token_embd", .head = "output", .attn_norm = L "attn_norm", .q = L "attn_q", .k = L "attn_k", \
+    .v = L "attn_v", .o = L "attn_output", .q_norm = L "attn_q_norm", .k_norm = L "attn_k_norm", \
+    .router_bias = L "exp_probs_b.bias"
 static const struct tensor_names lfm2 = {SHARED_NAMES,
                                          .norm = "token_embd_norm", /* llama.cpp's name of the final norm */
                                          .ffn_norm = L "ffn_norm",
@@ -75,9 +78,11 @@ static const struct tensor_names lfm2 = {SHARED_NAMES,
                                            .dense_up = L "ffn_up",
                                            .dense_down = L "ffn_down"};
 
-static double is_sliding(const struct config_builder *t, int64_t layer) { return gguf_layers_at(t, GGUF_WINDOWS, layer, 0) != 0; }
+static double is_sliding(const struct config_builder *t, int64_t layer) {
+    return gguf_layers_at(t, GGUF_WINDOWS, layer, 0) != 0;
+}
 
-/* --- Recurrent layers: those without KV heads --- */
+/* --- Recurrent layers: those without KV heads ------------------------------------------------- */
 
 static const char *mamba_kind(const struct config_builder *t, int64_t layer) {
     return gguf_layers_at(t, "attention.head_count_kv", layer, 0) ? "attention" : "mamba";
@@ -87,10 +92,11 @@ static const char *conv_kind(const struct config_builder *t, int64_t layer) {
 }
 /* Returns inner_size divided by the value of `key`; the quotient must be whole. */
 static int64_t inner_over(struct config_builder *t, const char *key) {
-    const int64_t inner = json_int(gguf_build_meta(t, "ssm.inner_size"), 0), divisor = json_int(gguf_build_meta(t, key), 0);
+    const int64_t inner = json_int(gguf_build_meta(t, "ssm.inner_size"), 0),
+                  divisor = json_int(gguf_build_meta(t, key), 0);
     if (divisor > 0 && inner > 0 && inner % divisor == 0) return inner / divisor;
-    gguf_build_fail(t, "metadata '%s.ssm.inner_size' is %lld, which '%s.%s', %lld, does not divide", t->arch, (long long)inner, t->arch, key,
-                    (long long)divisor);
+    gguf_build_fail(t, "metadata '%s.ssm.inner_size' is %lld, which '%s.%s', %lld, does not divide", t->arch,
+                    (long long)inner, t->arch, key, (long long)divisor);
     return 0;
 }
 
@@ -105,9 +111,11 @@ static void derive_jamba(struct config_builder *t) {
     gguf_layers_numbers(t, "layers_num_experts", jamba_experts);
 }
 
-/* Small models have a dense FFN instead of the shared expert. rope.scaling.finetuned: whether positions rotate at all. */
+/* Small models have a dense FFN instead of the shared expert. rope.scaling.finetuned: whether positions rotate at all.
+ */
 static void derive_granite(struct config_builder *t) {
-    const struct json *shared = gguf_build_meta(t, "expert_shared_feed_forward_length"), *dense = gguf_build_meta(t, "feed_forward_length");
+    const struct json *shared = gguf_build_meta(t, "expert_shared_feed_forward_length"),
+                      *dense = gguf_build_meta(t, "feed_forward_length");
     const bool moe = json_int(gguf_build_meta(t, "expert_count"), 0) > 0;
     gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_build_int(t, "num_local_experts", 0);
@@ -116,7 +124,8 @@ static void derive_granite(struct config_builder *t) {
     gguf_build_int(t, "mamba_expand", inner_over(t, "embedding_length"));
     gguf_build_int(t, "mamba_d_head", inner_over(t, "ssm.time_step_rank"));
     gguf_build_bool(t, "mamba_conv_bias", t->facts->conv_bias);
-    gguf_build_text(t, "position_embedding_type", json_bool(gguf_build_meta(t, "rope.scaling.finetuned"), false) ? "rope" : "nope");
+    gguf_build_text(t, "position_embedding_type",
+                    json_bool(gguf_build_meta(t, "rope.scaling.finetuned"), false) ? "rope" : "nope");
     gguf_build_bool(t, "rope_interleave", true);
     gguf_layers_kinds(t, "layer_types", mamba_kind);
 }
@@ -133,7 +142,8 @@ static void derive_nemotron(struct config_builder *t) {
         if (gguf_layers_has(t, i, GGUF_HAS_FFN) && gguf_layers_at(t, "feed_forward_length", i, 0) > inter)
             inter = gguf_layers_at(t, "feed_forward_length", i, 0);
     if (inter) gguf_build_int(t, "intermediate_size", inter);
-    if (eps) gguf_build_json(t, "rms_norm_eps", *eps); /* files have it beside the key of RMS norms, which has precedence */
+    /* files have it beside the key of RMS norms, which has precedence */
+    if (eps) gguf_build_json(t, "rms_norm_eps", *eps);
     gguf_build_only_sigmoid(t);
     gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", NULL, 0));
     gguf_build_int(t, "head_dim", gguf_build_head_dim(t));
@@ -158,7 +168,7 @@ static void derive_lfm2(struct config_builder *t) {
     gguf_build_bool(t, "block_auto_adjust_ff_dim", false); /* feed_forward_length is adjusted */
 }
 
-/* --- Layers with a window --- */
+/* --- Layers with a window --------------------------------------------------------------------- */
 
 /* Layers that take keys of earlier ones may have FFNs that are twice as wide. */
 static void derive_gemma4_ffns(struct config_builder *t, int64_t first) {
@@ -166,23 +176,29 @@ static void derive_gemma4_ffns(struct config_builder *t, int64_t first) {
     const bool wide = first < n && gguf_layers_at(t, "feed_forward_length", first, inter) == 2 * inter;
     for (int64_t i = 0; i < n; i++)
         if (gguf_layers_at(t, "feed_forward_length", i, inter) != (wide && i >= first ? 2 : 1) * inter)
-            gguf_build_fail(t, "metadata '%s.feed_forward_length' differs between layers in a way that hearth does not support", t->arch);
+            gguf_build_fail(
+                t, "metadata '%s.feed_forward_length' differs between layers in a way that hearth does not support",
+                t->arch);
     if (inter) gguf_build_int(t, "intermediate_size", inter);
     gguf_build_bool(t, "use_double_wide_mlp", wide);
 }
 
-/* Heads of global layers have key_length, and no tensor of values if the keys are the values too. Their rotation is a list of factors: a pair with 1e30 does
- * not rotate. */
+/* Heads of global layers have key_length, and no tensor of values if the keys are the values too. Their rotation is a
+ * list of factors: a pair with 1e30 does not rotate. */
 static void derive_gemma4(struct config_builder *t) {
     const int64_t n_own_keys = gguf_build_layers(t) - json_int(gguf_build_meta(t, "attention.shared_kv_layers"), 0);
-    const struct json *dim = gguf_build_meta(t, "attention.key_length"), *window_dim = gguf_build_meta(t, "attention.key_length_swa");
+    const struct json *dim = gguf_build_meta(t, "attention.key_length"),
+                      *window_dim = gguf_build_meta(t, "attention.key_length_swa");
     const int64_t experts = json_int(gguf_build_meta(t, "expert_count"), 0);
     bool values_are_keys = false;
-    for (int64_t i = 0; i < n_own_keys; i++) values_are_keys |= !gguf_layers_at(t, GGUF_WINDOWS, i, 0) && !gguf_layers_has(t, i, GGUF_HAS_VALUES);
+    for (int64_t i = 0; i < n_own_keys; i++)
+        values_are_keys |= !gguf_layers_at(t, GGUF_WINDOWS, i, 0) && !gguf_layers_has(t, i, GGUF_HAS_VALUES);
     const int64_t rotated = json_int(gguf_build_meta(t, "rope.dimension_count"), json_int(dim, 0)),
                   window_rotated = json_int(gguf_build_meta(t, "rope.dimension_count_swa"), json_int(window_dim, 0));
     if (rotated != json_int(dim, 0) || window_rotated != json_int(window_dim, 0))
-        gguf_build_fail(t, "metadata '%s.rope.dimension_count' rotates a part of the heads; hearth supports factors for that", t->arch);
+        gguf_build_fail(
+            t, "metadata '%s.rope.dimension_count' rotates a part of the heads; hearth supports factors for that",
+            t->arch);
     if (dim) gguf_build_json(t, "global_head_dim", *dim);
     if (window_dim) gguf_build_json(t, "head_dim", *window_dim);
     gguf_build_bool(t, "attention_k_eq_v", values_are_keys);
@@ -201,7 +217,8 @@ static void derive_gemma4(struct config_builder *t) {
 
 /* Layers without a window rotate half of each head, which llama.cpp's code says, and alone are scaled. */
 static double step_theta(const struct config_builder *t, int64_t layer) {
-    return json_num(gguf_build_meta(t, gguf_layers_at(t, GGUF_WINDOWS, layer, 0) ? "rope.freq_base_swa" : "rope.freq_base"), 10000);
+    return json_num(
+        gguf_build_meta(t, gguf_layers_at(t, GGUF_WINDOWS, layer, 0) ? "rope.freq_base_swa" : "rope.freq_base"), 10000);
 }
 static int64_t step_rotary(const struct config_builder *t, bool sliding) {
     const int64_t rotated = json_int(gguf_build_meta(t, "rope.dimension_count"), gguf_build_head_dim(t));
@@ -226,7 +243,8 @@ static void put_moe_layers(struct config_builder *t) {
     gguf_build_text(t, "moe_layers_enum", text);
 }
 static void derive_step(struct config_builder *t) {
-    const struct json *limits = gguf_build_meta(t, "swiglu_clamp_exp"), *shared = gguf_build_meta(t, "swiglu_clamp_shexp");
+    const struct json *limits = gguf_build_meta(t, "swiglu_clamp_exp"),
+                      *shared = gguf_build_meta(t, "swiglu_clamp_shexp");
     struct config_builder in;
     gguf_build_only_sigmoid(t);
     gguf_build_int(t, "head_dim", gguf_build_head_dim(t));
@@ -241,7 +259,8 @@ static void derive_step(struct config_builder *t) {
     gguf_build_bool(t, "use_moe_router_bias", t->facts->router_bias);
     if (limits) gguf_build_json(t, "swiglu_limits", *limits);
     if (shared) gguf_build_json(t, "swiglu_limits_shared", *shared);
-    if (t->facts->freqs.v) gguf_build_rope_by_factors(t, "rope_scaling", t->facts->freqs, step_rotary(t, false) / 2, "");
+    if (t->facts->freqs.v)
+        gguf_build_rope_by_factors(t, "rope_scaling", t->facts->freqs, step_rotary(t, false) / 2, "");
     if (!gguf_build_open(t, &in)) return;
     gguf_build_int(&in, "num_attention_heads", gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 1));
     gguf_build_int(&in, "num_attention_groups", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
@@ -251,13 +270,15 @@ static void derive_step(struct config_builder *t) {
 static void derive_mimo(struct config_builder *t) {
     const int64_t dim = gguf_build_head_dim(t), rotary = json_int(gguf_build_meta(t, "rope.dimension_count"), dim);
     bool sinks[2] = {false, false};
-    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++) sinks[gguf_layers_at(t, GGUF_WINDOWS, i, 0) != 0] |= gguf_layers_has(t, i, GGUF_HAS_SINKS);
+    for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++)
+        sinks[gguf_layers_at(t, GGUF_WINDOWS, i, 0) != 0] |= gguf_layers_has(t, i, GGUF_HAS_SINKS);
     gguf_build_only_sigmoid(t);
     gguf_build_int(t, "head_dim", dim);
     gguf_build_int(t, "v_head_dim", json_int(gguf_build_meta(t, "attention.value_length"), dim));
     gguf_build_int(t, "num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 0));
     gguf_build_int(t, "swa_num_key_value_heads", gguf_layers_largest(t, "attention.head_count_kv", GGUF_WINDOWS, 1));
-    if (rotary != dim && dim > 0) gguf_build_num(t, "partial_rotary_factor", ((double)rotary + 0.5) / (double)dim); /* is rounded down */
+    /* is rounded down */
+    if (rotary != dim && dim > 0) gguf_build_num(t, "partial_rotary_factor", ((double)rotary + 0.5) / (double)dim);
     gguf_build_bool(t, "add_full_attention_sink_bias", sinks[0]);
     gguf_build_bool(t, "add_swa_attention_sink_bias", sinks[1]);
     gguf_layers_numbers(t, "hybrid_layer_pattern", is_sliding);
@@ -276,11 +297,13 @@ static void derive_exaone(struct config_builder *t) {
     if (gguf_build_meta(t, GGUF_WINDOWS)) gguf_layers_windows(t, 4, false);
 }
 
-/* llama.cpp's code fixes what Llama 4's metadata omit: chunks, temperatures, and that the model with 128 experts has no norms of q and k. */
+/* llama.cpp's code fixes what Llama 4's metadata omit: chunks, temperatures, and that the model with 128 experts has no
+ * norms of q and k. */
 static void derive_llama4(struct config_builder *t) {
     const struct json *window = gguf_build_meta(t, "attention.sliding_window");
     gguf_build_attention(t);
-    if (window && json_int(window, 0) == 0) gguf_build_fail(t, "metadata '%s.attention.sliding_window' is 0; hearth supports Llama 4 with chunks", t->arch);
+    if (window && json_int(window, 0) == 0)
+        gguf_build_fail(t, "metadata '%s.attention.sliding_window' is 0; hearth supports Llama 4 with chunks", t->arch);
     gguf_build_int(t, "attention_chunk_size", 8192);
     gguf_build_int(t, "floor_scale", 8192);
     gguf_build_num(t, "attn_scale", 0.1);
@@ -288,126 +311,128 @@ static void derive_llama4(struct config_builder *t) {
     gguf_build_bool(t, "use_qk_norm", json_int(gguf_build_meta(t, "expert_count"), 0) != 128);
 }
 
-/* --- GLM-5 --- */
+/* --- GLM-5 ------------------------------------------------------------------------------------ */
 
 static void derive_glm_dsa(struct config_builder *t) {
     gguf_build_deepseek(t);
     gguf_layers_kinds(t, "indexer_types", gguf_layers_index_kind);
 }
 
-/* --- Tables --- */
+/* --- Tables ----------------------------------------------------------------------------------- */
 
 #define GRANITE \
-    {"attention.scale", "attention_multiplier"}, {"embedding_scale", "embedding_multiplier"}, {"logit_scale", "logits_scaling"}, { \
+    {"attention.scale", "attention_multiplier"}, {"embedding_scale", "embedding_multiplier"}, \
+        {"logit_scale", "logits_scaling"}, { \
         "residual_scale", "residual_multiplier" \
     }
 #define END \
     { NULL, NULL }
-static const struct gguf_key jamba_keys[] = {{"attention.head_count_kv", NULL},
-                                             {"expert_count", "num_experts"},
-                                             {"ssm.conv_kernel", "mamba_d_conv"},
-                                             {"ssm.inner_size", NULL},
-                                             {"ssm.state_size", "mamba_d_state"},
-                                             {"ssm.time_step_rank", "mamba_dt_rank"},
-                                             END},
-                             granite_keys[] = {GGUF_HEAD_KEYS,
-                                               GRANITE,
-                                               {"attention.head_count_kv", NULL},
-                                               {"expert_count", "num_local_experts"},
-                                               {"expert_shared_feed_forward_length", NULL},
-                                               {"ssm.conv_kernel", "mamba_d_conv"},
-                                               {"ssm.group_count", "mamba_n_groups"},
-                                               {"ssm.inner_size", NULL},
-                                               {"ssm.state_size", "mamba_d_state"},
-                                               {"ssm.time_step_rank", "mamba_n_heads"},
-                                               END},
-                             nemotron_keys[] = {GGUF_HEAD_KEYS,
-                                                GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
-                                                {"attention.head_count_kv", NULL},
-                                                {"attention.layer_norm_epsilon", NULL},
-                                                {"expert_group_count", "n_group"},
-                                                {"expert_group_used_count", "topk_group"},
-                                                {"expert_shared_count", NULL},
-                                                {"expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"},
-                                                {"feed_forward_length", NULL},
-                                                {"moe_latent_size", "moe_latent_size"},
-                                                {"ssm.conv_kernel", "conv_kernel"},
-                                                {"ssm.group_count", "n_groups"},
-                                                {"ssm.inner_size", NULL},
-                                                {"ssm.state_size", "ssm_state_size"},
-                                                {"ssm.time_step_rank", "mamba_num_heads"},
-                                                END},
-                             lfm2_keys[] = {GGUF_HEAD_KEYS,
-                                            GGUF_ROUTER_KEYS("num_experts", "routed_scaling_factor", "norm_topk_prob"),
-                                            {"attention.head_count_kv", NULL},
-                                            {"leading_dense_block_count", "num_dense_layers"},
-                                            {"shortconv.l_cache", "conv_L_cache"},
-                                            END},
-                             gemma4_keys[] = {GGUF_HEAD_KEYS,
-                                              GGUF_COPY_WINDOW_KEYS,
-                                              {"attention.head_count_kv", NULL},
-                                              {"attention.key_length_swa", NULL},
-                                              {"attention.shared_kv_layers", "num_kv_shared_layers"},
-                                              {"attention.value_length_swa", NULL},
-                                              {"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
-                                              {"expert_count", "num_experts"},
-                                              {"expert_used_count", "top_k_experts"},
-                                              {"feed_forward_length", NULL},
-                                              {"final_logit_softcapping", "final_logit_softcapping"},
-                                              {"rope.dimension_count_swa", NULL},
-                                              {"rope.freq_base", NULL},
-                                              {"rope.freq_base_swa", NULL},
-                                              END},
-                             step_keys[] = {GGUF_HEAD_KEYS,
-                                            GGUF_COPY_WINDOW_KEYS,
-                                            GGUF_ROUTER_KEYS("moe_num_experts", "moe_router_scaling_factor", "norm_expert_weight"),
-                                            {"attention.head_count", NULL},
-                                            {"attention.head_count_kv", NULL},
-                                            {"expert_shared_feed_forward_length", "share_expert_dim"},
-                                            {"expert_used_count", "moe_top_k"},
-                                            {"leading_dense_block_count", NULL},
-                                            {"moe_every_n_layers", NULL},
-                                            {"rope.dimension_count_swa", NULL},
-                                            {"rope.freq_base", NULL},
-                                            {"rope.freq_base_swa", NULL},
-                                            {"swiglu_clamp_exp", NULL},
-                                            {"swiglu_clamp_shexp", NULL},
-                                            END},
-                             mimo_keys[] = {GGUF_HEAD_KEYS,
-                                            GGUF_COPY_WINDOW_KEYS,
-                                            GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
-                                            {"attention.head_count_kv", NULL},
-                                            {"attention.value_scale", "attention_value_scale"},
-                                            {"leading_dense_block_count", NULL},
-                                            {"rope.freq_base_swa", "swa_rope_theta"},
-                                            END},
-                             afmoe_keys[] = {GGUF_HEAD_KEYS,
-                                             GGUF_COPY_WINDOW_KEYS,
-                                             GGUF_ROUTER_KEYS("num_experts", "route_scale", "route_norm"),
-                                             {"expert_group_count", "n_group"},
-                                             {"expert_group_used_count", "topk_group"},
-                                             {"expert_shared_count", "num_shared_experts"},
-                                             {"leading_dense_block_count", "num_dense_layers"},
-                                             END},
-                             exaone_keys[] = {GGUF_HEAD_KEYS,
-                                              GGUF_COPY_WINDOW_KEYS,
-                                              GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
-                                              {"expert_group_count", "n_group"},
-                                              {"expert_group_used_count", "topk_group"},
-                                              {"expert_shared_count", "n_shared_experts"},
-                                              {"expert_shared_feed_forward_length", NULL},
-                                              {"leading_dense_block_count", "first_k_dense_replace"},
-                                              END},
-                             llama4_keys[] = {GGUF_HEAD_KEYS,
-                                              {"attention.sliding_window", NULL},
-                                              {"expert_count", "num_local_experts"},
-                                              {"expert_feed_forward_length", "intermediate_size"},
-                                              {"expert_gating_func", NULL},
-                                              {"feed_forward_length", "intermediate_size_mlp"},
-                                              {"interleave_moe_layer_step", "interleave_moe_layer_step"},
-                                              {"leading_dense_block_count", NULL},
-                                              END},
-                             glm_dsa_keys[] = {GGUF_DEEPSEEK_KEYS, GGUF_INDEXER_KEYS, {"attention.indexer.types", NULL}, END};
+static const struct gguf_key
+    jamba_keys[] = {{"attention.head_count_kv", NULL},
+                    {"expert_count", "num_experts"},
+                    {"ssm.conv_kernel", "mamba_d_conv"},
+                    {"ssm.inner_size", NULL},
+                    {"ssm.state_size", "mamba_d_state"},
+                    {"ssm.time_step_rank", "mamba_dt_rank"},
+                    END},
+    granite_keys[] = {GGUF_HEAD_KEYS,
+                      GRANITE,
+                      {"attention.head_count_kv", NULL},
+                      {"expert_count", "num_local_experts"},
+                      {"expert_shared_feed_forward_length", NULL},
+                      {"ssm.conv_kernel", "mamba_d_conv"},
+                      {"ssm.group_count", "mamba_n_groups"},
+                      {"ssm.inner_size", NULL},
+                      {"ssm.state_size", "mamba_d_state"},
+                      {"ssm.time_step_rank", "mamba_n_heads"},
+                      END},
+    nemotron_keys[] = {GGUF_HEAD_KEYS,
+                       GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                       {"attention.head_count_kv", NULL},
+                       {"attention.layer_norm_epsilon", NULL},
+                       {"expert_group_count", "n_group"},
+                       {"expert_group_used_count", "topk_group"},
+                       {"expert_shared_count", NULL},
+                       {"expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"},
+                       {"feed_forward_length", NULL},
+                       {"moe_latent_size", "moe_latent_size"},
+                       {"ssm.conv_kernel", "conv_kernel"},
+                       {"ssm.group_count", "n_groups"},
+                       {"ssm.inner_size", NULL},
+                       {"ssm.state_size", "ssm_state_size"},
+                       {"ssm.time_step_rank", "mamba_num_heads"},
+                       END},
+    lfm2_keys[] = {GGUF_HEAD_KEYS,
+                   GGUF_ROUTER_KEYS("num_experts", "routed_scaling_factor", "norm_topk_prob"),
+                   {"attention.head_count_kv", NULL},
+                   {"leading_dense_block_count", "num_dense_layers"},
+                   {"shortconv.l_cache", "conv_L_cache"},
+                   END},
+    gemma4_keys[] = {GGUF_HEAD_KEYS,
+                     GGUF_COPY_WINDOW_KEYS,
+                     {"attention.head_count_kv", NULL},
+                     {"attention.key_length_swa", NULL},
+                     {"attention.shared_kv_layers", "num_kv_shared_layers"},
+                     {"attention.value_length_swa", NULL},
+                     {"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
+                     {"expert_count", "num_experts"},
+                     {"expert_used_count", "top_k_experts"},
+                     {"feed_forward_length", NULL},
+                     {"final_logit_softcapping", "final_logit_softcapping"},
+                     {"rope.dimension_count_swa", NULL},
+                     {"rope.freq_base", NULL},
+                     {"rope.freq_base_swa", NULL},
+                     END},
+    step_keys[] = {GGUF_HEAD_KEYS,
+                   GGUF_COPY_WINDOW_KEYS,
+                   GGUF_ROUTER_KEYS("moe_num_experts", "moe_router_scaling_factor", "norm_expert_weight"),
+                   {"attention.head_count", NULL},
+                   {"attention.head_count_kv", NULL},
+                   {"expert_shared_feed_forward_length", "share_expert_dim"},
+                   {"expert_used_count", "moe_top_k"},
+                   {"leading_dense_block_count", NULL},
+                   {"moe_every_n_layers", NULL},
+                   {"rope.dimension_count_swa", NULL},
+                   {"rope.freq_base", NULL},
+                   {"rope.freq_base_swa", NULL},
+                   {"swiglu_clamp_exp", NULL},
+                   {"swiglu_clamp_shexp", NULL},
+                   END},
+    mimo_keys[] = {GGUF_HEAD_KEYS,
+                   GGUF_COPY_WINDOW_KEYS,
+                   GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                   {"attention.head_count_kv", NULL},
+                   {"attention.value_scale", "attention_value_scale"},
+                   {"leading_dense_block_count", NULL},
+                   {"rope.freq_base_swa", "swa_rope_theta"},
+                   END},
+    afmoe_keys[] = {GGUF_HEAD_KEYS,
+                    GGUF_COPY_WINDOW_KEYS,
+                    GGUF_ROUTER_KEYS("num_experts", "route_scale", "route_norm"),
+                    {"expert_group_count", "n_group"},
+                    {"expert_group_used_count", "topk_group"},
+                    {"expert_shared_count", "num_shared_experts"},
+                    {"leading_dense_block_count", "num_dense_layers"},
+                    END},
+    exaone_keys[] = {GGUF_HEAD_KEYS,
+                     GGUF_COPY_WINDOW_KEYS,
+                     GGUF_ROUTER_KEYS("n_routed_experts", "routed_scaling_factor", "norm_topk_prob"),
+                     {"expert_group_count", "n_group"},
+                     {"expert_group_used_count", "topk_group"},
+                     {"expert_shared_count", "n_shared_experts"},
+                     {"expert_shared_feed_forward_length", NULL},
+                     {"leading_dense_block_count", "first_k_dense_replace"},
+                     END},
+    llama4_keys[] = {GGUF_HEAD_KEYS,
+                     {"attention.sliding_window", NULL},
+                     {"expert_count", "num_local_experts"},
+                     {"expert_feed_forward_length", "intermediate_size"},
+                     {"expert_gating_func", NULL},
+                     {"feed_forward_length", "intermediate_size_mlp"},
+                     {"interleave_moe_layer_step", "interleave_moe_layer_step"},
+                     {"leading_dense_block_count", NULL},
+                     END},
+    glm_dsa_keys[] = {GGUF_DEEPSEEK_KEYS, GGUF_INDEXER_KEYS, {"attention.indexer.types", NULL}, END};
 
 const struct gguf_arch gguf_layered[] = {
     {"jamba", "jamba", &jamba, jamba_keys, derive_jamba, NULL},

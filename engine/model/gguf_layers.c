@@ -14,15 +14,19 @@ int64_t gguf_layers_largest(const struct config_builder *t, const char *key, con
             largest = gguf_layers_at(t, key, i, 0) > largest ? gguf_layers_at(t, key, i, 0) : largest;
     return largest;
 }
-bool gguf_layers_has(const struct config_builder *t, int64_t layer, enum gguf_part part) { return layer < CONFIG_MAX_LAYERS && t->facts->layer[layer] & part; }
+bool gguf_layers_has(const struct config_builder *t, int64_t layer, enum gguf_part part) {
+    return layer < CONFIG_MAX_LAYERS && t->facts->layer[layer] & part;
+}
 
 uint32_t gguf_layers_count(struct config_builder *t) {
     const int64_t n = gguf_build_layers(t);
     if (n >= 1 && n <= CONFIG_MAX_LAYERS) return (uint32_t)n;
-    gguf_build_fail(t, "metadata '%s.block_count' gives %lld layers; hearth takes 1 to %d", t->arch, (long long)n, CONFIG_MAX_LAYERS);
+    gguf_build_fail(t, "metadata '%s.block_count' gives %lld layers; hearth takes 1 to %d", t->arch, (long long)n,
+                    CONFIG_MAX_LAYERS);
     return 0;
 }
-void gguf_layers_kinds(struct config_builder *t, const char *key, const char *(*kind)(const struct config_builder *t, int64_t layer)) {
+void gguf_layers_kinds(struct config_builder *t, const char *key,
+                       const char *(*kind)(const struct config_builder *t, int64_t layer)) {
     const uint32_t n = gguf_layers_count(t);
     struct json *v = gguf_build_list(t, key, n);
     for (uint32_t i = 0; v && i < n; i++) {
@@ -30,12 +34,14 @@ void gguf_layers_kinds(struct config_builder *t, const char *key, const char *(*
         v[i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(name), .string = name};
     }
 }
-void gguf_layers_numbers(struct config_builder *t, const char *key, double (*number)(const struct config_builder *t, int64_t layer)) {
+void gguf_layers_numbers(struct config_builder *t, const char *key,
+                         double (*number)(const struct config_builder *t, int64_t layer)) {
     const uint32_t n = gguf_layers_count(t);
     struct json *v = gguf_build_list(t, key, n);
     for (uint32_t i = 0; v && i < n; i++) {
         const double x = number(t, i);
-        v[i] = x == (double)(int64_t)x ? (struct json){.type = JSON_INT, .integer = (int64_t)x} : (struct json){.type = JSON_FLOAT, .number = x};
+        v[i] = x == (double)(int64_t)x ? (struct json){.type = JSON_INT, .integer = (int64_t)x}
+                                       : (struct json){.type = JSON_FLOAT, .number = x};
     }
 }
 
@@ -61,16 +67,23 @@ void gguf_layers_windows(struct config_builder *t, int64_t every, bool full_firs
     }
 }
 
-double gguf_layers_has_router(const struct config_builder *t, int64_t layer) { return gguf_layers_has(t, layer, GGUF_HAS_ROUTER); }
+double gguf_layers_has_router(const struct config_builder *t, int64_t layer) {
+    return gguf_layers_has(t, layer, GGUF_HAS_ROUTER);
+}
 const char *gguf_layers_index_kind(const struct config_builder *t, int64_t layer) {
     return gguf_layers_at(t, "attention.indexer.types", layer, 1) ? "full" : "shared";
 }
 
 void gguf_layers_limit(struct config_builder *t) {
-    const struct json *routed = gguf_build_meta(t, "swiglu_clamp_exp"), *shared = gguf_build_meta(t, "swiglu_clamp_shexp");
-    const struct json none = {.type = JSON_INT}, routed_limit = routed ? gguf_build_uniform(t, "swiglu_clamp_exp", routed) : none,
+    const struct json *routed = gguf_build_meta(t, "swiglu_clamp_exp"),
+                      *shared = gguf_build_meta(t, "swiglu_clamp_shexp");
+    const struct json none = {.type = JSON_INT},
+                      routed_limit = routed ? gguf_build_uniform(t, "swiglu_clamp_exp", routed) : none,
                       shared_limit = shared ? gguf_build_uniform(t, "swiglu_clamp_shexp", shared) : routed_limit;
     gguf_build_json(t, "swiglu_limit", routed_limit);
     if (json_num(&routed_limit, 0) != json_num(&shared_limit, 0))
-        gguf_build_fail(t, "metadata '%s.swiglu_clamp_shexp' differs from 'swiglu_clamp_exp'; hearth supports one limit for this family", t->arch);
+        gguf_build_fail(t,
+                        "metadata '%s.swiglu_clamp_shexp' differs from 'swiglu_clamp_exp'; hearth supports one limit "
+                        "for this family",
+                        t->arch);
 }

@@ -1,4 +1,5 @@
-/* GGUF architectures of MiniMax-Text-01 and MiniMax-M3. Sources of keys and names: llama.cpp's conversion script and graphs. */
+/* GGUF architectures of MiniMax-Text-01 and MiniMax-M3. Sources of keys and names: llama.cpp's conversion script and
+ * graphs. */
 #include "engine/model/gguf_layers.h"
 
 #define L GGUF_LAYER
@@ -25,11 +26,13 @@ static void put_rotary(struct config_builder *t) {
 /* 1 is softmax attention, 0 lightning attention. */
 static double attends(const struct config_builder *t, int64_t layer) {
     const int64_t every = json_int(gguf_build_meta(t, "full_attention_interval"), 8);
-    if (gguf_build_meta(t, "attention.recurrent_layers")) return !gguf_layers_at(t, "attention.recurrent_layers", layer, 0);
+    if (gguf_build_meta(t, "attention.recurrent_layers"))
+        return !gguf_layers_at(t, "attention.recurrent_layers", layer, 0);
     return every > 0 && (layer + 1) % every == 0;
 }
 static void derive_text01(struct config_builder *t) {
-    static const char *const scales[] = {"layernorm_full_attention_alpha", "layernorm_linear_attention_alpha", "layernorm_mlp_alpha"};
+    static const char *const scales[] = {"layernorm_full_attention_alpha", "layernorm_linear_attention_alpha",
+                                         "layernorm_mlp_alpha"};
     const struct json *scale = gguf_build_meta(t, "residual_scale");
     put_rotary(t);
     gguf_build_bool(t, "postnorm", true);
@@ -48,11 +51,14 @@ static void derive_m3(struct config_builder *t) {
     gguf_layers_kinds(t, "layer_types", kind);
     gguf_layers_numbers(t, "moe_layer_freq", gguf_layers_has_router);
     gguf_build_int(t, "shared_intermediate_size",
-                   json_int(gguf_build_meta(t, "expert_shared_count"), 1) * gguf_layers_at(t, "expert_feed_forward_length", 0, 0));
+                   json_int(gguf_build_meta(t, "expert_shared_count"), 1) *
+                       gguf_layers_at(t, "expert_feed_forward_length", 0, 0));
     gguf_build_bool(t, "use_routing_bias", t->facts->router_bias);
     gguf_build_bool(t, "use_qk_norm", t->facts->qk_norm);
     if (!json_bool(gguf_build_meta(t, "expert_weights_norm"), true))
-        gguf_build_fail(t, "metadata '%s.expert_weights_norm' is false; hearth supports MiniMax-M3's router with weights of sum 1", t->arch);
+        gguf_build_fail(
+            t, "metadata '%s.expert_weights_norm' is false; hearth supports MiniMax-M3's router with weights of sum 1",
+            t->arch);
 }
 
 #define END \

@@ -1,22 +1,34 @@
-/* GGUF architectures whose layers differ in their windows and rotations. Sources of keys and names: llama.cpp's conversion scripts and graphs. */
+/* GGUF architectures whose layers differ in their windows and rotations. Sources of keys and names: llama.cpp's
+ * conversion scripts and graphs. */
 #include "engine/model/gguf_layers.h"
 
 #define L GGUF_LAYER
 enum { WINDOW_PERIOD = 4 }; /* files without a window pattern: every fourth layer has no window */
 static const struct tensor_names pre_norm = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate"},
-                                 dots3 = {GGUF_NAMES, GGUF_INDEXER, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate", .k_rope_norm = L "attn_k_norm"},
-                                 post_norm = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm", .ffn_out_norm = L "post_ffw_norm"},
-                                 parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"}, granite_swa = {GGUF_NAMES, .ffn_norm = L "ffn_norm"},
-                                 around = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm", .ffn_norm = L "ffn_norm", .ffn_out_norm = L "post_ffw_norm",
+                                 dots3 = {GGUF_NAMES, GGUF_INDEXER, .ffn_norm = L "ffn_norm",
+                                          .attn_gate = L "attn_gate", .k_rope_norm = L "attn_k_norm"},
+                                 post_norm = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm",
+                                              .ffn_out_norm = L "post_ffw_norm"},
+                                 parallel = {GGUF_NAMES, .ffn_norm = L "attn_norm"},
+                                 granite_swa = {GGUF_NAMES, .ffn_norm = L "ffn_norm"},
+                                 around = {GGUF_NAMES, .attn_out_norm = L "post_attention_norm",
+                                           .ffn_norm = L "ffn_norm", .ffn_out_norm = L "post_ffw_norm",
                                            .attn_gate = L "attn_gate"};
 
-static const char *ffn_kind(const struct config_builder *t, int64_t layer) { return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense"; }
-
-static double heads_at(const struct config_builder *t, int64_t layer) { return (double)gguf_layers_at(t, "attention.head_count", layer, 0); }
-static bool gate_is_per_head(const struct config_builder *t, int64_t layer) {
-    return layer < CONFIG_MAX_LAYERS && t->facts->gate_rows[layer] == gguf_layers_at(t, "attention.head_count", layer, 0);
+static const char *ffn_kind(const struct config_builder *t, int64_t layer) {
+    return gguf_layers_has(t, layer, GGUF_HAS_ROUTER) ? "sparse" : "dense";
 }
-static const char *gate_kind(const struct config_builder *t, int64_t layer) { return gate_is_per_head(t, layer) ? "per_head" : "per_element"; }
+
+static double heads_at(const struct config_builder *t, int64_t layer) {
+    return (double)gguf_layers_at(t, "attention.head_count", layer, 0);
+}
+static bool gate_is_per_head(const struct config_builder *t, int64_t layer) {
+    return layer < CONFIG_MAX_LAYERS &&
+           t->facts->gate_rows[layer] == gguf_layers_at(t, "attention.head_count", layer, 0);
+}
+static const char *gate_kind(const struct config_builder *t, int64_t layer) {
+    return gate_is_per_head(t, layer) ? "per_head" : "per_element";
+}
 static void derive_laguna(struct config_builder *t) {
     gguf_build_only_sigmoid(t);
     gguf_build_head_sizes(t);
@@ -29,7 +41,9 @@ static void derive_laguna(struct config_builder *t) {
     gguf_layers_kinds(t, "gating_types", gate_kind);
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
     if (!json_bool(gguf_build_meta(t, "expert_weights_norm"), true))
-        gguf_build_fail(t, "metadata '%s.expert_weights_norm' is false; hearth supports Laguna's router with weights of sum 1", t->arch);
+        gguf_build_fail(
+            t, "metadata '%s.expert_weights_norm' is false; hearth supports Laguna's router with weights of sum 1",
+            t->arch);
 }
 
 /* llama.cpp normalizes the router's weights, without metadata for it. */
@@ -48,12 +62,16 @@ static void derive_cohere2moe(struct config_builder *t) {
     gguf_build_attention(t);
     gguf_layers_windows(t, WINDOW_PERIOD, true);
     if (gguf_build_meta(t, "attention.layer_norm_rms_epsilon"))
-        gguf_build_fail(t, "metadata '%s.attention.layer_norm_rms_epsilon': hearth supports Cohere 2 with layer norms, whose key ends in layer_norm_epsilon",
+        gguf_build_fail(t,
+                        "metadata '%s.attention.layer_norm_rms_epsilon': hearth supports Cohere 2 with layer norms, "
+                        "whose key ends in layer_norm_epsilon",
                         t->arch);
     if (gating < GATING_UNSET || gating > GATING_SIGMOID)
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; supported: 1 (softmax), 2 (sigmoid)", t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; supported: 1 (softmax), 2 (sigmoid)", t->arch,
+                        (long long)gating);
     gguf_build_text(t, "expert_selection_fn", gating == GATING_SOFTMAX ? "softmax" : "sigmoid");
-    if (dense) gguf_build_json(t, "prefix_dense_intermediate_size", gguf_build_uniform(t, "feed_forward_length", dense));
+    if (dense)
+        gguf_build_json(t, "prefix_dense_intermediate_size", gguf_build_uniform(t, "feed_forward_length", dense));
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
 
@@ -72,13 +90,16 @@ static void derive_exaone4(struct config_builder *t) {
     if (json_int(window, 0) > 0) gguf_layers_windows(t, WINDOW_PERIOD, false);
 }
 
-/* Dots 3 Note: MLA of two sizes, which share the rank of queries and the rotated part of heads. Norms of latents include their scale. */
+/* Dots 3 Note: MLA of two sizes, which share the rank of queries and the rotated part of heads. Norms of latents
+ * include their scale. */
 static void derive_dots3(struct config_builder *t) {
-    const int64_t rope = json_int(gguf_build_meta(t, "rope.dimension_count"), 0), heads = gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 0),
+    const int64_t rope = json_int(gguf_build_meta(t, "rope.dimension_count"), 0),
+                  heads = gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 0),
                   window_heads = gguf_layers_largest(t, "attention.head_count", GGUF_WINDOWS, 1),
                   dim = json_int(gguf_build_meta(t, "attention.key_length_mla"), 0),
                   window_dim = json_int(gguf_build_meta(t, "attention.key_length_mla_swa"), 0);
-    const struct json *q_lora = gguf_build_meta(t, "attention.q_lora_rank"), *inter = gguf_build_meta(t, "expert_feed_forward_length");
+    const struct json *q_lora = gguf_build_meta(t, "attention.q_lora_rank"),
+                      *inter = gguf_build_meta(t, "expert_feed_forward_length");
     gguf_build_only_sigmoid(t);
     gguf_layers_windows(t, WINDOW_PERIOD, false);
     gguf_build_int(t, "num_attention_heads", heads);
@@ -92,13 +113,17 @@ static void derive_dots3(struct config_builder *t) {
         gguf_build_int(t, "swa_qk_nope_head_dim", window_dim - rope);
     }
     if (q_lora) gguf_build_json(t, "swa_q_lora_rank", *q_lora);
-    if (inter) gguf_build_json(t, "moe_shared_expert_intermediate_size", gguf_build_uniform(t, "expert_feed_forward_length", inter));
+    if (inter)
+        gguf_build_json(t, "moe_shared_expert_intermediate_size",
+                        gguf_build_uniform(t, "expert_feed_forward_length", inter));
     gguf_build_bool(t, "use_dsa", true);
     gguf_build_bool(t, "apply_mla_qkv_lora_rescale", false);
     gguf_build_bool(t, "split_kv_b", t->facts->split_kv_b);
     for (int64_t i = 0, n = gguf_build_layers(t); i < n; i++)
         if (gguf_layers_at(t, "attention.indexer.types", i, 1) == gguf_layers_at(t, GGUF_WINDOWS, i, 0))
-            gguf_build_fail(t, "metadata '%s.attention.indexer.types' of layer %lld is not the opposite of '" GGUF_WINDOWS "'", t->arch, (long long)i);
+            gguf_build_fail(
+                t, "metadata '%s.attention.indexer.types' of layer %lld is not the opposite of '" GGUF_WINDOWS "'",
+                t->arch, (long long)i);
 }
 
 /* With a window, llama.cpp's code fixes its layers and those without rotation: the first of four has neither. */
@@ -113,7 +138,8 @@ static void derive_smallthinker(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_UNSET);
     gguf_build_attention(t);
     if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID)
-        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1 and 2", t->arch, (long long)gating);
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1 and 2", t->arch,
+                        (long long)gating);
     gguf_build_bool(t, "moe_primary_router_apply_softmax", gating == GATING_SOFTMAX);
     if (json_int(window, 0) > 0) gguf_build_json(t, "sliding_window_size", *window);
     gguf_layers_numbers(t, "sliding_window_layout", slides);
@@ -122,7 +148,8 @@ static void derive_smallthinker(struct config_builder *t) {
 
 /* Granite SWA: dense, or with routed experts in every layer; a shared expert is optional. */
 static double granite_theta(const struct config_builder *t, int64_t layer) {
-    return gguf_layers_at(t, "attention.rope_pattern", layer, 1) ? json_num(gguf_build_meta(t, "rope.freq_base"), 10000) : 0;
+    return gguf_layers_at(t, "attention.rope_pattern", layer, 1) ? json_num(gguf_build_meta(t, "rope.freq_base"), 10000)
+                                                                 : 0;
 }
 static void derive_granite_swa(struct config_builder *t) {
     gguf_build_attention(t);
@@ -149,9 +176,13 @@ static void derive_glimmer(struct config_builder *t) {
     gguf_build_num(t, "qk_scale_factor", 1);
     gguf_layers_windows(t, WINDOW_PERIOD, false);
     gguf_layers_numbers(t, "layer_rope_theta", glimmer_theta);
-    if (!windows || windows->type != JSON_ARRAY) gguf_build_fail(t, "metadata '%s." GGUF_WINDOWS "' is not a list of layers", t->arch);
+    if (!windows || windows->type != JSON_ARRAY)
+        gguf_build_fail(t, "metadata '%s." GGUF_WINDOWS "' is not a list of layers", t->arch);
     if (window_base && json_num(window_base, 0) != json_num(base, 0))
-        gguf_build_fail(t, "metadata '%s.rope.freq_base_swa' differs from 'rope.freq_base'; hearth supports one base for all rotated layers", t->arch);
+        gguf_build_fail(t,
+                        "metadata '%s.rope.freq_base_swa' differs from 'rope.freq_base'; hearth supports one base for "
+                        "all rotated layers",
+                        t->arch);
 }
 
 #define END \
@@ -165,7 +196,11 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                               {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
                                               {"leading_dense_block_count", NULL},
                                               END},
-                             mellum_keys[] = {GGUF_HEAD_KEYS, GGUF_LAYER_WINDOW_KEYS, GGUF_ROPES_KEYS, {"expert_count", "num_experts"}, END},
+                             mellum_keys[] = {GGUF_HEAD_KEYS,
+                                              GGUF_LAYER_WINDOW_KEYS,
+                                              GGUF_ROPES_KEYS,
+                                              {"expert_count", "num_experts"},
+                                              END},
                              cohere2moe_keys[] = {GGUF_HEAD_KEYS,
                                                   GGUF_LAYER_WINDOW_KEYS,
                                                   GGUF_ROUTER_KEYS("num_experts", NULL, "norm_topk_prob"),
@@ -177,7 +212,10 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                                   {"leading_dense_block_count", "first_k_dense_replace"},
                                                   {"logit_scale", "logit_scale"},
                                                   END},
-                             cohere_keys[] = {GGUF_HEAD_KEYS, {"attention.layer_norm_epsilon", "layer_norm_eps"}, {"logit_scale", "logit_scale"}, END},
+                             cohere_keys[] = {GGUF_HEAD_KEYS,
+                                              {"attention.layer_norm_epsilon", "layer_norm_eps"},
+                                              {"logit_scale", "logit_scale"},
+                                              END},
                              cohere2_keys[] = {GGUF_HEAD_KEYS,
                                                GGUF_LAYER_WINDOW_KEYS,
                                                {"attention.layer_norm_epsilon", "layer_norm_eps"},

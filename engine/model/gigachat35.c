@@ -1,43 +1,51 @@
-/* GigaChat 3.5: gated DeltaNet in most layers, MLA with a gate per element in the others, DeepSeek-V3's experts with a clamped SwiGLU; norms around both
- * blocks, and of latents and before the head, each multiplied by a gate of low rank. Reference: vLLM, models/gigachat3_5; SGLang, models/gigachat35. */
+/* GigaChat 3.5: gated DeltaNet in most layers, MLA with a gate per element in the others, DeepSeek-V3's experts with a
+ * clamped SwiGLU; norms around both blocks, and of latents and before the head, each multiplied by a gate of low rank.
+ * Reference: vLLM, models/gigachat3_5; SGLang, models/gigachat35. */
 #include "base/ops.h"
 #include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/qwen3_next.h"
 
-static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {
+    .scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 /* full_attention_layers lists the layers with attention, or layer_types has an entry for each. */
 static void read_mixers(struct config_reader *r, struct config *c) {
     const struct json *full = config_get(r, "full_attention_layers");
-    if (config_has(r, "layer_types")) config_read_mixers(r, c, "layer_types", MIXER_DELTA, "linear_attention", "attention");
+    if (config_has(r, "layer_types"))
+        config_read_mixers(r, c, "layer_types", MIXER_DELTA, "linear_attention", "attention");
     else if (!full) config_fail(r, "'full_attention_layers' is missing");
     if (full && full->type != JSON_ARRAY) config_fail(r, "'full_attention_layers' is not a list");
     bool listed[CONFIG_MAX_LAYERS] = {false};
     for (uint32_t i = 0; full && full->type == JSON_ARRAY && i < full->n && !r->rc; i++) {
         const int64_t k = json_int(json_at(full, i), -1);
-        if (k < 0 || k >= c->n_layers) config_fail(r, "'full_attention_layers' names layer %lld of %d", (long long)k, c->n_layers);
+        if (k < 0 || k >= c->n_layers)
+            config_fail(r, "'full_attention_layers' names layer %lld of %d", (long long)k, c->n_layers);
         else listed[k] = true;
     }
     for (int i = 0; full && i < c->n_layers && !r->rc; i++) {
         const uint8_t mixer = listed[i] ? MIXER_ATTENTION : MIXER_DELTA;
-        if (config_has(r, "layer_types") && c->layer[i].mixer != mixer) config_fail(r, "'full_attention_layers' and 'layer_types' differ in layer %d", i);
+        if (config_has(r, "layer_types") && c->layer[i].mixer != mixer)
+            config_fail(r, "'full_attention_layers' and 'layer_types' differ in layer %d", i);
         c->layer[i].mixer = mixer;
     }
 }
 
 static void read_delta(struct config_reader *r, struct config *c) {
-    static const char *const kinds[] = {"Qwen3NextGatedDeltaNet", NULL}, *const gates[] = {"gated_rmsnorm_sigmoid_zero_centered", NULL},
+    static const char *const kinds[] = {"Qwen3NextGatedDeltaNet", NULL},
+                             *const gates[] = {"gated_rmsnorm_sigmoid_zero_centered", NULL},
                              *const functions[] = {"sigmoid", NULL};
     config_choice(r, "linear_attention_type", kinds, 0);
     config_choice(r, "linear_gating_type", gates, 0);
     config_choice(r, "output_gate_type", functions, 0);
-    if (!config_bool(r, "linear_use_short_conv", true)) config_fail(r, "'linear_use_short_conv' is false: the reference's DeltaNet has a convolution");
+    if (!config_bool(r, "linear_use_short_conv", true))
+        config_fail(r, "'linear_use_short_conv' is false: the reference's DeltaNet has a convolution");
     qwen3_next_read_delta(r, c, 32, 64);
     c->delta.fused = c->delta.sigmoid_gate = c->delta.norm_centered = true;
     c->delta.norm_scale = (float)config_num(r, "linear_sigmoid_gate_scale", 2, 1e-3, 1e3);
     const double eps = config_num(r, "linear_attn_o_norm_eps", c->norm_eps, 0, 1);
-    if ((float)eps != c->norm_eps) config_fail(r, "'linear_attn_o_norm_eps' is %g: hearth takes 'rms_norm_eps', %g", eps, c->norm_eps);
+    if ((float)eps != c->norm_eps)
+        config_fail(r, "'linear_attn_o_norm_eps' is %g: hearth takes 'rms_norm_eps', %g", eps, c->norm_eps);
 }
 
 static void read_norms(struct config_reader *r, struct config *c) {
@@ -57,7 +65,8 @@ static void parse(struct config_reader *r, struct config *c) {
     config_ignore(r, "optimizer_eps"), config_ignore(r, "nextn_is_sparse"); /* of training, of MTP layers */
     deepseek_attention(r, c);
     config_choice(r, "attention_type", kinds, 0);
-    if (config_int(r, "num_krope_heads", 1, 1, 1024) != 1) config_fail(r, "'num_krope_heads' is not 1: MLA has one rotated key");
+    if (config_int(r, "num_krope_heads", 1, 1, 1024) != 1)
+        config_fail(r, "'num_krope_heads' is not 1: MLA has one rotated key");
     if (c->qkv_bias) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of this family");
     if (config_bool(r, "gated_attention", true)) c->attn_gate = ATTN_GATE_ELEMENT, c->attn_gate_kind = GATE_SIGMOID;
     c->scales_latents = config_bool(r, "use_mla_scaling_factor", true);

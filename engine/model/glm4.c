@@ -1,5 +1,5 @@
-/* GLM-4 (0414): dense GQA with norms after attention and FFN too, one matrix for gate and up, and half-rotary heads with adjacent pairs. Reference:
- * transformers, models/glm4. */
+/* GLM-4 (0414): dense GQA with norms after attention and FFN too, one matrix for gate and up, and half-rotary heads
+ * with adjacent pairs. Reference: transformers, models/glm4. */
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
@@ -21,7 +21,8 @@ const struct arch arch_glm4 = {
     .title = "GLM-4",
     .norm_eps = 1.5625e-7,
     .parse = parse,
-    .names = {NAMES_GQA("model."), .attn_out_norm = L "post_self_attn_layernorm", .ffn_out_norm = L "post_mlp_layernorm", .dense_gate = L "mlp.gate_up_proj",
+    .names = {NAMES_GQA("model."), .attn_out_norm = L "post_self_attn_layernorm",
+              .ffn_out_norm = L "post_mlp_layernorm", .dense_gate = L "mlp.gate_up_proj",
               .dense_up = L "mlp.gate_up_proj", .dense_down = L "mlp.down_proj"},
     .layout = {.dense_gate_up = GATE_UP_STACKED},
 };

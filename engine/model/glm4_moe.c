@@ -1,14 +1,17 @@
-/* GLM-4.5, 4.6 and 4.7, the language model of GLM-4.5V, and Solar Open: GQA with partly rotated heads, DeepSeek-V3's router, a shared expert. Reference:
- * transformers, models/glm4_moe, models/glm4v_moe and models/solar_open. Attention bias applies to q, k and v; Air has no norm over q and k. */
+/* GLM-4.5, 4.6 and 4.7, the language model of GLM-4.5V, and Solar Open: GQA with partly rotated heads, DeepSeek-V3's
+ * router, a shared expert. Reference: transformers, models/glm4_moe, models/glm4v_moe and models/solar_open. Attention
+ * bias applies to q, k and v; Air has no norm over q and k. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/names.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .shared = 1, .norm = true}, no_dense = {.scale = 1, .shared = 1, .norm = true};
+static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .shared = 1, .norm = true},
+                                      no_dense = {.scale = 1, .shared = 1, .norm = true};
 
-static void parse_with(struct config_reader *r, struct config *c, const struct deepseek_defaults *d, double partial, double theta) {
+static void parse_with(struct config_reader *r, struct config *c, const struct deepseek_defaults *d, double partial,
+                       double theta) {
     config_read_gqa(r, c);
     c->qkv_bias = config_bool(r, "attention_bias", false);
     c->qk_norm = config_bool(r, "use_qk_norm", false) ? QK_NORM_HEAD : QK_NORM_NONE;
@@ -27,11 +30,17 @@ static void parse_vision(struct config_reader *r, struct config *c) {
 }
 
 #define NAMES(m) \
-    NAMES_GQA(m), NAMES_QK_NORM(m), NAMES_ROUTER(m), .router_bias = m "layers.%d.mlp.gate.e_score_correction_bias", NAMES_EXPERTS(m), \
-                                                     NAMES_SHARED(m, "shared_experts"), NAMES_DENSE(m)
-static const char *const types[] = {"glm4_moe", NULL}, *const vision[] = {"glm4v_moe", NULL}, *const solar[] = {"solar_open", NULL};
-const struct arch arch_glm4_moe = {
-    .model_types = types, .title = "GLM-4 MoE", .defaults = {.topk = 8}, .norm_eps = 1e-5, .parse = parse, .names = {NAMES("model.")}};
+    NAMES_GQA(m), NAMES_QK_NORM(m), NAMES_ROUTER(m), .router_bias = m "layers.%d.mlp.gate.e_score_correction_bias", \
+                                                     NAMES_EXPERTS(m), NAMES_SHARED(m, "shared_experts"), \
+                                                     NAMES_DENSE(m)
+static const char *const types[] = {"glm4_moe", NULL}, *const vision[] = {"glm4v_moe", NULL},
+                         *const solar[] = {"solar_open", NULL};
+const struct arch arch_glm4_moe = {.model_types = types,
+                                   .title = "GLM-4 MoE",
+                                   .defaults = {.topk = 8},
+                                   .norm_eps = 1e-5,
+                                   .parse = parse,
+                                   .names = {NAMES("model.")}};
 const struct arch arch_glm4v_moe = {.model_types = vision,
                                     .title = "GLM-4V MoE",
                                     .defaults = {.topk = 8},
@@ -39,5 +48,9 @@ const struct arch arch_glm4v_moe = {.model_types = vision,
                                     .text_config_key = "text_config",
                                     .parse = parse_vision,
                                     .names = {NAMES("model.language_model.")}};
-const struct arch arch_solar_open = {
-    .model_types = solar, .title = "Solar Open", .defaults = {.topk = 8}, .norm_eps = 1e-5, .parse = parse_solar, .names = {NAMES("model.")}};
+const struct arch arch_solar_open = {.model_types = solar,
+                                     .title = "Solar Open",
+                                     .defaults = {.topk = 8},
+                                     .norm_eps = 1e-5,
+                                     .parse = parse_solar,
+                                     .names = {NAMES("model.")}};

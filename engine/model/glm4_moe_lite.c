@@ -2,7 +2,8 @@
 #include "base/ops.h"
 #include "engine/model/deepseek.h"
 
-static const struct deepseek_defaults defaults = {.scale = 1.8, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {
+    .scale = 1.8, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);
@@ -11,5 +12,9 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 static const char *const types[] = {"glm4_moe_lite", NULL};
-const struct arch arch_glm4_moe_lite = {
-    .model_types = types, .title = "GLM-4 MoE Lite", .defaults = {.topk = 4}, .norm_eps = 1e-5, .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};
+const struct arch arch_glm4_moe_lite = {.model_types = types,
+                                        .title = "GLM-4 MoE Lite",
+                                        .defaults = {.topk = 4},
+                                        .norm_eps = 1e-5,
+                                        .parse = parse,
+                                        .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};

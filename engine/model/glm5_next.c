@@ -1,43 +1,55 @@
-/* GLM-5.3-Flash: Kimi delta attention with a bound on its decays, MLA without rotation over the keys that an indexer selects in blocks, several residual
- * streams (hyper-connections), clamped activations. Reference: transformers, models/glm5_next (language model only). */
+/* GLM-5.3-Flash: Kimi delta attention with a bound on its decays, MLA without rotation over the keys that an indexer
+ * selects in blocks, several residual streams (hyper-connections), clamped activations. Reference: transformers,
+ * models/glm5_next (language model only). */
 #include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 #include "engine/model/kda.h"
 
-static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {
+    .scale = 2.5, .dense = 1, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 /* Refuses a switch that the reference has in one position only. */
 static void require(struct config_reader *r, const char *key) {
     if (!config_bool(r, key, true)) config_fail(r, "'%s' is false: the reference has no such model", key);
 }
 
-/* The published config has the layers with KDA in linear_attn_config. transformers saves layer_types and linear_*, and may keep that object. */
+/* The published config has the layers with KDA in linear_attn_config. transformers saves layer_types and linear_*, and
+ * may keep that object. */
 static void read_mixers(struct config_reader *r, struct config *c) {
     static const char *const kinds[] = {"linear_attention", "indexed_attention", "deepseek_sparse_attention", NULL};
-    const struct json *types = config_layer_list(r, c, "layer_types", true), *published = config_get(r, "linear_attn_config");
+    const struct json *types = config_layer_list(r, c, "layer_types", true),
+                      *published = config_get(r, "linear_attn_config");
     const bool is_known = published && published->type == JSON_OBJECT && json_get(published, "kda_layers");
     kda_read_layers(r, c, 0);
     for (int i = 0; i < c->n_layers && types && !r->rc; i++) {
         const uint8_t mixer = config_layer_choice(r, "layer_types", types, i, kinds) ? MIXER_ATTENTION : MIXER_KDA;
-        if (is_known && mixer != c->layer[i].mixer) config_fail(r, "'layer_types' and 'linear_attn_config' differ in layer %d", i);
+        if (is_known && mixer != c->layer[i].mixer)
+            config_fail(r, "'layer_types' and 'linear_attn_config' differ in layer %d", i);
         c->layer[i].mixer = mixer;
     }
     const bool has_bound = published && published->type == JSON_OBJECT && json_get(published, "gate_lower_bound"),
                unbounded = !published && config_is_null(r, "linear_lower_bound");
-    const double bound = config_num(r, "linear_lower_bound", has_bound ? (double)c->kda.bound : unbounded ? 0 : -5, -100, 0);
-    if (has_bound && (float)bound != c->kda.bound) config_fail(r, "'linear_lower_bound' is %g, in 'linear_attn_config' %g", bound, (double)c->kda.bound);
+    const double bound = config_num(r, "linear_lower_bound",
+                                    has_bound   ? (double)c->kda.bound
+                                    : unbounded ? 0
+                                                : -5,
+                                    -100, 0);
+    if (has_bound && (float)bound != c->kda.bound)
+        config_fail(r, "'linear_lower_bound' is %g, in 'linear_attn_config' %g", bound, (double)c->kda.bound);
     c->kda.bound = (float)bound;
 }
 
 static void read_indexer(struct config_reader *r, struct config *c) {
     static const char *const switches[] = {"index_kpool_compress", "index_kpool_always_select_tail"};
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) require(r, switches[i]);
-    config_ignore(r, "indexer_rope_interleave"), config_ignore(r, "index_share_for_mtp_iteration"); /* nothing rotates; of the MTP layer */
+    /* nothing rotates; of the MTP layer */
+    config_ignore(r, "indexer_rope_interleave"), config_ignore(r, "index_share_for_mtp_iteration");
     c->attn = ATTN_DSA;
     c->index_heads = config_int(r, "index_n_heads", 32, 1, 1024);
     c->index_dim = config_int(r, "index_head_dim", 128, 2, 1024);
     c->index_block = config_int(r, "index_kpool", 4, 2, 1024);
-    c->index_topk = config_int(r, "index_topk", 2048, c->index_block, 1 << 20) / c->index_block; /* the budget counts tokens */
+    /* the budget counts tokens */
+    c->index_topk = config_int(r, "index_topk", 2048, c->index_block, 1 << 20) / c->index_block;
     if (!c->q_lora) config_fail(r, "'q_lora_rank' is missing: the indexer's queries are made from it");
     deepseek_index_sharing(r, c, 1);
     bool has_choice = false;

@@ -1,7 +1,9 @@
-/* GLM-5: DeepSeek-V3.2 with one expert group, where some layers reuse the key selection of the layer before. Reference: transformers, models/glm_moe_dsa. */
+/* GLM-5: DeepSeek-V3.2 with one expert group, where some layers reuse the key selection of the layer before. Reference:
+ * transformers, models/glm_moe_dsa. */
 #include "engine/model/deepseek.h"
 
-static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {
+    .scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);

@@ -1,6 +1,6 @@
-/* gpt-oss: GQA with biases, a sink per head and a window on every other layer; softmax over the chosen experts, with clamped gate and up. Reference:
- * transformers, models/gpt_oss; OpenAI's gpt_oss/torch/model.py. Experts in MXFP4 as published, or in F32, BF16 or F16 as transformers writes
- * them: transposed. */
+/* gpt-oss: GQA with biases, a sink per head and a window on every other layer; softmax over the chosen experts, with
+ * clamped gate and up. Reference: transformers, models/gpt_oss; OpenAI's gpt_oss/torch/model.py. Experts in MXFP4 as
+ * published, or in F32, BF16 or F16 as transformers writes them: transposed. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -25,8 +25,9 @@ static void parse(struct config_reader *r, struct config *c) {
     if (per_token != c->topk) config_fail(r, "'experts_per_token' is %d, 'num_experts_per_tok' %d", per_token, c->topk);
     c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->router_shift = c->expert_bias = true;
-    c->glu =
-        (struct glu){.limit = (float)config_num(r, "swiglu_limit", 7, 1e-6, 1e6), .alpha = (float)config_num(r, "swiglu_alpha", 1.702, 1e-6, 1e6), .shift = 1};
+    c->glu = (struct glu){.limit = (float)config_num(r, "swiglu_limit", 7, 1e-6, 1e6),
+                          .alpha = (float)config_num(r, "swiglu_alpha", 1.702, 1e-6, 1e6),
+                          .shift = 1};
     c->score = SCORE_SOFTMAX; /* softmax over all and renormalization equals softmax over the chosen */
     c->norm_topk = true;
     c->routed_scale = 1;
@@ -42,5 +43,8 @@ static const char *const types[] = {"gpt_oss", NULL};
             .router = "model.layers.%d.mlp.router" \
         } \
     }
-static const struct arch transposed = ARCH(.layout = {.experts = true, .transposes_gate_up = true, .transposed_down = true, .gate_up = GATE_UP_INTERLEAVED});
-const struct arch arch_gpt_oss = ARCH(.layout = {.experts = true, .gate_up = GATE_UP_INTERLEAVED}, .transposed = &transposed);
+static const struct arch transposed =
+    ARCH(.layout = {
+             .experts = true, .transposes_gate_up = true, .transposed_down = true, .gate_up = GATE_UP_INTERLEAVED});
+const struct arch arch_gpt_oss =
+    ARCH(.layout = {.experts = true, .gate_up = GATE_UP_INTERLEAVED}, .transposed = &transposed);

@@ -1,6 +1,6 @@
-/* Granite 3: dense GQA with factors on embeddings, scores, what blocks add to the residual stream, and logits. Granite SWA: the same with a sink per head, and
- * windows and rotations by layer. HyperCLOVA X: Granite with norms of what blocks add. Reference: transformers, models/granite, models/granite_swa and
- * models/hyperclovax. */
+/* Granite 3: dense GQA with factors on embeddings, scores, what blocks add to the residual stream, and logits. Granite
+ * SWA: the same with a sink per head, and windows and rotations by layer. HyperCLOVA X: Granite with norms of what
+ * blocks add. Reference: transformers, models/granite, models/granite_swa and models/hyperclovax. */
 #include "engine/model/granite.h"
 
 #include <math.h>
@@ -22,10 +22,12 @@ static void read_thetas(struct config_reader *r, struct config *c) {
     double first = 0, second = 0;
     for (int i = 0; list && i < c->n_layers && !r->rc; i++) {
         const double theta = json_num(json_at(list, (uint32_t)i), -1);
-        if (theta != 0 && !(theta > 1)) config_fail(r, "'layer_rope_theta' of layer %d is neither 0 nor a number of more than 1", i);
+        if (theta != 0 && !(theta > 1))
+            config_fail(r, "'layer_rope_theta' of layer %d is neither 0 nor a number of more than 1", i);
         if (theta > 0 && first == 0) first = theta;
         if (theta > 0 && theta != first && second == 0) second = theta;
-        if (theta > 0 && theta != first && theta != second) config_fail(r, "'layer_rope_theta' has more than two bases; hearth takes two");
+        if (theta > 0 && theta != first && theta != second)
+            config_fail(r, "'layer_rope_theta' has more than two bases; hearth takes two");
         c->layer[i].rope = theta == 0 ? LAYER_ROPE_NONE : theta == first ? LAYER_ROPE_FIRST : LAYER_ROPE_SECOND;
     }
     if (second > 0) c->second_rope = c->rope, c->second_rope.theta = second;
@@ -64,17 +66,19 @@ static void parse_hyperclovax(struct config_reader *r, struct config *c) {
 }
 
 static const char *const hyperclovax[] = {"hyperclovax", NULL};
-const struct arch arch_hyperclovax = {
-    .model_types = hyperclovax,
-    .title = "HyperCLOVA X",
-    .parse = parse_hyperclovax,
-    .names = {NAMES_GQA("model."), .attn_out_norm = "model.layers.%d.post_norm1", .ffn_out_norm = "model.layers.%d.post_norm2", NAMES_DENSE("model.")}};
+const struct arch arch_hyperclovax = {.model_types = hyperclovax,
+                                      .title = "HyperCLOVA X",
+                                      .parse = parse_hyperclovax,
+                                      .names = {NAMES_GQA("model."), .attn_out_norm = "model.layers.%d.post_norm1",
+                                                .ffn_out_norm = "model.layers.%d.post_norm2", NAMES_DENSE("model.")}};
 
 static const char *const types[] = {"granite", NULL}, *const swa[] = {"granite_swa", NULL};
-const struct arch arch_granite = {.model_types = types, .title = "Granite", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
-const struct arch arch_granite_swa = {.model_types = swa,
-                                      .title = "Granite SWA",
-                                      .norm_eps = 1e-5,
-                                      .defaults = {.tied = true, .kv_heads = 4},
-                                      .parse = parse_swa,
-                                      .names = {NAMES_GQA("model."), .sinks = "model.layers.%d.self_attn.sinks", NAMES_DENSE("model.")}};
+const struct arch arch_granite = {
+    .model_types = types, .title = "Granite", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+const struct arch arch_granite_swa = {
+    .model_types = swa,
+    .title = "Granite SWA",
+    .norm_eps = 1e-5,
+    .defaults = {.tied = true, .kv_heads = 4},
+    .parse = parse_swa,
+    .names = {NAMES_GQA("model."), .sinks = "model.layers.%d.self_attn.sinks", NAMES_DENSE("model.")}};

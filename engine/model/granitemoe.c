@@ -1,6 +1,7 @@
-/* Granite MoE, without and with a shared expert: GQA, stacked experts in every layer, softmax over the chosen logits; factors of the embeddings, the scores,
- * the residual stream and the logits. Granite MoE SWA: the same with a sink per head, and windows and rotations by layer. Reference: transformers,
- * models/granitemoe, models/granitemoeshared and models/granitemoe_swa. */
+/* Granite MoE, without and with a shared expert: GQA, stacked experts in every layer, softmax over the chosen logits;
+ * factors of the embeddings, the scores, the residual stream and the logits. Granite MoE SWA: the same with a sink per
+ * head, and windows and rotations by layer. Reference: transformers, models/granitemoe, models/granitemoeshared and
+ * models/granitemoe_swa. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -33,13 +34,15 @@ static void parse_swa(struct config_reader *r, struct config *c) {
 
 #define LAYER "model.layers.%d."
 #define NAMES \
-    NAMES_GQA("model."), .shared_gate_proj = LAYER "shared_mlp.input_linear", .shared_up = LAYER "shared_mlp.input_linear", \
-                         .shared_down = LAYER "shared_mlp.output_linear"
+    NAMES_GQA("model."), .shared_gate_proj = LAYER "shared_mlp.input_linear", \
+                         .shared_up = LAYER "shared_mlp.input_linear", .shared_down = LAYER "shared_mlp.output_linear"
 #define ARCH(types, name, parser) \
     { \
         .model_types = types, .title = name, .parse = parser, \
-        .names = {NAMES, .router = LAYER "block_sparse_moe.router.layer", .expert_gate = LAYER "block_sparse_moe.input_linear", \
-                  .expert_up = LAYER "block_sparse_moe.input_linear", .expert_down = LAYER "block_sparse_moe.output_linear"}, \
+        .names = {NAMES, .router = LAYER "block_sparse_moe.router.layer", \
+                  .expert_gate = LAYER "block_sparse_moe.input_linear", \
+                  .expert_up = LAYER "block_sparse_moe.input_linear", \
+                  .expert_down = LAYER "block_sparse_moe.output_linear"}, \
         .layout = { \
             .experts = true, \
             .has_suffix = true, \
@@ -47,13 +50,17 @@ static void parse_swa(struct config_reader *r, struct config *c) {
             .dense_gate_up = GATE_UP_STACKED \
         } \
     }
-static const char *const types[] = {"granitemoe", NULL}, *const with_shared[] = {"granitemoeshared", NULL}, *const swa[] = {"granitemoe_swa", NULL};
-const struct arch arch_granitemoe = ARCH(types, "Granite MoE", parse), arch_granitemoeshared = ARCH(with_shared, "Granite MoE, shared", parse_shared);
+static const char *const types[] = {"granitemoe", NULL}, *const with_shared[] = {"granitemoeshared", NULL},
+                         *const swa[] = {"granitemoe_swa", NULL};
+const struct arch arch_granitemoe = ARCH(types, "Granite MoE", parse),
+                  arch_granitemoeshared = ARCH(with_shared, "Granite MoE, shared", parse_shared);
 const struct arch arch_granitemoe_swa = {
     .model_types = swa,
     .title = "Granite MoE SWA",
     .parse = parse_swa,
-    .names = {NAMES, .sinks = LAYER "self_attn.sinks", .router = LAYER "block_sparse_moe.router", .expert_gate = LAYER "block_sparse_moe.experts.gate_up_proj",
-              .expert_up = LAYER "block_sparse_moe.experts.gate_up_proj", .expert_down = LAYER "block_sparse_moe.experts.down_proj"},
+    .names = {NAMES, .sinks = LAYER "self_attn.sinks", .router = LAYER "block_sparse_moe.router",
+              .expert_gate = LAYER "block_sparse_moe.experts.gate_up_proj",
+              .expert_up = LAYER "block_sparse_moe.experts.gate_up_proj",
+              .expert_down = LAYER "block_sparse_moe.experts.down_proj"},
     .layout = {.experts = true, .gate_up = GATE_UP_STACKED, .dense_gate_up = GATE_UP_STACKED},
 };

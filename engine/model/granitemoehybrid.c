@@ -1,5 +1,6 @@
-/* Granite 4 H: Mamba-2 in most layers, GQA without rotation in the others, stacked experts and a shared FFN, which small models have alone; Granite's factors
- * of the embeddings, the scores, the residual stream and the logits. Reference: transformers, models/granitemoehybrid. */
+/* Granite 4 H: Mamba-2 in most layers, GQA without rotation in the others, stacked experts and a shared FFN, which
+ * small models have alone; Granite's factors of the embeddings, the scores, the residual stream and the logits.
+ * Reference: transformers, models/granitemoehybrid. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -13,7 +14,8 @@ static void read_mamba(struct config_reader *r, struct config *c) {
     const int expand = config_int(r, "mamba_expand", 2, 1, 64);
     const struct json *dim = config_get(r, "mamba_d_head");
     m->heads = config_int(r, "mamba_n_heads", 128, 1, 4096);
-    m->head_dim = !dim || json_is(dim, "auto") ? expand * c->hidden / m->heads : config_int(r, "mamba_d_head", 0, 1, 4096);
+    m->head_dim =
+        !dim || json_is(dim, "auto") ? expand * c->hidden / m->heads : config_int(r, "mamba_d_head", 0, 1, 4096);
     m->groups = config_int(r, "mamba_n_groups", 1, 1, 1024);
     m->state = config_int(r, "mamba_d_state", 256, 1, 1024);
     m->taps = config_int(r, "mamba_d_conv", 4, 2, 64);
@@ -23,7 +25,8 @@ static void read_mamba(struct config_reader *r, struct config *c) {
     config_check_step_limit(r, "time_step_limit");
     if (m->heads % m->groups) config_fail(r, "%d heads of Mamba do not divide into %d groups", m->heads, m->groups);
     if (m->heads * m->head_dim != expand * c->hidden)
-        config_fail(r, "'mamba_expand' is %d, but %d heads of %d are not %d times as wide as the model", expand, m->heads, m->head_dim, expand);
+        config_fail(r, "'mamba_expand' is %d, but %d heads of %d are not %d times as wide as the model", expand,
+                    m->heads, m->head_dim, expand);
 }
 
 static void read_positions(struct config_reader *r, struct config *c) {
@@ -36,7 +39,8 @@ static void read_positions(struct config_reader *r, struct config *c) {
 
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
-    config_read_mixers(r, c, config_has(r, "layer_types") ? "layer_types" : "layers_block_type", MIXER_MAMBA2, "mamba", "attention");
+    config_read_mixers(r, c, config_has(r, "layer_types") ? "layer_types" : "layers_block_type", MIXER_MAMBA2, "mamba",
+                       "attention");
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     static const char *const norms[] = {"rmsnorm", NULL};
     config_choice(r, "normalization_function", norms, 0);
@@ -62,11 +66,13 @@ const struct arch arch_granitemoehybrid = {
     .model_types = types,
     .title = "Granite 4 H",
     .parse = parse,
-    .names = {NAMES_GQA("model."), .mix_in = L "mamba.in_proj", .mix_conv = L "mamba.conv1d", .mix_rate = L "mamba.A_log", .mix_dt = L "mamba.dt_bias",
-              .mix_skip = L "mamba.D", .mix_norm = L "mamba.norm", .mix_out = L "mamba.out_proj", .router = L "block_sparse_moe.router.layer",
+    .names = {NAMES_GQA("model."), .mix_in = L "mamba.in_proj", .mix_conv = L "mamba.conv1d",
+              .mix_rate = L "mamba.A_log", .mix_dt = L "mamba.dt_bias", .mix_skip = L "mamba.D",
+              .mix_norm = L "mamba.norm", .mix_out = L "mamba.out_proj", .router = L "block_sparse_moe.router.layer",
               .expert_gate = L "block_sparse_moe.input_linear", .expert_up = L "block_sparse_moe.input_linear",
-              .expert_down = L "block_sparse_moe.output_linear", .dense_gate = L "shared_mlp.input_linear", .dense_up = L "shared_mlp.input_linear",
-              .dense_down = L "shared_mlp.output_linear", .shared_gate_proj = L "shared_mlp.input_linear", .shared_up = L "shared_mlp.input_linear",
+              .expert_down = L "block_sparse_moe.output_linear", .dense_gate = L "shared_mlp.input_linear",
+              .dense_up = L "shared_mlp.input_linear", .dense_down = L "shared_mlp.output_linear",
+              .shared_gate_proj = L "shared_mlp.input_linear", .shared_up = L "shared_mlp.input_linear",
               .shared_down = L "shared_mlp.output_linear"},
     .layout = {.experts = true, .has_suffix = true, .gate_up = GATE_UP_STACKED, .dense_gate_up = GATE_UP_STACKED},
 };

@@ -1,5 +1,6 @@
-/* Inkling (text): no rotation, but learned biases of scores by distance; short convolutions on keys, values and both blocks' outputs; shared experts inside the
- * router's normalization, stored apart; other heads in layers with a window. Reference: transformers, models/inkling (language model only). */
+/* Inkling (text): no rotation, but learned biases of scores by distance; short convolutions on keys, values and both
+ * blocks' outputs; shared experts inside the router's normalization, stored apart; other heads in layers with a window.
+ * Reference: transformers, models/inkling (language model only). */
 #include "engine/model/inkling.h"
 
 #include <math.h>
@@ -9,14 +10,18 @@
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
-/* Reads from a list with a name per layer which ones are called `name` rather than `other`; returns false if the key is absent. */
-static bool read_named(struct config_reader *r, const char *key, int layers, const char *name, const char *other, bool out[CONFIG_MAX_LAYERS]) {
+/* Reads from a list with a name per layer which ones are called `name` rather than `other`; returns false if the key is
+ * absent. */
+static bool read_named(struct config_reader *r, const char *key, int layers, const char *name, const char *other,
+                       bool out[CONFIG_MAX_LAYERS]) {
     const struct json *list = config_get(r, key);
     if (!list) return false;
-    if (list->type != JSON_ARRAY || list->n != (uint32_t)layers) config_fail(r, "'%s' is not a list of %d", key, layers);
+    if (list->type != JSON_ARRAY || list->n != (uint32_t)layers)
+        config_fail(r, "'%s' is not a list of %d", key, layers);
     for (int i = 0; i < layers && !r->rc; i++) {
         out[i] = json_is(json_at(list, (uint32_t)i), name);
-        if (!out[i] && !json_is(json_at(list, (uint32_t)i), other)) config_fail(r, "'%s' of layer %d is neither %s nor %s", key, i, name, other);
+        if (!out[i] && !json_is(json_at(list, (uint32_t)i), other))
+            config_fail(r, "'%s' of layer %d is neither %s nor %s", key, i, name, other);
     }
     return true;
 }
@@ -35,10 +40,13 @@ static void read_local_layers(struct config_reader *r, int layers, int every, bo
 }
 
 void inkling_read_layers(struct config_reader *r, struct config *c, int layers, const struct inkling_defaults *d) {
-    const int window = config_int(r, "sliding_window_size", d->window, 1, 1 << 16), extent = config_int(r, "rel_extent", 1024, 1, 1 << 16),
-              heads = config_int(r, "num_attention_heads", d->heads, 1, 1024), kv = config_int(r, "num_key_value_heads", 8, 1, 1024),
-              dim = config_int(r, "head_dim", 128, 2, 1024), near_heads = config_int(r, "swa_num_attention_heads", d->near_heads, 1, 1024),
-              near_kv = config_int(r, "swa_num_key_value_heads", d->near_kv, 1, 1024), near_dim = config_int(r, "swa_head_dim", 128, 2, 1024);
+    const int window = config_int(r, "sliding_window_size", d->window, 1, 1 << 16),
+              extent = config_int(r, "rel_extent", 1024, 1, 1 << 16),
+              heads = config_int(r, "num_attention_heads", d->heads, 1, 1024),
+              kv = config_int(r, "num_key_value_heads", 8, 1, 1024), dim = config_int(r, "head_dim", 128, 2, 1024),
+              near_heads = config_int(r, "swa_num_attention_heads", d->near_heads, 1, 1024),
+              near_kv = config_int(r, "swa_num_key_value_heads", d->near_kv, 1, 1024),
+              near_dim = config_int(r, "swa_head_dim", 128, 2, 1024);
     bool local[CONFIG_MAX_LAYERS] = {0};
     read_local_layers(r, layers, 6, local);
     for (int i = 0; i < layers && !r->rc; i++) {
@@ -54,9 +62,11 @@ void inkling_read_layers(struct config_reader *r, struct config *c, int layers, 
     c->rope = (struct rope_config){.kind = ROPE_DEFAULT, .dim = 2, .theta = 10000, .truncate = true};
 }
 
-/* Layers before dense_mlp_idx have a dense FFN; intermediate_size is the experts' where the config has dense_intermediate_size too. */
+/* Layers before dense_mlp_idx have a dense FFN; intermediate_size is the experts' where the config has
+ * dense_intermediate_size too. */
 static void read_ffns(struct config_reader *r, struct config *c, int layers) {
-    const int dense = config_int(r, "dense_mlp_idx", 0, 0, CONFIG_MAX_LAYERS), inter = config_int(r, "intermediate_size", 24576, 1, 1 << 20);
+    const int dense = config_int(r, "dense_mlp_idx", 0, 0, CONFIG_MAX_LAYERS),
+              inter = config_int(r, "intermediate_size", 24576, 1, 1 << 20);
     const bool has_dense_inter = config_has(r, "dense_intermediate_size");
     c->dense_inter = config_int(r, "dense_intermediate_size", inter, 1, 1 << 20);
     c->moe_inter = has_dense_inter ? inter : config_int(r, "moe_intermediate_size", 3072, 1, 1 << 20);
@@ -67,7 +77,8 @@ static void read_ffns(struct config_reader *r, struct config *c, int layers) {
     c->score = SCORE_SIGMOID;
     c->router_bias = c->norm_topk = true;
     c->routed_scale = (float)config_num(r, "route_scale", 8, 0, 1e4);
-    if (!config_bool(r, "shared_expert_sink", true)) config_fail(r, "'shared_expert_sink' is false: the reference always scores the shared experts");
+    if (!config_bool(r, "shared_expert_sink", true))
+        config_fail(r, "'shared_expert_sink' is false: the reference always scores the shared experts");
     config_ignore(r, "rms_norm_eps_moe_gate"); /* the reference's router has no norm */
     bool sparse[CONFIG_MAX_LAYERS] = {0};
     const bool named = read_named(r, "mlp_layer_types", layers, "sparse", "dense", sparse);
@@ -75,9 +86,10 @@ static void read_ffns(struct config_reader *r, struct config *c, int layers) {
 }
 
 static void skip_media(struct config_reader *r) {
-    static const char *const keys[] = {"vision_config",           "audio_config",           "mtp_config",         "image_token_id",
-                                       "audio_token_id",          "image_bos_token_id",     "audio_bos_token_id", "mtp_local_layer_ids",
-                                       "mtp_hidden_states_first", "chain_hidden_post_norm", "num_mtp_layers",     "number_of_conv_states"};
+    static const char *const keys[] = {"vision_config",          "audio_config",        "mtp_config",
+                                       "image_token_id",         "audio_token_id",      "image_bos_token_id",
+                                       "audio_bos_token_id",     "mtp_local_layer_ids", "mtp_hidden_states_first",
+                                       "chain_hidden_post_norm", "num_mtp_layers",      "number_of_conv_states"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) config_ignore(r, keys[i]);
 }
 
@@ -92,7 +104,8 @@ int inkling_append_bare(struct config_reader *r, struct config *c) {
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    static const struct inkling_defaults defaults = {.window = 512, .heads = 64, .near_heads = 64, .near_kv = 16}; /* queries and keys are normed: no root */
+    /* queries and keys are normed: no root */
+    static const struct inkling_defaults defaults = {.window = 512, .heads = 64, .near_heads = 64, .near_kv = 16};
     const int layers = inkling_append_bare(r, c);
     if (!layers) return;
     skip_media(r);
@@ -161,9 +174,10 @@ const struct arch arch_inkling_text = {
     .defaults = {.vocab = 201024, .hidden = 6144, .layers = 66, .context = 131072},
     .parse = parse,
     .names = {NAMES_GQA(M), NAMES_QK_NORM(M), .embed_norm = M "embed_tokens.embed_norm", .rel = T "self_attn.r_proj",
-              .rel_table = T "self_attn.rel_logits_proj.proj", .k_conv = T "self_attn.k_sconv.conv1d", .v_conv = T "self_attn.v_sconv.conv1d",
-              .attn_conv = T "attn_sconv.conv1d", .ffn_conv = T "mlp_sconv.conv1d", .dense_scale = T "mlp.global_scale", NAMES_DENSE(M), NAMES_ROUTER(M),
-              .router_bias = T "mlp.gate.e_score_correction_bias", .router_scale = T "mlp.gate.global_scale", NAMES_STACKED(M),
-              NAMES_SHARED(M, "shared_experts")},
+              .rel_table = T "self_attn.rel_logits_proj.proj", .k_conv = T "self_attn.k_sconv.conv1d",
+              .v_conv = T "self_attn.v_sconv.conv1d", .attn_conv = T "attn_sconv.conv1d",
+              .ffn_conv = T "mlp_sconv.conv1d", .dense_scale = T "mlp.global_scale", NAMES_DENSE(M), NAMES_ROUTER(M),
+              .router_bias = T "mlp.gate.e_score_correction_bias", .router_scale = T "mlp.gate.global_scale",
+              NAMES_STACKED(M), NAMES_SHARED(M, "shared_experts")},
     .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
 };

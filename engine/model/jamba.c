@@ -1,4 +1,5 @@
-/* Jamba: Mamba-1 in most layers, GQA without rotation in the others, experts in some, an FFN in the rest. Reference: transformers, models/jamba. */
+/* Jamba: Mamba-1 in most layers, GQA without rotation in the others, experts in some, an FFN in the rest. Reference:
+ * transformers, models/jamba. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -9,8 +10,10 @@ struct cycle {
     int period, offset;
 };
 static struct cycle read_cycle(struct config_reader *r, const char *period, int each, const char *offset, int first) {
-    const struct cycle k = {config_int(r, period, each, 1, CONFIG_MAX_LAYERS), config_int(r, offset, first, 0, CONFIG_MAX_LAYERS)};
-    if (k.offset >= k.period) config_fail(r, "'%s' is %d, '%s' %d: the offset must be smaller", offset, k.offset, period, k.period);
+    const struct cycle k = {config_int(r, period, each, 1, CONFIG_MAX_LAYERS),
+                            config_int(r, offset, first, 0, CONFIG_MAX_LAYERS)};
+    if (k.offset >= k.period)
+        config_fail(r, "'%s' is %d, '%s' %d: the offset must be smaller", offset, k.offset, period, k.period);
     return k;
 }
 
@@ -21,13 +24,18 @@ static void read_layers(struct config_reader *r, struct config *c) {
     const int n = config_int(r, "num_experts", 16, 1, 4096), topk = config_int(r, "num_experts_per_tok", 2, 1, 64);
     const struct json *counts = config_layer_list(r, c, "layers_num_experts", false);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
-        const int own = counts ? (int)json_int(json_at(counts, (uint32_t)i), 0) : i % experts.period == experts.offset ? n : 1;
-        if (own != 1 && own != n) config_fail(r, "'layers_num_experts' of layer %d is %d; hearth takes 1, a dense FFN, or 'num_experts', %d", i, own, n);
+        const int own = counts                                 ? (int)json_int(json_at(counts, (uint32_t)i), 0)
+                        : i % experts.period == experts.offset ? n
+                                                               : 1;
+        if (own != 1 && own != n)
+            config_fail(r, "'layers_num_experts' of layer %d is %d; hearth takes 1, a dense FFN, or 'num_experts', %d",
+                        i, own, n);
         c->layer[i].mixer = i % attention.period == attention.offset ? MIXER_ATTENTION : MIXER_MAMBA1;
         c->layer[i].moe = own > 1;
         if (c->layer[i].moe) c->n_experts = n, c->topk = topk;
     }
-    if (config_has(r, "layers_block_type")) config_read_mixers(r, c, "layers_block_type", MIXER_MAMBA1, "mamba", "attention");
+    if (config_has(r, "layers_block_type"))
+        config_read_mixers(r, c, "layers_block_type", MIXER_MAMBA1, "mamba", "attention");
 }
 
 static void read_mamba(struct config_reader *r, struct config *c) {
@@ -45,13 +53,19 @@ static void read_mamba(struct config_reader *r, struct config *c) {
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    static const char *const unused[] = {
-        "use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep", "calc_logits_for_entire_prompt", "n_ctx", NULL};
+    static const char *const unused[] = {"use_mamba_kernels",
+                                         "use_mambapy",
+                                         "use_associative_scan",
+                                         "num_logits_to_keep",
+                                         "calc_logits_for_entire_prompt",
+                                         "n_ctx",
+                                         NULL};
     for (int i = 0; unused[i]; i++) config_ignore(r, unused[i]);
     config_read_gqa(r, c);
     rope_set_none(c);
     read_mamba(r, c);
-    if (config_has(r, "sliding_window")) config_fail(r, "'sliding_window' is set; hearth supports Jamba's attention over all keys");
+    if (config_has(r, "sliding_window"))
+        config_fail(r, "'sliding_window' is set; hearth supports Jamba's attention over all keys");
     read_layers(r, c);
     c->moe_inter = c->dense_inter = config_int(r, "intermediate_size", 14336, 1, 1 << 20);
     c->score = SCORE_SOFTMAX; /* over all experts, not renormalized */

@@ -1,5 +1,6 @@
-/* Klear: Qwen3's attention; a sigmoid router with a selection bias, whose experts and shared expert are mixed by a softmax over two learned numbers per token.
- * Reference: mlx-lm's Klear, which like the published model's other readers makes no use of routed_scaling_factor. */
+/* Klear: Qwen3's attention; a sigmoid router with a selection bias, whose experts and shared expert are mixed by a
+ * softmax over two learned numbers per token. Reference: mlx-lm's Klear, which like the published model's other readers
+ * makes no use of routed_scaling_factor. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -31,6 +32,7 @@ const struct arch arch_klear = {
     .model_types = types,
     .title = "Klear",
     .parse = parse,
-    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), .router_bias = L "expert_bias", NAMES_EXPERTS("model."),
-              NAMES_SHARED("model.", "shared_experts"), .shared_gate = L "coefficient", NAMES_DENSE("model.")},
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), .router_bias = L "expert_bias",
+              NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), .shared_gate = L "coefficient",
+              NAMES_DENSE("model.")},
 };

@@ -1,5 +1,6 @@
-/* Kolibri 1: GQA with a norm per head on q and k; layers with a window are rotated, the others are not; norms before and after each block; a router that adds
- * its bias to the logits instead of the scores, a shared expert. Reference: transformers, models/kolibri1. */
+/* Kolibri 1: GQA with a norm per head on q and k; layers with a window are rotated, the others are not; norms before
+ * and after each block; a router that adds its bias to the logits instead of the scores, a shared expert. Reference:
+ * transformers, models/kolibri1. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -43,6 +44,7 @@ const struct arch arch_kolibri1 = {
     .title = "Kolibri 1",
     .defaults = {.heads = 48, .kv_heads = 4, .head_dim = 128},
     .parse = parse,
-    .names = {NAMES_GQA("model."), .attn_out_norm = L "post_attn_norm", .ffn_out_norm = L "post_ffn_norm", NAMES_QK_NORM("model."), NAMES_ROUTER("model."),
-              .router_bias = L "moe.router.expert_bias", NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts")},
+    .names = {NAMES_GQA("model."), .attn_out_norm = L "post_attn_norm", .ffn_out_norm = L "post_ffn_norm",
+              NAMES_QK_NORM("model."), NAMES_ROUTER("model."), .router_bias = L "moe.router.expert_bias",
+              NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts")},
 };

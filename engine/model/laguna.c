@@ -1,6 +1,7 @@
-/* Laguna: GQA with its own number of heads in each layer, per-head norms of q and k, a softplus gate over the attention output, and rotation by kind of layer;
- * a sigmoid router with a selection bias, a shared expert. Mellum: the same layers without gates and shared expert, and Qwen3-MoE's router. Reference:
- * transformers, models/laguna and models/mellum. */
+/* Laguna: GQA with its own number of heads in each layer, per-head norms of q and k, a softplus gate over the attention
+ * output, and rotation by kind of layer; a sigmoid router with a selection bias, a shared expert. Mellum: the same
+ * layers without gates and shared expert, and Qwen3-MoE's router. Reference: transformers, models/laguna and
+ * models/mellum. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -32,21 +33,26 @@ static void read_gates(struct config_reader *r, struct config *c) {
     c->attn_gate_kind = GATE_SOFTPLUS;
     for (uint32_t i = 0; types && types->type == JSON_ARRAY && i < types->n; i++)
         if (!json_is(json_at(types, i), per_element ? "per_element" : "per_head"))
-            config_fail(r, "'gating_types' of layer %u is not what 'gating' says, per %s", i, per_element ? "element" : "head");
+            config_fail(r, "'gating_types' of layer %u is not what 'gating' says, per %s", i,
+                        per_element ? "element" : "head");
 }
 
 static void read_heads(struct config_reader *r, struct config *c) {
     const struct json *heads = config_layer_list(r, c, "num_attention_heads_per_layer", false);
-    for (int i = 0; heads && i < c->n_layers && !r->rc; i++) config_set_heads(r, c, i, json_int(json_at(heads, (uint32_t)i), 0), c->n_kv_heads);
+    for (int i = 0; heads && i < c->n_layers && !r->rc; i++)
+        config_set_heads(r, c, i, json_int(json_at(heads, (uint32_t)i), 0), c->n_kv_heads);
 }
 
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     c->qk_norm = QK_NORM_HEAD;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    if (config_bool(r, "qkv_bias", false)) config_fail(r, "'qkv_bias' is true: the reference has 'attention_bias' only");
-    if (config_bool(r, "swa_attention_sink_enabled", false)) config_fail(r, "'swa_attention_sink_enabled' is true: the reference has no sinks");
-    if (config_bool(r, "moe_apply_router_weight_on_input", false)) config_fail(r, "'moe_apply_router_weight_on_input' is true: the reference refuses it too");
+    if (config_bool(r, "qkv_bias", false))
+        config_fail(r, "'qkv_bias' is true: the reference has 'attention_bias' only");
+    if (config_bool(r, "swa_attention_sink_enabled", false))
+        config_fail(r, "'swa_attention_sink_enabled' is true: the reference has no sinks");
+    if (config_bool(r, "moe_apply_router_weight_on_input", false))
+        config_fail(r, "'moe_apply_router_weight_on_input' is true: the reference refuses it too");
     read_layers(r, c, config_int(r, "sliding_window", 512, 1, 1 << 24), true);
     config_read_ropes(r, c, 500000, 10000);
     read_heads(r, c);
@@ -78,12 +84,14 @@ const struct arch arch_laguna = {
     .defaults = {.topk = 8},
     .parse = parse,
     .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), .attn_gate = L "self_attn.g_proj", NAMES_ROUTER("model."),
-              .router_bias = L "mlp.experts.e_score_correction_bias", NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_expert"), NAMES_DENSE("model.")},
+              .router_bias = L "mlp.experts.e_score_correction_bias", NAMES_EXPERTS("model."),
+              NAMES_SHARED("model.", "shared_expert"), NAMES_DENSE("model.")},
 };
 const struct arch arch_mellum = {
     .model_types = mellum,
     .title = "Mellum",
     .defaults = {.topk = 8},
     .parse = parse_mellum,
-    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_DENSE("model.")},
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."),
+              NAMES_DENSE("model.")},
 };

@@ -1,5 +1,6 @@
-/* LFM2-MoE and, without experts, LFM2: short gated convolutions in most layers, GQA with norms per head in the others; leading dense layers, a sigmoid router
- * with a selection bias. Reference: transformers, models/lfm2_moe and models/lfm2. */
+/* LFM2-MoE and, without experts, LFM2: short gated convolutions in most layers, GQA with norms per head in the others;
+ * leading dense layers, a sigmoid router with a selection bias. Reference: transformers, models/lfm2_moe and
+ * models/lfm2. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -29,20 +30,24 @@ static void parse(struct config_reader *r, struct config *c) {
     c->score = SCORE_SIGMOID;
 }
 
-/* Refuses what the published code of LFM2 could do and the reference does not; other keys repeat sizes or say how training began. */
+/* Refuses what the published code of LFM2 could do and the reference does not; other keys repeat sizes or say how
+ * training began. */
 static void only_published(struct config_reader *r, const struct config *c) {
-    static const char *const sizes[] = {"block_dim", "conv_dim", "conv_dim_out", NULL}, *const unused[] = {"block_mlp_init_scale",
-                                                                                                           "block_norm_eps",
-                                                                                                           "block_out_init_scale",
-                                                                                                           "block_use_xavier_init",
-                                                                                                           "conv_use_xavier_init",
-                                                                                                           "theta",
-                                                                                                           NULL};
+    static const char *const sizes[] = {"block_dim", "conv_dim", "conv_dim_out", NULL}, *const unused[] = {
+                                                                                            "block_mlp_init_scale",
+                                                                                            "block_norm_eps",
+                                                                                            "block_out_init_scale",
+                                                                                            "block_use_xavier_init",
+                                                                                            "conv_use_xavier_init",
+                                                                                            "theta",
+                                                                                            NULL};
     for (int i = 0; sizes[i]; i++)
         if (config_int(r, sizes[i], c->hidden, 1, 65536) != c->hidden)
             config_fail(r, "'%s' is not 'hidden_size', %d: the reference ignores it", sizes[i], c->hidden);
-    if (config_int(r, "num_heads", c->n_heads, 1, 1024) != c->n_heads) config_fail(r, "'num_heads' is not 'num_attention_heads', %d", c->n_heads);
-    if (!config_bool(r, "block_use_swiglu", true)) config_fail(r, "'block_use_swiglu' is false: the reference always gates");
+    if (config_int(r, "num_heads", c->n_heads, 1, 1024) != c->n_heads)
+        config_fail(r, "'num_heads' is not 'num_attention_heads', %d", c->n_heads);
+    if (!config_bool(r, "block_use_swiglu", true))
+        config_fail(r, "'block_use_swiglu' is false: the reference always gates");
     if (!config_bool(r, "use_pos_enc", true)) config_fail(r, "'use_pos_enc' is false: the reference rotates");
     for (int i = 0; unused[i]; i++) config_ignore(r, unused[i]);
 }
@@ -54,7 +59,8 @@ static void parse_dense(struct config_reader *r, struct config *c) {
     for (int i = 0; i < c->n_layers; i++) c->layer[i].mixer = attends ? MIXER_CONV : MIXER_ATTENTION;
     for (uint32_t i = 0; attends && i < attends->n; i++) {
         const int64_t k = json_int(json_at(attends, i), -1);
-        if (k < 0 || k >= c->n_layers) config_fail(r, "'full_attn_idxs' has %lld of %d layers", (long long)k, c->n_layers);
+        if (k < 0 || k >= c->n_layers)
+            config_fail(r, "'full_attn_idxs' has %lld of %d layers", (long long)k, c->n_layers);
         else c->layer[k].mixer = MIXER_ATTENTION;
     }
     if (config_has(r, "layer_types")) config_read_mixers(r, c, "layer_types", MIXER_CONV, "conv", "full_attention");
@@ -71,13 +77,19 @@ static void parse_dense(struct config_reader *r, struct config *c) {
 static const char *const types[] = {"lfm2_moe", NULL};
 static const char *const keys[][2] = {{"rms_norm_eps", "norm_eps"}, {NULL, NULL}};
 #define NAMES \
-    .embed = "model.embed_tokens", .norm = "model.embedding_norm", .head = "lm_head", .attn_norm = L "operator_norm", .ffn_norm = L "ffn_norm", \
-    .q = L "self_attn.q_proj", .k = L "self_attn.k_proj", .v = L "self_attn.v_proj", .o = L "self_attn.out_proj", .q_norm = L "self_attn.q_layernorm", \
-    .k_norm = L "self_attn.k_layernorm", .mix_in = L "conv.in_proj", .mix_conv = L "conv.conv", .mix_out = L "conv.out_proj", .router = L "feed_forward.gate", \
-    .router_bias = L "feed_forward.expert_bias", .expert_gate = L "feed_forward.experts.%d.w1", .expert_up = L "feed_forward.experts.%d.w3", \
-    .expert_down = L "feed_forward.experts.%d.w2", .dense_gate = L "feed_forward.w1", .dense_up = L "feed_forward.w3", .dense_down = L "feed_forward.w2"
+    .embed = "model.embed_tokens", .norm = "model.embedding_norm", .head = "lm_head", .attn_norm = L "operator_norm", \
+    .ffn_norm = L "ffn_norm", .q = L "self_attn.q_proj", .k = L "self_attn.k_proj", .v = L "self_attn.v_proj", \
+    .o = L "self_attn.out_proj", .q_norm = L "self_attn.q_layernorm", .k_norm = L "self_attn.k_layernorm", \
+    .mix_in = L "conv.in_proj", .mix_conv = L "conv.conv", .mix_out = L "conv.out_proj", \
+    .router = L "feed_forward.gate", .router_bias = L "feed_forward.expert_bias", \
+    .expert_gate = L "feed_forward.experts.%d.w1", .expert_up = L "feed_forward.experts.%d.w3", \
+    .expert_down = L "feed_forward.experts.%d.w2", .dense_gate = L "feed_forward.w1", .dense_up = L "feed_forward.w3", \
+    .dense_down = L "feed_forward.w2"
 #define ARCH(types, name, parser) \
-    { .model_types = types, .title = name, .norm_eps = 1e-5, .defaults = {.tied = true}, .parse = parser, .names = {NAMES}, .key_aliases = keys }
+    { \
+        .model_types = types, .title = name, .norm_eps = 1e-5, .defaults = {.tied = true}, .parse = parser, \
+        .names = {NAMES}, .key_aliases = keys \
+    }
 static const char *const dense_types[] = {"lfm2", NULL};
 const struct arch arch_lfm2_moe = ARCH(types, "LFM2-MoE", parse);
 const struct arch arch_lfm2 = ARCH(dense_types, "LFM2", parse_dense);

@@ -1,6 +1,6 @@
-/* LFM3, and the language model of LFM3-VL: short gated convolutions in half of the layers, GQA with norms per head and a gate per head in the others, with and
- * without a window; norms around both blocks. Layers without a window rotate the first frequencies of the whole head. Reference: transformers, models/lfm3 and
- * models/lfm3_vl. */
+/* LFM3, and the language model of LFM3-VL: short gated convolutions in half of the layers, GQA with norms per head and
+ * a gate per head in the others, with and without a window; norms around both blocks. Layers without a window rotate
+ * the first frequencies of the whole head. Reference: transformers, models/lfm3 and models/lfm3_vl. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -9,14 +9,17 @@
 static void read_layers(struct config_reader *r, struct config *c) {
     const struct json *types = config_get(r, "layer_types");
     const int window = config_int(r, "sliding_window", 256, 1, 1 << 24);
-    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
+    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers))
+        config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const struct json *t = json_at(types, (uint32_t)i);
-        const bool full = types ? json_is(t, "full_attention") : i % 4 == 2, local = types ? json_is(t, "sliding_attention") : i % 4 == 0 && i > 0;
+        const bool full = types ? json_is(t, "full_attention") : i % 4 == 2,
+                   local = types ? json_is(t, "sliding_attention") : i % 4 == 0 && i > 0;
         if (types && !full && !local && !json_is(t, "conv"))
             config_fail(r, "'layer_types' of layer %d is none of conv, full_attention and sliding_attention", i);
-        c->layer[i] = (struct layer_config){
-            .mixer = full || local ? MIXER_ATTENTION : MIXER_CONV, .window = local ? window : 0, .rope = local ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST};
+        c->layer[i] = (struct layer_config){.mixer = full || local ? MIXER_ATTENTION : MIXER_CONV,
+                                            .window = local ? window : 0,
+                                            .rope = local ? LAYER_ROPE_SECOND : LAYER_ROPE_FIRST};
     }
 }
 
@@ -55,8 +58,15 @@ static const char *const keys[][2] = {{"rms_norm_eps", "norm_eps"}, {NULL, NULL}
 #define ARCH(types_, title_, parser, m, ...) \
     { \
         .model_types = types_, .title = title_, .norm_eps = 1e-5, .parse = parser, .key_aliases = keys, \
-        .defaults = \
-            {.vocab = 128000, .hidden = 2048, .layers = 24, .context = 128000, .inter = 7680, .heads = 16, .kv_heads = 4, .head_dim = 128, .tied = true}, \
+        .defaults = {.vocab = 128000, \
+                     .hidden = 2048, \
+                     .layers = 24, \
+                     .context = 128000, \
+                     .inter = 7680, \
+                     .heads = 16, \
+                     .kv_heads = 4, \
+                     .head_dim = 128, \
+                     .tied = true}, \
         .names = {.embed = m "embed_tokens", \
                   .norm = m "embedding_norm", \
                   .head = "lm_head", \
@@ -76,4 +86,5 @@ static const char *const keys[][2] = {{"rms_norm_eps", "norm_eps"}, {NULL, NULL}
         __VA_ARGS__ \
     }
 const struct arch arch_lfm3 = ARCH(types, "LFM3", parse, "model.", .text_config_key = NULL),
-                  arch_lfm3_vl = ARCH(vision, "LFM3-VL", parse_vision, "model.language_model.", .text_config_key = "text_config");
+                  arch_lfm3_vl =
+                      ARCH(vision, "LFM3-VL", parse_vision, "model.language_model.", .text_config_key = "text_config");

@@ -1,5 +1,6 @@
-/* Llama 2 and 3, and models of the same architecture (SmolLM2, Yi, IQuest-Coder, InternLM 3, ...): dense GQA. CWM: the same with windows. Arcee (AFM): FFNs
- * of one matrix before squared ReLU. Reference: transformers, models/llama, models/internlm3, models/cwm and models/arcee. */
+/* Llama 2 and 3, and models of the same architecture (SmolLM2, Yi, IQuest-Coder, InternLM 3, ...): dense GQA. CWM: the
+ * same with windows. Arcee (AFM): FFNs of one matrix before squared ReLU. Reference: transformers, models/llama,
+ * models/internlm3, models/cwm and models/arcee. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -38,9 +39,10 @@ static void parse_cwm(struct config_reader *r, struct config *c) {
         for (int i = 0; i < c->n_layers; i++) c->layer[i].window = i % 4 ? window : 0;
 }
 
-static const char *const types[] = {"llama", "iquestcoder", NULL}, *const arcee[] = {"arcee", NULL}, *const internlm3[] = {"internlm3", NULL},
-                         *const cwm[] = {"cwm", NULL};
-const struct arch arch_llama = {.model_types = types, .title = "Llama", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+static const char *const types[] = {"llama", "iquestcoder", NULL}, *const arcee[] = {"arcee", NULL},
+                         *const internlm3[] = {"internlm3", NULL}, *const cwm[] = {"cwm", NULL};
+const struct arch arch_llama = {
+    .model_types = types, .title = "Llama", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
 const struct arch arch_internlm3 = {.model_types = internlm3,
                                     .title = "InternLM 3",
                                     .norm_eps = 1e-5,
@@ -59,5 +61,6 @@ const struct arch arch_arcee = {
     .norm_eps = 1e-5,
     .defaults = {.inter = 18432, .own_activation = true},
     .parse = parse_arcee,
-    .names = {NAMES_GQA("model."), .dense_gate = "model.layers.%d.mlp.up_proj", .dense_down = "model.layers.%d.mlp.down_proj"},
+    .names = {NAMES_GQA("model."), .dense_gate = "model.layers.%d.mlp.up_proj",
+              .dense_down = "model.layers.%d.mlp.down_proj"},
 };

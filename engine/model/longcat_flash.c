@@ -1,11 +1,13 @@
-/* LongCat-Flash: each published layer has two attention blocks and two dense FFNs, and routed experts that read the first FFN's input and whose output is added
- * with the second one's. hearth reads it as two layers: the first keeps its FFN input, which the second routes, with its own FFN as a shared expert. MLA with
- * scaled latents; some experts return their input. Reference: transformers, models/longcat_flash.
+/* LongCat-Flash: each published layer has two attention blocks and two dense FFNs, and routed experts that read the
+ * first FFN's input and whose output is added with the second one's. hearth reads it as two layers: the first keeps its
+ * FFN input, which the second routes, with its own FFN as a shared expert. MLA with scaled latents; some experts return
+ * their input. Reference: transformers, models/longcat_flash.
  *
- * LongCat-Flash-Lite averages the embedding of a token with those of the n-grams that end at it. Sources: the vendor's modeling file; SGLang,
- * layers/n_gram_embedding; vLLM and mlx-lm, models/longcat_flash_ngram. In the first three an end token ends n-grams; mlx-lm continues them over it. Published
- * checkpoints have no model_type. The prediction layer (model.mtp) is not read. LongCat-Flash-Lite-Sparse and LongCat-2.0 ("LongcatCausalLM", keys oe_*) have
- * other attention and another sum of embeddings, and are refused. */
+ * LongCat-Flash-Lite averages the embedding of a token with those of the n-grams that end at it. Sources: the vendor's
+ * modeling file; SGLang, layers/n_gram_embedding; vLLM and mlx-lm, models/longcat_flash_ngram. In the first three an
+ * end token ends n-grams; mlx-lm continues them over it. Published checkpoints have no model_type. The prediction layer
+ * (model.mtp) is not read. LongCat-Flash-Lite-Sparse and LongCat-2.0 ("LongcatCausalLM", keys oe_*) have other
+ * attention and another sum of embeddings, and are refused. */
 #include <math.h>
 
 #include "base/ops.h"
@@ -36,13 +38,15 @@ static void read_ngrams(struct config_reader *r, struct config *c) {
     const int hashes = (g.size - 1) * g.per;
     if (r->rc) return;
     if (hashes > NGRAM_HASHES_MOST || hashes > c->hidden) {
-        config_fail(r, "%d hashes of n-grams; hearth takes up to %d", hashes, c->hidden < NGRAM_HASHES_MOST ? c->hidden : NGRAM_HASHES_MOST);
+        config_fail(r, "%d hashes of n-grams; hearth takes up to %d", hashes,
+                    c->hidden < NGRAM_HASHES_MOST ? c->hidden : NGRAM_HASHES_MOST);
         return;
     }
     g.dim = c->hidden / hashes;
     for (int k = 0; k < hashes && !r->rc; k++) {
         const double rows = floor(ratio * c->vocab + 2 * k + 1);
-        if (rows > INT32_MAX) config_fail(r, "a table of n-grams has %.0f rows; hearth takes up to %d", rows, INT32_MAX);
+        if (rows > INT32_MAX)
+            config_fail(r, "a table of n-grams has %.0f rows; hearth takes up to %d", rows, INT32_MAX);
         else g.rows[k] = (int)rows;
     }
     if (c->n_eos > 1) config_fail(r, "'eos_token_id' lists %d ids; n-grams end at one", c->n_eos);
@@ -50,51 +54,62 @@ static void read_ngrams(struct config_reader *r, struct config *c) {
     c->input_ngrams = g;
 }
 
-/* The vendor's class counts attention blocks in a key of its own when it saves a model; some configs repeat the number of layers there. */
+/* The vendor's class counts attention blocks in a key of its own when it saves a model; some configs repeat the number
+ * of layers there. */
 static void check_blocks(struct config_reader *r, const struct config *c) {
     const char *const(*aliases)[2] = r->key_aliases;
     r->key_aliases = NULL;
     const int n = config_int(r, "num_hidden_layers", c->n_layers, 1, CONFIG_MAX_LAYERS);
     r->key_aliases = aliases;
     if (n != c->n_layers && 2 * n != c->n_layers)
-        config_fail(r, "'num_hidden_layers' is %d; %d layers have %d attention blocks", n, c->n_layers / 2, c->n_layers);
+        config_fail(r, "'num_hidden_layers' is %d; %d layers have %d attention blocks", n, c->n_layers / 2,
+                    c->n_layers);
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    static const char *const methods[] = {"MLA", NULL}, *const of_drafts[] = {"mtp_num_layers", "mtp_replicate_modules", "mtp_disable_over_tokenizer"};
+    static const char *const methods[] = {"MLA", NULL}, *const of_drafts[] = {"mtp_num_layers", "mtp_replicate_modules",
+                                                                              "mtp_disable_over_tokenizer"};
     for (size_t i = 0; i < sizeof of_drafts / sizeof *of_drafts; i++) config_ignore(r, of_drafts[i]);
     config_ignore(r, "use_mla");
     check_blocks(r, c);
     config_choice(r, "attention_method", methods, 0);
     deepseek_attention(r, c);
-    if (config_bool(r, "mla_scale_q_lora", true) && c->q_lora) c->q_latent_scale = sqrtf((float)c->hidden / (float)c->q_lora);
+    if (config_bool(r, "mla_scale_q_lora", true) && c->q_lora)
+        c->q_latent_scale = sqrtf((float)c->hidden / (float)c->q_lora);
     if (config_bool(r, "mla_scale_kv_lora", true)) c->kv_latent_scale = sqrtf((float)c->hidden / (float)c->kv_lora);
     read_experts(r, c);
     if (c->arch != &arch_longcat_flash || config_has(r, "ngram_vocab_size_ratio")) read_ngrams(r, c);
-    for (int i = 0; i < c->n_layers; i++) c->layer[i].keeps_input = i % 2 == 0, c->layer[i].moe = c->layer[i].routes_kept = i % 2;
+    for (int i = 0; i < c->n_layers; i++)
+        c->layer[i].keeps_input = i % 2 == 0, c->layer[i].moe = c->layer[i].routes_kept = i % 2;
 }
 
 #define L "model.layers.%d."
 #define N "model.ngram_embeddings."
 #define NAMES \
-    .norm = "model.norm", .head = "lm_head", .attn_norm = L "input_layernorm.%d", .ffn_norm = L "post_attention_layernorm.%d", .q = L "self_attn.%d.q_proj", \
-    .q_a = L "self_attn.%d.q_a_proj", .q_a_norm = L "self_attn.%d.q_a_layernorm", .q_b = L "self_attn.%d.q_b_proj", \
-    .kv_a = L "self_attn.%d.kv_a_proj_with_mqa", .kv_a_norm = L "self_attn.%d.kv_a_layernorm", .kv_b = L "self_attn.%d.kv_b_proj", \
-    .o = L "self_attn.%d.o_proj", .router = L "mlp.router.classifier", .router_bias = L "mlp.router.e_score_correction_bias", NAMES_EXPERTS("model."), \
-    .shared_gate_proj = L "mlps.%d.gate_proj", .shared_up = L "mlps.%d.up_proj", .shared_down = L "mlps.%d.down_proj", .dense_gate = L "mlps.%d.gate_proj", \
-    .dense_up = L "mlps.%d.up_proj", .dense_down = L "mlps.%d.down_proj", .input_ngram_table = N "embedders.%d", .input_ngram_projection = N "post_projs.%d"
+    .norm = "model.norm", .head = "lm_head", .attn_norm = L "input_layernorm.%d", \
+    .ffn_norm = L "post_attention_layernorm.%d", .q = L "self_attn.%d.q_proj", .q_a = L "self_attn.%d.q_a_proj", \
+    .q_a_norm = L "self_attn.%d.q_a_layernorm", .q_b = L "self_attn.%d.q_b_proj", \
+    .kv_a = L "self_attn.%d.kv_a_proj_with_mqa", .kv_a_norm = L "self_attn.%d.kv_a_layernorm", \
+    .kv_b = L "self_attn.%d.kv_b_proj", .o = L "self_attn.%d.o_proj", .router = L "mlp.router.classifier", \
+    .router_bias = L "mlp.router.e_score_correction_bias", NAMES_EXPERTS("model."), \
+    .shared_gate_proj = L "mlps.%d.gate_proj", .shared_up = L "mlps.%d.up_proj", .shared_down = L "mlps.%d.down_proj", \
+    .dense_gate = L "mlps.%d.gate_proj", .dense_up = L "mlps.%d.up_proj", .dense_down = L "mlps.%d.down_proj", \
+    .input_ngram_table = N "embedders.%d", .input_ngram_projection = N "post_projs.%d"
 #define FAMILY(types_, classes, name, embedding, ...) \
     { \
-        .model_types = types_, .architectures = classes, .title = name, .norm_eps = 1e-5, .sublayers = 2, .parse = parse, .key_aliases = aliases, \
-        .names = {.embed = embedding, NAMES}, __VA_ARGS__ \
+        .model_types = types_, .architectures = classes, .title = name, .norm_eps = 1e-5, .sublayers = 2, \
+        .parse = parse, .key_aliases = aliases, .names = {.embed = embedding, NAMES}, __VA_ARGS__ \
     }
 static const char *const types[] = {"longcat_flash", NULL}, *const ngram_types[] = {"longcat_flash_ngram", NULL};
-static const char *const classes_[] = {"LongcatFlashForCausalLM", NULL}, *const ngram_classes[] = {"LongcatFlashNgramForCausalLM", NULL};
+static const char *const classes_[] = {"LongcatFlashForCausalLM", NULL}, *const ngram_classes[] = {
+                                                                             "LongcatFlashNgramForCausalLM", NULL};
 static const char *const aliases[][2] = {{"num_hidden_layers", "num_layers"}, {NULL, NULL}};
 /* As transformers may save a model: the embedding, which two modules share, has its name in the n-gram module. */
 static const struct arch saved = FAMILY(types, classes_, "LongCat-Flash", N "word_embeddings", .variant = NULL);
-static const struct arch ngram_saved = FAMILY(ngram_types, ngram_classes, "LongCat-Flash-Lite", N "word_embeddings", .variant = NULL);
-const struct arch arch_longcat_flash =
-    FAMILY(types, classes_, "LongCat-Flash", "model.embed_tokens", .variant = &saved, .variant_tensor = N "word_embeddings.weight");
+static const struct arch ngram_saved =
+    FAMILY(ngram_types, ngram_classes, "LongCat-Flash-Lite", N "word_embeddings", .variant = NULL);
+const struct arch arch_longcat_flash = FAMILY(types, classes_, "LongCat-Flash", "model.embed_tokens", .variant = &saved,
+                                              .variant_tensor = N "word_embeddings.weight");
 const struct arch arch_longcat_flash_ngram =
-    FAMILY(ngram_types, ngram_classes, "LongCat-Flash-Lite", "model.embed_tokens", .variant = &ngram_saved, .variant_tensor = N "word_embeddings.weight");
+    FAMILY(ngram_types, ngram_classes, "LongCat-Flash-Lite", "model.embed_tokens", .variant = &ngram_saved,
+           .variant_tensor = N "word_embeddings.weight");

@@ -1,6 +1,7 @@
-/* MiniMax-Text-01 and MiniMax-M1: lightning attention in most layers, GQA with part of each head rotated in the others; a block's normed input, scaled, is what
- * the residual stream keeps. Softmax router over Mixtral's experts. Reference: the vendor's modeling_minimax_text_01.py; transformers, models/minimax
- * (model_type minimax), which rotates whole heads and ignores rotary_dim, which the vendor's code and vLLM obey. */
+/* MiniMax-Text-01 and MiniMax-M1: lightning attention in most layers, GQA with part of each head rotated in the others;
+ * a block's normed input, scaled, is what the residual stream keeps. Softmax router over Mixtral's experts. Reference:
+ * the vendor's modeling_minimax_text_01.py; transformers, models/minimax (model_type minimax), which rotates whole
+ * heads and ignores rotary_dim, which the vendor's code and vLLM obey. */
 #include <string.h>
 
 #include "base/ops.h"
@@ -8,7 +9,8 @@
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
-/* Marks the layers with lightning attention: 0 in attn_type_list, linear_attention in the layer_types that transformers saves. */
+/* Marks the layers with lightning attention: 0 in attn_type_list, linear_attention in the layer_types that transformers
+ * saves. */
 static void read_mixers(struct config_reader *r, struct config *c) {
     const struct json *types = config_layer_list(r, c, "attn_type_list", false);
     const bool saved = config_has(r, "layer_types");
@@ -17,8 +19,11 @@ static void read_mixers(struct config_reader *r, struct config *c) {
     for (int i = 0; types && i < c->n_layers && !r->rc; i++) {
         const int64_t type = json_int(json_at(types, (uint32_t)i), -1);
         const uint8_t mixer = type ? MIXER_ATTENTION : MIXER_LIGHTNING;
-        if (type != 0 && type != 1) config_fail(r, "'attn_type_list' of layer %d is neither 0, lightning attention, nor 1, softmax attention", i);
-        if (saved && mixer != c->layer[i].mixer) config_fail(r, "'attn_type_list' and 'layer_types' differ in layer %d", i);
+        if (type != 0 && type != 1)
+            config_fail(r, "'attn_type_list' of layer %d is neither 0, lightning attention, nor 1, softmax attention",
+                        i);
+        if (saved && mixer != c->layer[i].mixer)
+            config_fail(r, "'attn_type_list' and 'layer_types' differ in layer %d", i);
         c->layer[i].mixer = mixer;
     }
 }
@@ -31,17 +36,22 @@ static void read_layers(struct config_reader *r, struct config *c) {
                                       factor(r, "layernorm_full_attention_beta", "full_attn_beta_factor")},
                               linear = {factor(r, "layernorm_linear_attention_alpha", "linear_attn_alpha_factor"),
                                         factor(r, "layernorm_linear_attention_beta", "linear_attn_beta_factor")},
-                              mlp = {factor(r, "layernorm_mlp_alpha", "mlp_alpha_factor"), factor(r, "layernorm_mlp_beta", "mlp_beta_factor")};
+                              mlp = {factor(r, "layernorm_mlp_alpha", "mlp_alpha_factor"),
+                                     factor(r, "layernorm_mlp_beta", "mlp_beta_factor")};
     read_mixers(r, c);
     for (int i = 0; i < c->n_layers; i++)
-        c->layer[i] = (struct layer_config){.moe = true, .mixer = c->layer[i].mixer, .branch = {c->layer[i].mixer == MIXER_ATTENTION ? full : linear, mlp}};
+        c->layer[i] = (struct layer_config){.moe = true,
+                                            .mixer = c->layer[i].mixer,
+                                            .branch = {c->layer[i].mixer == MIXER_ATTENTION ? full : linear, mlp}};
 }
 
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     const bool saved = !strcmp(c->model_type, "minimax");
-    if (!config_bool(r, "postnorm", saved)) config_fail(r, "'postnorm' is false: hearth supports the published models' order of norms only");
-    if (config_has(r, "sliding_window")) config_fail(r, "'sliding_window' is set: the reference has full attention only");
+    if (!config_bool(r, "postnorm", saved))
+        config_fail(r, "'postnorm' is false: hearth supports the published models' order of norms only");
+    if (config_has(r, "sliding_window"))
+        config_fail(r, "'sliding_window' is set: the reference has full attention only");
     config_int(r, "shared_intermediate_size", 0, 0, 0);
     config_ignore(r, "shared_moe_mode"); /* of shared experts, which the models do not have */
     config_keep_stream(c);
@@ -62,7 +72,8 @@ static void parse(struct config_reader *r, struct config *c) {
 #define L "model.layers.%d.self_attn."
 static const char *const types[] = {"minimax_text_01", "minimax_m1", "minimax", NULL};
 /* The decays of heads, which transformers saves and hearth computes. */
-static const char *const decays[] = {"self_attn.slope_rate", "self_attn.query_decay", "self_attn.key_decay", "self_attn.diagonal_decay", NULL};
+static const char *const decays[] = {"self_attn.slope_rate", "self_attn.query_decay", "self_attn.key_decay",
+                                     "self_attn.diagonal_decay", NULL};
 const struct arch arch_minimax = {
     .model_types = types,
     .title = "MiniMax-Text-01",
@@ -70,5 +81,6 @@ const struct arch arch_minimax = {
     .norm_eps = 1e-5,
     .parse = parse,
     .skipped_tensors = decays,
-    .names = {NAMES_GQA("model."), NAMES_SPARSE("model."), .mix_in = L "qkv_proj", .mix_gate = L "output_gate", .mix_norm = L "norm", .mix_out = L "out_proj"},
+    .names = {NAMES_GQA("model."), NAMES_SPARSE("model."), .mix_in = L "qkv_proj", .mix_gate = L "output_gate",
+              .mix_norm = L "norm", .mix_out = L "out_proj"},
 };

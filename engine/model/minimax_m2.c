@@ -1,5 +1,5 @@
-/* MiniMax-M2: GQA with a norm over all heads of q and k, partial rotary embedding, a sigmoid router with selection bias. Reference: the vendor's
- * modeling_minimax_m2.py; transformers, models/minimax_m2. */
+/* MiniMax-M2: GQA with a norm over all heads of q and k, partial rotary embedding, a sigmoid router with selection
+ * bias. Reference: the vendor's modeling_minimax_m2.py; transformers, models/minimax_m2. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -7,8 +7,10 @@
 
 /* Refuses options of the architecture that the published models do not use. */
 static void only_published(struct config_reader *r, const struct config *c) {
-    static const char *const scores[] = {"sigmoid", NULL}, *const norms[] = {"per_layer", NULL}, *const modes[] = {"sigmoid", NULL};
-    static const char *const betas[] = {"layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta", NULL};
+    static const char *const scores[] = {"sigmoid", NULL}, *const norms[] = {"per_layer", NULL},
+                             *const modes[] = {"sigmoid", NULL};
+    static const char *const betas[] = {"layernorm_full_attention_beta", "layernorm_linear_attention_beta",
+                                        "layernorm_mlp_beta", NULL};
     config_choice(r, "scoring_func", scores, 0);
     config_choice(r, "qk_norm_type", norms, 0);
     config_choice(r, "shared_moe_mode", modes, 0);
@@ -19,7 +21,8 @@ static void only_published(struct config_reader *r, const struct config *c) {
     config_ignore(r, "use_mtp"), config_ignore(r, "num_mtp_modules"), config_ignore(r, "mtp_transformer_layers");
     const struct json *types = config_layer_list(r, c, "attn_type_list", false);
     for (uint32_t i = 0; types && i < types->n; i++)
-        if (json_int(json_at(types, i), -1) != 1) config_fail(r, "'attn_type_list' of layer %u is not 1, softmax attention", i);
+        if (json_int(json_at(types, i), -1) != 1)
+            config_fail(r, "'attn_type_list' of layer %u is not 1, softmax attention", i);
 }
 
 static void parse(struct config_reader *r, struct config *c) {
@@ -46,5 +49,6 @@ const struct arch arch_minimax_m2 = {
     .title = "MiniMax-M2",
     .defaults = {.topk = 8},
     .parse = parse,
-    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_SPARSE("model."), .router_bias = "model.layers.%d.block_sparse_moe.e_score_correction_bias"},
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_SPARSE("model."),
+              .router_bias = "model.layers.%d.block_sparse_moe.e_score_correction_bias"},
 };

@@ -1,6 +1,7 @@
-/* The language model of MiniMax-M3: GQA with norms by 1 + w per head, in most layers over blocks of keys that an indexer selects for each group of heads; a
- * sigmoid router with a selection bias, a shared expert, clamped SwiGLU with up + 1. The published config has the indexer in sparse_attention_config;
- * transformers writes it as index_* and layer_types. Reference: transformers, models/minimax_m3_vl (language model only). */
+/* The language model of MiniMax-M3: GQA with norms by 1 + w per head, in most layers over blocks of keys that an
+ * indexer selects for each group of heads; a sigmoid router with a selection bias, a shared expert, clamped SwiGLU with
+ * up + 1. The published config has the indexer in sparse_attention_config; transformers writes it as index_* and
+ * layer_types. Reference: transformers, models/minimax_m3_vl (language model only). */
 #include <string.h>
 
 #include "base/ops.h"
@@ -52,7 +53,8 @@ static struct indexer read_converted(struct config_reader *r, struct config *c) 
     bool sparse[CONFIG_MAX_LAYERS] = {0};
     static const char *const kinds[] = {"minimax_m3_sparse", "full_attention", NULL};
     const struct json *types = config_layer_list(r, c, "layer_types", false);
-    for (int i = 0; types && i < c->n_layers && !r->rc; i++) sparse[i] = !config_layer_choice(r, "layer_types", types, i, kinds);
+    for (int i = 0; types && i < c->n_layers && !r->rc; i++)
+        sparse[i] = !config_layer_choice(r, "layer_types", types, i, kinds);
     mark_layers(c, sparse);
     return (struct indexer){.heads = config_int(r, "index_n_heads", 4, 1, 1024),
                             .dim = config_int(r, "index_head_dim", 128, 2, 1024),
@@ -67,11 +69,15 @@ static void read_indexer(struct config_reader *r, struct config *c) {
     bool any = false;
     for (int i = 0; i < c->n_layers; i++) any |= c->layer[i].index == INDEX_OWN;
     if (!any || r->rc) return;
-    if (c->n_kv_heads % x.heads) config_fail(r, "%d heads of the indexer for %d key-value heads: each must select for as many of them", x.heads, c->n_kv_heads);
+    if (c->n_kv_heads % x.heads)
+        config_fail(r, "%d heads of the indexer for %d key-value heads: each must select for as many of them", x.heads,
+                    c->n_kv_heads);
     if (x.local < 1) config_fail(r, "0 local blocks: hearth's queries always see their own block");
-    if (x.topk < 2) config_fail(r, "an indexer that selects one block, which is always the query's own: hearth takes 2 or more");
+    if (x.topk < 2)
+        config_fail(r, "an indexer that selects one block, which is always the query's own: hearth takes 2 or more");
     if (x.local > x.topk) config_fail(r, "%d local blocks of %d that are selected", x.local, x.topk);
-    if (c->rope.dim > x.dim) config_fail(r, "the indexer's heads have %d dimensions, of which %d are to be rotated", x.dim, c->rope.dim);
+    if (c->rope.dim > x.dim)
+        config_fail(r, "the indexer's heads have %d dimensions, of which %d are to be rotated", x.dim, c->rope.dim);
     c->index_by_group = true;
     c->index_heads = x.heads, c->index_dim = x.dim, c->index_block = x.block;
     c->index_topk = x.topk - 1, c->index_latest = x.local - 1; /* besides the query's own block */
@@ -86,7 +92,8 @@ static void read_rope(struct config_reader *r, struct config *c) {
 }
 
 static void read_experts(struct config_reader *r, struct config *c) {
-    static const char *const acts[] = {"swigluoai", "silu", NULL}, *const scores[] = {"sigmoid", NULL}; /* transformers writes silu and computes swigluoai */
+    /* transformers writes silu and computes swigluoai */
+    static const char *const acts[] = {"swigluoai", "silu", NULL}, *const scores[] = {"sigmoid", NULL};
     bool moe[CONFIG_MAX_LAYERS];
     config_choice(r, "hidden_act", acts, 0);
     for (int i = 0; i < c->n_layers; i++) moe[i] = true;
@@ -94,7 +101,8 @@ static void read_experts(struct config_reader *r, struct config *c) {
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = moe[i];
     config_read_mlp_types(r, c);
     for (int i = 0; i < c->n_layers; i++)
-        if (listed && c->layer[i].moe != moe[i]) config_fail(r, "'moe_layer_freq' and 'mlp_layer_types' differ in layer %d", i);
+        if (listed && c->layer[i].moe != moe[i])
+            config_fail(r, "'moe_layer_freq' and 'mlp_layer_types' differ in layer %d", i);
     c->dense_inter = config_int(r, "dense_intermediate_size", 12288, 1, 1 << 20);
     c->n_experts = config_int(r, "num_local_experts", 128, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 4, 1, 64);
@@ -105,13 +113,18 @@ static void read_experts(struct config_reader *r, struct config *c) {
     c->router_bias = config_bool(r, "use_routing_bias", true);
     c->norm_topk = true;
     c->routed_scale = (float)config_num(r, "routed_scaling_factor", 2, 0, 1e4);
-    c->glu =
-        (struct glu){.limit = (float)config_num(r, "swiglu_limit", 7, 1e-6, 1e6), .alpha = (float)config_num(r, "swiglu_alpha", 1.702, 1e-6, 1e3), .shift = 1};
+    c->glu = (struct glu){.limit = (float)config_num(r, "swiglu_limit", 7, 1e-6, 1e6),
+                          .alpha = (float)config_num(r, "swiglu_alpha", 1.702, 1e-6, 1e3),
+                          .shift = 1};
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    static const char *const norms[] = {"per_head", NULL}, *const others[] = {"video_token_index", "projector_hidden_size",  "use_mtp",
-                                                                              "num_mtp_modules",   "mtp_transformer_layers", "merged_hidden_size"};
+    static const char *const norms[] = {"per_head", NULL}, *const others[] = {"video_token_index",
+                                                                              "projector_hidden_size",
+                                                                              "use_mtp",
+                                                                              "num_mtp_modules",
+                                                                              "mtp_transformer_layers",
+                                                                              "merged_hidden_size"};
     config_skip_vision(r, c);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_ignore(r, others[i]);
     config_read_gqa(r, c);
@@ -136,8 +149,8 @@ const struct arch arch_minimax_m3 = {
     .defaults = {.own_activation = true},
     .text_config_key = "text_config",
     .parse = parse,
-    .names = {NAMES(PUBLISHED), .head = "language_model.lm_head", INDEX(LAYER(PUBLISHED) "self_attn.index_"), NAMES_SPARSE(PUBLISHED),
-              .router_bias = LAYER(PUBLISHED) "block_sparse_moe.e_score_correction_bias",
+    .names = {NAMES(PUBLISHED), .head = "language_model.lm_head", INDEX(LAYER(PUBLISHED) "self_attn.index_"),
+              NAMES_SPARSE(PUBLISHED), .router_bias = LAYER(PUBLISHED) "block_sparse_moe.e_score_correction_bias",
               .shared_gate_proj = LAYER(PUBLISHED) "block_sparse_moe.shared_experts.gate_proj",
               .shared_up = LAYER(PUBLISHED) "block_sparse_moe.shared_experts.up_proj",
               .shared_down = LAYER(PUBLISHED) "block_sparse_moe.shared_experts.down_proj", NAMES_DENSE(PUBLISHED)},
@@ -151,7 +164,8 @@ const struct arch arch_minimax_m3_text = {
     .parse = parse,
     .names = {NAMES(SAVED), .head = "lm_head", INDEX(LAYER(SAVED) "self_attn.indexer."), NAMES_ROUTER(SAVED),
               .router_bias = LAYER(SAVED) "mlp.gate.e_score_correction_bias", NAMES_STACKED(SAVED),
-              .shared_gate_proj = LAYER(SAVED) "mlp.shared_experts.gate_up_proj", .shared_up = LAYER(SAVED) "mlp.shared_experts.gate_up_proj",
+              .shared_gate_proj = LAYER(SAVED) "mlp.shared_experts.gate_up_proj",
+              .shared_up = LAYER(SAVED) "mlp.shared_experts.gate_up_proj",
               .shared_down = LAYER(SAVED) "mlp.shared_experts.down_proj", .dense_gate = LAYER(SAVED) "mlp.gate_up_proj",
               .dense_up = LAYER(SAVED) "mlp.gate_up_proj", .dense_down = LAYER(SAVED) "mlp.down_proj"},
     .layout = {.experts = true, .gate_up = GATE_UP_STACKED, .dense_gate_up = GATE_UP_STACKED},

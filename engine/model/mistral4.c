@@ -1,5 +1,6 @@
-/* Mistral Small 4 and Large 3, language model only: DeepSeek-V3's attention with queries scaled by position, a softmax router, a shared expert. Reference:
- * transformers, models/mistral4; of Large 3, whose config is a params.json (params_json.c), vLLM. */
+/* Mistral Small 4 and Large 3, language model only: DeepSeek-V3's attention with queries scaled by position, a softmax
+ * router, a shared expert. Reference: transformers, models/mistral4; of Large 3, whose config is a params.json
+ * (params_json.c), vLLM. */
 #include "base/ops.h"
 #include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
@@ -12,7 +13,8 @@ static void parse_text(struct config_reader *r, struct config *c) {
     c->rope.default_partial_factor = share;
     deepseek_attention(r, c);
     if (c->rope.dim != c->qk_rope)
-        config_fail(r, "'partial_rotary_factor' rotates %d of %d dimensions; 'qk_rope_head_dim' is %d", c->rope.dim, c->head_dim, c->qk_rope);
+        config_fail(r, "'partial_rotary_factor' rotates %d of %d dimensions; 'qk_rope_head_dim' is %d", c->rope.dim,
+                    c->head_dim, c->qk_rope);
     deepseek_experts(r, c, &defaults);
     deepseek_groups(r, c, 1, 1);
     c->router_bias = false;
@@ -41,8 +43,8 @@ const struct arch arch_mistral4_text = {
     .title = "Mistral 4",
     .defaults = {.topk = 4},
     .parse = parse_text,
-    .names = {NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."), NAMES_STACKED("model."), NAMES_SHARED("model.", "shared_experts"),
-              NAMES_DENSE("model.")},
+    .names = {NAMES_USUAL("model."), DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."), NAMES_STACKED("model."),
+              NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
     .layout = {.experts = true, .gate_up = GATE_UP_STACKED},
 };
 #define L "layers.%d."
@@ -52,5 +54,6 @@ const struct arch arch_mistral_large3 = {
     .title = "Mistral Large 3",
     .defaults = {.topk = 4},
     .parse = parse_text,
-    .names = {MISTRAL_NAMES(L), .q_a = L "attention.wq_a", .q_a_norm = L "attention.q_a_norm", .q_b = L "attention.wq_b"},
+    .names = {MISTRAL_NAMES(L), .q_a = L "attention.wq_a", .q_a_norm = L "attention.q_a_norm",
+              .q_b = L "attention.wq_b"},
 };

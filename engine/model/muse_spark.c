@@ -1,12 +1,14 @@
-/* Muse Spark, language model only: GQA with unit norms of queries, keys and heads' outputs, and a gate per element; windows and unrotated layers; experts in a
- * latent space whose outputs are normed one by one; gates between the residual stream and a block's normed output; normed embeddings and capped logits. Muse
- * Glimmer, its dense sibling, has neither experts nor gates of the stream. Reference: transformers, models/muse_spark and models/muse_glimmer. */
+/* Muse Spark, language model only: GQA with unit norms of queries, keys and heads' outputs, and a gate per element;
+ * windows and unrotated layers; experts in a latent space whose outputs are normed one by one; gates between the
+ * residual stream and a block's normed output; normed embeddings and capped logits. Muse Glimmer, its dense sibling,
+ * has neither experts nor gates of the stream. Reference: transformers, models/muse_spark and models/muse_glimmer. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
 
-/* Every fourth layer, counted back from the last, is neither rotated nor limited to a window, unless lists say otherwise. */
+/* Every fourth layer, counted back from the last, is neither rotated nor limited to a window, unless lists say
+ * otherwise. */
 static bool is_fourth(const struct config *c, int layer) { return (c->n_layers - 1 - layer) % 4 == 0; }
 static void read_layers(struct config_reader *r, struct config *c) {
     const struct json *thetas = config_layer_list(r, c, "layer_rope_theta", false);
@@ -15,14 +17,17 @@ static void read_layers(struct config_reader *r, struct config *c) {
     else
         for (int i = 0; i < c->n_layers; i++) {
             c->layer[i].window = is_fourth(c, i) ? 0 : window;
-            if (!is_fourth(c, i) && !window) config_fail(r, "layer %d has a sliding window by default, and 'sliding_window' is null", i);
+            if (!is_fourth(c, i) && !window)
+                config_fail(r, "layer %d has a sliding window by default, and 'sliding_window' is null", i);
         }
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const double theta = thetas ? json_num(json_at(thetas, (uint32_t)i), -1) : is_fourth(c, i) ? 0 : c->rope.theta;
         c->layer[i].rope = theta > 0 ? LAYER_ROPE_FIRST : LAYER_ROPE_NONE;
         if (theta != 0 && theta != c->rope.theta) /* the reference would ignore the difference */
-            config_fail(r, "'layer_rope_theta' of layer %d is neither 0 nor 'rope_theta', %g; hearth supports one base for all rotated layers", i,
-                        c->rope.theta);
+            config_fail(r,
+                        "'layer_rope_theta' of layer %d is neither 0 nor 'rope_theta', %g; hearth supports one base "
+                        "for all rotated layers",
+                        i, c->rope.theta);
     }
 }
 
@@ -31,7 +36,8 @@ static void parse_common(struct config_reader *r, struct config *c, double qk_sc
     config_ignore(r, "out_hidden_size"); /* belongs to the vision encoder */
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only, as is the next one: it has the factor of scores in weights of the norms */
+    /* GGUF only, as is the next one: it has the factor of scores in weights of the norms */
+    c->rope.interleaved = config_bool(r, "rope_interleave", false);
     c->qk_norm = config_bool(r, "qk_norm_has_weights", false) ? QK_NORM_HEAD : QK_NORM_PLAIN;
     config_read_rope(r, c, c->head_dim, 500000);
     read_layers(r, c);
@@ -76,23 +82,40 @@ static void parse_glimmer(struct config_reader *r, struct config *c) {
 #define SPARK \
     NAMES_ATTENTION(M), NAMES_NORMS_AROUND(M), NAMES_DENSE(M), NAMES_ROUTER(M), \
         .attn_gate = L "self_attn.gate_proj", .attn_merge_gate = L "post_attention_residual_gate.gate", \
-        .ffn_merge_gate = L "post_feedforward_residual_gate.gate", .router_bias = L "mlp.gate.e_score_correction_bias", .routed_in = L "mlp.pre_expert_proj", \
-        .routed_in_norm = L "mlp.pre_expert_norm", .routed_out = L "mlp.post_expert_proj", .expert_out_norm = L "mlp.experts.post_expert_norm"
+        .ffn_merge_gate = L "post_feedforward_residual_gate.gate", \
+        .router_bias = L "mlp.gate.e_score_correction_bias", .routed_in = L "mlp.pre_expert_proj", \
+        .routed_in_norm = L "mlp.pre_expert_norm", .routed_out = L "mlp.post_expert_proj", \
+        .expert_out_norm = L "mlp.experts.post_expert_norm"
 static const char *const spark[] = {"muse_spark", NULL}, *const glimmer[] = {"muse_glimmer", NULL},
                          *const glimmer_keys[][2] = {{"hidden_act", "hidden_activation"}, {NULL, NULL}};
 #define ARCH(apart, ...) \
     { \
         .model_types = spark, .title = "Muse Spark", .norm_eps = 1e-5, \
-        .defaults = {.vocab = 202048, .hidden = 8192, .layers = 62, .context = 1048576, .inter = 16384, .heads = 128, .kv_heads = 16, .head_dim = 64}, \
+        .defaults = {.vocab = 202048, \
+                     .hidden = 8192, \
+                     .layers = 62, \
+                     .context = 1048576, \
+                     .inter = 16384, \
+                     .heads = 128, \
+                     .kv_heads = 16, \
+                     .head_dim = 64}, \
         .text_config_key = "text_config", .parse = parse, .unstacked = apart, __VA_ARGS__ \
     }
 static const struct arch spark_apart = ARCH(NULL, .names = {SPARK, NAMES_EXPERTS(M)});
-const struct arch arch_muse_spark = ARCH(&spark_apart, .names = {SPARK, NAMES_STACKED(M)}, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
+const struct arch arch_muse_spark =
+    ARCH(&spark_apart, .names = {SPARK, NAMES_STACKED(M)}, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
 const struct arch arch_muse_glimmer = {
     .model_types = glimmer,
     .title = "Muse Glimmer",
     .norm_eps = 1e-5,
-    .defaults = {.vocab = 202048, .hidden = 6656, .layers = 52, .context = 131072, .inter = 19968, .heads = 32, .kv_heads = 2, .head_dim = 128},
+    .defaults = {.vocab = 202048,
+                 .hidden = 6656,
+                 .layers = 52,
+                 .context = 131072,
+                 .inter = 19968,
+                 .heads = 32,
+                 .kv_heads = 2,
+                 .head_dim = 128},
     .text_config_key = "text_config",
     .parse = parse_glimmer,
     .names = {NAMES_ATTENTION(M), NAMES_NORMS_AROUND(M), NAMES_DENSE(M), .attn_gate = L "self_attn.gate_proj"},

@@ -1,5 +1,5 @@
-/* nanochat: GQA whose q and k are rotated backwards, then normed, FFNs with squared ReLU; no norm has weights, and embeddings are normed, too.
- * Reference: transformers, models/nanochat. */
+/* nanochat: GQA whose q and k are rotated backwards, then normed, FFNs with squared ReLU; no norm has weights, and
+ * embeddings are normed, too. Reference: transformers, models/nanochat. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -18,7 +18,8 @@ static void parse(struct config_reader *r, struct config *c) {
     c->no_up = true;
     c->glu = (struct glu){.is_relu = true};
     c->dense_inter = config_int(r, "intermediate_size", 8192, 1, 1 << 20);
-    c->logit_cap = (float)config_num(r, "final_logit_softcapping", config_is_null(r, "final_logit_softcapping") ? 0 : 15, 0, 1e6);
+    c->logit_cap =
+        (float)config_num(r, "final_logit_softcapping", config_is_null(r, "final_logit_softcapping") ? 0 : 15, 0, 1e6);
 }
 
 static const char *const types[] = {"nanochat", NULL};
@@ -27,5 +28,6 @@ const struct arch arch_nanochat = {
     .title = "nanochat",
     .defaults = {.vocab = 50304, .hidden = 768, .layers = 12, .context = 2048, .heads = 6, .own_activation = true},
     .parse = parse,
-    .names = {NAMES_GQA("model."), .dense_gate = "model.layers.%d.mlp.fc1", .dense_down = "model.layers.%d.mlp.fc2"}, /* the norms have no tensors */
+    /* the norms have no tensors */
+    .names = {NAMES_GQA("model."), .dense_gate = "model.layers.%d.mlp.fc1", .dense_down = "model.layers.%d.mlp.fc2"},
 };

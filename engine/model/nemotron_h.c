@@ -1,6 +1,7 @@
-/* Nemotron-H and Nemotron 3: each layer is Mamba-2, attention without positions, an MLP or experts, and nothing else. FFNs have no gate, and squared ReLU; the
- * experts of larger models work in a latent space. References: transformers, models/nemotron_h; NVIDIA's modeling_nemotron_h.py. transformers limits Mamba's
- * step in prefill and not in decoding; NVIDIA's code does not limit it unless time_step_limit says so. */
+/* Nemotron-H and Nemotron 3: each layer is Mamba-2, attention without positions, an MLP or experts, and nothing else.
+ * FFNs have no gate, and squared ReLU; the experts of larger models work in a latent space. References: transformers,
+ * models/nemotron_h; NVIDIA's modeling_nemotron_h.py. transformers limits Mamba's step in prefill and not in decoding;
+ * NVIDIA's code does not limit it unless time_step_limit says so. */
 #include <string.h>
 
 #include "engine/model/arch.h"
@@ -11,7 +12,9 @@
 enum block { BLOCK_MAMBA, BLOCK_ATTENTION, BLOCK_MLP, BLOCK_MOE };
 
 /* The key that the config has of two names of it. */
-static const char *key_of(struct config_reader *r, const char *name, const char *other) { return config_has(r, name) || !config_has(r, other) ? name : other; }
+static const char *key_of(struct config_reader *r, const char *name, const char *other) {
+    return config_has(r, name) || !config_has(r, other) ? name : other;
+}
 
 static void set_block(struct config *c, int layer, enum block kind) {
     struct layer_config *l = &c->layer[layer];
@@ -24,16 +27,22 @@ static void set_block(struct config *c, int layer, enum block kind) {
 static void read_blocks(struct config_reader *r, struct config *c) {
     static const char codes[] = {'M', '*', '-', 'E'};
     static const char *const names[] = {"mamba", "attention", "mlp", "moe"};
-    const struct json *text = config_get(r, "hybrid_override_pattern"), *list = config_get(r, "layers_block_type"), *blocks = list ? list : text;
-    if (!blocks || blocks->type != (list ? JSON_ARRAY : JSON_STRING) || blocks->n < 1 || blocks->n > CONFIG_MAX_LAYERS) {
-        config_fail(r, "neither 'layers_block_type' nor 'hybrid_override_pattern' lists 1 to %d layers", CONFIG_MAX_LAYERS);
+    const struct json *text = config_get(r, "hybrid_override_pattern"), *list = config_get(r, "layers_block_type"),
+                      *blocks = list ? list : text;
+    if (!blocks || blocks->type != (list ? JSON_ARRAY : JSON_STRING) || blocks->n < 1 ||
+        blocks->n > CONFIG_MAX_LAYERS) {
+        config_fail(r, "neither 'layers_block_type' nor 'hybrid_override_pattern' lists 1 to %d layers",
+                    CONFIG_MAX_LAYERS);
         return;
     }
     c->n_layers = (int)blocks->n;
     for (int i = 0; i < c->n_layers; i++) {
         int k = 0;
-        while (k < 4 && !(list ? config_is_layer_kind(json_at(list, (uint32_t)i), names[k]) : text->string[i] == codes[k])) k++;
-        if (list && text && k < 4 && !(text->type == JSON_STRING && (int)text->n == c->n_layers && text->string[i] == codes[k]))
+        while (k < 4 &&
+               !(list ? config_is_layer_kind(json_at(list, (uint32_t)i), names[k]) : text->string[i] == codes[k]))
+            k++;
+        if (list && text && k < 4 &&
+            !(text->type == JSON_STRING && (int)text->n == c->n_layers && text->string[i] == codes[k]))
             config_fail(r, "'layers_block_type' and 'hybrid_override_pattern' differ in layer %d", i);
         if (k == 4) config_fail(r, "layer %d is neither mamba (M), attention (*), mlp (-) nor moe (E)", i);
         else set_block(c, i, (enum block)k);
@@ -62,10 +71,13 @@ static void read_ffns(struct config_reader *r, struct config *c) {
     c->no_up = true;
     c->glu = (struct glu){.is_relu = true};
     c->dense_inter = config_int(r, "intermediate_size", 21504, 1, 1 << 20);
-    if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true; hearth supports Nemotron's FFNs without biases");
+    if (config_bool(r, "mlp_bias", false))
+        config_fail(r, "'mlp_bias' is true; hearth supports Nemotron's FFNs without biases");
     for (int i = 0; i < c->n_layers; i++) moe |= c->layer[i].moe;
-    const int experts = config_int(r, "n_routed_experts", 8, 1, 4096), topk = config_int(r, "num_experts_per_tok", 2, 1, 64),
-              inter = config_int(r, "moe_intermediate_size", 7688, 1, 1 << 20), shared = config_int(r, "moe_shared_expert_intermediate_size", 7688, 1, 1 << 20);
+    const int experts = config_int(r, "n_routed_experts", 8, 1, 4096),
+              topk = config_int(r, "num_experts_per_tok", 2, 1, 64),
+              inter = config_int(r, "moe_intermediate_size", 7688, 1, 1 << 20),
+              shared = config_int(r, "moe_shared_expert_intermediate_size", 7688, 1, 1 << 20);
     if (moe) c->n_experts = experts, c->topk = topk, c->moe_inter = inter, c->shared_inter = shared;
     if (config_has(r, "moe_latent_size")) c->moe_latent = config_int(r, "moe_latent_size", 0, 1, c->hidden);
     c->norm_topk = config_bool(r, "norm_topk_prob", true);
@@ -75,7 +87,8 @@ static void read_ffns(struct config_reader *r, struct config *c) {
 }
 
 static void parse(struct config_reader *r, struct config *c) {
-    /* Kernels, training, parts that hearth skips; n_shared_experts, expand, mamba_proj_bias and rotation, which the reference does not read. */
+    /* Kernels, training, parts that hearth skips; n_shared_experts, expand, mamba_proj_bias and rotation, which the
+     * reference does not read. */
     static const char *const unused[] = {"chunk_size",
                                          "mamba_chunk_size",
                                          "expand",
@@ -106,7 +119,8 @@ static void parse(struct config_reader *r, struct config *c) {
     for (int i = 0; unused[i]; i++) config_ignore(r, unused[i]);
     config_read_gqa(r, c);
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    if (config_has(r, "sliding_window")) config_fail(r, "'sliding_window' is set; hearth supports Nemotron's attention over all keys");
+    if (config_has(r, "sliding_window"))
+        config_fail(r, "'sliding_window' is set; hearth supports Nemotron's attention over all keys");
     read_blocks(r, c);
     rope_set_none(c);
     read_mamba(r, c);
@@ -120,7 +134,8 @@ const struct arch arch_nemotron_h = {
     .model_types = types,
     .title = "Nemotron-H",
     .norm_eps = 1e-5,
-    .defaults = {.vocab = 131072, .hidden = 4096, .layers = 1, .context = 4096, .heads = 32, .kv_heads = 8, .head_dim = 128},
+    .defaults =
+        {.vocab = 131072, .hidden = 4096, .layers = 1, .context = 4096, .heads = 32, .kv_heads = 8, .head_dim = 128},
     .parse = parse,
     .key_aliases = aliases,
     .names = {.embed = "backbone.embeddings",

@@ -18,7 +18,8 @@ int64_t ngram_hash_place(struct ngram_config *g, int nth, int64_t base) {
     return rows;
 }
 
-/* --- numpy's default generator: PCG64 (O'Neill 2014, XSL-RR), seeded through SeedSequence; bounded numbers by Lemire's method ------------------------ */
+/* --- numpy's default generator: PCG64 (O'Neill 2014, XSL-RR), seeded through SeedSequence; bounded numbers by Lemire's
+ * method --- */
 
 typedef unsigned __int128 wide;
 struct generator {
@@ -51,7 +52,8 @@ static struct generator seeded(uint32_t seed) {
             pool[to] = v ^ v >> 16;
         }
     constant = 0x8B51F9DDu;
-    for (int i = 0; i < 2 * POOL; i++) word[i / 2] |= (uint64_t)scramble(pool[i % POOL], &constant, 0x58F38DEDu) << 32 * (i % 2);
+    for (int i = 0; i < 2 * POOL; i++)
+        word[i / 2] |= (uint64_t)scramble(pool[i % POOL], &constant, 0x58F38DEDu) << 32 * (i % 2);
     struct generator g = {.increment = ((wide)word[2] << 64 | word[3]) << 1 | 1};
     next(&g);
     g.state += (wide)word[0] << 64 | word[1];

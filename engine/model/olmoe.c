@@ -1,5 +1,6 @@
-/* OLMoE: GQA with a norm over all heads of q and k, experts in every layer, a softmax router. FlexOlmo: the same with OLMo 2's norms, after attention and
- * experts instead of before. Reference: transformers, models/olmoe, which clips queries and keys after their norm, and models/flex_olmo. */
+/* OLMoE: GQA with a norm over all heads of q and k, experts in every layer, a softmax router. FlexOlmo: the same with
+ * OLMo 2's norms, after attention and experts instead of before. Reference: transformers, models/olmoe, which clips
+ * queries and keys after their norm, and models/flex_olmo. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -46,6 +47,7 @@ const struct arch arch_flex_olmo = {
     .title = "FlexOlmo",
     .defaults = {.inter = 11008},
     .parse = parse_flex,
-    .names = {NAMES_ATTENTION("model."), .attn_norm = L "post_attention_layernorm", .attn_out_norm = L "post_attention_layernorm",
-              .ffn_out_norm = L "post_feedforward_layernorm", NAMES_QK_NORM("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model.")},
+    .names = {NAMES_ATTENTION("model."), .attn_norm = L "post_attention_layernorm",
+              .attn_out_norm = L "post_attention_layernorm", .ffn_out_norm = L "post_feedforward_layernorm",
+              NAMES_QK_NORM("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model.")},
 };

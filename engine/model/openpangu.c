@@ -1,12 +1,14 @@
-/* openPangu-Ultra-MoE: DeepSeek-V3's attention and experts with norms around both blocks; a sigmoid router over all experts at once. Its first configs have
- * names of their own for DeepSeek's keys, those of version 1.1 do not. References: the vendor's modeling code, and vLLM, models/openpangu, for 1.1.
- * Pangu-Pro-MoE: GQA with biases, experts of which the best of each group is chosen by a softmax over all; its weight is multiplied by a factor of the expert.
+/* openPangu-Ultra-MoE: DeepSeek-V3's attention and experts with norms around both blocks; a sigmoid router over all
+ * experts at once. Its first configs have names of their own for DeepSeek's keys, those of version 1.1 do not.
+ * References: the vendor's modeling code, and vLLM, models/openpangu, for 1.1. Pangu-Pro-MoE: GQA with biases, experts
+ * of which the best of each group is chosen by a softmax over all; its weight is multiplied by a factor of the expert.
  * References: PanguProMoE in the vendor's vllm-ascend and in vllm-mindspore. */
 #include "base/ops.h"
 #include "engine/model/config_common.h"
 #include "engine/model/deepseek.h"
 
-static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
+static const struct deepseek_defaults defaults = {
+    .scale = 2.5, .dense = 3, .shared = 1, .norm = true, .groups = 1, .topk_group = 1};
 static const char *const first_keys[][2] = {{"q_lora_rank", "attention_q_lora_dim"},
                                             {"kv_lora_rank", "attention_kv_lora_dim"},
                                             {"qk_nope_head_dim", "attention_qk_dim"},
@@ -21,7 +23,8 @@ static void parse(struct config_reader *r, struct config *c) {
     if (config_has(r, "attention_kv_lora_dim")) r->key_aliases = first_keys;
     deepseek_attention(r, c);
     if (c->qkv_bias) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of this family");
-    if (!config_bool(r, "sandwich_norm", false)) config_fail(r, "'sandwich_norm' is not true: hearth supports this family with norms around both blocks only");
+    if (!config_bool(r, "sandwich_norm", false))
+        config_fail(r, "'sandwich_norm' is not true: hearth supports this family with norms around both blocks only");
     deepseek_experts(r, c, &defaults);
     c->score = SCORE_SIGMOID;
     c->n_group = c->topk_group = 1;
@@ -49,25 +52,28 @@ static void parse_pro(struct config_reader *r, struct config *c) {
     c->routed_scale = 1;
     c->n_group = c->topk_group = c->topk;
     c->group_each = c->expert_scale = true;
-    if (!r->rc && c->n_experts % c->topk) config_fail(r, "%d experts do not divide among %d groups", c->n_experts, c->topk);
+    if (!r->rc && c->n_experts % c->topk)
+        config_fail(r, "%d experts do not divide among %d groups", c->n_experts, c->topk);
 }
 
 #define L "model.layers.%d."
 static const char *const types[] = {"pangu_ultra_moe", NULL};
-const struct arch arch_openpangu = {.model_types = types,
-                                    .title = "openPangu-Ultra-MoE",
-                                    .norm_eps = 1e-5,
-                                    .defaults = {.topk = 8, .theta = 25600000},
-                                    .parse = parse,
-                                    .names = {NAMES_ENDS("model."), .attn_norm = L "input_layernorm", .attn_out_norm = L "post_attention_layernorm",
-                                              .ffn_norm = L "pre_mlp_layernorm", .ffn_out_norm = L "post_mlp_layernorm", .q = L "self_attn.q_proj",
-                                              .o = L "self_attn.o_proj", DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."),
-                                              .router_bias = L "mlp.e_score_correction_bias", NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"),
-                                              NAMES_DENSE("model.")}};
+const struct arch arch_openpangu = {
+    .model_types = types,
+    .title = "openPangu-Ultra-MoE",
+    .norm_eps = 1e-5,
+    .defaults = {.topk = 8, .theta = 25600000},
+    .parse = parse,
+    .names = {NAMES_ENDS("model."), .attn_norm = L "input_layernorm", .attn_out_norm = L "post_attention_layernorm",
+              .ffn_norm = L "pre_mlp_layernorm", .ffn_out_norm = L "post_mlp_layernorm", .q = L "self_attn.q_proj",
+              .o = L "self_attn.o_proj", DEEPSEEK_MLA_NAMES("model."), NAMES_ROUTER("model."),
+              .router_bias = L "mlp.e_score_correction_bias", NAMES_EXPERTS("model."),
+              NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")}};
 static const char *const pro[] = {"PanguProMoE", NULL};
 const struct arch arch_pangu_pro = {.model_types = pro,
                                     .title = "Pangu-Pro-MoE",
                                     .norm_eps = 1e-5,
                                     .parse = parse_pro,
-                                    .names = {NAMES_GQA("model."), NAMES_ROUTER("model."), .expert_scale = L "mlp.router_scale", NAMES_EXPERTS("model."),
+                                    .names = {NAMES_GQA("model."), NAMES_ROUTER("model."),
+                                              .expert_scale = L "mlp.router_scale", NAMES_EXPERTS("model."),
                                               NAMES_SHARED("model.", "shared_expert"), NAMES_DENSE("model.")}};

@@ -20,7 +20,8 @@ void overrides_check(struct config_reader *r, const struct config *c, const char
         const struct json *name = &all->items[2 * i], *own = name + 1;
         const int64_t layer = layer_number(name);
         if (layer < 0 || layer >= c->n_layers || seen[layer] || own->type != JSON_OBJECT) {
-            config_fail(r, "'per_layer_config.%.*s' is not an object of one of %d layers", (int)(name->n < 40 ? name->n : 40), name->string, c->n_layers);
+            config_fail(r, "'per_layer_config.%.*s' is not an object of one of %d layers",
+                        (int)(name->n < 40 ? name->n : 40), name->string, c->n_layers);
             return;
         }
         seen[layer] = true;
@@ -29,7 +30,8 @@ void overrides_check(struct config_reader *r, const struct config *c, const char
             bool known = false;
             for (const char *const *o = keys; *o; o++) known |= json_is(key, *o);
             if (!known)
-                config_fail(r, "'per_layer_config' of layer %d has '%.*s', unknown to hearth", (int)layer, (int)(key->n < 80 ? key->n : 80), key->string);
+                config_fail(r, "'per_layer_config' of layer %d has '%.*s', unknown to hearth", (int)layer,
+                            (int)(key->n < 80 ? key->n : 80), key->string);
         }
     }
 }
@@ -37,7 +39,8 @@ void overrides_check(struct config_reader *r, const struct config *c, const char
 int overrides_int(struct config_reader *r, const char *key, int layer, int all, int min, int max) {
     const struct json *layers = config_get(r, "per_layer_config");
     for (uint32_t i = 0; layers && layers->type == JSON_OBJECT && i < layers->n; i++) {
-        const struct json *name = &layers->items[2 * i], *v = layer_number(name) == layer ? json_get(name + 1, key) : NULL;
+        const struct json *name = &layers->items[2 * i],
+                          *v = layer_number(name) == layer ? json_get(name + 1, key) : NULL;
         if (!v) continue;
         const int64_t n = json_int(v, INT64_MIN);
         if (n >= min && n <= max) return (int)n;

@@ -48,9 +48,13 @@ static const struct rename top[] = {{"dim", "hidden_size"},
                                      {NULL, NULL}};
 
 static void fail(struct translation *t, const char *in, const struct json *key, const char *why) {
-    if (!t->rc) t->rc = error_set(t->e, ERR_MODEL, "%s: '%s%.*s' %s", t->what, in, (int)(key->n < 60 ? key->n : 60), key->string, why);
+    if (!t->rc)
+        t->rc = error_set(t->e, ERR_MODEL, "%s: '%s%.*s' %s", t->what, in, (int)(key->n < 60 ? key->n : 60),
+                          key->string, why);
 }
-static struct json text(const char *s) { return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s}; }
+static struct json text(const char *s) {
+    return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s};
+}
 static struct json number(double v) { return (struct json){.type = JSON_FLOAT, .number = v}; }
 static void put(struct translation *t, struct object *o, struct json key, struct json v) {
     if (o->n < MOST) o->items[2 * o->n] = key, o->items[2 * o->n++ + 1] = v;
@@ -66,8 +70,8 @@ static const struct json *object(const struct json *params, const char *key) {
 }
 
 /* The members of an object of params.json, of which all must be known: those of `fixed` have one value. */
-static void put_members(struct translation *t, struct object *to, const struct json *from, const char *in, const struct rename *rows, const char *fixed,
-                        bool (*is_right)(const struct json *)) {
+static void put_members(struct translation *t, struct object *to, const struct json *from, const char *in,
+                        const struct rename *rows, const char *fixed, bool (*is_right)(const struct json *)) {
     for (uint32_t i = 0; from && i < from->n; i++) {
         const struct json *key = &from->items[2 * i], *v = key + 1;
         const struct rename *r = find(rows, key);
@@ -82,10 +86,14 @@ static bool is_false(const struct json *v) { return v && v->type == JSON_BOOL &&
 /* Without apply_scale rotated vectors keep their lengths, and all scores are multiplied by YaRN's factor squared. */
 static void put_rope(struct translation *t, const struct json *params) {
     static const char length[] = "original_max_position_embeddings";
-    const struct json *y = object(params, "yarn"), *scaling = object(params, "llama_4_scaling"), *beta = json_get(scaling, "beta");
-    if (!is_false(json_get(y, "apply_scale")) || !(json_num(beta, -1) >= 0) || json_int(json_get(scaling, length), -1) != json_int(json_get(y, length), -2)) {
-        t->rc =
-            error_set(t->e, ERR_MODEL, "%s: hearth supports 'yarn' whose 'apply_scale' is false, with a 'llama_4_scaling' of the same '%s'", t->what, length);
+    const struct json *y = object(params, "yarn"), *scaling = object(params, "llama_4_scaling"),
+                      *beta = json_get(scaling, "beta");
+    if (!is_false(json_get(y, "apply_scale")) || !(json_num(beta, -1) >= 0) ||
+        json_int(json_get(scaling, length), -1) != json_int(json_get(y, length), -2)) {
+        t->rc = error_set(
+            t->e, ERR_MODEL,
+            "%s: hearth supports 'yarn' whose 'apply_scale' is false, with a 'llama_4_scaling' of the same '%s'",
+            t->what, length);
         return;
     }
     put(t, &t->rope, text("rope_type"), text("yarn"));
@@ -102,7 +110,8 @@ static void put_quantization(struct translation *t, const struct json *q, struct
         return;
     }
     if (!json_is(json_get(q, "qformat_weight"), "fp8_e4m3")) {
-        t->rc = error_set(t->e, ERR_MODEL, "%s: 'quantization' has neither 'quant_method' nor the 'qformat_weight' fp8_e4m3", t->what);
+        t->rc = error_set(t->e, ERR_MODEL,
+                          "%s: 'quantization' has neither 'quant_method' nor the 'qformat_weight' fp8_e4m3", t->what);
         return;
     }
     items[0] = text("quant_method"), items[1] = text("fp8");
@@ -111,7 +120,8 @@ static void put_quantization(struct translation *t, const struct json *q, struct
 
 static void put_config(struct translation *t, const struct json *params, struct json *quantization) {
     put(t, &t->config, text("model_type"), text("mistral_large_3"));
-    put(t, &t->config, text("bos_token_id"), (struct json){.type = JSON_INT, .integer = 1}); /* Mistral's tokenizers all have these */
+    /* Mistral's tokenizers all have these */
+    put(t, &t->config, text("bos_token_id"), (struct json){.type = JSON_INT, .integer = 1});
     put(t, &t->config, text("eos_token_id"), (struct json){.type = JSON_INT, .integer = 2});
     for (uint32_t i = 0; i < params->n && !t->rc; i++) {
         const struct json *key = &params->items[2 * i], *v = key + 1;
@@ -126,13 +136,16 @@ static void put_config(struct translation *t, const struct json *params, struct 
         else put(t, &t->config, *key, *v);
     }
     if (!t->rc) put_rope(t, params);
-    put(t, &t->config, text("rope_parameters"), (struct json){.type = JSON_OBJECT, .n = t->rope.n, .items = t->rope.items});
+    put(t, &t->config, text("rope_parameters"),
+        (struct json){.type = JSON_OBJECT, .n = t->rope.n, .items = t->rope.items});
 }
 
-int params_json_config(struct arena *a, const struct json *params, const char *what, struct json *config, struct error *e) {
+int params_json_config(struct arena *a, const struct json *params, const char *what, struct json *config,
+                       struct error *e) {
     if (!object(params, "moe") || json_int(json_get(object(params, "moe"), "num_shared_experts"), 0) < 1)
         return error_set(e, ERR_MODEL,
-                         "%s: without shared experts in 'moe': of models with a params.json hearth supports Mistral Large 3; of others it reads config.json",
+                         "%s: without shared experts in 'moe': of models with a params.json hearth supports Mistral "
+                         "Large 3; of others it reads config.json",
                          what);
     struct translation *t = arena_alloc(a, sizeof *t);
     struct json *quantization = arena_alloc(a, 2 * sizeof *quantization);

@@ -1,6 +1,6 @@
-/* Phi-3, Phi-3.5 and Phi-4 (mini): dense GQA with one matrix for q, k, v and one for gate and up, and LongRoPE over a part of a head. Sequences up to
- * original_max_position_embeddings use the short factors, longer ones the long factors at all positions. Reference: Microsoft's modeling_phi3.py;
- * transformers, models/phi3. */
+/* Phi-3, Phi-3.5 and Phi-4 (mini): dense GQA with one matrix for q, k, v and one for gate and up, and LongRoPE over a
+ * part of a head. Sequences up to original_max_position_embeddings use the short factors, longer ones the long factors
+ * at all positions. Reference: Microsoft's modeling_phi3.py; transformers, models/phi3. */
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
@@ -22,8 +22,9 @@ const struct arch arch_phi3 = {
     .title = "Phi-3",
     .norm_eps = 1e-5,
     .parse = parse,
-    .names = {NAMES_ENDS("model."), NAMES_NORMS_BEFORE("model."), .o = "model.layers.%d.self_attn.o_proj", .q = "model.layers.%d.self_attn.qkv_proj",
-              .k = "model.layers.%d.self_attn.qkv_proj", .v = "model.layers.%d.self_attn.qkv_proj", .dense_gate = "model.layers.%d.mlp.gate_up_proj",
+    .names = {NAMES_ENDS("model."), NAMES_NORMS_BEFORE("model."), .o = "model.layers.%d.self_attn.o_proj",
+              .q = "model.layers.%d.self_attn.qkv_proj", .k = "model.layers.%d.self_attn.qkv_proj",
+              .v = "model.layers.%d.self_attn.qkv_proj", .dense_gate = "model.layers.%d.mlp.gate_up_proj",
               .dense_up = "model.layers.%d.mlp.gate_up_proj", .dense_down = "model.layers.%d.mlp.down_proj"},
     .layout = {.qkv = true, .dense_gate_up = GATE_UP_STACKED},
 };

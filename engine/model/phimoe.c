@@ -1,5 +1,6 @@
-/* Phi-3.5-MoE: GQA, LayerNorm, biases, an LM head with a bias, LongRoPE, and its own router (sparse mixer). Reference: Microsoft's modeling_phimoe.py;
- * transformers, models/phimoe. Sequences up to original_max_position_embeddings use the short factors, longer ones the long factors at all positions. */
+/* Phi-3.5-MoE: GQA, LayerNorm, biases, an LM head with a bias, LongRoPE, and its own router (sparse mixer). Reference:
+ * Microsoft's modeling_phimoe.py; transformers, models/phimoe. Sequences up to original_max_position_embeddings use the
+ * short factors, longer ones the long factors at all positions. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"

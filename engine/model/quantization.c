@@ -1,20 +1,24 @@
 #include "engine/model/quantization.h"
 
-/* Sources: transformers' quantizer configs; compressed-tensors' QuantizationScheme and CompressionFormat; AutoGPTQ, GPTQModel and AutoAWQ; NVIDIA's modelopt.
+/* Sources: transformers' quantizer configs; compressed-tensors' QuantizationScheme and CompressionFormat; AutoGPTQ,
+ * GPTQModel and AutoAWQ; NVIDIA's modelopt.
  */
 
 static void read_block(struct config_reader *in, struct config *c, const struct json *block, const char *key) {
     if (!block || block->type == JSON_NULL) return;
     const bool is_pair = block->type == JSON_ARRAY && block->n == 2;
-    const int64_t rows = is_pair ? json_int(json_at(block, 0), 0) : 0, cols = is_pair ? json_int(json_at(block, 1), 0) : 0;
-    if (rows < 1 || cols < 1 || rows > 4096 || cols > 4096) config_fail(in, "'quantization_config.%s' must be two numbers of 1 to 4096", key);
+    const int64_t rows = is_pair ? json_int(json_at(block, 0), 0) : 0,
+                  cols = is_pair ? json_int(json_at(block, 1), 0) : 0;
+    if (rows < 1 || cols < 1 || rows > 4096 || cols > 4096)
+        config_fail(in, "'quantization_config.%s' must be two numbers of 1 to 4096", key);
     else c->block_rows = (int)rows, c->block_cols = (int)cols;
 }
 
 /* Columns per scale; -1 or null is a whole row. */
 static int read_group_size(struct config_reader *in, const struct json *v, const char *key) {
     const int64_t n = v && v->type != JSON_NULL ? json_int(v, 0) : -1;
-    if (n != -1 && (n < 2 || n > 65536 || n % 2)) config_fail(in, "'quantization_config.%s' is %lld; hearth takes -1 and even numbers", key, (long long)n);
+    if (n != -1 && (n < 2 || n > 65536 || n % 2))
+        config_fail(in, "'quantization_config.%s' is %lld; hearth takes -1 and even numbers", key, (long long)n);
     return n > 0 ? (int)n : 0;
 }
 
@@ -24,9 +28,11 @@ static void check_scheme(struct config_reader *in, const struct json *w) {
     const int64_t bits = json_int(json_get(w, "num_bits"), 8);
     const bool is_int = type && json_is(type, "int"), is_float = !type || json_is(type, "float");
     if ((is_int || is_float) && (bits == 4 || bits == 8)) return;
-    config_fail(in, "'quantization_config.config_groups' has weights of type \"%.*s\" and %lld bits; hearth computes with \"float\" and \"int\" of 4 and 8",
-                type && type->type == JSON_STRING ? (int)(type->n < 40 ? type->n : 40) : 5, type && type->type == JSON_STRING ? type->string : "float",
-                (long long)bits);
+    config_fail(in,
+                "'quantization_config.config_groups' has weights of type \"%.*s\" and %lld bits; hearth computes with "
+                "\"float\" and \"int\" of 4 and 8",
+                type && type->type == JSON_STRING ? (int)(type->n < 40 ? type->n : 40) : 5,
+                type && type->type == JSON_STRING ? type->string : "float", (long long)bits);
 }
 
 /* compressed-tensors and modelopt: quantization groups, under any name. All must have the same block size. */
@@ -34,38 +40,47 @@ static void read_groups(struct config_reader *in, struct config *c) {
     const struct json *groups = config_get(in, "config_groups");
     bool has_block = false, is_first = true;
     for (uint32_t i = 0; groups && groups->type == JSON_OBJECT && i < groups->n && !in->rc; i++) {
-        const struct json *group = &groups->items[2 * i + 1], *w = group->type == JSON_OBJECT ? json_get(group, "weights") : NULL;
+        const struct json *group = &groups->items[2 * i + 1],
+                          *w = group->type == JSON_OBJECT ? json_get(group, "weights") : NULL;
         if (!w || w->type != JSON_OBJECT) continue;
         check_scheme(in, w);
         const int columns = read_group_size(in, json_get(w, "group_size"), "config_groups.weights.group_size");
-        c->quant.group = is_first || c->quant.group == columns ? columns : 0; /* if groups differ, the shapes of tensors tell */
+        /* if groups differ, the shapes of tensors tell */
+        c->quant.group = is_first || c->quant.group == columns ? columns : 0;
         is_first = false;
         const struct json *block = json_get(w, "block_structure");
         if (!block || block->type == JSON_NULL) continue;
         const int rows = c->block_rows, cols = c->block_cols;
         read_block(in, c, block, "config_groups.weights.block_structure");
         if (has_block && (c->block_rows != rows || c->block_cols != cols))
-            config_fail(in, "'quantization_config.config_groups' has blocks of %d x %d and of %d x %d; hearth takes one size", rows, cols, c->block_rows,
-                        c->block_cols);
+            config_fail(
+                in, "'quantization_config.config_groups' has blocks of %d x %d and of %d x %d; hearth takes one size",
+                rows, cols, c->block_rows, c->block_cols);
         has_block = true;
     }
 }
 
 static void read_compressed(struct config_reader *in, struct config *c) {
-    static const char *const formats[] = {"float-quantized",      "naive-quantized", "int-quantized",   "pack-quantized", "nvfp4-pack-quantized",
-                                          "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision", "dense",          NULL};
+    static const char *const formats[] = {
+        "float-quantized",      "naive-quantized", "int-quantized",   "pack-quantized", "nvfp4-pack-quantized",
+        "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision", "dense",          NULL};
     config_choice(in, "format", formats, 0);
     read_groups(in, c);
-    const struct json *sparsity = config_get(in, "sparsity_config"), *kind = sparsity ? json_get(sparsity, "format") : NULL;
+    const struct json *sparsity = config_get(in, "sparsity_config"),
+                      *kind = sparsity ? json_get(sparsity, "format") : NULL;
     if (kind && kind->type == JSON_STRING && !json_is(kind, "dense"))
-        config_fail(in, "'quantization_config.sparsity_config.format' is \"%.*s\"; hearth supports dense", (int)(kind->n < 40 ? kind->n : 40), kind->string);
-    const struct json *transform = config_get(in, "transform_config"), *rotations = transform ? json_get(transform, "config_groups") : NULL;
-    if (rotations && rotations->n) config_fail(in, "'quantization_config.transform_config' rotates activations, which hearth does not compute");
+        config_fail(in, "'quantization_config.sparsity_config.format' is \"%.*s\"; hearth supports dense",
+                    (int)(kind->n < 40 ? kind->n : 40), kind->string);
+    const struct json *transform = config_get(in, "transform_config"),
+                      *rotations = transform ? json_get(transform, "config_groups") : NULL;
+    if (rotations && rotations->n)
+        config_fail(in, "'quantization_config.transform_config' rotates activations, which hearth does not compute");
 }
 
 static void read_modelopt(struct config_reader *in, struct config *c) {
-    static const char *const algorithms[] = {"FP8",   "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL", "NVFP4", "W4A16_NVFP4", "MXFP4",
-                                             "MXFP8", "MIXED_PRECISION",           NULL};
+    static const char *const algorithms[] = {
+        "FP8",   "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL", "NVFP4", "W4A16_NVFP4", "MXFP4",
+        "MXFP8", "MIXED_PRECISION",           NULL};
     config_choice(in, "quant_algo", algorithms, 0);
     read_groups(in, c);
 }
@@ -74,19 +89,28 @@ static void read_gptq(struct config_reader *in, struct config *c) {
     static const char *const formats[] = {"gptq", "gptq_v2", NULL}, *const words[] = {"int32", NULL};
     c->quant.bits = config_int(in, "bits", 4, 1, 32);
     if (c->quant.bits != 2 && c->quant.bits != 4 && c->quant.bits != 8)
-        config_fail(in, "'quantization_config.bits' is %d; hearth computes with GPTQ weights of 2, 4 and 8 bits", c->quant.bits);
+        config_fail(in, "'quantization_config.bits' is %d; hearth computes with GPTQ weights of 2, 4 and 8 bits",
+                    c->quant.bits);
     c->quant.group = read_group_size(in, config_get(in, "group_size"), "group_size");
-    c->quant.zeros_minus_one = !config_choice(in, config_has(in, "checkpoint_format") ? "checkpoint_format" : "format", formats, 0);
+    c->quant.zeros_minus_one =
+        !config_choice(in, config_has(in, "checkpoint_format") ? "checkpoint_format" : "format", formats, 0);
     config_choice(in, "pack_dtype", words, 0);
-    if (config_bool(in, "is_marlin_format", false)) config_fail(in, "'quantization_config.is_marlin_format' is set; hearth reads GPTQ's own layout");
+    if (config_bool(in, "is_marlin_format", false))
+        config_fail(in, "'quantization_config.is_marlin_format' is set; hearth reads GPTQ's own layout");
 }
 
 static void read_awq(struct config_reader *in, struct config *c) {
     static const char *const versions[] = {"gemm", "GEMM", NULL};
     c->quant.bits = config_int(in, "bits", config_has(in, "w_bit") ? config_int(in, "w_bit", 4, 1, 32) : 4, 1, 32);
-    if (c->quant.bits != 4) config_fail(in, "'quantization_config.bits' is %d; hearth computes with AWQ weights of 4 bits", c->quant.bits);
-    c->quant.group = read_group_size(in, config_get(in, config_has(in, "q_group_size") ? "q_group_size" : "group_size"), "group_size");
-    config_choice(in, config_has(in, "version") ? "version" : config_has(in, "checkpoint_format") ? "checkpoint_format" : "format", versions, 0);
+    if (c->quant.bits != 4)
+        config_fail(in, "'quantization_config.bits' is %d; hearth computes with AWQ weights of 4 bits", c->quant.bits);
+    c->quant.group = read_group_size(in, config_get(in, config_has(in, "q_group_size") ? "q_group_size" : "group_size"),
+                                     "group_size");
+    config_choice(in,
+                  config_has(in, "version")             ? "version"
+                  : config_has(in, "checkpoint_format") ? "checkpoint_format"
+                                                        : "format",
+                  versions, 0);
 }
 
 static const struct {
@@ -120,6 +144,7 @@ void quantization_read(struct config_reader *r, struct config *c) {
     if (methods[method].read && !in.rc) methods[method].read(&in, c);
     const struct json *fmt = config_get(&in, "fmt");
     if (fmt && !json_is(fmt, "e4m3") && !json_is(fmt, "float8_e4m3fn") && !json_is(fmt, "e4m3fn"))
-        config_fail(&in, "'quantization_config.fmt' is \"%.*s\"; hearth supports e4m3", (int)(fmt->n < 40 ? fmt->n : 40), fmt->n ? fmt->string : "");
+        config_fail(&in, "'quantization_config.fmt' is \"%.*s\"; hearth supports e4m3",
+                    (int)(fmt->n < 40 ? fmt->n : 40), fmt->n ? fmt->string : "");
     r->rc = in.rc;
 }

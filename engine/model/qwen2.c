@@ -1,6 +1,6 @@
-/* Qwen2, Qwen2.5, Qwen3 and the language model of Qwen3-VL: dense GQA, Qwen2 with bias on q, k, v, Qwen3 with a norm per head on q and k. With
- * use_sliding_window, layers from max_window_layers on have a window, unless layer_types lists them. Reference: transformers, models/qwen2, models/qwen3 and
- * models/qwen3_vl. */
+/* Qwen2, Qwen2.5, Qwen3 and the language model of Qwen3-VL: dense GQA, Qwen2 with bias on q, k, v, Qwen3 with a norm
+ * per head on q and k. With use_sliding_window, layers from max_window_layers on have a window, unless layer_types
+ * lists them. Reference: transformers, models/qwen2, models/qwen3 and models/qwen3_vl. */
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
@@ -36,10 +36,14 @@ static void parse_vision(struct config_reader *r, struct config *c) {
     parse_3(r, c);
 }
 
-static const char *const qwen2[] = {"qwen2", NULL}, *const qwen3[] = {"qwen3", NULL}, *const vision[] = {"qwen3_vl", NULL};
-const struct arch arch_qwen2 = {.model_types = qwen2, .title = "Qwen2", .parse = parse_2, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
-const struct arch arch_qwen3 = {
-    .model_types = qwen3, .title = "Qwen3", .parse = parse_3, .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_DENSE("model.")}};
+static const char *const qwen2[] = {"qwen2", NULL}, *const qwen3[] = {"qwen3", NULL},
+                         *const vision[] = {"qwen3_vl", NULL};
+const struct arch arch_qwen2 = {
+    .model_types = qwen2, .title = "Qwen2", .parse = parse_2, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+const struct arch arch_qwen3 = {.model_types = qwen3,
+                                .title = "Qwen3",
+                                .parse = parse_3,
+                                .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_DENSE("model.")}};
 #define M "model.language_model."
 const struct arch arch_qwen3_vl = {.model_types = vision,
                                    .title = "Qwen3-VL",

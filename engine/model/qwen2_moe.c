@@ -1,5 +1,5 @@
-/* Qwen1.5/2-MoE: GQA with bias on q, k, v; a shared expert with a sigmoid gate plus routed ones. Reference: transformers, models/qwen2_moe; its layer_types
- * select the layers with a sliding window. */
+/* Qwen1.5/2-MoE: GQA with bias on q, k, v; a shared expert with a sigmoid gate plus routed ones. Reference:
+ * transformers, models/qwen2_moe; its layer_types select the layers with a sliding window. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -37,6 +37,7 @@ const struct arch arch_qwen2_moe = {
     .title = "Qwen2-MoE",
     .defaults = {.heads = 16, .topk = 4},
     .parse = parse,
-    .names = {NAMES_GQA("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_expert"),
-              .shared_gate = "model.layers.%d.mlp.shared_expert_gate", NAMES_DENSE("model.")},
+    .names = {NAMES_GQA("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."),
+              NAMES_SHARED("model.", "shared_expert"), .shared_gate = "model.layers.%d.mlp.shared_expert_gate",
+              NAMES_DENSE("model.")},
 };

@@ -1,6 +1,7 @@
-/* Qwen3-MoE, and the language models of Qwen3-VL-MoE, Qwen3-Omni and Intern-S1-Pro: GQA with per-head RMSNorm on q and k, softmax router, no shared expert.
- * Reference: transformers, models/qwen3_moe, models/qwen3_vl_moe, which always normalizes the experts' weights, and models/qwen3_omni_moe (the thinker, which
- * writes text). A sliding window, if enabled, applies to every layer. */
+/* Qwen3-MoE, and the language models of Qwen3-VL-MoE, Qwen3-Omni and Intern-S1-Pro: GQA with per-head RMSNorm on q and
+ * k, softmax router, no shared expert. Reference: transformers, models/qwen3_moe, models/qwen3_vl_moe, which always
+ * normalizes the experts' weights, and models/qwen3_omni_moe (the thinker, which writes text). A sliding window, if
+ * enabled, applies to every layer. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -28,12 +29,14 @@ static void parse(struct config_reader *r, struct config *c) {
     c->routed_scale = 1;
 }
 
-/* Intern-S1-Pro: FoPE instead of RoPE, and a router that chooses as many experts of each group. Reference: vLLM, models/interns1_pro. */
+/* Intern-S1-Pro: FoPE instead of RoPE, and a router that chooses as many experts of each group. Reference: vLLM,
+ * models/interns1_pro. */
 static void parse_interns1_pro(struct config_reader *r, struct config *c) {
     c->rope.reads_fope = true;
     parse(r, c);
     if (!r->rc && !c->rope.fope_pairs) config_fail(r, "'rope_scaling' has none of FoPE's keys");
-    if (!r->rc && c->rope.dim != c->head_dim) config_fail(r, "FoPE turns %d dimensions of a head of %d: the reference turns all", c->rope.dim, c->head_dim);
+    if (!r->rc && c->rope.dim != c->head_dim)
+        config_fail(r, "FoPE turns %d dimensions of a head of %d: the reference turns all", c->rope.dim, c->head_dim);
     const int groups = config_int(r, "router_n_groups", -1, -1, 4096);
     if (groups < 1) return;
     c->n_group = c->topk_group = groups, c->group_each = true;
@@ -48,9 +51,10 @@ static void parse_vision(struct config_reader *r, struct config *c) {
 }
 
 static void parse_omni(struct config_reader *r, struct config *c) {
-    static const char *const others[] = {"talker_config",    "code2wav_config",  "enable_audio_output", "assistant_token_id",
-                                         "system_token_id",  "user_token_id",    "im_start_token_id",   "im_end_token_id",
-                                         "tts_bos_token_id", "tts_eos_token_id", "tts_pad_token_id"};
+    static const char *const others[] = {"talker_config",      "code2wav_config", "enable_audio_output",
+                                         "assistant_token_id", "system_token_id", "user_token_id",
+                                         "im_start_token_id",  "im_end_token_id", "tts_bos_token_id",
+                                         "tts_eos_token_id",   "tts_pad_token_id"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) config_ignore(r, others[i]);
     config_skip_vision(r, c);
     parse(r, c);
@@ -67,28 +71,35 @@ const struct arch arch_qwen3_moe = {
     .parse = parse,
     .names = {NAMES("model."), NAMES_EXPERTS("model.")},
 };
-/* Experts published stacked and transposed in BF16, one by one in FP8; transformers 5 writes them stacked and not transposed. */
+/* Experts published stacked and transposed in BF16, one by one in FP8; transformers 5 writes them stacked and not
+ * transposed. */
 #define M "model.language_model."
 #define VISION(experts, ...) \
     { \
-        .model_types = vision, .title = "Qwen3-VL-MoE", .defaults = {.topk = 4}, .text_config_key = "text_config", .parse = parse_vision, \
-        .names = {NAMES(M), experts(M)}, __VA_ARGS__ \
+        .model_types = vision, .title = "Qwen3-VL-MoE", .defaults = {.topk = 4}, .text_config_key = "text_config", \
+        .parse = parse_vision, .names = {NAMES(M), experts(M)}, __VA_ARGS__ \
     }
 static const struct arch arch_qwen3_vl_moe_apart = VISION(NAMES_EXPERTS, .layout = {0});
-static const struct arch arch_qwen3_vl_moe_saved = VISION(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
+static const struct arch arch_qwen3_vl_moe_saved =
+    VISION(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
 const struct arch arch_qwen3_vl_moe =
-    VISION(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
+    VISION(NAMES_STACKED,
+           .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
            .unstacked = &arch_qwen3_vl_moe_apart, .transposed = &arch_qwen3_vl_moe_saved);
 static const char *const intern[] = {"interns1_pro_text", NULL};
 #define INTERN(experts, ...) \
     { \
         .model_types = intern, .title = "Intern-S1-Pro", .defaults = {.topk = 8}, .parse = parse_interns1_pro, \
-        .names = {NAMES("model."), .fope_cos = "model.rotary_emb.cos_coef", .fope_sin = "model.rotary_emb.sin_coef", experts("model.")}, __VA_ARGS__ \
+        .names = {NAMES("model."), .fope_cos = "model.rotary_emb.cos_coef", .fope_sin = "model.rotary_emb.sin_coef", \
+                  experts("model.")}, \
+        __VA_ARGS__ \
     }
 static const struct arch arch_interns1_pro_apart = INTERN(NAMES_EXPERTS, .layout = {0});
-static const struct arch arch_interns1_pro_saved = INTERN(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
+static const struct arch arch_interns1_pro_saved =
+    INTERN(NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED});
 const struct arch arch_interns1_pro =
-    INTERN(NAMES_STACKED, .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
+    INTERN(NAMES_STACKED,
+           .layout = {.experts = true, .transposed_down = true, .transposed_gate_up = true, .gate_up = GATE_UP_STACKED},
            .unstacked = &arch_interns1_pro_apart, .transposed = &arch_interns1_pro_saved);
 static const char *const omni[] = {"qwen3_omni_moe", NULL};
 #define T "thinker.model."
@@ -98,5 +109,6 @@ const struct arch arch_qwen3_omni_moe = {
     .defaults = {.topk = 8},
     .text_config_key = "thinker_config.text_config",
     .parse = parse_omni,
-    .names = {.embed = T "embed_tokens", .norm = T "norm", .head = "thinker.lm_head", NAMES_LAYERS(T), NAMES_EXPERTS(T)},
+    .names =
+        {.embed = T "embed_tokens", .norm = T "norm", .head = "thinker.lm_head", NAMES_LAYERS(T), NAMES_EXPERTS(T)},
 };

@@ -1,5 +1,7 @@
-/* Qwen3-Next, Qwen3.5-MoE and, without experts, Qwen3.5: gated DeltaNet in most layers, gated GQA with a quarter of each head rotated in the others, norms by 1
- * + w, and a gated shared expert plus routed ones. Reference: transformers, models/qwen3_next, models/qwen3_5_moe and models/qwen3_5 (language models only). */
+/* Qwen3-Next, Qwen3.5-MoE and, without experts, Qwen3.5: gated DeltaNet in most layers, gated GQA with a quarter of
+ * each head rotated in the others, norms by 1
+ * + w, and a gated shared expert plus routed ones. Reference: transformers, models/qwen3_next, models/qwen3_5_moe and
+ * models/qwen3_5 (language models only). */
 #include "engine/model/qwen3_next.h"
 #include "base/ops.h"
 #include "engine/model/arch.h"
@@ -10,7 +12,8 @@
 static void read_mixers(struct config_reader *r, struct config *c, const char *attention) {
     int interval = config_int(r, "full_attention_interval", 4, 1, CONFIG_MAX_LAYERS);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].mixer = (i + 1) % interval ? MIXER_DELTA : MIXER_ATTENTION;
-    if (config_has(r, "layer_types")) config_read_mixers(r, c, "layer_types", MIXER_DELTA, "linear_attention", attention);
+    if (config_has(r, "layer_types"))
+        config_read_mixers(r, c, "layer_types", MIXER_DELTA, "linear_attention", attention);
 }
 
 void qwen3_next_read_delta(struct config_reader *r, struct config *c, int k_heads, int v_heads) {
@@ -20,7 +23,8 @@ void qwen3_next_read_delta(struct config_reader *r, struct config *c, int k_head
     d->v_dim = config_int(r, "linear_value_head_dim", 128, 1, 1024);
     d->k_heads = config_int(r, "linear_num_key_heads", k_heads, 1, 1024);
     d->v_heads = config_int(r, "linear_num_value_heads", v_heads, 1, 1024);
-    if (d->v_heads % d->k_heads) config_fail(r, "%d value heads do not divide among %d key heads of linear attention", d->v_heads, d->k_heads);
+    if (d->v_heads % d->k_heads)
+        config_fail(r, "%d value heads do not divide among %d key heads of linear attention", d->v_heads, d->k_heads);
 }
 
 static void read_mixing(struct config_reader *r, struct config *c, const char *attention) {
@@ -29,7 +33,8 @@ static void read_mixing(struct config_reader *r, struct config *c, const char *a
     c->norm = NORM_RMS_PLUS_ONE;
     c->attn_gate = ATTN_GATE_IN_QUERY;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    if (!config_bool(r, "attn_output_gate", true)) config_fail(r, "'attn_output_gate' is false: the reference has no such attention");
+    if (!config_bool(r, "attn_output_gate", true))
+        config_fail(r, "'attn_output_gate' is false: the reference has no such attention");
     c->rope.default_partial_factor = 0.25;
     config_read_rope(r, c, c->head_dim, 10000);
     read_mixers(r, c, attention);
@@ -63,7 +68,8 @@ static void parse_3_5(struct config_reader *r, struct config *c) {
     qwen3_next_parse(r, c, "full_attention");
     const struct json *dense = config_get(r, "mlp_only_layers");
     if (dense && dense->n) config_fail(r, "'mlp_only_layers' is not empty: the reference has experts in every layer");
-    if (!config_bool(r, "norm_topk_prob", true)) config_fail(r, "'norm_topk_prob' is false: the reference always normalizes");
+    if (!config_bool(r, "norm_topk_prob", true))
+        config_fail(r, "'norm_topk_prob' is false: the reference always normalizes");
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
     c->norm_topk = true;
 }
@@ -81,7 +87,8 @@ static void parse_dense_nested(struct config_reader *r, struct config *c) {
     parse_dense(r, c);
 }
 
-static const char *const next[] = {"qwen3_next", NULL}, *const with_vision[] = {"qwen3_5_moe", NULL}, *const text[] = {"qwen3_5_moe_text", NULL};
+static const char *const next[] = {"qwen3_next", NULL}, *const with_vision[] = {"qwen3_5_moe", NULL},
+                         *const text[] = {"qwen3_5_moe_text", NULL};
 const struct arch arch_qwen3_next = {.model_types = next,
                                      .title = "Qwen3-Next",
                                      .defaults = {.kv_heads = 2, .topk = 10},
@@ -90,12 +97,13 @@ const struct arch arch_qwen3_next = {.model_types = next,
 /* Published stacked in BF16, one by one in FP8. */
 #define ARCH(types, member, parser, model, experts, ...) \
     { \
-        .model_types = types, .title = "Qwen3.5-MoE", .defaults = {.kv_heads = 2, .topk = 8}, .text_config_key = member, .parse = parser, \
-        .names = {QWEN3_NEXT_NAMES(model), experts(model)}, __VA_ARGS__ \
+        .model_types = types, .title = "Qwen3.5-MoE", .defaults = {.kv_heads = 2, .topk = 8}, \
+        .text_config_key = member, .parse = parser, .names = {QWEN3_NEXT_NAMES(model), experts(model)}, __VA_ARGS__ \
     }
 #define STACKED_OR_APART(name, ...) \
     static const struct arch name##_apart = ARCH(__VA_ARGS__, NAMES_EXPERTS, .layout = {0}); \
-    const struct arch name = ARCH(__VA_ARGS__, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .unstacked = &name##_apart)
+    const struct arch name = ARCH(__VA_ARGS__, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, \
+                                  .unstacked = &name##_apart)
 STACKED_OR_APART(arch_qwen3_5_moe, with_vision, "text_config", parse_3_5_nested, "model.language_model.");
 STACKED_OR_APART(arch_qwen3_5_moe_text, text, NULL, parse_3_5, "model.");
 static const char *const dense_with_vision[] = {"qwen3_5", NULL}, *const dense_text[] = {"qwen3_5_text", NULL};
@@ -104,4 +112,5 @@ const struct arch arch_qwen3_5 = {.model_types = dense_with_vision,
                                   .text_config_key = "text_config",
                                   .parse = parse_dense_nested,
                                   .names = {QWEN3_NEXT_NAMES("model.language_model.")}};
-const struct arch arch_qwen3_5_text = {.model_types = dense_text, .title = "Qwen3.5", .parse = parse_dense, .names = {QWEN3_NEXT_NAMES("model.")}};
+const struct arch arch_qwen3_5_text = {
+    .model_types = dense_text, .title = "Qwen3.5", .parse = parse_dense, .names = {QWEN3_NEXT_NAMES("model.")}};

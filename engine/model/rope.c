@@ -21,7 +21,8 @@ static float yarn(const struct rope_config *r, float *inv_freq) {
         inv_freq[j] = inv_freq[j] / (float)r->factor * ramp + inv_freq[j] * (1 - ramp);
     }
     if (r->attention_factor > 0) return (float)r->attention_factor;
-    if (r->mscale > 0 && r->mscale_all_dim > 0) return (float)(yarn_mscale(r->factor, r->mscale) / yarn_mscale(r->factor, r->mscale_all_dim));
+    if (r->mscale > 0 && r->mscale_all_dim > 0)
+        return (float)(yarn_mscale(r->factor, r->mscale) / yarn_mscale(r->factor, r->mscale_all_dim));
     return (float)yarn_mscale(r->factor, 1);
 }
 
@@ -55,7 +56,8 @@ float rope_frequencies(const struct rope_config *r, float *inv_freq) {
     case ROPE_LLAMA3: llama3(r, inv_freq); break;
     case ROPE_LONG: return longrope(r, inv_freq);
     case ROPE_PROPORTIONAL:
-        for (int j = 0; j < half; j++) inv_freq[j] = j < r->turning_pairs ? (float)(inv_freq[j] / (r->factor > 0 ? r->factor : 1)) : 0;
+        for (int j = 0; j < half; j++)
+            inv_freq[j] = j < r->turning_pairs ? (float)(inv_freq[j] / (r->factor > 0 ? r->factor : 1)) : 0;
         break;
     case ROPE_FACTORS:
         for (int j = 0; j < half; j++) inv_freq[j] /= r->factors[0][j];
@@ -69,7 +71,9 @@ void rope_fill_fope(const struct config *c, const float *const coefficients[2], 
     for (int which = 0; which < 2; which++)
         for (int row = 0; row < rows; row++)
             for (int i = 0; i < half; i++, out++)
-                *out = i < pairs && row % half < pairs ? coefficients[which][(row / half * pairs + i) * pairs + row % half] : 0;
+                *out = i < pairs && row % half < pairs
+                           ? coefficients[which][(row / half * pairs + i) * pairs + row % half]
+                           : 0;
     for (int row = 0; row < rows; row++) *out++ = row % half < pairs ? 0 : 1;
 }
 

@@ -13,4 +13,5 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 static const char *const types[] = {"seed_oss", NULL};
-const struct arch arch_seed_oss = {.model_types = types, .title = "Seed-OSS", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+const struct arch arch_seed_oss = {
+    .model_types = types, .title = "Seed-OSS", .parse = parse, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};

@@ -1,5 +1,5 @@
-/* Step3: one head of keys and values, and queries of low rank, normed between their two projections; a softmax router, experts in tensors of all, and a shared
- * expert. Reference: the vendor's modeling code; vLLM, models/step3_text. */
+/* Step3: one head of keys and values, and queries of low rank, normed between their two projections; a softmax router,
+ * experts in tensors of all, and a shared expert. Reference: the vendor's modeling code; vLLM, models/step3_text. */
 #include "engine/model/step3.h"
 
 #include <stdlib.h>
@@ -18,7 +18,8 @@ void step3_read_moe_layers(struct config_reader *r, struct config *c, int first)
     const struct json *list = config_get(r, "moe_layers_enum");
     char text[4096];
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = !list && i >= first;
-    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n && !r->rc; i++) mark_layer(r, c, (long)json_int(json_at(list, i), -1));
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n && !r->rc; i++)
+        mark_layer(r, c, (long)json_int(json_at(list, i), -1));
     if (!list || list->type == JSON_ARRAY) return;
     if (list->type != JSON_STRING || list->n >= sizeof text) {
         config_fail(r, "'moe_layers_enum' is not a text of layers, separated by commas");
@@ -27,14 +28,16 @@ void step3_read_moe_layers(struct config_reader *r, struct config *c, int first)
     memcpy(text, list->string, list->n), text[list->n] = 0;
     for (char *at = text, *end; *at && !r->rc; at = *end == ',' ? end + 1 : end) {
         const long i = strtol(at, &end, 10);
-        if (end == at || (*end && *end != ',')) config_fail(r, "'moe_layers_enum' is not a text of layers, separated by commas");
+        if (end == at || (*end && *end != ','))
+            config_fail(r, "'moe_layers_enum' is not a text of layers, separated by commas");
         else mark_layer(r, c, i);
     }
 }
 
 static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
-    if (c->n_kv_heads != 1) config_fail(r, "'num_attention_groups' is %d: the reference has one head of keys and values", c->n_kv_heads);
+    if (c->n_kv_heads != 1)
+        config_fail(r, "'num_attention_groups' is %d: the reference has one head of keys and values", c->n_kv_heads);
     c->q_lora = config_int(r, "share_q_dim", 0, 1, 16384);
     config_read_rope(r, c, c->head_dim, 500000);
     step3_read_moe_layers(r, c, 1);
@@ -52,7 +55,8 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 static void parse_vision(struct config_reader *r, struct config *c) {
     /* keys of images, in either object */
-    static const char *const unused[] = {"image_token_len", "patch_token_len", "vision_select_layer", "use_im_start_end", "im_start_token", "im_end_token"};
+    static const char *const unused[] = {"image_token_len",  "patch_token_len", "vision_select_layer",
+                                         "use_im_start_end", "im_start_token",  "im_end_token"};
     for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) config_ignore(r, unused[i]);
     config_skip_vision(r, c);
     parse(r, c);
@@ -60,15 +64,18 @@ static void parse_vision(struct config_reader *r, struct config *c) {
 
 #define L "model.layers.%d."
 static const char *const types[] = {"step3_text", NULL}, *const vision[] = {"step3_vl", NULL},
-                         *const aliases[][2] = {
-                             {"num_key_value_heads", "num_attention_groups"}, {"max_position_embeddings", "max_position_embedding"}, {NULL, NULL}};
+                         *const aliases[][2] = {{"num_key_value_heads", "num_attention_groups"},
+                                                {"max_position_embeddings", "max_position_embedding"},
+                                                {NULL, NULL}};
 #define ARCH(types, member, parser) \
     { \
-        .model_types = types, .title = "Step3", .norm_eps = 1e-5, .defaults = {.context = 65536, .kv_heads = 1}, .text_config_key = member, .parse = parser, \
-        .key_aliases = aliases, \
-        .names = {NAMES_ENDS("model."),    NAMES_NORMS_BEFORE("model."), .q_a = L "self_attn.q_proj", .q_a_norm = L "self_attn.inter_norm", \
-                  .q_b = L "self_attn.wq", .k = L "self_attn.k_proj",    .v = L "self_attn.v_proj",   .o = L "self_attn.o_proj", \
-                  STEP3_EXPERT_NAMES,      NAMES_DENSE("model.")}, \
+        .model_types = types, .title = "Step3", .norm_eps = 1e-5, .defaults = {.context = 65536, .kv_heads = 1}, \
+        .text_config_key = member, .parse = parser, .key_aliases = aliases, \
+        .names = {NAMES_ENDS("model."),        NAMES_NORMS_BEFORE("model."), \
+                  .q_a = L "self_attn.q_proj", .q_a_norm = L "self_attn.inter_norm", \
+                  .q_b = L "self_attn.wq",     .k = L "self_attn.k_proj", \
+                  .v = L "self_attn.v_proj",   .o = L "self_attn.o_proj", \
+                  STEP3_EXPERT_NAMES,          NAMES_DENSE("model.")}, \
         .layout = { \
             .experts = true, \
             .has_suffix = true \

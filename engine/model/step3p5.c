@@ -1,5 +1,6 @@
-/* Step-3.5-Flash, and the language model of Step-3.7-Flash: GQA with norms by 1 + w, a sigmoid gate per head, and heads and rotation by kind of layer; a
- * sigmoid router with a selection bias, a shared expert, and in single layers a clamped SwiGLU. Reference: transformers, models/step3p7. */
+/* Step-3.5-Flash, and the language model of Step-3.7-Flash: GQA with norms by 1 + w, a sigmoid gate per head, and heads
+ * and rotation by kind of layer; a sigmoid router with a selection bias, a shared expert, and in single layers a
+ * clamped SwiGLU. Reference: transformers, models/step3p7. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +12,14 @@
 #include "engine/model/overrides.h"
 #include "engine/model/step3.h"
 
-/* Entry `layer` of a list with an entry per layer, and possibly per MTP layer after them; or the number that applies to all layers. */
-static double layer_entry(struct config_reader *r, const struct config *c, const char *key, int layer, double default_value) {
+/* Entry `layer` of a list with an entry per layer, and possibly per MTP layer after them; or the number that applies to
+ * all layers. */
+static double layer_entry(struct config_reader *r, const struct config *c, const char *key, int layer,
+                          double default_value) {
     const struct json *v = config_get(r, key);
     if (!v) return default_value;
-    if (v->type == JSON_ARRAY && (int)v->n < c->n_layers) config_fail(r, "'%s' is a list of %u, layers are %d", key, v->n, c->n_layers);
+    if (v->type == JSON_ARRAY && (int)v->n < c->n_layers)
+        config_fail(r, "'%s' is a list of %u, layers are %d", key, v->n, c->n_layers);
     const struct json *one = v->type == JSON_ARRAY ? json_at(v, (uint32_t)layer) : v;
     if (r->rc || !one || one->type == JSON_NULL) return default_value;
     const double x = json_num(one, -1);
@@ -27,8 +31,10 @@ static double layer_entry(struct config_reader *r, const struct config *c, const
 static void read_moe_layers(struct config_reader *r, struct config *c) {
     const bool saved = config_has(r, "mlp_layer_types");
     step3_read_moe_layers(r, c, 3);
-    config_ignore(r, "mtp_layer_types"), config_ignore(r, "mtp_mlp_layer_types"); /* of MTP layers, which hearth does not use */
-    if (saved && config_has(r, "moe_layers_enum")) config_fail(r, "'moe_layers_enum' and 'mlp_layer_types' are both set, which are names of the same");
+    /* of MTP layers, which hearth does not use */
+    config_ignore(r, "mtp_layer_types"), config_ignore(r, "mtp_mlp_layer_types");
+    if (saved && config_has(r, "moe_layers_enum"))
+        config_fail(r, "'moe_layers_enum' and 'mlp_layer_types' are both set, which are names of the same");
     if (saved) config_read_mlp_types(r, c);
 }
 
@@ -39,21 +45,29 @@ static void read_heads(struct config_reader *r, struct config *c) {
     const int heads = c->n_heads, kv = c->n_kv_heads;
     config_open(r, "attention_other_setting", &in);
     config_choice(&in, "attention_type", kinds, 0);
-    const int window_heads = config_int(&in, "num_attention_heads", heads, 1, 1024), window_kv = config_int(&in, "num_attention_groups", kv, 1, 1024);
-    const int dim = config_int(&in, "head_dim", c->head_dim, 1, 1024), true_dim = config_int(&in, "true_head_dim", dim, 1, 1024);
-    if (dim != c->head_dim || true_dim != dim) config_fail(&in, "'attention_other_setting.head_dim' is %d, in other layers %d", true_dim, c->head_dim);
+    const int window_heads = config_int(&in, "num_attention_heads", heads, 1, 1024),
+              window_kv = config_int(&in, "num_attention_groups", kv, 1, 1024);
+    const int dim = config_int(&in, "head_dim", c->head_dim, 1, 1024),
+              true_dim = config_int(&in, "true_head_dim", dim, 1, 1024);
+    if (dim != c->head_dim || true_dim != dim)
+        config_fail(&in, "'attention_other_setting.head_dim' is %d, in other layers %d", true_dim, c->head_dim);
     config_close(r, "attention_other_setting", &in);
     static const char *const own[] = {"num_attention_heads", NULL};
     const int saved_heads = config_int(r, "num_sliding_attention_heads", window_heads, 1, 1024);
     const bool saved = config_has(r, "per_layer_config");
     if (config_has(r, "attention_other_setting") && saved_heads != window_heads)
-        config_fail(r, "'num_sliding_attention_heads' is %d, in 'attention_other_setting' %d", saved_heads, window_heads);
+        config_fail(r, "'num_sliding_attention_heads' is %d, in 'attention_other_setting' %d", saved_heads,
+                    window_heads);
     overrides_check(r, c, own);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const bool slides = c->layer[i].window > 0;
-        const int published = slides ? saved_heads : heads, n = saved ? overrides_int(r, own[0], i, heads, 1, 1024) : published;
+        const int published = slides ? saved_heads : heads,
+                  n = saved ? overrides_int(r, own[0], i, heads, 1, 1024) : published;
         if (n != published)
-            config_fail(r, "'per_layer_config' of layer %d has %d heads, 'num_sliding_attention_heads' or 'num_attention_heads' %d", i, n, published);
+            config_fail(r,
+                        "'per_layer_config' of layer %d has %d heads, 'num_sliding_attention_heads' or "
+                        "'num_attention_heads' %d",
+                        i, n, published);
         config_set_heads(r, c, i, n, slides ? window_kv : kv);
     }
 }
@@ -62,11 +76,15 @@ static void read_heads(struct config_reader *r, struct config *c) {
 static struct rope_config rope_of(struct config_reader *r, struct config *c, bool sliding) {
     int first = 0;
     while (first < c->n_layers - 1 && (c->layer[first].window > 0) != sliding) first++;
-    const double theta = layer_entry(r, c, "rope_theta", first, 10000), partial = layer_entry(r, c, "partial_rotary_factors", first, 1);
+    const double theta = layer_entry(r, c, "rope_theta", first, 10000),
+                 partial = layer_entry(r, c, "partial_rotary_factors", first, 1);
     for (int i = 0; i < c->n_layers; i++)
-        if ((c->layer[i].window > 0) == sliding &&
-            (layer_entry(r, c, "rope_theta", i, 10000) != theta || layer_entry(r, c, "partial_rotary_factors", i, 1) != partial))
-            config_fail(r, "'rope_theta' or 'partial_rotary_factors' of layer %d is not that of layer %d, which has the same kind", i, first);
+        if ((c->layer[i].window > 0) == sliding && (layer_entry(r, c, "rope_theta", i, 10000) != theta ||
+                                                    layer_entry(r, c, "partial_rotary_factors", i, 1) != partial))
+            config_fail(
+                r,
+                "'rope_theta' or 'partial_rotary_factors' of layer %d is not that of layer %d, which has the same kind",
+                i, first);
     c->rope.default_partial_factor = partial;
     config_read_rope_object(r, c, sliding ? "rope_parameters" : "rope_scaling", c->head_dim, theta > 1 ? theta : 10000);
     return c->rope;
@@ -74,16 +92,21 @@ static struct rope_config rope_of(struct config_reader *r, struct config *c, boo
 
 static void read_ropes(struct config_reader *r, struct config *c) {
     const struct json *scaled = config_get(r, "yarn_only_types"), *used = config_get(r, "use_rope_layers");
-    if (config_has(r, "rope_scaling") && scaled && !(scaled->type == JSON_ARRAY && scaled->n == 1 && json_is(json_at(scaled, 0), "full_attention")))
+    if (config_has(r, "rope_scaling") && scaled &&
+        !(scaled->type == JSON_ARRAY && scaled->n == 1 && json_is(json_at(scaled, 0), "full_attention")))
         config_fail(r, "'yarn_only_types' is not [\"full_attention\"]: hearth scales full layers only");
-    if (used && used->type == JSON_ARRAY && used->n) config_fail(r, "'use_rope_layers' is not empty: the reference rotates in every layer");
+    if (used && used->type == JSON_ARRAY && used->n)
+        config_fail(r, "'use_rope_layers' is not empty: the reference rotates in every layer");
     if (config_has(r, "rope_parameters")) {
         static const char *const published[] = {"rope_theta", "rope_scaling", "partial_rotary_factors"};
         for (size_t i = 0; i < sizeof published / sizeof *published; i++)
-            if (config_has(r, published[i])) config_fail(r, "'%s' and 'rope_parameters' are both set: hearth takes one of them", published[i]);
-        if (!json_get(config_get(r, "rope_parameters"), "full_attention")) config_fail(r, "'rope_parameters' has no object for full_attention");
+            if (config_has(r, published[i]))
+                config_fail(r, "'%s' and 'rope_parameters' are both set: hearth takes one of them", published[i]);
+        if (!json_get(config_get(r, "rope_parameters"), "full_attention"))
+            config_fail(r, "'rope_parameters' has no object for full_attention");
         config_read_ropes(r, c, 10000, 10000);
-        if (c->second_rope.kind != ROPE_DEFAULT) config_fail(r, "'rope_parameters.sliding_attention' is scaled: hearth scales full layers only");
+        if (c->second_rope.kind != ROPE_DEFAULT)
+            config_fail(r, "'rope_parameters.sliding_attention' is scaled: hearth scales full layers only");
         return;
     }
     c->second_rope = rope_of(r, c, true);
@@ -120,7 +143,8 @@ static void parse(struct config_reader *r, struct config *c) {
     c->norm = config_bool(r, "zero_centered", true) ? NORM_RMS_PLUS_ONE : NORM_RMS;
     c->qk_norm = config_bool(r, "use_qk_norm", true) ? QK_NORM_HEAD : QK_NORM_NONE;
     c->attn_gate = config_bool(r, "use_head_wise_attn_gate", true) ? ATTN_GATE_HEAD : ATTN_GATE_NONE;
-    if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: hearth reads no such tensors of this family");
+    if (config_bool(r, "attention_bias", false))
+        config_fail(r, "'attention_bias' is true: hearth reads no such tensors of this family");
     config_ignore(r, "max_seq_len");
     c->attn_scale = (float)(1 / sqrt(config_num(r, "query_pre_attn_scalar", c->head_dim, 1e-6, 1e6)));
     config_read_windows(r, c, config_int(r, "sliding_window", 0, 0, 1 << 24), 0);
@@ -139,12 +163,17 @@ static const char *const types[] = {"step3p5", NULL}, *const vision[] = {"step3p
                          *const aliases[][2] = {{"num_key_value_heads", "num_attention_groups"}, {NULL, NULL}};
 #define ARCH(types, name, member, parser) \
     { \
-        .model_types = types, .title = name, .norm_eps = 1e-5, .text_config_key = member, .parse = parser, .key_aliases = aliases, \
-        .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), .attn_gate = L "self_attn.g_proj", .router_bias = L "moe.router_bias", \
-                  STEP3_EXPERT_NAMES,  NAMES_DENSE("model.")}, \
+        .model_types = types, .title = name, .norm_eps = 1e-5, .text_config_key = member, .parse = parser, \
+        .key_aliases = aliases, .names = {NAMES_GQA("model."), \
+                                          NAMES_QK_NORM("model."), \
+                                          .attn_gate = L "self_attn.g_proj", \
+                                          .router_bias = L "moe.router_bias", \
+                                          STEP3_EXPERT_NAMES, \
+                                          NAMES_DENSE("model.")}, \
         .layout = { \
             .experts = true, \
             .has_suffix = true \
         } \
     }
-const struct arch arch_step3p5 = ARCH(types, "Step-3.5", NULL, parse), arch_step3p7 = ARCH(vision, "Step-3.7", "text_config", parse_vision);
+const struct arch arch_step3p5 = ARCH(types, "Step-3.5", NULL, parse),
+                  arch_step3p7 = ARCH(vision, "Step-3.7", "text_config", parse_vision);

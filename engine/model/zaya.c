@@ -1,6 +1,7 @@
-/* ZAYA1: convolved queries and keys, values half from the previous token (attention_cca.c), a router MLP that continues the previous layer's, one expert per
- * token, and biases and factors per channel wherever the residual stream is added to. The last choice of the router is not an expert: as in Zyphra's code,
- * such a token gets its input times the weight. Reference: transformers, models/zaya. */
+/* ZAYA1: convolved queries and keys, values half from the previous token (attention_cca.c), a router MLP that continues
+ * the previous layer's, one expert per token, and biases and factors per channel wherever the residual stream is added
+ * to. The last choice of the router is not an expert: as in Zyphra's code, such a token gets its input times the
+ * weight. Reference: transformers, models/zaya. */
 #include "base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
@@ -14,7 +15,8 @@ static void read_layers(struct config_reader *r, struct config *c) {
     const int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
     for (int i = 0; types && i < c->n_layers && !r->rc; i++) {
         const bool sliding = config_layer_choice(r, "layer_types", types, i, kinds) == 1;
-        if (sliding && !window) config_fail(r, "'layer_types' asks for a sliding window in layer %d, and none is in force", i);
+        if (sliding && !window)
+            config_fail(r, "'layer_types' asks for a sliding window in layer %d, and none is in force", i);
         if (sliding) c->layer[i].window = window, c->layer[i].rope = LAYER_ROPE_SECOND;
     }
 }
@@ -39,10 +41,14 @@ static void parse(struct config_reader *r, struct config *c) {
     config_read_gqa(r, c);
     c->attn = ATTN_CCA;
     c->cca = (struct cca_config){{config_int(r, "cca_time0", 2, 1, 16), config_int(r, "cca_time1", 2, 1, 16)}};
-    if (c->cca.taps[0] + c->cca.taps[1] < 3) config_fail(r, "'cca_time0' and 'cca_time1' are 1; hearth supports ZAYA's attention with convolutions");
-    if (c->n_kv_heads * c->head_dim % 2) config_fail(r, "%d value dimensions do not divide into two halves", c->n_kv_heads * c->head_dim);
-    if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true; hearth supports ZAYA's projections without biases");
-    if (config_bool(r, "lm_head_bias", false)) config_fail(r, "'lm_head_bias' is true; hearth supports ZAYA's head without a bias");
+    if (c->cca.taps[0] + c->cca.taps[1] < 3)
+        config_fail(r, "'cca_time0' and 'cca_time1' are 1; hearth supports ZAYA's attention with convolutions");
+    if (c->n_kv_heads * c->head_dim % 2)
+        config_fail(r, "%d value dimensions do not divide into two halves", c->n_kv_heads * c->head_dim);
+    if (config_bool(r, "attention_bias", false))
+        config_fail(r, "'attention_bias' is true; hearth supports ZAYA's projections without biases");
+    if (config_bool(r, "lm_head_bias", false))
+        config_fail(r, "'lm_head_bias' is true; hearth supports ZAYA's head without a bias");
     read_ropes(r, c);
     read_layers(r, c);
     config_keep_stream(c);
@@ -53,7 +59,8 @@ static void parse(struct config_reader *r, struct config *c) {
     c->moe_inter = config_int(r, "moe_intermediate_size", 2048, 1, 1 << 20);
     c->carried = c->router_inter = config_int(r, "router_hidden_size", 256, 1, 65536);
     c->router_bias = true;
-    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = c->layer[i].keeps_input = true; /* for tokens that choose no expert */
+    /* for tokens that choose no expert */
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = c->layer[i].keeps_input = true;
     c->score = SCORE_SOFTMAX;
     c->routed_scale = 1;
 }

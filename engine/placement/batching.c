@@ -8,7 +8,8 @@ static void sort_by_length(const int32_t *length, int32_t *order, int32_t *other
     for (int width = 1; width < n; width *= 2) {
         for (int at = 0; at < n; at += 2 * width) {
             int mid = at + width < n ? at + width : n, end = mid + width < n ? mid + width : n, a = at, b = mid;
-            for (int k = at; k < end; k++) other[k] = b >= end || (a < mid && length[order[a]] >= length[order[b]]) ? order[a++] : order[b++];
+            for (int k = at; k < end; k++)
+                other[k] = b >= end || (a < mid && length[order[a]] >= length[order[b]]) ? order[a++] : order[b++];
         }
         for (int i = 0; i < n; i++) order[i] = other[i];
     }
@@ -16,7 +17,9 @@ static void sort_by_length(const int32_t *length, int32_t *order, int32_t *other
 
 int batching_assign(const struct batching_in *in, int32_t *micro, int32_t *order) {
     double sum[BATCHING_MICRO_BATCHES] = {0};
-    int count[BATCHING_MICRO_BATCHES] = {0}, n_micro = in->n_micro_batches < BATCHING_MICRO_BATCHES ? in->n_micro_batches : BATCHING_MICRO_BATCHES, placed = 0;
+    int count[BATCHING_MICRO_BATCHES] = {0},
+        n_micro = in->n_micro_batches < BATCHING_MICRO_BATCHES ? in->n_micro_batches : BATCHING_MICRO_BATCHES,
+        placed = 0;
     sort_by_length(in->lengths, order, micro, in->n);
     for (int i = 0; i < in->n; i++) micro[i] = -1;
     for (int i = 0; i < in->n; i++) {

@@ -32,7 +32,8 @@ static void read_node_part(void *arg, int thread, int n) {
     double begin = clock_now();
     r->took[thread] = 0;
     if (from == IDLE) return;
-    atomic_fetch_xor(&r->keep, f32_bits(r->k.read(r->data[from] + (size_t)(thread - r->first[node]) * part, part, r->streams, r->ahead)));
+    atomic_fetch_xor(&r->keep, f32_bits(r->k.read(r->data[from] + (size_t)(thread - r->first[node]) * part, part,
+                                                  r->streams, r->ahead)));
     uint32_t held = r->o->nodes->read_mbps[node][from]; /* MB/s */
     double least = held ? (double)part * r->threads[node] / (held * 1e6) : 0, left = least - (clock_now() - begin);
     if (left > 0) nanosleep(&(struct timespec){(time_t)left, (long)(fmod(left, 1) * 1e9)}, NULL);
@@ -40,7 +41,8 @@ static void read_node_part(void *arg, int thread, int n) {
 }
 /* Bytes/s of each node's threads for the current `from`; maximum of several passes. */
 static void node_rates(struct reading *r, int n_nodes, double *rate) {
-    static const int patterns[NODE_PASSES][2] = {{4, 1024}, {1, 2048}, {4, 0}, {8, 0}}; /* streams, prefetch distance: as in --bench */
+    /* streams, prefetch distance: as in --bench */
+    static const int patterns[NODE_PASSES][2] = {{4, 1024}, {1, 2048}, {4, 0}, {8, 0}};
     memset(rate, 0, (size_t)n_nodes * sizeof *rate);
     for (int i = 0; i < NODE_PASSES; i++) {
         r->streams = patterns[i][0], r->ahead = patterns[i][1];
@@ -48,7 +50,9 @@ static void node_rates(struct reading *r, int n_nodes, double *rate) {
         for (int a = 0; a < n_nodes; a++) {
             double longest = 0;
             for (int t = r->first[a]; t < r->first[a] + r->threads[a]; t++) longest = fmax(longest, r->took[t]);
-            if (longest > 0) rate[a] = fmax(rate[a], (double)(r->bytes / (size_t)r->threads[a] / MEM_PAGE * MEM_PAGE) * r->threads[a] / longest);
+            if (longest > 0)
+                rate[a] = fmax(rate[a], (double)(r->bytes / (size_t)r->threads[a] / MEM_PAGE * MEM_PAGE) *
+                                            r->threads[a] / longest);
         }
     }
 }
@@ -86,16 +90,19 @@ int calibrate_numa(struct cost_machine *m, const struct calibrate_options *o, si
     kernels_fill(&r.k, cpu_level_best());
     r.took = mem_calloc((size_t)pool_threads(o->pool), sizeof *r.took);
     if (!r.took) rc = ERR_MEMORY;
-    for (int t = pool_threads(o->pool); t-- > 0;) r.threads[pool_node(o->pool, t)]++, r.first[pool_node(o->pool, t)] = t;
+    for (int t = pool_threads(o->pool); t-- > 0;)
+        r.threads[pool_node(o->pool, t)]++, r.first[pool_node(o->pool, t)] = t;
     for (int a = 0; a < n && !rc; a++) {
         if (!(r.data[a] = mem_pages(bytes, MEM_HUGE))) rc = ERR_MEMORY;
         else if (!(rc = numa_bind_memory(o->nodes, r.data[a], bytes, a, e))) memset(r.data[a], 1, bytes);
     }
-    if (rc == ERR_RUNTIME) log_say(LOG_INFO, "%s; NUMA nodes are not calibrated individually", e->text), *e = (struct error){0};
+    if (rc == ERR_RUNTIME)
+        log_say(LOG_INFO, "%s; NUMA nodes are not calibrated individually", e->text), *e = (struct error){0};
     else if (!rc) measure_nodes(m, &r, n);
     rc = rc == ERR_RUNTIME ? 0 : rc;
     if (!rc && is_cancelled(o)) rc = error_set(e, ERR_CANCELLED, "stopped");
-    if (rc == ERR_MEMORY) error_set(e, rc, "not enough memory to calibrate %d NUMA nodes (%zu MB each)", n, bytes >> 20);
+    if (rc == ERR_MEMORY)
+        error_set(e, rc, "not enough memory to calibrate %d NUMA nodes (%zu MB each)", n, bytes >> 20);
     for (int a = 0; a < n; a++) mem_pages_free(r.data[a], bytes);
     mem_free(r.took);
     return rc;

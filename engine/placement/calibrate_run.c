@@ -1,6 +1,6 @@
-/* Calibration of this machine. Each time is the minimum of the passes that fit its slice, since disturbances only add time. For the same
- * reason rates never decrease with rows. A row count that would take a sixth of the time budget is skipped, and the curve is constant
- * from there. */
+/* Calibration of this machine. Each time is the minimum of the passes that fit its slice, since disturbances only add
+ * time. For the same reason rates never decrease with rows. A row count that would take a sixth of the time budget is
+ * skipped, and the curve is constant from there. */
 #include "engine/placement/calibrate.h"
 
 #include <cpuid.h>
@@ -20,9 +20,16 @@
 #include "gpu/gpu.h"
 #include "gpu/op.h"
 
-/* Most passes of a figure; most rows on a device; most experts, and rows of all experts, in a pass on the CPU; rows up to which a pass takes as long as
- * reading its weights; multiple of rows in which experts are split by NUMA node. */
-enum { PASSES = 50, MOST_ROWS = 4096, MOST_EXPERTS = 32, MOST_EXPERT_ROWS = 1024, READ_BOUND_ROWS = 16, ROWS_UNIT = 32 };
+/* Most passes of a figure; most rows on a device; most experts, and rows of all experts, in a pass on the CPU; rows up
+ * to which a pass takes as long as reading its weights; multiple of rows in which experts are split by NUMA node. */
+enum {
+    PASSES = 50,
+    MOST_ROWS = 4096,
+    MOST_EXPERTS = 32,
+    MOST_EXPERT_ROWS = 1024,
+    READ_BOUND_ROWS = 16,
+    ROWS_UNIT = 32
+};
 
 /* The executor under test: the CPU, or a device through a stream. Buffers are in its own memory. */
 struct bench {
@@ -44,7 +51,7 @@ struct bench {
     double slice, most; /* seconds per figure; most seconds per pass */
 };
 
-/* --- Passes: each enqueues or runs one operation and sets the bytes read and FLOP ------------------------------------------- */
+/* --- Passes: each enqueues or runs one operation and sets the bytes read and FLOP ------------- */
 
 struct measured_op {
     enum cost_kind kind;
@@ -53,9 +60,15 @@ struct measured_op {
     bool is_tiny;
     double bytes, flops; /* out: per item of n */
 };
-static struct mat matrix_at(struct bench *s, uint8_t *from, size_t bytes, size_t *at, int rows, int cols, uint8_t format) {
-    struct mat m = {
-        .rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format, .stride = dtype_bytes(format, (size_t)cols)};
+static struct mat matrix_at(struct bench *s, uint8_t *from, size_t bytes, size_t *at, int rows, int cols,
+                            uint8_t format) {
+    struct mat m = {.rows = rows,
+                    .cols = cols,
+                    .row_step = 1,
+                    .block_rows = 128,
+                    .block_cols = 128,
+                    .dtype = format,
+                    .stride = dtype_bytes(format, (size_t)cols)};
     size_t size = m.stride * (size_t)rows;
     if (*at + size > bytes) *at = 0;
     m.data = from + *at;
@@ -63,7 +76,9 @@ static struct mat matrix_at(struct bench *s, uint8_t *from, size_t bytes, size_t
     if (format == DT_E4M3) m.scale = s->scales, m.scale_dtype = DT_F32, m.scale_stride = (cols + 127) / 128;
     return m;
 }
-static struct mat next_matrix(struct bench *s, int rows, int cols, uint8_t format) { return matrix_at(s, s->weights, s->bytes, &s->at, rows, cols, format); }
+static struct mat next_matrix(struct bench *s, int rows, int cols, uint8_t format) {
+    return matrix_at(s, s->weights, s->bytes, &s->at, rows, cols, format);
+}
 /* Splits an expert by rows over the NUMA nodes, as numa_copy.c does. part: [n_nodes]. */
 static void split_expert(struct bench *s, struct expert *part, int hidden, int inter, uint8_t format) {
     struct numa_part i[NUMA_NODES], h[NUMA_NODES];
@@ -87,7 +102,8 @@ static int ffn_pass(struct bench *s, struct measured_op *t) {
     }
     for (int k = 0; k < t->n && s->n_nodes; k++) split_expert(s, part + k * s->n_nodes, hidden, inter, t->format);
     for (int a = 0; a < s->n_nodes; a++) cut[a + 1] = cut[a] + part[a].down.rows;
-    t->bytes = 3.0 * (double)dtype_bytes(t->format, (size_t)hidden * (size_t)inter), t->flops = 6.0 * hidden * inter * t->rows;
+    t->bytes = 3.0 * (double)dtype_bytes(t->format, (size_t)hidden * (size_t)inter),
+    t->flops = 6.0 * hidden * inter * t->rows;
     for (int i = 0; i < t->rows * t->n && !s->gpu; i++) s->ids[i] = i / t->rows;
     if (!s->gpu)
         return s->x->ops->experts(s->x, &(struct op_experts){.y = s->out,
@@ -101,21 +117,29 @@ static int ffn_pass(struct bench *s, struct measured_op *t) {
                                                              .n_experts = t->n,
                                                              .hidden = hidden});
     int rc = 0;
-    for (int k = 0; k < t->n && !rc; k++) rc = op_run(s->x, OP_FFN, &(struct op_ffn){.y = s->out, .x = s->in, .expert = e[k], .n = t->rows, .hidden = hidden});
+    for (int k = 0; k < t->n && !rc; k++)
+        rc = op_run(s->x, OP_FFN,
+                    &(struct op_ffn){.y = s->out, .x = s->in, .expert = e[k], .n = t->rows, .hidden = hidden});
     return rc;
 }
 static int linear_pass(struct bench *s, struct measured_op *t) {
     int cols = t->is_tiny ? 128 : s->hidden, rows = t->is_tiny ? 128 : s->hidden, rc = 0;
     t->bytes = (double)dtype_bytes(t->format, (size_t)cols * (size_t)rows), t->flops = 2.0 * cols * rows * t->rows;
     for (int k = 0; k < t->n && !rc; k++)
-        rc = s->x->ops->linear(
-            s->x, &(struct op_linear){.y = s->out, .x = s->in, .w = next_matrix(s, rows, cols, t->format), .n = t->rows, .ldx = cols, .ldy = rows});
+        rc = s->x->ops->linear(s->x, &(struct op_linear){.y = s->out,
+                                                         .x = s->in,
+                                                         .w = next_matrix(s, rows, cols, t->format),
+                                                         .n = t->rows,
+                                                         .ldx = cols,
+                                                         .ldy = rows});
     return rc;
 }
-/* One row: 32 heads over 8,192 keys with 4 KV heads, bound by reading. rows < 0: one row, 128 heads over one latent, bound by arithmetic. */
+/* One row: 32 heads over 8,192 keys with 4 KV heads, bound by reading. rows < 0: one row, 128 heads over one latent,
+ * bound by arithmetic. */
 static int attention_pass(struct bench *s, struct measured_op *t) {
     bool latent = t->rows < 0;
-    int n = latent ? 1 : t->rows, heads = latent ? 128 : 32, kv = latent ? 1 : 4, dim = latent ? 576 : 128, v = latent ? 512 : 128,
+    int n = latent ? 1 : t->rows, heads = latent ? 128 : 32, kv = latent ? 1 : 4, dim = latent ? 576 : 128,
+        v = latent ? 512 : 128,
         keys = t->is_tiny ? 64 /* different keys each time, as earlier layers have evicted a short cache from L2 */
                : n > 1    ? 1024
                           : 8192,
@@ -146,14 +170,16 @@ static int elem_pass(struct bench *s, struct measured_op *t) {
     int n = t->is_tiny ? 1 : t->rows, m = t->is_tiny ? 64 : s->hidden, rc = 0;
     t->bytes = 8.0 * n * m;
     for (int k = 0; k < t->n && !rc; k++) {
-        rc = s->x->ops->norm(s->x, &(struct op_norm){.out = s->out, .x = s->in, .rows = n, .dim = m, .ldx = m, .ldo = m, .eps = 1e-6f});
+        rc = s->x->ops->norm(
+            s->x, &(struct op_norm){.out = s->out, .x = s->in, .rows = n, .dim = m, .ldx = m, .ldo = m, .eps = 1e-6f});
         if (!rc && s->gpu) rc = gpu_stream_flush(s->stream); /* or the stream would join them */
     }
     return rc;
 }
-static int (*const run_pass[COST_KINDS])(struct bench *, struct measured_op *) = {ffn_pass, linear_pass, attention_pass, elem_pass};
+static int (*const run_pass[COST_KINDS])(struct bench *, struct measured_op *) = {ffn_pass, linear_pass, attention_pass,
+                                                                                  elem_pass};
 
-/* --- Timing ----------------------------------------------------------------------------------------------------------- */
+/* --- Timing ----------------------------------------------------------------------------------- */
 
 static int time_pass(struct bench *s, struct measured_op *t, double *seconds) {
     double begin = clock_now();
@@ -183,9 +209,10 @@ static void add_point(struct cost_curve *c, double rows, double value, bool risi
     c->rows[c->n] = (float)rows, c->value[c->n++] = (float)value;
 }
 
-/* --- One executor ----------------------------------------------------------------------------------------------------- */
+/* --- One executor ----------------------------------------------------------------------------- */
 
-/* The CPU uses different kernels above BATCH_INVARIANT_ROWS rows, so experts are measured for both cases and matrices on both sides of the limit. */
+/* The CPU uses different kernels above BATCH_INVARIANT_ROWS rows, so experts are measured for both cases and matrices
+ * on both sides of the limit. */
 static const struct plan {
     enum cost_kind kind;
     uint8_t format;
@@ -197,7 +224,11 @@ static const struct plan {
     {COST_FFN, DT_E4M3, COST_8BIT, true, {1, 2, 4, 8, BATCH_INVARIANT_ROWS}},
     {COST_FFN, DT_BF16, COST_16BIT, false, {1, 4, 16, 64, 256, 1024}},
     {COST_FFN, DT_BF16, COST_16BIT, true, {1, 4, BATCH_INVARIANT_ROWS}},
-    {COST_LINEAR, DT_E4M3, COST_8BIT, false, {1, 2, 4, 8, BATCH_INVARIANT_ROWS, BATCH_INVARIANT_ROWS + 1, 64, 256, 1024, 4096}},
+    {COST_LINEAR,
+     DT_E4M3,
+     COST_8BIT,
+     false,
+     {1, 2, 4, 8, BATCH_INVARIANT_ROWS, BATCH_INVARIANT_ROWS + 1, 64, 256, 1024, 4096}},
     {COST_LINEAR, DT_BF16, COST_16BIT, false, {1, 4, BATCH_INVARIANT_ROWS, BATCH_INVARIANT_ROWS + 1, 256, 1024}},
     {COST_LINEAR, DT_F32, COST_F32, false, {1, 16}},
     {COST_ATTENTION, DT_BF16, COST_16BIT, false, {1, -1, 64, 256}},
@@ -207,14 +238,17 @@ static const struct plan {
 /* Experts or matrices per pass: several where rows are few, as in real batches. */
 static int items_per_pass(const struct bench *s, const struct plan *p, int rows) {
     if (p->kind != COST_FFN && p->kind != COST_LINEAR) return 1;
-    if (p->kind == COST_FFN && !s->gpu && p->few) return rows * 4 <= BATCH_INVARIANT_ROWS ? 4 : BATCH_INVARIANT_ROWS / rows;
-    if (p->kind == COST_FFN && !s->gpu)
-        return rows <= MOST_EXPERT_ROWS / MOST_EXPERTS ? MOST_EXPERTS : rows <= MOST_EXPERT_ROWS ? MOST_EXPERT_ROWS / rows : 1; /* more rows than L2 holds */
+    if (p->kind == COST_FFN && !s->gpu && p->few)
+        return rows * 4 <= BATCH_INVARIANT_ROWS ? 4 : BATCH_INVARIANT_ROWS / rows;
+    if (p->kind == COST_FFN && !s->gpu) /* more rows than L2 holds */
+        return rows <= MOST_EXPERT_ROWS / MOST_EXPERTS ? MOST_EXPERTS
+               : rows <= MOST_EXPERT_ROWS              ? MOST_EXPERT_ROWS / rows
+                                                       : 1;
     return rows <= 64 ? 4 : rows <= 256 ? 2 : 1;
 }
 
-/* Measures latencies, then rates. A rate is computed from an operation's time minus its latency. Bandwidth is the best observed, so bytes over
- * bandwidth are never counted twice. */
+/* Measures latencies, then rates. A rate is computed from an operation's time minus its latency. Bandwidth is the best
+ * observed, so bytes over bandwidth are never counted twice. */
 static int measure_domain(struct bench *s, struct cost_domain *d, double *best) {
     int rc = 0;
     for (int k = 0; k < COST_KINDS && !rc; k++) {
@@ -230,30 +264,38 @@ static int measure_domain(struct bench *s, struct cost_domain *d, double *best) 
     for (size_t i = 0; i < sizeof measure_plans / sizeof *measure_plans && !rc; i++) {
         const struct plan *p = &measure_plans[i];
         double bw = d->bw[p->kind].n ? (double)d->bw[p->kind].value[0] : 0, took = 0, read = 0;
-        if (s->n_nodes && p->kind == COST_LINEAR) bw = fmax(bw, (double)d->bw[COST_FFN].value[0]); /* their rows are split by node, too, once they are copied */
+        /* their rows are split by node, too, once they are copied */
+        if (s->n_nodes && p->kind == COST_LINEAR) bw = fmax(bw, (double)d->bw[COST_FFN].value[0]);
         struct cost_curve *rate = p->few ? &d->rate_few_rows[p->as] : &d->rate[p->kind][p->as];
         for (int k = 0, last = 0; p->rows[k] && !rc && !(p->few && s->gpu); k++) {
             int rows = p->kind == COST_ELEM && p->rows[k] > s->rows ? s->rows : p->rows[k], n = abs(rows);
             struct measured_op t = {.kind = p->kind, .format = p->format, .rows = rows, .n = items_per_pass(s, p, n)};
-            const double more = last && n > READ_BOUND_ROWS ? (double)n / last : 1; /* up to a few rows the time is the read time */
+            /* up to a few rows the time is the read time */
+            const double more = last && n > READ_BOUND_ROWS ? (double)n / last : 1;
             const int least = p->kind == COST_FFN && !s->gpu && !p->few ? BATCH_INVARIANT_ROWS / n + 1 : 1;
-            while (rows > 0 && t.n > least && took * more * t.n > s->most) t.n = t.n / 2 > least ? t.n / 2 : least; /* a slow or busy machine */
+            /* a slow or busy machine */
+            while (rows > 0 && t.n > least && took * more * t.n > s->most) t.n = t.n / 2 > least ? t.n / 2 : least;
             if (n > s->rows || (last && rows > 0 && took * more * t.n > s->most)) break;
             rc = time_best(s, &t, &took);
             bool together = p->kind == COST_FFN && !s->gpu; /* the CPU runs all experts in one operation */
             double own = took - d->latency[p->kind] / (together ? t.n : 1);
-            if (own < took / 2) own = took; /* the latency was disturbed: rather count it twice than report an unreachable rate */
+            /* the latency was disturbed: rather count it twice than report an unreachable rate */
+            if (own < took / 2) own = took;
             read = t.bytes / own;
             if (rows > 0 && read > bw) bw = read;
-            if (t.flops > 0 && !(p->kind == COST_ATTENTION && rows == 1)) add_point(rate, n, t.flops / own, p->kind != COST_ATTENTION);
-            if (rows > 0 && (p->kind != COST_ATTENTION || n > 1)) last = n; /* one query reads far more keys than several */
+            if (t.flops > 0 && !(p->kind == COST_ATTENTION && rows == 1))
+                add_point(rate, n, t.flops / own, p->kind != COST_ATTENTION);
+            /* one query reads far more keys than several */
+            if (rows > 0 && (p->kind != COST_ATTENTION || n > 1)) last = n;
         }
-        /* If the largest measured row count was still bound by reading, the curve says nothing about compute: use that of FP8 experts
-         * instead. */
+        /* If the largest measured row count was still bound by reading, the curve says nothing about compute: use that
+         * of FP8 experts instead. */
         if (i && p->kind < COST_ATTENTION && !p->few && read > 0.7 * bw) *rate = (struct cost_curve){0};
-        const struct cost_curve *ffn = &d->rate[COST_FFN][COST_8BIT]; /* also extends the curve to row counts skipped for lack of time */
+        /* also extends the curve to row counts skipped for lack of time */
+        const struct cost_curve *ffn = &d->rate[COST_FFN][COST_8BIT];
         for (int k = 0; k < ffn->n && p->kind == COST_LINEAR && rate->n && p->as != COST_F32; k++)
-            if (ffn->rows[k] > rate->rows[rate->n - 1]) add_point(rate, (double)ffn->rows[k], (double)ffn->value[k], true);
+            if (ffn->rows[k] > rate->rows[rate->n - 1])
+                add_point(rate, (double)ffn->rows[k], (double)ffn->value[k], true);
         if (!rc && bw > 0) d->bw[p->kind] = (struct cost_curve){1, {1}, {(float)bw}};
         if (p->kind != COST_ELEM && bw > *best) *best = bw;
     }
@@ -289,7 +331,8 @@ static int open_numa_weights(struct bench *s, struct error *e) {
         if (!rc) fill_codes(s->node[a], bytes);
     }
     if (!rc) s->n_nodes = n->n_nodes;
-    if (rc == ERR_RUNTIME) log_say(LOG_INFO, "%s; calibrating with weights not placed by node", e->text), *e = (struct error){0};
+    if (rc == ERR_RUNTIME)
+        log_say(LOG_INFO, "%s; calibrating with weights not placed by node", e->text), *e = (struct error){0};
     return rc == ERR_RUNTIME ? 0 : rc;
 }
 
@@ -305,7 +348,8 @@ static int calibrate_cpu(struct cost_machine *m, const struct calibrate_options 
     const size_t row = (size_t)s.rows * (size_t)s.hidden, wide = (size_t)128 * 576;
     int rc = ERR_MEMORY;
     s.weights = mem_pages(s.bytes, o->small_pages ? MEM_SMALL : MEM_HUGE);
-    s.scales = mem_alloc((size_t)s.hidden * 4), s.ones = mem_alloc((size_t)s.rows * 4), s.ids = mem_alloc((size_t)s.rows * 4);
+    s.scales = mem_alloc((size_t)s.hidden * 4), s.ones = mem_alloc((size_t)s.rows * 4),
+    s.ids = mem_alloc((size_t)s.rows * 4);
     s.in = mem_alloc(row * 4), s.out = mem_alloc((row > wide ? row : wide) * 4);
     if (s.weights && s.scales && s.ones && s.ids && s.in && s.out) rc = open_numa_weights(&s, e);
     if (!rc) {
@@ -331,7 +375,7 @@ static int calibrate_cpu(struct cost_machine *m, const struct calibrate_options 
     return 0;
 }
 
-/* --- Devices ---------------------------------------------------------------------------------------------------------- */
+/* --- Devices ---------------------------------------------------------------------------------- */
 
 enum { COPY = 16 << 20, SMALL = 4096 };
 
@@ -339,7 +383,8 @@ enum { COPY = 16 << 20, SMALL = 4096 };
 static int time_copies(struct bench *s, void *host, size_t bytes, int count, enum gpu_dir dir, double *seconds) {
     int rc = gpu_event_record(s->begin, s->stream);
     for (int k = 0; k < count && !rc; k++)
-        rc = dir == GPU_H2D ? gpu_copy(s->stream, s->weights, host, bytes, dir) : gpu_copy(s->stream, host, s->weights, bytes, dir);
+        rc = dir == GPU_H2D ? gpu_copy(s->stream, s->weights, host, bytes, dir)
+                            : gpu_copy(s->stream, host, s->weights, bytes, dir);
     if (!rc) rc = gpu_event_record(s->end, s->stream);
     if (!rc) rc = gpu_stream_sync(s->stream);
     *seconds = gpu_event_elapsed(s->begin, s->end);
@@ -358,12 +403,15 @@ static int measure_links(struct bench *s, struct cost_domain *d, void *host) {
             if (!rc && t < large) large = t;
         }
         if (rc) break;
-        d->link[w].latency = small < large / 8 ? small : 0;                      /* otherwise a disturbed measurement, or negligible */
-        d->link[w].rate = COPY / (large - fmin(d->link[w].latency, large / 32)); /* a disturbed latency must not inflate the rate */
+        /* otherwise a disturbed measurement, or negligible */
+        d->link[w].latency = small < large / 8 ? small : 0;
+        /* a disturbed latency must not inflate the rate */
+        d->link[w].rate = COPY / (large - fmin(d->link[w].latency, large / 32));
     }
     return rc;
 }
-/* Raises *hand_off_s to the seconds from the end of this device's work until the host sees it: half the round trip of a small copy. */
+/* Raises *hand_off_s to the seconds from the end of this device's work until the host sees it: half the round trip of a
+ * small copy. */
 static int measure_hand_off(struct bench *s, void *host, double *hand_off_s) {
     double least = INFINITY;
     int rc = 0;
@@ -401,7 +449,13 @@ static int calibrate_device(struct cost_machine *m, int rank, const struct calib
     struct gpu *g = o->gpu[rank];
     const struct gpu_info *info = gpu_info(g);
     struct cost_domain *d = &m->domain[1 + rank];
-    struct bench s = {.o = o, .gpu = g, .rows = MOST_ROWS, .hidden = 4096, .inter = 1024, .slice = budget_s(o) / 40, .most = budget_s(o) / 6};
+    struct bench s = {.o = o,
+                      .gpu = g,
+                      .rows = MOST_ROWS,
+                      .hidden = 4096,
+                      .inter = 1024,
+                      .slice = budget_s(o) / 40,
+                      .most = budget_s(o) / 6};
     size_t have = gpu_mem_free(g), row = (size_t)s.hidden * sizeof(float);
     void *host = NULL;
     double read = 0;
@@ -410,8 +464,10 @@ static int calibrate_device(struct cost_machine *m, int rank, const struct calib
     d->memory = (double)info->mem;
     while (s.rows > 64 && 2 * (size_t)s.rows * row > have / 4) s.rows /= 2;
     s.bytes = have / 4 < (size_t)256 << 20 ? have / 4 / 4096 * 4096 : (size_t)256 << 20;
-    if (s.bytes < (size_t)48 << 20) return error_set(e, ERR_MEMORY, "device %d: %zu MB are free, calibration needs 192 MB", rank, have >> 20);
-    const size_t in_out = (size_t)s.rows * row, least = (size_t)256 * 32 * 128 * 4, span = in_out > least ? in_out : least;
+    if (s.bytes < (size_t)48 << 20)
+        return error_set(e, ERR_MEMORY, "device %d: %zu MB are free, calibration needs 192 MB", rank, have >> 20);
+    const size_t in_out = (size_t)s.rows * row, least = (size_t)256 * 32 * 128 * 4,
+                 span = in_out > least ? in_out : least;
     int rc = info->is_virtual ? 0 : measure_alloc(&s, d, e);
     if (!rc) rc = gpu_alloc(g, (void **)&s.weights, s.bytes, e);
     if (!rc) rc = gpu_alloc(g, (void **)&s.in, span, e);
@@ -442,11 +498,12 @@ out:
     return rc;
 }
 
-/* --- The cache -------------------------------------------------------------------------------------------------------- */
+/* --- The cache -------------------------------------------------------------------------------- */
 
 static void cpu_brand(char out[49]) { /* the CPUID brand string */
     unsigned r[12] = {0}, most = __get_cpuid_max(0x80000000u, NULL);
-    for (unsigned i = 0; i < 3 && most >= 0x80000004u; i++) __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
+    for (unsigned i = 0; i < 3 && most >= 0x80000004u; i++)
+        __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
     memcpy(out, r, 48);
     out[48] = 0;
     for (size_t n = strlen(out); n && out[n - 1] == ' ';) out[--n] = 0;
@@ -456,18 +513,21 @@ static void make_fingerprint(const struct calibrate_options *o, char *out) {
     struct buf b = {0};
     char text[512];
     cpu_brand(text);
-    buf_fmt(&b, "hearth " HEARTH_VERSION "\n%s\n%s\n%s %d %d\n%s\n", text, cpu_describe(), o->cpu->ops->name, o->threads, o->small_pages,
-            o->gpus ? o->gpus : "");
-    for (int a = 0; o->nodes && o->nodes->n_nodes > 1 && a < o->nodes->n_nodes; a++) buf_fmt(&b, "%d %zu\n", o->nodes->cpus[a], o->nodes->memory[a]);
+    buf_fmt(&b, "hearth " HEARTH_VERSION "\n%s\n%s\n%s %d %d\n%s\n", text, cpu_describe(), o->cpu->ops->name,
+            o->threads, o->small_pages, o->gpus ? o->gpus : "");
+    for (int a = 0; o->nodes && o->nodes->n_nodes > 1 && a < o->nodes->n_nodes; a++)
+        buf_fmt(&b, "%d %zu\n", o->nodes->cpus[a], o->nodes->memory[a]);
     if (o->n_gpus) {
         gpu_describe(text, sizeof text);
         buf_fmt(&b, "%s\n", text);
     }
     for (int i = 0; i < o->n_gpus; i++) {
         const struct gpu_info *f = gpu_info(o->gpu[i]);
-        buf_fmt(&b, "%s %s %d %zu %g %g %g %d\n", f->backend, f->name, f->id, f->mem, f->h2d, f->d2h, f->link, f->is_virtual);
+        buf_fmt(&b, "%s %s %d %zu %g %g %g %d\n", f->backend, f->name, f->id, f->mem, f->h2d, f->d2h, f->link,
+                f->is_virtual);
     }
-    snprintf(out, CALIBRATE_FINGERPRINT_LEN, "%016llx%016llx", (unsigned long long)hash64(b.data, b.len, 1), (unsigned long long)hash64(b.data, b.len, 2));
+    snprintf(out, CALIBRATE_FINGERPRINT_LEN, "%016llx%016llx", (unsigned long long)hash64(b.data, b.len, 1),
+             (unsigned long long)hash64(b.data, b.len, 2));
     if (b.failed) *out = 0; /* no fingerprint: neither read nor write the cache */
     buf_free(&b);
 }
@@ -491,7 +551,8 @@ static bool read_cached(struct cost_machine *out, const char *path, const char *
 static void write_cached(const struct cost_machine *m, const char *path, const char *print) {
     struct buf b = {0};
     struct error e = {0};
-    if (*print && !calibrate_write(m, print, &b) && file_write(path, b.data, b.len, &e)) log_say(LOG_INFO, "calibration results are not saved: %s", e.text);
+    if (*print && !calibrate_write(m, print, &b) && file_write(path, b.data, b.len, &e))
+        log_say(LOG_INFO, "calibration results are not saved: %s", e.text);
     buf_free(&b);
 }
 

@@ -13,7 +13,8 @@
 #include "engine/placement/datasheet.h"
 #include "engine/placement/numa_cost.h"
 
-static const char *const kinds[COST_KINDS] = {"ffn", "linear", "attention", "elem"}, *const formats[COST_FORMATS] = {"f32", "16bit", "8bit", "4bit"},
+static const char *const kinds[COST_KINDS] = {"ffn", "linear", "attention", "elem"},
+                         *const formats[COST_FORMATS] = {"f32", "16bit", "8bit", "4bit"},
                          *const ways[COST_LINKS] = {"h2d", "d2h", "peer"};
 
 enum what { WORD, NUMBER, SHARE, COUNT, COUNT_UP_TO, CURVE };
@@ -25,10 +26,15 @@ struct key {
 };
 /* The i-th key of a machine, a data sheet, a domain; false past the last. */
 static bool machine_key(struct cost_machine *m, int i, struct key *k) {
-    const struct key keys[] = {
-        {"name", WORD, m->name, sizeof m->name},     {"dram", NUMBER, &m->dram_bw, 0},          {"disk", NUMBER, &m->disk_bw, 0},
-        {"join", NUMBER, &m->hand_off_s, 0},         {"start", NUMBER, &m->prefill_start_s, 0}, {"cpu_chunk", COUNT, &m->cpu_chunk_rows, 0},
-        {"gpu_chunk", COUNT, &m->gpu_chunk_rows, 0}, {"between", NUMBER, &m->inter_node_bw, 0}, {"reach", SHARE, &m->reach, 0}};
+    const struct key keys[] = {{"name", WORD, m->name, sizeof m->name},
+                               {"dram", NUMBER, &m->dram_bw, 0},
+                               {"disk", NUMBER, &m->disk_bw, 0},
+                               {"join", NUMBER, &m->hand_off_s, 0},
+                               {"start", NUMBER, &m->prefill_start_s, 0},
+                               {"cpu_chunk", COUNT, &m->cpu_chunk_rows, 0},
+                               {"gpu_chunk", COUNT, &m->gpu_chunk_rows, 0},
+                               {"between", NUMBER, &m->inter_node_bw, 0},
+                               {"reach", SHARE, &m->reach, 0}};
     return i < (int)(sizeof keys / sizeof *keys) ? *k = keys[i], true : false;
 }
 static bool datasheet_key(struct machine_datasheet *b, int i, struct key *k) {
@@ -53,20 +59,25 @@ static bool domain_key(struct cost_domain *d, int i, struct key *k) {
     if (i == 0) *k = (struct key){"name", WORD, d->name, sizeof d->name};
     else if (i == 1) *k = (struct key){"memory", NUMBER, &d->memory, 0};
     else if (i == 2) *k = (struct key){"alloc", NUMBER, &d->alloc, 0};
-    else if ((i -= 3) < COST_KINDS) k->what = CURVE, k->at = &d->bw[i], snprintf(k->name, sizeof k->name, "bw.%s", kinds[i]);
-    else if ((i -= COST_KINDS) < COST_KINDS) k->what = NUMBER, k->at = &d->latency[i], snprintf(k->name, sizeof k->name, "latency.%s", kinds[i]);
+    else if ((i -= 3) < COST_KINDS)
+        k->what = CURVE, k->at = &d->bw[i], snprintf(k->name, sizeof k->name, "bw.%s", kinds[i]);
+    else if ((i -= COST_KINDS) < COST_KINDS)
+        k->what = NUMBER, k->at = &d->latency[i], snprintf(k->name, sizeof k->name, "latency.%s", kinds[i]);
     else if ((i -= COST_KINDS) < COST_KINDS * COST_FORMATS)
         k->what = CURVE, k->at = &d->rate[i / COST_FORMATS][i % COST_FORMATS],
         snprintf(k->name, sizeof k->name, "rate.%s.%s", kinds[i / COST_FORMATS], formats[i % COST_FORMATS]);
     else if ((i -= COST_KINDS * COST_FORMATS) < COST_FORMATS)
         k->what = CURVE, k->at = &d->rate_few_rows[i], snprintf(k->name, sizeof k->name, "few.%s", formats[i]);
-    else if ((i -= COST_FORMATS) < COST_LINKS) k->what = NUMBER, k->at = &d->link[i].rate, snprintf(k->name, sizeof k->name, "%s", ways[i]);
-    else if ((i -= COST_LINKS) < COST_LINKS) k->what = NUMBER, k->at = &d->link[i].latency, snprintf(k->name, sizeof k->name, "%s.latency", ways[i]);
+    else if ((i -= COST_FORMATS) < COST_LINKS)
+        k->what = NUMBER, k->at = &d->link[i].rate, snprintf(k->name, sizeof k->name, "%s", ways[i]);
+    else if ((i -= COST_LINKS) < COST_LINKS)
+        k->what = NUMBER, k->at = &d->link[i].latency, snprintf(k->name, sizeof k->name, "%s.latency", ways[i]);
     else return false;
     return true;
 }
 static bool node_key(struct cost_node *n, int i, struct key *k) {
-    const struct key keys[] = {{"memory", NUMBER, &n->memory, 0}, {"bw", NUMBER, &n->bw_share, 0}, {"rate", NUMBER, &n->rate_share, 0}};
+    const struct key keys[] = {
+        {"memory", NUMBER, &n->memory, 0}, {"bw", NUMBER, &n->bw_share, 0}, {"rate", NUMBER, &n->rate_share, 0}};
     return i < (int)(sizeof keys / sizeof *keys) ? *k = keys[i], true : false;
 }
 /* cpu, gpu0, near3 */
@@ -76,21 +87,25 @@ static void domain_prefix(const struct cost_machine *m, int d, char *out, size_t
     else snprintf(out, cap, "near%d", d - 1 - m->n_devices);
 }
 
-/* --- Writing ---------------------------------------------------------------------------------------------------------- */
+/* --- Writing ---------------------------------------------------------------------------------- */
 
 static void write_key(struct buf *out, const char *prefix, const struct key *k) {
     const struct cost_curve *c = k->at;
-    double v = k->what == NUMBER || k->what == SHARE ? *(const double *)k->at : k->what == COUNT ? *(const int *)k->at : 0;
+    double v = k->what == NUMBER || k->what == SHARE ? *(const double *)k->at
+               : k->what == COUNT                    ? *(const int *)k->at
+                                                     : 0;
     if (k->what == WORD ? !*(const char *)k->at : k->what == CURVE ? !c->n : !(v > 0)) return;
     buf_fmt(out, "%s%s%s = ", prefix, *prefix ? "." : "", k->name);
     if (k->what == WORD) buf_str(out, k->at);
     else if (k->what == CURVE)
-        for (int i = 0; i < c->n; i++) buf_fmt(out, "%s%.9g:%.9g", i ? " " : "", (double)c->rows[i], (double)c->value[i]);
+        for (int i = 0; i < c->n; i++)
+            buf_fmt(out, "%s%.9g:%.9g", i ? " " : "", (double)c->rows[i], (double)c->value[i]);
     else buf_fmt(out, "%.17g", v);
     buf_char(out, '\n');
 }
 int calibrate_write(const struct cost_machine *machine, const char *fingerprint, struct buf *out) {
-    struct cost_machine *m = (struct cost_machine *)(uintptr_t)machine; /* the key table is shared with the reader; not written to */
+    /* the key table is shared with the reader; not written to */
+    struct cost_machine *m = (struct cost_machine *)(uintptr_t)machine;
     struct key k;
     char prefix[16];
     buf_str(out, "# A machine for hearth: rates in bytes/s and FLOP/s by rows, times in seconds.\n");
@@ -109,7 +124,7 @@ int calibrate_write(const struct cost_machine *machine, const char *fingerprint,
     return out->failed ? ERR_MEMORY : 0;
 }
 
-/* --- Reading ---------------------------------------------------------------------------------------------------------- */
+/* --- Reading ---------------------------------------------------------------------------------- */
 
 static bool parse_number(const char **text, double *out) { /* positive and finite, or 0 */
     static const char units[] = "TGMKmun";
@@ -143,7 +158,8 @@ static const char *read_value(const struct key *k, const char *text) { /* NULL, 
                 if (!parse_number(&text, &w)) return "has a row count without a value";
             } else if (c.n || *text) return "is not a number or a curve such as 1:0.9T 16:12T";
             if (c.n == COST_POINTS) return "has too many points";
-            if (!(w > 0) || !(v > 0) || (c.n && v <= (double)c.rows[c.n - 1])) return "must have rising rows and values above 0";
+            if (!(w > 0) || !(v > 0) || (c.n && v <= (double)c.rows[c.n - 1]))
+                return "must have rising rows and values above 0";
             c.rows[c.n] = (float)v, c.value[c.n++] = (float)w;
             while (*text == ' ' || *text == '\t') text++;
         } while (*text);
@@ -152,7 +168,8 @@ static const char *read_value(const struct key *k, const char *text) { /* NULL, 
     }
     if (!parse_number(&text, &v) || *text) return "is not a number";
     if (k->what == SHARE && !(v > 0 && v <= 1)) return "must be a share, above 0 and at most 1";
-    if (k->what == COUNT_UP_TO && (v != floor(v) || v > (double)k->size)) return "must be a whole number that a machine can have";
+    if (k->what == COUNT_UP_TO && (v != floor(v) || v > (double)k->size))
+        return "must be a whole number that a machine can have";
     if (k->what == COUNT && (v < 1 || v > 1e6 || v != floor(v))) return "must be a whole number from 1 to 1000000";
     if (k->what == COUNT) *(int *)k->at = (int)v;
     else *(double *)k->at = v;
@@ -211,7 +228,8 @@ static const char *read_datasheet_key(struct datasheet *b, const struct key *k, 
 }
 
 /* Pass 1 (counts) reads domain counts and data-sheet keys, pass 2 the rest, which overrides derived values. */
-static const char *read_line(struct cost_machine *m, struct datasheet *b, char *fingerprint, const char *name, const char *text, bool counts) {
+static const char *read_line(struct cost_machine *m, struct datasheet *b, char *fingerprint, const char *name,
+                             const char *text, bool counts) {
     struct key k = {.what = WORD, .at = fingerprint, .size = CALIBRATE_FINGERPRINT_LEN}, of_box;
     bool devices = !strcmp(name, "devices"), near = !strcmp(name, "near"), nodes = !strcmp(name, "nodes");
     for (int i = 0; datasheet_key(&b->d, i, &of_box); i++)
@@ -219,9 +237,11 @@ static const char *read_line(struct cost_machine *m, struct datasheet *b, char *
     if (counts != (devices || near || nodes)) return NULL;
     if (counts) {
         double v;
-        if (nodes && (!parse_number(&text, &v) || *text || v != floor(v) || v < 2 || v > COST_NODES)) return "is not a number of NUMA nodes: 2 to 8";
+        if (nodes && (!parse_number(&text, &v) || *text || v != floor(v) || v < 2 || v > COST_NODES))
+            return "is not a number of NUMA nodes: 2 to 8";
         if (nodes) return m->n_nodes = (int)v, m->inter_node_bw = NUMA_COST_INTER_NODE_BW, NULL;
-        if (!parse_number(&text, &v) || *text || v != floor(v) || v > COST_DOMAINS - 1 || m->n_domains + v > COST_DOMAINS)
+        if (!parse_number(&text, &v) || *text || v != floor(v) || v > COST_DOMAINS - 1 ||
+            m->n_domains + v > COST_DOMAINS)
             return "is not a number of domains that fits";
         if (devices && m->n_devices) return "is given twice";
         if (devices) m->n_devices = (int)v;
@@ -248,7 +268,9 @@ static const char *read_line(struct cost_machine *m, struct datasheet *b, char *
 static int fill_from_datasheet(struct cost_machine *m, const struct datasheet *b, const char *what, struct error *e) {
     char why[420];
     if (!b->given_keys) return 0;
-    if (m->n_domains > 1) return error_set(e, ERR_USAGE, "%s: cards already sets the number of devices; leave out devices and near", what);
+    if (m->n_domains > 1)
+        return error_set(e, ERR_USAGE, "%s: cards already sets the number of devices; leave out devices and near",
+                         what);
     if (datasheet_machine(m, &b->d, why, sizeof why)) return 0;
     return error_set(e, ERR_USAGE, "%s: %s", what, why);
 }
@@ -258,12 +280,15 @@ static bool is_text(const char *text, size_t n) {
     if (utf8_valid(text, n) != n) return false;
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];
-        if ((c < 32 && c != '\t' && c != '\n' && c != '\r') || c == 127 || (c == 0xc2 && i + 1 < n && (unsigned char)text[i + 1] < 0xa0)) return false;
+        if ((c < 32 && c != '\t' && c != '\n' && c != '\r') || c == 127 ||
+            (c == 0xc2 && i + 1 < n && (unsigned char)text[i + 1] < 0xa0))
+            return false;
     }
     return true;
 }
 
-int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const char *what, char *fingerprint, struct error *e) {
+int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const char *what, char *fingerprint,
+                    struct error *e) {
     struct datasheet box = {0};
     memset(m, 0, sizeof *m);
     m->n_domains = 1;
@@ -277,14 +302,16 @@ int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const ch
             const char *stop = memchr(p, '\n', (size_t)(end - p));
             size_t len = (size_t)((stop ? stop : end) - p);
             line++;
-            if (len >= sizeof copy) return error_set(e, ERR_USAGE, "%s: line %d: longer than %zu bytes", what, line, sizeof copy - 1);
+            if (len >= sizeof copy)
+                return error_set(e, ERR_USAGE, "%s: line %d: longer than %zu bytes", what, line, sizeof copy - 1);
             memcpy(copy, p, len);
             copy[len] = 0;
             p += len + 1;
             copy[strcspn(copy, "#\r")] = 0;
             name += strspn(name, " \t");
             if (!*name) continue;
-            if (!(value = strchr(name, '='))) return error_set(e, ERR_USAGE, "%s: line %d: '%.60s' is not key = value", what, line, name);
+            if (!(value = strchr(name, '=')))
+                return error_set(e, ERR_USAGE, "%s: line %d: '%.60s' is not key = value", what, line, name);
             char *tail = value;
             while (tail > name && (tail[-1] == ' ' || tail[-1] == '\t')) tail--;
             *tail = 0, value++;
@@ -294,16 +321,19 @@ int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const ch
             if (bad) return error_set(e, ERR_USAGE, "%s: line %d: %.60s = %.60s: %s", what, line, name, value, bad);
         }
         if (!pass && fill_from_datasheet(m, &box, what, e)) return e->code;
-        for (int d = 0; d < m->n_domains && !pass; d++) m->domain[d].class = !d ? COST_CPU : d <= m->n_devices ? COST_GPU : COST_NDP;
+        for (int d = 0; d < m->n_domains && !pass; d++)
+            m->domain[d].class = !d ? COST_CPU : d <= m->n_devices ? COST_GPU : COST_NDP;
     }
     normalize_node_shares(m);
     for (int d = 0; d < m->n_domains; d++) { /* without these every prediction would be 0 */
         char prefix[16];
         domain_prefix(m, d, prefix, sizeof prefix);
         for (int k = 0; k < (m->domain[d].class == COST_NDP ? COST_LINEAR : COST_ELEM); k++)
-            if (!m->domain[d].bw[k].n) return error_set(e, ERR_USAGE, "%s: %s.bw.%s is missing", what, prefix, kinds[k]);
+            if (!m->domain[d].bw[k].n)
+                return error_set(e, ERR_USAGE, "%s: %s.bw.%s is missing", what, prefix, kinds[k]);
         for (int w = 0; w < COST_PEER && m->domain[d].class == COST_GPU; w++)
-            if (!(m->domain[d].link[w].rate > 0)) return error_set(e, ERR_USAGE, "%s: %s.%s is missing", what, prefix, ways[w]);
+            if (!(m->domain[d].link[w].rate > 0))
+                return error_set(e, ERR_USAGE, "%s: %s.%s is missing", what, prefix, ways[w]);
     }
     return 0;
 }
@@ -313,7 +343,8 @@ static int refuse_name(const char *name, struct error *e) {
     const char *known;
     for (int i = 0; (known = cost_preset_name(i)); i++) buf_fmt(&all, "%s%s", i ? ", " : "", known);
     for (int i = 0; (known = datasheet_preset_name(i)); i++) buf_fmt(&all, ", %s", known);
-    error_set(e, ERR_USAGE, "%.200s: not a machine file and not a known machine; known: %s", name, all.failed ? "see --plan list" : all.data);
+    error_set(e, ERR_USAGE, "%.200s: not a machine file and not a known machine; known: %s", name,
+              all.failed ? "see --plan list" : all.data);
     buf_free(&all);
     return e->code;
 }

@@ -8,147 +8,15 @@
 static double max_of(double a, double b) { return a > b ? a : b; }
 static double min_of(double a, double b) { return a < b ? a : b; }
 
-/* --- The model's numbers ---------------------------------------------------------------------------------------------- */
-
-static enum cost_format format_of(enum dtype t) {
-    double bytes = (double)dtype_bytes(t, 256) / 256;
-    if (bytes > 2.5) return COST_F32;
-    if (bytes > 1.5) return COST_16BIT;
-    return bytes > 0.75 ? COST_8BIT : COST_4BIT;
-}
-/* Bytes of n weights. FP8 adds a float32 scale per block; block formats contain theirs. */
-static double weight_bytes(const struct config *c, enum dtype t, double n) {
-    double b = n * (double)dtype_bytes(t, 256) / 256;
-    return t == DT_E4M3 && c->block_rows > 0 && c->block_cols > 0 ? b + 4 * n / ((double)c->block_rows * c->block_cols) : b;
-}
-
-/* DeepSeek-V4 and V4.1: averages over layers. A query sees its window and some of the multi-token keys, either selected or all. Sets *attn_weights and *row:
- * weights of the attention block and numbers of a KV row, per layer. */
-static void compressed_attention(struct cost_model *q, const struct config *c, enum dtype kv, double *attn_weights, double *row) {
-    double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, layers = c->n_layers, wide = heads * dim, index = 0, entries = 0, extra = 0, most = 0;
-    for (int i = 0; i < c->n_layers; i++) {
-        const struct layer_config *l = &c->layer[i];
-        most += l->window / layers;
-        const bool makes_keys = l->ratio && l->passes_kv != KV_TAKEN;
-        if (makes_keys) entries += 1.0 / l->ratio / layers, extra += (l->overlap ? 4 : c->index_from_entries && l->ratio == 1 ? 1 : 2) * dim * hidden / layers;
-        if (!config_selects_entries(c, i)) continue;
-        most += c->index_topk / layers;
-        if (l->index != INDEX_OWN) continue;
-        index += 1.0 / l->ratio / layers;
-        if (makes_keys) extra += c->index_dim * (c->index_from_entries ? dim : 4 * hidden) / layers;
-        extra += c->index_heads * (c->index_dim * (double)c->q_lora + hidden) / layers;
-    }
-    double low = (double)c->o_groups * c->o_lora;
-    *attn_weights = c->q_lora * (hidden + wide) + hidden * dim + low * (wide / c->o_groups + hidden) + extra;
-    *row = dim * (1 + entries);
-    q->max_keys = most;
-    q->index_bytes = index * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
-    q->index_flops = index * 2 * c->index_heads * c->index_dim;
-    q->elem_bytes = 4 * hidden * (2 + 4.0 * c->streams.n); /* each block reads and writes the streams */
-}
-
-/* Weights of a projection of this rank; 0: one matrix. */
-static double low_rank(double in, double out, int rank) { return rank ? rank * (in + out) : in * out; }
-
-/* Weights of a layer's mixer with a state. */
-static double mixer_weights(const struct config *c, int layer) {
-    const struct delta_config *d = &c->delta;
-    const struct mamba_config *m = &c->mamba;
-    const struct kda_config *k = &c->kda;
-    const double hidden = c->hidden, keys = (double)d->k_heads * d->k_dim, values = (double)d->v_heads * d->v_dim, inner = (double)m->heads * m->head_dim,
-                 width = (double)k->heads * k->dim;
-    switch (c->layer[layer].mixer) {
-    case MIXER_DELTA: return hidden * (2 * keys + 3 * values + 2 * d->v_heads);
-    case MIXER_CONV: return hidden * 4 * hidden;
-    case MIXER_LIGHTNING: return hidden * 5 * c->lightning.heads * c->lightning.dim;
-    case MIXER_MAMBA2: return hidden * (3 * inner + 2.0 * m->groups * m->state + m->heads);
-    case MIXER_KDA: return hidden * (4 * width + k->heads) + low_rank(hidden, width, k->rank) + low_rank(hidden, width, k->gate_rank);
-    case MIXER_MAMBA1: return hidden * 3 * inner + inner * 2.0 * (m->state + m->rank);
-    default: return 0;
-    }
-}
-
-void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
-    double hidden = c->hidden, heads = 0, kv_heads = 0, dim = 0, v = 0, latent = 0, rope = 0;
-    double inter = 0;
-    const double layers = c->n_layers; /* layers differ: averages */
-    for (int i = 0; i < c->n_layers; i++) {
-        heads += config_heads(c, i) / layers, kv_heads += config_kv_heads(c, i) / layers;
-        dim += config_head_dim(c, i) / layers, v += config_v_dim(c, i) / layers;
-        inter += config_dense_inter(c, i);
-        const struct mla_sizes sizes = config_mla(c, i);
-        latent += sizes.kv_lora, rope += sizes.rope;
-    }
-    latent /= layers, rope /= layers; /* exact where all are equal */
-    bool mla = c->kv_lora;
-    const double mats = c->no_up ? 2 : 3, projected = 2.0 * hidden * c->moe_latent; /* matrices of an FFN; around experts in a latent space */
-    double attended = 1, expert = mats * c->moe_inter * config_routed_width(c), shared = mats * c->shared_inter * hidden + projected,
-           ffn = mats * (inter / layers) * hidden, ffns = 0, attn_weights, router = hidden * config_n_choices(c);
-    *q = (struct cost_model){
-        .layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
-    for (int i = 0; i < c->n_layers; i++) q->dense_layers += !c->layer[i].moe, ffns += !c->layer[i].moe && !c->layer[i].no_ffn;
-    if (q->dense_layers) ffn *= ffns / q->dense_layers; /* on average: some layers have none */
-    if (mla) {
-        double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (dim - rope + v);
-        attn_weights = query + (latent + rope) * hidden + expand + hidden * heads * v;
-        q->pair_flops = 2 * heads * (2 * latent + rope);
-        q->expanded_pair_flops = 2 * heads * (dim + v);
-        q->expand_flops = 2 * expand;
-    } else {
-        const double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim;
-        attn_weights = query + hidden * (heads * v + kv_heads * (dim + v));
-        q->pair_flops = 2 * heads * (dim + v);
-    }
-    if (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD) attn_weights += hidden * heads * (c->attn_gate == ATTN_GATE_HEAD ? 1 : v);
-    if (c->streams.is_plain) q->elem_bytes = 4 * 8 * hidden;   /* the output's norm, its sum with the stream, and its clearing */
-    if (config_has_states(c) || config_has_single_blocks(c)) { /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
-        double own = 0, some = 0;
-        for (int i = 0; i < c->n_layers; i++) own += mixer_weights(c, i) / c->n_layers, some += (c->layer[i].mixer != MIXER_ATTENTION) / (double)c->n_layers;
-        attn_weights = own + (1 - some) * (attn_weights + (c->attn_gate == ATTN_GATE_IN_QUERY ? hidden * heads * dim : 0));
-        attended = 1 - some;
-        q->pair_flops *= attended;
-    }
-    if (c->attn == ATTN_DSA) { /* averages over layers: a layer that reuses a selection has no indexer */
-        double own = 0;
-        for (int i = 0; i < c->n_layers; i++) own += !c->layer[i].mixer && c->layer[i].index == INDEX_OWN;
-        own /= c->n_layers;
-        const double block = c->index_block ? c->index_block : 1;
-        q->max_keys = c->index_topk * block;
-        q->index_bytes = own / block * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
-        q->index_flops = own / block * 2.0 * c->index_heads * c->index_dim;
-        attn_weights += own * (c->index_heads * (c->index_dim * (double)c->q_lora + hidden) + (c->index_block ? 2 : 1) * c->index_dim * hidden);
-    }
-    double row = mla ? latent + rope : kv_heads * (dim + v);
-    row *= attended;
-    if (c->attn == ATTN_COMPRESSED) compressed_attention(q, c, kv, &attn_weights, &row);
-    q->kv_row_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * kv_heads * (mla ? 1 : 2) : 0);
-    for (int i = 0; i < c->n_layers; i++)
-        q->kv_taken_layers += c->attn != ATTN_COMPRESSED && c->layer[i].passes_kv == KV_TAKEN; /* COMPRESSED: they have a window of their own */
-    q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
-    q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
-    q->ffn_bytes = weight_bytes(c, dense, ffn), q->ffn_flops = 2 * ffn;
-    q->attn_block_bytes = weight_bytes(c, dense, attn_weights) + 2 * router,
-    q->attn_block_flops = 2 * (attn_weights + router);                                /* routers are stored in 16 bits */
-    q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab; /* so are LM heads */
-    q->row_bytes = 4 * hidden, q->query_bytes = 4 * heads * max_of(dim, v);
-    const bool low_q = c->attn == ATTN_GQA && c->q_lora; /* another product and a norm */
-    q->n_linear_ops = mla ? (c->q_lora ? 7 : 6) : 5 + low_q;
-    q->n_elem_ops = mla ? 9 : (c->qk_norm ? 9 : 7) + low_q;
-    /* products of the normed row; its norm with the sum before it, norms, rotations and KV rows, KV rows for the host with the next norm, the router */
-    q->n_joined_linear_ops = mla ? (c->q_lora ? 6 : 5) : 3 + low_q;
-    q->n_joined_elem_ops = (mla && c->q_lora) || low_q ? 5 : 4;
-    q->row_numbers = max_of(hidden, heads * (mla ? rope : dim));
-    q->elem_bytes += 4 * (3.0 * q->n_elem_ops * hidden + 4 * heads * (dim + v)); /* rows in, in and out; queries and results between operations */
-}
-
-/* --- Pieces ----------------------------------------------------------------------------------------------------------- */
+/* --- Pieces ----------------------------------------------------------------------------------- */
 
 double cost_at(const struct cost_curve *c, double rows) {
     if (c->n < 1) return INFINITY;
     if (rows <= (double)c->rows[0]) return (double)c->value[0];
     for (int i = 1; i < c->n; i++)
         if (rows < (double)c->rows[i]) {
-            double x0 = log((double)c->rows[i - 1]), x1 = log((double)c->rows[i]), y0 = log((double)c->value[i - 1]), y1 = log((double)c->value[i]);
+            double x0 = log((double)c->rows[i - 1]), x1 = log((double)c->rows[i]), y0 = log((double)c->value[i - 1]),
+                   y1 = log((double)c->value[i]);
             return exp(y0 + (y1 - y0) * (log(rows) - x0) / (x1 - x0));
         }
     return (double)c->value[c->n - 1];
@@ -172,7 +40,9 @@ const struct cost_curve *cost_rate_few_rows(const struct cost_domain *d, enum co
 
 static const double CPU_LEAST = 0.125; /* uploads take at most the rest of host memory's bandwidth */
 /* The CPU keeps its usual share of the remaining bandwidth. */
-double cost_cpu_share(const struct cost_machine *m, double taken) { return taken > 0 && m->dram_bw > 0 ? max_of(1 - taken / m->dram_bw, CPU_LEAST) : 1; }
+double cost_cpu_share(const struct cost_machine *m, double taken) {
+    return taken > 0 && m->dram_bw > 0 ? max_of(1 - taken / m->dram_bw, CPU_LEAST) : 1;
+}
 double cost_upload_rate(const struct cost_machine *m, int ranks) {
     double sum = 0;
     for (int d = 1; d <= ranks && d <= m->n_devices; d++) sum += m->domain[d].link[COST_H2D].rate;
@@ -184,12 +54,15 @@ static double item_time(const struct cost_machine *m, int domain, const struct c
     double bw = cost_at(&d->bw[p->kind], p->rows);
     if (!domain && m->spread_bw_share > 0 && p->kind <= COST_LINEAR) bw *= m->spread_bw_share;
     if (d->class == COST_CPU) bw *= cost_cpu_share(m, taken);
-    const struct cost_curve *rate =
-        p->kind == COST_FFN && max_of(p->rows, p->call_rows) <= BATCH_INVARIANT_ROWS ? cost_rate_few_rows(d, p->format) : cost_rate(d, p->kind, p->format);
+    const struct cost_curve *rate = p->kind == COST_FFN && max_of(p->rows, p->call_rows) <= BATCH_INVARIANT_ROWS
+                                        ? cost_rate_few_rows(d, p->format)
+                                        : cost_rate(d, p->kind, p->format);
     double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(rate, p->rows) : 0;
     return (p->calls * d->latency[p->kind] + max_of(read, work)) * cost_factor(m, &d->observed[p->kind], p->rows);
 }
-double cost_time(const struct cost_machine *m, int domain, const struct cost_item *p) { return item_time(m, domain, p, 0); }
+double cost_time(const struct cost_machine *m, int domain, const struct cost_item *p) {
+    return item_time(m, domain, p, 0);
+}
 
 double cost_transfer(const struct cost_machine *m, int domain, enum cost_link way, double bytes) {
     const struct cost_domain *d = &m->domain[domain];
@@ -206,9 +79,11 @@ struct cost_rows cost_prefill_rows(double n, double pos) {
 
 /* Whether a device joins the small operations of that many rows. */
 static bool joins_small(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
-    return m->domain[d].class == COST_GPU && rows * q->row_numbers < COST_CHAIN_NUMBERS + 0.5; /* an average of layers */
+    /* an average of layers */
+    return m->domain[d].class == COST_GPU && rows * q->row_numbers < COST_CHAIN_NUMBERS + 0.5;
 }
-static double attention_block_time(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r, double taken) {
+static double attention_block_time(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r,
+                                   double taken) {
     const double sessions = max_of(r.sessions, 1);
     double pairs = r.pairs, keys = r.keys, bytes = q->attn_block_bytes, products = q->n_linear_ops;
     if (q->max_keys > 0) pairs = min_of(pairs, r.rows * q->max_keys), keys = min_of(keys, pairs);
@@ -216,17 +91,28 @@ static double attention_block_time(const struct cost_machine *m, int d, const st
     if (q->expanded_pair_flops > 0) flops = min_of(flops, wide);
     flops += r.pairs * q->index_flops;
     if (m->domain[d].class == COST_GPU && r.rows <= BATCH_INVARIANT_ROWS) products = q->n_joined_linear_ops;
-    if (q->expand_flops > 0) bytes *= 1 + (sessions - 1) * q->expand_flops / q->attn_block_flops, products += 2 * (sessions - 1); /* MLA: kv_b, per session */
-    const double small = (joins_small(m, d, q, r.rows) ? q->n_joined_elem_ops : q->n_elem_ops) + sessions - 1; /* KV rows are stored per session */
-    return item_time(m, d, &(struct cost_item){COST_LINEAR, q->dense, r.rows, bytes, r.rows * q->attn_block_flops, products}, taken) +
-           item_time(m, d, &(struct cost_item){COST_ATTENTION, q->kv, r.rows / sessions, keys * q->kv_row_bytes + r.keys * q->index_bytes, flops, sessions},
+    /* MLA: kv_b, per session */
+    if (q->expand_flops > 0)
+        bytes *= 1 + (sessions - 1) * q->expand_flops / q->attn_block_flops, products += 2 * (sessions - 1);
+    /* KV rows are stored per session */
+    const double small = (joins_small(m, d, q, r.rows) ? q->n_joined_elem_ops : q->n_elem_ops) + sessions - 1;
+    return item_time(m, d,
+                     &(struct cost_item){COST_LINEAR, q->dense, r.rows, bytes, r.rows * q->attn_block_flops, products},
+                     taken) +
+           item_time(m, d,
+                     &(struct cost_item){COST_ATTENTION, q->kv, r.rows / sessions,
+                                         keys * q->kv_row_bytes + r.keys * q->index_bytes, flops, sessions},
                      taken) +
            item_time(m, d, &(struct cost_item){COST_ELEM, COST_F32, r.rows, r.rows * q->elem_bytes, 0, small}, taken);
 }
-double cost_attention_block(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r) { return attention_block_time(m, d, q, r, 0); }
+double cost_attention_block(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r) {
+    return attention_block_time(m, d, q, r, 0);
+}
 
-static double ffn_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double bytes, double flops, double calls, double taken) {
-    return bytes > 0 ? item_time(m, d, &(struct cost_item){COST_FFN, q->dense, rows, bytes, rows * flops, calls}, taken) : 0;
+static double ffn_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double bytes,
+                       double flops, double calls, double taken) {
+    return bytes > 0 ? item_time(m, d, &(struct cost_item){COST_FFN, q->dense, rows, bytes, rows * flops, calls}, taken)
+                     : 0;
 }
 double cost_shared(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
     return ffn_time(m, d, q, rows, q->shared_bytes, q->shared_flops, 1, 0);
@@ -235,10 +121,14 @@ double cost_head(const struct cost_machine *m, int d, const struct cost_model *q
     return cost_time(m, d, &(struct cost_item){COST_LINEAR, COST_16BIT, rows, q->head_bytes, rows * q->head_flops, 1});
 }
 
-static double expert_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double of, double taken) {
-    return item_time(m, d, &(struct cost_item){COST_FFN, q->experts, rows, q->expert_bytes, rows * q->expert_flops, 0, of}, taken);
+static double expert_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double of,
+                          double taken) {
+    return item_time(
+        m, d, &(struct cost_item){COST_FFN, q->experts, rows, q->expert_bytes, rows * q->expert_flops, 0, of}, taken);
 }
-double cost_expert(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double of) { return expert_time(m, d, q, rows, of, 0); }
+double cost_expert(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double of) {
+    return expert_time(m, d, q, rows, of, 0);
+}
 
 double cost_expert_miss(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
     double work = cost_expert(m, d, q, rows, COST_MANY_ROWS), read = m->dram_bw > 0 ? q->expert_bytes / m->dram_bw : 0;
@@ -255,25 +145,30 @@ double cost_distinct(const struct cost_model *q, double rows) {
     for (int i = 0; i < q->n_experts; i++) sum += pow(i + 1, -q->skew);
     while (sure < q->topk && left * pow(sure + 1, -q->skew) > sum) sum -= pow(sure + 1, -q->skew), left--, sure++;
     double found = sure;
-    for (int i = sure; i < q->n_experts && sum > 0; i++) found += 1 - pow(1 - min_of(1, left * pow(i + 1, -q->skew) / sum), rows);
+    for (int i = sure; i < q->n_experts && sum > 0; i++)
+        found += 1 - pow(1 - min_of(1, left * pow(i + 1, -q->skew) / sum), rows);
     return found;
 }
 
 /* Seconds to read the missing ones of `experts` experts from disk, if a layer's rows choose `chosen`. */
 static double disk_time(const struct cost_machine *m, const struct cost_model *q, double experts, double chosen) {
     if (!(m->disk_bw > 0) || !(m->disk_share > 0)) return 0;
-    return experts * q->expert_bytes * (m->disk_share_few_rows + (m->disk_share - m->disk_share_few_rows) * chosen / q->n_experts) / m->disk_bw;
+    return experts * q->expert_bytes *
+           (m->disk_share_few_rows + (m->disk_share - m->disk_share_few_rows) * chosen / q->n_experts) / m->disk_bw;
 }
 
 bool cost_spill(struct cost_machine *m, const struct cost_model *q, double memory) {
-    static const struct cost_curve hits = {3, {0.25f, 0.75f, 1}, {0.472f, 0.833f, 1}}; /* paper D, figure 9: MRS, averaged over its models */
+    /* paper D, figure 9: MRS, averaged over its models */
+    static const struct cost_curve hits = {3, {0.25f, 0.75f, 1}, {0.472f, 0.833f, 1}};
     const double moe = q->layers - q->dense_layers, routed = moe * q->n_experts * q->expert_bytes,
-                 rest = q->layers * q->attn_block_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes + 2 * q->head_bytes,
+                 rest = q->layers * q->attn_block_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes +
+                        2 * q->head_bytes,
                  share = (memory * 7 / 8 - rest) / routed;
     m->disk_share_few_rows = m->disk_share = 0;
     if (!(memory > 0) || routed + rest < memory) return true;
     if (!(share * q->n_experts >= q->topk)) return false;
-    m->disk_share = max_of(1 - share, 0), m->disk_share_few_rows = 1 - (share < 0.25 ? share * 0.472 / 0.25 : cost_at(&hits, share));
+    m->disk_share = max_of(1 - share, 0),
+    m->disk_share_few_rows = 1 - (share < 0.25 ? share * 0.472 / 0.25 : cost_at(&hits, share));
     return true;
 }
 
@@ -282,17 +177,21 @@ double cost_disk_reads(const struct cost_machine *m, const struct cost_model *q,
     return (q->layers - q->dense_layers) * disk_time(m, q, n, n);
 }
 
-static double routed_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double share, double taken) {
+static double routed_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double share,
+                          double taken) {
     double n = cost_distinct(q, rows);
     if (!(n * share > 0)) return 0;
-    double work = n * share * expert_time(m, d, q, rows * q->topk / n, rows, taken), read = m->domain[d].class == COST_CPU ? disk_time(m, q, n * share, n) : 0;
+    double work = n * share * expert_time(m, d, q, rows * q->topk / n, rows, taken),
+           read = m->domain[d].class == COST_CPU ? disk_time(m, q, n * share, n) : 0;
     return m->domain[d].latency[COST_FFN] + max_of(work, read);
 }
-double cost_routed(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return routed_time(m, d, q, rows, 1, 0); }
+double cost_routed(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    return routed_time(m, d, q, rows, 1, 0);
+}
 
 /* Smallest number of rows in 1 .. COST_NEVER_ROWS for which a monotonic predicate holds. */
-static double first_rows_where(bool (*holds)(const struct cost_machine *, int, const struct cost_model *, double), const struct cost_machine *m, int d,
-                               const struct cost_model *q) {
+static double first_rows_where(bool (*holds)(const struct cost_machine *, int, const struct cost_model *, double),
+                               const struct cost_machine *m, int d, const struct cost_model *q) {
     int lo = 1, hi = COST_NEVER_ROWS;
     while (lo < hi) {
         int mid = (lo + hi) / 2;
@@ -307,10 +206,14 @@ static bool fetch_is_faster(const struct cost_machine *m, int d, const struct co
 static bool computes_longer(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
     return cost_expert(m, d, q, rows, COST_MANY_ROWS) >= cost_transfer(m, d, COST_H2D, q->expert_bytes);
 }
-double cost_fetch_break_even(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows_where(fetch_is_faster, m, d, q); }
-double cost_compute_bound_rows(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows_where(computes_longer, m, d, q); }
+double cost_fetch_break_even(const struct cost_machine *m, int d, const struct cost_model *q) {
+    return first_rows_where(fetch_is_faster, m, d, q);
+}
+double cost_compute_bound_rows(const struct cost_machine *m, int d, const struct cost_model *q) {
+    return first_rows_where(computes_longer, m, d, q);
+}
 
-/* --- Feedback -------------------------------------------------------------------------------------------------------- */
+/* --- Feedback --------------------------------------------------------------------------------- */
 
 static int octave(double rows) {
     int b = rows > 1 ? (int)floor(log2(rows) + 0.5) : 0;
@@ -342,7 +245,7 @@ void cost_observe(const struct cost_machine *m, struct cost_observed *s, double 
     s->weight[at] = rest + 1;
 }
 
-/* --- Decode batches --------------------------------------------------------------------------------------------------- */
+/* --- Decode batches --------------------------------------------------------------------------- */
 
 /* Transfers rows to the CPU and their sum back. */
 static double hand_off_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
@@ -353,8 +256,9 @@ static double hand_off_time(const struct cost_machine *m, int d, const struct co
 /* One rank's share of attention blocks and dense parts: heads, and with them KV except MLA's single latent. */
 static struct cost_model rank_model(const struct cost_model *q, int ranks) {
     struct cost_model r = *q;
-    double *parts[] = {&r.attn_block_bytes, &r.attn_block_flops, &r.pair_flops,   &r.expanded_pair_flops, &r.expand_flops, &r.query_bytes,
-                       &r.ffn_bytes,        &r.ffn_flops,        &r.shared_bytes, &r.shared_flops,        &r.kv_row_bytes};
+    double *parts[] = {&r.attn_block_bytes, &r.attn_block_flops, &r.pair_flops,  &r.expanded_pair_flops,
+                       &r.expand_flops,     &r.query_bytes,      &r.ffn_bytes,   &r.ffn_flops,
+                       &r.shared_bytes,     &r.shared_flops,     &r.kv_row_bytes};
     for (size_t i = 0; i < sizeof parts / sizeof *parts - (q->expanded_pair_flops > 0); i++) *parts[i] /= ranks;
     return r;
 }
@@ -362,18 +266,20 @@ static struct cost_model rank_model(const struct cost_model *q, int ranks) {
 static double all_reduce_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, int ranks) {
     if (ranks < 2) return 0;
     const double bytes = rows * q->row_bytes;
-    return m->hand_off_s + cost_transfer(m, d, COST_D2H, bytes) + (ranks - 1) * cost_transfer(m, d, COST_H2D, bytes) + ranks * m->domain[d].latency[COST_ELEM];
+    return m->hand_off_s + cost_transfer(m, d, COST_D2H, bytes) + (ranks - 1) * cost_transfer(m, d, COST_H2D, bytes) +
+           ranks * m->domain[d].latency[COST_ELEM];
 }
 
 /* One layer for the rows of a micro-batch: busy time of CPU and device, and latency from start to end. */
 struct layer_time {
     double cpu, gpu, chain;
 };
-/* Operations that count where the device alone limits a layer, unless they are joined: KV rows staged for the host, and the experts' sum zeroed and
- * added. */
+/* Operations that count where the device alone limits a layer, unless they are joined: KV rows staged for the host, and
+ * the experts' sum zeroed and added. */
 enum { DEVICE_ONLY_OPS = 4 };
-static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s, int rows, bool on_device,
-                                    bool experts, double resident, double taken) {
+static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q,
+                                    const struct cost_decode *s, int rows, bool on_device, bool experts,
+                                    double resident, double taken) {
     struct cost_rows r = cost_decode_rows(rows, s->keys);
     if (s->is_one_session) r.sessions = 1;
     int d = on_device ? 1 + s->device : 0, ranks = on_device && s->ranks > 1 ? s->ranks : 1;
@@ -386,24 +292,29 @@ static struct layer_time layer_time(const struct cost_machine *m, const struct c
         attn += ffn_time(m, d, q, rows, part->ffn_bytes, part->ffn_flops, 1, taken) + sum;
         return (struct layer_time){on_device ? 0 : attn, on_device ? attn : 0, attn};
     }
-    double shared = ffn_time(m, d, q, rows, part->shared_bytes, part->shared_flops, 1, taken) + (q->shared_bytes > 0 ? sum : 0);
+    double shared =
+        ffn_time(m, d, q, rows, part->shared_bytes, part->shared_flops, 1, taken) + (q->shared_bytes > 0 ? sum : 0);
     const bool is_resident = resident >= 1; /* nothing for the CPU */
     if (!on_device) {
         attn += shared + routed_time(m, 0, q, rows, 1, taken);
         return (struct layer_time){attn, 0, attn};
     }
-    double cpu = routed_time(m, 0, q, rows, 1 - resident, taken), gpu = shared + routed_time(m, d, q, rows, resident, 0);
+    double cpu = routed_time(m, 0, q, rows, 1 - resident, taken),
+           gpu = shared + routed_time(m, d, q, rows, resident, 0);
     if (is_resident && !joins_small(m, d, q, rows)) gpu += DEVICE_ONLY_OPS * m->domain[d].latency[COST_ELEM];
     if (is_resident) return (struct layer_time){0, attn + gpu, attn + gpu};
     return (struct layer_time){cpu, attn + gpu, max_of(attn + hand_off_time(m, d, q, rows) + cpu, attn + gpu)};
 }
 
 double cost_decode(const struct cost_machine *m, const struct cost_model *q, const struct cost_decode *s) {
-    bool dual = s->mode == DECODE_DUAL && s->first_rows > 0 && s->first_rows < s->rows, devices = s->mode != DECODE_CPU && s->device < m->n_devices;
-    int on = devices ? s->n_device_layers : 0, part[2] = {dual ? s->first_rows : s->rows, dual ? s->rows - s->first_rows : 0};
+    bool dual = s->mode == DECODE_DUAL && s->first_rows > 0 && s->first_rows < s->rows,
+         devices = s->mode != DECODE_CPU && s->device < m->n_devices;
+    int on = devices ? s->n_device_layers : 0,
+        part[2] = {dual ? s->first_rows : s->rows, dual ? s->rows - s->first_rows : 0};
     double taken = s->beside_prefill ? cost_upload_rate(m, 1) : 0, sum = 0;
     if (s->rows < 1) return 0;
-    const int dense_on_device = on < q->dense_layers ? on : q->dense_layers, moe = q->layers - q->dense_layers, moe_on_device = on - dense_on_device,
+    const int dense_on_device = on < q->dense_layers ? on : q->dense_layers, moe = q->layers - q->dense_layers,
+              moe_on_device = on - dense_on_device,
               whole = devices ? (s->n_expert_layers < moe_on_device ? s->n_expert_layers : moe_on_device) : 0;
     const struct {
         int count;
@@ -417,7 +328,9 @@ double cost_decode(const struct cost_machine *m, const struct cost_model *q, con
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         if (kinds[k].count < 1) continue;
         const int count = kinds[k].count;
-        struct layer_time a = layer_time(m, q, s, part[0], kinds[k].on_device, kinds[k].experts, kinds[k].resident, taken), b = {0};
+        struct layer_time a = layer_time(m, q, s, part[0], kinds[k].on_device, kinds[k].experts, kinds[k].resident,
+                                         taken),
+                          b = {0};
         if (dual) b = layer_time(m, q, s, part[1], kinds[k].on_device, kinds[k].experts, kinds[k].resident, taken);
         sum += count * max_of(max_of(a.chain, b.chain), max_of(a.cpu + b.cpu, a.gpu + b.gpu));
     }
@@ -447,12 +360,14 @@ int cost_layers_fit(const struct cost_model *q, double bytes, double positions) 
     return n;
 }
 
-/* --- Prefills --------------------------------------------------------------------------------------------------------- */
+/* --- Prefills --------------------------------------------------------------------------------- */
 
 /* The attention block of a layer for n rows, chunk by chunk. */
-static double attention_blocks_time(const struct cost_machine *m, int d, const struct cost_model *q, double n, double pos, int chunk) {
+static double attention_blocks_time(const struct cost_machine *m, int d, const struct cost_model *q, double n,
+                                    double pos, int chunk) {
     double sum = 0;
-    for (double at = 0; at < n; at += chunk) sum += cost_attention_block(m, d, q, cost_prefill_rows(min_of(chunk, n - at), pos + at));
+    for (double at = 0; at < n; at += chunk)
+        sum += cost_attention_block(m, d, q, cost_prefill_rows(min_of(chunk, n - at), pos + at));
     return sum;
 }
 
@@ -469,42 +384,59 @@ static double prefill_cpu_time(const struct cost_machine *m, const struct cost_m
     return sum;
 }
 
-/* One layer for all rows, then the next layer: weights that are not resident are uploaded once, overlapped with compute. Each of S ranks takes a share of the
- * rows in attention and a share of the experts, and exchanges rows and sums (SmallEP, BF16). */
-static double prefill_stream_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, int ranks) {
+/* One layer for all rows, then the next layer: weights that are not resident are uploaded once, overlapped with
+ * compute. Each of S ranks takes a share of the rows in attention and a share of the experts, and exchanges rows and
+ * sums (SmallEP, BF16). */
+static double prefill_stream_time(const struct cost_machine *m, const struct cost_model *q,
+                                  const struct cost_prefill *p, int ranks) {
     double n = p->n, s = ranks, moe = q->layers - q->dense_layers, chosen = cost_distinct(q, n);
-    double each = ranks > 1 ? ceil(n / s) : n, exchange = ranks > 1 ? n * q->row_bytes * (s - 1) / s : 0; /* 2 * n * hidden * 2 bytes */
-    double loaded = chosen > 0.75 * q->n_experts ? q->n_experts : chosen;                                 /* slp_selects_few: wait for the router or not */
-    const double dense_share = 1 - min_of(p->n_dense_layers, q->layers) / q->layers, streamed = moe - min_of(p->n_expert_layers, moe);
-    double dense = dense_share * (q->layers * q->attn_block_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes);
-    double part = q->n_experts > 0 ? ceil(q->n_experts / s) / q->n_experts : 0; /* whole experts, on the rank with the most */
+    /* 2 * n * hidden * 2 bytes */
+    double each = ranks > 1 ? ceil(n / s) : n, exchange = ranks > 1 ? n * q->row_bytes * (s - 1) / s : 0;
+    /* slp_selects_few: wait for the router or not */
+    double loaded = chosen > 0.75 * q->n_experts ? q->n_experts : chosen;
+    const double dense_share = 1 - min_of(p->n_dense_layers, q->layers) / q->layers,
+                 streamed = moe - min_of(p->n_expert_layers, moe);
+    double dense =
+        dense_share * (q->layers * q->attn_block_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes);
+    /* whole experts, on the rank with the most */
+    double part = q->n_experts > 0 ? ceil(q->n_experts / s) / q->n_experts : 0;
     double bytes = dense + streamed * loaded * q->expert_bytes * part + moe * exchange,
            first = p->n_dense_layers > 0 ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes);
     /* In a striped prefill a rank's rows are spread over the sequence, so it sees all keys. */
-    double attn = ranks > 1 ? cost_attention_block(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n})
-                            : attention_blocks_time(m, 1, q, n, p->pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n);
+    double attn =
+        ranks > 1 ? cost_attention_block(m, 1, q,
+                                         (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n})
+                  : attention_blocks_time(m, 1, q, n, p->pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n);
     double compute = q->layers * attn + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) * part) +
                      q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (ranks > 1) compute += moe * cost_transfer(m, 1, COST_D2H, exchange);
-    double disk = m->disk_bw > 0 ? streamed * loaded * q->expert_bytes * m->disk_share / m->disk_bw : 0; /* shared by all ranks */
+    /* shared by all ranks */
+    double disk = m->disk_bw > 0 ? streamed * loaded * q->expert_bytes * m->disk_share / m->disk_bw : 0;
     double alloc =
-        m->domain[1].alloc > 0 ? min_of(q->n_experts / s * q->expert_bytes, m->domain[1].memory) / m->domain[1].alloc : 0; /* allocation of the ring */
+        /* allocation of the ring */
+        m->domain[1].alloc > 0 ? min_of(q->n_experts / s * q->expert_bytes, m->domain[1].memory) / m->domain[1].alloc
+                               : 0;
     const double host = s * bytes / cost_upload_rate(m, ranks); /* the links of all ranks read the same memory */
-    return first + alloc + max_of(max_of(max_of(cost_transfer(m, 1, COST_H2D, bytes), host), compute), disk) + cost_head(m, 0, q, 1);
+    return first + alloc + max_of(max_of(max_of(cost_transfer(m, 1, COST_H2D, bytes), host), compute), disk) +
+           cost_head(m, 0, q, 1);
 }
 
-/* n rows through all layers with split experts. The number of experts sent over the (identical) devices' links minimizes the longest of link, device and
- * CPU. */
-static double blend_batch_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, double n, double pos) {
-    double chosen = cost_distinct(q, n + p->n_decoding), rows = chosen > 0 ? (n + p->n_decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
-    double attn = attention_blocks_time(m, 1, q, n, pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n), hand = hand_off_time(m, 1, q, n),
-           shared = cost_shared(m, 1, q, n);
+/* n rows through all layers with split experts. The number of experts sent over the (identical) devices' links
+ * minimizes the longest of link, device and CPU. */
+static double blend_batch_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p,
+                               double n, double pos) {
+    double chosen = cost_distinct(q, n + p->n_decoding), rows = chosen > 0 ? (n + p->n_decoding) * q->topk / chosen : 0,
+           moe = q->layers - q->dense_layers;
+    double attn = attention_blocks_time(m, 1, q, n, pos, m->gpu_chunk_rows > 0 ? m->gpu_chunk_rows : p->n),
+           hand = hand_off_time(m, 1, q, n), shared = cost_shared(m, 1, q, n);
     const double taken = cost_upload_rate(m, p->ranks > 1 ? p->ranks : 1), cpu_alone = cost_expert(m, 0, q, rows, n),
                  cpu_beside = expert_time(m, 0, q, rows, n, taken);
     double gpu_expert = cost_expert(m, 1, q, rows, n), upload = cost_transfer(m, 1, COST_H2D, q->expert_bytes);
     double ranks = p->ranks > 1 ? p->ranks : 1,
-           help = ranks > 1 ? hand + cost_transfer(m, 1, COST_H2D, n * q->row_bytes) : 0; /* rows to the device, the sum back */
-    double dense = p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->shared_bytes), layer = INFINITY;
+           /* rows to the device, the sum back */
+        help = ranks > 1 ? hand + cost_transfer(m, 1, COST_H2D, n * q->row_bytes) : 0;
+    double dense = p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->shared_bytes),
+           layer = INFINITY;
     if (p->n_decoding) attn += cost_attention_block(m, 1, q, cost_decode_rows(p->n_decoding, p->keys));
     double disk = disk_time(m, q, chosen, chosen);
     for (double x = 0; x < chosen + 1; x++) {
@@ -514,32 +446,38 @@ static double blend_batch_time(const struct cost_machine *m, const struct cost_m
                gpu = attn + max_of(max_of(shared + work, moved > 1 ? help + work : 0), cpu);
         layer = min_of(layer, max_of(dense + each * upload, gpu));
     }
-    const double whole = min_of(p->n_expert_layers, moe), resident = attn + shared + cost_routed(m, 1, q, n + p->n_decoding);
+    const double whole = min_of(p->n_expert_layers, moe),
+                 resident = attn + shared + cost_routed(m, 1, q, n + p->n_decoding);
     double plain = attn + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (!p->is_resident) plain = max_of(plain, cost_transfer(m, 1, COST_H2D, q->attn_block_bytes + q->ffn_bytes));
     return (moe - whole) * max_of(layer, disk) + whole * resident + q->dense_layers * plain;
 }
 /* Like the stream, but in batches that each upload the weights again. */
-static double prefill_blend_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
+static double prefill_blend_time(const struct cost_machine *m, const struct cost_model *q,
+                                 const struct cost_prefill *p) {
     double sum = cost_head(m, 0, q, 1) + (p->is_resident ? 0 : cost_transfer(m, 1, COST_H2D, q->attn_block_bytes));
-    for (int at = 0; at < p->n; at += COST_BLEND_ROWS) sum += blend_batch_time(m, q, p, min_of(COST_BLEND_ROWS, p->n - at), p->pos + at);
+    for (int at = 0; at < p->n; at += COST_BLEND_ROWS)
+        sum += blend_batch_time(m, q, p, min_of(COST_BLEND_ROWS, p->n - at), p->pos + at);
     return sum;
 }
 
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
     int ranks = p->mode == PREFILL_DSLP || (p->mode == PREFILL_BLEND && p->ranks > 1) ? p->ranks : 1;
     if (p->mode != PREFILL_CPU && (ranks < 1 || ranks > m->n_devices)) return INFINITY;
-    double t = p->mode == PREFILL_CPU ? prefill_cpu_time(m, q, p)
-                                      : m->prefill_start_s + (p->mode == PREFILL_BLEND ? prefill_blend_time(m, q, p) : prefill_stream_time(m, q, p, ranks));
+    double t = p->mode == PREFILL_CPU
+                   ? prefill_cpu_time(m, q, p)
+                   : m->prefill_start_s +
+                         (p->mode == PREFILL_BLEND ? prefill_blend_time(m, q, p) : prefill_stream_time(m, q, p, ranks));
     return t * cost_factor(m, &m->observed[p->mode], p->n);
 }
 
-/* --- Tables ----------------------------------------------------------------------------------------------------------- */
+/* --- Tables ----------------------------------------------------------------------------------- */
 
 /* Entry i is i rows below 8, then eight entries per octave. */
 static double table_rows(int i) { return i < 8 ? i : (8 + (i - 8) % 8) * exp2((i - 8) / 8); }
 
-void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q, double of) {
+void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q,
+                     double of) {
     t->t[0] = 0;
     for (int i = 1; i <= COST_TABLE; i++) { /* monotonic: sorting by rows then sorts by time */
         float c = (float)cost_expert(m, domain, q, table_rows(i), of);
@@ -548,7 +486,8 @@ void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int dom
 }
 double cost_table_at(const struct cost_table *t, int rows) {
     if (rows < 8) return (double)t->t[rows > 0 ? rows : 0];
-    int shift = 28 - __builtin_clz((unsigned)rows), at = 8 + 8 * shift + ((rows >> shift) & 7); /* rows >> shift is 8 .. 15 */
+    /* rows >> shift is 8 .. 15 */
+    int shift = 28 - __builtin_clz((unsigned)rows), at = 8 + 8 * shift + ((rows >> shift) & 7);
     if (at >= COST_TABLE) return (double)t->t[COST_TABLE] * rows / table_rows(COST_TABLE);
     double part = (double)(rows & ((1 << shift) - 1)) / (1 << shift);
     return (double)t->t[at] + ((double)t->t[at + 1] - (double)t->t[at]) * part;

@@ -1,6 +1,6 @@
 #pragma once
-/* Derives a machine model from its data sheet: sockets, memory channels, cores, cards by name. Pure. Rates are scaled from similar
- * machines that were measured; see datasheet.c. */
+/* Derives a machine model from its data sheet: sockets, memory channels, cores, cards by name. Pure. Rates are scaled
+ * from similar machines that were measured; see datasheet.c. */
 #include "engine/placement/cost.h"
 
 struct machine_datasheet {
@@ -8,7 +8,8 @@ struct machine_datasheet {
     double ddr;                      /* MT/s of a 64-bit channel */
     double memory;                   /* bytes of all sockets; 0: unknown, no limit */
     char isa[16], card[48], pcie[16];
-    char card_math[8];                                /* "fp8": products with 8-bit weights run in FP8; otherwise, as by default, in BF16 */
+    /* "fp8": products with 8-bit weights run in FP8; otherwise, as by default, in BF16 */
+    char card_math[8];
     double cards;                                     /* identical cards; 0 without a card: none */
     double card_memory, card_bw, card_fp8, card_bf16; /* vendor figures; 0: looked up by the card's name */
 };
@@ -23,7 +24,8 @@ const char *datasheet_find_card(const char *name);
 void datasheet_similar_cards(const char *name, char *text, size_t cap);
 const char *datasheet_card_name(int i); /* names of known cards; NULL past the last */
 
-/* Machines known by name (datasheet_preset.c). A card may be added to a name: "desktop-ddr5-64+rtx4090", "epyc-9004-12ch+2xrtx5090". */
+/* Machines known by name (datasheet_preset.c). A card may be added to a name: "desktop-ddr5-64+rtx4090",
+ * "epyc-9004-12ch+2xrtx5090". */
 enum datasheet_found { DATASHEET_UNKNOWN, DATASHEET_FOUND, DATASHEET_REFUSED /* why [cap] says the reason */ };
 enum datasheet_found datasheet_preset(struct cost_machine *m, const char *name, char *why, size_t cap);
 const char *datasheet_preset_name(int i); /* names of those that hearth can run on; NULL past the last */

@@ -15,24 +15,42 @@ static const struct preset {
     struct machine_datasheet sheet;
     const char *why_not; /* NULL, or why hearth cannot run on it and what can */
 } presets[] = {
-    {"laptop-32", "laptop, 8 cores, DDR5-5600, 32 GB", {.channels = 2, .ddr = 5600, .cores = 8, .isa = "avx2", .memory = 32 * GIB}},
-    {"desktop-ddr5-64", "Ryzen 9 9950X, DDR5-6000, 64 GB", {.channels = 2, .ddr = 6000, .cores = 16, .isa = "avx512bf16", .memory = 64 * GIB}},
-    {"desktop-ddr5-96", "Ryzen 9 9950X, DDR5-6000, 96 GB", {.channels = 2, .ddr = 6000, .cores = 16, .isa = "avx512bf16", .memory = 96 * GIB}},
-    {"desktop-ddr5-192", "Ryzen 9 9950X, DDR5-5200, 192 GB", {.channels = 2, .ddr = 5200, .cores = 16, .isa = "avx512bf16", .memory = 192 * GIB}},
+    {"laptop-32",
+     "laptop, 8 cores, DDR5-5600, 32 GB",
+     {.channels = 2, .ddr = 5600, .cores = 8, .isa = "avx2", .memory = 32 * GIB}},
+    {"desktop-ddr5-64",
+     "Ryzen 9 9950X, DDR5-6000, 64 GB",
+     {.channels = 2, .ddr = 6000, .cores = 16, .isa = "avx512bf16", .memory = 64 * GIB}},
+    {"desktop-ddr5-96",
+     "Ryzen 9 9950X, DDR5-6000, 96 GB",
+     {.channels = 2, .ddr = 6000, .cores = 16, .isa = "avx512bf16", .memory = 96 * GIB}},
+    {"desktop-ddr5-192",
+     "Ryzen 9 9950X, DDR5-5200, 192 GB",
+     {.channels = 2, .ddr = 5200, .cores = 16, .isa = "avx512bf16", .memory = 192 * GIB}},
     {"strix-halo-128",
      "Ryzen AI Max+ 395, LPDDR5X-8000, 128 GB, CPU only",
      {.channels = 4, .ddr = 8000, .cores = 16, .isa = "avx512bf16", .memory = 128 * GIB}},
-    {"threadripper-8ch", "Threadripper PRO 7975WX, 8 x DDR5-5200, 256 GB", {.channels = 8, .ddr = 5200, .cores = 32, .isa = "avx512bf16", .memory = 256 * GIB}},
-    {"epyc-7002-2s", "two EPYC 7742, 16 x DDR4-3200, 512 GB", {.sockets = 2, .channels = 8, .ddr = 3200, .cores = 64, .isa = "avx2", .memory = 512 * GIB}},
-    {"epyc-9004-12ch", "EPYC 9354, 12 x DDR5-4800, 768 GB", {.channels = 12, .ddr = 4800, .cores = 32, .isa = "avx512bf16", .memory = 768 * GIB}},
+    {"threadripper-8ch",
+     "Threadripper PRO 7975WX, 8 x DDR5-5200, 256 GB",
+     {.channels = 8, .ddr = 5200, .cores = 32, .isa = "avx512bf16", .memory = 256 * GIB}},
+    {"epyc-7002-2s",
+     "two EPYC 7742, 16 x DDR4-3200, 512 GB",
+     {.sockets = 2, .channels = 8, .ddr = 3200, .cores = 64, .isa = "avx2", .memory = 512 * GIB}},
+    {"epyc-9004-12ch",
+     "EPYC 9354, 12 x DDR5-4800, 768 GB",
+     {.channels = 12, .ddr = 4800, .cores = 32, .isa = "avx512bf16", .memory = 768 * GIB}},
     {"epyc-9005-2s",
      "two EPYC 9355, 24 x DDR5-6400, 1.15 TB",
      {.sockets = 2, .channels = 12, .ddr = 6400, .cores = 32, .isa = "avx512bf16", .memory = 1152 * GIB}},
-    {"xeon-6-2s", "two Xeon 6767P, 16 x DDR5-6400, 1 TB", {.sockets = 2, .channels = 8, .ddr = 6400, .cores = 64, .isa = "amx", .memory = 1024 * GIB}},
+    {"xeon-6-2s",
+     "two Xeon 6767P, 16 x DDR5-6400, 1 TB",
+     {.sockets = 2, .channels = 8, .ddr = 6400, .cores = 64, .isa = "amx", .memory = 1024 * GIB}},
     {"dgx-spark", "", .why_not = "its CPU is an ARM, for which hearth has no kernels; llama.cpp and vLLM run on it"},
 };
 
-const char *datasheet_preset_name(int i) { return i >= 0 && i < (int)(sizeof presets / sizeof *presets) && !presets[i].why_not ? presets[i].name : NULL; }
+const char *datasheet_preset_name(int i) {
+    return i >= 0 && i < (int)(sizeof presets / sizeof *presets) && !presets[i].why_not ? presets[i].name : NULL;
+}
 
 /* Reads [N x]CARD[,math=fp8] after the +. */
 static bool read_card(struct machine_datasheet *d, const char *whole, char *why, size_t cap) {
@@ -46,8 +64,12 @@ static bool read_card(struct machine_datasheet *d, const char *whole, char *why,
     char similar[120];
     datasheet_similar_cards(is_counted ? end + 1 : text, similar, sizeof similar);
     if (!card && *similar) return snprintf(why, cap, "%.40s is not one card: there are %s", text, similar), false;
-    if (!card) return snprintf(why, cap, "%.40s is not a known card, such as +rtx5090 or +2xrtx4090; --plan list shows them", text), false;
-    if (is_counted && (n < 1 || n > MAX_CARDS)) return snprintf(why, cap, "%.40s: 1 to %d cards are possible", text, MAX_CARDS), false;
+    if (!card)
+        return snprintf(why, cap, "%.40s is not a known card, such as +rtx5090 or +2xrtx4090; --plan list shows them",
+                        text),
+               false;
+    if (is_counted && (n < 1 || n > MAX_CARDS))
+        return snprintf(why, cap, "%.40s: 1 to %d cards are possible", text, MAX_CARDS), false;
     snprintf(d->card, sizeof d->card, "%s", card);
     d->cards = is_counted ? (double)n : 1;
     return true;

@@ -4,7 +4,8 @@
 
 void numa_cost_even(struct cost_machine *m, int n, double memory) {
     m->n_nodes = n < 2 ? 0 : n < COST_NODES ? n : COST_NODES;
-    for (int a = 0; a < m->n_nodes; a++) m->node[a] = (struct cost_node){memory / m->n_nodes, 1.0 / m->n_nodes, 1.0 / m->n_nodes};
+    for (int a = 0; a < m->n_nodes; a++)
+        m->node[a] = (struct cost_node){memory / m->n_nodes, 1.0 / m->n_nodes, 1.0 / m->n_nodes};
     m->inter_node_bw = m->n_nodes ? NUMA_COST_INTER_NODE_BW : 0;
 }
 
@@ -31,7 +32,8 @@ void numa_cost_machine(struct cost_machine *out, const struct cost_machine *m) {
     for (int a = 0; a < m->n_nodes; a++) node_domain(&out->domain[a], m, a);
 }
 
-struct numa_shares numa_cost_balanced(const struct cost_machine *m, const struct cost_model *q, double rows, double of) {
+struct numa_shares numa_cost_balanced(const struct cost_machine *m, const struct cost_model *q, double rows,
+                                      double of) {
     struct numa_shares l = {.is_local = true};
     struct cost_machine one = {.is_deterministic = m->is_deterministic};
     double sum = 0;
@@ -46,7 +48,8 @@ struct numa_shares numa_cost_interleaved(const struct cost_machine *m) {
     struct numa_shares l = {0};
     int n = 0;
     for (int a = 0; a < m->n_nodes; a++) n += m->node[a].rate_share > 0;
-    for (int a = 0; a < m->n_nodes; a++) l.stored[a] = m->node[a].rate_share > 0 ? 1.0 / n : 0, l.computed[a] = m->node[a].rate_share;
+    for (int a = 0; a < m->n_nodes; a++)
+        l.stored[a] = m->node[a].rate_share > 0 ? 1.0 / n : 0, l.computed[a] = m->node[a].rate_share;
     return l;
 }
 struct numa_shares numa_cost_single(const struct cost_machine *m, int node) {
@@ -55,7 +58,8 @@ struct numa_shares numa_cost_single(const struct cost_machine *m, int node) {
     return l;
 }
 
-double numa_cost_expert(const struct cost_machine *m, const struct cost_model *q, double rows, double of, const struct numa_shares *l, int *hot) {
+double numa_cost_expert(const struct cost_machine *m, const struct cost_model *q, double rows, double of,
+                        const struct numa_shares *l, int *hot) {
     struct cost_machine one = {.is_deterministic = m->is_deterministic};
     struct cost_model reads = *q, computes = *q;
     double end = 0;
@@ -63,7 +67,8 @@ double numa_cost_expert(const struct cost_machine *m, const struct cost_model *q
     for (int a = 0; a < m->n_nodes; a++) {
         node_domain(&one.domain[0], m, a);
         if (!(l->stored[a] > 0) && !(l->computed[a] > 0)) continue;
-        double t = l->stored[a] * cost_expert(&one, 0, &reads, rows, of), work = l->computed[a] * cost_expert(&one, 0, &computes, rows, of);
+        double t = l->stored[a] * cost_expert(&one, 0, &reads, rows, of),
+               work = l->computed[a] * cost_expert(&one, 0, &computes, rows, of);
         double in = l->is_local ? 0 : l->computed[a] * (1 - l->stored[a]) * q->expert_bytes,
                out = l->is_local ? 0 : l->stored[a] * (1 - l->computed[a]) * q->expert_bytes;
         if (work > t) t = work;
@@ -80,7 +85,9 @@ double numa_cost_expert(const struct cost_machine *m, const struct cost_model *q
 double numa_cost_reach(const struct cost_machine *m, const struct cost_model *q) {
     if (m->n_nodes < 2) return 1;
     if (m->reach > 0) return m->reach;
-    const struct numa_shares shares = numa_cost_balanced(m, q, 1, BATCH_INVARIANT_ROWS), spread = numa_cost_interleaved(m);
-    const double reach = numa_cost_expert(m, q, 1, BATCH_INVARIANT_ROWS, &shares, NULL) / numa_cost_expert(m, q, 1, BATCH_INVARIANT_ROWS, &spread, NULL);
+    const struct numa_shares shares = numa_cost_balanced(m, q, 1, BATCH_INVARIANT_ROWS),
+                             spread = numa_cost_interleaved(m);
+    const double reach = numa_cost_expert(m, q, 1, BATCH_INVARIANT_ROWS, &shares, NULL) /
+                         numa_cost_expert(m, q, 1, BATCH_INVARIANT_ROWS, &spread, NULL);
     return reach < 1 ? reach : 1;
 }

@@ -29,8 +29,10 @@ void placement_report_reasons(const struct placement_report *w, char *out, size_
         bool said = false;
         if (r->item != PLACED_LAYERS && r->item != PLACED_EXPERTS) continue;
         if (any ? r->device < 0 : r->item != PLACED_LAYERS) continue;
-        for (int k = 0; k < i; k++) said |= w->row[k].item == r->item && w->row[k].device >= 0 && !strcmp(w->row[k].why, r->why);
+        for (int k = 0; k < i; k++)
+            said |= w->row[k].item == r->item && w->row[k].device >= 0 && !strcmp(w->row[k].why, r->why);
         if (!said && *r->why && at < cap)
-            at += (size_t)snprintf(out + at, cap - at, "%s%s%s", at ? "; " : "", r->item == PLACED_EXPERTS ? "routed experts: " : "", r->why);
+            at += (size_t)snprintf(out + at, cap - at, "%s%s%s", at ? "; " : "",
+                                   r->item == PLACED_EXPERTS ? "routed experts: " : "", r->why);
     }
 }

@@ -8,8 +8,8 @@
 /* A mode that uses more of the machine must be at least this much faster. */
 static const double MIN_GAIN = 0.97;
 static const double MIN_SLICE_GAIN = 1.15; /* of time slices, whose tokens come less evenly */
-/* Modes by increasing use of the machine, and the slowdown of concurrent decode: a CPU prefill takes half of the speed, a weight
- * stream 15% (paper A). */
+/* Modes by increasing use of the machine, and the slowdown of concurrent decode: a CPU prefill takes half of the speed,
+ * a weight stream 15% (paper A). */
 static const struct {
     enum exec_mode mode;
     double disturbs;
@@ -17,7 +17,8 @@ static const struct {
 /* An added session must bring at least this fraction of the previous per-session throughput. */
 static const double MIN_SESSION_GAIN = 0.5;
 
-static void __attribute__((format(printf, 3, 4))) append_why(char *why, size_t cap, const char *fmt, ...) { /* appends */
+/* appends */
+static void __attribute__((format(printf, 3, 4))) append_why(char *why, size_t cap, const char *fmt, ...) {
     size_t n = strlen(why);
     va_list ap;
     va_start(ap, fmt);
@@ -39,12 +40,14 @@ static void append_times(char *why, size_t cap, const double seconds[EXEC_MODES]
 }
 
 static bool is_calibrated(const struct policy_machine *m) { return m->cost && m->model; }
-static int usable_devices(const struct policy_machine *m) { return m->is_lost ? 0 : m->n_devices < POLICY_DEVICES ? m->n_devices : POLICY_DEVICES; }
+static int usable_devices(const struct policy_machine *m) {
+    return m->is_lost ? 0 : m->n_devices < POLICY_DEVICES ? m->n_devices : POLICY_DEVICES;
+}
 
-/* --- Prefill ---------------------------------------------------------------------------------------------------------- */
+/* --- Prefill ---------------------------------------------------------------------------------- */
 
-/* Whether device i is a better choice than device `than` for a streamed prefill. While sessions decode, a device that they do not use is preferred; then
- * the one that holds more of the weights, then the one with more free memory. */
+/* Whether device i is a better choice than device `than` for a streamed prefill. While sessions decode, a device that
+ * they do not use is preferred; then the one that holds more of the weights, then the one with more free memory. */
 static bool streams_better(const struct policy_machine *m, int i, int than, bool decoding) {
     if (decoding && m->decode_uses[i] != m->decode_uses[than]) return m->decode_uses[than];
     if (m->expert_layers[i] != m->expert_layers[than]) return m->expert_layers[i] > m->expert_layers[than];
@@ -55,7 +58,8 @@ static bool streams_better(const struct policy_machine *m, int i, int than, bool
 static int stream_device(const struct policy_machine *m, const struct policy_prefill_in *in) {
     int best = -1;
     for (int i = 0; i < usable_devices(m); i++)
-        if (m->free[i] >= in->need_bytes[PREFILL_SLP] && (best < 0 || streams_better(m, i, best, in->n_decoding > 0))) best = i;
+        if (m->free[i] >= in->need_bytes[PREFILL_SLP] && (best < 0 || streams_better(m, i, best, in->n_decoding > 0)))
+            best = i;
     return best;
 }
 
@@ -76,7 +80,8 @@ static int count_blend_devices(const struct policy_machine *m, const struct poli
     return n;
 }
 
-/* Mean seconds per token of the decoding sessions beside a streamed or blended prefill, which takes host memory bandwidth and evicts resident experts. */
+/* Mean seconds per token of the decoding sessions beside a streamed or blended prefill, which takes host memory
+ * bandwidth and evicts resident experts. */
 static double tpot_beside(const struct policy_machine *m, const struct policy_prefill_in *in, enum exec_mode mode) {
     struct policy_machine rest = *m;
     struct policy_decode_out out;
@@ -97,30 +102,36 @@ static double tpot_beside(const struct policy_machine *m, const struct policy_pr
     return out.tpot_s;
 }
 
-/* Why a mode cannot prefill this prompt, or may not unless forced; NULL: it can. blend: devices that would take part in a blend. */
-static const char *refusal(const struct policy_machine *m, const struct policy_prefill_in *in, enum exec_mode mode, bool asked, int blend) {
+/* Why a mode cannot prefill this prompt, or may not unless forced; NULL: it can. blend: devices that would take part in
+ * a blend. */
+static const char *refusal(const struct policy_machine *m, const struct policy_prefill_in *in, enum exec_mode mode,
+                           bool asked, int blend) {
     int n = usable_devices(m), short_of = 0;
     if (mode == PREFILL_CPU) return NULL;
     if (m->is_lost) return "a device was lost";
     if (!n) return "no device";
     if (!(m->prefill_mask >> mode & 1)) return "not with the current device contents";
     for (int i = 0; i < n; i++) short_of += m->free[i] < in->need_bytes[mode];
-    if (mode == PREFILL_SLP ? stream_device(m, in) < 0 : mode == PREFILL_BLEND && !blend) return "too little memory free on the device";
+    if (mode == PREFILL_SLP ? stream_device(m, in) < 0 : mode == PREFILL_BLEND && !blend)
+        return "too little memory free on the device";
     if (mode == PREFILL_BLEND && !is_calibrated(m) && !asked) return "the machine is not calibrated";
     if (mode != PREFILL_DSLP)
-        return !asked && m->max_tpot_s > 0 && in->n_decoding && is_calibrated(m) && tpot_beside(m, in, mode) > m->max_tpot_s
+        return !asked && m->max_tpot_s > 0 && in->n_decoding && is_calibrated(m) &&
+                       tpot_beside(m, in, mode) > m->max_tpot_s
                    ? "answers beside it would be too slow (--max-tpot)"
                    : NULL;
     if (n < 2) return "one device";
     if (m->why_unsplittable) return m->why_unsplittable;
-    if (short_of) return short_of < n ? "too little memory free on one of the devices" : "too little memory free on the devices";
+    if (short_of)
+        return short_of < n ? "too little memory free on one of the devices" : "too little memory free on the devices";
     if (asked) return NULL;
     if (in->n_decoding) return "a session is decoding";
     if (in->since_decode_s >= 0 && in->since_decode_s < POLICY_WINDOW_S) return "a session decoded recently";
     return NULL;
 }
 
-static double expected_prefill_s(const struct policy_machine *m, const struct policy_prefill_in *in, enum exec_mode mode, int blend) {
+static double expected_prefill_s(const struct policy_machine *m, const struct policy_prefill_in *in,
+                                 enum exec_mode mode, int blend) {
     struct cost_prefill p = {.mode = mode,
                              .n = in->n_new,
                              .pos = in->n_cached,
@@ -132,13 +143,15 @@ static double expected_prefill_s(const struct policy_machine *m, const struct po
     if (mode == PREFILL_SLP || mode == PREFILL_DSLP) { /* decoding sessions run elsewhere */
         const int device = stream_device(m, in);
         p.n_decoding = 0;
-        p.n_dense_layers = mode == PREFILL_SLP ? m->dense_layers[device] : 0; /* DSLP: a rank that keeps a layer waits for the others to upload theirs */
+        /* DSLP: a rank that keeps a layer waits for the others to upload theirs */
+        p.n_dense_layers = mode == PREFILL_SLP ? m->dense_layers[device] : 0;
         p.n_expert_layers = mode == PREFILL_SLP ? m->expert_layers[device] : 0;
     }
     return cost_prefill(m->cost, m->model, &p);
 }
 
-void policy_prefill(const struct policy_machine *m, const struct policy_prefill_in *in, struct policy_prefill_out *out) {
+void policy_prefill(const struct policy_machine *m, const struct policy_prefill_in *in,
+                    struct policy_prefill_out *out) {
     *out = (struct policy_prefill_out){.mode = PREFILL_CPU};
     const size_t cap = sizeof out->why;
     const char *refused[EXEC_MODES] = {0}, *of_asked = NULL;
@@ -147,11 +160,13 @@ void policy_prefill(const struct policy_machine *m, const struct policy_prefill_
     if (in->n_queued > 0) {
         out->mode = MODE_AUTO;
         out->must_wait = true;
-        return append_why(out->why, cap, "first come, first served: %d prompt%s before it", in->n_queued, in->n_queued > 1 ? "s" : "");
+        return append_why(out->why, cap, "first come, first served: %d prompt%s before it", in->n_queued,
+                          in->n_queued > 1 ? "s" : "");
     }
     for (int i = PREFILL_CPU; i <= PREFILL_DSLP; i++) {
         refused[i] = refusal(m, in, (enum exec_mode)i, m->forced_prefill == (enum exec_mode)i, blend);
-        if (is_calibrated(m)) out->seconds[i] = refused[i] ? INFINITY : expected_prefill_s(m, in, (enum exec_mode)i, blend);
+        if (is_calibrated(m))
+            out->seconds[i] = refused[i] ? INFINITY : expected_prefill_s(m, in, (enum exec_mode)i, blend);
     }
     if (m->forced_prefill) {
         of_asked = refused[m->forced_prefill];
@@ -162,7 +177,8 @@ void policy_prefill(const struct policy_machine *m, const struct policy_prefill_
         }
         append_why(out->why, cap, "%s was requested, but: %s; ", exec_mode_name(m->forced_prefill), of_asked);
     }
-    if (refused[PREFILL_SLP] && refused[PREFILL_BLEND] && refused[PREFILL_DSLP]) return append_why(out->why, cap, "%s", refused[PREFILL_SLP]);
+    if (refused[PREFILL_SLP] && refused[PREFILL_BLEND] && refused[PREFILL_DSLP])
+        return append_why(out->why, cap, "%s", refused[PREFILL_SLP]);
     if (is_calibrated(m)) {
         double least = INFINITY; /* cost to this prompt and the decoding sessions together */
         for (int k = 0; k < (int)(sizeof modes_by_cost / sizeof *modes_by_cost); k++) {
@@ -171,7 +187,8 @@ void policy_prefill(const struct policy_machine *m, const struct policy_prefill_
         }
         append_times(out->why, cap, out->seconds, out->mode);
     } else {
-        if (in->n_new >= POLICY_STREAM_TOKENS && !refused[PREFILL_SLP]) out->mode = refused[PREFILL_DSLP] ? PREFILL_SLP : PREFILL_DSLP;
+        if (in->n_new >= POLICY_STREAM_TOKENS && !refused[PREFILL_SLP])
+            out->mode = refused[PREFILL_DSLP] ? PREFILL_SLP : PREFILL_DSLP;
         append_why(out->why, cap, "%s than %d tokens, where streaming is assumed to become faster",
                    in->n_new < POLICY_STREAM_TOKENS ? "shorter" : "not shorter", POLICY_STREAM_TOKENS);
     }
@@ -180,9 +197,10 @@ void policy_prefill(const struct policy_machine *m, const struct policy_prefill_
         append_why(out->why, cap, "; not on all devices: %s", refused[PREFILL_DSLP]);
 }
 
-/* --- Decode ----------------------------------------------------------------------------------------------------------- */
+/* --- Decode ----------------------------------------------------------------------------------- */
 
-static double expected_decode_s(const struct policy_machine *m, const struct policy_decode_in *in, enum exec_mode mode, int rows, int layers, int *cut) {
+static double expected_decode_s(const struct policy_machine *m, const struct policy_decode_in *in, enum exec_mode mode,
+                                int rows, int layers, int *cut) {
     struct cost_decode s = {.mode = mode,
                             .rows = rows,
                             .keys = in->keys,
@@ -194,15 +212,18 @@ static double expected_decode_s(const struct policy_machine *m, const struct pol
     return cost_decode(m->cost, m->model, &s);
 }
 
-/* Picks the fastest mode that is not refused for `rows` sessions; returns its time and fills those of all modes. gain: how much faster a mode that uses
- * more of the machine must be. */
-static double best_decode(const struct policy_machine *m, const struct policy_decode_in *in, int rows, double gain, struct policy_decode_out *out) {
+/* Picks the fastest mode that is not refused for `rows` sessions; returns its time and fills those of all modes. gain:
+ * how much faster a mode that uses more of the machine must be. */
+static double best_decode(const struct policy_machine *m, const struct policy_decode_in *in, int rows, double gain,
+                          struct policy_decode_out *out) {
     const char *const *refused = out->refused;
     const enum exec_mode asked = refused[m->forced_decode] ? MODE_AUTO : m->forced_decode;
     out->mode = asked ? asked : DECODE_CPU;
     for (int i = DECODE_CPU; i <= DECODE_PAGED; i++) {
         bool one = i == DECODE_DUAL && rows < 2;
-        out->seconds[i] = refused[i] || one ? INFINITY : expected_decode_s(m, in, (enum exec_mode)i, rows, out->n_device_layers, &out->first_rows);
+        out->seconds[i] = refused[i] || one ? INFINITY
+                                            : expected_decode_s(m, in, (enum exec_mode)i, rows, out->n_device_layers,
+                                                                &out->first_rows);
         if (!asked && out->seconds[i] < out->seconds[out->mode] * gain) out->mode = (enum exec_mode)i;
     }
     if (out->mode == DECODE_DUAL && rows < 2) out->mode = DECODE_HYBRID; /* forced, but there is only one session */
@@ -210,19 +231,22 @@ static double best_decode(const struct policy_machine *m, const struct policy_de
     return out->seconds[out->mode];
 }
 
-void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, int n_expert_layers, struct policy_parallel_out *out) {
+void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, int n_expert_layers,
+                     struct policy_parallel_out *out) {
     double sum[2];
     for (int tensor = 0; tensor < 2; tensor++) {
         double *read = &out->question[tensor];
         *read = INFINITY;
         for (int how = PREFILL_CPU; how <= PREFILL_DSLP; how++) {
-            double t = how == PREFILL_BLEND && tensor ? INFINITY
-                                                      : cost_prefill(cost, model,
-                                                                     &(struct cost_prefill){.mode = (enum exec_mode)how,
-                                                                                            .n = POLICY_QUESTION,
-                                                                                            .ranks = ranks,
-                                                                                            .is_resident = how == PREFILL_BLEND,
-                                                                                            .n_expert_layers = how == PREFILL_BLEND ? n_expert_layers : 0});
+            double t = how == PREFILL_BLEND && tensor
+                           ? INFINITY
+                           : cost_prefill(
+                                 cost, model,
+                                 &(struct cost_prefill){.mode = (enum exec_mode)how,
+                                                        .n = POLICY_QUESTION,
+                                                        .ranks = ranks,
+                                                        .is_resident = how == PREFILL_BLEND,
+                                                        .n_expert_layers = how == PREFILL_BLEND ? n_expert_layers : 0});
             if (t < *read) *read = t;
         }
         out->step[tensor] = cost_decode(cost, model,
@@ -245,7 +269,8 @@ static const char *decode_refusal(const struct policy_machine *m, int mode, int 
     if (!(m->decode_mask >> mode & 1)) return "not with the current device contents";
     return n_device_layers ? NULL : "no layer's attention block fits on the device";
 }
-void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out) {
+void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in,
+                         struct policy_decode_out *out) {
     *out = (struct policy_decode_out){.mode = DECODE_CPU};
     int n = in->n_decoding < in->max_rows ? in->n_decoding : in->max_rows, b = n < POLICY_BATCH ? n : POLICY_BATCH;
     out->batch = b;
@@ -254,7 +279,8 @@ void policy_decode_batch(const struct policy_machine *m, const struct policy_dec
         return;
     }
     out->n_device_layers = m->n_device_layers;
-    for (int i = 0; i < usable_devices(m) && !m->n_device_layers; i++) out->n_device_layers += cost_layers_fit(m->model, m->free[i], in->context_tokens * b);
+    for (int i = 0; i < usable_devices(m) && !m->n_device_layers; i++)
+        out->n_device_layers += cost_layers_fit(m->model, m->free[i], in->context_tokens * b);
     if (out->n_device_layers > m->model->layers) out->n_device_layers = m->model->layers;
     const char **refused = out->refused;
     refused[DECODE_PAGED] = "paged mode is for throughput batches"; /* search.h */
@@ -277,7 +303,8 @@ void policy_decode_batch(const struct policy_machine *m, const struct policy_dec
 }
 
 int policy_time_slice(const struct policy_machine *m, const struct policy_decode_in *in, int n_fit) {
-    enum { SHORTEST = 4, LONGEST = 64, UPLOAD_SHARE = 8 }; /* a slice is at least UPLOAD_SHARE times as long as the uploads before it */
+    /* a slice is at least UPLOAD_SHARE times as long as the uploads before it */
+    enum { SHORTEST = 4, LONGEST = 64, UPLOAD_SHARE = 8 };
     const int n = in->n_decoding, n_moved = n - n_fit < n_fit ? n - n_fit : n_fit;
     if (!is_calibrated(m) || n_fit < 1 || n_fit >= n) return 0;
     const struct cost_model *q = m->model;
@@ -311,14 +338,17 @@ int policy_max_sessions(const struct policy_machine *m, const struct policy_deco
     }
 }
 
-void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in, const struct policy_decode_out *out, char *why, size_t cap) {
+void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in,
+                       const struct policy_decode_out *out, char *why, size_t cap) {
     const char *const *refused = out->refused;
     enum exec_mode asked = m->forced_decode;
     *why = 0;
     if (!is_calibrated(m)) return append_why(why, cap, m->n_devices ? "the machine is not calibrated" : "no device");
     if (asked) {
         if (asked == out->mode) append_why(why, cap, "requested");
-        else append_why(why, cap, "%s was requested, but: %s", exec_mode_name(asked), refused[asked] ? refused[asked] : "one session");
+        else
+            append_why(why, cap, "%s was requested, but: %s", exec_mode_name(asked),
+                       refused[asked] ? refused[asked] : "one session");
         append_why(why, cap, "; ");
     } else if (refused[DECODE_HYBRID]) append_why(why, cap, "%s; ", refused[DECODE_HYBRID]);
     append_times(why, cap, out->seconds, out->mode);

@@ -1,6 +1,6 @@
 #pragma once
-/* The policy: chooses the mode of a prefill and of a decode batch. Pure: numbers in, a decision and its reason out. It follows the table in
- * paper A, section 3.3, with the cost model instead of fixed lengths:
+/* The policy: chooses the mode of a prefill and of a decode batch. Pure: numbers in, a decision and its reason out. It
+ * follows the table in paper A, section 3.3, with the cost model instead of fixed lengths:
  *
  *     cpu     no device, or the prompt is too short for the link to help
  *     blend   medium prompts: each layer's experts are split between devices and CPU
@@ -12,7 +12,8 @@
  *     dual    two or more sessions, when the model predicts a gain from overlapping two micro-batches
  *     paged   throughput batches: chosen by search.h, never for interactive sessions
  *
- * Prefills are served in order of arrival. Zero-initialized input is a machine without devices and without a cost model. */
+ * Prefills are served in order of arrival. Zero-initialized input is a machine without devices and without a cost
+ * model. */
 #include <stdbool.h>
 
 #include "engine/placement/cost.h"
@@ -28,7 +29,8 @@ struct policy_machine {
     double blend_stays[POLICY_DEVICES]; /* layer weights, part of `free`, that a blended prefill leaves in place */
     double held[POLICY_DEVICES];        /* weights of decode, part of `free` */
     bool decode_uses[POLICY_DEVICES];   /* decode uses this device: prefills beside decoding sessions prefer others */
-    int dense_layers[POLICY_DEVICES];   /* layers whose weights but routed experts each device keeps; with tensor parallelism 0 */
+    /* layers whose weights but routed experts each device keeps; with tensor parallelism 0 */
+    int dense_layers[POLICY_DEVICES];
     int expert_layers[POLICY_DEVICES];  /* how many of these it keeps with all their routed experts */
     int n_device_layers;                /* layers whose attention block is on devices; 0: as many as fit */
     int n_expert_layers;                /* how many of these have all their routed experts on devices too */
@@ -48,8 +50,9 @@ struct policy_prefill_in {
     double keys;                   /* mean positions of the decoding sessions */
     double since_decode_s;         /* seconds since the last decode batch; < 0: never */
     double need_bytes[EXEC_MODES]; /* least bytes that the mode needs on each participating device; 0: unknown */
-    double helper_need_bytes;      /* least bytes of a blend on a device without layers, which gets experts of all layers */
-    bool dense_resident;           /* attention blocks are already on the device */
+    /* least bytes of a blend on a device without layers, which gets experts of all layers */
+    double helper_need_bytes;
+    bool dense_resident; /* attention blocks are already on the device */
 };
 struct policy_prefill_out {
     enum exec_mode mode;
@@ -84,17 +87,22 @@ struct policy_parallel_out {
     bool tensor;
     double step[2], question[2]; /* seconds per decode batch, and to prefill the question; [1]: tensor parallel */
 };
-/* Decides how several devices that hold all layers share them: tensor parallel, or whole layers each. Tensor parallelism shortens a decode batch of one
- * session, except for two reductions per layer; but a blended prefill needs whole layers. So the decision minimizes the time of a
- * question of POLICY_QUESTION tokens plus an answer of POLICY_ANSWER. n_expert_layers: layers whose experts would be resident with whole
- * layers. */
-void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, int n_expert_layers, struct policy_parallel_out *out);
-/* If the usual choice exceeds max_tpot_s, chooses the batch and mode with the least time per token, which may exceed it too. */
-void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out);
-/* Devices hold the caches of n_fit of in->n_decoding sessions. Returns how many batches in a row as many should decode while the others wait; 0: all together,
- * with the attention of the others on the CPU, gives more tokens per second. */
+/* Decides how several devices that hold all layers share them: tensor parallel, or whole layers each. Tensor
+ * parallelism shortens a decode batch of one session, except for two reductions per layer; but a blended prefill needs
+ * whole layers. So the decision minimizes the time of a question of POLICY_QUESTION tokens plus an answer of
+ * POLICY_ANSWER. n_expert_layers: layers whose experts would be resident with whole layers. */
+void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, int n_expert_layers,
+                     struct policy_parallel_out *out);
+/* If the usual choice exceeds max_tpot_s, chooses the batch and mode with the least time per token, which may exceed it
+ * too. */
+void policy_decode_batch(const struct policy_machine *m, const struct policy_decode_in *in,
+                         struct policy_decode_out *out);
+/* Devices hold the caches of n_fit of in->n_decoding sessions. Returns how many batches in a row as many should decode
+ * while the others wait; 0: all together, with the attention of the others on the CPU, gives more tokens per second. */
 int policy_time_slice(const struct policy_machine *m, const struct policy_decode_in *in, int n_fit);
-/* Most sessions, up to in->max_rows, that decode at once within max_tpot_s; at least 1. *tpot_s: their time per token. */
+/* Most sessions, up to in->max_rows, that decode at once within max_tpot_s; at least 1. *tpot_s: their time per token.
+ */
 int policy_max_sessions(const struct policy_machine *m, const struct policy_decode_in *in, double *tpot_s);
 /* Formats the reason of a decision; separate because decode batches rarely need it. */
-void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in, const struct policy_decode_out *out, char *why, size_t cap);
+void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in,
+                       const struct policy_decode_out *out, char *why, size_t cap);

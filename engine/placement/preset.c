@@ -1,5 +1,6 @@
-/* Presets: known machines, and an assumed one. Rates are achieved ones, not data-sheet values; where a paper gives only peaks they
- * are the vendor's. test/bench/constants.md says of each number where it comes from; a test fails when one changes without it. */
+/* Presets: known machines, and an assumed one. Rates are achieved ones, not data-sheet values; where a paper gives only
+ * peaks they are the vendor's. test/bench/constants.md says of each number where it comes from; a test fails when one
+ * changes without it. */
 #include <string.h>
 
 #include "engine/placement/numa_cost.h"
@@ -17,7 +18,8 @@ struct figures { /* a domain in a few numbers; lists end with 0 rows */
 };
 
 static void set_curve(struct cost_curve *c, const struct point *p, int most) {
-    for (c->n = 0; c->n < most && p[c->n].rows > 0; c->n++) c->rows[c->n] = p[c->n].rows, c->value[c->n] = p[c->n].value;
+    for (c->n = 0; c->n < most && p[c->n].rows > 0; c->n++)
+        c->rows[c->n] = p[c->n].rows, c->value[c->n] = p[c->n].value;
 }
 static void fill_domain(struct cost_domain *d, const struct figures *s) {
     d->class = s->class;
@@ -34,26 +36,29 @@ static void fill_domain(struct cost_domain *d, const struct figures *s) {
         if (rates[w] > 0) d->link[w].rate = rates[w], d->link[w].latency = s->link_latency;
 }
 
-/* Two EPYC 9355: 64 cores, 24 channels of DDR5-6400. 947 GB/s by the paper's GEMV (table 1); products as measured on one core of
- * the same family (test/bench/NOTES.md) times 64, minus a fifth for the all-core clock. */
-static const struct figures epyc_9355 = {.class = COST_CPU,
-                                         .memory = 1.15e12,
-                                         .bw = 947e9,
-                                         .elem_bw = 300e9,
-                                         .format = COST_8BIT,
-                                         .ffn = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}},
-                                         .linear = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}},
-                                         .attention = {{1, 6e12f}, {64, 15e12f}},
-                                         .latency = {15e-6, 8e-6, 8e-6, 3e-6}};
-/* RTX 5090: the figures of virtual time (gpu/): products in BF16 at 0.7 of the vendor's peak, with math=fp8 at 0.8 of the FP8 peak, 0.85 of the
- * memory bandwidth, 57 GB/s over PCIe 5. */
+/* Two EPYC 9355: 64 cores, 24 channels of DDR5-6400. 947 GB/s by the paper's GEMV (table 1); products as measured on
+ * one core of the same family (test/bench/NOTES.md) times 64, minus a fifth for the all-core clock. */
+static const struct figures epyc_9355 = {
+    .class = COST_CPU,
+    .memory = 1.15e12,
+    .bw = 947e9,
+    .elem_bw = 300e9,
+    .format = COST_8BIT,
+    .ffn = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}},
+    .linear = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}},
+    .attention = {{1, 6e12f}, {64, 15e12f}},
+    .latency = {15e-6, 8e-6, 8e-6, 3e-6}};
+/* RTX 5090: the figures of virtual time (gpu/): products in BF16 at 0.7 of the vendor's peak, with math=fp8 at 0.8 of
+ * the FP8 peak, 0.85 of the memory bandwidth, 57 GB/s over PCIe 5. */
 #define RTX_5090(products) \
     { \
-        .class = COST_GPU, .memory = 32e9, .bw = 1.52e12, .elem_bw = 1.52e12, .format = COST_8BIT, .ffn = {{1, products}}, .linear = {{1, products}}, \
-        .attention = {{1, 147e12f}}, .latency = {4e-6, 4e-6, 4e-6, 4e-6}, .h2d = 57e9, .d2h = 57e9, .link_latency = 8e-6 \
+        .class = COST_GPU, .memory = 32e9, .bw = 1.52e12, .elem_bw = 1.52e12, .format = COST_8BIT, \
+        .ffn = {{1, products}}, .linear = {{1, products}}, .attention = {{1, 147e12f}}, \
+        .latency = {4e-6, 4e-6, 4e-6, 4e-6}, .h2d = 57e9, .d2h = 57e9, .link_latency = 8e-6 \
     }
 static const struct figures rtx_5090 = RTX_5090(147e12f), rtx_5090_fp8 = RTX_5090(335e12f);
-/* Paper B: 100 GB/s and 1.6 TFLOP/s of a 24-core Xeon (section 6.3). T4 and L4 by the vendor: 65 and 121 TFLOP/s, 300 GB/s; PCIe 3 and 4. */
+/* Paper B: 100 GB/s and 1.6 TFLOP/s of a 24-core Xeon (section 6.3). T4 and L4 by the vendor: 65 and 121 TFLOP/s, 300
+ * GB/s; PCIe 3 and 4. */
 static const struct figures xeon_24 = {.class = COST_CPU,
                                        .memory = 192e9,
                                        .bw = 100e9,
@@ -72,7 +77,8 @@ static const struct figures t4 = {.class = COST_GPU,
                                   .attention = {{1, 65e12f}},
                                   .h2d = 16e9,
                                   .d2h = 16e9};
-/* Paper B's machines with two and four T4: 32 such cores, 416 GB; other figures assumed equal to the 24-core machine's. */
+/* Paper B's machines with two and four T4: 32 such cores, 416 GB; other figures assumed equal to the 24-core machine's.
+ */
 static const struct figures xeon_32 = {.class = COST_CPU,
                                        .memory = 416e9,
                                        .bw = 100e9,
@@ -91,8 +97,8 @@ static const struct figures l4 = {.class = COST_GPU,
                                   .attention = {{1, 121e12f}},
                                   .h2d = 32e9,
                                   .d2h = 32e9};
-/* Paper C, table 1: bandwidths and near-memory units as given. Rates by rows: an H100 reaches 30% at 256 rows (section 3.1), AMX 10 to
- * 40 TFLOP/s for tens to hundreds of rows (section 3.2). */
+/* Paper C, table 1: bandwidths and near-memory units as given. Rates by rows: an H100 reaches 30% at 256 rows
+ * (section 3.1), AMX 10 to 40 TFLOP/s for tens to hundreds of rows (section 3.2). */
 static const struct figures xeon_8470 = {.class = COST_CPU,
                                          .memory = 2e12,
                                          .bw = 307.2e9,
@@ -155,8 +161,8 @@ static const struct preset {
     int n_nodes;
     double inter_node_bw;
 } presets[] = {
-    /* Columns: name, description, names of CPU and GPU, their figures, devices, units near memory, DRAM bandwidth, hand-off,
-     * NUMA nodes, bandwidth between nodes. */
+    /* Columns: name, description, names of CPU and GPU, their figures, devices, units near memory, DRAM bandwidth,
+     * hand-off, NUMA nodes, bandwidth between nodes. */
     {"paper-a-1", "two EPYC 9355, one RTX 5090", PAPER_A, &rtx_5090, 1, PAPER_A_LINKS},
     {"paper-a-2", "two EPYC 9355, two RTX 5090", PAPER_A, &rtx_5090, 2, PAPER_A_LINKS},
     {"paper-a-1-fp8", "two EPYC 9355, one RTX 5090 with math=fp8", PAPER_A, &rtx_5090_fp8, 1, PAPER_A_LINKS},
@@ -165,10 +171,14 @@ static const struct preset {
     {"paper-b-2t4", "Xeon with 32 cores, two T4", "Xeon, 32 cores", "T4", &xeon_32, &t4, 2, 0, 100e9, 0},
     {"paper-b-4t4", "Xeon with 32 cores, four T4", "Xeon, 32 cores", "T4", &xeon_32, &t4, 4, 0, 100e9, 0},
     {"paper-b-l4", "Xeon with 24 cores, L4", "Xeon, 24 cores", "L4", &xeon_24, &l4, 1, 0, 100e9, 0},
-    {"paper-c", "Xeon Platinum 8470, H100, 16 units near memory", "Xeon Platinum 8470", "H100", &xeon_8470, &h100, 1, 16, 307.2e9, COST_HAND_OFF_S},
-    {"paper-d", "Xeon Gold 5220R with 10 cores, RTX A6000", "Xeon Gold 5220R, 10 cores", "RTX A6000", &xeon_5220, &a6000, 1, 0, 128e9, COST_HAND_OFF_S},
+    {"paper-c", "Xeon Platinum 8470, H100, 16 units near memory", "Xeon Platinum 8470", "H100", &xeon_8470, &h100, 1,
+     16, 307.2e9, COST_HAND_OFF_S},
+    {"paper-d", "Xeon Gold 5220R with 10 cores, RTX A6000", "Xeon Gold 5220R, 10 cores", "RTX A6000", &xeon_5220,
+     &a6000, 1, 0, 128e9, COST_HAND_OFF_S},
 };
-const char *cost_preset_name(int i) { return i >= 0 && i < (int)(sizeof presets / sizeof *presets) ? presets[i].name : NULL; }
+const char *cost_preset_name(int i) {
+    return i >= 0 && i < (int)(sizeof presets / sizeof *presets) ? presets[i].name : NULL;
+}
 
 static void domain_name(struct cost_domain *d, const char *name) { strncpy(d->name, name, sizeof d->name - 1); }
 

@@ -8,28 +8,37 @@ static double max_of(double a, double b) { return a > b ? a : b; }
 static double min_of(double a, double b) { return a < b ? a : b; }
 
 static const char *const placement_names[] = {"cpu", "hybrid", "paged"};
-static const char *const limit_names[] = {"CPU", "card", "link", "rows to the CPU", "host memory", "one micro-batch after the other"};
-static const char *const bound_names[] = {"more would not be faster",   "host memory", "card memory", "there are no more prompts", "a batch takes no more rows",
+static const char *const limit_names[] = {
+    "CPU", "card", "link", "rows to the CPU", "host memory", "one micro-batch after the other"};
+static const char *const bound_names[] = {"more would not be faster",
+                                          "host memory",
+                                          "card memory",
+                                          "there are no more prompts",
+                                          "a batch takes no more rows",
                                           "the bound on time per token"};
 const char *search_limit_name(enum search_limit l) { return limit_names[l]; }
 const char *search_bound_name(enum search_bound b) { return bound_names[b]; }
 
 static const int micro_row_grid[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48, 64, 96, 128, 192, 256, 384, 512, 0};
-static const int micro_batch_grid[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 0};
+static const int micro_batch_grid[] = {1,  2,  3,  4,  5,  6,  7,  8,  10,  12,  14,  16,  20,  24,
+                                       28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 0};
 static const double ring_grid[] = {2, 1.875, 1.75, 1.625, 1.5, 1.375, 1.25, 1.125, 1, 0};
 double search_grid_ring(int i) { return ring_grid[i]; }
 int search_grid_micro_rows(int i) { return micro_row_grid[i]; }
 int search_grid_micro_batches(int i) { return micro_batch_grid[i]; }
 
 static double device_count(const struct search_policy *p) { return p->n_devices > 1 ? p->n_devices : 1; }
-static double n_micro_batches(const struct search_policy *p, double rows) { return ceil(rows / min_of(p->micro_rows, rows)); }
+static double n_micro_batches(const struct search_policy *p, double rows) {
+    return ceil(rows / min_of(p->micro_rows, rows));
+}
 int search_stagger(int n, int n_devices) {
-    int even = n_devices > 1 ? (n + n_devices - 1) / n_devices : n, least = n < SEARCH_MIN_STAGGER ? n : SEARCH_MIN_STAGGER;
+    int even = n_devices > 1 ? (n + n_devices - 1) / n_devices : n,
+        least = n < SEARCH_MIN_STAGGER ? n : SEARCH_MIN_STAGGER;
     return even > least ? even : least;
 }
 static double ring_layers(const struct search_policy *p) { return p->ring_layers > 0 ? p->ring_layers : 2; }
 
-/* --- Memory ------------------------------------------------------------------------------------------------------------------ */
+/* --- Memory ----------------------------------------------------------------------------------- */
 
 static double moe_layers(const struct cost_model *q) { return q->layers - q->dense_layers; }
 /* Weights that every row reads, all layers. */
@@ -38,11 +47,17 @@ static double dense_bytes(const struct cost_model *q) {
 }
 static double layer_experts(const struct cost_model *q) { return q->n_experts * q->expert_bytes; }
 
-/* Row buffers between the operations of a layer: normed, queries, results, keys and values; doubled, as copies are in flight. */
-static double row_bytes(const struct cost_model *q) { return 2 * (2 * q->row_bytes + 2 * q->query_bytes + 4 * q->kv_row_bytes); }
+/* Row buffers between the operations of a layer: normed, queries, results, keys and values; doubled, as copies are in
+ * flight. */
+static double row_bytes(const struct cost_model *q) {
+    return 2 * (2 * q->row_bytes + 2 * q->query_bytes + 4 * q->kv_row_bytes);
+}
 
-static double read_rows(const struct search_in *in) { return in->prefill_rows > 0 ? in->prefill_rows : SEARCH_PREFILL_ROWS; }
-/* Each micro-batch reads the device's weights again. Prompt rows are many and not latency-sensitive, so their micro-batches are larger. */
+static double read_rows(const struct search_in *in) {
+    return in->prefill_rows > 0 ? in->prefill_rows : SEARCH_PREFILL_ROWS;
+}
+/* Each micro-batch reads the device's weights again. Prompt rows are many and not latency-sensitive, so their
+ * micro-batches are larger. */
 static int read_micro(const struct search_in *in, const struct search_policy *p) {
     int most = in->prefill_micro_rows > 0 ? in->prefill_micro_rows : SEARCH_PREFILL_MICRO_ROWS;
     return p->micro_rows > most ? p->micro_rows : most;
@@ -50,25 +65,29 @@ static int read_micro(const struct search_in *in, const struct search_policy *p)
 
 static void add_memory(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
     const struct cost_model *q = in->model;
-    double kv = p->n_rows * (in->prompt_tokens + in->answer_tokens) * (q->layers - q->kv_taken_layers) * q->kv_row_bytes,
+    double kv =
+               p->n_rows * (in->prompt_tokens + in->answer_tokens) * (q->layers - q->kv_taken_layers) * q->kv_row_bytes,
            part = ceil(q->layers / device_count(p)) / q->layers; /* share of the layers on one device */
     out->host_bytes = dense_bytes(q) + moe_layers(q) * layer_experts(q) + 2 * q->head_bytes + kv;
-    if (p->placement != SEARCH_PAGED) return; /* hybrid: devices give memory of experts to KV, and sessions without room run on the CPU */
+    /* hybrid: devices give memory of experts to KV, and sessions without room run on the CPU */
+    if (p->placement != SEARCH_PAGED) return;
     const double rows = max_of(p->n_rows, min_of(p->n_rows * in->prompt_tokens, read_rows(in)));
-    out->device_bytes = part * dense_bytes(q) + q->head_bytes + rows * q->row_bytes + min_of(read_micro(in, p), rows) * row_bytes(q);
+    out->device_bytes =
+        part * dense_bytes(q) + q->head_bytes + rows * q->row_bytes + min_of(read_micro(in, p), rows) * row_bytes(q);
     /* resident experts, and ring pages for the rest */
-    out->device_bytes += (part * moe_layers(q) * p->weight_share + ring_layers(p) * (1 - p->weight_share)) * layer_experts(q);
+    out->device_bytes +=
+        (part * moe_layers(q) * p->weight_share + ring_layers(p) * (1 - p->weight_share)) * layer_experts(q);
 }
 
-/* --- Time ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Time ------------------------------------------------------------------------------------- */
 
 struct rows { /* rows of a pass: each sees `keys` keys, which are read once for `share` rows */
     double n, keys, share;
     double alone; /* rows of a prompt, processed separately whatever their number; 0: one row per session */
 };
 
-/* Number of calls in which `rows` rows of a micro-batch pass through a device matrix that `each` of them use: one prompt at a time, or `few`
- * rows of several sessions at a time. */
+/* Number of calls in which `rows` rows of a micro-batch pass through a device matrix that `each` of them use: one
+ * prompt at a time, or `few` rows of several sessions at a time. */
 static double n_calls(const struct search_in *in, const struct rows *r, double rows, double each) {
     return r->alone > 0 ? ceil(rows / r->alone) : in->max_matrix_rows > 0 ? ceil(each / in->max_matrix_rows) : 1;
 }
@@ -77,8 +96,10 @@ static double projections_time(const struct search_in *in, const struct rows *r,
     const struct cost_model *q = in->model;
     const double k = n_calls(in, r, rows, rows);
     return k * cost_time(in->cost, 1,
-                         &(struct cost_item){COST_LINEAR, q->dense, rows / k, q->attn_block_bytes, rows / k * q->attn_block_flops, q->n_linear_ops}) +
-           cost_time(in->cost, 1, &(struct cost_item){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->n_elem_ops * k});
+                         &(struct cost_item){COST_LINEAR, q->dense, rows / k, q->attn_block_bytes,
+                                             rows / k * q->attn_block_flops, q->n_linear_ops}) +
+           cost_time(in->cost, 1,
+                     &(struct cost_item){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->n_elem_ops * k});
 }
 static double attention_bytes(const struct cost_model *q, const struct rows *r, double rows) {
     double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
@@ -88,42 +109,52 @@ static double attention_time(const struct search_in *in, const struct rows *r, d
     const struct cost_model *q = in->model;
     double keys = q->max_keys > 0 ? min_of(r->keys, q->max_keys) : r->keys;
     return cost_time(in->cost, 0,
-                     &(struct cost_item){COST_ATTENTION, q->kv, rows, attention_bytes(q, r, rows), rows * (keys * q->pair_flops + r->keys * q->index_flops),
-                                         rows / r->share});
+                     &(struct cost_item){COST_ATTENTION, q->kv, rows, attention_bytes(q, r, rows),
+                                         rows * (keys * q->pair_flops + r->keys * q->index_flops), rows / r->share});
 }
 static double shared_time(const struct search_in *in, const struct rows *r, double rows, bool moe) {
     const struct cost_model *q = in->model;
     const double k = n_calls(in, r, rows, rows);
     if (moe) return k * cost_shared(in->cost, 1, q, rows / k);
-    return k * cost_time(in->cost, 1, &(struct cost_item){COST_FFN, q->dense, rows / k, q->ffn_bytes, rows / k * q->ffn_flops, 1});
+    return k * cost_time(in->cost, 1,
+                         &(struct cost_item){COST_FFN, q->dense, rows / k, q->ffn_bytes, rows / k * q->ffn_flops, 1});
 }
 /* Like cost_routed, but groups are computed in consecutive calls, so that an expert is read once. */
 static double routed_time(const struct search_in *in, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
-    const double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0, k = n_calls(in, r, rows, each);
+    const double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0,
+                 k = n_calls(in, r, rows, each);
     struct cost_item p = {COST_FFN, q->experts, each / k, q->expert_bytes, each * q->expert_flops, 0, rows};
     return chosen > 0 ? in->cost->domain[1].latency[COST_FFN] + chosen * cost_time(in->cost, 1, &p) : 0;
 }
 static double transfer_time(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
 
 /* A layer of a paged batch for all rows of a pass. *moved: bytes over the links to and from host memory. */
-static double layer_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, bool moe, double t[SEARCH_LIMITS], double *moved) {
+static double layer_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, bool moe,
+                         double t[SEARCH_LIMITS], double *moved) {
     const struct cost_machine *m = in->cost;
     const struct cost_model *q = in->model;
     const struct cost_domain *g = &m->domain[1];
     const double n = n_micro_batches(p, r->n), u = r->n / n, turns = search_stagger((int)n, (int)device_count(p));
-    const double cpu = attention_time(in, r, u), read = attention_bytes(q, r, u); /* per micro-batch; bytes the CPU reads */
-    double gpu = projections_time(in, r, u) + shared_time(in, r, u, moe), d2h = u * (q->query_bytes + q->kv_row_bytes), h2d = u * q->query_bytes;
+    /* per micro-batch; bytes the CPU reads */
+    const double cpu = attention_time(in, r, u), read = attention_bytes(q, r, u);
+    double gpu = projections_time(in, r, u) + shared_time(in, r, u, moe), d2h = u * (q->query_bytes + q->kv_row_bytes),
+           h2d = u * q->query_bytes;
     if (moe) gpu += routed_time(in, r, u);
-    if (device_count(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes;                      /* to the device with the next layer */
-    gpu += transfer_time(h2d, g->link[COST_H2D].rate) + transfer_time(d2h, g->link[COST_D2H].rate); /* on its own stream */
+    /* to the device with the next layer */
+    if (device_count(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
+    /* on its own stream */
+    gpu += transfer_time(h2d, g->link[COST_H2D].rate) + transfer_time(d2h, g->link[COST_D2H].rate);
     const double weights = moe ? (1 - p->weight_share) * layer_experts(q) : 0;
     t[SEARCH_BY_CPU] = n * cpu;
     t[SEARCH_BY_CARD] = turns * gpu; /* devices work on their layers in parallel */
     t[SEARCH_BY_LINK] = transfer_time(n * h2d + weights, g->link[COST_H2D].rate) / device_count(p);
-    if (ring_layers(p) < 2) /* the rest of the next layer is loaded into pages that the last micro-batch of this one releases */
-        t[SEARCH_BY_LINK] = max_of(t[SEARCH_BY_LINK], (n - 1) * max_of(gpu / device_count(p), cpu) +
-                                                          transfer_time((2 - ring_layers(p)) * weights, g->link[COST_H2D].rate) / device_count(p));
+    /* the rest of the next layer is loaded into pages that the last micro-batch of this one releases */
+    if (ring_layers(p) < 2)
+        t[SEARCH_BY_LINK] =
+            max_of(t[SEARCH_BY_LINK],
+                   (n - 1) * max_of(gpu / device_count(p), cpu) +
+                       transfer_time((2 - ring_layers(p)) * weights, g->link[COST_H2D].rate) / device_count(p));
     t[SEARCH_BY_ROWS] = transfer_time(n * d2h, g->link[COST_D2H].rate) / device_count(p);
     t[SEARCH_BY_MEMORY] = transfer_time(n * (read + h2d + d2h) + weights, m->dram_bw);
     t[SEARCH_BY_CHAIN] = cpu + gpu + 2 * m->hand_off_s;
@@ -133,14 +164,16 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     return most;
 }
 
-static double pass_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, double t[SEARCH_LIMITS], double *rate) {
+static double pass_time(const struct search_in *in, const struct search_policy *p, const struct rows *r,
+                        double t[SEARCH_LIMITS], double *rate) {
     const struct cost_model *q = in->model;
     double plain[SEARCH_LIMITS], sum = 0, moved, one;
     if (q->dense_layers) sum += q->dense_layers * layer_time(in, p, r, false, plain, &moved);
     one = layer_time(in, p, r, true, t, &moved);
     if (rate) *rate = transfer_time(moved, one);
     const double n = n_micro_batches(p, r->n), turns = search_stagger((int)n, (int)device_count(p));
-    return sum + moe_layers(q) * one + (n - turns) / turns * t[SEARCH_BY_CARD]; /* pipeline fill and drain over the devices */
+    /* pipeline fill and drain over the devices */
+    return sum + moe_layers(q) * one + (n - turns) / turns * t[SEARCH_BY_CARD];
 }
 static double head_time(const struct search_in *in, double rows) {
     const double k = n_calls(in, &(struct rows){0}, rows, rows);
@@ -161,7 +194,8 @@ static void paged_cost(const struct search_in *in, const struct search_policy *p
     out->prefill_s = passes * pass_time(in, &q, &r, t, NULL) + head_time(in, p->n_rows);
 }
 
-/* The CPU, and devices as they are: prompts are prefilled one after the other, then the policy chooses the mode and who takes turns. */
+/* The CPU, and devices as they are: prompts are prefilled one after the other, then the policy chooses the mode and who
+ * takes turns. */
 static void session_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
     struct policy_machine m = p->placement == SEARCH_HYBRID ? *in->machine : (struct policy_machine){0};
     struct policy_decode_out d;
@@ -175,10 +209,12 @@ static void session_cost(const struct search_in *in, const struct search_policy 
     out->decode_s = d.tpot_s;
     struct cost_prefill one = {.mode = PREFILL_CPU, .n = (int)max_of(in->prompt_tokens, 1)};
     double best = cost_prefill(in->cost, in->model, &one);
-    one.ranks = m.n_devices, one.is_resident = m.n_device_layers == in->model->layers, one.n_expert_layers = m.n_expert_layers;
+    one.ranks = m.n_devices, one.is_resident = m.n_device_layers == in->model->layers,
+    one.n_expert_layers = m.n_expert_layers;
     for (int mode = PREFILL_BLEND; mode <= PREFILL_DSLP; mode++) {
         one.mode = (enum exec_mode)mode;
-        if (m.prefill_mask >> mode & 1 && m.n_devices >= exec_modes[mode].min_devices) best = min_of(best, cost_prefill(in->cost, in->model, &one));
+        if (m.prefill_mask >> mode & 1 && m.n_devices >= exec_modes[mode].min_devices)
+            best = min_of(best, cost_prefill(in->cost, in->model, &one));
     }
     out->prefill_s = p->n_rows * best;
 }
@@ -187,9 +223,11 @@ void search_cost(const struct search_in *in, const struct search_policy *p, stru
     const struct cost_machine *m = in->cost;
     *out = (struct search_cost){0};
     add_memory(in, p, out);
-    double host = in->host_bytes > 0 ? in->host_bytes : m->domain[0].memory, device = in->device_bytes > 0 ? in->device_bytes : m->domain[1].memory;
+    double host = in->host_bytes > 0 ? in->host_bytes : m->domain[0].memory,
+           device = in->device_bytes > 0 ? in->device_bytes : m->domain[1].memory;
     if (in->n_prompts && p->n_rows > in->n_prompts) out->lacks = SEARCH_PROMPTS;
-    else if ((in->max_rows[p->placement] && p->n_rows > in->max_rows[p->placement]) || (p->placement != SEARCH_PAGED && p->n_rows > SEARCH_SESSIONS))
+    else if ((in->max_rows[p->placement] && p->n_rows > in->max_rows[p->placement]) ||
+             (p->placement != SEARCH_PAGED && p->n_rows > SEARCH_SESSIONS))
         out->lacks = SEARCH_ROWS;
     else if (host > 0 && out->host_bytes > host) out->lacks = SEARCH_HOST_MEMORY;
     else if (p->placement == SEARCH_PAGED && out->device_bytes > device) out->lacks = SEARCH_CARD_MEMORY;
@@ -201,9 +239,10 @@ void search_cost(const struct search_in *in, const struct search_policy *p, stru
     if (in->max_tpot_s > 0 && out->decode_s > in->max_tpot_s) out->fits = false, out->lacks = SEARCH_TPOT;
 }
 
-/* --- Search -------------------------------------------------------------------------------------------------------------------- */
+/* --- Search ----------------------------------------------------------------------------------- */
 
-/* Takes the largest resident share of weights that fits with a ring of two layers. Smaller rings only if no share is left. */
+/* Takes the largest resident share of weights that fits with a ring of two layers. Smaller rings only if no share is
+ * left. */
 static void maximize_weights(const struct search_in *in, struct search_policy *p, struct search_cost *c) {
     for (int i = 0; search_grid_ring(i) && (!i || p->placement == SEARCH_PAGED); i++) {
         int k = p->placement == SEARCH_PAGED && !i ? SEARCH_SHARES : 0;
@@ -222,16 +261,19 @@ static bool try_rows(const struct search_in *in, struct search_policy *p, struct
     if (!c.fits) {
         if (c.lacks != SEARCH_TPOT) return false;
         out->misses_tpot |= !out->is_found; /* a policy within the bound replaces it */
-        if (!out->is_found || (out->misses_tpot && c.decode_s < out->cost.decode_s)) out->is_found = true, out->policy = *p, out->cost = c;
+        if (!out->is_found || (out->misses_tpot && c.decode_s < out->cost.decode_s))
+            out->is_found = true, out->policy = *p, out->cost = c;
         return false;
     }
     out->best_tokens_per_s[p->placement] = max_of(out->best_tokens_per_s[p->placement], c.tokens_per_s);
-    if (out->misses_tpot || c.tokens_per_s > out->cost.tokens_per_s) out->is_found = true, out->misses_tpot = false, out->policy = *p, out->cost = c;
+    if (out->misses_tpot || c.tokens_per_s > out->cost.tokens_per_s)
+        out->is_found = true, out->misses_tpot = false, out->policy = *p, out->cost = c;
     return true;
 }
 
 /* Between two grid sizes: the same number of micro-batches, the largest that fit. */
-static void try_between(const struct search_in *in, struct search_policy *p, int count, int from, int to, struct search_out *out) {
+static void try_between(const struct search_in *in, struct search_policy *p, int count, int from, int to,
+                        struct search_out *out) {
     struct search_cost c;
     while (to - from > 1) {
         p->micro_rows = (from + to) / 2, p->n_rows = p->micro_rows * count;
@@ -247,7 +289,8 @@ static void search_paged(const struct search_in *in, int n_devices, struct searc
     struct search_policy p = {.placement = SEARCH_PAGED, .n_devices = n_devices};
     int most = 0; /* micro-batches that fit with the previous size */
     for (int i = 0; search_grid_micro_rows(i); i++) {
-        if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) break; /* would repeat the last result */
+        /* would repeat the last result */
+        if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) break;
         int fit = 0;
         for (int k = 0; search_grid_micro_batches(k); k++) {
             p.micro_rows = search_grid_micro_rows(i), p.n_rows = p.micro_rows * search_grid_micro_batches(k);
@@ -258,7 +301,8 @@ static void search_paged(const struct search_in *in, int n_devices, struct searc
             if (last) break;
         }
         for (int k = fit; k < most && !in->n_prompts; k++)
-            try_between(in, &p, search_grid_micro_batches(k), search_grid_micro_rows(i - 1), search_grid_micro_rows(i), out);
+            try_between(in, &p, search_grid_micro_batches(k), search_grid_micro_rows(i - 1), search_grid_micro_rows(i),
+                        out);
         most = fit;
     }
 }
@@ -274,7 +318,8 @@ void search_run(const struct search_in *in, struct search_out *out) {
     const unsigned allowed = in->allowed_mask ? in->allowed_mask : ~0u;
     *out = (struct search_out){0};
     if (allowed >> SEARCH_CPU & 1) search_sessions(in, SEARCH_CPU, out);
-    if (allowed >> SEARCH_HYBRID & 1 && in->machine && in->machine->n_device_layers) search_sessions(in, SEARCH_HYBRID, out);
+    if (allowed >> SEARCH_HYBRID & 1 && in->machine && in->machine->n_device_layers)
+        search_sessions(in, SEARCH_HYBRID, out);
     for (int n = 1; allowed >> SEARCH_PAGED & 1 && n <= in->cost->n_devices; n++) search_paged(in, n, out);
     if (!out->is_found) return;
     struct search_policy more = out->policy;
@@ -295,14 +340,20 @@ void search_why(const struct search_in *in, const struct search_out *out, char *
     }
     n += snprintf(why, cap, "%s: %d prompts at once", placement_names[p->placement], p->n_rows);
     if (paged)
-        n += snprintf(why + n, cap - (size_t)n, " in micro-batches of %d, attention on the CPU, experts on the %s", p->micro_rows,
-                      p->n_devices > 1 ? "cards" : "card");
-    if (p->n_devices > 1 && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, " (layers alternate over %d)", p->n_devices);
-    if (paged && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", of which %.0f%% stay there", 100 * p->weight_share);
-    if ((size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; %.3g s per batch, %.3g tok/s", out->cost.decode_s, out->cost.tokens_per_s);
+        n += snprintf(why + n, cap - (size_t)n, " in micro-batches of %d, attention on the CPU, experts on the %s",
+                      p->micro_rows, p->n_devices > 1 ? "cards" : "card");
+    if (p->n_devices > 1 && (size_t)n < cap)
+        n += snprintf(why + n, cap - (size_t)n, " (layers alternate over %d)", p->n_devices);
+    if (paged && (size_t)n < cap)
+        n += snprintf(why + n, cap - (size_t)n, ", of which %.0f%% stay there", 100 * p->weight_share);
+    if ((size_t)n < cap)
+        n += snprintf(why + n, cap - (size_t)n, "; %.3g s per batch, %.3g tok/s", out->cost.decode_s,
+                      out->cost.tokens_per_s);
     if (out->misses_tpot && (size_t)n < cap)
-        n += snprintf(why + n, cap - (size_t)n, ", the least time per token, above the limit of %.4g ms (--max-tpot)", in->max_tpot_s * 1e3);
-    if (paged && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; bottleneck: %s", limit_names[out->cost.limit]);
+        n += snprintf(why + n, cap - (size_t)n, ", the least time per token, above the limit of %.4g ms (--max-tpot)",
+                      in->max_tpot_s * 1e3);
+    if (paged && (size_t)n < cap)
+        n += snprintf(why + n, cap - (size_t)n, "; bottleneck: %s", limit_names[out->cost.limit]);
     if ((size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; batch limit: %s", bound_names[out->bound]);
     for (int i = 0; i < SEARCH_PLACEMENTS; i++)
         if (i != (int)p->placement && out->best_tokens_per_s[i] > 0 && (size_t)n < cap)

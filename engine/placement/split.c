@@ -19,7 +19,8 @@ static double second_cheapest(const struct split_in *in, const struct split_plan
     }
     return b;
 }
-static struct load load_without(const struct split_in *in, const struct split_plan *p, int d, struct load l, int i, double after) {
+static struct load load_without(const struct split_in *in, const struct split_plan *p, int d, struct load l, int i,
+                                double after) {
     double c = (double)p->work.cost[d][i];
     l.work -= c;
     l.n--;
@@ -40,7 +41,8 @@ static double load_longest(const struct split_in *in, const struct load *load, i
 }
 
 /* Returns the domain in `among` that would end first with the expert added; -1: none can take it. */
-static int earliest_domain(const struct split_in *in, const struct split_plan *p, const struct load *load, int i, uint32_t among) {
+static int earliest_domain(const struct split_in *in, const struct split_plan *p, const struct load *load, int i,
+                           uint32_t among) {
     int best = -1;
     double end = INFINITY;
     for (uint32_t left = among; left; left &= left - 1) {
@@ -58,7 +60,7 @@ static void assign_expert(const struct split_in *in, struct split_plan *p, struc
     p->domain[i] = (uint8_t)d;
 }
 
-/* --- Policies: each fills p->domain -------------------------------------------------------------------------------------- */
+/* --- Policies: each fills p->domain ----------------------------------------------------------- */
 
 /* Every expert where it is resident: on a device, otherwise on the CPU. */
 static void plan_host(const struct split_in *in, struct split_plan *p) {
@@ -71,7 +73,8 @@ static void plan_host(const struct split_in *in, struct split_plan *p) {
         assign_expert(in, p, load, i, earliest_domain(in, p, load, i, where & devices ? where & devices : where));
     }
 }
-const struct split_policy split_host = {"host", "each expert where it is resident: on a device, otherwise on the CPU", plan_host};
+const struct split_policy split_host = {"host", "each expert where it is resident: on a device, otherwise on the CPU",
+                                        plan_host};
 
 /* Everything on devices, missing weights over their links, up to the room. */
 static void plan_stream(const struct split_in *in, struct split_plan *p) {
@@ -83,7 +86,8 @@ static void plan_stream(const struct split_in *in, struct split_plan *p) {
         assign_expert(in, p, load, i, d >= 0 ? d : earliest_domain(in, p, load, i, in->expert[i].resident));
     }
 }
-const struct split_policy split_stream = {"stream", "everything on devices, missing weights over the link", plan_stream};
+const struct split_policy split_stream = {"stream", "everything on devices, missing weights over the link",
+                                          plan_stream};
 
 static double plan_end(const struct split_in *in, const struct split_plan *p) {
     struct load load[SPLIT_DOMAINS];
@@ -91,14 +95,16 @@ static double plan_end(const struct split_in *in, const struct split_plan *p) {
     compute_loads(in, p, load);
     return load_longest(in, load, &at);
 }
-/* Returns the most expensive expert of a domain, as an index into work.by_rows, or -1. In descending rows that is the first resident one or
- * the first transferred one. Transferred experts bound by the link all cost the same; then the lightest is the easiest to place. at[3]:
- * start positions in work.by_rows for the three searches. */
+/* Returns the most expensive expert of a domain, as an index into work.by_rows, or -1. In descending rows that is the
+ * first resident one or the first transferred one. Transferred experts bound by the link all cost the same; then the
+ * lightest is the easiest to place. at[3]: start positions in work.by_rows for the three searches. */
 static int most_expensive(const struct split_in *in, const struct split_plan *p, int d, int *at) {
     int found[3];
     for (int kind = 0; kind < 3; kind++) {
         int k = at[kind], step = kind < 2 ? 1 : -1;
-        while (k >= 0 && k < in->n && !(p->domain[p->work.by_rows[k]] == d && is_resident(in, d, p->work.by_rows[k]) == !kind)) k += step;
+        while (k >= 0 && k < in->n &&
+               !(p->domain[p->work.by_rows[k]] == d && is_resident(in, d, p->work.by_rows[k]) == !kind))
+            k += step;
         at[kind] = k;
         found[kind] = k < in->n ? k : -1;
     }
@@ -118,8 +124,8 @@ static void latest_others(const struct split_in *in, const struct load *load, in
         else if (e > end[1]) end[1] = e;
     }
 }
-/* Paper C: repeatedly moves the most expensive expert of the domain that ends last to where the whole then ends first, while that helps. Ties: lowest added
- * cost. */
+/* Paper C: repeatedly moves the most expensive expert of the domain that ends last to where the whole then ends first,
+ * while that helps. Ties: lowest added cost. */
 static void refine_plan(const struct split_in *in, struct split_plan *p) {
     struct load load[SPLIT_DOMAINS];
     int at[SPLIT_DOMAINS][3];
@@ -136,7 +142,8 @@ static void refine_plan(const struct split_in *in, struct split_plan *p) {
         for (int d = 0; d < in->n_domains; d++) {
             if (d == from || !load_can_take(in, d, &load[d], i)) continue;
             struct load with = load_with(in, p, d, load[d], i);
-            double there = load_end(&in->domain[d], &with), all = load_end(&in->domain[from], &less), up = there - load_end(&in->domain[d], &load[d]);
+            double there = load_end(&in->domain[d], &with), all = load_end(&in->domain[from], &less),
+                   up = there - load_end(&in->domain[d], &load[d]);
             if (there > all) all = there;
             if (other[d == slowest] > all) all = other[d == slowest];
             if (all < best || (all == best && to >= 0 && up < rise)) best = all, to = d, rise = up;
@@ -156,7 +163,8 @@ static void plan_best_each(const struct split_in *in, struct split_plan *p) {
         double least = INFINITY;
         for (int d = 0; d < in->n_domains; d++) {
             double c = (double)p->work.cost[d][i];
-            if (!is_resident(in, d, i) && (!can_transfer(in, d, i) || n_moved[d] >= in->domain[d].max_transfers)) continue;
+            if (!is_resident(in, d, i) && (!can_transfer(in, d, i) || n_moved[d] >= in->domain[d].max_transfers))
+                continue;
             if (!is_resident(in, d, i) && in->domain[d].transfer_s > c) c = in->domain[d].transfer_s;
             if (c < least) least = c, at = d;
         }
@@ -165,7 +173,8 @@ static void plan_best_each(const struct split_in *in, struct split_plan *p) {
     }
 }
 /* Runs policies and keeps the plan that ends first; ties go to the first. */
-static int run_best_of(const struct split_in *in, struct split_plan *p, void (*const *run)(const struct split_in *, struct split_plan *), int n) {
+static int run_best_of(const struct split_in *in, struct split_plan *p,
+                       void (*const *run)(const struct split_in *, struct split_plan *), int n) {
     double end = INFINITY;
     int which = 0;
     for (int k = 0; k < n; k++) {
@@ -180,13 +189,15 @@ static int run_best_of(const struct split_in *in, struct split_plan *p, void (*c
 }
 /* Paper C's moves, from the best of its own start and the plain policies. */
 static void plan_trimoe(const struct split_in *in, struct split_plan *p) {
-    static void (*const starts[])(const struct split_in *, struct split_plan *) = {plan_best_each, plan_host, plan_stream};
+    static void (*const starts[])(const struct split_in *, struct split_plan *) = {plan_best_each, plan_host,
+                                                                                   plan_stream};
     run_best_of(in, p, starts, 3);
     refine_plan(in, p);
 }
 
-/* Improves a plan: moves one expert off the domain that ends last; the target may pass one of its own to a third domain or back. Takes the best such
- * move while one helps. Pairs are tried only for few experts; with many, single moves are fine enough. */
+/* Improves a plan: moves one expert off the domain that ends last; the target may pass one of its own to a third domain
+ * or back. Takes the best such move while one helps. Pairs are tried only for few experts; with many, single moves are
+ * fine enough. */
 enum { EXCHANGES = 12, EXCHANGE_PAIRS = 400 };
 struct exchange {
     const struct split_in *in;
@@ -197,12 +208,14 @@ struct exchange {
     double cheapest[SPLIT_DOMAINS]; /* the second cheapest transferred expert of each */
     double end[SPLIT_DOMAINS];      /* when each ends */
     double best_end;                /* after the best move yet */
-    int to, what, other, beyond;    /* that move: expert `what` goes to domain `to` (-1: no move helps), which passes `other` (-1: none) to `beyond` */
+    /* that move: expert `what` goes to domain `to` (-1: no move helps), which passes `other` (-1: none) to `beyond` */
+    int to, what, other, beyond;
 };
 /* Tries to move expert i, without which its domain ends at `rest`. */
 static void try_single_moves(struct exchange *x, int i, double rest) {
     for (int d = 0; d < x->in->n_domains && rest < x->best_end; d++) {
-        if (d == x->from || x->longest[d == x->slowest] >= x->best_end || !load_can_take(x->in, d, &x->load[d], i)) continue;
+        if (d == x->from || x->longest[d == x->slowest] >= x->best_end || !load_can_take(x->in, d, &x->load[d], i))
+            continue;
         struct load with = load_with(x->in, x->p, d, x->load[d], i);
         double all = max_of(load_end(&x->in->domain[d], &with), max_of(rest, x->longest[d == x->slowest]));
         if (all < x->best_end) x->best_end = all, x->to = d, x->what = i, x->other = -1;
@@ -237,7 +250,8 @@ static void exchange_experts(const struct split_in *in, struct split_plan *p) {
         bool pairs = load[from].n * (in->n - load[from].n) * (in->n_domains - 1) <= EXCHANGE_PAIRS;
         latest_others(in, load, from, x.longest, &x.slowest);
         for (int d = 0; d < in->n_domains; d++)
-            x.cheapest[d] = d == from || pairs ? second_cheapest(in, p, d) : 0, x.end[d] = load_end(&in->domain[d], &load[d]);
+            x.cheapest[d] = d == from || pairs ? second_cheapest(in, p, d) : 0,
+            x.end[d] = load_end(&in->domain[d], &load[d]);
         for (int i = 0; i < in->n; i++) {
             if (p->domain[i] != from) continue;
             struct load less = load_without(in, p, from, load[from], i, x.cheapest[from]);
@@ -247,14 +261,16 @@ static void exchange_experts(const struct split_in *in, struct split_plan *p) {
         }
         if (x.to < 0) break;
         load[from] = load_without(in, p, from, load[from], x.what, x.cheapest[from]);
-        if (x.other >= 0) load[x.to] = load_without(in, p, x.to, load[x.to], x.other, x.cheapest[x.to]), assign_expert(in, p, load, x.other, x.beyond);
+        if (x.other >= 0)
+            load[x.to] = load_without(in, p, x.to, load[x.to], x.other, x.cheapest[x.to]),
+            assign_expert(in, p, load, x.other, x.beyond);
         assign_expert(in, p, load, x.what, x.to);
     }
 }
 
-/* hearth's own policy. A transfer takes the same time for any expert, CPU time grows with rows and near-memory time grows faster. So of the experts on no
- * device the heaviest go to devices, the next to the CPU and the lightest to near-memory units. Tries every length of the first list; the length of
- * the second follows. Then exchanges. */
+/* hearth's own policy. A transfer takes the same time for any expert, CPU time grows with rows and near-memory time
+ * grows faster. So of the experts on no device the heaviest go to devices, the next to the CPU and the lightest to
+ * near-memory units. Tries every length of the first list; the length of the second follows. Then exchanges. */
 enum { SIDE_CPU, SIDE_NDP }; /* CPUs; near-memory units */
 struct side {
     uint32_t domains; /* bit mask */
@@ -262,14 +278,17 @@ struct side {
     double work;      /* total cost */
     int n;            /* experts */
 };
-static double side_end(const struct side *s, double more) { return s->n || more > 0 ? s->begin + (s->work + more) / __builtin_popcount(s->domains) : 0; }
+static double side_end(const struct side *s, double more) {
+    return s->n || more > 0 ? s->begin + (s->work + more) / __builtin_popcount(s->domains) : 0;
+}
 static double side_cost(const struct split_in *in, const struct split_plan *p, const struct side *s, int i) {
     uint32_t where = in->expert[i].resident & s->domains;
     return where ? (double)p->work.cost[__builtin_ctz(where)][i] : INFINITY;
 }
 static void side_add(struct side *s, double cost, int n) { s->work += cost, s->n += n; }
-/* Divides the n experts of work.swap between CPUs and near-memory units when the first k are transferred, for k from n down to `least`. Returns the position
- * where the units' experts begin, as far as units have them. work.tail[k]: when both end. */
+/* Divides the n experts of work.swap between CPUs and near-memory units when the first k are transferred, for k from n
+ * down to `least`. Returns the position where the units' experts begin, as far as units have them. work.tail[k]: when
+ * both end. */
 static int divide_rest(const struct split_in *in, struct split_plan *p, const struct side *given, int n, int least) {
     struct side s[2] = {given[SIDE_CPU], given[SIDE_NDP]};
     int at = n;
@@ -280,7 +299,8 @@ static int divide_rest(const struct split_in *in, struct split_plan *p, const st
             side_add(&s[only_ndp], only_ndp ? side_cost(in, p, &s[SIDE_NDP], p->work.swap[k]) : cpu, 1);
         }
         for (; s[SIDE_NDP].domains && at > k; at--) {
-            double cpu = side_cost(in, p, &s[SIDE_CPU], p->work.swap[at - 1]), ndp = side_cost(in, p, &s[SIDE_NDP], p->work.swap[at - 1]);
+            double cpu = side_cost(in, p, &s[SIDE_CPU], p->work.swap[at - 1]),
+                   ndp = side_cost(in, p, &s[SIDE_NDP], p->work.swap[at - 1]);
             if (isinf(cpu) || isinf(ndp)) continue;
             if (side_end(&s[SIDE_NDP], ndp) >= side_end(&s[SIDE_CPU], 0)) break;
             side_add(&s[SIDE_CPU], -cpu, -1), side_add(&s[SIDE_NDP], ndp, 1);
@@ -296,8 +316,10 @@ static void plan_cut(const struct split_in *in, struct split_plan *p) {
     int at, missing = 0, best = 0;
     for (int k = 0; k < in->n; k++) {
         int i = p->work.by_rows[k];
-        if (in->expert[i].resident & gpus) assign_expert(in, p, load, i, earliest_domain(in, p, load, i, in->expert[i].resident & gpus));
-        else if (in->expert[i].no_transfer) assign_expert(in, p, load, i, earliest_domain(in, p, load, i, in->expert[i].resident & all));
+        if (in->expert[i].resident & gpus)
+            assign_expert(in, p, load, i, earliest_domain(in, p, load, i, in->expert[i].resident & gpus));
+        else if (in->expert[i].no_transfer)
+            assign_expert(in, p, load, i, earliest_domain(in, p, load, i, in->expert[i].resident & all));
         else p->work.swap[missing++] = (uint16_t)i;
     }
     for (int d = 0; d < in->n_domains; d++) {
@@ -327,18 +349,20 @@ static void plan_cut(const struct split_in *in, struct split_plan *p) {
     at = divide_rest(in, p, given, missing, best);
     for (int k = 0; k < missing; k++) {
         int i = p->work.swap[k];
-        uint32_t where = in->expert[i].resident & all & ~gpus, preferred = where & given[k < at ? SIDE_CPU : SIDE_NDP].domains;
+        uint32_t where = in->expert[i].resident & all & ~gpus,
+                 preferred = where & given[k < at ? SIDE_CPU : SIDE_NDP].domains;
         assign_expert(in, p, load, i, earliest_domain(in, p, load, i, k < best ? gpus : preferred ? preferred : where));
     }
     exchange_experts(in, p);
 }
 
 /* host and stream are covered as trimoe's starting points. */
-static void (*const auto_policies[])(const struct split_in *, struct split_plan *) = {split_hybrimoe, plan_trimoe, plan_cut};
+static void (*const auto_policies[])(const struct split_in *, struct split_plan *) = {split_hybrimoe, plan_trimoe,
+                                                                                      plan_cut};
 static const char *const auto_policy_names[] = {"hybrimoe", "trimoe", "cut"};
 
-/* Lower bound on any plan's end, for one CPU domain; otherwise 0. If k experts on no device are transferred, the links need at least k transfers and the
- * CPU at least the work of all but the k most expensive. */
+/* Lower bound on any plan's end, for one CPU domain; otherwise 0. If k experts on no device are transferred, the links
+ * need at least k transfers and the CPU at least the work of all but the k most expensive. */
 static double lower_bound(const struct split_in *in, const struct split_plan *p) {
     double rest = 0, link = 0, least = INFINITY, next[SPLIT_DOMAINS];
     int left = 0;
@@ -387,7 +411,8 @@ static void plan_auto(const struct split_in *in, struct split_plan *p) {
 
 const struct split_policy split_policies[] = {
     {"auto", "the best of those below, by expected time", plan_auto},
-    {"hybrimoe", "three timelines: device heaviest first, CPU lightest first, link the heavy missing ones", split_hybrimoe},
+    {"hybrimoe", "three timelines: device heaviest first, CPU lightest first, link the heavy missing ones",
+     split_hybrimoe},
     {"trimoe", "each expert's best domain, then moves the most expensive off the one that ends last", plan_trimoe},
     {"cut", "the heaviest missing ones to devices, as many as pay off; then the moves that help most", plan_cut},
     {0},
@@ -398,7 +423,7 @@ const struct split_policy *split_find(const char *name) {
     return NULL;
 }
 
-/* --- Running a policy -------------------------------------------------------------------------------------------------------- */
+/* --- Running a policy ------------------------------------------------------------------------- */
 
 /* Fills work.by_rows: stable radix sort by descending rows. */
 static void sort_by_rows(const struct split_in *in, struct split_plan *p) {
@@ -431,9 +456,11 @@ void split_run(const struct split_policy *policy, const struct split_in *in, str
         int32_t rows = 0;
         for (int k = 0; k < in->n; k++) { /* neighbours often have equal rows */
             int i = p->work.by_rows[k];
-            if (in->expert[i].rows != rows) rows = in->expert[i].rows, last = cost_table_at(s->expert_cost, rows) * scale;
+            if (in->expert[i].rows != rows)
+                rows = in->expert[i].rows, last = cost_table_at(s->expert_cost, rows) * scale;
             p->work.cost[d][i] = is_resident(in, d, i) || can_transfer(in, d, i) ? (float)last : INFINITY;
-            if (s->class == COST_CPU && in->expert[i].min_cpu_s > p->work.cost[d][i]) p->work.cost[d][i] = in->expert[i].min_cpu_s;
+            if (s->class == COST_CPU && in->expert[i].min_cpu_s > p->work.cost[d][i])
+                p->work.cost[d][i] = in->expert[i].min_cpu_s;
         }
     }
     policy->run(in, p);
@@ -449,9 +476,11 @@ void split_run(const struct split_policy *policy, const struct split_in *in, str
     p->queue_begin[in->n_domains] = (uint16_t)n, p->transfer_begin[in->n_domains] = (uint16_t)moves;
     int at;
     p->end_s = load_longest(in, load, &at) + (p->queue_begin[1] > p->queue_begin[0] ? in->join_s : 0);
-    uint16_t next_resident[SPLIT_DOMAINS], next_moved[SPLIT_DOMAINS], next_transfer[SPLIT_DOMAINS]; /* positions in queue, queue and transfer */
+    /* positions in queue, queue and transfer */
+    uint16_t next_resident[SPLIT_DOMAINS], next_moved[SPLIT_DOMAINS], next_transfer[SPLIT_DOMAINS];
     for (int d = 0; d < in->n_domains; d++)
-        next_resident[d] = p->queue_begin[d], next_moved[d] = (uint16_t)(p->queue_begin[d + 1] - load[d].n_moved), next_transfer[d] = p->transfer_begin[d];
+        next_resident[d] = p->queue_begin[d], next_moved[d] = (uint16_t)(p->queue_begin[d + 1] - load[d].n_moved),
+        next_transfer[d] = p->transfer_begin[d];
     for (int k = 0; k < in->n; k++) {
         int i = p->work.by_rows[k], d = p->domain[i];
         if (is_resident(in, d, i)) p->queue[next_resident[d]++] = (uint16_t)i;

@@ -1,15 +1,17 @@
 #include "engine/placement/split_internal.h"
 
-/* Paper D. Timelines of CPUs, devices and links; the earliest free one takes its next expert: a device the heaviest resident one,
- * a CPU the lightest that is on no device or, if there is none, the lightest that is on one; a link the heaviest that is on no device.
- * Differs from the paper to avoid losses: a CPU takes no expert that a device would finish sooner,
- * and a link transfers no expert that the CPUs would have finished by then. */
+/* Paper D. Timelines of CPUs, devices and links; the earliest free one takes its next expert: a device the heaviest
+ * resident one, a CPU the lightest that is on no device or, if there is none, the lightest that is on one; a link the
+ * heaviest that is on no device. Differs from the paper to avoid losses: a CPU takes no expert that a device would
+ * finish sooner, and a link transfers no expert that the CPUs would have finished by then. */
 enum { FREE, TAKEN, COMING };
 struct timeline {
-    double free_at, link_free_at, pending_s; /* when the timeline and its link are free; cost of assigned experts that have not started */
-    int own, own_end;                        /* next of the device's own experts from the heavy end; for CPUs from the light end */
-    int first, last, n;                      /* transferred experts in order, linked through work.swap */
-    double first_arrival;                    /* arrival of the first one */
+    /* when the timeline and its link are free; cost of assigned experts that have not started */
+    double free_at, link_free_at, pending_s;
+    /* next of the device's own experts from the heavy end; for CPUs from the light end */
+    int own, own_end;
+    int first, last, n;   /* transferred experts in order, linked through work.swap */
+    double first_arrival; /* arrival of the first one */
     bool is_done, link_closed;
 };
 /* The state of one plan. */
@@ -28,7 +30,8 @@ struct choice {
     bool by_link;
 };
 
-/* Returns the place, from `from` to the heavy end, of the lightest free expert that domain d has and that is (resident) or is not on a device; -1: none. */
+/* Returns the place, from `from` to the heavy end, of the lightest free expert that domain d has and that is (resident)
+ * or is not on a device; -1: none. */
 static int next_lightest(const struct schedule *s, int from, int d, bool resident) {
     for (int k = from; k >= 0; k--) {
         int i = s->p->work.by_rows[k];
@@ -53,7 +56,8 @@ static double end_after_transfer(const struct schedule *s, int d, int i) {
 static bool device_is_sooner(const struct schedule *s, int i, double t) {
     for (uint32_t left = s->p->work.gpus; left; left &= left - 1) {
         int d = __builtin_ctz(left);
-        if (!s->line[d].link_closed && can_transfer(s->in, d, i) && s->brought[d] < s->in->domain[d].max_transfers && end_after_transfer(s, d, i) < t)
+        if (!s->line[d].link_closed && can_transfer(s->in, d, i) && s->brought[d] < s->in->domain[d].max_transfers &&
+            end_after_transfer(s, d, i) < t)
             return true;
     }
     return false;
@@ -80,12 +84,14 @@ static void begin_schedule(struct schedule *s, const struct split_in *in, struct
 static void choose_for_gpu(struct schedule *s, int d, struct choice *next) {
     const uint16_t *by_rows = s->p->work.by_rows;
     struct timeline *l = &s->line[d];
-    while (l->own < s->in->n && !(s->p->work.at[by_rows[l->own]] == FREE && is_resident(s->in, d, by_rows[l->own]))) l->own++;
+    while (l->own < s->in->n && !(s->p->work.at[by_rows[l->own]] == FREE && is_resident(s->in, d, by_rows[l->own])))
+        l->own++;
     const bool has_own = l->own < s->in->n, has_transferred = l->first >= 0;
     const int own = has_own ? by_rows[l->own] : -1;
     const double t = has_own || !has_transferred || l->first_arrival < l->free_at ? l->free_at : l->first_arrival;
     if ((!has_own && !has_transferred) || t >= next->at) return;
-    const bool takes_transferred = has_transferred && l->first_arrival <= t && (!has_own || s->in->expert[l->first].rows > s->in->expert[own].rows);
+    const bool takes_transferred = has_transferred && l->first_arrival <= t &&
+                                   (!has_own || s->in->expert[l->first].rows > s->in->expert[own].rows);
     *next = (struct choice){.at = t, .domain = d, .expert = takes_transferred || !has_own ? l->first : own};
 }
 
@@ -116,7 +122,9 @@ static void choose_for_link(struct schedule *s, int d, double cpu_free_at, struc
         if (s->p->work.at[i] == FREE && !is_on_gpu(s->in, s->p, i) && !s->in->expert[i].no_transfer) break;
     }
     const int i = s->missing < s->in->n ? by_rows[s->missing] : -1;
-    if (i < 0 || s->brought[d] >= s->in->domain[d].max_transfers || end_after_transfer(s, d, i) >= cpu_free_at + s->waiting) l->link_closed = true;
+    if (i < 0 || s->brought[d] >= s->in->domain[d].max_transfers ||
+        end_after_transfer(s, d, i) >= cpu_free_at + s->waiting)
+        l->link_closed = true;
     else *next = (struct choice){.at = l->link_free_at, .domain = d, .expert = i, .by_link = true};
 }
 
@@ -168,7 +176,8 @@ void split_hybrimoe(const struct split_in *in, struct split_plan *p) {
     for (int left = in->n; left;) {
         const struct choice next = choose_next(&s);
         if (next.domain < 0) continue;
-        if (!is_on_gpu(in, p, next.expert) && p->work.at[next.expert] == FREE) s.waiting -= best_cpu_cost(&s, next.expert);
+        if (!is_on_gpu(in, p, next.expert) && p->work.at[next.expert] == FREE)
+            s.waiting -= best_cpu_cost(&s, next.expert);
         if (next.by_link) {
             begin_transfer(&s, next.domain, next.expert);
             continue;

@@ -29,8 +29,11 @@ static int calibrate_here(struct cost_machine *m, const struct engine_params *p,
     if (!rc) rc = pool_open_nodes(&pool, p->threads, true, &nodes, e);
     if (!rc && !(cpu = cpu_exec_open(pool, level, e))) rc = ERR_MEMORY;
     if (!rc) rc = gpu_set_open(&set, p->gpus, e);
-    struct calibrate_options o = {.cpu = cpu, .pool = pool, .nodes = &nodes, .dir = p->calibration_dir, .gpus = p->gpus};
-    if (!rc) o.threads = pool_threads(pool), o.gpu = set ? set->gpu : NULL, o.n_gpus = set ? set->n : 0, rc = calibrate(m, &o, e);
+    struct calibrate_options o = {
+        .cpu = cpu, .pool = pool, .nodes = &nodes, .dir = p->calibration_dir, .gpus = p->gpus};
+    if (!rc)
+        o.threads = pool_threads(pool), o.gpu = set ? set->gpu : NULL, o.n_gpus = set ? set->n : 0,
+        rc = calibrate(m, &o, e);
     gpu_set_close(&set);
     cpu_exec_close(&cpu);
     pool_close(&pool);
@@ -52,8 +55,9 @@ static int json_list(struct buf *b, struct error *e) {
     for (int i = 0; datasheet_card_name(i); i++) buf_fmt(b, "%s\"%s\"", i ? "," : "", datasheet_card_name(i));
     buf_str(b, "],\"models\":[");
     for (int i = 0; known_model_at(i); i++)
-        buf_fmt(b, "%s{\"name\":\"%s\",\"title\":\"%s\",\"weights\":\"%s\",\"parameters\":%g,\"active\":%g}", i ? "," : "", known_model_at(i)->name,
-                known_model_at(i)->title, dtype_name(known_model_at(i)->experts), known_model_at(i)->total * 1e9, known_model_at(i)->active * 1e9);
+        buf_fmt(b, "%s{\"name\":\"%s\",\"title\":\"%s\",\"weights\":\"%s\",\"parameters\":%g,\"active\":%g}",
+                i ? "," : "", known_model_at(i)->name, known_model_at(i)->title, dtype_name(known_model_at(i)->experts),
+                known_model_at(i)->total * 1e9, known_model_at(i)->active * 1e9);
     buf_str(b, "],\"formats\":[");
     for (int i = 0; known_format_at(i); i++) buf_fmt(b, "%s\"%s\"", i ? "," : "", known_format_at(i)->name);
     buf_str(b, "]}");
@@ -66,8 +70,10 @@ static int on_progress(void *ctx, double share) {
 }
 
 static struct plan_options to_plan_options(const struct engine_params *p) {
-    return (struct plan_options){
-        .kv = p->kv ? (enum dtype)p->kv : DT_BF16, .max_tpot_s = p->max_tpot_s, .progress = p->progress ? on_progress : NULL, .ctx = (void *)p};
+    return (struct plan_options){.kv = p->kv ? (enum dtype)p->kv : DT_BF16,
+                                 .max_tpot_s = p->max_tpot_s,
+                                 .progress = p->progress ? on_progress : NULL,
+                                 .ctx = (void *)p};
 }
 
 /* A model by name, in the format after a colon or as published. */
@@ -76,19 +82,21 @@ static int find_known(const char *arch, const struct known_model **k, struct kno
     const size_t n = strcspn(arch, ":");
     snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), arch);
     if (!(*k = known_model_find(name))) {
-        for (int i = 0; known_model_at(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_model_at(i)->name);
+        for (int i = 0; known_model_at(i); i++)
+            snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_model_at(i)->name);
         return error_set(e, ERR_USAGE, "--arch %s: unknown; known: %s. Use -m DIR to plan for a checkpoint", arch, all);
     }
     *f = (struct known_format){.dense = (*k)->dense, .gate_up = (*k)->experts, .down = (*k)->experts};
     if (!arch[n]) return 0;
     const struct known_format *const asked = known_format_find(arch + n + 1);
     if (asked) return *f = *asked, 0;
-    for (int i = 0; known_format_at(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_format_at(i)->name);
+    for (int i = 0; known_format_at(i); i++)
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_format_at(i)->name);
     return error_set(e, ERR_USAGE, "--arch %s: unknown format; known: %s", arch, all);
 }
 
-static int plan_known(const struct cost_machine *m, const struct known_model *k, const struct known_format *f, const struct engine_params *p, struct buf *json,
-                      struct error *e) {
+static int plan_known(const struct cost_machine *m, const struct known_model *k, const struct known_format *f,
+                      const struct engine_params *p, struct buf *json, struct error *e) {
     struct shape_only s = {0};
     struct config *c = mem_alloc(sizeof *c);
     const struct plan_options o = to_plan_options(p);
@@ -102,7 +110,8 @@ static int plan_known(const struct cost_machine *m, const struct known_model *k,
     return rc;
 }
 
-int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e) {
+int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json,
+                struct error *e) {
     struct cost_machine m;
     const struct known_model *k;
     struct known_format f;

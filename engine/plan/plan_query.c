@@ -10,7 +10,8 @@
 
 enum { THREADS = 16 };
 
-/* --- One query: a prefill is simulated with some layers and with MORE more of them; since layers of a kind are alike, the difference extrapolates to the rest
+/* --- One query: a prefill is simulated with some layers and with MORE more of them; since layers of a kind are alike,
+ * the difference extrapolates to the rest
  * - */
 
 static bool is_prefill(const struct plan_query *q) { return exec_modes[q->mode].stage == STAGE_PREFILL; }
@@ -18,19 +19,24 @@ static bool is_prefill(const struct plan_query *q) { return exec_modes[q->mode].
 enum {
     PERIOD = 4,
     MORE = 2 * PERIOD
-}; /* Layer kinds repeat with at most this period. Thread order changes the time by a few milliseconds, so more than one period is added. */
+    /* Layer kinds repeat with at most this period. Thread order changes the time by a few milliseconds, so more than
+       one period is added. */
+};
 static int simulated_layers(const struct config *c) {
     int dense = 0;
     while (dense < c->n_layers && !c->layer[dense].moe) dense++;
     return dense + PERIOD + MORE < c->n_layers ? dense + PERIOD : c->n_layers;
 }
 
-static int simulate_layers(const struct plan_queries *r, struct plan_query *q, int layers, double *seconds, struct error *e) {
-    const struct virtual_options o = {.cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate, .max_layers = layers};
+static int simulate_layers(const struct plan_queries *r, struct plan_query *q, int layers, double *seconds,
+                           struct error *e) {
+    const struct virtual_options o = {
+        .cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate, .max_layers = layers};
     struct virtual *v;
     int rc = virtual_open(&v, &o, e);
     if (rc) return rc;
-    rc = is_prefill(q) ? virtual_prefill(v, q->mode, q->n, seconds, e) : virtual_decode(v, q->mode, q->n, PLAN_KEYS, seconds, NULL, e);
+    rc = is_prefill(q) ? virtual_prefill(v, q->mode, q->n, seconds, e)
+                       : virtual_decode(v, q->mode, q->n, PLAN_KEYS, seconds, NULL, e);
     if (!rc) q->used = *virtual_used(v);
     virtual_close(&v);
     return rc;
@@ -38,7 +44,8 @@ static int simulate_layers(const struct plan_queries *r, struct plan_query *q, i
 
 static int simulate_throughput(const struct plan_queries *r, struct plan_query *q, struct error *e) {
     struct virtual *v;
-    int rc = virtual_open(&v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate}, e);
+    int rc = virtual_open(
+        &v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv, .stream_rate = q->stream_rate}, e);
     if (rc) return rc;
     rc = virtual_paged(v, &q->throughput, &q->prefill_s, &q->seconds, e);
     if (!rc) q->used = *virtual_used(v);
@@ -63,7 +70,7 @@ static int simulate_query(const struct plan_queries *r, struct plan_query *q, st
     return 0;
 }
 
-/* --- All of them --------------------------------------------------------------------------------------------------------------------- */
+/* --- All of them ------------------------------------------------------------------------------ */
 
 struct run {
     struct plan_queries *all;
@@ -94,7 +101,9 @@ int plan_query_run(struct plan_queries *q, int (*progress)(void *ctx, double sha
     pthread_t thread[THREADS];
     int started = 0, cancelled = 0;
     long most = sysconf(_SC_NPROCESSORS_ONLN);
-    while (started < THREADS && started < most && started < q->n && !pthread_create(&thread[started], NULL, query_thread, &r)) started++;
+    while (started < THREADS && started < most && started < q->n &&
+           !pthread_create(&thread[started], NULL, query_thread, &r))
+        started++;
     if (!started) return error_set(e, ERR_RUNTIME, "cannot start a thread for virtual time");
     while (progress && !cancelled && !atomic_load(&r.failed) && atomic_load(&r.done) < q->n) {
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
@@ -107,13 +116,15 @@ int plan_query_run(struct plan_queries *q, int (*progress)(void *ctx, double sha
 }
 
 static bool is_same(const struct plan_query *a, const struct plan_query *b) {
-    return a->cost == b->cost && a->mode == b->mode && a->n == b->n && a->stream_rate == b->stream_rate && !a->throughput.n_prompts && !b->throughput.n_prompts;
+    return a->cost == b->cost && a->mode == b->mode && a->n == b->n && a->stream_rate == b->stream_rate &&
+           !a->throughput.n_prompts && !b->throughput.n_prompts;
 }
 
 int plan_query_add(struct plan_queries *r, const struct plan_query *q, struct error *e) {
     for (int i = 0; i < r->n; i++)
         if (is_same(&r->query[i], q)) return i;
-    if (mem_grow(&r->query, &r->cap, (size_t)r->n + 1, sizeof *r->query)) return error_set(e, ERR_MEMORY, "no memory for a plan");
+    if (mem_grow(&r->query, &r->cap, (size_t)r->n + 1, sizeof *r->query))
+        return error_set(e, ERR_MEMORY, "no memory for a plan");
     r->query[r->n] = *q;
     return r->n++;
 }

@@ -1,6 +1,6 @@
 #pragma once
-/* The queries of a plan: prefills, decode batches and throughput batches of described machines, each simulated in virtual time (virtual.h) and
- * distributed over this machine's cores. */
+/* The queries of a plan: prefills, decode batches and throughput batches of described machines, each simulated in
+ * virtual time (virtual.h) and distributed over this machine's cores. */
 #include "engine/plan/virtual.h"
 
 struct plan_query {
@@ -28,7 +28,7 @@ enum { PLAN_KEYS = 1024 };
 
 /* Returns the index of the query in the list, added if new; ERR_MEMORY (< 0). */
 int plan_query_add(struct plan_queries *r, const struct plan_query *q, struct error *e);
-/* Simulates all queries. progress: NULL, or called on the caller's thread with the share of finished ones; non-zero cancels. ERR_CANCELLED, ERR_RUNTIME; what
- * does not fit into memory is infeasible, no error. */
+/* Simulates all queries. progress: NULL, or called on the caller's thread with the share of finished ones; non-zero
+ * cancels. ERR_CANCELLED, ERR_RUNTIME; what does not fit into memory is infeasible, no error. */
 int plan_query_run(struct plan_queries *r, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
 void plan_query_free(struct plan_queries *r);

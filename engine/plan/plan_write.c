@@ -14,18 +14,21 @@
 #include "engine/placement/search.h"
 #include "engine/plan/plan_query.h"
 
-enum { LENGTHS = 9, BATCHES = 5, CHANGES = 5, ASKED = 2, SPREAD = 1 + CHANGES, MACHINES }; /* SPREAD: index of the machine without placement by NUMA node */
+/* SPREAD: index of the machine without placement by NUMA node */
+enum { LENGTHS = 9, BATCHES = 5, CHANGES = 5, ASKED = 2, SPREAD = 1 + CHANGES, MACHINES };
 enum {
     PROMPTS = POLICY_BATCH,
     ANSWER = 256,
     MANY = 4096,
     ROWS = 16
-}; /* --batch: ANSWER tokens for each prompt of lengths[0]; PROMPTS at once unless the policy says more, MANY at most; ROWS
-    * per batch that is not paged */
-static const int lengths[LENGTHS] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}, batches[BATCHES] = {1, 2, 4, 6, 8};
+    /* --batch: ANSWER tokens for each prompt of lengths[0]; PROMPTS at once unless the policy says more, MANY at most;
+       ROWS per batch that is not paged */
+};
+static const int lengths[LENGTHS] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072},
+                 batches[BATCHES] = {1, 2, 4, 6, 8};
 static const int upgrade_lengths[ASKED] = {2048, 32768}, upgrade_batches[ASKED] = {1, 4}; /* for a modified machine */
 
-/* --- The engine's decisions on a machine ------------------------------------------------------------------------------------------- */
+/* --- The engine's decisions on a machine ------------------------------------------------------ */
 
 struct machine_choice {
     const struct cost_machine *cost;
@@ -35,7 +38,9 @@ struct machine_choice {
     const char *why_unpaged; /* why the model cannot be paged; NULL: it can be */
     char why[640];           /* as decode_placement_why */
 };
-static double weight_bytes(const struct weights *w) { return (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed; }
+static double weight_bytes(const struct weights *w) {
+    return (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed;
+}
 static double parameter_count(const struct config *c) {
     struct param list[PARAMS_MAX];
     double all = 0;
@@ -54,7 +59,8 @@ static bool fits_in_memory(const struct cost_machine *cost, const struct weights
 static void make_cost_model(struct cost_model *q, const struct weights *w, enum dtype kv) {
     cost_model_of(q, &w->config, weights_dense_dtype(w), weights_ffn_dtype(w), kv);
 }
-/* Whether weights fit in memory, or memory can cache experts of a disk with known speed. Sets cost->missing and cost->absent. */
+/* Whether weights fit in memory, or memory can cache experts of a disk with known speed. Sets cost->missing and
+ * cost->absent. */
 static bool set_disk_spill(struct cost_machine *cost, const struct weights *w, enum dtype kv) {
     struct cost_model q;
     make_cost_model(&q, w, kv);
@@ -67,7 +73,8 @@ static bool places_weights(const struct cost_machine *cost, const struct weights
     return cost->n_nodes > 1 && (!(cost->domain[0].memory > 0) || weight_bytes(w) <= cost->domain[0].memory / 8 * 7);
 }
 
-static int choice_open(struct machine_choice *c, struct cost_machine *cost, const struct weights *w, const struct plan_options *o, struct error *e) {
+static int choice_open(struct machine_choice *c, struct cost_machine *cost, const struct weights *w,
+                       const struct plan_options *o, struct error *e) {
     struct virtual *v;
     struct cost_model model;
     make_cost_model(&model, w, o->kv);
@@ -75,7 +82,8 @@ static int choice_open(struct machine_choice *c, struct cost_machine *cost, cons
     if (cost->n_nodes > 1 && !places_weights(cost, w)) cost->spread_bw_share = numa_cost_reach(cost, &model);
     int rc = virtual_open(&v, &(struct virtual_options){.cost = cost, .w = w, .kv = o->kv}, e);
     if (rc) return rc;
-    *c = (struct machine_choice){.cost = cost, .model = model, .n_resident_layers = decode_resident_layers(virtual_decode_state(v))};
+    *c = (struct machine_choice){
+        .cost = cost, .model = model, .n_resident_layers = decode_resident_layers(virtual_decode_state(v))};
     c->policy = (struct policy_machine){.n_devices = cost->n_devices,
                                         .why_unsplittable = slp_why_unsplittable(&w->config),
                                         .n_device_layers = c->n_resident_layers,
@@ -100,7 +108,10 @@ static enum exec_mode choose_prefill(const struct machine_choice *c, int n) {
     struct policy_machine m = c->policy;
     struct policy_prefill_out out;
     m.cost = c->cost, m.model = &c->model;
-    policy_prefill(&m, &(struct policy_prefill_in){.n_new = n, .since_decode_s = -1, .dense_resident = c->n_resident_layers == c->model.layers}, &out);
+    policy_prefill(&m,
+                   &(struct policy_prefill_in){
+                       .n_new = n, .since_decode_s = -1, .dense_resident = c->n_resident_layers == c->model.layers},
+                   &out);
     return out.mode;
 }
 /* Most of `most` sessions that decode at once within the bound, if there is one. */
@@ -109,17 +120,21 @@ static int bounded_sessions(const struct machine_choice *c, int most) {
     double tpot_s;
     m.cost = c->cost, m.model = &c->model;
     if (!(m.max_tpot_s > 0)) return most;
-    return policy_max_sessions(&m, &(struct policy_decode_in){.max_rows = most, .keys = PLAN_KEYS, .context_tokens = 4 * PLAN_KEYS}, &tpot_s);
+    return policy_max_sessions(
+        &m, &(struct policy_decode_in){.max_rows = most, .keys = PLAN_KEYS, .context_tokens = 4 * PLAN_KEYS}, &tpot_s);
 }
 static struct policy_decode_out choose_decode(const struct machine_choice *c, int sessions) {
     struct policy_machine m = c->policy;
     struct policy_decode_out out;
     m.cost = c->cost, m.model = &c->model;
-    policy_decode_batch(&m, &(struct policy_decode_in){.n_decoding = sessions, .max_rows = 16, .keys = PLAN_KEYS, .context_tokens = 4 * PLAN_KEYS}, &out);
+    policy_decode_batch(&m,
+                        &(struct policy_decode_in){
+                            .n_decoding = sessions, .max_rows = 16, .keys = PLAN_KEYS, .context_tokens = 4 * PLAN_KEYS},
+                        &out);
     return out;
 }
 
-/* --- Queries -------------------------------------------------------------------------------------------------------------------------- */
+/* --- Queries ---------------------------------------------------------------------------------- */
 
 struct plan {
     struct plan_queries runs;
@@ -135,7 +150,8 @@ struct plan {
     struct policy_decode_out decided[BATCHES];
     struct batch { /* --batch */
         struct search_out search;
-        int paged_query, prefill_query, decode_query; /* indices of runs. many: paged, < 0: not used; otherwise a prompt, and a batch of `with.batch` rows */
+        /* indices of runs. many: paged, < 0: not used; otherwise a prompt, and a batch of `with.batch` rows */
+        int paged_query, prefill_query, decode_query;
         struct policy_decode_out decode_decision;
         enum exec_mode mode; /* mode of `read` */
     } batch[1 + CHANGES];
@@ -144,14 +160,18 @@ struct plan {
 
 static int add_prefill_query(struct plan *p, int machine, enum exec_mode mode, int n, struct error *e) {
     const bool is_uneven = exec_modes[mode].min_devices && p->choice[machine].policy.n_expert_layers > 0;
-    return plan_query_add(&p->runs, &(struct plan_query){.cost = &p->machine[machine], .mode = mode, .n = n, .is_uneven = is_uneven}, e);
+    return plan_query_add(
+        &p->runs, &(struct plan_query){.cost = &p->machine[machine], .mode = mode, .n = n, .is_uneven = is_uneven}, e);
 }
 
-static int add_decode_query(struct plan *p, int machine, int sessions, bool beside, struct policy_decode_out *decided, struct error *e) {
+static int add_decode_query(struct plan *p, int machine, int sessions, bool beside, struct policy_decode_out *decided,
+                            struct error *e) {
     const struct cost_machine *cost = &p->machine[machine];
     *decided = choose_decode(&p->choice[machine], sessions);
     double taken = beside && cost->n_devices ? cost->domain[1].link[COST_H2D].rate : 0;
-    return plan_query_add(&p->runs, &(struct plan_query){.cost = cost, .mode = decided->mode, .n = decided->batch, .stream_rate = taken}, e);
+    return plan_query_add(
+        &p->runs, &(struct plan_query){.cost = cost, .mode = decided->mode, .n = decided->batch, .stream_rate = taken},
+        e);
 }
 
 /* Adds the query that the engine makes for announced prompts. */
@@ -173,14 +193,17 @@ static int add_throughput_query(struct plan *p, int machine, struct error *e) {
     const struct search_policy *q = &found->policy;
     if (!found->is_found || found->misses_tpot || q->placement != SEARCH_PAGED) return -1;
     const struct virtual_throughput paged = {q->n_rows, q->micro_rows, lengths[0], ANSWER, q->n_devices, -1};
-    return plan_query_add(&p->runs, &(struct plan_query){.cost = c->cost, .stream_rate = found->cost.link_rate, .throughput = paged}, e);
+    return plan_query_add(
+        &p->runs, &(struct plan_query){.cost = c->cost, .stream_rate = found->cost.link_rate, .throughput = paged}, e);
 }
 
 static int add_batch_queries(struct plan *p, int machine, struct error *e) {
     struct batch *b = &p->batch[machine];
     b->mode = choose_prefill(&p->choice[machine], lengths[0]);
     if ((b->prefill_query = add_prefill_query(p, machine, b->mode, lengths[0], e)) < 0) return e->code;
-    if ((b->decode_query = add_decode_query(p, machine, bounded_sessions(&p->choice[machine], PROMPTS), false, &b->decode_decision, e)) < 0) return e->code;
+    if ((b->decode_query = add_decode_query(p, machine, bounded_sessions(&p->choice[machine], PROMPTS), false,
+                                            &b->decode_decision, e)) < 0)
+        return e->code;
     return (b->paged_query = add_throughput_query(p, machine, e)) < 0 ? e->code : 0;
 }
 
@@ -191,12 +214,16 @@ static void add_upgrades(struct plan *p) {
     char why[8];
     *m = *now;
     if (now->n_devices && now->n_devices < POLICY_DEVICES && now->n_domains < COST_DOMAINS) {
-        memmove(&m->domain[now->n_devices + 2], &m->domain[now->n_devices + 1], (size_t)(now->n_domains - now->n_devices - 1) * sizeof *m->domain);
+        memmove(&m->domain[now->n_devices + 2], &m->domain[now->n_devices + 1],
+                (size_t)(now->n_domains - now->n_devices - 1) * sizeof *m->domain);
         m->domain[now->n_devices + 1] = m->domain[1];
         m->n_devices++, m->n_domains++;
         p->upgrade_name[p->n_machines++] = "one card more";
     } else if (!now->n_devices &&
-               datasheet_machine(m, &(struct machine_datasheet){.channels = 1, .ddr = 4800, .cores = 1, .isa = "avx2", .card = "RTX 5090"}, why, sizeof why)) {
+               datasheet_machine(m,
+                                 &(struct machine_datasheet){
+                                     .channels = 1, .ddr = 4800, .cores = 1, .isa = "avx2", .card = "RTX 5090"},
+                                 why, sizeof why)) {
         struct cost_domain card = m->domain[1];
         *m = *now;
         memmove(&m->domain[2], &m->domain[1], (size_t)(now->n_domains - 1) * sizeof *m->domain);
@@ -219,7 +246,8 @@ static void add_upgrades(struct plan *p) {
     if (!now->n_devices) return;
     m = &p->machine[p->n_machines];
     *m = *now;
-    for (int i = 1; i <= m->n_devices; i++) m->domain[i].link[COST_H2D].rate *= 2, m->domain[i].link[COST_D2H].rate *= 2;
+    for (int i = 1; i <= m->n_devices; i++)
+        m->domain[i].link[COST_H2D].rate *= 2, m->domain[i].link[COST_D2H].rate *= 2;
     p->upgrade_name[p->n_machines++] = "links twice as fast";
     m = &p->machine[p->n_machines];
     *m = *now;
@@ -246,8 +274,11 @@ static int add_all_queries(struct plan *p, const struct config *c, struct error 
         p->chosen_mode[i] = choose_prefill(&p->choice[0], lengths[i]);
         for (int m = PREFILL_CPU; m <= PREFILL_DSLP; m++) {
             int devices = exec_modes[m].min_devices;
-            bool can = p->machine[0].n_devices >= devices && (m != PREFILL_BLEND || p->choice[0].policy.prefill_mask >> m & 1);
-            if ((p->prefill_query[i][m] = can ? add_prefill_query(p, 0, (enum exec_mode)m, lengths[i], e) : -1) < 0 && can) return e->code;
+            bool can =
+                p->machine[0].n_devices >= devices && (m != PREFILL_BLEND || p->choice[0].policy.prefill_mask >> m & 1);
+            if ((p->prefill_query[i][m] = can ? add_prefill_query(p, 0, (enum exec_mode)m, lengths[i], e) : -1) < 0 &&
+                can)
+                return e->code;
         }
     }
     for (int i = 0; i < BATCHES; i++) {
@@ -263,13 +294,18 @@ static int add_all_queries(struct plan *p, const struct config *c, struct error 
     if ((rc = add_spread_query(p, e)) || (rc = add_batch_queries(p, 0, e))) return rc;
     add_upgrades(p);
     for (int k = 0; k < p->n_machines; k++) {
-        if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, &(struct plan_options){.kv = p->runs.kv, .max_tpot_s = p->max_tpot_s}, e)))
+        if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w,
+                                   &(struct plan_options){.kv = p->runs.kv, .max_tpot_s = p->max_tpot_s}, e)))
             return rc;
         for (int i = 0; i < ASKED; i++) {
             struct policy_decode_out d;
             const int n = upgrade_lengths[i];
-            if ((p->upgrade_prefill[k][i] = n <= most ? add_prefill_query(p, k, choose_prefill(&p->choice[k], n), n, e) : -1) < 0 && n <= most) return e->code;
-            if ((p->upgrade_decode[k][i] = add_decode_query(p, k, upgrade_batches[i], false, &d, e)) < 0) return e->code;
+            if ((p->upgrade_prefill[k][i] =
+                     n <= most ? add_prefill_query(p, k, choose_prefill(&p->choice[k], n), n, e) : -1) < 0 &&
+                n <= most)
+                return e->code;
+            if ((p->upgrade_decode[k][i] = add_decode_query(p, k, upgrade_batches[i], false, &d, e)) < 0)
+                return e->code;
             p->upgrade_batch[k][i] = d.batch;
         }
         if (k && (rc = add_batch_queries(p, k, e))) return rc;
@@ -277,42 +313,49 @@ static int add_all_queries(struct plan *p, const struct config *c, struct error 
     return 0;
 }
 
-/* --- Output --------------------------------------------------------------------------------------------------------------------------- */
+/* --- Output ----------------------------------------------------------------------------------- */
 
 /* Writes the busiest resource, as an identifier, and its share of the time. */
 static void json_limit(struct buf *b, const struct virtual_used *u) {
     const struct {
         const char *name;
         double seconds;
-    } all[] = {{"host memory", u->cpu.memory_s}, {"processor", u->cpu.arithmetic_s},         {"card memory", u->gpu.memory_s},
-               {"card", u->gpu.arithmetic_s},    {"link", fmax(u->gpu.h2d_s, u->gpu.d2h_s)}, {"disk", u->cpu.disk_s + u->gpu.disk_s}};
+    } all[] = {{"host memory", u->cpu.memory_s},           {"processor", u->cpu.arithmetic_s},
+               {"card memory", u->gpu.memory_s},           {"card", u->gpu.arithmetic_s},
+               {"link", fmax(u->gpu.h2d_s, u->gpu.d2h_s)}, {"disk", u->cpu.disk_s + u->gpu.disk_s}};
     int best = 0;
     for (int i = 1; i < 6; i++)
         if (all[i].seconds > all[best].seconds) best = i;
-    buf_fmt(b, "\"limit\":\"%s\",\"busy\":%.2f", all[best].name, u->seconds > 0 ? fmin(1, all[best].seconds / u->seconds) : 0);
+    buf_fmt(b, "\"limit\":\"%s\",\"busy\":%.2f", all[best].name,
+            u->seconds > 0 ? fmin(1, all[best].seconds / u->seconds) : 0);
 }
 static void json_seconds(struct buf *b, const struct plan_query *q) {
     if (q->is_infeasible || !isfinite(q->seconds)) buf_str(b, "null");
     else buf_fmt(b, "%.4g", q->seconds);
 }
 /* Milliseconds per token of each of `sessions` sessions, of which a batch takes `batch`. */
-static double tpot_ms(const struct plan_query *q, int sessions, int batch) { return q->seconds * 1e3 * sessions / batch; }
+static double tpot_ms(const struct plan_query *q, int sessions, int batch) {
+    return q->seconds * 1e3 * sessions / batch;
+}
 
 /* Replaces chosen modes that do not fit by the fastest one that does, as the engine does. */
 static void replace_infeasible(struct plan *p) {
     for (int i = 0; i < p->n_lengths; i++) {
         const bool refused = p->runs.query[p->prefill_query[i][p->chosen_mode[i]]].is_infeasible;
         for (int m = PREFILL_CPU; m <= PREFILL_DSLP && refused; m++)
-            if (p->prefill_query[i][m] >= 0 && p->runs.query[p->prefill_query[i][m]].seconds < p->runs.query[p->prefill_query[i][p->chosen_mode[i]]].seconds)
+            if (p->prefill_query[i][m] >= 0 && p->runs.query[p->prefill_query[i][m]].seconds <
+                                                   p->runs.query[p->prefill_query[i][p->chosen_mode[i]]].seconds)
                 p->chosen_mode[i] = (enum exec_mode)m;
     }
-    if (p->n_lengths) p->batch[0].mode = p->chosen_mode[0], p->batch[0].prefill_query = p->prefill_query[0][p->chosen_mode[0]];
+    if (p->n_lengths)
+        p->batch[0].mode = p->chosen_mode[0], p->batch[0].prefill_query = p->prefill_query[0][p->chosen_mode[0]];
 }
 
 static void json_prefill(struct buf *b, const struct plan *p) {
     buf_str(b, ",\"prefill\":[");
     for (int i = 0; i < p->n_lengths; i++) {
-        buf_fmt(b, "%s{\"tokens\":%d,\"chosen\":\"%s\",\"modes\":{", i ? "," : "", lengths[i], exec_mode_name(p->chosen_mode[i]));
+        buf_fmt(b, "%s{\"tokens\":%d,\"chosen\":\"%s\",\"modes\":{", i ? "," : "", lengths[i],
+                exec_mode_name(p->chosen_mode[i]));
         const char *sep = "";
         for (int m = PREFILL_CPU; m <= PREFILL_DSLP; m++) {
             if (p->prefill_query[i][m] < 0) continue;
@@ -335,7 +378,9 @@ static void json_nodes(struct buf *b, const struct plan *p) {
     if (m->n_nodes < 2) return;
     buf_fmt(b, ",\"nodes\":{\"n\":%d,\"placed\":%s,\"reach\":%.3g", m->n_nodes, is_placed ? "true" : "false",
             is_placed ? p->machine[SPREAD].spread_bw_share : m->spread_bw_share);
-    if (is_placed) buf_fmt(b, ",\"tokens_per_s\":%.4g,\"unplaced_tokens_per_s\":%.4g", 1 / placed_s, 1 / p->runs.query[p->spread_query].seconds);
+    if (is_placed)
+        buf_fmt(b, ",\"tokens_per_s\":%.4g,\"unplaced_tokens_per_s\":%.4g", 1 / placed_s,
+                1 / p->runs.query[p->spread_query].seconds);
     buf_str(b, "}");
 }
 
@@ -346,8 +391,10 @@ static void json_decode(struct buf *b, const struct plan *p) {
         int batch = p->decided[i].batch;
         double t = tpot_ms(q, batches[i], batch), with = tpot_ms(beside, batches[i], batch);
         if (!p->machine[0].n_devices) with = 2 * t; /* a prefill on the CPU gets half of the time */
-        buf_fmt(b, "%s{\"sessions\":%d,\"mode\":\"%s\",\"tpot_ms\":%.4g,\"tokens_per_s\":%.4g,\"tpot_beside_prefill_ms\":%.4g,", i ? "," : "", batches[i],
-                exec_mode_name(p->decided[i].mode), t, 1e3 * batches[i] / t, with);
+        buf_fmt(b,
+                "%s{\"sessions\":%d,\"mode\":\"%s\",\"tpot_ms\":%.4g,\"tokens_per_s\":%.4g,\"tpot_beside_prefill_ms\":%"
+                ".4g,",
+                i ? "," : "", batches[i], exec_mode_name(p->decided[i].mode), t, 1e3 * batches[i] / t, with);
         json_limit(b, &q->used);
         buf_str(b, "}");
     }
@@ -359,33 +406,43 @@ static void json_max_tpot(struct buf *b, const struct plan *p) {
     double ms = 0, next;
     int n = 0;
     if (!(p->max_tpot_s > 0)) return;
-    while (n < ROWS && (next = tpot_ms(&p->runs.query[p->bound_query[n]], n + 1, p->bound_batch[n]), !n || next <= p->max_tpot_s * 1e3)) ms = next, n++;
-    buf_fmt(b, ",\"max_tpot\":{\"bound_ms\":%.4g,\"met\":%s,\"sessions\":%d,\"tpot_ms\":%.4g,\"tokens_per_s\":%.4g}", p->max_tpot_s * 1e3,
-            ms <= p->max_tpot_s * 1e3 ? "true" : "false", n, ms, 1e3 * n / ms);
+    while (n < ROWS && (next = tpot_ms(&p->runs.query[p->bound_query[n]], n + 1, p->bound_batch[n]),
+                        !n || next <= p->max_tpot_s * 1e3))
+        ms = next, n++;
+    buf_fmt(b, ",\"max_tpot\":{\"bound_ms\":%.4g,\"met\":%s,\"sessions\":%d,\"tpot_ms\":%.4g,\"tokens_per_s\":%.4g}",
+            p->max_tpot_s * 1e3, ms <= p->max_tpot_s * 1e3 ? "true" : "false", n, ms, 1e3 * n / ms);
 }
 
-static bool is_paged(const struct plan *p, const struct batch *b) { return b->paged_query >= 0 && !p->runs.query[b->paged_query].is_infeasible; }
-/* Answer tokens per second: all prompts at once in paged batches with the policy that the search found; otherwise prompts one after the other,
- * then their answers together. */
+static bool is_paged(const struct plan *p, const struct batch *b) {
+    return b->paged_query >= 0 && !p->runs.query[b->paged_query].is_infeasible;
+}
+/* Answer tokens per second: all prompts at once in paged batches with the policy that the search found; otherwise
+ * prompts one after the other, then their answers together. */
 static double batch_rate(const struct plan *p, const struct batch *b) {
     const struct plan_query *q = &p->runs.query[is_paged(p, b) ? b->paged_query : b->decode_query];
     const double n = b->search.policy.n_rows;
     if (is_paged(p, b)) return n * ANSWER / (q->prefill_s + ANSWER * q->seconds);
-    return PROMPTS * ANSWER / (PROMPTS * p->runs.query[b->prefill_query].seconds + ANSWER * q->seconds * PROMPTS / b->decode_decision.batch);
+    return PROMPTS * ANSWER /
+           (PROMPTS * p->runs.query[b->prefill_query].seconds +
+            ANSWER * q->seconds * PROMPTS / b->decode_decision.batch);
 }
 
 static void json_paged_batch(struct buf *b, const struct plan *p) {
     const struct batch *batch = &p->batch[0];
     const struct plan_query *q = &p->runs.query[batch->paged_query];
     const struct search_policy *s = &batch->search.policy;
-    buf_fmt(b, ",\"batch\":{\"tokens_per_s\":%.4g,\"expected_tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"step_s\":%.4g,\"read_s\":%.4g,",
+    buf_fmt(b,
+            ",\"batch\":{\"tokens_per_s\":%.4g,\"expected_tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"step_s\":%."
+            "4g,\"read_s\":%.4g,",
             batch_rate(p, batch), batch->search.cost.tokens_per_s, lengths[0], ANSWER, q->seconds, q->prefill_s);
     buf_fmt(b,
-            "\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"micro_batch\":%d,\"read\":\"paged\",\"decode\":\"paged\",\"attention\":\"processor\",\"experts\":"
+            "\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"micro_batch\":%d,\"read\":\"paged\",\"decode\":\"paged\","
+            "\"attention\":\"processor\",\"experts\":"
             "\"cards\",\"cards\":%d,",
             s->n_rows, s->n_rows, s->micro_rows, s->n_devices);
-    buf_fmt(b, "\"weights_on_cards\":%.3g,\"kv_on_cards\":0,\"longest\":\"%s\",\"no_more\":\"%s\",\"tried\":%d},", s->weight_share,
-            search_limit_name(batch->search.cost.limit), search_bound_name(batch->search.bound), batch->search.n_tried);
+    buf_fmt(b, "\"weights_on_cards\":%.3g,\"kv_on_cards\":0,\"longest\":\"%s\",\"no_more\":\"%s\",\"tried\":%d},",
+            s->weight_share, search_limit_name(batch->search.cost.limit), search_bound_name(batch->search.bound),
+            batch->search.n_tried);
     json_limit(b, &q->used);
     buf_str(b, "}");
 }
@@ -394,9 +451,11 @@ static void json_batch(struct buf *b, const struct plan *p) {
     const struct batch *batch = &p->batch[0];
     if (is_paged(p, batch)) return json_paged_batch(b, p);
     bool cards = batch->decode_decision.mode != DECODE_CPU;
-    buf_fmt(b, ",\"batch\":{\"tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"read\":\"%s\",\"decode\":\"%s\",",
-            batch_rate(p, batch), lengths[0], ANSWER, PROMPTS, batch->decode_decision.batch, exec_mode_name(batch->mode),
-            exec_mode_name(batch->decode_decision.mode));
+    buf_fmt(b,
+            ",\"batch\":{\"tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"policy\":{\"prompts\":%d,\"in_a_step\":%d,"
+            "\"read\":\"%s\",\"decode\":\"%s\",",
+            batch_rate(p, batch), lengths[0], ANSWER, PROMPTS, batch->decode_decision.batch,
+            exec_mode_name(batch->mode), exec_mode_name(batch->decode_decision.mode));
     buf_fmt(b, "\"attention\":\"%s\",\"experts\":\"processor\"},", cards ? "cards" : "processor");
     json_limit(b, &p->runs.query[batch->decode_query].used);
     buf_str(b, "}");
@@ -419,39 +478,44 @@ static void json_upgrades(struct buf *b, const struct plan *p) {
             buf_fmt(b, "%s{\"sessions\":%d,\"tpot_ms\":%.4g,\"now\":%.4g}", i ? "," : "", upgrade_batches[i],
                     tpot_ms(&p->runs.query[p->upgrade_decode[k][i]], upgrade_batches[i], p->upgrade_batch[k][i]),
                     tpot_ms(&p->runs.query[p->upgrade_decode[0][i]], upgrade_batches[i], p->upgrade_batch[0][i]));
-        buf_fmt(b, "],\"batch\":{\"tokens_per_s\":%.4g,\"now\":%.4g}}", batch_rate(p, &p->batch[k]), batch_rate(p, &p->batch[0]));
+        buf_fmt(b, "],\"batch\":{\"tokens_per_s\":%.4g,\"now\":%.4g}}", batch_rate(p, &p->batch[k]),
+                batch_rate(p, &p->batch[0]));
     }
     buf_str(b, "]");
 }
 
-static void json_fits(struct buf *b, const struct cost_machine *cost, const struct weights *w, enum dtype kv, const struct machine_choice *c) {
+static void json_fits(struct buf *b, const struct cost_machine *cost, const struct weights *w, enum dtype kv,
+                      const struct machine_choice *c) {
     double bytes = weight_bytes(w), have = cost->domain[0].memory, row = (double)kv_token_bytes(&w->config, kv);
     bool fits = fits_in_memory(cost, w);
     buf_fmt(b,
-            "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"parameters\":%.4g,\"token_bytes\":%zu,\"routed_bytes\":%zu,\"routed_token_bytes\":"
+            "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"parameters\":%.4g,\"token_bytes\":%zu,"
+            "\"routed_bytes\":%zu,\"routed_token_bytes\":"
             "%.0f,\"kv_token_bytes\":%.0f",
             bytes, have, fits ? "true" : "false", parameter_count(&w->config), weights_token_bytes(w), w->bytes_routed,
             w->config.n_experts ? (double)w->bytes_routed / w->config.n_experts * w->config.topk : 0, row);
     if (have > bytes) buf_fmt(b, ",\"context_tokens\":%.0f", floor((have - bytes) / row));
     if (cost->disk_share > 0)
-        buf_fmt(b, ",\"disk\":{\"bytes_per_s\":%.4g,\"experts_in_memory\":%.3g,\"chosen_in_memory\":%.3g}", cost->disk_bw, 1 - cost->disk_share,
-                1 - cost->disk_share_few_rows);
+        buf_fmt(b, ",\"disk\":{\"bytes_per_s\":%.4g,\"experts_in_memory\":%.3g,\"chosen_in_memory\":%.3g}",
+                cost->disk_bw, 1 - cost->disk_share, 1 - cost->disk_share_few_rows);
     buf_str(b, ",\"cards\":[");
     for (int i = 1; i <= cost->n_devices; i++) {
         buf_fmt(b, "%s{\"name\":", i > 1 ? "," : "");
         json_quote(b, cost->domain[i].name, strlen(cost->domain[i].name));
         buf_fmt(b, ",\"bytes\":%.0f}", cost->domain[i].memory);
     }
-    buf_fmt(b, "],\"layers\":%d,\"resident_layers\":%d,\"expert_layers\":%d,\"resident\":", w->config.n_layers, c->n_resident_layers,
-            c->policy.n_expert_layers);
+    buf_fmt(b, "],\"layers\":%d,\"resident_layers\":%d,\"expert_layers\":%d,\"resident\":", w->config.n_layers,
+            c->n_resident_layers, c->policy.n_expert_layers);
     json_quote(b, c->why, strlen(c->why));
     buf_str(b, "}");
 }
 
-int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, const struct plan_options *o, struct buf *out, struct error *e) {
+int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title,
+               const struct plan_options *o, struct buf *out, struct error *e) {
     struct plan *p = mem_calloc(1, sizeof *p);
     int rc = 0;
-    if (!p || !(p->machine = mem_calloc(MACHINES, sizeof *p->machine))) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
+    if (!p || !(p->machine = mem_calloc(MACHINES, sizeof *p->machine)))
+        rc = error_set(e, ERR_MEMORY, "no memory for a plan");
     if (rc) goto out;
     p->runs = (struct plan_queries){.w = w, .kv = o->kv};
     p->max_tpot_s = o->max_tpot_s;

@@ -34,7 +34,7 @@ struct virtual {
     double cpu_share; /* of host memory bandwidth that uploads leave to the CPU */
 };
 
-/* --- The cost model's machine as devices in virtual time --------------------------------------------------------------------- */
+/* --- The cost model's machine as devices in virtual time -------------------------------------- */
 
 static struct gpu_curve to_gpu_curve(const struct cost_curve *from) {
     struct gpu_curve to = {.n = from->n};
@@ -46,8 +46,10 @@ static double finite_or(double x, double none) { return isfinite(x) ? x : none; 
 
 /* Fills the rates that CPU and devices have in common. */
 static void fill_rates(struct gpu_spec *s, const struct cost_domain *d, const struct cost_model *q, double hand_off_s) {
-    static const enum gpu_op_kind of_kind[COST_KINDS] = {
-        [COST_FFN] = GPU_OP_EXPERTS, [COST_LINEAR] = GPU_OP_LINEAR, [COST_ATTENTION] = GPU_OP_ATTENTION, [COST_ELEM] = GPU_OP_ELEM};
+    static const enum gpu_op_kind of_kind[COST_KINDS] = {[COST_FFN] = GPU_OP_EXPERTS,
+                                                         [COST_LINEAR] = GPU_OP_LINEAR,
+                                                         [COST_ATTENTION] = GPU_OP_ATTENTION,
+                                                         [COST_ELEM] = GPU_OP_ELEM};
     static const double no_limit = 1e30;
     s->is_emulated = s->is_virtual = true;
     s->math = GPU_MATH_BF16;
@@ -83,7 +85,8 @@ static int open_devices(struct virtual *v, double left_out, int ranks, struct gp
     if (v->cost.disk_bw > 0 && v->cost.disk_share > 0) s.disk_bw = v->cost.disk_bw / (v->cost.disk_share * ranks);
     for (int i = 0; i < s.n; i++) s.id[i] = i;
     s.mem = (size_t)(d->memory > left_out ? d->memory - left_out : 1);
-    s.h2d = fmin(d->link[COST_H2D].rate, cost_upload_rate(&v->cost, s.n) / s.n), s.d2h = d->link[COST_D2H].rate, s.peer = d->link[COST_PEER].rate;
+    s.h2d = fmin(d->link[COST_H2D].rate, cost_upload_rate(&v->cost, s.n) / s.n), s.d2h = d->link[COST_D2H].rate,
+    s.peer = d->link[COST_PEER].rate;
     s.nopeer = !(s.peer > 0);
     return gpu_set_open_spec(set, &s, e);
 }
@@ -96,7 +99,8 @@ static double omitted_bytes(const struct virtual *v, int positions) {
         struct config all = v->w.config;
         all.n_layers = v->all_layers;
         int n = params_list(&all, l, MODULE_LAYER, list);
-        sum += (double)params_bytes(&v->w.layers[l], list, n) + (double)positions * (double)kv_row_bytes(&all, l, v->kv);
+        sum +=
+            (double)params_bytes(&v->w.layers[l], list, n) + (double)positions * (double)kv_row_bytes(&all, l, v->kv);
     }
     return sum;
 }
@@ -104,7 +108,8 @@ static double omitted_bytes(const struct virtual *v, int positions) {
 int virtual_open(struct virtual **out, const struct virtual_options *o, struct error *e) {
     const struct config *c = &o->w->config;
     *out = NULL;
-    if (o->cost->n_devices > GPU_MAX) return error_set(e, ERR_RUNTIME, "%d devices; hearth uses at most %d", o->cost->n_devices, GPU_MAX);
+    if (o->cost->n_devices > GPU_MAX)
+        return error_set(e, ERR_RUNTIME, "%d devices; hearth uses at most %d", o->cost->n_devices, GPU_MAX);
     struct virtual *v = mem_calloc(1, sizeof *v);
     if (!v) return error_set(e, ERR_MEMORY, "no memory for a machine in virtual time");
     v->cost = *o->cost;
@@ -114,12 +119,14 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
     v->kv = o->kv;
     cost_model_of(&v->model, &v->w.config, weights_dense_dtype(o->w), weights_ffn_dtype(o->w), o->kv);
     scale_bandwidth(&v->cost.domain[0], COST_KINDS, cost_cpu_share(&v->cost, o->stream_rate));
-    if (v->cost.spread_bw_share > 0) scale_bandwidth(&v->cost.domain[0], COST_LINEAR + 1, v->cost.spread_bw_share), v->cost.spread_bw_share = 0;
+    if (v->cost.spread_bw_share > 0)
+        scale_bandwidth(&v->cost.domain[0], COST_LINEAR + 1, v->cost.spread_bw_share), v->cost.spread_bw_share = 0;
     v->spec = (struct gpu_spec){.n = 1, .has_cpu_rank = true};
     v->cpu_share = 1, v->spec.bw_share = &v->cpu_share;
     fill_rates(&v->spec, &v->cost.domain[0], &v->model, v->cost.hand_off_s);
     v->spec.n_selected = v->n_chosen = o->n_chosen, v->expert_shares = o->expert_shares, v->parallel = o->parallel;
-    v->spec.disk_bw = v->cost.disk_bw, v->spec.disk_share_few_rows = v->cost.disk_share_few_rows, v->spec.disk_share = v->cost.disk_share;
+    v->spec.disk_bw = v->cost.disk_bw, v->spec.disk_share_few_rows = v->cost.disk_share_few_rows,
+    v->spec.disk_share = v->cost.disk_share;
     v->runtime = (struct runtime){.w = &v->w,
                                   .cost = &v->cost,
                                   .cost_model = &v->model,
@@ -154,7 +161,7 @@ void virtual_close(struct virtual **vp) {
 const struct virtual_used *virtual_used(const struct virtual *v) { return &v->used; }
 const struct decode *virtual_decode_state(const struct virtual *v) { return v->runtime.decode; }
 
-/* --- Time ------------------------------------------------------------------------------------------------------------------- */
+/* --- Time ------------------------------------------------------------------------------------- */
 
 static double virtual_now(struct virtual *v) {
     gpu_event_record(v->clock, v->runtime.cpu_queue);
@@ -164,10 +171,13 @@ static double virtual_now(struct virtual *v) {
 
 static struct gpu_stats used_diff(struct gpu_stats a, const struct gpu_stats *b) {
     for (int i = 0; i < OP_COUNT; i++) a.op_s[i] -= b->op_s[i];
-    a.bytes -= b->bytes, a.arithmetic_s -= b->arithmetic_s, a.memory_s -= b->memory_s, a.h2d_s -= b->h2d_s, a.d2h_s -= b->d2h_s, a.disk_s -= b->disk_s;
+    a.bytes -= b->bytes, a.arithmetic_s -= b->arithmetic_s, a.memory_s -= b->memory_s, a.h2d_s -= b->h2d_s,
+        a.d2h_s -= b->d2h_s, a.disk_s -= b->disk_s;
     return a;
 }
-static double longest_busy(const struct gpu_stats *u) { return fmax(u->arithmetic_s + u->memory_s, fmax(u->h2d_s + u->disk_s, u->d2h_s)); }
+static double longest_busy(const struct gpu_stats *u) {
+    return fmax(u->arithmetic_s + u->memory_s, fmax(u->h2d_s + u->disk_s, u->d2h_s));
+}
 
 struct measurement {
     double began_at;
@@ -178,16 +188,19 @@ static struct measurement begin_measurement(struct virtual *v) {
     for (int i = 0; v->runtime.gpus && i < v->runtime.gpus->n; i++) s.gpu[i] = gpu_stats(v->runtime.gpus->gpu[i]);
     return s;
 }
-static void record_used(struct virtual *v, struct gpu_set *set, const struct measurement *s, double seconds, double parts) {
+static void record_used(struct virtual *v, struct gpu_set *set, const struct measurement *s, double seconds,
+                        double parts) {
     v->used = (struct virtual_used){.seconds = seconds, .cpu = used_diff(gpu_stats(v->host), &s->cpu)};
     for (int i = 0; set && i < set->n; i++) {
         struct gpu_stats u = used_diff(gpu_stats(set->gpu[i]), &s->gpu[i]);
         if (longest_busy(&u) > longest_busy(&v->used.gpu)) v->used.gpu = u;
     }
     v->used.host_bytes = v->used.cpu.bytes;
-    for (int i = 0; set && i < set->n; i++) v->used.host_bytes += used_diff(gpu_stats(set->gpu[i]), &s->gpu[i]).h2d_s * gpu_info(set->gpu[i])->h2d;
-    double *all[] = {&v->used.host_bytes, &v->used.cpu.arithmetic_s, &v->used.cpu.memory_s, &v->used.gpu.arithmetic_s, &v->used.gpu.memory_s,
-                     &v->used.gpu.h2d_s,  &v->used.gpu.d2h_s,        &v->used.cpu.disk_s,   &v->used.gpu.disk_s};
+    for (int i = 0; set && i < set->n; i++)
+        v->used.host_bytes += used_diff(gpu_stats(set->gpu[i]), &s->gpu[i]).h2d_s * gpu_info(set->gpu[i])->h2d;
+    double *all[] = {&v->used.host_bytes,       &v->used.cpu.arithmetic_s, &v->used.cpu.memory_s,
+                     &v->used.gpu.arithmetic_s, &v->used.gpu.memory_s,     &v->used.gpu.h2d_s,
+                     &v->used.gpu.d2h_s,        &v->used.cpu.disk_s,       &v->used.gpu.disk_s};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] /= parts;
     for (int i = 0; i < OP_COUNT; i++) v->used.cpu.op_s[i] /= parts, v->used.gpu.op_s[i] /= parts;
 }
@@ -199,7 +212,8 @@ static int open_virtual_kv(struct virtual *v, struct kv *kv, int capacity, struc
     return rc;
 }
 
-int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys, double *seconds, enum exec_mode *ran, struct error *e) {
+int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys, double *seconds, enum exec_mode *ran,
+                   struct error *e) {
     enum { STEPS = 3 };
     struct kv kv[DECODE_MAX_ROWS] = {0};
     struct decode_span spans[DECODE_MAX_ROWS];
@@ -209,14 +223,16 @@ int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys
     for (; opened < sessions && !rc; opened++)
         if ((rc = open_virtual_kv(v, &kv[opened], keys + STEPS + 1, e))) break;
     for (int i = 0; i <= STEPS && !rc; i++) {
-        for (int k = 0; k < sessions; k++) spans[k] = (struct decode_span){.kv = &kv[k], .tokens = &token, .pos = keys + i, .n = 1};
+        for (int k = 0; k < sessions; k++)
+            spans[k] = (struct decode_span){.kv = &kv[k], .tokens = &token, .pos = keys + i, .n = 1};
         struct cost_decode dual = {.mode = DECODE_DUAL,
                                    .rows = sessions,
                                    .keys = keys,
                                    .n_device_layers = decode_resident_layers(v->runtime.decode),
                                    .n_expert_layers = decode_expert_layers(v->runtime.decode),
                                    .ranks = decode_tp_ranks(v->runtime.decode)};
-        decode_set_first_spans(v->runtime.decode, cost_best_cut(&v->cost, &v->model, &dual)); /* as the policy sets it */
+        /* as the policy sets it */
+        decode_set_first_spans(v->runtime.decode, cost_best_cut(&v->cost, &v->model, &dual));
         rc = decode_run(v->runtime.decode, cut, spans, sessions, NULL, e);
         if (!i && !rc) s = begin_measurement(v);
     }
@@ -229,7 +245,7 @@ int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys
     return rc;
 }
 
-/* --- Prefills ----------------------------------------------------------------------------------------------------------------- */
+/* --- Prefills --------------------------------------------------------------------------------- */
 
 /* Address space only. */
 static void *pages_alloc(void *ctx, size_t size) {
@@ -255,13 +271,14 @@ static int run_driver(struct virtual *v, const struct prefill_driver *mode, stru
 static int prefill_on_cpu(struct virtual *v, struct prefill_job *j, struct error *e) {
     int rows = v->cost.cpu_chunk_rows > 0 && v->cost.cpu_chunk_rows < j->n ? v->cost.cpu_chunk_rows : j->n, rc = 0;
     if (v->prefill.release && v->prefill.rows != rows) work_close(&v->prefill);
-    if (!v->prefill.release && (rc = work_open(&v->prefill, &v->w.config, rows, pages_alloc, pages_free, NULL, e))) return rc;
+    if (!v->prefill.release && (rc = work_open(&v->prefill, &v->w.config, rows, pages_alloc, pages_free, NULL, e)))
+        return rc;
     v->runtime.prefill_work = &v->prefill;
     return run_driver(v, &prefill_mode_cpu, j, e);
 }
 
-/* Decode's devices with its weights loaded, for a prefill. With fewer layers these are fresh devices whose memory is reduced by the omitted
- * layers. */
+/* Decode's devices with its weights loaded, for a prefill. With fewer layers these are fresh devices whose memory is
+ * reduced by the omitted layers. */
 struct decode_devices {
     struct gpu_set *own, *set_before;
     struct decode *decode_before;
@@ -285,7 +302,8 @@ static int open_decode_devices(struct virtual *v, int positions, struct decode_d
     return rc || !decode_resident_layers(v->runtime.decode) ? rc : virtual_decode(v, DECODE_HYBRID, 1, 1, &t, NULL, e);
 }
 
-static int run_stream(struct virtual *v, struct gpu_set *set, const struct slp_job *job, double *seconds, struct error *e) {
+static int run_stream(struct virtual *v, struct gpu_set *set, const struct slp_job *job, double *seconds,
+                      struct error *e) {
     struct slp_stats stats;
     struct measurement s = begin_measurement(v);
     int rc = slp_prefill(job, &stats, e);
@@ -298,30 +316,41 @@ static int run_stream(struct virtual *v, struct gpu_set *set, const struct slp_j
 }
 
 /* Without resident weights, on fresh devices whose clocks start at 0. */
-static int stream_everything(struct virtual *v, const struct prefill_job *j, int ranks, double *seconds, struct error *e) {
+static int stream_everything(struct virtual *v, const struct prefill_job *j, int ranks, double *seconds,
+                             struct error *e) {
     struct gpu_set *set = NULL, *was = v->runtime.gpus;
     int rc = open_devices(v, 0, ranks, &set, e);
     v->runtime.gpus = set; /* measured */
-    if (!rc) rc = run_stream(v, set, &(struct slp_job){.w = &v->w, .set = set, .ranks = ranks, .cache = j->kv->layer, .n = j->n}, seconds, e);
+    if (!rc)
+        rc = run_stream(v, set,
+                        &(struct slp_job){.w = &v->w, .set = set, .ranks = ranks, .cache = j->kv->layer, .n = j->n},
+                        seconds, e);
     v->runtime.gpus = was;
     gpu_set_close(&set);
     return rc;
 }
 
-/* Starts with the weights that are resident during decode, except those that are evicted for the prompt. If memory is short even then, all
- * are, as in the engine. Readers of a disk share it: their weights come from there. */
-static int prefill_streamed(struct virtual *v, const struct prefill_job *j, enum exec_mode mode, int ranks, double *seconds, struct error *e) {
+/* Starts with the weights that are resident during decode, except those that are evicted for the prompt. If memory is
+ * short even then, all are, as in the engine. Readers of a disk share it: their weights come from there. */
+static int prefill_streamed(struct virtual *v, const struct prefill_job *j, enum exec_mode mode, int ranks,
+                            double *seconds, struct error *e) {
     struct resident_set held[GPU_MAX];
     struct decode_devices d;
-    if (!decode_resident_layers(v->runtime.decode) || (v->cost.disk_share > 0 && ranks > 1)) return stream_everything(v, j, ranks, seconds, e);
+    if (!decode_resident_layers(v->runtime.decode) || (v->cost.disk_share > 0 && ranks > 1))
+        return stream_everything(v, j, ranks, seconds, e);
     int rc = open_decode_devices(v, 0, &d, e);
     if (!rc) prefill_make_room(&v->runtime, mode, j);
     if (!rc && !(rc = decode_lock_weights(v->runtime.decode, held, e))) {
         virtual_now(v);
-        rc = run_stream(
-            v, v->runtime.gpus,
-            &(struct slp_job){.w = &v->w, .set = v->runtime.gpus, .ranks = ranks, .cache = j->kv->layer, .n = j->n, .resident = held, .after = v->clock},
-            seconds, e);
+        rc = run_stream(v, v->runtime.gpus,
+                        &(struct slp_job){.w = &v->w,
+                                          .set = v->runtime.gpus,
+                                          .ranks = ranks,
+                                          .cache = j->kv->layer,
+                                          .n = j->n,
+                                          .resident = held,
+                                          .after = v->clock},
+                        seconds, e);
         decode_unlock_weights(v->runtime.decode);
         for (int i = 0; i < GPU_MAX; i++) resident_set_close(&held[i]);
     }
@@ -332,7 +361,8 @@ static int prefill_streamed(struct virtual *v, const struct prefill_job *j, enum
     return stream_everything(v, j, ranks, seconds, e);
 }
 
-/* Host memory serves the CPU and the uploads: with `busy` of the time spent on uploads, the CPU gets what they leave. */
+/* Host memory serves the CPU and the uploads: with `busy` of the time spent on uploads, the CPU gets what they leave.
+ */
 static int prefill_blended(struct virtual *v, struct prefill_job *j, double busy, double *seconds, struct error *e) {
     const struct cost_domain whole = v->cost.domain[0];
     struct decode_devices d;
@@ -358,7 +388,8 @@ static int prefill_blended(struct virtual *v, struct prefill_job *j, double busy
     return rc;
 }
 
-/* First as if uploads never paused, then with the pauses seen: a faster CPU sends no more to the devices, so the estimate stays on the safe side. */
+/* First as if uploads never paused, then with the pauses seen: a faster CPU sends no more to the devices, so the
+ * estimate stays on the safe side. */
 static int prefill_sharing_memory(struct virtual *v, const struct prefill_job *job, double *seconds, struct error *e) {
     const double mostly_busy = 0.7;
     struct prefill_job j = *job;
@@ -374,25 +405,32 @@ int virtual_prefill(struct virtual *v, enum exec_mode mode, int n, double *secon
     struct kv kv;
     struct prefill_job j = {.n = n, .kv = &kv};
     int ranks = mode == PREFILL_DSLP ? v->cost.n_devices : 1, rc;
-    if (mode != PREFILL_CPU && v->cost.n_devices < exec_modes[mode].min_devices) return error_set(e, ERR_RUNTIME, "too few devices");
-    if (mem_grow(&v->tokens, &v->cap, (size_t)n, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");
+    if (mode != PREFILL_CPU && v->cost.n_devices < exec_modes[mode].min_devices)
+        return error_set(e, ERR_RUNTIME, "too few devices");
+    if (mem_grow(&v->tokens, &v->cap, (size_t)n, sizeof *v->tokens))
+        return error_set(e, ERR_MEMORY, "no memory for a prompt");
     memset(v->tokens, 0, (size_t)n * sizeof *v->tokens);
     j.tokens = v->tokens;
     if ((rc = open_virtual_kv(v, &kv, n + 1, e))) return rc;
     struct measurement s = begin_measurement(v);
     if (mode == PREFILL_BLEND) rc = prefill_sharing_memory(v, &j, seconds, e);
     else if (mode != PREFILL_CPU) rc = prefill_streamed(v, &j, mode, ranks, seconds, e);
-    else if (!(rc = prefill_on_cpu(v, &j, e))) *seconds = virtual_now(v) - s.began_at, record_used(v, NULL, &s, *seconds, 1);
-    if (!rc && mode != PREFILL_CPU && v->w.config.n_layers == v->all_layers) *seconds += cost_head(&v->cost, 0, &v->model, 1); /* on the CPU, at the end */
+    else if (!(rc = prefill_on_cpu(v, &j, e)))
+        *seconds = virtual_now(v) - s.began_at, record_used(v, NULL, &s, *seconds, 1);
+    /* on the CPU, at the end */
+    if (!rc && mode != PREFILL_CPU && v->w.config.n_layers == v->all_layers)
+        *seconds += cost_head(&v->cost, 0, &v->model, 1);
     decode_forget(v->runtime.decode, &kv);
     kv_close(&kv);
     return rc;
 }
 
-/* --- Many prompts ------------------------------------------------------------------------------------------------------------- */
+/* --- Many prompts ----------------------------------------------------------------------------- */
 
-/* One pass of `rows` rows over the layers in micro-batches of up to `most`; each session has n rows at positions from pos. */
-static int run_paged_pass(struct virtual *v, struct paged *p, struct kv *kv, int rows, int most, int n, int pos, struct error *e) {
+/* One pass of `rows` rows over the layers in micro-batches of up to `most`; each session has n rows at positions from
+ * pos. */
+static int run_paged_pass(struct virtual *v, struct paged *p, struct kv *kv, int rows, int most, int n, int pos,
+                          struct error *e) {
     int k = 0, micro = 0, room = most, at = 0;
     struct paged_span *spans = mem_alloc((size_t)rows * sizeof *spans);
     if (!spans) return error_set(e, ERR_MEMORY, "no memory for %d rows", rows);
@@ -400,8 +438,13 @@ static int run_paged_pass(struct virtual *v, struct paged *p, struct kv *kv, int
         int part = n - at < most - at % most ? n - at : most - at % most; /* same chunk ends as in throughput.c */
         if (part > left) part = left;
         if (part > room) micro++, room = most;
-        spans[k] =
-            (struct paged_span){.kv = kv, .tokens = v->tokens, .pos = pos + at, .n = part, .total = pos + n, .micro = micro, .want_logits = at + part == n};
+        spans[k] = (struct paged_span){.kv = kv,
+                                       .tokens = v->tokens,
+                                       .pos = pos + at,
+                                       .n = part,
+                                       .total = pos + n,
+                                       .micro = micro,
+                                       .want_logits = at + part == n};
         at = (at + part) % n, room -= part, left -= part;
     }
     int rc = paged_run(p, spans, k, &(struct paged_calls){0}, NULL, e);
@@ -416,13 +459,18 @@ int virtual_paged(struct virtual *v, const struct virtual_throughput *q, double 
     struct paged *p = NULL;
     struct kv kv;
     long all = (long)q->n_prompts * q->prompt_tokens;
-    int rows = all < SEARCH_PREFILL_ROWS ? (int)all : SEARCH_PREFILL_ROWS, half = q->prompt_tokens + q->answer_tokens / 2, rc;
-    struct paged_options o = {.devices = q->n_devices, .rows = rows > q->n_prompts ? rows : q->n_prompts, .resident_fraction = q->resident_share};
+    int rows = all < SEARCH_PREFILL_ROWS ? (int)all : SEARCH_PREFILL_ROWS,
+        half = q->prompt_tokens + q->answer_tokens / 2, rc;
+    struct paged_options o = {.devices = q->n_devices,
+                              .rows = rows > q->n_prompts ? rows : q->n_prompts,
+                              .resident_fraction = q->resident_share};
     o.micro = q->micro_rows > SEARCH_PREFILL_MICRO_ROWS ? q->micro_rows : SEARCH_PREFILL_MICRO_ROWS;
     if (o.micro > o.rows) o.micro = o.rows;
-    if (mem_grow(&v->tokens, &v->cap, (size_t)o.rows, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");
+    if (mem_grow(&v->tokens, &v->cap, (size_t)o.rows, sizeof *v->tokens))
+        return error_set(e, ERR_MEMORY, "no memory for a prompt");
     memset(v->tokens, 0, (size_t)o.rows * sizeof *v->tokens);
-    if ((rc = open_virtual_kv(v, &kv, q->prompt_tokens + q->answer_tokens + 1, e))) return rc; /* never written: one cache serves all sessions */
+    /* never written: one cache serves all sessions */
+    if ((rc = open_virtual_kv(v, &kv, q->prompt_tokens + q->answer_tokens + 1, e))) return rc;
     if (!(rc = open_devices(v, 0, 1, &set, e)) && !set) rc = error_set(e, ERR_RUNTIME, "no device");
     v->runtime.gpus = set;
     if (!rc) rc = paged_open(&p, &v->runtime, v->kv, &o, NULL, e);

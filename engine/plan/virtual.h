@@ -1,8 +1,8 @@
 #pragma once
-/* Simulates a described machine in virtual time: the engine's own decode, prefill and pipe code runs on devices and a CPU that only advance clocks.
- * Nothing is computed and no weight is read, so DeepSeek-V3 on an imaginary machine takes a second. Not modeled: uneven expert
- * use (except `chosen` and `shares`), driver load, the embedding of a prompt. A virtual machine belongs to one thread; several may run
- * in parallel. */
+/* Simulates a described machine in virtual time: the engine's own decode, prefill and pipe code runs on devices and a
+ * CPU that only advance clocks. Nothing is computed and no weight is read, so DeepSeek-V3 on an imaginary machine takes
+ * a second. Not modeled: uneven expert use (except `chosen` and `shares`), driver load, the embedding of a prompt. A
+ * virtual machine belongs to one thread; several may run in parallel. */
 #include "engine/exec/decode/decode.h"
 #include "engine/placement/policy.h"
 #include "gpu/gpu.h"
@@ -13,28 +13,37 @@ struct virtual_options {
     const struct weights *w;         /* a checkpoint or a shape; only addresses are used; must outlive the simulation */
     enum dtype kv;
     const struct split_policy *split; /* NULL: the cheapest */
-    double stream_rate;               /* bytes/s of host memory taken by a concurrent prefill's weight stream; lowers the CPU's read rate */
-    int max_layers;                   /* only the first layers; 0: all */
-    enum budget_request experts;      /* of routed experts on devices: BUDGET_AUTO or BUDGET_LAYERS, or BUDGET_OFF */
-    enum gpu_parallel parallel;       /* how devices share layers; 0: the cost model decides */
-    double n_chosen;                  /* distinct experts of a layer that the rows of a call choose; 0: as with uniform routing */
-    const float *expert_shares; /* [n_experts] share of each expert in the choices of a streamed prompt, sum 1; must outlive the simulation; NULL: uniform */
+    /* bytes/s of host memory taken by a concurrent prefill's weight stream; lowers the CPU's read rate */
+    double stream_rate;
+    int max_layers;              /* only the first layers; 0: all */
+    enum budget_request experts; /* of routed experts on devices: BUDGET_AUTO or BUDGET_LAYERS, or BUDGET_OFF */
+    enum gpu_parallel parallel;  /* how devices share layers; 0: the cost model decides */
+    /* distinct experts of a layer that the rows of a call choose; 0: as with uniform routing */
+    double n_chosen;
+    /* [n_experts] share of each expert in the choices of a streamed prompt, sum 1; must outlive the simulation; NULL:
+     * uniform */
+    const float *expert_shares;
 };
 /* ERR_RUNTIME: more devices than hearth supports. ERR_MEMORY. */
 int virtual_open(struct virtual **v, const struct virtual_options *o, struct error *e);
 void virtual_close(struct virtual **v);
 
-/* Seconds of a decode batch of `sessions` sessions with `keys` cached positions each: the mean of several batches, after a warm-up that loads weights
- * and caches. *ran: the mode that ran; may be NULL. */
-int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys, double *seconds, enum exec_mode *ran, struct error *e);
-/* Seconds until the first token of an n-token prompt can be sampled; mode PREFILL_CPU .. PREFILL_DSLP. ERR_MEMORY if the prompt does not fit
- * on a device. Excludes the LM head if only some layers are simulated; extrapolate from two layer counts. */
+/* Seconds of a decode batch of `sessions` sessions with `keys` cached positions each: the mean of several batches,
+ * after a warm-up that loads weights and caches. *ran: the mode that ran; may be NULL. */
+int virtual_decode(struct virtual *v, enum exec_mode cut, int sessions, int keys, double *seconds, enum exec_mode *ran,
+                   struct error *e);
+/* Seconds until the first token of an n-token prompt can be sampled; mode PREFILL_CPU .. PREFILL_DSLP. ERR_MEMORY if
+ * the prompt does not fit on a device. Excludes the LM head if only some layers are simulated; extrapolate from two
+ * layer counts. */
 int virtual_prefill(struct virtual *v, enum exec_mode mode, int n, double *seconds, struct error *e);
-/* Simulates n prompts in paged batches with micro-batches of `micro` rows (exec/throughput/paged.h). *read: seconds to prefill all; *step: seconds of a decode
- * batch halfway through the answers. Uses fresh devices. ERR_MEMORY; ERR_RUNTIME if the model cannot be paged. */
+/* Simulates n prompts in paged batches with micro-batches of `micro` rows (exec/throughput/paged.h). *read: seconds to
+ * prefill all; *step: seconds of a decode batch halfway through the answers. Uses fresh devices. ERR_MEMORY;
+ * ERR_RUNTIME if the model cannot be paged. */
 struct virtual_throughput {
-    int n_prompts, micro_rows, prompt_tokens, answer_tokens, n_devices; /* cards: devices that the layers are distributed over; 0: all */
-    double resident_share;                                              /* share of the routed experts that stays on the device; < 0: as many as fit */
+    /* cards: devices that the layers are distributed over; 0: all */
+    int n_prompts, micro_rows, prompt_tokens, answer_tokens, n_devices;
+    /* share of the routed experts that stays on the device; < 0: as many as fit */
+    double resident_share;
 };
 const char *virtual_why_unpaged(const struct virtual *v); /* NULL: the model can be paged; otherwise the reason */
 int virtual_paged(struct virtual *v, const struct virtual_throughput *q, double *read, double *step, struct error *e);

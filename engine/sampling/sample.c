@@ -16,7 +16,8 @@ static inline bool any_in_range(const float *l, float low, float high) {
 }
 
 /* Divides positive and multiplies negative logits of previous tokens, once per token. */
-static void apply_repeat_penalty(float *logits, int vocab, float penalty, const int32_t *seen, int n, struct sample_item *scratch) {
+static void apply_repeat_penalty(float *logits, int vocab, float penalty, const int32_t *seen, int n,
+                                 struct sample_item *scratch) {
     uint8_t *done = memset(scratch, 0, (size_t)vocab);
     for (int i = 0; i < n; i++) {
         int32_t id = seen[i];
@@ -35,8 +36,10 @@ static double random_at(uint64_t seed, uint64_t position) {
     return (double)(z >> 11) * 0x1p-53;
 }
 
-/* Subtracts the penalties of https://platform.openai.com/docs/api-reference: presence once per token of the answer, frequency per occurrence. */
-static void apply_answer_penalties(float *logits, int vocab, const struct sampling *s, const int32_t *answer, int n, struct sample_item *scratch) {
+/* Subtracts the penalties of https://platform.openai.com/docs/api-reference: presence once per token of the answer,
+ * frequency per occurrence. */
+static void apply_answer_penalties(float *logits, int vocab, const struct sampling *s, const int32_t *answer, int n,
+                                   struct sample_item *scratch) {
     uint8_t *done = memset(scratch, 0, (size_t)vocab);
     for (int i = 0; i < n; i++) {
         int32_t id = answer[i];
@@ -52,7 +55,9 @@ static void apply_bias(float *logits, int vocab, const struct sampling *s) {
 }
 
 static bool has_repeat_penalty(const struct sampling *s) { return s->repeat_penalty > 0 && s->repeat_penalty != 1; }
-static bool has_answer_penalty(const struct sampling *s) { return s->presence_penalty != 0 || s->frequency_penalty != 0; }
+static bool has_answer_penalty(const struct sampling *s) {
+    return s->presence_penalty != 0 || s->frequency_penalty != 0;
+}
 bool sample_is_argmax(const struct sampling *s) {
     return !has_repeat_penalty(s) && !has_answer_penalty(s) && !s->n_bias && (s->temperature <= 0 || s->top_k == 1);
 }
@@ -62,11 +67,11 @@ struct sampling sample_unmodified(const struct sampling *s) {
     return out;
 }
 
-/* --- Cumulative weights without sorting the vocabulary ---
+/* --- Cumulative weights without sorting the vocabulary -------------------------------------------
  *
- * A token's weight is its probability relative to the best token, in integer units of 2^-WEIGHT_BITS, so sums do not depend on the order
- * of addition. The token that reaches a cumulative weight in descending order is found by a histogram of weights over logits, then
- * by a search within one of its columns. */
+ * A token's weight is its probability relative to the best token, in integer units of 2^-WEIGHT_BITS, so sums do not
+ * depend on the order of addition. The token that reaches a cumulative weight in descending order is found by a
+ * histogram of weights over logits, then by a search within one of its columns. */
 
 enum {
     WEIGHT_BITS = 44, /* the best token weighs 2^44; the weights of a vocabulary fit 64 bits */
@@ -90,12 +95,14 @@ struct sampler {
     int column, n_items;
 };
 
-static bool ranks_before(struct sample_item a, struct sample_item b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+static bool ranks_before(struct sample_item a, struct sample_item b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
 
-/* Quantizes a logit: *n is the nearest whole number of steps below the best, *rest is e^-(remainder). *below is >= WEIGHT_BITS * STEPS for a token
- * without weight and NaN for a NaN logit; the other results are then undefined. Adding 1.5 * 2^23 leaves the integer in the low bits.
- * Single precision for speed, as it runs over the whole vocabulary: a weight is accurate to 2e-6 relative at 2^-WEIGHT_BITS and to 2e-7 at
- * the top. */
+/* Quantizes a logit: *n is the nearest whole number of steps below the best, *rest is e^-(remainder). *below is >=
+ * WEIGHT_BITS * STEPS for a token without weight and NaN for a NaN logit; the other results are then undefined.
+ * Adding 1.5 * 2^23 leaves the integer in the low bits. Single precision for speed, as it runs over the whole
+ * vocabulary: a weight is accurate to 2e-6 relative at 2^-WEIGHT_BITS and to 2e-7 at the top. */
 static inline void quantize_logit(const struct sampler *p, float logit, float *below, float *rest, uint32_t *n) {
     const float to_integer = 0x1.8p23f;
     float y = (p->top - logit) * p->steps_per_unit, z = y + to_integer, r = (z - to_integer - y) * (float)(1 / PER_NAT);
@@ -134,7 +141,8 @@ static uint64_t fill_histogram(struct sampler *p, uint64_t enough) {
     enum { CHECK_EVERY = 256 * SPAN }; /* logits between two looks whether the rest of the columns can be skipped */
     uint64_t sum = 0;
     float edge[SPAN], low = p->has_cutoff ? p->cutoff.logit : -INFINITY;
-    const bool cut = p->has_cutoff, counting = p->is_counting; /* in locals: the compiler reloads the fields for every token otherwise */
+    /* in locals: the compiler reloads the fields for every token otherwise */
+    const bool cut = p->has_cutoff, counting = p->is_counting;
     memset(p->histogram, 0, sizeof p->histogram);
     p->column = -1;
     for (int i = 0; i < p->vocab; i += SPAN) {
@@ -179,7 +187,8 @@ static void gather_column(struct sampler *p, int column) {
     }
 }
 
-/* Returns the first token in descending order at which the cumulative weight reaches target, 0 < target <= total. *sum: that weight. */
+/* Returns the first token in descending order at which the cumulative weight reaches target, 0 < target <= total. *sum:
+ * that weight. */
 static struct sample_item find_cumulative(struct sampler *p, uint64_t target, uint64_t *sum) {
     int column = 0, n;
     for (*sum = 0; *sum + p->histogram[column] < target; column++) *sum += p->histogram[column];
@@ -231,23 +240,31 @@ static uint64_t sum_above_min_p(struct sampler *p, double min_p) {
             float below, rest;
             uint32_t n;
             quantize_logit(p, l[k], &below, &rest, &n);
-            if (below <= most && is_candidate(p, p->has_cutoff, below, l[k], i + k)) sum += quantized_weight(p, false, rest, n);
+            if (below <= most && is_candidate(p, p->has_cutoff, below, l[k], i + k))
+                sum += quantized_weight(p, false, rest, n);
         }
     }
     return sum;
 }
 
-int32_t sample_token(float *logits, int vocab, const struct sampling *s, const int32_t *seen, int n_seen, uint64_t position, struct sample_item *scratch) {
+int32_t sample_token(float *logits, int vocab, const struct sampling *s, const int32_t *seen, int n_seen,
+                     uint64_t position, struct sample_item *scratch) {
     apply_bias(logits, vocab, s);
     if (has_repeat_penalty(s)) apply_repeat_penalty(logits, vocab, s->repeat_penalty, seen, n_seen, scratch);
-    if (has_answer_penalty(s) && n_seen > s->answer_from) apply_answer_penalties(logits, vocab, s, seen + s->answer_from, n_seen - s->answer_from, scratch);
+    if (has_answer_penalty(s) && n_seen > s->answer_from)
+        apply_answer_penalties(logits, vocab, s, seen + s->answer_from, n_seen - s->answer_from, scratch);
     int32_t top = argmax(logits, vocab, NULL);
     if (s->temperature <= 0 || s->top_k == 1 || s->min_p > 1) return top;
-    struct sampler p = {.logits = logits, .vocab = vocab, .top = logits[top], .steps_per_unit = (float)(PER_NAT / s->temperature), .items = scratch};
+    struct sampler p = {.logits = logits,
+                        .vocab = vocab,
+                        .top = logits[top],
+                        .steps_per_unit = (float)(PER_NAT / s->temperature),
+                        .items = scratch};
     uint64_t sum, reached;
     if (s->top_k > 0 && s->top_k < vocab) {
         p.is_counting = true;
-        if (fill_histogram(&p, (uint64_t)s->top_k + 1) > (uint64_t)s->top_k) p.cutoff = find_cumulative(&p, (uint64_t)s->top_k, &sum), p.has_cutoff = true;
+        if (fill_histogram(&p, (uint64_t)s->top_k + 1) > (uint64_t)s->top_k)
+            p.cutoff = find_cumulative(&p, (uint64_t)s->top_k, &sum), p.has_cutoff = true;
         p.is_counting = false;
     }
     for (int i = 0; i < STEPS; i++) p.pow2[i] = (float)exp2(WEIGHT_BITS - (double)i / STEPS);

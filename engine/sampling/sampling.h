@@ -7,10 +7,11 @@ struct logit_bias {
     float bias;
 };
 struct sampling {
-    float temperature;                         /* 0: greedy */
-    float top_p, min_p, repeat_penalty;        /* 1, 0, 1: off */
-    float presence_penalty, frequency_penalty; /* subtracted from the logit of a token of the answer, once and per occurrence; 0: off */
-    int top_k;                                 /* 0: off */
+    float temperature;                  /* 0: greedy */
+    float top_p, min_p, repeat_penalty; /* 1, 0, 1: off */
+    /* subtracted from the logit of a token of the answer, once and per occurrence; 0: off */
+    float presence_penalty, frequency_penalty;
+    int top_k; /* 0: off */
     uint64_t seed;
     const struct logit_bias *bias; /* [n_bias], added to logits; must outlive the turn */
     int n_bias;

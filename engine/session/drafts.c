@@ -1,4 +1,5 @@
-/* Drafted tokens for the rows of a decode batch: drafts propose tokens, the governor decides how many are worth verifying. */
+/* Drafted tokens for the rows of a decode batch: drafts propose tokens, the governor decides how many are worth
+ * verifying. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -20,9 +21,11 @@ const char *drafts_name(const struct engine *eng) {
 static int max_drafted(const struct batch_entry *r) {
     const struct session *s = r->s;
     const struct config *c = &s->engine->weights.config;
-    int most = s->request.max_tokens - s->n_answered - 1, context = s->engine->info.context - s->n_tokens, unread = r->event_room - 1;
+    int most = s->request.max_tokens - s->n_answered - 1, context = s->engine->info.context - s->n_tokens,
+        unread = r->event_room - 1;
     int rope_room =
-        c->rope.kind == ROPE_LONG && !s->is_long_rope ? (int)c->rope.original_max - s->n_tokens : most; /* past original_max all keys are recomputed */
+        /* past original_max all keys are recomputed */
+        c->rope.kind == ROPE_LONG && !s->is_long_rope ? (int)c->rope.original_max - s->n_tokens : most;
     if (context < most) most = context;
     if (unread < most) most = unread;
     if (rope_room < most) most = rope_room;
@@ -38,7 +41,8 @@ static void judge_draft(struct engine *eng, const struct session *s, struct draf
     }
     if (draft->n_checked >= draft->n) draft->n = 0;
 }
-static void save_draft(const struct session *s, struct draft_tokens *draft, int confidence, const int32_t *tokens, int n) {
+static void save_draft(const struct session *s, struct draft_tokens *draft, int confidence, const int32_t *tokens,
+                       int n) {
     if (draft->n || !n) return;
     *draft = (struct draft_tokens){.first_pos = s->n_tokens, .n = n, .confidence = confidence};
     memcpy(draft->token, tokens, (size_t)n * sizeof *tokens);
@@ -51,22 +55,27 @@ static bool any_cancelled(const struct engine *eng, const struct batch_entry *ro
     return any;
 }
 
-/* Samples a draft's token at position n with the random number that the model will use there, which maximizes acceptance. */
+/* Samples a draft's token at position n with the random number that the model will use there, which maximizes
+ * acceptance. */
 static int32_t sample_draft(struct session *s, float *logits, int32_t top, int n) {
     return top < 0 || sample_is_argmax(&s->request.sampling)
                ? top
-               : sample_token(logits, s->engine->info.vocab, &s->request.sampling, s->tokens, n, (uint64_t)n, s->engine->sample_scratch);
+               : sample_token(logits, s->engine->info.vocab, &s->request.sampling, s->tokens, n, (uint64_t)n,
+                              s->engine->sample_scratch);
 }
 
 static int32_t pick_draft(void *ctx, int i, float *logits, int32_t top) {
     struct session *s = ctx;
     return s->tokens[s->n_tokens + i] =
-               sample_draft(s, logits, top, s->n_tokens + i); /* appended to the known tokens for the repeat penalty of the next draft */
+               /* appended to the known tokens for the repeat penalty of the next draft */
+           sample_draft(s, logits, top, s->n_tokens + i);
 }
 
-/* Drafts with INT4 experts: for all sessions together one token at a time, at most k[i]; fewer where a turn would end. */
+/* Drafts with INT4 experts: for all sessions together one token at a time, at most k[i]; fewer where a turn would end.
+ */
 static void draft_int4(struct engine *eng, struct batch_entry *rows, int n, int *k) {
-    struct decode_draft draft = {.experts = int4_experts(eng->int4), .expert_bytes = int4_expert_bytes(eng->int4), .lookahead = &eng->lookahead};
+    struct decode_draft draft = {
+        .experts = int4_experts(eng->int4), .expert_bytes = int4_expert_bytes(eng->int4), .lookahead = &eng->lookahead};
     int made[ENGINE_MAX_BATCH] = {0}, entry_of[ENGINE_MAX_BATCH];
     const uint64_t before = atomic_load(&eng->machine.bytes_read);
     const double begin = clock_now();
@@ -83,13 +92,17 @@ static void draft_int4(struct engine *eng, struct batch_entry *rows, int n, int 
             if (k[i] <= at || made[i] < at) continue;
             lookahead_add_token(&eng->lookahead, at);
             const int pos = s->n_tokens - 1 + at;
-            spans[n_spans] =
-                (struct decode_span){.kv = &s->kv, .tokens = &s->tokens[pos], .pos = pos, .n = 1, .n_before = config_lookback_at(&eng->weights.config, pos)};
+            spans[n_spans] = (struct decode_span){.kv = &s->kv,
+                                                  .tokens = &s->tokens[pos],
+                                                  .pos = pos,
+                                                  .n = 1,
+                                                  .n_before = config_lookback_at(&eng->weights.config, pos)};
             entry_of[n_spans++] = i;
         }
         if (!n_spans || any_cancelled(eng, rows, n)) break;
         decode_set_draft(eng->machine.decode, &draft);
-        const int rc = decode_run(eng->machine.decode, eng->next_exec, spans, n_spans, n == 1 ? rows->cancel : &eng->closing, &e);
+        const int rc =
+            decode_run(eng->machine.decode, eng->next_exec, spans, n_spans, n == 1 ? rows->cancel : &eng->closing, &e);
         decode_set_draft(eng->machine.decode, NULL);
         if (rc) break; /* the verifying batch hits the same error and reports it */
         for (int j = 0; j < n_spans; j++) {
@@ -103,8 +116,12 @@ static void draft_int4(struct engine *eng, struct batch_entry *rows, int n, int 
         int longest = 0;
         for (int i = 0; i < n; i++) longest = k[i] > longest ? k[i] : longest;
         /* nothing in the first third of the draft, likely experts until its last token, then all */
-        const enum decode_prefetch_phase phase = at + 1 >= longest ? PREFETCH_ALL : 3 * (at + 1) > longest ? PREFETCH_LIKELY : PREFETCH_NONE;
-        if (decode_prefetch(eng->machine.decode, &eng->lookahead, phase, (longest - at - 1) * (clock_now() - begin) / (at + 1))) break;
+        const enum decode_prefetch_phase phase = at + 1 >= longest        ? PREFETCH_ALL
+                                                 : 3 * (at + 1) > longest ? PREFETCH_LIKELY
+                                                                          : PREFETCH_NONE;
+        if (decode_prefetch(eng->machine.decode, &eng->lookahead, phase,
+                            (longest - at - 1) * (clock_now() - begin) / (at + 1)))
+            break;
     }
     for (int i = 0; i < n; i++) kv_state_undo(&rows[i].s->kv, rows[i].s->n_tokens - 1);
     const uint64_t bytes = atomic_load(&eng->machine.bytes_read) - before;
@@ -155,19 +172,21 @@ static int lookup_confidence(int matched) {
     return matched > 2 ? 2 : matched - (matched > 0);
 }
 
-/* Returns how many tokens, at most `most`, the engine's source of drafts can draft. A custom source and the lookup write
- * the tokens to out; the lookup sets *matched. */
+/* Returns how many tokens, at most `most`, the engine's source of drafts can draft. A custom source and the lookup
+ * write the tokens to out; the lookup sets *matched. */
 static int count_draft(struct engine *eng, struct session *s, int most, int32_t *out, int *matched) {
     if (most < 1) return 0;
-    if (eng->params.custom_draft) return eng->params.custom_draft(eng->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out);
+    if (eng->params.custom_draft)
+        return eng->params.custom_draft(eng->params.custom_draft_ctx, s->tokens, s->n_tokens, most, out);
     if (eng->params.draft == DRAFT_MTP) return most;
     if (eng->int4) return most * int4_ready(eng->int4);
-    if (eng->draft_model.ctx) return most * eng->draft_model.ready(eng->draft_model.ctx, &s->draft_chat, s->tokens, s->n_tokens, most);
+    if (eng->draft_model.ctx)
+        return most * eng->draft_model.ready(eng->draft_model.ctx, &s->draft_chat, s->tokens, s->n_tokens, most);
     return lookup_draft(s->tokens, s->n_tokens, most, out, matched);
 }
 
-/* Sets *k to the tokens, at most `most`, that entry i of the batch can draft, and fills row i of `in`. Drafts without cost write the tokens at once; those of
- * models follow in run_model_drafts(). */
+/* Sets *k to the tokens, at most `most`, that entry i of the batch can draft, and fills row i of `in`. Drafts without
+ * cost write the tokens at once; those of models follow in run_model_drafts(). */
 static void propose_draft(struct engine *eng, struct batch_entry *r, int i, int most, struct governor_in *in, int *k) {
     struct session *s = r->s;
     int32_t *out = batch_tokens(r) + r->n;
@@ -185,7 +204,9 @@ static void propose_draft(struct engine *eng, struct batch_entry *r, int i, int 
     }
     *k = count_draft(eng, s, most, out, &matched);
     in->confidence[i] = lookup_confidence(matched);
-    in->is_model_draft[i] = eng->int4 || eng->draft_model.ctx ? *k > 0 : eng->mtp && most > 0 && (eng->params.draft == DRAFT_MTP || matched < LONG_MATCH);
+    in->is_model_draft[i] = eng->int4 || eng->draft_model.ctx
+                                ? *k > 0
+                                : eng->mtp && most > 0 && (eng->params.draft == DRAFT_MTP || matched < LONG_MATCH);
     if (in->is_model_draft[i]) *k = most, in->confidence[i] = MODEL_CONFIDENCE;
     else save_draft(s, &s->drafts[0], in->confidence[i], out, *k);
     in->max_drafted[i] = *k;
@@ -193,11 +214,13 @@ static void propose_draft(struct engine *eng, struct batch_entry *r, int i, int 
 }
 
 /* The MTP layer processes tokens that were generated without it. */
-static void catch_up_mtp(struct engine *eng, struct batch_entry *rows, int n, const struct governor_in *in, const int *k) {
+static void catch_up_mtp(struct engine *eng, struct batch_entry *rows, int n, const struct governor_in *in,
+                         const int *k) {
     struct governor_sample *t = &eng->next_sample;
     const double begin = clock_now();
     for (int i = 0; i < n; i++)
-        if (in->catch_up_rows[i] && k[i]) mtp_catch_up(eng->mtp, &rows[i].s->mtp, rows[i].s->tokens), t->n_caught_up += in->catch_up_rows[i];
+        if (in->catch_up_rows[i] && k[i])
+            mtp_catch_up(eng->mtp, &rows[i].s->mtp, rows[i].s->tokens), t->n_caught_up += in->catch_up_rows[i];
     if (t->n_caught_up) t->catch_up_s = clock_now() - begin;
 }
 
@@ -209,7 +232,8 @@ static void run_model_drafts(struct engine *eng, struct batch_entry *rows, int n
         struct session *s = rows[i].s;
         if (!is_model_draft[i] || !k[i]) continue;
         any = true;
-        if (mem_grow(&s->tokens, &s->tokens_cap, (size_t)(s->n_tokens + k[i]), sizeof *s->tokens)) k[i] = 0; /* room for drafts after the known tokens */
+        /* room for drafts after the known tokens */
+        if (mem_grow(&s->tokens, &s->tokens_cap, (size_t)(s->n_tokens + k[i]), sizeof *s->tokens)) k[i] = 0;
     }
     if (!any) return;
     if (eng->int4) draft_int4(eng, rows, n, k);
@@ -226,7 +250,8 @@ static void run_model_drafts(struct engine *eng, struct batch_entry *rows, int n
 }
 
 void drafts_add(struct engine *eng, struct batch_entry *rows, int n) {
-    const bool is_fixed = eng->params.custom_draft || (eng->params.max_drafted && eng->params.draft != DRAFT_AUTO); /* the governor has no choice */
+    /* the governor has no choice */
+    const bool is_fixed = eng->params.custom_draft || (eng->params.max_drafted && eng->params.draft != DRAFT_AUTO);
     struct governor_in in = {.mode = eng->next_exec - DECODE_CPU, .n = n, .max_batch_s = eng->tpot.max_batch_s};
     int k[ENGINE_MAX_BATCH], room = DECODE_MAX_ROWS;
     for (int i = 0; i < n; i++) in.rows += rows[i].n;

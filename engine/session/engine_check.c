@@ -13,7 +13,8 @@
 int engine_check_level(const struct engine_params *p, struct error *e) {
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
     if (cpu_level_has(level)) return 0;
-    return error_set(e, ERR_USAGE, "cpu level %s: this CPU supports up to %s (--cpu)", cpu_level_name(level), cpu_level_name(cpu_level_best()));
+    return error_set(e, ERR_USAGE, "cpu level %s: this CPU supports up to %s (--cpu)", cpu_level_name(level),
+                     cpu_level_name(cpu_level_best()));
 }
 
 int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n) {
@@ -23,7 +24,9 @@ int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t
     if (*ask == BUDGET_OFF || *ask == BUDGET_LAYERS || !strcmp(text, "auto")) return 0;
     double x = strtod(text, &end);
     const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
-    if (!(text[0] >= '0' && text[0] <= '9') || !(x < 1e9) || (*end && (!unit || end[1])) || (!*end && x != (double)(size_t)x)) return ERR_USAGE;
+    if (!(text[0] >= '0' && text[0] <= '9') || !(x < 1e9) || (*end && (!unit || end[1])) ||
+        (!*end && x != (double)(size_t)x))
+        return ERR_USAGE;
     *ask = unit ? BUDGET_BYTES : x > 0 ? BUDGET_EXPERTS : BUDGET_OFF;
     for (const char *u = units; unit && u <= unit; u++) x *= 1024;
     *n = (size_t)x;
@@ -36,18 +39,24 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
     int rc = engine_check_level(p, e);
     if (!rc && !none) rc = gpu_spec_parse(&spec, p->gpus, e);
     if (rc) return rc;
-    if (spec.is_virtual) return error_set(e, ERR_USAGE, "--gpus %s: virtual time is a simulation and computes nothing", p->gpus);
-    if (p->prefill == PREFILL_DSLP && spec.n == 1) return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
+    if (spec.is_virtual)
+        return error_set(e, ERR_USAGE, "--gpus %s: virtual time is a simulation and computes nothing", p->gpus);
+    if (p->prefill == PREFILL_DSLP && spec.n == 1)
+        return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
     if (none && exec_modes[p->prefill].min_devices)
         return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", exec_mode_name(p->prefill));
     if (none && exec_modes[p->decode].min_devices)
         return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", exec_mode_name(p->decode));
     if (p->decode == DECODE_PAGED && p->draft > DRAFT_AUTO)
-        return error_set(e, ERR_USAGE, "--decode paged uses no drafts, since a row of another prompt yields more than a drafted token: leave out --draft");
+        return error_set(e, ERR_USAGE,
+                         "--decode paged uses no drafts, since a row of another prompt yields more than a drafted "
+                         "token: leave out --draft");
     enum budget_request ask;
     size_t n;
     if (engine_parse_expert_cache(p->expert_cache, &ask, &n))
-        return error_set(e, ERR_USAGE, "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G)", p->expert_cache);
+        return error_set(e, ERR_USAGE,
+                         "--expert-cache %s: use layers, auto, off, experts per layer (8) or memory per device (4G)",
+                         p->expert_cache);
     if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
 }

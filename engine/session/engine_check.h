@@ -5,7 +5,11 @@
 #include "engine/experts/budget.h"
 #include "engine/model/config.h"
 
-int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n); /* parses --expert-cache; *n: its experts or bytes; ERR_USAGE */
-int engine_check_level(const struct engine_params *p, struct error *e);               /* ERR_USAGE: the CPU lacks the requested level */
-int engine_read_topology(struct numa *nodes, const char *topology, struct error *e);  /* from the file, or from the system if topology is NULL */
-int engine_check_modes(const struct engine_params *p, struct error *e);               /* ERR_USAGE: options that contradict each other or the devices */
+/* parses --expert-cache; *n: its experts or bytes; ERR_USAGE */
+int engine_parse_expert_cache(const char *text, enum budget_request *ask, size_t *n);
+/* ERR_USAGE: the CPU lacks the requested level */
+int engine_check_level(const struct engine_params *p, struct error *e);
+/* from the file, or from the system if topology is NULL */
+int engine_read_topology(struct numa *nodes, const char *topology, struct error *e);
+/* ERR_USAGE: options that contradict each other or the devices */
+int engine_check_modes(const struct engine_params *p, struct error *e);

@@ -1,6 +1,6 @@
 #pragma once
-/* The state of an engine and of its sessions, shared by the files of this folder. One mutex guards the queue, the sessions' states and their unread events. The
- * engine thread computes without the mutex, on sessions that it holds. */
+/* The state of an engine and of its sessions, shared by the files of this folder. One mutex guards the queue, the
+ * sessions' states and their unread events. The engine thread computes without the mutex, on sessions that it holds. */
 #include <pthread.h>
 
 #include "base/fair_queue.h"
@@ -21,19 +21,22 @@
 #include "engine/session/prefix_state.h"
 #include "engine/weights/huge_pages.h"
 
-enum { ENGINE_MAX_UNREAD = 1024, ENGINE_MAX_BATCH = 16 }; /* unread tokens after which a session pauses; sessions per decode batch */
+/* unread tokens after which a session pauses; sessions per decode batch */
+enum { ENGINE_MAX_UNREAD = 1024, ENGINE_MAX_BATCH = 16 };
 
 _Static_assert((int)ENGINE_MAX_BATCH <= (int)DECODE_MAX_ROWS, "a decode batch has a row of each session");
 /* ENDED: the turn is over and its last event is unread. Only session_set_state() changes the state. */
 enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_ENDED };
-/* The work that the engine thread does on a session while it does not hold the lock. Only session_set_hold() changes it. */
+/* The work that the engine thread does on a session while it does not hold the lock. Only session_set_hold() changes
+ * it. */
 enum session_hold {
     HOLD_NONE,    /* no work, or its prefill: may_end_turn() says whether a lock holder may end the turn */
     HOLD_CLAIMED, /* the engine thread works on the turn; no other thread may end it */
     HOLD_BATCH,   /* a batch computes its rows: the turn may end, but the session must not be freed */
     HOLD_DRAINING /* the turn has ended, but the batch or the stopping prefill still uses the session */
 };
-struct draft_tokens { /* drafted tokens at positions first_pos .. first_pos + n - 1; the first n_checked match the tokens generated since */
+/* drafted tokens at positions first_pos .. first_pos + n - 1; the first n_checked match the tokens generated since */
+struct draft_tokens {
     int first_pos, n, n_checked, confidence;
     int32_t token[DRAFT_MAX];
 };
@@ -42,8 +45,9 @@ struct session {
     struct session *next; /* in engine->sessions */
     _Atomic int state;
     enum session_hold hold;
-    _Atomic int cancel[2], live_cancel; /* cancel[live_cancel] belongs to the turn; a cancelled prefill that has not stopped yet watches the other flag */
-    int n_borrowers;                    /* readers of its cache; > 0: the session must not be freed */
+    /* cancel[live_cancel] belongs to the turn; a cancelled prefill that has not stopped yet watches the other flag */
+    _Atomic int cancel[2], live_cancel;
+    int n_borrowers; /* readers of its cache; > 0: the session must not be freed */
     struct kv kv;
     struct prefix prefix;
     int32_t *tokens; /* tokens in the KV cache, then tokens to prefill */
@@ -53,7 +57,8 @@ struct session {
     /* The running turn. */
     struct request request;
     int32_t *stop_ids;
-    float *raw_logits; /* [vocab] the model's logits of the token being sampled, for wants_logprobs; NULL: never wanted */
+    /* [vocab] the model's logits of the token being sampled, for wants_logprobs; NULL: never wanted */
+    float *raw_logits;
     struct prefix_keys disk_keys;
     uint64_t turn_id;              /* serial number of the turn, engine-wide */
     struct fair_entry queue_entry; /* entry in the prefill queue */
@@ -86,9 +91,11 @@ static inline _Atomic int *session_cancel_flag(struct session *s) { return &s->c
 /* The bound on the time per token, --max-tpot (tpot.h). */
 struct tpot {
     double max_batch_s; /* bound on the next decode batch, for the governor of drafts; 0: none */
-    double spare_s;     /* seconds by which answers were faster than the bound and that other work may take; limited, so that no stall is long */
-    double unit_s;      /* seconds of the running prefill's last unit; 0: none yet */
-    int n_missed;       /* consecutive batches of one session above the bound */
+    /* seconds by which answers were faster than the bound and that other work may take; limited, so that no stall is
+     * long */
+    double spare_s;
+    double unit_s; /* seconds of the running prefill's last unit; 0: none yet */
+    int n_missed;  /* consecutive batches of one session above the bound */
     bool has_warned;
 };
 /* Time slices of sessions (time_slices.h). */
@@ -135,17 +142,19 @@ struct engine {
     bool batch_running;                    /* a decode batch runs: a turn in prefill may be ended */
     /* The one running prefill. */
     struct session *prefilling;
-    struct session *abandoned;                   /* session whose turn ended before its prefill stopped; the next prefill waits for it */
+    /* session whose turn ended before its prefill stopped; the next prefill waits for it */
+    struct session *abandoned;
     const struct prefill_driver *prefill_driver; /* NULL: not started */
     struct prefill_job prefill_job;
     int32_t *prefill_tokens; /* a private copy: the session's tokens may change before the prefill has stopped */
     size_t prefill_tokens_cap;
-    double prefill_began, prefill_thread_s, progress_emitted; /* start time; seconds of the engine thread in it; time of the last progress event */
-    double prefill_expected_s;                                /* seconds predicted by the cost model */
-    double last_decode_at;                                    /* time of the last decode batch; 0: none */
-    enum exec_mode next_exec;                                 /* mode of the next decode batch */
-    double batch_expected_s;                                  /* predicted seconds of it */
-    struct policy_decode_out explained_decision;              /* decision that decode_why describes */
+    /* start time; seconds of the engine thread in it; time of the last progress event */
+    double prefill_began, prefill_thread_s, progress_emitted;
+    double prefill_expected_s;                   /* seconds predicted by the cost model */
+    double last_decode_at;                       /* time of the last decode batch; 0: none */
+    enum exec_mode next_exec;                    /* mode of the next decode batch */
+    double batch_expected_s;                     /* predicted seconds of it */
+    struct policy_decode_out explained_decision; /* decision that decode_why describes */
     char decode_why[660];
     struct mtp *mtp;                /* NULL: unused */
     struct int4 *int4;              /* NULL: unused */

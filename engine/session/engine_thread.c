@@ -1,7 +1,7 @@
-/* The engine thread, which owns the CPU executor. Each round it does one unit of ready work: a decode batch of all decoding
- * sessions, a unit of the running prefill (a layer; one prefill at a time, clients take turns), or a task from another
- * thread. When decode competes with the rest, each gets half of the time. A prefill on devices has its own thread and overlaps
- * with decode batches. */
+/* The engine thread, which owns the CPU executor. Each round it does one unit of ready work: a decode batch of all
+ * decoding sessions, a unit of the running prefill (a layer; one prefill at a time, clients take turns), or a task from
+ * another thread. When decode competes with the rest, each gets half of the time. A prefill on devices has its own
+ * thread and overlaps with decode batches. */
 #include <math.h>
 #include <poll.h>
 #include <unistd.h>
@@ -25,7 +25,8 @@
 /* Work that is ready in this round, by priority. One unit of it runs. */
 struct loop_round {
     struct batch_entry rows[ENGINE_MAX_BATCH]; /* [n_batch] entries of the decode batch */
-    int n_batch, n_decoding;                   /* n_batch 0: no batch this round; n_decoding: sessions that could be in it */
+    /* n_batch 0: no batch this round; n_decoding: sessions that could be in it */
+    int n_batch, n_decoding;
     enum throughput_next throughput;
     struct engine_task *task;
     bool prefill_ready;  /* a unit of prefill can run */
@@ -40,7 +41,8 @@ static enum loop_action choose_work(struct engine *eng, struct loop_round *r) {
     r->throughput = throughput_ready(eng);
     if (!r->throughput) prefill_queue_pick(eng);
     const int n = r->throughput ? 0 : decode_batch_pick(eng, batch);
-    if (!eng->is_calibrated && !eng->prefill_driver && ((n && eng->params.decode == MODE_AUTO) || (eng->prefilling && eng->params.prefill == MODE_AUTO)))
+    if (!eng->is_calibrated && !eng->prefill_driver &&
+        ((n && eng->params.decode == MODE_AUTO) || (eng->prefilling && eng->params.prefill == MODE_AUTO)))
         return LOOP_CALIBRATE;
     r->task = eng->tasks;
     r->prefill_ready = prefill_queue_ready(eng);
@@ -50,7 +52,8 @@ static enum loop_action choose_work(struct engine *eng, struct loop_round *r) {
     const bool other_work = r->task || (r->prefill_ready && (!n || tpot_has_room(eng, eng->tpot.unit_s)));
     r->n_batch = n && !(other_work && eng->decode_lead_s > 0) ? decode_batch_fill(eng, batch, n, r->rows) : 0;
     if (!r->n_batch && r->task) eng->tasks = r->task->next;
-    return atomic_load(&eng->closing) && !n && !other_work && !r->prefill_active && !r->throughput ? LOOP_EXIT : LOOP_WORK;
+    return atomic_load(&eng->closing) && !n && !other_work && !r->prefill_active && !r->throughput ? LOOP_EXIT
+                                                                                                   : LOOP_WORK;
 }
 
 static void run_decode_batch(struct engine *eng, struct loop_round *r) {
@@ -64,18 +67,20 @@ static void run_decode_batch(struct engine *eng, struct loop_round *r) {
     pthread_mutex_lock(&eng->lock);
     eng->batch_running = false;
     pthread_mutex_unlock(&eng->lock);
-    /* Copying one chunk of KV for the disk is spread over batches: 4 MB (1 << 22 bytes) per batch, about a millisecond. */
-    if (eng->n_batches % (1 + ((uint64_t)eng->prefill_work.rows * eng->info.kv_token_bytes >> 22)) == 0) prefix_save_one(eng);
+    /* Copying one chunk of KV for the disk is spread over batches: 4 MB (1 << 22 bytes) per batch, about a millisecond.
+     */
+    if (eng->n_batches % (1 + ((uint64_t)eng->prefill_work.rows * eng->info.kv_token_bytes >> 22)) == 0)
+        prefix_save_one(eng);
 }
 
-/* Tells the INT4 draft whether the engine thread is busy. While it is, weights are converted for the draft slowly, unless there is a spare
- * core or drafts are forced. */
+/* Tells the INT4 draft whether the engine thread is busy. While it is, weights are converted for the draft slowly,
+ * unless there is a spare core or drafts are forced. */
 static void set_cpu_busy(struct engine *eng, bool busy) {
     if (eng->int4) int4_set_cpu_busy(eng->int4, busy && !eng->params.max_drafted && pool_is_saturated(eng->pool));
 }
 
-/* Moves a part of the weights to huge pages when there has been no work for half a second. Sooner, it would delay a program that is about to end, or the next
- * of several prompts. */
+/* Moves a part of the weights to huge pages when there has been no work for half a second. Sooner, it would delay a
+ * program that is about to end, or the next of several prompts. */
 static bool move_pages(struct engine *eng) {
     enum { REST_MS = 500 };
     struct pollfd woken = {.fd = eng->wake_fd, .events = POLLIN};

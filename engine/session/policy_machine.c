@@ -14,7 +14,8 @@ struct policy_machine policy_machine_of(const struct engine *eng) {
                                .ranks = decode_tp_ranks(s),
                                .is_yielded = decode_is_yielded(s),
                                .why_unsplittable = slp_why_unsplittable(&eng->weights.config),
-                               .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP | (decode_can_blend(s) ? 1u << PREFILL_BLEND : 0),
+                               .prefill_mask = 1u << PREFILL_SLP | 1u << PREFILL_DSLP |
+                                               (decode_can_blend(s) ? 1u << PREFILL_BLEND : 0),
                                .decode_mask = decode_uses_devices(s) ? 1u << DECODE_HYBRID | 1u << DECODE_DUAL : 0,
                                .forced_decode = eng->params.decode,
                                .max_tpot_s = eng->params.max_tpot_s};

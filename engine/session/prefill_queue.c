@@ -17,20 +17,28 @@
 #include "engine/session/session_turn.h"
 #include "engine/session/tpot.h"
 
-/* Says from how many rows of an expert its upload to a device is faster than the CPU, and from how many the device computes longer than the link transfers. */
+/* Says from how many rows of an expert its upload to a device is faster than the CPU, and from how many the device
+ * computes longer than the link transfers. */
 static void explain_uploads(const struct engine *eng, int domain, char *out, size_t cap) {
     const int pays = (int)cost_fetch_break_even(&eng->cost, domain, &eng->cost_model),
               computes = (int)cost_compute_bound_rows(&eng->cost, domain, &eng->cost_model);
     *out = 0;
     if (!eng->info.n_experts) return;
     if (pays >= COST_NEVER_ROWS) snprintf(out, cap, "; uploading an expert is never faster than the CPU");
-    else if (computes >= COST_NEVER_ROWS) snprintf(out, cap, "; uploading an expert is faster than the CPU from %d of its tokens, limited by the link", pays);
-    else snprintf(out, cap, "; uploading an expert is faster than the CPU from %d of its tokens, limited by the link below %d", pays, computes);
+    else if (computes >= COST_NEVER_ROWS)
+        snprintf(out, cap, "; uploading an expert is faster than the CPU from %d of its tokens, limited by the link",
+                 pays);
+    else
+        snprintf(out, cap,
+                 "; uploading an expert is faster than the CPU from %d of its tokens, limited by the link below %d",
+                 pays, computes);
 }
 
 static const struct prefill_driver *choose_prefill_driver(struct engine *eng, struct session *s, int n) {
-    static const struct prefill_driver *const drivers[] = {
-        [PREFILL_CPU] = &prefill_mode_cpu, [PREFILL_BLEND] = &prefill_mode_blend, [PREFILL_SLP] = &prefill_mode_slp, [PREFILL_DSLP] = &prefill_mode_dslp};
+    static const struct prefill_driver *const drivers[] = {[PREFILL_CPU] = &prefill_mode_cpu,
+                                                           [PREFILL_BLEND] = &prefill_mode_blend,
+                                                           [PREFILL_SLP] = &prefill_mode_slp,
+                                                           [PREFILL_DSLP] = &prefill_mode_dslp};
     struct gpu_set *g = eng->machine.gpus;
     struct policy_machine m = policy_machine_of(eng);
     struct policy_prefill_in in = {.n_new = n,
@@ -39,13 +47,14 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
                                    .dense_resident = decode_resident_layers(eng->machine.decode) == eng->info.n_layers};
     m.forced_prefill = eng->params.prefill;
     for (int i = 0; i < m.n_devices; i++)
-        m.held[i] = (double)decode_held_bytes(eng->machine.decode, i), m.free[i] = (double)gpu_mem_free(g->gpu[i]) + m.held[i];
+        m.held[i] = (double)decode_held_bytes(eng->machine.decode, i),
+        m.free[i] = (double)gpu_mem_free(g->gpu[i]) + m.held[i];
     if (m.n_devices && !m.is_lost)
-        in.need_bytes[PREFILL_SLP] =
-            (double)slp_min_bytes(&(struct slp_job){.w = &eng->weights, .set = g, .ranks = 1, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
+        in.need_bytes[PREFILL_SLP] = (double)slp_min_bytes(
+            &(struct slp_job){.w = &eng->weights, .set = g, .ranks = 1, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
     if (m.n_devices > 1 && !m.is_lost)
-        in.need_bytes[PREFILL_DSLP] =
-            (double)slp_min_bytes(&(struct slp_job){.w = &eng->weights, .set = g, .ranks = g->n, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
+        in.need_bytes[PREFILL_DSLP] = (double)slp_min_bytes(&(struct slp_job){
+            .w = &eng->weights, .set = g, .ranks = g->n, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
     for (int i = 0; i < m.n_devices && m.prefill_mask >> PREFILL_BLEND & 1; i++) {
         double *need = m.decode_uses[i] ? &in.need_bytes[PREFILL_BLEND] : &in.helper_need_bytes;
         m.blend_stays[i] = (double)decode_weight_bytes(eng->machine.decode, i);
@@ -60,20 +69,24 @@ static const struct prefill_driver *choose_prefill_driver(struct engine *eng, st
     eng->prefill_job.device = out.device;
     eng->prefill_expected_s = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100], weights[80] = "", uploads[120] = "", nodes[80] = "";
-    if (driver == &prefill_mode_cpu) snprintf(where, sizeof where, "%s (%s, %d threads)", exec_modes[out.mode].what, eng->info.level, eng->info.threads);
+    if (driver == &prefill_mode_cpu)
+        snprintf(where, sizeof where, "%s (%s, %d threads)", exec_modes[out.mode].what, eng->info.level,
+                 eng->info.threads);
     else
-        snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", exec_modes[out.mode].what, driver == &prefill_mode_slp ? 1 : out.ranks, g->n,
+        snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", exec_modes[out.mode].what,
+                 driver == &prefill_mode_slp ? 1 : out.ranks, g->n,
                  gpu_info(g->gpu[driver == &prefill_mode_slp ? out.device : 0])->name);
     if (driver != &prefill_mode_cpu && g->pin)
         snprintf(weights, sizeof weights, "; weights %s, %.3g GB/s expected", pin_name(pin_get_choice(g->pin)->path),
                  eng->cost.domain[1 + out.device].link[COST_H2D].rate * 1e-9);
     if (driver != &prefill_mode_cpu) explain_uploads(eng, 1 + out.device, uploads, sizeof uploads);
     if (eng->cost.spread_bw_share > 0)
-        snprintf(nodes, sizeof nodes, "; %.0f%% of %d NUMA nodes' bandwidth: weights are not placed by node", 100 * eng->cost.spread_bw_share,
-                 eng->cost.n_nodes);
-    else if (eng->cost.n_nodes) snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", eng->cost.n_nodes);
-    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s", n, where, out.why, weights, uploads, nodes,
-             s->has_waited ? "; waited for other answers (--max-tpot)" : "");
+        snprintf(nodes, sizeof nodes, "; %.0f%% of %d NUMA nodes' bandwidth: weights are not placed by node",
+                 100 * eng->cost.spread_bw_share, eng->cost.n_nodes);
+    else if (eng->cost.n_nodes)
+        snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", eng->cost.n_nodes);
+    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d new tokens %s: %.130s%s%s%s%s", n, where, out.why,
+             weights, uploads, nodes, s->has_waited ? "; waited for other answers (--max-tpot)" : "");
     return driver;
 }
 
@@ -95,8 +108,8 @@ static void feed_mtp(void *ctx, int pos, int n, const float *x) {
     if (eng->prefilling) mtp_feed(eng->mtp, &eng->prefilling->mtp, pos, n, x);
 }
 
-/* Runs the units before the driver's: looks the prompt up in the caches, loads saved KV and resident weights, then starts the driver. Returns PREFILL_MORE
- * or an error. */
+/* Runs the units before the driver's: looks the prompt up in the caches, loads saved KV and resident weights, then
+ * starts the driver. Returns PREFILL_MORE or an error. */
 static int begin_turn(struct engine *eng, struct error *e) {
     struct session *s = eng->prefilling;
     if (eng->restoring_turn != s->turn_id) {
@@ -111,9 +124,11 @@ static int begin_turn(struct engine *eng, struct error *e) {
     const struct prefill_driver *driver = choose_prefill_driver(eng, s, s->n_tokens - s->n_kv);
     if (s->request.max_tokens && eng->params.decode != DECODE_CPU) { /* upload resident weights, one layer per unit */
         bool more;
-        const int rc =
-            prefill_load_next(&eng->machine, driver->mode,
-                              &(struct prefill_job){.kv = &s->kv, .pos = s->n_kv, .n = s->n_tokens - s->n_kv, .device = eng->prefill_job.device}, &more, e);
+        const int rc = prefill_load_next(
+            &eng->machine, driver->mode,
+            &(struct prefill_job){
+                .kv = &s->kv, .pos = s->n_kv, .n = s->n_tokens - s->n_kv, .device = eng->prefill_job.device},
+            &more, e);
         if (rc == ERR_RUNTIME) {
             log_say(LOG_WARN, "%s; sessions now decode on the CPU", e->text);
             decode_on_device_lost(eng->machine.decode, e->text);
@@ -164,16 +179,19 @@ static void advance_prefill(struct engine *eng) {
         eng->prefill_driver->close(&eng->machine, &eng->prefill_job);
     if (rc == ERR_MEMORY && (eng->prefill_driver == &prefill_mode_slp || eng->prefill_driver == &prefill_mode_dslp) &&
         decode_yield(eng->machine.decode)) { /* evict resident weights */
-        log_say(LOG_INFO, "%s prefill: %s; evicting resident weights until the prefill ends", exec_mode_name(eng->prefill_driver->mode), e.text);
+        log_say(LOG_INFO, "%s prefill: %s; evicting resident weights until the prefill ends",
+                exec_mode_name(eng->prefill_driver->mode), e.text);
         size_t at = strlen(s->stats.prefill_why);
         snprintf(s->stats.prefill_why + at, sizeof s->stats.prefill_why - at, "; resident weights were evicted");
         e = (struct error){0};
         rc = begin_driver(eng, eng->prefill_driver, &e);
     }
-    if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && eng->prefill_driver && eng->prefill_driver != &prefill_mode_cpu) { /* fall back to the CPU */
+    /* fall back to the CPU */
+    if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && eng->prefill_driver && eng->prefill_driver != &prefill_mode_cpu) {
         log_say(LOG_WARN, "%s prefill: %s; using the CPU instead", exec_mode_name(eng->prefill_driver->mode), e.text);
         if (eng->machine.gpus->is_lost) decode_on_device_lost(eng->machine.decode, e.text);
-        snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%s failed: %.200s", exec_mode_name(eng->prefill_driver->mode), e.text);
+        snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%s failed: %.200s",
+                 exec_mode_name(eng->prefill_driver->mode), e.text);
         e = (struct error){0};
         eng->prefill_expected_s = s->stats.prefill_expected_s = 0;
         rc = begin_driver(eng, &prefill_mode_cpu, &e);
@@ -182,8 +200,9 @@ static void advance_prefill(struct engine *eng) {
     eng->prefill_thread_s += clock_now() - begin;
     if (rc == PREFILL_MORE) return;
     if (!rc && !s->request.logits && eng->prefill_expected_s > 0) /* feed the measured time back to the cost model */
-        cost_observe(&eng->cost, &eng->cost.observed[eng->prefill_driver->mode], eng->prefill_job.n, eng->prefill_expected_s,
-                     eng->prefill_driver == &prefill_mode_cpu ? eng->prefill_thread_s : clock_now() - eng->prefill_began);
+        cost_observe(
+            &eng->cost, &eng->cost.observed[eng->prefill_driver->mode], eng->prefill_job.n, eng->prefill_expected_s,
+            eng->prefill_driver == &prefill_mode_cpu ? eng->prefill_thread_s : clock_now() - eng->prefill_began);
     decode_reclaim(eng->machine.decode);
     const struct prefill_driver *driver = eng->prefill_driver;
     eng->prefill_driver = NULL;
@@ -191,7 +210,9 @@ static void advance_prefill(struct engine *eng) {
     s->n_kv += eng->prefill_job.n_complete;
     if (eng->prefill_job.is_aligned && (driver == &prefill_mode_cpu || !eng->params.deterministic)) {
         if (eng->prefill_job.n_complete)
-            s->prefix.token_s = (driver == &prefill_mode_cpu ? eng->prefill_thread_s : clock_now() - eng->prefill_began) / eng->prefill_job.n_complete;
+            s->prefix.token_s =
+                (driver == &prefill_mode_cpu ? eng->prefill_thread_s : clock_now() - eng->prefill_began) /
+                eng->prefill_job.n_complete;
         prefix_record(s);
     }
     if (rc) session_turn_end(s, DONE_STOP, rc, &e);
@@ -224,12 +245,13 @@ void prefill_queue_emit_progress(struct engine *eng) {
     int n_new = s->n_tokens - s->stats.cached_tokens;
     eng->progress_emitted = now;
     pthread_mutex_lock(&eng->lock);
-    session_emit_progress(s, &(struct event){.kind = EVENT_PROGRESS,
-                                             .session = s,
-                                             .unit = eng->prefill_driver->unit,
-                                             .done = (int)(share * n_new),
-                                             .total = n_new,
-                                             .left_s = share > 0 ? (now - eng->prefill_began) * (1 - share) / share : -1});
+    session_emit_progress(s,
+                          &(struct event){.kind = EVENT_PROGRESS,
+                                          .session = s,
+                                          .unit = eng->prefill_driver->unit,
+                                          .done = (int)(share * n_new),
+                                          .total = n_new,
+                                          .left_s = share > 0 ? (now - eng->prefill_began) * (1 - share) / share : -1});
     pthread_mutex_unlock(&eng->lock);
 }
 

@@ -8,7 +8,9 @@
 static size_t good_bytes(const struct runtime *m, enum exec_mode mode, const struct prefill_job *j, bool has_ring) {
     if (mode == PREFILL_BLEND) return blend_good_bytes(m, j->pos, j->n, has_ring);
     const int ranks = mode == PREFILL_DSLP ? m->gpus->n : 1;
-    return slp_good_bytes(&(struct slp_job){.w = m->w, .set = m->gpus, .ranks = ranks, .cache = j->kv->layer, .pos = j->pos, .n = j->n}, has_ring);
+    return slp_good_bytes(
+        &(struct slp_job){.w = m->w, .set = m->gpus, .ranks = ranks, .cache = j->kv->layer, .pos = j->pos, .n = j->n},
+        has_ring);
 }
 
 void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct prefill_job *j) {
@@ -20,12 +22,14 @@ void prefill_make_room(struct runtime *m, enum exec_mode mode, const struct pref
     }
 }
 
-int prefill_load_next(struct runtime *m, enum exec_mode mode, const struct prefill_job *j, bool *more, struct error *e) {
+int prefill_load_next(struct runtime *m, enum exec_mode mode, const struct prefill_job *j, bool *more,
+                      struct error *e) {
     enum { MIN_BLENDED = 512 }; /* a blended prompt of fewer tokens uploads few of the weights */
     const struct config *c = &m->w->config;
     int layers = 0;
     *more = false;
     if (mode == PREFILL_CPU || (mode == PREFILL_BLEND && j->n < MIN_BLENDED)) return 0;
     for (int l = 0; l < c->n_layers; l++) layers += c->layer[l].moe;
-    return decode_load_next(m->decode, good_bytes(m, mode, j, mode == PREFILL_DSLP || decode_expert_layers(m->decode) < layers), more, e);
+    return decode_load_next(
+        m->decode, good_bytes(m, mode, j, mode == PREFILL_DSLP || decode_expert_layers(m->decode) < layers), more, e);
 }

@@ -18,21 +18,22 @@
 #include "engine/session/engine_state.h"
 #include "engine/session/engine_tasks.h"
 
-/* Hashes everything besides the tokens that determines a row's bits: the weights (location and modification time), the CPU, the settings, and
- * this build. */
+/* Hashes everything besides the tokens that determines a row's bits: the weights (location and modification time), the
+ * CPU, the settings, and this build. */
 static uint64_t compute_fingerprint(const struct engine *eng) {
     const struct checkpoint *c = &eng->weights.files;
     struct buf b = {0};
     struct stat st;
     char path[4096];
     if (stat("/proc/self/exe", &st)) memset(&st, 0, sizeof st);
-    buf_fmt(&b, "%s %llx %lld %lld.%ld %llx\n%s %s %d\n%d %d %d %s %d\n", HEARTH_VERSION, (unsigned long long)st.st_ino, (long long)st.st_size,
-            (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (unsigned long long)c->fingerprint, cpu_describe(), eng->info.level, (int)eng->params.kv,
-            eng->prefill_work.rows, eng->numa.n_nodes, eng->params.hugepages, eng->params.gpus ? eng->params.gpus : "", (int)eng->params.prefill);
+    buf_fmt(&b, "%s %llx %lld %lld.%ld %llx\n%s %s %d\n%d %d %d %s %d\n", HEARTH_VERSION, (unsigned long long)st.st_ino,
+            (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (unsigned long long)c->fingerprint,
+            cpu_describe(), eng->info.level, (int)eng->params.kv, eng->prefill_work.rows, eng->numa.n_nodes,
+            eng->params.hugepages, eng->params.gpus ? eng->params.gpus : "", (int)eng->params.prefill);
     for (int i = 0; i < c->n_shards; i++)
         if (!file_join(path, sizeof path, eng->dir, c->shards[i].name, NULL) && !stat(path, &st))
-            buf_fmt(&b, "%llx %llx %lld %lld.%ld\n", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino, (long long)st.st_size,
-                    (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+            buf_fmt(&b, "%llx %llx %lld %lld.%ld\n", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
+                    (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
     const uint64_t fingerprint = b.failed ? 0 : hash64(b.data ? b.data : "", b.len, 0);
     buf_free(&b);
     return fingerprint;
@@ -42,7 +43,8 @@ void prefix_open(struct engine *eng) {
     eng->kv_store.fd = memfd_create("hearth-kv", MFD_CLOEXEC);
     eng->kv_store.kv_fingerprint = compute_fingerprint(eng);
     if (eng->params.kv_dir && eng->kv_store.kv_fingerprint && eng->kv_store.fd >= 0)
-        eng->kv_disk = kv_disk_open(eng->params.kv_dir, eng->params.kv_limit, eng->kv_store.kv_fingerprint, (enum dtype)eng->params.kv);
+        eng->kv_disk = kv_disk_open(eng->params.kv_dir, eng->params.kv_limit, eng->kv_store.kv_fingerprint,
+                                    (enum dtype)eng->params.kv);
 }
 void prefix_close(struct engine *eng) {
     kv_disk_close(&eng->kv_disk);
@@ -50,11 +52,16 @@ void prefix_close(struct engine *eng) {
     eng->kv_store.fd = -1;
 }
 
-/* --- Chunks ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Chunks ----------------------------------------------------------------------------------- */
 
-/* Mapped blocks must not be hole-punched. Capacity is reserved before mapping, so that adding the reference cannot fail. */
-static int reserve_mapped(struct prefix *p) { return mem_grow(&p->mapped_blocks, &p->mapped_blocks_cap, p->n_mapped_blocks + 1, sizeof *p->mapped_blocks); }
-static void add_mapped(struct prefix *p, struct kv_shared *b) { p->mapped_blocks[p->n_mapped_blocks++] = kv_shared_ref(b); }
+/* Mapped blocks must not be hole-punched. Capacity is reserved before mapping, so that adding the reference cannot
+ * fail. */
+static int reserve_mapped(struct prefix *p) {
+    return mem_grow(&p->mapped_blocks, &p->mapped_blocks_cap, p->n_mapped_blocks + 1, sizeof *p->mapped_blocks);
+}
+static void add_mapped(struct prefix *p, struct kv_shared *b) {
+    p->mapped_blocks[p->n_mapped_blocks++] = kv_shared_ref(b);
+}
 
 static int push_chunk(struct prefix *p, int end, uint64_t key) {
     if (mem_grow(&p->chunks, &p->chunks_cap, p->n_chunks + 1, sizeof *p->chunks)) return ERR_MEMORY;
@@ -78,7 +85,8 @@ static struct kv_shared *get_block(struct session *s, size_t i) {
     struct prefix *p = &s->prefix;
     struct prefix_chunk *x = &p->chunks[i];
     if (x->block || reserve_mapped(p)) return x->block;
-    if ((x->block = kv_shared_create(&s->engine->kv_store, &s->kv, i ? p->chunks[i - 1].end : 0, x->end, true))) add_mapped(p, x->block);
+    if ((x->block = kv_shared_create(&s->engine->kv_store, &s->kv, i ? p->chunks[i - 1].end : 0, x->end, true)))
+        add_mapped(p, x->block);
     count_mapped(p);
     return x->block;
 }
@@ -102,16 +110,18 @@ void prefix_free(struct session *s) {
     *p = (struct prefix){0};
 }
 
-/* --- Chunk ends --------------------------------------------------------------------------------------------------------------------- */
+/* --- Chunk ends ------------------------------------------------------------------------------- */
 
-/* A chunk shorter than SHORTEST is not worth its own batch. Ends are multiples of GRAIN, so that prompts whose shared parts end a few tokens apart share a
- * chunk. */
+/* A chunk shorter than SHORTEST is not worth its own batch. Ends are multiples of GRAIN, so that prompts whose shared
+ * parts end a few tokens apart share a chunk. */
 int prefix_shared_end(const struct session *s) {
     enum { SHORTEST = 256, GRAIN = 64 }; /* tokens */
     int rows = s->engine->prefill_work.rows, at = s->request.n_shared / GRAIN * GRAIN;
     return at % rows >= (rows < SHORTEST ? 1 : SHORTEST) ? at : 0;
 }
-static int next_chunk_end(const struct session *s, int pos) { return prefill_batch_end(s->engine->prefill_work.rows, prefix_shared_end(s), pos); }
+static int next_chunk_end(const struct session *s, int pos) {
+    return prefill_batch_end(s->engine->prefill_work.rows, prefix_shared_end(s), pos);
+}
 bool prefix_is_exact(const struct session *s) { return s->n_kv == s->prefix.exact_end; }
 
 static uint64_t chunk_key(uint64_t key, const int32_t *tokens, int from, int to) {
@@ -119,10 +129,12 @@ static uint64_t chunk_key(uint64_t key, const int32_t *tokens, int from, int to)
     return k ? k : 1;
 }
 static uint64_t root_key(const struct session *s) {
-    return hash64(&(uint64_t){config_long_rope(&s->engine->weights.config, s->n_tokens)}, 8, s->engine->kv_store.kv_fingerprint);
+    return hash64(&(uint64_t){config_long_rope(&s->engine->weights.config, s->n_tokens)}, 8,
+                  s->engine->kv_store.kv_fingerprint);
 }
 
-/* Returns the i-th exact chunk that the prompt keeps, or NULL. Its end may be one that only an earlier prompt's shared part had. */
+/* Returns the i-th exact chunk that the prompt keeps, or NULL. Its end may be one that only an earlier prompt's shared
+ * part had. */
 static const struct prefix_chunk *held_chunk(const struct session *s, size_t i) {
     const struct prefix *p = &s->prefix;
     return i < p->n_chunks && p->chunks[i].key && p->chunks[i].end <= s->n_kv ? &p->chunks[i] : NULL;
@@ -150,30 +162,37 @@ void prefix_record(struct session *s) {
     uint64_t key = p->exact_end ? p->chunks[p->n_chunks - 1].key : root_key(s);
     struct timespec now;
     p->no_disk = s->request.flags & REQ_NO_DISK_CACHE;
-    if (s->n_kv < next_chunk_end(s, p->exact_end) || mem_grow(&p->tokens, &p->tokens_cap, (size_t)s->n_kv, sizeof *p->tokens)) return;
+    if (s->n_kv < next_chunk_end(s, p->exact_end) ||
+        mem_grow(&p->tokens, &p->tokens_cap, (size_t)s->n_kv, sizeof *p->tokens))
+        return;
     clock_gettime(CLOCK_REALTIME, &now);
     for (int end; (end = next_chunk_end(s, p->exact_end)) <= s->n_kv; p->exact_end = end) {
         key = chunk_key(key, s->tokens, p->exact_end, end);
         if (push_chunk(p, end, key)) return;
         p->chunks[p->n_chunks - 1].computed_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-        p->chunks[p->n_chunks - 1].is_saved = s->n_answered > 0; /* recomputed with the answer: session_disk_keys() did not list this key */
+        /* recomputed with the answer: session_disk_keys() did not list this key */
+        p->chunks[p->n_chunks - 1].is_saved = s->n_answered > 0;
         memcpy(p->tokens + p->exact_end, s->tokens + p->exact_end, (size_t)(end - p->exact_end) * sizeof *p->tokens);
     }
 }
 
-/* --- Reuse of other sessions' chunks ---------------------------------------------------------------------------------------------- */
+/* --- Reuse of other sessions' chunks ---------------------------------------------------------- */
 
 /* Returns how many of the wanted chunks session o has, up to the last one at which prefill can resume. */
 static size_t common_chunks(const struct session *s, const struct prefix_chunk *want, size_t n, struct session *o) {
     const struct prefix *p = &o->prefix;
     size_t usable = 0;
-    for (size_t i = 0; i < n && i < p->n_chunks && p->chunks[i].key == want[i].key && p->chunks[i].end == want[i].end; i++)
-        if (!o->kv.has_states || (p->chunks[i].block ? p->chunks[i].block->has_state : kv_state_find(&o->kv, p->chunks[i].end) >= 0)) usable = i + 1;
+    for (size_t i = 0; i < n && i < p->n_chunks && p->chunks[i].key == want[i].key && p->chunks[i].end == want[i].end;
+         i++)
+        if (!o->kv.has_states ||
+            (p->chunks[i].block ? p->chunks[i].block->has_state : kv_state_find(&o->kv, p->chunks[i].end) >= 0))
+            usable = i + 1;
     if (usable && memcmp(p->tokens, s->tokens, (size_t)want[usable - 1].end * sizeof *p->tokens)) return 0;
     return usable;
 }
 
-/* Returns the session with the most usable chunks, more than *usable, and borrows it until release_donor(); NULL: none. */
+/* Returns the session with the most usable chunks, more than *usable, and borrows it until release_donor(); NULL: none.
+ */
 static struct session *find_donor(struct session *s, const struct prefix_chunk *want, size_t n, size_t *usable) {
     struct engine *eng = s->engine;
     struct session *found = NULL;
@@ -223,11 +242,14 @@ static struct prefix_chunk *wanted_chunks(const struct session *s, size_t *n) {
 }
 
 /* Whether prefill can resume at the last chunk end. */
-static bool can_resume(const struct session *s) { return !s->kv.has_states || !s->prefix.exact_end || kv_state_find(&s->kv, s->prefix.exact_end) >= 0; }
+static bool can_resume(const struct session *s) {
+    return !s->kv.has_states || !s->prefix.exact_end || kv_state_find(&s->kv, s->prefix.exact_end) >= 0;
+}
 
 void prefix_reuse(struct session *s) {
     struct prefix *p = &s->prefix;
-    if (s->request.logits || s->request.flags & REQ_NO_PREFIX_REUSE || !prefix_is_exact(s) || (s->engine->machine.gpus && s->engine->params.deterministic))
+    if (s->request.logits || s->request.flags & REQ_NO_PREFIX_REUSE || !prefix_is_exact(s) ||
+        (s->engine->machine.gpus && s->engine->params.deterministic))
         return;
     size_t n, usable = p->n_chunks;
     struct prefix_chunk *want = wanted_chunks(s, &n);
@@ -258,13 +280,15 @@ int prefix_common_rows(void *engine, const struct kv *a, const struct kv *b) {
         if (&s->kv == a) p = &s->prefix;
         if (&s->kv == b) q = &s->prefix;
     }
-    for (size_t i = 0; p && q && i < p->n_chunks && i < q->n_chunks && p->chunks[i].block && p->chunks[i].block == q->chunks[i].block; i++)
+    for (size_t i = 0;
+         p && q && i < p->n_chunks && i < q->n_chunks && p->chunks[i].block && p->chunks[i].block == q->chunks[i].block;
+         i++)
         same = p->chunks[i].end;
     pthread_mutex_unlock(&eng->lock);
     return same;
 }
 
-/* --- The disk ---------------------------------------------------------------------------------------------------------------------- */
+/* --- The disk --------------------------------------------------------------------------------- */
 
 int prefix_disk_keys(const struct session *s, struct prefix_keys *out) {
     uint64_t key = root_key(s);
@@ -282,12 +306,14 @@ int prefix_disk_keys(const struct session *s, struct prefix_keys *out) {
     return 0;
 }
 
-/* Whether the next chunk, which ends at `end`, may come from the disk: the chunks before it are exact and the turn allows it. */
+/* Whether the next chunk, which ends at `end`, may come from the disk: the chunks before it are exact and the turn
+ * allows it. */
 static bool may_load(struct session *s, int end) {
     const struct prefix *p = &s->prefix;
     const int chunks_end = p->n_chunks ? p->chunks[p->n_chunks - 1].end : 0;
     if (!s->engine->kv_disk || s->request.logits || s->request.flags & REQ_NO_PREFIX_REUSE) return false;
-    return s->n_kv <= p->exact_end && p->exact_end == chunks_end && end < s->n_tokens && !atomic_load(session_cancel_flag(s));
+    return s->n_kv <= p->exact_end && p->exact_end == chunks_end && end < s->n_tokens &&
+           !atomic_load(session_cancel_flag(s));
 }
 
 bool prefix_load_next(struct session *s) {
@@ -295,9 +321,12 @@ bool prefix_load_next(struct session *s) {
     struct prefix *p = &s->prefix;
     const int from = p->exact_end, end = next_chunk_end(s, from);
     bool has_state, found = may_load(s, end);
-    uint64_t key = found ? chunk_key(p->n_chunks ? p->chunks[p->n_chunks - 1].key : root_key(s), s->tokens, from, end) : 0;
-    if (found) found = !mem_grow(&p->tokens, &p->tokens_cap, (size_t)end, sizeof *p->tokens) && !push_chunk(p, end, key);
-    if (found && !kv_disk_read(eng->kv_disk, eng->pool, &s->kv, key, s->tokens, from, end, &has_state)) found = false, p->n_chunks--;
+    uint64_t key =
+        found ? chunk_key(p->n_chunks ? p->chunks[p->n_chunks - 1].key : root_key(s), s->tokens, from, end) : 0;
+    if (found)
+        found = !mem_grow(&p->tokens, &p->tokens_cap, (size_t)end, sizeof *p->tokens) && !push_chunk(p, end, key);
+    if (found && !kv_disk_read(eng->kv_disk, eng->pool, &s->kv, key, s->tokens, from, end, &has_state))
+        found = false, p->n_chunks--;
     if (!found) {
         truncate_chunks(p, s->n_kv);
         return false;
@@ -317,19 +346,23 @@ static size_t first_unsaved(struct session *s) {
     for (size_t i = 0; i < p->n_chunks && p->chunks[i].key; i++) {
         int from = i ? p->chunks[i - 1].end : 0, end = p->chunks[i].end;
         if (p->chunks[i].is_saved) continue;
-        bool worth = kv_disk_is_worth(kv_image_bytes(&s->kv, from, end, false), (end - from) * p->token_s, p->chunks[p->n_chunks - 1].end * p->token_s);
+        bool worth = kv_disk_is_worth(kv_image_bytes(&s->kv, from, end, false), (end - from) * p->token_s,
+                                      p->chunks[p->n_chunks - 1].end * p->token_s);
         return worth ? i : p->n_chunks; /* chunks after it are useless without it */
     }
     return p->n_chunks;
 }
-/* Writes one chunk. A continuing session keeps its own memory, whose pages may be huge; the copy lives until it is written. */
+/* Writes one chunk. A continuing session keeps its own memory, whose pages may be huge; the copy lives until it is
+ * written. */
 static bool save_chunk(struct session *s, bool closes) {
     struct prefix *p = &s->prefix;
     size_t i = p->no_disk ? p->n_chunks : first_unsaved(s);
     if (i == p->n_chunks) return false;
     struct prefix_chunk *x = &p->chunks[i];
     struct kv_shared *b = closes ? get_block(s, i) : x->block,
-                     *copy = b ? NULL : kv_shared_create(&s->engine->kv_store, &s->kv, i ? p->chunks[i - 1].end : 0, x->end, false);
+                     *copy = b ? NULL
+                               : kv_shared_create(&s->engine->kv_store, &s->kv, i ? p->chunks[i - 1].end : 0, x->end,
+                                                  false);
     x->is_saved = true;
     if (b || copy) kv_disk_write(s->engine->kv_disk, b ? b : copy, x->key, p->tokens, x->computed_ns);
     kv_shared_unref(copy);
@@ -360,7 +393,7 @@ void prefix_save_all(struct session *s) {
     else save_session(s); /* the engine thread has ended */
 }
 
-/* --- Forks ------------------------------------------------------------------------------------------------------------------------- */
+/* --- Forks ------------------------------------------------------------------------------------ */
 
 struct fork_call {
     struct session *from, *to;

@@ -13,14 +13,15 @@
 #include "engine/session/prefix.h"
 #include "engine/session/session.h"
 
-/* --- States ----------------------------------------------------------------------------------------------------------------- */
+/* --- States ----------------------------------------------------------------------------------- */
 
 void session_set_state(struct session *s, enum session_state to) {
     static const int may_follow[] = {
         [SESSION_IDLE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* ENDED: session_submit_answer() */
         [SESSION_QUEUED] = 1 << SESSION_PREFILL | 1 << SESSION_ENDED,
         [SESSION_PREFILL] = 1 << SESSION_DECODE | 1 << SESSION_QUEUED | 1 << SESSION_ENDED,
-        [SESSION_DECODE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* QUEUED: the RoPE factors changed, prefill everything again */
+        /* QUEUED: the RoPE factors changed, prefill everything again */
+        [SESSION_DECODE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED,
         [SESSION_ENDED] = 1 << SESSION_IDLE,
     };
     struct engine *eng = s->engine;
@@ -33,14 +34,22 @@ void session_set_state(struct session *s, enum session_state to) {
     else if (from == SESSION_QUEUED) fair_queue_remove(&eng->prefill_queue, &s->queue_entry);
     if (to == SESSION_QUEUED) fair_queue_push(&eng->prefill_queue, &s->queue_entry, s->request.client, s->turn_id);
     switch (to) {
-    case SESSION_IDLE: assert(!s->n_unread && !s->progress_serial && !s->end_serial && s->hold != HOLD_CLAIMED && s->hold != HOLD_BATCH); break;
-    case SESSION_QUEUED: assert(s->n_kv < s->n_tokens && (!s->n_answered || !s->n_kv) && (s->n_answered || !s->n_unread) && !s->end_serial); break;
+    case SESSION_IDLE:
+        assert(!s->n_unread && !s->progress_serial && !s->end_serial && s->hold != HOLD_CLAIMED &&
+               s->hold != HOLD_BATCH);
+        break;
+    case SESSION_QUEUED:
+        assert(s->n_kv < s->n_tokens && (!s->n_answered || !s->n_kv) && (s->n_answered || !s->n_unread) &&
+               !s->end_serial);
+        break;
     case SESSION_PREFILL:
         assert(!eng->prefilling);
         eng->prefilling = s;
         break;
     case SESSION_DECODE: assert(s->n_kv == s->n_tokens - 1 && s->n_answered >= 1); break;
-    case SESSION_ENDED: assert(s->end_serial && s->hold != HOLD_CLAIMED && s->hold != HOLD_BATCH && !s->stop_ids); break;
+    case SESSION_ENDED:
+        assert(s->end_serial && s->hold != HOLD_CLAIMED && s->hold != HOLD_BATCH && !s->stop_ids);
+        break;
     }
     atomic_store(&s->state, (int)to);
 }
@@ -80,7 +89,8 @@ void session_end_turn(struct session *s, enum done_reason reason, int rc, const 
 static bool may_end_turn(const struct session *s) {
     switch (atomic_load(&s->state)) {
     case SESSION_QUEUED: return true;
-    case SESSION_PREFILL: return s->engine->batch_running && !s->request.logits; /* request.logits runs the caller's code, which must not outlive the turn */
+    /* request.logits runs the caller's code, which must not outlive the turn */
+    case SESSION_PREFILL: return s->engine->batch_running && !s->request.logits;
     case SESSION_DECODE: return s->hold != HOLD_CLAIMED;
     default: return false;
     }
@@ -104,7 +114,7 @@ void session_reap_cancelled(struct engine *eng) {
     }
 }
 
-/* --- Events: each session stores its own until they are polled ------------------------------------------------------------- */
+/* --- Events: each session stores its own until they are polled -------------------------------- */
 
 void session_emit_token(struct session *s, int32_t id, const struct token_logprobs *probs) {
     assert(s->n_unread < ENGINE_MAX_UNREAD);
@@ -152,7 +162,8 @@ bool engine_poll(struct engine *eng, struct event *out, int timeout_ms) {
         for (struct session *s = eng->sessions; s; s = s->next)
             if (next_event_serial(s) && (!next || next_event_serial(s) < next_event_serial(next))) next = s;
         if (next) take_event(next, out);
-        bool signalled = !next && read(eng->event_fd, &drop, sizeof drop) > 0; /* a cancel may have signalled: look again */
+        /* a cancel may have signalled: look again */
+        bool signalled = !next && read(eng->event_fd, &drop, sizeof drop) > 0;
         pthread_mutex_unlock(&eng->lock);
         if (next) return true;
         if (signalled) continue;
@@ -162,7 +173,7 @@ bool engine_poll(struct engine *eng, struct event *out, int timeout_ms) {
     }
 }
 
-/* --- Sessions ------------------------------------------------------------------------------------------------------------- */
+/* --- Sessions --------------------------------------------------------------------------------- */
 
 int session_open(struct engine *eng, struct session **out, struct error *e) {
     struct session *s = mem_calloc(1, sizeof *s);
@@ -212,7 +223,8 @@ void session_close(struct session **sp) {
 }
 
 int session_fork(struct session *from, struct session *to, struct error *err) {
-    if (session_busy(from) || session_busy(to)) return error_set(err, ERR_RUNTIME, "the session is still busy with its last turn");
+    if (session_busy(from) || session_busy(to))
+        return error_set(err, ERR_RUNTIME, "the session is still busy with its last turn");
     return prefix_fork(from, to, err);
 }
 
@@ -237,10 +249,12 @@ static int request_check(const struct engine *eng, const struct request *r, stru
     if (r->n < 1) return error_set(e, ERR_USAGE, "the prompt is empty");
     for (int i = 0; i < r->n; i++)
         if (r->tokens[i] < 0 || r->tokens[i] >= eng->info.vocab)
-            return error_set(e, ERR_USAGE, "token %d is %d; the vocabulary has 0 to %d", i, r->tokens[i], eng->info.vocab - 1);
+            return error_set(e, ERR_USAGE, "token %d is %d; the vocabulary has 0 to %d", i, r->tokens[i],
+                             eng->info.vocab - 1);
     if (room < 0 || (room == 0 && r->max_tokens))
         return error_set(e, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d%s", r->n, eng->info.context,
-                         eng->info.context < eng->info.max_context ? "; a larger context may hold it (--context)" : ", as many as this model takes");
+                         eng->info.context < eng->info.max_context ? "; a larger context may hold it (--context)"
+                                                                   : ", as many as this model takes");
     return 0;
 }
 
@@ -255,19 +269,26 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     if (r->logits || config_long_rope(&eng->weights.config, r->n) != s->is_long_rope) n_kept = 0;
     n_kept = prefix_tokens_to_keep(s, n_kept, r->n, r->flags);
     pthread_mutex_lock(&eng->lock);
-    const bool has_stopped = s->hold == HOLD_NONE; /* otherwise a batch may still change the last turn's states; begin_turn() decides */
+    /* otherwise a batch may still change the last turn's states; begin_turn() decides */
+    const bool has_stopped = s->hold == HOLD_NONE;
     pthread_mutex_unlock(&eng->lock);
     if (has_stopped) n_kept = kv_resume_pos(&s->kv, n_kept);
     int room = eng->info.context - r->n, answer = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
-    size_t need = (size_t)(r->n - n_kept + (answer < CHECKED_ANSWER ? answer : CHECKED_ANSWER)) * eng->info.kv_token_bytes, have = mem_available();
+    size_t need =
+               (size_t)(r->n - n_kept + (answer < CHECKED_ANSWER ? answer : CHECKED_ANSWER)) * eng->info.kv_token_bytes,
+           have = mem_available();
     if (!s->n_kv) need += KV_STATES * kv_state_bytes(&eng->weights.config);
     if (have && need > have && !eng->params.force)
-        return error_set(e, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; a KV cache of FP8 needs half (--kv fp8; --force overrides)",
+        return error_set(e, ERR_MEMORY,
+                         "the KV cache of %d tokens needs %zu MB, %zu MB are free; a KV cache of FP8 needs half (--kv "
+                         "fp8; --force overrides)",
                          r->n, need >> 20, have >> 20);
     int32_t *stop = mem_alloc(((size_t)r->n_stop_ids + 1) * sizeof *stop);
-    if (r->wants_logprobs && !s->unread_logprobs) s->unread_logprobs = mem_alloc(ENGINE_MAX_UNREAD * sizeof *s->unread_logprobs);
+    if (r->wants_logprobs && !s->unread_logprobs)
+        s->unread_logprobs = mem_alloc(ENGINE_MAX_UNREAD * sizeof *s->unread_logprobs);
     if (r->wants_logprobs && !s->raw_logits) s->raw_logits = mem_alloc((size_t)eng->info.vocab * sizeof *s->raw_logits);
-    if (!stop || (r->wants_logprobs && (!s->unread_logprobs || !s->raw_logits)) || mem_grow(&s->tokens, &s->tokens_cap, (size_t)r->n + 1, sizeof *s->tokens)) {
+    if (!stop || (r->wants_logprobs && (!s->unread_logprobs || !s->raw_logits)) ||
+        mem_grow(&s->tokens, &s->tokens_cap, (size_t)r->n + 1, sizeof *s->tokens)) {
         mem_free(stop);
         return error_set(e, ERR_MEMORY, "no memory for a prompt of %d tokens", r->n);
     }
@@ -281,10 +302,12 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     s->n_kv = n_kept;
     s->n_tokens = r->n;
     s->n_answered = 0;
-    if (prefix_disk_keys(s, &s->disk_keys)) s->request.flags |= REQ_NO_DISK_CACHE; /* the caller must know the keys of what is written, to delete it */
+    /* the caller must know the keys of what is written, to delete it */
+    if (prefix_disk_keys(s, &s->disk_keys)) s->request.flags |= REQ_NO_DISK_CACHE;
     s->drafts[0].n = s->drafts[1].n = 0;
     s->submitted_at = clock_now();
-    s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = n_kept, .prefill_mode = "cpu", .decode_mode = "cpu"};
+    s->stats = (struct turn_stats){
+        .prompt_tokens = r->n, .cached_tokens = n_kept, .prefill_mode = "cpu", .decode_mode = "cpu"};
     pthread_mutex_lock(&eng->lock);
     int live = eng->abandoned == s && eng->prefill_job.cancel == &s->cancel[0];
     atomic_store(&s->cancel[live], 0);
@@ -296,10 +319,12 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     return 0;
 }
 
-int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e) {
+int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens,
+                          struct error *e) {
     struct engine *eng = s->engine;
     if (session_busy(s)) return error_set(e, ERR_RUNTIME, "the session is still busy with its last turn");
-    if (n > ENGINE_MAX_UNREAD) return error_set(e, ERR_RUNTIME, "a known answer has %d tokens, the limit is %d", n, ENGINE_MAX_UNREAD);
+    if (n > ENGINE_MAX_UNREAD)
+        return error_set(e, ERR_RUNTIME, "a known answer has %d tokens, the limit is %d", n, ENGINE_MAX_UNREAD);
     bool cut = max_tokens >= 0 && max_tokens < n;
     pthread_mutex_lock(&eng->lock);
     s->submitted_at = s->first_token_at = clock_now();

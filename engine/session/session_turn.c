@@ -33,19 +33,22 @@ static void mask_logits(const struct session *s, float *logits, const uint64_t *
     int n = 0;
     for (int i = 0; i < f->n_eos + s->request.n_stop_ids && n < f->vocab; i++) {
         const int32_t id = i < f->n_eos ? f->eos[i] : s->stop_ids[i - f->n_eos];
-        if (id >= 0 && id < f->vocab && session_turn_is_stop_id(s, id)) stops[n++] = (struct sample_item){may_end ? logits[id] : -INFINITY, id};
+        if (id >= 0 && id < f->vocab && session_turn_is_stop_id(s, id))
+            stops[n++] = (struct sample_item){may_end ? logits[id] : -INFINITY, id};
     }
     for (int i = 0; i < f->vocab; i++)
         if (i >= n_ids || !(allowed[i >> 6] >> (i & 63) & 1)) logits[i] = -INFINITY;
     while (n-- > 0) logits[stops[n].id] = stops[n].logit;
 }
 
-/* Samples a token that the filter allows. A token after which the answer cannot be completed within the turn's limit is replaced by one that leaves room.
- * Without such a token the turn fails, or with REQ_MAY_BE_INCOMPLETE keeps the first one. */
+/* Samples a token that the filter allows. A token after which the answer cannot be completed within the turn's limit is
+ * replaced by one that leaves room. Without such a token the turn fails, or with REQ_MAY_BE_INCOMPLETE keeps the first
+ * one. */
 static int sample_filtered(struct session *s, float *logits, int32_t *id, struct error *why) {
     struct engine *eng = s->engine;
     const struct token_filter *f = s->request.filter;
-    const int room = eng->info.context - s->n_tokens, limit = s->request.max_tokens - s->n_answered, left = limit < room ? limit : room;
+    const int room = eng->info.context - s->n_tokens, limit = s->request.max_tokens - s->n_answered,
+              left = limit < room ? limit : room;
     struct sampling sampling = s->request.sampling;
     int32_t first = -1;
     for (int strict = 0; strict < 2; strict++) { /* strict: only among tokens that leave room */
@@ -54,20 +57,22 @@ static int sample_filtered(struct session *s, float *logits, int32_t *id, struct
         const bool may_end = f->state(f->ctx) != FILTER_OPEN;
         TRY(f->allowed(f->ctx, strict ? left : 0, &allowed, &n_ids, why));
         if (allowed) mask_logits(s, logits, allowed, n_ids, may_end);
-        *id = sample_token(logits, eng->info.vocab, &sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens, eng->sample_scratch);
+        *id = sample_token(logits, eng->info.vocab, &sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens,
+                           eng->sample_scratch);
         if (!allowed) return 0;
         if (logits[*id] == -INFINITY || isnan(logits[*id])) {
             const int needed = strict ? f->least(f->ctx) : 0;
             if (needed <= left || needed == INT_MAX)
-                return error_set(why, ERR_RUNTIME, "no token of the vocabulary can continue the answer as the grammar requires");
+                return error_set(why, ERR_RUNTIME,
+                                 "no token of the vocabulary can continue the answer as the grammar requires");
             if (s->request.flags & REQ_MAY_BE_INCOMPLETE) {
                 *id = first;
                 return 0;
             }
-            return error_set(
-                why, ERR_RUNTIME,
-                "the answer needs %d more tokens to match its grammar, and its limit leaves %d; a larger limit or context gives more (--max-tokens, --context)",
-                needed, left);
+            return error_set(why, ERR_RUNTIME,
+                             "the answer needs %d more tokens to match its grammar, and its limit leaves %d; a larger "
+                             "limit or context gives more (--max-tokens, --context)",
+                             needed, left);
         }
         if (session_turn_is_stop_id(s, *id) || f->fits(f->ctx, *id, left - 1)) return 0;
         first = *id;
@@ -79,9 +84,13 @@ static int sample_filtered(struct session *s, float *logits, int32_t *id, struct
 /* Sets the error of an answer that ended before its filter accepted it. */
 static int error_incomplete(const struct session *s, struct error *why) {
     if (s->n_tokens >= s->engine->info.context)
-        return error_set(why, ERR_CONTEXT, "the context of %d tokens is full before the answer matches its grammar; a larger context may hold it (--context)",
+        return error_set(why, ERR_CONTEXT,
+                         "the context of %d tokens is full before the answer matches its grammar; a larger context may "
+                         "hold it (--context)",
                          s->engine->info.context);
-    return error_set(why, ERR_RUNTIME, "the answer reached its limit of %d tokens before it matched its grammar; a larger limit gives more (--max-tokens)",
+    return error_set(why, ERR_RUNTIME,
+                     "the answer reached its limit of %d tokens before it matched its grammar; a larger limit gives "
+                     "more (--max-tokens)",
                      s->n_answered);
 }
 
@@ -102,7 +111,8 @@ bool session_turn_sample(struct session *s, float *logits, int32_t top, int32_t 
     if (wants_logprobs) memcpy(s->raw_logits, logits, (size_t)eng->info.vocab * sizeof *logits);
     if (filter) rc = sample_filtered(s, logits, &id, &why);
     else if (top < 0 || !sample_is_argmax(&s->request.sampling))
-        id = sample_token(logits, eng->info.vocab, &s->request.sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens, eng->sample_scratch);
+        id = sample_token(logits, eng->info.vocab, &s->request.sampling, s->tokens, s->n_tokens, (uint64_t)s->n_tokens,
+                          eng->sample_scratch);
     if (!s->n_answered) {
         s->first_token_at = clock_now();
         s->stats.ttft_s = s->first_token_at - s->submitted_at;
@@ -129,10 +139,13 @@ bool session_turn_sample(struct session *s, float *logits, int32_t top, int32_t 
     bool continues = false;
     session_set_hold(s, HOLD_NONE);
     if (answer_state == FILTER_FINAL) session_end_turn(s, DONE_STOP, 0, NULL);
-    else if (s->n_answered >= s->request.max_tokens && answer_state == FILTER_OPEN && !(s->request.flags & REQ_MAY_BE_INCOMPLETE))
+    else if (s->n_answered >= s->request.max_tokens && answer_state == FILTER_OPEN &&
+             !(s->request.flags & REQ_MAY_BE_INCOMPLETE))
         session_end_turn(s, DONE_STOP, error_incomplete(s, &why), &why);
-    else if (s->n_answered >= s->request.max_tokens && filter && filter->is_whole && answer_state != FILTER_OPEN) session_end_turn(s, DONE_STOP, 0, NULL);
-    else if (s->n_answered >= s->request.max_tokens) session_end_turn(s, s->n_tokens >= eng->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
+    else if (s->n_answered >= s->request.max_tokens && filter && filter->is_whole && answer_state != FILTER_OPEN)
+        session_end_turn(s, DONE_STOP, 0, NULL);
+    else if (s->n_answered >= s->request.max_tokens)
+        session_end_turn(s, s->n_tokens >= eng->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
     else if (config_long_rope(&eng->weights.config, s->n_tokens) != s->is_long_rope) {
         s->n_kv = 0; /* the RoPE factors change: all keys are invalid */
         session_set_state(s, SESSION_QUEUED);

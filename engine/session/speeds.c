@@ -4,7 +4,8 @@
 #include "engine/placement/calibrate.h"
 #include "engine/placement/numa_cost.h"
 
-/* Enters the NUMA nodes into the cost model: as measured, or else with equal speeds, scaled by CPU count. home: each node computes the weights in its memory.
+/* Enters the NUMA nodes into the cost model: as measured, or else with equal speeds, scaled by CPU count. home: each
+ * node computes the weights in its memory.
  */
 static void set_numa_nodes(struct engine *eng, bool home) {
     const struct numa *n = &eng->numa;
@@ -16,12 +17,14 @@ static void set_numa_nodes(struct engine *eng, bool home) {
     if (n->n_nodes < 2 || n->n_nodes > COST_NODES || cpus < 1) return;
     if (measured != n->n_nodes) {
         numa_cost_even(m, n->n_nodes, 0);
-        for (int a = 0; a < n->n_nodes; a++) m->node[a] = (struct cost_node){(double)n->memory[a], n->cpus[a] / cpus, n->cpus[a] / cpus};
+        for (int a = 0; a < n->n_nodes; a++)
+            m->node[a] = (struct cost_node){(double)n->memory[a], n->cpus[a] / cpus, n->cpus[a] / cpus};
     }
     m->n_nodes = n->n_nodes;
     if (home) return;
     m->spread_bw_share = numa_cost_reach(m, &eng->cost_model);
-    log_say(LOG_INFO, "%d NUMA nodes, weights are not placed by node: expecting %.0f%% of the bandwidth", m->n_nodes, 100 * m->spread_bw_share);
+    log_say(LOG_INFO, "%d NUMA nodes, weights are not placed by node: expecting %.0f%% of the bandwidth", m->n_nodes,
+            100 * m->spread_bw_share);
 }
 
 static void limit_uploads(struct engine *eng) {
@@ -50,12 +53,15 @@ static void apply_emulated_speeds(struct cost_machine *m, const struct gpu_spec 
 void speeds_assume(struct engine *eng, enum cpu_level level) {
     const struct gpu_set *g = eng->machine.gpus;
     const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
-    cost_model_of(&eng->cost_model, &eng->weights.config, weights_dense_dtype(&eng->weights), weights_ffn_dtype(&eng->weights), (enum dtype)eng->params.kv);
-    cost_assumed(&eng->cost, pool_threads(eng->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
+    cost_model_of(&eng->cost_model, &eng->weights.config, weights_dense_dtype(&eng->weights),
+                  weights_ffn_dtype(&eng->weights), (enum dtype)eng->params.kv);
+    cost_assumed(&eng->cost, pool_threads(eng->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0,
+                 info ? info->d2h : 0, 0);
     if (g && g->spec.is_emulated) apply_emulated_speeds(&eng->cost, &g->spec);
     eng->cost.is_deterministic = eng->params.deterministic;
     limit_uploads(eng);
-    eng->is_calibrated = !g || g->spec.is_emulated || !eng->params.calibration_dir; /* no choice to make; speeds are given; no place to save results */
+    /* no choice to make; speeds are given; no place to save results */
+    eng->is_calibrated = !g || g->spec.is_emulated || !eng->params.calibration_dir;
 }
 
 /* Calibrates the machine before the first decision that involves a GPU. Takes seconds unless the results are saved. */

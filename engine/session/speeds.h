@@ -2,5 +2,6 @@
 /* The speeds of this machine in the engine's cost model. */
 #include "engine/session/engine_state.h"
 
-void speeds_assume(struct engine *eng, enum cpu_level level); /* fills in assumed speeds; speeds_calibrate() replaces them and observations correct them */
-void speeds_calibrate(struct engine *eng);                    /* engine thread: calibrates the machine, once */
+/* fills in assumed speeds; speeds_calibrate() replaces them and observations correct them */
+void speeds_assume(struct engine *eng, enum cpu_level level);
+void speeds_calibrate(struct engine *eng); /* engine thread: calibrates the machine, once */

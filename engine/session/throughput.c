@@ -18,7 +18,13 @@
 #include "engine/session/speeds.h"
 #include "engine/session/tpot.h"
 
-enum { MAX_SESSIONS = 4096, MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS, DEFAULT_PROMPTS = 64, DEFAULT_PROMPT_TOKENS = 256, DEFAULT_ANSWER_TOKENS = 256 };
+enum {
+    MAX_SESSIONS = 4096,
+    MAX_BATCH_ROWS = SEARCH_PREFILL_ROWS,
+    DEFAULT_PROMPTS = 64,
+    DEFAULT_PROMPT_TOKENS = 256,
+    DEFAULT_ANSWER_TOKENS = 256
+};
 static const double LEAVE_FACTOR = 1.25; /* hysteresis: leave paged batches only if another mode is clearly faster */
 
 struct paged_entry { /* a session's entry in a batch */
@@ -28,8 +34,9 @@ struct paged_entry { /* a session's entry in a batch */
     bool is_sampled, gave_logits; /* its token was sampled; logits of prompt positions were passed to request.logits */
 };
 struct throughput {
-    bool is_forced, is_chosen, is_waiting; /* forced by --decode; chosen by the policy for announced prompts; waiting for announced prompts */
-    bool has_failed;                       /* paged batches failed: not used again */
+    /* forced by --decode; chosen by the policy for announced prompts; waiting for announced prompts */
+    bool is_forced, is_chosen, is_waiting;
+    bool has_failed; /* paged batches failed: not used again */
     struct announced_load load;
     struct search_out search;
     struct policy_machine machine; /* modes other than paged, with the weights that devices hold for them */
@@ -37,12 +44,13 @@ struct throughput {
     struct paged_options options;
     size_t free_bytes[GPU_MAX]; /* free memory of each device before paged batches opened */
     char why[400];
-    struct paged_entry *entries;                                  /* [MAX_SESSIONS] */
-    struct paged_span *spans;                                     /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
-    int32_t *kv_lengths, *micro_batch, *order;                    /* [MAX_SESSIONS] */
-    int *span_entry;                                              /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
-    int32_t *tokens;                                              /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
-    int n_entries, n_decoding, n_spans, n_tokens, max_micro_rows; /* n_decoding: entries that decode; max_micro_rows: most of these per micro-batch */
+    struct paged_entry *entries;               /* [MAX_SESSIONS] */
+    struct paged_span *spans;                  /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
+    int32_t *kv_lengths, *micro_batch, *order; /* [MAX_SESSIONS] */
+    int *span_entry;                           /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
+    int32_t *tokens;                           /* [MAX_SESSIONS + MAX_BATCH_ROWS] */
+    /* n_decoding: entries that decode; max_micro_rows: most of these per micro-batch */
+    int n_entries, n_decoding, n_spans, n_tokens, max_micro_rows;
     double began_at, expected_s;
 };
 
@@ -54,20 +62,21 @@ int throughput_open(struct engine *eng, struct error *e) {
     struct throughput *m = eng->throughput = mem_calloc(1, sizeof *m);
     if (!m) return error_set(e, ERR_MEMORY, "no memory for throughput batches");
     m->is_forced = asked;
-    m->load = (struct announced_load){.n_prompts = DEFAULT_PROMPTS, .prompt_tokens = DEFAULT_PROMPT_TOKENS, .answer_tokens = DEFAULT_ANSWER_TOKENS};
+    m->load = (struct announced_load){
+        .n_prompts = DEFAULT_PROMPTS, .prompt_tokens = DEFAULT_PROMPT_TOKENS, .answer_tokens = DEFAULT_ANSWER_TOKENS};
     return 0;
 }
 void throughput_close(struct engine *eng) {
     struct throughput *m = eng->throughput;
     if (!m) return;
     paged_close(&m->paged);
-    mem_free(m->entries), mem_free(m->spans), mem_free(m->kv_lengths), mem_free(m->micro_batch), mem_free(m->order), mem_free(m->span_entry),
-        mem_free(m->tokens);
+    mem_free(m->entries), mem_free(m->spans), mem_free(m->kv_lengths), mem_free(m->micro_batch), mem_free(m->order),
+        mem_free(m->span_entry), mem_free(m->tokens);
     mem_free(m);
     eng->throughput = NULL;
 }
 
-/* --- The policy ------------------------------------------------------------------------------------------------------------------ */
+/* --- The policy ------------------------------------------------------------------------------- */
 
 static struct search_in make_search_input(const struct engine *eng) {
     struct throughput *m = eng->throughput;
@@ -84,7 +93,8 @@ static struct search_in make_search_input(const struct engine *eng) {
                            .max_matrix_rows = BATCH_INVARIANT_ROWS,
                            .prefill_rows = MAX_BATCH_ROWS};
     in.max_rows[SEARCH_CPU] = in.max_rows[SEARCH_HYBRID] = ENGINE_MAX_BATCH;
-    in.max_rows[SEARCH_PAGED] = m->load.max_at_once > 0 && m->load.max_at_once < MAX_SESSIONS ? m->load.max_at_once : MAX_SESSIONS;
+    in.max_rows[SEARCH_PAGED] =
+        m->load.max_at_once > 0 && m->load.max_at_once < MAX_SESSIONS ? m->load.max_at_once : MAX_SESSIONS;
     in.host_bytes = (double)(mem_available() + pin_own_bytes(g->pin)); /* mapped files count as available */
     if (decode_resident_layers(eng->machine.decode)) in.allowed_mask |= 1u << SEARCH_HYBRID;
     if (!paged_why_not(&eng->machine) && !m->has_failed) in.allowed_mask |= 1u << SEARCH_PAGED;
@@ -102,7 +112,8 @@ static void choose_policy(struct engine *eng) {
     struct search_in in = make_search_input(eng);
     search_run(&in, &m->search);
     search_why(&in, &m->search, m->why, sizeof m->why);
-    m->is_chosen = m->search.is_found && (m->is_forced || !m->search.misses_tpot) && m->search.policy.placement == SEARCH_PAGED;
+    m->is_chosen =
+        m->search.is_found && (m->is_forced || !m->search.misses_tpot) && m->search.policy.placement == SEARCH_PAGED;
 }
 
 /* Returns the device memory to other decode modes. */
@@ -138,13 +149,16 @@ static bool is_worth_it(struct engine *eng, int rows, double keys) {
     in.n_prompts = 0, in.device_bytes = INFINITY, in.max_tpot_s = 0; /* the weights are resident already */
     search_cost(&in, &p, &c);
     struct policy_decode_out out;
-    policy_decode_batch(
-        &m->machine,
-        &(struct policy_decode_in){.n_decoding = rows, .max_rows = ENGINE_MAX_BATCH, .keys = keys, .context_tokens = keys + POLICY_EXPECTED_GROWTH}, &out);
+    policy_decode_batch(&m->machine,
+                        &(struct policy_decode_in){.n_decoding = rows,
+                                                   .max_rows = ENGINE_MAX_BATCH,
+                                                   .keys = keys,
+                                                   .context_tokens = keys + POLICY_EXPECTED_GROWTH},
+                        &out);
     return !c.fits || c.decode_s <= LEAVE_FACTOR * out.seconds[out.mode] * ceil((double)rows / out.batch);
 }
 
-/* --- The device ------------------------------------------------------------------------------------------------------------------- */
+/* --- The device ------------------------------------------------------------------------------- */
 
 static void fail_paged(struct engine *eng, const char *why) {
     struct throughput *m = eng->throughput;
@@ -162,9 +176,11 @@ static void report_open(struct throughput *m) {
     struct paged *p = m->paged;
     char facts[240];
     int n = 0;
-    if (paged_n_devices(p) > 1) n = snprintf(facts, sizeof facts, "layers alternate over %d cards, ", paged_n_devices(p));
+    if (paged_n_devices(p) > 1)
+        n = snprintf(facts, sizeof facts, "layers alternate over %d cards, ", paged_n_devices(p));
     snprintf(facts + n, sizeof facts - (size_t)n,
-             "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, up to %d rows per batch; ",
+             "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, up to "
+             "%d rows per batch; ",
              100 * paged_resident_fraction(p), paged_ring_percent(p), m->options.micro, m->options.rows);
     log_say(LOG_INFO, "paged batches: %s", facts);
     size_t len = strlen(facts), cap = sizeof m->why - 1;
@@ -188,27 +204,36 @@ static int open_paged(struct engine *eng, struct error *e) {
     if (!m->search.is_found) choose_policy(eng);
     if (m->search.misses_tpot && !eng->tpot.has_warned) {
         eng->tpot.has_warned = true;
-        log_say(LOG_WARN, "a limit of %.4g ms per token cannot be met by paged batches: a token takes at least %.3g ms, with %d prompt%s at once (--max-tpot)",
-                eng->params.max_tpot_s * 1e3, m->search.cost.decode_s * 1e3, m->search.policy.n_rows, m->search.policy.n_rows > 1 ? "s" : "");
+        log_say(LOG_WARN,
+                "a limit of %.4g ms per token cannot be met by paged batches: a token takes at least %.3g ms, with %d "
+                "prompt%s at once (--max-tpot)",
+                eng->params.max_tpot_s * 1e3, m->search.cost.decode_s * 1e3, m->search.policy.n_rows,
+                m->search.policy.n_rows > 1 ? "s" : "");
     }
-    struct search_policy p = m->search.is_found ? m->search.policy : (struct search_policy){.n_rows = DEFAULT_PROMPTS, .micro_rows = BATCH_INVARIANT_ROWS};
+    struct search_policy p =
+        m->search.is_found ? m->search.policy
+                           : (struct search_policy){.n_rows = DEFAULT_PROMPTS, .micro_rows = BATCH_INVARIANT_ROWS};
     if (p.ring_layers < 2)
         p.n_rows = p.n_rows > DEFAULT_PROMPTS ? p.n_rows : DEFAULT_PROMPTS,
-        p.micro_rows = p.micro_rows > BATCH_INVARIANT_ROWS ? p.micro_rows : BATCH_INVARIANT_ROWS; /* the search found no fitting policy: try a minimal one */
+        /* the search found no fitting policy: try a minimal one */
+            p.micro_rows = p.micro_rows > BATCH_INVARIANT_ROWS ? p.micro_rows : BATCH_INVARIANT_ROWS;
     double rows = fmin(MAX_BATCH_ROWS, fmax(p.n_rows, ceil(p.n_rows * m->load.prompt_tokens)));
     m->options = (struct paged_options){.devices = p.n_devices,
-                                        .micro = p.micro_rows > SEARCH_PREFILL_MICRO_ROWS ? p.micro_rows : SEARCH_PREFILL_MICRO_ROWS,
+                                        .micro = p.micro_rows > SEARCH_PREFILL_MICRO_ROWS ? p.micro_rows
+                                                                                          : SEARCH_PREFILL_MICRO_ROWS,
                                         .rows = (int)rows,
                                         .resident_fraction = -1};
     if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
-    m->max_micro_rows = p.micro_rows < BATCH_INVARIANT_ROWS ? BATCH_INVARIANT_ROWS : p.micro_rows; /* extra rows cost a device nothing */
+    /* extra rows cost a device nothing */
+    m->max_micro_rows = p.micro_rows < BATCH_INVARIANT_ROWS ? BATCH_INVARIANT_ROWS : p.micro_rows;
     decode_yield(eng->machine.decode);
     for (int i = 0; i < eng->machine.gpus->n; i++) m->free_bytes[i] = gpu_mem_free(eng->machine.gpus->gpu[i]);
     for (;;) {
         int rc = paged_open(&m->paged, &eng->machine, (enum dtype)eng->params.kv, &m->options, &eng->closing, e);
         if (!rc) report_open(m);
         if (rc != ERR_MEMORY || m->options.rows <= BATCH_INVARIANT_ROWS) return rc;
-        m->options.rows = m->options.rows / 2 > BATCH_INVARIANT_ROWS ? m->options.rows / 2 : BATCH_INVARIANT_ROWS; /* retry with fewer rows */
+        /* retry with fewer rows */
+        m->options.rows = m->options.rows / 2 > BATCH_INVARIANT_ROWS ? m->options.rows / 2 : BATCH_INVARIANT_ROWS;
         if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
         if (m->max_micro_rows > m->options.micro) m->max_micro_rows = m->options.micro;
         *e = (struct error){0};
@@ -216,18 +241,21 @@ static int open_paged(struct engine *eng, struct error *e) {
 }
 
 int throughput_micro_rows(const struct engine *eng) { return eng->throughput->max_micro_rows; }
-int throughput_devices(const struct engine *eng) { return eng->throughput && eng->throughput->paged ? paged_n_devices(eng->throughput->paged) : 0; }
+int throughput_devices(const struct engine *eng) {
+    return eng->throughput && eng->throughput->paged ? paged_n_devices(eng->throughput->paged) : 0;
+}
 double throughput_resident_share(const struct engine *eng) {
     return eng->throughput && eng->throughput->paged ? paged_resident_fraction(eng->throughput->paged) : -1;
 }
 
-/* --- One batch -------------------------------------------------------------------------------------------------------------------------- */
+/* --- One batch -------------------------------------------------------------------------------- */
 
 enum throughput_next throughput_ready(struct engine *eng) {
     struct throughput *m = eng->throughput;
     int n = 0;
     double keys = 0;
-    if (!m || m->has_failed || !(m->is_forced || m->is_chosen) || eng->prefilling || eng->abandoned || eng->prefill_driver || atomic_load(&eng->closing))
+    if (!m || m->has_failed || !(m->is_forced || m->is_chosen) || eng->prefilling || eng->abandoned ||
+        eng->prefill_driver || atomic_load(&eng->closing))
         return THROUGHPUT_NONE;
     for (struct session *s = eng->sessions; s; s = s->next) {
         int state = atomic_load(&s->state);
@@ -247,7 +275,8 @@ enum throughput_next throughput_ready(struct engine *eng) {
 
 static void begin_prompt(struct engine *eng, struct session *s) {
     const bool long_rope = config_long_rope(&eng->weights.config, s->n_tokens);
-    if (s->stats.prefill_mode == exec_mode_name(DECODE_PAGED) && s->is_long_rope == long_rope) return; /* the rest of a prompt that has begun */
+    /* the rest of a prompt that has begun */
+    if (s->stats.prefill_mode == exec_mode_name(DECODE_PAGED) && s->is_long_rope == long_rope) return;
     decode_rewind(eng->machine.decode, &s->kv, s->n_kv);
     mtp_rewind(&s->mtp, s->n_kv);
     prefix_begin_turn(s);
@@ -267,7 +296,8 @@ static void collect_entries(struct engine *eng) {
             int state = atomic_load(&s->state);
             if (state != (pass ? SESSION_QUEUED : SESSION_DECODE) || s->n_unread == ENGINE_MAX_UNREAD) continue;
             int i = m->n_entries++;
-            while (i > 0 && (atomic_load(&m->entries[i - 1].s->state) == state) && m->entries[i - 1].s->last_batch > s->last_batch)
+            while (i > 0 && (atomic_load(&m->entries[i - 1].s->state) == state) &&
+                   m->entries[i - 1].s->last_batch > s->last_batch)
                 m->entries[i] = m->entries[i - 1], i--;
             m->entries[i] = (struct paged_entry){.s = s, .turn_id = s->turn_id, .pos = s->n_kv};
             session_set_hold(s, HOLD_BATCH);
@@ -277,7 +307,8 @@ static void collect_entries(struct engine *eng) {
 static void add_span(struct throughput *m, int entry, int n, int micro) {
     struct paged_entry *p = &m->entries[entry];
     struct session *s = p->s;
-    int32_t *tokens = m->tokens + m->n_tokens; /* a copy: another turn may replace the session's tokens before the batch starts */
+    /* a copy: another turn may replace the session's tokens before the batch starts */
+    int32_t *tokens = m->tokens + m->n_tokens;
     memcpy(tokens, s->tokens + p->pos + p->n, (size_t)n * sizeof *tokens);
     m->n_tokens += n;
     m->span_entry[m->n_spans] = entry;
@@ -291,13 +322,16 @@ static void add_span(struct throughput *m, int entry, int n, int micro) {
     p->n += n;
 }
 
-/* Under the lock: assigns rows to micro-batches. Decoding sessions by KV length, then prompts, which fill the last micro-batch and new ones. With --max-tpot,
- * a prompt starts only if all sessions can then decode within the bound, and prompts get only rows for which answers leave time. */
+/* Under the lock: assigns rows to micro-batches. Decoding sessions by KV length, then prompts, which fill the last
+ * micro-batch and new ones. With --max-tpot, a prompt starts only if all sessions can then decode within the bound, and
+ * prompts get only rows for which answers leave time. */
 static void build_spans(struct engine *eng) {
     struct throughput *m = eng->throughput;
-    const int max_rows = m->max_micro_rows, chunk = m->options.micro < SEARCH_PREFILL_MICRO_ROWS ? m->options.micro : SEARCH_PREFILL_MICRO_ROWS;
+    const int max_rows = m->max_micro_rows,
+              chunk = m->options.micro < SEARCH_PREFILL_MICRO_ROWS ? m->options.micro : SEARCH_PREFILL_MICRO_ROWS;
     const bool is_bounded = eng->params.max_tpot_s > 0 && m->search.is_found;
-    const int max_at_once = is_bounded ? m->search.policy.n_rows : MAX_SESSIONS; /* entries up to which prompts start; answers that have begun continue */
+    /* entries up to which prompts start; answers that have begun continue */
+    const int max_at_once = is_bounded ? m->search.policy.n_rows : MAX_SESSIONS;
     int n = 0, micros = 0, rows = 0, room = 0;
     m->n_spans = m->n_tokens = 0;
     while (n < m->n_entries && n < m->options.rows && m->entries[n].s->n_tokens - m->entries[n].s->n_kv == 1 &&
@@ -309,8 +343,10 @@ static void build_spans(struct engine *eng) {
     if (n) {
         micros = (n + max_rows - 1) / max_rows;
         if (micros > PAGED_MAX_MICRO_BATCHES) micros = PAGED_MAX_MICRO_BATCHES;
-        batching_assign(&(struct batching_in){.n = n, .lengths = m->kv_lengths, .n_micro_batches = micros, .max_per_micro_batch = max_rows}, m->micro_batch,
-                        m->order);
+        batching_assign(
+            &(struct batching_in){
+                .n = n, .lengths = m->kv_lengths, .n_micro_batches = micros, .max_per_micro_batch = max_rows},
+            m->micro_batch, m->order);
         for (int k = 0; k < micros; k++) {
             room = max_rows;
             for (int i = 0; i < n; i++)
@@ -320,7 +356,8 @@ static void build_spans(struct engine *eng) {
     m->n_decoding = n;
     const double row_s = is_bounded ? m->search.cost.prefill_s / (m->search.policy.n_rows * m->load.prompt_tokens) : 0;
     eng->tpot.unit_s = chunk * row_s;
-    double kv_room = (double)mem_available() / (double)eng->info.kv_token_bytes; /* KV cache tokens that free memory can hold */
+    /* KV cache tokens that free memory can hold */
+    double kv_room = (double)mem_available() / (double)eng->info.kv_token_bytes;
     for (int i = n; i < m->n_entries && rows < m->options.rows; i++) {
         struct paged_entry *p = &m->entries[i];
         int want = p->s->n_tokens - p->pos;
@@ -348,8 +385,8 @@ static bool is_running_turn(const struct paged_entry *p) {
     return (state == SESSION_DECODE || state == SESSION_QUEUED) && p->s->turn_id == p->turn_id;
 }
 
-/* Records the entry's new rows. If its next token will be sampled, claims the session, as claim_entry() in decode_batch.c does, and enters the state that
- * session_turn_sample() expects. Returns false if the turn has ended. */
+/* Records the entry's new rows. If its next token will be sampled, claims the session, as claim_entry() in
+ * decode_batch.c does, and enters the state that session_turn_sample() expects. Returns false if the turn has ended. */
 static bool finish_rows(struct engine *eng, struct paged_entry *p, bool will_sample) {
     struct session *s = p->s;
     pthread_mutex_lock(&eng->lock);
@@ -389,10 +426,12 @@ static void on_logits(void *ctx, int span, float *logits, int32_t top) {
     if (in_prefill && !s->n_answered) s->stats.prefill_s = now - m->began_at;
     s->stats.decode_mode = exec_mode_name(DECODE_PAGED);
     s->stats.batch_expected_s = m->expected_s, s->stats.batch_s = now - m->began_at;
-    const char *no_drafts = eng->params.draft ? "; no drafts: a row of another prompt yields more than a drafted token" : "";
-    snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s", (int)(sizeof s->stats.decode_why - 1 - strlen(no_drafts)), m->why, no_drafts);
-    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why, "%d tokens in paged batches, with %d other prompts and answers", s->stats.prompt_tokens,
-             m->n_entries - 1);
+    const char *no_drafts =
+        eng->params.draft ? "; no drafts: a row of another prompt yields more than a drafted token" : "";
+    snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s",
+             (int)(sizeof s->stats.decode_why - 1 - strlen(no_drafts)), m->why, no_drafts);
+    snprintf(s->stats.prefill_why, sizeof s->stats.prefill_why,
+             "%d tokens in paged batches, with %d other prompts and answers", s->stats.prompt_tokens, m->n_entries - 1);
     session_turn_sample(s, logits, top, -1);
 }
 
@@ -428,8 +467,9 @@ void throughput_run(struct engine *eng) {
     if (m->search.is_found && m->n_entries) search_cost(&in, &p, &c);
     m->expected_s = c.decode_s;
     if (!rc && m->n_spans)
-        rc = paged_run(m->paged, m->spans, m->n_spans, &(struct paged_calls){.on_logits = on_logits, .should_stop = no_turn_left, .ctx = eng}, &eng->closing,
-                       &e);
+        rc = paged_run(m->paged, m->spans, m->n_spans,
+                       &(struct paged_calls){.on_logits = on_logits, .should_stop = no_turn_left, .ctx = eng},
+                       &eng->closing, &e);
     bytes = (atomic_load(&eng->machine.bytes_read) - bytes) / (uint64_t)(m->n_entries ? m->n_entries : 1);
     for (int i = 0; i < m->n_entries; i++) {
         if (m->entries[i].is_sampled) continue;
@@ -437,7 +477,8 @@ void throughput_run(struct engine *eng) {
         if (rc) entry->n = 0;
         if (!finish_rows(eng, entry, false)) continue;
         entry->s->stats.bytes_read += bytes;
-        if (rc && rc != ERR_CANCELLED && entry->gave_logits) session_turn_end(entry->s, DONE_STOP, rc, &e); /* some logits were already passed to the caller */
+        /* some logits were already passed to the caller */
+        if (rc && rc != ERR_CANCELLED && entry->gave_logits) session_turn_end(entry->s, DONE_STOP, rc, &e);
     }
     eng->last_decode_at = clock_now();
     if (m->n_decoding) tpot_charge(eng, eng->last_decode_at - m->began_at - eng->params.max_tpot_s);

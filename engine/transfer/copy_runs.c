@@ -24,7 +24,8 @@ static int list_ranges(const struct param *list, int n, const void *src, void *v
         if (!p->cols) {
             float **v = params_vector(view, p);
             *v = *params_vector(src, p);
-            out[found.n++] = (struct copy_range){.host = (const char *)*v, .bytes = (size_t)p->rows * sizeof **v, .field = (const void **)v};
+            out[found.n++] = (struct copy_range){
+                .host = (const char *)*v, .bytes = (size_t)p->rows * sizeof **v, .field = (const void **)v};
             continue;
         }
         struct mat *m = params_mat(view, p);
@@ -36,12 +37,14 @@ static int list_ranges(const struct param *list, int n, const void *src, void *v
     }
     return found.n;
 }
-int copy_ranges_list(const struct config *c, int layer, unsigned modules, const void *src, void *view, struct copy_range *out) {
+int copy_ranges_list(const struct config *c, int layer, unsigned modules, const void *src, void *view,
+                     struct copy_range *out) {
     struct param list[PARAMS_MAX];
     params_copy_traits(modules, src, view);
     return list_ranges(list, params_list(c, layer, modules, list), src, view, out);
 }
-int copy_ranges_list_expert(struct expert_params *p, const struct config *c, int layer, const struct expert *src, struct expert *view, struct copy_range *out) {
+int copy_ranges_list_expert(struct expert_params *p, const struct config *c, int layer, const struct expert *src,
+                            struct expert *view, struct copy_range *out) {
     if (p->end_layer != layer + 1) {
         struct param list[PARAMS_MAX];
         p->n = params_list(c, layer, MODULE_EXPERT, list);
@@ -74,7 +77,8 @@ int copy_runs_merge(struct copy_range *r, int n, struct copy_run *runs, size_t *
         const char *end = r[i].host + r[i].bytes;
         if (!k || !joins(&runs[k - 1], &r[i])) {
             at = align_up(at, 256);
-            runs[k++] = (struct copy_run){.host = r[i].host, .bytes = r[i].bytes, .at = at, .row = r[i].row, .pitch = r[i].pitch};
+            runs[k++] = (struct copy_run){
+                .host = r[i].host, .bytes = r[i].bytes, .at = at, .row = r[i].row, .pitch = r[i].pitch};
         } else if (end > runs[k - 1].host + runs[k - 1].bytes) {
             runs[k - 1].bytes = (size_t)(end - runs[k - 1].host);
         }

@@ -2,7 +2,9 @@
 
 #include "base/mem.h"
 
-bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size) { return s->pin && pin_covers(s->pin, p, size); }
+bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size) {
+    return s->pin && pin_covers(s->pin, p, size);
+}
 
 int gpu_set_open(struct gpu_set **out, const char *list, struct error *e) {
     struct gpu_spec spec;

@@ -9,9 +9,10 @@ struct gpu_set {
     struct gpu *gpu[GPU_MAX];
     struct ledger ledger[GPU_MAX];
     int n;
-    _Atomic bool is_lost;       /* a device failed for good: no more GPU prefill */
-    struct pin *pin;            /* pins the weights; NULL in virtual time or without weights */
-    size_t max_module_bytes[3]; /* bytes of the largest attention block, FFN and expert in a slot; 0: not measured yet */
+    _Atomic bool is_lost; /* a device failed for good: no more GPU prefill */
+    struct pin *pin;      /* pins the weights; NULL in virtual time or without weights */
+    /* bytes of the largest attention block, FFN and expert in a slot; 0: not measured yet */
+    size_t max_module_bytes[3];
 };
 /* Opens the devices in list (--gpus). 0 with *s NULL for "none". ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */
 int gpu_set_open(struct gpu_set **s, const char *list, struct error *e);

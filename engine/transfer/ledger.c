@@ -58,10 +58,13 @@ size_t ledger_bytes(struct ledger *l, unsigned classes) {
     return sum;
 }
 
-void ledger_set_client(struct ledger *l, enum ledger_class class, struct ledger_client client) { l->client[class] = client; }
+void ledger_set_client(struct ledger *l, enum ledger_class class, struct ledger_client client) {
+    l->client[class] = client;
+}
 bool ledger_evict(struct ledger *l, enum ledger_need need) {
     for (int i = 0; i < LEDGER_CLASSES; i++)
-        if (l->client[i].evict && !(l->is_locked && is_lockable(i)) && l->client[i].evict(l->client[i].owner, need)) return true;
+        if (l->client[i].evict && !(l->is_locked && is_lockable(i)) && l->client[i].evict(l->client[i].owner, need))
+            return true;
     return false;
 }
 bool ledger_reclaim(struct ledger *l, size_t free, enum ledger_need need) {

@@ -1,10 +1,10 @@
 #pragma once
-/* Owns a device's memory for weights and KV caches: bytes by class, the order in which memory is reclaimed, and memory whose release is deferred
- * while a prefill reads it. One ledger per device, shared by prefill and decode. Does not own workspaces, and does not decide how much a class
- * may take (experts/budget.h, the modes' plans).
+/* Owns a device's memory for weights and KV caches: bytes by class, the order in which memory is reclaimed, and memory
+ * whose release is deferred while a prefill reads it. One ledger per device, shared by prefill and decode. Does not own
+ * workspaces, and does not decide how much a class may take (experts/budget.h, the modes' plans).
  *
- * States of an entry: free (zeroed), held, and, if it is freed under a lock, retired until the unlock. Any thread may allocate and free;
- * clients, eviction and locks belong to the engine thread. */
+ * States of an entry: free (zeroed), held, and, if it is freed under a lock, retired until the unlock. Any thread may
+ * allocate and free; clients, eviction and locks belong to the engine thread. */
 #include <pthread.h>
 
 #include "gpu/gpu.h"
@@ -21,7 +21,10 @@ enum ledger_class {
     LEDGER_CLASSES
 };
 /* Sets of classes: resident weights; what ledger_lock() keeps in place; all that decode holds. */
-enum { LEDGER_WEIGHTS = 1 << LEDGER_EXPERTS | 1 << LEDGER_LAYERS, LEDGER_LOCKABLE = LEDGER_WEIGHTS | 1 << LEDGER_CACHED };
+enum {
+    LEDGER_WEIGHTS = 1 << LEDGER_EXPERTS | 1 << LEDGER_LAYERS,
+    LEDGER_LOCKABLE = LEDGER_WEIGHTS | 1 << LEDGER_CACHED
+};
 enum { LEDGER_DECODE = LEDGER_LOCKABLE | 1 << LEDGER_DRAFT | 1 << LEDGER_KV };
 enum ledger_need {
     LEDGER_FOR_PREFILL, /* the memory is lent: what gives way returns after the prefill */
@@ -33,7 +36,8 @@ struct ledger_entry {
     enum ledger_class class;
 };
 struct ledger_client {
-    bool (*evict)(void *owner, enum ledger_need need); /* frees entries of its class, after queued work; false: there are none */
+    /* frees entries of its class, after queued work; false: there are none */
+    bool (*evict)(void *owner, enum ledger_need need);
     void *owner;
 };
 struct ledger {
@@ -54,7 +58,8 @@ void ledger_free(struct ledger *l, struct ledger_entry *x);
 size_t ledger_bytes(struct ledger *l, unsigned classes); /* held by a set of classes, bit 1 << class */
 
 void ledger_set_client(struct ledger *l, enum ledger_class class, struct ledger_client client);
-/* Evicts from the first class in reclaim order that is not locked and has something to evict. Returns whether anything was evicted. */
+/* Evicts from the first class in reclaim order that is not locked and has something to evict. Returns whether anything
+ * was evicted. */
 bool ledger_evict(struct ledger *l, enum ledger_need need);
 bool ledger_reclaim(struct ledger *l, size_t free, enum ledger_need need); /* evicts until `free` bytes are free */
 /* Until ledger_unlock(), lockable classes are not evicted, and memory that they free stays allocated. Not nested. */

@@ -28,8 +28,9 @@ struct pin {
     struct numa nodes;
     struct numa_ranges spans; /* NUMA placement of the bytes; empty without choice.by_node */
     struct pin_extent *extents;
-    int n_extents, *first;                      /* first [weights_ranges + 1]: first extent of each range */
-    _Atomic int next, n_placed, next_held;      /* next extent to place; placed extents; next extent to register after that */
+    int n_extents, *first; /* first [weights_ranges + 1]: first extent of each range */
+    /* next extent to place; placed extents; next extent to register after that */
+    _Atomic int next, n_placed, next_held;
     _Atomic int n_working, stop, is_full, held; /* running threads; is_full: no more can be registered */
     double begin_s;
     pthread_t thread[READERS];
@@ -50,7 +51,7 @@ int pin_idle_stage_threads(void) {
     return (int)(cores_used < 1 ? 1 : cores_used > MAX_STAGE_THREADS ? MAX_STAGE_THREADS : cores_used);
 }
 
-/* --- The choice ------------------------------------------------------------------------------------------------------------------ */
+/* --- The choice ------------------------------------------------------------------------------- */
 
 const char *pin_name(enum pin_path p) {
     static const char *const names[] = {"built in", "mapped", "copied", "staged"};
@@ -91,7 +92,8 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struc
     struct weights_range file_range = {0}; /* of a file */
     size_t file_bytes = 0;
     size_t available = mem_available(),
-           max_bytes = test_limits_get(TEST_LIMIT_PIN_BYTES, available / 8 * 7); /* the rest is for KV caches, workspaces and other programs */
+           /* the rest is for KV caches, workspaces and other programs */
+        max_bytes = test_limits_get(TEST_LIMIT_PIN_BYTES, available / 8 * 7);
     for (int i = 0; i < weights_ranges(w); i++) {
         const struct weights_range r = weights_range(w, i);
         const size_t bytes = r.bytes - table_bytes(g, w, &r);
@@ -104,11 +106,15 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struc
         return c;
     }
     if (file_bytes > max_bytes) {
-        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned", file_bytes >> 20, max_bytes >> 20);
+        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned",
+                 file_bytes >> 20, max_bytes >> 20);
         return c;
     }
-    const bool maps = file_bytes && can_register(g, file_range.at, file_range.bytes < PROBE_BYTES ? file_range.bytes : PROBE_BYTES, &mapped_error),
-               by_node = nodes->n_nodes > 1 && numa_copy_fits(nodes, file_bytes, false); /* repacked weights are in memory already */
+    const bool maps = file_bytes &&
+                      can_register(g, file_range.at, file_range.bytes < PROBE_BYTES ? file_range.bytes : PROBE_BYTES,
+                                   &mapped_error),
+               /* repacked weights are in memory already */
+        by_node = nodes->n_nodes > 1 && numa_copy_fits(nodes, file_bytes, false);
     void *p = maps && !by_node ? NULL : mem_pages(PROBE_BYTES, 0);
     if (p && can_register(g, p, PROBE_BYTES, &own_error)) c.path = PIN_COPIED;
     else if (maps) c.path = PIN_MAPPED;
@@ -117,15 +123,18 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w, const struc
     if (c.by_node)
         snprintf(c.why, sizeof c.why, "each of %d NUMA nodes gets the rows that its CPUs compute%s", nodes->n_nodes,
                  c.path == PIN_STAGED ? "; the driver cannot pin memory" : "");
-    else if (c.path == PIN_STAGED) snprintf(c.why, sizeof c.why, "the driver cannot pin memory: %.80s", p ? own_error.text : "no memory for a test");
+    else if (c.path == PIN_STAGED)
+        snprintf(c.why, sizeof c.why, "the driver cannot pin memory: %.80s",
+                 p ? own_error.text : "no memory for a test");
     else if (!file_bytes) snprintf(c.why, sizeof c.why, "they are repacked in memory of their own");
     else
         snprintf(c.why, sizeof c.why, "the driver %s pin mapped files%s", maps ? "can" : "cannot",
-                 nodes->n_nodes > 1 && !by_node ? ", and a NUMA node has too little memory for its rows of all weights" : "");
+                 nodes->n_nodes > 1 && !by_node ? ", and a NUMA node has too little memory for its rows of all weights"
+                                                : "");
     return c;
 }
 
-/* --- Pinning --------------------------------------------------------------------------------------------------------------------- */
+/* --- Pinning ---------------------------------------------------------------------------------- */
 
 /* Whether an allocation of that size leaves other programs a sixteenth of the memory. */
 static bool leaves_memory(size_t bytes) {
@@ -136,7 +145,8 @@ static bool leaves_memory(size_t bytes) {
 /* Copies a part of the file to our own pages, which replace the mapping. */
 static int replace_mapping(struct pin *p, const struct pin_extent *extent, struct error *e) {
     /* Where 2 MB span rows of several nodes, as in small experts, small pages cost less than reads from other nodes. */
-    const bool is_fine = numa_ranges_misplaced(&p->spans, extent->at, extent->bytes, PROBE_BYTES) > extent->bytes / FAR_SHARE;
+    const bool is_fine =
+        numa_ranges_misplaced(&p->spans, extent->at, extent->bytes, PROBE_BYTES) > extent->bytes / FAR_SHARE;
     const size_t page = is_fine ? page_size() : PROBE_BYTES;
     uint8_t *own = leaves_memory(extent->bytes) ? mem_pages(extent->bytes, is_fine ? MEM_SMALL : MEM_HUGE) : NULL;
     if (!own) return error_set(e, ERR_MEMORY, "no memory for a copy of %zu MiB of weights", extent->bytes >> 20);
@@ -144,7 +154,8 @@ static int replace_mapping(struct pin *p, const struct pin_extent *extent, struc
     int rc = 0;
     for (size_t at = 0, n; at < extent->bytes && !rc; at += n) {
         int node;
-        n = numa_ranges_run(&p->spans, extent->at + at, extent->bytes - at, (uintptr_t)own + at, page, max_bytes, &node);
+        n = numa_ranges_run(&p->spans, extent->at + at, extent->bytes - at, (uintptr_t)own + at, page, max_bytes,
+                            &node);
         numa_prefer(&p->nodes, node);
         rc = atomic_load(&p->stop) ? ERR_CANCELLED : file_map_copy(own + at, extent->at + at, n, e);
     }
@@ -157,7 +168,8 @@ static int replace_mapping(struct pin *p, const struct pin_extent *extent, struc
 static void move_pages_to_nodes(const struct pin *p, const struct pin_extent *extent) {
     for (size_t at = 0, n; at < extent->bytes && p->choice.by_node; at += n) {
         int node;
-        n = numa_ranges_run(&p->spans, extent->at + at, extent->bytes - at, (uintptr_t)extent->at + at, page_size(), READ_BYTES, &node);
+        n = numa_ranges_run(&p->spans, extent->at + at, extent->bytes - at, (uintptr_t)extent->at + at, page_size(),
+                            READ_BYTES, &node);
         numa_move_to(&p->nodes, extent->at + at, n, node);
     }
 }
@@ -165,13 +177,15 @@ static void move_pages_to_nodes(const struct pin *p, const struct pin_extent *ex
 /* Waits until no session decodes, at most PIN_PATIENCE_S. */
 static void wait_while_held(const struct pin *p) {
     const double begin_s = clock_now();
-    while (atomic_load(&p->held) && !atomic_load(&p->stop) && clock_now() - begin_s < PIN_PATIENCE_S) usleep(HOLD_POLL_US);
+    while (atomic_load(&p->held) && !atomic_load(&p->stop) && clock_now() - begin_s < PIN_PATIENCE_S)
+        usleep(HOLD_POLL_US);
 }
 
 /* Registers an extent, unless it is registered already or no more can be. */
 static void register_extent(struct pin *p, struct pin_extent *extent) {
     struct error e = {0};
-    if (p->choice.path == PIN_STAGED || extent->is_table || atomic_load(&p->is_full) || atomic_load(&extent->pinned)) return;
+    if (p->choice.path == PIN_STAGED || extent->is_table || atomic_load(&p->is_full) || atomic_load(&extent->pinned))
+        return;
     if (!gpu_host_register(p->gpu, extent->at, extent->bytes, &e)) {
         atomic_store(&extent->pinned, 1);
         return;
@@ -193,7 +207,8 @@ static void place_extent(struct pin *p, int i) {
 /* Places all extents, and registers those that it can while no session decodes; then registers the others. */
 static void *pin_thread(void *arg) {
     struct pin *p = arg;
-    for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n_extents; atomic_fetch_add(&p->n_placed, 1)) {
+    for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n_extents;
+         atomic_fetch_add(&p->n_placed, 1)) {
         place_extent(p, i);
         if (!atomic_load(&p->held) && !atomic_load(&p->stop)) register_extent(p, &p->extents[i]);
     }
@@ -204,7 +219,8 @@ static void *pin_thread(void *arg) {
     }
     if (atomic_fetch_sub(&p->n_working, 1) == 1 && !atomic_load(&p->stop))
         log_say(LOG_INFO, "weights %s%s in %.1f s", copies(&p->choice) ? "copied" : "pinned",
-                p->choice.path == PIN_COPIED && !atomic_load(&p->is_full) ? " and pinned" : "", clock_now() - p->begin_s);
+                p->choice.path == PIN_COPIED && !atomic_load(&p->is_full) ? " and pinned" : "",
+                clock_now() - p->begin_s);
     return NULL;
 }
 
@@ -224,7 +240,8 @@ static void lay_out_extents(struct pin *p) {
     p->first[weights_ranges(p->w)] = p->n_extents;
 }
 
-int pin_open(struct pin **out, struct gpu *g, const struct weights *w, const struct numa *nodes, bool held, struct error *e) {
+int pin_open(struct pin **out, struct gpu *g, const struct weights *w, const struct numa *nodes, bool held,
+             struct error *e) {
     struct pin *p = mem_calloc(1, sizeof *p);
     *out = p;
     if (!p || !(p->first = mem_calloc((size_t)weights_ranges(w) + 1, sizeof *p->first))) goto no_memory;
@@ -258,7 +275,8 @@ void pin_start(struct pin *p) {
         atomic_fetch_sub(&p->n_working, 1);
         break;
     }
-    if (!p->n_threads) log_say(LOG_WARN, "cannot start a thread to pin the weights: they are uploaded through staging buffers");
+    if (!p->n_threads)
+        log_say(LOG_WARN, "cannot start a thread to pin the weights: they are uploaded through staging buffers");
 }
 
 void pin_close(struct pin **pp) {
@@ -277,7 +295,9 @@ void pin_close(struct pin **pp) {
 
 const struct pin_choice *pin_get_choice(const struct pin *p) { return &p->choice; }
 size_t pin_own_bytes(const struct pin *p) {
-    return copies(&p->choice) && p->n_extents ? p->choice.bytes / (size_t)p->n_extents * (size_t)atomic_load(&p->n_placed) : 0;
+    return copies(&p->choice) && p->n_extents
+               ? p->choice.bytes / (size_t)p->n_extents * (size_t)atomic_load(&p->n_placed)
+               : 0;
 }
 bool pin_is_done(const struct pin *p) { return !atomic_load(&p->n_working); }
 void pin_hold(struct pin *p, bool held) {
@@ -296,7 +316,8 @@ bool pin_covers(const struct pin *p, const void *where, size_t size) {
         size_t most = gpu_register_chunk(p->gpu), base = (uintptr_t)r.at / most;
         size_t from = (uintptr_t)b / most - base, to = (uintptr_t)(b + (size ? size - 1 : 0)) / most - base;
         bool all = b + size <= r.at + r.bytes;
-        for (size_t k = from; k <= to && all; k++) all = p->extents[p->first[i] + (int)k].is_table || atomic_load(&p->extents[p->first[i] + (int)k].pinned);
+        for (size_t k = from; k <= to && all; k++)
+            all = p->extents[p->first[i] + (int)k].is_table || atomic_load(&p->extents[p->first[i] + (int)k].pinned);
         return all;
     }
     return false;

@@ -2,7 +2,9 @@
 
 #include "base/mem.h"
 
-static size_t expert_index(const struct resident_set *r, int layer, int expert) { return (size_t)layer * (size_t)r->n_experts + (size_t)expert; }
+static size_t expert_index(const struct resident_set *r, int layer, int expert) {
+    return (size_t)layer * (size_t)r->n_experts + (size_t)expert;
+}
 
 int resident_set_open(struct resident_set *r, const struct config *c, struct error *e) {
     const size_t layers = (size_t)c->n_layers, experts = layers * (size_t)c->n_experts;
@@ -11,7 +13,9 @@ int resident_set_open(struct resident_set *r, const struct config *c, struct err
     r->experts = mem_alloc(experts * sizeof *r->experts + 1);
     r->has_layer = mem_calloc(layers, 1);
     r->has_expert = mem_calloc(experts + 1, 1);
-    return r->layers && r->experts && r->has_layer && r->has_expert ? 0 : error_set(e, ERR_MEMORY, "no memory for a list of resident weights");
+    return r->layers && r->experts && r->has_layer && r->has_expert
+               ? 0
+               : error_set(e, ERR_MEMORY, "no memory for a list of resident weights");
 }
 
 void resident_set_close(struct resident_set *r) {
@@ -28,9 +32,13 @@ void resident_set_add_expert(struct resident_set *r, int layer, int expert, cons
     r->has_expert[expert_index(r, layer, expert)] = 1;
 }
 
-const struct layer *resident_set_layer(const struct resident_set *r, int layer) { return r && r->has_layer && r->has_layer[layer] ? &r->layers[layer] : NULL; }
+const struct layer *resident_set_layer(const struct resident_set *r, int layer) {
+    return r && r->has_layer && r->has_layer[layer] ? &r->layers[layer] : NULL;
+}
 const struct expert *resident_set_expert(const struct resident_set *r, int layer, int expert) {
-    return r && r->has_expert && r->has_expert[expert_index(r, layer, expert)] ? &r->experts[expert_index(r, layer, expert)] : NULL;
+    return r && r->has_expert && r->has_expert[expert_index(r, layer, expert)]
+               ? &r->experts[expert_index(r, layer, expert)]
+               : NULL;
 }
 
 bool resident_set_has_all(const struct resident_set *r, const struct config *c, int first, int last) {

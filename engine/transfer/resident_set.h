@@ -1,7 +1,7 @@
 #pragma once
-/* A snapshot of the weights that a device holds: views with device pointers, copied so that a prefill on threads of its own can read
- * them while the owner's tables change. Owns host memory only; decode_lock_weights() keeps the device memory in place. Any thread may
- * read a snapshot. */
+/* A snapshot of the weights that a device holds: views with device pointers, copied so that a prefill on threads of its
+ * own can read them while the owner's tables change. Owns host memory only; decode_lock_weights() keeps the device
+ * memory in place. Any thread may read a snapshot. */
 #include "engine/weights/weights.h"
 
 struct resident_set {

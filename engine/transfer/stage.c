@@ -48,10 +48,15 @@ static bool needs_threads(const struct gpu_set *set, const struct weights *w) {
     }
     return !set->spec.is_virtual && !pinned;
 }
-int stage_threads(const struct gpu_set *set, const struct weights *w) { return needs_threads(set, w) ? pin_stage_threads() : 0; }
-int stage_idle_threads(const struct gpu_set *set, const struct weights *w) { return needs_threads(set, w) ? pin_idle_stage_threads() : 0; }
+int stage_threads(const struct gpu_set *set, const struct weights *w) {
+    return needs_threads(set, w) ? pin_stage_threads() : 0;
+}
+int stage_idle_threads(const struct gpu_set *set, const struct weights *w) {
+    return needs_threads(set, w) ? pin_idle_stage_threads() : 0;
+}
 
-/* Returns the host address of byte `at` of a chunk, and in *bytes how many bytes, at most max_bytes, are contiguous there. */
+/* Returns the host address of byte `at` of a chunk, and in *bytes how many bytes, at most max_bytes, are contiguous
+ * there. */
 static const char *contiguous_at(const struct stage_chunk *c, size_t at, size_t max_bytes, size_t *bytes) {
     size_t in_row = c->row ? (c->at + at) % c->row : 0;
     *bytes = c->row && c->row - in_row < max_bytes ? c->row - in_row : max_bytes;
@@ -78,9 +83,12 @@ static int copy_strided(struct stage *s, const struct stage_chunk *c) {
 static int enqueue_chunk(struct stage *s, const struct stage_chunk *c, const char *from) {
     int rc = 0;
     if (c->first && c->after) rc = gpu_timeline_wait(s->o.freed, c->after, s->o.stream);
-    if (c->first && s->o.trace && !gpu_event_open_timed(s->o.g, &s->begin, NULL)) gpu_event_record(s->begin, s->o.stream);
-    if (!rc) rc = c->row && from == c->from ? copy_strided(s, c) : gpu_copy(s->o.stream, c->to, from, c->bytes, GPU_H2D);
-    if (c->last && s->begin) trace_add_span(s->o.trace, s->begin, s->o.stream, s->o.rank, LANE_LOAD, "load expert", c->layer, c->item);
+    if (c->first && s->o.trace && !gpu_event_open_timed(s->o.g, &s->begin, NULL))
+        gpu_event_record(s->begin, s->o.stream);
+    if (!rc)
+        rc = c->row && from == c->from ? copy_strided(s, c) : gpu_copy(s->o.stream, c->to, from, c->bytes, GPU_H2D);
+    if (c->last && s->begin)
+        trace_add_span(s->o.trace, s->begin, s->o.stream, s->o.rank, LANE_LOAD, "load expert", c->layer, c->item);
     if (c->last) s->begin = NULL;
     if (c->last && s->o.loaded) { /* also if the copy failed: a waiting stream must be released */
         int signal_rc = gpu_timeline_signal(s->o.loaded, c->loaded, s->o.stream);
@@ -130,14 +138,17 @@ static size_t copy_limit_bytes(struct gpu *g) {
     const struct gpu_info *info = gpu_info(g);
     double bytes = info->h2d * 5e-4;
     if (info->is_virtual) return SIZE_MAX; /* virtual: urgent copies do not wait */
-    return !(bytes > 0) || bytes > (double)BUFFER_BYTES ? BUFFER_BYTES : bytes < (double)MIN_COPY_BYTES ? MIN_COPY_BYTES : (size_t)bytes;
+    return !(bytes > 0) || bytes > (double)BUFFER_BYTES ? BUFFER_BYTES
+           : bytes < (double)MIN_COPY_BYTES             ? MIN_COPY_BYTES
+                                                        : (size_t)bytes;
 }
 
 /* Adds a run in chunks; enqueues them directly if nothing is queued before. */
 static int add_chunks(struct stage *s, struct stage_chunk c, size_t bytes, bool at_once) {
     size_t max_bytes = s->max_copy_bytes;
     bool first = c.first, last = c.last;
-    for (size_t at = 0; at < bytes; at += c.bytes, c.to += c.bytes, c.from += c.row ? 0 : c.bytes, c.at += c.row ? c.bytes : 0, first = false) {
+    for (size_t at = 0; at < bytes;
+         at += c.bytes, c.to += c.bytes, c.from += c.row ? 0 : c.bytes, c.at += c.row ? c.bytes : 0, first = false) {
         c.bytes = bytes - at < max_bytes ? bytes - at : max_bytes;
         c.first = first, c.last = last && at + c.bytes == bytes;
         if (at_once) {
@@ -214,7 +225,8 @@ int stage_open(struct stage **out, const struct stage_options *o, struct error *
             rc = gpu_host_alloc(o->g, (void **)&f->buffer[k], BUFFER_BYTES, e);
             if (!rc) rc = gpu_event_open(o->g, &f->sent[k], e);
         }
-        if (!rc && pthread_create(&f->thread, NULL, filler_thread, f)) rc = error_set(e, ERR_RUNTIME, "cannot start a staging thread");
+        if (!rc && pthread_create(&f->thread, NULL, filler_thread, f))
+            rc = error_set(e, ERR_RUNTIME, "cannot start a staging thread");
         s->n_fillers += !rc;
     }
     if (rc) stage_close(&s);

@@ -1,5 +1,5 @@
-/* Execution trace, written in Chrome's format (chrome://tracing, Perfetto): a process per rank, a thread per lane. Times are the
- * devices', virtual on virtual devices. */
+/* Execution trace, written in Chrome's format (chrome://tracing, Perfetto): a process per rank, a thread per lane.
+ * Times are the devices', virtual on virtual devices. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -61,7 +61,8 @@ void trace_align_clock(struct trace *t, struct gpu *g) {
         int rc = gpu_event_record(ev, s);
         if (!rc) rc = gpu_event_sync(ev);
         double after = clock_now();
-        if (!rc && after - before < best) best = after - before, t->clock_offset_s = gpu_event_time(ev) - (before + after) / 2;
+        if (!rc && after - before < best)
+            best = after - before, t->clock_offset_s = gpu_event_time(ev) - (before + after) / 2;
         gpu_event_close(&ev);
     }
     gpu_stream_close(&s);
@@ -76,7 +77,8 @@ static int add_span(struct trace *t, const struct trace_span *a) {
     return at;
 }
 
-int trace_begin(struct trace *t, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item) {
+int trace_begin(struct trace *t, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer,
+                int item) {
     struct trace_span a = {.name = name, .rank = rank, .lane = lane, .layer = layer, .item = item};
     if (!t || t->is_full) return -1;
     struct gpu *g = gpu_stream_gpu(s);
@@ -101,8 +103,10 @@ void trace_end(struct trace *t, int handle, struct gpu_stream *s) {
     pthread_mutex_unlock(&t->lock);
 }
 
-void trace_add_span(struct trace *t, struct gpu_event *begin, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item) {
-    struct trace_span a = {.name = name, .rank = rank, .lane = lane, .layer = layer, .item = item, .begin = begin, .is_complete = true};
+void trace_add_span(struct trace *t, struct gpu_event *begin, struct gpu_stream *s, int rank, enum trace_lane lane,
+                    const char *name, int layer, int item) {
+    struct trace_span a = {
+        .name = name, .rank = rank, .lane = lane, .layer = layer, .item = item, .begin = begin, .is_complete = true};
     if (gpu_event_open_timed(gpu_stream_gpu(s), &a.end, NULL)) {
         gpu_event_sync(begin);
         gpu_event_close(&a.begin);
@@ -135,7 +139,8 @@ void trace_settle(struct trace *t) {
     bool all = true;
     for (size_t i = t->settled; i < t->n; i++) {
         struct trace_span *a = &t->spans[i];
-        if (a->begin && gpu_event_is_done(a->begin) && (!a->is_complete || gpu_event_is_done(a->end))) { /* a span without an end was abandoned */
+        /* a span without an end was abandoned */
+        if (a->begin && gpu_event_is_done(a->begin) && (!a->is_complete || gpu_event_is_done(a->end))) {
             a->from_s = span_begin_s(a);
             a->to_s = span_end_s(a);
             close_events(a);
@@ -222,8 +227,8 @@ int trace_write(const struct trace *t, const char *path, struct error *e) {
         const struct trace_span *s = &t->spans[i];
         if (!s->is_complete) continue;
         double begin = span_begin_s(s), end = span_end_s(s);
-        buf_fmt(&b, "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", comma, s->name, s->rank, (int)s->lane,
-                begin * 1e6, (end - begin) * 1e6);
+        buf_fmt(&b, "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
+                comma, s->name, s->rank, (int)s->lane, begin * 1e6, (end - begin) * 1e6);
         if (s->layer >= 0) buf_fmt(&b, "\"layer\":%d", s->layer);
         if (s->item >= 0) buf_fmt(&b, "%s\"item\":%d", s->layer >= 0 ? "," : "", s->item);
         buf_str(&b, "}}");
@@ -232,10 +237,14 @@ int trace_write(const struct trace *t, const char *path, struct error *e) {
     }
     for (int r = 0; r <= TRACE_CPU; r++) {
         if (!any[r]) continue;
-        if (r == TRACE_CPU) buf_fmt(&b, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"CPU\"}}", r);
-        else buf_fmt(&b, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}}", r, r);
+        if (r == TRACE_CPU)
+            buf_fmt(&b, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"CPU\"}}", r);
+        else
+            buf_fmt(&b, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}}", r,
+                    r);
         for (int l = r == TRACE_CPU ? LANE_COMPUTE : 0; l < (r == TRACE_CPU ? LANE_COMPUTE + 1 : LANES); l++)
-            buf_fmt(&b, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", r, l, lanes[l]);
+            buf_fmt(&b, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+                    r, l, lanes[l]);
     }
     buf_str(&b, "\n]");
     if (t->is_full) buf_fmt(&b, ",\n\"otherData\":{\"note\":\"spans after the first %d are missing\"}", TRACE_SPANS);

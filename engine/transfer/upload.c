@@ -48,17 +48,21 @@ int upload_copy(struct upload_queue *q, char *to, const struct copy_run *run) {
     q->n_loaded += !rc;
     return rc;
 }
-int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct copy_range *ranges, int n, char *to, int layer, int item) {
-    const struct stage_unit u = {.after = more ? 0 : t->freed_value, .loaded = q->n_loaded + 1, .layer = layer, .item = item};
+int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct copy_range *ranges, int n, char *to,
+                int layer, int item) {
+    const struct stage_unit u = {
+        .after = more ? 0 : t->freed_value, .loaded = q->n_loaded + 1, .layer = layer, .item = item};
     assert(n > 0 && t->is_filled == more);
     const int rc = stage_send_ranges(q->stage, ranges, n, to, u);
-    if (!rc) t->is_filled = true, t->loaded_value = ++q->n_loaded; /* else upload_finish() would wait for a signal that nothing sends */
+    /* else upload_finish() would wait for a signal that nothing sends */
+    if (!rc) t->is_filled = true, t->loaded_value = ++q->n_loaded;
     return rc;
 }
 int upload_expert(struct upload_queue *q, struct expert_slot *t, const struct weights *w, int layer, int expert) {
     struct copy_range ranges[COPY_RANGES_MAX];
     upload_evict_expert(t);
-    const int n = copy_ranges_list_expert(&q->expert_params, &w->config, layer, &w->layers[layer].experts[expert], &t->view, ranges);
+    const int n = copy_ranges_list_expert(&q->expert_params, &w->config, layer, &w->layers[layer].experts[expert],
+                                          &t->view, ranges);
     const int rc = upload_send(q, &t->upload, false, ranges, n, t->mem.at, layer, expert);
     if (!rc) t->layer = layer, t->expert = expert;
     return rc;
@@ -79,7 +83,9 @@ int upload_wait(struct upload_queue *q, const struct upload_slot *t, struct gpu_
     }
     return gpu_timeline_wait(q->loaded, t->loaded_value, reader);
 }
-int upload_signal(struct upload_queue *q, struct gpu_stream *reader) { return gpu_timeline_signal(q->freed, ++q->n_freed, reader); }
+int upload_signal(struct upload_queue *q, struct gpu_stream *reader) {
+    return gpu_timeline_signal(q->freed, ++q->n_freed, reader);
+}
 void upload_release(const struct upload_queue *q, struct upload_slot *t) {
     assert(t->is_filled);
     t->freed_value = q->n_freed;

@@ -31,7 +31,8 @@ static int grow_table(struct checkpoint *c) {
     mem_free(c->table);
     c->table = table;
     c->table_size = size;
-    for (size_t i = 0; i < c->n_tensors; i++) *slot(c, c->tensors[i].name, strlen(c->tensors[i].name)) = (uint32_t)i + 1;
+    for (size_t i = 0; i < c->n_tensors; i++)
+        *slot(c, c->tensors[i].name, strlen(c->tensors[i].name)) = (uint32_t)i + 1;
     return 0;
 }
 
@@ -42,8 +43,11 @@ struct tensor *checkpoint_find(const struct checkpoint *c, const char *name) {
 }
 
 int checkpoint_name_text(struct checkpoint *c, struct error *e) {
-    static const char *const prefixes[][2] = {
-        {"model.language_model.", "model."}, {"model.text_model.", "model."}, {"language_model.", ""}, {"language.", ""}, {"llm.", ""}};
+    static const char *const prefixes[][2] = {{"model.language_model.", "model."},
+                                              {"model.text_model.", "model."},
+                                              {"language_model.", ""},
+                                              {"language.", ""},
+                                              {"llm.", ""}};
     memset(c->table, 0, c->table_size * sizeof *c->table);
     for (size_t i = 0; i < c->n_tensors; i++) {
         struct tensor *t = &c->tensors[i];
@@ -57,8 +61,8 @@ int checkpoint_name_text(struct checkpoint *c, struct error *e) {
         }
         uint32_t *s = slot(c, t->name, strlen(t->name));
         if (*s)
-            return error_set(e, ERR_MODEL, "%s/%s: tensor %.200s is also in %s under another name", c->dir, c->shards[t->shard].name, t->name,
-                             c->shards[c->tensors[*s - 1].shard].name);
+            return error_set(e, ERR_MODEL, "%s/%s: tensor %.200s is also in %s under another name", c->dir,
+                             c->shards[t->shard].name, t->name, c->shards[c->tensors[*s - 1].shard].name);
         *s = (uint32_t)i + 1;
     }
     return 0;
@@ -73,7 +77,8 @@ static int add_tensor(void *ctx, const struct tensor *t) {
     uint32_t *s = slot(c, t->name, n);
     if (*s) {
         const struct tensor *old = &c->tensors[*s - 1];
-        return error_set(a->e, ERR_MODEL, "%s: tensor %.200s is also in %s", a->path, t->name, c->shards[old->shard].name);
+        return error_set(a->e, ERR_MODEL, "%s: tensor %.200s is also in %s", a->path, t->name,
+                         c->shards[old->shard].name);
     }
     if (mem_grow(&c->tensors, &c->cap_tensors, c->n_tensors + 1, sizeof *c->tensors)) goto no_memory;
     struct tensor copy = *t;
@@ -83,24 +88,28 @@ static int add_tensor(void *ctx, const struct tensor *t) {
     *s = (uint32_t)c->n_tensors;
     c->bytes += t->size;
     uint64_t place[3] = {(uint64_t)(t->data - c->shards[a->shard].map.data), t->size, t->dtype};
-    c->fingerprint = hash64(t->name, n, hash64(place, sizeof place, hash64(t->shape, t->ndim * sizeof *t->shape, c->fingerprint)));
+    c->fingerprint =
+        hash64(t->name, n, hash64(place, sizeof place, hash64(t->shape, t->ndim * sizeof *t->shape, c->fingerprint)));
     return 0;
 no_memory:
     return error_set(a->e, ERR_MEMORY, "%s: no memory for its tensor table", a->path);
 }
 
-/* Checks the part number of a split file. Whether the files belong together is checked by their tensors, once all are open. */
+/* Checks the part number of a split file. Whether the files belong together is checked by their tensors, once all are
+ * open. */
 static int check_split(const struct checkpoint *c, const struct json *meta, const char *path, struct error *e) {
     int number = 1, count = 1;
     size_t stem;
     bool split = gguf_split(c->shards[0].name, &number, &count, &stem);
     int64_t no = json_int(json_get(meta, "split.no"), 0), of = json_int(json_get(meta, "split.count"), 0);
     if (!split && of > 1)
-        return error_set(e, ERR_MODEL, "%s: file %lld of %lld that belong together, by its metadata; its name lacks -00001-of-%05lld", path, (long long)no + 1,
-                         (long long)of, (long long)of);
+        return error_set(e, ERR_MODEL,
+                         "%s: file %lld of %lld that belong together, by its metadata; its name lacks -00001-of-%05lld",
+                         path, (long long)no + 1, (long long)of, (long long)of);
     if (split && count > 1 && (no != c->n_shards - 1 || of != count))
-        return error_set(e, ERR_MODEL, "%s: by its metadata file %lld of %lld, by its name %d of %d: from another model, or renamed", path, (long long)no + 1,
-                         (long long)of, c->n_shards, count);
+        return error_set(e, ERR_MODEL,
+                         "%s: by its metadata file %lld of %lld, by its name %d of %d: from another model, or renamed",
+                         path, (long long)no + 1, (long long)of, c->n_shards, count);
     return 0;
 }
 
@@ -111,7 +120,8 @@ static int parse_gguf(struct checkpoint *c, const struct shard *s, struct adding
     int rc = gguf_parse(&g, arena, s->map.data, s->map.size, a->path, e);
     for (size_t i = 0; i < g.n_tensors && !rc; i++) {
         const struct gguf_tensor *f = &g.tensors[i];
-        struct tensor t = {.name = f->name, .data = s->map.data + f->offset, .size = f->size, .dtype = f->dtype, .ndim = f->ndim};
+        struct tensor t = {
+            .name = f->name, .data = s->map.data + f->offset, .size = f->size, .dtype = f->dtype, .ndim = f->ndim};
         memcpy(t.shape, f->shape, sizeof f->shape);
         rc = add_tensor(a, &t);
     }
@@ -150,21 +160,27 @@ static int on_index(void *ctx, const char *tensor, size_t nt, const char *file, 
     struct listing *l = ctx;
     struct checkpoint *c = l->c;
     if (!l->check) {
-        if (c->n_shards && strlen(c->shards[c->n_shards - 1].name) == nf && !memcmp(c->shards[c->n_shards - 1].name, file, nf)) return 0;
+        if (c->n_shards && strlen(c->shards[c->n_shards - 1].name) == nf &&
+            !memcmp(c->shards[c->n_shards - 1].name, file, nf))
+            return 0;
         for (int i = 0; i < c->n_shards; i++)
             if (strlen(c->shards[i].name) == nf && !memcmp(c->shards[i].name, file, nf)) return 0;
         if (c->n_shards >= 4096) return error_set(l->e, ERR_MODEL, "%s: more than 4096 files", l->what);
         return add_shard(c, file, nf, l->e);
     }
     char name[1024];
-    if (nt >= sizeof name || memchr(tensor, 0, nt)) return error_set(l->e, ERR_MODEL, "%s: a tensor name of %zu bytes", l->what, nt);
+    if (nt >= sizeof name || memchr(tensor, 0, nt))
+        return error_set(l->e, ERR_MODEL, "%s: a tensor name of %zu bytes", l->what, nt);
     memcpy(name, tensor, nt);
     name[nt] = 0;
     const struct tensor *t = checkpoint_find(c, name);
     const char *where = t ? c->shards[t->shard].name : NULL;
-    if (!t) return error_set(l->e, ERR_MODEL, "%s: tensor %.200s should be in %.*s, but is not", l->what, name, (int)nf, file);
+    if (!t)
+        return error_set(l->e, ERR_MODEL, "%s: tensor %.200s should be in %.*s, but is not", l->what, name, (int)nf,
+                         file);
     if (strlen(where) != nf || memcmp(where, file, nf))
-        return error_set(l->e, ERR_MODEL, "%s: tensor %.200s should be in %.*s, but is in %s", l->what, name, (int)nf, file, where);
+        return error_set(l->e, ERR_MODEL, "%s: tensor %.200s should be in %.*s, but is in %s", l->what, name, (int)nf,
+                         file, where);
     return 0;
 }
 
@@ -177,22 +193,26 @@ static int open_gguf(struct checkpoint *c, const char *file, struct error *e) {
     mem_free(c->dir);
     if (!(c->dir = slash ? mem_strndup(file, slash > file ? (size_t)(slash - file) : 1) : mem_strdup(".")))
         return error_set(e, ERR_MEMORY, "%s: no memory", file);
-    if (gguf_split(name, &number, &count, &stem) && number > 1) return error_set(e, ERR_USAGE, "%s: file %d of %d; name the first (-m)", file, number, count);
+    if (gguf_split(name, &number, &count, &stem) && number > 1)
+        return error_set(e, ERR_USAGE, "%s: file %d of %d; name the first (-m)", file, number, count);
     if (count > 4096) return error_set(e, ERR_MODEL, "%s: more than 4096 files", file);
     if ((rc = add_shard(c, name, strlen(name), e))) return rc;
     for (int i = 2; i <= count && !rc; i++) {
         char next[512];
         int n = snprintf(next, sizeof next, "%.*s-%05d-of-%05d.gguf", (int)stem, name, i, count);
-        rc = n > 0 && n < (int)sizeof next ? add_shard(c, next, (size_t)n, e) : error_set(e, ERR_USAGE, "%.200s: path too long", file);
+        rc = n > 0 && n < (int)sizeof next ? add_shard(c, next, (size_t)n, e)
+                                           : error_set(e, ERR_USAGE, "%.200s: path too long", file);
     }
     const struct json *all = json_get(&c->meta, "split.tensors.count");
     if (!rc && count > 1 && all && json_int(all, -1) != (int64_t)c->n_tensors)
-        rc = error_set(e, ERR_MODEL, "%s: the metadata lists %lld tensors, the %d files have %zu: some files are from another model", file,
-                       (long long)json_int(all, -1), count, c->n_tensors);
+        rc = error_set(e, ERR_MODEL,
+                       "%s: the metadata lists %lld tensors, the %d files have %zu: some files are from another model",
+                       file, (long long)json_int(all, -1), count, c->n_tensors);
     return rc;
 }
 
-/* Requests large pages, unless the checkpoint is larger than memory: then each unneeded 4 KB page in a large page evicts a needed one. */
+/* Requests large pages, unless the checkpoint is larger than memory: then each unneeded 4 KB page in a large page
+ * evicts a needed one. */
 static void large_pages(const struct checkpoint *c) {
     size_t whole = 0;
     for (int i = 0; i < c->n_shards; i++) whole += c->shards[i].map.size;
@@ -200,9 +220,11 @@ static void large_pages(const struct checkpoint *c) {
     for (int i = 0; i < c->n_shards; i++) file_map_advise_huge(&c->shards[i].map);
 }
 
-/* The list of a checkpoint's files, or its only one, as transformers or else Mistral names them. NULL: there are none. */
+/* The list of a checkpoint's files, or its only one, as transformers or else Mistral names them. NULL: there are none.
+ */
 static const char *find_files(const char *dir, bool *is_list) {
-    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors", "consolidated.safetensors.index.json", "consolidated.safetensors"};
+    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors",
+                                        "consolidated.safetensors.index.json", "consolidated.safetensors"};
     char path[4096];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         *is_list = i % 2 == 0;

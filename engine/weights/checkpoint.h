@@ -1,6 +1,7 @@
 #pragma once
-/* The tensors of a checkpoint, mapped read-only: one safetensors file, an index and its shards, or a GGUF file and the files it was split into. Every offset
- * and size in a file is checked against the file's size before any data is used. Read-only after opening, any thread. */
+/* The tensors of a checkpoint, mapped read-only: one safetensors file, an index and its shards, or a GGUF file and the
+ * files it was split into. Every offset and size in a file is checked against the file's size before any data is used.
+ * Read-only after opening, any thread. */
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -29,11 +30,12 @@ struct checkpoint {
     size_t bytes;         /* all tensors */
 };
 
-/* Opens the weights of a directory or a GGUF file. ERR_MODEL names file, tensor and numbers. Releases everything on error. */
+/* Opens the weights of a directory or a GGUF file. ERR_MODEL names file, tensor and numbers. Releases everything on
+ * error. */
 int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e);
 void checkpoint_close(struct checkpoint *c);
 void checkpoint_free_metadata(struct checkpoint *c); /* frees the metadata (megabytes, read once) */
-/* Gives tensors of a text model that is part of a larger one the names that they have alone, such as model.layers.0.input_layernorm.weight. Prefixes: those of
- * transformers and of vendors' code. */
+/* Gives tensors of a text model that is part of a larger one the names that they have alone, such as
+ * model.layers.0.input_layernorm.weight. Prefixes: those of transformers and of vendors' code. */
 int checkpoint_name_text(struct checkpoint *c, struct error *e);
 struct tensor *checkpoint_find(const struct checkpoint *c, const char *name); /* NULL: not found */

@@ -20,7 +20,9 @@ static void expand(struct loader *l, struct mat *m, const int32_t *group, const 
     if (!out) return;
     l->w->bytes_replaced += mat_bytes(m);
     if (!l->w->is_expanded)
-        log_say(LOG_WARN, "%s: columns in activation order (desc_act): some weights are expanded to float32, because %s", l->w->files.dir, why);
+        log_say(LOG_WARN,
+                "%s: columns in activation order (desc_act): some weights are expanded to float32, because %s",
+                l->w->files.dir, why);
     l->w->is_expanded = true;
     for (int r = 0; r < m->rows; r++) {
         const size_t first = scale_row(m, r);
@@ -28,13 +30,19 @@ static void expand(struct loader *l, struct mat *m, const int32_t *group, const 
         for (int c = 0; c < m->cols; c++) {
             const size_t g = first + (size_t)(group ? group[c] : c / m->block_cols);
             const int code = m->dtype == DT_I4 ? codes[c / 2] >> (c % 2 * 4) & 15 : (int8_t)codes[c] + 128;
-            out[(size_t)r * (size_t)m->cols + (size_t)(m->order ? m->order[c] : c)] = (float)(code - zero_load(m, g)) * scale_load(m, g);
+            out[(size_t)r * (size_t)m->cols + (size_t)(m->order ? m->order[c] : c)] =
+                (float)(code - zero_load(m, g)) * scale_load(m, g);
         }
     }
-    *m = (struct mat){.data = out, .stride = (size_t)m->cols * sizeof *out, .rows = m->rows, .cols = m->cols, .row_step = 1, .dtype = DT_F32};
+    *m = (struct mat){.data = out,
+                      .stride = (size_t)m->cols * sizeof *out,
+                      .rows = m->rows,
+                      .cols = m->cols,
+                      .row_step = 1,
+                      .dtype = DT_F32};
 }
 
-/* --- Columns ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Columns ---------------------------------------------------------------------------------- */
 
 /* Reads and checks each column's group. Returns false if they are in order, or on failure. */
 static bool read_groups(struct loader *l, const struct tensor *t, const struct mat *m, int32_t *group) {
@@ -52,7 +60,8 @@ static bool read_groups(struct loader *l, const struct tensor *t, const struct m
     return !in_order;
 }
 
-/* Lists the columns by group, keeping their order within a group. start [groups]: scratch. Returns false if a group is not of block_cols columns. */
+/* Lists the columns by group, keeping their order within a group. start [groups]: scratch. Returns false if a group is
+ * not of block_cols columns. */
 static bool sort_by_group(const struct mat *m, const int32_t *group, int32_t *start, int32_t *order) {
     memset(start, 0, (size_t)m->scale_stride * sizeof *start);
     for (int c = 0; c < m->cols; c++) {
@@ -68,7 +77,8 @@ static void take_over(struct loader *l, struct mat *m) {
     const size_t row = dtype_bytes(m->dtype, (size_t)m->cols), scales = mat_scale_span(m);
     if (!is_repacked(l->w, m->data)) {
         uint8_t *own = loader_alloc_repacked(l, (size_t)m->rows * row);
-        for (int r = 0; own && r < m->rows; r++) memcpy(own + (size_t)r * row, (const uint8_t *)m->data + (size_t)r * m->stride, row);
+        for (int r = 0; own && r < m->rows; r++)
+            memcpy(own + (size_t)r * row, (const uint8_t *)m->data + (size_t)r * m->stride, row);
         l->w->bytes_replaced += (size_t)m->rows * m->stride;
         m->data = own, m->stride = row;
     }
@@ -94,7 +104,8 @@ static void sort_codes(const struct mat *m, uint8_t *code) {
     }
 }
 
-/* Returns the list in memory of its own, or that of the matrix loaded before, if they are equal: both then take the same x. */
+/* Returns the list in memory of its own, or that of the matrix loaded before, if they are equal: both then take the
+ * same x. */
 static const int32_t *keep_order(struct loader *l, const int32_t *order, int cols) {
     const size_t size = (size_t)cols * sizeof *order;
     if (l->order && l->order_cols == cols && !memcmp(l->order, order, size)) {
@@ -121,15 +132,17 @@ void column_order_load(struct loader *l, struct mat *m, const struct tensor *t) 
     if (!group) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory to sort its columns", l->w->files.dir);
     else if (read_groups(l, t, m, group)) {
         if (!sort_by_group(m, group, start, order)) expand(l, m, group, "groups differ in their number of columns");
-        else if (take_over(l, m), !l->rc && (m->order = keep_order(l, order, m->cols))) m->x_cols = m->cols, sort_codes(m, code);
+        else if (take_over(l, m), !l->rc && (m->order = keep_order(l, order, m->cols)))
+            m->x_cols = m->cols, sort_codes(m, code);
     }
     mem_free(group);
 }
 
-/* --- Matrices that depend on each other -------------------------------------------------------------------------------------------- */
+/* --- Matrices that depend on each other ------------------------------------------------------- */
 
 static bool can_move_rows(const struct weights *w, const struct mat *m) {
-    return is_repacked(w, m->data) && !m->row0 && m->row_step == 1 && (!m->scale || (m->block_rows == 1 && is_repacked(w, m->scale)));
+    return is_repacked(w, m->data) && !m->row0 && m->row_step == 1 &&
+           (!m->scale || (m->block_rows == 1 && is_repacked(w, m->scale)));
 }
 /* Row i becomes what row order[i] was. */
 static void move_rows(struct loader *l, const void *rows, size_t row, int n, const int32_t *order) {
@@ -156,7 +169,8 @@ static void settle_expert(struct loader *l, struct expert *e) {
     }
     for (int i = 0; i < 2 && in[i]->data && !l->rc; i++) {
         move_rows(l, in[i]->data, in[i]->stride, in[i]->rows, down->order);
-        move_rows(l, in[i]->scale, in[i]->scale ? (size_t)in[i]->scale_stride * dtype_bytes(in[i]->scale_dtype, 1) : 0, in[i]->rows, down->order);
+        move_rows(l, in[i]->scale, in[i]->scale ? (size_t)in[i]->scale_stride * dtype_bytes(in[i]->scale_dtype, 1) : 0,
+                  in[i]->rows, down->order);
     }
     l->w->bytes_replaced += order_bytes(down);
     down->order = NULL, down->x_cols = 0;
@@ -165,7 +179,8 @@ static void settle_expert(struct loader *l, struct expert *e) {
 void column_order_settle(struct loader *l, unsigned modules, void *base) {
     if (l->rc) return;
     if (modules & MODULE_EXPERT) settle_expert(l, base);
-    if (modules & MODULE_EMBED && ((struct weights *)base)->embed.order) expand(l, &((struct weights *)base)->embed, NULL, "the embedding is a table");
+    if (modules & MODULE_EMBED && ((struct weights *)base)->embed.order)
+        expand(l, &((struct weights *)base)->embed, NULL, "the embedding is a table");
     if (!(modules & MODULE_ATTENTION)) return;
     struct layer *y = base;
     struct mat *const by_head[] = {&y->kv_b, &y->k_b, &y->v_b, &y->o_a};

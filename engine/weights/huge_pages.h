@@ -1,7 +1,8 @@
 #pragma once
-/* Moves a checkpoint's page-cache pages to 2 MB pages while the engine is idle. A checkpoint written since boot, e.g. by a download, is cached in 4 KB
- * pages, and their TLB misses cost up to a fifth of the read speed (test/bench/NOTES.md). Re-reading the mappings from disk replaces these pages
- * (file_map_advise_huge). Engine thread only, so no kernel reads a page that is being replaced. */
+/* Moves a checkpoint's page-cache pages to 2 MB pages while the engine is idle. A checkpoint written since boot, e.g.
+ * by a download, is cached in 4 KB pages, and their TLB misses cost up to a fifth of the read speed
+ * (test/bench/NOTES.md). Re-reading the mappings from disk replaces these pages (file_map_advise_huge). Engine thread
+ * only, so no kernel reads a page that is being replaced. */
 #include "engine/weights/checkpoint.h"
 
 struct huge_pages {
@@ -11,6 +12,6 @@ struct huge_pages {
     double seconds;
     bool is_started;
 };
-/* Processes one chunk of 8 MB in some milliseconds. Returns false, permanently, when everything is done or it does not pay: the disk is too slow, the kernel
- * has no large pages for files, or few bytes are in small pages. */
+/* Processes one chunk of 8 MB in some milliseconds. Returns false, permanently, when everything is done or it does not
+ * pay: the disk is too slow, the kernel has no large pages for files, or few bytes are in small pages. */
 bool huge_pages_advance(struct huge_pages *l);

@@ -7,8 +7,10 @@ int loader_fail(struct loader *l, const struct tensor *t, const char *what) {
     if (l->rc) return l->rc;
     const struct checkpoint *f = &l->w->files;
     char shape[96] = "";
-    for (int i = 0, at = 0; i < t->ndim && at < 80; i++) at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-    return l->rc = error_set(l->e, ERR_MODEL, "%s/%s: tensor %s %s [%s]: %s", f->dir, f->shards[t->shard].name, t->name, dtype_name(t->dtype), shape, what);
+    for (int i = 0, at = 0; i < t->ndim && at < 80; i++)
+        at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
+    return l->rc = error_set(l->e, ERR_MODEL, "%s/%s: tensor %s %s [%s]: %s", f->dir, f->shards[t->shard].name, t->name,
+                             dtype_name(t->dtype), shape, what);
 }
 
 static struct tensor *claim(struct loader *l, const char *name) {
@@ -36,7 +38,8 @@ void loader_missing(struct loader *l, const char *pattern, int layer, int expert
     loader_name(name, sizeof name, pattern, layer, expert, ending);
     const struct checkpoint *f = &l->w->files;
     const char *file = f->gguf ? f->shards[0].name : ""; /* the name of one of many files helps little */
-    if (!l->rc) l->rc = error_set(l->e, ERR_MODEL, "%s%s%s: tensor %s is missing", f->dir, *file ? "/" : "", file, name);
+    if (!l->rc)
+        l->rc = error_set(l->e, ERR_MODEL, "%s%s%s: tensor %s is missing", f->dir, *file ? "/" : "", file, name);
 }
 
 /* Whether all dimensions but one, which is n, are 1. */
@@ -50,14 +53,18 @@ bool loader_has_shape(struct loader *l, const struct tensor *t, const struct par
     const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
     const bool gguf = l->w->files.gguf;
     if (!cols && !p->slice.stacked && t->ndim > 1 && is_vector(t, rows)) return true;
-    if (gguf && !cols && !p->slice.stacked && t->ndim == 2 && s[0] * s[1] == rows) return true; /* by group: norms of Mamba-2 */
-    bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows, together = t->ndim == own && s[0] == rows * experts;
+    /* by group: norms of Mamba-2 */
+    if (gguf && !cols && !p->slice.stacked && t->ndim == 2 && s[0] * s[1] == rows) return true;
+    bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows,
+         together = t->ndim == own && s[0] == rows * experts;
     if (p->slice.stacked && !cols) together = false;
-    if (gguf && cols && !p->slice.stacked) together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);
+    if (gguf && cols && !p->slice.stacked)
+        together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);
     if ((apart || together) && (!cols || inner || s[t->ndim - 1] == cols)) return true;
     char text[192];
     const char *asks = gguf ? "its metadata asks" : "config.json asks";
-    if (p->slice.stacked && cols) snprintf(text, sizeof text, "%s for [%lld, %d, %d]", asks, (long long)experts, rows, cols);
+    if (p->slice.stacked && cols)
+        snprintf(text, sizeof text, "%s for [%lld, %d, %d]", asks, (long long)experts, rows, cols);
     else if (p->slice.stacked) snprintf(text, sizeof text, "%s for [%lld, %d]", asks, (long long)experts, rows);
     else if (cols) snprintf(text, sizeof text, "%s for [%d, %d]", asks, rows, cols);
     else snprintf(text, sizeof text, "%s for [%d]", asks, rows);

@@ -9,9 +9,10 @@
 #include "engine/weights/matrix_source.h"
 #include "engine/weights/packed.h"
 
-/* --- MXFP4 -------------------------------------------------------------------------------------------------------------- */
+/* --- MXFP4 ------------------------------------------------------------------------------------ */
 
-/* gpt-oss's MXFP4 layout: NAME_blocks [.., rows, cols / 32, 16] with two codes per byte, NAME_scales [.., rows, cols / 32] of exponents. */
+/* gpt-oss's MXFP4 layout: NAME_blocks [.., rows, cols / 32, 16] with two codes per byte, NAME_scales [.., rows, cols /
+ * 32] of exponents. */
 static struct mat load_mxfp4(const struct matrix_source *src, struct tensor *t) {
     enum { BLOCK = 32 };
     struct loader *l = src->l;
@@ -33,11 +34,12 @@ static struct mat load_mxfp4(const struct matrix_source *src, struct tensor *t) 
     return matrix_view_codes(src, t, s);
 }
 
-/* --- Any matrix ----------------------------------------------------------------------------------------------------------- */
+/* --- Any matrix ------------------------------------------------------------------------------- */
 
 static bool is_transposed_expert(const struct loader *l, const struct param *p) {
     const struct layout *y = l->w->config.layout;
-    return p->module == MODULE_EXPERT && p->cols && (p->offset == offsetof(struct expert, down) ? y->transposed_down : y->transposed_gate_up);
+    return p->module == MODULE_EXPERT && p->cols &&
+           (p->offset == offsetof(struct expert, down) ? y->transposed_down : y->transposed_gate_up);
 }
 
 static struct mat load_plain(const struct matrix_source *src, struct tensor *t) {
@@ -45,9 +47,12 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     const struct param *p = src->p;
     const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols; /* columns of the stored tensor */
     struct mat m = {.rows = src->rows, .cols = cols, .row_step = 1, .dtype = t->dtype};
-    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", ".qscale_weight", "_scale_inv", "_scale"};
+    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale",
+                                          ".qscale_weight",    "_scale_inv",    "_scale"};
     struct tensor *s = NULL;
-    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s && !l->w->files.gguf; i++) s = matrix_find(src, endings[i]); /* GGUF's are vectors */
+    /* GGUF's are vectors */
+    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s && !l->w->files.gguf; i++)
+        s = matrix_find(src, endings[i]);
     const bool halved = t->ndim && t->shape[t->ndim - 1] != cols; /* DeepSeek-V4 stores FP4 as I8, modelopt as U8 */
     if (s && halved && (t->dtype == DT_I8 || t->dtype == DT_U8)) return matrix_view_fp4(src, t, s);
     if (!loader_has_shape(l, t, p, src->rows, cols, 0)) return m;
@@ -71,7 +76,10 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     default:
         if (dtype_block(t->dtype) >= 32) { /* GGUF's */
             if (s) loader_fail(l, s, "unexpected scale: the weight needs none or carries its own");
-        } else loader_fail(l, t, "hearth supports F32, BF16 and F16 weights, F8_E4M3 and I8 with scales, and FP4 with a scale per 16 or 32 columns");
+        } else
+            loader_fail(l, t,
+                        "hearth supports F32, BF16 and F16 weights, F8_E4M3 and I8 with scales, and FP4 with a scale "
+                        "per 16 or 32 columns");
     }
     return m;
 }
@@ -98,14 +106,16 @@ static struct mat load_parts(struct loader *l, const struct param *p, const char
     return all;
 }
 
-/* Writes the columns first, first + step, ... of `from` as rows of `to`, [rows, from->rows]. size: bytes of an element. In blocks that fit the L1 cache. */
+/* Writes the columns first, first + step, ... of `from` as rows of `to`, [rows, from->rows]. size: bytes of an element.
+ * In blocks that fit the L1 cache. */
 static inline void turn(uint8_t *to, const struct mat *from, int rows, int first, int step, size_t size) {
     enum { BLOCK = 64 };
     const size_t cols = (size_t)from->rows;
     for (size_t j0 = 0; j0 < cols; j0 += BLOCK)
         for (int i = 0; i < rows; i++) {
             const uint8_t *column = (const uint8_t *)from->data + (size_t)(first + i * step) * size;
-            for (size_t j = j0; j < cols && j < j0 + BLOCK; j++) memcpy(to + ((size_t)i * cols + j) * size, column + j * from->stride, size);
+            for (size_t j = j0; j < cols && j < j0 + BLOCK; j++)
+                memcpy(to + ((size_t)i * cols + j) * size, column + j * from->stride, size);
         }
 }
 
@@ -113,11 +123,13 @@ static inline void turn(uint8_t *to, const struct mat *from, int rows, int first
 static struct mat load_transposed(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     struct param stored = *p;
     const bool stacked = p->slice.stacked;
-    stored.is_transposed = false, stored.rows = p->cols, stored.cols = p->slice.total_rows ? p->slice.total_rows : p->rows;
+    stored.is_transposed = false, stored.rows = p->cols,
+    stored.cols = p->slice.total_rows ? p->slice.total_rows : p->rows;
     stored.slice = (struct tensor_slice){.total_rows = stacked ? p->cols : 0, .step = stacked, .stacked = stacked};
     const struct mat from = matrix_load(l, &stored, pattern, layer, expert);
     if (!l->rc && (from.scale || dtype_block((enum dtype)from.dtype) > 1))
-        loader_fail(l, loader_find(l, pattern, layer, expert, p->suffix), "a transposed matrix must be F32, BF16 or F16, without scales");
+        loader_fail(l, loader_find(l, pattern, layer, expert, p->suffix),
+                    "a transposed matrix must be F32, BF16 or F16, without scales");
     if (l->rc) return (struct mat){0};
     const size_t size = dtype_bytes((enum dtype)from.dtype, 1), row_bytes = (size_t)p->cols * size;
     uint8_t *to = loader_alloc_repacked(l, (size_t)p->rows * row_bytes);
@@ -126,7 +138,8 @@ static struct mat load_transposed(struct loader *l, const struct param *p, const
     const int first = p->slice.first, step = p->slice.total_rows ? p->slice.step : 1;
     if (size == 2) turn(to, &from, p->rows, first, step, 2);
     else turn(to, &from, p->rows, first, step, 4);
-    return (struct mat){.data = to, .stride = row_bytes, .rows = p->rows, .cols = p->cols, .row_step = 1, .dtype = from.dtype};
+    return (struct mat){
+        .data = to, .stride = row_bytes, .rows = p->rows, .cols = p->cols, .row_step = 1, .dtype = from.dtype};
 }
 
 static int common_divisor(int a, int b) {
@@ -136,8 +149,9 @@ static int common_divisor(int a, int b) {
     }
     return a;
 }
-/* Gathers the scales of a matrix in pieces. Blocks of rows begin anew in each piece, or continue those of the piece before if config.json's blocks do not cross
- * its end. A matrix that begins or ends within a block has blocks of fewer rows. */
+/* Gathers the scales of a matrix in pieces. Blocks of rows begin anew in each piece, or continue those of the piece
+ * before if config.json's blocks do not cross its end. A matrix that begins or ends within a block has blocks of fewer
+ * rows. */
 static void gather_scales(const struct matrix_source *src, struct mat *m) {
     struct loader *l = src->l;
     const struct config *c = &l->w->config;
@@ -147,11 +161,15 @@ static void gather_scales(const struct matrix_source *src, struct mat *m) {
         loader_missing(l, src->pattern, src->layer, 0, ".weight_scale_inv");
         return;
     }
-    const int piece = slice->total_rows / slice->pieces, each = m->rows / slice->pieces, per = (piece + c->block_rows - 1) / c->block_rows;
-    const int across = (m->cols + c->block_cols - 1) / c->block_cols, block = common_divisor(common_divisor(c->block_rows, slice->first), each);
-    if ((s->dtype != DT_F32 && s->dtype != DT_BF16 && s->dtype != DT_F16) || s->ndim != 2 || s->shape[0] != per * slice->pieces || s->shape[1] != across) {
+    const int piece = slice->total_rows / slice->pieces, each = m->rows / slice->pieces,
+              per = (piece + c->block_rows - 1) / c->block_rows;
+    const int across = (m->cols + c->block_cols - 1) / c->block_cols,
+              block = common_divisor(common_divisor(c->block_rows, slice->first), each);
+    if ((s->dtype != DT_F32 && s->dtype != DT_BF16 && s->dtype != DT_F16) || s->ndim != 2 ||
+        s->shape[0] != per * slice->pieces || s->shape[1] != across) {
         char text[160];
-        snprintf(text, sizeof text, "the scales of %d pieces of %d rows must be F32, BF16 or F16 [%d, %d]", slice->pieces, piece, per * slice->pieces, across);
+        snprintf(text, sizeof text, "the scales of %d pieces of %d rows must be F32, BF16 or F16 [%d, %d]",
+                 slice->pieces, piece, per * slice->pieces, across);
         loader_fail(l, s, text);
         return;
     }
@@ -179,11 +197,13 @@ static struct mat load_pieces(struct loader *l, const struct param *p, const cha
         return m;
     }
     m.stride = dtype_bytes(t->dtype, (size_t)p->cols);
-    const size_t each = (size_t)(p->rows / p->slice.pieces) * m.stride, piece = (size_t)(src.rows / p->slice.pieces) * m.stride;
+    const size_t each = (size_t)(p->rows / p->slice.pieces) * m.stride,
+                 piece = (size_t)(src.rows / p->slice.pieces) * m.stride;
     uint8_t *to = loader_alloc_repacked(l, (size_t)p->rows * m.stride);
     if (!to) return m;
     l->w->bytes_replaced += (size_t)p->rows * m.stride;
-    for (int i = 0; i < p->slice.pieces; i++) memcpy(to + (size_t)i * each, t->data + (size_t)i * piece + (size_t)p->slice.first * m.stride, each);
+    for (int i = 0; i < p->slice.pieces; i++)
+        memcpy(to + (size_t)i * each, t->data + (size_t)i * piece + (size_t)p->slice.first * m.stride, each);
     m.data = to;
     if (t->dtype == DT_E4M3) gather_scales(&src, &m);
     return m;
@@ -191,8 +211,10 @@ static struct mat load_pieces(struct loader *l, const struct param *p, const cha
 
 struct mat matrix_load(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     struct mat m = {0};
-    const struct matrix_source src = {l, p, pattern, layer, expert, p->slice.total_rows ? p->slice.total_rows : p->rows};
-    static const char *const unused[] = {".input_scale", ".input_global_scale"}; /* static activation scales, used by other engines only */
+    const struct matrix_source src = {l,     p,      pattern,
+                                      layer, expert, p->slice.total_rows ? p->slice.total_rows : p->rows};
+    /* static activation scales, used by other engines only */
+    static const char *const unused[] = {".input_scale", ".input_global_scale"};
     struct tensor *t;
     if (l->rc) return m;
     if (p->parts) return load_parts(l, p, pattern, layer);
@@ -201,7 +223,8 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     if ((t = matrix_find(&src, p->suffix))) m = load_plain(&src, t);
     else if ((t = matrix_find(&src, "_blocks"))) m = load_mxfp4(&src, t);
     else if ((t = matrix_find(&src, ".weight_packed"))) m = packed_load(&src, t);
-    else if ((t = matrix_find(&src, ".qweight"))) return packed_load_transposed(&src, t); /* only the rows of this parameter */
+    /* only the rows of this parameter */
+    else if ((t = matrix_find(&src, ".qweight"))) return packed_load_transposed(&src, t);
     else if (!p->optional) loader_missing(l, pattern, layer, expert, p->suffix);
     for (size_t i = 0; t && i < sizeof unused / sizeof *unused; i++) matrix_find(&src, unused[i]);
     if (t && is_transposed_expert(l, p) && (m.scale || dtype_block(m.dtype) > 1))

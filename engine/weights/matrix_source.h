@@ -10,9 +10,11 @@ struct matrix_source {
     int layer, expert;
     int rows; /* rows of the stored tensor, which may hold more matrices */
 };
-struct tensor *matrix_find(const struct matrix_source *s, const char *ending); /* loader_find with this parameter's name */
+/* loader_find with this parameter's name */
+struct tensor *matrix_find(const struct matrix_source *s, const char *ending);
 
-/* Derives the scale layout of m, a whole matrix, from the shape of the scale tensor: per tensor, per row, per block, or per group of a row's columns. */
+/* Derives the scale layout of m, a whole matrix, from the shape of the scale tensor: per tensor, per row, per block, or
+ * per group of a row's columns. */
 void matrix_attach_scale(const struct matrix_source *src, struct mat *m, struct tensor *s);
 /* Views two E2M1 codes per byte with scales of 32 columns (E8M0) or of 16 (E4M3). t: [rows, cols / 2]. */
 struct mat matrix_view_fp4(const struct matrix_source *src, const struct tensor *t, struct tensor *s);

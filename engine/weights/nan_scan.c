@@ -10,7 +10,9 @@ const uint8_t *nan_scan_e4m3(const uint8_t *p, size_t n) {
     size_t i = 0;
     for (; i + 64 <= n; i += 64) { /* SSE2 is in every x86-64; three instructions per 16 codes keep up with memory */
         __m128i hit = _mm_setzero_si128();
-        for (int k = 0; k < 64; k += 16) hit = _mm_or_si128(hit, _mm_cmpeq_epi8(_mm_and_si128(_mm_loadu_si128((const __m128i *)(p + i + k)), nan), nan));
+        for (int k = 0; k < 64; k += 16)
+            hit = _mm_or_si128(hit,
+                               _mm_cmpeq_epi8(_mm_and_si128(_mm_loadu_si128((const __m128i *)(p + i + k)), nan), nan));
         if (_mm_movemask_epi8(hit)) break;
     }
     for (; i < n; i++)
@@ -29,9 +31,11 @@ static void scan_matrices_task(void *arg, int thread, int n_threads) {
     struct batch *b = arg;
     for (int i = 0; i < b->n; i++) {
         const uint8_t *data = b->m[i]->data;
-        size_t size = mat_span(b->m[i]), from = size * (size_t)thread / (size_t)n_threads, to = size * (size_t)(thread + 1) / (size_t)n_threads;
+        size_t size = mat_span(b->m[i]), from = size * (size_t)thread / (size_t)n_threads,
+               to = size * (size_t)(thread + 1) / (size_t)n_threads;
         const uint8_t *bad = nan_scan_e4m3(data + from, to - from), *old = NULL;
-        while (bad && (!(old = atomic_load(&b->bad)) || bad < old) && !atomic_compare_exchange_weak(&b->bad, &old, bad)) {
+        while (bad && (!(old = atomic_load(&b->bad)) || bad < old) &&
+               !atomic_compare_exchange_weak(&b->bad, &old, bad)) {
         }
     }
 }
@@ -42,8 +46,9 @@ static int report_nan(const struct weights *w, const uint8_t *bad, struct error 
         const struct tensor *t = &f->tensors[i];
         if (bad < t->data || bad >= t->data + t->size) continue;
         size_t at = (size_t)(bad - t->data), cols = (size_t)t->shape[t->ndim - 1];
-        return error_set(e, ERR_MODEL, "%s/%s: tensor %s: %s that is not a number at row %zu, column %zu: the file is damaged", f->dir,
-                         f->shards[t->shard].name, t->name, dtype_name(t->dtype), at / cols, at % cols);
+        return error_set(e, ERR_MODEL,
+                         "%s/%s: tensor %s: %s that is not a number at row %zu, column %zu: the file is damaged",
+                         f->dir, f->shards[t->shard].name, t->name, dtype_name(t->dtype), at / cols, at % cols);
     }
     return error_set(e, ERR_MODEL, "%s: a weight is not a number: the file is damaged", f->dir);
 }
@@ -54,7 +59,8 @@ static int flush_batch(struct nan_scan *s, struct batch *b, struct error *e) {
     const uint8_t *bad = atomic_load(&b->bad);
     return bad ? report_nan(s->w, bad, e) : 0;
 }
-static int add_tensors(struct nan_scan *s, struct batch *b, int layer, unsigned modules, const void *base, struct error *e) {
+static int add_tensors(struct nan_scan *s, struct batch *b, int layer, unsigned modules, const void *base,
+                       struct error *e) {
     struct param list[PARAMS_MAX];
     int rc = 0;
     for (int i = 0, n = params_list(&s->w->config, layer, modules, list); i < n && !rc; i++) {

@@ -1,6 +1,6 @@
 #pragma once
-/* Checks FP8 weights for NaN codes (0x7F, 0xFF) before their first use; the fast kernels would read them as 480. Checking everything at open would take
- * minutes, so each weight is checked once, just before the first use. */
+/* Checks FP8 weights for NaN codes (0x7F, 0xFF) before their first use; the fast kernels would read them as 480.
+ * Checking everything at open would take minutes, so each weight is checked once, just before the first use. */
 #include "engine/weights/weight_state.h"
 #include "engine/weights/weights.h"
 
@@ -11,8 +11,9 @@ struct nan_scan {
     struct weight_state *known; /* weights marked good are not checked again */
     uint64_t n_experts_scanned; /* experts that scans have read so far, mostly for the first time */
 };
-/* Check the weights that a layer is about to use: its dense weights, or the experts in ids[0..n) that are not -1, unless they have been checked. Run on the
- * pool; called by its owner. ERR_MODEL names file, tensor, row and column; the weights then stay unchecked, so that the next use fails too. */
+/* Check the weights that a layer is about to use: its dense weights, or the experts in ids[0..n) that are not -1,
+ * unless they have been checked. Run on the pool; called by its owner. ERR_MODEL names file, tensor, row and column;
+ * the weights then stay unchecked, so that the next use fails too. */
 int nan_scan_dense(struct nan_scan *s, int layer, struct error *e);
 int nan_scan_experts(struct nan_scan *s, int layer, const int32_t *ids, int n, struct error *e);
 /* Returns whether all of these weights have been checked and are good. ids NULL: the dense weights. Any thread. */

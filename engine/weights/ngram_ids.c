@@ -13,8 +13,9 @@ int ngram_ids_load(struct weights *w, const char *dir, struct error *e) {
     if (!rc) rc = tokenizer_number_alike(t, w->ngram_ids, n, &n_numbers, e);
     if (!rc && n_numbers != c->ngram_numbers)
         rc = error_set(e, ERR_MODEL,
-                       "%s: its tokenizer has %d different texts, config.json says %d ('engram_compressed_vocab_size'); it must be the checkpoint's own", dir,
-                       n_numbers, c->ngram_numbers);
+                       "%s: its tokenizer has %d different texts, config.json says %d "
+                       "('engram_compressed_vocab_size'); it must be the checkpoint's own",
+                       dir, n_numbers, c->ngram_numbers);
     if (!rc) c->ngram_end = w->ngram_ids[c->ngram_end];
     tokenizer_close(&t);
     return rc;

@@ -17,7 +17,8 @@ struct copier {
     pthread_t thread;
 };
 
-/* The work of a node is a list of items: for each layer the routed experts, then everything else. The head counts as one more layer, after the last. */
+/* The work of a node is a list of items: for each layer the routed experts, then everything else. The head counts as
+ * one more layer, after the last. */
 struct numa_copy {
     const struct weights *w;
     struct numa nodes;
@@ -29,8 +30,9 @@ struct numa_copy {
     struct expert_shards *shards;   /* [n_layers] */
     struct expert *parts;           /* all parts */
     size_t n_parts;
-    int32_t row_begin[2][NUMA_NODES + 1]; /* where the nodes' rows of down begin: of routed experts; of dense FFNs and shared experts */
-    struct weights head_weights;          /* w with the copied head */
+    /* where the nodes' rows of down begin: of routed experts; of dense FFNs and shared experts */
+    int32_t row_begin[2][NUMA_NODES + 1];
+    struct weights head_weights; /* w with the copied head */
     _Atomic(const struct weights *) head;
     _Atomic int *n_items_left;      /* [n_layers + 1] items still to copy */
     _Atomic int *has_nan;           /* [n_layers + 1] a NaN was found */
@@ -52,7 +54,7 @@ static int list_spread_matrices(const struct numa_copy *p, int i, struct param *
     return mats;
 }
 
-/* --- Layout --- */
+/* --- Layout ----------------------------------------------------------------------------------- */
 
 /* Returns the unsplit expert k of a layer; the shared or dense FFN is the last one. NULL: none. */
 static const struct expert *unsplit_expert(const struct numa_copy *p, const struct layer *y, int k) {
@@ -106,20 +108,22 @@ static void bind_spread_rows(struct numa_copy *p, const struct mat *m, struct er
     if (e->code) return;
     numa_split(&p->nodes, m->rows, 1, cut);
     for (int a = 0; a < p->n_nodes && !e->code; a++)
-        numa_bind_memory(&p->nodes, (uint8_t *)m->data + (size_t)cut[a].first * m->stride, (size_t)cut[a].count * m->stride, a, e);
+        numa_bind_memory(&p->nodes, (uint8_t *)m->data + (size_t)cut[a].first * m->stride,
+                         (size_t)cut[a].count * m->stride, a, e);
 }
 static void bind_all(struct numa_copy *p) {
     struct error e = {0};
     for (int a = 0; a < p->n_nodes && !e.code; a++) numa_bind_memory(&p->nodes, p->pages[a], p->size[a], a, &e);
     for (int i = 0; i < p->w->config.n_layers; i++) {
         struct param list[PARAMS_MAX];
-        for (int k = 0, mats = list_spread_matrices(p, i, list); k < mats; k++) bind_spread_rows(p, params_mat(&p->layers[i], &list[k]), &e);
+        for (int k = 0, mats = list_spread_matrices(p, i, list); k < mats; k++)
+            bind_spread_rows(p, params_mat(&p->layers[i], &list[k]), &e);
     }
     bind_spread_rows(p, &p->head_weights.head, &e);
     if (e.code) log_say(LOG_WARN, "%s: weights are not bound to their NUMA nodes", e.text);
 }
 
-/* --- Copying --- */
+/* --- Copying ---------------------------------------------------------------------------------- */
 
 static bool copy_rows(const struct numa_copy *p, const struct mat *to, const struct mat *from, int node) {
     struct numa_part cut[NUMA_NODES];
@@ -127,8 +131,10 @@ static bool copy_rows(const struct numa_copy *p, const struct mat *to, const str
     return numa_shard_copy(to, from, cut[node].first, cut[node].count);
 }
 
-/* Calls fn for the ranges that are prefetched and later dropped from the page cache: matrices without their (small) scales. */
-static void for_each_matrix(const struct numa_copy *p, int layer, unsigned modules, const void *base, void (*fn)(const void *, size_t)) {
+/* Calls fn for the ranges that are prefetched and later dropped from the page cache: matrices without their (small)
+ * scales. */
+static void for_each_matrix(const struct numa_copy *p, int layer, unsigned modules, const void *base,
+                            void (*fn)(const void *, size_t)) {
     struct param list[PARAMS_MAX];
     for (int i = 0, n = params_list(&p->w->config, layer, modules, list); i < n; i++)
         if (list[i].cols) fn(params_mat(base, &list[i])->data, mat_span(params_mat(base, &list[i])));
@@ -142,7 +148,8 @@ static void publish(struct numa_copy *p, int layer) {
     }
     const struct layer *y = &p->w->layers[layer];
     for_each_matrix(p, layer, MODULE_LAYER, y, file_map_drop);
-    for (int k = 0; y->experts && k < p->per_layer - 1; k++) for_each_matrix(p, layer, MODULE_EXPERT, &y->experts[k], file_map_drop);
+    for (int k = 0; y->experts && k < p->per_layer - 1; k++)
+        for_each_matrix(p, layer, MODULE_EXPERT, &y->experts[k], file_map_drop);
 }
 
 static void copy_item(struct numa_copy *p, int node, int layer, int k) {
@@ -171,7 +178,8 @@ static void copy_item(struct numa_copy *p, int node, int layer, int k) {
         file_map_drop(p->w->head.data, (size_t)p->w->head.rows * p->w->head.stride);
     } else publish(p, layer);
     if (atomic_fetch_add(&p->n_layers_done, 1) == n)
-        log_say(LOG_INFO, "weights copied for %d NUMA node%s in %.1f s", p->n_nodes, p->n_nodes > 1 ? "s" : "", clock_now() - p->begin_s);
+        log_say(LOG_INFO, "weights copied for %d NUMA node%s in %.1f s", p->n_nodes, p->n_nodes > 1 ? "s" : "",
+                clock_now() - p->begin_s);
 }
 
 /* Prefetches the items that this node's copiers will need next; ranges that are already cached cost nothing. */
@@ -195,7 +203,7 @@ static void *copier_thread(void *arg) {
     return NULL;
 }
 
-/* --- Open, close, look up --- */
+/* --- Open, close, look up --------------------------------------------------------------------- */
 
 static int start_copiers(struct numa_copy *p, struct error *e) {
     for (int a = 0; a < p->n_nodes; a++) {
@@ -213,14 +221,19 @@ static int start_copiers(struct numa_copy *p, struct error *e) {
     return 0;
 }
 
-int numa_copy_open(struct numa_copy **out, const struct weights *w, const struct numa *nodes, bool copies, bool huge, struct weight_state *known,
-                   struct error *e) {
+int numa_copy_open(struct numa_copy **out, const struct weights *w, const struct numa *nodes, bool copies, bool huge,
+                   struct weight_state *known, struct error *e) {
     *out = NULL;
     struct numa_copy *p = mem_calloc(1, sizeof *p);
     size_t layers = (size_t)w->config.n_layers;
     int total = 0, working = 0, rc = 0;
     if (!p) goto no_memory;
-    *p = (struct numa_copy){.w = w, .nodes = *nodes, .known = known, .copies = copies, .n_nodes = nodes->n_nodes, .per_layer = w->config.n_experts + 1};
+    *p = (struct numa_copy){.w = w,
+                            .nodes = *nodes,
+                            .known = known,
+                            .copies = copies,
+                            .n_nodes = nodes->n_nodes,
+                            .per_layer = w->config.n_experts + 1};
     for (int a = 0; a < p->n_nodes; a++) total += nodes->cpus[a];
     for (int a = 0; a < p->n_nodes; a++) working += p->node_has_part[a] = !total || nodes->cpus[a];
     for (size_t i = 0; i < layers; i++) p->n_parts += (size_t)n_ffns(p, &w->layers[i]) * (size_t)p->n_nodes;
@@ -273,9 +286,12 @@ void numa_copy_close(struct numa_copy **pp) {
 const struct layer *numa_copy_layer(const struct numa_copy *p, const struct weights *w, int layer) {
     if (!p) return &w->layers[layer];
     if (!p->copies) return &p->layers[layer];
-    return weight_state_has(p->known, layer, p->known->n_experts, WEIGHT_NUMA_COPIED) ? &p->layers[layer] : &w->layers[layer];
+    return weight_state_has(p->known, layer, p->known->n_experts, WEIGHT_NUMA_COPIED) ? &p->layers[layer]
+                                                                                      : &w->layers[layer];
 }
-const struct weights *numa_copy_head(const struct numa_copy *p, const struct weights *w) { return p ? atomic_load(&p->head) : w; }
+const struct weights *numa_copy_head(const struct numa_copy *p, const struct weights *w) {
+    return p ? atomic_load(&p->head) : w;
+}
 
 bool numa_copy_is_copying(const struct numa_copy *p) { return p && p->copies; }
 bool numa_copy_fits(const struct numa *nodes, size_t bytes, bool huge) {

@@ -17,7 +17,8 @@ static void add_matrix(struct numa_ranges *s, const struct mat *m, const struct 
 }
 static void add_expert(struct numa_ranges *s, const struct expert *e, const struct numa *nodes) {
     if (!e->gate.data) return;
-    if (!e->gate_up_transposed) add_matrix(s, &e->gate, nodes, NUMA_SHARD_UNIT), add_matrix(s, &e->up, nodes, NUMA_SHARD_UNIT);
+    if (!e->gate_up_transposed)
+        add_matrix(s, &e->gate, nodes, NUMA_SHARD_UNIT), add_matrix(s, &e->up, nodes, NUMA_SHARD_UNIT);
     if (!e->is_transposed) add_matrix(s, &e->down, nodes, NUMA_SHARD_UNIT);
 }
 static void add_all(struct numa_ranges *s, const struct weights *w, const struct numa *nodes) {
@@ -49,7 +50,8 @@ int numa_ranges_open(struct numa_ranges *s, const struct weights *w, const struc
     add_all(s, w, nodes);
     qsort(s->range, (size_t)s->n, sizeof *s->range, by_address);
     const uint8_t *end = NULL;
-    for (struct numa_range *x = s->range; x < s->range + s->n; x++) x->end = end = x->at + x->bytes > end ? x->at + x->bytes : end;
+    for (struct numa_range *x = s->range; x < s->range + s->n; x++)
+        x->end = end = x->at + x->bytes > end ? x->at + x->bytes : end;
     return 0;
 }
 void numa_ranges_close(struct numa_ranges *s) {
@@ -57,7 +59,8 @@ void numa_ranges_close(struct numa_ranges *s) {
     *s = (struct numa_ranges){0};
 }
 
-/* Returns the node that owns most of [p, p + bytes), -1 without one; ties go to the lower node. *others: bytes that other nodes own. */
+/* Returns the node that owns most of [p, p + bytes), -1 without one; ties go to the lower node. *others: bytes that
+ * other nodes own. */
 static int majority_node(const struct numa_ranges *s, const uint8_t *p, size_t bytes, size_t *others) {
     size_t has[NUMA_NODES] = {0}, owned = 0;
     const uint8_t *end = p + bytes;
@@ -78,7 +81,8 @@ static int majority_node(const struct numa_ranges *s, const uint8_t *p, size_t b
     return best;
 }
 
-size_t numa_ranges_run(const struct numa_ranges *s, const uint8_t *p, size_t left, uintptr_t to, size_t page, size_t most, int *node) {
+size_t numa_ranges_run(const struct numa_ranges *s, const uint8_t *p, size_t left, uintptr_t to, size_t page,
+                       size_t most, int *node) {
     size_t len = 0, others;
     if (most > left) most = left;
     *node = -1;
@@ -96,6 +100,7 @@ size_t numa_ranges_run(const struct numa_ranges *s, const uint8_t *p, size_t lef
 
 size_t numa_ranges_misplaced(const struct numa_ranges *s, const uint8_t *p, size_t bytes, size_t page) {
     size_t sum = 0, others;
-    for (size_t at = 0; s->n && at < bytes; at += page) majority_node(s, p + at, bytes - at < page ? bytes - at : page, &others), sum += others;
+    for (size_t at = 0; s->n && at < bytes; at += page)
+        majority_node(s, p + at, bytes - at < page ? bytes - at : page, &others), sum += others;
     return sum;
 }

@@ -21,10 +21,11 @@ static struct tensor *find_needed(const struct matrix_source *s, const char *end
     return t;
 }
 
-/* --- Zero points ---------------------------------------------------------------------------------------------------------- */
+/* --- Zero points ------------------------------------------------------------------------------ */
 
 /* Replaces m's scales by DT_F32Z with the zero points that zero(ctx, i) gives for scale i. */
-static void fold_zeros(struct loader *l, struct mat *m, const struct tensor *scale, int (*zero)(const void *ctx, size_t i), const void *ctx) {
+static void fold_zeros(struct loader *l, struct mat *m, const struct tensor *scale,
+                       int (*zero)(const void *ctx, size_t i), const void *ctx) {
     const size_t n = (size_t)((m->rows + m->block_rows - 1) / m->block_rows) * (size_t)m->scale_stride;
     bool trivial = true;
     for (size_t i = 0; i < n && trivial; i++) trivial = zero(ctx, i) == zero_default(m->dtype);
@@ -44,18 +45,20 @@ void packed_add_zeros(const struct matrix_source *s, struct mat *m) {
     struct tensor *t = matrix_find(s, ".weight_zero_point");
     const size_t n = (size_t)((m->rows + m->block_rows - 1) / m->block_rows) * (size_t)m->scale_stride;
     if (!t) return;
-    if (t->dtype != DT_I8 || t->size != n || s->p->slice.stacked) loader_fail(s->l, t, "the zero points must be I8, as many as scales");
+    if (t->dtype != DT_I8 || t->size != n || s->p->slice.stacked)
+        loader_fail(s->l, t, "the zero points must be I8, as many as scales");
     else fold_zeros(s->l, m, t, zero_i8, t->data);
     s->l->w->bytes_replaced += t->size;
 }
 
-/* --- pack-quantized ----------------------------------------------------------------------------------------------------------- */
+/* --- pack-quantized --------------------------------------------------------------------------- */
 
 static void check_stated_shape(const struct matrix_source *s) {
     struct tensor *t = matrix_find(s, ".weight_shape");
     int64_t stated[2] = {0};
     if (!t) return;
-    for (int i = 0; i < 2 && (t->dtype == DT_I32 || t->dtype == DT_I64) && t->size == 2 * dtype_bytes(t->dtype, 1); i++) {
+    for (int i = 0; i < 2 && (t->dtype == DT_I32 || t->dtype == DT_I64) && t->size == 2 * dtype_bytes(t->dtype, 1);
+         i++) {
         int32_t narrow;
         memcpy(&narrow, t->data + 4 * i, 4);
         stated[i] = narrow;
@@ -63,7 +66,8 @@ static void check_stated_shape(const struct matrix_source *s) {
     }
     if (stated[0] == s->rows && stated[1] == s->p->cols) return;
     char text[128];
-    snprintf(text, sizeof text, "it gives [%lld, %lld], config.json asks for [%d, %d]", (long long)stated[0], (long long)stated[1], s->rows, s->p->cols);
+    snprintf(text, sizeof text, "it gives [%lld, %lld], config.json asks for [%d, %d]", (long long)stated[0],
+             (long long)stated[1], s->rows, s->p->cols);
     loader_fail(s->l, t, text);
 }
 
@@ -83,7 +87,8 @@ static int zero_packed(const void *ctx, size_t i) {
 struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
     struct loader *l = s->l;
     const int rows = s->rows, cols = s->p->cols, words4 = (cols + 7) / 8, words8 = (cols + 3) / 4;
-    struct tensor *scale = find_needed(s, ".weight_scale"), *zeros = matrix_find(s, ".weight_zero_point"), *order = matrix_find(s, ".weight_g_idx");
+    struct tensor *scale = find_needed(s, ".weight_scale"), *zeros = matrix_find(s, ".weight_zero_point"),
+                  *order = matrix_find(s, ".weight_g_idx");
     const int bits = is_shape(t, DT_I32, rows, words8) && words8 != words4 ? 8 : 4;
     struct mat m = {.data = t->data, .rows = rows, .cols = cols, .row_step = 1, .dtype = bits == 4 ? DT_I4 : DT_I8};
     check_stated_shape(s);
@@ -105,7 +110,8 @@ struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
     if (zeros) {
         const int64_t lines = (rows + 32 / bits - 1) / (32 / bits);
         const struct packed_zeros z = {zeros->data, m.scale_stride, bits};
-        if (m.block_rows != 1 || !is_shape(zeros, DT_I32, lines, m.scale_stride)) fail_shape(l, zeros, DT_I32, lines, m.scale_stride);
+        if (m.block_rows != 1 || !is_shape(zeros, DT_I32, lines, m.scale_stride))
+            fail_shape(l, zeros, DT_I32, lines, m.scale_stride);
         else fold_zeros(l, &m, zeros, zero_packed, &z);
         l->w->bytes_replaced += zeros->size;
     }
@@ -113,7 +119,7 @@ struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
     return m;
 }
 
-/* --- GPTQ and AWQ --------------------------------------------------------------------------------------------------------------- */
+/* --- GPTQ and AWQ ----------------------------------------------------------------------------- */
 
 struct transposed_zeros {
     const struct repack *r;
@@ -131,7 +137,9 @@ static void transpose_scales(struct loader *l, struct mat *m, const struct tenso
     const size_t size = dtype_bytes(scale->dtype, 1), groups = (size_t)m->scale_stride, all = (size_t)scale->shape[1];
     uint8_t *out = loader_alloc_repacked(l, (size_t)m->rows * groups * size);
     for (int r = 0; out && r < m->rows; r++)
-        for (size_t g = 0; g < groups; g++) memcpy(out + ((size_t)r * groups + g) * size, scale->data + (g * all + (size_t)(first + r * step)) * size, size);
+        for (size_t g = 0; g < groups; g++)
+            memcpy(out + ((size_t)r * groups + g) * size, scale->data + (g * all + (size_t)(first + r * step)) * size,
+                   size);
     m->scale = out, m->scale_dtype = scale->dtype;
 }
 
@@ -143,7 +151,8 @@ static bool find_layout(struct loader *l, const struct tensor *t, struct repack 
     for (int bits = 2; bits <= 8 && !r->awq && t->ndim == 2; bits *= 2) /* GPTQModel allows several in one model */
         if (t->shape[0] == (int64_t)r->cols * bits / 32) r->bits = bits;
     const int64_t lines = r->awq ? r->cols : (int64_t)r->cols * r->bits / 32, words = r->awq ? r->rows / 8 : r->rows;
-    if (q->method != QUANT_AWQ && q->method != QUANT_GPTQ) loader_fail(l, t, "config.json names neither GPTQ nor AWQ as its 'quant_method'");
+    if (q->method != QUANT_AWQ && q->method != QUANT_GPTQ)
+        loader_fail(l, t, "config.json names neither GPTQ nor AWQ as its 'quant_method'");
     else if (!repack_fits(r)) loader_fail(l, t, "rows and columns must be multiples of 8 codes");
     else if (!is_shape(t, DT_I32, lines, words)) fail_shape(l, t, DT_I32, lines, words);
     return !l->rc;
@@ -153,22 +162,29 @@ struct mat packed_load_transposed(const struct matrix_source *s, struct tensor *
     struct loader *l = s->l;
     const struct quant_config *q = &l->w->config.quant;
     const struct param *p = s->p;
-    const int first = p->slice.first, step = p->slice.total_rows ? p->slice.step : 1, wanted = q->group > 0 ? q->group : p->cols;
+    const int first = p->slice.first, step = p->slice.total_rows ? p->slice.step : 1,
+              wanted = q->group > 0 ? q->group : p->cols;
     const int groups = (p->cols + wanted - 1) / wanted;
     struct repack r = {.words = t->data, .rows = s->rows, .cols = p->cols};
-    struct tensor *scale = find_needed(s, ".scales"), *zeros = find_needed(s, ".qzeros"), *order = matrix_find(s, ".g_idx");
-    struct mat m = {.rows = p->rows, .cols = p->cols, .block_rows = 1, .block_cols = wanted, .scale_stride = groups, .row_step = 1};
+    struct tensor *scale = find_needed(s, ".scales"), *zeros = find_needed(s, ".qzeros"),
+                  *order = matrix_find(s, ".g_idx");
+    struct mat m = {
+        .rows = p->rows, .cols = p->cols, .block_rows = 1, .block_cols = wanted, .scale_stride = groups, .row_step = 1};
     if (l->rc || !find_layout(l, t, &r)) return m;
     m.dtype = r.bits == 8 ? DT_I8 : DT_I4, m.stride = dtype_bytes(m.dtype, (size_t)p->cols);
-    if (!is_shape(zeros, DT_I32, groups, (int64_t)r.rows * r.bits / 32)) fail_shape(l, zeros, DT_I32, groups, (int64_t)r.rows * r.bits / 32);
+    if (!is_shape(zeros, DT_I32, groups, (int64_t)r.rows * r.bits / 32))
+        fail_shape(l, zeros, DT_I32, groups, (int64_t)r.rows * r.bits / 32);
     if (!is_shape(scale, scale->dtype, groups, r.rows)) fail_shape(l, scale, DT_F16, groups, r.rows);
-    if (scale->dtype != DT_F16 && scale->dtype != DT_BF16 && scale->dtype != DT_F32) loader_fail(l, scale, "a scale must be F16, BF16 or F32");
+    if (scale->dtype != DT_F16 && scale->dtype != DT_BF16 && scale->dtype != DT_F32)
+        loader_fail(l, scale, "a scale must be F16, BF16 or F32");
     uint8_t *codes = loader_alloc_repacked(l, m.stride * (size_t)m.rows);
     for (int i = 0; codes && i < m.rows; i++) repack_row(&r, first + i * step, codes + (size_t)i * m.stride);
     m.data = codes;
     if (codes) transpose_scales(l, &m, scale, first, step);
     if (l->rc) return m;
-    fold_zeros(l, &m, scale, zero_transposed, &(struct transposed_zeros){&r, zeros->data, groups, first, step, q->method == QUANT_GPTQ && q->zeros_minus_one});
+    fold_zeros(l, &m, scale, zero_transposed,
+               &(struct transposed_zeros){&r, zeros->data, groups, first, step,
+                                          q->method == QUANT_GPTQ && q->zeros_minus_one});
     column_order_load(l, &m, order);
     if (!first) l->w->bytes_replaced += t->size + scale->size + zeros->size + (order ? order->size : 0);
     return m;

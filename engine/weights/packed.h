@@ -1,12 +1,15 @@
 #pragma once
-/* Loads packed integer weights: compressed-tensors' pack-quantized, whose codes are used in place, and GPTQ and AWQ, which store the transposed matrix and are
- * repacked into memory of their own (weights_alloc_repacked()). */
+/* Loads packed integer weights: compressed-tensors' pack-quantized, whose codes are used in place, and GPTQ and AWQ,
+ * which store the transposed matrix and are repacked into memory of their own (weights_alloc_repacked()). */
 #include "engine/weights/matrix_source.h"
 
-/* NAME.weight_packed: U8 is FP4, two codes per byte. I32 holds codes of four or eight bits along a row, biased by half of their range, with NAME.weight_scale
- * [rows, groups] and for asymmetric codes NAME.weight_zero_point, packed along the rows. */
+/* NAME.weight_packed: U8 is FP4, two codes per byte. I32 holds codes of four or eight bits along a row, biased by half
+ * of their range, with NAME.weight_scale [rows, groups] and for asymmetric codes NAME.weight_zero_point, packed along
+ * the rows. */
 struct mat packed_load(const struct matrix_source *s, struct tensor *t);
-/* NAME.qweight, qzeros and scales of GPTQ (codes packed along the columns, g_idx) or AWQ (along the rows, interleaved). Returns the parameter's rows only. */
+/* NAME.qweight, qzeros and scales of GPTQ (codes packed along the columns, g_idx) or AWQ (along the rows, interleaved).
+ * Returns the parameter's rows only. */
 struct mat packed_load_transposed(const struct matrix_source *s, struct tensor *t);
-/* Folds the zero points of I8 weights (NAME.weight_zero_point, I8, shaped as the scale), if there are any, into their scales. */
+/* Folds the zero points of I8 weights (NAME.weight_zero_point, I8, shaped as the scale), if there are any, into their
+ * scales. */
 void packed_add_zeros(const struct matrix_source *s, struct mat *m);

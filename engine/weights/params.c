@@ -4,7 +4,8 @@
 
 size_t params_bytes(const void *base, const struct param *list, int n) {
     size_t sum = 0;
-    for (int i = 0; i < n; i++) sum += list[i].cols ? mat_bytes(params_mat(base, &list[i])) : (size_t)list[i].rows * sizeof(float);
+    for (int i = 0; i < n; i++)
+        sum += list[i].cols ? mat_bytes(params_mat(base, &list[i])) : (size_t)list[i].rows * sizeof(float);
     return sum;
 }
 
@@ -17,6 +18,7 @@ static void copy_traits(const struct expert *src, struct expert *view) {
 }
 void params_copy_traits(unsigned modules, const void *src, void *view) {
     if (modules & MODULE_EXPERT) copy_traits(src, view);
-    if (modules & MODULE_ROUTER) copy_traits(&((const struct layer *)src)->parallel_dense, &((struct layer *)view)->parallel_dense);
+    if (modules & MODULE_ROUTER)
+        copy_traits(&((const struct layer *)src)->parallel_dense, &((struct layer *)view)->parallel_dense);
     if (modules & MODULE_SHARED) copy_traits(&((const struct layer *)src)->dense, &((struct layer *)view)->dense);
 }

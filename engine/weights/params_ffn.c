@@ -3,7 +3,8 @@
 
 /* Tensors that finish attention and form the input of the FFN from one or more streams. */
 static void list_before_ffn(const struct config *c, int layer, unsigned modules, struct param_list *out) {
-    const int hidden = c->hidden, mixes = op_mix_weights(c->streams.n, c->streams.iters), parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden;
+    const int hidden = c->hidden, mixes = op_mix_weights(c->streams.n, c->streams.iters),
+              parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden;
     const struct stream_kind s = params_stream_kind(c);
     const bool ffn = !c->layer[layer].no_ffn, in_norm = !c->no_input_norm && !c->unit_norms && !s.gated,
                gates_ffn = ffn && config_norm_is_gated(c, layer, true), out_norm = c->output_norm == OUTPUT_NORM_BLOCKS;
@@ -30,18 +31,22 @@ static void list_before_ffn(const struct config *c, int layer, unsigned modules,
 /* The router, and a dense FFN beside the experts. */
 static void list_router(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     if (!c->layer[layer].moe) return;
-    const bool parallel = c->parallel_dense, mlp = c->router_inter, latent_moe = c->moe_latent, images = c->layout->image_experts;
-    const int hidden = c->hidden, inner = c->router_inter, latent_in = config_routed_width(c), choices = config_n_choices(c),
-              dense_inter = config_dense_inter(c, layer);
+    const bool parallel = c->parallel_dense, mlp = c->router_inter, latent_moe = c->moe_latent,
+               images = c->layout->image_experts;
+    const int hidden = c->hidden, inner = c->router_inter, latent_in = config_routed_width(c),
+              choices = config_n_choices(c), dense_inter = config_dense_inter(c, layer);
     const enum gate_up order = c->layout->dense_gate_up;
-    const struct tensor_slice ffn_gate = params_in_gate_up(order, false, dense_inter, 0), ffn_up = params_in_gate_up(order, false, dense_inter, 1),
+    const struct tensor_slice ffn_gate = params_in_gate_up(order, false, dense_inter, 0),
+                              ffn_up = params_in_gate_up(order, false, dense_inter, 1),
                               routed = {.total_rows = choices - c->n_always, .step = 1}, same = {.total_rows = 1};
     const struct row rows[] = {
         MAT_IN(ffn_gate, layer, parallel_dense.gate, dense_gate, ".weight", ROUTER, dense_inter, hidden, parallel),
         MAT_IN(ffn_up, layer, parallel_dense.up, dense_up, ".weight", ROUTER, dense_inter, hidden, parallel),
         MAT(layer, parallel_dense.down, dense_down, ROUTER, hidden, dense_inter, parallel),
         VEC(layer, dense_out_norm, dense_out_norm, ".weight", ROUTER, hidden, parallel),
-        {{OF(layer, router_norm, router_norm, ROUTER), .suffix = "", .rows = hidden, .factor = 1 / sqrtf((float)hidden)}, parallel},
+        {{OF(layer, router_norm, router_norm, ROUTER), .suffix = "", .rows = hidden,
+          .factor = 1 / sqrtf((float)hidden)},
+         parallel},
         VEC(layer, expert_scale, expert_scale, "", ROUTER, c->n_experts, parallel || c->expert_scale),
         VEC(layer, experts_norm, experts_norm, ".weight", ROUTER, hidden, parallel || c->reads_early == EARLY_ROUTED),
         MAT(layer, router_down, router_down, ROUTER, inner, hidden, mlp),
@@ -52,15 +57,18 @@ static void list_router(const struct config *c, int layer, unsigned modules, str
         VEC(layer, router_fc1_bias, router_fc1, ".bias", ROUTER, inner, mlp),
         MAT(layer, router_fc2, router_fc2, ROUTER, inner, inner, mlp),
         VEC(layer, router_fc2_bias, router_fc2, ".bias", ROUTER, inner, mlp),
-        {{OF(layer, router, router, ROUTER), .suffix = ".weight", .rows = choices, .cols = mlp ? inner : hidden, .is_transposed = c->layout->transposed_router},
+        {{OF(layer, router, router, ROUTER), .suffix = ".weight", .rows = choices, .cols = mlp ? inner : hidden,
+          .is_transposed = c->layout->transposed_router},
          true},
         VEC(layer, router_shift, router, ".bias", ROUTER, choices, c->router_shift),
-        VEC_IN(routed, layer, router_bias, router_bias, "", ROUTER, choices, c->router_bias && !c->layer[layer].hashed && !images),
+        VEC_IN(routed, layer, router_bias, router_bias, "", ROUTER, choices,
+               c->router_bias && !c->layer[layer].hashed && !images),
         {{OF(layer, router_bias, router_bias, ROUTER), .suffix = "", .rows = c->n_experts, .table_cols = c->n_experts,
           .slice = {.total_rows = 2 * c->n_experts, .step = 1}},
          c->router_bias && images},
         VEC_IN(same, layer, expert_scale, router_scale, "", ROUTER, c->n_experts, c->ffn_scale),
-        {{OF(layer, router_table, router_table, ROUTER), .suffix = "", .rows = c->vocab * c->topk, .table_cols = c->topk, .conversion = CONVERT_EXPERT_IDS},
+        {{OF(layer, router_table, router_table, ROUTER), .suffix = "", .rows = c->vocab * c->topk,
+          .table_cols = c->topk, .conversion = CONVERT_EXPERT_IDS},
          c->layer[layer].hashed},
         MAT(layer, shared_gate, shared_gate, ROUTER, c->mixes_shared ? 2 : 1, hidden, c->shared_gate),
         VEC(layer, shared_gate_bias, shared_gate, ".bias", ROUTER, 2, c->mixes_shared),
@@ -75,9 +83,10 @@ static void list_router(const struct config *c, int layer, unsigned modules, str
 
 /* A dense FFN or the shared expert. */
 static void list_dense(const struct config *c, int layer, unsigned modules, struct param_list *out) {
-    const bool moe = c->layer[layer].moe, dense = !moe && !c->layer[layer].no_ffn, shared = moe && c->shared_inter, up = !c->no_up,
-               bias = dense && c->dense_bias;
-    const int hidden = c->hidden, dense_inter = config_dense_inter(c, layer), inter = moe && !c->parallel_dense ? c->shared_inter : dense_inter;
+    const bool moe = c->layer[layer].moe, dense = !moe && !c->layer[layer].no_ffn, shared = moe && c->shared_inter,
+               up = !c->no_up, bias = dense && c->dense_bias;
+    const int hidden = c->hidden, dense_inter = config_dense_inter(c, layer),
+              inter = moe && !c->parallel_dense ? c->shared_inter : dense_inter;
     const struct tensor_slice ffn_gate = params_in_gate_up(c->layout->dense_gate_up, false, inter, 0),
                               ffn_up = params_in_gate_up(c->layout->dense_gate_up, false, inter, 1);
     const struct row rows[] = {

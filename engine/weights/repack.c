@@ -37,5 +37,6 @@ void repack_row(const struct repack *r, int row, uint8_t *out) {
 
 int repack_zero(const struct repack *r, const uint8_t *zeros, int line, int row) {
     const int each = 32 / r->bits, k = r->awq ? awq_place(row % each) : row % each;
-    return (int)(word_at(zeros, ((size_t)line * (size_t)r->rows + (size_t)row) / (size_t)each) >> k * r->bits & ((1u << r->bits) - 1));
+    return (int)(word_at(zeros, ((size_t)line * (size_t)r->rows + (size_t)row) / (size_t)each) >> k * r->bits &
+                 ((1u << r->bits) - 1));
 }

@@ -11,7 +11,8 @@ struct repack {
 };
 /* True if the matrix divides into whole words. */
 bool repack_fits(const struct repack *r);
-/* Writes row `row`, cols codes of four bits (two per byte, even column first) or with bits 8 of eight, as signed numbers biased by 128. */
+/* Writes row `row`, cols codes of four bits (two per byte, even column first) or with bits 8 of eight, as signed
+ * numbers biased by 128. */
 void repack_row(const struct repack *r, int row, uint8_t *out);
 /* Code `row` of line `line` of zero points: [lines, rows * bits / 32] words, in AWQ's order if r->awq. */
 int repack_zero(const struct repack *r, const uint8_t *zeros, int line, int row);

@@ -7,8 +7,8 @@
 #include "base/json.h"
 #include "base/mat.h"
 
-/* Format: 8 bytes little-endian header length, a JSON object name -> {dtype, shape, data_offsets}, then the data. Offsets count from the end of the header and
- * cover the rest of the file exactly, without holes or overlap. */
+/* Format: 8 bytes little-endian header length, a JSON object name -> {dtype, shape, data_offsets}, then the data.
+ * Offsets count from the end of the header and cover the rest of the file exactly, without holes or overlap. */
 
 static const size_t MAX_HEADER = 100u << 20; /* as in the format's reference implementation */
 enum { LENGTH_BYTES = 8 };
@@ -25,7 +25,8 @@ static int by_begin(const void *a, const void *b) {
 }
 
 static int dtype_of(const struct json *j) {
-    static const uint8_t known[] = {DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E8M0, DT_I8, DT_U8, DT_I16, DT_I32, DT_I64, DT_BOOL, DT_F64, DT_E5M2};
+    static const uint8_t known[] = {DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E8M0, DT_I8,  DT_U8,
+                                    DT_I16, DT_I32,  DT_I64, DT_BOOL, DT_F64,  DT_E5M2};
     for (size_t i = 0; i < sizeof known; i++)
         if (json_is(j, dtype_name(known[i]))) return known[i];
     return DT_NONE;
@@ -36,14 +37,17 @@ static int dtype_of(const struct json *j) {
 #define NAME_ARGS(k) (int)((k)->n < 200 ? (k)->n : 200), (k)->string
 
 /* Parses the shape of tensor k into t; *count, 1 before, receives its number of elements. */
-static int parse_shape(const struct json *shape, const struct json *k, const char *what, struct tensor *t, uint64_t *count, struct error *e) {
+static int parse_shape(const struct json *shape, const struct json *k, const char *what, struct tensor *t,
+                       uint64_t *count, struct error *e) {
     if (!shape || shape->type != JSON_ARRAY || shape->n > sizeof t->shape / sizeof *t->shape)
-        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has no shape, or one of more than 6 dimensions", what, NAME_ARGS(k));
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has no shape, or one of more than 6 dimensions",
+                         what, NAME_ARGS(k));
     for (uint32_t d = 0; d < shape->n; d++) {
         const int64_t s = json_int(json_at(shape, d), -1);
         if (s < 0 || __builtin_mul_overflow(*count, (uint64_t)s, count) || *count > (uint64_t)INT64_MAX / 8)
-            return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": dimension %u of its shape (%lld) is negative or overflows", what, NAME_ARGS(k), d,
-                             (long long)s);
+            return error_set(e, ERR_MODEL,
+                             "%s: tensor " NAME_FORMAT ": dimension %u of its shape (%lld) is negative or overflows",
+                             what, NAME_ARGS(k), d, (long long)s);
         t->shape[d] = s;
     }
     t->ndim = (uint8_t)shape->n;
@@ -51,48 +55,54 @@ static int parse_shape(const struct json *shape, const struct json *k, const cha
 }
 
 /* Parses the entry v of tensor k into t and *range. data_bytes: size of the file's data. */
-static int parse_tensor(const struct json *k, const struct json *v, uint64_t data_bytes, const char *what, struct tensor *t, struct byte_range *range,
-                        struct error *e) {
+static int parse_tensor(const struct json *k, const struct json *v, uint64_t data_bytes, const char *what,
+                        struct tensor *t, struct byte_range *range, struct error *e) {
     const struct json *type = json_get(v, "dtype"), *off = json_get(v, "data_offsets");
     uint64_t count = 1;
-    if (memchr(k->string, 0, k->n) || !k->n) return error_set(e, ERR_MODEL, "%s: a tensor name is empty or holds a NUL byte", what);
+    if (memchr(k->string, 0, k->n) || !k->n)
+        return error_set(e, ERR_MODEL, "%s: a tensor name is empty or holds a NUL byte", what);
     *t = (struct tensor){.dtype = (uint8_t)dtype_of(type)};
     if (!t->dtype && type && type->type == JSON_STRING)
-        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has the unknown dtype '%.*s'", what, NAME_ARGS(k), (int)(type->n < 40 ? type->n : 40),
-                         type->string);
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has the unknown dtype '%.*s'", what, NAME_ARGS(k),
+                         (int)(type->n < 40 ? type->n : 40), type->string);
     if (!t->dtype) return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " has no dtype", what, NAME_ARGS(k));
     int rc = parse_shape(json_get(v, "shape"), k, what, t, &count, e);
     if (rc) return rc;
     const int64_t begin = json_int(json_at(off, 0), -1), end = json_int(json_at(off, 1), -1);
     if (!off || off->type != JSON_ARRAY || off->n != 2 || begin < 0 || end < 0)
-        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": data_offsets are not two numbers", what, NAME_ARGS(k));
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": data_offsets are not two numbers", what,
+                         NAME_ARGS(k));
     if (begin > end)
-        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": data_offsets [%lld, %lld] are reversed", what, NAME_ARGS(k), (long long)begin,
-                         (long long)end);
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": data_offsets [%lld, %lld] are reversed", what,
+                         NAME_ARGS(k), (long long)begin, (long long)end);
     if ((uint64_t)end > data_bytes)
-        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " ends at byte %lld of %llu: the file is truncated", what, NAME_ARGS(k), (long long)end,
-                         (unsigned long long)data_bytes);
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " ends at byte %lld of %llu: the file is truncated",
+                         what, NAME_ARGS(k), (long long)end, (unsigned long long)data_bytes);
     t->size = (size_t)(end - begin);
     if (t->size != dtype_bytes(t->dtype, count))
-        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": %zu bytes, its shape needs %zu", what, NAME_ARGS(k), t->size, dtype_bytes(t->dtype, count));
+        return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT ": %zu bytes, its shape needs %zu", what, NAME_ARGS(k),
+                         t->size, dtype_bytes(t->dtype, count));
     range->begin = (uint64_t)begin, range->end = (uint64_t)end;
     return 0;
 }
 
 /* Checks that the n ranges cover the data without holes or overlap; sorts them. */
-static int check_coverage(struct byte_range *ranges, uint32_t n, const struct json *root, uint64_t data_bytes, const char *what, struct error *e) {
+static int check_coverage(struct byte_range *ranges, uint32_t n, const struct json *root, uint64_t data_bytes,
+                          const char *what, struct error *e) {
     uint64_t at = 0;
     qsort(ranges, n, sizeof *ranges, by_begin);
     for (uint32_t i = 0; i < n; i++) {
         const struct json *k = &root->items[2 * ranges[i].member];
         if (ranges[i].begin != at)
-            return error_set(e, ERR_MODEL, "%s: tensor " NAME_FORMAT " begins at byte %llu, the one before ends at %llu: %s", what, NAME_ARGS(k),
-                             (unsigned long long)ranges[i].begin, (unsigned long long)at, ranges[i].begin < at ? "they overlap" : "there is a hole");
+            return error_set(e, ERR_MODEL,
+                             "%s: tensor " NAME_FORMAT " begins at byte %llu, the one before ends at %llu: %s", what,
+                             NAME_ARGS(k), (unsigned long long)ranges[i].begin, (unsigned long long)at,
+                             ranges[i].begin < at ? "they overlap" : "there is a hole");
         at = ranges[i].end;
     }
     if (at == data_bytes) return 0;
-    return error_set(e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", what, (unsigned long long)(data_bytes - at),
-                     (unsigned long long)at);
+    return error_set(e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", what,
+                     (unsigned long long)(data_bytes - at), (unsigned long long)at);
 }
 
 /* Reads the header's length into *n. */
@@ -100,17 +110,21 @@ static int read_length(const uint8_t *data, size_t size, const char *what, uint6
     int rc = file_check_placeholder(data, size, what, e);
     if (rc) return rc;
     if (size < LENGTH_BYTES)
-        return error_set(e, ERR_MODEL, "%s: %zu bytes; a safetensors file has at least %d: the download is incomplete", what, size, LENGTH_BYTES);
+        return error_set(e, ERR_MODEL, "%s: %zu bytes; a safetensors file has at least %d: the download is incomplete",
+                         what, size, LENGTH_BYTES);
     *n = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) *n = *n << 8 | data[i];
     if (*n > MAX_HEADER)
-        return error_set(e, ERR_MODEL, "%s: header of %llu bytes; at most %zu are valid: not a safetensors file", what, (unsigned long long)*n, MAX_HEADER);
+        return error_set(e, ERR_MODEL, "%s: header of %llu bytes; at most %zu are valid: not a safetensors file", what,
+                         (unsigned long long)*n, MAX_HEADER);
     if (*n > size - LENGTH_BYTES)
-        return error_set(e, ERR_MODEL, "%s: header of %llu bytes in a file of %zu: the download is incomplete", what, (unsigned long long)*n, size);
+        return error_set(e, ERR_MODEL, "%s: header of %llu bytes in a file of %zu: the download is incomplete", what,
+                         (unsigned long long)*n, size);
     return 0;
 }
 
-int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx, struct error *e) {
+int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx,
+                      struct error *e) {
     uint64_t n = 0;
     int rc = read_length(data, size, what, &n, e);
     if (rc) return rc;
@@ -158,13 +172,17 @@ int safetensors_index(const char *text, size_t n, const char *what, index_fn fn,
     int rc = file_check_placeholder((const uint8_t *)text, n, what, e);
     if (!rc) rc = json_parse(&a, text, n, JSON_UNIQUE, what, &root, e);
     const struct json *map = rc ? NULL : json_get(&root, "weight_map");
-    if (!rc && (!map || map->type != JSON_OBJECT || !map->n)) rc = error_set(e, ERR_MODEL, "%s: 'weight_map' is missing or empty", what);
+    if (!rc && (!map || map->type != JSON_OBJECT || !map->n))
+        rc = error_set(e, ERR_MODEL, "%s: 'weight_map' is missing or empty", what);
     for (uint32_t i = 0; !rc && i < map->n; i++) {
         const struct json *k = &map->items[2 * i], *v = k + 1;
         int kn = (int)(k->n < 160 ? k->n : 160);
-        if (v->type != JSON_STRING || !v->n || v->n > 200) rc = error_set(e, ERR_MODEL, "%s: tensor %.*s has no file name", what, kn, k->string);
-        else if (memchr(v->string, '/', v->n) || memchr(v->string, '\\', v->n) || memchr(v->string, 0, v->n) || v->string[0] == '.')
-            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s: the file name '%.*s' leads out of the directory", what, kn, k->string, (int)v->n, v->string);
+        if (v->type != JSON_STRING || !v->n || v->n > 200)
+            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s has no file name", what, kn, k->string);
+        else if (memchr(v->string, '/', v->n) || memchr(v->string, '\\', v->n) || memchr(v->string, 0, v->n) ||
+                 v->string[0] == '.')
+            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s: the file name '%.*s' leads out of the directory", what, kn,
+                           k->string, (int)v->n, v->string);
         else rc = fn(ctx, k->string, k->n, v->string, v->n);
     }
     arena_free(&a);

@@ -3,10 +3,12 @@
 #include "base/error.h"
 #include "engine/weights/tensor.h"
 
-/* Parses the header of a file of `size` bytes, for checkpoint_open and the fuzz target, and calls fn for each tensor. `data` may be shorter than the file if
- * it holds the whole header. */
-typedef int (*safetensors_fn)(void *ctx, const struct tensor *t); /* t is valid during the call; a non-zero return stops the parsing and becomes its result */
-int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx, struct error *e);
+/* Parses the header of a file of `size` bytes, for checkpoint_open and the fuzz target, and calls fn for each tensor.
+ * `data` may be shorter than the file if it holds the whole header. */
+/* t is valid during the call; a non-zero return stops the parsing and becomes its result */
+typedef int (*safetensors_fn)(void *ctx, const struct tensor *t);
+int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx,
+                      struct error *e);
 
 /* Parses model.safetensors.index.json and calls fn for each (tensor, file) pair after checking the file name. */
 typedef int (*index_fn)(void *ctx, const char *tensor, size_t n_tensor, const char *file, size_t n_file);

@@ -19,20 +19,25 @@ static float convert_number(float v, const struct param *p) {
     default: return v;
     }
 }
-/* Converts a vector for the kernels. Returns where the result is: in v, or in `transposed`, which is v for conversions that change no order. */
+/* Converts a vector for the kernels. Returns where the result is: in v, or in `transposed`, which is v for conversions
+ * that change no order. */
 static float *convert_vector(float *v, const struct param *p, float *transposed) {
     for (int i = 0; i < p->rows; i++) v[i] = convert_number(v[i], p);
     if (transposed == v) return v;
     if (p->conversion == CONVERT_RATES || p->conversion == CONVERT_TRANSPOSE_TABLE) {
-        for (int i = 0; i < p->rows; i++) transposed[i % p->table_cols * (p->rows / p->table_cols) + i / p->table_cols] = v[i];
+        for (int i = 0; i < p->rows; i++)
+            transposed[i % p->table_cols * (p->rows / p->table_cols) + i / p->table_cols] = v[i];
         return transposed;
     }
     const int taps = params_taps(p), channels = p->rows / taps, apart = p->dilation ? p->dilation : 1;
     const bool turns = p->conversion == CONVERT_TURN_TAPS;
     memset(transposed, 0, (size_t)p->rows * sizeof *transposed);
-    for (int i = 0; i < channels * p->taps && !turns; i++) transposed[i % p->taps * apart * channels + i / p->taps] = v[i];
-    for (int i = 0; i < channels * p->taps && turns; i++) transposed[(p->taps - 1 - i / channels) * channels + i % channels] = v[i];
-    for (int i = 0; i < channels && (turns || p->conversion == CONVERT_ADD_INPUT); i++) transposed[(taps - 1) * channels + i] += p->factor > 0 ? p->factor : 1;
+    for (int i = 0; i < channels * p->taps && !turns; i++)
+        transposed[i % p->taps * apart * channels + i / p->taps] = v[i];
+    for (int i = 0; i < channels * p->taps && turns; i++)
+        transposed[(p->taps - 1 - i / channels) * channels + i % channels] = v[i];
+    for (int i = 0; i < channels && (turns || p->conversion == CONVERT_ADD_INPUT); i++)
+        transposed[(taps - 1) * channels + i] += p->factor > 0 ? p->factor : 1;
     return transposed;
 }
 /* Whether a tensor is [rows, cols] apart from dimensions of size one. */
@@ -66,7 +71,8 @@ static bool is_table(struct loader *l, const struct tensor *t, const struct para
     const int deep = p->table_rows ? rows / p->table_rows : 0;
     if (!deep && t->ndim == 2 && t->shape[0] == rows && t->shape[1] == p->table_cols) return true;
     if (!deep && rows == 1 && t->ndim == 1 && t->shape[0] == p->table_cols) return true; /* GGUF has vectors */
-    if (deep && t->ndim == 3 && t->shape[0] == deep && t->shape[1] == p->table_rows && t->shape[2] == p->table_cols) return true;
+    if (deep && t->ndim == 3 && t->shape[0] == deep && t->shape[1] == p->table_rows && t->shape[2] == p->table_cols)
+        return true;
     if (deep) snprintf(text, sizeof text, "config.json asks for [%d, %d, %d]", deep, p->table_rows, p->table_cols);
     else snprintf(text, sizeof text, "config.json asks for [%d, %d]", rows, p->table_cols);
     loader_fail(l, t, text);
@@ -93,7 +99,8 @@ static float *load_expert_ids(struct loader *l, const struct param *p, const str
         else id = narrow;
         if (id < 0 || id >= l->w->config.n_experts) {
             char text[96];
-            snprintf(text, sizeof text, "it gives token %d expert %lld of %d", i / p->table_cols, (long long)id, l->w->config.n_experts);
+            snprintf(text, sizeof text, "it gives token %d expert %lld of %d", i / p->table_cols, (long long)id,
+                     l->w->config.n_experts);
             loader_fail(l, t, text);
             return NULL;
         }
@@ -107,7 +114,8 @@ static bool has_floats(struct loader *l, const struct tensor *t) {
     loader_fail(l, t, "a vector must be F32, BF16 or F16");
     return false;
 }
-/* Multiplies out by the parameter's second tensor; without a name for it, the first one is the product already. Returns whether that was possible. */
+/* Multiplies out by the parameter's second tensor; without a name for it, the first one is the product already. Returns
+ * whether that was possible. */
 static bool multiply(struct loader *l, const struct param *p, int layer, int expert, float *out) {
     const struct param factors = {.suffix = ".weight", .rows = p->rows};
     const char *pattern = *(const char *const *)((const char *)l->w->config.names + p->times_offset);
@@ -135,12 +143,16 @@ float *vector_load(struct loader *l, const struct param *p, const char *pattern,
     }
     const int of = p->slice.total_rows ? p->slice.total_rows : p->rows, step = p->slice.total_rows ? p->slice.step : 1;
     const bool is_longer = p->is_padded && t->ndim == 1 && t->shape[0] > p->rows;
-    if (p->taps ? !is_taps(l, t, p) : p->table_cols ? !is_table(l, t, p) : !is_longer && !loader_has_shape(l, t, p, of, 0, 0)) return NULL;
+    if (p->taps         ? !is_taps(l, t, p)
+        : p->table_cols ? !is_table(l, t, p)
+                        : !is_longer && !loader_has_shape(l, t, p, of, 0, 0))
+        return NULL;
     if (p->conversion == CONVERT_EXPERT_IDS) return load_expert_ids(l, p, t);
     if (!has_floats(l, t)) return NULL;
     float *out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out);
-    float *transposed =
-        p->taps || p->conversion == CONVERT_RATES || p->conversion == CONVERT_TRANSPOSE_TABLE ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
+    float *transposed = p->taps || p->conversion == CONVERT_RATES || p->conversion == CONVERT_TRANSPOSE_TABLE
+                            ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out)
+                            : out;
     if (!out || !transposed) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its small tensors", l->w->files.dir);
         return NULL;

@@ -1,6 +1,7 @@
 #pragma once
-/* Per-weight state flags: one table [layer][expert]; entry n_experts of a layer covers its other weights. The mapping is authoritative, and only the kernel
- * knows which pages are in memory (disk_prefetch.c asks each time); this table holds what was learnt or done in addition. Any thread. */
+/* Per-weight state flags: one table [layer][expert]; entry n_experts of a layer covers its other weights. The mapping
+ * is authoritative, and only the kernel knows which pages are in memory (disk_prefetch.c asks each time); this table
+ * holds what was learnt or done in addition. Any thread. */
 #include <stdatomic.h>
 
 #include "engine/model/config.h"

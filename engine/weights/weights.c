@@ -21,9 +21,11 @@ void *weights_alloc_repacked(struct weights *w, size_t size) {
 }
 int weights_ranges(const struct weights *w) { return w->files.n_shards + (int)w->n_slabs; }
 struct weights_range weights_range(const struct weights *w, int i) {
-    if (i >= w->files.n_shards) return (struct weights_range){w->slabs[i - w->files.n_shards].at, w->slabs[i - w->files.n_shards].used, false};
+    if (i >= w->files.n_shards)
+        return (struct weights_range){w->slabs[i - w->files.n_shards].at, w->slabs[i - w->files.n_shards].used, false};
     const struct file_map *m = &w->files.shards[i].map;
-    return m->embedded || w->bytes_replaced > w->files.bytes / 2 ? (struct weights_range){.is_file = true} : (struct weights_range){m->data, m->size, true};
+    return m->embedded || w->bytes_replaced > w->files.bytes / 2 ? (struct weights_range){.is_file = true}
+                                                                 : (struct weights_range){m->data, m->size, true};
 }
 
 void weights_close(struct weights *w) {
@@ -53,8 +55,9 @@ size_t weights_expert_bytes(const struct weights *w) {
 }
 
 static bool has_layout_of(const struct mat *a, const struct mat *b) {
-    return !a->data == !b->data && !a->scale == !b->scale && !a->order == !b->order && a->stride == b->stride && a->rows == b->rows && a->cols == b->cols &&
-           a->block_rows == b->block_rows && a->block_cols == b->block_cols && a->scale_stride == b->scale_stride && a->row0 == b->row0 &&
+    return !a->data == !b->data && !a->scale == !b->scale && !a->order == !b->order && a->stride == b->stride &&
+           a->rows == b->rows && a->cols == b->cols && a->block_rows == b->block_rows &&
+           a->block_cols == b->block_cols && a->scale_stride == b->scale_stride && a->row0 == b->row0 &&
            a->row_step == b->row_step && a->dtype == b->dtype && a->scale_dtype == b->scale_dtype;
 }
 bool weights_experts_alike(const struct expert *a, const struct expert *b) {
@@ -77,7 +80,8 @@ size_t weights_largest_expert(const struct weights *w, int layer) {
 size_t weights_token_bytes(const struct weights *w) {
     const struct config *c = &w->config;
     size_t routed = c->n_experts ? w->bytes_routed / (size_t)c->n_experts * (size_t)c->topk : 0;
-    for (int i = 0; i < c->n_layers; i++) routed += c->layer[i].moe && c->layer[i].pass ? weights_expert_bytes(w) * (size_t)c->topk : 0;
+    for (int i = 0; i < c->n_layers; i++)
+        routed += c->layer[i].moe && c->layer[i].pass ? weights_expert_bytes(w) * (size_t)c->topk : 0;
     return routed + w->bytes_dense + mat_bytes(&w->head);
 }
 
@@ -87,7 +91,9 @@ uint64_t weights_token_flops(const struct weights *w) {
     uint64_t sum = 0;
     for (int i = 0; i < c->n_layers; i++)
         for (int k = params_list(c, i, MODULE_LAYER | MODULE_EXPERT, list); k-- > 0;)
-            if (!list[k].is_table) sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols * (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
+            if (!list[k].is_table)
+                sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols *
+                       (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
     return sum;
 }
 
@@ -104,7 +110,7 @@ enum dtype weights_ffn_dtype(const struct weights *w) {
     return DT_BF16;
 }
 
-/* --- --verify -------------------------------------------------------------------------------------------------------- */
+/* --- --verify --------------------------------------------------------------------------------- */
 
 static bool is_finite_f16(const uint8_t *p) {
     uint16_t h;
@@ -147,12 +153,15 @@ int weights_verify(const struct weights *w, int (*progress)(void *ctx, double sh
             size_t end = count - at > 1u << 20 ? at + (1u << 20) : count;
             if (!all_finite(t, at, end, &bad)) {
                 size_t cols = t->ndim > 1 ? (size_t)t->shape[t->ndim - 1] : count;
-                return error_set(e, ERR_MODEL, "%s/%s: tensor %s: %s that is not a number at row %zu, column %zu: the file is damaged", f->dir,
-                                 f->shards[t->shard].name, t->name, dtype_name(t->dtype), bad / cols, bad % cols);
+                return error_set(
+                    e, ERR_MODEL,
+                    "%s/%s: tensor %s: %s that is not a number at row %zu, column %zu: the file is damaged", f->dir,
+                    f->shards[t->shard].name, t->name, dtype_name(t->dtype), bad / cols, bad % cols);
             }
             done += dtype_bytes(t->dtype, end - at);
             at = end;
-            if (progress && progress(ctx, (double)done / (double)f->bytes)) return error_set(e, ERR_CANCELLED, "stopped");
+            if (progress && progress(ctx, (double)done / (double)f->bytes))
+                return error_set(e, ERR_CANCELLED, "stopped");
         }
     }
     return 0;

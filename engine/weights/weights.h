@@ -1,11 +1,11 @@
 #pragma once
-/* A checkpoint as the layers use it: each weight is a typed view of the mapped files, small vectors are float32 copies. Read-only after opening, shared by all
- * threads. */
+/* A checkpoint as the layers use it: each weight is a typed view of the mapped files, small vectors are float32 copies.
+ * Read-only after opening, shared by all threads. */
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/params.h"
 
-/* MTP layer after the last layer: predicts the token after next from the last layer's output and the next token (DeepSeek-V3, section 2.2). It shares the
- * model's embedding and, if it has none of its own, the head. */
+/* MTP layer after the last layer: predicts the token after next from the last layer's output and the next token
+ * (DeepSeek-V3, section 2.2). It shares the model's embedding and, if it has none of its own, the head. */
 struct mtp_weights {
     bool is_present;
     struct layer layer;          /* config.layer[n_layers] */
@@ -27,8 +27,9 @@ struct weights {
     struct mat ngram_projection[NGRAM_HASHES_MOST]; /* [hidden, dim] */
     float *embed_norm;                              /* [hidden] */
     float *norm;                                    /* [hidden] */
-    struct mat norm_gate[2], last_out_gate[2];      /* gates_all_norms: of norm and last_out_norm, as struct layer's attn_norm_gate */
-    float *norm_bias;                               /* [hidden] */
+    /* gates_all_norms: of norm and last_out_norm, as struct layer's attn_norm_gate */
+    struct mat norm_gate[2], last_out_gate[2];
+    float *norm_bias; /* [hidden] */
     struct stream_mix head_mix;
     struct gated_mix head_gated;
     float *head_pool; /* [hidden] query of op_pool */
@@ -46,8 +47,9 @@ struct weights {
     float rope_mscale[2]; /* factors of cos and sin: rope, second_rope */
     /* For --inspect: bytes by kind; bytes of unused tensors. */
     size_t bytes_routed, bytes_dense, bytes_embed, bytes_skipped;
-    size_t bytes_repacked, bytes_replaced; /* memory of repacked matrices and scales; bytes of the tensors that they replace */
-    struct weights_slab *slabs;            /* [n_slabs] memory of the repacked ones */
+    /* memory of repacked matrices and scales; bytes of the tensors that they replace */
+    size_t bytes_repacked, bytes_replaced;
+    struct weights_slab *slabs; /* [n_slabs] memory of the repacked ones */
     size_t n_slabs, cap_slabs;
     bool is_expanded; /* some matrices were expanded to float32 */
     size_t n_skipped, n_mtp_tensors;
@@ -67,16 +69,20 @@ struct weights_range {
 /* Whether the range is within a table of n-grams, whose rows only the CPU reads. */
 bool weights_is_input_table(const struct weights *w, const uint8_t *at, size_t bytes);
 void weights_close(struct weights *w);
-/* Reads every byte and looks for NaN and infinities in weights and scales. ERR_MODEL names the first tensor, row and column. The callback gets the fraction
- * done, 0..1; a non-zero return cancels. */
+/* Reads every byte and looks for NaN and infinities in weights and scales. ERR_MODEL names the first tensor, row and
+ * column. The callback gets the fraction done, 0..1; a non-zero return cancels. */
 int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
-/* Bytes of the files that answers read throughout: without unused tensors, and without tables of n-grams, of which a token reads a few rows. */
+/* Bytes of the files that answers read throughout: without unused tensors, and without tables of n-grams, of which a
+ * token reads a few rows. */
 size_t weights_needed_bytes(const struct weights *w);
 /* Bytes of routed experts, dense weights and head that one token reads; multiply-adds in matrices, without the head. */
 size_t weights_token_bytes(const struct weights *w);
-size_t weights_expert_bytes(const struct weights *w);                       /* one routed expert, the mean if they differ; 0: none */
-bool weights_experts_alike(const struct expert *a, const struct expert *b); /* two experts of a layer: their tensors have the same bytes */
-size_t weights_largest_expert(const struct weights *w, int layer);          /* bytes of the largest routed expert of a layer; 0: none */
+/* one routed expert, the mean if they differ; 0: none */
+size_t weights_expert_bytes(const struct weights *w);
+/* two experts of a layer: their tensors have the same bytes */
+bool weights_experts_alike(const struct expert *a, const struct expert *b);
+/* bytes of the largest routed expert of a layer; 0: none */
+size_t weights_largest_expert(const struct weights *w, int layer);
 uint64_t weights_token_flops(const struct weights *w);
 /* Formats of the last output projection, and of the last layer's experts or FFN; DT_BF16 if no layer has any. */
 enum dtype weights_dense_dtype(const struct weights *w);

@@ -18,7 +18,7 @@
 #include "engine/weights/ngram_ids.h"
 #include "engine/weights/vector.h"
 
-/* --- Loading: one tensor after another, claimed by name and checked against the config ------------------------------ */
+/* --- Loading: one tensor after another, claimed by name and checked against the config -------- */
 
 /* Loads the tensors of these modules into the fields of base; returns their bytes. */
 static size_t load_modules(struct loader *l, unsigned modules, void *base, int layer, int expert) {
@@ -34,14 +34,16 @@ static size_t load_modules(struct loader *l, unsigned modules, void *base, int l
         const int routed = c->n_experts - c->n_always;
         l->n_stacked = expert < routed ? routed : c->n_always;
         if (expert >= routed) {
-            expert -= routed, names.expert_gate = names.shared_gate_proj, names.expert_up = names.shared_up, names.expert_down = names.shared_down;
+            expert -= routed, names.expert_gate = names.shared_gate_proj, names.expert_up = names.shared_up,
+                              names.expert_down = names.shared_down;
             params_order_as_shared(c, list, n);
         }
     }
     for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];
         const char *pattern = *(const char *const *)((const char *)&names + p->name_offset);
-        const int at = (parts > 1 ? layer + p->layer_shift : config_stored_layer(c, layer + p->layer_shift)) + p->name_shift;
+        const int at =
+            (parts > 1 ? layer + p->layer_shift : config_stored_layer(c, layer + p->layer_shift)) + p->name_shift;
         if (p->cols) *params_mat(base, p) = matrix_load(l, p, pattern, at, expert);
         else *params_vector(base, p) = vector_load(l, p, pattern, at, expert);
     }
@@ -72,7 +74,8 @@ static void fold_bias(const struct config *c, struct layer *y) {
         for (int r = 0; r < rows; r++) {
             double sum = 0;
             for (int i = 0; i < dim; i++)
-                sum += (double)y->cca_taps[((size_t)j * (size_t)rows + (size_t)r) * (size_t)dim + (size_t)i] * y->mix_conv_bias[r / dim * dim + i];
+                sum += (double)y->cca_taps[((size_t)j * (size_t)rows + (size_t)r) * (size_t)dim + (size_t)i] *
+                       y->mix_conv_bias[r / dim * dim + i];
             y->cca_bias[r] += (float)sum;
         }
 }
@@ -95,7 +98,8 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
         params_set_traits(c, i, &y->experts[k]);
     }
 }
-/* Names of the MTP layer's own tensors in DeepSeek-V3's layout, the only one that is loaded: all families with it agree. */
+/* Names of the MTP layer's own tensors in DeepSeek-V3's layout, the only one that is loaded: all families with it
+ * agree. */
 static const struct {
     const char *eh, *head, *enorm, *hnorm, *norm;
 } mtp_names = {.eh = "model.layers.%d.eh_proj",
@@ -111,11 +115,13 @@ static void load_mtp(struct weights *w) {
     struct error e = {0};
     struct loader l = {.w = w, .e = &e, .is_optional_part = true};
     const struct param eh = {.rows = c->hidden, .cols = 2 * c->hidden, .suffix = ".weight"},
-                       head = {.rows = c->vocab, .cols = c->hidden, .suffix = ".weight", .optional = true}, norm = {.rows = c->hidden, .suffix = ".weight"};
+                       head = {.rows = c->vocab, .cols = c->hidden, .suffix = ".weight", .optional = true},
+                       norm = {.rows = c->hidden, .suffix = ".weight"};
     const size_t routed = w->bytes_routed;
     const int i = c->n_layers;
-    if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || config_has_states(c) || config_has_single_blocks(c) || c->moe_latent ||
-        (c->attn != ATTN_GQA && c->attn != ATTN_MLA) || !loader_find(&l, mtp_names.eh, i, 0, ".weight"))
+    if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || config_has_states(c) || config_has_single_blocks(c) ||
+        c->moe_latent || (c->attn != ATTN_GQA && c->attn != ATTN_MLA) ||
+        !loader_find(&l, mtp_names.eh, i, 0, ".weight"))
         return;
     c->layer[i] = c->layer[i - 1];
     load_layer(&l, &p->layer, i);
@@ -130,19 +136,23 @@ static void load_mtp(struct weights *w) {
     if (l.rc) log_say(LOG_INFO, "MTP layer skipped: %s", e.text);
 }
 
-/* Whether a tensor belongs to an expert that a text model does not compute: one for images, or one that returns its input, to which transformers gives weights.
+/* Whether a tensor belongs to an expert that a text model does not compute: one for images, or one that returns its
+ * input, to which transformers gives weights.
  */
 static bool is_of_unused_expert(const struct config *c, const char *name) {
     const int end = c->layout->image_experts ? 2 * c->n_experts : c->n_experts + c->n_idle_experts;
     int layer, expert;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    return end > c->n_experts && sscanf(name, c->names->expert_gate, &layer, &expert) == 2 && expert >= c->n_experts && expert < end;
+    return end > c->n_experts && sscanf(name, c->names->expert_gate, &layer, &expert) == 2 && expert >= c->n_experts &&
+           expert < end;
 #pragma GCC diagnostic pop
 }
-/* Whether a tensor of a layer may stay unclaimed: it does not change the computation, or the family's reference ignores it. */
+/* Whether a tensor of a layer may stay unclaimed: it does not change the computation, or the family's reference ignores
+ * it. */
 static bool is_harmless(const struct config *c, const char *name) {
-    static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_scale", "input_scale", "activation_scale", ".qscale_act"};
+    static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale",         ".v_scale",   ".q_scale",
+                                        "input_scale",         "activation_scale", ".qscale_act"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i])) return true;
     for (const char *const *p = c->arch->skipped_tensors; p && *p; p++)
@@ -150,15 +160,16 @@ static bool is_harmless(const struct config *c, const char *name) {
     return is_of_unused_expert(c, name) || (c->layout->skipped && strstr(name, c->layout->skipped));
 }
 
-/* Counts unclaimed tensors, parts that hearth skips on purpose (MTP layers, other towers). Refuses those of layers, which would compute something that this
- * family does not implement; force: logs them. */
+/* Counts unclaimed tensors, parts that hearth skips on purpose (MTP layers, other towers). Refuses those of layers,
+ * which would compute something that this family does not implement; force: logs them. */
 static void check_left_over(struct loader *l, bool force) {
     struct weights *w = l->w;
     const char *pattern = w->config.names->attn_norm, *number = strstr(pattern, "%d.");
     const size_t prefix = (size_t)(number - pattern); /* length of the layer prefix */
     for (size_t i = 0; i < w->files.n_tensors && !l->rc; i++) {
         const struct tensor *t = &w->files.tensors[i];
-        if (t->is_claimed || !t->size) continue; /* transformers writes empty matrices for the shared experts of a model without them */
+        /* transformers writes empty matrices for the shared experts of a model without them */
+        if (t->is_claimed || !t->size) continue;
         w->n_skipped++;
         w->bytes_skipped += t->size;
         int k, at = 0;
@@ -185,8 +196,13 @@ static int read_config(struct weights *w, const char *dir, bool force, struct er
     size_t n;
     int rc = file_config(path, sizeof path, dir, e);
     if (rc) return rc;
-    if (!file_is_dir(dir)) return error_set(e, ERR_MODEL, "%s: no such directory; a model is a checkpoint directory as published, or a GGUF file (-m)", dir);
-    if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; a model is a checkpoint directory as published, or a GGUF file (-m)", path);
+    if (!file_is_dir(dir))
+        return error_set(e, ERR_MODEL,
+                         "%s: no such directory; a model is a checkpoint directory as published, or a GGUF file (-m)",
+                         dir);
+    if (!file_exists(path))
+        return error_set(e, ERR_MODEL,
+                         "%s: missing; a model is a checkpoint directory as published, or a GGUF file (-m)", path);
     if ((rc = file_read(path, 4u << 20, &text, &n, e))) return rc;
     struct arena a = {0};
     struct json root, params;
@@ -210,11 +226,14 @@ static bool prefers_transposed(const struct weights *w, int layer) {
     const struct config *c = &w->config;
     const struct layout *y = &c->arch->layout;
     const int width = config_routed_width(c), pair = 2 * c->moe_inter;
-    return is_stored_transposed(w, c->arch->names.expert_down, layer, y->transposed_down ? c->moe_inter : width, y->transposed_down ? width : c->moe_inter) ||
-           is_stored_transposed(w, c->arch->names.expert_gate, layer, y->transposed_gate_up ? width : pair, y->transposed_gate_up ? pair : width);
+    return is_stored_transposed(w, c->arch->names.expert_down, layer, y->transposed_down ? c->moe_inter : width,
+                                y->transposed_down ? width : c->moe_inter) ||
+           is_stored_transposed(w, c->arch->names.expert_gate, layer, y->transposed_gate_up ? width : pair,
+                                y->transposed_gate_up ? pair : width);
 }
 
-/* Chooses what the tensors present decide: the layout of a family whose experts are published both stacked and one by one, for example. */
+/* Chooses what the tensors present decide: the layout of a family whose experts are published both stacked and one by
+ * one, for example. */
 static void choose_layout(struct weights *w) {
     struct config *c = &w->config;
     char name[512];
@@ -253,7 +272,8 @@ static int read_metadata(struct weights *w, bool force, struct error *e) {
                                .freqs = rotary_factors(f, "rope_freqs.weight"),
                                .short_factors = rotary_factors(f, "rope_factors_short.weight"),
                                .long_factors = rotary_factors(f, "rope_factors_long.weight")};
-    for (size_t i = 0; i < f->n_tensors; i++) gguf_note(&facts, f->tensors[i].name, f->tensors[i].ndim ? f->tensors[i].shape[0] : 0);
+    for (size_t i = 0; i < f->n_tensors; i++)
+        gguf_note(&facts, f->tensors[i].name, f->tensors[i].ndim ? f->tensors[i].shape[0] : 0);
     char what[4352];
     snprintf(what, sizeof what, "%s/%s", f->dir, f->shards[0].name);
     struct arena a = {0};
@@ -306,7 +326,8 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     }
     w->rope_mscale[0] = rope_frequencies(&c->rope, w->inv_freq);
     for (int j = 0; w->rope_alpha && j < c->rope.dim / 2; j++) w->inv_freq[j] *= expf(w->rope_alpha[j]);
-    if (!l.rc && c->rope.fope_pairs) rope_fill_fope(c, (const float *const[2]){w->fope[0], w->fope[1]}, w->inv_freq + rope_fope_at(c));
+    if (!l.rc && c->rope.fope_pairs)
+        rope_fill_fope(c, (const float *const[2]){w->fope[0], w->fope[1]}, w->inv_freq + rope_fope_at(c));
     if (c->second_rope.dim) w->rope_mscale[1] = rope_frequencies(&c->second_rope, w->inv_freq + rope_first_floats(c));
     if (c->ngram_numbers) l.rc = ngram_ids_load(w, dir, e);
     for (int i = 0; i < c->n_layers && !l.rc; i++) load_layer(&l, &w->layers[i], i);
@@ -314,11 +335,12 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     load_mtp(w);
     check_left_over(&l, force);
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
-    for (int i = 0; i < c->n_layers; i++)
-        w->bytes_embed += mat_bytes(&w->layers[i].ngram_table) + mat_bytes(&w->layers[i].previous_token_input.table); /* a token reads a few rows */
+    for (int i = 0; i < c->n_layers; i++) /* a token reads a few rows */
+        w->bytes_embed += mat_bytes(&w->layers[i].ngram_table) + mat_bytes(&w->layers[i].previous_token_input.table);
     w->bytes_embed += mat_bytes(&w->last_token_input.table);
     for (int k = 0; k < config_input_hashes(c); k++) w->bytes_embed += mat_bytes(&w->ngram_table[k]);
-    w->bytes_dense = w->files.bytes + w->bytes_repacked - w->bytes_replaced - w->bytes_skipped - w->bytes_routed - w->bytes_embed;
+    w->bytes_dense =
+        w->files.bytes + w->bytes_repacked - w->bytes_replaced - w->bytes_skipped - w->bytes_routed - w->bytes_embed;
 out:
     if (l.rc) weights_close(w);
     return l.rc;

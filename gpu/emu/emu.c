@@ -20,11 +20,12 @@ double emu_clock(void) {
     return clock_now() - clock_start;
 }
 
-/* Failures. The first one stays until emu_clear; a dead device never recovers. Error text, the stream's flag and is_dead are set and read under one
- * lock, so a thread that sees a failure also sees its text. */
+/* Failures. The first one stays until emu_clear; a dead device never recovers. Error text, the stream's flag and
+ * is_dead are set and read under one lock, so a thread that sees a failure also sees its text. */
 static void fail_locked(struct emu *g, int code, const char *text) {
     if (g->error.code) return;
-    error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->is_dead ? "lost (injected)" : text);
+    error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name,
+              g->is_dead ? "lost (injected)" : text);
     atomic_store(&g->error_code, code);
 }
 static void set_failure(struct emu *g, _Atomic int *failed, int code, const char *fmt, va_list ap) {
@@ -81,8 +82,8 @@ static int emu_clear(struct gpu *base, struct error *e) {
     return r;
 }
 
-/* Memory. New memory is filled with NaNs, so that reads of uninitialized memory show in the result; freed memory too, so that a
- * use after free does. */
+/* Memory. New memory is filled with NaNs, so that reads of uninitialized memory show in the result; freed memory too,
+ * so that a use after free does. */
 enum { POISON = 0xff };
 
 static size_t block_after(const struct emu *g, const char *p) { /* index of the first block that starts after p */
@@ -95,7 +96,9 @@ static size_t block_after(const struct emu *g, const char *p) { /* index of the 
     return lo;
 }
 
-static bool is_within(const struct emu_block *b, const char *p, size_t size) { return p >= b->p && (size_t)(p - b->p) + size <= b->size; }
+static bool is_within(const struct emu_block *b, const char *p, size_t size) {
+    return p >= b->p && (size_t)(p - b->p) + size <= b->size;
+}
 bool emu_owns_locked(struct emu *g, const void *p, size_t size) {
     if (g->last_found < g->n_blocks && is_within(&g->blocks[g->last_found], p, size)) return true;
     const size_t i = block_after(g, p);
@@ -111,8 +114,9 @@ bool emu_owns(struct emu *g, const void *p, size_t size) {
     return ok;
 }
 
-/* GPU memory is always populated. Host memory is populated page by page on first access, ten times slower or worse in a virtual machine,
- * which also reclaims idle pages. So large freed blocks are kept for reuse by allocations of similar size. */
+/* GPU memory is always populated. Host memory is populated page by page on first access, ten times slower or worse in a
+ * virtual machine, which also reclaims idle pages. So large freed blocks are kept for reuse by allocations of similar
+ * size. */
 static const size_t MIN_REUSE_BYTES = (size_t)1 << 20;
 
 static void drop_idle(struct emu *g, size_t i) {
@@ -172,7 +176,8 @@ static void release_block(struct emu *g, const struct emu_block *b) {
 /* Injected allocation failures, or a dead device. */
 static int alloc_fault(struct emu *g, size_t size, const char *what, struct error *e) {
     if (!emu_inject_fault(g, GPU_FAULT_ALLOC)) return 0;
-    if (g->spec.fail == GPU_FAULT_ALLOC) return error_set(e, ERR_MEMORY, "device %d: %s of %zu bytes failed (injected)", g->base.info.rank, what, size);
+    if (g->spec.fail == GPU_FAULT_ALLOC)
+        return error_set(e, ERR_MEMORY, "device %d: %s of %zu bytes failed (injected)", g->base.info.rank, what, size);
     return emu_error(&g->base, e);
 }
 
@@ -185,7 +190,8 @@ static int emu_alloc(struct gpu *base, void **out, size_t size, struct error *e)
     size_t left = base->info.mem - g->used_bytes;
     if (size > left || mem_grow(&g->blocks, &g->cap_blocks, g->n_blocks + 1, sizeof *g->blocks)) {
         pthread_mutex_unlock(&g->lock);
-        return error_set(e, ERR_MEMORY, "device %d: cannot allocate %zu bytes, %zu of %zu are free", base->info.rank, size, left, base->info.mem);
+        return error_set(e, ERR_MEMORY, "device %d: cannot allocate %zu bytes, %zu of %zu are free", base->info.rank,
+                         size, left, base->info.mem);
     }
     struct emu_block b = alloc_block(g, size);
     if (b.p) {
@@ -197,7 +203,8 @@ static int emu_alloc(struct gpu *base, void **out, size_t size, struct error *e)
         if (g->is_throttled) g->stats.alloc_s += emu_clock() - begin;
     }
     pthread_mutex_unlock(&g->lock);
-    if (!b.p) return error_set(e, ERR_MEMORY, "device %d: no host memory for %zu emulated bytes", base->info.rank, size);
+    if (!b.p)
+        return error_set(e, ERR_MEMORY, "device %d: no host memory for %zu emulated bytes", base->info.rank, size);
     *out = b.p;
     return 0;
 }
@@ -242,7 +249,8 @@ bool emu_is_pinned(const void *p, size_t size) {
     const char *c = p;
     bool in = false;
     pthread_mutex_lock(&pinned.lock);
-    for (size_t i = 0; i < pinned.n && !in; i++) in = c >= pinned.blocks[i].p && c + size <= pinned.blocks[i].p + pinned.blocks[i].size;
+    for (size_t i = 0; i < pinned.n && !in; i++)
+        in = c >= pinned.blocks[i].p && c + size <= pinned.blocks[i].p + pinned.blocks[i].size;
     pthread_mutex_unlock(&pinned.lock);
     return in;
 }
@@ -284,13 +292,18 @@ static void emu_host_free(struct gpu *base, void *p) {
 }
 static int emu_host_register(struct gpu *base, const void *p, size_t size, struct error *e) {
     struct emu *g = (struct emu *)base;
-    if (g->spec.nopin) return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: this device pins only what it allocates (nopin)", size);
+    if (g->spec.nopin)
+        return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: this device pins only what it allocates (nopin)", size);
     int rc = alloc_fault(g, size, "pinning", e);
     if (rc || !g->spec.nomap) return rc;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (madvise((void *)p, (size + page - 1) / page * page, MADV_POPULATE_WRITE)) /* like a driver that needs write access */
-        return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s (this device cannot pin read-only mappings: nomap)", size, strerror(errno));
-    return add_pinned((struct emu_block){(char *)p, size}) ? error_set(e, ERR_MEMORY, "no memory for the list of pinned memory") : 0;
+    /* like a driver that needs write access */
+    if (madvise((void *)p, (size + page - 1) / page * page, MADV_POPULATE_WRITE))
+        return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s (this device cannot pin read-only mappings: nomap)",
+                         size, strerror(errno));
+    return add_pinned((struct emu_block){(char *)p, size})
+               ? error_set(e, ERR_MEMORY, "no memory for the list of pinned memory")
+               : 0;
 }
 static void emu_host_unregister(struct gpu *base, const void *p) {
     if (emu_tracks_pinned((struct emu *)base)) remove_pinned(p);
@@ -307,7 +320,8 @@ static void emu_stats(struct gpu *base, struct gpu_stats *out) {
     }
     *out = g->stats;
     out->n_ops = atomic_load(&g->n_run[EMU_OP]);
-    out->n_copies = atomic_load(&g->n_run[EMU_COPY]) + atomic_load(&g->n_run[EMU_PEER]) + atomic_load(&g->n_run[EMU_FILL]);
+    out->n_copies =
+        atomic_load(&g->n_run[EMU_COPY]) + atomic_load(&g->n_run[EMU_PEER]) + atomic_load(&g->n_run[EMU_FILL]);
     out->n_waits = atomic_load(&g->n_run[EMU_TIMELINE_SIGNAL]) + atomic_load(&g->n_run[EMU_TIMELINE_WAIT]);
     pthread_mutex_unlock(&g->lock);
 }
@@ -332,8 +346,8 @@ static void emu_close(struct gpu *base) {
     mem_free(g);
 }
 
-/* An RTX 5090 as in paper A's machine, at achieved rates: products in BF16 at 0.7 of 209 TFLOP/s (with math=fp8 linear operations at 0.8 of
- * 419), memory at 0.85 of 1.79 TB/s, the bus at 57 GB/s. */
+/* An RTX 5090 as in paper A's machine, at achieved rates: products in BF16 at 0.7 of 209 TFLOP/s (with math=fp8 linear
+ * operations at 0.8 of 419), memory at 0.85 of 1.79 TB/s, the bus at 57 GB/s. */
 static void virtual_defaults(struct gpu_spec *s) {
     if (!s->mem) s->mem = (size_t)32 << 30;
     if (!s->h2d) s->h2d = 57e9;
@@ -348,7 +362,8 @@ static void virtual_defaults(struct gpu_spec *s) {
 static struct op_cost_rates make_rates(const struct gpu_spec *s, bool is_cpu) {
     struct op_cost_rates r = {.flops = s->flops, .attn = s->attn, .bw = s->bw, .launch = s->launch};
     if (!s->is_virtual) return r;
-    r.bw_rows = s->bw_rows, r.flops_rows = s->flops_rows, r.flops_few_rows = s->flops_few_rows, r.linear_bw = s->linear_bw;
+    r.bw_rows = s->bw_rows, r.flops_rows = s->flops_rows, r.flops_few_rows = s->flops_few_rows,
+    r.linear_bw = s->linear_bw;
     r.attn_rows = s->attn_rows, r.attn_bw = s->attn_bw;
     for (int i = 0; i < 2; i++) r.linear_flops[i] = s->linear_flops[i];
     for (int i = 0; i < GPU_OP_KINDS; i++) r.launch_by_kind[i] = s->launch_by_kind[i];
@@ -365,17 +380,20 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     else if (spec->is_virtual) virtual_defaults(&g->spec);
     else if (!g->spec.mem) g->spec.mem = (size_t)8 << 30;
     g->rates = make_rates(&g->spec, g->is_cpu);
-    g->is_throttled = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
+    g->is_throttled =
+        !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
     g->base.info = (struct gpu_info){.rank = rank,
                                      .id = g->is_cpu ? GPU_HOST : spec->id[rank],
                                      .mem = g->spec.mem,
                                      .is_virtual = spec->is_virtual,
                                      .peer = !spec->nopeer,
-                                     .maps_host = !spec->is_virtual && !g->spec.h2d && !g->spec.d2h, /* speeds apply to copies */
+                                     /* speeds apply to copies */
+                                     .maps_host = !spec->is_virtual && !g->spec.h2d && !g->spec.d2h,
                                      .h2d = g->spec.h2d,
                                      .d2h = g->spec.d2h,
                                      .link = g->spec.peer};
-    snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->is_cpu ? " CPU" : "", spec->is_virtual ? ", virtual time" : "");
+    snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->is_cpu ? " CPU" : "",
+             spec->is_virtual ? ", virtual time" : "");
     pthread_mutex_init(&g->lock, NULL);
     emu_cond_init(&g->all_done);
     emu_clock();

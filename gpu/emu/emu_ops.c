@@ -1,5 +1,5 @@
-/* The operations of the emulated device: those of base/ops.h on CPU kernels, the others in plain C, which is also the reference
- * for the CUDA kernels. */
+/* The operations of the emulated device: those of base/ops.h on CPU kernels, the others in plain C, which is also the
+ * reference for the CUDA kernels. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -33,11 +33,14 @@ static void sort_tokens(const struct op_sort *a) {
 
 static int run_ffn(struct exec *cpu, const struct op_ffn *a) {
     memset(a->y, 0, (size_t)a->n * (size_t)a->hidden * 4);
-    return cpu->ops->experts(cpu, &(struct op_experts){.y = a->y, .x = a->x, .shared = &a->expert, .n = a->n, .hidden = a->hidden, .wide = a->wide});
+    return cpu->ops->experts(
+        cpu, &(struct op_experts){
+                 .y = a->y, .x = a->x, .shared = &a->expert, .n = a->n, .hidden = a->hidden, .wide = a->wide});
 }
 
 static void gather(float *out, const float *x, const int32_t *index, int n, int dim, int ldx) {
-    for (int i = 0; i < n; i++) memcpy(out + (size_t)i * (size_t)dim, x + (size_t)index[i] * (size_t)ldx, (size_t)dim * 4);
+    for (int i = 0; i < n; i++)
+        memcpy(out + (size_t)i * (size_t)dim, x + (size_t)index[i] * (size_t)ldx, (size_t)dim * 4);
 }
 static void scatter_add(const struct op_scatter_add *a) {
     for (int i = 0; i < a->n; i++) {
@@ -52,7 +55,9 @@ static int norm_outputs(struct exec *cpu, float *y, const struct op_group *a, in
     if (!a->norm) return 0;
     for (int i = 0; i < n; i++)
         for (int d = 0; d < dim; d++) y[(size_t)i * (size_t)dim + (size_t)d] *= a->norm[d];
-    return cpu->ops->norm(cpu, &(struct op_norm){.out = y, .x = y, .rows = n, .dim = dim, .ldx = dim, .ldo = dim, .eps = a->eps, .w_dtype = DT_F32});
+    return cpu->ops->norm(
+        cpu, &(struct op_norm){
+                 .out = y, .x = y, .rows = n, .dim = dim, .ldx = dim, .ldo = dim, .eps = a->eps, .w_dtype = DT_F32});
 }
 static int run_group(struct exec *cpu, const struct op_group *a) {
     int most = 0, rc = 0;
@@ -66,9 +71,16 @@ static int run_group(struct exec *cpu, const struct op_group *a) {
         int at = a->begin[k], n = a->begin[k + 1] - at;
         if (n < 1) continue;
         gather(x, a->x, a->token + at, n, a->hidden, a->hidden);
-        rc = run_ffn(cpu, &(struct op_ffn){.y = y, .x = x, .expert = a->expert[k], .n = n, .hidden = a->hidden, .wide = a->wide});
+        rc = run_ffn(cpu, &(struct op_ffn){
+                              .y = y, .x = x, .expert = a->expert[k], .n = n, .hidden = a->hidden, .wide = a->wide});
         if (!rc) rc = norm_outputs(cpu, y, a, n);
-        scatter_add(&(struct op_scatter_add){.y = a->y, .x = y, .index = a->token + at, .weight = a->weight + at, .n = n, .dim = a->hidden, .ldy = a->hidden});
+        scatter_add(&(struct op_scatter_add){.y = a->y,
+                                             .x = y,
+                                             .index = a->token + at,
+                                             .weight = a->weight + at,
+                                             .n = n,
+                                             .dim = a->hidden,
+                                             .ldy = a->hidden});
     }
     mem_free(x);
     return rc;
@@ -76,14 +88,21 @@ static int run_group(struct exec *cpu, const struct op_group *a) {
 
 /* Computed in float32, then rounded. */
 static int run_expand(struct exec *cpu, const struct op_expand *a) {
-    int latent = a->latent.dim, lora = a->w.cols, rope = latent - lora, rows = a->nope + a->v_dim, k_dim = a->nope + rope, rc;
+    int latent = a->latent.dim, lora = a->w.cols, rope = latent - lora, rows = a->nope + a->v_dim,
+        k_dim = a->nope + rope, rc;
     float *x = mem_alloc((size_t)a->n * (size_t)(latent + rows) * 4);
     if (!x) return ERR_MEMORY;
     float *y = x + (size_t)a->n * (size_t)latent;
-    rc = cpu->ops->kv_load(cpu, &(struct op_kv_load){.plane = a->latent, .out = x, .row0 = a->row0, .n = a->n, .ldo = latent});
+    rc = cpu->ops->kv_load(
+        cpu, &(struct op_kv_load){.plane = a->latent, .out = x, .row0 = a->row0, .n = a->n, .ldo = latent});
     for (int h = 0; h < a->heads && !rc; h++) {
-        rc = cpu->ops->linear(
-            cpu, &(struct op_linear){.y = y, .x = x, .w = mat_rows(a->w, h * rows, (h + 1) * rows), .n = a->n, .ldx = latent, .ldy = rows, .wide = true});
+        rc = cpu->ops->linear(cpu, &(struct op_linear){.y = y,
+                                                       .x = x,
+                                                       .w = mat_rows(a->w, h * rows, (h + 1) * rows),
+                                                       .n = a->n,
+                                                       .ldx = latent,
+                                                       .ldy = rows,
+                                                       .wide = true});
         for (int i = 0; i < a->n; i++) {
             const float *made = y + (size_t)i * (size_t)rows, *shared = x + (size_t)i * (size_t)latent + lora;
             size_t at = (size_t)i * (size_t)a->heads + (size_t)h;
@@ -133,7 +152,9 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_EXPAND: return run_expand(cpu, &u->expand);
     case OP_SORT: sort_tokens(&u->sort); return 0;
     case OP_FFN: return run_ffn(cpu, &u->ffn);
-    case OP_GATHER: gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx); return 0;
+    case OP_GATHER:
+        gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx);
+        return 0;
     case OP_SCATTER_ADD: scatter_add(&u->scatter_add); return 0;
     case OP_GROUP: return run_group(cpu, &u->group);
     case OP_TRANSFER: memcpy(u->transfer.dst, u->transfer.src, u->transfer.size); return 0;

@@ -1,6 +1,7 @@
-/* Streams of the emulated device: one thread each that runs its queue in order (none in virtual time: emu_virtual.c), and events between them.
- * After a failure or a cancel a stream drops operations and copies, but still records and waits, so that its waiters wake.
- * Waits end because a record is always enqueued, on a running stream, before a wait for it. */
+/* Streams of the emulated device: one thread each that runs its queue in order (none in virtual time: emu_virtual.c),
+ * and events between them. After a failure or a cancel a stream drops operations and copies, but still records and
+ * waits, so that its waiters wake. Waits end because a record is always enqueued, on a running stream, before a wait
+ * for it. */
 #include <assert.h>
 #include <stddef.h>
 #include <string.h>
@@ -13,17 +14,21 @@
 #include "cpu/pool.h"
 #include "gpu/emu/emu_timeline.h"
 
-static bool cancelled(const struct emu_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }
-/* Streams of a device have different owners, and one may clear the device before another looks. So a stream that dropped work
- * remains failed. */
+static bool cancelled(const struct emu_stream *s) {
+    return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed);
+}
+/* Streams of a device have different owners, and one may clear the device before another looks. So a stream that
+ * dropped work remains failed. */
 bool emu_stream_drops(struct emu_stream *s) {
     if (emu_error_code(s->g)) atomic_store(&s->has_failed, 1);
     return cancelled(s) || atomic_load(&s->has_failed);
 }
 
-/* Real time: returns when a command begins. A sleeping thread wakes late, but a device would not: a command enqueued before `due` began
- * at `due`, when its predecessor was to end. */
-static double begin_time(const struct emu_stream *s, double at, double now) { return at < s->due_s && s->due_s < now ? s->due_s : now; }
+/* Real time: returns when a command begins. A sleeping thread wakes late, but a device would not: a command enqueued
+ * before `due` began at `due`, when its predecessor was to end. */
+static double begin_time(const struct emu_stream *s, double at, double now) {
+    return at < s->due_s && s->due_s < now ? s->due_s : now;
+}
 
 /* Real time: sleeps until the clock reaches t, or a cancel. */
 static void sleep_until(const struct emu_stream *s, double t) {
@@ -39,10 +44,12 @@ void emu_link_usage_merge(struct emu_link_usage *to, const struct emu_link_usage
             if (from->taken_s[way][i] > to->taken_s[way][i]) to->taken_s[way][i] = from->taken_s[way][i];
 }
 
-/* Copies share one direction of the bus. In real time they are served in order of arrival. In virtual time streams reach the link in no
- * particular order of their clocks: an urgent copy starts at once, and its link time becomes a debt. The next bulk copy whose stream
- * knows of the debt pays it, less the time in which the bus was idle anyway. The caller holds the device's lock. */
-static double reserve_link(struct emu_stream *s, enum emu_link_dir way, double rate, size_t size, double at, bool from_disk) {
+/* Copies share one direction of the bus. In real time they are served in order of arrival. In virtual time streams
+ * reach the link in no particular order of their clocks: an urgent copy starts at once, and its link time becomes a
+ * debt. The next bulk copy whose stream knows of the debt pays it, less the time in which the bus was idle anyway. The
+ * caller holds the device's lock. */
+static double reserve_link(struct emu_stream *s, enum emu_link_dir way, double rate, size_t size, double at,
+                           bool from_disk) {
     struct emu_link *l = &s->g->link[way];
     double d = rate > 0 ? (double)size / rate : 0, now = s->g->spec.is_virtual ? s->clock_s : emu_clock(), end;
     if (way == EMU_LINK_H2D) *(from_disk ? &s->g->stats.disk_s : &s->g->stats.h2d_s) += d;
@@ -74,24 +81,28 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
         emu_stream_fail(s, ERR_RUNTIME, "a copy of %zu bytes failed (injected)", size);
         return;
     }
-    const bool peer = c->kind == EMU_PEER, fill = c->kind == EMU_FILL, to_host = c->kind == EMU_COPY && c->copy.dir == GPU_D2H;
+    const bool peer = c->kind == EMU_PEER, fill = c->kind == EMU_FILL,
+               to_host = c->kind == EMU_COPY && c->copy.dir == GPU_D2H;
     bool src_ok = fill || (peer ? emu_owns((struct emu *)c->copy.from, src, size) : c->copy.dir == GPU_H2D);
     pthread_mutex_lock(&g->lock);
     const bool dst_ok = to_host || g->is_cpu || emu_owns_locked(g, dst, size);
     if (!src_ok && !peer) src_ok = g->is_cpu || emu_owns_locked(g, src, size);
     if (!dst_ok || !src_ok) {
         pthread_mutex_unlock(&g->lock);
-        emu_stream_fail(s, ERR_RUNTIME, "copy %s %p + %zu is not memory of the device", dst_ok ? "source" : "target", dst_ok ? (const void *)src : dst, size);
+        emu_stream_fail(s, ERR_RUNTIME, "copy %s %p + %zu is not memory of the device", dst_ok ? "source" : "target",
+                        dst_ok ? (const void *)src : dst, size);
         return;
     }
     const enum emu_link_dir way = peer ? EMU_LINK_PEER : c->copy.dir == GPU_H2D ? EMU_LINK_H2D : EMU_LINK_D2H;
     double rate = peer ? g->spec.peer : c->copy.dir == GPU_H2D ? g->spec.h2d : g->spec.d2h;
-    const bool from_disk = way == EMU_LINK_H2D && !s->urgent && g->spec.is_virtual && g->spec.disk_bw > 0 && g->spec.disk_bw < rate;
+    const bool from_disk =
+        way == EMU_LINK_H2D && !s->urgent && g->spec.is_virtual && g->spec.disk_bw > 0 && g->spec.disk_bw < rate;
     if (from_disk) rate = g->spec.disk_bw;
     bool inside = fill || g->is_cpu || (!peer && c->copy.dir == GPU_D2D);
     double end;
     if (inside) {
-        double bw = op_cost_bw(&g->rates, 1), d = g->rates.launch + (bw > 0 ? (fill ? 1.0 : 2.0) * (double)size / bw : 0);
+        double bw = op_cost_bw(&g->rates, 1),
+               d = g->rates.launch + (bw > 0 ? (fill ? 1.0 : 2.0) * (double)size / bw : 0);
         end = (g->spec.is_virtual ? s->clock_s : begin_time(s, c->enqueued_s, emu_clock())) + d;
         if (g->is_throttled) s->due_s = end;
     } else {
@@ -152,7 +163,9 @@ static int open_cpu(struct emu_stream *s, struct error *e) {
 /* With the lock held. */
 static void add_op_stats(struct emu *g, enum op_code code, double cost, double took, const struct op_cost_detail *d) {
     g->stats.bytes += d->bytes;
-    *(d->by == OP_COST_BY_DISK ? &g->stats.disk_s : d->by == OP_COST_BY_MEMORY ? &g->stats.memory_s : &g->stats.arithmetic_s) += cost;
+    *(d->by == OP_COST_BY_DISK     ? &g->stats.disk_s
+      : d->by == OP_COST_BY_MEMORY ? &g->stats.memory_s
+                                   : &g->stats.arithmetic_s) += cost;
     g->stats.op_s[code] += took;
 }
 
@@ -182,7 +195,9 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     }
     if (!r && g->spec.is_virtual) add_op_stats(g, whole, cost, cost, &detail);
     pthread_mutex_unlock(&g->lock);
-    if (r) emu_stream_fail(s, r, "operation %s: %p + %zu is not memory of the device", op_name(code), check.wrong, check.bytes);
+    if (r)
+        emu_stream_fail(s, r, "operation %s: %p + %zu is not memory of the device", op_name(code), check.wrong,
+                        check.bytes);
     s->clock_s += g->spec.is_virtual ? cost : 0;
     if (r || g->spec.is_virtual) return;
     struct error e = {0};
@@ -217,7 +232,8 @@ static void run_event(struct emu_stream *s, const struct emu_cmd *c) {
         emu_virtual_add_woken(&ev->waiters);
     } else {
         while (ev->n_done < c->event.seq) pthread_cond_wait(&ev->cond, &ev->lock);
-        const uint64_t seq = (ev->n_done - c->event.seq < EMU_EVENT_TIMES ? c->event.seq : ev->n_done) % EMU_EVENT_TIMES;
+        const uint64_t seq =
+            (ev->n_done - c->event.seq < EMU_EVENT_TIMES ? c->event.seq : ev->n_done) % EMU_EVENT_TIMES;
         if (ev->time[seq] > s->clock_s) s->clock_s = ev->time[seq];
         if (s->g->spec.is_virtual && ev->recorder == s->g) emu_link_usage_merge(&s->link_usage, &ev->link_usage[seq]);
     }
@@ -278,7 +294,9 @@ static void *stream_thread(void *arg) {
     return NULL;
 }
 
-static int stream_status(struct emu_stream *s) { return cancelled(s) ? ERR_CANCELLED : emu_error_code(s->g) || atomic_load(&s->has_failed) ? ERR_RUNTIME : 0; }
+static int stream_status(struct emu_stream *s) {
+    return cancelled(s) ? ERR_CANCELLED : emu_error_code(s->g) || atomic_load(&s->has_failed) ? ERR_RUNTIME : 0;
+}
 
 void emu_stream_wait_for_head(struct emu_stream *s, uint64_t head) {
     while (s->head < head) {
@@ -297,7 +315,8 @@ static void copy_command(struct emu_cmd *to, const struct emu_cmd *from) {
 
 void emu_stream_push(struct emu_stream *s, const struct emu_cmd *c) {
     atomic_fetch_add(&s->g->n_queued, 1);
-    if (s->tail - s->head == EMU_QUEUE) emu_stream_wait_for_head(s, s->head + (s->g->spec.is_virtual ? EMU_QUEUE / 16 : 1));
+    if (s->tail - s->head == EMU_QUEUE)
+        emu_stream_wait_for_head(s, s->head + (s->g->spec.is_virtual ? EMU_QUEUE / 16 : 1));
     struct emu_cmd *to = &s->queue[s->tail++ % EMU_QUEUE];
     copy_command(to, c);
     to->enqueued_s = c->kind == EMU_COPY || c->kind == EMU_PEER || s->g->is_throttled ? emu_clock() : 0;
@@ -366,7 +385,8 @@ static int emu_run(struct op_exec *x, enum op_code code, const union op_args *a)
 int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
     struct emu_stream *x = (struct emu_stream *)s;
     struct emu_cmd c;
-    c.kind = EMU_COPY, c.enqueued_s = 0, c.copy = (struct emu_copy_args){.dst = dst, .src = src, .size = size, .dir = dir};
+    c.kind = EMU_COPY, c.enqueued_s = 0,
+    c.copy = (struct emu_copy_args){.dst = dst, .src = src, .size = size, .dir = dir};
     int r = enqueue_work(x, &c);
     if (r || !emu_tracks_pinned(x->g) || dir != GPU_H2D || size <= EMU_SMALL_COPY || emu_is_pinned(src, size)) return r;
     if (x->graph) { /* a graph copies only memory that is already pinned, as drivers require */
@@ -379,20 +399,24 @@ int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum
 int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
     struct emu_stream *x = (struct emu_stream *)s;
     if (!x->g->base.info.peer || !from->info.peer || from->b != x->g->base.b) {
-        emu_stream_fail(x, ERR_RUNTIME, "no direct copies between devices %d and %d", from->info.rank, x->g->base.info.rank);
+        emu_stream_fail(x, ERR_RUNTIME, "no direct copies between devices %d and %d", from->info.rank,
+                        x->g->base.info.rank);
         return ERR_RUNTIME;
     }
     struct emu_cmd c;
-    c.kind = EMU_PEER, c.enqueued_s = 0, c.copy = (struct emu_copy_args){.dst = dst, .src = src, .from = from, .size = size};
+    c.kind = EMU_PEER, c.enqueued_s = 0,
+    c.copy = (struct emu_copy_args){.dst = dst, .src = src, .from = from, .size = size};
     return enqueue_work(x, &c);
 }
 int emu_fill(struct gpu_stream *s, void *dst, int byte, size_t size) {
     struct emu_cmd c;
-    c.kind = EMU_FILL, c.enqueued_s = 0, c.copy = (struct emu_copy_args){.dst = dst, .byte = byte, .size = size, .dir = GPU_D2D};
+    c.kind = EMU_FILL, c.enqueued_s = 0,
+    c.copy = (struct emu_copy_args){.dst = dst, .byte = byte, .size = size, .dir = GPU_D2D};
     return enqueue_work((struct emu_stream *)s, &c);
 }
 
-int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {
+int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name, bool urgent, const _Atomic int *cancel,
+                    struct error *e) {
     struct emu_stream *s = mem_calloc(1, sizeof *s);
     if (s) s->queue = mem_alloc(EMU_QUEUE * sizeof *s->queue);
     if (!s || !s->queue) {
@@ -404,7 +428,8 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     s->urgent = urgent;
     s->wake_head = UINT64_MAX;
     if (((uintptr_t)s * 0x9e3779b97f4a7c15u >> 32) % test_limits_get(TEST_LIMIT_STREAM_LAG_OF, 4) == 0)
-        s->lag_us = (unsigned)test_limits_get(TEST_LIMIT_STREAM_LAG_US, 0); /* chosen by address, so other streams in each run */
+        /* chosen by address, so other streams in each run */
+        s->lag_us = (unsigned)test_limits_get(TEST_LIMIT_STREAM_LAG_US, 0);
     op_exec_init(&s->base.exec, "emu", emu_run, cancel);
     if (s->g->spec.math == GPU_MATH_F32 && !s->g->spec.is_virtual) s->base.exec.table.expand = NULL;
     pthread_mutex_init(&s->lock, NULL);
@@ -418,7 +443,8 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
         return error_set(e, ERR_RUNTIME, "cannot start a thread for a stream of device %d", base->info.rank);
     }
     pthread_mutex_lock(&s->g->lock);
-    if (!s->g->n_streams++) memset(s->g->link, 0, sizeof s->g->link), s->g->link_usage = (struct emu_link_usage){0}; /* virtual time restarts at 0 */
+    /* virtual time restarts at 0 */
+    if (!s->g->n_streams++) memset(s->g->link, 0, sizeof s->g->link), s->g->link_usage = (struct emu_link_usage){0};
     while (s->link_index < EMU_LINK_STREAMS - 1 && s->g->link_index_mask >> s->link_index & 1) s->link_index++;
     s->g->link_index_mask |= 1u << s->link_index;
     s->link_usage = s->g->link_usage;
@@ -519,4 +545,6 @@ double emu_event_time(struct gpu_event *base) {
     pthread_mutex_unlock(&ev->lock);
     return t;
 }
-double emu_event_elapsed(struct gpu_event *from, struct gpu_event *to) { return emu_event_time(to) - emu_event_time(from); }
+double emu_event_elapsed(struct gpu_event *from, struct gpu_event *to) {
+    return emu_event_time(to) - emu_event_time(from);
+}

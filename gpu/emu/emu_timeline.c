@@ -1,5 +1,5 @@
-/* Timelines on emulated devices. Streams wait on a condition, the host polls and then waits on the same condition. In virtual
- * time each value carries the clock of the stream that signalled it. */
+/* Timelines on emulated devices. Streams wait on a condition, the host polls and then waits on the same condition. In
+ * virtual time each value carries the clock of the stream that signalled it. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -43,7 +43,8 @@ static bool sleep_until_signal(struct emu_timeline *n, uint32_t value) {
     return emu_timeline_is_lost(n, writer);
 }
 void emu_timeline_sleep(struct gpu_timeline *base, uint32_t value) {
-    if (sleep_until_signal((struct emu_timeline *)base, value) && !gpu_timeline_is_at_least(base, value)) gpu_timeline_abort(base);
+    if (sleep_until_signal((struct emu_timeline *)base, value) && !gpu_timeline_is_at_least(base, value))
+        gpu_timeline_abort(base);
 }
 
 static void run_signal(struct emu_stream *s, struct emu_timeline *n, uint32_t value, bool work) {

@@ -20,7 +20,8 @@ struct emu_timeline {
     uint64_t n_signals;
 };
 
-/* The backend's calls (backend.h); the last two run an enqueued command, on the stream's thread. work: the stream is not dropping commands. */
+/* The backend's calls (backend.h); the last two run an enqueued command, on the stream's thread. work: the stream is
+ * not dropping commands. */
 int emu_timeline_open(struct gpu *g, struct gpu_timeline **n, struct error *e);
 void emu_timeline_close(struct gpu_timeline *n);
 void emu_timeline_wake(struct gpu_timeline *n);
@@ -29,4 +30,5 @@ int emu_timeline_signal(struct gpu_timeline *n, uint32_t value, struct gpu_strea
 int emu_timeline_wait(struct gpu_timeline *n, uint32_t value, struct gpu_stream *s);
 void emu_timeline_run_signal(struct emu_stream *s, struct emu_timeline *n, uint32_t value, bool work);
 void emu_timeline_run_wait(struct emu_stream *s, struct emu_timeline *n, uint32_t value);
-bool emu_timeline_is_lost(struct emu_timeline *n, const struct emu *writer); /* no signal can follow: a device has failed */
+/* no signal can follow: a device has failed */
+bool emu_timeline_is_lost(struct emu_timeline *n, const struct emu *writer);

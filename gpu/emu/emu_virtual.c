@@ -1,7 +1,8 @@
-/* Streams in virtual time. A command only moves the stream's clock, which costs less than waking a thread. So these streams have none: the thread that
- * enqueues a command runs it, and a command that waits is run, with those queued after it, by the thread whose command or host signal ends the wait.
- * No thread holds the locks of two streams: it first collects the streams that its commands wake. Lock order: all streams, a stream, an event or
- * timeline, a device. */
+/* Streams in virtual time. A command only moves the stream's clock, which costs less than waking a thread. So these
+ * streams have none: the thread that enqueues a command runs it, and a command that waits is run, with those queued
+ * after it, by the thread whose command or host signal ends the wait. No thread holds the locks of two streams: it
+ * first collects the streams that its commands wake. Lock order: all streams, a stream, an event or timeline, a device.
+ */
 #include <errno.h>
 #include <sched.h>
 #include <time.h>
@@ -23,7 +24,7 @@ bool emu_cond_wait_ms(pthread_cond_t *cond, pthread_mutex_t *lock, int ms) {
     return pthread_cond_timedwait(cond, lock, &t) != ETIMEDOUT;
 }
 
-/* --- Waiting streams --------------------------------------------------------------------------------------------------------- */
+/* --- Waiting streams -------------------------------------------------------------------------- */
 
 /* Streams that commands of this thread have woken. */
 static _Thread_local struct {
@@ -57,7 +58,9 @@ static bool can_run(struct emu_stream *s, const struct emu_cmd *c) {
         pthread_mutex_unlock(&ev->lock);
         return done;
     }
-    if (c->kind != EMU_TIMELINE_WAIT || gpu_timeline_reached(&c->timeline.n->base, c->timeline.value) || emu_stream_drops(s)) return true;
+    if (c->kind != EMU_TIMELINE_WAIT || gpu_timeline_reached(&c->timeline.n->base, c->timeline.value) ||
+        emu_stream_drops(s))
+        return true;
     struct emu_timeline *n = c->timeline.n;
     pthread_mutex_lock(&n->lock);
     const bool done = gpu_timeline_reached(&n->base, c->timeline.value) || emu_timeline_is_lost(n, n->writer);
@@ -102,7 +105,7 @@ void emu_virtual_enqueue(struct emu_stream *s, const struct emu_cmd *c) {
     emu_virtual_run_woken();
 }
 
-/* --- All streams ----------------------------------------------------------------------------------------------------------------- */
+/* --- All streams ------------------------------------------------------------------------------ */
 
 static struct {
     pthread_mutex_t lock;

@@ -1,8 +1,8 @@
-/* Measures what overlaps on emulated devices of given speeds, in real time: a session's decoding beside a prompt that is streamed
- * to another device, and a blended prompt where the CPU alone and streaming alone would take equally long. Overlap comes from
- * the trace; time ratios are medians of rounds that contain both sides. The built-in model, scalar, one thread.
- * usage: beside [check | table] [rounds] [tokens of the blended prompt]    check: asserts overlap only, in the best of a few tries, because other
- * processes only ever reduce it */
+/* Measures what overlaps on emulated devices of given speeds, in real time: a session's decoding beside a prompt that
+ * is streamed to another device, and a blended prompt where the CPU alone and streaming alone would take equally long.
+ * Overlap comes from the trace; time ratios are medians of rounds that contain both sides. The built-in model, scalar,
+ * one thread. usage: beside [check | table] [rounds] [tokens of the blended prompt]    check: asserts overlap only, in
+ * the best of a few tries, because other processes only ever reduce it */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +26,22 @@ static void die(const char *what, const struct error *err) {
 }
 static void open_engine(const char *gpus, enum exec_mode prefill, enum exec_mode decode) {
     struct error err = {0};
-    struct engine_params p = {
-        .dir = "ember:", .threads = 1, .cpu_level = CPU_SCALAR + 1, .gpus = gpus, .prefill = prefill, .decode = decode, .context = 4096, .trace = "/dev/null"};
+    struct engine_params p = {.dir = "ember:",
+                              .threads = 1,
+                              .cpu_level = CPU_SCALAR + 1,
+                              .gpus = gpus,
+                              .prefill = prefill,
+                              .decode = decode,
+                              .context = 4096,
+                              .trace = "/dev/null"};
     if (engine_open(&e, &p, &err)) die("open", &err);
 }
 static struct session *submit(int from, int n, int most) {
     struct session *s;
     struct error err = {0};
-    if (session_open(e, &s, &err) || session_submit(s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQ_IGNORE_EOS}, &err))
+    if (session_open(e, &s, &err) ||
+        session_submit(
+            s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQ_IGNORE_EOS}, &err))
         die("submit", &err);
     return s;
 }
@@ -79,10 +87,11 @@ static double blended(int rounds) {
         gain[r] = (cpu[r] < slp[r] ? cpu[r] : slp[r]) / blend[r];
         share = both > share ? both : share;
     }
-    printf("a prompt of %d tokens, %s: processor %.2f s, streamed %.2f s, blended %.2f s: %.2f times the better; %.2f of the shorter of link and processor "
+    printf("a prompt of %d tokens, %s: processor %.2f s, streamed %.2f s, blended %.2f s: %.2f times the better; %.2f "
+           "of the shorter of link and processor "
            "beside the other\n",
-           prompt, gpus, kernel_bench_median(cpu, rounds), kernel_bench_median(slp, rounds), kernel_bench_median(blend, rounds),
-           kernel_bench_median(gain, rounds), share);
+           prompt, gpus, kernel_bench_median(cpu, rounds), kernel_bench_median(slp, rounds),
+           kernel_bench_median(blend, rounds), kernel_bench_median(gain, rounds), share);
     return share;
 }
 
@@ -99,18 +108,22 @@ static double beside(const char *gpus, int device, int rounds) {
         alone[r] = t / n;
         b = submit(r, 60, 1);
         begin = clock_now(), n = 0;
-        for (struct event ev; (ev = next()).session != b || ev.kind != EVENT_DONE;) n += ev.kind == EVENT_TOKEN && ev.session == a;
+        for (struct event ev; (ev = next()).session != b || ev.kind != EVENT_DONE;)
+            n += ev.kind == EVENT_TOKEN && ev.session == a;
         with[r] = (clock_now() - begin) / (n ? n : 1), slower[r] = with[r] / alone[r];
         session_close(&a);
         session_close(&b);
         const struct trace *x = e->machine.trace;
         double load = trace_busy(x, device, LANE_LOAD),
-               both = trace_overlap(x, device, LANE_LOAD, 0, LANE_COMPUTE) + trace_overlap(x, device, LANE_LOAD, TRACE_CPU, LANE_COMPUTE);
+               both = trace_overlap(x, device, LANE_LOAD, 0, LANE_COMPUTE) +
+                      trace_overlap(x, device, LANE_LOAD, TRACE_CPU, LANE_COMPUTE);
         if (load > 0 && both / load > share) share = both / load;
         engine_close(&e);
     }
-    printf("%s, a prompt streamed to device %d: %.1f ms between tokens alone, %.1f ms beside it: %.2f times; steps ran in %.2f of the stream's time\n", gpus,
-           device, kernel_bench_median(alone, rounds) * 1e3, kernel_bench_median(with, rounds) * 1e3, kernel_bench_median(slower, rounds), share);
+    printf("%s, a prompt streamed to device %d: %.1f ms between tokens alone, %.1f ms beside it: %.2f times; steps ran "
+           "in %.2f of the stream's time\n",
+           gpus, device, kernel_bench_median(alone, rounds) * 1e3, kernel_bench_median(with, rounds) * 1e3,
+           kernel_bench_median(slower, rounds), share);
     return share;
 }
 
@@ -123,7 +136,8 @@ int main(int argc, char **argv) {
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
     for (int i = 0; i < 1024; i++) tokens[i] = (i * 37 + i / 7 + 11) % 900;
-    bool other = false, same = false, both = false; /* all cases were seen: beside a stream to another device, to the same; within one prompt */
+    /* all cases were seen: beside a stream to another device, to the same; within one prompt */
+    bool other = false, same = false, both = false;
     for (int i = 0; i < (check ? TRIES : 1) && !(other && same && both); i++) {
         if (!other) other = beside("emu:2,launch=200,h2d=0.01", 1, rounds) >= 0.3;
         if (!same) same = beside("emu:1,launch=200,h2d=0.01", 0, rounds) >= 0.2;

@@ -1,6 +1,6 @@
-/* Measures a device and its link, for the first hour with a card: copies from memory of each kind, timeline round trips,
- * products and attention by the engine's own calibration, and what that leaves out: MLA's keys and values made from its
- * cache, products with GGUF blocks, a draft's experts. An emulated device shows its configured speeds.
+/* Measures a device and its link, for the first hour with a card: copies from memory of each kind, timeline round
+ * trips, products and attention by the engine's own calibration, and what that leaves out: MLA's keys and values made
+ * from its cache, products with GGUF blocks, a draft's experts. An emulated device shows its configured speeds.
  *   bench_device <LIST as in --gpus> [MB to copy] [seconds of measuring]
  * Prints rows of Markdown tables, for the first rank only. */
 #include <fcntl.h>
@@ -34,7 +34,7 @@ static void check(int rc, const char *what, const struct error *e) {
     exit(1);
 }
 
-/* --- Copies ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Copies ----------------------------------------------------------------------------------- */
 
 /* Creates a file of that size, mapped read-only as checkpoints are. */
 static const char *mapped(size_t bytes) {
@@ -50,13 +50,17 @@ static const char *mapped(size_t bytes) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-static void row(const char *what, size_t bytes, double seconds) { printf("| %s | %.1f GB/s |\n", what, (double)bytes / seconds * 1e-9); }
+static void row(const char *what, size_t bytes, double seconds) {
+    printf("| %s | %.1f GB/s |\n", what, (double)bytes / seconds * 1e-9);
+}
 
 /* Copies whole units of [from, from + bytes); from NULL: always the same pinned one. */
 static double copy_seconds(const char *from, char *pinned, size_t bytes, enum gpu_dir dir) {
     double begin = clock_now();
     for (size_t at = 0; at + UNIT <= bytes; at += UNIT)
-        check(gpu_copy(stream, dir == GPU_H2D ? there : pinned, dir == GPU_H2D ? (from ? from + at : pinned) : there, UNIT, dir), "copy", NULL);
+        check(gpu_copy(stream, dir == GPU_H2D ? there : pinned, dir == GPU_H2D ? (from ? from + at : pinned) : there,
+                       UNIT, dir),
+              "copy", NULL);
     check(gpu_stream_sync(stream), "copies", NULL);
     return clock_now() - begin;
 }
@@ -66,7 +70,9 @@ static void copies(size_t bytes) {
     char *pinned;
     bytes = bytes / UNIT * UNIT;
     const char *file = mapped(bytes);
-    if (!file) check(ERR_RUNTIME, "a file to copy from", &(struct error){.code = ERR_RUNTIME, .text = "it could not be made in /tmp"});
+    if (!file)
+        check(ERR_RUNTIME, "a file to copy from",
+              &(struct error){.code = ERR_RUNTIME, .text = "it could not be made in /tmp"});
     check(gpu_host_alloc(g, (void **)&pinned, UNIT, &e), "pinned memory", &e);
     memset(pinned, 1, UNIT);
     printf("| copies of 44 MB | |\n|---|---|\n");
@@ -77,10 +83,16 @@ static void copies(size_t bytes) {
     for (int threads = 1; threads <= 8; threads *= 2) {
         struct stage *s;
         char name[80];
-        check(stage_open(&s, &(struct stage_options){.set = set, .g = g, .stream = stream, .stop = &stop, .threads = threads}, &e), "stage", &e);
+        check(stage_open(
+                  &s, &(struct stage_options){.set = set, .g = g, .stream = stream, .stop = &stop, .threads = threads},
+                  &e),
+              "stage", &e);
         double begin = clock_now();
         for (size_t at = 0; at < bytes; at += UNIT)
-            check(stage_send(s, &(struct stage_unit){.runs = &(struct copy_run){.host = file + at, .bytes = UNIT}, .n = 1, .to = there}), "stage", NULL);
+            check(stage_send(s, &(struct stage_unit){.runs = &(struct copy_run){.host = file + at, .bytes = UNIT},
+                                                     .n = 1,
+                                                     .to = there}),
+                  "stage", NULL);
         check(stage_flush(s), "stage", NULL);
         stage_close(&s);
         snprintf(name, sizeof name, "a mapped file through buffers, threads: %d", threads);
@@ -98,7 +110,7 @@ static void copies(size_t bytes) {
     munmap((void *)file, bytes);
 }
 
-/* --- Hand-off --------------------------------------------------------------------------------------------------------------------- */
+/* --- Hand-off --------------------------------------------------------------------------------- */
 
 static int by_time(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -123,14 +135,17 @@ static void hand_off(void) {
     gpu_timeline_close(&to);
     gpu_timeline_close(&from);
     qsort(took, ROUNDS, sizeof *took, by_time);
-    printf("\n| a number to the device and one back | median %.1f us | p95 %.1f us |\n|---|---|---|\n", took[ROUNDS / 2] * 1e6, took[ROUNDS * 95 / 100] * 1e6);
+    printf("\n| a number to the device and one back | median %.1f us | p95 %.1f us |\n|---|---|---|\n",
+           took[ROUNDS / 2] * 1e6, took[ROUNDS * 95 / 100] * 1e6);
 }
 
-/* --- Products and attention ----------------------------------------------------------------------------------------------------- */
+/* --- Products and attention ------------------------------------------------------------------- */
 
 static void rates(const char *list, double seconds) {
-    static const char *const kinds[COST_KINDS] = {[COST_FFN] = "experts", [COST_LINEAR] = "linear", [COST_ATTENTION] = "attention", [COST_ELEM] = "others"};
-    static const char *const formats[COST_FORMATS] = {[COST_F32] = "F32", [COST_16BIT] = "BF16", [COST_8BIT] = "FP8", [COST_4BIT] = "4 bit"};
+    static const char *const kinds[COST_KINDS] = {
+        [COST_FFN] = "experts", [COST_LINEAR] = "linear", [COST_ATTENTION] = "attention", [COST_ELEM] = "others"};
+    static const char *const formats[COST_FORMATS] = {
+        [COST_F32] = "F32", [COST_16BIT] = "BF16", [COST_8BIT] = "FP8", [COST_4BIT] = "4 bit"};
     struct cost_machine m;
     struct error e = {0};
     struct pool *pool;
@@ -138,7 +153,13 @@ static void rates(const char *list, double seconds) {
     check(pool_open(&pool, 1, false, &e), "pool", &e);
     if (!(cpu = cpu_exec_open(pool, cpu_level_best(), &e))) check(ERR_MEMORY, "processor", &e);
     check(calibrate(&m,
-                    &(struct calibrate_options){.cpu = cpu, .threads = 1, .gpu = &g, .n_gpus = 1, .gpus = list, .seconds = seconds, .bytes = (size_t)256 << 20},
+                    &(struct calibrate_options){.cpu = cpu,
+                                                .threads = 1,
+                                                .gpu = &g,
+                                                .n_gpus = 1,
+                                                .gpus = list,
+                                                .seconds = seconds,
+                                                .bytes = (size_t)256 << 20},
                     &e),
           "measuring", &e);
     const struct cost_domain *d = &m.domain[1];
@@ -151,13 +172,14 @@ static void rates(const char *list, double seconds) {
             for (int i = 0; i < c->n; i++) printf(" %g: %.3g", (double)c->rows[i], (double)c->value[i] * 1e-12);
             printf(" | %.0f | %.1f us |\n", d->bw[k].n ? (double)d->bw[k].value[0] * 1e-9 : 0, d->latency[k] * 1e6);
         }
-    printf("| link to the device | | %.1f | %.1f us |\n| link from it | | %.1f | %.1f us |\n", d->link[COST_H2D].rate * 1e-9, d->link[COST_H2D].latency * 1e6,
-           d->link[COST_D2H].rate * 1e-9, d->link[COST_D2H].latency * 1e6);
+    printf("| link to the device | | %.1f | %.1f us |\n| link from it | | %.1f | %.1f us |\n",
+           d->link[COST_H2D].rate * 1e-9, d->link[COST_H2D].latency * 1e6, d->link[COST_D2H].rate * 1e-9,
+           d->link[COST_D2H].latency * 1e6);
     cpu_exec_close(&cpu);
     pool_close(&pool);
 }
 
-/* --- Single operations -------------------------------------------------------------------------------------------------------------- */
+/* --- Single operations ------------------------------------------------------------------------ */
 
 /* Fills device memory with one byte value, for which no format's code or scale is special. */
 static void *bytes_new(size_t n) {
@@ -169,7 +191,12 @@ static void *bytes_new(size_t n) {
 }
 static struct mat mat_new(int rows, int cols, enum dtype t) {
     size_t stride = dtype_bytes(t, (size_t)cols);
-    return (struct mat){.data = bytes_new((size_t)rows * stride), .stride = stride, .rows = rows, .cols = cols, .row_step = 1, .dtype = (uint8_t)t};
+    return (struct mat){.data = bytes_new((size_t)rows * stride),
+                        .stride = stride,
+                        .rows = rows,
+                        .cols = cols,
+                        .row_step = 1,
+                        .dtype = (uint8_t)t};
 }
 /* Returns the median of a few runs, after one that does the one-time setup. */
 static double op_seconds(enum op_code code, const union op_args *a) {
@@ -191,9 +218,11 @@ static void expanded(int by) {
     struct mat w = mat_new(heads * 256, 512, DT_BF16);
     void *cache = bytes_new((size_t)keys * (size_t)latent * 2), *k = bytes_new((size_t)keys * (size_t)heads * 384),
          *v = bytes_new((size_t)keys * (size_t)heads * 256);
-    union op_args a = {.expand = {k, v, {.data = cache, .heads = 1, .dim = latent, .dtype = DT_BF16}, w, 0, keys, heads, 128, 128}};
+    union op_args a = {
+        .expand = {k, v, {.data = cache, .heads = 1, .dim = latent, .dtype = DT_BF16}, w, 0, keys, heads, 128, 128}};
     double took = op_seconds(OP_EXPAND, &a);
-    printf("| keys and values of %d heads from %d latents | %.3g TFLOP/s | %.2f ms |\n", heads, keys, 2.0 * keys * w.rows * w.cols / took * 1e-12, took * 1e3);
+    printf("| keys and values of %d heads from %d latents | %.3g TFLOP/s | %.2f ms |\n", heads, keys,
+           2.0 * keys * w.rows * w.cols / took * 1e-12, took * 1e3);
     gpu_free(g, k), gpu_free(g, v), gpu_free(g, cache), gpu_free(g, (void *)w.data);
 }
 static void blocks(int by) {
@@ -204,7 +233,8 @@ static void blocks(int by) {
         struct mat w = mat_new(rows, cols, types[i]);
         printf("| %s, tokens: TFLOP/s |", dtype_name(types[i]));
         for (int n = 32; n <= (by > 1 ? 32 : 512); n *= 4) {
-            double took = op_seconds(OP_LINEAR, &(union op_args){.linear = {.y = y, .x = x, .w = w, .n = n, .ldx = cols, .ldy = rows}});
+            double took = op_seconds(
+                OP_LINEAR, &(union op_args){.linear = {.y = y, .x = x, .w = w, .n = n, .ldx = cols, .ldy = rows}});
             printf(" %d: %.3g", n, 2.0 * n * rows * cols / took * 1e-12);
         }
         printf(" |\n");
@@ -237,10 +267,18 @@ static void draft(int by) {
     int32_t *chosen = bytes_new(sizeof ids);
     check(gpu_copy(stream, chosen, ids, sizeof ids, GPU_H2D), "copy", NULL);
     check(gpu_stream_sync(stream), "copy", NULL);
-    union op_args a = {
-        .experts = {.y = y, .x = x, .ids = chosen, .weights = weights, .experts = e, .n = 1, .topk = TOPK, .n_experts = EXPERTS, .hidden = hidden}};
+    union op_args a = {.experts = {.y = y,
+                                   .x = x,
+                                   .ids = chosen,
+                                   .weights = weights,
+                                   .experts = e,
+                                   .n = 1,
+                                   .topk = TOPK,
+                                   .n_experts = EXPERTS,
+                                   .hidden = hidden}};
     double took = op_seconds(OP_EXPERTS, &a);
-    printf("| a draft's experts in INT4, one token | %.1f GB/s | %.1f us |\n", (double)each * TOPK / took * 1e-9, took * 1e6);
+    printf("| a draft's experts in INT4, one token | %.1f GB/s | %.1f us |\n", (double)each * TOPK / took * 1e-9,
+           took * 1e6);
     gpu_free(g, x), gpu_free(g, y), gpu_free(g, weights), gpu_free(g, there), gpu_free(g, (void *)mem);
 }
 static void operations(bool emulated) {
@@ -256,7 +294,8 @@ int main(int argc, char **argv) {
     size_t mb = argc > 2 ? (size_t)atol(argv[2]) : 2048;
     double seconds = argc > 3 ? atof(argv[3]) : 5;
     struct error e = {0};
-    if (argc < 2) return fprintf(stderr, "usage: bench_device <LIST as --gpus> [MB to copy] [seconds of measuring]\n"), 2;
+    if (argc < 2)
+        return fprintf(stderr, "usage: bench_device <LIST as --gpus> [MB to copy] [seconds of measuring]\n"), 2;
     log_set(quiet, NULL, LOG_WARN);
     if (mb < 44 || gpu_set_open(&set, argv[1], &e) || !set) {
         printf("FAIL %s: %s\n", argv[1], e.code ? e.text : "no device, or less than 44 MB");

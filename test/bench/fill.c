@@ -1,7 +1,7 @@
-/* Writes the random checkpoint whose headers mkmodel.py --headers has written, on a machine without Python: one process a shard.
- *   bench_fill FROM TO
- * FROM: config.json and the like, which are copied, and a NAME.header for each safetensors file NAME. Values are as mkmodel.py describes them: FP8 codes
- * of a normal distribution, scales that keep the size of activations, small BF16 and float32 numbers, norms of one. */
+/* Writes the random checkpoint whose headers mkmodel.py --headers has written, on a machine without Python: one process
+ * a shard. bench_fill FROM TO FROM: config.json and the like, which are copied, and a NAME.header for each safetensors
+ * file NAME. Values are as mkmodel.py describes them: FP8 codes of a normal distribution, scales that keep the size of
+ * activations, small BF16 and float32 numbers, norms of one. */
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -45,7 +45,9 @@ static uint8_t code_of_rank(int rank) {
     }
     int best = 0;
     for (int c = 0; c < 0x7f; c++)
-        if (fabs(fabs(low) * code_std - (double)e4m3_to_f32((uint8_t)c)) < fabs(fabs(low) * code_std - (double)e4m3_to_f32((uint8_t)best))) best = c;
+        if (fabs(fabs(low) * code_std - (double)e4m3_to_f32((uint8_t)c)) <
+            fabs(fabs(low) * code_std - (double)e4m3_to_f32((uint8_t)best)))
+            best = c;
     return (uint8_t)(best | (low < 0 ? 0x80 : 0));
 }
 static void fill_pools(void) {
@@ -55,8 +57,10 @@ static void fill_pools(void) {
         if (!(pool[k] = malloc(POOL))) die("pool", "no memory");
     for (size_t at = 0; at < POOL; at += 8) {
         const uint64_t r = random_bits(), sign = r & 0x8080808080808080ull;
-        memcpy(pool[HALVES] + at, &(uint64_t){(r & 0x00ff00ff00ff00ffull) | (sign & 0x8000800080008000ull) | 0x3c003c003c003c00ull}, 8);
-        memcpy(pool[FLOATS] + at, &(uint64_t){(r & 0x00ffffff00ffffffull) | (sign & 0x8000000080000000ull) | 0x3c0000003c000000ull}, 8);
+        memcpy(pool[HALVES] + at,
+               &(uint64_t){(r & 0x00ff00ff00ff00ffull) | (sign & 0x8000800080008000ull) | 0x3c003c003c003c00ull}, 8);
+        memcpy(pool[FLOATS] + at,
+               &(uint64_t){(r & 0x00ffffff00ffffffull) | (sign & 0x8000000080000000ull) | 0x3c0000003c000000ull}, 8);
         for (int i = 0; i < 8; i++) pool[CODES][at + (size_t)i] = code[r >> 8 * i & 255];
     }
 }
@@ -89,13 +93,15 @@ static bool ends_with(const struct json *s, const char *end) {
 static int64_t columns_of(const struct json *root, const struct json *scale) {
     for (uint32_t i = 0; i < root->n; i++) {
         const struct json *key = &root->items[2 * i];
-        if (key->n < scale->n && !memcmp(key->string, scale->string, key->n) && !memcmp(scale->string + key->n, "_scale", 6))
+        if (key->n < scale->n && !memcmp(key->string, scale->string, key->n) &&
+            !memcmp(scale->string + key->n, "_scale", 6))
             return json_int(json_at(json_get(&root->items[2 * i + 1], "shape"), 1), 1);
     }
     return 1;
 }
 static void put_tensor(FILE *f, const struct json *root, uint32_t i, const char *file) {
-    const struct json *name = &root->items[2 * i], *t = &root->items[2 * i + 1], *type = json_get(t, "dtype"), *shape = json_get(t, "shape");
+    const struct json *name = &root->items[2 * i], *t = &root->items[2 * i + 1], *type = json_get(t, "dtype"),
+                      *shape = json_get(t, "shape");
     const struct json *place = json_get(t, "data_offsets");
     const bool is_bf16 = json_is(type, "BF16"), is_scale = ends_with(name, "_scale_inv") || ends_with(name, "_scale");
     const size_t bytes = (size_t)(json_int(json_at(place, 1), 0) - json_int(json_at(place, 0), 0));

@@ -1,11 +1,13 @@
-/* Compares one thread's many-token products and quantised GEMVs with OpenBLAS SGEMM, in CPU time of the thread, so that a busy machine
- * disturbs them less. Each product uses another of several weight matrices, together larger than the caches.
+/* Compares one thread's many-token products and quantised GEMVs with OpenBLAS SGEMM, in CPU time of the thread, so that
+ * a busy machine disturbs them less. Each product uses another of several weight matrices, together larger than the
+ * caches.
  *
  *     bench_gemm [rounds]
  *     bench_gemm formats [rounds] [avx2|avx512|amx]     each format's products relative to FP8's in the same rounds
  *     bench_gemm words [rounds]                          integer GEMVs with AVX-VNNI against those without
  *     bench_gemm scales [rounds] [avx512|amx]           FP8 with power-of-two scales against others
- *     bench_gemm few [rounds] [avx2|avx512|amx]         4 to 64 tokens of an expert with each kernel, relative to the float32 FMA peak
+ *     bench_gemm few [rounds] [avx2|avx512|amx]         4 to 64 tokens of an expert with each kernel, relative to the
+ * float32 FMA peak
  *
  * OpenBLAS is loaded at run time (libopenblas.so.0; OPENBLAS_CORETYPE selects its kernels) and may be missing. */
 #include <dlfcn.h>
@@ -20,8 +22,8 @@
 #include "cpu/kernels.h"
 
 enum { MAX_ROUNDS = 64 };
-typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,
-                         int ldc);
+typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+                         const float *b, int ldb, float beta, float *c, int ldc);
 
 static double now(void) {
     struct timespec t;
@@ -80,7 +82,8 @@ static void products(int n, int k, int rows, int rounds, sgemm_fn sgemm) {
     float *x = memory(sizeof *x * (size_t)n * (size_t)k), *y = memory(sizeof *y * (size_t)n * (size_t)rows);
     float *dense = memory(sizeof *dense * (size_t)rows * (size_t)k * (size_t)(blas_copies + 1));
     for (size_t i = 0; i < (size_t)n * (size_t)k; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
-    for (size_t i = 0; i < (size_t)rows * (size_t)k * (size_t)blas_copies; i++) dense[i] = (float)rnd() * 0x1p-24f - 0.5f;
+    for (size_t i = 0; i < (size_t)rows * (size_t)k * (size_t)blas_copies; i++)
+        dense[i] = (float)rnd() * 0x1p-24f - 0.5f;
     double t[5][MAX_ROUNDS], flop = 2.0 * n * k * rows;
     for (int r = -1; r < rounds; r++) { /* all sides in each round; the first one warms up */
         for (int g = 0; g < 4; g++) {
@@ -95,7 +98,8 @@ static void products(int n, int k, int rows, int rounds, sgemm_fn sgemm) {
         }
         if (!sgemm) continue;
         double a = now();
-        sgemm(101, 111, 112, n, rows, k, 1, x, k, dense + (size_t)((r + 1) % blas_copies) * (size_t)rows * (size_t)k, k, 0, y, rows);
+        sgemm(101, 111, 112, n, rows, k, 1, x, k, dense + (size_t)((r + 1) % blas_copies) * (size_t)rows * (size_t)k, k,
+              0, y, rows);
         if (r >= 0) t[4][r] = now() - a;
     }
     double blas = sgemm ? flop / kernel_bench_median(t[4], rounds) / 1e9 : 0;
@@ -133,7 +137,8 @@ static void gemvs(int rounds) {
                     gemv(ys, xs, n, &w.m[r % w.copies]);
                     t[r] = now() - a;
                 }
-                printf("  %d token%s %5.1f GB/s", n, n > 1 ? "s" : "", (double)mat_bytes(&w.m[0]) / kernel_bench_median(t, rounds) / 1e9);
+                printf("  %d token%s %5.1f GB/s", n, n > 1 ? "s" : "",
+                       (double)mat_bytes(&w.m[0]) / kernel_bench_median(t, rounds) / 1e9);
             }
             printf("\n");
             fflush(stdout);
@@ -161,10 +166,17 @@ static void words(int rounds) {
     memset(scale, 0x3c, POOL / 8);
     for (int i = 0; i < 4 * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
     for (int t = 0; t < 4; t++) xs[t] = x + t * COLS, ys[t] = y + t * 4096;
-    printf("GB/s with AVX-VNNI / without (ratio), one thread, medians of %d rounds in turn; L2: 1 token, 2, 4; memory: 1\n", rounds);
+    printf("GB/s with AVX-VNNI / without (ratio), one thread, medians of %d rounds in turn; L2: 1 token, 2, 4; memory: "
+           "1\n",
+           rounds);
     for (size_t f = 0; f < sizeof all / sizeof *all; f++) {
         const size_t stride = dtype_bytes(all[f].dtype, COLS);
-        struct mat w = {.stride = stride, .rows = (int)(PIECE / stride), .cols = COLS, .block_rows = 1, .row_step = 1, .dtype = all[f].dtype};
+        struct mat w = {.stride = stride,
+                        .rows = (int)(PIECE / stride),
+                        .cols = COLS,
+                        .block_rows = 1,
+                        .row_step = 1,
+                        .dtype = all[f].dtype};
         if (w.dtype == DT_E2M1) w.scale = scale, w.scale_dtype = DT_E8M0, w.block_cols = 32;
         if (w.dtype == DT_INT4) w.scale = scale, w.scale_dtype = DT_BF16, w.block_cols = 128;
         w.scale_stride = w.block_cols ? COLS / w.block_cols : 0;
@@ -193,9 +205,10 @@ static void words(int rounds) {
 
 /* Every format reads the same bytes, whose exponents are near 1 in all of them. */
 static int formats(enum cpu_level level, int rounds) {
-    static const uint8_t all[] = {DT_E4M3,    DT_BF16,   DT_Q8_0,  DT_Q4_0,    DT_Q4_K,  DT_Q5_K,  DT_Q6_K,  DT_IQ4_NL, DT_IQ4_XS,
-                                  DT_MXFP4,   DT_E2M1,   DT_Q4_1,  DT_Q5_0,    DT_Q5_1,  DT_Q2_K,  DT_Q3_K,  DT_IQ1_S,  DT_IQ1_M,
-                                  DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S, DT_IQ3_XXS, DT_IQ3_S, DT_TQ1_0, DT_TQ2_0, DT_Q1_0,   DT_Q2_0};
+    static const uint8_t all[] = {DT_E4M3,    DT_BF16,   DT_Q8_0,  DT_Q4_0,  DT_Q4_K,    DT_Q5_K,   DT_Q6_K,
+                                  DT_IQ4_NL,  DT_IQ4_XS, DT_MXFP4, DT_E2M1,  DT_Q4_1,    DT_Q5_0,   DT_Q5_1,
+                                  DT_Q2_K,    DT_Q3_K,   DT_IQ1_S, DT_IQ1_M, DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S,
+                                  DT_IQ3_XXS, DT_IQ3_S,  DT_TQ1_0, DT_TQ2_0, DT_Q1_0,    DT_Q2_0};
     enum { N = sizeof all, ROWS = 2048, COLS = 2048, POOL = 128 << 20, MOST = 512, SIZES = 5 };
     static const int sizes[SIZES] = {32, 64, 128, 256, 512};
     uint8_t *data = memory(POOL + 4096), *scale = memory(ROWS * COLS / 32 * 4);
@@ -203,7 +216,8 @@ static int formats(enum cpu_level level, int rounds) {
     for (size_t i = 0; i < POOL + 4096; i++) data[i] = (uint8_t)((rnd() & 0x8f) | 0x30);
     memset(scale, 0x3c, ROWS * COLS / 32 * 4);
     for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
-    printf("%s, %s, [%d, %d], one thread, GFLOP/s (share of FP8's), medians of %d\n%-9s", cpu_describe(), cpu_level_name(level), ROWS, COLS, rounds, "tokens");
+    printf("%s, %s, [%d, %d], one thread, GFLOP/s (share of FP8's), medians of %d\n%-9s", cpu_describe(),
+           cpu_level_name(level), ROWS, COLS, rounds, "tokens");
     for (int s = 0; s < SIZES; s++) printf("%14d", sizes[s]);
     double rate[N][SIZES];
     for (int s = 0; s < SIZES; s++) {
@@ -224,7 +238,8 @@ static int formats(enum cpu_level level, int rounds) {
                                       .scale_dtype = all[f] == DT_E2M1 ? DT_E8M0 : DT_F32};
                 const struct gemm *special = gemm_for_weights(level, sizes[s], MOST, &w),
                                   *g = special && special->supports(&w, sizes[s]) ? special : gemm_for(level, false);
-                void *packed = memory(g->packed_bytes(sizes[s], COLS)), *scratch = memory(g->scratch_bytes(sizes[s], COLS));
+                void *packed = memory(g->packed_bytes(sizes[s], COLS)),
+                     *scratch = memory(g->scratch_bytes(sizes[s], COLS));
                 memset(packed, 0, g->packed_bytes(sizes[s], COLS));
                 double a = now();
                 g->pack(packed, x, NULL, COLS, sizes[s], COLS, 0, 1);
@@ -251,11 +266,13 @@ static int few(enum cpu_level level, int rounds) {
     struct kernels k;
     kernels_fill(&k, level);
     uint8_t *data = memory(POOL + 4096);
-    float *scale = memory(ROWS * COLS / 32 * 4), *x = memory(sizeof *x * MOST * COLS), *y = memory(sizeof *y * MOST * ROWS), sink;
+    float *scale = memory(ROWS * COLS / 32 * 4), *x = memory(sizeof *x * MOST * COLS),
+          *y = memory(sizeof *y * MOST * ROWS), sink;
     for (size_t i = 0; i < POOL + 4096; i++) data[i] = (uint8_t)((rnd() & 0x8f) | 0x30);
     memset(scale, 0x3c, ROWS * COLS / 32 * 4);
     for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
-    printf("%s, level %s, [%d, %d], one thread, share of the FMA peak beside it, best of %d: GEMV / few (whole numbers) / the same with AVX-VNNI / many\n%-8s",
+    printf("%s, level %s, [%d, %d], one thread, share of the FMA peak beside it, best of %d: GEMV / few (whole "
+           "numbers) / the same with AVX-VNNI / many\n%-8s",
            cpu_describe(), cpu_level_name(level), ROWS, COLS, rounds, "tokens");
     for (int s = 0; s < SIZES; s++) printf("%22d", sizes[s]);
     double peak = 0;
@@ -277,14 +294,19 @@ static int few(enum cpu_level level, int rounds) {
                                       .row_step = 1,
                                       .dtype = all[f],
                                       .scale_dtype = DT_F32};
-                const struct gemm *ways[WAYS] = {NULL, level == CPU_AVX2 ? &gemm_int16_avx2 : gemm_for_weights(level, n, MOST, &w), &gemm_int16_avxvnni,
-                                                 gemm_for(level, false)};
+                const struct gemm *ways[WAYS] = {
+                    NULL, level == CPU_AVX2 ? &gemm_int16_avx2 : gemm_for_weights(level, n, MOST, &w),
+                    &gemm_int16_avxvnni, gemm_for(level, false)};
                 for (int v = 1; v < WAYS; v++)
-                    if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST)))) ways[v] = NULL;
+                    if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->supports && !ways[v]->supports(&w, MOST))))
+                        ways[v] = NULL;
                 for (int v = 0; v < WAYS; v++) {
                     if (v && !ways[v]) continue;
-                    void *packed = v ? memory(ways[v]->packed_bytes(n, COLS)) : NULL, *scratch = v ? memory(ways[v]->scratch_bytes(n, COLS)) : NULL;
-                    if (v) memset(packed, 0, ways[v]->packed_bytes(n, COLS)), memset(scratch, 0, ways[v]->scratch_bytes(n, COLS));
+                    void *packed = v ? memory(ways[v]->packed_bytes(n, COLS)) : NULL,
+                         *scratch = v ? memory(ways[v]->scratch_bytes(n, COLS)) : NULL;
+                    if (v)
+                        memset(packed, 0, ways[v]->packed_bytes(n, COLS)),
+                            memset(scratch, 0, ways[v]->scratch_bytes(n, COLS));
                     double a = now();
                     if (v) {
                         ways[v]->pack(packed, x, NULL, COLS, n, COLS, 0, 1);
@@ -293,7 +315,8 @@ static int few(enum cpu_level level, int rounds) {
                         for (int t = 0; t < n; t += KERNEL_TOKENS) {
                             const float *xs[KERNEL_TOKENS];
                             float *ys[KERNEL_TOKENS];
-                            for (int i = 0; i < KERNEL_TOKENS && t + i < n; i++) xs[i] = x + (t + i) * COLS, ys[i] = y + (t + i) * ROWS;
+                            for (int i = 0; i < KERNEL_TOKENS && t + i < n; i++)
+                                xs[i] = x + (t + i) * COLS, ys[i] = y + (t + i) * ROWS;
                             kernels_gemv(&k, all[f], false)(ys, xs, n - t < KERNEL_TOKENS ? n - t : KERNEL_TOKENS, &w);
                         }
                     const double rate = 2.0 * n * ROWS * COLS / (now() - a) / 1e9;
@@ -318,14 +341,17 @@ static int scales(enum cpu_level level, int rounds) {
     static const int sizes[] = {4, 16, 32, 64, 128, 512};
     enum { SIZES = sizeof sizes / sizeof *sizes, ROWS = 2048, COLS = 7168, MOST = 512 };
     struct weights w = weights(DT_E4M3, ROWS, COLS, 200 << 20);
-    float *power = memory(sizeof *power * ROWS * COLS / 128), *x = memory(sizeof *x * MOST * COLS), *y = memory(sizeof *y * MOST * ROWS);
+    float *power = memory(sizeof *power * ROWS * COLS / 128), *x = memory(sizeof *x * MOST * COLS),
+          *y = memory(sizeof *y * MOST * ROWS);
     for (int i = 0; i < ROWS * COLS / 128; i++) power[i] = 0x1p-7f;
     for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
     for (size_t i = 0; i < (size_t)w.copies * ROWS * COLS; i++) w.data[i] = (uint8_t)((w.data[i] & 0x8f) | 0x30);
     printf("%s, E4M3 [%d, %d], one thread, GFLOP/s, medians of %d\n", cpu_describe(), ROWS, COLS, rounds);
     for (size_t s = 0; s < SIZES; s++) {
         const struct gemm *special = gemm_for_weights(level, sizes[s], MOST, w.m),
-                          *g = special && (!special->supports || special->supports(w.m, sizes[s])) ? special : gemm_for(level, false);
+                          *g = special && (!special->supports || special->supports(w.m, sizes[s]))
+                                   ? special
+                                   : gemm_for(level, false);
         void *packed = memory(g->packed_bytes(MOST, COLS)), *scratch = memory(g->scratch_bytes(MOST, COLS));
         double t[2][MAX_ROUNDS];
         for (int r = -1; r < rounds; r++)
@@ -339,7 +365,8 @@ static int scales(enum cpu_level level, int rounds) {
             }
         const double flop = 2.0 * sizes[s] * ROWS * COLS / 1e9, plain = flop / kernel_bench_median(t[0], rounds),
                      folded = flop / kernel_bench_median(t[1], rounds);
-        printf("%4d tokens, %s: others %6.1f, powers of two %6.1f (%.3f)\n", sizes[s], g->name, plain, folded, folded / plain);
+        printf("%4d tokens, %s: others %6.1f, powers of two %6.1f (%.3f)\n", sizes[s], g->name, plain, folded,
+               folded / plain);
         fflush(stdout);
         free(packed), free(scratch);
     }
@@ -359,20 +386,24 @@ int main(int argc, char **argv) {
         int rounds = argc > 2 ? atoi(argv[2]) : 9, level = CPU_SCALAR;
         if (rounds < 1 || rounds > MAX_ROUNDS) return 2;
         for (int l = CPU_AVX2; l < CPU_LEVELS; l++)
-            if (cpu_level_has((enum cpu_level)l) && (argc < 4 || !strcmp(argv[3], cpu_level_name((enum cpu_level)l)))) level = l;
+            if (cpu_level_has((enum cpu_level)l) && (argc < 4 || !strcmp(argv[3], cpu_level_name((enum cpu_level)l))))
+                level = l;
         if (level == CPU_SCALAR) return 2;
         return (argv[1][0] == 's' ? scales : argv[1][1] == 'e' ? few : formats)((enum cpu_level)level, rounds);
     }
-    static const int shapes[][3] = {{16, 7168, 2048}, {64, 7168, 2048}, {128, 7168, 2048}, {512, 7168, 2048}, {512, 2048, 7168},
-                                    {16, 2048, 768},  {64, 2048, 768},  {512, 2048, 768},  {32, 768, 2048}};
+    static const int shapes[][3] = {{16, 7168, 2048},  {64, 7168, 2048},  {128, 7168, 2048},
+                                    {512, 7168, 2048}, {512, 2048, 7168}, {16, 2048, 768},
+                                    {64, 2048, 768},   {512, 2048, 768},  {32, 768, 2048}};
     int rounds = argc > 1 ? atoi(argv[1]) : 9;
     if (rounds < 1 || rounds > MAX_ROUNDS) return 2;
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
     void *lib = dlopen("libopenblas.so.0", RTLD_NOW);
     sgemm_fn sgemm = lib ? (sgemm_fn)dlsym(lib, "cblas_sgemm") : NULL;
     char *(*core)(void) = lib ? (char *(*)(void))dlsym(lib, "openblas_get_corename") : NULL;
-    printf("%s; OpenBLAS %s; one thread, GFLOP/s (share of SGEMM), medians of %d\n", cpu_describe(), core ? core() : "missing", rounds);
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) products(shapes[i][0], shapes[i][1], shapes[i][2], rounds, sgemm);
+    printf("%s; OpenBLAS %s; one thread, GFLOP/s (share of SGEMM), medians of %d\n", cpu_describe(),
+           core ? core() : "missing", rounds);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        products(shapes[i][0], shapes[i][1], shapes[i][2], rounds, sgemm);
     gemvs(rounds);
     return 0;
 }

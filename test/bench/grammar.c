@@ -1,6 +1,7 @@
-/* Token masks of schemas on a vocabulary, for grammar_peers.py: bench_grammar TOKENIZER_DIR reads a line {"schema": ..., "ids": [[...], ...], "masks": true or
- * false} from stdin and follows each list with a fresh matcher, as an answer would. Writes a line {"compile_us": ..., "documents": [{"us": time of each mask,
- * "accepted": tokens, "complete": true or false}]} or {"error": ...}, then, with "masks", the masks as 64-bit words, one before each accepted token and one
+/* Token masks of schemas on a vocabulary, for grammar_peers.py: bench_grammar TOKENIZER_DIR reads a line {"schema":
+ * ..., "ids": [[...], ...], "masks": true or false} from stdin and follows each list with a fresh matcher, as an answer
+ * would. Writes a line {"compile_us": ..., "documents": [{"us": time of each mask, "accepted": tokens, "complete": true
+ * or false}]} or {"error": ...}, then, with "masks", the masks as 64-bit words, one before each accepted token and one
  * after the last. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,8 @@ static void fail(const struct error *e) {
 }
 
 /* Follows one list of ids. Appends its member of "documents" to out, and its masks to `masks` if that is not NULL. */
-static int follow(const struct grammar *g, const struct token_trie *t, const struct json *ids, struct buf *out, struct buf *masks, struct error *e) {
+static int follow(const struct grammar *g, const struct token_trie *t, const struct json *ids, struct buf *out,
+                  struct buf *masks, struct error *e) {
     struct matcher *m;
     const uint64_t *bits;
     TRY(matcher_open(&m, g, t, e));
@@ -47,14 +49,17 @@ static int follow(const struct grammar *g, const struct token_trie *t, const str
     return rc;
 }
 
-static int answer(const struct token_trie *t, const struct json *j, struct buf *out, struct buf *masks, struct error *e) {
+static int answer(const struct token_trie *t, const struct json *j, struct buf *out, struct buf *masks,
+                  struct error *e) {
     const struct json *lists = json_get(j, "ids");
     struct buf schema = {0};
     struct grammar *g = NULL;
-    if (!json_get(j, "schema") || !lists || lists->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "schema and ids are required");
+    if (!json_get(j, "schema") || !lists || lists->type != JSON_ARRAY)
+        return error_set(e, ERR_USAGE, "schema and ids are required");
     json_write(&schema, json_get(j, "schema"));
     const double at = now_us();
-    int rc = source_compile(&(struct grammar_source){.kind = SOURCE_SCHEMA, .text = schema.data, .n = schema.len}, &g, e);
+    int rc =
+        source_compile(&(struct grammar_source){.kind = SOURCE_SCHEMA, .text = schema.data, .n = schema.len}, &g, e);
     buf_fmt(out, "{\"compile_us\": %.1f, \"documents\": [", now_us() - at);
     for (uint32_t i = 0; i < lists->n && !rc; i++) {
         buf_str(out, i ? ", " : "");

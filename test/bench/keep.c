@@ -1,6 +1,6 @@
-/* Measures how soon a long chat on disk can continue: writes the KV cache of Qwen3-30B-A3B (48 layers, 96 KB a token) as the engine
- * does, batch by batch, then reads it as for a prompt that begins with its tokens, from the page cache and from the disk itself.
- * For comparison, the time to read the same files, which is the limit.
+/* Measures how soon a long chat on disk can continue: writes the KV cache of Qwen3-30B-A3B (48 layers, 96 KB a token)
+ * as the engine does, batch by batch, then reads it as for a prompt that begins with its tokens, from the page cache
+ * and from the disk itself. For comparison, the time to read the same files, which is the limit.
  *
  *     bench_keep DIR [tokens [threads]]        # 32,768 tokens: 3.2 GB in DIR, and 4 GB of memory */
 #include <dirent.h>
@@ -61,20 +61,28 @@ int main(int argc, char **argv) {
     struct kv_disk *k = kv_disk_open(argv[1], (uint64_t)1 << 40, 1, DT_BF16);
     char *room = malloc(1 << 20);
     int32_t *ids = calloc((size_t)tokens, sizeof *ids);
-    if (!k || pool_open(&pool, threads, true, &e) || kv_open(&kv, &qwen3, kv_planes, tokens, DT_BF16, &e) || kv_commit(&kv, tokens, &e)) return fail(&e);
+    if (!k || pool_open(&pool, threads, true, &e) || kv_open(&kv, &qwen3, kv_planes, tokens, DT_BF16, &e) ||
+        kv_commit(&kv, tokens, &e))
+        return fail(&e);
     for (int l = 0; l < kv.n_layers; l++)
         for (int p = 0; p < 2; p++) {
             uint64_t *x = kv.layer[l].p[p].data;
-            for (size_t i = 0, m = kv_row_range_of(&kv.layer[l].p[p], 0, tokens).bytes / 8; i < m; i++) x[i] = i * 0x9e3779b97f4a7c15u + (uint64_t)(l * 2 + p);
+            for (size_t i = 0, m = kv_row_range_of(&kv.layer[l].p[p], 0, tokens).bytes / 8; i < m; i++)
+                x[i] = i * 0x9e3779b97f4a7c15u + (uint64_t)(l * 2 + p);
         }
     uint64_t want = touch(&kv, tokens);
     double t = clock_now();
     for (int at = 0; at < tokens; at += BATCH) {
         struct kv_shared *b = malloc(sizeof *b);
-        *b = (struct kv_shared){
-            .store = &store, .refs = 1, .offset = store.size, .bytes = kv_image_bytes(&kv, at, at + BATCH, false), .from = at, .to = at + BATCH};
+        *b = (struct kv_shared){.store = &store,
+                                .refs = 1,
+                                .offset = store.size,
+                                .bytes = kv_image_bytes(&kv, at, at + BATCH, false),
+                                .from = at,
+                                .to = at + BATCH};
         store.size += (off_t)b->bytes;
-        if (ftruncate(store.fd, store.size) || kv_image_write(&kv, at, at + BATCH, -1, store.fd, b->offset)) return fail(&e);
+        if (ftruncate(store.fd, store.size) || kv_image_write(&kv, at, at + BATCH, -1, store.fd, b->offset))
+            return fail(&e);
         kv_image_replace(&kv, at, at + BATCH, -1, store.fd, b->offset);
         kv_disk_write(k, b, (uint64_t)at + 1, ids, INT64_MAX);
         kv_shared_unref(b);
@@ -101,7 +109,8 @@ int main(int argc, char **argv) {
         double found = clock_now() - t;
         uint64_t sum = touch(&kv, tokens);
         double all = clock_now() - t;
-        printf("%s: found and checked in %.2f s, all rows looked at after %.2f s; reading the files with one thread takes %.2f s: %.2f of that speed\n",
+        printf("%s: found and checked in %.2f s, all rows looked at after %.2f s; reading the files with one thread "
+               "takes %.2f s: %.2f of that speed\n",
                cold ? "from the disk" : "from memory  ", found, all, limit, limit / all);
         if (sum != want) return fprintf(stderr, "other rows\n"), 1;
         kv_close(&kv);

@@ -20,7 +20,9 @@ static int streams, ahead;
 static _Atomic uint32_t keep; /* keeps the compiler from dropping results */
 
 static void keep_result(float v) { atomic_fetch_xor(&keep, f32_bits(v)); }
-static void read_thread(void *arg, int thread, int n) { keep_result(k.read(data + (size_t)thread * part, part, streams, ahead)); }
+static void read_thread(void *arg, int thread, int n) {
+    keep_result(k.read(data + (size_t)thread * part, part, streams, ahead));
+}
 static void fma_thread(void *arg, int thread, int n) {
     float sink = 0;
     k.peak(PEAK_LOOPS, &sink);
@@ -49,7 +51,8 @@ int main(int argc, char **argv) {
     struct error e = {0};
     struct pool *pool;
     const size_t bytes = (size_t)(argc > 2 ? atoi(argv[2]) : 1024) << 20;
-    if (pool_open(&pool, argc > 1 ? atoi(argv[1]) : 0, true, &e)) return fprintf(stderr, "bench_limit: %s\n", e.text), 1;
+    if (pool_open(&pool, argc > 1 ? atoi(argv[1]) : 0, true, &e))
+        return fprintf(stderr, "bench_limit: %s\n", e.text), 1;
     const int n = pool_threads(pool);
     kernels_fill(&k, cpu_level_best());
     part = bytes / (size_t)n / 32768 * 32768;
@@ -66,7 +69,8 @@ int main(int argc, char **argv) {
     const double fma = best_rate(pool, fma_thread, k.peak(1, &sink) * PEAK_LOOPS * n);
     const bool bf16 = cpu_flags() & CPU_F_BF16;
     printf("{\"threads\": %d, \"read_gbps\": %.2f, \"fma_gflops\": %.1f", n, read, fma);
-    if (bf16) printf(", \"bf16_gflops\": %.1f", best_rate(pool, bf16_thread, probe_bf16_peak(1, &sink) * PEAK_LOOPS * n));
+    if (bf16)
+        printf(", \"bf16_gflops\": %.1f", best_rate(pool, bf16_thread, probe_bf16_peak(1, &sink) * PEAK_LOOPS * n));
     printf("}\n");
     mem_pages_free(data, bytes);
     pool_close(&pool);

@@ -1,6 +1,6 @@
-/* Measures a prompt that arrives during decoding, on the CPU: the sessions' time between tokens and its time to first token, relative to
- * each alone, measured alternately in every round; ratios are medians over rounds, for machines that are never idle.
- *   bench_mixed <checkpoint | ember:> [prompt tokens] [sessions] [rounds] [threads] */
+/* Measures a prompt that arrives during decoding, on the CPU: the sessions' time between tokens and its time to first
+ * token, relative to each alone, measured alternately in every round; ratios are medians over rounds, for machines that
+ * are never idle. bench_mixed <checkpoint | ember:> [prompt tokens] [sessions] [rounds] [threads] */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,14 +27,17 @@ static struct event next(void) {
 static struct session *submit(int from, int n, int most) {
     struct session *s;
     struct error err = {0};
-    if (session_open(e, &s, &err) || session_submit(s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQ_IGNORE_EOS}, &err))
+    if (session_open(e, &s, &err) ||
+        session_submit(
+            s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQ_IGNORE_EOS}, &err))
         die(&err);
     return s;
 }
 /* Returns the seconds until the turn of s ends; *count: tokens of the others in that time. */
 static double until_over(const struct session *s, int *count) {
     double begin = clock_now();
-    for (struct event ev; (ev = next()).session != s || ev.kind != EVENT_DONE;) *count += ev.kind == EVENT_TOKEN && ev.session != s;
+    for (struct event ev; (ev = next()).session != s || ev.kind != EVENT_DONE;)
+        *count += ev.kind == EVENT_TOKEN && ev.session != s;
     return clock_now() - begin;
 }
 static double tpot(int n, double seconds) { /* of n sessions */
@@ -48,9 +51,13 @@ int main(int argc, char **argv) {
     int arg[4] = {2000, 3, 9, 0};
     double alone[ROUNDS], beside[ROUNDS], usual[ROUNDS], slowed[ROUNDS], longer[ROUNDS], kept[ROUNDS];
     struct error err = {0};
-    if (argc < 2) return fprintf(stderr, "usage: bench_mixed <checkpoint | ember:> [prompt tokens] [sessions] [rounds] [threads]\n"), 2;
+    if (argc < 2)
+        return fprintf(stderr,
+                       "usage: bench_mixed <checkpoint | ember:> [prompt tokens] [sessions] [rounds] [threads]\n"),
+               2;
     for (int i = 2; i < argc && i < 6; i++) arg[i - 2] = atoi(argv[i]);
-    int n = arg[0] < PROMPT / 2 ? arg[0] : PROMPT / 2, k = arg[1] < SESSIONS ? arg[1] : SESSIONS, rounds = arg[2] < ROUNDS ? arg[2] : ROUNDS;
+    int n = arg[0] < PROMPT / 2 ? arg[0] : PROMPT / 2, k = arg[1] < SESSIONS ? arg[1] : SESSIONS,
+        rounds = arg[2] < ROUNDS ? arg[2] : ROUNDS;
     file_embed(ember_files);
     if (engine_open(&e, &(struct engine_params){.dir = argv[1], .threads = arg[3]}, &err)) die(&err);
     for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + i / 7 + 11) % (engine_info(e)->vocab - 20);
@@ -71,11 +78,14 @@ int main(int argc, char **argv) {
         for (int i = 0; i < k; i++) session_close(&s[i]);
         session_close(&p);
     }
-    printf("%d tokens while %d answer, %d threads, medians of %d rounds: first token after %.2f s alone, %.2f s beside them (%.2f times); between their tokens "
+    printf("%d tokens while %d answer, %d threads, medians of %d rounds: first token after %.2f s alone, %.2f s beside "
+           "them (%.2f times); between their tokens "
            "%.1f ms "
            "alone, %.1f ms beside it (%.2f of their speed is left)\n",
-           n, k, engine_info(e)->threads, rounds, kernel_bench_median(alone, rounds), kernel_bench_median(beside, rounds), kernel_bench_median(longer, rounds),
-           kernel_bench_median(usual, rounds) * 1e3, kernel_bench_median(slowed, rounds) * 1e3, kernel_bench_median(kept, rounds));
+           n, k, engine_info(e)->threads, rounds, kernel_bench_median(alone, rounds),
+           kernel_bench_median(beside, rounds), kernel_bench_median(longer, rounds),
+           kernel_bench_median(usual, rounds) * 1e3, kernel_bench_median(slowed, rounds) * 1e3,
+           kernel_bench_median(kept, rounds));
     engine_close(&e);
     return 0;
 }

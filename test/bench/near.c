@@ -1,42 +1,48 @@
-/* Paper C in virtual time: a device, a CPU with matrix units and sixteen near-memory (DIMM-side) units (placement/preset.c, "paper-c"), with the engine's own
- * cost model, scores and splits, compared with the paper's baselines. Decoding of many sessions: a layer of routed and shared experts.
+/* Paper C in virtual time: a device, a CPU with matrix units and sixteen near-memory (DIMM-side) units
+ * (placement/preset.c, "paper-c"), with the engine's own cost model, scores and splits, compared with the paper's
+ * baselines. Decoding of many sessions: a layer of routed and shared experts.
  *
  *   bench_near         the tables
  *   bench_near check   shorter, and asserts what simulated-policies.md says of them
  *
- * KTransformers+ follows the paper's rule; "hearth, no units" is our split on the same CPU and device; MoNDE has our split, and uploads over the link
- * at one DIMM's bandwidth (equation 2). The last column is a layout made for the loads that actually came.
+ * KTransformers+ follows the paper's rule; "hearth, no units" is our split on the same CPU and device; MoNDE has our
+ * split, and uploads over the link at one DIMM's bandwidth (equation 2). The last column is a layout made for the loads
+ * that actually came.
  *
  * The papers' rules in this simulation:
- *   An expert is striped over all DIMMs, where the CPU and the link read it at the host's bandwidth, or it is on one DIMM, whose unit
- *   computes it (section 4.3). A unit that computes also serves reads of CPU and link from its DIMM (equation 6) and is busy for that time: a part of each
- *   striped expert, and whole experts that are on this DIMM.
- *   The device keeps the experts with the highest recent load (score "ema"), with one change per layer and decode batch. The expert's weights cross the
- *   device's link during attention; what is left of them then is ahead of the layer's own transfers.
- *   Which experts are on one DIMM follows the recent load too: they are placed by the split as if all were everywhere. The units' links move them
- *   during attention, at 25 GB/s each, as far as the time allows; unfinished moves continue in the next window.
- * near_loads.h has the loads. */
+ *   An expert is striped over all DIMMs, where the CPU and the link read it at the host's bandwidth, or it is on one
+ * DIMM, whose unit computes it (section 4.3). A unit that computes also serves reads of CPU and link from its DIMM
+ * (equation 6) and is busy for that time: a part of each striped expert, and whole experts that are on this DIMM. The
+ * device keeps the experts with the highest recent load (score "ema"), with one change per layer and decode batch. The
+ * expert's weights cross the device's link during attention; what is left of them then is ahead of the layer's own
+ * transfers. Which experts are on one DIMM follows the recent load too: they are placed by the split as if all were
+ * everywhere. The units' links move them during attention, at 25 GB/s each, as far as the time allows; unfinished moves
+ * continue in the next window. near_loads.h has the loads. */
 #include "test/bench/near_loads.h"
 #include "test/bench/splits.h"
 
 enum { UNITS = 16 };
 
-static const struct known_model deepseek_v2 = {
-    "deepseek-v2",
-    "DeepSeek-V2",
-    "{\"model_type\":\"deepseek_v2\",\"vocab_size\":102400,\"hidden_size\":5120,\"num_hidden_layers\":60,\"max_position_embeddings\":163840,"
-    "\"num_attention_heads\":128,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
-    "\"intermediate_size\":12288,\"first_k_dense_replace\":1,\"n_routed_experts\":160,\"num_experts_per_tok\":6,\"moe_intermediate_size\":1536,"
-    "\"n_shared_experts\":2,\"n_group\":8,\"topk_group\":3,\"routed_scaling_factor\":16.0,\"norm_topk_prob\":false,\"scoring_func\":\"softmax\","
-    "\"topk_method\":\"group_limited_greedy\"}",
-    DT_BF16,
-    DT_BF16,
-    236,
-    21};
+static const struct known_model deepseek_v2 = {"deepseek-v2",
+                                               "DeepSeek-V2",
+                                               "{\"model_type\":\"deepseek_v2\",\"vocab_size\":102400,\"hidden_size\":"
+                                               "5120,\"num_hidden_layers\":60,\"max_position_embeddings\":163840,"
+                                               "\"num_attention_heads\":128,\"q_lora_rank\":1536,\"kv_lora_rank\":512,"
+                                               "\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+                                               "\"intermediate_size\":12288,\"first_k_dense_replace\":1,\"n_routed_"
+                                               "experts\":160,\"num_experts_per_tok\":6,\"moe_intermediate_size\":1536,"
+                                               "\"n_shared_experts\":2,\"n_group\":8,\"topk_group\":3,\"routed_scaling_"
+                                               "factor\":16.0,\"norm_topk_prob\":false,\"scoring_func\":\"softmax\","
+                                               "\"topk_method\":\"group_limited_greedy\"}",
+                                               DT_BF16,
+                                               DT_BF16,
+                                               236,
+                                               21};
 
 static struct cost_model model_of(const struct known_model *k) { return model_in(k, DT_BF16); }
 
-/* Assumptions that the paper does not print, or that can be read in two ways; a table of its own shows how the gains depend on them. */
+/* Assumptions that the paper does not print, or that can be read in two ways; a table of its own shows how the gains
+ * depend on them. */
 static struct assumed {
     const char *what;
     double kept;   /* of a layer's experts on the device; 0: what fits into the rest of 80 GB */
@@ -49,10 +55,11 @@ static struct assumed {
     bool far; /* MoNDE reads from many DIMMs at once: at the link's rate, not at one DIMM's */
 } is, usual = {.reach = 1, .amx = 1, .link = 25e9, .memory = 0.995, .units = UNITS};
 
-/* --- A layer on three kinds of domains ------------------------------------------------------------------------------------------ */
+/* --- A layer on three kinds of domains -------------------------------------------------------- */
 
-/* Layouts of experts in DIMMs. ONE: striped over all or on one of them, changed in use (section 4.3). COPIES: striped and on one or two of them; memory has
- * room. ROWS: some rows of every matrix on each, which are striped for the CPU, and every unit has a shard of each expert. */
+/* Layouts of experts in DIMMs. ONE: striped over all or on one of them, changed in use (section 4.3). COPIES: striped
+ * and on one or two of them; memory has room. ROWS: some rows of every matrix on each, which are striped for the CPU,
+ * and every unit has a shard of each expert. */
 enum { CPU = 1, NEAR = 2, RELAYOUT = 4, ROWS = 8 };
 struct system {
     const char *name, *split;
@@ -86,7 +93,8 @@ struct lane {
     } work[UNITS];   /* the current job of a unit's link; left 0: none */
     struct cost_table table[3];
     double right, said; /* layouts: wanted by the recent load, and by the actual load */
-    double prefetch_s;  /* seconds of the device's link that the change of its experts still needs when the layer begins */
+    /* seconds of the device's link that the change of its experts still needs when the layer begins */
+    double prefetch_s;
 };
 
 static double shared_time(const struct lane *x, int batch) { return cost_shared(&machine, 1, x->q, batch); }
@@ -103,16 +111,19 @@ static uint32_t lies(const struct lane *x, int layer, int e) {
 
 /* Adds the bytes that the CPU or the link reads of an expert: from its DIMM, or (-1) a part from each. */
 static void add_read(const struct lane *x, double *bytes, int unit) {
-    for (int u = 0; u < is.units; u++) bytes[u] += unit < 0 ? x->q->expert_bytes / is.units : u == unit ? x->q->expert_bytes : 0;
+    for (int u = 0; u < is.units; u++)
+        bytes[u] += unit < 0 ? x->q->expert_bytes / is.units : u == unit ? x->q->expert_bytes : 0;
 }
 
-/* Splits the rows. everywhere: as if all were striped and on each DIMM. on: [experts] the unit of each, -1: none. Returns seconds. */
+/* Splits the rows. everywhere: as if all were striped and on each DIMM. on: [experts] the unit of each, -1: none.
+ * Returns seconds. */
 static double split(struct lane *x, int layer, const int32_t *rows, int batch, bool everywhere, int8_t *on) {
     struct split_domain d[2 + UNITS];
     struct split_expert e[MOST];
     int16_t id[MOST];
     int n = 0, domains = 2 + x->units;
-    double read[UNITS] = {0}, best = INFINITY, serves = is.served > 0 ? is.served : cost_at(&machine.domain[2].bw[COST_FFN], 1);
+    double read[UNITS] = {0}, best = INFINITY,
+           serves = is.served > 0 ? is.served : cost_at(&machine.domain[2].bw[COST_FFN], 1);
     bool cpu = x->s->has & CPU, near = x->s->has & NEAR;
     double move = cost_transfer(&machine, 1, COST_H2D, x->q->expert_bytes),
            local = x->q->expert_bytes / (machine.dram_bw / is.units); /* equation 2: from one DIMM */
@@ -120,8 +131,10 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
         if (!rows[i]) continue;
         uint32_t at = (everywhere && near ? 1 | all_units(x) : lies(x, layer, i)) | (x->kept[layer][i] ? 2 : 0);
         id[n] = (int16_t)i;
-        e[n++] =
-            (struct split_expert){.rows = rows[i], .resident = at | cpu, .no_transfer = cpu && !(at & 1), .min_cpu_s = cpu && !(at & 1) ? (float)local : 0};
+        e[n++] = (struct split_expert){.rows = rows[i],
+                                       .resident = at | cpu,
+                                       .no_transfer = cpu && !(at & 1),
+                                       .min_cpu_s = cpu && !(at & 1) ? (float)local : 0};
     }
     if (!strcmp(x->s->split, "rule")) { /* on the CPU, except what the device has, or would get sooner over the link */
         double t[2] = {machine.domain[0].latency[COST_FFN] + 2 * machine.hand_off_s, shared_time(x, batch)};
@@ -135,29 +148,35 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
     }
     for (int pass = 0; pass < 4; pass++) { /* units serve the others' reads, which are known only after a pass */
         for (int k = 0; k < domains; k++)
-            d[k] = (struct split_domain){.class = k == 0   ? COST_CPU
-                                                  : k == 1 ? COST_GPU
-                                                           : COST_NDP,
-                                         .expert_cost = &x->table[k < 2 ? k : 2],
-                                         .scale = k == 0 && !cpu ? 1e6 : 1, /* no unit */
-                                         .busy_s = k == 1  ? shared_time(x, batch)
-                                                   : k > 1 ? read[k - 2] / serves
-                                                           : 0,
-                                         .start_s = k == 0                      ? machine.domain[0].latency[COST_FFN] + 2 * machine.hand_off_s
-                                                    : k > 1 && x->s->has & ROWS ? 4 * machine.hand_off_s /* rows up, outputs of gate and up to all, sums back */
-                                                                                : 0,
-                                         .link_busy_s = k == 1 ? x->prefetch_s : 0,
-                                         .transfer_s = k != 1                   ? 0
-                                                       : cpu || !near || is.far ? move
-                                                                                : local,
-                                         .max_transfers = MOST};
-        split_run(splits_find(everywhere ? "auto" : x->s->split), &(struct split_in){.domain = d, .expert = e, .n_domains = domains, .n = n}, &plan);
+            d[k] =
+                (struct split_domain){.class = k == 0   ? COST_CPU
+                                               : k == 1 ? COST_GPU
+                                                        : COST_NDP,
+                                      .expert_cost = &x->table[k < 2 ? k : 2],
+                                      .scale = k == 0 && !cpu ? 1e6 : 1, /* no unit */
+                                      .busy_s = k == 1  ? shared_time(x, batch)
+                                                : k > 1 ? read[k - 2] / serves
+                                                        : 0,
+                                      .start_s = k == 0 ? machine.domain[0].latency[COST_FFN] + 2 * machine.hand_off_s
+                                                 /* rows up, outputs of gate and up to all, sums back */
+                                                 : k > 1 && x->s->has & ROWS ? 4 * machine.hand_off_s
+                                                                             : 0,
+                                      .link_busy_s = k == 1 ? x->prefetch_s : 0,
+                                      .transfer_s = k != 1                   ? 0
+                                                    : cpu || !near || is.far ? move
+                                                                             : local,
+                                      .max_transfers = MOST};
+        split_run(splits_find(everywhere ? "auto" : x->s->split),
+                  &(struct split_in){.domain = d, .expert = e, .n_domains = domains, .n = n}, &plan);
         double end = shared_time(x, batch), bytes[UNITS] = {0};
         const bool is_whole = near && !everywhere && !x->s->copies && !(x->s->has & ROWS);
-        for (int k = plan.queue_begin[0]; k < plan.queue_begin[1]; k++) add_read(x, bytes, is_whole ? x->on[layer][id[plan.queue[k]]] : -1);
-        for (int k = plan.transfer_begin[1]; k < plan.transfer_begin[2]; k++) add_read(x, bytes, is_whole ? x->on[layer][id[plan.transfer[k]]] : -1);
+        for (int k = plan.queue_begin[0]; k < plan.queue_begin[1]; k++)
+            add_read(x, bytes, is_whole ? x->on[layer][id[plan.queue[k]]] : -1);
+        for (int k = plan.transfer_begin[1]; k < plan.transfer_begin[2]; k++)
+            add_read(x, bytes, is_whole ? x->on[layer][id[plan.transfer[k]]] : -1);
         for (int k = 0; k < domains; k++) {
-            double t = plan.domain_end_s[k] + (k > 1 && plan.domain_end_s[k] > 0 ? (bytes[k - 2] - read[k - 2]) / serves : 0);
+            double t =
+                plan.domain_end_s[k] + (k > 1 && plan.domain_end_s[k] > 0 ? (bytes[k - 2] - read[k - 2]) / serves : 0);
             if (t > end) end = t;
         }
         if (end < best) {
@@ -186,14 +205,16 @@ static void send(struct lane *x, int link, int layer, int expert, int to, double
     x->work[link].layer = layer, x->work[link].expert = expert, x->work[link].to = to;
     x->work[link].left = bytes / is.link;
 }
-/* Experts that should change between striped and one DIMM, heaviest first, by the DIMM's link if it is idle. From one DIMM to another only when that
- * relieves it: units are balanced with what is cheap to move. */
+/* Experts that should change between striped and one DIMM, heaviest first, by the DIMM's link if it is idle. From one
+ * DIMM to another only when that relieves it: units are balanced with what is cheap to move. */
 static void relayout(struct lane *x, int layer, const int32_t *late, const int8_t *want) {
     for (int tries = 0; tries < is.units; tries++) {
         int best = -1, link = -1;
         for (int e = 0; e < x->q->n_experts; e++) {
             int to = want[e], from = x->on[layer][e], u = to >= 0 ? to : from;
-            if (x->kept[layer][e] || (to < 0) == (from < 0) || x->work[u].left > 0 || under_way(x, layer, e) || (best >= 0 && late[e] <= late[best])) continue;
+            if (x->kept[layer][e] || (to < 0) == (from < 0) || x->work[u].left > 0 || under_way(x, layer, e) ||
+                (best >= 0 && late[e] <= late[best]))
+                continue;
             best = e, link = u;
         }
         if (best < 0) return;
@@ -205,7 +226,8 @@ static void rebalance(struct lane *x, int layer, const int32_t *late) {
     double busy[UNITS] = {0};
     int most = 0, least = 0, what = -1;
     for (int e = 0; e < x->q->n_experts; e++)
-        if (x->on[layer][e] >= 0 && late[e] && !x->kept[layer][e]) busy[x->on[layer][e]] += cost_table_at(&x->table[2], late[e]);
+        if (x->on[layer][e] >= 0 && late[e] && !x->kept[layer][e])
+            busy[x->on[layer][e]] += cost_table_at(&x->table[2], late[e]);
     for (int u = 1; u < is.units; u++) {
         if (busy[u] > busy[most]) most = u;
         if (busy[u] < busy[least]) least = u;
@@ -218,8 +240,8 @@ static void rebalance(struct lane *x, int layer, const int32_t *late) {
     if (what >= 0 && x->work[least].left <= 0) send(x, least, layer, what, least, x->q->expert_bytes);
 }
 
-/* Predicts the next batch's rows from the recent load. Too many on a DIMM cost more than too few, and of many experts some are far above their mean:
- * twice the mean plus its spread. */
+/* Predicts the next batch's rows from the recent load. Too many on a DIMM cost more than too few, and of many experts
+ * some are far above their mean: twice the mean plus its spread. */
 static void late_rows(const struct lane *x, int layer, int32_t *late) {
     for (int e = 0; e < x->q->n_experts; e++) {
         double v = score_of(&x->score, layer, e);
@@ -237,7 +259,8 @@ static int fill_cache(struct lane *x, int layer, int changes) {
             if (!x->kept[layer][e] && (in < 0 || v > score_of(&x->score, layer, in))) in = e;
         }
         if (n < x->room) x->kept[layer][in] = 1;
-        else if (x->room && score_of(&x->score, layer, in) > score_of(&x->score, layer, out)) x->kept[layer][in] = 1, x->kept[layer][out] = 0;
+        else if (x->room && score_of(&x->score, layer, in) > score_of(&x->score, layer, out))
+            x->kept[layer][in] = 1, x->kept[layer][out] = 0;
         else return i;
     }
     return changes;
@@ -259,10 +282,11 @@ static void lane_open(struct lane *x, const struct cost_model *q, const struct s
     scale(&machine.domain[0].bw[COST_FFN], is.reach);
     scale(&machine.domain[0].rate[COST_FFN][COST_16BIT], is.amx);
     struct cost_machine m = machine;
-    if (s->has & ROWS) { /* as one: each row goes to all, gate and up outputs again, sums return; all through the CPU's memory */
+    /* as one: each row goes to all, gate and up outputs again, sums return; all through the CPU's memory */
+    if (s->has & ROWS) {
         double hidden = q->row_bytes / 4, inter = q->expert_flops / (6 * hidden), n = is.units;
-        double each =
-            q->expert_flops / (n * cost_at(&m.domain[2].rate[COST_FFN][COST_16BIT], 1)) + (n * 2 * (hidden + inter) + 2 * inter + 4 * hidden) / m.dram_bw;
+        double each = q->expert_flops / (n * cost_at(&m.domain[2].rate[COST_FFN][COST_16BIT], 1)) +
+                      (n * 2 * (hidden + inter) + 2 * inter + 4 * hidden) / m.dram_bw;
         scale(&m.domain[2].bw[COST_FFN], n);
         m.domain[2].rate[COST_FFN][COST_16BIT] = (struct cost_curve){1, {1}, {(float)(q->expert_flops / each)}};
     }
@@ -322,17 +346,21 @@ static struct result run(const struct cost_model *q, const struct system *s, int
                 }
             }
             score_update(&x.score, i, &(struct score_rows){.n = k / q->topk, .ids = ids});
-            if (t > WARM) x.prefetch_s = fmax(0, fill_cache(&x, i, 1) * cost_transfer(&machine, 1, COST_H2D, q->expert_bytes) - window);
+            if (t > WARM)
+                x.prefetch_s =
+                    fmax(0, fill_cache(&x, i, 1) * cost_transfer(&machine, 1, COST_H2D, q->expert_bytes) - window);
         }
     free(x.mem);
     r.layer /= n, r.known /= n, r.right = x.said > 0 ? x.right / x.said : NAN;
     return r;
 }
 
-struct gains {                                     /* means; over the best of the papers' three */
-    double best, three, rows, near, layout, right; /* near: over MoNDE; layout: over a fixed one; right: layouts predicted */
+struct gains { /* means; over the best of the papers' three */
+    /* near: over MoNDE; layout: over a fixed one; right: layouts predicted */
+    double best, three, rows, near, layout, right;
 };
-static struct gains table(const struct cost_model *q, const char *name, const int *batch, int n, int steps, bool print) {
+static struct gains table(const struct cost_model *q, const char *name, const int *batch, int n, int steps,
+                          bool print) {
     struct gains g = {0};
     for (int b = 0; b < n; b++) {
         double best = INFINITY;
@@ -344,10 +372,11 @@ static struct gains table(const struct cost_model *q, const char *name, const in
             if (print) printf(" %.2f |", 1e3 * r[s].layer);
         }
         if (print)
-            printf(" %.2f | %.2f | %.2f | %.0f%% | %.2f |\n", best / r[OURS].layer, best / r[THREE].layer, best / r[BY_ROWS].layer, 100 * r[OURS].right,
-                   1e3 * r[OURS].known);
+            printf(" %.2f | %.2f | %.2f | %.0f%% | %.2f |\n", best / r[OURS].layer, best / r[THREE].layer,
+                   best / r[BY_ROWS].layer, 100 * r[OURS].right, 1e3 * r[OURS].known);
         g.best += best / r[OURS].layer / n, g.three += best / r[THREE].layer / n, g.rows += best / r[BY_ROWS].layer / n;
-        g.near += r[MONDE].layer / r[OURS].layer / n, g.layout += r[FIXED].layer / r[OURS].layer / n, g.right += r[OURS].right / n;
+        g.near += r[MONDE].layer / r[OURS].layer / n, g.layout += r[FIXED].layer / r[OURS].layer / n,
+            g.right += r[OURS].right / n;
     }
     return g;
 }
@@ -366,7 +395,8 @@ static void assumptions(const struct cost_model *q, const char *const *names, in
     other[n].link = 60e9, other[n++].what = "60 GB/s between DIMMs";
     other[n].memory = 0.98, other[n++].what = "ranks change four times as fast";
     other[n].memory = 1, other[n++].what = "ranks stay";
-    other[n].served = 19.2e9, other[n++].what = "a DIMM serves others at the host's 19.2 GB/s, and computes nothing meanwhile";
+    other[n].served = 19.2e9,
+    other[n++].what = "a DIMM serves others at the host's 19.2 GB/s, and computes nothing meanwhile";
     printf("\n| gain at 512 rows: one copy, three, rows |");
     for (int i = 0; i < 3; i++) printf(" %s |", names[i]);
     printf("\n");
@@ -388,7 +418,8 @@ int main(int argc, char **argv) {
     static const double printed[] = {2.72, 2.18, 1.82}; /* of few */
     if (!cost_preset(&machine, "paper-c")) abort();
     is = usual;
-    struct cost_model q[3] = {model_of(&deepseek_v2), model_of(known_model_find("qwen3-235b")), model_of(known_model_find("glm-4.5-air"))};
+    struct cost_model q[3] = {model_of(&deepseek_v2), model_of(known_model_find("qwen3-235b")),
+                              model_of(known_model_find("glm-4.5-air"))};
     static const char *const names[] = {"DeepSeek-V2", "Qwen3-235B", "GLM-4.5-Air"};
     int steps = check ? 8 : 30;
     printf("| ms a layer | rows |");
@@ -396,12 +427,16 @@ int main(int argc, char **argv) {
     printf(" gain | three | rows | foreseen | had it been known |\n");
     for (int i = 0; i < 3; i++) {
         struct gains g = table(&q[i], names[i], batches, 3, steps, true);
-        double copies = 3 * (q[i].layers - q[i].dense_layers) * q[i].n_experts * q[i].expert_bytes, kv = 768.0 * 1024 * q[i].layers * q[i].kv_row_bytes;
-        printf("%s: over the best of three %.2f, three copies %.2f, rows %.2f; over MoNDE %.2f, over a fixed layout %.2f; layouts foreseen %.0f%%; copies and "
+        double copies = 3 * (q[i].layers - q[i].dense_layers) * q[i].n_experts * q[i].expert_bytes,
+               kv = 768.0 * 1024 * q[i].layers * q[i].kv_row_bytes;
+        printf("%s: over the best of three %.2f, three copies %.2f, rows %.2f; over MoNDE %.2f, over a fixed layout "
+               "%.2f; layouts foreseen %.0f%%; copies and "
                "keys of "
                "768 x 1,024 positions %.2f of 2 TB\n",
-               names[i], g.best, g.three, g.rows, g.near, g.layout, 100 * g.right, (copies + kv) / machine.domain[0].memory);
-        good &= g.best >= 2.12 && g.three >= 2.83 && g.rows >= 2.83 && g.near >= 2 && g.layout > 1 && g.right >= 0.78 && copies + kv < machine.domain[0].memory;
+               names[i], g.best, g.three, g.rows, g.near, g.layout, 100 * g.right,
+               (copies + kv) / machine.domain[0].memory);
+        good &= g.best >= 2.12 && g.three >= 2.83 && g.rows >= 2.83 && g.near >= 2 && g.layout > 1 && g.right >= 0.78 &&
+                copies + kv < machine.domain[0].memory;
     }
     for (int k = 0; k < 3; k++) {
         struct gains g = table(&q[1], names[1], &few[k], 1, steps, true);

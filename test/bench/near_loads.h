@@ -1,8 +1,9 @@
 #pragma once
 /* Models and generated loads of experts for the simulations of units near memory (near.c) and of NUMA nodes (nodes.c).
  *
- * Loads are generated: by rank the hottest 2% of the experts have 22% of the rows, the next 28% have 70, the others 8 (the paper's section 3.1: over
- * 70% process 8%, 20 to 40% up to 70%); the ranks of experts change gradually. Rows draw their k experts without replacement. */
+ * Loads are generated: by rank the hottest 2% of the experts have 22% of the rows, the next 28% have 70, the others 8
+ * (the paper's section 3.1: over 70% process 8%, 20 to 40% up to 70%); the ranks of experts change gradually. Rows draw
+ * their k experts without replacement. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ static struct cost_model model_in(const struct known_model *k, enum dtype expert
     return q;
 }
 
-/* --- Loads -------------------------------------------------------------------------------------------------------------------- */
+/* --- Loads ------------------------------------------------------------------------------------ */
 
 static uint64_t seed = 1;
 static double uniform(void) {
@@ -41,7 +42,8 @@ static double normal(void) { return sqrt(-2 * log(uniform())) * cos(6.2831853071
 
 struct loads {
     int experts, topk;
-    double memory, g[LAYERS][MOST], weight[MOST]; /* g: normal; its rank is the expert's; weight: log of a rank's sampling weight */
+    /* g: normal; its rank is the expert's; weight: log of a rank's sampling weight */
+    double memory, g[LAYERS][MOST], weight[MOST];
 };
 static const double *ranked;
 static int by_rank(const void *a, const void *b) {
@@ -67,7 +69,8 @@ static void draw(struct loads *l, int layer, int batch, int32_t *rows) {
     }
     for (int e = 0; e < l->experts; e++) g[e] = l->memory * g[e] + sqrt(1 - l->memory * l->memory) * normal();
 }
-/* Three classes, falling within each: from 1.5 to 0.5 times the class's mean among the warm and the hot, from 3 to 0 among the cold. */
+/* Three classes, falling within each: from 1.5 to 0.5 times the class's mean among the warm and the hot, from 3 to 0
+ * among the cold. */
 /* memory: autocorrelation of an expert's rank between batches. */
 static void begin(struct loads *l, const struct cost_model *q, double memory) {
     static const double part[3] = {0.02, 0.28, 0.70}, rows[3] = {0.22, 0.70, 0.08};

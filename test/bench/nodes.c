@@ -5,9 +5,10 @@
 #include "engine/placement/numa_cost.h"
 #include "test/bench/near_loads.h"
 
-/* Memory nodes as the cost model's domains (placement/numa_cost.h), the routed experts of one or some tokens: rows of every matrix on each node (as the engine
- * has them: weights/numa_copy.c, span.h), or whole experts alternating, computed on their node or read from the other one, moved by the recent load during
- * attention or not; or alternating pages and everything on one node, as a file's pages are without placement. UNITS: an expert split across down's
+/* Memory nodes as the cost model's domains (placement/numa_cost.h), the routed experts of one or some tokens: rows of
+ * every matrix on each node (as the engine has them: weights/numa_copy.c, span.h), or whole experts alternating,
+ * computed on their node or read from the other one, moved by the recent load during attention or not; or alternating
+ * pages and everything on one node, as a file's pages are without placement. UNITS: an expert split across down's
  * columns, at blocks of that size (as it was until 2026-11-22). */
 enum { SHARES, BLOCKS, WHOLE, REMOTE, MOVED, SPREAD, ONE, LAYOUTS };
 static const struct socketed {
@@ -19,7 +20,8 @@ static const struct socketed {
 } socketed[] = {{"DeepSeek-V3, FP8, two nodes", "deepseek-v3", DT_E4M3, 2, 128, 2048, 0},
                 {"Qwen3-30B, Q4_K, two nodes", "qwen3-30b", DT_Q4_K, 2, 256, 768, 0},
                 {"Qwen3-30B, FP8, eight nodes", "qwen3-30b", DT_E4M3, 8, 128, 768, 0},
-                {"DeepSeek-V3, FP8, two nodes, one with half the memory's channels", "deepseek-v3", DT_E4M3, 2, 128, 2048, 1.0 / 6}};
+                {"DeepSeek-V3, FP8, two nodes, one with half the memory's channels", "deepseek-v3", DT_E4M3, 2, 128,
+                 2048, 1.0 / 6}};
 
 static void sockets_open(const struct socketed *s) {
     if (!cost_preset(&machine, "paper-a-1")) abort();
@@ -58,19 +60,24 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
     double window = cost_attention_block(&machine, 1, &q, cost_decode_rows(batch, 1024));
     for (int t = 0; t < WARM + steps; t++)
         for (int i = 0; i < LAYERS; i++) {
-            if (layout == MOVED) { /* the node with more recent work gives the least busy one the expert that balances them best */
+            /* the node with more recent work gives the least busy one the expert that balances them best */
+            if (layout == MOVED) {
                 double busy[NODES] = {0};
                 int from = 0, least = 0;
-                for (int e = 0; e < q.n_experts; e++) busy[node[i][e]] += cost_table_at(&table[node[i][e]], 1) * fmin(score_of(&score, i, e), 1);
-                for (int a = 0; a < s->nodes; a++) from = busy[a] > busy[from] ? a : from, least = busy[a] < busy[least] ? a : least;
+                for (int e = 0; e < q.n_experts; e++)
+                    busy[node[i][e]] += cost_table_at(&table[node[i][e]], 1) * fmin(score_of(&score, i, e), 1);
+                for (int a = 0; a < s->nodes; a++)
+                    from = busy[a] > busy[from] ? a : from, least = busy[a] < busy[least] ? a : least;
                 if (moving[i] >= 0 && (left[i] -= window) <= 0) node[i][moving[i]] = (uint8_t)to[i], moving[i] = -1;
                 else if (moving[i] < 0) {
                     double best = busy[from] - busy[least];
                     for (int e = 0; e < q.n_experts; e++) {
                         double load = fmin(score_of(&score, i, e), 1);
-                        double after = fabs(busy[from] - busy[least] - (cost_table_at(&table[from], 1) + cost_table_at(&table[least], 1)) * load);
+                        double after = fabs(busy[from] - busy[least] -
+                                            (cost_table_at(&table[from], 1) + cost_table_at(&table[least], 1)) * load);
                         if (node[i][e] == from && after < 0.8 * best)
-                            best = after, moving[i] = e, to[i] = least, left[i] = q.expert_bytes / machine.inter_node_bw;
+                            best = after, moving[i] = e, to[i] = least,
+                            left[i] = q.expert_bytes / machine.inter_node_bw;
                     }
                 }
             }
@@ -93,11 +100,13 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
             }
             struct split_domain d[NODES];
             for (int c = 0; c < s->nodes; c++) /* experts of another node are read over the link between the nodes */
-                d[c] = (struct split_domain){.class = c ? COST_GPU : COST_CPU,
-                                             .expert_cost = &table[c],
-                                             .transfer_s = layout == REMOTE ? cost_transfer(&parts, c, COST_H2D, q.expert_bytes) : 0,
-                                             .max_transfers = MOST};
-            split_run(split_find("auto"), &(struct split_in){.domain = d, .expert = ex, .n_domains = s->nodes, .n = all}, &plan);
+                d[c] = (struct split_domain){
+                    .class = c ? COST_GPU : COST_CPU,
+                    .expert_cost = &table[c],
+                    .transfer_s = layout == REMOTE ? cost_transfer(&parts, c, COST_H2D, q.expert_bytes) : 0,
+                    .max_transfers = MOST};
+            split_run(split_find("auto"),
+                      &(struct split_in){.domain = d, .expert = ex, .n_domains = s->nodes, .n = all}, &plan);
             sum += plan.end_s;
         }
     free(mem);
@@ -105,7 +114,8 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
 }
 static bool several_sockets(void) {
     bool good = true;
-    printf("\n| ms a layer | rows | shares of rows | of blocks of down | whole | read from others | moved | pages by turns | all on one |\n");
+    printf("\n| ms a layer | rows | shares of rows | of blocks of down | whole | read from others | moved | pages by "
+           "turns | all on one |\n");
     for (size_t i = 0; i < sizeof socketed / sizeof *socketed; i++)
         for (int batch = 1; batch <= 24; batch = batch == 1 ? 4 : batch == 4 ? 24 : 25) {
             double t[LAYOUTS];
@@ -124,6 +134,7 @@ static bool several_sockets(void) {
 
 int main(int argc, char **argv) {
     const bool good = several_sockets();
-    if (argc > 1 && !strcmp(argv[1], "check") && !good) return printf("FAIL: simulated-policies.md says otherwise\n"), 1;
+    if (argc > 1 && !strcmp(argv[1], "check") && !good)
+        return printf("FAIL: simulated-policies.md says otherwise\n"), 1;
     return 0;
 }

@@ -1,18 +1,18 @@
-/* Paper D in virtual time: its machine (placement/preset.c, "paper-d"), its models at true shapes, generated routing traces (routing.h), and the engine's own
- * cost model, splits, scores and predictions, compared with the paper's baselines. No byte is moved and nothing waits: each layer is placed on
- * the timelines of CPU, device and link.
+/* Paper D in virtual time: its machine (placement/preset.c, "paper-d"), its models at true shapes, generated routing
+ * traces (routing.h), and the engine's own cost model, splits, scores and predictions, compared with the paper's
+ * baselines. No byte is moved and nothing waits: each layer is placed on the timelines of CPU, device and link.
  *
  *   bench_offload         the tables
  *   bench_offload check   shorter, and asserts what NOTES.md says of them
  *
- * A layer is attention and the shared expert on the device, then the routed experts by a split of the chosen ones. Systems, from the
- * paper's table 1:
+ * A layer is attention and the shared expert on the device, then the routed experts by a split of the chosen ones.
+ * Systems, from the paper's table 1:
  *
  *     llama.cpp     some layers on the device, the others on the CPU with all their experts
  *     AdapMoE       everything on the device, missing experts uploaded, LRU eviction; the next layer's are prefetched
- *     KTransformers the experts used most (in an earlier trace) stay on the device; the CPU computes the others in decode, the
- *                   link uploads them in prefill
- *     hearth        the split by cost, MRS scores, the link uploads the most valuable ones, predicted or not */
+ *     KTransformers the experts used most (in an earlier trace) stay on the device; the CPU computes the others in
+ * decode, the link uploads them in prefill hearth        the split by cost, MRS scores, the link uploads the most
+ * valuable ones, predicted or not */
 #include <stdio.h>
 
 #include "engine/experts/predict.h"
@@ -24,27 +24,32 @@
 static struct cost_machine machine;
 static struct split_plan plan;
 
-static const struct known_model v2_lite = {
-    "deepseek-v2-lite",
-    "DeepSeek-V2-Lite",
-    "{\"model_type\":\"deepseek_v2\",\"vocab_size\":102400,\"hidden_size\":2048,\"num_hidden_layers\":27,\"max_position_embeddings\":163840,"
-    "\"num_attention_heads\":16,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,\"intermediate_size\":10944,"
-    "\"first_k_dense_replace\":1,\"n_routed_experts\":64,\"num_experts_per_tok\":6,\"moe_intermediate_size\":1408,\"n_shared_experts\":2,"
-    "\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":1.0,\"norm_topk_prob\":false,\"scoring_func\":\"softmax\",\"topk_method\":\"greedy\"}",
-    DT_E2M1,
-    DT_E2M1,
-    15.7,
-    2.4};
-static const struct known_model qwen2 = {
-    "qwen2-57b",
-    "Qwen2-57B-A14B",
-    "{\"model_type\":\"qwen2_moe\",\"vocab_size\":151936,\"hidden_size\":3584,\"num_hidden_layers\":28,\"max_position_embeddings\":32768,"
-    "\"num_attention_heads\":28,\"num_key_value_heads\":4,\"intermediate_size\":18944,\"num_experts\":64,\"num_experts_per_tok\":8,"
-    "\"moe_intermediate_size\":2560,\"shared_expert_intermediate_size\":20480,\"norm_topk_prob\":false,\"decoder_sparse_step\":1,\"rope_theta\":1000000}",
-    DT_E2M1,
-    DT_E2M1,
-    57.4,
-    14};
+static const struct known_model v2_lite = {"deepseek-v2-lite",
+                                           "DeepSeek-V2-Lite",
+                                           "{\"model_type\":\"deepseek_v2\",\"vocab_size\":102400,\"hidden_size\":2048,"
+                                           "\"num_hidden_layers\":27,\"max_position_embeddings\":163840,"
+                                           "\"num_attention_heads\":16,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,"
+                                           "\"qk_rope_head_dim\":64,\"v_head_dim\":128,\"intermediate_size\":10944,"
+                                           "\"first_k_dense_replace\":1,\"n_routed_experts\":64,\"num_experts_per_"
+                                           "tok\":6,\"moe_intermediate_size\":1408,\"n_shared_experts\":2,"
+                                           "\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":1.0,\"norm_topk_"
+                                           "prob\":false,\"scoring_func\":\"softmax\",\"topk_method\":\"greedy\"}",
+                                           DT_E2M1,
+                                           DT_E2M1,
+                                           15.7,
+                                           2.4};
+static const struct known_model qwen2 = {"qwen2-57b",
+                                         "Qwen2-57B-A14B",
+                                         "{\"model_type\":\"qwen2_moe\",\"vocab_size\":151936,\"hidden_size\":3584,"
+                                         "\"num_hidden_layers\":28,\"max_position_embeddings\":32768,"
+                                         "\"num_attention_heads\":28,\"num_key_value_heads\":4,\"intermediate_size\":"
+                                         "18944,\"num_experts\":64,\"num_experts_per_tok\":8,"
+                                         "\"moe_intermediate_size\":2560,\"shared_expert_intermediate_size\":20480,"
+                                         "\"norm_topk_prob\":false,\"decoder_sparse_step\":1,\"rope_theta\":1000000}",
+                                         DT_E2M1,
+                                         DT_E2M1,
+                                         57.4,
+                                         14};
 
 struct bench_model {
     const char *name;
@@ -67,7 +72,7 @@ static struct bench_model model_of(const struct known_model *k, enum dtype weigh
     return m;
 }
 
-/* --- A cache, a link, and the systems ------------------------------------------------------------------------------------ */
+/* --- A cache, a link, and the systems --------------------------------------------------------- */
 
 enum place { BY_LAYER, FIXED, KEPT };
 struct system {
@@ -107,11 +112,14 @@ static void count_rows(struct lane *x, const int32_t *ids, int n) {
     memset(x->rows, 0, (size_t)x->r->experts * sizeof *x->rows);
     for (int i = 0; i < n; i++) x->rows[ids[i]]++;
 }
-/* Rows `at` .. `at + n` of the trace in a layer, gathered; distance 0: the chosen experts, otherwise those predicted that many layers before. */
+/* Rows `at` .. `at + n` of the trace in a layer, gathered; distance 0: the chosen experts, otherwise those predicted
+ * that many layers before. */
 static const int32_t *ids_of(struct lane *x, int layer, int at, int n, int distance) {
     static int32_t all[1024 * 16];
     const int32_t *from = distance ? x->r->guess[distance - 1] : x->r->ids;
-    for (int i = 0; i < n; i++) memcpy(all + (size_t)i * (size_t)x->r->topk, from + routing_at(x->r, at + i, layer), (size_t)x->r->topk * sizeof *all);
+    for (int i = 0; i < n; i++)
+        memcpy(all + (size_t)i * (size_t)x->r->topk, from + routing_at(x->r, at + i, layer),
+               (size_t)x->r->topk * sizeof *all);
     return all;
 }
 
@@ -135,7 +143,8 @@ static void put(struct lane *x, int layer, int expert, int victim, double when) 
 static double move_of(const struct lane *x) { return cost_transfer(&machine, 1, COST_H2D, x->m->q.expert_bytes); }
 
 /* The experts of x->rows with their residency at that time. */
-static int describe(struct lane *x, int layer, double when, double link_busy, int n, struct split_domain *d, struct split_expert *e, int16_t *id) {
+static int describe(struct lane *x, int layer, double when, double link_busy, int n, struct split_domain *d,
+                    struct split_expert *e, int16_t *id) {
     int all = 0, gone = 0;
     for (int i = 0; i < x->r->experts; i++) {
         if (!x->rows[i]) continue;
@@ -144,7 +153,9 @@ static int describe(struct lane *x, int layer, double when, double link_busy, in
         id[all] = (int16_t)i;
         e[all++] = (struct split_expert){x->rows[i], 1u | (here ? 2u : 0)};
     }
-    d[0] = (struct split_domain){.class = COST_CPU, .expert_cost = &x->table[0], .start_s = machine.domain[0].latency[COST_FFN] + 2 * machine.hand_off_s};
+    d[0] = (struct split_domain){.class = COST_CPU,
+                                 .expert_cost = &x->table[0],
+                                 .start_s = machine.domain[0].latency[COST_FFN] + 2 * machine.hand_off_s};
     d[1] = (struct split_domain){.class = COST_GPU,
                                  .expert_cost = &x->table[1],
                                  .busy_s = cost_shared(&machine, 1, &x->m->q, n),
@@ -164,8 +175,11 @@ static void use_link(struct lane *x, int layer, int at, int n, double beat) {
         /* for good */
         int w = worst_of(x, layer, false), best = -1;
         for (int e = 0; e < x->r->experts; e++)
-            if (!isfinite(there_of(x, layer)[e]) && (best < 0 || score_of(&x->score, layer, e) > score_of(&x->score, layer, best))) best = e;
-        if (best >= 0 && n == 1 && (w == -2 || (w >= 0 && score_of(&x->score, layer, best) > score_of(&x->score, layer, w)))) {
+            if (!isfinite(there_of(x, layer)[e]) &&
+                (best < 0 || score_of(&x->score, layer, e) > score_of(&x->score, layer, best)))
+                best = e;
+        if (best >= 0 && n == 1 &&
+            (w == -2 || (w >= 0 && score_of(&x->score, layer, best) > score_of(&x->score, layer, w)))) {
             double gain = predict_rate(&x->predict, layer, best) - (w >= 0 ? predict_rate(&x->predict, layer, w) : 0);
             what = best, where = layer, out = w, most = STEPS * cost_table_at(&x->table[0], 1) * gain;
         }
@@ -177,18 +191,20 @@ static void use_link(struct lane *x, int layer, int at, int n, double beat) {
             count_rows(x, ids_of(x, layer + k, at, n, k), n * x->r->topk);
             int all = describe(x, layer + k, 1e300, 0, n, d, e, id), v = worst_of(x, layer + k, true);
             if (v == -1) continue;
-            struct predict_out a = predict_upload(&x->predict,
-                                                  &(struct predict_in){.layer = layer + k,
-                                                                       .distance = k,
-                                                                       .split = splits_find(n > 1 ? x->s->prefill : x->s->decode),
-                                                                       .domain = d,
-                                                                       .expert = e,
-                                                                       .id = id,
-                                                                       .n = all,
-                                                                       .arrival_s = move - k * beat,
-                                                                       .victim = v < 0 ? -1 : v},
-                                                  &plan);
-            if (a.expert >= 0 && a.worth_s > most) what = id[a.expert], where = layer + k, out = v, most = a.worth_s, ahead = true;
+            struct predict_out a =
+                predict_upload(&x->predict,
+                               &(struct predict_in){.layer = layer + k,
+                                                    .distance = k,
+                                                    .split = splits_find(n > 1 ? x->s->prefill : x->s->decode),
+                                                    .domain = d,
+                                                    .expert = e,
+                                                    .id = id,
+                                                    .n = all,
+                                                    .arrival_s = move - k * beat,
+                                                    .victim = v < 0 ? -1 : v},
+                               &plan);
+            if (a.expert >= 0 && a.worth_s > most)
+                what = id[a.expert], where = layer + k, out = v, most = a.worth_s, ahead = true;
         }
         if (what < 0) return;
         x->link = x->now + move;
@@ -196,7 +212,8 @@ static void use_link(struct lane *x, int layer, int at, int n, double beat) {
         x->ahead += ahead, x->brought[where * x->r->experts + what] = ahead;
         return;
     }
-    for (int e = 0; e < x->r->experts && x->s->ahead && !x->s->worth && layer + 1 < x->r->layers; e++) { /* AdapMoE: the next layer's, within a layer's time */
+    /* AdapMoE: the next layer's, within a layer's time */
+    for (int e = 0; e < x->r->experts && x->s->ahead && !x->s->worth && layer + 1 < x->r->layers; e++) {
         if (!e) count_rows(x, ids_of(x, layer + 1, at, n, 1), n * x->r->topk);
         if (!x->rows[e] || isfinite(there_of(x, layer + 1)[e])) continue;
         double begin = x->link > x->now ? x->link : x->now;
@@ -214,8 +231,8 @@ static double forward(struct lane *x, int at, int n, double keys) {
     struct cost_rows rows = n > 1 ? cost_prefill_rows(n, keys) : cost_decode_rows(1, keys);
     bool decode = n == 1;
     for (int l = 0; l < q->dense_layers; l++)
-        x->now +=
-            cost_attention_block(&machine, 1, q, rows) + cost_time(&machine, 1, &(struct cost_item){COST_FFN, q->dense, n, q->ffn_bytes, n * q->ffn_flops, 1});
+        x->now += cost_attention_block(&machine, 1, q, rows) +
+                  cost_time(&machine, 1, &(struct cost_item){COST_FFN, q->dense, n, q->ffn_bytes, n * q->ffn_flops, 1});
     for (int l = 0; l < x->r->layers; l++) {
         double from = x->now;
         bool far = x->s->place == BY_LAYER && l >= (int)((double)x->room / x->r->experts * x->r->layers + 0.5);
@@ -237,13 +254,15 @@ static double forward(struct lane *x, int at, int n, double keys) {
         for (int i = 0; i < all; i++) x->uses++, x->hits += e[i].resident >> 1;
         if (x->s->place == BY_LAYER)
             for (int i = 0; i < all; i++) e[i].resident = far ? 1 : 3;
-        split_run(splits_find(decode ? x->s->decode : x->s->prefill), &(struct split_in){.domain = d, .expert = e, .n_domains = 2, .n = all}, &plan);
+        split_run(splits_find(decode ? x->s->decode : x->s->prefill),
+                  &(struct split_in){.domain = d, .expert = e, .n_domains = 2, .n = all}, &plan);
         double end = plan.end_s > d[1].busy_s && !far ? plan.end_s : far ? plan.end_s : d[1].busy_s;
         for (int i = 0; i < all; i++) {
             uint8_t *was = &x->brought[l * x->r->experts + id[i]];
             if (plan.domain[i] == 1) x->ahead_used += *was, *was = 0;
         }
-        for (int k = plan.transfer_begin[1]; k < plan.transfer_begin[2]; k++) { /* uploads for this layer are kept, if something can be evicted */
+        /* uploads for this layer are kept, if something can be evicted */
+        for (int k = plan.transfer_begin[1]; k < plan.transfer_begin[2]; k++) {
             int what = id[plan.transfer[k]];
             double begins = x->link > x->now ? x->link : x->now;
             if (isfinite(there_of(x, l)[what])) continue; /* already in flight */
@@ -258,7 +277,8 @@ static double forward(struct lane *x, int at, int n, double keys) {
             static int32_t near[1024 * 32];
             static float chance[1024 * 32];
             for (int i = 0; i < n; i++) {
-                size_t src = 2 * routing_at(x->r, at + i, l), dst = 2 * (size_t)i * (size_t)x->r->topk, bytes = 2 * (size_t)x->r->topk * 4;
+                size_t src = 2 * routing_at(x->r, at + i, l), dst = 2 * (size_t)i * (size_t)x->r->topk,
+                       bytes = 2 * (size_t)x->r->topk * 4;
                 memcpy(near + dst, x->r->near + src, bytes), memcpy(chance + dst, x->r->chance + src, bytes);
             }
             score_update(&x->score, l, &(struct score_rows){n, n > 1 ? ids : x->r->ids + row, near, chance});
@@ -271,7 +291,8 @@ static double forward(struct lane *x, int at, int n, double keys) {
     return x->now - begin;
 }
 
-static void lane_open(struct lane *x, const struct bench_model *m, const struct routing *r, const struct system *s, double share, int profile) {
+static void lane_open(struct lane *x, const struct bench_model *m, const struct routing *r, const struct system *s,
+                      double share, int profile) {
     size_t all = (size_t)r->layers * (size_t)r->experts;
     *x = (struct lane){.m = m, .r = r, .s = s, .room = (int)(share * r->experts + 0.5)};
     x->there = malloc(all * sizeof *x->there);
@@ -284,7 +305,8 @@ static void lane_open(struct lane *x, const struct bench_model *m, const struct 
     predict_open(&x->predict, r->layers, r->experts, x->mem[1]);
     for (int d = 0; d < 2; d++) cost_table_fill(&x->table[d], &machine, d, &m->q, COST_MANY_ROWS);
     for (size_t i = 0; i < all; i++) x->there[i] = INFINITY;
-    for (int l = 0; l < r->layers; l++) { /* the first `profile` tokens tell which are used most; every system starts with these */
+    /* the first `profile` tokens tell which are used most; every system starts with these */
+    for (int l = 0; l < r->layers; l++) {
         int32_t *used = calloc((size_t)r->experts, sizeof *used);
         if (!used) abort();
         for (int t = 0; t < profile; t++)
@@ -298,15 +320,18 @@ static void lane_open(struct lane *x, const struct bench_model *m, const struct 
         free(used);
     }
 }
-static void lane_close(struct lane *x) { free(x->there), free(x->rows), free(x->brought), free(x->mem[0]), free(x->mem[1]); }
+static void lane_close(struct lane *x) {
+    free(x->there), free(x->rows), free(x->brought), free(x->mem[0]), free(x->mem[1]);
+}
 
-/* --- Paper D ----------------------------------------------------------------------------------------------------------------- */
+/* --- Paper D ---------------------------------------------------------------------------------- */
 
 static const double shares[] = {0.25, 0.5, 0.75};
 static const int lengths[] = {32, 128, 512, 1024};
 enum { SHARES = 3, LENGTHS = 4, PROFILE = 200 };
 
-static double decode_seconds(const struct bench_model *m, const struct routing *r, const struct system *s, double share, struct lane *out) {
+static double decode_seconds(const struct bench_model *m, const struct routing *r, const struct system *s, double share,
+                             struct lane *out) {
     struct lane x;
     enum { WARM = PROFILE + 200, END = WARM + 300 };
     lane_open(&x, m, r, s, share, PROFILE);
@@ -318,7 +343,8 @@ static double decode_seconds(const struct bench_model *m, const struct routing *
     lane_close(&x);
     return sum / (END - WARM);
 }
-static double prefill_seconds(const struct bench_model *m, const struct routing *r, const struct system *s, double share, int n) {
+static double prefill_seconds(const struct bench_model *m, const struct routing *r, const struct system *s,
+                              double share, int n) {
     struct lane x;
     lane_open(&x, m, r, s, share, PROFILE);
     double t = forward(&x, PROFILE, n, 0);
@@ -329,8 +355,8 @@ static double prefill_seconds(const struct bench_model *m, const struct routing 
 /* For a model: a routing trace with paper D's reuse (replay.c), and router predictions of later layers. */
 static struct bench_model models_d[3];
 static struct routing traces_d[3];
-/* Fitted: the CPU's rate at one row and the link's, such that KTransformers takes what the paper's table 3 prints for it, 0.21 s a token and
- * 1.47 s for a prompt (Qwen2, a quarter kept; the prompt length is not stated: 128 here). */
+/* Fitted: the CPU's rate at one row and the link's, such that KTransformers takes what the paper's table 3 prints for
+ * it, 0.21 s a token and 1.47 s for a prompt (Qwen2, a quarter kept; the prompt length is not stated: 128 here). */
 static void open_d(int tokens, bool fitted) {
     const double fit_cpu = fitted ? 0.148 : 0, fit_link = fitted ? 0.5 : 0;
     static const double share[] = {0.13, 0.31, 0.31};
@@ -375,9 +401,9 @@ static struct means tables(void) {
             }
             const float *skill = x[OURS].predict.skill;
             uses = x[OURS].uses / traces_d[i].topk;
-            printf(" %.2f | %.0f%% | %.0f%% | %.0f, %.0f, %.0f%% | %.2f, %.2f |\n", t[KT] / t[OURS], 100 * x[OURS].hits / x[OURS].uses,
-                   100 * x[KT].hits / x[KT].uses, 100 * (double)skill[0], 100 * (double)skill[1], 100 * (double)skill[2], x[OURS].ahead / uses,
-                   x[OURS].ahead_used / uses);
+            printf(" %.2f | %.0f%% | %.0f%% | %.0f, %.0f, %.0f%% | %.2f, %.2f |\n", t[KT] / t[OURS],
+                   100 * x[OURS].hits / x[OURS].uses, 100 * x[KT].hits / x[KT].uses, 100 * (double)skill[0],
+                   100 * (double)skill[1], 100 * (double)skill[2], x[OURS].ahead / uses, x[OURS].ahead_used / uses);
             m.decode += t[KT] / t[OURS] / (3 * SHARES);
             for (int s = 0; s < OURS; s++) m.least = fmin(m.least, t[s] / t[OURS]);
             if (i == 2 && !k) m.base_decode = t[KT];
@@ -399,19 +425,25 @@ static struct means tables(void) {
                 for (int s = 0; s < OURS; s++) m.least = fmin(m.least, t[s] / t[OURS]);
                 if (i == 2 && !k && lengths[j] == 128) m.base_prefill = t[KT];
             }
-    printf("\nmean gain over KTransformers: decode %.2f (printed 1.70), prefill %.2f (1.33); over any of them at least %.2f\n", m.decode, m.prefill, m.least);
+    printf("\nmean gain over KTransformers: decode %.2f (printed 1.70), prefill %.2f (1.33); over any of them at least "
+           "%.2f\n",
+           m.decode, m.prefill, m.least);
     return m;
 }
 static void parts(void) {
     static const struct system part[] = {
-        {"KTransformers", FIXED, NULL, "host", "stream", 0, false},  {"+ split", FIXED, NULL, "auto", "auto", 0, false},
-        {"+ MRS", KEPT, "mrs", "host", "stream", 0, true},           {"+ MRS and foresight", KEPT, "mrs", "host", "stream", PREDICT_LAYERS, true},
-        {"all but foresight", KEPT, "mrs", "auto", "auto", 0, true}, {"all", KEPT, "mrs", "auto", "auto", PREDICT_LAYERS, true},
+        {"KTransformers", FIXED, NULL, "host", "stream", 0, false},
+        {"+ split", FIXED, NULL, "auto", "auto", 0, false},
+        {"+ MRS", KEPT, "mrs", "host", "stream", 0, true},
+        {"+ MRS and foresight", KEPT, "mrs", "host", "stream", PREDICT_LAYERS, true},
+        {"all but foresight", KEPT, "mrs", "auto", "auto", 0, true},
+        {"all", KEPT, "mrs", "auto", "auto", PREDICT_LAYERS, true},
     };
     double base[2] = {0};
     printf("\n| Qwen2, a quarter kept | decode, ms | gain | prefill of 128, s | gain |\n");
     for (int s = 0; s < (int)(sizeof part / sizeof *part); s++) {
-        double a = decode_seconds(&models_d[2], &traces_d[2], &part[s], 0.25, NULL), b = prefill_seconds(&models_d[2], &traces_d[2], &part[s], 0.25, 128);
+        double a = decode_seconds(&models_d[2], &traces_d[2], &part[s], 0.25, NULL),
+               b = prefill_seconds(&models_d[2], &traces_d[2], &part[s], 0.25, 128);
         if (!s) base[0] = a, base[1] = b;
         printf("| %s | %.1f | %.2f | %.3f | %.2f |\n", part[s].name, 1e3 * a, base[0] / a, b, base[1] / b);
     }
@@ -426,7 +458,8 @@ int main(int argc, char **argv) {
         struct means m = tables();
         if (!check) parts();
         close_d();
-        if (!check || (fabs(m.base_decode - 0.21) < 0.01 && fabs(m.base_prefill - 1.47) < 0.05 && m.decode >= 1.7 && m.prefill >= 1.33 && m.least > 0.95))
+        if (!check || (fabs(m.base_decode - 0.21) < 0.01 && fabs(m.base_prefill - 1.47) < 0.05 && m.decode >= 1.7 &&
+                       m.prefill >= 1.33 && m.least > 0.95))
             continue;
         printf("FAIL: NOTES.md says otherwise (KTransformers %.3f and %.2f s)\n", m.base_decode, m.base_prefill);
         return 1;

@@ -1,8 +1,8 @@
-/* 64 prompts of mixed length on an emulated device with given speeds and memory for a quarter of the checkpoint: by paged decoding, and one
- * prompt after the other stream-loaded with hybrid decoding, six at a time. Prints seconds of both, and the prediction of virtual time for the
- * first on this machine as measured just before. Other programs take CPU time from the device's threads, which then misses its speed: their
- * CPU time is printed.
- * usage: paged DIR GPUS [LEVEL [THREADS]]      LEVEL of the CPU: 1 scalar .. 4 amx; 0 the best. Run it on an idle machine. */
+/* 64 prompts of mixed length on an emulated device with given speeds and memory for a quarter of the checkpoint: by
+ * paged decoding, and one prompt after the other stream-loaded with hybrid decoding, six at a time. Prints seconds of
+ * both, and the prediction of virtual time for the first on this machine as measured just before. Other programs take
+ * CPU time from the device's threads, which then misses its speed: their CPU time is printed. usage: paged DIR GPUS
+ * [LEVEL [THREADS]]      LEVEL of the CPU: 1 scalar .. 4 amx; 0 the best. Run it on an idle machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,8 @@ static void die(const char *what, const char *why) {
 
 static int length_of(int i) { return LEAST + i * 37 % (MOST - LEAST); }
 
-/* Returns the seconds until all have their answers, with a limit of sessions at a time; *paged: answers by paged decoding. */
+/* Returns the seconds until all have their answers, with a limit of sessions at a time; *paged: answers by paged
+ * decoding. */
 static double run(struct engine *eng, int prompts, int sessions, int vocab, int *paged) {
     static int32_t tokens[MOST];
     struct session *s[PROMPTS];
@@ -37,7 +38,8 @@ static double run(struct engine *eng, int prompts, int sessions, int vocab, int 
     double begin = clock_now();
     for (int i = 0; done < prompts;) {
         for (; i < sessions && next < prompts; i++, next++) {
-            for (int k = 0; k < length_of(next); k++) tokens[k] = (int32_t)((k * 7919u + (unsigned)next * 104729u) % (unsigned)vocab);
+            for (int k = 0; k < length_of(next); k++)
+                tokens[k] = (int32_t)((k * 7919u + (unsigned)next * 104729u) % (unsigned)vocab);
             struct request r = {.tokens = tokens,
                                 .n = length_of(next),
                                 .max_tokens = ANSWER,
@@ -126,17 +128,20 @@ int main(int argc, char **argv) {
     struct busy before = busy_now();
     double fast = run(engine, PROMPTS, n < PROMPTS ? n : PROMPTS, vocab, &paged), read, step;
     struct busy after = busy_now();
-    struct virtual_throughput q = {n < PROMPTS ? n : PROMPTS,  throughput_micro_rows(engine),    (int)(load.prompt_tokens + 0.5), ANSWER,
-                                   throughput_devices(engine), throughput_resident_share(engine)};
+    struct virtual_throughput q = {n < PROMPTS ? n : PROMPTS,       throughput_micro_rows(engine),
+                                   (int)(load.prompt_tokens + 0.5), ANSWER,
+                                   throughput_devices(engine),      throughput_resident_share(engine)};
     struct virtual *v;
-    if (virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &engine->weights, .kv = DT_BF16}, &e)) die("virtual", e.text);
+    if (virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &engine->weights, .kv = DT_BF16}, &e))
+        die("virtual", e.text);
     if (virtual_paged(v, &q, &read, &step, &e)) die("virtual", e.text);
     virtual_close(&v);
     double said = (read + ANSWER * step) * PROMPTS / q.n_prompts;
-    printf("%d prompts of %.0f tokens in the mean, %d for each: paged %.3f s (%d of them; %d at once in micro-batches of %d, %.0f %% of the experts stay), "
+    printf("%d prompts of %.0f tokens in the mean, %d for each: paged %.3f s (%d of them; %d at once in micro-batches "
+           "of %d, %.0f %% of the experts stay), "
            "virtual time %.3f s: %.2f; other programs had %.2f of %ld processors meanwhile\n",
-           PROMPTS, load.prompt_tokens, ANSWER, fast, paged, q.n_prompts, q.micro_rows, 100 * q.resident_share, said, fast / said,
-           (after.all - before.all - (after.own - before.own)) / fast, sysconf(_SC_NPROCESSORS_ONLN));
+           PROMPTS, load.prompt_tokens, ANSWER, fast, paged, q.n_prompts, q.micro_rows, 100 * q.resident_share, said,
+           fast / said, (after.all - before.all - (after.own - before.own)) / fast, sysconf(_SC_NPROCESSORS_ONLN));
     engine_close(&engine);
     p.prefill = PREFILL_SLP, p.decode = DECODE_HYBRID;
     if (engine_open(&engine, &p, &e)) die("open", e.text);

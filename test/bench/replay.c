@@ -4,13 +4,13 @@
  *   bench_replay FILE          a file written by --trace-routing
  *   bench_replay check         the first one, short, and asserts what NOTES.md claims
  *
- * Each layer has its own cache. After a token has passed a layer, each chosen expert that missed replaces the one with the lowest score if
- * its own score is higher; a move counts only then. Belady's policy knows the future and keeps what is needed soonest. The first fifth
- * of a trace fills the cache and is not counted.
+ * Each layer has its own cache. After a token has passed a layer, each chosen expert that missed replaces the one with
+ * the lowest score if its own score is higher; a move counts only then. Belady's policy knows the future and keeps what
+ * is needed soonest. The first fifth of a trace fills the cache and is not counted.
  *
- * Fitted: skew, reuse (1 : 2) and the remaining noise, such that LRU at 25% has the rate that paper D prints for that model (30.2,
- * 47.7, 45.0; its figure 9), with a memory of 50 tokens. Not fitted, but printed for comparison: MRS at 25% (36.2, 52.7,
- * 52.8), and for Mixtral both at 75% (80.6, 83.3). */
+ * Fitted: skew, reuse (1 : 2) and the remaining noise, such that LRU at 25% has the rate that paper D prints for that
+ * model (30.2, 47.7, 45.0; its figure 9), with a memory of 50 tokens. Not fitted, but printed for comparison: MRS at
+ * 25% (36.2, 52.7, 52.8), and for Mixtral both at 75% (80.6, 83.3). */
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -68,7 +68,8 @@ static struct rate replay(const struct routing *r, const char *policy, double sh
 
 static double belady(const struct routing *r, double share) {
     struct rate rate = {0};
-    int room = room_of(r, share), *next = malloc((size_t)r->n * (size_t)r->topk * sizeof *next), *soon = malloc((size_t)r->experts * sizeof *soon);
+    int room = room_of(r, share), *next = malloc((size_t)r->n * (size_t)r->topk * sizeof *next),
+        *soon = malloc((size_t)r->experts * sizeof *soon);
     uint8_t *there = malloc((size_t)r->experts);
     if (!next || !soon || !there) abort();
     for (int l = 0; l < r->layers; l++) {
@@ -111,8 +112,8 @@ static void table(const struct routing *r) {
 }
 
 static int by_count(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
-/* Prints how uneven the choices of a layer are, and how many experts of a token its predecessor chose, beside what usage alone would give. Layers are
- * averaged. */
+/* Prints how uneven the choices of a layer are, and how many experts of a token its predecessor chose, beside what
+ * usage alone would give. Layers are averaged. */
 static void usage(const struct routing *r) {
     double quarter = 0, busiest = 0, again = 0, alone = 0;
     int layers = 0, *count = malloc((size_t)r->experts * sizeof *count);
@@ -131,11 +132,13 @@ static void usage(const struct routing *r) {
         for (int e = 0; e < r->experts; e++) expected += (double)count[e] * count[e] / ((double)r->n * all);
         qsort(count, (size_t)r->experts, sizeof *count, by_count);
         for (int e = 0; e < r->experts / 4; e++) top += count[e];
-        quarter += top / all, busiest += count[0] * r->experts / all, again += same / pairs, alone += expected, layers++;
+        quarter += top / all, busiest += count[0] * r->experts / all, again += same / pairs, alone += expected,
+            layers++;
     }
     free(count);
     if (layers)
-        printf("  usage: the busiest quarter of a layer's experts has %.1f%% of the choices, the busiest one %.2f times the mean; %.1f%% of a token's experts "
+        printf("  usage: the busiest quarter of a layer's experts has %.1f%% of the choices, the busiest one %.2f "
+               "times the mean; %.1f%% of a token's experts "
                "were "
                "the last token's too, %.1f%% by usage alone\n",
                100 * quarter / layers, busiest / layers, 100 * again / layers, 100 * alone / layers);
@@ -143,11 +146,12 @@ static void usage(const struct routing *r) {
 
 static struct routing make(const struct model *m, int tokens, int layers) {
     struct routing r;
-    routing_make(&r, tokens, layers, m->experts, m->topk, &(struct routing_kind){m->share / 3, m->share * 2 / 3, 0.98, 3}, 7);
+    routing_make(&r, tokens, layers, m->experts, m->topk,
+                 &(struct routing_kind){m->share / 3, m->share * 2 / 3, 0.98, 3}, 7);
     return r;
 }
 
-/* --- A trace of --trace-routing: the tokens of all chats in the order of their batches ------------------------------------------ */
+/* --- A trace of --trace-routing: the tokens of all chats in the order of their batches -------- */
 
 static void numbers(const struct json *j, int32_t *ids, float *x, int n) {
     for (int i = 0; i < n; i++) {
@@ -164,8 +168,10 @@ static int read_trace(struct routing *r, const char *path, struct error *e) {
     int last = -1, rc = file_read(path, (size_t)1 << 32, &text, &size, e), n = 0, n_rows = 0;
     if (rc) return rc;
     for (size_t i = 0; i < size; i++) n += text[i] == '\n';
-    if (!(line = strtok_r(text, "\n", &save)) || (rc = json_parse(&a, line, strlen(line), 0, path, &j, e))) return rc ? rc : ERR_MODEL;
-    routing_trace_open(r, n, (int)json_int(json_get(&j, "layers"), 0), (int)json_int(json_get(&j, "experts"), 0), (int)json_int(json_get(&j, "topk"), 0));
+    if (!(line = strtok_r(text, "\n", &save)) || (rc = json_parse(&a, line, strlen(line), 0, path, &j, e)))
+        return rc ? rc : ERR_MODEL;
+    routing_trace_open(r, n, (int)json_int(json_get(&j, "layers"), 0), (int)json_int(json_get(&j, "experts"), 0),
+                       (int)json_int(json_get(&j, "topk"), 0));
     memset(r->ids, 0xff, (size_t)n * (size_t)r->layers * (size_t)r->topk * 4);
     r->n = 0;
     struct {
@@ -174,7 +180,8 @@ static int read_trace(struct routing *r, const char *path, struct error *e) {
     while ((line = strtok_r(NULL, "\n", &save))) { /* rows of a batch come layer by layer */
         arena_reset(&a);
         if ((rc = json_parse(&a, line, strlen(line), 0, path, &j, e))) return rc;
-        int step = (int)json_int(json_get(&j, "step"), 0), chat = (int)json_int(json_get(&j, "chat"), 0), pos = (int)json_int(json_get(&j, "pos"), 0), k = 0;
+        int step = (int)json_int(json_get(&j, "step"), 0), chat = (int)json_int(json_get(&j, "chat"), 0),
+            pos = (int)json_int(json_get(&j, "pos"), 0), k = 0;
         if (step != last) last = step, n_rows = 0;
         while (k < n_rows && rows[k].chat != chat) k++;
         if (k == 64) continue;
@@ -199,8 +206,8 @@ static int check(void) {
         struct rate lru = replay(&r, "lru", 0.25), mrs = replay(&r, "mrs", 0.25);
         double a = 100 * lru.hits / lru.uses, b = 100 * mrs.hits / mrs.uses, best = 100 * belady(&r, 0.25);
         bool ok = fabs(a - models[i].lru) < 1.5 && b - a >= 6 && b <= best && mrs.moves < lru.moves / 2;
-        printf("%s %-17s at 25%%: lru %.1f (printed %.1f), mrs %.1f (printed %.1f), best %.1f; moves %.2f of lru's\n", ok ? "ok  " : "FAIL", models[i].name, a,
-               models[i].lru, b, models[i].mrs, best, mrs.moves / lru.moves);
+        printf("%s %-17s at 25%%: lru %.1f (printed %.1f), mrs %.1f (printed %.1f), best %.1f; moves %.2f of lru's\n",
+               ok ? "ok  " : "FAIL", models[i].name, a, models[i].lru, b, models[i].mrs, best, mrs.moves / lru.moves);
         bad += !ok;
         routing_trace_close(&r);
     }
@@ -225,8 +232,8 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         r = make(&models[i], tokens, models[i].layers / 4);
-        printf("like %s, made: %d tokens, %d layers, %d of %d experts; printed at 25%%: lru %.1f, mrs %.1f\n", models[i].name, r.n, r.layers, r.topk, r.experts,
-               models[i].lru, models[i].mrs);
+        printf("like %s, made: %d tokens, %d layers, %d of %d experts; printed at 25%%: lru %.1f, mrs %.1f\n",
+               models[i].name, r.n, r.layers, r.topk, r.experts, models[i].lru, models[i].mrs);
         usage(&r);
         table(&r);
         routing_trace_close(&r);

@@ -1,11 +1,13 @@
 #pragma once
-/* Routing traces to replay: read from --trace-routing, or generated. A generated one draws, for each token, layer and expert, a router's logit
+/* Routing traces to replay: read from --trace-routing, or generated. A generated one draws, for each token, layer and
+ * expert, a router's logit
  *
- *     z = sqrt(skew) * b[layer][expert] + sqrt(reuse) * x + sqrt(1 - skew - reuse) * noise,    x' = memory * x + sqrt(1 - memory^2) * new
+ *     z = sqrt(skew) * b[layer][expert] + sqrt(reuse) * x + sqrt(1 - skew - reuse) * noise,    x' = memory * x + sqrt(1
+ * - memory^2) * new
  *
- * b, x, new and noise standard normal: some experts are popular with all tokens (skew), some recently (reuse, for some 1 / (1 - memory)
- * tokens), the rest is the token's own. The k largest are chosen, and scores are the softmax of sharp * z. replay.c says what is fitted to which
- * printed figure. */
+ * b, x, new and noise standard normal: some experts are popular with all tokens (skew), some recently (reuse, for some
+ * 1 / (1 - memory) tokens), the rest is the token's own. The k largest are chosen, and scores are the softmax of sharp
+ * * z. replay.c says what is fitted to which printed figure. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -21,7 +23,9 @@ struct routing {
     float *logits;     /* [n, layers, experts]; NULL: not kept */
     int32_t *guess[3]; /* [n, layers, topk] predicted 1, 2, 3 layers before; NULL: none */
 };
-static inline size_t routing_at(const struct routing *r, int token, int layer) { return ((size_t)token * (size_t)r->layers + (size_t)layer) * (size_t)r->topk; }
+static inline size_t routing_at(const struct routing *r, int token, int layer) {
+    return ((size_t)token * (size_t)r->layers + (size_t)layer) * (size_t)r->topk;
+}
 static inline struct score_rows routing_step(const struct routing *r, int token, int layer) {
     size_t at = routing_at(r, token, layer);
     return (struct score_rows){1, r->ids + at, r->near + 2 * at, r->chance + 2 * at};
@@ -36,7 +40,9 @@ static double routing_uniform(void) {
     routing_seed = routing_seed * 6364136223846793005u + 1442695040888963407u;
     return ((double)(routing_seed >> 33) + 0.5) / 2147483648.0;
 }
-static double routing_normal(void) { return sqrt(-2 * log(routing_uniform())) * cos(6.283185307179586 * routing_uniform()); }
+static double routing_normal(void) {
+    return sqrt(-2 * log(routing_uniform())) * cos(6.283185307179586 * routing_uniform());
+}
 
 static inline void routing_trace_open(struct routing *r, int n, int layers, int experts, int topk) {
     *r = (struct routing){.n = n, .layers = layers, .experts = experts, .topk = topk};
@@ -51,7 +57,8 @@ static inline void routing_trace_close(struct routing *r) {
     for (int k = 0; k < 3; k++) free(r->guess[k]);
 }
 
-static inline void routing_make(struct routing *r, int n, int layers, int experts, int topk, const struct routing_kind *k, uint64_t seed) {
+static inline void routing_make(struct routing *r, int n, int layers, int experts, int topk,
+                                const struct routing_kind *k, uint64_t seed) {
     routing_trace_open(r, n, layers, experts, topk);
     routing_seed = seed;
     size_t all = (size_t)layers * (size_t)experts;
@@ -64,9 +71,10 @@ static inline void routing_make(struct routing *r, int n, int layers, int expert
         for (int l = 0; l < layers; l++) {
             size_t at = routing_at(r, t, l), row = (size_t)l * (size_t)experts;
             for (int e = 0; e < experts; e++) {
-                x[row + (size_t)e] = k->memory * x[row + (size_t)e] + sqrt(1 - k->memory * k->memory) * routing_normal();
-                z[e] = (float)(k->sharp *
-                               (sqrt(k->skew) * b[row + (size_t)e] + sqrt(k->reuse) * x[row + (size_t)e] + sqrt(1 - k->skew - k->reuse) * routing_normal()));
+                x[row + (size_t)e] =
+                    k->memory * x[row + (size_t)e] + sqrt(1 - k->memory * k->memory) * routing_normal();
+                z[e] = (float)(k->sharp * (sqrt(k->skew) * b[row + (size_t)e] + sqrt(k->reuse) * x[row + (size_t)e] +
+                                           sqrt(1 - k->skew - k->reuse) * routing_normal()));
             }
             memcpy(r->logits + (size_t)t * all + row, z, (size_t)experts * sizeof *z);
             score_best(SCORE_SOFTMAX, NULL, z, experts, 2 * topk, r->near + 2 * at, r->chance + 2 * at);
@@ -75,7 +83,8 @@ static inline void routing_make(struct routing *r, int n, int layers, int expert
     free(b), free(z);
 }
 
-/* Router predictions of a layer made 1, 2 and 3 layers before it: its logits with a given correlation, the rest noise. */
+/* Router predictions of a layer made 1, 2 and 3 layers before it: its logits with a given correlation, the rest noise.
+ */
 static inline void routing_foresee(struct routing *r, const double *alike) {
     size_t all = (size_t)r->n * (size_t)r->layers;
     float *z = malloc((size_t)r->experts * sizeof *z), *chance = malloc((size_t)r->topk * sizeof *chance);

@@ -34,7 +34,8 @@ int main(int argc, char **argv) {
     uint64_t z = 1;
     for (int i = 0; i < vocab; i++) {
         double sum = -6;
-        for (int k = 0; k < 12; k++) z = z * 6364136223846793005u + 1442695040888963407u, sum += (double)(z >> 40) * 0x1p-24;
+        for (int k = 0; k < 12; k++)
+            z = z * 6364136223846793005u + 1442695040888963407u, sum += (double)(z >> 40) * 0x1p-24;
         logits[i] = (float)(sum * 2.5);
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -1,22 +1,26 @@
-/* Paper E in virtual time: its machine and its four models at true shapes, generated routing traces (routing.h), and the engine's own scores, look-ahead
- * and governor, compared with the paper's figures. No byte is moved and nothing waits: a layer is placed on the timelines of device and link.
+/* Paper E in virtual time: its machine and its four models at true shapes, generated routing traces (routing.h), and
+ * the engine's own scores, look-ahead and governor, compared with the paper's figures. No byte is moved and nothing
+ * waits: a layer is placed on the timelines of device and link.
  *
  *   bench_speculate         the tables
  *   bench_speculate check   shorter, and asserts what NOTES.md says of them
  *
- * The machine as printed: an A100 of 40 GB (1,555 GB/s of memory, by the vendor; 0.8 of it is reached), 16 GB/s over the link. Weights have 16 bits, the
- * draft's experts INT4 in groups of 128. Everything is computed on the device; a layer takes 40 us plus its reads. Systems:
+ * The machine as printed: an A100 of 40 GB (1,555 GB/s of memory, by the vendor; 0.8 of it is reached), 16 GB/s over
+ * the link. Weights have 16 bits, the draft's experts INT4 in groups of 128. Everything is computed on the device; a
+ * layer takes 40 us plus its reads. Systems:
  *
- *     SC, SM       experts in slots of each layer, LRU eviction, misses are waited for, one token per batch (the paper's
- *                  Mixtral-Offloading); with as many slots as the compared system, or with as much memory: where that has its draft, these have slots
- *     INT4 draft   the paper's system built from the engine's parts: the draft's routers fill the look-ahead, the link uploads misses in three phases, the
- *                  verifying batch waits for experts still missing; the governor chooses the draft length
- *     processor    what hearth does by default where host memory is faster than the link: slots as in SM, the CPU computes missing experts
+ *     SC, SM       experts in slots of each layer, LRU eviction, misses are waited for, one token per batch (the
+ * paper's Mixtral-Offloading); with as many slots as the compared system, or with as much memory: where that has its
+ * draft, these have slots INT4 draft   the paper's system built from the engine's parts: the draft's routers fill the
+ * look-ahead, the link uploads misses in three phases, the verifying batch waits for experts still missing; the
+ * governor chooses the draft length processor    what hearth does by default where host memory is faster than the link:
+ * slots as in SM, the CPU computes missing experts
  *
- * As measured by the paper: a drafted token is accepted in 0.9 of the cases, and for 0.909 of tokens and layers the draft's router chooses the same experts
- * (its figure 6; the noise on its logits is set accordingly). Its table of models says eight experts for Phi-3.5-MoE; 78 GB of weights are sixteen. Traces are
- * fitted as in replay.c, to LRU's 50.9% at 16 of 64 experts (its table 3) and to paper D's 30.2% for Mixtral; Qwen's and Phi's have no figure and take those of
- * DeepSeek-V2-Lite and Mixtral. */
+ * As measured by the paper: a drafted token is accepted in 0.9 of the cases, and for 0.909 of tokens and layers the
+ * draft's router chooses the same experts (its figure 6; the noise on its logits is set accordingly). Its table of
+ * models says eight experts for Phi-3.5-MoE; 78 GB of weights are sixteen. Traces are fitted as in replay.c, to
+ * LRU's 50.9% at 16 of 64 experts (its table 3) and to paper D's 30.2% for Mixtral; Qwen's and Phi's have no figure and
+ * take those of DeepSeek-V2-Lite and Mixtral. */
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -24,8 +28,10 @@
 #include "engine/experts/lookahead.h"
 #include "test/bench/routing.h"
 
-static const double link_rate = 16e9, device_rate = 0.8 * 1555e9, host_rate = 0.8 * 170.7e9 /* eight channels of DDR4-2667 */, layer_s = 40e-6, hand_s = 20e-6;
-static const double accepted = 0.9, same_set = 0.909, int4 = 0.5 * (1 + 1.0 / 32) / 2; /* size of a draft's expert relative to 16 bits */
+static const double link_rate = 16e9, device_rate = 0.8 * 1555e9,
+                    host_rate = 0.8 * 170.7e9 /* eight channels of DDR4-2667 */, layer_s = 40e-6, hand_s = 20e-6;
+/* size of a draft's expert relative to 16 bits */
+static const double accepted = 0.9, same_set = 0.909, int4 = 0.5 * (1 + 1.0 / 32) / 2;
 
 static const struct model {
     const char *name;
@@ -54,7 +60,8 @@ struct sim {
     double now, link;
     double used, hits; /* experts that batches of several rows needed, and those resident when their layer began */
 };
-static void sim_open(struct sim *x, const struct model *m, const struct routing *r, const int32_t *draft, const char *policy, int slots) {
+static void sim_open(struct sim *x, const struct model *m, const struct routing *r, const int32_t *draft,
+                     const char *policy, int slots) {
     const size_t all = (size_t)m->layers * (size_t)m->experts;
     *x = (struct sim){.m = m, .r = r, .draft = draft, .slots = slots < m->experts ? slots : m->experts};
     x->mem = calloc(1, score_bytes(m->layers, m->experts));
@@ -65,8 +72,8 @@ static void sim_open(struct sim *x, const struct model *m, const struct routing 
 }
 static void sim_close(struct sim *x) { free(x->mem), free(x->there), free(x->arrives); }
 
-/* Uploads an expert. At once: after the transfer in flight only, and the others wait; otherwise after everything queued. Replaces the lowest score that is not
- * in `keep`; without one, the expert is used from a buffer. */
+/* Uploads an expert. At once: after the transfer in flight only, and the others wait; otherwise after everything
+ * queued. Replaces the lowest score that is not in `keep`; without one, the expert is used from a buffer. */
 static void bring(struct sim *x, int layer, int id, const uint8_t *keep, bool at_once) {
     uint8_t *there = x->there + (size_t)layer * (size_t)x->m->experts;
     const double each = x->m->expert / link_rate;
@@ -129,12 +136,14 @@ static void layer(struct sim *x, int l, const int *at, int n, bool overlaps, boo
         if (!reorder) x->now = ready;
         if (reorder) break;
     }
-    x->now = fmax(x->now + read, ready + m->expert / device_rate); /* resident experts are computed while the rest is uploaded */
+    /* resident experts are computed while the rest is uploaded */
+    x->now = fmax(x->now + read, ready + m->expert / device_rate);
     score_update(&x->s, l, &step);
 }
 
 /* Milliseconds per token, one per batch; host: the CPU computes misses, and they are uploaded when the link is idle. */
-static double alone(const struct model *m, const struct routing *r, const char *policy, int slots, bool host, double *hits) {
+static double alone(const struct model *m, const struct routing *r, const char *policy, int slots, bool host,
+                    double *hits) {
     struct sim x;
     double begin = 0;
     sim_open(&x, m, r, NULL, policy, slots);
@@ -151,14 +160,16 @@ static double alone(const struct model *m, const struct routing *r, const char *
             int missing = 0, best = -1;
             x.now += layer_s + m->dense / device_rate;
             for (int k = 0; k < m->topk; k++) missing += !there[step.ids[k]] || arrives[step.ids[k]] > x.now;
-            x.now += fmax((m->topk - missing) * m->expert / device_rate, missing ? hand_s + missing * m->expert / host_rate : 0);
+            x.now += fmax((m->topk - missing) * m->expert / device_rate,
+                          missing ? hand_s + missing * m->expert / host_rate : 0);
             score_update(&x.s, l, &step);
             for (int e = 0; e < m->experts && x.link <= x.now; e++)
                 if (!there[e] && (best < 0 || score_of(&x.s, l, e) > score_of(&x.s, l, best))) best = e;
             int worst = -1;
             for (int e = 0; e < m->experts; e++)
                 if (there[e] && (worst < 0 || score_of(&x.s, l, e) < score_of(&x.s, l, worst))) worst = e;
-            if (best >= 0 && worst >= 0 && score_of(&x.s, l, best) > score_of(&x.s, l, worst)) bring(&x, l, best, none, false);
+            if (best >= 0 && worst >= 0 && score_of(&x.s, l, best) > score_of(&x.s, l, worst))
+                bring(&x, l, best, none, false);
         }
         x.now += m->head / device_rate;
     }
@@ -183,11 +194,13 @@ static void expect(struct sim *x, const struct lookahead *a, int phase) {
         struct lookahead_need want[64];
         uint8_t keep[64] = {0};
         const int n = lookahead_needs(a, l, want, 64);
-        for (int i = 0; i < n; i++) score_announce(&x->s, l, &want[i].expert, 1, want[i].distance + 1), keep[want[i].expert] = 1;
+        for (int i = 0; i < n; i++)
+            score_announce(&x->s, l, &want[i].expert, 1, want[i].distance + 1), keep[want[i].expert] = 1;
         for (int i = 0; i < n && phase; i++) {
             const size_t at = (size_t)l * (size_t)m->experts;
             int room = 0;
-            if (x->there[at + (size_t)want[i].expert] || (phase == 1 && want[i].confidence * (float)m->topk < 1)) continue;
+            if (x->there[at + (size_t)want[i].expert] || (phase == 1 && want[i].confidence * (float)m->topk < 1))
+                continue;
             for (int e = 0; e < m->experts; e++) room += x->there[at + (size_t)e] && !keep[e];
             if (room) bring(x, l, want[i].expert, keep, false);
         }
@@ -199,14 +212,16 @@ static struct out speculate(const struct model *m, const struct routing *r, cons
     struct lookahead a;
     struct governor g = {0};
     void *mem = malloc(lookahead_bytes(m->layers, m->topk));
-    const double guess_s = m->layers * (layer_s + m->dense / device_rate + m->topk * m->expert * int4 / device_rate) + m->head / device_rate;
+    const double guess_s = m->layers * (layer_s + m->dense / device_rate + m->topk * m->expert * int4 / device_rate) +
+                           m->head / device_rate;
     double begin = 0, guessed = 0, steps = 0;
     int t = 0, from = 0;
     sim_open(&x, m, r, draft, how.look ? "lookahead" : "lru", m->slots);
     lookahead_open(&a, m->layers, m->topk, mem);
     routing_seed = 5;
     while (t + 17 < r->n) {
-        struct governor_in in = {.n = 1, .rows = 1, .confidence = {GOVERNOR_LEVELS - 1}, .max_drafted = {16}, .is_model_draft = {true}};
+        struct governor_in in = {
+            .n = 1, .rows = 1, .confidence = {GOVERNOR_LEVELS - 1}, .max_drafted = {16}, .is_model_draft = {true}};
         int k = how.k, right = 0, at[24];
         if (!k) governor_choose(&g, &in, &k);
         if (k < 0) k = 0;
@@ -214,19 +229,26 @@ static struct out speculate(const struct model *m, const struct routing *r, cons
         const double was = x.now;
         lookahead_clear(&a);
         while (right < k && routing_uniform() < accepted) right++;
-        for (int i = 0; i <= k; i++) at[i] = i <= right ? t + i : (t + i + r->n / 2) % r->n; /* what follows a rejected draft is another text's */
+        /* what follows a rejected draft is another text's */
+        for (int i = 0; i <= k; i++) at[i] = i <= right ? t + i : (t + i + r->n / 2) % r->n;
         for (int i = 0; i < k; i++) {
             const int token = lookahead_add_token(&a, i);
             x.now += guess_s;
-            for (int l = 0; l < m->layers; l++) lookahead_record(&a, token, l, draft + routing_at(r, at[i], l), r->chance + 2 * routing_at(r, at[i], l));
+            for (int l = 0; l < m->layers; l++)
+                lookahead_record(&a, token, l, draft + routing_at(r, at[i], l),
+                                 r->chance + 2 * routing_at(r, at[i], l));
             if (how.look) expect(&x, &a, i + 1 >= k ? 2 : 3 * (i + 1) > k);
         }
         const double check = x.now;
         for (int l = 0; l < m->layers; l++) layer(&x, l, at, k + 1, true, how.reorder);
         x.now += m->head / device_rate;
-        governor_record(&g,
-                        &(struct governor_sample){
-                            .n = 1, .rows = 1, .n_drafted = k, .n_accepted = right, .n_model_drafted = k, .seconds = x.now - check, .draft_s = check - was});
+        governor_record(&g, &(struct governor_sample){.n = 1,
+                                                      .rows = 1,
+                                                      .n_drafted = k,
+                                                      .n_accepted = right,
+                                                      .n_model_drafted = k,
+                                                      .seconds = x.now - check,
+                                                      .draft_s = check - was});
         for (int i = 0; i < k && i <= right; i++) governor_judge(&g, GOVERNOR_LEVELS - 1, i, i < right);
         t += right + 1, guessed += k, steps++;
     }
@@ -246,7 +268,8 @@ static double draft_of(const struct routing *r, double noise, int32_t *out) {
             const size_t at = routing_at(r, t, l);
             int hit = 0;
             for (int e = 0; e < r->experts; e++)
-                z[e] = r->logits[((size_t)t * (size_t)r->layers + (size_t)l) * (size_t)r->experts + (size_t)e] + (float)(noise * routing_normal());
+                z[e] = r->logits[((size_t)t * (size_t)r->layers + (size_t)l) * (size_t)r->experts + (size_t)e] +
+                       (float)(noise * routing_normal());
             score_best(SCORE_SOFTMAX, NULL, z, r->experts, r->topk, out + at, chance);
             for (int i = 0; i < r->topk; i++)
                 for (int j = 0; j < r->topk; j++) hit += out[at + (size_t)i] == r->ids[at + (size_t)j];
@@ -272,19 +295,27 @@ int main(int argc, char **argv) {
             same = draft_of(&r, mid, draft);
             *(same > same_set ? &low : &high) = mid;
         }
-        const double sc = alone(m, &r, "lru", m->slots, false, NULL), sm = alone(m, &r, "lru", m->slots + more, false, NULL),
+        const double sc = alone(m, &r, "lru", m->slots, false, NULL),
+                     sm = alone(m, &r, "lru", m->slots + more, false, NULL),
                      host = alone(m, &r, "mrs", m->slots + more, true, NULL);
-        const struct out full = speculate(m, &r, draft, (struct how){true, true, 0}), none = speculate(m, &r, draft, (struct how){true, true, -1}),
-                         four = speculate(m, &r, draft, (struct how){true, true, 4}), blind = speculate(m, &r, draft, (struct how){false, true, 4}),
+        const struct out full = speculate(m, &r, draft, (struct how){true, true, 0}),
+                         none = speculate(m, &r, draft, (struct how){true, true, -1}),
+                         four = speculate(m, &r, draft, (struct how){true, true, 4}),
+                         blind = speculate(m, &r, draft, (struct how){false, true, 4}),
                          order = speculate(m, &r, draft, (struct how){true, false, 4});
-        printf("%s: slots for %d of %d experts, with the draft's room %d; the draft's sets %.3f alike\n", m->name, m->slots, m->experts, m->slots + more, same);
-        printf("  ms a token (paper): SC %.1f (%.1f), SM %.1f (%.1f), INT4 draft %.1f (%.1f): %.2f x SC, %.2f x SM; processor %.1f: %.2f x SC, %.2f x SM\n", sc,
-               m->sc, sm, m->sm, full.ms, m->ours, sc / full.ms, sm / full.ms, host, sc / host, sm / host);
-        printf("  guesses a step %.1f; none %.1f; always four %.1f, and without look-ahead %.1f, without reordering %.1f; there when needed %.3f, without "
+        printf("%s: slots for %d of %d experts, with the draft's room %d; the draft's sets %.3f alike\n", m->name,
+               m->slots, m->experts, m->slots + more, same);
+        printf("  ms a token (paper): SC %.1f (%.1f), SM %.1f (%.1f), INT4 draft %.1f (%.1f): %.2f x SC, %.2f x SM; "
+               "processor %.1f: %.2f x SC, %.2f x SM\n",
+               sc, m->sc, sm, m->sm, full.ms, m->ours, sc / full.ms, sm / full.ms, host, sc / host, sm / host);
+        printf("  guesses a step %.1f; none %.1f; always four %.1f, and without look-ahead %.1f, without reordering "
+               "%.1f; there when needed %.3f, without "
                "look-ahead %.3f\n",
                full.k, none.ms, four.ms, blind.ms, order.ms, four.hits, blind.hits);
-        if (!i) good &= fabs(sc / m->sc - 0.906) < 0.05 && fabs(sm / m->sm - 0.855) < 0.05; /* the baselines are the paper's */
-        good &= host * (i ? 2 : 2.34) < sm && host * 2.5 < sc && full.ms < 1.03 * none.ms && four.hits > blind.hits && four.ms < 1.01 * order.ms;
+        /* the baselines are the paper's */
+        if (!i) good &= fabs(sc / m->sc - 0.906) < 0.05 && fabs(sm / m->sm - 0.855) < 0.05;
+        good &= host * (i ? 2 : 2.34) < sm && host * 2.5 < sc && full.ms < 1.03 * none.ms && four.hits > blind.hits &&
+                four.ms < 1.01 * order.ms;
         free(draft);
         routing_trace_close(&r);
         good &= same > 0.88 && same < 0.94;

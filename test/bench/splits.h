@@ -1,5 +1,6 @@
 #pragma once
-/* Split policies for comparison beside those of --split: host, stream, and exact, the best assignment of few experts, found by search. */
+/* Split policies for comparison beside those of --split: host, stream, and exact, the best assignment of few experts,
+ * found by search. */
 #include "engine/placement/split_internal.h"
 
 enum { SPLITS_EXACT = 14 };   /* most experts that exact searches; with more it is auto */
@@ -26,7 +27,8 @@ static void splits_search(struct splits_search *s, int k, double longest, double
         struct load before = s->load[d];
         s->load[d] = load_with(in, s->p, d, before, i);
         s->p->domain[i] = (uint8_t)d;
-        double end = load_end(&in->domain[d], &s->load[d]), all = end > longest ? end : longest, sum = area + (double)s->p->work.cost[d][i];
+        double end = load_end(&in->domain[d], &s->load[d]), all = end > longest ? end : longest,
+               sum = area + (double)s->p->work.cost[d][i];
         s->left--;
         if (all < s->end && (sum + s->rest[k + 1]) / in->n_domains < s->end) splits_search(s, k + 1, all, sum);
         s->load[d] = before;

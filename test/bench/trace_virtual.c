@@ -1,10 +1,10 @@
-/* Chats and documents on one machine, by the cost model and the policy: the time to first token and between tokens. Served as the engine does
- * (prompts first come, first served, beside one decode batch of all answering sessions), one request at a time, and by what other servers do:
- * chunked prefill (each decode batch takes a chunk of the first prompt along; its experts run on the CPU or are streamed to the cards, whichever is
- * sooner) and layered prefill (arXiv 2510.08055: each decode batch takes some layers of the whole prompt along, so that weights are read once).
- * DeepSeek-V3 on paper A's machine with two cards. No clock and no device: batches and prompts take the time that placement/cost predicts, choices
- * are placement/policy's.
- * usage: trace_virtual [check | table] */
+/* Chats and documents on one machine, by the cost model and the policy: the time to first token and between tokens.
+ * Served as the engine does (prompts first come, first served, beside one decode batch of all answering sessions), one
+ * request at a time, and by what other servers do: chunked prefill (each decode batch takes a chunk of the first prompt
+ * along; its experts run on the CPU or are streamed to the cards, whichever is sooner) and layered prefill (arXiv
+ * 2510.08055: each decode batch takes some layers of the whole prompt along, so that weights are read once).
+ * DeepSeek-V3 on paper A's machine with two cards. No clock and no device: batches and prompts take the time that
+ * placement/cost predicts, choices are placement/policy's. usage: trace_virtual [check | table] */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,8 @@
 #include "engine/placement/policy.h"
 #include "virtual_v3.h"
 
-enum { REQUESTS = 400, MOST = 16, GROUP_TOKENS = 512 }; /* GROUP_TOKENS: a group of layers does the work that all layers do for so many tokens */
+/* GROUP_TOKENS: a group of layers does the work that all layers do for so many tokens */
+enum { REQUESTS = 400, MOST = 16, GROUP_TOKENS = 512 };
 enum how { TOGETHER, ONE_AT_A_TIME, CHUNKED_256, CHUNKED_8192, LAYERED, HOWS };
 static const char *const names[] = {"beside each other", "one at a time", "chunked, 256", "chunked, 8,192", "layered"};
 
@@ -36,12 +37,14 @@ static void draw(double every) {
     for (int i = 0; i < REQUESTS; i++) {
         bool document = uniform() < 0.2;
         t -= every * log(uniform());
-        all[i] = (struct request){.at = t, .document = document, .prompt = document ? 8192 + (int)(uniform() * 24576) : 200 + (int)(uniform() * 1000)};
+        all[i] = (struct request){.at = t,
+                                  .document = document,
+                                  .prompt = document ? 8192 + (int)(uniform() * 24576) : 200 + (int)(uniform() * 1000)};
         all[i].left = all[i].answer = document ? 200 + (int)(uniform() * 300) : 100 + (int)(uniform() * 400);
     }
 }
 
-/* --- Times ------------------------------------------------------------------------------------------------------------------------ */
+/* --- Times ------------------------------------------------------------------------------------ */
 
 static struct policy_machine machine(void) {
     struct policy_machine m = {.cost = &cost,
@@ -62,7 +65,8 @@ static double keys_of(struct request *const *batch, int n) {
 /* A decode batch of the first of these sessions, split as the policy chooses; *took: how many. */
 static double step(struct request *const *batch, int n, bool beside, int *took) {
     struct policy_machine m = machine();
-    struct policy_decode_in in = {.n_decoding = n, .max_rows = MOST, .keys = keys_of(batch, n), .context_tokens = 4096, .beside_prefill = beside};
+    struct policy_decode_in in = {
+        .n_decoding = n, .max_rows = MOST, .keys = keys_of(batch, n), .context_tokens = 4096, .beside_prefill = beside};
     struct policy_decode_out out;
     policy_decode_batch(&m, &in, &out);
     *took = out.batch;
@@ -70,7 +74,8 @@ static double step(struct request *const *batch, int n, bool beside, int *took) 
 }
 static double prefill(const struct request *r, int decoding, double keys, double since, enum exec_mode *mode) {
     struct policy_machine m = machine();
-    struct policy_prefill_in in = {.n_new = r->prompt, .n_decoding = decoding, .keys = keys, .since_decode_s = since, .dense_resident = true};
+    struct policy_prefill_in in = {
+        .n_new = r->prompt, .n_decoding = decoding, .keys = keys, .since_decode_s = since, .dense_resident = true};
     struct policy_prefill_out out;
     policy_prefill(&m, &in, &out);
     *mode = out.mode;
@@ -79,21 +84,24 @@ static double prefill(const struct request *r, int decoding, double keys, double
 
 /* A decode batch with n tokens of a prompt included: attention on the card, experts on the CPU. */
 static double mixed(int n, int pos, int rows, double keys) {
-    double half =
-        cost_attention_block(&cost, 1, &shape, cost_prefill_rows(n, pos)) + (rows ? cost_attention_block(&cost, 1, &shape, cost_decode_rows(rows, keys)) : 0);
-    double sum = 2 * cost.hand_off_s + 2 * cost_transfer(&cost, 1, COST_H2D, (n + rows) * shape.row_bytes), experts = cost_routed(&cost, 0, &shape, n + rows);
+    double half = cost_attention_block(&cost, 1, &shape, cost_prefill_rows(n, pos)) +
+                  (rows ? cost_attention_block(&cost, 1, &shape, cost_decode_rows(rows, keys)) : 0);
+    double sum = 2 * cost.hand_off_s + 2 * cost_transfer(&cost, 1, COST_H2D, (n + rows) * shape.row_bytes),
+           experts = cost_routed(&cost, 0, &shape, n + rows);
     double shared = cost_shared(&cost, 1, &shape, n + rows), moe = shape.layers - shape.dense_layers;
-    return shape.layers * half + moe * (sum + (experts > shared ? experts : shared)) + cost_head(&cost, 1, &shape, rows + 1);
+    return shape.layers * half + moe * (sum + (experts > shared ? experts : shared)) +
+           cost_head(&cost, 1, &shape, rows + 1);
 }
 
 /* A decode batch, then n tokens of a prompt with streamed weights on all cards. */
 static double streamed(int n, int pos, struct request *const *batch, int rows) {
     int took;
-    const struct cost_prefill p = {.mode = PREFILL_DSLP, .n = n, .pos = pos, .ranks = cost.n_devices, .n_dense_layers = shape.layers};
+    const struct cost_prefill p = {
+        .mode = PREFILL_DSLP, .n = n, .pos = pos, .ranks = cost.n_devices, .n_dense_layers = shape.layers};
     return cost_prefill(&cost, &shape, &p) + (rows ? step(batch, rows, false, &took) : 0);
 }
 
-/* --- The ways ----------------------------------------------------------------------------------------------------------------- */
+/* --- The ways --------------------------------------------------------------------------------- */
 
 struct server {
     double now, last_activity_s; /* last: time of a session's last token; < 0: never */
@@ -126,7 +134,8 @@ static void together(struct server *s) {
     for (int took; s->next < REQUESTS || reading || s->n;) {
         if (!reading && s->next < REQUESTS && all[s->next].at <= s->now) {
             reading = &all[s->next++];
-            left = prefill(reading, s->n, s->n ? keys_of(s->answering, s->n) : 0, s->last_activity_s < 0 ? -1 : s->now - s->last_activity_s, &mode);
+            left = prefill(reading, s->n, s->n ? keys_of(s->answering, s->n) : 0,
+                           s->last_activity_s < 0 ? -1 : s->now - s->last_activity_s, &mode);
         }
         if (!reading && !s->n) {
             s->now = all[s->next].at;
@@ -172,8 +181,10 @@ static void chunked(struct server *s, int chunk) {
             answered(s, took);
             continue;
         }
-        int n = reading->prompt - done < chunk ? reading->prompt - done : chunk, rows = s->n < POLICY_BATCH ? s->n : POLICY_BATCH;
-        s->now += fmin(mixed(n, done, rows, rows ? keys_of(s->answering, rows) : 0), streamed(n, done, s->answering, rows));
+        int n = reading->prompt - done < chunk ? reading->prompt - done : chunk,
+            rows = s->n < POLICY_BATCH ? s->n : POLICY_BATCH;
+        s->now +=
+            fmin(mixed(n, done, rows, rows ? keys_of(s->answering, rows) : 0), streamed(n, done, s->answering, rows));
         done += n;
         if (rows) answered(s, rows);
         if (done == reading->prompt) begins_to_answer(s, reading), reading = NULL;
@@ -207,7 +218,9 @@ static void layered(struct server *s) {
 
 /* Latencies */
 
-static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int by_value(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 struct felt {
     double ttft[2][2], tpot[2][2], took; /* [chats, documents][p50, p99] */
 };
@@ -224,10 +237,12 @@ static struct felt run(enum how how) {
         double ttft[REQUESTS], tpot[REQUESTS];
         int n = 0;
         for (int i = 0; i < REQUESTS; i++)
-            if (all[i].document == kind) ttft[n] = all[i].first - all[i].at, tpot[n++] = (all[i].end - all[i].first) / (all[i].answer - 1);
+            if (all[i].document == kind)
+                ttft[n] = all[i].first - all[i].at, tpot[n++] = (all[i].end - all[i].first) / (all[i].answer - 1);
         qsort(ttft, (size_t)n, sizeof *ttft, by_value);
         qsort(tpot, (size_t)n, sizeof *tpot, by_value);
-        for (int p = 0; p < 2; p++) f.ttft[kind][p] = ttft[p ? n * 99 / 100 : n / 2], f.tpot[kind][p] = tpot[p ? n * 99 / 100 : n / 2];
+        for (int p = 0; p < 2; p++)
+            f.ttft[kind][p] = ttft[p ? n * 99 / 100 : n / 2], f.tpot[kind][p] = tpot[p ? n * 99 / 100 : n / 2];
     }
     return f;
 }
@@ -240,7 +255,8 @@ int main(int argc, char **argv) {
     cost_preset(&cost, "paper-a-2");
     cost_model_of(&shape, &v3.w.config, DT_E4M3, DT_E4M3, DT_BF16);
     if (!check)
-        printf("| one every | served | chats: TTFT p50 / p99 | TPOT p50 / p99 | documents: TTFT p50 / p99 | TPOT p50 / p99 |\n|---|---|---|---|---|---|\n");
+        printf("| one every | served | chats: TTFT p50 / p99 | TPOT p50 / p99 | documents: TTFT p50 / p99 | TPOT p50 / "
+               "p99 |\n|---|---|---|---|---|---|\n");
     for (int k = 0; k < 3; k++) {
         struct felt f[HOWS];
         draw(every[k]);
@@ -249,12 +265,14 @@ int main(int argc, char **argv) {
             if (check) continue;
             printf("| %.0f s | %s |", every[k], names[how]);
             for (int kind = 0; kind < 2; kind++)
-                printf(" %.1f / %.1f s | %.0f / %.0f ms |", f[how].ttft[kind][0], f[how].ttft[kind][1], f[how].tpot[kind][0] * 1e3, f[how].tpot[kind][1] * 1e3);
+                printf(" %.1f / %.1f s | %.0f / %.0f ms |", f[how].ttft[kind][0], f[how].ttft[kind][1],
+                       f[how].tpot[kind][0] * 1e3, f[how].tpot[kind][1] * 1e3);
             printf("\n");
         }
         bool ok = true; /* against each other way: tokens come sooner, or the first one does */
         for (int how = 0; how < HOWS; how++)
-            ok = ok && (how == TOGETHER || f[TOGETHER].tpot[0][1] < f[how].tpot[0][1] || f[TOGETHER].ttft[0][1] < f[how].ttft[0][1]);
+            ok = ok && (how == TOGETHER || f[TOGETHER].tpot[0][1] < f[how].tpot[0][1] ||
+                        f[TOGETHER].ttft[0][1] < f[how].ttft[0][1]);
         if (!ok) failed++, printf("FAIL: one every %.0f s: another way is better for chats in both\n", every[k]);
     }
     shape_only_close(&v3);

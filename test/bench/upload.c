@@ -1,10 +1,12 @@
-/* Measures what an upload to a card takes from decoding: one CPU multiplies FP8 matrices by one token, each read from memory once, while the other CPU
- * reads other memory at a set rate, as a card's copies would. Compares with the cost model's share of host memory (cost_cpu_share).
+/* Measures what an upload to a card takes from decoding: one CPU multiplies FP8 matrices by one token, each read from
+ * memory once, while the other CPU reads other memory at a set rate, as a card's copies would. Compares with the cost
+ * model's share of host memory (cost_cpu_share).
  *
- * usage: bench_upload [ROUNDS [MILLISECONDS]]      9 rounds of points of 100 ms. On a machine with other work: chrt -r 10 bench_upload
+ * usage: bench_upload [ROUNDS [MILLISECONDS]]      9 rounds of points of 100 ms. On a machine with other work: chrt -r
+ * 10 bench_upload
  *
- * The second CPU is never idle: at the same rate it reads either memory or its cache, and the ratio of both is the effect of memory alone. The two kinds
- * alternate; ratios are medians over the rounds. */
+ * The second CPU is never idle: at the same rate it reads either memory or its cache, and the ratio of both is the
+ * effect of memory alone. The two kinds alternate; ratios are medians over the rounds. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -95,15 +97,18 @@ static double run_point(double rate, bool is_cached, double *taken) {
 
 int main(int argc, char **argv) {
     static const double rates[POINTS] = {1e9, 2e9, 4e9, 8e9, 12e9, 16e9, 24e9, 32e9, fastest};
-    static double with[POINTS][MAX_ROUNDS], without[POINTS][MAX_ROUNDS], taken[POINTS][MAX_ROUNDS], ratio[POINTS][MAX_ROUNDS];
+    static double with[POINTS][MAX_ROUNDS], without[POINTS][MAX_ROUNDS], taken[POINTS][MAX_ROUNDS],
+        ratio[POINTS][MAX_ROUNDS];
     const int rounds = argc > 1 ? atoi(argv[1]) : 9;
     pthread_t thread;
-    if (rounds < 1 || rounds > MAX_ROUNDS) return fprintf(stderr, "usage: bench_upload [ROUNDS (1 to %d) [MILLISECONDS]]\n", MAX_ROUNDS), 1;
+    if (rounds < 1 || rounds > MAX_ROUNDS)
+        return fprintf(stderr, "usage: bench_upload [ROUNDS (1 to %d) [MILLISECONDS]]\n", MAX_ROUNDS), 1;
     if (argc > 2) seconds = atof(argv[2]) * 1e-3;
     kernels_fill(&k, cpu_level_best());
     weights = mem_pages(memory_bytes, MEM_HUGE), other = mem_pages(memory_bytes, MEM_HUGE);
     scales = mem_alloc((size_t)ROWS / 128 * (COLS / 128) * 4), x = mem_alloc(COLS * 4), y = mem_alloc((ROWS + 1) * 4);
-    if (!weights || !other || !scales || !x || !y) return fprintf(stderr, "bench_upload: no memory for %zu bytes\n", 2 * memory_bytes), 1;
+    if (!weights || !other || !scales || !x || !y)
+        return fprintf(stderr, "bench_upload: no memory for %zu bytes\n", 2 * memory_bytes), 1;
     for (size_t i = 0; i < memory_bytes; i++) weights[i] = (uint8_t)(0x30 + i * 37 % 16);
     memset(other, 1, memory_bytes);
     for (int i = 0; i < ROWS / 128 * (COLS / 128); i++) scales[i] = 0.01f;
@@ -124,17 +129,20 @@ int main(int argc, char **argv) {
     struct cost_machine m = {0};
     double alone = 0;
     for (int p = 0; p < POINTS; p++) {
-        const double a = kernel_bench_median(with[p], rounds), t = kernel_bench_median(taken[p], rounds), c = kernel_bench_median(without[p], rounds);
+        const double a = kernel_bench_median(with[p], rounds), t = kernel_bench_median(taken[p], rounds),
+                     c = kernel_bench_median(without[p], rounds);
         if (a + t > m.dram_bw) m.dram_bw = a + t;
         if (c > alone) alone = c;
     }
-    printf("products alone %.1f GB/s, most of both together %.1f GB/s; %d rounds of %.0f ms\n\n", alone * 1e-9, m.dram_bw * 1e-9, rounds, seconds * 1e3);
-    printf("| reader, GB/s | products beside it, GB/s | share kept | cost model | off | if only the sum were limited |\n|---|---|---|---|---|---|\n");
+    printf("products alone %.1f GB/s, most of both together %.1f GB/s; %d rounds of %.0f ms\n\n", alone * 1e-9,
+           m.dram_bw * 1e-9, rounds, seconds * 1e3);
+    printf("| reader, GB/s | products beside it, GB/s | share kept | cost model | off | if only the sum were limited "
+           "|\n|---|---|---|---|---|---|\n");
     for (int p = 0; p < POINTS; p++) {
-        const double t = kernel_bench_median(taken[p], rounds), share = kernel_bench_median(ratio[p], rounds), model = cost_cpu_share(&m, t),
-                     sum = (m.dram_bw - t) / alone < 1 ? (m.dram_bw - t) / alone : 1;
-        printf("| %.1f | %.1f | %.2f | %.2f | %+.0f %% | %.2f |\n", t * 1e-9, kernel_bench_median(with[p], rounds) * 1e-9, share, model,
-               100 * (model / share - 1), sum);
+        const double t = kernel_bench_median(taken[p], rounds), share = kernel_bench_median(ratio[p], rounds),
+                     model = cost_cpu_share(&m, t), sum = (m.dram_bw - t) / alone < 1 ? (m.dram_bw - t) / alone : 1;
+        printf("| %.1f | %.1f | %.2f | %.2f | %+.0f %% | %.2f |\n", t * 1e-9,
+               kernel_bench_median(with[p], rounds) * 1e-9, share, model, 100 * (model / share - 1), sum);
     }
     return 0;
 }

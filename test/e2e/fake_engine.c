@@ -1,6 +1,6 @@
-/* An engine, tokenizer and template without weights, for driving the real command line in tests. Its answer depends on the user's
- * message, so that a test can request escape sequences, thinking, long answers, slow prefills and failures. Tokens are bytes. Tests
- * only the terminal and the conversation, nothing of the model. */
+/* An engine, tokenizer and template without weights, for driving the real command line in tests. Its answer depends on
+ * the user's message, so that a test can request escape sequences, thinking, long answers, slow prefills and failures.
+ * Tokens are bytes. Tests only the terminal and the conversation, nothing of the model. */
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
@@ -25,7 +25,7 @@ const struct file_embedded ember_files[] = {{"config.json", nothing, nothing}, {
 
 enum { EOS = 256, THINK, END_THINK, CALL, END_CALL, VOCAB, max_events = 1 << 16, context = 65536 };
 
-/* --- tokenizer and template ------------------------------------------------------------------------------------------ */
+/* --- tokenizer and template ------------------------------------------------------------------- */
 
 struct tokenizer {
     int unused;
@@ -60,7 +60,8 @@ void ids_free(struct ids *ids) {
     mem_free(ids->data);
     *ids = (struct ids){0};
 }
-int tokenizer_encode(const struct tokenizer *t, const char *data, size_t n, enum text_origin origin, struct ids *out, struct error *e) {
+int tokenizer_encode(const struct tokenizer *t, const char *data, size_t n, enum text_origin origin, struct ids *out,
+                     struct error *e) {
     if (mem_grow(&out->data, &out->cap, out->n + n, sizeof *out->data)) return error_set(e, ERR_MEMORY, "no memory");
     for (size_t i = 0; i < n; i++) out->data[out->n++] = (unsigned char)data[i];
     return 0;
@@ -93,7 +94,8 @@ void chat_template_close(struct chat_template **c) {
     *c = NULL;
 }
 uint64_t chat_template_hash(const struct chat_template *c) { return 42; }
-int chat_template_render_prompt(const struct chat_template *c, const struct json *conv, struct text *out, struct error *e) {
+int chat_template_render_prompt(const struct chat_template *c, const struct json *conv, struct text *out,
+                                struct error *e) {
     struct buf b = {0};
     const struct json *list = json_get(conv, "messages");
     const bool shows_calls = getenv("FAKE_SHOWS_CALLS") != NULL, shows_thinking = getenv("FAKE_SHOWS_THINKING") != NULL;
@@ -105,7 +107,8 @@ int chat_template_render_prompt(const struct chat_template *c, const struct json
         const struct json *thinking = shows_thinking ? json_get(&list->items[i], "reasoning_content") : NULL;
         if (thinking) buf_fmt(&b, "(%.*s)", (int)thinking->n, thinking->string);
         if (text->type == JSON_STRING) buf_add(&b, text->string, text->n);
-        for (const struct json *calls = shows_calls ? json_get(&list->items[i], "tool_calls") : NULL, *k = calls ? calls->items : NULL;
+        for (const struct json *calls = shows_calls ? json_get(&list->items[i], "tool_calls") : NULL,
+                               *k = calls ? calls->items : NULL;
              k && k < calls->items + calls->n; k++)
             json_write(&b, k);
         if (shows_calls && json_is(role, "tool")) json_write(&b, json_get(&list->items[i], "tool_call_id"));
@@ -122,7 +125,9 @@ int chat_template_render(const struct chat_template *c, const struct json *conv,
     return chat_template_render_prompt(c, conv, out, e);
 }
 bool chat_template_takes_tools(const struct chat_template *c) { return !getenv("FAKE_NO_TOOLS"); }
-bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) { return n == 8 && !memcmp(word, "narrator", n); }
+bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) {
+    return n == 8 && !memcmp(word, "narrator", n);
+}
 bool chat_template_tests_null(const struct chat_template *c) { return false; }
 const struct tool_format *tool_format_find(const struct chat_template *c) { return NULL; }
 struct output_parser {
@@ -135,7 +140,8 @@ void output_parser_close(struct output_parser **p) {
     mem_free(*p);
     *p = NULL;
 }
-int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool special, output_parser_fn fn, void *ctx) {
+int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool special, output_parser_fn fn,
+                       void *ctx) {
     if (!special) return fn(ctx, p->call ? OUTPUT_TOOL_CALL : p->thinking ? OUTPUT_THINKING : OUTPUT_TEXT, data, n);
     if (!strncmp(data, "<think>", n)) p->thinking = true;
     if (!strncmp(data, "</think>", n)) p->thinking = false;
@@ -148,9 +154,11 @@ int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx)
 bool output_parser_is_empty(const struct output_parser *p) { return true; }
 bool output_parser_in_answer(const struct output_parser *p) { return true; }
 bool output_parser_in_header(const struct output_parser *p) { return false; }
-bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close) { return false; }
+bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close) {
+    return false;
+}
 
-/* --- engine ---------------------------------------------------------------------------------------------------------- */
+/* --- engine ----------------------------------------------------------------------------------- */
 
 struct session {
     struct engine *e;
@@ -202,7 +210,8 @@ static void end(struct session *s, enum event_kind kind, enum done_reason reason
 /* The token has probability 1/2, the one after it 1/4, and so on. */
 static struct token_logprobs fake_logprobs(const struct session *s, int32_t token) {
     struct token_logprobs p = {.logprob = -0.6931472f, .n_top = s->n_top};
-    for (int i = 0; i < s->n_top; i++) p.top[i] = (struct top_logprob){(token + i) % VOCAB, -0.6931472f * (float)(i + 1)};
+    for (int i = 0; i < s->n_top; i++)
+        p.top[i] = (struct top_logprob){(token + i) % VOCAB, -0.6931472f * (float)(i + 1)};
     return p;
 }
 
@@ -239,7 +248,9 @@ static void step(struct session *s) {
 }
 
 /* If the machine stalled, the answer did too: it does not end because other processes had the CPU. */
-static void wait_with(struct session *s, double still) { s->start += still, s->prefill_until += still, s->last_progress += still, s->first_token_at += still; }
+static void wait_with(struct session *s, double still) {
+    s->start += still, s->prefill_until += still, s->last_progress += still, s->first_token_at += still;
+}
 
 static void *work(void *arg) {
     struct engine *eng = arg;
@@ -314,7 +325,8 @@ void engine_close(struct engine **out) {
 }
 const struct engine_info *engine_info(const struct engine *eng) { return &eng->info; }
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e) {
-    return buf_str(json, "{\"family\": \"fake\", \"bytes\": {\"all\": 1000, \"per_token\": 500}, \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": "
+    return buf_str(json, "{\"family\": \"fake\", \"bytes\": {\"all\": 1000, \"per_token\": 500}, \"layers\": 1, "
+                         "\"total_bytes\": 123456789, \"dtypes\": "
                          "{\"F8_E4M3\": 3}, \"skipped\": [\"a\", "
                          "\"b\\u001b]0;title\\u0007\\u009b31m\"]}");
 }
@@ -328,24 +340,33 @@ void engine_find_gpus(struct engine_gpus *out) { /* FAKE_GPUS: "0" or "0 tried";
     *out = (struct engine_gpus){.text = "a fake", .is_tried = found && strstr(found, "tried")};
     if (found) snprintf(out->list, sizeof out->list, "%.1s", found);
 }
-int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e) {
+int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json,
+                struct error *e) {
     return error_set(e, ERR_USAGE, "%s: no machine file", machine);
 }
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), void *ctx, struct error *e) {
     for (int i = 0; i < 2000; i++)
-        if (fn(ctx, "{\"kernel\": \"fake\", \"level\": \"scalar\", \"format\": \"F8_E4M3\", \"tokens\": 2, \"shape\": \"1x1\", \"threads\": 1, \"gbps\": 1.0, "
+        if (fn(ctx, "{\"kernel\": \"fake\", \"level\": \"scalar\", \"format\": \"F8_E4M3\", \"tokens\": 2, \"shape\": "
+                    "\"1x1\", \"threads\": 1, \"gbps\": 1.0, "
                     "\"limit\": 2.0, \"share\": 0.5}"))
             return error_set(e, ERR_CANCELLED, "cancelled");
     return 0;
 }
 double engine_read_bandwidth(struct engine *eng, int rounds) { return 1e9; }
 uint64_t engine_token_bytes(const struct engine *eng) { return 1000; }
-/* Three layers, the first without experts. In the second one expert is used most, one never, one is on device 1; in the third all are equal. */
+/* Three layers, the first without experts. In the second one expert is used most, one never, one is on device 1; in the
+ * third all are equal. */
 int engine_announce(struct engine *eng, const struct announced_load *load) { return 0; }
 int engine_expert_map(struct engine *eng, struct expert_map *m, struct error *e) {
-    *m = (struct expert_map){.n_layers = 3, .n_experts = 8, .n_used = mem_calloc(24, sizeof *m->n_used), .device_rank = mem_alloc(24), .n_devices = 2};
-    m->device[0] = (struct expert_device){.layers = 1, .resident_layers = 1, .resident_bytes = 3000000, .chosen = 70, .hits = 70};
-    m->device[1] = (struct expert_device){.rank = 1, .layers = 1, .cached = 1, .cached_bytes = 500000, .chosen = 152, .hits = 100};
+    *m = (struct expert_map){.n_layers = 3,
+                             .n_experts = 8,
+                             .n_used = mem_calloc(24, sizeof *m->n_used),
+                             .device_rank = mem_alloc(24),
+                             .n_devices = 2};
+    m->device[0] =
+        (struct expert_device){.layers = 1, .resident_layers = 1, .resident_bytes = 3000000, .chosen = 70, .hits = 70};
+    m->device[1] =
+        (struct expert_device){.rank = 1, .layers = 1, .cached = 1, .cached_bytes = 500000, .chosen = 152, .hits = 100};
     if (!m->n_used || !m->device_rank) return error_set(e, ERR_MEMORY, "no memory");
     memset(m->device_rank, -1, 24);
     for (int i = 8; i < 24; i++) m->n_used[i] = 10;
@@ -388,12 +409,13 @@ void session_close(struct session **out) {
     *out = NULL;
 }
 
-/* Adds the answer that a JSON list of strings gives to this number of earlier answers to the same question. A character from U+E000 to U+E0FF stands for a
- * byte. */
+/* Adds the answer that a JSON list of strings gives to this number of earlier answers to the same question. A character
+ * from U+E000 to U+E0FF stands for a byte. */
 static void say(struct buf *b, const char *list, size_t n, uint32_t n_earlier) {
     struct arena arena = {0};
     struct json j;
-    if (json_parse(&arena, list, n, 0, "say", &j, NULL) || j.type != JSON_ARRAY || n_earlier >= j.n) buf_str(b, "nothing more");
+    if (json_parse(&arena, list, n, 0, "say", &j, NULL) || j.type != JSON_ARRAY || n_earlier >= j.n)
+        buf_str(b, "nothing more");
     else
         for (uint32_t i = 0; i < j.items[n_earlier].n; i++) {
             const unsigned char *c = (const unsigned char *)j.items[n_earlier].string + i;
@@ -404,8 +426,10 @@ static void say(struct buf *b, const char *list, size_t n, uint32_t n_earlier) {
     arena_free(&arena);
 }
 
-/* Chooses the answer to the last user message: "COMMAND rest". Some commands echo parts of the request: its settings, or the whole prompt. */
-static void make_plan(struct session *s, const struct request *r, const char *prompt, const char *user, size_t n, const char *result) {
+/* Chooses the answer to the last user message: "COMMAND rest". Some commands echo parts of the request: its settings,
+ * or the whole prompt. */
+static void make_plan(struct session *s, const struct request *r, const char *prompt, const char *user, size_t n,
+                      const char *result) {
     char word[32] = "";
     struct buf *b = &s->plan;
     size_t w = strcspn(user, " \n\1");
@@ -425,12 +449,15 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
         buf_str(b, "A\033[31mred\033]0;title\007B\b\bC\rD\xC2\x9B"
                    "31mE\x7F.");
     else if (!strcmp(word, "table"))
-        buf_str(b, "| name | what it does |\n|---|---|\n| first | one two three four five six seven eight nine ten eleven twelve thirteen fourteen |\n| second "
+        buf_str(b, "| name | what it does |\n|---|---|\n| first | one two three four five six seven eight nine ten "
+                   "eleven twelve thirteen fourteen |\n| second "
                    "| short |\n");
     else if (!strcmp(word, "source"))
-        buf_str(b, "# Head\n\nSome **bold** text.\n\n```python\ndef f(x):  # a comment if any\n    return \"a string for it\" + x\n```\n\n```\nif "
+        buf_str(b, "# Head\n\nSome **bold** text.\n\n```python\ndef f(x):  # a comment if any\n    return \"a string "
+                   "for it\" + x\n```\n\n```\nif "
                    "plain\n```\n\nend of it");
-    else if (!strcmp(word, "ponder")) { /* thinks for more than a second, then answers for more than ten */ buf_char(b, 0x0E);
+    else if (!strcmp(word, "ponder")) { /* thinks for more than a second, then answers for more than ten */
+        buf_char(b, 0x0E);
         for (int i = 0; i < 60; i++) buf_fmt(b, "idea%d ", i);
         buf_str(b, "\x0F\n\n");
         for (int i = 0; i < 60; i++) buf_fmt(b, "w%d ", i);
@@ -439,31 +466,39 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     else if (!strcmp(word, "late")) s->prefill_s = buf_str(b, "\x0Ereasoning\x0F\n\nthe answer") ? 0 : 3;
     else if (!strcmp(word, "call"))
         buf_str(b, "\x0Ewhich one?\x0F"
-                   "Let me see.\x10{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern \\ud83d\\ude00\"}}\x11\x10{\"name\": \"time\"}\x11");
+                   "Let me see.\x10{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern "
+                   "\\ud83d\\ude00\"}}\x11\x10{\"name\": \"time\"}\x11");
     else if (!strcmp(word, "use") && result) buf_fmt(b, "It says: %.*s.", (int)strcspn(result, "\1"), result);
-    else if (!strcmp(word, "use") || !strcmp(word, "loop")) { /* calls NAME with ARGUMENTS, twice if they are followed by a comma */
-        const size_t name = w + 1 < n ? strcspn(user + w + 1, " ") : 0, skip = w + name + 2, rest = n > skip ? n - skip : 0;
+    /* calls NAME with ARGUMENTS, twice if they are followed by a comma */
+    else if (!strcmp(word, "use") || !strcmp(word, "loop")) {
+        const size_t name = w + 1 < n ? strcspn(user + w + 1, " ") : 0, skip = w + name + 2,
+                     rest = n > skip ? n - skip : 0;
         const bool twice = rest && user[n - 1] == ',';
         if (result) buf_str(b, "Again. ");
         for (int i = 0; i < 1 + twice; i++)
-            buf_fmt(b, "\x10{\"name\": \"%.*s\", \"arguments\": %.*s}\x11", (int)name, user + w + 1, rest ? (int)rest - twice : 2, rest ? user + skip : "{}");
+            buf_fmt(b, "\x10{\"name\": \"%.*s\", \"arguments\": %.*s}\x11", (int)name, user + w + 1,
+                    rest ? (int)rest - twice : 2, rest ? user + skip : "{}");
     } else if (!strcmp(word, "nonsense")) buf_str(b, "\x10{\"name\": 5}\x11");
     else if (!strcmp(word, "code")) buf_str(b, "Sure:\n```sh\necho hi\n```\nand\n```\nother\n```\n");
     else if (!strcmp(word, "edit")) { /* a whole file: its name, and the rest of the line as its text */
-        const size_t line = strcspn(user, "\n\1"), name = w + 1 < line ? strcspn(user + w + 1, " \n") : 0, skip = w + name + 2;
-        buf_fmt(b, "%.*s\n```\n%.*s\n```\n", (int)name, user + w + 1, line > skip ? (int)(line - skip) : 0, user + skip);
+        const size_t line = strcspn(user, "\n\1"), name = w + 1 < line ? strcspn(user + w + 1, " \n") : 0,
+                     skip = w + name + 2;
+        buf_fmt(b, "%.*s\n```\n%.*s\n```\n", (int)name, user + w + 1, line > skip ? (int)(line - skip) : 0,
+                user + skip);
     } else if (!strcmp(word, "lines")) buf_str(b, "\none\n\ntwo\n\n\n");
     else if (!strcmp(word, "fail")) s->fail = !buf_str(b, "begun");
     else if (!strcmp(word, "broken")) buf_str(b, "x\xFF\xE2\x82y");
     else if (!strcmp(word, "markdown"))
-        buf_str(b, "# Title\n\nSome **bold words** and `code` in a paragraph that is longer than a row of eighty columns, with more.\n\n- an item\n\n"
-                   "```c\nint x;\n```\n\n| name | n |\n|---|--:|\n| a | 1 |\n| long name | 20 |\n\nSee https://example.org/x.");
+        buf_str(b, "# Title\n\nSome **bold words** and `code` in a paragraph that is longer than a row of eighty "
+                   "columns, with more.\n\n- an item\n\n"
+                   "```c\nint x;\n```\n\n| name | n |\n|---|--:|\n| a | 1 |\n| long name | 20 |\n\nSee "
+                   "https://example.org/x.");
     else if (!strcmp(word, "wide"))
-        buf_str(
-            b,
-            "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E"
-            "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E "
-            "\xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA7 e\xCC\x81t\xC3\xA9 end");
+        buf_str(b, "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC"
+                   "\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E"
+                   "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC"
+                   "\xE8\xAA\x9E "
+                   "\xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA7 e\xCC\x81t\xC3\xA9 end");
     else if (!strcmp(word, "layers")) {
         buf_str(b, "read");
         s->prefill_s = 5;
@@ -485,8 +520,8 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     } else if (!strcmp(word, "Summarise")) buf_str(b, "the gist");
     else if (!strcmp(word, "sampling")) {
         const struct sampling *a = &r->sampling;
-        buf_fmt(b, "temp %g top-p %g top-k %d min-p %g repeat-penalty %g seed %llu max %d", a->temperature, a->top_p, a->top_k, a->min_p, a->repeat_penalty,
-                (unsigned long long)a->seed, r->max_tokens);
+        buf_fmt(b, "temp %g top-p %g top-k %d min-p %g repeat-penalty %g seed %llu max %d", a->temperature, a->top_p,
+                a->top_k, a->min_p, a->repeat_penalty, (unsigned long long)a->seed, r->max_tokens);
         if (a->presence_penalty != 0) buf_fmt(b, " presence-penalty %g", a->presence_penalty);
         if (a->frequency_penalty != 0) buf_fmt(b, " frequency-penalty %g", a->frequency_penalty);
         for (int i = 0; i < a->n_bias; i++) buf_fmt(b, " bias-%d %g", a->bias[i].id, a->bias[i].bias);
@@ -508,7 +543,8 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
 
 int session_submit(struct session *s, const struct request *r, struct error *e) {
     if (atomic_load(&s->busy)) return error_set(e, ERR_RUNTIME, "the session is busy");
-    if (r->n + 1 > s->e->info.context) return error_set(e, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d", r->n, s->e->info.context);
+    if (r->n + 1 > s->e->info.context)
+        return error_set(e, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d", r->n, s->e->info.context);
     char *text = mem_alloc((size_t)r->n + 1);
     if (!text) return error_set(e, ERR_MEMORY, "no memory");
     for (int i = 0; i < r->n; i++) text[i] = (char)r->tokens[i];
@@ -543,7 +579,8 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     mem_free(text);
     return 0;
 }
-int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e) {
+int session_submit_answer(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens,
+                          struct error *e) {
     return error_set(e, ERR_RUNTIME, "this engine says what it was made to say, nothing else");
 }
 void session_cancel(struct session *s) { atomic_store(&s->cancel, true); }

@@ -1,4 +1,5 @@
-/* For LD_PRELOAD: one in 64 locks of a mutex, and one in 64 unlocks, takes up to 2 ms longer, so that threads meet in orders that are rare otherwise. */
+/* For LD_PRELOAD: one in 64 locks of a mutex, and one in 64 unlocks, takes up to 2 ms longer, so that threads meet in
+ * orders that are rare otherwise. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>

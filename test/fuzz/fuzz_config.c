@@ -15,7 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct config c;
     int rc = json_parse(&a, (const char *)data, size, JSON_UNIQUE, "f", &root, &e);
     if (!rc && !(rc = config_parse(&c, &root, "f", false, &e))) {
-        if (c.n_layers < 1 || c.n_layers > CONFIG_MAX_LAYERS || c.hidden < 1 || c.n_heads < 1 || c.head_dim < 1) abort();
+        if (c.n_layers < 1 || c.n_layers > CONFIG_MAX_LAYERS || c.hidden < 1 || c.n_heads < 1 || c.head_dim < 1)
+            abort();
         if (c.n_heads % c.n_kv_heads || c.rope.dim < 2 || c.rope.dim % 2 || c.topk > c.n_experts) abort();
         if (c.rope.dim <= 4096) {
             float f[2048];

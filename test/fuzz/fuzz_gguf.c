@@ -1,5 +1,5 @@
-/* The header of a GGUF file, and the config made from its metadata. Whatever the bytes, tensors must be inside the file, and the
- * config must satisfy the assumptions of the layers. */
+/* The header of a GGUF file, and the config made from its metadata. Whatever the bytes, tensors must be inside the
+ * file, and the config must satisfy the assumptions of the layers. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,11 @@
 #include "engine/model/gguf_config.h"
 
 static void look(const struct json *j, const uint8_t *data, size_t size) {
-    if (j->type == JSON_STRING && j->n && ((const uint8_t *)j->string < data || (const uint8_t *)j->string + j->n > data + size)) abort();
-    for (uint32_t i = 0; i < (j->type == JSON_ARRAY ? j->n : j->type == JSON_OBJECT ? 2 * j->n : 0); i++) look(&j->items[i], data, size);
+    if (j->type == JSON_STRING && j->n &&
+        ((const uint8_t *)j->string < data || (const uint8_t *)j->string + j->n > data + size))
+        abort();
+    for (uint32_t i = 0; i < (j->type == JSON_ARRAY ? j->n : j->type == JSON_OBJECT ? 2 * j->n : 0); i++)
+        look(&j->items[i], data, size);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -26,7 +29,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             const struct gguf_tensor *t = &g.tensors[i];
             uint64_t n = 1;
             for (int d = 0; d < t->ndim; d++) n *= (uint64_t)t->shape[d];
-            if (t->offset > size || t->size > size - t->offset || !t->name[0] || !n || t->size != dtype_bytes(t->dtype, n)) abort();
+            if (t->offset > size || t->size > size - t->offset || !t->name[0] || !n ||
+                t->size != dtype_bytes(t->dtype, n))
+                abort();
         }
         static const float factors[64] = {1, 1.5f, 8, 0, -1, 1e30f};
         struct gguf_factors some = {size & 64 ? factors : NULL, (uint32_t)(size % 64)};
@@ -40,9 +45,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                    .short_factors = size & 32 ? (struct gguf_factors){0} : some,
                                    .long_factors = some};
         facts.table_rows = (int64_t)(size % 1000);
-        for (int i = 0; i < CONFIG_MAX_LAYERS; i++) facts.layer[i] = data[(size_t)i % size], facts.gate_rows[i] = data[(size_t)i % size] % 8;
-        if (!(rc = gguf_config(&a, &g.meta, &facts, "f", &root, &e)) && !(rc = config_parse(&c, &root, "f", false, &e))) {
-            if (c.n_layers < 1 || c.hidden < 1 || c.n_heads < 1 || c.head_dim < 1 || c.n_heads % c.n_kv_heads || c.topk > c.n_experts) abort();
+        for (int i = 0; i < CONFIG_MAX_LAYERS; i++)
+            facts.layer[i] = data[(size_t)i % size], facts.gate_rows[i] = data[(size_t)i % size] % 8;
+        if (!(rc = gguf_config(&a, &g.meta, &facts, "f", &root, &e)) &&
+            !(rc = config_parse(&c, &root, "f", false, &e))) {
+            if (c.n_layers < 1 || c.hidden < 1 || c.n_heads < 1 || c.head_dim < 1 || c.n_heads % c.n_kv_heads ||
+                c.topk > c.n_experts)
+                abort();
             if (c.rope.dim < 2 || c.rope.dim % 2) abort();
             rc = gguf_names(&c, &a, &g.meta, &facts, &e);
         }

@@ -1,5 +1,5 @@
-/* Any bytes as a schema, a pattern, a GBNF grammar or a list of choices: the first byte selects which. An accepted grammar is followed for some bytes: the
- * shortest way must lead to its end. */
+/* Any bytes as a schema, a pattern, a GBNF grammar or a list of choices: the first byte selects which. An accepted
+ * grammar is followed for some bytes: the shortest way must lead to its end. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct grammar *g;
     struct error e = {0};
     if (!size || size > 4096) return 0;
-    const struct grammar_source source = {
-        .kind = data[0] == 'T' ? SOURCE_TOOL_CALLS : (enum source_kind)(data[0] % 5), .text = (const char *)data + 1, .n = size - 1};
+    const struct grammar_source source = {.kind = data[0] == 'T' ? SOURCE_TOOL_CALLS : (enum source_kind)(data[0] % 5),
+                                          .text = (const char *)data + 1,
+                                          .n = size - 1};
     if (source_compile(&source, &g, &e)) {
         if (!e.text[0] || g) abort();
         return 0;

@@ -8,9 +8,12 @@
 #include "tokenizer/jinja/jinja.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char conv[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"h\\u00e9\"}, {\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": "
-                               "[{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}]}], \"tools\": null, \"n\": 3, \"f\": 1.5, \"s\": \"a b\", "
-                               "\"xs\": [3, 1, 2], \"d\": {\"k\": [1, \"2\"], \"items\": 1}, \"add_generation_prompt\": true}";
+    static const char conv[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"h\\u00e9\"}, {\"role\": \"assistant\", \"content\": "
+        "\"x\", \"tool_calls\": "
+        "[{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}]}], \"tools\": null, \"n\": 3, \"f\": 1.5, "
+        "\"s\": \"a b\", "
+        "\"xs\": [3, 1, 2], \"d\": {\"k\": [1, \"2\"], \"items\": 1}, \"add_generation_prompt\": true}";
     struct arena a = {0};
     struct json vars;
     struct jinja *j;

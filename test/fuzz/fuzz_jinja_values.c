@@ -1,4 +1,5 @@
-/* Any JSON as the conversation of templates that use every feature. No text from the JSON may be marked as the template's. */
+/* Any JSON as the conversation of templates that use every feature. No text from the JSON may be marked as the
+ * template's. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,17 +9,22 @@
 #include "tokenizer/jinja/jinja.h"
 
 static const char *const templates[] = {
-    "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | "
+    "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}{% if m.tool_calls %}{% for c in m.tool_calls %}{{ "
+    "c.function.name }}{{ c.function.arguments | "
     "tojson }}"
     "{% endfor %}{% endif %}{% endfor %}",
     "{{ messages | tojson(indent=2, sort_keys=true) }}{{ messages }}{{ messages | string | length }}",
     "{% for k, v in d.items() %}{{ k }}={{ v }}{% endfor %}{{ d | dictsort }}{{ d | tojson(ensure_ascii=true) }}",
-    "{{ xs | sort }}{{ xs | unique | list }}{{ xs[::-1] }}{{ xs | batch(2) | list }}{{ xs | sum }}{{ xs | map('string') | join('-') }}{{ xs | max }}",
-    "{{ s | upper | title }}{{ s | lower | capitalize }}{{ s.split() }}{{ s.splitlines() }}{{ s[1:-1] }}{{ s | indent(2) }}{{ s.title() }}"
+    "{{ xs | sort }}{{ xs | unique | list }}{{ xs[::-1] }}{{ xs | batch(2) | list }}{{ xs | sum }}{{ xs | "
+    "map('string') | join('-') }}{{ xs | max }}",
+    "{{ s | upper | title }}{{ s | lower | capitalize }}{{ s.split() }}{{ s.splitlines() }}{{ s[1:-1] }}{{ s | "
+    "indent(2) }}{{ s.title() }}"
     "{{ s | truncate(7) }}{{ s.rjust(20) }}{{ s | e }}{{ s.strip('ab') }}{{ s | replace('a', s) }}",
-    "{{ '%s|%r|%d' % (s, xs, n) }}{{ '{:>9}'.format(s) }}{{ n | round(2) }}{{ n ** 2 }}{{ n // 3 }}{{ n % 7 }}{{ -n }}{{ s | int }}{{ s | float }}",
+    "{{ '%s|%r|%d' % (s, xs, n) }}{{ '{:>9}'.format(s) }}{{ n | round(2) }}{{ n ** 2 }}{{ n // 3 }}{{ n % 7 }}{{ -n "
+    "}}{{ s | int }}{{ s | float }}",
     "{{ s % xs }}{{ s.format(n, xs, a=d) }}",
-    "{{ messages | groupby('role') | list }}{{ messages | selectattr('content', 'string') | map(attribute='content') | list }}{{ messages | "
+    "{{ messages | groupby('role') | list }}{{ messages | selectattr('content', 'string') | map(attribute='content') | "
+    "list }}{{ messages | "
     "sort(attribute='role,content') }}",
 };
 enum { n_templates = sizeof templates / sizeof *templates };

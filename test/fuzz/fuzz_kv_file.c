@@ -1,5 +1,6 @@
-/* The header of a KV file: any bytes are either a file whose tokens and checksums are in range, or an error that names the file. An input
- * that begins with "seal" is extended to the size it states and gets the right checksum, so that the code after those checks is reached. */
+/* The header of a KV file: any bytes are either a file whose tokens and checksums are in range, or an error that names
+ * the file. An input that begins with "seal" is extended to the size it states and gets the right checksum, so that the
+ * code after those checks is reached. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The line editor accepts any bytes, from a terminal or a paste. The first two bytes are the size of the screen; a byte 0xFE resizes,
- * hides and shows. The text stays valid UTF-8, with the cursor inside it. */
+/* The line editor accepts any bytes, from a terminal or a paste. The first two bytes are the size of the screen; a byte
+ * 0xFE resizes, hides and shows. The text stays valid UTF-8, with the cursor inside it. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +8,16 @@
 
 #include "cli/terminal/line.h"
 
-static void offer(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) { buf_str(out, "/save\n/sessions\n"); }
+static void offer(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) {
+    buf_str(out, "/save\n/sessions\n");
+}
 
 static void check(const struct line *l) {
     if (l->cursor > l->text.len) abort();
     for (size_t i = 0; i < l->text.len;) {
         utf8proc_int32_t c;
-        utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)l->text.data + i, (utf8proc_ssize_t)(l->text.len - i), &c);
+        utf8proc_ssize_t k =
+            utf8proc_iterate((const utf8proc_uint8_t *)l->text.data + i, (utf8proc_ssize_t)(l->text.len - i), &c);
         if (k <= 0) abort();
         i += (size_t)k;
     }

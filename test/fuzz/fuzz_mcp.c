@@ -1,5 +1,6 @@
-/* Lines of an MCP server, and tool files: any bytes are a message or a definition, or an error with a text. What a server can send as a tool's result becomes
- * text; a tool that passes is valid JSON in a request. An input that begins with "file:" is a tool file, one with "tool:" an element of tools/list. */
+/* Lines of an MCP server, and tool files: any bytes are a message or a definition, or an error with a text. What a
+ * server can send as a tool's result becomes text; a tool that passes is valid JSON in a request. An input that begins
+ * with "file:" is a tool file, one with "tool:" an element of tools/list. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,8 @@ static void message(const char *s, size_t n) {
     arena_free(&arena);
 }
 
-static void definition(const char *s, size_t n, int (*parse)(struct arena *, const struct json *, struct tool_definition *, struct error *)) {
+static void definition(const char *s, size_t n,
+                       int (*parse)(struct arena *, const struct json *, struct tool_definition *, struct error *)) {
     struct arena arena = {0};
     struct tool_definition d;
     struct json root, again;
@@ -36,7 +38,8 @@ static void definition(const char *s, size_t n, int (*parse)(struct arena *, con
         if (rc && (rc != ERR_USAGE || !*e.text)) abort();
         if (!rc) tool_definition_put(&d, &b);
         if (!rc && json_parse(&arena, b.data, b.len, 0, "request", &again, &e)) abort();
-        if (!rc && !(d.command.timeout_s > 0 && d.command.max_output > 0 && d.command.max_output <= TOOL_OUTPUT_MAX)) abort();
+        if (!rc && !(d.command.timeout_s > 0 && d.command.max_output > 0 && d.command.max_output <= TOOL_OUTPUT_MAX))
+            abort();
     }
     buf_free(&b);
     arena_free(&arena);

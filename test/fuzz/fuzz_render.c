@@ -1,5 +1,5 @@
-/* The output filter: no control sequence gets through, and the result does not depend on how the text is split. The first byte is
- * the length of the pieces. */
+/* The output filter: no control sequence gets through, and the result does not depend on how the text is split. The
+ * first byte is the length of the pieces. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size--;
     sanitize_add(&whole, (const char *)data, size, &a);
     sanitize_flush(&whole, &a);
-    for (size_t i = 0; i < size; i += step) sanitize_add(&cut, (const char *)data + i, i + step < size ? step : size - i, &b);
+    for (size_t i = 0; i < size; i += step)
+        sanitize_add(&cut, (const char *)data + i, i + step < size ? step : size - i, &b);
     sanitize_flush(&cut, &b);
     if (a.len != b.len || (a.len && memcmp(a.data, b.data, a.len))) abort();
     for (size_t i = 0; i < a.len; i++) {

@@ -1,6 +1,6 @@
-/* A request of any protocol: any bytes are either what a turn needs, or an error with a message. A conversation that passes can be
- * written and read again. An input that begins with "tool:" is model output instead: the arguments of its calls must be JSON
- * objects. */
+/* A request of any protocol: any bytes are either what a turn needs, or an error with a message. A conversation that
+ * passes can be written and read again. An input that begins with "tool:" is model output instead: the arguments of its
+ * calls must be JSON objects. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,8 @@ static void calls(const char *s, size_t n, const struct json *tools) {
 
 /* Without and with tools, whose types tell text from JSON. */
 static void tools(const char *s, size_t n) {
-    static const char types[] =
-        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"type\": \"integer\"}, \"c\": {}}}}}]";
+    static const char types[] = "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {\"type\": "
+                                "\"string\"}, \"b\": {\"type\": \"integer\"}, \"c\": {}}}}}]";
     struct arena arena = {0};
     struct json list;
     if (json_parse(&arena, types, sizeof types - 1, 0, "tools", &list, NULL)) abort();
@@ -47,7 +47,8 @@ static void request(const struct api_protocol *p, const char *body, size_t size,
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const struct api_protocol *const protocols[] = {&openai_chat, &openai_text, &openai_responses, &anthropic_messages, &ollama_chat, &ollama_generate};
+    static const struct api_protocol *const protocols[] = {&openai_chat,        &openai_text, &openai_responses,
+                                                           &anthropic_messages, &ollama_chat, &ollama_generate};
     char *copy = malloc(size + 1); /* as a request body is: not NUL-terminated */
     if (!copy) return 0;
     memcpy(copy, data, size);

@@ -1,5 +1,6 @@
-/* Any text is restored from its token ids, through a byte-level vocabulary and through a SentencePiece one with byte fallback, both
- * made here. Invalid UTF-8 becomes U+FFFD. The first byte selects the vocabulary and splits the text into spans. */
+/* Any text is restored from its token ids, through a byte-level vocabulary and through a SentencePiece one with byte
+ * fallback, both made here. Invalid UTF-8 becomes U+FFFD. The first byte selects the vocabulary and splits the text
+ * into spans. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,8 @@ static struct tokenizer *make(bool pieces) {
                     "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" "
                     "\"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]},");
     else
-        buf_str(&j, "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},\"decoder\":{\"type\":"
+        buf_str(&j, "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+                    "\"decoder\":{\"type\":"
                     "\"ByteLevel\"},");
     buf_str(&j, "\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{");
     int id = 0;
@@ -46,7 +48,8 @@ static struct tokenizer *make(bool pieces) {
     buf_fmt(&j, "\"h\xC3\xA9\":%d,", 500);
     j.len--;
     buf_str(&j, "},\"merges\":[\"a b\",\"b a\",\"ab ab\"]}}");
-    struct file_embedded table[] = {{"tokenizer.json", (const uint8_t *)j.data, (const uint8_t *)j.data + j.len}, {NULL, NULL, NULL}};
+    struct file_embedded table[] = {{"tokenizer.json", (const uint8_t *)j.data, (const uint8_t *)j.data + j.len},
+                                    {NULL, NULL, NULL}};
     file_embed(table);
     if (tokenizer_open(&t, "ember:", &e)) abort();
     file_embed(NULL);
@@ -70,7 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (tokenizer_encode_text(t, &text, &ids, &e)) abort();
     for (size_t i = 0; i < ids.n; i++) {
         if (decoder_add(&d, ids.data[i], &got)) abort();
-        if (utf8_valid(got.data ? got.data : "", got.len) != got.len) abort(); /* the output has whole characters only */
+        /* the output has whole characters only */
+        if (utf8_valid(got.data ? got.data : "", got.len) != got.len) abort();
     }
     if (decoder_flush(&d, &got)) abort();
     for (size_t i = 0; i < n;) {

@@ -1,6 +1,6 @@
-/* Layout of an answer on a terminal: the result does not depend on how the text is split; apart from colours no control sequence
- * gets through; no letter is lost, added or moved; and no row is wider than the screen, except code and links. The first
- * bytes are the width of the screen and the length of the pieces. */
+/* Layout of an answer on a terminal: the result does not depend on how the text is split; apart from colours no control
+ * sequence gets through; no letter is lost, added or moved; and no row is wider than the screen, except code and links.
+ * The first bytes are the width of the screen and the length of the pieces. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

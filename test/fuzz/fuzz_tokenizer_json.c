@@ -1,4 +1,5 @@
-/* Any bytes as tokenizer.json, or as tekken.json if they name its tokens' bytes: either a clear error or a tokenizer that encodes. */
+/* Any bytes as tokenizer.json, or as tekken.json if they name its tokens' bytes: either a clear error or a tokenizer
+ * that encodes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Feeds every file of the given directories to LLVMFuzzerTestOneInput, so that past findings stay fixed without a fuzzer. Prints the
- * number of files; none at all is a failure, because then nothing was tested. */
+/* Feeds every file of the given directories to LLVMFuzzerTestOneInput, so that past findings stay fixed without a
+ * fuzzer. Prints the number of files; none at all is a failure, because then nothing was tested. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
-/* Compares a sequence's logits with a reference for several splits: whole, as prefills that each continue after the rows of the one
- * before, and token by token; on the CPU at every level it has, on emulated devices, and on both at once.
- * usage: pieces DIR TOKENS REFERENCE [THIRD]    TOKENS: comma-separated ids. REFERENCE: a file of float32 [tokens, columns]; the columns
- * are spread evenly over the vocabulary, starting with 0. THIRD: 0 to 2, of the devices' cases. Exit 1 when a result exceeds its tolerance. */
+/* Compares a sequence's logits with a reference for several splits: whole, as prefills that each continue after the
+ * rows of the one before, and token by token; on the CPU at every level it has, on emulated devices, and on both at
+ * once. usage: pieces DIR TOKENS REFERENCE [THIRD]    TOKENS: comma-separated ids. REFERENCE: a file of float32
+ * [tokens, columns]; the columns are spread evenly over the vocabulary, starting with 0. THIRD: 0 to 2, of the devices'
+ * cases. Exit 1 when a result exceeds its tolerance. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +18,12 @@
 #include "engine/session/engine_state.h"
 #include "test/env.h"
 
-/* Tolerances relative to the reference's largest logit. Levels with float32 activations differ by the order of summation only (up to
- * 3.4e-6 observed). Levels that round activations to BF16 may also flip a close choice of experts, so there the median of the
- * positions counts (up to 7.1e-3 observed). */
+/* Tolerances relative to the reference's largest logit. Levels with float32 activations differ by the order of
+ * summation only (up to 3.4e-6 observed). Levels that round activations to BF16 may also flip a close choice of
+ * experts, so there the median of the positions counts (up to 7.1e-3 observed). */
 static const double float_bound = 1e-5, bf16_bound = 2e-2;
-/* For few tokens, experts in blocks or FP4 use integer products, which keep 16 bits of an activation (up to 7.6e-5 observed). */
+/* For few tokens, experts in blocks or FP4 use integer products, which keep 16 bits of an activation (up to 7.6e-5
+ * observed). */
 static const double whole_bound = 3e-4;
 
 enum { MAX_TOKENS = 512 };
@@ -44,16 +46,20 @@ static const struct {
     {"emu:1,cpu=scalar", &prefill_mode_cpu, DECODE_HYBRID, .turns = true},
     {"emu:1,cpu=avx2,ring=2", &prefill_mode_slp, DECODE_HYBRID},
     {"emu:2,cpu=scalar", &prefill_mode_dslp, DECODE_HYBRID},
-    {"emu:2,cpu=scalar,parallel=layers", &prefill_mode_cpu, DECODE_HYBRID, .layers = 1}, /* some layers on each, others on the CPU */
+    /* some layers on each, others on the CPU */
+    {"emu:2,cpu=scalar,parallel=layers", &prefill_mode_cpu, DECODE_HYBRID, .layers = 1},
     {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &prefill_mode_dslp, DECODE_CPU},
     {"emu:4,cpu=avx2", &prefill_mode_dslp, DECODE_DUAL},
     {"emu:1,cpu=scalar", &prefill_mode_blend, DECODE_HYBRID, "cut"},
     {"emu:1,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "trimoe"},
     {"emu:1,cpu=avx2", &prefill_mode_blend, DECODE_CPU, "trimoe"},
     {"emu:1,cpu=scalar,bw=1", &prefill_mode_blend, DECODE_DUAL, "hybrimoe"},
-    {"emu:2,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "trimoe"},               /* the second device has experts only */
-    {"emu:3,cpu=scalar,h2d=1,bw=1", &prefill_mode_blend, DECODE_DUAL, "auto", .layers = 3}, /* together all layers of each reference */
-    {"emu:2,cpu=scalar,parallel=tensor", &prefill_mode_cpu, DECODE_HYBRID, .turns = true},  /* a shard of each layer on each, where possible */
+    /* the second device has experts only */
+    {"emu:2,cpu=scalar,h2d=1", &prefill_mode_blend, DECODE_HYBRID, "trimoe"},
+    /* together all layers of each reference */
+    {"emu:3,cpu=scalar,h2d=1,bw=1", &prefill_mode_blend, DECODE_DUAL, "auto", .layers = 3},
+    /* a shard of each layer on each, where possible */
+    {"emu:2,cpu=scalar,parallel=tensor", &prefill_mode_cpu, DECODE_HYBRID, .turns = true},
     {"emu:3,cpu=scalar,parallel=tensor", &prefill_mode_slp, DECODE_DUAL},
     {"emu:1,cpu=scalar", &prefill_mode_cpu, DECODE_HYBRID, .mixed = true},
 };
@@ -93,9 +99,12 @@ static int prefill(struct runtime *m, const struct prefill_driver *mode, struct 
 }
 
 /* A token that is replaced later: the devices' rows of it are stale. */
-static int mislead(struct engine *eng, enum exec_mode cut, struct session *s, const int32_t *wrong, int at, struct error *e) {
+static int mislead(struct engine *eng, enum exec_mode cut, struct session *s, const int32_t *wrong, int at,
+                   struct error *e) {
     _Atomic int never = 0;
-    int rc = decode_run(eng->machine.decode, cut, &(struct decode_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1, .n_before = at}, 1, &never, e);
+    int rc = decode_run(eng->machine.decode, cut,
+                        &(struct decode_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1, .n_before = at}, 1,
+                        &never, e);
     decode_rewind(eng->machine.decode, &s->kv, at);
     return rc;
 }
@@ -107,9 +116,12 @@ static int decode(struct engine *eng, int place, struct session *const *s, int a
         enum exec_mode cut = places[place].turns && at % 2 ? DECODE_CPU : places[place].cut;
         int n = cut == DECODE_DUAL || places[place].mixed ? 2 : 1;
         struct decode_span spans[2];
-        for (int k = 0; k < n; k++) spans[(k + at) % n] = (struct decode_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1, .n_before = at};
+        for (int k = 0; k < n; k++)
+            spans[(k + at) % n] =
+                (struct decode_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1, .n_before = at};
         rc = decode_run(eng->machine.decode, cut, spans, n, &never, e);
-        if (!rc && decode_last_exec(eng->machine.decode) != cut) rc = error_set(e, ERR_RUNTIME, "the step ran otherwise");
+        if (!rc && decode_last_exec(eng->machine.decode) != cut)
+            rc = error_set(e, ERR_RUNTIME, "the step ran otherwise");
         if (!rc) rc = take(r, at, spans[at % n].logits);
     }
     return rc;
@@ -119,7 +131,8 @@ static int run(struct engine *eng, int place, const int *cut, struct rows *r, st
     struct session *s[2];
     float *logits = mem_alloc((size_t)r->vocab * sizeof *logits);
     _Atomic int never = 0;
-    int at = 0, rc = logits ? session_open(eng, &s[0], e) : ERR_MEMORY, both = places[place].cut == DECODE_DUAL || places[place].mixed ? 2 : 1;
+    int at = 0, rc = logits ? session_open(eng, &s[0], e) : ERR_MEMORY,
+        both = places[place].cut == DECODE_DUAL || places[place].mixed ? 2 : 1;
     if (!rc && (rc = session_open(eng, &s[1], e))) session_close(&s[0]);
     if (rc) return rc;
     for (int k = both; k-- > 0 && !rc;) { /* the first one is checked */
@@ -165,8 +178,13 @@ static double bound_of(const struct engine *eng, int level, const char *gpus) {
 static void check(const char *dir, int place, int level) {
     struct error e = {0};
     struct engine *eng;
-    struct engine_params p = {
-        .dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .split = places[place].split, .context = MAX_TOKENS};
+    struct engine_params p = {.dir = dir,
+                              .threads = 2,
+                              .cpu_level = level + 1,
+                              .kv = DT_F32,
+                              .gpus = places[place].gpus,
+                              .split = places[place].split,
+                              .context = MAX_TOKENS};
     const char *where = places[place].gpus ? places[place].gpus : "processor";
     const struct gemm *products = gemm_for((enum cpu_level)level, false);
     test_limits_set(TEST_LIMIT_DEVICE_LAYERS, (size_t)places[place].layers);
@@ -183,8 +201,9 @@ static void check(const char *dir, int place, int level) {
         qsort(r.off, (size_t)n_tokens, sizeof *r.off, by_size);
         double off = products->bf16 ? r.off[n_tokens / 2] : r.off[n_tokens - 1];
         bool ok = !rc && r.next == n_tokens && off <= bound_of(eng, level, places[place].gpus);
-        printf("%-4s %s, %s (%s), cut %zu: %.2g of %g%s%s\n", ok ? "ok" : "FAIL", where, cpu_level_name((enum cpu_level)level), products->name, i, off, largest,
-               rc ? ": " : "", rc ? e.text : "");
+        printf("%-4s %s, %s (%s), cut %zu: %.2g of %g%s%s\n", ok ? "ok" : "FAIL", where,
+               cpu_level_name((enum cpu_level)level), products->name, i, off, largest, rc ? ": " : "",
+               rc ? e.text : "");
         failures += !ok, ran++;
     }
     engine_close(&eng);
@@ -196,14 +215,17 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: pieces DIR TOKENS REFERENCE [THIRD]\n");
         return 2;
     }
-    for (const char *s = argv[2]; *s && n_tokens < MAX_TOKENS; s += *s == ',') tokens[0][n_tokens++] = (int32_t)strtol(s, (char **)&s, 10);
+    for (const char *s = argv[2]; *s && n_tokens < MAX_TOKENS; s += *s == ',')
+        tokens[0][n_tokens++] = (int32_t)strtol(s, (char **)&s, 10);
     for (int i = 0; i < n_tokens; i++) tokens[1][i] = tokens[0][n_tokens - 1 - i];
     fseek(f, 0, SEEK_END);
     size_t floats = (size_t)ftell(f) / sizeof *reference;
     rewind(f);
     n_columns = (int)(floats / (size_t)n_tokens);
     reference = malloc(floats * sizeof *reference);
-    if (!reference || fread(reference, sizeof *reference, floats, f) != floats || floats != (size_t)n_tokens * (size_t)n_columns) return 2;
+    if (!reference || fread(reference, sizeof *reference, floats, f) != floats ||
+        floats != (size_t)n_tokens * (size_t)n_columns)
+        return 2;
     fclose(f);
     for (size_t i = 0; i < floats; i++) largest = fmax(largest, fabs((double)reference[i]));
     log_set(quiet, NULL, LOG_WARN);

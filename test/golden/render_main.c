@@ -1,6 +1,7 @@
-/* render_main TEMPLATE CONVERSATION.json: writes the rendered prompt to stdout, or an error to stderr with exit status 1.
- * With -: reads pairs of lines from stdin, each a JSON string (template) and a JSON object (variables), and answers each
- * with one line, "T" and the text or "E" and the error as a JSON string. diff_jinja.py runs thousands of cases this way. */
+/* render_main TEMPLATE CONVERSATION.json: writes the rendered prompt to stdout, or an error to stderr with exit
+ * status 1. With -: reads pairs of lines from stdin, each a JSON string (template) and a JSON object (variables), and
+ * answers each with one line, "T" and the text or "E" and the error as a JSON string. diff_jinja.py runs thousands of
+ * cases this way. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

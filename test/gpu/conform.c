@@ -1,8 +1,9 @@
-/* Compares every operation on a device with the scalar CPU kernels (base operations) or with plain loops in double (the others).
- * usage: conform LIST TOLERANCE [SEED | company | math | joined | rounding] [0/3 | 1/3 | 2/3]    LIST as in --gpus; the first rank is tested.
- * TOLERANCE is relative to the largest value of a result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few
- * tokens together against each alone. math: only operations that LIST's math computes differently from float32, or FP8 differently from BF16. 0/3 to 2/3:
- * only a third of the cases (conform_case.h). Exit 77 when the device, or the CPU level that it needs, is missing. */
+/* Compares every operation on a device with the scalar CPU kernels (base operations) or with plain loops in double (the
+ * others). usage: conform LIST TOLERANCE [SEED | company | math | joined | rounding] [0/3 | 1/3 | 2/3]    LIST as in
+ * --gpus; the first rank is tested. TOLERANCE is relative to the largest value of a result. SEED: random shapes and
+ * addresses instead of the fixed cases. company: batch invariance, a few tokens together against each alone. math: only
+ * operations that LIST's math computes differently from float32, or FP8 differently from BF16. 0/3 to 2/3: only a third
+ * of the cases (conform_case.h). Exit 77 when the device, or the CPU level that it needs, is missing. */
 #include "base/test_env.h"
 #include "test/gpu/conform_blocks.h"
 #include "test/gpu/conform_joined.h"
@@ -16,55 +17,59 @@ static void elementwise(void) {
     CHECK("embed bf16", embed, OP_EMBED, .out = floats(7 * 96, 'f'), .ids = ids, .table = table, .n = 7);
     for (int ln = 0; ln < 2; ln++)
         for (int dim = 60; dim < 2000; dim = dim * 5 + 13)
-            CHECK(ln ? "layer norm" : "rms norm", norm, OP_NORM, .out = floats((size_t)(5 * dim + 10), 'f'), .x = floats((size_t)(5 * (dim + 3)), 'c'),
-                  .w = floats((size_t)dim, 'c'), .bias = ln ? floats((size_t)dim, 'c') : NULL, .rows = 5, .dim = dim, .ldx = dim + 3, .ldo = dim + 2,
+            CHECK(ln ? "layer norm" : "rms norm", norm, OP_NORM, .out = floats((size_t)(5 * dim + 10), 'f'),
+                  .x = floats((size_t)(5 * (dim + 3)), 'c'), .w = floats((size_t)dim, 'c'),
+                  .bias = ln ? floats((size_t)dim, 'c') : NULL, .rows = 5, .dim = dim, .ldx = dim + 3, .ldo = dim + 2,
                   .eps = 1e-6f, .add = ln ? 0 : 1, .w_dtype = DT_F32, .layer_norm = (uint8_t)ln);
     float *x = floats(3 * 50, 'c');
     x[70] = INFINITY;
     _Atomic int *bad = buf_new(4, 'i');
     *bad = -1;
-    CHECK("norm marks what is not finite", norm, OP_NORM, .out = floats(150, 'f'), .x = x, .w = floats(50, 'c'), .rows = 3, .dim = 50, .ldx = 50, .ldo = 50,
-          .eps = 1e-6f, .w_dtype = DT_F32, .tag = 9, .bad = bad);
+    CHECK("norm marks what is not finite", norm, OP_NORM, .out = floats(150, 'f'), .x = x, .w = floats(50, 'c'),
+          .rows = 3, .dim = 50, .ldx = 50, .ldo = 50, .eps = 1e-6f, .w_dtype = DT_F32, .tag = 9, .bad = bad);
     int32_t *pos = buf_new(6 * 4, 'c');
     for (int i = 0; i < 6; i++) pos[i] = (int32_t)(rnd() % 100000);
     float *freq = floats(16, 'c');
     for (int i = 0; i < 16; i++) freq[i] = powf(10000, -(float)i / 16);
-    CHECK("rope table", rope_table, OP_ROPE_TABLE, .cos = floats(96, 'f'), .sin = floats(96, 'f'), .pos = pos, .inv_freq = freq, .n = 6, .half = 16,
-          .mscale = 1.2f);
+    CHECK("rope table", rope_table, OP_ROPE_TABLE, .cos = floats(96, 'f'), .sin = floats(96, 'f'), .pos = pos,
+          .inv_freq = freq, .n = 6, .half = 16, .mscale = 1.2f);
     for (int all = 0; all < 2; all++) {
         int32_t *length = buf_new(6 * 4, 'c'), *at = buf_new(6 * 4, 'c');
         float *two = floats(32, 'c');
         for (int i = 0; i < 6; i++) length[i] = i % 2 ? 65 : 64, at[i] = (int32_t)(rnd() % 100000);
         for (int i = 0; i < 32; i++) two[i] = powf(10000, -(float)(i % 16) / 16) / (i < 16 ? 1 : 3);
-        CHECK("rope tables", rope_table, OP_ROPE_TABLE, .cos = floats(96, 'f'), .sin = floats(96, 'f'), .pos = at, .inv_freq = two,
-              .length = all ? NULL : length, .n = 6, .half = 16, .longest = 64, .total = 65, .mscale = 1.2f, .long_mscale = 1.5f);
+        CHECK("rope tables", rope_table, OP_ROPE_TABLE, .cos = floats(96, 'f'), .sin = floats(96, 'f'), .pos = at,
+              .inv_freq = two, .length = all ? NULL : length, .n = 6, .half = 16, .longest = 64, .total = 65,
+              .mscale = 1.2f, .long_mscale = 1.5f);
     }
     for (int il = 0; il < 4; il++)
-        CHECK("rope", rope, OP_ROPE, .x = floats(5 * 200, 'f'), .cos = floats(40, 'c'), .sin = floats(40, 'c'), .n = 5, .heads = 3, .ld = 200, .head_ld = 60,
-              .half = 8, .interleaved = il & 1, .inverse = il > 1);
+        CHECK("rope", rope, OP_ROPE, .x = floats(5 * 200, 'f'), .cos = floats(40, 'c'), .sin = floats(40, 'c'), .n = 5,
+              .heads = 3, .ld = 200, .head_ld = 60, .half = 8, .interleaved = il & 1, .inverse = il > 1);
     CHECK("add", add, OP_ADD, .y = floats(999, 'f'), .x = floats(999, 'c'), .n = 27, .m = 37);
     CHECK("sigmoid", sigmoid, OP_SIGMOID, .x = floats(77, 'f'), .n = 7, .m = 11);
     CHECK("scale", scale, OP_SCALE, .x = floats(700, 'f'), .n = 7, .m = 90, .ld = 100, .by = 0.7f);
     int32_t *at = buf_new(6 * 4, 'c');
     memcpy(at, (const int32_t[]){0, 6, 7, 63, 64, 100000}, 6 * 4);
-    CHECK("scale by position", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100, .every = 8, .shift = 1, .by = 1, .slope = 0.1f);
+    CHECK("scale by position", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100,
+          .every = 8, .shift = 1, .by = 1, .slope = 0.1f);
     for (uint8_t kind = SCALE_SMOOTH; kind <= SCALE_POWER; kind++) {
         at = buf_new(6 * 4, 'c');
         memcpy(at, (const int32_t[]){0, 6, 7, 63, 64, 100000}, 6 * 4);
-        CHECK(kind == SCALE_POWER ? "scale by position, power" : "scale by position, smooth", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6,
-              .m = 90, .ld = 100, .every = 8, .shift = 1, .by = 1, .slope = 0.1f, .kind = kind);
+        CHECK(kind == SCALE_POWER ? "scale by position, power" : "scale by position, smooth", scale, OP_SCALE,
+              .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100, .every = 8, .shift = 1, .by = 1,
+              .slope = 0.1f, .kind = kind);
     }
     at = buf_new(6 * 4, 'c');
     memcpy(at, (const int32_t[]){0, 6, 7, 63, 64, 100000}, 6 * 4);
-    CHECK("scale heads by position", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100, .by = 1, .slopes = floats(5, 'c'),
-          .bases = floats(5, 'c'), .dim = 18);
+    CHECK("scale heads by position", scale, OP_SCALE, .x = floats(600, 'f'), .pos = at, .n = 6, .m = 90, .ld = 100,
+          .by = 1, .slopes = floats(5, 'c'), .bases = floats(5, 'c'), .dim = 18);
     CHECK("clip", clip, OP_CLIP, .x = floats(700, 'f'), .n = 7, .m = 100, .limit = 0.3f);
     CHECK("fill", fill, OP_FILL, .x = floats(700, 'f'), .n = 7, .m = 100, .value = -3);
     CHECK("softcap", softcap, OP_SOFTCAP, .x = floats(700, 'f'), .n = 7, .m = 100, .cap = 0.6f);
-    CHECK("copy", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100, .head_ldx = 17,
-          .head_ldy = 25);
-    CHECK("copy, one head for all", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100,
-          .head_ldy = 25);
+    CHECK("copy", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16,
+          .ldx = 70, .ldy = 100, .head_ldx = 17, .head_ldy = 25);
+    CHECK("copy, one head for all", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5,
+          .heads = 4, .dim = 16, .ldx = 70, .ldy = 100, .head_ldy = 25);
 }
 
 /* Mamba's selective scan: at the start and later, states separate and in place, in registers and in memory. */
@@ -78,13 +83,14 @@ static void scans(void) {
             char name[80];
             for (size_t k = 0; k < all; k++) rate[k] = -expf(rate[k]);
             snprintf(name, sizeof name, "scan of %d channels, %d, n %d, %d", channels, state, n, how);
-            CHECK(name, scan, OP_SCAN, .out = floats((size_t)(n * (channels + 1)), 'f'), .x = floats(rows, 'c'), .a = floats(rows, 'c'), .b = bc,
-                  .c = bc + state, .rate = rate, .dt = floats((size_t)channels, 'c'), .skip = floats((size_t)channels, 'c'),
+            CHECK(name, scan, OP_SCAN, .out = floats((size_t)(n * (channels + 1)), 'f'), .x = floats(rows, 'c'),
+                  .a = floats(rows, 'c'), .b = bc, .c = bc + state, .rate = rate, .dt = floats((size_t)channels, 'c'),
+                  .skip = floats((size_t)channels, 'c'),
                   .before = how == 0   ? NULL
                             : how == 1 ? floats(all, 'c')
                                        : after,
-                  .after = after, .n = n, .channels = channels, .state = state, .ldx = channels + 2, .lda = channels + 2, .ldbc = 2 * state,
-                  .ldo = channels + 1);
+                  .after = after, .n = n, .channels = channels, .state = state, .ldx = channels + 2,
+                  .lda = channels + 2, .ldbc = 2 * state, .ldo = channels + 1);
         }
 }
 
@@ -92,39 +98,63 @@ static void scans(void) {
 static void deltas(void) {
     static const struct {
         int n, k_heads, v_heads, k_dim, v_dim, taps;
-    } c[] = {{1, 2, 4, 32, 32, 4}, {7, 1, 1, 5, 7, 2}, {40, 2, 6, 64, 40, 4}, {3, 1, 2, 128, 128, 4}, {6, 1, 1, 200, 9, 3}, {2, 1, 1, 300, 3, 1}};
-    static const char *const gates[] = {"gate",          "gate, silu",          "gate, softplus",          "gate, linear",          "gate, normal",
-                                        "gate per head", "gate per head, silu", "gate per head, softplus", "gate per head, linear", "gate per head, normal"};
+    } c[] = {{1, 2, 4, 32, 32, 4},   {7, 1, 1, 5, 7, 2},   {40, 2, 6, 64, 40, 4},
+             {3, 1, 2, 128, 128, 4}, {6, 1, 1, 200, 9, 3}, {2, 1, 1, 300, 3, 1}};
+    static const char *const gates[] = {"gate",
+                                        "gate, silu",
+                                        "gate, softplus",
+                                        "gate, linear",
+                                        "gate, normal",
+                                        "gate per head",
+                                        "gate per head, silu",
+                                        "gate per head, softplus",
+                                        "gate per head, linear",
+                                        "gate per head, normal"};
     for (int i = 0; i < 10; i++)
-        CHECK(gates[i], gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3, .dim = 30, .ldy = 100, .ldg = 210,
-              .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 5), .per_head = i > 4);
+        CHECK(gates[i], gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3,
+              .dim = 30, .ldy = 100, .ldg = 210, .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 5),
+              .per_head = i > 4);
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
-        for (int how = 0; how < 18; how++) { /* no state before; a state; the same memory: with each rule, the last with both kinds of gates and doubled beta */
-            const int rule = how < 12 ? how / 3 : DELTA_CHANNELS, decays = c[i].v_heads * (rule == DELTA_CHANNELS ? c[i].k_dim : 1);
-            int n = c[i].n, keys = c[i].k_heads * c[i].k_dim, values = c[i].v_heads * c[i].v_dim, channels = 2 * keys + values;
+        /* no state before; a state; the same memory: with each rule, the last with both kinds of gates and doubled beta
+         */
+        for (int how = 0; how < 18; how++) {
+            const int rule = how < 12 ? how / 3 : DELTA_CHANNELS,
+                      decays = c[i].v_heads * (rule == DELTA_CHANNELS ? c[i].k_dim : 1);
+            int n = c[i].n, keys = c[i].k_heads * c[i].k_dim, values = c[i].v_heads * c[i].v_dim,
+                channels = 2 * keys + values;
             size_t kept = (size_t)((c[i].taps - 1) * channels), state = (size_t)(values * c[i].k_dim);
-            float *after = floats(kept + 1, 'f'), *before = how % 3 == 0 ? NULL : how % 3 == 1 ? floats(kept + 1, 'c') : after;
+            float *after = floats(kept + 1, 'f'), *before = how % 3 == 0   ? NULL
+                                                            : how % 3 == 1 ? floats(kept + 1, 'c')
+                                                                           : after;
             char name[80];
             snprintf(name, sizeof name, "conv of %d channels, %d taps, n %d, %d", channels, c[i].taps, n, how);
-            CHECK(name, conv, OP_CONV, .out = floats((size_t)(n * (channels + 2)), 'f'), .x = floats((size_t)(n * (channels + 3)), 'c'),
-                  .w = floats((size_t)(c[i].taps * channels), 'c'), .before = before, .after = after, .n = n, .channels = channels, .taps = c[i].taps,
-                  .ldx = channels + 3, .ldo = channels + 2, .bias = rule ? floats((size_t)channels, 'c') : NULL, .is_linear = rule == 1);
-            for (int k = 0; k < 3 && rule == 1; k++) { /* with delays, that share a state; the last one without weights */
+            CHECK(name, conv, OP_CONV, .out = floats((size_t)(n * (channels + 2)), 'f'),
+                  .x = floats((size_t)(n * (channels + 3)), 'c'), .w = floats((size_t)(c[i].taps * channels), 'c'),
+                  .before = before, .after = after, .n = n, .channels = channels, .taps = c[i].taps,
+                  .ldx = channels + 3, .ldo = channels + 2, .bias = rule ? floats((size_t)channels, 'c') : NULL,
+                  .is_linear = rule == 1);
+            /* with delays, that share a state; the last one without weights */
+            for (int k = 0; k < 3 && rule == 1; k++) {
                 const size_t past = (size_t)((c[i].taps + 2) * channels);
                 float *late = floats(past, 'f'), *early = how % 3 == 0 ? NULL : how % 3 == 1 ? floats(past, 'c') : late;
-                CHECK(name, conv, OP_CONV, .out = floats((size_t)(n * channels), 'f'), .x = floats((size_t)(n * channels), 'c'),
-                      .w = k < 2 ? floats((size_t)(c[i].taps * channels), 'c') : NULL, .before = early, .after = late, .n = n, .channels = channels,
-                      .taps = k < 2 ? c[i].taps : 1, .ldx = channels, .ldo = channels, .is_linear = true, .is_peek = k != 1, .delay = 2 - k,
-                      .past = c[i].taps + 2);
+                CHECK(name, conv, OP_CONV, .out = floats((size_t)(n * channels), 'f'),
+                      .x = floats((size_t)(n * channels), 'c'),
+                      .w = k < 2 ? floats((size_t)(c[i].taps * channels), 'c') : NULL, .before = early, .after = late,
+                      .n = n, .channels = channels, .taps = k < 2 ? c[i].taps : 1, .ldx = channels, .ldo = channels,
+                      .is_linear = true, .is_peek = k != 1, .delay = 2 - k, .past = c[i].taps + 2);
             }
-            float *x = floats((size_t)(n * channels), 'c'), *ba = floats((size_t)(n * (c[i].v_heads + decays)), 'c'), *rate = floats((size_t)c[i].v_heads, 'c');
+            float *x = floats((size_t)(n * channels), 'c'), *ba = floats((size_t)(n * (c[i].v_heads + decays)), 'c'),
+                  *rate = floats((size_t)c[i].v_heads, 'c');
             for (int h = 0; h < c[i].v_heads; h++) rate[h] = -expf(rate[h]);
             after = floats(state, 'f'), before = how % 3 == 0 ? NULL : how % 3 == 1 ? floats(state, 'c') : after;
-            snprintf(name, sizeof name, "delta of %d/%d heads, %d x %d, n %d, %d", c[i].k_heads, c[i].v_heads, c[i].k_dim, c[i].v_dim, n, how);
-            CHECK(name, delta, OP_DELTA, .out = floats((size_t)(n * (values + 1)), 'f'), .q = x, .k = x + keys, .v = x + 2 * keys, .b = ba,
-                  .a = ba + c[i].v_heads, .rate = rate, .dt = floats((size_t)decays, 'c'), .before = before, .after = after, .n = n, .k_heads = c[i].k_heads,
-                  .v_heads = c[i].v_heads, .k_dim = c[i].k_dim, .v_dim = c[i].v_dim, .ldx = channels, .ldg = c[i].v_heads + decays, .ldo = values + 1,
-                  .skip = floats((size_t)c[i].v_heads, 'c'), .slope = 0.7f, .bound = how < 12 ? 0 : -5, .doubles_beta = how >= 15, .rule = (uint8_t)rule,
+            snprintf(name, sizeof name, "delta of %d/%d heads, %d x %d, n %d, %d", c[i].k_heads, c[i].v_heads,
+                     c[i].k_dim, c[i].v_dim, n, how);
+            CHECK(name, delta, OP_DELTA, .out = floats((size_t)(n * (values + 1)), 'f'), .q = x, .k = x + keys,
+                  .v = x + 2 * keys, .b = ba, .a = ba + c[i].v_heads, .rate = rate, .dt = floats((size_t)decays, 'c'),
+                  .before = before, .after = after, .n = n, .k_heads = c[i].k_heads, .v_heads = c[i].v_heads,
+                  .k_dim = c[i].k_dim, .v_dim = c[i].v_dim, .ldx = channels, .ldg = c[i].v_heads + decays,
+                  .ldo = values + 1, .skip = floats((size_t)c[i].v_heads, 'c'), .slope = 0.7f,
+                  .bound = how < 12 ? 0 : -5, .doubles_beta = how >= 15, .rule = (uint8_t)rule,
                   .is_tiled = how % 3 == 2);
         }
 }
@@ -133,27 +163,32 @@ static void linears(void) {
     static const struct {
         enum dtype t;
         int br, bc;
-    } kinds[] = {{DT_F32, 0, 0}, {DT_BF16, 0, 0}, {DT_F16, 0, 0}, {DT_E4M3, 128, 128}, {DT_E4M3, 1, 4096}, {DT_E2M1, 1, 32}};
+    } kinds[] = {{DT_F32, 0, 0},      {DT_BF16, 0, 0},    {DT_F16, 0, 0},
+                 {DT_E4M3, 128, 128}, {DT_E4M3, 1, 4096}, {DT_E2M1, 1, 32}};
     static const int sizes[][3] = {{1, 64, 128},    {3, 70, 130},  {8, 200, 256},  {9, 200, 1100}, {65, 130, 384},
                                    {130, 300, 200}, {17, 40, 600}, {1, 300, 2100}, {1, 18, 4700}};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             char name[80];
             int n = sizes[i][0], rows = sizes[i][1], cols = sizes[i][2];
-            snprintf(name, sizeof name, "linear %s %d/%d  %d x %d x %d", dtype_name(kinds[k].t), kinds[k].br, kinds[k].bc, n, rows, cols);
-            CHECK(name, linear, OP_LINEAR, .y = floats((size_t)(n * (rows + 1)), 'f'), .x = floats((size_t)(n * (cols + 4)), 'c'),
-                  .bias = i & 1 ? floats((size_t)rows, 'c') : NULL, .w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc), .n = n, .ldx = cols + 4,
+            snprintf(name, sizeof name, "linear %s %d/%d  %d x %d x %d", dtype_name(kinds[k].t), kinds[k].br,
+                     kinds[k].bc, n, rows, cols);
+            CHECK(name, linear, OP_LINEAR, .y = floats((size_t)(n * (rows + 1)), 'f'),
+                  .x = floats((size_t)(n * (cols + 4)), 'c'), .bias = i & 1 ? floats((size_t)rows, 'c') : NULL,
+                  .w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc), .n = n, .ldx = cols + 4,
                   .ldy = rows + 1, .accumulate = i % 3 == 1, .exact = i == 4);
         }
-    for (int tr = 0; tr < 2; tr++) /* heads of an absorbed MLA: views into a matrix whose block size does not divide the heads */
+    /* heads of an absorbed MLA: views into a matrix whose block size does not divide the heads */
+    for (int tr = 0; tr < 2; tr++)
         for (int n = 1; n < 100; n += n < 9 ? 8 : 40)
-            CHECK(tr ? "linear, heads, transposed" : "linear, heads", linear, OP_LINEAR, .y = floats((size_t)(n * 5 * 192), 'f'),
-                  .x = floats((size_t)(n * 5 * 192), 'c'), .w = mat_rows(matrix(5 * 96, 192, DT_E4M3, 128, 128), 32, 96), .n = n, .ldx = 5 * 192,
-                  .ldy = 5 * 192, .transposed = tr, .batch = 5, .batch_rows = 96, .batch_x = 192, .batch_y = 192);
+            CHECK(tr ? "linear, heads, transposed" : "linear, heads", linear, OP_LINEAR,
+                  .y = floats((size_t)(n * 5 * 192), 'f'), .x = floats((size_t)(n * 5 * 192), 'c'),
+                  .w = mat_rows(matrix(5 * 96, 192, DT_E4M3, 128, 128), 32, 96), .n = n, .ldx = 5 * 192, .ldy = 5 * 192,
+                  .transposed = tr, .batch = 5, .batch_rows = 96, .batch_x = 192, .batch_y = 192);
 }
 
-/* The indexer's numbers are small integers, so sums do not depend on their order and many are equal; then attention over
- * a row's selection, and over all keys. */
+/* The indexer's numbers are small integers, so sums do not depend on their order and many are equal; then attention
+ * over a row's selection, and over all keys. */
 static float *whole(size_t n, char type) {
     float *p = floats(n, type);
     for (size_t i = 0; i < n; i++) p[i] = (float)(int)p[i];
@@ -161,7 +196,9 @@ static float *whole(size_t n, char type) {
 }
 static void choosers(void) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
-    static const struct { int n, heads, dim, q0, topk; } c[] = {{1, 64, 128, 700, 256}, {20, 5, 40, 30, 33}, {7, 8, 32, 1300, 100}, {3, 2, 16, 0, 5}};
+    static const struct {
+        int n, heads, dim, q0, topk;
+    } c[] = {{1, 64, 128, 700, 256}, {20, 5, 40, 30, 33}, {7, 8, 32, 1300, 100}, {3, 2, 16, 0, 5}};
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         for (int t = 0; t < 3; t++) {
             char name[80];
@@ -175,21 +212,24 @@ static void choosers(void) {
                 if (types[t] == DT_BF16) ((uint16_t *)k.data)[j] = h;
                 if (types[t] == DT_E4M3) ((uint8_t *)k.data)[j] = f32_to_e4m3(v), k.scale[j / c[i].dim] = 0.5f;
             }
-            CHECK(name, select, OP_SELECT, .chosen = buf_new((size_t)(n * c[i].topk) * 4, 'i'), .q = whole((size_t)(n * c[i].heads * c[i].dim), 'c'),
-                  .weight = whole((size_t)(n * c[i].heads), 'c'), .k = k, .n = n, .heads = c[i].heads, .topk = c[i].topk, .ldq = c[i].heads * c[i].dim,
+            CHECK(name, select, OP_SELECT, .chosen = buf_new((size_t)(n * c[i].topk) * 4, 'i'),
+                  .q = whole((size_t)(n * c[i].heads * c[i].dim), 'c'), .weight = whole((size_t)(n * c[i].heads), 'c'),
+                  .k = k, .n = n, .heads = c[i].heads, .topk = c[i].topk, .ldq = c[i].heads * c[i].dim,
                   .q_pos0 = c[i].q0, .n_keys = keys, .scale = 0.25f);
             int dim = c[i].dim, heads = c[i].heads < 16 ? c[i].heads : 16;
             for (int chosen = 0; chosen < 2; chosen++) {
-                snprintf(name, sizeof name, "attention %s over %s %d", dtype_name(types[t]), chosen ? "chosen" : "all of", keys);
+                snprintf(name, sizeof name, "attention %s over %s %d", dtype_name(types[t]),
+                         chosen ? "chosen" : "all of", keys);
                 struct kv_plane plane = plane_new(keys + 1, 1, dim, types[t], 'c');
                 int32_t *list = chosen ? buf_new((size_t)(n * c[i].topk) * 4, 'c') : NULL;
                 for (int r = 0; r < n && chosen; r++)
                     for (int j = 0, seen = op_seen(c[i].q0 + r, 0, keys); j < c[i].topk; j++)
                         list[r * c[i].topk + j] = j >= seen ? -1 : seen <= c[i].topk ? j : seen - c[i].topk + j;
-                CHECK(name, attention, OP_ATTENTION, .out = floats((size_t)(n * heads * dim), 'f'), .q = floats((size_t)(n * heads * dim), 'c'), .k = plane,
-                      .v = plane, .sinks = chosen ? NULL : floats((size_t)heads, 'c'), .lse = floats((size_t)(n * heads), 'f'), .chosen = list,
-                      .n_chosen = chosen ? c[i].topk : 0, .n = n, .n_heads = heads, .v_dim = dim, .ldq = heads * dim, .ldo = heads * dim, .q_pos0 = c[i].q0,
-                      .n_keys = keys, .scale = 0.1f);
+                CHECK(name, attention, OP_ATTENTION, .out = floats((size_t)(n * heads * dim), 'f'),
+                      .q = floats((size_t)(n * heads * dim), 'c'), .k = plane, .v = plane,
+                      .sinks = chosen ? NULL : floats((size_t)heads, 'c'), .lse = floats((size_t)(n * heads), 'f'),
+                      .chosen = list, .n_chosen = chosen ? c[i].topk : 0, .n = n, .n_heads = heads, .v_dim = dim,
+                      .ldq = heads * dim, .ldo = heads * dim, .q_pos0 = c[i].q0, .n_keys = keys, .scale = 0.1f);
             }
         }
 }
@@ -199,69 +239,90 @@ static void attentions(void) {
     for (int t = 0; t < 3; t++) {
         struct kv_plane p = plane_new(20, 3, 40, types[t], types[t] == DT_F32 ? 'f' : 'i');
         CHECK("kv_store", kv_store, OP_KV_STORE, .plane = p, .x = floats(7 * 130, 'c'), .row0 = 5, .n = 7, .ldx = 130);
-        CHECK("kv_load", kv_load, OP_KV_LOAD, .plane = plane_new(20, 3, 40, types[t], 'c'), .out = floats(7 * 130, 'f'), .row0 = 5, .n = 7, .ldo = 130);
+        CHECK("kv_load", kv_load, OP_KV_LOAD, .plane = plane_new(20, 3, 40, types[t], 'c'), .out = floats(7 * 130, 'f'),
+              .row0 = 5, .n = 7, .ldo = 130);
     }
     static const struct {
         int n, heads, kv, dim, v, q0, k0, keys, window, sinks;
-    } c[] = {{5, 4, 2, 32, 32, 0, 0, 5, 0, 0},       {1, 16, 1, 72, 64, 300, 0, 301, 0, 0},    {40, 4, 4, 64, 64, 10, 0, 50, 0, 0},
-             {70, 6, 2, 128, 128, 0, 0, 70, 0, 1},   {33, 2, 2, 192, 128, 100, 0, 133, 50, 0}, {20, 4, 2, 64, 64, 5, 64, 40, 0, 0},
-             {100, 4, 2, 64, 64, 30, 64, 70, 0, 0},  {17, 4, 4, 192, 128, 0, 4, 30, 0, 1},     {140, 1, 1, 192, 128, 0, 0, 140, 0, 0},
-             {19, 8, 2, 96, 96, 30, 0, 90, 0, 0},    {21, 4, 4, 80, 80, 200, 10, 210, 70, 1},  {68, 1, 1, 256, 256, 30, 0, 98, 0, 0},
-             {33, 12, 4, 48, 32, 0, 0, 33, 0, 0},    {24, 3, 3, 36, 20, 9, 0, 33, 0, 1},       {130, 2, 1, 128, 128, 0, 0, 130, 100, 0},
-             {3, 16, 2, 64, 64, 597, 0, 600, 0, 1},  {1, 34, 1, 576, 512, 300, 0, 301, 0, 1},  {1, 24, 1, 576, 512, 900, 800, 101, 64, 0},
-             {16, 3, 1, 576, 512, 60, 0, 76, 0, 1},  {1, 24, 2, 128, 128, 300, 0, 301, 0, 0},  {17, 2, 1, 320, 256, 5, 0, 22, 0, 0},
-             {4, 4, 2, 64, 64, 20, 0, 24, 0, 0},     {2, 40, 1, 288, 256, 150, 0, 152, 0, 0},  {3, 5, 1, 328, 256, 97, 0, 100, 0, 1},
+    } c[] = {{5, 4, 2, 32, 32, 0, 0, 5, 0, 0},         {1, 16, 1, 72, 64, 300, 0, 301, 0, 0},
+             {40, 4, 4, 64, 64, 10, 0, 50, 0, 0},      {70, 6, 2, 128, 128, 0, 0, 70, 0, 1},
+             {33, 2, 2, 192, 128, 100, 0, 133, 50, 0}, {20, 4, 2, 64, 64, 5, 64, 40, 0, 0},
+             {100, 4, 2, 64, 64, 30, 64, 70, 0, 0},    {17, 4, 4, 192, 128, 0, 4, 30, 0, 1},
+             {140, 1, 1, 192, 128, 0, 0, 140, 0, 0},   {19, 8, 2, 96, 96, 30, 0, 90, 0, 0},
+             {21, 4, 4, 80, 80, 200, 10, 210, 70, 1},  {68, 1, 1, 256, 256, 30, 0, 98, 0, 0},
+             {33, 12, 4, 48, 32, 0, 0, 33, 0, 0},      {24, 3, 3, 36, 20, 9, 0, 33, 0, 1},
+             {130, 2, 1, 128, 128, 0, 0, 130, 100, 0}, {3, 16, 2, 64, 64, 597, 0, 600, 0, 1},
+             {1, 34, 1, 576, 512, 300, 0, 301, 0, 1},  {1, 24, 1, 576, 512, 900, 800, 101, 64, 0},
+             {16, 3, 1, 576, 512, 60, 0, 76, 0, 1},    {1, 24, 2, 128, 128, 300, 0, 301, 0, 0},
+             {17, 2, 1, 320, 256, 5, 0, 22, 0, 0},     {4, 4, 2, 64, 64, 20, 0, 24, 0, 0},
+             {2, 40, 1, 288, 256, 150, 0, 152, 0, 0},  {3, 5, 1, 328, 256, 97, 0, 100, 0, 1},
              {1, 34, 1, 576, 512, 300, 0, 301, 0, 1}};
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         for (int t = 0; t < 3; t++) {
             char name[80];
-            snprintf(name, sizeof name, "attention %s n %d heads %d/%d dim %d/%d keys %d", dtype_name(types[t]), c[i].n, c[i].heads, c[i].kv, c[i].dim, c[i].v,
-                     c[i].keys);
+            snprintf(name, sizeof name, "attention %s n %d heads %d/%d dim %d/%d keys %d", dtype_name(types[t]), c[i].n,
+                     c[i].heads, c[i].kv, c[i].dim, c[i].v, c[i].keys);
             int32_t *pos = NULL;
             if (i % 2) {
                 pos = buf_new((size_t)c[i].n * 4, 'c');
-                for (int k = 0; k < c[i].n; k++) pos[k] = c[i].q0 + k + (i % 4 == 1 && k > c[i].n / 2 ? 70 : 0); /* some in two stripes */
+                /* some in two stripes */
+                for (int k = 0; k < c[i].n; k++) pos[k] = c[i].q0 + k + (i % 4 == 1 && k > c[i].n / 2 ? 70 : 0);
             }
             struct kv_plane k = plane_new(c[i].keys, c[i].kv, c[i].dim, types[t], 'c');
-            struct kv_plane v = c[i].kv == 1 && c[i].dim > c[i].v ? k : plane_new(c[i].keys, c[i].kv, c[i].v, types[t], 'c');
+            struct kv_plane v =
+                c[i].kv == 1 && c[i].dim > c[i].v ? k : plane_new(c[i].keys, c[i].kv, c[i].v, types[t], 'c');
             CHECK(name, attention, OP_ATTENTION, .out = floats((size_t)(c[i].n * c[i].heads * c[i].v), 'f'),
-                  .q = floats((size_t)(c[i].n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v, .sinks = c[i].sinks ? floats((size_t)c[i].heads, 'c') : NULL,
-                  .lse = floats((size_t)(c[i].n * c[i].heads), 'f'), .q_pos = pos, .n = c[i].n, .n_heads = c[i].heads, .v_dim = c[i].v,
-                  .ldq = c[i].heads * c[i].dim, .ldo = c[i].heads * c[i].v, .q_pos0 = c[i].q0, .k_pos0 = c[i].k0, .n_keys = c[i].keys, .window = c[i].window,
-                  .scale = 0.1f, .softcap = i % 3 == 2 ? 0.5f : 0, .temperature_len = i % 3 == 2 || i % 7 == 3 ? c[i].keys / 2 : 0,
-                  .chunk_keys = i % 4 == 2 ? 24 : 0, .bias = i % 5 == 1 ? floats((size_t)(c[i].n * c[i].heads * 40), 'c') : NULL,
+                  .q = floats((size_t)(c[i].n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v,
+                  .sinks = c[i].sinks ? floats((size_t)c[i].heads, 'c') : NULL,
+                  .lse = floats((size_t)(c[i].n * c[i].heads), 'f'), .q_pos = pos, .n = c[i].n, .n_heads = c[i].heads,
+                  .v_dim = c[i].v, .ldq = c[i].heads * c[i].dim, .ldo = c[i].heads * c[i].v, .q_pos0 = c[i].q0,
+                  .k_pos0 = c[i].k0, .n_keys = c[i].keys, .window = c[i].window, .scale = 0.1f,
+                  .softcap = i % 3 == 2 ? 0.5f : 0, .temperature_len = i % 3 == 2 || i % 7 == 3 ? c[i].keys / 2 : 0,
+                  .chunk_keys = i % 4 == 2 ? 24 : 0,
+                  .bias = i % 5 == 1 ? floats((size_t)(c[i].n * c[i].heads * 40), 'c') : NULL,
                   .extent = i % 5 == 1 ? 40 : 0);
         }
     choosers();
     float *lse = floats(15, 'f'), *lse2 = floats(15, 'c');
     lse[3] = lse2[7] = lse[9] = lse2[9] = -INFINITY;
-    check(
-        "merge", OP_MERGE,
-        &(union op_args){
-            .merge = {.out = floats(5 * 70, 'f'), .lse = lse, .out2 = floats(5 * 80, 'c'), .lse2 = lse2, .n = 5, .heads = 3, .dim = 20, .ldo = 70, .ldo2 = 80}},
-        ref_merge);
+    check("merge", OP_MERGE,
+          &(union op_args){.merge = {.out = floats(5 * 70, 'f'),
+                                     .lse = lse,
+                                     .out2 = floats(5 * 80, 'c'),
+                                     .lse2 = lse2,
+                                     .n = 5,
+                                     .heads = 3,
+                                     .dim = 20,
+                                     .ldo = 70,
+                                     .ldo2 = 80}},
+          ref_merge);
 }
 
-/* Keys and values of MLA's heads: formats with and without tiles, heads that block sizes do not divide, odd parts, each cache type. */
+/* Keys and values of MLA's heads: formats with and without tiles, heads that block sizes do not divide, odd parts, each
+ * cache type. */
 static void expansions(void) {
     static const struct {
         enum dtype t, cache;
         int br, bc, n, row0, heads, nope, v_dim, lora, rope;
-    } c[] = {{DT_E4M3, DT_BF16, 128, 128, 70, 3, 3, 128, 128, 256, 64}, {DT_E4M3, DT_E4M3, 128, 128, 33, 0, 5, 40, 24, 130, 16},
-             {DT_BF16, DT_F32, 0, 0, 150, 1, 2, 20, 200, 96, 8},        {DT_BF16, DT_BF16, 0, 0, 25, 0, 4, 16, 16, 44, 6},
-             {DT_E2M1, DT_BF16, 1, 32, 40, 2, 2, 32, 64, 64, 16},       {DT_F16, DT_E4M3, 0, 0, 30, 1, 3, 24, 40, 64, 8},
+    } c[] = {{DT_E4M3, DT_BF16, 128, 128, 70, 3, 3, 128, 128, 256, 64},
+             {DT_E4M3, DT_E4M3, 128, 128, 33, 0, 5, 40, 24, 130, 16},
+             {DT_BF16, DT_F32, 0, 0, 150, 1, 2, 20, 200, 96, 8},
+             {DT_BF16, DT_BF16, 0, 0, 25, 0, 4, 16, 16, 44, 6},
+             {DT_E2M1, DT_BF16, 1, 32, 40, 2, 2, 32, 64, 64, 16},
+             {DT_F16, DT_E4M3, 0, 0, 30, 1, 3, 24, 40, 64, 8},
              {DT_BF16, DT_F32, 0, 0, 26, 0, 3, 15, 17, 40, 8}};
     double wide = tol;
     tol = 1.0 / 128;
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++) {
         char name[80];
         size_t rows = (size_t)(c[i].n * c[i].heads);
-        snprintf(name, sizeof name, "expand %s of %s, %d x %d heads %d/%d", dtype_name(c[i].t), dtype_name(c[i].cache), c[i].n, c[i].heads, c[i].nope,
-                 c[i].v_dim);
-        CHECK(name, expand, OP_EXPAND, .k = buf_new(rows * (size_t)(c[i].nope + c[i].rope) * 2, 'h'), .v = buf_new(rows * (size_t)c[i].v_dim * 2, 'h'),
+        snprintf(name, sizeof name, "expand %s of %s, %d x %d heads %d/%d", dtype_name(c[i].t), dtype_name(c[i].cache),
+                 c[i].n, c[i].heads, c[i].nope, c[i].v_dim);
+        CHECK(name, expand, OP_EXPAND, .k = buf_new(rows * (size_t)(c[i].nope + c[i].rope) * 2, 'h'),
+              .v = buf_new(rows * (size_t)c[i].v_dim * 2, 'h'),
               .latent = plane_new(c[i].row0 + c[i].n, 1, c[i].lora + c[i].rope, c[i].cache, 'c'),
-              .w = matrix(c[i].heads * (c[i].nope + c[i].v_dim), c[i].lora, c[i].t, c[i].br, c[i].bc), .row0 = c[i].row0, .n = c[i].n, .heads = c[i].heads,
-              .nope = c[i].nope, .v_dim = c[i].v_dim);
+              .w = matrix(c[i].heads * (c[i].nope + c[i].v_dim), c[i].lora, c[i].t, c[i].br, c[i].bc),
+              .row0 = c[i].row0, .n = c[i].n, .heads = c[i].heads, .nope = c[i].nope, .v_dim = c[i].v_dim);
     }
     tol = wide;
 }
@@ -269,24 +330,29 @@ static void expansions(void) {
 static void mixtures(void) {
     for (int i = 0; i < 8; i++) {
         int groups = i & 2 ? 4 : 1;
-        CHECK("route", route, OP_ROUTE, .ids = buf_new(40 * 6 * 4, 'i'), .weights = floats(40 * 6, 'f'), .logits = floats(40 * 64, 'c'),
-              .bias = i & 1 ? floats(64, 'c') : NULL, .expert_scale = i & 2 ? floats(64, 'c') : NULL, .n_always = i == 1 ? 2 : 0, .n = 40, .n_experts = 64,
-              .topk = 6, .n_group = groups, .topk_group = 2, .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = i & 1, .group_zero = (i & 6) == 6,
-              .norm = i & 4, .scale = 2.5f);
+        CHECK("route", route, OP_ROUTE, .ids = buf_new(40 * 6 * 4, 'i'), .weights = floats(40 * 6, 'f'),
+              .logits = floats(40 * 64, 'c'), .bias = i & 1 ? floats(64, 'c') : NULL,
+              .expert_scale = i & 2 ? floats(64, 'c') : NULL, .n_always = i == 1 ? 2 : 0, .n = 40, .n_experts = 64,
+              .topk = 6, .n_group = groups, .topk_group = 2, .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX,
+              .group_top2 = i & 1, .group_zero = (i & 6) == 6, .norm = i & 4, .scale = 2.5f);
     }
     for (int n = 2; n < 40; n += 19)
-        CHECK("route of each group", route, OP_ROUTE, .ids = buf_new((size_t)(n * 8) * 4, 'i'), .weights = floats((size_t)(n * 8), 'f'),
-              .logits = floats((size_t)(n * 64), 'c'), .n = n, .n_experts = 64, .topk = 8, .n_group = 4, .topk_group = 4, .group_each = true,
-              .score = SCORE_SOFTMAX, .norm = true, .scale = 1);
-    CHECK("route by logits", route, OP_ROUTE, .ids = buf_new(40 * 6 * 4, 'i'), .weights = floats(40 * 6, 'f'), .logits = floats(40 * 64, 'c'),
-          .bias = floats(64, 'c'), .n = 40, .n_experts = 64, .topk = 6, .n_group = 1, .topk_group = 1, .score = SCORE_SIGMOID_BY_LOGIT, .scale = 1);
+        CHECK("route of each group", route, OP_ROUTE, .ids = buf_new((size_t)(n * 8) * 4, 'i'),
+              .weights = floats((size_t)(n * 8), 'f'), .logits = floats((size_t)(n * 64), 'c'), .n = n, .n_experts = 64,
+              .topk = 8, .n_group = 4, .topk_group = 4, .group_each = true, .score = SCORE_SOFTMAX, .norm = true,
+              .scale = 1);
+    CHECK("route by logits", route, OP_ROUTE, .ids = buf_new(40 * 6 * 4, 'i'), .weights = floats(40 * 6, 'f'),
+          .logits = floats(40 * 64, 'c'), .bias = floats(64, 'c'), .n = 40, .n_experts = 64, .topk = 6, .n_group = 1,
+          .topk_group = 1, .score = SCORE_SIGMOID_BY_LOGIT, .scale = 1);
     for (int n = 2; n < 100; n = n * 4 + 1)
-        CHECK("route, mixer", route, OP_ROUTE, .ids = buf_new(40 * 2 * 4, 'i'), .weights = floats(40 * 2, 'f'), .logits = floats((size_t)(40 * n), 'c'),
-              .n = 40, .n_experts = n, .topk = 2, .n_group = 1, .topk_group = 1, .score = SCORE_MIXER, .scale = 1, .jitter = 0.1f);
+        CHECK("route, mixer", route, OP_ROUTE, .ids = buf_new(40 * 2 * 4, 'i'), .weights = floats(40 * 2, 'f'),
+              .logits = floats((size_t)(40 * n), 'c'), .n = 40, .n_experts = n, .topk = 2, .n_group = 1,
+              .topk_group = 1, .score = SCORE_MIXER, .scale = 1, .jitter = 0.1f);
     for (int n = 1; n < 50; n += 16)
-        CHECK("route, idle experts", route, OP_ROUTE, .ids = buf_new((size_t)(n * 6) * 4, 'i'), .weights = floats((size_t)(n * 6), 'f'),
-              .logits = floats((size_t)(n * 60), 'c'), .bias = floats(60, 'c'), .idle = floats((size_t)n, 'f'), .n = n, .n_experts = 40, .n_idle = 20,
-              .topk = 6, .score = SCORE_SOFTMAX, .scale = 6);
+        CHECK("route, idle experts", route, OP_ROUTE, .ids = buf_new((size_t)(n * 6) * 4, 'i'),
+              .weights = floats((size_t)(n * 6), 'f'), .logits = floats((size_t)(n * 60), 'c'), .bias = floats(60, 'c'),
+              .idle = floats((size_t)n, 'f'), .n = n, .n_experts = 40, .n_idle = 20, .topk = 6, .score = SCORE_SOFTMAX,
+              .scale = 6);
     static const char *const others[][2] = {{"ffn, turned", "experts, turned"},
                                             {"ffn, mxfp4 in turns", "experts, mxfp4 in turns"},
                                             {"ffn, gate and up turned", "experts, gate and up turned"},
@@ -294,31 +360,35 @@ static void mixtures(void) {
                                             {"ffn, capped", "experts, capped"}};
     for (int kind = 0; kind < 5; kind++) {
         for (int n = 1; n < 100; n = n * 4 + 3)
-            CHECK(others[kind][0], ffn, OP_FFN, .y = floats((size_t)(n * 192), 'f'), .x = floats((size_t)(n * 192), 'c'),
-                  .expert = expert_other(192, 160, kind), .n = n, .hidden = 192);
+            CHECK(others[kind][0], ffn, OP_FFN, .y = floats((size_t)(n * 192), 'f'),
+                  .x = floats((size_t)(n * 192), 'c'), .expert = expert_other(192, 160, kind), .n = n, .hidden = 192);
         struct expert other[8];
         for (int i = 0; i < 8; i++) other[i] = expert_other(192, 160, kind);
-        CHECK(others[kind][1], experts, OP_EXPERTS, .y = floats(60 * 192, 'f'), .x = floats(60 * 192, 'c'), .ids = choices(60, 2, 8),
-              .weights = floats(120, 'c'), .experts = other, .n = 60, .topk = 2, .n_experts = 8, .hidden = 192);
+        CHECK(others[kind][1], experts, OP_EXPERTS, .y = floats(60 * 192, 'f'), .x = floats(60 * 192, 'c'),
+              .ids = choices(60, 2, 8), .weights = floats(120, 'c'), .experts = other, .n = 60, .topk = 2,
+              .n_experts = 8, .hidden = 192);
     }
     struct expert table[8], shared;
     for (int n = 3; n < 30; n += 23) { /* few, and more than FEW */
         shared = expert_new(256, 128);
         for (int i = 0; i < 8; i++) table[i] = expert_new(256, 128);
-        CHECK(n > FEW ? "experts, shared and routed" : "experts, shared and routed, few tokens", experts, OP_EXPERTS, .y = floats((size_t)(n * 256), 'f'),
-              .x = floats((size_t)(n * 256), 'c'), .ids = choices(n, 2, 8), .weights = floats((size_t)(2 * n), 'c'), .experts = table, .shared = &shared,
+        CHECK(n > FEW ? "experts, shared and routed" : "experts, shared and routed, few tokens", experts, OP_EXPERTS,
+              .y = floats((size_t)(n * 256), 'f'), .x = floats((size_t)(n * 256), 'c'), .ids = choices(n, 2, 8),
+              .weights = floats((size_t)(2 * n), 'c'), .experts = table, .shared = &shared,
               .shared_weight = floats((size_t)n, 'c'), .n = n, .topk = 2, .n_experts = 8, .hidden = 256);
     }
     for (int n = 2; n < 60; n += 50) {
         int32_t *ids = choices(n, 2, 8);
         for (int i = 0; i < 8; i++) table[i] = expert_new(256, 128);
         ids[1] = -1;
-        CHECK(n > FEW ? "experts, by choice" : "experts, by choice, few tokens", experts, OP_EXPERTS, .y = floats((size_t)(n * 2 * 256), 'f'),
-              .x = floats((size_t)(n * 256), 'c'), .ids = ids, .weights = floats((size_t)(2 * n), 'c'), .experts = table, .n = n, .topk = 2, .n_experts = 8,
+        CHECK(n > FEW ? "experts, by choice" : "experts, by choice, few tokens", experts, OP_EXPERTS,
+              .y = floats((size_t)(n * 2 * 256), 'f'), .x = floats((size_t)(n * 256), 'c'), .ids = ids,
+              .weights = floats((size_t)(2 * n), 'c'), .experts = table, .n = n, .topk = 2, .n_experts = 8,
               .hidden = 256, .by_choice = true);
     }
     shared = expert_new(256, 384);
-    CHECK("experts, dense", experts, OP_EXPERTS, .y = floats(70 * 256, 'f'), .x = floats(70 * 256, 'c'), .shared = &shared, .n = 70, .hidden = 256);
+    CHECK("experts, dense", experts, OP_EXPERTS, .y = floats(70 * 256, 'f'), .x = floats(70 * 256, 'c'),
+          .shared = &shared, .n = 70, .hidden = 256);
     for (int half = 0; half < 2; half++) {
         int32_t *ids = choices(300, 4, 16), *token = buf_new(1200 * 4, 'i');
         check("sort", OP_SORT,
@@ -335,23 +405,36 @@ static void mixtures(void) {
     }
     int32_t *index = buf_new(9 * 4, 'c');
     for (int i = 0; i < 9; i++) index[i] = (i * 5 + 2) % 17;
-    check("gather", OP_GATHER,
-          &(union op_args){.gather = {.out = floats(9 * 33, 'f'), .x = floats(17 * 40, 'c'), .index = index, .n = 9, .dim = 33, .ldx = 40}}, ref_gather);
+    check(
+        "gather", OP_GATHER,
+        &(union op_args){
+            .gather =
+                {.out = floats(9 * 33, 'f'), .x = floats(17 * 40, 'c'), .index = index, .n = 9, .dim = 33, .ldx = 40}},
+        ref_gather);
     for (int w = 0; w < 2; w++) {
         index = buf_new(9 * 4, 'c');
         for (int i = 0; i < 9; i++) index[i] = (i * 5 + 2) % 17;
         check("scatter_add", OP_SCATTER_ADD,
-              &(union op_args){
-                  .scatter_add =
-                      {.y = floats(17 * 40, 'f'), .x = floats(9 * 33, 'c'), .index = index, .weight = w ? floats(9, 'c') : NULL, .n = 9, .dim = 33, .ldy = 40}},
+              &(union op_args){.scatter_add = {.y = floats(17 * 40, 'f'),
+                                               .x = floats(9 * 33, 'c'),
+                                               .index = index,
+                                               .weight = w ? floats(9, 'c') : NULL,
+                                               .n = 9,
+                                               .dim = 33,
+                                               .ldy = 40}},
               ref_scatter);
     }
     check("scatter_add, rows in order", OP_SCATTER_ADD,
-          &(union op_args){.scatter_add = {.y = floats(9 * 40, 'f'), .x = floats(9 * 33, 'c'), .n = 9, .dim = 33, .ldy = 40}}, ref_scatter);
+          &(union op_args){
+              .scatter_add = {.y = floats(9 * 40, 'f'), .x = floats(9 * 33, 'c'), .n = 9, .dim = 33, .ldy = 40}},
+          ref_scatter);
     for (int n = 1; n < 200; n = n * 8 + 1)
         check("ffn", OP_FFN,
-              &(union op_args){
-                  .ffn = {.y = floats((size_t)n * 256, 'f'), .x = floats((size_t)n * 256, 'c'), .expert = expert_new(256, 136), .n = n, .hidden = 256}},
+              &(union op_args){.ffn = {.y = floats((size_t)n * 256, 'f'),
+                                       .x = floats((size_t)n * 256, 'c'),
+                                       .expert = expert_new(256, 136),
+                                       .n = n,
+                                       .hidden = 256}},
               ref_ffn);
 }
 
@@ -360,16 +443,22 @@ static int within(int least, int most) { return least + (int)(rnd() % (uint32_t)
 static void random_linear(char *name, size_t size) {
     static const enum dtype kinds[] = {DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E4M3, DT_E2M1};
     static const int blocks[][2] = {{0, 0}, {0, 0}, {0, 0}, {128, 128}, {1, 4096}, {1, 32}};
-    int k = within(0, 5), n = within(0, 2) ? within(1, 20) : within(20, 140), rows = within(1, 150), cols = within(1, 70) * within(1, 5), off = within(0, 3);
-    int transposed = !within(0, 5), batch = within(0, 3) ? 1 : within(2, 3), head = (rows + batch - 1) / batch, pad = within(0, 5);
+    int k = within(0, 5), n = within(0, 2) ? within(1, 20) : within(20, 140), rows = within(1, 150),
+        cols = within(1, 70) * within(1, 5), off = within(0, 3);
+    int transposed = !within(0, 5), batch = within(0, 3) ? 1 : within(2, 3), head = (rows + batch - 1) / batch,
+        pad = within(0, 5);
     rows = head * batch;
     if (kinds[k] == DT_E2M1) cols += cols % 2;
-    int in = transposed ? head : cols, out = transposed ? cols : head, ldx = in * batch + pad, ldy = out * batch + within(0, 3);
+    int in = transposed ? head : cols, out = transposed ? cols : head, ldx = in * batch + pad,
+        ldy = out * batch + within(0, 3);
     struct mat w = matrix(rows, cols, kinds[k], blocks[k][0], blocks[k][1]);
-    snprintf(name, size, "linear %s %d x %d x %d, batch %d%s", dtype_name(kinds[k]), n, head, cols, batch, transposed ? ", transposed" : "");
-    CHECK(name, linear, OP_LINEAR, .y = floats((size_t)(n * ldy + off), 'f') + off, .x = floats((size_t)(n * ldx + off), 'c') + off,
-          .bias = batch == 1 && !transposed && within(0, 1) ? floats((size_t)out, 'c') : NULL, .w = batch > 1 ? mat_rows(w, 0, head) : w, .n = n, .ldx = ldx,
-          .ldy = ldy, .accumulate = within(0, 2) == 0, .transposed = transposed, .exact = within(0, 4) == 0, .batch = batch, .batch_rows = head, .batch_x = in,
+    snprintf(name, size, "linear %s %d x %d x %d, batch %d%s", dtype_name(kinds[k]), n, head, cols, batch,
+             transposed ? ", transposed" : "");
+    CHECK(name, linear, OP_LINEAR, .y = floats((size_t)(n * ldy + off), 'f') + off,
+          .x = floats((size_t)(n * ldx + off), 'c') + off,
+          .bias = batch == 1 && !transposed && within(0, 1) ? floats((size_t)out, 'c') : NULL,
+          .w = batch > 1 ? mat_rows(w, 0, head) : w, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = within(0, 2) == 0,
+          .transposed = transposed, .exact = within(0, 4) == 0, .batch = batch, .batch_rows = head, .batch_x = in,
           .batch_y = out);
 }
 static void random_attention(char *name, size_t size) {
@@ -377,21 +466,27 @@ static void random_attention(char *name, size_t size) {
     enum dtype type = types[within(0, 2)];
     int kv = within(1, 3), heads = kv * within(1, 9), n = within(0, 1) ? within(1, 4) : within(5, 90),
         keys = within(0, 2) ? within(1, 90) : within(200, 700 / kv);
-    int dim = within(0, 1) ? within(1, 20) * 8 : within(1, 200), v_dim = within(0, 2) ? dim : within(1, dim), q0 = within(0, keys), k0 = within(0, 30);
+    int dim = within(0, 1) ? within(1, 20) * 8 : within(1, 200), v_dim = within(0, 2) ? dim : within(1, dim),
+        q0 = within(0, keys), k0 = within(0, 30);
     if ((double)n * heads * keys * dim > 4e6) n = 1 + (int)(4e6 / ((double)heads * keys * dim)), n = n < 1 ? 1 : n;
     bool one = kv == 1 && v_dim <= dim && within(0, 1);
     int32_t *pos = within(0, 1) ? buf_new((size_t)n * 4, 'c') : NULL;
     for (int i = 0; pos && i < n; i++) pos[i] = within(0, keys + k0);
-    struct kv_plane k = plane_new(keys, kv, dim, type, 'c'), v = one ? k : plane_new(keys, kv, v_dim + within(0, 8), type, 'c');
+    struct kv_plane k = plane_new(keys, kv, dim, type, 'c'),
+                    v = one ? k : plane_new(keys, kv, v_dim + within(0, 8), type, 'c');
     int off = within(0, 3), ldq = heads * dim + within(0, 3), ldo = heads * v_dim + within(0, 3);
-    snprintf(name, size, "attention %s n %d heads %d/%d dim %d/%d keys %d", dtype_name(type), n, heads, kv, dim, v_dim, keys);
-    CHECK(name, attention, OP_ATTENTION, .out = floats((size_t)(n * ldo + off), 'f') + off, .q = floats((size_t)(n * ldq + off), 'c') + off, .k = k, .v = v,
-          .sinks = within(0, 2) ? NULL : floats((size_t)heads, 'c'), .lse = within(0, 1) ? floats((size_t)(n * heads), 'f') : NULL, .q_pos = pos, .n = n,
-          .n_heads = heads, .v_dim = v_dim, .ldq = ldq, .ldo = ldo, .q_pos0 = q0, .k_pos0 = k0, .n_keys = keys, .window = within(0, 2) ? 0 : within(1, keys),
-          .scale = 1 / sqrtf((float)dim));
+    snprintf(name, size, "attention %s n %d heads %d/%d dim %d/%d keys %d", dtype_name(type), n, heads, kv, dim, v_dim,
+             keys);
+    CHECK(name, attention, OP_ATTENTION, .out = floats((size_t)(n * ldo + off), 'f') + off,
+          .q = floats((size_t)(n * ldq + off), 'c') + off, .k = k, .v = v,
+          .sinks = within(0, 2) ? NULL : floats((size_t)heads, 'c'),
+          .lse = within(0, 1) ? floats((size_t)(n * heads), 'f') : NULL, .q_pos = pos, .n = n, .n_heads = heads,
+          .v_dim = v_dim, .ldq = ldq, .ldo = ldo, .q_pos0 = q0, .k_pos0 = k0, .n_keys = keys,
+          .window = within(0, 2) ? 0 : within(1, keys), .scale = 1 / sqrtf((float)dim));
 }
 
-/* n rows of x times w, with larger strides than needed; `which`: some with a bias, some added to y, the fourth from row 7 of w. */
+/* n rows of x times w, with larger strides than needed; `which`: some with a bias, some added to y, the fourth from row
+ * 7 of w. */
 static void tile_case(const char *name, struct mat w, int n, int which) {
     const int rows = w.rows, cols = w.cols;
     check(name, OP_LINEAR,
@@ -406,27 +501,34 @@ static void tile_case(const char *name, struct mat w, int n, int which) {
           oracle_linear);
 }
 
-/* Products in tiles: uneven numbers of tokens, rows and columns, rows at any address, every code of a weight. Where the device
- * rounds activations so does the reference, so the tolerance is that of float32 sums (14 bits inside a
- * block of FP8). cuBLAS gets weights rounded to BF16 and needs a larger one. */
+/* Products in tiles: uneven numbers of tokens, rows and columns, rows at any address, every code of a weight. Where the
+ * device rounds activations so does the reference, so the tolerance is that of float32 sums (14 bits inside a block of
+ * FP8). cuBLAS gets weights rounded to BF16 and needs a larger one. */
 static void tiles(void) {
     static const struct {
         enum dtype t, scale;
         int br, bc;
-    } kinds[] = {{DT_E4M3, DT_F32, 128, 128}, {DT_E4M3, DT_F32, 1, 4096}, {DT_BF16, DT_F32, 0, 0}, {DT_E2M1, DT_E8M0, 1, 32}, {DT_E4M3, DT_E8M0, 128, 128}};
+    } kinds[] = {{DT_E4M3, DT_F32, 128, 128},
+                 {DT_E4M3, DT_F32, 1, 4096},
+                 {DT_BF16, DT_F32, 0, 0},
+                 {DT_E2M1, DT_E8M0, 1, 32},
+                 {DT_E4M3, DT_E8M0, 128, 128}};
     static const int sizes[][3] = {{25, 100, 256}, {32, 130, 200}, {26, 128, 328},  {33, 70, 132}, {65, 300, 130},
                                    {100, 128, 64}, {129, 130, 33}, {130, 260, 391}, {77, 200, 400}};
     double wide = tol;
-    if (!spec.is_emulated && spec.math != GPU_MATH_F32 && spec.gemm != GPU_GEMM_CUBLAS) tol = spec.math == GPU_MATH_FP8 ? 2e-3 : 1e-4;
+    if (!spec.is_emulated && spec.math != GPU_MATH_F32 && spec.gemm != GPU_GEMM_CUBLAS)
+        tol = spec.math == GPU_MATH_FP8 ? 2e-3 : 1e-4;
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             char name[80];
             int n = sizes[i][0], rows = sizes[i][1], cols = sizes[i][2];
-            snprintf(name, sizeof name, "tiles %s/%d  %d x %d x %d", dtype_name(kinds[k].t), kinds[k].bc, n, rows, cols);
+            snprintf(name, sizeof name, "tiles %s/%d  %d x %d x %d", dtype_name(kinds[k].t), kinds[k].bc, n, rows,
+                     cols);
             struct mat w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc);
             uint8_t *scale = (uint8_t *)w.scale;
             w.scale_dtype = (uint8_t)kinds[k].scale;
-            for (int r = 0; kinds[k].scale == DT_E8M0 && r < (rows + kinds[k].br - 1) / kinds[k].br * w.scale_stride; r++)
+            for (int r = 0; kinds[k].scale == DT_E8M0 && r < (rows + kinds[k].br - 1) / kinds[k].br * w.scale_stride;
+                 r++)
                 scale[r] = (uint8_t)(124 + rnd() % 6);
             tile_case(name, w, n, (int)i);
         }
@@ -434,7 +536,12 @@ static void tiles(void) {
         enum dtype t = i ? DT_E2M1 : DT_E4M3;
         struct mat w = codes(256, t, i ? 32 : 128);
         check(i ? "tiles, all codes of E2M1" : "tiles, all codes of E4M3", OP_LINEAR,
-              &(union op_args){.linear = {.y = floats((size_t)(26 * w.rows), 'f'), .x = floats(26 * 256, 'c'), .w = w, .n = 26, .ldx = 256, .ldy = w.rows}},
+              &(union op_args){.linear = {.y = floats((size_t)(26 * w.rows), 'f'),
+                                          .x = floats(26 * 256, 'c'),
+                                          .w = w,
+                                          .n = 26,
+                                          .ldx = 256,
+                                          .ldy = w.rows}},
               oracle_linear);
     }
     static const enum dtype types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
@@ -442,7 +549,8 @@ static void tiles(void) {
     for (size_t k = 0; k < sizeof types / sizeof types[0]; k++)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
             char name[80];
-            int n = shapes[i][0], rows = shapes[i][1], cols = dtype_block(types[k]) > 32 ? (shapes[i][2] + 255) / 256 * 256 : shapes[i][2];
+            int n = shapes[i][0], rows = shapes[i][1],
+                cols = dtype_block(types[k]) > 32 ? (shapes[i][2] + 255) / 256 * 256 : shapes[i][2];
             snprintf(name, sizeof name, "tiles %s  %d x %d x %d", dtype_name(types[k]), n, rows, cols);
             struct mat w = matrix(rows, cols, types[k], 0, 0);
             tile_case(name, w, n, (int)i);
@@ -463,8 +571,8 @@ static float normal(void) {
     for (int i = 0; i < 12; i++) sum += rnd_float() / 4;
     return sum * 0.866f;
 }
-/* Prints what rounding adds to products: FP8 weights in blocks against the exact product of the same weights. Activations are normal, or one column in 64
- * is 30 times as large, as in residual streams of language models. */
+/* Prints what rounding adds to products: FP8 weights in blocks against the exact product of the same weights.
+ * Activations are normal, or one column in 64 is 30 times as large, as in residual streams of language models. */
 static void rounding(void) {
     enum { N = 64, ROWS = 128 };
     shows_rms = true;
@@ -476,7 +584,10 @@ static void rounding(void) {
         for (int i = 0; i < ROWS * cols; i++) ((uint8_t *)w.data)[i] = f32_to_e4m3(100 * normal());
         for (int i = 0; i < N * cols; i++) x[i] = normal() * (k > 1 && i % cols % 64 == 5 ? 30 : 1);
         snprintf(name, sizeof name, "%d x %d x %d%s", N, ROWS, cols, k > 1 ? ", large columns" : "");
-        check(name, OP_LINEAR, &(union op_args){.linear = {.y = floats(N * ROWS, 'f'), .x = x, .w = w, .n = N, .ldx = cols, .ldy = ROWS}}, exact_linear);
+        check(
+            name, OP_LINEAR,
+            &(union op_args){.linear = {.y = floats(N * ROWS, 'f'), .x = x, .w = w, .n = N, .ldx = cols, .ldy = ROWS}},
+            exact_linear);
     }
 }
 
@@ -484,7 +595,8 @@ static void rounding(void) {
 static struct op_group group_of(enum dtype t, int hidden, int inter, int br, int bc) {
     static const int sizes[] = {65, 0, 1, 3, 17, 130, 33, 16};
     enum { ROWS = 140, N = 8 };
-    struct op_group a = {.y = floats((size_t)(ROWS * hidden), 'f'), .x = floats((size_t)(ROWS * hidden), 'c'), .n = N, .hidden = hidden};
+    struct op_group a = {
+        .y = floats((size_t)(ROWS * hidden), 'f'), .x = floats((size_t)(ROWS * hidden), 'c'), .n = N, .hidden = hidden};
     int32_t *token = buf_new(300 * 4, 'c');
     float *weight = floats(300, 'c');
     a.token = token;
@@ -493,7 +605,9 @@ static struct op_group group_of(enum dtype t, int hidden, int inter, int br, int
         a.begin[k] = at;
         for (int i = 0; i < sizes[k]; i++) token[at++] = (int32_t)((i * ROWS + k * 3) / sizes[k]);
         a.begin[k + 1] = at;
-        if (sizes[k]) a.expert[k] = (struct expert){matrix(inter, hidden, t, br, bc), matrix(inter, hidden, t, br, bc), matrix(hidden, inter, t, br, bc)};
+        if (sizes[k])
+            a.expert[k] = (struct expert){matrix(inter, hidden, t, br, bc), matrix(inter, hidden, t, br, bc),
+                                          matrix(hidden, inter, t, br, bc)};
     }
     return a;
 }
@@ -501,8 +615,9 @@ static void groups(void) {
     static const struct {
         enum dtype t;
         int hidden, inter, br, bc;
-    } kinds[] = {{DT_E4M3, 256, 128, 128, 128}, {DT_E4M3, 200, 150, 128, 128}, {DT_BF16, 72, 40, 0, 0},  {DT_E2M1, 128, 96, 1, 32},
-                 {DT_F16, 64, 48, 0, 0},        {DT_Q4_K, 256, 256, 0, 0},     {DT_Q8_0, 96, 160, 0, 0}, {DT_MXFP4, 64, 96, 0, 0}};
+    } kinds[] = {{DT_E4M3, 256, 128, 128, 128}, {DT_E4M3, 200, 150, 128, 128}, {DT_BF16, 72, 40, 0, 0},
+                 {DT_E2M1, 128, 96, 1, 32},     {DT_F16, 64, 48, 0, 0},        {DT_Q4_K, 256, 256, 0, 0},
+                 {DT_Q8_0, 96, 160, 0, 0},      {DT_MXFP4, 64, 96, 0, 0}};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         char name[80];
         snprintf(name, sizeof name, "group %s, %d and %d", dtype_name(kinds[i].t), kinds[i].hidden, kinds[i].inter);
@@ -547,10 +662,10 @@ static void groups_apart(void) {
     free(each);
 }
 
-/* With up to FEW tokens, a token's result must not depend on the others in the call, not by a bit. alone() reduces a call of all tokens to
- * token t; row: where its result is in `out`, and its size. */
-static void company(const char *name, enum op_code code, const union op_args *all, void (*alone)(union op_args *a, int t), int n, float *out, size_t ld,
-                    size_t width) {
+/* With up to FEW tokens, a token's result must not depend on the others in the call, not by a bit. alone() reduces a
+ * call of all tokens to token t; row: where its result is in `out`, and its size. */
+static void company(const char *name, enum op_code code, const union op_args *all,
+                    void (*alone)(union op_args *a, int t), int n, float *out, size_t ld, size_t width) {
     struct error e = {0};
     union op_args a = *all;
     int at = 0;
@@ -576,7 +691,8 @@ static void company(const char *name, enum op_code code, const union op_args *al
         }
         if (t < 0) continue;
         size_t row = skip + (size_t)t * ld;
-        same = same && !memcmp(together + row, (float *)b->got + row, width * 4) && memcmp(together + row, (float *)b->host + row, width * 4);
+        same = same && !memcmp(together + row, (float *)b->got + row, width * 4) &&
+               memcmp(together + row, (float *)b->host + row, width * 4);
     }
     ran++;
     failures += !same;
@@ -607,9 +723,11 @@ static void companies(void) {
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
             for (int turned = 0; turned < (k < 2 ? 2 : 1); turned++) {
-                int n = counts[i], rows = i ? 150 : 20, cols = i ? 1100 : 4700, in = turned ? rows : cols, outs = turned ? cols : rows;
+                int n = counts[i], rows = i ? 150 : 20, cols = i ? 1100 : 4700, in = turned ? rows : cols,
+                    outs = turned ? cols : rows;
                 float *y = floats((size_t)(n * outs), 'f');
-                snprintf(name, sizeof name, "company of %d, %s%s", n, dtype_name(kinds[k].t), turned ? ", transposed" : "");
+                snprintf(name, sizeof name, "company of %d, %s%s", n, dtype_name(kinds[k].t),
+                         turned ? ", transposed" : "");
                 company(name, OP_LINEAR,
                         &(union op_args){.linear = {.y = y,
                                                     .x = floats((size_t)(n * in), 'c'),
@@ -623,16 +741,22 @@ static void companies(void) {
             }
     static const struct {
         int n, heads, kv, dim, v, q0, window;
-    } c[] = {{FEW, 4, 2, 64, 64, 250, 0}, {5, 16, 2, 128, 128, 509, 0}, {3, 24, 1, 576, 512, 700, 0}, {9, 2, 1, 80, 80, 300, 60}, {4, 4, 2, 64, 64, 4094, 0}};
+    } c[] = {{FEW, 4, 2, 64, 64, 250, 0},
+             {5, 16, 2, 128, 128, 509, 0},
+             {3, 24, 1, 576, 512, 700, 0},
+             {9, 2, 1, 80, 80, 300, 60},
+             {4, 4, 2, 64, 64, 4094, 0}};
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         for (int t = 0; t < 3; t++) {
-            if (c[i].q0 > 4000 && spec.math != GPU_MATH_F32 && !spec.is_emulated) continue; /* the emulated tensor cores take minutes */
+            /* the emulated tensor cores take minutes */
+            if (c[i].q0 > 4000 && spec.math != GPU_MATH_F32 && !spec.is_emulated) continue;
             int keys = c[i].q0 + c[i].n, n = c[i].n, row = c[i].heads * c[i].v;
             struct kv_plane k = plane_new(keys, c[i].kv, c[i].dim, types[t], 'c'),
                             v = c[i].kv == 1 && c[i].dim > c[i].v ? k : plane_new(keys, c[i].kv, c[i].v, types[t], 'c');
             float *out = floats((size_t)(n * row), 'f');
-            snprintf(name, sizeof name, "company of %d, attention %s %d/%d, %d keys", n, dtype_name(types[t]), c[i].heads, c[i].dim, keys);
+            snprintf(name, sizeof name, "company of %d, attention %s %d/%d, %d keys", n, dtype_name(types[t]),
+                     c[i].heads, c[i].dim, keys);
             company(name, OP_ATTENTION,
                     &(union op_args){.attention = {.out = out,
                                                    .q = floats((size_t)(n * c[i].heads * c[i].dim), 'c'),
@@ -671,7 +795,8 @@ int main(int argc, char **argv) {
     if (!(cpu = cpu_exec_open(pool, CPU_SCALAR, &e))) die("cpu", &e);
     bool math = argc > 3 && !strcmp(argv[3], "math"), some = argc > 3 && !math && strcmp(argv[3], "company") != 0;
     seed = some ? strtoull(argv[3], NULL, 10) : 1;
-    printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
+    printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name,
+           (unsigned long long)seed, tol);
     if (argc > 3 && !strcmp(argv[3], "joined")) {
         joined(spec.is_emulated ? 1000 : 60);
     } else if (argc > 3 && !strcmp(argv[3], "rounding")) {
@@ -690,7 +815,9 @@ int main(int argc, char **argv) {
         joined(spec.is_emulated ? 100 : math ? 3 : 10);
         if (spec.math != GPU_MATH_FP8) recorded(DT_BF16, 0), recorded(DT_F32, 100), recorded(DT_E4M3, 0);
         if (spec.math != GPU_MATH_FP8) shared_caches();
-        if (spec.math != GPU_MATH_FP8) recorded_choice(1), recorded_choice(5), recorded_window(1), recorded_window(5), recorded_rule(1), recorded_rule(3);
+        if (spec.math != GPU_MATH_FP8)
+            recorded_choice(1), recorded_choice(5), recorded_window(1), recorded_window(5), recorded_rule(1),
+                recorded_rule(3);
         if (!math) passed();
     } else if (!some) {
         companies();

@@ -29,7 +29,8 @@ static struct exec *cpu;
 static struct gpu_spec spec;
 static double tol;
 static bool shows_rms; /* print the relative error of the results as root mean square, too */
-static int third = -1; /* 0 to 2: a third of the cases whose names differ in numbers only, and the first of each such list; -1: all */
+/* 0 to 2: a third of the cases whose names differ in numbers only, and the first of each such list; -1: all */
+static int third = -1;
 static uint64_t seed;
 
 static uint32_t rnd(void) {
@@ -58,14 +59,32 @@ static void block_scales(uint8_t *b, enum dtype t) {
     static const struct {
         uint8_t dtype, at[2];
         float reach;
-    } halves[] = {{DT_Q8_0, {0, 0}, 127},     {DT_Q4_0, {0, 0}, 8},       {DT_IQ4_NL, {0, 0}, 127},        {DT_IQ4_XS, {0, 0}, 31 * 127},
-                  {DT_Q4_K, {0, 2}, 63 * 15}, {DT_Q5_K, {0, 2}, 63 * 31}, {DT_Q6_K, {208, 208}, 127 * 32}, {DT_Q4_1, {0, 2}, 15},
-                  {DT_Q5_0, {0, 0}, 16},      {DT_Q5_1, {0, 2}, 31},      {DT_Q2_K, {80, 82}, 45},         {DT_Q3_K, {108, 108}, 128},
-                  {DT_IQ1_S, {0, 0}, 17},     {DT_IQ2_XXS, {0, 0}, 166},  {DT_IQ2_XS, {0, 0}, 166},        {DT_IQ2_S, {0, 0}, 166},
-                  {DT_IQ3_XXS, {0, 0}, 480},  {DT_IQ3_S, {0, 0}, 465},    {DT_TQ1_0, {52, 52}, 1},         {DT_TQ2_0, {64, 64}, 2},
-                  {DT_Q1_0, {0, 0}, 1},       {DT_Q2_0, {0, 0}, 2}};
+    } halves[] = {{DT_Q8_0, {0, 0}, 127},
+                  {DT_Q4_0, {0, 0}, 8},
+                  {DT_IQ4_NL, {0, 0}, 127},
+                  {DT_IQ4_XS, {0, 0}, 31 * 127},
+                  {DT_Q4_K, {0, 2}, 63 * 15},
+                  {DT_Q5_K, {0, 2}, 63 * 31},
+                  {DT_Q6_K, {208, 208}, 127 * 32},
+                  {DT_Q4_1, {0, 2}, 15},
+                  {DT_Q5_0, {0, 0}, 16},
+                  {DT_Q5_1, {0, 2}, 31},
+                  {DT_Q2_K, {80, 82}, 45},
+                  {DT_Q3_K, {108, 108}, 128},
+                  {DT_IQ1_S, {0, 0}, 17},
+                  {DT_IQ2_XXS, {0, 0}, 166},
+                  {DT_IQ2_XS, {0, 0}, 166},
+                  {DT_IQ2_S, {0, 0}, 166},
+                  {DT_IQ3_XXS, {0, 0}, 480},
+                  {DT_IQ3_S, {0, 0}, 465},
+                  {DT_TQ1_0, {52, 52}, 1},
+                  {DT_TQ2_0, {64, 64}, 2},
+                  {DT_Q1_0, {0, 0}, 1},
+                  {DT_Q2_0, {0, 0}, 2}};
     const uint16_t tenth = f32_to_f16(0.06f);
-    for (int k = 0; k < 4 && t == DT_IQ1_M; k++) b[49 + 2 * k] = (uint8_t)((b[49 + 2 * k] & 15) | (tenth >> 4 * k & 15) << 4); /* a float16 in four words */
+    /* a float16 in four words */
+    for (int k = 0; k < 4 && t == DT_IQ1_M; k++)
+        b[49 + 2 * k] = (uint8_t)((b[49 + 2 * k] & 15) | (tenth >> 4 * k & 15) << 4);
     if (t == DT_MXFP4) b[0] = (uint8_t)(124 + rnd() % 4);
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
         for (int k = 0; k < 2 && halves[i].dtype == t; k++) {
@@ -86,7 +105,8 @@ static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
     for (size_t i = 0; i < m.stride * (size_t)rows; i++) {
         p[i] = (uint8_t)rnd();
         if (t == DT_E4M3 && (p[i] & 0x7f) == 0x7f) p[i] = 0;
-        if (t == DT_E4M3) p[i] = (uint8_t)((p[i] & 0x8f) | (0x30 + (p[i] & 0x10))); /* near 1; subnormals come from the scale */
+        /* near 1; subnormals come from the scale */
+        if (t == DT_E4M3) p[i] = (uint8_t)((p[i] & 0x8f) | (0x30 + (p[i] & 0x10)));
     }
     for (size_t i = 0; i < (size_t)rows * (size_t)cols; i++) {
         float v = rnd_float();
@@ -108,14 +128,16 @@ static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
 static int32_t *choices(int n, int topk, int experts) {
     int32_t *ids = buf_new((size_t)(n * topk) * 4, 'c');
     for (int t = 0; t < n; t++)
-        for (int k = 0; k < topk; k++) ids[t * topk + k] = (int32_t)((rnd() % 3 + (uint32_t)(k * experts / topk)) % (uint32_t)experts);
+        for (int k = 0; k < topk; k++)
+            ids[t * topk + k] = (int32_t)((rnd() % 3 + (uint32_t)(k * experts / topk)) % (uint32_t)experts);
     return ids;
 }
 static struct expert expert_new(int hidden, int inter) {
-    return (struct expert){matrix(inter, hidden, DT_E4M3, 128, 128), matrix(inter, hidden, DT_E4M3, 128, 128), matrix(hidden, inter, DT_E4M3, 128, 128)};
+    return (struct expert){matrix(inter, hidden, DT_E4M3, 128, 128), matrix(inter, hidden, DT_E4M3, 128, 128),
+                           matrix(hidden, inter, DT_E4M3, 128, 128)};
 }
-/* BF16 with a transposed down matrix (0), MXFP4 with interleaved gate and up rows, biases and limits (1), BF16 with all matrices transposed (2), BF16 without
- * up and with squared ReLU (3), BF16 with caps (4). */
+/* BF16 with a transposed down matrix (0), MXFP4 with interleaved gate and up rows, biases and limits (1), BF16 with all
+ * matrices transposed (2), BF16 without up and with squared ReLU (3), BF16 with caps (4). */
 static struct expert expert_other(int hidden, int inter, int kind) {
     if (kind == 3)
         return (struct expert){.gate = matrix(inter, hidden, DT_BF16, 0, 0),
@@ -123,14 +145,14 @@ static struct expert expert_other(int hidden, int inter, int kind) {
                                .gate_bias = floats((size_t)inter, 'c'),
                                .glu = {.is_relu = true}};
     if (kind == 4)
-        return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0), matrix(hidden, inter, DT_BF16, 0, 0),
-                               .glu = {.gate_cap = 0.7f, .up_cap = 0.4f}};
+        return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
+                               matrix(hidden, inter, DT_BF16, 0, 0), .glu = {.gate_cap = 0.7f, .up_cap = 0.4f}};
     if (kind == 2)
-        return (struct expert){matrix(hidden, inter, DT_BF16, 0, 0), matrix(hidden, inter, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
-                               .is_transposed = true, .gate_up_transposed = true};
+        return (struct expert){matrix(hidden, inter, DT_BF16, 0, 0), matrix(hidden, inter, DT_BF16, 0, 0),
+                               matrix(inter, hidden, DT_BF16, 0, 0), .is_transposed = true, .gate_up_transposed = true};
     if (!kind)
-        return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
-                               .is_transposed = true};
+        return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
+                               matrix(inter, hidden, DT_BF16, 0, 0), .is_transposed = true};
     struct expert e = {.gate = matrix(2 * inter, hidden, DT_E2M1, 1, 32),
                        .down = matrix(hidden, inter, DT_E2M1, 1, 32),
                        .gate_bias = floats((size_t)inter, 'c'),
@@ -161,15 +183,17 @@ static struct kv_plane plane_new(int rows, int heads, int dim, enum dtype t, cha
     return p;
 }
 
-/* All codes of a type, each with a scale that makes it 1 or -1, so that no code is hidden by a larger one. Row r has code r in
- * every column, and NaN where the code is one. */
+/* All codes of a type, each with a scale that makes it 1 or -1, so that no code is hidden by a larger one. Row r has
+ * code r in every column, and NaN where the code is one. */
 static struct mat codes(int cols, enum dtype t, int bc) {
     struct mat m = matrix(t == DT_E4M3 ? 256 : 16, cols, t, 1, bc);
     uint8_t *p = (uint8_t *)m.data;
     for (int r = 0; r < m.rows; r++) {
-        int code = spec.is_emulated && t == DT_E4M3 && r % 128 == 127 ? r - 1 : r; /* CPU kernels never get a NaN (weights/nan_scan.h) */
+        /* CPU kernels never get a NaN (weights/nan_scan.h) */
+        int code = spec.is_emulated && t == DT_E4M3 && r % 128 == 127 ? r - 1 : r;
         memset(p + (size_t)r * m.stride, t == DT_E4M3 ? code : r * 17, m.stride);
-        float v = t == DT_E4M3 ? e4m3_to_f32((uint8_t)code) : e2m1_to_f32((uint8_t)r), *s = (float *)m.scale + r * m.scale_stride;
+        float v = t == DT_E4M3 ? e4m3_to_f32((uint8_t)code) : e2m1_to_f32((uint8_t)r),
+              *s = (float *)m.scale + r * m.scale_stride;
         for (int c = 0; c < m.scale_stride; c++) s[c] = v != 0 && isfinite(v) ? 1 / fabsf(v) : 1;
     }
     return m;
@@ -219,7 +243,8 @@ static void bufs_free(void) {
 }
 
 /* Runs `a` on the device and compares everything with what `reference` has left in the host buffers. */
-static void check(const char *name, enum op_code code, const union op_args *a, void (*reference)(const union op_args *)) {
+static void check(const char *name, enum op_code code, const union op_args *a,
+                  void (*reference)(const union op_args *)) {
     struct error e = {0};
     if (left_out(name)) {
         bufs_free();

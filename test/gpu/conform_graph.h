@@ -1,9 +1,17 @@
 #pragma once
-/* Recorded graphs: stores a key and a value and attends to them, recorded once and replayed for one row after another of two sessions,
- * whose planes and positions are read from memory. The results must have the bits of the same calls made one by one. */
+/* Recorded graphs: stores a key and a value and attends to them, recorded once and replayed for one row after another
+ * of two sessions, whose planes and positions are read from memory. The results must have the bits of the same calls
+ * made one by one. */
 #include "test/gpu/conform_case.h"
 
-enum { GRAPH_KEYS = 700, GRAPH_BOUND = 1024, GRAPH_HEADS = 2, GRAPH_QUERIES = 8, GRAPH_DIM = 64, GRAPH_WIDTH = GRAPH_HEADS * GRAPH_DIM };
+enum {
+    GRAPH_KEYS = 700,
+    GRAPH_BOUND = 1024,
+    GRAPH_HEADS = 2,
+    GRAPH_QUERIES = 8,
+    GRAPH_DIM = 64,
+    GRAPH_WIDTH = GRAPH_HEADS * GRAPH_DIM
+};
 struct graph_case {
     enum dtype dtype;
     int window;
@@ -35,8 +43,12 @@ static int graph_work(struct graph_case *c, int session, int pos, bool recorded)
                              .scale = 0.125f,
                              .at = at,
                              .v_at = v_at};
-    int rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = *k, .x = c->kv, .row0 = pos, .n = 1, .ldx = GRAPH_WIDTH, .at = at});
-    if (!rc) rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = *v, .x = c->kv + GRAPH_WIDTH, .row0 = pos, .n = 1, .ldx = GRAPH_WIDTH, .at = v_at});
+    int rc = x->ops->kv_store(
+        x, &(struct op_kv_store){.plane = *k, .x = c->kv, .row0 = pos, .n = 1, .ldx = GRAPH_WIDTH, .at = at});
+    if (!rc)
+        rc = x->ops->kv_store(
+            x, &(struct op_kv_store){
+                   .plane = *v, .x = c->kv + GRAPH_WIDTH, .row0 = pos, .n = 1, .ldx = GRAPH_WIDTH, .at = v_at});
     if (!rc) rc = gpu_fill(stream, c->out, 0, GRAPH_QUERIES * GRAPH_DIM * 4);
     if (!rc) rc = x->ops->attention(x, &a);
     return rc ? rc : gpu_copy(stream, c->got, c->out, GRAPH_QUERIES * GRAPH_DIM * 4, GPU_D2H);
@@ -54,7 +66,8 @@ static int graph_record(struct graph_case *c, struct gpu_graph **graph) {
 }
 
 static void graph_planes(struct graph_case *c) {
-    size_t row = dtype_bytes(c->dtype, GRAPH_WIDTH), bytes = row * GRAPH_KEYS, scales = c->dtype == DT_E4M3 ? GRAPH_KEYS * GRAPH_HEADS * 4 : 0;
+    size_t row = dtype_bytes(c->dtype, GRAPH_WIDTH), bytes = row * GRAPH_KEYS,
+           scales = c->dtype == DT_E4M3 ? GRAPH_KEYS * GRAPH_HEADS * 4 : 0;
     float *data = malloc(bytes + scales + 4 * GRAPH_WIDTH * GRAPH_KEYS);
     for (int s = 0; s < 2; s++)
         for (int kv = 0; kv < 2; kv++) {
@@ -82,7 +95,9 @@ static void graph_planes(struct graph_case *c) {
 }
 
 static void recorded(enum dtype dtype, int window) {
-    static const struct { int session, pos; } rows[] = {{0, 3}, {1, 300}, {0, 4}, {1, 301}, {0, 255}, {0, 256}, {1, 699}, {1, 0}};
+    static const struct {
+        int session, pos;
+    } rows[] = {{0, 3}, {1, 300}, {0, 4}, {1, 301}, {0, 255}, {0, 256}, {1, 699}, {1, 0}};
     struct graph_case c = {.dtype = dtype, .window = window};
     struct gpu_graph *graph = NULL;
     struct error e = {0};
@@ -94,25 +109,31 @@ static void recorded(enum dtype dtype, int window) {
     c.q = c.kv + 2 * GRAPH_WIDTH;
     graph_take(&c.out, row * 4);
     graph_take(&c.at, 2 * sizeof *c.at);
-    if (gpu_host_alloc(g, (void **)&c.got, row * 4, &e) || gpu_host_alloc(g, (void **)&c.host_at, 2 * sizeof *c.host_at, &e)) die("graph", &e);
+    if (gpu_host_alloc(g, (void **)&c.got, row * 4, &e) ||
+        gpu_host_alloc(g, (void **)&c.host_at, 2 * sizeof *c.host_at, &e))
+        die("graph", &e);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int s = rows[i].session, pos = rows[i].pos;
         for (size_t k = 0; k < sizeof in / 4; k++) in[k] = rnd_float();
         gpu_copy(stream, c.kv, in, sizeof in, GPU_H2D);
         bad += graph_work(&c, s, pos, false) || gpu_stream_sync(stream);
         memcpy(want, c.got, sizeof want);
-        for (int kv = 0; kv < 2; kv++) c.host_at[kv] = (struct op_address){.data = c.plane[s][kv][1].data, .scale = c.plane[s][kv][1].scale, .pos = pos};
+        for (int kv = 0; kv < 2; kv++)
+            c.host_at[kv] =
+                (struct op_address){.data = c.plane[s][kv][1].data, .scale = c.plane[s][kv][1].scale, .pos = pos};
         gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
         gpu_stream_sync(stream);
         memset(c.got, 0xff, row * 4);
-        if (!graph) bad += graph_record(&c, &graph) > 2 || !graph; /* on a card once more, after the workspace has grown */
-        bad += gpu_stream_sync(stream) || c.got[0] == c.got[0];    /* nothing has run yet */
+        /* on a card once more, after the workspace has grown */
+        if (!graph) bad += graph_record(&c, &graph) > 2 || !graph;
+        bad += gpu_stream_sync(stream) || c.got[0] == c.got[0]; /* nothing has run yet */
         if (graph && gpu_graph_run(graph) == GPU_STALE) {
             gpu_graph_close(&graph);
             bad += graph_record(&c, &graph) > 2 || !graph || gpu_graph_run(graph);
         }
         bad += gpu_stream_sync(stream) || memcmp(want, c.got, sizeof want) != 0;
-        if (i == 3 && !spec.is_emulated) { /* an operation that needs more workspace, which may move the workspace of the recorded graph */
+        /* an operation that needs more workspace, which may move the workspace of the recorded graph */
+        if (i == 3 && !spec.is_emulated) {
             struct op_attention wide = {.out = c.out,
                                         .q = c.q,
                                         .k = c.plane[1][0][0],
@@ -145,10 +166,12 @@ static void recorded(enum dtype dtype, int window) {
     if (gpu_error(g, &e)) printf("%s\n", e.text);
     ran++;
     failures += bad != 0;
-    printf("recorded and run for other rows, %s%-12s %s\n", dtype_name(dtype), window ? ", window" : "", bad ? "FAIL" : "ok");
+    printf("recorded and run for other rows, %s%-12s %s\n", dtype_name(dtype), window ? ", window" : "",
+           bad ? "FAIL" : "ok");
 }
 
-/* The same for an indexer's selection of keys for n queries; the last one sees more or fewer keys than it may select. */
+/* The same for an indexer's selection of keys for n queries; the last one sees more or fewer keys than it may select.
+ */
 enum { CHOICE_HEADS = 4, CHOICE_DIM = 32, CHOICE_TOPK = 8, CHOICE_ROW = CHOICE_HEADS * (CHOICE_DIM + 1) };
 struct choice_case {
     int n;
@@ -189,7 +212,9 @@ static void recorded_choice(int n) {
     c.weight = c.in + n * CHOICE_HEADS * CHOICE_DIM;
     graph_take(&c.out, results);
     graph_take(&c.at, sizeof *c.at);
-    if (gpu_host_alloc(g, (void **)&c.got, results, &e) || gpu_host_alloc(g, (void **)&c.host_at, sizeof *c.host_at, &e)) die("graph", &e);
+    if (gpu_host_alloc(g, (void **)&c.got, results, &e) ||
+        gpu_host_alloc(g, (void **)&c.host_at, sizeof *c.host_at, &e))
+        die("graph", &e);
     for (size_t i = 0; i < keys; i++) host[i] = rnd_float();
     for (int r = 0; r < 2; r++) {
         c.plane[r] = (struct kv_plane){.heads = 1, .dim = CHOICE_DIM, .dtype = DT_F32};
@@ -235,9 +260,10 @@ enum { WINDOW_RATIO = 4, WINDOW_DIM = 32, WINDOW_ROWS = 96, WINDOW_STATE = 2 * 3
 struct window_case {
     int n;
     float *in, *bias, *inv_freq, *entries, *turn, *out, *got; /* device; got: pinned. turn: cos, sin */
-    float *state[2][2][2];                                    /* indices: recorded or not, session, turn: WINDOW_SKIP floats, then the state */
-    struct kv_plane plane[2][2];                              /* indices: recorded or not, session */
-    struct op_address *at, *host_at;                          /* [2] of the states, of the plane */
+    /* indices: recorded or not, session, turn: WINDOW_SKIP floats, then the state */
+    float *state[2][2][2];
+    struct kv_plane plane[2][2];     /* indices: recorded or not, session */
+    struct op_address *at, *host_at; /* [2] of the states, of the plane */
 };
 static int window_work(struct window_case *c, int session, int turn, int pos, bool recorded) {
     struct exec *x = gpu_stream_exec(stream);
@@ -272,14 +298,23 @@ static int window_work(struct window_case *c, int session, int turn, int pos, bo
                                                            .mscale = 1,
                                                            .at = keys_at});
     if (!rc && made)
-        rc = x->ops->rope(
-            x,
-            &(struct op_rope){
-                .x = c->entries, .cos = c->turn, .sin = c->turn + c->n * half, .n = made, .heads = 1, .ld = WINDOW_DIM, .head_ld = WINDOW_DIM, .half = half});
+        rc = x->ops->rope(x, &(struct op_rope){.x = c->entries,
+                                               .cos = c->turn,
+                                               .sin = c->turn + c->n * half,
+                                               .n = made,
+                                               .heads = 1,
+                                               .ld = WINDOW_DIM,
+                                               .head_ld = WINDOW_DIM,
+                                               .half = half});
     if (!rc && made)
-        rc = x->ops->kv_store(
-            x, &(struct op_kv_store){
-                   .plane = *k, .x = c->entries, .row0 = first, .n = made, .ldx = WINDOW_DIM, .at = keys_at, .every = WINDOW_RATIO, .tokens = c->n});
+        rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = *k,
+                                                       .x = c->entries,
+                                                       .row0 = first,
+                                                       .n = made,
+                                                       .ldx = WINDOW_DIM,
+                                                       .at = keys_at,
+                                                       .every = WINDOW_RATIO,
+                                                       .tokens = c->n});
     struct op_attention a = {.out = c->out,
                              .q = c->in,
                              .k = *k,
@@ -301,16 +336,20 @@ static int window_work(struct window_case *c, int session, int turn, int pos, bo
 }
 
 static void recorded_window(int n) {
-    static const int stand[][2] = {{0, 0}, {0, 1}, {1, 30}, {0, 2}, {1, 31}, {0, 3}, {1, 32}, {0, 4}, {0, 200}}; /* session, position / n */
+    /* session, position / n */
+    static const int stand[][2] = {{0, 0}, {0, 1}, {1, 30}, {0, 2}, {1, 31}, {0, 3}, {1, 32}, {0, 4}, {0, 200}};
     struct window_case c = {.n = n};
     struct gpu_graph *graph = NULL;
     struct error e = {0};
-    const size_t width = 2 * WINDOW_DIM, in = (size_t)n * 2 * width, out = (size_t)n * width * 4, state = (WINDOW_SKIP + WINDOW_STATE) * 4,
-                 plane = (size_t)WINDOW_ROWS * WINDOW_DIM * 4;
+    const size_t width = 2 * WINDOW_DIM, in = (size_t)n * 2 * width, out = (size_t)n * width * 4,
+                 state = (WINDOW_SKIP + WINDOW_STATE) * 4, plane = (size_t)WINDOW_ROWS * WINDOW_DIM * 4;
     float host[WINDOW_ROWS * WINDOW_DIM], other[WINDOW_ROWS * WINDOW_DIM], want[24 * 2 * WINDOW_DIM];
     int bad = 0, turn[2] = {0};
-    void **rest[] = {(void **)&c.in, (void **)&c.bias, (void **)&c.inv_freq, (void **)&c.entries, (void **)&c.turn, (void **)&c.out, (void **)&c.at};
-    const size_t sizes[] = {in * 4, WINDOW_RATIO * width * 4, WINDOW_DIM * 2, (size_t)n * WINDOW_DIM * 4, (size_t)n * WINDOW_DIM * 4, out, 2 * sizeof *c.at};
+    void **rest[] = {(void **)&c.in,   (void **)&c.bias, (void **)&c.inv_freq, (void **)&c.entries,
+                     (void **)&c.turn, (void **)&c.out,  (void **)&c.at};
+    const size_t sizes[] = {
+        in * 4, WINDOW_RATIO * width * 4, WINDOW_DIM * 2, (size_t)n * WINDOW_DIM * 4, (size_t)n * WINDOW_DIM * 4,
+        out,    2 * sizeof *c.at};
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) graph_take(rest[i], sizes[i]);
     for (size_t k = 0; k < WINDOW_RATIO * width; k++) host[k] = rnd_float();
     gpu_copy(stream, c.bias, host, sizes[1], GPU_H2D);
@@ -327,7 +366,9 @@ static void recorded_window(int n) {
                 gpu_copy(stream, c.state[r][s][t], host, state, GPU_H2D);
             }
         }
-    if (gpu_host_alloc(g, (void **)&c.got, out, &e) || gpu_host_alloc(g, (void **)&c.host_at, 2 * sizeof *c.host_at, &e)) die("graph", &e);
+    if (gpu_host_alloc(g, (void **)&c.got, out, &e) ||
+        gpu_host_alloc(g, (void **)&c.host_at, 2 * sizeof *c.host_at, &e))
+        die("graph", &e);
     gpu_stream_sync(stream);
     for (size_t i = 0; i < sizeof stand / sizeof *stand; i++) {
         const int s = stand[i][0], pos = stand[i][1] * n % (WINDOW_ROWS * WINDOW_RATIO - n);
@@ -336,7 +377,8 @@ static void recorded_window(int n) {
         gpu_copy(stream, c.in, host, in * 4, GPU_H2D);
         bad += window_work(&c, s, turn[s], pos, false) || gpu_stream_sync(stream);
         memcpy(want, c.got, out);
-        c.host_at[0] = (struct op_address){.data = pos ? c.state[1][s][!turn[s]] : NULL, .after = c.state[1][s][turn[s]], .pos = pos};
+        c.host_at[0] = (struct op_address){
+            .data = pos ? c.state[1][s][!turn[s]] : NULL, .after = c.state[1][s][turn[s]], .pos = pos};
         c.host_at[1] = (struct op_address){.data = c.plane[1][s].data, .pos = pos};
         gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
         gpu_stream_sync(stream);
@@ -375,8 +417,9 @@ enum { RULE_DIM = 16, RULE_TAPS = 4, RULE_WIDTH = 3 * RULE_DIM };
 struct rule_case {
     int n;
     float *in, *weights, *mixed, *out, *got; /* device; got: pinned */
-    float *state[2][2];                      /* indices: recorded or not, turn: the convolution's rows, the rule's state */
-    struct op_address *at, *host_at;         /* [2] */
+    /* indices: recorded or not, turn: the convolution's rows, the rule's state */
+    float *state[2][2];
+    struct op_address *at, *host_at; /* [2] */
 };
 enum { RULE_ROWS = (RULE_TAPS - 1) * RULE_WIDTH, RULE_STATE = RULE_ROWS + RULE_DIM * RULE_DIM };
 static int rule_work(struct rule_case *c, bool begins, int turn, bool recorded) {
@@ -429,7 +472,9 @@ static void recorded_rule(int n) {
     for (int i = 0; i < 4; i++) graph_take(&c.state[i / 2][i % 2], sizeof host);
     for (size_t k = 0; k < sizes[1] / 4; k++) host[k] = -fabsf(rnd_float());
     gpu_copy(stream, c.weights, host, sizes[1], GPU_H2D);
-    if (gpu_host_alloc(g, (void **)&c.got, out, &e) || gpu_host_alloc(g, (void **)&c.host_at, 2 * sizeof *c.host_at, &e)) die("graph", &e);
+    if (gpu_host_alloc(g, (void **)&c.got, out, &e) ||
+        gpu_host_alloc(g, (void **)&c.host_at, 2 * sizeof *c.host_at, &e))
+        die("graph", &e);
     gpu_stream_sync(stream);
     for (int i = 0; i < 7; i++) {
         const bool begins = i == 0 || i == 4;
@@ -439,8 +484,8 @@ static void recorded_rule(int n) {
         bad += rule_work(&c, begins, turn, false) || gpu_stream_sync(stream);
         memcpy(want, c.got, out);
         for (int k = 0; k < 2; k++)
-            c.host_at[k] =
-                (struct op_address){.data = begins ? NULL : c.state[1][!turn] + (k ? RULE_ROWS : 0), .after = c.state[1][turn] + (k ? RULE_ROWS : 0)};
+            c.host_at[k] = (struct op_address){.data = begins ? NULL : c.state[1][!turn] + (k ? RULE_ROWS : 0),
+                                               .after = c.state[1][turn] + (k ? RULE_ROWS : 0)};
         gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
         gpu_stream_sync(stream);
         memset(c.got, 0xee, out);

@@ -1,10 +1,18 @@
 #pragma once
-/* Joined operations: random programs of products and small operations over a few buffers must leave the same bytes when their operations are
- * joined (gpu/fuse.h) as when each is launched alone. */
+/* Joined operations: random programs of products and small operations over a few buffers must leave the same bytes when
+ * their operations are joined (gpu/fuse.h) as when each is launched alone. */
 #include "gpu/fuse.h"
 #include "test/gpu/conform_case.h"
 
-enum { PROGRAM_SLOTS = 10, PROGRAM_ROWS = 4, PROGRAM_WIDTH = 256, PROGRAM_MATS = 8, PROGRAM_STEPS = 24, PROGRAM_KEYS = 8, PROGRAM_EXPERTS = 64 };
+enum {
+    PROGRAM_SLOTS = 10,
+    PROGRAM_ROWS = 4,
+    PROGRAM_WIDTH = 256,
+    PROGRAM_MATS = 8,
+    PROGRAM_STEPS = 24,
+    PROGRAM_KEYS = 8,
+    PROGRAM_EXPERTS = 64
+};
 enum { PROGRAM_SLOT = PROGRAM_ROWS * PROGRAM_WIDTH };
 struct program {
     char *mem, *pinned; /* device; pinned memory, which the host's copies of `mem` follow */
@@ -18,7 +26,9 @@ struct program {
     } step[PROGRAM_STEPS];
 };
 
-static float *program_slot(const struct program *p) { return (float *)p->mem + (size_t)(rnd() % PROGRAM_SLOTS) * PROGRAM_SLOT; }
+static float *program_slot(const struct program *p) {
+    return (float *)p->mem + (size_t)(rnd() % PROGRAM_SLOTS) * PROGRAM_SLOT;
+}
 /* A slot, or its second half as a slot of half the width: parts of buffers overlap others. */
 static float *program_half(const struct program *p) { return program_slot(p) + rnd() % 2 * (PROGRAM_WIDTH / 2); }
 
@@ -37,29 +47,60 @@ static void program_step(struct program *p, enum op_code *code, union op_args *a
         if (p->n && p->step[p->n - 1].code == OP_LINEAR && rnd() % 2) x = (float *)p->step[p->n - 1].args.linear.x;
         while (y == x || part == x || part == x + half) y = program_slot(p), part = program_half(p);
         *code = OP_LINEAR;
-        a->linear = (struct op_linear){.x = x, .w = p->mat[rnd() % PROGRAM_MATS], .n = n, .ldx = width, .ldy = width, .accumulate = rnd() % 4 == 0};
+        a->linear = (struct op_linear){.x = x,
+                                       .w = p->mat[rnd() % PROGRAM_MATS],
+                                       .n = n,
+                                       .ldx = width,
+                                       .ldy = width,
+                                       .accumulate = rnd() % 4 == 0};
         a->linear.y = a->linear.w.rows > half ? y : part;
         return;
     case 5:
         *code = OP_NORM;
-        a->norm = (struct op_norm){.out = rnd() % 2 ? x : y, .x = x, .rows = n, .dim = width, .ldx = width, .ldo = width, .eps = 1e-6f, .w_dtype = DT_F32};
+        a->norm = (struct op_norm){.out = rnd() % 2 ? x : y,
+                                   .x = x,
+                                   .rows = n,
+                                   .dim = width,
+                                   .ldx = width,
+                                   .ldo = width,
+                                   .eps = 1e-6f,
+                                   .w_dtype = DT_F32};
         if (rnd() % 2) a->norm.rows = n * 4, a->norm.dim = a->norm.ldx = a->norm.ldo = 64;
         else a->norm.w = program_slot(p), a->norm.layer_norm = rnd() % 2;
         if (a->norm.w == a->norm.out) a->norm.w = NULL, a->norm.layer_norm = false;
         return;
     case 6:
         *code = OP_ROPE;
-        a->rope = (struct op_rope){.x = part, .cos = y, .sin = y + 64, .n = n, .heads = 2, .ld = width, .head_ld = 64, .half = 16, .interleaved = rnd() % 2};
-        if (part == y || part == y + half) a->rope.cos = (float *)p->mem + PROGRAM_SLOTS * PROGRAM_SLOT, a->rope.sin = a->rope.cos + 64;
+        a->rope = (struct op_rope){.x = part,
+                                   .cos = y,
+                                   .sin = y + 64,
+                                   .n = n,
+                                   .heads = 2,
+                                   .ld = width,
+                                   .head_ld = 64,
+                                   .half = 16,
+                                   .interleaved = rnd() % 2};
+        if (part == y || part == y + half)
+            a->rope.cos = (float *)p->mem + PROGRAM_SLOTS * PROGRAM_SLOT, a->rope.sin = a->rope.cos + 64;
         return;
     case 7:
         *code = OP_KV_STORE;
-        a->kv_store =
-            (struct op_kv_store){.plane = p->plane[rnd() % 3], .x = x, .row0 = (int)(rnd() % (PROGRAM_KEYS - PROGRAM_ROWS + 1)), .n = n, .ldx = width};
+        a->kv_store = (struct op_kv_store){.plane = p->plane[rnd() % 3],
+                                           .x = x,
+                                           .row0 = (int)(rnd() % (PROGRAM_KEYS - PROGRAM_ROWS + 1)),
+                                           .n = n,
+                                           .ldx = width};
         return;
     case 8:
         *code = OP_ROUTE;
-        a->route = (struct op_route){.ids = ints, .weights = y, .logits = x, .n = n, .topk = 5, .score = rnd() % 2, .norm = rnd() % 2, .scale = 1};
+        a->route = (struct op_route){.ids = ints,
+                                     .weights = y,
+                                     .logits = x,
+                                     .n = n,
+                                     .topk = 5,
+                                     .score = rnd() % 2,
+                                     .norm = rnd() % 2,
+                                     .scale = 1};
         a->route.n_experts = rnd() % 2 ? PROGRAM_EXPERTS : width;
         if (rnd() % 2) a->route.n_group = 8, a->route.topk_group = 3, a->route.group_top2 = rnd() % 2;
         else a->route.n_always = rnd() % 3;
@@ -70,18 +111,35 @@ static void program_step(struct program *p, enum op_code *code, union op_args *a
     case 11: *code = OP_FILL, a->fill = (struct op_fill){.x = x, .n = n, .m = half, .value = 0.5f}; return;
     case 12:
         *code = OP_COPY;
-        a->copy = (struct op_copy){.y = y, .x = x, .n = n, .heads = 2, .dim = 32, .ldx = width, .ldy = width, .head_ldx = 64, .head_ldy = 32};
+        a->copy = (struct op_copy){
+            .y = y, .x = x, .n = n, .heads = 2, .dim = 32, .ldx = width, .ldy = width, .head_ldx = 64, .head_ldy = 32};
         return;
     case 13:
         *code = OP_GATE;
-        a->gate =
-            (struct op_gate){.y = y, .g = x, .n = n, .heads = 2, .dim = 64, .ldy = width, .ldg = width, .head_ldy = 64, .head_ldg = 128, .kind = rnd() % 5};
+        a->gate = (struct op_gate){.y = y,
+                                   .g = x,
+                                   .n = n,
+                                   .heads = 2,
+                                   .dim = 64,
+                                   .ldy = width,
+                                   .ldg = width,
+                                   .head_ldy = 64,
+                                   .head_ldg = 128,
+                                   .kind = rnd() % 5};
         return;
-    case 14: *code = OP_SCALE, a->scale = (struct op_scale){.x = x, .n = n, .m = half, .ld = width, .by = 0.75f}; return;
+    case 14:
+        *code = OP_SCALE, a->scale = (struct op_scale){.x = x, .n = n, .m = half, .ld = width, .by = 0.75f};
+        return;
     case 15: /* with a state in a slot, as rows of it */
         *code = OP_CONV;
-        a->conv = (struct op_conv){
-            .out = y, .x = x, .w = (float *)p->mem + PROGRAM_SLOTS * PROGRAM_SLOT, .n = n, .channels = half, .taps = 3, .ldx = width, .ldo = width};
+        a->conv = (struct op_conv){.out = y,
+                                   .x = x,
+                                   .w = (float *)p->mem + PROGRAM_SLOTS * PROGRAM_SLOT,
+                                   .n = n,
+                                   .channels = half,
+                                   .taps = 3,
+                                   .ldx = width,
+                                   .ldo = width};
         a->conv.before = a->conv.after = program_slot(p);
         if (a->conv.after == x || a->conv.after == y) a->conv.is_peek = true, a->conv.before = NULL;
         return;
@@ -106,9 +164,12 @@ static int program_run(const struct program *p, const char *init, char *out, boo
     return bad;
 }
 
-/* Lays out the program's memory: slots, a table of angles, choices, planes, matrices of several formats with columns of a slot. */
+/* Lays out the program's memory: slots, a table of angles, choices, planes, matrices of several formats with columns of
+ * a slot. */
 static char *program_open(struct program *p) {
-    static const enum dtype formats[PROGRAM_MATS] = {DT_E4M3, DT_BF16, DT_E4M3, DT_F32, DT_BF16, DT_Q8_0, DT_E2M1, DT_BF16}, kv[3] = {DT_F32, DT_BF16, DT_E4M3};
+    static const enum dtype formats[PROGRAM_MATS] = {DT_E4M3, DT_BF16, DT_E4M3, DT_F32,
+                                                     DT_BF16, DT_Q8_0, DT_E2M1, DT_BF16},
+                            kv[3] = {DT_F32, DT_BF16, DT_E4M3};
     struct error e = {0};
     size_t at = (size_t)(PROGRAM_SLOTS + 1) * PROGRAM_SLOT * 4;
     struct mat host[PROGRAM_MATS];
@@ -122,18 +183,22 @@ static char *program_open(struct program *p) {
     n_bufs = 0;
     for (int i = 0; i < PROGRAM_MATS; i++) {
         const enum dtype t = formats[i];
-        host[i] = p->mat[i] = matrix(i % 2 ? 72 : 200, PROGRAM_WIDTH, t, t == DT_E4M3 ? 128 : t == DT_E2M1, t == DT_E4M3 ? 128 : 32);
+        host[i] = p->mat[i] =
+            matrix(i % 2 ? 72 : 200, PROGRAM_WIDTH, t, t == DT_E4M3 ? 128 : t == DT_E2M1, t == DT_E4M3 ? 128 : 32);
         p->mat[i].data = (void *)at, at += align_up(p->mat[i].stride * (size_t)p->mat[i].rows, 256);
         if (host[i].scale) p->mat[i].scale = (void *)at, at += 8192;
     }
     p->bytes = at;
-    if (gpu_alloc(g, (void **)&p->mem, p->bytes, &e) || gpu_host_alloc(g, (void **)&p->pinned, PROGRAM_SLOT * 4, &e)) die("program", &e);
+    if (gpu_alloc(g, (void **)&p->mem, p->bytes, &e) || gpu_host_alloc(g, (void **)&p->pinned, PROGRAM_SLOT * 4, &e))
+        die("program", &e);
     char *init = calloc(1, p->bytes);
     for (size_t i = 0; i < (size_t)(PROGRAM_SLOTS + 1) * PROGRAM_SLOT; i++) ((float *)init)[i] = rnd_float();
     for (int i = 0; i < PROGRAM_MATS; i++) {
         const struct mat *m = &host[i];
         memcpy(init + (size_t)p->mat[i].data, m->data, m->stride * (size_t)m->rows);
-        if (m->scale) memcpy(init + (size_t)p->mat[i].scale, m->scale, (size_t)((m->rows + m->block_rows - 1) / m->block_rows * m->scale_stride) * 4);
+        if (m->scale)
+            memcpy(init + (size_t)p->mat[i].scale, m->scale,
+                   (size_t)((m->rows + m->block_rows - 1) / m->block_rows * m->scale_stride) * 4);
         p->mat[i].data = p->mem + (size_t)p->mat[i].data;
         if (m->scale) p->mat[i].scale = p->mem + (size_t)p->mat[i].scale;
     }
@@ -146,12 +211,20 @@ static char *program_open(struct program *p) {
     return init;
 }
 
-/* A fixed layer's beginning: three products of the normed rows, around what the first of them is for, take three launches. */
+/* A fixed layer's beginning: three products of the normed rows, around what the first of them is for, take three
+ * launches. */
 static bool joins_a_layer(const struct program *p) {
     struct exec *x = gpu_stream_exec(stream);
-    float *const row = (float *)p->mem, *const xn = row + PROGRAM_SLOT, *const q = row + 2 * PROGRAM_SLOT, *const k = row + 3 * PROGRAM_SLOT;
+    float *const row = (float *)p->mem, *const xn = row + PROGRAM_SLOT, *const q = row + 2 * PROGRAM_SLOT,
+                 *const k = row + 3 * PROGRAM_SLOT;
     const struct op_linear of = {.x = xn, .n = 1, .ldx = PROGRAM_WIDTH, .ldy = PROGRAM_WIDTH};
-    const struct op_norm norm = {.x = row, .out = xn, .rows = 1, .dim = PROGRAM_WIDTH, .ldx = PROGRAM_WIDTH, .ldo = PROGRAM_WIDTH, .w_dtype = DT_F32};
+    const struct op_norm norm = {.x = row,
+                                 .out = xn,
+                                 .rows = 1,
+                                 .dim = PROGRAM_WIDTH,
+                                 .ldx = PROGRAM_WIDTH,
+                                 .ldo = PROGRAM_WIDTH,
+                                 .w_dtype = DT_F32};
     struct op_norm heads = {.x = k, .out = k, .rows = 4, .dim = 64, .ldx = 64, .ldo = 64, .w_dtype = DT_F32};
     struct op_linear l = of;
     gpu_stream_sync(stream);
@@ -168,7 +241,8 @@ static bool joins_a_layer(const struct program *p) {
     return !spec.is_emulated || gpu_stats(g).n_ops - before == 3;
 }
 
-/* Runs ever longer parts of a program, up to the first that leaves other bytes, and prints its last operation and the first value. */
+/* Runs ever longer parts of a program, up to the first that leaves other bytes, and prints its last operation and the
+ * first value. */
 static void print_difference(struct program *p, const char *init, char *want, char *got) {
     const int all = p->n;
     for (p->n = 1; p->n <= all; p->n++) {
@@ -179,8 +253,9 @@ static void print_difference(struct program *p, const char *init, char *want, ch
         if (at == size) continue;
         float a, b;
         memcpy(&a, want + at / 4 * 4, 4), memcpy(&b, got + at / 4 * 4, 4);
-        printf("    after step %d, %s (the one before: %s), byte %zu of %zu, as a float %a alone and %a joined\n", p->n, op_name(p->step[p->n - 1].code),
-               p->n > 1 ? op_name(p->step[p->n - 2].code) : "none", at, size, (double)a, (double)b);
+        printf("    after step %d, %s (the one before: %s), byte %zu of %zu, as a float %a alone and %a joined\n", p->n,
+               op_name(p->step[p->n - 1].code), p->n > 1 ? op_name(p->step[p->n - 2].code) : "none", at, size,
+               (double)a, (double)b);
         break;
     }
     p->n = all;
@@ -188,7 +263,8 @@ static void print_difference(struct program *p, const char *init, char *want, ch
 
 static void joined(int programs) {
     struct program p = {0};
-    char *init = program_open(&p), *want = malloc(p.bytes + PROGRAM_SLOT * 4), *got = malloc(p.bytes + PROGRAM_SLOT * 4);
+    char *init = program_open(&p), *want = malloc(p.bytes + PROGRAM_SLOT * 4),
+         *got = malloc(p.bytes + PROGRAM_SLOT * 4);
     int bad = !joins_a_layer(&p);
     if (bad) printf("FAIL the start of a layer takes %s than three launches\n", "more or less");
     for (int i = 0; i < programs; i++) {

@@ -1,14 +1,21 @@
 #pragma once
-/* References for device operations: the scalar CPU kernels, or plain loops in double where devices round activations on purpose. */
+/* References for device operations: the scalar CPU kernels, or plain loops in double where devices round activations on
+ * purpose. */
 #include "base/mat_at.h"
 #include "test/gpu/conform_case.h"
 
 /* Rounds an activation as a device's tiled products do before they multiply; see enum gpu_math. */
 enum narrow { AS_IS, AS_BF16, AS_FP8 };
-static bool in_blocks(const struct mat *w) { return w->dtype >= DT_Q8_0 && w->dtype <= DT_MXFP4; } /* formats whose weights tiles round as well */
+/* formats whose weights tiles round as well */
+static bool in_blocks(const struct mat *w) { return w->dtype >= DT_Q8_0 && w->dtype <= DT_MXFP4; }
 static enum narrow narrow_of(const struct mat *w) {
-    if (spec.is_emulated || spec.math == GPU_MATH_F32 || (w->dtype != DT_E4M3 && w->dtype != DT_E2M1 && w->dtype != DT_BF16 && !in_blocks(w))) return AS_IS;
-    return spec.math == GPU_MATH_FP8 && w->dtype == DT_E4M3 && (!w->scale || w->block_cols % 128 == 0 || w->block_cols >= w->cols) ? AS_FP8 : AS_BF16;
+    if (spec.is_emulated || spec.math == GPU_MATH_F32 ||
+        (w->dtype != DT_E4M3 && w->dtype != DT_E2M1 && w->dtype != DT_BF16 && !in_blocks(w)))
+        return AS_IS;
+    return spec.math == GPU_MATH_FP8 && w->dtype == DT_E4M3 &&
+                   (!w->scale || w->block_cols % 128 == 0 || w->block_cols >= w->cols)
+               ? AS_FP8
+               : AS_BF16;
 }
 static void narrow(double *out, const float *x, int n, enum narrow how) {
     for (int b = 0; b < n; b += 128) {
@@ -17,7 +24,9 @@ static void narrow(double *out, const float *x, int n, enum narrow how) {
         for (int i = b; i < end; i++) top = fmaxf(top, fabsf(x[i]));
         for (int i = b; i < end; i++) {
             float s = top / 448.0f;
-            out[i] = (double)(how == AS_FP8 ? e4m3_to_f32(f32_to_e4m3(x[i] / s)) : how == AS_BF16 ? bf16_to_f32(f32_to_bf16(x[i])) : x[i]);
+            out[i] = (double)(how == AS_FP8    ? e4m3_to_f32(f32_to_e4m3(x[i] / s))
+                              : how == AS_BF16 ? bf16_to_f32(f32_to_bf16(x[i]))
+                                               : x[i]);
             if (how == AS_FP8) out[i] *= (double)s;
         }
     }
@@ -66,16 +75,18 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
         multiply(gate, &e->gate, x, exact ? AS_IS : narrow_of(&e->gate));
         multiply(up, expert_up(e), x, exact ? AS_IS : narrow_of(expert_up(e)));
     }
-    double limit = e->glu.limit > 0 ? (double)e->glu.limit : INFINITY, alpha = e->glu.alpha > 0 ? (double)e->glu.alpha : 1;
+    double limit = e->glu.limit > 0 ? (double)e->glu.limit : INFINITY,
+           alpha = e->glu.alpha > 0 ? (double)e->glu.alpha : 1;
     for (size_t i = 0; i < inter; i++) {
         double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), e->glu.clamp_after ? INFINITY : limit),
                b = up[i] + (expert_up_bias(e) ? (double)expert_up_bias(e)[i] : 0);
         if (e->glu.is_relu) h[i] = (float)(fmax(a, 0) * b);
         else if (e->glu.gate_cap > 0)
-            h[i] =
-                (float)((double)e->glu.gate_cap * tanh(a / (double)e->glu.gate_cap) / (1 + exp(-a)) * (double)e->glu.up_cap * tanh(b / (double)e->glu.up_cap));
+            h[i] = (float)((double)e->glu.gate_cap * tanh(a / (double)e->glu.gate_cap) / (1 + exp(-a)) *
+                           (double)e->glu.up_cap * tanh(b / (double)e->glu.up_cap));
         else
-            h[i] = (float)(fmin(a / (1 + exp(-alpha * a - (double)e->glu.cubic * a * a * a)), e->glu.clamp_after ? limit : INFINITY) *
+            h[i] = (float)(fmin(a / (1 + exp(-alpha * a - (double)e->glu.cubic * a * a * a)),
+                                e->glu.clamp_after ? limit : INFINITY) *
                            (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));
     }
     if (e->is_transposed) multiply_turned(y, &e->down, h);
@@ -127,10 +138,12 @@ static void ref_expand(const union op_args *u) {
     const int lora = a->w.cols, rope = a->latent.dim - lora, k_dim = a->nope + rope;
     for (int i = 0; i < a->n * a->heads; i++) {
         int t = a->row0 + i / a->heads, h = i % a->heads;
-        uint16_t *k = (uint16_t *)a->k + (size_t)i * (size_t)k_dim, *v = (uint16_t *)a->v + (size_t)i * (size_t)a->v_dim;
+        uint16_t *k = (uint16_t *)a->k + (size_t)i * (size_t)k_dim,
+                 *v = (uint16_t *)a->v + (size_t)i * (size_t)a->v_dim;
         for (int r = 0; r < a->nope + a->v_dim; r++) {
             double sum = 0;
-            for (int c = 0; c < lora; c++) sum += (double)mat_at(&a->w, h * (a->nope + a->v_dim) + r, c) * latent_at(&a->latent, t, c);
+            for (int c = 0; c < lora; c++)
+                sum += (double)mat_at(&a->w, h * (a->nope + a->v_dim) + r, c) * latent_at(&a->latent, t, c);
             *(r < a->nope ? k + r : v + r - a->nope) = f32_to_bf16((float)sum);
         }
         for (int d = 0; d < rope; d++) k[a->nope + d] = f32_to_bf16((float)latent_at(&a->latent, t, lora + d));
@@ -143,7 +156,8 @@ static void ref_linear(const union op_args *u) {
     if (spec.math == GPU_MATH_FP8 && plain && narrow_of(&a->w) == AS_FP8) oracle_linear(u);
     else if (cpu->ops->linear(cpu, a)) failures++;
 }
-static bool experts_resident; /* evenly apart in memory, as on a device: for up to FEW tokens their activations stay float32 too */
+/* evenly apart in memory, as on a device: for up to FEW tokens their activations stay float32 too */
+static bool experts_resident;
 static void ref_experts(const union op_args *u) {
     const struct op_experts *a = &u->experts;
     if (spec.math != GPU_MATH_FP8) {
@@ -184,7 +198,8 @@ static void ref_group(const union op_args *u) {
         for (int i = a->begin[k]; i < a->begin[k + 1]; i++) {
             float out[1024] = {0}, *y = a->y + a->token[i] * dim;
             double sum = 0;
-            add_expert(a->norm ? out : y, &a->expert[k], a->x + a->token[i] * dim, a->norm ? 1 : (double)a->weight[i], false);
+            add_expert(a->norm ? out : y, &a->expert[k], a->x + a->token[i] * dim, a->norm ? 1 : (double)a->weight[i],
+                       false);
             for (int d = 0; d < dim && a->norm; d++) out[d] *= a->norm[d], sum += (double)out[d] * (double)out[d];
             const double by = (double)a->weight[i] / sqrt(sum / dim + (double)a->eps);
             for (int d = 0; d < dim && a->norm; d++) y[d] += (float)(by * (double)out[d]);
@@ -198,7 +213,8 @@ static void ref_ffn(const union op_args *u) {
 static void ref_scatter(const union op_args *u) {
     const struct op_scatter_add *a = &u->scatter_add;
     for (int i = 0; i < a->n; i++)
-        for (int d = 0; d < a->dim; d++) a->y[(a->index ? a->index[i] : i) * a->ldy + d] += (a->weight ? a->weight[i] : 1) * a->x[i * a->dim + d];
+        for (int d = 0; d < a->dim; d++)
+            a->y[(a->index ? a->index[i] : i) * a->ldy + d] += (a->weight ? a->weight[i] : 1) * a->x[i * a->dim + d];
 }
 static void ref_merge(const union op_args *u) {
     const struct op_merge *a = &u->merge;

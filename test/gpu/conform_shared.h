@@ -1,6 +1,6 @@
 #pragma once
-/* KV caches whose rows are in blocks, scattered over several allocations, as in caches that share a prefix. Each operation that reads or
- * stores rows must give the bits that it gives for contiguous rows. */
+/* KV caches whose rows are in blocks, scattered over several allocations, as in caches that share a prefix. Each
+ * operation that reads or stores rows must give the bits that it gives for contiguous rows. */
 #include "test/gpu/conform_graph.h"
 
 enum { SHARED_ROWS = 300, SHARED_PLACES = 4, SHARED_MOST = 80 };
@@ -26,7 +26,8 @@ static void shared_new(struct shared_case *c, int block, enum dtype t, int heads
     size_t bytes = 0;
     *c = (struct shared_case){.block = block, .n_mem = n / SHARED_PLACES + 1};
     for (int i = 0; i < 2; i++) {
-        struct kv_plane host = plane_new(SHARED_ROWS, heads, i ? v_dim : k_dim, t, 'c'), *flat = &c->flat[i], *cut = &c->cut[i];
+        struct kv_plane host = plane_new(SHARED_ROWS, heads, i ? v_dim : k_dim, t, 'c'), *flat = &c->flat[i],
+                        *cut = &c->cut[i];
         *flat = *cut = (struct kv_plane){.heads = heads, .dim = host.dim, .dtype = (uint8_t)t};
         flat->data = shared_take(c, SHARED_ROWS * shared_row(flat));
         if (t == DT_E4M3) flat->scale = shared_take(c, SHARED_ROWS * shared_scales(flat));
@@ -50,13 +51,14 @@ static void shared_new(struct shared_case *c, int block, enum dtype t, int heads
         struct kv_plane *cut = &c->cut[i];
         cut->blocks = c->blocks;
         for (int b = 0; b < n; b++) {
-            const size_t first = (size_t)(b * block), rows = SHARED_ROWS - first < (size_t)block ? SHARED_ROWS - first : (size_t)block;
+            const size_t first = (size_t)(b * block),
+                         rows = SHARED_ROWS - first < (size_t)block ? SHARED_ROWS - first : (size_t)block;
             const size_t to = (size_t)c->list[b].mem_index * (size_t)block;
-            gpu_copy(stream, c->list[b].mem + cut->at + to * shared_row(cut), (char *)c->flat[i].data + first * shared_row(cut), rows * shared_row(cut),
-                     GPU_D2D);
+            gpu_copy(stream, c->list[b].mem + cut->at + to * shared_row(cut),
+                     (char *)c->flat[i].data + first * shared_row(cut), rows * shared_row(cut), GPU_D2D);
             if (c->flat[i].scale)
-                gpu_copy(stream, c->list[b].mem + cut->scale_at + to * shared_scales(cut), (char *)c->flat[i].scale + first * shared_scales(cut),
-                         rows * shared_scales(cut), GPU_D2D);
+                gpu_copy(stream, c->list[b].mem + cut->scale_at + to * shared_scales(cut),
+                         (char *)c->flat[i].scale + first * shared_scales(cut), rows * shared_scales(cut), GPU_D2D);
         }
     }
     if (gpu_stream_sync(stream)) die("a cache in blocks", NULL);
@@ -68,8 +70,8 @@ static void shared_close(struct shared_case *c) {
 }
 
 /* Runs the operation on both layouts; the `bytes` bytes of its results must be equal. */
-static void shared_check(const char *name, struct shared_case *c, enum op_code code, const union op_args *flat, const union op_args *cut, void *out,
-                         size_t bytes) {
+static void shared_check(const char *name, struct shared_case *c, enum op_code code, const union op_args *flat,
+                         const union op_args *cut, void *out, size_t bytes) {
     struct error e;
     char *want = malloc(bytes), *got = malloc(bytes);
     int bad = 0;
@@ -86,7 +88,8 @@ static void shared_check(const char *name, struct shared_case *c, enum op_code c
     free(got);
 }
 
-static void shared_attention(struct shared_case *c, int n, int heads, int v_dim, int pos, int window, bool one, bool chosen, bool placed) {
+static void shared_attention(struct shared_case *c, int n, int heads, int v_dim, int pos, int window, bool one,
+                             bool chosen, bool placed) {
     const int k_dim = c->flat[0].dim, topk = 37;
     const size_t out = (size_t)n * (size_t)(heads * v_dim) * 4, q = (size_t)n * (size_t)(heads * k_dim) * 4;
     float *host = malloc(q);
@@ -120,7 +123,8 @@ static void shared_attention(struct shared_case *c, int n, int heads, int v_dim,
         b.q_pos0 = 1000, b.n_keys = 1024;
     }
     gpu_stream_sync(stream);
-    snprintf(name, sizeof name, "attention %d%s%s%s%s", n, one ? ", latent" : "", window ? ", window" : "", chosen ? ", chosen" : "", placed ? ", placed" : "");
+    snprintf(name, sizeof name, "attention %d%s%s%s%s", n, one ? ", latent" : "", window ? ", window" : "",
+             chosen ? ", chosen" : "", placed ? ", placed" : "");
     shared_check(name, c, OP_ATTENTION, &(union op_args){.attention = a}, &(union op_args){.attention = b}, a.out, out);
     gpu_free(g, a.out), gpu_free(g, (float *)a.q), gpu_free(g, (int32_t *)a.chosen);
     if (placed) gpu_free(g, (struct op_address *)b.at);
@@ -134,7 +138,8 @@ static void shared_store(struct shared_case *c, bool placed) {
     struct op_address place = {.blocks = c->blocks, .pos = row0};
     float *x, *out, *host = malloc((size_t)(n * width) * 4);
     struct op_address *at;
-    graph_take(&x, (size_t)(n * width) * 4), graph_take(&out, (size_t)(SHARED_ROWS * width) * 4), graph_take(&at, sizeof *at);
+    graph_take(&x, (size_t)(n * width) * 4), graph_take(&out, (size_t)(SHARED_ROWS * width) * 4),
+        graph_take(&at, sizeof *at);
     for (int i = 0; i < n * width; i++) host[i] = rnd_float();
     gpu_copy(stream, x, host, (size_t)(n * width) * 4, GPU_H2D);
     gpu_copy(stream, at, &place, sizeof place, GPU_H2D);
@@ -144,8 +149,8 @@ static void shared_store(struct shared_case *c, bool placed) {
     b.plane = m.plane = c->cut[0];
     if (placed) b.at = at, b.row0 = 0;
     if (e->ops->kv_store(e, &a) || e->ops->kv_store(e, &b) || gpu_stream_sync(stream)) failures++;
-    shared_check(placed ? "store, placed; load" : "store; load", c, OP_KV_LOAD, &(union op_args){.kv_load = l}, &(union op_args){.kv_load = m}, out,
-                 (size_t)(SHARED_ROWS * width) * 4);
+    shared_check(placed ? "store, placed; load" : "store; load", c, OP_KV_LOAD, &(union op_args){.kv_load = l},
+                 &(union op_args){.kv_load = m}, out, (size_t)(SHARED_ROWS * width) * 4);
     gpu_free(g, x), gpu_free(g, out), gpu_free(g, at);
     free(host);
 }
@@ -154,7 +159,14 @@ static void shared_select(struct shared_case *c, bool placed) {
     const int n = 3, heads = 4, topk = 20, pos = 250, dim = c->flat[0].dim;
     const size_t q = (size_t)(n * heads * dim), w = (size_t)(n * heads), out = (size_t)(n * topk) * 4;
     struct op_address place = {.blocks = c->blocks, .pos = pos};
-    struct op_select a = {.k = c->flat[0], .n = n, .heads = heads, .topk = topk, .ldq = heads * dim, .q_pos0 = pos, .n_keys = pos + n, .scale = 1};
+    struct op_select a = {.k = c->flat[0],
+                          .n = n,
+                          .heads = heads,
+                          .topk = topk,
+                          .ldq = heads * dim,
+                          .q_pos0 = pos,
+                          .n_keys = pos + n,
+                          .scale = 1};
     float *in, *host = malloc((q + w) * 4);
     struct op_address *at;
     graph_take(&in, (q + w) * 4), graph_take(&a.chosen, out), graph_take(&at, sizeof *at);
@@ -166,7 +178,8 @@ static void shared_select(struct shared_case *c, bool placed) {
     struct op_select b = a;
     b.k = c->cut[0];
     if (placed) b.at = at, b.q_pos0 = 1000, b.n_keys = 1024;
-    shared_check(placed ? "select, placed" : "select", c, OP_SELECT, &(union op_args){.select = a}, &(union op_args){.select = b}, a.chosen, out);
+    shared_check(placed ? "select, placed" : "select", c, OP_SELECT, &(union op_args){.select = a},
+                 &(union op_args){.select = b}, a.chosen, out);
     gpu_free(g, in), gpu_free(g, a.chosen), gpu_free(g, at);
     free(host);
 }
@@ -176,11 +189,21 @@ static void shared_expand(struct shared_case *c) {
     struct exec *e = gpu_stream_exec(stream);
     if (!e->ops->expand) return;
     struct mat host = matrix(heads * (nope + v_dim), 64, DT_BF16, 0, 0), w = host;
-    const size_t k = (size_t)(n * heads * (nope + rope)) * 2, bytes = k + (size_t)(n * heads * v_dim) * 2, size = host.stride * (size_t)host.rows;
+    const size_t k = (size_t)(n * heads * (nope + rope)) * 2, bytes = k + (size_t)(n * heads * v_dim) * 2,
+                 size = host.stride * (size_t)host.rows;
     char *out;
     graph_take(&w.data, size), graph_take(&out, bytes);
     gpu_copy(stream, (void *)w.data, host.data, size, GPU_H2D);
-    struct op_expand a = {.k = out, .v = out + k, .latent = c->flat[0], .w = w, .row0 = row0, .n = n, .heads = heads, .nope = nope, .v_dim = v_dim}, b = a;
+    struct op_expand a = {.k = out,
+                          .v = out + k,
+                          .latent = c->flat[0],
+                          .w = w,
+                          .row0 = row0,
+                          .n = n,
+                          .heads = heads,
+                          .nope = nope,
+                          .v_dim = v_dim},
+                     b = a;
     b.latent = c->cut[0];
     gpu_stream_sync(stream);
     shared_check("expand", c, OP_EXPAND, &(union op_args){.expand = a}, &(union op_args){.expand = b}, out, bytes);

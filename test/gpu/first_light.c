@@ -1,9 +1,11 @@
-/* One program for first-light's package: hearth, and the tests and measurements that run on a card. They share the kernels and the built-in model, which
- * would otherwise be in each of them. The name under which it is called selects one, as links to it do. */
+/* One program for first-light's package: hearth, and the tests and measurements that run on a card. They share the
+ * kernels and the built-in model, which would otherwise be in each of them. The name under which it is called selects
+ * one, as links to it do. */
 #include <stdio.h>
 #include <string.h>
 
-#define PROGRAMS(X)   X(hearth) X(gpu_conform) X(gpu_timeline) X(gpu_graph) X(gpu_modes) X(gpu_driver) X(bench_device) X(bench_fill)
+#define PROGRAMS(X) \
+    X(hearth) X(gpu_conform) X(gpu_timeline) X(gpu_graph) X(gpu_modes) X(gpu_driver) X(bench_device) X(bench_fill)
 #define DECLARE(name) int name##_main(int argc, char **argv);
 #define ROW(name)     {#name, name##_main},
 

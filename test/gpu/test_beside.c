@@ -1,6 +1,7 @@
-/* A prefill on devices and the CPU runs beside a session whose decode batch is cancelled midway: both share a device's stream, and work that the
- * cancelled batch leaves must not affect the prefill. Slow links keep the queue long, so that such a batch mostly waits for it.
- * The built-in model; the prompt's logits equal those without the other session, bit by bit. */
+/* A prefill on devices and the CPU runs beside a session whose decode batch is cancelled midway: both share a device's
+ * stream, and work that the cancelled batch leaves must not affect the prefill. Slow links keep the queue long, so that
+ * such a batch mostly waits for it. The built-in model; the prompt's logits equal those without the other session, bit
+ * by bit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,8 @@ static int add_up(void *sum, int position, const float *logits) {
     return 0;
 }
 
-/* Returns a checksum of the prompt's logits. other: a session that decodes and is cancelled after that many microseconds; NULL: none. */
+/* Returns a checksum of the prompt's logits. other: a session that decodes and is cancelled after that many
+ * microseconds; NULL: none. */
 static uint64_t read_prompt(struct engine *eng, struct session *other, unsigned us) {
     struct session *s;
     struct error e = {0};
@@ -33,12 +35,17 @@ static uint64_t read_prompt(struct engine *eng, struct session *other, unsigned 
     int32_t tokens[PROMPT];
     uint64_t sum = 14695981039346656037u;
     for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + 11) % 500;
-    if (other &&
-        session_submit(other, &(struct request){.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE}, &e))
+    if (other && session_submit(other,
+                                &(struct request){.tokens = (int32_t[]){7, 9},
+                                                  .n = 2,
+                                                  .max_tokens = ANSWER,
+                                                  .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE},
+                                &e))
         die("submit", &e);
     for (bool begun = !other; !begun; begun = ev.kind == EVENT_TOKEN)
         if (!engine_poll(eng, &ev, 120000) || ev.kind == EVENT_ERROR) die("an answer", &ev.error);
-    if (session_open(eng, &s, &e) || session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .logits = add_up, .logits_ctx = &sum}, &e))
+    if (session_open(eng, &s, &e) ||
+        session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .logits = add_up, .logits_ctx = &sum}, &e))
         die("submit", &e);
     if (other) usleep(us), session_cancel(other);
     for (int over = other ? 0 : 1; over < 2; over += ev.kind == EVENT_DONE) {
@@ -77,7 +84,8 @@ int main(void) {
         const uint64_t alone = read_prompt(eng, NULL, 0);
         for (int i = 0; i < TRIES; i++) {
             const uint64_t got = read_prompt(eng, other, (unsigned)i * 4000);
-            if (got != alone) failed++, printf("FAIL: %s: other logits beside a session stopped after %d ms\n", lists[k], i * 4);
+            if (got != alone)
+                failed++, printf("FAIL: %s: other logits beside a session stopped after %d ms\n", lists[k], i * 4);
         }
         session_close(&other);
         engine_close(&eng);

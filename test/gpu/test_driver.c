@@ -1,7 +1,7 @@
-/* A session answers through a device and the CPU while other prompts are streamed to the same device, under the rules by which a driver
- * blocks its callers (cuda_emulate/driver.cpp): a call of one must not wait for work that the other has yet to release. The built-in model.
- * usage: test_driver [prompts] [tokens of a prompt]
- *        test_driver found LIST tried|untried     checks which GPUs are found instead */
+/* A session answers through a device and the CPU while other prompts are streamed to the same device, under the rules
+ * by which a driver blocks its callers (cuda_emulate/driver.cpp): a call of one must not wait for work that the other
+ * has yet to release. The built-in model. usage: test_driver [prompts] [tokens of a prompt] test_driver found LIST
+ * tried|untried     checks which GPUs are found instead */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,11 @@ static void die(const char *what, const struct error *err) {
 }
 static void submit(struct session *s, int from, int n, int most) {
     struct error err = {0};
-    if (session_submit(s, &(struct request){.tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE}, &err))
+    if (session_submit(
+            s,
+            &(struct request){
+                .tokens = tokens + from, .n = n, .max_tokens = most, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE},
+            &err))
         die("submit", &err);
 }
 static void quiet(void *ctx, enum log_level level, const char *text) {}
@@ -66,10 +70,12 @@ int main(int argc, char **argv) {
         }
         if (ev.kind == EVENT_ERROR) die("a turn", &ev.error);
         answered += ev.kind == EVENT_TOKEN && ev.session == answer;
-        if (ev.kind == EVENT_DONE && ev.session == answer) die("the answer", &(struct error){.text = "it ended before the prompts"});
+        if (ev.kind == EVENT_DONE && ev.session == answer)
+            die("the answer", &(struct error){.text = "it ended before the prompts"});
         if (ev.kind == EVENT_DONE) {
             done++;
-            if (strcmp(ev.stats.prefill_mode, "slp")) die(ev.stats.prefill_mode, &(struct error){.text = "a prompt was not streamed"});
+            if (strcmp(ev.stats.prefill_mode, "slp"))
+                die(ev.stats.prefill_mode, &(struct error){.text = "a prompt was not streamed"});
         }
         if (begun < n && answered >= GAP * (begun + 1)) submit(prompt[begun], begun, len, 2), begun++;
     }
@@ -77,7 +83,8 @@ int main(int argc, char **argv) {
     do {
         if (!engine_poll(eng, &ev, PATIENCE_MS)) die("hangs", &(struct error){.text = "the answer does not end"});
     } while (ev.kind != EVENT_DONE || ev.session != answer);
-    if (strcmp(ev.stats.decode_mode, "hybrid")) die(ev.stats.decode_mode, &(struct error){.text = "the answer did not use the device"});
+    if (strcmp(ev.stats.decode_mode, "hybrid"))
+        die(ev.stats.decode_mode, &(struct error){.text = "the answer did not use the device"});
     for (int i = 0; i < n; i++) session_close(&prompt[i]);
     session_close(&answer);
     engine_close(&eng);

@@ -1,9 +1,9 @@
-/* Dual batch overlaps: one micro-batch's attention runs on a device while the CPU computes the other's experts. In slowed time: the
- * emulated device's attention speed is set so that a token's attention blocks take as long as its experts take on this machine, which
- * a first run measures. Compares dual batch with one session, and with six that take turns on the device; and, from the trace, measures
- * for how much of the device's busy time the CPU was busy too. Other processes only ever make a batch longer, so the shortest of many
- * counts. Also: a cancel in the middle of slow batches.
- * usage: test_dual [cancel]    the built-in model; cancel: only the cancels */
+/* Dual batch overlaps: one micro-batch's attention runs on a device while the CPU computes the other's experts. In
+ * slowed time: the emulated device's attention speed is set so that a token's attention blocks take as long as its
+ * experts take on this machine, which a first run measures. Compares dual batch with one session, and with six that
+ * take turns on the device; and, from the trace, measures for how much of the device's busy time the CPU was busy too.
+ * Other processes only ever make a batch longer, so the shortest of many counts. Also: a cancel in the middle of slow
+ * batches. usage: test_dual [cancel]    the built-in model; cancel: only the cancels */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,8 @@ static void open_model(void) {
     c->n_layers = LAYERS;
     b.w.layers = b.many;
     b.m.w = &b.w;
-    if (pool_open(&b.pool, 1, false, &err) || !(b.m.cpu = cpu_exec_open(b.pool, CPU_SCALAR, &err)) || weight_state_open(&b.m.weight_state, c, &err))
+    if (pool_open(&b.pool, 1, false, &err) || !(b.m.cpu = cpu_exec_open(b.pool, CPU_SCALAR, &err)) ||
+        weight_state_open(&b.m.weight_state, c, &err))
         die("processor", &err);
     b.m.scan = (struct nan_scan){&b.w, b.pool, &b.m.weight_state};
     b.m.expert_touched = mem_calloc((size_t)c->n_experts + 1, 1);
@@ -80,8 +81,10 @@ static void open_bench(double attn) { /* TFLOP/s of attention */
         if (kv_open(&b.kv[i], &b.w.config, kv_planes, 256, DT_F32, &err)) die("session", &err);
         for (int k = 0; k < KEYS; k++) tokens[k] = (k * 37 + i * 11) % 500;
         for (int at = 0; at < KEYS; at += DECODE_MAX_ROWS)
-            if (decode_run(b.m.decode, DECODE_CPU, &(struct decode_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = DECODE_MAX_ROWS}, 1, &never,
-                           &err))
+            if (decode_run(
+                    b.m.decode, DECODE_CPU,
+                    &(struct decode_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = DECODE_MAX_ROWS}, 1,
+                    &never, &err))
                 die("keys", &err);
     }
 }
@@ -102,11 +105,14 @@ static struct times step(int n, enum exec_mode cut) {
     int32_t token[SESSIONS];
     struct trace *t = trace_open();
     trace_align_clock(t, b.m.gpus->gpu[0]);
-    for (int i = 0; i < n; i++) token[i] = 40 + i, spans[i] = (struct decode_span){.kv = &b.kv[i], .tokens = &token[i], .pos = KEYS, .n = 1};
+    for (int i = 0; i < n; i++)
+        token[i] = 40 + i, spans[i] = (struct decode_span){.kv = &b.kv[i], .tokens = &token[i], .pos = KEYS, .n = 1};
     b.m.trace = t;
     double begin = clock_now();
     if (decode_run(b.m.decode, cut, spans, n, &never, &err)) die("step", &err);
-    struct times x = {.wall = clock_now() - begin, .device = trace_busy(t, 0, LANE_COMPUTE), .processor = trace_busy(t, TRACE_CPU, LANE_COMPUTE)};
+    struct times x = {.wall = clock_now() - begin,
+                      .device = trace_busy(t, 0, LANE_COMPUTE),
+                      .processor = trace_busy(t, TRACE_CPU, LANE_COMPUTE)};
     if (decode_last_exec(b.m.decode) != cut) die("step", &(struct error){.text = "it ran otherwise"});
     x.share = trace_overlap(t, 0, LANE_COMPUTE, TRACE_CPU, LANE_COMPUTE) / x.device;
     b.m.trace = NULL;
@@ -120,20 +126,23 @@ static void better(struct times *best, struct times x) {
     best->share = x.share > best->share ? x.share : best->share;
 }
 
-static double match(int n) { /* finds the attention speed at which two micro-batches' attention takes as long as their experts */
+/* finds the attention speed at which two micro-batches' attention takes as long as their experts */
+static double match(int n) {
     double attn = 6e-4;
     for (int i = 0; i < 2; i++) {
         struct times one = {0};
         open_bench(attn);
         for (int k = 0; k < ROUNDS; k++) better(&one, step(n, DECODE_DUAL));
         close_bench();
-        printf("%d sessions, attn=%.3g: device %.2f ms, processor %.2f ms of %.2f ms\n", n, attn, one.device * 1e3, one.processor * 1e3, one.wall * 1e3);
+        printf("%d sessions, attn=%.3g: device %.2f ms, processor %.2f ms of %.2f ms\n", n, attn, one.device * 1e3,
+               one.processor * 1e3, one.wall * 1e3);
         attn *= one.device / one.processor;
     }
     return attn;
 }
 
-/* n sessions in two micro-batches against `other` sessions that take turns on the device; the ratio of their throughputs. */
+/* n sessions in two micro-batches against `other` sessions that take turns on the device; the ratio of their
+ * throughputs. */
 static void overlap(int n, int other, double least) {
     double best = 0, share = 0, alone = 1;
     for (int attempt = 0; attempt < ATTEMPTS && (best < least || share < 0.6 || alone > 0.1); attempt++) {
@@ -148,7 +157,8 @@ static void overlap(int n, int other, double least) {
         }
         close_bench();
         double gain = turns.wall / other / (dual.wall / n);
-        printf("%d sessions, dual: %.2f ms a step, device %.2f ms, processor %.2f ms, %.2f of the device's time beside the processor's; %d, hybrid: %.2f ms; "
+        printf("%d sessions, dual: %.2f ms a step, device %.2f ms, processor %.2f ms, %.2f of the device's time beside "
+               "the processor's; %d, hybrid: %.2f ms; "
                "%.2f times the throughput\n",
                n, dual.wall * 1e3, dual.device * 1e3, dual.processor * 1e3, dual.share, other, turns.wall * 1e3, gain);
         fflush(stdout);
@@ -183,13 +193,15 @@ static void cancel(enum exec_mode prefill, double after) {
     for (int i = 0; i < ATTEMPTS && least > 0.2; i++) {
         struct event ev = {0};
         double begin = clock_now(), cancelled = 0;
-        if (session_submit(s, &(struct request){.tokens = tokens, .n = 40 - i, .max_tokens = 20, .flags = REQ_IGNORE_EOS}, &e)) die("submit", &e);
+        if (session_submit(
+                s, &(struct request){.tokens = tokens, .n = 40 - i, .max_tokens = 20, .flags = REQ_IGNORE_EOS}, &e))
+            die("submit", &e);
         while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR && clock_now() < begin + 60) {
             if (!cancelled && clock_now() > begin + after) session_cancel(s), cancelled = clock_now();
             if (!engine_poll(eng, &ev, 10)) ev.kind = EVENT_NONE;
         }
-        CHECK(ev.kind == EVENT_DONE && ev.reason == DONE_CANCELLED && cancelled, "cancel: event %d, reason %d: %s", ev.kind, ev.reason,
-              ev.kind == EVENT_ERROR ? ev.error.text : "");
+        CHECK(ev.kind == EVENT_DONE && ev.reason == DONE_CANCELLED && cancelled, "cancel: event %d, reason %d: %s",
+              ev.kind, ev.reason, ev.kind == EVENT_ERROR ? ev.error.text : "");
         if (clock_now() - cancelled < least) least = clock_now() - cancelled;
     }
     printf("cancelled after %.0f ms\n", least * 1e3);
@@ -221,7 +233,10 @@ static void cancel_in_company(void) {
         int got[2] = {0};
         double cancelled;
         for (int i = 0; i < 2; i++)
-            if (session_submit(s[i], &(struct request){.tokens = tokens, .n = 30 + i, .max_tokens = 50, .flags = REQ_IGNORE_EOS}, &e)) die("submit", &e);
+            if (session_submit(
+                    s[i], &(struct request){.tokens = tokens, .n = 30 + i, .max_tokens = 50, .flags = REQ_IGNORE_EOS},
+                    &e))
+                die("submit", &e);
         while (got[0] < 3 || got[1] < 3) /* both are in every batch from now on */
             if (engine_poll(eng, &ev, 60000) && ev.kind == EVENT_TOKEN) got[ev.session == s[1]]++;
         usleep(50000);
@@ -232,10 +247,13 @@ static void cancel_in_company(void) {
         double took = clock_now() - cancelled;
         least = took < least ? took : least;
         CHECK(ev.reason == DONE_CANCELLED, "cancelled in company, but ended by %d", ev.reason);
-        if (session_submit(s[0], &(struct request){.tokens = tokens, .n = 20, .max_tokens = 2, .flags = REQ_IGNORE_EOS}, &e))
+        if (session_submit(s[0], &(struct request){.tokens = tokens, .n = 20, .max_tokens = 2, .flags = REQ_IGNORE_EOS},
+                           &e))
             die("submit", &e); /* while its batch runs */
-        for (int before = got[1]; got[1] < before + 2;) got[1] += engine_poll(eng, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
-        printf("in company: cancelled after %.0f ms, a step took %.0f ms\n", took * 1e3, (clock_now() - cancelled) / 2 * 1e3);
+        for (int before = got[1]; got[1] < before + 2;)
+            got[1] += engine_poll(eng, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
+        printf("in company: cancelled after %.0f ms, a step took %.0f ms\n", took * 1e3,
+               (clock_now() - cancelled) / 2 * 1e3);
         session_cancel(s[1]);
         for (int over = 0; over < 2;) over += engine_poll(eng, &ev, 60000) && ev.kind == EVENT_DONE;
     }

@@ -1,5 +1,6 @@
-/* Whether the programs that are named after the emulation use it: its cuBLAS is the one that is opened, and CUDA_EMULATE_BLAS=0 hides it. Then
- * a device that must use cuBLAS does not open, instead of computing with other kernels. */
+/* Whether the programs that are named after the emulation use it: its cuBLAS is the one that is opened, and
+ * CUDA_EMULATE_BLAS=0 hides it. Then a device that must use cuBLAS does not open, instead of computing with other
+ * kernels. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,8 @@ int main(void) {
     struct error e = {0};
     const bool opens = !gpu_spec_parse(&spec, "0,gemm=cublas", &e) && !gpu_open(&g, &spec, 0, &e);
     gpu_close(&g);
-    printf("cuBLAS: %s, the emulation was asked for %d libraries; gemm=cublas: %s\n", name ? name : "none", cuda_emulate_libraries(), opens ? "opens" : e.text);
-    return !cuda_emulate_libraries() || !name == wanted || opens != wanted || (!opens && !strstr(e.text, "gemm=cublas needs cuBLAS"));
+    printf("cuBLAS: %s, the emulation was asked for %d libraries; gemm=cublas: %s\n", name ? name : "none",
+           cuda_emulate_libraries(), opens ? "opens" : e.text);
+    return !cuda_emulate_libraries() || !name == wanted || opens != wanted ||
+           (!opens && !strstr(e.text, "gemm=cublas needs cuBLAS"));
 }

@@ -1,5 +1,6 @@
-/* Counts what a decoded token costs a device in launches, copies and signals, for the shapes of models: a bound that keeps them from growing.
- * usage: test_launches [cuda] DIR...    cuda: kernels of the emulated CUDA backend instead of an emulated device's operations */
+/* Counts what a decoded token costs a device in launches, copies and signals, for the shapes of models: a bound that
+ * keeps them from growing. usage: test_launches [cuda] DIR...    cuda: kernels of the emulated CUDA backend instead of
+ * an emulated device's operations */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,9 @@ static struct counts count(const char *dir, const char *gpus, const char *cache,
     if (engine_open(&eng, &p, &e) || session_open(eng, &s, &e)) die(dir, &e);
     const int ids = engine_info(eng)->vocab < 500 ? engine_info(eng)->vocab : 500;
     for (int k = 0; k < PROMPT; k++) tokens[k] = (k * 37 + 11) % ids;
-    if (session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .max_tokens = n, .flags = REQ_IGNORE_EOS}, &e)) die(dir, &e);
+    if (session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .max_tokens = n, .flags = REQ_IGNORE_EOS},
+                       &e))
+        die(dir, &e);
     while (ev.kind != EVENT_DONE) {
         if (!engine_poll(eng, &ev, 120000)) die(dir, &(struct error){.text = "nothing for two minutes"});
         if (ev.kind == EVENT_ERROR) die(dir, &ev.error);
@@ -74,25 +77,30 @@ static struct counts per_token(const char *dir, bool cuda, bool joins, const cha
     for (int k = 0; k < 2; k++) {
         for (int i = 0; cuda && i < 2; i++) before[i] = cuda_emulate_enqueued(i);
         of[k] = count(dir, gpus, cache, k ? LAST : FIRST);
-        if (cuda) of[k].ops = (double)(cuda_emulate_enqueued(0) - before[0]), of[k].copies = (double)(cuda_emulate_enqueued(1) - before[1]);
+        if (cuda)
+            of[k].ops = (double)(cuda_emulate_enqueued(0) - before[0]),
+            of[k].copies = (double)(cuda_emulate_enqueued(1) - before[1]);
     }
-    return (struct counts){(of[1].ops - of[0].ops) / TOKENS, (of[1].copies - of[0].copies) / TOKENS, (of[1].waits - of[0].waits) / TOKENS, of[0].layers,
-                           of[0].modelled};
+    return (struct counts){(of[1].ops - of[0].ops) / TOKENS, (of[1].copies - of[0].copies) / TOKENS,
+                           (of[1].waits - of[0].waits) / TOKENS, of[0].layers, of[0].modelled};
 }
 
 /* Most operations of an emulated device per layer, beside at most ALONE per token. */
 static const struct bound {
     const char *end; /* of a checkpoint's path */
     double resident, hybrid;
-} bounds[] = {{"qwen3_moe", 9, 8},          {"deepseek_v3", 13.25, 12.5}, {"gpt_oss", 9, 8},     {"glm4_moe", 9, 8.5},
-              {"qwen3_next", 12.25, 11.25}, {"gqa_norm", 9, 8},           {"mla_plain", 13, 12}, {"delta_fused", 11.5, 10.75}};
+} bounds[] = {{"qwen3_moe", 9, 8},   {"deepseek_v3", 13.25, 12.5}, {"gpt_oss", 9, 8},
+              {"glm4_moe", 9, 8.5},  {"qwen3_next", 12.25, 11.25}, {"gqa_norm", 9, 8},
+              {"mla_plain", 13, 12}, {"delta_fused", 11.5, 10.75}};
 enum { ALONE = 6 };
 
 static void check(const char *dir, bool cuda, bool hybrid) {
     const char *cache = hybrid ? "off" : "layers", *name = strrchr(dir, '/') ? strrchr(dir, '/') + 1 : dir;
     const struct counts all = per_token(dir, cuda, true, cache), each = per_token(dir, cuda, false, cache);
-    printf("%s, %d layers, experts on the %s: %.0f %s and %.0f copies per token, not joined %.0f and %.0f; %.0f signals and waits\n", name, all.layers,
-           hybrid ? "CPU" : "device", all.ops, cuda ? "kernels" : "operations", all.copies, each.ops, each.copies, all.waits);
+    printf("%s, %d layers, experts on the %s: %.0f %s and %.0f copies per token, not joined %.0f and %.0f; %.0f "
+           "signals and waits\n",
+           name, all.layers, hybrid ? "CPU" : "device", all.ops, cuda ? "kernels" : "operations", all.copies, each.ops,
+           each.copies, all.waits);
     if (cuda) return;
     bool known = false;
     for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {

@@ -1,8 +1,8 @@
-/* Every execution mode on the CUDA backend, or on its emulation, gives the CPU's tokens: a few sessions at once, two turns each. In the
- * emulation, under the rules by which a driver blocks its callers, no mode hangs.
- * usage: test_modes GPUS DIR MODE[@STREAM[:CARD],...]...    DIR: ember: or a checkpoint; MODE: a name of the table below, or all
- * STREAM: in the emulation, each command of streams with these names runs late, so that what does not wait for them comes first;
- * host: the host after each wait for a timeline */
+/* Every execution mode on the CUDA backend, or on its emulation, gives the CPU's tokens: a few sessions at once, two
+ * turns each. In the emulation, under the rules by which a driver blocks its callers, no mode hangs. usage: test_modes
+ * GPUS DIR MODE[@STREAM[:CARD],...]...    DIR: ember: or a checkpoint; MODE: a name of the table below, or all STREAM:
+ * in the emulation, each command of streams with these names runs late, so that what does not wait for them comes
+ * first; host: the host after each wait for a timeline */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,8 @@
 
 int cuda_emulate_faults(char *text, size_t size) __attribute__((weak)); /* NULL: this is a card */
 
-/* LONG: where two batches alternate, the first session's answer, which outlasts the other's prompt and answer on any machine */
+/* LONG: where two batches alternate, the first session's answer, which outlasts the other's prompt and answer on any
+ * machine */
 enum { SESSIONS = 4, PROMPT = 7, TURNS = 2, ANSWER = 6, LONG = 18, ATTEMPTS = 4, PATIENCE_MS = 120000 };
 
 struct mode {
@@ -27,7 +28,8 @@ static const struct mode modes[] = {
     {"slp", ",ring=2,chunk=7", NULL, PREFILL_SLP, DECODE_CPU, 1},
     {"dslp", ",nopeer,chunk=7", NULL, PREFILL_DSLP, DECODE_CPU, 1},
     {"dslp-peer", ",ring=3", NULL, PREFILL_DSLP, DECODE_CPU, 1},
-    {"dslp-wide", "", NULL, PREFILL_DSLP, DECODE_CPU, 1}, /* as many slots as the memory holds: the ring orders little */
+    /* as many slots as the memory holds: the ring orders little */
+    {"dslp-wide", "", NULL, PREFILL_DSLP, DECODE_CPU, 1},
     {"blend", "", NULL, PREFILL_BLEND, DECODE_CPU, 1},
     {"hybrid", "", NULL, PREFILL_CPU, DECODE_HYBRID, 2},
     {"pool", "", "1", PREFILL_CPU, DECODE_HYBRID, 2},
@@ -53,16 +55,19 @@ struct result {
     bool fell_back, decoded; /* a prompt was not read in the mode; some answer was decoded in the mode */
 };
 static void note_modes(struct result *r, const struct mode *m, const struct event *ev) {
-    static const char *const names[] = {[PREFILL_CPU] = "cpu", [PREFILL_SLP] = "slp",      [PREFILL_DSLP] = "dslp", [PREFILL_BLEND] = "blend",
-                                        [DECODE_CPU] = "cpu",  [DECODE_HYBRID] = "hybrid", [DECODE_DUAL] = "dual",  [DECODE_PAGED] = "paged"};
+    static const char *const names[] = {
+        [PREFILL_CPU] = "cpu", [PREFILL_SLP] = "slp",      [PREFILL_DSLP] = "dslp", [PREFILL_BLEND] = "blend",
+        [DECODE_CPU] = "cpu",  [DECODE_HYBRID] = "hybrid", [DECODE_DUAL] = "dual",  [DECODE_PAGED] = "paged"};
     if (m->prefill != MODE_AUTO && strcmp(ev->stats.prefill_mode, names[m->prefill])) {
         r->fell_back = true;
         printf("a prompt was read by %s: %s\n", ev->stats.prefill_mode, ev->stats.prefill_why);
     }
-    r->decoded |= !strcmp(ev->stats.decode_mode, names[m->decode]); /* the last of two sessions may end in another mode */
+    /* the last of two sessions may end in another mode */
+    r->decoded |= !strcmp(ev->stats.decode_mode, names[m->decode]);
 }
 /* first: tokens of the first session's answer */
-static void run_turn(struct engine *eng, struct session *const *s, const struct mode *m, int first, int turn, struct result *r) {
+static void run_turn(struct engine *eng, struct session *const *s, const struct mode *m, int first, int turn,
+                     struct result *r) {
     const int n = m->n;
     struct error e = {0};
     struct event ev;
@@ -72,8 +77,13 @@ static void run_turn(struct engine *eng, struct session *const *s, const struct 
         const int have = session_tokens(s[i], &had);
         memcpy(tokens, had, (size_t)have * sizeof *had);
         for (int k = 0; k < PROMPT; k++)
-            tokens[have + k] = ((have + k) * 37 + 11 + 5 * i + turn) % (engine_info(eng)->vocab < 500 ? engine_info(eng)->vocab : 500);
-        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = have + PROMPT, .max_tokens = i ? ANSWER : first, .flags = REQ_IGNORE_EOS}, &e))
+            tokens[have + k] =
+                ((have + k) * 37 + 11 + 5 * i + turn) % (engine_info(eng)->vocab < 500 ? engine_info(eng)->vocab : 500);
+        if (session_submit(
+                s[i],
+                &(struct request){
+                    .tokens = tokens, .n = have + PROMPT, .max_tokens = i ? ANSWER : first, .flags = REQ_IGNORE_EOS},
+                &e))
             die("submit", e.text);
     }
     for (int left = n; left;) {
@@ -128,8 +138,9 @@ static void check(const char *dir, const char *base, const struct mode *m, const
     char fault[200] = "";
     const int faults = cuda_emulate_faults ? cuda_emulate_faults(fault, sizeof fault) : 0;
     if (!same || !ran || faults) failures++, printf("FAIL ");
-    printf("%s, %s%s%s: %s%s%s%s\n", dir, m->name, *late ? ", late: " : "", late, same ? "the CPU's tokens" : "other tokens", ran ? "" : ", in another mode",
-           faults ? "; a fault: " : "", fault);
+    printf("%s, %s%s%s: %s%s%s%s\n", dir, m->name, *late ? ", late: " : "", late,
+           same ? "the CPU's tokens" : "other tokens", ran ? "" : ", in another mode", faults ? "; a fault: " : "",
+           fault);
     fflush(stdout);
 }
 
@@ -143,7 +154,8 @@ int main(int argc, char **argv) {
         char *late = strchr(argv[i], '@');
         if (late) *late++ = 0;
         for (size_t k = 0; k < sizeof modes / sizeof *modes; k++)
-            if (!strcmp(argv[i], "all") || !strcmp(argv[i], modes[k].name)) check(argv[2], argv[1], &modes[k], late ? late : ""), any = true;
+            if (!strcmp(argv[i], "all") || !strcmp(argv[i], modes[k].name))
+                check(argv[2], argv[1], &modes[k], late ? late : ""), any = true;
         if (!any) die("no such mode", argv[i]);
     }
     return failures != 0;

@@ -47,7 +47,8 @@ static uint32_t *pinned(size_t words) {
 }
 static void rest(double seconds) { nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL); }
 
-/* Nothing passes a wait before its value; after it, all earlier writes are visible. Rounds use the same two timelines. */
+/* Nothing passes a wait before its value; after it, all earlier writes are visible. Rounds use the same two timelines.
+ */
 static void rounds(void) {
     struct gpu_stream *s = stream(0, NULL);
     struct gpu_timeline *go = number(0), *done = number(0);
@@ -89,9 +90,11 @@ static void devices(void) {
     for (uint32_t i = 1; i <= ROUNDS; i++) {
         in[i] = i * 31;
         CHECK(!gpu_timeline_wait(n[1], i - 1, s[0]));
-        CHECK(!gpu_copy(s[0], p[0], &in[i], 4, GPU_H2D) && !gpu_copy(s[0], between, p[0], 4, GPU_D2H) && !gpu_timeline_signal(n[0], i, s[0]));
+        CHECK(!gpu_copy(s[0], p[0], &in[i], 4, GPU_H2D) && !gpu_copy(s[0], between, p[0], 4, GPU_D2H) &&
+              !gpu_timeline_signal(n[0], i, s[0]));
         CHECK(!gpu_timeline_wait(n[0], i, s[1]));
-        CHECK(!gpu_copy(s[1], p[1], between, 4, GPU_H2D) && !gpu_copy(s[1], &out[i], p[1], 4, GPU_D2H) && !gpu_timeline_signal(n[1], i, s[1]));
+        CHECK(!gpu_copy(s[1], p[1], between, 4, GPU_H2D) && !gpu_copy(s[1], &out[i], p[1], 4, GPU_D2H) &&
+              !gpu_timeline_signal(n[1], i, s[1]));
     }
     CHECK(!gpu_timeline_wait_host(n[1], ROUNDS, NULL));
     for (uint32_t i = 1; i <= ROUNDS; i++) CHECK(out[i] == i * 31);
@@ -144,7 +147,8 @@ static void breaking(void) {
     struct gpu_stream *a = stream(0, NULL), *b = stream(1, NULL);
     struct gpu_timeline *n = number(0), *gate = number(0), *end = number(0);
     struct later l;
-    CHECK(!gpu_timeline_wait(gate, 1, a) && !gpu_timeline_signal(n, 1, a) && !gpu_timeline_signal(end, 1, a)); /* follows the break and must not undo it */
+    /* follows the break and must not undo it */
+    CHECK(!gpu_timeline_wait(gate, 1, a) && !gpu_timeline_signal(n, 1, a) && !gpu_timeline_signal(end, 1, a));
     CHECK(!gpu_timeline_wait(n, 5, b) && !gpu_timeline_reached(n, 5));
     later(&l, n, NULL);
     CHECK(gpu_timeline_wait_host(n, 5, NULL) == ERR_RUNTIME);
@@ -154,7 +158,8 @@ static void breaking(void) {
     CHECK(!gpu_timeline_wait_host(end, 1, NULL));
     gpu_timeline_abort(n); /* a second break has no effect */
     gpu_timeline_wait(n, 9, b);
-    CHECK(!gpu_stream_sync(b) && gpu_timeline_wait_host(n, 9, NULL) == ERR_RUNTIME && gpu_timeline_wait_host(n, 1, NULL) == ERR_RUNTIME);
+    CHECK(!gpu_stream_sync(b) && gpu_timeline_wait_host(n, 9, NULL) == ERR_RUNTIME &&
+          gpu_timeline_wait_host(n, 1, NULL) == ERR_RUNTIME);
     gpu_stream_close(&a);
     gpu_stream_close(&b);
     gpu_timeline_close(&n);
@@ -171,14 +176,16 @@ static void cancelling(void) {
         struct error e = {0};
         struct later l;
         CHECK(!gpu_event_open(dev[0], &ev, &e));
-        CHECK(!gpu_timeline_wait(n, 1, s) && !gpu_event_record(ev, s) && !gpu_timeline_signal(out, 1, s) && !gpu_timeline_wait(out, 1, well));
+        CHECK(!gpu_timeline_wait(n, 1, s) && !gpu_event_record(ev, s) && !gpu_timeline_signal(out, 1, s) &&
+              !gpu_timeline_wait(out, 1, well));
         later(&l, NULL, &cancel);
         if (how == 0) CHECK(gpu_timeline_wait_host(n, 1, &cancel) == ERR_CANCELLED);
         if (how == 1) CHECK(gpu_stream_sync(s) == ERR_CANCELLED);
         if (how == 2) gpu_event_sync(ev);
         CHECK(cancel);
         CHECK(gpu_timeline_wait(n, 2, s) == ERR_CANCELLED && gpu_timeline_signal(out, 2, s) == ERR_CANCELLED);
-        CHECK(gpu_stream_sync(s) == ERR_CANCELLED && !gpu_stream_sync(well) && gpu_timeline_wait_host(out, 2, NULL) == ERR_RUNTIME);
+        CHECK(gpu_stream_sync(s) == ERR_CANCELLED && !gpu_stream_sync(well) &&
+              gpu_timeline_wait_host(out, 2, NULL) == ERR_RUNTIME);
         pthread_join(l.thread, NULL);
         gpu_event_close(&ev);
         gpu_stream_close(&s);
@@ -188,7 +195,8 @@ static void cancelling(void) {
     }
 }
 
-/* The first device fails while others wait for its writes: waits from before the failure, after it, and without any write. */
+/* The first device fails while others wait for its writes: waits from before the failure, after it, and without any
+ * write. */
 static void dying(bool dies) {
     for (int how = 0; how < 3; how++) {
         struct gpu_stream *a = stream(0, NULL), *b = stream(1, NULL);
@@ -211,7 +219,8 @@ static void dying(bool dies) {
         gpu_timeline_signal_host(gate, 1);
         CHECK(gpu_timeline_wait_host(n, 1, NULL) == ERR_RUNTIME);
         CHECK(!gpu_stream_sync(b) && !gpu_timeline_wait_host(out, 1, NULL)); /* the other device continues */
-        CHECK(gpu_stream_sync(a) == ERR_RUNTIME && gpu_error(dev[0], &e) == ERR_RUNTIME && gpu_error(dev[1], NULL) == 0);
+        CHECK(gpu_stream_sync(a) == ERR_RUNTIME && gpu_error(dev[0], &e) == ERR_RUNTIME &&
+              gpu_error(dev[1], NULL) == 0);
         gpu_stream_close(&a);
         gpu_stream_close(&b);
         gpu_timeline_close(&gate);
@@ -232,7 +241,8 @@ static void backwards(void) { /* the emulation names the mistake */
     struct error e = {0};
     gpu_timeline_signal(n, 7, s);
     gpu_timeline_signal(n, 5, s);
-    CHECK(gpu_stream_sync(s) == ERR_RUNTIME && gpu_error(dev[0], &e) && strstr(e.text, "backwards, to 5") && !gpu_clear(dev[0], &e));
+    CHECK(gpu_stream_sync(s) == ERR_RUNTIME && gpu_error(dev[0], &e) && strstr(e.text, "backwards, to 5") &&
+          !gpu_clear(dev[0], &e));
     gpu_stream_close(&s);
     gpu_timeline_close(&n);
 }
@@ -265,7 +275,8 @@ static void clocks(void) {
     gpu_timeline_wait(back, 1, a);
     gpu_timeline_wait(back, 1, c);
     gpu_copy(a, p, NULL, 1000000000, GPU_H2D);
-    CHECK(!gpu_stream_sync(a) && !gpu_stream_sync(c) && fabs(now(a) - (5.25 + 2 * idle)) < 1e-9 && fabs(now(c) - (3.75 + idle)) < 1e-9);
+    CHECK(!gpu_stream_sync(a) && !gpu_stream_sync(c) && fabs(now(a) - (5.25 + 2 * idle)) < 1e-9 &&
+          fabs(now(c) - (3.75 + idle)) < 1e-9);
     gpu_timeline_signal_host(back, 2);
     gpu_timeline_wait(back, 2, c); /* the host has no clock */
     CHECK(fabs(now(c) - (3.75 + idle)) < 1e-9);
@@ -274,13 +285,15 @@ static void clocks(void) {
     gpu_timeline_wait(both, 1, c); /* of the other device, although its own has signalled since */
     CHECK(fabs(now(c) - (5.75 + 2 * idle)) < 1e-9);
     struct gpu_stream *d = stream(0, NULL);
-    gpu_timeline_wait(both, 3, d); /* a copy after a wait, and a wait for them in another stream, are run by the thread that ends the first wait */
+    /* a copy after a wait, and a wait for them in another stream, are run by the thread that ends the first wait */
+    gpu_timeline_wait(both, 3, d);
     gpu_copy(d, p, NULL, 1000000000, GPU_H2D);
     gpu_timeline_signal(back, 3, d);
     gpu_timeline_wait(back, 3, c);
     gpu_copy(a, p, NULL, 1000000000, GPU_H2D);
     gpu_timeline_signal(both, 3, a);
-    CHECK(gpu_timeline_reached(back, 3) && fabs(now(d) - (7.25 + 2 * idle)) < 1e-9 && fabs(now(c) - (7.75 + 2 * idle)) < 1e-9);
+    CHECK(gpu_timeline_reached(back, 3) && fabs(now(d) - (7.25 + 2 * idle)) < 1e-9 &&
+          fabs(now(c) - (7.75 + 2 * idle)) < 1e-9);
     gpu_stream_close(&d);
     gpu_stream_close(&a);
     gpu_stream_close(&b);
@@ -332,12 +345,14 @@ static void allocating(void) {
     gpu_host_free(dev[0], (void *)computed);
 }
 
-/* Pinning: writable memory always works, a mapped file where the system supports it; otherwise the error gives the reason. */
+/* Pinning: writable memory always works, a mapped file where the system supports it; otherwise the error gives the
+ * reason. */
 static void pinning(void) {
     enum { SIZE = 64 << 10 };
     struct error e = {0};
     int fd = open("/proc/self/exe", O_RDONLY);
-    void *file = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 0), *own = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *file = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 0),
+         *own = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(file != MAP_FAILED && own != MAP_FAILED && !gpu_host_register(dev[0], own, SIZE, &e));
     gpu_host_unregister(dev[0], own, SIZE);
     int r = gpu_host_register(dev[0], file, SIZE, &e);
@@ -351,7 +366,8 @@ static void pinning(void) {
 int main(int argc, char **argv) {
     struct error e = {0};
     alarm(150);
-    if (argc != 2 || gpu_spec_parse(&spec, argv[1], &e) || spec.n != 2) return printf("usage: test_number LIST of two %s\n", e.text), 2;
+    if (argc != 2 || gpu_spec_parse(&spec, argv[1], &e) || spec.n != 2)
+        return printf("usage: test_number LIST of two %s\n", e.text), 2;
     if (spec.is_virtual) spec.signal = 0.5;
     for (int i = 0; i < 2; i++)
         if (gpu_open(&dev[i], &spec, i, &e)) return printf("SKIPPED: %s\n", e.text), 77;

@@ -1,5 +1,5 @@
-/* Uploads and compute overlap in stream-loading prefill. In slowed time: the link and the compute of an emulated device run at given speeds,
- * for five ratios of the two. From the trace: how long each was busy, both at once, and the total.
+/* Uploads and compute overlap in stream-loading prefill. In slowed time: the link and the compute of an emulated device
+ * run at given speeds, for five ratios of the two. From the trace: how long each was busy, both at once, and the total.
  * The fixture's layers are repeated, to test the steady pipeline. A run of four layers of which the first is dense
  * has computed almost nothing while a third of its bytes are uploaded, and no order of uploads changes that.
  * usage: test_overlap MODEL_DIR */
@@ -25,15 +25,22 @@ static int run(const struct weights *w, struct kv *kv, const char *gpus, const c
     struct gpu_set *set;
     struct error e = {0};
     if (gpu_set_open(&set, gpus, &e)) return printf("%s\n", e.text), 1;
-    struct slp_job j = {.w = w, .set = set, .ranks = 1, .cache = kv->layer, .n = TOKENS, .embed = embed, .ctx = (void *)&w->config, .trace_path = trace};
+    struct slp_job j = {.w = w,
+                        .set = set,
+                        .ranks = 1,
+                        .cache = kv->layer,
+                        .n = TOKENS,
+                        .embed = embed,
+                        .ctx = (void *)&w->config,
+                        .trace_path = trace};
     int rc = slp_prefill(&j, s, &e);
     if (rc) printf("%s: %s\n", gpus, e.text);
     gpu_set_close(&set);
     return rc;
 }
 
-/* Cancelled after the third layer, with a link slower than compute: by then the loader has enqueued a few modules beyond that layer,
- * not a ring of experts. */
+/* Cancelled after the third layer, with a link slower than compute: by then the loader has enqueued a few modules
+ * beyond that layer, not a ring of experts. */
 static void stop_at_three(void *ctx, int done, int total) {
     if (done >= 3) atomic_store((_Atomic int *)ctx, 1);
 }
@@ -95,18 +102,21 @@ int main(int argc, char **argv) {
     const char *device = "emu:1,cpu=scalar,launch=2000";
     if (run(&w, &kv, device, trace, &s)) return 1;
     double bytes = (double)s.h2d, compute = s.compute_s;
-    printf("| stream : compute | stream busy | compute busy | both at once | whole run | of the longer |\n|---|---|---|---|---|---|\n");
+    printf("| stream : compute | stream busy | compute busy | both at once | whole run | of the longer "
+           "|\n|---|---|---|---|---|---|\n");
     static const double ratios[] = {0.25, 0.5, 1, 2, 4};
     for (size_t i = 0; i < sizeof ratios / sizeof *ratios; i++) {
         double share = 0, least = 9;
         snprintf(gpus, sizeof gpus, "%s,h2d=%g", device, bytes / (compute * ratios[i]) / 1e9);
         for (int attempt = 0; attempt < TRIES && (share < 0.9 || least > 1.1); attempt++) {
             if (run(&w, &kv, gpus, trace, &s)) return 1;
-            double shorter = s.load_s < s.compute_s ? s.load_s : s.compute_s, longer = s.load_s < s.compute_s ? s.compute_s : s.load_s;
+            double shorter = s.load_s < s.compute_s ? s.load_s : s.compute_s,
+                   longer = s.load_s < s.compute_s ? s.compute_s : s.load_s;
             share = s.overlap_s / shorter > share ? s.overlap_s / shorter : share;
             least = s.span_s / longer < least ? s.span_s / longer : least;
         }
-        printf("| %.2f | %.2f s | %.2f s | %.2f s | %.2f s | %.2f |\n", ratios[i], s.load_s, s.compute_s, s.overlap_s, s.seconds, least);
+        printf("| %.2f | %.2f s | %.2f s | %.2f s | %.2f s | %.2f |\n", ratios[i], s.load_s, s.compute_s, s.overlap_s,
+               s.seconds, least);
         if (share < 0.9) failed++, printf("FAIL: only %.2f of the shorter one ran beside the longer\n", share);
         if (least > 1.1) failed++, printf("FAIL: from the first event to the last %.2f of the longer one\n", least);
     }

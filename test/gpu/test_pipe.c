@@ -1,7 +1,7 @@
-/* Stream-loading prefill inside the engine: a cached prefix, cancels, and faults of every kind at every point. After each
- * the engine must survive and give the CPU's answer.
- * usage: test_pipe MODEL_DIR [sample|every [KIND] | cuda]    (every: each N; KIND: only alloc, copy, launch or die; cuda: the
- * CUDA backend on cards 0 and 1, without the faults) */
+/* Stream-loading prefill inside the engine: a cached prefix, cancels, and faults of every kind at every point. After
+ * each the engine must survive and give the CPU's answer. usage: test_pipe MODEL_DIR [sample|every [KIND] | cuda]
+ * (every: each N; KIND: only alloc, copy, launch or die; cuda: the CUDA backend on cards 0 and 1, without the faults)
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,9 @@ static struct engine *open_engine_as(const char *gpus, enum exec_mode mode, enum
     return eng;
 }
 
-static struct engine *open_engine(const char *gpus, enum exec_mode mode) { return open_engine_as(gpus, mode, MODE_AUTO); }
+static struct engine *open_engine(const char *gpus, enum exec_mode mode) {
+    return open_engine_as(gpus, mode, MODE_AUTO);
+}
 
 struct turn {
     int32_t answer[ANSWER];
@@ -58,7 +60,8 @@ static void turn(struct engine *eng, struct session *s, int n, double cancel_s, 
     struct error e = {0};
     double begin = clock_now(), cancelled = 0;
     *t = (struct turn){0};
-    if (session_submit(s, &(struct request){.tokens = prompt, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &e)) {
+    if (session_submit(s, &(struct request){.tokens = prompt, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS},
+                       &e)) {
         CHECK(false, "submit: %s", e.text);
         return;
     }
@@ -78,7 +81,9 @@ static void turn(struct engine *eng, struct session *s, int n, double cancel_s, 
         return;
     }
 }
-static bool same(const struct turn *a, const struct turn *b) { return a->n == b->n && !memcmp(a->answer, b->answer, sizeof a->answer); }
+static bool same(const struct turn *a, const struct turn *b) {
+    return a->n == b->n && !memcmp(a->answer, b->answer, sizeof a->answer);
+}
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
@@ -93,8 +98,10 @@ static bool disturbs(const char *kind, int n, const struct setup *p, const struc
     struct session *s;
     struct error e = {0};
     snprintf(gpus, sizeof gpus, "%s,cpu=%s,fail=%s:%d%s", p->gpus, cpu, kind, n, p->rank);
-    /* Short of memory a prefill evicts what decode keeps on the devices and succeeds; with decode on the CPU nothing is kept. */
-    struct engine *eng = open_engine_as(gpus, p->gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP, strcmp(kind, "alloc") ? MODE_AUTO : DECODE_CPU);
+    /* Short of memory a prefill evicts what decode keeps on the devices and succeeds; with decode on the CPU nothing is
+     * kept. */
+    struct engine *eng = open_engine_as(gpus, p->gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP,
+                                        strcmp(kind, "alloc") ? MODE_AUTO : DECODE_CPU);
     if (session_open(eng, &s, &e)) CHECK(false, "session: %s", e.text);
     turn(eng, s, p->prompt, -1, &t);
     CHECK(t.end.kind == EVENT_DONE, "%s: not the processor's, but %s", gpus, t.end.error.text);
@@ -115,14 +122,16 @@ static void faults(const char *kind, const struct setup *p, bool every, const st
     for (;; n += every ? 1 : 1 + n / 10) {
         const bool disturbed = disturbs(kind, n, p, want);
         fell_back += disturbed;
-        if ((!disturbed && n > 160) || failures > 10) break; /* what decoding takes of a device comes first, and may be missing */
+        /* what decoding takes of a device comes first, and may be missing */
+        if ((!disturbed && n > 160) || failures > 10) break;
     }
     if (!every && !strcmp(kind, "copy")) {
         int last = n;
         while (last > n - n / 10 && !disturbs(kind, last - 1, p, want)) last--;
         for (int i = last - LAST; i < last; i++) disturbs(kind, i, p, want);
     }
-    printf("%s,fail=%s:N%s, %d tokens: N up to %d, %d turns fell back\n", p->gpus, kind, p->rank, p->prompt, n, fell_back);
+    printf("%s,fail=%s:N%s, %d tokens: N up to %d, %d turns fell back\n", p->gpus, kind, p->rank, p->prompt, n,
+           fell_back);
     fflush(stdout);
     CHECK(fell_back > 3, "%s: nothing was disturbed", kind);
 }
@@ -153,7 +162,8 @@ int main(int argc, char **argv) {
     session_close(&s);
     engine_close(&eng);
 
-    for (int i = 0; i < (cuda ? 4 : 8); i += cuda ? 3 : 1) { /* the second turn finds the first one's rows in the cache */
+    /* the second turn finds the first one's rows in the cache */
+    for (int i = 0; i < (cuda ? 4 : 8); i += cuda ? 3 : 1) {
         int ranks = i / 2 + 1;
         char gpus[64];
         snprintf(gpus, sizeof gpus, "emu:%d,cpu=%s,chunk=7%s", ranks, cpu, i % 2 ? ",nopeer" : "");
@@ -161,25 +171,29 @@ int main(int argc, char **argv) {
         eng = open_engine(gpus, ranks > 1 ? PREFILL_DSLP : PREFILL_SLP);
         if (session_open(eng, &s, &e)) return 1;
         turn(eng, s, PROMPT, -1, &got);
-        CHECK(got.end.kind == EVENT_DONE && same(&got, &want) && strcmp(got.end.stats.prefill_mode, "cpu"), "%s, first turn: %s", gpus,
-              got.end.stats.prefill_why);
+        CHECK(got.end.kind == EVENT_DONE && same(&got, &want) && strcmp(got.end.stats.prefill_mode, "cpu"),
+              "%s, first turn: %s", gpus, got.end.stats.prefill_why);
         turn(eng, s, 3 * PROMPT, -1, &got);
         CHECK(got.end.kind == EVENT_DONE && same(&got, &longer), "%s, second turn", gpus);
-        CHECK(got.end.stats.cached_tokens == PROMPT && strcmp(got.end.stats.prefill_mode, "cpu"), "%s: %d cached, %s", gpus, got.end.stats.cached_tokens,
-              got.end.stats.prefill_why);
+        CHECK(got.end.stats.cached_tokens == PROMPT && strcmp(got.end.stats.prefill_mode, "cpu"), "%s: %d cached, %s",
+              gpus, got.end.stats.cached_tokens, got.end.stats.prefill_why);
         session_close(&s);
         engine_close(&eng);
     }
 
     /* A link so slow that the prompt would take seconds, and the copy that a cancel waits for a tenth of one. */
-    eng = open_engine(cuda ? "0,1,math=f32" : strcmp(cpu, "avx2") ? "emu:2,cpu=scalar,h2d=0.001" : "emu:2,cpu=avx2,h2d=0.001", PREFILL_DSLP);
+    eng = open_engine(cuda                  ? "0,1,math=f32"
+                      : strcmp(cpu, "avx2") ? "emu:2,cpu=scalar,h2d=0.001"
+                                            : "emu:2,cpu=avx2,h2d=0.001",
+                      PREFILL_DSLP);
     if (session_open(eng, &s, &e)) return 1;
     const double most = cuda ? 60 : getenv("HEARTH_SLOW") ? 5 : 0.2;
     for (int i = 0; i < 3; i++) {
         double least = 1e9; /* other processes only ever make it longer */
         for (int k = 0; k < 12 && least > most; k++) {
             turn(eng, s, PROMPT, 0.15 * i, &got);
-            CHECK(got.end.kind == EVENT_DONE && got.end.reason == DONE_CANCELLED, "cancel: event %d: %s", got.end.kind, got.end.error.text);
+            CHECK(got.end.kind == EVENT_DONE && got.end.reason == DONE_CANCELLED, "cancel: event %d: %s", got.end.kind,
+                  got.end.error.text);
             if (got.cancelled_after < least) least = got.cancelled_after;
         }
         CHECK(least < most, "cancel took %.3f s", least);
@@ -189,9 +203,11 @@ int main(int argc, char **argv) {
     engine_close(&eng);
 
     static const char *const kinds[] = {"alloc", "copy", "launch", "die"};
-    static const struct setup setups[] = {{"emu:1", "", PROMPT}, {"emu:2", "@1", PROMPT}, {"emu:3,nopeer", "@2", PROMPT}, {"emu:2", "@0", FEW}};
+    static const struct setup setups[] = {
+        {"emu:1", "", PROMPT}, {"emu:2", "@1", PROMPT}, {"emu:3,nopeer", "@2", PROMPT}, {"emu:2", "@0", FEW}};
     for (int k = 0; k < 4 && !cuda; k++)
-        for (int i = 0; i < 4 && (argc < 4 || !strcmp(argv[3], kinds[k])); i++) faults(kinds[k], &setups[i], every, i < 3 ? &want : &few);
+        for (int i = 0; i < 4 && (argc < 4 || !strcmp(argv[3], kinds[k])); i++)
+            faults(kinds[k], &setups[i], every, i < 3 ? &want : &few);
     printf("%d failed\n", failures);
     return failures != 0;
 }

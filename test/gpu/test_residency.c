@@ -1,6 +1,6 @@
-/* A prompt does not upload what its devices hold already: SLP, DSLP and blended prefills with none, some or all experts resident give the
- * same logits, bit by bit, and the bytes that cross the link fall by the resident share. Sessions that decode beside such a prompt, or
- * a device that fails meanwhile, change nothing. The built-in model. */
+/* A prompt does not upload what its devices hold already: SLP, DSLP and blended prefills with none, some or all experts
+ * resident give the same logits, bit by bit, and the bytes that cross the link fall by the resident share. Sessions
+ * that decode beside such a prompt, or a device that fails meanwhile, change nothing. The built-in model. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -73,8 +73,11 @@ static int count_resident(struct engine *eng) {
         const struct expert_device *d = &m.device[i];
         const bool whole = d->resident_layers == d->layers && d->layers > 0;
         listed += d->resident_layers * EXPERTS + d->cached;
-        CHECK(d->hits <= d->chosen && (!d->resident_layers || d->resident_bytes > 0) && (!d->cached || d->cached_bytes > 0), "figures of device %d", d->rank);
-        CHECK(!whole || d->hits == d->chosen, "device %d computed %" PRIu64 " of %" PRIu64 " choices", d->rank, d->hits, d->chosen);
+        CHECK(d->hits <= d->chosen && (!d->resident_layers || d->resident_bytes > 0) &&
+                  (!d->cached || d->cached_bytes > 0),
+              "figures of device %d", d->rank);
+        CHECK(!whole || d->hits == d->chosen, "device %d computed %" PRIu64 " of %" PRIu64 " choices", d->rank, d->hits,
+              d->chosen);
     }
     for (int i = 0; i < m.n_layers * m.n_experts; i++) n += m.device_rank[i] >= 0;
     CHECK(listed == n, "devices list %d experts, the map %d", listed, n);
@@ -110,7 +113,8 @@ static struct outcome read_prompt(const char *gpus, enum exec_mode prefill, cons
 
 /* SLP: the link carries all experts but the resident ones, and no dense layer of a device that holds it. */
 static void streams_the_rest(void) {
-    const struct outcome plain = read_prompt("emu:1,cpu=scalar", PREFILL_SLP, NULL), dense = read_prompt("emu:1,cpu=scalar", PREFILL_SLP, "off"),
+    const struct outcome plain = read_prompt("emu:1,cpu=scalar", PREFILL_SLP, NULL),
+                         dense = read_prompt("emu:1,cpu=scalar", PREFILL_SLP, "off"),
                          all = read_prompt("emu:1,cpu=scalar", PREFILL_SLP, "layers");
     const double experts = (double)(dense.bytes - all.bytes);
     static const struct {
@@ -120,51 +124,61 @@ static void streams_the_rest(void) {
                  {"emu:1,cpu=scalar", "1", LAYERS, LAYERS},
                  {"emu:1,cpu=scalar", "4", 3 * LAYERS, 4 * LAYERS},
                  {"emu:1,cpu=scalar,nopin", "4", 3 * LAYERS, 4 * LAYERS}};
-    CHECK(plain.resident == 0 && dense.resident == 0 && all.resident == LAYERS * EXPERTS, "%d, %d, %d experts resident", plain.resident, dense.resident,
-          all.resident);
-    CHECK(plain.bytes > dense.bytes + 1000000 && dense.bytes > all.bytes + 5000000, "%" PRIu64 ", %" PRIu64 ", %" PRIu64 " bytes", plain.bytes, dense.bytes,
-          all.bytes);
+    CHECK(plain.resident == 0 && dense.resident == 0 && all.resident == LAYERS * EXPERTS, "%d, %d, %d experts resident",
+          plain.resident, dense.resident, all.resident);
+    CHECK(plain.bytes > dense.bytes + 1000000 && dense.bytes > all.bytes + 5000000,
+          "%" PRIu64 ", %" PRIu64 ", %" PRIu64 " bytes", plain.bytes, dense.bytes, all.bytes);
     CHECK(plain.sum == dense.sum && plain.sum == all.sum, "logits differ with resident weights");
     /* What stays is uploaded before the first prompt, which then does not upload it again. */
-    CHECK((double)all.first < 1.05 * experts, "%" PRIu64 " bytes for the first prompt and its answer, %.0f bytes of experts", all.first, experts);
+    CHECK((double)all.first < 1.05 * experts,
+          "%" PRIu64 " bytes for the first prompt and its answer, %.0f bytes of experts", all.first, experts);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct outcome some = read_prompt(cases[i].gpus, PREFILL_SLP, cases[i].experts);
         const double want = (double)all.bytes + experts * (1 - some.resident / (double)(LAYERS * EXPERTS));
-        CHECK(some.resident >= cases[i].least && some.resident <= cases[i].most, "%s, %s: %d experts resident", cases[i].gpus, cases[i].experts, some.resident);
-        CHECK((double)some.bytes > want * 0.999 && (double)some.bytes < want * 1.001, "%s, %s: %" PRIu64 " bytes, expected %.0f", cases[i].gpus,
-              cases[i].experts, some.bytes, want);
-        CHECK(some.sum == plain.sum && !strcmp(some.mode, "slp"), "%s, %s: other logits, by %s", cases[i].gpus, cases[i].experts, some.mode);
+        CHECK(some.resident >= cases[i].least && some.resident <= cases[i].most, "%s, %s: %d experts resident",
+              cases[i].gpus, cases[i].experts, some.resident);
+        CHECK((double)some.bytes > want * 0.999 && (double)some.bytes < want * 1.001,
+              "%s, %s: %" PRIu64 " bytes, expected %.0f", cases[i].gpus, cases[i].experts, some.bytes, want);
+        CHECK(some.sum == plain.sum && !strcmp(some.mode, "slp"), "%s, %s: other logits, by %s", cases[i].gpus,
+              cases[i].experts, some.mode);
     }
-    printf("SLP: %.2f MB with no weights resident, %.2f MB beside dense layers, %.2f MB beside all experts\n", (double)plain.bytes * 1e-6,
-           (double)dense.bytes * 1e-6, (double)all.bytes * 1e-6);
+    printf("SLP: %.2f MB with no weights resident, %.2f MB beside dense layers, %.2f MB beside all experts\n",
+           (double)plain.bytes * 1e-6, (double)dense.bytes * 1e-6, (double)all.bytes * 1e-6);
 }
 
 /* Ranks use what their own device holds. */
 static void several_ranks(void) {
     static const char *const lists[] = {"emu:2,cpu=scalar", "emu:3,cpu=scalar", "emu:3,cpu=scalar,nopeer"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        const struct outcome plain = read_prompt(lists[i], PREFILL_DSLP, NULL), all = read_prompt(lists[i], PREFILL_DSLP, "layers");
-        CHECK(!strcmp(plain.mode, "dslp") && !strcmp(all.mode, "dslp"), "%s: by %s and %s", lists[i], plain.mode, all.mode);
-        CHECK(plain.sum == all.sum && all.resident && (double)all.bytes < 0.75 * (double)plain.bytes, "%s: %d resident, %" PRIu64 " of %" PRIu64 " bytes, %s",
-              lists[i], all.resident, all.bytes, plain.bytes, plain.sum == all.sum ? "same logits" : "other logits");
+        const struct outcome plain = read_prompt(lists[i], PREFILL_DSLP, NULL),
+                             all = read_prompt(lists[i], PREFILL_DSLP, "layers");
+        CHECK(!strcmp(plain.mode, "dslp") && !strcmp(all.mode, "dslp"), "%s: by %s and %s", lists[i], plain.mode,
+              all.mode);
+        CHECK(plain.sum == all.sum && all.resident && (double)all.bytes < 0.75 * (double)plain.bytes,
+              "%s: %d resident, %" PRIu64 " of %" PRIu64 " bytes, %s", lists[i], all.resident, all.bytes, plain.bytes,
+              plain.sum == all.sum ? "same logits" : "other logits");
     }
 }
 
-/* A blended prefill uploads no expert that a pool holds. With one CPU core and a fast link nearly all experts run on the device. */
+/* A blended prefill uploads no expert that a pool holds. With one CPU core and a fast link nearly all experts run on
+ * the device. */
 static void blends_the_rest(void) {
     const char *gpus = "emu:1,cpu=scalar,h2d=50";
     const struct outcome none = read_prompt(gpus, PREFILL_BLEND, "off"), some = read_prompt(gpus, PREFILL_BLEND, "8"),
                          all = read_prompt(gpus, PREFILL_BLEND, "layers");
-    CHECK(!strcmp(none.mode, "blend") && !strcmp(some.mode, "blend") && !strcmp(all.mode, "blend"), "by %s, %s, %s", none.mode, some.mode, all.mode);
-    CHECK(some.resident > 4 * LAYERS && all.resident == LAYERS * EXPERTS, "%d, %d resident", some.resident, all.resident);
-    CHECK(all.bytes < some.bytes && (double)some.bytes < 0.75 * (double)none.bytes, "%" PRIu64 ", %" PRIu64 ", %" PRIu64 " bytes", none.bytes, some.bytes,
-          all.bytes);
-    printf("blend: %.2f MB without resident experts, %.2f MB with %d of %d, %.2f MB with all\n", (double)none.bytes * 1e-6, (double)some.bytes * 1e-6,
-           some.resident, LAYERS * EXPERTS, (double)all.bytes * 1e-6);
+    CHECK(!strcmp(none.mode, "blend") && !strcmp(some.mode, "blend") && !strcmp(all.mode, "blend"), "by %s, %s, %s",
+          none.mode, some.mode, all.mode);
+    CHECK(some.resident > 4 * LAYERS && all.resident == LAYERS * EXPERTS, "%d, %d resident", some.resident,
+          all.resident);
+    CHECK(all.bytes < some.bytes && (double)some.bytes < 0.75 * (double)none.bytes,
+          "%" PRIu64 ", %" PRIu64 ", %" PRIu64 " bytes", none.bytes, some.bytes, all.bytes);
+    printf("blend: %.2f MB without resident experts, %.2f MB with %d of %d, %.2f MB with all\n",
+           (double)none.bytes * 1e-6, (double)some.bytes * 1e-6, some.resident, LAYERS * EXPERTS,
+           (double)all.bytes * 1e-6);
 }
 
-/* A device that fails while a prompt is read, with a session that decodes meanwhile: both answers, and the likeliest token after each position of the
- * prompt, are those without a failure. */
+/* A device that fails while a prompt is read, with a session that decodes meanwhile: both answers, and the likeliest
+ * token after each position of the prompt, are those without a failure. */
 enum { OTHER = 40 };
 struct answers {
     int32_t token[2][OTHER], likeliest[PROMPT];
@@ -191,7 +205,8 @@ static void *clear_failures(void *arg) {
     return NULL;
 }
 /* cleared: failures are cleared at once, and counted. */
-static int read_beside(const char *gpus, enum exec_mode prefill, const char *experts, struct answers *got, int *cleared) {
+static int read_beside(const char *gpus, enum exec_mode prefill, const char *experts, struct answers *got,
+                       int *cleared) {
     struct engine *eng;
     struct session *s, *other;
     struct error e = {0};
@@ -214,15 +229,22 @@ static int read_beside(const char *gpus, enum exec_mode prefill, const char *exp
     struct clearer clearer = {.set = eng->machine.gpus};
     pthread_t thread;
     if (cleared && pthread_create(&thread, NULL, clear_failures, &clearer)) die("thread", &e);
-    struct request r = {.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = OTHER, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
+    struct request r = {
+        .tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = OTHER, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
     if (session_submit(other, &r, &e)) die("submit", &e);
     for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + 11) % 500;
     while (over < 2) {
         if (!engine_poll(eng, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
         if (ev.kind == EVENT_ERROR) die(gpus, &ev.error);
         if (ev.kind == EVENT_TOKEN && !got->n[0] &&
-            session_submit(
-                s, &(struct request){.tokens = tokens, .n = PROMPT, .max_tokens = ANSWER, .flags = r.flags, .logits = note_likeliest, .logits_ctx = got}, &e))
+            session_submit(s,
+                           &(struct request){.tokens = tokens,
+                                             .n = PROMPT,
+                                             .max_tokens = ANSWER,
+                                             .flags = r.flags,
+                                             .logits = note_likeliest,
+                                             .logits_ctx = got},
+                           &e))
             die("submit", &e);
         if (ev.kind == EVENT_TOKEN) got->token[ev.session == s][got->n[ev.session == s]++] = ev.token;
         over += ev.kind == EVENT_DONE;
@@ -241,22 +263,24 @@ static void devices_fail_meanwhile(void) {
     for (int k = 0; k < n_tries; k++) {
         const char *experts = k % 3 ? "layers" : "4";
         char gpus[80];
-        snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,h2d=0.2,fail=%s:%d", k % 2 ? "launch" : "copy", 200 + 1464 / n_tries * k);
+        snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,h2d=0.2,fail=%s:%d", k % 2 ? "launch" : "copy",
+                 200 + 1464 / n_tries * k);
         fell_back += read_beside(gpus, PREFILL_SLP, experts, &got, k % 2 ? NULL : &cleared);
         CHECK(!memcmp(&got, &want, sizeof got), "%s, %s: other answers", gpus, experts);
     }
     CHECK(fell_back > 0, "no device failed during a prompt");
     CHECK(cleared > 0, "no failure was cleared meanwhile");
 }
-/* The second device has no layers and computes experts of a blended prefill. Its results may not be finite when it fails; the error must not
- * blame the weights. */
+/* The second device has no layers and computes experts of a blended prefill. Its results may not be finite when it
+ * fails; the error must not blame the weights. */
 static void helpers_fail(void) {
     struct answers want, got;
     int fell_back = read_beside("emu:2,cpu=scalar", PREFILL_BLEND, "off", &want, NULL), cleared = 0;
     CHECK(!fell_back && want.n[0] == OTHER && want.n[1] == ANSWER, "%d, %d tokens", want.n[0], want.n[1]);
     for (int k = 0; k < n_tries; k++) {
         char gpus[80];
-        snprintf(gpus, sizeof gpus, "emu:2,cpu=scalar,fail=%s:%d@1", k % 4 == 3 ? "launch" : "copy", 4 + 120 / n_tries * k);
+        snprintf(gpus, sizeof gpus, "emu:2,cpu=scalar,fail=%s:%d@1", k % 4 == 3 ? "launch" : "copy",
+                 4 + 120 / n_tries * k);
         fell_back += read_beside(gpus, PREFILL_BLEND, "off", &got, k % 2 ? NULL : &cleared);
         CHECK(!memcmp(&got, &want, sizeof got), "%s: other answers", gpus);
     }
@@ -264,7 +288,8 @@ static void helpers_fail(void) {
     CHECK(cleared > 0, "no failure was cleared meanwhile");
 }
 
-/* Another task fails and clears the device after the last layer: no row may reach the caller, who would report its logits, before the run fails. */
+/* Another task fails and clears the device after the last layer: no row may reach the caller, who would report its
+ * logits, before the run fails. */
 static int embed_any(void *ctx, float *out, int row, int n) {
     const struct engine *eng = ctx;
     for (int i = 0; i < n * eng->info.hidden; i++) out[i] = 0.01f * (float)((row + i) % 7);
@@ -291,8 +316,14 @@ static void no_rows_of_failed_runs(void) {
     struct engine *eng;
     struct session *s;
     struct error e = {0};
-    const struct engine_params p = {
-        .dir = "ember:", .threads = 1, .cpu_level = 1, .gpus = "emu:1,cpu=scalar", .prefill = PREFILL_SLP, .decode = DECODE_CPU, .context = 128, .kv = DT_F32};
+    const struct engine_params p = {.dir = "ember:",
+                                    .threads = 1,
+                                    .cpu_level = 1,
+                                    .gpus = "emu:1,cpu=scalar",
+                                    .prefill = PREFILL_SLP,
+                                    .decode = DECODE_CPU,
+                                    .context = 128,
+                                    .kv = DT_F32};
     int32_t tokens[PROMPT] = {0};
     if (engine_open(&eng, &p, &e) || session_open(eng, &s, &e) || kv_commit(&s->kv, PROMPT, &e)) die("engine", &e);
     for (int fails = 0; fails < 2; fails++) {
@@ -309,7 +340,8 @@ static void no_rows_of_failed_runs(void) {
                                     .progress_ctx = eng->machine.gpus->gpu[0]};
         n_reported = 0;
         const int rc = slp_prefill(&job, NULL, &e);
-        CHECK(fails ? rc == ERR_RUNTIME && !n_reported : !rc && n_reported == PROMPT, "%d rows of a run that returned %d: %s", n_reported, rc, e.text);
+        CHECK(fails ? rc == ERR_RUNTIME && !n_reported : !rc && n_reported == PROMPT,
+              "%d rows of a run that returned %d: %s", n_reported, rc, e.text);
     }
     session_close(&s);
     engine_close(&eng);

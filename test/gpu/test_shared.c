@@ -1,6 +1,7 @@
-/* Device KV is shared where sessions have a common prefix: forks, forks of forks, sessions that rewind, start anew or are closed. The text
- * and every bit of the host's caches are as if each session had its own copy; memory is checked by the devices' own count.
- * usage: test_shared [cuda] [DIR...]    The built-in model, or these; cuda: on a card, or in its emulation, one case each */
+/* Device KV is shared where sessions have a common prefix: forks, forks of forks, sessions that rewind, start anew or
+ * are closed. The text and every bit of the host's caches are as if each session had its own copy; memory is checked by
+ * the devices' own count. usage: test_shared [cuda] [DIR...]    The built-in model, or these; cuda: on a card, or in
+ * its emulation, one case each */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +94,10 @@ static void ask(struct run *r, struct session *const *s, int n, int keep, int mo
         const int have = session_tokens(s[i], &had), kept = keep < have ? keep : have;
         if (kept) memcpy(tokens, had, (size_t)kept * sizeof *had);
         for (int k = 0; k < more; k++) tokens[kept + k] = ((kept + k) * 37 + k / 7 + 11 + kind * i) % r->ids;
-        if (session_submit(s[i], &(struct request){.tokens = tokens, .n = kept + more, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, &err))
+        if (session_submit(
+                s[i],
+                &(struct request){.tokens = tokens, .n = kept + more, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS},
+                &err))
             die(r->set->gpus, &err);
     }
     for (int left = n; left;) {
@@ -111,7 +115,8 @@ static void ask(struct run *r, struct session *const *s, int n, int keep, int mo
 static size_t held(const struct run *r) {
     const struct decode *s = r->e->machine.decode;
     size_t bytes = 0;
-    for (int i = 0; i < s->n_dev; i++) bytes += decode_held_bytes(s, s->dev[i].rank) - ledger_bytes(s->dev[i].ledger, LEDGER_WEIGHTS);
+    for (int i = 0; i < s->n_dev; i++)
+        bytes += decode_held_bytes(s, s->dev[i].rank) - ledger_bytes(s->dev[i].ledger, LEDGER_WEIGHTS);
     return bytes;
 }
 /* Memory of a session besides blocks; memory of a slab. */
@@ -131,7 +136,8 @@ static size_t slab_bytes(const struct run *r) {
 /* Most bytes of a slab on one device that holds each row once: planes are aligned. */
 static size_t most_slab_bytes(const struct run *r) {
     const struct decode *s = r->e->machine.decode;
-    return (size_t)(s->slab_blocks * s->block_positions) * kv_token_bytes(s->c, s->kv) + (size_t)s->c->n_layers * CACHE_PLANES * 512;
+    return (size_t)(s->slab_blocks * s->block_positions) * kv_token_bytes(s->c, s->kv) +
+           (size_t)s->c->n_layers * CACHE_PLANES * 512;
 }
 
 static size_t slabs(const struct run *r) {
@@ -157,10 +163,14 @@ static uint64_t chats(const struct setting *set, int n, size_t *one, size_t *all
     ask(&r, s, FORKS + 1, MOST, 1, 3);
     *all = held(&r);
     const struct decode *step = r.e->machine.decode;
-    const int same = (n + ANSWER - 1) / step->block_positions, each = (n + 2 * ANSWER - 2 + step->block_positions) / step->block_positions;
-    check(used(&r) == (set->apart ? (FORKS + 1) * each : same + (FORKS + 1) * (each - same)), set->dir, set->gpus, "blocks are more or fewer than are needed");
-    check(*all == slabs(&r) * slab_bytes(&r) + (FORKS + 1) * own_bytes(&r), set->dir, set->gpus, "bytes are not those of blocks");
-    check(step->n_dev > 1 || slab_bytes(&r) <= most_slab_bytes(&r), set->dir, set->gpus, "a slab has more than one copy of a row");
+    const int same = (n + ANSWER - 1) / step->block_positions,
+              each = (n + 2 * ANSWER - 2 + step->block_positions) / step->block_positions;
+    check(used(&r) == (set->apart ? (FORKS + 1) * each : same + (FORKS + 1) * (each - same)), set->dir, set->gpus,
+          "blocks are more or fewer than are needed");
+    check(*all == slabs(&r) * slab_bytes(&r) + (FORKS + 1) * own_bytes(&r), set->dir, set->gpus,
+          "bytes are not those of blocks");
+    check(step->n_dev > 1 || slab_bytes(&r) <= most_slab_bytes(&r), set->dir, set->gpus,
+          "a slab has more than one copy of a row");
     ask(&r, s, 1, n / 2, 40, 0); /* the first rewinds into the prefix that all share */
     session_close(&s[0]);
     s[0] = forked(&r, s[1]);
@@ -184,8 +194,8 @@ static void alike(struct setting set, int n) {
     size_t one_apart, all_apart;
     const uint64_t apart = chats(&set, n, &one_apart, &all_apart);
     check(together == apart, set.dir, set.gpus, "the text is another one than with copies");
-    printf("%s on %s, %d tokens: with %d forks %.3f of what one takes, %.3f with copies\n", set.dir, set.gpus, n, FORKS, (double)all / (double)one,
-           (double)all_apart / (double)one_apart);
+    printf("%s on %s, %d tokens: with %d forks %.3f of what one takes, %.3f with copies\n", set.dir, set.gpus, n, FORKS,
+           (double)all / (double)one, (double)all_apart / (double)one_apart);
 }
 
 /* Eight forks of a chat of 4,096 tokens take the memory of 1.1. */
@@ -200,7 +210,8 @@ static void large(const char *gpus) {
     for (int i = 1; i <= FORKS; i++) s[i] = forked(&r, s[0]);
     ask(&r, s, FORKS + 1, MOST, 1, 3);
     const size_t all = held(&r);
-    printf("ember: on %s, 4096 tokens: with %d forks %.3f of what one takes, %.2f MB\n", gpus, FORKS, (double)all / (double)one, (double)one / (1 << 20));
+    printf("ember: on %s, 4096 tokens: with %d forks %.3f of what one takes, %.2f MB\n", gpus, FORKS,
+           (double)all / (double)one, (double)one / (1 << 20));
     check(one > 1 << 20 && (double)all <= 1.1 * (double)one, "ember:", gpus, "eight forks take more than 1.1 of one");
     for (int i = 0; i <= FORKS; i++) session_close(&s[i]);
     engine_close(&r.e);
@@ -210,7 +221,11 @@ static void large(const char *gpus) {
 static void crowded(void) {
     uint64_t said[2];
     for (int k = 0; k < 2; k++) {
-        const struct setting set = {.dir = "ember:", .gpus = k ? "emu:1,mem=9M" : "emu:1", .prefill = PREFILL_CPU, .decode = DECODE_HYBRID, .kv = DT_F32};
+        const struct setting set = {.dir = "ember:",
+                                    .gpus = k ? "emu:1,mem=9M" : "emu:1",
+                                    .prefill = PREFILL_CPU,
+                                    .decode = DECODE_HYBRID,
+                                    .kv = DT_F32};
         struct run r;
         struct session *s[FORKS + 1];
         open_run(&r, &set);
@@ -251,12 +266,20 @@ int main(int argc, char **argv) {
     for (int i = 1 + cuda; i < argc; i++, k++)
         for (int j = 0; j < (cuda ? 1 : 2); j++) {
             const int at = (k + 2 * j) % SETS;
-            alike((struct setting){.dir = argv[i], .gpus = cuda ? "0" : set[at].gpus, .decode = set[at].decode, .prefill = set[at].prefill, .kv = set[at].kv},
+            alike((struct setting){.dir = argv[i],
+                                   .gpus = cuda ? "0" : set[at].gpus,
+                                   .decode = set[at].decode,
+                                   .prefill = set[at].prefill,
+                                   .kv = set[at].kv},
                   cuda ? 40 : 300);
         }
     if (argc > 1 + cuda) return failed != 0;
     for (int j = 0; j < (cuda ? 1 : SETS); j++)
-        alike((struct setting){.dir = "ember:", .gpus = cuda ? "0" : set[j].gpus, .decode = set[j].decode, .prefill = set[j].prefill, .kv = set[j].kv},
+        alike((struct setting){.dir = "ember:",
+                               .gpus = cuda ? "0" : set[j].gpus,
+                               .decode = set[j].decode,
+                               .prefill = set[j].prefill,
+                               .kv = set[j].kv},
               cuda ? 40 : 100);
     if (!cuda) large("emu:1"), large("emu:2"), crowded();
     return failed != 0;

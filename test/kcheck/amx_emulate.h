@@ -1,7 +1,7 @@
 #pragma once
-/* Emulates the AMX tile instructions in C so that CPUs without them can check cpu/gemm_amx.c, cpu/gemm_amx_skinny.c and cpu/attn_amx.c; compile these with
- * -include of this file. Speed means nothing here. Shapes come from the tile configuration, as on hardware; a tile that is not configured or a shape that
- * does not fit traps. */
+/* Emulates the AMX tile instructions in C so that CPUs without them can check cpu/gemm_amx.c, cpu/gemm_amx_skinny.c and
+ * cpu/attn_amx.c; compile these with -include of this file. Speed means nothing here. Shapes come from the tile
+ * configuration, as on hardware; a tile that is not configured or a shape that does not fit traps. */
 #ifndef HEARTH_SIMDE /* test/kcheck uses SIMDe instead */
 #include <immintrin.h>
 #endif
@@ -50,7 +50,8 @@ static inline float amx_float(uint32_t bits) {
     memcpy(&f, &bits, 4);
     return amx_flush(f);
 }
-/* Columns in the inner loop, which the compiler vectorizes; each sum adds its products in the order of k, as on hardware. */
+/* Columns in the inner loop, which the compiler vectorizes; each sum adds its products in the order of k, as on
+ * hardware. */
 static inline void amx_dpbf16(int d, int a, int b) {
     amx_need(amx_on && amx[d].rows == amx[a].rows && amx[d].bytes == amx[b].bytes && amx[a].bytes / 4 == amx[b].rows);
     for (int m = 0; m < amx[d].rows; m++) {

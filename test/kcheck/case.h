@@ -1,5 +1,6 @@
 #pragma once
-/* Prints mismatches with their case in words: "FAIL q4_k gemm, 5 rows, 768 columns, avx512: sum of row 2, element 17 is 1.25, should be 1.75 (limit 0.01)". */
+/* Prints mismatches with their case in words: "FAIL q4_k gemm, 5 rows, 768 columns, avx512: sum of row 2, element 17
+ * is 1.25, should be 1.75 (limit 0.01)". */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,11 +33,14 @@ static __attribute__((format(printf, 1, 2), unused)) void wrong(const char *form
         if (!(x)) wrong("%s does not hold (line %d)", #x, __LINE__); \
     } while (0)
 /* Reports one number. limit 0: the numbers must be equal. */
-static __attribute__((unused)) void mismatch(const char *what, int row, int element, double got, double want, double limit) {
-    if (limit > 0) wrong("%s of row %d, element %d is %.9g, should be %.9g (limit %.3g)", what, row, element, got, want, limit);
+static __attribute__((unused)) void mismatch(const char *what, int row, int element, double got, double want,
+                                             double limit) {
+    if (limit > 0)
+        wrong("%s of row %d, element %d is %.9g, should be %.9g (limit %.3g)", what, row, element, got, want, limit);
     else wrong("%s of row %d, element %d is %.9g, should be %.9g", what, row, element, got, want);
 }
-static __attribute__((unused)) void near(const char *what, int row, int element, double got, double want, double limit) {
+static __attribute__((unused)) void near(const char *what, int row, int element, double got, double want,
+                                         double limit) {
     if (!(fabs(got - want) <= limit)) mismatch(what, row, element, got, want, limit);
 }
 /* Ends the program after an operation that failed. */

@@ -1,12 +1,14 @@
-/* Checks batch invariance: each row of a call of 1 to BATCH_INVARIANT_ROWS rows has the same bits as that row alone, at every level, for products of all
- * formats, experts with groups of every size, attention and the router. So a session's text does not depend on what other sessions
- * decode in the same batch, and verifying a draft samples what would have been sampled without it. */
+/* Checks batch invariance: each row of a call of 1 to BATCH_INVARIANT_ROWS rows has the same bits as that row alone, at
+ * every level, for products of all formats, experts with groups of every size, attention and the router. So a session's
+ * text does not depend on what other sessions decode in the same batch, and verifying a draft samples what would have
+ * been sampled without it. */
 #include "cpu/cpu_exec.h"
 #include "cpu/pool.h"
 #include "test/kcheck/processors.h"
 #include "test/kcheck/random_mat.h"
 
-/* The next number of rows to check. The kernels of other CPUs, some of them emulated, are checked around multiples of four, where kernels change. */
+/* The next number of rows to check. The kernels of other CPUs, some of them emulated, are checked around multiples of
+ * four, where kernels change. */
 static int next_size(int n) {
 #ifdef PROCESSORS
     while (++n < BATCH_INVARIANT_ROWS && n > 5 && n % 4 != 0 && n % 8 != 1)
@@ -26,17 +28,19 @@ static float *vec(size_t n) {
     return v;
 }
 
-/* --- Products --- */
+/* --- Products --------------------------------------------------------------------------------- */
 
 static void check_linear(const struct shape *s, bool transposed, bool accumulate, int batch, bool exact) {
-    begin_case("%s linear, %d columns%s%s%s, batch of %d", dtype_name(s->dtype), s->cols, transposed ? ", transposed" : "", accumulate ? ", added" : "",
-               exact ? ", exact" : "", batch);
+    begin_case("%s linear, %d columns%s%s%s, batch of %d", dtype_name(s->dtype), s->cols,
+               transposed ? ", transposed" : "", accumulate ? ", added" : "", exact ? ", exact" : "", batch);
     struct shape all = *s;
     all.rows = batch * s->rows;
     struct mat w = mat_rows(make(&all), 0, s->rows);
-    int in = transposed ? s->rows : s->cols, out = transposed ? s->cols : s->rows, ldx = batch * in + 3, ldy = batch * out + 1;
+    int in = transposed ? s->rows : s->cols, out = transposed ? s->cols : s->rows, ldx = batch * in + 3,
+        ldy = batch * out + 1;
     size_t size = (size_t)BATCH_INVARIANT_ROWS * (size_t)ldy;
-    float *x = vec((size_t)(BATCH_INVARIANT_ROWS * ldx)), *was = vec(size), *alone = vec(size), *y = vec(size), *bias = vec((size_t)out);
+    float *x = vec((size_t)(BATCH_INVARIANT_ROWS * ldx)), *was = vec(size), *alone = vec(size), *y = vec(size),
+          *bias = vec((size_t)out);
     struct op_linear o = {.x = x,
                           .w = w,
                           .n = 1,
@@ -101,20 +105,26 @@ static void check_products(void) {
     }
 }
 
-/* --- Experts: all n tokens choose the first, all but one the second, and so on, so that groups of every size occur --- */
+/* --- Experts: all n tokens choose the first, all but one the second, and so on, so that groups of every size occur ---
+ */
 
 static void check_experts(uint8_t dtype, int block, bool shared) {
     enum { HIDDEN = 192, INTER = 128, EXPERTS = 8, TOPK = 3 };
-    begin_case("%s experts, blocks of %d columns%s, %d of %d experts", dtype_name(dtype), block, shared ? " and a shared expert" : "", TOPK, EXPERTS);
-    struct shape up = {INTER, HIDDEN, 64, block, dtype, DT_F32, 0, 1}, down = {HIDDEN, INTER, 64, block, dtype, DT_F32, 0, 1};
+    begin_case("%s experts, blocks of %d columns%s, %d of %d experts", dtype_name(dtype), block,
+               shared ? " and a shared expert" : "", TOPK, EXPERTS);
+    struct shape up = {INTER, HIDDEN, 64, block, dtype, DT_F32, 0, 1},
+                 down = {HIDDEN, INTER, 64, block, dtype, DT_F32, 0, 1};
     struct expert e[EXPERTS + 1];
     for (int i = 0; i <= EXPERTS; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
     size_t size = (size_t)BATCH_INVARIANT_ROWS * HIDDEN;
-    float *x = vec(size), *was = vec(size), *alone = vec(size), *y = vec(size), *weights = vec(BATCH_INVARIANT_ROWS * TOPK);
+    float *x = vec(size), *was = vec(size), *alone = vec(size), *y = vec(size),
+          *weights = vec(BATCH_INVARIANT_ROWS * TOPK);
     int32_t *ids = guarded(BATCH_INVARIANT_ROWS * TOPK * 4);
     for (size_t i = 0; i < size; i++) x[i] *= 0.05f;
-    for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) ids[i * TOPK] = 0, ids[i * TOPK + 1] = 1 + i % 2, ids[i * TOPK + 2] = i % 7 == 6 ? -1 : 3 + i * i % 5;
-    struct op_experts o = {.experts = e, .n_experts = EXPERTS, .topk = TOPK, .hidden = HIDDEN, .shared = shared ? &e[EXPERTS] : NULL};
+    for (int i = 0; i < BATCH_INVARIANT_ROWS; i++)
+        ids[i * TOPK] = 0, ids[i * TOPK + 1] = 1 + i % 2, ids[i * TOPK + 2] = i % 7 == 6 ? -1 : 3 + i * i % 5;
+    struct op_experts o = {
+        .experts = e, .n_experts = EXPERTS, .topk = TOPK, .hidden = HIDDEN, .shared = shared ? &e[EXPERTS] : NULL};
     memcpy(alone, was, size * 4);
     for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
         o.n = 1, o.x = x + i * HIDDEN, o.y = alone + i * HIDDEN, o.ids = ids + i * TOPK, o.weights = weights + i * TOPK;
@@ -123,7 +133,8 @@ static void check_experts(uint8_t dtype, int block, bool shared) {
     for (int n = 2; n <= BATCH_INVARIANT_ROWS; n = next_size(n)) {
         int first = n % 3 * (BATCH_INVARIANT_ROWS - n) / 2;
         memcpy(y, was, size * 4);
-        o.n = n, o.x = x + first * HIDDEN, o.y = y + first * HIDDEN, o.ids = ids + first * TOPK, o.weights = weights + first * TOPK;
+        o.n = n, o.x = x + first * HIDDEN, o.y = y + first * HIDDEN, o.ids = ids + first * TOPK,
+        o.weights = weights + first * TOPK;
         must(several->ops->experts(several, &o));
         for (int i = first; i < first + n; i++)
             if (memcmp(y + i * HIDDEN, alone + i * HIDDEN, HIDDEN * 4)) differs(n, i - first);
@@ -140,18 +151,24 @@ struct attention_case {
     int n_chosen;
 };
 static void check_attention(const struct attention_case *c) {
-    begin_case("%s attention, %d heads of %d, from position %d, window %d%s, %d chosen", dtype_name(c->dtype), c->heads, c->dim, c->pos, c->window,
-               c->sinks ? ", sinks" : "", c->n_chosen);
-    const int last = c->pos + BATCH_INVARIANT_ROWS, keys = op_seen(last - 1, 0, last), krow = c->kv_heads * c->dim, vrow = c->kv_heads * c->v_dim,
-              ldq = c->heads * c->dim + 2, ldo = c->heads * c->v_dim + 1;
-    const size_t esize = dtype_bytes(c->dtype, 1), size = (size_t)(BATCH_INVARIANT_ROWS * ldo), rows = (size_t)(BATCH_INVARIANT_ROWS * c->heads);
-    struct kv_plane k = {guarded((size_t)keys * (size_t)krow * esize), vec((size_t)(keys * c->kv_heads)), c->kv_heads, c->dim, c->dtype}, v = k;
-    if (!c->same) v = (struct kv_plane){guarded((size_t)keys * (size_t)vrow * esize), vec((size_t)(keys * c->kv_heads)), c->kv_heads, c->v_dim, c->dtype};
-    struct op_kv_store store = {k, vec((size_t)(keys * krow)), 0, keys, krow}, store_v = {v, vec((size_t)(keys * vrow)), 0, keys, vrow};
+    begin_case("%s attention, %d heads of %d, from position %d, window %d%s, %d chosen", dtype_name(c->dtype), c->heads,
+               c->dim, c->pos, c->window, c->sinks ? ", sinks" : "", c->n_chosen);
+    const int last = c->pos + BATCH_INVARIANT_ROWS, keys = op_seen(last - 1, 0, last), krow = c->kv_heads * c->dim,
+              vrow = c->kv_heads * c->v_dim, ldq = c->heads * c->dim + 2, ldo = c->heads * c->v_dim + 1;
+    const size_t esize = dtype_bytes(c->dtype, 1), size = (size_t)(BATCH_INVARIANT_ROWS * ldo),
+                 rows = (size_t)(BATCH_INVARIANT_ROWS * c->heads);
+    struct kv_plane k = {guarded((size_t)keys * (size_t)krow * esize), vec((size_t)(keys * c->kv_heads)), c->kv_heads,
+                         c->dim, c->dtype},
+                    v = k;
+    if (!c->same)
+        v = (struct kv_plane){guarded((size_t)keys * (size_t)vrow * esize), vec((size_t)(keys * c->kv_heads)),
+                              c->kv_heads, c->v_dim, c->dtype};
+    struct op_kv_store store = {k, vec((size_t)(keys * krow)), 0, keys, krow},
+                       store_v = {v, vec((size_t)(keys * vrow)), 0, keys, vrow};
     must(one->ops->kv_store(one, &store));
     if (!c->same) must(one->ops->kv_store(one, &store_v));
-    float *q = vec((size_t)(BATCH_INVARIANT_ROWS * ldq)), *alone = vec(size), *y = vec(size), *lse_alone = vec(rows), *lse = vec(rows),
-          *sinks = vec((size_t)c->heads);
+    float *q = vec((size_t)(BATCH_INVARIANT_ROWS * ldq)), *alone = vec(size), *y = vec(size), *lse_alone = vec(rows),
+          *lse = vec(rows), *sinks = vec((size_t)c->heads);
     int32_t *chosen = guarded((size_t)(BATCH_INVARIANT_ROWS * c->n_chosen + 1) * 4);
     for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
         int seen = op_seen(c->pos + i, 0, keys), step = c->n_chosen && seen >= 2 * c->n_chosen ? 2 : 1;
@@ -174,8 +191,10 @@ static void check_attention(const struct attention_case *c) {
     }
     for (int n = 2; n <= BATCH_INVARIANT_ROWS; n += n < 6 ? 1 : 5) {
         int first = n % 3 * (BATCH_INVARIANT_ROWS - n) / 2;
-        o.n = n, o.q = q + first * ldq, o.out = y + first * ldo, o.lse = lse + first * c->heads, o.q_pos0 = c->pos + first;
-        o.n_keys = op_seen(c->pos + first + n - 1, 0, keys), o.chosen = c->n_chosen ? chosen + first * c->n_chosen : NULL;
+        o.n = n, o.q = q + first * ldq, o.out = y + first * ldo, o.lse = lse + first * c->heads,
+        o.q_pos0 = c->pos + first;
+        o.n_keys = op_seen(c->pos + first + n - 1, 0, keys),
+        o.chosen = c->n_chosen ? chosen + first * c->n_chosen : NULL;
         must(several->ops->attention(several, &o));
         for (int i = first; i < first + n; i++)
             if (memcmp(y + i * ldo, alone + i * ldo, (size_t)(c->heads * c->v_dim) * 4) ||
@@ -187,11 +206,21 @@ static void check_attention(const struct attention_case *c) {
 
 static void check_attentions(bool slow) {
     static const struct attention_case cases[] = {
-        {8, 2, 32, 32, 0, 0, DT_BF16, false, false},        {8, 2, 24, 40, 50, 0, DT_F32, false, true},      {16, 4, 33, 17, 120, 30, DT_BF16, false, true},
-        {40, 1, 48, 40, 1000, 0, DT_BF16, true, false},     {128, 1, 40, 32, 200, 0, DT_BF16, true, false},  {4, 4, 16, 16, 600, 0, DT_E4M3, false, false},
-        {6, 2, 16, 16, 2030, 0, DT_BF16, false, false},     {4, 2, 16, 16, 2030, 70, DT_F32, false, true},   {4, 1, 16, 16, 4080, 0, DT_F32, false, false},
-        {40, 1, 48, 40, 300, 0, DT_BF16, true, false, 130}, {4, 1, 32, 32, 55, 0, DT_E4M3, true, true, 64},  {4, 1, 32, 32, 600, 0, DT_BF16, true, true, 300},
-        {8, 2, 16, 16, 126, 0, DT_F32, false, false, 30},   {48, 1, 16, 16, 32750, 0, DT_BF16, true, false}, /* partial results in several parts */
+        {8, 2, 32, 32, 0, 0, DT_BF16, false, false},
+        {8, 2, 24, 40, 50, 0, DT_F32, false, true},
+        {16, 4, 33, 17, 120, 30, DT_BF16, false, true},
+        {40, 1, 48, 40, 1000, 0, DT_BF16, true, false},
+        {128, 1, 40, 32, 200, 0, DT_BF16, true, false},
+        {4, 4, 16, 16, 600, 0, DT_E4M3, false, false},
+        {6, 2, 16, 16, 2030, 0, DT_BF16, false, false},
+        {4, 2, 16, 16, 2030, 70, DT_F32, false, true},
+        {4, 1, 16, 16, 4080, 0, DT_F32, false, false},
+        {40, 1, 48, 40, 300, 0, DT_BF16, true, false, 130},
+        {4, 1, 32, 32, 55, 0, DT_E4M3, true, true, 64},
+        {4, 1, 32, 32, 600, 0, DT_BF16, true, true, 300},
+        /* partial results in several parts */
+        {8, 2, 16, 16, 126, 0, DT_F32, false, false, 30},
+        {48, 1, 16, 16, 32750, 0, DT_BF16, true, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (!slow || cases[i].pos < 2000) check_attention(&cases[i]);
@@ -201,13 +230,16 @@ static void check_attentions(bool slow) {
 static void check_select(int heads, int dim, int pos, int topk, uint8_t dtype) {
     begin_case("%s select, %d heads of %d, %d of the keys before %d", dtype_name(dtype), heads, dim, topk, pos);
     const int keys = op_seen(pos + BATCH_INVARIANT_ROWS - 1, 0, pos + BATCH_INVARIANT_ROWS), ldq = heads * dim;
-    struct kv_plane k = {guarded((size_t)(keys * dim) * dtype_bytes(dtype, 1) + 4), vec((size_t)keys + 1), 1, dim, dtype};
+    struct kv_plane k = {guarded((size_t)(keys * dim) * dtype_bytes(dtype, 1) + 4), vec((size_t)keys + 1), 1, dim,
+                         dtype};
     must(one->ops->kv_store(one, &(struct op_kv_store){k, vec((size_t)(keys * dim) + 1), 0, keys, dim}));
     float *q = vec((size_t)(BATCH_INVARIANT_ROWS * ldq)), *weight = vec((size_t)(BATCH_INVARIANT_ROWS * heads));
-    int32_t *alone = guarded((size_t)(BATCH_INVARIANT_ROWS * topk) * 4), *chosen = guarded((size_t)(BATCH_INVARIANT_ROWS * topk) * 4);
+    int32_t *alone = guarded((size_t)(BATCH_INVARIANT_ROWS * topk) * 4),
+            *chosen = guarded((size_t)(BATCH_INVARIANT_ROWS * topk) * 4);
     struct op_select o = {.k = k, .heads = heads, .topk = topk, .ldq = ldq, .scale = 0.1f};
     for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
-        o.n = 1, o.q = q + i * ldq, o.weight = weight + i * heads, o.chosen = alone + i * topk, o.q_pos0 = pos + i, o.n_keys = op_seen(pos + i, 0, keys);
+        o.n = 1, o.q = q + i * ldq, o.weight = weight + i * heads, o.chosen = alone + i * topk, o.q_pos0 = pos + i,
+        o.n_keys = op_seen(pos + i, 0, keys);
         must(one->ops->select(one, &o));
     }
     for (int n = 2; n <= BATCH_INVARIANT_ROWS; n = next_size(n)) {
@@ -215,7 +247,8 @@ static void check_select(int heads, int dim, int pos, int topk, uint8_t dtype) {
         o.n = n, o.q = q + first * ldq, o.weight = weight + first * heads, o.chosen = chosen, o.q_pos0 = pos + first;
         o.n_keys = op_seen(pos + first + n - 1, 0, keys);
         must(several->ops->select(several, &o));
-        if (memcmp(chosen, alone + first * topk, (size_t)(n * topk) * 4)) wrong("keys of %d rows differ from those of the rows alone", n);
+        if (memcmp(chosen, alone + first * topk, (size_t)(n * topk) * 4))
+            wrong("keys of %d rows differ from those of the rows alone", n);
     }
     drop();
 }
@@ -223,10 +256,18 @@ static void check_select(int heads, int dim, int pos, int topk, uint8_t dtype) {
 static void check_route(void) {
     enum { EXPERTS = 32, TOPK = 5 };
     begin_case("route, %d of %d experts", TOPK, EXPERTS);
-    float *logits = vec(BATCH_INVARIANT_ROWS * EXPERTS), *bias = vec(EXPERTS), *alone = vec(BATCH_INVARIANT_ROWS * TOPK), *w = vec(BATCH_INVARIANT_ROWS * TOPK);
+    float *logits = vec(BATCH_INVARIANT_ROWS * EXPERTS), *bias = vec(EXPERTS),
+          *alone = vec(BATCH_INVARIANT_ROWS * TOPK), *w = vec(BATCH_INVARIANT_ROWS * TOPK);
     int32_t *ids = guarded(BATCH_INVARIANT_ROWS * TOPK * 4), *ids_alone = guarded(BATCH_INVARIANT_ROWS * TOPK * 4);
-    struct op_route o = {
-        .bias = bias, .n_experts = EXPERTS, .topk = TOPK, .n_group = 4, .topk_group = 2, .score = SCORE_SIGMOID, .group_top2 = true, .norm = true, .scale = 2};
+    struct op_route o = {.bias = bias,
+                         .n_experts = EXPERTS,
+                         .topk = TOPK,
+                         .n_group = 4,
+                         .topk_group = 2,
+                         .score = SCORE_SIGMOID,
+                         .group_top2 = true,
+                         .norm = true,
+                         .scale = 2};
     for (int i = 0; i < BATCH_INVARIANT_ROWS; i++) {
         o.n = 1, o.logits = logits + i * EXPERTS, o.ids = ids_alone + i * TOPK, o.weights = alone + i * TOPK;
         must(one->ops->route(one, &o));
@@ -263,7 +304,8 @@ int main(int argc, char **argv) {
         check_experts(DT_BF16, 0, true);
         check_experts(DT_F32, 0, false);
         check_attentions(l == CPU_SCALAR);
-        check_select(8, 128, 300, 48, DT_BF16), check_select(40, 33, 60, 64, DT_F32), check_select(5, 32, 1300, 100, DT_E4M3);
+        check_select(8, 128, 300, 48, DT_BF16), check_select(40, 33, 60, 64, DT_F32),
+            check_select(5, 32, 1300, 100, DT_E4M3);
         check_route();
         printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");
         cpu_exec_close(&one), cpu_exec_close(&several);

@@ -1,6 +1,6 @@
-/* Checks many-token products (cpu/gemm.h) at every level against a double-precision sum over mat_at. Each level must also leave
- * everything outside its rows unchanged, give the same bits for any split of rows, tokens and packing, and read no byte before or
- * after its matrices, which end at a guard page. */
+/* Checks many-token products (cpu/gemm.h) at every level against a double-precision sum over mat_at. Each level must
+ * also leave everything outside its rows unchanged, give the same bits for any split of rows, tokens and packing, and
+ * read no byte before or after its matrices, which end at a guard page. */
 #include "base/mat_at.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
@@ -8,8 +8,8 @@
 
 extern const struct gemm gemm_amx_emulated, gemm_amx_few16_emulated, gemm_amx_wide_emulated;
 #ifdef WITH_SIMDE
-extern const struct gemm gemm_few_simde, gemm_few16_simde, gemm_avx512_simde, gemm_avx512bf16_simde, gemm_amx_simde, gemm_amx_few16_simde, gemm_amx_wide_simde,
-    gemm_int8_simde;
+extern const struct gemm gemm_few_simde, gemm_few16_simde, gemm_avx512_simde, gemm_avx512bf16_simde, gemm_amx_simde,
+    gemm_amx_few16_simde, gemm_amx_wide_simde, gemm_int8_simde;
 const struct kernels *gemm_kernels_simde(enum cpu_level level);
 /* Formats that these levels leave to the generic decoder. */
 const struct kernels *gemm_kernels_simde(enum cpu_level l) {
@@ -33,11 +33,11 @@ static void begin(const struct gemm *g, const struct mat *w, int n, const char *
     begin_case("%s gemm, %d rows, %d columns to %d%s", dtype_name(w->dtype), n, w->cols, w->rows, more);
 }
 
-/* ---- One product ---- */
+/* --- One product ------------------------------------------------------------------------------ */
 
 /* Computes y for rows [r0, r1), in `cuts` ranges and packed in `parts`; everything else in y must keep its value. */
-static void product(const struct gemm *g, const struct mat *w, const float *x, const int32_t *gather, int ldx, int n, int r0, int r1, int cuts, int parts,
-                    float *y, int ldy, bool accumulate) {
+static void product(const struct gemm *g, const struct mat *w, const float *x, const int32_t *gather, int ldx, int n,
+                    int r0, int r1, int cuts, int parts, float *y, int ldy, bool accumulate) {
     void *packed = aligned(g->packed_bytes(n, w->cols)), *scratch = aligned(g->scratch_bytes(n, w->cols));
     for (int p = parts; p-- > 0;) g->pack(packed, x, gather, ldx, n, w->cols, p, parts);
     for (int c = 0; c < cuts; c++) {
@@ -51,8 +51,9 @@ static void product(const struct gemm *g, const struct mat *w, const float *x, c
 /* Formats with scales between the codes, whose weights BF16 does not hold exactly. */
 static bool rounded(uint8_t dtype) { return dtype >= DT_Q8_0 && dtype != DT_MXFP4 && dtype != DT_INT4; }
 
-/* Bounds the error of integer sums: half a unit per column, at most 1 / 16,320 of the largest of 256 columns (intdot_words.h). A minimum subtracted from a
- * part counts separately, because the weights of columns may cancel it. */
+/* Bounds the error of integer sums: half a unit per column, at most 1 / 16,320 of the largest of 256 columns
+ * (intdot_words.h). A minimum subtracted from a part counts separately, because the weights of columns may cancel it.
+ */
 static double whole_loss(const struct mat *w, const float *row, const float *x) {
     double loss = 0;
     for (int c = 0, end; c < w->cols; c = end) {
@@ -82,7 +83,8 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     if (g->supports && !g->supports(&w, MANY)) return drop();
     begin(g, &w, n, accumulate ? ", added" : "");
     int k = s->cols, ldx = k + 3, ldy = s->rows + PAD, tokens = n + 4;
-    float *x = guarded(sizeof(float) * ((size_t)(tokens - 1) * (size_t)ldx + (size_t)k)), *y = aligned(sizeof *y * (size_t)n * (size_t)ldy);
+    float *x = guarded(sizeof(float) * ((size_t)(tokens - 1) * (size_t)ldx + (size_t)k)),
+          *y = aligned(sizeof *y * (size_t)n * (size_t)ldy);
     float *again = aligned(sizeof *y * (size_t)n * (size_t)ldy), *before = aligned(sizeof *y * (size_t)n * (size_t)ldy);
     int32_t *gather = malloc(sizeof *gather * (size_t)n);
     for (size_t i = 0; i < (size_t)(tokens - 1) * (size_t)ldx + (size_t)k; i++) {
@@ -90,7 +92,8 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
         if (exact_x) x[i] = bf16_to_f32(f32_to_bf16(x[i]));
     }
     for (int i = 0; i < n; i++) gather[i] = (int32_t)(rnd() % (unsigned)tokens);
-    for (size_t i = 0; i < (size_t)n * (size_t)ldy; i++) y[i] = again[i] = before[i] = accumulate ? normal() : f32_of_bits(0x7fc0dead);
+    for (size_t i = 0; i < (size_t)n * (size_t)ldy; i++)
+        y[i] = again[i] = before[i] = accumulate ? normal() : f32_of_bits(0x7fc0dead);
     int r0 = s->rows > 40 ? 3 : 0, r1 = s->rows;
     product(g, &w, x, gather, ldx, n, r0, r1, 1, 1, y, ldy, accumulate);
     product(g, &w, x, gather, ldx, n, r0, r1, 3, 2, again, ldy, accumulate);
@@ -101,7 +104,8 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
         if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) wrong("other bits than with AVX2");
     }
 
-    bool split = s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype >= DT_Q8_0 || (s->block_cols && s->block_cols % 32);
+    bool split =
+        s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype >= DT_Q8_0 || (s->block_cols && s->block_cols % 32);
     double unit = (k + 8) * 0x1p-24;
     const bool rounds_x = !exact_x || (g->scales_x && s->dtype == DT_E4M3 && s->block_rows >= 64);
     if (g->bf16 && rounds_x) unit += 0x1p-8; /* BF16 keeps 8 bits, rounded */
@@ -120,7 +124,10 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
             double want = accumulate ? before[at] : 0, size = fabs(want) * 0.1;
             const float *xi = x + (size_t)gather[i] * (size_t)ldx;
             for (int c = 0; c < k; c++) want += (double)row[c] * xi[c], size += fabs((double)row[c] * xi[c]);
-            double bound = unit * size + 1e-35 + (g->is_int16 ? whole_loss(&w, row, xi) : g->is_int8 ? int8_loss(&w, row, xi) : 0);
+            double bound = unit * size + 1e-35 +
+                           (g->is_int16  ? whole_loss(&w, row, xi)
+                            : g->is_int8 ? int8_loss(&w, row, xi)
+                                         : 0);
             if (!(fabs(y[at] - want) <= bound)) mismatch("sum", i, r, y[at], want, bound);
         }
     }
@@ -134,13 +141,15 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     float *alone = aligned(sizeof *alone * (size_t)ldy);
     memcpy(alone, before + (size_t)one * (size_t)ldy, sizeof *alone * (size_t)ldy);
     product(g, &w, x, gather + one, ldx, 1, r0, r1, 1, 1, alone, ldy, accumulate);
-    if (memcmp(alone, y + (size_t)one * (size_t)ldy, sizeof *alone * (size_t)ldy)) wrong("row %d has other bits alone", one);
+    if (memcmp(alone, y + (size_t)one * (size_t)ldy, sizeof *alone * (size_t)ldy))
+        wrong("row %d has other bits alone", one);
     free(alone), free(row), free(gather), free(y), free(again), free(before);
     drop();
 }
 
-/* Checks every code by one-hot tokens: the product is the weight itself, bit by bit. least: scales are adjacent powers of two from that exponent up to the
- * largest that folds into a BF16 number (gemm_folds_scales); negative: any scale. */
+/* Checks every code by one-hot tokens: the product is the weight itself, bit by bit. least: scales are adjacent powers
+ * of two from that exponent up to the largest that folds into a BF16 number (gemm_folds_scales); negative: any scale.
+ */
 static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     int cols = 256, rows = dtype == DT_BF16 || dtype == DT_F16 ? 256 : 40;
     struct shape s = {rows, cols, 1, 128, dtype, DT_F32, 0, 1};
@@ -149,7 +158,8 @@ static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     struct mat w = make(&s);
     if (g->supports && !g->supports(&w, MANY)) return drop();
     begin(g, &w, cols, ", all codes");
-    for (int i = 0; least >= 0 && i < 4 * rows; i++) ((uint8_t *)w.scale)[i] = (uint8_t)(least + i < 246 ? least + i : 246);
+    for (int i = 0; least >= 0 && i < 4 * rows; i++)
+        ((uint8_t *)w.scale)[i] = (uint8_t)(least + i < 246 ? least + i : 246);
     uint8_t *d = (uint8_t *)w.data;
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < cols; c++) {
@@ -166,7 +176,8 @@ static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < cols; i++) {
             float want = mat_at(&w, r, i), got = y[i * rows + r];
-            bool tiny = (g->bf16 || g->bf16x2) && fabsf(want) < 0x1p-126f; /* BF16 instructions flush subnormals to zero */
+            /* BF16 instructions flush subnormals to zero */
+            bool tiny = (g->bf16 || g->bf16x2) && fabsf(want) < 0x1p-126f;
             if (got != want && !(tiny && got == 0)) mismatch("code", i, r, got, want, 0);
         }
     if (dtype == DT_E4M3) { /* NaN poisons its row and no other */
@@ -183,23 +194,27 @@ static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     drop();
 }
 
-/* Checks formats with scales between the codes by one-hot tokens: kernels that round give the nearest BF16 number of each weight, others are within 2^-16. */
+/* Checks formats with scales between the codes by one-hot tokens: kernels that round give the nearest BF16 number of
+ * each weight, others are within 2^-16. */
 static void check_rounded(const struct gemm *g, const struct shape *s) {
     struct mat w = make(s);
     if (g->supports && !g->supports(&w, MANY)) return drop();
     const int cols = s->cols, rows = s->rows;
-    const bool near_bf16 = g->rounds_weights && s->dtype != DT_INT4 && (s->dtype < DT_IQ1_S || s->dtype == DT_TQ2_0); /* the others are split */
+    /* the others are split */
+    const bool near_bf16 = g->rounds_weights && s->dtype != DT_INT4 && (s->dtype < DT_IQ1_S || s->dtype == DT_TQ2_0);
     float *x = calloc((size_t)cols * (size_t)cols, sizeof *x), *y = aligned(sizeof *y * (size_t)cols * (size_t)rows);
     for (int i = 0; i < cols; i++) x[i * cols + i] = 1;
     for (int few = 0; few < 2; few++) { /* 48 tokens at once, and all */
         begin(g, &w, few ? 48 : cols, ", one-hot");
         for (int i = 0, n; i < cols; i += n) {
             n = few && cols - i > 48 ? 48 : cols - i;
-            product(g, &w, x + (size_t)i * (size_t)cols, NULL, cols, n, 0, rows, 1, 1, y + (size_t)i * (size_t)rows, rows, false);
+            product(g, &w, x + (size_t)i * (size_t)cols, NULL, cols, n, 0, rows, 1, 1, y + (size_t)i * (size_t)rows,
+                    rows, false);
         }
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < cols; i++) {
-                const float at = mat_at(&w, r, i), got = y[i * rows + r], want = near_bf16 ? bf16_to_f32(f32_to_bf16(at)) : at;
+                const float at = mat_at(&w, r, i), got = y[i * rows + r],
+                            want = near_bf16 ? bf16_to_f32(f32_to_bf16(at)) : at;
                 if (!(fabsf(got - want) <= (near_bf16 ? 0 : fabsf(at) * 0x1p-16f)))
                     mismatch("weight", i, r, got, want, near_bf16 ? 0 : fabs((double)at) * 0x1p-16);
             }
@@ -208,7 +223,8 @@ static void check_rounded(const struct gemm *g, const struct shape *s) {
     drop();
 }
 
-/* The largest 32-bit integer sums: every weight of a K block at the extreme, x close to twice a power of two; and non-finite values. */
+/* The largest 32-bit integer sums: every weight of a K block at the extreme, x close to twice a power of two; and
+ * non-finite values. */
 static void check_extremes(const struct gemm *g) {
     enum { ROWS = 9, COLS = 512, N = 5 };
     static const uint8_t formats[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q8_0};
@@ -229,15 +245,20 @@ static void check_extremes(const struct gemm *g) {
         for (int t = 0; t < N; t++)
             for (int r = 0; r < ROWS; r++) {
                 double want = 0, size = 0;
-                for (int c = 0; c < COLS; c++) want += (double)mat_at(&w, r, c) * x[t * COLS + c], size += fabs((double)mat_at(&w, r, c) * x[t * COLS + c]);
-                if (!(fabs(y[t * ROWS + r] - want) <= size * 0x1p-14)) mismatch("sum", t, r, y[t * ROWS + r], want, size * 0x1p-14); /* all |x| are equal */
+                for (int c = 0; c < COLS; c++)
+                    want += (double)mat_at(&w, r, c) * x[t * COLS + c],
+                        size += fabs((double)mat_at(&w, r, c) * x[t * COLS + c]);
+                /* all |x| are equal */
+                if (!(fabs(y[t * ROWS + r] - want) <= size * 0x1p-14))
+                    mismatch("sum", t, r, y[t * ROWS + r], want, size * 0x1p-14);
             }
         x[2 * COLS + 300] = NAN, x[3 * COLS + 7] = -INFINITY;
         product(g, &w, x, NULL, COLS, N, 0, ROWS, 1, 1, y, ROWS, false);
         for (int t = 0; t < N; t++)
             for (int r = 0; r < ROWS; r++)
                 if (isfinite(y[t * ROWS + r]) != (t != 2 && t != 3))
-                    wrong("row %d, element %d is %g: what is not finite is hidden or spreads", t, r, (double)y[t * ROWS + r]);
+                    wrong("row %d, element %d is %g: what is not finite is hidden or spreads", t, r,
+                          (double)y[t * ROWS + r]);
         drop();
     }
 }
@@ -344,7 +365,8 @@ int main(void) {
         }
 #endif
         if (simde ? false : emulated ? !gemm_has(&gemm_avx512bf16) || !(cpu_flags() & CPU_F_GFNI) : !gemm_has(g)) {
-            printf("%-10s %s SKIPPED: this CPU lacks %s\n", g->name, emulated ? "emulated" : "", emulated ? "AVX-512 BF16, VBMI or GFNI" : g->name);
+            printf("%-10s %s SKIPPED: this CPU lacks %s\n", g->name, emulated ? "emulated" : "",
+                   emulated ? "AVX-512 BF16, VBMI or GFNI" : g->name);
             continue;
         }
         int before = failures, cases = 0;
@@ -352,7 +374,8 @@ int main(void) {
             for (size_t j = 0; j < sizeof counts / sizeof *counts; j++) {
                 state = start + i * 1000 + j;
                 if (counts[j] > 70 && (!all[a].many || i % (size_t)all[a].many)) continue;
-                if ((g == &gemm_scalar || emulated) && (i + j) % (simde ? 17 : 4)) continue; /* slow: a quarter of the pairs, or fewer */
+                /* slow: a quarter of the pairs, or fewer */
+                if ((g == &gemm_scalar || emulated) && (i + j) % (simde ? 17 : 4)) continue;
                 check(g, &shapes[i], counts[j], j % 2, j % 3 == 0), cases++;
             }
         state = start;
@@ -361,9 +384,11 @@ int main(void) {
         for (size_t i = 0; i < sizeof coded; i++) check_codes(g, coded[i], -1), cases++;
         check_codes(g, DT_E4M3, 10), check_codes(g, DT_E4M3, 0), cases += 2;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes && g != &gemm_scalar && !simde; i++)
-            if (shapes[i].cols < 1024 && (shapes[i].dtype == DT_E2M1 || shapes[i].dtype >= DT_Q8_0)) check_rounded(g, &shapes[i]), cases++;
+            if (shapes[i].cols < 1024 && (shapes[i].dtype == DT_E2M1 || shapes[i].dtype >= DT_Q8_0))
+                check_rounded(g, &shapes[i]), cases++;
         if (g->is_int16 || g->is_int8) check_extremes(g), cases++;
-        printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "", failures == before ? "ok" : "FAILED", cases);
+        printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "",
+               failures == before ? "ok" : "FAILED", cases);
     }
     return failures != 0;
 }

@@ -1,6 +1,6 @@
-/* Checks the inner kernels of every table (cpu/kernels.h) against double precision: plain formats, attention tiles, element-wise.
- * Matrices and vectors end at a guard page, outputs are poisoned, and a row gives the same bits alone and in a batch.
- * AVX-512 runs a second time through SIMDe, so its results are checked on CPUs without it too. */
+/* Checks the inner kernels of every table (cpu/kernels.h) against double precision: plain formats, attention tiles,
+ * element-wise. Matrices and vectors end at a guard page, outputs are poisoned, and a row gives the same bits alone and
+ * in a batch. AVX-512 runs a second time through SIMDe, so its results are checked on CPUs without it too. */
 #include "base/mat_at.h"
 #include "cpu/autotune.h"
 #include "cpu/probe.h"
@@ -21,7 +21,7 @@ static float *vec(int n) {
 }
 static double u_bound(int terms, double sum_abs) { return (terms / 8 + 24) * 0x1p-24 * sum_abs + 1e-36; }
 
-/* --- gemv, gevm, decode --- */
+/* --- gemv, gevm, decode ----------------------------------------------------------------------- */
 
 static void check_matrix(const struct shape *s, int n) {
     begin_case("%s kernels, %d rows of x, %d by %d", dtype_name(s->dtype), n, s->rows, s->cols);
@@ -42,7 +42,8 @@ static void check_matrix(const struct shape *s, int n) {
         int r0 = s->rows / 3; /* the same token alone, from another first row */
         struct mat part = mat_rows(w, r0, s->rows);
         k.gemv[s->dtype](one, x + t, 1, &part);
-        if (memcmp(alone, y[t] + r0, (size_t)(s->rows - r0) * 4)) wrong("gemv of row %d alone has other bits than in the batch", t);
+        if (memcmp(alone, y[t] + r0, (size_t)(s->rows - r0) * 4))
+            wrong("gemv of row %d alone has other bits than in the batch", t);
     }
     int c0 = s->cols / 4, c1 = s->cols;
     for (int t = 0; t < n; t++) xt[t] = vec(s->rows), y[t] = vec(c1 - c0), memset(y[t], 0xff, (size_t)(c1 - c0) * 4);
@@ -60,8 +61,8 @@ static void check_matrix(const struct shape *s, int n) {
     for (int r = 0; r < s->rows; r += 1 + s->rows / 3) {
         memset(row, 0xff, (size_t)(c1 - c0) * 4);
         k.decode[s->dtype](row, &w, r, c0, c1);
-        for (int c = c0; c < c1; c++)
-            if (row[c - c0] != mat_at(&w, r, c) && f32_bits(row[c - c0]) != f32_bits(mat_at(&w, r, c))) /* a zero may have either sign */
+        for (int c = c0; c < c1; c++) /* a zero may have either sign */
+            if (row[c - c0] != mat_at(&w, r, c) && f32_bits(row[c - c0]) != f32_bits(mat_at(&w, r, c)))
                 mismatch("decode", r, c, row[c - c0], mat_at(&w, r, c), 0);
     }
     free(alone);
@@ -76,9 +77,12 @@ static void check_matrices(void) {
     for (size_t f = 0; f < sizeof formats; f++)
         for (size_t c = 0; c < sizeof cols / sizeof *cols; c++, i++) {
             struct shape s = {1 + i % 11, cols[c], 128, 0, formats[f], scales[i % 4], 0, 1};
-            if (i % 3 == 1) s.block_cols = formats[f] == DT_E2M1 ? 32 : 128, s.block_rows = formats[f] == DT_E2M1 ? 1 : 128, s.row0 = 100 + i % 60;
-            if (i % 3 == 2) s.block_cols = 1 << 20, s.block_rows = 1, s.row_step = 1 + i % 2; /* one scale per row; a view that skips rows */
-            if (i % 7 == 3) s.block_cols = 40, s.block_rows = 3;                              /* fits no vector */
+            if (i % 3 == 1)
+                s.block_cols = formats[f] == DT_E2M1 ? 32 : 128, s.block_rows = formats[f] == DT_E2M1 ? 1 : 128,
+                s.row0 = 100 + i % 60;
+            /* one scale per row; a view that skips rows */
+            if (i % 3 == 2) s.block_cols = 1 << 20, s.block_rows = 1, s.row_step = 1 + i % 2;
+            if (i % 7 == 3) s.block_cols = 40, s.block_rows = 3; /* fits no vector */
             check_matrix(&s, 1 + i % KERNEL_TOKENS);
         }
     for (int n = 1; n <= KERNEL_TOKENS; n++) { /* several chunks of rows and spans of columns */
@@ -103,11 +107,18 @@ static void check_codes(uint8_t dtype, int codes) {
     }
     float *wide = vec(codes);
     k.widen[dtype](wide, data, codes);
-    struct mat all = {
-        .data = data, .rows = 1, .cols = codes, .stride = (size_t)(side * bytes), .row_step = 1, .block_rows = 1, .block_cols = 1, .dtype = dtype};
+    struct mat all = {.data = data,
+                      .rows = 1,
+                      .cols = codes,
+                      .stride = (size_t)(side * bytes),
+                      .row_step = 1,
+                      .block_rows = 1,
+                      .block_cols = 1,
+                      .dtype = dtype};
     for (int i = 0; i < codes; i++) {
         float want = mat_at(&all, 0, i);
-        if (isnan(want) ? !isnan(wide[i]) : f32_bits(want) != f32_bits(wide[i])) mismatch("widened code", 0, i, wide[i], want, 0);
+        if (isnan(want) ? !isnan(wide[i]) : f32_bits(want) != f32_bits(wide[i]))
+            mismatch("widened code", 0, i, wide[i], want, 0);
         if (isfinite(want)) continue;
         if (codes == 256) data[i] = 0; /* products see finite codes only: 0 * NaN would hide all others */
         else data[2 * i] = data[2 * i + 1] = 0;
@@ -128,19 +139,21 @@ static void check_codes(uint8_t dtype, int codes) {
     drop();
 }
 
-/* --- Attention tiles --- */
+/* --- Attention tiles -------------------------------------------------------------------------- */
 
 static void check_tiles(int nq, int nk, int dim) {
     begin_case("f32 attention tile, %d queries, %d keys, %d columns", nq, nk, dim);
     const float *q[40];
-    float *kv = vec(nk * dim), *s = vec(nq * nk), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
+    float *kv = vec(nk * dim), *s = vec(nq * nk), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4),
+          *corr = vec(nq);
     for (int i = 0; i < nq; i++) q[i] = vec(dim);
     memset(s, 0xff, (size_t)(nq * nk) * 4);
     k.qk(s, nk, q, nq, kv, dim, nk, dim, 0.125f);
     for (int i = 0; i < nq; i++)
         for (int j = 0; j < nk; j++) {
             double sum = 0, abs_sum = 0;
-            for (int d = 0; d < dim; d++) sum += (double)q[i][d] * kv[j * dim + d], abs_sum += fabs((double)q[i][d] * kv[j * dim + d]);
+            for (int d = 0; d < dim; d++)
+                sum += (double)q[i][d] * kv[j * dim + d], abs_sum += fabs((double)q[i][d] * kv[j * dim + d]);
             near("qk", i, j, s[i * nk + j], sum * 0.125, u_bound(dim, abs_sum * 0.125));
         }
     memcpy(old, o, (size_t)(nq * dim) * 4);
@@ -148,7 +161,9 @@ static void check_tiles(int nq, int nk, int dim) {
     for (int i = 0; i < nq; i++)
         for (int d = 0; d < dim; d++) {
             double sum = (double)old[i * dim + d] * corr[i], abs_sum = fabs(sum);
-            for (int j = 0; j < nk; j++) sum += (double)s[i * nk + j] * kv[j * dim + d], abs_sum += fabs((double)s[i * nk + j] * kv[j * dim + d]);
+            for (int j = 0; j < nk; j++)
+                sum += (double)s[i * nk + j] * kv[j * dim + d],
+                    abs_sum += fabs((double)s[i * nk + j] * kv[j * dim + d]);
             near("pv", i, d, o[i * dim + d], sum, u_bound(nk * 8, abs_sum));
         }
     float max = nk % 2 ? -INFINITY : 0.5f, sum = nk % 2 ? 0 : 2, was = max;
@@ -174,8 +189,10 @@ static void check_tiles(int nq, int nk, int dim) {
 static void check_tiles16(int nq, int nk, int dim, bool split) {
     begin_case("bf16 attention tile, %d queries, %d keys, %d columns%s", nq, nk, dim, split ? ", split" : "");
     const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = 64;
-    uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2), *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
-    float *q = vec(nq * dim), *s = aligned((size_t)(nq * lds) * 4), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
+    uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2),
+             *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
+    float *q = vec(nq * dim), *s = aligned((size_t)(nq * lds) * 4), *o = vec(nq * dim),
+          *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
     const double unit = k.qk16_is_exact ? 0 : split ? 0x1p-16 : 0x1p-8, unit_q = k.qk16_uses_tiles ? 0x1p-16 : unit;
     const struct ahead ahead = {(const uint8_t *)kv, 1 << 20, 5, 256};
     for (size_t i = 0; i < (size_t)(nk - 1) * (size_t)ldk + (size_t)dim; i++) kv[i] = f32_to_bf16(normal());
@@ -221,7 +238,8 @@ static void check_widen16(void) {
             for (int r = 0; r < rows; r++)
                 for (int i = 0; i < n; i++) {
                     const float want = e4m3_to_f32(codes[first + r * (n + gap) + i]), got = bf16_to_f32(out[r * n + i]);
-                    if (isnan(want) ? !isnan(got) : f32_bits(got) != f32_bits(want)) mismatch("widen16", r, i, got, want, 0);
+                    if (isnan(want) ? !isnan(got) : f32_bits(got) != f32_bits(want))
+                        mismatch("widen16", r, i, got, want, 0);
                 }
             if (out[rows * n] != 0xabab) wrong("widen16 wrote past %d rows of %d", rows, n);
         }
@@ -229,7 +247,7 @@ static void check_widen16(void) {
     drop();
 }
 
-/* --- Element-wise --- */
+/* --- Element-wise ----------------------------------------------------------------------------- */
 
 static void check_elements(int n) {
     begin_case("element-wise kernels, %d columns", n);
@@ -238,7 +256,8 @@ static void check_elements(int n) {
     for (int i = 0; i < n; i++) sum += (double)x[i] * x[i];
     near("sumsq", 0, 0, k.sumsq(x, n), sum, u_bound(n, sum));
     k.scale(y, x, 1.5f, w, 1.0f, n);
-    for (int i = 0; i < n; i++) near("scale", 0, i, y[i], (double)x[i] * 1.5 * ((double)w[i] + 1), 4e-7 * fabs(x[i]) * (fabs(w[i]) + 1));
+    for (int i = 0; i < n; i++)
+        near("scale", 0, i, y[i], (double)x[i] * 1.5 * ((double)w[i] + 1), 4e-7 * fabs(x[i]) * (fabs(w[i]) + 1));
     for (int i = 0; i < n; i++) g[i] = normal() * 40;
     static const struct glu joins[] = {{0},
                                        {.limit = 7, .alpha = 1.702f, .shift = 1},
@@ -255,7 +274,8 @@ static void check_elements(int n) {
         double limit = a->limit > 0 ? (double)a->limit : INFINITY, alpha = a->alpha > 0 ? (double)a->alpha : 1;
         k.glu(y, g, w, n, a);
         for (int i = 0; i < n; i++) {
-            double top = a->clamp_after ? (double)g[i] : fmin(g[i], limit), add = fmax(fmin(w[i], limit), -limit) + (double)a->shift,
+            double top = a->clamp_after ? (double)g[i] : fmin(g[i], limit),
+                   add = fmax(fmin(w[i], limit), -limit) + (double)a->shift,
                    s = a->is_relu ? fmax(g[i], 0) : top / (1 + exp(-alpha * top - (double)a->cubic * top * top * top));
             if (a->gate_cap > 0) {
                 const double up = (double)a->up_cap * tanh((double)w[i] / (double)a->up_cap);
@@ -263,13 +283,15 @@ static void check_elements(int n) {
                 near("capped glu", 0, i, y[i], s * up, fabs(s * up) * 2e-6 + 1e-36);
                 continue;
             }
-            near("glu", 0, i, y[i], (a->clamp_after ? fmin(s, limit) : s) * add, fabs(s) * (fabs(add) + 1) * 2e-5 + 1e-36);
+            near("glu", 0, i, y[i], (a->clamp_after ? fmin(s, limit) : s) * add,
+                 fabs(s) * (fabs(add) + 1) * 2e-5 + 1e-36);
         }
     }
     float *before = aligned((size_t)n * 4);
     memcpy(before, y, (size_t)n * 4);
     k.axpy(y, -0.7f, x, n);
-    for (int i = 0; i < n; i++) near("axpy", 0, i, y[i], before[i] - (double)0.7f * x[i], 2e-7 * (fabs(before[i]) + fabs(x[i])));
+    for (int i = 0; i < n; i++)
+        near("axpy", 0, i, y[i], before[i] - (double)0.7f * x[i], 2e-7 * (fabs(before[i]) + fabs(x[i])));
     free(before);
     drop();
     for (int form = 0; form < 4; form++) {
@@ -363,12 +385,14 @@ static void check_choice(uint64_t seed) {
                 autotune_e4m3_candidates[other]->gemv(z, x, n, &w);
                 for (int t = 0; t < n; t++)
                     for (int r = 0; r < w.rows; r++)
-                        if (f32_bits(y[t][r]) != f32_bits(z[t][r])) mismatch("output by another kernel", t, r, z[t][r], y[t][r], 0);
+                        if (f32_bits(y[t][r]) != f32_bits(z[t][r]))
+                            mismatch("output by another kernel", t, r, z[t][r], y[t][r], 0);
             }
             drop();
         }
     if (autotune_e4m3() != autotune_e4m3()) wrong("another kernel is chosen the second time");
-    printf("%-18s %s%s%s\n", level, failures > before ? "FAILED" : "ok", *autotune_describe() ? ": " : "", autotune_describe());
+    printf("%-18s %s%s%s\n", level, failures > before ? "FAILED" : "ok", *autotune_describe() ? ": " : "",
+           autotune_describe());
 }
 
 /* Measured once per process and the same in each, because kernels with other bits depend on it. */

@@ -6,7 +6,8 @@
 #include "cpu/numa.h"
 #include "test/kcheck/case.h"
 
-/* Parts cover [0, inter) in order, are split only at units, and differ by at most one unit where the nodes are equal. */
+/* Parts cover [0, inter) in order, are split only at units, and differ by at most one unit where the nodes are equal.
+ */
 static void covers(const struct numa *n, int inter, int unit, bool even) {
     struct numa_part p[NUMA_NODES];
     int at = 0, least = inter, most = 0;
@@ -33,12 +34,15 @@ int main(void) {
     struct numa_part p[NUMA_NODES];
 
     begin_case("one node");
-    CHECK(!numa_parse(&n, "node 65536 0-15\n", &e) && n.n_nodes == 1 && n.cpus[0] == 16 && n.node_of[15] == 0 && n.node_of[16] == -1);
+    CHECK(!numa_parse(&n, "node 65536 0-15\n", &e) && n.n_nodes == 1 && n.cpus[0] == 16 && n.node_of[15] == 0 &&
+          n.node_of[16] == -1);
     covers(&n, 2048, 128, true);
     CHECK(!numa_should_bind(&n, 1, 0)); /* one node: map the file */
 
     begin_case("two sockets");
-    CHECK(!numa_parse(&n, "# two sockets\nnode 524288 0-31,64-95\nnode 524288 32-63,96-127\ndistance 0 10 32\ndistance 1 32 10\n", &e));
+    CHECK(!numa_parse(
+        &n, "# two sockets\nnode 524288 0-31,64-95\nnode 524288 32-63,96-127\ndistance 0 10 32\ndistance 1 32 10\n",
+        &e));
     CHECK(n.n_nodes == 2 && n.cpus[0] == 64 && n.node_of[96] == 1 && n.node_of[64] == 0 && n.distance[0][1] == 32);
     numa_split(&n, 2048, 128, p);
     CHECK(p[0].first == 0 && p[0].count == 1024 && p[1].first == 1024 && p[1].count == 1024);
@@ -53,7 +57,8 @@ int main(void) {
     for (int a = 0; a < 8; a++) CHECK(p[a].count == 256 && p[a].first == a * 256);
 
     begin_case("uneven nodes");
-    CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\nnode 4000 -\n", &e) && n.cpus[2] == 0); /* uneven; the third has memory only */
+    /* uneven; the third has memory only */
+    CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\nnode 4000 -\n", &e) && n.cpus[2] == 0);
     covers(&n, 2048, 128, false);
     numa_split(&n, 2048, 128, p);
     CHECK(p[0].count == 1536 && p[1].count == 512 && p[2].count == 0);
@@ -116,7 +121,8 @@ int main(void) {
     CHECK(numa_bind_to(mem, 1 << 20, -1, &e) == ERR_USAGE);
     mem_pages_free(mem, 1 << 20);
 
-    /* Pages keep their contents when they move, be they in memory or not, and whatever the range: at its ends only whole pages move. */
+    /* Pages keep their contents when they move, be they in memory or not, and whatever the range: at its ends only
+     * whole pages move. */
     enum { MOVED = 1100 * 4096 };
     begin_case("moved pages");
     n.n_nodes = 2, n.kernel_node[1] = n.kernel_node[0] = 0;

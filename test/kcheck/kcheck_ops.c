@@ -1,5 +1,6 @@
-/* Checks the operations of base/ops.h on the CPU at every level against double precision written from the comments there:
- * views and batches, tie rules, groups, windows and sinks, causal masks, and the same bits for 1, 2 and 5 threads. */
+/* Checks the operations of base/ops.h on the CPU at every level against double precision written from the comments
+ * there: views and batches, tie rules, groups, windows and sinks, causal masks, and the same bits for 1, 2 and 5
+ * threads. */
 #include "base/mat_at.h"
 #include "base/minifloat.h"
 #include "cpu/cpu_exec.h"
@@ -9,12 +10,13 @@
 
 static void check_linear(int n, bool transposed, bool accumulate, int batch, uint8_t dtype, bool exact) {
     enum { ROWS = 50, COLS = 200, GAP = 3 };
-    begin_case("%s linear, %d rows, %d columns%s%s%s, batch of %d", dtype_name(dtype), n, COLS, transposed ? ", transposed" : "", accumulate ? ", added" : "",
-               exact ? ", exact" : "", batch);
+    begin_case("%s linear, %d rows, %d columns%s%s%s, batch of %d", dtype_name(dtype), n, COLS,
+               transposed ? ", transposed" : "", accumulate ? ", added" : "", exact ? ", exact" : "", batch);
     struct shape s = {batch * (ROWS + 6), COLS, 128, 128, dtype, DT_F32, 70, 1};
     struct mat all = make(&s), w = mat_rows(all, 0, ROWS);
     int in = transposed ? ROWS : COLS, out = transposed ? COLS : ROWS, ldx = batch * in + GAP, ldy = batch * out + GAP;
-    float *x = vec((size_t)n * (size_t)ldx), *bias = vec((size_t)out), *y = vec((size_t)n * (size_t)ldy), *was = aligned((size_t)(n * ldy) * 4);
+    float *x = vec((size_t)n * (size_t)ldx), *bias = vec((size_t)out), *y = vec((size_t)n * (size_t)ldy),
+          *was = aligned((size_t)(n * ldy) * 4);
     memcpy(was, y, (size_t)(n * ldy) * 4);
     struct op_linear o = {.y = y,
                           .x = x,
@@ -39,7 +41,8 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
             for (int r = 0; r < out; r++) {
                 double sum = accumulate ? was[t * ldy + b * out + r] : 0, abs_sum = fabs(sum);
                 for (int c = 0; c < in; c++) {
-                    double v = (double)mat_at(&all, b * (ROWS + 6) + (transposed ? c : r), transposed ? r : c) * x[t * ldx + b * in + c];
+                    double v = (double)mat_at(&all, b * (ROWS + 6) + (transposed ? c : r), transposed ? r : c) *
+                               x[t * ldx + b * in + c];
                     sum += v, abs_sum += fabs(v);
                 }
                 if (o.bias) sum += bias[r], abs_sum += fabs(bias[r]);
@@ -48,7 +51,8 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
             }
     for (int t = 0; t < n; t++)
         for (int g = 0; g < GAP; g++)
-            if (f32_bits(y[t * ldy + batch * out + g]) != f32_bits(was[t * ldy + batch * out + g])) wrong("wrote %d columns beside row %d", g + 1, t);
+            if (f32_bits(y[t * ldy + batch * out + g]) != f32_bits(was[t * ldy + batch * out + g]))
+                wrong("wrote %d columns beside row %d", g + 1, t);
     for (int t = 0; t < n && tops; t++) {
         int best = 0;
         for (int r = 1; r < out; r++)
@@ -73,13 +77,17 @@ struct attention_case {
     int chunk;
 };
 static void check_attention(const struct attention_case *c) {
-    begin_case("%s attention, %d rows, %d heads of %d, %d keys, window %d%s%s, %d chosen", dtype_name(c->dtype), c->n, c->heads, c->dim, c->n_keys, c->window,
-               c->sinks ? ", sinks" : "", c->positions ? ", positions" : "", c->n_chosen);
-    size_t krow = (size_t)(c->kv_heads * c->dim), vrow = (size_t)(c->kv_heads * (c->same ? c->dim : c->v_dim)), esize = dtype_bytes(c->dtype, 1);
+    begin_case("%s attention, %d rows, %d heads of %d, %d keys, window %d%s%s, %d chosen", dtype_name(c->dtype), c->n,
+               c->heads, c->dim, c->n_keys, c->window, c->sinks ? ", sinks" : "", c->positions ? ", positions" : "",
+               c->n_chosen);
+    size_t krow = (size_t)(c->kv_heads * c->dim), vrow = (size_t)(c->kv_heads * (c->same ? c->dim : c->v_dim)),
+           esize = dtype_bytes(c->dtype, 1);
     size_t keys = (size_t)c->n_keys, scales = keys * (size_t)c->kv_heads;
     struct kv_plane k = {guarded(keys * krow * esize + 4), vec(scales + 1), c->kv_heads, c->dim, c->dtype}, v = k;
-    if (!c->same) v = (struct kv_plane){guarded(keys * vrow * esize + 4), vec(scales + 1), c->kv_heads, c->v_dim, c->dtype};
-    float *kx = vec(keys * krow + 1), *vx = vec(keys * vrow + 1), *kl = vec(keys * krow + 1), *vl = vec(keys * vrow + 1);
+    if (!c->same)
+        v = (struct kv_plane){guarded(keys * vrow * esize + 4), vec(scales + 1), c->kv_heads, c->v_dim, c->dtype};
+    float *kx = vec(keys * krow + 1), *vx = vec(keys * vrow + 1), *kl = vec(keys * krow + 1),
+          *vl = vec(keys * vrow + 1);
     struct exec *x0 = execs[0];
     struct op_kv_store store = {k, kx, 0, c->n_keys, (int)krow}, store_v = {v, vx, 0, c->n_keys, (int)vrow};
     struct op_kv_load load = {k, kl, 0, c->n_keys, (int)krow}, load_v = {v, vl, 0, c->n_keys, (int)vrow};
@@ -93,7 +101,8 @@ static void check_attention(const struct attention_case *c) {
                                    : fabs(kx[i]) / 16 + 0.01);
     int ldq = c->heads * c->dim + 2, ldo = c->heads * c->v_dim + 1;
     size_t n_out = (size_t)(c->n * ldo), rows = (size_t)(c->n * c->heads);
-    float *q = vec((size_t)(c->n * ldq)), *both = aligned((n_out + rows) * 4), *was = aligned((n_out + rows) * 4), *sinks = vec((size_t)c->heads);
+    float *q = vec((size_t)(c->n * ldq)), *both = aligned((n_out + rows) * 4), *was = aligned((n_out + rows) * 4),
+          *sinks = vec((size_t)c->heads);
     const int extent = c->n % 2 && c->softcap == 0 ? c->n_keys / 2 + 1 : 0; /* of biases by distance */
     const int temperature_len = c->softcap > 0 ? c->n_keys / 3 : 0;
     float *bias = vec(rows * (size_t)extent + 1);
@@ -103,7 +112,9 @@ static void check_attention(const struct attention_case *c) {
     for (int i = 0; i < c->n && c->n_chosen; i++) { /* all, or every other one from the end */
         int seen = op_seen(c->positions ? pos[i] : c->q_pos0 + i, c->k_pos0, c->n_keys), first = seen - 2 * c->n_chosen;
         for (int j = 0; j < c->n_chosen; j++)
-            chosen[i * c->n_chosen + j] = seen <= c->n_chosen ? (j < seen ? j : -1) : first < 0 ? seen - c->n_chosen + j : first + 2 * j + i % 2;
+            chosen[i * c->n_chosen + j] = seen <= c->n_chosen ? (j < seen ? j : -1)
+                                          : first < 0         ? seen - c->n_chosen + j
+                                                              : first + 2 * j + i % 2;
     }
     struct op_attention o = {.out = both,
                              .q = q,
@@ -131,8 +142,11 @@ static void check_attention(const struct attention_case *c) {
                              .chunk_keys = c->chunk};
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
-    /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16; for few tokens over BF16 keys, to twice its bits. */
-    const double loose = !tiles_bf16 || c->dtype == DT_F32 ? 1 : c->n > BATCH_INVARIANT_ROWS || c->dtype == DT_E4M3 ? 1000 : 4;
+    /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16; for few tokens over BF16 keys,
+     * to twice its bits. */
+    const double loose = !tiles_bf16 || c->dtype == DT_F32                    ? 1
+                         : c->n > BATCH_INVARIANT_ROWS || c->dtype == DT_E4M3 ? 1000
+                                                                              : 4;
     for (int t = 0; t < c->n; t++)
         for (int h = 0; h < c->heads; h++) {
             int g = h / (c->heads / c->kv_heads), at = c->positions ? pos[t] : c->q_pos0 + t;
@@ -146,12 +160,14 @@ static void check_attention(const struct attention_case *c) {
                     for (int m = 0; m < c->n_chosen; m++) listed |= chosen[t * c->n_chosen + m] == j;
                     seen &= listed;
                 }
-                for (int i = 0; i < c->dim; i++) d += (double)q[t * ldq + h * c->dim + i] * kl[(size_t)j * krow + (size_t)(g * c->dim + i)];
+                for (int i = 0; i < c->dim; i++)
+                    d += (double)q[t * ldq + h * c->dim + i] * kl[(size_t)j * krow + (size_t)(g * c->dim + i)];
                 d *= (double)0.3f;
                 if (c->softcap > 0) d = (double)c->softcap * tanh(d / (double)c->softcap);
                 if (temperature_len > 1 && at > temperature_len) d *= log(at) / log(temperature_len);
                 const int far = at - c->k_pos0 - j;
-                if (far >= 0 && far < extent) d += (double)bias[(size_t)(t * c->heads + h) * (size_t)extent + (size_t)far];
+                if (far >= 0 && far < extent)
+                    d += (double)bias[(size_t)(t * c->heads + h) * (size_t)extent + (size_t)far];
                 p[j] = seen ? d : -INFINITY;
                 max = fmax(max, p[j]);
             }
@@ -162,28 +178,32 @@ static void check_attention(const struct attention_case *c) {
                 mismatch("log of the sum", t, h, got, lse, 1e-5 * loose * (1 + fabs(lse)));
             for (int i = 0; i < c->v_dim; i++) {
                 double want = 0;
-                for (int j = 0; j < c->n_keys; j++) want += p[j] * vl[(size_t)j * vrow + (size_t)(g * (c->same ? c->dim : c->v_dim) + i)];
-                near("output", t, h * c->v_dim + i, both[t * ldo + h * c->v_dim + i], sum > 0 ? want / sum : 0, 2e-5 * loose);
+                for (int j = 0; j < c->n_keys; j++)
+                    want += p[j] * vl[(size_t)j * vrow + (size_t)(g * (c->same ? c->dim : c->v_dim) + i)];
+                near("output", t, h * c->v_dim + i, both[t * ldo + h * c->v_dim + i], sum > 0 ? want / sum : 0,
+                     2e-5 * loose);
             }
         }
     free(p), free(both), free(was);
     drop();
 }
 
-/* The indexer: no key that was left out is better than a selected one by more than float32 resolves. With ties all numbers
- * are small integers, so sums are exact and the selection is too. */
+/* The indexer: no key that was left out is better than a selected one by more than float32 resolves. With ties all
+ * numbers are small integers, so sums are exact and the selection is too. */
 struct select_case {
     int n, heads, dim, q_pos0, k_pos0, topk;
     uint8_t dtype;
 };
 static void check_select(const struct select_case *c, bool ties) {
-    begin_case("%s select, %d rows, %d heads of %d, %d of the keys before %d%s", dtype_name(c->dtype), c->n, c->heads, c->dim, c->topk, c->q_pos0,
-               ties ? ", ties" : "");
+    begin_case("%s select, %d rows, %d heads of %d, %d of the keys before %d%s", dtype_name(c->dtype), c->n, c->heads,
+               c->dim, c->topk, c->q_pos0, ties ? ", ties" : "");
     int n_keys = op_seen(c->q_pos0 + c->n - 1, c->k_pos0, 1 << 20), ldq = c->heads * c->dim + 3;
     size_t keys = (size_t)n_keys, row = (size_t)c->dim;
     struct kv_plane k = {guarded(keys * row * dtype_bytes(c->dtype, 1) + 4), vec(keys + 1), 1, c->dim, c->dtype};
-    float *kx = vec(keys * row + 1), *kl = vec(keys * row + 1), *q = vec((size_t)(c->n * ldq)), *weight = vec((size_t)(c->n * c->heads));
-    for (size_t i = 0; i < keys * row && ties; i++) kx[i] = i % row ? (float)(int)kx[i] : 7; /* E4M3 holds these exactly: 448 / 7 is a power of two */
+    float *kx = vec(keys * row + 1), *kl = vec(keys * row + 1), *q = vec((size_t)(c->n * ldq)),
+          *weight = vec((size_t)(c->n * c->heads));
+    /* E4M3 holds these exactly: 448 / 7 is a power of two */
+    for (size_t i = 0; i < keys * row && ties; i++) kx[i] = i % row ? (float)(int)kx[i] : 7;
     for (int i = 0; i < c->n * ldq && ties; i++) q[i] = i % ldq % c->dim ? (float)(int)q[i] : -1;
     for (int i = 0; i < c->n * c->heads && ties; i++) weight[i] = (float)(int)(weight[i] * 2);
     struct exec *x0 = execs[0];
@@ -212,7 +232,8 @@ static void check_select(const struct select_case *c, bool ties) {
             score[j] = 0;
             for (int h = 0; h < c->heads; h++) {
                 double d = 0;
-                for (int i = 0; i < c->dim; i++) d += (double)q[t * ldq + h * c->dim + i] * (double)kl[(size_t)j * row + (size_t)i];
+                for (int i = 0; i < c->dim; i++)
+                    d += (double)q[t * ldq + h * c->dim + i] * (double)kl[(size_t)j * row + (size_t)i];
                 score[j] += (double)weight[t * c->heads + h] * fmax(d, 0);
             }
             close = fmax(close, fabs(score[j]) * (ties ? 0 : 1e-4));
@@ -227,9 +248,11 @@ static void check_select(const struct select_case *c, bool ties) {
         for (int j = 0; j < seen && seen > c->topk; j++) {
             bool in = at < c->topk && chosen[t * c->topk + at] == j;
             at += in;
-            if (!in && score[j] > worst + close) wrong("row %d leaves out key %d with score %.9g, and has one with %.9g", t, j, score[j], worst);
+            if (!in && score[j] > worst + close)
+                wrong("row %d leaves out key %d with score %.9g, and has one with %.9g", t, j, score[j], worst);
             int later = 0; /* of equal keys the first are selected */
-            for (int i = at; i < c->topk && !in && ties; i++) later += score[chosen[t * c->topk + i]] == score[j] && score[j] == worst;
+            for (int i = at; i < c->topk && !in && ties; i++)
+                later += score[chosen[t * c->topk + i]] == score[j] && score[j] == worst;
             if (later) wrong("row %d leaves out key %d and has %d later ones that are equal", t, j, later);
         }
     }
@@ -238,11 +261,13 @@ static void check_select(const struct select_case *c, bool ties) {
 }
 
 /* The router as specified by ops.h, by sorting. */
-static void check_route(int n, int experts, int topk, int n_group, int topk_group, enum score_fn fn, bool top2, bool norm, bool ties) {
-    begin_case("route, %d rows, %d of %d experts, %d of %d groups, score %d%s%s%s", n, topk, experts, topk_group, n_group, fn,
-               top2 ? ", two best of a group" : "", norm ? ", normalised" : "", ties ? ", ties" : "");
+static void check_route(int n, int experts, int topk, int n_group, int topk_group, enum score_fn fn, bool top2,
+                        bool norm, bool ties) {
+    begin_case("route, %d rows, %d of %d experts, %d of %d groups, score %d%s%s%s", n, topk, experts, topk_group,
+               n_group, fn, top2 ? ", two best of a group" : "", norm ? ", normalised" : "", ties ? ", ties" : "");
     const bool sigmoid = fn != SCORE_SOFTMAX;
-    float *logits = vec((size_t)(n * experts)), *bias = vec((size_t)experts), *w = vec((size_t)(n * topk)), *was = aligned((size_t)(n * topk) * 4);
+    float *logits = vec((size_t)(n * experts)), *bias = vec((size_t)experts), *w = vec((size_t)(n * topk)),
+          *was = aligned((size_t)(n * topk) * 4);
     for (int i = 0; i < n * experts && ties; i++) logits[i] = (float)(int)(logits[i] * 2);
     const bool zero = n_group > 1 && n % 2 && !ties; /* below 0, so that experts of other groups are chosen too */
     for (int i = 0; i < experts; i++) bias[i] = ties ? 0 : bias[i] * 0.1f - (zero ? 0.7f : 0);
@@ -270,9 +295,12 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
         double score[64], sum = 0, total = 0;
         float choice[64]; /* float32, so that ties are the same ties */
         bool used[64] = {0};
-        for (int i = 0; i < experts; i++) score[i] = sigmoid ? 1 / (1 + exp(-(double)logits[t * experts + i])) : exp(logits[t * experts + i]), sum += score[i];
         for (int i = 0; i < experts; i++)
-            score[i] = sigmoid ? score[i] : score[i] / sum, choice[i] = (fn == SCORE_SIGMOID_BY_LOGIT ? logits[t * experts + i] : (float)score[i]) + bias[i];
+            score[i] = sigmoid ? 1 / (1 + exp(-(double)logits[t * experts + i])) : exp(logits[t * experts + i]),
+            sum += score[i];
+        for (int i = 0; i < experts; i++)
+            score[i] = sigmoid ? score[i] : score[i] / sum,
+            choice[i] = (fn == SCORE_SIGMOID_BY_LOGIT ? logits[t * experts + i] : (float)score[i]) + bias[i];
         if (n_group > 1) {
             int size = experts / n_group;
             double best[16];
@@ -304,7 +332,8 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
             total += score[at];
         }
         for (int j = 0; j < topk; j++) {
-            double want = score[ids[t * topk + j]] / (norm ? total : 1) * 2.5 * (factor ? factor[ids[t * topk + j]] : 1);
+            double want =
+                score[ids[t * topk + j]] / (norm ? total : 1) * 2.5 * (factor ? factor[ids[t * topk + j]] : 1);
             near("weight", t, j, w[t * topk + j], want, 2e-6 * fabs(want) + 1e-12);
         }
     }
@@ -340,8 +369,10 @@ static void check_each_group(int n, int experts, int topk, int groups) {
             int better = 0;
             for (int i = id / size * size; i < (id / size + 1) * size; i++) better += x[i] > x[id];
             if (better >= topk / groups || used[id])
-                wrong("choice %d of row %d, expert %d, comes twice or after %d better ones of its group", k, t, id, better);
-            if (k && x[ids[t * topk + k - 1]] < x[id]) wrong("choice %d of row %d has a larger score than the one before", k, t);
+                wrong("choice %d of row %d, expert %d, comes twice or after %d better ones of its group", k, t, id,
+                      better);
+            if (k && x[ids[t * topk + k - 1]] < x[id])
+                wrong("choice %d of row %d has a larger score than the one before", k, t);
             near("weight of a group's expert", t, k, w[t * topk + k], exp(x[id]) / sum, 2e-6);
             used[id] = true;
         }
@@ -350,7 +381,8 @@ static void check_each_group(int n, int experts, int topk, int groups) {
     drop();
 }
 
-/* Phi-3.5-MoE's mixer as in its reference: thresholds over all logits; the first expert is excluded from the second's softmax. */
+/* Phi-3.5-MoE's mixer as in its reference: thresholds over all logits; the first expert is excluded from the second's
+ * softmax. */
 static void check_mixer(int n, int experts, float jitter) {
     begin_case("route by mixer, %d rows, %d experts, jitter %g", n, experts, (double)jitter);
     float *logits = vec((size_t)(n * experts)), *w = vec((size_t)n * 2), *was = aligned((size_t)n * 8);
@@ -392,10 +424,12 @@ static void check_mixer(int n, int experts, float jitter) {
 static void check_idle(int n, int experts, int idle, int topk) {
     begin_case("route, %d rows, %d of %d experts and %d idle ones", n, topk, experts, idle);
     const int all = experts + idle;
-    float *logits = vec((size_t)(n * all)), *w = vec((size_t)(n * topk)), *plain = vec((size_t)(n * topk)), *sum = vec((size_t)n);
+    float *logits = vec((size_t)(n * all)), *w = vec((size_t)(n * topk)), *plain = vec((size_t)(n * topk)),
+          *sum = vec((size_t)n);
     float *was = aligned((size_t)(n * topk) * 4);
     int32_t *ids = guarded((size_t)(n * topk) * 4), *known = guarded((size_t)(n * topk) * 4);
-    struct op_route o = {.ids = known, .weights = plain, .logits = logits, .n = n, .n_experts = all, .topk = topk, .scale = 6};
+    struct op_route o = {
+        .ids = known, .weights = plain, .logits = logits, .n = n, .n_experts = all, .topk = topk, .scale = 6};
     execs[2]->ops->route(execs[2], &o);
     o.ids = ids, o.weights = w, o.n_experts = experts, o.n_idle = idle, o.idle = sum;
     EACH_THREADS("idle experts", w, n * topk, was, on->ops->route(on, &o));
@@ -407,11 +441,13 @@ static void check_idle(int n, int experts, int idle, int topk) {
         for (int k = 0; k < topk; k++) {
             const int id = ids[t * topk + k], was_id = known[t * topk + k];
             if (was_id < experts && (id != was_id || w[t * topk + k] != plain[t * topk + k]))
-                wrong("choice %d of row %d is expert %d or has another weight than without idle ones: expert %d", k, t, id, was_id);
+                wrong("choice %d of row %d is expert %d or has another weight than without idle ones: expert %d", k, t,
+                      id, was_id);
             if (was_id < experts) continue;
             want += plain[t * topk + k];
             if (id < 0 || id >= experts || used[id] || w[t * topk + k] != 0)
-                wrong("choice %d of row %d, an idle expert's place, has expert %d with weight %.9g", k, t, id, (double)w[t * topk + k]);
+                wrong("choice %d of row %d, an idle expert's place, has expert %d with weight %.9g", k, t, id,
+                      (double)w[t * topk + k]);
             else used[id] = true;
         }
         near("sum of idle weights", t, 0, sum[t], want, 1e-6);
@@ -449,7 +485,8 @@ static void check_small(void) {
             if (!layer) mean = 0;
             for (int c = 0; c < DIM; c++) sq += (x[i * DIM + c] - mean) * (x[i * DIM + c] - mean) / DIM;
             for (int c = 0; c < DIM; c++) {
-                double want = (x[i * DIM + c] - mean) / sqrt(sq + 1e-6) * (layer ? w[c] : bf16_to_f32(w16[c]) + 1) + (layer ? b[c] : 0);
+                double want = (x[i * DIM + c] - mean) / sqrt(sq + 1e-6) * (layer ? w[c] : bf16_to_f32(w16[c]) + 1) +
+                              (layer ? b[c] : 0);
                 near("norm", i, c, out[i * DIM + c], want, 1e-5);
             }
         }
@@ -469,8 +506,10 @@ static void check_small(void) {
         if (i % 2) x[i * DIM] *= 100;
         for (int c = 0; c < DIM; c++) sq += (double)x[i * DIM + c] * x[i * DIM + c];
         const double limit = i % 3 ? sqrt(sq) * 0.75 : sqrt(sq) * 1.25;
-        must(
-            execs[0]->ops->norm(execs[0], &(struct op_norm){.out = out, .x = x + i * DIM, .rows = 1, .dim = DIM, .l2_limit = (float)limit, .w_dtype = DT_F32}));
+        must(execs[0]->ops->norm(
+            execs[0],
+            &(struct op_norm){
+                .out = out, .x = x + i * DIM, .rows = 1, .dim = DIM, .l2_limit = (float)limit, .w_dtype = DT_F32}));
         for (int c = 0; c < DIM; c++) {
             const double want = x[i * DIM + c] * fmin(limit / (sqrt(sq) + 1e-6), 1);
             near("shortened", i, c, out[c], want, 1e-6 * (1 + fabs(want)));
@@ -481,19 +520,22 @@ static void check_small(void) {
     float freq[HALF], *cs = vec(N * HALF), *sn = vec(N * HALF);
     for (int i = 0; i < N; i++) pos[i] = i * 9001, ids[i] = (i * 5) % 11;
     for (int j = 0; j < HALF; j++) freq[j] = powf(10000, -(float)j / HALF);
-    struct op_rope_table table = {.cos = cs, .sin = sn, .pos = pos, .inv_freq = freq, .n = N, .half = HALF, .mscale = 1.25f};
+    struct op_rope_table table = {
+        .cos = cs, .sin = sn, .pos = pos, .inv_freq = freq, .n = N, .half = HALF, .mscale = 1.25f};
     int32_t length[N];
     float both[2 * HALF];
     for (int j = 0; j < HALF; j++) both[j] = 1, both[HALF + j] = freq[j];
     for (int far = 0; far < 2; far++) { /* two rows of frequencies: by row, then all equal */
         for (int i = 0; i < N; i++) length[i] = i % 2 ? 65 : 64;
         struct op_rope_table two = table;
-        two.inv_freq = both, two.longest = 64, two.long_mscale = 1.25f, two.mscale = 3, two.length = far ? NULL : length, two.total = 65;
+        two.inv_freq = both, two.longest = 64, two.long_mscale = 1.25f, two.mscale = 3,
+        two.length = far ? NULL : length, two.total = 65;
         execs[1]->ops->rope_table(execs[1], &two);
         for (int i = 0; i < N; i++)
             for (int j = 0; j < HALF; j++) {
                 bool second = far || i % 2;
-                near("rope tables", i, j, cs[i * HALF + j], cos((double)((float)pos[i] * (second ? freq[j] : 1))) * (second ? 1.25 : 3), 1e-6);
+                near("rope tables", i, j, cs[i * HALF + j],
+                     cos((double)((float)pos[i] * (second ? freq[j] : 1))) * (second ? 1.25 : 3), 1e-6);
             }
     }
     execs[1]->ops->rope_table(execs[1], &table);
@@ -504,8 +546,16 @@ static void check_small(void) {
             near("rope table", i, j, sn[i * HALF + j], sin(angle) * 1.25, 3e-7);
         }
     for (int form = 0; form < 4; form++) {
-        struct op_rope o = {
-            .x = out, .cos = cs, .sin = sn, .n = N, .heads = 6, .ld = DIM, .head_ld = 100, .half = HALF, .interleaved = form & 1, .inverse = form & 2};
+        struct op_rope o = {.x = out,
+                            .cos = cs,
+                            .sin = sn,
+                            .n = N,
+                            .heads = 6,
+                            .ld = DIM,
+                            .head_ld = 100,
+                            .half = HALF,
+                            .interleaved = form & 1,
+                            .inverse = form & 2};
         for (int i = 0; i < N * DIM; i++) was[i] = x[i];
         EACH_THREADS("rope", out, N * DIM, was, on->ops->rope(on, &o));
         for (int i = 0; i < N; i++)
@@ -550,7 +600,8 @@ static void check_small(void) {
     struct op_add add = {rows, zero, N, 333};
     memcpy(out, rows, N * 333 * 4);
     execs[2]->ops->add(execs[2], &add);
-    for (int i = 0; i < N * 333; i++) near("add", i / 333, i % 333, rows[i], (double)out[i] + zero[i], 1e-6 * (fabs(out[i]) + fabs(zero[i])));
+    for (int i = 0; i < N * 333; i++)
+        near("add", i / 333, i % 333, rows[i], (double)out[i] + zero[i], 1e-6 * (fabs(out[i]) + fabs(zero[i])));
     free(was), free(zero);
     drop();
 }
@@ -564,7 +615,8 @@ static void check_cancel(void) {
     for (int th = 0; th < THREADS; th++) {
         execs[th]->cancel = &stop;
         stop = 1;
-        if (execs[th]->ops->linear(execs[th], &o) != ERR_CANCELLED) wrong("cancel was not seen on %d threads", thread_counts[th]);
+        if (execs[th]->ops->linear(execs[th], &o) != ERR_CANCELLED)
+            wrong("cancel was not seen on %d threads", thread_counts[th]);
         stop = 0;
         if (execs[th]->ops->linear(execs[th], &o)) wrong("an old cancel stayed on %d threads", thread_counts[th]);
         execs[th]->cancel = NULL;
@@ -583,8 +635,11 @@ static void cases(enum cpu_level l) {
         for (size_t k = 0; k < sizeof expert_kinds / sizeof *expert_kinds; k++)
             check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3], &expert_kinds[k]);
     for (int i = 0; i < 9; i++) check_choices((int[]){1, 5, 24}[i % 3], &expert_kinds[(int[]){0, 3, 11}[i / 3]]);
-    for (int i = 0; i < 16; i++) check_ordered_linear((int[]){1, 9, 24, 40}[i % 4], (uint8_t[]){DT_I4, DT_I8, DT_E4M3, DT_I4}[i / 4], i % 2);
-    for (int i = 0; i < 18; i++) check_ordered_experts((int[]){1, 3, 9, 24, 40, 700}[i % 6], 1 + i % 4, i % 2, (uint8_t[]){DT_I4, DT_BF16, DT_E4M3}[i / 6]);
+    for (int i = 0; i < 16; i++)
+        check_ordered_linear((int[]){1, 9, 24, 40}[i % 4], (uint8_t[]){DT_I4, DT_I8, DT_E4M3, DT_I4}[i / 4], i % 2);
+    for (int i = 0; i < 18; i++)
+        check_ordered_experts((int[]){1, 3, 9, 24, 40, 700}[i % 6], 1 + i % 4, i % 2,
+                              (uint8_t[]){DT_I4, DT_BF16, DT_E4M3}[i / 6]);
     for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);
     static const struct attention_case attention[] = {
         {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},
@@ -617,14 +672,16 @@ static void cases(enum cpu_level l) {
     };
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) check_attention(&attention[i]);
     static const struct select_case select[] = {
-        {1, 3, 16, 700, 0, 64, DT_F32}, {5, 8, 32, 60, 0, 62, DT_BF16},      {40, 40, 24, 100, 0, 48, DT_BF16},   {3, 5, 130, 900, 0, 129, DT_E4M3},
-        {9, 4, 16, 0, 0, 8, DT_F32},    {70, 2, 16, 1300, 500, 300, DT_F32}, {24, 64, 128, 260, 0, 256, DT_E4M3},
+        {1, 3, 16, 700, 0, 64, DT_F32},      {5, 8, 32, 60, 0, 62, DT_BF16}, {40, 40, 24, 100, 0, 48, DT_BF16},
+        {3, 5, 130, 900, 0, 129, DT_E4M3},   {9, 4, 16, 0, 0, 8, DT_F32},    {70, 2, 16, 1300, 500, 300, DT_F32},
+        {24, 64, 128, 260, 0, 256, DT_E4M3},
     };
     for (size_t i = 0; i < sizeof select / sizeof *select; i++)
         for (int ties = 0; ties < 2; ties++) check_select(&select[i], ties);
     for (int i = 0; i < 16; i++) {
         const enum score_fn fn = i % 8 == 3 ? SCORE_SIGMOID_BY_LOGIT : i & 1 ? SCORE_SIGMOID : SCORE_SOFTMAX;
-        check_each_group(1 + i * 3, 48, (int[]){8, 4, 12}[i % 3], 4), check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, fn, i & 2, i & 4, i & 8);
+        check_each_group(1 + i * 3, 48, (int[]){8, 4, 12}[i % 3], 4),
+            check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, fn, i & 2, i & 4, i & 8);
     }
     for (int i = 0; i < 8; i++) check_idle(1 + i * 5, 12 + i, 1 + i * 3, 1 + i);
     for (int i = 0; i < 4; i++) check_mixer(1 + i * 9, (int[]){16, 9, 2, 60}[i], (float[]){0.01f, 0.06f, 0.3f, 0}[i]);

@@ -1,5 +1,6 @@
-/* Checks the thread pool: every thread runs once per call, barriers hold, many pools open and close, more threads than cores work, an idle
- * pool takes no CPU, and a failed allocation leaks nothing. Under TSan (-Dsanitize=thread) it must also be free of races. */
+/* Checks the thread pool: every thread runs once per call, barriers hold, many pools open and close, more threads than
+ * cores work, an idle pool takes no CPU, and a failed allocation leaks nothing. Under TSan (-Dsanitize=thread) it must
+ * also be free of races. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +78,8 @@ static void rests(int n) {
     pool_close(&j.pool);
 }
 
-/* A wait without limit ends once the thread has lost its CPU for a while, and so does the next one; one without a timed phase is short. */
+/* A wait without limit ends once the thread has lost its CPU for a while, and so does the next one; one without a timed
+ * phase is short. */
 static int polls_of(double most_s) {
     struct spin s = {0};
     int polls = 0;

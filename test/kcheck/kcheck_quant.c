@@ -1,5 +1,6 @@
-/* Checks kernels of weights of a few bits: decoding against GGUF blocks unpacked from the format's description, products against a
- * double-precision sum, the same bits whatever rows and tokens are in the batch, and no access out of bounds. */
+/* Checks kernels of weights of a few bits: decoding against GGUF blocks unpacked from the format's description,
+ * products against a double-precision sum, the same bits whatever rows and tokens are in the batch, and no access out
+ * of bounds. */
 #include "base/mat_at.h"
 #include "cpu/formats.h"
 #include "cpu/kernels.h"
@@ -12,7 +13,7 @@ GEMV_FN(int4_gemv_avx512_simde);
 FORMATS_INTDOT(WHOLE_SIMDE)
 #endif
 
-/* ---- GGUF blocks, from the format's description: one block at a time ---- */
+/* --- GGUF blocks, from the format's description: one block at a time -------------------------- */
 
 static void unpack_q8_0(const uint8_t *b, double *out) {
     double d = f16_to_f32((uint16_t)(b[0] | b[1] << 8));
@@ -60,11 +61,13 @@ static void check_reference(void) {
         double want[256];
         for (int r = 0; r < s.rows; r++)
             for (int b = 0; b < 3; b++) {
-                formats[f].unpack((const uint8_t *)w.data + (size_t)r * w.stride + (size_t)(b * formats[f].bytes), want);
+                formats[f].unpack((const uint8_t *)w.data + (size_t)r * w.stride + (size_t)(b * formats[f].bytes),
+                                  want);
                 for (int i = 0; i < formats[f].cols; i++) {
                     float got = mat_at(&w, r, b * formats[f].cols + i);
                     if (fabs(got - want[i]) > 0x1p-23 * fabs(want[i]) + 1e-6 * (formats[f].dtype == DT_Q4_K))
-                        mismatch("weight", r, b * formats[f].cols + i, got, want[i], 0x1p-23 * fabs(want[i]) + 1e-6 * (formats[f].dtype == DT_Q4_K));
+                        mismatch("weight", r, b * formats[f].cols + i, got, want[i],
+                                 0x1p-23 * fabs(want[i]) + 1e-6 * (formats[f].dtype == DT_Q4_K));
                 }
             }
         drop();
@@ -72,26 +75,35 @@ static void check_reference(void) {
     printf("%-10s %s\n", "reference", failures ? "FAILED" : "ok");
 }
 
-/* ---- Kernels ---- */
+/* --- Kernels ---------------------------------------------------------------------------------- */
 
-/* Bounds the integer error of column c: half a unit, which is 2^-14 or less of the largest number of the columns that share it; for K blocks at least
- * what keeps the parts of a block together. Blocks of one scale share one unit. */
+/* Bounds the integer error of column c: half a unit, which is 2^-14 or less of the largest number of the columns that
+ * share it; for K blocks at least what keeps the parts of a block together. Blocks of one scale share one unit. */
 static double unit_at(const struct shape *s, const float *x, int c) {
     const bool k_block = s->dtype == DT_Q4_K || s->dtype == DT_Q5_K || s->dtype == DT_Q6_K;
     const bool one = s->dtype >= DT_TQ1_0; /* and Q1_0, Q2_0 */
-    const int together[2] = {s->dtype == DT_INT4 ? 128 : one ? (int)dtype_block((enum dtype)s->dtype) : s->dtype == DT_Q6_K ? 16 : 32, k_block ? 256 : 0};
+    const int together[2] = {s->dtype == DT_INT4   ? 128
+                             : one                 ? (int)dtype_block((enum dtype)s->dtype)
+                             : s->dtype == DT_Q6_K ? 16
+                                                   : 32,
+                             k_block ? 256 : 0};
     double unit = 0;
     for (int i = 0; i < 2 && together[i]; i++) {
         double most = 0;
-        for (int j = c / together[i] * together[i]; j < s->cols && j < (c / together[i] + 1) * together[i]; j++) most = fmax(most, fabs((double)x[j]));
-        unit = fmax(unit, most * (s->dtype == DT_INT4 ? 1 / 32500.0 : !i ? 1 / 16300.0 : s->dtype == DT_Q6_K ? 0x1p-20 : 0x1p-22));
+        for (int j = c / together[i] * together[i]; j < s->cols && j < (c / together[i] + 1) * together[i]; j++)
+            most = fmax(most, fabs((double)x[j]));
+        unit = fmax(unit, most * (s->dtype == DT_INT4   ? 1 / 32500.0
+                                  : !i                  ? 1 / 16300.0
+                                  : s->dtype == DT_Q6_K ? 0x1p-20
+                                                        : 0x1p-22));
     }
     return unit;
 }
 
 /* whole: the integer kernels, which take 16 bits of x. */
 static void check(const struct kernels *k, const struct shape *s, int n, bool whole) {
-    begin_case("%s gemv%s, %d rows of x, %d by %d", dtype_name(s->dtype), whole ? " with integers" : "", n, s->rows, s->cols);
+    begin_case("%s gemv%s, %d rows of x, %d by %d", dtype_name(s->dtype), whole ? " with integers" : "", n, s->rows,
+               s->cols);
     const gemv_fn gemv = whole ? k->whole[s->dtype] : k->gemv[s->dtype];
     struct mat w = make(s);
     float *x[KERNEL_TOKENS], *y[KERNEL_TOKENS], *z[KERNEL_TOKENS];
@@ -99,14 +111,16 @@ static void check(const struct kernels *k, const struct shape *s, int n, bool wh
     for (int t = 0; t < n; t++) {
         cx[t] = x[t] = (float *)guarded(sizeof(float) * (size_t)s->cols);
         const int spread = (int)(rnd() % 4) * 4; /* of the magnitudes of adjacent columns */
-        for (int c = 0; c < s->cols; c++) x[t][c] = ldexpf(normal(), -(int)(rnd() % (unsigned)(spread + 1)) - spread * (c / 32 % 3));
+        for (int c = 0; c < s->cols; c++)
+            x[t][c] = ldexpf(normal(), -(int)(rnd() % (unsigned)(spread + 1)) - spread * (c / 32 % 3));
         y[t] = aligned(sizeof(float) * (size_t)(s->rows + 4));
         z[t] = aligned(sizeof(float) * (size_t)(s->rows + 4));
     }
     float *row = malloc(sizeof *row * (size_t)(s->cols + 8));
     for (int r = 0; r < s->rows; r++)
         for (int pass = 0; pass < 2; pass++) {
-            int c0 = pass ? (int)(rnd() % (unsigned)s->cols) : 0, c1 = pass ? c0 + (int)(rnd() % (unsigned)(s->cols - c0 + 1)) : s->cols;
+            int c0 = pass ? (int)(rnd() % (unsigned)s->cols) : 0,
+                c1 = pass ? c0 + (int)(rnd() % (unsigned)(s->cols - c0 + 1)) : s->cols;
             memset(row, 0x7f, sizeof *row * (size_t)(s->cols + 8));
             k->decode[s->dtype](row, &w, r, c0, c1);
             for (int c = c0; c < c1; c++) {
@@ -268,7 +282,8 @@ static void check_same(const struct kernels *a, const struct kernels *b, uint64_
         state = start + i;
         begin_case("%s gemv with integers, 1 row of x, %d by %d", dtype_name(s->dtype), s->rows, s->cols);
         struct mat w = make(s);
-        float *x = guarded(sizeof(float) * (size_t)s->cols), *y = guarded(sizeof(float) * (size_t)s->rows), *z = guarded(sizeof(float) * (size_t)s->rows);
+        float *x = guarded(sizeof(float) * (size_t)s->cols), *y = guarded(sizeof(float) * (size_t)s->rows),
+              *z = guarded(sizeof(float) * (size_t)s->rows);
         const float *cx = x;
         for (int c = 0; c < s->cols; c++) x[c] = ldexpf(normal(), (int)(rnd() % 12));
         a->whole[s->dtype](&y, &cx, 1, &w);

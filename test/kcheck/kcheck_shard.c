@@ -1,5 +1,5 @@
-/* Checks experts split by memory node, on topologies other than this machine's: the bits of the unsplit operation for any number of
- * threads, from views and from copies, and whose work a thread steals. */
+/* Checks experts split by memory node, on topologies other than this machine's: the bits of the unsplit operation for
+ * any number of threads, from views and from copies, and whose work a thread steals. */
 #include <stdatomic.h>
 
 #include "base/mat_at.h"
@@ -11,7 +11,8 @@
 static const char *const topologies[] = {
     "node 1024 0-3\n",
     "node 1024 0-1\nnode 1024 2-3\n",
-    "node 1024 0-3\nnode 1024 4-7\nnode 1024 8-11\nnode 1024 12-15\nnode 1024 16-19\nnode 1024 20-23\nnode 1024 24-27\nnode 1024 28-31\n",
+    "node 1024 0-3\nnode 1024 4-7\nnode 1024 8-11\nnode 1024 12-15\nnode 1024 16-19\nnode 1024 20-23\nnode 1024 "
+    "24-27\nnode 1024 28-31\n",
     "node 1024 0-5\nnode 1024 6-7\nnode 4096 -\n",            /* uneven; the last has memory only */
     "node 4096 -\nnode 1024 0\nnode 1024 1-6\nnode 1024 7\n", /* the first has no CPUs */
 };
@@ -53,7 +54,8 @@ static void cut_experts(struct cut *c, const struct numa *n, const struct expert
                     mismatch("copied down", r, k, mat_at(&c->part[i].down, r, k), mat_at(&view->part[i].down, r, k), 0);
         for (int r = 0; r < view->part[i].gate.rows; r += 7)
             if (mat_at(&c->part[i].gate, r, 130) != mat_at(&view->part[i].gate, r, 130))
-                mismatch("copied gate", r, 130, mat_at(&c->part[i].gate, r, 130), mat_at(&view->part[i].gate, r, 130), 0);
+                mismatch("copied gate", r, 130, mat_at(&c->part[i].gate, r, 130), mat_at(&view->part[i].gate, r, 130),
+                         0);
     }
     if (at != size) wrong("%zu bytes are laid out, should be %zu", at, size);
     free(view);
@@ -65,19 +67,25 @@ static void run(struct exec *x, const struct op_experts *o, float *y, const floa
     if (rc) wrong("experts returned %d", rc);
 }
 
-static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int inter, uint8_t dtype, int block_rows, int block_cols) {
-    begin_case("%s experts split by node, %d rows, %d of %d experts, %d by %d", dtype_name(dtype), n, topk, n_experts, inter, hidden);
-    struct shape up = {inter, hidden, block_rows, block_cols ? block_rows == 1 ? hidden : block_cols : 0, dtype, DT_F32, 0, 1};
-    struct shape down = {hidden, inter, block_rows, block_cols ? block_rows == 1 ? inter : block_cols : 0, dtype, DT_F32, 0, 1};
+static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int inter, uint8_t dtype, int block_rows,
+                          int block_cols) {
+    begin_case("%s experts split by node, %d rows, %d of %d experts, %d by %d", dtype_name(dtype), n, topk, n_experts,
+               inter, hidden);
+    struct shape up = {inter, hidden, block_rows, block_cols ? block_rows == 1 ? hidden : block_cols : 0,
+                       dtype, DT_F32, 0,          1};
+    struct shape down = {hidden, inter,  block_rows, block_cols ? block_rows == 1 ? inter : block_cols : 0,
+                         dtype,  DT_F32, 0,          1};
     struct expert e[MAX_EXPERTS + 1];
     size_t size = (size_t)n * (size_t)hidden;
     for (int i = 0; i <= n_experts; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
-    float *x = guarded(size * 4), *y = guarded(size * 4), *was = guarded(size * 4), *weights = guarded((size_t)(n * topk + 1) * 4);
+    float *x = guarded(size * 4), *y = guarded(size * 4), *was = guarded(size * 4),
+          *weights = guarded((size_t)(n * topk + 1) * 4);
     float *uncut = aligned(size * 4);
     int32_t *ids = guarded((size_t)(n * topk + 1) * 4);
     uint8_t late[MAX_EXPERTS];
     for (size_t i = 0; i < size; i++) x[i] = normal() * 0.05f, was[i] = normal();
-    for (int i = 0; i < n * topk; i++) weights[i] = normal(), ids[i] = (i / topk * 3 + i % topk * (1 + i / topk % 2)) % n_experts;
+    for (int i = 0; i < n * topk; i++)
+        weights[i] = normal(), ids[i] = (i / topk * 3 + i % topk * (1 + i / topk % 2)) % n_experts;
     for (int i = 0; i < n_experts; i++) late[i] = i % 3 == 0;
     struct op_experts o = {.y = y,
                            .x = x,
@@ -107,13 +115,16 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
             }
             o.shards = &cut->shards;
             run(on, &o, y, was, size);
-            if (memcmp(uncut, y, size * 4)) wrong("split experts differ from whole ones on topology %d, %d threads", t, counts[c]);
+            if (memcmp(uncut, y, size * 4))
+                wrong("split experts differ from whole ones on topology %d, %d threads", t, counts[c]);
             o.is_loading = topk ? late : NULL;
             run(on, &o, y, was, size);
-            if (memcmp(uncut, y, size * 4)) wrong("the order of beginning changes the sum on topology %d, %d threads", t, counts[c]);
+            if (memcmp(uncut, y, size * 4))
+                wrong("the order of beginning changes the sum on topology %d, %d threads", t, counts[c]);
             o.shards = NULL, o.is_loading = topk ? late : NULL;
             run(on, &o, y, was, size);
-            if (memcmp(uncut, y, size * 4)) wrong("whole experts differ on a pool of several nodes, topology %d, %d threads", t, counts[c]);
+            if (memcmp(uncut, y, size * 4))
+                wrong("whole experts differ on a pool of several nodes, topology %d, %d threads", t, counts[c]);
             o.is_loading = NULL;
             cpu_exec_close(&on);
             pool_close(&pool);
@@ -149,7 +160,7 @@ static void check_damage(void) {
     }
 }
 
-/* --- Work stealing, one thread at a time, while all others are idle --- */
+/* --- Work stealing, one thread at a time, while all others are idle --------------------------- */
 
 static void check_stealing(void) {
     begin_case("work stealing, 6 threads on 3 nodes");
@@ -157,21 +168,28 @@ static void check_stealing(void) {
     struct error e = {0};
     struct pool *pool;
     /* node 2 has memory only; node 3 is nearer to node 0 than node 1 is */
-    if (numa_parse(&n, "node 1024 0-1\nnode 1024 2-3\nnode 1024 -\nnode 1024 4-5\ndistance 0 10 40 30 20\ndistance 1 40 10 20 30\n", &e)) exit(2);
+    if (numa_parse(&n,
+                   "node 1024 0-1\nnode 1024 2-3\nnode 1024 -\nnode 1024 4-5\ndistance 0 10 40 30 20\ndistance 1 40 10 "
+                   "20 30\n",
+                   &e))
+        exit(2);
     if (pool_open_nodes(&pool, 6, true, &n, &e)) exit(2);
     struct cpu_exec *x = (struct cpu_exec *)cpu_exec_open(pool, CPU_SCALAR, &e);
     static const int begin[] = {0, 40, 80, 120, 160}, seen_from[2][4] = {{0, 3, 2, 1}, {1, 2, 3, 0}};
     for (int who = 0; who < 2; who++) {
         int thread = who * 2 + 1; /* the second thread of node 0 or of node 1 */
-        if (pool_node(pool, thread) != who) wrong("thread %d is on node %d, should be on %d", thread, pool_node(pool, thread), who);
+        if (pool_node(pool, thread) != who)
+            wrong("thread %d is on node %d, should be on %d", thread, pool_node(pool, thread), who);
         cpu_exec_split_tasks_by_node(x, 0, begin);
         char taken[160] = {0};
         for (int i = 0; i < 160; i++) {
             int task = cpu_exec_next_task(x, 0, thread), node = task / 40;
             if (task < 0 || taken[task]++) wrong("task %d, the number %d, is missing or came twice", task, i);
             if (node != seen_from[who][i / 40])
-                wrong("number %d is task %d of node %d, should be one of nearer node %d", i, task, node, seen_from[who][i / 40]);
-            if (i < 20 && task / 20 != 2 * who + 1) wrong("task %d comes before the own work of thread %d", task, thread);
+                wrong("number %d is task %d of node %d, should be one of nearer node %d", i, task, node,
+                      seen_from[who][i / 40]);
+            if (i < 20 && task / 20 != 2 * who + 1)
+                wrong("task %d comes before the own work of thread %d", task, thread);
         }
         if (cpu_exec_next_task(x, 0, thread) >= 0) wrong("there is a task too many");
     }

@@ -1,5 +1,5 @@
-/* Replaces cpu/cpu_flags.c in programs that check what every CPU would choose: this CPU with fewer features, or with AMX, whose
- * instructions such a program emulates in C (amx_emulate.h). */
+/* Replaces cpu/cpu_flags.c in programs that check what every CPU would choose: this CPU with fewer features, or with
+ * AMX, whose instructions such a program emulates in C (amx_emulate.h). */
 #include <string.h>
 
 #include "test/kcheck/processors.h"
@@ -9,7 +9,10 @@
 #undef cpu_flags
 unsigned cpu_flags(void);
 
-enum { VNNI = CPU_F_AVX2 | CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16 | CPU_F_VNNI, TILES = CPU_F_AMX_BF16 | CPU_F_AMX_INT8 };
+enum {
+    VNNI = CPU_F_AVX2 | CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16 | CPU_F_VNNI,
+    TILES = CPU_F_AMX_BF16 | CPU_F_AMX_INT8
+};
 static const struct {
     const char *name;
     unsigned flags;
@@ -30,7 +33,8 @@ bool processor_be(const char *name) {
     for (size_t i = 0; i < sizeof processors / sizeof *processors; i++)
         if (!strcmp(processors[i].name, name)) {
             flags = processors[i].flags, first = processors[i].first;
-            return !(flags & (VNNI | CPU_F_GFNI | CPU_F_AVX2) & ~flags_here()); /* the rest affects speed only, or is emulated in C */
+            /* the rest affects speed only, or is emulated in C */
+            return !(flags & (VNNI | CPU_F_GFNI | CPU_F_AVX2) & ~flags_here());
         }
     return false;
 }

@@ -1,6 +1,6 @@
 #pragma once
-/* Programs built with PROCESSORS take a kind of CPU as their first argument: "avx512", "amd" (AVX-512 with fast BF16), "intel" or
- * "intel-amx". Then cpu_flags() reports that kind, and missing AMX instructions are emulated in C. */
+/* Programs built with PROCESSORS take a kind of CPU as their first argument: "avx512", "amd" (AVX-512 with fast BF16),
+ * "intel" or "intel-amx". Then cpu_flags() reports that kind, and missing AMX instructions are emulated in C. */
 #include <stdbool.h>
 #include <stdio.h>
 

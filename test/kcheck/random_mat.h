@@ -20,7 +20,7 @@ static uint32_t rnd(void) {
 static float uniform(void) { return (float)((int)(rnd() & 0xffffff) - 0x800000) * 0x1p-23f; }
 static float normal(void) { return uniform() + uniform() + uniform(); }
 
-/* ---- Buffers that end at a guard page ---- */
+/* --- Buffers that end at a guard page --------------------------------------------------------- */
 
 static struct {
     void *map;
@@ -45,7 +45,7 @@ static __attribute__((unused)) void *aligned(size_t size) {
     return p;
 }
 
-/* ---- Matrices ---- */
+/* --- Matrices --------------------------------------------------------------------------------- */
 
 struct shape {
     int rows, cols, block_rows, block_cols; /* block_cols 0: no scale */
@@ -57,10 +57,11 @@ struct shape {
 /* Offsets of a block's float16 scale and minimum; 0: no minimum. */
 static const struct {
     uint8_t dtype, scale, min;
-} halves_inside[] = {{DT_Q8_0, 0, 0},   {DT_Q4_0, 0, 0},    {DT_Q4_1, 0, 2},   {DT_Q5_0, 0, 0},   {DT_Q5_1, 0, 2},    {DT_Q2_K, 80, 82},
-                     {DT_Q3_K, 108, 0}, {DT_Q4_K, 0, 2},    {DT_Q5_K, 0, 2},   {DT_Q6_K, 208, 0}, {DT_IQ4_NL, 0, 0},  {DT_IQ4_XS, 0, 0},
-                     {DT_IQ1_S, 0, 0},  {DT_IQ2_XXS, 0, 0}, {DT_IQ2_XS, 0, 0}, {DT_IQ2_S, 0, 0},  {DT_IQ3_XXS, 0, 0}, {DT_IQ3_S, 0, 0},
-                     {DT_TQ1_0, 52, 0}, {DT_TQ2_0, 64, 0},  {DT_Q1_0, 0, 0},   {DT_Q2_0, 0, 0}};
+} halves_inside[] = {{DT_Q8_0, 0, 0},   {DT_Q4_0, 0, 0},    {DT_Q4_1, 0, 2},  {DT_Q5_0, 0, 0},    {DT_Q5_1, 0, 2},
+                     {DT_Q2_K, 80, 82}, {DT_Q3_K, 108, 0},  {DT_Q4_K, 0, 2},  {DT_Q5_K, 0, 2},    {DT_Q6_K, 208, 0},
+                     {DT_IQ4_NL, 0, 0}, {DT_IQ4_XS, 0, 0},  {DT_IQ1_S, 0, 0}, {DT_IQ2_XXS, 0, 0}, {DT_IQ2_XS, 0, 0},
+                     {DT_IQ2_S, 0, 0},  {DT_IQ3_XXS, 0, 0}, {DT_IQ3_S, 0, 0}, {DT_TQ1_0, 52, 0},  {DT_TQ2_0, 64, 0},
+                     {DT_Q1_0, 0, 0},   {DT_Q2_0, 0, 0}};
 
 static __attribute__((unused)) struct mat make(const struct shape *s) {
     struct mat m = {.rows = s->rows,
@@ -87,19 +88,22 @@ static __attribute__((unused)) struct mat make(const struct shape *s) {
             case DT_BF16: h = f32_to_bf16(v), memcpy(p + 2 * c, &h, 2); break;
             case DT_F16: h = f32_to_f16(v), memcpy(p + 2 * c, &h, 2); break;
             case DT_E4M3:
-                if (r / 32 % 2) p[c] |= 0x10; /* no codes with exponent 0 in this whole strip: some decoders handle them separately */
+                /* no codes with exponent 0 in this whole strip: some decoders handle them separately */
+                if (r / 32 % 2) p[c] |= 0x10;
                 if ((p[c] & 0x7f) == 0x7f) p[c] ^= 1;
                 break;
             }
         }
         uint16_t d16 = f32_to_f16(0.01f), m16 = f32_to_f16(0.02f);
-        for (size_t k = 0; k < sizeof halves_inside / sizeof *halves_inside; k++) /* finite scales inside blocks, most of them equal */
+        /* finite scales inside blocks, most of them equal */
+        for (size_t k = 0; k < sizeof halves_inside / sizeof *halves_inside; k++)
             for (size_t b = 0; halves_inside[k].dtype == s->dtype && b < row; b += dtype_bytes(s->dtype, 1)) {
                 memcpy(p + b + halves_inside[k].scale, &d16, 2), p[b + halves_inside[k].scale] ^= (uint8_t)(rnd() & 3);
                 if (halves_inside[k].min) memcpy(p + b + halves_inside[k].min, &m16, 2);
             }
         for (size_t b = 0; s->dtype == DT_IQ1_M && b < row; b += 56) /* a float16 in the upper bits of four words */
-            for (int k = 0; k < 4; k++) p[b + 49 + 2 * (size_t)k] = (uint8_t)((p[b + 49 + 2 * (size_t)k] & 15) | (d16 >> 4 * k & 15) << 4);
+            for (int k = 0; k < 4; k++)
+                p[b + 49 + 2 * (size_t)k] = (uint8_t)((p[b + 49 + 2 * (size_t)k] & 15) | (d16 >> 4 * k & 15) << 4);
         if (s->dtype == DT_MXFP4)
             for (size_t b = 0; b < row; b += 17) p[b] = (uint8_t)(120 + rnd() % 12);
     }
@@ -117,7 +121,8 @@ static __attribute__((unused)) struct mat make(const struct shape *s) {
             if (s->scale_dtype == DT_E4M3) q[i] = (uint8_t)(rnd() % 0x7f); /* subnormal ones too */
             uint32_t packed;
             if (s->scale_dtype == DT_F32Z)
-                scale_with_zero(bf16_to_f32(f32_to_bf16(v)), (int)(rnd() % (s->dtype == DT_I4 ? 17 : 256)), &packed), memcpy(q + 4 * i, &packed, 4);
+                scale_with_zero(bf16_to_f32(f32_to_bf16(v)), (int)(rnd() % (s->dtype == DT_I4 ? 17 : 256)), &packed),
+                    memcpy(q + 4 * i, &packed, 4);
             if (s->scale_dtype == DT_E8M0) q[i] = (uint8_t)(120 + rnd() % 12);
         }
         m.scale = q;

@@ -1,5 +1,6 @@
 #pragma once
-/* Defines in plain C what many-token products use and SIMDe lacks, including AMX tiles (amx_emulate.h), and renames the kernels. Only for -DHEARTH_SIMDE. */
+/* Defines in plain C what many-token products use and SIMDe lacks, including AMX tiles (amx_emulate.h), and renames the
+ * kernels. Only for -DHEARTH_SIMDE. */
 #include "test/kcheck/simde_vnni.h"
 
 #ifndef __AVX512F__
@@ -25,8 +26,9 @@ static inline __mmask16 more_fpclass(__m512 v, int which) {
     _mm512_storeu_ps(f, v);
     for (int i = 0; i < 16; i++) {
         const uint32_t u = f32_bits(f[i]), e = u >> 23 & 255, m = u & 0x7fffff, sign = u >> 31;
-        const int is = (e == 255 && m && m >> 22) | (!e && !m && !sign) << 1 | (!e && !m && sign) << 2 | (e == 255 && !m && !sign) << 3 |
-                       (e == 255 && !m && sign) << 4 | (!e && m) << 5 | (sign && e != 255 && (e || m)) << 6 | (e == 255 && m && !(m >> 22)) << 7;
+        const int is = (e == 255 && m && m >> 22) | (!e && !m && !sign) << 1 | (!e && !m && sign) << 2 |
+                       (e == 255 && !m && !sign) << 3 | (e == 255 && !m && sign) << 4 | (!e && m) << 5 |
+                       (sign && e != 255 && (e || m)) << 6 | (e == 255 && m && !(m >> 22)) << 7;
         if (is & which) k |= (__mmask16)(1 << i);
     }
     return k;
@@ -55,7 +57,8 @@ static inline __m512i more_affine(__m512i x, __m512i a, int b) {
     memcpy(u, &x, 64), memcpy(m, &a, 64);
     for (int i = 0; i < 64; i++) {
         out[i] = 0;
-        for (int k = 0; k < 8; k++) out[i] |= (uint8_t)(((__builtin_popcount(m[i / 8 * 8 + 7 - k] & u[i]) ^ b >> k) & 1) << k);
+        for (int k = 0; k < 8; k++)
+            out[i] |= (uint8_t)(((__builtin_popcount(m[i / 8 * 8 + 7 - k] & u[i]) ^ b >> k) & 1) << k);
     }
     return _mm512_loadu_si512(out);
 }

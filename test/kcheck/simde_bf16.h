@@ -1,6 +1,6 @@
 #pragma once
-/* Defines in plain C what BF16 products use and SIMDe lacks. vdpbf16ps as documented: subnormals are zero; the odd product is added
- * first, then the even one, each rounded. Only for -DHEARTH_SIMDE. */
+/* Defines in plain C what BF16 products use and SIMDe lacks. vdpbf16ps as documented: subnormals are zero; the odd
+ * product is added first, then the even one, each rounded. Only for -DHEARTH_SIMDE. */
 #include "test/kcheck/simde_more.h"
 
 #ifndef __AVX512F__

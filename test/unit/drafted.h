@@ -24,17 +24,20 @@ static void prompt_of(int which, int32_t *out) {
 }
 
 static void submit(struct session *s, int which, int answer) {
-    static const struct sampling how[] = {{.temperature = 0, .repeat_penalty = 1, .top_p = 1},
-                                          {.temperature = 0.9f, .repeat_penalty = 1, .top_p = 0.9f, .seed = 7},
-                                          {.temperature = 0.7f, .repeat_penalty = 1.3f, .top_p = 1, .top_k = 20, .seed = 3}};
+    static const struct sampling how[] = {
+        {.temperature = 0, .repeat_penalty = 1, .top_p = 1},
+        {.temperature = 0.9f, .repeat_penalty = 1, .top_p = 0.9f, .seed = 7},
+        {.temperature = 0.7f, .repeat_penalty = 1.3f, .top_p = 1, .top_k = 20, .seed = 3}};
     int32_t prompt[PROMPT];
     struct error err = {0};
     prompt_of(which, prompt);
-    struct request r = {.tokens = prompt, .n = PROMPT, .max_tokens = answer, .flags = REQ_IGNORE_EOS, .sampling = how[which % 3]};
+    struct request r = {
+        .tokens = prompt, .n = PROMPT, .max_tokens = answer, .flags = REQ_IGNORE_EOS, .sampling = how[which % 3]};
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
 }
 
-/* Collects the texts of several sessions that answer at once, and of one that is cancelled midway and asked again. Counts drafted and accepted tokens. */
+/* Collects the texts of several sessions that answer at once, and of one that is cancelled midway and asked again.
+ * Counts drafted and accepted tokens. */
 static void answer_all(struct engine *eng, int32_t text[SESSIONS + 1][PROMPT + ANSWER], int *drafted, int *accepted) {
     struct session *s[SESSIONS + 1];
     struct error e = {0};
@@ -72,5 +75,6 @@ static void answer_all(struct engine *eng, int32_t text[SESSIONS + 1][PROMPT + A
     for (int i = 0; i <= SESSIONS; i++) session_close(&s[i]);
 }
 
-static const char *const families[] = {"mla_yarn", "mla_plain", "dsa_halves", "dsa_shared", "gqa_norm",    "gqa_shared", "gqa_half",
-                                       "gqa_flat", "gqa_sinks", "gqa_mixer",  "gqa_fused",  "delta_fused", "streams"};
+static const char *const families[] = {"mla_yarn",   "mla_plain",   "dsa_halves", "dsa_shared", "gqa_norm",
+                                       "gqa_shared", "gqa_half",    "gqa_flat",   "gqa_sinks",  "gqa_mixer",
+                                       "gqa_fused",  "delta_fused", "streams"};

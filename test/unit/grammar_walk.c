@@ -1,8 +1,11 @@
-/* Writes texts of a grammar at random, for test_grammar_walk.py: reads {"kind": ..., "source": ..., "seed": ..., "count": ...} lines from stdin and writes
- * {"texts": [...]} or {"error": ...} for each. Steps are random bytes that the automaton allows; after a while the shortest way out. Texts begin with "prefix",
- * if given. With "accept": [text, ...] it writes {"accepted": [true or false, ...]} instead. With "template": FILE the source is the schema of a tool's
- * arguments, the texts are calls in the form of that chat template, and the arguments of each call are written as the program reads them. With a directory as
- * argument steps are tokens of its tokenizer, drawn from masks, the last ones with little room for the rest of the text. */
+/* Writes texts of a grammar at random, for test_grammar_walk.py: reads {"kind": ..., "source": ..., "seed": ...,
+ * "count": ...} lines from stdin and writes
+ * {"texts": [...]} or {"error": ...} for each. Steps are random bytes that the automaton allows; after a while the
+ * shortest way out. Texts begin with "prefix", if given. With "accept": [text, ...] it writes {"accepted": [true or
+ * false, ...]} instead. With "template": FILE the source is the schema of a tool's arguments, the texts are calls in
+ * the form of that chat template, and the arguments of each call are written as the program reads them. With a
+ * directory as argument steps are tokens of its tokenizer, drawn from masks, the last ones with little room for the
+ * rest of the text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +46,8 @@ static bool walk(struct automaton *a, uint32_t patience, struct buf *out) {
 /* The same with tokens; a limit of `room` tokens past the least holds after `patience` tokens. */
 static struct json tools; /* of the line; type NULL: texts are no calls */
 
-static bool walk_tokens(const struct grammar *g, const struct token_trie *t, uint32_t patience, uint32_t room, struct buf *out) {
+static bool walk_tokens(const struct grammar *g, const struct token_trie *t, uint32_t patience, uint32_t room,
+                        struct buf *out) {
     struct matcher *m;
     struct error e = {0};
     bool ok = !matcher_open(&m, g, t, &e);
@@ -74,7 +78,8 @@ static const struct token_trie *trie; /* NULL: steps are bytes */
 /* Replaces the text of one call by its arguments. */
 static void read_call(struct buf *text) {
     struct tool_calls calls = {0};
-    const bool ok = !tool_calls_parse(text->data, text->len, &tools, &calls) && calls.n == 1 && !strcmp(calls.v[0].name.data, "f");
+    const bool ok =
+        !tool_calls_parse(text->data, text->len, &tools, &calls) && calls.n == 1 && !strcmp(calls.v[0].name.data, "f");
     struct buf out = {0};
     if (ok) buf_add(&out, calls.v[0].arguments.data, calls.v[0].arguments.len);
     else buf_fmt(&out, "<not a call> %s", text->data);
@@ -90,7 +95,8 @@ static void put_texts(const struct grammar *g, struct automaton *a, const struct
         struct buf one = {0};
         buf_str(&one, "");
         if (prefix) buf_add(&one, prefix->string, prefix->n);
-        if (trie ? !walk_tokens(g, trie, draw(100), draw(20), &one) : !walk(a, 20 + draw(300), &one)) buf_str(&one, "<dead end>");
+        if (trie ? !walk_tokens(g, trie, draw(100), draw(20), &one) : !walk(a, 20 + draw(300), &one))
+            buf_str(&one, "<dead end>");
         if (tools.type == JSON_ARRAY) read_call(&one);
         buf_str(out, i ? ", " : "");
         json_quote(out, one.data, one.len);
@@ -109,8 +115,8 @@ static void put_accepted(struct automaton *a, const struct json *texts, struct b
 }
 
 /* The source of a call of the tool "f" in the form of a template. */
-static int calls_source(struct arena *arena, const char *template, const struct json *parameters, const struct tokenizer *t, struct grammar_source *out,
-                        struct error *e) {
+static int calls_source(struct arena *arena, const char *template, const struct json *parameters,
+                        const struct tokenizer *t, struct grammar_source *out, struct error *e) {
     struct chat_template *c;
     struct buf b = {0};
     buf_str(&b, "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": ");
@@ -137,7 +143,8 @@ static void answer(struct arena *arena, const struct json *j, struct buf *out) {
         if (json_is(json_get(j, "kind"), kinds[k])) source.kind = (enum source_kind)k;
     state = (uint64_t)json_int(json_get(j, "seed"), 1) * 7919 + 1;
     tools = (struct json){0};
-    if ((template && calls_source(arena, arena_strndup(arena, template->string, template->n), text, tokenizer, &source, &e)) ||
+    if ((template &&
+         calls_source(arena, arena_strndup(arena, template->string, template->n), text, tokenizer, &source, &e)) ||
         source_compile(&source, &g, &e) || automaton_open(&a, g, &e)) {
         buf_str(out, "{\"error\": ");
         json_quote(out, e.text, strlen(e.text));
@@ -155,7 +162,8 @@ int main(int argc, char **argv) {
     struct token_trie *opened = NULL;
     struct error why = {0};
     file_embed(ember_files);
-    if (tokenizer_open(&t, argc > 1 ? argv[1] : "ember:", &why) || (argc > 1 && token_trie_open(&opened, t, &why))) return fprintf(stderr, "%s\n", why.text), 1;
+    if (tokenizer_open(&t, argc > 1 ? argv[1] : "ember:", &why) || (argc > 1 && token_trie_open(&opened, t, &why)))
+        return fprintf(stderr, "%s\n", why.text), 1;
     trie = opened, tokenizer = t;
     char *line = NULL;
     size_t cap = 0;

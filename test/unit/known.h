@@ -12,5 +12,6 @@ static void open_known(const char *name) {
     struct error e = {0};
     assert_non_null(k);
     shape_only_close(&shape);
-    if (known_model_config(k, &config, &e) || shape_only_open(&shape, &config, k->dense, k->experts, &e)) fail_msg("%s: %s", name, e.text);
+    if (known_model_config(k, &config, &e) || shape_only_open(&shape, &config, k->dense, k->experts, &e))
+        fail_msg("%s: %s", name, e.text);
 }

@@ -17,5 +17,6 @@ static inline int parse(struct config *c, const char *text, bool force, struct e
 
 /* A dense model of the given type, with more keys. */
 #define DENSE(type, more) \
-    "{\"model_type\":\"" type "\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_heads\":4,\"num_key_value_heads\":2," \
+    "{\"model_type\":\"" type "\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_" \
+    "heads\":4,\"num_key_value_heads\":2," \
     "\"intermediate_size\":512,\"max_position_embeddings\":4096" more "}"

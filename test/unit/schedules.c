@@ -1,8 +1,10 @@
-/* Runs random schedules: requests of several sessions are submitted, cancelled and answered in one batch, their sessions forked and closed
- * midway, cached prefixes reused, devices lost. Each answer must equal the one that the same request gets alone. Driven by test_schedules.py.
- * usage: schedules MODEL_DIR REQUESTS SEED [cpu=LEVEL] [gpus=LIST] [prefill=MODE] [decode=MODE] [split=POLICY] [draft=N]
- * cpu: of the processor and the devices, a batch-invariant level, scalar (default) or avx2. prefill: default slp or dslp. decode: default cpu; with a device
- * decoding, a session's cache may be on it or not, depending on room, and a turn that loses its device midway continues with the CPU's numbers. split: with
+/* Runs random schedules: requests of several sessions are submitted, cancelled and answered in one batch, their
+ * sessions forked and closed midway, cached prefixes reused, devices lost. Each answer must equal the one that the same
+ * request gets alone. Driven by test_schedules.py. usage: schedules MODEL_DIR REQUESTS SEED [cpu=LEVEL] [gpus=LIST]
+ * [prefill=MODE] [decode=MODE] [split=POLICY] [draft=N] cpu: of the processor and the devices, a batch-invariant level,
+ * scalar (default) or avx2. prefill: default slp or dslp. decode: default cpu; with a device decoding, a session's
+ * cache may be on it or not, depending on room, and a turn that loses its device midway continues with the CPU's
+ * numbers. split: with
  * --deterministic. draft: N tokens are drafted each time, some of them correctly. HEARTH_LIMITS as for the program. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,11 +37,12 @@ static struct kind {
 } kinds[KINDS];
 
 static struct request request_of(const struct kind *k) {
-    return (struct request){.tokens = k->tokens,
-                            .n = k->n,
-                            .max_tokens = k->max,
-                            .flags = REQ_IGNORE_EOS,
-                            .sampling = {.temperature = k->temperature, .top_p = 0.95f, .seed = (uint64_t)(k - kinds) + 7}};
+    return (struct request){
+        .tokens = k->tokens,
+        .n = k->n,
+        .max_tokens = k->max,
+        .flags = REQ_IGNORE_EOS,
+        .sampling = {.temperature = k->temperature, .top_p = 0.95f, .seed = (uint64_t)(k - kinds) + 7}};
 }
 static void die(const char *what, const char *why) {
     printf("FAIL %s: %s\n", what, why);
@@ -48,7 +51,8 @@ static void die(const char *what, const char *why) {
 static enum exec_mode decode_mode;
 static const char *split;
 static int guesses;
-/* Float32, because where devices and the CPU both read parts of a prompt they differ in the last bit, and BF16 would turn that into another answer. */
+/* Float32, because where devices and the CPU both read parts of a prompt they differ in the last bit, and BF16 would
+ * turn that into another answer. */
 static enum dtype kv = DT_BF16;
 /* Drafts what the request with these tokens was answered alone; at every third position something else. */
 static int guess(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) {
@@ -57,7 +61,8 @@ static int guess(void *ctx, const int32_t *tokens, int n, int most, int32_t *out
         if (n <= q->n || n - q->n >= q->max || memcmp(tokens, q->tokens, (size_t)q->n * sizeof *tokens)) continue;
         if (memcmp(tokens + q->n, q->answer[0], (size_t)(n - q->n) * sizeof *tokens)) continue;
         int i = 0;
-        for (; i < most && n - q->n + i < q->max; i++) out[i] = (n + i) % 3 ? q->answer[0][n - q->n + i] : tokens[i % n];
+        for (; i < most && n - q->n + i < q->max; i++)
+            out[i] = (n + i) % 3 ? q->answer[0][n - q->n + i] : tokens[i % n];
         return i;
     }
     return 0;
@@ -100,7 +105,8 @@ static void answers_alone(const char *gpus, enum exec_mode mode, int which) {
         struct kind *q = &kinds[k];
         int family = k % FAMILIES;
         q->n = 2 + k * 7 % (MOST - 2), q->max = 1 + k * 5 % ANSWER, q->temperature = k % 3 ? 1 : 0;
-        for (int i = 0; i < q->n; i++) q->tokens[i] = (i < SHARED ? family * 31 + i * 37 + 5 : k * 41 + i * 29 + 3) % (vocab - 10) + 2;
+        for (int i = 0; i < q->n; i++)
+            q->tokens[i] = (i < SHARED ? family * 31 + i * 37 + 5 : k * 41 + i * 29 + 3) % (vocab - 10) + 2;
         struct session *s;
         struct error e = {0};
         struct request r = request_of(q);
@@ -122,7 +128,9 @@ static struct slot {
 } slots[SESSIONS];
 static int wholes, cancelled, closed, forked, reused, fell, on_devices, accepted;
 
-static bool begins(const struct slot *t, int which) { return !memcmp(t->got, t->kind->answer[which], (size_t)t->n * sizeof *t->got); }
+static bool begins(const struct slot *t, int which) {
+    return !memcmp(t->got, t->kind->answer[which], (size_t)t->n * sizeof *t->got);
+}
 
 static void take(struct engine *eng, const struct event *ev) {
     for (int i = 0; i < SESSIONS; i++) {
@@ -131,7 +139,8 @@ static void take(struct engine *eng, const struct event *ev) {
         if (ev->kind == EVENT_TOKEN) t->got[t->n++] = ev->token;
         if (ev->kind != EVENT_DONE) return;
         if (!begins(t, 0) && !begins(t, 1)) {
-            printf("kind %d, %s, %s:", (int)(t->kind - kinds), ev->stats.prefill_why, t->cancelled ? "cancelled" : "whole");
+            printf("kind %d, %s, %s:", (int)(t->kind - kinds), ev->stats.prefill_why,
+                   t->cancelled ? "cancelled" : "whole");
             for (int k = 0; k < t->n; k++) printf(" %d(%d)", t->got[k], t->kind->answer[0][k]);
             die("", "another answer in company");
         }
@@ -149,13 +158,14 @@ static void take(struct engine *eng, const struct event *ev) {
     die("an event", "of a session that is gone");
 }
 
-/* Returns whether a session whose cache holds `last` may get request k. A prompt of more than BATCH_INVARIANT_ROWS tokens uses other kernels than the
- * remainder after a cached prefix. So last bits may differ, and with BF16 answers too; and which session holds which prefix depends
- * on timing. With float32 the differences are too small to matter. */
+/* Returns whether a session whose cache holds `last` may get request k. A prompt of more than BATCH_INVARIANT_ROWS
+ * tokens uses other kernels than the remainder after a cached prefix. So last bits may differ, and with BF16 answers
+ * too; and which session holds which prefix depends on timing. With float32 the differences are too small to matter. */
 static bool may_follow(const struct slot *t, const struct kind *k) {
     int family = (int)(k - kinds) % FAMILIES;
     if (family == t->cut) return false;
-    return kv == DT_F32 || !t->kind || (int)(t->kind - kinds) % FAMILIES != family || (t->kind->n <= BATCH_INVARIANT_ROWS && k->n <= BATCH_INVARIANT_ROWS);
+    return kv == DT_F32 || !t->kind || (int)(t->kind - kinds) % FAMILIES != family ||
+           (t->kind->n <= BATCH_INVARIANT_ROWS && k->n <= BATCH_INVARIANT_ROWS);
 }
 
 static void close_one(struct slot *t) {
@@ -222,7 +232,9 @@ static void one_request(struct engine *eng) {
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
-static const char *value_of(const char *arg, const char *name) { return strncmp(arg, name, strlen(name)) ? NULL : arg + strlen(name); }
+static const char *value_of(const char *arg, const char *name) {
+    return strncmp(arg, name, strlen(name)) ? NULL : arg + strlen(name);
+}
 
 int main(int argc, char **argv) {
     if (argc < 4) return 2;
@@ -262,12 +274,15 @@ int main(int argc, char **argv) {
             take(eng, &ev);
         }
     engine_close(&eng);
-    printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d forked, %d with a prefix in the cache, %d fell back, %d on devices at their end, "
+    printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d forked, %d with a prefix in the cache, %d "
+           "fell back, %d on devices at their end, "
            "%d guesses right\n",
-           gpus ? gpus : "processor", requests, clock_now() - begin, wholes, cancelled, closed, forked, reused, fell, on_devices, accepted);
+           gpus ? gpus : "processor", requests, clock_now() - begin, wholes, cancelled, closed, forked, reused, fell,
+           on_devices, accepted);
     if (decode_mode > DECODE_CPU && !on_devices && requests >= 100) die("devices", "never took part");
     if (guesses && !accepted) die("guesses", "were never right");
     if (wholes <= requests / 4) die("turns", "too few came to their end");
-    if (requests >= 100 && !(cancelled && closed && reused && forked)) die("turns", "not every kind of schedule took part");
+    if (requests >= 100 && !(cancelled && closed && reused && forked))
+        die("turns", "not every kind of schedule took part");
     return 0;
 }

@@ -1,4 +1,5 @@
-/* gpu/cuda_arena.c: parts of the driver's blocks are taken, split, joined and given back; blocks without used parts can be removed. */
+/* gpu/cuda_arena.c: parts of the driver's blocks are taken, split, joined and given back; blocks without used parts can
+ * be removed. */
 #include "unit.h"
 
 #include <stdbool.h>
@@ -11,7 +12,8 @@ enum { GRAIN = CUDA_ARENA_GRAIN, BLOCK = 16 * GRAIN };
 /* Addresses only: the arena does not touch the memory. Blocks a and c are neighbours of b, without a gap. */
 static char *const b = (char *)((uintptr_t)1 << 32), *const a = b - BLOCK, *const c = b + BLOCK;
 
-/* Parts cover their blocks without gaps or overlaps, two free ones of a block are never neighbours, and the counts agree. */
+/* Parts cover their blocks without gaps or overlaps, two free ones of a block are never neighbours, and the counts
+ * agree. */
 static void check(const struct cuda_arena *x) {
     size_t held = 0, used = 0;
     for (size_t i = 0; i < x->n; i++) {
@@ -109,7 +111,8 @@ static void survives_random_use(void **state) {
             size[i] = (1 + (r >> 16) % 5) * GRAIN;
             part[i] = cuda_arena_take(&x, size[i], r & 64 ? ANY : size[i] + 2 * GRAIN);
         }
-        for (int k = 0; k < PARTS && part[i]; k++) assert_true(k == i || !part[k] || part[k] + size[k] <= part[i] || part[i] + size[i] <= part[k]);
+        for (int k = 0; k < PARTS && part[i]; k++)
+            assert_true(k == i || !part[k] || part[k] + size[k] <= part[i] || part[i] + size[i] <= part[k]);
         check(&x);
     }
     for (int i = 0; i < PARTS; i++) cuda_arena_give(&x, part[i]);
@@ -119,7 +122,8 @@ static void survives_random_use(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(takes_the_smallest), cmocka_unit_test(joins_neighbours), cmocka_unit_test(keeps_blocks_apart),
-                                       cmocka_unit_test(ignores_what_it_does_not_hold), cmocka_unit_test(survives_random_use)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_the_smallest), cmocka_unit_test(joins_neighbours), cmocka_unit_test(keeps_blocks_apart),
+        cmocka_unit_test(ignores_what_it_does_not_hold), cmocka_unit_test(survives_random_use)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

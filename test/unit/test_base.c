@@ -20,7 +20,7 @@
 #include "base/mem.h"
 #include "base/minifloat.h"
 
-/* --- Numbers --- */
+/* --- Numbers ---------------------------------------------------------------------------------- */
 
 static void e4m3_is_exact(void **st) {
     for (int c = 0; c < 256; c++) {
@@ -77,25 +77,32 @@ static void views_keep_their_scale_blocks(void **st) {
                     .row_step = 1,
                     .dtype = DT_E4M3,
                     .scale_dtype = DT_F32};
-    assert_true(mat_at(&m, 0, 0) == 1 && mat_at(&m, 127, 128) == 2 && mat_at(&m, 128, 127) == 3 && mat_at(&m, 299, 129) == 6);
+    assert_true(mat_at(&m, 0, 0) == 1 && mat_at(&m, 127, 128) == 2 && mat_at(&m, 128, 127) == 3 &&
+                mat_at(&m, 299, 129) == 6);
     struct mat v = mat_rows(m, 100, 200);
     assert_true(v.rows == 100 && mat_at(&v, 27, 0) == 1 && mat_at(&v, 28, 0) == 3 && mat_at(&v, 99, 129) == 4);
     struct mat w = mat_rows(v, 28, 40);
     assert_true(mat_at(&w, 0, 0) == 3);
 }
 
-/* --- JSON --- */
+/* --- JSON ------------------------------------------------------------------------------------- */
 
-static int parse(struct arena *a, const char *text, struct json *j, struct error *e) { return json_parse(a, text, strlen(text), JSON_UNIQUE, "t", j, e); }
+static int parse(struct arena *a, const char *text, struct json *j, struct error *e) {
+    return json_parse(a, text, strlen(text), JSON_UNIQUE, "t", j, e);
+}
 
 static void json_reads(void **st) {
     struct arena a = {0};
     struct json j;
     struct error e = {0};
-    assert_int_equal(parse(&a, " {\"a\": [1, -2.5e3, true, null, \"x\\u00e9\\ud83d\\ude00\\n\"], \"b\": {\"c\": 9007199254740993}} ", &j, &e), 0);
+    assert_int_equal(
+        parse(&a, " {\"a\": [1, -2.5e3, true, null, \"x\\u00e9\\ud83d\\ude00\\n\"], \"b\": {\"c\": 9007199254740993}} ",
+              &j, &e),
+        0);
     assert_int_equal(json_int(json_path(&j, "b.c"), 0), 9007199254740993);
     const struct json *l = json_get(&j, "a");
-    assert_true(l->n == 5 && json_int(json_at(l, 0), 0) == 1 && json_num(json_at(l, 1), 0) == -2500 && json_bool(json_at(l, 2), false));
+    assert_true(l->n == 5 && json_int(json_at(l, 0), 0) == 1 && json_num(json_at(l, 1), 0) == -2500 &&
+                json_bool(json_at(l, 2), false));
     assert_true(json_is(json_at(l, 4), "xé😀\n"));
     assert_null(json_get(&j, "z"));
     assert_null(json_path(&j, "a.b"));
@@ -108,14 +115,17 @@ static void json_reads(void **st) {
 
 /* Whole numbers past 64 bits keep their digits. */
 static void json_keeps_digits(void **st) {
-    static const char text[] = "[18446744073709551617, -9223372036854775809, 9223372036854775807, -9223372036854775808]";
+    static const char text[] =
+        "[18446744073709551617, -9223372036854775809, 9223372036854775807, -9223372036854775808]";
     struct arena a = {0};
     struct buf b = {0};
     struct json j;
     struct error e = {0};
     assert_int_equal(parse(&a, text, &j, &e), 0);
-    assert_true(json_at(&j, 0)->type == JSON_FLOAT && json_num(json_at(&j, 0), 0) == 0x1p64 && json_int(json_at(&j, 0), 5) == 5);
-    assert_true(json_num(json_at(&j, 1), 0) == -0x1p63 && json_int(json_at(&j, 2), 0) == INT64_MAX && json_int(json_at(&j, 3), 0) == INT64_MIN);
+    assert_true(json_at(&j, 0)->type == JSON_FLOAT && json_num(json_at(&j, 0), 0) == 0x1p64 &&
+                json_int(json_at(&j, 0), 5) == 5);
+    assert_true(json_num(json_at(&j, 1), 0) == -0x1p63 && json_int(json_at(&j, 2), 0) == INT64_MAX &&
+                json_int(json_at(&j, 3), 0) == INT64_MIN);
     assert_int_equal(json_write(&b, &j), 0);
     assert_string_equal(b.data, text);
     buf_free(&b);
@@ -175,7 +185,8 @@ static void json_refuses(void **st) {
 
 static void json_survives_no_memory(void **st) {
     const char *text =
-        "{\"k\": [\"a\\n\", {\"b\": [1,2,3]}], \"1\":1,\"2\":1,\"3\":1,\"4\":1,\"5\":1,\"6\":1,\"7\":1,\"8\":1,\"9\":1,\"10\":1,\"11\":1,\"12\":1,\"13\":1}";
+        "{\"k\": [\"a\\n\", {\"b\": [1,2,3]}], "
+        "\"1\":1,\"2\":1,\"3\":1,\"4\":1,\"5\":1,\"6\":1,\"7\":1,\"8\":1,\"9\":1,\"10\":1,\"11\":1,\"12\":1,\"13\":1}";
     int rc = ERR_MEMORY, n = 0;
     for (; rc; n++) {
         struct arena a = {0};
@@ -190,7 +201,7 @@ static void json_survives_no_memory(void **st) {
     assert_true(n > 3);
 }
 
-/* --- Files --- */
+/* --- Files ------------------------------------------------------------------------------------ */
 
 static void write_is_old_or_new(void **st) {
     char dir[] = "/tmp/hearth-base-XXXXXX", path[64], *data;
@@ -326,11 +337,12 @@ static void maps_can_be_dropped(void **state) {
     free(data);
 }
 
-/* --- fair queue --------------------------------------------------------------------------------------------------------- */
+/* --- fair queue ------------------------------------------------------------------------------- */
 
 static bool not_three(const void *ctx, uint64_t client) { return client != 3; }
 
-/* One client with many requests, others with few: served in rounds, each client in order. A client that leaves is not served; one that may not run is skipped.
+/* One client with many requests, others with few: served in rounds, each client in order. A client that leaves is not
+ * served; one that may not run is skipped.
  */
 static void clients_take_turns(void **st) {
     static const uint64_t clients[] = {1, 1, 1, 1, 1, 2, 3, 3, 1}, want[] = {0, 5, 6, 1, 7, 2, 3, 8};
@@ -356,7 +368,8 @@ static void no_client_is_served_thrice_while_another_waits(void **st) {
     enum { CLIENTS = 7, EACH = 40, N = CLIENTS * EACH };
     static struct fair_entry t[N];
     uint64_t seed = 1, last[CLIENTS] = {0};
-    int used[N] = {0}, waits[CLIENTS] = {0}, since[CLIENTS][CLIENTS] = {{0}}, most = 0, served = 0; /* since [waiting][served] its wait began */
+    /* since [waiting][served] its wait began */
+    int used[N] = {0}, waits[CLIENTS] = {0}, since[CLIENTS][CLIENTS] = {{0}}, most = 0, served = 0;
     struct fair_queue f = {0};
     for (uint64_t order = 1; served < 20000; order++) {
         int c = (int)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33) % (2 * CLIENTS), k = 0;

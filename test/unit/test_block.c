@@ -15,12 +15,14 @@
 #include "engine/weights/numa_copy.h"
 
 enum { N = 5 };
-static const char *const families[] = {"deepseek_v3", "qwen2_moe", "mixtral"}; /* shared experts and dense layers; a gate; routed experts only */
+/* shared experts and dense layers; a gate; routed experts only */
+static const char *const families[] = {"deepseek_v3", "qwen2_moe", "mixtral"};
 
 static void parts(struct exec *x, const struct weights *m, const struct layer *y, int layer, struct work *w) {
     const struct config *c = &m->config;
     size_t size = (size_t)N * (size_t)c->hidden;
-    float *whole = calloc(size, sizeof *whole), *routed = calloc(size, sizeof *routed), *shared = calloc(size, sizeof *shared);
+    float *whole = calloc(size, sizeof *whole), *routed = calloc(size, sizeof *routed),
+          *shared = calloc(size, sizeof *shared);
     double most = 0, off = 0, r = 0, s = 0;
     for (size_t i = 0; i < size; i++) w->x[i] = sinf((float)i * 0.37f + (float)layer);
     *w->first_bad = -1;
@@ -52,11 +54,13 @@ static void test_parts(void **state) {
             char dir[1024];
             snprintf(dir, sizeof dir, SHARED_DIR "/fixtures/%s", families[f]);
             if (access(dir, R_OK)) skip();
-            if (weights_open(&m, dir, false, &e) || numa_parse(&topology, nodes > 1 ? "node 1000 0\nnode 1000 1\n" : "node 1000 0-1\n", &e) ||
+            if (weights_open(&m, dir, false, &e) ||
+                numa_parse(&topology, nodes > 1 ? "node 1000 0\nnode 1000 1\n" : "node 1000 0-1\n", &e) ||
                 pool_open_nodes(&pool, 2, false, &topology, &e) || work_open(&w, &m.config, N, NULL, NULL, NULL, &e))
                 fail_msg("%s", e.text);
             assert_non_null(x = cpu_exec_open(pool, CPU_SCALAR, &e));
-            if (weight_state_open(&known, &m.config, &e) || (nodes > 1 && numa_copy_open(&place, &m, &topology, true, false, &known, &e)))
+            if (weight_state_open(&known, &m.config, &e) ||
+                (nodes > 1 && numa_copy_open(&place, &m, &topology, true, false, &known, &e)))
                 fail_msg("%s", e.text);
             for (int i = 0; i < m.config.n_layers; i++) parts(x, &m, numa_copy_layer(place, &m, i), i, &w);
             numa_copy_close(&place);

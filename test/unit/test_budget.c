@@ -6,10 +6,15 @@
 
 static struct budget_out give(size_t free, enum budget_request ask, size_t n) {
     struct budget_out out; /* 100 and 50 are reserved first; an expert of each of 4 layers takes 40 */
-    budget_split(
-        &(struct budget_in){
-            .free_bytes = free, .weight_bytes = 100, .reserve_bytes = 50, .row_bytes = 40, .layers = 4, .n_experts = 8, .request = ask, .requested = n},
-        &out);
+    budget_split(&(struct budget_in){.free_bytes = free,
+                                     .weight_bytes = 100,
+                                     .reserve_bytes = 50,
+                                     .row_bytes = 40,
+                                     .layers = 4,
+                                     .n_experts = 8,
+                                     .request = ask,
+                                     .requested = n},
+                 &out);
     return out;
 }
 static void auto_takes_the_memory_that_is_left(void **state) {
@@ -47,7 +52,9 @@ static struct budget_out give_layers_beside(size_t free, enum budget_request ask
                  &out);
     return out;
 }
-static struct budget_out give_layers(size_t free, enum budget_request ask, size_t layer_bytes) { return give_layers_beside(free, ask, layer_bytes, 50); }
+static struct budget_out give_layers(size_t free, enum budget_request ask, size_t layer_bytes) {
+    return give_layers_beside(free, ask, layer_bytes, 50);
+}
 /* Without a ring only if all layers fit then. */
 static void all_layers_need_no_ring(void **state) {
     assert_int_equal(give_layers_beside(440, BUDGET_LAYERS, 80, 20).whole_layers, 4);
@@ -80,7 +87,8 @@ static void without_experts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(auto_takes_the_memory_that_is_left), cmocka_unit_test(as_asked), cmocka_unit_test(whole_layers_first),
-                                       cmocka_unit_test(all_layers_need_no_ring), cmocka_unit_test(without_experts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(auto_takes_the_memory_that_is_left), cmocka_unit_test(as_asked),
+                                       cmocka_unit_test(whole_layers_first), cmocka_unit_test(all_layers_need_no_ring),
+                                       cmocka_unit_test(without_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* config.json of each family: what is read, derived and refused. The formulae are checked by hand-worked numbers here and with
- * whole models in golden/. */
+/* config.json of each family: what is read, derived and refused. The formulae are checked by hand-worked numbers here
+ * and with whole models in golden/. */
 #include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"
 
@@ -14,22 +14,31 @@
 #include "test/unit/parse_config.h"
 
 #define V3_PLAIN \
-    "{\"model_type\":\"deepseek_v3\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embeddings\":163840," \
-    "\"num_attention_heads\":128,\"num_key_value_heads\":128,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64," \
-    "\"v_head_dim\":128,\"intermediate_size\":18432,\"moe_intermediate_size\":2048,\"n_routed_experts\":256,\"num_experts_per_tok\":8,\"n_group\":8," \
-    "\"topk_group\":4,\"n_shared_experts\":1,\"first_k_dense_replace\":3,\"moe_layer_freq\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5," \
-    "\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"rms_norm_eps\":1e-06,\"rope_theta\":10000,\"num_nextn_predict_layers\":1,\"eos_token_id\":1," \
-    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":4096,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1.0," \
+    "{\"model_type\":\"deepseek_v3\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_" \
+    "position_embeddings\":163840," \
+    "\"num_attention_heads\":128,\"num_key_value_heads\":128,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_" \
+    "head_dim\":128,\"qk_rope_head_dim\":64," \
+    "\"v_head_dim\":128,\"intermediate_size\":18432,\"moe_intermediate_size\":2048,\"n_routed_experts\":256,\"num_" \
+    "experts_per_tok\":8,\"n_group\":8," \
+    "\"topk_group\":4,\"n_shared_experts\":1,\"first_k_dense_replace\":3,\"moe_layer_freq\":1,\"norm_topk_prob\":" \
+    "true,\"routed_scaling_factor\":2.5," \
+    "\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"rms_norm_eps\":1e-06,\"rope_theta\":10000,\"num_" \
+    "nextn_predict_layers\":1,\"eos_token_id\":1," \
+    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":4096,\"beta_fast\":32," \
+    "\"beta_slow\":1,\"mscale\":1.0," \
     "\"mscale_all_dim\":1.0}"
-#define V3                   V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}"
-#define GROUPS(...)          V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{" __VA_ARGS__ "}}}"
+#define V3 \
+    V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}"
+#define GROUPS(...) \
+    V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{" __VA_ARGS__ "}}}"
 #define GROUP(name, weights) "\"" name "\":{\"targets\":[\"Linear\"],\"weights\":{" weights "}}"
 
 static void deepseek_v3_as_published(void **st) {
     struct config c;
     struct error e = {0};
     assert_int_equal(parse(&c, V3 "}", false, &e), 0);
-    assert_true(c.attn == ATTN_MLA && c.head_dim == 192 && c.v_dim == 128 && c.shared_inter == 2048 && c.score == SCORE_SIGMOID && c.group_top2);
+    assert_true(c.attn == ATTN_MLA && c.head_dim == 192 && c.v_dim == 128 && c.shared_inter == 2048 &&
+                c.score == SCORE_SIGMOID && c.group_top2);
     assert_true(!c.layer[2].moe && c.layer[3].moe && c.layer[60].moe);
     double m = 0.1 * log(40) + 1;
     assert_true(fabs(c.attn_scale - m * m / sqrt(192)) < 1e-7);
@@ -50,26 +59,50 @@ static void blocks_of_compressed_tensors(void **st) {
     struct config c;
     struct error e = {0};
     assert_int_equal(
-        parse(&c, GROUPS(GROUP("group_0", "\"num_bits\":8,\"type\":\"float\",\"block_structure\":[64,32]") "," GROUP("a", "\"num_bits\":8")), false, &e), 0);
+        parse(&c,
+              GROUPS(GROUP("group_0", "\"num_bits\":8,\"type\":\"float\",\"block_structure\":[64,32]") "," GROUP(
+                  "a", "\"num_bits\":8")),
+              false, &e),
+        0);
     assert_true(c.block_rows == 64 && c.block_cols == 32);
-    assert_int_equal(parse(&c, GROUPS(GROUP("group_0", "\"num_bits\":8,\"type\":\"float\",\"block_structure\":null")), false, &e), 0);
+    assert_int_equal(
+        parse(&c, GROUPS(GROUP("group_0", "\"num_bits\":8,\"type\":\"float\",\"block_structure\":null")), false, &e),
+        0);
     assert_true(c.block_rows == 128 && c.block_cols == 128);
 }
 
 static void integers_of_each_method(void **st) {
     struct config c;
     struct error e = {0};
-    assert_int_equal(parse(&c, GROUPS(GROUP("group_0", "\"num_bits\":4,\"type\":\"int\",\"group_size\":32")), false, &e), 0);
+    assert_int_equal(
+        parse(&c, GROUPS(GROUP("group_0", "\"num_bits\":4,\"type\":\"int\",\"group_size\":32")), false, &e), 0);
     assert_true(c.quant.method == QUANT_COMPRESSED && c.quant.group == 32);
-    assert_int_equal(parse(&c, GROUPS(GROUP("a", "\"num_bits\":4,\"group_size\":32") "," GROUP("b", "\"num_bits\":8,\"group_size\":128")), false, &e), 0);
+    assert_int_equal(parse(&c,
+                           GROUPS(GROUP("a", "\"num_bits\":4,\"group_size\":32") "," GROUP(
+                               "b", "\"num_bits\":8,\"group_size\":128")),
+                           false, &e),
+                     0);
     assert_int_equal(c.quant.group, 0); /* the shapes tell */
-    assert_int_equal(parse(&c, V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}}", false, &e), 0);
+    assert_int_equal(
+        parse(&c, V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}}", false,
+              &e),
+        0);
     assert_true(c.quant.method == QUANT_GPTQ && c.quant.group == 128 && c.quant.zeros_minus_one);
-    assert_int_equal(parse(&c, V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"gptq\",\"group_size\":-1,\"checkpoint_format\":\"gptq_v2\"}}", false, &e),
-                     0);
+    assert_int_equal(
+        parse(
+            &c,
+            V3_PLAIN
+            ",\"quantization_config\":{\"quant_method\":\"gptq\",\"group_size\":-1,\"checkpoint_format\":\"gptq_v2\"}}",
+            false, &e),
+        0);
     assert_true(c.quant.bits == 4 && c.quant.group == 0 && !c.quant.zeros_minus_one);
-    assert_int_equal(parse(&c, V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"awq\",\"w_bit\":4,\"q_group_size\":64,\"version\":\"gemm\"}}", false, &e),
-                     0);
+    assert_int_equal(
+        parse(
+            &c,
+            V3_PLAIN
+            ",\"quantization_config\":{\"quant_method\":\"awq\",\"w_bit\":4,\"q_group_size\":64,\"version\":\"gemm\"}}",
+            false, &e),
+        0);
     assert_true(c.quant.method == QUANT_AWQ && c.quant.group == 64);
 }
 
@@ -80,7 +113,8 @@ static void refusals_name_the_key(void **st) {
         {GROUPS(GROUP("group_0", "\"num_bits\":3,\"type\":\"int\"")), "3 bits"},
         {GROUPS(GROUP("group_0", "\"num_bits\":4,\"type\":\"int\",\"group_size\":31")), "group_size"},
         {GROUPS(GROUP("group_0", "\"block_structure\":[64]")), "block_structure"},
-        {GROUPS(GROUP("a", "\"block_structure\":[64,64]") "," GROUP("b", "\"block_structure\":[128,128]")), "64 x 64 and of 128 x 128"},
+        {GROUPS(GROUP("a", "\"block_structure\":[64,64]") "," GROUP("b", "\"block_structure\":[128,128]")),
+         "64 x 64 and of 128 x 128"},
         {V3 ",\"query_pre_attn_scalar\":256}", "query_pre_attn_scalar"},
         {V3 ",\"layer_types\":[\"linear_attention\"]}", "layer_types"},
         {V3 ",\"sliding_window\":128}", "sliding_window"},
@@ -97,8 +131,11 @@ static void refusals_name_the_key(void **st) {
     }
     struct config c;
     struct error e = {0};
-    assert_int_equal(parse(&c, V3 ",\"query_pre_attn_scalar\":256}", true, &e), 0);                                                /* --force */
-    assert_int_equal(parse(&c, V3 ",\"attn_thing\":null,\"other\":false,\"transformers_version\":\"4\",\"_x\":1}", false, &e), 0); /* inactive */
+    /* --force */
+    assert_int_equal(parse(&c, V3 ",\"query_pre_attn_scalar\":256}", true, &e), 0);
+    /* inactive */
+    assert_int_equal(
+        parse(&c, V3 ",\"attn_thing\":null,\"other\":false,\"transformers_version\":\"4\",\"_x\":1}", false, &e), 0);
 }
 
 /* V3's numbers in another family, with more keys. */
@@ -114,10 +151,12 @@ static void hunyuan_4(void **st) {
     struct config c;
     struct error e = {0};
     assert_int_equal(parse_as(&c, "hy_v4", ",\"enable_ihc\":true,\"hc_magnitude\":1.5,\"swiglu_limit\":7", &e), 0);
-    assert_true(c.attn == ATTN_DSA && c.index_heads == 16 && c.index_rope_last && !c.index_interleaved && !c.rope.interleaved && c.index_eps == c.norm_eps);
+    assert_true(c.attn == ATTN_DSA && c.index_heads == 16 && c.index_rope_last && !c.index_interleaved &&
+                !c.rope.interleaved && c.index_eps == c.norm_eps);
     for (int l = 0; l < 6; l++) assert_int_equal(c.layer[l].index, "FFSSSF"[l] == 'F' ? INDEX_OWN : INDEX_PREVIOUS);
     assert_true(c.sinks && c.attn_gate == ATTN_GATE_ELEMENT && c.attn_gate_kind == GATE_SIGMOID);
-    assert_true(c.streams.n == 4 && !c.streams.iters && c.streams.magnitude == 1.5f && c.streams.post_eps == 1e-6f && !c.streams.is_plain);
+    assert_true(c.streams.n == 4 && !c.streams.iters && c.streams.magnitude == 1.5f && c.streams.post_eps == 1e-6f &&
+                !c.streams.is_plain);
     assert_true(config_glu(&c, 5, true).limit == 7 && config_glu(&c, 5, false).limit == 0);
     assert_int_equal(parse_as(&c, "hy_v4", ",\"swiglu_limit\":-1", &e), 0);
     assert_true(config_glu(&c, 5, true).limit == 0);
@@ -133,7 +172,8 @@ static void keys_chosen_by_an_indexer(void **st) {
         {"glm_moe_dsa", "", "FFFFFF"},
         {"glm_moe_dsa", ",\"index_topk_freq\":4", "FFSSSF"},
         {"glm_moe_dsa", ",\"index_topk_freq\":3,\"index_skip_topk_offset\":3", "FFFSSF"},
-        {"glm_moe_dsa", ",\"index_topk_pattern\":\"FSSFSFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF\"", "FSSFSF"},
+        {"glm_moe_dsa", ",\"index_topk_pattern\":\"FSSFSFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF\"",
+         "FSSFSF"},
     };
     static const struct {
         const char *family, *more, *word;
@@ -142,18 +182,23 @@ static void keys_chosen_by_an_indexer(void **st) {
         {"deepseek_v32", ",\"index_head_dim\":32", "index_head_dim"},
         {"deepseek_v32", ",\"layer_types\":[\"full_attention\"]", "layer_types"},
         {"glm_moe_dsa", ",\"index_topk_pattern\":\"FS\"", "index_topk_pattern"},
-        {"glm_moe_dsa", ",\"index_topk_pattern\":\"SFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF\"", "first layer"},
-        {"glm_moe_dsa", ",\"index_topk_pattern\":\"FXFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF\"", "layer 1"},
+        {"glm_moe_dsa", ",\"index_topk_pattern\":\"SFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF\"",
+         "first layer"},
+        {"glm_moe_dsa", ",\"index_topk_pattern\":\"FXFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF\"",
+         "layer 1"},
         {"glm_moe_dsa", ",\"index_topk\":0", "index_topk"},
     };
     struct config c;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct error e = {0};
         assert_int_equal(parse_as(&c, good[i].family, good[i].more, &e), 0);
-        assert_true(c.attn == ATTN_DSA && c.index_topk == 2048 && c.index_heads == (i ? 32 : 64) && c.index_dim == 128 && c.index_interleaved == (i > 0));
-        for (int l = 0; good[i].owners[l]; l++) assert_int_equal(c.layer[l].index, good[i].owners[l] == 'F' ? INDEX_OWN : INDEX_PREVIOUS);
+        assert_true(c.attn == ATTN_DSA && c.index_topk == 2048 && c.index_heads == (i ? 32 : 64) &&
+                    c.index_dim == 128 && c.index_interleaved == (i > 0));
+        for (int l = 0; good[i].owners[l]; l++)
+            assert_int_equal(c.layer[l].index, good[i].owners[l] == 'F' ? INDEX_OWN : INDEX_PREVIOUS);
         assert_int_equal(kv_row_bytes(&c, 1, DT_BF16), 2 * (576 + (good[i].owners[1] == 'F' ? 128 : 0)));
-        assert_int_equal(kv_row_bytes(&c, 1, DT_E4M3), 576 + 4 + (good[i].owners[1] == 'F' ? 2 * 128 : 0)); /* the indexer's keys stay BF16 */
+        /* the indexer's keys stay BF16 */
+        assert_int_equal(kv_row_bytes(&c, 1, DT_E4M3), 576 + 4 + (good[i].owners[1] == 'F' ? 2 * 128 : 0));
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct error e = {0};
@@ -164,14 +209,20 @@ static void keys_chosen_by_an_indexer(void **st) {
 
 #define SIX(one) one "," one "," one "," one "," one "," one
 #define V4 \
-    "{\"model_type\":\"deepseek_v4\",\"vocab_size\":129280,\"hidden_size\":4096,\"num_hidden_layers\":6,\"max_position_embeddings\":1048576," \
-    "\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"q_lora_rank\":1024,\"qk_rope_head_dim\":64,\"o_groups\":8,\"o_lora_rank\":1024," \
-    "\"index_n_heads\":64,\"index_head_dim\":128,\"index_topk\":512,\"sliding_window\":128,\"n_routed_experts\":256,\"num_experts_per_tok\":6," \
-    "\"n_shared_experts\":1,\"moe_intermediate_size\":2048,\"scoring_func\":\"sqrtsoftplus\",\"routed_scaling_factor\":1.5,\"swiglu_limit\":10," \
-    "\"num_hash_layers\":3,\"hc_mult\":4,\"hc_sinkhorn_iters\":20,\"hc_eps\":1e-6,\"expert_dtype\":\"fp4\",\"num_nextn_predict_layers\":1,\"topk_method\":" \
+    "{\"model_type\":\"deepseek_v4\",\"vocab_size\":129280,\"hidden_size\":4096,\"num_hidden_layers\":6,\"max_" \
+    "position_embeddings\":1048576," \
+    "\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"q_lora_rank\":1024,\"qk_rope_head_dim\":" \
+    "64,\"o_groups\":8,\"o_lora_rank\":1024," \
+    "\"index_n_heads\":64,\"index_head_dim\":128,\"index_topk\":512,\"sliding_window\":128,\"n_routed_experts\":256," \
+    "\"num_experts_per_tok\":6," \
+    "\"n_shared_experts\":1,\"moe_intermediate_size\":2048,\"scoring_func\":\"sqrtsoftplus\",\"routed_scaling_" \
+    "factor\":1.5,\"swiglu_limit\":10," \
+    "\"num_hash_layers\":3,\"hc_mult\":4,\"hc_sinkhorn_iters\":20,\"hc_eps\":1e-6,\"expert_dtype\":\"fp4\",\"num_" \
+    "nextn_predict_layers\":1,\"topk_method\":" \
     "\"noaux_tc\""
 #define V4_ROPE \
-    ",\"rope_theta\":10000,\"compress_rope_theta\":160000,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":16,\"original_max_position_embeddings\":65536," \
+    ",\"rope_theta\":10000,\"compress_rope_theta\":160000,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":16," \
+    "\"original_max_position_embeddings\":65536," \
     "\"beta_fast\":32,\"beta_slow\":1}"
 #define V4_RATIOS ",\"compress_ratios\":[0,0,4,128,4,128,0]"
 
@@ -179,12 +230,16 @@ static void keys_of_several_tokens(void **st) {
     static const char *const same[] = {
         /* in the vendor's form, and in transformers' */
         V4 V4_ROPE V4_RATIOS "}",
-        V4 V4_ROPE ",\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"compressed_sparse_attention\",\"heavily_compressed_attention\","
-                   "\"compressed_sparse_attention\",\"heavily_compressed_attention\"],\"mlp_layer_types\":[\"hash_moe\",\"hash_moe\",\"hash_moe\",\"moe\","
+        V4 V4_ROPE ",\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"compressed_sparse_attention\","
+                   "\"heavily_compressed_attention\","
+                   "\"compressed_sparse_attention\",\"heavily_compressed_attention\"],\"mlp_layer_types\":[\"hash_"
+                   "moe\",\"hash_moe\",\"hash_moe\",\"moe\","
                    "\"moe\",\"moe\"],"
                    "\"compress_rates\":{\"compressed_sparse_attention\":4,\"heavily_compressed_attention\":128}}",
-        V4 V4_RATIOS ",\"rope_parameters\":{\"main\":{\"rope_type\":\"default\",\"rope_theta\":10000,\"partial_rotary_factor\":0.125},\"compress\":{"
-                     "\"rope_type\":\"yarn\",\"rope_theta\":160000,\"partial_rotary_factor\":0.125,\"factor\":16,\"original_max_position_embeddings\":65536,"
+        V4 V4_RATIOS ",\"rope_parameters\":{\"main\":{\"rope_type\":\"default\",\"rope_theta\":10000,\"partial_rotary_"
+                     "factor\":0.125},\"compress\":{"
+                     "\"rope_type\":\"yarn\",\"rope_theta\":160000,\"partial_rotary_factor\":0.125,\"factor\":16,"
+                     "\"original_max_position_embeddings\":65536,"
                      "\"beta_fast\":32,"
                      "\"beta_slow\":1,\"attention_factor\":1.0}}}",
     };
@@ -195,26 +250,32 @@ static void keys_of_several_tokens(void **st) {
         {V4_ROPE ",\"compress_ratios\":[0,0,4,128,4]", "compress_ratios"},
         {V4_ROPE ",\"compress_ratios\":[0,0,8,128,4,128]", "layer 2"},
         {V4_ROPE ",\"layer_types\":[\"full_attention\",\"\",\"\",\"\",\"\",\"\"]", "layer 0"},
-        {V4_ROPE V4_RATIOS ",\"mlp_layer_types\":[\"dense\",\"moe\",\"moe\",\"moe\",\"moe\",\"moe\"]", "mlp_layer_types"},
+        {V4_ROPE V4_RATIOS ",\"mlp_layer_types\":[\"dense\",\"moe\",\"moe\",\"moe\",\"moe\",\"moe\"]",
+         "mlp_layer_types"},
         {V4_ROPE V4_RATIOS ",\"norm_topk_prob\":false", "norm_topk_prob"},
         {V4_ROPE V4_RATIOS ",\"layer_types\":[" SIX("\"sliding_attention\"") "]", "'layer_types' differ in layer 2"},
         {V4_ROPE V4_RATIOS ",\"mlp_layer_types\":[" SIX("\"moe\"") "]", "'mlp_layer_types' differ in layer 0"},
         {V4_ROPE V4_RATIOS ",\"partial_rotary_factor\":0.25", "partial_rotary_factor"},
-        {V4_RATIOS ",\"rope_parameters\":{\"main\":{\"partial_rotary_factor\":0.25},\"compress\":{}}", "rotate 128 dimensions"},
+        {V4_RATIOS ",\"rope_parameters\":{\"main\":{\"partial_rotary_factor\":0.25},\"compress\":{}}",
+         "rotate 128 dimensions"},
         {V4_ROPE V4_RATIOS ",\"attention_bias\":true", "attention_bias"},
         {V4_ROPE V4_RATIOS ",\"mlp_bias\":true", "mlp_bias"},
         {V4_RATIOS ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":16,\"attention_factor\":2}", "compressed keys"},
-        {V4_RATIOS ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":16,\"low_freq_factor\":1,\"high_freq_factor\":4}", "compressed keys"},
+        {V4_RATIOS ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":16,\"low_freq_factor\":1,\"high_freq_factor\":4}",
+         "compressed keys"},
     };
     struct config c;
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         struct error e = {0};
         if (parse(&c, same[i], false, &e)) fail_msg("%s", e.text);
-        assert_true(c.attn == ATTN_COMPRESSED && c.streams.n == 4 && c.streams.iters == 20 && c.sinks && c.score == SCORE_SQRT_SOFTPLUS && c.glu.limit == 10);
+        assert_true(c.attn == ATTN_COMPRESSED && c.streams.n == 4 && c.streams.iters == 20 && c.sinks &&
+                    c.score == SCORE_SQRT_SOFTPLUS && c.glu.limit == 10);
         assert_true(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 10000 && c.rope.dim == 64 && c.rope.interleaved);
-        assert_true(c.second_rope.kind == ROPE_YARN && c.second_rope.theta == 160000 && c.second_rope.dim == 64 && c.second_rope.attention_factor == 1);
+        assert_true(c.second_rope.kind == ROPE_YARN && c.second_rope.theta == 160000 && c.second_rope.dim == 64 &&
+                    c.second_rope.attention_factor == 1);
         for (int l = 0; l < 6; l++) {
-            assert_true(c.layer[l].ratio == ratios[l] && c.layer[l].overlap == (ratios[l] == 4) && c.layer[l].hashed == (l < 3) && c.layer[l].moe);
+            assert_true(c.layer[l].ratio == ratios[l] && c.layer[l].overlap == (ratios[l] == 4) &&
+                        c.layer[l].hashed == (l < 3) && c.layer[l].moe);
             assert_int_equal(c.layer[l].window, 128);
         }
         assert_int_equal(kv_row_bytes(&c, 0, DT_BF16), 1024);
@@ -233,31 +294,48 @@ static void keys_of_several_tokens(void **st) {
 }
 
 #define TWENTY(one) \
-    one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one
+    one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one "," one \
+        "," one "," one "," one "," one "," one "," one
 #define V41_RATIOS "0,0,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2," TWENTY("1") ",0,0,0"
 /* As published; `more` replaces keys of the text model. */
-static int parse_v41(struct config *c, const char *ratios, const char *sources, const char *indexers, const char *more, struct error *e) {
+static int parse_v41(struct config *c, const char *ratios, const char *sources, const char *indexers, const char *more,
+                     struct error *e) {
     static char text[8192];
     snprintf(text, sizeof text,
-             "{\"architectures\":[\"DeepseekV41ForCausalLM\"],\"model_type\":\"deepseek_v41\",\"dtype\":\"bfloat16\",\"bos_token_id\":0,\"eos_token_id\":1,"
-             "\"pad_token_id\":2,\"image_token_id\":129264,\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\","
-             "\"weight_block_size\":[32,32],\"scale_fmt\":\"ue8m0\",\"expert_dtype\":\"fp4\"},\"vision_config\":{\"model_type\":\"deepseek_v41_vision\"},"
-             "\"text_config\":{\"model_type\":\"deepseek_v41_text\",\"vocab_size\":129280,\"hidden_size\":5120,\"moe_intermediate_size\":2304,"
-             "\"num_hidden_layers\":40,\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"qk_rope_head_dim\":64,\"q_lora_rank\":1280,"
-             "\"o_lora_rank\":1024,\"o_groups\":8,\"hidden_act\":\"silu\",\"swiglu_limit\":10.0,\"rms_norm_eps\":1e-20,\"attention_bias\":false,"
-             "\"max_position_embeddings\":1048576,\"rope_theta\":10000,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":16,\"beta_fast\":32,"
-             "\"beta_slow\":1,\"original_max_position_embeddings\":65536},\"n_routed_experts\":384,\"n_shared_experts\":1,\"num_experts_per_tok\":6,"
-             "\"scoring_func\":\"sqrtsoftplus\",\"topk_method\":\"noaux_tc\",\"norm_topk_prob\":true,\"routed_scaling_factor\":1.5,\"sliding_window\":128,"
-             "\"compress_ratios\":[%s],\"compress_rope_theta\":160000,\"kv_source_layer_ids\":[%s],\"index_source_layer_ids\":[%s],\"index_n_heads\":32,"
-             "\"index_head_dim\":128,\"index_topk\":512,\"hc_mult\":4,\"hc_sinkhorn_iters\":20,\"hc_eps\":1e-06,\"engram_max_ngram_size\":4,"
-             "\"engram_vocab_size\":16000000,\"engram_n_heads\":8,\"engram_head_dim\":256,\"engram_pad_token_id\":2,\"num_nextn_predict_layers\":3,"
-             "\"dspark_block_size\":5,\"dspark_noise_token_id\":128799,\"dspark_target_layer_ids\":[37,38,39],\"dspark_markov_rank\":256,"
+             "{\"architectures\":[\"DeepseekV41ForCausalLM\"],\"model_type\":\"deepseek_v41\",\"dtype\":\"bfloat16\","
+             "\"bos_token_id\":0,\"eos_token_id\":1,"
+             "\"pad_token_id\":2,\"image_token_id\":129264,\"quantization_config\":{\"quant_method\":\"fp8\","
+             "\"activation_scheme\":\"dynamic\","
+             "\"weight_block_size\":[32,32],\"scale_fmt\":\"ue8m0\",\"expert_dtype\":\"fp4\"},\"vision_config\":{"
+             "\"model_type\":\"deepseek_v41_vision\"},"
+             "\"text_config\":{\"model_type\":\"deepseek_v41_text\",\"vocab_size\":129280,\"hidden_size\":5120,\"moe_"
+             "intermediate_size\":2304,"
+             "\"num_hidden_layers\":40,\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"qk_rope_"
+             "head_dim\":64,\"q_lora_rank\":1280,"
+             "\"o_lora_rank\":1024,\"o_groups\":8,\"hidden_act\":\"silu\",\"swiglu_limit\":10.0,\"rms_norm_eps\":1e-20,"
+             "\"attention_bias\":false,"
+             "\"max_position_embeddings\":1048576,\"rope_theta\":10000,\"rope_scaling\":{\"rope_type\":\"yarn\","
+             "\"factor\":16,\"beta_fast\":32,"
+             "\"beta_slow\":1,\"original_max_position_embeddings\":65536},\"n_routed_experts\":384,\"n_shared_"
+             "experts\":1,\"num_experts_per_tok\":6,"
+             "\"scoring_func\":\"sqrtsoftplus\",\"topk_method\":\"noaux_tc\",\"norm_topk_prob\":true,\"routed_scaling_"
+             "factor\":1.5,\"sliding_window\":128,"
+             "\"compress_ratios\":[%s],\"compress_rope_theta\":160000,\"kv_source_layer_ids\":[%s],\"index_source_"
+             "layer_ids\":[%s],\"index_n_heads\":32,"
+             "\"index_head_dim\":128,\"index_topk\":512,\"hc_mult\":4,\"hc_sinkhorn_iters\":20,\"hc_eps\":1e-06,"
+             "\"engram_max_ngram_size\":4,"
+             "\"engram_vocab_size\":16000000,\"engram_n_heads\":8,\"engram_head_dim\":256,\"engram_pad_token_id\":2,"
+             "\"num_nextn_predict_layers\":3,"
+             "\"dspark_block_size\":5,\"dspark_noise_token_id\":128799,\"dspark_target_layer_ids\":[37,38,39],\"dspark_"
+             "markov_rank\":256,"
              "\"dspark_n_routed_experts\":128,\"dspark_num_experts_per_tok\":3%s}}",
              ratios, sources, indexers, more);
     return parse(c, text, false, e);
 }
-#define V41_BLOCKS  ",\"candidate_source_layer_id\":20,\"candidate_topk_blocks\":2048,\"candidate_block_size\":8"
-#define V41_NGRAMS  ",\"engram_layer_ids\":[1,14],\"engram_num_embeddings\":[384006168,384016682],\"engram_compressed_vocab_size\":99092"
+#define V41_BLOCKS ",\"candidate_source_layer_id\":20,\"candidate_topk_blocks\":2048,\"candidate_block_size\":8"
+#define V41_NGRAMS \
+    ",\"engram_layer_ids\":[1,14],\"engram_num_embeddings\":[384006168,384016682],\"engram_compressed_vocab_size\":" \
+    "99092"
 #define V41_SOURCES "2,8,14,20", "2,8,14,20,24,28,32,36"
 static void keys_that_layers_share(void **st) {
     /* Drawn by numpy.random.default_rng(10007 * layer). */
@@ -273,30 +351,44 @@ static void keys_that_layers_share(void **st) {
         {V41_RATIOS, "8,14,20", "8,14,20", "", "layer 2 has 'compress_ratios' 2, but no layer up to it"},
         {V41_RATIOS, "2,8,14", "2,8,14", "", "layer 20 has 'compress_ratios' 1, its source of keys, layer 14, 2"},
         {V41_RATIOS, "1,2,8,14,20", "1,2,8,14,20", "", "layer 1 has a source of keys"},
-        {V41_RATIOS, V41_SOURCES, ",\"candidate_source_layer_id\":21,\"candidate_topk_blocks\":2048,\"candidate_block_size\":8",
+        {V41_RATIOS, V41_SOURCES,
+         ",\"candidate_source_layer_id\":21,\"candidate_topk_blocks\":2048,\"candidate_block_size\":8",
          "which is not in 'index_source"},
-        {V41_RATIOS, V41_SOURCES, ",\"candidate_source_layer_id\":14,\"candidate_topk_blocks\":2048,\"candidate_block_size\":8", "whose keys are not its own"},
-        {V41_RATIOS, V41_SOURCES, ",\"candidate_source_layer_id\":20,\"candidate_topk_blocks\":64,\"candidate_block_size\":8", "too few to select 512"},
-        {V41_RATIOS, V41_SOURCES, ",\"engram_layer_ids\":[1,14],\"engram_num_embeddings\":[384006168,384016681],\"engram_compressed_vocab_size\":9",
+        {V41_RATIOS, V41_SOURCES,
+         ",\"candidate_source_layer_id\":14,\"candidate_topk_blocks\":2048,\"candidate_block_size\":8",
+         "whose keys are not its own"},
+        {V41_RATIOS, V41_SOURCES,
+         ",\"candidate_source_layer_id\":20,\"candidate_topk_blocks\":64,\"candidate_block_size\":8",
+         "too few to select 512"},
+        {V41_RATIOS, V41_SOURCES,
+         ",\"engram_layer_ids\":[1,14],\"engram_num_embeddings\":[384006168,384016681],\"engram_compressed_vocab_"
+         "size\":9",
          "384016682"},
-        {V41_RATIOS, V41_SOURCES, ",\"engram_layer_ids\":[1],\"engram_num_embeddings\":[384006168]", "'engram_compressed_vocab_size' is missing"},
+        {V41_RATIOS, V41_SOURCES, ",\"engram_layer_ids\":[1],\"engram_num_embeddings\":[384006168]",
+         "'engram_compressed_vocab_size' is missing"},
         {V41_RATIOS, V41_SOURCES, ",\"num_hash_layers\":0,\"engram_layer\":1", "engram_layer"},
     };
     struct config c;
     struct error e = {0};
     if (parse_v41(&c, V41_RATIOS, V41_SOURCES, V41_BLOCKS V41_NGRAMS, &e)) fail_msg("%s", e.text);
-    assert_true(c.attn == ATTN_COMPRESSED && c.streams.n == 4 && c.streams.passes_weights && c.qk_norm == QK_NORM_NONE && c.block_rows == 32 &&
-                c.norm_eps == 1e-20f);
-    assert_true(c.second_rope.kind == ROPE_YARN && c.second_rope.factor == 16 && c.carried == 512 + 128 + 4 && c.candidate_blocks == 2047 &&
-                c.candidate_keys == 8);
+    assert_true(c.attn == ATTN_COMPRESSED && c.streams.n == 4 && c.streams.passes_weights &&
+                c.qk_norm == QK_NORM_NONE && c.block_rows == 32 && c.norm_eps == 1e-20f);
+    assert_true(c.second_rope.kind == ROPE_YARN && c.second_rope.factor == 16 && c.carried == 512 + 128 + 4 &&
+                c.candidate_blocks == 2047 && c.candidate_keys == 8);
     for (int i = 0, source = -1; i < 40; i++) {
         const struct layer_config *y = &c.layer[i];
         const bool own = i == 2 || i == 8 || i == 14 || i == 20, indexer = own || (i > 20 && i % 4 == 0);
         source = own ? i : source;
-        assert_true(y->ratio == (i < 2 ? 0 : i < 20 ? 2 : 1) && !y->overlap && !y->hashed && y->moe && y->window == 128);
+        assert_true(y->ratio == (i < 2    ? 0
+                                 : i < 20 ? 2
+                                          : 1) &&
+                    !y->overlap && !y->hashed && y->moe && y->window == 128);
         assert_int_equal(y->passes_kv, i < 2 ? KV_OWN : own ? KV_PASSED : KV_TAKEN);
         if (i >= 2) assert_true(y->kv_source == source && y->index == (indexer ? INDEX_OWN : INDEX_PREVIOUS));
-        assert_true(y->lists_blocks == (i == 20) && y->limits_keys == (i > 20 && indexer) && y->ngram == (i == 1 ? 1 : i == 14 ? 2 : 0));
+        assert_true(y->lists_blocks == (i == 20) && y->limits_keys == (i > 20 && indexer) &&
+                    y->ngram == (i == 1    ? 1
+                                 : i == 14 ? 2
+                                           : 0));
         assert_int_equal(kv_row_bytes(&c, i, DT_BF16), 1024 + (own ? (1024 + 256) / y->ratio : 0));
     }
     assert_int_equal(kv_state_bytes(&c), 4 * (3 * 3 * 512 + 2 * 3));
@@ -305,8 +397,8 @@ static void keys_that_layers_share(void **st) {
         assert_true(g->size == 4 && g->per == 8 && g->dim == 6144 && g->taps == 1);
         for (int k = 0; k < 4; k++) assert_true(g->multiplier[k] == multipliers[i][k]);
     }
-    assert_true(c.ngram[1].rows == 384016682 && c.ngram[1].vocab[23] == 16000889 && c.ngram[0].vocab[0] == 16000057 && c.ngram[0].vocab[1] == 16000079 &&
-                c.ngram_numbers == 99092);
+    assert_true(c.ngram[1].rows == 384016682 && c.ngram[1].vocab[23] == 16000889 && c.ngram[0].vocab[0] == 16000057 &&
+                c.ngram[0].vocab[1] == 16000079 && c.ngram_numbers == 99092);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(parse_v41(&c, bad[i].ratios, bad[i].sources, bad[i].indexers, bad[i].more, &e), ERR_MODEL);
         if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
@@ -314,8 +406,10 @@ static void keys_that_layers_share(void **st) {
 }
 
 #define QWEN2 \
-    "{\"model_type\":\"qwen2_moe\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":4,\"max_position_embeddings\":512," \
-    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,\"moe_intermediate_size\":32,\"num_experts\":8," \
+    "{\"model_type\":\"qwen2_moe\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":4,\"max_position_" \
+    "embeddings\":512," \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,\"moe_intermediate_size\":32,\"num_" \
+    "experts\":8," \
     "\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":48,\"sliding_window\":64"
 
 static void windows_only_where_in_force(void **st) {
@@ -332,47 +426,64 @@ static void windows_only_where_in_force(void **st) {
 }
 
 #define TEXT3_5 \
-    "\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"max_position_embeddings\":512,\"num_attention_heads\":4,\"num_key_value_heads\":2," \
-    "\"head_dim\":32,\"moe_intermediate_size\":32,\"num_experts\":8,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":48," \
-    "\"rope_parameters\":{\"rope_theta\":10000000,\"rope_type\":\"default\",\"mrope_section\":[11,11,10],\"mrope_interleaved\":true}"
+    "\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"max_position_embeddings\":512,\"num_attention_" \
+    "heads\":4,\"num_key_value_heads\":2," \
+    "\"head_dim\":32,\"moe_intermediate_size\":32,\"num_experts\":8,\"num_experts_per_tok\":2,\"shared_expert_" \
+    "intermediate_size\":48," \
+    "\"rope_parameters\":{\"rope_theta\":10000000,\"rope_type\":\"default\",\"mrope_section\":[11,11,10],\"mrope_" \
+    "interleaved\":true}"
 #define NEXT "{\"model_type\":\"qwen3_next\"," TEXT3_5
 #define WITH_VISION(text, more) \
-    "{\"model_type\":\"qwen3_5_moe\",\"image_token_id\":5,\"vision_config\":{\"depth\":2},\"text_config\":{\"model_type\":\"qwen3_5_moe_text\"," TEXT3_5 text \
-    "}" more "}"
+    "{\"model_type\":\"qwen3_5_moe\",\"image_token_id\":5,\"vision_config\":{\"depth\":2},\"text_config\":{\"model_" \
+    "type\":\"qwen3_5_moe_text\"," TEXT3_5 text "}" more "}"
 
 static void linear_attention_where_it_is_asked_for(void **st) {
     struct config c;
     struct error e = {0};
     assert_int_equal(parse(&c, NEXT "}", false, &e), 0);
-    assert_true(c.layer[0].mixer == MIXER_DELTA && c.layer[2].mixer && !c.layer[3].mixer && c.layer[4].mixer); /* every fourth layer has full attention */
-    assert_true(c.rope.dim == 8 && c.delta.v_heads == 32 && c.delta.k_heads == 16 && c.delta.k_dim == 128 && c.delta.taps == 4 && c.delta.fused);
+    /* every fourth layer has full attention */
+    assert_true(c.layer[0].mixer == MIXER_DELTA && c.layer[2].mixer && !c.layer[3].mixer && c.layer[4].mixer);
+    assert_true(c.rope.dim == 8 && c.delta.v_heads == 32 && c.delta.k_heads == 16 && c.delta.k_dim == 128 &&
+                c.delta.taps == 4 && c.delta.fused);
     assert_int_equal(kv_token_bytes(&c, DT_BF16), 2 * 2 * 32 * 2);
     assert_int_equal(kv_state_bytes(&c), 5 * 4 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128));
     assert_int_equal(parse(&c, NEXT ",\"full_attention_interval\":2,\"partial_rotary_factor\":0.5}", false, &e), 0);
     assert_true(c.layer[0].mixer && !c.layer[1].mixer && c.rope.dim == 16);
     assert_int_equal(parse(&c, WITH_VISION("", ",\"tie_word_embeddings\":true"), false, &e), 0);
     assert_true(c.tied && !c.delta.fused && c.norm_topk && !strcmp(c.model_type, "qwen3_5_moe"));
-    assert_int_equal(parse(&c, WITH_VISION(",\"tie_word_embeddings\":true", ",\"tie_word_embeddings\":false"), false, &e), 0);
+    assert_int_equal(
+        parse(&c, WITH_VISION(",\"tie_word_embeddings\":true", ",\"tie_word_embeddings\":false"), false, &e), 0);
     assert_true(c.tied); /* of files from before transformers 5 */
-    assert_int_equal(parse(&c, WITH_VISION(",\"tie_word_embeddings\":false", ",\"tie_word_embeddings\":false"), false, &e), 0);
+    assert_int_equal(
+        parse(&c, WITH_VISION(",\"tie_word_embeddings\":false", ",\"tie_word_embeddings\":false"), false, &e), 0);
     assert_false(c.tied);
 #define DENSE3_5 \
-    "\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"intermediate_size\":" \
+    "\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"num_attention_heads\":4,\"num_key_value_heads\":" \
+    "2,\"head_dim\":32,\"intermediate_size\":" \
     "96,\"max_position_embeddings\":512"
-    assert_int_equal(parse(&c, "{\"model_type\":\"qwen3_5\",\"vision_config\":{},\"text_config\":{\"model_type\":\"qwen3_5_text\"," DENSE3_5 "}}", false, &e),
+    assert_int_equal(parse(&c,
+                           "{\"model_type\":\"qwen3_5\",\"vision_config\":{},\"text_config\":{\"model_type\":\"qwen3_5_"
+                           "text\"," DENSE3_5 "}}",
+                           false, &e),
                      0);
-    assert_true(!c.n_experts && !c.layer[0].moe && c.dense_inter == 96 && c.layer[0].mixer == MIXER_DELTA && !c.layer[3].mixer && c.rope.dim == 8 &&
-                !c.delta.fused);
-    assert_int_equal(parse(&c, "{\"model_type\":\"qwen3_5_text\",\"num_experts\":8," DENSE3_5 "}", false, &e), ERR_MODEL);
+    assert_true(!c.n_experts && !c.layer[0].moe && c.dense_inter == 96 && c.layer[0].mixer == MIXER_DELTA &&
+                !c.layer[3].mixer && c.rope.dim == 8 && !c.delta.fused);
+    assert_int_equal(parse(&c, "{\"model_type\":\"qwen3_5_text\",\"num_experts\":8," DENSE3_5 "}", false, &e),
+                     ERR_MODEL);
     assert_non_null(strstr(e.text, "num_experts"));
-    assert_int_equal(parse(&c, "{\"model_type\":\"qwen3_vl\",\"vision_config\":{},\"text_config\":{\"model_type\":\"qwen3_vl_text\"," DENSE3_5 "}}", false, &e),
+    assert_int_equal(parse(&c,
+                           "{\"model_type\":\"qwen3_vl\",\"vision_config\":{},\"text_config\":{\"model_type\":\"qwen3_"
+                           "vl_text\"," DENSE3_5 "}}",
+                           false, &e),
                      0);
     assert_true(c.qk_norm == QK_NORM_HEAD && !c.layer[0].mixer && c.rope.dim == 32 && c.dense_inter == 96);
     static const struct {
         const char *text, *word;
     } bad[] = {
         {NEXT ",\"layer_types\":[\"full_attention\"]}", "layer_types"},
-        {NEXT ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"mamba\"]}", "layer 5"},
+        {NEXT ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"full_"
+              "attention\",\"mamba\"]}",
+         "layer 5"},
         {NEXT ",\"attn_output_gate\":false}", "attn_output_gate"},
         {NEXT ",\"linear_num_key_heads\":7}", "32 value heads"},
         {NEXT ",\"linear_conv_kernel_dim\":200}", "linear_conv_kernel_dim"},
@@ -393,17 +504,31 @@ static void other_ropes(void **st) {
     struct rope_config r = {.kind = ROPE_LINEAR, .dim = 8, .theta = 100, .factor = 4};
     float f[4];
     assert_true(rope_frequencies(&r, f) == 1 && fabsf(f[0] - 0.25f) < 1e-7f);
-    r = (struct rope_config){.kind = ROPE_LLAMA3, .dim = 64, .theta = 500000, .factor = 8, .low_freq = 1, .high_freq = 4, .original_max = 8192};
+    r = (struct rope_config){.kind = ROPE_LLAMA3,
+                             .dim = 64,
+                             .theta = 500000,
+                             .factor = 8,
+                             .low_freq = 1,
+                             .high_freq = 4,
+                             .original_max = 8192};
     float g[32];
     rope_frequencies(&r, g);
     assert_true(g[0] == 1.0f && fabs(g[31] * 8 / pow(500000, -62.0 / 64) - 1) < 1e-5);
-    r = (struct rope_config){.kind = ROPE_YARN, .dim = 8, .theta = 100, .factor = 4, .original_max = 64, .beta_fast = 32, .beta_slow = 1, .truncate = true};
+    r = (struct rope_config){.kind = ROPE_YARN,
+                             .dim = 8,
+                             .theta = 100,
+                             .factor = 4,
+                             .original_max = 64,
+                             .beta_fast = 32,
+                             .beta_slow = 1,
+                             .truncate = true};
     assert_true(fabs(rope_frequencies(&r, f) - (0.1 * log(4) + 1)) < 1e-6); /* no mscale given */
 }
 
 #define BARE(type, more) BARE_OF(type, "\"num_experts_per_tok\":2", more)
 #define BARE_OF(type, topk, more) \
-    "{\"model_type\":\"" type "\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"max_position_embeddings\":512," \
+    "{\"model_type\":\"" type \
+    "\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"max_position_embeddings\":512," \
     "\"num_attention_heads\":4,\"intermediate_size\":64," topk "," more "}"
 #define ROUTED      "\"moe_intermediate_size\":32,\"n_routed_experts\":16,\"n_shared_experts\":1"
 #define ROUTED_ONLY "\"moe_intermediate_size\":32,\"n_routed_experts\":16"
@@ -411,8 +536,9 @@ static void other_ropes(void **st) {
 #define SAVED_KINDS ",\"num_key_value_heads\":1,\"layer_types\":[" SIX("\"full_attention\"") "]"
 #define NUMBERED    "\"moe_intermediate_size\":32,\"num_experts\":8"
 
-#define LATENT_ONLY "\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16"
-#define LATENT      LATENT_ONLY "," ROUTED
+#define LATENT_ONLY \
+    "\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16"
+#define LATENT LATENT_ONLY "," ROUTED
 
 /* Copied by hand from transformers' configuration classes, which supply the defaults of keys that a config omits. */
 static void what_a_config_leaves_out(void **st) {
@@ -433,11 +559,13 @@ static void what_a_config_leaves_out(void **st) {
         {BARE("gpt_oss", "\"num_local_experts\":8"), 1e-5, 150000, 1, 0, 1, 1, true},
         {BARE("minimax_m2", "\"num_local_experts\":8,\"rotary_dim\":16"), 1e-6, 5e6, 1, 0, 1, 1, true},
         {BARE("qwen3_moe", "\"num_experts\":8,\"moe_intermediate_size\":32"), 1e-6, 10000, 1, 0, 1, 1, false},
-        {BARE("qwen2_moe", "\"num_experts\":8,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 1e-6, 10000, 1, 0, 1, 1, false},
+        {BARE("qwen2_moe", "\"num_experts\":8,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"),
+         1e-6, 10000, 1, 0, 1, 1, false},
         {BARE("olmoe", "\"num_experts\":8"), 1e-5, 10000, 1, 0, 1, 1, false},
         {BARE("flex_olmo", "\"num_experts\":8"), 1e-6, 500000, 1, 0, 1, 1, false},
         {BARE("granitemoe", "\"num_local_experts\":8"), 1e-6, 10000, 1, 0, 1, 1, true},
-        {BARE_OF("ernie4_5_moe", "\"moe_k\":2", "\"moe_num_experts\":8,\"moe_intermediate_size\":32"), 1e-5, 500000, 1, 1, 1, 1, true},
+        {BARE_OF("ernie4_5_moe", "\"moe_k\":2", "\"moe_num_experts\":8,\"moe_intermediate_size\":32"), 1e-5, 500000, 1,
+         1, 1, 1, true},
         {BARE("glm4_moe_lite", LATENT), 1e-5, 10000, 1.8, 1, 1, 1, true},
         {BARE("solar_open", ROUTED), 1e-5, 1e6, 1, 0, 1, 1, true},
         {BARE("dots1", ROUTED), 1e-6, 10000, 1, 0, 1, 1, false},
@@ -447,9 +575,11 @@ static void what_a_config_leaves_out(void **st) {
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32"), 1e-6, 500000, 1, 1, 1, 1, true},
         {BARE_OF("aria_text", "\"moe_topk\":2", "\"moe_num_experts\":8"), 1e-6, 10000, 1, 0, 1, 1, true},
         {BARE("axk1", LATENT), 1e-6, 10000, 2.5, 1, 8, 4, true},
-        {BARE("bailing_hybrid", LATENT_ONLY ",\"head_dim\":16,\"layer_group_size\":3,\"moe_intermediate_size\":32,\"num_experts\":16"), 1e-6, 6e6, 2.5, 2, 8, 4,
-         true},
-        {BARE_OF("llama4_text", "\"num_experts_per_tok\":1", "\"num_local_experts\":8"), 1e-5, 500000, 1, 0, 1, 1, false},
+        {BARE("bailing_hybrid",
+              LATENT_ONLY ",\"head_dim\":16,\"layer_group_size\":3,\"moe_intermediate_size\":32,\"num_experts\":16"),
+         1e-6, 6e6, 2.5, 2, 8, 4, true},
+        {BARE_OF("llama4_text", "\"num_experts_per_tok\":1", "\"num_local_experts\":8"), 1e-5, 500000, 1, 0, 1, 1,
+         false},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         struct config c;
@@ -457,11 +587,14 @@ static void what_a_config_leaves_out(void **st) {
         if (parse(&c, want[i].text, false, &e)) fail_msg("%s: %s", want[i].text, e.text);
         int dense = 0, groups = c.n_group > 1 ? c.n_group : 1, best = c.topk_group > 1 ? c.topk_group : 1;
         while (!c.layer[dense].moe) dense++;
-        if (fabs(c.norm_eps / want[i].eps - 1) > 1e-6 || c.rope.theta != want[i].theta || fabs(c.routed_scale - want[i].scale) > 1e-6 ||
-            dense != want[i].dense || groups != want[i].groups || best != want[i].best || c.norm_topk != want[i].norm)
-            fail_msg("%s: eps %g theta %g scale %g dense %d groups %d of which %d, norm %d", c.model_type, (double)c.norm_eps, c.rope.theta,
-                     (double)c.routed_scale, dense, groups, best, c.norm_topk);
-        if (!strcmp(c.model_type, "gpt_oss")) assert_true(c.rope.kind == ROPE_YARN && c.rope.factor == 32 && c.rope.original_max == 4096 && !c.rope.truncate);
+        if (fabs(c.norm_eps / want[i].eps - 1) > 1e-6 || c.rope.theta != want[i].theta ||
+            fabs(c.routed_scale - want[i].scale) > 1e-6 || dense != want[i].dense || groups != want[i].groups ||
+            best != want[i].best || c.norm_topk != want[i].norm)
+            fail_msg("%s: eps %g theta %g scale %g dense %d groups %d of which %d, norm %d", c.model_type,
+                     (double)c.norm_eps, c.rope.theta, (double)c.routed_scale, dense, groups, best, c.norm_topk);
+        if (!strcmp(c.model_type, "gpt_oss"))
+            assert_true(c.rope.kind == ROPE_YARN && c.rope.factor == 32 && c.rope.original_max == 4096 &&
+                        !c.rope.truncate);
         else assert_true(c.rope.kind == ROPE_DEFAULT);
     }
 }
@@ -470,18 +603,25 @@ static void what_a_config_leaves_out(void **st) {
 static void left_out_or_null(void **st) {
     struct config c;
     struct error e = {0};
-    if (parse(&c, BARE_OF("glm4", "\"num_key_value_heads\":2", "\"attention_bias\":false"), false, &e)) fail_msg("%s", e.text);
+    if (parse(&c, BARE_OF("glm4", "\"num_key_value_heads\":2", "\"attention_bias\":false"), false, &e))
+        fail_msg("%s", e.text);
     assert_true(c.norm_eps == 1.5625e-7f);
     if (parse(&c, BARE("deepseek_v3", LATENT_ONLY "," ROUTED_ONLY), false, &e)) fail_msg("%s", e.text);
     assert_int_equal(c.shared_inter, 32);
-    if (parse(&c, BARE("deepseek_v3", LATENT_ONLY "," ROUTED_ONLY ",\"n_shared_experts\":null"), false, &e)) fail_msg("%s", e.text);
+    if (parse(&c, BARE("deepseek_v3", LATENT_ONLY "," ROUTED_ONLY ",\"n_shared_experts\":null"), false, &e))
+        fail_msg("%s", e.text);
     assert_int_equal(c.shared_inter, 0);
-    if (parse(&c, BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,0,0,0,0,0]"), false, &e)) fail_msg("%s", e.text);
+    if (parse(&c, BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,0,0,0,0,0]"), false, &e))
+        fail_msg("%s", e.text);
     assert_true(c.v_scale == 0.707f);
-    if (parse(&c, BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,0,0,0,0,0],\"attention_value_scale\":null"), false, &e))
+    if (parse(
+            &c,
+            BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,0,0,0,0,0],\"attention_value_scale\":null"),
+            false, &e))
         fail_msg("%s", e.text);
     assert_true(c.v_scale == 1);
-    if (parse(&c, BARE("qwen3_next", NUMBERED ",\"shared_expert_intermediate_size\":32"), false, &e)) fail_msg("%s", e.text);
+    if (parse(&c, BARE("qwen3_next", NUMBERED ",\"shared_expert_intermediate_size\":32"), false, &e))
+        fail_msg("%s", e.text);
     assert_int_equal(c.n_kv_heads, 2);
 }
 
@@ -494,9 +634,12 @@ static void heads_and_experts_left_out(void **st) {
         int topk;
     } experts[] = {
         {NO_TOPK("mixtral", "\"num_key_value_heads\":2,\"num_local_experts\":12"), 2},
-        {NO_TOPK("qwen2_moe", "\"num_experts\":12,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 4},
+        {NO_TOPK("qwen2_moe", "\"num_experts\":12,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"),
+         4},
         {NO_TOPK("qwen3_moe", "\"num_experts\":12,\"moe_intermediate_size\":32"), 8},
-        {NO_TOPK("qwen3_next", "\"num_experts\":12,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 10},
+        {NO_TOPK("qwen3_next",
+                 "\"num_experts\":12,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"),
+         10},
         {NO_TOPK("ernie4_5_moe", "\"num_key_value_heads\":2,\"moe_num_experts\":12,\"moe_intermediate_size\":32"), 6},
         {NO_TOPK("minimax_m2", "\"num_local_experts\":12,\"rotary_dim\":16"), 8},
         {NO_TOPK("deepseek_v3", LATENT), 8},
@@ -507,14 +650,16 @@ static void heads_and_experts_left_out(void **st) {
         {NO_TOPK("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,0,0,0,0,0]"), 8},
     };
 #define NO_HEADS(type, more) \
-    "{\"model_type\":\"" type "\",\"vocab_size\":100,\"hidden_size\":640,\"num_hidden_layers\":2,\"max_position_embeddings\":512," \
+    "{\"model_type\":\"" type \
+    "\",\"vocab_size\":100,\"hidden_size\":640,\"num_hidden_layers\":2,\"max_position_embeddings\":512," \
     "\"intermediate_size\":64," more "}"
     static const struct {
         const char *text;
         int heads, kv_heads;
     } attention[] = {
         {NO_HEADS("mixtral", "\"num_local_experts\":8"), 32, 8},
-        {NO_HEADS("qwen2_moe", "\"num_experts\":8,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 16, 16},
+        {NO_HEADS("qwen2_moe", "\"num_experts\":8,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"),
+         16, 16},
         {NO_HEADS("ernie4_5_moe", "\"moe_num_experts\":8,\"moe_intermediate_size\":32"), 20, 4},
         {NO_HEADS("ernie4_5", "\"use_bias\":false"), 16, 2},
     };
@@ -526,7 +671,8 @@ static void heads_and_experts_left_out(void **st) {
     }
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) {
         if (parse(&c, attention[i].text, false, &e)) fail_msg("%s: %s", attention[i].text, e.text);
-        if (c.n_heads != attention[i].heads || c.n_kv_heads != attention[i].kv_heads) fail_msg("%s: %d heads, %d", c.model_type, c.n_heads, c.n_kv_heads);
+        if (c.n_heads != attention[i].heads || c.n_kv_heads != attention[i].kv_heads)
+            fail_msg("%s: %d heads, %d", c.model_type, c.n_heads, c.n_kv_heads);
     }
     assert_int_equal(parse(&c, NO_TOPK("dots1", ROUTED), false, &e), ERR_MODEL); /* whose class has no such number */
     assert_non_null(strstr(e.text, "'num_experts_per_tok' is missing"));
@@ -536,46 +682,61 @@ static void heads_and_experts_left_out(void **st) {
 static void layers_of_several_kinds(void **st) {
     struct config c;
     struct error e = {0};
-    static const char laguna[] =
-        BARE("laguna",
-             NUMBERED ",\"shared_expert_intermediate_size\":32,\"num_key_value_heads\":2,\"num_attention_heads_per_layer\":[4,6,6,6,4,6],"
-                      "\"sliding_window\":40,\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"sliding_attention\","
-                      "\"full_attention\",\"sliding_attention\"],\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5e5,\"partial_rotary_factor\":0.5},"
-                      "\"sliding_attention\":{\"rope_theta\":1e4}},\"gating\":\"per-element\",\"moe_router_logit_softcapping\":30");
+    static const char laguna[] = BARE(
+        "laguna", NUMBERED
+        ",\"shared_expert_intermediate_size\":32,\"num_key_value_heads\":2,\"num_attention_heads_per_layer\":[4,6,6,6,"
+        "4,6],"
+        "\"sliding_window\":40,\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\","
+        "\"sliding_attention\","
+        "\"full_attention\",\"sliding_attention\"],\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5e5,"
+        "\"partial_rotary_factor\":0.5},"
+        "\"sliding_attention\":{\"rope_theta\":1e4}},\"gating\":\"per-element\",\"moe_router_logit_softcapping\":30");
     if (parse(&c, laguna, false, &e)) fail_msg("%s", e.text);
     assert_true(c.n_heads == 6 && config_heads(&c, 0) == 4 && config_heads(&c, 1) == 6 && config_kv_heads(&c, 1) == 2);
-    assert_true(c.rope.dim == 8 && c.second_rope.dim == 16 && c.second_rope.theta == 1e4 && c.layer[0].rope == LAYER_ROPE_FIRST);
+    assert_true(c.rope.dim == 8 && c.second_rope.dim == 16 && c.second_rope.theta == 1e4 &&
+                c.layer[0].rope == LAYER_ROPE_FIRST);
     assert_true(c.layer[1].rope == LAYER_ROPE_SECOND && c.layer[1].window == 40 && !c.layer[4].window);
     assert_true(c.attn_gate == ATTN_GATE_ELEMENT && c.attn_gate_kind == GATE_SOFTPLUS && c.router_cap == 30);
-    static const char llama4[] = BARE_OF("llama4_text", "\"num_experts_per_tok\":1",
-                                         "\"num_local_experts\":8,\"attention_chunk_size\":48,\"attn_temperature_tuning\":4,\"moe_layers\":[1,3,5]");
+    static const char llama4[] = BARE_OF(
+        "llama4_text", "\"num_experts_per_tok\":1",
+        "\"num_local_experts\":8,\"attention_chunk_size\":48,\"attn_temperature_tuning\":4,\"moe_layers\":[1,3,5]");
     if (parse(&c, llama4, false, &e)) fail_msg("%s", e.text);
-    assert_true(c.layer[0].chunk_keys == 48 && c.layer[3].chunk_keys == 0 && c.layer[3].rope == LAYER_ROPE_NONE && !c.layer[0].moe && c.layer[5].moe);
-    assert_true(c.query_scale.every == 8192 && c.query_scale.shift == 1 && c.query_scale.no_rope_only && c.weighs_input && c.qk_norm == QK_NORM_UNIT);
+    assert_true(c.layer[0].chunk_keys == 48 && c.layer[3].chunk_keys == 0 && c.layer[3].rope == LAYER_ROPE_NONE &&
+                !c.layer[0].moe && c.layer[5].moe);
+    assert_true(c.query_scale.every == 8192 && c.query_scale.shift == 1 && c.query_scale.no_rope_only &&
+                c.weighs_input && c.qk_norm == QK_NORM_UNIT);
     static const char mimo[] =
-        BARE("mimo_v2_flash",
-             ROUTED_ONLY ",\"head_dim\":24,\"v_head_dim\":16,\"num_key_value_heads\":1,\"swa_num_key_value_heads\":2,\"sliding_window\":8,"
-                         "\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"moe_layer_freq\":[0,1,1,1,1,1],\"swa_rope_theta\":100,\"attention_value_scale\":0.5");
+        BARE("mimo_v2_flash", ROUTED_ONLY ",\"head_dim\":24,\"v_head_dim\":16,\"num_key_value_heads\":1,\"swa_num_key_"
+                                          "value_heads\":2,\"sliding_window\":8,"
+                                          "\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"moe_layer_freq\":[0,1,1,1,1,1],"
+                                          "\"swa_rope_theta\":100,\"attention_value_scale\":0.5");
     if (parse(&c, mimo, false, &e)) fail_msg("%s", e.text);
-    assert_true(c.v_dim == 16 && c.v_scale == 0.5f && config_kv_heads(&c, 0) == 1 && config_kv_heads(&c, 1) == 2 && c.layer[1].window == 9);
-    assert_true(c.layer[0].no_sinks && !c.layer[1].no_sinks && c.second_rope.theta == 100 && !c.layer[0].moe && c.layer[1].moe);
+    assert_true(c.v_dim == 16 && c.v_scale == 0.5f && config_kv_heads(&c, 0) == 1 && config_kv_heads(&c, 1) == 2 &&
+                c.layer[1].window == 9);
+    assert_true(c.layer[0].no_sinks && !c.layer[1].no_sinks && c.second_rope.theta == 100 && !c.layer[0].moe &&
+                c.layer[1].moe);
     assert_int_equal(kv_row_bytes(&c, 1, DT_F32), 2 * (24 + 16) * 4);
     static const char pieces[] =
-        BARE("mimo_v2",
-             ROUTED_ONLY ",\"head_dim\":24,\"v_head_dim\":16,\"num_key_value_heads\":2,\"swa_num_key_value_heads\":4,\"sliding_window\":8,\"audio_config\":{},"
-                         "\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"moe_layer_freq\":[0,1,1,1,1,1],\"attention_value_scale\":0.612,\"vision_config\":{},"
-                         "\"attention_projection_layout\":\"fused_qkv\",\"moe_router_dtype\":\"bfloat16\",\"routed_scaling_factor\":null");
+        BARE("mimo_v2", ROUTED_ONLY ",\"head_dim\":24,\"v_head_dim\":16,\"num_key_value_heads\":2,\"swa_num_key_value_"
+                                    "heads\":4,\"sliding_window\":8,\"audio_config\":{},"
+                                    "\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"moe_layer_freq\":[0,1,1,1,1,1],"
+                                    "\"attention_value_scale\":0.612,\"vision_config\":{},"
+                                    "\"attention_projection_layout\":\"fused_qkv\",\"moe_router_dtype\":\"bfloat16\","
+                                    "\"routed_scaling_factor\":null");
     if (parse(&c, pieces, false, &e)) fail_msg("%s", e.text);
-    assert_true(c.qkv_pieces == 2 && c.layout->qkv && !strcmp(c.names->k, c.names->q) && c.v_scale == 0.612f && c.routed_scale == 1);
+    assert_true(c.qkv_pieces == 2 && c.layout->qkv && !strcmp(c.names->k, c.names->q) && c.v_scale == 0.612f &&
+                c.routed_scale == 1);
     static const char hunyuan[] =
-        BARE_OF("hunyuan_v1_moe", "\"moe_topk\":[2,2,2,2,2,2]", NUMBERED ",\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000.0,\"factor\":1.0}");
+        BARE_OF("hunyuan_v1_moe", "\"moe_topk\":[2,2,2,2,2,2]",
+                NUMBERED ",\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000.0,\"factor\":1.0}");
     if (parse(&c, hunyuan, false, &e)) fail_msg("%s", e.text);
-    assert_true(c.topk == 2 && c.rope.kind == ROPE_DEFAULT && fabs(c.rope.theta / (10000 * pow(1000, 16.0 / 14)) - 1) < 1e-9);
+    assert_true(c.topk == 2 && c.rope.kind == ROPE_DEFAULT &&
+                fabs(c.rope.theta / (10000 * pow(1000, 16.0 / 14)) - 1) < 1e-9);
 }
 
 #define DBRX(attention, experts, more) \
-    "{\"model_type\":\"dbrx\",\"vocab_size\":100,\"d_model\":64,\"n_heads\":4,\"n_layers\":2,\"max_seq_len\":64,\"attn_config\":{" attention \
-    "},\"ffn_config\":{" experts "}," more "}"
+    "{\"model_type\":\"dbrx\",\"vocab_size\":100,\"d_model\":64,\"n_heads\":4,\"n_layers\":2,\"max_seq_len\":64," \
+    "\"attn_config\":{" attention "},\"ffn_config\":{" experts "}," more "}"
 #define MIMO   ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,1,1,1,1,0]"
 #define PIECES ",\"attention_value_scale\":1,\"attention_projection_layout\":\"fused_qkv\""
 static void options_that_no_published_model_uses(void **st) {
@@ -583,32 +744,50 @@ static void options_that_no_published_model_uses(void **st) {
         const char *text, *word;
     } bad[] = {
         {BARE_OF("llama4_text", "\"num_experts_per_tok\":2", "\"num_local_experts\":8"), "num_experts_per_tok"},
-        {BARE_OF("llama4_text", "\"num_experts_per_tok\":1", "\"num_local_experts\":8,\"no_rope_layers\":[1,0]"), "no_rope_layers"},
+        {BARE_OF("llama4_text", "\"num_experts_per_tok\":1", "\"num_local_experts\":8,\"no_rope_layers\":[1,0]"),
+         "no_rope_layers"},
         {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":[2,2,2,2,2,3]", NUMBERED), "moe_topk"},
         {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2", NUMBERED ",\"use_cla\":true"), "use_cla"},
-        {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2", NUMBERED ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}"), "alpha"},
+        {BARE_OF("hunyuan_v1_moe", "\"moe_topk\":2",
+                 NUMBERED ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}"),
+         "alpha"},
         {DBRX("\"rope_theta\":5e5", "", "\"rope_parameters\":{\"rope_theta\":1e4}"), "attn_config.rope_theta"},
         {DBRX("\"kv_n_heads\":2", "", "\"num_key_value_heads\":4"), "kv_n_heads"},
         {DBRX("", "\"hidden_size\":128", "\"use_cache\":true"), "ffn_config.hidden_size"},
         {DBRX("", "\"id2label\":{},\"top_p\":1,\"gain\":2", "\"use_cache\":true"), "ffn_config.gain"},
-        {BARE_OF("ernie4_5_moe", "\"moe_k\":2", "\"moe_num_experts\":8,\"moe_intermediate_size\":32,\"use_bias\":true"), "use_bias"},
-        {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"num_attention_heads_per_layer\":[4,3,4,4,4,4],\"num_key_value_heads\":2"),
+        {BARE_OF("ernie4_5_moe", "\"moe_k\":2", "\"moe_num_experts\":8,\"moe_intermediate_size\":32,\"use_bias\":true"),
+         "use_bias"},
+        {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"num_attention_heads_per_layer\":[4,3,4,4,4,"
+                                 "4],\"num_key_value_heads\":2"),
          "layer 1"},
         {BARE("laguna", NUMBERED ",\"shared_expert_intermediate_size\":32,\"gating\":false"), "gating"},
         {BARE("param2moe", NUMBERED ",\"n_group\":2"), "n_group"},
         {BARE("mimo_v2", MIMO), "attention_value_scale"},
-        {BARE("mimo_v2", MIMO ",\"attention_value_scale\":1,\"attention_projection_layout\":\"sliced\""), "attention_projection_layout"},
-        {BARE("mimo_v2", MIMO PIECES ",\"num_key_value_heads\":4,\"swa_num_key_value_heads\":2"), "layer 1 do not divide"},
-        {BARE("mimo_v2", MIMO PIECES ",\"num_key_value_heads\":2,\"swa_num_key_value_heads\":2,\"attention_bias\":true"), "attention_bias"},
+        {BARE("mimo_v2", MIMO ",\"attention_value_scale\":1,\"attention_projection_layout\":\"sliced\""),
+         "attention_projection_layout"},
+        {BARE("mimo_v2", MIMO PIECES ",\"num_key_value_heads\":4,\"swa_num_key_value_heads\":2"),
+         "layer 1 do not divide"},
+        {BARE("mimo_v2",
+              MIMO PIECES ",\"num_key_value_heads\":2,\"swa_num_key_value_heads\":2,\"attention_bias\":true"),
+         "attention_bias"},
         {BARE("mimo_v2_flash", ROUTED_ONLY), "hybrid_layer_pattern"},
-        {BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"swa_head_dim\":32"), "swa_head_dim"},
-        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"hybrid_layer_pattern\":[0,1,1,1,1,0]"), "'layer_types' differ in layer 1"},
-        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"moe_layer_freq\":[0,1,1,1,1,1],\"mlp_layer_types\":[" SIX("\"sparse\"") "]"), "differ in layer 0"},
-        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"sliding_window\":40,\"sliding_window_size\":40"), "'sliding_window_size' makes it 41"},
-        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"swa_num_key_value_heads\":1"), "key-value heads in layers with a window"},
-        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"swa_rope_theta\":7,\"rope_parameters\":{\"full_attention\":{},\"sliding_attention\":{}}"),
+        {BARE("mimo_v2_flash", ROUTED_ONLY ",\"hybrid_layer_pattern\":[0,1,1,1,1,0],\"swa_head_dim\":32"),
+         "swa_head_dim"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"hybrid_layer_pattern\":[0,1,1,1,1,0]"),
+         "'layer_types' differ in layer 1"},
+        {BARE("mimo_v2_flash",
+              ROUTED_ONLY SAVED_KINDS ",\"moe_layer_freq\":[0,1,1,1,1,1],\"mlp_layer_types\":[" SIX("\"sparse\"") "]"),
+         "differ in layer 0"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"sliding_window\":40,\"sliding_window_size\":40"),
+         "'sliding_window_size' makes it 41"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS ",\"swa_num_key_value_heads\":1"),
+         "key-value heads in layers with a window"},
+        {BARE("mimo_v2_flash", ROUTED_ONLY SAVED_KINDS
+              ",\"swa_rope_theta\":7,\"rope_parameters\":{\"full_attention\":{},\"sliding_attention\":{}}"),
          "swa_rope_theta"},
-        {BARE("cohere2_moe", "\"num_experts\":8,\"first_k_dense_replace\":1,\"mlp_layer_types\":[" SIX("\"sparse\"") "]"), "differ in layer 0"},
+        {BARE("cohere2_moe",
+              "\"num_experts\":8,\"first_k_dense_replace\":1,\"mlp_layer_types\":[" SIX("\"sparse\"") "]"),
+         "differ in layer 0"},
         {BARE("hy_v3", NUMBERED ",\"expert_hidden_dim\":64"), "expert_hidden_dim"},
         {BARE("bailing_moe", NUMBERED ",\"norm_head\":true"), "norm_head"},
         {BARE("olmoe", "\"num_experts\":8,\"clip_qkv\":-1"), "clip_qkv"},
@@ -628,20 +807,33 @@ static void options_that_no_published_model_uses(void **st) {
 static void dense_families(void **st) {
     struct config c;
     struct error e = {0};
-    static const char gemma3[] = "{\"model_type\":\"gemma3\",\"eos_token_id\":[1,106],\"mm_tokens_per_image\":256,\"text_config\":{\"hidden_size\":2560,"
-                                 "\"intermediate_size\":10240,\"model_type\":\"gemma3_text\",\"num_hidden_layers\":34,\"rope_scaling\":{\"factor\":8.0,"
-                                 "\"rope_type\":\"linear\"},\"sliding_window\":1024},\"vision_config\":{\"hidden_size\":1152}}";
+    static const char gemma3[] =
+        "{\"model_type\":\"gemma3\",\"eos_token_id\":[1,106],\"mm_tokens_per_image\":256,\"text_config\":{\"hidden_"
+        "size\":2560,"
+        "\"intermediate_size\":10240,\"model_type\":\"gemma3_text\",\"num_hidden_layers\":34,\"rope_scaling\":{"
+        "\"factor\":8.0,"
+        "\"rope_type\":\"linear\"},\"sliding_window\":1024},\"vision_config\":{\"hidden_size\":1152}}";
     assert_int_equal(parse(&c, gemma3, false, &e), 0);
-    assert_true(c.vocab == 262208 && c.n_heads == 8 && c.n_kv_heads == 4 && c.head_dim == 256 && c.tied && c.n_experts == 0 && c.max_context == 131072);
-    assert_true(c.norm == NORM_RMS_PLUS_ONE && c.qk_norm == QK_NORM_HEAD && c.output_norm && c.streams.is_plain && c.glu.cubic > 0 && c.n_eos == 2);
-    assert_true(c.embed_scale == 50.5f && fabsf(c.attn_scale - 0.0625f) < 1e-7f && c.score_cap == 0 && c.logit_cap == 0); /* sqrt(2560) = 50.596 in BF16 */
-    assert_true(c.rope.kind == ROPE_LINEAR && c.rope.theta == 1e6 && c.second_rope.kind == ROPE_DEFAULT && c.second_rope.theta == 1e4);
+    assert_true(c.vocab == 262208 && c.n_heads == 8 && c.n_kv_heads == 4 && c.head_dim == 256 && c.tied &&
+                c.n_experts == 0 && c.max_context == 131072);
+    assert_true(c.norm == NORM_RMS_PLUS_ONE && c.qk_norm == QK_NORM_HEAD && c.output_norm && c.streams.is_plain &&
+                c.glu.cubic > 0 && c.n_eos == 2);
+    /* sqrt(2560) = 50.596 in BF16 */
+    assert_true(c.embed_scale == 50.5f && fabsf(c.attn_scale - 0.0625f) < 1e-7f && c.score_cap == 0 &&
+                c.logit_cap == 0);
+    assert_true(c.rope.kind == ROPE_LINEAR && c.rope.theta == 1e6 && c.second_rope.kind == ROPE_DEFAULT &&
+                c.second_rope.theta == 1e4);
     for (int i = 0; i < 34; i++)
-        assert_true(c.layer[i].window == (i % 6 == 5 ? 0 : 1024) && c.layer[i].rope == (i % 6 == 5 ? LAYER_ROPE_FIRST : LAYER_ROPE_SECOND) && !c.layer[i].moe);
-    assert_int_equal(parse(&c, DENSE("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":3"), false, &e), 0);
+        assert_true(c.layer[i].window == (i % 6 == 5 ? 0 : 1024) &&
+                    c.layer[i].rope == (i % 6 == 5 ? LAYER_ROPE_FIRST : LAYER_ROPE_SECOND) && !c.layer[i].moe);
+    assert_int_equal(parse(&c,
+                           DENSE("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":3"),
+                           false, &e),
+                     0);
     assert_true(c.qkv_bias && !c.o_bias && !c.layer[2].window && c.layer[3].window == 64 && c.layer[4].window == 64);
     assert_int_equal(parse(&c, DENSE("smollm3", ""), false, &e), 0);
-    assert_true(c.tied && c.layer[2].rope == LAYER_ROPE_FIRST && c.layer[3].rope == LAYER_ROPE_NONE && c.layer[4].rope == LAYER_ROPE_FIRST);
+    assert_true(c.tied && c.layer[2].rope == LAYER_ROPE_FIRST && c.layer[3].rope == LAYER_ROPE_NONE &&
+                c.layer[4].rope == LAYER_ROPE_FIRST);
     assert_int_equal(parse(&c, DENSE("gemma2", ",\"final_logit_softcapping\":null"), false, &e), 0);
     assert_true(c.score_cap == 50 && c.logit_cap == 0 && c.layer[0].window == 4096 && !c.layer[1].window);
     assert_int_equal(parse(&c, DENSE("granite", ",\"residual_multiplier\":0.5,\"logits_scaling\":8"), false, &e), 0);
@@ -659,31 +851,43 @@ static void layers_by_pattern(void **st) {
     struct config c;
     struct error e = {0};
 #define EXPERTS ",\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64"
-    assert_int_equal(parse(&c, DENSE("exaone_moe", EXPERTS ",\"num_shared_experts\":1,\"sliding_window\":128,\"sliding_window_pattern\":\"LLG\""), false, &e),
+    assert_int_equal(parse(&c,
+                           DENSE("exaone_moe", EXPERTS
+                                 ",\"num_shared_experts\":1,\"sliding_window\":128,\"sliding_window_pattern\":\"LLG\""),
+                           false, &e),
                      0);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(c.layer[i].window, i % 3 == 2 ? 0 : 128);
         assert_int_equal(c.layer[i].rope, i % 3 == 2 ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST);
         assert_int_equal(c.layer[i].moe, i > 0);
     }
-    assert_int_equal(parse(&c,
-                           DENSE("cohere2_moe", ",\"num_experts\":8,\"num_experts_per_tok\":2,\"num_shared_experts\":1,\"first_k_dense_replace\":2,"
-                                                "\"prefix_dense_intermediate_size\":700,\"sliding_window\":16,\"sliding_window_pattern\":3"),
-                           false, &e),
-                     0);
+    assert_int_equal(
+        parse(&c,
+              DENSE("cohere2_moe",
+                    ",\"num_experts\":8,\"num_experts_per_tok\":2,\"num_shared_experts\":1,\"first_k_dense_replace\":2,"
+                    "\"prefix_dense_intermediate_size\":700,\"sliding_window\":16,\"sliding_window_pattern\":3"),
+              false, &e),
+        0);
     static const int windows[] = {0, 0, 16, 16, 0};
     for (int i = 0; i < 5; i++) assert_int_equal(c.layer[i].window, windows[i]);
-    assert_true(c.layer[0].rope == LAYER_ROPE_FIRST && c.layer[4].rope == LAYER_ROPE_NONE && c.dense_inter == 700 && c.moe_inter == 512 && !c.layer[1].moe);
-    assert_true(c.parallel_block && c.routed_scale == 0.5f && c.shared_scale == 0.5f && c.norm == NORM_LAYER && c.rope.interleaved);
+    assert_true(c.layer[0].rope == LAYER_ROPE_FIRST && c.layer[4].rope == LAYER_ROPE_NONE && c.dense_inter == 700 &&
+                c.moe_inter == 512 && !c.layer[1].moe);
+    assert_true(c.parallel_block && c.routed_scale == 0.5f && c.shared_scale == 0.5f && c.norm == NORM_LAYER &&
+                c.rope.interleaved);
     assert_int_equal(parse(&c, DENSE("cohere2", ",\"sliding_window\":16,\"layer_switch\":3"), false, &e), 0);
-    for (int i = 0; i < 5; i++) assert_true(c.layer[i].window == (i == 2 ? 0 : 16) && c.layer[i].rope == (i == 2 ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST));
+    for (int i = 0; i < 5; i++)
+        assert_true(c.layer[i].window == (i == 2 ? 0 : 16) &&
+                    c.layer[i].rope == (i == 2 ? LAYER_ROPE_NONE : LAYER_ROPE_FIRST));
     assert_true(c.parallel_block && c.norm == NORM_LAYER && c.rope.interleaved && c.tied && !c.n_experts);
-    assert_int_equal(parse(&c, DENSE("exaone4", ",\"sliding_window\":16,\"sliding_window_pattern\":\"LLG\""), false, &e), 0);
-    assert_true(c.layer[2].rope == LAYER_ROPE_NONE && c.layer[3].window == 16 && c.no_input_norm && c.output_norm == OUTPUT_NORM_BLOCKS && !c.n_experts);
+    assert_int_equal(
+        parse(&c, DENSE("exaone4", ",\"sliding_window\":16,\"sliding_window_pattern\":\"LLG\""), false, &e), 0);
+    assert_true(c.layer[2].rope == LAYER_ROPE_NONE && c.layer[3].window == 16 && c.no_input_norm &&
+                c.output_norm == OUTPUT_NORM_BLOCKS && !c.n_experts);
     assert_int_equal(parse(&c, DENSE("exaone4", ",\"sliding_window\":null"), false, &e), 0);
     assert_true(!c.layer[0].window && c.layer[4].rope == LAYER_ROPE_FIRST);
-    static const char with_vision[] = "{\"model_type\":\"exaone4_5\",\"image_token_id\":67,\"vision_config\":{},\"text_config\":" DENSE(
-        "exaone4_5_text", ",\"sliding_window\":16,\"sliding_window_pattern\":\"LLG\"") "}";
+    static const char with_vision[] =
+        "{\"model_type\":\"exaone4_5\",\"image_token_id\":67,\"vision_config\":{},\"text_config\":" DENSE(
+            "exaone4_5_text", ",\"sliding_window\":16,\"sliding_window_pattern\":\"LLG\"") "}";
     if (parse(&c, with_vision, false, &e)) fail_msg("%s", e.text);
     assert_true(c.layer[2].rope == LAYER_ROPE_NONE && c.layer[3].window == 16 && c.no_input_norm && !c.tied);
     assert_string_equal(c.names->attn_out_norm, "model.language_model.layers.%d.post_attention_layernorm");
@@ -693,22 +897,35 @@ static void layers_by_pattern(void **st) {
 
 /* Mixers with a state instead of keys, by layer. */
 static void mixers_by_layer(void **st) {
-#define CONV            ",\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\",\"conv\"],\"num_experts\":8,\"num_experts_per_tok\":2"
-#define MAMBA(more)     ",\"layer_types\":[\"mamba\",\"attention\",\"mamba\",\"mamba\",\"mamba\"],\"mamba_n_heads\":16,\"mamba_expand\":2" more
+#define CONV \
+    ",\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\",\"conv\"],\"num_experts\":8,\"num_experts_per_" \
+    "tok\":2"
+#define MAMBA(more) \
+    ",\"layer_types\":[\"mamba\",\"attention\",\"mamba\",\"mamba\",\"mamba\"],\"mamba_n_heads\":16,\"mamba_expand\":" \
+    "2" more
 #define LINEAR          "\"linear_attention\""
 #define LIGHTNING(more) ",\"attn_type_list\":[0,1,0,0,0],\"num_local_experts\":8,\"num_experts_per_tok\":2" more
     struct config c;
     struct error e = {0};
     assert_int_equal(parse(&c, DENSE("lfm2_moe", CONV ",\"conv_L_cache\":5,\"tie_embedding\":false"), false, &e), 0);
-    assert_true(c.layer[0].mixer == MIXER_CONV && !c.layer[1].mixer && c.conv.taps == 5 && !c.tied && !c.layer[1].moe && c.layer[2].moe && c.router_bias);
+    assert_true(c.layer[0].mixer == MIXER_CONV && !c.layer[1].mixer && c.conv.taps == 5 && !c.tied && !c.layer[1].moe &&
+                c.layer[2].moe && c.router_bias);
     assert_int_equal(
-        parse(&c, DENSE("granitemoehybrid", MAMBA(",\"mamba_d_head\":\"auto\",\"num_local_experts\":0,\"shared_intermediate_size\":48")), false, &e), 0);
-    assert_true(c.layer[0].mixer == MIXER_MAMBA2 && c.layer[1].rope == LAYER_ROPE_NONE && c.mamba.head_dim * 16 == 2 * c.hidden && !c.layer[0].moe &&
-                c.dense_inter == 48);
-    assert_int_equal(parse(&c, DENSE("minimax_m1", LIGHTNING(",\"postnorm\":true,\"layernorm_mlp_alpha\":3,\"layernorm_linear_attention_beta\":2")), false, &e),
-                     0);
-    assert_true(c.layer[0].mixer == MIXER_LIGHTNING && !c.layer[1].mixer && c.norms_stream && c.layer[0].branch[1].stream == 3 &&
-                c.layer[0].branch[0].output == 2);
+        parse(&c,
+              DENSE("granitemoehybrid",
+                    MAMBA(",\"mamba_d_head\":\"auto\",\"num_local_experts\":0,\"shared_intermediate_size\":48")),
+              false, &e),
+        0);
+    assert_true(c.layer[0].mixer == MIXER_MAMBA2 && c.layer[1].rope == LAYER_ROPE_NONE &&
+                c.mamba.head_dim * 16 == 2 * c.hidden && !c.layer[0].moe && c.dense_inter == 48);
+    assert_int_equal(
+        parse(&c,
+              DENSE("minimax_m1",
+                    LIGHTNING(",\"postnorm\":true,\"layernorm_mlp_alpha\":3,\"layernorm_linear_attention_beta\":2")),
+              false, &e),
+        0);
+    assert_true(c.layer[0].mixer == MIXER_LIGHTNING && !c.layer[1].mixer && c.norms_stream &&
+                c.layer[0].branch[1].stream == 3 && c.layer[0].branch[0].output == 2);
     assert_true(c.layer[1].branch[0].output == 1);
     assert_int_equal(parse(&c, DENSE("minimax", LIGHTNING(",\"rotary_dim\":32")), false, &e), 0);
     assert_int_equal(c.rope.dim, 32);
@@ -723,9 +940,13 @@ static void mixers_by_layer(void **st) {
         {DENSE("granitemoehybrid", MAMBA(",\"time_step_limit\":[0.0,0.1]")), "time_step_limit"},
         {DENSE("granitemoehybrid", MAMBA(",\"position_embedding_type\":\"alibi\"")), "position_embedding_type"},
         {DENSE("minimax_text_01", LIGHTNING("")), "postnorm"},
-        {DENSE("minimax", LIGHTNING(",\"mlp_alpha_factor\":2,\"layernorm_mlp_alpha\":3")), "'layernorm_mlp_alpha' and 'mlp_alpha_factor' differ"},
-        {DENSE("minimax", LIGHTNING(",\"layer_types\":[" LINEAR "," LINEAR "," LINEAR "," LINEAR "," LINEAR "]")), "'layer_types' differ in layer 1"},
-        {DENSE("minimax_text_01", ",\"attn_type_list\":[0,1,2,0,0],\"num_local_experts\":8,\"num_experts_per_tok\":2,\"postnorm\":true"), "layer 2"},
+        {DENSE("minimax", LIGHTNING(",\"mlp_alpha_factor\":2,\"layernorm_mlp_alpha\":3")),
+         "'layernorm_mlp_alpha' and 'mlp_alpha_factor' differ"},
+        {DENSE("minimax", LIGHTNING(",\"layer_types\":[" LINEAR "," LINEAR "," LINEAR "," LINEAR "," LINEAR "]")),
+         "'layer_types' differ in layer 1"},
+        {DENSE("minimax_text_01",
+               ",\"attn_type_list\":[0,1,2,0,0],\"num_local_experts\":8,\"num_experts_per_tok\":2,\"postnorm\":true"),
+         "layer 2"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);

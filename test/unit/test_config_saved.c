@@ -1,4 +1,5 @@
-/* A config.json as transformers 5 saves it, with other names and layouts of keys, means the same as the published one: files of saved/, each
+/* A config.json as transformers 5 saves it, with other names and layouts of keys, means the same as the published one:
+ * files of saved/, each
  * {"published": config, "saved": config}. */
 #include "engine/model/config_parse.h"
 #include "test/unit/unit.h"
@@ -11,9 +12,12 @@
 #include "base/mem.h"
 #include "engine/model/arch.h"
 
-static void forget_scaling(struct rope_config *r) { /* parameters that an unscaled rope does not use, and what `dim` results from */
+/* parameters that an unscaled rope does not use, and what `dim` results from */
+static void forget_scaling(struct rope_config *r) {
     r->default_partial_factor = 0;
-    if (r->kind == ROPE_DEFAULT) r->factor = r->original_max = r->beta_fast = r->beta_slow = r->mscale = r->mscale_all_dim = r->low_freq = r->high_freq = 0;
+    if (r->kind == ROPE_DEFAULT)
+        r->factor = r->original_max = r->beta_fast = r->beta_slow = r->mscale = r->mscale_all_dim = r->low_freq =
+            r->high_freq = 0;
 }
 static void read_one(struct config *c, const struct json *both, const char *key, const char *name) {
     struct error e = {0};
@@ -39,7 +43,8 @@ static void saved_configs_equal_published_ones(void **st) {
         struct json both;
         if (!strstr(f->d_name, ".json")) continue;
         snprintf(path, sizeof path, "%s/%s", SAVED_DIR, f->d_name);
-        if (file_read(path, 1 << 20, &text, &size, &e) || json_parse(&a, text, size, JSON_UNIQUE, path, &both, &e)) fail_msg("%s", e.text);
+        if (file_read(path, 1 << 20, &text, &size, &e) || json_parse(&a, text, size, JSON_UNIQUE, path, &both, &e))
+            fail_msg("%s", e.text);
         read_one(&published, &both, "published", f->d_name);
         read_one(&saved, &both, "saved", f->d_name);
         const char *p = (const char *)&published, *s = (const char *)&saved;

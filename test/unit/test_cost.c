@@ -51,10 +51,10 @@ static int setup(void **st) {
     return 0;
 }
 
-/* An expert of DeepSeek-V3: 3 * 2048 * 7168 = 44,040,192 bytes and a float32 for each 128 x 128 of them, 10,752 bytes. An attention
- * block: q_a 11,010,048, q_b 37,748,736, kv_a 4,128,768, kv_b 16,777,216, o 117,440,512: 187,105,280, 45,680 of scales, the router
- * in 16 bits 3,670,016. A cached position: 576 numbers of two bytes. Mixtral: 3 * 4096 * 14336 * 2, q and o 4096 * 4096, k and v
- * 4096 * 1024, router 4096 * 8. */
+/* An expert of DeepSeek-V3: 3 * 2048 * 7168 = 44,040,192 bytes and a float32 for each 128 x 128 of them, 10,752 bytes.
+ * An attention block: q_a 11,010,048, q_b 37,748,736, kv_a 4,128,768, kv_b 16,777,216, o 117,440,512: 187,105,280,
+ * 45,680 of scales, the router in 16 bits 3,670,016. A cached position: 576 numbers of two bytes. Mixtral: 3 * 4096 *
+ * 14336 * 2, q and o 4096 * 4096, k and v 4096 * 1024, router 4096 * 8. */
 static void bytes_and_flops_of_known_models(void **st) {
     near(v3.expert_bytes, 44050944, 1e-12);
     near(v3.expert_flops, 88080384, 1e-12);
@@ -75,8 +75,9 @@ static void bytes_and_flops_of_known_models(void **st) {
     near(f32.kv_row_bytes, 576 + 4, 1e-12); /* one float32 per position with E4M3 */
 }
 
-/* A curve is straight where both scales are logarithmic: 10 at 1 row and 1000 at 100 give 100 at 10; flat outside. A piece: two calls
- * of 1 ms and the longer of 1e9 bytes at 100 GB/s (10 ms) and 3e9 FLOP at 1 TFLOP/s (3 ms); with 30e9 FLOP 30 ms. */
+/* A curve is straight where both scales are logarithmic: 10 at 1 row and 1000 at 100 give 100 at 10; flat outside. A
+ * piece: two calls of 1 ms and the longer of 1e9 bytes at 100 GB/s (10 ms) and 3e9 FLOP at 1 TFLOP/s (3 ms); with 30e9
+ * FLOP 30 ms. */
 static void roofline(void **st) {
     memset(&m, 0, sizeof m);
     struct cost_curve c = {2, {1, 100}, {10, 1000}};
@@ -91,16 +92,19 @@ static void roofline(void **st) {
     d->latency[COST_LINEAR] = 1e-3;
     near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_8BIT, 4, 1e9, 3e9, 2}), 12e-3, 1e-6);
     near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_8BIT, 4, 1e9, 30e9, 2}), 32e-3, 1e-6);
-    near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_4BIT, 4, 1e9, 30e9, 0}), 30e-3, 1e-6); /* missing: uses the next wider format's */
-    near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_F32, 4, 1e9, 30e9, 0}), 30e-3, 1e-6);  /* or any format's */
-    near(cost_time(&m, 0, &(struct cost_item){COST_FFN, COST_8BIT, 4, 1e9, 30e9, 0}) + 1, 1, 1e-12);   /* nothing known: no limit */
+    /* missing: uses the next wider format's */
+    near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_4BIT, 4, 1e9, 30e9, 0}), 30e-3, 1e-6);
+    /* or any format's */
+    near(cost_time(&m, 0, &(struct cost_item){COST_LINEAR, COST_F32, 4, 1e9, 30e9, 0}), 30e-3, 1e-6);
+    /* nothing known: no limit */
+    near(cost_time(&m, 0, &(struct cost_item){COST_FFN, COST_8BIT, 4, 1e9, 30e9, 0}) + 1, 1, 1e-12);
     assert_true(isinf(cost_transfer(&m, 0, COST_H2D, 1)));
     d->link[COST_H2D].rate = 50e9, d->link[COST_H2D].latency = 1e-5;
     near(cost_transfer(&m, 0, COST_H2D, 5e6), 1.1e-4, 1e-9);
 }
 
-/* Starts of an attention block's operations: a device joins those of few rows. Mixtral has rows of 4,096 numbers: four are 16,384. The rotary parts of
- * V3's queries have 128 * 64. */
+/* Starts of an attention block's operations: a device joins those of few rows. Mixtral has rows of 4,096 numbers: four
+ * are 16,384. The rotary parts of V3's queries have 128 * 64. */
 static void joined(void **st) {
     static struct cost_machine card;
     cost_preset(&card, "paper-a-1");
@@ -124,15 +128,16 @@ static void joined(void **st) {
                           small = device && rows <= (k ? 2 : 4) ? (k ? 5 : 4)
                                   : k                           ? 9
                                                                 : 7,
-                          more = one_session ? 0 : rows - 1; /* each session stores its rows, and V3's products with kv_b are its own */
+                          /* each session stores its rows, and V3's products with kv_b are its own */
+                    more = one_session ? 0 : rows - 1;
                 near(t[1] - t[0], (products + (k ? 2 * more : 0)) * 1e3 + (small + more) * 1e6, 1e-9);
             }
 }
 
 /* 8 of 256 experts a row: 1 row 8; 2 rows 256 * (1 - (31/32)^2) = 15.75; 6 rows 256 * (1 - 0.826530) = 44.41; many all.
- * Skewed, with 4 experts, 1 of them a row, as 1/1, 1/2, 1/3, 1/4 of 25/12: p = 0.48, 0.24, 0.16, 0.12. Two rows: the sum of
- * 1 - (1-p)^2 = 0.7296 + 0.4224 + 0.2944 + 0.2256 = 1.672, against 1.75 without. Two of three a row as 1, 1/4, 1/9: the first is sure
- * to come, the others share one choice as 9 : 4. One row still finds two. */
+ * Skewed, with 4 experts, 1 of them a row, as 1/1, 1/2, 1/3, 1/4 of 25/12: p = 0.48, 0.24, 0.16, 0.12. Two rows: the
+ * sum of 1 - (1-p)^2 = 0.7296 + 0.4224 + 0.2944 + 0.2256 = 1.672, against 1.75 without. Two of three a row as 1, 1/4,
+ * 1/9: the first is sure to come, the others share one choice as 9 : 4. One row still finds two. */
 static void distinct_experts_of_several_rows(void **st) {
     near(cost_distinct(&v3, 1), 8, 1e-9);
     near(cost_distinct(&v3, 2), 15.75, 1e-9);
@@ -150,10 +155,10 @@ static void distinct_experts_of_several_rows(void **st) {
     near(cost_distinct(&q, 1), 4, 1e-9);
 }
 
-/* Paper A. Experts of a token: 58 * 8 * 44.05 MB = 20.44 GB, at the GEMV's 947 GB/s 21.58 ms, at the memory's 1228 GB/s 16.64 ms.
- * Attention blocks of the 5090 at 1.52 TB/s: 61 * 190.82 MB = 7.66 ms, dense FFNs 3 * 396.5 MB 0.78 ms, head 1.853 GB 1.22 ms. The
- * shared experts run beside the routed ones. 31.2 ms and 26.3 ms: the floor of 26 to 31. With latencies and hand-offs of 15 us
- * each way less than the paper's 46.5. */
+/* Paper A. Experts of a token: 58 * 8 * 44.05 MB = 20.44 GB, at the GEMV's 947 GB/s 21.58 ms, at the memory's 1228
+ * GB/s 16.64 ms. Attention blocks of the 5090 at 1.52 TB/s: 61 * 190.82 MB = 7.66 ms, dense FFNs 3 * 396.5 MB 0.78 ms,
+ * head 1.853 GB 1.22 ms. The shared experts run beside the routed ones. 31.2 ms and 26.3 ms: the floor of 26 to 31.
+ * With latencies and hand-offs of 15 us each way less than the paper's 46.5. */
 static void decode_floor(void **st) {
     assert_true(cost_preset(&m, "paper-a-1"));
     struct cost_decode one = {.mode = DECODE_HYBRID, .rows = 1, .n_device_layers = 61};
@@ -164,17 +169,22 @@ static void decode_floor(void **st) {
     near(floor947, 31.24e-3, 5e-3);
     m.domain[0].bw[COST_FFN].value[0] = 1228e9f;
     near(cost_decode(&m, &v3, &one), 26.30e-3, 5e-3);
-    printf("decode of DeepSeek-V3 on paper A's machine: floor %.1f ms, with latencies %.1f ms\n", floor947 * 1e3, real * 1e3);
+    printf("decode of DeepSeek-V3 on paper A's machine: floor %.1f ms, with latencies %.1f ms\n", floor947 * 1e3,
+           real * 1e3);
     assert_true(real > floor947 && real < 39.5e-3);
-    /* Two sessions in one batch of 15.75 experts a layer; dual: the maximum of both micro-batches' attention on the device and both micro-batches' experts on
-     * the CPU (2 * 8 experts, as each micro-batch reads its own), or one micro-batch's attention and then its experts. At 947 GB/s: experts 2 * 372.1 us = 744
-     * us a layer, attention (125.5 + 29 of the shared) * 2 = 309 us, chain 125.5 + 372.1 = 498 us. So 58 * 744.2 us, 3 layers of 2 * 386.4 us, 2 heads. */
+    /* Two sessions in one batch of 15.75 experts a layer; dual: the maximum of both micro-batches' attention on the
+     * device and both micro-batches' experts on the CPU (2 * 8 experts, as each micro-batch reads its own), or one
+     * micro-batch's attention and then its experts. At 947 GB/s: experts 2 * 372.1 us = 744 us a layer, attention
+     * (125.5 + 29 of the shared) * 2 = 309 us, chain 125.5 + 372.1 = 498 us. So 58 * 744.2 us, 3 layers of 2 * 386.4
+     * us, 2 heads. */
     m.domain[0].bw[COST_FFN].value[0] = 947e9f;
     struct cost_decode two = {.mode = DECODE_DUAL, .rows = 2, .n_device_layers = 61, .first_rows = 1};
     near(cost_decode(&m, &v3, &two), 58 * 744.2e-6 + 3 * 2 * 386.4e-6 + 2 * 1.219e-3, 5e-3);
     two.mode = DECODE_HYBRID;
-    near(cost_decode(&m, &v3, &two), 58 * (125.5e-6 + 15.75 * 46.52e-6) + 3 * 386.4e-6 + 61 * 11e-6 + 1.219e-3, 5e-3); /* kv_b twice: 16.8 MB */
-    assert_int_equal(cost_best_cut(&m, &v3, &(struct cost_decode){.mode = DECODE_DUAL, .rows = 2, .n_device_layers = 61}), 1);
+    /* kv_b twice: 16.8 MB */
+    near(cost_decode(&m, &v3, &two), 58 * (125.5e-6 + 15.75 * 46.52e-6) + 3 * 386.4e-6 + 61 * 11e-6 + 1.219e-3, 5e-3);
+    assert_int_equal(
+        cost_best_cut(&m, &v3, &(struct cost_decode){.mode = DECODE_DUAL, .rows = 2, .n_device_layers = 61}), 1);
     /* Where attention takes as long as the experts, an even split is best: 4 rows, 2 + 2. */
     struct cost_model even = {.layers = 10,
                               .n_experts = 1000000,
@@ -184,7 +194,8 @@ static void decode_floor(void **st) {
                               .expert_bytes = 947e6,
                               .attn_block_bytes = 1.52e6,
                               .attn_block_flops = 335e9};
-    assert_int_equal(cost_best_cut(&m, &even, &(struct cost_decode){.mode = DECODE_DUAL, .rows = 4, .n_device_layers = 10}), 2);
+    assert_int_equal(
+        cost_best_cut(&m, &even, &(struct cost_decode){.mode = DECODE_DUAL, .rows = 4, .n_device_layers = 10}), 2);
     /* Layers that do not fit stay on the CPU; with none on the device it is a CPU batch. */
     one.n_device_layers = 0;
     struct cost_decode cpu = {.mode = DECODE_CPU, .rows = 1, .n_device_layers = 61};
@@ -192,13 +203,17 @@ static void decode_floor(void **st) {
     one.n_device_layers = 30;
     double half = cost_decode(&m, &v3, &one);
     assert_true(half < cost_decode(&m, &v3, &cpu) && half > floor947);
-    assert_int_equal(
-        cost_layers_fit(&v3, 3 * (v3.attn_block_bytes + v3.ffn_bytes + 100 * 1152) + 2.5 * (v3.attn_block_bytes + v3.shared_bytes + 100 * 1152), 100), 5);
+    assert_int_equal(cost_layers_fit(&v3,
+                                     3 * (v3.attn_block_bytes + v3.ffn_bytes + 100 * 1152) +
+                                         2.5 * (v3.attn_block_bytes + v3.shared_bytes + 100 * 1152),
+                                     100),
+                     5);
     assert_int_equal(cost_layers_fit(&v3, 1e12, 100), 61);
     assert_int_equal(cost_layers_fit(&v3, 1e6, 100), 0);
 }
 
-/* 30 of 60 layers read another layer's rows. Five layers with a million positions fit where all would need twice the memory for them. */
+/* 30 of 60 layers read another layer's rows. Five layers with a million positions fit where all would need twice the
+ * memory for them. */
 static void rows_of_other_layers(void **st) {
     struct config sharing = config;
     struct cost_model q;
@@ -211,8 +226,8 @@ static void rows_of_other_layers(void **st) {
     assert_true(cost_layers_fit(&v3, bytes, 1e6) < 5);
 }
 
-/* Beside a prefill that streams 57 GB/s, host memory has 1228 - 57 = 1171 GB/s left, and the GEMV, which reaches 947 of 1228, 903 of
- * it: the 21.58 ms of experts become 22.63. With 60 in all: an eighth, at the least. */
+/* Beside a prefill that streams 57 GB/s, host memory has 1228 - 57 = 1171 GB/s left, and the GEMV, which reaches 947 of
+ * 1228, 903 of it: the 21.58 ms of experts become 22.63. With 60 in all: an eighth, at the least. */
 static void beside_a_stream(void **st) {
     assert_true(cost_preset(&m, "paper-a-2"));
     struct cost_decode s = {.mode = DECODE_HYBRID, .rows = 1, .n_device_layers = 61};
@@ -223,9 +238,10 @@ static void beside_a_stream(void **st) {
     near(cost_decode(&m, &v3, &s) - alone, 7 * 20.44e9 / 947e9, 1e-2);
 }
 
-/* The stream: 654.1 GB of experts at 57 GB/s, 11.48 s. With the other weights, 61 * 190.8 MB + 58 * 44.05 MB + 3 * 396.5 MB = 15.4 GB more, 11.75 s;
- * to two devices half of the experts each. A prompt that computes longer than that: 32K. The CPU's crossing is between the
- * paper's 2K and 4K; what both do together is sooner than either, at most twice. */
+/* The stream: 654.1 GB of experts at 57 GB/s, 11.48 s. With the other weights, 61 * 190.8 MB + 58 * 44.05 MB + 3 *
+ * 396.5 MB = 15.4 GB more, 11.75 s; to two devices half of the experts each. A prompt that computes longer than that:
+ * 32K. The CPU's crossing is between the paper's 2K and 4K; what both do together is sooner than either, at most twice.
+ */
 static void prefills(void **st) {
     assert_true(cost_preset(&m, "paper-a-2"));
     struct cost_prefill p = {.mode = PREFILL_SLP, .n = 4096, .ranks = 2, .n_dense_layers = 61};
@@ -246,7 +262,8 @@ static void prefills(void **st) {
     for (int n = 256; n <= 8192; n += 256) {
         double t[EXEC_MODES];
         p = (struct cost_prefill){.n = n};
-        for (int how = PREFILL_CPU; how <= PREFILL_SLP; how++) p.mode = (enum exec_mode)how, t[how] = cost_prefill(&m, &v3, &p);
+        for (int how = PREFILL_CPU; how <= PREFILL_SLP; how++)
+            p.mode = (enum exec_mode)how, t[how] = cost_prefill(&m, &v3, &p);
         if (!cross && t[PREFILL_CPU] > t[PREFILL_SLP]) cross = n;
         double least = t[PREFILL_CPU] < t[PREFILL_SLP] ? t[PREFILL_CPU] : t[PREFILL_SLP];
         assert_true(t[PREFILL_BLEND] < least * 1.03);
@@ -261,8 +278,9 @@ static void prefills(void **st) {
     assert_true(isinf(cost_prefill(&m, &v3, &p)));
 }
 
-/* The blend by hand: 1 layer, 10 experts that are all chosen, 1 ms over the link, 1 ms on the CPU, nothing on the device. Attention: 1 ms on the CPU.
- * x experts are uploaded in x ms; the CPU does 10 - x after attention: 1 + 10 - x. x = 5.5 would balance; x = 5: 6 ms, x = 6: 6 ms. */
+/* The blend by hand: 1 layer, 10 experts that are all chosen, 1 ms over the link, 1 ms on the CPU, nothing on the
+ * device. Attention: 1 ms on the CPU. x experts are uploaded in x ms; the CPU does 10 - x after attention: 1 + 10 - x.
+ * x = 5.5 would balance; x = 5: 6 ms, x = 6: 6 ms. */
 static void blend(void **st) {
     memset(&m, 0, sizeof m);
     m.n_domains = 2, m.n_devices = 1;
@@ -270,10 +288,13 @@ static void blend(void **st) {
     m.domain[0].bw[COST_FFN] = (struct cost_curve){1, {1}, {1e9f}};
     m.domain[1].bw[COST_LINEAR] = (struct cost_curve){1, {1}, {1e9f}};
     m.domain[1].link[COST_H2D].rate = 1e9, m.domain[1].link[COST_D2H].rate = 1e9;
-    struct cost_model q = {.layers = 1, .n_experts = 10, .topk = 1, .expert_bytes = 1e6, .expert_flops = 0, .attn_block_bytes = 1e6};
+    struct cost_model q = {
+        .layers = 1, .n_experts = 10, .topk = 1, .expert_bytes = 1e6, .expert_flops = 0, .attn_block_bytes = 1e6};
     struct cost_prefill p = {.mode = PREFILL_BLEND, .n = 1000, .is_resident = true};
     near(cost_prefill(&m, &q, &p), 6e-3, 1e-6);
-    p.n = 4096 + 1000; /* two batches of 4,096 rows at most: the first one's attention takes 4.096 ms, and twice its work waits for the experts */
+    /* two batches of 4,096 rows at most: the first one's attention takes 4.096 ms, and twice its work waits for the
+     * experts */
+    p.n = 4096 + 1000;
     double both = cost_prefill(&m, &q, &p);
     p.n = 4096;
     double first = cost_prefill(&m, &q, &p);
@@ -284,7 +305,8 @@ static void blend(void **st) {
     m.domain[2] = m.domain[1];
     p.ranks = 2;
     near(cost_prefill(&m, &q, &p), 4e-3, 1e-6);
-    q.row_bytes = 1000; /* a millisecond for 1,000 rows each way: the CPU's part is copied down and up, the other device's once more */
+    /* a millisecond for 1,000 rows each way: the CPU's part is copied down and up, the other device's once more */
+    q.row_bytes = 1000;
     near(cost_prefill(&m, &q, &p), 5e-3, 1e-6);
     p.ranks = 3; /* there are two */
     assert_true(isinf(cost_prefill(&m, &q, &p)));
@@ -303,34 +325,45 @@ static void blend(void **st) {
 }
 
 /* Paper B's points for an expert of Mixtral in 16 bits, 1 byte of weights to 1 FLOP a row (so intensity I is the rows).
- * L4 box: host 100 GB/s and 1.6 TFLOP/s, link 32 GB/s, device 300 GB/s and 121 TFLOP/s. Eq. 9: P1 where the link's roof reaches the
- * CPU's best, min(1.6e12, 100e9 I) = 32e9 I: at I = 1.6e12 / 32e9 = 50: there, or with one row more, fetching begins to pay. Eq. 10: P2 where it
- * reaches the device's, min(121e12, 300e9 I') = 32e9 I; all rows in one pass: I = 121e12 / 32e9 = 3781.25. With a micro-batch of
- * 128 rows the device gives 300e9 * 128 = 38.4 TFLOP/s, balance (eq. 11) at I = 300 * 128 / 32 = 1200: the same from the other side.
- * T4: link 16 GB/s, 65 TFLOP/s: 100 and 4062.5. */
+ * L4 box: host 100 GB/s and 1.6 TFLOP/s, link 32 GB/s, device 300 GB/s and 121 TFLOP/s. Eq. 9: P1 where the link's roof
+ * reaches the CPU's best, min(1.6e12, 100e9 I) = 32e9 I: at I = 1.6e12 / 32e9 = 50: there, or with one row more,
+ * fetching begins to pay. Eq. 10: P2 where it reaches the device's, min(121e12, 300e9 I') = 32e9 I; all rows in one
+ * pass: I = 121e12 / 32e9 = 3781.25. With a micro-batch of 128 rows the device gives 300e9 * 128 = 38.4 TFLOP/s,
+ * balance (eq. 11) at I = 300 * 128 / 32 = 1200: the same from the other side. T4: link 16 GB/s, 65 TFLOP/s: 100 and
+ * 4062.5. */
 static void paper_b(void **st) {
     assert_true(cost_preset(&m, "paper-b-l4"));
     near(mixtral.expert_flops / mixtral.expert_bytes, 1, 1e-12);
     near(cost_fetch_break_even(&m, 1, &mixtral), 50.5, 0.01);
     assert_int_equal((int)cost_compute_bound_rows(&m, 1, &mixtral), 3782);
-    double each = cost_expert(&m, 1, &mixtral, 128, COST_MANY_ROWS), move = cost_transfer(&m, 1, COST_H2D, mixtral.expert_bytes);
+    double each = cost_expert(&m, 1, &mixtral, 128, COST_MANY_ROWS),
+           move = cost_transfer(&m, 1, COST_H2D, mixtral.expert_bytes);
     near(move / each * 128, 300.0 * 128 / 32, 1e-6);
     assert_true(cost_preset(&m, "paper-b-t4"));
     near(cost_fetch_break_even(&m, 1, &mixtral), 100.5, 0.005);
     assert_int_equal((int)cost_compute_bound_rows(&m, 1, &mixtral), 4063);
-    /* Attention of decode: 4 queries share a key and value: 4 * 4 * 128 FLOP over 512 bytes, I = 4 < P1: stay with the cache. */
+    /* Attention of decode: 4 queries share a key and value: 4 * 4 * 128 FLOP over 512 bytes, I = 4 < P1: stay with the
+     * cache. */
     struct cost_rows r = cost_decode_rows(1, 511);
     near(r.pairs * mixtral.pair_flops / (r.keys * mixtral.kv_row_bytes), 4, 1e-9);
     m.domain[1].link[COST_H2D].rate = 0;
     assert_int_equal((int)cost_fetch_break_even(&m, 1, &mixtral), COST_NEVER_ROWS);
 }
 
-/* Paper C, equations 1 to 4 with its table 1. An expert of 3 * 5120 * 1536 in 16 bits (DeepSeek-V2) is 47.19 MB: 0.737 ms over 64 GB/s,
- * 0.154 ms of 307.2 GB/s. Missing, 1 row: the link. The CPU at 16 rows: 755 MFLOP at 6 TFLOP/s 0.126 ms, less than its read;
- * at 128: 6.04 GFLOP at 30 TFLOP/s 0.201 ms. Near memory, 1 row: the read at 153.6 GB/s, 0.307 ms. At 4: 0.1887 GFLOP at 256 GFLOP/s = 0.737 ms. */
+/* Paper C, equations 1 to 4 with its table 1. An expert of 3 * 5120 * 1536 in 16 bits (DeepSeek-V2) is 47.19 MB: 0.737
+ * ms over 64 GB/s, 0.154 ms of 307.2 GB/s. Missing, 1 row: the link. The CPU at 16 rows: 755 MFLOP at 6 TFLOP/s 0.126
+ * ms, less than its read; at 128: 6.04 GFLOP at 30 TFLOP/s 0.201 ms. Near memory, 1 row: the read at 153.6 GB/s, 0.307
+ * ms. At 4: 0.1887 GFLOP at 256 GFLOP/s = 0.737 ms. */
 static void paper_c(void **st) {
-    struct config c = {
-        .hidden = 5120, .n_layers = 1, .n_heads = 128, .n_kv_heads = 1, .head_dim = 128, .v_dim = 128, .n_experts = 160, .topk = 6, .moe_inter = 1536};
+    struct config c = {.hidden = 5120,
+                       .n_layers = 1,
+                       .n_heads = 128,
+                       .n_kv_heads = 1,
+                       .head_dim = 128,
+                       .v_dim = 128,
+                       .n_experts = 160,
+                       .topk = 6,
+                       .moe_inter = 1536};
     struct cost_model q;
     cost_model_of(&q, &c, DT_BF16, DT_BF16, DT_BF16);
     assert_true(cost_preset(&m, "paper-c"));
@@ -346,11 +379,13 @@ static void paper_c(void **st) {
     near(cost_expert_miss(&m, 1, &q, 16), 4.719e-3, 1e-3);
 }
 
-/* A machine that reads at 57 tok/s with 64 tokens (the weights' reading) and 332 with 1,024 (the arithmetic), and a model of it that is
- * a third too fast everywhere. One prefill's speed taken for all lengths is wrong by 5.8; the model that saw the same prefill is not. */
+/* A machine that reads at 57 tok/s with 64 tokens (the weights' reading) and 332 with 1,024 (the arithmetic), and a
+ * model of it that is a third too fast everywhere. One prefill's speed taken for all lengths is wrong by 5.8; the model
+ * that saw the same prefill is not. */
 static void one_length_does_not_mislead(void **st) {
     memset(&m, 0, sizeof m);
-    struct cost_model q = {.layers = 10, .n_experts = 16, .topk = 2, .experts = COST_8BIT, .expert_bytes = 1e9 * 1.1, .expert_flops = 1e9};
+    struct cost_model q = {
+        .layers = 10, .n_experts = 16, .topk = 2, .experts = COST_8BIT, .expert_bytes = 1e9 * 1.1, .expert_flops = 1e9};
     m.n_domains = 1;
     m.domain[0].bw[COST_FFN] = (struct cost_curve){1, {1}, {210e9f}};
     m.domain[0].rate[COST_FFN][COST_8BIT] = (struct cost_curve){2, {1, 1024}, {8.9e12f, 8.9e12f}};
@@ -366,7 +401,8 @@ static void one_length_does_not_mislead(void **st) {
     }
     near(cost_prefill(&m, &q, &few), real_few, 0.05);
     double off = cost_prefill(&m, &q, &many) / real_many;
-    printf("1,024 tokens after seeing 64: %.2f of what they take (table alone %.2f, the speed of 64: 5.82)\n", off, before / real_many);
+    printf("1,024 tokens after seeing 64: %.2f of what they take (table alone %.2f, the speed of 64: 5.82)\n", off,
+           before / real_many);
     assert_true(off > 1 / 1.3 && off < 1.3);
     for (int i = 0; i < 3; i++) cost_observe(&m, seen, 1024, cost_prefill(&m, &q, &many), real_many);
     near(cost_prefill(&m, &q, &many), real_many, 0.05);
@@ -389,13 +425,15 @@ static void learning(void **st) {
     near(cost_factor(&m, s, 16), pow(8, 8 / 8.25), 0.01);
     assert_true(cost_factor(&m, s, 16) <= 8);
     double was = cost_factor(&m, s, 16);
-    cost_observe(&m, s, 16, 0, 1), cost_observe(&m, s, 16, 1, 0), cost_observe(&m, s, 16, NAN, 1), cost_observe(&m, s, 16, 1, COST_MANY_ROWS);
+    cost_observe(&m, s, 16, 0, 1), cost_observe(&m, s, 16, 1, 0), cost_observe(&m, s, 16, NAN, 1),
+        cost_observe(&m, s, 16, 1, COST_MANY_ROWS);
     assert_true(cost_factor(&m, s, 16) == was);
     m.is_deterministic = true;
     assert_true(cost_factor(&m, s, 16) == 1);
 }
 
-/* The table that the split reads: exact below 16 rows, within 3% above (a corner between two entries), never decreasing, and extrapolated past its end. */
+/* The table that the split reads: exact below 16 rows, within 3% above (a corner between two entries), never
+ * decreasing, and extrapolated past its end. */
 static void tables(void **st) {
     static struct cost_table t;
     for (int i = 0; cost_preset_name(i); i++) {

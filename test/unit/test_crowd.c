@@ -1,6 +1,6 @@
-/* A device with too little memory for its work. In batches of more sessions than fit, sessions without a device cache run on the CPU
- * with the others, and each answer equals the answer alone. A long prompt during decoding takes the memory of decoding's weights
- * and returns it. On the built-in checkpoint. */
+/* A device with too little memory for its work. In batches of more sessions than fit, sessions without a device cache
+ * run on the CPU with the others, and each answer equals the answer alone. A long prompt during decoding takes the
+ * memory of decoding's weights and returns it. On the built-in checkpoint. */
 #include "test/unit/unit.h"
 
 #include <stdlib.h>
@@ -12,7 +12,12 @@
 #include "engine/session/engine_state.h"
 
 static void some_caches_have_no_room(void **st) {
-    struct engine_params p = {.dir = "ember:", .threads = 2, .cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .gpus = "emu:1,cpu=scalar,mem=20M", .context = 512};
+    struct engine_params p = {.dir = "ember:",
+                              .threads = 2,
+                              .cpu_level = CPU_SCALAR + 1,
+                              .kv = DT_F32,
+                              .gpus = "emu:1,cpu=scalar,mem=20M",
+                              .context = 512};
     struct engine *eng;
     struct error e = {0};
     struct session *s[DECODE_MAX_ROWS];
@@ -30,11 +35,13 @@ static void some_caches_have_no_room(void **st) {
     }
     for (enum exec_mode cut = DECODE_HYBRID; cut <= DECODE_DUAL; cut++) {
         int mixed = 0, n_dev = 0;
-        for (int i = 0; i < DECODE_MAX_ROWS; i++) spans[i] = (struct decode_span){.kv = &s[i]->kv, .tokens = &tokens[i], .pos = 300 + i * 37 % 200, .n = 1};
+        for (int i = 0; i < DECODE_MAX_ROWS; i++)
+            spans[i] = (struct decode_span){.kv = &s[i]->kv, .tokens = &tokens[i], .pos = 300 + i * 37 % 200, .n = 1};
         if (decode_run(step, cut, spans, DECODE_MAX_ROWS, &never, &e)) fail_msg("%s", e.text);
         assert_int_equal(decode_last_exec(step), cut);
         for (int k = 0; k < step->n_micros; k++)
-            mixed += step->micro_batch[k].n_dev && step->micro_batch[k].n_dev < step->micro_batch[k].n, n_dev += step->micro_batch[k].n_dev;
+            mixed += step->micro_batch[k].n_dev && step->micro_batch[k].n_dev < step->micro_batch[k].n,
+                n_dev += step->micro_batch[k].n_dev;
         assert_int_equal(mixed, cut == DECODE_DUAL ? 2 : 1); /* every micro-batch has rows of both */
         for (int i = 0; i < DECODE_MAX_ROWS; i++) {
             memcpy(logits + (size_t)i * vocab, spans[i].logits, vocab * sizeof *logits);
@@ -45,7 +52,8 @@ static void some_caches_have_no_room(void **st) {
             bool any = false;
             for (enum exec_mode alone = DECODE_CPU; alone <= DECODE_HYBRID && !any; alone++) {
                 if (decode_run(step, alone, &spans[i], 1, &never, &e)) fail_msg("%s", e.text);
-                any = !memcmp(logits + (size_t)i * vocab, spans[i].logits, vocab * sizeof *logits) && top[i] == *spans[i].top;
+                any = !memcmp(logits + (size_t)i * vocab, spans[i].logits, vocab * sizeof *logits) &&
+                      top[i] == *spans[i].top;
                 same[alone] += any;
             }
             if (!any) fail_msg("row %d is another one alone", i);
@@ -58,7 +66,7 @@ static void some_caches_have_no_room(void **st) {
     free(logits);
 }
 
-/* --- A prompt whose ring does not fit together with decoding's weights ------------------------------------------------------------ */
+/* --- A prompt whose ring does not fit together with decoding's weights ------------------------ */
 
 enum { LONG = 500, ANSWER = 400 };
 
@@ -83,7 +91,11 @@ static void submit(struct session *s, int n, int max) {
     struct error err = {0};
     static int32_t prompt[LONG];
     for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % 500;
-    struct request r = {.tokens = prompt, .n = n, .max_tokens = max, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 3}};
+    struct request r = {.tokens = prompt,
+                        .n = n,
+                        .max_tokens = max,
+                        .flags = REQ_IGNORE_EOS,
+                        .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 3}};
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
 }
 static struct event next(struct engine *eng) {
@@ -118,7 +130,8 @@ static void a_prompt_takes_the_room(void **st) {
     size_t own = large - gpu_mem_free(eng->machine.gpus->gpu[0]), least, held = 0;
     for (int i = 0; i < 2; i++)
         if (session_open(eng, &s[i], &e)) fail_msg("%s", e.text);
-    least = slp_min_bytes(&(struct slp_job){.w = &eng->weights, .set = eng->machine.gpus, .ranks = 1, .cache = s[1]->kv.layer, .n = LONG});
+    least = slp_min_bytes(&(struct slp_job){
+        .w = &eng->weights, .set = eng->machine.gpus, .ranks = 1, .cache = s[1]->kv.layer, .n = LONG});
     for (int i = 0; i < 2; i++) {
         submit(s[i], length[i], most[i]);
         read_until(eng, s, alone, i, -1);
@@ -135,7 +148,8 @@ static void a_prompt_takes_the_room(void **st) {
         if (layers == engine_info(eng)->n_layers) break;
         engine_close(&eng);
     }
-    print_message("%zu KB: own %zu, held while answering %zu, the prompt takes at least %zu\n", mem >> 10, own >> 10, held >> 10, least >> 10);
+    print_message("%zu KB: own %zu, held while answering %zu, the prompt takes at least %zu\n", mem >> 10, own >> 10,
+                  held >> 10, least >> 10);
     assert_true(own + held + least > mem);
     for (int i = 0; i < 2; i++)
         if (session_open(eng, &s[i], &e)) fail_msg("%s", e.text);
@@ -163,6 +177,7 @@ static void a_prompt_takes_the_room(void **st) {
 
 int main(void) {
     file_embed(ember_files);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(some_caches_have_no_room), cmocka_unit_test(a_prompt_takes_the_room)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(some_caches_have_no_room),
+                                       cmocka_unit_test(a_prompt_takes_the_room)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Drafts: whatever is drafted, the text is the text without a draft, for every family, on the CPU and on devices, in batches and
- * beside cancelled turns; and sampled tokens have the right distribution. On generated checkpoints. */
+/* Drafts: whatever is drafted, the text is the text without a draft, for every family, on the CPU and on devices, in
+ * batches and beside cancelled turns; and sampled tokens have the right distribution. On generated checkpoints. */
 #include "engine/session/engine_tasks.h"
 #include "test/unit/drafted.h"
 
@@ -11,7 +11,7 @@
 #include "engine/draft/lookup.h"
 #include "engine/ember/ember.h"
 
-/* --- Lookup of earlier text --------------------------------------------------------------------------------------------------- */
+/* --- Lookup of earlier text ------------------------------------------------------------------- */
 
 static void the_longest_earlier_end_is_taken(void **st) {
     static const int32_t text[] = {1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 4, 8, 2, 3, 4};
@@ -31,10 +31,11 @@ static void the_longest_earlier_end_is_taken(void **st) {
     assert_memory_equal(out, ((int32_t[]){5, 6, 7, 5, 6, 7, 5}), 28);
 }
 
-/* --- A draft that knows the text and gives wrong tokens on purpose ----------------------------------------------------------------- */
+/* --- A draft that knows the text and gives wrong tokens on purpose ---------------------------- */
 
 struct liar {
-    int32_t truth[SESSIONS + 1][PROMPT + ANSWER]; /* by the first token of the prompt; the last one is of the cancelled session */
+    /* by the first token of the prompt; the last one is of the cancelled session */
+    int32_t truth[SESSIONS + 1][PROMPT + ANSWER];
     bool known;
     int honest; /* percentage of correct tokens; > 100: all, and as many as allowed */
     uint32_t seed;
@@ -92,18 +93,23 @@ static void same_text(const char *name, struct engine_params p, const int *hones
         engine_close(&eng);
         for (int i = 0; i <= SESSIONS; i++)
             for (int t = 0; t < PROMPT + ANSWER; t++)
-                if (got[i][t] != l.truth[i][t]) fail_msg("%s, honest %d: session %d, position %d: %d, not %d", name, l.honest, i, t, got[i][t], l.truth[i][t]);
+                if (got[i][t] != l.truth[i][t])
+                    fail_msg("%s, honest %d: session %d, position %d: %d, not %d", name, l.honest, i, t, got[i][t],
+                             l.truth[i][t]);
         if (drafted < ANSWER) fail_msg("%s, honest %d: %d tokens guessed", name, l.honest, drafted);
         if (!l.honest && accepted > drafted / 10) fail_msg("%s: %d of %d lies were right", name, accepted, drafted);
         if (l.honest > 100 && (accepted < drafted * 3 / 4 || with * 2 > steps))
-            fail_msg("%s: %d of %d true guesses were right; %d steps, %d without", name, accepted, drafted, (int)with, (int)steps);
+            fail_msg("%s: %d of %d true guesses were right; %d steps, %d without", name, accepted, drafted, (int)with,
+                     (int)steps);
     }
 }
 
 static const int every[] = {0, 60, 95, 101, -1}, some[] = {85, -1};
 static void text_is_the_same_with_any_draft(void **st) {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        same_text(families[i], (struct engine_params){.kv = DT_F32, .cpu_level = all || i % 4 == 0 ? CPU_SCALAR + 1 : 0, .context = PROMPT + ANSWER},
+        same_text(families[i],
+                  (struct engine_params){
+                      .kv = DT_F32, .cpu_level = all || i % 4 == 0 ? CPU_SCALAR + 1 : 0, .context = PROMPT + ANSWER},
                   all || i % 4 == 3 ? every : some);
 }
 static void text_is_the_same_at_the_best_level(void **st) {
@@ -124,13 +130,15 @@ static void text_is_the_same_on_devices(void **st) {
                           all ? every : some);
 }
 
-/* --- The prediction layer ----------------------------------------------------------------------------------------------------------- */
+/* --- The prediction layer --------------------------------------------------------------------- */
 
-static const char *const questions[] = {"How do I ask about a PDF?", "What is a GPU good for?", "Which sampling options are there?"};
+static const char *const questions[] = {"How do I ask about a PDF?", "What is a GPU good for?",
+                                        "Which sampling options are there?"};
 enum { QUESTIONS = sizeof questions / sizeof *questions, TEXT = 60 };
 
 /* Runs two turns of several sessions on the built-in model; the second one rewinds the end of the first. */
-static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][TEXT], int n[2][QUESTIONS], int *drafted, int *accepted) {
+static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][TEXT], int n[2][QUESTIONS], int *drafted,
+                     int *accepted) {
     struct engine *eng;
     struct session *s[QUESTIONS];
     struct error e = {0};
@@ -141,12 +149,15 @@ static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][T
         for (int i = 0; i < QUESTIONS; i++) {
             int32_t prompt[200] = {0, 2};
             int len = 2;
-            for (const char *c = questions[i]; *c; c++) prompt[len++] = 6 + (unsigned char)*c; /* bytes as tokens: unusual wording, which the model declines */
+            /* bytes as tokens: unusual wording, which the model declines */
+            for (const char *c = questions[i]; *c; c++) prompt[len++] = 6 + (unsigned char)*c;
             prompt[len++] = 1, prompt[len++] = 3;
             for (int k = 0; turn && k < 10; k++) prompt[len++] = text[0][i][k];
             if (!turn && session_open(eng, &s[i], &e)) fail_msg("%s", e.text);
-            struct request r = {
-                .tokens = prompt, .n = len, .max_tokens = TEXT, .sampling = {.temperature = i == 2, .top_p = 1, .repeat_penalty = 1, .seed = 5}};
+            struct request r = {.tokens = prompt,
+                                .n = len,
+                                .max_tokens = TEXT,
+                                .sampling = {.temperature = i == 2, .top_p = 1, .repeat_penalty = 1, .seed = 5}};
             n[turn][i] = 0;
             if (session_submit(s[i], &r, &e)) fail_msg("%s", e.text);
         }
@@ -168,12 +179,20 @@ static void the_prediction_layer_guesses_well(void **st) {
         const char *gpus;
         enum exec_mode mode;
         int level;
-    } how[] = {{NULL, DECODE_CPU, CPU_SCALAR + 1}, {NULL, DECODE_CPU, 0}, {"emu:1", DECODE_HYBRID, 0}, {"emu:2", DECODE_DUAL, 0}};
+    } how[] = {{NULL, DECODE_CPU, CPU_SCALAR + 1},
+               {NULL, DECODE_CPU, 0},
+               {"emu:1", DECODE_HYBRID, 0},
+               {"emu:2", DECODE_DUAL, 0}};
     int32_t want[2][QUESTIONS][TEXT], got[2][QUESTIONS][TEXT];
     int n[2][QUESTIONS], m[2][QUESTIONS], drafted, accepted;
     for (size_t h = !all; h < sizeof how / sizeof *how; h++) { /* the scalar reference is slow */
-        struct engine_params p = {
-            .dir = "ember:", .threads = 1, .context = 512, .cpu_level = how[h].level, .gpus = how[h].gpus, .decode = how[h].mode, .prefill = PREFILL_CPU};
+        struct engine_params p = {.dir = "ember:",
+                                  .threads = 1,
+                                  .context = 512,
+                                  .cpu_level = how[h].level,
+                                  .gpus = how[h].gpus,
+                                  .decode = how[h].mode,
+                                  .prefill = PREFILL_CPU};
         memset(want, 0, sizeof want);
         converse(&p, want, n, &drafted, &accepted);
         p.draft = DRAFT_MTP;
@@ -182,13 +201,15 @@ static void the_prediction_layer_guesses_well(void **st) {
             converse(&p, got, m, &drafted, &accepted);
             assert_memory_equal(n, m, sizeof n);
             assert_memory_equal(want, got, sizeof want);
-            print_message("%s, %d at once: %d of %d guesses were right\n", how[h].gpus ? how[h].gpus : "processor", p.max_drafted, accepted, drafted);
+            print_message("%s, %d at once: %d of %d guesses were right\n", how[h].gpus ? how[h].gpus : "processor",
+                          p.max_drafted, accepted, drafted);
             assert_true(drafted > 60 && accepted * 100 > drafted * (p.max_drafted == 1 ? 75 : 40));
         }
     }
 }
 
-/* Compares with test/golden/oracle.py on the same weights: every position with its next token, and the tokens predicted from there. */
+/* Compares with test/golden/oracle.py on the same weights: every position with its next token, and the tokens predicted
+ * from there. */
 struct told {
     struct session *s;
     const int32_t *tokens;
@@ -234,7 +255,8 @@ static void the_prediction_layer_says_what_the_reference_says(void **st) {
         while (*p != ']') tokens[t.n++] = (int32_t)strtol(p + 1, (char **)&p, 10);
         snprintf(path, sizeof path, "%s/%s_ahead.f32", GOLDEN_DIR, names[i]);
         assert_int_equal(file_read(path, 1 << 20, &want, &at, &e), 0);
-        struct engine *eng = open_model(names[i], (struct engine_params){.draft = DRAFT_MTP, .kv = DT_F32, .cpu_level = CPU_SCALAR + 1});
+        struct engine *eng =
+            open_model(names[i], (struct engine_params){.draft = DRAFT_MTP, .kv = DT_F32, .cpu_level = CPU_SCALAR + 1});
         assert_int_equal(at, (size_t)(t.n - 1) * 2 * (size_t)eng->info.vocab * sizeof(float));
         t.want = (const float *)(const void *)want;
         assert_int_equal(session_open(eng, &t.s, &e), 0);
@@ -260,7 +282,8 @@ static void who_has_no_prediction_layer_says_so(void **st) {
     assert_non_null(strstr(e.text, "gqa_flat has no supported prediction layer"));
 }
 
-/* Rows of paged decoding are other prompts': an explicit draft is refused with it, an automatic one reports that it is off. */
+/* Rows of paged decoding are other prompts': an explicit draft is refused with it, an automatic one reports that it is
+ * off. */
 static void nothing_is_guessed_in_paged_steps(void **st) {
     struct error e = {0};
     struct turn_stats stats;
@@ -271,15 +294,20 @@ static void nothing_is_guessed_in_paged_steps(void **st) {
     snprintf(dir, sizeof dir, "%s/gqa_shared", root);
     for (enum draft_kind named = DRAFT_LOOKUP; named <= DRAFT_INT4; named++) {
         e = (struct error){0};
-        assert_int_equal(engine_open(&eng, &(struct engine_params){.dir = dir, .threads = 1, .gpus = "emu:1", .decode = DECODE_PAGED, .draft = named}, &e),
-                         ERR_USAGE);
+        assert_int_equal(
+            engine_open(&eng,
+                        &(struct engine_params){
+                            .dir = dir, .threads = 1, .gpus = "emu:1", .decode = DECODE_PAGED, .draft = named},
+                        &e),
+            ERR_USAGE);
         assert_non_null(strstr(e.text, "leave out --draft"));
     }
     for (enum draft_kind draft = DRAFT_NONE; draft <= DRAFT_AUTO; draft++) {
         eng = open_model("gqa_shared", (struct engine_params){.gpus = "emu:1", .decode = DECODE_PAGED, .draft = draft});
         prompt_of(0, prompt);
         assert_int_equal(session_open(eng, &s, &e), 0);
-        turn(eng, s, (struct request){.tokens = prompt, .n = PROMPT, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS}, text, &stats);
+        turn(eng, s, (struct request){.tokens = prompt, .n = PROMPT, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS},
+             text, &stats);
         assert_string_equal(stats.decode_mode, "paged");
         assert_true(!stats.draft && !stats.drafted && !strstr(stats.decode_why, "no drafts") == !draft);
         session_close(&s);
@@ -287,10 +315,11 @@ static void nothing_is_guessed_in_paged_steps(void **st) {
     }
 }
 
-/* --- Distribution of sampled tokens ------------------------------------------------------------------------------------------------
+/* --- Distribution of sampled tokens --------------------------------------------------------------
  *
- * The engine samples DRAWN tokens in a row from a vocabulary of three (the likeliest of each position), with a draft of the third and the
- * fourth. Compares the frequencies of all 81 texts over the seeds with the model's logits. A token must not become likelier by being drafted. */
+ * The engine samples DRAWN tokens in a row from a vocabulary of three (the likeliest of each position), with a draft of
+ * the third and the fourth. Compares the frequencies of all 81 texts over the seeds with the model's logits. A token
+ * must not become likelier by being drafted. */
 
 enum { LIKELY = 3, DRAWN = 4, TEXTS = 81, NODES = 1 + 3 + 9 + 27, SEEDS = 2500 };
 struct node { /* of the tree of texts: the children of i are 3 * i + 1 .. 3 * i + 3 */
@@ -328,7 +357,9 @@ static void grow(struct engine *eng, struct session *s, struct node *tree) {
     tree->n = PROMPT;
     for (int i = 0; i < NODES; i++) {
         struct node *x = &tree[i];
-        turn(eng, s, (struct request){.tokens = x->tokens, .n = x->n, .flags = REQ_IGNORE_EOS, .logits = look, .logits_ctx = x}, NULL, &stats);
+        turn(eng, s,
+             (struct request){.tokens = x->tokens, .n = x->n, .flags = REQ_IGNORE_EOS, .logits = look, .logits_ctx = x},
+             NULL, &stats);
         for (int k = 0; k < LIKELY && LIKELY * i + 1 < NODES; k++) {
             struct node *child = &tree[LIKELY * i + 1 + k];
             memcpy(child->tokens, x->tokens, sizeof x->tokens);
@@ -375,24 +406,29 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
     struct guesser g = {.seed = 1};
     struct error e = {0};
     double want[TEXTS];
-    struct engine *eng =
-        open_model("gqa_flat", (struct engine_params){.kv = DT_F32, .draft = DRAFT_LOOKUP, .custom_draft = guess_likely, .custom_draft_ctx = &g});
+    struct engine *eng = open_model(
+        "gqa_flat", (struct engine_params){
+                        .kv = DT_F32, .draft = DRAFT_LOOKUP, .custom_draft = guess_likely, .custom_draft_ctx = &g});
     struct session *s;
     assert_int_equal(session_open(eng, &s, &e), 0);
     grow(eng, s, g.tree);
     for (int i = 0; i < TEXTS; i++) {
         int at = NODES + i, k;
-        for (want[i] = SEEDS; at; at = (at - 1) / LIKELY) k = (at - 1) % LIKELY, want[i] *= g.tree[(at - 1) / LIKELY].chance[k];
+        for (want[i] = SEEDS; at; at = (at - 1) / LIKELY)
+            k = (at - 1) % LIKELY, want[i] *= g.tree[(at - 1) / LIKELY].chance[k];
     }
     for (g.how = 0; g.how < GUESSINGS; g.how++) {
         int seen[TEXTS] = {0}, drafted = 0, accepted = 0, degrees;
         for (int seed = 0; seed < SEEDS; seed++) {
-            const struct request r = {
-                .tokens = g.tree->tokens,
-                .n = PROMPT,
-                .max_tokens = DRAWN,
-                .flags = REQ_IGNORE_EOS,
-                .sampling = {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = LIKELY, .seed = (uint64_t)(g.how * SEEDS + seed)}};
+            const struct request r = {.tokens = g.tree->tokens,
+                                      .n = PROMPT,
+                                      .max_tokens = DRAWN,
+                                      .flags = REQ_IGNORE_EOS,
+                                      .sampling = {.temperature = 1,
+                                                   .top_p = 1,
+                                                   .repeat_penalty = 1,
+                                                   .top_k = LIKELY,
+                                                   .seed = (uint64_t)(g.how * SEEDS + seed)}};
             struct turn_stats stats;
             int32_t text[DRAWN];
             int at = 0;
@@ -401,8 +437,10 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
             seen[at - NODES]++;
             drafted += stats.drafted, accepted += stats.accepted;
         }
-        const double chi = chi_square(seen, want, &degrees), most = degrees + 3.1 * sqrt(2.0 * degrees) + 6; /* p < 0.001 from 20 degrees of freedom */
-        print_message("guesses %d: %d of %d right; chi-square %.1f of %d degrees\n", g.how, accepted, drafted, chi, degrees);
+        /* p < 0.001 from 20 degrees of freedom */
+        const double chi = chi_square(seen, want, &degrees), most = degrees + 3.1 * sqrt(2.0 * degrees) + 6;
+        print_message("guesses %d: %d of %d right; chi-square %.1f of %d degrees\n", g.how, accepted, drafted, chi,
+                      degrees);
         assert_true(degrees >= 20 && drafted >= SEEDS && accepted > drafted / 20 && accepted < drafted);
         if (chi > most) fail_msg("guesses %d: chi-square %.1f of %d degrees", g.how, chi, degrees);
     }
@@ -410,16 +448,17 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
     engine_close(&eng);
 }
 
-/* --- Another model as the draft ------------------------------------------------------------------------------------------------- */
+/* --- Another model as the draft --------------------------------------------------------------- */
 
-/* The model itself drafts what it then says, also with random numbers; another model drafts other tokens. Neither changes the text. The last session of
- * answer_all() is cancelled. */
+/* The model itself drafts what it then says, also with random numbers; another model drafts other tokens. Neither
+ * changes the text. The last session of answer_all() is cancelled. */
 static void another_model_drafts(void **st) {
     static const char *const drafts[] = {"dense_around", "gqa_flat"};
     static int32_t want[SESSIONS + 1][PROMPT + ANSWER], got[SESSIONS + 1][PROMPT + ANSWER];
     for (int i = 0; i < 4; i++) {
         char dir[4096];
-        struct engine_params p = {.gpus = i > 1 ? "emu:1" : NULL, .decode = i > 1 ? DECODE_HYBRID : DECODE_CPU, .prefill = PREFILL_CPU};
+        struct engine_params p = {
+            .gpus = i > 1 ? "emu:1" : NULL, .decode = i > 1 ? DECODE_HYBRID : DECODE_CPU, .prefill = PREFILL_CPU};
         int drafted, accepted;
         snprintf(dir, sizeof dir, "%s/%s", root, drafts[i % 2]);
         struct engine *eng = open_model("dense_around", p);
@@ -436,11 +475,12 @@ static void another_model_drafts(void **st) {
     }
 }
 
-/* --- Measured decode times ---------------------------------------------------------------------------------------------------------- */
+/* --- Measured decode times -------------------------------------------------------------------- */
 
 static int nothing(void *arg) { return 0; }
 
-/* A batch that reads experts for the first time is not a measurement of decode time; one that needs the same experts again is. */
+/* A batch that reads experts for the first time is not a measurement of decode time; one that needs the same experts
+ * again is. */
 static void batches_with_first_reads_are_not_measured(void **st) {
     static const int32_t prompt[] = {7};
     struct error e = {0};
@@ -449,7 +489,8 @@ static void batches_with_first_reads_are_not_measured(void **st) {
     struct engine *eng = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_LOOKUP});
     for (int i = 0; i < 2; i++) {
         struct session *s;
-        const struct request r = {.tokens = prompt, .n = 1, .max_tokens = 2, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
+        const struct request r = {
+            .tokens = prompt, .n = 1, .max_tokens = 2, .flags = REQ_IGNORE_EOS | REQ_NO_PREFIX_REUSE};
         assert_int_equal(session_open(eng, &s, &e), 0);
         assert_int_equal(turn(eng, s, r, text[i], &stats), 2);
         session_close(&s);

@@ -142,8 +142,8 @@ static void distances(const float *a, const float *b, int vocab, double off[N]) 
     qsort(off, N, sizeof *off, by_size);
 }
 
-/* Float32 throughout differs by the order of sums only. Where activations, keys or values are rounded, random tokens cause close
- * router choices that flip, so that some positions may be far off. */
+/* Float32 throughout differs by the order of sums only. Where activations, keys or values are rounded, random tokens
+ * cause close router choices that flip, so that some positions may be far off. */
 static void levels_and_caches_agree(void **st) {
     struct engine *eng = open_engine(0, DT_F32, CPU_SCALAR);
     int vocab = engine_info(eng)->vocab;
@@ -151,7 +151,9 @@ static void levels_and_caches_agree(void **st) {
     engine_close(&eng);
     static const struct {
         uint8_t kv;
-        double most; /* bound on the median, three times the observed error, where something is rounded; otherwise float_bound holds for all */
+        /* bound on the median, three times the observed error, where something is rounded; otherwise float_bound holds
+         * for all */
+        double most;
     } kinds[] = {{DT_F32, 4.5e-3}, {DT_BF16, 5.5e-3}, {DT_E4M3, 8.5e-2}};
     const double float_bound = 2.5e-6;
     for (int level = CPU_SCALAR; level <= (int)cpu_level_best(); level++)
@@ -161,8 +163,9 @@ static void levels_and_caches_agree(void **st) {
             eng = open_engine(0, kinds[i].kv, (enum cpu_level)level);
             float *l = logits_of(eng, N);
             distances(ref, l, vocab, off);
-            print_message("%s, kv %s: half of the positions within %.1e, nine in ten %.1e, all %.1e\n", cpu_level_name((enum cpu_level)level),
-                          dtype_name(kinds[i].kv), off[N / 2], off[N * 9 / 10 - 1], off[N - 1]);
+            print_message("%s, kv %s: half of the positions within %.1e, nine in ten %.1e, all %.1e\n",
+                          cpu_level_name((enum cpu_level)level), dtype_name(kinds[i].kv), off[N / 2],
+                          off[N * 9 / 10 - 1], off[N - 1]);
             assert_true(exact ? off[N - 1] <= float_bound : off[N / 2] <= kinds[i].most);
             free(l);
             engine_close(&eng);
@@ -171,10 +174,14 @@ static void levels_and_caches_agree(void **st) {
 }
 
 /* Text of a greedy or sampled answer as ids. */
-static int answer(struct engine *eng, struct session *s, int n, int max, uint64_t seed, float temperature, int32_t *out) {
+static int answer(struct engine *eng, struct session *s, int n, int max, uint64_t seed, float temperature,
+                  int32_t *out) {
     struct error e = {0};
-    struct request r = {
-        .tokens = prompt, .n = n, .max_tokens = max, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = temperature, .top_p = 0.95f, .seed = seed}};
+    struct request r = {.tokens = prompt,
+                        .n = n,
+                        .max_tokens = max,
+                        .flags = REQ_IGNORE_EOS,
+                        .sampling = {.temperature = temperature, .top_p = 0.95f, .seed = seed}};
     assert_int_equal(session_submit(s, &r, &e), 0);
     struct event ev;
     int k = 0;
@@ -200,8 +207,11 @@ static void sessions_answer_side_by_side(void **st) {
         assert_int_equal(session_open(eng, &s[i], &e), 0);
     }
     for (int i = 0; i < S; i++) {
-        struct request r = {
-            .tokens = prompt, .n = 10 + 9 * i, .max_tokens = LEN, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 0.95f, .seed = 3}};
+        struct request r = {.tokens = prompt,
+                            .n = 10 + 9 * i,
+                            .max_tokens = LEN,
+                            .flags = REQ_IGNORE_EOS,
+                            .sampling = {.temperature = 1, .top_p = 0.95f, .seed = 3}};
         assert_int_equal(session_submit(s[i], &r, &e), 0);
         assert_int_equal(session_submit(s[i], &r, &e), ERR_RUNTIME); /* busy */
     }
@@ -277,8 +287,9 @@ static void no_memory_is_an_error(void **st) {
 
 int main(void) {
     file_embed(ember_files);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_by_one_equals_all_at_once), cmocka_unit_test(threads_give_identical_bytes),
-                                       cmocka_unit_test(levels_and_caches_agree),       cmocka_unit_test(sessions_answer_side_by_side),
-                                       cmocka_unit_test(a_turn_can_be_stopped),         cmocka_unit_test(no_memory_is_an_error)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_by_one_equals_all_at_once), cmocka_unit_test(threads_give_identical_bytes),
+        cmocka_unit_test(levels_and_caches_agree),       cmocka_unit_test(sessions_answer_side_by_side),
+        cmocka_unit_test(a_turn_can_be_stopped),         cmocka_unit_test(no_memory_is_an_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

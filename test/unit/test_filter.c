@@ -35,7 +35,8 @@ static void test_every_cut(void **state) {
         for (size_t step = 1; step <= n; step++) {
             struct sanitizer f = {0};
             struct buf out = {0};
-            for (size_t at = 0; at < n; at += step) sanitize_add(&f, rows[i].in + at, at + step < n ? step : n - at, &out);
+            for (size_t at = 0; at < n; at += step)
+                sanitize_add(&f, rows[i].in + at, at + step < n ? step : n - at, &out);
             sanitize_flush(&f, &out);
             assert_string_equal(out.data, rows[i].out);
             buf_free(&out);
@@ -62,6 +63,7 @@ static void test_width(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut), cmocka_unit_test(test_nul), cmocka_unit_test(test_width)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut), cmocka_unit_test(test_nul),
+                                       cmocka_unit_test(test_width)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The draft length governor in virtual time: where drafting pays it comes close to the best fixed length, where it does not it
- * costs less than 2 %, and it adapts when either changes. */
+/* The draft length governor in virtual time: where drafting pays it comes close to the best fixed length, where it does
+ * not it costs less than 2 %, and it adapts when either changes. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -26,21 +26,25 @@ static double run(struct governor *g, const struct world *w, int n, int steps, i
     for (int s = 0; s < steps; s++) {
         struct governor_in in = {.mode = 1, .n = n, .rows = n};
         int k[GOVERNOR_ROWS], rows = n, right = 0;
-        for (int i = 0; i < n; i++) in.max_drafted[i] = s % w->every ? 0 : w->most, in.confidence[i] = i ? 1 : 2, in.is_model_draft[i] = w->guess > 0, k[i] = 0;
+        for (int i = 0; i < n; i++)
+            in.max_drafted[i] = s % w->every ? 0 : w->most, in.confidence[i] = i ? 1 : 2,
+            in.is_model_draft[i] = w->guess > 0, k[i] = 0;
         double gain = fixed < 0 ? governor_choose(g, &in, k) : 1;
         assert_true(gain >= 1);
         for (int i = 0; i < n; i++) {
             if (fixed >= 0) k[i] = in.max_drafted[i] ? fixed : 0;
             assert_true(k[i] >= 0 && k[i] <= in.max_drafted[i]);
             rows += k[i];
-            const int looked = w->guess > 0 || k[i] ? k[i] : in.max_drafted[i]; /* free drafts are judged even if no batch verifies them */
+            /* free drafts are judged even if no batch verifies them */
+            const int looked = w->guess > 0 || k[i] ? k[i] : in.max_drafted[i];
             int good = 0;
             while (good < looked && any() < w->right[i > 0]) good++;
             for (int p = 0; p < looked && p <= good; p++) governor_judge(g, in.confidence[i], p, p < good);
             if (k[i]) right += good;
         }
         assert_true(rows <= GOVERNOR_ROWS);
-        double seconds = (w->first + (rows - 1) * w->more) * (1 + w->noise * (2 * any() - 1)), drafting = (rows - n) * w->guess;
+        double seconds = (w->first + (rows - 1) * w->more) * (1 + w->noise * (2 * any() - 1)),
+               drafting = (rows - n) * w->guess;
         if (fixed < 0)
             governor_record(g, &(struct governor_sample){.mode = 1,
                                                          .n = n,
@@ -57,10 +61,12 @@ static double run(struct governor *g, const struct world *w, int n, int steps, i
 }
 
 static void guesses_pay_or_are_left(void **st) {
-    static const struct world worlds[] = {{1, 0.02, 0, 0, {0.9, 0.9}, 16, 1},    {1, 0.2, 0.05, 0.1, {0.8, 0.5}, 16, 1}, {1, 0.5, 0, 0.1, {0.95, 0.2}, 16, 1},
-                                          {1, 0.9, 0, 0.1, {0.9, 0.9}, 16, 1},   {1, 0.9, 0.1, 0.2, {0.3, 0.3}, 16, 1},  {1, 0.1, 0, 0.1, {0.02, 0.02}, 16, 1},
-                                          {1, 0.3, 0.9, 0.1, {0.9, 0.9}, 8, 1},  {1, 0.1, 0, 0.3, {0.9, 0.05}, 16, 5},   {1, 1.2, 0, 0.3, {0.99, 0.99}, 3, 1},
-                                          {1, 0.05, 0.06, 0.2, {0.7, 0.7}, 3, 1}};
+    static const struct world worlds[] = {
+        {1, 0.02, 0, 0, {0.9, 0.9}, 16, 1},    {1, 0.2, 0.05, 0.1, {0.8, 0.5}, 16, 1},
+        {1, 0.5, 0, 0.1, {0.95, 0.2}, 16, 1},  {1, 0.9, 0, 0.1, {0.9, 0.9}, 16, 1},
+        {1, 0.9, 0.1, 0.2, {0.3, 0.3}, 16, 1}, {1, 0.1, 0, 0.1, {0.02, 0.02}, 16, 1},
+        {1, 0.3, 0.9, 0.1, {0.9, 0.9}, 8, 1},  {1, 0.1, 0, 0.3, {0.9, 0.05}, 16, 5},
+        {1, 1.2, 0, 0.3, {0.99, 0.99}, 3, 1},  {1, 0.05, 0.06, 0.2, {0.7, 0.7}, 3, 1}};
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
         for (int n = 1; n <= 4; n += 3) {
             struct governor g = {0};
@@ -75,17 +81,20 @@ static void guesses_pay_or_are_left(void **st) {
             seed = 7;
             g = (struct governor){0};
             double x = run(&g, &worlds[i], n, 4000, -1, &guesses);
-            print_message("world %zu, %d sessions: %.3f of none, best fixed length %d %.3f; %.2f guesses a step\n", i, n, x / none, length, best / none,
-                          guesses);
+            print_message("world %zu, %d sessions: %.3f of none, best fixed length %d %.3f; %.2f guesses a step\n", i,
+                          n, x / none, length, best / none, guesses);
             if (x < none * 0.98) fail_msg("it loses: %.3f of what no draft gives", x / none);
-            if (x < none * 0.99 + (best - none) * (worlds[i].noise > 0.15 ? 0.5 : 0.75)) fail_msg("%.3f, a fixed length gives %.3f", x / none, best / none);
+            if (x < none * 0.99 + (best - none) * (worlds[i].noise > 0.15 ? 0.5 : 0.75))
+                fail_msg("%.3f, a fixed length gives %.3f", x / none, best / none);
         }
 }
 
-/* An answer of 300 tokens by a model that is read for the first time, with no draft accepted: the first batches take several times as long as later ones. */
+/* An answer of 300 tokens by a model that is read for the first time, with no draft accepted: the first batches take
+ * several times as long as later ones. */
 struct start {
-    double chosen, longer; /* share of all experts that a token chooses; factor for a batch that reads other experts for the first time */
-    int untold;            /* > 0: this many batches are slow without being reported as cold */
+    /* share of all experts that a token chooses; factor for a batch that reads other experts for the first time */
+    double chosen, longer;
+    int untold; /* > 0: this many batches are slow without being reported as cold */
 };
 struct losing {
     double more, guess; /* time per additional row of a batch, per drafted token */
@@ -98,7 +107,11 @@ static double lost_at_the_start(const struct start *start, const struct losing *
     *guesses = 0;
     for (int s = 0; s < ANSWER; s++) {
         const bool dear = draft->guess > 0;
-        struct governor_in in = {.n = 1, .rows = 1, .max_drafted = {s % draft->every ? 0 : draft->most}, .confidence = {1}, .is_model_draft = {dear}};
+        struct governor_in in = {.n = 1,
+                                 .rows = 1,
+                                 .max_drafted = {s % draft->every ? 0 : draft->most},
+                                 .confidence = {1},
+                                 .is_model_draft = {dear}};
         int k = 0;
         governor_choose(&g, &in, &k);
         if (k) governor_judge(&g, 1, 0, 0);
@@ -118,14 +131,16 @@ static double lost_at_the_start(const struct start *start, const struct losing *
 }
 static void slow_first_steps_are_no_credit(void **st) {
     static const struct start starts[] = {{0.125, 5, 0}, {0.03, 5, 0}, {0.03, 100, 0}, {0, 3, 4}};
-    static const struct losing drafts[] = {{0.9, 0, 1, 1}, {0.9, 0, 16, 1}, {0.9, 0, 16, 9}, {0.3, 0, 16, 1}, {0.8, 0.8, 16, 1}, {0.05, 0.9, 16, 1}};
+    static const struct losing drafts[] = {{0.9, 0, 1, 1},  {0.9, 0, 16, 1},   {0.9, 0, 16, 9},
+                                           {0.3, 0, 16, 1}, {0.8, 0.8, 16, 1}, {0.05, 0.9, 16, 1}};
     double most = 0;
     seed = 3;
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
         for (size_t d = 0; d < sizeof drafts / sizeof *drafts; d++) {
             int guesses;
             const double lost = lost_at_the_start(&starts[i], &drafts[d], &guesses);
-            if (!guesses || lost > 0.02) fail_msg("start %zu, draft %zu: %d guesses, %.4f of the time is lost", i, d, guesses, lost);
+            if (!guesses || lost > 0.02)
+                fail_msg("start %zu, draft %zu: %d guesses, %.4f of the time is lost", i, d, guesses, lost);
             most = fmax(most, lost);
         }
     print_message("slow first steps: at most %.4f of the time is lost\n", most);
@@ -149,9 +164,10 @@ static void it_follows_the_text(void **st) {
     }
 }
 
-/* --- Adversaries -------------------------------------------------------------------------------------------------------------------- */
+/* --- Adversaries ------------------------------------------------------------------------------ */
 
-/* Sees the draft lengths and decides the accepted ones: all that a text can do to a governor. `step` counts batches of the run, k is the session. */
+/* Sees the draft lengths and decides the accepted ones: all that a text can do to a governor. `step` counts batches of
+ * the run, k is the session. */
 struct foe {
     uint32_t seed;
     int step, guessed, since; /* batches so far; those with drafts; since the last one of these */
@@ -170,13 +186,17 @@ static int by_chance(struct foe *f, int k) {
 static int first_ones(struct foe *f, int k) { return k < f->place ? k : f->place; }
 static int few_only(struct foe *f, int k) { return k <= f->place ? k : 0; } /* until longer drafts come */
 static int by_turns(struct foe *f, int k) { return f->step / f->period % 2 ? k : 0; }
-static int by_guesses(struct foe *f, int k) { return f->guessed / f->period % 2 ? 0 : k; } /* accepted until it is trusted */
-static int after_a_rest(struct foe *f, int k) { return f->since > f->period ? k : 0; }     /* trial drafts fail, later ones succeed */
+/* accepted until it is trusted */
+static int by_guesses(struct foe *f, int k) { return f->guessed / f->period % 2 ? 0 : k; }
+/* trial drafts fail, later ones succeed */
+static int after_a_rest(struct foe *f, int k) { return f->since > f->period ? k : 0; }
 static int by_lots(struct foe *f, int k) { return (int)(chance(f) * (k + 1)); }
-static int (*const foes[])(struct foe *, int) = {never, by_chance, first_ones, few_only, by_turns, by_guesses, after_a_rest, by_lots};
+static int (*const foes[])(struct foe *, int) = {never,    by_chance,  first_ones,   few_only,
+                                                 by_turns, by_guesses, after_a_rest, by_lots};
 enum { FOES = sizeof foes / sizeof *foes };
 
-/* A machine of which only this is known: more rows are not faster. Sometimes it jumps, and a batch may take longer than its rows one by one. */
+/* A machine of which only this is known: more rows are not faster. Sometimes it jumps, and a batch may take longer than
+ * its rows one by one. */
 struct table {
     double seconds[GOVERNOR_ROWS + 1], guess, row, noise;
 };
@@ -194,9 +214,11 @@ static double table_of(struct table *t, struct foe *f) {
     return most;
 }
 
-/* Returns by how many batches the loss between any two batches exceeds the given fraction of the time without drafts; *over: by how many a batch with
- * drafts took longer than known, at most. Free drafts are judged though no batch verified them, as with lookup. */
-static double lost_beside(struct foe *f, int (*foe)(struct foe *, int), const struct table *t, int n, int steps, double share, double *over, double *whole) {
+/* Returns by how many batches the loss between any two batches exceeds the given fraction of the time without drafts;
+ * *over: by how many a batch with drafts took longer than known, at most. Free drafts are judged though no batch
+ * verified them, as with lookup. */
+static double lost_beside(struct foe *f, int (*foe)(struct foe *, int), const struct table *t, int n, int steps,
+                          double share, double *over, double *whole) {
     struct governor g = {0};
     double total = 0, none = 0, low = 0, worst = 0;
     const double base = t->seconds[n];
@@ -207,8 +229,8 @@ static double lost_beside(struct foe *f, int (*foe)(struct foe *, int), const st
         struct governor_in in = {.n = n, .rows = n};
         int k[GOVERNOR_ROWS], rows = n, right = 0;
         for (int i = 0; i < n; i++)
-            in.max_drafted[i] = 16, in.confidence[i] = (i + f->period) % GOVERNOR_LEVELS, in.is_model_draft[i] = t->guess > 0,
-            in.catch_up_rows[i] = t->guess > 0 ? behind : 0;
+            in.max_drafted[i] = 16, in.confidence[i] = (i + f->period) % GOVERNOR_LEVELS,
+            in.is_model_draft[i] = t->guess > 0, in.catch_up_rows[i] = t->guess > 0 ? behind : 0;
         governor_choose(&g, &in, k);
         int caught = 0;
         for (int i = 0; i < n; i++) {
@@ -230,9 +252,11 @@ static double lost_beside(struct foe *f, int (*foe)(struct foe *, int), const st
                                           .seconds = t->seconds[rows] * noise,
                                           .draft_s = t->guess * (rows - n),
                                           .catch_up_s = caught * t->row};
-        const double known = governor_cost(&g, 0, rows) +
-                             (rows - n) * (g.draft_token_s > 0 || !kept ? (g.draft_token_s > 0 ? g.draft_token_s : governor_cost(&g, 0, n)) : 0) +
-                             caught * g.catch_up_row_s;
+        const double known =
+            governor_cost(&g, 0, rows) +
+            (rows - n) *
+                (g.draft_token_s > 0 || !kept ? (g.draft_token_s > 0 ? g.draft_token_s : governor_cost(&g, 0, n)) : 0) +
+            caught * g.catch_up_row_s;
         if (rows > n) *over = fmax(*over, (s.seconds + s.draft_s + s.catch_up_s - known) / base);
         governor_record(&g, &s);
         total += t->seconds[rows] + s.draft_s + s.catch_up_s, none += (n + right) * base / n;
@@ -258,13 +282,16 @@ static void worst_case_loss_is_below_two_hundredths(void **st) {
             double whole, over;
             const double lost = lost_beside(&f, foes[i], &t, 1 + world % 4, 3000, 0.02, &over, &whole);
             most[t.noise > 0][i] = fmax(most[t.noise > 0][i], lost - over), share[i] = fmax(share[i], whole);
-            /* The loss may reach the savings, the credit, and 1 % of both, plus what the noise of batches hides from the governor. */
+            /* The loss may reach the savings, the credit, and 1 % of both, plus what the noise of batches hides from
+             * the governor. */
             if (lost - 1.01 * over > 10.11 + 700 * t.noise)
                 fail_msg("world %d, foe %d: %.2f steps are lost beside 2 %%, noise %g", world, i, lost - over, t.noise);
-            if (!t.noise && whole > 1.02 + (10.1 + 1.01 * over) / 3000) fail_msg("world %d, foe %d: %.4f of what no draft takes", world, i, whole);
+            if (!t.noise && whole > 1.02 + (10.1 + 1.01 * over) / 3000)
+                fail_msg("world %d, foe %d: %.4f of what no draft takes", world, i, whole);
         }
     for (int i = 0; i < FOES; i++)
-        print_message("foe %d: at most %.1f and %.1f steps beside 2 %%; over 3,000 steps at most %.4f of no draft\n", i, most[0][i], most[1][i], share[i]);
+        print_message("foe %d: at most %.1f and %.1f steps beside 2 %%; over 3,000 steps at most %.4f of no draft\n", i,
+                      most[0][i], most[1][i], share[i]);
 }
 
 static void nothing_is_guessed_before_anything_is_known(void **st) {
@@ -281,7 +308,8 @@ static void nothing_is_guessed_before_anything_is_known(void **st) {
     assert_true(!k[0] && !k[1]); /* no row is left */
 }
 
-/* Of two sessions only the first has drafts: they pay, but the other one would wait for their rows longer than the bound permits. */
+/* Of two sessions only the first has drafts: they pay, but the other one would wait for their rows longer than the
+ * bound permits. */
 static void a_bound_limits_drafts(void **st) {
     struct governor g = {0};
     struct governor_in in = {.mode = 0, .n = 2, .rows = 2, .confidence = {5, 5}, .max_drafted = {2, 0}};
@@ -289,7 +317,8 @@ static void a_bound_limits_drafts(void **st) {
     for (int i = 0; i < 100; i++) {
         for (int at = 0; at < 2; at++) governor_judge(&g, 5, at, 1);
         governor_choose(&g, &in, k);
-        governor_record(&g, &(struct governor_sample){.n = 2, .rows = 2, .n_drafted = k[0], .n_accepted = k[0], .seconds = 1 + 0.2 * k[0]});
+        governor_record(&g, &(struct governor_sample){
+                                .n = 2, .rows = 2, .n_drafted = k[0], .n_accepted = k[0], .seconds = 1 + 0.2 * k[0]});
     }
     assert_true(governor_choose(&g, &in, k) > 1 && k[0] == 2);
     in.max_batch_s = 1.3;

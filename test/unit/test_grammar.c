@@ -1,4 +1,5 @@
-/* Masks of tokens: equal to trying every token, whatever was stored before; limits that leave room; forced bytes; bad calls. */
+/* Masks of tokens: equal to trying every token, whatever was stored before; limits that leave room; forced bytes; bad
+ * calls. */
 #include "test/unit/unit.h"
 
 #include <stdlib.h>
@@ -15,29 +16,37 @@ static const struct {
     enum source_kind kind;
     const char *text;
 } sources[] = {
-    {SOURCE_SCHEMA, "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"type\": \"string\", \"minLength\": 2, \"maxLength\": 5}, "
+    {SOURCE_SCHEMA, "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"type\": "
+                    "\"string\", \"minLength\": 2, \"maxLength\": 5}, "
                     "\"c\": {\"type\": "
-                    "\"array\", \"items\": {\"type\": \"number\", \"minimum\": 0, \"maximum\": 99.5}}}, \"required\": [\"a\", \"b\", \"c\"]}"},
-    {SOURCE_SCHEMA, "{\"anyOf\": [{\"type\": \"string\", \"maxLength\": 40, \"minLength\": 35}, {\"type\": \"string\", \"pattern\": "
-                    "\"^(ab|\\u00e9\\u4e16)+$\"}, {\"enum\": [\"abc\"]}]}"},
-    {SOURCE_SCHEMA, "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"string\", \"pattern\": \"^x[0-9]?\"}}, \"required\": [\"ab\"], "
+                    "\"array\", \"items\": {\"type\": \"number\", \"minimum\": 0, \"maximum\": 99.5}}}, \"required\": "
+                    "[\"a\", \"b\", \"c\"]}"},
+    {SOURCE_SCHEMA,
+     "{\"anyOf\": [{\"type\": \"string\", \"maxLength\": 40, \"minLength\": 35}, {\"type\": \"string\", \"pattern\": "
+     "\"^(ab|\\u00e9\\u4e16)+$\"}, {\"enum\": [\"abc\"]}]}"},
+    {SOURCE_SCHEMA, "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"string\", \"pattern\": "
+                    "\"^x[0-9]?\"}}, \"required\": [\"ab\"], "
                     "\"additionalProperties\": {\"type\": \"integer\"}}"},
     {SOURCE_JSON_OBJECT, ""},
     {SOURCE_REGEX, ".{0,7}x?|[a-z ]{3,}"},
     {SOURCE_REGEX, "(.*\n)+end"},
     {SOURCE_GBNF, "root ::= \"\\\"\" [^\"]{0,3} [0-9]* \"\\\"\" root?"},
     {SOURCE_CHOICES, "[\"the\", \"then\", \"\\u4e16\\u754c\", \"hello world\"]"},
-    {SOURCE_TOOL_CALLS,
-     "{\"format\": {\"open\": [\"<c\", 40, \">\"], \"close\": [41], \"after_name\": [42, 43]}, \"most\": 1, \"tools\": [{\"name\": \"time\"}]}"},
-    {SOURCE_TOOL_CALLS, /* arguments between tags: plain text and JSON; tokens of large vocabularies contain these ends */
-     "{\"format\": {\"before_key\": \"<\", \"before_text\": \">\", \"after_value\": [\"</p>\", 40], \"ends\": [\"</p>\", \"</a>\", \"</\"]}, \"tools\": "
-     "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", "
-     "\"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}}, \"c\": {\"type\": \"string\", "
-     "\"maxLength\": 8}}, \"required\": [\"a\"]}}]}"},
-    {SOURCE_TOOL_CALLS,
-     "{\"format\": {\"open\": \"<c>\", \"close\": \"</c>\", \"before_name\": \"{\\\"name\\\": \\\"\", \"after_name\": \"\\\", \\\"arguments\\\": "
-     "\", \"after_arguments\": \"}\", \"between\": \"\\n\"}, \"most\": 2, \"tools\": [{\"name\": \"time\"}, {\"name\": \"weather\", \"parameters\": "
-     "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\", \"maxLength\": 9}}, \"required\": [\"city\"]}}]}"},
+    {SOURCE_TOOL_CALLS, "{\"format\": {\"open\": [\"<c\", 40, \">\"], \"close\": [41], \"after_name\": [42, 43]}, "
+                        "\"most\": 1, \"tools\": [{\"name\": \"time\"}]}"},
+    /* arguments between tags: plain text and JSON; tokens of large vocabularies contain these ends */
+    {SOURCE_TOOL_CALLS, "{\"format\": {\"before_key\": \"<\", \"before_text\": \">\", \"after_value\": [\"</p>\", 40], "
+                        "\"ends\": [\"</p>\", \"</a>\", \"</\"]}, \"tools\": "
+                        "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", "
+                        "\"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"type\": \"array\", \"items\": "
+                        "{\"type\": \"string\"}}, \"c\": {\"type\": \"string\", "
+                        "\"maxLength\": 8}}, \"required\": [\"a\"]}}]}"},
+    {SOURCE_TOOL_CALLS, "{\"format\": {\"open\": \"<c>\", \"close\": \"</c>\", \"before_name\": \"{\\\"name\\\": "
+                        "\\\"\", \"after_name\": \"\\\", \\\"arguments\\\": "
+                        "\", \"after_arguments\": \"}\", \"between\": \"\\n\"}, \"most\": 2, \"tools\": [{\"name\": "
+                        "\"time\"}, {\"name\": \"weather\", \"parameters\": "
+                        "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\", \"maxLength\": 9}}, "
+                        "\"required\": [\"city\"]}}]}"},
 };
 
 static uint64_t seed = 1;
@@ -60,7 +69,10 @@ static void compare_masks(const struct token_trie *t, enum source_kind kind, con
         uint32_t n = 0;
         assert_int_equal(matcher_mask(m, left, &bits, &e), 0);
         for (int32_t id = 0; id < t->n_ids; id++) {
-            const bool allowed = bits[id >> 6] >> (id & 63) & 1, fits = matcher_fits(m, id, left == UINT32_MAX ? left : left ? left - 1 : 0);
+            const bool allowed = bits[id >> 6] >> (id & 63) & 1, fits = matcher_fits(m, id,
+                                                                                     left == UINT32_MAX ? left
+                                                                                     : left             ? left - 1
+                                                                                                        : 0);
             if (step) assert_int_equal(allowed, fits); /* the first token may not begin with what the decoder strips */
             else assert_true(!allowed || fits);
             if (allowed && !draw(++n)) chosen = id;
@@ -76,7 +88,8 @@ static void compare_masks(const struct token_trie *t, enum source_kind kind, con
     grammar_free(&g);
 }
 
-/* Follows random tokens, then random ones with the least limit that can hold, or a little more: the text is always completed. */
+/* Follows random tokens, then random ones with the least limit that can hold, or a little more: the text is always
+ * completed. */
 static void walk_limited(const struct token_trie *t, enum source_kind kind, const char *text, uint32_t before) {
     struct grammar *g;
     struct matcher *m;
@@ -114,7 +127,8 @@ enum { MAX_PIECES = 256, MAX_PIECE = 8 };
 /* Writes the tokenizer.json of a vocabulary with all bytes and some texts of ASCII. */
 static void write_vocabulary(const char *path, const char (*pieces)[MAX_PIECE + 1], int n) {
     struct buf j = {0};
-    buf_str(&j, "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":"
+    buf_str(&j, "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":"
                 "{\"type\":\"BPE\",\"vocab\":{");
     int alias[256];
     for (int b = 0, other = 256; b < 256; b++) {
@@ -155,7 +169,8 @@ static void walk_all_limited(const char *dir) {
     struct error e = {0};
     if (tokenizer_open(&t, dir, &e) || token_trie_open(&trie, t, &e)) fail_msg("%s", e.text);
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
-        for (uint32_t before = 0; before < 10; before = 2 * before + 1) walk_limited(trie, sources[i].kind, sources[i].text, before);
+        for (uint32_t before = 0; before < 10; before = 2 * before + 1)
+            walk_limited(trie, sources[i].kind, sources[i].text, before);
     token_trie_close(&trie);
     tokenizer_close(&t);
 }
@@ -190,7 +205,8 @@ static void check_least_tokens(const char *dir) {
         {SOURCE_REGEX, "x{7000}", 1000},
         {SOURCE_REGEX, "x{70000}", 69994}, /* one token of seven, then one for each byte: too long to be followed */
         {SOURCE_TOOL_CALLS,                /* 3, ab, f, 7, {, }, 5 */
-         "{\"format\": {\"open\": [3, \"ab\"], \"close\": [5], \"after_name\": [7]}, \"tools\": [{\"name\": \"f\", \"parameters\": {\"type\": \"object\", "
+         "{\"format\": {\"open\": [3, \"ab\"], \"close\": [5], \"after_name\": [7]}, \"tools\": [{\"name\": \"f\", "
+         "\"parameters\": {\"type\": \"object\", "
          "\"additionalProperties\": false}}]}",
          7},
     };
@@ -201,13 +217,15 @@ static void check_least_tokens(const char *dir) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct grammar *g;
         struct matcher *m;
-        if (source_compile(&(struct grammar_source){cases[i].kind, cases[i].text, strlen(cases[i].text)}, &g, &e) || matcher_open(&m, g, trie, &e))
+        if (source_compile(&(struct grammar_source){cases[i].kind, cases[i].text, strlen(cases[i].text)}, &g, &e) ||
+            matcher_open(&m, g, trie, &e))
             fail_msg("case %zu: %s", i, e.text);
         assert_int_equal(matcher_least_tokens(m), cases[i].tokens);
         matcher_close(&m);
         grammar_free(&g);
     }
-    /* an answer that has used up the states: the completion of its state is computed in an automaton without the others */
+    /* an answer that has used up the states: the completion of its state is computed in an automaton without the others
+     */
     struct grammar *g;
     struct matcher *m;
     assert_int_equal(source_compile(&(struct grammar_source){SOURCE_REGEX, "x{70000}x{70000}", 16}, &g, &e), 0);
@@ -257,9 +275,9 @@ static void test_large_vocabularies(void **state) {
 
 /* A token that a grammar names is the only one at its place; text that the same bytes would spell is not. */
 static void test_named_tokens(void **state) {
-    static const char text[] =
-        "{\"format\": {\"open\": [300, \"a\"], \"close\": [0, 511], \"after_name\": [7]}, \"tools\": [{\"name\": \"f\", \"parameters\": {\"type\": "
-        "\"object\", \"additionalProperties\": false}}]}";
+    static const char text[] = "{\"format\": {\"open\": [300, \"a\"], \"close\": [0, 511], \"after_name\": [7]}, "
+                               "\"tools\": [{\"name\": \"f\", \"parameters\": {\"type\": "
+                               "\"object\", \"additionalProperties\": false}}]}";
     struct tokenizer *t;
     struct token_trie *trie;
     struct grammar *g;
@@ -275,7 +293,8 @@ static void test_named_tokens(void **state) {
     for (size_t k = 0; k < sizeof named / sizeof *named; k++) {
         const uint64_t *bits;
         assert_int_equal(matcher_mask(m, UINT32_MAX, &bits, &e), 0);
-        for (int32_t id = 0; id < trie->n_ids && named[k] >= 0; id++) assert_int_equal(bits[id >> 6] >> (id & 63) & 1, id == named[k]);
+        for (int32_t id = 0; id < trie->n_ids && named[k] >= 0; id++)
+            assert_int_equal(bits[id >> 6] >> (id & 63) & 1, id == named[k]);
         if (named[k] >= 0) {
             assert_int_equal(matcher_forced(m, forced, sizeof forced), 0);
             assert_int_equal(matcher_accept(m, named[k], &e), 0);
@@ -303,7 +322,8 @@ static void test_forced(void **state) {
     struct automaton *a;
     struct error e = {0};
     uint8_t byte;
-    static const char text[] = "{\"type\": \"object\", \"properties\": {\"name\": {\"const\": 1}}, \"required\": [\"name\"]}";
+    static const char text[] =
+        "{\"type\": \"object\", \"properties\": {\"name\": {\"const\": 1}}, \"required\": [\"name\"]}";
     assert_int_equal(source_compile(&(struct grammar_source){SOURCE_SCHEMA, text, sizeof text - 1}, &g, &e), 0);
     assert_int_equal(automaton_open(&a, g, &e), 0);
     state_id s = automaton_start(a);
@@ -357,7 +377,8 @@ static void test_limits(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct grammar *g;
         struct error e = {0};
-        const int rc = source_compile(&(struct grammar_source){cases[i].kind, cases[i].text, strlen(cases[i].text)}, &g, &e);
+        const int rc =
+            source_compile(&(struct grammar_source){cases[i].kind, cases[i].text, strlen(cases[i].text)}, &g, &e);
         if (cases[i].error && !strstr(e.text, cases[i].error)) fail_msg("case %zu: %s", i, e.text);
         assert_int_equal(rc != 0, cases[i].error != NULL);
         grammar_free(&g);

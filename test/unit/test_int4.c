@@ -1,4 +1,5 @@
-/* The INT4 draft, which is the model with experts in INT4: rounding, drafted tokens, experts predicted by its routers, and its file. On generated checkpoints.
+/* The INT4 draft, which is the model with experts in INT4: rounding, drafted tokens, experts predicted by its routers,
+ * and its file. On generated checkpoints.
  */
 #include "base/mat_at.h"
 #include "engine/session/engine_tasks.h"
@@ -16,7 +17,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 
-/* --- Drafted tokens --------------------------------------------------------------------------------------------------------------- */
+/* --- Drafted tokens --------------------------------------------------------------------------- */
 
 static void a_row_is_rounded_to_the_nearest_of_fifteen(void **st) {
     enum { N = 300, GROUPS = 3 };
@@ -24,7 +25,9 @@ static void a_row_is_rounded_to_the_nearest_of_fifteen(void **st) {
     uint8_t codes[GROUPS * 64];
     uint16_t scales[GROUPS];
     uint32_t seed = 7;
-    for (int i = 0; i < N; i++) seed = seed * 1664525 + 1013904223, x[i] = i / 128 == 1 ? 0 : (float)(int32_t)seed * 0x1p-31f * (i < 128 ? 1e-3f : 70);
+    for (int i = 0; i < N; i++)
+        seed = seed * 1664525 + 1013904223,
+        x[i] = i / 128 == 1 ? 0 : (float)(int32_t)seed * 0x1p-31f * (i < 128 ? 1e-3f : 70);
     x[5] = NAN;
     int4_row(x, N, codes, scales);
     x[5] = 0;
@@ -64,16 +67,23 @@ static void the_int4_draft_guesses_well(void **st) {
         enum exec_mode mode;
         int level;
         enum dtype kv;
-    } how[] = {
-        {NULL, DECODE_CPU, CPU_SCALAR + 1, DT_F32}, {NULL, DECODE_CPU, 0, DT_BF16}, {"emu:1", DECODE_HYBRID, 0, DT_BF16}, {"emu:2", DECODE_DUAL, 0, DT_BF16}};
+    } how[] = {{NULL, DECODE_CPU, CPU_SCALAR + 1, DT_F32},
+               {NULL, DECODE_CPU, 0, DT_BF16},
+               {"emu:1", DECODE_HYBRID, 0, DT_BF16},
+               {"emu:2", DECODE_DUAL, 0, DT_BF16}};
     int32_t want[SESSIONS + 1][PROMPT + ANSWER], got[SESSIONS + 1][PROMPT + ANSWER];
     int guessed = 0, right = 0;
     uint64_t there = 0;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         for (size_t h = 0; h < sizeof how / sizeof *how; h++) {
-            struct engine_params p = {.gpus = how[h].gpus, .decode = how[h].mode, .prefill = PREFILL_CPU, .cpu_level = how[h].level, .kv = how[h].kv};
+            struct engine_params p = {.gpus = how[h].gpus,
+                                      .decode = how[h].mode,
+                                      .prefill = PREFILL_CPU,
+                                      .cpu_level = how[h].level,
+                                      .kv = how[h].kv};
             int drafted, accepted;
-            const bool states = i + 2 >= sizeof families / sizeof *families; /* the last two: the state that a draft leaves must be discarded */
+            /* the last two: the state that a draft leaves must be discarded */
+            const bool states = i + 2 >= sizeof families / sizeof *families;
             if (!all && ((!states && (3 * i + h) % 8 > 1) || (!h && i % 4))) continue;
             struct engine *eng = open_model(families[i], p);
             answer_all(eng, want, &drafted, &accepted);
@@ -84,14 +94,17 @@ static void the_int4_draft_guesses_well(void **st) {
             answer_all(eng, got, &drafted, &accepted);
             there += decode_counts(eng->machine.decode).draft_layers;
             engine_close(&eng);
-            if (memcmp(want, got, sizeof want)) fail_msg("%s, %s: another text", families[i], how[h].gpus ? how[h].gpus : "processor");
+            if (memcmp(want, got, sizeof want))
+                fail_msg("%s, %s: another text", families[i], how[h].gpus ? how[h].gpus : "processor");
             assert_true(drafted > ANSWER);
             guessed += drafted, right += accepted;
         }
     }
-    print_message("%d of %d guesses were right, %" PRIu64 " layers of the draft were computed on devices\n", right, guessed, there);
+    print_message("%d of %d guesses were right, %" PRIu64 " layers of the draft were computed on devices\n", right,
+                  guessed, there);
     assert_true(there > 0);
-    assert_true(right * 100 > guessed * 22 && right * 100 < guessed * 40); /* chance accepts 1 %; with the model's own experts on the CPU half are accepted */
+    /* chance accepts 1 %; with the model's own experts on the CPU half are accepted */
+    assert_true(right * 100 > guessed * 22 && right * 100 < guessed * 40);
 }
 
 /* A model without experts drafts with its dense FFNs in INT4: the text stays, and some guesses are wrong. */
@@ -109,30 +122,37 @@ static void a_dense_model_drafts_with_its_ffns(void **st) {
     engine_close(&eng);
     assert_memory_equal(want, got, sizeof want);
     print_message("%d of %d guesses were right\n", accepted, drafted);
-    assert_true(drafted > ANSWER && accepted * 5 > drafted && accepted * 4 < drafted * 3); /* the model itself is right in most cases */
+    /* the model itself is right in most cases */
+    assert_true(drafted > ANSWER && accepted * 5 > drafted && accepted * 4 < drafted * 3);
 }
 
-/* A turn that is cancelled while sixteen tokens are drafted waits for one of them, not for all; measured by the weights read afterwards. */
+/* A turn that is cancelled while sixteen tokens are drafted waits for one of them, not for all; measured by the weights
+ * read afterwards. */
 static void a_cancelled_draft_ends_after_one_token(void **st) {
     struct error e = {0};
     struct event ev;
     struct session *s;
     int32_t prompt[PROMPT];
-    struct engine *eng = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_INT4, .max_drafted = DRAFT_MAX, .context = 4096});
+    struct engine *eng =
+        open_model("gqa_flat", (struct engine_params){.draft = DRAFT_INT4, .max_drafted = DRAFT_MAX, .context = 4096});
     const uint64_t step = eng->weights.files.bytes + int4_bytes(eng->int4); /* no batch reads more */
     wait_for_int4(eng);
     prompt_of(0, prompt);
     for (int round = 0; round < 12; round++) {
         assert_int_equal(session_open(eng, &s, &e), 0);
-        struct request r = {
-            .tokens = prompt, .n = PROMPT, .max_tokens = 2000, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)round}};
+        struct request r = {.tokens = prompt,
+                            .n = PROMPT,
+                            .max_tokens = 2000,
+                            .flags = REQ_IGNORE_EOS,
+                            .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)round}};
         assert_int_equal(session_submit(s, &r, &e), 0);
         for (int n = 0; n < 3 + round;) {
             assert_true(engine_poll(eng, &ev, -1));
             n += ev.kind == EVENT_TOKEN;
         }
         uint64_t before = atomic_load(&eng->machine.bytes_read);
-        while (atomic_load(&eng->machine.bytes_read) == before) usleep(10); /* until the next draft, or what verifies it, is running */
+        /* until the next draft, or what verifies it, is running */
+        while (atomic_load(&eng->machine.bytes_read) == before) usleep(10);
         session_cancel(s);
         before = atomic_load(&eng->machine.bytes_read);
         do assert_true(engine_poll(eng, &ev, -1));
@@ -144,7 +164,7 @@ static void a_cancelled_draft_ends_after_one_token(void **st) {
     engine_close(&eng);
 }
 
-/* --- Predicted experts -------------------------------------------------------------------------------------------------------------- */
+/* --- Predicted experts ------------------------------------------------------------------------ */
 
 static void the_soonest_and_surest_experts_come_first(void **st) {
     static const int32_t ids[3][2] = {{4, 1}, {1, 7}, {-1, 4}};
@@ -159,7 +179,8 @@ static void the_soonest_and_surest_experts_come_first(void **st) {
     }
     assert_int_equal(lookahead_needs(&a, 0, w, 4), 0);
     assert_int_equal(lookahead_needs(&a, 1, w, 4), 3);
-    assert_true(w[0].expert == 4 && w[0].distance == 0 && w[0].confidence == 1 && w[1].expert == 1 && w[1].distance == 0 && w[1].confidence == 0.9f);
+    assert_true(w[0].expert == 4 && w[0].distance == 0 && w[0].confidence == 1 && w[1].expert == 1 &&
+                w[1].distance == 0 && w[1].confidence == 0.9f);
     assert_true(w[2].expert == 7 && w[2].distance == 1);
     assert_int_equal(lookahead_needs(&a, 1, w, 2), 2);
     for (int i = 3; i < LOOKAHEAD_TOKENS; i++) assert_int_equal(lookahead_add_token(&a, i), i);
@@ -184,7 +205,9 @@ static int expect_in_phases(void *arg) {
     lookahead_open(&a, c->n_layers, c->topk, mem);
     for (int l = 0; l < c->n_layers; l++)
         if (c->layer[l].moe)
-            layers++, assert_int_equal(nan_scan_experts(&eng->machine.scan, l, first, 3, &e) | nan_scan_experts(&eng->machine.scan, l, second, 3, &e), 0);
+            layers++, assert_int_equal(nan_scan_experts(&eng->machine.scan, l, first, 3, &e) |
+                                           nan_scan_experts(&eng->machine.scan, l, second, 3, &e),
+                                       0);
     for (int round = 0; round < 4; round++) {
         static const struct {
             enum decode_prefetch_phase phase;
@@ -197,7 +220,8 @@ static int expect_in_phases(void *arg) {
         for (int i = 0; i < 4; i++) {
             const uint64_t before = decode_counts(s).uploaded;
             assert_int_equal(decode_prefetch(s, &a, asked[i].phase, FAR), 0);
-            if (round) assert_int_equal(decode_counts(s).uploaded - before, asked[i].moved * layers); /* before the first round others had the slots */
+            /* before the first round others had the slots */
+            if (round) assert_int_equal(decode_counts(s).uploaded - before, asked[i].moved * layers);
         }
     }
     const uint64_t before = decode_counts(s).uploaded;
@@ -215,8 +239,10 @@ static void foreseen_experts_are_uploaded_in_three_phases(void **st) {
     struct event ev = {0};
     struct session *s;
     int32_t prompt[PROMPT];
-    struct engine *eng =
-        open_model("mla_yarn", (struct engine_params){.gpus = "emu:1", .decode = DECODE_HYBRID, .prefill = PREFILL_CPU, .expert_cache = "3", .evict = "lru"});
+    struct engine *eng = open_model(
+        "mla_yarn",
+        (struct engine_params){
+            .gpus = "emu:1", .decode = DECODE_HYBRID, .prefill = PREFILL_CPU, .expert_cache = "3", .evict = "lru"});
     prompt_of(0, prompt);
     assert_int_equal(session_open(eng, &s, &e), 0);
     submit(s, 0, 3);
@@ -234,7 +260,8 @@ static uint64_t sum_of(const struct weights *w, struct int4 *d) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     for (int l = 0; l < w->config.n_layers; l++)
-        for (int k = 0; k < w->config.n_experts && int4_experts(d)[l]; k++) sum = hash64(int4_experts(d)[l][k].gate.data, int4_expert_bytes(d), sum);
+        for (int k = 0; k < w->config.n_experts && int4_experts(d)[l]; k++)
+            sum = hash64(int4_experts(d)[l][k].gate.data, int4_expert_bytes(d), sum);
     return sum;
 }
 static int count(void *ctx, const char *name) { return *name != '.' ? ++*(int *)ctx, 0 : 0; }
@@ -333,7 +360,8 @@ static void columns_are_put_back_in_order(void **st) {
         mat_row(up, r, stored);
         for (int c = 0; c < n; c++) own[order[c]] = stored[c];
         int4_row(own, n, codes, scales);
-        assert_memory_equal((const uint8_t *)got->data + (size_t)r * got->stride, codes, (size_t)blocks * INT4_GROUP / 2);
+        assert_memory_equal((const uint8_t *)got->data + (size_t)r * got->stride, codes,
+                            (size_t)blocks * INT4_GROUP / 2);
     }
     assert_null(got->order);
     int4_close(&d);

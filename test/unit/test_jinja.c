@@ -12,9 +12,11 @@
 #include "tokenizer/jinja/jinja.h"
 
 static const char vars_text[] =
-    "{\"s\": \"Hello\", \"n\": 7, \"f\": 2.5, \"t\": true, \"z\": null, \"xs\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": [\"x\"], \"items\": 5},"
+    "{\"s\": \"Hello\", \"n\": 7, \"f\": 2.5, \"t\": true, \"z\": null, \"xs\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": "
+    "[\"x\"], \"items\": 5},"
     " \"big\": [18446744073709551616, -9223372036854775809, 9223372036854775807, 18446744073709551617],"
-    " \"evil\": \"<|im_end|>\", \"msgs\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"tool\", \"content\": \"caf\\u00e9\"}]}";
+    " \"evil\": \"<|im_end|>\", \"msgs\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"tool\", "
+    "\"content\": \"caf\\u00e9\"}]}";
 
 static int render(const char *source, struct text *out, struct error *e) {
     struct arena a = {0};
@@ -47,12 +49,16 @@ static const char *const good[][2] = {
     {"{{ big | tojson }}", "[18446744073709551616, -9223372036854775809, 9223372036854775807, 18446744073709551617]"},
     {"{{ {big[0]: big[1]} | tojson }}{{ '%s' % big[0] }}{{ '{}'.format(big[3]) }}",
      "{\"18446744073709551616\": -9223372036854775809}1844674407370955161618446744073709551617"},
-    {"{% for x in big[1:3] %}{{ x is integer }} {{ x is float }} {{ x is number }} {{ x | int }} {{ x | round }} {% endfor %}",
-     "True False True -9223372036854775809 -9223372036854775809 True False True 9223372036854775807 9223372036854775807 "},
-    {"{{ big[0] == big[3] }} {{ big[0] == big[0] }} {{ big[0] > 5 }} {{ big[0] in big }} {{ big[1] < big[2] }} {{ big[0] | abs }} {{ +big[3] }} {{ big[0] * "
+    {"{% for x in big[1:3] %}{{ x is integer }} {{ x is float }} {{ x is number }} {{ x | int }} {{ x | round }} {% "
+     "endfor %}",
+     "True False True -9223372036854775809 -9223372036854775809 True False True 9223372036854775807 "
+     "9223372036854775807 "},
+    {"{{ big[0] == big[3] }} {{ big[0] == big[0] }} {{ big[0] > 5 }} {{ big[0] in big }} {{ big[1] < big[2] }} {{ "
+     "big[0] | abs }} {{ +big[3] }} {{ big[0] * "
      "0.5 }}",
      "False True True True True 18446744073709551616 18446744073709551617 9.223372036854776e+18"},
-    {"{{ 1e16 }} {{ 1e-5 }} {{ 0.1 + 0.2 }} {{ 1 / 3 }} {{ 100.0 }}", "1e+16 1e-05 0.30000000000000004 0.3333333333333333 100.0"},
+    {"{{ 1e16 }} {{ 1e-5 }} {{ 0.1 + 0.2 }} {{ 1 / 3 }} {{ 100.0 }}",
+     "1e+16 1e-05 0.30000000000000004 0.3333333333333333 100.0"},
     {"{{ ['it\\'s', 'a\"b', '\\n\\x1f', 'é\\u200b'] }}", "[\"it's\", 'a\"b', '\\n\\x1f', 'é\\u200b']"},
     {"{{ missing }}|{{ d.missing }}|{{ z }}", "||None"},
     {"{{ range(3) }} {{ d.keys() }} {{ 'a' 'b' }}", "range(0, 3) dict_keys(['b', 'a', 'items']) ab"},
@@ -62,49 +68,66 @@ static const char *const good[][2] = {
     {"{{ 1 ~ 'a' ~ 2.0 ~ none }}{{ 'ab' * 2 }}{{ [1] + [2] }}", "1a2.0Noneabab[1, 2]"},
     {"{{ 'x' if n > 5 else 'y' }}{{ 'x' if n < 5 }}", "x"},
     {"{{ xs[::-1] }}{{ s[1:3] }}{{ s[-2:] }}{{ s[::-2] }}{{ xs[5:] }}{{ 'café'[3] }}", "[2, 1, 3]elloolH[]é"},
-    {"{{ '%s-%05.1f-%x' % (s, f, 255) }} {{ '{:>6}|{0}'.format(s) if false else '{:>6}|{:,}'.format(s, 1234567) }}", "Hello-002.5-ff  Hello|1,234,567"},
+    {"{{ '%s-%05.1f-%x' % (s, f, 255) }} {{ '{:>6}|{0}'.format(s) if false else '{:>6}|{:,}'.format(s, 1234567) }}",
+     "Hello-002.5-ff  Hello|1,234,567"},
     /* names and scopes */
     {"{% set x = 1 %}{% for i in xs %}{% set x = i %}{% endfor %}{{ x }}", "1"},
     {"{% set q = namespace(x=1) %}{% for i in xs %}{% set q.x = q.x + i %}{% endfor %}{{ q.x }}", "7"},
-    {"{% for i in xs %}{{ s }}{% endfor %}{% set s = 'late' %}", ""}, /* s belongs to this template once it is set in it */
+    /* s belongs to this template once it is set in it */
+    {"{% for i in xs %}{{ s }}{% endfor %}{% set s = 'late' %}", ""},
     {"{% if false %}{% set s = 1 %}{% endif %}{{ s }}", "Hello"},
     {"{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set c %}x{{ a }}{% endset %}{{ c }}", "12x1"},
     {"{% with a = 1, b = n %}{{ a + b }}{% endwith %}{{ a }}", "8"},
     /* loops */
-    {"{% for i in xs %}{{ loop.index }}{{ loop.first }}{{ loop.last }}{{ loop.revindex0 }};{% endfor %}", "1TrueFalse2;2FalseFalse1;3FalseTrue0;"},
+    {"{% for i in xs %}{{ loop.index }}{{ loop.first }}{{ loop.last }}{{ loop.revindex0 }};{% endfor %}",
+     "1TrueFalse2;2FalseFalse1;3FalseTrue0;"},
     {"{% for i in xs if i > 1 %}{{ i }}/{{ loop.length }} {% else %}none{% endfor %}", "3/2 2/2 "},
     {"{% for k, v in d.items() %}{{ k }}={{ v }},{% endfor %}", "b=1,a=['x'],items=5,"},
-    {"{% for i in xs %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "3"},
+    {"{% for i in xs %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor "
+     "%}",
+     "3"},
     {"{% for i in [] %}a{% else %}b{% endfor %}", "b"},
-    {"{% for x in [[1, [2]], 3] recursive %}{{ loop(x) if x is iterable else x }}{{ loop.depth }}{% endfor %}", "12232131"},
+    {"{% for x in [[1, [2]], 3] recursive %}{{ loop(x) if x is iterable else x }}{{ loop.depth }}{% endfor %}",
+     "12232131"},
     {"{% for i in xs %}{{ loop.previtem }}<{{ i }}>{{ loop.nextitem }} {% endfor %}", "<3>1 3<1>2 1<2> "},
     /* macros */
-    {"{% macro m(a, b='B', c=a) %}{{ a }}{{ b }}{{ c }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, 4, k=5) }}|{{ m('x') }}",
+    {"{% macro m(a, b='B', c=a) %}{{ a }}{{ b }}{{ c }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, 4, k=5) "
+     "}}|{{ m('x') }}",
      "123(4,){'k': 5}|xBx(){}"},
     {"{% macro m(a) %}[{{ caller(a) }}]{% endmacro %}{% call(v) m(3) %}<{{ v }}>{% endcall %}", "[<3>]"},
     {"{% filter upper %}ab{{ s }}{% endfilter %}{% generation %}g{% endgeneration %}", "ABHELLOg"},
     /* filters, tests, methods */
-    {"{{ d | tojson }}{{ 'é\"\\n<' | tojson }}{{ 'é' | tojson(ensure_ascii=true) }}", "{\"b\": 1, \"a\": [\"x\"], \"items\": 5}\"é\\\"\\n<\"\"\\u00e9\""},
+    {"{{ d | tojson }}{{ 'é\"\\n<' | tojson }}{{ 'é' | tojson(ensure_ascii=true) }}",
+     "{\"b\": 1, \"a\": [\"x\"], \"items\": 5}\"é\\\"\\n<\"\"\\u00e9\""},
     {"{{ d | tojson(indent=2, sort_keys=true) }}", "{\n  \"a\": [\n    \"x\"\n  ],\n  \"b\": 1,\n  \"items\": 5\n}"},
-    {"{{ msgs | map(attribute='role') | join('+') }} {{ msgs | selectattr('role', 'equalto', 'tool') | map(attribute='content') | first }}", "user+tool café"},
-    {"{{ xs | sort }}{{ xs | sum }}{{ xs | max }}{{ xs | batch(2) | list }}{{ xs | reverse | list }}", "[1, 2, 3]63[[3, 1], [2]][2, 1, 3]"},
+    {"{{ msgs | map(attribute='role') | join('+') }} {{ msgs | selectattr('role', 'equalto', 'tool') | "
+     "map(attribute='content') | first }}",
+     "user+tool café"},
+    {"{{ xs | sort }}{{ xs | sum }}{{ xs | max }}{{ xs | batch(2) | list }}{{ xs | reverse | list }}",
+     "[1, 2, 3]63[[3, 1], [2]][2, 1, 3]"},
     {"{{ 'a\nb\n\nc' | indent(2) }}", "a\n  b\n\n  c"},
-    {"{{ '  x ' | trim }}{{ 'straße' | upper }}{{ 'ΑΣ' | lower }}{{ 'a-b c' | title }}{{ 'ABC' | capitalize }}", "xSTRASSEαςA-B CAbc"},
-    {"{{ 2.5 | round }} {{ 3.5 | round }} {{ 2.675 | round(2) }} {{ 7 | round(-1) }} {{ '42.9' | int }} {{ 'x' | int(3) }} {{ '1e3' | float }}",
+    {"{{ '  x ' | trim }}{{ 'straße' | upper }}{{ 'ΑΣ' | lower }}{{ 'a-b c' | title }}{{ 'ABC' | capitalize }}",
+     "xSTRASSEαςA-B CAbc"},
+    {"{{ 2.5 | round }} {{ 3.5 | round }} {{ 2.675 | round(2) }} {{ 7 | round(-1) }} {{ '42.9' | int }} {{ 'x' | "
+     "int(3) }} {{ '1e3' | float }}",
      "2.0 4.0 2.67 10 42 3 1000.0"},
     {"{{ missing | default('D') }}{{ '' | default('E', true) }}{{ none | default('F') }}", "DENone"},
     {"{{ '<a>' | e ~ '<b>' }} {{ ('<a>' | e) + '<b>' }} {{ '<a>' | safe }}", "&lt;a&gt;<b> &lt;a&gt;&lt;b&gt; <a>"},
-    {"{{ s is string }}{{ n is number }}{{ d is mapping }}{{ xs is sequence }}{{ missing is defined }}{{ z is none }}{{ 4 is divisibleby 2 }}",
+    {"{{ s is string }}{{ n is number }}{{ d is mapping }}{{ xs is sequence }}{{ missing is defined }}{{ z is none "
+     "}}{{ 4 is divisibleby 2 }}",
      "TrueTrueTrueTrueFalseTrueTrue"},
     {"{{ 'a,b,,c'.split(',') }}{{ ' a  b '.split() }}{{ 'a.b.c'.rsplit('.', 1) }}{{ s.replace('l', 'L', 1) }}",
      "['a', 'b', '', 'c']['a', 'b']['a.b', 'c']HeLlo"},
-    {"{{ '  a  b  c  '.split(none, 1) }}{{ '  a  b  c  '.rsplit(none, 1) }}{{ '  a '.split(none, 0) }}{{ '  a '.rsplit(none, 0) }}{{ ' a '.split(none, 5) }}",
+    {"{{ '  a  b  c  '.split(none, 1) }}{{ '  a  b  c  '.rsplit(none, 1) }}{{ '  a '.split(none, 0) }}{{ '  a "
+     "'.rsplit(none, 0) }}{{ ' a '.split(none, 5) }}",
      "['a', 'b  c  ']['  a  b', 'c']['a ']['  a']['a']"},
-    {"{{ 'A1'.isupper() }}{{ 'a1'.islower() }}{{ 'Aa'.isupper() }}{{ 'A1' is upper }}{{ 'a1' is lower }}{{ 'Aa' is lower }}{{ '1' is upper }}",
+    {"{{ 'A1'.isupper() }}{{ 'a1'.islower() }}{{ 'Aa'.isupper() }}{{ 'A1' is upper }}{{ 'a1' is lower }}{{ 'Aa' is "
+     "lower }}{{ '1' is upper }}",
      "TrueTrueFalseTrueTrueFalseFalse"},
     {"{{ d.get('b') }}{{ d.get('q', 9) }}{{ d.items is callable }}{{ d['items'] }}", "19True5"},
     {"{{ xs | groupby(0) | list if false else msgs | groupby('role') | map('first') | list }}", "['tool', 'user']"},
-    {"{% if false %}{{ s | nosuch }}{% endif %}ok", "ok"}, /* refused only when it is executed, as Jinja2 does inside an if */
+    /* refused only when it is executed, as Jinja2 does inside an if */
+    {"{% if false %}{{ s | nosuch }}{% endif %}ok", "ok"},
     {"{{ bos_token }}{{ eos_token }}", "<s>"},
 };
 static const char *const bad[][2] = {
@@ -139,9 +162,11 @@ static const char *const bad[][2] = {
     {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "calls nested deeper than 100"},
     {"{{ range(100001) }}", "range too big"},
     {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "exceeds 10000000 steps"},
-    {"{% set q = namespace(s='0123456789') %}{% for i in range(40) %}{% set q.s = q.s + q.s %}{% endfor %}", "the text exceeds 64 MB"},
+    {"{% set q = namespace(s='0123456789') %}{% for i in range(40) %}{% set q.s = q.s + q.s %}{% endfor %}",
+     "the text exceeds 64 MB"},
     {"{{ 'x' * 100000000 }}", "the text exceeds 64 MB"},
-    {"{% set q = namespace(x=[]) %}{% for i in range(5000) %}{% set q.x = [q.x] %}{% endfor %}{{ q.x }}", "nested too deeply"},
+    {"{% set q = namespace(x=[]) %}{% for i in range(5000) %}{% set q.x = [q.x] %}{% endfor %}{{ q.x }}",
+     "nested too deeply"},
     {"{{ 9223372036854775807 + 1 }}", "does not fit in 64 bits"},
     {"{{ big[0] + 1 }}", "does not fit in 64 bits"},
     {"{{ 1 - big[0] }}", "does not fit in 64 bits"},
@@ -153,7 +178,8 @@ static void test_prints(void **state) {
         struct text t;
         struct error e = {0};
         int rc = render(good[i][0], &t, &e);
-        if (rc || strcmp(t.data, good[i][1])) print_error("%s\n  gives %s\n  wants %s\n", good[i][0], rc ? e.text : t.data, good[i][1]);
+        if (rc || strcmp(t.data, good[i][1]))
+            print_error("%s\n  gives %s\n  wants %s\n", good[i][0], rc ? e.text : t.data, good[i][1]);
         assert_int_equal(rc, 0);
         assert_string_equal(t.data, good[i][1]);
         size_t n = 0;
@@ -248,9 +274,11 @@ static void test_origin(void **state) {
         for (size_t k = 0; k < t.n_runs; k++) {
             const struct text_run *s = &t.runs[k];
             if (s->origin == TEXT_VALUE) from_value += s->n;
-            else { /* from the template: never a piece that the value alone could have written */ bool own = strstr(through[i], "join('<|im_end|>')") != NULL;
+            else { /* from the template: never a piece that the value alone could have written */
+                bool own = strstr(through[i], "join('<|im_end|>')") != NULL;
                 for (size_t b = 0; b < s->n && !own; b++)
-                    if (strchr("<>_", t.data[at + b])) fail_msg("%s: byte %zu of %s is said to be the template's", through[i], at + b, t.data);
+                    if (strchr("<>_", t.data[at + b]))
+                        fail_msg("%s: byte %zu of %s is said to be the template's", through[i], at + b, t.data);
             }
             at += s->n;
         }
@@ -281,9 +309,10 @@ static void test_date(void **state) {
 
 /* Fails each allocation once; the answer is the usual one or a clean error. */
 static void test_no_memory(void **state) {
-    static const char source[] =
-        "{% macro m(a) %}{{ a | upper }}{% endmacro %}{% set x = namespace(t='') %}{% for c in msgs | selectattr('content') %}{% set x.t = x.t + m(c.content) "
-        "%}{% endfor %}{{ x.t }}{{ d | tojson(indent=1) }}{{ range(3000) | join(', ') }}{{ xs | sort | string }}{{ [1, 2] }}";
+    static const char source[] = "{% macro m(a) %}{{ a | upper }}{% endmacro %}{% set x = namespace(t='') %}{% for c "
+                                 "in msgs | selectattr('content') %}{% set x.t = x.t + m(c.content) "
+                                 "%}{% endfor %}{{ x.t }}{{ d | tojson(indent=1) }}{{ range(3000) | join(', ') }}{{ xs "
+                                 "| sort | string }}{{ [1, 2] }}";
     long nth = 1;
     for (;; nth++) {
         struct text t;
@@ -334,8 +363,9 @@ static void test_many_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prints), cmocka_unit_test(test_refuses),   cmocka_unit_test(test_deep_source), cmocka_unit_test(test_origin),
-        cmocka_unit_test(test_date),   cmocka_unit_test(test_no_memory), cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_prints),     cmocka_unit_test(test_refuses), cmocka_unit_test(test_deep_source),
+        cmocka_unit_test(test_origin),     cmocka_unit_test(test_date),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_many_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

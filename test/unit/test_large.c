@@ -63,7 +63,8 @@ static void file_pages_become_huge_pages(void **state) {
     print_message("%d pieces; %zu MB in pages of 2 MB, before %zu MB\n", pieces, large / MB, before / MB);
     if (!small) assert_int_equal(pieces, 0); /* as on a file system that uses large folios */
     else assert_in_range(pieces, 1, PIECES);
-    if (pieces == PIECES) assert_in_range(large, before + (size_t)32 * MB, touched); /* it continued, so it had detected an effect */
+    /* it continued, so it had detected an effect */
+    if (pieces == PIECES) assert_in_range(large, before + (size_t)32 * MB, touched);
 }
 
 /* A failing read, and the rest after the last whole piece. */
@@ -90,7 +91,8 @@ static void embedded_files_take_no_huge_pages(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(embedded_files_take_no_huge_pages), cmocka_unit_test(file_pages_become_huge_pages),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(embedded_files_take_no_huge_pages),
+                                       cmocka_unit_test(file_pages_become_huge_pages),
                                        cmocka_unit_test(huge_pages_stop_after_a_failed_read)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

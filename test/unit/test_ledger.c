@@ -1,4 +1,5 @@
-/* The ledger of a device's memory: random schedules of allocations, evictions and locks, compared with a model of them. */
+/* The ledger of a device's memory: random schedules of allocations, evictions and locks, compared with a model of them.
+ */
 #include "unit.h"
 
 #include <stdlib.h>
@@ -27,7 +28,9 @@ static uint32_t draw(struct model *m, uint32_t below) {
     m->seed = m->seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(m->seed >> 33) % below;
 }
-static bool is_lockable(enum ledger_class class) { return class == LEDGER_CACHED || class == LEDGER_EXPERTS || class == LEDGER_LAYERS; }
+static bool is_lockable(enum ledger_class class) {
+    return class == LEDGER_CACHED || class == LEDGER_EXPERTS || class == LEDGER_LAYERS;
+}
 static size_t count(const struct owner *o) {
     size_t n = 0;
     for (int i = 0; i < ENTRIES; i++) n += o->entry[i].at != NULL;
@@ -49,7 +52,9 @@ static bool evict(void *owner, enum ledger_need need) {
     return any;
 }
 
-static bool overlaps(const struct ledger_entry *a, const struct ledger_entry *b) { return a->at < b->at + b->bytes && b->at < a->at + a->bytes; }
+static bool overlaps(const struct ledger_entry *a, const struct ledger_entry *b) {
+    return a->at < b->at + b->bytes && b->at < a->at + a->bytes;
+}
 
 /* The ledger equals the model, the device has no other memory, and no memory is held twice. */
 static void check(struct model *m) {
@@ -89,7 +94,8 @@ static void evict_one(struct model *m, enum ledger_need need) {
     size_t before[LEDGER_CLASSES];
     for (int c = 0; c < LEDGER_CLASSES; c++) before[c] = count(&m->owner[c]);
     assert_int_equal(ledger_evict(&m->l, need), victim >= 0);
-    for (int c = 0; c < LEDGER_CLASSES; c++) assert_int_equal(count(&m->owner[c]), c != victim ? before[c] : need == LEDGER_FOR_KV ? before[c] - 1 : 0);
+    for (int c = 0; c < LEDGER_CLASSES; c++)
+        assert_int_equal(count(&m->owner[c]), c != victim ? before[c] : need == LEDGER_FOR_KV ? before[c] - 1 : 0);
 }
 static void reclaim(struct model *m, size_t want, enum ledger_need need) {
     const bool enough = gpu_mem_free(m->g) >= want;
@@ -133,7 +139,8 @@ static void random_schedules(void **state) {
         m.seed = (uint64_t)i, m.n_retired = 0;
         for (int c = 0; c < LEDGER_CLASSES; c++) {
             m.owner[c] = (struct owner){.l = &m.l, .class = (enum ledger_class)c};
-            if (c <= LEDGER_EXPERTS) ledger_set_client(&m.l, (enum ledger_class)c, (struct ledger_client){evict, &m.owner[c]});
+            if (c <= LEDGER_EXPERTS)
+                ledger_set_client(&m.l, (enum ledger_class)c, (struct ledger_client){evict, &m.owner[c]});
         }
         for (int k = 0; k < STEPS; k++) step(&m), check(&m);
         for (int c = 0; c < LEDGER_CLASSES; c++)
@@ -147,7 +154,8 @@ static void random_schedules(void **state) {
     gpu_close(&m.g);
 }
 
-/* A prefill's thread claims and frees slots, and layers whose list may grow, while the engine thread loads, locks, reclaims and unlocks. */
+/* A prefill's thread claims and frees slots, and layers whose list may grow, while the engine thread loads, locks,
+ * reclaims and unlocks. */
 static void *stream_slots(void *ledger) {
     struct ledger_entry slot[4] = {0};
     for (int i = 0; i < 5000; i++) {

@@ -280,7 +280,8 @@ static void test_search(void **state) {
     end(e);
 }
 
-/* Characters that would change the text direction, or are controls to some terminals, show as one replacement character. */
+/* Characters that would change the text direction, or are controls to some terminals, show as one replacement
+ * character. */
 static void test_harmful(void **state) {
     static const char *const all[] = {"\xE2\x80\xAE", "\xE2\x80\xAA", "\xE2\x81\xA6", "\xE2\x81\xA9", "\xC2\x9B"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -321,7 +322,9 @@ static void test_clusters(void **state) {
     }
 }
 
-static void offer(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) { buf_str(out, "/save\n/sessions\n/set\n"); }
+static void offer(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) {
+    buf_str(out, "/save\n/sessions\n/set\n");
+}
 static void one(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) { buf_str(out, "/help\n"); }
 static void test_completion(void **state) {
     struct editor *e = begin();

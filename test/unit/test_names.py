@@ -12,15 +12,13 @@ import re
 import sys
 
 TOPS = ["base", "cpu", "gpu", "engine", "tokenizer", "cli"]
-MOST_LINES = {".c": 600, ".h": 250}
+MOST_LINES = {".c": 600, ".h": 300}
 # Files that may be longer, with the reason.
 LONG = {
     "base/iq_grids.h": "tables of numbers",
     "base/ops.h": "all operations, one struct each, whose comments are the reference of three executors",
     "cpu/gemm_amx_inner.h": "kernels, included once per format",
     "cpu/gemv_inner.h": "kernels, included once per format and instruction set",
-    "cpu/int16_decode.h": "decoders of all formats",
-    "cpu/simd_avx512.h": "the vocabulary of kernels on one instruction set",
     "engine/model/config.h": "one field per property of a model",
     "gpu/cuda_kernels.h": "the launchers of all kernels",
 }

@@ -1,4 +1,5 @@
-/* Memory nodes as domains of the cost model, against cases computed by hand, and which bytes of a checkpoint belong to which node. */
+/* Memory nodes as domains of the cost model, against cases computed by hand, and which bytes of a checkpoint belong to
+ * which node. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -26,13 +27,14 @@ static int setup(void **st) {
     return 0;
 }
 
-/* Paper A: 947 GB/s in two halves, 50 GB/s from one to the other. An expert of 44,050,944 bytes: by rows half on each, 46.52 us, as domain 0 says. In
- * pages by turns a quarter of it goes each way: 220.25 us. All on one node: half of it goes over, 440.5 us; without that limit what one node serves,
- * 93.03 us. */
+/* Paper A: 947 GB/s in two halves, 50 GB/s from one to the other. An expert of 44,050,944 bytes: by rows half on
+ * each, 46.52 us, as domain 0 says. In pages by turns a quarter of it goes each way: 220.25 us. All on one node: half
+ * of it goes over, 440.5 us; without that limit what one node serves, 93.03 us. */
 static void cost_of_an_expert_by_placement_on_nodes(void **st) {
     int hot = -1;
     assert_true(cost_preset(&m, "paper-a-1") && m.n_nodes == 2);
-    struct numa_shares shares = numa_cost_balanced(&m, &v3, 1, COST_MANY_ROWS), spread = numa_cost_interleaved(&m), one = numa_cost_single(&m, 1);
+    struct numa_shares shares = numa_cost_balanced(&m, &v3, 1, COST_MANY_ROWS), spread = numa_cost_interleaved(&m),
+                       one = numa_cost_single(&m, 1);
     near(shares.stored[0], 0.5, 1e-9);
     near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &shares, NULL), 46.516e-6, 1e-4);
     near(numa_cost_expert(&m, &v3, 1, COST_MANY_ROWS, &shares, NULL), cost_expert(&m, 0, &v3, 1, COST_MANY_ROWS), 1e-9);
@@ -49,7 +51,8 @@ static void cost_of_an_expert_by_placement_on_nodes(void **st) {
     m.inter_node_bw = 0;
     /* 512 rows: 45.1 GFLOP at 24 TFLOP/s, wherever the weights are */
     near(numa_cost_expert(&m, &v3, 512, COST_MANY_ROWS, &spread, NULL), 512 * 88080384.0 / 24e12, 1e-3);
-    /* a machine whose weights are placed at random reads that much less: as the speed between nodes allows, or as given */
+    /* a machine whose weights are placed at random reads that much less: as the speed between nodes allows, or as given
+     */
     assert_true(cost_preset(&m, "paper-a-1"));
     near(numa_cost_reach(&m, &v3), 46.516 / 220.25, 1e-3);
     m.inter_node_bw = 1e12;
@@ -63,8 +66,8 @@ static void cost_of_an_expert_by_placement_on_nodes(void **st) {
     near(cost_expert(&m, 0, &v3, 1, COST_MANY_ROWS), 2 * whole, 1e-6);
 }
 
-/* A third of the memory's bandwidth on node 1, as many cores: cut by cores it is hot, 0.5 * 44.05 MB / 315.7 GB/s = 69.8 us; by what it serves 46.5 again.
- * Many rows are a matter of cores. */
+/* A third of the memory's bandwidth on node 1, as many cores: cut by cores it is hot, 0.5 * 44.05 MB / 315.7 GB/s
+ * = 69.8 us; by what it serves 46.5 again. Many rows are a matter of cores. */
 static void a_hot_node(void **st) {
     int hot = -1;
     assert_true(cost_preset(&m, "paper-a-1"));
@@ -78,8 +81,9 @@ static void a_hot_node(void **st) {
     near(many.stored[1], 0.5, 1e-6);
 }
 
-/* Rows of whole experts assigned to nodes, as the split assigns them to devices: eight experts of a token alternating over two nodes take as long as four; five
- * on one side take as long as five, or one is read over the link between the nodes, if that is fast enough. */
+/* Rows of whole experts assigned to nodes, as the split assigns them to devices: eight experts of a token alternating
+ * over two nodes take as long as four; five on one side take as long as five, or one is read over the link between the
+ * nodes, if that is fast enough. */
 static void whole_experts(void **st) {
     static struct cost_table t[2];
     static struct split_plan plan;
@@ -92,8 +96,10 @@ static void whole_experts(void **st) {
     for (int ways = 0; ways < 2; ways++) {
         struct split_domain d[2];
         for (int a = 0; a < 2; a++)
-            d[a] = (struct split_domain){
-                .class = COST_CPU, .expert_cost = &t[a], .transfer_s = ways ? cost_transfer(&parts, a, COST_H2D, v3.expert_bytes) : 0, .max_transfers = 8};
+            d[a] = (struct split_domain){.class = COST_CPU,
+                                         .expert_cost = &t[a],
+                                         .transfer_s = ways ? cost_transfer(&parts, a, COST_H2D, v3.expert_bytes) : 0,
+                                         .max_transfers = 8};
         for (int right = 4; right <= 6; right++) {
             for (int i = 0; i < 8; i++) x[i] = (struct split_expert){.rows = 1, .resident = i < right ? 2u : 1u};
             split_run(split_find("auto"), &(struct split_in){.domain = d, .expert = x, .n_domains = 2, .n = 8}, &plan);
@@ -104,12 +110,12 @@ static void whole_experts(void **st) {
 }
 
 static void text(void **st) {
-    static const char said[] =
-        "nodes = 3\nbetween = 100G\nreach = 0.5\nnode0.bw = 2\nnode1.bw = 1\nnode2.bw = 1\nnode.memory = 64G\ncpu.bw = 100G\ncpu.rate = 1T\n";
+    static const char said[] = "nodes = 3\nbetween = 100G\nreach = 0.5\nnode0.bw = 2\nnode1.bw = 1\nnode2.bw = "
+                               "1\nnode.memory = 64G\ncpu.bw = 100G\ncpu.rate = 1T\n";
     struct error e = {0};
     if (calibrate_parse(&m, said, sizeof said - 1, "x", NULL, &e)) fail_msg("%s", e.text);
-    assert_true(m.n_nodes == 3 && m.inter_node_bw == 100e9 && m.reach == 0.5 && m.node[0].bw_share == 0.5 && m.node[2].bw_share == 0.25 &&
-                m.node[1].memory == 64e9);
+    assert_true(m.n_nodes == 3 && m.inter_node_bw == 100e9 && m.reach == 0.5 && m.node[0].bw_share == 0.5 &&
+                m.node[2].bw_share == 0.25 && m.node[1].memory == 64e9);
     near(m.node[1].rate_share, 1.0 / 3, 1e-9);
     static const char *const bad[] = {"nodes = 1\n",
                                       "nodes = 9\n",
@@ -130,9 +136,11 @@ static void bytes_of_nodes(void **st) {
     struct numa nodes;
     struct numa_ranges s;
     struct error e = {0};
-    if (known_model_config(known_model_find("qwen3-30b"), &c, &e) || shape_only_open(&shape, &c, DT_BF16, DT_E4M3, &e)) fail_msg("%s", e.text);
+    if (known_model_config(known_model_find("qwen3-30b"), &c, &e) || shape_only_open(&shape, &c, DT_BF16, DT_E4M3, &e))
+        fail_msg("%s", e.text);
     const struct weights *w = &shape.w;
-    if (numa_parse(&nodes, "node 1000 0\nnode 1000 1\n", &e) || numa_ranges_open(&s, w, &nodes, &e)) fail_msg("%s", e.text);
+    if (numa_parse(&nodes, "node 1000 0\nnode 1000 1\n", &e) || numa_ranges_open(&s, w, &nodes, &e))
+        fail_msg("%s", e.text);
     assert_true(s.n > 0);
     for (int i = 1; i < s.n; i++) assert_true(s.range[i].at >= s.range[i - 1].at);
     const struct mat *down = &w->layers[0].experts[3].down;
@@ -150,7 +158,9 @@ static void bytes_of_nodes(void **st) {
         n = numa_ranges_run(&s, (const uint8_t *)down->data + at, all - at, 4096 + 64 + at, 256, 1 << 20, &node);
         assert_true(n > 0 && at + n <= all && node >= 0);
         if (at + n < all) assert_true((4096 + 64 + at + n) % 256 == 0);
-        if (last >= 0 && node != last) changes++, assert_true(labs((long)at - (long)((size_t)part[1].first * down->stride)) <= 128); /* half a page */
+        /* half a page */
+        if (last >= 0 && node != last)
+            changes++, assert_true(labs((long)at - (long)((size_t)part[1].first * down->stride)) <= 128);
         last = node;
     }
     assert_int_equal(changes, 1);
@@ -162,8 +172,8 @@ static void bytes_of_nodes(void **st) {
     shape_only_close(&shape);
 }
 
-/* Large pages hold rows of several nodes. Few of large experts' rows are then read from another node, but up to half of small experts'; small pages
- * place nearly all. */
+/* Large pages hold rows of several nodes. Few of large experts' rows are then read from another node, but up to half of
+ * small experts'; small pages place nearly all. */
 static void pages_of_nodes(void **st) {
     static const struct {
         const char *model;
@@ -176,15 +186,16 @@ static void pages_of_nodes(void **st) {
         struct numa nodes;
         struct numa_ranges s;
         struct error e = {0};
-        if (known_model_config(k, &c, &e) || shape_only_open(&shape, &c, DT_BF16, k->experts, &e) || numa_parse(&nodes, "node 1000 0\nnode 1000 1\n", &e) ||
-            numa_ranges_open(&s, &shape.w, &nodes, &e))
+        if (known_model_config(k, &c, &e) || shape_only_open(&shape, &c, DT_BF16, k->experts, &e) ||
+            numa_parse(&nodes, "node 1000 0\nnode 1000 1\n", &e) || numa_ranges_open(&s, &shape.w, &nodes, &e))
             fail_msg("%s", e.text);
         const struct expert *x = shape.w.layers[c.n_layers - 1].experts;
         const uint8_t *first = x[0].gate.data;
         const size_t bytes = (size_t)((const uint8_t *)x[c.n_experts - 1].down.data - first);
         const double large = (double)numa_ranges_misplaced(&s, first, bytes, 2 << 20) / (double)bytes,
                      small = (double)numa_ranges_misplaced(&s, first, bytes, 4096) / (double)bytes;
-        printf("%s, %zu MB of experts: %.1f %% misplaced in 2 MB pages, %.2f %% in small ones\n", rows[i].model, bytes >> 20, 100 * large, 100 * small);
+        printf("%s, %zu MB of experts: %.1f %% misplaced in 2 MB pages, %.2f %% in small ones\n", rows[i].model,
+               bytes >> 20, 100 * large, 100 * small);
         assert_true(large >= rows[i].least && large <= rows[i].most && small < 0.01);
         numa_ranges_close(&s);
         shape_only_close(&shape);

@@ -17,14 +17,19 @@ static int parse(struct opts *o, struct error *e, const char *a, const char *b, 
 static void test_forms(void **state) {
     struct opts o;
     struct error e;
-    static const char *const forms[][4] = {{"--temp", "0.5"}, {"--temp=0.5"}, {"-q", "--temp=0.5"}, {"--temp=9", "--temp", "0.5"}, {"--temp", "0.5", "--"}};
+    static const char *const forms[][4] = {{"--temp", "0.5"},
+                                           {"--temp=0.5"},
+                                           {"-q", "--temp=0.5"},
+                                           {"--temp=9", "--temp", "0.5"},
+                                           {"--temp", "0.5", "--"}};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         assert_int_equal(parse(&o, &e, forms[i][0], forms[i][1], forms[i][2], forms[i][3]), 0);
         assert_true(o.v[OPT_TEMP].num == 0.5);
         assert_int_equal(o.v[OPT_TEMP].origin, ORIGIN_FLAG);
         opt_free(&o);
     }
-    static const char *const shorts[][4] = {{"-qn16"}, {"-q", "-n", "16"}, {"-qn", "16"}, {"-n=16", "-q"}, {"--max_tokens=16", "-q"}};
+    static const char *const shorts[][4] = {
+        {"-qn16"}, {"-q", "-n", "16"}, {"-qn", "16"}, {"-n=16", "-q"}, {"--max_tokens=16", "-q"}};
     for (size_t i = 0; i < sizeof shorts / sizeof *shorts; i++) {
         assert_int_equal(parse(&o, &e, shorts[i][0], shorts[i][1], shorts[i][2], shorts[i][3]), 0);
         assert_int_equal(o.v[OPT_MAX_TOKENS].integer, 16);
@@ -116,7 +121,8 @@ static void test_precedence(void **state) {
     opt_free(&o);
 }
 
-/* The words of a choice are the names of the enum that the engine takes, all of them but those that are no words of the command line. */
+/* The words of a choice are the names of the enum that the engine takes, all of them but those that are no words of the
+ * command line. */
 static void test_choices_are_names(void **state) {
     static const struct {
         enum opt_id id;
@@ -129,14 +135,17 @@ static void test_choices_are_names(void **state) {
         for (char *w = strtok_r(words, " ", &end); w; w = strtok_r(NULL, " ", &end), n++) {
             if (rows[i].id == OPT_CPU) assert_int_not_equal(cpu_level_find(w), CPU_LEVELS);
             else if (rows[i].id == OPT_DRAFT) assert_in_range(draft_kind_find(w), DRAFT_NONE, DRAFT_INT4);
-            else assert_int_not_equal(exec_mode_find(rows[i].id == OPT_PREFILL ? STAGE_PREFILL : STAGE_DECODE, w), EXEC_MODES);
+            else
+                assert_int_not_equal(exec_mode_find(rows[i].id == OPT_PREFILL ? STAGE_PREFILL : STAGE_DECODE, w),
+                                     EXEC_MODES);
         }
         assert_int_equal(n, rows[i].n);
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_errors), cmocka_unit_test(test_table),
-                                       cmocka_unit_test(test_precedence), cmocka_unit_test(test_choices_are_names)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_errors),
+                                       cmocka_unit_test(test_table), cmocka_unit_test(test_precedence),
+                                       cmocka_unit_test(test_choices_are_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

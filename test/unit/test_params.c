@@ -1,5 +1,5 @@
-/* The list of tensors against the structs of the layers: everything that is loaded is uploaded with its module, and nothing
- * else. Whether a word is a pointer is asked of the system, not of the list. */
+/* The list of tensors against the structs of the layers: everything that is loaded is uploaded with its module, and
+ * nothing else. Whether a word is a pointer is asked of the system, not of the list. */
 #include "engine/weights/weights_open.h"
 #include "test/unit/unit.h"
 
@@ -87,14 +87,18 @@ static uintptr_t word_at(const void *base, size_t i) {
     return word;
 }
 
-/* A view as a device gets it. Counts the words of src that point to host memory and those of the view that point to the device. */
-static void look(const struct config *c, int layer, unsigned modules, const void *src, void *view, size_t size, int *host, int *there) {
+/* A view as a device gets it. Counts the words of src that point to host memory and those of the view that point to the
+ * device. */
+static void look(const struct config *c, int layer, unsigned modules, const void *src, void *view, size_t size,
+                 int *host, int *there) {
     struct copy_range ranges[COPY_RANGES_MAX];
     int n = copy_ranges_list(c, layer, modules, src, view, ranges), at = 64;
-    const bool empty = modules == MODULE_ATTENTION ? c->layer[layer].mixer == MIXER_NONE : modules == MODULE_FFN && c->layer[layer].no_ffn;
+    const bool empty = modules == MODULE_ATTENTION ? c->layer[layer].mixer == MIXER_NONE
+                                                   : modules == MODULE_FFN && c->layer[layer].no_ffn;
     assert_true(n >= 0 && n <= COPY_RANGES_MAX && !n == empty);
     for (int i = 0; i < n; i++) {
-        assert_true(*ranges[i].field == (const void *)ranges[i].host && on_host((uintptr_t)ranges[i].host) && ranges[i].bytes);
+        assert_true(*ranges[i].field == (const void *)ranges[i].host && on_host((uintptr_t)ranges[i].host) &&
+                    ranges[i].bytes);
         *ranges[i].field = device + at, at += 64;
     }
     *host = *there = 0;
@@ -102,7 +106,8 @@ static void look(const struct config *c, int layer, unsigned modules, const void
         *host += on_host(word_at(src, i));
         *there += on_device(word_at(view, i));
         if (on_host(word_at(view, i)))
-            fail_msg("%s, layer %d, modules %u: byte %zu of the view points to the host", c->model_type, layer, modules, i * sizeof(uintptr_t));
+            fail_msg("%s, layer %d, modules %u: byte %zu of the view points to the host", c->model_type, layer, modules,
+                     i * sizeof(uintptr_t));
     }
     assert_int_equal(*there, n);
 }
@@ -148,17 +153,22 @@ static void test_flops(void **state) {
         if (access(dir, R_OK)) skip();
         if (weights_open(&w, dir, false, &e)) fail_msg("%s", e.text);
         const struct config *c = &w.config;
-        uint64_t sum = 0; /* of all matrices in the files, by their shapes; routed experts by the fraction that a token uses */
+        /* of all matrices in the files, by their shapes; routed experts by the fraction that a token uses */
+        uint64_t sum = 0;
         for (size_t i = 0; i < w.files.n_tensors; i++) {
             const struct tensor *t = &w.files.tensors[i];
-            bool in_layer = strstr(t->name, ".layers.") || strstr(t->name, ".blocks.") || !strncmp(t->name, "layers.", 7),
-                 beside = strstr(t->name, "scale") || strstr(t->name, "bias") || strstr(t->name, "conv1d") || strstr(t->name, "conv.conv") ||
-                          strstr(t->name, "sconv") || strstr(t->name, "conv_qk") || strstr(t->name, "ngram_embedding") || strstr(t->name, "A_log") ||
-                          strstr(t->name, ".ape") || strstr(t->name, "_ape") || strstr(t->name, "tid2eid");
+            bool in_layer =
+                     strstr(t->name, ".layers.") || strstr(t->name, ".blocks.") || !strncmp(t->name, "layers.", 7),
+                 beside = strstr(t->name, "scale") || strstr(t->name, "bias") || strstr(t->name, "conv1d") ||
+                          strstr(t->name, "conv.conv") || strstr(t->name, "sconv") || strstr(t->name, "conv_qk") ||
+                          strstr(t->name, "ngram_embedding") || strstr(t->name, "A_log") || strstr(t->name, ".ape") ||
+                          strstr(t->name, "_ape") || strstr(t->name, "tid2eid");
             if (!t->is_claimed || t->ndim < 2 || !in_layer || beside) continue;
             uint64_t one = t->dtype == DT_U8 || t->dtype == DT_I8 ? 4 : 2; /* two codes per byte */
             for (int d = 0; d < t->ndim; d++) one *= (uint64_t)t->shape[d];
-            sum += t->ndim == 3 || (strstr(t->name, "experts.") && !strstr(t->name, "shared")) ? one * (uint64_t)c->topk : one * (uint64_t)c->n_experts;
+            sum += t->ndim == 3 || (strstr(t->name, "experts.") && !strstr(t->name, "shared"))
+                       ? one * (uint64_t)c->topk
+                       : one * (uint64_t)c->n_experts;
         }
         assert_int_equal(weights_token_flops(&w), sum / (uint64_t)c->n_experts);
         weights_close(&w);
@@ -169,17 +179,20 @@ static void test_flops(void **state) {
 static void test_tables(void **state) {
     enum { COLS = 256 };
     const size_t half = mem_available() / 2;
-    struct weights w = {.config.input_ngrams = {.size = 3, .per = 1, .dim = COLS}, .files.bytes = half + 10, .bytes_skipped = 10};
+    struct weights w = {
+        .config.input_ngrams = {.size = 3, .per = 1, .dim = COLS}, .files.bytes = half + 10, .bytes_skipped = 10};
     assert_false(disk_prefetch_is_needed(&w));
     w.files.bytes += 8 * half;
     assert_true(disk_prefetch_is_needed(&w));
     for (int k = 0; k < 2; k++)
-        w.ngram_table[k] = (struct mat){.data = &w, .rows = (int)(4 * half / (2 * COLS)), .cols = COLS, .row_step = 1, .dtype = DT_BF16};
+        w.ngram_table[k] = (struct mat){
+            .data = &w, .rows = (int)(4 * half / (2 * COLS)), .cols = COLS, .row_step = 1, .dtype = DT_BF16};
     assert_true(weights_needed_bytes(&w) >= half && weights_needed_bytes(&w) < half + 4 * COLS);
     assert_false(disk_prefetch_is_needed(&w));
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_views), cmocka_unit_test(test_flops), cmocka_unit_test(test_tables)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_views), cmocka_unit_test(test_flops),
+                                       cmocka_unit_test(test_tables)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,8 @@ static int setup(void **st) {
     return !cost_preset(&paper, "paper-a-2");
 }
 static struct policy_machine machine(int n_devices) {
-    struct policy_machine m = {.cost = &paper, .model = &v3, .n_devices = n_devices, .prefill_mask = ALL, .decode_mask = STEPS};
+    struct policy_machine m = {
+        .cost = &paper, .model = &v3, .n_devices = n_devices, .prefill_mask = ALL, .decode_mask = STEPS};
     for (int i = 0; i < n_devices; i++) m.free[i] = 31e9;
     return m;
 }
@@ -81,8 +82,8 @@ static void lengths_are_assumed(void **st) {
     assert_int_equal(pick(m, prompt(9000)), PREFILL_CPU);
 }
 
-/* Each row of the table, on paper A's machine with two devices: 0.3 s or less for a few words on the CPU, 3.9 s by a blend on both for
- * 4,096 tokens (11.7 s alone over one link, 6.1 s over both), the links alone from some 6,000 on. */
+/* Each row of the table, on paper A's machine with two devices: 0.3 s or less for a few words on the CPU, 3.9 s by a
+ * blend on both for 4,096 tokens (11.7 s alone over one link, 6.1 s over both), the links alone from some 6,000 on. */
 static void rows_of_the_table(void **st) {
     struct policy_machine two = machine(2), one = machine(1), none = machine(0);
     struct policy_prefill_in in = prompt(9000);
@@ -183,7 +184,8 @@ static void each_mode_has_its_need(void **st) {
     in.need_bytes[PREFILL_SLP] = in.need_bytes[PREFILL_DSLP] = 65e9;
     out = ask(m, in);
     assert_int_equal(out.mode, PREFILL_CPU);
-    assert_true(isinf(out.seconds[PREFILL_BLEND]) && isinf(out.seconds[PREFILL_SLP]) && isinf(out.seconds[PREFILL_DSLP]));
+    assert_true(isinf(out.seconds[PREFILL_BLEND]) && isinf(out.seconds[PREFILL_SLP]) &&
+                isinf(out.seconds[PREFILL_DSLP]));
     for (int ask_for = MODE_AUTO; ask_for <= PREFILL_DSLP; ask_for++) /* requested or not */
         for (int k = 0; k < 200; k++) {
             m.forced_prefill = (enum exec_mode)ask_for;
@@ -230,8 +232,8 @@ static void blends_use_the_devices_with_room(void **st) {
     assert_int_equal(ask(m, in).ranks, 2);
 }
 
-/* A prompt is streamed to a device that decoding sessions do not use, if it has room; otherwise to the one that keeps most weights, or has
- * most room. */
+/* A prompt is streamed to a device that decoding sessions do not use, if it has room; otherwise to the one that keeps
+ * most weights, or has most room. */
 static void where_a_prompt_goes(void **st) {
     struct policy_machine m = machine(3);
     struct policy_prefill_in in = prompt(50000);
@@ -290,16 +292,18 @@ static void forced(void **st) {
     assert_int_equal(exec_mode_find(STAGE_PREFILL, "auto"), MODE_AUTO);
 }
 
-/* The case of a policy that took one prefill's speed for all lengths: 57 tok/s at 64 tokens, 332 at 1,024, a stream of 9 s. By 57 tok/s
- * 1,024 tokens would take 18 s and be streamed; they take 3.1 s. */
+/* The case of a policy that took one prefill's speed for all lengths: 57 tok/s at 64 tokens, 332 at 1,024, a stream of
+ * 9 s. By 57 tok/s 1,024 tokens would take 18 s and be streamed; they take 3.1 s. */
 static void a_short_prompt_does_not_mislead(void **st) {
     struct cost_machine c = {.n_domains = 2, .n_devices = 1};
-    struct cost_model q = {.layers = 10, .n_experts = 16, .topk = 2, .experts = COST_8BIT, .expert_bytes = 1.1e9, .expert_flops = 1e9};
+    struct cost_model q = {
+        .layers = 10, .n_experts = 16, .topk = 2, .experts = COST_8BIT, .expert_bytes = 1.1e9, .expert_flops = 1e9};
     c.domain[0].bw[COST_FFN] = (struct cost_curve){1, {1}, {210e9f}};
     c.domain[0].rate[COST_FFN][COST_8BIT] = (struct cost_curve){1, {1}, {8.9e12f}};
     c.domain[1].class = COST_GPU;
     c.domain[1].link[COST_H2D].rate = c.domain[1].link[COST_D2H].rate = 160 * 1.1e9 / 9;
-    struct policy_machine m = {.cost = &c, .model = &q, .n_devices = 1, .free = {1e12}, .prefill_mask = 1 << PREFILL_SLP};
+    struct policy_machine m = {
+        .cost = &c, .model = &q, .n_devices = 1, .free = {1e12}, .prefill_mask = 1 << PREFILL_SLP};
     for (int i = 0; i < 8; i++) {
         double expected = ask(m, prompt(64)).seconds[PREFILL_CPU];
         cost_observe(&c, &c.observed[PREFILL_CPU], 64, expected, 64 / 57.0);
@@ -310,7 +314,7 @@ static void a_short_prompt_does_not_mislead(void **st) {
     assert_int_equal(pick(m, prompt(6000)), PREFILL_SLP);
 }
 
-/* --- Decode --- */
+/* --- Decode ----------------------------------------------------------------------------------- */
 
 static char why[200];
 static struct policy_decode_out step(struct policy_machine m, struct policy_decode_in in) {
@@ -324,7 +328,9 @@ static struct policy_decode_out step(struct policy_machine m, struct policy_deco
     else assert_int_equal(out.first_rows, 0);
     return out;
 }
-static struct policy_decode_in sessions(int n) { return (struct policy_decode_in){.n_decoding = n, .max_rows = 16, .keys = 1000, .context_tokens = 4096}; }
+static struct policy_decode_in sessions(int n) {
+    return (struct policy_decode_in){.n_decoding = n, .max_rows = 16, .keys = 1000, .context_tokens = 4096};
+}
 
 static void steps_of_the_table(void **st) {
     struct policy_decode_out out = step(machine(0), sessions(1));
@@ -385,8 +391,8 @@ static void small_devices(void **st) {
     assert_true(step(m, in).n_device_layers < 61);
 }
 
-/* Six at once; more where it pays, which on DeepSeek-V3 it does not (a seventh session brings 5.9 more experts to read), and with
- * eight experts that six rows have all chosen anyway it does. */
+/* Six at once; more where it pays, which on DeepSeek-V3 it does not (a seventh session brings 5.9 more experts to
+ * read), and with eight experts that six rows have all chosen anyway it does. */
 static void batches(void **st) {
     for (int n = 1; n <= 6; n++) assert_int_equal(step(machine(1), sessions(n)).batch, n);
     struct policy_decode_out out = step(machine(1), sessions(10));
@@ -470,7 +476,7 @@ static void time_of_a_decision_is_printed(void **st) {
     assert_int_equal(out.mode, PREFILL_BLEND);
 }
 
-/* --- A bound on the time per token --- */
+/* --- A bound on the time per token ------------------------------------------------------------ */
 
 static void a_bound_limits_sessions(void **st) {
     double last = 0, tpot;
@@ -479,10 +485,12 @@ static void a_bound_limits_sessions(void **st) {
         for (int n = 1; n <= 16; n++) {
             struct policy_machine m = machine(devices);
             struct policy_decode_out free = step(m, sessions(n)), out;
-            assert_true(fabs(free.tpot_s - free.seconds[free.mode] * n / free.batch) < 1e-12 && !strstr(why, "--max-tpot"));
+            assert_true(fabs(free.tpot_s - free.seconds[free.mode] * n / free.batch) < 1e-12 &&
+                        !strstr(why, "--max-tpot"));
             m.max_tpot_s = free.tpot_s; /* just met: the usual choice */
             out = step(m, sessions(n));
-            assert_true(out.mode == free.mode && out.batch == free.batch && out.first_rows == free.first_rows && out.tpot_s == free.tpot_s);
+            assert_true(out.mode == free.mode && out.batch == free.batch && out.first_rows == free.first_rows &&
+                        out.tpot_s == free.tpot_s);
             assert_non_null(strstr(why, "within the limit of"));
             m.max_tpot_s = free.tpot_s * 0.999; /* missed: never slower than the usual choice */
             out = step(m, sessions(n));
@@ -496,7 +504,8 @@ static void a_bound_limits_sessions(void **st) {
     for (double ms = 1; ms < 2000; ms *= 1.3) { /* more time, more sessions; one more would be too slow */
         struct policy_machine m = machine(1);
         m.max_tpot_s = ms * 1e-3;
-        const int n = policy_max_sessions(&m, &(struct policy_decode_in){.max_rows = 16, .keys = 1000, .context_tokens = 4096}, &tpot);
+        const int n = policy_max_sessions(
+            &m, &(struct policy_decode_in){.max_rows = 16, .keys = 1000, .context_tokens = 4096}, &tpot);
         assert_true(n >= last && n >= 1 && n <= 16);
         assert_true(n == 1 || tpot <= m.max_tpot_s);
         if (n < 16) assert_true(step(m, sessions(n + 1)).tpot_s > m.max_tpot_s);
@@ -506,8 +515,8 @@ static void a_bound_limits_sessions(void **st) {
     assert_int_equal(last, 16);
 }
 
-/* A stream takes host memory bandwidth, and resident experts where memory is short: beside sessions that need both, the prompt is read by the CPU, in the
- * time that the bound leaves. */
+/* A stream takes host memory bandwidth, and resident experts where memory is short: beside sessions that need both, the
+ * prompt is read by the CPU, in the time that the bound leaves. */
 static void a_bound_limits_prompts(void **st) {
     struct policy_machine m = machine(1);
     struct policy_prefill_in in = prompt(50000);
@@ -539,7 +548,8 @@ static void a_bound_limits_prompts(void **st) {
     assert_int_equal(pick(m, in), PREFILL_CPU);
     m.held[0] = 26e9; /* room enough without */
     assert_int_equal(pick(m, in), PREFILL_SLP);
-    m.held[0] = 31e9, in.need_bytes[PREFILL_SLP] = in.need_bytes[PREFILL_BLEND] = 30e9; /* the dense layers go too, and sessions decode on the CPU */
+    /* the dense layers go too, and sessions decode on the CPU */
+    m.held[0] = 31e9, in.need_bytes[PREFILL_SLP] = in.need_bytes[PREFILL_BLEND] = 30e9;
     m.max_tpot_s = slowed * 1.001;
     assert_int_equal(pick(m, in), PREFILL_CPU);
 }
@@ -547,7 +557,8 @@ static void a_bound_limits_prompts(void **st) {
 /* Four long sessions of which three fit: they take turns, unless attention on the CPU costs little. */
 static void long_caches_take_turns(void **st) {
     struct policy_machine m = machine(1), unknown = {.n_devices = 1};
-    const struct policy_decode_in in = {.n_decoding = 4, .max_rows = 16, .keys = 65536}, few = {.n_decoding = 4, .max_rows = 16, .keys = 1000};
+    const struct policy_decode_in in = {.n_decoding = 4, .max_rows = 16, .keys = 65536},
+                                  few = {.n_decoding = 4, .max_rows = 16, .keys = 1000};
     m.n_device_layers = v3.layers;
     const int batches = policy_time_slice(&m, &in, 3);
     assert_in_range(batches, 4, 16); /* 4.6 GB at 57 GB/s, batches of some 95 ms */

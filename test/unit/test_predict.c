@@ -34,8 +34,10 @@ static void rates_average_the_use_of_experts(void **state) {
     const int32_t rows[EXPERTS] = {0, 3, 0, 1};
     predict_update_rates(&p, 1, rows);
     predict_update_rates(&p, 1, rows);
-    assert_true(fabs(predict_rate(&p, 1, 1) - (1 - 0.93 * 0.93)) < 1e-6); /* in a batch or not, with any number of rows */
-    assert_true(predict_rate(&p, 1, 3) == predict_rate(&p, 1, 1) && predict_rate(&p, 1, 0) == 0 && predict_rate(&p, 0, 1) == 0);
+    /* in a batch or not, with any number of rows */
+    assert_true(fabs(predict_rate(&p, 1, 1) - (1 - 0.93 * 0.93)) < 1e-6);
+    assert_true(predict_rate(&p, 1, 3) == predict_rate(&p, 1, 1) && predict_rate(&p, 1, 0) == 0 &&
+                predict_rate(&p, 0, 1) == 0);
 }
 
 /* A CPU at 10 us a row and expert, a device at 1 us. */
@@ -48,11 +50,17 @@ static struct predict_out ask(struct predict *p, struct split_expert *e, int n, 
     static struct split_plan plan;
     struct split_domain d[2] = {{.class = COST_CPU, .expert_cost = &table[0]},
                                 {.class = COST_GPU, .expert_cost = &table[1], .transfer_s = 1, .max_transfers = 1}};
-    return predict_upload(
-        p,
-        &(struct predict_in){
-            .layer = 1, .distance = 1, .split = split_find("auto"), .domain = d, .expert = e, .id = id, .n = n, .arrival_s = late, .victim = victim},
-        &plan);
+    return predict_upload(p,
+                          &(struct predict_in){.layer = 1,
+                                               .distance = 1,
+                                               .split = split_find("auto"),
+                                               .domain = d,
+                                               .expert = e,
+                                               .id = id,
+                                               .n = n,
+                                               .arrival_s = late,
+                                               .victim = victim},
+                          &plan);
 }
 static void near_(double a, double b) {
     if (!(fabs(a - b) < 1e-9)) fail_msg("%g, not %g", a, b);
@@ -68,13 +76,15 @@ static void predictions_are_worth_the_time_that_they_save(void **state) {
     near_(a.saved_s, 30e-6);
     near_(a.worth_s, 0.75 * 30e-6);
     assert_true(e[1].resident == 1); /* as before */
-    /* If it arrives 20 us after the start, the end is 20 plus its own time. If it arrives after the CPU is done, it is useless. */
+    /* If it arrives 20 us after the start, the end is 20 plus its own time. If it arrives after the CPU is done, it is
+     * useless. */
     a = ask(&p, e, 3, 20e-6, -1);
     near_(a.saved_s, 40e-6 - 21e-6);
     a = ask(&p, e, 3, 60e-6, -1);
     near_(a.saved_s, 0);
     assert_true(a.worth_s <= 0);
-    /* The expert that it would replace is used in half of all batches, itself in none: the loss is half a batch's saving, for two more batches. */
+    /* The expert that it would replace is used in half of all batches, itself in none: the loss is half a batch's
+     * saving, for two more batches. */
     p.rate[EXPERTS + 4] = 0.5f;
     a = ask(&p, e, 3, -1, 4);
     near_(a.worth_s, 0.75 * 30e-6 - 1.5 * 30e-6);
@@ -103,7 +113,8 @@ static void predictions_without_effect_become_rare(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(skill_averages_the_hits), cmocka_unit_test(rates_average_the_use_of_experts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(skill_averages_the_hits),
+                                       cmocka_unit_test(rates_average_the_use_of_experts),
                                        cmocka_unit_test(predictions_are_worth_the_time_that_they_save),
                                        cmocka_unit_test(predictions_without_effect_become_rare)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* Shared prefixes: a session that continues after a shared prefix has the bits and the text that it would have alone, whatever
- * happens to the session it shares with; and the memory exists once, by the system's own count. On the built-in checkpoint. */
+/* Shared prefixes: a session that continues after a shared prefix has the bits and the text that it would have alone,
+ * whatever happens to the session it shares with; and the memory exists once, by the system's own count. On the
+ * built-in checkpoint. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -65,7 +66,8 @@ static bool same_rows(const struct session *a, const struct session *b, int n) {
     return !kv_image_each(&a->kv, 0, n, -1, same_piece, &(struct pair){a->kv.pages, b->kv.pages});
 }
 /* The cache and answer of a session that shares nothing; checks that s has the same. */
-static void as_alone(struct engine *eng, const struct session *s, const struct answer *a, const int32_t *tokens, int n, int shared) {
+static void as_alone(struct engine *eng, const struct session *s, const struct answer *a, const int32_t *tokens, int n,
+                     int shared) {
     struct session *o = new_session(eng);
     struct answer want = ask(eng, o, tokens, n, shared, REQ_NO_PREFIX_REUSE);
     assert_int_equal(want.cached, 0);
@@ -95,7 +97,8 @@ static void the_same_beginning_is_read_once(void **st) {
         x = ask(eng, c, text(390, 300, 3), 390, 0, 0); /* a session passes on a prefix that it shares */
         assert_int_equal(x.cached, 2 * ROWS);
         as_alone(eng, c, &x, text(390, 300, 3), 390, 0);
-        x = ask(eng, c, text(390, 300, 1), 390, 0, 0); /* and rewinds to the end of a batch, so that others may share what follows */
+        /* and rewinds to the end of a batch, so that others may share what follows */
+        x = ask(eng, c, text(390, 300, 1), 390, 0, 0);
         assert_int_equal(x.cached, 2 * ROWS);
         as_alone(eng, c, &x, text(390, 300, 1), 390, 0);
         x = ask(eng, b, text(100, 0, 4), 100, 0, 0);
@@ -106,7 +109,8 @@ static void the_same_beginning_is_read_once(void **st) {
     }
 }
 
-/* The prefix length that the caller announces as shareable ends a batch and is shared; the remainder after rounding is read again. */
+/* The prefix length that the caller announces as shareable ends a batch and is shared; the remainder after rounding is
+ * read again. */
 static void a_beginning_may_be_named(void **st) {
     struct engine *eng = open_with((struct engine_params){0});
     struct session *a = new_session(eng), *b = new_session(eng);
@@ -124,13 +128,15 @@ static void a_beginning_may_be_named(void **st) {
     engine_close(&eng);
 }
 
-/* The end of a part that only an earlier prompt shared is no end of another session's batches: nothing of that session follows it. */
+/* The end of a part that only an earlier prompt shared is no end of another session's batches: nothing of that session
+ * follows it. */
 static void a_named_beginning_stays_an_end(void **st) {
     struct engine *eng = open_with((struct engine_params){0});
     struct session *a = new_session(eng), *b = new_session(eng), *alone = new_session(eng);
     ask(eng, a, text(300, MOST, 0), 300, 200, 0);
     ask(eng, b, text(900, MOST, 0), 900, 0, REQ_NO_PREFIX_REUSE);
-    struct answer x = ask(eng, a, text(900, MOST, 0), 900, 0, 0), want = ask(eng, alone, text(900, MOST, 0), 900, 0, REQ_NO_PREFIX_REUSE);
+    struct answer x = ask(eng, a, text(900, MOST, 0), 900, 0, 0),
+                  want = ask(eng, alone, text(900, MOST, 0), 900, 0, REQ_NO_PREFIX_REUSE);
     assert_in_range(x.cached, 192, 300);
     assert_memory_equal(want.token, x.token, sizeof want.token);
     session_close(&a);
@@ -139,7 +145,7 @@ static void a_named_beginning_stays_an_end(void **st) {
     engine_close(&eng);
 }
 
-/* --- Forks ------------------------------------------------------------------------------------------------------------------------- */
+/* --- Forks ------------------------------------------------------------------------------------ */
 
 static struct session *fork_of(struct engine *eng, struct session *a) {
     struct session *b = new_session(eng);
@@ -161,7 +167,8 @@ static void a_fork_goes_on_as_its_origin(void **st) {
     assert_int_equal(y.cached, 300 + ANSWER - 1);
     c = fork_of(eng, b);
     x = ask(eng, a, talk, 350, 0, 0);
-    assert_true(x.cached == y.cached && !memcmp(x.token, y.token, sizeof x.token) && same_rows(a, b, 350) && same_rows(a, c, 350));
+    assert_true(x.cached == y.cached && !memcmp(x.token, y.token, sizeof x.token) && same_rows(a, b, 350) &&
+                same_rows(a, c, 350));
     x = ask(eng, a, text(200, 0, 9), 200, 0, 0); /* it starts anew: the others keep their rows */
     assert_true(same_rows(b, c, 350 + ANSWER - 1));
     session_close(&b);
@@ -202,7 +209,8 @@ static void a_fork_after_a_turn_that_never_ran(void **st) {
     c = fork_of(eng, b);
     assert_true(same_rows(a, c, KEPT));
     struct answer x = ask(eng, c, talk, KEPT + 20, 0, 0), y = ask(eng, a, talk, KEPT + 20, 0, 0);
-    assert_true(x.cached == KEPT && y.cached == KEPT && !memcmp(x.token, y.token, sizeof x.token) && same_rows(a, c, KEPT + 20));
+    assert_true(x.cached == KEPT && y.cached == KEPT && !memcmp(x.token, y.token, sizeof x.token) &&
+                same_rows(a, c, KEPT + 20));
     session_close(&a);
     session_close(&b);
     session_close(&c);
@@ -210,12 +218,14 @@ static void a_fork_after_a_turn_that_never_ran(void **st) {
     engine_close(&eng);
 }
 
-/* The same on devices: a copy gets the common prefix from another session's copy, whichever of them continues, rewinds or ends, and whichever copy fails. */
+/* The same on devices: a copy gets the common prefix from another session's copy, whichever of them continues, rewinds
+ * or ends, and whichever copy fails. */
 static void devices_share_beginnings(void **st) {
     static const char *const gpus[] = {"emu:1", "emu:2", "emu:2,fail=copy:60"};
     static const uint8_t types[] = {DT_BF16, DT_E4M3, DT_F32};
     for (int k = 0; k < 3; k++) {
-        struct engine *eng = open_with((struct engine_params){.gpus = gpus[k], .kv = types[k], .prefill = PREFILL_CPU, .decode = DECODE_HYBRID});
+        struct engine *eng = open_with(
+            (struct engine_params){.gpus = gpus[k], .kv = types[k], .prefill = PREFILL_CPU, .decode = DECODE_HYBRID});
         struct session *a = new_session(eng), *b = new_session(eng), *c, *d;
         struct answer x = ask(eng, a, text(400, MOST, 0), 400, 0, 0), y;
         assert_true(decode_counts(eng->machine.decode).kv_rows_shared == 0);
@@ -231,12 +241,15 @@ static void devices_share_beginnings(void **st) {
         int n = session_tokens(c, &(const int32_t *){0});
         memcpy(talk, c->tokens, (size_t)n * sizeof *talk);
         talk[n] = 7;
-        x = ask(eng, c, talk, n + 1, 0, 0), y = ask(eng, b, talk, n + 1, 0, 0); /* the fork and its origin continue alike */
-        assert_true(x.cached == n && y.cached == n && !memcmp(x.token, y.token, sizeof x.token) && same_rows(b, c, n + 1));
+        /* the fork and its origin continue alike */
+        x = ask(eng, c, talk, n + 1, 0, 0), y = ask(eng, b, talk, n + 1, 0, 0);
+        assert_true(x.cached == n && y.cached == n && !memcmp(x.token, y.token, sizeof x.token) &&
+                    same_rows(b, c, n + 1));
         if (k < 2) assert_true(decode_counts(eng->machine.decode).kv_rows_shared == (uint64_t)(2 * ROWS + n));
         session_close(&b);
         d = new_session(eng);
-        x = ask(eng, d, text(390, 300, 3), 390, 0, 0); /* the prefix's device copy belongs to a session that did not read it */
+        /* the prefix's device copy belongs to a session that did not read it */
+        x = ask(eng, d, text(390, 300, 3), 390, 0, 0);
         as_alone(eng, d, &x, text(390, 300, 3), 390, 0);
         session_close(&a);
         session_close(&c);
@@ -321,10 +334,11 @@ static void no_memory_to_share(void **st) {
     engine_close(&eng);
 }
 
-/* --- Random schedules ---------------------------------------------------------------------------------------------------------------- */
+/* --- Random schedules ------------------------------------------------------------------------- */
 
-/* Random prompts with few beginnings in several sessions at once, which are stopped, forked, closed and opened again, with prefixes written to
- * disk and read from it: each answer is the one that the prompt has alone. Float32 and scalar, where rows have the same bits in any batch. */
+/* Random prompts with few beginnings in several sessions at once, which are stopped, forked, closed and opened again,
+ * with prefixes written to disk and read from it: each answer is the one that the prompt has alone. Float32 and scalar,
+ * where rows have the same bits in any batch. */
 static int rounds = 24;
 
 static void random_sessions_share_prefixes_unchanged(void **st) {
@@ -335,7 +349,8 @@ static void random_sessions_share_prefixes_unchanged(void **st) {
     assert_non_null(mkdtemp(kept));
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, 64);
     test_limits_set(TEST_LIMIT_KV_DISK_MIN_US, 1);
-    struct engine *eng = open_with((struct engine_params){.cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .kv_dir = kept, .kv_limit = 1 << 20});
+    struct engine *eng = open_with(
+        (struct engine_params){.cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .kv_dir = kept, .kv_limit = 1 << 20});
     struct session *s[S];
     struct {
         int kind, length, n;
@@ -348,7 +363,8 @@ static void random_sessions_share_prefixes_unchanged(void **st) {
     for (int k = 0; k < KINDS; k++)
         for (int l = 0; l < LENGTHS; l++) {
             struct session *alone = new_session(eng);
-            want[k][l] = ask(eng, alone, text(length[l], 100 + 50 * k, k), length[l], 0, REQ_NO_PREFIX_REUSE | REQ_NO_DISK_CACHE);
+            want[k][l] = ask(eng, alone, text(length[l], 100 + 50 * k, k), length[l], 0,
+                             REQ_NO_PREFIX_REUSE | REQ_NO_DISK_CACHE);
             session_close(&alone);
         }
     for (int i = 0; i < S; i++) s[i] = new_session(eng);
@@ -381,7 +397,8 @@ static void random_sessions_share_prefixes_unchanged(void **st) {
         if (ev.kind == EVENT_TOKEN) turn[k].token[turn[k].n++] = ev.token;
         if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
         if (ev.kind != EVENT_DONE) continue;
-        assert_memory_equal(turn[k].token, want[turn[k].kind][turn[k].length].token, (size_t)turn[k].n * sizeof *turn[k].token);
+        assert_memory_equal(turn[k].token, want[turn[k].kind][turn[k].length].token,
+                            (size_t)turn[k].n * sizeof *turn[k].token);
         if (!turn[k].stopped) assert_int_equal(turn[k].n, ANSWER);
         shared += ev.stats.cached_tokens, answered += !turn[k].stopped, stopped += turn[k].stopped;
         turn[k].runs = false;

@@ -20,7 +20,8 @@ static int32_t draw(struct sampling s, const int32_t *seen, int n_seen, uint64_t
 
 static void greedy_takes_the_lower_of_a_tie(void **st) {
     assert_int_equal(draw((struct sampling){0}, NULL, 0, 0), 1);
-    assert_int_equal(draw((struct sampling){.temperature = 5, .top_k = 1, .top_p = 1, .repeat_penalty = 1}, NULL, 0, 7), 1);
+    assert_int_equal(draw((struct sampling){.temperature = 5, .top_k = 1, .top_p = 1, .repeat_penalty = 1}, NULL, 0, 7),
+                     1);
 }
 
 static void penalty_moves_the_choice(void **st) {
@@ -38,7 +39,8 @@ static void penalty_lowers_negative_logits(void **st) {
     assert_int_equal(sample_token(logits, V, &s, seen, 1, 0, scratch), 1); /* -2 against -1.5 */
 }
 
-/* Tokens 0 and 1 are the prompt's, 1, 3, 3 and 4 the answer's: presence 0.5 and frequency 0.25 lower 1 by 0.75, 3 by 1 and 4 by 0.75. */
+/* Tokens 0 and 1 are the prompt's, 1, 3, 3 and 4 the answer's: presence 0.5 and frequency 0.25 lower 1 by 0.75, 3 by 1
+ * and 4 by 0.75. */
 static void answer_penalties_count_the_answer_only(void **st) {
     static const float want[V] = {1.0f, 2.25f, 2.0f, 2.0f, -1.75f, 0.5f};
     float logits[V];
@@ -135,7 +137,7 @@ static void same_seed_same_token(void **st) {
     assert_true(differ > 10);
 }
 
-/* --- Against a full sort --- */
+/* --- Against a full sort ---------------------------------------------------------------------- */
 
 static int falling(const void *a, const void *b) {
     const struct sample_item *x = a, *y = b;
@@ -209,11 +211,13 @@ static void selection_is_what_sorting_gives(void **st) {
     for (int kind = 0; kind <= 10; kind++)
         for (size_t v = 0; v < sizeof sizes / sizeof *sizes; v++) {
             const int vocab = sizes[v];
-            float *logits = malloc((size_t)vocab * sizeof *logits), *copy = malloc((size_t)vocab * sizeof *copy); /* ends where ASan detects an overrun */
+            /* ends where ASan detects an overrun */
+            float *logits = malloc((size_t)vocab * sizeof *logits), *copy = malloc((size_t)vocab * sizeof *copy);
             struct sample_item *scratch = malloc((size_t)vocab * sizeof *scratch);
             for (int i = 0; i < vocab; i++) {
                 double sum = 0;
-                for (int k = 0; k < 12; k++) z = z * 6364136223846793005u + 1442695040888963407u, sum += (double)(z >> 40) * 0x1p-24;
+                for (int k = 0; k < 12; k++)
+                    z = z * 6364136223846793005u + 1442695040888963407u, sum += (double)(z >> 40) * 0x1p-24;
                 logits[i] = logit_of(kind, i, (float)(sum - 6) * 2.5f);
             }
             for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++)
@@ -221,9 +225,11 @@ static void selection_is_what_sorting_gives(void **st) {
                     struct sampling s = knobs[k];
                     s.seed = 11 + k, s.repeat_penalty = 1;
                     memcpy(copy, logits, (size_t)vocab * sizeof *copy);
-                    int32_t got = sample_token(copy, vocab, &s, NULL, 0, pos, scratch), want = by_sorting(logits, vocab, &s, pos);
+                    int32_t got = sample_token(copy, vocab, &s, NULL, 0, pos, scratch),
+                            want = by_sorting(logits, vocab, &s, pos);
                     if (got != want)
-                        fail_msg("kind %d, %d tokens, knobs %zu, position %llu: %d, by sorting %d", kind, vocab, k, (unsigned long long)pos, got, want);
+                        fail_msg("kind %d, %d tokens, knobs %zu, position %llu: %d, by sorting %d", kind, vocab, k,
+                                 (unsigned long long)pos, got, want);
                 }
             free(logits), free(copy), free(scratch);
         }
@@ -245,7 +251,8 @@ static void selection_is_faster_than_sorting(void **st) {
             double c = cpu_time();
             sort = b - a < sort ? b - a : sort, select = c - b < select ? c - b : select;
         }
-        if (select * 2 >= sort) fail_msg("selected in %.3f ms, sorted in %.3f ms", select * 1e3, sort * 1e3); /* 30 times as fast in practice */
+        /* 30 times as fast in practice */
+        if (select * 2 >= sort) fail_msg("selected in %.3f ms, sorted in %.3f ms", select * 1e3, sort * 1e3);
     }
     free(logits), free(scratch);
 }
@@ -257,7 +264,9 @@ static void logits_that_are_not_numbers_give_the_first_token(void **st) {
         for (int i = 0; i < 40; i++) logits[i] = kind == 0 ? NAN : kind == 1 ? -INFINITY : i == 9 ? INFINITY : 0;
         for (int k = 0; k < 2; k++)
             assert_int_equal(
-                sample_token(logits, 40, &(struct sampling){.temperature = 1, .top_k = k * 5, .top_p = 0.9f, .repeat_penalty = 1}, NULL, 0, 1, scratch),
+                sample_token(logits, 40,
+                             &(struct sampling){.temperature = 1, .top_k = k * 5, .top_p = 0.9f, .repeat_penalty = 1},
+                             NULL, 0, 1, scratch),
                 kind == 2 ? 9 : 0);
     }
 }

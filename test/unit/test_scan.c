@@ -1,5 +1,5 @@
-/* Scans of weights for NaN codes: a weight counts as checked once it has been read, and not before. The weights are addresses without memory; the first read
- * of an expert faults, and the handler observes the state and maps memory. */
+/* Scans of weights for NaN codes: a weight counts as checked once it has been read, and not before. The weights are
+ * addresses without memory; the first read of an expert faults, and the handler observes the state and maps memory. */
 #include "test/unit/unit.h"
 
 #include <signal.h>
@@ -28,8 +28,10 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
 static int setup(void **st) {
     struct config c;
     struct error e = {0};
-    if (parse(&c, DENSE("qwen3_moe", ",\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64"), false, &e) ||
-        shape_only_open(&model, &c, DT_BF16, DT_E4M3, &e) || weight_state_open(&known, &c, &e) || pool_open(&pool, 2, false, &e))
+    if (parse(&c, DENSE("qwen3_moe", ",\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64"),
+              false, &e) ||
+        shape_only_open(&model, &c, DT_BF16, DT_E4M3, &e) || weight_state_open(&known, &c, &e) ||
+        pool_open(&pool, 2, false, &e))
         fail_msg("%s", e.text);
     scan = (struct nan_scan){.w = &model.w, .pool = pool, .known = &known};
     return 0;
@@ -69,7 +71,8 @@ static void damaged_experts_are_found_every_time(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(checked_after_the_scan, setup, teardown),
-                                       cmocka_unit_test_setup_teardown(damaged_experts_are_found_every_time, setup, teardown)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(checked_after_the_scan, setup, teardown),
+        cmocka_unit_test_setup_teardown(damaged_experts_are_found_every_time, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

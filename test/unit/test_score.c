@@ -16,13 +16,16 @@ static struct score open_as(const char *policy) {
     score_open(&s, score_find(policy), LAYERS, EXPERTS, TOPK, room);
     return s;
 }
-static void saw(struct score *s, int layer, int32_t id) { score_update(s, layer, &(struct score_rows){.n = 1, .ids = &id}); }
+static void saw(struct score *s, int layer, int32_t id) {
+    score_update(s, layer, &(struct score_rows){.n = 1, .ids = &id});
+}
 #define EXPECT(s, layer, ...) \
     do { \
         const double want_[] = {__VA_ARGS__}; \
         for (int i_ = 0; i_ < EXPERTS; i_++) \
             if (!(fabs(score_of(s, layer, i_) - want_[i_]) < 1e-6)) \
-                fail_msg("expert %d of layer %d is worth %.9g, not %.9g", i_, layer, score_of(s, layer, i_), want_[i_]); \
+                fail_msg("expert %d of layer %d is worth %.9g, not %.9g", i_, layer, score_of(s, layer, i_), \
+                         want_[i_]); \
     } while (0)
 
 static void used_last(void **state) {
@@ -49,7 +52,8 @@ static void ema_averages_the_rows(void **state) {
     saw(&s, 0, 1);
     EXPECT(&s, 0, 0.21, 0.3, 0.42, 0);
 }
-/* 0.07 of the scores of the best two, 0.93 of the previous score; two rows count half each. An expert that was nearly chosen has a score too. */
+/* 0.07 of the scores of the best two, 0.93 of the previous score; two rows count half each. An expert that was nearly
+ * chosen has a score too. */
 static void mrs_averages_the_router_scores(void **state) {
     for (int k = 0; k < 2; k++) {
         struct score s = open_as(k ? "auto" : "mrs");
@@ -86,7 +90,8 @@ static void runners_up_of_the_router_are_found(void **state) {
     int32_t near[6];
     float chance[6];
     score_best(SCORE_SOFTMAX, NULL, logits, 5, 3, near, chance);
-    assert_int_equal(near[0], 2), assert_int_equal(near[1], 3), assert_int_equal(near[2], 1); /* of equal ones the lower index */
+    /* of equal ones the lower index */
+    assert_int_equal(near[0], 2), assert_int_equal(near[1], 3), assert_int_equal(near[2], 1);
     double sum = 1 + exp(-1) + exp(-2);
     assert_true(fabs((double)chance[0] - 1 / sum) < 1e-6 && fabs((double)chance[2] - exp(-2) / sum) < 1e-6);
     const float bias[] = {9, 0, 0, 0, 0}; /* chosen because of the bias, not by its score */

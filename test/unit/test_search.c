@@ -21,8 +21,9 @@ static void domain(struct cost_domain *d, double memory, double bw, double rate)
         d->rate[k][COST_16BIT] = (struct cost_curve){1, {1}, {(float)rate}};
     }
 }
-/* A processor with 100 GB/s and 1 TFLOP/s, a card with 1,000 and 100, 10 GB/s between them. Ten layers of four experts of 100 MB, two of
- * which a row takes; the half before them 50 MB; 1,000 bytes of keys and values a position, 4,000 FLOP a query and key. */
+/* A processor with 100 GB/s and 1 TFLOP/s, a card with 1,000 and 100, 10 GB/s between them. Ten layers of four experts
+ * of 100 MB, two of which a row takes; the half before them 50 MB; 1,000 bytes of keys and values a position, 4,000
+ * FLOP a query and key. */
 static int setup(void **st) {
     memset(&m, 0, sizeof m);
     m.n_devices = 1, m.n_domains = 2, m.dram_bw = 100e9;
@@ -44,20 +45,28 @@ static int setup(void **st) {
                             .query_bytes = 16e3,
                             .pair_flops = 4000,
                             .row_bytes = 4e3};
-    machine =
-        (struct policy_machine){.n_devices = 1, .n_device_layers = 10, .prefill_mask = 1 << PREFILL_SLP, .decode_mask = 1 << DECODE_HYBRID | 1 << DECODE_DUAL};
+    machine = (struct policy_machine){.n_devices = 1,
+                                      .n_device_layers = 10,
+                                      .prefill_mask = 1 << PREFILL_SLP,
+                                      .decode_mask = 1 << DECODE_HYBRID | 1 << DECODE_DUAL};
     return 0;
 }
 static struct search_in question(void) {
-    return (struct search_in){.cost = &m, .model = &q, .machine = &machine, .prompt_tokens = 100, .answer_tokens = 100, .prefill_micro_rows = 16};
+    return (struct search_in){.cost = &m,
+                              .model = &q,
+                              .machine = &machine,
+                              .prompt_tokens = 100,
+                              .answer_tokens = 100,
+                              .prefill_micro_rows = 16};
 }
 
-/* 64 rows in four micro-batches of 16, half way through their answers 151 keys each. A micro-batch: the half is read in 50 us (16 rows
- * compute for 8); all four experts in 400 us (16 rows choose all but 0.00006 of them). Attention beside the keys reads 16 * 151 * 1,000
- * bytes in 24.16 us. The link brings 400 MB in 40 ms, and 64 results of 16,000 bytes in 102.4 us; 64 queries, keys and values go
- * back, 17,000 bytes each, in 108.8 us; for a quarter of both, 52.8 us, a micro-batch has the card's stream. Host memory gives 9.664 MB of keys,
- * what the link moves, 411.776 MB in all, in 4.11776 ms. Reading: 6,400 rows in 400 micro-batches of 502.8 us: 201.12 ms a layer, where the
- * link takes 40 + 10.24. */
+/* 64 rows in four micro-batches of 16, half way through their answers 151 keys each. A micro-batch: the half is read in
+ * 50 us (16 rows compute for 8); all four experts in 400 us (16 rows choose all but 0.00006 of them). Attention beside
+ * the keys reads 16 * 151 * 1,000 bytes in 24.16 us. The link brings 400 MB in 40 ms, and 64 results of 16,000 bytes in
+ * 102.4 us; 64 queries, keys and values go back, 17,000 bytes each, in 108.8 us; for a quarter of both, 52.8 us, a
+ * micro-batch has the card's stream. Host memory gives 9.664 MB of keys, what the link moves, 411.776 MB in all,
+ * in 4.11776 ms. Reading: 6,400 rows in 400 micro-batches of 502.8 us: 201.12 ms a layer, where the link takes 40
+ * + 10.24. */
 static void paged_by_hand(void **st) {
     struct search_in in = question();
     struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED};
@@ -74,8 +83,9 @@ static void paged_by_hand(void **st) {
     near(c.decode_s, 0.401024, 1e-6);
     near(c.prefill_s, 2.0112, 1e-4);
     near(c.tokens_per_s, 6400 / (2.0112 + 40.1024), 1e-4);
-    /* 4.5 GB of weights and 64 * 200 * 10 * 1,000 bytes; on the card halves, 6,400 rows of 4,000 bytes while prompts are read, 88,000 for
-     * each row of a micro-batch, two layers of experts. With all experts there: 4 GB of them, and no weights over the link. */
+    /* 4.5 GB of weights and 64 * 200 * 10 * 1,000 bytes; on the card halves, 6,400 rows of 4,000 bytes while prompts
+     * are read, 88,000 for each row of a micro-batch, two layers of experts. With all experts there: 4 GB of them, and
+     * no weights over the link. */
     near(c.host_bytes, 4.5e9 + 128e6, 1e-9);
     near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
     p.weight_share = 1;
@@ -83,13 +93,14 @@ static void paged_by_hand(void **st) {
     near(c.device_bytes, 500e6 + 25.6e6 + 1.408e6 + 4000e6, 1e-9);
     near(c.layer_s[SEARCH_BY_LINK], 102.4e-6, 1e-6);
     assert_int_equal(c.limit, SEARCH_BY_CARD);
-    /* Read in 13 micro-batches of 492 rows, 16 ms a layer; the link brings 400 MB, and 102.4 MB of results in 10.24 ms. */
+    /* Read in 13 micro-batches of 492 rows, 16 ms a layer; the link brings 400 MB, and 102.4 MB of results in 10.24 ms.
+     */
     p.weight_share = 0, in.prefill_micro_rows = 512;
     search_cost(&in, &p, &c);
     near(c.prefill_s, 10 * 50.24e-3, 1e-6);
     near(c.device_bytes, 500e6 + 25.6e6 + 512 * 88e3 + 800e6, 1e-9);
-    /* With all experts there: the half five times, for a prompt's 100 rows each in 50 us, and each expert once, in which 246 rows compute for 246 us;
-     * all rows' copies take 21.12 ms. */
+    /* With all experts there: the half five times, for a prompt's 100 rows each in 50 us, and each expert once, in
+     * which 246 rows compute for 246 us; all rows' copies take 21.12 ms. */
     p.weight_share = 1;
     search_cost(&in, &p, &c);
     near(c.prefill_s, 10 * (13 * (5 * 50e-6 + 4 * 246.154e-6) + 21.12e-3), 1e-4);
@@ -99,9 +110,9 @@ static void paged_by_hand(void **st) {
     near(c.layer_s[SEARCH_BY_CARD], 4 * 552.8e-6, 1e-4);
 }
 
-/* Eight sessions at once, attention on the card: 50 us and 1.208 us there; they choose 4 * (1 - 2^-8) = 3.984375 experts, which the
- * processor reads in 1 ms each. Only what the engine runs is scored: its two decode modes with devices, in batches that the policy cuts, and prompts
- * one after the other. */
+/* Eight sessions at once, attention on the card: 50 us and 1.208 us there; they choose 4 * (1 - 2^-8) = 3.984375
+ * experts, which the processor reads in 1 ms each. Only what the engine runs is scored: its two decode modes with
+ * devices, in batches that the policy cuts, and prompts one after the other. */
 static void hybrid_by_hand(void **st) {
     struct search_in in = question();
     struct search_policy p = {.n_rows = 8, .micro_rows = 8, .placement = SEARCH_HYBRID};
@@ -122,16 +133,18 @@ static void hybrid_by_hand(void **st) {
         struct policy_machine now = machine;
         struct policy_decode_out out;
         now.cost = &m, now.model = &q, p.n_rows = n;
-        policy_decode_batch(&now, &(struct policy_decode_in){.n_decoding = n, .max_rows = n, .keys = 151, .context_tokens = 200}, &out);
+        policy_decode_batch(
+            &now, &(struct policy_decode_in){.n_decoding = n, .max_rows = n, .keys = 151, .context_tokens = 200}, &out);
         search_cost(&in, &p, &c);
         near(c.decode_s, out.tpot_s, 1e-12);
     }
 }
 
-/* The same as above on two cards: half of what links take, 4,000 bytes a row more each way (12.8 us of a micro-batch), five layers and their share of
- * the weights on each. A layer is three micro-batches behind the one before it, so a card has its four, 515.6 us each, in the time of six, and the
- * last layer ends one later than three for each layer. With twelve it is six behind, and no card waits. With pages for one layer and a half, half of
- * the weights come when the last of four micro-batches has begun, which leaves one page after the other. */
+/* The same as above on two cards: half of what links take, 4,000 bytes a row more each way (12.8 us of a micro-batch),
+ * five layers and their share of the weights on each. A layer is three micro-batches behind the one before it, so a
+ * card has its four, 515.6 us each, in the time of six, and the last layer ends one later than three for each layer.
+ * With twelve it is six behind, and no card waits. With pages for one layer and a half, half of the weights come when
+ * the last of four micro-batches has begun, which leaves one page after the other. */
 static void two_cards_by_hand(void **st) {
     struct search_in in = question();
     struct search_policy p = {.n_rows = 64, .micro_rows = 16, .placement = SEARCH_PAGED, .n_devices = 2};
@@ -193,9 +206,12 @@ static double brute(const struct search_in *in, int *tried) {
     double best = 0;
     struct search_cost c;
     *tried = 0;
-    for (int place = SEARCH_CPU; place <= SEARCH_HYBRID && (place != SEARCH_HYBRID || in->machine->n_device_layers); place++)
+    for (int place = SEARCH_CPU; place <= SEARCH_HYBRID && (place != SEARCH_HYBRID || in->machine->n_device_layers);
+         place++)
         for (int n = 1; n <= SEARCH_SESSIONS && allowed >> place & 1; n++) {
-            search_cost(in, &(struct search_policy){.n_rows = n, .micro_rows = n, .placement = (enum search_placement)place}, &c);
+            search_cost(
+                in, &(struct search_policy){.n_rows = n, .micro_rows = n, .placement = (enum search_placement)place},
+                &c);
             ++*tried;
             if (c.fits && c.tokens_per_s > best) best = c.tokens_per_s;
         }
@@ -203,7 +219,8 @@ static double brute(const struct search_in *in, int *tried) {
         for (int k = 0; search_grid_micro_batches(k); k++)
             for (int at = 0; at < (SEARCH_SHARES + 1) * ways; at++) {
                 const int w = at / ways, ring = at % ways % rings, cards = at % ways / rings + 1;
-                if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) continue; /* same as the previous one */
+                /* same as the previous one */
+                if (in->n_prompts && i && search_grid_micro_rows(i - 1) >= in->n_prompts) continue;
                 struct search_policy p = {.n_rows = search_grid_micro_rows(i) * search_grid_micro_batches(k),
                                           .micro_rows = search_grid_micro_rows(i),
                                           .placement = SEARCH_PAGED,
@@ -215,7 +232,8 @@ static double brute(const struct search_in *in, int *tried) {
                 c.fits = true;
                 more.ring_layers = search_grid_ring(ring ? ring - 1 : 0), more.weight_share = 0;
                 if (ring) search_cost(in, &more, &c);
-                if (ring && (c.fits || c.lacks != SEARCH_CARD_MEMORY || w)) continue; /* fewer pages only where more do not fit */
+                /* fewer pages only where more do not fit */
+                if (ring && (c.fits || c.lacks != SEARCH_CARD_MEMORY || w)) continue;
                 search_cost(in, &p, &c);
                 ++*tried;
                 if (c.fits && c.tokens_per_s > best) best = c.tokens_per_s;
@@ -243,12 +261,16 @@ static void search_equals_a_full_enumeration(void **st) {
         enum search_bound bound;
         int cards;
     } cases[] = {
-        {100e9, 10e9, 10e9, 100e9, 0, 0, 7, SEARCH_PAGED, SEARCH_NO_GAIN},                   /* everything fits, and the CPU computes attention in parallel */
-        {100e9, 10e9, 0.1e9, 100e9, 64, 0, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_PROMPTS}, /* the last expert matters */
+        /* everything fits, and the CPU computes attention in parallel */
+        {100e9, 10e9, 10e9, 100e9, 0, 0, 7, SEARCH_PAGED, SEARCH_NO_GAIN},
+        /* the last expert matters */
+        {100e9, 10e9, 0.1e9, 100e9, 64, 0, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_PROMPTS},
         {100e9, 2e9, 10e9, 100e9, 0, 24, 1 << SEARCH_PAGED | 1 << SEARCH_HYBRID | 1, SEARCH_PAGED, SEARCH_NO_GAIN},
         {5e9, 2e9, 10e9, 100e9, 0, 24, 7, SEARCH_PAGED, SEARCH_HOST_MEMORY},
-        {100e9, 2e9, 10e9, 100e9, 40, 24, 7, SEARCH_HYBRID, SEARCH_ROWS},        /* too few rows for uploading weights */
-        {100e9, 2e9, 0.1e9, 400e9, 8, 24, 7, SEARCH_HYBRID, SEARCH_NO_GAIN},     /* a very slow link; two of eight would wait for their turn */
+        /* too few rows for uploading weights */
+        {100e9, 2e9, 10e9, 100e9, 40, 24, 7, SEARCH_HYBRID, SEARCH_ROWS},
+        /* a very slow link; two of eight would wait for their turn */
+        {100e9, 2e9, 0.1e9, 400e9, 8, 24, 7, SEARCH_HYBRID, SEARCH_NO_GAIN},
         {100e9, 0.3e9, 10e9, 100e9, 0, 24, 7, SEARCH_CPU, SEARCH_ROWS},          /* no layer fits the card */
         {100e9, 1.2e9, 1e9, 100e9, 0, 24, 7, SEARCH_PAGED, SEARCH_NO_GAIN, 2},   /* layers alternating over two cards */
         {100e9, 1.0e9, 10e9, 100e9, 0, 24, 7, SEARCH_PAGED, SEARCH_CARD_MEMORY}, /* pages for one layer only */
@@ -267,13 +289,17 @@ static void search_equals_a_full_enumeration(void **st) {
         char why[400];
         search_why(&in, &out, why, sizeof why);
         double best = brute(&in, &tried);
-        if (!out.is_found || !(out.cost.tokens_per_s >= best * (1 - 1e-12)) || (out.cost.tokens_per_s > best * (1 + 1e-12) && !fills(&in, &out.policy)) ||
-            out.n_tried > 30000 || out.n_tried > tried)
-            fail_msg("case %zu: %.9g of %.9g tok/s, %d tried of %d; %s", i, out.cost.tokens_per_s, best, out.n_tried, tried, why);
+        if (!out.is_found || !(out.cost.tokens_per_s >= best * (1 - 1e-12)) ||
+            (out.cost.tokens_per_s > best * (1 + 1e-12) && !fills(&in, &out.policy)) || out.n_tried > 30000 ||
+            out.n_tried > tried)
+            fail_msg("case %zu: %.9g of %.9g tok/s, %d tried of %d; %s", i, out.cost.tokens_per_s, best, out.n_tried,
+                     tried, why);
         if (out.policy.placement != cases[i].place || out.bound != cases[i].bound) fail_msg("case %zu: %s", i, why);
-        if (cases[i].cards && (out.policy.n_devices != cases[i].cards || !strstr(why, "alternate over 2"))) fail_msg("case %zu: %s", i, why);
+        if (cases[i].cards && (out.policy.n_devices != cases[i].cards || !strstr(why, "alternate over 2")))
+            fail_msg("case %zu: %s", i, why);
         for (int k = 0; k < SEARCH_PLACEMENTS; k++)
-            assert_true(out.best_tokens_per_s[k] <= out.cost.tokens_per_s && (!in.allowed_mask || in.allowed_mask >> k & 1 || !out.best_tokens_per_s[k]));
+            assert_true(out.best_tokens_per_s[k] <= out.cost.tokens_per_s &&
+                        (!in.allowed_mask || in.allowed_mask >> k & 1 || !out.best_tokens_per_s[k]));
         assert_non_null(strstr(why, (const char *[]){"cpu", "hybrid", "paged"}[out.policy.placement]));
         assert_non_null(strstr(why, search_bound_name(out.bound)));
         assert_true(out.policy.placement != SEARCH_PAGED || strstr(why, search_limit_name(out.cost.limit)));
@@ -303,7 +329,8 @@ static void a_bound_on_time_per_token(void **st) {
         search_run(&in, &out);
         const double best = brute(&in, &tried);
         assert_true(out.is_found && !out.misses_tpot && out.cost.decode_s <= in.max_tpot_s);
-        assert_true(out.cost.tokens_per_s >= best * (1 - 1e-12) && out.cost.tokens_per_s >= 0.995 * last && out.policy.n_rows < free.policy.n_rows);
+        assert_true(out.cost.tokens_per_s >= best * (1 - 1e-12) && out.cost.tokens_per_s >= 0.995 * last &&
+                    out.policy.n_rows < free.policy.n_rows);
         last = out.cost.tokens_per_s;
     }
     search_why(&in, &out, why, sizeof why);
@@ -316,10 +343,12 @@ static void a_bound_on_time_per_token(void **st) {
     in.allowed_mask = 1 << SEARCH_PAGED;
     const double least = out.cost.decode_s;
     search_run(&in, &out);
-    assert_true(out.misses_tpot && out.policy.placement == SEARCH_PAGED && out.policy.n_rows < 16 && out.cost.decode_s >= least);
+    assert_true(out.misses_tpot && out.policy.placement == SEARCH_PAGED && out.policy.n_rows < 16 &&
+                out.cost.decode_s >= least);
 }
 
-/* Paper B's machine: attention beside the keys and experts on the card win on a T4 (its section 4.2), and more memory on the card helps. */
+/* Paper B's machine: attention beside the keys and experts on the card win on a T4 (its section 4.2), and more memory
+ * on the card helps. */
 static void paper_b_machine_prefers_paged_placement(void **st) {
     struct search_out out[2];
     struct cost_machine t4;
@@ -346,8 +375,10 @@ static void paper_b_machine_prefers_paged_placement(void **st) {
     assert_int_equal(out[0].policy.placement, SEARCH_PAGED);
     t4.domain[1].memory *= 2;
     search_run(&in, &out[1]);
-    assert_true(out[1].policy.weight_share > out[0].policy.weight_share && out[1].cost.tokens_per_s > out[0].cost.tokens_per_s);
-    in.n_prompts = 2, in.allowed_mask = 1 << SEARCH_PAGED | 1 << SEARCH_CPU; /* below the turning point uploading weights does not pay */
+    assert_true(out[1].policy.weight_share > out[0].policy.weight_share &&
+                out[1].cost.tokens_per_s > out[0].cost.tokens_per_s);
+    /* below the turning point uploading weights does not pay */
+    in.n_prompts = 2, in.allowed_mask = 1 << SEARCH_PAGED | 1 << SEARCH_CPU;
     search_run(&in, &out[0]);
     assert_int_equal(out[0].policy.placement, SEARCH_CPU);
     assert_int_equal(out[0].bound, SEARCH_PROMPTS);

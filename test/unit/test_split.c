@@ -1,5 +1,5 @@
-/* The split of a layer's experts over domains: invariants of every policy, cases by hand from papers C and D, and the distance of each
- * from the optimum. A simulator that shares no code with the policies replays the queues. */
+/* The split of a layer's experts over domains: invariants of every policy, cases by hand from papers C and D, and the
+ * distance of each from the optimum. A simulator that shares no code with the policies replays the queues. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -24,7 +24,8 @@ struct problem {
 /* An expert takes `once` + `row` * its rows on a domain. */
 static void linear_table(struct cost_table *t, double once, double row) {
     t->t[0] = 0;
-    for (int i = 1; i <= COST_TABLE; i++) t->t[i] = (float)(once + row * (i < 8 ? i : (8 + (i - 8) % 8) * exp2((i - 8) / 8)));
+    for (int i = 1; i <= COST_TABLE; i++)
+        t->t[i] = (float)(once + row * (i < 8 ? i : (8 + (i - 8) % 8) * exp2((i - 8) / 8)));
 }
 static void begin(struct problem *c, int n_domains, int n) {
     memset(c, 0, sizeof *c);
@@ -45,7 +46,8 @@ static double replay(const struct split_in *in, const struct split_plan *p) {
     for (int d = 0; d < in->n_domains; d++) {
         const struct split_domain *s = &in->domain[d];
         double link = s->link_busy_s, t = s->busy_s + s->start_s;
-        assert_true(p->transfer_begin[d + 1] - p->transfer_begin[d] <= s->max_transfers || p->transfer_begin[d + 1] == p->transfer_begin[d]);
+        assert_true(p->transfer_begin[d + 1] - p->transfer_begin[d] <= s->max_transfers ||
+                    p->transfer_begin[d + 1] == p->transfer_begin[d]);
         for (int k = p->transfer_begin[d]; k < p->transfer_begin[d + 1]; k++) {
             assert_true(s->transfer_s > 0 && !in->expert[p->transfer[k]].no_transfer);
             assert_false(in->expert[p->transfer[k]].resident >> d & 1);
@@ -75,7 +77,8 @@ static double run(const char *policy, const struct split_in *in, struct split_pl
     assert_non_null(which);
     split_run(which, in, p);
     double end = replay(in, p);
-    if (!(fabs(end - p->end_s) <= 1e-5 * (end + 1e-9))) fail_msg("%s expects %.9g, its queues take %.9g", policy, p->end_s, end);
+    if (!(fabs(end - p->end_s) <= 1e-5 * (end + 1e-9)))
+        fail_msg("%s expects %.9g, its queues take %.9g", policy, p->end_s, end);
     return end;
 }
 
@@ -86,12 +89,14 @@ static void random_problem(struct problem *c, int most) {
     for (int d = 0; d < nd; d++) {
         struct split_domain *s = &c->domain[d];
         s->class = !d ? COST_CPU : d <= n_gpus ? COST_GPU : COST_NDP;
-        linear_table(&c->table[d], (1 + draw(20)) * 1e-5, s->class == COST_GPU ? draw(3) * 1e-6 : (1 + draw(40)) * 1e-6);
+        linear_table(&c->table[d], (1 + draw(20)) * 1e-5,
+                     s->class == COST_GPU ? draw(3) * 1e-6 : (1 + draw(40)) * 1e-6);
         s->scale = draw(4) ? 0 : 0.5 + draw(100) * 0.01;
         s->busy_s = draw(3) ? 0 : draw(30) * 1e-5;
         s->start_s = draw(2) ? 0 : draw(10) * 1e-5;
         if (s->class == COST_GPU && draw(8))
-            s->transfer_s = (1 + draw(60)) * 1e-5, s->link_busy_s = draw(3) ? 0 : draw(50) * 1e-5, s->max_transfers = draw(3) ? 512 : (int)draw(4);
+            s->transfer_s = (1 + draw(60)) * 1e-5, s->link_busy_s = draw(3) ? 0 : draw(50) * 1e-5,
+            s->max_transfers = draw(3) ? 512 : (int)draw(4);
     }
     bool decode = draw(2);
     for (int i = 0; i < c->in.n; i++) {
@@ -99,7 +104,8 @@ static void random_problem(struct problem *c, int most) {
         c->expert[i].resident = 1;
         if (n_gpus && !draw(4)) c->expert[i].resident |= 2u << draw((uint32_t)n_gpus);
         if (n_near && !draw(3)) c->expert[i].resident |= 1u << (1 + n_gpus + (int)draw((uint32_t)n_near));
-        if (c->expert[i].resident >> (1 + n_gpus) && draw(2)) c->expert[i].resident &= ~1u; /* on one DIMM, not striped */
+        /* on one DIMM, not striped */
+        if (c->expert[i].resident >> (1 + n_gpus) && draw(2)) c->expert[i].resident &= ~1u;
         c->expert[i].min_cpu_s = i % 7 == 2 && n_near ? 1e-3f : 0;
         c->expert[i].no_transfer = i % 5 == 3 && c->in.n % 2;
     }
@@ -128,7 +134,8 @@ static void random_splits_keep_their_bounds(void **st) {
         assert_true(end[TRIMOE] <= end[HOST] * (1 + 1e-6) && end[TRIMOE] <= end[STREAM] * (1 + 1e-6));
     }
     for (int i = 0; i < N; i++)
-        printf("%-9s of the best there is: mean %.3f, worst %.2f, equal in %.1f%%\n", names[i], sum[i] / cases, worst[i], 100.0 * equal[i] / cases);
+        printf("%-9s of the best there is: mean %.3f, worst %.2f, equal in %.1f%%\n", names[i], sum[i] / cases,
+               worst[i], 100.0 * equal[i] / cases);
     assert_true(proved > cases * 95 / 100);
     assert_true(sum[HYBRIMOE] / cases < 1.12);
     assert_true(sum[TRIMOE] / cases < 1.05 && sum[CUT] / cases < 1.005);
@@ -148,17 +155,21 @@ static void many_experts(void **st) {
     for (int i = 0; i < AUTO; i++) printf("%-9s of auto, up to 400 experts: mean %.3f\n", names[i], gain[i]);
 }
 
-/* Paper C's machine: a CPU that reads any expert in the same time, a device behind a link, sixteen near-memory units that are slow for many rows; every expert
- * is everywhere. Lower bound: no plan ends before w_p * p + w_l * l + w_u * u, with the loads of CPU, link and all units, for weights that sum to 1. */
+/* Paper C's machine: a CPU that reads any expert in the same time, a device behind a link, sixteen near-memory units
+ * that are slow for many rows; every expert is everywhere. Lower bound: no plan ends before w_p * p + w_l * l + w_u *
+ * u, with the loads of CPU, link and all units, for weights that sum to 1. */
 static void units_near_memory(void **st) {
     static struct problem c;
     enum { UNITS = 16 };
     double worst = 0, mean = 0;
     for (int k = 0; k < 40; k++) {
         begin(&c, 2 + UNITS, 100 + 20 * (k % 5));
-        linear_table(&c.table[0], 150e-6, 0.2e-6), linear_table(&c.table[1], 25e-6, 0.1e-6), linear_table(&c.table[2], 130e-6, 184e-6);
-        c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 737e-6, .max_transfers = 512};
-        for (int u = 0; u < UNITS; u++) c.domain[2 + u] = (struct split_domain){.class = COST_NDP, .expert_cost = &c.table[2]};
+        linear_table(&c.table[0], 150e-6, 0.2e-6), linear_table(&c.table[1], 25e-6, 0.1e-6),
+            linear_table(&c.table[2], 130e-6, 184e-6);
+        c.domain[1] = (struct split_domain){
+            .class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 737e-6, .max_transfers = 512};
+        for (int u = 0; u < UNITS; u++)
+            c.domain[2 + u] = (struct split_domain){.class = COST_NDP, .expert_cost = &c.table[2]};
         for (int i = 0; i < c.in.n; i++) { /* a tail of cold experts, some warm ones */
             int32_t rows = draw(10) < 7 ? 1 + (int32_t)draw(6) : 10 + (int32_t)draw(80);
             c.expert[i] = (struct split_expert){rows, (((uint32_t)1 << UNITS) - 1) << 2 | 1};
@@ -168,7 +179,8 @@ static void units_near_memory(void **st) {
             for (int l = 0; p + l <= 50; l++) {
                 double sum = 0, w[3] = {p / 50.0, l / 50.0, (50 - p - l) / 50.0 / UNITS};
                 for (int i = 0; i < c.in.n; i++) {
-                    double a = w[0] * cost_table_at(&c.table[0], c.expert[i].rows), b = w[2] * cost_table_at(&c.table[2], c.expert[i].rows);
+                    double a = w[0] * cost_table_at(&c.table[0], c.expert[i].rows),
+                           b = w[2] * cost_table_at(&c.table[2], c.expert[i].rows);
                     sum += fmin(fmin(a, b), w[1] * 737e-6);
                 }
                 bound = fmax(bound, sum);
@@ -177,7 +189,8 @@ static void units_near_memory(void **st) {
         worst = fmax(worst, end / bound), mean += end / bound / 40;
     }
     printf("auto      of what none can beat, with sixteen units near memory: mean %.3f, worst %.3f\n", mean, worst);
-    assert_true(mean < 1.1 && worst < 1.2); /* experts are not divisible: with a handful on each unit, one more is a lot */
+    /* experts are not divisible: with a handful on each unit, one more is a lot */
+    assert_true(mean < 1.1 && worst < 1.2);
 }
 
 /* Exact: against every placement in every order of work and of transfers. */
@@ -236,15 +249,16 @@ static void exact_is_the_best(void **st) {
     }
 }
 
-/* Paper D, figure 6's kind: a device takes one unit for any expert, the processor one a row, a transfer three. Device: 4, 3, 2 and E
- * of 1 row; missing: 1, 1 and C of 5. Processor: 1, 1 until 2, idle, so it takes E until 3; the link has C there at 3; the device
- * does 4, 3, 2 until 3 and then C until 4, not E. */
+/* Paper D, figure 6's kind: a device takes one unit for any expert, the processor one a row, a transfer three. Device:
+ * 4, 3, 2 and E of 1 row; missing: 1, 1 and C of 5. Processor: 1, 1 until 2, idle, so it takes E until 3; the link has
+ * C there at 3; the device does 4, 3, 2 until 3 and then C until 4, not E. */
 static void paper_d(void **st) {
     static struct problem c;
     static const int rows[] = {4, 3, 2, 1, 1, 1, 5}, there[] = {1, 1, 1, 1, 0, 0, 0};
     begin(&c, 2, 7);
     linear_table(&c.table[0], 0, 1), linear_table(&c.table[1], 1, 0);
-    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 3, .max_transfers = 9};
+    c.domain[1] =
+        (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 3, .max_transfers = 9};
     for (int i = 0; i < 7; i++) c.expert[i] = (struct split_expert){rows[i], 1 | (uint32_t)there[i] << 1};
     assert_true(run("hybrimoe", &c.in, &plan) == 4);
     assert_int_equal(plan.domain[3], 0); /* E */
@@ -257,13 +271,14 @@ static void paper_d(void **st) {
 }
 
 /* Paper C: best domain each, then off the bottleneck. Processor one unit a row, device one unit, transfer three.
- * Rows 8, 7, 6, 5: each alone is best fetched (3 against 5 to 8), together 4 * 3 + 1 = 13. All cost the link the same, so the lightest
- * goes to the processor: 5 against 10. The next, 6: 11 against 7, no better. */
+ * Rows 8, 7, 6, 5: each alone is best fetched (3 against 5 to 8), together 4 * 3 + 1 = 13. All cost the link the same,
+ * so the lightest goes to the processor: 5 against 10. The next, 6: 11 against 7, no better. */
 static void paper_c(void **st) {
     static struct problem c;
     begin(&c, 2, 4);
     linear_table(&c.table[0], 0, 1), linear_table(&c.table[1], 1, 0);
-    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 3, .max_transfers = 9};
+    c.domain[1] =
+        (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 3, .max_transfers = 9};
     for (int i = 0; i < 4; i++) c.expert[i] = (struct split_expert){8 - i, 1};
     assert_true(run("stream", &c.in, &plan) == 13);
     assert_true(run("host", &c.in, &plan) == 26);
@@ -275,11 +290,13 @@ static void paper_c(void **st) {
     /* A third domain: near-memory units that have the two coldest experts, at two units of time per row. */
     begin(&c, 3, 4);
     linear_table(&c.table[0], 4, 0.5), linear_table(&c.table[1], 1, 0), linear_table(&c.table[2], 0, 2);
-    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 6, .max_transfers = 9};
+    c.domain[1] =
+        (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 6, .max_transfers = 9};
     c.domain[2] = (struct split_domain){.class = COST_NDP, .expert_cost = &c.table[2]};
     static const int rows[] = {40, 8, 1, 1};
     for (int i = 0; i < 4; i++) c.expert[i] = (struct split_expert){rows[i], i < 2 ? 1u : 5u};
-    assert_true(run("trimoe", &c.in, &plan) == 8); /* hot over the link 7, warm on the processor 8, cold near memory 2 + 2 */
+    /* hot over the link 7, warm on the processor 8, cold near memory 2 + 2 */
+    assert_true(run("trimoe", &c.in, &plan) == 8);
     assert_int_equal(plan.domain[0], 1);
     assert_int_equal(plan.domain[1], 0);
     assert_int_equal(plan.domain[2], 2);
@@ -294,7 +311,8 @@ static void splits_of_extreme_inputs(void **st) {
     for (int i = 0; i < N; i++) assert_true(run(names[i], &c.in, &plan) == 0);
     begin(&c, 2, 3);
     linear_table(&c.table[0], 1, 1), linear_table(&c.table[1], 1, 0);
-    c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 0.1, .max_transfers = 0};
+    c.domain[1] =
+        (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 0.1, .max_transfers = 0};
     for (int i = 0; i < 3; i++) c.expert[i] = (struct split_expert){100, 1};
     for (int i = 0; i < N; i++) {
         assert_true(fabs(run(names[i], &c.in, &plan) - 303) < 1e-3); /* nothing may be uploaded */
@@ -322,14 +340,16 @@ static void the_sum_comes_back(void **st) {
         double row, join;
         int least, most; /* experts on the CPU */
         double end;
-    } cases[] = {{0.1, 0, 9, 10, 75}, {0.1, 60, 9, 10, 135}, {0.1, 120, 0, 0, 177}, {2, 0, 1, 1, 166}, {2, 60, 0, 0, 177}};
+    } cases[] = {
+        {0.1, 0, 9, 10, 75}, {0.1, 60, 9, 10, 135}, {0.1, 120, 0, 0, 177}, {2, 0, 1, 1, 166}, {2, 60, 0, 0, 177}};
     struct problem c;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(&c, 2, 16);
         linear_table(&c.table[0], 0, cases[i].row);
         linear_table(&c.table[1], 0, 1e-3);
         c.domain[0].class = COST_CPU;
-        c.domain[1] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 11, .max_transfers = 16};
+        c.domain[1] =
+            (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[1], .transfer_s = 11, .max_transfers = 16};
         c.in.join_s = cases[i].join;
         for (int x = 0; x < 16; x++) c.expert[x] = (struct split_expert){.rows = 80, .resident = 1};
         split_run(split_policies, &c.in, &plan);
@@ -345,11 +365,14 @@ static void quick(void **st) {
     static struct problem c;
     for (int many = 0; many < 2; many++) {
         begin(&c, 3, many ? 256 : 40);
-        linear_table(&c.table[0], 46e-6, 4e-6), linear_table(&c.table[1], 29e-6, 0.3e-6), linear_table(&c.table[2], 29e-6, 0.3e-6);
+        linear_table(&c.table[0], 46e-6, 4e-6), linear_table(&c.table[1], 29e-6, 0.3e-6),
+            linear_table(&c.table[2], 29e-6, 0.3e-6);
         for (int d = 1; d < 3; d++)
-            c.domain[d] = (struct split_domain){.class = COST_GPU, .expert_cost = &c.table[d], .transfer_s = 0.77e-3, .max_transfers = 256};
+            c.domain[d] = (struct split_domain){
+                .class = COST_GPU, .expert_cost = &c.table[d], .transfer_s = 0.77e-3, .max_transfers = 256};
         for (int i = 0; i < c.in.n; i++)
-            c.expert[i] = (struct split_expert){many ? 1 + (int32_t)(draw(300) * draw(300) / 300) : 1 + (int32_t)draw(3), draw(8) ? 1 : 3};
+            c.expert[i] = (struct split_expert){
+                many ? 1 + (int32_t)(draw(300) * draw(300) / 300) : 1 + (int32_t)draw(3), draw(8) ? 1 : 3};
         for (int i = 0; i < EXACT; i++) {
             const struct split_policy *policy = splits_find(names[i]);
             double best = INFINITY;
@@ -359,7 +382,8 @@ static void quick(void **st) {
                 t = (cpu_time() - t) / 20;
                 if (t < best) best = t;
             }
-            printf("%-9s %3d experts, 3 domains: %5.1f us, end %.3f ms\n", names[i], c.in.n, best * 1e6, plan.end_s * 1e3);
+            printf("%-9s %3d experts, 3 domains: %5.1f us, end %.3f ms\n", names[i], c.in.n, best * 1e6,
+                   plan.end_s * 1e3);
             assert_true(best < 2e-3);
         }
     }

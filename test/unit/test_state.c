@@ -1,5 +1,6 @@
-/* Recurrent states (gated DeltaNet): which are kept and dropped as a session advances and rewinds; and that whatever a session has
- * been through, its text is that of a fresh one. The latter also for models whose layers use rows of other layers. */
+/* Recurrent states (gated DeltaNet): which are kept and dropped as a session advances and rewinds; and that whatever a
+ * session has been through, its text is that of a fresh one. The latter also for models whose layers use rows of other
+ * layers. */
 #include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"
 
@@ -14,7 +15,7 @@
 #include "engine/session/engine_state.h"
 #include "test/unit/session.h"
 
-/* --- The table of states ------------------------------------------------------------------------------------------------------- */
+/* --- The table of states ---------------------------------------------------------------------- */
 
 static struct config model(bool delta) {
     return (struct config){.n_layers = 2,
@@ -31,7 +32,8 @@ static void open_kv(struct kv *kv, const struct config *c) {
 }
 static struct kv_state_step move(struct kv *kv, int pos, int n, int mark) {
     struct kv_state_step m = kv_state_begin(kv, pos, n, mark);
-    assert_true(m.to_row >= 0 && m.to_row != m.from_row && (!m.mark || (m.mark_row != m.from_row && m.mark_row != m.to_row)) && (pos == 0) == (m.from_row < 0));
+    assert_true(m.to_row >= 0 && m.to_row != m.from_row &&
+                (!m.mark || (m.mark_row != m.from_row && m.mark_row != m.to_row)) && (pos == 0) == (m.from_row < 0));
     kv_state_commit(kv, &m, pos, n);
     return m;
 }
@@ -40,7 +42,8 @@ static void states_are_kept_where_one_goes_back_to(void **st) {
     struct config c = model(true), rows = model(false);
     struct kv kv;
     open_kv(&kv, &rows);
-    assert_true(!kv.has_states && kv_resume_pos(&kv, 77) == 77 && kv_state_begin(&kv, 5, 1, 0).to_row == -1 && !kv_state_bytes(&rows));
+    assert_true(!kv.has_states && kv_resume_pos(&kv, 77) == 77 && kv_state_begin(&kv, 5, 1, 0).to_row == -1 &&
+                !kv_state_bytes(&rows));
     kv_close(&kv);
     open_kv(&kv, &c);
     assert_int_equal(kv_state_bytes(&c), (3 * (2 * 4 + 2 * 8) + 2 * 4 * 8) * 4);
@@ -51,7 +54,8 @@ static void states_are_kept_where_one_goes_back_to(void **st) {
     assert_true(kv_resume_pos(&kv, 99) == 64 && kv_resume_pos(&kv, 100) == 100 && kv_resume_pos(&kv, 63) == 0);
     for (int i = 100; i < 300; i++) move(&kv, i, 1, 0); /* decoding: two rows alternate */
     assert_true(kv_resume_pos(&kv, 299) == 299 && kv_resume_pos(&kv, 298) == 64);
-    struct kv_state_step lost = kv_state_begin(&kv, 300, 50, 0); /* and one that fails: its starting state still exists */
+    /* and one that fails: its starting state still exists */
+    struct kv_state_step lost = kv_state_begin(&kv, 300, 50, 0);
     assert_true(lost.from_row >= 0 && kv_resume_pos(&kv, 350) == 300);
     kv_state_keep(&kv, 300);
     move(&kv, 300, 200, 128);
@@ -83,7 +87,8 @@ static void old_states_give_way(void **st) {
     kv_close(&kv);
 }
 
-/* Whatever was tried after a position, and however full the table is, the session can resume there, and never from a state that was only tried. */
+/* Whatever was tried after a position, and however full the table is, the session can resume there, and never from a
+ * state that was only tried. */
 static void tried_tokens_leave_no_state(void **st) {
     struct config c = model(true);
     for (int keep = 0; keep <= KV_STATES; keep++)
@@ -122,7 +127,7 @@ static void marks_lie_before_the_end_of_a_prompt(void **st) {
         }
 }
 
-/* --- Memory of a cache ----------------------------------------------------------------------------------------------------------- */
+/* --- Memory of a cache ------------------------------------------------------------------------ */
 
 /* A context larger than any machine's memory costs nothing until it is used; rows keep their addresses. */
 static void a_cache_grows_in_its_place(void **st) {
@@ -138,7 +143,8 @@ static void a_cache_grows_in_its_place(void **st) {
         if (kv_commit(&kv, end, &e)) fail_msg("%s", e.text);
         data[4 * end - 1] = (uint8_t)end ^ 77, scale[end - 1] = (float)end;
     }
-    for (int end = 1; end <= 1 << 20; end *= 4) assert_true(data[4 * end - 1] == ((uint8_t)end ^ 77) && scale[end - 1] == (float)end);
+    for (int end = 1; end <= 1 << 20; end *= 4)
+        assert_true(data[4 * end - 1] == ((uint8_t)end ^ 77) && scale[end - 1] == (float)end);
     int committed = kv.committed;
     assert_true(committed >= 1 << 20 && committed < (1 << 20) + 2048);
     for (int nth = 1; nth < 4; nth++) { /* a failure leaves everything as it was, and is retried later */
@@ -159,12 +165,13 @@ static void a_cache_grows_in_its_place(void **st) {
     kv_close(&kv);
 }
 
-/* --- Sessions ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Sessions --------------------------------------------------------------------------------- */
 
 enum { LONG = 200, ANSWER = 6 };
 static int32_t prompt[LONG + 3 * ANSWER];
 static const char *dir;
-static char *const *taking; /* further models, without states, whose layers take keys or latents of others; ends with NULL */
+/* further models, without states, whose layers take keys or latents of others; ends with NULL */
+static char *const *taking;
 
 static struct engine *open_with(struct engine_params p) {
     struct engine *eng;
@@ -179,8 +186,11 @@ static int turn_with(struct engine *eng, struct session *s, const int32_t *token
     struct error e = {0};
     struct event ev;
     int k = 0;
-    struct request r = {
-        .tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQ_IGNORE_EOS | flags, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+    struct request r = {.tokens = tokens,
+                        .n = n,
+                        .max_tokens = ANSWER,
+                        .flags = REQ_IGNORE_EOS | flags,
+                        .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
     if (session_submit(s, &r, &e)) fail_msg("%s", e.text);
     do {
         engine_poll(eng, &ev, -1);
@@ -190,7 +200,9 @@ static int turn_with(struct engine *eng, struct session *s, const int32_t *token
     assert_int_equal(k, ANSWER);
     return ev.stats.cached_tokens;
 }
-static int turn(struct engine *eng, struct session *s, const int32_t *tokens, int n, int32_t *out) { return turn_with(eng, s, tokens, n, 0, out); }
+static int turn(struct engine *eng, struct session *s, const int32_t *tokens, int n, int32_t *out) {
+    return turn_with(eng, s, tokens, n, 0, out);
+}
 /* The same in a session with an empty cache and no sharing. */
 static void as_fresh(struct engine *eng, const int32_t *tokens, int n, const int32_t *got) {
     int32_t want[ANSWER];
@@ -281,7 +293,8 @@ static void through_the_disk(bool has_states) {
         struct session *s = new_session(eng);
         assert_int_equal(turn(eng, s, prompt, LONG, out), k ? LONG / 16 * 16 : 0);
         as_fresh(eng, prompt, LONG, out);
-        for (int n = 41; n < LONG && k; n += 48) { /* shorter ones, from the other session: where it has no state, it rewinds further */
+        /* shorter ones, from the other session: where it has no state, it rewinds further */
+        for (int n = 41; n < LONG && k; n += 48) {
             struct session *part = new_session(eng);
             const int had = turn(eng, part, prompt, n, out);
             assert_true(had <= n / 16 * 16 && (has_states || had >= (n - 1) / 16 * 16));
@@ -313,7 +326,9 @@ static void a_device_that_dies_takes_nothing_along(void **st) {
         char gpus[64];
         int32_t out[ANSWER];
         snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,fail=die:%d@0", at);
-        struct engine *eng = open_with((struct engine_params){.gpus = gpus, .prefill = PREFILL_CPU, .decode = DECODE_HYBRID}), *plain;
+        struct engine *eng = open_with(
+                          (struct engine_params){.gpus = gpus, .prefill = PREFILL_CPU, .decode = DECODE_HYBRID}),
+                      *plain;
         struct session *s = new_session(eng);
         turn(eng, s, prompt, 40, out);
         session_close(&s);

@@ -14,8 +14,10 @@ static const struct {
     {20, false, "a line\n\nand  two  blanks   \n", "a line\n\nand  two  blanks\n"},
     {10, false, "abcdefghijklmnopqrstuvw x", "abcdefghi\njklmnopqr\nstuvw x"},
     {0, false, "one two three four five six", "one two three four five six"},
-    {10, false, "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC", "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\n\xE6\x9C\xAC"},
-    {10, false, "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE3\x80\x82\xE6\x9C\xAC", /* no row begins with the full stop */
+    {10, false, "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC",
+     "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\n\xE6\x9C\xAC"},
+    /* no row begins with the full stop */
+    {10, false, "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE3\x80\x82\xE6\x9C\xAC",
      "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\n\xE6\x97\xA5\xE3\x80\x82\xE6\x9C\xAC"},
     {10, false,
      "abcd " /* a family is one character of two columns */
@@ -29,10 +31,12 @@ static const struct {
     {20, false, "- an item that is longer\n- b", "- an item that is\n  longer\n- b"},
     {20, false, "12. an item that is longer", "12. an item that is\n    longer"},
     {20, false, "> a quote that is longer", "> a quote that is\n  longer"},
-    {20, false, "```\ncode that is not broken at all\n```\nwords that are broken", "```\ncode that is not broken at all\n```\nwords that are\nbroken"},
+    {20, false, "```\ncode that is not broken at all\n```\nwords that are broken",
+     "```\ncode that is not broken at all\n```\nwords that are\nbroken"},
     {20, false, "```x``` is no block and so it is broken", "```x``` is no block\nand so it is broken"},
     /* tables */
-    {40, false, "|a|longer|\n|-|-:|\n|something|1|\n", "| a         | longer |\n| --------- | -----: |\n| something |      1 |\n"},
+    {40, false, "|a|longer|\n|-|-:|\n|something|1|\n",
+     "| a         | longer |\n| --------- | -----: |\n| something |      1 |\n"},
     {20, false, "|a|longer|\n|-|-|\n|something wide|1|\n", "|a|longer|\n|-|-|\n|something wide|1|\n"},
     {40, false, "|a|b|\n|-|:-:|\n|1|2|\n", "| a |  b  |\n| - | :-: |\n| 1 |  2  |\n"},
     {40, false, "|no table\nat all", "|no table\nat all"},
@@ -59,7 +63,8 @@ static void test_every_cut(void **state) {
             struct markdown s;
             struct buf out = {0};
             markdown_init(&s, rows[i].cols, rows[i].color);
-            for (size_t at = 0; at < n; at += step) markdown_add(&s, rows[i].in + at, at + step < n ? step : n - at, &out);
+            for (size_t at = 0; at < n; at += step)
+                markdown_add(&s, rows[i].in + at, at + step < n ? step : n - at, &out);
             markdown_flush(&s, &out);
             assert_string_equal(out.data, rows[i].out);
             buf_free(&out);
@@ -135,8 +140,8 @@ static char *resume(const char *text, size_t n) {
 
 /* A text that was cut at the end of a line goes on as it would have without the cut. */
 static void test_resumed_lines(void **state) {
-    static const char text[] =
-        "Intro with `code`:\n\n```c\nint a; // one\n\nreturn \"b\";\n```\n# Title\n- an **item**\n  1. another\n> quoted\n~~~\n```\n~~~\nend";
+    static const char text[] = "Intro with `code`:\n\n```c\nint a; // one\n\nreturn \"b\";\n```\n# Title\n- an "
+                               "**item**\n  1. another\n> quoted\n~~~\n```\n~~~\nend";
     char *whole = resume(text, 0);
     for (const char *at = text; (at = strchr(at, '\n')); at++) {
         char *rest = resume(text, (size_t)(at + 1 - text));
@@ -170,7 +175,8 @@ static void test_resumed(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut), cmocka_unit_test(test_plain),         cmocka_unit_test(test_failing_allocations),
-                                       cmocka_unit_test(test_column),    cmocka_unit_test(test_resumed_lines), cmocka_unit_test(test_resumed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut),           cmocka_unit_test(test_plain),
+                                       cmocka_unit_test(test_failing_allocations), cmocka_unit_test(test_column),
+                                       cmocka_unit_test(test_resumed_lines),       cmocka_unit_test(test_resumed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

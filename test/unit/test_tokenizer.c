@@ -14,17 +14,19 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
-/* ---- vocabularies in memory ---- */
+/* --- vocabularies in memory ------------------------------------------------------------------- */
 
 static int open_text(struct tokenizer **t, const char *json, struct error *e) {
-    const struct file_embedded table[] = {{"tokenizer.json", (const uint8_t *)json, (const uint8_t *)json + strlen(json)}, {NULL, NULL, NULL}};
+    const struct file_embedded table[] = {
+        {"tokenizer.json", (const uint8_t *)json, (const uint8_t *)json + strlen(json)}, {NULL, NULL, NULL}};
     file_embed(table);
     int rc = tokenizer_open(t, "ember:", e);
     file_embed(NULL);
     return rc;
 }
 
-static void expect_ids(const struct tokenizer *t, const char *s, size_t n, enum text_origin origin, const int32_t *want, size_t n_want) {
+static void expect_ids(const struct tokenizer *t, const char *s, size_t n, enum text_origin origin, const int32_t *want,
+                       size_t n_want) {
     struct ids ids = {0};
     struct error e = {0};
     assert_int_equal(tokenizer_encode(t, s, n, origin, &ids, &e), 0);
@@ -33,12 +35,15 @@ static void expect_ids(const struct tokenizer *t, const char *s, size_t n, enum 
     ids_free(&ids);
 }
 #define EXPECT(t, s, origin, ...) \
-    expect_ids(t, s, sizeof(s) - 1, origin, (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+    expect_ids(t, s, sizeof(s) - 1, origin, (const int32_t[]){__VA_ARGS__}, \
+               sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
 
 #define SMALL(rest) \
-    "{\"added_tokens\":[{\"id\":20,\"content\":\"<s>\",\"special\":true,\"normalized\":false},{\"id\":21,\"content\":\"<x>\",\"special\":" \
+    "{\"added_tokens\":[{\"id\":20,\"content\":\"<s>\",\"special\":true,\"normalized\":false},{\"id\":21,\"content\":" \
+    "\"<x>\",\"special\":" \
     "false," \
-    "\"normalized\":true,\"lstrip\":true},{\"id\":22,\"content\":\"b\",\"special\":false,\"normalized\":false,\"single_word\":true}]" \
+    "\"normalized\":true,\"lstrip\":true},{\"id\":22,\"content\":\"b\",\"special\":false,\"normalized\":false," \
+    "\"single_word\":true}]" \
     "," rest "\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"vocab\":{\"a\":0,\"c\":1,\"ac\":2,\" " \
     "\":3,\"u\":4,\"<\":5,\"s\":6,\">\":7,\"x\":8,\"aca\":9,\"A\":10}," \
     "\"merges\":[\"a c\",[\"ac\",\"a\"]]}}"
@@ -71,24 +76,27 @@ static void test_small(void **state) {
     tokenizer_close(&t);
     assert_null(t);
 
-    assert_int_equal(open_text(&t,
-                               SMALL("\"normalizer\":{\"type\":\"Lowercase\"},\"post_processor\":{\"type\":\"TemplateProcessing\","
-                                     "\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"
-                                     "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[20]}}},"),
-                               &e),
-                     0);
+    assert_int_equal(
+        open_text(&t,
+                  SMALL("\"normalizer\":{\"type\":\"Lowercase\"},\"post_processor\":{\"type\":\"TemplateProcessing\","
+                        "\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"
+                        "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[20]}}},"),
+                  &e),
+        0);
     EXPECT(t, "ACA<S><X>", TEXT_TEMPLATE, 9, 5, 6, 7, 21); /* one is matched before the normaliser, one after */
     assert_int_equal(tokenizer_bos(t), 20);
     tokenizer_close(&t);
 }
 
-/* A control token counts only when all of its bytes are the template's; the text around it joins whatever its origin. */
+/* A control token counts only when all of its bytes are the template's; the text around it joins whatever its origin.
+ */
 static void test_origin(void **state) {
     struct tokenizer *t;
     struct error e = {0};
     assert_int_equal(open_text(&t, SMALL(""), &e), 0);
     char s[] = "<s>a<s>cac<s>";
-    struct text_run spans[] = {{3, TEXT_TEMPLATE}, {4, TEXT_VALUE}, {2, TEXT_TEMPLATE}, {2, TEXT_VALUE}, {2, TEXT_TEMPLATE}};
+    struct text_run spans[] = {
+        {3, TEXT_TEMPLATE}, {4, TEXT_VALUE}, {2, TEXT_TEMPLATE}, {2, TEXT_VALUE}, {2, TEXT_TEMPLATE}};
     struct text text = {s, sizeof s - 1, spans, 5};
     struct ids ids = {0};
     assert_int_equal(tokenizer_encode_text(t, &text, &ids, &e), 0);
@@ -107,10 +115,12 @@ static void test_decoder(void **state) {
     struct error e = {0};
     struct buf out = {0};
     assert_int_equal(open_text(&t,
-                               "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},"
+                               "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{"
+                               "\"String\":\"\xE2\x96\x81\"},"
                                "\"content\":\" \"},{\"type\":\"ByteFallback\"},"
                                "{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" "
-                               "\",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xE2\x96\x81\":0,\"\xE2\x96\x81\xE2\x96\x81h\":1,"
+                               "\",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xE2\x96\x81\":0,"
+                               "\"\xE2\x96\x81\xE2\x96\x81h\":1,"
                                "\"<0xE4>\":2,\"<0xB8>\":3,\"<0xAD>\":4},\"merges\":[]}}",
                                &e),
                      0);
@@ -134,7 +144,7 @@ static void test_decoder(void **state) {
     tokenizer_close(&t);
 }
 
-/* ---- invalid files ---- */
+/* --- invalid files ---------------------------------------------------------------------------- */
 
 #define MODEL(vocab, merges) "\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]}}"
 #define FINE                 MODEL("\"a\":0", "")
@@ -154,46 +164,59 @@ static const char *const wrong[][2] = {
     {"{\"model\":{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{},\"merges\":[]}}", "dropout"},
     {"{\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"vocab\":{},\"merges\":[]}}", "unk_token u"},
     {"{\"normalizer\":{\"type\":\"Precompiled\"}," FINE, "Precompiled"},
-    {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x*\"},\"content\":\"y\"}," FINE, "matches the empty string"},
+    {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x*\"},\"content\":\"y\"}," FINE,
+     "matches the empty string"},
     {"{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}," FINE, "UnicodeScripts"},
     {"{\"decoder\":{\"type\":\"WordPiece\"}," FINE, "WordPiece"},
     {"{\"post_processor\":{\"type\":\"BertProcessing\"}," FINE, "BertProcessing"},
     {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Odd\"}," FINE, "Odd"},
-    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a(\"},\"behavior\":\"Removed\"}," FINE, "')' is missing"},
-    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{Klingon}\"},\"behavior\":\"Removed\"}," FINE, "unknown property"},
-    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}," FINE, "unknown escape"},
-    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:ss)\"},\"behavior\":\"Removed\"}," FINE, "fold into one"},
+    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a(\"},\"behavior\":\"Removed\"}," FINE,
+     "')' is missing"},
+    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{Klingon}\"},\"behavior\":\"Removed\"}"
+     "," FINE,
+     "unknown property"},
+    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}," FINE,
+     "unknown escape"},
+    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:ss)\"},\"behavior\":\"Removed\"}," FINE,
+     "fold into one"},
     {"{\"added_tokens\":[{\"id\":-1,\"content\":\"x\"}]," FINE, "\"x\" is not a number"},
     {"{\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]," FINE, "id 0 of another token"},
     {"{\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]," FINE, "has the id 1, elsewhere 0"},
-    {"{\"added_tokens\":[{\"id\":1,\"content\":\"x\"},{\"id\":2,\"content\":\"x\"}]," FINE, "has the id 2, elsewhere 1"},
+    {"{\"added_tokens\":[{\"id\":1,\"content\":\"x\"},{\"id\":2,\"content\":\"x\"}]," FINE,
+     "has the id 2, elsewhere 1"},
 };
 static void test_wrong(void **state) {
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct tokenizer *t;
         struct error e = {0};
         int rc = open_text(&t, wrong[i][0], &e);
-        if (rc != ERR_MODEL || !strstr(e.text, wrong[i][1])) fail_msg("%s: got %d \"%s\", want \"%s\"", wrong[i][0], rc, e.text, wrong[i][1]);
+        if (rc != ERR_MODEL || !strstr(e.text, wrong[i][1]))
+            fail_msg("%s: got %d \"%s\", want \"%s\"", wrong[i][0], rc, e.text, wrong[i][1]);
         assert_null(t);
     }
 }
 
-/* ---- no memory ---- */
+/* --- no memory -------------------------------------------------------------------------------- */
 
-static const char everything[] =
-    "{\"added_tokens\":[{\"id\":20,\"content\":\"<s>\",\"special\":true,\"normalized\":false},{\"id\":21,\"content\":\"\xC3\x89x\","
-    "\"normalized\":true}],"
-    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"},{\"type\":\"Replace\",\"pattern\":{"
-    "\"Regex\":\" {2,}\"},\"content\":\" \"},{\"type\":\"Prepend\",\"prepend\":\" \"}]},"
-    "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"},{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\\\\p{"
-    "L}&&[^\\\\p{Han}]]+|(?i:'s)|\\\\s+(?!\\\\S)\"},\"behavior\":\"Isolated\"},"
-    "{\"type\":\"Metaspace\",\"replacement\":\"_\"},{\"type\":\"ByteLevel\",\"use_regex\":true}]},\"decoder\":{\"type\":\"Metaspace\","
-    "\"replacement\":\"a\"},"
-    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"byte_fallback\":true,\"vocab\":{\"a\":0,\"c\":1,\"ac\":2,\"\xC4\xA0\":3,\"u\":4,\"<"
-    "0x61>\":5,\"acac\":6},\"merges\":[\"a c\",\"ac ac\"]}}";
+static const char everything[] = "{\"added_tokens\":[{\"id\":20,\"content\":\"<s>\",\"special\":true,\"normalized\":"
+                                 "false},{\"id\":21,\"content\":\"\xC3\x89x\","
+                                 "\"normalized\":true}],"
+                                 "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
+                                 "\"Lowercase\"},{\"type\":\"Replace\",\"pattern\":{"
+                                 "\"Regex\":\" {2,}\"},\"content\":\" \"},{\"type\":\"Prepend\",\"prepend\":\" \"}]},"
+                                 "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"},{"
+                                 "\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\\\\p{"
+                                 "L}&&[^\\\\p{Han}]]+|(?i:'s)|\\\\s+(?!\\\\S)\"},\"behavior\":\"Isolated\"},"
+                                 "{\"type\":\"Metaspace\",\"replacement\":\"_\"},{\"type\":\"ByteLevel\",\"use_regex\":"
+                                 "true}]},\"decoder\":{\"type\":\"Metaspace\","
+                                 "\"replacement\":\"a\"},"
+                                 "\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"byte_fallback\":true,\"vocab\":{"
+                                 "\"a\":0,\"c\":1,\"ac\":2,\"\xC4\xA0\":3,\"u\":4,\"<"
+                                 "0x61>\":5,\"acac\":6},\"merges\":[\"a c\",\"ac ac\"]}}";
 
 static void test_memory(void **state) {
-    static const char s[] = "  acac A\xCC\x81 12's <s>\xFF\xC3\x89x acacacacacacacacacacacacacacacacacacacacacacacacacacacacacacacacacacac";
+    static const char s[] =
+        "  acac A\xCC\x81 12's <s>\xFF\xC3\x89x acacacacacacacacacacacacacacacacacacacacacacacacacacacacacacacacacacac";
     long n = 1;
     for (bool done = false; !done; n++) {
         struct tokenizer *t = NULL;
@@ -217,14 +240,15 @@ static void test_memory(void **state) {
     assert_true(n > 100);
 }
 
-/* ---- long and wide texts ---- */
+/* --- long and wide texts ---------------------------------------------------------------------- */
 
 static void test_every_character(void **state) {
     /* Every code point, alone and after a letter, must round-trip; Latin-1's spaces and letters in their classes. */
     struct buf j = {0}, s = {0}, out = {0};
     struct tokenizer *t;
     struct error e = {0};
-    buf_str(&j, "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":"
+    buf_str(&j, "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                "\"decoder\":{\"type\":"
                 "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{");
     for (int b = 0, other = 256; b < 256; b++) {
         bool own = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -264,7 +288,8 @@ static double seconds(const struct tokenizer *t, const char *s, size_t n) {
 
 /* Sixteen times the text may take somewhat more than sixteen times as long; quadratic would be 256. */
 static void test_growth(void **state) {
-    static const char *const units[] = {"a", "ac", " ", "\xCC\x81", "\xCC\x81\xCC\xA3", "a\xCC\xA3\xCC\x81", "<s", "\n ", "'", "1"};
+    static const char *const units[] = {"a",  "ac",  " ", "\xCC\x81", "\xCC\x81\xCC\xA3", "a\xCC\xA3\xCC\x81",
+                                        "<s", "\n ", "'", "1"};
     struct tokenizer *t;
     struct error e = {0};
     assert_int_equal(open_text(&t, everything, &e), 0);
@@ -284,9 +309,10 @@ static void test_growth(void **state) {
     tokenizer_close(&t);
 }
 
-/* ---- ../shared ---- */
+/* --- ../shared -------------------------------------------------------------------------------- */
 
-static void check_ids(const struct tokenizer *t, const char *s, size_t n, enum text_origin origin, const struct json *want, const char *what) {
+static void check_ids(const struct tokenizer *t, const char *s, size_t n, enum text_origin origin,
+                      const struct json *want, const char *what) {
     struct ids ids = {0};
     struct error e = {0};
     assert_int_equal(tokenizer_encode(t, s, n, origin, &ids, &e), 0);
@@ -298,8 +324,10 @@ static void check_ids(const struct tokenizer *t, const char *s, size_t n, enum t
 
 static void test_fixtures(void **state) {
     static const char *const names[] = {
-        "dbrx",    "deepseek_v2_lite", "deepseek_v3", "deepseek_v32", "deepseek_v3_nogroup", "deepseek_v4", "glm4_moe",  "glm_moe_dsa",
-        "gpt_oss", "minimax_m2",       "mixtral",     "phimoe",       "qwen2_moe",           "qwen3_5_moe", "qwen3_moe", "qwen3_next"};
+        "dbrx",        "deepseek_v2_lite", "deepseek_v3", "deepseek_v32", "deepseek_v3_nogroup",
+        "deepseek_v4", "glm4_moe",         "glm_moe_dsa", "gpt_oss",      "minimax_m2",
+        "mixtral",     "phimoe",           "qwen2_moe",   "qwen3_5_moe",  "qwen3_moe",
+        "qwen3_next"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char dir[4096], path[4200], *text;
         size_t n;
@@ -326,8 +354,9 @@ static void test_fixtures(void **state) {
 static const char *const vendors[] = {"deepseek_v3", "qwen3", "kimi_k2"};
 static void open_vendor(int k, struct tokenizer **t) {
     char dir[] = "/tmp/test-tokenizer-XXXXXX", from[4096], to[4200];
-    static const char *const files[3][2] = {
-        {"tokenizer.json", "tokenizer.json"}, {"tokenizer_config.json", "tokenizer_config.json"}, {"tiktoken", "tiktoken.model"}};
+    static const char *const files[3][2] = {{"tokenizer.json", "tokenizer.json"},
+                                            {"tokenizer_config.json", "tokenizer_config.json"},
+                                            {"tiktoken", "tiktoken.model"}};
     struct error e = {0};
     snprintf(from, sizeof from, SHARED_DIR "/tokenizers/%s.%s", vendors[k], k == 2 ? "tiktoken" : "tokenizer.json");
     if (!file_exists(from)) SKIP("%s is missing", from);
@@ -349,8 +378,8 @@ static void open_vendor(int k, struct tokenizer **t) {
     if (rc) fail_msg("%s", e.text);
 }
 
-/* Kimi's vendor splits the text before encoding: after 400,000 characters, and within runs of 25,000 with or without white space. The
- * vocabulary makes each split visible: pairs and fours across it come apart. */
+/* Kimi's vendor splits the text before encoding: after 400,000 characters, and within runs of 25,000 with or without
+ * white space. The vocabulary makes each split visible: pairs and fours across it come apart. */
 static void add_base64(struct buf *b, const char *piece, size_t n) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t i = 0; i < n; i += 3) {
@@ -390,9 +419,10 @@ static void test_kimi_cuts(void **state) {
     struct error e = {0};
     for (int i = 0; i < 256; i++) add_rank(&ranks, &(char){(char)i}, 1, i);
     for (int i = 0; i < 5; i++) add_rank(&ranks, pieces[i], strlen(pieces[i]), 256 + i);
-    const struct file_embedded table[] = {{"tiktoken.model", (uint8_t *)ranks.data, (uint8_t *)ranks.data + ranks.len},
-                                          {"tokenizer_config.json", (const uint8_t *)config, (const uint8_t *)config + sizeof config - 1},
-                                          {NULL, NULL, NULL}};
+    const struct file_embedded table[] = {
+        {"tiktoken.model", (uint8_t *)ranks.data, (uint8_t *)ranks.data + ranks.len},
+        {"tokenizer_config.json", (const uint8_t *)config, (const uint8_t *)config + sizeof config - 1},
+        {NULL, NULL, NULL}};
     file_embed(table);
     int rc = tokenizer_open(&t, "ember:", &e);
     file_embed(NULL);
@@ -412,18 +442,21 @@ static void test_kimi_cuts(void **state) {
     buf_free(&ranks);
 }
 
-/* Mistral's tekken.json: control tokens have the first ids, with fillers up to their number; ranks past the size of the vocabulary do not count. */
+/* Mistral's tekken.json: control tokens have the first ids, with fillers up to their number; ranks past the size of the
+ * vocabulary do not count. */
 static int open_tekken(struct tokenizer **t, const char *config, const char *special, int first_byte, struct error *e) {
     static const char *const pieces[] = {"ab", "abc", "bc", " a"};
     struct buf b = {0};
-    buf_fmt(&b, "{\"config\":{\"pattern\":\" ?\\\\p{L}+|[^\\\\p{L}]\"%s},\"special_tokens\":%s,\"vocab\":[", config, special);
+    buf_fmt(&b, "{\"config\":{\"pattern\":\" ?\\\\p{L}+|[^\\\\p{L}]\"%s},\"special_tokens\":%s,\"vocab\":[", config,
+            special);
     for (int i = first_byte; i < 260; i++) {
         buf_str(&b, i > first_byte ? ",{\"rank\":0,\"token_bytes\":\"" : "{\"rank\":0,\"token_bytes\":\"");
         add_base64(&b, i < 256 ? &(char){(char)i} : pieces[i - 256], i < 256 ? 1 : strlen(pieces[i - 256]));
         buf_str(&b, "\",\"token_str\":null}");
     }
     buf_str(&b, "]}");
-    const struct file_embedded table[] = {{"tekken.json", (uint8_t *)b.data, (uint8_t *)b.data + b.len}, {NULL, NULL, NULL}};
+    const struct file_embedded table[] = {{"tekken.json", (uint8_t *)b.data, (uint8_t *)b.data + b.len},
+                                          {NULL, NULL, NULL}};
     file_embed(table);
     const int rc = tokenizer_open(t, "ember:", e);
     file_embed(NULL);
@@ -432,18 +465,21 @@ static int open_tekken(struct tokenizer **t, const char *config, const char *spe
 }
 static void test_tekken(void **state) {
     static const char sizes[] = ",\"default_vocab_size\":264,\"default_num_special_tokens\":5",
-                      special[] = "[{\"rank\":0,\"token_str\":\"<unk>\"},{\"rank\":1,\"token_str\":\"<s>\"},{\"rank\":2,\"token_str\":\"[INST]\"}]";
+                      special[] = "[{\"rank\":0,\"token_str\":\"<unk>\"},{\"rank\":1,\"token_str\":\"<s>\"},{\"rank\":"
+                                  "2,\"token_str\":\"[INST]\"}]";
     static const struct {
         const char *text;
         int origin, n, ids[8];
-    } rows[] = {{"abc", TEXT_VALUE, 1, {262}},         {"bcab", TEXT_VALUE, 2, {263, 261}},  {" a", TEXT_VALUE, 2, {37, 102}},
-                {"<s>", TEXT_VALUE, 3, {65, 120, 67}}, {"<s>a", TEXT_TEMPLATE, 2, {1, 102}}, {"<SPECIAL_4>[INST]", TEXT_TEMPLATE, 2, {4, 2}}};
+    } rows[] = {{"abc", TEXT_VALUE, 1, {262}},        {"bcab", TEXT_VALUE, 2, {263, 261}},
+                {" a", TEXT_VALUE, 2, {37, 102}},     {"<s>", TEXT_VALUE, 3, {65, 120, 67}},
+                {"<s>a", TEXT_TEMPLATE, 2, {1, 102}}, {"<SPECIAL_4>[INST]", TEXT_TEMPLATE, 2, {4, 2}}};
     struct tokenizer *t;
     struct error e = {0};
     if (open_tekken(&t, sizes, special, 0, &e)) fail_msg("%s", e.text);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct ids ids = {0};
-        assert_int_equal(tokenizer_encode(t, rows[i].text, strlen(rows[i].text), (enum text_origin)rows[i].origin, &ids, &e), 0);
+        assert_int_equal(
+            tokenizer_encode(t, rows[i].text, strlen(rows[i].text), (enum text_origin)rows[i].origin, &ids, &e), 0);
         assert_int_equal(ids.n, rows[i].n);
         for (int k = 0; k < rows[i].n; k++) assert_int_equal(ids.data[k], rows[i].ids[k]);
         ids_free(&ids);
@@ -485,7 +521,8 @@ static void check_lines(const struct tokenizer *t, const char *input, const char
     assert_int_equal(file_read(path, 64 << 20, &gold, &n_gold, &e), 0);
     int number = 1;
     for (char *s = in, *g = gold; g < gold + n_gold; number++) {
-        char *stop = lines ? memchr(s, '\n', (size_t)(in + n_in - s)) : NULL, *g_stop = memchr(g, '\n', (size_t)(gold + n_gold - g));
+        char *stop = lines ? memchr(s, '\n', (size_t)(in + n_in - s)) : NULL,
+             *g_stop = memchr(g, '\n', (size_t)(gold + n_gold - g));
         if (!stop) stop = in + n_in;
         if (!g_stop) g_stop = gold + n_gold;
         struct buf j = {0};
@@ -544,11 +581,14 @@ static void test_typed_control(void **state) {
         struct text text = {s.data, s.len, spans, 2};
         for (int way = 0; way < 2; way++) {
             ids.n = 0;
-            assert_int_equal(way ? tokenizer_encode_text(t, &text, &ids, &e) : tokenizer_encode(t, s.data, s.len, TEXT_VALUE, &ids, &e), 0);
+            assert_int_equal(way ? tokenizer_encode_text(t, &text, &ids, &e)
+                                 : tokenizer_encode(t, s.data, s.len, TEXT_VALUE, &ids, &e),
+                             0);
             for (size_t i = 0; i < ids.n; i++) {
                 const char *p = tokenizer_token_bytes(t, ids.data[i], &n, &special);
                 char *name = mem_strndup(p, n);
-                if (strlen(name) == n && tokenizer_added_id(t, name) >= 0) fail_msg("%s: typed text became %s", vendors[k], name);
+                if (strlen(name) == n && tokenizer_added_id(t, name) >= 0)
+                    fail_msg("%s: typed text became %s", vendors[k], name);
                 mem_free(name);
             }
         }
@@ -570,9 +610,10 @@ static void test_typed_control(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),   cmocka_unit_test(test_origin),          cmocka_unit_test(test_decoder), cmocka_unit_test(test_wrong),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_every_character), cmocka_unit_test(test_growth),  cmocka_unit_test(test_fixtures),
-        cmocka_unit_test(test_vendors), cmocka_unit_test(test_kimi_cuts),       cmocka_unit_test(test_tekken),  cmocka_unit_test(test_typed_control),
+        cmocka_unit_test(test_small),     cmocka_unit_test(test_origin),   cmocka_unit_test(test_decoder),
+        cmocka_unit_test(test_wrong),     cmocka_unit_test(test_memory),   cmocka_unit_test(test_every_character),
+        cmocka_unit_test(test_growth),    cmocka_unit_test(test_fixtures), cmocka_unit_test(test_vendors),
+        cmocka_unit_test(test_kimi_cuts), cmocka_unit_test(test_tekken),   cmocka_unit_test(test_typed_control),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

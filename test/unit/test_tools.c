@@ -1,5 +1,5 @@
-/* Tool calls parsed from model output, in each family's markup; their place in conversations; programs that they run; requests of the protocol and their
- * template variables. */
+/* Tool calls parsed from model output, in each family's markup; their place in conversations; programs that they run;
+ * requests of the protocol and their template variables. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 #include "cli/turn/conversation.h"
 #include "test/unit/unit.h"
 
-static const char weather[] =
-    "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": {\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}, "
-    "\"days\": {\"type\": \"integer\"}}}}}]";
+static const char weather[] = "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": "
+                              "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}, "
+                              "\"days\": {\"type\": \"integer\"}}}}}]";
 
 /* "name(arguments) name(arguments)", or "?" if it is not a call. */
 static void check(const char *markup, const char *want) {
@@ -42,32 +42,43 @@ static void check(const char *markup, const char *want) {
 
 static void test_markup(void **state) {
     static const char one[] = "weather({\"city\": \"Bern\", \"days\": 3})";
-    check("<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}\n</tool_call>", one); /* Qwen, Hermes */
-    check("<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+    /* Qwen, Hermes */
+    check("<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}\n</tool_call>", one);
+    check("<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n<arg_key>days</"
+          "arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
           one); /* GLM */
-    check("<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+    check("<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n3\n</parameter>\n</"
+          "function>\n</tool_call>",
           one); /* Qwen3-Coder */
     check("<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">Bern</parameter>\n<parameter "
           "name=\"days\">3</parameter>\n</invoke>\n</minimax:tool_call>",
           one);
-    check("<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Bern\", \"days\": "
+    check("<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": "
+          "\"Bern\", \"days\": "
           "3}<|tool_call_end|><|tool_calls_section_end|>",
           one); /* Kimi */
-#define XTML(calls)                "<|open|>tools<|sep|>" calls "<|close|>tools<|sep|>"
-#define XTML_CALL(name, args)      "<|open|>call tool=\"" name "\" index=\"1\"<|sep|>" args "<|close|>call<|sep|>"
-#define XTML_ARG(key, type, value) "<|open|>argument key=\"" key "\" type=\"" type "\"<|sep|>" value "<|close|>argument<|sep|>"
-    check(XTML(XTML_CALL("weather", XTML_ARG("city", "string", "Bern") XTML_ARG("days", "number", "3"))), one); /* Kimi K3 */
-    check(XTML(XTML_CALL("weather", "<|open|>json type=\"object\"<|sep|>{\"city\": \"Bern\", \"days\": 3}<|close|>json<|sep|>")), one);
-    check(XTML(XTML_CALL("f", "") XTML_CALL("g&quot;&amp;amp;", XTML_ARG("a&amp;b", "string", "3") XTML_ARG("o", "object", "{\"x\":null}"))),
+#define XTML(calls)           "<|open|>tools<|sep|>" calls "<|close|>tools<|sep|>"
+#define XTML_CALL(name, args) "<|open|>call tool=\"" name "\" index=\"1\"<|sep|>" args "<|close|>call<|sep|>"
+#define XTML_ARG(key, type, value) \
+    "<|open|>argument key=\"" key "\" type=\"" type "\"<|sep|>" value "<|close|>argument<|sep|>"
+    /* Kimi K3 */
+    check(XTML(XTML_CALL("weather", XTML_ARG("city", "string", "Bern") XTML_ARG("days", "number", "3"))), one);
+    check(XTML(XTML_CALL("weather",
+                         "<|open|>json type=\"object\"<|sep|>{\"city\": \"Bern\", \"days\": 3}<|close|>json<|sep|>")),
+          one);
+    check(XTML(XTML_CALL("f", "") XTML_CALL("g&quot;&amp;amp;", XTML_ARG("a&amp;b", "string", "3")
+                                                                    XTML_ARG("o", "object", "{\"x\":null}"))),
           "f({}) g\"&amp;({\"a&b\": \"3\", \"o\": {\"x\":null}})");
     check(XTML(XTML_CALL("", "")), "?");
     check(XTML("<|open|>call index=\"1\"<|sep|><|close|>call<|sep|>"), "?");
     check(XTML(XTML_CALL("f", "<|open|>argument type=\"string\"<|sep|>x<|close|>argument<|sep|>")), "?");
     check(XTML(XTML_CALL("f", "<|open|>json type=\"object\"<|sep|>[1]<|close|>json<|sep|>")), "?");
-    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Bern\", \"days\": "
+    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Bern\", "
+          "\"days\": "
           "3}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
           one); /* R1 */
-    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Bern\", \"days\": 3}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Bern\", \"days\": "
+          "3}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
           one); /* V3.1 */
     check("<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" "
           "string=\"true\">Bern</｜DSML｜parameter>\n<｜DSML｜parameter "
@@ -77,32 +88,57 @@ static void test_markup(void **state) {
           "string=\"true\">Bern</｜GCML｜parameter>\n<｜GCML｜parameter "
           "name=\"days\" string=\"false\">3</｜GCML｜parameter>\n</｜GCML｜invoke>\n</｜GCML｜tool_calls>",
           one); /* GigaChat 3.5 */
-    check("<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"weather\">\n<steptml:parameter "
-          "name=\"city\">Bern</steptml:parameter>\n<steptml:parameter name=\"days\">3</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n"
+    check("<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke "
+          "name=\"weather\">\n<steptml:parameter "
+          "name=\"city\">Bern</steptml:parameter>\n<steptml:parameter "
+          "name=\"days\">3</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n"
           "<｜tool_calls_end｜>",
-          one);                                                                                             /* Step3 */
-    check("[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]", one); /* Mistral */
+          one); /* Step3 */
+    /* Mistral */
+    check("[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]", one);
     check("[TOOL_CALLS]weather[ARGS]{\"city\": \"Bern\", \"days\": 3}", one);
     check("[TOOL_CALLS]weather[CALL_ID]abc123456[ARGS]{\"city\": \"Bern\", \"days\": 3}", one);
-    check("<TOOLCALL>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]</TOOLCALL>", one); /* Nemotron Nano 2 */
-    check("[unused11][{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}][unused12]", one);  /* openPangu */
-    check("<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>weather<|tool_call:args|>{\"city\": \"Bern\", \"days\": 3}<|tool_call:end|><|calls|>",
-          one);                                                                                                              /* Solar Open */
-    check("<|function_call|>{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}<|message_sep|>", one); /* GigaChat 3.1 and 3 */
-    check("function call<|role_sep|>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}<|message_sep|>\n\n", one);
-    check("<seed:tool_call>\n<function=weather>\n<parameter=city>Bern</parameter>\n<parameter=days>3</parameter>\n</function>\n</seed:tool_call>", one);
-    check("<seed:tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</seed:tool_call>", "f({\"a\": \"\\nx\\n\"})");
-    check("<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}", one);                 /* Llama */
-    check("<|python_start|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}<|python_end|>", one); /* Llama 4 */
-    check("<longcat_tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}</longcat_tool_call>", one);
-    check("<tool_calls>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]</tool_calls>", one);             /* Hunyuan */
-    check("<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Bern\", \"days\": 3}<|call|>", one); /* gpt-oss */
+    /* Nemotron Nano 2 */
+    check("<TOOLCALL>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]</TOOLCALL>", one);
+    /* openPangu */
+    check("[unused11][{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}][unused12]", one);
+    check("<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>weather<|tool_call:args|>{\"city\": \"Bern\", "
+          "\"days\": 3}<|tool_call:end|><|calls|>",
+          /* Solar Open */
+          one);
+    /* GigaChat 3.1 and 3 */
+    check("<|function_call|>{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}<|message_sep|>",
+          one);
+    check("function call<|role_sep|>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": "
+          "3}}<|message_sep|>\n\n",
+          one);
+    check("<seed:tool_call>\n<function=weather>\n<parameter=city>Bern</parameter>\n<parameter=days>3</parameter>\n</"
+          "function>\n</seed:tool_call>",
+          one);
+    check("<seed:tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</seed:tool_call>",
+          "f({\"a\": \"\\nx\\n\"})");
+    /* Llama */
+    check("<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}", one);
+    /* Llama 4 */
+    check("<|python_start|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}<|python_end|>",
+          one);
+    check("<longcat_tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": "
+          "3}}</longcat_tool_call>",
+          one);
+    /* Hunyuan */
+    check("<tool_calls>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]</tool_calls>", one);
+    /* gpt-oss */
+    check("<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Bern\", \"days\": "
+          "3}<|call|>",
+          one);
 }
 
 /* Notations that are not JSON. */
 static void test_notations(void **state) {
     static const char one[] = "weather({\"city\": \"Bern\", \"days\": 3})";
-    check("<|tool_call>call:weather{city:<|\"|>Bern<|\"|>,days:3}<tool_call|>", "weather({\"city\":\"Bern\",\"days\":3})"); /* Gemma 4 */
+    /* Gemma 4 */
+    check("<|tool_call>call:weather{city:<|\"|>Bern<|\"|>,days:3}<tool_call|>",
+          "weather({\"city\":\"Bern\",\"days\":3})");
     check("<|tool_call>call:a{x:{k:[1,<|\"|>,}\"<|\"|>],t:true},y:null}<tool_call|><|tool_call>call:b{}<tool_call|>",
           "a({\"x\":{\"k\":[1,\",}\\\"\"],\"t\":true},\"y\":null}) b({})");
     check("<|tool_call>call:a{x:<|\"|>1}<tool_call|>", "?");
@@ -111,38 +147,52 @@ static void test_notations(void **state) {
     check("<|tool_call_start|>[weather(city=\"Bern\", days=3)]<|tool_call_end|>", one); /* LFM2 */
     check("<|tool_call_start|>[a(x='it\\'s (\"', y=[True, None, {'k': 1.5}]), b()]<|tool_call_end|>",
           "a({\"x\": \"it's (\\\"\", \"y\": [true, null, {\"k\": 1.5}]}) b({})");
-    check("<|tool_call_start|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}]<|tool_call_end|>", one);
+    check("<|tool_call_start|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": "
+          "3}}]<|tool_call_end|>",
+          one);
     check("<|python_start|>[weather(city=\"Bern\", days=3)]<|python_end|>", one); /* Llama 4 */
     check("<|tool_call_start|>[a(1)]<|tool_call_end|>", "?");
     check("<|tool_call_start|>[a(x=1]<|tool_call_end|>", "?");
     check("<|tool_call_start|>[a(x=']<|tool_call_end|>", "?");
     check("<|tool_call_start|>[]<|tool_call_end|>", "?");
-    check("<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}\n]<|END_ACTION|>",
-          one);                                                                                                                    /* Cohere */
-    check("<|content_invoke_tool_json|>{\"name\": \"weather\", \"args\": {\"city\": \"Bern\", \"days\": 3}}<|end_message|>", one); /* Inkling */
-    check("<dots_function_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">Bern</parameter>\n<parameter name=\"days\">3</parameter>\n</invoke>\n"
+    check("<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": "
+          "\"Bern\", \"days\": 3}}\n]<|END_ACTION|>",
+          /* Cohere */
+          one);
+    /* Inkling */
+    check("<|content_invoke_tool_json|>{\"name\": \"weather\", \"args\": {\"city\": \"Bern\", \"days\": "
+          "3}}<|end_message|>",
+          one);
+    check("<dots_function_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">Bern</parameter>\n<parameter "
+          "name=\"days\">3</parameter>\n</invoke>\n"
           "</dots_function_call>",
           one);
-    check("<atem:function_calls>\n<atem:invoke name=\"weather\">\n<atem:parameter name=\"city\">Bern</atem:parameter>\n<atem:parameter "
+    check("<atem:function_calls>\n<atem:invoke name=\"weather\">\n<atem:parameter "
+          "name=\"city\">Bern</atem:parameter>\n<atem:parameter "
           "name=\"days\">3</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
           one); /* Muse */
-    check("<longcat_tool_call>weather\n<longcat_arg_key>city</longcat_arg_key>\n<longcat_arg_value>Bern</longcat_arg_value>\n<longcat_arg_key>days</"
+    check("<longcat_tool_call>weather\n<longcat_arg_key>city</longcat_arg_key>\n<longcat_arg_value>Bern</"
+          "longcat_arg_value>\n<longcat_arg_key>days</"
           "longcat_arg_key>\n"
           "<longcat_arg_value>3</longcat_arg_value>\n</longcat_tool_call>",
           one);
-    check(
-        "<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
-        "</tool_call>\n</tool_calls>",
-        one); /* Hunyuan 3 */
-    check(
-        "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Bern"
-        "</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>3</arg_value:opensource>\n</tool_call:opensource>\n"
-        "<tool_call:opensource>b<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
-        "weather({\"city\": \"Bern\", \"days\": 3}) b({})");
+    check("<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Bern</"
+          "arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
+          "</tool_call>\n</tool_calls>",
+          one); /* Hunyuan 3 */
+    check("<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city</"
+          "arg_key:opensource>\n<arg_value:opensource>Bern"
+          "</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>3</"
+          "arg_value:opensource>\n</tool_call:opensource>\n"
+          "<tool_call:opensource>b<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+          "weather({\"city\": \"Bern\", \"days\": 3}) b({})");
 #define NS "]<]minimax[>["
-    check(NS "<tool_call>\n" NS "<invoke name=\"weather\">" NS "<city>Bern" NS "</city>" NS "<days>3" NS "</days>" NS "</invoke>\n" NS "</tool_call>", one);
-    check(NS "<tool_call>" NS "<invoke name=\"a\">\n" NS "<x>" NS "<k>1" NS "</k>" NS "<l>" NS "<item>a" NS "</item>" NS "<item>2" NS "</item>" NS "</l>" NS
-             "</x>" NS "</invoke>" NS "<invoke name=\"b\">" NS "</invoke>" NS "</tool_call>",
+    check(NS "<tool_call>\n" NS "<invoke name=\"weather\">" NS "<city>Bern" NS "</city>" NS "<days>3" NS "</days>" NS
+             "</invoke>\n" NS "</tool_call>",
+          one);
+    check(NS "<tool_call>" NS "<invoke name=\"a\">\n" NS "<x>" NS "<k>1" NS "</k>" NS "<l>" NS "<item>a" NS "</item>" NS
+             "<item>2" NS "</item>" NS "</l>" NS "</x>" NS "</invoke>" NS "<invoke name=\"b\">" NS "</invoke>" NS
+             "</tool_call>",
           "a({\"x\": {\"k\": 1, \"l\": [\"a\", 2]}}) b({})");
     check(NS "<tool_call>" NS "<invoke name=\"a\">" NS "<x>1" NS "</invoke>" NS "</tool_call>", "?");
 #undef NS
@@ -150,41 +200,58 @@ static void test_notations(void **state) {
 
 /* Marks within the strings of JSON arguments are text. */
 static void test_marks_in_strings(void **state) {
-    check("<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": \"</tool_call> \\\" {<|tool_call_begin|>\"}}\n</tool_call>\n<tool_call>{\"name\": "
+    check("<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": \"</tool_call> \\\" "
+          "{<|tool_call_begin|>\"}}\n</tool_call>\n<tool_call>{\"name\": "
           "\"b\"}</tool_call>",
           "a({\"x\": \"</tool_call> \\\" {<|tool_call_begin|>\"}) b({})");
-    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": \"<｜tool▁call▁end｜>\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": "
+          "\"<｜tool▁call▁end｜>\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
           "a({\"x\": \"<｜tool▁call▁end｜>\"})");
-    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>a\n```json\n{\"x\": \"``` {\"}\n```<｜tool▁call▁end｜>", "a({\"x\": \"``` {\"})");
-    check("<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{\"x\": \"<|tool_call_end|><tool_call>\"}<|tool_call_end|>",
+    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>a\n```json\n{\"x\": \"``` "
+          "{\"}\n```<｜tool▁call▁end｜>",
+          "a({\"x\": \"``` {\"})");
+    check("<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{\"x\": "
+          "\"<|tool_call_end|><tool_call>\"}<|tool_call_end|>",
           "a({\"x\": \"<|tool_call_end|><tool_call>\"})");
-    check("<|channel|>commentary to=functions.a <|constrain|>json<|message|>{\"x\": \"<|call|>\"}", "a({\"x\": \"<|call|>\"})");
+    check("<|channel|>commentary to=functions.a <|constrain|>json<|message|>{\"x\": \"<|call|>\"}",
+          "a({\"x\": \"<|call|>\"})");
     check("[TOOL_CALLS]a[ARGS]{\"x\": \"[TOOL_CALLS]\"}[TOOL_CALLS]b[ARGS]{}", "a({\"x\": \"[TOOL_CALLS]\"}) b({})");
 }
 
 static void test_several(void **state) {
-    check("<tool_call>{\"name\": \"a\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": \"b\"}</tool_call>", "a({}) b({})");
-    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>b<｜tool▁sep｜>{\"x\": "
+    check("<tool_call>{\"name\": \"a\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": \"b\"}</tool_call>",
+          "a({}) b({})");
+    check("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>b<"
+          "｜tool▁sep｜>{\"x\": "
           "[1]}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
           "a({}) b({\"x\": [1]})");
     check("[TOOL_CALLS]a[ARGS]{}[TOOL_CALLS]b[ARGS]{\"x\": 1}", "a({}) b({\"x\": 1})");
     check("[TOOL_CALLS]a[CALL_ID]1[ARGS]{}[TOOL_CALLS]b[CALL_ID]2[ARGS]{\"x\": 1}", "a({}) b({\"x\": 1})");
-    check("<tool_calls>\n{\"name\": \"a\", \"arguments\": {}}\n{\"name\": \"b\", \"arguments\": {\"x\": \"}\"}}\n</tool_calls>",
-          "a({}) b({\"x\": \"}\"})");                                                                                     /* MiniMax-M1 */
-    check("{\"name\": \"a\", \"arguments\": {}}\n{\"name\": \"b\", \"arguments\": {\"x\": 1}}\n", "a({}) b({\"x\": 1})"); /* a server's, one a line */
-    check("[TOOL_CALLS] [{\"name\": \"a\", \"arguments\": {}}, {\"name\": \"b\", \"arguments\": \"{\\\"x\\\": 1}\"}]", "a({}) b({\"x\": 1})");
+    check("<tool_calls>\n{\"name\": \"a\", \"arguments\": {}}\n{\"name\": \"b\", \"arguments\": {\"x\": "
+          "\"}\"}}\n</tool_calls>",
+          /* MiniMax-M1 */
+          "a({}) b({\"x\": \"}\"})");
+    /* a server's, one a line */
+    check("{\"name\": \"a\", \"arguments\": {}}\n{\"name\": \"b\", \"arguments\": {\"x\": 1}}\n",
+          "a({}) b({\"x\": 1})");
+    check("[TOOL_CALLS] [{\"name\": \"a\", \"arguments\": {}}, {\"name\": \"b\", \"arguments\": \"{\\\"x\\\": 1}\"}]",
+          "a({}) b({\"x\": 1})");
 }
 
-/* A string stays a string where the schema says so, even if it looks like another type; without a type it is parsed as JSON. */
+/* A string stays a string where the schema says so, even if it looks like another type; without a type it is parsed as
+ * JSON. */
 static void test_types(void **state) {
-    check("<tool_call>weather<arg_key>city</arg_key><arg_value>42</arg_value><arg_key>days</arg_key><arg_value>42</arg_value></tool_call>",
+    check("<tool_call>weather<arg_key>city</arg_key><arg_value>42</arg_value><arg_key>days</arg_key><arg_value>42</"
+          "arg_value></tool_call>",
           "weather({\"city\": \"42\", \"days\": 42})");
-    check("<tool_call>other<arg_key>a</arg_key><arg_value>true</arg_value><arg_key>b</arg_key><arg_value>say \"hi\"</arg_value></tool_call>",
+    check("<tool_call>other<arg_key>a</arg_key><arg_value>true</arg_value><arg_key>b</arg_key><arg_value>say "
+          "\"hi\"</arg_value></tool_call>",
           "other({\"a\": true, \"b\": \"say \\\"hi\\\"\"})");
     check("<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"x\" "
           "string=\"true\">[1]</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>",
           "f({\"x\": \"[1]\"})");
-    check("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" string=\"false\">[1]</｜DSML｜ parameter>\n</｜DSML｜ "
+    check("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" "
+          "string=\"false\">[1]</｜DSML｜ parameter>\n</｜DSML｜ "
           "invoke>\n</｜DSML｜ calls>",
           "f({\"x\": [1]})");
 }
@@ -222,12 +289,13 @@ static const struct json *parsed(struct api_request *r, const char *body) {
 /* A client's fields become template variables, except that messages and tools are always the request's own. */
 static void test_request(void **state) {
     struct api_request r;
-    const struct json *c = parsed(
-        &r,
-        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, {\"role\": "
-        "\"assistant\", "
-        "\"content\": null, \"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"x\\\": 1}\"}}]}], \"chat_template_kwargs\": "
-        "{\"enable_thinking\": false, \"messages\": 7}, \"tools\": [{\"function\": {}}], \"stop\": \"end\", \"seed\": 5}");
+    const struct json *c = parsed(&r, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
+                                      "\"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}, {\"role\": "
+                                      "\"assistant\", "
+                                      "\"content\": null, \"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": "
+                                      "\"f\", \"arguments\": \"{\\\"x\\\": 1}\"}}]}], \"chat_template_kwargs\": "
+                                      "{\"enable_thinking\": false, \"messages\": 7}, \"tools\": [{\"function\": {}}], "
+                                      "\"stop\": \"end\", \"seed\": 5}");
     const struct json *messages = json_get(c, "messages");
     assert_int_equal(messages->type, JSON_ARRAY);
     assert_true(json_is(json_get(&messages->items[0], "content"), "ab"));
@@ -241,7 +309,8 @@ static void test_request(void **state) {
     assert_string_equal(r.stop[0], "end");
     assert_true(r.seed == 5 && isnan(r.temperature) && r.top_k == -1 && r.max_tokens == -1 && !r.stream);
     api_free(&r);
-    c = parsed(&r, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [{}], \"tool_choice\": \"none\", \"reasoning_effort\": \"low\", "
+    c = parsed(&r, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [{}], \"tool_choice\": "
+                   "\"none\", \"reasoning_effort\": \"low\", "
                    "\"max_tokens\": null}");
     assert_null(json_get(c, "tools"));
     assert_true(json_is(json_get(c, "reasoning_effort"), "low"));
@@ -250,7 +319,8 @@ static void test_request(void **state) {
 
 /* Kimi's ids are part of its calls and return with their results. */
 static void test_ids(void **state) {
-    static const char markup[] = "<|tool_call_begin|>functions.weather:3<|tool_call_argument_begin|>{}<|tool_call_end|>";
+    static const char markup[] =
+        "<|tool_call_begin|>functions.weather:3<|tool_call_argument_begin|>{}<|tool_call_end|>";
     struct tool_calls c = {0}, copy = {0};
     assert_int_equal(tool_calls_parse(markup, sizeof markup - 1, NULL, &c), 0);
     assert_string_equal(c.v[0].id.data, "functions.weather:3");
@@ -261,7 +331,7 @@ static void test_ids(void **state) {
     tool_calls_free(&copy);
 }
 
-/* --- conversations --------------------------------------------------------------------------------------------------- */
+/* --- conversations ---------------------------------------------------------------------------- */
 
 static void check_form(const struct message *m, enum message_form form, const char *want) {
     struct buf b = {0};
@@ -274,8 +344,8 @@ static void check_form(const struct message *m, enum message_form form, const ch
 static void test_message_forms(void **state) {
     static const char markup[] = "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>";
 #define CALL(content, arguments) \
-    "{\"role\": \"assistant\", \"content\": " content \
-    ", \"tool_calls\": [{\"id\": \"\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]"
+    "{\"role\": \"assistant\", \"content\": " content ", \"tool_calls\": [{\"id\": \"\", \"type\": \"function\", " \
+    "\"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]"
     struct conversation c = {0};
     struct tool_calls calls = {0};
     assert_int_equal(tool_calls_parse(markup, sizeof markup - 1, NULL, &calls), 0);
@@ -288,7 +358,8 @@ static void test_message_forms(void **state) {
     buf_str(&c.messages[0].text, "t");
     check_form(&c.messages[0], MESSAGE_TEMPLATE_NULL, CALL("\"t\"", "{\"x\": 1}"));
     assert_int_equal(conversation_add_result(&c, &calls.v[0], "", 0), 0);
-    check_form(&c.messages[1], MESSAGE_TEMPLATE_NULL, "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"\", \"name\": \"f\"");
+    check_form(&c.messages[1], MESSAGE_TEMPLATE_NULL,
+               "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"\", \"name\": \"f\"");
     assert_true(conversation_has_calls(&c));
     conversation_free(&c);
     tool_calls_free(&calls);
@@ -313,17 +384,20 @@ static char *read_again(const char *text) {
 
 static void test_saved_messages(void **state) {
     static const char
-        *const good[] = {"{\"role\": \"assistant\", \"content\": \"t\", \"thinking\": \"h\", \"tool_calls\": [{\"id\": \"a\", \"type\": \"function\", "
+        *const good[] = {"{\"role\": \"assistant\", \"content\": \"t\", \"thinking\": \"h\", \"tool_calls\": [{\"id\": "
+                         "\"a\", \"type\": \"function\", "
                          "\"function\": {\"name\": \"f\", "
                          "\"arguments\": {\"x\": [1]}}}]}",
                          "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"a\", \"name\": \"f\"}"},
-               *const bad[] = {
-                   "{\"role\": \"tool\", \"content\": \"\"}",
-                   "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"a\", \"name\": \"\"}",
-                   "{\"role\": \"user\", \"content\": \"\", \"tool_calls\": []}",
-                   "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"a\", \"function\": {\"name\": \"f\"}}]}",
-                   "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"a\", \"function\": {\"name\": \"f\", \"arguments\": \"{}\"}}]}",
-                   "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {}}}]}"};
+               *const bad[] = {"{\"role\": \"tool\", \"content\": \"\"}",
+                               "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"a\", \"name\": \"\"}",
+                               "{\"role\": \"user\", \"content\": \"\", \"tool_calls\": []}",
+                               "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"a\", "
+                               "\"function\": {\"name\": \"f\"}}]}",
+                               "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"a\", "
+                               "\"function\": {\"name\": \"f\", \"arguments\": \"{}\"}}]}",
+                               "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"function\": "
+                               "{\"name\": \"f\", \"arguments\": {}}}]}"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         char *again = read_again(good[i]);
         assert_string_equal(again, good[i]);
@@ -332,7 +406,7 @@ static void test_saved_messages(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_null(read_again(bad[i]));
 }
 
-/* --- processes ------------------------------------------------------------------------------------------------------- */
+/* --- processes -------------------------------------------------------------------------------- */
 
 static void run(const char *const *argv, size_t n_input, size_t max_output, struct tool_result *r) {
     char *input = malloc(n_input);
@@ -343,7 +417,8 @@ static void run(const char *const *argv, size_t n_input, size_t max_output, stru
     free(input);
 }
 
-/* Input and output are larger than a pipe holds, in both directions at once; a program that does not read or that writes too much is no failure. */
+/* Input and output are larger than a pipe holds, in both directions at once; a program that does not read or that
+ * writes too much is no failure. */
 static void test_large_streams(void **state) {
     enum { LARGE = 3 << 20 };
     struct tool_result r;
@@ -363,9 +438,16 @@ static void test_large_streams(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),         cmocka_unit_test(test_notations),    cmocka_unit_test(test_marks_in_strings),
-                                       cmocka_unit_test(test_several),        cmocka_unit_test(test_types),        cmocka_unit_test(test_no_calls),
-                                       cmocka_unit_test(test_request),        cmocka_unit_test(test_ids),          cmocka_unit_test(test_message_forms),
-                                       cmocka_unit_test(test_saved_messages), cmocka_unit_test(test_large_streams)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_markup),
+                                       cmocka_unit_test(test_notations),
+                                       cmocka_unit_test(test_marks_in_strings),
+                                       cmocka_unit_test(test_several),
+                                       cmocka_unit_test(test_types),
+                                       cmocka_unit_test(test_no_calls),
+                                       cmocka_unit_test(test_request),
+                                       cmocka_unit_test(test_ids),
+                                       cmocka_unit_test(test_message_forms),
+                                       cmocka_unit_test(test_saved_messages),
+                                       cmocka_unit_test(test_large_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

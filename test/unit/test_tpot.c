@@ -1,5 +1,5 @@
-/* The bound on time per token: which prompts begin beside answers, how much time other work gets, and what is said. Decisions are by the cost table alone, so
- * that they do not depend on this machine. */
+/* The bound on time per token: which prompts begin beside answers, how much time other work gets, and what is said.
+ * Decisions are by the cost table alone, so that they do not depend on this machine. */
 #include "engine/session/tpot.h"
 #include "test/unit/session.h"
 
@@ -27,7 +27,8 @@ struct run {
     struct turn_stats stats[SESSIONS];
 };
 
-/* Makes the CPU of the cost table ten thousand times as slow, so that no real batch is above a bound that is near its predictions. */
+/* Makes the CPU of the cost table ten thousand times as slow, so that no real batch is above a bound that is near its
+ * predictions. */
 static void slow_down(struct cost_domain *d) {
     for (int k = 0; k < COST_KINDS; k++) {
         d->latency[k] *= 1e4;
@@ -56,7 +57,8 @@ static void submit_all(struct session **s) {
     }
 }
 
-/* Whether the first answer has so few tokens that the others begin beside it. False if this thread was held up between two questions. */
+/* Whether the first answer has so few tokens that the others begin beside it. False if this thread was held up between
+ * two questions. */
 static bool begin_together(struct engine *eng, const struct session *first) {
     pthread_mutex_lock(&eng->lock);
     const bool is_early = first->n_answered < ANSWER / 4;
@@ -123,10 +125,12 @@ static void one_at_a_time(void **st) {
         const struct run tight = run(1e-9, ways[w].gpus, ways[w].decode, false);
         assert_int_equal(tight.most_at_once, 1);
         assert_int_equal(n_warnings, 1); /* once, not for each answer */
-        assert_non_null(strstr(warning, "a limit of 1e-06 ms per token cannot be met: with one session, a token takes "));
+        assert_non_null(
+            strstr(warning, "a limit of 1e-06 ms per token cannot be met: with one session, a token takes "));
         assert_non_null(strstr(tight.stats[0].decode_why, "the least, above the limit of"));
         int waited = 0;
-        for (int i = 0; i < SESSIONS; i++) waited += strstr(tight.stats[i].prefill_why, "waited for other answers (--max-tpot)") != NULL;
+        for (int i = 0; i < SESSIONS; i++)
+            waited += strstr(tight.stats[i].prefill_why, "waited for other answers (--max-tpot)") != NULL;
         assert_int_equal(waited, SESSIONS - 1);
         for (int i = 0; i < SESSIONS; i++) {
             assert_int_equal(tight.n[i], ANSWER);
@@ -139,7 +143,12 @@ static void one_at_a_time(void **st) {
 
 /* A bound between what two and three sessions take: by the cost table, two answers run at once. */
 static void as_many_as_the_bound_permits(void **st) {
-    struct engine_params p = {.dir = "ember:", .threads = 2, .cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .context = 512, .deterministic = true};
+    struct engine_params p = {.dir = "ember:",
+                              .threads = 2,
+                              .cpu_level = CPU_SCALAR + 1,
+                              .kv = DT_F32,
+                              .context = 512,
+                              .deterministic = true};
     struct engine *eng;
     struct error e = {0};
     struct policy_decode_out d[4];
@@ -147,7 +156,8 @@ static void as_many_as_the_bound_permits(void **st) {
     slow_down(&eng->cost.domain[0]);
     for (int n = 1; n < 4; n++)
         policy_decode_batch(&(struct policy_machine){.cost = &eng->cost, .model = &eng->cost_model},
-                            &(struct policy_decode_in){.n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .keys = 28}, &d[n]);
+                            &(struct policy_decode_in){.n_decoding = n, .max_rows = ENGINE_MAX_BATCH, .keys = 28},
+                            &d[n]);
     engine_close(&eng);
     assert_true(d[3].tpot_s > 1.02 * d[2].tpot_s);
     assert_int_equal(run((d[2].tpot_s + d[3].tpot_s) / 2, NULL, MODE_AUTO, true).most_at_once, 2);
@@ -191,14 +201,14 @@ static void a_miss_is_said_once(void **st) {
     assert_int_equal(n_warnings, 0);
     for (int i = 0; i < 20; i++) tpot_batch_done(&e, 1, 1, 0.2);
     assert_int_equal(n_warnings, 1);
-    assert_string_equal(
-        warning,
-        "a limit of 100 ms per token cannot be met: with one session, a token takes 200 ms (150 ms expected) by hybrid, the fastest choice; answers are "
-        "generated one at a time (--max-tpot)");
+    assert_string_equal(warning, "a limit of 100 ms per token cannot be met: with one session, a token takes 200 ms "
+                                 "(150 ms expected) by hybrid, the fastest choice; answers are "
+                                 "generated one at a time (--max-tpot)");
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(other_work_gets_what_is_left), cmocka_unit_test(a_miss_is_said_once), cmocka_unit_test(one_at_a_time),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(other_work_gets_what_is_left),
+                                       cmocka_unit_test(a_miss_is_said_once), cmocka_unit_test(one_at_a_time),
                                        cmocka_unit_test(as_many_as_the_bound_permits)};
     file_embed(ember_files);
     log_set(on_log, NULL, LOG_WARN);

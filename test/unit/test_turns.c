@@ -1,5 +1,5 @@
-/* Concurrent turns: what one session does or suffers must not change another's text, delay it, or lose its events. On the
- * built-in checkpoint. */
+/* Concurrent turns: what one session does or suffers must not change another's text, delay it, or lose its events. On
+ * the built-in checkpoint. */
 #include "engine/session/engine_tasks.h"
 #include "test/unit/unit.h"
 
@@ -33,8 +33,11 @@ static struct engine *open_with(struct engine_params p) {
 }
 static void submit(struct session *s, int from, int n, int max_tokens) {
     struct error err = {0};
-    struct request r = {
-        .tokens = prompt + from, .n = n, .max_tokens = max_tokens, .flags = REQ_IGNORE_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+    struct request r = {.tokens = prompt + from,
+                        .n = n,
+                        .max_tokens = max_tokens,
+                        .flags = REQ_IGNORE_EOS,
+                        .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
 }
 static struct event next(struct engine *e) {
@@ -96,7 +99,8 @@ static void a_queued_turn_is_cancelled_at_once(void **st) {
         session_close(&b);
         engine_close(&e);
     }
-    print_message("a queued turn ended %.1f ms after its cancel, another was closed in %.1f ms\n", least * 1e3, least_close * 1e3);
+    print_message("a queued turn ended %.1f ms after its cancel, another was closed in %.1f ms\n", least * 1e3,
+                  least_close * 1e3);
     assert_true(least < 0.2 && least_close < 0.2);
 }
 
@@ -191,23 +195,27 @@ static void hold_step(void) {
     }
 }
 
-static bool is_read(struct engine *e, const struct session *s) { /* as seen by the engine's thread when it started a batch */
+/* as seen by the engine's thread when it started a batch */
+static bool is_read(struct engine *e, const struct session *s) {
     pthread_mutex_lock(&e->lock);
     bool is = e->prefilling == s && e->batch_running && e->prefill_driver;
     pthread_mutex_unlock(&e->lock);
     return is;
 }
 
-/* Two sessions answer, a prompt is read beside them, and the engine's thread is held in a decode batch of both. The prompt's turn is cancelled at
- * once, its session may be used again immediately, and no other text changes. */
+/* Two sessions answer, a prompt is read beside them, and the engine's thread is held in a decode batch of both. The
+ * prompt's turn is cancelled at once, its session may be used again immediately, and no other text changes. */
 static void a_cancelled_prefill_waits_for_no_step(void **st) {
     static const struct {
         const char *gpus, *name;
         enum exec_mode mode;
-    } cases[] = {{NULL, "cpu", PREFILL_CPU}, {"emu:1,cpu=scalar,h2d=0.02", "slp", PREFILL_SLP}, {"emu:1,cpu=scalar,h2d=0.02", "blend", PREFILL_BLEND}};
+    } cases[] = {{NULL, "cpu", PREFILL_CPU},
+                 {"emu:1,cpu=scalar,h2d=0.02", "slp", PREFILL_SLP},
+                 {"emu:1,cpu=scalar,h2d=0.02", "blend", PREFILL_BLEND}};
     enum { N = 6 };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        struct engine *e = open_with((struct engine_params){.threads = 1, .gpus = cases[k].gpus, .prefill = cases[k].mode, .decode = DECODE_CPU});
+        struct engine *e = open_with((struct engine_params){
+            .threads = 1, .gpus = cases[k].gpus, .prefill = cases[k].mode, .decode = DECODE_CPU});
         struct session *s[3];
         int32_t alone[3][N], got[3][N];
         int n[3] = {0};
@@ -351,11 +359,13 @@ static void a_long_prompt_beside_answers(void **st) {
         struct event ev;
         int beside = 0;
         double begin = clock_now();
-        while ((ev = next(e)).session != a || ev.kind != EVENT_DONE) beside += ev.kind == EVENT_TOKEN && ev.session != a;
+        while ((ev = next(e)).session != a || ev.kind != EVENT_DONE)
+            beside += ev.kind == EVENT_TOKEN && ev.session != a;
         double took = clock_now() - begin;
         usual += rate(e) / 2;
-        print_message("beside a long prompt %.2f of the answers' speed is left; its first token takes %.2f times as long\n", beside / took / usual,
-                      took / alone);
+        print_message(
+            "beside a long prompt %.2f of the answers' speed is left; its first token takes %.2f times as long\n",
+            beside / took / usual, took / alone);
         good = beside / took / usual > 0.3 && took / alone < 3.3; /* half and twice, on a quiet machine */
         for (int i = 0; i < S; i++) session_close(&s[i]);
         session_close(&a);
@@ -376,7 +386,8 @@ static void answers_beside_a_device(void **st) {
     while ((ev = next(e)).session != b || ev.kind != EVENT_TOKEN) tokens += ev.kind == EVENT_TOKEN;
     ev = wait_for(e, b, EVENT_DONE);
     assert_string_equal(ev.stats.prefill_mode, "slp");
-    print_message("%d tokens beside a prefill of %d layers on a device, %.2f s\n", tokens, engine_info(e)->n_layers, ev.stats.prefill_s);
+    print_message("%d tokens beside a prefill of %d layers on a device, %.2f s\n", tokens, engine_info(e)->n_layers,
+                  ev.stats.prefill_s);
     assert_true(tokens > 2 * engine_info(e)->n_layers);
     submit(b, 9, 30, 2);
     usleep(100000);
@@ -396,7 +407,7 @@ static void closing_waits_for_no_link(void **st) {
     engine_close(&e);
 }
 
-/* --- Fairness between clients ------------------------------------------------------------------------------------------------ */
+/* --- Fairness between clients ----------------------------------------------------------------- */
 
 struct hold {
     struct engine *e;
@@ -414,7 +425,8 @@ static void *hold_it(void *arg) {
     return NULL;
 }
 
-/* One client's prompts came before all others': those of the others are read in between. The engine's thread is held until all are queued. */
+/* One client's prompts came before all others': those of the others are read in between. The engine's thread is held
+ * until all are queued. */
 static void prompts_of_clients_take_turns(void **st) {
     enum { S = 8, GONE = 3 };
     static const uint64_t client[S] = {1, 1, 1, 1, 1, 2, 3, 2};
@@ -430,7 +442,8 @@ static void prompts_of_clients_take_turns(void **st) {
     while (sem_wait(&h.begun)) {
     }
     for (int i = 0; i < S; i++) {
-        struct request r = {.tokens = prompt + i, .n = 20, .max_tokens = 1, .client = client[i], .flags = REQ_IGNORE_EOS};
+        struct request r = {
+            .tokens = prompt + i, .n = 20, .max_tokens = 1, .client = client[i], .flags = REQ_IGNORE_EOS};
         if (session_submit(s[i] = new_session(e), &r, &err)) fail_msg("%s", err.text);
     }
     session_cancel(s[GONE]);

@@ -1,5 +1,5 @@
-/* Upload queues: whatever the order of uploads, uses and evictions, a reader sees the contents that the slot had when the use was enqueued, and a
- * slot's state follows the table in upload.h. */
+/* Upload queues: whatever the order of uploads, uses and evictions, a reader sees the contents that the slot had when
+ * the use was enqueued, and a slot's state follows the table in upload.h. */
 #include "unit.h"
 
 #include "engine/experts/resident_experts.h"
@@ -29,7 +29,8 @@ static enum slot_state state_of(const struct queue_test *t, int k) { return uplo
 
 static void send(struct queue_test *t, int k, int item, bool in_parts) {
     const void *field[2];
-    struct copy_range whole = {.host = (const char *)(t->source + item * WORDS), .bytes = WORDS * 4, .field = &field[0]};
+    struct copy_range whole = {
+        .host = (const char *)(t->source + item * WORDS), .bytes = WORDS * 4, .field = &field[0]};
     struct copy_range half[2] = {whole, whole};
     half[0].bytes = half[1].bytes = WORDS * 2, half[1].host += WORDS * 2, half[1].field = &field[1];
     if (t->slot[k].is_filled) upload_evict(&t->slot[k]);
@@ -90,16 +91,21 @@ static void run_schedule(struct queue_test *t, int threads) {
     assert_int_equal(upload_finish(&t->q), 0); /* nothing was dropped */
     for (int i = 0; i < t->n_uses; i++)
         for (int w = 0; w < WORDS; w++)
-            if (t->seen[i * WORDS + w] != (uint32_t)t->expected[i]) fail_msg("use %d read item %u, not %d", i, t->seen[i * WORDS + w], t->expected[i]);
+            if (t->seen[i * WORDS + w] != (uint32_t)t->expected[i])
+                fail_msg("use %d read item %u, not %d", i, t->seen[i * WORDS + w], t->expected[i]);
     upload_close(&t->q);
 }
 
 static void random_uploads(void **state) {
     static struct queue_test t;
     struct error e = {0};
-    if (gpu_set_open(&t.set, "emu:1,mem=64M", &e) || gpu_stream_open(t.set->gpu[0], &t.reader, "reader", true, NULL, &e)) fail_msg("%s", e.text);
+    if (gpu_set_open(&t.set, "emu:1,mem=64M", &e) ||
+        gpu_stream_open(t.set->gpu[0], &t.reader, "reader", true, NULL, &e))
+        fail_msg("%s", e.text);
     struct gpu *g = t.set->gpu[0];
-    if (gpu_host_alloc(g, (void **)&t.seen, STEPS * WORDS * 4, &e) || gpu_host_alloc(g, (void **)&t.source, STEPS * WORDS * 4, &e)) fail_msg("%s", e.text);
+    if (gpu_host_alloc(g, (void **)&t.seen, STEPS * WORDS * 4, &e) ||
+        gpu_host_alloc(g, (void **)&t.source, STEPS * WORDS * 4, &e))
+        fail_msg("%s", e.text);
     for (int i = 0; i < STEPS * WORDS; i++) t.source[i] = (uint32_t)(i / WORDS);
     for (int k = 0; k < SLOTS; k++)
         if (gpu_alloc(g, (void **)&t.mem[k], WORDS * 4, &e)) fail_msg("%s", e.text);
@@ -123,8 +129,10 @@ static void neighbouring_matrices_are_one_copy(void **state) {
     struct error e = {0};
     _Atomic int stop = 0;
     if (parse(&c,
-              "{\"model_type\":\"qwen3_moe\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":1,\"num_attention_heads\":4,"
-              "\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":512,\"moe_intermediate_size\":128,\"num_experts\":3,"
+              "{\"model_type\":\"qwen3_moe\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":1,\"num_"
+              "attention_heads\":4,"
+              "\"num_key_value_heads\":2,\"head_dim\":64,\"intermediate_size\":512,\"moe_intermediate_size\":128,\"num_"
+              "experts\":3,"
               "\"num_experts_per_tok\":2,\"max_position_embeddings\":4096,\"norm_topk_prob\":true}",
               true, &e))
         fail_msg("%s", e.text);
@@ -133,11 +141,18 @@ static void neighbouring_matrices_are_one_copy(void **state) {
         for (int k = 0; k < 3; k++) {
             for (int w = 0; w < WORDS_EACH; w++) host[i][k][w] = (uint16_t)(w * 7 + k * 1000 + i);
             const int rows = k ? INTER : HIDDEN, cols = k ? HIDDEN : INTER;
-            *m[k] = (struct mat){.data = host[i][k], .stride = (size_t)cols * 2, .rows = rows, .cols = cols, .row_step = 1, .dtype = DT_BF16};
+            *m[k] = (struct mat){.data = host[i][k],
+                                 .stride = (size_t)cols * 2,
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .row_step = 1,
+                                 .dtype = DT_BF16};
         }
     }
-    if (gpu_set_open(&set, "emu:1,mem=64M", &e) || gpu_stream_open(set->gpu[0], &stream, "link", false, &stop, &e)) fail_msg("%s", e.text);
-    if (stage_open(&stage, &(struct stage_options){.set = set, .g = set->gpu[0], .stream = stream, .stop = &stop}, &e)) fail_msg("%s", e.text);
+    if (gpu_set_open(&set, "emu:1,mem=64M", &e) || gpu_stream_open(set->gpu[0], &stream, "link", false, &stop, &e))
+        fail_msg("%s", e.text);
+    if (stage_open(&stage, &(struct stage_options){.set = set, .g = set->gpu[0], .stream = stream, .stop = &stop}, &e))
+        fail_msg("%s", e.text);
     const uint64_t before = gpu_stats(set->gpu[0]).n_copies;
     assert_int_equal(resident_experts_load(&x, LEDGER_EXPERTS, &c, 0, from, &set->ledger[0], stage, &e), 0);
     assert_int_equal(stage_flush(stage) || gpu_stream_sync(stream), 0);
@@ -156,6 +171,7 @@ static void neighbouring_matrices_are_one_copy(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_uploads), cmocka_unit_test(neighbouring_matrices_are_one_copy)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_uploads),
+                                       cmocka_unit_test(neighbouring_matrices_are_one_copy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

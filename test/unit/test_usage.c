@@ -1,4 +1,5 @@
-/* Usage profiles: what a run writes the next one reads, earlier runs count half, and a file that is not a profile of the checkpoint is removed. */
+/* Usage profiles: what a run writes the next one reads, earlier runs count half, and a file that is not a profile of
+ * the checkpoint is removed. */
 #include "test/unit/unit.h"
 
 #include <inttypes.h>
@@ -13,7 +14,8 @@
 #include "engine/experts/usage_profile.h"
 
 enum { LAYERS = 3, EXPERTS = 4 }; /* layer 0 has no experts */
-static struct config config = {.n_layers = LAYERS, .n_experts = EXPERTS, .topk = 1, .layer = {[1] = {.moe = true}, [2] = {.moe = true}}};
+static struct config config = {
+    .n_layers = LAYERS, .n_experts = EXPERTS, .topk = 1, .layer = {[1] = {.moe = true}, [2] = {.moe = true}}};
 static char dir[] = "/tmp/hearth-usage-XXXXXX", path[64];
 static const uint64_t fingerprint = 0x1234abcd;
 static int warnings;
@@ -44,7 +46,8 @@ static void next_run_reads_it(void **st) {
     save(u, decoded);
     usage_profile_close(&u);
     u = opened();
-    assert_true(u->before[EXPERTS] == 1 && u->before[EXPERTS + 1] == 3 && u->before[2 * EXPERTS + 3] == 40 && !warnings);
+    assert_true(u->before[EXPERTS] == 1 && u->before[EXPERTS + 1] == 3 && u->before[2 * EXPERTS + 3] == 40 &&
+                !warnings);
     usage_profile_count(u, 1, (int32_t[]){2, 2}, 2); /* the prompt counts as much as all runs before */
     assert_true(usage_profile_shares(u, 1, share));
     assert_true(share[0] == 0.125f && share[1] == 0.375f && share[2] == 0.5f && share[3] == 0);
@@ -52,7 +55,8 @@ static void next_run_reads_it(void **st) {
     save(u, decoded);
     usage_profile_close(&u);
     u = opened();
-    assert_true(u->before[EXPERTS] == 0 && u->before[EXPERTS + 1] == 1 && u->before[EXPERTS + 2] == 2 && u->before[2 * EXPERTS + 3] == 60);
+    assert_true(u->before[EXPERTS] == 0 && u->before[EXPERTS + 1] == 1 && u->before[EXPERTS + 2] == 2 &&
+                u->before[2 * EXPERTS + 3] == 60);
     usage_profile_close(&u);
 }
 
@@ -114,7 +118,8 @@ static void without_directory(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(next_run_reads_it), cmocka_unit_test(counts_do_not_overflow),
-                                       cmocka_unit_test(damaged_files_are_removed), cmocka_unit_test(without_directory)};
+                                       cmocka_unit_test(damaged_files_are_removed),
+                                       cmocka_unit_test(without_directory)};
     if (!mkdtemp(dir)) return 1;
     snprintf(path, sizeof path, "%s/%016" PRIx64 ".usage", dir, fingerprint);
     log_set(count_warnings, NULL, LOG_WARN);

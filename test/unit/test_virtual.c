@@ -15,7 +15,8 @@ static void open_virtual(const char *name, const char *model, int layers) {
     struct error e = {0};
     open_known(model);
     if (calibrate_read(&machine, name, &e)) fail_msg("%s", e.text);
-    const struct virtual_options o = {.cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = layers, .experts = BUDGET_OFF};
+    const struct virtual_options o = {
+        .cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = layers, .experts = BUDGET_OFF};
     if (virtual_open(&v, &o, &e)) fail_msg("%s", e.text);
 }
 static double prefill(enum exec_mode mode, int n) {
@@ -25,9 +26,11 @@ static double prefill(enum exec_mode mode, int n) {
     return t;
 }
 
-/* CPU and links together never read more than host memory delivers, also where each alone could take nearly all of it. */
+/* CPU and links together never read more than host memory delivers, also where each alone could take nearly all of it.
+ */
 static void host_memory_serves_all(void **st) {
-    static const char *const machines[] = {"desktop-ddr5-192+rtx5090", "desktop-ddr5-192+2xrtx5090", "epyc-9004-12ch+2xrtx4090"};
+    static const char *const machines[] = {"desktop-ddr5-192+rtx5090", "desktop-ddr5-192+2xrtx5090",
+                                           "epyc-9004-12ch+2xrtx4090"};
     static const char *const models[] = {"gpt-oss-120b", "glm-4.5-air"};
     double most = 0;
     for (size_t m = 0; m < sizeof machines / sizeof *machines; m++)
@@ -36,9 +39,11 @@ static void host_memory_serves_all(void **st) {
             for (int n = 64; n <= 4096; n *= 8)
                 for (int mode = PREFILL_BLEND; mode <= PREFILL_DSLP; mode++) {
                     if (mode == PREFILL_DSLP && machine.n_devices < 2) continue;
-                    const double t = prefill((enum exec_mode)mode, n) - machine.prefill_start_s, share = virtual_used(v)->host_bytes / (t * machine.dram_bw);
+                    const double t = prefill((enum exec_mode)mode, n) - machine.prefill_start_s,
+                                 share = virtual_used(v)->host_bytes / (t * machine.dram_bw);
                     if (share > 1)
-                        fail_msg("%s on %s, %s of %d tokens: %.2f of host memory's bandwidth", models[k], machines[m], exec_mode_name(mode), n, share);
+                        fail_msg("%s on %s, %s of %d tokens: %.2f of host memory's bandwidth", models[k], machines[m],
+                                 exec_mode_name(mode), n, share);
                     most = fmax(most, share);
                 }
             virtual_close(&v);
@@ -49,7 +54,8 @@ static void host_memory_serves_all(void **st) {
 
 /* Decode batches keep to host memory and to the cards' memory, with experts on cards and without. */
 static void memories_serve_decoding(void **st) {
-    static const char *const machines[] = {"desktop-ddr5-96+rtx5090", "desktop-ddr5-192+2xrtx3090", "epyc-9004-12ch+rtx4090"};
+    static const char *const machines[] = {"desktop-ddr5-96+rtx5090", "desktop-ddr5-192+2xrtx3090",
+                                           "epyc-9004-12ch+rtx4090"};
     static const char *const models[] = {"gpt-oss-120b", "qwen3-30b"};
     struct error e = {0};
     double most[2] = {0};
@@ -58,18 +64,23 @@ static void memories_serve_decoding(void **st) {
             for (int pool = 0; pool < 2; pool++) {
                 open_known(models[k]);
                 if (calibrate_read(&machine, machines[m], &e)) fail_msg("%s", e.text);
-                if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .experts = pool ? BUDGET_AUTO : BUDGET_OFF}, &e))
+                if (virtual_open(
+                        &v,
+                        &(struct virtual_options){
+                            .cost = &machine, .w = &shape.w, .kv = DT_BF16, .experts = pool ? BUDGET_AUTO : BUDGET_OFF},
+                        &e))
                     fail_msg("%s", e.text);
                 for (int mode = DECODE_CPU; mode <= DECODE_DUAL; mode++)
                     for (int n = 2; n <= 8; n *= 4) {
                         double t;
                         if (virtual_decode(v, (enum exec_mode)mode, n, 1024, &t, NULL, &e)) fail_msg("%s", e.text);
                         const struct virtual_used *u = virtual_used(v);
-                        const double share[2] = {u->host_bytes / (u->seconds * machine.dram_bw), u->gpu.memory_s / (u->seconds * machine.n_devices)};
+                        const double share[2] = {u->host_bytes / (u->seconds * machine.dram_bw),
+                                                 u->gpu.memory_s / (u->seconds * machine.n_devices)};
                         for (int i = 0; i < 2; i++) {
                             if (share[i] > 1)
-                                fail_msg("%s on %s, %s of %d sessions: %.2f of the %s memory", models[k], machines[m], exec_mode_name((enum exec_mode)mode), n,
-                                         share[i], i ? "cards'" : "host's");
+                                fail_msg("%s on %s, %s of %d sessions: %.2f of the %s memory", models[k], machines[m],
+                                         exec_mode_name((enum exec_mode)mode), n, share[i], i ? "cards'" : "host's");
                             most[i] = fmax(most[i], share[i]);
                         }
                     }
@@ -98,13 +109,17 @@ static void hand_offs_take_time(void **st) {
         open_virtual("paper-a-1", "deepseek-v3", 10);
         machine.hand_off_s = on ? 15e-6 : 0;
         virtual_close(&v);
-        if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = 10, .experts = BUDGET_OFF}, &e) ||
+        if (virtual_open(&v,
+                         &(struct virtual_options){
+                             .cost = &machine, .w = &shape.w, .kv = DT_BF16, .max_layers = 10, .experts = BUDGET_OFF},
+                         &e) ||
             virtual_decode(v, DECODE_HYBRID, 1, 100, &t[on], NULL, &e))
             fail_msg("%s", e.text);
         virtual_close(&v);
     }
     const double want = 7 * 2 * 15e-6; /* three of the ten layers are dense */
-    if (!(fabs(t[1] - t[0] - want) < 0.2 * want)) fail_msg("hand-offs take %.1f us, by hand %.1f", (t[1] - t[0]) * 1e6, want * 1e6);
+    if (!(fabs(t[1] - t[0] - want) < 0.2 * want))
+        fail_msg("hand-offs take %.1f us, by hand %.1f", (t[1] - t[0]) * 1e6, want * 1e6);
 }
 
 /* Attention is computed session by session: the cost model follows virtual time from one session to eight. */
@@ -132,14 +147,16 @@ static void sessions_add_up(void **st) {
                 virtual_close(&v);
                 if (n == 1) one = expected / t;
                 if (fabs(expected / t / one - 1) > 0.04)
-                    fail_msg("%s, %s, %d sessions: %.2f ms, the cost model expects %.2f", rows[i][1], exec_mode_name((enum exec_mode)mode), n, t * 1e3,
-                             expected * 1e3);
+                    fail_msg("%s, %s, %d sessions: %.2f ms, the cost model expects %.2f", rows[i][1],
+                             exec_mode_name((enum exec_mode)mode), n, t * 1e3, expected * 1e3);
             }
         }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_serves_all), cmocka_unit_test(memories_serve_decoding),
-                                       cmocka_unit_test(products_follow_the_math), cmocka_unit_test(hand_offs_take_time), cmocka_unit_test(sessions_add_up)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(host_memory_serves_all),
+                                       cmocka_unit_test(memories_serve_decoding),
+                                       cmocka_unit_test(products_follow_the_math),
+                                       cmocka_unit_test(hand_offs_take_time), cmocka_unit_test(sessions_add_up)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

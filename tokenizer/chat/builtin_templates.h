@@ -1,6 +1,6 @@
 #pragma once
-/* Prompt formats that vendors publish as code instead of a template. We wrote them as templates (deepseek_v32.jinja and so on), which the build
- * embeds. */
+/* Prompt formats that vendors publish as code instead of a template. We wrote them as templates (deepseek_v32.jinja and
+ * so on), which the build embeds. */
 #include <stddef.h>
 
 struct builtin_template {

@@ -10,15 +10,17 @@
 #include "tokenizer/chat/builtin_templates.h"
 #include "tokenizer/jinja/jinja.h"
 
-/* Owns the chat templates of a checkpoint and the special tokens that they may name. Searches in the order of transformers: chat_template.jinja,
- * chat_template.json, tokenizer_config.json. Rendering is in jinja/. */
+/* Owns the chat templates of a checkpoint and the special tokens that they may name. Searches in the order of
+ * transformers: chat_template.jinja, chat_template.json, tokenizer_config.json. Rendering is in jinja/. */
 
 enum { FILE_MAX = 64 << 20, N_SPECIAL = 7 };
-static const char *const special_names[N_SPECIAL] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+static const char *const special_names[N_SPECIAL] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                     "pad_token", "cls_token", "mask_token"};
 
 struct chat_template {
     struct jinja *default_template, *tool_template; /* tool_template: the one named "tool_use", or NULL */
-    struct jinja *calls_template;                   /* default_template with earlier calls; NULL: that one writes them, or knows no tools */
+    /* default_template with earlier calls; NULL: that one writes them, or knows no tools */
+    struct jinja *calls_template;
     struct jinja_var vars[N_SPECIAL + 1];
     struct arena arena; /* holds the text of vars */
     uint64_t hash;
@@ -38,8 +40,10 @@ static int read_template(struct jinja **to, const char *path, struct error *e) {
     return rc;
 }
 
-static int add_named_template(struct chat_template *c, const char *name, size_t name_n, const struct json *text, const char *path, struct error *e) {
-    bool is_default = name_n == 7 && !memcmp(name, "default", 7), is_for_tools = name_n == 8 && !memcmp(name, "tool_use", 8);
+static int add_named_template(struct chat_template *c, const char *name, size_t name_n, const struct json *text,
+                              const char *path, struct error *e) {
+    bool is_default = name_n == 7 && !memcmp(name, "default", 7),
+         is_for_tools = name_n == 8 && !memcmp(name, "tool_use", 8);
     if (!is_default && !is_for_tools) return 0; /* others ("rag") are never selected automatically */
     if (!text || text->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: a chat template is not a string", path);
     return parse_template(is_for_tools ? &c->tool_template : &c->default_template, text->string, text->n, path, e);
@@ -57,29 +61,39 @@ static int add_json_templates(struct chat_template *c, const struct json *t, con
         if (!name || name->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: a chat template has no name", path);
         rc = add_named_template(c, name->string, name->n, text, path, e);
     }
-    if (!rc && !c->default_template && !c->tool_template) return error_set(e, ERR_MODEL, "%s: several chat templates, but none is named default", path);
+    if (!rc && !c->default_template && !c->tool_template)
+        return error_set(e, ERR_MODEL, "%s: several chat templates, but none is named default", path);
     return rc;
 }
 
-/* Templates that show tools and no calls of earlier answers get a text in front that appends the calls to the answers as the models write them. Literals of
- * the text become control tokens, as in the templates. */
+/* Templates that show tools and no calls of earlier answers get a text in front that appends the calls to the answers
+ * as the models write them. Literals of the text become control tokens, as in the templates. */
 #define WRITE_CALLS(open, begin, call, between, close) \
     "{%- set calls_ns = namespace(messages=[], text='', arguments='') -%}{%- for message in messages -%}" \
-    "{%- if message.role == 'assistant' and message.tool_calls -%}{%- set calls_ns.text = (message.content or '') + '" open "' -%}" \
-    "{%- for call in message.tool_calls -%}" begin "{%- set calls_ns.text = calls_ns.text + ('" between "' if not loop.first else '') + " call \
-    " -%}{%- endfor -%}" \
-    "{%- set calls_ns.messages = calls_ns.messages + [{'role': 'assistant', 'content': calls_ns.text + '" close "'}] -%}" \
-    "{%- else -%}{%- set calls_ns.messages = calls_ns.messages + [message] -%}{%- endif -%}{%- endfor -%}{%- set messages = calls_ns.messages -%}"
+    "{%- if message.role == 'assistant' and message.tool_calls -%}{%- set calls_ns.text = (message.content or '') + " \
+    "'" open "' -%}" \
+    "{%- for call in message.tool_calls -%}" begin "{%- set calls_ns.text = calls_ns.text + ('" between \
+    "' if not loop.first else '') + " call " -%}{%- endfor -%}" \
+    "{%- set calls_ns.messages = calls_ns.messages + [{'role': 'assistant', 'content': calls_ns.text + '" close \
+    "'}] -%}" \
+    "{%- else -%}{%- set calls_ns.messages = calls_ns.messages + [message] -%}{%- endif -%}{%- endfor -%}{%- set " \
+    "messages = calls_ns.messages -%}"
 #define KEYWORDS \
-    "{%- set calls_ns.arguments = '' -%}{%- if call.function.arguments is mapping -%}{%- for name, value in call.function.arguments.items() -%}" \
-    "{%- set calls_ns.arguments = calls_ns.arguments + (', ' if not loop.first else '') + name + '=' + (value|tojson) -%}{%- endfor -%}{%- endif -%}"
+    "{%- set calls_ns.arguments = '' -%}{%- if call.function.arguments is mapping -%}{%- for name, value in " \
+    "call.function.arguments.items() -%}" \
+    "{%- set calls_ns.arguments = calls_ns.arguments + (', ' if not loop.first else '') + name + '=' + " \
+    "(value|tojson) -%}{%- endfor -%}{%- endif -%}"
 static const struct {
     const char *marker, *text; /* marker: in templates of these models */
 } call_writers[] = {
     {"<|tool_list_start|>",
-     WRITE_CALLS("<|tool_call_start|>[", KEYWORDS, "call.function.name + '(' + calls_ns.arguments + ')'", ", ", "]<|tool_call_end|>")}, /* LFM2 */
+     /* LFM2 */
+     WRITE_CALLS("<|tool_call_start|>[", KEYWORDS, "call.function.name + '(' + calls_ns.arguments + ')'", ", ",
+                 "]<|tool_call_end|>")},
     {"<|tool_call|>",
-     WRITE_CALLS("<|tool_call|>[", "", "({'name': call.function.name, 'arguments': call.function.arguments}|tojson)", ", ", "]")}, /* Granite 3 */
+     /* Granite 3 */
+     WRITE_CALLS("<|tool_call|>[", "", "({'name': call.function.name, 'arguments': call.function.arguments}|tojson)",
+                 ", ", "]")},
 };
 static int make_calls_template(struct chat_template *c, struct error *e) {
     size_t n;
@@ -112,7 +126,8 @@ static int read_special_tokens(struct chat_template *c, const struct json *confi
 
 /* Parses dir/name as JSON and calls use(). A missing file is not an error. */
 static int read_json_file(struct chat_template *c, const char *dir, const char *name,
-                          int (*use)(struct chat_template *, const struct json *, const char *, struct error *), struct error *e) {
+                          int (*use)(struct chat_template *, const struct json *, const char *, struct error *),
+                          struct error *e) {
     char path[4096], *s;
     size_t n;
     struct arena a = {0};
@@ -125,7 +140,9 @@ static int read_json_file(struct chat_template *c, const char *dir, const char *
     mem_free(s);
     return rc;
 }
-static int use_special_tokens(struct chat_template *c, const struct json *j, const char *path, struct error *e) { return read_special_tokens(c, j, e); }
+static int use_special_tokens(struct chat_template *c, const struct json *j, const char *path, struct error *e) {
+    return read_special_tokens(c, j, e);
+}
 static int use_template(struct chat_template *c, const struct json *j, const char *path, struct error *e) {
     return add_json_templates(c, json_get(j, "chat_template"), path, e);
 }
@@ -141,48 +158,56 @@ static int find_template(struct chat_template *c, const char *dir, struct error 
     int rc = file_join(path, sizeof path, dir, "chat_template.jinja", e);
     if (rc) return rc;
     if (file_exists(path)) {
-        if ((rc = read_template(&c->default_template, path, e)) || (rc = file_join(path, sizeof path, dir, "additional_chat_templates/tool_use.jinja", e)))
+        if ((rc = read_template(&c->default_template, path, e)) ||
+            (rc = file_join(path, sizeof path, dir, "additional_chat_templates/tool_use.jinja", e)))
             return rc;
         return file_exists(path) ? read_template(&c->tool_template, path, e) : 0;
     }
     static const char *const places[] = {"chat_template.json", "tokenizer_config.json"};
-    for (int i = 0; i < 2 && !c->default_template && !c->tool_template && !rc; i++) rc = read_json_file(c, dir, places[i], use_template, e);
+    for (int i = 0; i < 2 && !c->default_template && !c->tool_template && !rc; i++)
+        rc = read_json_file(c, dir, places[i], use_template, e);
     if (!rc && !c->default_template && !c->tool_template) rc = read_json_file(c, dir, "config.json", use_builtin, e);
     if (!rc && !c->default_template && !c->tool_template)
-        rc = error_set(
-            e, ERR_MODEL,
-            "%s: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); give one, or use the model without (--template, --raw)",
-            dir);
+        rc = error_set(e, ERR_MODEL,
+                       "%s: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); give "
+                       "one, or use the model without (--template, --raw)",
+                       dir);
     return rc;
 }
 
-/* --- GGUF: template and special tokens are metadata --- */
+/* --- GGUF: template and special tokens are metadata ------------------------------------------- */
 
 static int read_gguf_special_tokens(struct chat_template *c, const struct json *meta, struct error *e) {
-    static const char *const ids[N_SPECIAL] = {"bos", "eos", "unknown", "seperator", "padding", "cls", "mask"}; /* "seperator" is the spelling of the format */
+    /* "seperator" is the spelling of the format */
+    static const char *const ids[N_SPECIAL] = {"bos", "eos", "unknown", "seperator", "padding", "cls", "mask"};
     for (int i = 0; i < N_SPECIAL; i++) {
         char key[64];
         snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", ids[i]);
         int64_t id = json_int(json_get(meta, key), -1);
-        const struct json *t = id < 0 || id > UINT32_MAX ? NULL : json_at(json_get(meta, "tokenizer.ggml.tokens"), (uint32_t)id);
+        const struct json *t =
+            id < 0 || id > UINT32_MAX ? NULL : json_at(json_get(meta, "tokenizer.ggml.tokens"), (uint32_t)id);
         if (!t || t->type != JSON_STRING) continue;
-        if (!(c->vars[i].text = arena_strndup(&c->arena, t->string, t->n))) return error_set(e, ERR_MEMORY, "no memory for the chat template");
+        if (!(c->vars[i].text = arena_strndup(&c->arena, t->string, t->n)))
+            return error_set(e, ERR_MEMORY, "no memory for the chat template");
         c->vars[i].n = t->n;
     }
     return 0;
 }
 static int read_gguf_templates(struct chat_template *c, const struct json *meta, const char *file, struct error *e) {
-    static const char *const keys[] = {"tokenizer.chat_template", "tokenizer.chat_template.default", "tokenizer.chat_template.tool_use"};
+    static const char *const keys[] = {"tokenizer.chat_template", "tokenizer.chat_template.default",
+                                       "tokenizer.chat_template.tool_use"};
     int rc = 0;
     for (int i = 0; i < 3 && !rc; i++) {
         const struct json *t = json_get(meta, keys[i]);
         struct jinja **to = i == 2 ? &c->tool_template : &c->default_template;
         if (!t || *to) continue;
-        rc =
-            t->type == JSON_STRING ? parse_template(to, t->string, t->n, file, e) : error_set(e, ERR_MODEL, "%s: metadata '%s' is not a string", file, keys[i]);
+        rc = t->type == JSON_STRING ? parse_template(to, t->string, t->n, file, e)
+                                    : error_set(e, ERR_MODEL, "%s: metadata '%s' is not a string", file, keys[i]);
     }
     if (!rc && !c->default_template && !c->tool_template)
-        rc = error_set(e, ERR_MODEL, "%s: no chat template in its metadata (tokenizer.chat_template); give one, or use the model without (--template, --raw)",
+        rc = error_set(e, ERR_MODEL,
+                       "%s: no chat template in its metadata (tokenizer.chat_template); give one, or use the model "
+                       "without (--template, --raw)",
                        file);
     return rc;
 }
@@ -193,7 +218,8 @@ static int open_gguf(struct chat_template *c, const char *file, const char *temp
     int rc = file_map(&map, file, e);
     if (rc) return rc;
     if (!(rc = gguf_parse(&g, &a, map.data, map.size, file, e)) && !(rc = read_gguf_special_tokens(c, &g.meta, e)))
-        rc = template_file ? read_template(&c->default_template, template_file, e) : read_gguf_templates(c, &g.meta, file, e);
+        rc = template_file ? read_template(&c->default_template, template_file, e)
+                           : read_gguf_templates(c, &g.meta, file, e);
     arena_free(&a);
     file_unmap(&map);
     return rc;
@@ -201,10 +227,12 @@ static int open_gguf(struct chat_template *c, const char *file, const char *temp
 
 /* Sets the tokens that files do not name as transformers does for a tekken.json without tokenizer.json. */
 static int add_tekken_tokens(struct chat_template *c, const char *dir, struct error *e) {
-    static const char *const tokens[N_SPECIAL] = {"<s>", "</s>", "<unk>", NULL, "<pad>"}; /* in the order of special_names */
+    /* in the order of special_names */
+    static const char *const tokens[N_SPECIAL] = {"<s>", "</s>", "<unk>", NULL, "<pad>"};
     char path[4096];
     int rc = file_join(path, sizeof path, dir, "tokenizer.json", e);
-    if (rc || file_exists(path) || (rc = file_join(path, sizeof path, dir, "tekken.json", e)) || !file_exists(path)) return rc;
+    if (rc || file_exists(path) || (rc = file_join(path, sizeof path, dir, "tekken.json", e)) || !file_exists(path))
+        return rc;
     for (int i = 0; i < N_SPECIAL; i++)
         if (!c->vars[i].text && tokens[i]) c->vars[i].text = tokens[i], c->vars[i].n = strlen(tokens[i]);
     return 0;
@@ -217,7 +245,8 @@ static int open_files(struct chat_template *c, const char *dir, const char *temp
     if (!rc && dir) rc = add_tekken_tokens(c, dir, e);
     if (rc) return rc;
     if (template_file) return read_template(&c->default_template, template_file, e);
-    return dir ? find_template(c, dir, e) : error_set(e, ERR_MODEL, "no chat template: give a model or a template file");
+    return dir ? find_template(c, dir, e)
+               : error_set(e, ERR_MODEL, "no chat template: give a model or a template file");
 }
 
 static uint64_t mix_source_hash(const struct jinja *j, uint64_t seed) {
@@ -255,18 +284,26 @@ uint64_t chat_template_hash(const struct chat_template *c) { return c->hash; }
 
 int chat_template_render(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e) {
     const struct json *tools = json_get(vars, "tools");
-    const struct jinja *j = tools && tools->type != JSON_NULL && c->tool_template ? c->tool_template : c->default_template;
-    if (!j) return error_set(e, ERR_RUNTIME, "this model has only a chat template for tool use; give tools or another template (--template)");
+    const struct jinja *j =
+        tools && tools->type != JSON_NULL && c->tool_template ? c->tool_template : c->default_template;
+    if (!j)
+        return error_set(
+            e, ERR_RUNTIME,
+            "this model has only a chat template for tool use; give tools or another template (--template)");
     return jinja_render(j, vars, c->vars, out, e);
 }
-int chat_template_render_prompt(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e) {
-    return c->calls_template ? jinja_render(c->calls_template, vars, c->vars, out, e) : chat_template_render(c, vars, out, e);
+int chat_template_render_prompt(const struct chat_template *c, const struct json *vars, struct text *out,
+                                struct error *e) {
+    return c->calls_template ? jinja_render(c->calls_template, vars, c->vars, out, e)
+                             : chat_template_render(c, vars, out, e);
 }
 const char *chat_template_source(const struct chat_template *c, size_t *n) {
     return jinja_source(c->default_template ? c->default_template : c->tool_template, n);
 }
 
-static bool is_word_char(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+static bool is_word_char(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
 
 bool chat_template_takes_tools(const struct chat_template *c) {
     static const char word[] = "tools";
@@ -274,7 +311,8 @@ bool chat_template_takes_tools(const struct chat_template *c) {
     const char *s = chat_template_source(c, &m), *end = s + m;
     if (c->tool_template) return true;
     for (const char *at = s; (at = memmem(at, (size_t)(end - at), word, n)); at++)
-        if (at > s && at + n < end && !is_word_char(at[-1]) && at[-1] != '\'' && at[-1] != '"' && !is_word_char(at[n])) return true;
+        if (at > s && at + n < end && !is_word_char(at[-1]) && at[-1] != '\'' && at[-1] != '"' && !is_word_char(at[n]))
+            return true;
     return false;
 }
 

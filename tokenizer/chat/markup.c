@@ -2,9 +2,13 @@
 
 #include <string.h>
 
-const char *markup_find(struct markup_range t, const char *what) { return memmem(t.s, (size_t)(t.end - t.s), what, strlen(what)); }
+const char *markup_find(struct markup_range t, const char *what) {
+    return memmem(t.s, (size_t)(t.end - t.s), what, strlen(what));
+}
 
-bool markup_starts_with(struct markup_range t, const char *what) { return (size_t)(t.end - t.s) >= strlen(what) && !memcmp(t.s, what, strlen(what)); }
+bool markup_starts_with(struct markup_range t, const char *what) {
+    return (size_t)(t.end - t.s) >= strlen(what) && !memcmp(t.s, what, strlen(what));
+}
 
 void markup_skip_blanks(struct markup_range *t) {
     while (t->s < t->end && markup_is_blank(*t->s)) t->s++;
@@ -45,12 +49,15 @@ const char *markup_skip_json(struct markup_range t) {
     return t.s;
 }
 
-bool markup_take_call(struct markup_range *rest, const char *open, const char *head, const char *close, struct markup_range *in) {
+bool markup_take_call(struct markup_range *rest, const char *open, const char *head, const char *close,
+                      struct markup_range *in) {
     const char *opening = markup_find(*rest, open), *arguments = NULL;
     if (!opening) return false;
     struct markup_range tail = {opening + strlen(open), rest->end};
     in->s = tail.s;
-    if (head && (arguments = markup_find(tail, head)) && (arguments = memchr(arguments, '{', (size_t)(tail.end - arguments)))) tail.s = arguments;
+    if (head && (arguments = markup_find(tail, head)) &&
+        (arguments = memchr(arguments, '{', (size_t)(tail.end - arguments))))
+        tail.s = arguments;
     tail.s = markup_skip_json(tail);
     const char *closing = markup_find(tail, close);
     in->end = closing ? closing : rest->end;
@@ -66,4 +73,6 @@ bool markup_take_before(struct markup_range *rest, const char *mark, struct mark
     return true;
 }
 
-bool markup_find_attribute(struct markup_range tag, const char *name, struct markup_range *value) { return markup_take_between(&tag, name, "\"", value); }
+bool markup_find_attribute(struct markup_range tag, const char *name, struct markup_range *value) {
+    return markup_take_between(&tag, name, "\"", value);
+}

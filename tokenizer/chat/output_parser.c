@@ -5,8 +5,9 @@
 #include "tokenizer/chat/builtin_templates.h"
 #include "tokenizer/chat/chat_template.h"
 
-/* Splits the stream of model output into text, thinking and tool calls by the markers that occur in the model's template. Bytes that may start a marker are
- * held back; all others pass at once. Markers of thinking and of answers are dropped; tool-call markup is passed on to its parser. */
+/* Splits the stream of model output into text, thinking and tool calls by the markers that occur in the model's
+ * template. Bytes that may start a marker are held back; all others pass at once. Markers of thinking and of answers
+ * are dropped; tool-call markup is passed on to its parser. */
 
 struct marker_pair {
     const char *open, *close; /* close is NULL: up to the end of the answer */
@@ -34,10 +35,11 @@ static const struct marker_pair marker_pairs[] = {
     {"<longcat_tool_call>", "</longcat_tool_call>", OUTPUT_TOOL_CALL},
     {"<tool_calls>", "</tool_calls>", OUTPUT_TOOL_CALL}, /* Hunyuan */
     {"<tool_calls:opensource>", "</tool_calls:opensource>", OUTPUT_TOOL_CALL, ":opensource"},
-    {"]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", OUTPUT_TOOL_CALL, "]<]minimax[>["}, /* M3; a template may join the mark and the tag */
-    {"<|tool_call>", "<tool_call|>", OUTPUT_TOOL_CALL},                                           /* Gemma 4 */
-    {"<|START_ACTION|>", "<|END_ACTION|>", OUTPUT_TOOL_CALL},                                     /* Cohere */
-    {"<|tool_call_start|>", "<|tool_call_end|>", OUTPUT_TOOL_CALL, "<|tool_list_start|>"},        /* LFM2 */
+    /* M3; a template may join the mark and the tag */
+    {"]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", OUTPUT_TOOL_CALL, "]<]minimax[>["},
+    {"<|tool_call>", "<tool_call|>", OUTPUT_TOOL_CALL},                                    /* Gemma 4 */
+    {"<|START_ACTION|>", "<|END_ACTION|>", OUTPUT_TOOL_CALL},                              /* Cohere */
+    {"<|tool_call_start|>", "<|tool_call_end|>", OUTPUT_TOOL_CALL, "<|tool_list_start|>"}, /* LFM2 */
     {"<dots_function_call>", "</dots_function_call>", OUTPUT_TOOL_CALL},
     {"<atem:function_calls>", "</atem:function_calls>", OUTPUT_TOOL_CALL}, /* Muse */
     {"<minimax:tool_call>", "</minimax:tool_call>", OUTPUT_TOOL_CALL},
@@ -56,13 +58,16 @@ static const struct marker_pair marker_pairs[] = {
     {"<|python_tag|>", NULL, OUTPUT_TOOL_CALL},                               /* Llama 3 */
     {"<|python_start|>", "<|python_end|>", OUTPUT_TOOL_CALL},                 /* Llama 4 */
     {"<|tool_call|>", "<|/tool_call|>", OUTPUT_TOOL_CALL},
-    {"<|open|>think<|sep|>", "<|close|>think<|sep|>", OUTPUT_THINKING, "<|open|>"}, /* Kimi K3, which puts the answer between markers, too */
+    /* Kimi K3, which puts the answer between markers, too */
+    {"<|open|>think<|sep|>", "<|close|>think<|sep|>", OUTPUT_THINKING, "<|open|>"},
     {"<|open|>response<|sep|>", "<|close|>response<|sep|>", OUTPUT_TEXT, "<|open|>", .is_needed = true},
     {"<|open|>tools<|sep|>", "<|close|>tools<|sep|>", OUTPUT_TOOL_CALL, "<|open|>"},
     {"<|close|>message<|sep|>", NULL, OUTPUT_TEXT, "<|open|>"},
 };
-/* Models that begin each message with a header, which says what it is: gpt-oss (<|channel|>analysis<|message|> ... <|end|>), Muse (to=self<|message|> ...
- * <|eom|>), Inkling (a tool's name, then a mark of the kind of content) and Solar Open (assistant, then such a mark). */
+/* Models that begin each message with a header, which says what it is: gpt-oss (<|channel|>analysis<|message|> ...
+ * <|end|>), Muse (to=self<|message|> ...
+ * <|eom|>), Inkling (a tool's name, then a mark of the kind of content) and Solar Open (assistant, then such a mark).
+ */
 enum header_role { HEADER_START, HEADER_PART, HEADER_END, MESSAGE_END, CALL_END };
 struct header_marker {
     const char *text;
@@ -78,7 +83,10 @@ static const struct header_marker header_markers[][8] = {
                       {"<|end|>", MESSAGE_END, 0},
                       {"<|return|>", MESSAGE_END, 0},
                       {"<|call|>", CALL_END, 0}},
-    [FORM_MUSE] = {{"<|start|>", HEADER_START, 0}, {"<|message|>", HEADER_END, 0}, {"<|eom|>", MESSAGE_END, 0}, {"<|eot|>", MESSAGE_END, 0}},
+    [FORM_MUSE] = {{"<|start|>", HEADER_START, 0},
+                   {"<|message|>", HEADER_END, 0},
+                   {"<|eom|>", MESSAGE_END, 0},
+                   {"<|eot|>", MESSAGE_END, 0}},
     [FORM_INKLING] = {{"<|message_model|>", HEADER_START, 0},
                       {"<|content_text|>", HEADER_END, OUTPUT_TEXT},
                       {"<|content_thinking|>", HEADER_END, OUTPUT_THINKING},
@@ -129,7 +137,8 @@ static const char *find_last(const char *s, size_t n, const char *what) {
 }
 
 static uint8_t form_of(const char *text, size_t n) {
-    if (contains(text, n, "<|content_thinking|>") || contains(text, n, "<|content_invoke_tool_json|>")) return FORM_INKLING;
+    if (contains(text, n, "<|content_thinking|>") || contains(text, n, "<|content_invoke_tool_json|>"))
+        return FORM_INKLING;
     if (contains(text, n, "<|begin|>assistant<|tool_calls|>")) return FORM_SOLAR;
     if (!contains(text, n, "<|message|>")) return FORM_NONE;
     return contains(text, n, channel_marker) ? FORM_HARMONY : contains(text, n, "<|eom|>") ? FORM_MUSE : FORM_NONE;
@@ -139,7 +148,9 @@ static uint8_t form_of(const char *text, size_t n) {
 static enum output_kind header_kind(uint8_t form, const char *s, size_t n) {
     const char *to = find_last(s, n, "to="), *channel = find_last(s, n, channel_marker);
     if (form == FORM_HARMONY)
-        return to ? OUTPUT_TOOL_CALL : channel && contains(channel, (size_t)(s + n - channel), "analysis") ? OUTPUT_THINKING : OUTPUT_TEXT;
+        return to                                                                    ? OUTPUT_TOOL_CALL
+               : channel && contains(channel, (size_t)(s + n - channel), "analysis") ? OUTPUT_THINKING
+                                                                                     : OUTPUT_TEXT;
     const size_t rest = to ? (size_t)(s + n - to) : 0;
     if (!to || contains(to, rest, "to=user") || contains(to, rest, "to=commentary")) return OUTPUT_TEXT;
     return contains(to, rest, "to=self") ? OUTPUT_THINKING : OUTPUT_TOOL_CALL;
@@ -155,12 +166,14 @@ static void open_header(struct output_parser *p, const char *tail, size_t n) {
     for (int k = 0; markers[k].text; k++) {
         const char *last = find_last(tail, n, markers[k].text);
         if (markers[k].role == HEADER_START) start = last;
-        if (markers[k].role == HEADER_END && last && last > (message ? message : last - 1)) message = last, end = &markers[k];
+        if (markers[k].role == HEADER_END && last && last > (message ? message : last - 1))
+            message = last, end = &markers[k];
     }
     p->in_header = start && (!message || message < start);
     if (p->in_header || !message) return;
     const char *from = start && start < message ? start : tail;
-    const enum output_kind kind = has_kinds(p) ? (enum output_kind)end->kind : header_kind(p->form, from, (size_t)(message - from));
+    const enum output_kind kind =
+        has_kinds(p) ? (enum output_kind)end->kind : header_kind(p->form, from, (size_t)(message - from));
     if (kind == OUTPUT_THINKING) p->kind = OUTPUT_THINKING;
     p->has_message = true;
 }
@@ -179,7 +192,8 @@ struct output_parser *output_parser_open(const struct chat_template *c, const ch
     }
     for (int i = 0; i < N_PAIRS; i++) {
         const struct marker_pair *k = &marker_pairs[i];
-        p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)) || /* templates may only close it */
+        /* templates may only close it */
+        p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)) ||
                         (k->also && contains(text, m, k->also));
         p->marks_answer |= p->enabled[i] && k->is_needed;
         if (!p->enabled[i] || (k->kind != OUTPUT_THINKING && !k->is_needed)) continue;
@@ -197,8 +211,9 @@ void output_parser_close(struct output_parser **p) {
     *p = NULL;
 }
 
-/* ---- output: other control tokens are dropped, except inside tool markup ---- */
-static int emit_text(struct output_parser *p, const char *s, const bool *special, size_t n, output_parser_fn fn, void *ctx) {
+/* --- output: other control tokens are dropped, except inside tool markup ---------------------- */
+static int emit_text(struct output_parser *p, const char *s, const bool *special, size_t n, output_parser_fn fn,
+                     void *ctx) {
     for (size_t i = 0, run; i < n; i = run) {
         for (run = i + 1; run < n && special[run] == special[i]; run++) {
         }
@@ -213,11 +228,13 @@ static int emit_text(struct output_parser *p, const char *s, const bool *special
     }
     return 0;
 }
-static int emit_marker(const char *s, output_parser_fn fn, void *ctx) { return fn(ctx, OUTPUT_TOOL_CALL, s, strlen(s)); }
+static int emit_marker(const char *s, output_parser_fn fn, void *ctx) {
+    return fn(ctx, OUTPUT_TOOL_CALL, s, strlen(s));
+}
 
 /* ---- markers ----
- * Sets *text to marker k, or NULL if it cannot occur in this state. Returns false past the last marker. A call also ends thinking that the model has not
- * closed; may_interrupt: the position is one where it may. */
+ * Sets *text to marker k, or NULL if it cannot occur in this state. Returns false past the last marker. A call also
+ * ends thinking that the model has not closed; may_interrupt: the position is one where it may. */
 static bool possible_marker(const struct output_parser *p, int k, bool may_interrupt, const char **text) {
     *text = NULL;
     if (p->form) return (*text = header_markers[p->form][k].text) != NULL;
@@ -227,7 +244,9 @@ static bool possible_marker(const struct output_parser *p, int k, bool may_inter
     bool closing = k & 1;
     if (p->open_pair < 0) *text = !closing ? pair->open : pair->kind != OUTPUT_TOOL_CALL ? pair->close : NULL;
     else if (p->open_pair == k / 2 && closing) *text = pair->close;
-    else if (may_interrupt && marker_pairs[p->open_pair].kind == OUTPUT_THINKING && pair->kind == OUTPUT_TOOL_CALL && !closing) *text = pair->open;
+    else if (may_interrupt && marker_pairs[p->open_pair].kind == OUTPUT_THINKING && pair->kind == OUTPUT_TOOL_CALL &&
+             !closing)
+        *text = pair->open;
     return true;
 }
 
@@ -235,8 +254,10 @@ static int finish_header(struct output_parser *p, const struct header_marker *ma
     p->kind = has_kinds(p) ? marker->kind : (uint8_t)header_kind(p->form, p->header_text, p->n_header_text);
     p->in_header = false;
     p->has_message = true;
-    if (p->kind != OUTPUT_TOOL_CALL || p->form == FORM_MUSE) return 0;                                  /* Muse's calls have tags of their own */
-    int rc = p->form == FORM_HARMONY ? fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text) : 0; /* the header names the called function */
+    /* Muse's calls have tags of their own */
+    if (p->kind != OUTPUT_TOOL_CALL || p->form == FORM_MUSE) return 0;
+    /* the header names the called function */
+    int rc = p->form == FORM_HARMONY ? fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text) : 0;
     return rc ? rc : emit_marker(marker->text, fn, ctx);
 }
 static void append_header(struct output_parser *p, const char *s, size_t n) {
@@ -248,7 +269,8 @@ static int handle_marker(struct output_parser *p, int k, const char *text, outpu
     if (p->form) {
         const struct header_marker *marker = &header_markers[p->form][k];
         if (marker->role == HEADER_END) return finish_header(p, marker, fn, ctx);
-        if (marker->role == HEADER_START || (marker->role == HEADER_PART && !p->in_header && !strcmp(text, channel_marker)))
+        if (marker->role == HEADER_START ||
+            (marker->role == HEADER_PART && !p->in_header && !strcmp(text, channel_marker)))
             p->in_header = true, p->n_header_text = 0;
         if (p->in_header) {
             if (marker->role != HEADER_START) append_header(p, text, strlen(text));
@@ -268,11 +290,13 @@ static int handle_marker(struct output_parser *p, int k, const char *text, outpu
     return rc;
 }
 
-/* Classifies held[i..): 1: it begins with a marker (*which, *text); 0: it may become one, or a longer one than *text (NULL: none yet); -1: no marker. */
+/* Classifies held[i..): 1: it begins with a marker (*which, *text); 0: it may become one, or a longer one than *text
+ * (NULL: none yet); -1: no marker. */
 static int match_marker(const struct output_parser *p, size_t i, int *which, const char **text) {
     size_t n = p->n_held - i;
     bool is_undecided = false;
-    const bool may_interrupt = p->held_special[i] || (i ? p->held[i - 1] == '\n' : p->begins_line); /* thinking may quote a marker elsewhere */
+    /* thinking may quote a marker elsewhere */
+    const bool may_interrupt = p->held_special[i] || (i ? p->held[i - 1] == '\n' : p->begins_line);
     const char *t;
     *text = NULL;
     for (int k = 0; possible_marker(p, k, may_interrupt, &t); k++) {
@@ -313,11 +337,13 @@ static int process_held(struct output_parser *p, bool last, output_parser_fn fn,
     return rc;
 }
 
-int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool is_special, output_parser_fn fn, void *ctx) {
+int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool is_special, output_parser_fn fn,
+                       void *ctx) {
     int rc = 0;
     while (n && !rc) {
         size_t k = HELD_MAX - p->n_held < n ? HELD_MAX - p->n_held : n;
-        while (k > 3 && k < n && ((unsigned char)data[k] & 0xC0) == 0x80) k--; /* a long token: do not part a character */
+        /* a long token: do not part a character */
+        while (k > 3 && k < n && ((unsigned char)data[k] & 0xC0) == 0x80) k--;
         memcpy(p->held + p->n_held, data, k);
         memset(p->held_special + p->n_held, is_special, k * sizeof *p->held_special);
         p->n_held += k;

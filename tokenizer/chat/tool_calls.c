@@ -5,7 +5,8 @@
 
 /* The form of a markup is that of the mark that comes first in it. */
 static const struct form {
-    const char *open, *head, *close; /* around each call, and before its arguments; close is NULL: `parse` takes all of the markup */
+    /* around each call, and before its arguments; close is NULL: `parse` takes all of the markup */
+    const char *open, *head, *close;
     tool_calls_parser *parse;
 } forms[] = {
     {"<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", tool_calls_parse_deepseek},
@@ -73,7 +74,8 @@ int tool_calls_copy(const struct tool_calls *from, struct tool_calls *to) {
         buf_add(&copy->name, k->name.data ? k->name.data : "", k->name.len);
         buf_add(&copy->arguments, k->arguments.data ? k->arguments.data : "", k->arguments.len);
         buf_add(&copy->id, k->id.data ? k->id.data : "", k->id.len);
-        if (copy->name.failed || copy->arguments.failed || copy->id.failed) return tool_calls_truncate(to, n_before), ERR_MEMORY;
+        if (copy->name.failed || copy->arguments.failed || copy->id.failed)
+            return tool_calls_truncate(to, n_before), ERR_MEMORY;
     }
     return 0;
 }

@@ -11,8 +11,8 @@ struct tool_calls { /* empty when zero-initialised */
     struct tool_call *v;
     size_t n, cap;
 };
-/* Appends the calls of a markup (OUTPUT_TOOL_CALL of an answer). tools: the request's tools, for the types of untyped arguments; may be NULL.
- * ERR_MODEL if any of it is not a call (nothing is appended then), ERR_MEMORY. */
+/* Appends the calls of a markup (OUTPUT_TOOL_CALL of an answer). tools: the request's tools, for the types of untyped
+ * arguments; may be NULL. ERR_MODEL if any of it is not a call (nothing is appended then), ERR_MEMORY. */
 int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out);
 int tool_calls_copy(const struct tool_calls *from, struct tool_calls *to); /* appends; ERR_MEMORY: to is unchanged */
 void tool_calls_truncate(struct tool_calls *c, size_t n);                  /* keeps the first n */

@@ -28,7 +28,8 @@ int tool_call_add_json(struct tool_calls *c, struct markup_range name, struct ma
     if (arguments.s != arguments.end) TRY(tool_call_check_object(arguments));
     struct tool_call *k = tool_call_add(c, name);
     if (!k) return ERR_MEMORY;
-    return arguments.s == arguments.end ? buf_str(&k->arguments, "{}") : buf_add(&k->arguments, arguments.s, (size_t)(arguments.end - arguments.s));
+    return arguments.s == arguments.end ? buf_str(&k->arguments, "{}")
+                                        : buf_add(&k->arguments, arguments.s, (size_t)(arguments.end - arguments.s));
 }
 
 static bool json_equals(const struct json *j, const struct buf *text) {

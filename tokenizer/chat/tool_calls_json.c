@@ -5,14 +5,18 @@
 
 static int add_object_call(struct tool_calls *c, const struct json *j) {
     const struct json *f = json_get(j, "function");
-    const struct json *name = json_get(f && f->type == JSON_OBJECT ? f : j, "name"), *arguments = json_get(f && f->type == JSON_OBJECT ? f : j, "arguments");
+    const struct json *name = json_get(f && f->type == JSON_OBJECT ? f : j, "name"),
+                      *arguments = json_get(f && f->type == JSON_OBJECT ? f : j, "arguments");
     if (!name) name = json_get(j, "tool_name"); /* Cohere */
     if (!arguments) arguments = json_get(j, "parameters");
     if (!arguments) arguments = json_get(j, "args"); /* Inkling */
-    if (!name || name->type != JSON_STRING || !name->n || (arguments && arguments->type != JSON_OBJECT && arguments->type != JSON_STRING)) return ERR_MODEL;
+    if (!name || name->type != JSON_STRING || !name->n ||
+        (arguments && arguments->type != JSON_OBJECT && arguments->type != JSON_STRING))
+        return ERR_MODEL;
     struct markup_range of_name = {name->string, name->string + name->n};
     if (arguments && arguments->type == JSON_STRING)
-        return tool_call_add_json(c, of_name, (struct markup_range){arguments->string, arguments->string + arguments->n});
+        return tool_call_add_json(c, of_name,
+                                  (struct markup_range){arguments->string, arguments->string + arguments->n});
     struct tool_call *k = tool_call_add(c, of_name);
     if (!k) return ERR_MEMORY;
     return arguments ? json_write(&k->arguments, arguments) : buf_str(&k->arguments, "{}");
@@ -112,14 +116,16 @@ int tool_calls_parse_mistral(struct tool_calls *c, struct markup_range t, const 
 /* GigaChat: one call to the end of the answer, or to the mark that ends a message. */
 int tool_calls_parse_gigachat(struct tool_calls *c, struct markup_range t, const struct json *tools) {
     struct markup_range in;
-    if (!markup_take_before(&t, "<|function_call|>", &in) && !markup_take_before(&t, "<|role_sep|>", &in)) return ERR_MODEL;
+    if (!markup_take_before(&t, "<|function_call|>", &in) && !markup_take_before(&t, "<|role_sep|>", &in))
+        return ERR_MODEL;
     return tool_calls_parse_json(c, (struct markup_range){t.s, markup_skip_json(t)}, tools);
 }
 
 /* Solar Open: ID<|tool_call:name|>NAME<|tool_call:args|>{…} */
 int tool_calls_parse_solar(struct tool_calls *c, struct markup_range in, const struct json *tools) {
     struct markup_range id, name;
-    if (!markup_take_before(&in, "<|tool_call:name|>", &id) || !markup_take_before(&in, "<|tool_call:args|>", &name)) return ERR_MODEL;
+    if (!markup_take_before(&in, "<|tool_call:name|>", &id) || !markup_take_before(&in, "<|tool_call:args|>", &name))
+        return ERR_MODEL;
     TRY(tool_call_add_json(c, name, in));
     id = markup_trim(id);
     return buf_add(&c->v[c->n - 1].id, id.s, (size_t)(id.end - id.s));

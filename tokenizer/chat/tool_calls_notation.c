@@ -30,7 +30,8 @@ static int put_quoted(struct buf *out, struct markup_range *t) {
 
 /* A word without quotes: a key if a colon follows, a number, Python's or JSON's constant, else a string. */
 static void put_word(struct buf *out, struct markup_range word, bool is_key) {
-    static const char *const constants[][2] = {{"true", "true"}, {"True", "true"}, {"false", "false"}, {"False", "false"}, {"null", "null"}, {"None", "null"}};
+    static const char *const constants[][2] = {{"true", "true"},   {"True", "true"}, {"false", "false"},
+                                               {"False", "false"}, {"null", "null"}, {"None", "null"}};
     struct arena arena = {0};
     struct json j;
     const size_t n = (size_t)(word.end - word.s);
@@ -39,13 +40,15 @@ static void put_word(struct buf *out, struct markup_range word, bool is_key) {
             buf_str(out, constants[i][1]);
             return;
         }
-    const bool is_number = !is_key && !json_parse(&arena, word.s, n, 0, "value", &j, NULL) && (j.type == JSON_INT || j.type == JSON_FLOAT);
+    const bool is_number =
+        !is_key && !json_parse(&arena, word.s, n, 0, "value", &j, NULL) && (j.type == JSON_INT || j.type == JSON_FLOAT);
     if (is_number) buf_add(out, word.s, n);
     else json_quote(out, word.s, n);
     arena_free(&arena);
 }
 
-/* Copies a value up to a comma or a bracket that closes none of its own. mark: what surrounds strings (Gemma); NULL: quotes. */
+/* Copies a value up to a comma or a bracket that closes none of its own. mark: what surrounds strings (Gemma); NULL:
+ * quotes. */
 static int put_value(struct buf *out, struct markup_range *t, const char *mark) {
     int depth = 0, rc = 0;
     const size_t n_mark = mark ? strlen(mark) : 0;

@@ -7,15 +7,17 @@
 /* prefix: of the tags' names; line: the text after a name, a key, a value and a call. */
 #define GLM_CALLS(prefix, line) \
     { \
-        .open = "", .close = "", .before_name = "<" prefix "tool_call>", .after_name = line, .after_arguments = "</" prefix "tool_call>", .between = line, \
-        .before_key = "<" prefix "arg_key>", .before_text = "</" prefix "arg_key>" line "<" prefix "arg_value>", .after_value = "</" prefix "arg_value>" line, \
-        .ends = {"</" prefix "arg_value>", "</" prefix "tool_call>"}, \
+        .open = "", .close = "", .before_name = "<" prefix "tool_call>", .after_name = line, \
+        .after_arguments = "</" prefix "tool_call>", .between = line, .before_key = "<" prefix "arg_key>", \
+        .before_text = "</" prefix "arg_key>" line "<" prefix "arg_value>", \
+        .after_value = "</" prefix "arg_value>" line, .ends = {"</" prefix "arg_value>", "</" prefix "tool_call>"}, \
     }
 /* suffix: of the tags' names. */
 #define HUNYUAN_CALLS(suffix) \
     { \
-        .open = "<tool_calls" suffix ">\n", .close = "</tool_calls" suffix ">", .before_name = "<tool_call" suffix ">", \
-        .after_name = "<tool_sep" suffix ">\n", .after_arguments = "</tool_call" suffix ">\n", .between = "", .before_key = "<arg_key" suffix ">", \
+        .open = "<tool_calls" suffix ">\n", .close = "</tool_calls" suffix ">", \
+        .before_name = "<tool_call" suffix ">", .after_name = "<tool_sep" suffix ">\n", \
+        .after_arguments = "</tool_call" suffix ">\n", .between = "", .before_key = "<arg_key" suffix ">", \
         .before_text = "</arg_key" suffix ">\n<arg_value" suffix ">", .after_value = "</arg_value" suffix ">\n", \
         .ends = {"</arg_value" suffix ">", "</tool_call" suffix ">", "</tool_calls" suffix ">"}, \
     }
@@ -24,8 +26,9 @@
 /* mark: what precedes the tags' names. */
 #define DSML_CALLS(mark, block) \
     { \
-        .open = "\n\n<" mark block "\n", .close = "</" mark block, .before_name = "<" mark "invoke name=\"", .after_name = "\">\n", \
-        .after_arguments = "</" mark "invoke>\n", .between = "", .before_key = "<" mark "parameter name=\"", .before_text = "\" string=\"true\">", \
+        .open = "\n\n<" mark block "\n", .close = "</" mark block, .before_name = "<" mark "invoke name=\"", \
+        .after_name = "\">\n", .after_arguments = "</" mark "invoke>\n", .between = "", \
+        .before_key = "<" mark "parameter name=\"", .before_text = "\" string=\"true\">", \
         .before_json = "\" string=\"false\">", .after_value = "</" mark "parameter>\n", \
         .ends = {"</" mark "parameter>", "</" mark "invoke>", "</" mark block}, \
     }
@@ -36,7 +39,8 @@ static const struct {
 } tool_formats[] = {
     {"<arg_key>", "</arg_key><arg_value>", {"<tool_sep>"}, GLM_CALLS("", "")}, /* GLM 4.7 and later; not Hunyuan 3 */
     {"<arg_key>", "<tool_call>", {"<tool_sep>"}, GLM_CALLS("", "\n")},         /* GLM 4.5 and 4.6 */
-    {":opensource", "tool_sep", {NULL}, HUNYUAN_CALLS(":opensource")},         /* Hunyuan 3 and 4: templates join the suffix */
+    /* Hunyuan 3 and 4: templates join the suffix */
+    {":opensource", "tool_sep", {NULL}, HUNYUAN_CALLS(":opensource")},
     {"<arg_key>", "<tool_sep>", {NULL}, HUNYUAN_CALLS("")},
     {"<longcat_arg_key>", NULL, {NULL}, GLM_CALLS("longcat_", "\n")}, /* LongCat's second form */
     {"<function=",                                                    /* Qwen3-Coder */
@@ -106,30 +110,50 @@ static const struct {
     {"<｜tool▁calls▁begin｜>",                                                                /* DeepSeek V3.1 */
      NULL,
      {"```json"},
-     {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", ""}},
+     {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
+      "<｜tool▁call▁end｜>", ""}},
     {"<｜tool▁calls▁begin｜>", /* DeepSeek V3, R1 */
      NULL,
      {NULL},
-     {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>", "\n"}},
+     {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n",
+      "\n```<｜tool▁call▁end｜>", "\n"}},
     {"<|START_ACTION|>", /* Cohere: calls are numbered */
      NULL,
      {NULL},
-     {"<|START_ACTION|>[\n", "\n]<|END_ACTION|>", "    {\"tool_call_id\": \"0\", \"tool_name\": \"", "\", \"parameters\": ", "}", "", .is_single = true}},
-    {"[TOOL_CALLS]", NULL, {"[ARGS]"}, {"[TOOL_CALLS][", "]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}}, /* Mistral up to Nemo */
-    {"[TOOL_CALLS]", "[ARGS]", {"[CALL_ID]"}, {"", "", "[TOOL_CALLS]", "[ARGS]", "", ""}},                         /* later */
-    {"[TOOL_CALLS]", "[CALL_ID]", {NULL}, {"", "", "[TOOL_CALLS]", "[CALL_ID]000000000[ARGS]", "", "", .is_single = true}},
-    {"<TOOLCALL>", NULL, {NULL}, {"<TOOLCALL>[", "]</TOOLCALL>", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}},        /* Nemotron Nano 2 */
-    {"[unused11]", NULL, {NULL}, {"[unused11][", "][unused12]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}},         /* openPangu */
-    {"<tool_calls>[", NULL, {NULL}, {"<tool_calls>[", "]</tool_calls>", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}}, /* Apriel */
-    {"<tool_calls>",                                                                                                         /* MiniMax-M1 */
+     {"<|START_ACTION|>[\n", "\n]<|END_ACTION|>", "    {\"tool_call_id\": \"0\", \"tool_name\": \"",
+      "\", \"parameters\": ", "}", "", .is_single = true}},
+    /* Mistral up to Nemo */
+    {"[TOOL_CALLS]", NULL, {"[ARGS]"}, {"[TOOL_CALLS][", "]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}},
+    /* later */
+    {"[TOOL_CALLS]", "[ARGS]", {"[CALL_ID]"}, {"", "", "[TOOL_CALLS]", "[ARGS]", "", ""}},
+    {"[TOOL_CALLS]",
+     "[CALL_ID]",
+     {NULL},
+     {"", "", "[TOOL_CALLS]", "[CALL_ID]000000000[ARGS]", "", "", .is_single = true}},
+    /* Nemotron Nano 2 */
+    {"<TOOLCALL>", NULL, {NULL}, {"<TOOLCALL>[", "]</TOOLCALL>", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}},
+    /* openPangu */
+    {"[unused11]", NULL, {NULL}, {"[unused11][", "][unused12]", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}},
+    /* Apriel */
+    {"<tool_calls>[",
+     NULL,
+     {NULL},
+     {"<tool_calls>[", "]</tool_calls>", "{\"name\": \"", "\", \"arguments\": ", "}", ", "}},
+    /* MiniMax-M1 */
+    {"<tool_calls>",
      "<beginning_of_sentence>",
      {NULL},
      {"<tool_calls>\n", "\n</tool_calls>", "{\"name\": \"", "\", \"arguments\": ", "}", "\n"}},
     {"<|tool_call:begin|>", /* Solar Open: each call has an id */
      NULL,
      {NULL},
-     {"<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>", "", .is_single = true}},
-    {"<|function_call|>", NULL, {NULL}, {"", "", "<|function_call|>{\"name\": \"", "\", \"arguments\": ", "}", "", .is_single = true}}, /* GigaChat 3.1 */
+     {"<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>", "<|tool_call:args|>",
+      "<|tool_call:end|>", "", .is_single = true}},
+    /* GigaChat 3.1 */
+    {"<|function_call|>",
+     NULL,
+     {NULL},
+     {"", "", "<|function_call|>{\"name\": \"", "\", \"arguments\": ", "}", "", .is_single = true}},
     {"<|channel|>", /* gpt-oss: a message to the function, which ends the answer */
      NULL,
      {NULL},
@@ -137,13 +161,14 @@ static const struct {
     {"<|tool_calls_section_begin|>", /* Kimi K2: calls are numbered */
      NULL,
      {NULL},
-     {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>functions.", ":0<|tool_call_argument_begin|>", "<|tool_call_end|>", "",
-      .is_single = true}},
+     {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>functions.",
+      ":0<|tool_call_argument_begin|>", "<|tool_call_end|>", "", .is_single = true}},
     {"<|open|>", /* Kimi K3, whose calls follow the answer and are numbered */
      "<|sep|>",
      {NULL},
      {"<|close|>response<|sep|><|open|>tools<|sep|>", "<|close|>tools<|sep|>", "<|open|>call tool=\"",
-      "\" index=\"1\"<|sep|><|open|>json type=\"object\"<|sep|>", "<|close|>json<|sep|><|close|>call<|sep|>", "", .is_single = true}},
+      "\" index=\"1\"<|sep|><|open|>json type=\"object\"<|sep|>", "<|close|>json<|sep|><|close|>call<|sep|>", "",
+      .is_single = true}},
 };
 
 static bool contains(const char *s, size_t n, const char *what) { return memmem(s, n, what, strlen(what)) != NULL; }
@@ -152,8 +177,10 @@ const struct tool_format *tool_format_find(const struct chat_template *c) {
     size_t n;
     const char *text = chat_template_source(c, &n);
     for (size_t i = 0; i < sizeof tool_formats / sizeof *tool_formats; i++) {
-        bool differs = !contains(text, n, tool_formats[i].marker) || (tool_formats[i].with && !contains(text, n, tool_formats[i].with));
-        for (int k = 0; k < 3 && tool_formats[i].unless[k]; k++) differs |= contains(text, n, tool_formats[i].unless[k]);
+        bool differs = !contains(text, n, tool_formats[i].marker) ||
+                       (tool_formats[i].with && !contains(text, n, tool_formats[i].with));
+        for (int k = 0; k < 3 && tool_formats[i].unless[k]; k++)
+            differs |= contains(text, n, tool_formats[i].unless[k]);
         if (!differs) return &tool_formats[i].format;
     }
     return NULL;

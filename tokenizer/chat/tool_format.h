@@ -7,8 +7,9 @@ struct tool_format {
     const char *before_name, *after_name, *after_arguments;
     const char *between; /* calls */
     bool is_single;      /* a second call would be written in another way */
-    /* Arguments between tags, one after the other; before_key is NULL: they are JSON. before_json: instead of before_text before a value that is JSON; NULL:
-     * the same, and the type in the tool's schema tells plain text from JSON. */
+    /* Arguments between tags, one after the other; before_key is NULL: they are JSON. before_json: instead of
+     * before_text before a value that is JSON; NULL: the same, and the type in the tool's schema tells plain text from
+     * JSON. */
     const char *before_key, *before_text, *before_json, *after_value;
     const char *ends[3]; /* texts that end a value; no value contains one */
 };

@@ -41,16 +41,19 @@ struct automaton {
     const struct grammar_rules *g;
     struct node *nodes;
     struct state *states;
-    uint32_t *members, *work, *found; /* of states; while a closure is computed: stacks to expand, and all stacks in it */
-    size_t n_nodes, cap_nodes, n_states, cap_states, n_members, cap_members, n_work, cap_work, n_found, cap_found, bytes;
+    /* of states; while a closure is computed: stacks to expand, and all stacks in it */
+    uint32_t *members, *work, *found;
+    size_t n_nodes, cap_nodes, n_states, cap_states, n_members, cap_members, n_work, cap_work, n_found, cap_found,
+        bytes;
     struct table node_table, state_table;
     bool complete; /* while a closure is computed: the bottom was reached */
     int failed;
 };
 
-/* ---- tables ---- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
-static int table_grow(struct table *t, uint64_t (*hash)(const struct automaton *, uint32_t), const struct automaton *a) {
+static int table_grow(struct table *t, uint64_t (*hash)(const struct automaton *, uint32_t),
+                      const struct automaton *a) {
     if (t->n * 2 < t->size) return 0;
     const size_t size = t->size ? 2 * t->size : 1024;
     uint32_t *v = mem_calloc(size, sizeof *v);
@@ -72,19 +75,29 @@ static uint64_t state_hash(const struct automaton *a, uint32_t i) {
     return hash64(a->members + s->first, s->n * sizeof *a->members, s->complete);
 }
 
-/* ---- stacks ---- */
+/* --- stacks ----------------------------------------------------------------------------------- */
 
 /* Returns the stack with this top on a parent, or BOTTOM after a failure or past the limit of depth. */
-static uint32_t make_node(struct automaton *a, uint32_t pos, uint32_t lo, uint32_t hi, uint32_t parent, uint32_t bound, uint32_t nest) {
+static uint32_t make_node(struct automaton *a, uint32_t pos, uint32_t lo, uint32_t hi, uint32_t parent, uint32_t bound,
+                          uint32_t nest) {
     const struct node *below = &a->nodes[parent];
     const struct elem *x = &a->g->elems[pos];
-    struct node n = {.pos = pos, .lo = lo, .hi = hi, .parent = parent, .bound = bound, .nest = nest, .depth = (uint16_t)(below->depth + 1)};
+    struct node n = {.pos = pos,
+                     .lo = lo,
+                     .hi = hi,
+                     .parent = parent,
+                     .bound = bound,
+                     .nest = nest,
+                     .depth = (uint16_t)(below->depth + 1)};
     if (below->depth >= MAX_DEPTH) return BOTTOM;
     if (a->n_nodes >= MAX_NODES) a->failed = ERR_RUNTIME;
-    else if (table_grow(&a->node_table, node_hash, a) || mem_grow(&a->nodes, &a->cap_nodes, a->n_nodes + 1, sizeof *a->nodes)) a->failed = ERR_MEMORY;
+    else if (table_grow(&a->node_table, node_hash, a) ||
+             mem_grow(&a->nodes, &a->cap_nodes, a->n_nodes + 1, sizeof *a->nodes))
+        a->failed = ERR_MEMORY;
     if (a->failed) return BOTTOM;
     uint64_t missing = x->kind == ELEM_END ? 0 : x->rest;
-    if (x->kind == ELEM_REPEAT) missing -= (uint64_t)a->g->rules[x->arg].min * (x->lo - (lo < x->lo ? lo : x->lo)); /* repetitions that are done */
+    /* repetitions that are done */
+    if (x->kind == ELEM_REPEAT) missing -= (uint64_t)a->g->rules[x->arg].min * (x->lo - (lo < x->lo ? lo : x->lo));
     missing += a->nodes[parent].missing;
     n.missing = missing < UINT32_MAX / 2 ? (uint32_t)missing : UINT32_MAX / 2;
     a->nodes[a->n_nodes] = n;
@@ -101,7 +114,8 @@ static uint32_t next_symbol(struct automaton *a, uint32_t i) {
     const struct node n = a->nodes[i];
     const struct elem *x = &a->g->elems[n.pos + 1];
     if (x->kind == ELEM_END) return n.parent;
-    return make_node(a, n.pos + 1, x->kind == ELEM_REPEAT ? x->lo : 0, x->kind == ELEM_REPEAT ? x->hi : 0, n.parent, n.bound, n.nest);
+    return make_node(a, n.pos + 1, x->kind == ELEM_REPEAT ? x->lo : 0, x->kind == ELEM_REPEAT ? x->hi : 0, n.parent,
+                     n.bound, n.nest);
 }
 
 /* Adds a stack to the closure that is being computed. */
@@ -112,7 +126,8 @@ static void reach(struct automaton *a, uint32_t i) {
     }
     if (a->nodes[i].seen || a->failed) return;
     if (a->n_found >= MAX_STACKS) a->failed = ERR_RUNTIME;
-    else if (mem_grow(&a->work, &a->cap_work, a->n_work + 1, sizeof *a->work) || mem_grow(&a->found, &a->cap_found, a->n_found + 1, sizeof *a->found))
+    else if (mem_grow(&a->work, &a->cap_work, a->n_work + 1, sizeof *a->work) ||
+             mem_grow(&a->found, &a->cap_found, a->n_found + 1, sizeof *a->found))
         a->failed = ERR_MEMORY;
     if (a->failed) return;
     a->nodes[i].seen = true;
@@ -134,7 +149,8 @@ static void enter_rule(struct automaton *a, uint32_t rule, uint32_t then, const 
             continue;
         }
         if (nest + x->nest > GRAMMAR_MAX_NEST) continue;
-        const uint32_t top = make_node(a, pos, x->kind == ELEM_REPEAT ? x->lo : 0, x->kind == ELEM_REPEAT ? x->hi : 0, then, bound, nest);
+        const uint32_t top = make_node(a, pos, x->kind == ELEM_REPEAT ? x->lo : 0, x->kind == ELEM_REPEAT ? x->hi : 0,
+                                       then, bound, nest);
         if (top) reach(a, top);
     }
 }
@@ -161,14 +177,15 @@ static int compare_numbers(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* ---- states ---- */
+/* --- states ----------------------------------------------------------------------------------- */
 
 /* Returns the state of the stacks in a->found whose top is a byte class, after expanding the others. */
 static state_id find_state(struct automaton *a) {
     while (a->n_work && !a->failed) expand(a, a->work[--a->n_work]);
     a->n_work = 0;
     struct state s = {.first = (uint32_t)a->n_members, .missing = UINT32_MAX, .complete = a->complete};
-    if (!a->failed && mem_grow(&a->members, &a->cap_members, a->n_members + a->n_found, sizeof *a->members)) a->failed = ERR_MEMORY;
+    if (!a->failed && mem_grow(&a->members, &a->cap_members, a->n_members + a->n_found, sizeof *a->members))
+        a->failed = ERR_MEMORY;
     for (size_t k = 0; k < a->n_found; k++) {
         struct node *n = &a->nodes[a->found[k]];
         n->seen = false;
@@ -182,23 +199,29 @@ static state_id find_state(struct automaton *a) {
     if (a->failed || (!s.n && !s.complete)) return STATE_DEAD;
     qsort(a->members + s.first, s.n, sizeof *a->members, compare_numbers);
     if (a->n_states >= MAX_STATES) a->failed = ERR_RUNTIME;
-    else if (table_grow(&a->state_table, state_hash, a) || mem_grow(&a->states, &a->cap_states, a->n_states + 1, sizeof *a->states)) a->failed = ERR_MEMORY;
+    else if (table_grow(&a->state_table, state_hash, a) ||
+             mem_grow(&a->states, &a->cap_states, a->n_states + 1, sizeof *a->states))
+        a->failed = ERR_MEMORY;
     if (a->failed) return STATE_DEAD;
     a->states[a->n_states] = s;
     struct table *t = &a->state_table;
     size_t at = state_hash(a, (uint32_t)a->n_states) & (t->size - 1);
     for (; t->v[at]; at = (at + 1) & (t->size - 1)) {
         const struct state *o = &a->states[t->v[at]];
-        if (o->n == s.n && o->complete == s.complete && !memcmp(a->members + o->first, a->members + s.first, s.n * sizeof *a->members)) return t->v[at];
+        if (o->n == s.n && o->complete == s.complete &&
+            !memcmp(a->members + o->first, a->members + s.first, s.n * sizeof *a->members))
+            return t->v[at];
     }
     a->n_members += s.n;
     t->n++;
     return t->v[at] = (uint32_t)a->n_states++;
 }
 
-/* Returns the state of the stacks that reach() has added, as find_state(). Stores the state of a single stack in its node. */
+/* Returns the state of the stacks that reach() has added, as find_state(). Stores the state of a single stack in its
+ * node. */
 static state_id make_state(struct automaton *a) {
-    const uint32_t only = a->n_found == 1 && !a->complete ? a->found[0] : BOTTOM; /* characters of one set lead to the same stack */
+    /* characters of one set lead to the same stack */
+    const uint32_t only = a->n_found == 1 && !a->complete ? a->found[0] : BOTTOM;
     if (only && a->nodes[only].closure && !a->failed) {
         a->nodes[only].seen = false;
         a->n_found = a->n_work = 0;
@@ -214,8 +237,10 @@ static struct automaton *new_automaton(const struct grammar_rules *g) {
     struct automaton *a = mem_calloc(1, sizeof *a);
     if (!a) return NULL;
     a->g = g;
-    if (table_grow(&a->node_table, node_hash, a) || table_grow(&a->state_table, state_hash, a) || mem_grow(&a->nodes, &a->cap_nodes, 1024, sizeof *a->nodes) ||
-        mem_grow(&a->states, &a->cap_states, 256, sizeof *a->states) || mem_grow(&a->members, &a->cap_members, 256, sizeof *a->members)) {
+    if (table_grow(&a->node_table, node_hash, a) || table_grow(&a->state_table, state_hash, a) ||
+        mem_grow(&a->nodes, &a->cap_nodes, 1024, sizeof *a->nodes) ||
+        mem_grow(&a->states, &a->cap_states, 256, sizeof *a->states) ||
+        mem_grow(&a->members, &a->cap_members, 256, sizeof *a->members)) {
         automaton_close(&a);
         return NULL;
     }
@@ -291,7 +316,8 @@ bool automaton_is_complete(const struct automaton *a, state_id s) { return a->st
 bool automaton_is_final(const struct automaton *a, state_id s) { return a->states[s].complete && !a->states[s].n; }
 uint32_t automaton_missing(const struct automaton *a, state_id s) { return a->states[s].missing; }
 
-/* The repeat of text that a stack is in, or NULL. *begins: whether the stack is at the beginning of a character: at the first alternative. */
+/* The repeat of text that a stack is in, or NULL. *begins: whether the stack is at the beginning of a character: at the
+ * first alternative. */
 static const struct elem *text_of(const struct automaton *a, const struct node *n, bool *begins) {
     const struct elem *text = n->parent ? &a->g->elems[a->nodes[n->parent].pos] : NULL;
     if (!text || !text->text) return NULL;
@@ -322,8 +348,8 @@ uint32_t automaton_text_room(const struct automaton *a, state_id s, bool *is_lim
         if (text && text->text == TEXT_ANY) {
             const uint32_t more = below->hi == GRAMMAR_UNBOUNDED ? below->hi : below->hi + 1;
             if (begins && more > room) room = more;
-        } else
-            for (int i = 0; i < 4; i++) *is_limit &= !(set->bits[i] & plain.bits[i]); /* other stacks must refuse plain characters */
+        } else /* other stacks must refuse plain characters */
+            for (int i = 0; i < 4; i++) *is_limit &= !(set->bits[i] & plain.bits[i]);
     }
     return room;
 }
@@ -333,7 +359,8 @@ bool automaton_forced(const struct automaton *a, state_id s, uint8_t *byte) {
     struct byte_set all = {0};
     int n = 0;
     for (uint32_t k = 0; k < p->n; k++)
-        for (int i = 0; i < 4; i++) all.bits[i] |= a->g->sets[a->g->elems[a->nodes[a->members[p->first + k]].pos].arg].bits[i];
+        for (int i = 0; i < 4; i++)
+            all.bits[i] |= a->g->sets[a->g->elems[a->nodes[a->members[p->first + k]].pos].arg].bits[i];
     for (int i = 0; i < 4; i++) {
         n += __builtin_popcountll(all.bits[i]);
         if (all.bits[i]) *byte = (uint8_t)(64 * i + __builtin_ctzll(all.bits[i]));
@@ -361,17 +388,19 @@ int automaton_failure(const struct automaton *a, struct error *e) {
 
 bool automaton_is_crowded(const struct automaton *a) { return a->n_states > MAX_STATES / 2; }
 size_t automaton_bytes(const struct automaton *a) {
-    return a->bytes + a->n_nodes * sizeof *a->nodes + a->n_states * sizeof *a->states + a->n_members * sizeof *a->members;
+    return a->bytes + a->n_nodes * sizeof *a->nodes + a->n_states * sizeof *a->states +
+           a->n_members * sizeof *a->members;
 }
 
-/* ---- copies of stacks ---- */
+/* --- copies of stacks ------------------------------------------------------------------------- */
 
 /* Copies the part of a stack above `bound` onto BOTTOM; counters are cut to max_count. */
 static uint32_t copy_upper(struct automaton *a, uint32_t i, uint32_t bound, uint32_t max_count) {
     if (i == bound) return BOTTOM;
     const struct node n = a->nodes[i];
     const uint32_t parent = copy_upper(a, n.parent, bound, max_count);
-    const uint32_t lo = n.lo > max_count ? max_count : n.lo, hi = n.hi != GRAMMAR_UNBOUNDED && n.hi > max_count ? max_count : n.hi;
+    const uint32_t lo = n.lo > max_count ? max_count : n.lo,
+                   hi = n.hi != GRAMMAR_UNBOUNDED && n.hi > max_count ? max_count : n.hi;
     return a->failed ? BOTTOM : make_node(a, n.pos, lo, hi, parent, BOTTOM, 0);
 }
 
@@ -414,7 +443,8 @@ static uint32_t copy_stack(struct automaton *to, const struct automaton *from, u
     uint32_t *chain = mem_alloc((from->nodes[i].depth + 1u) * sizeof *chain);
     if (!chain) return to->failed = ERR_MEMORY, BOTTOM;
     for (; i; i = from->nodes[i].parent) chain[depth++] = i;
-    uint32_t *copy = mem_alloc((depth + 1) * sizeof *copy), below = BOTTOM; /* copy[k]: of chain[k]; the bottom is last */
+    /* copy[k]: of chain[k]; the bottom is last */
+    uint32_t *copy = mem_alloc((depth + 1) * sizeof *copy), below = BOTTOM;
     if (!copy) to->failed = ERR_MEMORY;
     else copy[depth] = BOTTOM;
     for (size_t k = depth; k-- > 0 && !to->failed;) {

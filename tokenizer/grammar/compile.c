@@ -12,7 +12,7 @@ static int set_limit_error(int code, struct error *e) {
     return error_set(e, ERR_USAGE, "the grammar is too large: at most %d symbols", GRAMMAR_MAX_ELEMS);
 }
 
-/* ---- rules ---- */
+/* --- rules ------------------------------------------------------------------------------------ */
 
 struct queue { /* expressions whose rules have no alternatives yet, in the order of their rules */
     expr_id *v;
@@ -23,12 +23,14 @@ struct queue { /* expressions whose rules have no alternatives yet, in the order
 static uint32_t rule_of(struct grammar *g, struct queue *q, expr_id x) {
     struct expr *p = &g->exprs[x];
     if (p->rule) return p->rule - 1;
-    if (mem_grow(&g->rules, &g->cap_rules, g->n_rules + 1, sizeof *g->rules) || mem_grow(&q->v, &q->cap, q->n + 1, sizeof *q->v)) {
+    if (mem_grow(&g->rules, &g->cap_rules, g->n_rules + 1, sizeof *g->rules) ||
+        mem_grow(&q->v, &q->cap, q->n + 1, sizeof *q->v)) {
         g->failed = ERR_MEMORY;
         return 0;
     }
     q->v[q->n++] = x;
-    g->rules[g->n_rules] = (struct rule){.is_lexeme = p->kind == EXPR_RULE && p->is_lexeme, .nests = p->kind == EXPR_RULE && p->nests};
+    g->rules[g->n_rules] =
+        (struct rule){.is_lexeme = p->kind == EXPR_RULE && p->is_lexeme, .nests = p->kind == EXPR_RULE && p->nests};
     p->rule = (uint32_t)++g->n_rules;
     return p->rule - 1;
 }
@@ -72,7 +74,10 @@ static void add_sequence(struct grammar *g, struct queue *q, struct pending *sta
             }
             break;
         case EXPR_CLASS: add_elem(g, (struct elem){.kind = ELEM_CLASS, .arg = p.a}); break;
-        case EXPR_REPEAT: add_elem(g, (struct elem){.kind = ELEM_REPEAT, .arg = rule_of(g, q, p.a), .lo = p.lo, .hi = p.hi, .text = p.text}); break;
+        case EXPR_REPEAT:
+            add_elem(g, (struct elem){
+                            .kind = ELEM_REPEAT, .arg = rule_of(g, q, p.a), .lo = p.lo, .hi = p.hi, .text = p.text});
+            break;
         case EXPR_ALT:
         case EXPR_RULE: add_elem(g, (struct elem){.kind = ELEM_RULE, .arg = rule_of(g, q, x)}); break;
         }
@@ -101,10 +106,11 @@ static void add_alternatives(struct grammar *g, struct queue *q, uint32_t rule, 
     mem_free(stack.v);
 }
 
-/* ---- properties ---- */
+/* --- properties ------------------------------------------------------------------------------- */
 
 static uint32_t add_bytes(uint32_t a, uint64_t b) {
-    return a == NO_TEXT || b >= NO_TEXT || a + b >= NO_TEXT / 2 ? (a == NO_TEXT || b >= NO_TEXT ? NO_TEXT : NO_TEXT / 2) : (uint32_t)(a + b);
+    return a == NO_TEXT || b >= NO_TEXT || a + b >= NO_TEXT / 2 ? (a == NO_TEXT || b >= NO_TEXT ? NO_TEXT : NO_TEXT / 2)
+                                                                : (uint32_t)(a + b);
 }
 
 static uint32_t elem_min(const struct grammar *g, const struct elem *x) {
@@ -120,7 +126,8 @@ static uint8_t elem_nest(const struct grammar *g, const struct elem *x) {
     return x->kind == ELEM_RULE || (x->kind == ELEM_REPEAT && x->lo) ? g->rules[x->arg].min_nest : 0;
 }
 static bool elem_nullable(const struct grammar *g, const struct elem *x) {
-    return x->kind == ELEM_RULE ? g->rules[x->arg].nullable : x->kind == ELEM_REPEAT && (!x->lo || g->rules[x->arg].nullable);
+    return x->kind == ELEM_RULE ? g->rules[x->arg].nullable
+                                : x->kind == ELEM_REPEAT && (!x->lo || g->rules[x->arg].nullable);
 }
 
 /* Recomputes a rule from the rules that it uses. Returns whether anything changed. */
@@ -172,8 +179,9 @@ static int finish_alternatives(struct grammar *g, struct error *e) {
                 if (g->rules[x->arg].min == NO_TEXT && !x->lo) x->hi = 0;
                 if (!g->rules[x->arg].nullable || x->hi == GRAMMAR_UNBOUNDED || !x->hi) continue;
                 if (x->hi > GRAMMAR_MAX_EMPTY_REPEAT)
-                    return error_set(e, ERR_USAGE, "an expression that may be empty is repeated up to %u times; the limit is %d", x->hi,
-                                     GRAMMAR_MAX_EMPTY_REPEAT);
+                    return error_set(e, ERR_USAGE,
+                                     "an expression that may be empty is repeated up to %u times; the limit is %d",
+                                     x->hi, GRAMMAR_MAX_EMPTY_REPEAT);
                 x->lo = 0;
             }
             for (uint32_t bytes = 0, levels = 0; x-- > first;) {
@@ -189,7 +197,7 @@ static int finish_alternatives(struct grammar *g, struct error *e) {
     return 0;
 }
 
-/* ---- left recursion ---- */
+/* --- left recursion --------------------------------------------------------------------------- */
 
 struct visit { /* a rule whose first symbols are being visited */
     uint32_t rule, alt, elem;
@@ -240,7 +248,8 @@ static int refuse_left_recursion(struct grammar *g, struct error *e) {
 static void classify_bytes(const struct grammar *g, struct grammar_rules *out) {
     out->n_classes = 1;
     for (size_t i = 0; i < g->n_sets; i++) {
-        int fresh[256], n = out->n_classes; /* the class of a class's bytes that are in the set, and one of its bytes that is not */
+        /* the class of a class's bytes that are in the set, and one of its bytes that is not */
+        int fresh[256], n = out->n_classes;
         bool outside[256] = {false};
         memset(fresh, -1, sizeof fresh);
         for (int b = 0; b < 256; b++) outside[out->byte_class[b]] |= !byte_set_has(&g->sets[i], (uint8_t)b);
@@ -264,10 +273,12 @@ int grammar_finish(struct grammar *g, expr_id root, struct error *e) {
     if (g->failed || !root) return set_limit_error(g->failed, e);
     compute_rules(g);
     if (g->rules[0].min == NO_TEXT || g->rules[0].min_nest > GRAMMAR_MAX_NEST)
-        return error_set(e, ERR_USAGE, "no text matches it, or every text nests deeper than %d levels", GRAMMAR_MAX_NEST);
+        return error_set(e, ERR_USAGE, "no text matches it, or every text nests deeper than %d levels",
+                         GRAMMAR_MAX_NEST);
     int rc = finish_alternatives(g, e);
     if (!rc) rc = refuse_left_recursion(g, e);
-    g->compiled = (struct grammar_rules){.elems = g->elems, .sets = g->sets, .rules = g->rules, .alts = g->alts, .n_elems = g->n_elems};
+    g->compiled = (struct grammar_rules){
+        .elems = g->elems, .sets = g->sets, .rules = g->rules, .alts = g->alts, .n_elems = g->n_elems};
     classify_bytes(g, &g->compiled);
     return rc;
 }

@@ -28,7 +28,8 @@ static uint32_t fewest_tokens(const struct completions *c, const struct token_tr
     uint32_t least = UINT32_MAX, node = 0;
     if (c->v[s].byte == GRAMMAR_TOKEN_MARK) least = after_named(c, t, s);
     else
-        for (const struct completion *p = &c->v[s]; p->next && (node = child(&t->all, node, p->byte)); p = &c->v[p->next])
+        for (const struct completion *p = &c->v[s]; p->next && (node = child(&t->all, node, p->byte));
+             p = &c->v[p->next])
             if (t->all.token[node] >= 0 && c->v[p->next].tokens < least) least = c->v[p->next].tokens;
     return least < UINT32_MAX ? least + 1 : least;
 }
@@ -41,7 +42,8 @@ static int grow(struct completions *c, state_id s) {
     return 0;
 }
 
-int completion_tokens(struct completions *c, struct automaton *a, const struct token_trie *t, state_id s, uint32_t *tokens) {
+int completion_tokens(struct completions *c, struct automaton *a, const struct token_trie *t, state_id s,
+                      uint32_t *tokens) {
     size_t n = 0;
     const state_id first = s;
     *tokens = UINT32_MAX;
@@ -52,7 +54,8 @@ int completion_tokens(struct completions *c, struct automaton *a, const struct t
         if (c->v[s].is_known) break;
         if (automaton_is_complete(a, s)) p.tokens = 0;
         else if (automaton_shortest(a, s, &p.byte)) p.next = automaton_step(a, s, p.byte);
-        if (p.next && automaton_missing(a, p.next) >= automaton_missing(a, s)) p.next = STATE_DEAD; /* the limit of levels */
+        /* the limit of levels */
+        if (p.next && automaton_missing(a, p.next) >= automaton_missing(a, s)) p.next = STATE_DEAD;
         c->v[s] = p;
         c->path[n++] = s;
         s = p.next;

@@ -28,7 +28,9 @@ static int fail(const struct parser *p, const char *what) {
     return error_set(p->e, ERR_USAGE, "line %d: %s", line, what);
 }
 
-static bool is_name(char c) { return ((c | 32) >= 'a' && (c | 32) <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_'; }
+static bool is_name(char c) {
+    return ((c | 32) >= 'a' && (c | 32) <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+}
 
 /* Skips blanks and comments; line ends too if the expression may continue on the next line. */
 static void skip(struct parser *p, bool line_ends) {
@@ -139,7 +141,8 @@ static int parse_item(struct parser *p, expr_id *out) {
 
 static bool read_count(struct parser *p, bool nested, uint32_t *out) {
     const char *begin = p->at;
-    for (*out = 0; p->at < p->end && *p->at >= '0' && *p->at <= '9' && *out <= MAX_COUNT; p->at++) *out = *out * 10 + (uint32_t)(*p->at - '0');
+    for (*out = 0; p->at < p->end && *p->at >= '0' && *p->at <= '9' && *out <= MAX_COUNT; p->at++)
+        *out = *out * 10 + (uint32_t)(*p->at - '0');
     const bool any = p->at > begin;
     skip(p, nested);
     return any;
@@ -223,7 +226,9 @@ int gbnf_expr(struct grammar *g, const char *s, size_t n, expr_id *out, struct e
     struct name *root = rc ? NULL : find_or_add_name(&p, "root", 4);
     if (!rc && !root) rc = error_set(e, ERR_MEMORY, "no memory for the grammar");
     for (size_t i = 0; i < p.n_names && !rc; i++)
-        if (!p.names[i].defined) rc = error_set(e, ERR_USAGE, "the rule %.*s is not defined", (int)(p.names[i].n < 60 ? p.names[i].n : 60), p.names[i].s);
+        if (!p.names[i].defined)
+            rc = error_set(e, ERR_USAGE, "the rule %.*s is not defined", (int)(p.names[i].n < 60 ? p.names[i].n : 60),
+                           p.names[i].s);
     if (!rc) *out = root->rule;
     mem_free(p.names);
     return rc;

@@ -1,5 +1,6 @@
 #pragma once
-/* Grammars in GBNF, as llama.cpp reads them: rules `name ::= ...` with literals, sets, groups, alternatives and repeats. The first rule is `root`. */
+/* Grammars in GBNF, as llama.cpp reads them: rules `name ::= ...` with literals, sets, groups, alternatives and
+ * repeats. The first rule is `root`. */
 #include "tokenizer/grammar/grammar.h"
 
 /* Adds the rules of the text to g and returns the expression of `root`. ERR_USAGE names line and cause; ERR_MEMORY. */

@@ -115,12 +115,13 @@ void grammar_define(struct grammar *g, expr_id rule, expr_id body) {
     if (rule && body) g->exprs[rule].a = body;
 }
 static expr_id mark(struct grammar *g, expr_id a, bool lexeme, bool nests) {
-    return a <= EXPR_NEVER ? a : add_expr(g, (struct expr){.kind = EXPR_RULE, .a = a, .is_lexeme = lexeme, .nests = nests});
+    return a <= EXPR_NEVER ? a
+                           : add_expr(g, (struct expr){.kind = EXPR_RULE, .a = a, .is_lexeme = lexeme, .nests = nests});
 }
 expr_id grammar_lexeme(struct grammar *g, expr_id a) { return mark(g, a, true, false); }
 expr_id grammar_nest(struct grammar *g, expr_id a) { return mark(g, a, false, true); }
 
-/* ---- code points ---- */
+/* --- code points ------------------------------------------------------------------------------ */
 
 static expr_id byte_range(struct grammar *g, int from, int to) {
     struct byte_set s = {0};
@@ -128,16 +129,19 @@ static expr_id byte_range(struct grammar *g, int from, int to) {
     return grammar_class(g, &s);
 }
 
-/* Encodings of n bytes between the encodings lo and hi, from byte `at` on. Bytes after the first run from 0x80 to 0xBF. */
+/* Encodings of n bytes between the encodings lo and hi, from byte `at` on. Bytes after the first run from 0x80 to 0xBF.
+ */
 static expr_id encodings(struct grammar *g, const unsigned char *lo, const unsigned char *hi, size_t n, size_t at) {
     static const unsigned char least[] = {0x80, 0x80, 0x80, 0x80}, most[] = {0xBF, 0xBF, 0xBF, 0xBF};
     if (at == n) return EXPR_EMPTY;
     if (lo[at] == hi[at]) return grammar_seq(g, byte_range(g, lo[at], hi[at]), encodings(g, lo, hi, n, at + 1));
     int from = lo[at], to = hi[at];
     expr_id x = EXPR_NEVER;
-    if (memcmp(lo + at + 1, least, n - at - 1) != 0) x = grammar_seq(g, byte_range(g, from, from), encodings(g, lo, most, n, at + 1)), from++;
+    if (memcmp(lo + at + 1, least, n - at - 1) != 0)
+        x = grammar_seq(g, byte_range(g, from, from), encodings(g, lo, most, n, at + 1)), from++;
     expr_id last = EXPR_NEVER;
-    if (memcmp(hi + at + 1, most, n - at - 1) != 0) last = grammar_seq(g, byte_range(g, to, to), encodings(g, least, hi, n, at + 1)), to--;
+    if (memcmp(hi + at + 1, most, n - at - 1) != 0)
+        last = grammar_seq(g, byte_range(g, to, to), encodings(g, least, hi, n, at + 1)), to--;
     if (from <= to) {
         expr_id rest = EXPR_EMPTY;
         for (size_t i = at + 1; i < n; i++) rest = grammar_seq(g, rest, byte_range(g, 0x80, 0xBF));
@@ -147,7 +151,8 @@ static expr_id encodings(struct grammar *g, const unsigned char *lo, const unsig
 }
 
 expr_id grammar_alt_range(struct grammar *g, expr_id a, uint32_t from, uint32_t to) {
-    static const uint32_t ends[] = {0x7F, 0x7FF, 0xD7FF, 0xDFFF, 0xFFFF, 0x10FFFF}; /* of encodings with one length; surrogates have none */
+    /* of encodings with one length; surrogates have none */
+    static const uint32_t ends[] = {0x7F, 0x7FF, 0xD7FF, 0xDFFF, 0xFFFF, 0x10FFFF};
     for (size_t i = 0; i < sizeof ends / sizeof *ends && from <= to; i++) {
         char lo[4], hi[4];
         if (from > ends[i]) continue;

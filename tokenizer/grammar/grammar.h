@@ -1,6 +1,6 @@
 #pragma once
-/* Grammars over bytes: expressions that a front end builds (regex.h, gbnf.h, schema.h), compiled to rules for the automaton (automaton.h). Untrusted input:
- * every size is bounded. */
+/* Grammars over bytes: expressions that a front end builds (regex.h, gbnf.h, schema.h), compiled to rules for the
+ * automaton (automaton.h). Untrusted input: every size is bounded. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,8 +17,8 @@ static inline void byte_set_add(struct byte_set *s, int from, int to) {
     for (int b = from; b <= to; b++) s->bits[b >> 6] |= 1ull << (b & 63);
 }
 
-/* An expression by its number. EMPTY matches the empty text, NEVER matches nothing. FAILED: a limit was exceeded or memory ran out; every expression made of a
- * failed one fails, and grammar_finish() reports the cause. */
+/* An expression by its number. EMPTY matches the empty text, NEVER matches nothing. FAILED: a limit was exceeded or
+ * memory ran out; every expression made of a failed one fails, and grammar_finish() reports the cause. */
 typedef uint32_t expr_id;
 enum { EXPR_FAILED, EXPR_EMPTY, EXPR_NEVER };
 enum { GRAMMAR_UNBOUNDED = UINT32_MAX >> 1, GRAMMAR_MAX_NEST = 64 /* levels of objects and arrays in a document */ };
@@ -31,28 +31,32 @@ expr_id grammar_class(struct grammar *g, const struct byte_set *s);
 expr_id grammar_seq(struct grammar *g, expr_id a, expr_id b);
 expr_id grammar_alt(struct grammar *g, expr_id a, expr_id b);
 expr_id grammar_repeat(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi); /* hi: GRAMMAR_UNBOUNDED or a count */
-/* A repeat of one character that may be any printable one: all from U+0020 on except '"', '\\' and U+007F to U+009F. Plain tokens need no walk then. */
+/* A repeat of one character that may be any printable one: all from U+0020 on except '"', '\\' and U+007F to U+009F.
+ * Plain tokens need no walk then. */
 expr_id grammar_text(struct grammar *g, expr_id a, uint32_t lo, uint32_t hi);
 /* Any number of one character that may be any of these except '<', which may begin a tag. */
 expr_id grammar_tagged_text(struct grammar *g, expr_id a);
-/* One token of the vocabulary by its id, such as a control token, instead of the characters of its text. The automaton reads it as bytes that no text has. */
+/* One token of the vocabulary by its id, such as a control token, instead of the characters of its text. The automaton
+ * reads it as bytes that no text has. */
 expr_id grammar_token(struct grammar *g, int32_t id);
 enum { GRAMMAR_TOKEN_BYTES = 4, GRAMMAR_TOKEN_MARK = 0xFF /* the first of them */ };
 void grammar_token_bytes(int32_t id, uint8_t out[static GRAMMAR_TOKEN_BYTES]);
 /* Reserves a rule for recursion; grammar_define() gives its body once. */
 expr_id grammar_rule(struct grammar *g);
 void grammar_define(struct grammar *g, expr_id rule, expr_id body);
-/* Marks an expression as a token of the language, such as a string or a number: token masks are shared between its occurrences. */
+/* Marks an expression as a token of the language, such as a string or a number: token masks are shared between its
+ * occurrences. */
 expr_id grammar_lexeme(struct grammar *g, expr_id a);
 /* Marks an expression as one level of nesting; at most GRAMMAR_MAX_NEST levels are generated. */
 expr_id grammar_nest(struct grammar *g, expr_id a);
 /* Appends the UTF-8 encodings of the code points from..to as an alternative to a. Surrogates are left out. */
 expr_id grammar_alt_range(struct grammar *g, expr_id a, uint32_t from, uint32_t to);
 
-/* Compiles the grammar. ERR_USAGE: too large, left-recursive, or no text matches it. No expression may be added afterwards. */
+/* Compiles the grammar. ERR_USAGE: too large, left-recursive, or no text matches it. No expression may be added
+ * afterwards. */
 int grammar_finish(struct grammar *g, expr_id root, struct error *e);
 
-/* ---- compiled form, read by the automaton ---- */
+/* --- compiled form, read by the automaton ----------------------------------------------------- */
 
 enum text_kind { TEXT_NONE, TEXT_ANY /* grammar_text() */, TEXT_TAGGED /* grammar_tagged_text() */ };
 enum elem_kind { ELEM_END, ELEM_CLASS, ELEM_RULE, ELEM_REPEAT };

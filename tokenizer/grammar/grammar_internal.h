@@ -2,7 +2,12 @@
 /* Expressions of a grammar while it is built; grammar.c and compile.c. */
 #include "tokenizer/grammar/grammar.h"
 
-enum { GRAMMAR_MAX_EXPRS = 1 << 20, GRAMMAR_MAX_BYTES = 4 << 20, GRAMMAR_MAX_ELEMS = 2 << 20, GRAMMAR_MAX_EMPTY_REPEAT = 64 };
+enum {
+    GRAMMAR_MAX_EXPRS = 1 << 20,
+    GRAMMAR_MAX_BYTES = 4 << 20,
+    GRAMMAR_MAX_ELEMS = 2 << 20,
+    GRAMMAR_MAX_EMPTY_REPEAT = 64
+};
 
 enum expr_kind { EXPR_CONSTANT, EXPR_LITERAL, EXPR_CLASS, EXPR_SEQ, EXPR_ALT, EXPR_REPEAT, EXPR_RULE };
 struct expr {

@@ -35,7 +35,8 @@ static expr_id char_range(struct grammar *g, uint32_t from, uint32_t to, bool af
     static const struct {
         unsigned char c;
         const char *escape;
-    } escapes[] = {{'\b', "\\b"}, {'\t', "\\t"}, {'\n', "\\n"}, {'\f', "\\f"}, {'\r', "\\r"}, {'"', "\\\""}, {'\\', "\\\\"}};
+    } escapes[] = {{'\b', "\\b"}, {'\t', "\\t"}, {'\n', "\\n"}, {'\f', "\\f"},
+                   {'\r', "\\r"}, {'"', "\\\""}, {'\\', "\\\\"}};
     expr_id x = EXPR_NEVER;
     for (uint32_t c = from; c < 0x20 && c <= to; c++) {
         char code[8];
@@ -67,7 +68,9 @@ expr_id json_lang(struct schema *s, const struct lang *l) {
     struct lang both;
     struct error e = {0};
     if (!s->tags) return lang_expr(s->g, s->arena, l, char_range);
-    return lang_product(s->arena, l, &lang_less, false, &both, &e) ? EXPR_FAILED : lang_expr(s->g, s->arena, &both, tagged_char_range);
+    return lang_product(s->arena, l, &lang_less, false, &both, &e)
+               ? EXPR_FAILED
+               : lang_expr(s->g, s->arena, &both, tagged_char_range);
 }
 
 /* A character, itself or escaped. Surrogates only as pairs, which are one character. */
@@ -77,7 +80,8 @@ expr_id json_char(struct schema *s) {
     expr_id x = grammar_alt_range(g, EXPR_NEVER, 0x20, '"' - 1);
     x = grammar_alt_range(g, x, '"' + 1, '\\' - 1);
     x = grammar_alt_range(g, x, '\\' + 1, 0x10FFFF);
-    const expr_id hex = set(g, "0123456789abcdefABCDEF"), hex2 = grammar_repeat(g, hex, 2, 2), hex3 = grammar_repeat(g, hex, 3, 3);
+    const expr_id hex = set(g, "0123456789abcdefABCDEF"), hex2 = grammar_repeat(g, hex, 2, 2),
+                  hex3 = grammar_repeat(g, hex, 3, 3);
     const expr_id low = grammar_seq(g, set(g, "dD"), set(g, "01234567")); /* codes D000 to D7FF: below the surrogates */
     expr_id code = grammar_alt(g, grammar_seq(g, set(g, "0123456789abcefABCEF"), hex3), grammar_seq(g, low, hex2));
     expr_id pair = grammar_seq(g, grammar_seq(g, set(g, "dD"), set(g, "89abAB")), hex2);
@@ -92,11 +96,14 @@ expr_id json_in_quotes(struct grammar *g, expr_id characters) {
     return grammar_lexeme(g, grammar_seq(g, text(g, "\""), grammar_seq(g, characters, text(g, "\""))));
 }
 expr_id json_string(struct schema *s) {
-    if (!s->json.string) s->json.string = json_in_quotes(s->g, s->tags ? json_lang(s, &lang_less) : grammar_text(s->g, json_char(s), 0, GRAMMAR_UNBOUNDED));
+    if (!s->json.string)
+        s->json.string = json_in_quotes(s->g, s->tags ? json_lang(s, &lang_less)
+                                                      : grammar_text(s->g, json_char(s), 0, GRAMMAR_UNBOUNDED));
     return s->json.string;
 }
 
-/* Numbers of at most 16 digits on either side of the point and exponents of two digits: a double holds them without overflow. */
+/* Numbers of at most 16 digits on either side of the point and exponents of two digits: a double holds them without
+ * overflow. */
 static expr_id plain_integer(struct grammar *g) {
     const expr_id more = grammar_seq(g, digits(g, '1', '9'), grammar_repeat(g, digits(g, '0', '9'), 0, 15));
     return grammar_seq(g, grammar_repeat(g, text(g, "-"), 0, 1), grammar_alt(g, text(g, "0"), more));
@@ -138,7 +145,7 @@ expr_id json_any_object(struct schema *s) { return json_value(s), s->json.object
 
 expr_id schema_any_object(struct grammar *g) { return json_any_object(&(struct schema){.g = g}); }
 
-/* ---- values ---- */
+/* --- values ----------------------------------------------------------------------------------- */
 
 static int put_number(struct buf *b, double v) {
     char t[40];
@@ -166,9 +173,12 @@ int json_compact(struct buf *b, const struct json *j) {
 }
 
 bool json_equal(const struct json *a, const struct json *b) {
-    const bool numbers = (a->type == JSON_INT || a->type == JSON_FLOAT) && (b->type == JSON_INT || b->type == JSON_FLOAT);
-    if (numbers && a->type == JSON_FLOAT && b->type == JSON_FLOAT && a->n && b->n) return a->n == b->n && !memcmp(a->string, b->string, a->n);
-    if (numbers) return a->type == JSON_INT && b->type == JSON_INT ? a->integer == b->integer : json_num(a, 0) == json_num(b, 1);
+    const bool numbers =
+        (a->type == JSON_INT || a->type == JSON_FLOAT) && (b->type == JSON_INT || b->type == JSON_FLOAT);
+    if (numbers && a->type == JSON_FLOAT && b->type == JSON_FLOAT && a->n && b->n)
+        return a->n == b->n && !memcmp(a->string, b->string, a->n);
+    if (numbers)
+        return a->type == JSON_INT && b->type == JSON_INT ? a->integer == b->integer : json_num(a, 0) == json_num(b, 1);
     if (a->type != b->type || (a->type > JSON_FLOAT && a->n != b->n)) return false;
     switch ((enum json_type)a->type) {
     case JSON_BOOL: return a->boolean == b->boolean;
@@ -181,7 +191,8 @@ bool json_equal(const struct json *a, const struct json *b) {
         for (uint32_t i = 0; i < a->n; i++) {
             bool found = false;
             for (uint32_t k = 0; k < b->n && !found; k++)
-                found = json_equal(&a->items[2 * i], &b->items[2 * k]) && json_equal(&a->items[2 * i + 1], &b->items[2 * k + 1]);
+                found = json_equal(&a->items[2 * i], &b->items[2 * k]) &&
+                        json_equal(&a->items[2 * i + 1], &b->items[2 * k + 1]);
             if (!found) return false;
         }
         return true;

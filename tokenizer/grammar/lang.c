@@ -8,10 +8,12 @@
 
 enum { MAX_NFA = 40000, MAX_STATES = 20000, MAX_EDGES = 400000, LAST = 0x10FFFF, NONE = UINT32_MAX };
 
-static int too_large(struct error *e) { return error_set(e, ERR_USAGE, "too complex: more than %d states", MAX_STATES); }
+static int too_large(struct error *e) {
+    return error_set(e, ERR_USAGE, "too complex: more than %d states", MAX_STATES);
+}
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for a pattern"); }
 
-/* ---- results ---- */
+/* --- results ---------------------------------------------------------------------------------- */
 
 struct maker { /* a language under construction; heap until finish() */
     struct lang_state *states;
@@ -35,7 +37,8 @@ static int begin_state(struct maker *m, bool accepts) {
 }
 static int finish(struct maker *m, int rc, struct arena *a, struct lang *out, struct error *e) {
     *out = (struct lang){0};
-    for (size_t i = 0; i < m->n_states; i++) m->states[i].n = (uint32_t)((i + 1 < m->n_states ? m->states[i + 1].first : m->n_edges) - m->states[i].first);
+    for (size_t i = 0; i < m->n_states; i++)
+        m->states[i].n = (uint32_t)((i + 1 < m->n_states ? m->states[i + 1].first : m->n_edges) - m->states[i].first);
     if (!rc) {
         out->states = arena_alloc(a, (m->n_states + 1) * sizeof *out->states);
         out->edges = arena_alloc(a, (m->n_edges + 1) * sizeof *out->edges);
@@ -83,9 +86,10 @@ int lang_printable(struct arena *a, bool ascii, struct lang *out, struct error *
 
 #define LESS_EDGES \
     {0, '<' - 1, 0}, {'<', '<', 1}, { '<' + 1, LAST, 0 }
-const struct lang lang_less = {(struct lang_state[]){{0, 3, true}, {3, 3, true}}, (struct lang_edge[]){LESS_EDGES, LESS_EDGES}, 2, 6};
+const struct lang lang_less = {(struct lang_state[]){{0, 3, true}, {3, 3, true}},
+                               (struct lang_edge[]){LESS_EDGES, LESS_EDGES}, 2, 6};
 
-/* ---- nondeterministic automata (Thompson) ---- */
+/* --- nondeterministic automata (Thompson) ----------------------------------------------------- */
 
 enum nfa_kind { NFA_SPLIT, NFA_SET, NFA_START, NFA_END, NFA_MATCH };
 struct nfa_state {
@@ -122,7 +126,8 @@ static uint32_t build(struct nfa *f, const struct regex *r, uint32_t next) {
     case REGEX_REPEAT: break;
     }
     if (r->hi == GRAMMAR_UNBOUNDED) {
-        const uint32_t loop = add_state(f, (struct nfa_state){NFA_SPLIT, NONE, next, NULL}), body = build(f, r->a, loop);
+        const uint32_t loop = add_state(f, (struct nfa_state){NFA_SPLIT, NONE, next, NULL}),
+                       body = build(f, r->a, loop);
         if (!f->failed) f->v[loop].a = body;
         next = loop;
     } else
@@ -134,7 +139,7 @@ static uint32_t build(struct nfa *f, const struct regex *r, uint32_t next) {
     return next;
 }
 
-/* ---- subset construction ---- */
+/* --- subset construction ---------------------------------------------------------------------- */
 
 struct subsets { /* sets of NFA states; each has NFA_SET, NFA_END and NFA_MATCH states only */
     const struct nfa *f;
@@ -152,7 +157,8 @@ static int compare_numbers(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* Adds a state and what it reaches without a character. at_end: '$' holds; then *match is set if NFA_MATCH is reached. */
+/* Adds a state and what it reaches without a character. at_end: '$' holds; then *match is set if NFA_MATCH is reached.
+ */
 static void closure(struct subsets *x, uint32_t from, bool at_start, bool at_end, bool *match) {
     size_t n = 0;
     for (x->work[n++] = from; n;) {
@@ -178,7 +184,8 @@ static uint32_t intern(struct subsets *x) {
         if (x->n[k] == x->n_list && !memcmp(x->members + x->first[k], x->list, x->n_list * sizeof *x->list)) return k;
     }
     if (x->n_sets >= MAX_STATES || mem_grow(&x->first, &x->cap_first, x->n_sets + 1, sizeof *x->first) ||
-        mem_grow(&x->n, &x->cap_n, x->n_sets + 1, sizeof *x->n) || mem_grow(&x->members, &x->cap_members, x->n_members + x->n_list, sizeof *x->members))
+        mem_grow(&x->n, &x->cap_n, x->n_sets + 1, sizeof *x->n) ||
+        mem_grow(&x->members, &x->cap_members, x->n_members + x->n_list, sizeof *x->members))
         return NONE;
     x->first[x->n_sets] = (uint32_t)x->n_members;
     x->n[x->n_sets] = (uint32_t)x->n_list;
@@ -195,7 +202,8 @@ static size_t boundaries(const struct subsets *x, uint32_t set, uint32_t **cuts,
         const struct nfa_state *s = &x->f->v[x->members[x->first[set] + k]];
         if (s->kind != NFA_SET) continue;
         if (mem_grow(cuts, cap, n + 2 * s->set->n_ranges, sizeof **cuts)) return SIZE_MAX;
-        for (size_t i = 0; i < s->set->n_ranges; i++) (*cuts)[n++] = s->set->ranges[i].from, (*cuts)[n++] = s->set->ranges[i].to + 1;
+        for (size_t i = 0; i < s->set->n_ranges; i++)
+            (*cuts)[n++] = s->set->ranges[i].from, (*cuts)[n++] = s->set->ranges[i].to + 1;
     }
     if (n) qsort(*cuts, n, sizeof **cuts, compare_numbers);
     size_t kept = 0;
@@ -244,7 +252,8 @@ int lang_search(struct arena *a, const struct regex *r, struct lang *out, struct
     uint32_t *cuts = NULL;
     size_t cap = 0;
     const uint32_t match = add_state(&f, (struct nfa_state){NFA_MATCH, NONE, NONE, NULL}), first = build(&f, r, match);
-    const uint32_t skip = add_state(&f, (struct nfa_state){NFA_SET, NONE, NONE, &any}), start = add_state(&f, (struct nfa_state){NFA_SPLIT, first, skip, NULL});
+    const uint32_t skip = add_state(&f, (struct nfa_state){NFA_SET, NONE, NONE, &any}),
+                   start = add_state(&f, (struct nfa_state){NFA_SPLIT, first, skip, NULL});
     int rc = f.failed;
     if (!rc) f.v[skip].a = start;
     struct subsets x = {.f = &f, .table_size = 4 * MAX_STATES < 1 << 17 ? 1 << 17 : 1 << 18};
@@ -272,7 +281,7 @@ int lang_search(struct arena *a, const struct regex *r, struct lang *out, struct
     return finish(&m, rc, a, out, e);
 }
 
-/* ---- products ---- */
+/* --- products --------------------------------------------------------------------------------- */
 
 struct pairs {
     uint64_t *v; /* pairs of states, in the order of the product's states */
@@ -293,8 +302,10 @@ static uint32_t pair_state(struct pairs *p, uint32_t x, uint32_t y) {
 }
 
 /* Adds the edges of one pair; y is NONE where the second language has no state any more. */
-static int add_pair_edges(struct maker *m, struct pairs *p, const struct lang *x, const struct lang *y, uint32_t sx, uint32_t sy, bool minus) {
-    const struct lang_edge *b = sy == NONE ? NULL : y->edges + y->states[sy].first, *b_end = b ? b + y->states[sy].n : NULL;
+static int add_pair_edges(struct maker *m, struct pairs *p, const struct lang *x, const struct lang *y, uint32_t sx,
+                          uint32_t sy, bool minus) {
+    const struct lang_edge *b = sy == NONE ? NULL : y->edges + y->states[sy].first,
+                           *b_end = b ? b + y->states[sy].n : NULL;
     int rc = 0;
     for (uint32_t k = 0; k < x->states[sx].n && !rc; k++) {
         const struct lang_edge a = x->edges[x->states[sx].first + k];
@@ -314,7 +325,8 @@ static int add_pair_edges(struct maker *m, struct pairs *p, const struct lang *x
     return rc;
 }
 
-int lang_product(struct arena *a, const struct lang *x, const struct lang *y, bool minus, struct lang *out, struct error *e) {
+int lang_product(struct arena *a, const struct lang *x, const struct lang *y, bool minus, struct lang *out,
+                 struct error *e) {
     struct pairs p = {.size = 1 << 17};
     struct maker m = {0};
     p.table = mem_calloc(p.size, sizeof *p.table);
@@ -362,12 +374,14 @@ bool lang_has(const struct lang *l, const char *s, size_t n) {
 
 static int compare_targets(const void *x, const void *y) {
     const struct lang_edge *a = x, *b = y;
-    return a->target != b->target ? (a->target > b->target) - (a->target < b->target) : (a->from > b->from) - (a->from < b->from);
+    return a->target != b->target ? (a->target > b->target) - (a->target < b->target)
+                                  : (a->from > b->from) - (a->from < b->from);
 }
 
 /* Whether any printable character, or with tagged any but '<', leads from the state to itself. */
 static bool has_loop(const struct lang *l, uint32_t i, bool tagged) {
-    const struct code_range printable[] = {{0x20, tagged ? '<' - 1 : 0x7E}, {tagged ? '<' + 1 : 0xA0, tagged ? 0x7E : LAST}, {0xA0, LAST}};
+    const struct code_range printable[] = {
+        {0x20, tagged ? '<' - 1 : 0x7E}, {tagged ? '<' + 1 : 0xA0, tagged ? 0x7E : LAST}, {0xA0, LAST}};
     const struct lang_state *s = &l->states[i];
     for (size_t r = 0; r < 3; r++) {
         uint32_t at = printable[r].from;
@@ -391,10 +405,12 @@ static bool is_text_state(const struct lang *l, uint32_t i) {
 expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang_chars chars) {
     expr_id *rules = arena_alloc(a, (l->n_states + 1) * sizeof *rules);
     struct lang_edge *edges = arena_alloc(a, (l->n_edges + 1) * sizeof *edges);
-    bool *entered_by_other = arena_calloc(a, l->n_states + 1, sizeof *entered_by_other); /* by a character other than '<', or as the start */
+    /* by a character other than '<', or as the start */
+    bool *entered_by_other = arena_calloc(a, l->n_states + 1, sizeof *entered_by_other);
     if (!rules || !edges || !entered_by_other) return EXPR_FAILED;
     entered_by_other[0] = true;
-    for (uint32_t k = 0; k < l->n_edges; k++) entered_by_other[l->edges[k].target] |= l->edges[k].from != '<' || l->edges[k].to != '<';
+    for (uint32_t k = 0; k < l->n_edges; k++)
+        entered_by_other[l->edges[k].target] |= l->edges[k].from != '<' || l->edges[k].to != '<';
     for (uint32_t i = 0; i < l->n_states; i++) rules[i] = grammar_rule(g);
     if (l->n_edges) memcpy(edges, l->edges, l->n_edges * sizeof *edges);
     for (uint32_t i = 0; i < l->n_states; i++) {
@@ -412,7 +428,8 @@ expr_id lang_expr(struct grammar *g, struct arena *a, const struct lang *l, lang
         for (uint32_t k = 0; k < s->n;) {
             expr_id one = EXPR_NEVER;
             const uint32_t target = x[k].target;
-            for (; k < s->n && x[k].target == target; k++) one = grammar_alt(g, one, chars(g, x[k].from, x[k].to, !entered_by_other[i]));
+            for (; k < s->n && x[k].target == target; k++)
+                one = grammar_alt(g, one, chars(g, x[k].from, x[k].to, !entered_by_other[i]));
             if (target == i && has_loop(l, i, true)) loop = grammar_tagged_text(g, one);
             else body = grammar_alt(g, body, grammar_seq(g, one, rules[target]));
         }

@@ -5,8 +5,9 @@
 #include "base/mem.h"
 #include "tokenizer/grammar/completion.h"
 
-/* Masks are computed by walking the trie with the automaton. A full walk visits the whole vocabulary, so the walks of lexemes (strings, numbers) are stored and
- * shared: the mask of a state is the union of stored masks of its lexemes and of short walks after the tokens in which a lexeme ends. */
+/* Masks are computed by walking the trie with the automaton. A full walk visits the whole vocabulary, so the walks of
+ * lexemes (strings, numbers) are stored and shared: the mask of a state is the union of stored masks of its lexemes and
+ * of short walks after the tokens in which a lexeme ends. */
 
 enum { MAX_CACHE = 96 << 20 }; /* bytes of masks, and of the automaton; past it all is dropped */
 
@@ -76,15 +77,16 @@ void matcher_close(struct matcher **at) {
     mem_free(m);
 }
 
-/* ---- walks ---- */
+/* --- walks ------------------------------------------------------------------------------------ */
 
 static void allow(const struct token_trie *t, uint64_t *bits, int32_t id) {
     for (; id >= 0; id = t->same[id]) bits[id >> 6] |= 1ull << (id & 63);
 }
 
-/* Walks the nodes below `from` with the state that belongs to it, and allows the tokens whose bytes the automaton accepts. ends (may be NULL) receives the
- * nodes at which the state is complete. */
-static int walk_nodes(struct matcher *m, const struct trie_nodes *t, uint32_t from, state_id s, uint64_t *bits, struct stored_walk *ends, size_t *cap) {
+/* Walks the nodes below `from` with the state that belongs to it, and allows the tokens whose bytes the automaton
+ * accepts. ends (may be NULL) receives the nodes at which the state is complete. */
+static int walk_nodes(struct matcher *m, const struct trie_nodes *t, uint32_t from, state_id s, uint64_t *bits,
+                      struct stored_walk *ends, size_t *cap) {
     const uint32_t end = t->end[from], base = t->depth[from];
     const uint8_t *class = automaton_classes(m->automaton);
     m->path[0] = (struct path_state){s, automaton_row(m->automaton, s)};
@@ -111,7 +113,8 @@ static int walk_nodes(struct matcher *m, const struct trie_nodes *t, uint32_t fr
     return 0;
 }
 
-/* Walks the whole vocabulary. Where text may follow, plain tokens are allowed by their number of characters, without a walk. */
+/* Walks the whole vocabulary. Where text may follow, plain tokens are allowed by their number of characters, without a
+ * walk. */
 static int walk_all(struct matcher *m, state_id s, uint64_t *bits, struct stored_walk *ends, size_t *cap) {
     bool is_limit;
     const uint32_t room = automaton_text_room(m->automaton, s, &is_limit);
@@ -173,7 +176,8 @@ static const uint64_t *state_mask(struct matcher *m, state_id s) {
         const struct stored_walk *u = upper_walk(m, parts[i].upper);
         if (!u) rc = ERR_MEMORY;
         for (size_t k = 0; k < m->words && !rc; k++) bits[k] |= u->bits[k];
-        for (size_t k = 0; parts[i].lower && k < (rc ? 0 : u->n_ends); k++) walk_nodes(m, u->nodes, u->ends[k], parts[i].lower, bits, NULL, NULL);
+        for (size_t k = 0; parts[i].lower && k < (rc ? 0 : u->n_ends); k++)
+            walk_nodes(m, u->nodes, u->ends[k], parts[i].lower, bits, NULL, NULL);
     }
     if (!rc && rest) rc = walk_all(m, rest, bits, NULL, NULL);
     if (!rc) allow_named(m, automaton_step(m->automaton, s, GRAMMAR_TOKEN_MARK), 0, 0, bits);
@@ -185,7 +189,7 @@ static const uint64_t *state_mask(struct matcher *m, state_id s) {
     return m->masks[s].bits = bits;
 }
 
-/* ---- tokens ---- */
+/* --- tokens ----------------------------------------------------------------------------------- */
 
 static state_id after_token(struct matcher *m, int32_t id) {
     size_t n = 0;
@@ -195,10 +199,12 @@ static state_id after_token(struct matcher *m, int32_t id) {
     grammar_token_bytes(id, name);
     const state_id named = automaton_run(m->automaton, m->state, name, sizeof name);
     if (named) return named;
-    return s && !special && n && !memchr(s, GRAMMAR_TOKEN_MARK, n) ? automaton_run(m->automaton, m->state, s, n) : STATE_DEAD;
+    return s && !special && n && !memchr(s, GRAMMAR_TOKEN_MARK, n) ? automaton_run(m->automaton, m->state, s, n)
+                                                                   : STATE_DEAD;
 }
 
-/* The decoder removes a space at the beginning of an answer, and a chat the line ends after the thinking, so no answer may begin with them. */
+/* The decoder removes a space at the beginning of an answer, and a chat the line ends after the thinking, so no answer
+ * may begin with them. */
 static void forbid_stripped(struct matcher *m, uint64_t *bits) {
     const bool strips = tokenizer_strips_start(m->trie->tokenizer);
     const struct trie_nodes *t = &m->trie->all;
@@ -211,7 +217,8 @@ static void forbid_stripped(struct matcher *m, uint64_t *bits) {
 }
 
 static int failure(const struct matcher *m, struct error *e) {
-    return m->no_memory ? error_set(e, ERR_MEMORY, "no memory for the completions of a grammar") : automaton_failure(m->automaton, e);
+    return m->no_memory ? error_set(e, ERR_MEMORY, "no memory for the completions of a grammar")
+                        : automaton_failure(m->automaton, e);
 }
 
 static uint32_t least_tokens(struct matcher *m, state_id s) {
@@ -229,7 +236,8 @@ static void forbid_long(struct matcher *m, uint64_t *bits, uint32_t left) {
 }
 
 int matcher_mask(struct matcher *m, uint32_t left, const uint64_t **bits, struct error *e) {
-    if (m->bytes + automaton_bytes(m->automaton) + m->completions.cap * sizeof *m->completions.v > MAX_CACHE || automaton_is_crowded(m->automaton)) {
+    if (m->bytes + automaton_bytes(m->automaton) + m->completions.cap * sizeof *m->completions.v > MAX_CACHE ||
+        automaton_is_crowded(m->automaton)) {
         drop_stored(m);
         m->state = automaton_compact(m->automaton, m->state);
     }
@@ -280,6 +288,7 @@ uint32_t matcher_missing(const struct matcher *m) { return automaton_missing(m->
 size_t matcher_forced(struct matcher *m, uint8_t *out, size_t most) {
     size_t n = 0;
     state_id s = m->state;
-    while (n < most && automaton_forced(m->automaton, s, &out[n]) && out[n] != GRAMMAR_TOKEN_MARK) s = automaton_step(m->automaton, s, out[n++]);
+    while (n < most && automaton_forced(m->automaton, s, &out[n]) && out[n] != GRAMMAR_TOKEN_MARK)
+        s = automaton_step(m->automaton, s, out[n++]);
     return n;
 }

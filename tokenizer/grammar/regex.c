@@ -13,12 +13,15 @@ struct parser {
     struct error *e;
     int depth;
 };
-struct set { /* narrow: characters that match in every dialect; wide: characters that match in some dialect, for the negated set */
+/* narrow: characters that match in every dialect; wide: characters that match in some dialect, for the negated set */
+struct set {
     struct code_range narrow[MAX_RANGES], wide[MAX_RANGES];
     size_t n_narrow, n_wide;
 };
 
-static int fail(struct parser *p, const char *what) { return error_set(p->e, ERR_USAGE, "character %td: %s", p->at - p->begin + 1, what); }
+static int fail(struct parser *p, const char *what) {
+    return error_set(p->e, ERR_USAGE, "character %td: %s", p->at - p->begin + 1, what);
+}
 static int no_memory(struct parser *p) { return error_set(p->e, ERR_MEMORY, "no memory for the pattern"); }
 
 static struct regex *new_node(struct parser *p, struct regex x) {
@@ -28,7 +31,7 @@ static struct regex *new_node(struct parser *p, struct regex x) {
     return r;
 }
 
-/* ---- sets ---- */
+/* --- sets ------------------------------------------------------------------------------------- */
 
 static int compare_ranges(const void *x, const void *y) {
     const struct code_range *a = x, *b = y;
@@ -61,8 +64,12 @@ static const struct escape_set {
 } escape_sets[] = {
     {'d', {{'0', '9'}}, {{'0', '9'}, {0x80, LAST}}},
     {'D', {{0, '0' - 1}, {'9' + 1, 0x7F}}, {{0, '0' - 1}, {'9' + 1, LAST}}},
-    {'w', {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}, {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}, {0x80, LAST}}},
-    {'W', {{0, 0x2F}, {0x3A, 0x40}, {0x5B, 0x5E}, {0x60, 0x60}, {0x7B, 0x7F}}, {{0, 0x2F}, {0x3A, 0x40}, {0x5B, 0x5E}, {0x60, 0x60}, {0x7B, LAST}}},
+    {'w',
+     {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
+     {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}, {0x80, LAST}}},
+    {'W',
+     {{0, 0x2F}, {0x3A, 0x40}, {0x5B, 0x5E}, {0x60, 0x60}, {0x7B, 0x7F}},
+     {{0, 0x2F}, {0x3A, 0x40}, {0x5B, 0x5E}, {0x60, 0x60}, {0x7B, LAST}}},
     {'s', {{9, 13}, {' ', ' '}}, {{9, 13}, {0x1C, ' '}, {0x80, LAST}}},
     {'S',
      {{0, 8},
@@ -85,7 +92,8 @@ static bool add_escape_set(struct set *s, char letter) {
     for (size_t i = 0; i < sizeof escape_sets / sizeof *escape_sets; i++) {
         const struct escape_set *x = &escape_sets[i];
         if (x->letter != letter) continue;
-        for (size_t k = 0; k < 12 && x->narrow[k].to; k++) add(s->narrow, &s->n_narrow, x->narrow[k].from, x->narrow[k].to);
+        for (size_t k = 0; k < 12 && x->narrow[k].to; k++)
+            add(s->narrow, &s->n_narrow, x->narrow[k].from, x->narrow[k].to);
         for (size_t k = 0; k < 12 && x->wide[k].to; k++) add(s->wide, &s->n_wide, x->wide[k].from, x->wide[k].to);
         return true;
     }
@@ -109,7 +117,7 @@ static struct regex *set_node(struct parser *p, struct set *s, bool negated) {
     return new_node(p, (struct regex){.kind = REGEX_SET, .ranges = out, .n_ranges = m});
 }
 
-/* ---- escapes ---- */
+/* --- escapes ---------------------------------------------------------------------------------- */
 
 static int hex_digits(struct parser *p, int least, int most, uint32_t *out) {
     int n = 0;
@@ -161,7 +169,8 @@ static int parse_set(struct parser *p, struct regex **out) {
         for (int end = 0; end < 2; end++) {
             uint32_t c;
             if (p->at >= p->end) return fail(p, "']' is missing");
-            if (*p->at == '[' && p->at + 1 < p->end && p->at[1] == ':') return fail(p, "POSIX classes are not supported");
+            if (*p->at == '[' && p->at + 1 < p->end && p->at[1] == ':')
+                return fail(p, "POSIX classes are not supported");
             if (*p->at == '\\') {
                 p->at++;
                 if (p->at < p->end && *p->at == 'b') p->at++, c = 8;
@@ -180,7 +189,7 @@ static int parse_set(struct parser *p, struct regex **out) {
     return (*out = set_node(p, s, negated)) ? 0 : ERR_MEMORY;
 }
 
-/* ---- expressions ---- */
+/* --- expressions ------------------------------------------------------------------------------ */
 
 static int parse_alternatives(struct parser *p, const struct regex **out);
 
@@ -234,7 +243,8 @@ static int parse_atom(struct parser *p, const struct regex **out) {
 
 static bool read_count(struct parser *p, const char **at, uint32_t *out) {
     const char *begin = *at;
-    for (*out = 0; *at < p->end && **at >= '0' && **at <= '9' && *out <= MAX_COUNT; ++*at) *out = *out * 10 + (uint32_t)(**at - '0');
+    for (*out = 0; *at < p->end && **at >= '0' && **at <= '9' && *out <= MAX_COUNT; ++*at)
+        *out = *out * 10 + (uint32_t)(**at - '0');
     return *at > begin;
 }
 
@@ -266,7 +276,8 @@ static int parse_repeated(struct parser *p, const struct regex **out) {
         if ((*out)->kind == REGEX_START || (*out)->kind == REGEX_END) return fail(p, "nothing to repeat");
         if (p->at < p->end && *p->at == '?') p->at++; /* lazy: the same texts match */
         else if (p->at < p->end && *p->at == '+') return fail(p, "possessive repeats are not supported");
-        if (!(*out = new_node(p, (struct regex){.kind = REGEX_REPEAT, .a = *out, .lo = lo, .hi = hi}))) return ERR_MEMORY;
+        if (!(*out = new_node(p, (struct regex){.kind = REGEX_REPEAT, .a = *out, .lo = lo, .hi = hi})))
+            return ERR_MEMORY;
         if (p->at < p->end && strchr("*+?", *p->at)) return fail(p, "nothing to repeat");
     }
     return rc;
@@ -278,7 +289,10 @@ static int parse_sequence(struct parser *p, const struct regex **out) {
         const struct regex *next;
         int rc = parse_repeated(p, &next);
         if (rc) return rc;
-        if (!(*out = (*out)->kind == REGEX_EMPTY ? next : new_node(p, (struct regex){.kind = REGEX_CAT, .a = *out, .b = next}))) return ERR_MEMORY;
+        if (!(*out = (*out)->kind == REGEX_EMPTY
+                         ? next
+                         : new_node(p, (struct regex){.kind = REGEX_CAT, .a = *out, .b = next})))
+            return ERR_MEMORY;
     }
     return 0;
 }
@@ -302,14 +316,15 @@ int regex_parse(struct arena *a, const char *s, size_t n, const struct regex **o
     return !rc && p.at < p.end ? fail(&p, "')' without '('") : rc;
 }
 
-/* ---- as a grammar ---- */
+/* --- as a grammar ----------------------------------------------------------------------------- */
 
 /* Whether a set has every character that grammar_text() requires. */
 static bool is_any_character(const struct regex *r) {
     static const struct code_range needed[] = {{' ', '!'}, {'#', '['}, {']', '~'}, {0xA0, LAST}};
     for (size_t k = 0; k < sizeof needed / sizeof *needed; k++) {
         bool has = false;
-        for (size_t i = 0; r->kind == REGEX_SET && i < r->n_ranges; i++) has |= r->ranges[i].from <= needed[k].from && needed[k].to <= r->ranges[i].to;
+        for (size_t i = 0; r->kind == REGEX_SET && i < r->n_ranges; i++)
+            has |= r->ranges[i].from <= needed[k].from && needed[k].to <= r->ranges[i].to;
         if (!has) return false;
     }
     return true;
@@ -327,7 +342,9 @@ static expr_id build(struct grammar *g, const struct regex *r, bool first, bool 
     case REGEX_CAT: /* only a '^' or nothing precedes the second part if the first part is one */
         x = build(g, r->a, first, last && r->b->kind == REGEX_END, inner_anchor);
         return grammar_seq(g, x, build(g, r->b, first && r->a->kind == REGEX_START, last, inner_anchor));
-    case REGEX_ALT: x = build(g, r->a, first, last, inner_anchor); return grammar_alt(g, x, build(g, r->b, first, last, inner_anchor));
+    case REGEX_ALT:
+        x = build(g, r->a, first, last, inner_anchor);
+        return grammar_alt(g, x, build(g, r->b, first, last, inner_anchor));
     case REGEX_REPEAT:
         if (is_any_character(r->a)) return grammar_text(g, build(g, r->a, false, false, inner_anchor), r->lo, r->hi);
         return grammar_repeat(g, build(g, r->a, false, false, inner_anchor), r->lo, r->hi);

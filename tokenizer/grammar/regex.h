@@ -1,6 +1,7 @@
 #pragma once
-/* Regular expressions as Python's re and ECMA-262 both read them: the part on which they agree. Without look-around, back references and word boundaries.
- * \d, \w and \s match ASCII only; \S, and negated sets, leave out what either dialect counts as a digit, word character or space. */
+/* Regular expressions as Python's re and ECMA-262 both read them: the part on which they agree. Without look-around,
+ * back references and word boundaries. \d, \w and \s match ASCII only; \S, and negated sets, leave out what either
+ * dialect counts as a digit, word character or space. */
 #include "base/mem.h"
 #include "tokenizer/grammar/grammar.h"
 

@@ -29,7 +29,8 @@ int schema_fail(struct schema *s, const char *at, const char *keyword, const cha
     return error_set(s->e, ERR_USAGE, "%s%s%s: %s", at, keyword ? "/" : "", keyword ? keyword : "", why);
 }
 
-int schema_fail_text(struct schema *s, const char *at, const char *keyword, int rc, const char *what, const struct error *why) {
+int schema_fail_text(struct schema *s, const char *at, const char *keyword, int rc, const char *what,
+                     const struct error *why) {
     if (rc == ERR_MEMORY) return error_set(s->e, rc, "%s", why->text);
     return schema_fail(s, at, keyword, "%s%s%s", what, *what ? ": " : "", why->text);
 }
@@ -54,7 +55,7 @@ const char *schema_at_item(struct schema *s, const char *at, const char *key, ui
     return list ? schema_at(s, list, name, strlen(name)) : NULL;
 }
 
-/* ---- conjunctions ---- */
+/* --- conjunctions ----------------------------------------------------------------------------- */
 
 /* Finds the schema that a reference such as "#/$defs/a~1b" names. */
 static const struct json *resolve(struct schema *s, const struct json *ref) {
@@ -77,13 +78,15 @@ static const struct json *resolve(struct schema *s, const struct json *ref) {
             key[n++] = c;
         }
         key[n] = 0;
-        if (j->type == JSON_ARRAY) j = strspn(key, "0123456789") == n && n && n < 9 ? json_at(j, (uint32_t)strtoul(key, NULL, 10)) : NULL;
+        if (j->type == JSON_ARRAY)
+            j = strspn(key, "0123456789") == n && n && n < 9 ? json_at(j, (uint32_t)strtoul(key, NULL, 10)) : NULL;
         else j = json_get(j, key);
     }
     return j && (j->type == JSON_OBJECT || j->type == JSON_BOOL) ? j : NULL;
 }
 
-/* A branch of alternatives names a schema that c already has: makes the alternatives of that part, and of the parts that it refers to, count again. */
+/* A branch of alternatives names a schema that c already has: makes the alternatives of that part, and of the parts
+ * that it refers to, count again. */
 static void restore_alternatives(struct schema *s, struct conj *c, const struct json *j, bool *seen) {
     int i = 0;
     while (i < c->n && c->v[i].schema != j) i++;
@@ -109,11 +112,12 @@ int schema_add_part(struct schema *s, struct conj *c, const struct json *j, cons
         const struct json *target = resolve(s, ref);
         const char *name = arena_strndup(s->arena, ref->string, ref->n);
         if (!target)
-            return schema_fail(s, at, "$ref", "no schema at %.*s; only references within the document are supported", (int)(ref->n < 80 ? ref->n : 80),
-                               ref->string);
+            return schema_fail(s, at, "$ref", "no schema at %.*s; only references within the document are supported",
+                               (int)(ref->n < 80 ? ref->n : 80), ref->string);
         TRY(schema_add_part(s, c, target, name));
     }
-    for (uint32_t i = 0; all && i < all->n; i++) TRY(schema_add_part(s, c, &all->items[i], schema_at_item(s, at, "allOf", i)));
+    for (uint32_t i = 0; all && i < all->n; i++)
+        TRY(schema_add_part(s, c, &all->items[i], schema_at_item(s, at, "allOf", i)));
     TRY(schema_rewrite(s, j, at, &more));
     for (uint32_t i = 0; more && i < more->n; i++) TRY(schema_add_part(s, c, &more->items[i], at));
     return 0;
@@ -126,7 +130,7 @@ static struct conj *copy_conj(struct schema *s, const struct conj *c) {
     return out;
 }
 
-/* ---- anyOf, oneOf ---- */
+/* --- anyOf, oneOf ----------------------------------------------------------------------------- */
 
 /* A value of oneOf must not be valid by two branches, so null is not generated if several of them allow it. */
 static int forbid_null(struct schema *s, const struct json *list, const char *at, struct conj *c) {
@@ -144,7 +148,8 @@ static int forbid_null(struct schema *s, const struct json *list, const char *at
     return schema_add_part(s, c, others, at);
 }
 
-static int compile_branches(struct schema *s, const struct conj *c, int i, const char *keyword, uint8_t skip, expr_id *out) {
+static int compile_branches(struct schema *s, const struct conj *c, int i, const char *keyword, uint8_t skip,
+                            expr_id *out) {
     const struct json *list = json_get(c->v[i].schema, keyword);
     struct conj **branch = arena_calloc(s->arena, list->n, sizeof *branch);
     struct conj *common = copy_conj(s, c);
@@ -167,16 +172,17 @@ static int compile_branches(struct schema *s, const struct conj *c, int i, const
             TRY(schema_add_part(s, &other, &list->items[o], schema_at_item(s, c->v[i].at, keyword, o)));
             if (!excluded) TRY(schema_excludes(s, branch[b], &other, &excluded));
             if (!excluded)
-                return schema_fail(s, c->v[i].at, "oneOf",
-                                   "a value may be valid by both of the branches %u and %u; use anyOf, or give each branch a required "
-                                   "property with its own const",
-                                   b, o);
+                return schema_fail(
+                    s, c->v[i].at, "oneOf",
+                    "a value may be valid by both of the branches %u and %u; use anyOf, or give each branch a required "
+                    "property with its own const",
+                    b, o);
         }
     }
     return 0;
 }
 
-/* ---- enumerations ---- */
+/* --- enumerations ----------------------------------------------------------------------------- */
 
 static bool only_values(const struct conj *c) {
     static const char *const other[] = {"type",
@@ -236,7 +242,12 @@ bool schema_enumerates(const struct conj *c, const struct json *value) {
 /* Opens an automaton of the other keywords of c, in a grammar of its own; NULL if no value satisfies them. */
 static int open_rest(struct schema *s, const struct conj *c, struct grammar **g, struct automaton **a) {
     struct conj *rest = copy_conj(s, c);
-    struct schema sub = {.arena = s->arena, .root = s->root, .e = s->e, .depth = s->depth, .n_compiled = s->n_compiled, .rewritten = s->rewritten};
+    struct schema sub = {.arena = s->arena,
+                         .root = s->root,
+                         .e = s->e,
+                         .depth = s->depth,
+                         .n_compiled = s->n_compiled,
+                         .rewritten = s->rewritten};
     expr_id x = EXPR_NEVER;
     if (!rest) return ERR_MEMORY;
     for (int i = 0; i < rest->n; i++) rest->v[i].skip |= PART_NO_VALUES;
@@ -271,7 +282,9 @@ static int compile_values(struct schema *s, const struct conj *c, expr_id *out) 
         struct buf b = {0};
         if (!schema_enumerates(c, value)) continue;
         rc = json_compact(&b, value);
-        if (rc == ERR_USAGE) rc = schema_fail(s, c->v[at].at, constant ? "const" : "enum", "a number beyond the range of 64-bit integers and doubles");
+        if (rc == ERR_USAGE)
+            rc = schema_fail(s, c->v[at].at, constant ? "const" : "enum",
+                             "a number beyond the range of 64-bit integers and doubles");
         else if (rc) rc = error_set(s->e, ERR_MEMORY, "no memory for the schema");
         else if (all || (a && automaton_is_complete(a, automaton_run(a, automaton_start(a), b.data, b.len))))
             *out = grammar_alt(s->g, *out, value_text(s, value, &b));
@@ -282,7 +295,7 @@ static int compile_values(struct schema *s, const struct conj *c, expr_id *out) 
     return rc;
 }
 
-/* ---- types ---- */
+/* --- types ------------------------------------------------------------------------------------ */
 
 static unsigned type_of_excluded(const struct json *v) {
     switch (v->type) {
@@ -293,21 +306,25 @@ static unsigned type_of_excluded(const struct json *v) {
     default: return 0;
     }
 }
-/* Fails if `not` excludes a number, an object or an array that could be generated; texts of strings and literals are compared. */
+/* Fails if `not` excludes a number, an object or an array that could be generated; texts of strings and literals are
+ * compared. */
 static int check_excluded(struct schema *s, const struct conj *c, unsigned types) {
     for (int i = 0; i < c->n; i++) {
         uint32_t n;
         const struct json *v = schema_excluded(c->v[i].schema, &n);
         for (uint32_t k = 0; v && k < n; k++) {
             if (types & type_of_excluded(&v[k]))
-                return schema_fail(s, c->v[i].at, "not", "is not supported with a number, a list or an object, except beside enum");
+                return schema_fail(s, c->v[i].at, "not",
+                                   "is not supported with a number, a list or an object, except beside enum");
         }
     }
     return 0;
 }
 
 static int compile_types(struct schema *s, const struct conj *c, expr_id *out) {
-    const unsigned types = schema_types(c, true) & (s->form == FORM_TAGGED ? TYPE_OBJECT : s->form == FORM_TEXT ? TYPE_STRING : TYPE_ALL);
+    const unsigned types = schema_types(c, true) & (s->form == FORM_TAGGED ? TYPE_OBJECT
+                                                    : s->form == FORM_TEXT ? TYPE_STRING
+                                                                           : TYPE_ALL);
     expr_id x;
     TRY(check_excluded(s, c, types));
     *out = EXPR_NEVER;
@@ -331,8 +348,9 @@ static int compile_types(struct schema *s, const struct conj *c, expr_id *out) {
         unsigned type;
         struct json value;
         const char *text;
-    } words[] = {
-        {TYPE_BOOLEAN, {.type = JSON_BOOL, .boolean = true}, "true"}, {TYPE_BOOLEAN, {.type = JSON_BOOL}, "false"}, {TYPE_NULL, {.type = JSON_NULL}, "null"}};
+    } words[] = {{TYPE_BOOLEAN, {.type = JSON_BOOL, .boolean = true}, "true"},
+                 {TYPE_BOOLEAN, {.type = JSON_BOOL}, "false"},
+                 {TYPE_NULL, {.type = JSON_NULL}, "null"}};
     for (int i = 0; i < 3; i++)
         if (types & words[i].type && !schema_excludes_value(c, &words[i].value))
             *out = grammar_alt(s->g, *out, grammar_literal(s->g, words[i].text, strlen(words[i].text)));
@@ -344,9 +362,12 @@ static int compile_body(struct schema *s, const struct conj *c, expr_id *out) {
     for (int i = 0; i < c->n; i++) {
         const struct part *p = &c->v[i];
         const char *const listed = json_get(p->schema, "const") ? "const" : json_get(p->schema, "enum") ? "enum" : NULL;
-        if (listed && s->form == FORM_TAGGED) return schema_fail(s, p->at, listed, "this model's calls cannot have listed objects as arguments");
-        if (json_get(p->schema, "anyOf") && !(p->skip & PART_NO_ANY_OF)) return compile_branches(s, c, i, "anyOf", PART_NO_ANY_OF, out);
-        if (json_get(p->schema, "oneOf") && !(p->skip & PART_NO_ONE_OF)) return compile_branches(s, c, i, "oneOf", PART_NO_ONE_OF, out);
+        if (listed && s->form == FORM_TAGGED)
+            return schema_fail(s, p->at, listed, "this model's calls cannot have listed objects as arguments");
+        if (json_get(p->schema, "anyOf") && !(p->skip & PART_NO_ANY_OF))
+            return compile_branches(s, c, i, "anyOf", PART_NO_ANY_OF, out);
+        if (json_get(p->schema, "oneOf") && !(p->skip & PART_NO_ONE_OF))
+            return compile_branches(s, c, i, "oneOf", PART_NO_ONE_OF, out);
         values |= !(p->skip & PART_NO_VALUES) && listed;
     }
     return values ? compile_values(s, c, out) : compile_types(s, c, out);
@@ -367,7 +388,8 @@ int schema_compile(struct schema *s, const struct conj *c, expr_id *out) {
     struct schema_memo *m = arena_alloc(s->arena, sizeof *m);
     struct part *parts = arena_alloc(s->arena, (size_t)c->n * sizeof *parts);
     if (!m || !parts) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
-    if (++s->n_compiled > MAX_COMPILED) return schema_fail(s, c->v[0].at, NULL, "too complex: more than %d combinations of schemas", MAX_COMPILED);
+    if (++s->n_compiled > MAX_COMPILED)
+        return schema_fail(s, c->v[0].at, NULL, "too complex: more than %d combinations of schemas", MAX_COMPILED);
     if (++s->depth > MAX_SCHEMA_DEPTH) return schema_fail(s, c->v[0].at, NULL, "nested too deeply");
     memcpy(parts, c->v, (size_t)c->n * sizeof *parts);
     *m = (struct schema_memo){.next = s->memo, .parts = parts, .n = c->n, .form = s->form, .rule = grammar_rule(s->g)};
@@ -383,7 +405,8 @@ int schema_compile(struct schema *s, const struct conj *c, expr_id *out) {
 int schema_expr(struct grammar *g, struct arena *a, const struct json *root, expr_id *out, struct error *e) {
     struct schema s = {.g = g, .arena = a, .root = root, .e = e};
     struct conj c = {0};
-    if (root->type != JSON_OBJECT && root->type != JSON_BOOL) return error_set(e, ERR_USAGE, "#: a schema is an object, true or false");
+    if (root->type != JSON_OBJECT && root->type != JSON_BOOL)
+        return error_set(e, ERR_USAGE, "#: a schema is an object, true or false");
     int rc = schema_add_part(&s, &c, root, "#");
     if (!rc) rc = schema_compile(&s, &c, out);
     if (!rc && *out == EXPR_NEVER) rc = error_set(e, ERR_USAGE, "#: no value is valid by this schema");

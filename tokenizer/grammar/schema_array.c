@@ -10,14 +10,16 @@ static int item_conj(struct schema *s, const struct conj *c, uint32_t i, struct 
     for (int k = 0; k < c->n; k++) {
         const struct part *p = &c->v[k];
         const struct json *prefix = json_get(p->schema, "prefixItems"), *items = json_get(p->schema, "items");
-        if (prefix && i < prefix->n) TRY(schema_add_part(s, out, &prefix->items[i], schema_at_item(s, p->at, "prefixItems", i)));
+        if (prefix && i < prefix->n)
+            TRY(schema_add_part(s, out, &prefix->items[i], schema_at_item(s, p->at, "prefixItems", i)));
         else if (items) TRY(schema_add_part(s, out, items, schema_at(s, p->at, "items", 5)));
     }
     return 0;
 }
 
 static expr_id in_brackets(struct grammar *g, expr_id items) {
-    return grammar_nest(g, grammar_seq(g, grammar_literal(g, "[", 1), grammar_seq(g, items, grammar_literal(g, "]", 1))));
+    return grammar_nest(g,
+                        grammar_seq(g, grammar_literal(g, "[", 1), grammar_seq(g, items, grammar_literal(g, "]", 1))));
 }
 
 int schema_array(struct schema *s, const struct conj *c, expr_id *out) {
@@ -25,7 +27,8 @@ int schema_array(struct schema *s, const struct conj *c, expr_id *out) {
     const struct json *list;
     struct conj *item = arena_alloc(s->arena, sizeof *item);
     const double lo = schema_greatest(c, "minItems", 0), hi = schema_least(c, "maxItems", INFINITY);
-    const uint32_t least = lo > SCHEMA_MAX_COUNT ? SCHEMA_MAX_COUNT : (uint32_t)lo, most = hi > SCHEMA_MAX_COUNT ? GRAMMAR_UNBOUNDED : (uint32_t)hi;
+    const uint32_t least = lo > SCHEMA_MAX_COUNT ? SCHEMA_MAX_COUNT : (uint32_t)lo,
+                   most = hi > SCHEMA_MAX_COUNT ? GRAMMAR_UNBOUNDED : (uint32_t)hi;
     uint32_t n = 0;
     expr_id x, tail;
     if (!item) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
@@ -37,11 +40,13 @@ int schema_array(struct schema *s, const struct conj *c, expr_id *out) {
     if (done) return *out = in_brackets(g, tail), 0;
     TRY(schema_compile(s, item, &x));
     const expr_id next = grammar_seq(g, json_comma(s), x);
-    const uint32_t past = least > n ? least - n : 0, room = most == GRAMMAR_UNBOUNDED ? most : most > n ? most - n : 0; /* items after the prefix */
+    /* items after the prefix */
+    const uint32_t past = least > n ? least - n : 0, room = most == GRAMMAR_UNBOUNDED ? most : most > n ? most - n : 0;
     if (least > most) tail = EXPR_NEVER;
     else if (n || !room) tail = grammar_repeat(g, next, past, room);
     else {
-        tail = grammar_seq(g, x, grammar_repeat(g, next, past ? past - 1 : 0, room == GRAMMAR_UNBOUNDED ? room : room - 1));
+        tail = grammar_seq(g, x,
+                           grammar_repeat(g, next, past ? past - 1 : 0, room == GRAMMAR_UNBOUNDED ? room : room - 1));
         if (!least) tail = grammar_alt(g, EXPR_EMPTY, tail);
     }
     for (uint32_t i = n; i-- > 0;) {

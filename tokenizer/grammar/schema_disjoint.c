@@ -2,7 +2,8 @@
 
 #include "tokenizer/grammar/schema_internal.h"
 
-/* Whether generated values of one schema are never valid by another, for oneOf. Conservative: "not certain" counts as no. */
+/* Whether generated values of one schema are never valid by another, for oneOf. Conservative: "not certain" counts as
+ * no. */
 
 /* Whether a schema lists values; *list: its enum, or NULL and *one: its const. */
 static bool values_of(const struct conj *c, const struct json **list, const struct json **one) {
@@ -26,8 +27,9 @@ static bool values_differ(const struct conj *x, const struct conj *y) {
 static unsigned value_types(const struct conj *c) {
     const struct json *list, *one;
     unsigned bits = 0;
-    static const unsigned of[] = {[JSON_NULL] = TYPE_NULL,     [JSON_BOOL] = TYPE_BOOLEAN, [JSON_INT] = TYPE_INTEGER,  [JSON_FLOAT] = TYPE_NUMBER,
-                                  [JSON_STRING] = TYPE_STRING, [JSON_ARRAY] = TYPE_ARRAY,  [JSON_OBJECT] = TYPE_OBJECT};
+    static const unsigned of[] = {
+        [JSON_NULL] = TYPE_NULL,     [JSON_BOOL] = TYPE_BOOLEAN, [JSON_INT] = TYPE_INTEGER,  [JSON_FLOAT] = TYPE_NUMBER,
+        [JSON_STRING] = TYPE_STRING, [JSON_ARRAY] = TYPE_ARRAY,  [JSON_OBJECT] = TYPE_OBJECT};
     if (!values_of(c, &list, &one)) return TYPE_ALL;
     for (uint32_t i = 0; i < (list ? list->n : 1); i++) bits |= of[(list ? &list->items[i] : one)->type];
     return bits;
@@ -38,7 +40,8 @@ static bool forbids(const struct conj *c, const char *name, size_t n) {
     for (int i = 0; schema_keyword(c, &i, "additionalProperties", &more); i++) {
         const struct json *map = json_get(c->v[i].schema, "properties");
         bool known = json_get(c->v[i].schema, "patternProperties") != NULL;
-        for (uint32_t k = 0; map && k < map->n && !known; k++) known = map->items[2 * k].n == n && !memcmp(map->items[2 * k].string, name, n);
+        for (uint32_t k = 0; map && k < map->n && !known; k++)
+            known = map->items[2 * k].n == n && !memcmp(map->items[2 * k].string, name, n);
         if (!known && more->type == JSON_BOOL && !more->boolean) return true;
     }
     return false;
@@ -47,7 +50,8 @@ static bool forbids(const struct conj *c, const char *name, size_t n) {
 /* Whether alternatives may add types and members to those of the schemas themselves. */
 static bool has_branches(const struct conj *c) {
     for (int i = 0; i < c->n; i++)
-        if ((json_get(c->v[i].schema, "anyOf") && !(c->v[i].skip & PART_NO_ANY_OF)) || (json_get(c->v[i].schema, "oneOf") && !(c->v[i].skip & PART_NO_ONE_OF)))
+        if ((json_get(c->v[i].schema, "anyOf") && !(c->v[i].skip & PART_NO_ANY_OF)) ||
+            (json_get(c->v[i].schema, "oneOf") && !(c->v[i].skip & PART_NO_ONE_OF)))
             return true;
     return false;
 }
@@ -61,14 +65,16 @@ static int objects_exclude(struct schema *s, const struct conj *x, const struct 
     TRY(schema_members(s, y, &b));
     for (size_t i = 0; i < b.n && !*out && !a.extras; i++) { /* y requires a name that x never has */
         bool has = !b.v[i].required;
-        for (size_t k = 0; k < a.n && !has; k++) has = a.v[k].n == b.v[i].n && !memcmp(a.v[k].name, b.v[i].name, a.v[k].n);
+        for (size_t k = 0; k < a.n && !has; k++)
+            has = a.v[k].n == b.v[i].n && !memcmp(a.v[k].name, b.v[i].name, a.v[k].n);
         *out = !has;
     }
     for (size_t i = 0; i < a.n && !*out; i++) { /* a member that x always has is not valid by y */
         if (!a.v[i].required) continue;
         *out = forbids(y, a.v[i].name, a.v[i].n);
         bool y_names_it = schema_is_required(y, a.v[i].name, a.v[i].n);
-        for (size_t k = 0; k < b.n; k++) y_names_it |= a.v[i].n == b.v[k].n && !memcmp(a.v[i].name, b.v[k].name, a.v[i].n);
+        for (size_t k = 0; k < b.n; k++)
+            y_names_it |= a.v[i].n == b.v[k].n && !memcmp(a.v[i].name, b.v[k].name, a.v[i].n);
         if (*out || !y_names_it) continue;
         TRY(schema_member_conj(s, x, a.v[i].name, a.v[i].n, x_value));
         TRY(schema_member_conj(s, y, a.v[i].name, a.v[i].n, y_value));
@@ -82,11 +88,13 @@ int schema_excludes(struct schema *s, const struct conj *x, const struct conj *y
     enum { MAX_LEVELS = 8 };
     *out = y->never || x->never || values_differ(x, y);
     if (*out) return 0;
-    const unsigned common = schema_types(x, !has_branches(x)) & value_types(x) & schema_types(y, false) & value_types(y);
+    const unsigned common =
+        schema_types(x, !has_branches(x)) & value_types(x) & schema_types(y, false) & value_types(y);
     if (!common) return *out = true, 0;
     if (!(common & ~(unsigned)TYPE_NUMBER)) {
         const struct number_range a = schema_range(x), b = schema_range(y);
-        *out = a.hi < b.lo || b.hi < a.lo || (a.hi == b.lo && (a.below || b.above)) || (b.hi == a.lo && (b.below || a.above));
+        *out = a.hi < b.lo || b.hi < a.lo || (a.hi == b.lo && (a.below || b.above)) ||
+               (b.hi == a.lo && (b.below || a.above));
         return 0;
     }
     if (common != TYPE_OBJECT || s->depth > MAX_LEVELS * 16) return 0;

@@ -1,11 +1,21 @@
 #pragma once
-/* Parts of the schema front end: schema.c (applicators, types, enumerations), schema_keywords.c, schema_object.c, schema_array.c, schema_string.c,
- * schema_names.c, schema_items.c, schema_number.c, schema_multiple.c, schema_disjoint.c, schema_rewrite.c, schema_tagged.c, json_text.c. */
+/* Parts of the schema front end: schema.c (applicators, types, enumerations), schema_keywords.c, schema_object.c,
+ * schema_array.c, schema_string.c, schema_names.c, schema_items.c, schema_number.c, schema_multiple.c,
+ * schema_disjoint.c, schema_rewrite.c, schema_tagged.c, json_text.c. */
 #include "tokenizer/grammar/lang.h"
 #include "tokenizer/grammar/schema.h"
 
 /* Types as bits. A number is an integer or has a fraction. */
-enum { TYPE_NULL = 1, TYPE_BOOLEAN = 2, TYPE_INTEGER = 4, TYPE_FRACTION = 8, TYPE_STRING = 16, TYPE_ARRAY = 32, TYPE_OBJECT = 64, TYPE_ALL = 127 };
+enum {
+    TYPE_NULL = 1,
+    TYPE_BOOLEAN = 2,
+    TYPE_INTEGER = 4,
+    TYPE_FRACTION = 8,
+    TYPE_STRING = 16,
+    TYPE_ARRAY = 32,
+    TYPE_OBJECT = 64,
+    TYPE_ALL = 127
+};
 enum { TYPE_NUMBER = TYPE_INTEGER | TYPE_FRACTION };
 
 /* One schema that a value must satisfy, with its JSON pointer. */
@@ -43,32 +53,40 @@ struct schema {
     int depth, n_compiled;
 };
 
-int schema_fail(struct schema *s, const char *at, const char *keyword, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+int schema_fail(struct schema *s, const char *at, const char *keyword, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 /* Fails with an error of a pattern, a language or their combination; ERR_MEMORY stays what it is. */
-int schema_fail_text(struct schema *s, const char *at, const char *keyword, int rc, const char *what, const struct error *why);
+int schema_fail_text(struct schema *s, const char *at, const char *keyword, int rc, const char *what,
+                     const struct error *why);
 /* Pointer of a member or item, in the arena; NULL: no memory. */
 const char *schema_at(struct schema *s, const char *at, const char *key, size_t n);
 const char *schema_at_item(struct schema *s, const char *at, const char *key, uint32_t i);
-int schema_add_part(struct schema *s, struct conj *c, const struct json *j, const char *at); /* follows $ref and allOf; ERR_USAGE */
+/* follows $ref and allOf; ERR_USAGE */
+int schema_add_part(struct schema *s, struct conj *c, const struct json *j, const char *at);
 int schema_compile(struct schema *s, const struct conj *c, expr_id *out);
 /* Fails for an unknown or unsupported keyword of one schema, or for one with a value of the wrong kind. */
 int schema_check_keywords(struct schema *s, const struct json *j, const char *at);
 bool schema_says_nothing(const struct json *key); /* an annotation, or where schemas for references are */
 unsigned schema_type_bits(const struct json *type);
-unsigned schema_types(const struct conj *c, bool implied); /* implied: without `type`, only the types that the keywords are about */
-bool schema_keyword(const struct conj *c, int *i, const char *name, const struct json **value); /* the next part from *i on with this keyword */
-double schema_least(const struct conj *c, const char *keyword, double none);                    /* the smallest value of a numeric keyword */
+/* implied: without `type`, only the types that the keywords are about */
+unsigned schema_types(const struct conj *c, bool implied);
+/* the next part from *i on with this keyword */
+bool schema_keyword(const struct conj *c, int *i, const char *name, const struct json **value);
+/* the smallest value of a numeric keyword */
+double schema_least(const struct conj *c, const char *keyword, double none);
 double schema_greatest(const struct conj *c, const char *keyword, double none);
 
-/* schema_rewrite.c: sets *out to the list of schemas that say the same as keywords of the schema; NULL: it has no such keyword. schema_rewritten() returns
- * that list; NULL also before schema_rewrite() was called. */
+/* schema_rewrite.c: sets *out to the list of schemas that say the same as keywords of the schema; NULL: it has no such
+ * keyword. schema_rewritten() returns that list; NULL also before schema_rewrite() was called. */
 int schema_rewrite(struct schema *s, const struct json *schema, const char *at, const struct json **out);
 const struct json *schema_rewritten(const struct schema *s, const struct json *schema);
-struct json *schema_node(struct schema *s, const char *key, const struct json *value); /* {key: value} in the arena; NULL: no memory */
+/* {key: value} in the arena; NULL: no memory */
+struct json *schema_node(struct schema *s, const char *key, const struct json *value);
 /* The n values that `not` of a schema excludes by listing them; NULL if it does not. */
 const struct json *schema_excluded(const struct json *schema, uint32_t *n);
 bool schema_excludes_value(const struct conj *c, const struct json *value);
-bool schema_enumerates(const struct conj *c, const struct json *value); /* all of enum, const and such a `not` allow the value */
+/* all of enum, const and such a `not` allow the value */
+bool schema_enumerates(const struct conj *c, const struct json *value);
 
 /* Names of members in order: of properties, then other required ones. */
 struct members {
@@ -81,10 +99,12 @@ struct members {
     bool extras;   /* others are generated */
 };
 int schema_members(struct schema *s, const struct conj *c, struct members *out);
-int schema_member_conj(struct schema *s, const struct conj *c, const char *name, size_t n, struct conj *out); /* the schemas of a member's value */
+/* the schemas of a member's value */
+int schema_member_conj(struct schema *s, const struct conj *c, const char *name, size_t n, struct conj *out);
 bool schema_is_required(const struct conj *c, const char *name, size_t n);
 
-/* schema_names.c: whether propertyNames allows a name; the names that it lists, or NULL; the names of l that it allows. */
+/* schema_names.c: whether propertyNames allows a name; the names that it lists, or NULL; the names of l that it allows.
+ */
 int schema_allows_name(struct schema *s, const struct conj *c, const char *name, size_t n, bool *out);
 int schema_listed_names(struct schema *s, const struct conj *c, const struct json **list, uint32_t *n);
 int schema_restrict_names(struct schema *s, const struct conj *c, struct lang *l);
@@ -94,10 +114,13 @@ int schema_array(struct schema *s, const struct conj *c, expr_id *out);
 struct item_counts {
     uint32_t least, most; /* most: GRAMMAR_UNBOUNDED */
 };
-/* The items of an array with `contains` or `uniqueItems`, without brackets; *done: false if it has neither. item: the schemas of each item. */
-int schema_items(struct schema *s, const struct conj *c, const struct conj *item, const struct item_counts *n, bool has_prefix, bool *done, expr_id *out);
+/* The items of an array with `contains` or `uniqueItems`, without brackets; *done: false if it has neither. item: the
+ * schemas of each item. */
+int schema_items(struct schema *s, const struct conj *c, const struct conj *item, const struct item_counts *n,
+                 bool has_prefix, bool *done, expr_id *out);
 int schema_string(struct schema *s, const struct conj *c, expr_id *out);
-int schema_string_lang(struct schema *s, const struct conj *c, struct lang *out); /* the strings without their spelling; enum and const do not count */
+/* the strings without their spelling; enum and const do not count */
+int schema_string_lang(struct schema *s, const struct conj *c, struct lang *out);
 int schema_number(struct schema *s, const struct conj *c, bool integer, expr_id *out);
 int schema_multiple(struct schema *s, const struct conj *c, int part, expr_id *out); /* part: one with multipleOf */
 struct number_range {
@@ -108,12 +131,15 @@ struct number_range schema_range(const struct conj *c);
 /* Whether no value that is generated for x is valid by y. False if that is not certain. */
 int schema_excludes(struct schema *s, const struct conj *x, const struct conj *y, bool *out);
 
-/* schema_tagged.c: a member with its tags; one with another name; plain text of a language; whether text contains a tag that ends values. */
-int schema_tagged_member(struct schema *s, const struct conj *value, const char *name, size_t n, const char *at, expr_id *out);
+/* schema_tagged.c: a member with its tags; one with another name; plain text of a language; whether text contains a tag
+ * that ends values. */
+int schema_tagged_member(struct schema *s, const struct conj *value, const char *name, size_t n, const char *at,
+                         expr_id *out);
 int schema_tagged_extra(struct schema *s, const struct conj *value, struct lang *names, const char *at, expr_id *out);
 int schema_tagged_string(struct schema *s, const struct conj *c, const struct lang *l, expr_id *out);
 bool schema_tagged_has_end(const struct schema *s, const char *text, size_t n);
-expr_id schema_json_literal(struct schema *s, const char *text, size_t n); /* JSON as it is written between tags or elsewhere */
+/* JSON as it is written between tags or elsewhere */
+expr_id schema_json_literal(struct schema *s, const char *text, size_t n);
 
 /* json_text.c */
 expr_id json_string(struct schema *s); /* a string in quotes */
@@ -126,6 +152,7 @@ expr_id json_comma(struct schema *s);
 expr_id json_colon(struct schema *s);
 expr_id json_lang(struct schema *s, const struct lang *l); /* the strings of a language, as JSON without quotes */
 expr_id json_in_quotes(struct grammar *g, expr_id characters);
-/* Appends compact JSON whose numbers are the shortest that give the same double. ERR_USAGE: a number that no double or int64 holds. */
+/* Appends compact JSON whose numbers are the shortest that give the same double. ERR_USAGE: a number that no double or
+ * int64 holds. */
 int json_compact(struct buf *b, const struct json *j);
 bool json_equal(const struct json *a, const struct json *b);

@@ -6,13 +6,17 @@
 
 enum { MAX_COUNTED = 64, MAX_UNIQUE = 10 };
 
-static expr_id with_comma(struct schema *s, bool after, expr_id x) { return after ? grammar_seq(s->g, json_comma(s), x) : x; }
+static expr_id with_comma(struct schema *s, bool after, expr_id x) {
+    return after ? grammar_seq(s->g, json_comma(s), x) : x;
+}
 
-/* ---- contains ---- */
+/* --- contains --------------------------------------------------------------------------------- */
 
-/* Compiles the rest of an array for each number of items so far, up to `cap` for all larger numbers, and each number of contained items that are still
- * required. An item that is contained may be read as either kind, so no array is lost. */
-static int compile_contains(struct schema *s, expr_id item, expr_id contained, uint32_t wanted, const struct item_counts *n, expr_id *out) {
+/* Compiles the rest of an array for each number of items so far, up to `cap` for all larger numbers, and each number of
+ * contained items that are still required. An item that is contained may be read as either kind, so no array is lost.
+ */
+static int compile_contains(struct schema *s, expr_id item, expr_id contained, uint32_t wanted,
+                            const struct item_counts *n, expr_id *out) {
     const uint32_t cap = n->most != GRAMMAR_UNBOUNDED ? n->most : n->least ? n->least : 1, width = wanted + 1;
     expr_id *rest = arena_alloc(s->arena, (cap + 1) * width * sizeof *rest);
     if (!rest) return error_set(s->e, ERR_MEMORY, "no memory for the schema");
@@ -33,8 +37,10 @@ static int compile_contains(struct schema *s, expr_id item, expr_id contained, u
     return 0;
 }
 
-static int array_contains(struct schema *s, const struct conj *c, const struct conj *item, const struct item_counts *n, int at, expr_id *out) {
-    const struct json *schema = json_get(c->v[at].schema, "contains"), *least = json_get(c->v[at].schema, "minContains");
+static int array_contains(struct schema *s, const struct conj *c, const struct conj *item, const struct item_counts *n,
+                          int at, expr_id *out) {
+    const struct json *schema = json_get(c->v[at].schema, "contains"),
+                      *least = json_get(c->v[at].schema, "minContains");
     const int64_t wanted = json_int(least, 1);
     struct conj *both = arena_alloc(s->arena, sizeof *both);
     expr_id x, y;
@@ -44,11 +50,12 @@ static int array_contains(struct schema *s, const struct conj *c, const struct c
     TRY(schema_compile(s, item, &x));
     TRY(schema_compile(s, both, &y));
     if (wanted > MAX_COUNTED || n->least > MAX_COUNTED || (n->most != GRAMMAR_UNBOUNDED && n->most > MAX_COUNTED))
-        return schema_fail(s, c->v[at].at, "contains", "is not supported beside counts of more than %d items", MAX_COUNTED);
+        return schema_fail(s, c->v[at].at, "contains", "is not supported beside counts of more than %d items",
+                           MAX_COUNTED);
     return compile_contains(s, x, y, (uint32_t)wanted, n, out);
 }
 
-/* ---- uniqueItems ---- */
+/* --- uniqueItems ------------------------------------------------------------------------------ */
 
 /* Lists the values that an item may have; returns their number, or -1 if they are not listed, or too many. */
 static int listed_values(const struct conj *item, const struct json *out[static MAX_UNIQUE]) {
@@ -82,13 +89,16 @@ static int compile_value(struct schema *s, const struct conj *item, const struct
 }
 
 /* Arrays of different values: the rest of an array by the set of values that it has. */
-static int array_unique(struct schema *s, const struct conj *c, const struct conj *item, const struct item_counts *n, int at, expr_id *out) {
+static int array_unique(struct schema *s, const struct conj *c, const struct conj *item, const struct item_counts *n,
+                        int at, expr_id *out) {
     const struct json *values[MAX_UNIQUE];
     expr_id x[MAX_UNIQUE];
     const int count = listed_values(item, values);
     if (count < 0)
-        return schema_fail(s, c->v[at].at, "uniqueItems",
-                           "true is supported only for items with an enum of at most %d values, as a grammar cannot compare items", MAX_UNIQUE);
+        return schema_fail(
+            s, c->v[at].at, "uniqueItems",
+            "true is supported only for items with an enum of at most %d values, as a grammar cannot compare items",
+            MAX_UNIQUE);
     for (int i = 0; i < count; i++) TRY(compile_value(s, item, values[i], &x[i]));
     const uint32_t sets = 1u << count;
     expr_id *rest = arena_alloc(s->arena, sets * sizeof *rest);
@@ -97,7 +107,8 @@ static int array_unique(struct schema *s, const struct conj *c, const struct con
         const uint32_t have = (uint32_t)__builtin_popcount(set);
         expr_id next = have >= n->least ? EXPR_EMPTY : EXPR_NEVER;
         for (int i = 0; i < count && have < n->most; i++)
-            if (!(set >> i & 1)) next = grammar_alt(s->g, next, grammar_seq(s->g, with_comma(s, set != 0, x[i]), rest[set | 1u << i]));
+            if (!(set >> i & 1))
+                next = grammar_alt(s->g, next, grammar_seq(s->g, with_comma(s, set != 0, x[i]), rest[set | 1u << i]));
         rest[set] = next;
         if (next == EXPR_NEVER || next == EXPR_EMPTY) continue;
         grammar_define(s->g, rest[set] = grammar_rule(s->g), next);
@@ -106,7 +117,8 @@ static int array_unique(struct schema *s, const struct conj *c, const struct con
     return 0;
 }
 
-int schema_items(struct schema *s, const struct conj *c, const struct conj *item, const struct item_counts *n, bool has_prefix, bool *done, expr_id *out) {
+int schema_items(struct schema *s, const struct conj *c, const struct conj *item, const struct item_counts *n,
+                 bool has_prefix, bool *done, expr_id *out) {
     const struct json *value;
     int contains = -1, unique = -1;
     *done = false;
@@ -118,9 +130,11 @@ int schema_items(struct schema *s, const struct conj *c, const struct conj *item
     for (int i = 0; schema_keyword(c, &i, "uniqueItems", &value) && unique < 0; i++)
         if (value->boolean && n->most > 1) unique = i;
     if (contains < 0 && unique < 0) return 0;
-    if (contains >= 0 && unique >= 0) return schema_fail(s, c->v[contains].at, "contains", "is not supported beside uniqueItems");
+    if (contains >= 0 && unique >= 0)
+        return schema_fail(s, c->v[contains].at, "contains", "is not supported beside uniqueItems");
     if (has_prefix)
-        return schema_fail(s, c->v[contains >= 0 ? contains : unique].at, contains >= 0 ? "contains" : "uniqueItems", "is not supported beside prefixItems");
+        return schema_fail(s, c->v[contains >= 0 ? contains : unique].at, contains >= 0 ? "contains" : "uniqueItems",
+                           "is not supported beside prefixItems");
     *done = true;
     return contains >= 0 ? array_contains(s, c, item, n, contains, out) : array_unique(s, c, item, n, unique, out);
 }

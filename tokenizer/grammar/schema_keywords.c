@@ -6,7 +6,22 @@
 
 /* The keywords of JSON Schema 2020-12: which are enforced, which say nothing about validity, and which are refused. */
 
-enum value_kind { ANY, NUMBER, COUNT, TEXT, BOOLEAN, SCHEMA, SCHEMAS, SCHEMA_MAP, NAMES, NAMES_MAP, DEPENDENCIES, VALUES, TYPES, UNSUPPORTED };
+enum value_kind {
+    ANY,
+    NUMBER,
+    COUNT,
+    TEXT,
+    BOOLEAN,
+    SCHEMA,
+    SCHEMAS,
+    SCHEMA_MAP,
+    NAMES,
+    NAMES_MAP,
+    DEPENDENCIES,
+    VALUES,
+    TYPES,
+    UNSUPPORTED
+};
 static const struct {
     const char *name;
     uint8_t kind, types; /* types: those that the keyword is about; 0: all */
@@ -58,13 +73,16 @@ static const struct {
     {"$recursiveRef", UNSUPPORTED, 0},
 };
 /* Annotations: no influence on validity. */
-static const char *const annotations[] = {"title",     "description",     "default",          "examples",       "example",      "$schema",    "$id",
-                                          "id",        "$comment",        "$anchor",          "$dynamicAnchor", "$vocabulary",  "deprecated", "readOnly",
-                                          "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",  "discriminator"};
-/* Those that editors and generators of documents add to published schemas; a name may also begin with one of the prefixes. */
-static const char *const tool_annotations[] = {"enumDescriptions",   "enumNames",     "defaultSnippets", "errorMessage",  "patternErrorMessage",
-                                               "deprecationMessage", "doNotSuggest",  "suggestSortText", "allowComments", "allowTrailingCommas",
-                                               "fileMatch",          "firstProperty", "tsType"};
+static const char *const annotations[] = {
+    "title",     "description",     "default",          "examples",       "example",      "$schema",    "$id",
+    "id",        "$comment",        "$anchor",          "$dynamicAnchor", "$vocabulary",  "deprecated", "readOnly",
+    "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",  "discriminator"};
+/* Those that editors and generators of documents add to published schemas; a name may also begin with one of the
+ * prefixes. */
+static const char *const tool_annotations[] = {
+    "enumDescriptions",   "enumNames",     "defaultSnippets", "errorMessage",  "patternErrorMessage",
+    "deprecationMessage", "doNotSuggest",  "suggestSortText", "allowComments", "allowTrailingCommas",
+    "fileMatch",          "firstProperty", "tsType"};
 static const char *const annotation_prefixes[] = {"x-", "$$", "meta:", "markdown"};
 
 static bool is_schema(const struct json *v) { return v->type == JSON_OBJECT || v->type == JSON_BOOL; }
@@ -76,14 +94,16 @@ static bool is_names(const struct json *v) {
 /* Whether all members are schemas, lists of names, or both are allowed. */
 static bool is_map(const struct json *v, bool schemas, bool names) {
     bool ok = v->type == JSON_OBJECT;
-    for (uint32_t i = 0; ok && i < v->n; i++) ok = (schemas && is_schema(&v->items[2 * i + 1])) || (names && is_names(&v->items[2 * i + 1]));
+    for (uint32_t i = 0; ok && i < v->n; i++)
+        ok = (schemas && is_schema(&v->items[2 * i + 1])) || (names && is_names(&v->items[2 * i + 1]));
     return ok;
 }
 
 static const char *wrong_value(enum value_kind kind, const struct json *v) {
     const bool integer = v->type == JSON_INT || json_int(v, INT64_MIN) != INT64_MIN;
     switch (kind) {
-    case NUMBER: return v->type == JSON_INT || (v->type == JSON_FLOAT && isfinite(json_num(v, 0))) ? NULL : "must be a number";
+    case NUMBER:
+        return v->type == JSON_INT || (v->type == JSON_FLOAT && isfinite(json_num(v, 0))) ? NULL : "must be a number";
     case COUNT: return integer && json_int(v, -1) >= 0 ? NULL : "must be a whole number that is not negative";
     case TEXT: return v->type == JSON_STRING ? NULL : "must be a string";
     case BOOLEAN: return v->type == JSON_BOOL ? NULL : "must be true or false";
@@ -135,11 +155,15 @@ static bool is_annotation(const struct json *key) {
         const size_t n = strlen(annotation_prefixes[k]);
         known = key->n >= n && !memcmp(key->string, annotation_prefixes[k], n);
     }
-    for (size_t k = 0; k < sizeof annotations / sizeof *annotations && !known; k++) known = json_is(key, annotations[k]);
-    for (size_t k = 0; k < sizeof tool_annotations / sizeof *tool_annotations && !known; k++) known = json_is(key, tool_annotations[k]);
+    for (size_t k = 0; k < sizeof annotations / sizeof *annotations && !known; k++)
+        known = json_is(key, annotations[k]);
+    for (size_t k = 0; k < sizeof tool_annotations / sizeof *tool_annotations && !known; k++)
+        known = json_is(key, tool_annotations[k]);
     return known;
 }
-bool schema_says_nothing(const struct json *key) { return is_annotation(key) || json_is(key, "$defs") || json_is(key, "definitions"); }
+bool schema_says_nothing(const struct json *key) {
+    return is_annotation(key) || json_is(key, "$defs") || json_is(key, "definitions");
+}
 
 int schema_check_keywords(struct schema *s, const struct json *j, const char *at) {
     for (uint32_t i = 0; i < j->n; i++) {
@@ -191,6 +215,7 @@ double schema_greatest(const struct conj *c, const char *keyword, double none) {
     const struct json *v;
     double greatest = -INFINITY;
     bool any = false;
-    for (int i = 0; schema_keyword(c, &i, keyword, &v); i++) greatest = fmax(greatest, json_num(v, -INFINITY)), any = true;
+    for (int i = 0; schema_keyword(c, &i, keyword, &v); i++)
+        greatest = fmax(greatest, json_num(v, -INFINITY)), any = true;
     return any ? greatest : none;
 }

@@ -4,8 +4,9 @@
 
 #include "tokenizer/grammar/schema_internal.h"
 
-/* Multiples of a whole number. Within bounds they are listed; without, an automaton over decimal digits keeps the remainder of the digits before. Other steps,
- * such as 0.01, are refused: validators divide doubles, and do not agree about the results. */
+/* Multiples of a whole number. Within bounds they are listed; without, an automaton over decimal digits keeps the
+ * remainder of the digits before. Other steps, such as 0.01, are refused: validators divide doubles, and do not agree
+ * about the results. */
 
 enum { MAX_STEP = 100, MAX_LISTED = 2000, MAX_DIGITS = 15 /* whole numbers that doubles hold exactly */ };
 
@@ -39,8 +40,8 @@ static expr_id list_multiples(struct grammar *g, int64_t from, int64_t to, int64
 
 static expr_id digit(struct grammar *g, int64_t d) { return grammar_literal(g, (char[]){(char)('0' + d)}, 1); }
 
-/* Writes the texts of the multiples from `step` on, up to MAX_DIGITS. tail[r]: the digits, maybe none, that may follow digits with the remainder r; each round
- * allows one more. */
+/* Writes the texts of the multiples from `step` on, up to MAX_DIGITS. tail[r]: the digits, maybe none, that may follow
+ * digits with the remainder r; each round allows one more. */
 static int positive_multiples(struct schema *s, int64_t step, expr_id *out) {
     struct grammar *g = s->g;
     expr_id *tail = arena_alloc(s->arena, 2 * (size_t)step * sizeof *tail), *next;
@@ -50,7 +51,8 @@ static int positive_multiples(struct schema *s, int64_t step, expr_id *out) {
     for (int left = 1; left < MAX_DIGITS; left++) {
         for (int64_t r = 0; r < step; r++) {
             expr_id x = r ? EXPR_NEVER : EXPR_EMPTY;
-            for (int64_t d = 0; d < 10; d++) x = grammar_alt(g, x, grammar_seq(g, digit(g, d), next[(10 * r + d) % step]));
+            for (int64_t d = 0; d < 10; d++)
+                x = grammar_alt(g, x, grammar_seq(g, digit(g, d), next[(10 * r + d) % step]));
             tail[r] = x;
             if (x == EXPR_NEVER || x == EXPR_EMPTY) continue;
             grammar_define(g, tail[r] = grammar_rule(g), x);
@@ -66,7 +68,9 @@ int schema_multiple(struct schema *s, const struct conj *c, int part, expr_id *o
     struct grammar *g = s->g;
     const struct number_range r = schema_range(c);
     const int64_t step = lcm_of_steps(c);
-    if (!step) return schema_fail(s, c->v[part].at, "multipleOf", "only whole numbers are supported, whose least common multiple is at most 10^9");
+    if (!step)
+        return schema_fail(s, c->v[part].at, "multipleOf",
+                           "only whole numbers are supported, whose least common multiple is at most 10^9");
     const double lo_steps = ceil(r.lo / (double)step) + (r.above && ceil(r.lo / (double)step) * (double)step == r.lo);
     const double hi_steps = floor(r.hi / (double)step) - (r.below && floor(r.hi / (double)step) * (double)step == r.hi);
     *out = EXPR_NEVER;
@@ -76,9 +80,12 @@ int schema_multiple(struct schema *s, const struct conj *c, int part, expr_id *o
         return 0;
     }
     /* The automaton has the multiples of either sign, with zero or without. */
-    if (step > MAX_STEP || (lo_steps > -INFINITY && lo_steps != 0 && lo_steps != 1) || (hi_steps < INFINITY && hi_steps != 0 && hi_steps != -1))
-        return schema_fail(s, c->v[part].at, "multipleOf", "%lld is supported with bounds that leave at most %d values, or up to %d with no bound but 0",
-                           (long long)step, MAX_LISTED, MAX_STEP);
+    if (step > MAX_STEP || (lo_steps > -INFINITY && lo_steps != 0 && lo_steps != 1) ||
+        (hi_steps < INFINITY && hi_steps != 0 && hi_steps != -1))
+        return schema_fail(
+            s, c->v[part].at, "multipleOf",
+            "%lld is supported with bounds that leave at most %d values, or up to %d with no bound but 0",
+            (long long)step, MAX_LISTED, MAX_STEP);
     expr_id x = EXPR_NEVER;
     TRY(positive_multiples(s, step, &x));
     if (lo_steps <= 0 && hi_steps >= 0) *out = grammar_literal(g, "0", 1);

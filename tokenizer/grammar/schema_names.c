@@ -3,7 +3,8 @@
 /* Names of members that propertyNames allows. */
 
 /* Collects the schemas of one propertyNames. *strings: false if no name is valid by them. */
-static int names_conj(struct schema *s, const struct part *p, const struct json *schema, struct conj *out, bool *strings) {
+static int names_conj(struct schema *s, const struct part *p, const struct json *schema, struct conj *out,
+                      bool *strings) {
     *out = (struct conj){0};
     TRY(schema_add_part(s, out, schema, schema_at(s, p->at, "propertyNames", 13)));
     for (int i = 0; i < out->n; i++)
@@ -64,7 +65,8 @@ int schema_restrict_names(struct schema *s, const struct conj *c, struct lang *l
         struct lang one, from = *l;
         TRY(names_conj(s, &c->v[i], schema, names, &strings));
         if (strings) TRY(schema_string_lang(s, names, &one));
-        int rc = strings ? lang_product(s->arena, &from, &one, false, l, &e) : lang_product(s->arena, &from, &from, true, l, &e);
+        int rc = strings ? lang_product(s->arena, &from, &one, false, l, &e)
+                         : lang_product(s->arena, &from, &from, true, l, &e);
         if (rc) return schema_fail_text(s, c->v[i].at, "propertyNames", rc, "", &e);
     }
     return 0;

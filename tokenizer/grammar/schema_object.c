@@ -8,7 +8,9 @@
 
 enum { MAX_PATTERNS = 4, MAX_NAMES_BESIDE = 256 };
 
-static bool same_name(const struct member *m, const char *name, size_t n) { return m->n == n && !memcmp(m->name, name, n); }
+static bool same_name(const struct member *m, const char *name, size_t n) {
+    return m->n == n && !memcmp(m->name, name, n);
+}
 
 static int add_member(struct schema *s, struct members *m, const struct json *name) {
     for (size_t i = 0; i < m->n; i++)
@@ -58,7 +60,8 @@ int schema_members(struct schema *s, const struct conj *c, struct members *out) 
 }
 
 /* Whether a name contains a match of the pattern. */
-static int matches(struct schema *s, const struct part *p, const struct json *pattern, const char *name, size_t n, bool *out) {
+static int matches(struct schema *s, const struct part *p, const struct json *pattern, const char *name, size_t n,
+                   bool *out) {
     const struct regex *r;
     struct lang l;
     struct error e = {0};
@@ -76,7 +79,8 @@ int schema_member_conj(struct schema *s, const struct conj *c, const char *name,
     out->never = !allowed;
     for (int i = 0; i < c->n; i++) {
         const struct part *p = &c->v[i];
-        const struct json *map = json_get(p->schema, "properties"), *patterns = json_get(p->schema, "patternProperties");
+        const struct json *map = json_get(p->schema, "properties"),
+                          *patterns = json_get(p->schema, "patternProperties");
         const struct json *more = json_get(p->schema, "additionalProperties");
         bool known = false, hit;
         for (uint32_t k = 0; map && k < map->n; k++) {
@@ -96,7 +100,7 @@ int schema_member_conj(struct schema *s, const struct conj *c, const char *name,
     return 0;
 }
 
-/* ---- other names ---- */
+/* --- other names ------------------------------------------------------------------------------ */
 
 struct patterns { /* patternProperties of all parts */
     struct {
@@ -115,7 +119,9 @@ static int collect_patterns(struct schema *s, const struct conj *c, struct patte
             const struct regex *r;
             struct error e = {0};
             const struct json *pattern = &map->items[2 * k];
-            if (out->n == MAX_PATTERNS) return schema_fail(s, c->v[i].at, "patternProperties", "more than %d patterns apply to one object", MAX_PATTERNS);
+            if (out->n == MAX_PATTERNS)
+                return schema_fail(s, c->v[i].at, "patternProperties", "more than %d patterns apply to one object",
+                                   MAX_PATTERNS);
             int rc = regex_parse(s->arena, pattern->string, pattern->n, &r, &e);
             if (!rc) rc = lang_search(s->arena, r, &out->v[out->n].lang, &e);
             if (rc) return schema_fail_text(s, c->v[i].at, "patternProperties", rc, "", &e);
@@ -125,8 +131,10 @@ static int collect_patterns(struct schema *s, const struct conj *c, struct patte
     return 0;
 }
 
-/* The schemas of a member whose name matches exactly the patterns in `mask`. *allowed: false if such names are not generated. */
-static int extra_conj(struct schema *s, const struct conj *c, const struct patterns *p, unsigned mask, struct conj *out, bool *allowed) {
+/* The schemas of a member whose name matches exactly the patterns in `mask`. *allowed: false if such names are not
+ * generated. */
+static int extra_conj(struct schema *s, const struct conj *c, const struct patterns *p, unsigned mask, struct conj *out,
+                      bool *allowed) {
     *out = (struct conj){0};
     bool given = false, has_patterns = p->n > 0;
     for (int i = 0; i < c->n; i++) {
@@ -145,9 +153,10 @@ static int extra_conj(struct schema *s, const struct conj *c, const struct patte
     return 0;
 }
 
-/* The names that match exactly these patterns and none of the members. Names are printable, and ASCII where a pattern must not match, since dialects
- * differ about other characters. */
-static int extra_names(struct schema *s, const struct conj *c, const struct patterns *p, unsigned mask, const struct members *m, struct lang *out) {
+/* The names that match exactly these patterns and none of the members. Names are printable, and ASCII where a pattern
+ * must not match, since dialects differ about other characters. */
+static int extra_names(struct schema *s, const struct conj *c, const struct patterns *p, unsigned mask,
+                       const struct members *m, struct lang *out) {
     struct lang l, one;
     struct error e = {0};
     int rc = lang_printable(s->arena, p->n > 0, &l, &e);
@@ -161,7 +170,8 @@ static int extra_names(struct schema *s, const struct conj *c, const struct patt
         l = *out;
     }
     *out = l;
-    return rc ? schema_fail_text(s, c->v[0].at, NULL, rc, "names of further properties", &e) : schema_restrict_names(s, c, out);
+    return rc ? schema_fail_text(s, c->v[0].at, NULL, rc, "names of further properties", &e)
+              : schema_restrict_names(s, c, out);
 }
 
 /* Sets *out to a member with another name, or to EXPR_NEVER if the schemas allow only the listed names. */
@@ -192,7 +202,7 @@ static int extra_member(struct schema *s, const struct conj *c, const struct mem
     return 0;
 }
 
-/* ---- members ---- */
+/* --- members ---------------------------------------------------------------------------------- */
 
 static expr_id comma(struct schema *s) { return s->form == FORM_TAGGED ? EXPR_EMPTY : json_comma(s); }
 
@@ -202,7 +212,8 @@ static expr_id extras(struct schema *s, expr_id extra, uint32_t lo, uint32_t hi,
     const expr_id next = grammar_seq(g, comma(s), extra);
     if (after) return grammar_repeat(g, next, lo, hi);
     if (!hi) return lo ? EXPR_NEVER : EXPR_EMPTY;
-    const expr_id all = grammar_seq(g, extra, grammar_repeat(g, next, lo ? lo - 1 : 0, hi == GRAMMAR_UNBOUNDED ? hi : hi - 1));
+    const expr_id all =
+        grammar_seq(g, extra, grammar_repeat(g, next, lo ? lo - 1 : 0, hi == GRAMMAR_UNBOUNDED ? hi : hi - 1));
     return lo ? all : grammar_alt(g, EXPR_EMPTY, all);
 }
 
@@ -213,11 +224,13 @@ struct counts {
 };
 
 /* Members with other names may repeat a name, so that only the first of them counts towards the minimum. */
-static int member_counts(struct schema *s, const struct conj *c, const struct members *m, bool any_extra, struct counts *out) {
+static int member_counts(struct schema *s, const struct conj *c, const struct members *m, bool any_extra,
+                         struct counts *out) {
     const double least = schema_greatest(c, "minProperties", 0), most = schema_least(c, "maxProperties", INFINITY);
     if (least > (double)(m->n + any_extra))
-        return schema_fail(s, c->v[0].at, "minProperties", "%.0f is not supported: %zu properties are named, and further ones may have equal names", least,
-                           m->n);
+        return schema_fail(s, c->v[0].at, "minProperties",
+                           "%.0f is not supported: %zu properties are named, and further ones may have equal names",
+                           least, m->n);
     out->least = (uint32_t)least;
     out->most = most > SCHEMA_MAX_COUNT ? GRAMMAR_UNBOUNDED : (uint32_t)most;
     out->cap = most <= SCHEMA_MAX_COUNT || least > (double)m->n ? (uint32_t)m->n : out->least;
@@ -240,14 +253,16 @@ static int member_entry(struct schema *s, const struct conj *c, const struct mem
     TRY(schema_member_conj(s, c, m->name, m->n, value));
     if (s->form == FORM_TAGGED) return schema_tagged_member(s, value, m->name, m->n, c->v[0].at, out);
     TRY(schema_compile(s, value, &x));
-    if (json_quote(&name, m->name, m->n)) return buf_free(&name), error_set(s->e, ERR_MEMORY, "no memory for the schema");
+    if (json_quote(&name, m->name, m->n))
+        return buf_free(&name), error_set(s->e, ERR_MEMORY, "no memory for the schema");
     *out = grammar_seq(s->g, schema_json_literal(s, name.data, name.len), grammar_seq(s->g, json_colon(s), x));
     buf_free(&name);
     return 0;
 }
 
 /* Puts a member before the tails, which are the rests of objects by their number of members. */
-static int put_member(struct schema *s, const struct conj *c, const struct member *m, size_t n_before, const struct counts *n, expr_id *tail) {
+static int put_member(struct schema *s, const struct conj *c, const struct member *m, size_t n_before,
+                      const struct counts *n, expr_id *tail) {
     struct grammar *g = s->g;
     expr_id entry;
     TRY(member_entry(s, c, m, &entry));
@@ -279,6 +294,7 @@ int schema_object(struct schema *s, const struct conj *c, expr_id *out) {
     for (uint32_t k = 0; k <= n.cap; k++) tail[k] = last_members(s, &n, extra, k);
     for (size_t i = m.n; i-- > 0;) TRY(put_member(s, c, &m.v[i], i, &n, tail));
     if (s->form == FORM_TAGGED) return *out = tail[0], 0;
-    *out = grammar_nest(g, grammar_seq(g, grammar_literal(g, "{", 1), grammar_seq(g, tail[0], grammar_literal(g, "}", 1))));
+    *out = grammar_nest(
+        g, grammar_seq(g, grammar_literal(g, "{", 1), grammar_seq(g, tail[0], grammar_literal(g, "}", 1))));
     return 0;
 }

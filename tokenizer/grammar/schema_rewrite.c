@@ -3,8 +3,8 @@
 
 #include "tokenizer/grammar/schema_internal.h"
 
-/* Keywords that say the same as others: dependentRequired, dependentSchemas, dependencies, if, then, else, and `not` of what has an opposite. Each schema that
- * has them gets a list of further schemas that a value must satisfy as well. */
+/* Keywords that say the same as others: dependentRequired, dependentSchemas, dependencies, if, then, else, and `not` of
+ * what has an opposite. Each schema that has them gets a list of further schemas that a value must satisfy as well. */
 
 struct schema_rewritten {
     struct schema_rewritten *next;
@@ -16,9 +16,11 @@ struct rewriter {
     int rc;                   /* the first error */
 };
 
-/* ---- nodes ---- */
+/* --- nodes ------------------------------------------------------------------------------------ */
 
-static struct json text(const char *s) { return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s}; }
+static struct json text(const char *s) {
+    return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s};
+}
 static struct json boolean(bool b) { return (struct json){.type = JSON_BOOL, .boolean = b}; }
 
 /* Copies n items of an array, or 2n keys and values of an object, to the arena. */
@@ -29,7 +31,9 @@ static struct json node(struct rewriter *r, enum json_type type, uint32_t n, con
     if (size) memcpy(items, v, size);
     return (struct json){.type = type, .n = n, .items = items};
 }
-static struct json member(struct rewriter *r, struct json key, struct json value) { return node(r, JSON_OBJECT, 1, (struct json[]){key, value}); }
+static struct json member(struct rewriter *r, struct json key, struct json value) {
+    return node(r, JSON_OBJECT, 1, (struct json[]){key, value});
+}
 static struct json list_of(struct rewriter *r, const char *keyword, struct json a, struct json b) {
     return member(r, text(keyword), node(r, JSON_ARRAY, 2, (struct json[]){a, b}));
 }
@@ -45,7 +49,7 @@ struct json *schema_node(struct schema *s, const char *key, const struct json *v
     return r.rc ? NULL : out;
 }
 
-/* ---- opposites ---- */
+/* --- opposites -------------------------------------------------------------------------------- */
 
 static struct json opposite(struct rewriter *r, const struct json *schema);
 
@@ -63,17 +67,23 @@ static struct json opposite_type(struct rewriter *r, const struct json *value) {
     const unsigned bits = schema_type_bits(value);
     struct json out[6];
     uint32_t n = 0;
-    if (bits & TYPE_INTEGER && !(bits & TYPE_FRACTION)) return refuse(r, "is not supported with the type integer in it");
+    if (bits & TYPE_INTEGER && !(bits & TYPE_FRACTION))
+        return refuse(r, "is not supported with the type integer in it");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(bits & names[i].bits)) out[n++] = text(names[i].name);
     return n ? member(r, text("type"), node(r, JSON_ARRAY, n, out)) : boolean(false);
 }
-static struct json opposite_values(struct rewriter *r, const struct json *value) { return member(r, text("not"), member(r, text("enum"), *value)); }
-static struct json opposite_value(struct rewriter *r, const struct json *value) { return member(r, text("not"), member(r, text("const"), *value)); }
+static struct json opposite_values(struct rewriter *r, const struct json *value) {
+    return member(r, text("not"), member(r, text("enum"), *value));
+}
+static struct json opposite_value(struct rewriter *r, const struct json *value) {
+    return member(r, text("not"), member(r, text("const"), *value));
+}
 
 static struct json opposite_required(struct rewriter *r, const struct json *names) {
     struct json out = boolean(false);
-    for (uint32_t i = 0; i < names->n; i++) out = list_of(r, "anyOf", typed(r, "object", "properties", member(r, names->items[i], boolean(false))), out);
+    for (uint32_t i = 0; i < names->n; i++)
+        out = list_of(r, "anyOf", typed(r, "object", "properties", member(r, names->items[i], boolean(false))), out);
     return out;
 }
 static struct json opposite_properties(struct rewriter *r, const struct json *map) {
@@ -127,7 +137,8 @@ static struct json opposite_keyword(struct rewriter *r, const struct json *key, 
         if (opposites[i].of) return opposites[i].of(r, value);
         if (!opposites[i].add) return typed(r, opposites[i].type, opposites[i].keyword, *value);
         const int64_t n = json_int(value, 0) + opposites[i].add;
-        return n < 0 ? boolean(false) : typed(r, opposites[i].type, opposites[i].keyword, (struct json){.type = JSON_INT, .integer = n});
+        return n < 0 ? boolean(false)
+                     : typed(r, opposites[i].type, opposites[i].keyword, (struct json){.type = JSON_INT, .integer = n});
     }
     char why[120];
     snprintf(why, sizeof why, "is not supported with %.*s in it", (int)(key->n < 40 ? key->n : 40), key->string);
@@ -150,12 +161,13 @@ const struct json *schema_excluded(const struct json *schema, uint32_t *n) {
     const struct json *not = json_get(schema, "not"), *list = json_get(not, "enum"), *one = json_get(not, "const");
     if (!not || not ->type != JSON_OBJECT) return NULL;
     for (uint32_t i = 0; i < not ->n; i++) /* other keywords: the schema has been rewritten */
-        if (!json_is(&not ->items[2 * i], list ? "enum" : "const") && !schema_says_nothing(&not ->items[2 * i])) return NULL;
+        if (!json_is(&not ->items[2 * i], list ? "enum" : "const") && !schema_says_nothing(&not ->items[2 * i]))
+            return NULL;
     *n = list ? list->n : 1;
     return list ? list->items : one;
 }
 
-/* ---- keywords ---- */
+/* --- keywords --------------------------------------------------------------------------------- */
 
 static struct json rewrite_not(struct rewriter *r, const struct json *schema) {
     uint32_t n;
@@ -163,7 +175,8 @@ static struct json rewrite_not(struct rewriter *r, const struct json *schema) {
 }
 
 static struct json rewrite_if(struct rewriter *r, const struct json *schema) {
-    const struct json *condition = json_get(schema, "if"), *yes = json_get(schema, "then"), *no = json_get(schema, "else");
+    const struct json *condition = json_get(schema, "if"), *yes = json_get(schema, "then"),
+                      *no = json_get(schema, "else");
     if (!yes && !no) return boolean(true);
     const struct json first = list_of(r, "allOf", *condition, yes ? *yes : boolean(true));
     return list_of(r, "anyOf", first, list_of(r, "allOf", opposite(r, condition), no ? *no : boolean(true)));

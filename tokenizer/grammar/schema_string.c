@@ -5,7 +5,9 @@
 
 /* Strings with lengths, patterns and formats. */
 
-#define DATE  "([12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])))"
+#define DATE \
+    "([12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[" \
+    "0-8])))"
 #define TIME  "(([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-2]):[0-5][0-9]))"
 #define BYTE  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define LABEL "([a-z]([a-z0-9-]{0,20}[a-z0-9])?)"
@@ -43,7 +45,8 @@ static const char *format_pattern(const struct json *name) {
 }
 
 /* Intersects *l with the strings that contain a match of the pattern. allows_all: *l is not set yet. */
-static int add_pattern(struct schema *s, const char *pattern, size_t n, bool allows_all, struct lang *l, struct error *e) {
+static int add_pattern(struct schema *s, const char *pattern, size_t n, bool allows_all, struct lang *l,
+                       struct error *e) {
     const struct regex *r;
     struct lang next;
     TRY(regex_parse(s->arena, pattern, n, &r, e));
@@ -75,10 +78,12 @@ struct lengths {
 };
 static struct lengths lengths_of(const struct conj *c) {
     const double lo = schema_greatest(c, "minLength", 0), hi = schema_least(c, "maxLength", INFINITY);
-    return (struct lengths){lo > SCHEMA_MAX_COUNT ? SCHEMA_MAX_COUNT : (uint32_t)lo, hi > SCHEMA_MAX_COUNT ? GRAMMAR_UNBOUNDED : (uint32_t)hi};
+    return (struct lengths){lo > SCHEMA_MAX_COUNT ? SCHEMA_MAX_COUNT : (uint32_t)lo,
+                            hi > SCHEMA_MAX_COUNT ? GRAMMAR_UNBOUNDED : (uint32_t)hi};
 }
 
-/* Sets *l to the strings that the keywords allow, apart from the lengths. *allows_all: they allow every string; *l is then not set. */
+/* Sets *l to the strings that the keywords allow, apart from the lengths. *allows_all: they allow every string; *l is
+ * then not set. */
 static int content_lang(struct schema *s, const struct conj *c, bool *allows_all, struct lang *l) {
     static const char *const keywords[] = {"pattern", "format"};
     const struct json *text;
@@ -89,7 +94,8 @@ static int content_lang(struct schema *s, const struct conj *c, bool *allows_all
             const char *pattern = k ? format_pattern(text) : text->string;
             if (!pattern)
                 return schema_fail(s, c->v[i].at, "format",
-                                   "%.*s is not supported; date, time, date-time, duration, email, hostname, ipv4, ipv6, uuid, uri, uri-reference, "
+                                   "%.*s is not supported; date, time, date-time, duration, email, hostname, ipv4, "
+                                   "ipv6, uuid, uri, uri-reference, "
                                    "uri-template, json-pointer, regex and their relative and international forms are",
                                    (int)(text->n < 40 ? text->n : 40), text->string);
             int rc = add_pattern(s, pattern, k ? strlen(pattern) : text->n, *allows_all, l, &e);
@@ -125,7 +131,9 @@ int schema_string(struct schema *s, const struct conj *c, expr_id *out) {
     bool allows_all;
     TRY(content_lang(s, c, &allows_all, &l));
     if (allows_all && s->form == FORM_JSON && !s->tags) {
-        *out = !n.least && n.most == GRAMMAR_UNBOUNDED ? json_string(s) : json_in_quotes(s->g, grammar_text(s->g, json_char(s), n.least, n.most));
+        *out = !n.least && n.most == GRAMMAR_UNBOUNDED
+                   ? json_string(s)
+                   : json_in_quotes(s->g, grammar_text(s->g, json_char(s), n.least, n.most));
         return 0;
     }
     struct error e = {0};

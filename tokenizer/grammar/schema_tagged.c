@@ -3,7 +3,8 @@
 #include "base/buf.h"
 #include "tokenizer/grammar/schema_internal.h"
 
-/* Objects whose members are written between tags, as some models write the arguments of calls: values are JSON, or strings as plain text. JSON spells "</" as
+/* Objects whose members are written between tags, as some models write the arguments of calls: values are JSON, or
+ * strings as plain text. JSON spells "</" as
  * "<\/" there, and plain text contains none of the texts that end a value. */
 
 enum { MAX_TAGGED_NAME = 100 };
@@ -23,13 +24,15 @@ expr_id schema_json_literal(struct schema *s, const char *text, size_t n) {
     size_t from = 0;
     for (size_t i = 0; i + 1 < n; i++) {
         if (text[i] != '<' || text[i + 1] != '/') continue;
-        x = grammar_seq(s->g, x, grammar_seq(s->g, grammar_literal(s->g, text + from, i + 1 - from), grammar_literal(s->g, "\\", 1)));
+        x = grammar_seq(
+            s->g, x,
+            grammar_seq(s->g, grammar_literal(s->g, text + from, i + 1 - from), grammar_literal(s->g, "\\", 1)));
         from = i + 1;
     }
     return grammar_seq(s->g, x, grammar_literal(s->g, text + from, n - from));
 }
 
-/* ---- plain text ---- */
+/* --- plain text ------------------------------------------------------------------------------- */
 
 /* Characters of plain text: all but control characters other than tabs and line ends. */
 static expr_id text_chars(struct grammar *g, uint32_t from, uint32_t to, bool after_less) {
@@ -55,7 +58,8 @@ static int ends_lang(struct schema *s, struct lang *out, struct error *e) {
         if (i) buf_char(&b, '|');
         buf_add(&b, s->tags->ends->items[i].string, s->tags->ends->items[i].n);
     }
-    int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory") : add_search(s, b.len ? b.data : "</", b.len ? b.len : 2, out, e);
+    int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory")
+                      : add_search(s, b.len ? b.data : "</", b.len ? b.len : 2, out, e);
     buf_free(&b);
     return rc;
 }
@@ -66,20 +70,24 @@ int schema_tagged_string(struct schema *s, const struct conj *c, const struct la
     struct error e = {0};
     int rc = ends_lang(s, &ends, &e);
     if (!rc) rc = lang_product(s->arena, l, &ends, true, &kept, &e);
-    if (rc == ERR_USAGE && !(rc = add_search(s, "</", 2, &ends, &e))) rc = lang_product(s->arena, l, &ends, true, &kept, &e);
+    if (rc == ERR_USAGE && !(rc = add_search(s, "</", 2, &ends, &e)))
+        rc = lang_product(s->arena, l, &ends, true, &kept, &e);
     if (rc) return schema_fail_text(s, c->v[0].at, NULL, rc, "a string", &e);
-    *out = lang_is_empty(&kept, s->arena) ? EXPR_NEVER : grammar_lexeme(s->g, lang_expr(s->g, s->arena, &kept, text_chars));
+    *out = lang_is_empty(&kept, s->arena) ? EXPR_NEVER
+                                          : grammar_lexeme(s->g, lang_expr(s->g, s->arena, &kept, text_chars));
     return 0;
 }
 
-/* ---- members ---- */
+/* --- members ---------------------------------------------------------------------------------- */
 
-/* Whether the reader of calls takes the value as plain text: by a mark beside the name, or by the type that the property has itself. */
+/* Whether the reader of calls takes the value as plain text: by a mark beside the name, or by the type that the
+ * property has itself. */
 static bool is_plain(const struct schema *s, const struct conj *value, const char *name, size_t n) {
     const struct json *map = json_get(s->root, "properties");
     if (s->tags->is_marked) return value->n && schema_types(value, true) == TYPE_STRING;
     for (uint32_t k = 0; map && map->type == JSON_OBJECT && k < map->n; k++)
-        if (map->items[2 * k].n == n && !memcmp(map->items[2 * k].string, name, n)) return json_is(json_get(&map->items[2 * k + 1], "type"), "string");
+        if (map->items[2 * k].n == n && !memcmp(map->items[2 * k].string, name, n))
+            return json_is(json_get(&map->items[2 * k + 1], "type"), "string");
     return false;
 }
 
@@ -96,11 +104,13 @@ static expr_id entry(struct schema *s, expr_id name, expr_id value, bool plain) 
     return grammar_seq(g, head, grammar_seq(g, plain ? s->tags->before_text : s->tags->before_json, tail));
 }
 
-int schema_tagged_member(struct schema *s, const struct conj *value, const char *name, size_t n, const char *at, expr_id *out) {
+int schema_tagged_member(struct schema *s, const struct conj *value, const char *name, size_t n, const char *at,
+                         expr_id *out) {
     const bool plain = is_plain(s, value, name, n);
     expr_id x;
     if (!is_name(name, n))
-        return schema_fail(s, at, "properties", "this model's calls cannot have an argument with the name %.*s", (int)(n < 60 ? n : 60), name);
+        return schema_fail(s, at, "properties", "this model's calls cannot have an argument with the name %.*s",
+                           (int)(n < 60 ? n : 60), name);
     s->form = plain ? FORM_TEXT : FORM_JSON;
     int rc = schema_compile(s, value, &x);
     s->form = FORM_TAGGED;
@@ -124,7 +134,8 @@ int schema_tagged_extra(struct schema *s, const struct conj *value, struct lang 
     return rc;
 }
 
-int schema_tagged_expr(struct grammar *g, struct arena *a, const struct json *root, const struct schema_tags *tags, expr_id *out, struct error *e) {
+int schema_tagged_expr(struct grammar *g, struct arena *a, const struct json *root, const struct schema_tags *tags,
+                       expr_id *out, struct error *e) {
     struct schema s = {.g = g, .arena = a, .root = root, .e = e, .tags = tags, .form = FORM_TAGGED};
     struct conj c = {0};
     TRY(schema_add_part(&s, &c, root, "#"));

@@ -16,9 +16,11 @@ static int from_json(const struct grammar_source *s, struct arena *a, struct jso
 
 static int from_choices(struct grammar *g, const struct json *list, expr_id *out, struct error *e) {
     *out = EXPR_NEVER;
-    if (list->type != JSON_ARRAY || !list->n) return error_set(e, ERR_USAGE, "a list of strings that is not empty is required");
+    if (list->type != JSON_ARRAY || !list->n)
+        return error_set(e, ERR_USAGE, "a list of strings that is not empty is required");
     for (uint32_t i = 0; i < list->n; i++) {
-        if (list->items[i].type != JSON_STRING || !list->items[i].n) return error_set(e, ERR_USAGE, "choice %u is not a string, or is empty", i + 1);
+        if (list->items[i].type != JSON_STRING || !list->items[i].n)
+            return error_set(e, ERR_USAGE, "choice %u is not a string, or is empty", i + 1);
         *out = grammar_alt(g, *out, grammar_literal(g, list->items[i].string, list->items[i].n));
     }
     return 0;

@@ -33,7 +33,8 @@ static uint32_t plain_characters(const char *s, size_t n) {
     return count <= TRIE_PLAIN ? count : 0;
 }
 
-/* Collects the tokens in the order of their bytes, and marks the plain ones. *bytes: their total size. Returns their number. */
+/* Collects the tokens in the order of their bytes, and marks the plain ones. *bytes: their total size. Returns their
+ * number. */
 static uint32_t collect(struct token_trie *t, struct entry *out, size_t *bytes) {
     uint32_t n = 0;
     *bytes = 0;
@@ -59,7 +60,8 @@ static void close_nodes(struct trie_nodes *t, uint32_t *path, uint32_t from, uin
 
 /* Builds a trie of all entries, or of those that are not plain in the one sense or the other. */
 enum trie_part { PART_ALL, PART_OTHER, PART_TAGGED_OTHER };
-static void build(struct trie_nodes *t, const struct entry *v, uint32_t n, enum trie_part part, int32_t *same, uint32_t *longest) {
+static void build(struct trie_nodes *t, const struct entry *v, uint32_t n, enum trie_part part, int32_t *same,
+                  uint32_t *longest) {
     uint32_t depth = 0, path[MAX_TOKEN + 1] = {0}; /* path[0..depth]: the nodes of the entry before */
     const struct entry *previous = NULL;
     t->n = 1;
@@ -102,13 +104,15 @@ static void free_nodes(struct trie_nodes *t) {
 int token_trie_open(struct token_trie **out, const struct tokenizer *tokenizer, struct error *e) {
     *out = NULL;
     if (tokenizer_joins_with_space(tokenizer))
-        return error_set(e, ERR_MODEL, "answers cannot be constrained: this model's tokenizer puts a space between any two tokens");
+        return error_set(e, ERR_MODEL,
+                         "answers cannot be constrained: this model's tokenizer puts a space between any two tokens");
     const size_t n_ids = (size_t)tokenizer_n_ids(tokenizer);
     struct token_trie *t = *out = mem_calloc(1, sizeof *t);
     struct entry *v = mem_alloc((n_ids + 1) * sizeof *v);
     bool ok = t && v && (t->same = mem_calloc(n_ids + 1, sizeof *t->same));
     ok = ok && (t->tagged_plain = mem_calloc(n_ids / 64 + 1, sizeof *t->tagged_plain));
-    for (int k = 0; k <= TRIE_PLAIN && ok; k++) ok = (t->plain[k] = mem_calloc(n_ids / 64 + 1, sizeof **t->plain)) != NULL;
+    for (int k = 0; k <= TRIE_PLAIN && ok; k++)
+        ok = (t->plain[k] = mem_calloc(n_ids / 64 + 1, sizeof **t->plain)) != NULL;
     size_t bytes = 0;
     uint32_t n = 0;
     if (ok) {

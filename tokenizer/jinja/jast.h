@@ -93,12 +93,14 @@ struct jnode {
     uint8_t kind, op;                            /* op: the operator token of an operand in N_COMPARE and N_MATH */
     bool is_recursive, is_stored;                /* N_FOR: recursive; N_NAME: assigned to */
     bool uses_caller, uses_varargs, uses_kwargs; /* N_MACRO, N_CALLBLOCK: the body reads them */
-    uint16_t hops, slot;                         /* N_NAME, N_NSREF, N_MACRO: number of frames outwards, and the slot there */
+    /* N_NAME, N_NSREF, N_MACRO: number of frames outwards, and the slot there */
+    uint16_t hops, slot;
     uint32_t pos;
     struct jnode *next, *a, *b, *c, *d, *list, *keywords, *body, *orelse;
-    struct jnode *star, *starstar;                    /* f(*a, **b) */
-    struct jval value;                                /* constant, name */
-    const void *fn;                                   /* N_FILTER, N_TEST: the function; NULL: unknown, an error only if executed */
+    struct jnode *star, *starstar; /* f(*a, **b) */
+    struct jval value;             /* constant, name */
+    /* N_FILTER, N_TEST: the function; NULL: unknown, an error only if executed */
+    const void *fn;
     struct jscope *scope, *filter_scope, *else_scope; /* body; N_FOR: condition, else */
 };
 
@@ -128,5 +130,6 @@ struct jinja {
     struct jscope *scope;
 };
 
-struct jnode *jparse(struct jrun *r);                              /* parses the whole template */
-struct jscope *jscope_resolve(struct jrun *r, struct jnode *body); /* assigns a slot to every name; returns the root scope */
+struct jnode *jparse(struct jrun *r); /* parses the whole template */
+/* assigns a slot to every name; returns the root scope */
+struct jscope *jscope_resolve(struct jrun *r, struct jnode *body);

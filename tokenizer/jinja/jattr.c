@@ -3,8 +3,8 @@
 
 #include "tokenizer/jinja/jeval.h"
 
-/* obj.name and obj[key] with Python's attribute rules: methods of a dict hide equal keys after a dot. Methods that would modify a list or dict are undefined
- * values that fail when used (sandbox). */
+/* obj.name and obj[key] with Python's attribute rules: methods of a dict hide equal keys after a dot. Methods that
+ * would modify a list or dict are undefined values that fail when used (sandbox). */
 
 static bool is_one_of(const struct jstr *name, const char *const *names) {
     for (; *names; names++)
@@ -100,11 +100,14 @@ static bool get_item(struct jrun *r, struct jval obj, struct jval key, struct jv
         if (v) *out = *v;
         return v != NULL;
     }
-    if (!jval_is_int(key) || (obj.type != J_STR && obj.type != J_LIST && obj.type != J_TUPLE && obj.type != J_RANGE)) return false;
+    if (!jval_is_int(key) || (obj.type != J_STR && obj.type != J_LIST && obj.type != J_TUPLE && obj.type != J_RANGE))
+        return false;
     int64_t i = jval_as_int(key), n = (int64_t)jval_len(r, obj);
     if (i < 0) i += n;
     if (i < 0 || i >= n) return false;
-    *out = obj.type == J_STR ? jstr_char(r, obj.s, (size_t)i) : obj.type == J_RANGE ? jrange_item(obj, (size_t)i) : obj.l->v[i];
+    *out = obj.type == J_STR     ? jstr_char(r, obj.s, (size_t)i)
+           : obj.type == J_RANGE ? jrange_item(obj, (size_t)i)
+                                 : obj.l->v[i];
     return true;
 }
 struct jval jattr_item(struct jrun *r, struct jval obj, struct jval key) {
@@ -131,7 +134,8 @@ struct jval jattr_path(struct jrun *r, struct jval obj, struct jval path, struct
         const char *dot = memchr(s->s + at, '.', s->n - at);
         size_t end = dot ? (size_t)(dot - s->s) : s->n, i = at;
         int64_t number = 0;
-        while (i < end && s->s[i] >= '0' && s->s[i] <= '9' && number < INT64_MAX / 10 - 1) number = number * 10 + (s->s[i++] - '0');
+        while (i < end && s->s[i] >= '0' && s->s[i] <= '9' && number < INT64_MAX / 10 - 1)
+            number = number * 10 + (s->s[i++] - '0');
         bool is_number = i == end && end > at;
         obj = jattr_item(r, obj, is_number ? jval_int(number) : jstr_sub(r, s, at, end - at));
         if (obj.type == J_UNDEF && fallback.type != J_NONE) obj = fallback;
@@ -152,16 +156,20 @@ static int64_t slice_bound(struct jrun *r, struct jval v, int64_t default_bound,
 struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, struct jval stop, struct jval step) {
     if (obj.type == J_UNDEF) jfail_undef(r, obj.u);
     if (obj.type == J_DICT) jfail(r, "unhashable type: 'slice'");
-    if (obj.type != J_STR && obj.type != J_LIST && obj.type != J_TUPLE && obj.type != J_RANGE) jfail(r, "'%s' object is not subscriptable", jval_type(obj));
+    if (obj.type != J_STR && obj.type != J_LIST && obj.type != J_TUPLE && obj.type != J_RANGE)
+        jfail(r, "'%s' object is not subscriptable", jval_type(obj));
     int64_t by = step.type == J_NONE ? 1 : jval_index(r, step, "slice indices"), n = (int64_t)jval_len(r, obj);
     if (!by) jfail(r, "slice step cannot be zero");
     bool backwards = by < 0;
-    int64_t i = slice_bound(r, start, backwards ? n - 1 : 0, n, backwards), end = slice_bound(r, stop, backwards ? -1 : n, n, backwards);
+    int64_t i = slice_bound(r, start, backwards ? n - 1 : 0, n, backwards),
+            end = slice_bound(r, stop, backwards ? -1 : n, n, backwards);
     struct jrange g = {.start = i, .stop = end, .step = by};
     size_t count = jrange_len(&g);
     if (obj.type == J_RANGE) {
         struct jrange *out = jalloc(r, sizeof *out);
-        *out = (struct jrange){.start = obj.r->start + i * obj.r->step, .stop = obj.r->start + end * obj.r->step, .step = obj.r->step * by};
+        *out = (struct jrange){.start = obj.r->start + i * obj.r->step,
+                               .stop = obj.r->start + end * obj.r->step,
+                               .step = obj.r->step * by};
         obj.r = out;
         return obj;
     }

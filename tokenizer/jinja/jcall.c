@@ -17,15 +17,18 @@ static int param_index(const char *params, const struct jstr *name) {
     }
     return -1;
 }
-void jcall_bind(struct jrun *r, const char *what, const char *params, int n_required, const struct jargs *args, struct jval *out) {
+void jcall_bind(struct jrun *r, const char *what, const char *params, int n_required, const struct jargs *args,
+                struct jval *out) {
     int count = *params ? 1 : 0;
     for (const char *p = params; *p; p++) count += *p == ',';
     if (args->n > (size_t)count) jfail(r, "%s takes at most %d argument(s) (%zu given)", what, count, args->n);
     for (int i = 0; i < JCALL_MAX; i++) out[i] = (size_t)i < args->n ? args->v[i] : jval_missing();
     for (size_t k = 0; k < args->n_keywords; k++) {
         int i = param_index(params, args->keywords[2 * k].s);
-        if (i < 0) jfail(r, "%s got an unexpected keyword argument '%s'", what, jstr_for_error(r, args->keywords[2 * k].s));
-        if (out[i].type != J_MISSING) jfail(r, "%s got multiple values for argument '%s'", what, jstr_for_error(r, args->keywords[2 * k].s));
+        if (i < 0)
+            jfail(r, "%s got an unexpected keyword argument '%s'", what, jstr_for_error(r, args->keywords[2 * k].s));
+        if (out[i].type != J_MISSING)
+            jfail(r, "%s got multiple values for argument '%s'", what, jstr_for_error(r, args->keywords[2 * k].s));
         out[i] = args->keywords[2 * k + 1];
     }
     const char *p = params;
@@ -81,7 +84,8 @@ static struct jval g_dict(struct jrun *r, const struct jargs *args) {
             struct jlist *l = jiter_to_list(r, from);
             for (size_t i = 0; i < l->n; i++) {
                 struct jlist *pair = jiter_to_list(r, l->v[i]);
-                if (pair->n != 2) jfail(r, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair->n);
+                if (pair->n != 2)
+                    jfail(r, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair->n);
                 jdict_set(r, d.d, pair->v[0], pair->v[1]);
             }
         }
@@ -112,7 +116,8 @@ static struct jval g_raise(struct jrun *r, const struct jargs *args) {
     else error_set(r->e, r->code, "%.*s", n, s->s);
     longjmp(r->on_error, 1);
 }
-/* Formats the current date, or SOURCE_DATE_EPOCH if set, so that prompts are reproducible. Like a naive datetime: %z and %Z are empty, %f is microseconds. */
+/* Formats the current date, or SOURCE_DATE_EPOCH if set, so that prompts are reproducible. Like a naive datetime: %z
+ * and %Z are empty, %f is microseconds. */
 static struct jval g_strftime(struct jrun *r, const struct jargs *args) {
     struct jval a[JCALL_MAX];
     jcall_bind(r, "strftime_now", "format", 1, args, a);
@@ -155,7 +160,9 @@ static const struct {
     const char *name;
     struct jval (*fn)(struct jrun *r, const struct jargs *args);
 } globals[] = {
-    {"range", g_range}, {"dict", g_dict}, {"namespace", g_namespace}, {"joiner", g_joiner}, {"raise_exception", g_raise}, {"strftime_now", g_strftime},
+    {"range", g_range},           {"dict", g_dict},
+    {"namespace", g_namespace},   {"joiner", g_joiner},
+    {"raise_exception", g_raise}, {"strftime_now", g_strftime},
 };
 bool jcall_global(const struct jstr *name, struct jval *out) {
     for (size_t i = 0; i < sizeof globals / sizeof *globals; i++)

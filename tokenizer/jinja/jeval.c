@@ -121,7 +121,8 @@ static struct jargs eval_arguments(struct jrun *r, const struct jnode *n, struct
             struct jval key = named.d->kv[2 * i];
             if (key.type != J_STR) jfail(r, "keywords must be strings");
             for (size_t j = 0; j < a.n_keywords; j++)
-                if (!jstr_cmp(a.keywords[2 * j].s, key.s)) jfail(r, "got multiple values for keyword argument '%s'", jstr_for_error(r, key.s));
+                if (!jstr_cmp(a.keywords[2 * j].s, key.s))
+                    jfail(r, "got multiple values for keyword argument '%s'", jstr_for_error(r, key.s));
             a.keywords[2 * a.n_keywords] = key;
             a.keywords[2 * a.n_keywords + 1] = named.d->kv[2 * i + 1];
             a.n_keywords++;

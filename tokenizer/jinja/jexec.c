@@ -111,9 +111,15 @@ static bool advance_loop(struct jrun *r, struct jloop *l) {
     return true;
 }
 
-static void run_loop(struct jrun *r, const struct jnode *n, struct jframe *up, struct jval over, int64_t depth0, struct jbuf *out) {
+static void run_loop(struct jrun *r, const struct jnode *n, struct jframe *up, struct jval over, int64_t depth0,
+                     struct jbuf *out) {
     struct jloop *l = jalloc(r, sizeof *l);
-    *l = (struct jloop){.source = over, .length = SIZE_MAX, .depth0 = depth0, .node = n->is_recursive ? n : NULL, .parent = up, .last_changed = jval_missing()};
+    *l = (struct jloop){.source = over,
+                        .length = SIZE_MAX,
+                        .depth0 = depth0,
+                        .node = n->is_recursive ? n : NULL,
+                        .parent = up,
+                        .last_changed = jval_missing()};
     l->it = jiter_new(r, over);
     if (n->c) { /* the condition is evaluated when the next item is fetched, not before the loop */
         struct loop_filter *w = jalloc(r, sizeof *w);
@@ -204,7 +210,10 @@ struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *gi
     } else if (a.n_keywords) {
         for (size_t i = 0; i < a.n_keywords; i++)
             if (jstr_equals(a.keywords[2 * i].s, "caller"))
-                jfail(r, "macro '%s' was invoked with two values for the special caller argument. This is most likely a bug.", name);
+                jfail(r,
+                      "macro '%s' was invoked with two values for the special caller argument. This is most likely a "
+                      "bug.",
+                      name);
         jfail(r, "macro '%s' takes no keyword argument '%s'", name, jstr_for_error(r, a.keywords[0].s));
     }
     if (n->uses_varargs) {
@@ -213,7 +222,8 @@ struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *gi
         f->v[n->scope->varargs_slot] = t;
     } else if (a.n > n_params) jfail(r, "macro '%s' takes not more than %zu argument(s)", name, n_params);
     for (const struct jnode *p = n->list; p; p = p->next)
-        if (f->v[p->a->slot].type == J_MISSING) f->v[p->a->slot] = p->b ? jeval(r, p->b, f) : missing_argument(r, p->a->value.s);
+        if (f->v[p->a->slot].type == J_MISSING)
+            f->v[p->a->slot] = p->b ? jeval(r, p->b, f) : missing_argument(r, p->a->value.s);
     struct jbuf b = {0};
     exec_body(r, n->body, f, &b);
     r->depth--;
@@ -287,4 +297,6 @@ static enum exec_flow exec_body(struct jrun *r, const struct jnode *n, struct jf
     r->depth--;
     return flow;
 }
-void jexec_body(struct jrun *r, const struct jnode *body, struct jframe *f, struct jbuf *out) { exec_body(r, body, f, out); }
+void jexec_body(struct jrun *r, const struct jnode *body, struct jframe *f, struct jbuf *out) {
+    exec_body(r, body, f, out);
+}

@@ -18,16 +18,26 @@ static struct jstr *to_plain(struct jrun *r, struct jval v) { /* str(): drops ma
     return s;
 }
 
-static struct jval f_upper(struct jrun *r, struct jval v, struct jval *a) { return junicode_map(r, soft_str(r, v), CASE_UPPER); }
-static struct jval f_lower(struct jrun *r, struct jval v, struct jval *a) { return junicode_map(r, soft_str(r, v), CASE_LOWER); }
-static struct jval f_capitalize(struct jrun *r, struct jval v, struct jval *a) { return junicode_capitalize(r, soft_str(r, v)); }
+static struct jval f_upper(struct jrun *r, struct jval v, struct jval *a) {
+    return junicode_map(r, soft_str(r, v), CASE_UPPER);
+}
+static struct jval f_lower(struct jrun *r, struct jval v, struct jval *a) {
+    return junicode_map(r, soft_str(r, v), CASE_LOWER);
+}
+static struct jval f_capitalize(struct jrun *r, struct jval v, struct jval *a) {
+    return junicode_capitalize(r, soft_str(r, v));
+}
 static struct jval f_string(struct jrun *r, struct jval v, struct jval *a) { return plain_str(soft_str(r, v)); }
-static struct jval f_trim(struct jrun *r, struct jval v, struct jval *a) { return jtext_strip(r, soft_str(r, v), a[0], true, true); }
+static struct jval f_trim(struct jrun *r, struct jval v, struct jval *a) {
+    return jtext_strip(r, soft_str(r, v), a[0], true, true);
+}
 static struct jval f_replace(struct jrun *r, struct jval v, struct jval *a) {
     return jtext_replace(r, to_plain(r, v), to_plain(r, a[0]), to_plain(r, a[1]), jtext_int(r, a[2], -1));
 }
 /* For this filter words also begin after "-", "(", "{", "[" and "<", unlike str.title(). */
-static bool is_title_break(uint32_t c) { return unicode_is_python_space(c) || (c && c < 0x80 && strchr("-({[<", (int)c)); }
+static bool is_title_break(uint32_t c) {
+    return unicode_is_python_space(c) || (c && c < 0x80 && strchr("-({[<", (int)c));
+}
 static struct jval f_title(struct jrun *r, struct jval v, struct jval *a) {
     struct jstr *s = soft_str(r, v);
     struct jbuf b = {0};
@@ -47,7 +57,9 @@ static struct jval f_safe(struct jrun *r, struct jval v, struct jval *a) {
     s->markup = true;
     return plain_str(s);
 }
-static struct jval f_escape(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_STR && v.s->markup ? v : jrepr_escape(r, jrepr_to_str(r, v)); }
+static struct jval f_escape(struct jrun *r, struct jval v, struct jval *a) {
+    return v.type == J_STR && v.s->markup ? v : jrepr_escape(r, jrepr_to_str(r, v));
+}
 
 static struct jval f_indent(struct jrun *r, struct jval v, struct jval *a) {
     if (v.type == J_UNDEF) jfail_undef(r, v.u);
@@ -94,7 +106,8 @@ static struct jval f_format(struct jrun *r, struct jval v, const struct jargs *a
     if (args->n && args->n_keywords) jfail(r, "can't handle positional and keyword arguments at the same time");
     if (args->n_keywords) {
         t = jdict_new(r);
-        for (size_t i = 0; i < args->n_keywords; i++) jdict_set(r, t.d, args->keywords[2 * i], args->keywords[2 * i + 1]);
+        for (size_t i = 0; i < args->n_keywords; i++)
+            jdict_set(r, t.d, args->keywords[2 * i], args->keywords[2 * i + 1]);
     } else {
         t = jval_list(r, J_TUPLE, args->n);
         if (args->n) memcpy(t.l->v, args->v, args->n * sizeof *args->v);
@@ -119,7 +132,8 @@ static struct jval f_tojson(struct jrun *r, struct jval v, struct jval *a) {
     }
     if (a[2].type != J_MISSING && a[2].type != J_NONE) {
         struct jlist *pair = jiter_to_list(r, a[2]);
-        if (pair->n != 2 || pair->v[0].type != J_STR || pair->v[1].type != J_STR) jfail(r, "separators must be a pair of strings");
+        if (pair->n != 2 || pair->v[0].type != J_STR || pair->v[1].type != J_STR)
+            jfail(r, "separators must be a pair of strings");
         o.item_sep = pair->v[0].s;
         o.key_sep = pair->v[1].s;
     }
@@ -141,7 +155,8 @@ static struct jval f_parse_json(struct jrun *r, struct jval v, struct jval *a) {
 
 /* ---- numbers */
 
-/* Accepts Python's int("12") and float("1.5"): surrounding white space, underscores between digits. False: not a number. */
+/* Accepts Python's int("12") and float("1.5"): surrounding white space, underscores between digits. False: not a
+ * number. */
 static bool clean_number(struct jrun *r, struct jstr *s, char *out, size_t cap) {
     struct jstr *t = jtext_strip(r, s, jval_missing(), true, true).s;
     size_t n = 0;
@@ -194,7 +209,8 @@ static struct jval f_int(struct jrun *r, struct jval v, struct jval *a) {
     out.origin = v.type == J_STR ? v.s->origin : v.origin;
     if (jval_is_int(v)) return out.i = jval_as_int(v), out;
     if (v.big) return v;
-    if (v.type == J_STR && (base < 0 || base == 1 || base > 36)) base = 10; /* Python rejects this base: treat the text as not a number */
+    /* Python rejects this base: treat the text as not a number */
+    if (v.type == J_STR && (base < 0 || base == 1 || base > 36)) base = 10;
     if (v.type == J_STR && parse_int(r, v.s, (int)base, &i)) return out.i = i, out;
     if (v.type == J_FLOAT && isinf(v.f)) jfail(r, "cannot convert float infinity to integer");
     if (to_float(r, v, &f) && isfinite(f)) {

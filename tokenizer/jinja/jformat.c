@@ -17,7 +17,8 @@ struct format_spec {
 enum { PREC_MAX = 400 };
 
 /* Assembles sign, digits and padding, which goes between, before or after them. */
-static struct jval pad_number(struct jrun *r, const struct format_spec *f, const char *prefix, struct jval body, uint8_t from) {
+static struct jval pad_number(struct jrun *r, const struct format_spec *f, const char *prefix, struct jval body,
+                              uint8_t from) {
     struct jval head = jstr_new(r, prefix, strlen(prefix), from);
     int64_t width = f->width;
     char align = f->align ? f->align : '>';
@@ -78,7 +79,11 @@ static struct jval format_float(struct jrun *r, const struct format_spec *f, dou
     if (type == '%') a *= 100;
     if (prec > PREC_MAX) jfail(r, "the precision exceeds %d", PREC_MAX);
     if (!isfinite(a))
-        snprintf(t, sizeof t, "%s%s", type == 'E' || type == 'F' || type == 'G' ? (a != a ? "NAN" : "INF") : a != a ? "nan" : "inf", type == '%' ? "%" : "");
+        snprintf(t, sizeof t, "%s%s",
+                 type == 'E' || type == 'F' || type == 'G' ? (a != a ? "NAN" : "INF")
+                 : a != a                                  ? "nan"
+                                                           : "inf",
+                 type == '%' ? "%" : "");
     else if (!type && prec < 0) {
         char s[40];
         jrepr_float(a, s);
@@ -148,7 +153,8 @@ struct jval jformat_percent(struct jrun *r, struct jstr *s, struct jval args) {
     struct jbuf b = {0};
     struct jlist one = {.n = 1, .v = &args}, *all = args.type == J_TUPLE ? args.l : &one;
     size_t used = 0, i = 0;
-    bool mapping = args.type == J_DICT || args.type == J_LIST || args.type == J_RANGE || args.type == J_UNDEF; /* types with [] in Python */
+    /* types with [] in Python */
+    bool mapping = args.type == J_DICT || args.type == J_LIST || args.type == J_RANGE || args.type == J_UNDEF;
     while (i < s->n) {
         const char *p = memchr(s->s + i, '%', s->n - i);
         size_t end = p ? (size_t)(p - s->s) : s->n;
@@ -214,7 +220,8 @@ struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *s) {
     size_t i = 0, k = 0;
     if (!s->n) return (struct jval){.type = J_STR, .s = jrepr_to_str(r, v)};
     if (v.type == J_UNDEF) jfail(r, "unsupported format string passed to Undefined.__format__");
-    if (v.type != J_STR && !jval_is_number(v)) jfail(r, "unsupported format string passed to %s.__format__", jval_type(v));
+    if (v.type != J_STR && !jval_is_number(v))
+        jfail(r, "unsupported format string passed to %s.__format__", jval_type(v));
     junicode_decode(s->s, s->n, &k);
     if (k < s->n && strchr("<>=^", s->s[k]) && s->s[k]) {
         f.fill = jstr_sub(r, s, 0, k).s;
@@ -239,16 +246,19 @@ struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *s) {
     if (i < s->n) f.type = s->s[i++];
     if (i < s->n) jfail(r, "Invalid format specifier '%s'", jstr_for_error(r, s));
     if (v.type == J_STR) {
-        if ((f.type && f.type != 's') || f.sign || f.group || f.align == '=') jfail(r, "format '%s' does not fit a string", jstr_for_error(r, s));
+        if ((f.type && f.type != 's') || f.sign || f.group || f.align == '=')
+            jfail(r, "format '%s' does not fit a string", jstr_for_error(r, s));
         if (f.zero && !f.align) f.align = '<';
         if (f.zero && !f.fill) f.fill = jstr_literal(r, "0").s;
         return format_str(r, &f, v.s);
     }
     if (v.type == J_FLOAT || (f.type && strchr("eEfFgG%", f.type))) {
-        if (f.type && !strchr("eEfFgG%", f.type)) jfail(r, "Unknown format code '%c' for object of type 'float'", f.type);
+        if (f.type && !strchr("eEfFgG%", f.type))
+            jfail(r, "Unknown format code '%c' for object of type 'float'", f.type);
         return format_float(r, &f, jval_as_float(v), v.origin);
     }
-    if (f.type && !strchr("dxX", f.type)) jfail(r, "Unknown format code '%c' for object of type 'int'", f.type >= 32 && f.type < 127 ? f.type : '?');
+    if (f.type && !strchr("dxX", f.type))
+        jfail(r, "Unknown format code '%c' for object of type 'int'", f.type >= 32 && f.type < 127 ? f.type : '?');
     if (f.prec >= 0) jfail(r, "Precision not allowed in integer format specifier");
     return format_int(r, &f, jval_as_int(v), v.origin);
 }
@@ -269,10 +279,12 @@ static struct jval find_field(struct jrun *r, struct jstr *s, size_t from, size_
     int64_t number = i > from ? strtoll(jstr_for_error(r, name.s), &end, 10) : -1;
     if (i == from || !*end) {
         bool automatic = i == from;
-        if (automatic ? st->named : st->counted) jfail(r, "cannot switch between manual field specification and automatic field numbering");
+        if (automatic ? st->named : st->counted)
+            jfail(r, "cannot switch between manual field specification and automatic field numbering");
         if (automatic) number = st->next++, st->counted = true;
         else st->named = true;
-        if (number < 0 || number >= (int64_t)st->args->n) jfail(r, "Replacement index %lld out of range for positional args tuple", (long long)number);
+        if (number < 0 || number >= (int64_t)st->args->n)
+            jfail(r, "Replacement index %lld out of range for positional args tuple", (long long)number);
         v = st->args->v[number];
     } else
         for (size_t k = 0; k < st->args->n_keywords; k++)
@@ -315,13 +327,15 @@ static struct jval format_braces(struct jrun *r, struct jstr *s, struct format_f
             struct jval v = find_field(r, s, from, name_end, st);
             if (bang) {
                 char how = bang + 1 < end ? s->s[bang + 1] : 0;
-                if (bang + 2 != (colon ? colon : end) || (how != 's' && how != 'r' && how != 'a')) jfail(r, "Unknown conversion specifier");
+                if (bang + 2 != (colon ? colon : end) || (how != 's' && how != 'r' && how != 'a'))
+                    jfail(r, "Unknown conversion specifier");
                 struct jbuf t = {0};
                 if (how == 's') jrepr_str(r, &t, v);
                 else jrepr_add(r, &t, v);
                 v = jbuf_finish(r, &t);
             }
-            struct jval spec = colon ? format_braces(r, jstr_sub(r, s, colon + 1, end - colon - 1).s, st, level + 1) : jstr_literal(r, "");
+            struct jval spec = colon ? format_braces(r, jstr_sub(r, s, colon + 1, end - colon - 1).s, st, level + 1)
+                                     : jstr_literal(r, "");
             v = jformat_spec(r, v, spec.s);
             jbuf_str(r, &b, v.s);
             i = end;

@@ -41,7 +41,8 @@ int jinja_parse(struct jinja **out, const char *source, size_t n, const char *wh
     *out = NULL;
     if (!j) return error_set(e, ERR_MEMORY, "%s: out of memory", what);
     j->arena.limit = PARSE_MAX_BYTES;
-    if (!(j->source_name = arena_strndup(&j->arena, what, strlen(what))) || n > UINT32_MAX / 2 || !(j->source = arena_alloc(&j->arena, n + 1)))
+    if (!(j->source_name = arena_strndup(&j->arena, what, strlen(what))) || n > UINT32_MAX / 2 ||
+        !(j->source = arena_alloc(&j->arena, n + 1)))
         error_set(e, rc, "%s: out of memory", what);
     else if (utf8_valid(source, n) != n) rc = error_set(e, ERR_MODEL, "%s: not UTF-8", what);
     else {
@@ -120,7 +121,8 @@ static int copy_output(const struct jbuf *b, struct text *out) {
     return out->data ? 0 : ERR_MEMORY;
 }
 
-static void render_template(struct jrun *r, const struct jinja *j, const struct json *vars, const struct jinja_var *own, struct jbuf *b) {
+static void render_template(struct jrun *r, const struct jinja *j, const struct json *vars, const struct jinja_var *own,
+                            struct jbuf *b) {
     r->vars = jdict_new(r).d;
     for (; own && own->name; own++)
         if (own->text) jdict_set(r, r->vars, jstr_literal(r, own->name), jstr_new(r, own->text, own->n, TEXT_TEMPLATE));
@@ -130,12 +132,14 @@ static void render_template(struct jrun *r, const struct jinja *j, const struct 
     }
     jexec_body(r, j->body, jexec_frame(r, j->scope, NULL), b);
 }
-static int render_protected(struct jrun *r, const struct jinja *j, const struct json *vars, const struct jinja_var *own, struct jbuf *b) {
+static int render_protected(struct jrun *r, const struct jinja *j, const struct json *vars, const struct jinja_var *own,
+                            struct jbuf *b) {
     if (setjmp(r->on_error)) return r->code;
     render_template(r, j, vars, own, b);
     return 0;
 }
-int jinja_render(const struct jinja *j, const struct json *vars, const struct jinja_var *own, struct text *out, struct error *e) {
+int jinja_render(const struct jinja *j, const struct json *vars, const struct jinja_var *own, struct text *out,
+                 struct error *e) {
     struct arena arena = {.limit = RENDER_MAX_BYTES};
     struct jrun r = {.arena = &arena,
                      .e = e,

@@ -3,8 +3,8 @@
 #include "tokenizer/jinja/jeval.h"
 #include "tokenizer/jinja/jstr.h"
 
-/* Iteration. Generators are as lazy as Python's: an item is computed when requested, so side effects occur in the same order and a second loop finds the
- * generator exhausted. */
+/* Iteration. Generators are as lazy as Python's: an item is computed when requested, so side effects occur in the same
+ * order and a second loop finds the generator exhausted. */
 
 bool jiter_is_iterable(struct jval v) {
     switch (v.type) {
@@ -61,7 +61,9 @@ static bool next_value(struct jrun *r, struct jiter *it, struct jval *out) {
         if (i >= d->n) return false;
         it->i++;
         uint8_t what = it->obj.type == J_DICT ? VIEW_KEYS : it->obj.sub;
-        *out = what == VIEW_KEYS ? d->kv[2 * i] : what == VIEW_VALUES ? d->kv[2 * i + 1] : new_pair(r, d->kv[2 * i], d->kv[2 * i + 1]);
+        *out = what == VIEW_KEYS     ? d->kv[2 * i]
+               : what == VIEW_VALUES ? d->kv[2 * i + 1]
+                                     : new_pair(r, d->kv[2 * i], d->kv[2 * i + 1]);
         return true;
     }
     case J_RANGE:

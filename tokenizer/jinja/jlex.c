@@ -5,8 +5,9 @@
 #include "tokenizer/jinja/jast.h"
 #include "tokenizer/jinja/jstr.h"
 
-/* Tokenizes template text and tags, and handles white space control: "-" strips up to the next text, a block at the start of a line removes its indentation
- * (lstrip_blocks), and the newline after a block or comment is removed (trim_blocks). Follows jinja2/lexer.py, because templates rely on its corner cases. */
+/* Tokenizes template text and tags, and handles white space control: "-" strips up to the next text, a block at the
+ * start of a line removes its indentation (lstrip_blocks), and the newline after a block or comment is removed
+ * (trim_blocks). Follows jinja2/lexer.py, because templates rely on its corner cases. */
 
 enum { MAX_OPEN = 100 }; /* open brackets; the parser's stack holds far more */
 struct lexer {
@@ -36,7 +37,9 @@ static struct jtoken *push_token(struct lexer *x, uint8_t type, size_t pos) {
     return &x->tokens[x->count++];
 }
 
-static bool is_space_at(const struct lexer *x, size_t i, size_t *len) { return i < x->n && unicode_is_python_space(junicode_decode(x->s + i, x->n - i, len)); }
+static bool is_space_at(const struct lexer *x, size_t i, size_t *len) {
+    return i < x->n && unicode_is_python_space(junicode_decode(x->s + i, x->n - i, len));
+}
 static size_t skip_space(const struct lexer *x, size_t i) {
     size_t k;
     while (is_space_at(x, i, &k)) i += k;
@@ -51,7 +54,9 @@ static size_t strip_right(const struct lexer *x, size_t from, size_t end) {
     }
     return end;
 }
-static bool is_text_at(const struct lexer *x, size_t i, const char *t) { return x->n - i >= strlen(t) && !memcmp(x->s + i, t, strlen(t)); }
+static bool is_text_at(const struct lexer *x, size_t i, const char *t) {
+    return x->n - i >= strlen(t) && !memcmp(x->s + i, t, strlen(t));
+}
 
 /* Returns the end of the text from..end before a tag with that sign. */
 static size_t text_end(const struct lexer *x, size_t from, size_t end, char sign, bool variable) {
@@ -68,7 +73,9 @@ static void push_text(struct lexer *x, size_t from, size_t end) {
     t->value = jstr_new(x->r, x->s + from, end - from, TEXT_TEMPLATE);
 }
 
-static bool is_name_byte(unsigned char c, bool first) { return jascii_is_letter((char)c) || c == '_' || c >= 0x80 || (!first && jascii_is_digit((char)c)); }
+static bool is_name_byte(unsigned char c, bool first) {
+    return jascii_is_letter((char)c) || c == '_' || c >= 0x80 || (!first && jascii_is_digit((char)c));
+}
 
 /* ---- numbers: digits may be separated by single underscores */
 static size_t skip_digits(const struct lexer *x, size_t i, int base) {
@@ -101,7 +108,9 @@ static size_t lex_number(struct lexer *x) {
             size_t end = base != 10 && first < x->n ? skip_digits(x, first, base) : 0;
             if (base != 10 && end > first) e = end, from = first;
             else
-                for (base = 10, e = begin + 1; e < x->n && (x->s[e] == '0' || (x->s[e] == '_' && e + 1 < x->n && x->s[e + 1] == '0'));) e++;
+                for (base = 10, e = begin + 1;
+                     e < x->n && (x->s[e] == '0' || (x->s[e] == '_' && e + 1 < x->n && x->s[e + 1] == '0'));)
+                    e++;
         }
     }
     char text[64];
@@ -141,7 +150,8 @@ static size_t lex_escape(struct lexer *x, struct jbuf *b, size_t i, size_t end) 
     else if (c == '\n') return i + 1;
     else if (c >= '0' && c <= '7') {
         v = 0;
-        for (int j = 0; j < 3 && i < end && x->s[i] >= '0' && x->s[i] <= '7'; j++) v = v * 8 + (uint32_t)(x->s[i++] - '0');
+        for (int j = 0; j < 3 && i < end && x->s[i] >= '0' && x->s[i] <= '7'; j++)
+            v = v * 8 + (uint32_t)(x->s[i++] - '0');
         jbuf_char(x->r, b, v, TEXT_TEMPLATE);
         return i;
     } else if (c == 'x' || c == 'u' || c == 'U') {
@@ -194,10 +204,11 @@ static size_t lex_operator(struct lexer *x) {
         const char *text;
         uint8_t type;
     } ops[] = {
-        {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},    {"!=", T_NE},    {">=", T_GE},       {"<=", T_LE},      {"+", T_ADD},
-        {"-", T_SUB},       {"/", T_DIV},    {"*", T_MUL},    {"%", T_MOD},    {"~", T_TILDE},     {"[", T_LBRACKET}, {"]", T_RBRACKET},
-        {"(", T_LPAREN},    {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE}, {">", T_GT},        {"<", T_LT},       {"=", T_ASSIGN},
-        {".", T_DOT},       {":", T_COLON},  {"|", T_PIPE},   {",", T_COMMA},  {";", T_SEMICOLON},
+        {"//", T_FLOORDIV}, {"**", T_POW},      {"==", T_EQ},    {"!=", T_NE},    {">=", T_GE},    {"<=", T_LE},
+        {"+", T_ADD},       {"-", T_SUB},       {"/", T_DIV},    {"*", T_MUL},    {"%", T_MOD},    {"~", T_TILDE},
+        {"[", T_LBRACKET},  {"]", T_RBRACKET},  {"(", T_LPAREN}, {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE},
+        {">", T_GT},        {"<", T_LT},        {"=", T_ASSIGN}, {".", T_DOT},    {":", T_COLON},  {"|", T_PIPE},
+        {",", T_COMMA},     {";", T_SEMICOLON},
     };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         if (!is_text_at(x, x->at, ops[i].text)) continue;

@@ -18,7 +18,8 @@ static struct jstr *str_arg(struct jrun *r, struct jval v) {
 }
 
 /* ---- str: searching. start and stop count characters, as in a slice. */
-static void char_window(struct jrun *r, struct jstr *s, struct jval start, struct jval stop, size_t *from, size_t *to, int64_t *first) {
+static void char_window(struct jrun *r, struct jstr *s, struct jval start, struct jval stop, size_t *from, size_t *to,
+                        int64_t *first) {
     int64_t n = (int64_t)jstr_chars(s), i = jtext_int(r, start, 0), j = jtext_int(r, stop, n);
     if (i < 0) i = i + n < 0 ? 0 : i + n;
     if (j < 0) j = j + n < 0 ? 0 : j + n;
@@ -40,18 +41,25 @@ static int64_t find_in_window(struct jrun *r, struct jval self, struct jval *a, 
         hit = jstr_find(&part, from, what);
     } else
         for (size_t i = to - what->n + 1; i-- > from && !hit;)
-            if (((unsigned char)(i < s->n ? s->s[i] : 0) & 0xC0) != 0x80 && !memcmp(s->s + i, what->s, what->n)) hit = s->s + i;
+            if (((unsigned char)(i < s->n ? s->s[i] : 0) & 0xC0) != 0x80 && !memcmp(s->s + i, what->s, what->n))
+                hit = s->s + i;
     if (!hit) return -1;
     struct jstr before = {.s = s->s, .n = (size_t)(hit - s->s), .n_chars = SIZE_MAX};
     return (int64_t)jstr_chars(&before);
 }
-static struct jval s_find(struct jrun *r, struct jval self, struct jval *a) { return jval_int(find_in_window(r, self, a, false)); }
-static struct jval s_rfind(struct jrun *r, struct jval self, struct jval *a) { return jval_int(find_in_window(r, self, a, true)); }
+static struct jval s_find(struct jrun *r, struct jval self, struct jval *a) {
+    return jval_int(find_in_window(r, self, a, false));
+}
+static struct jval s_rfind(struct jrun *r, struct jval self, struct jval *a) {
+    return jval_int(find_in_window(r, self, a, true));
+}
 static struct jval require_found(struct jrun *r, int64_t i) {
     if (i < 0) jfail(r, "substring not found");
     return jval_int(i);
 }
-static struct jval s_index(struct jrun *r, struct jval self, struct jval *a) { return require_found(r, find_in_window(r, self, a, false)); }
+static struct jval s_index(struct jrun *r, struct jval self, struct jval *a) {
+    return require_found(r, find_in_window(r, self, a, false));
+}
 static struct jval s_count(struct jrun *r, struct jval self, struct jval *a) {
     struct jstr *s = self.s, *what = str_arg(r, a[0]);
     size_t from, to;
@@ -77,20 +85,29 @@ static struct jval has_affix(struct jrun *r, struct jval self, struct jval *a, b
     char_window(r, s, a[1], a[2], &from, &to, &first);
     for (size_t i = 0; i < affixes->n; i++) {
         if (affixes->v[i].type != J_STR)
-            jfail(r, "%s first arg must be str or a tuple of str, not %s", at_end ? "endswith" : "startswith", jval_type(affixes->v[i]));
+            jfail(r, "%s first arg must be str or a tuple of str, not %s", at_end ? "endswith" : "startswith",
+                  jval_type(affixes->v[i]));
         struct jstr *w = affixes->v[i].s;
         if (first > (int64_t)jstr_chars(s) || from > to || w->n > to - from) continue;
         if (!w->n || !memcmp(at_end ? s->s + to - w->n : s->s + from, w->s, w->n)) return jval_bool(true);
     }
     return jval_bool(false);
 }
-static struct jval s_startswith(struct jrun *r, struct jval self, struct jval *a) { return has_affix(r, self, a, false); }
+static struct jval s_startswith(struct jrun *r, struct jval self, struct jval *a) {
+    return has_affix(r, self, a, false);
+}
 static struct jval s_endswith(struct jrun *r, struct jval self, struct jval *a) { return has_affix(r, self, a, true); }
 
 /* ---- str: splitting */
-static struct jval s_strip(struct jrun *r, struct jval self, struct jval *a) { return jtext_strip(r, self.s, a[0], true, true); }
-static struct jval s_lstrip(struct jrun *r, struct jval self, struct jval *a) { return jtext_strip(r, self.s, a[0], true, false); }
-static struct jval s_rstrip(struct jrun *r, struct jval self, struct jval *a) { return jtext_strip(r, self.s, a[0], false, true); }
+static struct jval s_strip(struct jrun *r, struct jval self, struct jval *a) {
+    return jtext_strip(r, self.s, a[0], true, true);
+}
+static struct jval s_lstrip(struct jrun *r, struct jval self, struct jval *a) {
+    return jtext_strip(r, self.s, a[0], true, false);
+}
+static struct jval s_rstrip(struct jrun *r, struct jval self, struct jval *a) {
+    return jtext_strip(r, self.s, a[0], false, true);
+}
 
 struct pieces {
     struct jval *v;
@@ -137,14 +154,16 @@ static struct jval rsplit_space(struct jrun *r, struct jstr *s, int64_t max) {
     struct pieces p = {0};
     size_t i = s->n, k;
     for (;;) {
-        while (i > 0 && unicode_is_python_space(junicode_decode(s->s + char_before(s, i), i - char_before(s, i), &k))) i = char_before(s, i);
+        while (i > 0 && unicode_is_python_space(junicode_decode(s->s + char_before(s, i), i - char_before(s, i), &k)))
+            i = char_before(s, i);
         if (!i) break;
         if (max-- == 0) {
             add_item(r, &p, jstr_sub(r, s, 0, i));
             break;
         }
         size_t to = i;
-        while (i > 0 && !unicode_is_python_space(junicode_decode(s->s + char_before(s, i), i - char_before(s, i), &k))) i = char_before(s, i);
+        while (i > 0 && !unicode_is_python_space(junicode_decode(s->s + char_before(s, i), i - char_before(s, i), &k)))
+            i = char_before(s, i);
         add_item(r, &p, jstr_sub(r, s, i, to - i));
     }
     return list_of(r, &p, true);
@@ -205,7 +224,8 @@ static struct jval s_rpartition(struct jrun *r, struct jval self, struct jval *a
     return partition_result(r, self.s, hit ? (size_t)(hit - self.s->s) : 0, hit ? sep->n : 0);
 }
 static struct jval s_splitlines(struct jrun *r, struct jval self, struct jval *a) {
-    return (struct jval){.type = J_LIST, .origin = TEXT_TEMPLATE, .l = jtext_splitlines(r, self.s, jval_is_true(r, a[0]))};
+    return (struct jval){
+        .type = J_LIST, .origin = TEXT_TEMPLATE, .l = jtext_splitlines(r, self.s, jval_is_true(r, a[0]))};
 }
 static struct jval s_removeprefix(struct jrun *r, struct jval self, struct jval *a) {
     struct jstr *s = self.s, *w = str_arg(r, a[0]);
@@ -219,9 +239,15 @@ static struct jval s_removesuffix(struct jrun *r, struct jval self, struct jval 
 }
 
 /* ---- str: transforming */
-static struct jval s_upper(struct jrun *r, struct jval self, struct jval *a) { return junicode_map(r, self.s, CASE_UPPER); }
-static struct jval s_lower(struct jrun *r, struct jval self, struct jval *a) { return junicode_map(r, self.s, CASE_LOWER); }
-static struct jval s_capitalize(struct jrun *r, struct jval self, struct jval *a) { return junicode_capitalize(r, self.s); }
+static struct jval s_upper(struct jrun *r, struct jval self, struct jval *a) {
+    return junicode_map(r, self.s, CASE_UPPER);
+}
+static struct jval s_lower(struct jrun *r, struct jval self, struct jval *a) {
+    return junicode_map(r, self.s, CASE_LOWER);
+}
+static struct jval s_capitalize(struct jrun *r, struct jval self, struct jval *a) {
+    return junicode_capitalize(r, self.s);
+}
 static struct jval s_title(struct jrun *r, struct jval self, struct jval *a) {
     struct jstr *s = self.s;
     struct jbuf b = {0};
@@ -243,7 +269,9 @@ static struct jval s_replace(struct jrun *r, struct jval self, struct jval *a) {
     if (self.s->markup && !old->markup) old = jrepr_escape(r, old).s;
     return jtext_replace(r, self.s, old, replacement, a[2].type == J_MISSING ? -1 : jval_index(r, a[2], "count"));
 }
-static struct jval s_join(struct jrun *r, struct jval self, struct jval *a) { return jtext_join(r, self.s, a[0], false); }
+static struct jval s_join(struct jrun *r, struct jval self, struct jval *a) {
+    return jtext_join(r, self.s, a[0], false);
+}
 static struct jstr *fill_arg(struct jrun *r, struct jval v) { return v.type == J_MISSING ? NULL : str_arg(r, v); }
 static struct jval s_ljust(struct jrun *r, struct jval self, struct jval *a) {
     return jtext_pad(r, self.s, jval_index(r, a[0], "width"), fill_arg(r, a[1]), 1);
@@ -251,14 +279,16 @@ static struct jval s_ljust(struct jrun *r, struct jval self, struct jval *a) {
 static struct jval s_rjust(struct jrun *r, struct jval self, struct jval *a) {
     return jtext_pad(r, self.s, jval_index(r, a[0], "width"), fill_arg(r, a[1]), -1);
 }
-static struct jval s_format(struct jrun *r, struct jval self, const struct jargs *args) { return jformat_braces(r, self.s, args); }
+static struct jval s_format(struct jrun *r, struct jval self, const struct jargs *args) {
+    return jformat_braces(r, self.s, args);
+}
 
 /* ---- str: predicates */
 static bool is_ascii(uint32_t c) { return c < 0x80; }
 static bool is_alnum(uint32_t c) { return junicode_is_word(c) && c != '_'; }
 static bool is_digit(uint32_t c) {
-    return junicode_is_digit(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) || (c >= 0x2080 && c <= 0x2089) ||
-           (c >= 0x2460 && c <= 0x2468);
+    return junicode_is_digit(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
+           (c >= 0x2080 && c <= 0x2089) || (c >= 0x2460 && c <= 0x2468);
 }
 static struct jval all_chars(struct jval self, bool (*is)(uint32_t), bool empty) {
     struct jstr *s = self.s;
@@ -266,13 +296,27 @@ static struct jval all_chars(struct jval self, bool (*is)(uint32_t), bool empty)
         if (!is(junicode_decode(s->s + i, s->n - i, &k))) return jval_bool(false);
     return jval_bool(s->n || empty);
 }
-static struct jval s_isalpha(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, junicode_is_alpha, false); }
-static struct jval s_isalnum(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_alnum, false); }
-static struct jval s_isascii(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_ascii, true); }
-static struct jval s_isdigit(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, is_digit, false); }
-static struct jval s_isspace(struct jrun *r, struct jval self, struct jval *a) { return all_chars(self, unicode_is_python_space, false); }
-static struct jval s_isupper(struct jrun *r, struct jval self, struct jval *a) { return jval_bool(junicode_is_cased(self.s, true)); }
-static struct jval s_islower(struct jrun *r, struct jval self, struct jval *a) { return jval_bool(junicode_is_cased(self.s, false)); }
+static struct jval s_isalpha(struct jrun *r, struct jval self, struct jval *a) {
+    return all_chars(self, junicode_is_alpha, false);
+}
+static struct jval s_isalnum(struct jrun *r, struct jval self, struct jval *a) {
+    return all_chars(self, is_alnum, false);
+}
+static struct jval s_isascii(struct jrun *r, struct jval self, struct jval *a) {
+    return all_chars(self, is_ascii, true);
+}
+static struct jval s_isdigit(struct jrun *r, struct jval self, struct jval *a) {
+    return all_chars(self, is_digit, false);
+}
+static struct jval s_isspace(struct jrun *r, struct jval self, struct jval *a) {
+    return all_chars(self, unicode_is_python_space, false);
+}
+static struct jval s_isupper(struct jrun *r, struct jval self, struct jval *a) {
+    return jval_bool(junicode_is_cased(self.s, true));
+}
+static struct jval s_islower(struct jrun *r, struct jval self, struct jval *a) {
+    return jval_bool(junicode_is_cased(self.s, false));
+}
 
 /* ---- list, tuple, range */
 static struct jval l_count(struct jrun *r, struct jval self, struct jval *a) {
@@ -382,7 +426,8 @@ bool jmethod_find(struct jval self, const struct jstr *name, struct jval *out) {
 }
 /* C methods of str take most arguments by position only. These accept keywords. */
 static bool accepts_keywords(const struct value_method *m) {
-    return m->type != J_STR || !strcmp(m->name, "split") || !strcmp(m->name, "rsplit") || !strcmp(m->name, "splitlines");
+    return m->type != J_STR || !strcmp(m->name, "split") || !strcmp(m->name, "rsplit") ||
+           !strcmp(m->name, "splitlines");
 }
 struct jval jmethod_call(struct jrun *r, const struct jmethod *me, int sub, const struct jargs *args) {
     const struct value_method *m = &methods[sub];
@@ -390,7 +435,8 @@ struct jval jmethod_call(struct jrun *r, const struct jmethod *me, int sub, cons
     jenter_depth(r);
     if (m->fn_args) v = m->fn_args(r, me->self, args);
     else {
-        if (args->n_keywords && !accepts_keywords(m)) jfail(r, "%s.%s() takes no keyword arguments", jval_type(me->self), m->name);
+        if (args->n_keywords && !accepts_keywords(m))
+            jfail(r, "%s.%s() takes no keyword arguments", jval_type(me->self), m->name);
         jcall_bind(r, m->name, m->params, m->n_required, args, a);
         v = m->fn(r, me->self, a);
     }

@@ -97,7 +97,8 @@ static struct jval repeat_sequence(struct jrun *r, struct jval v, int64_t n) {
     if (n < 0) n = 0;
     if (v.type == J_STR) {
         struct jbuf b = {0};
-        if (v.s->n && (uint64_t)n > JINJA_MAX_OUTPUT / v.s->n) jfail(r, "the text exceeds %d MB", JINJA_MAX_OUTPUT >> 20);
+        if (v.s->n && (uint64_t)n > JINJA_MAX_OUTPUT / v.s->n)
+            jfail(r, "the text exceeds %d MB", JINJA_MAX_OUTPUT >> 20);
         for (int64_t i = 0; v.s->n && i < n; i++) jbuf_str(r, &b, v.s);
         jcount_steps(r, v.s->n ? (size_t)n : 0);
         struct jval out = jbuf_finish(r, &b);
@@ -135,7 +136,8 @@ struct jval jop_math(struct jrun *r, uint8_t op, struct jval a, struct jval b) {
     if (jval_is_number(a) && jval_is_number(b)) {
         bool real = a.type == J_FLOAT || b.type == J_FLOAT;
         if ((a.big && (b.big || jval_is_int(b))) || (b.big && jval_is_int(a))) too_big(r);
-        struct jval v = real ? float_math(r, op, jval_as_float(a), jval_as_float(b)) : int_math(r, op, jval_as_int(a), jval_as_int(b));
+        struct jval v = real ? float_math(r, op, jval_as_float(a), jval_as_float(b))
+                             : int_math(r, op, jval_as_int(a), jval_as_int(b));
         v.origin = a.origin == TEXT_VALUE || b.origin == TEXT_VALUE ? TEXT_VALUE : TEXT_TEMPLATE;
         return v;
     }
@@ -151,7 +153,8 @@ struct jval jop_neg(struct jrun *r, struct jval a, bool minus) {
     if (!jval_is_number(a)) jfail(r, "bad operand type for unary %c: '%s'", minus ? '-' : '+', jval_type(a));
     if (minus && (a.big || (jval_is_int(a) && jval_as_int(a) == INT64_MIN))) too_big(r);
     if (a.big) return a;
-    struct jval v = a.type == J_FLOAT ? jval_float(minus ? -a.f : a.f) : jval_int(minus ? -jval_as_int(a) : jval_as_int(a));
+    struct jval v =
+        a.type == J_FLOAT ? jval_float(minus ? -a.f : a.f) : jval_int(minus ? -jval_as_int(a) : jval_as_int(a));
     v.origin = a.origin;
     return v;
 }

@@ -10,7 +10,9 @@ struct jnode *jparse_new(struct jparser *p, uint8_t kind, uint32_t pos) {
     *n = (struct jnode){.kind = kind, .pos = pos};
     return n;
 }
-bool jparse_at_name(const struct jparser *p, const char *name) { return p->token->type == T_NAME && jstr_equals(p->token->value.s, name); }
+bool jparse_at_name(const struct jparser *p, const char *name) {
+    return p->token->type == T_NAME && jstr_equals(p->token->value.s, name);
+}
 bool jparse_accept_name(struct jparser *p, const char *name) {
     bool is = jparse_at_name(p, name);
     if (is) p->token++;
@@ -108,10 +110,14 @@ static struct jnode *parse_primary(struct jparser *p, bool spaces) {
     switch (t->type) {
     case T_NAME:
         p->token++;
-        if (jstr_equals(t->value.s, "true") || jstr_equals(t->value.s, "True")) n = new_constant(p, jval_bool(true), t->pos);
-        else if (jstr_equals(t->value.s, "false") || jstr_equals(t->value.s, "False")) n = new_constant(p, jval_bool(false), t->pos);
-        else if (jstr_equals(t->value.s, "none") || jstr_equals(t->value.s, "None")) n = new_constant(p, jval_none(), t->pos);
-        else if (spaces && p->token->type == T_DOT) { /* N_NSREF: v namespace name, a attribute as a constant */ n = jparse_new(p, N_NSREF, t->pos);
+        if (jstr_equals(t->value.s, "true") || jstr_equals(t->value.s, "True"))
+            n = new_constant(p, jval_bool(true), t->pos);
+        else if (jstr_equals(t->value.s, "false") || jstr_equals(t->value.s, "False"))
+            n = new_constant(p, jval_bool(false), t->pos);
+        else if (jstr_equals(t->value.s, "none") || jstr_equals(t->value.s, "None"))
+            n = new_constant(p, jval_none(), t->pos);
+        else if (spaces && p->token->type == T_DOT) { /* N_NSREF: v namespace name, a attribute as a constant */
+            n = jparse_new(p, N_NSREF, t->pos);
             n->value = t->value;
             p->token++;
             struct jtoken *attr = jparse_expect(p, T_NAME, "a name");
@@ -259,7 +265,8 @@ static struct jnode *parse_test(struct jparser *p, struct jnode *of) {
     return outer;
 }
 
-/* Parses what follows a value: attributes, items and calls; or with filters: filters, tests and calls of their results. */
+/* Parses what follows a value: attributes, items and calls; or with filters: filters, tests and calls of their results.
+ */
 static struct jnode *parse_postfix(struct jparser *p, struct jnode *of, bool filters) {
     for (;;) {
         struct jtoken *t = p->token;
@@ -311,15 +318,16 @@ static struct jnode *parse_unary(struct jparser *p, bool filters) {
 }
 static struct jnode *parse_power(struct jparser *p) { return parse_unary(p, true); }
 
-/* Operators of one level: N_MATH or N_COMPARE with the first operand in a and the others, with op set, in list. A list instead of a tree, so that a sum of a
- * thousand terms is not a thousand levels deep. */
+/* Operators of one level: N_MATH or N_COMPARE with the first operand in a and the others, with op set, in list. A list
+ * instead of a tree, so that a sum of a thousand terms is not a thousand levels deep. */
 static struct jnode *append_operand(struct jnode *n, uint8_t op, struct jparser *p, uint32_t pos) {
     struct jnode *o = jparse_new(p, N_PAIR, pos);
     o->op = op;
     o->a = n;
     return o;
 }
-static struct jnode *parse_operators(struct jparser *p, uint8_t kind, struct jnode *(*next)(struct jparser *), uint8_t (*op)(struct jparser *)) {
+static struct jnode *parse_operators(struct jparser *p, uint8_t kind, struct jnode *(*next)(struct jparser *),
+                                     uint8_t (*op)(struct jparser *)) {
     struct jnode *first = next(p), *n = NULL, **end = NULL;
     for (;;) {
         uint32_t pos = p->token->pos;
@@ -334,7 +342,9 @@ static struct jnode *parse_operators(struct jparser *p, uint8_t kind, struct jno
         end = &(*end)->next;
     }
 }
-static uint8_t take_operator(struct jparser *p, uint8_t lo, uint8_t hi) { return p->token->type >= lo && p->token->type <= hi ? p->token++->type : 0; }
+static uint8_t take_operator(struct jparser *p, uint8_t lo, uint8_t hi) {
+    return p->token->type >= lo && p->token->type <= hi ? p->token++->type : 0;
+}
 static uint8_t op_pow(struct jparser *p) { return take_operator(p, T_POW, T_POW); }
 static uint8_t op_mul(struct jparser *p) { return take_operator(p, T_MUL, T_MOD); }
 static uint8_t op_tilde(struct jparser *p) { return take_operator(p, T_TILDE, T_TILDE); }
@@ -342,7 +352,8 @@ static uint8_t op_add(struct jparser *p) { return take_operator(p, T_ADD, T_SUB)
 static uint8_t op_compare(struct jparser *p) {
     if (p->token->type >= T_EQ && p->token->type <= T_GE) return p->token++->type;
     if (jparse_accept_name(p, "in")) return T_IN;
-    if (jparse_at_name(p, "not") && p->token[1].type == T_NAME && jstr_equals(p->token[1].value.s, "in")) return p->token += 2, T_NOTIN;
+    if (jparse_at_name(p, "not") && p->token[1].type == T_NAME && jstr_equals(p->token[1].value.s, "in"))
+        return p->token += 2, T_NOTIN;
     return 0;
 }
 static uint8_t op_and(struct jparser *p) { return jparse_accept_name(p, "and"); }

@@ -7,7 +7,8 @@
 #include "tokenizer/jinja/jeval.h"
 #include "tokenizer/jinja/jstr.h"
 
-/* Values as text, exactly as Python prints them. Prompts contain such text (a list in a system message), and models were trained on that form. */
+/* Values as text, exactly as Python prints them. Prompts contain such text (a list in a system message), and models
+ * were trained on that form. */
 
 /* The fewest digits that round-trip. Point notation from 1e-4 up to 1e16, like repr(float). */
 int jrepr_float(double f, char out[40]) {
@@ -55,7 +56,8 @@ static void repr_string(struct jrun *r, struct jbuf *b, const struct jstr *s) {
         uint8_t o = jstr_origin_at(s, i);
         char t[16];
         if (c == (unsigned char)quote || c == '\\') snprintf(t, sizeof t, "\\%c", (char)c);
-        else if (c == '\n' || c == '\r' || c == '\t') snprintf(t, sizeof t, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
+        else if (c == '\n' || c == '\r' || c == '\t')
+            snprintf(t, sizeof t, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
         else if (junicode_is_printable(c)) {
             jbuf_add(r, b, s->s + i, k, o);
             continue;
@@ -66,7 +68,8 @@ static void repr_string(struct jrun *r, struct jbuf *b, const struct jstr *s) {
     if (s->markup) jbuf_cstr(r, b, ")", from);
 }
 
-static void repr_items(struct jrun *r, struct jbuf *b, struct jval v, uint8_t what, const char *open, const char *close) {
+static void repr_items(struct jrun *r, struct jbuf *b, struct jval v, uint8_t what, const char *open,
+                       const char *close) {
     bool dict = v.type == J_DICT || v.type == J_NAMESPACE || v.type == J_VIEW;
     size_t n = dict ? v.d->n : v.l->n;
     jbuf_cstr(r, b, open, v.origin);
@@ -102,8 +105,8 @@ void jrepr_add(struct jrun *r, struct jbuf *b, struct jval v) {
     case J_VIEW: repr_items(r, b, v, v.sub, view[v.sub], "])"); break;
     case J_NAMESPACE: repr_items(r, b, v, VIEW_ITEMS, "<Namespace {", "}>"); break;
     case J_RANGE:
-        snprintf(t, sizeof t, v.r->step == 1 ? "range(%lld, %lld)" : "range(%lld, %lld, %lld)", (long long)v.r->start, (long long)v.r->stop,
-                 (long long)v.r->step);
+        snprintf(t, sizeof t, v.r->step == 1 ? "range(%lld, %lld)" : "range(%lld, %lld, %lld)", (long long)v.r->start,
+                 (long long)v.r->stop, (long long)v.r->step);
         jbuf_cstr(r, b, t, v.origin);
         break;
     case J_UNDEF: jbuf_cstr(r, b, "Undefined", TEXT_TEMPLATE); break;
@@ -141,7 +144,8 @@ static void json_string(struct jrun *r, struct jbuf *b, const struct jstr *s, bo
         uint32_t c = i < s->n ? junicode_decode(s->s + i, s->n - i, &k) : 0;
         if (i < s->n && c >= 0x20 && c != '"' && c != '\\' && !(ascii && c >= 0x7F)) continue;
         if (i > run) {
-            struct jstr part = {.s = s->s + run, .n = i - run, .origin = s->origin, .origins = s->origins ? s->origins + run : NULL};
+            struct jstr part = {
+                .s = s->s + run, .n = i - run, .origin = s->origin, .origins = s->origins ? s->origins + run : NULL};
             jbuf_str(r, b, &part);
         }
         if (i >= s->n) break;
@@ -150,7 +154,8 @@ static void json_string(struct jrun *r, struct jbuf *b, const struct jstr *s, bo
         const char *name = c && c < 0x80 ? strchr(names, (int)c) : NULL;
         char t[16];
         if (name) snprintf(t, sizeof t, "\\%c", letters[name - names]);
-        else if (c >= 0x10000) snprintf(t, sizeof t, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10), 0xDC00 + ((c - 0x10000) & 0x3FF));
+        else if (c >= 0x10000)
+            snprintf(t, sizeof t, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10), 0xDC00 + ((c - 0x10000) & 0x3FF));
         else snprintf(t, sizeof t, "\\u%04x", c);
         jbuf_cstr(r, b, t, jstr_origin_at(s, i));
     }
@@ -168,14 +173,16 @@ static void json_sep(struct jrun *r, struct jbuf *b, const struct jstr *given, c
 static void json_scalar(struct jrun *r, struct jbuf *b, struct jval v) {
     if (v.type == J_NONE) jbuf_cstr(r, b, "null", v.origin);
     else if (v.type == J_BOOL) jbuf_cstr(r, b, v.b ? "true" : "false", v.origin);
-    else if (v.type == J_FLOAT && !v.big && !isfinite(v.f)) jbuf_cstr(r, b, v.f != v.f ? "NaN" : v.f < 0 ? "-Infinity" : "Infinity", v.origin);
+    else if (v.type == J_FLOAT && !v.big && !isfinite(v.f))
+        jbuf_cstr(r, b, v.f != v.f ? "NaN" : v.f < 0 ? "-Infinity" : "Infinity", v.origin);
     else put_scalar(r, b, v);
 }
 
 static void json_value(struct jrun *r, struct jbuf *b, struct jval v, const struct jtojson *o, int level);
 static void json_key(struct jrun *r, struct jbuf *b, struct jval k, const struct jtojson *o) {
     if (k.type == J_STR) return json_string(r, b, k.s, o->ascii);
-    if (k.type != J_NONE && !jval_is_number(k)) jfail(r, "keys must be str, int, float, bool or None, not %s", jval_type(k));
+    if (k.type != J_NONE && !jval_is_number(k))
+        jfail(r, "keys must be str, int, float, bool or None, not %s", jval_type(k));
     jbuf_cstr(r, b, "\"", k.origin);
     json_scalar(r, b, k);
     jbuf_cstr(r, b, "\"", k.origin);
@@ -185,7 +192,8 @@ static void json_dict(struct jrun *r, struct jbuf *b, struct jval v, const struc
     struct jval *kv = d->kv;
     if (!d->n) return jbuf_cstr(r, b, "{}", v.origin);
     if (o->sort_keys) {
-        struct jlist pairs = {.n = d->n, .v = jalloc(r, d->n * sizeof *pairs.v)}, keys = {.n = d->n, .v = jalloc(r, d->n * sizeof *keys.v)};
+        struct jlist pairs = {.n = d->n, .v = jalloc(r, d->n * sizeof *pairs.v)},
+                     keys = {.n = d->n, .v = jalloc(r, d->n * sizeof *keys.v)};
         kv = jalloc(r, 2 * d->n * sizeof *kv);
         for (size_t i = 0; i < d->n; i++) keys.v[i] = d->kv[2 * i], pairs.v[i] = jval_int((int64_t)i);
         jeval_sort(r, &pairs, &keys, false);
@@ -250,7 +258,8 @@ struct jval jrepr_escape(struct jrun *r, const struct jstr *s) {
     for (size_t i = 0, run = 0;; i++) {
         const char *t = i < s->n ? html_escape(s->s[i]) : NULL;
         if (i < s->n && !t) continue;
-        struct jstr part = {.s = s->s + run, .n = i - run, .origin = s->origin, .origins = s->origins ? s->origins + run : NULL};
+        struct jstr part = {
+            .s = s->s + run, .n = i - run, .origin = s->origin, .origins = s->origins ? s->origins + run : NULL};
         jbuf_str(r, &b, &part);
         if (i >= s->n) break;
         jbuf_cstr(r, &b, t, jstr_origin_at(s, i));

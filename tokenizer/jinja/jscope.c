@@ -3,12 +3,15 @@
 #include "base/hash.h"
 #include "tokenizer/jinja/jeval.h"
 
-/* Resolves names to slots. Jinja2 turns names into Python variables per frame at compile time, with visible effects: a name that is set in a frame never reads
- * the context first, unless it is read before or set in a branch. This file reproduces jinja2/idtracking.py. */
+/* Resolves names to slots. Jinja2 turns names into Python variables per frame at compile time, with visible effects: a
+ * name that is set in a frame never reads the context first, unless it is read before or set in a branch. This file
+ * reproduces jinja2/idtracking.py. */
 
 enum { FEW_VARS = 16 }; /* scopes of more have an index */
 
-static uint32_t hash_bucket(const struct jscope *s, const struct jval *name) { return (uint32_t)hash64(name->s->s, name->s->n, 1) & (s->n_index - 1); }
+static uint32_t hash_bucket(const struct jscope *s, const struct jval *name) {
+    return (uint32_t)hash64(name->s->s, name->s->n, 1) & (s->n_index - 1);
+}
 static void add_to_index(struct jscope *s, int var) {
     uint32_t i = hash_bucket(s, &s->vars[var].name);
     while (s->index[i]) i = (i + 1) & (s->n_index - 1);
@@ -62,7 +65,9 @@ static struct jvar *add_var(struct jrun *r, struct jscope *s, struct jval name, 
     s->vars[i].load = load;
     return &s->vars[i];
 }
-static void declare_name(struct jrun *r, struct jscope *s, struct jval name) { add_var(r, s, name, LOAD_PARAMETER)->is_stored = true; }
+static void declare_name(struct jrun *r, struct jscope *s, struct jval name) {
+    add_var(r, s, name, LOAD_PARAMETER)->is_stored = true;
+}
 static void record_load(struct jrun *r, struct jscope *s, struct jval name) {
     uint16_t h, i;
     if (!find_in_parents(s, &name, &h, &i)) add_var(r, s, name, LOAD_RESOLVE);
@@ -100,7 +105,8 @@ static void scan_expr(struct jrun *r, struct jscope *s, const struct jnode *n) {
         r->depth--;
     }
 }
-static void scan_one(struct jrun *r, struct jscope *s, const struct jnode *n) { /* an expression without its next siblings */
+/* an expression without its next siblings */
+static void scan_one(struct jrun *r, struct jscope *s, const struct jnode *n) {
     if (!n) return;
     struct jnode alone = *n;
     alone.next = NULL;
@@ -131,7 +137,8 @@ static struct jscope copy_scope(struct jrun *r, const struct jscope *s) {
 }
 static void scan_if(struct jrun *r, struct jscope *s, const struct jnode *branches);
 static void scan_branches(struct jrun *r, struct jscope *s, const struct jnode *body, const struct jnode *rest) {
-    struct jscope before = copy_scope(r, s), then = copy_scope(r, s), elifs = copy_scope(r, s), otherwise = copy_scope(r, s);
+    struct jscope before = copy_scope(r, s), then = copy_scope(r, s), elifs = copy_scope(r, s),
+                  otherwise = copy_scope(r, s);
     scan_body(r, &then, body);
     const struct jnode *b = rest;
     for (; b && b->a; b = b->next) { /* each elif is an if of its own without an else */
@@ -147,7 +154,8 @@ static void scan_branches(struct jrun *r, struct jscope *s, const struct jnode *
         int old = find_in_scope(&before, &v->name);
         if (!v->is_stored || (old >= 0 && before.vars[old].is_stored)) continue;
         uint16_t hops, slot;
-        if (s->parent && find_in_parents(s->parent, &v->name, &hops, &slot)) v->load = LOAD_ALIAS, v->hops = hops + 1, v->slot = slot;
+        if (s->parent && find_in_parents(s->parent, &v->name, &hops, &slot))
+            v->load = LOAD_ALIAS, v->hops = hops + 1, v->slot = slot;
         else v->load = LOAD_RESOLVE;
     }
 }
@@ -196,7 +204,8 @@ static int find_slot(struct jrun *r, struct jscope *s, const char *name) {
 
 /* Jinja2 folds "x" or y into "x" and never checks y. */
 static bool is_folded(struct jrun *r, const struct jnode *n) {
-    return (n->kind == N_OR || n->kind == N_AND) && n->a->kind == N_CONST && jval_is_true(r, n->a->value) == (n->kind == N_OR);
+    return (n->kind == N_OR || n->kind == N_AND) && n->a->kind == N_CONST &&
+           jval_is_true(r, n->a->value) == (n->kind == N_OR);
 }
 /* soft: inside an if or a ternary, where an unknown filter is an error only if executed. */
 static void resolve_expr(struct jrun *r, struct jscope *s, struct jnode *n, bool soft) {
@@ -205,7 +214,8 @@ static void resolve_expr(struct jrun *r, struct jscope *s, struct jnode *n, bool
         r->pos = n->pos;
         bool inner = soft || n->kind == N_COND;
         if (n->kind == N_NAME || n->kind == N_NSREF) {
-            if (!find_in_parents(s, &n->value, &n->hops, &n->slot)) jfail(r, "unknown name '%s'", jstr_for_error(r, n->value.s));
+            if (!find_in_parents(s, &n->value, &n->hops, &n->slot))
+                jfail(r, "unknown name '%s'", jstr_for_error(r, n->value.s));
         } else if (n->kind == N_FILTER) {
             n->fn = jfilter_find(n->value.s);
             if (!n->fn && !soft) jfail(r, "no filter named '%s'", jstr_for_error(r, n->value.s));
@@ -291,7 +301,8 @@ static void resolve_body(struct jrun *r, struct jscope *s, struct jnode *n, bool
         case N_SETBLOCK:
         case N_FILTERBLOCK: {
             struct jscope *in = n->scope = open_scope(r, s);
-            if (n->kind == N_FILTERBLOCK) scan_one(r, in, n->b); /* Jinja2 does not scan the filters of a set block here either */
+            /* Jinja2 does not scan the filters of a set block here either */
+            if (n->kind == N_FILTERBLOCK) scan_one(r, in, n->b);
             scan_body(r, in, n->body);
             resolve_one(r, in, n->b, false);
             resolve_body(r, in, n->body, false);

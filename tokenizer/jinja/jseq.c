@@ -12,7 +12,9 @@ static struct jiter *new_generator(struct jrun *r, uint8_t kind, struct jval ove
     return it;
 }
 static struct jval generator_value(struct jiter *it) { return (struct jval){.type = J_ITER, .it = it}; }
-static struct jval fold_case(struct jrun *r, struct jval v) { return v.type == J_STR ? junicode_map(r, v.s, CASE_LOWER) : v; }
+static struct jval fold_case(struct jrun *r, struct jval v) {
+    return v.type == J_STR ? junicode_map(r, v.s, CASE_LOWER) : v;
+}
 
 static struct jval f_list(struct jrun *r, struct jval v, struct jval *a) {
     uint8_t from = v.type == J_STR ? v.s->origin : v.type == J_ITER ? TEXT_TEMPLATE : v.origin;
@@ -23,7 +25,8 @@ static struct jval f_first(struct jrun *r, struct jval v, struct jval *a) {
     return jiter_next(r, jiter_new(r, v), &out) ? out : jval_undef(r, "No first item, sequence was empty.");
 }
 static bool is_reversible(struct jval v) {
-    return v.type == J_STR || v.type == J_LIST || v.type == J_TUPLE || v.type == J_RANGE || v.type == J_DICT || v.type == J_VIEW || v.type == J_UNDEF;
+    return v.type == J_STR || v.type == J_LIST || v.type == J_TUPLE || v.type == J_RANGE || v.type == J_DICT ||
+           v.type == J_VIEW || v.type == J_UNDEF;
 }
 static struct jval f_last(struct jrun *r, struct jval v, struct jval *a) {
     if (!is_reversible(v)) jfail(r, "'%s' object is not reversible", jval_type(v));
@@ -75,7 +78,8 @@ static struct jval f_items(struct jrun *r, struct jval v, struct jval *a) {
 static struct jval sort_key(struct jrun *r, struct jval item, struct jval attr, bool case_sensitive) {
     size_t n = 1, at = 0;
     for (size_t i = 0; attr.type == J_STR && i < attr.s->n; i++) n += attr.s->s[i] == ',';
-    struct jval list = jval_list(r, J_LIST, n); /* compared as lists: equal items first, so that undefined ones may meet */
+    /* compared as lists: equal items first, so that undefined ones may meet */
+    struct jval list = jval_list(r, J_LIST, n);
     for (size_t i = 0; i < n; i++) {
         struct jval part = attr;
         if (n > 1) {
@@ -103,7 +107,8 @@ static struct jval f_dictsort(struct jrun *r, struct jval v, struct jval *a) {
     size_t by = 0;
     if (a[1].type != J_MISSING) {
         if (a[1].type == J_STR && jstr_equals(a[1].s, "value")) by = 1;
-        else if (a[1].type != J_STR || !jstr_equals(a[1].s, "key")) jfail(r, "You can only sort by either \"key\" or \"value\"");
+        else if (a[1].type != J_STR || !jstr_equals(a[1].s, "key"))
+            jfail(r, "You can only sort by either \"key\" or \"value\"");
     }
     if (v.type == J_UNDEF) jfail_undef(r, v.u);
     if (v.type != J_DICT) jfail(r, "'%s' object has no attribute 'items'", jval_type(v));
@@ -183,7 +188,8 @@ static struct jval f_sum(struct jrun *r, struct jval v, struct jval *a) {
     struct jval total = a[1].type == J_MISSING ? jval_int(0) : a[1], item;
     struct jiter *it = jiter_new(r, v);
     if (total.type == J_STR) jfail(r, "sum() can't sum strings [use ''.join(seq) instead]");
-    while (jiter_next(r, it, &item)) total = jop_math(r, T_ADD, total, jattr_path(r, item, none_if_missing(a[0]), jval_none()));
+    while (jiter_next(r, it, &item))
+        total = jop_math(r, T_ADD, total, jattr_path(r, item, none_if_missing(a[0]), jval_none()));
     return total;
 }
 
@@ -195,7 +201,8 @@ static struct jargs without_first(const struct jargs *args, size_t n) {
     a.n -= n;
     return a;
 }
-static bool exhaust_if_falsy(struct jrun *r, struct jiter *it) { /* falsy values are not iterated; returns whether it is one */
+/* falsy values are not iterated; returns whether it is one */
+static bool exhaust_if_falsy(struct jrun *r, struct jiter *it) {
     if (jval_is_true(r, it->obj)) return false;
     it->exhausted = true;
     it->obj = jval_none();
@@ -250,10 +257,18 @@ static struct jval new_select(struct jrun *r, struct jval v, const struct jargs 
     it->start = start_select;
     return generator_value(it);
 }
-static struct jval f_select(struct jrun *r, struct jval v, const struct jargs *args) { return new_select(r, v, args, false, false); }
-static struct jval f_reject(struct jrun *r, struct jval v, const struct jargs *args) { return new_select(r, v, args, false, true); }
-static struct jval f_selectattr(struct jrun *r, struct jval v, const struct jargs *args) { return new_select(r, v, args, true, false); }
-static struct jval f_rejectattr(struct jrun *r, struct jval v, const struct jargs *args) { return new_select(r, v, args, true, true); }
+static struct jval f_select(struct jrun *r, struct jval v, const struct jargs *args) {
+    return new_select(r, v, args, false, false);
+}
+static struct jval f_reject(struct jrun *r, struct jval v, const struct jargs *args) {
+    return new_select(r, v, args, false, true);
+}
+static struct jval f_selectattr(struct jrun *r, struct jval v, const struct jargs *args) {
+    return new_select(r, v, args, true, false);
+}
+static struct jval f_rejectattr(struct jrun *r, struct jval v, const struct jargs *args) {
+    return new_select(r, v, args, true, true);
+}
 
 const struct jfilter jfilter_seq[] = {
     {"batch", f_batch, NULL, "linecount,fill_with", 1},

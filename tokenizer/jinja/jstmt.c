@@ -83,7 +83,8 @@ static bool stores_loop(const struct jnode *n) {
     }
     return false;
 }
-static struct jnode *parse_for(struct jparser *p, uint32_t pos) { /* a target, b iterable, c condition or NULL, is_recursive, body, orelse */
+/* a target, b iterable, c condition or NULL, is_recursive, body, orelse */
+static struct jnode *parse_for(struct jparser *p, uint32_t pos) {
     struct jnode *n = jparse_new(p, N_FOR, pos);
     n->a = jparse_target(p, false, "in");
     if (!jparse_accept_name(p, "in")) jparse_fail(p, "expected 'in'");
@@ -102,7 +103,8 @@ static struct jnode *parse_for(struct jparser *p, uint32_t pos) { /* a target, b
     return n;
 }
 
-static struct jnode *parse_set(struct jparser *p, uint32_t pos) { /* a target; N_SET: b value; N_SETBLOCK: b filters or NULL, body */
+/* a target; N_SET: b value; N_SETBLOCK: b filters or NULL, body */
+static struct jnode *parse_set(struct jparser *p, uint32_t pos) {
     struct jnode *target = jparse_target(p, true, NULL), *n;
     if (jparse_accept(p, T_ASSIGN)) {
         n = jparse_new(p, N_SET, pos);
@@ -145,7 +147,8 @@ static enum name_use first_use(const struct jnode *n, const char *name) {
         enum name_use k = UNUSED;
         if ((n->kind == N_NAME || n->kind == N_NSREF) && jstr_equals(n->value.s, name)) k = n->is_stored ? SET : READ;
         const struct jnode *set_last[] = {n->b, n->list, n->a}; /* the value of a set is evaluated before its target */
-        const struct jnode *usual[] = {n->a, n->b, n->c, n->d, n->list, n->keywords, n->star, n->starstar, n->body, n->orelse};
+        const struct jnode *usual[] = {n->a,        n->b,    n->c,        n->d,    n->list,
+                                       n->keywords, n->star, n->starstar, n->body, n->orelse};
         bool set = n->kind == N_SET;
         for (size_t i = 0; !k && i < (set ? 3 : 10); i++) k = first_use(set ? set_last[i] : usual[i], name);
         if (k) return k;
@@ -158,7 +161,8 @@ static void set_implicit_arguments(struct jparser *p, struct jnode *n) {
     for (struct jnode *a = n->list; a; a = a->next) {
         if (jstr_equals(a->a->value.s, "caller")) {
             own_caller = true;
-            if (!a->b && first_use(n->body, "caller") == READ) jparse_fail(p, "the special \"caller\" argument must be omitted or be given a default");
+            if (!a->b && first_use(n->body, "caller") == READ)
+                jparse_fail(p, "the special \"caller\" argument must be omitted or be given a default");
         }
         own_varargs |= jstr_equals(a->a->value.s, "varargs");
         own_kwargs |= jstr_equals(a->a->value.s, "kwargs");
@@ -266,7 +270,8 @@ static struct jnode *parse_statement(struct jparser *p) {
             p->token++;
             return tags[i].parse(p, t->pos);
         }
-    if (is_word_in(t, "block|extends|include|import|from|autoescape")) jfail(p->r, "the tag '%s' is not supported", jstr_for_error(p->r, t->value.s));
+    if (is_word_in(t, "block|extends|include|import|from|autoescape"))
+        jfail(p->r, "the tag '%s' is not supported", jstr_for_error(p->r, t->value.s));
     jfail(p->r, "encountered unknown tag '%s'", jstr_for_error(p->r, t->value.s));
 }
 

@@ -68,8 +68,8 @@ struct jval jstr_sub(struct jrun *r, const struct jstr *s, size_t at, size_t n) 
     v.s->markup = s->markup;
     return v;
 }
-/* Templates build text by appending. A sum's buffer has spare room: if the left side ends at the end of its buffer, the right side is appended in place, so n
- * additions cost n, not n squared. */
+/* Templates build text by appending. A sum's buffer has spare room: if the left side ends at the end of its buffer, the
+ * right side is appended in place, so n additions cost n, not n squared. */
 struct jval jstr_concat(struct jrun *r, const struct jstr *a, const struct jstr *b) {
     struct jbuf *room = a->append_buf;
     if (!room || a->s + a->n != room->data + room->n) {

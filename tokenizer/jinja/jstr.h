@@ -58,7 +58,8 @@ enum jcase { CASE_UPPER, CASE_LOWER, CASE_TITLE };
 /* Stores the case mapping of c in out[3]; returns the number of code points. */
 int junicode_case(uint32_t c, enum jcase to, uint32_t out[3]);
 /* Appends c (k bytes at s->s[i]) in that case. A sigma depends on its neighbours in s. */
-void junicode_add_cased(struct jrun *r, struct jbuf *b, const struct jstr *s, size_t i, uint32_t c, size_t k, enum jcase to);
+void junicode_add_cased(struct jrun *r, struct jbuf *b, const struct jstr *s, size_t i, uint32_t c, size_t k,
+                        enum jcase to);
 struct jval junicode_map(struct jrun *r, const struct jstr *s, enum jcase to);
 struct jval junicode_capitalize(struct jrun *r, const struct jstr *s);
 

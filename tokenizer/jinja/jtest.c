@@ -15,13 +15,19 @@ static bool t_string(struct jrun *r, struct jval v, struct jval *a) { return v.t
 static bool t_mapping(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_DICT; }
 static bool t_iterable(struct jrun *r, struct jval v, struct jval *a) { return jiter_is_iterable(v); }
 static bool t_sequence(struct jrun *r, struct jval v, struct jval *a) {
-    return v.type == J_STR || v.type == J_LIST || v.type == J_TUPLE || v.type == J_DICT || v.type == J_RANGE || v.type == J_UNDEF;
+    return v.type == J_STR || v.type == J_LIST || v.type == J_TUPLE || v.type == J_DICT || v.type == J_RANGE ||
+           v.type == J_UNDEF;
 }
 static bool t_callable(struct jrun *r, struct jval v, struct jval *a) {
-    return v.type == J_GLOBAL || v.type == J_METHOD || v.type == J_MACRO || v.type == J_LOOP || v.type == J_JOINER || v.type == J_UNDEF;
+    return v.type == J_GLOBAL || v.type == J_METHOD || v.type == J_MACRO || v.type == J_LOOP || v.type == J_JOINER ||
+           v.type == J_UNDEF;
 }
-static bool t_upper(struct jrun *r, struct jval v, struct jval *a) { return junicode_is_cased(jrepr_to_str(r, v), true); }
-static bool t_lower(struct jrun *r, struct jval v, struct jval *a) { return junicode_is_cased(jrepr_to_str(r, v), false); }
+static bool t_upper(struct jrun *r, struct jval v, struct jval *a) {
+    return junicode_is_cased(jrepr_to_str(r, v), true);
+}
+static bool t_lower(struct jrun *r, struct jval v, struct jval *a) {
+    return junicode_is_cased(jrepr_to_str(r, v), false);
+}
 
 static bool remainder_is(struct jrun *r, struct jval v, struct jval by, int64_t want) {
     if (v.type == J_STR) jfail(r, "not all arguments converted during string formatting");
@@ -44,7 +50,8 @@ static bool t_ge(struct jrun *r, struct jval v, struct jval *a) {
     int c = jval_cmp(r, v, a[0], ">=");
     return c == 1 || c == 0;
 }
-/* Object identity: Python shares constants, small integers and strings; other values are identical only to themselves. */
+/* Object identity: Python shares constants, small integers and strings; other values are identical only to themselves.
+ */
 static bool t_sameas(struct jrun *r, struct jval v, struct jval *a) {
     if (v.type != a[0].type) return false;
     if (v.type == J_LIST || v.type == J_TUPLE || v.type == J_DICT) return v.l == a[0].l;

@@ -31,7 +31,8 @@ struct jval jtext_strip(struct jrun *r, struct jstr *s, struct jval chars, bool 
 }
 
 static void append_slice(struct jrun *r, struct jbuf *b, const struct jstr *s, size_t from, size_t to) {
-    struct jstr part = {.s = s->s + from, .n = to - from, .origin = s->origin, .origins = s->origins ? s->origins + from : NULL};
+    struct jstr part = {
+        .s = s->s + from, .n = to - from, .origin = s->origin, .origins = s->origins ? s->origins + from : NULL};
     jbuf_str(r, b, &part);
 }
 static struct jval finish_like(struct jrun *r, struct jbuf *b, const struct jstr *s) {

@@ -4,8 +4,8 @@
 #include "base/utf8.h"
 #include "tokenizer/jinja/jstr.h"
 
-/* Character properties and case as in Python's str. utf8proc lacks the characters whose upper or lower case has several characters (SpecialCasing.txt); the
- * table below has them. */
+/* Character properties and case as in Python's str. utf8proc lacks the characters whose upper or lower case has several
+ * characters (SpecialCasing.txt); the table below has them. */
 
 uint32_t junicode_decode(const char *s, size_t n, size_t *len) {
     unsigned char c = (unsigned char)*s;
@@ -40,7 +40,8 @@ bool junicode_is_alpha(uint32_t c) {
 bool junicode_is_digit(uint32_t c) { return general_category(c) == UTF8PROC_CATEGORY_ND; }
 bool junicode_is_word(uint32_t c) {
     utf8proc_category_t k = general_category(c);
-    return c == '_' || (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) || (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO);
+    return c == '_' || (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) ||
+           (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO);
 }
 bool junicode_is_upper(uint32_t c) { return utf8proc_isupper((utf8proc_int32_t)c); }
 bool junicode_is_lower(uint32_t c) { return utf8proc_islower((utf8proc_int32_t)c); }
@@ -175,15 +176,17 @@ int junicode_case(uint32_t c, enum jcase to, uint32_t out[3]) {
         if (special[mid].c < c) lo = mid + 1;
         else hi = mid;
     }
-    out[0] = (uint32_t)(to == CASE_UPPER ? utf8proc_toupper((utf8proc_int32_t)c) : utf8proc_totitle((utf8proc_int32_t)c));
+    out[0] =
+        (uint32_t)(to == CASE_UPPER ? utf8proc_toupper((utf8proc_int32_t)c) : utf8proc_totitle((utf8proc_int32_t)c));
     return 1;
 }
 
 static bool is_cased(uint32_t c) { return junicode_is_upper(c) || junicode_is_lower(c) || junicode_is_title(c); }
 static bool is_case_ignorable(uint32_t c) {
     utf8proc_category_t k = general_category(c);
-    return c == '\'' || c == '.' || c == ':' || c == 0xB7 || c == 0x2019 || k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME ||
-           k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
+    return c == '\'' || c == '.' || c == ':' || c == 0xB7 || c == 0x2019 || k == UTF8PROC_CATEGORY_MN ||
+           k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_LM ||
+           k == UTF8PROC_CATEGORY_SK;
 }
 /* Final sigma: a cased character before it, none after it. */
 static bool is_final_sigma(const struct jstr *s, size_t at, size_t len) {
@@ -208,13 +211,15 @@ bool junicode_is_cased(const struct jstr *s, bool upper) {
     bool any = false;
     for (size_t i = 0, k; i < s->n; i += k) {
         uint32_t c = junicode_decode(s->s + i, s->n - i, &k);
-        if (upper ? junicode_is_lower(c) || junicode_is_title(c) : junicode_is_upper(c) || junicode_is_title(c)) return false;
+        if (upper ? junicode_is_lower(c) || junicode_is_title(c) : junicode_is_upper(c) || junicode_is_title(c))
+            return false;
         any |= upper ? junicode_is_upper(c) : junicode_is_lower(c);
     }
     return any;
 }
 
-void junicode_add_cased(struct jrun *r, struct jbuf *b, const struct jstr *s, size_t i, uint32_t c, size_t k, enum jcase to) {
+void junicode_add_cased(struct jrun *r, struct jbuf *b, const struct jstr *s, size_t i, uint32_t c, size_t k,
+                        enum jcase to) {
     uint32_t out[3];
     int n = junicode_case(c, to, out);
     if (to == CASE_LOWER && c == 0x3A3 && is_final_sigma(s, i, k)) out[0] = 0x3C2;

@@ -43,7 +43,8 @@ _Noreturn void jfail_undef(struct jrun *r, const struct jundef *u) {
 void *jalloc(struct jrun *r, size_t size) {
     void *p = arena_alloc(r->arena, size);
     if (!p) {
-        if (r->arena->limit && r->arena->total + size > r->arena->limit) jfail(r, "the template needs more than %zu MB", r->arena->limit >> 20);
+        if (r->arena->limit && r->arena->total + size > r->arena->limit)
+            jfail(r, "the template needs more than %zu MB", r->arena->limit >> 20);
         jfail_memory(r);
     }
     return p;
@@ -134,7 +135,8 @@ bool jval_is_true(struct jrun *r, struct jval v) {
     }
 }
 size_t jrange_len(const struct jrange *g) {
-    if (g->step > 0) return g->stop > g->start ? ((uint64_t)g->stop - (uint64_t)g->start - 1) / (uint64_t)g->step + 1 : 0;
+    if (g->step > 0)
+        return g->stop > g->start ? ((uint64_t)g->stop - (uint64_t)g->start - 1) / (uint64_t)g->step + 1 : 0;
     return g->start > g->stop ? ((uint64_t)g->start - (uint64_t)g->stop - 1) / (0 - (uint64_t)g->step) + 1 : 0;
 }
 struct jval jrange_item(struct jval range, size_t i) {
@@ -180,7 +182,9 @@ static bool eq_dicts(struct jrun *r, struct jdict *a, struct jdict *b) {
     return true;
 }
 static bool eq_int_float(int64_t i, double f) { return f >= -0x1p63 && f < 0x1p63 && f == floor(f) && (int64_t)f == i; }
-static bool same_digits(const struct json *a, const struct json *b) { return a->n == b->n && !memcmp(a->string, b->string, a->n); }
+static bool same_digits(const struct json *a, const struct json *b) {
+    return a->n == b->n && !memcmp(a->string, b->string, a->n);
+}
 static bool eq_deep(struct jrun *r, struct jval a, struct jval b) {
     if (jval_is_number(a) && jval_is_number(b)) {
         if (a.big && b.big) return same_digits(r->big[a.big - 1], r->big[b.big - 1]);
@@ -245,7 +249,8 @@ bool jval_less(struct jrun *r, struct jval a, struct jval b) { return jval_cmp(r
 bool jval_contains(struct jrun *r, struct jval item, struct jval container) {
     switch (container.type) {
     case J_STR:
-        if (item.type == J_UNDEF || item.type != J_STR) jfail(r, "'in <string>' requires string as left operand, not %s", jval_type(item));
+        if (item.type == J_UNDEF || item.type != J_STR)
+            jfail(r, "'in <string>' requires string as left operand, not %s", jval_type(item));
         jcount_steps(r, container.s->n >> 6);
         return jstr_find(container.s, 0, item.s) != NULL;
     case J_DICT: return jdict_find(r, container.d, item) != NULL;
@@ -257,7 +262,8 @@ bool jval_contains(struct jrun *r, struct jval item, struct jval container) {
             if (item.type == J_FLOAT && !(item.f == floor(item.f) && fabs(item.f) < 0x1p62)) return false;
             int64_t i = item.type == J_FLOAT ? (int64_t)item.f : jval_as_int(item);
             struct jrange *g = container.r;
-            return (g->step > 0 ? i >= g->start && i < g->stop : i <= g->start && i > g->stop) && ((__int128)i - g->start) % g->step == 0;
+            return (g->step > 0 ? i >= g->start && i < g->stop : i <= g->start && i > g->stop) &&
+                   ((__int128)i - g->start) % g->step == 0;
         }
         break;
     default: break;

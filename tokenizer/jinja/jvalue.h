@@ -1,6 +1,6 @@
 #pragma once
-/* Values of a running template. The arena of a rendering owns them, so nothing is freed individually, and errors longjmp to the owner of the arena (jinja.c).
- * Strings are immutable and carry their origin. */
+/* Values of a running template. The arena of a rendering owns them, so nothing is freed individually, and errors
+ * longjmp to the owner of the arena (jinja.c). Strings are immutable and carry their origin. */
 #include <setjmp.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,7 +38,8 @@ struct jval {
     uint8_t type;
     uint8_t origin; /* enum text_origin of the printed value; strings have their own (struct jstr) */
     uint8_t sub;
-    uint32_t big; /* index + 1 in jrun.big of a J_FLOAT that Python would keep as an int of more than 64 bits; 0: a real float */
+    /* index + 1 in jrun.big of a J_FLOAT that Python would keep as an int of more than 64 bits; 0: a real float */
+    uint32_t big;
     union {
         bool b;
         int64_t i;
@@ -99,15 +100,25 @@ struct jargs {
 };
 
 /* A generator: its source and the operation on each item. */
-enum jiter_kind { ITER_VALUE, ITER_REVERSE, ITER_MAP_ATTR, ITER_MAP, ITER_SELECT, ITER_UNIQUE, ITER_BATCH, ITER_LOOP_FILTER };
+enum jiter_kind {
+    ITER_VALUE,
+    ITER_REVERSE,
+    ITER_MAP_ATTR,
+    ITER_MAP,
+    ITER_SELECT,
+    ITER_UNIQUE,
+    ITER_BATCH,
+    ITER_LOOP_FILTER
+};
 struct jrun;
 struct jiter {
     uint8_t kind;
     bool negate, by_attr, by_test, fold_case, exhausted;
     struct jiter *source;
-    struct jval obj, attr, fill;                     /* source; attribute path; default or filler */
-    void (*start)(struct jrun *r, struct jiter *it); /* called before the first item, when Python's generators check arguments */
-    const void *fn;                                  /* struct jfilter or struct jtest */
+    struct jval obj, attr, fill; /* source; attribute path; default or filler */
+    /* called before the first item, when Python's generators check arguments */
+    void (*start)(struct jrun *r, struct jiter *it);
+    const void *fn; /* struct jfilter or struct jtest */
     struct jargs args;
     size_t i, n;        /* items read; ITER_BATCH: items in a batch */
     struct jdict *seen; /* ITER_UNIQUE: its keys so far */
@@ -133,10 +144,16 @@ enum { JINJA_MAX_STEPS = 20000 }; /* fuzzing gains nothing from long loops */
 #else
 enum { JINJA_MAX_STEPS = 10000000 };
 #endif
-/* Limits of one rendering, far above any chat template's needs: a hostile one ends with an error, not with the memory or the stack.
- * RANGE is that of Jinja2's sandbox. CALLS: of macros and recursive loops within each other. DEPTH: of C functions of the parser and evaluator.
- * OUTPUT: bytes of one text. ITEMS: of one list or dict. */
-enum { JINJA_MAX_CALLS = 100, JINJA_MAX_DEPTH = 1500, JINJA_MAX_RANGE = 100000, JINJA_MAX_OUTPUT = 64 << 20, JINJA_MAX_ITEMS = 4000000 };
+/* Limits of one rendering, far above any chat template's needs: a hostile one ends with an error, not with the memory
+ * or the stack. RANGE is that of Jinja2's sandbox. CALLS: of macros and recursive loops within each other. DEPTH: of C
+ * functions of the parser and evaluator. OUTPUT: bytes of one text. ITEMS: of one list or dict. */
+enum {
+    JINJA_MAX_CALLS = 100,
+    JINJA_MAX_DEPTH = 1500,
+    JINJA_MAX_RANGE = 100000,
+    JINJA_MAX_OUTPUT = 64 << 20,
+    JINJA_MAX_ITEMS = 4000000
+};
 
 /* -- errors (jvalue.c) */
 _Noreturn void jfail(struct jrun *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -150,7 +167,9 @@ static inline struct jval jval_none(void) { return (struct jval){.type = J_NONE,
 static inline struct jval jval_missing(void) { return (struct jval){.type = J_MISSING}; }
 static inline struct jval jval_bool(bool b) { return (struct jval){.type = J_BOOL, .origin = TEXT_TEMPLATE, .b = b}; }
 static inline struct jval jval_int(int64_t i) { return (struct jval){.type = J_INT, .origin = TEXT_TEMPLATE, .i = i}; }
-static inline struct jval jval_float(double f) { return (struct jval){.type = J_FLOAT, .origin = TEXT_TEMPLATE, .f = f}; }
+static inline struct jval jval_float(double f) {
+    return (struct jval){.type = J_FLOAT, .origin = TEXT_TEMPLATE, .f = f};
+}
 static inline bool jval_is_number(struct jval v) { return v.type == J_BOOL || v.type == J_INT || v.type == J_FLOAT; }
 static inline bool jval_is_int(struct jval v) { return v.type == J_BOOL || v.type == J_INT; }
 static inline int64_t jval_as_int(struct jval v) { return v.type == J_BOOL ? v.b : v.i; }
@@ -166,7 +185,8 @@ int jval_cmp(struct jrun *r, struct jval a, struct jval b, const char *op); /* <
 bool jval_less(struct jrun *r, struct jval a, struct jval b);
 uint64_t jval_hash(struct jrun *r, struct jval v);
 size_t jval_len(struct jrun *r, struct jval v);
-size_t jloop_length(struct jrun *r, struct jloop *loop); /* jexec.c: number of its items; reads a generator to its end */
+/* jexec.c: number of its items; reads a generator to its end */
+size_t jloop_length(struct jrun *r, struct jloop *loop);
 bool jval_has_len(struct jval v);
 bool jval_contains(struct jrun *r, struct jval item, struct jval container);
 int64_t jval_index(struct jrun *r, struct jval v, const char *what); /* an int, or an error */

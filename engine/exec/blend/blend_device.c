@@ -9,15 +9,15 @@
 #include "engine/exec/decode/expert_pool.h"
 #include "engine/layer/work_open.h"
 
-/* Fewest slots of a ring. An expert with more rows than MAX_GROUPED_ROWS fills the device alone; smaller ones are computed in groups: of 8, or of 4
- * uploaded ones, which starts sooner. */
+/* Fewest slots of a ring. An expert with more rows than MAX_GROUPED_ROWS fills the device alone; smaller ones are
+ * computed in groups: of 8, or of 4 uploaded ones, which starts sooner. */
 enum { MIN_SLOTS = 4, MAX_GROUPED_ROWS = 256, GROUP_RESIDENT = 8, GROUP_UPLOADED = 4 };
 
 struct gpu_stream *blend_device_stream(const struct blend_device *p) {
     return p->d ? p->d->main : p->own_stream;
 }
 
-/* --- Memory ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Memory ----------------------------------------------------------------------------------- */
 
 static void *work_alloc(void *ctx, size_t size) {
     struct blend_device *b = ctx;
@@ -30,20 +30,26 @@ static void work_release(void *ctx, void *p) {
     gpu_free(b->g, p);
 }
 
-static size_t norms_bytes(const struct config *c) { return c->expert_out_norm ? (size_t)c->n_layers * (size_t)config_routed_width(c) * 4 : 0; }
+static size_t norms_bytes(const struct config *c) {
+    return c->expert_out_norm ? (size_t)c->n_layers * (size_t)config_routed_width(c) * 4 : 0;
+}
 static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)config_row_width(c) * 4; }
 static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->topk * 4; }
-/* Returns the bytes needed beside the workspace for rows: a minimal ring, what attention over `end` keys grows by, and the operations' own buffers. */
+/* Returns the bytes needed beside the workspace for rows: a minimal ring, what attention over `end` keys grows by, and
+ * the operations' own buffers. */
 static size_t other_bytes(const struct runtime *m, const struct decode_device *d, int rows, int end) {
     const struct config *c = &m->w->config;
-    return MIN_SLOTS * expert_pool_slot_bytes(m, -1) + norms_bytes(c) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
+    return MIN_SLOTS * expert_pool_slot_bytes(m, -1) + norms_bytes(c) + (d ? block_grown_bytes(c, end) : 0) +
+           work_bytes(c, rows) / 2;
 }
 
-/* Returns the bytes for batches of `rows` of a prompt of n tokens at pos; device KV included where the device holds layers. */
+/* Returns the bytes for batches of `rows` of a prompt of n tokens at pos; device KV included where the device holds
+ * layers. */
 static size_t bytes_with_rows(const struct runtime *m, const struct decode_device *d, int pos, int n, int rows) {
     const struct config *c = &m->w->config;
     const int end = pos + n;
-    size_t workspace = d ? device_kv_bytes(m->decode, d, end < 512 ? 512 : end + 64) + work_bytes(c, rows) : 2 * rows_bytes(c, rows);
+    size_t workspace =
+        d ? device_kv_bytes(m->decode, d, end < 512 ? 512 : end + 64) + work_bytes(c, rows) : 2 * rows_bytes(c, rows);
     return workspace + other_bytes(m, d, rows, end) + 2 * pairs_bytes(c, rows) + ((size_t)1 << 16); /* rounding */
 }
 size_t blend_device_min_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n) {
@@ -51,14 +57,17 @@ size_t blend_device_min_bytes(const struct runtime *m, const struct decode_devic
 }
 size_t blend_device_good_bytes(const struct runtime *m, const struct decode_device *d, int pos, int n, bool has_ring) {
     const int max_rows = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, COST_BLEND_ROWS);
-    return bytes_with_rows(m, d, pos, n, n < max_rows ? n : max_rows) + (has_ring ? PREFILL_RING_SLOTS * expert_pool_slot_bytes(m, -1) : 0);
+    return bytes_with_rows(m, d, pos, n, n < max_rows ? n : max_rows) +
+           (has_ring ? PREFILL_RING_SLOTS * expert_pool_slot_bytes(m, -1) : 0);
 }
 
 bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
     const struct runtime *m = p->s->m;
     const size_t other = other_bytes(m, p->d, rows, end);
     if (!p->d) return gpu_mem_free(p->g) > other + 2 * (rows_bytes(p->s->c, rows) + pairs_bytes(p->s->c, rows));
-    if (!work_open(&p->work, p->s->c, rows, work_alloc, work_release, p, &(struct error){0}) && gpu_mem_free(p->g) > other) return true;
+    if (!work_open(&p->work, p->s->c, rows, work_alloc, work_release, p, &(struct error){0}) &&
+        gpu_mem_free(p->g) > other)
+        return true;
     work_close(&p->work);
     return false;
 }
@@ -101,20 +110,29 @@ int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, st
     if (!rc) rc = gpu_alloc(p->g, (void **)&p->weight, pairs, e);
     if (!rc && !p->d) rc = gpu_alloc(p->g, (void **)&p->xn, hidden, e);
     if (!rc && !p->d) rc = gpu_alloc(p->g, (void **)&p->y, hidden, e);
-    if (p->d) p->xn = p->work.xn, p->y = p->work.x; /* scratch: the residual stream is in another device's workspace while this one helps */
+    /* scratch: the residual stream is in another device's workspace while this one helps */
+    if (p->d) p->xn = p->work.xn, p->y = p->work.x;
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_token, pairs, e);
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_weight, pairs, e);
     if (!rc && !alone) rc = gpu_host_alloc(p->g, (void **)&p->sum, hidden, e);
     if (!rc) rc = upload_norms(p, e);
-    return rc ? rc : open_slots(p, other_bytes(p->s->m, p->d, rows, end) - MIN_SLOTS * expert_pool_slot_bytes(p->s->m, -1), e);
+    return rc ? rc
+              : open_slots(p, other_bytes(p->s->m, p->d, rows, end) - MIN_SLOTS * expert_pool_slot_bytes(p->s->m, -1),
+                           e);
 }
 
 int blend_device_open(struct blend_device *p, struct error *e) {
     struct runtime *m = p->s->m;
     p->stop = p->d ? &p->d->stop : &p->own_stop;
     int rc = p->d ? 0 : gpu_stream_open(p->g, &p->own_stream, "blend", true, p->stop, e);
-    if (p->d && gpu_info(p->g)->is_virtual) gpu_stream_sync(p->d->main); /* streams opened afterwards inherit its clock */
-    const struct stage_options to = {.set = m->gpus, .g = p->g, .stop = p->stop, .threads = stage_threads(m->gpus, m->w), .trace = m->trace, .rank = p->rank};
+    /* streams opened afterwards inherit its clock */
+    if (p->d && gpu_info(p->g)->is_virtual) gpu_stream_sync(p->d->main);
+    const struct stage_options to = {.set = m->gpus,
+                                     .g = p->g,
+                                     .stop = p->stop,
+                                     .threads = stage_threads(m->gpus, m->w),
+                                     .trace = m->trace,
+                                     .rank = p->rank};
     if (!rc) rc = upload_open(&p->uploads, "link", &to, e);
     if (!rc) rc = gpu_timeline_open(p->g, &p->summed, e);
     if (!rc) cost_table_fill(&p->table, m->cost, 1 + p->rank, m->cost_model, COST_MANY_ROWS);
@@ -134,7 +152,7 @@ void blend_device_close(struct blend_device *p) {
     mem_free(p->slots), mem_free(p->slot_of);
 }
 
-/* --- Uploads ----------------------------------------------------------------------------------------------------------------------  */
+/* --- Uploads ---------------------------------------------------------------------------------- */
 
 struct expert_slot *blend_device_slot(struct blend_device *p, int layer, int expert) {
     struct expert_slot *t = &p->slots[p->slot_of[(size_t)layer * (size_t)p->s->c->n_experts + (size_t)expert]];
@@ -163,17 +181,24 @@ int blend_device_upload(struct blend_device *p, struct expert_slot *t, int layer
     return 0;
 }
 
-int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int n_present, int n, const int32_t *n_pairs, const float *x, float *y) {
+int blend_device_run_experts(struct blend_device *p, int layer, const int16_t *order, int n_present, int n,
+                             const int32_t *n_pairs, const float *x, float *y) {
     const struct config *c = p->s->c;
     struct gpu_stream *main = blend_device_stream(p);
     int next = n_present, at = 0;
     for (int i = 0; i < n;) {
         struct expert_slot *slots[OP_GROUP_MAX], *t, *last = NULL;
-        for (; next < n && (t = blend_device_free_slot(p, layer)); next++) TRY(blend_device_upload(p, t, layer, order[next]));
-        struct op_group g = {
-            .y = y, .x = x, .token = p->token, .weight = p->weight, .hidden = config_routed_width(c), .wide = config_needs_wide_activations(c)};
+        for (; next < n && (t = blend_device_free_slot(p, layer)); next++)
+            TRY(blend_device_upload(p, t, layer, order[next]));
+        struct op_group g = {.y = y,
+                             .x = x,
+                             .token = p->token,
+                             .weight = p->weight,
+                             .hidden = config_routed_width(c),
+                             .wide = config_needs_wide_activations(c)};
         if (p->expert_norms) g.norm = p->expert_norms + (size_t)layer * (size_t)g.hidden, g.eps = config_output_eps(c);
-        for (int max_group = i < n_present ? GROUP_RESIDENT : GROUP_UPLOADED; i < n && g.n < max_group && (i < n_present || i < next); i++) {
+        for (int max_group = i < n_present ? GROUP_RESIDENT : GROUP_UPLOADED;
+             i < n && g.n < max_group && (i < n_present || i < next); i++) {
             if (g.n && n_pairs[order[i]] > MAX_GROUPED_ROWS) break;
             slots[g.n] = blend_device_slot(p, layer, order[i]); /* NULL: decode's pool holds it */
             g.expert[g.n] = *blend_device_expert(p, layer, order[i]);

@@ -1,4 +1,5 @@
-/* The routed experts of a layer in a blended prefill: their split over devices and CPU, uploads of missing ones, and the sums of their outputs. */
+/* The routed experts of a layer in a blended prefill: their split over devices and CPU, uploads of missing ones, and
+ * the sums of their outputs. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -11,19 +12,25 @@ bool blend_experts_are_split(const struct blend *b, int layer) {
 }
 
 /* Device i takes every n_dev-th expert, from i on. */
-int blend_experts_upload_ahead(struct blend *b, const struct prefill_job *j, int layer, bool is_beside_experts, struct error *e) {
+int blend_experts_upload_ahead(struct blend *b, const struct prefill_job *j, int layer, bool is_beside_experts,
+                               struct error *e) {
     struct runtime *m = b->s->m;
     const struct split_plan *plan = &b->plan;
     const bool follows_split =
-        is_beside_experts && plan->transfer_begin[b->n_dev + 1] > plan->transfer_begin[1]; /* a split that uploads nothing has no use for more */
-    const double attention_s = cost_attention_block(m->cost, 1 + b->dev[b->owner].rank, m->cost_model, cost_prefill_rows(b->n, j->pos + b->at));
+        /* a split that uploads nothing has no use for more */
+        is_beside_experts && plan->transfer_begin[b->n_dev + 1] > plan->transfer_begin[1];
+    const double attention_s = cost_attention_block(m->cost, 1 + b->dev[b->owner].rank, m->cost_model,
+                                                    cost_prefill_rows(b->n, j->pos + b->at));
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
         const double upload_s = cost_transfer(m->cost, 1 + p->rank, COST_H2D, m->cost_model->expert_bytes);
-        const int n_uploads = follows_split ? plan->transfer_begin[i + 2] - plan->transfer_begin[i + 1] : 0; /* domain 1 + i is device i */
-        double left = attention_s + (follows_split && plan->end_s > n_uploads * upload_s ? plan->end_s - n_uploads * upload_s : 0);
+        /* domain 1 + i is device i */
+        const int n_uploads = follows_split ? plan->transfer_begin[i + 2] - plan->transfer_begin[i + 1] : 0;
+        double left = attention_s +
+                      (follows_split && plan->end_s > n_uploads * upload_s ? plan->end_s - n_uploads * upload_s : 0);
         int32_t x = i;
-        for (int k = 0; x < b->s->c->n_experts && k < p->n_slots / 2 && upload_s <= left; k++, x += b->n_dev, left -= upload_s) {
+        for (int k = 0; x < b->s->c->n_experts && k < p->n_slots / 2 && upload_s <= left;
+             k++, x += b->n_dev, left -= upload_s) {
             struct expert_slot *t = blend_device_expert(p, layer, x) ? NULL : blend_device_free_slot(p, layer);
             if (!t) continue;
             if (!b->s->cpu_queue) TRY(nan_scan_experts(&m->scan, layer, &x, 1, e));
@@ -33,10 +40,10 @@ int blend_experts_upload_ahead(struct blend *b, const struct prefill_job *j, int
     return 0;
 }
 
-/* --- Experts on devices ---------------------------------------------------------------------------------------------------------- */
+/* --- Experts on devices ----------------------------------------------------------------------- */
 
-/* Prepares the owner's routed experts: *in and *sum, their input and where their outputs are added. With experts in a latent space both are buffers of
- * that width, and the input is also sent to host memory for the other devices. */
+/* Prepares the owner's routed experts: *in and *sum, their input and where their outputs are added. With experts in a
+ * latent space both are buffers of that width, and the input is also sent to host memory for the other devices. */
 static int begin_routed(struct blend *b, const float **in, float **sum) {
     const struct config *c = b->s->c;
     struct blend_device *p = &b->dev[b->owner];
@@ -45,7 +52,8 @@ static int begin_routed(struct blend *b, const float **in, float **sum) {
     *in = p->work.xn, *sum = p->work.x;
     if (!latent) return 0;
     *in = p->work.routed_in, *sum = p->work.routed_sum;
-    TRY(block_routed_input(gpu_stream_exec(main), c, &p->d->layers[b->layer].view, p->work.xn, p->work.routed_in, b->n));
+    TRY(block_routed_input(gpu_stream_exec(main), c, &p->d->layers[b->layer].view, p->work.xn, p->work.routed_in,
+                           b->n));
     TRY(gpu_fill(main, p->work.routed_sum, 0, latent));
     if (b->n_dev == 1) return 0;
     TRY(gpu_copy(main, b->routed_in, p->work.routed_in, latent, GPU_D2H));
@@ -56,30 +64,37 @@ static int end_routed(struct blend *b) {
     const struct config *c = b->s->c;
     const struct blend_device *p = &b->dev[b->owner];
     struct exec *x = gpu_stream_exec(blend_device_stream(p));
-    return c->moe_latent ? block_routed_output(x, c, &p->d->layers[b->layer].view, p->work.routed_sum, p->work.x, b->n) : 0;
+    return c->moe_latent ? block_routed_output(x, c, &p->d->layers[b->layer].view, p->work.routed_sum, p->work.x, b->n)
+                         : 0;
 }
 
 /* Counts the pairs of each expert and splits the experts into b->plan. Domain 0 is the CPU, domain 1 + i device i. */
 static void split_layer(struct blend *b) {
     const struct config *c = b->s->c;
     struct runtime *m = b->s->m;
-    const double bytes = (double)b->n * m->cost_model->row_bytes, upload_sum_s = cost_transfer(m->cost, 1 + b->dev[b->owner].rank, COST_H2D, bytes);
-    struct split_domain d[1 + GPU_MAX] = {{.class = COST_CPU, .expert_cost = &b->table}}; /* the rows are in host memory already */
+    const double bytes = (double)b->n * m->cost_model->row_bytes,
+                 upload_sum_s = cost_transfer(m->cost, 1 + b->dev[b->owner].rank, COST_H2D, bytes);
+    /* the rows are in host memory already */
+    struct split_domain d[1 + GPU_MAX] = {{.class = COST_CPU, .expert_cost = &b->table}};
     struct split_in in = {.domain = d, .expert = b->experts, .n_domains = 1 + b->n_dev, .join_s = upload_sum_s};
     for (int i = 0; i < b->n_dev; i++) {
         const struct blend_device *p = &b->dev[i];
         const int rank = 1 + p->rank;
-        d[1 + i] = (struct split_domain){.class = COST_GPU,
-                                         .expert_cost = &p->table,
-                                         .transfer_s = cost_transfer(m->cost, rank, COST_H2D, m->cost_model->expert_bytes),
-                                         .max_transfers = c->n_experts};
+        d[1 + i] =
+            (struct split_domain){.class = COST_GPU,
+                                  .expert_cost = &p->table,
+                                  .transfer_s = cost_transfer(m->cost, rank, COST_H2D, m->cost_model->expert_bytes),
+                                  .max_transfers = c->n_experts};
         if (i == b->owner) d[1 + i].busy_s = cost_shared(m->cost, rank, m->cost_model, b->n);
-        else d[1 + i].start_s = cost_transfer(m->cost, rank, COST_H2D, bytes) + cost_transfer(m->cost, rank, COST_D2H, bytes) + upload_sum_s;
+        else
+            d[1 + i].start_s = cost_transfer(m->cost, rank, COST_H2D, bytes) +
+                               cost_transfer(m->cost, rank, COST_D2H, bytes) + upload_sum_s;
     }
     memset(b->n_pairs, 0, (size_t)c->n_experts * sizeof *b->n_pairs);
     if (b->s->cpu_queue) /* nothing was computed: assume even groups */
         for (int x = 0; x < c->n_experts; x++)
-            b->n_pairs[x] = (int)((int64_t)b->n * c->topk * (x + 1) / c->n_experts - (int64_t)b->n * c->topk * x / c->n_experts);
+            b->n_pairs[x] =
+                (int)((int64_t)b->n * c->topk * (x + 1) / c->n_experts - (int64_t)b->n * c->topk * x / c->n_experts);
     for (int i = 0; i < b->n * c->topk && !b->s->cpu_queue; i++) b->n_pairs[b->ids[i]]++;
     bool is_new = b->plan_rows != b->n || b->plan_owner != b->owner;
     for (int x = 0; x < c->n_experts; x++) {
@@ -91,23 +106,27 @@ static void split_layer(struct blend *b) {
         b->expert_ids[in.n] = (int16_t)x;
         b->experts[in.n++] = (struct split_expert){.rows = b->n_pairs[x], .resident = resident};
     }
-    if (b->s->cpu_queue && !is_new && in.n == b->plan_experts) return; /* in virtual time many layers are alike, and costs are fixed */
+    /* in virtual time many layers are alike, and costs are fixed */
+    if (b->s->cpu_queue && !is_new && in.n == b->plan_experts) return;
     b->plan_rows = b->n, b->plan_owner = b->owner, b->plan_experts = in.n;
     split_run(m->split_policy, &in, &b->plan);
 }
 
-/* Orders the experts of a device (by index): first *n_present that need no upload, then the uploads in the plan's order. Returns how many; *pairs: the
- * pairs of all of them. */
+/* Orders the experts of a device (by index): first *n_present that need no upload, then the uploads in the plan's
+ * order. Returns how many; *pairs: the pairs of all of them. */
 static int order_experts(struct blend *b, int device, int16_t *order, int *n_present, int32_t *pairs) {
     const struct split_plan *plan = &b->plan;
     const int domain = 1 + device;
     int n_ordered = 0;
     for (int i = plan->queue_begin[domain]; i < plan->queue_begin[domain + 1]; i++)
-        if (blend_device_expert(&b->dev[device], b->layer, b->expert_ids[plan->queue[i]])) order[n_ordered++] = b->expert_ids[plan->queue[i]];
+        if (blend_device_expert(&b->dev[device], b->layer, b->expert_ids[plan->queue[i]]))
+            order[n_ordered++] = b->expert_ids[plan->queue[i]];
     *n_present = n_ordered;
-    for (int i = plan->transfer_begin[domain]; i < plan->transfer_begin[domain + 1]; i++) order[n_ordered++] = b->expert_ids[plan->transfer[i]];
+    for (int i = plan->transfer_begin[domain]; i < plan->transfer_begin[domain + 1]; i++)
+        order[n_ordered++] = b->expert_ids[plan->transfer[i]];
     *pairs = 0;
-    for (int i = 0; i < n_ordered; i++) b->device_of[order[i]] = (int8_t)device, b->first_pair[order[i]] = *pairs, *pairs += b->n_pairs[order[i]];
+    for (int i = 0; i < n_ordered; i++)
+        b->device_of[order[i]] = (int8_t)device, b->first_pair[order[i]] = *pairs, *pairs += b->n_pairs[order[i]];
     return n_ordered;
 }
 
@@ -132,7 +151,8 @@ static int add_sum(struct blend *b, float *to, const float *sum, int width) {
     return x->ops->add(x, &(struct op_add){.y = to, .x = p->work.xn, .n = b->n, .m = width});
 }
 
-/* Enqueues the split's experts on all devices, and the sum of their outputs on the owner; in latent space that sum is not projected yet. */
+/* Enqueues the split's experts on all devices, and the sum of their outputs on the owner; in latent space that sum is
+ * not projected yet. */
 static int device_experts(struct blend *b) {
     int16_t orders[SPLIT_EXPERTS], *order[GPU_MAX];
     int n[GPU_MAX], n_present[GPU_MAX], n_ordered = 0;
@@ -142,7 +162,8 @@ static int device_experts(struct blend *b) {
     const float *own_in;
     float *own_sum;
     memset(b->device_of, -1, (size_t)b->s->c->n_experts);
-    for (int i = 0; i < b->n_dev; n_ordered += n[i++]) n[i] = order_experts(b, i, order[i] = orders + n_ordered, &n_present[i], &pairs[i]);
+    for (int i = 0; i < b->n_dev; n_ordered += n[i++])
+        n[i] = order_experts(b, i, order[i] = orders + n_ordered, &n_present[i], &pairs[i]);
     sort_pairs(b);
     if (!n_ordered && !b->s->c->moe_latent) return 0;
     TRY(begin_routed(b, &own_in, &own_sum));
@@ -171,7 +192,7 @@ static int device_experts(struct blend *b) {
     return 0;
 }
 
-/* --- Experts on the CPU ------------------------------------------------------------------------------------------------------------- */
+/* --- Experts on the CPU ----------------------------------------------------------------------- */
 
 /* Counts the pairs of the experts in the plan's queue [from, to). */
 static int count_pairs(const struct blend *b, int from, int to) {
@@ -185,7 +206,8 @@ static void observe_cpu_time(struct blend *b, double seconds) {
     struct cost_machine *machine = b->s->m->cost;
     int n = b->plan.queue_begin[1] - b->plan.queue_begin[0];
     double rows = count_pairs(b, b->plan.queue_begin[0], b->plan.queue_begin[1]) / (double)n, expected = 0;
-    for (int i = b->plan.queue_begin[0]; i < b->plan.queue_begin[1]; i++) expected += cost_table_at(&b->table, b->experts[b->plan.queue[i]].rows);
+    for (int i = b->plan.queue_begin[0]; i < b->plan.queue_begin[1]; i++)
+        expected += cost_table_at(&b->table, b->experts[b->plan.queue[i]].rows);
     cost_observe(machine, &machine->domain[0].observed[COST_FFN], rows, expected, seconds);
     if (!machine->is_deterministic) cost_table_fill(&b->table, machine, 0, b->s->m->cost_model, COST_MANY_ROWS);
 }
@@ -211,7 +233,8 @@ static int cpu_experts(struct blend *b, struct error *e) {
         TRY(cpu_prepare_experts(s->m, &w, b->layer, b->n, e));
     }
     s->m->cpu->cancel = s->cancel;
-    w.computed_fraction = (float)count_pairs(b, b->plan.queue_begin[0], b->plan.queue_begin[1]) / (float)(b->n * s->c->topk);
+    w.computed_fraction =
+        (float)count_pairs(b, b->plan.queue_begin[0], b->plan.queue_begin[1]) / (float)(b->n * s->c->topk);
     double t = trace_now(s->m->trace), begin = clock_now();
     if (s->c->moe_latent) {
         TRY(block_routed_input(s->m->cpu, s->c, y, b->xn, w.routed_in, b->n));

@@ -1,19 +1,24 @@
 #pragma once
-/* A blended prefill in progress, shared by prefill_blend.c (memory, batches, attention) and blend_experts.c (a layer's routed experts). Engine thread only. */
+/* A blended prefill in progress, shared by prefill_blend.c (memory, batches, attention) and blend_experts.c (a layer's
+ * routed experts). Engine thread only. */
 #include "engine/exec/blend/blend_device.h"
 #include "engine/placement/split.h"
 
 struct blend {
     struct decode *s;
     struct blend_device dev[GPU_MAX]; /* by rank */
-    int n_dev, owner;                 /* owner: index of the device that holds `layer`; until move_rows(), the one before it */
-    struct kv_state_step state_step;  /* state rows of the batch in the session's cache */
-    int at, n, rows, layer;           /* the batch: tokens [at, at + n) of the job, at most `rows`; its next layer */
+    /* owner: index of the device that holds `layer`; until move_rows(), the one before it */
+    int n_dev, owner;
+    struct kv_state_step state_step; /* state rows of the batch in the session's cache */
+    int at, n, rows, layer;          /* the batch: tokens [at, at + n) of the job, at most `rows`; its next layer */
     /* pinned host memory */
-    float *x, *xn;                           /* [rows, hidden] residual stream, or the sum of the CPU's experts; input of the experts */
-    float *routed_in;                        /* [rows, moe_latent] experts in a latent space: their input, for devices without the layer */
-    int32_t *ids;                            /* [rows, topk] selection, with weights */
-    int32_t *cpu_ids;                        /* [rows, topk] selection for the CPU: -1 where a device computes the expert */
+    /* [rows, hidden] residual stream, or the sum of the CPU's experts; input of the experts */
+    float *x, *xn;
+    /* [rows, moe_latent] experts in a latent space: their input, for devices without the layer */
+    float *routed_in;
+    int32_t *ids; /* [rows, topk] selection, with weights */
+    /* [rows, topk] selection for the CPU: -1 where a device computes the expert */
+    int32_t *cpu_ids;
     float *weights;                          /* [rows, topk] */
     int32_t *pos;                            /* [rows], then the tokens [rows] */
     struct work carry;                       /* x and what decode_carry moves with it between devices */
@@ -22,11 +27,12 @@ struct blend {
     struct gpu_timeline *arrived, *cpu_done; /* cpu_done: virtual time only */
     uint32_t n_arrived, n_cpu_done;
     /* blend_experts.c */
-    struct cost_table table;       /* costs on the CPU */
-    struct split_expert *experts;  /* [n_experts] those with rows */
-    int16_t *expert_ids;           /* [n_experts] ids of experts[] */
-    int32_t *n_pairs, *first_pair; /* [n_experts]: (token, expert) pairs of each expert; index of its next pair in its device's pair_token */
-    int8_t *device_of;             /* [n_experts]: index of the device that computes it; -1: the CPU */
+    struct cost_table table;      /* costs on the CPU */
+    struct split_expert *experts; /* [n_experts] those with rows */
+    int16_t *expert_ids;          /* [n_experts] ids of experts[] */
+    /* [n_experts]: (token, expert) pairs of each expert; index of its next pair in its device's pair_token */
+    int32_t *n_pairs, *first_pair;
+    int8_t *device_of; /* [n_experts]: index of the device that computes it; -1: the CPU */
     struct split_plan plan;
     int plan_rows, plan_owner, plan_experts; /* virtual time: input of `plan`, with `experts`; plan_rows 0: none yet */
     float *cpu_latent;                       /* [rows, moe_latent] input of the CPU's experts; then work.expert_rows */
@@ -36,13 +42,18 @@ struct blend {
 };
 
 /* Returns the owner's copies of all of the layer's routed experts; NULL: they are split over devices and CPU. */
-static inline const struct expert *blend_resident_experts(const struct blend *b) { return b->dev[b->owner].d->layers[b->layer].experts.view; }
+static inline const struct expert *blend_resident_experts(const struct blend *b) {
+    return b->dev[b->owner].d->layers[b->layer].experts.view;
+}
 /* Whether the routed experts of a layer are split over devices and CPU. */
 bool blend_experts_are_split(const struct blend *b, int layer);
-/* Uploads experts of a layer before its selection is known: as many as each link can carry while it is idle, during the layer's attention block and,
- * with is_beside_experts, until the experts of the layer before end; at most half a ring. Returns 0 or an error's code, e.g. ERR_MODEL with *e. */
-int blend_experts_upload_ahead(struct blend *b, const struct prefill_job *j, int layer, bool is_beside_experts, struct error *e);
-/* Add the outputs of b->layer's routed experts to the owner's residual stream: all of them on the owner, which has them resident; or split anew by the
- * selection in host memory. The second also uploads ahead for the next layer. The devices' work is enqueued; the CPU's is done on return. */
+/* Uploads experts of a layer before its selection is known: as many as each link can carry while it is idle, during the
+ * layer's attention block and, with is_beside_experts, until the experts of the layer before end; at most half a ring.
+ * Returns 0 or an error's code, e.g. ERR_MODEL with *e. */
+int blend_experts_upload_ahead(struct blend *b, const struct prefill_job *j, int layer, bool is_beside_experts,
+                               struct error *e);
+/* Add the outputs of b->layer's routed experts to the owner's residual stream: all of them on the owner, which has them
+ * resident; or split anew by the selection in host memory. The second also uploads ahead for the next layer. The
+ * devices' work is enqueued; the CPU's is done on return. */
 int blend_experts_run_resident(struct blend *b);
 int blend_experts_run_split(struct blend *b, const struct prefill_job *j, struct error *e);

@@ -1,9 +1,10 @@
-/* Blended prefill: attention blocks, shared experts and some routed experts of a prompt run on the devices that hold the layers, the
- * other routed experts on the CPU at the same time. Every layer is split anew (split.h). Missing expert weights are uploaded one by
- * one while the device and the CPU compute; during the attention block, before the selection is known, idle links upload what
- * fits. Every device with enough memory takes part in every layer: devices without the layer get its normed rows and return the
- * sum of their experts, both through host memory. Sums are added in a fixed order: the layer's device, other devices by rank, the
- * CPU. The extreme splits are CPU prefill and stream loading. Needs devices that hold all layers. */
+/* Blended prefill: attention blocks, shared experts and some routed experts of a prompt run on the devices that hold
+ * the layers, the other routed experts on the CPU at the same time. Every layer is split anew (split.h). Missing expert
+ * weights are uploaded one by one while the device and the CPU compute; during the attention block, before the
+ * selection is known, idle links upload what fits. Every device with enough memory takes part in every layer: devices
+ * without the layer get its normed rows and return the sum of their experts, both through host memory. Sums are added
+ * in a fixed order: the layer's device, other devices by rank, the CPU. The extreme splits are CPU prefill and stream
+ * loading. Needs devices that hold all layers. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -21,14 +22,16 @@
 #include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 
-/* --- Memory ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Memory ----------------------------------------------------------------------------------- */
 
 static struct decode_device *decode_device_at(struct decode *s, int rank) {
     for (int i = 0; i < s->n_dev; i++)
         if (s->dev[i].rank == rank) return &s->dev[i];
     return NULL;
 }
-size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n) { return blend_device_min_bytes(m, decode_device_at(m->decode, device), pos, n); }
+size_t blend_min_bytes(const struct runtime *m, int device, int pos, int n) {
+    return blend_device_min_bytes(m, decode_device_at(m->decode, device), pos, n);
+}
 size_t blend_good_bytes(const struct runtime *m, int pos, int n, bool has_ring) {
     size_t most = 0;
     for (int i = 0; i < m->gpus->n; i++) {
@@ -40,13 +43,17 @@ size_t blend_good_bytes(const struct runtime *m, int pos, int n, bool has_ring) 
 
 static struct blend_device *add_device(struct blend *b, int rank) {
     struct blend_device *p = &b->dev[b->n_dev++];
-    *p = (struct blend_device){
-        .s = b->s, .d = decode_device_at(b->s, rank), .g = b->s->m->gpus->gpu[rank], .ledger = &b->s->m->gpus->ledger[rank], .rank = rank};
+    *p = (struct blend_device){.s = b->s,
+                               .d = decode_device_at(b->s, rank),
+                               .g = b->s->m->gpus->gpu[rank],
+                               .ledger = &b->s->m->gpus->ledger[rank],
+                               .rank = rank};
     p->n_cleared = gpu_n_cleared(p->g);
     return p;
 }
 
-/* Picks the largest batch that fits on all devices with layers; a device without layers takes part if such a batch fits. */
+/* Picks the largest batch that fits on all devices with layers; a device without layers takes part if such a batch
+ * fits. */
 static int open_devices(struct blend *b, const struct prefill_job *j, struct error *e) {
     const struct gpu_set *set = b->s->m->gpus;
     const int end = j->pos + j->n, max_rows = (int)test_limits_get(TEST_LIMIT_PREFILL_ROWS, COST_BLEND_ROWS);
@@ -77,21 +84,22 @@ static void list_pinned(struct blend *b, struct pinned_buffer out[PINNED_BUFFERS
     const struct config *c = s->c;
     const size_t n = (size_t)b->rows, hidden = n * (size_t)c->hidden * 4, pairs = n * (size_t)c->topk * 4;
     const bool moves = s->n_dev > 1;
-    const struct pinned_buffer all[] = {{(void **)&b->x, n * (size_t)config_row_width(c) * 4},
-                                        {(void **)&b->xn, hidden},
-                                        {(void **)&b->routed_in, b->n_dev > 1 ? n * (size_t)c->moe_latent * 4 : 0},
-                                        {(void **)&b->ids, pairs},
-                                        {(void **)&b->cpu_ids, pairs},
-                                        {(void **)&b->weights, pairs},
-                                        {(void **)&b->pos, 2 * n * 4},
-                                        {(void **)&b->bad, 4},
-                                        {(void **)&b->kv, kv_writeback_prefill_bytes(s, b->rows)},
-                                        {(void **)&b->carry.streams, moves ? hidden * (size_t)c->streams.n : 0},
-                                        {(void **)&b->carry.post, moves ? n * (size_t)c->streams.n * 4 : 0},
-                                        {(void **)&b->carry.carried, moves ? n * (size_t)c->carried * 4 : 0},
-                                        {(void **)&b->carry.candidates, moves ? n * (size_t)c->candidate_blocks * 4 : 0},
-                                        {(void **)&b->carry.kept, moves && config_keeps_rows(c) ? hidden : 0},
-                                        {(void **)&b->carry.selected_keys, moves ? n * (size_t)c->index_topk * 4 : 0}};
+    const struct pinned_buffer all[] = {
+        {(void **)&b->x, n * (size_t)config_row_width(c) * 4},
+        {(void **)&b->xn, hidden},
+        {(void **)&b->routed_in, b->n_dev > 1 ? n * (size_t)c->moe_latent * 4 : 0},
+        {(void **)&b->ids, pairs},
+        {(void **)&b->cpu_ids, pairs},
+        {(void **)&b->weights, pairs},
+        {(void **)&b->pos, 2 * n * 4},
+        {(void **)&b->bad, 4},
+        {(void **)&b->kv, kv_writeback_prefill_bytes(s, b->rows)},
+        {(void **)&b->carry.streams, moves ? hidden * (size_t)c->streams.n : 0},
+        {(void **)&b->carry.post, moves ? n * (size_t)c->streams.n * 4 : 0},
+        {(void **)&b->carry.carried, moves ? n * (size_t)c->carried * 4 : 0},
+        {(void **)&b->carry.candidates, moves ? n * (size_t)c->candidate_blocks * 4 : 0},
+        {(void **)&b->carry.kept, moves && config_keeps_rows(c) ? hidden : 0},
+        {(void **)&b->carry.selected_keys, moves ? n * (size_t)c->index_topk * 4 : 0}};
     _Static_assert(sizeof all / sizeof *all == PINNED_BUFFERS, "PINNED_BUFFERS");
     memcpy(out, all, sizeof all);
 }
@@ -203,7 +211,9 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
     if (!rc) rc = open_devices(b, j, e);
     if (!rc) rc = open_host_buffers(b, j, e);
     for (int i = 0; i < b->n_dev && !rc; i++)
-        if (b->dev[i].d) rc = gpu_copy(blend_device_stream(&b->dev[i]), b->dev[i].work.inv_freq, m->w->inv_freq, (size_t)rope_floats(s->c) * 4, GPU_H2D);
+        if (b->dev[i].d)
+            rc = gpu_copy(blend_device_stream(&b->dev[i]), b->dev[i].work.inv_freq, m->w->inv_freq,
+                          (size_t)rope_floats(s->c) * 4, GPU_H2D);
     if (!rc && s->cpu_queue) rc = start_virtual_clocks(b);
     if (rc) {
         rc = fill_error(b, rc, e);
@@ -217,7 +227,7 @@ static int blend_open(struct runtime *m, struct prefill_job *j, struct error *e)
     return 0;
 }
 
-/* --- A layer --------------------------------------------------------------------------------------------------------------------- */
+/* --- A layer ---------------------------------------------------------------------------------- */
 
 /* Moves the residual stream to the device of the next layer. */
 static int move_rows(struct blend *b) {
@@ -233,7 +243,9 @@ static int move_rows(struct blend *b) {
 }
 
 /* Whether the host needs what the router selects: to split it, or to record it. */
-static bool host_reads_selection(const struct blend *b) { return b->s->c->layer[b->layer].moe && (b->s->m->routing || !blend_resident_experts(b)); }
+static bool host_reads_selection(const struct blend *b) {
+    return b->s->c->layer[b->layer].moe && (b->s->m->routing || !blend_resident_experts(b));
+}
 
 static int attention_block(struct blend *b, const struct prefill_job *j, const struct device_kv *copy) {
     const struct config *c = b->s->c;
@@ -292,7 +304,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     return blend_resident_experts(b) ? blend_experts_run_resident(b) : blend_experts_run_split(b, j, e);
 }
 
-/* --- The mode -------------------------------------------------------------------------------------------------------------------- */
+/* --- The mode --------------------------------------------------------------------------------- */
 
 static int begin_batch(struct blend *b, struct prefill_job *j) {
     struct decode *s = b->s;
@@ -329,7 +341,9 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     struct decode *s = b->s;
     struct runtime *m = s->m;
     size_t hidden = (size_t)s->c->hidden;
-    int first = j->on_logits ? (j->n_reported > b->at ? j->n_reported - b->at : 0) : b->at + b->n == j->n ? b->n - 1 : b->n;
+    int first = j->on_logits           ? (j->n_reported > b->at ? j->n_reported - b->at : 0)
+                : b->at + b->n == j->n ? b->n - 1
+                                       : b->n;
     struct blend_device *p = &b->dev[b->owner];
     struct gpu_stream *main = blend_device_stream(p);
     TRY(block_merge_streams(gpu_stream_exec(main), p->d->head_weights, &p->work, b->n));
@@ -349,7 +363,8 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     routing_trace_end(m->routing, &b->routing_lines, true);
     for (int i = first; i < b->n; i += HEAD_ROWS) {
         cpu_count_read(m, mat_bytes(&m->w->head));
-        TRY(prefill_head(m, j, b->x + (size_t)i * hidden, 0, b->at + i, b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS, b->logits, e));
+        TRY(prefill_head(m, j, b->x + (size_t)i * hidden, 0, b->at + i, b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS,
+                         b->logits, e));
     }
     return 0;
 }
@@ -377,4 +392,5 @@ static int blend_advance(struct runtime *m, struct prefill_job *j, struct error 
     return b->at < j->n ? PREFILL_MORE : 0;
 }
 
-const struct prefill_driver prefill_mode_blend = {.mode = PREFILL_BLEND, .unit = "prefill", .open = blend_open, .advance = blend_advance, .close = blend_close};
+const struct prefill_driver prefill_mode_blend = {
+    .mode = PREFILL_BLEND, .unit = "prefill", .open = blend_open, .advance = blend_advance, .close = blend_close};

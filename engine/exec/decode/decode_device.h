@@ -7,5 +7,9 @@ bool decode_device_error(struct decode *s, struct error *e);         /* whether 
 bool decode_is_locked(const struct decode *s);                       /* whether a prefill has locked the weights */
 
 static inline struct exec *decode_device_exec(struct decode_device *d) { return gpu_stream_exec(d->main); }
-static inline struct work *decode_device_work(struct decode_device *d, const struct decode_micro_batch *m) { return &d->work[m - d->s->micro_batch]; }
-static inline size_t decode_device_row_bytes(const struct decode *s, int n) { return (size_t)n * (size_t)s->c->hidden * 4; }
+static inline struct work *decode_device_work(struct decode_device *d, const struct decode_micro_batch *m) {
+    return &d->work[m - d->s->micro_batch];
+}
+static inline size_t decode_device_row_bytes(const struct decode *s, int n) {
+    return (size_t)n * (size_t)s->c->hidden * 4;
+}

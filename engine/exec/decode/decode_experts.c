@@ -1,6 +1,6 @@
-/* Routed experts that stay on devices, all of a layer: how many layers, their uploads and evictions; and which of a device's routed experts
- * are evicted when its ledger needs memory. The copies themselves: experts/resident_experts.h. Pools, which hold some experts of every layer:
- * experts/expert_pool.h. */
+/* Routed experts that stay on devices, all of a layer: how many layers, their uploads and evictions; and which of a
+ * device's routed experts are evicted when its ledger needs memory. The copies themselves: experts/resident_experts.h.
+ * Pools, which hold some experts of every layer: experts/expert_pool.h. */
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -28,7 +28,8 @@ int decode_expert_layers(const struct decode *s) {
 }
 int decode_device_layers(const struct decode *s, int device, bool with_experts) {
     for (int i = 0; i < s->n_dev && !s->is_tensor_parallel; i++)
-        if (s->dev[i].rank == device) return with_experts ? s->dev[i].n_expert_layers : s->dev[i].last - s->dev[i].first;
+        if (s->dev[i].rank == device)
+            return with_experts ? s->dev[i].n_expert_layers : s->dev[i].last - s->dev[i].first;
     return 0;
 }
 /* Whether a device computes a token's routed experts of a layer faster than the CPU, without the hand-off. */
@@ -37,14 +38,17 @@ static bool device_experts_pay(const struct runtime *m, int device) {
     return cost_routed(m->cost, 1 + device, m->cost_model, 1) < cost_routed(m->cost, 0, m->cost_model, 1);
 }
 
-/* Bytes that let a prompt of several hundred tokens run fast: rows of activations, and a ring if experts are uploaded. */
+/* Bytes that let a prompt of several hundred tokens run fast: rows of activations, and a ring if experts are uploaded.
+ */
 static size_t prompt_bytes(const struct decode *s, struct gpu *g) {
     enum { ROWS = 512 };
-    const size_t good = work_bytes(s->c, ROWS) / 2 * 3 + PREFILL_RING_SLOTS * expert_pool_slot_bytes(s->m, -1), limit = gpu_info(g)->mem / 8;
+    const size_t good = work_bytes(s->c, ROWS) / 2 * 3 + PREFILL_RING_SLOTS * expert_pool_slot_bytes(s->m, -1),
+                 limit = gpu_info(g)->mem / 8;
     return good < limit ? good : limit;
 }
 
-struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights, const struct layer_assign_in *room) {
+struct budget_out decode_experts_budget(const struct decode *s, int device, int first, int last, size_t weights,
+                                        const struct layer_assign_in *room) {
     const struct runtime *m = s->m;
     struct gpu *g = m->gpus->gpu[device];
     const size_t least = decode_least_reserve_bytes(s, g, last - first);
@@ -57,7 +61,9 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
                            .request = m->pool_request,
                            .requested = m->pool_request_n};
     for (int l = first; l < last; l++) {
-        const size_t bytes = m->pool_request <= BUDGET_LAYERS && device_experts_pay(m, device) ? resident_experts_bytes(s->c, l, m->w->layers[l].experts) : 0;
+        const size_t bytes = m->pool_request <= BUDGET_LAYERS && device_experts_pay(m, device)
+                                 ? resident_experts_bytes(s->c, l, m->w->layers[l].experts)
+                                 : 0;
         in.layers += s->c->layer[l].moe;
         if (s->c->layer[l].moe) in.row_bytes += expert_pool_slot_bytes(m, l);
         if (bytes > in.layer_bytes) in.layer_bytes = bytes;
@@ -67,9 +73,10 @@ struct budget_out decode_experts_budget(const struct decode *s, int device, int 
     return out;
 }
 
-/* Uploads the experts of planned layers that lack them, layer by layer until max_bytes are sent (at least one layer). *n_loaded: planned layers that
- * have them then. ERR_MEMORY: less than `keep` bytes would remain free. */
-static int send_layers(struct decode_device *d, struct stage *stage, size_t max_bytes, size_t keep, int *n_loaded, struct error *e) {
+/* Uploads the experts of planned layers that lack them, layer by layer until max_bytes are sent (at least one layer).
+ * *n_loaded: planned layers that have them then. ERR_MEMORY: less than `keep` bytes would remain free. */
+static int send_layers(struct decode_device *d, struct stage *stage, size_t max_bytes, size_t keep, int *n_loaded,
+                       struct error *e) {
     struct runtime *m = d->s->m;
     const struct config *c = d->s->c;
     int32_t ids[SPLIT_EXPERTS];
@@ -108,10 +115,14 @@ static int load_layers(struct decode_device *d, size_t max_bytes, size_t keep, i
     struct stage *stage = NULL;
     const double begin = clock_now();
     *n_loaded = 0;
-    int rc = stage_open(
-        &stage,
-        &(struct stage_options){.set = m->gpus, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = stage_idle_threads(m->gpus, m->w), .rank = d->rank},
-        e);
+    int rc = stage_open(&stage,
+                        &(struct stage_options){.set = m->gpus,
+                                                .g = d->g,
+                                                .stream = d->main,
+                                                .stop = &d->stop,
+                                                .threads = stage_idle_threads(m->gpus, m->w),
+                                                .rank = d->rank},
+                        e);
     if (!rc) rc = send_layers(d, stage, max_bytes, keep, n_loaded, e);
     if (stage && (!rc || rc == ERR_MEMORY)) {
         const int flushed = stage_flush(stage);
@@ -125,8 +136,9 @@ static int load_layers(struct decode_device *d, size_t max_bytes, size_t keep, i
     d->load_s += clock_now() - begin;
     if (d->load_bytes && !lacks_experts(d)) {
         if (!d->s->cpu_queue)
-            log_say(LOG_INFO, "device %d: %.2f GB of experts uploaded in %.2f s, %.2f s of it for a search for damaged weights", d->rank,
-                    (double)d->load_bytes * 1e-9, d->load_s, d->load_check_s);
+            log_say(LOG_INFO,
+                    "device %d: %.2f GB of experts uploaded in %.2f s, %.2f s of it for a search for damaged weights",
+                    d->rank, (double)d->load_bytes * 1e-9, d->load_s, d->load_check_s);
         d->load_bytes = 0, d->load_s = d->load_check_s = 0;
     }
     return rc && rc != ERR_MEMORY ? rc : synced ? synced : rc;
@@ -137,14 +149,17 @@ int decode_experts_load(struct decode_device *d, struct error *e) {
     if (!lacks_experts(d)) return 0;
     const int rc = load_layers(d, SIZE_MAX, gpu_info(d->g)->mem / 64, &n, e);
     if (rc != ERR_MEMORY) return rc;
-    log_say(LOG_INFO, "device %d has room for the experts of %d layers, %d were planned", d->rank, n, d->n_expert_layers); /* the CPU computes the rest */
+    /* the CPU computes the rest */
+    log_say(LOG_INFO, "device %d has room for the experts of %d layers, %d were planned", d->rank, n,
+            d->n_expert_layers);
     *e = (struct error){0};
     d->n_expert_layers = n;
     pin_start(d->s->m->gpus->pin);
     return 0;
 }
 
-/* Bytes that decode_load_next() uploads at a time: a tenth of a second of its link; one layer in virtual time, or if the link's rate is unknown. */
+/* Bytes that decode_load_next() uploads at a time: a tenth of a second of its link; one layer in virtual time, or if
+ * the link's rate is unknown. */
 static size_t unit_bytes(const struct decode_device *d) {
     const struct cost_machine *m = d->s->m->cost;
     const double rate = m && !d->s->cpu_queue ? m->domain[1 + d->rank].link[COST_H2D].rate : 0;
@@ -196,13 +211,13 @@ static bool evict_resident(void *owner, enum ledger_need need) {
     return has_evicted;
 }
 void decode_experts_register(struct decode_device *d, bool is_open) {
-    static bool (*const evict[])(void *owner,
-                                 enum ledger_need need) = {[LEDGER_DRAFT] = evict_draft, [LEDGER_CACHED] = evict_cached, [LEDGER_EXPERTS] = evict_resident};
+    static bool (*const evict[])(void *owner, enum ledger_need need) = {
+        [LEDGER_DRAFT] = evict_draft, [LEDGER_CACHED] = evict_cached, [LEDGER_EXPERTS] = evict_resident};
     for (size_t i = 0; i < sizeof evict / sizeof *evict; i++)
         ledger_set_client(d->ledger, (enum ledger_class)i, (struct ledger_client){is_open ? evict[i] : NULL, d});
 }
 
-/* --- Reports ------------------------------------------------------------------------------------------------------------------------ */
+/* --- Reports ---------------------------------------------------------------------------------- */
 
 int decode_expert_devices(const struct decode *s, struct decode_expert_device out[GPU_MAX]) {
     for (int i = 0; i < s->n_dev; i++) {
@@ -237,14 +252,15 @@ double decode_experts_choices(const struct decode_device *d) {
     for (int l = d->first; l < d->last; l++) {
         if (!c->layer[l].moe || n_moe++ < d->planned_expert_layers) continue;
         const bool has_profile = share && usage_profile_shares(d->s->m->usage, l, share);
-        sum += has_profile ? largest_shares(share, c->n_experts, d->pool_per_layer) : (double)d->pool_per_layer / c->n_experts;
+        sum += has_profile ? largest_shares(share, c->n_experts, d->pool_per_layer)
+                           : (double)d->pool_per_layer / c->n_experts;
     }
     mem_free(share);
     return n_moe ? (sum + d->planned_expert_layers) / n_moe : 0;
 }
 
-/* Why devices do not compute the routed experts of all MoE layers. is_all_resident: the attention of all of these layers
- * is on devices. */
+/* Why devices do not compute the routed experts of all MoE layers. is_all_resident: the attention of all of these
+ * layers is on devices. */
 static const char *limit_of_experts(const struct decode *s, bool pays, bool is_all_resident) {
     if (s->is_tensor_parallel) return "each device has a shard of every layer";
     if (s->m->pool_request == BUDGET_OFF) return "none were to be kept on devices";
@@ -252,33 +268,41 @@ static const char *limit_of_experts(const struct decode *s, bool pays, bool is_a
     return is_all_resident ? "devices have room for no more" : "devices have no room for all layers";
 }
 void decode_experts_summary(const struct decode *s, char *out, size_t cap) {
-    int n_moe = 0, n_moe_resident = 0, n_planned = 0, n_pools = 0; /* MoE layers; with attention on devices; with experts planned there; pools */
+    /* MoE layers; with attention on devices; with experts planned there; pools */
+    int n_moe = 0, n_moe_resident = 0, n_planned = 0, n_pools = 0;
     bool pays = false;
-    for (int l = 0; l < s->c->n_layers; l++) n_moe += s->c->layer[l].moe, n_moe_resident += l < s->n_resident && s->c->layer[l].moe;
-    for (int i = 0; i < s->n_dev; i++) n_planned += s->dev[i].planned_expert_layers, n_pools += s->dev[i].pool_per_layer > 0;
+    for (int l = 0; l < s->c->n_layers; l++)
+        n_moe += s->c->layer[l].moe, n_moe_resident += l < s->n_resident && s->c->layer[l].moe;
+    for (int i = 0; i < s->n_dev; i++)
+        n_planned += s->dev[i].planned_expert_layers, n_pools += s->dev[i].pool_per_layer > 0;
     for (int i = 0; i < s->n_dev; i++) pays |= device_experts_pay(s->m, s->dev[i].rank);
     *out = 0;
     if (!s->n_dev || !n_moe) return;
     const char *why = limit_of_experts(s, pays, n_moe_resident == n_moe);
     if (n_planned == n_moe) snprintf(out, cap, "devices compute all routed experts, since they have room for them");
     else if (n_pools) snprintf(out, cap, "devices compute the routed experts that they cache, the CPU the others");
-    else if (n_planned) snprintf(out, cap, "the CPU computes the routed experts of %d of %d layers, since %s", n_moe - n_planned, n_moe, why);
+    else if (n_planned)
+        snprintf(out, cap, "the CPU computes the routed experts of %d of %d layers, since %s", n_moe - n_planned, n_moe,
+                 why);
     else snprintf(out, cap, "the CPU computes all routed experts, since %s", why);
 }
 
-/* --- Record of selected experts -------------------------------------------------------------------------------------------------- */
+/* --- Record of selected experts --------------------------------------------------------------- */
 
 /* A pick is one expert that a row selected. */
 static size_t picks_per_layer(const struct decode *s) { return (size_t)DECODE_MAX_ROWS * (size_t)s->c->topk; }
 static size_t record_index(const struct decode *s, int micro, int layer) {
     return ((size_t)micro * (size_t)s->c->n_layers + (size_t)layer) * picks_per_layer(s);
 }
-static bool is_recorded(const struct decode_device *d, int layer) { return d->s->c->layer[layer].moe && !d->s->draft && d->layers[layer].experts.view; }
+static bool is_recorded(const struct decode_device *d, int layer) {
+    return d->s->c->layer[layer].moe && !d->s->draft && d->layers[layer].experts.view;
+}
 
 int decode_experts_record_open(struct decode_device *d, struct error *e) {
     for (int micro = 0; micro < DECODE_MICRO_BATCHES; micro++) d->own_ids[micro] = d->work[micro].ids;
     if (!d->n_expert_layers) return 0;
-    return gpu_alloc(d->g, (void **)&d->layer_ids, record_index(d->s, DECODE_MICRO_BATCHES, 0) * sizeof *d->layer_ids, e);
+    return gpu_alloc(d->g, (void **)&d->layer_ids, record_index(d->s, DECODE_MICRO_BATCHES, 0) * sizeof *d->layer_ids,
+                     e);
 }
 void decode_experts_record_close(struct decode_device *d) {
     for (int micro = 0; micro < DECODE_MICRO_BATCHES; micro++)
@@ -288,7 +312,8 @@ void decode_experts_record_close(struct decode_device *d) {
 }
 
 void decode_experts_record_layer(struct decode_device *d, struct work *w, int micro, int layer) {
-    w->ids = is_recorded(d, layer) && d->layer_ids ? d->layer_ids + record_index(d->s, micro, layer) : d->own_ids[micro];
+    w->ids =
+        is_recorded(d, layer) && d->layer_ids ? d->layer_ids + record_index(d->s, micro, layer) : d->own_ids[micro];
 }
 
 int decode_experts_record_download(struct decode_device *d) {
@@ -296,7 +321,8 @@ int decode_experts_record_download(struct decode_device *d) {
     const size_t bytes = (size_t)(d->last - d->first) * picks_per_layer(s) * sizeof *s->layer_ids;
     for (int micro = 0; micro < s->n_micros && d->layer_ids && !s->draft; micro++) {
         const size_t first_pick = record_index(s, micro, d->first);
-        if (s->micro_batch[micro].n_dev) TRY(gpu_copy(d->main, s->layer_ids + first_pick, d->layer_ids + first_pick, bytes, GPU_D2H));
+        if (s->micro_batch[micro].n_dev)
+            TRY(gpu_copy(d->main, s->layer_ids + first_pick, d->layer_ids + first_pick, bytes, GPU_D2H));
     }
     return 0;
 }
@@ -307,7 +333,8 @@ void decode_experts_record_count(struct decode *s) {
             for (int micro = 0; micro < s->n_micros && is_recorded(&s->dev[i], l); micro++) {
                 const int32_t *ids = s->layer_ids + record_index(s, micro, l);
                 for (int pick = 0; pick < s->micro_batch[micro].n_dev * s->c->topk; pick++)
-                    if (ids[pick] >= 0 && ids[pick] < s->c->n_experts) s->expert_rows[(size_t)l * (size_t)s->c->n_experts + (size_t)ids[pick]]++;
+                    if (ids[pick] >= 0 && ids[pick] < s->c->n_experts)
+                        s->expert_rows[(size_t)l * (size_t)s->c->n_experts + (size_t)ids[pick]]++;
                 s->dev[i].n_selected += (uint64_t)(s->micro_batch[micro].n_dev * s->c->topk);
                 s->dev[i].n_hits += (uint64_t)(s->micro_batch[micro].n_dev * s->c->topk);
             }

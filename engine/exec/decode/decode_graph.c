@@ -1,7 +1,8 @@
-/* Decode batches of one shape enqueue the same work again and again, some thirty operations per layer; only KV addresses and
- * positions change. Operations read both from memory, so a layer's work is recorded once per shape and replayed with one call. The first
- * batch of a shape is not recorded, so that workspaces have grown before the second is. Rows for which an indexer selects keys
- * have other shapes than rows that see all of few keys. Results are the same bits. */
+/* Decode batches of one shape enqueue the same work again and again, some thirty operations per layer; only KV
+ * addresses and positions change. Operations read both from memory, so a layer's work is recorded once per shape and
+ * replayed with one call. The first batch of a shape is not recorded, so that workspaces have grown before the second
+ * is. Rows for which an indexer selects keys have other shapes than rows that see all of few keys. Results are the same
+ * bits. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -9,7 +10,8 @@
 #include "engine/exec/decode/device_kv.h"
 #include "engine/layer/attention.h"
 
-/* fewest keys that a graph is recorded for; recordings of one graph, each of which may find a workspace that has to grow */
+/* fewest keys that a graph is recorded for; recordings of one graph, each of which may find a workspace that has to
+ * grow */
 enum { MIN_KEYS = 512, MAX_RECORDINGS = 8 };
 
 static size_t n_places(const struct decode *s) { return (size_t)s->c->n_layers * CACHE_PLANES; }
@@ -43,8 +45,9 @@ void decode_graph_close(struct decode_device *d) {
 }
 
 static bool same_shape(const struct graph_shape *a, const struct graph_shape *b) {
-    return a->micro == b->micro && a->row0 == b->row0 && a->n_total == b->n_total && a->keys == b->keys && a->has_router == b->has_router &&
-           a->few_key_spans == b->few_key_spans && a->is_draft == b->is_draft && !memcmp(a->rows, b->rows, sizeof a->rows);
+    return a->micro == b->micro && a->row0 == b->row0 && a->n_total == b->n_total && a->keys == b->keys &&
+           a->has_router == b->has_router && a->few_key_spans == b->few_key_spans && a->is_draft == b->is_draft &&
+           !memcmp(a->rows, b->rows, sizeof a->rows);
 }
 /* Returns the slot of an equal shape, or reuses the least recently used one. */
 static struct graph_shape *find_shape(struct decode_device *d, const struct graph_shape *wanted) {
@@ -59,7 +62,8 @@ static struct graph_shape *find_shape(struct decode_device *d, const struct grap
     return oldest;
 }
 
-const struct span *decode_graph_spans(const struct decode_device *d, const struct decode_micro_batch *m, struct span out[DECODE_MAX_ROWS]) {
+const struct span *decode_graph_spans(const struct decode_device *d, const struct decode_micro_batch *m,
+                                      struct span out[DECODE_MAX_ROWS]) {
     if (!d->shard_config || !d->shard.rank) return m->dev_spans;
     for (int i = 0; i < m->n_dev_spans; i++) {
         out[i] = m->dev_spans[i];
@@ -77,7 +81,8 @@ static int few_keys_limit(const struct decode_device *d) {
 }
 static struct op_address op_place_of(const struct cache_desc *d, const struct kv_plane *p, const struct span *t) {
     if (!d->fixed_rows) return (struct op_address){.blocks = p->blocks, .pos = t->pos};
-    return (struct op_address){.data = t->state_step.from_row < 0 ? NULL : attention_plane(*p, t->state_step.from_row).data,
+    return (struct op_address){.data =
+                                   t->state_step.from_row < 0 ? NULL : attention_plane(*p, t->state_step.from_row).data,
                                .after = attention_plane(*p, t->state_step.to_row).data,
                                .pos = t->pos};
 }
@@ -87,8 +92,12 @@ int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, in
     const int micro = (int)(m - s->micro_batch);
     d->active_shape[micro] = NULL;
     if (!d->places || s->m->trace || !m->n_dev) return 0; /* trace spans are events, which cannot be recorded */
-    struct graph_shape wanted = {
-        .micro = micro, .row0 = m->row0, .n_total = total, .keys = MIN_KEYS, .has_router = s->m->routing || d->pool, .is_draft = s->draft != NULL};
+    struct graph_shape wanted = {.micro = micro,
+                                 .row0 = m->row0,
+                                 .n_total = total,
+                                 .keys = MIN_KEYS,
+                                 .has_router = s->m->routing || d->pool,
+                                 .is_draft = s->draft != NULL};
     const int few_limit = few_keys_limit(d);
     for (int k = 0; k < m->n_dev_spans; k++) {
         const struct span *t = &m->dev_spans[k];
@@ -100,7 +109,8 @@ int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, in
     struct graph_shape *t = find_shape(d, &wanted);
     if (t->last_used && t->last_used < s->clock && !t->graph[0]) {
         t->is_unrecordable = false;
-        for (int part = 0; part < GRAPH_PARTS; part++) t->graph[part] = mem_calloc((size_t)s->c->n_layers, sizeof *t->graph[part]);
+        for (int part = 0; part < GRAPH_PARTS; part++)
+            t->graph[part] = mem_calloc((size_t)s->c->n_layers, sizeof *t->graph[part]);
         for (int part = 0; part < GRAPH_PARTS; part++) t->is_unrecordable |= !t->graph[part];
     }
     t->last_used = s->clock;
@@ -114,18 +124,22 @@ int decode_graph_begin(struct decode_device *d, struct decode_micro_batch *m, in
             for (int p = 0; p < s->layout.planes[l]; p++)
                 d->host_places[at + (size_t)k * n_places(s) + (size_t)l * CACHE_PLANES + (size_t)p] =
                     op_place_of(&s->layout.desc[l][p], &spans[k].cache[l].p[p], &m->dev_spans[k]);
-    return gpu_copy(d->main, &d->places[at], &d->host_places[at], (size_t)m->n_dev_spans * n_places(s) * sizeof *d->places, GPU_H2D);
+    return gpu_copy(d->main, &d->places[at], &d->host_places[at],
+                    (size_t)m->n_dev_spans * n_places(s) * sizeof *d->places, GPU_H2D);
 }
 
 /* Records fn. *g stays NULL if it cannot be recorded; then nothing has run. */
-static int record_graph(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, graph_fn fn, struct gpu_graph **g) {
+static int record_graph(struct decode_device *d, struct decode_micro_batch *m, int layer, int total, graph_fn fn,
+                        struct gpu_graph **g) {
     struct decode *s = d->s;
     const int micro = (int)(m - s->micro_batch);
     const int few_limit = few_keys_limit(d);
     struct span spans[DECODE_MAX_ROWS], own[DECODE_MAX_ROWS];
     for (int k = 0; k < m->n_dev_spans; k++) {
         spans[k] = decode_graph_spans(d, m, own)[k];
-        spans[k].pos = (d->active_shape[micro]->few_key_spans >> k & 1 && few_limit < d->active_shape[micro]->keys ? few_limit : d->active_shape[micro]->keys) -
+        spans[k].pos = (d->active_shape[micro]->few_key_spans >> k & 1 && few_limit < d->active_shape[micro]->keys
+                            ? few_limit
+                            : d->active_shape[micro]->keys) -
                        spans[k].n;
         spans[k].addresses = &d->places[((size_t)micro * DECODE_MAX_ROWS + (size_t)k) * n_places(s)];
     }
@@ -139,7 +153,8 @@ static int record_graph(struct decode_device *d, struct decode_micro_batch *m, i
     return rc == GPU_STALE ? 0 : rc;
 }
 
-int decode_graph_run(struct decode_device *d, struct decode_micro_batch *m, int layer, enum graph_part part, int total, graph_fn fn) {
+int decode_graph_run(struct decode_device *d, struct decode_micro_batch *m, int layer, enum graph_part part, int total,
+                     graph_fn fn) {
     struct graph_shape *t = d->active_shape[m - d->s->micro_batch];
     struct span own[DECODE_MAX_ROWS];
     if (!t || t->is_unrecordable || t->unrecordable_parts >> part & 1 || !block_is_recordable(d->s->c, layer))

@@ -1,5 +1,5 @@
-/* Locks the weights that devices hold while a prefill on threads of its own reads them. A device that fails during the lock is dropped by
- * decode, but its weights are freed at the unlock only. */
+/* Locks the weights that devices hold while a prefill on threads of its own reads them. A device that fails during the
+ * lock is dropped by decode, but its weights are freed at the unlock only. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/exec/decode/decode_device.h"
@@ -29,7 +29,8 @@ int decode_lock_weights(struct decode *s, struct resident_set *held, struct erro
     for (int i = 0; i < GPU_MAX; i++) held[i] = (struct resident_set){0};
     if (s->is_tensor_parallel || !decode_weights_loaded(s)) return 0; /* a prefill needs whole layers, not shards */
     for (int i = 0; i < s->n_dev && !rc; i++)
-        if (!(rc = resident_set_open(&held[s->dev[i].rank], s->c, e))) snapshot_device(&s->dev[i], &held[s->dev[i].rank]);
+        if (!(rc = resident_set_open(&held[s->dev[i].rank], s->c, e)))
+            snapshot_device(&s->dev[i], &held[s->dev[i].rank]);
     for (int i = 0; i < GPU_MAX && rc; i++) resident_set_close(&held[i]);
     for (int i = 0; i < s->n_dev && !rc; i++) expert_pool_freeze(&s->dev[i], true);
     for (int i = 0; i < s->m->gpus->n && !rc; i++) ledger_lock(&s->m->gpus->ledger[i]);

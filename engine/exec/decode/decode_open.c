@@ -11,7 +11,8 @@
 static bool plans_all_resident(const struct decode *s) {
     int with_experts = 0;
     for (int l = 0; l < s->c->n_layers; l++) with_experts += s->c->layer[l].moe;
-    return s->m->gpus->n == 1 && s->n_dev == 1 && s->n_resident == s->c->n_layers && s->dev[0].n_expert_layers == with_experts;
+    return s->m->gpus->n == 1 && s->n_dev == 1 && s->n_resident == s->c->n_layers &&
+           s->dev[0].n_expert_layers == with_experts;
 }
 
 int decode_open(struct decode **out, struct runtime *m, enum dtype kv, struct error *e) {
@@ -26,7 +27,8 @@ int decode_open(struct decode **out, struct runtime *m, enum dtype kv, struct er
     s->cpu_queue = m->cpu_queue;
     decode_set_placement_why(s, m->no_device_decode ? "nothing (CPU requested)" : "nothing (no devices)");
     int rc = kv_writeback_layout_open(&s->layout, s->c, kv, e);
-    if (!rc && !(s->expert_rows = mem_calloc((size_t)s->c->n_layers * (size_t)s->c->n_experts + 1, sizeof *s->expert_rows)))
+    if (!rc &&
+        !(s->expert_rows = mem_calloc((size_t)s->c->n_layers * (size_t)s->c->n_experts + 1, sizeof *s->expert_rows)))
         rc = error_set(e, ERR_MEMORY, "no memory for decode");
     if (!rc && m->gpus && !m->gpus->is_lost && !m->no_device_decode) rc = decode_devices_open(s, e);
     if (!rc) rc = decode_host_open(s, e);

@@ -7,17 +7,19 @@
 
 size_t decode_own_bytes(const struct decode *s) {
     const struct config *c = s->c;
-    return DECODE_MICRO_BATCHES * work_bytes(c, DECODE_MAX_ROWS) + kv_writeback_rows_bytes(&s->layout, DECODE_MAX_ROWS) +
+    return DECODE_MICRO_BATCHES * work_bytes(c, DECODE_MAX_ROWS) +
+           kv_writeback_rows_bytes(&s->layout, DECODE_MAX_ROWS) +
            (size_t)DECODE_MAX_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
 }
 
-/* Bytes kept free of resident layers: decode's buffers, KV of 4096 positions or an eighth of the memory, a prefill's ring of 8 experts, and an
- * eighth for everything else. */
+/* Bytes kept free of resident layers: decode's buffers, KV of 4096 positions or an eighth of the memory, a prefill's
+ * ring of 8 experts, and an eighth for everything else. */
 size_t decode_reserve_bytes(const struct decode *s, struct gpu *gpu) {
     const struct gpu_info *g = gpu_info(gpu);
     const struct config *c = s->c;
     enum { POSITIONS = 4096, RING_EXPERTS = 8 };
-    size_t kv = (size_t)POSITIONS * kv_token_bytes(c, DT_F32) + DEVICE_KV_STATES * kv_state_bytes(c), spare = g->mem / 8;
+    size_t kv = (size_t)POSITIONS * kv_token_bytes(c, DT_F32) + DEVICE_KV_STATES * kv_state_bytes(c),
+           spare = g->mem / 8;
     return decode_own_bytes(s) + (kv < spare ? kv : spare) + RING_EXPERTS * s->m->expert_bytes + spare;
 }
 
@@ -25,8 +27,10 @@ size_t decode_least_reserve_bytes(const struct decode *s, struct gpu *g, int n_l
     enum { POSITIONS = 4096 };
     const struct config *c = s->c;
     const size_t mem = gpu_info(g)->mem,
-                 kv = (POSITIONS * kv_token_bytes(c, s->kv) + DEVICE_KV_STATES * kv_state_bytes(c)) * (size_t)n_layers / (size_t)c->n_layers;
-    const size_t buffers = (size_t)DECODE_MAX_ROWS * (9 * (size_t)config_row_width(c) + 2 * (size_t)c->moe_latent + (size_t)c->n_experts) *
+                 kv = (POSITIONS * kv_token_bytes(c, s->kv) + DEVICE_KV_STATES * kv_state_bytes(c)) * (size_t)n_layers /
+                      (size_t)c->n_layers;
+    const size_t buffers = (size_t)DECODE_MAX_ROWS *
+                           (9 * (size_t)config_row_width(c) + 2 * (size_t)c->moe_latent + (size_t)c->n_experts) *
                            4; /* of expert_pool.c and router_lookahead.c */
     return decode_own_bytes(s) + buffers + (kv < mem / 8 ? kv : mem / 8) + mem / 64;
 }

@@ -1,6 +1,6 @@
-/* Runs decode batches: splits them into micro-batches, runs the layers (decode_layer.h) and the LM head, and recovers from failed
- * devices. With one micro-batch CPU and GPU alternate; with two, one's experts overlap the other's attention; without devices the
- * CPU does both. */
+/* Runs decode batches: splits them into micro-batches, runs the layers (decode_layer.h) and the LM head, and recovers
+ * from failed devices. With one micro-batch CPU and GPU alternate; with two, one's experts overlap the other's
+ * attention; without devices the CPU does both. */
 #include "engine/exec/decode/decode_run.h"
 
 #include <assert.h>
@@ -25,17 +25,20 @@
 #include "engine/experts/lookahead.h"
 #include "engine/layer/work_open.h"
 
-/* --- LM head: rows of all micro-batches; consecutive rows on one executor are one range -------------------------------------------- */
+/* --- LM head: rows of all micro-batches; consecutive rows on one executor are one range ------- */
 
-/* Computes logits and top of rows [row, row + n) on d, or on the CPU (d NULL). A device leaves top to check_results(). */
+/* Computes logits and top of rows [row, row + n) on d, or on the CPU (d NULL). A device leaves top to check_results().
+ */
 static int run_head_range(struct decode *s, struct decode_device *d, int row, int n, int32_t *top) {
     size_t logits_at = (size_t)row * (size_t)s->c->vocab;
     if (!d) {
-        struct work w = {.x = s->head.x, .xn = s->head.xn, .norm_gates = s->head.norm_gates, .first_bad = s->head.first_bad};
+        struct work w = {
+            .x = s->head.x, .xn = s->head.xn, .norm_gates = s->head.norm_gates, .first_bad = s->head.first_bad};
         s->m->cpu->cancel = s->cancel;
         cpu_count_read(s->m, mat_bytes(&s->m->w->head));
         double t = trace_now(s->m->trace);
-        int rc = block_head(s->m->cpu, numa_copy_head(s->m->numa_copy, s->m->w), &w, row, n, s->logits + logits_at, top + row);
+        int rc = block_head(s->m->cpu, numa_copy_head(s->m->numa_copy, s->m->w), &w, row, n, s->logits + logits_at,
+                            top + row);
         trace_cpu(s->m->trace, t, "head", -1, -1);
         return rc;
     }
@@ -44,7 +47,8 @@ static int run_head_range(struct decode *s, struct decode_device *d, int row, in
     TRY(block_head(decode_device_exec(d), d->head_weights, &w, row, n, d->logits + logits_at, NULL));
     TRY(gpu_copy(d->main, s->logits + logits_at, d->logits + logits_at, (size_t)n * (size_t)s->c->vocab * 4, GPU_D2H));
     const size_t hidden_at = (size_t)row * (size_t)s->c->hidden;
-    if (s->want_hidden) TRY(gpu_copy(d->main, s->head.x + hidden_at, d->x + hidden_at, decode_device_row_bytes(s, n), GPU_D2H));
+    if (s->want_hidden)
+        TRY(gpu_copy(d->main, s->head.x + hidden_at, d->x + hidden_at, decode_device_row_bytes(s, n), GPU_D2H));
     decode_layer_end_span(d, span);
     return 0;
 }
@@ -59,8 +63,8 @@ static int run_head(struct decode *s, int n, int32_t *top) {
         int n_dev = head_device ? m->n_dev : 0;
         if (last_device && !head_device && m->n_dev) TRY(decode_layer_wait_rows(s, m, s->c->n_layers));
         if (n_dev < m->n && !s->cpu_queue)
-            memcpy(s->head.x + (size_t)(row + n_dev) * (size_t)s->c->hidden, m->host.x + (size_t)n_dev * (size_t)s->c->hidden,
-                   decode_device_row_bytes(s, m->n - n_dev));
+            memcpy(s->head.x + (size_t)(row + n_dev) * (size_t)s->c->hidden,
+                   m->host.x + (size_t)n_dev * (size_t)s->c->hidden, decode_device_row_bytes(s, m->n - n_dev));
         for (int part = 0; part < 2; part++) {
             int n_part = part ? m->n - n_dev : n_dev;
             if (n_part && on_device != !part && row > begin) {
@@ -74,7 +78,7 @@ static int run_head(struct decode *s, int n, int32_t *top) {
     return run_head_range(s, on_device ? head_device : NULL, begin, n - begin, top);
 }
 
-/* --- A batch -------------------------------------------------------------------------------------------------------------------------  */
+/* --- A batch ---------------------------------------------------------------------------------- */
 
 static bool any_on_device(const struct decode *s) {
     for (int i = 0; i < s->n_micros; i++)
@@ -113,14 +117,19 @@ static int run_layers(struct decode *s, int n, int32_t *top, struct error *e) {
         TRY(decode_experts_record_download(d));
         for (int k = 0, span = 0; k < s->n_micros; k++)
             for (int t = 0; t < s->micro_batch[k].n_dev_spans; t++)
-                TRY(kv_writeback_download_states(d, span++, &s->micro_batch[k].dev_spans[t], &s->micro_batch[k].spans[t]));
+                TRY(kv_writeback_download_states(d, span++, &s->micro_batch[k].dev_spans[t],
+                                                 &s->micro_batch[k].spans[t]));
         for (int k = 0; k < s->n_micros; k++)
-            if (s->micro_batch[k].n_dev) TRY(gpu_copy(d->main, (void *)&s->bad[i * DECODE_MICRO_BATCHES + k], (const void *)d->work[k].first_bad, 4, GPU_D2H));
+            if (s->micro_batch[k].n_dev)
+                TRY(gpu_copy(d->main, (void *)&s->bad[i * DECODE_MICRO_BATCHES + k], (const void *)d->work[k].first_bad,
+                             4, GPU_D2H));
     }
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
         struct decode_micro_batch *m = &s->micro_batch[0];
-        if (s->cpu_queue) {                                                   /* order what follows after every device's clock */
-            TRY(gpu_timeline_wait(m->arrived, m->n_arrived, s->dev[i].main)); /* other devices' signals come first: a timeline only grows */
+        /* order what follows after every device's clock */
+        if (s->cpu_queue) {
+            /* other devices' signals come first: a timeline only grows */
+            TRY(gpu_timeline_wait(m->arrived, m->n_arrived, s->dev[i].main));
             TRY(decode_layer_signal_arrived(&s->dev[i], m));
             TRY(gpu_timeline_wait(m->arrived, m->n_arrived, s->cpu_queue));
         }
@@ -135,7 +144,8 @@ static int check_results(struct decode *s, int n, int32_t *top, struct error *e)
     for (int i = 0; i < s->n_micros; i++) {
         int marks[GPU_MAX + 1], n_marks = 0;
         marks[n_marks++] = atomic_load(s->micro_batch[i].host.first_bad);
-        for (int d = 0; d < s->n_dev && s->micro_batch[i].n_dev; d++) marks[n_marks++] = atomic_load(&s->bad[d * DECODE_MICRO_BATCHES + i]);
+        for (int d = 0; d < s->n_dev && s->micro_batch[i].n_dev; d++)
+            marks[n_marks++] = atomic_load(&s->bad[d * DECODE_MICRO_BATCHES + i]);
         while (n_marks--)
             if (marks[n_marks] >= 0 && (first_bad < 0 || marks[n_marks] < first_bad)) first_bad = marks[n_marks];
     }
@@ -151,7 +161,9 @@ static int check_results(struct decode *s, int n, int32_t *top, struct error *e)
         }
     }
     for (int i = 0; i < n; i++)
-        if (top[i] < 0) return error_set(e, ERR_MODEL, "the LM head produced a NaN logit; the weights may be damaged; verify them (--verify)");
+        if (top[i] < 0)
+            return error_set(e, ERR_MODEL,
+                             "the LM head produced a NaN logit; the weights may be damaged; verify them (--verify)");
     return 0;
 }
 
@@ -162,8 +174,8 @@ static bool streams_are_shared(const struct decode *s) {
     return any;
 }
 
-/* Leaves devices idle with fresh timelines, whatever was in flight. cancels_all: cancels a prefill's work in the same streams too; else waits
- * for it. */
+/* Leaves devices idle with fresh timelines, whatever was in flight. cancels_all: cancels a prefill's work in the same
+ * streams too; else waits for it. */
 static int reset_devices(struct decode *s, bool cancels_all, struct error *e) {
     for (int i = 0; i < s->n_dev && cancels_all; i++) atomic_store(&s->dev[i].stop, 1);
     for (int i = 0; i < DECODE_MICRO_BATCHES; i++) {
@@ -200,10 +212,10 @@ int decode_fall_back(struct decode *s, const char *why, struct error *e) {
     return decode_host_open(s, e);
 }
 
-/* --- Splitting into micro-batches ----------------------------------------------------------------------------------------------  */
+/* --- Splitting into micro-batches ------------------------------------------------------------- */
 
-static void add_span(struct decode_micro_batch *m, const struct decode_span *from, int caller_index, const struct kv_state_step *state_step,
-                     const struct device_kv *device_copy) {
+static void add_span(struct decode_micro_batch *m, const struct decode_span *from, int caller_index,
+                     const struct kv_state_step *state_step, const struct device_kv *device_copy) {
     struct span t = {.cache = from->kv->layer, .row = m->n, .n = from->n, .pos = from->pos, .state_step = *state_step};
     for (int i = 0; i < from->n; i++) m->host.tokens[m->n + i] = from->tokens[i], m->host.pos[m->n + i] = from->pos + i;
     for (int i = 0; i < from->n && m->host.seq_length; i++) m->host.seq_length[m->n + i] = from->pos + from->n;
@@ -223,9 +235,10 @@ static void add_span(struct decode_micro_batch *m, const struct decode_span *fro
     m->n += from->n;
 }
 
-/* Splits the rows of one session into two micro-batches. In every layer the device runs the attention of the first part before that of the
- * second, which reads the keys of the first. */
-static void split_span(struct decode *s, const struct decode_span *span, const struct kv_state_step *state_step, const struct device_kv *device_copy) {
+/* Splits the rows of one session into two micro-batches. In every layer the device runs the attention of the first part
+ * before that of the second, which reads the keys of the first. */
+static void split_span(struct decode *s, const struct decode_span *span, const struct kv_state_step *state_step,
+                       const struct device_kv *device_copy) {
     const int first = s->first_spans > 0 && s->first_spans < span->n ? s->first_spans : span->n - span->n / 2;
     struct decode_span part = *span;
     for (int i = 0; i < 2; i++) {
@@ -236,14 +249,15 @@ static void split_span(struct decode *s, const struct decode_span *span, const s
         add_span(&s->micro_batch[i], &part, 0, state_step, device_copy);
     }
 }
-/* Whether the rows of a single span may be split. Recurrent states and KV rows that cover several tokens are made from the first part at the
- * end of the batch, too late for the second. */
+/* Whether the rows of a single span may be split. Recurrent states and KV rows that cover several tokens are made from
+ * the first part at the end of the batch, too late for the second. */
 static bool is_splittable(const struct decode *s, const struct decode_span *span) {
     return span->n > 1 && !s->draft && !span->kv->has_states && !s->layout.min_every;
 }
 
-/* Splits spans into micro-batches, rows with device KV first in each. Each next span, longest KV first, goes to the micro-batch
- * with the fewest rows relative to its share, so that both attend to similar lengths. Returns the number of rows in all. */
+/* Splits spans into micro-batches, rows with device KV first in each. Each next span, longest KV first, goes to the
+ * micro-batch with the fewest rows relative to its share, so that both attend to similar lengths. Returns the number of
+ * rows in all. */
 static int split_batch(struct decode *s, enum exec_mode mode, const struct decode_span *spans, int n_spans) {
     const struct device_kv *copies[DECODE_MAX_ROWS];
     struct kv_state_step state_steps[DECODE_MAX_ROWS];
@@ -251,8 +265,9 @@ static int split_batch(struct decode *s, enum exec_mode mode, const struct decod
     s->clock++;
     for (int i = 0; i < n_spans; i++) {
         state_steps[i] = kv_state_begin(spans[i].kv, spans[i].pos, spans[i].n, 0);
-        copies[i] =
-            mode == DECODE_CPU || !s->n_dev ? NULL : device_kv_acquire(s, spans[i].kv, state_steps[i].from_row, spans[i].pos, spans[i].pos + spans[i].n);
+        copies[i] = mode == DECODE_CPU || !s->n_dev ? NULL
+                                                    : device_kv_acquire(s, spans[i].kv, state_steps[i].from_row,
+                                                                        spans[i].pos, spans[i].pos + spans[i].n);
         n_on_devices += copies[i] != NULL;
         int k = i;
         while (k && spans[order[k - 1]].pos < spans[i].pos) order[k] = order[k - 1], k--;
@@ -271,7 +286,8 @@ static int split_batch(struct decode *s, enum exec_mode mode, const struct decod
             int k = s->n_micros > 1 ? order[i] : i;
             if ((copies[k] == NULL) != pass) continue;
             struct decode_micro_batch *m = &s->micro_batch[0];
-            if (s->n_micros > 1 && s->micro_batch[1].n * first_share < m->n * (n_spans - first_share)) m = &s->micro_batch[1];
+            if (s->n_micros > 1 && s->micro_batch[1].n * first_share < m->n * (n_spans - first_share))
+                m = &s->micro_batch[1];
             add_span(m, &spans[k], k, &state_steps[k], copies[k]);
         }
     for (int i = 0; i < s->n_micros; i++) s->micro_batch[i].row0 = n, n += s->micro_batch[i].n;
@@ -305,7 +321,8 @@ static int run_batch(struct decode *s, enum exec_mode mode, struct decode_span *
         if (!s->cpu_queue && kv_resume_pos(spans[i].kv, spans[i].pos) != spans[i].pos)
             return error_set(e, ERR_RUNTIME, "a session has no state at position %d", spans[i].pos);
     int rc = 0;
-    for (int i = 0; i < n_spans && !rc && !s->cpu_queue; i++) rc = exec_check_before(s->c, spans[i].pos, spans[i].n_before, e);
+    for (int i = 0; i < n_spans && !rc && !s->cpu_queue; i++)
+        rc = exec_check_before(s->c, spans[i].pos, spans[i].n_before, e);
     for (int i = 0; i < n_spans && !rc; i++) rc = kv_commit(spans[i].kv, spans[i].pos + spans[i].n, e);
     if (rc) return rc;
     int n = split_batch(s, mode, spans, n_spans);
@@ -337,7 +354,8 @@ static int run_batch(struct decode *s, enum exec_mode mode, struct decode_span *
     return 0;
 }
 
-int decode_run(struct decode *s, enum exec_mode mode, struct decode_span *spans, int n_spans, const _Atomic int *cancel, struct error *e) {
+int decode_run(struct decode *s, enum exec_mode mode, struct decode_span *spans, int n_spans, const _Atomic int *cancel,
+               struct error *e) {
     struct error device_error = {0};
     s->cancel = cancel;
     device_kv_reap(s);
@@ -346,7 +364,8 @@ int decode_run(struct decode *s, enum exec_mode mode, struct decode_span *spans,
     trace_settle(s->m->trace);
     if (!rc) return 0;
     bool failed = s->n_dev && decode_device_error(s, &device_error);
-    if (s->n_dev && !failed && rc == ERR_RUNTIME && !e->code) failed = error_set(&device_error, rc, "a device failed"); /* a prefill has reported it */
+    /* a prefill has reported it */
+    if (s->n_dev && !failed && rc == ERR_RUNTIME && !e->code) failed = error_set(&device_error, rc, "a device failed");
     if (!failed && !e->code) exec_op_error(rc, e);
     if (s->n_dev && (failed || reset_devices(s, !streams_are_shared(s), &device_error))) {
         log_say(LOG_WARN, "%s; sessions now decode on the CPU", device_error.text);
@@ -362,9 +381,10 @@ void decode_on_device_lost(struct decode *s, const char *why) {
 
 void decode_set_draft(struct decode *s, const struct decode_draft *v) { s->draft = v; }
 int decode_prefetch(struct decode *s, const struct lookahead *a, enum decode_prefetch_phase phase, double starts_in_s) {
-    if (s->m->disk_prefetch)
-        disk_prefetch_announce(s->m->disk_prefetch, a, phase == PREFETCH_ALL); /* pauses disk reads until a later phase: nothing waits for it */
-    for (int i = 0; i < s->n_dev && s->residency == RESIDENCY_FULL; i++) TRY(expert_pool_prefetch(&s->dev[i], a, phase, starts_in_s));
+    /* Pauses disk reads until a later phase: nothing waits for it. */
+    if (s->m->disk_prefetch) disk_prefetch_announce(s->m->disk_prefetch, a, phase == PREFETCH_ALL);
+    for (int i = 0; i < s->n_dev && s->residency == RESIDENCY_FULL; i++)
+        TRY(expert_pool_prefetch(&s->dev[i], a, phase, starts_in_s));
     return 0;
 }
 void decode_set_first_spans(struct decode *s, int spans) { s->first_spans = spans; }
@@ -416,7 +436,8 @@ void decode_expert_map(const struct decode *s, uint32_t *used, int8_t *where) {
         const struct decode_device *d = &s->dev[i];
         expert_pool_mark_resident(d, where);
         for (int l = d->first; l < d->last; l++)
-            if (d->layers[l].experts.view) memset(where + (size_t)l * (size_t)s->c->n_experts, d->rank, (size_t)s->c->n_experts);
+            if (d->layers[l].experts.view)
+                memset(where + (size_t)l * (size_t)s->c->n_experts, d->rank, (size_t)s->c->n_experts);
     }
 }
 const uint32_t *decode_expert_rows(const struct decode *s) { return s->expert_rows; }
@@ -437,10 +458,13 @@ bool decode_holds_layers(const struct decode *s, int device) {
     return false;
 }
 bool decode_uses_devices(const struct decode *s) {
-    return s->n_resident && s->residency != RESIDENCY_YIELDED && (decode_weights_loaded(s) || s->clock >= s->retry_clock);
+    return s->n_resident && s->residency != RESIDENCY_YIELDED &&
+           (decode_weights_loaded(s) || s->clock >= s->retry_clock);
 }
 
 int decode_resident_layers(const struct decode *s) { return s->n_resident; }
 const char *decode_placement_why(const struct decode *s) { return s->placement_why; }
-bool decode_can_blend(const struct decode *s) { return s->n_dev && s->n_resident == s->c->n_layers && !s->is_tensor_parallel; }
+bool decode_can_blend(const struct decode *s) {
+    return s->n_dev && s->n_resident == s->c->n_layers && !s->is_tensor_parallel;
+}
 int decode_tp_ranks(const struct decode *s) { return s->is_tensor_parallel ? s->n_dev : 1; }

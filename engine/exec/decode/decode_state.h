@@ -1,5 +1,6 @@
 #pragma once
-/* The state of decode: devices that hold layers, micro-batches, and struct decode. Each file of this folder declares its functions in a header of its own. */
+/* The state of decode: devices that hold layers, micro-batches, and struct decode. Each file of this folder declares
+ * its functions in a header of its own. */
 #include <pthread.h>
 
 #include "engine/exec/decode/decode.h"
@@ -19,36 +20,42 @@ struct kv_row_layout {
     enum dtype kv;
     int planes[CONFIG_MAX_LAYERS]; /* planes per layer */
     struct cache_desc desc[CONFIG_MAX_LAYERS][CACHE_PLANES];
-    /* [n_layers + 1], sums over the layers before: bytes that a token adds to planes with one row per token; bytes of a row of the
-     * other planes; bytes of a state. min_every: fewest tokens per row of any multi-token plane; 0: there is none. */
+    /* [n_layers + 1], sums over the layers before: bytes that a token adds to planes with one row per token; bytes of a
+     * row of the other planes; bytes of a state. min_every: fewest tokens per row of any multi-token plane; 0: there is
+     * none. */
     size_t *row_bytes_before, *multi_bytes_before, *state_bytes_before;
     int min_every;
 };
 
-/* One layer on a device: one allocation without routed experts, and the layer's view with device pointers. Routed experts, all of a
- * layer or none, have allocations of their own: the model's, and a draft's (draft_experts.c). */
+/* One layer on a device: one allocation without routed experts, and the layer's view with device pointers. Routed
+ * experts, all of a layer or none, have allocations of their own: the model's, and a draft's (draft_experts.c). */
 struct device_layer {
     struct ledger_entry mem;
     struct layer view;
     struct resident_experts experts, draft;
 };
 
-/* The part of a layer, or the layers, that a graph covers. GRAPH_ROUTER: tensor parallel only, where the router runs after the sum over ranks. GRAPH_LAYERS:
- * attention blocks and FFNs of consecutive layers without host work between them, under the index of the first. */
+/* The part of a layer, or the layers, that a graph covers. GRAPH_ROUTER: tensor parallel only, where the router runs
+ * after the sum over ranks. GRAPH_LAYERS: attention blocks and FFNs of consecutive layers without host work between
+ * them, under the index of the first. */
 enum graph_part { GRAPH_ATTENTION, GRAPH_ROUTER, GRAPH_FFN, GRAPH_LAYERS, GRAPH_PARTS };
-/* CUDA graphs of the attention blocks and FFNs of one batch shape, per layer, or one for consecutive layers (gpu.h). Graphs read positions and KV
- * addresses from the device's `places`, so one recording serves any session. A device keeps those of its GRAPH_SHAPES last shapes. */
+/* CUDA graphs of the attention blocks and FFNs of one batch shape, per layer, or one for consecutive layers (gpu.h).
+ * Graphs read positions and KV addresses from the device's `places`, so one recording serves any session. A device
+ * keeps those of its GRAPH_SHAPES last shapes. */
 enum { GRAPH_SHAPES = 8 };
 struct graph_shape {
-    int micro, row0, n_total;              /* rows of the micro-batches before this one; of the batch */
-    uint8_t rows[DECODE_MAX_ROWS];         /* [n spans] rows of each span on the device: 1, or more with drafted tokens; the rest is zero */
-    uint32_t few_key_spans;                /* bit k: all rows of span k see at most block_few_keys_limit keys */
-    int keys;                              /* upper bound on the keys that a row sees: a power of two */
-    bool has_router;                       /* router logits are downloaded too */
-    uint64_t last_used;                    /* clock of the last batch of this shape; 0: slot is free */
-    bool is_draft;                         /* experts of a draft: the CPU may need rows that it does not need otherwise */
-    bool is_unrecordable;                  /* cannot be recorded */
-    unsigned unrecordable_parts;           /* bit p: enum graph_part p cannot, e.g. because the host reads the routers' selection */
+    int micro, row0, n_total; /* rows of the micro-batches before this one; of the batch */
+    /* [n spans] rows of each span on the device: 1, or more with drafted tokens; the rest is zero */
+    uint8_t rows[DECODE_MAX_ROWS];
+    uint32_t few_key_spans; /* bit k: all rows of span k see at most block_few_keys_limit keys */
+    int keys;               /* upper bound on the keys that a row sees: a power of two */
+    bool has_router;        /* router logits are downloaded too */
+    uint64_t last_used;     /* clock of the last batch of this shape; 0: slot is free */
+    /* experts of a draft: the CPU may need rows that it does not need otherwise */
+    bool is_draft;
+    bool is_unrecordable; /* cannot be recorded */
+    /* bit p: enum graph_part p cannot, e.g. because the host reads the routers' selection */
+    unsigned unrecordable_parts;
     struct gpu_graph **graph[GRAPH_PARTS]; /* [n_layers]; NULL: not recorded yet */
 };
 
@@ -67,7 +74,8 @@ struct decode_device {
     struct tp_shard shard;                /* with s->is_tensor_parallel */
     struct kv_row_layout *layout;         /* s->layout, or the shard's own layout */
     float *partial[DECODE_MICRO_BATCHES]; /* tensor parallel: [DECODE_MAX_ROWS, hidden] this rank's partial sum */
-    char *host_kv_rows;                   /* pinned destination of `kv_rows`; without tensor parallelism a shared buffer of all layers */
+    /* pinned destination of `kv_rows`; without tensor parallelism a shared buffer of all layers */
+    char *host_kv_rows;
     struct gpu_stream *main;
     _Atomic int stop;            /* cancel flag of main */
     struct device_layer *layers; /* [n_layers] */
@@ -80,11 +88,14 @@ struct decode_device {
     bool draft_full;              /* no further draft layer fits (draft_experts.c) */
     int planned_expert_layers;    /* its first MoE layers that have all their routed experts here: planned, */
     int n_expert_layers;          /* and as long as device KV leaves room */
-    size_t load_bytes;            /* the running upload of experts: bytes so far, its seconds, and those of its search for damaged weights */
+    /* the running upload of experts: bytes so far, its seconds, and those of its search for damaged weights */
+    size_t load_bytes;
     double load_s, load_check_s;
     uint64_t n_selected, n_hits; /* as in struct decode_expert_device */
     int pool_per_layer;          /* routed experts per layer that the pool may hold (expert_pool.h) */
-    int32_t *layer_ids;          /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none */
+    /* [DECODE_MICRO_BATCHES, n_layers, DECODE_MAX_ROWS * topk] selections of layers with resident experts; NULL: none
+     */
+    int32_t *layer_ids;
     int32_t *own_ids[DECODE_MICRO_BATCHES]; /* work[].ids as allocated: the other layers' selections */
     size_t expert_bytes;                    /* planned bytes of resident layers and pool */
     char pool_why[160];                     /* reason for these sizes */
@@ -93,16 +104,16 @@ struct decode_device {
     struct predict predict;                 /* router predictions and their accuracy */
     void *score_mem, *predict_mem;
     float *x, *xn, *logits; /* LM head: [DECODE_MAX_ROWS, hidden] twice, [DECODE_MAX_ROWS, vocab] */
-    /* decode_graph.c: [DECODE_MICRO_BATCHES, DECODE_MAX_ROWS, n_layers, CACHE_PLANES] on the device and pinned; the shape of the running batch, NULL:
-     * launched without graphs */
+    /* decode_graph.c: [DECODE_MICRO_BATCHES, DECODE_MAX_ROWS, n_layers, CACHE_PLANES] on the device and pinned; the
+     * shape of the running batch, NULL: launched without graphs */
     struct op_address *places, *host_places;
     struct graph_shape shapes[GRAPH_SHAPES], *active_shape[DECODE_MICRO_BATCHES];
     /* device_kv.c: uploads of session KV from unpinned memory. Opened with the first upload. */
     struct upload_queue kv_uploads; /* main waits for them */
 };
 
-/* Rows that go through the layers together: rows with device KV first, then rows that run on the CPU in every layer. Counts are
- * per batch. */
+/* Rows that go through the layers together: rows with device KV first, then rows that run on the CPU in every layer.
+ * Counts are per batch. */
 struct decode_micro_batch {
     int n, n_dev, row0; /* rows; rows on devices; rows of the micro-batches before this one */
     int n_spans, n_dev_spans;
@@ -112,14 +123,17 @@ struct decode_micro_batch {
     struct span cpu_spans[DECODE_MAX_ROWS];          /* the other rows, numbered from n_dev */
     int caller_span[DECODE_MAX_ROWS];                /* index of the caller's span */
     struct text_rows texts[DECODE_MAX_ROWS];         /* tokens of each span in spans */
-    struct work host;                                /* pinned if there are devices; x of rows [0, n_dev) receives the expert outputs */
-    /* Hand-off timelines. Devices signal `arrived` when rows are in host memory, and wait for cpu_done, signalled when the CPU's
-     * expert outputs are ready. */
+    /* pinned if there are devices; x of rows [0, n_dev) receives the expert outputs */
+    struct work host;
+    /* Hand-off timelines. Devices signal `arrived` when rows are in host memory, and wait for cpu_done, signalled when
+     * the CPU's expert outputs are ready. */
     struct gpu_timeline *arrived, *cpu_done;
     uint32_t n_arrived, n_awaited, n_cpu_done; /* values signalled, waited for and signalled, counted when enqueued */
-    int queued_layers;                         /* layers before it are enqueued on their device, ahead of decode_layer_advance() */
-    uint32_t sent_value[2];                    /* by layer parity: value of `arrived` once the layer's rows are in host memory */
-    struct gpu_timeline *part_done[GPU_MAX];   /* tensor parallel: this rank's part of sum n_parts is in host memory */
+    /* layers before it are enqueued on their device, ahead of decode_layer_advance() */
+    int queued_layers;
+    /* by layer parity: value of `arrived` once the layer's rows are in host memory */
+    uint32_t sent_value[2];
+    struct gpu_timeline *part_done[GPU_MAX]; /* tensor parallel: this rank's part of sum n_parts is in host memory */
     uint32_t n_parts;
 };
 
@@ -134,9 +148,10 @@ struct decode {
     const struct config *c;
     struct gpu_stream *cpu_queue; /* virtual time: the queue of CPU operations; NULL: they run immediately */
     struct decode_device dev[GPU_MAX];
-    int n_dev, n_resident;   /* devices that hold layers; the layers they hold are [0, n_resident) */
-    bool is_tensor_parallel; /* tensor parallel: each device has a shard of every layer (decode_tensor.c); else whole layers */
-    float *tp_parts;         /* pinned, decode_tensor.c */
+    int n_dev, n_resident; /* devices that hold layers; the layers they hold are [0, n_resident) */
+    /* tensor parallel: each device has a shard of every layer (decode_tensor.c); else whole layers */
+    bool is_tensor_parallel;
+    float *tp_parts; /* pinned, decode_tensor.c */
     enum residency_state residency;
     struct decode_counts counts;
     uint32_t *expert_rows;   /* [n_layers, n_experts] rows that selected each expert */
@@ -148,7 +163,8 @@ struct decode {
     enum dtype kv;               /* of KV caches */
     struct kv_row_layout layout; /* layout of a whole session */
     char *host_rows;             /* pinned, layout of decode_device.kv_rows: all layers, or one shard after another */
-    char *host_states;           /* pinned [n_host_states]: the states that a span produces in all layers (kv_writeback.c) */
+    /* pinned [n_host_states]: the states that a span produces in all layers (kv_writeback.c) */
+    char *host_states;
     int n_host_states;
     int32_t *layer_ids; /* pinned, as decode_device.layer_ids */
     _Atomic int *bad;   /* pinned [GPU_MAX][DECODE_MICRO_BATCHES] */
@@ -172,5 +188,6 @@ struct decode {
     struct buf routing_lines;               /* its lines */
 };
 
-/* Whether executors exchange inputs and sums of experts in their latent space: the device projects both, for the CPU, too, and may norm the whole sum. */
+/* Whether executors exchange inputs and sums of experts in their latent space: the device projects both, for the CPU,
+ * too, and may norm the whole sum. */
 static inline bool decode_hands_latent(const struct decode *s) { return s->c->moe_latent && !s->is_tensor_parallel; }

@@ -1,7 +1,8 @@
-/* Device memory of KV: blocks of block_positions positions, each with the rows of all layers on all devices. Sessions with a common prefix
- * share blocks. Blocks are reference-counted; only a block with one reader is written, and it is freed with its last reader.
- * Blocks are carved from slabs in which a plane's rows are contiguous, so that a growing cache copies in long pieces. A slab is
- * freed with its last block. Recurrent states are not rows: each device KV has its own. */
+/* Device memory of KV: blocks of block_positions positions, each with the rows of all layers on all devices. Sessions
+ * with a common prefix share blocks. Blocks are reference-counted; only a block with one reader is written, and it is
+ * freed with its last reader. Blocks are carved from slabs in which a plane's rows are contiguous, so that a growing
+ * cache copies in long pieces. A slab is freed with its last block. Recurrent states are not rows: each device KV has
+ * its own. */
 #include "base/mem.h"
 #include "engine/exec/decode/decode_state.h"
 #include "engine/exec/decode/device_kv.h"
@@ -39,7 +40,8 @@ size_t device_slab_layout(const struct decode_device *d, struct kv_layer *planes
                 continue;
             }
             struct kv_plane plane = kv_plane_of(&desc[p], s->kv);
-            struct kv_row_range all = kv_row_range_of(&plane, 0, kv_complete_rows(&desc[p], s->slab_blocks * s->block_positions));
+            struct kv_row_range all =
+                kv_row_range_of(&plane, 0, kv_complete_rows(&desc[p], s->slab_blocks * s->block_positions));
             plane.block_rows = kv_complete_rows(&desc[p], s->block_positions);
             plane.at = bytes;
             plane.scale_at = bytes += align_up(all.bytes, 256);
@@ -54,7 +56,8 @@ void device_blocks_open(struct decode *s) {
     s->block_positions = positions_per_block(&s->layout);
     s->slab_blocks = s->block_positions < SLAB ? SLAB / s->block_positions : 1;
     for (int i = 0; i < s->n_dev; i++) /* a slab takes at most a 64th of a device's memory */
-        while (s->slab_blocks > 1 && device_slab_layout(&s->dev[i], NULL) > gpu_info(s->dev[i].g)->mem / 64) s->slab_blocks--;
+        while (s->slab_blocks > 1 && device_slab_layout(&s->dev[i], NULL) > gpu_info(s->dev[i].g)->mem / 64)
+            s->slab_blocks--;
 }
 
 static void drop_slab(struct decode *s, struct device_slab *slab) {
@@ -68,7 +71,8 @@ static void drop_slab(struct decode *s, struct device_slab *slab) {
 static struct device_slab *open_slab(struct decode *s) {
     struct device_slab *slab = mem_calloc(1, sizeof *slab + (size_t)s->slab_blocks * sizeof *slab->blocks);
     int rc = slab ? 0 : ERR_MEMORY;
-    for (int i = 0; i < s->n_dev && !rc; i++) rc = ledger_alloc(s->dev[i].ledger, LEDGER_KV, device_slab_layout(&s->dev[i], NULL), &slab->mem[i], NULL);
+    for (int i = 0; i < s->n_dev && !rc; i++)
+        rc = ledger_alloc(s->dev[i].ledger, LEDGER_KV, device_slab_layout(&s->dev[i], NULL), &slab->mem[i], NULL);
     if (rc) {
         if (slab) drop_slab(s, slab);
         return NULL;

@@ -1,5 +1,5 @@
-/* Uploads and shares device copies of sessions' KV caches, and evicts them. Their rows are in blocks (device_blocks.c), which sessions with a common prefix
- * share. Does not download new rows: kv_writeback.c. */
+/* Uploads and shares device copies of sessions' KV caches, and evicts them. Their rows are in blocks (device_blocks.c),
+ * which sessions with a common prefix share. Does not download new rows: kv_writeback.c. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 #include "engine/layer/kv_planes.h"
 #include "engine/transfer/upload.h"
 
-/* --- Device memory ----------------------------------------------------------------------------------------------------------------  */
+/* --- Device memory ---------------------------------------------------------------------------- */
 
 static void free_device_memory(struct decode *s, struct device_kv *copy) {
     while (copy->n_blocks) device_block_unref(s, copy->blocks[--copy->n_blocks]);
@@ -41,9 +41,12 @@ static struct kv_layer *planes_on(const struct device_kv *copy, const struct dec
     return copy->layers + (d->s->is_tensor_parallel ? (size_t)(d - d->s->dev) * (size_t)d->s->c->n_layers : 0);
 }
 
-static int blocks_for(const struct decode *s, int positions) { return positions / s->block_positions + (positions % s->block_positions != 0); }
+static int blocks_for(const struct decode *s, int positions) {
+    return positions / s->block_positions + (positions % s->block_positions != 0);
+}
 
-/* Lays out the device memory of a session besides its blocks: the block table, then states. planes NULL: only returns the bytes. */
+/* Lays out the device memory of a session besides its blocks: the block table, then states. planes NULL: only returns
+ * the bytes. */
 static size_t lay_out_table(const struct decode_device *d, int most_blocks, char *mem, struct kv_layer *planes) {
     size_t bytes = align_up((size_t)most_blocks * sizeof(struct kv_block), 256);
     for (int l = d->first; l < d->last; l++) {
@@ -82,7 +85,8 @@ size_t device_kv_bytes(const struct decode *s, const struct decode_device *d, in
 }
 
 /* Returns the part of plane p that block b has, from row `row` of the cache. */
-static struct kv_plane plane_in_block(const struct kv_plane *p, const struct decode_device *d, const struct device_block *b, int row) {
+static struct kv_plane plane_in_block(const struct kv_plane *p, const struct decode_device *d,
+                                      const struct device_block *b, int row) {
     const struct kv_block on = device_block_address(b, d);
     const struct kv_row_range r = kv_row_range_of(p, (int)on.mem_index * p->block_rows + row % p->block_rows, 1);
     struct kv_plane out = *p;
@@ -92,7 +96,8 @@ static struct kv_plane plane_in_block(const struct kv_plane *p, const struct dec
     return out;
 }
 /* Returns how many rows, at most n, are contiguous from `row`; *out: a view of them. */
-static int contiguous_rows(const struct device_kv *copy, const struct decode_device *d, int layer, int plane, int row, int n, struct kv_plane *out) {
+static int contiguous_rows(const struct device_kv *copy, const struct decode_device *d, int layer, int plane, int row,
+                           int n, struct kv_plane *out) {
     const struct kv_plane *p = &planes_on(copy, d)[layer].p[plane];
     struct device_block *const *b = &copy->blocks[row / p->block_rows];
     int k = p->block_rows - row % p->block_rows;
@@ -104,9 +109,11 @@ static int contiguous_rows(const struct device_kv *copy, const struct decode_dev
 struct kv_head_range device_kv_heads(const struct kv_plane *all, int head0, int heads, int row) {
     struct kv_plane before = *all, own = *all;
     before.heads = head0, own.heads = heads;
-    struct kv_row_range r = kv_row_range_of(all, row, 1), skip = kv_row_range_of(&before, 0, 1), some = kv_row_range_of(&own, 0, 1);
+    struct kv_row_range r = kv_row_range_of(all, row, 1), skip = kv_row_range_of(&before, 0, 1),
+                        some = kv_row_range_of(&own, 0, 1);
     return (struct kv_head_range){.data = (char *)all->data + r.offset + (head0 ? skip.bytes : 0),
-                                  .scale = all->scale ? all->scale + r.scale_offset + (head0 ? skip.n_scales : 0) : NULL,
+                                  .scale =
+                                      all->scale ? all->scale + r.scale_offset + (head0 ? skip.n_scales : 0) : NULL,
                                   .row = some.bytes,
                                   .pitch = r.bytes,
                                   .scales = some.n_scales * 4,
@@ -114,14 +121,17 @@ struct kv_head_range device_kv_heads(const struct kv_plane *all, int head0, int 
 }
 
 /* Copies rows [row, row + n) of a plane to another, starting at to_row. */
-static int copy_rows(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct kv_plane *from, int row, int n, enum gpu_dir dir) {
+static int copy_rows(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct kv_plane *from,
+                     int row, int n, enum gpu_dir dir) {
     struct kv_row_range x = kv_row_range_of(from, row, n), y = kv_row_range_of(to, to_row, n);
     int rc = gpu_copy(stream, (char *)to->data + y.offset, (const char *)from->data + x.offset, x.bytes, dir);
-    return rc || !x.n_scales ? rc : gpu_copy(stream, to->scale + y.scale_offset, from->scale + x.scale_offset, x.n_scales * 4, dir);
+    return rc || !x.n_scales
+               ? rc
+               : gpu_copy(stream, to->scale + y.scale_offset, from->scale + x.scale_offset, x.n_scales * 4, dir);
 }
 
-int device_kv_copy(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct device_kv *copy, const struct decode_device *d, int layer,
-                   int plane, int row, int n, enum gpu_dir dir) {
+int device_kv_copy(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct device_kv *copy,
+                   const struct decode_device *d, int layer, int plane, int row, int n, enum gpu_dir dir) {
     struct kv_plane part;
     for (int at = 0, k; at < n; at += k) {
         k = contiguous_rows(copy, d, layer, plane, row + at, n - at, &part);
@@ -142,11 +152,13 @@ static struct device_kv *find_kv(struct decode *s, const struct kv *kv) {
 static struct device_kv *eviction_victim(struct decode *s) {
     struct device_kv *best = NULL;
     for (struct device_kv *copy = s->device_kvs; copy; copy = copy->next)
-        if (copy->last_used < s->clock && copy->mem[0].at && !copy->is_locked && (!best || copy->last_used < best->last_used)) best = copy;
+        if (copy->last_used < s->clock && copy->mem[0].at && !copy->is_locked &&
+            (!best || copy->last_used < best->last_used))
+            best = copy;
     return best;
 }
-/* Frees memory for a session that decodes: another session's copy, which spans the devices, or on each device the next in reclaim order. Returns false if
- * nothing was left to free. */
+/* Frees memory for a session that decodes: another session's copy, which spans the devices, or on each device the next
+ * in reclaim order. Returns false if nothing was left to free. */
 static bool evict_memory(struct decode *s) {
     struct device_kv *other = eviction_victim(s);
     bool less = false;
@@ -155,13 +167,15 @@ static bool evict_memory(struct decode *s) {
     return other || less;
 }
 
-/* Whether the device has memory for rows of a layer's plane: not for those that an earlier layer of the device has, nor for states. */
+/* Whether the device has memory for rows of a layer's plane: not for those that an earlier layer of the device has, nor
+ * for states. */
 static bool has_rows(const struct decode_device *d, int layer, const struct cache_desc *desc) {
     return !desc->fixed_rows && kv_plane_owner(d->c, d->first, layer, desc) == layer;
 }
 
 /* Copies positions [from, to) of one block from another copy's block, or from the shared one it replaces. */
-static int copy_block(struct decode *s, const struct device_kv *copy, const struct device_block *source, int from, int to) {
+static int copy_block(struct decode *s, const struct device_kv *copy, const struct device_block *source, int from,
+                      int to) {
     const struct device_block *own = copy->blocks[from / s->block_positions];
     s->has_block_copies = true;
     for (int i = 0; i < s->n_dev; i++) {
@@ -172,7 +186,8 @@ static int copy_block(struct decode *s, const struct device_kv *copy, const stru
                 const int row = kv_complete_rows(desc, from), n = kv_complete_rows(desc, to) - row;
                 const struct kv_plane *plane = &planes_on(copy, d)[l].p[p];
                 if (!has_rows(d, l, desc) || !n) continue;
-                const struct kv_plane to_rows = plane_in_block(plane, d, own, row), from_rows = plane_in_block(plane, d, source, row);
+                const struct kv_plane to_rows = plane_in_block(plane, d, own, row),
+                                      from_rows = plane_in_block(plane, d, source, row);
                 TRY(copy_rows(d->main, &to_rows, 0, &from_rows, 0, n, GPU_D2D));
             }
     }
@@ -184,10 +199,12 @@ static void set_block(struct device_kv *copy, int b, struct device_block *to) {
     if (copy->n_uploaded > b) copy->n_uploaded = b;
 }
 
-/* Allocates blocks for rows up to `end`; shared blocks from copy->valid_rows on are replaced by own ones (copy on write). */
+/* Allocates blocks for rows up to `end`; shared blocks from copy->valid_rows on are replaced by own ones (copy on
+ * write). */
 static int grow_blocks(struct decode *s, struct device_kv *copy, int end) {
     const int need = blocks_for(s, end);
-    while (copy->n_blocks > need && (copy->n_blocks > need + s->slab_blocks || copy->blocks[copy->n_blocks - 1]->n_readers > 1))
+    while (copy->n_blocks > need &&
+           (copy->n_blocks > need + s->slab_blocks || copy->blocks[copy->n_blocks - 1]->n_readers > 1))
         device_block_unref(s, copy->blocks[--copy->n_blocks]);
     if (copy->n_uploaded > copy->n_blocks) copy->n_uploaded = copy->n_blocks;
     for (int b = copy->valid_rows / s->block_positions; b < need; b++) {
@@ -198,7 +215,9 @@ static int grow_blocks(struct decode *s, struct device_kv *copy, int end) {
             if (!evict_memory(s)) return ERR_MEMORY;
         if (!before) copy->n_blocks++;
         set_block(copy, b, own);
-        const int rc = before && b * s->block_positions < copy->valid_rows ? copy_block(s, copy, before, b * s->block_positions, copy->valid_rows) : 0;
+        const int rc = before && b * s->block_positions < copy->valid_rows
+                           ? copy_block(s, copy, before, b * s->block_positions, copy->valid_rows)
+                           : 0;
         if (before) device_block_unref(s, before);
         if (rc) return rc;
     }
@@ -209,19 +228,20 @@ static int grow_blocks(struct decode *s, struct device_kv *copy, int end) {
 static int upload_block_table(struct decode *s, struct device_kv *copy) {
     for (int i = 0; i < s->n_dev; i++) {
         enum { AT_ONCE = STAGE_SMALL / sizeof(struct kv_block) }; /* unpinned copies up to this size do not block */
-        for (int b = copy->n_uploaded; b < copy->n_blocks; b++) copy->host_table[i][b] = device_block_address(copy->blocks[b], &s->dev[i]);
+        for (int b = copy->n_uploaded; b < copy->n_blocks; b++)
+            copy->host_table[i][b] = device_block_address(copy->blocks[b], &s->dev[i]);
         for (int b = copy->n_uploaded, n; b < copy->n_blocks; b += n) {
             n = copy->n_blocks - b < AT_ONCE ? copy->n_blocks - b : AT_ONCE;
-            TRY(gpu_copy(s->dev[i].main, (struct kv_block *)(void *)copy->mem[i].at + b, copy->host_table[i] + b, (size_t)n * sizeof(struct kv_block),
-                         GPU_H2D));
+            TRY(gpu_copy(s->dev[i].main, (struct kv_block *)(void *)copy->mem[i].at + b, copy->host_table[i] + b,
+                         (size_t)n * sizeof(struct kv_block), GPU_H2D));
         }
     }
     copy->n_uploaded = copy->n_blocks;
     return 0;
 }
 
-/* --- Uploads. Host KV is not pinned, and a driver would block the engine thread for a long copy. So staging threads copy it, and
- * d->main waits for the timeline. --- */
+/* --- Uploads. Host KV is not pinned, and a driver would block the engine thread for a long copy. So staging threads
+ * copy it, and d->main waits for the timeline. --- */
 
 void device_kv_uploads_close(struct decode_device *d) { upload_close(&d->kv_uploads); }
 void device_kv_uploads_settle(struct decode_device *d) {
@@ -231,7 +251,8 @@ static int open_uploads(struct decode_device *d) {
     struct runtime *m = d->s->m;
     struct error e = {0};
     if (d->kv_uploads.link) return 0;
-    const struct stage_options to = {.set = m->gpus, .g = d->g, .stop = &d->stop, .threads = pin_stage_threads(), .rank = d->rank};
+    const struct stage_options to = {
+        .set = m->gpus, .g = d->g, .stop = &d->stop, .threads = pin_stage_threads(), .rank = d->rank};
     const int rc = upload_open(&d->kv_uploads, "caches", &to, &e);
     if (rc) device_kv_uploads_close(d);
     return rc;
@@ -252,13 +273,15 @@ static int upload_run(struct kv_upload *u, void *to, struct copy_run run) {
         return rc;
     }
     if (!run.row || d->s->cpu_queue) return gpu_copy(d->main, to, run.host, run.bytes, GPU_H2D);
-    for (size_t at = 0; at < run.bytes; at += run.row) TRY(gpu_copy(d->main, (char *)to + at, run.host + at / run.row * run.pitch, run.row, GPU_H2D));
+    for (size_t at = 0; at < run.bytes; at += run.row)
+        TRY(gpu_copy(d->main, (char *)to + at, run.host + at / run.row * run.pitch, run.row, GPU_H2D));
     return 0;
 }
 /* Uploads n rows of a host plane, from `row` on, to the device plane `to`: of all heads, or of the device's shard. */
 static int upload_planes(struct kv_upload *u, const struct kv_plane *to, const struct kv_plane *from, int row, int n) {
     struct kv_row_range x = kv_row_range_of(from, row, n), y = kv_row_range_of(to, 0, n);
-    struct copy_run data = {.host = (const char *)from->data + x.offset, .bytes = y.bytes}, scale = {.bytes = y.n_scales * 4};
+    struct copy_run data = {.host = (const char *)from->data + x.offset, .bytes = y.bytes},
+                    scale = {.bytes = y.n_scales * 4};
     if (x.n_scales) scale.host = (const char *)(from->scale + x.scale_offset);
     if (to->heads != from->heads) {
         struct kv_head_range h = device_kv_heads(from, u->d->shard.kv_head0, to->heads, row);
@@ -269,7 +292,8 @@ static int upload_planes(struct kv_upload *u, const struct kv_plane *to, const s
     return rc || !x.n_scales ? rc : upload_run(u, to->scale, scale);
 }
 /* Uploads n rows of a layer's plane, block by block. */
-static int upload_rows(struct kv_upload *u, const struct device_kv *copy, int layer, int plane, const struct kv_plane *from, int row, int n) {
+static int upload_rows(struct kv_upload *u, const struct device_kv *copy, int layer, int plane,
+                       const struct kv_plane *from, int row, int n) {
     struct kv_plane part;
     for (int at = 0, k; at < n; at += k) {
         k = contiguous_rows(copy, u->d, layer, plane, row + at, n - at, &part);
@@ -277,16 +301,18 @@ static int upload_rows(struct kv_upload *u, const struct device_kv *copy, int la
     }
     return 0;
 }
-/* Makes d->main wait for the queued uploads. Flushes first: a waiting stream takes about 1,000 launches; the next one blocks, and so do the calls of the
- * staging threads. */
+/* Makes d->main wait for the queued uploads. Flushes first: a waiting stream takes about 1,000 launches; the next one
+ * blocks, and so do the calls of the staging threads. */
 static int wait_uploads(struct kv_upload *u) {
     if (!u->is_queued) return 0;
     TRY(upload_flush(&u->d->kv_uploads));
     return gpu_timeline_wait(u->d->kv_uploads.loaded, u->d->kv_uploads.n_loaded, u->d->main);
 }
 
-/* Prepares states to continue from pos: the state at pos is in one of the alternating rows, the next one goes to the other. */
-static int begin_states(struct decode *s, struct device_kv *copy, const struct kv *kv, int from, int pos, struct kv_upload *uploads) {
+/* Prepares states to continue from pos: the state at pos is in one of the alternating rows, the next one goes to the
+ * other. */
+static int begin_states(struct decode *s, struct device_kv *copy, const struct kv *kv, int from, int pos,
+                        struct kv_upload *uploads) {
     int at = -1;
     for (int i = 0; i < DEVICE_KV_STATES; i++) {
         if (copy->state_pos[i] > pos) copy->state_pos[i] = -1;
@@ -296,9 +322,11 @@ static int begin_states(struct decode *s, struct device_kv *copy, const struct k
         at = 0;
         for (int l = 0; l < s->n_resident; l++)
             for (int p = 0; p < s->layout.planes[l]; p++) {
-                struct kv_plane to = attention_plane(copy->layers[l].p[p], at), source = attention_plane(kv->layer[l].p[p], from);
-                if (s->layout.desc[l][p].fixed_rows && upload_run(&uploads[decode_device_of(s, l) - s->dev], to.data,
-                                                                  (struct copy_run){.host = source.data, .bytes = kv_row_range_of(&to, 0, 1).bytes}))
+                struct kv_plane to = attention_plane(copy->layers[l].p[p], at),
+                                source = attention_plane(kv->layer[l].p[p], from);
+                if (s->layout.desc[l][p].fixed_rows &&
+                    upload_run(&uploads[decode_device_of(s, l) - s->dev], to.data,
+                               (struct copy_run){.host = source.data, .bytes = kv_row_range_of(&to, 0, 1).bytes}))
                     return ERR_RUNTIME;
             }
         copy->state_pos[at] = pos;
@@ -315,8 +343,9 @@ static const struct kv *session_kv_of(struct decode *s, const struct device_kv *
     return kv;
 }
 
-/* Returns the copy of another session that has the most leading positions of this one, at most pos and more than copy->valid_rows, and their number in *rows;
- * NULL: there is none. A session that closes in between is unknown to runtime.kv_common_rows. */
+/* Returns the copy of another session that has the most leading positions of this one, at most pos and more than
+ * copy->valid_rows, and their number in *rows; NULL: there is none. A session that closes in between is unknown to
+ * runtime.kv_common_rows. */
 static struct device_kv *find_common(struct decode *s, const struct device_kv *copy, int pos, int *rows) {
     struct device_kv *best = NULL;
     *rows = copy->valid_rows;
@@ -330,11 +359,14 @@ static struct device_kv *find_common(struct decode *s, const struct device_kv *c
     return best;
 }
 
-/* Takes the whole blocks of positions below pos that another session's copy has, instead of uploading them. Returns that copy, and its common rows in *rows,
- * whose last ones may be part of a block; NULL: there is none, or no memory. */
+/* Takes the whole blocks of positions below pos that another session's copy has, instead of uploading them. Returns
+ * that copy, and its common rows in *rows, whose last ones may be part of a block; NULL: there is none, or no memory.
+ */
 static struct device_kv *share_blocks(struct decode *s, struct device_kv *copy, int pos, int *rows) {
     struct device_kv *best = find_common(s, copy, pos, rows);
-    if (!best || mem_grow(&copy->blocks, &copy->cap_blocks, (size_t)(*rows / s->block_positions) + 1, sizeof(struct device_block *))) return NULL;
+    if (!best || mem_grow(&copy->blocks, &copy->cap_blocks, (size_t)(*rows / s->block_positions) + 1,
+                          sizeof(struct device_block *)))
+        return NULL;
     best->last_used = s->clock;
     s->counts.kv_rows_shared += (uint64_t)(*rows - copy->valid_rows);
     for (int b = copy->valid_rows / s->block_positions; b < *rows / s->block_positions; b++) {
@@ -350,7 +382,8 @@ static struct device_kv *share_blocks(struct decode *s, struct device_kv *copy, 
 
 static struct device_kv *new_device_kv(struct decode *s, const struct kv *kv) {
     struct device_kv *copy = mem_calloc(1, sizeof *copy);
-    if (!copy || !(copy->layers = mem_calloc((size_t)s->c->n_layers * (size_t)(s->is_tensor_parallel ? s->n_dev : 1), sizeof *copy->layers))) {
+    if (!copy || !(copy->layers = mem_calloc((size_t)s->c->n_layers * (size_t)(s->is_tensor_parallel ? s->n_dev : 1),
+                                             sizeof *copy->layers))) {
         mem_free(copy);
         return NULL;
     }
@@ -370,7 +403,8 @@ static bool may_add_chat(struct decode *s) {
 }
 
 /* Uploads the positions below pos that the copy lacks. */
-static int upload_missing(struct decode *s, struct device_kv *copy, const struct kv *kv, int pos, struct kv_upload *uploads) {
+static int upload_missing(struct decode *s, struct device_kv *copy, const struct kv *kv, int pos,
+                          struct kv_upload *uploads) {
     for (int i = 0; i < s->n_dev && copy->valid_rows < pos; i++)
         for (int l = s->dev[i].first; l < s->dev[i].last; l++)
             for (int p = 0; p < s->layout.planes[l]; p++) {
@@ -446,6 +480,7 @@ void decode_forget(struct decode *s, const struct kv *kv) {
 void device_kv_reap(struct decode *s) {
     for (struct device_kv *copy; (copy = find_kv(s, NULL));) {
         device_kv_drop(s, copy);
-        for (int i = 0; i < s->n_dev; i++) s->dev[i].n_expert_layers = s->dev[i].planned_expert_layers; /* as many as fit are loaded again */
+        /* as many as fit are loaded again */
+        for (int i = 0; i < s->n_dev; i++) s->dev[i].n_expert_layers = s->dev[i].planned_expert_layers;
     }
 }

@@ -15,7 +15,7 @@ size_t expert_pool_slot_bytes(const struct runtime *m, int layer) {
     return (most + 4096) & ~(size_t)255; /* parts are aligned to 256 bytes */
 }
 
-/* --- Open, close -------------------------------------------------------------------------------------------------------------- */
+/* --- Open, close ------------------------------------------------------------------------------ */
 
 static void close_queues(struct expert_pool *x) {
     atomic_store(&x->stop, 1);
@@ -29,7 +29,8 @@ static void close_queues(struct expert_pool *x) {
     upload_close(&x->uploads);
     for (int i = 0; i < DECODE_MICRO_BATCHES; i++) gpu_timeline_close(&x->done[i]);
     for (int i = 0; i < 2 * DECODE_MICRO_BATCHES; i++) gpu_event_close(&x->ready[i / 2][i % 2]);
-    for (int i = 0; i < DECODE_MICRO_BATCHES; i++) gpu_event_close(&x->begin[i]), gpu_event_close(&x->end[i]), x->timed_rows[i] = 0;
+    for (int i = 0; i < DECODE_MICRO_BATCHES; i++)
+        gpu_event_close(&x->begin[i]), gpu_event_close(&x->end[i]), x->timed_rows[i] = 0;
     atomic_store(&x->stop, 0);
     memset(x->n_done, 0, sizeof x->n_done);
     memset(x->n_awaited, 0, sizeof x->n_awaited);
@@ -38,7 +39,12 @@ static void close_queues(struct expert_pool *x) {
 static int open_queues(struct expert_pool *x, struct error *e) {
     const struct runtime *m = x->d->s->m;
     struct gpu *g = x->d->g;
-    const struct stage_options to = {.set = m->gpus, .g = g, .stop = &x->stop, .threads = stage_threads(m->gpus, m->w), .trace = m->trace, .rank = x->d->rank};
+    const struct stage_options to = {.set = m->gpus,
+                                     .g = g,
+                                     .stop = &x->stop,
+                                     .threads = stage_threads(m->gpus, m->w),
+                                     .trace = m->trace,
+                                     .rank = x->d->rank};
     int rc = upload_open(&x->uploads, "experts' link", &to, e);
     if (!rc) rc = gpu_stream_open(g, &x->compute, "experts", true, &x->stop, e);
     if (!rc) rc = router_lookahead_open_stream(&x->lookahead, &x->stop, e);
@@ -66,7 +72,8 @@ void expert_pool_fill_costs(struct expert_pool *x) {
 static int open_buffers(struct expert_pool *x, struct error *e) {
     const struct config *c = x->d->s->c;
     struct gpu *g = x->d->g;
-    size_t rows = (size_t)DECODE_MAX_ROWS * (size_t)config_row_width(c) * 4, pairs = (size_t)DECODE_MAX_ROWS * (size_t)c->topk * 4, n = (size_t)c->n_experts,
+    size_t rows = (size_t)DECODE_MAX_ROWS * (size_t)config_row_width(c) * 4,
+           pairs = (size_t)DECODE_MAX_ROWS * (size_t)c->topk * 4, n = (size_t)c->n_experts,
            latent = decode_hands_latent(x->d->s) ? 0 : (size_t)DECODE_MAX_ROWS * (size_t)c->moe_latent * 4;
     int rc = gpu_alloc(g, (void **)&x->expert_in, rows, e);
     if (!rc) rc = gpu_alloc(g, (void **)&x->expert_out, rows, e);
@@ -91,8 +98,8 @@ static int open_buffers(struct expert_pool *x, struct error *e) {
     x->plan = mem_alloc(sizeof *x->plan);
     x->slots = mem_calloc((size_t)c->n_layers * (size_t)x->slots_per_layer, sizeof *x->slots);
     x->slot_of = mem_alloc((size_t)c->n_layers * n * sizeof *x->slot_of);
-    if (!x->cpu_ids || !x->ids || !x->router || !x->best || !x->best_score || !x->expert_rows || !x->expert_ids || !x->split_experts || !x->plan || !x->slots ||
-        !x->slot_of)
+    if (!x->cpu_ids || !x->ids || !x->router || !x->best || !x->best_score || !x->expert_rows || !x->expert_ids ||
+        !x->split_experts || !x->plan || !x->slots || !x->slot_of)
         return error_set(e, ERR_MEMORY, "no memory for an expert pool");
     memset(x->slot_of, 0xff, (size_t)c->n_layers * n * sizeof *x->slot_of);
     return 0;
@@ -180,8 +187,10 @@ void expert_pool_close(struct decode_device *d) {
         gpu_free(d->g, x->y[i]), gpu_free(d->g, x->token[i]), gpu_free(d->g, x->weight[i]);
         gpu_host_free(d->g, x->host_token[i]), gpu_host_free(d->g, x->host_weight[i]);
     }
-    gpu_free(d->g, x->expert_in), gpu_free(d->g, x->expert_out), gpu_free(d->g, x->routed_in), gpu_free(d->g, x->routed_sum);
-    void *own[] = {x->cpu_ids, x->ids, x->router, x->best, x->best_score, x->expert_rows, x->expert_ids, x->split_experts, x->plan, x->slots, x->slot_of, x};
+    gpu_free(d->g, x->expert_in), gpu_free(d->g, x->expert_out), gpu_free(d->g, x->routed_in),
+        gpu_free(d->g, x->routed_sum);
+    void *own[] = {x->cpu_ids,    x->ids,           x->router, x->best,  x->best_score, x->expert_rows,
+                   x->expert_ids, x->split_experts, x->plan,   x->slots, x->slot_of,    x};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
     d->pool = NULL;
 }
@@ -214,7 +223,8 @@ void expert_pool_mark_resident(const struct decode_device *d, int8_t *where) {
     size_t n = (size_t)d->s->c->n_experts;
     for (int l = d->first; l < d->last && x; l++)
         for (int k = 0; k < x->slots_per_layer; k++)
-            if (expert_pool_slots(x, l)[k].expert >= 0) where[(size_t)l * n + (size_t)expert_pool_slots(x, l)[k].expert] = (int8_t)d->rank;
+            if (expert_pool_slots(x, l)[k].expert >= 0)
+                where[(size_t)l * n + (size_t)expert_pool_slots(x, l)[k].expert] = (int8_t)d->rank;
 }
 
 int expert_pool_count(const struct decode_device *d, uint64_t *bytes) {
@@ -223,11 +233,14 @@ int expert_pool_count(const struct decode_device *d, uint64_t *bytes) {
     *bytes = 0;
     for (int l = d->first; l < d->last && x; l++)
         for (int k = 0; k < x->slots_per_layer; k++)
-            if (expert_pool_has_layer(d, l) && expert_pool_slots(x, l)[k].expert >= 0) n++, *bytes += expert_pool_slot_bytes(d->s->m, l);
+            if (expert_pool_has_layer(d, l) && expert_pool_slots(x, l)[k].expert >= 0)
+                n++, *bytes += expert_pool_slot_bytes(d->s->m, l);
     return n;
 }
 
-bool expert_pool_pays(const struct expert_pool *x) { return cost_table_at(&x->cost[1], 1) < x->d->s->c->topk * cost_table_at(&x->cost[0], 1); }
+bool expert_pool_pays(const struct expert_pool *x) {
+    return cost_table_at(&x->cost[1], 1) < x->d->s->c->topk * cost_table_at(&x->cost[0], 1);
+}
 
 void expert_pool_begin_batch(struct decode_device *d) {
     if (!d->pool) return;
@@ -260,7 +273,7 @@ int expert_pool_reset(struct decode_device *d, struct error *e) {
     return open_queues(x, e);
 }
 
-/* --- Uploads --------------------------------------------------------------------------------------------------------------------  */
+/* --- Uploads ---------------------------------------------------------------------------------- */
 
 int expert_pool_upload(struct expert_pool *x, int layer, int k, int expert, bool ahead) {
     struct decode *s = x->d->s;
@@ -307,11 +320,12 @@ static int best_missing(const struct expert_pool *x, int layer) {
     double best = 0;
     int at = -1;
     for (int i = 0; i < x->d->s->c->n_experts; i++)
-        if (*expert_pool_slot_of(x, layer, i) < 0 && score_of(&x->d->score, layer, i) > best) best = score_of(&x->d->score, layer, i), at = i;
+        if (*expert_pool_slot_of(x, layer, i) < 0 && score_of(&x->d->score, layer, i) > best)
+            best = score_of(&x->d->score, layer, i), at = i;
     return at;
 }
-/* Starts to upload the experts that earlier runs and the first prompt used most, or that the pool held before a prompt took its memory.
- * Batches do not wait for them. */
+/* Starts to upload the experts that earlier runs and the first prompt used most, or that the pool held before a prompt
+ * took its memory. Batches do not wait for them. */
 static int load_best_experts(struct expert_pool *x, struct error *e) {
     struct decode_device *d = x->d;
     for (int k = 0; k < x->slots_per_layer; k++)

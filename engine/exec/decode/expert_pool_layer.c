@@ -1,4 +1,5 @@
-/* A layer's experts on a device with a pool: the split between CPU and device, the device's part, and what an idle link uploads next. */
+/* A layer's experts on a device with a pool: the split between CPU and device, the device's part, and what an idle link
+ * uploads next. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +12,9 @@ enum { USED_MOST = 256 }; /* experts of a layer that the device computes at most
 int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const float *x, int n) {
     return d->pool ? router_lookahead_save_rows(&d->pool->lookahead, micro, layer, x, n) : 0;
 }
-int expert_pool_rows_ready(struct decode_device *d, int micro, int layer) { return d->pool ? gpu_event_record(d->pool->ready[micro][layer % 2], d->main) : 0; }
+int expert_pool_rows_ready(struct decode_device *d, int micro, int layer) {
+    return d->pool ? gpu_event_record(d->pool->ready[micro][layer % 2], d->main) : 0;
+}
 
 static int sum_width(const struct decode *s) { return decode_hands_latent(s) ? s->c->moe_latent : s->c->hidden; }
 int expert_pool_join(struct decode_device *d, int micro, float *to, int n) {
@@ -22,7 +25,8 @@ int expert_pool_join(struct decode_device *d, int micro, float *to, int n) {
     return exec->ops->add(exec, &(struct op_add){.y = to, .x = x->y[micro], .n = n, .m = sum_width(d->s)});
 }
 
-/* Counts the device rows that selected each expert; 0 if a CPU row selected it too, since the CPU reads its weights then anyway. */
+/* Counts the device rows that selected each expert; 0 if a CPU row selected it too, since the CPU reads its weights
+ * then anyway. */
 static void count_expert_rows(struct expert_pool *x, const struct decode_micro_batch *m) {
     const struct decode *s = x->d->s;
     int topk = s->c->topk;
@@ -32,8 +36,8 @@ static void count_expert_rows(struct expert_pool *x, const struct decode_micro_b
         if (m->host.ids[i] >= 0) x->expert_rows[m->host.ids[i]] = 0;
 }
 
-/* Describes domain 0 (CPU), domain 1 (device) and the experts in x->expert_rows for the split. link_busy: seconds before a new upload can
- * start; its transfer_s is 0 if uploads are off. Returns the number of experts. */
+/* Describes domain 0 (CPU), domain 1 (device) and the experts in x->expert_rows for the split. link_busy: seconds
+ * before a new upload can start; its transfer_s is 0 if uploads are off. Returns the number of experts. */
 static int describe_split(struct expert_pool *x, int layer, int n, double link_busy, struct split_domain *d) {
     struct decode *s = x->d->s;
     const struct runtime *v = s->m;
@@ -50,25 +54,30 @@ static int describe_split(struct expert_pool *x, int layer, int n, double link_b
         bool is_ready = t && (v->cost->is_deterministic || upload_has_arrived(&x->uploads, &t->upload));
         n_resident += t != NULL;
         x->expert_ids[n_experts] = (int16_t)i;
-        x->split_experts[n_experts++] = (struct split_expert){.rows = x->expert_rows[i], .resident = 1u | (is_ready ? 2u : 0)};
+        x->split_experts[n_experts++] =
+            (struct split_expert){.rows = x->expert_rows[i], .resident = 1u | (is_ready ? 2u : 0)};
     }
     d[1].max_transfers = x->slots_per_layer > n_resident ? x->slots_per_layer - n_resident : 0;
-    for (int i = 0; i < n_experts && d[1].transfer_s > 0; i++) /* an upload needs a scan first, which costs more than it saves */
+    /* an upload needs a scan first, which costs more than it saves */
+    for (int i = 0; i < n_experts && d[1].transfer_s > 0; i++)
         if (!weight_state_has(&v->weight_state, layer, x->expert_ids[i], WEIGHT_CHECKED)) d[1].transfer_s = 0;
     return n_experts;
 }
-static const struct split_policy *split_policy_of(const struct decode *s) { return s->m->cost->is_deterministic ? &split_host : s->m->split_policy; }
+static const struct split_policy *split_policy_of(const struct decode *s) {
+    return s->m->cost->is_deterministic ? &split_host : s->m->split_policy;
+}
 
 /* Fills x->plan for a layer's rows; returns the number of experts. */
 static int split_layer(struct expert_pool *x, const struct decode_micro_batch *m, int layer) {
     struct split_domain d[2];
     count_expert_rows(x, m);
     int n = describe_split(x, layer, m->n_dev, upload_is_idle(&x->uploads) ? 0 : x->upload_s, d);
-    split_run(split_policy_of(x->d->s), &(struct split_in){.domain = d, .expert = x->split_experts, .n_domains = 2, .n = n}, x->plan);
+    split_run(split_policy_of(x->d->s),
+              &(struct split_in){.domain = d, .expert = x->split_experts, .n_domains = 2, .n = n}, x->plan);
     return n;
 }
 
-/* --- Uploads on an idle link: for good, or for the next layers -------------------------------------------------------------------- */
+/* --- Uploads on an idle link: for good, or for the next layers -------------------------------- */
 
 struct upload_choice {
     int layer, slot, expert; /* slot -1: nothing */
@@ -76,8 +85,8 @@ struct upload_choice {
     bool is_prefetch;
 };
 
-/* Picks a swap: the missing expert with the highest score for the resident one with the lowest, if its score is higher. saved_s: over the batches that
- * predict_rate() averages. */
+/* Picks a swap: the missing expert with the highest score for the resident one with the lowest, if its score is higher.
+ * saved_s: over the batches that predict_rate() averages. */
 static struct upload_choice pick_swap(const struct expert_pool *x, int layer) {
     const struct decode *s = x->d->s;
     const struct predict *p = &x->d->predict;
@@ -86,17 +95,20 @@ static struct upload_choice pick_swap(const struct expert_pool *x, int layer) {
     if (swap.slot < 0) return swap;
     for (int i = 0; i < s->c->n_experts; i++) {
         double v = score_of(&x->d->score, layer, i);
-        if (v > best && *expert_pool_slot_of(x, layer, i) < 0 && weight_state_has(&s->m->weight_state, layer, i, WEIGHT_CHECKED)) best = v, swap.expert = i;
+        if (v > best && *expert_pool_slot_of(x, layer, i) < 0 &&
+            weight_state_has(&s->m->weight_state, layer, i, WEIGHT_CHECKED))
+            best = v, swap.expert = i;
     }
     int evicted = expert_pool_slots(x, layer)[swap.slot].expert;
     if (swap.expert < 0 || (evicted >= 0 && best <= score_of(&x->d->score, layer, evicted))) swap.slot = -1;
     else
-        swap.saved_s =
-            PREDICT_RATE_BATCHES * cost_table_at(&x->cost[0], 1) * (predict_rate(p, layer, swap.expert) - (evicted >= 0 ? predict_rate(p, layer, evicted) : 0));
+        swap.saved_s = PREDICT_RATE_BATCHES * cost_table_at(&x->cost[0], 1) *
+                       (predict_rate(p, layer, swap.expert) - (evicted >= 0 ? predict_rate(p, layer, evicted) : 0));
     return swap;
 }
 
-/* Picks the best prefetch for the next layers, from each layer's newest prediction. elapsed_s: since this layer's experts began. */
+/* Picks the best prefetch for the next layers, from each layer's newest prediction. elapsed_s: since this layer's
+ * experts began. */
 static struct upload_choice pick_prefetch(struct expert_pool *x, int micro, int layer, int n, double elapsed_s) {
     struct decode_device *d = x->d;
     const struct config *c = d->s->c;
@@ -104,7 +116,8 @@ static struct upload_choice pick_prefetch(struct expert_pool *x, int micro, int 
     for (int l = layer + 1; l <= layer + PREDICT_LAYERS && l < d->last; l++) {
         const int32_t *predicted = NULL;
         int distance = 0;
-        while (!predicted && ++distance <= PREDICT_LAYERS) predicted = router_lookahead_get(&x->lookahead, micro, l, distance, n);
+        while (!predicted && ++distance <= PREDICT_LAYERS)
+            predicted = router_lookahead_get(&x->lookahead, micro, l, distance, n);
         if (!predicted) continue;
         memset(x->expert_rows, 0, (size_t)c->n_experts * sizeof *x->expert_rows);
         for (int i = 0; i < n * c->topk; i++)
@@ -137,7 +150,8 @@ static int n_uploads_in_flight(const struct expert_pool *x) {
     return n;
 }
 
-int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enum decode_prefetch_phase phase, double until_batch_s) {
+int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enum decode_prefetch_phase phase,
+                         double until_batch_s) {
     struct expert_pool *x = d->pool;
     struct decode *s = d->s;
     struct lookahead_need want[USED_MOST];
@@ -153,9 +167,12 @@ int expert_pool_prefetch(struct decode_device *d, const struct lookahead *a, enu
         }
         for (int i = 0; i < n && phase != PREFETCH_NONE; i++) {
             const int id = want[i].expert, slot = expert_pool_victim(x, l, x->expert_rows);
-            if (*expert_pool_slot_of(x, l, id) >= 0 || !weight_state_has(&s->m->weight_state, l, id, WEIGHT_CHECKED)) continue;
-            if (phase == PREFETCH_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue;                     /* less likely than the average expert */
-            if (slot < 0 || (n_queued + 1) * x->upload_s > until_batch_s + (l - d->first) * x->layer_period_s) break; /* no slot, or too late for this layer */
+            if (*expert_pool_slot_of(x, l, id) >= 0 || !weight_state_has(&s->m->weight_state, l, id, WEIGHT_CHECKED))
+                continue;
+            /* less likely than the average expert */
+            if (phase == PREFETCH_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue;
+            /* no slot, or too late for this layer */
+            if (slot < 0 || (n_queued + 1) * x->upload_s > until_batch_s + (l - d->first) * x->layer_period_s) break;
             TRY(expert_pool_upload(x, l, slot, id, true));
             n_queued++;
         }
@@ -173,23 +190,35 @@ static struct upload_choice pick_upload(struct expert_pool *x, int micro, int la
     return ahead.slot >= 0 && (w.slot < 0 || ahead.saved_s > w.saved_s) ? ahead : w;
 }
 
-/* --- Computing a layer ----------------------------------------------------------------------------------------------------------------  */
+/* --- Computing a layer ------------------------------------------------------------------------ */
 
-/* Computes one expert for its n pairs from index `at`: gathers their rows, runs it with the small-batch kernels, adds its output. */
-static int run_expert(struct expert_pool *x, const struct work *w, int micro, int layer, const struct expert_slot *t, int at, int n) {
+/* Computes one expert for its n pairs from index `at`: gathers their rows, runs it with the small-batch kernels, adds
+ * its output. */
+static int run_expert(struct expert_pool *x, const struct work *w, int micro, int layer, const struct expert_slot *t,
+                      int at, int n) {
     struct exec *exec = gpu_stream_exec(x->compute);
     const int hidden = config_routed_width(x->d->s->c);
     const float *from = decode_hands_latent(x->d->s) ? w->routed_in : x->routed_in ? x->routed_in : w->xn;
     float *to = x->routed_sum ? x->routed_sum : x->y[micro];
-    TRY(op_run(exec, OP_GATHER, &(struct op_gather){.out = x->expert_in, .x = from, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
-    TRY(op_run(exec, OP_FFN, &(struct op_ffn){.y = x->expert_out, .x = x->expert_in, .expert = t->view, .n = n, .hidden = hidden}));
+    TRY(op_run(
+        exec, OP_GATHER,
+        &(struct op_gather){
+            .out = x->expert_in, .x = from, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
+    TRY(op_run(exec, OP_FFN,
+               &(struct op_ffn){.y = x->expert_out, .x = x->expert_in, .expert = t->view, .n = n, .hidden = hidden}));
     TRY(block_experts_norm(exec, x->d->s->c, &x->d->layers[layer].view, x->expert_out, n));
     return op_run(exec, OP_SCATTER_ADD,
-                  &(struct op_scatter_add){
-                      .y = to, .x = x->expert_out, .index = x->token[micro] + at, .weight = x->weight[micro] + at, .n = n, .dim = hidden, .ldy = hidden});
+                  &(struct op_scatter_add){.y = to,
+                                           .x = x->expert_out,
+                                           .index = x->token[micro] + at,
+                                           .weight = x->weight[micro] + at,
+                                           .n = n,
+                                           .dim = hidden,
+                                           .ldy = hidden});
 }
 
-/* Unless they are exchanged in it, for experts in a latent space: prepares their input and sum; adds the sum to the micro-batch's. */
+/* Unless they are exchanged in it, for experts in a latent space: prepares their input and sum; adds the sum to the
+ * micro-batch's. */
 static int begin_latent(struct expert_pool *x, const struct work *w, int layer, int n) {
     const struct config *c = x->d->s->c;
     if (!x->routed_in) return 0;
@@ -199,7 +228,8 @@ static int begin_latent(struct expert_pool *x, const struct work *w, int layer, 
 static int end_latent(struct expert_pool *x, int micro, int layer, int n) {
     const struct config *c = x->d->s->c;
     if (!x->routed_sum) return 0;
-    return block_routed_output(gpu_stream_exec(x->compute), c, &x->d->layers[layer].view, x->routed_sum, x->y[micro], n);
+    return block_routed_output(gpu_stream_exec(x->compute), c, &x->d->layers[layer].view, x->routed_sum, x->y[micro],
+                               n);
 }
 
 /* Records the device's time for its previous layer, if that is complete. */
@@ -210,7 +240,8 @@ static void record_device_time(struct expert_pool *x, int micro) {
     if (n && gpu_event_is_done(x->end[micro])) {
         double took = gpu_event_elapsed(x->begin[micro], x->end[micro]);
         s->counts.device_s += took;
-        if (!cost->is_deterministic) cost_observe(cost, &cost->domain[1 + x->d->rank].observed[COST_FFN], n, x->expected_s[micro], took);
+        if (!cost->is_deterministic)
+            cost_observe(cost, &cost->domain[1 + x->d->rank].observed[COST_FFN], n, x->expected_s[micro], took);
     }
     x->timed_rows[micro] = 0;
 }
@@ -222,9 +253,10 @@ struct device_part {
     int begin[USED_MOST];                /* [n] first pair of each, in host_token and host_weight */
 };
 
-/* Takes the experts that the split gives to the device, uploading those without a slot: fills `part` and the pairs, and removes them from x->cpu_ids. Adds
- * the predicted seconds of the others to *cpu_s. */
-static int take_device_part(struct expert_pool *x, const struct decode_micro_batch *m, int micro, int layer, int n, struct device_part *part, double *cpu_s) {
+/* Takes the experts that the split gives to the device, uploading those without a slot: fills `part` and the pairs, and
+ * removes them from x->cpu_ids. Adds the predicted seconds of the others to *cpu_s. */
+static int take_device_part(struct expert_pool *x, const struct decode_micro_batch *m, int micro, int layer, int n,
+                            struct device_part *part, double *cpu_s) {
     const struct split_plan *p = x->plan;
     const int topk = x->d->s->c->topk;
     part->n = part->pairs = 0;
@@ -241,8 +273,10 @@ static int take_device_part(struct expert_pool *x, const struct decode_micro_bat
         }
         if (!t || part->n == USED_MOST) continue; /* left to the CPU */
         part->slot[part->n] = t, part->begin[part->n++] = part->pairs;
-        x->expected_s[micro] += upload_has_arrived(&x->uploads, &t->upload) ? cost_table_at(&x->cost[1], x->expert_rows[id])
-                                                                            : -INFINITY; /* not measurable: it waits for an upload */
+        x->expected_s[micro] += upload_has_arrived(&x->uploads, &t->upload)
+                                    ? cost_table_at(&x->cost[1], x->expert_rows[id])
+                                    /* not measurable: it waits for an upload */
+                                    : -INFINITY;
         t->was_used = true;
         for (int r = 0; r < m->n_dev * topk; r++)
             if (m->host.ids[r] == id) {
@@ -254,13 +288,15 @@ static int take_device_part(struct expert_pool *x, const struct decode_micro_bat
 }
 
 /* Enqueues the device's part of a layer; its sum is in x->y[micro] once x->done[micro] has been signalled. */
-static int enqueue_device_part(struct expert_pool *x, int micro, int layer, int n_rows, const struct device_part *part) {
+static int enqueue_device_part(struct expert_pool *x, int micro, int layer, int n_rows,
+                               const struct device_part *part) {
     struct decode_device *d = x->d;
     const struct decode *s = d->s;
     /* Without a queue the host has waited for the rows, so that the previous sum is complete, too. */
     if (s->cpu_queue) TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute));
     TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)n_rows * (size_t)sum_width(s) * 4));
-    TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)part->pairs * 4, GPU_H2D)); /* 0 bytes: no copy */
+    /* 0 bytes: no copy */
+    TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)part->pairs * 4, GPU_H2D));
     TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)part->pairs * 4, GPU_H2D));
     if (!part->n) return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
     TRY(gpu_event_record(x->begin[micro], x->compute));
@@ -280,13 +316,15 @@ static int enqueue_device_part(struct expert_pool *x, int micro, int layer, int 
     return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
 }
 
-int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **cpu_ids, double *expected) {
+int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int layer, int32_t **cpu_ids,
+                    double *expected) {
     struct expert_pool *x = d->pool;
     struct decode *s = d->s;
     struct device_part part;
     const int micro = (int)(m - s->micro_batch), topk = s->c->topk;
     const double now = clock_now();
-    if (x->layer_begin_s > 0) x->layer_period_s += (now - x->layer_begin_s - x->layer_period_s) / (x->layer_period_s > 0 ? 16 : 1);
+    if (x->layer_begin_s > 0)
+        x->layer_period_s += (now - x->layer_begin_s - x->layer_period_s) / (x->layer_period_s > 0 ? 16 : 1);
     x->layer_begin_s = now;
     record_device_time(x, micro);
     x->expected_s[micro] = 0;
@@ -304,7 +342,8 @@ int expert_pool_run(struct decode_device *d, struct decode_micro_batch *m, int l
     return enqueue_device_part(x, micro, layer, m->n_dev, &part);
 }
 
-int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected, double took) {
+int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m, int layer, double expected,
+                          double took) {
     struct expert_pool *x = d->pool;
     const struct decode *s = d->s;
     const struct config *c = s->c;
@@ -317,10 +356,11 @@ int expert_pool_end_layer(struct decode_device *d, struct decode_micro_batch *m,
     counts->cpu_s += took;
     if (cost->is_deterministic) return 0;
     if (expected > 0 && m->n == m->n_dev) cost_observe(cost, &cost->domain[0].observed[COST_FFN], m->n, expected, took);
-    if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) expert_pool_fill_costs(x); /* more often at first */
+    /* more often at first */
+    if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) expert_pool_fill_costs(x);
     for (int i = 0; i < m->n && has_scores; i++)
-        score_best(c->score, y->router_bias, x->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts, (int)n_best, x->best + (size_t)i * n_best,
-                   x->best_score + (size_t)i * n_best);
+        score_best(c->score, y->router_bias, x->router + (size_t)i * (size_t)config_n_choices(c), c->n_experts,
+                   (int)n_best, x->best + (size_t)i * n_best, x->best_score + (size_t)i * n_best);
     score_update(&d->score, layer, &(struct score_rows){m->n, x->ids, has_scores ? x->best : NULL, x->best_score});
     predict_update_rates(&d->predict, layer, x->expert_rows);
     int micro = (int)(m - s->micro_batch);

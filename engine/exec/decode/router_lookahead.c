@@ -4,12 +4,15 @@
 
 static bool is_predicted(const struct router_lookahead *g, int layer) {
     const struct decode *s = g->d->s;
-    return layer < g->d->last && s->c->layer[layer].moe && !s->c->layer[layer].routes_kept && !s->m->w->layers[layer].router_table;
+    return layer < g->d->last && s->c->layer[layer].moe && !s->c->layer[layer].routes_kept &&
+           !s->m->w->layers[layer].router_table;
 }
 static size_t max_pairs(const struct router_lookahead *g) { return (size_t)DECODE_MAX_ROWS * (size_t)g->d->s->c->topk; }
 static int32_t *predicted_at(const struct router_lookahead *g, int micro, int layer, int distance) {
     return g->predicted_ids +
-           ((size_t)(micro * ROUTER_LOOKAHEAD_LAYERS + layer % ROUTER_LOOKAHEAD_LAYERS) * PREDICT_LAYERS + (size_t)(distance - 1)) * max_pairs(g);
+           ((size_t)(micro * ROUTER_LOOKAHEAD_LAYERS + layer % ROUTER_LOOKAHEAD_LAYERS) * PREDICT_LAYERS +
+            (size_t)(distance - 1)) *
+               max_pairs(g);
 }
 static void drop_predictions(struct router_lookahead *g) {
     memset(g->predictions, 0, sizeof g->predictions);
@@ -33,17 +36,22 @@ void router_lookahead_close_stream(struct router_lookahead *g) {
     gpu_timeline_close(&g->done);
 }
 
-int router_lookahead_open(struct router_lookahead *g, struct decode_device *d, const _Atomic int *stop, struct error *e) {
+int router_lookahead_open(struct router_lookahead *g, struct decode_device *d, const _Atomic int *stop,
+                          struct error *e) {
     const struct config *c = d->s->c;
     const size_t rows = DECODE_MAX_ROWS, row = rows * (size_t)c->hidden * 4, pairs = rows * (size_t)c->topk * 4;
-    const size_t bytes[ROUTER_LOOKAHEAD_BUFFERS] = {row, row, row, row, row, rows * (size_t)config_n_choices(c) * 4, pairs, pairs, rows * 4, 4};
-    enum { XN = 2 * DECODE_MICRO_BATCHES, ROUTER, IDS, WEIGHTS, SHARED_WEIGHT, FIRST_BAD }; /* buffers after the saved rows */
+    const size_t bytes[ROUTER_LOOKAHEAD_BUFFERS] = {
+        row, row, row, row, row, rows * (size_t)config_n_choices(c) * 4, pairs, pairs, rows * 4, 4};
+    /* buffers after the saved rows */
+    enum { XN = 2 * DECODE_MICRO_BATCHES, ROUTER, IDS, WEIGHTS, SHARED_WEIGHT, FIRST_BAD };
     int rc = 0;
     *g = (struct router_lookahead){0};
     if (c->streams.n) return 0;
     g->d = d;
     for (int i = 0; i < ROUTER_LOOKAHEAD_BUFFERS && !rc; i++) rc = gpu_alloc(d->g, &g->mem[i], bytes[i], e);
-    if (!rc) rc = gpu_host_alloc(d->g, (void **)&g->predicted_ids, DECODE_MICRO_BATCHES * ROUTER_LOOKAHEAD_LAYERS * PREDICT_LAYERS * pairs, e);
+    if (!rc)
+        rc = gpu_host_alloc(d->g, (void **)&g->predicted_ids,
+                            DECODE_MICRO_BATCHES * ROUTER_LOOKAHEAD_LAYERS * PREDICT_LAYERS * pairs, e);
     if (rc) return rc;
     for (int i = 0; i < 2 * DECODE_MICRO_BATCHES; i++) g->saved[i / 2][i % 2] = g->mem[i];
     g->work = (struct work){.rows = DECODE_MAX_ROWS,
@@ -88,22 +96,28 @@ int router_lookahead_run(struct router_lookahead *g, int micro, int layer, struc
     for (int k = 1; k <= PREDICT_LAYERS; k++) {
         if (!is_predicted(g, layer + k)) continue;
         TRY(block_route(gpu_stream_exec(g->stream), c, &g->d->layers[layer + k].view, layer + k, &g->work, n));
-        TRY(gpu_copy(g->stream, predicted_at(g, micro, layer + k, k), g->work.ids, (size_t)n * (size_t)c->topk * 4, GPU_D2H));
-        g->predictions[micro][(layer + k) % ROUTER_LOOKAHEAD_LAYERS][k - 1] = (struct router_prediction){g->n_done, layer + k, n};
+        TRY(gpu_copy(g->stream, predicted_at(g, micro, layer + k, k), g->work.ids, (size_t)n * (size_t)c->topk * 4,
+                     GPU_D2H));
+        g->predictions[micro][(layer + k) % ROUTER_LOOKAHEAD_LAYERS][k - 1] =
+            (struct router_prediction){g->n_done, layer + k, n};
     }
     return gpu_timeline_signal(g->done, g->n_done, g->stream);
 }
 
 const int32_t *router_lookahead_get(const struct router_lookahead *g, int micro, int layer, int distance, int n) {
     const struct router_prediction *m = &g->predictions[micro][layer % ROUTER_LOOKAHEAD_LAYERS][distance - 1];
-    return g->d && m->layer == layer && m->n == n && gpu_timeline_reached(g->done, m->done) ? predicted_at(g, micro, layer, distance) : NULL;
+    return g->d && m->layer == layer && m->n == n && gpu_timeline_reached(g->done, m->done)
+               ? predicted_at(g, micro, layer, distance)
+               : NULL;
 }
 
 void router_lookahead_judge(struct router_lookahead *g, int micro, int layer, const int32_t *ids, int n) {
     for (int k = 1; k <= PREDICT_LAYERS && g->d; k++) {
         const int32_t *predicted = router_lookahead_get(g, micro, layer, k, n);
-        struct predict_accuracy a = predicted ? predict_judge(&g->d->predict, k, predicted, ids, n * g->d->s->c->topk) : (struct predict_accuracy){0};
-        g->d->s->counts.predicted[k - 1] += (uint64_t)a.predicted, g->d->s->counts.predicted_right[k - 1] += (uint64_t)a.selected;
+        struct predict_accuracy a = predicted ? predict_judge(&g->d->predict, k, predicted, ids, n * g->d->s->c->topk)
+                                              : (struct predict_accuracy){0};
+        g->d->s->counts.predicted[k - 1] += (uint64_t)a.predicted,
+            g->d->s->counts.predicted_right[k - 1] += (uint64_t)a.selected;
         g->predictions[micro][layer % ROUTER_LOOKAHEAD_LAYERS][k - 1].n = 0;
     }
 }

@@ -2,12 +2,15 @@
 
 #include <stdio.h>
 
-/* Whether m can be split before column `at`: not within a block of its format or scales. With columns in another order every rank has all of them. */
+/* Whether m can be split before column `at`: not within a block of its format or scales. With columns in another order
+ * every rank has all of them. */
 static bool can_split_at(const struct mat *m, int at) {
     if (!m->data || !m->cols || m->order) return true;
-    return at % (int)dtype_block((enum dtype)m->dtype) == 0 && (!m->scale || m->cols <= m->block_cols || at % m->block_cols == 0);
+    return at % (int)dtype_block((enum dtype)m->dtype) == 0 &&
+           (!m->scale || m->cols <= m->block_cols || at % m->block_cols == 0);
 }
-/* Whether all layers can: their output projections, or (ffn) the down matrices of dense FFNs or (moe) shared experts. */
+/* Whether all layers can: their output projections, or (ffn) the down matrices of dense FFNs or (moe) shared experts.
+ */
 static bool can_split_layers_at(const struct weights *w, int at, bool ffn, bool moe) {
     for (int l = 0; l < w->config.n_layers; l++) {
         const struct layer *y = &w->layers[l];
@@ -31,10 +34,12 @@ static const char *why_unsplittable(const struct config *c) {
     if (c->rope.fope_pairs) return "its KV heads rotate by numbers of their own";
     if (c->attn == ATTN_COMPRESSED) return "its output projection is grouped by heads";
     if (c->index_by_group) return "its groups of KV heads select their own keys";
-    if (config_has_states(c)) return "it has layers with a state instead of keys (as DeltaNet), which must be on one device";
+    if (config_has_states(c))
+        return "it has layers with a state instead of keys (as DeltaNet), which must be on one device";
     if (config_has_single_blocks(c)) return "some of its layers have attention or an FFN only";
     for (int i = 0; i < c->n_layers; i++)
-        if (config_heads(c, i) != c->n_heads || config_kv_heads(c, i) != c->n_kv_heads || c->layer[i].kv_lora) return "its layers differ in their heads";
+        if (config_heads(c, i) != c->n_heads || config_kv_heads(c, i) != c->n_kv_heads || c->layer[i].kv_lora)
+            return "its layers differ in their heads";
     if (c->attn == ATTN_GQA && c->qk_norm == QK_NORM_ALL) return "its queries are normed over all heads together";
     return NULL;
 }
@@ -51,7 +56,10 @@ bool tp_shard_split(const struct weights *w, int ranks, struct tp_shard out[GPU_
         int end_unit = shard_end(w, units, ranks, r, first_unit, heads_per_unit * c->v_dim, false, false),
             dense_end = shard_end(w, c->dense_inter, ranks, r, first_dense, 1, true, false),
             shared_end = shard_end(w, c->shared_inter, ranks, r, first_shared, 1, true, true);
-        if (end_unit == first_unit) return snprintf(why, cap, "no boundary between heads is one between blocks of its output projection's scales"), false;
+        if (end_unit == first_unit)
+            return snprintf(why, cap,
+                            "no boundary between heads is one between blocks of its output projection's scales"),
+                   false;
         out[r] = (struct tp_shard){.rank = r,
                                    .head0 = first_unit * heads_per_unit,
                                    .heads = (end_unit - first_unit) * heads_per_unit,
@@ -85,11 +93,12 @@ static void take_from(float **v, int first) {
     if (*v) *v += first;
 }
 
-int tp_shard_ranges(const struct config *shard_config, const struct tp_shard *s, const struct weights *w, int layer, struct layer *view,
-                    struct copy_range *out) {
+int tp_shard_ranges(const struct config *shard_config, const struct tp_shard *s, const struct weights *w, int layer,
+                    struct layer *view, struct copy_range *out) {
     const struct config *c = &w->config;
     struct layer y = w->layers[layer];
-    const int query_rows = c->head_dim + (c->attn_gate == ATTN_GATE_IN_QUERY ? c->v_dim : 0), gate_rows = c->attn_gate == ATTN_GATE_HEAD ? 1 : c->v_dim,
+    const int query_rows = c->head_dim + (c->attn_gate == ATTN_GATE_IN_QUERY ? c->v_dim : 0),
+              gate_rows = c->attn_gate == ATTN_GATE_HEAD ? 1 : c->v_dim,
               kv_b_rows = config_mla(c, layer).nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
     take_rows(c->q_lora ? &y.q_b : &y.q, s->head0 * query_rows, s->heads * query_rows);
     take_from(&y.q_bias, s->head0 * query_rows);
@@ -113,7 +122,9 @@ int tp_shard_ranges(const struct config *shard_config, const struct tp_shard *s,
     *view = (struct layer){0};
     int k = copy_ranges_list(shard_config, layer, MODULE_LAYER, &y, view, out);
     for (int i = 0; i < k; i++) {
-        struct mat *m = out[i].field == &view->o.data ? &view->o : out[i].field == &view->dense.down.data ? &view->dense.down : NULL;
+        struct mat *m = out[i].field == &view->o.data            ? &view->o
+                        : out[i].field == &view->dense.down.data ? &view->dense.down
+                                                                 : NULL;
         if (!m) continue;
         out[i].pitch = m->stride;
         m->stride = out[i].row = dtype_bytes((enum dtype)m->dtype, (size_t)m->cols);

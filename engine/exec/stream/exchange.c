@@ -11,7 +11,8 @@ int exchange_open(struct slp_rank *r, struct error *e) {
     struct exchange *x = r->exchange = mem_calloc(1, sizeof *x);
     if (!x) return error_set(e, ERR_MEMORY, "no memory for an exchange");
     for (int i = 0; i < r->id; i++) x->first_row += p->rank[i].n;
-    const size_t hidden = (size_t)p->c->hidden, floats = (size_t)config_routed_width(p->c); /* numbers per token, and per sum of its experts */
+    /* numbers per token, and per sum of its experts */
+    const size_t hidden = (size_t)p->c->hidden, floats = (size_t)config_routed_width(p->c);
     x->is_bf16 = p->job->set->spec.math != GPU_MATH_F32 && floats <= 2 * hidden;
     const size_t element = x->is_bf16 ? 2 : 4, n = (size_t)r->n, topk = (size_t)p->c->topk * 4; /* bytes */
     int rc = gpu_stream_open(r->g, &x->send, "send", true, &p->stop, e);
@@ -57,7 +58,9 @@ void exchange_close(struct slp_rank *r) {
     r->exchange = NULL;
 }
 
-bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q) { return gpu_info(r->g)->peer && gpu_info(q->g)->peer; }
+bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q) {
+    return gpu_info(r->g)->peer && gpu_info(q->g)->peer;
+}
 
 static bool all_are_peers(const struct slp_rank *r) {
     for (int i = 0; i < r->p->n_ranks; i++)
@@ -65,7 +68,7 @@ static bool all_are_peers(const struct slp_rank *r) {
     return true;
 }
 
-/* --- Steps --------------------------------------------------------------------------------------------------------------------- */
+/* --- Steps ------------------------------------------------------------------------------------ */
 
 /* The current step. */
 static enum exchange_step step_kind(const struct exchange *x) { return (x->steps - 1) % EXCHANGE_STEPS; }
@@ -80,21 +83,25 @@ static int announce_data(struct slp_rank *r) {
     return gpu_pair_wait(x->ready[step_kind(x)], step_use(x), x->send);
 }
 /* Records that the part is in host memory once `send` has run what is enqueued. */
-static int mark_sent(struct slp_rank *r, int part) { return gpu_pair_record(r->exchange->sent[step_kind(r->exchange)][part], r->exchange->send); }
+static int mark_sent(struct slp_rank *r, int part) {
+    return gpu_pair_record(r->exchange->sent[step_kind(r->exchange)][part], r->exchange->send);
+}
 
 /* Makes `recv` wait until r may fetch that part of q's data. */
 static int wait_part(struct slp_rank *r, struct slp_rank *q, int part) {
     const struct exchange *x = r->exchange, *o = q->exchange;
-    return gpu_pair_wait(exchange_are_peers(r, q) ? o->ready[step_kind(x)] : o->sent[step_kind(x)][part], step_use(x), x->recv);
+    return gpu_pair_wait(exchange_are_peers(r, q) ? o->ready[step_kind(x)] : o->sent[step_kind(x)][part], step_use(x),
+                         x->recv);
 }
 /* Copies `bytes` of q's data to dst, on `recv`: from q's device memory if they are peers, else from its host memory. */
-static int fetch_part(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host, size_t bytes) {
+static int fetch_part(struct slp_rank *r, struct slp_rank *q, void *dst, const void *device, const void *host,
+                      size_t bytes) {
     atomic_fetch_add(&r->p->exchanged, bytes);
     if (exchange_are_peers(r, q)) return gpu_copy_peer(r->exchange->recv, dst, q->g, device, bytes);
     return gpu_copy(r->exchange->recv, dst, host, bytes, GPU_H2D);
 }
 
-/* --- SmallEP ------------------------------------------------------------------------------------------------------------------- */
+/* --- SmallEP ---------------------------------------------------------------------------------- */
 
 /* Returns the rows in part k of n rows; *begin: the first. */
 static size_t part_rows(size_t n, int k, size_t *begin) {
@@ -103,7 +110,9 @@ static size_t part_rows(size_t n, int k, size_t *begin) {
 }
 
 /* Conversion between BF16 and float32 rows, with the operations of a one-head KV cache. */
-static struct kv_plane bf16_rows(void *data, int width) { return (struct kv_plane){.data = data, .heads = 1, .dim = width, .dtype = DT_BF16}; }
+static struct kv_plane bf16_rows(void *data, int width) {
+    return (struct kv_plane){.data = data, .heads = 1, .dim = width, .dtype = DT_BF16};
+}
 static int to_bf16(struct slp_rank *r, void *out, const float *x, int n, int width) {
     struct op_kv_store o = {.plane = bf16_rows(out, width), .x = x, .n = n, .ldx = width};
     return n ? op_run(gpu_stream_exec(r->compute_stream), OP_KV_STORE, &o) : 0;
@@ -129,14 +138,17 @@ static int send_part(struct slp_rank *r, char *host, size_t at, const char *devi
 int exchange_tokens(struct slp_rank *r, int layer) {
     struct slp_run *p = r->p;
     struct exchange *x = r->exchange;
-    size_t topk = (size_t)p->c->topk, n = (size_t)r->n, row = (size_t)x->first_row, begin, row_bytes = (size_t)p->c->hidden * (x->is_bf16 ? 2 : 4);
+    size_t topk = (size_t)p->c->topk, n = (size_t)r->n, row = (size_t)x->first_row, begin,
+           row_bytes = (size_t)p->c->hidden * (x->is_bf16 ? 2 : 4);
     if (x->is_bf16) TRY(to_bf16(r, x->bf16_tokens, rank_rows(r, r->xn, r), r->n, p->c->hidden));
     TRY(announce_data(r));
     TRY(send_part(r, (char *)x->ids, 0, (const char *)(r->ids + row * topk), n * topk * 4));
     TRY(send_part(r, (char *)x->weights, 0, (const char *)(r->weights + row * topk), n * topk * 4));
     for (int k = 0; k < EXCHANGE_PARTS; k++) {
         size_t rows = part_rows(n, k, &begin);
-        TRY(send_part(r, x->tokens, begin * row_bytes, x->is_bf16 ? (const char *)x->bf16_tokens : (const char *)rank_rows(r, r->xn, r), rows * row_bytes));
+        TRY(send_part(r, x->tokens, begin * row_bytes,
+                      x->is_bf16 ? (const char *)x->bf16_tokens : (const char *)rank_rows(r, r->xn, r),
+                      rows * row_bytes));
         TRY(mark_sent(r, k));
     }
     int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "tokens", layer, -1);
@@ -147,15 +159,21 @@ int exchange_tokens(struct slp_rank *r, int layer) {
             size_t rows = part_rows((size_t)q->n, k, &begin), first = (size_t)o->first_row, at = begin * row_bytes;
             const char *from = x->is_bf16 ? (const char *)o->bf16_tokens : (const char *)rank_rows(q, q->xn, q);
             TRY(wait_part(r, q, k));
-            if (!k) TRY(fetch_part(r, q, r->ids + first * topk, q->ids + first * topk, o->ids, (size_t)q->n * topk * 4));
-            if (!k) TRY(fetch_part(r, q, r->weights + first * topk, q->weights + first * topk, o->weights, (size_t)q->n * topk * 4));
-            TRY(fetch_part(r, q, (char *)rank_rows(r, x->is_bf16 ? r->sum : r->xn, q) + at, from + at, o->tokens ? o->tokens + at : NULL, rows * row_bytes));
+            if (!k)
+                TRY(fetch_part(r, q, r->ids + first * topk, q->ids + first * topk, o->ids, (size_t)q->n * topk * 4));
+            if (!k)
+                TRY(fetch_part(r, q, r->weights + first * topk, q->weights + first * topk, o->weights,
+                               (size_t)q->n * topk * 4));
+            TRY(fetch_part(r, q, (char *)rank_rows(r, x->is_bf16 ? r->sum : r->xn, q) + at, from + at,
+                           o->tokens ? o->tokens + at : NULL, rows * row_bytes));
         }
     trace_end(p->trace, span, x->recv);
     TRY(gpu_event_record(x->received, x->recv));
     TRY(gpu_event_wait(x->received, r->compute_stream));
     for (int i = 0; i < p->n_ranks && x->is_bf16; i++)
-        if (i != r->id) TRY(from_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_rows(r, r->sum, &p->rank[i]), p->rank[i].n, p->c->hidden));
+        if (i != r->id)
+            TRY(from_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_rows(r, r->sum, &p->rank[i]), p->rank[i].n,
+                          p->c->hidden));
     return 0;
 }
 
@@ -170,7 +188,8 @@ int exchange_sums(struct slp_rank *r, float *out, int layer) {
     const int floats = config_routed_width(p->c);
     size_t n = (size_t)r->n, begin, row_bytes = (size_t)floats * (x->is_bf16 ? 2 : 4);
     for (int i = 0; i < p->n_ranks && x->is_bf16; i++)
-        if (i != r->id) TRY(to_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_sums(r, &p->rank[i]), p->rank[i].n, floats));
+        if (i != r->id)
+            TRY(to_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_sums(r, &p->rank[i]), p->rank[i].n, floats));
     TRY(announce_data(r));
     for (int k = 0; k < EXCHANGE_PARTS; k++) {
         for (int i = 0; i < p->n_ranks; i++) {
@@ -191,7 +210,8 @@ int exchange_sums(struct slp_rank *r, float *out, int layer) {
             for (int k = 0; k < EXCHANGE_PARTS; k++) {
                 size_t rows = part_rows(n, k, &begin), at = begin * row_bytes;
                 TRY(wait_part(r, q, k));
-                TRY(fetch_part(r, q, to + at, from + at, host ? host + (size_t)x->first_row * row_bytes + at : NULL, rows * row_bytes));
+                TRY(fetch_part(r, q, to + at, from + at, host ? host + (size_t)x->first_row * row_bytes + at : NULL,
+                               rows * row_bytes));
             }
             trace_end(p->trace, span, x->recv);
             TRY(gpu_event_record(x->received, x->recv));
@@ -199,7 +219,9 @@ int exchange_sums(struct slp_rank *r, float *out, int layer) {
             if (x->is_bf16) TRY(from_bf16(r, x->received_sums, x->bf16_sums, r->n, floats));
             part = x->received_sums;
         }
-        if (n) TRY(op_run(gpu_stream_exec(r->compute_stream), OP_ADD, &(struct op_add){.y = out, .x = part, .n = r->n, .m = floats}));
+        if (n)
+            TRY(op_run(gpu_stream_exec(r->compute_stream), OP_ADD,
+                       &(struct op_add){.y = out, .x = part, .n = r->n, .m = floats}));
         if (q == r || !n) continue;
         TRY(gpu_event_record(x->received, r->compute_stream)); /* received_sums may be overwritten afterwards */
         TRY(gpu_event_wait(x->received, x->recv));

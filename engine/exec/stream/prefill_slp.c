@@ -1,5 +1,6 @@
-/* Stream-loading prefill as a mode: all layers on one device (slp) or on several (dslp), driven by a thread of its own. CPU work
- * runs on the engine thread in pieces of some milliseconds: the embedding, the scan of weights before they are sent, and the head. */
+/* Stream-loading prefill as a mode: all layers on one device (slp) or on several (dslp), driven by a thread of its own.
+ * CPU work runs on the engine thread in pieces of some milliseconds: the embedding, the scan of weights before they are
+ * sent, and the head. */
 #include <pthread.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ struct slp_state {
     struct error error, cpu_error;         /* the run's error; the CPU part's, which is more specific */
 };
 
-/* --- CPU work, run by the engine thread in pieces ------------------------------------------------------------------------ */
+/* --- CPU work, run by the engine thread in pieces --------------------------------------------- */
 
 struct cpu_rows {
     struct slp_state *s;
@@ -52,13 +53,16 @@ static int report_rows(void *ctx, const float *x, int row, int n) {
     struct slp_state *s = ctx;
     int most = s->m->prefill_work->rows < HEAD_ROWS ? s->m->prefill_work->rows : HEAD_ROWS, rc = 0;
     for (int i = 0; i < n && !rc; i += most)
-        rc = s->m->run_on_engine(
-            s->m->owner, run_head_rows,
-            &(struct cpu_rows){.s = s, .x = x + (size_t)i * (size_t)s->m->w->config.hidden, .row = row + i, .n = n - i < most ? n - i : most});
+        rc = s->m->run_on_engine(s->m->owner, run_head_rows,
+                                 &(struct cpu_rows){.s = s,
+                                                    .x = x + (size_t)i * (size_t)s->m->w->config.hidden,
+                                                    .row = row + i,
+                                                    .n = n - i < most ? n - i : most});
     return rc;
 }
 
-/* Scans weights before they go to a device: some milliseconds per layer from memory. Reads from disk are cut into pieces. */
+/* Scans weights before they go to a device: some milliseconds per layer from memory. Reads from disk are cut into
+ * pieces. */
 struct weight_scan {
     struct slp_state *s;
     int layer, n, at;   /* ids [at, n) are still to be scanned */
@@ -88,7 +92,7 @@ static int scan_weights(void *ctx, int layer, const int32_t *ids, int n, struct 
     return rc;
 }
 
-/* --- The run ---------------------------------------------------------------------------------------------------------------- */
+/* --- The run ---------------------------------------------------------------------------------- */
 
 static void report_progress(void *ctx, int done, int total) {
     struct slp_state *s = ctx;
@@ -126,7 +130,9 @@ static void *slp_thread(void *arg) {
     return NULL;
 }
 
-static size_t n_counts(const struct runtime *m) { return (size_t)m->w->config.n_layers * (size_t)m->w->config.n_experts; }
+static size_t n_counts(const struct runtime *m) {
+    return (size_t)m->w->config.n_layers * (size_t)m->w->config.n_experts;
+}
 static void free_run(struct slp_state *s) {
     for (int i = 0; i < GPU_MAX; i++) resident_set_close(&s->resident[i]);
     mem_free(s->expert_rows);
@@ -138,14 +144,16 @@ static int open_run(struct runtime *m, struct prefill_job *j, int ranks, struct 
     struct slp_state *s = mem_calloc(1, sizeof *s);
     if (s) s->logits = mem_alloc((size_t)HEAD_ROWS * (size_t)m->w->config.vocab * sizeof *s->logits);
     if (s) s->expert_rows = mem_calloc(n_counts(m) + 1, sizeof *s->expert_rows);
-    int rc = s && s->logits && s->expert_rows ? kv_commit(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for a prefill");
+    int rc = s && s->logits && s->expert_rows ? kv_commit(j->kv, j->pos + j->n, e)
+                                              : error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (!rc) rc = exec_check_before(&m->w->config, j->pos, j->n_before, e);
     if (!rc) rc = decode_lock_weights(m->decode, s->resident, e);
     if (!rc) {
         s->m = m, s->j = j, s->ranks = ranks;
         s->state_step = kv_state_begin(j->kv, j->pos, j->n, prefill_mark_row(j, 0, j->n));
         j->state = s;
-        if (pthread_create(&s->thread, NULL, slp_thread, s)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a stream-loaded prefill");
+        if (pthread_create(&s->thread, NULL, slp_thread, s))
+            rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a stream-loaded prefill");
         if (rc) decode_unlock_weights(m->decode);
     }
     if (rc && s) free_run(s);
@@ -174,5 +182,7 @@ static void close_run(struct runtime *m, struct prefill_job *j) {
     free_run(j->state);
 }
 
-const struct prefill_driver prefill_mode_slp = {.mode = PREFILL_SLP, .unit = "layer", .open = open_slp, .advance = finish_run, .close = close_run};
-const struct prefill_driver prefill_mode_dslp = {.mode = PREFILL_DSLP, .unit = "layer", .open = open_dslp, .advance = finish_run, .close = close_run};
+const struct prefill_driver prefill_mode_slp = {
+    .mode = PREFILL_SLP, .unit = "layer", .open = open_slp, .advance = finish_run, .close = close_run};
+const struct prefill_driver prefill_mode_dslp = {
+    .mode = PREFILL_DSLP, .unit = "layer", .open = open_dslp, .advance = finish_run, .close = close_run};

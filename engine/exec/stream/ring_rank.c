@@ -47,7 +47,8 @@ void ring_publish_selected(struct slp_rank *r, int layer) {
     int n = r->last_expert - r->first_expert;
     if (!r->selected) return;
     pthread_mutex_lock(&p->lock);
-    for (int e = 0; e < n; e++) r->selected[(size_t)layer * (size_t)n + (size_t)e] = r->host_offset[e + 1] > r->host_offset[e];
+    for (int e = 0; e < n; e++)
+        r->selected[(size_t)layer * (size_t)n + (size_t)e] = r->host_offset[e + 1] > r->host_offset[e];
     r->n_selected_layers = layer + 1;
     pthread_cond_broadcast(&p->cond);
     pthread_mutex_unlock(&p->lock);

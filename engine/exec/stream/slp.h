@@ -1,6 +1,7 @@
 #pragma once
-/* Stream-loading prefill (SLP; DSLP on several devices): a prompt runs layer by layer while the weights of the next modules are
- * uploaded from the only copy, in host memory. Paper A, sections 3.1 and 3.2. Decides when and where parts run; layer/ computes them. */
+/* Stream-loading prefill (SLP; DSLP on several devices): a prompt runs layer by layer while the weights of the next
+ * modules are uploaded from the only copy, in host memory. Paper A, sections 3.1 and 3.2. Decides when and where parts
+ * run; layer/ computes them. */
 #include "engine/layer/block.h"
 #include "engine/transfer/copy_runs.h"
 #include "engine/transfer/gpu_set.h"
@@ -26,11 +27,11 @@ struct slp_plan {
 };
 /* Returns the bytes with chunks of up to 2,048 rows and a ring of that many slots. */
 size_t slp_plan_bytes(const struct config *c, const struct slp_need *need, int slots);
-/* Plans as many slots as a layer has experts, if they fit. Short of memory it takes fewer slots, down to eight, then smaller chunks, then fewer slots, down to
- * two. ERR_MEMORY says need and have. */
+/* Plans as many slots as a layer has experts, if they fit. Short of memory it takes fewer slots, down to eight, then
+ * smaller chunks, then fewer slots, down to two. ERR_MEMORY says need and have. */
 int slp_plan(struct slp_plan *p, const struct config *c, const struct slp_need *need, size_t have, struct error *e);
-/* Returns whether n tokens select at most about three quarters of a layer's experts: then waiting for the router and loading only
- * those is faster than loading ahead. */
+/* Returns whether n tokens select at most about three quarters of a layer's experts: then waiting for the router and
+ * loading only those is faster than loading ahead. */
 bool slp_selects_few(const struct config *c, int n);
 
 /* Returns the bytes per row of a key selection that later layers reuse; 0: there is none. */
@@ -53,9 +54,10 @@ struct slp_job {
     /* Receives n final residual rows starting at `row`, which is at least `first`. NULL: not wanted. */
     int (*on_rows)(void *ctx, const float *x, int row, int n);
     int first_row;
-    const struct resident_set *resident; /* NULL, or by device in the set: weights that stay there during the run and are not uploaded */
-    /* NULL, or checks weights before they are sent: experts ids[0..n) of a layer, or its other weights (ids NULL). An error ends the
-     * run. Called on loader threads. */
+    /* NULL, or by device in the set: weights that stay there during the run and are not uploaded */
+    const struct resident_set *resident;
+    /* NULL, or checks weights before they are sent: experts ids[0..n) of a layer, or its other weights (ids NULL). An
+     * error ends the run. Called on loader threads. */
     int (*check_weights)(void *ctx, int layer, const int32_t *ids, int n, struct error *e);
     void *ctx;
     const _Atomic int *cancel;
@@ -75,10 +77,10 @@ struct slp_stats {
 };
 /* Returns why a prompt cannot be split over devices; NULL: it can. Pure. */
 const char *slp_why_unsplittable(const struct config *c);
-/* Returns the bytes that must be free on each device, with the smallest ring; and the bytes that a run can use well, without a ring if
- * all experts are resident. */
+/* Returns the bytes that must be free on each device, with the smallest ring; and the bytes that a run can use well,
+ * without a ring if all experts are resident. */
 size_t slp_min_bytes(const struct slp_job *j);
 size_t slp_good_bytes(const struct slp_job *j, bool has_ring);
-/* Runs the prefill on the caller's thread; returns 0 or the first failure of any rank. Frees everything on the devices. A trace that
- * cannot be written is a warning. */
+/* Runs the prefill on the caller's thread; returns 0 or the first failure of any rank. Frees everything on the devices.
+ * A trace that cannot be written is a warning. */
 int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *e);

@@ -1,5 +1,5 @@
-/* Compute thread of a rank: runs the layers on its device as their weights arrive. The host runs a few units of work ahead of the
- * device, and waits once per layer for the sizes of the expert groups. */
+/* Compute thread of a rank: runs the layers on its device as their weights arrive. The host runs a few units of work
+ * ahead of the device, and waits once per layer for the sizes of the expert groups. */
 #include <math.h>
 #include <string.h>
 
@@ -14,9 +14,12 @@
 
 static struct exec *exec_of(struct slp_rank *r) { return gpu_stream_exec(r->compute_stream); }
 /* Returns the rows of the next chunk if `left` rows remain. */
-static int next_chunk(const struct slp_rank *r, int left) { return left < r->plan.chunk_rows ? left : r->plan.chunk_rows; }
+static int next_chunk(const struct slp_rank *r, int left) {
+    return left < r->plan.chunk_rows ? left : r->plan.chunk_rows;
+}
 
-/* Returns the workspace of a chunk that begins at row `row` of the rank; buffers that outlive a chunk are the rank's. */
+/* Returns the workspace of a chunk that begins at row `row` of the rank; buffers that outlive a chunk are the rank's.
+ */
 static struct work work_from_row(struct slp_rank *r, int row) {
     const struct config *c = r->p->c;
     const size_t first = (size_t)exchange_first_row(r);
@@ -31,15 +34,17 @@ static struct work work_from_row(struct slp_rank *r, int row) {
     /* Buffers of a chunk, which must not advance to `row`, and those that a chunk does not use. */
     w.router = NULL, w.idle = NULL, w.routed_in = w.routed_sum = NULL, w.seq_length = NULL;
     w = work_slice(c, &w, row);
-    if (r->q) w.q = r->q + (size_t)row * (size_t)(c->n_heads * c->head_dim); /* lasts from the pass over keys to that of the queries */
+    /* lasts from the pass over keys to that of the queries */
+    if (r->q) w.q = r->q + (size_t)row * (size_t)(c->n_heads * c->head_dim);
     w.router = r->work.router, w.idle = r->work.idle;
     if (!r->selected_keys) w.selected_keys = r->work.selected_keys;
     return w;
 }
 
-/* Runs a chunk's attention over all visible keys. While blocks of other ranks are missing it goes range by range as they arrive; else in
- * one pass. *steps: ring steps waited for so far. */
-static int ring_attention(struct slp_rank *r, const struct layer *y, int layer, struct work *w, const struct span *s, int *steps) {
+/* Runs a chunk's attention over all visible keys. While blocks of other ranks are missing it goes range by range as
+ * they arrive; else in one pass. *steps: ring steps waited for so far. */
+static int ring_attention(struct slp_rank *r, const struct layer *y, int layer, struct work *w, const struct span *s,
+                          int *steps) {
     struct exec *x = exec_of(r);
     const struct config *c = r->p->c;
     struct kvring_range pieces[KVRING_RANGES];
@@ -83,8 +88,10 @@ static int attention_rows(struct slp_rank *r, const struct layer *y, int layer, 
         for (int at = 0; at < s->n; at += r->plan.chunk_rows) {
             int n = next_chunk(r, s->n - at), rc;
             struct work w = work_from_row(r, s->row + at);
-            struct span span = {
-                .cache = r->cache, .n = n, .pos = j->pos + s->first + at, .state_step = {.from_row = from, .to_row = STATE_STRIPE + i, .mark_row = STATE_MARK}};
+            struct span span = {.cache = r->cache,
+                                .n = n,
+                                .pos = j->pos + s->first + at,
+                                .state_step = {.from_row = from, .to_row = STATE_STRIPE + i, .mark_row = STATE_MARK}};
             int mark = j->state_step.mark - s->first - at;
             if (mark > 0 && mark < n) span.state_step.mark = mark;
             from = span.state_step.to_row;
@@ -101,24 +108,29 @@ static int attention_rows(struct slp_rank *r, const struct layer *y, int layer, 
     return 0;
 }
 
-/* Runs a layer's attention block: with several ranks first the keys and values, which travel around the ring, then the rest. */
+/* Runs a layer's attention block: with several ranks first the keys and values, which travel around the ring, then the
+ * rest. */
 static int attention_block(struct slp_rank *r, uint64_t module, int layer) {
     struct slp_run *p = r->p;
     int steps = 0;
     TRY(ring_wait_loaded(&r->dense, module, r->compute_stream));
     if (layer >= 2) TRY(gpu_pair_wait(r->kv_downloaded[layer % 2], (uint64_t)layer / 2, r->compute_stream));
     kvring_planes(r, layer, r->cache[layer].p);
-    int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys", layer, -1);
+    int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys",
+                           layer, -1);
     const struct layer *y = &ring_at(&r->dense, module)->layer;
-    bool state = kvring_has_state(r, layer), whole = p->c->layer[layer].mixer || p->n_ranks == 1; /* layers with a state have no keys to wait for */
+    /* layers with a state have no keys to wait for */
+    bool state = kvring_has_state(r, layer), whole = p->c->layer[layer].mixer || p->n_ranks == 1;
     TRY(attention_rows(r, y, layer, whole ? PASS_ALL : PASS_KV, &steps));
-    for (int i = 0; i < r->n_stripes && !state; i++) TRY(gpu_pair_record(r->state_computed[layer % 2][i], r->compute_stream));
+    for (int i = 0; i < r->n_stripes && !state; i++)
+        TRY(gpu_pair_record(r->state_computed[layer % 2][i], r->compute_stream));
     trace_end(p->trace, span, r->compute_stream);
     TRY(gpu_pair_record(r->kv_computed[layer % 2], r->compute_stream));
     if (p->n_ranks > 1) {
         TRY(kvring_receive(r, layer));
         if (!whole) TRY(attention_rows(r, y, layer, PASS_ATTEND, &steps));
-        for (; steps < p->n_ranks - 1; steps++) TRY(kvring_wait_step(r, layer, steps + 1)); /* every block, on which the reuse of planes relies (kvring.c) */
+        /* every block, on which the reuse of planes relies (kvring.c) */
+        for (; steps < p->n_ranks - 1; steps++) TRY(kvring_wait_step(r, layer, steps + 1));
     }
     TRY(gpu_pair_record(r->kv_read[layer % 2], r->compute_stream));
     return ring_release(&r->dense, module, r->compute_stream);
@@ -145,13 +157,14 @@ static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
                                     .n = n,
                                     .hidden = c->hidden,
                                     .wide = config_needs_wide_activations(c)}));
-        TRY(op_run(exec_of(r), OP_SCATTER_ADD,
-                   &(struct op_scatter_add){.y = w.x,
-                                            .x = r->work.xn,
-                                            .weight = c->layer[layer].moe && config_weighs_shared(c) ? w.shared_weight : NULL,
-                                            .n = n,
-                                            .dim = c->hidden,
-                                            .ldy = c->hidden}));
+        TRY(op_run(
+            exec_of(r), OP_SCATTER_ADD,
+            &(struct op_scatter_add){.y = w.x,
+                                     .x = r->work.xn,
+                                     .weight = c->layer[layer].moe && config_weighs_shared(c) ? w.shared_weight : NULL,
+                                     .n = n,
+                                     .dim = c->hidden,
+                                     .ldy = c->hidden}));
         TRY(ring_pace_unit(r, &r->pace_main, r->compute_stream));
     }
     return 0;
@@ -161,11 +174,13 @@ static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
 static void model_groups(struct slp_rank *r, int n) {
     const struct gpu_spec *spec = &r->p->job->set->spec;
     const int experts = r->last_expert - r->first_expert;
-    double n_experts = r->p->c->n_experts, part = spec->n_selected > 0 ? spec->n_selected / n_experts : 1, pairs = (double)n * r->p->c->topk, at = 0;
+    double n_experts = r->p->c->n_experts, part = spec->n_selected > 0 ? spec->n_selected / n_experts : 1,
+           pairs = (double)n * r->p->c->topk, at = 0;
     for (int e = 0; e <= experts; e++) {
         r->host_offset[e] = (int32_t)(at + 1e-3);
         if (e < experts)
-            at += pairs * (spec->expert_shares ? (double)spec->expert_shares[r->first_expert + e] : fmax(0, fmin(1, part * experts - e)) / (part * n_experts));
+            at += pairs * (spec->expert_shares ? (double)spec->expert_shares[r->first_expert + e]
+                                               : fmax(0, fmin(1, part * experts - e)) / (part * n_experts));
     }
     *slp_first_bad(r) = -1;
 }
@@ -175,31 +190,43 @@ static int read_groups(struct slp_rank *r, int n) {
         model_groups(r, n);
         return 0;
     }
-    TRY(gpu_copy(r->compute_stream, r->host_offset, r->offset, ((size_t)(r->last_expert - r->first_expert) + 1) * 4, GPU_D2H));
+    TRY(gpu_copy(r->compute_stream, r->host_offset, r->offset, ((size_t)(r->last_expert - r->first_expert) + 1) * 4,
+                 GPU_D2H));
     TRY(gpu_copy(r->compute_stream, slp_first_bad(r), (const void *)r->work.first_bad, 4, GPU_D2H));
     return gpu_stream_sync(r->compute_stream);
 }
 
 /* Adds an expert's outputs for pairs [begin, end), weighted, to the rows of their tokens in `out`. */
-static int run_expert(struct slp_rank *r, const struct layer *y, const struct expert *e, float *out, int begin, int end) {
+static int run_expert(struct slp_rank *r, const struct layer *y, const struct expert *e, float *out, int begin,
+                      int end) {
     const int hidden = config_routed_width(r->p->c);
     const float *x = r->p->c->moe_latent ? r->routed_in : r->xn;
     bool wide = config_needs_wide_activations(r->p->c);
     for (int at = begin; at < end; at += r->plan.chunk_rows) {
         int n = next_chunk(r, end - at);
-        TRY(op_run(exec_of(r), OP_GATHER, &(struct op_gather){.out = r->work.x, .x = x, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
-        TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden, .wide = wide}));
-        TRY(block_experts_norm(exec_of(r), r->p->c, y, r->work.xn, n));
+        TRY(op_run(exec_of(r), OP_GATHER,
+                   &(struct op_gather){
+                       .out = r->work.x, .x = x, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
         TRY(op_run(
-            exec_of(r), OP_SCATTER_ADD,
-            &(struct op_scatter_add){.y = out, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
+            exec_of(r), OP_FFN,
+            &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden, .wide = wide}));
+        TRY(block_experts_norm(exec_of(r), r->p->c, y, r->work.xn, n));
+        TRY(op_run(exec_of(r), OP_SCATTER_ADD,
+                   &(struct op_scatter_add){.y = out,
+                                            .x = r->work.xn,
+                                            .index = r->token + at,
+                                            .weight = r->weight + at,
+                                            .n = n,
+                                            .dim = hidden,
+                                            .ldy = hidden}));
     }
     return 0;
 }
 
-enum { SMALL_GROUP = 1024 }; /* most rows of a grouped expert: 8,192 tokens give DeepSeek-V3 256 on average, and some experts several times that */
-/* Groups experts with few rows into one operation to fill the device, as many as ring_quarter() allows. Fills g and the ids of its experts from expert e on,
- * with a single expert if it is large; returns the next expert. */
+/* most rows of a grouped expert: 8,192 tokens give DeepSeek-V3 256 on average, and some experts several times that */
+enum { SMALL_GROUP = 1024 };
+/* Groups experts with few rows into one operation to fill the device, as many as ring_quarter() allows. Fills g and the
+ * ids of its experts from expert e on, with a single expert if it is large; returns the next expert. */
 static int group_experts(const struct slp_rank *r, int layer, int e, int n, struct op_group *g, int ids[OP_GROUP_MAX]) {
     const int quarter = ring_quarter(r->plan.ring_slots), most = quarter < OP_GROUP_MAX ? quarter : OP_GROUP_MAX;
     int small = r->plan.chunk_rows < SMALL_GROUP ? r->plan.chunk_rows : SMALL_GROUP;
@@ -219,28 +246,31 @@ static int group_experts(const struct slp_rank *r, int layer, int e, int n, stru
 static int project_input(struct slp_rank *r, const struct layer *y, const float *xn, int n) {
     const struct config *c = r->p->c;
     for (int at = 0; at < n; at += r->plan.chunk_rows)
-        TRY(block_routed_input(exec_of(r), c, y, xn + (size_t)at * (size_t)c->hidden, r->routed_in + (size_t)at * (size_t)c->moe_latent,
-                               next_chunk(r, n - at)));
+        TRY(block_routed_input(exec_of(r), c, y, xn + (size_t)at * (size_t)c->hidden,
+                               r->routed_in + (size_t)at * (size_t)c->moe_latent, next_chunk(r, n - at)));
     return gpu_fill(r->compute_stream, r->routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4);
 }
 /* After them: adds the projected sums of n tokens to out. */
 static int project_output(struct slp_rank *r, const struct layer *y, float *out, int n) {
     const struct config *c = r->p->c;
     for (int at = 0; at < n; at += r->plan.chunk_rows)
-        TRY(block_routed_output(exec_of(r), c, y, r->routed_sum + (size_t)at * (size_t)c->moe_latent, out + (size_t)at * (size_t)c->hidden,
-                                next_chunk(r, n - at)));
+        TRY(block_routed_output(exec_of(r), c, y, r->routed_sum + (size_t)at * (size_t)c->moe_latent,
+                                out + (size_t)at * (size_t)c->hidden, next_chunk(r, n - at)));
     return 0;
 }
 
-/* Waits for the weights of a group of experts, runs it, and frees its slots of the ring. *module: the next module of the ring. */
-static int run_group(struct slp_rank *r, const struct layer *y, int layer, struct op_group *g, const int ids[OP_GROUP_MAX], uint64_t *module) {
+/* Waits for the weights of a group of experts, runs it, and frees its slots of the ring. *module: the next module of
+ * the ring. */
+static int run_group(struct slp_rank *r, const struct layer *y, int layer, struct op_group *g,
+                     const int ids[OP_GROUP_MAX], uint64_t *module) {
     struct slp_run *p = r->p;
     const uint64_t first = *module;
     for (int k = 0; k < g->n; k++) {
         TRY(ring_get_expert(r, layer, ids[k], *module, &g->expert[k]));
         *module += ring_takes_expert(r, layer, ids[k]);
     }
-    int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g->n > 1 ? "experts" : "expert", layer, r->first_expert + ids[0]);
+    int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g->n > 1 ? "experts" : "expert", layer,
+                           r->first_expert + ids[0]);
     if (g->n > 1) TRY(op_run(exec_of(r), OP_GROUP, g));
     else TRY(run_expert(r, y, &g->expert[0], g->y, g->begin[0], g->begin[1]));
     TRY(ring_pace_unit(r, &r->pace_main, r->compute_stream));
@@ -294,8 +324,9 @@ static int run_groups(struct slp_rank *r, const struct layer *y, int layer, floa
     return 0;
 }
 
-/* Runs the routed experts in order as their weights arrive. One rank adds to the residual stream directly; several compute partial sums of all tokens and
- * exchange them, in latent space if experts are in one. y: the layer's FFN weights. *module: next module of the expert ring, advanced. */
+/* Runs the routed experts in order as their weights arrive. One rank adds to the residual stream directly; several
+ * compute partial sums of all tokens and exchange them, in latent space if experts are in one. y: the layer's FFN
+ * weights. *module: next module of the expert ring, advanced. */
 static int run_experts(struct slp_rank *r, const struct layer *y, uint64_t *module, int layer) {
     struct slp_run *p = r->p;
     const bool is_latent = p->c->moe_latent > 0, is_shared = p->n_ranks > 1;
@@ -366,7 +397,8 @@ static int run_layers(struct slp_rank *r) {
         struct work w = work_from_row(r, at);
         TRY(block_merge_streams(exec_of(r), r->merge_weights, &w, next_chunk(r, r->n - at)));
     }
-    if (!gpu_info(r->g)->is_virtual) TRY(gpu_copy(r->compute_stream, slp_first_bad(r), (const void *)r->work.first_bad, 4, GPU_D2H));
+    if (!gpu_info(r->g)->is_virtual)
+        TRY(gpu_copy(r->compute_stream, slp_first_bad(r), (const void *)r->work.first_bad, 4, GPU_D2H));
     TRY(gpu_stream_sync(r->compute_stream));
     const int bad = gpu_info(r->g)->is_virtual ? -1 : *slp_first_bad(r);
     return bad >= 0 ? report_non_finite(r, bad) : 0;

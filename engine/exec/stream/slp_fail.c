@@ -28,7 +28,8 @@ int slp_check(struct slp_rank *r, int rc) {
     if (!rc) return 0;
     if (atomic_load(&r->p->stop)) return rc; /* another failure was first */
     if (!gpu_error_since(r->g, r->n_cleared, &e))
-        error_set(&e, rc, rc == ERR_CANCELLED ? "stopped" : "device %d: an operation failed", r->id + r->p->job->device);
+        error_set(&e, rc, rc == ERR_CANCELLED ? "stopped" : "device %d: an operation failed",
+                  r->id + r->p->job->device);
     return slp_fail(r->p, e.code, &e);
 }
 

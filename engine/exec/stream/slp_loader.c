@@ -1,5 +1,6 @@
-/* Loader thread: uploads the weights of each layer into the rings, in order of use, directly from the mapped checkpoint. A dense module
- * that is resident occupies a slot, so that slots follow from module numbers, but is not copied. */
+/* Loader thread: uploads the weights of each layer into the rings, in order of use, directly from the mapped
+ * checkpoint. A dense module that is resident occupies a slot, so that slots follow from module numbers, but is not
+ * copied. */
 #include <string.h>
 
 #include "engine/exec/stream/kvring.h"
@@ -29,7 +30,8 @@ static int load_dense(struct slp_rank *r, uint64_t k, int layer, enum module whi
     const struct layer *resident = resident_set_layer(r->resident, layer);
     s->layer = resident ? *resident : (struct layer){0}; /* clears fields of other modules and host pointers */
     int n = resident ? 0 : copy_ranges_list(p->c, layer, which, &p->job->w->layers[layer], &s->layer, ranges);
-    int span = trace_begin(p->trace, r->load_stream, r->id, LANE_LOAD, which == MODULE_FFN ? "load ffn" : "load attention", layer, -1);
+    int span = trace_begin(p->trace, r->load_stream, r->id, LANE_LOAD,
+                           which == MODULE_FFN ? "load ffn" : "load attention", layer, -1);
     if (which == MODULE_ATTENTION) rc = kvring_load_prefix(r, layer);
     if (!rc) rc = send_module(r, s, ranges, n);
     trace_end(p->trace, span, r->load_stream);
@@ -42,14 +44,16 @@ static int load_expert(struct slp_rank *r, uint64_t k, int layer, int expert) {
     struct ring_slot *s;
     int rc = ring_claim(&r->experts, gpu_info(r->g)->is_virtual, k, r->load_stream, &s);
     if (rc) return rc;
-    int n = copy_ranges_list_expert(&r->expert_params, p->c, layer, &p->job->w->layers[layer].experts[expert], &s->expert, ranges);
+    int n = copy_ranges_list_expert(&r->expert_params, p->c, layer, &p->job->w->layers[layer].experts[expert],
+                                    &s->expert, ranges);
     int span = trace_begin(p->trace, r->load_stream, r->id, LANE_LOAD, "load expert", layer, expert);
     rc = send_module(r, s, ranges, n);
     trace_end(p->trace, span, r->load_stream);
     return rc;
 }
 
-/* Runs the job's check on a layer's experts that will be sent, or on the rest of the layer. Resident weights were checked before. */
+/* Runs the job's check on a layer's experts that will be sent, or on the rest of the layer. Resident weights were
+ * checked before. */
 static int check_before_send(struct slp_rank *r, int layer, bool experts) {
     const struct slp_job *j = r->p->job;
     struct error e = {0};
@@ -61,8 +65,8 @@ static int check_before_send(struct slp_rank *r, int layer, bool experts) {
     return rc ? slp_fail(r->p, rc, &e) : 0;
 }
 
-/* Sends the modules of each layer in order of use. If the router selects the experts to load, the next layer's dense modules (one, if no
- * more fit) go before them, so that the bus is not idle until it has run. */
+/* Sends the modules of each layer in order of use. If the router selects the experts to load, the next layer's dense
+ * modules (one, if no more fit) go before them, so that the bus is not idle until it has run. */
 void *slp_loader_thread(void *arg) {
     struct slp_rank *r = arg;
     struct slp_run *p = r->p;

@@ -10,7 +10,9 @@ enum { MIN_DENSE_SLOTS = 2, MAX_DENSE_SLOTS = 8 };
 enum { MIN_SLOTS = 2, GOOD_SLOTS = 8 };
 
 const char *slp_why_unsplittable(const struct config *c) {
-    return c->short_taps ? "its attention blocks' outputs are convolved along the prompt, so no device can begin in its middle" : NULL;
+    return c->short_taps
+               ? "its attention blocks' outputs are convolved along the prompt, so no device can begin in its middle"
+               : NULL;
 }
 
 size_t slp_partial_floats(const struct config *c, int chunk) {
@@ -26,33 +28,41 @@ size_t slp_selection_bytes(const struct config *c) {
     return 0;
 }
 
-/* Memory that does not depend on the ring: residual stream and normed input of all rows, two layers of KV, selections unsorted and sorted,
- * a chunk's workspace with expanded keys and values. */
+/* Memory that does not depend on the ring: residual stream and normed input of all rows, two layers of KV, selections
+ * unsorted and sorted, a chunk's workspace with expanded keys and values. */
 static size_t fixed_bytes(const struct config *c, const struct slp_need *in, int chunk, int dense) {
-    size_t n = (size_t)in->n_rows, all = (size_t)in->n_tokens, hidden = (size_t)c->hidden * 4, bytes = n * hidden + all * hidden;
+    size_t n = (size_t)in->n_rows, all = (size_t)in->n_tokens, hidden = (size_t)c->hidden * 4,
+           bytes = n * hidden + all * hidden;
     if (in->n_tokens > in->n_rows) /* partial sums of all ranks' tokens; partial attention */
-        bytes += all * (size_t)config_row_width(c) * 4 + slp_partial_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
-    bytes += all * (size_t)c->topk * 16 + n * (size_t)(2 * rope_row_floats(c) + c->second_rope.dim) * 4 + n * (16 + slp_selection_bytes(c)) + all * 4;
+        bytes += all * (size_t)config_row_width(c) * 4 + slp_partial_floats(c, chunk) * 4 +
+                 (size_t)chunk * (size_t)c->n_heads * 8;
+    bytes += all * (size_t)c->topk * 16 + n * (size_t)(2 * rope_row_floats(c) + c->second_rope.dim) * 4 +
+             n * (16 + slp_selection_bytes(c)) + all * 4;
     bytes += n * (size_t)c->streams.n * (hidden + 4);
-    bytes += n * hidden * (size_t)(config_needs_ffn_in(c) + config_keeps_rows(c)) + 2 * all * (size_t)c->moe_latent * 4 +
-             n * (size_t)(c->carried + c->candidate_blocks) * 4;
-    if (in->n_tokens > in->n_rows && block_makes_queries_first(c, 0)) bytes += n * (size_t)(c->n_heads * c->head_dim) * 4;
-    bytes += 2 * ((size_t)in->n_positions * in->kv_row_bytes + in->state_bytes) + work_bytes(c, chunk) + (size_t)dense * in->dense_bytes + in->reserve;
+    bytes += n * hidden * (size_t)(config_needs_ffn_in(c) + config_keeps_rows(c)) +
+             2 * all * (size_t)c->moe_latent * 4 + n * (size_t)(c->carried + c->candidate_blocks) * 4;
+    if (in->n_tokens > in->n_rows && block_makes_queries_first(c, 0))
+        bytes += n * (size_t)(c->n_heads * c->head_dim) * 4;
+    bytes += 2 * ((size_t)in->n_positions * in->kv_row_bytes + in->state_bytes) + work_bytes(c, chunk) +
+             (size_t)dense * in->dense_bytes + in->reserve;
     return bytes + block_grown_bytes(c, in->n_positions) + (2u << 20); /* rounding of some forty allocations */
 }
 
-enum { MAX_CHUNK = 8192, GOOD_CHUNK = 2048, MIN_CHUNK = 64 }; /* rows: the first that slp_plan() tries; that slp_plan_bytes() counts; the last */
+/* rows: the first that slp_plan() tries; that slp_plan_bytes() counts; the last */
+enum { MAX_CHUNK = 8192, GOOD_CHUNK = 2048, MIN_CHUNK = 64 };
 static int dense_slots(const struct slp_need *in) {
     const size_t fit = DENSE_BUDGET / (in->dense_bytes ? in->dense_bytes : 1);
     return fit < MIN_DENSE_SLOTS ? MIN_DENSE_SLOTS : fit > MAX_DENSE_SLOTS ? MAX_DENSE_SLOTS : (int)fit;
 }
 size_t slp_plan_bytes(const struct config *c, const struct slp_need *in, int slots) {
-    return fixed_bytes(c, in, in->n_rows < GOOD_CHUNK ? in->n_rows : GOOD_CHUNK, dense_slots(in)) + (size_t)slots * in->expert_bytes;
+    return fixed_bytes(c, in, in->n_rows < GOOD_CHUNK ? in->n_rows : GOOD_CHUNK, dense_slots(in)) +
+           (size_t)slots * in->expert_bytes;
 }
 
-/* Fills *p with the largest chunk beside which min_slots fit, and as many slots as then fit, at most max_slots. Returns false if none fits. *need: the bytes
- * with the last chunk tried. */
-static bool plan_chunk(struct slp_plan *p, const struct config *c, const struct slp_need *in, size_t have, int min_slots, int max_slots, size_t *need) {
+/* Fills *p with the largest chunk beside which min_slots fit, and as many slots as then fit, at most max_slots. Returns
+ * false if none fits. *need: the bytes with the last chunk tried. */
+static bool plan_chunk(struct slp_plan *p, const struct config *c, const struct slp_need *in, size_t have,
+                       int min_slots, int max_slots, size_t *need) {
     const int min_chunk = in->chunk ? in->chunk : MIN_CHUNK;
     for (int chunk = in->chunk ? in->chunk : MAX_CHUNK; chunk >= min_chunk; chunk /= 2) {
         const int rows = chunk < in->n_rows ? chunk : in->n_rows > 0 ? in->n_rows : 1;
@@ -78,7 +88,8 @@ int slp_plan(struct slp_plan *p, const struct config *c, const struct slp_need *
     if (plan_chunk(p, c, in, have, good_slots, max_slots, &need)) return 0;
     if (!in->ring && good_slots > MIN_SLOTS && plan_chunk(p, c, in, have, MIN_SLOTS, max_slots, &need)) return 0;
     p->bytes = need;
-    return error_set(e, ERR_MEMORY, "%d tokens need %zu MB on the device with the smallest ring, %zu MB are free", in->n_rows, need >> 20, have >> 20);
+    return error_set(e, ERR_MEMORY, "%d tokens need %zu MB on the device with the smallest ring, %zu MB are free",
+                     in->n_rows, need >> 20, have >> 20);
 }
 
 bool slp_selects_few(const struct config *c, int n) {

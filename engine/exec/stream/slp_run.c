@@ -16,9 +16,10 @@
 #include "engine/model/rope.h"
 #include "engine/transfer/stage.h"
 
-/* --- A rank: its part of the prompt, memory, streams ---------------------------------------------------------------------- */
+/* --- A rank: its part of the prompt, memory, streams ------------------------------------------ */
 
-/* Assigns device, tokens and experts. Zig-zag: of 2 * n_ranks stripes, rank i has the i-th and the i-th from the end, which balances causal attention. */
+/* Assigns device, tokens and experts. Zig-zag: of 2 * n_ranks stripes, rank i has the i-th and the i-th from the end,
+ * which balances causal attention. */
 static void assign_rank(struct slp_run *p, int id) {
     struct slp_rank *r = &p->rank[id];
     const int n_ranks = p->n_ranks, n = p->job->n;
@@ -33,7 +34,8 @@ static void assign_rank(struct slp_run *p, int id) {
     } else {
         const int which[STRIPES] = {r->id, 2 * n_ranks - 1 - r->id};
         for (int i = 0; i < STRIPES; i++) {
-            int begin = (int)((int64_t)n * which[i] / (2 * n_ranks)), end = (int)((int64_t)n * (which[i] + 1) / (2 * n_ranks));
+            int begin = (int)((int64_t)n * which[i] / (2 * n_ranks)),
+                end = (int)((int64_t)n * (which[i] + 1) / (2 * n_ranks));
             if (begin == end) continue;
             r->stripe[r->n_stripes++] = (struct stripe){.first = begin, .n = end - begin, .row = r->n};
             r->n += end - begin;
@@ -47,7 +49,8 @@ static void assign_rank(struct slp_run *p, int id) {
 enum slot_kind { SLOT_ATTENTION, SLOT_FFN, SLOT_EXPERT };
 /* Returns the largest size of a module of that kind in a slot; cached in the set. */
 static size_t largest_module_bytes(struct gpu_set *set, const struct weights *w, enum slot_kind kind) {
-    static const enum module modules[] = {[SLOT_ATTENTION] = MODULE_ATTENTION, [SLOT_FFN] = MODULE_FFN, [SLOT_EXPERT] = MODULE_EXPERT};
+    static const enum module modules[] = {
+        [SLOT_ATTENTION] = MODULE_ATTENTION, [SLOT_FFN] = MODULE_FFN, [SLOT_EXPERT] = MODULE_EXPERT};
     struct copy_range ranges[COPY_RANGES_MAX];
     struct layer view; /* or an expert, which is smaller */
     size_t most = set->max_module_bytes[kind];
@@ -56,7 +59,8 @@ static size_t largest_module_bytes(struct gpu_set *set, const struct weights *w,
         int n = kind != SLOT_EXPERT ? 1 : y->experts ? w->config.n_experts : 0;
         for (int i = 0; i < n; i++) {
             const void *src = kind != SLOT_EXPERT ? (const void *)y : &y->experts[i];
-            const size_t bytes = copy_ranges_bytes(ranges, copy_ranges_list(&w->config, l, modules[kind], src, &view, ranges));
+            const size_t bytes =
+                copy_ranges_bytes(ranges, copy_ranges_list(&w->config, l, modules[kind], src, &view, ranges));
             most = bytes > most ? bytes : most;
         }
     }
@@ -83,7 +87,8 @@ static struct slp_need memory_need(const struct slp_rank *r) {
     const struct slp_run *p = r->p;
     struct gpu_set *set = p->job->set;
     const struct gpu_spec *spec = &set->spec;
-    size_t attention = largest_module_bytes(set, p->job->w, SLOT_ATTENTION), ffn = largest_module_bytes(set, p->job->w, SLOT_FFN);
+    size_t attention = largest_module_bytes(set, p->job->w, SLOT_ATTENTION),
+           ffn = largest_module_bytes(set, p->job->w, SLOT_FFN);
     struct slp_need need = {.n_rows = r->n,
                             .n_positions = p->job->pos + p->job->n,
                             .n_tokens = p->job->n,
@@ -94,8 +99,10 @@ static struct slp_need memory_need(const struct slp_rank *r) {
                             .ring = spec->slp_ring_slots,
                             .state_bytes = RANK_STATES * largest_row_bytes(p, true),
                             .kv_row_bytes = largest_row_bytes(p, false)};
-    if (p->job->resident && resident_set_has_all(r->resident, p->c, r->first_expert, r->last_expert)) need.expert_bytes = 0;
-    if (!spec->is_emulated || spec->is_virtual) need.reserve = (size_t)768 << 20; /* dequantized matrices, FFN intermediates, cuBLAS */
+    if (p->job->resident && resident_set_has_all(r->resident, p->c, r->first_expert, r->last_expert))
+        need.expert_bytes = 0;
+    /* dequantized matrices, FFN intermediates, cuBLAS */
+    if (!spec->is_emulated || spec->is_virtual) need.reserve = (size_t)768 << 20;
     return need;
 }
 
@@ -151,8 +158,9 @@ enum { ROW_BUFFERS = 25 };
 static void list_row_buffers(struct slp_rank *r, struct row_buffer out[ROW_BUFFERS]) {
     const struct slp_run *p = r->p;
     const struct config *c = p->c;
-    size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4, half = (size_t)rope_row_floats(c) * 4, topk = (size_t)c->topk * 4,
-           streams = (size_t)c->streams.n, second = (size_t)(c->second_rope.dim / 2) * 4;
+    size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4,
+           half = (size_t)rope_row_floats(c) * 4, topk = (size_t)c->topk * 4, streams = (size_t)c->streams.n,
+           second = (size_t)(c->second_rope.dim / 2) * 4;
     const struct row_buffer all_buffers[] = {
         {(void **)&r->x, n * hidden},
         {(void **)&r->xn, all * hidden},
@@ -169,7 +177,8 @@ static void list_row_buffers(struct slp_rank *r, struct row_buffer out[ROW_BUFFE
         {(void **)&r->kept, config_keeps_rows(c) ? n * hidden : 0},
         {(void **)&r->carried, n * (size_t)c->carried * 4},
         {(void **)&r->candidates, n * (size_t)c->candidate_blocks * 4},
-        {(void **)&r->q, p->n_ranks > 1 && block_makes_queries_first(c, 0) ? n * (size_t)(c->n_heads * c->head_dim) * 4 : 0},
+        {(void **)&r->q,
+         p->n_ranks > 1 && block_makes_queries_first(c, 0) ? n * (size_t)(c->n_heads * c->head_dim) * 4 : 0},
         {(void **)&r->routed_in, all * (size_t)c->moe_latent * 4},
         {(void **)&r->routed_sum, all * (size_t)c->moe_latent * 4},
         {(void **)&r->shared_weight, config_weighs_shared(c) ? n * 4 : 0},
@@ -196,7 +205,8 @@ static void close_rows(struct slp_rank *r) {
     for (int i = 0; i < ROW_BUFFERS; i++) gpu_free(r->g, *all[i].p);
 }
 
-/* Opens and closes device memory and streams of a rank. Drain all ranks before closing the first; close accepts partly opened ranks. */
+/* Opens and closes device memory and streams of a rank. Drain all ranks before closing the first; close accepts partly
+ * opened ranks. */
 static int rank_open(struct slp_rank *r, struct error *e) {
     struct slp_run *p = r->p;
     const struct gpu_spec *spec = &p->job->set->spec;
@@ -210,18 +220,25 @@ static int rank_open(struct slp_rank *r, struct error *e) {
     if (!rc) rc = open_rows(r, e);
     if (!rc) rc = work_open(&r->work, p->c, r->plan.chunk_rows, work_alloc, work_release, r, e);
     if (!rc) rc = kvring_open(r, e);
-    if (!rc) rc = gpu_host_alloc(r->g, (void **)&r->host_offset, ((size_t)(r->last_expert - r->first_expert) + 2) * 4, e);
+    if (!rc)
+        rc = gpu_host_alloc(r->g, (void **)&r->host_offset, ((size_t)(r->last_expert - r->first_expert) + 2) * 4, e);
     for (int i = 0; i < 3 && !rc; i++) rc = gpu_event_open_timed(r->g, &r->last_event[i], e);
     if (!rc) rc = ring_pace_open(&r->pace_load, r->g, e);
     if (!rc) rc = ring_pace_open(&r->pace_main, r->g, e);
-    int threads = stage_threads(p->job->set, p->job->w); /* prefixes are in unpinned memory even when weights are pinned */
-    struct stage_options load = {
-        .set = p->job->set, .g = r->g, .stream = r->load_stream, .stop = &p->stop, .threads = spec->is_virtual || threads ? threads : 1};
+    /* prefixes are in unpinned memory even when weights are pinned */
+    int threads = stage_threads(p->job->set, p->job->w);
+    struct stage_options load = {.set = p->job->set,
+                                 .g = r->g,
+                                 .stream = r->load_stream,
+                                 .stop = &p->stop,
+                                 .threads = spec->is_virtual || threads ? threads : 1};
     if (!rc) rc = stage_open(&r->stage, &load, e);
-    if (!rc && slp_selects_few(p->c, p->job->n) && !(r->selected = mem_calloc((size_t)p->c->n_layers * (size_t)p->c->n_experts, 1)))
+    if (!rc && slp_selects_few(p->c, p->job->n) &&
+        !(r->selected = mem_calloc((size_t)p->c->n_layers * (size_t)p->c->n_experts, 1)))
         rc = error_set(e, ERR_MEMORY, "no memory for a rank");
     r->cache = mem_calloc((size_t)p->c->n_layers, sizeof *r->cache);
-    if (p->job->check_weights && !(r->check_ids = mem_alloc(((size_t)(r->last_expert - r->first_expert) + 1) * sizeof *r->check_ids)) && !rc)
+    if (p->job->check_weights &&
+        !(r->check_ids = mem_alloc(((size_t)(r->last_expert - r->first_expert) + 1) * sizeof *r->check_ids)) && !rc)
         rc = error_set(e, ERR_MEMORY, "no memory for a rank");
     if (!rc && !r->cache) rc = error_set(e, ERR_MEMORY, "no memory for a rank");
     return rc;
@@ -229,8 +246,8 @@ static int rank_open(struct slp_rank *r, struct error *e) {
 
 /* Other ranks' streams wait for this one's events and read its memory: all must be idle before anything is freed. */
 static int rank_drain(struct slp_rank *r) {
-    struct gpu_stream *all[] = {r->load_stream, r->compute_stream, r->unload_stream, r->exchange ? r->exchange->send : NULL,
-                                r->exchange ? r->exchange->recv : NULL};
+    struct gpu_stream *all[] = {r->load_stream, r->compute_stream, r->unload_stream,
+                                r->exchange ? r->exchange->send : NULL, r->exchange ? r->exchange->recv : NULL};
     int rc = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         int one = all[i] ? gpu_stream_sync(all[i]) : 0;
@@ -260,7 +277,7 @@ static void rank_close(struct slp_rank *r) {
     mem_free(r->cache);
 }
 
-/* --- The run --------------------------------------------------------------------------------------------------------------- */
+/* --- The run ---------------------------------------------------------------------------------- */
 
 /* Uploads the weights that merge several residual streams after the last layer. */
 static int upload_merge_weights(struct slp_rank *r, struct error *e) {
@@ -268,11 +285,14 @@ static int upload_merge_weights(struct slp_rank *r, struct error *e) {
     struct copy_range ranges[COPY_RANGES_MAX];
     struct copy_run runs[COPY_RANGES_MAX];
     size_t bytes;
-    if (!(r->merge_weights = mem_alloc(sizeof *r->merge_weights))) return error_set(e, ERR_MEMORY, "no memory for a rank");
+    if (!(r->merge_weights = mem_alloc(sizeof *r->merge_weights)))
+        return error_set(e, ERR_MEMORY, "no memory for a rank");
     *r->merge_weights = *w;
-    int n = copy_ranges_list(&w->config, 0, MODULE_STREAM_MERGE, w, r->merge_weights, ranges), k = copy_runs_merge(ranges, n, runs, &bytes);
+    int n = copy_ranges_list(&w->config, 0, MODULE_STREAM_MERGE, w, r->merge_weights, ranges),
+        k = copy_runs_merge(ranges, n, runs, &bytes);
     int rc = n ? gpu_alloc(r->g, (void **)&r->merge_mem, bytes, e) : 0;
-    for (int i = 0; i < k && !rc; i++) rc = gpu_copy(r->compute_stream, r->merge_mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D);
+    for (int i = 0; i < k && !rc; i++)
+        rc = gpu_copy(r->compute_stream, r->merge_mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D);
     for (int i = 0; i < n && !rc; i++) *ranges[i].field = r->merge_mem + ranges[i].at;
     return rc;
 }
@@ -290,13 +310,18 @@ static int upload_inputs(struct slp_rank *r, float *buf, int rows, struct error 
             const struct stripe *s = &r->stripe[i];
             int n = s->n - at < rows ? s->n - at : rows;
             if (j->set->spec.is_virtual) {
-                rc = gpu_copy(r->compute_stream, r->x + (size_t)(s->row + at) * hidden, buf, (size_t)n * hidden * 4, GPU_H2D);
+                rc = gpu_copy(r->compute_stream, r->x + (size_t)(s->row + at) * hidden, buf, (size_t)n * hidden * 4,
+                              GPU_H2D);
                 continue;
             }
-            if ((rc = j->embed(j->ctx, buf, s->first + at, n))) return error_set(e, rc, "the embedding of the prompt failed");
-            rc = gpu_copy(r->compute_stream, r->x + (size_t)(s->row + at) * hidden, buf, (size_t)n * hidden * 4, GPU_H2D);
+            if ((rc = j->embed(j->ctx, buf, s->first + at, n)))
+                return error_set(e, rc, "the embedding of the prompt failed");
+            rc = gpu_copy(r->compute_stream, r->x + (size_t)(s->row + at) * hidden, buf, (size_t)n * hidden * 4,
+                          GPU_H2D);
             if (!rc) rc = gpu_stream_sync(r->compute_stream);
-            if (!rc && j->tokens) rc = gpu_copy(r->compute_stream, r->tokens + s->row + at, j->tokens + s->first + at, (size_t)n * 4, GPU_H2D);
+            if (!rc && j->tokens)
+                rc = gpu_copy(r->compute_stream, r->tokens + s->row + at, j->tokens + s->first + at, (size_t)n * 4,
+                              GPU_H2D);
             int32_t *pos = (int32_t *)buf;
             for (int k = 0; k < n; k++) pos[k] = j->pos + s->first + at + k;
             if (!rc) rc = gpu_copy(r->compute_stream, r->pos + s->row + at, pos, (size_t)n * 4, GPU_H2D);
@@ -324,7 +349,8 @@ static int report_rows(struct slp_run *p, float *buf, int rows, struct error *e)
         struct slp_rank *r;
         const struct stripe *s = find_stripe(p, at, &r);
         n = s->first + s->n - at < rows ? s->first + s->n - at : rows;
-        int rc = gpu_copy(r->compute_stream, buf, r->x + (size_t)(s->row + at - s->first) * hidden, (size_t)n * hidden * 4, GPU_D2H);
+        int rc = gpu_copy(r->compute_stream, buf, r->x + (size_t)(s->row + at - s->first) * hidden,
+                          (size_t)n * hidden * 4, GPU_D2H);
         if (!rc) rc = gpu_stream_sync(r->compute_stream);
         if (rc) return slp_check(r, rc);
         if ((rc = j->on_rows(j->ctx, buf, at, n))) return error_set(e, rc, "stopped");
@@ -369,14 +395,16 @@ static void watch_progress(struct slp_run *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Runs the threads of all ranks to their end. The loaders start first, so that weights are uploaded while the embeddings are computed. */
+/* Runs the threads of all ranks to their end. The loaders start first, so that weights are uploaded while the
+ * embeddings are computed. */
 static void run_threads(struct slp_run *p, float *buf, int rows) {
     const struct slp_job *j = p->job;
     start_threads(p, slp_loader_thread);
     for (int i = 0; i < p->n_ranks && !atomic_load(&p->stop); i++) {
         struct error e = {0};
         int rc = upload_inputs(&p->rank[i], buf, rows, &e);
-        if (rc && !e.code && !gpu_error(p->rank[i].g, &e)) error_set(&e, rc, "device %d: cannot upload the prompt", i + j->device);
+        if (rc && !e.code && !gpu_error(p->rank[i].g, &e))
+            error_set(&e, rc, "device %d: cannot upload the prompt", i + j->device);
         if (rc) slp_fail(p, e.code, &e);
     }
     start_threads(p, slp_compute_thread);
@@ -387,7 +415,8 @@ static void run_threads(struct slp_run *p, float *buf, int rows) {
 }
 
 static void fill_stats(struct slp_run *p, struct slp_stats *s, double wall) {
-    *s = (struct slp_stats){.plan = p->rank[0].plan, .seconds = wall, .h2d = p->h2d, .d2h = p->d2h, .exchanged = p->exchanged};
+    *s = (struct slp_stats){
+        .plan = p->rank[0].plan, .seconds = wall, .h2d = p->h2d, .d2h = p->d2h, .exchanged = p->exchanged};
     double end = 0;
     for (int i = 0; i < p->n_ranks; i++) {
         struct slp_rank *r = &p->rank[i];
@@ -419,20 +448,25 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->cond, NULL);
     int rc = 0;
-    if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden * 4 + 4)))) rc = error_set(e, ERR_MEMORY, "no memory for a prefill");
-    if (!rc && (j->trace_path || j->merge_into) && !(p->trace = trace_open())) rc = error_set(e, ERR_MEMORY, "no memory for a trace");
+    if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden * 4 + 4))))
+        rc = error_set(e, ERR_MEMORY, "no memory for a prefill");
+    if (!rc && (j->trace_path || j->merge_into) && !(p->trace = trace_open()))
+        rc = error_set(e, ERR_MEMORY, "no memory for a trace");
     for (int i = 0; i < p->n_ranks; i++) assign_rank(p, i);
     for (int i = 0; i < p->n_ranks && !rc; i++) rc = rank_open(&p->rank[i], e);
     if (!rc) {
         run_threads(p, buf, rows);
-        for (int i = 0; i < p->n_ranks && !p->error.code; i++) slp_check(&p->rank[i], gpu_error_since(p->rank[i].g, p->rank[i].n_cleared, NULL));
+        for (int i = 0; i < p->n_ranks && !p->error.code; i++)
+            slp_check(&p->rank[i], gpu_error_since(p->rank[i].g, p->rank[i].n_cleared, NULL));
         if (!p->error.code) rc = report_rows(p, buf, rows, e);
         if (p->error.code) *e = p->error, rc = e->code;
     }
     atomic_store(&p->stop, rc != 0);
     for (int i = 0; i < p->n_ranks; i++) {
-        int last = rank_drain(&p->rank[i]);                                          /* errors of work that was not synchronized yet */
-        if (!last) last = gpu_error_since(p->rank[i].g, p->rank[i].n_cleared, NULL); /* weights that decode holds and this run has read may be damaged */
+        /* errors of work that was not synchronized yet */
+        int last = rank_drain(&p->rank[i]);
+        /* weights that decode holds and this run has read may be damaged */
+        if (!last) last = gpu_error_since(p->rank[i].g, p->rank[i].n_cleared, NULL);
         if (rc || !last) continue;
         rc = slp_check(&p->rank[i], last);
         *e = p->error;
@@ -441,7 +475,8 @@ int slp_prefill(const struct slp_job *j, struct slp_stats *stats, struct error *
     else if (stats) *stats = (struct slp_stats){.h2d = p->h2d, .d2h = p->d2h, .exchanged = p->exchanged};
     for (int i = 0; i < p->n_ranks; i++) rank_close(&p->rank[i]);
     struct error trace_error = {0};
-    if (!rc && j->trace_path && trace_write(p->trace, j->trace_path, &trace_error)) log_say(LOG_WARN, "%s", trace_error.text);
+    if (!rc && j->trace_path && trace_write(p->trace, j->trace_path, &trace_error))
+        log_say(LOG_WARN, "%s", trace_error.text);
     if (p->trace && j->merge_into) trace_merge(j->merge_into, p->trace, j->device);
     trace_close(&p->trace);
     for (int i = 0; rc && i < j->ranks; i++)

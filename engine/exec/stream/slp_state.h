@@ -1,6 +1,6 @@
 #pragma once
-/* One SLP run: ranks, each with loader, compute and unloader threads, a stream for each thread, and two rings of modules.
- * slp_fail wakes everything that waits. */
+/* One SLP run: ranks, each with loader, compute and unloader threads, a stream for each thread, and two rings of
+ * modules. slp_fail wakes everything that waits. */
 #include <pthread.h>
 
 #include "engine/exec/stream/ring.h"
@@ -14,9 +14,18 @@ struct stripe {
 };
 
 enum { STRIPES = 2 };
-/* State rows of a layer. On the device: after each stripe, at the mark, before the first token. On the host: after the last stripe, at
- * the mark, and per stripe for a rank that continues it without peer access. */
-enum { STATE_STRIPE, STATE_MARK = STRIPES, STATE_BEFORE, RANK_STATES, HOST_LAST = 0, HOST_MARK, HOST_STRIPE, HOST_STATES = HOST_STRIPE + STRIPES };
+/* State rows of a layer. On the device: after each stripe, at the mark, before the first token. On the host: after the
+ * last stripe, at the mark, and per stripe for a rank that continues it without peer access. */
+enum {
+    STATE_STRIPE,
+    STATE_MARK = STRIPES,
+    STATE_BEFORE,
+    RANK_STATES,
+    HOST_LAST = 0,
+    HOST_MARK,
+    HOST_STRIPE,
+    HOST_STATES = HOST_STRIPE + STRIPES
+};
 struct slp_rank {
     struct slp_run *p;
     int id;
@@ -32,23 +41,32 @@ struct slp_rank {
     struct slp_plan plan;
     struct ring dense, experts;
     const struct resident_set *resident; /* weights of this device that are not uploaded; NULL: none */
-    uint8_t *selected;                   /* [n_layers, experts of this rank] selected by any token; NULL: all are loaded */
-    int n_selected_layers;               /* layers with valid `selected`; under slp_run.lock */
-    int32_t *check_ids;                  /* [experts of this rank] scratch of the loader for job->check_weights; NULL without one */
-    struct work work;                    /* of a chunk */
+    /* [n_layers, experts of this rank] selected by any token; NULL: all are loaded */
+    uint8_t *selected;
+    int n_selected_layers; /* layers with valid `selected`; under slp_run.lock */
+    /* [experts of this rank] scratch of the loader for job->check_weights; NULL without one */
+    int32_t *check_ids;
+    struct work work; /* of a chunk */
     /* device memory of all rows of this rank; for the experts, of all tokens */
-    float *x, *xn, *cos, *sin, *second_cos, *second_sin, *shared_weight, *ffn_in, *kept, *routed_in, *routed_sum, *carried, *q;
-    float *streams, *post;         /* several residual streams, as in struct work; merge_mem holds the weights that merge them at the end */
+    float *x, *xn, *cos, *sin, *second_cos, *second_sin, *shared_weight, *ffn_in, *kept, *routed_in, *routed_sum,
+        *carried, *q;
+    /* several residual streams, as in struct work; merge_mem holds the weights that merge them at the end */
+    float *streams, *post;
     struct weights *merge_weights; /* view of the weights in merge_mem */
     char *merge_mem;
-    int32_t *ids, *pos, *tokens, *candidates, *selected_keys; /* selected_keys: only if layers reuse a key selection, else it is per chunk */
-    float *weights;                                           /* ids, weights: [all, topk] selections */
-    float *sum;                                               /* DSLP: partial sums of all tokens [all, config_row_width()] */
-    int32_t *offset, *token;                                  /* OP_SORT: [experts + 1] where each expert's pairs begin; [all * topk] token of each pair */
-    float *weight;                                            /* [all * topk] weight of each pair */
-    int32_t *host_offset;                                     /* pinned, [experts + 2]: a copy of offset, then first_bad of the workspace (slp_first_bad) */
-    char *kv_mem[2];                                          /* by layer parity: KV planes of a layer on the device, all positions */
-    struct kv_layer *cache;                                   /* [n_layers]: views for struct span */
+    /* selected_keys: only if layers reuse a key selection, else it is per chunk */
+    int32_t *ids, *pos, *tokens, *candidates, *selected_keys;
+    float *weights; /* ids, weights: [all, topk] selections */
+    /* DSLP: partial sums of all tokens [all, config_row_width()] */
+    float *sum;
+    /* OP_SORT: [experts + 1] where each expert's pairs begin; [all * topk] token of each pair */
+    int32_t *offset, *token;
+    float *weight; /* [all * topk] weight of each pair */
+    /* pinned, [experts + 2]: a copy of offset, then first_bad of the workspace (slp_first_bad) */
+    int32_t *host_offset;
+    /* by layer parity: KV planes of a layer on the device, all positions */
+    char *kv_mem[2];
+    struct kv_layer *cache; /* [n_layers]: views for struct span */
     /* kvring.c, by layer parity, use layer / 2 + 1: a layer's KV has been computed; downloaded; read by attention */
     struct gpu_pair *kv_computed[2], *kv_downloaded[2], *kv_read[2];
     struct gpu_pair *state_computed[2][STRIPES]; /* the state after a stripe is ready */
@@ -76,4 +94,6 @@ struct slp_run {
 };
 
 /* The host's copy of r->work.first_bad, downloaded with a layer's group sizes. Not negative: a value was not finite. */
-static inline int32_t *slp_first_bad(const struct slp_rank *r) { return &r->host_offset[r->last_expert - r->first_expert + 1]; }
+static inline int32_t *slp_first_bad(const struct slp_rank *r) {
+    return &r->host_offset[r->last_expert - r->first_expert + 1];
+}

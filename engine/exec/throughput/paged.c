@@ -24,7 +24,7 @@ const char *paged_why_not(const struct runtime *m) {
     return NULL;
 }
 
-/* --- The CPU ----------------------------------------------------------------------------------------------------------------------  */
+/* --- The CPU ---------------------------------------------------------------------------------- */
 
 static int signal_attended(struct paged_device *d, uint32_t value) {
     struct runtime *m = d->p->m;
@@ -34,7 +34,8 @@ static int signal_attended(struct paged_device *d, uint32_t value) {
 }
 static int wait_projected(struct paged_device *d, uint32_t value) {
     struct runtime *m = d->p->m;
-    return m->cpu_queue ? gpu_timeline_wait(d->projected, value, m->cpu_queue) : gpu_timeline_wait_host(d->projected, value, d->p->cancel);
+    return m->cpu_queue ? gpu_timeline_wait(d->projected, value, m->cpu_queue)
+                        : gpu_timeline_wait_host(d->projected, value, d->p->cancel);
 }
 
 static void store_kv(const struct paged_span *s, int layer, const struct kv_plane *from, int n, int row) {
@@ -62,7 +63,8 @@ static int attend_unit(struct paged_device *d, int unit) {
     for (int i = m->span; i < m->span + m->n_spans; row += p->spans[i++].n) {
         const struct paged_span *s = &p->spans[i];
         struct work w = {.q = b->q, .att = b->att};
-        TRY(block_attend(p->m->cpu, p->c, y, layer, &w, &(struct span){.cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos},
+        TRY(block_attend(p->m->cpu, p->c, y, layer, &w,
+                         &(struct span){.cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos},
                          (struct key_range){.n = s->pos + s->n, .piece = PIECE_ALL}));
     }
     trace_cpu(p->m->trace, t, "attention", layer, (int)(m - p->micro));
@@ -72,7 +74,8 @@ static int attend_unit(struct paged_device *d, int unit) {
 static int embed_rows(struct paged *p) {
     for (int at = 0; at < p->n; at += BATCH_INVARIANT_ROWS) {
         float *x = p->host_x + (size_t)at * (size_t)p->c->hidden;
-        TRY(block_embed(p->m->cpu, p->m->w, x, p->host_tokens + at, p->n - at < BATCH_INVARIANT_ROWS ? p->n - at : BATCH_INVARIANT_ROWS));
+        TRY(block_embed(p->m->cpu, p->m->w, x, p->host_tokens + at,
+                        p->n - at < BATCH_INVARIANT_ROWS ? p->n - at : BATCH_INVARIANT_ROWS));
     }
     for (int i = 0; i < p->n_dev && p->m->cpu_queue; i++) TRY(signal_attended(&p->dev[i], p->base_value));
     return 0;
@@ -82,7 +85,8 @@ static int embed_rows(struct paged *p) {
 static int attend_all(struct paged *p) {
     const int last = p->c->n_layers - 1, n = p->n_micros;
     for (int turn = 0; turn < last * p->stagger + n; turn++)
-        for (int layer = turn < n ? 0 : (turn - n) / p->stagger + 1; layer <= last && layer * p->stagger <= turn; layer++) {
+        for (int layer = turn < n ? 0 : (turn - n) / p->stagger + 1; layer <= last && layer * p->stagger <= turn;
+             layer++) {
             if (p->calls->should_stop && p->calls->should_stop(p->calls->ctx)) return ERR_CANCELLED;
             TRY(attend_unit(&p->dev[layer % p->n_dev], layer / p->n_dev * n + turn - layer * p->stagger));
         }
@@ -104,12 +108,14 @@ static int compute_logits(struct paged *p, struct error *e) {
     return 0;
 }
 
-/* --- A batch ------------------------------------------------------------------------------------------------------------------------  */
+/* --- A batch ---------------------------------------------------------------------------------- */
 
 static void add_extent(struct paged *p, struct micro_batch *m, int n) {
     struct row_extent *last = m->n_extents ? &p->extents[m->extent + m->n_extents - 1] : NULL;
     if (n <= BATCH_INVARIANT_ROWS && last && !last->is_alone && last->n + n <= BATCH_INVARIANT_ROWS) last->n += n;
-    else p->extents[m->extent + m->n_extents++] = (struct row_extent){.at = m->n, .n = n, .is_alone = n > BATCH_INVARIANT_ROWS};
+    else
+        p->extents[m->extent + m->n_extents++] =
+            (struct row_extent){.at = m->n, .n = n, .is_alone = n > BATCH_INVARIANT_ROWS};
 }
 
 /* Lays out rows in the order of spans. */
@@ -160,7 +166,8 @@ static int reset_devices(struct paged *p, struct error *e) {
     int rc = 0;
     drain_streams(p);
     p->base_value = 0;
-    for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_weights_reset(&p->dev[i].w, e); /* also drops uploads that still wait for buffers */
+    /* also drops uploads that still wait for buffers */
+    for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_weights_reset(&p->dev[i].w, e);
     atomic_store(&p->stop, 0);
     for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_device_open_timelines(&p->dev[i], e);
     return rc;
@@ -174,8 +181,8 @@ static int run_layers(struct paged *p, struct error *e) {
     if (!rc) rc = attend_all(p);
     if (rc) abort_devices(p);
     for (int i = 0; i < fed; i++) pthread_join(p->dev[i].thread, NULL);
-    for (int i = 0; i < fed && !e->code; i++)
-        if (p->dev[i].rc && p->dev[i].rc != ERR_CANCELLED && rc != ERR_MODEL) rc = p->dev[i].rc; /* the first failure stopped the others */
+    for (int i = 0; i < fed && !e->code; i++) /* the first failure stopped the others */
+        if (p->dev[i].rc && p->dev[i].rc != ERR_CANCELLED && rc != ERR_MODEL) rc = p->dev[i].rc;
     return rc;
 }
 
@@ -185,7 +192,8 @@ static bool any_device_failed(const struct paged *p, struct error *e) {
     return false;
 }
 
-int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, const struct paged_calls *calls, const _Atomic int *cancel, struct error *e) {
+int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, const struct paged_calls *calls,
+              const _Atomic int *cancel, struct error *e) {
     p->spans = spans, p->n_spans = n_spans, p->calls = calls, p->cancel = cancel;
     int rc = lay_out_rows(p, e);
     if (rc || !p->n) return rc;
@@ -206,14 +214,15 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
     struct error device = {0};
     const bool failed = any_device_failed(p, &device), cancelled = cancel && atomic_load(cancel);
     if (failed) *e = device, rc = e->code;
-    else if (rc == ERR_MODEL && !e->code) error_set(e, rc, "a layer produced a non-finite number; the weights may be damaged; verify them (--verify)");
+    else if (rc == ERR_MODEL && !e->code)
+        error_set(e, rc, "a layer produced a non-finite number; the weights may be damaged; verify them (--verify)");
     else if (cancelled || !e->code) exec_op_error(cancelled ? rc = ERR_CANCELLED : rc, e);
     struct error after = {0};
     if (reset_devices(p, &after) && !failed) *e = after, rc = e->code;
     return rc;
 }
 
-/* --- Opening -------------------------------------------------------------------------------------------------------------------------- */
+/* --- Opening ---------------------------------------------------------------------------------- */
 
 static void plan_plane_offsets(struct paged *p) {
     size_t max_bytes[CACHE_PLANES] = {0};
@@ -248,7 +257,8 @@ static int open_memory(struct paged *p, struct error *e) {
     return rc;
 }
 
-int paged_open(struct paged **out, struct runtime *m, enum dtype kv, const struct paged_options *o, const _Atomic int *cancel, struct error *e) {
+int paged_open(struct paged **out, struct runtime *m, enum dtype kv, const struct paged_options *o,
+               const _Atomic int *cancel, struct error *e) {
     const char *why = paged_why_not(m);
     *out = NULL;
     if (why) return error_set(e, ERR_RUNTIME, "paged decode: %s", why);
@@ -258,7 +268,9 @@ int paged_open(struct paged **out, struct runtime *m, enum dtype kv, const struc
     if (p->o.rows < p->o.micro) p->o.rows = p->o.micro;
     p->n_dev = o->devices > 0 && o->devices < m->gpus->n ? o->devices : m->gpus->n;
     if (p->n_dev > p->c->n_layers) p->n_dev = p->c->n_layers;
-    for (int i = 0; i < p->n_dev; i++) p->dev[i].p = p, p->dev[i].rank = i, p->dev[i].g = m->gpus->gpu[i], p->dev[i].n_cleared = gpu_n_cleared(m->gpus->gpu[i]);
+    for (int i = 0; i < p->n_dev; i++)
+        p->dev[i].p = p, p->dev[i].rank = i, p->dev[i].g = m->gpus->gpu[i],
+        p->dev[i].n_cleared = gpu_n_cleared(m->gpus->gpu[i]);
     int rc = open_memory(p, e);
     for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_device_open(&p->dev[i], cancel, e);
     if (rc && any_device_failed(p, e)) rc = e->code;
@@ -283,7 +295,8 @@ void paged_close(struct paged **pp) {
 int paged_n_devices(const struct paged *p) { return p->n_dev; }
 double paged_resident_fraction(const struct paged *p) {
     double n_resident = 0, n_routed = 0;
-    for (int i = 0; i < p->n_dev; i++) n_resident += p->dev[i].w.n_resident, n_routed += (double)p->dev[i].w.n_moe * p->dev[i].w.n_experts;
+    for (int i = 0; i < p->n_dev; i++)
+        n_resident += p->dev[i].w.n_resident, n_routed += (double)p->dev[i].w.n_moe * p->dev[i].w.n_experts;
     return n_routed > 0 ? n_resident / n_routed : 0;
 }
 int paged_ring_percent(const struct paged *p) {
@@ -292,7 +305,8 @@ int paged_ring_percent(const struct paged *p) {
         const struct paged_weights *w = &p->dev[i].w;
         int max_streamed = 0;
         for (int l = i; l < p->c->n_layers; l += p->n_dev)
-            max_streamed = (int)paged_weights_streamed(w, l) > max_streamed ? (int)paged_weights_streamed(w, l) : max_streamed;
+            max_streamed =
+                (int)paged_weights_streamed(w, l) > max_streamed ? (int)paged_weights_streamed(w, l) : max_streamed;
         if (max_streamed && 100 * w->ring / max_streamed < min_percent) min_percent = 100 * w->ring / max_streamed;
     }
     return min_percent;

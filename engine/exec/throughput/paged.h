@@ -1,16 +1,18 @@
 #pragma once
-/* Throughput decode on devices that hold only part of the model (CGOPipe, paper B section 4.1 and appendix A). Rows go through each
- * layer in micro-batches. The device computes queries, keys and values of one; the CPU, which has the KV of all sessions, attends
- * for the next; the device runs output projection and routed experts of another. Expert weights are uploaded one layer ahead, two
- * pages per expert, spread evenly over the micro-batches of a layer: once per batch, however many rows it has. Unpinned weights
- * go through the staging threads.
+/* Throughput decode on devices that hold only part of the model (CGOPipe, paper B section 4.1 and appendix A). Rows go
+ * through each layer in micro-batches. The device computes queries, keys and values of one; the CPU, which has the KV
+ * of all sessions, attends for the next; the device runs output projection and routed experts of another. Expert
+ * weights are uploaded one layer ahead, two pages per expert, spread evenly over the micro-batches of a layer: once per
+ * batch, however many rows it has. Unpinned weights go through the staging threads.
  *
- * Everything but routed experts stays on the device, and so do as many routed experts per layer as requested or as fit. A row has
- * the same bits in any batch: operations take at most BATCH_INVARIANT_ROWS rows of several sessions, and a longer span runs alone, so callers
- * must cut prompts at positions that depend on the prompt only. Only GQA attention is built: see paged_why_not.
+ * Everything but routed experts stays on the device, and so do as many routed experts per layer as requested or as fit.
+ * A row has the same bits in any batch: operations take at most BATCH_INVARIANT_ROWS rows of several sessions, and a
+ * longer span runs alone, so callers must cut prompts at positions that depend on the prompt only. Only GQA attention
+ * is built: see paged_why_not.
  *
- * Several devices hold the layers round-robin. A layer follows the one before it by some micro-batches, so that all devices
- * compute at once; rows move between devices through host memory. No sum is split, so results equal one device's.
+ * Several devices hold the layers round-robin. A layer follows the one before it by some micro-batches, so that all
+ * devices compute at once; rows move between devices through host memory. No sum is split, so results equal one
+ * device's.
  *
  * Threads: all calls by the engine thread. During a batch each device has a feeding thread of its own. */
 #include "engine/exec/prefill.h"
@@ -18,21 +20,28 @@
 enum { PAGED_MAX_MICRO_BATCHES = 4096 };
 struct paged;
 struct paged_options {
-    int devices;              /* use the first `devices` of the set; 0: all */
-    int micro;                /* rows per micro-batch, at most */
-    int rows;                 /* rows per batch, at most */
-    double resident_fraction; /* fraction of each layer's routed experts that stays on the device; < 0: as many as fit beside pages for two layers */
+    int devices; /* use the first `devices` of the set; 0: all */
+    int micro;   /* rows per micro-batch, at most */
+    int rows;    /* rows per batch, at most */
+    /* fraction of each layer's routed experts that stays on the device; < 0: as many as fit beside pages for two layers
+     */
+    double resident_fraction;
 };
 /* Returns NULL if the model can be paged on these devices, else the reason. */
 const char *paged_why_not(const struct runtime *m);
-/* Loads resident weights and scans all of them. ERR_MEMORY (with need and have), ERR_MODEL, ERR_RUNTIME, ERR_CANCELLED. */
-int paged_open(struct paged **p, struct runtime *m, enum dtype kv, const struct paged_options *o, const _Atomic int *cancel, struct error *e);
+/* Loads resident weights and scans all of them. ERR_MEMORY (with need and have), ERR_MODEL, ERR_RUNTIME, ERR_CANCELLED.
+ */
+int paged_open(struct paged **p, struct runtime *m, enum dtype kv, const struct paged_options *o,
+               const _Atomic int *cancel, struct error *e);
 void paged_close(struct paged **p);
 int paged_n_devices(const struct paged *p);
 double paged_resident_fraction(const struct paged *p); /* fraction of routed experts that is resident */
-int paged_ring_percent(const struct paged *p);         /* size of the page ring in percent of a layer's streamed experts, smallest of all devices */
+/* size of the page ring in percent of a layer's streamed experts, smallest of all devices */
+int paged_ring_percent(const struct paged *p);
 
-struct paged_span { /* n tokens of a session at positions pos .. pos + n - 1; the cache holds all earlier positions except those of earlier spans */
+/* n tokens of a session at positions pos .. pos + n - 1; the cache holds all earlier positions except those of earlier
+ * spans */
+struct paged_span {
     struct kv *kv;
     const int32_t *tokens;
     int pos, n, total; /* total: known length of the whole sequence */
@@ -40,12 +49,14 @@ struct paged_span { /* n tokens of a session at positions pos .. pos + n - 1; th
     bool want_logits;  /* return logits of its last token */
 };
 struct paged_calls {
-    /* Receives each wanted span in order, after all layers, with its KV stored. logits [vocab] may be modified and are valid until it
-     * returns. Not called in virtual time. */
+    /* Receives each wanted span in order, after all layers, with its KV stored. logits [vocab] may be modified and are
+     * valid until it returns. Not called in virtual time. */
     void (*on_logits)(void *ctx, int span, float *logits, int32_t top);
-    int (*should_stop)(void *ctx); /* NULL, or polled before each micro-batch of a layer: non-zero ends the batch with ERR_CANCELLED */
+    /* NULL, or polled before each micro-batch of a layer: non-zero ends the batch with ERR_CANCELLED */
+    int (*should_stop)(void *ctx);
     void *ctx;
 };
-/* Runs one batch. After an error, spans that were not reported must be run again elsewhere; KV rows beyond their old ends are
- * garbage. ERR_RUNTIME: the device failed, close p. */
-int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, const struct paged_calls *calls, const _Atomic int *cancel, struct error *e);
+/* Runs one batch. After an error, spans that were not reported must be run again elsewhere; KV rows beyond their old
+ * ends are garbage. ERR_RUNTIME: the device failed, close p. */
+int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, const struct paged_calls *calls,
+              const _Atomic int *cancel, struct error *e);

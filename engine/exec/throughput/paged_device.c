@@ -13,12 +13,16 @@ enum { MAX_ALONE_ROWS = 256 }; /* most rows per group of an expert if they are o
 /* A span that runs alone has more than BATCH_INVARIANT_ROWS rows; between two of them is one run of the others. */
 size_t paged_max_runs(int micro) { return 2 * ((size_t)micro / (BATCH_INVARIANT_ROWS + 1)) + 1; }
 
-/* --- Views ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Views ------------------------------------------------------------------------------------ */
 
 static struct exec *exec_of(struct paged_device *d) { return gpu_stream_exec(d->main); }
 static size_t hidden_bytes(const struct paged *p, int n) { return (size_t)n * (size_t)p->c->hidden * 4; }
-static size_t query_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * config_head_dim(c, layer)); }
-static size_t result_floats(const struct config *c, int layer) { return (size_t)(config_heads(c, layer) * config_v_dim(c, layer)); }
+static size_t query_floats(const struct config *c, int layer) {
+    return (size_t)(config_heads(c, layer) * config_head_dim(c, layer));
+}
+static size_t result_floats(const struct config *c, int layer) {
+    return (size_t)(config_heads(c, layer) * config_v_dim(c, layer));
+}
 
 /* Views the workspace from row `at` of a micro-batch on; x, positions and tokens are in the buffers of the batch. */
 static struct work work_from_row(const struct paged_device *d, const struct micro_batch *m, int layer, int at) {
@@ -44,11 +48,13 @@ int paged_planes(const struct paged *p, int layer, char *mem, struct kv_plane ou
     return n;
 }
 
-/* --- A layer's work ----------------------------------------------------------------------------------------------------------------- */
+/* --- A layer's work --------------------------------------------------------------------------- */
 
 static float *row_at(float *x, const struct micro_batch *m, int hidden) { return x + (size_t)m->row * (size_t)hidden; }
 /* Return the device of the previous layer, and its unit of the same rows. */
-static const struct paged_device *previous_device(const struct paged_device *d) { return &d->p->dev[(d->rank + d->p->n_dev - 1) % d->p->n_dev]; }
+static const struct paged_device *previous_device(const struct paged_device *d) {
+    return &d->p->dev[(d->rank + d->p->n_dev - 1) % d->p->n_dev];
+}
 static int previous_unit(const struct paged_device *d, int unit) { return d->rank ? unit : unit - d->p->n_micros; }
 
 /* Computes queries, keys and values and downloads them. */
@@ -61,14 +67,19 @@ static int project_unit(struct paged_device *d, int unit) {
     struct kv_plane to[CACHE_PLANES];
     int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "project", layer, (int)(m - p->micro)), rc = 0;
     int n = paged_planes(p, layer, b->kv, to);
-    if (layer && p->n_dev > 1) rc = gpu_timeline_wait(previous_device(d)->passed, paged_value(previous_device(d), previous_unit(d, unit)), d->main);
+    if (layer && p->n_dev > 1)
+        rc = gpu_timeline_wait(previous_device(d)->passed, paged_value(previous_device(d), previous_unit(d, unit)),
+                               d->main);
     if (!rc && (!layer || p->n_dev > 1))
-        rc = gpu_copy(d->main, row_at(d->x, m, p->c->hidden), row_at(p->host_x, m, p->c->hidden), hidden_bytes(p, m->n), GPU_H2D);
+        rc = gpu_copy(d->main, row_at(d->x, m, p->c->hidden), row_at(p->host_x, m, p->c->hidden), hidden_bytes(p, m->n),
+                      GPU_H2D);
     for (const struct row_extent *t = p->extents + m->extent; t < p->extents + m->extent + m->n_extents && !rc; t++) {
         struct work w = work_from_row(d, m, layer, t->at);
         const int k = t->n;
         rc = block_rope(exec_of(d), p->m->w, &w, k, 0);
-        if (!rc) rc = block_kv(exec_of(d), p->c, y, layer, &w, &(struct span){.cache = d->cache, .n = k, .pos = t->at}, 1, k);
+        if (!rc)
+            rc =
+                block_kv(exec_of(d), p->c, y, layer, &w, &(struct span){.cache = d->cache, .n = k, .pos = t->at}, 1, k);
         if (!rc) rc = block_query(exec_of(d), p->c, y, layer, &w, k);
     }
     if (!rc) rc = gpu_copy(d->main, b->q, d->work.q, (size_t)m->n * query_floats(p->c, layer) * 4, GPU_D2H);
@@ -81,7 +92,8 @@ static int project_unit(struct paged_device *d, int unit) {
     return rc ? rc : gpu_timeline_signal(d->projected, paged_value(d, unit), d->main);
 }
 
-/* Counts how many rows of each run selected each expert, d->run_counts [runs, n_experts]. Virtual time: an even spread. */
+/* Counts how many rows of each run selected each expert, d->run_counts [runs, n_experts]. Virtual time: an even spread.
+ */
 static int read_choices(struct paged_device *d, const struct micro_batch *m) {
     const struct paged *p = d->p;
     const int n_experts = p->c->n_experts, topk = p->c->topk;
@@ -89,8 +101,8 @@ static int read_choices(struct paged_device *d, const struct micro_batch *m) {
     if (p->m->cpu_queue) {
         for (int r = 0; r < d->n_runs; r++)
             for (int k = 0; k < n_experts; k++)
-                d->run_counts[r * n_experts + k] =
-                    (int32_t)((int64_t)run[r].n * topk * (k + 1) / n_experts) - (int32_t)((int64_t)run[r].n * topk * k / n_experts);
+                d->run_counts[r * n_experts + k] = (int32_t)((int64_t)run[r].n * topk * (k + 1) / n_experts) -
+                                                   (int32_t)((int64_t)run[r].n * topk * k / n_experts);
         return 0;
     }
     TRY(gpu_copy(d->main, d->host_ids, d->work.ids, (size_t)m->n * (size_t)topk * 4, GPU_D2H));
@@ -129,11 +141,14 @@ static void find_runs(struct paged_device *d, const struct micro_batch *m) {
     }
 }
 
-static int max_group_rows(const struct row_extent *run) { return run->is_alone ? MAX_ALONE_ROWS : BATCH_INVARIANT_ROWS; }
+static int max_group_rows(const struct row_extent *run) {
+    return run->is_alone ? MAX_ALONE_ROWS : BATCH_INVARIANT_ROWS;
+}
 
-/* Runs the routed experts of a micro-batch in order. An expert's rows from several sessions go BATCH_INVARIANT_ROWS at a time, so that a row's bits do
- * not depend on other rows that select the expert; rows of a lone span go by themselves. All groups of an expert are in one operation,
- * so that its weights are read from device memory once. After the layer's last rows its pages are freed. */
+/* Runs the routed experts of a micro-batch in order. An expert's rows from several sessions go BATCH_INVARIANT_ROWS at
+ * a time, so that a row's bits do not depend on other rows that select the expert; rows of a lone span go by
+ * themselves. All groups of an expert are in one operation, so that its weights are read from device memory once. After
+ * the layer's last rows its pages are freed. */
 static int run_experts(struct paged_device *d, int layer, const struct micro_batch *m) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
@@ -162,7 +177,8 @@ static int run_experts(struct paged_device *d, int layer, const struct micro_bat
             const int n = d->run_counts[r * c->n_experts + k], max_rows = max_group_rows(&d->runs[r]);
             rows_left += n, pieces += (n + max_rows - 1) / max_rows;
         }
-        if (g.n + pieces > OP_GROUP_MAX && pieces <= OP_GROUP_MAX) { /* split over two operations its weights would be read twice */
+        /* split over two operations its weights would be read twice */
+        if (g.n + pieces > OP_GROUP_MAX && pieces <= OP_GROUP_MAX) {
             TRY(run_group(d, &g, layer, m));
             if (is_last) TRY(paged_weights_free(&d->w, layer, k, d->main));
         }
@@ -193,7 +209,8 @@ static int finish_unit(struct paged_device *d, int unit) {
     if (p->m->cpu_queue) TRY(gpu_timeline_wait(d->attended, paged_value(d, unit), d->main));
     else TRY(gpu_timeline_wait_host(d->attended, paged_value(d, unit), &p->stop));
     int span = trace_begin(p->m->trace, d->main, d->rank, LANE_COMPUTE, "output", layer, (int)(m - p->micro));
-    TRY(gpu_copy(d->main, d->work.att, d->buffer[unit % PAGED_BUFFERS].att, (size_t)m->n * result_floats(p->c, layer) * 4, GPU_H2D));
+    TRY(gpu_copy(d->main, d->work.att, d->buffer[unit % PAGED_BUFFERS].att,
+                 (size_t)m->n * result_floats(p->c, layer) * 4, GPU_H2D));
     const struct row_extent *first = p->extents + m->extent, *end = first + m->n_extents;
     for (const struct row_extent *t = first; t < end; t++) {
         struct work w = work_from_row(d, m, layer, t->at);
@@ -207,7 +224,8 @@ static int finish_unit(struct paged_device *d, int unit) {
         TRY(block_experts(exec_of(d), p->c, y, layer, &w, PART_SHARED, w.x, t->n));
     }
     if (p->n_dev == 1 || layer == p->c->n_layers - 1) return 0;
-    TRY(gpu_copy(d->main, row_at(p->host_x, m, p->c->hidden), row_at(d->x, m, p->c->hidden), hidden_bytes(p, m->n), GPU_D2H));
+    TRY(gpu_copy(d->main, row_at(p->host_x, m, p->c->hidden), row_at(d->x, m, p->c->hidden), hidden_bytes(p, m->n),
+                 GPU_D2H));
     return gpu_timeline_signal(d->passed, paged_value(d, unit), d->main);
 }
 
@@ -221,8 +239,8 @@ static int begin_batch(struct paged_device *d) {
     return d->length ? gpu_copy(d->main, d->length, p->host_length, rows, GPU_H2D) : 0;
 }
 
-/* Order of paper B, algorithm 1: work after attention of one micro-batch, work before attention PAGED_AHEAD later, then a share of the
- * next layer's pages. */
+/* Order of paper B, algorithm 1: work after attention of one micro-batch, work before attention PAGED_AHEAD later, then
+ * a share of the next layer's pages. */
 int paged_device_feed(struct paged_device *d) {
     const struct paged *p = d->p;
     struct paged_weights *w = &d->w;
@@ -232,13 +250,18 @@ int paged_device_feed(struct paged_device *d) {
     TRY(begin_batch(d));
     for (int unit = 0; unit < n_units; unit++) {
         const int layer = paged_layer(d, unit), n_fed_of_layer = unit % p->n_micros + 1;
-        const uint64_t n_streamed = paged_weights_streamed(w, layer), n_next_streamed = paged_weights_next_streamed(w, layer);
-        for (; n_projected < n_units && paged_turn(d, n_projected) - paged_turn(d, unit) < ahead; n_projected++) TRY(project_unit(d, n_projected));
+        const uint64_t n_streamed = paged_weights_streamed(w, layer),
+                       n_next_streamed = paged_weights_next_streamed(w, layer);
+        for (; n_projected < n_units && paged_turn(d, n_projected) - paged_turn(d, unit) < ahead; n_projected++)
+            TRY(project_unit(d, n_projected));
         TRY(finish_unit(d, unit));
-        for (; n_projected < n_units && unit + 1 < n_units && paged_turn(d, n_projected) - paged_turn(d, unit + 1) < ahead; n_projected++)
+        for (; n_projected < n_units && unit + 1 < n_units &&
+               paged_turn(d, n_projected) - paged_turn(d, unit + 1) < ahead;
+             n_projected++)
             TRY(project_unit(d, n_projected));
         if (!p->c->layer[layer].moe) continue;
-        TRY(paged_weights_send(w, w->layer_base + n_streamed + n_next_streamed * (uint64_t)n_fed_of_layer / (uint64_t)p->n_micros));
+        TRY(paged_weights_send(w, w->layer_base + n_streamed +
+                                      n_next_streamed * (uint64_t)n_fed_of_layer / (uint64_t)p->n_micros));
         if (n_fed_of_layer == p->n_micros) w->layer_base += n_streamed;
     }
     return gpu_timeline_signal(d->projected, paged_end_value(p), d->main);
@@ -249,7 +272,8 @@ int paged_device_head(struct paged_device *d, const int *span_ids, const int *ro
     const struct paged *p = d->p;
     struct work w = {.x = d->head_x, .xn = d->head_xn, .first_bad = d->work.first_bad};
     for (int i = 0; i < n; i++)
-        TRY(gpu_copy(d->main, d->head_x + (size_t)i * (size_t)p->c->hidden, d->x + (size_t)row[i] * (size_t)p->c->hidden, hidden_bytes(p, 1), GPU_D2D));
+        TRY(gpu_copy(d->main, d->head_x + (size_t)i * (size_t)p->c->hidden,
+                     d->x + (size_t)row[i] * (size_t)p->c->hidden, hidden_bytes(p, 1), GPU_D2D));
     TRY(block_head(exec_of(d), &d->w.head, &w, 0, n, d->logits, NULL));
     TRY(gpu_copy(d->main, d->host_logits, d->logits, (size_t)n * (size_t)p->c->vocab * 4, GPU_D2H));
     TRY(gpu_copy(d->main, d->host_bad, (const void *)d->work.first_bad, 4, GPU_D2H));
@@ -267,7 +291,7 @@ int paged_device_head(struct paged_device *d, const int *span_ids, const int *ro
     return 0;
 }
 
-/* --- Opening -------------------------------------------------------------------------------------------------------------------------- */
+/* --- Opening ---------------------------------------------------------------------------------- */
 
 static void *device_alloc(void *ctx, size_t size) {
     struct paged_device *d = ctx;
@@ -283,9 +307,11 @@ static void device_release(void *ctx, void *q) {
 static int open_memory(struct paged_device *d, struct error *e) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
-    const size_t micro = (size_t)p->o.micro, rows = (size_t)p->o.rows, n_experts = (size_t)c->n_experts, planes = p->plane_at[CACHE_PLANES];
+    const size_t micro = (size_t)p->o.micro, rows = (size_t)p->o.rows, n_experts = (size_t)c->n_experts,
+                 planes = p->plane_at[CACHE_PLANES];
     const bool has_length = c->rope.kind == ROPE_LONG, has_head = paged_weights_has_head(&d->w);
-    const size_t head_bytes = has_head ? hidden_bytes(p, BATCH_INVARIANT_ROWS) : 0, logits_bytes = has_head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
+    const size_t head_bytes = has_head ? hidden_bytes(p, BATCH_INVARIANT_ROWS) : 0,
+                 logits_bytes = has_head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
     struct {
         void **to;
         size_t bytes;
@@ -307,10 +333,13 @@ static int open_memory(struct paged_device *d, struct error *e) {
                {(void **)&d->host_bad, 4, true}};
     int rc = work_open(&d->work, c, p->o.micro, device_alloc, device_release, d, e);
     for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
-        if (all[i].bytes) rc = all[i].host ? gpu_host_alloc(d->g, all[i].to, all[i].bytes, e) : gpu_alloc(d->g, all[i].to, all[i].bytes, e);
+        if (all[i].bytes)
+            rc = all[i].host ? gpu_host_alloc(d->g, all[i].to, all[i].bytes, e)
+                             : gpu_alloc(d->g, all[i].to, all[i].bytes, e);
     for (int i = 0; i < PAGED_BUFFERS && !rc; i++) {
         rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].q, micro * (size_t)(p->c->n_heads * p->c->head_dim) * 4, e);
-        if (!rc) rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].att, micro * (size_t)(p->c->n_heads * p->c->v_dim) * 4, e);
+        if (!rc)
+            rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].att, micro * (size_t)(p->c->n_heads * p->c->v_dim) * 4, e);
         if (!rc) rc = gpu_host_alloc(d->g, (void **)&d->buffer[i].kv, planes, e);
     }
     d->cache = mem_calloc((size_t)c->n_layers, sizeof *d->cache);
@@ -346,7 +375,8 @@ int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct 
     if (!rc) rc = paged_device_open_timelines(d, e);
     if (!rc) rc = open_memory(d, e);
     if (!rc) rc = paged_weights_open(w, p->m, d->g, &p->stop, d->rank, p->n_dev, p->o.resident_fraction, cancel, e);
-    if (!rc && (rc = gpu_copy(d->main, d->work.inv_freq, p->m->w->inv_freq, (size_t)rope_floats(p->c) * 4, GPU_H2D)) && !gpu_error(d->g, e))
+    if (!rc && (rc = gpu_copy(d->main, d->work.inv_freq, p->m->w->inv_freq, (size_t)rope_floats(p->c) * 4, GPU_H2D)) &&
+        !gpu_error(d->g, e))
         exec_op_error(rc, e);
     if (!rc && (rc = gpu_stream_sync(d->main)) && !gpu_error(d->g, e)) exec_op_error(rc, e);
     return rc;
@@ -356,11 +386,14 @@ int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct 
 void paged_device_close(struct paged_device *d) {
     if (d->w.m) paged_weights_close(&d->w);
     work_close(&d->work);
-    void *device[] = {d->x, d->kept, d->head_x, d->head_xn, d->logits, d->pos, d->tokens, d->length, d->planes, d->offset, d->token, d->weight};
+    void *device[] = {d->x,      d->kept,   d->head_x, d->head_xn, d->logits, d->pos,
+                      d->tokens, d->length, d->planes, d->offset,  d->token,  d->weight};
     void *host[] = {d->host_logits, d->host_ids, d->host_bad};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) gpu_free(d->g, device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(d->g, host[i]);
-    for (int i = 0; i < PAGED_BUFFERS; i++) gpu_host_free(d->g, d->buffer[i].q), gpu_host_free(d->g, d->buffer[i].att), gpu_host_free(d->g, d->buffer[i].kv);
+    for (int i = 0; i < PAGED_BUFFERS; i++)
+        gpu_host_free(d->g, d->buffer[i].q), gpu_host_free(d->g, d->buffer[i].att),
+            gpu_host_free(d->g, d->buffer[i].kv);
     struct gpu_timeline **all[] = {&d->projected, &d->attended, &d->routed, &d->passed};
     for (int i = 0; i < 4; i++) gpu_timeline_close(all[i]);
     if (d->main) gpu_stream_close(&d->main);

@@ -11,14 +11,15 @@
 
 enum { PAGE_GATE_UP, PAGE_DOWN, PAGES }; /* pages of an expert: gate and up; down */
 
-/* Page table of a device's layers. Experts [0, resident) of a layer are resident; the rest are streamed in order in each batch,
- * counted over layers and batches, and the count-th uses slot count % ring. */
+/* Page table of a device's layers. Experts [0, resident) of a layer are resident; the rest are streamed in order in
+ * each batch, counted over layers and batches, and the count-th uses slot count % ring. */
 struct paged_weights {
     struct runtime *m;
     struct gpu *g;
     struct upload_queue uploads;
     const _Atomic int *stop;
-    int rank, ranks;           /* this device has the layers l with l % ranks == rank, and the head if it has the last layer */
+    /* this device has the layers l with l % ranks == rank, and the head if it has the last layer */
+    int rank, ranks;
     struct upload_slot *slots; /* [ring] both pages of each */
     struct layer *views;       /* [n_layers] device views without routed experts */
     struct ledger *ledger;
@@ -31,17 +32,19 @@ struct paged_weights {
     int n_layers, n_experts, n_moe, n_resident, ring; /* n_moe: of this device */
     struct weights head;                              /* final norm and LM head, on the device that has them */
     struct ledger_entry head_mem;
-    int next_layer, next_expert;            /* expert of count `sent` */
-    uint64_t sent, freed_until, layer_base; /* counts: sent; freed (as enqueued); first streamed expert of the current layer */
+    int next_layer, next_expert; /* expert of count `sent` */
+    /* counts: sent; freed (as enqueued); first streamed expert of the current layer */
+    uint64_t sent, freed_until, layer_base;
 };
-int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop, int rank, int ranks, double share,
-                       const _Atomic int *cancel, struct error *e);
+int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop, int rank,
+                       int ranks, double share, const _Atomic int *cancel, struct error *e);
 void paged_weights_close(struct paged_weights *w);
 /* Reopens stage and timelines; drops uploads in flight. */
 int paged_weights_reset(struct paged_weights *w, struct error *e);
 bool paged_weights_has_head(const struct paged_weights *w); /* whether this device has the last layer and the head */
 /* Feeding thread. Streamed experts of the layer, and of the device's next MoE layer (wrapping to the next batch). */
-uint64_t paged_weights_streamed(const struct paged_weights *w, int layer), paged_weights_next_streamed(const struct paged_weights *w, int layer);
+uint64_t paged_weights_streamed(const struct paged_weights *w, int layer),
+    paged_weights_next_streamed(const struct paged_weights *w, int layer);
 /* Uploads experts with count below `until`, as far as slots are free or will be freed by enqueued work. */
 int paged_weights_send(struct paged_weights *w, uint64_t until);
 /* Returns the expert's view; `stream` waits for its pages. */
@@ -56,8 +59,8 @@ struct micro_batch {
     int row, n; /* rows within the batch */
     int span, n_spans, extent, n_extents;
 };
-/* Rows that go through a matrix together: spans of at most BATCH_INVARIANT_ROWS rows in total, or one longer span alone, so that a row's bits do
- * not depend on other sessions. */
+/* Rows that go through a matrix together: spans of at most BATCH_INVARIANT_ROWS rows in total, or one longer span
+ * alone, so that a row's bits do not depend on other sessions. */
 struct row_extent {
     int at, n; /* within the micro-batch */
     bool is_alone;
@@ -75,21 +78,24 @@ struct paged_device {
     unsigned n_cleared; /* gpu_n_cleared() when it was opened */
     struct gpu_stream *main;
     struct paged_weights w;
-    struct work work;                            /* of a micro-batch */
-    float *x, *kept, *head_x, *head_xn, *logits; /* [rows, hidden]; kept only with config.reads_early; head: [BATCH_INVARIANT_ROWS, hidden] twice,
-                                                     [BATCH_INVARIANT_ROWS, vocab] */
-    int32_t *pos, *tokens, *length;              /* [rows] */
-    char *planes;                                /* one layer's KV rows of a micro-batch */
-    struct kv_layer *cache;                      /* [n_layers of the model] views of planes */
-    int32_t *offset, *token;                     /* [n_experts + 1], [micro * topk] */
-    float *weight;                               /* [micro * topk] */
+    struct work work; /* of a micro-batch */
+    /* [rows, hidden]; kept only with config.reads_early; head: [BATCH_INVARIANT_ROWS, hidden] twice,
+     * [BATCH_INVARIANT_ROWS, vocab] */
+    float *x, *kept, *head_x, *head_xn, *logits;
+    int32_t *pos, *tokens, *length; /* [rows] */
+    char *planes;                   /* one layer's KV rows of a micro-batch */
+    struct kv_layer *cache;         /* [n_layers of the model] views of planes */
+    int32_t *offset, *token;        /* [n_experts + 1], [micro * topk] */
+    float *weight;                  /* [micro * topk] */
     struct rows_buffer buffer[PAGED_BUFFERS];
-    float *host_logits;                                          /* pinned: [BATCH_INVARIANT_ROWS, vocab] */
-    int32_t *host_ids, *host_bad;                                /* pinned: [micro, topk], and the non-finite mark */
-    struct gpu_timeline *projected, *attended, *routed, *passed; /* unit values: projected, attended, selections downloaded, rows passed on */
-    uint32_t n_routed;                                           /* signalled so far */
-    struct row_extent *runs;                                     /* [paged_max_runs(micro)] of the micro-batch whose experts run */
-    int32_t *run_counts;                                         /* [paged_max_runs(micro), n_experts] */
+    float *host_logits;           /* pinned: [BATCH_INVARIANT_ROWS, vocab] */
+    int32_t *host_ids, *host_bad; /* pinned: [micro, topk], and the non-finite mark */
+    /* unit values: projected, attended, selections downloaded, rows passed on */
+    struct gpu_timeline *projected, *attended, *routed, *passed;
+    uint32_t n_routed; /* signalled so far */
+    /* [paged_max_runs(micro)] of the micro-batch whose experts run */
+    struct row_extent *runs;
+    int32_t *run_counts; /* [paged_max_runs(micro), n_experts] */
     int n_runs;
     pthread_t thread;
     int rc; /* result of the feeding thread */
@@ -116,11 +122,19 @@ struct paged {
     const _Atomic int *cancel;
 };
 
-static inline int paged_layer(const struct paged_device *d, int unit) { return d->rank + unit / d->p->n_micros * d->p->n_dev; }
-static inline struct micro_batch *paged_micro(const struct paged_device *d, int unit) { return &d->p->micro[unit % d->p->n_micros]; }
-static inline uint32_t paged_value(const struct paged_device *d, int unit) { return d->p->base_value + (uint32_t)unit + 1; }
+static inline int paged_layer(const struct paged_device *d, int unit) {
+    return d->rank + unit / d->p->n_micros * d->p->n_dev;
+}
+static inline struct micro_batch *paged_micro(const struct paged_device *d, int unit) {
+    return &d->p->micro[unit % d->p->n_micros];
+}
+static inline uint32_t paged_value(const struct paged_device *d, int unit) {
+    return d->p->base_value + (uint32_t)unit + 1;
+}
 /* Global order of units. Every queue, including the CPU's, processes units in this order, so waits cannot deadlock. */
-static inline int paged_turn(const struct paged_device *d, int unit) { return paged_layer(d, unit) * d->p->stagger + unit % d->p->n_micros; }
+static inline int paged_turn(const struct paged_device *d, int unit) {
+    return paged_layer(d, unit) * d->p->stagger + unit % d->p->n_micros;
+}
 static inline uint32_t paged_end_value(const struct paged *p) {
     return p->base_value + (uint32_t)(p->c->n_layers * p->n_micros) + 1;
 } /* last value of a batch */

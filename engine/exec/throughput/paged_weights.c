@@ -5,23 +5,30 @@
 #include "engine/exec/throughput/paged_internal.h"
 
 static bool has_layer(const struct paged_weights *w, int layer) { return layer % w->ranks == w->rank; }
-static bool has_experts(const struct paged_weights *w, int layer) { return has_layer(w, layer) && w->m->w->config.layer[layer].moe; }
+static bool has_experts(const struct paged_weights *w, int layer) {
+    return has_layer(w, layer) && w->m->w->config.layer[layer].moe;
+}
 bool paged_weights_has_head(const struct paged_weights *w) { return has_layer(w, w->n_layers - 1); }
 
-/* --- Ranges ------------------------------------------------------------------------------------------------------------------- */
+/* --- Ranges ----------------------------------------------------------------------------------- */
 
 static int layer_ranges(const struct paged_weights *w, int layer, struct layer *view, struct copy_range *out) {
     *view = (struct layer){0};
     return copy_ranges_list(&w->m->w->config, layer, MODULE_LAYER, &w->m->w->layers[layer], view, out);
 }
-/* Lists an expert's ranges: first *n_gate_up of page PAGE_GATE_UP, then those of PAGE_DOWN. Returns the number of ranges. */
-static int expert_ranges(const struct paged_weights *w, int layer, int expert, struct expert *view, struct copy_range out[COPY_RANGES_MAX], int *n_gate_up) {
+/* Lists an expert's ranges: first *n_gate_up of page PAGE_GATE_UP, then those of PAGE_DOWN. Returns the number of
+ * ranges. */
+static int expert_ranges(const struct paged_weights *w, int layer, int expert, struct expert *view,
+                         struct copy_range out[COPY_RANGES_MAX], int *n_gate_up) {
     struct copy_range all[COPY_RANGES_MAX];
-    int n = copy_ranges_list(&w->m->w->config, layer, MODULE_EXPERT, &w->m->w->layers[layer].experts[expert], view, all), n_listed = 0;
+    int n = copy_ranges_list(&w->m->w->config, layer, MODULE_EXPERT, &w->m->w->layers[layer].experts[expert], view,
+                             all),
+        n_listed = 0;
     for (int page = 0; page < PAGES; page++) {
         for (int i = 0; i < n; i++) {
             const char *field = (const char *)all[i].field, *down = (const char *)&view->down;
-            bool of_down = (field >= down && field < down + sizeof view->down) || all[i].field == (const void **)&view->down_bias;
+            bool of_down =
+                (field >= down && field < down + sizeof view->down) || all[i].field == (const void **)&view->down_bias;
             if (of_down == (page == PAGE_DOWN)) out[n_listed++] = all[i];
         }
         if (!page) *n_gate_up = n_listed;
@@ -29,12 +36,14 @@ static int expert_ranges(const struct paged_weights *w, int layer, int expert, s
     return n;
 }
 
-/* --- Resident weights -----------------------------------------------------------------------------------------------------------  */
+/* --- Resident weights ------------------------------------------------------------------------- */
 
-static int load_resident(struct paged_weights *w, struct copy_range *ranges, int n, struct ledger_entry *mem, struct error *e) {
+static int load_resident(struct paged_weights *w, struct copy_range *ranges, int n, struct ledger_entry *mem,
+                         struct error *e) {
     int rc = ledger_alloc(w->ledger, LEDGER_PAGED, copy_ranges_bytes(ranges, n) + 256, mem, e);
     if (rc) return rc;
-    if ((rc = upload_send(&w->uploads, &(struct upload_slot){0}, false, ranges, n, mem->at, -1, -1)) && !e->code) exec_op_error(rc, e);
+    if ((rc = upload_send(&w->uploads, &(struct upload_slot){0}, false, ranges, n, mem->at, -1, -1)) && !e->code)
+        exec_op_error(rc, e);
     return rc;
 }
 
@@ -48,7 +57,8 @@ static int load_dense(struct paged_weights *w, const _Atomic int *cancel, struct
         rc = load_resident(w, ranges, layer_ranges(w, l, &w->views[l], ranges), &w->mem[l], e);
     }
     if (rc || !paged_weights_has_head(w)) return rc;
-    return load_resident(w, ranges, copy_ranges_list(&w->m->w->config, 0, MODULE_HEAD, w->m->w, &w->head, ranges), &w->head_mem, e);
+    return load_resident(w, ranges, copy_ranges_list(&w->m->w->config, 0, MODULE_HEAD, w->m->w, &w->head, ranges),
+                         &w->head_mem, e);
 }
 
 /* Finds the largest page sizes of all experts. */
@@ -59,27 +69,32 @@ static void measure_pages(struct paged_weights *w) {
     for (int l = 0; l < w->n_layers; l++)
         for (int k = 0; k < w->n_experts && has_experts(w, l); k++) {
             int n = expert_ranges(w, l, k, &view, ranges, &n_gate_up);
-            size_t gate_up_bytes = copy_ranges_bytes(ranges, n_gate_up), down_bytes = copy_ranges_bytes(ranges + n_gate_up, n - n_gate_up);
+            size_t gate_up_bytes = copy_ranges_bytes(ranges, n_gate_up),
+                   down_bytes = copy_ranges_bytes(ranges + n_gate_up, n - n_gate_up);
             if (gate_up_bytes > w->page_bytes[PAGE_GATE_UP]) w->page_bytes[PAGE_GATE_UP] = gate_up_bytes;
             if (down_bytes > w->page_bytes[PAGE_DOWN]) w->page_bytes[PAGE_DOWN] = down_bytes;
         }
 }
 
-/* Splits memory into resident experts, spread evenly over the layers, and a ring. fraction: of all experts to keep resident; < 0: as many as fit beside a ring
- * of two layers, which never stalls. A ring of one layer is the minimum. */
+/* Splits memory into resident experts, spread evenly over the layers, and a ring. fraction: of all experts to keep
+ * resident; < 0: as many as fit beside a ring of two layers, which never stalls. A ring of one layer is the minimum. */
 static int plan_memory(struct paged_weights *w, double fraction, struct error *e) {
-    size_t expert_bytes = w->page_bytes[PAGE_GATE_UP] + w->page_bytes[PAGE_DOWN] + 256, free_bytes = gpu_mem_free(w->g), reserve = free_bytes / 64;
-    size_t slots = expert_bytes ? (free_bytes - reserve) / expert_bytes : 0, per_layer = (size_t)w->n_experts, layers = (size_t)w->n_moe,
-           n_all = layers * per_layer;
+    size_t expert_bytes = w->page_bytes[PAGE_GATE_UP] + w->page_bytes[PAGE_DOWN] + 256, free_bytes = gpu_mem_free(w->g),
+           reserve = free_bytes / 64;
+    size_t slots = expert_bytes ? (free_bytes - reserve) / expert_bytes : 0, per_layer = (size_t)w->n_experts,
+           layers = (size_t)w->n_moe, n_all = layers * per_layer;
     size_t n_resident = fraction < 0 ? 0 : (size_t)(fraction * (double)n_all + 0.5);
     if (!layers) return 0;
-    while (fraction < 0 && n_resident < n_all && n_resident + 1 + 2 * (per_layer - (n_resident + 1) / layers) <= slots) n_resident++;
+    while (fraction < 0 && n_resident < n_all && n_resident + 1 + 2 * (per_layer - (n_resident + 1) / layers) <= slots)
+        n_resident++;
     if (n_resident > n_all) n_resident = n_all;
     size_t n_streamed = per_layer - n_resident / layers; /* of the layer with the fewest resident ones */
     size_t free_slots = slots > n_resident ? slots - n_resident : 0;
     if (free_slots < n_streamed || slots < n_resident)
-        return error_set(e, ERR_MEMORY, "a layer of experts needs %zu MB on the device beside %zu MB of resident ones, %zu MB are free",
-                         n_streamed * expert_bytes >> 20, n_resident * expert_bytes >> 20, free_bytes >> 20);
+        return error_set(
+            e, ERR_MEMORY,
+            "a layer of experts needs %zu MB on the device beside %zu MB of resident ones, %zu MB are free",
+            n_streamed * expert_bytes >> 20, n_resident * expert_bytes >> 20, free_bytes >> 20);
     w->n_resident = (int)n_resident;
     w->ring = (int)(free_slots < 2 * n_streamed ? free_slots : 2 * n_streamed);
     for (int l = 0, i = 0; l < w->n_layers; l++) {
@@ -105,16 +120,22 @@ static int load_experts(struct paged_weights *w, const _Atomic int *cancel, stru
             if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
             if (!w->m->cpu_queue && (rc = nan_scan_experts(&w->m->scan, l, &k, 1, e))) return rc;
             size_t at = (size_t)w->resident_at[l] + (size_t)k;
-            if (k < w->resident[l]) rc = load_resident(w, ranges, expert_ranges(w, l, k, &w->table[at], ranges, &n_gate_up), &w->resident_mem[at], e);
+            if (k < w->resident[l])
+                rc = load_resident(w, ranges, expert_ranges(w, l, k, &w->table[at], ranges, &n_gate_up),
+                                   &w->resident_mem[at], e);
         }
     return rc;
 }
 
-/* --- The ring ------------------------------------------------------------------------------------------------------------------- */
+/* --- The ring --------------------------------------------------------------------------------- */
 
 static int open_uploads(struct paged_weights *w, struct error *e) {
-    const struct stage_options to = {
-        .set = w->m->gpus, .g = w->g, .stop = w->stop, .threads = stage_threads(w->m->gpus, w->m->w), .trace = w->m->trace, .rank = gpu_info(w->g)->rank};
+    const struct stage_options to = {.set = w->m->gpus,
+                                     .g = w->g,
+                                     .stop = w->stop,
+                                     .threads = stage_threads(w->m->gpus, w->m->w),
+                                     .trace = w->m->trace,
+                                     .rank = gpu_info(w->g)->rank};
     w->sent = w->freed_until = w->layer_base = 0;
     w->next_layer = w->next_expert = -1;
     return upload_open(&w->uploads, "pages", &to, e);
@@ -125,13 +146,17 @@ int paged_weights_reset(struct paged_weights *w, struct error *e) {
     return open_uploads(w, e);
 }
 
-uint64_t paged_weights_streamed(const struct paged_weights *w, int layer) { return has_experts(w, layer) ? (uint64_t)(w->n_experts - w->resident[layer]) : 0; }
+uint64_t paged_weights_streamed(const struct paged_weights *w, int layer) {
+    return has_experts(w, layer) ? (uint64_t)(w->n_experts - w->resident[layer]) : 0;
+}
 static int next_moe_layer(const struct paged_weights *w, int layer) {
     for (int i = 0; i < w->n_layers; i++)
         if (has_experts(w, layer = (layer + 1) % w->n_layers)) return layer;
     return 0;
 }
-uint64_t paged_weights_next_streamed(const struct paged_weights *w, int layer) { return paged_weights_streamed(w, next_moe_layer(w, layer)); }
+uint64_t paged_weights_next_streamed(const struct paged_weights *w, int layer) {
+    return paged_weights_streamed(w, next_moe_layer(w, layer));
+}
 
 /* Moves to the next streamed expert. Not called if all of a device's experts are resident. */
 static void next_streamed_expert(struct paged_weights *w) {
@@ -152,8 +177,10 @@ int paged_weights_send(struct paged_weights *w, uint64_t until) {
         char *to[PAGES];
         for (int page = 0; page < PAGES; page++) to[page] = w->pages[page].at + slot * w->page_bytes[page];
         w->sent++;
-        TRY(upload_send(&w->uploads, &w->slots[slot], false, ranges, n_gate_up, to[PAGE_GATE_UP], w->next_layer, w->next_expert));
-        TRY(upload_send(&w->uploads, &w->slots[slot], true, ranges + n_gate_up, n - n_gate_up, to[PAGE_DOWN], w->next_layer, w->next_expert));
+        TRY(upload_send(&w->uploads, &w->slots[slot], false, ranges, n_gate_up, to[PAGE_GATE_UP], w->next_layer,
+                        w->next_expert));
+        TRY(upload_send(&w->uploads, &w->slots[slot], true, ranges + n_gate_up, n - n_gate_up, to[PAGE_DOWN],
+                        w->next_layer, w->next_expert));
         atomic_fetch_add(&w->m->bytes_read, w->m->expert_bytes);
     }
     return 0;
@@ -183,10 +210,10 @@ int paged_weights_free(struct paged_weights *w, int layer, int expert, struct gp
     return 0;
 }
 
-/* --- Opening --------------------------------------------------------------------------------------------------------------------- */
+/* --- Opening ---------------------------------------------------------------------------------- */
 
-int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop, int rank, int ranks, double share,
-                       const _Atomic int *cancel, struct error *e) {
+int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g, const _Atomic int *stop, int rank,
+                       int ranks, double share, const _Atomic int *cancel, struct error *e) {
     const struct config *c = &m->w->config;
     *w = (struct paged_weights){.m = m,
                                 .g = g,
@@ -202,7 +229,9 @@ int paged_weights_open(struct paged_weights *w, struct runtime *m, struct gpu *g
     w->mem = mem_calloc((size_t)c->n_layers, sizeof *w->mem);
     w->resident = mem_calloc((size_t)c->n_layers, sizeof *w->resident);
     w->resident_at = mem_calloc((size_t)c->n_layers, sizeof *w->resident_at);
-    int rc = w->views && w->mem && w->resident && w->resident_at ? open_uploads(w, e) : error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    int rc = w->views && w->mem && w->resident && w->resident_at
+                 ? open_uploads(w, e)
+                 : error_set(e, ERR_MEMORY, "no memory for the layers of a device");
     if (!rc) rc = load_dense(w, cancel, e);
     measure_pages(w);
     if (!rc) rc = plan_memory(w, share, e);
@@ -218,6 +247,7 @@ void paged_weights_close(struct paged_weights *w) {
     for (int i = 0; i < w->n_resident && w->resident_mem; i++) ledger_free(w->ledger, &w->resident_mem[i]);
     for (int page = 0; page < PAGES; page++) ledger_free(w->ledger, &w->pages[page]);
     ledger_free(w->ledger, &w->head_mem);
-    mem_free(w->views), mem_free(w->mem), mem_free(w->table), mem_free(w->slots), mem_free(w->resident_mem), mem_free(w->resident), mem_free(w->resident_at);
+    mem_free(w->views), mem_free(w->mem), mem_free(w->table), mem_free(w->slots), mem_free(w->resident_mem),
+        mem_free(w->resident), mem_free(w->resident_at);
     *w = (struct paged_weights){0};
 }

@@ -7,8 +7,8 @@
 
 #include "cuda_emulate.h"
 
-/* The last accesses to a byte: times count barriers, over all launches. A reader may be a thread, a warp's threads (WARP | warp),
- * or many; atomics count as one writer. */
+/* The last accesses to a byte: times count barriers, over all launches. A reader may be a thread, a warp's threads
+ * (WARP | warp), or many; atomics count as one writer. */
 struct shade {
     uint32_t write, read;
     uint16_t writer, reader;
@@ -40,8 +40,9 @@ void host_enqueue(cudaStream_t s, const char *name, std::function<void()> task);
 bool host_mapped(const void *p, size_t size);                   /* pinned memory that kernels may touch */
 const char *host_order(const void *p, size_t size, bool write); /* memory_order() of pinned memory */
 void host_fault(const char *text);                              /* the sticky error of the thread's device; printed */
-bool host_lost();                                               /* the thread's device had a fault: it runs nothing more */
-cudaError_t host_error(cudaError_t e);                          /* kept for cudaGetLastError */
+/* the thread's device had a fault: it runs nothing more */
+bool host_lost();
+cudaError_t host_error(cudaError_t e); /* kept for cudaGetLastError */
 int host_stream_device(cudaStream_t s);
 void host_drain_device(int device); /* waits until all streams of the device are empty */
 
@@ -51,10 +52,13 @@ extern char *memory_base;
 extern uint32_t *memory_pages; /* [MEMORY_RANGE / MEMORY_PAGE] indices of blocks; 0: none */
 extern block *memory_blocks[];
 /* An address of any device, live or not. */
-static inline bool memory_is_device(const void *p) { return memory_base && (size_t)((const char *)p - memory_base) < MEMORY_RANGE; }
+static inline bool memory_is_device(const void *p) {
+    return memory_base && (size_t)((const char *)p - memory_base) < MEMORY_RANGE;
+}
 /* The live allocation that contains p or ends at it. */
 static inline const block *memory_find(const void *p) {
-    return memory_is_device(p) ? memory_blocks[memory_pages[(size_t)((const char *)p - memory_base) / MEMORY_PAGE]] : NULL;
+    return memory_is_device(p) ? memory_blocks[memory_pages[(size_t)((const char *)p - memory_base) / MEMORY_PAGE]]
+                               : NULL;
 }
 /* NULL, or the error for a range of b, which is at p, as memory of the device. */
 static inline const char *memory_wrong(const block *b, const void *p, size_t size, int device) {
@@ -63,7 +67,8 @@ static inline const char *memory_wrong(const block *b, const void *p, size_t siz
     if (at > b->size || size > b->size - at) return "beyond the end of its allocation";
     return device == b->device || host_reaches(device, b->device) ? NULL : "on a device that this one cannot reach";
 }
-const char *memory_check(const void *p, size_t size, int device); /* NULL, or the error for it as memory of the device */
+/* NULL, or the error for it as memory of the device */
+const char *memory_check(const void *p, size_t size, int device);
 /* The running command accesses a range of device memory, or of pinned memory, as a whole: NULL, or the missing wait. */
 const char *memory_order(const void *p, size_t size, bool write);
 void *memory_new(size_t size, int device);
@@ -102,18 +107,22 @@ void order_close(int stream);
 const order_clock &order_host();               /* of the calling thread */
 void order_host_pass(const order_clock &from); /* another host thread had waited for this */
 void order_merge(order_clock *to, const order_clock &from);
-void order_host_join(const order_clock &from);                               /* the host has waited for this */
-void order_host_sync(int stream);                                            /* the host has waited for all of the stream's commands */
-void order_begin(int stream, const order_clock &enqueued, const char *name); /* the calling thread runs a command, until order_end() */
+void order_host_join(const order_clock &from); /* the host has waited for this */
+/* the host has waited for all of the stream's commands */
+void order_host_sync(int stream);
+/* the calling thread runs a command, until order_end() */
+void order_begin(int stream, const order_clock &enqueued, const char *name);
 void order_end();
-order_clock order_now();                        /* of the running command */
-void order_join(const order_clock &from);       /* the running command has waited for this */
-void order_signal_kernel(const uint32_t *word); /* the running kernel writes a value, or reads one, and may find the latest */
+order_clock order_now();                  /* of the running command */
+void order_join(const order_clock &from); /* the running command has waited for this */
+/* the running kernel writes a value, or reads one, and may find the latest */
+void order_signal_kernel(const uint32_t *word);
 void order_poll_kernel(const uint32_t *word);
 void order_wait(const uint32_t *word, uint32_t value);
 void order_uploaded(const void *from, size_t size); /* the running command has read this pinned memory */
 void order_downloaded(const void *to, size_t size); /* the running command has written it, after all that read it */
-void order_forget(const void *p, size_t size);      /* timelines and uploads in pinned memory that has a new owner, or none */
+/* timelines and uploads in pinned memory that has a new owner, or none */
+void order_forget(const void *p, size_t size);
 /* An access of the running command; s: of p. NULL, or the error: it does not wait for an earlier access. */
 const char *order_touch(order_shade *s, const void *p, size_t size, bool write);
 
@@ -129,5 +138,6 @@ void device_touch(const void *p, size_t size, bool write, const void *pc);
 extern "C" void *cuda_emulate_dlopen(const char *name, int flags);
 extern "C" void *cuda_emulate_dlsym(void *so, const char *name);
 extern "C" int cuda_emulate_dlclose(void *so);
-extern "C" int cuda_emulate_libraries(void);                 /* for tests: libraries asked for so far */
-extern "C" int cuda_emulate_faults(char *text, size_t size); /* for tests: faults so far, the last one's text; begins anew */
+extern "C" int cuda_emulate_libraries(void); /* for tests: libraries asked for so far */
+/* for tests: faults so far, the last one's text; begins anew */
+extern "C" int cuda_emulate_faults(char *text, size_t size);

@@ -4,25 +4,27 @@
  * translate.py turns FILE.cu into C++: launches kernel<<<grid, block, shared, stream>>>(args) become calls of
  * cuda_emulate_launch, and __shared__ variables are in the block's own memory. g++ compiles that with this folder's
  * headers before CUDA's, and with -fsanitize=thread but without its library: device.cpp defines the functions that the
- * compiler calls before each access, and so checks all of them. Threads of a block are fibers, blocks run one after another,
- * streams are host threads. Detected and reported, as cudaErrorLaunchFailure and on stderr:
- *  - accesses outside a live allocation of a device that this one can reach, to host memory, or not aligned to their size;
+ * compiler calls before each access, and so checks all of them. Threads of a block are fibers, blocks run one after
+ * another, streams are host threads. Detected and reported, as cudaErrorLaunchFailure and on stderr:
+ *  - accesses outside a live allocation of a device that this one can reach, to host memory, or not aligned to their
+ * size;
  *  - accesses outside the shared variables, and reads of shared memory that the block has not written;
- *  - races: two threads access a byte, one writes, with no barrier between; blocks of one launch likewise, in device memory;
+ *  - races: two threads access a byte, one writes, with no barrier between; blocks of one launch likewise, in device
+ * memory;
  *  - threads that meet at different barriers or warp functions, lanes missing from a mask, blocks that never end;
  *  - launches whose grid, threads, arguments or shared memory a card would refuse (CUDA_EMULATE_SHARED, 99 KB);
  *  - copies outside allocations or in a direction that does not match their pointers, waits for events never recorded;
  *  - memory, streams and events left at the end of the program, which then exits with 86.
  * New device memory, and shared memory before each block, is filled with 0xff: NaN in every format.
  *
- * To add gpu/cuda_NAME.cu: add its name to cuda_kernels in gpu/meson.build. Nothing else is needed as long as it uses only what is
- * declared here. Instructions without a C name belong in gpu/cuda_mma.cuh, with a function in warp.cpp.
+ * To add gpu/cuda_NAME.cu: add its name to cuda_kernels in gpu/meson.build. Nothing else is needed as long as it uses
+ * only what is declared here. Instructions without a C name belong in gpu/cuda_mma.cuh, with a function in warp.cpp.
  *
- * CUDA_EMULATE_SEED=n (n > 0) runs the warps, lanes, blocks and streams in a random order of that seed; _DEVICES (2), _SM (90),
- * _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (cuBLAS is missing) describe the cards. _FAIL=kind:n: the nth alloc, copy or launch fails.
- * _DRIVER=1: calls block as a driver's do; driver.cpp has the rules. _ORDER=0: missing waits are not found; order.cpp has the rules.
- * _LATE=NAME[:DEVICE],...: streams that the backend opened under these names run late, by _LATE_MS (10) a command;
- * NAME host: host threads after each wait for a timeline. */
+ * CUDA_EMULATE_SEED=n (n > 0) runs the warps, lanes, blocks and streams in a random order of that seed; _DEVICES (2),
+ * _SM (90), _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (cuBLAS is missing) describe the cards. _FAIL=kind:n: the nth
+ * alloc, copy or launch fails. _DRIVER=1: calls block as a driver's do; driver.cpp has the rules. _ORDER=0: missing
+ * waits are not found; order.cpp has the rules. _LATE=NAME[:DEVICE],...: streams that the backend opened under these
+ * names run late, by _LATE_MS (10) a command; NAME host: host threads after each wait for a timeline. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -83,15 +85,16 @@ void cuda_emulate_sync(int line);
 void cuda_emulate_nanosleep(void);
 void cuda_emulate_fence(void);
 void cuda_emulate_syncwarp(unsigned mask, int line);
-/* Lanes of the mask meet and exchange their values, of at most CUDA_EMULATE_SLOT bytes, at out + CUDA_EMULATE_SLOT * lane. */
+/* Lanes of the mask meet and exchange their values, of at most CUDA_EMULATE_SLOT bytes, at out + CUDA_EMULATE_SLOT *
+ * lane. */
 const char *cuda_emulate_meet(unsigned mask, const void *mine, size_t size, int line);
 int cuda_emulate_lane(void);
 int cuda_emulate_atomic_int(int *p, int op, int value, int compare);
 float cuda_emulate_atomic_float(float *p, float add);
-void cuda_emulate_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t s, void (*call)(void *), const void *args,
-                      size_t size);
-void __cudaRegisterFunction(void **file, const char *kernel, char *device, const char *name, int threads, void *tid, void *bid, void *block, void *grid,
-                            int *warp);
+void cuda_emulate_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t s,
+                      void (*call)(void *), const void *args, size_t size);
+void __cudaRegisterFunction(void **file, const char *kernel, char *device, const char *name, int threads, void *tid,
+                            void *bid, void *block, void *grid, int *warp);
 }
 #define threadIdx cuda_emulate_thread()
 #define blockIdx  cuda_emulate_block()
@@ -109,7 +112,8 @@ template <auto K> struct cuda_emulate_kernel {
 };
 /* Arguments are converted to the kernel's types now and kept by value, as CUDA does. */
 template <auto K, class... P, class... A>
-static inline void cuda_emulate_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...args) {
+static inline void cuda_emulate_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                                       cudaStream_t s, A &&...args) {
     struct call {
         void (*kernel)(P...);
         std::tuple<std::remove_cv_t<P>...> args;
@@ -169,7 +173,9 @@ static inline int atomicMax(int *p, int v) { return cuda_emulate_atomic_int(p, C
 static inline int atomicAdd(int *p, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_ADD, v, 0); }
 static inline int atomicOr(int *p, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_OR, v, 0); }
 static inline int atomicExch(int *p, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_EXCH, v, 0); }
-static inline int atomicCAS(int *p, int compare, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_CAS, v, compare); }
+static inline int atomicCAS(int *p, int compare, int v) {
+    return cuda_emulate_atomic_int(p, CUDA_EMULATE_CAS, v, compare);
+}
 static inline float atomicAdd(float *p, float v) { return cuda_emulate_atomic_float(p, v); }
 
 template <class T, class U> static inline T cuda_emulate_bits(U v) {
@@ -188,7 +194,9 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
     for (int i = 0; i < 4; i++) v |= (unsigned)(both >> (s >> 4 * i & 7) * 8 & 255) << 8 * i;
     return v;
 }
-static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) { return (unsigned)(((uint64_t)high << 32 | low) >> (by & 31)); }
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return (unsigned)(((uint64_t)high << 32 | low) >> (by & 31));
+}
 static inline int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; i++) c += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
     return c;

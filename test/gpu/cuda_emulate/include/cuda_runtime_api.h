@@ -1,6 +1,6 @@
 #pragma once
-/* The part of CUDA's runtime interface that gpu/ uses, for the emulated runtime of this folder (see cuda_emulate.h). Names
- * and meanings are CUDA's, sizes and values are not: everything is compiled from source against this file. */
+/* The part of CUDA's runtime interface that gpu/ uses, for the emulated runtime of this folder (see cuda_emulate.h).
+ * Names and meanings are CUDA's, sizes and values are not: everything is compiled from source against this file. */
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -35,8 +35,17 @@ typedef struct cuda_emulate_stream *cudaStream_t;
 typedef struct cuda_emulate_event *cudaEvent_t;
 typedef struct cuda_emulate_graph *cudaGraph_t;
 typedef struct cuda_emulate_graph *cudaGraphExec_t;
-enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
 enum cudaDeviceAttr {
     cudaDevAttrMultiProcessorCount = 16,
     cudaDevAttrComputeCapabilityMajor = 75,
@@ -44,7 +53,13 @@ enum cudaDeviceAttr {
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
     cudaDevAttrHostRegisterReadOnlySupported = 113
 };
-enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2, cudaHostRegisterReadOnly = 8 };
+enum {
+    cudaHostAllocPortable = 1,
+    cudaHostAllocMapped = 2,
+    cudaHostRegisterPortable = 1,
+    cudaHostRegisterMapped = 2,
+    cudaHostRegisterReadOnly = 8
+};
 enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
 
 struct cudaDeviceProp {
@@ -86,10 +101,15 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsi
                                              enum cudaDriverEntryPointQueryResult *result);
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, void (*fn)(void *), void *ctx);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind, cudaStream_t s);
-cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t size, cudaStream_t s);
+cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t size,
+                                cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t size, cudaStream_t s);
 
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal,
+    cudaStreamCaptureModeThreadLocal,
+    cudaStreamCaptureModeRelaxed
+};
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long flags);
@@ -108,7 +128,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, i
 struct cudaFuncAttributes {
     int numRegs;
 };
-void cuda_emulate_note(void *p, size_t size, int is_live);       /* a part of a block is an allocation of its own, or no longer */
+/* a part of a block is an allocation of its own, or no longer */
+void cuda_emulate_note(void *p, size_t size, int is_live);
 void cuda_emulate_stream_name(cudaStream_t s, const char *name); /* the backend opens it under this name */
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kernel);
 
