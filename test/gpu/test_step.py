@@ -157,7 +157,7 @@ def fault(gpus, kind, n, args):
     rank = "@1" if gpus.startswith("emu:2") and n % 2 else ""
     rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", f"{gpus},fail={kind}:{n}{rank}", *args], 8)
     said = warnings(err)
-    opening = rc == {"alloc": 5, "die": 1}.get(kind) and re.search("--(decode|prefill) (hybrid|blend)", said[-1])
+    opening = rc == {"alloc": 5, "die": 1}.get(kind) and re.search(r"\(--(decode|prefill)", said[-1])
     check(opening or not rc and out == want("ember:", 24, SCALAR) and len(said) <= 1, *args, "--gpus", gpus, f"fail={kind}:{n}{rank}", rc, out, err)
     return bool(said)
 

@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as tmp:
                            timeout=900, env={**os.environ, **env})
         line = f"seed {seed}, {os.path.basename(model)} {' '.join(args[1:])}{' late' if env else ''}: {p.stdout.strip()}"
         print(line, flush=True)
-        if p.returncode and not (model not in (mla, gqa) and "--decode paged: " in p.stdout):  # not every model decodes that way
+        if p.returncode and not (model not in (mla, gqa) and "decoding in mode paged: " in p.stdout):  # not every model decodes that way
             failed.append(f"exit status {p.returncode}, {line}")
 if failed:
     sys.exit("\n".join(failed))
