@@ -83,8 +83,8 @@ static inline void routing_make(struct routing *r, int n, int layers, int expert
     free(b), free(z);
 }
 
-/* Router predictions of a layer made 1, 2 and 3 layers before it: its logits with a given correlation, the rest noise.
- */
+/* Router predictions of a layer made 1, 2 and 3 layers before it: its logits with a given correlation, the rest
+ * noise. */
 static inline void routing_foresee(struct routing *r, const double *alike) {
     size_t all = (size_t)r->n * (size_t)r->layers;
     float *z = malloc((size_t)r->experts * sizeof *z), *chance = malloc((size_t)r->topk * sizeof *chance);

@@ -1,6 +1,7 @@
 """Makes tiny checkpoints with the standard library only, which together cover everything that the families do differently.
 Bytes come from SHAKE-256 of a tensor's name, so they never change; references.py has recorded their logits.
-The widths are not multiples of a block of 128, of a vector register or of a tile, so that every edge is partial."""
+The widths are not multiples of a block of 128, of a vector register or of a tile, so that every edge is partial. One file, because
+a model's name selects its config, its tensors and its files in tables that all models share."""
 import hashlib
 import json
 import math

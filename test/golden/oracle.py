@@ -1,5 +1,6 @@
 """Computes a checkpoint's logits: DeepSeek-V2, V3, V4 and V4.1, Qwen2-MoE, Qwen3-MoE, Mixtral, GLM-4 MoE, MiniMax-M2, gpt-oss, Phi-3.5-MoE and DBRX in float64, written from the papers
 and the vendors' code, for readability rather than speed. Shares nothing with the engine, not even the reading of files.
+One file, because the families are told apart inside common functions, as in the papers.
 Needs NumPy; the tests do not, because they compare with what references.py has recorded."""
 import json
 import math

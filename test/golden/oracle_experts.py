@@ -1,4 +1,5 @@
-"""Forward passes (oracle.py) of more families, written from the vendors' code."""
+"""Forward passes (oracle.py) of more families, written from the vendors' code.
+One function a family; a second file could only divide them by name."""
 import math
 
 import numpy as np

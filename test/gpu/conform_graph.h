@@ -170,8 +170,8 @@ static void recorded(enum dtype dtype, int window) {
            bad ? "FAIL" : "ok");
 }
 
-/* The same for an indexer's selection of keys for n queries; the last one sees more or fewer keys than it may select.
- */
+/* The same for an indexer's selection of keys for n queries; the last one sees more or fewer keys than it may
+ * select. */
 enum { CHOICE_HEADS = 4, CHOICE_DIM = 32, CHOICE_TOPK = 8, CHOICE_ROW = CHOICE_HEADS * (CHOICE_DIM + 1) };
 struct choice_case {
     int n;

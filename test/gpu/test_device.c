@@ -1,5 +1,5 @@
-/* The device interface on emulated devices, and the pure functions around it: --gpus, cost model, memory plan, copies.
- */
+/* The device interface on emulated devices, and the pure functions around it: --gpus, cost model, memory plan,
+ * copies. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -47,8 +47,8 @@ static uint32_t *pinned(size_t words) {
 }
 static void rest(double seconds) { nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL); }
 
-/* Nothing passes a wait before its value; after it, all earlier writes are visible. Rounds use the same two timelines.
- */
+/* Nothing passes a wait before its value; after it, all earlier writes are visible. Rounds use the same two
+ * timelines. */
 static void rounds(void) {
     struct gpu_stream *s = stream(0, NULL);
     struct gpu_timeline *go = number(0), *done = number(0);

@@ -400,8 +400,8 @@ static void policy_on(const char *dir, const char *gpus, struct answer *want) {
 }
 static void told(void *ctx, enum log_level level, const char *text) { printf("%s\n", text), fflush(stdout); }
 
-/* With an explicit mode any number may be announced: the search uses the device memory that paged decoding already has.
- */
+/* With an explicit mode any number may be announced: the search uses the device memory that paged decoding already
+ * has. */
 static void announced_again(const char *dir, const char *gpus) {
     static struct answer got[PROMPTS];
     const struct announced_load load = {.n_prompts = 4, .prompt_tokens = LONGEST / 2, .answer_tokens = ANSWER};

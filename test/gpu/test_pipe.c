@@ -1,7 +1,7 @@
 /* Stream-loading prefill inside the engine: a cached prefix, cancels, and faults of every kind at every point. After
  * each the engine must survive and give the CPU's answer. usage: test_pipe MODEL_DIR [sample|every [KIND] | cuda]
- * (every: each N; KIND: only alloc, copy, launch or die; cuda: the CUDA backend on cards 0 and 1, without the faults)
- */
+ * (every: each N; KIND: only alloc, copy, launch or die; cuda: the CUDA backend on cards 0 and 1, without the
+ * faults) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

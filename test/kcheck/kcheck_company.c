@@ -105,8 +105,8 @@ static void check_products(void) {
     }
 }
 
-/* --- Experts: all n tokens choose the first, all but one the second, and so on, so that groups of every size occur ---
- */
+/* --- Experts: all n tokens choose the first, all but one the second, and so on, so that groups of every size occur
+ * --- */
 
 static void check_experts(uint8_t dtype, int block, bool shared) {
     enum { HIDDEN = 192, INTER = 128, EXPERTS = 8, TOPK = 3 };

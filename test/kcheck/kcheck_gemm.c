@@ -52,8 +52,8 @@ static void product(const struct gemm *g, const struct mat *w, const float *x, c
 static bool rounded(uint8_t dtype) { return dtype >= DT_Q8_0 && dtype != DT_MXFP4 && dtype != DT_INT4; }
 
 /* Bounds the error of integer sums: half a unit per column, at most 1 / 16,320 of the largest of 256 columns
- * (intdot_words.h). A minimum subtracted from a part counts separately, because the weights of columns may cancel it.
- */
+ * (intdot_words.h). A minimum subtracted from a part counts separately, because the weights of columns may cancel
+ * it. */
 static double whole_loss(const struct mat *w, const float *row, const float *x) {
     double loss = 0;
     for (int c = 0, end; c < w->cols; c = end) {
@@ -148,8 +148,8 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
 }
 
 /* Checks every code by one-hot tokens: the product is the weight itself, bit by bit. least: scales are adjacent powers
- * of two from that exponent up to the largest that folds into a BF16 number (gemm_folds_scales); negative: any scale.
- */
+ * of two from that exponent up to the largest that folds into a BF16 number (gemm_folds_scales); negative: any
+ * scale. */
 static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     int cols = 256, rows = dtype == DT_BF16 || dtype == DT_F16 ? 256 : 40;
     struct shape s = {rows, cols, 1, 128, dtype, DT_F32, 0, 1};

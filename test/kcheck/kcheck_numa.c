@@ -6,8 +6,8 @@
 #include "cpu/numa.h"
 #include "test/kcheck/case.h"
 
-/* Parts cover [0, inter) in order, are split only at units, and differ by at most one unit where the nodes are equal.
- */
+/* Parts cover [0, inter) in order, are split only at units, and differ by at most one unit where the nodes are
+ * equal. */
 static void covers(const struct numa *n, int inter, int unit, bool even) {
     struct numa_part p[NUMA_NODES];
     int at = 0, least = inter, most = 0;

@@ -74,8 +74,8 @@ static struct expert expert_make(const struct expert_kind *k, int inter, int hid
     return e;
 }
 
-/* The squared error that integers of so many steps to the largest of `together` columns leave in column c: half a step.
- */
+/* The squared error that integers of so many steps to the largest of `together` columns leave in column c: half a
+ * step. */
 static double lost_whole(const double *x, int n, int c, int together, double steps) {
     double most = 0;
     for (int i = c / together * together; i < n && i < c / together * together + together; i++)

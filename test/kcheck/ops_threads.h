@@ -6,8 +6,8 @@
  * planes; with few tokens twice that precision */
 static bool products_bf16, tiles_bf16;
 
-/* Runs `call` (which uses the executor `on` and writes y, n floats) on each number of threads; keeps the first result.
- */
+/* Runs `call` (which uses the executor `on` and writes y, n floats) on each number of threads; keeps the first
+ * result. */
 #define EACH_THREADS(what, y, n, before, call) \
     do { \
         float *kept = aligned((size_t)(n)*4); \

@@ -20,3 +20,6 @@ static inline int parse(struct config *c, const char *text, bool force, struct e
     "{\"model_type\":\"" type "\",\"vocab_size\":1000,\"hidden_size\":256,\"num_hidden_layers\":5,\"num_attention_" \
     "heads\":4,\"num_key_value_heads\":2," \
     "\"intermediate_size\":512,\"max_position_embeddings\":4096" more "}"
+
+/* A list of six equal texts. */
+#define SIX(one) one "," one "," one "," one "," one "," one

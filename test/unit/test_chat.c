@@ -313,8 +313,8 @@ static int origin_at(const struct text *t, ptrdiff_t at) {
     for (; at >= (ptrdiff_t)r->n; r++) at -= (ptrdiff_t)r->n;
     return r->origin;
 }
-/* Templates that leave out calls: a prompt has them, with markers that are control tokens and arguments that are not.
- */
+/* Templates that leave out calls: a prompt has them, with markers that are control tokens and arguments that are
+ * not. */
 #define EACH_MESSAGE "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}\n{% endfor %}"
 static void test_calls_that_templates_leave_out(void **state) {
     static const char conv[] = "{\"tools\": [], \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "

@@ -107,8 +107,8 @@ static void openpangu(void **st) {
     }
 }
 
-/* GigaChat 3.5: the published sizes; layers by either list; options of the vendor's code that no published model has.
- */
+/* GigaChat 3.5: the published sizes; layers by either list; options of the vendor's code that no published model
+ * has. */
 static void gigachat35(void **st) {
     (void)st;
 #define GIGACHAT(more) \

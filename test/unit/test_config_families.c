@@ -1,4 +1,5 @@
-/* config.json of families with mixers, indexers or streams of their own: what is read, derived and refused. */
+/* config.json of families with mixers, indexers or streams of their own: what is read, derived and refused. One
+ * function a family, which shares nothing with the next; a second file could only divide them by name. */
 #include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"
 

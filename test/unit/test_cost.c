@@ -240,8 +240,8 @@ static void beside_a_stream(void **st) {
 
 /* The stream: 654.1 GB of experts at 57 GB/s, 11.48 s. With the other weights, 61 * 190.8 MB + 58 * 44.05 MB + 3 *
  * 396.5 MB = 15.4 GB more, 11.75 s; to two devices half of the experts each. A prompt that computes longer than that:
- * 32K. The CPU's crossing is between the paper's 2K and 4K; what both do together is sooner than either, at most twice.
- */
+ * 32K. The CPU's crossing is between the paper's 2K and 4K; what both do together is sooner than either, at most
+ * twice. */
 static void prefills(void **st) {
     assert_true(cost_preset(&m, "paper-a-2"));
     struct cost_prefill p = {.mode = PREFILL_SLP, .n = 4096, .ranks = 2, .n_dense_layers = 61};

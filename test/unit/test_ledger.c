@@ -1,5 +1,5 @@
-/* The ledger of a device's memory: random schedules of allocations, evictions and locks, compared with a model of them.
- */
+/* The ledger of a device's memory: random schedules of allocations, evictions and locks, compared with a model of
+ * them. */
 #include "unit.h"
 
 #include <stdlib.h>

@@ -97,8 +97,8 @@ static double prefill_beside(enum budget_request experts, enum exec_mode mode, i
 
 static double prefill(enum exec_mode mode, int layers, int n) { return prefill_beside(BUDGET_OFF, mode, layers, n); }
 
-/* Bits per weight of whole models, as the files that people trade have them; embedding and head stay at 16 bits here.
- */
+/* Bits per weight of whole models, as the files that people trade have them; embedding and head stay at 16 bits
+ * here. */
 static void formats_have_their_bytes(void **st) {
     static const struct {
         const char *format;
@@ -471,8 +471,8 @@ static void plans_stay_within_the_machine(void **st) {
     }
 }
 
-/* Host memory as an expert cache in front of a disk: a token takes the time of its disk reads; more memory means fewer.
- */
+/* Host memory as an expert cache in front of a disk: a token takes the time of its disk reads; more memory means
+ * fewer. */
 static void experts_come_from_a_disk(void **st) {
     struct error e = {0};
     struct arena a = {0};

@@ -136,8 +136,8 @@ static void all_devices_at_once_are_sooner_done(void **st) {
     }
 }
 
-/* Each rank reads whole latents, for its share of the heads: what more keys cost is nearly the same as in virtual time.
- */
+/* Each rank reads whole latents, for its share of the heads: what more keys cost is nearly the same as in virtual
+ * time. */
 static void latents_are_replicated(void **st) {
     static const char *const models[] = {"deepseek-v3", "kimi-k2"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {

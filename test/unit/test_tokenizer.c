@@ -88,8 +88,8 @@ static void test_small(void **state) {
     tokenizer_close(&t);
 }
 
-/* A control token counts only when all of its bytes are the template's; the text around it joins whatever its origin.
- */
+/* A control token counts only when all of its bytes are the template's; the text around it joins whatever its
+ * origin. */
 static void test_origin(void **state) {
     struct tokenizer *t;
     struct error e = {0};

@@ -26,8 +26,8 @@ static double prefill(enum exec_mode mode, int n) {
     return t;
 }
 
-/* CPU and links together never read more than host memory delivers, also where each alone could take nearly all of it.
- */
+/* CPU and links together never read more than host memory delivers, also where each alone could take nearly all of
+ * it. */
 static void host_memory_serves_all(void **st) {
     static const char *const machines[] = {"desktop-ddr5-192+rtx5090", "desktop-ddr5-192+2xrtx5090",
                                            "epyc-9004-12ch+2xrtx4090"};
