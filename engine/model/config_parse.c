@@ -75,12 +75,46 @@ static void check_products(struct config_reader *r, const struct config *c) {
                     (long long)qk, c->head_dim, c->cca.taps[1]);
 }
 
+static void check_experts(struct config_reader *r, const struct config *c) {
+    if (c->topk > c->n_experts) config_fail(r, "%d experts a token of %d", c->topk, c->n_experts);
+    if (c->topk > 64) config_fail(r, "%d experts a token; hearth takes up to 64", c->topk);
+    if (c->n_group > 1) {
+        if (c->n_experts % c->n_group)
+            config_fail(r, "%d experts do not divide into %d groups", c->n_experts, c->n_group);
+        else if (c->topk_group < 1 || c->topk_group > c->n_group)
+            config_fail(r, "'topk_group' is %d of %d groups", c->topk_group, c->n_group);
+        else if (c->topk > c->n_experts / c->n_group * c->topk_group)
+            config_fail(r, "%d experts a token out of %d groups of %d", c->topk, c->topk_group,
+                        c->n_experts / c->n_group);
+    }
+}
+
 /* A model whose layers are all dense has no experts, whatever its config says of them. */
 static void drop_unused_experts(struct config *c) {
     for (int i = 0; i < c->n_layers; i++)
         if (c->layer[i].moe) return;
     c->n_experts = c->topk = c->moe_latent = 0;
     c->expert_out_norm = c->routed_sum_norm = false;
+}
+
+/* Fails because of a model that no family opens. type: its 'model_type', or NULL; why: NULL, or a reason to add. */
+static int fail_no_family(const struct json *root, const struct json *type, const char *what, const char *why,
+                          struct error *e) {
+    const struct json *classes = type ? NULL : json_get(root, "architectures");
+    static const char list[] = "hearth lists the architectures that it opens (hearth --version -v)";
+    const struct json *name = classes && classes->type == JSON_ARRAY && classes->n ? json_at(classes, 0) : NULL;
+    if (name && name->type == JSON_STRING)
+        return error_set(e, ERR_MODEL,
+                         "%s: 'model_type' is missing, and hearth does not support 'architectures' '%.*s'; %s", what,
+                         (int)(name->n < 60 ? name->n : 60), name->string, list);
+    if (!type || type->type != JSON_STRING)
+        return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; %s", what, list);
+    const struct json *text = arch_text_type(root);
+    return error_set(e, ERR_MODEL,
+                     "%s: hearth cannot open the architecture '%.*s'%s%.*s%s, which llama.cpp or vLLM may run%s%s; %s",
+                     what, (int)(type->n < 60 ? type->n : 60), type->string, text ? " with '" : "",
+                     text ? (int)(text->n < 60 ? text->n : 60) : 0, text ? text->string : "", text ? "'" : "",
+                     why ? ": " : "", why ? why : "", list);
 }
 
 int config_parse(struct config *c, const struct json *root, const char *what, bool force, struct error *e) {
@@ -91,27 +125,10 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
         return error_set(e, ERR_MODEL, "%s: %u keys, more than a model's config has", what, root->n);
     const struct json *type = config_get(&r, "model_type");
     int rc;
-    const struct json *classes = type ? NULL : json_get(root, "architectures");
-    c->arch = type ? arch_find(type, root) : arch_find_class(classes);
+    c->arch = type ? arch_find(type, root) : arch_find_class(json_get(root, "architectures"));
     const char *member = c->arch ? c->arch->text_config_key : NULL, *why = NULL;
     if (!c->arch && type) c->is_part = (c->arch = arch_find_text(type, root, &member, &why)) != NULL;
-    if (!c->arch) {
-        static const char list[] = "hearth lists the architectures that it opens (hearth --version -v)";
-        const struct json *name = classes && classes->type == JSON_ARRAY && classes->n ? json_at(classes, 0) : NULL;
-        if (name && name->type == JSON_STRING)
-            return error_set(e, ERR_MODEL,
-                             "%s: 'model_type' is missing, and hearth does not support 'architectures' '%.*s'; %s",
-                             what, (int)(name->n < 60 ? name->n : 60), name->string, list);
-        if (!type || type->type != JSON_STRING)
-            return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; %s", what, list);
-        const struct json *text = arch_text_type(root);
-        return error_set(
-            e, ERR_MODEL,
-            "%s: hearth cannot open the architecture '%.*s'%s%.*s%s, which llama.cpp or vLLM may run%s%s; %s", what,
-            (int)(type->n < 60 ? type->n : 60), type->string, text ? " with '" : "",
-            text ? (int)(text->n < 60 ? text->n : 60) : 0, text ? text->string : "", text ? "'" : "", why ? ": " : "",
-            why ? why : "", list);
-    }
+    if (!c->arch) return fail_no_family(root, type, what, why, e);
     c->names = &c->arch->names, c->layout = &c->arch->layout;
     r.key_aliases = c->arch->key_aliases;
     if (member && (rc = enter_text_config(&r, member))) return rc;
@@ -137,17 +154,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     if (!r.rc) read_tokens(&r, c);
     if (!r.rc) c->arch->parse(&r, c);
     if (!r.rc) check_products(&r, c);
-    if (!r.rc && c->topk > c->n_experts) config_fail(&r, "%d experts a token of %d", c->topk, c->n_experts);
-    if (!r.rc && c->topk > 64) config_fail(&r, "%d experts a token; hearth takes up to 64", c->topk);
-    if (!r.rc && c->n_group > 1) {
-        if (c->n_experts % c->n_group)
-            config_fail(&r, "%d experts do not divide into %d groups", c->n_experts, c->n_group);
-        else if (c->topk_group < 1 || c->topk_group > c->n_group)
-            config_fail(&r, "'topk_group' is %d of %d groups", c->topk_group, c->n_group);
-        else if (c->topk > c->n_experts / c->n_group * c->topk_group)
-            config_fail(&r, "%d experts a token out of %d groups of %d", c->topk, c->topk_group,
-                        c->n_experts / c->n_group);
-    }
+    if (!r.rc) check_experts(&r, c);
     if (!r.rc) drop_unused_experts(c);
     if (!r.rc) refuse_unknown(&r, r.root, r.seen, c, force);
     /* else those are of images or sound */
