@@ -8,6 +8,6 @@
 
 /* Returns column i of the block at b, 0 <= i < dtype_block(t). 0 for a dtype without blocks. */
 float blocks_at(enum dtype t, const uint8_t *b, int i);
-/* Returns true if the scales inside the block are finite. All codes are valid numbers. True for a dtype without blocks.
- */
+/* Returns true if the scales inside the block are finite. All codes are valid numbers. True for a dtype without
+ * blocks. */
 bool blocks_finite(enum dtype t, const uint8_t *b);

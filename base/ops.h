@@ -24,10 +24,11 @@ struct ops;
 struct exec { /* the executor; each backend's own struct begins with it */
     const struct ops *ops;
     const _Atomic int *cancel; /* may be NULL; non-zero: return ERR_CANCELLED soon */
-    struct op_viewer *viewer;  /* of a CPU executor: receives what stages of layers computed; NULL: none */
+    struct op_viewer *viewer;  /* NULL, or receives the values of each stage of a layer; CPU executors only */
 };
 
-/* Receives n rows of m numbers, ld apart, in host memory, of a named stage of a layer; -1: of no layer. */
+/* Receives the values of a named stage: n rows of m numbers, ld apart, in host memory. layer -1: the stage precedes or
+ * follows the layers. */
 struct op_viewer {
     void (*view)(struct op_viewer *, int layer, const char *stage, const float *rows, int n, int m, int ld);
 };

@@ -12,6 +12,6 @@ struct spin { /* of one wait; zero at its begin */
 };
 /* Pauses the CPU for a moment. Returns whether to poll again: always for the first tens of microseconds, then for
  * most_s seconds. A thread that the kernel takes off its CPU in these has too many neighbours: polling delays them, and
- * it is woken faster than it gets the CPU back. So it ends this wait's timed phase and skips those of its next waits.
- */
+ * it is woken faster than it gets the CPU back. So it ends this wait's timed phase and skips those of its next
+ * waits. */
 bool spin_again(struct spin *s, double most_s);

@@ -40,8 +40,8 @@ static void on_log(void *ctx, enum log_level level, const char *text) {
 
 static void on_config_warning(void *ctx, const char *text) { report_note("%s", text); }
 
-/* Decides on colour: NO_COLOR (non-empty), then CLICOLOR_FORCE, then whether it is a terminal; --color overrides all.
- */
+/* Decides on colour: NO_COLOR (non-empty), then CLICOLOR_FORCE, then whether it is a terminal; --color overrides
+ * all. */
 static bool use_color(const struct app *a, bool tty) {
     const char *when = a->opts.v[OPT_COLOR].text, *no_color = getenv("NO_COLOR"), *force = getenv("CLICOLOR_FORCE");
     if (!strcmp(when, "always")) return true;

@@ -172,8 +172,8 @@ static PV16_FN(pv) {
         pv_rows(o + i * (ptrdiff_t)ldo, ldo, corr + i, p + i * (ptrdiff_t)ldp, ldp, v, ldv, nk, dim, &a, 1);
 }
 
-/* 16 codes. The BF16 of codes 0 to 7, which are 2^-9 times the code, comes from a table: lower bytes, then upper ones.
- */
+/* 16 codes. The BF16 of codes 0 to 7, which are 2^-9 times the code, comes from a table: lower bytes, then upper
+ * ones. */
 INLINE __m256i bf16_of(__m128i codes) {
     const __m128i tiny =
         _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c);

@@ -39,8 +39,8 @@ void cpu_exec_split_tasks_by_node(struct cpu_exec *x, int stage, const int *begi
 /* Like cpu_exec_split_tasks, but tasks start in ascending order on whichever thread. */
 void cpu_exec_split_tasks_in_order(struct cpu_exec *x, int stage, int n_tasks);
 bool cpu_exec_is_cancelled(struct cpu_exec *x); /* cancel was seen; cheap enough to call per task */
-/* Limits the matrix rows of a task to [least, most]. More than 64 are whole blocks of 64: no block of scales is split.
- */
+/* Limits the matrix rows of a task to [least, most]. More than 64 are whole blocks of 64: no block of scales is
+ * split. */
 static inline int cpu_exec_task_rows(int rows, int least, int most) {
     if (rows < least) return least;
     if (rows > most) return most;

@@ -1,4 +1,4 @@
-/* What this CPU must have for each level. */
+/* Detects which levels this CPU and its operating system support. */
 #include <stdio.h>
 
 #include "cpu/kernels.h"

@@ -248,8 +248,8 @@ static void wave_thread(void *arg, int thread, int n_threads) {
 
 static int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
-/* Numbers the tasks of stage 1: node by node and group by group; groups whose weights are still being read come last.
- */
+/* Numbers the tasks of stage 1: node by node and group by group; groups whose weights are still being read come
+ * last. */
 static void number_tasks(struct wave *w, bool any_loading) {
     const uint8_t *is_loading = w->o->is_loading;
     int at = 0;

@@ -18,8 +18,8 @@ enum {
     GEMM_CHUNK = 512, /* tokens per pass: their K block and sums stay in L2 beside the panels */
 };
 
-/* Rows of W per decoding step. With few tokens one panel at a time keeps weight reads flowing between short products.
- */
+/* Rows of W per decoding step. With few tokens one panel at a time keeps weight reads flowing between short
+ * products. */
 static inline int gemm_rows_per_step(int n, int tokens, int panel, int panels) {
     return n <= 10 * tokens ? panel : panel * panels;
 }
@@ -58,8 +58,8 @@ static inline int gemm_scale_exponent(const struct mat *w, size_t scale) {
 /* The increment of a normal BF16 number's bits that multiplies it by that power. */
 static inline int16_t gemm_exponent_increment(int power) { return (int16_t)(power * 128); }
 
-/* --- BF16: formats with scales among the weights, in the column order of gemm_amx.c's tiles (gemm_bf16_decoder.c) ---
- */
+/* --- BF16: formats with scales among the weights, in the column order of gemm_amx.c's tiles (gemm_bf16_decoder.c)
+ * --- */
 
 /* Columns [c0, c0 + n), c0 a multiple of 256 and n at most that, of rows [r, r + rows): BF16 in the column order of
  * gemm_amx.c, 64-byte aligned, `pitch` elements between rows, in multiples of 64 columns, arbitrary finite numbers past

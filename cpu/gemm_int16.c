@@ -184,8 +184,8 @@ static void decode(struct block (*to)[DEPTH], const struct mat *w, int r, int la
 /* --- Products --------------------------------------------------------------------------------- */
 
 INLINE __m256i load_words(const int16_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
-/* sum[t][i] += n blocks of row i by token t, i < R, t < T; tokens ld blocks apart. NARROW: with minima of 16 columns.
- */
+/* sum[t][i] += n blocks of row i by token t, i < R, t < T; tokens ld blocks apart. NARROW: with minima of 16
+ * columns. */
 INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int R,
                  const int T, const int segment, const bool NARROW) {
     for (int b = 0; b < n; b++, x++) {

@@ -1,4 +1,4 @@
-/* What the implementations of cpu/gemm.h share (gemm_inner.h). */
+/* Functions and tables that all implementations of cpu/gemm.h use (gemm_inner.h). */
 #include <pthread.h>
 #include <string.h>
 

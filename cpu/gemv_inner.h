@@ -7,8 +7,8 @@
  * (or 4l to 4l + 3 of each 32: E4M3_SPLIT); blocks in order; lanes at the end. It is independent of the other rows and
  * tokens, so rows may be split anywhere.
  *
- * E4M3 weights are too small by E4M3_X * E4M3_POST (simd_<isa>.h); the first is applied to x, the second to the scale.
- */
+ * E4M3 weights are too small by E4M3_X * E4M3_POST (simd_<isa>.h); the first is applied to x, the second to the
+ * scale. */
 #include <string.h>
 
 #include "base/scale.h"

@@ -189,8 +189,8 @@ INLINE __m256i set_bits(__m256i bits, int half) {
     const __m256i all = _mm256_shuffle_epi8(bits, _mm256_add_epi8(first, _mm256_set1_epi8((char)(2 * half))));
     return _mm256_cmpeq_epi8(_mm256_and_si256(all, bit), bit);
 }
-/* 64 columns of Q4_1, Q5_0 or Q5_1, as in put_look; fifth: bits of each 32 in four bytes of the lower and upper half.
- */
+/* 64 columns of Q4_1, Q5_0 or Q5_1, as in put_look; fifth: bits of each 32 in four bytes of the lower and upper
+ * half. */
 INLINE void put_fifth(struct block *g, int k, __m256i codes, __m256i fifth, const int dtype) {
     EACH (int half = 0; half < 2; half++) {
         __m256i w = masked(half ? _mm256_srli_epi16(codes, 4) : codes, 15);

@@ -80,8 +80,8 @@ INLINE void load_digits(__m256i w[2], __m256i *odd, const uint8_t *p, const int 
     w[0] = _mm256_mulhi_epu16(even, three);
     w[1] = _mm256_mulhi_epu16(*odd, three);
 }
-/* Computes a sum now: gcc 12 adds the products of a block in an order of its own, and keeps them in memory until then.
- */
+/* Computes a sum now: gcc 12 adds the products of a block in an order of its own, and keeps them in memory until
+ * then. */
 INLINE __m256i now(__m256i sum) {
     __asm__("" : "+x"(sum));
     return sum;

@@ -43,10 +43,10 @@ typedef SOFTMAX_FN((*softmax_fn));
 typedef PV_FN((*pv_fn));
 
 /* The same tiles, reading BF16 keys and values in place, rows ldk (ldv) elements apart; nk <= 64. NULL if the CPU lacks
- * a fast BF16 pair product. split: queries and probabilities are sums of two BF16;
- * otherwise they are rounded to BF16. pack: stores row `row` of a block's queries, times scale, in qk16's private
- * layout, which needs rows of dim rounded up to 32 columns, per plane (there are always two with qk16_is_exact or
- * qk16_uses_tiles). s[i * lds + j] = q[i] . k_j for rows from q on, whose row number is a multiple of 16. ahead: the
+ * a fast BF16 pair product. split: queries and probabilities are sums of two BF16
+ * numbers; without it they are rounded to BF16. pack: stores row `row` of a block's queries, times scale, in qk16's
+ * private layout, which needs rows of dim rounded up to 32 columns, per plane (there are always two with qk16_is_exact
+ * or qk16_uses_tiles). s[i * lds + j] = q[i] . k_j for rows from q on, whose row number is a multiple of 16. ahead: the
  * data to prefetch meanwhile, `each` bytes of `rows` rows `stride` apart. */
 struct ahead {
     const uint8_t *next;

@@ -58,6 +58,6 @@ void numa_move_to(const struct numa *n, const void *p, size_t size, int node);
 /* Interleaves pages over the nodes with CPUs, for data that all of them read. Call before the pages are touched. No
  * effect with one node or a topology from text. */
 int numa_interleave_pages(const struct numa *n, void *p, size_t size, struct error *e);
-/* Binds whole pages in [p, p + size) to a node (kernel number) and moves existing pages. ERR_RUNTIME with the reason.
- */
+/* Binds whole pages in [p, p + size) to a node (kernel number) and moves existing pages. ERR_RUNTIME with the
+ * reason. */
 int numa_bind_to(void *p, size_t size, int node, struct error *e);

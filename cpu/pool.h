@@ -11,8 +11,8 @@ struct pool;
 typedef void (*pool_fn)(void *arg, int thread, int n_threads);
 
 /* n_threads 0: one per physical core that this process may use, minus one for the engine and the terminal if there are
- * more than two. The caller of pool_run is thread 0. pin false: leave placement to the kernel (tests with many pools).
- */
+ * more than two. The caller of pool_run is thread 0. pin false: leave placement to the kernel (tests with many
+ * pools). */
 int pool_open(struct pool **p, int n_threads, bool pin, struct error *e);
 /* Opens a pool over NUMA nodes: threads are numbered in order of node and each is pinned to its own CPU (nodes NULL:
  * one node). A topology from text pins nothing, because it describes another machine. */

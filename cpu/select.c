@@ -105,8 +105,8 @@ static uint32_t rank_of(float v) {
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
-/* The rank of the k-th best, and in *ties how many of that rank are among the best: radix select, eight bits at a time.
- */
+/* The rank of the k-th best, and in *ties how many of that rank are among the best: radix select, eight bits at a
+ * time. */
 static uint32_t kth_rank(const float *score, int n, int k, int *ties) {
     uint32_t prefix = 0, mask = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {

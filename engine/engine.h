@@ -1,8 +1,8 @@
 #pragma once
 /* The engine's public interface: opens a checkpoint, runs the turns of several sessions on its own thread and reports
  * events through a queue. The only header of engine/ proper that cli/ includes. Unless a comment says otherwise, one
- * thread at a time may call these functions. Callbacks run on the engine thread and must not call back into the engine.
- */
+ * thread at a time may call these functions. Callbacks run on the engine thread and must not call back into the
+ * engine. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -59,8 +59,8 @@ struct engine_params {         /* zero-initialized: all defaults */
     void *progress_ctx;
 };
 
-/* Opens config, weights (mapped), devices and the engine thread. On error *e holds the message and nothing stays open.
- */
+/* Opens config, weights (mapped), devices and the engine thread. On error *e holds the message and nothing stays
+ * open. */
 int engine_open(struct engine **e_out, const struct engine_params *p, struct error *e);
 void engine_close(struct engine **e); /* cancels running turns and closes all sessions */
 

@@ -90,8 +90,8 @@ int cuda_error(struct gpu *base, struct error *e) {
     pthread_mutex_unlock(&g->lock);
     return r;
 }
-/* Launch argument errors are recoverable; a fault inside a kernel kills the context, which the synchronisation reports.
- */
+/* Launch argument errors are recoverable; a fault inside a kernel kills the context, which the synchronisation
+ * reports. */
 static int clear_error(struct gpu *base, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     cudaSetDevice(g->card);

@@ -374,8 +374,8 @@ struct cuda_tiles {
     struct cuda_glu glu;
     int ldx, scale_ld, ldy, accumulate, gated;
     /* Non-zero (BF16 x only, one part): W consists of heads of head_rows rows; the first `nope` rows give y [rows,
-     * heads, ldy], the others v [rows, heads, head_rows - nope], both BF16; all three even. No bias, no accumulation.
-     */
+     * heads, ldy], the others v [rows, heads, head_rows - nope], both BF16; all three even. No bias, no
+     * accumulation. */
     int head_rows, nope;
     void *v;
     int align; /* alignment of the weights' rows; set by the launcher */

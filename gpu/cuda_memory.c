@@ -51,8 +51,8 @@ static size_t kept_bytes(struct cuda *g, const struct source *from) {
     pthread_mutex_unlock(&g->lock);
     return bytes;
 }
-/* Allocates a new block of the driver. paused: no stream waits for the CPU, so unused blocks may be freed to make room.
- */
+/* Allocates a new block of the driver. paused: no stream waits for the CPU, so unused blocks may be freed to make
+ * room. */
 static cudaError_t grow(struct cuda *g, const struct source *from, void **p, size_t size, bool paused) {
     cudaError_t r = cudaErrorMemoryAllocation;
     do {

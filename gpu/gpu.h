@@ -115,8 +115,8 @@ double gpu_event_elapsed(struct gpu_event *from, struct gpu_event *to);
 double gpu_event_time(struct gpu_event *ev);
 
 /* An ON or OFF event of a module: a device event and a host-side record count. A waiter first blocks on the host until
- * the nth record was enqueued, then makes its stream wait, so that no stream waits for a record that is not enqueued.
- */
+ * the nth record was enqueued, then makes its stream wait, so that no stream waits for a record that is not
+ * enqueued. */
 struct gpu_pair;
 int gpu_pair_open(struct gpu *g, struct gpu_pair **p, struct error *e);
 void gpu_pair_close(struct gpu_pair **p);

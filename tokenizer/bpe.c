@@ -84,8 +84,8 @@ static size_t merge_short_word(const struct tokenizer *t, struct symbol *v, size
     return n;
 }
 
-/* Long words: a heap of pairs over a linked list, n log n. A heap entry is stale if the rank of its pair has changed.
- */
+/* Long words: a heap of pairs over a linked list, n log n. A heap entry is stale if the rank of its pair has
+ * changed. */
 static void sift_down(uint64_t *h, size_t n, size_t i) {
     uint64_t x = h[i];
     for (size_t c; (c = 2 * i + 1) < n; i = c) {

@@ -1,4 +1,4 @@
-/* What the loaders of vocabularies share. */
+/* Functions that several loaders of vocabularies call. */
 #include <string.h>
 
 #include "tokenizer/tokenizer_internal.h"

@@ -22,8 +22,8 @@ static int reserve_scratch(struct load_state *l, size_t n) {
     return l->decoded ? 0 : ERR_MEMORY;
 }
 
-/* The tables exceed the CPU caches, so tokens are looked up in blocks: prefetch all slots of a block, then read them.
- */
+/* The tables exceed the CPU caches, so tokens are looked up in blocks: prefetch all slots of a block, then read
+ * them. */
 enum { BLOCK = 32 };
 /* A token of a block in load_state.decoded, which one block fills from the start. */
 struct staged_token {

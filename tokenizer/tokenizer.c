@@ -120,8 +120,8 @@ static int add_id(struct ids *out, int32_t id, struct error *e) {
     return 0;
 }
 
-/* Encodes the text between two raw added tokens: normalizes it, then finds the added tokens that match normalized text.
- */
+/* Encodes the text between two raw added tokens: normalizes it, then finds the added tokens that match normalized
+ * text. */
 static int encode_normalized(struct encoder *x, struct norm_text in, uint8_t origin, bool first, struct ids *out,
                              struct error *e) {
     const struct tokenizer *t = x->t;

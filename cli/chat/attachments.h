@@ -2,8 +2,8 @@
 /* Documents for the next question. */
 #include "cli/chat/chat.h"
 
-/* Attaches the files that words name (input_paths_add_words). On error all are left out; ERR_CONTEXT: they do not fit.
- */
+/* Attaches the files that words name (input_paths_add_words). On error all are left out; ERR_CONTEXT: they do not
+ * fit. */
 int attachments_add(struct app *a, struct chat_session *t, const char *words, struct error *e);
 void attachments_put(const struct attachments *l, struct buf *out); /* appends the documents */
 size_t attachments_bytes(const struct attachments *l);              /* of their files */

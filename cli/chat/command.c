@@ -177,8 +177,8 @@ static const struct command commands[] = {
 };
 static const size_t N_COMMANDS = sizeof commands / sizeof *commands;
 
-/* Returns the length of a command's name at text, which begins with '/'; 0 if the word cannot be one, such as a path.
- */
+/* Returns the length of a command's name at text, which begins with '/'; 0 if the word cannot be one, such as a
+ * path. */
 static size_t name_length(const char *text) {
     size_t n = 1;
     while ((text[n] >= 'a' && text[n] <= 'z') || (text[n] >= 'A' && text[n] <= 'Z') || text[n] == '?') n++;

@@ -68,8 +68,8 @@ static void finish_summary(struct repl *r, struct chat_session *t) {
     end_summary(t, is_replaced);
 }
 
-/* Returns the index of the last question before message n: a cut there separates no tool call from its result. 0: none.
- */
+/* Returns the index of the last question before message n: a cut there separates no tool call from its result. 0:
+ * none. */
 static size_t question_before(const struct conversation *c, size_t n) {
     while (n-- > 0)
         if (c->messages[n].role == ROLE_USER) return n;

@@ -1,5 +1,5 @@
 #pragma once
-/* What the chat prints and draws: messages, the edited line, the rows of status. */
+/* Draws the chat: messages, the edited line, the status rows. */
 #include "cli/chat/chat.h"
 
 /* prints a line on the terminal */

@@ -69,8 +69,8 @@ static void put_model_row(const struct model *m, int width, const struct model_f
     if (!json && is_default) buf_str(out, " (default)");
 }
 
-/* Lists all models. Sets *chosen to the index of the default model, or to the number of models if there is no default
- * or -m overrides it. */
+/* Lists all models. Sets *chosen to the index of the default model; to the number of models without a default, or if -m
+ * overrides it. */
 static int list_models(struct app *a, struct model **v, size_t *n, size_t *chosen, struct error *e) {
     const struct opt_value *m = &a->opts.v[OPT_MODEL];
     char dir[PATHS_MAX];

@@ -73,8 +73,8 @@ struct oneshot {
     struct buf calls_json;                     /* calls as objects for --json */
 };
 
-/* Skips the markup of tool calls: valid calls are shown when they are complete, and print_answer() prints invalid ones.
- */
+/* Skips the markup of tool calls: valid calls are shown when they are complete, and print_answer() prints invalid
+ * ones. */
 static int print_live(void *ctx, enum output_kind part, const char *data, size_t n) {
     struct oneshot *o = ctx;
     if (part == OUTPUT_TOOL_CALL && o->app->tools) return 0;

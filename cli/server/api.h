@@ -108,8 +108,8 @@ void api_answer_free(struct api_answer *a);
  * the turn. */
 void api_override_sampling(const struct api_request *r, int choice, struct sampling *s);
 
-/* Parses the tool calls of an answer; none with `markup`. Returns 0 or ERR_MEMORY; text that is not a call yields none.
- */
+/* Parses the tool calls of an answer; none with `markup`. Returns 0 or ERR_MEMORY; text that is not a call yields
+ * none. */
 int api_parse_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
 /* Appends the answer's text: the text proper, and tool calls that could not be parsed. */
 void api_put_answer_text(struct buf *b, const struct api_choice *c);

@@ -132,8 +132,8 @@ static int check_tools(struct api_request *r, struct error *e) {
     return 0;
 }
 
-/* Translates an effort for a template without that variable: "none" disables thinking, anything else changes nothing.
- */
+/* Translates an effort for a template without that variable: "none" disables thinking, anything else changes
+ * nothing. */
 static int think_of_effort(const struct chat_template *chat, const struct api_template_options *o,
                            const struct json **effort) {
     *effort = api_members_present(o->effort) ? o->effort : NULL;

@@ -286,8 +286,8 @@ static bool continues_answer(const struct http_request *x, const struct serve_se
                    begun->n < k->answer.len ? begun->n : k->answer.len);
 }
 
-/* True if the request has the messages of the session's last request, and more. *hash: that of the request's messages.
- */
+/* True if the request has the messages of the session's last request, and more. *hash: that of the request's
+ * messages. */
 static bool continues_chat(const struct http_request *x, const struct serve_session *k, uint64_t *hash) {
     if (x->request.raw_prompt) return *hash = 0, false;
     const struct json *list = json_get(&x->request.template_input, "messages");

@@ -10,8 +10,8 @@ struct highlight { /* no language when zero-initialised */
     char quote;                   /* quote of the open string; 0: none */
     bool comment, block, escaped; /* within a comment to the end of the line, or a block comment; after a backslash */
 };
-/* Chooses the language by the word after an opening fence, such as "c" or "python". Unknown words give no highlights.
- */
+/* Chooses the language by the word after an opening fence, such as "c" or "python". Unknown words give no
+ * highlights. */
 void highlight_begin(struct highlight *h, const char *name, size_t n);
 /* Sets kinds[i], an enum highlight_kind, for each byte of a word: text between blanks. Continues in the state of the
  * words before. */

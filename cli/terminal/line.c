@@ -137,8 +137,8 @@ static void move_in_history(struct line *l, int by) {
     set_text(l, s ? s : "", l->history_index == n ? l->draft.len : strlen(s));
 }
 
-/* Finds the query in an entry older than index `before`. Returns false if there is none, and leaves the text unchanged.
- */
+/* Finds the query in an entry older than index `before`. Returns false if there is none, and leaves the text
+ * unchanged. */
 static bool search_history(struct line *l, size_t before) {
     const char *q = l->query.data ? l->query.data : "";
     for (size_t i = before; i-- > 0;) {

@@ -39,8 +39,8 @@ void markdown_init(struct markdown *s, int cols, bool color);
 /* Appends to out what is final. A failed buf reports lack of memory. */
 void markdown_add(struct markdown *s, const char *data, size_t n, struct buf *out);
 /* Call after markdown_init for text that was printed before and is now continued on a new row. Text that is added later
- * stays in the same code block and emphasis. If it continues a table, the header is printed again above the new rows.
- */
+ * stays in the same code block and emphasis. If it continues a table, the header is printed again above the new
+ * rows. */
 void markdown_resume(struct markdown *s, const char *data, size_t n);
 /* Ends the text: flushes everything held back. The next text starts on its own row. */
 void markdown_flush(struct markdown *s, struct buf *out);

@@ -40,8 +40,8 @@ bool conversation_has_calls(const struct conversation *c);
 /* Returns the end of the document with which s begins, or NULL; *name ends at a quote, *n is the length of the text in
  * bytes. */
 const char *conversation_document_end(const char *s, const char **name, size_t *n);
-/* Returns the user's text after the attached documents, or NULL. Appends their names to documents as "(a.txt) (b.txt)".
- */
+/* Returns the user's text after the attached documents, or NULL. Appends their names to documents as "(a.txt)
+ * (b.txt)". */
 const char *conversation_question(const struct message *m, struct buf *documents);
 /* Appends a title of at most `cols` columns: the first question. Appends nothing if there is none. */
 void conversation_title(const struct conversation *c, int cols, struct buf *out);

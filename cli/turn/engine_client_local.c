@@ -77,8 +77,8 @@ void engine_client_local_params(struct app *a, struct engine_params *p) {
     p->kv = !strcmp(v[OPT_KV].text, "f32") ? DT_F32 : !strcmp(v[OPT_KV].text, "fp8") ? DT_E4M3 : DT_BF16;
 }
 
-/* A draft model must give the same ids to the same text. Ids that one of the two lacks are never drafted or read by it.
- */
+/* A draft model must give the same ids to the same text. Ids that one of the two lacks are never drafted or read by
+ * it. */
 static int check_draft_tokenizer(const struct app *a, const char *draft, struct error *e) {
     struct tokenizer *tokenizer = NULL, *other = NULL;
     if (!file_exists(draft) && !file_is_dir(draft))

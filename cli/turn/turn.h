@@ -75,8 +75,8 @@ size_t turn_shown_logprobs(const struct turn *t);
 void turn_free(struct turn *t);
 const char *turn_reason_name(enum done_reason r); /* "stop", "length", "context", "cancelled" */
 
-/* turn_json.c: {"prompt_tokens": ...}; {"ttft_s": ...}; and members without braces: text, thinking, tool, reason, usage
- */
+/* turn_json.c: {"prompt_tokens": ...}; {"ttft_s": ...}; and members without braces: text, thinking, tool, reason,
+ * usage */
 void turn_json_usage(const struct turn *t, struct buf *b);
 void turn_json_timing(const struct turn *t, struct buf *b);
 void turn_json_answer(const struct turn *t, struct buf *b);

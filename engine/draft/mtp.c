@@ -88,8 +88,8 @@ void mtp_rewind(struct mtp_session *c, int pos) { /* a row depends on its positi
 }
 
 /* Computes cache rows [row, row + n) from h [n, hidden] and the next tokens. If out is not NULL, runs the whole layer
- * for the last row; its output is in out->x. final: h is the model's output, to which its final norm is applied first.
- */
+ * for the last row; its output is in out->x. final: h is the model's output, to which its final norm is applied
+ * first. */
 static int run_rows(struct mtp *m, struct mtp_session *chat, const int32_t *tokens, int row, int n, const float *h,
                     bool final, struct work *out) {
     const struct config *c = &m->c;

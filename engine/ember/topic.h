@@ -10,8 +10,8 @@ struct topic;
  * everything. ERR_MODEL: its file is damaged; ERR_MEMORY. */
 int topic_open(struct topic **out, struct error *e);
 void topic_close(struct topic **s);
-/* Returns the program's own answer to a conversation {"messages": [...]}, valid while s is open. NULL: run the model.
- */
+/* Returns the program's own answer to a conversation {"messages": [...]}, valid while s is open. NULL: run the
+ * model. */
 const struct json *topic_fixed_answer(const struct topic *s, const struct json *conv);
 /* Returns the conversation for the model: without documents, which it cannot use, and without turns that the program
  * answered. Allocated in the arena; points into conv. NULL: no memory. */

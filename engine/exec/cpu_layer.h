@@ -3,8 +3,8 @@
 #include "engine/exec/prefill.h"
 #include "gpu/gpu.h"
 
-/* Embeds w->tokens[0..n), which are those of the texts, and computes the rope tables of w->pos; total as in block_rope.
- */
+/* Embeds w->tokens[0..n), which are those of the texts, and computes the rope tables of w->pos; total as in
+ * block_rope. */
 int cpu_begin_batch(struct runtime *m, struct work *w, const struct text_rows *texts, int n_texts, int n, int total,
                     const _Atomic int *cancel, struct error *e);
 /* Runs the attention block and router of a layer. */

@@ -74,8 +74,8 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                        const struct span *s, struct key_range keys, const int32_t *chosen);
 /* For families that gate the attention's output: computes the gates of n rows in w->fused, unless q_proj has. */
 int attention_project_gates(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
-/* Norms a span's rows of attention output, if the family does so (head_out_norm), and multiplies them by these gates.
- */
+/* Norms a span's rows of attention output, if the family does so (head_out_norm), and multiplies them by these
+ * gates. */
 int attention_gate_output(struct exec *x, const struct config *c, int layer, struct work *w, const struct span *s,
                           float *out);
 

@@ -26,8 +26,8 @@ static int dsa_few_keys_limit(const struct config *c) {
     return c->index_block ? c->index_topk * c->index_block + c->index_block - 1 : c->index_topk;
 }
 
-/* Rotates some dimensions of each head, the first or (index_rope_last) the last ones. Without rope in the layer: none.
- */
+/* Rotates some dimensions of each head, the first or (index_rope_last) the last ones. Without rope in the layer:
+ * none. */
 static int rotate_index(struct exec *x, const struct config *c, int layer, const struct work *w, float *v, int n,
                         int heads) {
     if (!config_mla(c, layer).rope) return 0;

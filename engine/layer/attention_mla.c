@@ -6,8 +6,8 @@
 #include "engine/layer/attention.h"
 #include "engine/layer/rows.h"
 
-/* The inner norms. Most families fix their eps, whatever rms_norm_eps is (DeepSeek's model.py and transformers agree).
- */
+/* The inner norms. Most families fix their eps, whatever rms_norm_eps is (DeepSeek's model.py and transformers
+ * agree). */
 static int latent_norm(struct exec *x, const struct config *c, float *v, int ld, const float *weight, int rows,
                        int dim) {
     return x->ops->norm(x, &(struct op_norm){.out = v,

@@ -83,8 +83,8 @@ static int norm_input(struct exec *x, const struct config *c, const struct work 
 
 /* --- Messages between passes ------------------------------------------------------------------ */
 
-/* v = (1 - tanh(forget g)) * v + tanh(gain g) * message, where g = down [norm(v), norm(message)]. Overwrites message.
- */
+/* v = (1 - tanh(forget g)) * v + tanh(gain g) * message, where g = down [norm(v), norm(message)]. Overwrites
+ * message. */
 static int add_message(struct exec *x, const struct config *c, const struct message_gate *m, const struct work *w,
                        float *v, float *message, int n, int tag) {
     const int hidden = c->hidden, rank = c->streams.message_rank;

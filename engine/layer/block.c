@@ -391,8 +391,8 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 
 /* --- Router and head -------------------------------------------------------------------------- */
 
-/* Adds the output of idle experts: their input times their weights. Uses w->kept as scratch, which the layer has read.
- */
+/* Adds the output of idle experts: their input times their weights. Uses w->kept as scratch, which the layer has
+ * read. */
 static int add_idle(struct exec *x, const struct config *c, struct work *w, int n) {
     TRY(weigh_rows(x, c, w->kept, w->idle, true, n));
     return rows_add(x, w->x, w->kept, n, c->hidden);
@@ -465,8 +465,8 @@ static int gate_product(struct exec *x, const struct config *c, struct mat gate,
                                                  .accumulate = accumulate,
                                                  .exact = true});
 }
-/* Weighs routed and shared experts by the softmax of two numbers a and b, which is sigmoid(a - b) and sigmoid(b - a).
- */
+/* Weighs routed and shared experts by the softmax of two numbers a and b, which is sigmoid(a - b) and sigmoid(b -
+ * a). */
 static int mix_shared(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     TRY(gate_product(x, c, mat_rows(y->shared_gate, 1, 2), y->shared_gate_bias + 1, w, n, false));
     TRY(rows_scale(x, w->shared_weight, -1, n, 1));

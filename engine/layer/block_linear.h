@@ -6,8 +6,8 @@
 /* Norms `rows` rows of dim with eps: in to out, ldx and ldo floats apart. tag, bad: as in op_norm. */
 int block_norm_rows(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx,
                     const float *weight, const float *bias, int rows, int dim, float eps, int tag, _Atomic int *bad);
-/* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be NULL.
- */
+/* Applies the model's norm to `rows` rows of dim, other than rows of the residual stream. weight and bias may be
+ * NULL. */
 int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx,
                const float *weight, const float *bias, int rows, int dim);
 /* Multiplies dim numbers of each row of v, which are normed, by the sigmoid of an MLP of them: up silu(down v), and a

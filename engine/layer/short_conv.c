@@ -53,8 +53,8 @@ static int add_row_taps(struct exec *x, const struct config *c, int layer, const
     return 0;
 }
 
-/* Convolves the rows of all spans; in and out have the part's width. taps, scratch: NULL, or as add_row_taps has them.
- */
+/* Convolves the rows of all spans; in and out have the part's width. taps, scratch: NULL, or as add_row_taps has
+ * them. */
 static int convolve(struct exec *x, const struct config *c, int layer, enum part which, int plane, float *out,
                     const float *in, const float *weights, const float *taps, float *scratch, const struct span *spans,
                     int n_spans) {

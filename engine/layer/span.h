@@ -1,5 +1,5 @@
 #pragma once
-/* What a call of a layer works on: the rows of a session in a batch, and a range of its keys. */
+/* The arguments of a call of a layer: the rows of a session in a batch, and a range of its keys. */
 #include "engine/kv/kv_cache.h"
 
 /* Rows of a batch that belong to one session: rows [row, row + n) are positions pos .. pos + n - 1 of its cache. */

@@ -153,8 +153,8 @@ struct arch {
     const char *const (*key_aliases)[2];
 };
 
-/* Returns the family of a config.json, or NULL: unknown. root NULL: of a model_type, whatever type its text model has.
- */
+/* Returns the family of a config.json, or NULL: unknown. root NULL: of a model_type, whatever type its text model
+ * has. */
 const struct arch *arch_find(const struct json *model_type, const struct json *root);
 /* Returns the family of a config.json without model_type by its "architectures"; or NULL. */
 const struct arch *arch_find_class(const struct json *architectures);

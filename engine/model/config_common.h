@@ -1,5 +1,5 @@
 #pragma once
-/* What the configs of many families have in common. */
+/* Readers of config keys that many families use. */
 #include "engine/model/config_read.h"
 
 /* Reads rope_scaling / rope_parameters / rope_theta / partial_rotary_factor into c->rope. dim: rotary dimensions unless

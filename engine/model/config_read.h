@@ -24,16 +24,16 @@ bool config_is_null(const struct config_reader *r, const char *key);
 int config_int(struct config_reader *r, const char *key, int default_value, int min, int max);
 double config_num(struct config_reader *r, const char *key, double default_value, double min, double max);
 bool config_bool(struct config_reader *r, const char *key, bool default_value);
-/* Reads a value that must be one of the options (NULL-terminated); returns its index. default_value: index if absent.
- */
+/* Reads a value that must be one of the options (NULL-terminated); returns its index. default_value: index if
+ * absent. */
 int config_choice(struct config_reader *r, const char *key, const char *const *options, int default_value);
 const struct json *config_get(struct config_reader *r, const char *key); /* NULL when absent or null */
 int config_fail(struct config_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Returns the name under which the config has a key: as published or as transformers saves it. Fails if it has both and
  * they differ. */
 const char *config_either(struct config_reader *r, const char *published, const char *saved);
-/* Opens a nested object for reading; config_close refuses its unread keys. *in is an empty object if the key is absent.
- */
+/* Opens a nested object for reading; config_close refuses its unread keys. *in is an empty object if the key is
+ * absent. */
 void config_open(struct config_reader *r, const char *key, struct config_reader *in);
 void config_close(struct config_reader *r, const char *key, struct config_reader *in);
 /* Closes an object that is itself a model's config: it may have keys without effect, such as id2label. */

@@ -1,5 +1,5 @@
 #pragma once
-/* What the tensors of a GGUF file say of the model, beside its metadata. */
+/* Facts about a model that only the tensors of its GGUF file show, not the metadata. */
 #include "engine/model/arch.h"
 
 struct gguf_factors { /* factors of rotary frequencies, one per pair; v NULL: none */

@@ -111,8 +111,8 @@ static void derive_jamba(struct config_builder *t) {
     gguf_layers_numbers(t, "layers_num_experts", jamba_experts);
 }
 
-/* Small models have a dense FFN instead of the shared expert. rope.scaling.finetuned: whether positions rotate at all.
- */
+/* Small models have a dense FFN instead of the shared expert. rope.scaling.finetuned: whether positions rotate at
+ * all. */
 static void derive_granite(struct config_builder *t) {
     const struct json *shared = gguf_build_meta(t, "expert_shared_feed_forward_length"),
                       *dense = gguf_build_meta(t, "feed_forward_length");

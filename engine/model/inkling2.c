@@ -50,8 +50,8 @@ static void read_attention(struct config_reader *r, struct config *c, int layers
                              .kind = SCALE_SMOOTH};
 }
 
-/* inkling2_loop: some layers run several times. Each pass over them is a layer of struct config with caches of its own.
- */
+/* inkling2_loop: some layers run several times. Each pass over them is a layer of struct config with caches of its
+ * own. */
 static void read_loop(struct config_reader *r, struct config *c, int layers) {
     struct residual_streams *s = &c->streams;
     struct config_reader in;

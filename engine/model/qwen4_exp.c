@@ -99,8 +99,8 @@ static void read_ngrams(struct config_reader *r, struct config *c) {
     else config_fail(r, "'eos_token_id' is missing: n-grams end at it");
 }
 
-/* Returns the name that layer_types has for layers with attention; published configs and those of transformers differ.
- */
+/* Returns the name that layer_types has for layers with attention; published configs and those of transformers
+ * differ. */
 static const char *attention_name(struct config_reader *r) {
     const struct json *types = config_get(r, "layer_types");
     for (uint32_t i = 0; types && types->type == JSON_ARRAY && i < types->n; i++)
@@ -140,8 +140,8 @@ static void parse(struct config_reader *r, struct config *c) {
         .ngram_conv = LAYER(m) "ple.conv1d", .index_qk = LAYER(m) "self_attn.indexer.index_qk_proj", \
         .index_q_norm = LAYER(m) "self_attn.indexer.q_layernorm", \
         .index_k_norm = LAYER(m) "self_attn.indexer.k_layernorm"
-/* The numbers of the hashes, which derive_hashes() derives as the reference does: multipliers, vocabularies, offsets.
- */
+/* The numbers of the hashes, which derive_hashes() derives as the reference does: multipliers, vocabularies,
+ * offsets. */
 #define NUMBERS(m) \
     LAYER(m) \
     "ple.ple_embedding.layer_multipliers", LAYER(m) "ple.ple_embedding.ngram_heads_vocab_sizes", \

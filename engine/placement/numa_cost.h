@@ -24,8 +24,8 @@ struct numa_shares numa_cost_balanced(const struct cost_machine *m, const struct
 struct numa_shares numa_cost_interleaved(const struct cost_machine *m);
 /* Everything on one node. */
 struct numa_shares numa_cost_single(const struct cost_machine *m, int node);
-/* Share of its bandwidth that the CPU reaches for experts that are not placed by node, with few rows; 1 with one node.
- */
+/* Share of its bandwidth that the CPU reaches for experts that are not placed by node, with few rows; 1 with one
+ * node. */
 double numa_cost_reach(const struct cost_machine *m, const struct cost_model *q);
 /* Seconds of an expert: the longest of memory reads, compute and inter-node traffic in or out, over all nodes. *hot:
  * the slowest node; may be NULL. */

@@ -100,8 +100,8 @@ void policy_decode_batch(const struct policy_machine *m, const struct policy_dec
 /* Devices hold the caches of n_fit of in->n_decoding sessions. Returns how many batches in a row as many should decode
  * while the others wait; 0: all together, with the attention of the others on the CPU, gives more tokens per second. */
 int policy_time_slice(const struct policy_machine *m, const struct policy_decode_in *in, int n_fit);
-/* Most sessions, up to in->max_rows, that decode at once within max_tpot_s; at least 1. *tpot_s: their time per token.
- */
+/* Most sessions, up to in->max_rows, that decode at once within max_tpot_s; at least 1. *tpot_s: their time per
+ * token. */
 int policy_max_sessions(const struct policy_machine *m, const struct policy_decode_in *in, double *tpot_s);
 /* Formats the reason of a decision; separate because decode batches rarely need it. */
 void policy_decode_why(const struct policy_machine *m, const struct policy_decode_in *in,

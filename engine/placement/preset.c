@@ -77,8 +77,8 @@ static const struct figures t4 = {.class = COST_GPU,
                                   .attention = {{1, 65e12f}},
                                   .h2d = 16e9,
                                   .d2h = 16e9};
-/* Paper B's machines with two and four T4: 32 such cores, 416 GB; other figures assumed equal to the 24-core machine's.
- */
+/* Paper B's machines with two and four T4: 32 such cores, 416 GB; other figures assumed equal to the 24-core
+ * machine's. */
 static const struct figures xeon_32 = {.class = COST_CPU,
                                        .memory = 416e9,
                                        .bw = 100e9,

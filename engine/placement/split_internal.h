@@ -6,8 +6,8 @@
 #include "engine/placement/split.h"
 
 /* A domain's load. The optimal order is known (Johnson's rule with equal transfer times): resident experts first, then
- * transferred ones, the most expensive first, both on the link and in the queue. So three sums determine the end time.
- */
+ * transferred ones, the most expensive first, both on the link and in the queue. So three sums determine the end
+ * time. */
 struct load {
     double work, moved; /* cost of all experts; of transferred ones */
     double least;       /* the cheapest transferred expert */

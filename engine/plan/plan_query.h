@@ -16,7 +16,7 @@ struct plan_query {
 };
 
 struct plan_queries {
-    const struct weights *w; /* of all queries */
+    const struct weights *w; /* each query simulates this model */
     enum dtype kv;
     struct plan_query *query; /* [n]; owned */
     int n;
@@ -28,7 +28,7 @@ enum { PLAN_KEYS = 1024 };
 
 /* Returns the index of the query in the list, added if new; ERR_MEMORY (< 0). */
 int plan_query_add(struct plan_queries *r, const struct plan_query *q, struct error *e);
-/* Simulates all queries. progress: NULL, or called on the caller's thread with the share of finished ones; non-zero
- * cancels. ERR_CANCELLED, ERR_RUNTIME; what does not fit into memory is infeasible, no error. */
+/* Simulates all queries. progress: NULL, or called on the caller's thread with the share of finished queries; non-zero
+ * cancels. A query that does not fit into memory is marked infeasible. ERR_CANCELLED, ERR_RUNTIME. */
 int plan_query_run(struct plan_queries *r, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
 void plan_query_free(struct plan_queries *r);

@@ -361,8 +361,8 @@ static int prefill_streamed(struct virtual *v, const struct prefill_job *j, enum
     return stream_everything(v, j, ranks, seconds, e);
 }
 
-/* Host memory serves the CPU and the uploads: with `busy` of the time spent on uploads, the CPU gets what they leave.
- */
+/* Host memory serves the CPU and the uploads: with `busy` of the time spent on uploads, the CPU gets what they
+ * leave. */
 static int prefill_blended(struct virtual *v, struct prefill_job *j, double busy, double *seconds, struct error *e) {
     const struct cost_domain whole = v->cost.domain[0];
     struct decode_devices d;

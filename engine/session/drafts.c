@@ -71,8 +71,8 @@ static int32_t pick_draft(void *ctx, int i, float *logits, int32_t top) {
            sample_draft(s, logits, top, s->n_tokens + i);
 }
 
-/* Drafts with INT4 experts: for all sessions together one token at a time, at most k[i]; fewer where a turn would end.
- */
+/* Drafts with INT4 experts: for all sessions together one token at a time, at most k[i]; fewer where a turn would
+ * end. */
 static void draft_int4(struct engine *eng, struct batch_entry *rows, int n, int *k) {
     struct decode_draft draft = {
         .experts = int4_experts(eng->int4), .expert_bytes = int4_expert_bytes(eng->int4), .lookahead = &eng->lookahead};

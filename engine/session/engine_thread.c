@@ -67,8 +67,7 @@ static void run_decode_batch(struct engine *eng, struct loop_round *r) {
     pthread_mutex_lock(&eng->lock);
     eng->batch_running = false;
     pthread_mutex_unlock(&eng->lock);
-    /* Copying one chunk of KV for the disk is spread over batches: 4 MB (1 << 22 bytes) per batch, about a millisecond.
-     */
+    /* Copying one chunk of KV for the disk is spread over batches: 4 MB (1 << 22 bytes) per batch, about 1 ms. */
     if (eng->n_batches % (1 + ((uint64_t)eng->prefill_work.rows * eng->info.kv_token_bytes >> 22)) == 0)
         prefix_save_one(eng);
 }

@@ -191,8 +191,8 @@ static size_t common_chunks(const struct session *s, const struct prefix_chunk *
     return usable;
 }
 
-/* Returns the session with the most usable chunks, more than *usable, and borrows it until release_donor(); NULL: none.
- */
+/* Returns the session with the most usable chunks, more than *usable, and borrows it until release_donor(); NULL:
+ * none. */
 static struct session *find_donor(struct session *s, const struct prefix_chunk *want, size_t n, size_t *usable) {
     struct engine *eng = s->engine;
     struct session *found = NULL;

@@ -1,5 +1,5 @@
 #pragma once
-/* What a session keeps of its prefix (prefix.h). */
+/* The state of a session's prefix (prefix.h). */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>

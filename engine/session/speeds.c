@@ -4,9 +4,8 @@
 #include "engine/placement/calibrate.h"
 #include "engine/placement/numa_cost.h"
 
-/* Enters the NUMA nodes into the cost model: as measured, or else with equal speeds, scaled by CPU count. home: each
- * node computes the weights in its memory.
- */
+/* Enters the NUMA nodes into the cost model: as measured, or with equal speeds scaled by CPU count. home: each node
+ * computes the weights in its memory. */
 static void set_numa_nodes(struct engine *eng, bool home) {
     const struct numa *n = &eng->numa;
     struct cost_machine *m = &eng->cost;

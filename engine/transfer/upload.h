@@ -58,8 +58,8 @@ bool upload_is_idle(const struct upload_queue *q);                              
 int upload_flush(struct upload_queue *q);
 /* waits until all have; an error if any was dropped */
 int upload_finish(struct upload_queue *q);
-/* Uploads ranges to `to`, after the slot's readers. Points the ranges' fields there. more: adds to what is uploading.
- */
+/* Uploads ranges to `to`, after the slot's readers. Points the ranges' fields there. more: adds to what is
+ * uploading. */
 int upload_send(struct upload_queue *q, struct upload_slot *t, bool more, struct copy_range *ranges, int n, char *to,
                 int layer, int item);
 /* Uploads a routed expert of w in place of what the slot has. */

@@ -220,8 +220,8 @@ static void large_pages(const struct checkpoint *c) {
     for (int i = 0; i < c->n_shards; i++) file_map_advise_huge(&c->shards[i].map);
 }
 
-/* The list of a checkpoint's files, or its only one, as transformers or else Mistral names them. NULL: there are none.
- */
+/* The list of a checkpoint's files, or its only one, as transformers or else Mistral names them. NULL: there are
+ * none. */
 static const char *find_files(const char *dir, bool *is_list) {
     static const char *const names[] = {"model.safetensors.index.json", "model.safetensors",
                                         "consolidated.safetensors.index.json", "consolidated.safetensors"};

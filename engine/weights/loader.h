@@ -1,6 +1,6 @@
 #pragma once
-/* Shared by the files that load weights: finds a tensor by the family's name, checks its shape, keeps the first error.
- */
+/* Shared by the files that load weights: finds a tensor by the family's name, checks its shape, keeps the first
+ * error. */
 #include "engine/weights/weights.h"
 
 struct loader {

@@ -1,5 +1,6 @@
 #pragma once
-/* What the loaders of matrices share: the parameter that is being loaded, its tensors, and the layout of its scales. */
+/* The source of a matrix, for all loaders: the parameter that is being loaded, its tensors, and the layout of its
+ * scales. */
 #include "engine/weights/loader.h"
 
 /* A parameter whose matrix is being loaded. */

@@ -24,6 +24,6 @@ void numa_ranges_close(struct numa_ranges *s);
  * interleave. */
 size_t numa_ranges_run(const struct numa_ranges *s, const uint8_t *p, size_t left, uintptr_t to, size_t page,
                        size_t most, int *node);
-/* Returns how many bytes of [p, p + bytes), laid out from the beginning of a page, would be in pages of another node.
- */
+/* Returns how many bytes of [p, p + bytes), laid out from the beginning of a page, would be in pages of another
+ * node. */
 size_t numa_ranges_misplaced(const struct numa_ranges *s, const uint8_t *p, size_t bytes, size_t page);

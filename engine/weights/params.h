@@ -262,8 +262,8 @@ void params_order_as_shared(const struct config *c, struct param *list, int n);
 size_t params_bytes(const void *base, const struct param *list, int n);
 /* Sets the non-tensor fields of a layer's routed expert (activation, orientation). */
 void params_set_traits(const struct config *c, int layer, struct expert *e);
-/* Copies the non-tensor fields of an FFN from src to view. Both are struct layer, or struct expert for MODULE_EXPERT.
- */
+/* Copies the non-tensor fields of an FFN from src to view. Both are struct layer, or struct expert for
+ * MODULE_EXPERT. */
 void params_copy_traits(unsigned modules, const void *src, void *view);
 /* The parameter's field in its struct. */
 static inline struct mat *params_mat(const void *base, const struct param *p) {

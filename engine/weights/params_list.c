@@ -2,8 +2,8 @@
  * blocks. */
 #include "engine/weights/params_rows.h"
 
-/* Where gate or up of a routed expert with transposed matrices [hidden, inter] stands in a stored tensor: its columns.
- */
+/* Where gate or up of a routed expert with transposed matrices [hidden, inter] stands in a stored tensor: its
+ * columns. */
 static struct tensor_slice in_gate_up_columns(const struct config *c, int which) {
     struct tensor_slice s = {
         .total_rows = config_routed_width(c), .step = 1, .stacked = c->layout->experts, .total_cols = c->moe_inter};

@@ -35,8 +35,8 @@ struct stream_kind {
 };
 struct stream_kind params_stream_kind(const struct config *c);
 
-/* Messages of the layers of a loop to their next pass (MESSAGE). The queries of all layers of the loop are one tensor.
- */
+/* Messages of the layers of a loop to their next pass (MESSAGE). The queries of all layers of the loop are one
+ * tensor. */
 struct messages {
     bool has;
     int queries, first, rank; /* rows of the tensor, and the first of this layer */

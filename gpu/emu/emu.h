@@ -210,8 +210,8 @@ bool emu_cond_wait_ms(pthread_cond_t *cond, pthread_mutex_t *lock, int ms); /* f
 /* Computes one operation on CPU kernels. Returns the kernel's result. */
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *a);
 /* Replaces an operation's op_address by what it says. In virtual time it is not read, and the call's own values are
- * used. Returns ERR_RUNTIME, with the stream failed, if it is not memory of the device. In emu_blocks.c, like the next.
- */
+ * used. Returns ERR_RUNTIME, with the stream failed, if it is not memory of the device. In emu_blocks.c, like the
+ * next. */
 int emu_read_places(struct emu_stream *s, enum op_code code, union op_args *u);
 /* Computes an operation on planes stored in blocks, which the kernels do not support. */
 int emu_compute_blocks(struct emu_stream *s, enum op_code code, const union op_args *a);

@@ -1,8 +1,8 @@
 /* Streams in virtual time. A command only moves the stream's clock, which costs less than waking a thread. So these
  * streams have none: the thread that enqueues a command runs it, and a command that waits is run, with those queued
  * after it, by the thread whose command or host signal ends the wait. No thread holds the locks of two streams: it
- * first collects the streams that its commands wake. Lock order: all streams, a stream, an event or timeline, a device.
- */
+ * first collects the streams that its commands wake. Lock order: all streams, a stream, an event or timeline, a
+ * device. */
 #include <errno.h>
 #include <sched.h>
 #include <time.h>

@@ -17,8 +17,8 @@ void chat_template_close(struct chat_template **c);
 uint64_t chat_template_hash(const struct chat_template *c);
 /* True if the template has a version for tool use, or reads the variable `tools`. */
 bool chat_template_takes_tools(const struct chat_template *c);
-/* Returns whether the template text contains this word in quotes, as it does for the roles that it handles separately.
- */
+/* Returns whether the template text contains this word in quotes, as it does for the roles that it handles
+ * separately. */
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n);
 /* Returns whether the template tests `content is none`, as DeepSeek's do to recognise messages that have only tool
  * calls. Others may fail without a text. */

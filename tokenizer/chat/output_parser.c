@@ -66,8 +66,8 @@ static const struct marker_pair marker_pairs[] = {
 };
 /* Models that begin each message with a header, which says what it is: gpt-oss (<|channel|>analysis<|message|> ...
  * <|end|>), Muse (to=self<|message|> ...
- * <|eom|>), Inkling (a tool's name, then a mark of the kind of content) and Solar Open (assistant, then such a mark).
- */
+ * <|eom|>), Inkling (a tool's name, then a mark of the kind of content) and Solar Open (assistant, then such a
+ * mark). */
 enum header_role { HEADER_START, HEADER_PART, HEADER_END, MESSAGE_END, CALL_END };
 struct header_marker {
     const char *text;

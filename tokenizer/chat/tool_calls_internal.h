@@ -1,5 +1,5 @@
 #pragma once
-/* Parsers of tool calls: what the sources tool_calls_*.c share. */
+/* Declarations shared by the parsers of tool calls, tool_calls_*.c. */
 #include "tokenizer/chat/markup.h"
 #include "tokenizer/chat/tool_calls.h"
 

@@ -100,8 +100,8 @@ int tool_calls_parse_seed(struct tool_calls *c, struct markup_range in, const st
                                                              : tool_calls_parse_tagged(c, in, tools);
 }
 
-/* Hunyuan: a list in JSON, or <tool_call>NAME<tool_sep> and GLM's pairs, in tags that may all end with the same suffix.
- */
+/* Hunyuan: a list in JSON, or <tool_call>NAME<tool_sep> and GLM's pairs, in tags that may all end with the same
+ * suffix. */
 static int parse_hunyuan_calls(struct tool_calls *c, struct markup_range t, const struct json *tools,
                                const char *suffix) {
     char open[48], close[48];

@@ -129,8 +129,8 @@ static expr_id byte_range(struct grammar *g, int from, int to) {
     return grammar_class(g, &s);
 }
 
-/* Encodings of n bytes between the encodings lo and hi, from byte `at` on. Bytes after the first run from 0x80 to 0xBF.
- */
+/* Encodings of n bytes between the encodings lo and hi, from byte `at` on. Bytes after the first run from 0x80 to
+ * 0xBF. */
 static expr_id encodings(struct grammar *g, const unsigned char *lo, const unsigned char *hi, size_t n, size_t at) {
     static const unsigned char least[] = {0x80, 0x80, 0x80, 0x80}, most[] = {0xBF, 0xBF, 0xBF, 0xBF};
     if (at == n) return EXPR_EMPTY;

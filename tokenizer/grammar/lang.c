@@ -157,8 +157,8 @@ static int compare_numbers(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* Adds a state and what it reaches without a character. at_end: '$' holds; then *match is set if NFA_MATCH is reached.
- */
+/* Adds a state and what it reaches without a character. at_end: '$' holds; then *match is set if NFA_MATCH is
+ * reached. */
 static void closure(struct subsets *x, uint32_t from, bool at_start, bool at_end, bool *match) {
     size_t n = 0;
     for (x->work[n++] = from; n;) {

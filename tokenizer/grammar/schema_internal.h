@@ -103,8 +103,8 @@ int schema_members(struct schema *s, const struct conj *c, struct members *out);
 int schema_member_conj(struct schema *s, const struct conj *c, const char *name, size_t n, struct conj *out);
 bool schema_is_required(const struct conj *c, const char *name, size_t n);
 
-/* schema_names.c: whether propertyNames allows a name; the names that it lists, or NULL; the names of l that it allows.
- */
+/* schema_names.c: whether propertyNames allows a name; the names that it lists, or NULL; the names of l that it
+ * allows. */
 int schema_allows_name(struct schema *s, const struct conj *c, const char *name, size_t n, bool *out);
 int schema_listed_names(struct schema *s, const struct conj *c, const struct json **list, uint32_t *n);
 int schema_restrict_names(struct schema *s, const struct conj *c, struct lang *l);

@@ -13,8 +13,8 @@ static expr_id with_comma(struct schema *s, bool after, expr_id x) {
 /* --- contains --------------------------------------------------------------------------------- */
 
 /* Compiles the rest of an array for each number of items so far, up to `cap` for all larger numbers, and each number of
- * contained items that are still required. An item that is contained may be read as either kind, so no array is lost.
- */
+ * contained items that are still required. An item that is contained may be read as either kind, so no array is
+ * lost. */
 static int compile_contains(struct schema *s, expr_id item, expr_id contained, uint32_t wanted,
                             const struct item_counts *n, expr_id *out) {
     const uint32_t cap = n->most != GRAMMAR_UNBOUNDED ? n->most : n->least ? n->least : 1, width = wanted + 1;

@@ -265,8 +265,8 @@ static struct jnode *parse_test(struct jparser *p, struct jnode *of) {
     return outer;
 }
 
-/* Parses what follows a value: attributes, items and calls; or with filters: filters, tests and calls of their results.
- */
+/* Parses what follows a value: attributes, items and calls; or with filters: filters, tests and calls of their
+ * results. */
 static struct jnode *parse_postfix(struct jparser *p, struct jnode *of, bool filters) {
     for (;;) {
         struct jtoken *t = p->token;

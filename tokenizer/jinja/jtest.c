@@ -50,8 +50,8 @@ static bool t_ge(struct jrun *r, struct jval v, struct jval *a) {
     int c = jval_cmp(r, v, a[0], ">=");
     return c == 1 || c == 0;
 }
-/* Object identity: Python shares constants, small integers and strings; other values are identical only to themselves.
- */
+/* Object identity: Python shares constants, small integers and strings; other values are identical only to
+ * themselves. */
 static bool t_sameas(struct jrun *r, struct jval v, struct jval *a) {
     if (v.type != a[0].type) return false;
     if (v.type == J_LIST || v.type == J_TUPLE || v.type == J_DICT) return v.l == a[0].l;

@@ -56,8 +56,8 @@ struct gpu_stream *blend_device_stream(const struct blend_device *p); /* NULL: d
 struct expert_slot *blend_device_slot(struct blend_device *p, int layer, int expert);
 /* Returns the view of an expert that needs no upload: it has a slot, or decode's pool holds it. NULL: none. */
 const struct expert *blend_device_expert(struct blend_device *p, int layer, int expert);
-/* Returns a slot that no work enqueued later reads: empty, of another layer, or already used in this one. NULL: none.
- */
+/* Returns a slot that no work enqueued later reads: empty, of another layer, or already used in this one. NULL:
+ * none. */
 struct expert_slot *blend_device_free_slot(struct blend_device *p, int layer);
 /* Enqueues the upload of an expert into the slot. */
 int blend_device_upload(struct blend_device *p, struct expert_slot *t, int layer, int expert);

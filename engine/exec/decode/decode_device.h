@@ -1,5 +1,5 @@
 #pragma once
-/* What the files of this folder ask of the devices: which one has a layer, what it keeps free, whether it failed. */
+/* Queries about the devices of a decode: the device of a layer, failures, and whether a prefill has locked weights. */
 #include "engine/exec/decode/decode_state.h"
 
 struct decode_device *decode_device_of(struct decode *s, int layer); /* NULL: the CPU has it */

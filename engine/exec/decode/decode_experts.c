@@ -38,8 +38,8 @@ static bool device_experts_pay(const struct runtime *m, int device) {
     return cost_routed(m->cost, 1 + device, m->cost_model, 1) < cost_routed(m->cost, 0, m->cost_model, 1);
 }
 
-/* Bytes that let a prompt of several hundred tokens run fast: rows of activations, and a ring if experts are uploaded.
- */
+/* Bytes that let a prompt of several hundred tokens run fast: rows of activations, and a ring if experts are
+ * uploaded. */
 static size_t prompt_bytes(const struct decode *s, struct gpu *g) {
     enum { ROWS = 512 };
     const size_t good = work_bytes(s->c, ROWS) / 2 * 3 + PREFILL_RING_SLOTS * expert_pool_slot_bytes(s->m, -1),

@@ -27,8 +27,8 @@
 
 /* --- LM head: rows of all micro-batches; consecutive rows on one executor are one range ------- */
 
-/* Computes logits and top of rows [row, row + n) on d, or on the CPU (d NULL). A device leaves top to check_results().
- */
+/* Computes logits and top of rows [row, row + n) on d, or on the CPU (d NULL). A device leaves top to
+ * check_results(). */
 static int run_head_range(struct decode *s, struct decode_device *d, int row, int n, int32_t *top) {
     size_t logits_at = (size_t)row * (size_t)s->c->vocab;
     if (!d) {

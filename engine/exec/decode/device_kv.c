@@ -360,8 +360,8 @@ static struct device_kv *find_common(struct decode *s, const struct device_kv *c
 }
 
 /* Takes the whole blocks of positions below pos that another session's copy has, instead of uploading them. Returns
- * that copy, and its common rows in *rows, whose last ones may be part of a block; NULL: there is none, or no memory.
- */
+ * that copy, and its common rows in *rows, whose last ones may be part of a block; NULL: there is none, or no
+ * memory. */
 static struct device_kv *share_blocks(struct decode *s, struct device_kv *copy, int pos, int *rows) {
     struct device_kv *best = find_common(s, copy, pos, rows);
     if (!best || mem_grow(&copy->blocks, &copy->cap_blocks, (size_t)(*rows / s->block_positions) + 1,

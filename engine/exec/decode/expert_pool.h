@@ -85,8 +85,8 @@ int expert_pool_reset(struct decode_device *d, struct error *e);
 /* Writes the device's rank into where [n_layers, n_experts] for each resident expert. */
 void expert_pool_mark_resident(const struct decode_device *d, int8_t *where);
 int expert_pool_count(const struct decode_device *d, uint64_t *bytes); /* experts in slots, and their bytes */
-/* Saves x [n, hidden] for router look-ahead; after the attention block, before the shared expert (enqueued on d->main).
- */
+/* Saves x [n, hidden] for router look-ahead; after the attention block, before the shared expert (enqueued on
+ * d->main). */
 int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const float *x, int n);
 /* Marks a layer's rows as ready for experts, after its attention block (enqueued on d->main). */
 int expert_pool_rows_ready(struct decode_device *d, int micro, int layer);

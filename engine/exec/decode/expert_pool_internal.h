@@ -16,8 +16,8 @@ static inline bool expert_pool_has_layer(const struct decode_device *d, int laye
     return layer >= d->first && layer < d->last && d->s->c->layer[layer].moe;
 }
 
-/* Starts to upload an expert into slot k of its layer, in place of what the slot has. ahead: because of a prediction.
- */
+/* Starts to upload an expert into slot k of its layer, in place of what the slot has. ahead: because of a
+ * prediction. */
 int expert_pool_upload(struct expert_pool *x, int layer, int k, int expert, bool ahead);
 /* Picks the eviction victim: an empty slot, else the lowest score. Skips experts that have rows in needed [n_experts];
  * NULL: none have. -1: no victim. */

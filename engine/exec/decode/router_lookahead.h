@@ -14,7 +14,7 @@ struct router_lookahead {
     struct gpu_stream *stream;
     struct gpu_timeline *done; /* one layer's predictions are in host memory */
     uint32_t n_done;
-    void *mem[ROUTER_LOOKAHEAD_BUFFERS];   /* device: what follows and `work` point there */
+    void *mem[ROUTER_LOOKAHEAD_BUFFERS];   /* device: the arrays below and the buffers of `work` */
     float *saved[DECODE_MICRO_BATCHES][2]; /* device [DECODE_MAX_ROWS, hidden] by layer parity: the residual stream */
     uint32_t saved_busy[DECODE_MICRO_BATCHES][2];
     int saved_layer[DECODE_MICRO_BATCHES][2]; /* layer whose stream is saved; -1: none */

@@ -9,8 +9,8 @@ static bool can_split_at(const struct mat *m, int at) {
     return at % (int)dtype_block((enum dtype)m->dtype) == 0 &&
            (!m->scale || m->cols <= m->block_cols || at % m->block_cols == 0);
 }
-/* Whether all layers can: their output projections, or (ffn) the down matrices of dense FFNs or (moe) shared experts.
- */
+/* Whether all layers can: their output projections, or (ffn) the down matrices of dense FFNs or (moe) shared
+ * experts. */
 static bool can_split_layers_at(const struct weights *w, int at, bool ffn, bool moe) {
     for (int l = 0; l < w->config.n_layers; l++) {
         const struct layer *y = &w->layers[l];

@@ -6,8 +6,8 @@
  * ring first. *known: modules it has. */
 int ring_wait_quarter(const struct slp_rank *r, uint64_t k, uint64_t n_modules, uint64_t *known);
 /* The experts of a layer that a rank computes: all of its own, or (few tokens) those selected, known once the layer's
- * router has run. Those that are not resident pass through the ring. Waits for the selection if needed; ERR_CANCELLED.
- */
+ * router has run. Those that are not resident pass through the ring. Waits for the selection if needed;
+ * ERR_CANCELLED. */
 int ring_wait_selected(struct slp_rank *r, int layer);
 /* After ring_wait_selected: whether a rank computes an expert, and whether the expert passes through its ring. `expert`
  * counts from the rank's first. */

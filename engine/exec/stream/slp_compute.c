@@ -18,8 +18,8 @@ static int next_chunk(const struct slp_rank *r, int left) {
     return left < r->plan.chunk_rows ? left : r->plan.chunk_rows;
 }
 
-/* Returns the workspace of a chunk that begins at row `row` of the rank; buffers that outlive a chunk are the rank's.
- */
+/* Returns the workspace of a chunk that begins at row `row` of the rank; buffers that outlive a chunk are the
+ * rank's. */
 static struct work work_from_row(struct slp_rank *r, int row) {
     const struct config *c = r->p->c;
     const size_t first = (size_t)exchange_first_row(r);

@@ -1,5 +1,5 @@
-/* Unloader thread: downloads each layer's KV to the session's cache, and reports the layer once all of it is enqueued.
- */
+/* Unloader thread: downloads each layer's KV to the session's cache, and reports the layer once all of it is
+ * enqueued. */
 #include "engine/exec/stream/kvring.h"
 #include "engine/exec/stream/ring_rank.h"
 #include "engine/exec/stream/slp_fail.h"

@@ -29,8 +29,8 @@ struct paged_options {
 };
 /* Returns NULL if the model can be paged on these devices, else the reason. */
 const char *paged_why_not(const struct runtime *m);
-/* Loads resident weights and scans all of them. ERR_MEMORY (with need and have), ERR_MODEL, ERR_RUNTIME, ERR_CANCELLED.
- */
+/* Loads resident weights and scans all of them. ERR_MEMORY (with need and have), ERR_MODEL, ERR_RUNTIME,
+ * ERR_CANCELLED. */
 int paged_open(struct paged **p, struct runtime *m, enum dtype kv, const struct paged_options *o,
                const _Atomic int *cancel, struct error *e);
 void paged_close(struct paged **p);

@@ -92,8 +92,8 @@ static int project_unit(struct paged_device *d, int unit) {
     return rc ? rc : gpu_timeline_signal(d->projected, paged_value(d, unit), d->main);
 }
 
-/* Counts how many rows of each run selected each expert, d->run_counts [runs, n_experts]. Virtual time: an even spread.
- */
+/* Counts how many rows of each run selected each expert, d->run_counts [runs, n_experts]. Virtual time: an even
+ * spread. */
 static int read_choices(struct paged_device *d, const struct micro_batch *m) {
     const struct paged *p = d->p;
     const int n_experts = p->c->n_experts, topk = p->c->topk;
