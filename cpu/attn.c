@@ -360,7 +360,7 @@ static int run_tokens(struct exec *base, const struct op_attention *o, int chunk
     return rc;
 }
 
-int attn_run(struct exec *base, const struct op_attention *o) {
+int cpu_attention(struct exec *base, const struct op_attention *o) {
     int rc = 0, lo, hi;
     if (o->n > BATCH_INVARIANT_ROWS) return run_tokens(base, o, keys_per_chunk(max_keys(o)), false);
     for (int i = 0, n; !rc && i < o->n; i += n) { /* consecutive tokens with the same chunk length: mostly all */

@@ -53,7 +53,7 @@ static void compress_task(void *arg, int task, int thread) {
     }
 }
 
-int compress_run(struct exec *base, const struct op_compress *o) {
+int cpu_compress(struct exec *base, const struct op_compress *o) {
     struct job j = {o, (o->dim + COLUMNS - 1) / COLUMNS};
     return o->n < 1 ? 0 : cpu_exec_for_each((struct cpu_exec *)base, j.blocks, compress_task, &j);
 }

@@ -14,21 +14,15 @@ struct exec_cursor {
 };
 
 static const struct ops tables[CPU_LEVELS] = {
+#define X(op, ...) .op = cpu_##op,
 #define TABLE(level) \
-    { \
-        .name = level, .embed = elem_embed, .norm = norm_run, .linear = linear_run, .rope_table = rope_table_run, \
-        .rope = rope_run, .kv_store = kv_rows_store, .kv_load = kv_rows_load, .attention = attn_run, \
-        .select = select_run, .route = route_run, .experts = experts_run, .add = elem_add, .sigmoid = elem_sigmoid, \
-        .clip = elem_clip, .fill = elem_fill, .softcap = elem_softcap, .copy = elem_copy, .merge = elem_merge, \
-        .gate = elem_gate, .scale = elem_scale, .conv = delta_conv_run, .delta = delta_run, .scan = scan_run, \
-        .compress = compress_run, .spread = streams_spread, .mix = streams_mix, .ngram = ngram_run, \
-        .relate = ngram_relate_run, .pool = streams_pool, .round = round_run \
-    }
+    { .name = level, OPS(X) }
     [CPU_SCALAR] = TABLE("scalar"),
     [CPU_AVX2] = TABLE("avx2"),
     [CPU_AVX512] = TABLE("avx512"),
     [CPU_AMX] = TABLE("amx"),
 #undef TABLE
+#undef X
 };
 
 /* The order in which a thread visits cursors with several nodes: its own, then node by node by distance. Of a node,

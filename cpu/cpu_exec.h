@@ -47,33 +47,7 @@ static inline int cpu_exec_task_rows(int rows, int least, int most) {
     return rows > 64 ? rows / 64 * 64 : rows;
 }
 
-int linear_run(struct exec *, const struct op_linear *);
-int experts_run(struct exec *, const struct op_experts *);
-int attn_run(struct exec *, const struct op_attention *);
-int select_run(struct exec *, const struct op_select *);
-int route_run(struct exec *, const struct op_route *);
-int kv_rows_store(struct exec *, const struct op_kv_store *);
-int kv_rows_load(struct exec *, const struct op_kv_load *);
-int elem_embed(struct exec *, const struct op_embed *);
-int norm_run(struct exec *, const struct op_norm *);
-int rope_table_run(struct exec *, const struct op_rope_table *);
-int rope_run(struct exec *, const struct op_rope *);
-int elem_add(struct exec *, const struct op_add *);
-int elem_sigmoid(struct exec *, const struct op_sigmoid *);
-int elem_clip(struct exec *, const struct op_clip *);
-int elem_fill(struct exec *, const struct op_fill *);
-int elem_softcap(struct exec *, const struct op_softcap *);
-int elem_copy(struct exec *, const struct op_copy *);
-int elem_merge(struct exec *, const struct op_merge *);
-int elem_gate(struct exec *, const struct op_gate *);
-int elem_scale(struct exec *, const struct op_scale *);
-int delta_conv_run(struct exec *, const struct op_conv *);
-int delta_run(struct exec *, const struct op_delta *);
-int scan_run(struct exec *, const struct op_scan *);
-int compress_run(struct exec *, const struct op_compress *);
-int ngram_run(struct exec *, const struct op_ngram *);
-int ngram_relate_run(struct exec *, const struct op_relate *);
-int round_run(struct exec *, const struct op_round *);
-int streams_spread(struct exec *, const struct op_spread *);
-int streams_mix(struct exec *, const struct op_mix *);
-int streams_pool(struct exec *, const struct op_pool *);
+/* Each operation of base/op_list.h but the optional ones. */
+#define X(name, ...) int cpu_##name(struct exec *, const struct op_##name *);
+OPS(X)
+#undef X

@@ -36,7 +36,7 @@ static void conv_task(void *arg, int task, int thread) {
     }
 }
 
-int delta_conv_run(struct exec *base, const struct op_conv *o) {
+int cpu_conv(struct exec *base, const struct op_conv *o) {
     struct conv j = {.x = (struct cpu_exec *)base, .o = o, .blocks = (o->channels + CHANNELS - 1) / CHANNELS};
     size_t row = (size_t)o->channels * sizeof(float);
     float *zeros = NULL;
@@ -124,7 +124,7 @@ static void delta_task(void *arg, int task, int thread) {
     }
 }
 
-int delta_run(struct exec *base, const struct op_delta *o) {
+int cpu_delta(struct exec *base, const struct op_delta *o) {
     struct delta j = {.x = (struct cpu_exec *)base, .o = o, .blocks = (o->v_dim + DELTA_COLUMNS - 1) / DELTA_COLUMNS};
     if (o->k_dim > DELTA_MAX_K_DIM) return ERR_RUNTIME;
     return o->n < 1 ? 0 : cpu_exec_for_each(j.x, o->v_heads * j.blocks, delta_task, &j);

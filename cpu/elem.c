@@ -14,7 +14,7 @@ static void embed_task(void *arg, int task, int thread) {
         for (int c = 0; c < o->table.cols && o->scale != 0 && o->scale != 1; c++) out[c] *= o->scale;
     }
 }
-int elem_embed(struct exec *base, const struct op_embed *o) {
+int cpu_embed(struct exec *base, const struct op_embed *o) {
     return row_job_run(base, o, o->n, o->table.cols, embed_task);
 }
 
@@ -30,7 +30,7 @@ static void add_task(void *arg, int task, int thread) {
     size_t from = (size_t)(task * j->per) * (size_t)o->m;
     j->x->k.axpy(o->y + from, 1, o->x + from, (end - task * j->per) * o->m);
 }
-int elem_add(struct exec *base, const struct op_add *o) { return row_job_run(base, o, o->n, o->m, add_task); }
+int cpu_add(struct exec *base, const struct op_add *o) { return row_job_run(base, o, o->n, o->m, add_task); }
 
 static void sigmoid_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;
@@ -39,7 +39,7 @@ static void sigmoid_task(void *arg, int task, int thread) {
     for (int i = 0, m = (row_job_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++)
         x[i] = 1 / (1 + expf(-x[i]));
 }
-int elem_sigmoid(struct exec *base, const struct op_sigmoid *o) {
+int cpu_sigmoid(struct exec *base, const struct op_sigmoid *o) {
     return row_job_run(base, o, o->n, o->m, sigmoid_task);
 }
 
@@ -50,7 +50,7 @@ static void clip_task(void *arg, int task, int thread) {
     for (int i = 0, m = (row_job_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++)
         x[i] = x[i] > o->limit ? o->limit : x[i] < -o->limit ? -o->limit : x[i];
 }
-int elem_clip(struct exec *base, const struct op_clip *o) { return row_job_run(base, o, o->n, o->m, clip_task); }
+int cpu_clip(struct exec *base, const struct op_clip *o) { return row_job_run(base, o, o->n, o->m, clip_task); }
 
 static void fill_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;
@@ -58,7 +58,7 @@ static void fill_task(void *arg, int task, int thread) {
     float *x = o->x + (size_t)(task * j->per) * (size_t)o->m;
     for (int i = 0, m = (row_job_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++) x[i] = o->value;
 }
-int elem_fill(struct exec *base, const struct op_fill *o) { return row_job_run(base, o, o->n, o->m, fill_task); }
+int cpu_fill(struct exec *base, const struct op_fill *o) { return row_job_run(base, o, o->n, o->m, fill_task); }
 
 static void softcap_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;
@@ -67,7 +67,7 @@ static void softcap_task(void *arg, int task, int thread) {
     for (int i = 0, m = (row_job_end(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++)
         x[i] = o->cap * tanhf(x[i] / o->cap);
 }
-int elem_softcap(struct exec *base, const struct op_softcap *o) {
+int cpu_softcap(struct exec *base, const struct op_softcap *o) {
     return row_job_run(base, o, o->n, o->m, softcap_task);
 }
 
@@ -79,7 +79,7 @@ static void copy_task(void *arg, int task, int thread) {
             memcpy(o->y + (ptrdiff_t)i * o->ldy + (ptrdiff_t)h * o->head_ldy,
                    o->x + (ptrdiff_t)i * o->ldx + (ptrdiff_t)h * o->head_ldx, (size_t)o->dim * sizeof(float));
 }
-int elem_copy(struct exec *base, const struct op_copy *o) {
+int cpu_copy(struct exec *base, const struct op_copy *o) {
     return row_job_run(base, o, o->n, o->heads * o->dim, copy_task);
 }
 
@@ -100,7 +100,7 @@ static void merge_task(void *arg, int task, int thread) {
     for (int i = task * j->per, end = row_job_end(task, j->per, j->rows); i < end; i++)
         for (int h = 0; h < o->heads; h++) merge_row(o, i, h);
 }
-int elem_merge(struct exec *base, const struct op_merge *o) {
+int cpu_merge(struct exec *base, const struct op_merge *o) {
     return row_job_run(base, o, o->n, o->heads * o->dim, merge_task);
 }
 
@@ -127,7 +127,7 @@ static void gate_task(void *arg, int task, int thread) {
             else j->x->k.gate(y, g, o->dim);
         }
 }
-int elem_gate(struct exec *base, const struct op_gate *o) {
+int cpu_gate(struct exec *base, const struct op_gate *o) {
     return row_job_run(base, o, o->n, o->heads * o->dim, gate_task);
 }
 
@@ -154,4 +154,4 @@ static void scale_task(void *arg, int task, int thread) {
         for (int c = 0; c < o->m; c++) x[c] *= by;
     }
 }
-int elem_scale(struct exec *base, const struct op_scale *o) { return row_job_run(base, o, o->n, o->m, scale_task); }
+int cpu_scale(struct exec *base, const struct op_scale *o) { return row_job_run(base, o, o->n, o->m, scale_task); }

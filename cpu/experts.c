@@ -462,7 +462,7 @@ static void split_groups(const struct op_experts *o, const struct group *groups,
         }
 }
 
-int experts_run(struct exec *base, const struct op_experts *o) {
+int cpu_experts(struct exec *base, const struct op_experts *o) {
     struct cpu_exec *x = (struct cpu_exec *)base;
     struct plan p = {0};
     struct wave w = {.x = x, .o = o, .nodes = o->shards ? o->shards->n_nodes : 1};

@@ -26,7 +26,7 @@ static void store_task(void *arg, int task, int thread) {
     for (int i = task * j->per, end = row_job_end(task, j->per, j->rows); i < end; i++)
         store_row(&o->plane, o->x + (size_t)i * (size_t)o->ldx, (size_t)o->row0 + (size_t)i);
 }
-int kv_rows_store(struct exec *base, const struct op_kv_store *o) {
+int cpu_kv_store(struct exec *base, const struct op_kv_store *o) {
     return row_job_run(base, o, o->n, o->plane.heads * o->plane.dim, store_task);
 }
 
@@ -44,6 +44,6 @@ static void load_task(void *arg, int task, int thread) {
                 for (int c = 0; c < p->dim; c++) out[h * p->dim + c] *= p->scale[row * (size_t)p->heads + (size_t)h];
     }
 }
-int kv_rows_load(struct exec *base, const struct op_kv_load *o) {
+int cpu_kv_load(struct exec *base, const struct op_kv_load *o) {
     return row_job_run(base, o, o->n, o->plane.heads * o->plane.dim, load_task);
 }

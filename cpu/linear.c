@@ -179,10 +179,10 @@ static int run_ordered(struct cpu_exec *x, const struct op_linear *o) {
     if (mem_grow(&x->ordered, &x->ordered_cap, (size_t)o->n * (size_t)o->w.cols, sizeof *x->ordered)) return ERR_MEMORY;
     int rc = cpu_exec_for_each(x, o->n, order_task, &(struct job){.x = x, .o = o});
     sorted.x = x->ordered, sorted.ldx = o->w.cols, sorted.w.order = NULL;
-    return rc ? rc : linear_run(&x->base, &sorted);
+    return rc ? rc : cpu_linear(&x->base, &sorted);
 }
 
-int linear_run(struct exec *base, const struct op_linear *o) {
+int cpu_linear(struct exec *base, const struct op_linear *o) {
     struct job j = {.x = (struct cpu_exec *)base, .o = o};
     int batch = o->batch > 1 ? o->batch : 1;
     if (o->top && (o->transposed || batch > 1)) return ERR_RUNTIME;

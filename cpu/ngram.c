@@ -25,7 +25,7 @@ static void hash_row(const struct op_ngram *o, int i) {
     }
 }
 
-int ngram_run(struct exec *base, const struct op_ngram *o) {
+int cpu_ngram(struct exec *base, const struct op_ngram *o) {
     int32_t kept[NGRAM_MOST];
     if (o->size < 2 || o->size > NGRAM_MOST || (o->size - 1) * o->per > NGRAM_HASHES_MOST) return ERR_RUNTIME;
     for (int i = 0; i < o->n; i++) hash_row(o, i); /* a few multiplications per token: not worth the threads */
@@ -46,6 +46,6 @@ static void relate_task(void *arg, int i, int thread) {
         o->out[at] = 1 / (1 + expf(sum > 0 ? -root : sum < 0 ? root : 0));
     }
 }
-int ngram_relate_run(struct exec *base, const struct op_relate *o) {
+int cpu_relate(struct exec *base, const struct op_relate *o) {
     return cpu_exec_for_each((struct cpu_exec *)base, o->n, relate_task, (void *)o);
 }

@@ -49,4 +49,4 @@ static void norm_task(void *arg, int task, int thread) {
         (o->layer_norm ? layer_norm_row : rms_norm_row)(j, o, o->out + (size_t)i * (size_t)o->ldo, x);
     }
 }
-int norm_run(struct exec *base, const struct op_norm *o) { return row_job_run(base, o, o->rows, o->dim, norm_task); }
+int cpu_norm(struct exec *base, const struct op_norm *o) { return row_job_run(base, o, o->rows, o->dim, norm_task); }

@@ -17,7 +17,7 @@ static void rope_table_task(void *arg, int task, int thread) {
         }
     }
 }
-int rope_table_run(struct exec *base, const struct op_rope_table *o) {
+int cpu_rope_table(struct exec *base, const struct op_rope_table *o) {
     return row_job_run(base, o, o->n, o->half * 16, rope_table_task);
 }
 
@@ -31,6 +31,6 @@ static void rope_task(void *arg, int task, int thread) {
                          o->half, o->interleaved, o->inverse ? -1.0f : 1.0f);
     }
 }
-int rope_run(struct exec *base, const struct op_rope *o) {
+int cpu_rope(struct exec *base, const struct op_rope *o) {
     return row_job_run(base, o, o->n, o->heads * o->half * 2, rope_task);
 }

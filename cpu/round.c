@@ -36,7 +36,7 @@ static void round_task(void *arg, int i, int thread) {
     float *x = o->x + (size_t)i * (size_t)o->ld;
     for (int at = 0; at < o->m; at += o->block) round_block(x + at, o->block, o->kind);
 }
-int round_run(struct exec *base, const struct op_round *o) {
+int cpu_round(struct exec *base, const struct op_round *o) {
     if (o->block < 1 || o->m % o->block) return ERR_RUNTIME;
     return cpu_exec_for_each((struct cpu_exec *)base, o->n, round_task, (void *)o);
 }

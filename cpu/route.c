@@ -123,7 +123,7 @@ static void route_task(void *arg, int task, int thread) {
     for (int t = task * TOKENS_PER_TASK; t < end; t++) route_token(j->o, t, j->space + (size_t)thread * j->part);
 }
 
-int route_run(struct exec *base, const struct op_route *o) {
+int cpu_route(struct exec *base, const struct op_route *o) {
     struct cpu_exec *x = (struct cpu_exec *)base;
     const int all = o->n_experts + o->n_idle;
     if (o->topk > o->n_experts ||

@@ -34,7 +34,7 @@ static void scan_task(void *arg, int task, int thread) {
     }
 }
 
-int scan_run(struct exec *base, const struct op_scan *o) {
+int cpu_scan(struct exec *base, const struct op_scan *o) {
     struct scan j = {.x = (struct cpu_exec *)base, .o = o};
     return o->n < 1 ? 0 : cpu_exec_for_each(j.x, (o->channels + SCAN_COLUMNS - 1) / SCAN_COLUMNS, scan_task, &j);
 }

@@ -156,7 +156,7 @@ static void choose_task(void *arg, int task, int thread) {
     }
 }
 
-int select_run(struct exec *base, const struct op_select *o) {
+int cpu_select(struct exec *base, const struct op_select *o) {
     struct job j = {.x = (struct cpu_exec *)base,
                     .o = o,
                     .lists = op_select_lists(o),

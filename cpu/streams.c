@@ -22,7 +22,7 @@ static void spread_task(void *arg, int i, int thread) {
         else memcpy(to, x, (size_t)o->hidden * sizeof(float));
     }
 }
-int streams_spread(struct exec *base, const struct op_spread *o) {
+int cpu_spread(struct exec *base, const struct op_spread *o) {
     return cpu_exec_for_each((struct cpu_exec *)base, o->n, spread_task, &(struct job){(struct cpu_exec *)base, o});
 }
 
@@ -82,7 +82,7 @@ static void mix_task(void *arg, int i, int thread) {
     }
     if (o->out) memset(o->out + row * hidden, 0, hidden * sizeof(float));
 }
-int streams_mix(struct exec *base, const struct op_mix *o) {
+int cpu_mix(struct exec *base, const struct op_mix *o) {
     if (o->n_streams < 1 || o->n_streams > STREAMS_MOST) return ERR_RUNTIME;
     return cpu_exec_for_each((struct cpu_exec *)base, o->n, mix_task, &(struct job){(struct cpu_exec *)base, o});
 }
@@ -115,7 +115,7 @@ static void pool_task(void *arg, int i, int thread) {
                     o->hidden);
     }
 }
-int streams_pool(struct exec *base, const struct op_pool *o) {
+int cpu_pool(struct exec *base, const struct op_pool *o) {
     if (o->n_sources < 1 || o->n_sources > POOL_SOURCES_MOST || o->n_queries < 0 || o->n_queries > POOL_QUERIES_MOST)
         return ERR_RUNTIME;
     return cpu_exec_for_each((struct cpu_exec *)base, o->n, pool_task, &(struct job){(struct cpu_exec *)base, o});

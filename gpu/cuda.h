@@ -93,33 +93,16 @@ struct cuda_fp8_gemm {
 };
 int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8_gemm *f, cudaStream_t s);
 
-static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
-    return (struct cuda_plane){
-        .data = p->data,
-        .scale = p->scale,
-        .heads = p->heads,
-        .dim = p->dim,
-        .dtype = p->dtype,
-        .block_rows = p->block_rows,
-        .inverse =
-            p->block_rows > 1 ? (unsigned)(((1ull << 32) + (unsigned)p->block_rows - 1) / (unsigned)p->block_rows) : 0,
-        .blocks = (const struct cuda_kv_block *)p->blocks,
-        .at = p->at,
-        .scale_at = p->scale_at};
-}
 static inline int cuda_round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-/* cuda_linear.c: enqueues products. _run takes cuda_linear_workspace_bytes() at `space`; _op takes the stream's
- * workspace. */
-size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l);
-int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
-int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
-int cuda_join_op(struct cuda_stream *s, const struct op_join *a);
-/* Up to CUDA_INVARIANT_ROWS tokens: act [n, inter] = glu(gate x, up x) in one launch, where cuda_linear_gates_few(). */
+/* cuda_linear.c: enqueues products, with cuda_linear_workspace_bytes() at `space`. */
+size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct op_linear *l);
+int cuda_linear_run(struct cuda_stream *s, const struct op_linear *l, char *space);
+/* Up to BATCH_INVARIANT_ROWS tokens: act [n, inter] = glu(gate x, up x) in one launch, where cuda_linear_gates_few().
+ */
 bool cuda_linear_gates_few(const struct expert *e, int n);
-int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct cuda_glu glu, float *act,
-                          const float *x, int n);
-int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a);
+int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct glu glu, float *act, const float *x,
+                          int n);
 /* True if both products of an FFN of n tokens use our tiled kernels, which take several experts at once and fuse silu *
  * mul into the first product. */
 bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n);
@@ -155,12 +138,15 @@ void cuda_timeline_forget_stream(struct cuda_stream *s);
 void cuda_timeline_set_recording(struct cuda_stream *s, bool recording);
 /* cuda_load.c */
 int cuda_load_kernels(struct error *e); /* into the current device */
-/* cuda_chain.c */
-int cuda_chain_op(struct cuda_stream *s, const struct op_chain *a);
-int cuda_small_op(struct cuda_stream *s, enum op_code code, const union op_args *u); /* one of op_small */
-/* cuda_experts.c: FFNs, in the stream's workspace */
-int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a);
-int cuda_group_op(struct cuda_stream *s, const struct op_group *a);
-int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a);
-
-int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *a); /* cuda_ops.c: enqueues any operation */
+/* cuda_ops.c */
+int cuda_run_op(struct op_exec *x, enum op_code code, const union op_args *a); /* enqueues any operation */
+/* Replaces values that stand for another, as 0 for 1, by those that kernels take, and completes planes. */
+void cuda_fill_defaults(enum op_code code, union op_args *a);
+/* The operations for which host code selects kernels, in the stream's workspace: cuda_chain.c, cuda_experts.c,
+ * cuda_linear.c, cuda_ops.c. */
+#define OP_OF_SMALL(name)
+#define OP_OF_KERNEL(name)
+#define OP_OF_HOST(name)          int cuda_##name##_op(struct cuda_stream *s, const struct op_##name *a);
+#define X(name, CODE, class, ...) OP_OF_##class(name)
+OPS_ALL(X)
+#undef X

@@ -9,11 +9,11 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     extern __shared__ float qs[]; /* [HEADS][k.dim] */
     __shared__ float p[HEADS][KEYS]; /* scores, then their exponentials */
     __shared__ float top[HEADS], sum[HEADS], rescale[HEADS]; /* largest score, sum of exponentials so far, factor of earlier sums */
-    int group = a.n_heads / a.k.heads, parts = (group + HEADS - 1) / HEADS;
+    int group = a.o.n_heads / a.o.k.heads, parts = (group + HEADS - 1) / HEADS;
     int i = blockIdx.x, kv = (int)blockIdx.y / parts, h0 = kv * group + (int)blockIdx.y % parts * HEADS, split = blockIdx.z;
     int heads = kv * group + group - h0 < HEADS ? kv * group + group - h0 : HEADS;
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, lo, hi;
-    const int32_t *chosen = a.chosen ? a.chosen + (size_t)(i * a.chosen_lists + kv * a.chosen_lists / a.k.heads) * (size_t)a.n_chosen : NULL;
+    const int32_t *chosen = a.o.chosen ? a.o.chosen + (size_t)(i * a.o.chosen_lists + kv * a.o.chosen_lists / a.o.k.heads) * (size_t)a.o.n_chosen : NULL;
     const struct attention_inputs in = read_inputs(a);
     visible_keys(a, in, query_pos(a, in, i), &lo, &hi);
     if (hi < lo) hi = lo;
@@ -26,11 +26,11 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
         lo = begin;
     }
     if (split && lo >= hi) { /* no key: cuda_attention_combine skips the part */
-        if (tid < heads) a.part_lse[((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)(h0 + tid)] = -INFINITY;
+        if (tid < heads) a.part_lse[((size_t)split * (size_t)a.o.n + (size_t)i) * (size_t)a.o.n_heads + (size_t)(h0 + tid)] = -INFINITY;
         return;
     }
-    for (int d = tid; d < heads * a.k.dim; d += THREADS)
-        qs[d] = a.q[(size_t)i * (size_t)a.ldq + (size_t)h0 * (size_t)a.k.dim + (size_t)d] * a.scale;
+    for (int d = tid; d < heads * a.o.k.dim; d += THREADS)
+        qs[d] = a.o.q[(size_t)i * (size_t)a.o.ldq + (size_t)h0 * (size_t)a.o.k.dim + (size_t)d] * a.o.scale;
     if (tid < HEADS) top[tid] = -INFINITY, sum[tid] = 0;
     float acc[HEADS][VALUES];
 #pragma unroll
@@ -42,22 +42,22 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
         int m = hi - k0 < KEYS ? hi - k0 : KEYS;
         for (int k = warp; k < m; k += THREADS / 32) { /* one warp per key */
             float dot[HEADS] = {0};
-            const int pos = query_pos(a, in, i), key = key_row(a, in, chosen, pos, k0 + k), distance = a.bias ? pos - a.k_pos0 - key : 0;
+            const int pos = query_pos(a, in, i), key = key_row(a, in, chosen, pos, k0 + k), distance = a.o.bias ? pos - a.o.k_pos0 - key : 0;
             const struct plane_row row = plane_row(in.k, (size_t)key);
             const float temperature = score_temperature(a, pos);
-            for (int d = lane; d < a.k.dim; d += 32) {
+            for (int d = lane; d < a.o.k.dim; d += 32) {
                 float v = plane_value(in.k, row, kv, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
-                    if (h < heads) dot[h] = fmaf(v, qs[h * a.k.dim + d], dot[h]);
+                    if (h < heads) dot[h] = fmaf(v, qs[h * a.o.k.dim + d], dot[h]);
             }
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
                 if (h >= heads) break;
                 float v = warp_sum(dot[h]);
-                if (a.softcap > 0) v = a.softcap * tanhf(v / a.softcap);
+                if (a.o.softcap > 0) v = a.o.softcap * tanhf(v / a.o.softcap);
                 v *= temperature;
-                if (a.bias && distance >= 0 && distance < a.extent) v += a.bias[((size_t)i * (size_t)a.n_heads + (size_t)(h0 + h)) * (size_t)a.extent + (size_t)distance];
+                if (a.o.bias && distance >= 0 && distance < a.o.extent) v += a.o.bias[((size_t)i * (size_t)a.o.n_heads + (size_t)(h0 + h)) * (size_t)a.o.extent + (size_t)distance];
                 if (!lane) p[h][k] = v;
             }
         }
@@ -81,8 +81,8 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
 #pragma unroll
             for (int w = 0; w < VALUES; w++) {
                 int d = tid + w * THREADS;
-                if (d >= a.v_dim) continue;
-                float v = plane_value(in.v, row, kv * a.v.heads / a.k.heads, d);
+                if (d >= a.o.v_dim) continue;
+                float v = plane_value(in.v, row, kv * a.o.v.heads / a.o.k.heads, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
                     if (h < heads) acc[h][w] = fmaf(p[h][k], v, acc[h][w]);
@@ -90,17 +90,17 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
         }
         __syncthreads();
     }
-    if (a.sinks && split == 0 && tid < heads) { /* one more logit, without a value */
-        float s = a.sinks[h0 + tid], now = fmaxf(top[tid], s);
+    if (a.o.sinks && split == 0 && tid < heads) { /* one more logit, without a value */
+        float s = a.o.sinks[h0 + tid], now = fmaxf(top[tid], s);
         rescale[tid] = top[tid] == -INFINITY ? 0.0f : expf(top[tid] - now);
         sum[tid] = sum[tid] * rescale[tid] + expf(s - now);
         top[tid] = now;
     }
     __syncthreads();
-    bool has_sink = a.sinks && split == 0;
-    float *out = a.splits > 1 ? a.part + ((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads * (size_t)a.v_dim
-                              : a.out + (size_t)i * (size_t)a.ldo;
-    float *lse = a.splits > 1 ? a.part_lse + (size_t)split * (size_t)a.n * (size_t)a.n_heads : a.lse;
+    bool has_sink = a.o.sinks && split == 0;
+    float *out = a.splits > 1 ? a.part + ((size_t)split * (size_t)a.o.n + (size_t)i) * (size_t)a.o.n_heads * (size_t)a.o.v_dim
+                              : a.o.out + (size_t)i * (size_t)a.o.ldo;
+    float *lse = a.splits > 1 ? a.part_lse + (size_t)split * (size_t)a.o.n * (size_t)a.o.n_heads : a.o.lse;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         if (h >= heads) break;
@@ -108,16 +108,16 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
 #pragma unroll
         for (int w = 0; w < VALUES; w++) {
             int d = tid + w * THREADS;
-            if (d < a.v_dim) out[(size_t)(h0 + h) * (size_t)a.v_dim + (size_t)d] = acc[h][w] * f;
+            if (d < a.o.v_dim) out[(size_t)(h0 + h) * (size_t)a.o.v_dim + (size_t)d] = acc[h][w] * f;
         }
-        if (lse && !tid) lse[(size_t)i * (size_t)(a.splits > 1 ? a.n_heads : a.lse_ld) + (size_t)(h0 + h)] = sum[h] != 0 ? top[h] + logf(sum[h]) : -INFINITY;
+        if (lse && !tid) lse[(size_t)i * (size_t)(a.splits > 1 ? a.o.n_heads : a.lse_ld) + (size_t)(h0 + h)] = sum[h] != 0 ? top[h] + logf(sum[h]) : -INFINITY;
     }
 }
 
 /* One block per (query, head): adds the parts, weighted by exp(lse - total), in rising order of splits. So splits without keys after them change nothing. */
 static __global__ void combine_kernel(struct cuda_attention a) {
     extern __shared__ float share[]; /* [splits] */
-    const size_t at = blockIdx.x, i = at / (unsigned)a.n_heads, h = at % (unsigned)a.n_heads, rows = (size_t)a.n * (size_t)a.n_heads;
+    const size_t at = blockIdx.x, i = at / (unsigned)a.o.n_heads, h = at % (unsigned)a.o.n_heads, rows = (size_t)a.o.n * (size_t)a.o.n_heads;
     const int lane = (int)threadIdx.x % 32;
     for (int s = (int)threadIdx.x; s < a.splits; s += (int)blockDim.x) share[s] = a.part_lse[(size_t)s * rows + at];
     __syncthreads();
@@ -129,28 +129,28 @@ static __global__ void combine_kernel(struct cuda_attention a) {
     __syncthreads();
     for (int s = (int)threadIdx.x; s < a.splits; s += (int)blockDim.x) share[s] = sum != 0 ? expf(share[s] - top) / sum : 0.0f;
     __syncthreads();
-    for (int d = (int)threadIdx.x; d < a.v_dim; d += (int)blockDim.x) {
+    for (int d = (int)threadIdx.x; d < a.o.v_dim; d += (int)blockDim.x) {
         float v = 0;
 #pragma unroll 8
         for (int s = 0; s < a.splits; s++) {
-            const float part = a.part[((size_t)s * rows + at) * (size_t)a.v_dim + (size_t)d]; /* undefined where the share is 0 */
+            const float part = a.part[((size_t)s * rows + at) * (size_t)a.o.v_dim + (size_t)d]; /* undefined where the share is 0 */
             v += share[s] != 0 ? share[s] * part : 0.0f;
         }
-        a.out[i * (size_t)a.ldo + h * (size_t)a.v_dim + (size_t)d] = v;
+        a.o.out[i * (size_t)a.o.ldo + h * (size_t)a.o.v_dim + (size_t)d] = v;
     }
-    if (a.lse && !threadIdx.x) a.lse[i * (size_t)a.lse_ld + h] = sum != 0 ? top + logf(sum) : -INFINITY;
+    if (a.o.lse && !threadIdx.x) a.o.lse[i * (size_t)a.lse_ld + h] = sum != 0 ? top + logf(sum) : -INFINITY;
 }
 
 cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *a) {
-    combine_kernel<<<(unsigned)a->n * (unsigned)a->n_heads, 128, (size_t)a->splits * sizeof(float), s>>>(*a);
+    combine_kernel<<<(unsigned)a->o.n * (unsigned)a->o.n_heads, 128, (size_t)a->splits * sizeof(float), s>>>(*a);
     return cudaGetLastError();
 }
 
 template <int HEADS> static cudaError_t launch(cudaStream_t s, const struct cuda_attention *a) {
-    int group = a->n_heads / a->k.heads;
-    size_t bytes = (size_t)HEADS * (size_t)a->k.dim * sizeof(float);
-    if (a->v_dim > VALUES * THREADS || bytes > 40 * 1024) return cudaErrorInvalidValue;
-    dim3 grid((unsigned)a->n, (unsigned)(a->k.heads * ((group + HEADS - 1) / HEADS)), (unsigned)a->splits);
+    int group = a->o.n_heads / a->o.k.heads;
+    size_t bytes = (size_t)HEADS * (size_t)a->o.k.dim * sizeof(float);
+    if (a->o.v_dim > VALUES * THREADS || bytes > 40 * 1024) return cudaErrorInvalidValue;
+    dim3 grid((unsigned)a->o.n, (unsigned)(a->o.k.heads * ((group + HEADS - 1) / HEADS)), (unsigned)a->splits);
     attention_f32_kernel<HEADS><<<grid, THREADS, bytes, s>>>(*a);
     return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();
 }
@@ -159,7 +159,7 @@ int cuda_attention_chunks(int keys) {
     while (chunk_begin(s) < keys) s++;
     return s;
 }
-int cuda_attention_f32_heads(const struct cuda_attention *a) { return a->n_heads / a->k.heads > 8 && a->k.dim <= 640 ? 16 : 8; }
+int cuda_attention_f32_heads(const struct cuda_attention *a) { return a->o.n_heads / a->o.k.heads > 8 && a->o.k.dim <= 640 ? 16 : 8; }
 cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a) {
     return cuda_attention_f32_heads(a) == 16 ? launch<16>(s, a) : launch<8>(s, a);
 }

@@ -7,44 +7,44 @@ static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
 
 /* Addresses of keys and values and the position of the queries: from the arguments, or read from memory (op_address) at run time. */
 struct attention_inputs {
-    struct cuda_plane k, v;
+    struct kv_plane k, v;
     int q_pos0, n_keys;
 };
 __device__ inline struct attention_inputs read_inputs(const struct cuda_attention &a) {
-    struct attention_inputs in = {a.k, a.v, a.q_pos0, a.n_keys};
-    if (a.at) {
-        plane_set_address(&in.k, a.at);
-        plane_set_address(&in.v, a.v_at);
-        in.q_pos0 = a.at->pos + a.first, in.n_keys = a.at->pos + a.all;
+    struct attention_inputs in = {a.o.k, a.o.v, a.o.q_pos0, a.o.n_keys};
+    if (a.o.at) {
+        plane_set_address(&in.k, a.o.at);
+        plane_set_address(&in.v, a.o.v_at);
+        in.q_pos0 = a.o.at->pos + a.first, in.n_keys = a.o.at->pos + a.all;
     }
     return in;
 }
 /* op_listed_blocks() for that many visible keys */
-__device__ inline int listed_blocks(const struct cuda_attention &a, int visible) { return max(visible - a.own_block, 0) / a.chosen_block; }
+__device__ inline int listed_blocks(const struct cuda_attention &a, int visible) { return max(visible - a.o.own_block, 0) / a.o.chosen_block; }
 /* The keys that a query at pos sees: rows [lo, hi), or with selected keys the indexes [lo, hi) of key_row(). */
 __device__ inline void visible_keys(const struct cuda_attention &a, const struct attention_inputs &in, int pos, int *lo, int *hi) {
-    int end = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, begin = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
+    int end = pos < a.o.k_pos0 ? 0 : (pos - a.o.k_pos0) / a.o.k_step + 1, begin = a.o.window > 0 ? pos - a.o.window + 1 - a.o.k_pos0 : 0;
     *hi = end > in.n_keys ? in.n_keys : end;
-    if (a.chunk_keys > 0) begin = max(begin, pos - pos % a.chunk_keys - a.k_pos0);
-    if (a.chosen_block) { /* keys of the selected blocks, then those after the last block that can be selected */
+    if (a.o.chunk_keys > 0) begin = max(begin, pos - pos % a.o.chunk_keys - a.o.k_pos0);
+    if (a.o.chosen_block) { /* keys of the selected blocks, then those after the last block that can be selected */
         const int complete = listed_blocks(a, *hi);
-        *hi = min(complete, a.n_chosen) * a.chosen_block + *hi - complete * a.chosen_block;
-    } else if (a.chosen && *hi > a.n_chosen) *hi = a.n_chosen;
+        *hi = min(complete, a.o.n_chosen) * a.o.chosen_block + *hi - complete * a.o.chosen_block;
+    } else if (a.o.chosen && *hi > a.o.n_chosen) *hi = a.o.n_chosen;
     *lo = begin < 0 ? 0 : begin;
 }
 /* The row of the i-th key that a query at pos sees, where i is in the range of visible_keys(). */
 __device__ inline int key_row(const struct cuda_attention &a, const struct attention_inputs &in, const int32_t *chosen, int pos, int i) {
     if (!chosen) return i;
-    if (!a.chosen_block) return chosen[i];
-    const int visible = min(pos < a.k_pos0 ? 0 : pos - a.k_pos0 + 1, in.n_keys), complete = listed_blocks(a, visible);
-    const int listed = min(complete, a.n_chosen) * a.chosen_block;
-    return i < listed ? chosen[i / a.chosen_block] * a.chosen_block + i % a.chosen_block : complete * a.chosen_block + i - listed;
+    if (!a.o.chosen_block) return chosen[i];
+    const int visible = min(pos < a.o.k_pos0 ? 0 : pos - a.o.k_pos0 + 1, in.n_keys), complete = listed_blocks(a, visible);
+    const int listed = min(complete, a.o.n_chosen) * a.o.chosen_block;
+    return i < listed ? chosen[i / a.o.chosen_block] * a.o.chosen_block + i % a.o.chosen_block : complete * a.o.chosen_block + i - listed;
 }
 /* Factor of the scores of a query at this position. */
 __device__ inline float score_temperature(const struct cuda_attention &a, int pos) {
-    return a.temperature_len > 1 && pos > a.temperature_len ? log2f((float)pos) / log2f((float)a.temperature_len) : 1.0f;
+    return a.o.temperature_len > 1 && pos > a.o.temperature_len ? log2f((float)pos) / log2f((float)a.o.temperature_len) : 1.0f;
 }
-__device__ inline int query_pos(const struct cuda_attention &a, const struct attention_inputs &in, int i) { return a.q_pos ? a.q_pos[i] : in.q_pos0 + i; }
+__device__ inline int query_pos(const struct cuda_attention &a, const struct attention_inputs &in, int i) { return a.o.q_pos ? a.o.q_pos[i] : in.q_pos0 + i; }
 
 /* First key of chunk s when there are few queries: 16 chunks of 64 rows each, 16 of 128, 16 of 256, then of 512. Depends on s only, so that neither the
  * other queries of a call nor later keys change a query's result. Few keys are spread over many blocks. A call takes as long as its largest chunk, so they

@@ -17,7 +17,7 @@ template <int KD, int VD> struct few_shape {
 };
 
 /* Eight columns of an FP8 row as BF16; `left` of them exist. */
-__device__ static inline void decode_columns(uint32_t out[4], const struct cuda_plane &p, const struct plane_row &row, int head, int d, int left) {
+__device__ static inline void decode_columns(uint32_t out[4], const struct kv_plane &p, const struct plane_row &row, int head, int d, int left) {
     const size_t at = (row.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d;
     const uint8_t *codes = (const uint8_t *)row.data + at;
     const float scale = left > 0 ? row.scale[row.row * (size_t)p.heads + (size_t)head] : 0.0f;
@@ -36,7 +36,7 @@ __device__ static inline void decode_columns(uint32_t out[4], const struct cuda_
     for (int i = 0; i < 4; i++) out[i] = bf16x2_pack(v[2 * i], v[2 * i + 1]);
 }
 /* Loads rows [k0, k0 + KEYS) of one head of a plane to shared memory; columns from `dim` and rows from `rows` on are zero. */
-template <int COLS> __device__ static inline void load_tile(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
+template <int COLS> __device__ static inline void load_tile(__nv_bfloat16 *dst, const struct kv_plane &p, int head, int dim, int k0, int rows) {
     const int pieces = COLS / 8; /* a row's pieces of 16 bytes */
     const int team = pieces % 16 == 0 ? 16 : pieces % 8 == 0 ? 8 : 4; /* threads of a row, so that each computes few addresses of rows */
     for (int k = (int)threadIdx.x / team; k < KEYS; k += THREADS / team) {
@@ -63,8 +63,8 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
     extern __shared__ __align__(16) __nv_bfloat16 smem[];
     __shared__ int first, last, query[ROWS], head[ROWS]; /* keys that some row sees: [first, last); of each row */
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
-    const int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, r0 = (int)blockIdx.x * ROWS;
-    const int rows = min(a.n * group - r0, (int)ROWS); /* of this block */
+    const int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.o.n_heads / a.o.k.heads, r0 = (int)blockIdx.x * ROWS;
+    const int rows = min(a.o.n * group - r0, (int)ROWS); /* of this block */
     const struct attention_inputs in = read_inputs(a);
     if (!tid) first = 0x7fffffff, last = 0;
     __syncthreads();
@@ -77,22 +77,22 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
     __syncthreads();
     const int begin = max(last > 0 ? first / KEYS * KEYS : 0, chunk_begin(split)), end = min(last, chunk_begin(split + 1));
     if (split && begin >= end) { /* no key: cuda_attention_combine skips the part */
-        if (tid < rows) a.part_lse[((size_t)split * (size_t)a.n + (size_t)query[tid]) * (size_t)a.n_heads + (size_t)head[tid]] = -INFINITY;
+        if (tid < rows) a.part_lse[((size_t)split * (size_t)a.o.n + (size_t)query[tid]) * (size_t)a.o.n_heads + (size_t)head[tid]] = -INFINITY;
         return;
     }
     __nv_bfloat16 *qs = smem, *tiles = smem + S::tile_at;
-    if (begin < end) load_tile<KD>(tiles, in.k, kv, a.k.dim, begin, in.n_keys), load_tile<VD>(tiles + KEYS * S::kl, in.v, kv, a.v_dim, begin, in.n_keys);
+    if (begin < end) load_tile<KD>(tiles, in.k, kv, a.o.k.dim, begin, in.n_keys), load_tile<VD>(tiles + KEYS * S::kl, in.v, kv, a.o.v_dim, begin, in.n_keys);
     cp_commit();
     for (int e = tid; e < ROWS * (KD / 2); e += THREADS) {
         const int r = e / (KD / 2), d = e % (KD / 2) * 2, row = r < rows ? r : 0;
-        const float *q = a.q + (size_t)query[row] * (size_t)a.ldq + (size_t)head[row] * (size_t)a.q_dim;
+        const float *q = a.o.q + (size_t)query[row] * (size_t)a.o.ldq + (size_t)head[row] * (size_t)a.q_dim;
         *(uint32_t *)(qs + r * S::kl + d) = bf16x2_pack(r < rows && d < a.q_dim ? q[d] : 0.0f, r < rows && d + 1 < a.q_dim ? q[d + 1] : 0.0f);
     }
     int lo[2], hi[2]; /* for the two rows whose sums this thread holds */
     float c[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        lo[r] = hi[r] = 0, c[r] = a.scale * log2_e;
+        lo[r] = hi[r] = 0, c[r] = a.o.scale * log2_e;
         if (g + r * 8 >= rows) continue;
         const int pos = query_pos(a, in, query[g + r * 8]);
         visible_keys(a, in, pos, &lo[r], &hi[r]);
@@ -114,7 +114,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         if (S::tiles > 1) {
             __nv_bfloat16 *next = tiles + (i + 1) % 2 * S::tile;
             if (k0 + KEYS < end)
-                load_tile<KD>(next, in.k, kv, a.k.dim, k0 + KEYS, in.n_keys), load_tile<VD>(next + KEYS * S::kl, in.v, kv, a.v_dim, k0 + KEYS, in.n_keys);
+                load_tile<KD>(next, in.k, kv, a.o.k.dim, k0 + KEYS, in.n_keys), load_tile<VD>(next + KEYS * S::kl, in.v, kv, a.o.v_dim, k0 + KEYS, in.n_keys);
             cp_commit();
             cp_wait<1>();
         } else cp_wait<0>();
@@ -134,7 +134,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int k = k0 + warp * 16 + j * 8 + 2 * t + e % 2, r = e / 2;
-                if (a.softcap > 0) s[j][e] = a.softcap * tanhf(s[j][e] * a.scale / a.softcap) / a.scale;
+                if (a.o.softcap > 0) s[j][e] = a.o.softcap * tanhf(s[j][e] * a.o.scale / a.o.softcap) / a.o.scale;
                 s[j][e] = k >= lo[r] && k < hi[r] ? s[j][e] * c[r] : -INFINITY;
                 new_top[r] = fmaxf(new_top[r], s[j][e]);
             }
@@ -170,7 +170,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         __syncthreads(); /* all warps are done with the tile */
         if (S::tiles == 1) {
             if (k0 + KEYS < end)
-                load_tile<KD>(tiles, in.k, kv, a.k.dim, k0 + KEYS, in.n_keys), load_tile<VD>(tiles + KEYS * S::kl, in.v, kv, a.v_dim, k0 + KEYS, in.n_keys);
+                load_tile<KD>(tiles, in.k, kv, a.o.k.dim, k0 + KEYS, in.n_keys), load_tile<VD>(tiles + KEYS * S::kl, in.v, kv, a.o.v_dim, k0 + KEYS, in.n_keys);
             cp_commit();
         }
     }
@@ -194,7 +194,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         const int i = query[tid], h = head[tid];
         float largest = -INFINITY, all = 0;
         for (int w = 0; w < WARPS; w++) largest = fmaxf(largest, tops[w * ROWS + tid]);
-        const float sink = a.sinks && !split ? a.sinks[h] * log2_e : -INFINITY; /* one more logit, without a value */
+        const float sink = a.o.sinks && !split ? a.o.sinks[h] * log2_e : -INFINITY; /* one more logit, without a value */
         largest = fmaxf(largest, sink);
         const float base = largest == -INFINITY ? 0.0f : largest;
         for (int w = 0; w < WARPS; w++) {
@@ -203,19 +203,19 @@ template <int KD, int VD> static __global__ void __launch_bounds__(THREADS, 1) a
         }
         all += exp2f(sink - base);
         for (int w = 0; w < WARPS; w++) sums[w * ROWS + tid] = all != 0 ? tops[w * ROWS + tid] / all : 0.0f;
-        float *lse = a.splits > 1 ? a.part_lse + ((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)h
-                                  : a.lse ? a.lse + (size_t)i * (size_t)a.lse_ld + (size_t)h : NULL;
+        float *lse = a.splits > 1 ? a.part_lse + ((size_t)split * (size_t)a.o.n + (size_t)i) * (size_t)a.o.n_heads + (size_t)h
+                                  : a.o.lse ? a.o.lse + (size_t)i * (size_t)a.lse_ld + (size_t)h : NULL;
         if (lse) *lse = all != 0 ? (base + log2f(all)) * ln_2 : -INFINITY;
     }
     __syncthreads();
     for (int e = tid; e < rows * VD; e += THREADS) {
         const int r = e / VD, d = e % VD, i = query[r], h = head[r];
-        if (d >= a.v_dim) continue;
+        if (d >= a.o.v_dim) continue;
         float v = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) v += results[(w * ROWS + r) * VD + d] * sums[w * ROWS + r];
-        float *out = a.splits > 1 ? a.part + (((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)h) * (size_t)a.v_dim
-                                  : a.out + (size_t)i * (size_t)a.ldo + (size_t)h * (size_t)a.v_dim;
+        float *out = a.splits > 1 ? a.part + (((size_t)split * (size_t)a.o.n + (size_t)i) * (size_t)a.o.n_heads + (size_t)h) * (size_t)a.o.v_dim
+                                  : a.o.out + (size_t)i * (size_t)a.o.ldo + (size_t)h * (size_t)a.o.v_dim;
         out[d] = v;
     }
 }
@@ -224,7 +224,7 @@ template <int KD, int VD> static cudaError_t launch(cudaStream_t s, const struct
     typedef struct few_shape<KD, VD> S;
     cudaError_t r = cudaFuncSetAttribute(attention_few_kernel<KD, VD>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::bytes);
     if (r != cudaSuccess) return r;
-    dim3 grid(blocks_of((size_t)a->n * (size_t)(a->n_heads / a->k.heads), ROWS), (unsigned)a->k.heads, (unsigned)a->splits);
+    dim3 grid(blocks_of((size_t)a->o.n * (size_t)(a->o.n_heads / a->o.k.heads), ROWS), (unsigned)a->o.k.heads, (unsigned)a->splits);
     attention_few_kernel<KD, VD><<<grid, THREADS, (size_t)S::bytes, s>>>(*a);
     return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();
 }
@@ -236,13 +236,13 @@ static const struct {
 } shapes[] = {{64, 64, launch<64, 64>}, {96, 96, launch<96, 96>}, {128, 128, launch<128, 128>}, {192, 128, launch<192, 128>}, {256, 256, launch<256, 256>}};
 static int shape_of(const struct cuda_attention *a) {
     for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++)
-        if (a->q_dim <= shapes[i].k && a->v_dim <= shapes[i].v) return i;
+        if (a->q_dim <= shapes[i].k && a->o.v_dim <= shapes[i].v) return i;
     return -1;
 }
-static int is_readable(const struct cuda_plane *p) {
+static int is_readable(const struct kv_plane *p) {
     return p->dtype == DT_E4M3 || (p->dtype == DT_BF16 && p->dim % 8 == 0 && (p->blocks ? p->at : (size_t)p->data) % 16 == 0);
 }
 int cuda_attention_few_ready(const struct cuda_attention *a) {
-    return a->chunked && !a->chosen && !a->bias && shape_of(a) >= 0 && a->v.heads == a->k.heads && a->k.heads <= 65535 && is_readable(&a->k) && is_readable(&a->v);
+    return a->chunked && !a->o.chosen && !a->o.bias && shape_of(a) >= 0 && a->o.v.heads == a->o.k.heads && a->o.k.heads <= 65535 && is_readable(&a->o.k) && is_readable(&a->o.v);
 }
 cudaError_t cuda_attention_few(cudaStream_t s, const struct cuda_attention *a) { return shapes[shape_of(a)].launch(s, a); }

@@ -14,7 +14,7 @@
 
 /* Copies rows [k0, k0 + ROWS) of one head of a plane to shared memory; columns from `dim` and rows from `rows` on become zero. */
 template <int ROWS, int COLS, int THREADS>
-__device__ inline void load_tile(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
+__device__ inline void load_tile(__nv_bfloat16 *dst, const struct kv_plane &p, int head, int dim, int k0, int rows) {
     const int pieces = COLS / 8; /* a row's pieces of 16 bytes */
     const int team = pieces % 32 == 0 ? 32 : pieces % 16 == 0 ? 16 : pieces % 8 == 0 ? 8 : 4; /* threads of a row, so that each computes few addresses of rows */
     for (int k = (int)threadIdx.x / team; k < ROWS; k += THREADS / team) {
@@ -31,7 +31,7 @@ __device__ inline void load_tile(__nv_bfloat16 *dst, const struct cuda_plane &p,
 
 /* The same for a plane in E4M3, as codes, with the rows' scales. */
 template <int ROWS, int COLS, int THREADS>
-__device__ inline void load_codes(uint8_t *dst, float *scales, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
+__device__ inline void load_codes(uint8_t *dst, float *scales, const struct kv_plane &p, int head, int dim, int k0, int rows) {
     const int pieces = COLS / 16, team = pieces % 8 == 0 ? 8 : 4; /* threads of a row */
     for (int k = (int)threadIdx.x / team; k < ROWS; k += THREADS / team) {
         const bool exists = k0 + k < rows;
@@ -79,7 +79,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     uint8_t *codes = (uint8_t *)smem + S::codes_at;             /* FP8: [KT][KD], of the next tile */
     float *scales = (float *)((uint8_t *)smem + S::scales_at);  /* FP8: [2][KT], of the tile in use and the next */
     int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, wr = warp % WR, wd = warp / WR, g = lane / 4, t = lane % 4;
-    int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, rows = a.n * group;
+    int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.o.n_heads / a.o.k.heads, rows = a.o.n * group;
     int r0 = (int)(gridDim.x - 1 - blockIdx.x) * ROWS; /* the rows that see most keys start first */
     bool idle = r0 + wr * 16 >= rows;
     const struct attention_inputs in = read_inputs(a);
@@ -94,7 +94,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         int r = e / (KD / 2), d = e % (KD / 2) * 2, row = r0 + r;
         float x = 0, y = 0;
         if (row < rows) {
-            const float *q = a.q + (size_t)(row / group) * (size_t)a.ldq + (size_t)(kv * group + row % group) * (size_t)a.q_dim;
+            const float *q = a.o.q + (size_t)(row / group) * (size_t)a.o.ldq + (size_t)(kv * group + row % group) * (size_t)a.q_dim;
             x = d < a.q_dim ? q[d] : 0.0f;
             y = d + 1 < a.q_dim ? q[d + 1] : 0.0f;
         }
@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = r0 + wr * 16 + g + r * 8;
-        lo[r] = hi[r] = 0, c[r] = a.scale * log2_e;
+        lo[r] = hi[r] = 0, c[r] = a.o.scale * log2_e;
         if (row >= rows) continue;
         const int pos = query_pos(a, in, row / group);
         visible_keys(a, in, pos, &lo[r], &hi[r]);
@@ -134,12 +134,12 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     if (split && begin >= end) { /* no key: cuda_attention_combine skips the part */
         if (tid < ROWS && r0 + tid < rows) {
             const int row = r0 + tid;
-            a.part_lse[((size_t)split * (size_t)a.n + (size_t)(row / group)) * (size_t)a.n_heads + (size_t)(kv * group + row % group)] = -INFINITY;
+            a.part_lse[((size_t)split * (size_t)a.o.n + (size_t)(row / group)) * (size_t)a.o.n_heads + (size_t)(kv * group + row % group)] = -INFINITY;
         }
         return;
     }
-    if (begin < end && FP8) load_codes<KT, KD, S::threads>(codes, scales, in.k, kv, a.k.dim, begin, in.n_keys);
-    else if (begin < end) load_tile<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, begin, in.n_keys);
+    if (begin < end && FP8) load_codes<KT, KD, S::threads>(codes, scales, in.k, kv, a.o.k.dim, begin, in.n_keys);
+    else if (begin < end) load_tile<KT, KD, S::threads>(ks, in.k, kv, a.o.k.dim, begin, in.n_keys);
     cp_commit();
     for (int k0 = begin; k0 < end; k0 += KT) {
         const float *row_scale = scales + (k0 - begin) / KT % 2 * KT; /* scales of the keys in this tile */
@@ -148,11 +148,11 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         if (FP8) {
             decode_codes<KT, KD, S::threads>(ks, codes);
             __syncthreads(); /* the keys are decoded, and the codes' memory is free */
-            if (k0 + KT < end) load_codes<KT, KD, S::threads>(codes, scales + ((k0 - begin) / KT + 1) % 2 * KT, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
+            if (k0 + KT < end) load_codes<KT, KD, S::threads>(codes, scales + ((k0 - begin) / KT + 1) % 2 * KT, in.k, kv, a.o.k.dim, k0 + KT, in.n_keys);
             cp_commit();
         }
         if (!V_IN_K) {
-            load_tile<KT, VD, S::threads>(vs, in.v, kv, a.v_dim, k0, in.n_keys);
+            load_tile<KT, VD, S::threads>(vs, in.v, kv, a.o.v_dim, k0, in.n_keys);
             cp_commit();
         }
         float s[NS][4], new_top[2] = {top[0], top[1]};
@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                 for (int e = 0; e < 4; e++) {
                     int k = k1 + j * 8 + 2 * t + e % 2, r = e / 2;
                     if (FP8) s[j][e] *= row_scale[k - k0];
-                    if (a.softcap > 0) s[j][e] = a.softcap * tanhf(s[j][e] * a.scale / a.softcap) / a.scale;
+                    if (a.o.softcap > 0) s[j][e] = a.o.softcap * tanhf(s[j][e] * a.o.scale / a.o.softcap) / a.o.scale;
                     s[j][e] = all || (k >= lo[r] && k < hi[r]) ? s[j][e] * c[r] : -INFINITY;
                     new_top[r] = fmaxf(new_top[r], s[j][e]);
                 }
@@ -224,7 +224,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         if (!V_IN_K) cp_wait<0>();
         if (!V_IN_K || WD > 1) __syncthreads(); /* values and scores have arrived; all threads are done with the keys */
-        if (!V_IN_K && k0 + KT < end) load_tile<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
+        if (!V_IN_K && k0 + KT < end) load_tile<KT, KD, S::threads>(ks, in.k, kv, a.o.k.dim, k0 + KT, in.n_keys);
         if (!V_IN_K) cp_commit();
         if (!idle) {
 #pragma unroll
@@ -245,7 +245,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         if (V_IN_K && !FP8) {
             __syncthreads(); /* all threads are done with the values, which share memory with the keys */
-            if (k0 + KT < end) load_tile<KT, KD, S::threads>(ks, in.k, kv, a.k.dim, k0 + KT, in.n_keys);
+            if (k0 + KT < end) load_tile<KT, KD, S::threads>(ks, in.k, kv, a.o.k.dim, k0 + KT, in.n_keys);
             cp_commit();
         }
     }
@@ -271,22 +271,22 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         int row = r0 + wr * 16 + g + r * 8, i = row / group, h = kv * group + row % group;
         if (row >= rows) continue;
         float f = 1;
-        if (a.sinks && !split) { /* one more logit, without a value */
-            float sink = a.sinks[h] * log2_e, now = fmaxf(top[r], sink);
+        if (a.o.sinks && !split) { /* one more logit, without a value */
+            float sink = a.o.sinks[h] * log2_e, now = fmaxf(top[r], sink);
             f = exp2f(top[r] - now);
             sum[r] = sum[r] * f + exp2f(sink - now);
             top[r] = now;
         }
         f = sum[r] != 0 ? f / sum[r] : 0.0f;
-        float *out = a.splits > 1 ? a.part + (((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)h) * (size_t)a.v_dim
-                                  : a.out + (size_t)i * (size_t)a.ldo + (size_t)h * (size_t)a.v_dim;
-        float *lse = a.splits > 1 ? a.part_lse + ((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)h
-                                  : a.lse ? a.lse + (size_t)i * (size_t)a.lse_ld + (size_t)h : NULL;
+        float *out = a.splits > 1 ? a.part + (((size_t)split * (size_t)a.o.n + (size_t)i) * (size_t)a.o.n_heads + (size_t)h) * (size_t)a.o.v_dim
+                                  : a.o.out + (size_t)i * (size_t)a.o.ldo + (size_t)h * (size_t)a.o.v_dim;
+        float *lse = a.splits > 1 ? a.part_lse + ((size_t)split * (size_t)a.o.n + (size_t)i) * (size_t)a.o.n_heads + (size_t)h
+                                  : a.o.lse ? a.o.lse + (size_t)i * (size_t)a.lse_ld + (size_t)h : NULL;
 #pragma unroll
         for (int j = 0; j < NO; j++) {
             int d = wd * (VD / WD) + j * 8 + 2 * t;
-            if (d < a.v_dim) out[d] = o[j][2 * r] * f;
-            if (d + 1 < a.v_dim) out[d + 1] = o[j][2 * r + 1] * f;
+            if (d < a.o.v_dim) out[d] = o[j][2 * r] * f;
+            if (d + 1 < a.o.v_dim) out[d + 1] = o[j][2 * r + 1] * f;
         }
         if (lse && !t && !wd) *lse = sum[r] != 0 ? (top[r] + log2f(sum[r])) * ln_2 : -INFINITY;
     }
@@ -296,7 +296,7 @@ template <int KD, int VD, int WR, int WD, int KT, bool V_IN_K, bool FP8 = false>
     typedef struct shape<KD, VD, WR, WD, KT, V_IN_K, FP8> S;
     cudaError_t r = cudaFuncSetAttribute(attention_mma_kernel<KD, VD, WR, WD, KT, V_IN_K, FP8>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::bytes);
     if (r != cudaSuccess) return r;
-    dim3 grid(blocks_of((size_t)a->n * (size_t)(a->n_heads / a->k.heads), S::rows), (unsigned)a->k.heads, (unsigned)a->splits);
+    dim3 grid(blocks_of((size_t)a->o.n * (size_t)(a->o.n_heads / a->o.k.heads), S::rows), (unsigned)a->o.k.heads, (unsigned)a->splits);
     attention_mma_kernel<KD, VD, WR, WD, KT, V_IN_K, FP8><<<grid, S::threads, (size_t)S::bytes, s>>>(*a);
     return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();
 }
@@ -312,33 +312,33 @@ static const struct {
     {576, 512, 32, 1, 1, launch<576, 512, 2, 2, 32, true, true>},
 };
 static int shape_of(const struct cuda_attention *a) {
-    const int v_in_k = cuda_planes_equal(&a->k, &a->v) && a->k.dim > 256, fp8 = v_in_k && a->k.dtype == DT_E4M3;
+    const int v_in_k = kv_planes_equal(&a->o.k, &a->o.v) && a->o.k.dim > 256, fp8 = v_in_k && a->o.k.dtype == DT_E4M3;
     for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++)
-        if (a->q_dim <= shapes[i].k && a->v_dim <= shapes[i].v && shapes[i].v_in_k == v_in_k && shapes[i].fp8 == fp8) return i;
+        if (a->q_dim <= shapes[i].k && a->o.v_dim <= shapes[i].v && shapes[i].v_in_k == v_in_k && shapes[i].fp8 == fp8) return i;
     return -1;
 }
 int cuda_attention_mma_rows(const struct cuda_attention *a) {
     int i = shape_of(a);
-    return i < 0 || a->v.heads != a->k.heads || a->k.heads > 65535 ? 0 : shapes[i].rows;
+    return i < 0 || a->o.v.heads != a->o.k.heads || a->o.k.heads > 65535 ? 0 : shapes[i].rows;
 }
 /* Whether rows of a plane begin at multiples of 16 bytes. */
-static int is_aligned(const struct cuda_plane *p, int dtype) {
+static int is_aligned(const struct kv_plane *p, int dtype) {
     return p->dtype == dtype && p->dim % (dtype == DT_BF16 ? 8 : 16) == 0 && (p->blocks ? p->at : (size_t)p->data) % 16 == 0;
 }
 int cuda_attention_mma_direct(const struct cuda_attention *a) {
     const int i = shape_of(a), dtype = i >= 0 && shapes[i].fp8 && a->chunked ? DT_E4M3 : DT_BF16; /* many queries would decode the codes too often */
-    return is_aligned(&a->k, dtype) && is_aligned(&a->v, dtype);
+    return is_aligned(&a->o.k, dtype) && is_aligned(&a->o.v, dtype);
 }
 cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a) { return shapes[shape_of(a)].launch(s, a); }
 
-static __global__ void plane_to_bf16_kernel(__nv_bfloat16 *out, struct cuda_plane p, int head0, int heads, int dim) {
+static __global__ void plane_to_bf16_kernel(__nv_bfloat16 *out, struct kv_plane p, int head0, int heads, int dim) {
     size_t row = blockIdx.x;
     for (int e = (int)threadIdx.x; e < heads * dim; e += (int)blockDim.x) {
         int h = e / dim, d = e % dim;
         out[row * (size_t)(heads * dim) + (size_t)e] = __float2bfloat16_rn(d < p.dim ? plane_at(p, row, head0 + h, d) : 0.0f);
     }
 }
-cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct cuda_plane p, int head0, int heads, int rows, int dim) {
+cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct kv_plane p, int head0, int heads, int rows, int dim) {
     plane_to_bf16_kernel<<<(unsigned)rows, 256, 0, s>>>((__nv_bfloat16 *)out, p, head0, heads, dim);
     return cudaGetLastError();
 }

@@ -80,17 +80,17 @@ struct plane_row {
     float *scale;
     size_t row;
 };
-__device__ inline struct plane_row plane_row(const struct cuda_plane &p, size_t row) {
+__device__ inline struct plane_row plane_row(const struct kv_plane &p, size_t row) {
     struct plane_row r = {(char *)p.data, p.scale, row};
     if (p.blocks) {
         const unsigned at = (unsigned)row + (unsigned)p.first, which = p.inverse ? __umulhi(at, p.inverse) : at; /* 2^32 has no inverse: blocks of one row */
-        const struct cuda_kv_block b = p.blocks[which];
+        const struct kv_block b = p.blocks[which];
         r.data = b.mem + p.at, r.scale = (float *)(b.mem + p.scale_at);
         r.row = (size_t)b.mem_index * (size_t)p.block_rows + (at - which * (unsigned)p.block_rows);
     }
     return r;
 }
-__device__ inline float plane_value(const struct cuda_plane &p, const struct plane_row &r, int head, int d) {
+__device__ inline float plane_value(const struct kv_plane &p, const struct plane_row &r, int head, int d) {
     size_t at = (r.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d;
     switch (p.dtype) {
     case DT_BF16: return bf16_at(r.data, at);
@@ -98,9 +98,9 @@ __device__ inline float plane_value(const struct cuda_plane &p, const struct pla
     default: return ((const float *)r.data)[at];
     }
 }
-__device__ inline float plane_at(const struct cuda_plane &p, size_t row, int head, int d) { return plane_value(p, plane_row(p, row), head, d); }
+__device__ inline float plane_at(const struct kv_plane &p, size_t row, int head, int d) { return plane_value(p, plane_row(p, row), head, d); }
 /* Sets the plane's addresses from memory. */
-__device__ inline void plane_set_address(struct cuda_plane *p, const struct cuda_address *to) { p->data = to->data, p->scale = to->scale, p->blocks = to->blocks; }
+__device__ inline void plane_set_address(struct kv_plane *p, const struct op_address *to) { p->data = to->data, p->scale = to->scale, p->blocks = to->blocks; }
 
 __device__ inline float warp_sum(float v) {
     for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);
@@ -127,7 +127,7 @@ __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
 /* Combines gate and up of an FFN; NaN stays NaN. */
-__device__ inline float glu(float gate, float up, const struct cuda_glu &a) {
+__device__ inline float glu(float gate, float up, const struct glu &a) {
     if (a.is_relu) return (gate < 0 ? 0.0f : gate) * up;
     if (a.gate_cap > 0) return a.gate_cap * tanhf(gate / a.gate_cap) * sigmoid(gate) * (a.up_cap * tanhf(up / a.up_cap));
     if (a.limit > 0) {

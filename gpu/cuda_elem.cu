@@ -3,26 +3,27 @@
  * block or warp, so that its order is fixed. */
 #include "gpu/cuda_small.cuh"
 
-static __global__ void embed_kernel(float *out, const int32_t *ids, struct mat table, float scale) {
+static __global__ void embed_kernel(struct op_embed o) {
     size_t row = blockIdx.x;
-    for (int c = threadIdx.x; c < table.cols; c += blockDim.x) out[row * (size_t)table.cols + (size_t)c] = weight_at(table, ids[row], c) * scale;
+    for (int c = threadIdx.x; c < o.table.cols; c += blockDim.x) o.out[row * (size_t)o.table.cols + (size_t)c] = weight_at(o.table, o.ids[row], c) * o.scale;
 }
-cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n, float scale) {
-    embed_kernel<<<(unsigned)n, 256, 0, s>>>(out, ids, table, scale);
+cudaError_t cuda_embed(cudaStream_t s, const struct op_embed *o) {
+    if (!cuda_mat_is_supported(o->table.dtype)) return cudaErrorNotSupported;
+    embed_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
 
-static __global__ void norm_kernel(struct cuda_norm o) {
+static __global__ void norm_kernel(struct op_norm o) {
     __shared__ float sums[32];
     norm_rows(o, (int)blockIdx.x, (int)gridDim.x, sums);
 }
-cudaError_t cuda_norm(cudaStream_t s, const struct cuda_norm *o) {
+cudaError_t cuda_norm(cudaStream_t s, const struct op_norm *o) {
     norm_kernel<<<(unsigned)o->rows, (unsigned)norm_threads(o->dim), 0, s>>>(*o);
     return cudaGetLastError();
 }
 
 /* The angle is rounded to float32, as in the models' own code and on the CPU; its cosine uses double range reduction. */
-static __global__ void rope_table_kernel(struct cuda_rope_table t) {
+static __global__ void rope_table_kernel(struct op_rope_table t) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x, i = at / (size_t)t.half;
     if (at >= (size_t)t.n * (size_t)t.half) return;
     bool is_long = t.longest && (t.length ? t.length[i] : t.total) > t.longest;
@@ -33,45 +34,43 @@ static __global__ void rope_table_kernel(struct cuda_rope_table t) {
     t.cos[at] = (float)cs * mscale;
     t.sin[at] = (float)sn * mscale;
 }
-cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t) {
+cudaError_t cuda_rope_table(cudaStream_t s, const struct op_rope_table *t) {
     rope_table_kernel<<<blocks_of((size_t)t->n * (size_t)t->half, 256), 256, 0, s>>>(*t);
     return cudaGetLastError();
 }
 
-static __global__ void rope_kernel(struct cuda_rope o) { rope_heads(o, (int)blockIdx.x, (int)gridDim.x); }
-cudaError_t cuda_rope(cudaStream_t s, const struct cuda_rope *o) {
+static __global__ void rope_kernel(struct op_rope o) { rope_heads(o, (int)blockIdx.x, (int)gridDim.x); }
+cudaError_t cuda_rope(cudaStream_t s, const struct op_rope *o) {
     rope_kernel<<<blocks_of((size_t)o->n * (size_t)o->heads, 8), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
 
-static __global__ void kv_store_kernel(struct cuda_kv_store o) { kv_store_heads(o, (int)blockIdx.x, (int)gridDim.x); }
-cudaError_t cuda_kv_store(cudaStream_t s, const struct cuda_kv_store *o) {
+static __global__ void kv_store_kernel(struct op_kv_store o) { kv_store_heads(o, (int)blockIdx.x, (int)gridDim.x); }
+cudaError_t cuda_kv_store(cudaStream_t s, const struct op_kv_store *o) {
     kv_store_kernel<<<blocks_of((size_t)o->n * (size_t)o->plane.heads, 4), 128, 0, s>>>(*o);
     return cudaGetLastError();
 }
-static __global__ void kv_load_kernel(struct cuda_plane p, float *out, int row0, int ldo) {
-    size_t i = blockIdx.x / (unsigned)p.heads, h = blockIdx.x % (unsigned)p.heads;
-    for (int d = threadIdx.x; d < p.dim; d += blockDim.x)
-        out[i * (size_t)ldo + h * (size_t)p.dim + (size_t)d] = plane_at(p, (size_t)row0 + i, (int)h, d);
+static __global__ void kv_load_kernel(struct op_kv_load o) {
+    size_t i = blockIdx.x / (unsigned)o.plane.heads, h = blockIdx.x % (unsigned)o.plane.heads;
+    for (int d = threadIdx.x; d < o.plane.dim; d += blockDim.x)
+        o.out[i * (size_t)o.ldo + h * (size_t)o.plane.dim + (size_t)d] = plane_at(o.plane, (size_t)o.row0 + i, (int)h, d);
 }
-cudaError_t cuda_kv_load(cudaStream_t s, struct cuda_plane p, float *out, int row0, int n, int ldo) {
-    kv_load_kernel<<<(unsigned)n * (unsigned)p.heads, 128, 0, s>>>(p, out, row0, ldo);
+cudaError_t cuda_kv_load(cudaStream_t s, const struct op_kv_load *o) {
+    kv_load_kernel<<<(unsigned)o->n * (unsigned)o->plane.heads, 128, 0, s>>>(*o);
     return cudaGetLastError();
 }
 
-static __global__ void route_kernel(struct cuda_route r) {
+static __global__ void route_kernel(struct op_route r) {
     extern __shared__ char space[];
     route_token(r, (int)blockIdx.x, space);
 }
-cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r) {
-    struct cuda_route c = *r;
-    if (c.n_group < 1) c.n_group = 1;
-    route_kernel<<<(unsigned)c.n, 32, route_bytes(c), s>>>(c);
+cudaError_t cuda_route(cudaStream_t s, const struct op_route *r) {
+    route_kernel<<<(unsigned)r->n, 32, route_bytes(*r), s>>>(*r);
     return cudaGetLastError();
 }
 
-static __global__ void copy_kernel(struct cuda_copy o) { copy_row(o, (int)blockIdx.x); }
-cudaError_t cuda_copy(cudaStream_t s, const struct cuda_copy *o) {
+static __global__ void copy_kernel(struct op_copy o) { copy_row(o, (int)blockIdx.x); }
+cudaError_t cuda_copy(cudaStream_t s, const struct op_copy *o) {
     copy_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
@@ -86,42 +85,42 @@ static unsigned grid_of(size_t n) {
     size_t b = (n + 255) / 256;
     return (unsigned)(b < 65536 ? b : 65536);
 }
-static __global__ void add_kernel(struct cuda_add o) { for_each(o, (size_t)o.n * (size_t)o.m, add_number); }
-cudaError_t cuda_add(cudaStream_t s, const struct cuda_add *o) {
+static __global__ void add_kernel(struct op_add o) { for_each(o, (size_t)o.n * (size_t)o.m, add_number); }
+cudaError_t cuda_add(cudaStream_t s, const struct op_add *o) {
     if (too_many(o->n, o->m, 1)) return cudaErrorInvalidValue;
     add_kernel<<<grid_of((size_t)o->n * (size_t)o->m), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-static __global__ void sigmoid_kernel(struct cuda_each o) { for_each(o, o.n, sigmoid_number); }
-cudaError_t cuda_sigmoid(cudaStream_t s, const struct cuda_each *o) {
-    sigmoid_kernel<<<grid_of(o->n), 256, 0, s>>>(*o);
+static __global__ void sigmoid_kernel(struct op_sigmoid o) { for_each(o, (size_t)o.n * (size_t)o.m, sigmoid_number); }
+cudaError_t cuda_sigmoid(cudaStream_t s, const struct op_sigmoid *o) {
+    sigmoid_kernel<<<grid_of((size_t)o->n * (size_t)o->m), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-static __global__ void fill_kernel(struct cuda_each o) { for_each(o, o.n, fill_number); }
-cudaError_t cuda_fill(cudaStream_t s, const struct cuda_each *o) {
-    fill_kernel<<<grid_of(o->n), 256, 0, s>>>(*o);
+static __global__ void fill_kernel(struct op_fill o) { for_each(o, (size_t)o.n * (size_t)o.m, fill_number); }
+cudaError_t cuda_fill(cudaStream_t s, const struct op_fill *o) {
+    fill_kernel<<<grid_of((size_t)o->n * (size_t)o->m), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-static __global__ void softcap_kernel(struct cuda_each o) { for_each(o, o.n, softcap_number); }
-cudaError_t cuda_softcap(cudaStream_t s, const struct cuda_each *o) {
-    softcap_kernel<<<grid_of(o->n), 256, 0, s>>>(*o);
+static __global__ void softcap_kernel(struct op_softcap o) { for_each(o, (size_t)o.n * (size_t)o.m, softcap_number); }
+cudaError_t cuda_softcap(cudaStream_t s, const struct op_softcap *o) {
+    softcap_kernel<<<grid_of((size_t)o->n * (size_t)o->m), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-static __global__ void clip_kernel(struct cuda_each o) { for_each(o, o.n, clip_number); }
-cudaError_t cuda_clip(cudaStream_t s, const struct cuda_each *o) {
-    clip_kernel<<<grid_of(o->n), 256, 0, s>>>(*o);
+static __global__ void clip_kernel(struct op_clip o) { for_each(o, (size_t)o.n * (size_t)o.m, clip_number); }
+cudaError_t cuda_clip(cudaStream_t s, const struct op_clip *o) {
+    clip_kernel<<<grid_of((size_t)o->n * (size_t)o->m), 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-static __global__ void scale_kernel(struct cuda_scale o) { scale_row(o, (int)blockIdx.x); }
-cudaError_t cuda_scale(cudaStream_t s, const struct cuda_scale *o) {
+static __global__ void scale_kernel(struct op_scale o) { scale_row(o, (int)blockIdx.x); }
+cudaError_t cuda_scale(cudaStream_t s, const struct op_scale *o) {
     scale_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
-static __global__ void gate_kernel(struct cuda_gate o) {
+static __global__ void gate_kernel(struct op_gate o) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (at < (size_t)o.n * (size_t)o.heads * (size_t)o.dim) gate_number(o, at);
 }
-cudaError_t cuda_gate(cudaStream_t s, const struct cuda_gate *o) {
+cudaError_t cuda_gate(cudaStream_t s, const struct op_gate *o) {
     if (too_many(o->n, o->heads, o->dim)) return cudaErrorInvalidValue;
     gate_kernel<<<blocks_of((size_t)o->n * (size_t)o->heads * (size_t)o->dim, 256), 256, 0, s>>>(*o);
     return cudaGetLastError();
@@ -174,21 +173,21 @@ static __global__ void sort_fill_kernel(const int32_t *offset, int32_t *token, f
         __syncthreads();
     }
 }
-cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n,
-                      int topk, int first, int last) {
-    size_t pairs = (size_t)n * (size_t)topk;
-    sort_count_kernel<<<(unsigned)(last - first), 512, 0, s>>>(offset, ids, pairs, first);
-    sort_scan_kernel<<<1, 32, 0, s>>>(offset, last - first);
-    sort_fill_kernel<<<(unsigned)(last - first), 512, 0, s>>>(offset, token, weight, ids, weights, pairs, topk, first);
+cudaError_t cuda_sort(cudaStream_t s, const struct op_sort *o) {
+    const size_t pairs = (size_t)o->n * (size_t)o->topk;
+    const unsigned experts = (unsigned)(o->last - o->first);
+    sort_count_kernel<<<experts, 512, 0, s>>>(o->offset, o->ids, pairs, o->first);
+    sort_scan_kernel<<<1, 32, 0, s>>>(o->offset, (int)experts);
+    sort_fill_kernel<<<experts, 512, 0, s>>>(o->offset, o->token, o->weight, o->ids, o->weights, pairs, o->topk, o->first);
     return cudaGetLastError();
 }
 
-static __global__ void gather_kernel(float *out, const float *x, const int32_t *index, int dim, int ldx) {
-    const float *src = x + (size_t)index[blockIdx.x] * (size_t)ldx;
-    for (int d = threadIdx.x; d < dim; d += blockDim.x) out[(size_t)blockIdx.x * (size_t)dim + (size_t)d] = src[d];
+static __global__ void gather_kernel(struct op_gather o) {
+    const float *src = o.x + (size_t)o.index[blockIdx.x] * (size_t)o.ldx;
+    for (int d = threadIdx.x; d < o.dim; d += blockDim.x) o.out[(size_t)blockIdx.x * (size_t)o.dim + (size_t)d] = src[d];
 }
-cudaError_t cuda_gather(cudaStream_t s, float *out, const float *x, const int32_t *index, int n, int dim, int ldx) {
-    gather_kernel<<<(unsigned)n, 256, 0, s>>>(out, x, index, dim, ldx);
+cudaError_t cuda_gather(cudaStream_t s, const struct op_gather *o) {
+    gather_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
 static __global__ void order_x_kernel(float *out, const float *x, struct mat w, int ldx) {
@@ -202,31 +201,30 @@ cudaError_t cuda_order_x(cudaStream_t s, float *out, const float *x, struct mat 
     order_x_kernel<<<(unsigned)n, 256, 0, s>>>(out, x, w, ldx);
     return cudaGetLastError();
 }
-static __global__ void scatter_add_kernel(float *y, const float *x, const int32_t *index, const float *weight, int dim, int ldy) {
+static __global__ void scatter_add_kernel(struct op_scatter_add o) {
     size_t i = blockIdx.x;
-    float *dst = y + (index ? (size_t)index[i] : i) * (size_t)ldy, w = weight ? weight[i] : 1.0f;
-    for (int d = threadIdx.x; d < dim; d += blockDim.x) dst[d] += w * x[i * (size_t)dim + (size_t)d];
+    float *dst = o.y + (o.index ? (size_t)o.index[i] : i) * (size_t)o.ldy, w = o.weight ? o.weight[i] : 1.0f;
+    for (int d = threadIdx.x; d < o.dim; d += blockDim.x) dst[d] += w * o.x[i * (size_t)o.dim + (size_t)d];
 }
-cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int32_t *index, const float *weight, int n, int dim, int ldy) {
-    scatter_add_kernel<<<(unsigned)n, 256, 0, s>>>(y, x, index, weight, dim, ldy);
+cudaError_t cuda_scatter_add(cudaStream_t s, const struct op_scatter_add *o) {
+    scatter_add_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o);
     return cudaGetLastError();
 }
 
 /* One block per (row, head); all threads read lse before the first writes it. */
-static __global__ void merge_kernel(float *out, float *lse, const float *out2, const float *lse2, int heads, int dim, int ldo, int ldo2) {
-    size_t i = blockIdx.x / (unsigned)heads, h = blockIdx.x % (unsigned)heads, at = i * (size_t)heads + h;
-    float l = lse[at], l2 = lse2[at], top = fmaxf(l, l2);
+static __global__ void merge_kernel(struct op_merge o) {
+    size_t i = blockIdx.x / (unsigned)o.heads, h = blockIdx.x % (unsigned)o.heads, at = i * (size_t)o.heads + h;
+    float l = o.lse[at], l2 = o.lse2[at], top = fmaxf(l, l2);
     __syncthreads();
     if (l2 == -INFINITY) return;
     float w = expf(l - top), w2 = expf(l2 - top), sum = w + w2;
-    float *o = out + i * (size_t)ldo + h * (size_t)dim;
-    const float *o2 = out2 + i * (size_t)ldo2 + h * (size_t)dim;
-    for (int d = threadIdx.x; d < dim; d += blockDim.x) o[d] = (w * o[d] + w2 * o2[d]) / sum;
-    if (!threadIdx.x) lse[at] = top + logf(sum);
+    float *out = o.out + i * (size_t)o.ldo + h * (size_t)o.dim;
+    const float *out2 = o.out2 + i * (size_t)o.ldo2 + h * (size_t)o.dim;
+    for (int d = threadIdx.x; d < o.dim; d += blockDim.x) out[d] = (w * out[d] + w2 * out2[d]) / sum;
+    if (!threadIdx.x) o.lse[at] = top + logf(sum);
 }
-cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2, const float *lse2, int n, int heads, int dim, int ldo,
-                       int ldo2) {
-    merge_kernel<<<(unsigned)n * (unsigned)heads, 64, 0, s>>>(out, lse, out2, lse2, heads, dim, ldo, ldo2);
+cudaError_t cuda_merge(cudaStream_t s, const struct op_merge *o) {
+    merge_kernel<<<(unsigned)o->n * (unsigned)o->heads, 64, 0, s>>>(*o);
     return cudaGetLastError();
 }
 
@@ -237,11 +235,11 @@ cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m,
     bias_kernel<<<(unsigned)n, 256, 0, s>>>(y, bias, m, ldy);
     return cudaGetLastError();
 }
-static __global__ void glu_kernel(float *out, const float *gate_up, int inter, struct cuda_glu a) {
+static __global__ void glu_kernel(float *out, const float *gate_up, int inter, struct glu a) {
     const float *g = gate_up + (size_t)blockIdx.x * 2 * (size_t)inter, *u = g + inter;
     for (int d = threadIdx.x; d < inter; d += blockDim.x) out[(size_t)blockIdx.x * (size_t)inter + (size_t)d] = glu(g[d], u[d], a);
 }
-cudaError_t cuda_glu(cudaStream_t s, float *out, const float *gate_up, int n, int inter, struct cuda_glu a) {
+cudaError_t cuda_glu(cudaStream_t s, float *out, const float *gate_up, int n, int inter, struct glu a) {
     glu_kernel<<<(unsigned)n, 256, 0, s>>>(out, gate_up, inter, a);
     return cudaGetLastError();
 }

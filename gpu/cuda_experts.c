@@ -9,7 +9,7 @@
 enum { TILED_TOKENS = 4096 };                      /* per pass, to bound the workspace */
 static const size_t FFN_SPACE = (size_t)128 << 20; /* activations of a group, for the same reason */
 
-/* --- Tiled kernels: one expert, or up to CUDA_MAX_PARTS --------------------------------------- */
+/* --- Tiled kernels: one expert, or up to OP_GROUP_MAX --------------------------------------- */
 
 struct tile_layout {
     bool fp8;
@@ -72,10 +72,6 @@ static int run_tiles(struct cuda_stream *s, const struct product_group *g, const
     return 0;
 }
 
-static struct cuda_glu glu_of(const struct expert *e) {
-    return (struct cuda_glu){e->glu.limit,    e->glu.alpha,  e->glu.shift,       e->glu.cubic,
-                             e->glu.gate_cap, e->glu.up_cap, e->glu.clamp_after, e->glu.is_relu};
-}
 static int n_outputs(const struct expert *e) { return e->is_transposed ? e->down.cols : e->down.rows; }
 
 /* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x, not weighted. */
@@ -92,7 +88,7 @@ static int run_products(struct cuda_stream *s, const struct product_group *g, fl
                             .scale_ld = n,
                             .ldy = p.ldh,
                             .gated = 1,
-                            .glu = glu_of(g->e[0])};
+                            .glu = g->e[0]->glu};
     struct cuda_tiles down = {
         .x = p.fp8 ? space + p.hq : space + p.h, .x_scale = h_scale, .y = y, .ldx = p.ldh, .scale_ld = n, .ldy = out};
     cudaError_t c = p.fp8 ? cuda_gather_fp8(s->stream, space, x_scale, x, index, n, hidden, hidden, p.ldx, n)
@@ -111,7 +107,7 @@ static int run_products(struct cuda_stream *s, const struct product_group *g, fl
 struct ffn {
     bool tiled, few; /* few: gate, up and glu in one launch */
     const struct expert *e;
-    struct cuda_linear gate, up, down;
+    struct op_linear gate, up, down;
     int piece, inter;
     size_t x, gate_up, act, scratch; /* offsets in the workspace, and its size; x in gate's order, if it has one */
     size_t size;
@@ -134,20 +130,20 @@ static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, 
         f.size = f.gate_up + tiled_plan(s, e, f.piece).size;
         return f;
     }
-    f.gate = (struct cuda_linear){.w = e->gate,
-                                  .bias = e->gate_bias,
-                                  .n = f.piece,
-                                  .ldx = expert_hidden(e),
-                                  .ldy = 2 * f.inter,
-                                  .transposed = e->gate_up_transposed};
+    f.gate = (struct op_linear){.w = e->gate,
+                                .bias = e->gate_bias,
+                                .n = f.piece,
+                                .ldx = expert_hidden(e),
+                                .ldy = 2 * f.inter,
+                                .transposed = e->gate_up_transposed};
     f.up = f.gate;
     f.up.w = *expert_up(e), f.up.bias = expert_up_bias(e);
-    f.down = (struct cuda_linear){.w = e->down,
-                                  .bias = e->down_bias,
-                                  .n = f.piece,
-                                  .ldx = f.inter,
-                                  .ldy = n_outputs(e),
-                                  .transposed = e->is_transposed};
+    f.down = (struct op_linear){.w = e->down,
+                                .bias = e->down_bias,
+                                .n = f.piece,
+                                .ldx = f.inter,
+                                .ldy = n_outputs(e),
+                                .transposed = e->is_transposed};
     f.act = f.gate_up + align_up((size_t)f.piece * 2 * (size_t)f.inter * 4, 256);
     f.scratch = f.act + align_up((size_t)f.piece * (size_t)f.inter * 4, 256);
     size_t a = cuda_linear_workspace_bytes(s, &f.gate), b = cuda_linear_workspace_bytes(s, &f.up),
@@ -178,10 +174,10 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
         f->up.y = gate_up + f->inter;
         f->down.x = act;
         f->down.y = to;
-        int r = f->few ? cuda_linear_run_gated(s, f->e, glu_of(f->e), act, from, m)
+        int r = f->few ? cuda_linear_run_gated(s, f->e, f->e->glu, act, from, m)
                        : cuda_linear_run(s, &f->gate, space + f->scratch);
         if (!r && !f->few) r = cuda_linear_run(s, &f->up, space + f->scratch);
-        if (!r && !f->few) r = cuda_check(s->g, cuda_glu(s->stream, act, gate_up, m, f->inter, glu_of(f->e)), "glu");
+        if (!r && !f->few) r = cuda_check(s->g, cuda_glu(s->stream, act, gate_up, m, f->inter, f->e->glu), "glu");
         if (!r) r = cuda_linear_run(s, &f->down, space + f->scratch);
         if (r) return r;
     }
@@ -212,16 +208,16 @@ struct groups {
 static int norm_outputs(struct cuda_stream *s, const struct groups *g, float *v, int n) {
     const int dim = g->hidden;
     if (!g->norm) return 0;
-    const struct cuda_gate by = {.y = v,
-                                 .g = g->norm,
-                                 .n = n,
-                                 .heads = 1,
-                                 .dim = dim,
-                                 .ldy = dim,
-                                 .head_ldy = dim,
-                                 .head_ldg = dim,
-                                 .kind = CUDA_GATE_LINEAR};
-    const struct cuda_norm norm = {
+    const struct op_gate by = {.y = v,
+                               .g = g->norm,
+                               .n = n,
+                               .heads = 1,
+                               .dim = dim,
+                               .ldy = dim,
+                               .head_ldy = dim,
+                               .head_ldg = dim,
+                               .kind = GATE_LINEAR};
+    const struct op_norm norm = {
         .out = v, .x = v, .w_dtype = DT_F32, .rows = n, .dim = dim, .ldx = dim, .ldo = dim, .eps = g->eps};
     return cuda_check(s->g, cuda_gate(s->stream, &by), "gate") || cuda_check(s->g, cuda_norm(s->stream, &norm), "norm")
                ? ERR_RUNTIME
@@ -230,9 +226,14 @@ static int norm_outputs(struct cuda_stream *s, const struct groups *g, float *v,
 /* Adds the outputs v of n pairs from pair `at` on, all of one expert or with rows of their own, to their rows of y. */
 static int scatter_outputs(struct cuda_stream *s, const struct groups *g, const float *v, int at, int n) {
     const int32_t *to = g->rows ? g->rows + at : g->token + at;
-    return cuda_check(
-        s->g, cuda_scatter_add(s->stream, g->y, v, to, g->rows ? NULL : g->weight + at, n, g->hidden, g->hidden),
-        "scatter");
+    const struct op_scatter_add add = {.y = g->y,
+                                       .x = v,
+                                       .index = to,
+                                       .weight = g->rows ? NULL : g->weight + at,
+                                       .n = n,
+                                       .dim = g->hidden,
+                                       .ldy = g->hidden};
+    return cuda_check(s->g, cuda_scatter_add(s->stream, &add), "scatter");
 }
 /* Workspace for groups of at most `most` tokens, `pairs` in all: the larger of the one-by-one and the batched need. */
 static size_t groups_space(const struct cuda_stream *s, const struct expert *experts, int n, int most, size_t pairs,
@@ -270,14 +271,16 @@ static int run_single(struct cuda_stream *s, const struct groups *g, int k, char
     size_t rows = align_up((size_t)n * (size_t)g->hidden * 4, 256);
     float *gx = (float *)space, *gy = (float *)(space + rows);
     struct ffn f = ffn_plan(s, &g->experts[k], n, 2 * rows);
-    if (cuda_check(s->g, cuda_gather(s->stream, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") ||
-        ffn_run(s, &f, gy, gx, n, space) || norm_outputs(s, g, gy, n))
+    const struct op_gather rows_of_x = {
+        .out = gx, .x = g->x, .index = g->token + at, .n = n, .dim = g->hidden, .ldx = g->hidden};
+    if (cuda_check(s->g, cuda_gather(s->stream, &rows_of_x), "gather") || ffn_run(s, &f, gy, gx, n, space) ||
+        norm_outputs(s, g, gy, n))
         return ERR_RUNTIME;
     return scatter_outputs(s, g, gy, at, n);
 }
 static int run_groups(struct cuda_stream *s, const struct groups *g, char *space) {
-    const struct expert *batch[CUDA_MAX_PARTS];
-    int begin[CUDA_MAX_PARTS + 1];
+    const struct expert *batch[OP_GROUP_MAX];
+    int begin[OP_GROUP_MAX + 1];
     struct product_group p = {batch, begin, 0};
     for (int k = 0; k < g->n; k++) {
         int n = g->begin[k + 1] - g->begin[k];
@@ -285,9 +288,9 @@ static int run_groups(struct cuda_stream *s, const struct groups *g, char *space
         if (n < 1) continue;
         if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a selected expert is not resident");
         /* batching pays off especially for few tokens */
-        int as = n > CUDA_INVARIANT_ROWS ? n : CUDA_INVARIANT_ROWS + 1;
+        int as = n > BATCH_INVARIANT_ROWS ? n : BATCH_INVARIANT_ROWS + 1;
         bool fits = !e->gate.order && n <= TILED_TOKENS / 4 && cuda_linear_is_tiled(s, e, as);
-        bool joins = fits && p.n && p.n < CUDA_MAX_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS &&
+        bool joins = fits && p.n && p.n < OP_GROUP_MAX && begin[p.n] - begin[0] + n <= TILED_TOKENS &&
                      cuda_linear_can_batch(&batch[0]->gate, &e->gate) &&
                      cuda_linear_can_batch(&batch[0]->down, &e->down);
         if (p.n && !joins) {
@@ -329,9 +332,9 @@ static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *sp
         return ffn_run(s, &f, a->y, a->x, a->n, space);
     }
     if (ffn_run(s, &f, (float *)space, a->x, a->n, space)) return ERR_RUNTIME;
-    return cuda_check(
-        s->g, cuda_scatter_add(s->stream, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden),
-        "scatter");
+    const struct op_scatter_add add = {
+        .y = a->y, .x = (float *)space, .weight = a->shared_weight, .n = a->n, .dim = a->hidden, .ldy = a->hidden};
+    return cuda_check(s->g, cuda_scatter_add(s->stream, &add), "scatter");
 }
 
 /* --- Few tokens: the choices stay on the device ----------------------------------------------- */
@@ -340,7 +343,7 @@ static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *sp
  * experts/resident_experts.h. */
 static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
     const struct expert *e = a->experts;
-    if (!a->ids || a->n > CUDA_INVARIANT_ROWS || a->n_experts < 2 || e[0].is_transposed || e[0].gate_up_transposed)
+    if (!a->ids || a->n > BATCH_INVARIANT_ROWS || a->n_experts < 2 || e[0].is_transposed || e[0].gate_up_transposed)
         return false;
     const size_t each = (size_t)((const char *)e[1].gate.data - (const char *)e[0].gate.data);
     for (int i = 1; i < a->n_experts; i++) {
@@ -372,7 +375,7 @@ static bool is_uniform(const struct op_experts *a, struct cuda_routed *out) {
                                 .up_bias = expert_up_bias(&e[0]),
                                 .down_bias = e[0].down_bias,
                                 .expert_stride = each,
-                                .glu = glu_of(&e[0]),
+                                .glu = e[0].glu,
                                 .n = a->n,
                                 .topk = a->topk,
                                 .n_experts = a->n_experts,
@@ -417,9 +420,15 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     if (a->ids) {
         int32_t host[1025];
         if (a->n_experts > 1024) return cuda_check(s->g, cudaErrorInvalidValue, "more than 1024 experts");
-        if (cuda_check(s->g,
-                       cuda_sort(s->stream, offset, token, weight, a->ids, a->weights, a->n, a->topk, 0, a->n_experts),
-                       "sort") ||
+        struct op_sort sort = {.offset = offset,
+                               .token = token,
+                               .weight = weight,
+                               .ids = a->ids,
+                               .weights = a->weights,
+                               .n = a->n,
+                               .topk = a->topk,
+                               .last = a->n_experts};
+        if (cuda_check(s->g, cuda_sort(s->stream, &sort), "sort") ||
             cuda_check(s->g,
                        cudaMemcpyAsync(host, offset, ((size_t)a->n_experts + 1) * 4, cudaMemcpyDeviceToHost, s->stream),
                        "group sizes") ||
@@ -434,11 +443,8 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
                            .n = a->n_experts,
                            .hidden = a->hidden};
         if (a->by_choice) { /* the order of the pairs where each choice counts as a token */
-            if (cuda_check(s->g,
-                           cuda_sort(s->stream, offset, at_row, weight, a->ids, a->weights, a->n * a->topk, 1, 0,
-                                     a->n_experts),
-                           "sort"))
-                return ERR_RUNTIME;
+            sort.token = at_row, sort.n = a->n * a->topk, sort.topk = 1;
+            if (cuda_check(s->g, cuda_sort(s->stream, &sort), "sort")) return ERR_RUNTIME;
             g.rows = at_row;
         }
         if (run_groups(s, &g, space)) return ERR_RUNTIME;

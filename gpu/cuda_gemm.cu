@@ -74,7 +74,7 @@ __device__ static inline void gemv_lane(float acc[GEMV_N], const struct mat &w, 
     }
 }
 /* Computes and stores the rows of thread block number `block`, for tokens [first, first + count). */
-__device__ static inline void gemv_rows(const struct cuda_linear &l, int block, int first, int count) {
+__device__ static inline void gemv_rows(const struct op_linear &l, int block, int first, int count) {
     const int r = block * GEMV_WARPS + (int)threadIdx.x / 32, z = blockIdx.z;
     if (r >= l.w.rows) return;
     float acc[GEMV_N];
@@ -86,26 +86,26 @@ __device__ static inline void gemv_rows(const struct cuda_linear &l, int block, 
         if (threadIdx.x % 32 == 0) linear_store(l, first + t, r, l.w.rows, sum);
     }
 }
-static __global__ void gemv_kernel(struct cuda_linear l, int first, int count) { gemv_rows(l, (int)blockIdx.x, first, count); }
-cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l) {
+static __global__ void gemv_kernel(struct op_linear l, int first, int count) { gemv_rows(l, (int)blockIdx.x, first, count); }
+cudaError_t cuda_gemv(cudaStream_t s, const struct op_linear *l) {
     dim3 grid(blocks_of((size_t)l->w.rows, GEMV_WARPS), 1, heads_of(l));
     for (int t = 0; t < l->n; t += GEMV_N) gemv_kernel<<<grid, GEMV_WARPS * 32, 0, s>>>(*l, t, l->n - t < GEMV_N ? l->n - t : GEMV_N);
     return cudaGetLastError();
 }
 
-static __global__ void gemv_join_kernel(const __grid_constant__ struct cuda_join j) {
-    const int k = join_part(j), n = j.part[k].n;
+static __global__ void gemv_join_kernel(const __grid_constant__ struct joined j) {
+    const int k = join_part(j), n = j.o.linear[k].n;
 #pragma unroll 1
-    for (int t = 0; t < n; t += GEMV_N) gemv_rows(j.part[k], (int)blockIdx.x - j.begin[k], t, n - t < GEMV_N ? n - t : GEMV_N);
+    for (int t = 0; t < n; t += GEMV_N) gemv_rows(j.o.linear[k], (int)blockIdx.x - j.begin[k], t, n - t < GEMV_N ? n - t : GEMV_N);
 }
-cudaError_t cuda_gemv_join(cudaStream_t s, const struct cuda_join *called) {
-    struct cuda_join j = *called;
+cudaError_t cuda_gemv_join(cudaStream_t s, const struct op_join *called) {
+    struct joined j = {*called, {0}};
     const unsigned blocks = join_blocks(&j, GEMV_WARPS);
     gemv_join_kernel<<<blocks, GEMV_WARPS * 32, 0, s>>>(j);
     return cudaGetLastError();
 }
 
-static __global__ void gemv_gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
+static __global__ void gemv_gated_kernel(struct op_linear l, struct mat up, const float *up_bias, struct glu a) {
     const int r = (int)blockIdx.x * GEMV_WARPS + (int)threadIdx.x / 32;
     if (r >= l.w.rows) return;
 #pragma unroll 1
@@ -133,14 +133,14 @@ static __global__ void gemv_gated_kernel(struct cuda_linear l, struct mat up, co
         }
     }
 }
-cudaError_t cuda_gemv_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a) {
+cudaError_t cuda_gemv_gated(cudaStream_t s, const struct op_linear *gate, const struct op_linear *up, struct glu a) {
     gemv_gated_kernel<<<blocks_of((size_t)gate->w.rows, GEMV_WARPS), GEMV_WARPS * 32, 0, s>>>(*gate, up->w, up->bias, a);
     return cudaGetLastError();
 }
 
 /* 64 tokens x 64 outputs per block, 16 of K at a time, 4 x 4 per thread. */
 enum { TILE = 64, DEPTH = 16 };
-static __global__ void gemm_f32_kernel(struct cuda_linear l) {
+static __global__ void gemm_f32_kernel(struct op_linear l) {
     __shared__ float xs[DEPTH][TILE + 4], ws[DEPTH][TILE + 4];
     int z = blockIdx.z, tid = threadIdx.x;
     struct mat w = head_of(l, z);
@@ -179,7 +179,7 @@ static __global__ void gemm_f32_kernel(struct cuda_linear l) {
             }
     }
 }
-cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l) {
+cudaError_t cuda_gemm_f32(cudaStream_t s, const struct op_linear *l) {
     unsigned tokens = blocks_of((size_t)l->n, TILE);
     dim3 grid(blocks_of((size_t)(l->transposed ? l->w.cols : l->w.rows), TILE), tokens < 65535 ? tokens : 65535, heads_of(l));
     gemm_f32_kernel<<<grid, 256, 0, s>>>(*l);
@@ -192,7 +192,7 @@ enum { MMA_M = 64, MMA_N = 128, MMA_K = 32, MMA_LD = MMA_K + 8 };
 
 __device__ static inline uint32_t word(const __nv_bfloat16 *p) { return *(const uint32_t *)p; }
 
-static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear l) {
+static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct op_linear l) {
     __shared__ __align__(16) __nv_bfloat16 hi[MMA_M][MMA_LD], lo[MMA_M][MMA_LD], ws[MMA_N][MMA_LD];
     __shared__ float sc[MMA_N];
     int z = blockIdx.z, tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, q = lane % 4;
@@ -286,13 +286,13 @@ static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear
                 *p = l.accumulate ? *p + v : v;
             }
 }
-int cuda_gemm_mma_fits(const struct cuda_linear *l) {
+int cuda_gemm_mma_fits(const struct op_linear *l) {
     const struct mat *w = &l->w;
     int exact = w->dtype == DT_E4M3 || w->dtype == DT_BF16 || w->dtype == DT_E2M1 || w->dtype == DT_I8 || w->dtype == DT_I4;
     return exact && !l->transposed && (!w->scale || w->scale_dtype != DT_F32Z) && (!w->scale || w->block_cols % MMA_K == 0 || w->block_cols >= w->cols) &&
            (w->rows + MMA_N - 1) / MMA_N < 65536;
 }
-cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l) {
+cudaError_t cuda_gemm_mma(cudaStream_t s, const struct op_linear *l) {
     dim3 grid(blocks_of((size_t)l->n, MMA_M), blocks_of((size_t)l->w.rows, MMA_N), heads_of(l));
     gemm_mma_kernel<<<grid, 256, 0, s>>>(*l);
     return cudaGetLastError();

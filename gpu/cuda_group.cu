@@ -50,26 +50,26 @@ cudaError_t cuda_expand_scales(cudaStream_t s, float *out, struct mat w, int ld)
     return cudaGetLastError();
 }
 
-static __global__ void expand_rest_kernel(const __grid_constant__ struct cuda_expand e) {
+static __global__ void expand_rest_kernel(const __grid_constant__ struct op_expand o, const float *y) {
     size_t t = blockIdx.x;
-    int rope = e.latent.dim - e.lora, k_dim = e.nope + rope, rows = e.nope + e.v_dim;
-    __nv_bfloat16 *k = (__nv_bfloat16 *)e.k + t * (size_t)(e.heads * k_dim), *v = (__nv_bfloat16 *)e.v + t * (size_t)(e.heads * e.v_dim);
-    for (int i = threadIdx.x; i < e.heads * rope; i += blockDim.x)
-        k[i / rope * k_dim + e.nope + i % rope] = __float2bfloat16_rn(plane_at(e.latent, t, 0, e.lora + i % rope));
-    for (int i = threadIdx.x; e.y && i < e.heads * rows; i += blockDim.x) {
+    int lora = o.w.cols, rope = o.latent.dim - lora, k_dim = o.nope + rope, rows = o.nope + o.v_dim;
+    __nv_bfloat16 *k = (__nv_bfloat16 *)o.k + t * (size_t)(o.heads * k_dim), *v = (__nv_bfloat16 *)o.v + t * (size_t)(o.heads * o.v_dim);
+    for (int i = threadIdx.x; i < o.heads * rope; i += blockDim.x)
+        k[i / rope * k_dim + o.nope + i % rope] = __float2bfloat16_rn(plane_at(o.latent, t, 0, lora + i % rope));
+    for (int i = threadIdx.x; y && i < o.heads * rows; i += blockDim.x) {
         int h = i / rows, r = i % rows;
-        *(r < e.nope ? k + h * k_dim + r : v + h * e.v_dim + r - e.nope) = __float2bfloat16_rn(e.y[t * (size_t)(e.heads * rows) + (size_t)i]);
+        *(r < o.nope ? k + h * k_dim + r : v + h * o.v_dim + r - o.nope) = __float2bfloat16_rn(y[t * (size_t)(o.heads * rows) + (size_t)i]);
     }
 }
-cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e) {
-    expand_rest_kernel<<<(unsigned)e->n, 256, 0, s>>>(*e);
+cudaError_t cuda_expand_rest(cudaStream_t s, const struct op_expand *o, const float *y) {
+    expand_rest_kernel<<<(unsigned)o->n, 256, 0, s>>>(*o, y);
     return cudaGetLastError();
 }
 
 /* One block per pair. The first pair of a token adds all of the token's pairs, so that a row of y has one writer. Tokens rise within a
  * group, so lane k finds the token's pair in group k by binary search. */
 static __global__ void combine_kernel(const __grid_constant__ struct cuda_combine c) {
-    __shared__ int pair[CUDA_MAX_PARTS];
+    __shared__ int pair[OP_GROUP_MAX];
     int i = blockIdx.x, t = c.token[i], k = threadIdx.x;
     if (k < c.n) {
         int lo = c.begin[k], end = c.begin[k + 1], hi = end;

@@ -38,10 +38,10 @@ static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
 }
 
 /* `exact` operations run in float32: rounding must not change the router's choice. */
-static enum path select_path(const struct cuda_stream *s, const struct cuda_linear *l) {
+static enum path select_path(const struct cuda_stream *s, const struct op_linear *l) {
     const struct cuda *g = s->g;
     bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_MATH_F32;
-    if (l->n <= CUDA_INVARIANT_ROWS)
+    if (l->n <= BATCH_INVARIANT_ROWS)
         return l->transposed ? PATH_SKINNY_TRANSPOSED : cuda_skinny_fits(&l->w) ? PATH_SKINNY : PATH_GEMV;
     if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? PATH_GEMM_MMA : PATH_GEMM_F32;
     if (g->math == GPU_MATH_FP8 && cuda_tiles_fp8_fit(&l->w))
@@ -58,17 +58,17 @@ static int rows_per_pass(const struct mat *w) {
     size_t rows = BLAS_WEIGHTS / ((size_t)w->cols * 2);
     return rows < 1 ? 1 : rows > (size_t)w->rows ? w->rows : (int)rows;
 }
-static size_t x_bytes(const struct cuda_linear *l, size_t one) {
+static size_t x_bytes(const struct op_linear *l, size_t one) {
     size_t n = (size_t)(l->n < PASS_TOKENS ? l->n : PASS_TOKENS);
     return align_up(n * (size_t)cuda_round_up(l->w.cols, 16) * one, 256);
 }
-static size_t scale_bytes(const struct cuda_linear *l) {
+static size_t scale_bytes(const struct op_linear *l) {
     size_t n = (size_t)(l->n < PASS_TOKENS ? l->n : PASS_TOKENS);
     return align_up((size_t)((l->w.cols + 127) / 128) * n * 4, 256);
 }
 static int scale_columns(const struct mat *w) { return cuda_round_up((w->cols + 127) / 128, 4); }
 
-size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cuda_linear *l) {
+size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct op_linear *l) {
     switch (select_path(s, l)) {
     case PATH_BLAS:
         return align_up((size_t)rows_per_pass(&l->w) * (size_t)l->w.cols * 2, 256) + x_bytes(l, 2) + BLAS_SPACE;
@@ -81,7 +81,7 @@ size_t cuda_linear_workspace_bytes(const struct cuda_stream *s, const struct cud
     }
 }
 
-static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
+static int linear_blas(struct cuda_stream *s, const struct op_linear *l, char *space) {
     int rows = rows_per_pass(&l->w), ld = cuda_round_up(l->w.cols, 8);
     char *xs = space + align_up((size_t)rows * (size_t)l->w.cols * 2, 256);
     for (int r = 0; r < l->w.rows; r += rows) {
@@ -119,7 +119,7 @@ static int tile_tokens(const struct cuda *g, int n, int rows) {
     if (n <= 64) return n;
     return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->n_sms ? 128 : 64;
 }
-static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
+static struct cuda_tiles tiles_of(const struct op_linear *l, int t, int n) {
     struct cuda_tiles p = {.n_parts = 1,
                            .y = l->y + (size_t)t * (size_t)l->ldy,
                            .bias = {l->bias},
@@ -129,7 +129,7 @@ static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
     p.part[0].n = n;
     return p;
 }
-static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
+static int linear_tiles(struct cuda_stream *s, const struct op_linear *l, char *space) {
     int ld = cuda_round_up(l->w.cols, 8);
     for (int t = 0; t < l->n; t += PASS_TOKENS) {
         int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t;
@@ -148,7 +148,7 @@ static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char
 }
 
 /* Tokens [t, t + n), through cuBLASLt if it has a kernel for the shape. */
-static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *space, int t, int n, bool blas) {
+static int fp8_tokens(struct cuda_stream *s, const struct op_linear *l, char *space, int t, int n, bool blas) {
     struct cuda_tiles p = tiles_of(l, t, n);
     char *scale = space + x_bytes(l, 1), *w_scale = scale + scale_bytes(l);
     int ld = cuda_round_up(l->w.cols, 16), columns = scale_columns(&l->w);
@@ -188,7 +188,7 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
     return cuda_check(s->g, cuda_tiles_fp8(s->stream, &p, cuda_fp8_tile(s->g, tile_tokens(s->g, n, l->w.rows))),
                       "tiles_fp8");
 }
-static int linear_fp8(struct cuda_stream *s, const struct cuda_linear *l, char *space, bool blas) {
+static int linear_fp8(struct cuda_stream *s, const struct op_linear *l, char *space, bool blas) {
     for (int t = 0; t < l->n; t += PASS_TOKENS) {
         /* cuBLASLt also needs a multiple of 4 tokens */
         int n = t + PASS_TOKENS < l->n ? PASS_TOKENS : l->n - t, fours = blas ? n / 4 * 4 : n;
@@ -199,7 +199,7 @@ static int linear_fp8(struct cuda_stream *s, const struct cuda_linear *l, char *
     return 0;
 }
 
-int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
+int cuda_linear_run(struct cuda_stream *s, const struct op_linear *l, char *space) {
     if (l->n < 1) return 0;
     if (!cuda_mat_is_supported(l->w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l->w.dtype));
     enum path path = select_path(s, l);
@@ -217,24 +217,8 @@ int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *sp
     return cuda_check(s->g, cuda_gemm_f32(s->stream, l), "gemm_f32");
 }
 
-static struct cuda_linear linear_of(const struct op_linear *a) {
-    return (struct cuda_linear){.y = a->y,
-                                .x = a->x,
-                                .bias = a->bias,
-                                .w = a->w,
-                                .n = a->n,
-                                .ldx = a->ldx,
-                                .ldy = a->ldy,
-                                .accumulate = a->accumulate,
-                                .transposed = a->transposed,
-                                .batch = a->batch,
-                                .batch_rows = a->batch_rows,
-                                .batch_x = a->batch_x,
-                                .batch_y = a->batch_y,
-                                .exact = a->exact};
-}
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
-    struct cuda_linear l = linear_of(a);
+    struct op_linear l = *a;
     const size_t ordered = a->w.order ? align_up((size_t)a->n * (size_t)a->w.cols * 4, 256) : 0;
     if (ordered) l.ldx = a->w.cols;
     const size_t size = ordered + cuda_linear_workspace_bytes(s, &l);
@@ -249,30 +233,29 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
     return cuda_linear_run(s, &l, space + ordered);
 }
 
-_Static_assert((int)OP_JOIN_MAX <= (int)CUDA_JOIN_MAX, "joins");
 /* One launch for the products on tensor cores, one for the others. */
 int cuda_join_op(struct cuda_stream *s, const struct op_join *a) {
-    struct cuda_join of[2] = {{0}}; /* PATH_SKINNY, PATH_GEMV */
+    struct op_join of[2] = {{0}}; /* PATH_SKINNY, PATH_GEMV */
     for (int i = 0; i < a->n; i++) {
-        const struct cuda_linear l = linear_of(&a->linear[i]);
-        if (!cuda_mat_is_supported(l.w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l.w.dtype));
-        struct cuda_join *j = &of[select_path(s, &l) == PATH_GEMV];
-        j->part[j->n++] = l;
+        const struct op_linear *l = &a->linear[i];
+        if (!cuda_mat_is_supported(l->w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l->w.dtype));
+        struct op_join *j = &of[select_path(s, l) == PATH_GEMV];
+        j->linear[j->n++] = *l;
     }
     if (of[0].n && cuda_check(s->g, cuda_skinny_join(s->stream, &of[0], s->g->n_sms), "skinny")) return ERR_RUNTIME;
     return of[1].n ? cuda_check(s->g, cuda_gemv_join(s->stream, &of[1]), "gemv") : 0;
 }
 
 bool cuda_linear_gates_few(const struct expert *e, int n) {
-    return n <= CUDA_INVARIANT_ROWS && !e->gate_up_transposed && cuda_mat_is_supported(e->gate.dtype) &&
+    return n <= BATCH_INVARIANT_ROWS && !e->gate_up_transposed && cuda_mat_is_supported(e->gate.dtype) &&
            cuda_linear_can_batch(&e->gate, expert_up(e)) &&
            cuda_skinny_fits(&e->gate) == cuda_skinny_fits(expert_up(e));
 }
-int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct cuda_glu glu, float *act,
-                          const float *x, int n) {
-    const struct cuda_linear gate = {
+int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct glu glu, float *act, const float *x,
+                          int n) {
+    const struct op_linear gate = {
         .y = act, .x = x, .bias = e->gate_bias, .w = e->gate, .n = n, .ldx = e->gate.cols, .ldy = e->gate.rows};
-    struct cuda_linear up = gate;
+    struct op_linear up = gate;
     up.w = *expert_up(e), up.bias = expert_up_bias(e);
     return cuda_check(s->g,
                       cuda_skinny_fits(&gate.w) ? cuda_skinny_gated(s->stream, &gate, &up, glu)
@@ -282,9 +265,9 @@ int cuda_linear_run_gated(struct cuda_stream *s, const struct expert *e, struct 
 
 /* --- MLA expansion ---------------------------------------------------------------------------- */
 
-static struct cuda_plane plane_from_row(const struct kv_plane *p, int row) {
+static struct kv_plane plane_from_row(const struct kv_plane *p, int row) {
     const size_t at = (size_t)row * (size_t)p->heads;
-    struct cuda_plane r = cuda_plane_of(p);
+    struct kv_plane r = *p;
     if (p->blocks) r.first = row;
     else
         r.data = (char *)p->data + dtype_bytes((enum dtype)p->dtype, at * (size_t)p->dim),
@@ -292,41 +275,40 @@ static struct cuda_plane plane_from_row(const struct kv_plane *p, int row) {
     return r;
 }
 /* Formats without tiled kernels: compute in float32, then round. */
-static int expand_float(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
-    struct cuda_linear l = {.w = a->w, .n = e->n, .ldx = a->latent.dim, .ldy = a->w.rows};
-    size_t x = align_up((size_t)e->n * (size_t)l.ldx * 4, 256), y = align_up((size_t)e->n * (size_t)l.ldy * 4, 256);
+static int expand_float(struct cuda_stream *s, const struct op_expand *a) {
+    struct op_linear l = {.w = a->w, .n = a->n, .ldx = a->latent.dim, .ldy = a->w.rows};
+    size_t x = align_up((size_t)a->n * (size_t)l.ldx * 4, 256), y = align_up((size_t)a->n * (size_t)l.ldy * 4, 256);
     char *space = cuda_workspace(s, x + y + cuda_linear_workspace_bytes(s, &l));
     if (!space) return ERR_RUNTIME;
-    struct cuda_expand rest = *e;
+    const struct op_kv_load latents = {.plane = a->latent, .out = (float *)space, .n = a->n, .ldo = l.ldx};
     l.x = (float *)space;
-    rest.y = l.y = (float *)(space + x);
-    if (cuda_check(s->g, cuda_kv_load(s->stream, e->latent, (float *)space, 0, e->n, l.ldx), "latents") ||
-        cuda_linear_run(s, &l, space + x + y))
+    l.y = (float *)(space + x);
+    if (cuda_check(s->g, cuda_kv_load(s->stream, &latents), "latents") || cuda_linear_run(s, &l, space + x + y))
         return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_expand_rest(s->stream, &rest), "expand");
+    return cuda_check(s->g, cuda_expand_rest(s->stream, a, l.y), "expand");
 }
 /* All heads in one launch; a BF16 cache is read directly. */
-static int expand_tiles(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
-    int dim = e->latent.dim, ld = cuda_round_up(dim, 8), rope = dim - e->lora;
-    bool direct = !e->latent.blocks && e->latent.dtype == DT_BF16 && ld == dim && (size_t)e->latent.data % 16 == 0;
+static int expand_tiles(struct cuda_stream *s, const struct op_expand *a) {
+    int dim = a->latent.dim, ld = cuda_round_up(dim, 8), rope = dim - a->w.cols;
+    bool direct = !a->latent.blocks && a->latent.dtype == DT_BF16 && ld == dim && (size_t)a->latent.data % 16 == 0;
     struct cuda_tiles t = {.n_parts = 1,
-                           .x = e->latent.data,
-                           .y = e->k,
-                           .v = e->v,
+                           .x = a->latent.data,
+                           .y = a->k,
+                           .v = a->v,
                            .ldx = ld,
-                           .ldy = e->nope + rope,
-                           .head_rows = e->nope + e->v_dim,
-                           .nope = e->nope};
+                           .ldy = a->nope + rope,
+                           .head_rows = a->nope + a->v_dim,
+                           .nope = a->nope};
     t.w[0] = a->w;
-    t.part[0].n = e->n;
+    t.part[0].n = a->n;
     if (!direct) {
-        if (!(t.x = cuda_workspace(s, (size_t)e->n * (size_t)ld * 2))) return ERR_RUNTIME;
-        if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, (void *)t.x, e->latent, 0, 1, e->n, ld), "latents"))
+        if (!(t.x = cuda_workspace(s, (size_t)a->n * (size_t)ld * 2))) return ERR_RUNTIME;
+        if (cuda_check(s->g, cuda_plane_to_bf16(s->stream, (void *)t.x, a->latent, 0, 1, a->n, ld), "latents"))
             return ERR_RUNTIME;
     }
-    if (cuda_check(s->g, cuda_tiles_bf16(s->stream, &t, tile_tokens(s->g, e->n, a->w.rows)), "tiles_bf16"))
+    if (cuda_check(s->g, cuda_tiles_bf16(s->stream, &t, tile_tokens(s->g, a->n, a->w.rows)), "tiles_bf16"))
         return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_expand_rest(s->stream, e), "expand");
+    return cuda_check(s->g, cuda_expand_rest(s->stream, a, NULL), "expand");
 }
 int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
     bool tiles = cuda_tiles_fit(&a->w) && a->heads < 65536 && !((a->nope | a->v_dim | (a->latent.dim - a->w.cols)) & 1);
@@ -334,23 +316,22 @@ int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
            v_row = (size_t)a->heads * (size_t)a->v_dim * 2;
     int most = tiles ? 8 * PASS_TOKENS : PASS_TOKENS;
     for (int t = 0; t < a->n; t += most) {
-        struct cuda_expand e = {.k = (char *)a->k + (size_t)t * k_row,
-                                .v = (char *)a->v + (size_t)t * v_row,
-                                .latent = plane_from_row(&a->latent, a->row0 + t),
-                                .n = a->n - t < most ? a->n - t : most,
-                                .heads = a->heads,
-                                .nope = a->nope,
-                                .v_dim = a->v_dim,
-                                .lora = a->w.cols};
-        int r = tiles ? expand_tiles(s, a, &e) : expand_float(s, a, &e);
+        struct op_expand rows = *a;
+        rows.k = (char *)a->k + (size_t)t * k_row;
+        rows.v = (char *)a->v + (size_t)t * v_row;
+        rows.latent = plane_from_row(&a->latent, a->row0 + t);
+        rows.row0 = 0;
+        rows.n = a->n - t < most ? a->n - t : most;
+        cuda_fill_defaults(OP_EXPAND, (union op_args *)&rows);
+        int r = tiles ? expand_tiles(s, &rows) : expand_float(s, &rows);
         if (r) return r;
     }
     return 0;
 }
 
 bool cuda_linear_is_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
-    struct cuda_linear gate = {.w = e->gate, .n = n, .transposed = e->gate_up_transposed},
-                       down = {.w = e->down, .n = n, .transposed = e->is_transposed};
+    struct op_linear gate = {.w = e->gate, .n = n, .transposed = e->gate_up_transposed},
+                     down = {.w = e->down, .n = n, .transposed = e->is_transposed};
     enum path a = select_path(s, &gate), b = select_path(s, &down);
     return (a == PATH_TILES || a == PATH_TILES_FP8) && a == b && cuda_linear_can_batch(&e->gate, expert_up(e));
 }

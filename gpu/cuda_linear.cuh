@@ -3,31 +3,37 @@
 #include "gpu/cuda_device.cuh"
 
 /* The weights of one head of a batch. */
-__device__ inline struct mat head_of(const struct cuda_linear &l, int z) {
+__device__ inline struct mat head_of(const struct op_linear &l, int z) {
     struct mat m = l.w;
     m.data = (const uint8_t *)m.data + (size_t)z * (size_t)l.batch_rows * m.stride;
     m.row0 += z * l.batch_rows * m.row_step;
     return m;
 }
-inline unsigned heads_of(const struct cuda_linear *l) { return l->batch > 1 ? (unsigned)l->batch : 1; }
+inline unsigned heads_of(const struct op_linear *l) { return l->batch > 1 ? (unsigned)l->batch : 1; }
 
 /* Stores output o of token t, of the thread block's head, which has `outs` outputs. */
-__device__ inline void linear_store(const struct cuda_linear &l, int t, int o, int outs, float v) {
+__device__ inline void linear_store(const struct op_linear &l, int t, int o, int outs, float v) {
     float *y = l.y + (size_t)t * (size_t)l.ldy + (size_t)blockIdx.z * (size_t)l.batch_y + (size_t)o;
     if (l.bias) v += l.bias[(size_t)blockIdx.z * (size_t)outs + (size_t)o];
     if (l.row_weight) *y += l.row_weight[t] * v;
     else *y = l.accumulate ? *y + v : v;
 }
+/* Products in one launch; begin: the first thread block of each. */
+struct joined {
+    struct op_join o;
+    int begin[OP_JOIN_MAX + 1];
+};
 /* The number of the product of a join that this thread block computes. */
-__device__ inline int join_part(const struct cuda_join &j) {
+__device__ inline int join_part(const struct joined &j) {
     int k = 0;
-    while (k + 1 < j.n && (int)blockIdx.x >= j.begin[k + 1]) k++;
+    while (k + 1 < j.o.n && (int)blockIdx.x >= j.begin[k + 1]) k++;
     return k;
 }
 /* Assigns the blocks of a join's products: one per `rows` rows. Returns their number. */
-inline unsigned join_blocks(struct cuda_join *j, int rows) {
-    for (int k = 0; k < j->n; k++) j->begin[k + 1] = j->begin[k] + (int)blocks_of((size_t)j->part[k].w.rows, (size_t)rows);
-    return (unsigned)j->begin[j->n];
+inline unsigned join_blocks(struct joined *j, int rows) {
+    j->begin[0] = 0;
+    for (int k = 0; k < j->o.n; k++) j->begin[k + 1] = j->begin[k] + (int)blocks_of((size_t)j->o.linear[k].w.rows, (size_t)rows);
+    return (unsigned)j->begin[j->o.n];
 }
 
 /* 16 numbers of a row; those from `left` on are zero. aligned: p is 16-byte aligned. */

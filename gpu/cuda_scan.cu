@@ -5,7 +5,7 @@
 enum { SCAN_THREADS = 64, SCAN_KEPT = 16 };
 
 /* KEPT: rows of the state in registers; 0: the state stays in `after`. */
-template <int KEPT> static __global__ void scan_kernel(struct cuda_scan o) {
+template <int KEPT> static __global__ void scan_kernel(struct op_scan o) {
     const int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (o.at) o.before = (const float *)o.at->data, o.after = (float *)o.at->after;
     if (c >= o.channels) return;
@@ -46,7 +46,7 @@ template <int KEPT> static __global__ void scan_kernel(struct cuda_scan o) {
             if (i < o.state) o.after[(size_t)i * ld + (size_t)c] = kept[i];
     }
 }
-cudaError_t cuda_scan_rows(cudaStream_t s, const struct cuda_scan *o) {
+cudaError_t cuda_scan(cudaStream_t s, const struct op_scan *o) {
     const unsigned blocks = blocks_of((size_t)o->channels, SCAN_THREADS);
     if (o->state <= SCAN_KEPT) scan_kernel<SCAN_KEPT><<<blocks, SCAN_THREADS, 0, s>>>(*o);
     else scan_kernel<0><<<blocks, SCAN_THREADS, 0, s>>>(*o);

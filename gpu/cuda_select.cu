@@ -9,34 +9,34 @@ enum { MAX_SHARED = 40 << 10 }; /* bytes of keys and queries: with the static sh
 
 /* Number of candidates of query i: keys, or blocks before its own. */
 __device__ inline int n_candidates(const struct cuda_select &a, int i) {
-    int pos = a.at ? a.at->pos + a.first + i : a.q_pos0 + i, most = a.at ? a.at->pos + a.all : a.n_keys;
-    int n = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1;
+    int pos = a.o.at ? a.o.at->pos + a.first + i : a.o.q_pos0 + i, most = a.o.at ? a.o.at->pos + a.all : a.o.n_keys;
+    int n = pos < a.o.k_pos0 ? 0 : (pos - a.o.k_pos0) / a.o.k_step + 1;
     n = n < most ? n : most;
-    return a.block ? max(n - 1, 0) / a.block : n;
+    return a.o.block ? max(n - 1, 0) / a.o.block : n;
 }
 
 /* With weights: each key's score, a weighted sum over the heads. */
 static __global__ void score_kernel(struct cuda_select a) {
     extern __shared__ float keys[]; /* [KEYS][dim + 1], then [GROUP][dim] */
     __shared__ float part[WARPS][KEYS];
-    int dim = a.k.dim, i = (int)blockIdx.y, first = (int)blockIdx.x * KEYS, n = n_candidates(a, i), key = threadIdx.x % KEYS, warp = threadIdx.x / KEYS;
+    int dim = a.o.k.dim, i = (int)blockIdx.y, first = (int)blockIdx.x * KEYS, n = n_candidates(a, i), key = threadIdx.x % KEYS, warp = threadIdx.x / KEYS;
     float *q = keys + KEYS * (dim + 1), sum = 0;
-    if (n <= a.topk) return;
-    if (a.block) n *= a.block;
+    if (n <= a.o.topk) return;
+    if (a.o.block) n *= a.o.block;
     if (first >= n) return;
-    struct cuda_plane k = a.k;
-    if (a.at) plane_set_address(&k, a.at);
+    struct kv_plane k = a.o.k;
+    if (a.o.at) plane_set_address(&k, a.o.at);
     for (int at = threadIdx.x; at < KEYS * dim; at += blockDim.x)
         keys[at / dim * (dim + 1) + at % dim] = first + at / dim < n ? plane_at(k, (size_t)(first + at / dim), 0, at % dim) : 0.0f;
-    for (int h0 = 0; h0 < a.heads; h0 += GROUP) {
-        int heads = a.heads - h0 < GROUP ? a.heads - h0 : GROUP;
+    for (int h0 = 0; h0 < a.o.heads; h0 += GROUP) {
+        int heads = a.o.heads - h0 < GROUP ? a.o.heads - h0 : GROUP;
         __syncthreads();
-        for (int at = threadIdx.x; at < heads * dim; at += blockDim.x) q[at] = a.q[(size_t)i * (size_t)a.ldq + (size_t)h0 * (size_t)dim + (size_t)at];
+        for (int at = threadIdx.x; at < heads * dim; at += blockDim.x) q[at] = a.o.q[(size_t)i * (size_t)a.o.ldq + (size_t)h0 * (size_t)dim + (size_t)at];
         __syncthreads();
         for (int h = warp; h < heads; h += WARPS) {
             float dot = 0;
             for (int d = 0; d < dim; d++) dot = fmaf(q[h * dim + d], keys[key * (dim + 1) + d], dot);
-            sum += a.weight[(size_t)i * (size_t)a.heads + (size_t)(h0 + h)] * (dot < 0 ? 0.0f : dot);
+            sum += a.o.weight[(size_t)i * (size_t)a.o.heads + (size_t)(h0 + h)] * (dot < 0 ? 0.0f : dot);
         }
     }
     part[warp][key] = sum;
@@ -44,27 +44,27 @@ static __global__ void score_kernel(struct cuda_select a) {
     if (warp || first + key >= n) return;
     for (int l = 1; l < WARPS; l++) sum += part[l][key];
     float *score = a.key_score ? a.key_score + (size_t)i * (size_t)a.keys : a.score + (size_t)i * (size_t)a.candidates;
-    score[first + key] = sum * a.scale;
+    score[first + key] = sum * a.o.scale;
 }
 
 /* A block's score: the best of its keys' scores. */
 static __global__ void score_blocks_kernel(struct cuda_select a) {
     const int i = (int)blockIdx.y, block = (int)(blockIdx.x * blockDim.x + threadIdx.x), n = n_candidates(a, i);
-    if (n <= a.topk || block >= n) return;
-    const float *keys = a.key_score + (size_t)i * (size_t)a.keys + (size_t)block * (size_t)a.block;
+    if (n <= a.o.topk || block >= n) return;
+    const float *keys = a.key_score + (size_t)i * (size_t)a.keys + (size_t)block * (size_t)a.o.block;
     float best = keys[0];
-    for (int k = 1; k < a.block; k++) best = fmaxf(best, keys[k]);
+    for (int k = 1; k < a.o.block; k++) best = fmaxf(best, keys[k]);
     a.score[(size_t)i * (size_t)a.candidates + (size_t)block] = best;
 }
 
 /* Excludes keys outside the listed blocks of query blockIdx.x, if its list is full. A thread has the keys between two listed blocks. */
 static __global__ void limit_keys_kernel(struct cuda_select a) {
-    const int n = n_candidates(a, (int)blockIdx.x), own = max(n - 1, 0) / a.among_block;
-    const int32_t *list = a.among + (size_t)blockIdx.x * (size_t)a.n_among;
+    const int n = n_candidates(a, (int)blockIdx.x), own = max(n - 1, 0) / a.o.among_block;
+    const int32_t *list = a.o.among + (size_t)blockIdx.x * (size_t)a.o.n_among;
     float *score = a.score + (size_t)blockIdx.x * (size_t)a.candidates;
-    if (n <= a.topk || own <= a.n_among) return;
-    for (int k = (int)threadIdx.x; k <= a.n_among; k += (int)blockDim.x) {
-        const int from = k ? (list[k - 1] + 1) * a.among_block : 0, to = (k < a.n_among ? list[k] : own) * a.among_block;
+    if (n <= a.o.topk || own <= a.o.n_among) return;
+    for (int k = (int)threadIdx.x; k <= a.o.n_among; k += (int)blockDim.x) {
+        const int from = k ? (list[k - 1] + 1) * a.o.among_block : 0, to = (k < a.o.n_among ? list[k] : own) * a.o.among_block;
         for (int j = from; j < to; j++) score[j] = -INFINITY;
     }
 }
@@ -73,18 +73,18 @@ static __global__ void limit_keys_kernel(struct cuda_select a) {
  * time. */
 static __global__ void score_heads_kernel(struct cuda_select a) {
     extern __shared__ float keys[]; /* [KEYS][dim + 1], then [GROUP][dim] */
-    const int dim = a.k.dim, i = (int)blockIdx.y, candidate = (int)blockIdx.x, n = n_candidates(a, i), key = threadIdx.x % KEYS, warp = threadIdx.x / KEYS,
-              n_keys = a.block ? a.block : 1; /* of a candidate */
+    const int dim = a.o.k.dim, i = (int)blockIdx.y, candidate = (int)blockIdx.x, n = n_candidates(a, i), key = threadIdx.x % KEYS, warp = threadIdx.x / KEYS,
+              n_keys = a.o.block ? a.o.block : 1; /* of a candidate */
     float *q = keys + KEYS * (dim + 1);
-    if (n <= a.topk || candidate >= n) return;
-    struct cuda_plane k = a.k;
-    if (a.at) plane_set_address(&k, a.at);
-    for (int h0 = 0; h0 < a.heads; h0 += GROUP) {
-        const int heads = a.heads - h0 < GROUP ? a.heads - h0 : GROUP;
+    if (n <= a.o.topk || candidate >= n) return;
+    struct kv_plane k = a.o.k;
+    if (a.o.at) plane_set_address(&k, a.o.at);
+    for (int h0 = 0; h0 < a.o.heads; h0 += GROUP) {
+        const int heads = a.o.heads - h0 < GROUP ? a.o.heads - h0 : GROUP;
         float best[GROUP / WARPS]; /* of this lane's keys, for each head of its warp */
         for (int m = 0; m < GROUP / WARPS; m++) best[m] = -INFINITY;
         __syncthreads();
-        for (int at = threadIdx.x; at < heads * dim; at += blockDim.x) q[at] = a.q[(size_t)i * (size_t)a.ldq + (size_t)h0 * (size_t)dim + (size_t)at];
+        for (int at = threadIdx.x; at < heads * dim; at += blockDim.x) q[at] = a.o.q[(size_t)i * (size_t)a.o.ldq + (size_t)h0 * (size_t)dim + (size_t)at];
         for (int k0 = 0; k0 < n_keys; k0 += KEYS) {
             __syncthreads();
             for (int at = threadIdx.x; at < KEYS * dim; at += blockDim.x)
@@ -93,7 +93,7 @@ static __global__ void score_heads_kernel(struct cuda_select a) {
             for (int h = warp, m = 0; h < heads && k0 + key < n_keys; h += WARPS, m++) {
                 float dot = 0;
                 for (int d = 0; d < dim; d++) dot = fmaf(q[h * dim + d], keys[key * (dim + 1) + d], dot);
-                best[m] = fmaxf(best[m], dot * a.scale);
+                best[m] = fmaxf(best[m], dot * a.o.scale);
             }
         }
         for (int h = warp, m = 0; h < heads; h += WARPS, m++) { /* the best of all lanes' */
@@ -112,7 +112,7 @@ __device__ inline uint32_t rank_of(float v) {
 
 /* The rank of candidate k of n. The latest ones rank highest, so that they are always selected. */
 __device__ inline uint32_t rank_at(const struct cuda_select &a, const float *score, int k, int n) {
-    return rank_of(k >= n - a.latest ? INFINITY : score[k]);
+    return rank_of(k >= n - a.o.latest ? INFINITY : score[k]);
 }
 
 /* Finds the rank of the topk-th best candidate by radix selection, eight bits at a time: prefix has the bits found so far, and `left` of the candidates with this
@@ -121,14 +121,14 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct cu
     __shared__ int count[256], warp_above[SELECT_THREADS / 32], warp_tie[SELECT_THREADS / 32], left;
     __shared__ uint32_t prefix;
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, n = n_candidates(a, (int)blockIdx.x / a.lists);
-    int32_t *out = a.chosen + (size_t)blockIdx.x * (size_t)a.topk;
+    int32_t *out = a.o.chosen + (size_t)blockIdx.x * (size_t)a.o.topk;
     const float *score = a.score + (size_t)blockIdx.x * (size_t)a.candidates;
-    if (n <= a.topk) {
-        for (int k = tid; k < a.topk; k += SELECT_THREADS) out[k] = k < n ? k : -1;
+    if (n <= a.o.topk) {
+        for (int k = tid; k < a.o.topk; k += SELECT_THREADS) out[k] = k < n ? k : -1;
         return;
     }
     uint32_t mask = 0;
-    if (!tid) left = a.topk, prefix = 0;
+    if (!tid) left = a.o.topk, prefix = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
         count[tid] = 0;
         __syncthreads();
@@ -164,12 +164,12 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(struct cu
 }
 
 cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a) {
-    size_t bytes = ((size_t)KEYS * (size_t)(a->k.dim + 1) + (size_t)GROUP * (size_t)a->k.dim) * sizeof(float);
+    size_t bytes = ((size_t)KEYS * (size_t)(a->o.k.dim + 1) + (size_t)GROUP * (size_t)a->o.k.dim) * sizeof(float);
     if (bytes > MAX_SHARED) return cudaErrorInvalidValue;
-    if (a->candidates > 0 && !a->weight) score_heads_kernel<<<dim3((unsigned)a->candidates, (unsigned)a->n), KEYS * WARPS, bytes, s>>>(*a);
-    else if (a->candidates > 0) score_kernel<<<dim3(blocks_of((size_t)(a->block ? a->keys : a->candidates), KEYS), (unsigned)a->n), KEYS * WARPS, bytes, s>>>(*a);
-    if (a->candidates > 0 && a->key_score) score_blocks_kernel<<<dim3(blocks_of((size_t)a->candidates, 128), (unsigned)a->n), 128, 0, s>>>(*a);
-    if (a->candidates > 0 && a->among) limit_keys_kernel<<<(unsigned)a->n, SELECT_THREADS, 0, s>>>(*a);
-    select_kernel<<<(unsigned)(a->n * a->lists), SELECT_THREADS, 0, s>>>(*a);
+    if (a->candidates > 0 && !a->o.weight) score_heads_kernel<<<dim3((unsigned)a->candidates, (unsigned)a->o.n), KEYS * WARPS, bytes, s>>>(*a);
+    else if (a->candidates > 0) score_kernel<<<dim3(blocks_of((size_t)(a->o.block ? a->keys : a->candidates), KEYS), (unsigned)a->o.n), KEYS * WARPS, bytes, s>>>(*a);
+    if (a->candidates > 0 && a->key_score) score_blocks_kernel<<<dim3(blocks_of((size_t)a->candidates, 128), (unsigned)a->o.n), 128, 0, s>>>(*a);
+    if (a->candidates > 0 && a->o.among) limit_keys_kernel<<<(unsigned)a->o.n, SELECT_THREADS, 0, s>>>(*a);
+    select_kernel<<<(unsigned)(a->o.n * a->lists), SELECT_THREADS, 0, s>>>(*a);
     return cudaGetLastError();
 }

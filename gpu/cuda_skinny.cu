@@ -1,5 +1,5 @@
 /* Products of few tokens, bound by reading W: every weight is read once, in 16-byte loads, for any number of tokens up to
- * CUDA_INVARIANT_ROWS, and a token's result does not depend on the number of tokens.
+ * BATCH_INVARIANT_ROWS, and a token's result does not depend on the number of tokens.
  *
  * skinny_kernel, for FP8 in blocks and BF16: on tensor cores, rows of W as the 16 rows of a product and tokens as its 8 columns. The columns of W are
  * processed in steps of STEP.
@@ -264,7 +264,7 @@ template <int MT, int NT> __device__ static inline float sum_of(const struct ski
 }
 /* Computes and stores MT * 16 rows of a product, those of block number `block`. */
 template <bool FP8, int MT, int NT, bool ONE, int AHEAD>
-__device__ static inline void skinny_block(struct skinny_sums<MT, NT> &sums, typename columns_of<FP8, ONE>::type &columns, const struct cuda_linear &l, int block) {
+__device__ static inline void skinny_block(struct skinny_sums<MT, NT> &sums, typename columns_of<FP8, ONE>::type &columns, const struct op_linear &l, int block) {
     const struct mat w = head_of(l, (int)blockIdx.z);
     const int o0 = block * (MT * 16);
     skinny_rows<FP8, false, MT, NT, ONE, AHEAD>(sums, columns, w, w, l.x + (size_t)blockIdx.z * (size_t)l.batch_x, l.n, l.ldx, o0);
@@ -273,25 +273,27 @@ __device__ static inline void skinny_block(struct skinny_sums<MT, NT> &sums, typ
         if (o0 + r < w.rows) linear_store(l, t, o0 + r, w.rows, sum_of(sums, t, r));
     }
 }
-template <bool FP8, int MT, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) skinny_kernel(struct cuda_linear l) {
+/* Thread blocks per multiprocessor for which the compiler must leave registers; 0: its own choice, which is as good. */
+__host__ __device__ constexpr int least_blocks(bool fp8, int mt, int nt) { return fp8 && mt == 2 && nt == 3 ? 2 : !fp8 && mt == 1 && nt == 2 ? 3 : 0; }
+template <bool FP8, int MT, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32, least_blocks(FP8, MT, NT)) skinny_kernel(struct op_linear l) {
     typedef struct skinny_sums<MT, NT> block_sums;
     typedef typename columns_of<FP8, ONE>::type block_columns;
     __shared__ block_sums sums;
     __shared__ block_columns columns;
     skinny_block<FP8, MT, NT, ONE, FP8 && MT == 1 ? 2 : 1>(sums, columns, l, (int)blockIdx.x); /* blocks of 16 rows are few, and wait for memory */
 }
-template <int MT, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) join_kernel(const __grid_constant__ struct cuda_join j) {
+template <int MT, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) join_kernel(const __grid_constant__ struct joined j) {
     typedef struct skinny_sums<MT, NT> block_sums;
     typedef typename columns_of<false, ONE>::type wide_columns; /* the larger */
     typedef typename columns_of<true, ONE>::type fp8_columns;
     __shared__ block_sums sums;
     __shared__ wide_columns columns;
     const int k = join_part(j), block = (int)blockIdx.x - j.begin[k];
-    if (j.part[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT, ONE, 1>(sums, (fp8_columns &)columns, j.part[k], block);
-    else skinny_block<false, MT, NT, ONE, 1>(sums, columns, j.part[k], block);
+    if (j.o.linear[k].w.dtype == DT_E4M3) skinny_block<true, MT, NT, ONE, 1>(sums, (fp8_columns &)columns, j.o.linear[k], block);
+    else skinny_block<false, MT, NT, ONE, 1>(sums, columns, j.o.linear[k], block);
 }
 /* y = glu(W x + bias, up x + up_bias) */
-template <bool FP8, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) gated_kernel(struct cuda_linear l, struct mat up, const float *up_bias, struct cuda_glu a) {
+template <bool FP8, int NT, bool ONE> static __global__ void __launch_bounds__(WARPS * 32) gated_kernel(struct op_linear l, struct mat up, const float *up_bias, struct glu a) {
     typedef struct skinny_sums<2, NT> block_sums;
     typedef typename columns_of<FP8, ONE>::type block_columns;
     __shared__ block_sums sums;
@@ -313,12 +315,12 @@ int cuda_skinny_fits(const struct mat *w) {
     return w->dtype == DT_E4M3 && (!w->scale || w->block_cols % STEP == 0 || w->block_cols >= w->cols);
 }
 /* 32 rows per block where that fills the device, else 16: more blocks. A row's sum is the same. */
-template <bool FP8, int NT, bool ONE> static void launch(cudaStream_t s, const struct cuda_linear *l, int n_sms) {
+template <bool FP8, int NT, bool ONE> static void launch(cudaStream_t s, const struct op_linear *l, int n_sms) {
     long blocks = (long)blocks_of((size_t)l->w.rows, 32) * heads_of(l);
     if (blocks >= 2L * n_sms) skinny_kernel<FP8, 2, NT, ONE><<<dim3(blocks_of((size_t)l->w.rows, 32), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
     else skinny_kernel<FP8, 1, NT, ONE><<<dim3(blocks_of((size_t)l->w.rows, 16), 1, heads_of(l)), WARPS * 32, 0, s>>>(*l);
 }
-template <bool FP8> static cudaError_t launch_any(cudaStream_t s, const struct cuda_linear *l, int n_sms) {
+template <bool FP8> static cudaError_t launch_any(cudaStream_t s, const struct op_linear *l, int n_sms) {
     if (l->n == 1 && l->w.cols >= SPLIT_COLUMNS) launch<FP8, 1, true>(s, l, n_sms);
     else if (l->n <= 8) launch<FP8, 1, false>(s, l, n_sms);
     else if (l->n <= 16) launch<FP8, 2, false>(s, l, n_sms);
@@ -326,12 +328,12 @@ template <bool FP8> static cudaError_t launch_any(cudaStream_t s, const struct c
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
-cudaError_t cuda_skinny(cudaStream_t s, const struct cuda_linear *l, int n_sms) {
+cudaError_t cuda_skinny(cudaStream_t s, const struct op_linear *l, int n_sms) {
     return l->w.dtype == DT_E4M3 ? launch_any<true>(s, l, n_sms) : launch_any<false>(s, l, n_sms);
 }
 
-template <int NT, bool ONE> static void launch_join(cudaStream_t s, const struct cuda_join *called, int n_sms) {
-    struct cuda_join j = *called;
+template <int NT, bool ONE> static void launch_join(cudaStream_t s, const struct op_join *called, int n_sms) {
+    struct joined j = {*called, {0}};
     unsigned blocks = join_blocks(&j, 32);
     if (blocks >= 2u * (unsigned)n_sms) join_kernel<2, NT, false><<<blocks, WARPS * 32, 0, s>>>(j);
     else {
@@ -339,9 +341,9 @@ template <int NT, bool ONE> static void launch_join(cudaStream_t s, const struct
         join_kernel<1, NT, ONE><<<blocks, WARPS * 32, 0, s>>>(j);
     }
 }
-cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int n_sms) {
-    const int n = j->part[0].n;
-    if (n == 1 && j->part[0].w.cols >= SPLIT_COLUMNS) launch_join<1, true>(s, j, n_sms);
+cudaError_t cuda_skinny_join(cudaStream_t s, const struct op_join *j, int n_sms) {
+    const int n = j->linear[0].n;
+    if (n == 1 && j->linear[0].w.cols >= SPLIT_COLUMNS) launch_join<1, true>(s, j, n_sms);
     else if (n <= 8) launch_join<1, false>(s, j, n_sms);
     else if (n <= 16) launch_join<2, false>(s, j, n_sms);
     else if (n <= 24) launch_join<3, false>(s, j, n_sms);
@@ -349,7 +351,7 @@ cudaError_t cuda_skinny_join(cudaStream_t s, const struct cuda_join *j, int n_sm
     return cudaGetLastError();
 }
 
-template <bool FP8> static cudaError_t launch_gated(cudaStream_t s, const struct cuda_linear *l, const struct cuda_linear *up, struct cuda_glu a) {
+template <bool FP8> static cudaError_t launch_gated(cudaStream_t s, const struct op_linear *l, const struct op_linear *up, struct glu a) {
     const unsigned blocks = blocks_of((size_t)l->w.rows, 16);
     if (l->n == 1 && l->w.cols >= SPLIT_COLUMNS) gated_kernel<FP8, 1, true><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
     else if (l->n <= 8) gated_kernel<FP8, 1, false><<<blocks, WARPS * 32, 0, s>>>(*l, up->w, up->bias, a);
@@ -358,7 +360,7 @@ template <bool FP8> static cudaError_t launch_gated(cudaStream_t s, const struct
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
-cudaError_t cuda_skinny_gated(cudaStream_t s, const struct cuda_linear *gate, const struct cuda_linear *up, struct cuda_glu a) {
+cudaError_t cuda_skinny_gated(cudaStream_t s, const struct op_linear *gate, const struct op_linear *up, struct glu a) {
     return gate->w.dtype == DT_E4M3 ? launch_gated<true>(s, gate, up, a) : launch_gated<false>(s, gate, up, a);
 }
 
@@ -387,7 +389,7 @@ __device__ static inline void load_four(float v[4], const struct mat &w, int r, 
 }
 enum { TRANSPOSED_TOKENS = 8, COLUMNS = 128 }; /* tokens per pass; columns per block */
 /* y = W^T x for tokens [first, first + count). */
-static __global__ void __launch_bounds__(WARPS * 32) transposed_kernel(struct cuda_linear l, int first, int count) {
+static __global__ void __launch_bounds__(WARPS * 32) transposed_kernel(struct op_linear l, int first, int count) {
     __shared__ float sums[WARPS][COLUMNS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c0 = (int)blockIdx.x * COLUMNS, c = c0 + lane * 4;
     struct mat w = head_of(l, (int)blockIdx.z);
@@ -422,7 +424,7 @@ static __global__ void __launch_bounds__(WARPS * 32) transposed_kernel(struct cu
         __syncthreads();
     }
 }
-cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct cuda_linear *l) {
+cudaError_t cuda_skinny_transposed(cudaStream_t s, const struct op_linear *l) {
     dim3 grid(blocks_of((size_t)l->w.cols, COLUMNS), 1, heads_of(l));
     for (int t = 0; t < l->n; t += TRANSPOSED_TOKENS) transposed_kernel<<<grid, WARPS * 32, 0, s>>>(*l, t, l->n - t < TRANSPOSED_TOKENS ? l->n - t : TRANSPOSED_TOKENS);
     return cudaGetLastError();

@@ -20,7 +20,7 @@ __device__ inline float group_sum(float v, int threads, float *shared /* [32] */
 }
 /* Norms rows, one per group of threads: as many at a time as the block has groups, those of number `first`, first + step, .. of such sets. Called by all threads
  * of a block. */
-__device__ inline void norm_rows(const struct cuda_norm &o, int first, int step, float *sums /* [32] */) {
+__device__ inline void norm_rows(const struct op_norm &o, int first, int step, float *sums /* [32] */) {
     const int threads = norm_threads(o.dim), groups = (int)blockDim.x / threads, t = (int)threadIdx.x % threads;
     for (int base = first * groups; base < o.rows; base += step * groups) {
         const int row = base + (int)threadIdx.x / threads, dim = row < o.rows ? o.dim : 0; /* a group without a row waits for the others */
@@ -51,7 +51,7 @@ __device__ inline void norm_rows(const struct cuda_norm &o, int first, int step,
 /* --- Rope and KV rows ------------------------------------------------------------------------------------------------------------------ */
 
 /* A warp per (row, head): as many at a time as the block has warps, those of number `first`, first + step, .. of such sets. */
-__device__ inline void rope_heads(const struct cuda_rope &o, int first, int step) {
+__device__ inline void rope_heads(const struct op_rope &o, int first, int step) {
     const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
     for (int k = first * warps + (int)threadIdx.x / 32; k < o.n * o.heads; k += step * warps) {
         const int i = k / o.heads, h = k - i * o.heads;
@@ -67,8 +67,8 @@ __device__ inline void rope_heads(const struct cuda_rope &o, int first, int step
 }
 
 /* A warp per (row, head): as many at a time as the block has warps, those of number `first`, first + step, .. of such sets. */
-__device__ inline void kv_store_heads(const struct cuda_kv_store &o, int first, int step) {
-    struct cuda_plane p = o.plane;
+__device__ inline void kv_store_heads(const struct op_kv_store &o, int first, int step) {
+    struct kv_plane p = o.plane;
     const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
     int row0 = o.row0, n = o.n;
     if (o.at) plane_set_address(&p, o.at), row0 = o.every ? o.at->pos / o.every : o.at->pos;
@@ -96,27 +96,27 @@ __device__ inline void kv_store_heads(const struct cuda_kv_store &o, int first, 
 
 /* --- Element-wise ---------------------------------------------------------------------------------------------------------------------- */
 
-__device__ inline void add_number(const struct cuda_add &o, size_t i) {
+__device__ inline void add_number(const struct op_add &o, size_t i) {
     const unsigned m = (unsigned)o.m, row = o.m == o.ldx ? 0 : (unsigned)i / m; /* fewer than 2^32 numbers, see cuda_add() */
     o.y[i] += o.x[o.m == o.ldx ? i : (size_t)row * (size_t)o.ldx + ((unsigned)i - row * m)];
 }
-__device__ inline void sigmoid_number(const struct cuda_each &o, size_t i) { o.x[i] = sigmoid(o.x[i]); }
-__device__ inline void fill_number(const struct cuda_each &o, size_t i) { o.x[i] = o.value; }
-__device__ inline void softcap_number(const struct cuda_each &o, size_t i) { o.x[i] = o.value * tanhf(o.x[i] / o.value); }
-__device__ inline void clip_number(const struct cuda_each &o, size_t i) { o.x[i] = o.x[i] > o.value ? o.value : o.x[i] < -o.value ? -o.value : o.x[i]; }
-__device__ inline void copy_row(const struct cuda_copy &o, int i) {
+__device__ inline void sigmoid_number(const struct op_sigmoid &o, size_t i) { o.x[i] = sigmoid(o.x[i]); }
+__device__ inline void fill_number(const struct op_fill &o, size_t i) { o.x[i] = o.value; }
+__device__ inline void softcap_number(const struct op_softcap &o, size_t i) { o.x[i] = o.cap * tanhf(o.x[i] / o.cap); }
+__device__ inline void clip_number(const struct op_clip &o, size_t i) { o.x[i] = o.x[i] > o.limit ? o.limit : o.x[i] < -o.limit ? -o.limit : o.x[i]; }
+__device__ inline void copy_row(const struct op_copy &o, int i) {
     for (int k = threadIdx.x; k < o.heads * o.dim; k += blockDim.x) {
         const int h = k / o.dim, d = k % o.dim;
         o.y[(size_t)i * (size_t)o.ldy + (size_t)h * (size_t)o.head_ldy + (size_t)d] =
             o.x[(size_t)i * (size_t)o.ldx + (size_t)h * (size_t)o.head_ldx + (size_t)d];
     }
 }
-__device__ inline float position_scale(const struct cuda_scale &o, int at) {
+__device__ inline float position_scale(const struct op_scale &o, int at) {
     const float t = (float)at / (float)o.every;
-    if (o.kind == CUDA_SCALE_POWER) return expf(o.slope * log1pf(t));
-    return 1 + o.slope * logf(o.kind == CUDA_SCALE_SMOOTH ? fmaxf(t, 1.0f) : (float)(1 + at / o.every));
+    if (o.kind == SCALE_POWER) return expf(o.slope * log1pf(t));
+    return 1 + o.slope * logf(o.kind == SCALE_SMOOTH ? fmaxf(t, 1.0f) : (float)(1 + at / o.every));
 }
-__device__ inline void scale_row(const struct cuda_scale &o, int i) {
+__device__ inline void scale_row(const struct op_scale &o, int i) {
     float by = o.by;
     if (o.slopes) {
         const float logarithm = logf((float)(1 + o.pos[i] + o.shift));
@@ -127,14 +127,14 @@ __device__ inline void scale_row(const struct cuda_scale &o, int i) {
     if (o.slope != 0) by *= position_scale(o, o.pos[i] + o.shift);
     for (int c = threadIdx.x; c < o.m; c += blockDim.x) o.x[(size_t)i * (size_t)o.ld + (size_t)c] *= by;
 }
-__device__ inline void gate_number(const struct cuda_gate &o, size_t at) {
+__device__ inline void gate_number(const struct op_gate &o, size_t at) {
     const unsigned head = (unsigned)at / (unsigned)o.dim; /* fewer than 2^32 numbers, see cuda_gate() */
     const size_t d = (unsigned)at - head * (unsigned)o.dim, i = head / (unsigned)o.heads, h = head - (unsigned)i * (unsigned)o.heads;
     float v = o.g[i * (size_t)o.ldg + h * (size_t)o.head_ldg + (o.per_head ? 0 : d)], f = sigmoid(v);
-    if (o.kind == CUDA_GATE_SILU) f *= v;
-    if (o.kind == CUDA_GATE_SOFTPLUS) f = softplus(v);
-    if (o.kind == CUDA_GATE_LINEAR) f = v;
-    if (o.kind == CUDA_GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f)); /* 1 / sqrt(2) */
+    if (o.kind == GATE_SILU) f *= v;
+    if (o.kind == GATE_SOFTPLUS) f = softplus(v);
+    if (o.kind == GATE_LINEAR) f = v;
+    if (o.kind == GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f)); /* 1 / sqrt(2) */
     o.y[i * (size_t)o.ldy + h * (size_t)o.head_ldy + d] *= f;
 }
 
@@ -146,19 +146,19 @@ template <typename T> __device__ inline T with_addresses(T o) {
     return o;
 }
 /* Input row i of channel c; i < 0: from the state, a row before the first one. */
-__device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
+__device__ inline float conv_at(const struct op_conv &o, int i, int c) {
     if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
     return o.before ? o.before[(size_t)(i + o.past) * (size_t)o.channels + (size_t)c] : 0;
 }
 /* with_addresses() for a convolution, whose state may be a part of what the addresses name. */
-__device__ inline struct cuda_conv conv_with_addresses(struct cuda_conv o) {
+__device__ inline struct op_conv conv_with_addresses(struct op_conv o) {
     if (!o.at) return o;
     o = with_addresses(o);
     if (o.before) o.before += o.state_at;
     o.after += o.state_at;
     return o;
 }
-__device__ inline void conv_number(const struct cuda_conv &o, int i, int c) {
+__device__ inline void conv_number(const struct op_conv &o, int i, int c) {
     float sum = o.bias ? o.bias[c] : 0;
     for (int j = 0; j < o.taps; j++) {
         const float x = conv_at(o, i - o.delay - o.taps + 1 + j, c);
@@ -168,7 +168,7 @@ __device__ inline void conv_number(const struct cuda_conv &o, int i, int c) {
 }
 /* Stores channel c of the state after the last row, in rising order of rows: each is read from a later row than it is written to, if both states are the
  * same memory. */
-__device__ inline void conv_keep(const struct cuda_conv &o, int c) {
+__device__ inline void conv_keep(const struct op_conv &o, int c) {
     for (int i = 0; i < o.past; i++) o.after[(size_t)i * (size_t)o.channels + (size_t)c] = conv_at(o, o.n - o.past + i, c);
 }
 
@@ -182,11 +182,11 @@ struct route_space {
     uint8_t *mark;                          /* [n] or [n_group] */
 };
 /* Bytes of shared memory of a token; n_group is at least 1. */
-__host__ __device__ inline size_t route_bytes(const struct cuda_route &r) {
+__host__ __device__ inline size_t route_bytes(const struct op_route &r) {
     const size_t all = (size_t)(r.n_experts + r.n_idle), marks = all > (size_t)r.n_group ? all : (size_t)r.n_group;
     return ((3 * all + (size_t)r.n_group + 2 * (size_t)r.topk) * sizeof(float) + marks + 15) & ~(size_t)15;
 }
-__device__ inline struct route_space route_space(const struct cuda_route &r, void *bytes) {
+__device__ inline struct route_space route_space(const struct op_route &r, void *bytes) {
     const int n = r.n_experts + r.n_idle;
     struct route_space s;
     s.score = (float *)bytes, s.choice = s.score + n, s.group = s.choice + n, s.weight = s.group + r.n_group;
@@ -217,7 +217,7 @@ __device__ inline int best_of(const float *v, const uint8_t *taken, int n) {
     return b.i;
 }
 /* Weight of the best unmarked logit: its softmax share among the unmarked logits within the jitter threshold. */
-__device__ inline float mixer_weight(const struct cuda_route &r, const float *logits, const uint8_t *mark, int best) {
+__device__ inline float mixer_weight(const struct op_route &r, const float *logits, const uint8_t *mark, int best) {
     float top = logits[best], sum = 0;
     for (int i = threadIdx.x % 32; i < r.n_experts; i += 32) {
         float size = fabsf(logits[i]) > top ? fabsf(logits[i]) : top;
@@ -226,9 +226,9 @@ __device__ inline float mixer_weight(const struct cuda_route &r, const float *lo
     return 1.0f / warp_sum(sum);
 }
 /* Computes a token's scores and what experts are chosen by. */
-__device__ inline void route_scores(const struct cuda_route &r, int token, const struct route_space &s) {
+__device__ inline void route_scores(const struct op_route &r, int token, const struct route_space &s) {
     const int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32);
-    const bool softmax = r.score == CUDA_SOFTMAX, mixer = r.score == CUDA_MIXER, by_logit = mixer || r.score == CUDA_SIGMOID_BY_LOGIT;
+    const bool softmax = r.score == SCORE_SOFTMAX, mixer = r.score == SCORE_MIXER, by_logit = mixer || r.score == SCORE_SIGMOID_BY_LOGIT;
     const float *logits = r.logits + (size_t)token * (size_t)n;
     float top = -INFINITY, sum = 0;
     if (softmax || mixer) {
@@ -236,7 +236,7 @@ __device__ inline void route_scores(const struct cuda_route &r, int token, const
         top = warp_max(top);
     }
     for (int i = lane; i < n; i += 32) {
-        s.score[i] = r.score == CUDA_SIGMOID || r.score == CUDA_SIGMOID_BY_LOGIT ? sigmoid(logits[i]) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
+        s.score[i] = r.score == SCORE_SIGMOID || r.score == SCORE_SIGMOID_BY_LOGIT ? sigmoid(logits[i]) : r.score == SCORE_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
         sum += s.score[i];
     }
     sum = warp_sum(sum);
@@ -284,22 +284,22 @@ __device__ inline void route_scores(const struct cuda_route &r, int token, const
     __syncwarp();
 }
 /* Picks a token's experts one after the other. The last ones are those that are always chosen. */
-__device__ inline void route_pick(const struct cuda_route &r, int token, const struct route_space &s) {
+__device__ inline void route_pick(const struct op_route &r, int token, const struct route_space &s) {
     const int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32);
     const int32_t *known = r.table ? r.table + (size_t)r.tokens[token] * (size_t)r.topk : NULL;
     for (int k = 0; k < r.topk; k++) {
         const int left = r.topk - k, i = known ? known[k] : left <= r.n_always ? n - left : best_of(s.choice, s.mark, n - r.n_always);
-        const float weight = r.score == CUDA_MIXER ? mixer_weight(r, r.logits + (size_t)token * (size_t)n, s.mark, i) : s.score[i];
+        const float weight = r.score == SCORE_MIXER ? mixer_weight(r, r.logits + (size_t)token * (size_t)n, s.mark, i) : s.score[i];
         __syncwarp();
         if (!lane) s.mark[i] = 1, s.pick[k] = i, s.weight[k] = weight;
         __syncwarp();
     }
 }
 /* Whether counting picks the same experts as route_pick(). */
-__device__ inline bool route_counts(const struct cuda_route &r) { return !r.table && r.score != CUDA_MIXER; }
+__device__ inline bool route_counts(const struct op_route &r) { return !r.table && r.score != SCORE_MIXER; }
 /* Counts for each expert and token how many experts are better: the expert's rank. Called by all threads of a block, with barriers. s: token 0's space, which
  * those of other tokens follow at a distance of `bytes`. */
-__device__ inline void route_count(const struct cuda_route &r, const struct route_space &s, size_t bytes) {
+__device__ inline void route_count(const struct op_route &r, const struct route_space &s, size_t bytes) {
     const int n = r.n_experts + r.n_idle - r.n_always, pairs = r.n * n, parts = (int)blockDim.x > pairs ? (int)blockDim.x / pairs : 1, part_size = (n + parts - 1) / parts;
     for (int at = threadIdx.x; at < pairs; at += blockDim.x) ((int *)((char *)s.rank + (size_t)(at / n) * bytes))[at % n] = 0;
     __syncthreads();
@@ -316,7 +316,7 @@ __device__ inline void route_count(const struct cuda_route &r, const struct rout
     __syncthreads();
 }
 /* Picks a token's experts by their ranks. */
-__device__ inline void route_by_rank(const struct cuda_route &r, const struct route_space &s) {
+__device__ inline void route_by_rank(const struct op_route &r, const struct route_space &s) {
     const int n = r.n_experts + r.n_idle, lane = (int)(threadIdx.x % 32), most = r.topk - r.n_always;
     for (int i = lane; i < n; i += 32) {
         const int k = i < n - r.n_always ? s.rank[i] : most + (i - (n - r.n_always));
@@ -326,7 +326,7 @@ __device__ inline void route_by_rank(const struct cuda_route &r, const struct ro
     __syncwarp();
 }
 /* Stores a token's experts and weights. Idle choices become unused experts of weight 0; their weight goes to r.idle. */
-__device__ inline void route_store(const struct cuda_route &r, int token, const struct route_space &s) {
+__device__ inline void route_store(const struct op_route &r, int token, const struct route_space &s) {
     const int lane = (int)(threadIdx.x % 32);
     int32_t *ids = r.ids + (size_t)token * (size_t)r.topk;
     float *weights = r.weights + (size_t)token * (size_t)r.topk, total = 0;
@@ -351,7 +351,7 @@ __device__ inline void route_store(const struct cuda_route &r, int token, const 
     if (!lane) r.idle[token] = idle;
 }
 /* Routes a token by one warp. space: shared memory of route_bytes(). */
-__device__ inline void route_token(const struct cuda_route &r, int token, void *space) {
+__device__ inline void route_token(const struct op_route &r, int token, void *space) {
     const struct route_space s = route_space(r, space);
     route_scores(r, token, s);
     route_pick(r, token, s);

@@ -51,8 +51,7 @@ static bool must_follow(const struct fuse_entry *e, const struct ranges *own) {
 }
 
 static bool same_plane(const struct op_kv_store *a, const struct op_kv_store *b) {
-    return a->plane.data == b->plane.data && a->plane.blocks == b->plane.blocks && a->plane.at == b->plane.at &&
-           a->at == b->at;
+    return kv_planes_equal(&a->plane, &b->plane) && a->at == b->at;
 }
 bool fuse_steps_are_apart(const struct op_chain *c, int first, int i) {
     const struct op_step *own = &c->step[i];
@@ -80,29 +79,15 @@ static bool reads_same(const struct op_linear *a, const struct op_linear *b) {
     return a->x == b->x && a->n == b->n && (a->ldx == b->ldx || a->n == 1) && a->w.cols == b->w.cols;
 }
 
-static size_t count_of(int a, int b, int c) { return (size_t)a * (size_t)b * (size_t)c; }
-/* Numbers that an operation computes if it may be in a chain; 0: it may not. */
-static size_t small_numbers(enum op_code code, const union op_args *a) {
-    switch (code) {
-    case OP_NORM: return count_of(a->norm.rows, a->norm.dim, 1);
-    case OP_ROPE: return count_of(a->rope.n, a->rope.heads, 2 * a->rope.half);
-    case OP_KV_STORE: return count_of(a->kv_store.n, a->kv_store.plane.heads, a->kv_store.plane.dim);
-    case OP_ROUTE: return a->route.n > FUSE_ROWS ? 0 : count_of(a->route.n, a->route.n_experts + a->route.n_idle, 1);
-    case OP_ADD: return count_of(a->add.n, a->add.m, 1);
-    case OP_SIGMOID: return count_of(a->sigmoid.n, a->sigmoid.m, 1);
-    case OP_CLIP: return count_of(a->clip.n, a->clip.m, 1);
-    case OP_FILL: return count_of(a->fill.n, a->fill.m, 1);
-    case OP_SOFTCAP: return count_of(a->softcap.n, a->softcap.m, 1);
-    case OP_COPY: return count_of(a->copy.n, a->copy.heads, a->copy.dim);
-    case OP_GATE: return count_of(a->gate.n, a->gate.heads, a->gate.dim);
-    case OP_SCALE: return count_of(a->scale.n, a->scale.m, 1);
-    case OP_CONV: return count_of(a->conv.n, a->conv.channels, 1);
-    case OP_TRANSFER: return a->transfer.size / 4;
-    default: return 0;
-    }
-}
+/* Operations that may be steps of a chain (base/op_list.h). */
+static const bool fits_chain[OP_COUNT] = {
+#define X(name, CODE, class, ...) OP_IF_SMALL_##class([OP_##CODE] = true, )
+    OPS_ALL(X)
+#undef X
+};
 static bool is_small(enum op_code code, const union op_args *a) {
-    const size_t n = small_numbers(code, a);
+    if (!fits_chain[code] || (code == OP_ROUTE && a->route.n > OP_CHAIN_ROWS)) return false;
+    const size_t n = op_numbers(code, a);
     return n > 0 && n <= FUSE_NUMBERS;
 }
 

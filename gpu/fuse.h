@@ -6,11 +6,7 @@
  * memory. */
 #include "gpu/op.h"
 
-enum {
-    FUSE_WINDOW = 8,
-    FUSE_NUMBERS = 16384 /* most numbers of an operation in a chain, which one SM runs */,
-    FUSE_ROWS = 8 /* most tokens to route */
-};
+enum { FUSE_WINDOW = 8, FUSE_NUMBERS = 16384 /* most numbers of an operation in a chain, which one SM runs */ };
 struct fuse {
     int n;
     struct fuse_entry {

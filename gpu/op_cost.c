@@ -39,11 +39,21 @@ double op_cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window) {
     return sum + (double)(rows - rising) * (double)most;
 }
 
+/* Of the columns `bytes` and `kind` of the lists of operations. */
+static const uint8_t bytes_per_number[OP_COUNT] = {
+#define X(name, CODE, class, kind, bytes, ...) [OP_##CODE] = bytes,
+    OPS_ALL(X)
+#undef X
+};
+static const uint8_t kinds[OP_COUNT] = {
+#define X(name, CODE, class, kind, ...) [OP_##CODE] = GPU_OP_##kind,
+    OPS_ALL(X)
+#undef X
+};
+
 struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, double chosen) {
     struct op_cost_work w = {0};
     switch (code) {
-    case OP_EMBED: w.bytes = 2.0 * u->embed.n * u->embed.table.cols * 4; break;
-    case OP_NORM: w.bytes = 8.0 * u->norm.rows * u->norm.dim; break;
     case OP_LINEAR: {
         const struct op_linear *a = &u->linear;
         double heads = a->batch > 1 ? a->batch : 1;
@@ -54,10 +64,6 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         w.rows = a->exact && a->n > BATCH_INVARIANT_ROWS ? BATCH_INVARIANT_ROWS : a->n;
         break;
     }
-    case OP_ROPE_TABLE: w.bytes = 8.0 * u->rope_table.n * u->rope_table.half; break;
-    case OP_ROPE: w.bytes = 16.0 * u->rope.n * u->rope.heads * u->rope.half; break;
-    case OP_KV_STORE: w.bytes = 6.0 * u->kv_store.n * u->kv_store.plane.heads * u->kv_store.plane.dim; break;
-    case OP_KV_LOAD: w.bytes = 6.0 * u->kv_load.n * u->kv_load.plane.heads * u->kv_load.plane.dim; break;
     case OP_ATTENTION: {
         const struct op_attention *a = &u->attention;
         int window = a->chosen           ? a->n_chosen * (a->chosen_block ? a->chosen_block : 1)
@@ -70,7 +76,7 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
                                      : op_cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, window);
         w.attn_flops = pairs * a->n_heads * 2.0 * (a->k.dim + a->v_dim);
         /* latents, whose values are a part of the keys */
-        const bool same = a->v.data == a->k.data && a->v.blocks == a->k.blocks && a->v.at == a->k.at;
+        const bool same = kv_planes_equal(&a->k, &a->v);
         const double chosen_keys = a->chosen ? (double)a->n * window : a->n_keys,
                      keys = chosen_keys < a->n_keys ? chosen_keys : a->n_keys;
         w.bytes = 4.0 * a->n * a->n_heads * ((double)a->k.dim + a->v_dim) +
@@ -115,15 +121,6 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         }
         break;
     }
-    case OP_ADD: w.bytes = 12.0 * u->add.n * u->add.m; break;
-    case OP_SIGMOID: w.bytes = 8.0 * u->sigmoid.n * u->sigmoid.m; break;
-    case OP_CLIP: w.bytes = 8.0 * u->clip.n * u->clip.m; break;
-    case OP_FILL: w.bytes = 4.0 * u->fill.n * u->fill.m; break;
-    case OP_SOFTCAP: w.bytes = 8.0 * u->softcap.n * u->softcap.m; break;
-    case OP_COPY: w.bytes = 8.0 * u->copy.n * u->copy.heads * u->copy.dim; break;
-    case OP_GATE: w.bytes = 12.0 * u->gate.n * u->gate.heads * u->gate.dim; break;
-    case OP_SCALE: w.bytes = 8.0 * u->scale.n * u->scale.m; break;
-    case OP_CONV: w.bytes = 8.0 * u->conv.n * u->conv.channels; break;
     case OP_DELTA: { /* the state is read and written once; per row two products with it and the update */
         const struct op_delta *a = &u->delta;
         double state = (double)a->v_heads * a->k_dim * a->v_dim;
@@ -140,13 +137,6 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         w.bytes = 12.0 * state + 12.0 * a->n * a->channels;
         break;
     }
-    case OP_COMPRESS: w.bytes = 8.0 * u->compress.n * u->compress.dim * (u->compress.overlap ? 2 : 1); break;
-    case OP_NGRAM: w.bytes = 4.0 * u->ngram.n * u->ngram.size * (1 + u->ngram.per); break;
-    case OP_ROUND: w.bytes = 8.0 * u->round.n * u->round.m; break;
-    case OP_RELATE: w.bytes = 8.0 * u->relate.n * u->relate.heads * u->relate.dim; break;
-    case OP_POOL: w.bytes = 4.0 * u->pool.n * u->pool.hidden * (u->pool.n_sources + u->pool.n_queries); break;
-    case OP_SPREAD: w.bytes = 4.0 * u->spread.n * u->spread.hidden * (1 + 2.0 * u->spread.n_streams); break;
-    case OP_MIX: w.bytes = 4.0 * u->mix.n * u->mix.hidden * (2 + 2.0 * u->mix.n_streams); break;
     case OP_EXPAND: {
         const struct op_expand *a = &u->expand;
         double out = (double)a->heads * (a->nope + a->latent.dim - a->w.cols + a->v_dim);
@@ -156,8 +146,6 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         w.rows = a->n;
         break;
     }
-    case OP_SORT: w.bytes = 24.0 * u->sort.n * u->sort.topk; break;
-    case OP_GATHER: w.bytes = 8.0 * u->gather.n * u->gather.dim; break;
     case OP_FFN: {
         const struct op_ffn *a = &u->ffn;
         add_expert(&a->expert, &w.flops, &w.bytes);
@@ -181,9 +169,6 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         }
         break;
     }
-    case OP_SCATTER_ADD: w.bytes = 12.0 * u->scatter_add.n * u->scatter_add.dim; break;
-    case OP_MERGE: w.bytes = 12.0 * u->merge.n * u->merge.heads * u->merge.dim; break;
-    case OP_TRANSFER: w.bytes = (double)u->transfer.size; break;
     case OP_JOIN:
     case OP_CHAIN:
         for (int i = 0; i < op_parts(code, u); i++) {
@@ -194,7 +179,7 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
             w.rows = fmax(w.rows, one.rows);
         }
         break;
-    case OP_COUNT: break;
+    default: w.bytes = bytes_per_number[code] * (double)op_numbers(code, u);
     }
     return w;
 }
@@ -215,21 +200,6 @@ static const double CACHED_BYTES = 4 << 20; /* bytes of activations that fit the
 static double seconds_at(double work, double rate) { return rate > 0 ? work / rate : 0; }
 static double rate_at(const struct gpu_curve *c, double rows, double plain) {
     return c->n && rows > 0 ? curve_value(c, rows) : plain;
-}
-
-static enum gpu_op_kind kind_of(enum op_code code) {
-    switch (code) {
-    case OP_EXPERTS:
-    case OP_FFN:
-    case OP_GROUP: return GPU_OP_EXPERTS;
-    case OP_LINEAR:
-    case OP_JOIN: return GPU_OP_LINEAR;
-    case OP_ATTENTION:
-    case OP_SELECT:
-    case OP_DELTA:
-    case OP_SCAN: return GPU_OP_ATTENTION;
-    default: return GPU_OP_ELEM;
-    }
 }
 
 /* Few rows tend to select cached experts, so their disk share is disk_share_few_rows; if all experts are selected it is
@@ -254,7 +224,7 @@ static double group_seconds(const struct op_cost_rates *m, const struct op_group
 double op_cost_seconds(const struct op_cost_rates *m, enum op_code code, const union op_args *a,
                        struct op_cost_detail *detail) {
     const struct op_cost_work w = op_cost_work(code, a, m->n_selected);
-    const enum gpu_op_kind kind = kind_of(code);
+    const enum gpu_op_kind kind = (enum gpu_op_kind)kinds[code];
     const struct gpu_curve *flops = &m->flops_rows, *reads = &m->bw_rows;
     if ((code == OP_LINEAR || code == OP_JOIN) && m->linear_bw.n) {
         const struct mat *mat = code == OP_JOIN ? &a->join.linear[0].w : &a->linear.w;

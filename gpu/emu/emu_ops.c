@@ -116,39 +116,19 @@ static int run_expand(struct exec *cpu, const struct op_expand *a) {
     return rc;
 }
 
-int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
-    const struct ops *ops = cpu->ops;
+/* Runs an operation that all executors have. */
+static int cpu_run(struct exec *cpu, enum op_code code, const union op_args *u) {
     switch (code) {
-    case OP_EMBED: return ops->embed(cpu, &u->embed);
-    case OP_NORM: return ops->norm(cpu, &u->norm);
-    case OP_LINEAR: return ops->linear(cpu, &u->linear);
-    case OP_ROPE_TABLE: return ops->rope_table(cpu, &u->rope_table);
-    case OP_ROPE: return ops->rope(cpu, &u->rope);
-    case OP_KV_STORE: return ops->kv_store(cpu, &u->kv_store);
-    case OP_KV_LOAD: return ops->kv_load(cpu, &u->kv_load);
-    case OP_ATTENTION: return ops->attention(cpu, &u->attention);
-    case OP_SELECT: return ops->select(cpu, &u->select);
-    case OP_ROUTE: return ops->route(cpu, &u->route);
-    case OP_EXPERTS: return ops->experts(cpu, &u->experts);
-    case OP_ADD: return ops->add(cpu, &u->add);
-    case OP_SIGMOID: return ops->sigmoid(cpu, &u->sigmoid);
-    case OP_CLIP: return ops->clip(cpu, &u->clip);
-    case OP_FILL: return ops->fill(cpu, &u->fill);
-    case OP_SOFTCAP: return ops->softcap(cpu, &u->softcap);
-    case OP_COPY: return ops->copy(cpu, &u->copy);
-    case OP_MERGE: return ops->merge(cpu, &u->merge);
-    case OP_GATE: return ops->gate(cpu, &u->gate);
-    case OP_SCALE: return ops->scale(cpu, &u->scale);
-    case OP_CONV: return ops->conv(cpu, &u->conv);
-    case OP_DELTA: return ops->delta(cpu, &u->delta);
-    case OP_SCAN: return ops->scan(cpu, &u->scan);
-    case OP_COMPRESS: return ops->compress(cpu, &u->compress);
-    case OP_NGRAM: return ops->ngram(cpu, &u->ngram);
-    case OP_RELATE: return ops->relate(cpu, &u->relate);
-    case OP_ROUND: return ops->round(cpu, &u->round);
-    case OP_POOL: return ops->pool(cpu, &u->pool);
-    case OP_SPREAD: return ops->spread(cpu, &u->spread);
-    case OP_MIX: return ops->mix(cpu, &u->mix);
+#define X(name, CODE, ...) \
+    case OP_##CODE: return cpu->ops->name(cpu, &u->name);
+        OPS(X)
+#undef X
+    default: return ERR_RUNTIME;
+    }
+}
+
+int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
+    switch (code) {
     case OP_EXPAND: return run_expand(cpu, &u->expand);
     case OP_SORT: sort_tokens(&u->sort); return 0;
     case OP_FFN: return run_ffn(cpu, &u->ffn);
@@ -159,8 +139,7 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_GROUP: return run_group(cpu, &u->group);
     case OP_TRANSFER: memcpy(u->transfer.dst, u->transfer.src, u->transfer.size); return 0;
     case OP_JOIN: /* run part by part */
-    case OP_CHAIN:
-    case OP_COUNT: break;
+    case OP_CHAIN: return ERR_RUNTIME;
+    default: return cpu_run(cpu, code, u);
     }
-    return ERR_RUNTIME;
 }

@@ -5,6 +5,7 @@ An exported function starts with one of these, followed by '_', a digit or nothi
 - the name of its source or of the header that declares it, or leading words of it (attention_gqa.c: attention_...),
 - the folder and such a name (gpu/spec.c: gpu_spec_...),
 - the name of a struct or enum that this header defines (struct arena: arena_...).
+Operations (rows X(name, CODE, ...) of base/op_*.h) are computed by cpu_name(), which cpu/cpu_exec.h declares by that list.
 Of engine/engine.h: engine_ or session_. Of tokenizer/jinja: j.
 """
 import os
@@ -16,11 +17,9 @@ MOST_LINES = {".c": 600, ".h": 300}
 # Files that may be longer, with the reason.
 LONG = {
     "base/iq_grids.h": "tables of numbers",
-    "base/ops.h": "all operations, one struct each, whose comments are the reference of three executors",
     "cpu/gemm_amx_inner.h": "kernels, included once per format",
     "cpu/gemv_inner.h": "kernels, included once per format and instruction set",
     "engine/model/config.h": "one field per property of a model",
-    "gpu/cuda_kernels.h": "the launchers of all kernels",
 }
 # Functions whose names others give.
 KNOWN = {
@@ -74,6 +73,8 @@ def main():
     for path in sorted(code):
         for name in (PROTOTYPE if path.endswith(".h") else DEFINITION).findall(code[path]):
             (declared if path.endswith(".h") else defined).setdefault(name, path)
+    for name in re.findall(r"\bX\((\w+), [A-Z_]+, ", "".join(text for path, text in files.items() if path.startswith("base/op_"))):
+        declared.setdefault("cpu_" + name, "cpu/cpu_exec.h")
     for name in sorted(declared.keys() | defined.keys() - {"main"}):
         header, source = declared.get(name), defined.get(name)
         allowed = set().union(*(prefixes(p) for p in (header, source) if p), TYPE.findall(code[header]) if header else [])
