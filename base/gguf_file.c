@@ -164,35 +164,36 @@ static int take_meta(struct reader *r, uint64_t n, struct json *out) {
 
 /* --- Tensors ---------------------------------------------------------------------------------- */
 
+static const uint8_t gguf_number[DT_COUNT] = {
+#define X(name, file, block, bytes, number) [DT_##name] = number,
+    DTYPES(X)
+#undef X
+};
+/* Formats that hearth does not compute with. */
 static const struct {
     const char *name;
-    uint8_t dtype; /* DT_NONE: unsupported */
-} formats[] = {
-    [0] = {"F32", DT_F32},        [1] = {"F16", DT_F16},          [2] = {"Q4_0", DT_Q4_0},
-    [3] = {"Q4_1", DT_Q4_1},      [6] = {"Q5_0", DT_Q5_0},        [7] = {"Q5_1", DT_Q5_1},
-    [8] = {"Q8_0", DT_Q8_0},      [9] = {"Q8_1", DT_NONE},        [10] = {"Q2_K", DT_Q2_K},
-    [11] = {"Q3_K", DT_Q3_K},     [12] = {"Q4_K", DT_Q4_K},       [13] = {"Q5_K", DT_Q5_K},
-    [14] = {"Q6_K", DT_Q6_K},     [15] = {"Q8_K", DT_NONE},       [16] = {"IQ2_XXS", DT_IQ2_XXS},
-    [17] = {"IQ2_XS", DT_IQ2_XS}, [18] = {"IQ3_XXS", DT_IQ3_XXS}, [19] = {"IQ1_S", DT_IQ1_S},
-    [20] = {"IQ4_NL", DT_IQ4_NL}, [21] = {"IQ3_S", DT_IQ3_S},     [22] = {"IQ2_S", DT_IQ2_S},
-    [23] = {"IQ4_XS", DT_IQ4_XS}, [24] = {"I8", DT_NONE},         [25] = {"I16", DT_NONE},
-    [26] = {"I32", DT_I32},       [27] = {"I64", DT_NONE},        [28] = {"F64", DT_NONE},
-    [29] = {"IQ1_M", DT_IQ1_M},   [30] = {"BF16", DT_BF16},       [34] = {"TQ1_0", DT_TQ1_0},
-    [35] = {"TQ2_0", DT_TQ2_0},   [39] = {"MXFP4", DT_MXFP4},     [40] = {"NVFP4", DT_NONE},
-    [41] = {"Q1_0", DT_Q1_0},     [42] = {"Q2_0", DT_Q2_0},
-};
-enum { N_FORMATS = sizeof formats / sizeof *formats };
+    uint8_t number;
+} unsupported[] = {{"Q8_1", 9}, {"Q8_K", 15}, {"I8", 24}, {"I16", 25}, {"I64", 27}, {"F64", 28}, {"NVFP4", 40}};
+
+static enum dtype dtype_of_number(uint32_t number) { /* DT_NONE: none */
+    for (int t = 0; t < DT_COUNT; t++)
+        if (gguf_number[t] == number && number != NO_GGUF) return (enum dtype)t;
+    return DT_NONE;
+}
 
 static int take_format(struct reader *r, struct gguf_tensor *t, uint32_t type) {
     char known[320] = "";
-    if (type < N_FORMATS && formats[type].dtype) return t->dtype = formats[type].dtype, 0;
-    for (size_t i = 0, at = 0; i < N_FORMATS; i++)
-        if (formats[i].dtype && formats[i].dtype != DT_I32)
-            at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", formats[i].name);
-    if (type < N_FORMATS && formats[type].name)
-        return error_set(r->e, ERR_MODEL,
-                         "%s: tensor %.200s is stored as %s, which hearth does not compute with; it takes %s", r->what,
-                         t->name, formats[type].name, known);
+    if ((t->dtype = dtype_of_number(type))) return 0;
+    for (uint32_t number = 0, at = 0; number < NO_GGUF; number++) {
+        const enum dtype d = dtype_of_number(number);
+        if (d && d != DT_I32)
+            at += (uint32_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", dtype_name(d));
+    }
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
+        if (unsupported[i].number == type)
+            return error_set(r->e, ERR_MODEL,
+                             "%s: tensor %.200s is stored as %s, which hearth does not compute with; it takes %s",
+                             r->what, t->name, unsupported[i].name, known);
     return error_set(r->e, ERR_MODEL, "%s: tensor %.200s has the unknown format %u; hearth computes with %s", r->what,
                      t->name, type, known);
 }
@@ -230,7 +231,7 @@ static int take_tensor(struct reader *r, struct gguf_tensor *t) {
     uint64_t columns = (uint64_t)t->shape[t->ndim - 1];
     if (columns % dtype_block(t->dtype))
         return error_set(r->e, ERR_MODEL, "%s: tensor %.200s: rows of %llu numbers are no whole blocks of %s", r->what,
-                         t->name, (unsigned long long)columns, formats[type].name);
+                         t->name, (unsigned long long)columns, dtype_name(t->dtype));
     t->size = t->size / columns * dtype_bytes(t->dtype, columns);
     return 0;
 }

@@ -3,53 +3,72 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The number formats, one row each: DT_name, its name in safetensors or GGUF files, elements and bytes per block, and
+ * GGUF's number, NO_GGUF if hearth does not read it from there. */
+enum { NO_GGUF = 255 };
+#define DTYPES(X) \
+    X(NONE, "none", 1, 0, NO_GGUF) \
+    X(F32, "F32", 1, 4, 0) \
+    X(BF16, "BF16", 1, 2, 30) \
+    X(F16, "F16", 1, 2, 1) \
+    /* FP8 */ \
+    X(E4M3, "F8_E4M3", 1, 1, NO_GGUF) \
+    /* power-of-two scales */ \
+    X(E8M0, "F8_E8M0", 1, 1, NO_GGUF) \
+    /* FP4, two per byte, even column in the low nibble */ \
+    X(E2M1, "F4_E2M1", 2, 1, NO_GGUF) \
+    X(I8, "I8", 1, 1, NO_GGUF) \
+    X(U8, "U8", 1, 1, NO_GGUF) \
+    X(I16, "I16", 1, 2, NO_GGUF) \
+    X(I32, "I32", 1, 4, 26) \
+    X(I64, "I64", 1, 8, NO_GGUF) \
+    X(BOOL, "BOOL", 1, 1, NO_GGUF) \
+    X(F64, "F64", 1, 8, NO_GGUF) \
+    X(E5M2, "F8_E5M2", 1, 1, NO_GGUF) \
+    /* four-bit integers, two per byte, even column in the low nibble, minus a zero point: that of DT_F32Z, else 8 */ \
+    X(I4, "I4", 2, 1, NO_GGUF) \
+    /* scales: float32 whose low eight bits are replaced by the zero point of the codes (of DT_I8: plus 128) */ \
+    X(F32Z, "F32Z", 1, 4, NO_GGUF) \
+    /* GGUF's block formats, with scales inside the data */ \
+    X(Q8_0, "Q8_0", 32, 34, 8) \
+    X(Q4_0, "Q4_0", 32, 18, 2) \
+    X(Q4_K, "Q4_K", 256, 144, 12) \
+    X(Q5_K, "Q5_K", 256, 176, 13) \
+    X(Q6_K, "Q6_K", 256, 210, 14) \
+    X(IQ4_NL, "IQ4_NL", 32, 18, 20) \
+    X(IQ4_XS, "IQ4_XS", 256, 136, 23) \
+    /* E2M1 and E8M0 in one block, low nibbles first */ \
+    X(MXFP4, "MXFP4", 32, 17, 39) \
+    /* hearth's own: columns i and 64 + i in byte i, low nibble first, biased by 8; scales in a separate array */ \
+    X(INT4, "INT4", 128, 64, NO_GGUF) \
+    /* more of GGUF's */ \
+    X(Q4_1, "Q4_1", 32, 20, 3) \
+    X(Q5_0, "Q5_0", 32, 22, 6) \
+    X(Q5_1, "Q5_1", 32, 24, 7) \
+    X(Q2_K, "Q2_K", 256, 84, 10) \
+    X(Q3_K, "Q3_K", 256, 110, 11) \
+    X(IQ1_S, "IQ1_S", 256, 50, 19) \
+    X(IQ1_M, "IQ1_M", 256, 56, 29) \
+    X(IQ2_XXS, "IQ2_XXS", 256, 66, 16) \
+    X(IQ2_XS, "IQ2_XS", 256, 74, 17) \
+    X(IQ2_S, "IQ2_S", 256, 82, 22) \
+    X(IQ3_XXS, "IQ3_XXS", 256, 98, 18) \
+    X(IQ3_S, "IQ3_S", 256, 110, 21) \
+    X(TQ1_0, "TQ1_0", 256, 54, 34) \
+    X(TQ2_0, "TQ2_0", 256, 66, 35) \
+    X(Q1_0, "Q1_0", 128, 18, 41) \
+    X(Q2_0, "Q2_0", 64, 18, 42)
 enum dtype {
-    DT_NONE,
-    DT_F32,
-    DT_BF16,
-    DT_F16,
-    DT_E4M3, /* FP8 */
-    DT_E8M0, /* power-of-two scales */
-    DT_E2M1, /* FP4, two per byte, even column in the low nibble */
-    DT_I8,
-    DT_U8,
-    DT_I16,
-    DT_I32,
-    DT_I64,
-    DT_BOOL,
-    DT_F64,
-    DT_E5M2,
-    /* four-bit integers, two per byte, even column in the low nibble, minus a zero point: that of DT_F32Z, else 8 */
-    DT_I4,
-    DT_F32Z, /* scales: float32 whose low eight bits are replaced by the zero point of the codes (of DT_I8: plus 128) */
-    DT_Q8_0, /* this and the following: GGUF's block formats, with scales inside the data */
-    DT_Q4_0,
-    DT_Q4_K,
-    DT_Q5_K,
-    DT_Q6_K,
-    DT_IQ4_NL,
-    DT_IQ4_XS,
-    DT_MXFP4, /* E2M1 and E8M0 in one block, low nibbles first */
-    /* hearth's own: 128 columns in 64 bytes, columns i and 64 + i in byte i, low nibble first, biased by 8; scales in a
-       separate array */
-    DT_INT4,
-    DT_Q4_1, /* more of GGUF's */
-    DT_Q5_0,
-    DT_Q5_1,
-    DT_Q2_K,
-    DT_Q3_K,
-    DT_IQ1_S,
-    DT_IQ1_M,
-    DT_IQ2_XXS,
-    DT_IQ2_XS,
-    DT_IQ2_S,
-    DT_IQ3_XXS,
-    DT_IQ3_S,
-    DT_TQ1_0,
-    DT_TQ2_0,
-    DT_Q1_0,
-    DT_Q2_0,
-    DT_COUNT
+#define X(name, ...) DT_##name,
+    DTYPES(X)
+#undef X
+        DT_COUNT
+};
+/* Elements and bytes per block of each format, as constants: BLOCK_Q4_K, BYTES_Q4_K. */
+enum {
+#define X(name, file, block, bytes, ...) BLOCK_##name = block, BYTES_##name = bytes,
+    DTYPES(X)
+#undef X
 };
 /* Bytes of n consecutive elements, starting on a block boundary. */
 size_t dtype_bytes(enum dtype t, size_t n);

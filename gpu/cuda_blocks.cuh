@@ -87,49 +87,54 @@ template <int N> __device__ inline void q3_k_columns(float *v, const uint8_t *b,
 #include "gpu/cuda_grid_blocks.cuh"
 
 __device__ inline bool is_blocks(int dtype) { return dtype >= DT_Q8_0; }
+/* The block of a row that column c is in, and the column's place in it. */
+#define AT(name) (row + c / BLOCK_##name * BYTES_##name)
+#define IN(name) (c % BLOCK_##name)
 /* Columns c .. c + N - 1 of a row. */
 template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, int dtype, int c) {
     const uint8_t *b;
     switch (dtype) {
     case DT_Q8_0: {
-        b = row + c / 32 * 34;
+        b = AT(Q8_0);
         float d = block_half(b);
 #pragma unroll
-        for (int k = 0; k < N; k++) v[k] = d * (float)((const int8_t *)b)[2 + c % 32 + k];
+        for (int k = 0; k < N; k++) v[k] = d * (float)((const int8_t *)b)[2 + IN(Q8_0) + k];
         return;
     }
     case DT_Q4_0:
     case DT_IQ4_NL:
-        b = row + c / 32 * 18;
-        nibbles<N>(v, b + 2, c % 32, block_half(b), dtype);
+        b = AT(Q4_0);
+        nibbles<N>(v, b + 2, IN(Q4_0), block_half(b), dtype);
         return;
     case DT_MXFP4:
-        b = row + c / 32 * 17;
-        nibbles<N>(v, b + 1, c % 32, e8m0_decode(b[0]), dtype);
+        b = AT(MXFP4);
+        nibbles<N>(v, b + 1, IN(MXFP4), e8m0_decode(b[0]), dtype);
         return;
     case DT_INT4: /* scales are stored separately; the caller applies them */
 #pragma unroll
-        for (int k = 0; k < N; k++) v[k] = (float)((int)((uint32_t)row[c / 128 * 64 + c % 64 + k] >> (c % 128 / 64 * 4) & 15) - 8);
+        for (int k = 0; k < N; k++) v[k] = (float)((int)((uint32_t)AT(INT4)[c % 64 + k] >> (IN(INT4) / 64 * 4) & 15) - 8);
         return;
-    case DT_Q4_1: b = row + c / 32 * 20; nibbles_plus<N>(v, b + 4, c % 32, block_half(b), block_half(b + 2), false); return;
-    case DT_Q5_0: b = row + c / 32 * 22; nibbles_plus<N>(v, b + 6, c % 32, block_half(b), -16 * block_half(b), true); return;
-    case DT_Q5_1: b = row + c / 32 * 24; nibbles_plus<N>(v, b + 8, c % 32, block_half(b), block_half(b + 2), true); return;
-    case DT_Q2_K: q2_k_columns<N>(v, row + c / 256 * 84, c % 256); return;
-    case DT_Q3_K: q3_k_columns<N>(v, row + c / 256 * 110, c % 256); return;
-    case DT_IQ1_S: iq1_columns<N>(v, row + c / 256 * 50, dtype, c % 256); return;
-    case DT_IQ1_M: iq1_columns<N>(v, row + c / 256 * 56, dtype, c % 256); return;
-    case DT_IQ2_XXS: iq2_columns<N>(v, row + c / 256 * 66, dtype, c % 256); return;
-    case DT_IQ2_XS: iq2_columns<N>(v, row + c / 256 * 74, dtype, c % 256); return;
-    case DT_IQ2_S: iq2_columns<N>(v, row + c / 256 * 82, dtype, c % 256); return;
-    case DT_IQ3_XXS: iq3_columns<N>(v, row + c / 256 * 98, dtype, c % 256); return;
-    case DT_IQ3_S: iq3_columns<N>(v, row + c / 256 * 110, dtype, c % 256); return;
-    case DT_TQ1_0: tq1_columns<N>(v, row + c / 256 * 54, c % 256); return;
-    case DT_TQ2_0: tq2_columns<N>(v, row + c / 256 * 66, c % 256); return;
-    case DT_Q1_0: q1_0_columns<N>(v, row + c / 128 * 18, c % 128); return;
-    case DT_Q2_0: q2_0_columns<N>(v, row + c / 64 * 18, c % 64); return;
-    case DT_IQ4_XS: iq4_xs<N>(v, row + c / 256 * 136, c % 256); return;
-    case DT_Q4_K: b = row + c / 256 * 144; q45_k_columns<N>(v, b, NULL, b + 16, c % 256); return;
-    case DT_Q5_K: b = row + c / 256 * 176; q45_k_columns<N>(v, b, b + 16, b + 48, c % 256); return;
-    default: q6_k_columns<N>(v, row + c / 256 * 210, c % 256); return;
+    case DT_Q4_1: b = AT(Q4_1); nibbles_plus<N>(v, b + 4, IN(Q4_1), block_half(b), block_half(b + 2), false); return;
+    case DT_Q5_0: b = AT(Q5_0); nibbles_plus<N>(v, b + 6, IN(Q5_0), block_half(b), -16 * block_half(b), true); return;
+    case DT_Q5_1: b = AT(Q5_1); nibbles_plus<N>(v, b + 8, IN(Q5_1), block_half(b), block_half(b + 2), true); return;
+    case DT_Q2_K: q2_k_columns<N>(v, AT(Q2_K), IN(Q2_K)); return;
+    case DT_Q3_K: q3_k_columns<N>(v, AT(Q3_K), IN(Q3_K)); return;
+    case DT_IQ1_S: iq1_columns<N>(v, AT(IQ1_S), dtype, IN(IQ1_S)); return;
+    case DT_IQ1_M: iq1_columns<N>(v, AT(IQ1_M), dtype, IN(IQ1_M)); return;
+    case DT_IQ2_XXS: iq2_columns<N>(v, AT(IQ2_XXS), dtype, IN(IQ2_XXS)); return;
+    case DT_IQ2_XS: iq2_columns<N>(v, AT(IQ2_XS), dtype, IN(IQ2_XS)); return;
+    case DT_IQ2_S: iq2_columns<N>(v, AT(IQ2_S), dtype, IN(IQ2_S)); return;
+    case DT_IQ3_XXS: iq3_columns<N>(v, AT(IQ3_XXS), dtype, IN(IQ3_XXS)); return;
+    case DT_IQ3_S: iq3_columns<N>(v, AT(IQ3_S), dtype, IN(IQ3_S)); return;
+    case DT_TQ1_0: tq1_columns<N>(v, AT(TQ1_0), IN(TQ1_0)); return;
+    case DT_TQ2_0: tq2_columns<N>(v, AT(TQ2_0), IN(TQ2_0)); return;
+    case DT_Q1_0: q1_0_columns<N>(v, AT(Q1_0), IN(Q1_0)); return;
+    case DT_Q2_0: q2_0_columns<N>(v, AT(Q2_0), IN(Q2_0)); return;
+    case DT_IQ4_XS: iq4_xs<N>(v, AT(IQ4_XS), IN(IQ4_XS)); return;
+    case DT_Q4_K: b = AT(Q4_K); q45_k_columns<N>(v, b, NULL, b + 16, IN(Q4_K)); return;
+    case DT_Q5_K: b = AT(Q5_K); q45_k_columns<N>(v, b, b + 16, b + 48, IN(Q5_K)); return;
+    default: q6_k_columns<N>(v, AT(Q6_K), IN(Q6_K)); return;
     }
 }
+#undef AT
+#undef IN
