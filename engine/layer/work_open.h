@@ -2,6 +2,37 @@
 /* Opens workspaces: the sizes of their buffers follow from the config and the number of rows. */
 #include "engine/layer/work.h"
 
+/* How long the numbers of a token must last. */
+enum work_life {
+    WORK_SCRATCH, /* within a call of this folder; also tables for all tokens */
+    WORK_QUERIES, /* from the call that makes queries to that which attends: scratch, unless these are separate passes
+                   */
+    WORK_CALLS,   /* until the next rows go through the same call: read by the caller, or by a call for the same rows */
+    WORK_INPUT,   /* as long as the batch; filled by the caller */
+    WORK_LAYER,   /* until the layer ends, while other rows go through the same calls */
+    WORK_EXPERTS  /* likewise; also of tokens whose attention other executors compute */
+};
+/* A buffer of a workspace: a row of work_rows.h. */
+struct work_row {
+    size_t at;      /* of its field in struct work */
+    size_t element; /* bytes of a number */
+    enum work_life life;
+    size_t (*width)(const struct config *c);          /* numbers per token; 0: the model lacks the buffer */
+    int (*room)(const struct config *c);              /* allocated instead of width, for larger scratch; NULL: width */
+    size_t (*rows)(const struct config *c, size_t n); /* tokens with room, for a batch of n; NULL: n */
+    /* Whether `layer` (n_layers: the head) reads what the layers before it left, or passes it on. NULL: no layer does.
+     */
+    bool (*reads)(const struct config *c, int layer);
+};
+extern const struct work_row work_rows[]; /* ends with width NULL */
+static inline void **work_field(const struct work *w, const struct work_row *k) { return (void **)((char *)w + k->at); }
+static inline size_t work_row_bytes(const struct work_row *k, const struct config *c) { /* of a token */
+    return k->width(c) * k->element;
+}
+size_t work_row_room(const struct work_row *k, const struct config *c, int n); /* bytes that n tokens are given */
+/* Points the field of `to` to token number `row` of that of `from`, if `from` has the buffer. */
+void work_point(const struct work_row *k, const struct config *c, struct work *to, const struct work *from, size_t row);
+
 /* Allocates through alloc/release (host memory: NULL, NULL, NULL). c must outlive w. ERR_MEMORY: nothing stays
  * allocated. */
 int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t),

@@ -250,7 +250,7 @@ change("kv-taken-rows", "layers that take keys or latents read memory without ro
 change("kv-taken-cost", "the cost model counts rows of layers that take another layer's", "unit_cost", ("engine/placement/cost.c", "(1 - q->kv_taken_layers / q->layers)", "1"))
 change("kv-taken-slab", "layers that take keys or latents have copies of them on a device", "gpu_kv_sharing_families", ("engine/exec/decode/device_blocks.c", "if (owner != l) {", "if (0) {"))
 change("kv-taken-device", "a device without the source layer looks for taken rows in it", "golden_dsa_sources", ("engine/layer/kv_planes.c", "source < first ? first : source", "source"))
-change("kv-carried", "keys for later layers do not move between devices", "golden_token_input", ("engine/exec/decode/decode_transfer.c", "(size_t)n * (size_t)c->carried * sizeof(float)", "0"))
+change("kv-carried", "keys for later layers do not move between devices", "golden_token_input", ("engine/layer/work_rows.h", "WORK_LAYER, c->carried, .reads = reads_rows)", "WORK_LAYER, c->carried)"))
 change("grammar-limit", "a limit of tokens counts bytes", "unit_grammar", ("tokenizer/grammar/matcher.c", "return n < automaton_missing(m->automaton, s) ? n : automaton_missing(m->automaton, s);", "return automaton_missing(m->automaton, s);"))
 change("grammar-limit-name", "the limit takes a token's name for four tokens", "unit_grammar", ("tokenizer/grammar/completion.c", "if (c->v[s].byte == GRAMMAR_TOKEN_MARK) least", "if (0) least"))
 change("grammar-limit-crowded", "completions are computed however many states there are", "unit_grammar", ("tokenizer/grammar/matcher.c", " || automaton_is_crowded(m->automaton)) {", ") {"))

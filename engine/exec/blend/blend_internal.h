@@ -12,7 +12,7 @@ struct blend {
     struct kv_state_step state_step; /* state rows of the batch in the session's cache */
     int at, n, rows, layer;          /* the batch: tokens [at, at + n) of the job, at most `rows`; its next layer */
     /* pinned host memory */
-    /* [rows, hidden] residual stream, or the sum of the CPU's experts; input of the experts */
+    /* [rows, hidden] residual stream (carry.x), or the sum of the CPU's experts; input of the experts */
     float *x, *xn;
     /* [rows, moe_latent] experts in a latent space: their input, for devices without the layer */
     float *routed_in;
@@ -21,7 +21,7 @@ struct blend {
     int32_t *cpu_ids;
     float *weights;                          /* [rows, topk] */
     int32_t *pos;                            /* [rows], then the tokens [rows] */
-    struct work carry;                       /* x and what decode_carry moves with it between devices */
+    struct work carry;                       /* what decode_carry moves between devices */
     _Atomic int *bad;                        /* copy of the owner's work.first_bad */
     char *kv;                                /* KV rows of all layers, downloaded for the session's cache */
     struct gpu_timeline *arrived, *cpu_done; /* cpu_done: virtual time only */

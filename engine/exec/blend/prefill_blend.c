@@ -77,33 +77,26 @@ struct pinned_buffer {
     void **p; /* its field in struct blend */
     size_t bytes;
 };
-enum { PINNED_BUFFERS = 15 };
+enum { PINNED_BUFFERS = 8 };
 /* Lists the pinned buffers, for opening and closing; 0 bytes: not needed. */
 static void list_pinned(struct blend *b, struct pinned_buffer out[PINNED_BUFFERS]) {
     const struct decode *s = b->s;
     const struct config *c = s->c;
     const size_t n = (size_t)b->rows, hidden = n * (size_t)c->hidden * 4, pairs = n * (size_t)c->topk * 4;
-    const bool moves = s->n_dev > 1;
     const struct pinned_buffer all[] = {
-        {(void **)&b->x, n * (size_t)config_row_width(c) * 4},
-        {(void **)&b->xn, hidden},
-        {(void **)&b->routed_in, b->n_dev > 1 ? n * (size_t)c->moe_latent * 4 : 0},
-        {(void **)&b->ids, pairs},
-        {(void **)&b->cpu_ids, pairs},
-        {(void **)&b->weights, pairs},
-        {(void **)&b->pos, 2 * n * 4},
-        {(void **)&b->bad, 4},
-        {(void **)&b->kv, kv_writeback_prefill_bytes(s, b->rows)},
-        {(void **)&b->carry.streams, moves ? hidden * (size_t)c->streams.n : 0},
-        {(void **)&b->carry.post, moves ? n * (size_t)c->streams.n * 4 : 0},
-        {(void **)&b->carry.carried, moves ? n * (size_t)c->carried * 4 : 0},
-        {(void **)&b->carry.candidates, moves ? n * (size_t)c->candidate_blocks * 4 : 0},
-        {(void **)&b->carry.kept, moves && config_keeps_rows(c) ? hidden : 0},
-        {(void **)&b->carry.selected_keys, moves ? n * (size_t)c->index_topk * 4 : 0}};
+        {(void **)&b->xn, hidden},     {(void **)&b->routed_in, b->n_dev > 1 ? n * (size_t)c->moe_latent * 4 : 0},
+        {(void **)&b->ids, pairs},     {(void **)&b->cpu_ids, pairs},
+        {(void **)&b->weights, pairs}, {(void **)&b->pos, 2 * n * 4},
+        {(void **)&b->bad, 4},         {(void **)&b->kv, kv_writeback_prefill_bytes(s, b->rows)}};
     _Static_assert(sizeof all / sizeof *all == PINNED_BUFFERS, "PINNED_BUFFERS");
     memcpy(out, all, sizeof all);
 }
 
+/* Whether rows pass through host memory: those of the stream at the ends of a batch, others between devices. */
+static bool is_carried(const struct blend *b, const struct work_row *k) {
+    const struct config *c = b->s->c;
+    return k->reads && work_row_bytes(k, c) && (b->s->n_dev > 1 || k->reads(c, c->n_layers));
+}
 static int open_host_buffers(struct blend *b, const struct prefill_job *j, struct error *e) {
     const struct config *c = b->s->c;
     const size_t experts = (size_t)c->n_experts;
@@ -112,8 +105,11 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
     list_pinned(b, want);
     for (int i = 0; i < PINNED_BUFFERS && !rc; i++)
         if (want[i].bytes) rc = gpu_host_alloc(b->dev[0].g, want[i].p, want[i].bytes, e);
+    for (const struct work_row *k = work_rows; k->width && !rc; k++)
+        if (is_carried(b, k))
+            rc = gpu_host_alloc(b->dev[0].g, work_field(&b->carry, k), work_row_room(k, c, b->rows), e);
     if (rc) return rc;
-    b->carry.x = b->x;
+    b->x = b->carry.x;
     b->experts = mem_alloc(experts * sizeof *b->experts);
     b->expert_ids = mem_alloc(experts * sizeof *b->expert_ids);
     b->n_pairs = mem_alloc(2 * experts * sizeof *b->n_pairs);
@@ -154,6 +150,7 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     struct pinned_buffer pinned[PINNED_BUFFERS];
     list_pinned(b, pinned);
     for (int i = 0; i < PINNED_BUFFERS; i++) gpu_host_free(m->gpus->gpu[0], *pinned[i].p);
+    for (const struct work_row *k = work_rows; k->width; k++) gpu_host_free(m->gpus->gpu[0], *work_field(&b->carry, k));
     gpu_timeline_close(&b->cpu_done);
     gpu_timeline_close(&b->arrived);
     void *own[] = {b->experts, b->expert_ids, b->n_pairs, b->device_of, b->logits, b->cpu_latent, b};

@@ -2,6 +2,7 @@
 
 #include "engine/exec/decode/decode_device.h"
 #include "engine/exec/decode/decode_experts.h"
+#include "engine/layer/work_open.h"
 
 /* Whether the CPU reads the rows that a device sends for a layer's experts: to compute some, or to record what routers
  * select. */
@@ -31,17 +32,8 @@ int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m
 
 int decode_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from,
                  int n, int layer, enum gpu_dir dir) {
-    const size_t streams = layer < c->n_layers ? (size_t)c->streams.n : 0;
-    const size_t rows_bytes = (size_t)n * (size_t)c->hidden * 4;
-    const bool ends = layer == c->n_layers, reuses_keys = !ends && config_reuses_selection(c, layer);
-    TRY(gpu_copy(stream, to->x, from->x, rows_bytes, dir));
-    TRY(gpu_copy(stream, to->streams, from->streams, streams * rows_bytes, dir)); /* 0 bytes: no copy */
-    TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
-    TRY(gpu_copy(stream, to->carried, from->carried, ends ? 0 : (size_t)n * (size_t)c->carried * sizeof(float), dir));
-    TRY(gpu_copy(stream, to->candidates, from->candidates,
-                 ends ? 0 : (size_t)n * (size_t)c->candidate_blocks * sizeof(int32_t), dir));
-    TRY(gpu_copy(stream, to->kept, from->kept,
-                 layer < c->n_layers && (c->layer[layer].routes_kept || c->parallel_dense) ? rows_bytes : 0, dir));
-    return gpu_copy(stream, to->selected_keys, from->selected_keys,
-                    reuses_keys ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
+    for (const struct work_row *k = work_rows; k->width; k++)
+        if (k->reads && k->reads(c, layer)) /* 0 bytes: no copy */
+            TRY(gpu_copy(stream, *work_field(to, k), *work_field(from, k), (size_t)n * work_row_bytes(k, c), dir));
+    return 0;
 }

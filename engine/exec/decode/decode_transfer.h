@@ -2,8 +2,8 @@
 /* Copies of rows between devices, and to the CPU, in the middle of a batch. */
 #include "engine/exec/decode/decode_state.h"
 
-/* Copies what layer - 1 leaves to the next layer (enqueued): x, residual streams with their weights, and a key
- * selection that the layer reuses. After the last layer only x. Uses no other field of `to` and `from`. */
+/* Copies the rows of n tokens that `layer` reads of the layers before it, or n_layers: the head does (enqueued). Uses
+ * no other field of `to` and `from`. */
 int decode_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from,
                  int n, int layer, enum gpu_dir dir);
 

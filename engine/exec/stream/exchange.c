@@ -140,14 +140,14 @@ int exchange_tokens(struct slp_rank *r, int layer) {
     struct exchange *x = r->exchange;
     size_t topk = (size_t)p->c->topk, n = (size_t)r->n, row = (size_t)x->first_row, begin,
            row_bytes = (size_t)p->c->hidden * (x->is_bf16 ? 2 : 4);
-    if (x->is_bf16) TRY(to_bf16(r, x->bf16_tokens, rank_rows(r, r->xn, r), r->n, p->c->hidden));
+    if (x->is_bf16) TRY(to_bf16(r, x->bf16_tokens, rank_rows(r, r->rows.xn, r), r->n, p->c->hidden));
     TRY(announce_data(r));
-    TRY(send_part(r, (char *)x->ids, 0, (const char *)(r->ids + row * topk), n * topk * 4));
-    TRY(send_part(r, (char *)x->weights, 0, (const char *)(r->weights + row * topk), n * topk * 4));
+    TRY(send_part(r, (char *)x->ids, 0, (const char *)(r->rows.ids + row * topk), n * topk * 4));
+    TRY(send_part(r, (char *)x->weights, 0, (const char *)(r->rows.weights + row * topk), n * topk * 4));
     for (int k = 0; k < EXCHANGE_PARTS; k++) {
         size_t rows = part_rows(n, k, &begin);
         TRY(send_part(r, x->tokens, begin * row_bytes,
-                      x->is_bf16 ? (const char *)x->bf16_tokens : (const char *)rank_rows(r, r->xn, r),
+                      x->is_bf16 ? (const char *)x->bf16_tokens : (const char *)rank_rows(r, r->rows.xn, r),
                       rows * row_bytes));
         TRY(mark_sent(r, k));
     }
@@ -157,14 +157,15 @@ int exchange_tokens(struct slp_rank *r, int layer) {
             struct slp_rank *q = &p->rank[(r->id + step) % p->n_ranks];
             struct exchange *o = q->exchange;
             size_t rows = part_rows((size_t)q->n, k, &begin), first = (size_t)o->first_row, at = begin * row_bytes;
-            const char *from = x->is_bf16 ? (const char *)o->bf16_tokens : (const char *)rank_rows(q, q->xn, q);
+            const char *from = x->is_bf16 ? (const char *)o->bf16_tokens : (const char *)rank_rows(q, q->rows.xn, q);
             TRY(wait_part(r, q, k));
             if (!k)
-                TRY(fetch_part(r, q, r->ids + first * topk, q->ids + first * topk, o->ids, (size_t)q->n * topk * 4));
-            if (!k)
-                TRY(fetch_part(r, q, r->weights + first * topk, q->weights + first * topk, o->weights,
+                TRY(fetch_part(r, q, r->rows.ids + first * topk, q->rows.ids + first * topk, o->ids,
                                (size_t)q->n * topk * 4));
-            TRY(fetch_part(r, q, (char *)rank_rows(r, x->is_bf16 ? r->sum : r->xn, q) + at, from + at,
+            if (!k)
+                TRY(fetch_part(r, q, r->rows.weights + first * topk, q->rows.weights + first * topk, o->weights,
+                               (size_t)q->n * topk * 4));
+            TRY(fetch_part(r, q, (char *)rank_rows(r, x->is_bf16 ? r->sum : r->rows.xn, q) + at, from + at,
                            o->tokens ? o->tokens + at : NULL, rows * row_bytes));
         }
     trace_end(p->trace, span, x->recv);
@@ -172,14 +173,14 @@ int exchange_tokens(struct slp_rank *r, int layer) {
     TRY(gpu_event_wait(x->received, r->compute_stream));
     for (int i = 0; i < p->n_ranks && x->is_bf16; i++)
         if (i != r->id)
-            TRY(from_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_rows(r, r->sum, &p->rank[i]), p->rank[i].n,
+            TRY(from_bf16(r, rank_rows(r, r->rows.xn, &p->rank[i]), rank_rows(r, r->sum, &p->rank[i]), p->rank[i].n,
                           p->c->hidden));
     return 0;
 }
 
 /* The rows of rank q's sums that r sends, in BF16 at the beginning of the rows of xn that q's tokens had. */
 static const char *sent_sums(const struct slp_rank *r, const struct slp_rank *q) {
-    return (const char *)(r->exchange->is_bf16 ? rank_rows(r, r->xn, q) : rank_sums(r, q));
+    return (const char *)(r->exchange->is_bf16 ? rank_rows(r, r->rows.xn, q) : rank_sums(r, q));
 }
 
 int exchange_sums(struct slp_rank *r, float *out, int layer) {
@@ -189,7 +190,7 @@ int exchange_sums(struct slp_rank *r, float *out, int layer) {
     size_t n = (size_t)r->n, begin, row_bytes = (size_t)floats * (x->is_bf16 ? 2 : 4);
     for (int i = 0; i < p->n_ranks && x->is_bf16; i++)
         if (i != r->id)
-            TRY(to_bf16(r, rank_rows(r, r->xn, &p->rank[i]), rank_sums(r, &p->rank[i]), p->rank[i].n, floats));
+            TRY(to_bf16(r, rank_rows(r, r->rows.xn, &p->rank[i]), rank_sums(r, &p->rank[i]), p->rank[i].n, floats));
     TRY(announce_data(r));
     for (int k = 0; k < EXCHANGE_PARTS; k++) {
         for (int i = 0; i < p->n_ranks; i++) {

@@ -36,8 +36,8 @@ void exchange_close(struct slp_rank *r);
 void exchange_abort(struct slp_rank *r);          /* wakes what waits for this rank; any thread */
 int exchange_first_row(const struct slp_rank *r); /* number of the rank's first token; 0 for a single rank */
 bool exchange_are_peers(const struct slp_rank *r, const struct slp_rank *q);
-/* SmallEP, on the compute thread; both enqueue and return an operation's error code. Tokens: r->xn, r->ids and
- * r->weights receive the other ranks' tokens. Sums: the sum of all ranks' r->sum [all, config_routed_width()] for this
+/* SmallEP, on the compute thread; both enqueue and return an operation's error code. Tokens: xn, ids and weights of
+ * r->rows receive the other ranks' tokens. Sums: the sum of all ranks' r->sum [all, config_routed_width()] for this
  * rank's tokens is added to out. */
 int exchange_tokens(struct slp_rank *r, int layer);
 int exchange_sums(struct slp_rank *r, float *out, int layer);

@@ -3,6 +3,7 @@
  * modules are uploaded from the only copy, in host memory. Paper A, sections 3.1 and 3.2. Decides when and where parts
  * run; layer/ computes them. */
 #include "engine/layer/block.h"
+#include "engine/layer/work_open.h"
 #include "engine/transfer/copy_runs.h"
 #include "engine/transfer/gpu_set.h"
 #include "engine/transfer/resident_set.h"
@@ -34,8 +35,9 @@ int slp_plan(struct slp_plan *p, const struct config *c, const struct slp_need *
  * loading only those is faster than loading ahead. */
 bool slp_selects_few(const struct config *c, int n);
 
-/* Returns the bytes per row of a key selection that later layers reuse; 0: there is none. */
-size_t slp_selection_bytes(const struct config *c);
+/* Returns the bytes of a workspace's buffer for a rank's n rows of all new tokens; 0: each chunk has its own. is_split:
+ * other ranks have the other tokens. */
+size_t slp_row_bytes(const struct work_row *k, const struct config *c, size_t n, size_t all, bool is_split);
 /* Returns the size of a partial attention output before the merge: up to `chunk` rows, all heads. */
 size_t slp_partial_floats(const struct config *c, int chunk);
 

@@ -21,23 +21,10 @@ static int next_chunk(const struct slp_rank *r, int left) {
 /* Returns the workspace of a chunk that begins at row `row` of the rank; buffers that outlive a chunk are the
  * rank's. */
 static struct work work_from_row(struct slp_rank *r, int row) {
-    const struct config *c = r->p->c;
-    const size_t first = (size_t)exchange_first_row(r);
+    const int first = exchange_first_row(r);
     struct work w = r->work;
-    w.x = r->x, w.xn = r->xn + first * (size_t)c->hidden;
-    w.cos = r->cos, w.sin = r->sin, w.second_cos = r->second_cos, w.second_sin = r->second_sin;
-    w.pos = r->pos, w.tokens = r->tokens;
-    w.streams = r->streams, w.post = r->post;
-    if (r->ids) w.ids = r->ids + first * (size_t)c->topk, w.weights = r->weights + first * (size_t)c->topk;
-    w.shared_weight = r->shared_weight, w.ffn_in = r->ffn_in, w.kept = r->kept, w.carried = r->carried;
-    w.candidates = r->candidates, w.selected_keys = r->selected_keys;
-    /* Buffers of a chunk, which must not advance to `row`, and those that a chunk does not use. */
-    w.router = NULL, w.idle = NULL, w.routed_in = w.routed_sum = NULL, w.seq_length = NULL;
-    w = work_slice(c, &w, row);
-    /* lasts from the pass over keys to that of the queries */
-    if (r->q) w.q = r->q + (size_t)row * (size_t)(c->n_heads * c->head_dim);
-    w.router = r->work.router, w.idle = r->work.idle;
-    if (!r->selected_keys) w.selected_keys = r->work.selected_keys;
+    for (const struct work_row *k = work_rows; k->width; k++)
+        work_point(k, r->p->c, &w, &r->rows, (size_t)(k->life == WORK_EXPERTS ? first + row : row));
     return w;
 }
 
@@ -200,7 +187,7 @@ static int read_groups(struct slp_rank *r, int n) {
 static int run_expert(struct slp_rank *r, const struct layer *y, const struct expert *e, float *out, int begin,
                       int end) {
     const int hidden = config_routed_width(r->p->c);
-    const float *x = r->p->c->moe_latent ? r->routed_in : r->xn;
+    const float *x = r->p->c->moe_latent ? r->rows.routed_in : r->rows.xn;
     bool wide = config_needs_wide_activations(r->p->c);
     for (int at = begin; at < end; at += r->plan.chunk_rows) {
         int n = next_chunk(r, end - at);
@@ -247,14 +234,14 @@ static int project_input(struct slp_rank *r, const struct layer *y, const float 
     const struct config *c = r->p->c;
     for (int at = 0; at < n; at += r->plan.chunk_rows)
         TRY(block_routed_input(exec_of(r), c, y, xn + (size_t)at * (size_t)c->hidden,
-                               r->routed_in + (size_t)at * (size_t)c->moe_latent, next_chunk(r, n - at)));
-    return gpu_fill(r->compute_stream, r->routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4);
+                               r->rows.routed_in + (size_t)at * (size_t)c->moe_latent, next_chunk(r, n - at)));
+    return gpu_fill(r->compute_stream, r->rows.routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4);
 }
 /* After them: adds the projected sums of n tokens to out. */
 static int project_output(struct slp_rank *r, const struct layer *y, float *out, int n) {
     const struct config *c = r->p->c;
     for (int at = 0; at < n; at += r->plan.chunk_rows)
-        TRY(block_routed_output(exec_of(r), c, y, r->routed_sum + (size_t)at * (size_t)c->moe_latent,
+        TRY(block_routed_output(exec_of(r), c, y, r->rows.routed_sum + (size_t)at * (size_t)c->moe_latent,
                                 out + (size_t)at * (size_t)c->hidden, next_chunk(r, n - at)));
     return 0;
 }
@@ -285,8 +272,8 @@ static int sort_pairs(struct slp_rank *r, int n) {
                   &(struct op_sort){.offset = r->offset,
                                     .token = r->token,
                                     .weight = r->weight,
-                                    .ids = r->ids,
-                                    .weights = r->weights,
+                                    .ids = r->rows.ids,
+                                    .weights = r->rows.weights,
                                     .n = n,
                                     .topk = r->p->c->topk,
                                     .first = r->first_expert,
@@ -309,7 +296,7 @@ static int run_groups(struct slp_rank *r, const struct layer *y, int layer, floa
     for (int e = 0; e < n; e++) n_modules += ring_takes_expert(r, layer, e);
     for (int e = 0, end; e < n; e = end) {
         struct op_group g = {.y = out,
-                             .x = c->moe_latent ? r->routed_in : r->xn,
+                             .x = c->moe_latent ? r->rows.routed_in : r->rows.xn,
                              .token = r->token,
                              .weight = r->weight,
                              .norm = y->expert_out_norm,
@@ -331,7 +318,7 @@ static int run_experts(struct slp_rank *r, const struct layer *y, uint64_t *modu
     struct slp_run *p = r->p;
     const bool is_latent = p->c->moe_latent > 0, is_shared = p->n_ranks > 1;
     const int all = p->job->n;
-    float *out = is_latent ? r->routed_sum : r->x;
+    float *out = is_latent ? r->rows.routed_sum : r->rows.x;
     if (is_shared) {
         TRY(exchange_tokens(r, layer));
         TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)config_routed_width(p->c) * 4));
@@ -341,10 +328,10 @@ static int run_experts(struct slp_rank *r, const struct layer *y, uint64_t *modu
     if (*slp_first_bad(r) >= 0) return 0; /* the selection may be garbage; run_layer() reports it */
     ring_publish_selected(r, layer);
     count_expert_rows(r, layer);
-    if (is_latent) TRY(project_input(r, y, r->xn, all));
+    if (is_latent) TRY(project_input(r, y, r->rows.xn, all));
     TRY(run_groups(r, y, layer, is_shared ? r->sum : out, module));
     if (is_shared) TRY(exchange_sums(r, out, layer));
-    return is_latent ? project_output(r, y, r->x, r->n) : 0;
+    return is_latent ? project_output(r, y, r->rows.x, r->n) : 0;
 }
 
 /* Fails the run with the layer of first_bad `at`; or, if a rank's device failed and sent garbage, with that failure. */
@@ -382,16 +369,8 @@ static int run_layers(struct slp_rank *r) {
     uint64_t dense = 0, module = 0;
     const struct slp_job *j = r->p->job;
     const struct config *c = r->p->c;
-    if (r->n)
-        TRY(block_rope(exec_of(r), j->w,
-                       &(struct work){.cos = r->cos,
-                                      .sin = r->sin,
-                                      .second_cos = r->second_cos,
-                                      .second_sin = r->second_sin,
-                                      .pos = r->pos,
-                                      .inv_freq = r->work.inv_freq,
-                                      .fope_basis = r->work.fope_basis},
-                       r->n, j->pos + j->n));
+    struct work all = work_from_row(r, 0);
+    if (r->n) TRY(block_rope(exec_of(r), j->w, &all, r->n, j->pos + j->n));
     for (int l = 0; l < c->n_layers; l++) TRY(run_layer(r, l, &dense, &module));
     for (int at = 0; at < r->n; at += r->plan.chunk_rows) {
         struct work w = work_from_row(r, at);

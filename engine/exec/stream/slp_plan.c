@@ -1,7 +1,6 @@
 /* Plans device memory for a prompt. Pure. */
 #include "engine/exec/stream/slp.h"
 #include "engine/layer/work_open.h"
-#include "engine/model/rope.h"
 
 /* Slots of dense modules: as many as DENSE_BUDGET holds, within these limits. */
 static const size_t DENSE_BUDGET = (size_t)1 << 30;
@@ -22,27 +21,25 @@ size_t slp_partial_floats(const struct config *c, int chunk) {
     return row_floats * rows > latent_floats ? row_floats * rows : latent_floats;
 }
 
-size_t slp_selection_bytes(const struct config *c) {
-    for (int i = 0; i < c->n_layers; i++)
-        if (config_reuses_selection(c, i)) return (size_t)c->index_topk * sizeof(int32_t);
-    return 0;
+static bool outlives_chunk(const struct work_row *k, const struct config *c, bool is_split) {
+    if (k->life == WORK_QUERIES) return is_split && block_makes_queries_first(c, 0);
+    bool is_read = k->life >= WORK_INPUT;
+    for (int l = 1; l < c->n_layers && k->reads && !is_read; l++) is_read = k->reads(c, l);
+    return is_read;
+}
+size_t slp_row_bytes(const struct work_row *k, const struct config *c, size_t n, size_t all, bool is_split) {
+    return outlives_chunk(k, c, is_split) ? (k->life == WORK_EXPERTS ? all : n) * work_row_bytes(k, c) : 0;
 }
 
-/* Memory that does not depend on the ring: residual stream and normed input of all rows, two layers of KV, selections
- * unsorted and sorted, a chunk's workspace with expanded keys and values. */
+/* Memory that does not depend on the ring: what outlives a chunk, two layers of KV, sorted selections, a chunk's
+ * workspace with expanded keys and values. */
 static size_t fixed_bytes(const struct config *c, const struct slp_need *in, int chunk, int dense) {
-    size_t n = (size_t)in->n_rows, all = (size_t)in->n_tokens, hidden = (size_t)c->hidden * 4,
-           bytes = n * hidden + all * hidden;
-    if (in->n_tokens > in->n_rows) /* partial sums of all ranks' tokens; partial attention */
+    const size_t n = (size_t)in->n_rows, all = (size_t)in->n_tokens;
+    size_t bytes = all * (size_t)c->topk * 8;
+    for (const struct work_row *k = work_rows; k->width; k++) bytes += slp_row_bytes(k, c, n, all, all > n);
+    if (all > n) /* partial sums of all ranks' tokens; partial attention */
         bytes += all * (size_t)config_row_width(c) * 4 + slp_partial_floats(c, chunk) * 4 +
                  (size_t)chunk * (size_t)c->n_heads * 8;
-    bytes += all * (size_t)c->topk * 16 + n * (size_t)(2 * rope_row_floats(c) + c->second_rope.dim) * 4 +
-             n * (16 + slp_selection_bytes(c)) + all * 4;
-    bytes += n * (size_t)c->streams.n * (hidden + 4);
-    bytes += n * hidden * (size_t)(config_needs_ffn_in(c) + config_keeps_rows(c)) +
-             2 * all * (size_t)c->moe_latent * 4 + n * (size_t)(c->carried + c->candidate_blocks) * 4;
-    if (in->n_tokens > in->n_rows && block_makes_queries_first(c, 0))
-        bytes += n * (size_t)(c->n_heads * c->head_dim) * 4;
     bytes += 2 * ((size_t)in->n_positions * in->kv_row_bytes + in->state_bytes) + work_bytes(c, chunk) +
              (size_t)dense * in->dense_bytes + in->reserve;
     return bytes + block_grown_bytes(c, in->n_positions) + (2u << 20); /* rounding of some forty allocations */

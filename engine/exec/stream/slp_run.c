@@ -149,60 +149,25 @@ static void work_release(void *ctx, void *p) {
     gpu_free(r->g, p);
 }
 
-struct row_buffer {
-    void **p; /* its field in struct slp_rank */
-    size_t bytes;
-};
-enum { ROW_BUFFERS = 25 };
-/* Lists the device buffers that outlive a chunk; 0 bytes: not needed. For opening and closing. */
-static void list_row_buffers(struct slp_rank *r, struct row_buffer out[ROW_BUFFERS]) {
-    const struct slp_run *p = r->p;
-    const struct config *c = p->c;
-    size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4,
-           half = (size_t)rope_row_floats(c) * 4, topk = (size_t)c->topk * 4, streams = (size_t)c->streams.n,
-           second = (size_t)(c->second_rope.dim / 2) * 4;
-    const struct row_buffer all_buffers[] = {
-        {(void **)&r->x, n * hidden},
-        {(void **)&r->xn, all * hidden},
-        {(void **)&r->cos, n * half},
-        {(void **)&r->sin, n * half},
-        {(void **)&r->second_cos, n * second},
-        {(void **)&r->second_sin, n * second},
-        {(void **)&r->streams, n * streams * hidden},
-        {(void **)&r->post, n * streams * 4},
-        {(void **)&r->pos, n * 4},
-        {(void **)&r->tokens, n * 4},
-        {(void **)&r->selected_keys, slp_selection_bytes(c) * n},
-        {(void **)&r->ffn_in, config_needs_ffn_in(c) ? n * hidden : 0},
-        {(void **)&r->kept, config_keeps_rows(c) ? n * hidden : 0},
-        {(void **)&r->carried, n * (size_t)c->carried * 4},
-        {(void **)&r->candidates, n * (size_t)c->candidate_blocks * 4},
-        {(void **)&r->q,
-         p->n_ranks > 1 && block_makes_queries_first(c, 0) ? n * (size_t)(c->n_heads * c->head_dim) * 4 : 0},
-        {(void **)&r->routed_in, all * (size_t)c->moe_latent * 4},
-        {(void **)&r->routed_sum, all * (size_t)c->moe_latent * 4},
-        {(void **)&r->shared_weight, config_weighs_shared(c) ? n * 4 : 0},
-        {(void **)&r->ids, c->n_experts ? all * topk : 0},
-        {(void **)&r->weights, c->n_experts ? all * topk : 0},
-        {(void **)&r->token, c->n_experts ? all * topk : 0},
-        {(void **)&r->weight, c->n_experts ? all * topk : 0},
-        {(void **)&r->offset, c->n_experts ? (size_t)(r->last_expert - r->first_expert + 1) * 4 : 0},
-        {(void **)&r->sum, p->n_ranks > 1 && c->n_experts ? all * (size_t)config_row_width(c) * 4 : 0}};
-    _Static_assert(sizeof all_buffers / sizeof *all_buffers == ROW_BUFFERS, "ROW_BUFFERS");
-    memcpy(out, all_buffers, sizeof all_buffers);
-}
+/* Opens the buffers that outlive a chunk. */
 static int open_rows(struct slp_rank *r, struct error *e) {
-    struct row_buffer want[ROW_BUFFERS];
+    const struct config *c = r->p->c;
+    const bool is_split = r->p->n_ranks > 1;
+    const size_t all = (size_t)r->p->job->n, pairs = all * (size_t)c->topk * 4;
     int rc = 0;
-    list_row_buffers(r, want);
-    for (int i = 0; i < ROW_BUFFERS && !rc; i++)
-        if (want[i].bytes) rc = gpu_alloc(r->g, want[i].p, want[i].bytes, e);
-    return rc;
+    for (const struct work_row *k = work_rows; k->width && !rc; k++) {
+        const size_t bytes = slp_row_bytes(k, c, (size_t)r->n, all, is_split);
+        if (bytes) rc = gpu_alloc(r->g, work_field(&r->rows, k), bytes, e);
+    }
+    if (!c->n_experts) return rc;
+    if (!rc) rc = gpu_alloc(r->g, (void **)&r->token, pairs, e);
+    if (!rc) rc = gpu_alloc(r->g, (void **)&r->weight, pairs, e);
+    if (!rc) rc = gpu_alloc(r->g, (void **)&r->offset, (size_t)(r->last_expert - r->first_expert + 1) * 4, e);
+    return rc || !is_split ? rc : gpu_alloc(r->g, (void **)&r->sum, all * (size_t)config_row_width(c) * 4, e);
 }
 static void close_rows(struct slp_rank *r) {
-    struct row_buffer all[ROW_BUFFERS];
-    list_row_buffers(r, all);
-    for (int i = 0; i < ROW_BUFFERS; i++) gpu_free(r->g, *all[i].p);
+    for (const struct work_row *k = work_rows; k->width; k++) gpu_free(r->g, *work_field(&r->rows, k));
+    gpu_free(r->g, r->token), gpu_free(r->g, r->weight), gpu_free(r->g, r->offset), gpu_free(r->g, r->sum);
 }
 
 /* Opens and closes device memory and streams of a rank. Drain all ranks before closing the first; close accepts partly
@@ -310,21 +275,21 @@ static int upload_inputs(struct slp_rank *r, float *buf, int rows, struct error 
             const struct stripe *s = &r->stripe[i];
             int n = s->n - at < rows ? s->n - at : rows;
             if (j->set->spec.is_virtual) {
-                rc = gpu_copy(r->compute_stream, r->x + (size_t)(s->row + at) * hidden, buf, (size_t)n * hidden * 4,
-                              GPU_H2D);
+                rc = gpu_copy(r->compute_stream, r->rows.x + (size_t)(s->row + at) * hidden, buf,
+                              (size_t)n * hidden * 4, GPU_H2D);
                 continue;
             }
             if ((rc = j->embed(j->ctx, buf, s->first + at, n)))
                 return error_set(e, rc, "the embedding of the prompt failed");
-            rc = gpu_copy(r->compute_stream, r->x + (size_t)(s->row + at) * hidden, buf, (size_t)n * hidden * 4,
+            rc = gpu_copy(r->compute_stream, r->rows.x + (size_t)(s->row + at) * hidden, buf, (size_t)n * hidden * 4,
                           GPU_H2D);
             if (!rc) rc = gpu_stream_sync(r->compute_stream);
             if (!rc && j->tokens)
-                rc = gpu_copy(r->compute_stream, r->tokens + s->row + at, j->tokens + s->first + at, (size_t)n * 4,
+                rc = gpu_copy(r->compute_stream, r->rows.tokens + s->row + at, j->tokens + s->first + at, (size_t)n * 4,
                               GPU_H2D);
             int32_t *pos = (int32_t *)buf;
             for (int k = 0; k < n; k++) pos[k] = j->pos + s->first + at + k;
-            if (!rc) rc = gpu_copy(r->compute_stream, r->pos + s->row + at, pos, (size_t)n * 4, GPU_H2D);
+            if (!rc) rc = gpu_copy(r->compute_stream, r->rows.pos + s->row + at, pos, (size_t)n * 4, GPU_H2D);
             if (!rc) rc = gpu_stream_sync(r->compute_stream);
         }
     return rc;
@@ -349,7 +314,7 @@ static int report_rows(struct slp_run *p, float *buf, int rows, struct error *e)
         struct slp_rank *r;
         const struct stripe *s = find_stripe(p, at, &r);
         n = s->first + s->n - at < rows ? s->first + s->n - at : rows;
-        int rc = gpu_copy(r->compute_stream, buf, r->x + (size_t)(s->row + at - s->first) * hidden,
+        int rc = gpu_copy(r->compute_stream, buf, r->rows.x + (size_t)(s->row + at - s->first) * hidden,
                           (size_t)n * hidden * 4, GPU_D2H);
         if (!rc) rc = gpu_stream_sync(r->compute_stream);
         if (rc) return slp_check(r, rc);

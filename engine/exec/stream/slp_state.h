@@ -47,16 +47,10 @@ struct slp_rank {
     /* [experts of this rank] scratch of the loader for job->check_weights; NULL without one */
     int32_t *check_ids;
     struct work work; /* of a chunk */
-    /* device memory of all rows of this rank; for the experts, of all tokens */
-    float *x, *xn, *cos, *sin, *second_cos, *second_sin, *shared_weight, *ffn_in, *kept, *routed_in, *routed_sum,
-        *carried, *q;
-    /* several residual streams, as in struct work; merge_mem holds the weights that merge them at the end */
-    float *streams, *post;
-    struct weights *merge_weights; /* view of the weights in merge_mem */
+    /* device memory of all rows of this rank, and for the experts of all tokens: the buffers that outlive a chunk */
+    struct work rows;
+    struct weights *merge_weights; /* view of the weights in merge_mem, which merge several residual streams */
     char *merge_mem;
-    /* selected_keys: only if layers reuse a key selection, else it is per chunk */
-    int32_t *ids, *pos, *tokens, *candidates, *selected_keys;
-    float *weights; /* ids, weights: [all, topk] selections */
     /* DSLP: partial sums of all tokens [all, config_row_width()] */
     float *sum;
     /* OP_SORT: [experts + 1] where each expert's pairs begin; [all * topk] token of each pair */

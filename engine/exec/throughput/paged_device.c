@@ -27,10 +27,7 @@ static size_t result_floats(const struct config *c, int layer) {
 /* Views the workspace from row `at` of a micro-batch on; x, positions and tokens are in the buffers of the batch. */
 static struct work work_from_row(const struct paged_device *d, const struct micro_batch *m, int layer, int at) {
     struct work w = d->work;
-    const size_t row = (size_t)m->row;
-    w.x = d->x + row * (size_t)d->p->c->hidden, w.pos = d->pos + row, w.tokens = d->tokens + row;
-    if (d->length) w.seq_length = d->length + row;
-    if (d->kept) w.kept = d->kept + row * (size_t)d->p->c->hidden;
+    for (const struct work_row *k = work_rows; k->width; k++) work_point(k, d->p->c, &w, &d->rows, (size_t)m->row);
     w = work_slice(d->p->c, &w, at);
     w.q += (size_t)at * query_floats(d->p->c, layer), w.att += (size_t)at * result_floats(d->p->c, layer);
     return w;
@@ -71,8 +68,8 @@ static int project_unit(struct paged_device *d, int unit) {
         rc = gpu_timeline_wait(previous_device(d)->passed, paged_value(previous_device(d), previous_unit(d, unit)),
                                d->main);
     if (!rc && (!layer || p->n_dev > 1))
-        rc = gpu_copy(d->main, row_at(d->x, m, p->c->hidden), row_at(p->host_x, m, p->c->hidden), hidden_bytes(p, m->n),
-                      GPU_H2D);
+        rc = gpu_copy(d->main, row_at(d->rows.x, m, p->c->hidden), row_at(p->host_x, m, p->c->hidden),
+                      hidden_bytes(p, m->n), GPU_H2D);
     for (const struct row_extent *t = p->extents + m->extent; t < p->extents + m->extent + m->n_extents && !rc; t++) {
         struct work w = work_from_row(d, m, layer, t->at);
         const int k = t->n;
@@ -153,7 +150,7 @@ static int run_experts(struct paged_device *d, int layer, const struct micro_bat
     const struct paged *p = d->p;
     const struct config *c = p->c;
     const bool is_last = m == &p->micro[p->n_micros - 1];
-    struct op_group g = {.y = d->x + (size_t)m->row * (size_t)c->hidden,
+    struct op_group g = {.y = d->rows.x + (size_t)m->row * (size_t)c->hidden,
                          .x = d->work.xn,
                          .token = d->token,
                          .weight = d->weight,
@@ -224,7 +221,7 @@ static int finish_unit(struct paged_device *d, int unit) {
         TRY(block_experts(exec_of(d), p->c, y, layer, &w, PART_SHARED, w.x, t->n));
     }
     if (p->n_dev == 1 || layer == p->c->n_layers - 1) return 0;
-    TRY(gpu_copy(d->main, row_at(p->host_x, m, p->c->hidden), row_at(d->x, m, p->c->hidden), hidden_bytes(p, m->n),
+    TRY(gpu_copy(d->main, row_at(p->host_x, m, p->c->hidden), row_at(d->rows.x, m, p->c->hidden), hidden_bytes(p, m->n),
                  GPU_D2H));
     return gpu_timeline_signal(d->passed, paged_value(d, unit), d->main);
 }
@@ -234,9 +231,9 @@ static int begin_batch(struct paged_device *d) {
     const size_t rows = (size_t)p->n * 4;
     if (p->m->cpu_queue) TRY(gpu_timeline_wait(d->attended, p->base_value, d->main)); /* embedding is done */
     TRY(gpu_fill(d->main, (void *)d->work.first_bad, 0xff, 4));
-    TRY(gpu_copy(d->main, d->pos, p->host_pos, rows, GPU_H2D));
-    TRY(gpu_copy(d->main, d->tokens, p->host_tokens, rows, GPU_H2D));
-    return d->length ? gpu_copy(d->main, d->length, p->host_length, rows, GPU_H2D) : 0;
+    TRY(gpu_copy(d->main, d->rows.pos, p->host_pos, rows, GPU_H2D));
+    TRY(gpu_copy(d->main, d->rows.tokens, p->host_tokens, rows, GPU_H2D));
+    return d->rows.seq_length ? gpu_copy(d->main, d->rows.seq_length, p->host_length, rows, GPU_H2D) : 0;
 }
 
 /* Order of paper B, algorithm 1: work after attention of one micro-batch, work before attention PAGED_AHEAD later, then
@@ -273,7 +270,7 @@ int paged_device_head(struct paged_device *d, const int *span_ids, const int *ro
     struct work w = {.x = d->head_x, .xn = d->head_xn, .first_bad = d->work.first_bad};
     for (int i = 0; i < n; i++)
         TRY(gpu_copy(d->main, d->head_x + (size_t)i * (size_t)p->c->hidden,
-                     d->x + (size_t)row[i] * (size_t)p->c->hidden, hidden_bytes(p, 1), GPU_D2D));
+                     d->rows.x + (size_t)row[i] * (size_t)p->c->hidden, hidden_bytes(p, 1), GPU_D2D));
     TRY(block_head(exec_of(d), &d->w.head, &w, 0, n, d->logits, NULL));
     TRY(gpu_copy(d->main, d->host_logits, d->logits, (size_t)n * (size_t)p->c->vocab * 4, GPU_D2H));
     TRY(gpu_copy(d->main, d->host_bad, (const void *)d->work.first_bad, 4, GPU_D2H));
@@ -307,23 +304,17 @@ static void device_release(void *ctx, void *q) {
 static int open_memory(struct paged_device *d, struct error *e) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
-    const size_t micro = (size_t)p->o.micro, rows = (size_t)p->o.rows, n_experts = (size_t)c->n_experts,
-                 planes = p->plane_at[CACHE_PLANES];
-    const bool has_length = c->rope.kind == ROPE_LONG, has_head = paged_weights_has_head(&d->w);
+    const size_t micro = (size_t)p->o.micro, n_experts = (size_t)c->n_experts, planes = p->plane_at[CACHE_PLANES];
+    const bool has_head = paged_weights_has_head(&d->w);
     const size_t head_bytes = has_head ? hidden_bytes(p, BATCH_INVARIANT_ROWS) : 0,
                  logits_bytes = has_head ? BATCH_INVARIANT_ROWS * (size_t)c->vocab * 4 : 0;
     struct {
         void **to;
         size_t bytes;
         bool host;
-    } all[] = {{(void **)&d->x, hidden_bytes(p, p->o.rows), false},
-               {(void **)&d->kept, p->c->reads_early ? hidden_bytes(p, p->o.rows) : 0, false},
-               {(void **)&d->head_x, head_bytes, false},
+    } all[] = {{(void **)&d->head_x, head_bytes, false},
                {(void **)&d->head_xn, head_bytes, false},
                {(void **)&d->logits, logits_bytes, false},
-               {(void **)&d->pos, rows * 4, false},
-               {(void **)&d->tokens, rows * 4, false},
-               {(void **)&d->length, has_length ? rows * 4 : 0, false},
                {(void **)&d->planes, planes, false},
                {(void **)&d->offset, (n_experts + 1) * 4, false},
                {(void **)&d->token, micro * (size_t)c->topk * 4, false},
@@ -332,6 +323,10 @@ static int open_memory(struct paged_device *d, struct error *e) {
                {(void **)&d->host_ids, micro * (size_t)c->topk * 4, true},
                {(void **)&d->host_bad, 4, true}};
     int rc = work_open(&d->work, c, p->o.micro, device_alloc, device_release, d, e);
+    for (const struct work_row *k = work_rows; k->width && !rc; k++) {
+        const size_t bytes = k->reads || k->life == WORK_INPUT ? (size_t)p->o.rows * work_row_bytes(k, c) : 0;
+        if (bytes) rc = gpu_alloc(d->g, work_field(&d->rows, k), bytes, e);
+    }
     for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
         if (all[i].bytes)
             rc = all[i].host ? gpu_host_alloc(d->g, all[i].to, all[i].bytes, e)
@@ -386,8 +381,8 @@ int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct 
 void paged_device_close(struct paged_device *d) {
     if (d->w.m) paged_weights_close(&d->w);
     work_close(&d->work);
-    void *device[] = {d->x,      d->kept,   d->head_x, d->head_xn, d->logits, d->pos,
-                      d->tokens, d->length, d->planes, d->offset,  d->token,  d->weight};
+    for (const struct work_row *k = work_rows; k->width; k++) gpu_free(d->g, *work_field(&d->rows, k));
+    void *device[] = {d->head_x, d->head_xn, d->logits, d->planes, d->offset, d->token, d->weight};
     void *host[] = {d->host_logits, d->host_ids, d->host_bad};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) gpu_free(d->g, device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(d->g, host[i]);

@@ -79,14 +79,12 @@ struct paged_device {
     struct gpu_stream *main;
     struct paged_weights w;
     struct work work; /* of a micro-batch */
-    /* [rows, hidden]; kept only with config.reads_early; head: [BATCH_INVARIANT_ROWS, hidden] twice,
-     * [BATCH_INVARIANT_ROWS, vocab] */
-    float *x, *kept, *head_x, *head_xn, *logits;
-    int32_t *pos, *tokens, *length; /* [rows] */
-    char *planes;                   /* one layer's KV rows of a micro-batch */
-    struct kv_layer *cache;         /* [n_layers of the model] views of planes */
-    int32_t *offset, *token;        /* [n_experts + 1], [micro * topk] */
-    float *weight;                  /* [micro * topk] */
+    struct work rows; /* of the batch: positions, tokens, and what one micro-batch keeps while others run */
+    float *head_x, *head_xn, *logits; /* [BATCH_INVARIANT_ROWS, hidden] twice, [BATCH_INVARIANT_ROWS, vocab] */
+    char *planes;                     /* one layer's KV rows of a micro-batch */
+    struct kv_layer *cache;           /* [n_layers of the model] views of planes */
+    int32_t *offset, *token;          /* [n_experts + 1], [micro * topk] */
+    float *weight;                    /* [micro * topk] */
     struct rows_buffer buffer[PAGED_BUFFERS];
     float *host_logits;           /* pinned: [BATCH_INVARIANT_ROWS, vocab] */
     int32_t *host_ids, *host_bad; /* pinned: [micro, topk], and the non-finite mark */
