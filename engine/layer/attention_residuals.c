@@ -7,8 +7,9 @@
  * inputs. So two passes have streams at a time, in two ranges of work.streams that passes alternate between. The last
  * pass has the second range, so that the layers after the loop skip only the first range. Reference: transformers,
  * models/inkling2 and models/inkling2_loop. */
-#include "engine/layer/attention_residuals.h"
+#include "engine/layer/block_linear.h"
 #include "engine/layer/rows.h"
+#include "engine/layer/streams.h"
 
 enum { QUERIES, KEYS, VALUES, FFN }; /* inputs of blocks, as layer.message_gate has them */
 static const float POOL_EPS = 1e-6f; /* Inkling 2 fixes it, whatever rms_norm_eps is */
@@ -119,8 +120,8 @@ static int add_messages(struct exec *x, const struct config *c, const struct lay
 
 /* --- Inputs of blocks ------------------------------------------------------------------------- */
 
-int attention_residuals_attention(struct exec *x, const struct config *c, const struct layer *y, int layer,
-                                  struct work *w, int n) {
+static int pooled_attention_input(struct exec *x, const struct config *c, const struct layer *y, int layer,
+                                  struct work *w, const struct span *spans, int n_spans, int n) {
     const bool reads = !config_is_bare(c, layer), mixes_kv = c->layer[layer].mixes_kv,
                own_kv = mixes_kv || c->layer[layer].pass;
     /* inputs: all; with queries of their own */
@@ -144,7 +145,7 @@ int attention_residuals_attention(struct exec *x, const struct config *c, const 
     return 0;
 }
 
-int attention_residuals_ffn(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+static int pooled_ffn_input(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                             int n) {
     const int stored = config_stored_layer(c, layer), tag = 2 * layer + 1;
     struct op_pool o = pool_of(c, w, n);
@@ -156,7 +157,7 @@ int attention_residuals_ffn(struct exec *x, const struct config *c, const struct
     return norm_input(x, c, w, w->xn, y->ffn_norm, n, tag);
 }
 
-int attention_residuals_merge(struct exec *x, const struct weights *m, struct work *w, int n) {
+static int pooled_merge(struct exec *x, const struct weights *m, struct work *w, int n) {
     const struct config *c = &m->config;
     /* a bare last layer has begun no stream and added the output of the layer before it */
     const int last = c->n_layers - 1;
@@ -166,3 +167,4 @@ int attention_residuals_merge(struct exec *x, const struct weights *m, struct wo
     TRY(x->ops->pool(x, &o));
     return rows_copy(x, w->x, c->hidden, w->xn, c->hidden, n, c->hidden);
 }
+const struct streams_kind streams_pooled = {pooled_attention_input, pooled_ffn_input, pooled_merge};

@@ -3,18 +3,15 @@
 #include <math.h>
 
 #include "engine/layer/attention_kinds.h"
-#include "engine/layer/attention_residuals.h"
-#include "engine/layer/gated_streams.h"
 #include "engine/layer/rows.h"
 #include "engine/layer/short_conv.h"
+#include "engine/layer/streams.h"
 #include "engine/model/rope.h"
 
-/* With a residual scale r the stream is kept divided by r: blocks then add their outputs unscaled, and a norm of the
- * stream with eps / r^2 equals the norm of the unscaled stream with eps. */
-static float stream_eps(const struct config *c, int tag) {
-    const float eps = c->residual_scale > 0 ? c->norm_eps / (c->residual_scale * c->residual_scale) : c->norm_eps;
-    return c->divides_stream ? eps * (float)(tag + 1) : eps;
+int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n) {
+    return streams_of(&m->config)->merge(x, m, w, n);
 }
+
 int block_embed(struct exec *x, const struct weights *m, float *out, const int32_t *ids, int n) {
     const struct config *c = &m->config;
     const float scale = (c->embed_scale > 0 ? c->embed_scale : 1) / (c->residual_scale > 0 ? c->residual_scale : 1);
@@ -80,224 +77,6 @@ int block_rope(struct exec *x, const struct weights *m, struct work *w, int n, i
                                                          .mscale = m->rope_mscale[1]});
 }
 
-/* --- Input of a block ------------------------------------------------------------------------- */
-
-/* With passes_weights: the weights of the first block's input, any with sum 1, since the streams are equal. */
-static int begin_weights(struct exec *x, const struct config *c, const struct work *w, int n) {
-    const int s = c->streams.n;
-    TRY(x->ops->fill(x, &(struct op_fill){.x = w->mix, .n = n, .m = s, .value = 1 / (float)s}));
-    return rows_copy(x, w->carried + c->streams.weights_at, c->carried, w->mix, s, n, s);
-}
-
-/* With several residual streams: adds the previous block's output to each stream. first: no previous block, w->x is the
- * embedding. */
-static int spread_output(struct exec *x, const struct config *c, const struct work *w, bool first, int n) {
-    if (first && c->streams.passes_weights) TRY(begin_weights(x, c, w, n));
-    return x->ops->spread(x, &(struct op_spread){.streams = w->streams,
-                                                 .x = w->x,
-                                                 .post = first ? NULL : w->post,
-                                                 .n = n,
-                                                 .hidden = c->hidden,
-                                                 .n_streams = c->streams.n});
-}
-/* Then mixes this block's input into w->xn and clears w->x. last: merges the streams into w->x. */
-static int mix_streams(struct exec *x, const struct config *c, const struct stream_mix *m, struct work *w, bool last,
-                       int n) {
-    const int s = c->streams.n;
-    const bool passes = c->streams.passes_weights, computes = !passes || !last;
-    if (computes)
-        TRY(x->ops->linear(x, &(struct op_linear){.y = w->mix,
-                                                  .x = w->streams,
-                                                  .w = m->fn,
-                                                  .n = n,
-                                                  .ldx = s * c->hidden,
-                                                  .ldy = m->fn.rows,
-                                                  .exact = true}));
-    return x->ops->mix(x, &(struct op_mix){.in = last ? w->x : w->xn,
-                                           .out = last ? NULL : w->x,
-                                           .streams = w->streams,
-                                           .post = last ? NULL : w->post,
-                                           .mix = computes ? w->mix : NULL,
-                                           .base = m->base,
-                                           .scale = m->scale,
-                                           .earlier = passes ? w->carried + c->streams.weights_at : NULL,
-                                           .ld_earlier = c->carried,
-                                           .n = n,
-                                           .hidden = c->hidden,
-                                           .n_streams = s,
-                                           .iters = c->streams.iters,
-                                           .eps = c->streams.eps,
-                                           .magnitude = c->streams.magnitude,
-                                           .post_eps = c->streams.post_eps,
-                                           .norm_eps = c->norm_eps});
-}
-
-static int copy_rows(struct exec *x, const struct config *c, float *to, const float *from, int n) {
-    return rows_copy(x, to, c->hidden, from, c->hidden, n, c->hidden);
-}
-
-/* Inputs of a block: weights that mix the streams, norms and factors of the previous block's output, and the block's
- * own norm. */
-struct block_input {
-    const struct stream_mix *mix;
-    const struct stream_merge *merge;
-    const float *out_norm, *experts_norm, *stream_scale;
-    const struct token_input *token; /* adds a vector of the token after the previous block; NULL: none */
-    const float *weight, *bias;
-    const struct mat *norm_gate; /* [2] */
-    int tag;                     /* the block's index as counted by work.first_bad */
-    const struct mat *out_gate;  /* [2] of out_norm, with gates_all_norms */
-};
-
-/* Multiplies n rows of v by factors: one per row, or (by_row false) the same for all. */
-static int weigh_rows(struct exec *x, const struct config *c, float *v, const float *weight, bool by_row, int n) {
-    return x->ops->gate(x, &(struct op_gate){.y = v,
-                                             .g = weight,
-                                             .n = n,
-                                             .heads = 1,
-                                             .dim = c->hidden,
-                                             .ldy = c->hidden,
-                                             .ldg = by_row,
-                                             .head_ldy = c->hidden,
-                                             .head_ldg = 1,
-                                             .kind = GATE_LINEAR,
-                                             .per_head = true});
-}
-
-/* v = (v + bias) * scale per channel; NULL: without. */
-static int merge_rows(struct exec *x, const struct config *c, float *v, const float *bias, const float *scale,
-                      float *scratch, int n) {
-    if (bias) {
-        TRY(rows_copy(x, scratch, c->hidden, bias, 0, n, c->hidden));
-        TRY(rows_add(x, v, scratch, n, c->hidden));
-    }
-    return scale ? rows_gate(x, v, c->hidden, scale, 0, GATE_LINEAR, n, c->hidden) : 0;
-}
-/* Norms the previous block's output, if the family does so. */
-static int norm_output(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
-    const int hidden = c->hidden, tag = in->tag;
-    const float *weight = in->out_norm;
-    const bool is_unit = c->output_norm == OUTPUT_NORM_UNIT;
-    if (!weight && !is_unit) return 0;
-    if (weight && is_unit) TRY(rows_gate(x, w->x, hidden, weight, 0, GATE_LINEAR, n, hidden));
-    TRY(block_norm_rows(x, c, w->x, hidden, w->x, hidden, is_unit ? NULL : weight, NULL, n, hidden,
-                        config_output_eps(c), tag, w->first_bad));
-    return c->gates_all_norms ? block_gate_norm(x, c, w, w->x, hidden, in->out_gate, n, hidden) : 0;
-}
-
-/* y = y * gelu(g) with the tanh form, g * sigmoid(alpha * (g + 0.044715 g^3)), as in struct glu. Uses z as scratch. All
- * [n, dim]. */
-static int gate_gelu(struct exec *x, float *y, const float *g, float *z, int n, int dim) {
-    const float cubic = 0.044715f, alpha = 2 * sqrtf(2 / (float)M_PI);
-    TRY(rows_copy(x, z, dim, g, dim, n, dim));
-    for (int i = 0; i < 2; i++) TRY(rows_gate(x, z, dim, g, dim, GATE_LINEAR, n, dim)); /* g^3 */
-    TRY(rows_scale(x, z, cubic, n, dim));
-    TRY(rows_add(x, z, g, n, dim));
-    TRY(rows_scale(x, z, alpha, n, dim));
-    TRY(rows_gate(x, y, dim, g, dim, GATE_LINEAR, n, dim));
-    return rows_gate(x, y, dim, z, dim, GATE_SIGMOID, n, dim);
-}
-
-/* Adds the token's part to the stream (struct token_input). Uses w->x as scratch: its sum is already in the stream. */
-static int add_token(struct exec *x, const struct config *c, const struct token_input *t, struct work *w, int n,
-                     int tag) {
-    const int dim = c->token_dim, hidden = c->hidden;
-    float *v = w->token_vectors, *g = v + (size_t)n * (size_t)dim, *z = g + (size_t)n * (size_t)dim;
-    TRY(block_linear(x, c, v, dim, w->carried, c->carried, t->from_embed, NULL, n, false));
-    /* the norm of v / sqrt(hidden): the root is in eps */
-    TRY(block_norm_rows(x, c, v, dim, v, dim, t->from_embed_norm, NULL, n, dim, c->norm_eps * (float)hidden, tag,
-                        w->first_bad));
-    TRY(x->ops->embed(
-        x, &(struct op_embed){.out = g, .ids = w->tokens, .table = t->table, .n = n, .scale = sqrtf((float)dim)}));
-    TRY(rows_add(x, v, g, n, dim));
-    TRY(rows_scale(x, v, sqrtf(0.5f), n, dim));
-    TRY(block_linear(x, c, g, dim, w->streams, hidden, t->gate, NULL, n, false));
-    TRY(gate_gelu(x, v, g, z, n, dim));
-    TRY(block_linear(x, c, w->x, hidden, v, dim, t->out, NULL, n, false));
-    TRY(block_norm_rows(x, c, w->x, hidden, w->x, hidden, t->out_norm, NULL, n, hidden, c->norm_eps, tag,
-                        w->first_bad));
-    return rows_add(x, w->streams, w->x, n, hidden);
-}
-
-/* With a plain stream: adds the previous block's output w->x, normed or scaled if the family does so, to the stream and
- * clears w->x. tag 0: no previous block, w->x is the embedding. */
-static int add_output(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
-    const int hidden = c->hidden, tag = in->tag;
-    if (tag && in->experts_norm) { /* w->x has the experts' sum, w->kept the output of the parallel dense FFN */
-        TRY(block_norm_rows(x, c, w->x, hidden, w->x, hidden, in->experts_norm, NULL, n, hidden, c->norm_eps, tag,
-                            w->first_bad));
-        TRY(rows_add(x, w->x, w->kept, n, hidden));
-    }
-    if (tag) TRY(norm_output(x, c, in, w, n));
-    if (c->merges_stream) TRY(merge_rows(x, c, w->x, in->merge->output_bias, in->merge->output_scale, w->xn, n));
-    if (c->merges_stream && tag)
-        TRY(merge_rows(x, c, w->streams, in->merge->stream_bias, in->merge->stream_scale, w->xn, n));
-    if (tag && c->norms_stream)
-        TRY(rows_scale(x, w->x, c->layer[(tag - 1) / 2].branch[(tag - 1) % 2].output, n, hidden));
-    if (tag) TRY(rows_add(x, w->streams, w->x, n, hidden));
-    else TRY(copy_rows(x, c, w->streams, w->x, n));
-    if (!tag && c->token_dim) TRY(rows_copy(x, w->carried, c->carried, w->x, hidden, n, hidden));
-    if (in->token) TRY(add_token(x, c, in->token, w, n, tag));
-    if (tag && in->stream_scale) TRY(weigh_rows(x, c, w->streams, in->stream_scale, false, n));
-    return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = hidden});
-}
-
-/* Adds the last block's output to the streams, and computes their mean in w->x. */
-static int average_streams(struct exec *x, const struct config *c, struct work *w, int n) {
-    const int s = c->streams.n, hidden = c->hidden;
-    TRY(x->ops->spread(
-        x, &(struct op_spread){
-               .streams = w->streams, .x = w->x, .post = w->post, .n = n, .hidden = hidden, .n_streams = s}));
-    TRY(rows_copy(x, w->x, hidden, w->streams, s * hidden, n, hidden));
-    for (int i = 1; i < s; i++)
-        TRY(x->ops->add(
-            x, &(struct op_add){.y = w->x, .x = w->streams + i * hidden, .n = n, .m = hidden, .ldx = s * hidden}));
-    return rows_scale(x, w->x, 1 / (float)s, n, hidden);
-}
-
-int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n) {
-    const struct config *c = &m->config;
-    if (!c->streams.n) return 0;
-    if (c->streams.is_gated) {
-        TRY(gated_streams_add(x, c, w, false, n));
-        return gated_streams_mix(x, c, &m->head_gated, w, w->x, n, 2 * c->n_layers);
-    }
-    if (c->streams.is_averaged) return average_streams(x, c, w, n);
-    if (c->streams.block_layers) return attention_residuals_merge(x, m, w, n);
-    if (!c->streams.is_plain) {
-        TRY(spread_output(x, c, w, false, n));
-        return mix_streams(x, c, &m->head_mix, w, true, n);
-    }
-    const struct block_input in = {.merge = &m->last_merge,
-                                   .out_norm = m->last_out_norm,
-                                   .out_gate = m->last_out_gate,
-                                   .experts_norm = m->last_experts_norm,
-                                   .stream_scale = m->last_scale,
-                                   .token = c->token_dim ? &m->last_token_input : NULL,
-                                   .tag = 2 * c->n_layers};
-    TRY(add_output(x, c, &in, w, n));
-    return copy_rows(x, c, w->x, w->streams, n);
-}
-
-/* Computes the normed input of a block in w->xn. */
-static int norm_input(struct exec *x, const struct config *c, const struct block_input *in, struct work *w, int n) {
-    const int tag = in->tag;
-    /* the FFN of a parallel block: the attention's output waits for the FFN's in w->x */
-    const bool reads_same = c->parallel_block && tag % 2;
-    if (c->streams.is_plain && !reads_same) TRY(add_output(x, c, in, w, n));
-    if (c->streams.n && !c->streams.is_plain) TRY(mix_streams(x, c, in->mix, w, false, n));
-    if (c->no_input_norm) return copy_rows(x, c, w->xn, w->streams, n);
-    const float *weight = in->weight, *bias = in->bias;
-    const float *from = c->streams.n && !c->streams.is_plain ? w->xn : c->streams.n ? w->streams : w->x;
-    TRY(block_norm_rows(x, c, w->xn, c->hidden, from, c->hidden, weight, bias, n, c->hidden, stream_eps(c, tag), tag,
-                        w->first_bad));
-    if (config_norm_is_gated(c, tag / 2, tag % 2))
-        TRY(block_gate_norm(x, c, w, w->xn, c->hidden, in->norm_gate, n, c->hidden));
-    if (!c->norms_stream) return 0;
-    TRY(copy_rows(x, c, w->streams, w->xn, n));
-    return rows_scale(x, w->streams, c->layer[tag / 2].branch[tag % 2].stream, n, c->hidden);
-}
-
 /* --- The attention block ---------------------------------------------------------------------- */
 
 size_t block_grown_bytes(const struct config *c, int keys) {
@@ -312,37 +91,12 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
              const struct span *spans, int n_spans, int n) {
-    const struct block_input in = {.mix = &y->attn_mix,
-                                   .merge = &y->previous_merge,
-                                   .out_norm = y->previous_out_norm,
-                                   .experts_norm = y->previous_experts_norm,
-                                   .stream_scale = y->previous_scale,
-                                   .token = c->token_dim && layer ? &y->previous_token_input : NULL,
-                                   .weight = y->attn_norm,
-                                   .bias = y->attn_norm_bias,
-                                   .norm_gate = y->attn_norm_gate,
-                                   .tag = 2 * layer,
-                                   .out_gate = y->previous_out_gate};
     if (c->layer[layer].mixer == MIXER_NONE && !config_is_bare(c, layer)) return 0;
-    if (c->streams.is_gated) {
-        TRY(gated_streams_add(x, c, w, layer == 0, n));
-        TRY(gated_streams_add_ngram(x, c, y, layer, w, spans, n_spans, n));
-        TRY(gated_streams_mix(x, c, &y->attn_gated, w, w->xn, n, 2 * layer));
-        op_show(x, layer, "attention_norm", w->xn, n, c->hidden);
-        return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
-    }
-    if (y->previous_ffn_scale) TRY(weigh_rows(x, c, w->x, y->previous_ffn_scale, false, n));
+    if (y->previous_ffn_scale) TRY(rows_weigh(x, w->x, y->previous_ffn_scale, false, n, c->hidden));
     TRY(short_conv_ffn(x, c, y, layer, w, spans, n_spans, n));
-    if (c->streams.block_layers) TRY(attention_residuals_attention(x, c, y, layer, w, n));
-    else {
-        if (c->streams.n && !c->streams.is_plain) {
-            TRY(spread_output(x, c, w, layer == 0, n));
-            TRY(gated_streams_add_ngram(x, c, y, layer, w, spans, n_spans, n));
-        }
-        TRY(norm_input(x, c, &in, w, n));
-    }
+    TRY(streams_of(c)->attention_input(x, c, y, layer, w, spans, n_spans, n));
     op_show(x, layer, "attention_norm", w->xn, n, c->hidden);
-    if (c->reads_early && c->layer[layer].moe) TRY(copy_rows(x, c, w->kept, w->x, n));
+    if (c->reads_early && c->layer[layer].moe) TRY(rows_copy(x, w->kept, c->hidden, w->x, c->hidden, n, c->hidden));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
 bool block_makes_queries_first(const struct config *c, int layer) {
@@ -394,14 +148,14 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 /* Adds the output of idle experts: their input times their weights. Uses w->kept as scratch, which the layer has
  * read. */
 static int add_idle(struct exec *x, const struct config *c, struct work *w, int n) {
-    TRY(weigh_rows(x, c, w->kept, w->idle, true, n));
+    TRY(rows_weigh(x, w->kept, w->idle, true, n, c->hidden));
     return rows_add(x, w->x, w->kept, n, c->hidden);
 }
 /* Weighs the chosen expert's input instead of its output. Keeps the shared expert's input in w->ffn_in, which a
  * workspace for predictions lacks. */
 static int weigh_input(struct exec *x, const struct config *c, struct work *w, int n) {
-    if (w->ffn_in) TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
-    TRY(weigh_rows(x, c, w->xn, w->weights, true, n));
+    if (w->ffn_in) TRY(rows_copy(x, w->ffn_in, c->hidden, w->xn, c->hidden, n, c->hidden));
+    TRY(rows_weigh(x, w->xn, w->weights, true, n, c->hidden));
     return x->ops->fill(x, &(struct op_fill){.x = w->weights, .n = n, .m = c->topk, .value = 1});
 }
 
@@ -490,34 +244,21 @@ static int gate_shared(struct exec *x, const struct config *c, const struct laye
 }
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const struct block_input in = {.mix = &y->ffn_mix,
-                                   .merge = &y->attn_merge,
-                                   .out_norm = y->attn_out_norm,
-                                   .weight = y->ffn_norm,
-                                   .bias = y->ffn_norm_bias,
-                                   .norm_gate = y->ffn_norm_gate,
-                                   .tag = 2 * layer + 1,
-                                   .out_gate = y->attn_out_gate};
     const int logits = config_n_choices(c);
     const bool parallel = y->parallel_dense.gate.data;
     if (c->layer[layer].no_ffn) return 0;
-    if (c->streams.is_gated) {
-        TRY(gated_streams_add(x, c, w, false, n));
-        TRY(gated_streams_mix(x, c, &y->ffn_gated, w, w->xn, n, in.tag));
-    } else if (c->streams.block_layers) TRY(attention_residuals_ffn(x, c, y, layer, w, n));
-    else {
-        if (c->streams.n && !c->streams.is_plain) TRY(spread_output(x, c, w, false, n));
-        TRY(norm_input(x, c, &in, w, n));
-    }
+    TRY(streams_of(c)->ffn_input(x, c, y, layer, w, n));
     op_show(x, layer, "ffn_norm", w->xn, n, c->hidden);
-    if (c->layer[layer].keeps_input) TRY(copy_rows(x, c, w->kept, w->xn, n));
+    if (c->layer[layer].keeps_input) TRY(rows_copy(x, w->kept, c->hidden, w->xn, c->hidden, n, c->hidden));
     if (!c->layer[layer].moe) return 0;
     if (c->layer[layer].routes_kept) {
-        TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
-        TRY(copy_rows(x, c, w->xn, w->kept, n));
+        TRY(rows_copy(x, w->ffn_in, c->hidden, w->xn, c->hidden, n, c->hidden));
+        TRY(rows_copy(x, w->xn, c->hidden, w->kept, c->hidden, n, c->hidden));
     }
     if (c->reads_early == EARLY_ROUTED) {
-        if (w->ffn_in) TRY(copy_rows(x, c, w->ffn_in, w->xn, n)); /* a workspace for predictions has none */
+        if (w->ffn_in)
+            TRY(rows_copy(x, w->ffn_in, c->hidden, w->xn, c->hidden, n, c->hidden)); /* a workspace for predictions has
+                                                                                        none */
         TRY(block_norm(x, c, w->xn, c->hidden, w->kept, c->hidden, y->experts_norm, NULL, n, c->hidden));
     }
     if (parallel) TRY(compute_parallel_dense(x, c, y, w, n));
@@ -570,10 +311,10 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top) {
     const struct config *c = &m->config;
     size_t at = (size_t)row * (size_t)c->hidden;
-    if (c->streams.is_gated) TRY(copy_rows(x, c, w->xn + at, w->x + at, n)); /* has no last norm */
+    if (streams_of(c)->merges_normed) TRY(rows_copy(x, w->xn + at, c->hidden, w->x + at, c->hidden, n, c->hidden));
     else
         TRY(block_norm_rows(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden,
-                            stream_eps(c, 2 * c->n_layers), 2 * c->n_layers, w->first_bad));
+                            streams_eps(c, 2 * c->n_layers), 2 * c->n_layers, w->first_bad));
     if (c->gates_all_norms) TRY(block_gate_norm(x, c, w, w->xn + at, c->hidden, m->norm_gate, n, c->hidden));
     op_show(x, -1, "final_norm", w->xn + at, n, c->hidden);
     TRY(x->ops->linear(x, &(struct op_linear){.y = logits,

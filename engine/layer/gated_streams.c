@@ -9,6 +9,7 @@
 
 #include "engine/layer/attention_kinds.h"
 #include "engine/layer/rows.h"
+#include "engine/layer/streams.h"
 
 static int stream_floats(const struct config *c) { return c->streams.n * c->hidden; }
 
@@ -37,7 +38,8 @@ static int norm_streams(struct exec *x, const struct config *c, const struct wor
     return 0;
 }
 
-int gated_streams_add(struct exec *x, const struct config *c, struct work *w, bool first, int n) {
+/* Adds the previous block's output w->x to the streams, or with `first` initializes them with it, and clears w->x. */
+static int add_output(struct exec *x, const struct config *c, struct work *w, bool first, int n) {
     TRY(x->ops->spread(x, &(struct op_spread){.streams = w->streams,
                                               .x = w->x,
                                               .post = first ? NULL : w->post,
@@ -47,8 +49,10 @@ int gated_streams_add(struct exec *x, const struct config *c, struct work *w, bo
     return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = c->hidden});
 }
 
-int gated_streams_mix(struct exec *x, const struct config *c, const struct gated_mix *m, struct work *w, float *out,
-                      int n, int tag) {
+/* Computes a block's input in out [n, hidden] and, unless it is the head's, the weights of its output in w->post. tag:
+ * as in op_norm. */
+static int mix_streams(struct exec *x, const struct config *c, const struct gated_mix *m, struct work *w, float *out,
+                       int n, int tag) {
     const int all = stream_floats(c), streams = c->streams.n, rank = c->streams.rank;
     const float mean = 1 / (float)streams;
     TRY(norm_streams(x, c, w, w->stream_norm, w->streams, m->norm, n, tag));
@@ -156,3 +160,21 @@ int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct
     for (int i = 0; i < n_spans; i++) TRY(attention_advance_state(x, c, y, layer, w, &spans[i], convolve_rows));
     return rows_add(x, w->streams, w->stream_norm, n, all);
 }
+
+static int gated_attention_input(struct exec *x, const struct config *c, const struct layer *y, int layer,
+                                 struct work *w, const struct span *spans, int n_spans, int n) {
+    TRY(add_output(x, c, w, layer == 0, n));
+    TRY(gated_streams_add_ngram(x, c, y, layer, w, spans, n_spans, n));
+    return mix_streams(x, c, &y->attn_gated, w, w->xn, n, 2 * layer);
+}
+static int gated_ffn_input(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                           int n) {
+    TRY(add_output(x, c, w, false, n));
+    return mix_streams(x, c, &y->ffn_gated, w, w->xn, n, 2 * layer + 1);
+}
+static int gated_merge(struct exec *x, const struct weights *m, struct work *w, int n) {
+    const struct config *c = &m->config;
+    TRY(add_output(x, c, w, false, n));
+    return mix_streams(x, c, &m->head_gated, w, w->x, n, 2 * c->n_layers);
+}
+const struct streams_kind streams_gated = {gated_attention_input, gated_ffn_input, gated_merge, .merges_normed = true};

@@ -23,3 +23,17 @@ static inline int rows_gate(struct exec *x, float *y, int ldy, const float *g, i
         x, &(struct op_gate){
                .y = y, .g = g, .n = n, .heads = 1, .dim = dim, .ldy = ldy, .ldg = ldg, .kind = (uint8_t)kind});
 }
+/* Multiplies rows by factors: one per row, or (by_row false) the same for all. */
+static inline int rows_weigh(struct exec *x, float *y, const float *weight, bool by_row, int n, int dim) {
+    return x->ops->gate(x, &(struct op_gate){.y = y,
+                                             .g = weight,
+                                             .n = n,
+                                             .heads = 1,
+                                             .dim = dim,
+                                             .ldy = dim,
+                                             .ldg = by_row,
+                                             .head_ldy = dim,
+                                             .head_ldg = 1,
+                                             .kind = GATE_LINEAR,
+                                             .per_head = true});
+}

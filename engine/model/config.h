@@ -330,7 +330,7 @@ struct config {
      * MiniMax-Text-01. */
     bool norms_stream;
     /* The k-th block leaves (sqrt(k) * stream + its output) / sqrt(k + 1), but hearth keeps the sum: only norms read
-     * it (stream_eps); Beam. */
+     * it (streams_eps); Beam. */
     bool divides_stream;
     /* a block's normed input is multiplied by the sigmoid of an MLP of it, of this width (config_norm_is_gated); 0: not
      */
