@@ -33,16 +33,13 @@ static void prefetch_experts(struct runtime *m, struct work *w, int layer, int n
     w->late_experts = disk_prefetch_selected(m->disk_prefetch, layer, w->ids, n * c->topk);
     disk_prefetch_score(m->disk_prefetch, layer, w->ids, w->router, n);
     const struct layer *next = layer + 1 < c->n_layers ? &m->w->layers[layer + 1] : NULL;
-    if (!next || !next->experts || !disk_prefetch_is_useful(m->disk_prefetch) || c->streams.n ||
-        c->layer[layer + 1].routes_kept)
-        return; /* several residual streams, or kept rows: the next router's input is not known yet */
+    if (!next || !next->experts || !disk_prefetch_is_useful(m->disk_prefetch) || !block_predicts_route(c, layer + 1))
+        return;
     if (n <= m->lookahead_work->rows) {
-        struct work predicted = *m->lookahead_work;
-        predicted.x = w->x;
-        if (c->reads_early) predicted.kept = w->x;
-        *predicted.first_bad = -1;
-        if (!block_route(m->cpu, c, next, layer + 1, &predicted, n))
-            disk_prefetch_likely(m->disk_prefetch, layer + 1, predicted.ids, n * c->topk);
+        const struct work *predicted = m->lookahead_work;
+        *predicted->first_bad = -1;
+        if (!block_predict_route(m->cpu, c, next, layer + 1, predicted, w->x, n))
+            disk_prefetch_likely(m->disk_prefetch, layer + 1, predicted->ids, n * c->topk);
     } else if (n * c->topk >= 2 * c->n_experts) disk_prefetch_likely(m->disk_prefetch, layer + 1, NULL, c->n_experts);
 }
 

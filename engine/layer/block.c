@@ -1,12 +1,9 @@
 #include "engine/layer/block.h"
 
-#include <math.h>
-
 #include "engine/layer/attention_kinds.h"
 #include "engine/layer/rows.h"
 #include "engine/layer/short_conv.h"
 #include "engine/layer/streams.h"
-#include "engine/model/rope.h"
 
 int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n) {
     return streams_of(&m->config)->merge(x, m, w, n);
@@ -20,61 +17,6 @@ int block_embed(struct exec *x, const struct weights *m, float *out, const int32
         TRY(block_norm(x, c, out, c->hidden, out, c->hidden, m->embed_norm, NULL, n, c->hidden));
     op_show(x, -1, "embedding", out, n, c->hidden);
     return 0;
-}
-
-/* FoPE: cos and sin of some rows are products of those of the frequencies. */
-static int mix_rope(struct exec *x, const struct config *c, const struct work *w, int n) {
-    const int half = c->rope.dim / 2, width = rope_row_floats(c);
-    const float *m = w->inv_freq + rope_fope_at(c), *bias = m + (size_t)2 * (size_t)width * (size_t)half;
-    float *const basis[2] = {w->fope_basis, w->fope_basis + (size_t)FOPE_ROWS * (size_t)half}, *const out[2] = {w->cos,
-                                                                                                                w->sin};
-    struct mat sums = {.stride = (size_t)half * sizeof *m, .rows = width, .cols = half, .row_step = 1, .dtype = DT_F32};
-    for (int at = 0, rows; at < n; at += rows) {
-        rows = n - at < FOPE_ROWS ? n - at : FOPE_ROWS;
-        TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = basis[0],
-                                                          .sin = basis[1],
-                                                          .pos = w->pos + at,
-                                                          .inv_freq = w->inv_freq,
-                                                          .n = rows,
-                                                          .half = half,
-                                                          .mscale = 1}));
-        for (int i = 0; i < 2; i++) {
-            sums.data = m + (size_t)i * (size_t)width * (size_t)half;
-            TRY(x->ops->linear(x, &(struct op_linear){.y = out[i] + (size_t)at * (size_t)width,
-                                                      .x = basis[i],
-                                                      .w = sums,
-                                                      .bias = bias,
-                                                      .n = rows,
-                                                      .ldx = half,
-                                                      .ldy = width,
-                                                      .exact = true}));
-        }
-    }
-    return 0;
-}
-
-int block_rope(struct exec *x, const struct weights *m, struct work *w, int n, int total) {
-    const struct config *c = &m->config;
-    if (c->rope.fope_pairs) return mix_rope(x, c, w, n);
-    struct op_rope_table o = {.cos = w->cos,
-                              .sin = w->sin,
-                              .pos = w->pos,
-                              .inv_freq = w->inv_freq,
-                              .n = n,
-                              .half = c->rope.dim / 2,
-                              .mscale = m->rope_mscale[0]};
-    if (c->rope.kind == ROPE_LONG)
-        o.length = total ? NULL : w->seq_length, o.total = total, o.longest = (int)c->rope.original_max,
-        o.long_mscale = c->rope.factors_mscale[1];
-    TRY(x->ops->rope_table(x, &o));
-    if (!c->second_rope.dim) return 0;
-    return x->ops->rope_table(x, &(struct op_rope_table){.cos = w->second_cos,
-                                                         .sin = w->second_sin,
-                                                         .pos = w->pos,
-                                                         .inv_freq = w->inv_freq + rope_first_floats(c),
-                                                         .n = n,
-                                                         .half = c->second_rope.dim / 2,
-                                                         .mscale = m->rope_mscale[1]});
 }
 
 /* --- The attention block ---------------------------------------------------------------------- */
@@ -143,170 +85,7 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
     return 0;
 }
 
-/* --- Router and head -------------------------------------------------------------------------- */
-
-/* Adds the output of idle experts: their input times their weights. Uses w->kept as scratch, which the layer has
- * read. */
-static int add_idle(struct exec *x, const struct config *c, struct work *w, int n) {
-    TRY(rows_weigh(x, w->kept, w->idle, true, n, c->hidden));
-    return rows_add(x, w->x, w->kept, n, c->hidden);
-}
-/* Weighs the chosen expert's input instead of its output. Keeps the shared expert's input in w->ffn_in, which a
- * workspace for predictions lacks. */
-static int weigh_input(struct exec *x, const struct config *c, struct work *w, int n) {
-    if (w->ffn_in) TRY(rows_copy(x, w->ffn_in, c->hidden, w->xn, c->hidden, n, c->hidden));
-    TRY(rows_weigh(x, w->xn, w->weights, true, n, c->hidden));
-    return x->ops->fill(x, &(struct op_fill){.x = w->weights, .n = n, .m = c->topk, .value = 1});
-}
-
-static int norm_stream(struct exec *x, const struct config *c, struct work *w, const float *weight, int n) {
-    return block_norm(x, c, w->xn, c->hidden, w->streams, c->hidden, weight, NULL, n, c->hidden);
-}
-/* Computes the parallel dense FFN in w->kept, normed, and then the router's input in w->xn. */
-static int compute_parallel_dense(struct exec *x, const struct config *c, const struct layer *y, struct work *w,
-                                  int n) {
-    TRY(x->ops->fill(x, &(struct op_fill){.x = w->kept, .n = n, .m = c->hidden}));
-    TRY(x->ops->experts(
-        x, &(struct op_experts){.y = w->kept, .x = w->xn, .shared = &y->parallel_dense, .n = n, .hidden = c->hidden}));
-    TRY(block_norm(x, c, w->kept, c->hidden, w->kept, c->hidden, y->dense_out_norm, NULL, n, c->hidden));
-    return norm_stream(x, c, w, y->router_norm, n);
-}
-
-/* A layer of the router's MLP with GELU. */
-static int router_layer(struct exec *x, const struct config *c, float *to, const float *from, struct mat m,
-                        const float *bias, int n) {
-    const int inter = c->router_inter;
-    TRY(x->ops->linear(
-        x, &(struct op_linear){
-               .y = to, .x = from, .w = m, .bias = bias, .n = n, .ldx = inter, .ldy = inter, .exact = true}));
-    return rows_gate(x, to, inter, to, inter, GATE_NORMAL, n, inter);
-}
-/* Runs the router's MLP up to its last matrix; *out receives its rows. Its first layer adds the previous layer's, and
- * is kept for the next one. */
-static int router_hidden(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n,
-                         const float **out) {
-    const int inter = c->router_inter;
-    float *a = w->router_mlp, *b = a + (size_t)n * (size_t)inter;
-    TRY(x->ops->linear(x, &(struct op_linear){.y = a,
-                                              .x = w->xn,
-                                              .w = y->router_down,
-                                              .bias = y->router_down_bias,
-                                              .n = n,
-                                              .ldx = c->hidden,
-                                              .ldy = inter,
-                                              .exact = true}));
-    if (y->router_carry) {
-        TRY(rows_gate(x, w->carried, inter, y->router_carry, 0, GATE_LINEAR, n, inter));
-        TRY(rows_add(x, a, w->carried, n, inter));
-    }
-    TRY(rows_copy(x, w->carried, inter, a, inter, n, inter));
-    TRY(block_norm(x, c, a, inter, a, inter, y->router_mlp_norm, NULL, n, inter));
-    TRY(router_layer(x, c, b, a, y->router_fc1, y->router_fc1_bias, n));
-    *out = a;
-    return router_layer(x, c, a, b, y->router_fc2, y->router_fc2_bias, n);
-}
-
-/* y = gate . xn (+ bias), or with accumulate y += that; one number a row, in w->shared_weight. */
-static int gate_product(struct exec *x, const struct config *c, struct mat gate, const float *bias, struct work *w,
-                        int n, bool accumulate) {
-    return x->ops->linear(x, &(struct op_linear){.y = w->shared_weight,
-                                                 .x = w->xn,
-                                                 .w = gate,
-                                                 .bias = bias,
-                                                 .n = n,
-                                                 .ldx = c->hidden,
-                                                 .ldy = 1,
-                                                 .accumulate = accumulate,
-                                                 .exact = true});
-}
-/* Weighs routed and shared experts by the softmax of two numbers a and b, which is sigmoid(a - b) and sigmoid(b -
- * a). */
-static int mix_shared(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
-    TRY(gate_product(x, c, mat_rows(y->shared_gate, 1, 2), y->shared_gate_bias + 1, w, n, false));
-    TRY(rows_scale(x, w->shared_weight, -1, n, 1));
-    TRY(gate_product(x, c, mat_rows(y->shared_gate, 0, 1), y->shared_gate_bias, w, n, true));
-    TRY(x->ops->gate(x, &(struct op_gate){.y = w->weights,
-                                          .g = w->shared_weight,
-                                          .n = n,
-                                          .heads = 1,
-                                          .dim = c->topk,
-                                          .ldy = c->topk,
-                                          .ldg = 1,
-                                          .kind = GATE_SIGMOID,
-                                          .per_head = true}));
-    return rows_scale(x, w->shared_weight, -1, n, 1);
-}
-/* Computes the shared experts' weights of rows. */
-static int gate_shared(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
-    if (c->mixes_shared) TRY(mix_shared(x, c, y, w, n));
-    else TRY(gate_product(x, c, y->shared_gate, NULL, w, n, false));
-    return x->ops->sigmoid(x, &(struct op_sigmoid){.x = w->shared_weight, .n = n, .m = 1});
-}
-
-int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    const int logits = config_n_choices(c);
-    const bool parallel = y->parallel_dense.gate.data;
-    if (c->layer[layer].no_ffn) return 0;
-    TRY(streams_of(c)->ffn_input(x, c, y, layer, w, n));
-    op_show(x, layer, "ffn_norm", w->xn, n, c->hidden);
-    if (c->layer[layer].keeps_input) TRY(rows_copy(x, w->kept, c->hidden, w->xn, c->hidden, n, c->hidden));
-    if (!c->layer[layer].moe) return 0;
-    if (c->layer[layer].routes_kept) {
-        TRY(rows_copy(x, w->ffn_in, c->hidden, w->xn, c->hidden, n, c->hidden));
-        TRY(rows_copy(x, w->xn, c->hidden, w->kept, c->hidden, n, c->hidden));
-    }
-    if (c->reads_early == EARLY_ROUTED) {
-        if (w->ffn_in)
-            TRY(rows_copy(x, w->ffn_in, c->hidden, w->xn, c->hidden, n, c->hidden)); /* a workspace for predictions has
-                                                                                        none */
-        TRY(block_norm(x, c, w->xn, c->hidden, w->kept, c->hidden, y->experts_norm, NULL, n, c->hidden));
-    }
-    if (parallel) TRY(compute_parallel_dense(x, c, y, w, n));
-    const float *in_router = c->reads_early == EARLY_ROUTER ? w->kept : w->xn;
-    if (c->router_inter) TRY(router_hidden(x, c, y, w, n, &in_router));
-    TRY(x->ops->linear(x, &(struct op_linear){.y = w->router,
-                                              .x = in_router,
-                                              .bias = y->router_shift,
-                                              .w = y->router,
-                                              .n = n,
-                                              .ldx = y->router.cols,
-                                              .ldy = logits,
-                                              .exact = true}));
-    if (c->router_scale > 0) TRY(rows_scale(x, w->router, c->router_scale, n, logits));
-    if (c->router_cap > 0)
-        TRY(x->ops->softcap(x, &(struct op_softcap){.x = w->router, .n = n, .m = logits, .cap = c->router_cap}));
-    TRY(x->ops->route(x, &(struct op_route){.ids = w->ids,
-                                            .weights = w->weights,
-                                            .logits = w->router,
-                                            .bias = y->router_bias,
-                                            .expert_scale = y->expert_scale,
-                                            .n_always = c->n_always,
-                                            .table = (const int32_t *)y->router_table,
-                                            .tokens = w->tokens,
-                                            .vocab = c->vocab,
-                                            .n = n,
-                                            .n_experts = c->n_experts,
-                                            .n_idle = c->n_idle_experts,
-                                            .idle = w->idle,
-                                            .topk = c->topk,
-                                            .n_group = c->n_group,
-                                            .group_each = c->group_each,
-                                            .topk_group = c->topk_group,
-                                            .score = c->score,
-                                            .group_top2 = c->group_top2,
-                                            .group_zero = c->group_zero,
-                                            .norm = c->norm_topk,
-                                            .scale = c->routed_scale,
-                                            .jitter = c->router_jitter}));
-    op_show(x, layer, "router", w->router, n, logits);
-    op_show(x, layer, "expert_weights", w->weights, n, c->topk);
-    if (parallel) return norm_stream(x, c, w, y->experts_norm, n);
-    if (c->n_idle_experts) TRY(add_idle(x, c, w, n));
-    if (c->weighs_input) TRY(weigh_input(x, c, w, n));
-    if (c->shared_scale > 0)
-        return x->ops->fill(x, &(struct op_fill){.x = w->shared_weight, .n = n, .m = 1, .value = c->shared_scale});
-    return c->shared_gate ? gate_shared(x, c, y, w, n) : 0;
-}
+/* --- The head --------------------------------------------------------------------------------- */
 
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top) {
     const struct config *c = &m->config;

@@ -44,6 +44,11 @@ int block_output(struct exec *x, const struct config *c, const struct layer *y, 
 int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n);
 /* Norms the FFN's input and routes it: fills w->xn, ids, weights, shared_weight. */
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
+/* Whether the experts of a layer can be predicted from the residual stream before earlier layers have added to it.
+ * block_predict_route() does so for n rows of `stream`, which it leaves as they are: fills w->ids. */
+bool block_predicts_route(const struct config *c, int layer);
+int block_predict_route(struct exec *x, const struct config *c, const struct layer *y, int layer, const struct work *w,
+                        float *stream, int n);
 /* Adds FFNs of w->xn to out [n, hidden] (w->x, or a partial sum that is added later): routed experts of w->ids,
  * shared expert or dense FFN, or both in one operation, which saves the CPU pool a barrier. */
 enum { PART_ROUTED = 1, PART_SHARED = 2, PART_ROUTED_SHARED = 3 };

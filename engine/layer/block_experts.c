@@ -1,5 +1,5 @@
 /* A layer's FFNs over the operations table: the dense FFN, the shared and the routed experts, also those in a latent
- * space. Does not choose experts (block_route() in block.c). */
+ * space. Does not choose experts (block_route.c). */
 #include "engine/layer/block.h"
 #include "engine/layer/block_linear.h"
 #include "engine/layer/rows.h"

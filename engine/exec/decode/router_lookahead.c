@@ -2,10 +2,11 @@
 
 #include <string.h>
 
+#include "engine/layer/work_open.h"
+
 static bool is_predicted(const struct router_lookahead *g, int layer) {
     const struct decode *s = g->d->s;
-    return layer < g->d->last && s->c->layer[layer].moe && !s->c->layer[layer].routes_kept &&
-           !s->m->w->layers[layer].router_table;
+    return layer < g->d->last && block_predicts_route(s->c, layer) && !s->m->w->layers[layer].router_table;
 }
 static size_t max_pairs(const struct router_lookahead *g) { return (size_t)DECODE_MAX_ROWS * (size_t)g->d->s->c->topk; }
 static int32_t *predicted_at(const struct router_lookahead *g, int micro, int layer, int distance) {
@@ -36,37 +37,38 @@ void router_lookahead_close_stream(struct router_lookahead *g) {
     gpu_timeline_close(&g->done);
 }
 
+static void *work_alloc(void *ctx, size_t size) {
+    const struct router_lookahead *g = ctx;
+    void *p;
+    return gpu_alloc(g->d->g, &p, size, NULL) ? NULL : p;
+}
+static void work_release(void *ctx, void *p) {
+    const struct router_lookahead *g = ctx;
+    gpu_free(g->d->g, p);
+}
 int router_lookahead_open(struct router_lookahead *g, struct decode_device *d, const _Atomic int *stop,
                           struct error *e) {
     const struct config *c = d->s->c;
-    const size_t rows = DECODE_MAX_ROWS, row = rows * (size_t)c->hidden * 4, pairs = rows * (size_t)c->topk * 4;
-    const size_t bytes[ROUTER_LOOKAHEAD_BUFFERS] = {
-        row, row, row, row, row, rows * (size_t)config_n_choices(c) * 4, pairs, pairs, rows * 4, 4};
-    /* buffers after the saved rows */
-    enum { XN = 2 * DECODE_MICRO_BATCHES, ROUTER, IDS, WEIGHTS, SHARED_WEIGHT, FIRST_BAD };
-    int rc = 0;
+    const size_t row = DECODE_MAX_ROWS * (size_t)c->hidden * 4, pairs = DECODE_MAX_ROWS * (size_t)c->topk * 4;
+    bool any = false;
     *g = (struct router_lookahead){0};
-    if (c->streams.n) return 0;
+    for (int l = d->first; l < d->last; l++) any |= block_predicts_route(c, l);
+    if (!any) return 0;
     g->d = d;
-    for (int i = 0; i < ROUTER_LOOKAHEAD_BUFFERS && !rc; i++) rc = gpu_alloc(d->g, &g->mem[i], bytes[i], e);
+    int rc = work_open(&g->work, c, DECODE_MAX_ROWS, work_alloc, work_release, g, e);
+    for (int i = 0; i < 2 * DECODE_MICRO_BATCHES && !rc; i++)
+        rc = gpu_alloc(d->g, (void **)&g->saved[i / 2][i % 2], row, e);
     if (!rc)
         rc = gpu_host_alloc(d->g, (void **)&g->predicted_ids,
                             DECODE_MICRO_BATCHES * ROUTER_LOOKAHEAD_LAYERS * PREDICT_LAYERS * pairs, e);
     if (rc) return rc;
-    for (int i = 0; i < 2 * DECODE_MICRO_BATCHES; i++) g->saved[i / 2][i % 2] = g->mem[i];
-    g->work = (struct work){.rows = DECODE_MAX_ROWS,
-                            .xn = g->mem[XN],
-                            .router = g->mem[ROUTER],
-                            .ids = g->mem[IDS],
-                            .weights = g->mem[WEIGHTS],
-                            .shared_weight = g->mem[SHARED_WEIGHT],
-                            .first_bad = g->mem[FIRST_BAD]}; /* ignored: the batch itself checks its rows */
     return router_lookahead_open_stream(g, stop, e);
 }
 void router_lookahead_close(struct router_lookahead *g) {
     if (!g->d) return;
     router_lookahead_close_stream(g);
-    for (int i = 0; i < ROUTER_LOOKAHEAD_BUFFERS; i++) gpu_free(g->d->g, g->mem[i]);
+    for (int i = 0; i < 2 * DECODE_MICRO_BATCHES; i++) gpu_free(g->d->g, g->saved[i / 2][i % 2]);
+    work_close(&g->work);
     gpu_host_free(g->d->g, g->predicted_ids);
     *g = (struct router_lookahead){0};
 }
@@ -89,13 +91,12 @@ int router_lookahead_run(struct router_lookahead *g, int micro, int layer, struc
     int side = layer % 2;
     if (!g->is_active || layer >= g->d->last || g->saved_layer[micro][side] != layer) return 0;
     g->saved_layer[micro][side] = -1;
-    g->work.x = g->saved[micro][side];
-    g->work.kept = c->reads_early ? g->work.x : NULL;
     g->saved_busy[micro][side] = ++g->n_done;
     TRY(gpu_event_wait(ready, g->stream));
     for (int k = 1; k <= PREDICT_LAYERS; k++) {
         if (!is_predicted(g, layer + k)) continue;
-        TRY(block_route(gpu_stream_exec(g->stream), c, &g->d->layers[layer + k].view, layer + k, &g->work, n));
+        TRY(block_predict_route(gpu_stream_exec(g->stream), c, &g->d->layers[layer + k].view, layer + k, &g->work,
+                                g->saved[micro][side], n));
         TRY(gpu_copy(g->stream, predicted_at(g, micro, layer + k, k), g->work.ids, (size_t)n * (size_t)c->topk * 4,
                      GPU_D2H));
         g->predictions[micro][(layer + k) % ROUTER_LOOKAHEAD_LAYERS][k - 1] =

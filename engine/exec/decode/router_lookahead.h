@@ -7,18 +7,17 @@
 #include "engine/exec/decode/decode_state.h"
 #include "engine/experts/predict.h"
 
-enum { ROUTER_LOOKAHEAD_LAYERS = PREDICT_LAYERS + 1, ROUTER_LOOKAHEAD_BUFFERS = 2 * DECODE_MICRO_BATCHES + 6 };
+enum { ROUTER_LOOKAHEAD_LAYERS = PREDICT_LAYERS + 1 };
 struct router_lookahead {
     struct decode_device *d;
     bool is_active; /* for the running batch */
     struct gpu_stream *stream;
     struct gpu_timeline *done; /* one layer's predictions are in host memory */
     uint32_t n_done;
-    void *mem[ROUTER_LOOKAHEAD_BUFFERS];   /* device: the arrays below and the buffers of `work` */
     float *saved[DECODE_MICRO_BATCHES][2]; /* device [DECODE_MAX_ROWS, hidden] by layer parity: the residual stream */
     uint32_t saved_busy[DECODE_MICRO_BATCHES][2];
     int saved_layer[DECODE_MICRO_BATCHES][2]; /* layer whose stream is saved; -1: none */
-    struct work work;                         /* device, only what block_route needs; not opened by work_open */
+    struct work work;                         /* device; first_bad is ignored: the batch itself checks its rows */
     /* pinned [DECODE_MICRO_BATCHES, ROUTER_LOOKAHEAD_LAYERS, PREDICT_LAYERS, DECODE_MAX_ROWS * topk] */
     int32_t *predicted_ids;
     struct router_prediction {
