@@ -54,19 +54,6 @@ int block_predict_route(struct exec *x, const struct config *c, const struct lay
 enum { PART_ROUTED = 1, PART_SHARED = 2, PART_ROUTED_SHARED = 3 };
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts,
                   float *out, int n);
-/* For modes that run single experts of a latent space (config.moe_latent): project xn [n, hidden] to their input in [n,
- * moe_latent]; add the projection of their sum [n, moe_latent], which is normed in place with config.routed_sum_norm,
- * to out [n, hidden]. block_experts includes both. */
-int block_routed_input(struct exec *x, const struct config *c, const struct layer *y, const float *xn, float *in,
-                       int n);
-int block_routed_output(struct exec *x, const struct config *c, const struct layer *y, float *sum, float *out, int n);
-/* Between both: w->routed_sum becomes the sum of the routed experts that w->ids selects for w->routed_in. */
-int block_routed_sum(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
-/* For the same modes: norms n rows of experts' outputs in place, before they are weighted and summed, if the family
- * does so. */
-int block_experts_norm(struct exec *x, const struct config *c, const struct layer *y, float *rows, int n);
-/* Rows of the workspace's expert_rows for a batch of n rows. */
-int block_experts_rows(const struct config *c, int n);
 /* Final norm of rows [row, row + n) and their logits [n, vocab]. top: [n] argmax of each (op_linear), or NULL. */
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top);
 /* Embeds ids [n] into out [n, hidden]: the residual stream before the first layer. Of models with config.input_ngrams

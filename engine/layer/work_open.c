@@ -3,6 +3,7 @@
 /* Workspaces: the sizes of their buffers, which work_rows.h lists, and views of some of their rows. */
 #include "base/mem.h"
 #include "engine/layer/block.h"
+#include "engine/layer/expert_io.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/model/rope.h"
 
@@ -149,7 +150,7 @@ static size_t absorb_rows(const struct config *c, size_t n) {
         while (rows < n && !block_expands_mla(c, i, (int)rows + 1)) rows++;
     return rows;
 }
-static size_t normed_rows(const struct config *c, size_t n) { return (size_t)block_experts_rows(c, (int)n); }
+static size_t normed_rows(const struct config *c, size_t n) { return (size_t)expert_io_rows(c, (int)n); }
 
 /* --- What a layer reads of the layers before -------------------------------------------------- */
 
@@ -174,6 +175,12 @@ const struct work_row work_rows[] = {
 #undef ROW
 
 /* --- Workspaces ------------------------------------------------------------------------------- */
+
+bool work_is_passed_on(const struct work_row *k, const struct config *c) {
+    bool is_read = false;
+    for (int l = 1; l < c->n_layers && k->reads && !is_read; l++) is_read = k->reads(c, l);
+    return is_read && k->width(c);
+}
 
 size_t work_row_room(const struct work_row *k, const struct config *c, int n) {
     const size_t rows = k->rows ? k->rows(c, (size_t)n) : (size_t)n, width = k->width(c);

@@ -7,10 +7,11 @@ enum work_life {
     WORK_SCRATCH, /* within a call of this folder; also tables for all tokens */
     WORK_QUERIES, /* from the call that makes queries to that which attends: scratch, unless these are separate passes
                    */
+    WORK_ROUTED,  /* scratch of the routed experts */
     WORK_CALLS,   /* until the next rows go through the same call: read by the caller, or by a call for the same rows */
     WORK_INPUT,   /* as long as the batch; filled by the caller */
     WORK_LAYER,   /* until the layer ends, while other rows go through the same calls */
-    WORK_EXPERTS  /* likewise; also of tokens whose attention other executors compute */
+    WORK_EXPERTS  /* likewise; read by routed experts, also of tokens whose attention other executors compute */
 };
 /* A buffer of a workspace: a row of work_rows.h. */
 struct work_row {
@@ -29,6 +30,8 @@ static inline void **work_field(const struct work *w, const struct work_row *k) 
 static inline size_t work_row_bytes(const struct work_row *k, const struct config *c) { /* of a token */
     return k->width(c) * k->element;
 }
+/* Whether the buffer has rows that some layer reads of an earlier one. */
+bool work_is_passed_on(const struct work_row *k, const struct config *c);
 size_t work_row_room(const struct work_row *k, const struct config *c, int n); /* bytes that n tokens are given */
 /* Points the field of `to` to token number `row` of that of `from`, if `from` has the buffer. */
 void work_point(const struct work_row *k, const struct config *c, struct work *to, const struct work *from, size_t row);

@@ -108,8 +108,8 @@ ROW(float, ffn_in, WORK_LAYER, config_needs_ffn_in(c) ? c->hidden : 0)
 /* [moe_latent] input and output of experts in a latent space */
 ROW(float, routed_in, WORK_EXPERTS, c->moe_latent)
 ROW(float, routed_sum, WORK_EXPERTS, c->moe_latent)
-/* [block_experts_rows(), topk, moe_latent] outputs of experts, which are normed before they are summed */
-ROW(float, expert_rows, WORK_SCRATCH, c->expert_out_norm ? c->topk * c->moe_latent : 0, .rows = normed_rows)
+/* [expert_io_rows(), topk, moe_latent] outputs of experts, which are normed before they are summed */
+ROW(float, expert_rows, WORK_ROUTED, c->expert_out_norm ? c->topk * c->moe_latent : 0, .rows = normed_rows)
 
 /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
 ROW(_Atomic int, first_bad, WORK_SCRATCH, 1, .rows = one_row)

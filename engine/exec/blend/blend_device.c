@@ -7,6 +7,7 @@
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/decode/device_kv.h"
 #include "engine/exec/decode/expert_pool.h"
+#include "engine/layer/expert_io.h"
 #include "engine/layer/work_open.h"
 
 /* Fewest slots of a ring. An expert with more rows than MAX_GROUPED_ROWS fills the device alone; smaller ones are
@@ -30,9 +31,7 @@ static void work_release(void *ctx, void *p) {
     gpu_free(b->g, p);
 }
 
-static size_t norms_bytes(const struct config *c) {
-    return c->expert_out_norm ? (size_t)c->n_layers * (size_t)config_routed_width(c) * 4 : 0;
-}
+static size_t norms_bytes(const struct config *c) { return (size_t)c->n_layers * (size_t)expert_io_norm_floats(c) * 4; }
 static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)config_row_width(c) * 4; }
 static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->topk * 4; }
 /* Returns the bytes needed beside the workspace for rows: a minimal ring, what attention over `end` keys grows by, and
@@ -92,8 +91,8 @@ static int open_slots(struct blend_device *p, size_t keep, struct error *e) {
 
 static int upload_norms(struct blend_device *p, struct error *e) {
     const struct config *c = p->s->c;
-    const size_t width = (size_t)config_routed_width(c);
-    if (!norms_bytes(c)) return 0;
+    const size_t width = (size_t)expert_io_norm_floats(c);
+    if (!width) return 0;
     TRY(gpu_alloc(p->g, (void **)&p->expert_norms, norms_bytes(c), e));
     for (int l = 0; l < c->n_layers; l++) {
         const float *norm = p->s->m->w->layers[l].expert_out_norm;

@@ -6,6 +6,7 @@
 #include "engine/exec/blend/blend_internal.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/decode/decode_device.h"
+#include "engine/layer/expert_io.h"
 
 bool blend_experts_are_split(const struct blend *b, int layer) {
     return b->s->c->layer[layer].moe && !decode_device_of(b->s, layer)->layers[layer].experts.view;
@@ -42,30 +43,23 @@ int blend_experts_upload_ahead(struct blend *b, const struct prefill_job *j, int
 
 /* --- Experts on devices ----------------------------------------------------------------------- */
 
-/* Prepares the owner's routed experts: *in and *sum, their input and where their outputs are added. With experts in a
- * latent space both are buffers of that width, and the input is also sent to host memory for the other devices. */
-static int begin_routed(struct blend *b, const float **in, float **sum) {
+/* Prepares the owner's routed experts, and sends what they read to host memory for the other devices if it is not what
+ * the host has already. */
+static int begin_routed(struct blend *b) {
     const struct config *c = b->s->c;
     struct blend_device *p = &b->dev[b->owner];
     struct gpu_stream *main = blend_device_stream(p);
-    const size_t latent = (size_t)b->n * (size_t)c->moe_latent * 4;
-    *in = p->work.xn, *sum = p->work.x;
-    if (!latent) return 0;
-    *in = p->work.routed_in, *sum = p->work.routed_sum;
-    TRY(block_routed_input(gpu_stream_exec(main), c, &p->d->layers[b->layer].view, p->work.xn, p->work.routed_in,
-                           b->n));
-    TRY(gpu_fill(main, p->work.routed_sum, 0, latent));
-    if (b->n_dev == 1) return 0;
-    TRY(gpu_copy(main, b->routed_in, p->work.routed_in, latent, GPU_D2H));
+    const struct expert_io io = expert_io_of(c, &p->work, p->work.x);
+    TRY(expert_io_begin(gpu_stream_exec(main), c, &p->d->layers[b->layer].view, &p->work, b->n));
+    if (!b->in) return 0;
+    TRY(gpu_copy(main, b->in, io.in, (size_t)b->n * (size_t)io.width * 4, GPU_D2H));
     return gpu_timeline_signal(b->arrived, ++b->n_arrived, main);
 }
-/* Adds the sum of all executors in latent space to the residual stream. */
+/* Adds the sum of all executors to the residual stream. */
 static int end_routed(struct blend *b) {
-    const struct config *c = b->s->c;
     const struct blend_device *p = &b->dev[b->owner];
-    struct exec *x = gpu_stream_exec(blend_device_stream(p));
-    return c->moe_latent ? block_routed_output(x, c, &p->d->layers[b->layer].view, p->work.routed_sum, p->work.x, b->n)
-                         : 0;
+    return expert_io_end(gpu_stream_exec(blend_device_stream(p)), b->s->c, &p->d->layers[b->layer].view, &p->work,
+                         p->work.x, b->n);
 }
 
 /* Counts the pairs of each expert and splits the experts into b->plan. Domain 0 is the CPU, domain 1 + i device i. */
@@ -95,7 +89,7 @@ static void split_layer(struct blend *b) {
         for (int x = 0; x < c->n_experts; x++)
             b->n_pairs[x] =
                 (int)((int64_t)b->n * c->topk * (x + 1) / c->n_experts - (int64_t)b->n * c->topk * x / c->n_experts);
-    for (int i = 0; i < b->n * c->topk && !b->s->cpu_queue; i++) b->n_pairs[b->ids[i]]++;
+    for (int i = 0; i < b->n * c->topk && !b->s->cpu_queue; i++) b->n_pairs[b->host.ids[i]]++;
     bool is_new = b->plan_rows != b->n || b->plan_owner != b->owner;
     for (int x = 0; x < c->n_experts; x++) {
         uint32_t resident = 1; /* bit d: domain d has the expert */
@@ -134,39 +128,37 @@ static int order_experts(struct blend *b, int device, int16_t *order, int *n_pre
 static void sort_pairs(struct blend *b) {
     const int topk = b->s->c->topk;
     for (int i = 0; i < b->n * topk && !b->s->cpu_queue; i++) {
-        const int expert = b->ids[i], device = b->device_of[expert];
+        const int expert = b->host.ids[i], device = b->device_of[expert];
         b->cpu_ids[i] = device < 0 ? expert : -1;
         if (device < 0) continue;
         const int32_t to = b->first_pair[expert]++;
         b->dev[device].pair_token[to] = i / topk;
-        b->dev[device].pair_weight[to] = b->weights[i];
+        b->dev[device].pair_weight[to] = b->host.weights[i];
     }
 }
 
-/* Adds a sum in host memory, [n, width], to one of the owner's; reuses xn as scratch. */
-static int add_sum(struct blend *b, float *to, const float *sum, int width) {
+/* Adds a sum in host memory, [n, expert_io.width], to the owner's; reuses xn as scratch. */
+static int add_sum(struct blend *b, const float *sum) {
     struct blend_device *p = &b->dev[b->owner];
+    const struct expert_io io = expert_io_of(b->s->c, &p->work, p->work.x);
     struct exec *x = gpu_stream_exec(blend_device_stream(p));
-    TRY(gpu_copy(blend_device_stream(p), p->work.xn, sum, (size_t)b->n * (size_t)width * 4, GPU_H2D));
-    return x->ops->add(x, &(struct op_add){.y = to, .x = p->work.xn, .n = b->n, .m = width});
+    TRY(gpu_copy(blend_device_stream(p), p->work.xn, sum, (size_t)b->n * (size_t)io.width * 4, GPU_H2D));
+    return x->ops->add(x, &(struct op_add){.y = io.sum, .x = p->work.xn, .n = b->n, .m = io.width});
 }
 
-/* Enqueues the split's experts on all devices, and the sum of their outputs on the owner; in latent space that sum is
- * not projected yet. */
+/* Enqueues the split's experts on all devices, and the sum of their outputs on the owner, which end_routed() adds. */
 static int device_experts(struct blend *b) {
     int16_t orders[SPLIT_EXPERTS], *order[GPU_MAX];
     int n[GPU_MAX], n_present[GPU_MAX], n_ordered = 0;
     int32_t pairs[GPU_MAX];
-    const int width = config_routed_width(b->s->c);
-    const size_t bytes = (size_t)b->n * (size_t)width * 4;
-    const float *own_in;
-    float *own_sum;
+    const struct work *w = &b->dev[b->owner].work;
+    const struct expert_io own = expert_io_of(b->s->c, w, w->x);
+    const size_t bytes = (size_t)b->n * (size_t)own.width * 4;
     memset(b->device_of, -1, (size_t)b->s->c->n_experts);
     for (int i = 0; i < b->n_dev; n_ordered += n[i++])
         n[i] = order_experts(b, i, order[i] = orders + n_ordered, &n_present[i], &pairs[i]);
     sort_pairs(b);
-    if (!n_ordered && !b->s->c->moe_latent) return 0;
-    TRY(begin_routed(b, &own_in, &own_sum));
+    TRY(begin_routed(b));
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
         struct gpu_stream *main = blend_device_stream(p);
@@ -174,11 +166,11 @@ static int device_experts(struct blend *b) {
         TRY(gpu_copy(main, p->token, p->pair_token, (size_t)pairs[i] * 4, GPU_H2D));
         TRY(gpu_copy(main, p->weight, p->pair_weight, (size_t)pairs[i] * 4, GPU_H2D));
         if (i == b->owner) {
-            TRY(blend_device_run_experts(p, b->layer, order[i], n_present[i], n[i], b->n_pairs, own_in, own_sum));
+            TRY(blend_device_run_experts(p, b->layer, order[i], n_present[i], n[i], b->n_pairs, own.in, own.sum));
             continue;
         }
-        TRY(gpu_timeline_wait(b->arrived, b->n_arrived, main)); /* the host has waited for xn, but not for routed_in */
-        TRY(gpu_copy(main, p->xn, b->routed_in ? b->routed_in : b->xn, bytes, GPU_H2D));
+        TRY(gpu_timeline_wait(b->arrived, b->n_arrived, main)); /* the host has waited for xn, but not for b->in */
+        TRY(gpu_copy(main, p->xn, b->in ? b->in : b->host.xn, bytes, GPU_H2D));
         TRY(gpu_fill(main, p->y, 0, bytes));
         TRY(blend_device_run_experts(p, b->layer, order[i], n_present[i], n[i], b->n_pairs, p->xn, p->y));
         TRY(gpu_copy(main, p->sum, p->y, bytes, GPU_D2H));
@@ -187,7 +179,7 @@ static int device_experts(struct blend *b) {
     for (int i = 0; i < b->n_dev; i++) {
         if (i == b->owner || !n[i]) continue;
         TRY(gpu_timeline_wait(b->dev[i].summed, b->dev[i].n_summed, blend_device_stream(&b->dev[b->owner])));
-        TRY(add_sum(b, own_sum, b->dev[i].sum, width));
+        TRY(add_sum(b, b->dev[i].sum));
     }
     return 0;
 }
@@ -215,38 +207,29 @@ static void observe_cpu_time(struct blend *b, double seconds) {
 /* Computes the CPU's experts, and enqueues the upload of their sum and its addition to the owner's. */
 static int cpu_experts(struct blend *b, struct error *e) {
     struct decode *s = b->s;
-    struct work w = {.x = b->x,
-                     .xn = b->xn,
-                     .ids = b->cpu_ids,
-                     .weights = b->weights,
-                     .first_bad = s->head.first_bad,
-                     .routed_in = b->cpu_latent,
-                     .routed_sum = b->x, /* pinned */
-                     .expert_rows = b->cpu_latent + (size_t)b->rows * (size_t)s->c->moe_latent};
+    struct work w = b->host;
+    const struct expert_io io = expert_io_of(s->c, &w, w.x);
+    w.ids = b->cpu_ids, w.first_bad = s->head.first_bad;
     const struct layer *y = numa_copy_layer(s->m->numa_copy, s->m->w, b->layer);
-    size_t hidden = (size_t)b->n * (size_t)s->c->hidden * 4;
-    const struct blend_device *p = &b->dev[b->owner];
-    struct gpu_stream *main = blend_device_stream(p);
+    struct gpu_stream *main = blend_device_stream(&b->dev[b->owner]);
     if (b->plan.queue_begin[1] == b->plan.queue_begin[0]) return 0;
     if (!s->cpu_queue) {
-        memset(b->x, 0, hidden);
+        memset(io.sum, 0, (size_t)b->n * (size_t)io.width * 4);
         TRY(cpu_prepare_experts(s->m, &w, b->layer, b->n, e));
     }
     s->m->cpu->cancel = s->cancel;
     w.computed_fraction =
         (float)count_pairs(b, b->plan.queue_begin[0], b->plan.queue_begin[1]) / (float)(b->n * s->c->topk);
     double t = trace_now(s->m->trace), begin = clock_now();
-    if (s->c->moe_latent) {
-        TRY(block_routed_input(s->m->cpu, s->c, y, b->xn, w.routed_in, b->n));
-        TRY(block_routed_sum(s->m->cpu, s->c, y, &w, b->n));
-    } else TRY(block_experts(s->m->cpu, s->c, y, b->layer, &w, PART_ROUTED, b->x, b->n));
+    TRY(expert_io_begin(s->m->cpu, s->c, y, &w, b->n));
+    TRY(expert_io_add(s->m->cpu, s->c, y, &w, w.x, b->n));
     trace_cpu(s->m->trace, t, "experts", b->layer, -1);
     if (!s->cpu_queue) observe_cpu_time(b, clock_now() - begin);
     if (s->cpu_queue) {
         TRY(gpu_timeline_signal(b->cpu_done, ++b->n_cpu_done, s->cpu_queue));
         TRY(gpu_timeline_wait(b->cpu_done, b->n_cpu_done, main));
     }
-    return add_sum(b, s->c->moe_latent ? p->work.routed_sum : p->work.x, b->x, config_routed_width(s->c));
+    return add_sum(b, io.sum);
 }
 
 int blend_experts_run_split(struct blend *b, const struct prefill_job *j, struct error *e) {

@@ -12,16 +12,10 @@ struct blend {
     struct kv_state_step state_step; /* state rows of the batch in the session's cache */
     int at, n, rows, layer;          /* the batch: tokens [at, at + n) of the job, at most `rows`; its next layer */
     /* pinned host memory */
-    /* [rows, hidden] residual stream (carry.x), or the sum of the CPU's experts; input of the experts */
-    float *x, *xn;
-    /* [rows, moe_latent] experts in a latent space: their input, for devices without the layer */
-    float *routed_in;
-    int32_t *ids; /* [rows, topk] selection, with weights */
-    /* [rows, topk] selection for the CPU: -1 where a device computes the expert */
-    int32_t *cpu_ids;
-    float *weights;                          /* [rows, topk] */
+    struct work host;                        /* what decode_carry() moves, the experts' buffers, the CPU's sums */
+    float *in;                               /* what experts read, for devices without the layer; NULL: host.xn */
+    int32_t *cpu_ids;                        /* [rows, topk] selection for the CPU: -1 where a device computes it */
     int32_t *pos;                            /* [rows], then the tokens [rows] */
-    struct work carry;                       /* what decode_carry moves between devices */
     _Atomic int *bad;                        /* copy of the owner's work.first_bad */
     char *kv;                                /* KV rows of all layers, downloaded for the session's cache */
     struct gpu_timeline *arrived, *cpu_done; /* cpu_done: virtual time only */
@@ -35,7 +29,6 @@ struct blend {
     int8_t *device_of; /* [n_experts]: index of the device that computes it; -1: the CPU */
     struct split_plan plan;
     int plan_rows, plan_owner, plan_experts; /* virtual time: input of `plan`, with `experts`; plan_rows 0: none yet */
-    float *cpu_latent;                       /* [rows, moe_latent] input of the CPU's experts; then work.expert_rows */
     float *logits;                           /* [HEAD_ROWS, vocab], [1, vocab] if only the last row's are reported */
     uint64_t routing_batch;                  /* the batch in the routing trace, and its lines */
     struct buf routing_lines;

@@ -19,6 +19,7 @@
 #include "engine/exec/decode/device_kv.h"
 #include "engine/exec/decode/expert_pool.h"
 #include "engine/exec/decode/kv_writeback.h"
+#include "engine/layer/expert_io.h"
 #include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
 
@@ -77,25 +78,27 @@ struct pinned_buffer {
     void **p; /* its field in struct blend */
     size_t bytes;
 };
-enum { PINNED_BUFFERS = 8 };
-/* Lists the pinned buffers, for opening and closing; 0 bytes: not needed. */
+enum { PINNED_BUFFERS = 5 };
+/* Lists the pinned buffers beside b->host, for opening and closing; 0 bytes: not needed. */
 static void list_pinned(struct blend *b, struct pinned_buffer out[PINNED_BUFFERS]) {
-    const struct decode *s = b->s;
-    const struct config *c = s->c;
-    const size_t n = (size_t)b->rows, hidden = n * (size_t)c->hidden * 4, pairs = n * (size_t)c->topk * 4;
+    const struct config *c = b->s->c;
+    const size_t n = (size_t)b->rows;
     const struct pinned_buffer all[] = {
-        {(void **)&b->xn, hidden},     {(void **)&b->routed_in, b->n_dev > 1 ? n * (size_t)c->moe_latent * 4 : 0},
-        {(void **)&b->ids, pairs},     {(void **)&b->cpu_ids, pairs},
-        {(void **)&b->weights, pairs}, {(void **)&b->pos, 2 * n * 4},
-        {(void **)&b->bad, 4},         {(void **)&b->kv, kv_writeback_prefill_bytes(s, b->rows)}};
+        {(void **)&b->in, b->n_dev > 1 && expert_io_is_apart(c) ? n * (size_t)config_routed_width(c) * 4 : 0},
+        {(void **)&b->cpu_ids, n * (size_t)c->topk * 4},
+        {(void **)&b->pos, 2 * n * 4},
+        {(void **)&b->bad, 4},
+        {(void **)&b->kv, kv_writeback_prefill_bytes(b->s, b->rows)}};
     _Static_assert(sizeof all / sizeof *all == PINNED_BUFFERS, "PINNED_BUFFERS");
     memcpy(out, all, sizeof all);
 }
 
-/* Whether rows pass through host memory: those of the stream at the ends of a batch, others between devices. */
-static bool is_carried(const struct blend *b, const struct work_row *k) {
+/* Whether the host needs a buffer: for experts, for the stream at the ends of a batch, or to move rows between
+ * devices. */
+static bool is_on_host(const struct blend *b, const struct work_row *k) {
     const struct config *c = b->s->c;
-    return k->reads && work_row_bytes(k, c) && (b->s->n_dev > 1 || k->reads(c, c->n_layers));
+    const bool is_moved = k->reads && (b->s->n_dev > 1 || k->reads(c, c->n_layers));
+    return (is_moved || k->life == WORK_ROUTED || k->life == WORK_EXPERTS) && work_row_bytes(k, c);
 }
 static int open_host_buffers(struct blend *b, const struct prefill_job *j, struct error *e) {
     const struct config *c = b->s->c;
@@ -106,18 +109,15 @@ static int open_host_buffers(struct blend *b, const struct prefill_job *j, struc
     for (int i = 0; i < PINNED_BUFFERS && !rc; i++)
         if (want[i].bytes) rc = gpu_host_alloc(b->dev[0].g, want[i].p, want[i].bytes, e);
     for (const struct work_row *k = work_rows; k->width && !rc; k++)
-        if (is_carried(b, k))
-            rc = gpu_host_alloc(b->dev[0].g, work_field(&b->carry, k), work_row_room(k, c, b->rows), e);
+        if (is_on_host(b, k))
+            rc = gpu_host_alloc(b->dev[0].g, work_field(&b->host, k), work_row_room(k, c, b->rows), e);
     if (rc) return rc;
-    b->x = b->carry.x;
     b->experts = mem_alloc(experts * sizeof *b->experts);
     b->expert_ids = mem_alloc(experts * sizeof *b->expert_ids);
     b->n_pairs = mem_alloc(2 * experts * sizeof *b->n_pairs);
     b->device_of = mem_alloc(experts);
     b->logits = mem_alloc((size_t)(j->on_logits ? HEAD_ROWS : 1) * (size_t)c->vocab * sizeof *b->logits);
-    const size_t normed = c->expert_out_norm ? (size_t)block_experts_rows(c, b->rows) * (size_t)c->topk : 0;
-    b->cpu_latent = mem_alloc(((size_t)b->rows + normed) * (size_t)c->moe_latent * sizeof *b->cpu_latent + 1);
-    if (!b->experts || !b->expert_ids || !b->n_pairs || !b->device_of || !b->logits || !b->cpu_latent)
+    if (!b->experts || !b->expert_ids || !b->n_pairs || !b->device_of || !b->logits)
         return error_set(e, ERR_MEMORY, "no memory for a prefill");
     b->first_pair = b->n_pairs + experts;
     return 0;
@@ -150,10 +150,10 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     struct pinned_buffer pinned[PINNED_BUFFERS];
     list_pinned(b, pinned);
     for (int i = 0; i < PINNED_BUFFERS; i++) gpu_host_free(m->gpus->gpu[0], *pinned[i].p);
-    for (const struct work_row *k = work_rows; k->width; k++) gpu_host_free(m->gpus->gpu[0], *work_field(&b->carry, k));
+    for (const struct work_row *k = work_rows; k->width; k++) gpu_host_free(m->gpus->gpu[0], *work_field(&b->host, k));
     gpu_timeline_close(&b->cpu_done);
     gpu_timeline_close(&b->arrived);
-    void *own[] = {b->experts, b->expert_ids, b->n_pairs, b->device_of, b->logits, b->cpu_latent, b};
+    void *own[] = {b->experts, b->expert_ids, b->n_pairs, b->device_of, b->logits, b};
     routing_trace_end(m->routing, &b->routing_lines, false);
     buf_free(&b->routing_lines);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
@@ -233,10 +233,10 @@ static int move_rows(struct blend *b) {
     for (int i = 0; i < b->n_dev; i++)
         if (b->dev[i].d == d) to = &b->dev[b->owner = i];
     if (from == to) return 0;
-    TRY(decode_carry(b->s->c, blend_device_stream(from), &b->carry, &from->work, b->n, b->layer, GPU_D2H));
+    TRY(decode_carry(b->s->c, blend_device_stream(from), &b->host, &from->work, b->n, b->layer, GPU_D2H));
     TRY(gpu_timeline_signal(b->arrived, ++b->n_arrived, blend_device_stream(from)));
     TRY(gpu_timeline_wait(b->arrived, b->n_arrived, blend_device_stream(to)));
-    return decode_carry(b->s->c, blend_device_stream(to), &to->work, &b->carry, b->n, b->layer, GPU_H2D);
+    return decode_carry(b->s->c, blend_device_stream(to), &to->work, &b->host, b->n, b->layer, GPU_H2D);
 }
 
 /* Whether the host needs what the router selects: to split it, or to record it. */
@@ -257,9 +257,9 @@ static int attention_block(struct blend *b, const struct prefill_job *j, const s
     TRY(kv_writeback_download_prefill(b->s, copy, main, b->layer, t.pos, b->n, b->kv));
     TRY(block_route(x, c, y, b->layer, &p->work, b->n));
     if (host_reads_selection(b)) {
-        TRY(gpu_copy(main, b->xn, p->work.xn, hidden, GPU_D2H));
-        TRY(gpu_copy(main, b->ids, p->work.ids, pairs, GPU_D2H));
-        TRY(gpu_copy(main, b->weights, p->work.weights, pairs, GPU_D2H));
+        TRY(gpu_copy(main, b->host.xn, p->work.xn, hidden, GPU_D2H));
+        TRY(gpu_copy(main, b->host.ids, p->work.ids, pairs, GPU_D2H));
+        TRY(gpu_copy(main, b->host.weights, p->work.weights, pairs, GPU_D2H));
         TRY(gpu_copy(main, (void *)b->bad, (const void *)p->work.first_bad, 4, GPU_D2H));
         TRY(gpu_timeline_signal(b->arrived, ++b->n_arrived, main));
     }
@@ -284,8 +284,8 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     else {
         TRY(gpu_timeline_wait_host(b->arrived, b->n_arrived, s->cancel));
         if (*b->bad >= 0) return exec_check_finite(*b->bad, e);
-        TRY(nan_scan_experts(&m->scan, b->layer, b->ids, b->n * s->c->topk, e));
-        usage_profile_count(m->usage, b->layer, b->ids, b->n * s->c->topk);
+        TRY(nan_scan_experts(&m->scan, b->layer, b->host.ids, b->n * s->c->topk, e));
+        usage_profile_count(m->usage, b->layer, b->host.ids, b->n * s->c->topk);
     }
     if (!s->cpu_queue)
         routing_trace_add(m->routing, &b->routing_lines,
@@ -296,8 +296,8 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
                                                        .n = b->n,
                                                        .pos = j->pos + b->at,
                                                        .tokens = j->tokens + b->at,
-                                                       .ids = b->ids,
-                                                       .weights = b->weights});
+                                                       .ids = b->host.ids,
+                                                       .weights = b->host.weights});
     return blend_resident_experts(b) ? blend_experts_run_resident(b) : blend_experts_run_split(b, j, e);
 }
 
@@ -315,8 +315,8 @@ static int begin_batch(struct blend *b, struct prefill_job *j) {
     for (int i = 0; i < b->n; i++) b->pos[i] = j->pos + b->at + i, tokens[i] = s->cpu_queue ? 0 : j->tokens[b->at + i];
     if (!s->cpu_queue) {
         const struct text_rows text = prefill_text(j, b->at, b->n);
-        TRY(block_embed(m->cpu, m->w, b->x, text.ids, text.n));
-        TRY(block_embed_ngrams(m->cpu, m->w, m->prefill_work, b->x, &text, 1));
+        TRY(block_embed(m->cpu, m->w, b->host.x, text.ids, text.n));
+        TRY(block_embed_ngrams(m->cpu, m->w, m->prefill_work, b->host.x, &text, 1));
     }
     for (int i = 0; i < b->n_dev; i++) {
         struct blend_device *p = &b->dev[i];
@@ -327,7 +327,7 @@ static int begin_batch(struct blend *b, struct prefill_job *j) {
         TRY(gpu_copy(main, p->work.tokens, tokens, (size_t)b->n * 4, GPU_H2D));
         TRY(block_rope(gpu_stream_exec(main), m->w, &p->work, b->n, j->pos + j->n));
         if (p->d != decode_device_of(s, 0)) continue;
-        TRY(gpu_copy(main, p->work.x, b->x, (size_t)b->n * (size_t)s->c->hidden * 4, GPU_H2D));
+        TRY(gpu_copy(main, p->work.x, b->host.x, (size_t)b->n * (size_t)s->c->hidden * 4, GPU_H2D));
         b->owner = i;
     }
     return 0;
@@ -344,7 +344,7 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     struct blend_device *p = &b->dev[b->owner];
     struct gpu_stream *main = blend_device_stream(p);
     TRY(block_merge_streams(gpu_stream_exec(main), p->d->head_weights, &p->work, b->n));
-    TRY(gpu_copy(main, b->x, p->work.x, (size_t)b->n * hidden * 4, GPU_D2H));
+    TRY(gpu_copy(main, b->host.x, p->work.x, (size_t)b->n * hidden * 4, GPU_D2H));
     TRY(gpu_copy(main, (void *)b->bad, (const void *)p->work.first_bad, 4, GPU_D2H));
     for (int i = 0; i < b->n_dev; i++) TRY(gpu_stream_sync(blend_device_stream(&b->dev[i])));
     if (s->cpu_queue) { /* order what follows after the device's clock */
@@ -360,8 +360,8 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     routing_trace_end(m->routing, &b->routing_lines, true);
     for (int i = first; i < b->n; i += HEAD_ROWS) {
         cpu_count_read(m, mat_bytes(&m->w->head));
-        TRY(prefill_head(m, j, b->x + (size_t)i * hidden, 0, b->at + i, b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS,
-                         b->logits, e));
+        TRY(prefill_head(m, j, b->host.x + (size_t)i * hidden, 0, b->at + i,
+                         b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS, b->logits, e));
     }
     return 0;
 }

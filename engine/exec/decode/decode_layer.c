@@ -48,13 +48,10 @@ static int add_cpu_outputs(struct decode_device *d, struct decode_micro_batch *m
     struct decode *s = d->s;
     struct work *w = decode_device_work(d, m);
     struct exec *x = decode_device_exec(d);
-    if (decode_hands_latent(s)) {
-        TRY(gpu_transfer(d->main, w->xn, m->host.routed_sum, decode_latent_bytes(s, m->n_dev), GPU_H2D));
-        TRY(x->ops->add(x, &(struct op_add){.y = w->routed_sum, .x = w->xn, .n = m->n_dev, .m = s->c->moe_latent}));
-        return block_routed_output(x, s->c, &d->layers[layer].view, w->routed_sum, w->x, m->n_dev);
-    }
-    TRY(gpu_transfer(d->main, w->xn, m->host.x, decode_device_row_bytes(s, m->n_dev), GPU_H2D));
-    return add_rows(s, x, w->x, w->xn, m->n_dev);
+    const struct expert_io io = decode_expert_io(s, w), host = decode_expert_io(s, &m->host);
+    TRY(gpu_transfer(d->main, w->xn, host.sum, (size_t)m->n_dev * (size_t)io.width * 4, GPU_H2D));
+    TRY(x->ops->add(x, &(struct op_add){.y = io.sum, .x = w->xn, .n = m->n_dev, .m = io.width}));
+    return expert_io_end(x, s->c, &d->layers[layer].view, w, w->x, m->n_dev);
 }
 /* Whether a layer's attention block begins with adding the CPU's expert outputs of the layer before, so that its graph
  * contains the sum. */
@@ -160,8 +157,7 @@ static int device_add_outputs(struct decode *s, struct decode_micro_batch *m, in
         return 0;
     }
     const struct work *w = decode_device_work(d, m);
-    if (!s->draft)
-        TRY(expert_pool_join(d, (int)(m - s->micro_batch), decode_hands_latent(s) ? w->routed_sum : w->x, m->n_dev));
+    if (!s->draft) TRY(expert_pool_join(d, (int)(m - s->micro_batch), decode_expert_io(s, w).sum, m->n_dev));
     TRY(gpu_timeline_wait(m->cpu_done, ++m->n_awaited, d->main));
     if (begins_with_sum(s, layer + 1)) return 0;
     int span = decode_layer_begin_span(d, "join", layer, (int)(m - s->micro_batch));
@@ -273,15 +269,15 @@ static void trace_routing(struct decode *s, const struct decode_micro_batch *m, 
     }
 }
 
-/* Computes the routed experts of n rows, of which the first n_dev are a device's: for these only their sum, in w->x, or
- * in latent space in w->routed_sum. */
-static int cpu_routed_experts(struct decode *s, const struct layer *y, int layer, struct work *w, int n_dev, int n) {
+/* Computes the routed experts of n rows, of which the first n_dev are a device's: for these only their sums, as
+ * decode_expert_io() says. */
+static int cpu_routed_experts(struct decode *s, const struct layer *y, struct work *w, int n_dev, int n) {
     struct exec *cpu = s->m->cpu;
-    struct work own = work_slice(s->c, w, n_dev);
-    if (!decode_hands_latent(s)) return block_experts(cpu, s->c, y, layer, w, PART_ROUTED, w->x, n);
-    if (n_dev < n) TRY(block_routed_input(cpu, s->c, y, own.xn, own.routed_in, n - n_dev));
-    TRY(block_routed_sum(cpu, s->c, y, w, n));
-    return n_dev < n ? block_routed_output(cpu, s->c, y, own.routed_sum, own.x, n - n_dev) : 0;
+    const int first = s->is_tensor_parallel ? 0 : n_dev; /* the first row whose input is w->xn */
+    const struct work own = work_slice(s->c, w, first);
+    if (first < n) TRY(expert_io_begin(cpu, s->c, y, &own, n - first));
+    TRY(expert_io_add(cpu, s->c, y, w, w->x, n));
+    return first < n ? expert_io_end(cpu, s->c, y, &own, own.x, n - first) : 0;
 }
 
 /* Runs a draft's experts. A device that has them computes its own rows; the CPU computes the rest. */
@@ -300,7 +296,7 @@ static int run_draft_experts(struct decode *s, struct decode_micro_batch *m, int
         }
     if (n_on_device == m->n) return 0;
     cpu_count_read(s->m, (uint64_t)((m->n - n_on_device) * s->c->topk) * draft->expert_bytes);
-    if (n_dev) TRY(cpu_routed_experts(s, &y, layer, &routed_rows, n_dev - n_on_device, m->n - n_on_device));
+    if (n_dev) TRY(cpu_routed_experts(s, &y, &routed_rows, n_dev - n_on_device, m->n - n_on_device));
     else TRY(block_experts(s->m->cpu, s->c, &y, layer, &routed_rows, PART_ROUTED_SHARED, routed_rows.x, m->n));
     if (n_dev && n_dev < m->n)
         TRY(block_experts(s->m->cpu, s->c, &y, layer, &cpu_rows, PART_SHARED, cpu_rows.x, m->n - n_dev));
@@ -322,7 +318,7 @@ static int cpu_experts_for_device(struct decode *s, struct decode_micro_batch *m
     if (d->pool) TRY(expert_pool_run(d, m, layer, &cpu_part.ids, &expected));
     TRY(cpu_prepare_experts(s->m, &cpu_part, layer, m->n, e));
     double begin = clock_now();
-    TRY(cpu_routed_experts(s, y, layer, &cpu_part, n_dev, m->n));
+    TRY(cpu_routed_experts(s, y, &cpu_part, n_dev, m->n));
     double routed_s = clock_now() - begin;
     if (n_dev < m->n) TRY(block_experts(cpu, s->c, y, layer, &cpu_rows, PART_SHARED, cpu_rows.x, m->n - n_dev));
     trace_cpu(s->m->trace, t, "experts", layer, (int)(m - s->micro_batch));
@@ -349,7 +345,8 @@ int decode_layer_cpu_experts(struct decode *s, struct decode_micro_batch *m, int
     const bool device_has_experts = n_dev && decode_device_experts(s, layer);
     if (n_dev && decode_cpu_reads_rows(s, layer)) {
         TRY(decode_layer_wait_rows(s, m, layer));
-        if (!s->cpu_queue) memset(w->x, 0, decode_device_row_bytes(s, n_dev));
+        const struct expert_io io = decode_expert_io(s, w);
+        if (!s->cpu_queue) memset(io.sum, 0, (size_t)n_dev * (size_t)io.width * 4);
         if (!s->cpu_queue && !ids_are_valid(s, m, n_dev)) {
             /* the end of the batch reports first_bad */
             for (int i = 0; i < n_dev * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0;

@@ -29,8 +29,7 @@ size_t decode_least_reserve_bytes(const struct decode *s, struct gpu *g, int n_l
     const size_t mem = gpu_info(g)->mem,
                  kv = (POSITIONS * kv_token_bytes(c, s->kv) + DEVICE_KV_STATES * kv_state_bytes(c)) * (size_t)n_layers /
                       (size_t)c->n_layers;
-    const size_t buffers = (size_t)DECODE_MAX_ROWS *
-                           (9 * (size_t)config_row_width(c) + 2 * (size_t)c->moe_latent + (size_t)c->n_experts) *
-                           4; /* of expert_pool.c and router_lookahead.c */
+    /* of expert_pool.c and router_lookahead.c */
+    const size_t buffers = (size_t)DECODE_MAX_ROWS * (9 * (size_t)config_row_width(c) + (size_t)c->n_experts) * 4;
     return decode_own_bytes(s) + buffers + (kv < mem / 8 ? kv : mem / 8) + mem / 64;
 }

@@ -32,17 +32,16 @@
 static int run_head_range(struct decode *s, struct decode_device *d, int row, int n, int32_t *top) {
     size_t logits_at = (size_t)row * (size_t)s->c->vocab;
     if (!d) {
-        struct work w = {
-            .x = s->head.x, .xn = s->head.xn, .norm_gates = s->head.norm_gates, .first_bad = s->head.first_bad};
         s->m->cpu->cancel = s->cancel;
         cpu_count_read(s->m, mat_bytes(&s->m->w->head));
         double t = trace_now(s->m->trace);
-        int rc = block_head(s->m->cpu, numa_copy_head(s->m->numa_copy, s->m->w), &w, row, n, s->logits + logits_at,
-                            top + row);
+        int rc = block_head(s->m->cpu, numa_copy_head(s->m->numa_copy, s->m->w), &s->head, row, n,
+                            s->logits + logits_at, top + row);
         trace_cpu(s->m->trace, t, "head", -1, -1);
         return rc;
     }
-    struct work w = {.x = d->x, .xn = d->xn, .norm_gates = d->work[0].norm_gates, .first_bad = d->work[0].first_bad};
+    struct work w = d->work[0]; /* its scratch */
+    w.x = d->x, w.xn = d->xn;
     int span = decode_layer_begin_span(d, "head", -1, -1);
     TRY(block_head(decode_device_exec(d), d->head_weights, &w, row, n, d->logits + logits_at, NULL));
     TRY(gpu_copy(d->main, s->logits + logits_at, d->logits + logits_at, (size_t)n * (size_t)s->c->vocab * 4, GPU_D2H));

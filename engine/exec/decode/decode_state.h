@@ -187,7 +187,3 @@ struct decode {
     uint64_t routing_batch;                 /* number of the batch in the routing trace */
     struct buf routing_lines;               /* its lines */
 };
-
-/* Whether executors exchange inputs and sums of experts in their latent space: the device projects both, for the CPU,
- * too, and may norm the whole sum. */
-static inline bool decode_hands_latent(const struct decode *s) { return s->c->moe_latent && !s->is_tensor_parallel; }

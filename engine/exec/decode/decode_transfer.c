@@ -10,19 +10,18 @@ bool decode_cpu_reads_rows(const struct decode *s, int layer) {
     return s->c->layer[layer].moe && (s->draft || s->m->routing || !decode_device_experts(s, layer));
 }
 
-size_t decode_latent_bytes(const struct decode *s, int n) { return (size_t)n * (size_t)s->c->moe_latent * 4; }
+struct expert_io decode_expert_io(const struct decode *s, const struct work *w) {
+    return s->is_tensor_parallel ? (struct expert_io){s->c->hidden, w->xn, w->x} : expert_io_of(s->c, w, w->x);
+}
 
 int decode_download_inputs(struct decode_device *d, struct decode_micro_batch *m, int layer) {
     struct decode *s = d->s;
     const struct work *w = decode_device_work(d, m);
     if (!decode_cpu_reads_rows(s, layer)) return 0;
     size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
-    if (decode_hands_latent(s)) {
-        struct exec *x = decode_device_exec(d);
-        TRY(block_routed_input(x, s->c, &d->layers[layer].view, w->xn, w->routed_in, m->n_dev));
-        TRY(x->ops->fill(x, &(struct op_fill){.x = w->routed_sum, .n = m->n_dev, .m = s->c->moe_latent}));
-        TRY(gpu_transfer(d->main, m->host.routed_in, w->routed_in, decode_latent_bytes(s, m->n_dev), GPU_D2H));
-    } else TRY(gpu_transfer(d->main, m->host.xn, w->xn, decode_device_row_bytes(s, m->n_dev), GPU_D2H));
+    const struct expert_io io = decode_expert_io(s, w), host = decode_expert_io(s, &m->host);
+    if (!s->is_tensor_parallel) TRY(expert_io_begin(decode_device_exec(d), s->c, &d->layers[layer].view, w, m->n_dev));
+    TRY(gpu_transfer(d->main, host.in, io.in, (size_t)m->n_dev * (size_t)io.width * 4, GPU_D2H));
     TRY(gpu_transfer(d->main, m->host.ids, w->ids, topk, GPU_D2H));
     TRY(gpu_transfer(d->main, m->host.weights, w->weights, topk, GPU_D2H));
     if (!s->m->routing && !d->pool) return 0;

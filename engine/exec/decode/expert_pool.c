@@ -73,12 +73,9 @@ static int open_buffers(struct expert_pool *x, struct error *e) {
     const struct config *c = x->d->s->c;
     struct gpu *g = x->d->g;
     size_t rows = (size_t)DECODE_MAX_ROWS * (size_t)config_row_width(c) * 4,
-           pairs = (size_t)DECODE_MAX_ROWS * (size_t)c->topk * 4, n = (size_t)c->n_experts,
-           latent = decode_hands_latent(x->d->s) ? 0 : (size_t)DECODE_MAX_ROWS * (size_t)c->moe_latent * 4;
+           pairs = (size_t)DECODE_MAX_ROWS * (size_t)c->topk * 4, n = (size_t)c->n_experts;
     int rc = gpu_alloc(g, (void **)&x->expert_in, rows, e);
     if (!rc) rc = gpu_alloc(g, (void **)&x->expert_out, rows, e);
-    if (!rc && latent) rc = gpu_alloc(g, (void **)&x->routed_in, latent, e);
-    if (!rc && latent) rc = gpu_alloc(g, (void **)&x->routed_sum, latent, e);
     for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++) {
         rc = gpu_alloc(g, (void **)&x->y[i], rows, e);
         if (!rc) rc = gpu_alloc(g, (void **)&x->token[i], pairs, e);
@@ -187,8 +184,7 @@ void expert_pool_close(struct decode_device *d) {
         gpu_free(d->g, x->y[i]), gpu_free(d->g, x->token[i]), gpu_free(d->g, x->weight[i]);
         gpu_host_free(d->g, x->host_token[i]), gpu_host_free(d->g, x->host_weight[i]);
     }
-    gpu_free(d->g, x->expert_in), gpu_free(d->g, x->expert_out), gpu_free(d->g, x->routed_in),
-        gpu_free(d->g, x->routed_sum);
+    gpu_free(d->g, x->expert_in), gpu_free(d->g, x->expert_out);
     void *own[] = {x->cpu_ids,    x->ids,           x->router, x->best,  x->best_score, x->expert_rows,
                    x->expert_ids, x->split_experts, x->plan,   x->slots, x->slot_of,    x};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);

@@ -35,10 +35,8 @@ struct expert_pool {
     int timed_rows[DECODE_MICRO_BATCHES];
     uint32_t n_done[DECODE_MICRO_BATCHES], n_awaited[DECODE_MICRO_BATCHES];
     float *y[DECODE_MICRO_BATCHES], *expert_in,
-        /* device [DECODE_MAX_ROWS, hidden or moe_latent]: sum of a micro-batch; input and output of one expert */
+        /* device [DECODE_MAX_ROWS, expert_io.width]: sum of a micro-batch; input and output of one expert */
         *expert_out;
-    /* device [DECODE_MAX_ROWS, moe_latent]; NULL: experts not in a latent space, or decode_hands_latent() */
-    float *routed_in, *routed_sum;
     int32_t *token[DECODE_MICRO_BATCHES]; /* device [DECODE_MAX_ROWS * topk], and the pinned copies below */
     float *weight[DECODE_MICRO_BATCHES];
     int32_t *host_token[DECODE_MICRO_BATCHES];
@@ -90,8 +88,7 @@ int expert_pool_count(const struct decode_device *d, uint64_t *bytes); /* expert
 int expert_pool_save_rows(struct decode_device *d, int micro, int layer, const float *x, int n);
 /* Marks a layer's rows as ready for experts, after its attention block (enqueued on d->main). */
 int expert_pool_rows_ready(struct decode_device *d, int micro, int layer);
-/* Adds the sum of the device's experts to `to`, [n, hidden] or as decode_hands_latent() says [n, moe_latent], once it
- * is done (enqueued on d->main). */
+/* Adds the sum of the device's experts to `to`, [n, expert_io.width], once it is done (enqueued on d->main). */
 int expert_pool_join(struct decode_device *d, int micro, float *to, int n);
 /* Splits the experts that m's rows selected, and enqueues the device's part. *cpu_ids [m->n, topk]: ids left to the
  * CPU, -1 for the rest. *expected: predicted CPU seconds. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/exec/decode/decode_transfer.h"
 #include "engine/exec/decode/expert_pool_internal.h"
 #include "engine/experts/lookahead.h"
 
@@ -16,13 +17,12 @@ int expert_pool_rows_ready(struct decode_device *d, int micro, int layer) {
     return d->pool ? gpu_event_record(d->pool->ready[micro][layer % 2], d->main) : 0;
 }
 
-static int sum_width(const struct decode *s) { return decode_hands_latent(s) ? s->c->moe_latent : s->c->hidden; }
 int expert_pool_join(struct decode_device *d, int micro, float *to, int n) {
     struct expert_pool *x = d->pool;
     struct exec *exec = gpu_stream_exec(d->main);
     if (!x) return 0;
     TRY(gpu_timeline_wait(x->done[micro], ++x->n_awaited[micro], d->main));
-    return exec->ops->add(exec, &(struct op_add){.y = to, .x = x->y[micro], .n = n, .m = sum_width(d->s)});
+    return exec->ops->add(exec, &(struct op_add){.y = to, .x = x->y[micro], .n = n, .m = config_routed_width(d->s->c)});
 }
 
 /* Counts the device rows that selected each expert; 0 if a CPU row selected it too, since the CPU reads its weights
@@ -197,39 +197,23 @@ static struct upload_choice pick_upload(struct expert_pool *x, int micro, int la
 static int run_expert(struct expert_pool *x, const struct work *w, int micro, int layer, const struct expert_slot *t,
                       int at, int n) {
     struct exec *exec = gpu_stream_exec(x->compute);
-    const int hidden = config_routed_width(x->d->s->c);
-    const float *from = decode_hands_latent(x->d->s) ? w->routed_in : x->routed_in ? x->routed_in : w->xn;
-    float *to = x->routed_sum ? x->routed_sum : x->y[micro];
+    const struct expert_io io = decode_expert_io(x->d->s, w);
+    const int hidden = io.width;
     TRY(op_run(
         exec, OP_GATHER,
         &(struct op_gather){
-            .out = x->expert_in, .x = from, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
+            .out = x->expert_in, .x = io.in, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
     TRY(op_run(exec, OP_FFN,
                &(struct op_ffn){.y = x->expert_out, .x = x->expert_in, .expert = t->view, .n = n, .hidden = hidden}));
-    TRY(block_experts_norm(exec, x->d->s->c, &x->d->layers[layer].view, x->expert_out, n));
+    TRY(expert_io_norm(exec, x->d->s->c, &x->d->layers[layer].view, x->expert_out, n));
     return op_run(exec, OP_SCATTER_ADD,
-                  &(struct op_scatter_add){.y = to,
+                  &(struct op_scatter_add){.y = x->y[micro],
                                            .x = x->expert_out,
                                            .index = x->token[micro] + at,
                                            .weight = x->weight[micro] + at,
                                            .n = n,
                                            .dim = hidden,
                                            .ldy = hidden});
-}
-
-/* Unless they are exchanged in it, for experts in a latent space: prepares their input and sum; adds the sum to the
- * micro-batch's. */
-static int begin_latent(struct expert_pool *x, const struct work *w, int layer, int n) {
-    const struct config *c = x->d->s->c;
-    if (!x->routed_in) return 0;
-    TRY(gpu_fill(x->compute, x->routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4));
-    return block_routed_input(gpu_stream_exec(x->compute), c, &x->d->layers[layer].view, w->xn, x->routed_in, n);
-}
-static int end_latent(struct expert_pool *x, int micro, int layer, int n) {
-    const struct config *c = x->d->s->c;
-    if (!x->routed_sum) return 0;
-    return block_routed_output(gpu_stream_exec(x->compute), c, &x->d->layers[layer].view, x->routed_sum, x->y[micro],
-                               n);
 }
 
 /* Records the device's time for its previous layer, if that is complete. */
@@ -294,20 +278,18 @@ static int enqueue_device_part(struct expert_pool *x, int micro, int layer, int 
     const struct decode *s = d->s;
     /* Without a queue the host has waited for the rows, so that the previous sum is complete, too. */
     if (s->cpu_queue) TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute));
-    TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)n_rows * (size_t)sum_width(s) * 4));
+    TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)n_rows * (size_t)config_routed_width(s->c) * 4));
     /* 0 bytes: no copy */
     TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)part->pairs * 4, GPU_H2D));
     TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)part->pairs * 4, GPU_H2D));
     if (!part->n) return gpu_timeline_signal(x->done[micro], ++x->n_done[micro], x->compute);
     TRY(gpu_event_record(x->begin[micro], x->compute));
     int span = trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro);
-    TRY(begin_latent(x, &d->work[micro], layer, n_rows));
     for (int i = 0; i < part->n; i++) {
         const int end = i + 1 < part->n ? part->begin[i + 1] : part->pairs;
         TRY(upload_wait(&x->uploads, &part->slot[i]->upload, x->compute));
         TRY(run_expert(x, &d->work[micro], micro, layer, part->slot[i], part->begin[i], end - part->begin[i]));
     }
-    TRY(end_latent(x, micro, layer, n_rows));
     trace_end(s->m->trace, span, x->compute);
     TRY(gpu_event_record(x->end[micro], x->compute));
     x->timed_rows[micro] = n_rows;

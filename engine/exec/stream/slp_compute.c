@@ -10,6 +10,7 @@
 #include "engine/exec/stream/slp.h"
 #include "engine/exec/stream/slp_fail.h"
 #include "engine/exec/stream/slp_threads.h"
+#include "engine/layer/expert_io.h"
 #include "engine/layer/work_open.h"
 
 static struct exec *exec_of(struct slp_rank *r) { return gpu_stream_exec(r->compute_stream); }
@@ -139,19 +140,18 @@ static int dense_ffn(struct slp_rank *r, const struct layer *y, int layer) {
         struct work w = work_from_row(r, at);
         TRY(op_run(exec_of(r), OP_FFN,
                    &(struct op_ffn){.y = r->work.xn,
-                                    .x = config_has_ffn_in(c, layer) ? w.ffn_in : w.xn,
+                                    .x = expert_io_shared_in(c, layer, &w),
                                     .expert = y->dense,
                                     .n = n,
                                     .hidden = c->hidden,
                                     .wide = config_needs_wide_activations(c)}));
-        TRY(op_run(
-            exec_of(r), OP_SCATTER_ADD,
-            &(struct op_scatter_add){.y = w.x,
-                                     .x = r->work.xn,
-                                     .weight = c->layer[layer].moe && config_weighs_shared(c) ? w.shared_weight : NULL,
-                                     .n = n,
-                                     .dim = c->hidden,
-                                     .ldy = c->hidden}));
+        TRY(op_run(exec_of(r), OP_SCATTER_ADD,
+                   &(struct op_scatter_add){.y = w.x,
+                                            .x = r->work.xn,
+                                            .weight = expert_io_shared_weight(c, layer, &w),
+                                            .n = n,
+                                            .dim = c->hidden,
+                                            .ldy = c->hidden}));
         TRY(ring_pace_unit(r, &r->pace_main, r->compute_stream));
     }
     return 0;
@@ -183,26 +183,24 @@ static int read_groups(struct slp_rank *r, int n) {
     return gpu_stream_sync(r->compute_stream);
 }
 
-/* Adds an expert's outputs for pairs [begin, end), weighted, to the rows of their tokens in `out`. */
-static int run_expert(struct slp_rank *r, const struct layer *y, const struct expert *e, float *out, int begin,
-                      int end) {
-    const int hidden = config_routed_width(r->p->c);
-    const float *x = r->p->c->moe_latent ? r->rows.routed_in : r->rows.xn;
-    bool wide = config_needs_wide_activations(r->p->c);
-    for (int at = begin; at < end; at += r->plan.chunk_rows) {
-        int n = next_chunk(r, end - at);
+/* Adds the outputs of g's only expert for all its pairs, weighted, to the rows of their tokens. */
+static int run_expert(struct slp_rank *r, const struct layer *y, const struct op_group *g) {
+    const int hidden = g->hidden;
+    for (int at = g->begin[0]; at < g->begin[1]; at += r->plan.chunk_rows) {
+        int n = next_chunk(r, g->begin[1] - at);
         TRY(op_run(exec_of(r), OP_GATHER,
                    &(struct op_gather){
-                       .out = r->work.x, .x = x, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
+                       .out = r->work.x, .x = g->x, .index = g->token + at, .n = n, .dim = hidden, .ldx = hidden}));
         TRY(op_run(
             exec_of(r), OP_FFN,
-            &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden, .wide = wide}));
-        TRY(block_experts_norm(exec_of(r), r->p->c, y, r->work.xn, n));
+            &(struct op_ffn){
+                .y = r->work.xn, .x = r->work.x, .expert = g->expert[0], .n = n, .hidden = hidden, .wide = g->wide}));
+        TRY(expert_io_norm(exec_of(r), r->p->c, y, r->work.xn, n));
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
-                   &(struct op_scatter_add){.y = out,
+                   &(struct op_scatter_add){.y = g->y,
                                             .x = r->work.xn,
-                                            .index = r->token + at,
-                                            .weight = r->weight + at,
+                                            .index = g->token + at,
+                                            .weight = g->weight + at,
                                             .n = n,
                                             .dim = hidden,
                                             .ldy = hidden}));
@@ -229,20 +227,20 @@ static int group_experts(const struct slp_rank *r, int layer, int e, int n, stru
     return e;
 }
 
-/* For experts in a latent space, before them: projects the inputs of n tokens, in chunks, and clears the sums. */
-static int project_input(struct slp_rank *r, const struct layer *y, const float *xn, int n) {
-    const struct config *c = r->p->c;
-    for (int at = 0; at < n; at += r->plan.chunk_rows)
-        TRY(block_routed_input(exec_of(r), c, y, xn + (size_t)at * (size_t)c->hidden,
-                               r->rows.routed_in + (size_t)at * (size_t)c->moe_latent, next_chunk(r, n - at)));
-    return gpu_fill(r->compute_stream, r->rows.routed_sum, 0, (size_t)n * (size_t)c->moe_latent * 4);
+/* Before the experts: prepares their inputs and sums of n tokens, in chunks. */
+static int begin_experts(struct slp_rank *r, const struct layer *y, int n) {
+    for (int at = 0; at < n; at += r->plan.chunk_rows) {
+        const struct work w = work_slice(r->p->c, &r->rows, at);
+        TRY(expert_io_begin(exec_of(r), r->p->c, y, &w, next_chunk(r, n - at)));
+    }
+    return 0;
 }
-/* After them: adds the projected sums of n tokens to out. */
-static int project_output(struct slp_rank *r, const struct layer *y, float *out, int n) {
-    const struct config *c = r->p->c;
-    for (int at = 0; at < n; at += r->plan.chunk_rows)
-        TRY(block_routed_output(exec_of(r), c, y, r->rows.routed_sum + (size_t)at * (size_t)c->moe_latent,
-                                out + (size_t)at * (size_t)c->hidden, next_chunk(r, n - at)));
+/* After them: adds the sums of the rank's n tokens to the residual stream. */
+static int end_experts(struct slp_rank *r, const struct layer *y, int n) {
+    for (int at = 0; at < n; at += r->plan.chunk_rows) {
+        const struct work w = work_slice(r->p->c, &r->rows, at);
+        TRY(expert_io_end(exec_of(r), r->p->c, y, &w, w.x, next_chunk(r, n - at)));
+    }
     return 0;
 }
 
@@ -259,7 +257,7 @@ static int run_group(struct slp_rank *r, const struct layer *y, int layer, struc
     int span = trace_begin(p->trace, r->compute_stream, r->id, LANE_COMPUTE, g->n > 1 ? "experts" : "expert", layer,
                            r->first_expert + ids[0]);
     if (g->n > 1) TRY(op_run(exec_of(r), OP_GROUP, g));
-    else TRY(run_expert(r, y, &g->expert[0], g->y, g->begin[0], g->begin[1]));
+    else TRY(run_expert(r, y, g));
     TRY(ring_pace_unit(r, &r->pace_main, r->compute_stream));
     trace_end(p->trace, span, r->compute_stream);
     for (uint64_t k = first; k < *module; k++) TRY(ring_release(&r->experts, k, r->compute_stream));
@@ -288,20 +286,21 @@ static void count_expert_rows(struct slp_rank *r, int layer) {
         j->expert_rows[first + (size_t)e] += (uint32_t)(r->host_offset[e + 1] - r->host_offset[e]);
 }
 
-/* Runs all of this rank's experts on the sorted pairs and adds their outputs to `out`. */
-static int run_groups(struct slp_rank *r, const struct layer *y, int layer, float *out, uint64_t *module) {
+/* Runs all of this rank's experts on the sorted pairs of rows `in` and adds their outputs to `out`, [.., width]. */
+static int run_groups(struct slp_rank *r, const struct layer *y, int layer, const float *in, float *out, int width,
+                      uint64_t *module) {
     const struct config *c = r->p->c;
     const int n = r->last_expert - r->first_expert;
     uint64_t known = *module, n_modules = *module;
     for (int e = 0; e < n; e++) n_modules += ring_takes_expert(r, layer, e);
     for (int e = 0, end; e < n; e = end) {
         struct op_group g = {.y = out,
-                             .x = c->moe_latent ? r->rows.routed_in : r->rows.xn,
+                             .x = in,
                              .token = r->token,
                              .weight = r->weight,
                              .norm = y->expert_out_norm,
                              .eps = config_output_eps(c),
-                             .hidden = config_routed_width(c),
+                             .hidden = width,
                              .wide = config_needs_wide_activations(c)};
         int ids[OP_GROUP_MAX];
         end = group_experts(r, layer, e, n, &g, ids);
@@ -311,27 +310,27 @@ static int run_groups(struct slp_rank *r, const struct layer *y, int layer, floa
     return 0;
 }
 
-/* Runs the routed experts in order as their weights arrive. One rank adds to the residual stream directly; several
- * compute partial sums of all tokens and exchange them, in latent space if experts are in one. y: the layer's FFN
- * weights. *module: next module of the expert ring, advanced. */
+/* Runs the routed experts in order as their weights arrive. One rank adds to its sums directly; several compute partial
+ * sums of all tokens and exchange them. y: the layer's FFN weights. *module: next module of the expert ring,
+ * advanced. */
 static int run_experts(struct slp_rank *r, const struct layer *y, uint64_t *module, int layer) {
-    struct slp_run *p = r->p;
-    const bool is_latent = p->c->moe_latent > 0, is_shared = p->n_ranks > 1;
+    const struct slp_run *p = r->p;
+    const struct expert_io io = expert_io_of(p->c, &r->rows, r->rows.x);
+    const bool is_shared = p->n_ranks > 1;
     const int all = p->job->n;
-    float *out = is_latent ? r->rows.routed_sum : r->rows.x;
     if (is_shared) {
         TRY(exchange_tokens(r, layer));
-        TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)config_routed_width(p->c) * 4));
+        TRY(gpu_fill(r->compute_stream, r->sum, 0, (size_t)all * (size_t)io.width * 4));
     }
     TRY(sort_pairs(r, all));
     TRY(read_groups(r, all));
     if (*slp_first_bad(r) >= 0) return 0; /* the selection may be garbage; run_layer() reports it */
     ring_publish_selected(r, layer);
     count_expert_rows(r, layer);
-    if (is_latent) TRY(project_input(r, y, r->rows.xn, all));
-    TRY(run_groups(r, y, layer, is_shared ? r->sum : out, module));
-    if (is_shared) TRY(exchange_sums(r, out, layer));
-    return is_latent ? project_output(r, y, r->rows.x, r->n) : 0;
+    TRY(begin_experts(r, y, all));
+    TRY(run_groups(r, y, layer, io.in, is_shared ? r->sum : io.sum, io.width, module));
+    if (is_shared) TRY(exchange_sums(r, io.sum, layer));
+    return end_experts(r, y, r->n);
 }
 
 /* Fails the run with the layer of first_bad `at`; or, if a rank's device failed and sent garbage, with that failure. */

@@ -23,9 +23,7 @@ size_t slp_partial_floats(const struct config *c, int chunk) {
 
 static bool outlives_chunk(const struct work_row *k, const struct config *c, bool is_split) {
     if (k->life == WORK_QUERIES) return is_split && block_makes_queries_first(c, 0);
-    bool is_read = k->life >= WORK_INPUT;
-    for (int l = 1; l < c->n_layers && k->reads && !is_read; l++) is_read = k->reads(c, l);
-    return is_read;
+    return k->life >= WORK_INPUT || work_is_passed_on(k, c);
 }
 size_t slp_row_bytes(const struct work_row *k, const struct config *c, size_t n, size_t all, bool is_split) {
     return outlives_chunk(k, c, is_split) ? (k->life == WORK_EXPERTS ? all : n) * work_row_bytes(k, c) : 0;

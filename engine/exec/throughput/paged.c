@@ -4,7 +4,9 @@
 #include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/throughput/paged_internal.h"
+#include "engine/layer/expert_io.h"
 #include "engine/layer/kv_planes.h"
+#include "engine/layer/work_open.h"
 
 const char *paged_why_not(const struct runtime *m) {
     const struct config *c = &m->w->config;
@@ -18,9 +20,11 @@ const char *paged_why_not(const struct runtime *m) {
         if (config_is_stateful(c, l)) return "layers with a state instead of keys are not supported";
     if (config_has_single_blocks(c)) return "layers with attention or an FFN only are not supported";
     if (c->index_block) return "attention over selected blocks of keys is not supported";
-    if (c->carried) return "layers that pass rows to later ones are not supported";
-    if (c->moe_latent) return "experts in a latent space are not supported";
+    if (expert_io_is_apart(c)) return "experts in a latent space are not supported";
     if (c->attn_gate || c->streams.n) return "its attention block is not supported";
+    for (const struct work_row *k = work_rows; k->width; k++)
+        if (k->at != offsetof(struct work, x) && work_is_passed_on(k, c))
+            return "layers that pass rows to later ones are not supported";
     return NULL;
 }
 

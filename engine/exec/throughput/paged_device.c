@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "engine/exec/cpu_layer.h"
 #include "engine/exec/throughput/paged_internal.h"
+#include "engine/layer/expert_io.h"
 #include "engine/layer/kv_planes.h"
 #include "engine/layer/work_open.h"
 #include "engine/model/rope.h"
@@ -150,11 +151,12 @@ static int run_experts(struct paged_device *d, int layer, const struct micro_bat
     const struct paged *p = d->p;
     const struct config *c = p->c;
     const bool is_last = m == &p->micro[p->n_micros - 1];
-    struct op_group g = {.y = d->rows.x + (size_t)m->row * (size_t)c->hidden,
-                         .x = d->work.xn,
+    const struct expert_io io = expert_io_of(c, &d->work, row_at(d->rows.x, m, c->hidden));
+    struct op_group g = {.y = io.sum,
+                         .x = io.in,
                          .token = d->token,
                          .weight = d->weight,
-                         .hidden = c->hidden,
+                         .hidden = io.width,
                          .wide = config_needs_wide_activations(c)};
     TRY(op_run(exec_of(d), OP_SORT,
                &(struct op_sort){.offset = d->offset,
