@@ -38,7 +38,7 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
     TRY(short_conv_ffn(x, c, y, layer, w, spans, n_spans, n));
     TRY(streams_of(c)->attention_input(x, c, y, layer, w, spans, n_spans, n));
     op_show(x, layer, "attention_norm", w->xn, n, c->hidden);
-    if (c->reads_early && c->layer[layer].moe) TRY(rows_copy(x, w->kept, c->hidden, w->x, c->hidden, n, c->hidden));
+    TRY(block_keep_early(x, c, layer, w, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);
 }
 bool block_makes_queries_first(const struct config *c, int layer) {

@@ -44,6 +44,8 @@ int block_output(struct exec *x, const struct config *c, const struct layer *y, 
 int block_merge_streams(struct exec *x, const struct weights *m, struct work *w, int n);
 /* Norms the FFN's input and routes it: fills w->xn, ids, weights, shared_weight. */
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
+/* Keeps what the router or the experts of a layer read of its attention's input, w->x and w->xn. */
+int block_keep_early(struct exec *x, const struct config *c, int layer, struct work *w, int n);
 /* Whether the experts of a layer can be predicted from the residual stream before earlier layers have added to it.
  * block_predict_route() does so for n rows of `stream`, which it leaves as they are: fills w->ids. */
 bool block_predicts_route(const struct config *c, int layer);

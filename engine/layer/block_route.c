@@ -13,6 +13,8 @@ struct router_kind {
                  const float **in);
     /* after the selection; NULL: nothing is left to do */
     int (*finish)(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
+    /* before attention: keeps rows of its input that input() reads; NULL: it reads none */
+    int (*keep)(struct exec *x, const struct config *c, struct work *w, int n);
     bool reads_kept; /* of an earlier layer: the input is not known before that layer has run */
 };
 
@@ -46,6 +48,9 @@ static int kept_input(struct exec *x, const struct config *c, const struct layer
     TRY(copy_rows(x, c, w->ffn_in, w->xn, n));
     TRY(copy_rows(x, c, w->xn, w->kept, n));
     return plain_input(x, c, y, w, n, in);
+}
+static int keep_stream(struct exec *x, const struct config *c, struct work *w, int n) {
+    return copy_rows(x, c, w->kept, w->x, n);
 }
 /* SmallThinker: the router reads the stream before attention. */
 static int early_router_input(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n,
@@ -115,9 +120,10 @@ static int mlp_input(struct exec *x, const struct config *c, const struct layer 
 
 static const struct router_kind *router_of(const struct config *c, int layer) {
     static const struct router_kind kept = {kept_input, add_idle, .reads_kept = true}, mlp = {mlp_input, add_idle},
-                                    parallel = {parallel_input, parallel_finish}, early_router = {early_router_input},
-                                    early_experts = {early_experts_input}, weighed = {plain_input, weigh_input},
-                                    plain = {plain_input};
+                                    parallel = {parallel_input, parallel_finish},
+                                    early_router = {early_router_input, .keep = keep_stream},
+                                    early_experts = {early_experts_input, .keep = keep_stream},
+                                    weighed = {plain_input, weigh_input}, plain = {plain_input};
     if (c->layer[layer].routes_kept) return &kept;
     if (c->reads_early) return c->reads_early == EARLY_ROUTER ? &early_router : &early_experts;
     return c->parallel_dense ? &parallel : c->router_inter ? &mlp : c->weighs_input ? &weighed : &plain;
@@ -207,6 +213,11 @@ static int select_experts(struct exec *x, const struct config *c, const struct l
                                                .jitter = c->router_jitter});
 }
 
+int block_keep_early(struct exec *x, const struct config *c, int layer, struct work *w, int n) {
+    const struct router_kind *k = router_of(c, layer);
+    return c->layer[layer].moe && k->keep ? k->keep(x, c, w, n) : 0;
+}
+
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const float *in;
     if (c->layer[layer].no_ffn) return 0;
@@ -230,6 +241,6 @@ int block_predict_route(struct exec *x, const struct config *c, const struct lay
                         float *stream, int n) {
     struct work p = *w;
     p.x = stream, p.ffn_in = NULL;
-    if (c->reads_early) p.kept = stream;
+    TRY(block_keep_early(x, c, layer, &p, n));
     return block_route(x, c, y, layer, &p, n);
 }
