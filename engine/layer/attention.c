@@ -38,27 +38,18 @@ int attention_rotate(struct exec *x, const struct config *c, int layer, const st
     const bool second = c->layer[layer].rope == LAYER_ROPE_SECOND;
     const struct rope_config *rope = second ? &c->second_rope : &c->rope;
     if (c->layer[layer].rope == LAYER_ROPE_NONE) return 0;
-    if (rope->fope_pairs) { /* a row of cos and sin for each KV head, whose heads are one after the other */
-        const int each = heads / c->n_kv_heads;
-        return x->ops->rope(x, &(struct op_rope){.x = v,
-                                                 .cos = w->cos,
-                                                 .sin = w->sin,
-                                                 .n = n * c->n_kv_heads,
-                                                 .heads = each,
-                                                 .ld = each * head_ld,
-                                                 .head_ld = head_ld,
-                                                 .half = rope->dim / 2,
-                                                 .interleaved = rope->interleaved});
-    }
-    return x->ops->rope(x, &(struct op_rope){.x = v,
-                                             .cos = second ? w->second_cos : w->cos,
-                                             .sin = second ? w->second_sin : w->sin,
-                                             .n = n,
-                                             .heads = heads,
-                                             .ld = ld,
-                                             .head_ld = head_ld,
-                                             .half = rope->dim / 2,
-                                             .interleaved = rope->interleaved});
+    struct op_rope o = {.x = v,
+                        .cos = second ? w->second_cos : w->cos,
+                        .sin = second ? w->second_sin : w->sin,
+                        .n = n,
+                        .heads = heads,
+                        .ld = ld,
+                        .head_ld = head_ld,
+                        .half = rope->dim / 2,
+                        .interleaved = rope->interleaved};
+    if (rope->fope_pairs) /* a row of cos and sin for each KV head, whose heads are one after the other */
+        o.n *= c->n_kv_heads, o.heads /= c->n_kv_heads, o.ld = o.heads * head_ld;
+    return x->ops->rope(x, &o);
 }
 
 int attention_scale_queries(struct exec *x, const struct config *c, int layer, const struct work *w, float *q, int ld,

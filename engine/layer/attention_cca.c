@@ -140,16 +140,7 @@ static int finish_heads(struct exec *x, const struct config *c, const struct lay
     for (int j = 0; j < d.taps; j++) TRY(add_tap(x, c, y, w, j, first_head, heads, v, n));
     TRY(rows_copy(x, w->att, all, y->cca_bias + first_head * dim, 0, n, all));
     TRY(rows_add(x, v, w->att, n, all));
-    TRY(x->ops->norm(
-        /* eps: no 0 / 0 */
-        x, &(struct op_norm){.out = v,
-                             .x = v,
-                             .rows = n * heads,
-                             .dim = dim,
-                             .ldx = dim,
-                             .ldo = dim,
-                             .eps = 1e-20f,
-                             .w_dtype = DT_F32}));
+    TRY(rows_norm(x, v, dim, NULL, 1e-20f, n * heads, dim)); /* eps: no 0 / 0 */
     if (is_keys)
         TRY(x->ops->gate(x, &(struct op_gate){.y = v,
                                               .g = y->cca_temp,

@@ -125,15 +125,7 @@ static int delta_attend(struct exec *x, const struct config *c, const struct lay
     struct delta_dims m = delta_dims(c);
     TRY(attention_advance_state(x, c, y, layer, w, s, delta_advance));
     float *out = w->att + (size_t)s->row * (size_t)m.values;
-    TRY(x->ops->norm(x, &(struct op_norm){.out = out,
-                                          .x = out,
-                                          .w = y->delta_norm,
-                                          .rows = s->n * d->v_heads,
-                                          .dim = d->v_dim,
-                                          .ldx = d->v_dim,
-                                          .ldo = d->v_dim,
-                                          .eps = c->norm_eps,
-                                          .w_dtype = DT_F32})); /* this norm does not add 1 */
+    TRY(rows_norm(x, out, d->v_dim, y->delta_norm, c->norm_eps, s->n * d->v_heads, d->v_dim)); /* does not add 1 */
     return rows_gate(x, out, m.values, w->z + (size_t)s->row * (size_t)m.values, m.values,
                      c->delta.sigmoid_gate ? GATE_SIGMOID : GATE_SILU, s->n, m.values);
 }

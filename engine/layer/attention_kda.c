@@ -88,15 +88,7 @@ static int kda_attend(struct exec *x, const struct config *c, const struct layer
     const size_t at = (size_t)s->row * (size_t)width;
     float *out = w->att + at;
     TRY(attention_advance_state(x, c, y, layer, w, s, kda_advance));
-    TRY(x->ops->norm(x, &(struct op_norm){.out = out,
-                                          .x = out,
-                                          .w = y->mix_norm,
-                                          .rows = s->n * c->kda.heads,
-                                          .dim = dim,
-                                          .ldx = dim,
-                                          .ldo = dim,
-                                          .eps = c->norm_eps,
-                                          .w_dtype = DT_F32}));
+    TRY(rows_norm(x, out, dim, y->mix_norm, c->norm_eps, s->n * c->kda.heads, dim));
     return rows_gate(x, out, width, w->z + at, width, GATE_SIGMOID, s->n, width);
 }
 

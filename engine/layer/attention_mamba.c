@@ -174,15 +174,7 @@ static int mamba2_attend(struct exec *x, const struct config *c, const struct la
     TRY(attention_advance_state(x, c, y, layer, w, s, mamba2_advance));
     TRY(rows_gate(x, out, d.inner, w->fused + (size_t)s->row * (size_t)d.in, d.in, GATE_SILU, s->n, d.inner));
     for (int at = 0; at < d.inner; at += dim)
-        TRY(x->ops->norm(x, &(struct op_norm){.out = out + at,
-                                              .x = out + at,
-                                              .w = y->mix_norm + at,
-                                              .rows = s->n,
-                                              .dim = dim,
-                                              .ldx = d.inner,
-                                              .ldo = d.inner,
-                                              .eps = c->norm_eps,
-                                              .w_dtype = DT_F32}));
+        TRY(rows_norm(x, out + at, d.inner, y->mix_norm + at, c->norm_eps, s->n, dim));
     return 0;
 }
 

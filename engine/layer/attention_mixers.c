@@ -125,16 +125,9 @@ static int lightning_attend(struct exec *x, const struct config *c, const struct
     const size_t at = (size_t)s->row * (size_t)width;
     float *out = w->att + at;
     TRY(attention_advance_state(x, c, y, layer, w, s, lightning_advance));
-    TRY(x->ops->norm(x, &(struct op_norm){.out = out,
-                                          .x = out,
-                                          .w = groups > 1 ? NULL : y->mix_norm,
-                                          .rows = s->n * groups,
-                                          .dim = group_width,
-                                          .ldx = group_width,
-                                          .ldo = group_width,
-                                          /* MiniMax: the reference's default, not the config's */
-                                          .eps = c->lightning.is_rotated ? c->norm_eps : 1e-6f,
-                                          .w_dtype = DT_F32}));
+    /* MiniMax: the reference's default, not the config's */
+    const float eps = c->lightning.is_rotated ? c->norm_eps : 1e-6f;
+    TRY(rows_norm(x, out, group_width, groups > 1 ? NULL : y->mix_norm, eps, s->n * groups, group_width));
     if (groups > 1) TRY(rows_gate(x, out, width, y->mix_norm, 0, GATE_LINEAR, s->n, width));
     return rows_gate(x, out, width, w->z + at, width, GATE_SIGMOID, s->n, width);
 }

@@ -10,15 +10,7 @@
  * agree). */
 static int latent_norm(struct exec *x, const struct config *c, float *v, int ld, const float *weight, int rows,
                        int dim) {
-    return x->ops->norm(x, &(struct op_norm){.out = v,
-                                             .x = v,
-                                             .w = weight,
-                                             .rows = rows,
-                                             .dim = dim,
-                                             .ldx = ld,
-                                             .ldo = ld,
-                                             .eps = c->latent_eps > 0 ? c->latent_eps : 1e-6f,
-                                             .w_dtype = DT_F32});
+    return rows_norm(x, v, ld, weight, c->latent_eps > 0 ? c->latent_eps : 1e-6f, rows, dim);
 }
 
 /* Norms latents, with the family's gate and factor of latents, if they have one. */
@@ -134,10 +126,10 @@ static size_t grown_size(size_t need) { return need + need / 4; }
 /* Grows *p to at least `need` floats, without its content. NULL: out of memory. */
 static float *grow_buffer(struct work *w, float **p, size_t *have, size_t need) {
     if (need <= *have) return *p;
-    if (*p) w->release(w->ctx, *p);
+    if (*p) work_release(w, *p);
     *have = 0;
     need = grown_size(need);
-    if ((*p = w->alloc(w->ctx, need * sizeof(float)))) *have = need;
+    if ((*p = work_alloc(w, need * sizeof(float)))) *have = need;
     return *p;
 }
 

@@ -64,17 +64,7 @@ static struct op_pool pool_of(const struct config *c, const struct work *w, int 
 /* Norms n rows of v to out, which are ldo apart. weight NULL: without weights. */
 static int norm_rows(struct exec *x, const struct config *c, const struct work *w, float *out, int ldo, const float *v,
                      const float *weight, int n, int tag) {
-    return x->ops->norm(x, &(struct op_norm){.out = out,
-                                             .x = v,
-                                             .w = weight,
-                                             .rows = n,
-                                             .dim = c->hidden,
-                                             .ldx = c->hidden,
-                                             .ldo = ldo,
-                                             .eps = c->norm_eps,
-                                             .w_dtype = DT_F32,
-                                             .tag = tag,
-                                             .bad = w->first_bad});
+    return block_norm_rows(x, c, out, ldo, v, c->hidden, weight, NULL, n, c->hidden, c->norm_eps, tag, w->first_bad);
 }
 /* Norms n rows of a block's input in place. */
 static int norm_input(struct exec *x, const struct config *c, const struct work *w, float *v, const float *weight,
@@ -120,8 +110,8 @@ static int add_messages(struct exec *x, const struct config *c, const struct lay
 
 /* --- Inputs of blocks ------------------------------------------------------------------------- */
 
-static int pooled_attention_input(struct exec *x, const struct config *c, const struct layer *y, int layer,
-                                  struct work *w, const struct span *spans, int n_spans, int n) {
+static int attention_input(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                           int n) {
     const bool reads = !config_is_bare(c, layer), mixes_kv = c->layer[layer].mixes_kv,
                own_kv = mixes_kv || c->layer[layer].pass;
     /* inputs: all; with queries of their own */
@@ -145,8 +135,7 @@ static int pooled_attention_input(struct exec *x, const struct config *c, const 
     return 0;
 }
 
-static int pooled_ffn_input(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
-                            int n) {
+static int ffn_input(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const int stored = config_stored_layer(c, layer), tag = 2 * layer + 1;
     struct op_pool o = pool_of(c, w, n);
     set_sources(c, &o, layer, stored + 1);
@@ -157,6 +146,10 @@ static int pooled_ffn_input(struct exec *x, const struct config *c, const struct
     return norm_input(x, c, w, w->xn, y->ffn_norm, n, tag);
 }
 
+static int pooled_input(struct exec *x, const struct config *c, const struct layer *y, int tag, struct work *w,
+                        const struct span *spans, int n_spans, int n) {
+    return (tag % 2 ? ffn_input : attention_input)(x, c, y, tag / 2, w, n);
+}
 static int pooled_merge(struct exec *x, const struct weights *m, struct work *w, int n) {
     const struct config *c = &m->config;
     /* a bare last layer has begun no stream and added the output of the layer before it */
@@ -167,4 +160,4 @@ static int pooled_merge(struct exec *x, const struct weights *m, struct work *w,
     TRY(x->ops->pool(x, &o));
     return rows_copy(x, w->x, c->hidden, w->xn, c->hidden, n, c->hidden);
 }
-const struct streams_kind streams_pooled = {pooled_attention_input, pooled_ffn_input, pooled_merge};
+const struct streams_kind streams_pooled = {pooled_input, pooled_merge};

@@ -36,7 +36,7 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
     if (c->layer[layer].mixer == MIXER_NONE && !config_is_bare(c, layer)) return 0;
     if (y->previous_ffn_scale) TRY(rows_weigh(x, w->x, y->previous_ffn_scale, false, n, c->hidden));
     TRY(short_conv_ffn(x, c, y, layer, w, spans, n_spans, n));
-    TRY(streams_of(c)->attention_input(x, c, y, layer, w, spans, n_spans, n));
+    TRY(streams_of(c)->input(x, c, y, 2 * layer, w, spans, n_spans, n));
     op_show(x, layer, "attention_norm", w->xn, n, c->hidden);
     TRY(block_keep_early(x, c, layer, w, n));
     return attention_of(c, layer)->store_kv(x, c, y, layer, w, spans, n_spans, n);

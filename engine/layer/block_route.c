@@ -84,13 +84,17 @@ static int parallel_finish(struct exec *x, const struct config *c, const struct 
     return norm_stream(x, c, w, y->experts_norm, n);
 }
 
+/* to = m from (+ bias), rows without gaps. */
+static int product(struct exec *x, float *to, const float *from, struct mat m, const float *bias, int n) {
+    return x->ops->linear(
+        x, &(struct op_linear){
+               .y = to, .x = from, .w = m, .bias = bias, .n = n, .ldx = m.cols, .ldy = m.rows, .exact = true});
+}
 /* A layer of the router's MLP with GELU. */
 static int router_layer(struct exec *x, const struct config *c, float *to, const float *from, struct mat m,
                         const float *bias, int n) {
     const int inter = c->router_inter;
-    TRY(x->ops->linear(
-        x, &(struct op_linear){
-               .y = to, .x = from, .w = m, .bias = bias, .n = n, .ldx = inter, .ldy = inter, .exact = true}));
+    TRY(product(x, to, from, m, bias, n));
     return rows_gate(x, to, inter, to, inter, GATE_NORMAL, n, inter);
 }
 /* ZAYA1: runs the router's MLP up to its last matrix. Its first layer adds the previous layer's, and is kept for the
@@ -99,14 +103,7 @@ static int mlp_input(struct exec *x, const struct config *c, const struct layer 
                      const float **in) {
     const int inter = c->router_inter;
     float *a = w->router_mlp, *b = a + (size_t)n * (size_t)inter;
-    TRY(x->ops->linear(x, &(struct op_linear){.y = a,
-                                              .x = w->xn,
-                                              .w = y->router_down,
-                                              .bias = y->router_down_bias,
-                                              .n = n,
-                                              .ldx = c->hidden,
-                                              .ldy = inter,
-                                              .exact = true}));
+    TRY(product(x, a, w->xn, y->router_down, y->router_down_bias, n));
     if (y->router_carry) {
         TRY(rows_gate(x, w->carried, inter, y->router_carry, 0, GATE_LINEAR, n, inter));
         TRY(rows_add(x, a, w->carried, n, inter));
@@ -177,14 +174,7 @@ static int weigh_shared(struct exec *x, const struct config *c, const struct lay
 static int select_experts(struct exec *x, const struct config *c, const struct layer *y, struct work *w,
                           const float *in, int n) {
     const int logits = config_n_choices(c);
-    TRY(x->ops->linear(x, &(struct op_linear){.y = w->router,
-                                              .x = in,
-                                              .bias = y->router_shift,
-                                              .w = y->router,
-                                              .n = n,
-                                              .ldx = y->router.cols,
-                                              .ldy = logits,
-                                              .exact = true}));
+    TRY(product(x, w->router, in, y->router, y->router_shift, n));
     if (c->router_scale > 0) TRY(rows_scale(x, w->router, c->router_scale, n, logits));
     if (c->router_cap > 0)
         TRY(x->ops->softcap(x, &(struct op_softcap){.x = w->router, .n = n, .m = logits, .cap = c->router_cap}));
@@ -221,7 +211,7 @@ int block_keep_early(struct exec *x, const struct config *c, int layer, struct w
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     const float *in;
     if (c->layer[layer].no_ffn) return 0;
-    TRY(streams_of(c)->ffn_input(x, c, y, layer, w, n));
+    TRY(streams_of(c)->input(x, c, y, 2 * layer + 1, w, NULL, 0, n));
     op_show(x, layer, "ffn_norm", w->xn, n, c->hidden);
     if (c->layer[layer].keeps_input) TRY(copy_rows(x, c, w->kept, w->xn, n));
     if (!c->layer[layer].moe) return 0;

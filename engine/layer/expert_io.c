@@ -30,14 +30,7 @@ int expert_io_norm(struct exec *x, const struct config *c, const struct layer *y
     const int width = c->moe_latent;
     if (!y->expert_out_norm) return 0;
     TRY(rows_gate(x, rows, width, y->expert_out_norm, 0, GATE_LINEAR, n, width));
-    return x->ops->norm(x, &(struct op_norm){.out = rows,
-                                             .x = rows,
-                                             .rows = n,
-                                             .dim = width,
-                                             .ldx = width,
-                                             .ldo = width,
-                                             .eps = config_output_eps(c),
-                                             .w_dtype = DT_F32});
+    return rows_norm(x, rows, width, NULL, config_output_eps(c), n, width);
 }
 
 /* Rows of a larger batch take turns, which bounds the memory: 256 MB of experts with 4,096 outputs. Each turn still has
@@ -62,17 +55,7 @@ static int add_normed_experts(struct exec *x, const struct config *c, const stru
         TRY(x->ops->fill(x, &(struct op_fill){.x = o.y, .n = o.n * k, .m = width}));
         TRY(x->ops->experts(x, &o));
         TRY(expert_io_norm(x, c, y, o.y, o.n * k));
-        TRY(x->ops->gate(x, &(struct op_gate){.y = o.y,
-                                              .g = o.weights,
-                                              .n = o.n * k,
-                                              .heads = 1,
-                                              .dim = width,
-                                              .ldy = width,
-                                              .ldg = 1,
-                                              .head_ldy = width,
-                                              .head_ldg = 1,
-                                              .kind = GATE_LINEAR,
-                                              .per_head = true}));
+        TRY(rows_weigh(x, o.y, o.weights, true, o.n * k, width));
         for (int i = 0; i < k; i++)
             TRY(x->ops->add(x, &(struct op_add){.y = all->y + row * (size_t)width,
                                                 .x = o.y + (size_t)i * (size_t)width,

@@ -23,18 +23,8 @@ static int norm_streams(struct exec *x, const struct config *c, const struct wor
                         const float *weight, int n, int tag) {
     const int all = stream_floats(c);
     for (int s = 0, at = 0; s < c->streams.n; s++, at += c->hidden)
-        TRY(x->ops->norm(x, &(struct op_norm){.out = out + at,
-                                              .x = in + at,
-                                              .w = weight + at,
-                                              .rows = n,
-                                              .dim = c->hidden,
-                                              .ldx = all,
-                                              .ldo = all,
-                                              .eps = c->norm_eps,
-                                              .add = c->norm == NORM_RMS_PLUS_ONE,
-                                              .w_dtype = DT_F32,
-                                              .tag = tag,
-                                              .bad = w->first_bad}));
+        TRY(block_norm_rows(x, c, out + at, all, in + at, all, weight + at, NULL, n, c->hidden, c->norm_eps, tag,
+                            w->first_bad));
     return 0;
 }
 
@@ -161,20 +151,15 @@ int gated_streams_add_ngram(struct exec *x, const struct config *c, const struct
     return rows_add(x, w->streams, w->stream_norm, n, all);
 }
 
-static int gated_attention_input(struct exec *x, const struct config *c, const struct layer *y, int layer,
-                                 struct work *w, const struct span *spans, int n_spans, int n) {
-    TRY(add_output(x, c, w, layer == 0, n));
-    TRY(gated_streams_add_ngram(x, c, y, layer, w, spans, n_spans, n));
-    return mix_streams(x, c, &y->attn_gated, w, w->xn, n, 2 * layer);
-}
-static int gated_ffn_input(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
-                           int n) {
-    TRY(add_output(x, c, w, false, n));
-    return mix_streams(x, c, &y->ffn_gated, w, w->xn, n, 2 * layer + 1);
+static int gated_input(struct exec *x, const struct config *c, const struct layer *y, int tag, struct work *w,
+                       const struct span *spans, int n_spans, int n) {
+    TRY(add_output(x, c, w, !tag, n));
+    if (tag % 2 == 0) TRY(gated_streams_add_ngram(x, c, y, tag / 2, w, spans, n_spans, n));
+    return mix_streams(x, c, tag % 2 ? &y->ffn_gated : &y->attn_gated, w, w->xn, n, tag);
 }
 static int gated_merge(struct exec *x, const struct weights *m, struct work *w, int n) {
     const struct config *c = &m->config;
     TRY(add_output(x, c, w, false, n));
     return mix_streams(x, c, &m->head_gated, w, w->x, n, 2 * c->n_layers);
 }
-const struct streams_kind streams_gated = {gated_attention_input, gated_ffn_input, gated_merge, .merges_normed = true};
+const struct streams_kind streams_gated = {gated_input, gated_merge, .merges_normed = true};

@@ -1,6 +1,7 @@
 /* Several residual streams, which blocks mix with each other (hyper-connections): DeepSeek-V4 and V4.1, Hunyuan 4,
  * GLM-5.3-Flash. A block's output is added to each stream with a weight; a product of all streams gives these weights
  * and those of the mix that the next block reads. Reference: op_spread and op_mix (base/ops.h). */
+#include "engine/layer/block_linear.h"
 #include "engine/layer/gated_streams.h"
 #include "engine/layer/rows.h"
 #include "engine/layer/streams.h"
@@ -28,14 +29,7 @@ static int mix_streams(struct exec *x, const struct config *c, const struct stre
                        int n) {
     const int s = c->streams.n;
     const bool passes = c->streams.passes_weights, computes = !passes || !last;
-    if (computes)
-        TRY(x->ops->linear(x, &(struct op_linear){.y = w->mix,
-                                                  .x = w->streams,
-                                                  .w = m->fn,
-                                                  .n = n,
-                                                  .ldx = s * c->hidden,
-                                                  .ldy = m->fn.rows,
-                                                  .exact = true}));
+    if (computes) TRY(block_linear_exact(x, w->mix, m->fn.rows, w->streams, s * c->hidden, m->fn, n));
     return x->ops->mix(x, &(struct op_mix){.in = last ? w->x : w->xn,
                                            .out = last ? NULL : w->x,
                                            .streams = w->streams,
@@ -55,18 +49,12 @@ static int mix_streams(struct exec *x, const struct config *c, const struct stre
                                            .norm_eps = c->norm_eps});
 }
 
-static int mixed_attention_input(struct exec *x, const struct config *c, const struct layer *y, int layer,
-                                 struct work *w, const struct span *spans, int n_spans, int n) {
-    TRY(spread_output(x, c, w, layer == 0, n));
-    TRY(gated_streams_add_ngram(x, c, y, layer, w, spans, n_spans, n));
-    TRY(mix_streams(x, c, &y->attn_mix, w, false, n));
-    return streams_norm(x, c, y, w, w->xn, n, 2 * layer);
-}
-static int mixed_ffn_input(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
-                           int n) {
-    TRY(spread_output(x, c, w, false, n));
-    TRY(mix_streams(x, c, &y->ffn_mix, w, false, n));
-    return streams_norm(x, c, y, w, w->xn, n, 2 * layer + 1);
+static int mixed_input(struct exec *x, const struct config *c, const struct layer *y, int tag, struct work *w,
+                       const struct span *spans, int n_spans, int n) {
+    TRY(spread_output(x, c, w, !tag, n));
+    if (tag % 2 == 0) TRY(gated_streams_add_ngram(x, c, y, tag / 2, w, spans, n_spans, n));
+    TRY(mix_streams(x, c, tag % 2 ? &y->ffn_mix : &y->attn_mix, w, false, n));
+    return streams_norm(x, c, y, w, w->xn, n, tag);
 }
 
 /* Computes the mean of the streams in w->x. */
@@ -83,4 +71,4 @@ static int mixed_merge(struct exec *x, const struct weights *m, struct work *w, 
     TRY(spread_output(x, c, w, false, n));
     return c->streams.is_averaged ? average_streams(x, c, w, n) : mix_streams(x, c, &m->head_mix, w, true, n);
 }
-const struct streams_kind streams_mixed = {mixed_attention_input, mixed_ffn_input, mixed_merge};
+const struct streams_kind streams_mixed = {mixed_input, mixed_merge};

@@ -94,33 +94,25 @@ static int add_output(struct exec *x, const struct config *c, const struct block
     return x->ops->fill(x, &(struct op_fill){.x = w->x, .n = n, .m = hidden});
 }
 
-/* Computes the normed input of block number `tag`. */
-static int read_stream(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n, int tag) {
+static int plain_input(struct exec *x, const struct config *c, const struct layer *y, int tag, struct work *w,
+                       const struct span *spans, int n_spans, int n) {
+    const bool ffn = tag % 2;
     const int hidden = c->hidden;
+    const struct block_end after_attention = {
+        .merge = &y->attn_merge, .out_norm = y->attn_out_norm, .out_gate = y->attn_out_gate};
+    const struct block_end after_ffn = {.merge = &y->previous_merge,
+                                        .out_norm = y->previous_out_norm,
+                                        .out_gate = y->previous_out_gate,
+                                        .experts_norm = y->previous_experts_norm,
+                                        .stream_scale = y->previous_scale,
+                                        .token = c->token_dim && tag ? &y->previous_token_input : NULL};
+    /* in a parallel block the attention's output waits for the FFN's in w->x */
+    if (!ffn || !c->parallel_block) TRY(add_output(x, c, ffn ? &after_attention : &after_ffn, w, n, tag));
     if (c->no_input_norm) return rows_copy(x, w->xn, hidden, w->streams, hidden, n, hidden);
     TRY(streams_norm(x, c, y, w, w->streams, n, tag));
     if (!c->norms_stream) return 0;
     TRY(rows_copy(x, w->streams, hidden, w->xn, hidden, n, hidden));
-    return rows_scale(x, w->streams, c->layer[tag / 2].branch[tag % 2].stream, n, hidden);
-}
-
-static int plain_attention_input(struct exec *x, const struct config *c, const struct layer *y, int layer,
-                                 struct work *w, const struct span *spans, int n_spans, int n) {
-    const struct block_end end = {.merge = &y->previous_merge,
-                                  .out_norm = y->previous_out_norm,
-                                  .out_gate = y->previous_out_gate,
-                                  .experts_norm = y->previous_experts_norm,
-                                  .stream_scale = y->previous_scale,
-                                  .token = c->token_dim && layer ? &y->previous_token_input : NULL};
-    TRY(add_output(x, c, &end, w, n, 2 * layer));
-    return read_stream(x, c, y, w, n, 2 * layer);
-}
-static int plain_ffn_input(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
-                           int n) {
-    const struct block_end end = {.merge = &y->attn_merge, .out_norm = y->attn_out_norm, .out_gate = y->attn_out_gate};
-    /* in a parallel block the attention's output waits for the FFN's in w->x */
-    if (!c->parallel_block) TRY(add_output(x, c, &end, w, n, 2 * layer + 1));
-    return read_stream(x, c, y, w, n, 2 * layer + 1);
+    return rows_scale(x, w->streams, c->layer[tag / 2].branch[ffn].stream, n, hidden);
 }
 static int plain_merge(struct exec *x, const struct weights *m, struct work *w, int n) {
     const struct config *c = &m->config;
@@ -133,4 +125,4 @@ static int plain_merge(struct exec *x, const struct weights *m, struct work *w, 
     TRY(add_output(x, c, &end, w, n, 2 * c->n_layers));
     return rows_copy(x, w->x, c->hidden, w->streams, c->hidden, n, c->hidden);
 }
-const struct streams_kind streams_plain = {plain_attention_input, plain_ffn_input, plain_merge};
+const struct streams_kind streams_plain = {plain_input, plain_merge};

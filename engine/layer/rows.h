@@ -23,6 +23,13 @@ static inline int rows_gate(struct exec *x, float *y, int ldy, const float *g, i
         x, &(struct op_gate){
                .y = y, .g = g, .n = n, .heads = 1, .dim = dim, .ldy = ldy, .ldg = ldg, .kind = (uint8_t)kind});
 }
+/* Divides rows ld apart by their root mean square, and multiplies them by weights. weight NULL: by 1. */
+static inline int rows_norm(struct exec *x, float *y, int ld, const float *weight, float eps, int n, int dim) {
+    return x->ops->norm(
+        x,
+        &(struct op_norm){
+            .out = y, .x = y, .w = weight, .rows = n, .dim = dim, .ldx = ld, .ldo = ld, .eps = eps, .w_dtype = DT_F32});
+}
 /* Multiplies rows by factors: one per row, or (by_row false) the same for all. */
 static inline int rows_weigh(struct exec *x, float *y, const float *weight, bool by_row, int n, int dim) {
     return x->ops->gate(x, &(struct op_gate){.y = y,

@@ -22,16 +22,12 @@ int streams_norm(struct exec *x, const struct config *c, const struct layer *y, 
 
 /* --- One stream, w->x, to which blocks add their outputs -------------------------------------- */
 
-static int direct_attention_input(struct exec *x, const struct config *c, const struct layer *y, int layer,
-                                  struct work *w, const struct span *spans, int n_spans, int n) {
-    return streams_norm(x, c, y, w, w->x, n, 2 * layer);
-}
-static int direct_ffn_input(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
-                            int n) {
-    return streams_norm(x, c, y, w, w->x, n, 2 * layer + 1);
+static int direct_input(struct exec *x, const struct config *c, const struct layer *y, int tag, struct work *w,
+                        const struct span *spans, int n_spans, int n) {
+    return streams_norm(x, c, y, w, w->x, n, tag);
 }
 static int direct_merge(struct exec *x, const struct weights *m, struct work *w, int n) { return 0; }
-const struct streams_kind streams_direct = {direct_attention_input, direct_ffn_input, direct_merge};
+const struct streams_kind streams_direct = {direct_input, direct_merge};
 
 const struct streams_kind *streams_of(const struct config *c) {
     const struct residual_streams *s = &c->streams;

@@ -7,12 +7,18 @@
 #include "base/error.h"
 #include "engine/model/config.h"
 
+struct gpu;
+struct gpu_stream;
 enum { FOPE_ROWS = 32 }; /* rows whose cos and sin are computed at a time */
 /* Workspace for up to `rows` tokens. All pointers are in the executor's memory. */
 struct work {
     const struct config *config;
     int rows;
-    void *(*alloc)(void *ctx, size_t size); /* allocates executor memory; NULL: out of memory */
+    /* Its memory: a device's, which is freed when *stream, if any, is idle; or of these functions. alloc: NULL without
+     * memory */
+    struct gpu *g;
+    struct gpu_stream *const *stream;
+    void *(*alloc)(void *ctx, size_t size);
     void (*release)(void *ctx, void *p);
     void *ctx;
     /* its buffers, [rows, numbers] each; NULL: the model has none */
@@ -29,3 +35,5 @@ struct work {
     const uint8_t *late_experts; /* [n_experts] or NULL: as is_loading in op_experts; not owned */
     float computed_fraction;     /* as in op_experts */
 };
+void *work_alloc(const struct work *w, size_t size); /* memory for a buffer of it; NULL: there is none */
+void work_release(const struct work *w, void *p);

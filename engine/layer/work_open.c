@@ -192,28 +192,33 @@ size_t work_bytes(const struct config *c, int rows) {
     return sum;
 }
 
-int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t),
-              void (*release)(void *, void *), void *ctx, struct error *e) {
-    *w = (struct work){.config = c,
-                       .rows = rows,
-                       .alloc = alloc ? alloc : host_alloc,
-                       .release = release ? release : host_release,
-                       .ctx = ctx,
-                       .absorb_rows = (int)absorb_rows(c, (size_t)rows),
-                       .rel_rows = (int)rel_rows(c, (size_t)rows)};
+/* Allocates the buffers of a workspace whose memory is set. */
+static int open_buffers(struct work *w, const struct config *c, int rows, struct error *e) {
+    w->config = c, w->rows = rows;
+    w->absorb_rows = (int)absorb_rows(c, (size_t)rows), w->rel_rows = (int)rel_rows(c, (size_t)rows);
     for (const struct work_row *k = work_rows; k->width; k++) {
         const size_t bytes = work_row_room(k, c, rows);
-        if (!bytes || (*work_field(w, k) = w->alloc(ctx, bytes))) continue;
+        if (!bytes || (*work_field(w, k) = work_alloc(w, bytes))) continue;
         work_close(w);
         return error_set(e, ERR_MEMORY, "no memory for a workspace of %d tokens (%zu MB)", rows,
                          work_bytes(c, rows) >> 20);
     }
     return 0;
 }
+int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t),
+              void (*release)(void *, void *), void *ctx, struct error *e) {
+    *w = (struct work){.alloc = alloc ? alloc : host_alloc, .release = release ? release : host_release, .ctx = ctx};
+    return open_buffers(w, c, rows, e);
+}
+int work_open_device(struct work *w, const struct config *c, int rows, struct gpu *g, struct gpu_stream *const *stream,
+                     struct error *e) {
+    *w = (struct work){.g = g, .stream = stream};
+    return open_buffers(w, c, rows, e);
+}
 
 void work_close(struct work *w) {
-    for (const struct work_row *k = work_rows; k->width && w->release; k++)
-        if (*work_field(w, k)) w->release(w->ctx, *work_field(w, k));
+    for (const struct work_row *k = work_rows; k->width; k++)
+        if (*work_field(w, k) && (w->g || w->release)) work_release(w, *work_field(w, k));
     *w = (struct work){0};
 }
 

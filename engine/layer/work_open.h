@@ -40,6 +40,9 @@ void work_point(const struct work_row *k, const struct config *c, struct work *t
  * allocated. */
 int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t),
               void (*release)(void *, void *), void *ctx, struct error *e);
+/* The same in a device's memory. Before buffers are freed *stream is drained; stream NULL: nothing uses them then. */
+int work_open_device(struct work *w, const struct config *c, int rows, struct gpu *g, struct gpu_stream *const *stream,
+                     struct error *e);
 void work_close(struct work *w); /* safe on a zeroed one */
 /* Returns a view of w that begins at row `row`. Buffers that outlive a block advance; scratch (q, kv, att, ...) is
  * shared. Not to be closed. */

@@ -467,7 +467,7 @@ change("streams-mix", "residual streams are mixed by the transposed matrix", "kc
 change("streams-close", "the head gets one of several residual streams", "golden_streams", ("engine/layer/mixed_streams.c", "mix_streams(x, c, &m->head_mix, w, true, n)", "0"))
 change("plain-norm", "a block's output is added to the stream without its norm", "golden_dense_around", ("engine/layer/plain_stream.c", "if (tag) TRY(norm_output(", "if (0) TRY(norm_output("))
 change("plain-last", "the last layer's output is added without its norm", "golden_dense_around", ("engine/layer/plain_stream.c", ".out_norm = m->last_out_norm,", ".out_norm = NULL,"))
-change("plain-parallel", "a parallel block's FFN reads the attention's result", "golden_beside", ("engine/layer/plain_stream.c", "if (!c->parallel_block) TRY(add_output(", "TRY(add_output("))
+change("plain-parallel", "a parallel block's FFN reads the attention's result", "golden_beside", ("engine/layer/plain_stream.c", "if (!ffn || !c->parallel_block) TRY(add_output(", "TRY(add_output("))
 change("shared-mean", "shared experts count fully where the mean is taken", "golden_beside", ("engine/layer/expert_io.c", "c->layer[layer].moe && config_weighs_shared(c) ?", "c->layer[layer].moe && c->shared_gate ?"))
 change("score-cap", "scores of attention are not capped", "kcheck_ops; golden_dense_around", ("cpu/attn.c", "if (o->softcap > 0) cap_scores(", "if (0) cap_scores("))
 change("glu-cubic", "GELU is computed as a plain swish in vectors", "kcheck_kernels; golden_dense_around", ("cpu/attn_inner.h", "vset1(-a->cubic)", "vset1(0)"))

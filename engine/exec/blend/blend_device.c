@@ -20,17 +20,6 @@ struct gpu_stream *blend_device_stream(const struct blend_device *p) {
 
 /* --- Memory ----------------------------------------------------------------------------------- */
 
-static void *work_alloc(void *ctx, size_t size) {
-    struct blend_device *b = ctx;
-    void *p;
-    return gpu_alloc(b->g, &p, size, NULL) ? NULL : p;
-}
-static void work_release(void *ctx, void *p) {
-    struct blend_device *b = ctx;
-    if (blend_device_stream(b)) gpu_stream_sync(blend_device_stream(b));
-    gpu_free(b->g, p);
-}
-
 static size_t norms_bytes(const struct config *c) { return (size_t)c->n_layers * (size_t)expert_io_norm_floats(c) * 4; }
 static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)config_row_width(c) * 4; }
 static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->topk * 4; }
@@ -64,8 +53,7 @@ bool blend_device_try_rows(struct blend_device *p, int rows, int end) {
     const struct runtime *m = p->s->m;
     const size_t other = other_bytes(m, p->d, rows, end);
     if (!p->d) return gpu_mem_free(p->g) > other + 2 * (rows_bytes(p->s->c, rows) + pairs_bytes(p->s->c, rows));
-    if (!work_open(&p->work, p->s->c, rows, work_alloc, work_release, p, &(struct error){0}) &&
-        gpu_mem_free(p->g) > other)
+    if (!work_open_device(&p->work, p->s->c, rows, p->g, &p->d->main, &(struct error){0}) && gpu_mem_free(p->g) > other)
         return true;
     work_close(&p->work);
     return false;
@@ -104,7 +92,7 @@ static int upload_norms(struct blend_device *p, struct error *e) {
 int blend_device_alloc(struct blend_device *p, int rows, int end, bool alone, struct error *e) {
     const struct config *c = p->s->c;
     const size_t hidden = rows_bytes(c, rows), pairs = pairs_bytes(c, rows);
-    int rc = p->d && !p->work.release ? work_open(&p->work, c, rows, work_alloc, work_release, p, e) : 0;
+    int rc = p->d && !p->work.g ? work_open_device(&p->work, c, rows, p->g, &p->d->main, e) : 0;
     if (!rc) rc = gpu_alloc(p->g, (void **)&p->token, pairs, e);
     if (!rc) rc = gpu_alloc(p->g, (void **)&p->weight, pairs, e);
     if (!rc && !p->d) rc = gpu_alloc(p->g, (void **)&p->xn, hidden, e);

@@ -74,25 +74,6 @@ static int open_devices(struct blend *b, const struct prefill_job *j, struct err
     return rc;
 }
 
-struct pinned_buffer {
-    void **p; /* its field in struct blend */
-    size_t bytes;
-};
-enum { PINNED_BUFFERS = 5 };
-/* Lists the pinned buffers beside b->host, for opening and closing; 0 bytes: not needed. */
-static void list_pinned(struct blend *b, struct pinned_buffer out[PINNED_BUFFERS]) {
-    const struct config *c = b->s->c;
-    const size_t n = (size_t)b->rows;
-    const struct pinned_buffer all[] = {
-        {(void **)&b->in, b->n_dev > 1 && expert_io_is_apart(c) ? n * (size_t)config_routed_width(c) * 4 : 0},
-        {(void **)&b->cpu_ids, n * (size_t)c->topk * 4},
-        {(void **)&b->pos, 2 * n * 4},
-        {(void **)&b->bad, 4},
-        {(void **)&b->kv, kv_writeback_prefill_bytes(b->s, b->rows)}};
-    _Static_assert(sizeof all / sizeof *all == PINNED_BUFFERS, "PINNED_BUFFERS");
-    memcpy(out, all, sizeof all);
-}
-
 /* Whether the host needs a buffer: for experts, for the stream at the ends of a batch, or to move rows between
  * devices. */
 static bool is_on_host(const struct blend *b, const struct work_row *k) {
@@ -103,14 +84,16 @@ static bool is_on_host(const struct blend *b, const struct work_row *k) {
 static int open_host_buffers(struct blend *b, const struct prefill_job *j, struct error *e) {
     const struct config *c = b->s->c;
     const size_t experts = (size_t)c->n_experts;
-    struct pinned_buffer want[PINNED_BUFFERS];
-    int rc = 0;
-    list_pinned(b, want);
-    for (int i = 0; i < PINNED_BUFFERS && !rc; i++)
-        if (want[i].bytes) rc = gpu_host_alloc(b->dev[0].g, want[i].p, want[i].bytes, e);
+    const size_t rows = (size_t)b->rows, in = rows * (size_t)config_routed_width(c) * 4,
+                 pairs = rows * (size_t)c->topk * 4;
+    struct gpu *g = b->dev[0].g;
+    int rc = gpu_host_alloc(g, (void **)&b->pos, 2 * rows * 4, e);
+    if (!rc) rc = gpu_host_alloc(g, (void **)&b->bad, 4, e);
+    if (!rc) rc = gpu_host_alloc(g, (void **)&b->kv, kv_writeback_prefill_bytes(b->s, b->rows), e);
+    if (!rc && pairs) rc = gpu_host_alloc(g, (void **)&b->cpu_ids, pairs, e);
+    if (!rc && b->n_dev > 1 && expert_io_is_apart(c)) rc = gpu_host_alloc(g, (void **)&b->in, in, e);
     for (const struct work_row *k = work_rows; k->width && !rc; k++)
-        if (is_on_host(b, k))
-            rc = gpu_host_alloc(b->dev[0].g, work_field(&b->host, k), work_row_room(k, c, b->rows), e);
+        if (is_on_host(b, k)) rc = gpu_host_alloc(g, work_field(&b->host, k), work_row_room(k, c, b->rows), e);
     if (rc) return rc;
     b->experts = mem_alloc(experts * sizeof *b->experts);
     b->expert_ids = mem_alloc(experts * sizeof *b->expert_ids);
@@ -147,9 +130,8 @@ static void blend_close(struct runtime *m, struct prefill_job *j) {
     trace_settle(m->trace);
     for (int i = 0; i < b->n_dev; i++)
         if (b->dev[i].d && b->dev[i].stop) atomic_store(b->dev[i].stop, 0);
-    struct pinned_buffer pinned[PINNED_BUFFERS];
-    list_pinned(b, pinned);
-    for (int i = 0; i < PINNED_BUFFERS; i++) gpu_host_free(m->gpus->gpu[0], *pinned[i].p);
+    void *pinned[] = {b->pos, (void *)b->bad, b->kv, b->cpu_ids, b->in};
+    for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) gpu_host_free(m->gpus->gpu[0], pinned[i]);
     for (const struct work_row *k = work_rows; k->width; k++) gpu_host_free(m->gpus->gpu[0], *work_field(&b->host, k));
     gpu_timeline_close(&b->cpu_done);
     gpu_timeline_close(&b->arrived);

@@ -21,17 +21,6 @@
 #include "engine/placement/layer_assign.h"
 #include "engine/placement/policy.h"
 
-static void *device_alloc(void *ctx, size_t size) {
-    struct decode_device *d = ctx;
-    void *p;
-    return gpu_alloc(d->g, &p, size, NULL) ? NULL : p;
-}
-static void device_release(void *ctx, void *p) { /* queued operations may still read it */
-    struct decode_device *d = ctx;
-    gpu_stream_sync(d->main);
-    gpu_free(d->g, p);
-}
-
 static int open_device(struct decode_device *d, struct error *e) {
     const struct config *c = d->s->c;
     size_t hidden = (size_t)DECODE_MAX_ROWS * (size_t)c->hidden * 4;
@@ -49,7 +38,7 @@ static int open_device(struct decode_device *d, struct error *e) {
     if (!rc && (!d->layers || !d->head_weights)) rc = error_set(e, ERR_MEMORY, "no memory for the layers of a device");
     if (!rc) *d->head_weights = *d->s->m->w;
     for (int i = 0; i < DECODE_MICRO_BATCHES && !rc; i++)
-        rc = work_open(&d->work[i], c, DECODE_MAX_ROWS, device_alloc, device_release, d, e);
+        rc = work_open_device(&d->work[i], c, DECODE_MAX_ROWS, d->g, &d->main, e);
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->kv_rows, kv_writeback_rows_bytes(d->layout, DECODE_MAX_ROWS), e);
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->x, hidden, e);
     if (!rc) rc = decode_graph_open(d, e);

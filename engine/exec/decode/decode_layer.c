@@ -40,9 +40,6 @@ int decode_layer_wait_rows(struct decode *s, struct decode_micro_batch *m, int l
                         : gpu_timeline_wait_host(m->arrived, value, s->cancel);
 }
 
-static int add_rows(struct decode *s, struct exec *x, float *y, const float *from, int n) {
-    return n ? x->ops->add(x, &(struct op_add){.y = y, .x = from, .n = n, .m = s->c->hidden}) : 0;
-}
 /* Adds the CPU's sum of a layer's experts. Reuses w->xn as scratch. */
 static int add_cpu_outputs(struct decode_device *d, struct decode_micro_batch *m, int layer) {
     struct decode *s = d->s;
@@ -91,7 +88,7 @@ static int add_device_experts(struct decode_device *d, struct decode_micro_batch
     struct layer y = d->layers[layer].view;
     y.experts = (struct expert *)decode_device_experts(s, layer);
     TRY(block_experts(x, s->c, &y, layer, w, PART_ROUTED, experts_sum(d, m), m->n_dev));
-    return add_rows(s, x, w->x, experts_sum(d, m), m->n_dev);
+    return x->ops->add(x, &(struct op_add){.y = w->x, .x = experts_sum(d, m), .n = m->n_dev, .m = s->c->hidden});
 }
 /* Runs the dense FFN or shared expert, and resident routed experts. Those of a draft run later, in
  * device_add_outputs(), when the CPU has read their selection. */

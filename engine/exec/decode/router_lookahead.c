@@ -37,15 +37,6 @@ void router_lookahead_close_stream(struct router_lookahead *g) {
     gpu_timeline_close(&g->done);
 }
 
-static void *work_alloc(void *ctx, size_t size) {
-    const struct router_lookahead *g = ctx;
-    void *p;
-    return gpu_alloc(g->d->g, &p, size, NULL) ? NULL : p;
-}
-static void work_release(void *ctx, void *p) {
-    const struct router_lookahead *g = ctx;
-    gpu_free(g->d->g, p);
-}
 int router_lookahead_open(struct router_lookahead *g, struct decode_device *d, const _Atomic int *stop,
                           struct error *e) {
     const struct config *c = d->s->c;
@@ -55,7 +46,7 @@ int router_lookahead_open(struct router_lookahead *g, struct decode_device *d, c
     for (int l = d->first; l < d->last; l++) any |= block_predicts_route(c, l);
     if (!any) return 0;
     g->d = d;
-    int rc = work_open(&g->work, c, DECODE_MAX_ROWS, work_alloc, work_release, g, e);
+    int rc = work_open_device(&g->work, c, DECODE_MAX_ROWS, d->g, NULL, e);
     for (int i = 0; i < 2 * DECODE_MICRO_BATCHES && !rc; i++)
         rc = gpu_alloc(d->g, (void **)&g->saved[i / 2][i % 2], row, e);
     if (!rc)

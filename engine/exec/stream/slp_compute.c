@@ -227,19 +227,14 @@ static int group_experts(const struct slp_rank *r, int layer, int e, int n, stru
     return e;
 }
 
-/* Before the experts: prepares their inputs and sums of n tokens, in chunks. */
-static int begin_experts(struct slp_rank *r, const struct layer *y, int n) {
+/* Before the experts, or after them: prepares the inputs and sums of n tokens, or adds the sums to the residual stream,
+ * in chunks. */
+static int frame_experts(struct slp_rank *r, const struct layer *y, bool begins, int n) {
     for (int at = 0; at < n; at += r->plan.chunk_rows) {
         const struct work w = work_slice(r->p->c, &r->rows, at);
-        TRY(expert_io_begin(exec_of(r), r->p->c, y, &w, next_chunk(r, n - at)));
-    }
-    return 0;
-}
-/* After them: adds the sums of the rank's n tokens to the residual stream. */
-static int end_experts(struct slp_rank *r, const struct layer *y, int n) {
-    for (int at = 0; at < n; at += r->plan.chunk_rows) {
-        const struct work w = work_slice(r->p->c, &r->rows, at);
-        TRY(expert_io_end(exec_of(r), r->p->c, y, &w, w.x, next_chunk(r, n - at)));
+        const int k = next_chunk(r, n - at);
+        TRY(begins ? expert_io_begin(exec_of(r), r->p->c, y, &w, k)
+                   : expert_io_end(exec_of(r), r->p->c, y, &w, w.x, k));
     }
     return 0;
 }
@@ -327,10 +322,10 @@ static int run_experts(struct slp_rank *r, const struct layer *y, uint64_t *modu
     if (*slp_first_bad(r) >= 0) return 0; /* the selection may be garbage; run_layer() reports it */
     ring_publish_selected(r, layer);
     count_expert_rows(r, layer);
-    TRY(begin_experts(r, y, all));
+    TRY(frame_experts(r, y, true, all));
     TRY(run_groups(r, y, layer, io.in, is_shared ? r->sum : io.sum, io.width, module));
     if (is_shared) TRY(exchange_sums(r, io.sum, layer));
-    return end_experts(r, y, r->n);
+    return frame_experts(r, y, false, r->n);
 }
 
 /* Fails the run with the layer of first_bad `at`; or, if a rank's device failed and sent garbage, with that failure. */

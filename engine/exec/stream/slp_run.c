@@ -137,18 +137,6 @@ static int make_plan(struct slp_rank *r, struct error *e) {
     return need.expert_bytes ? ring_open(&r->experts, r->ledger, r->plan.ring_slots, need.expert_bytes, e) : 0;
 }
 
-static void *work_alloc(void *ctx, size_t size) {
-    struct slp_rank *r = ctx;
-    void *p;
-    return gpu_alloc(r->g, &p, size, NULL) ? NULL : p;
-}
-/* Waits first: queued operations may still read the memory. */
-static void work_release(void *ctx, void *p) {
-    struct slp_rank *r = ctx;
-    gpu_stream_sync(r->compute_stream);
-    gpu_free(r->g, p);
-}
-
 /* Opens the buffers that outlive a chunk. */
 static int open_rows(struct slp_rank *r, struct error *e) {
     const struct config *c = r->p->c;
@@ -183,7 +171,7 @@ static int rank_open(struct slp_rank *r, struct error *e) {
     if (!rc) rc = exchange_open(r, e);
     if (!rc) rc = make_plan(r, e); /* while everything it plans is still free */
     if (!rc) rc = open_rows(r, e);
-    if (!rc) rc = work_open(&r->work, p->c, r->plan.chunk_rows, work_alloc, work_release, r, e);
+    if (!rc) rc = work_open_device(&r->work, p->c, r->plan.chunk_rows, r->g, &r->compute_stream, e);
     if (!rc) rc = kvring_open(r, e);
     if (!rc)
         rc = gpu_host_alloc(r->g, (void **)&r->host_offset, ((size_t)(r->last_expert - r->first_expert) + 2) * 4, e);

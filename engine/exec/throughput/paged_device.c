@@ -292,17 +292,6 @@ int paged_device_head(struct paged_device *d, const int *span_ids, const int *ro
 
 /* --- Opening ---------------------------------------------------------------------------------- */
 
-static void *device_alloc(void *ctx, size_t size) {
-    struct paged_device *d = ctx;
-    void *q;
-    return gpu_alloc(d->g, &q, size, NULL) ? NULL : q;
-}
-static void device_release(void *ctx, void *q) {
-    struct paged_device *d = ctx;
-    gpu_stream_sync(d->main);
-    gpu_free(d->g, q);
-}
-
 static int open_memory(struct paged_device *d, struct error *e) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
@@ -324,7 +313,7 @@ static int open_memory(struct paged_device *d, struct error *e) {
                {(void **)&d->host_logits, logits_bytes, true},
                {(void **)&d->host_ids, micro * (size_t)c->topk * 4, true},
                {(void **)&d->host_bad, 4, true}};
-    int rc = work_open(&d->work, c, p->o.micro, device_alloc, device_release, d, e);
+    int rc = work_open_device(&d->work, c, p->o.micro, d->g, &d->main, e);
     for (const struct work_row *k = work_rows; k->width && !rc; k++) {
         const size_t bytes = k->reads || k->life == WORK_INPUT ? (size_t)p->o.rows * work_row_bytes(k, c) : 0;
         if (bytes) rc = gpu_alloc(d->g, work_field(&d->rows, k), bytes, e);
