@@ -35,19 +35,6 @@ static int cca_cache_planes(const struct config *c, int layer, struct cache_desc
     return 4;
 }
 
-static int copy_heads(struct exec *x, float *y, int ldy, int head_ldy, const float *from, int ldx, int head_ldx, int n,
-                      int heads, int dim) {
-    return x->ops->copy(x, &(struct op_copy){.y = y,
-                                             .x = from,
-                                             .n = n,
-                                             .heads = heads,
-                                             .dim = dim,
-                                             .ldx = ldx,
-                                             .ldy = ldy,
-                                             .head_ldx = head_ldx,
-                                             .head_ldy = head_ldy});
-}
-
 /* Fills w->mixed from the rows of queries and keys in w->fused and those of delayed values in w->z. Computes the first
  * convolution once for each tap of the second one, with that tap's delay; only the last call replaces the state. */
 static int cca_advance(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
@@ -90,13 +77,13 @@ static int add_means(struct exec *x, const struct config *c, struct work *w, flo
     const int dim = c->head_dim, groups = c->n_kv_heads, group_heads = c->n_heads / groups;
     TRY(rows_copy(x, w->q, d.q, w->fused, d.qk, n, d.q));
     for (int g = 0; g < groups; g++)
-        TRY(copy_heads(x, w->att + g * group_heads * dim, d.q, dim, w->fused + d.q + g * dim, d.qk, 0, n, group_heads,
-                       dim));
+        TRY(rows_copy_heads(x, w->att + g * group_heads * dim, d.q, dim, w->fused + d.q + g * dim, d.qk, 0, n,
+                            group_heads, dim));
     TRY(rows_add(x, w->q, w->att, n, d.q));
     TRY(rows_scale(x, w->q, 0.5f, n, d.q));
     for (int p = 0; p < group_heads; p++) {
         float *to = p ? w->att : k;
-        TRY(copy_heads(x, to, d.k, dim, w->q + p * dim, d.q, group_heads * dim, n, groups, dim));
+        TRY(rows_copy_heads(x, to, d.k, dim, w->q + p * dim, d.q, group_heads * dim, n, groups, dim));
         if (p) TRY(rows_add(x, k, to, n, d.k));
     }
     return rows_scale(x, k, 1 / (float)group_heads, n, d.k);

@@ -31,15 +31,7 @@ static int delta_cache_planes(const struct config *c, int layer, struct cache_de
  * contiguous. */
 static int gather_part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim,
                        int group_ld) {
-    return x->ops->copy(x, &(struct op_copy){.y = y,
-                                             .x = in,
-                                             .n = n,
-                                             .heads = heads,
-                                             .dim = dim,
-                                             .ldx = ldx,
-                                             .ldy = ldy,
-                                             .head_ldx = group_ld,
-                                             .head_ldy = dim});
+    return rows_copy_heads(x, y, ldy, dim, in, ldx, group_ld, n, heads, dim);
 }
 /* Fills w->mixed with q, k and v, and w->z, from one matrix whose rows are, for each key head, its q and k, then v and
  * z of its value heads. */

@@ -127,16 +127,7 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
         TRY(block_norm(x, c, w->q_latent, c->q_lora, w->q_latent, c->q_lora, y->q_a_norm, NULL, n, c->q_lora));
         TRY(block_linear(x, c, q, heads * head_ld, w->q_latent, c->q_lora, y->q_b, NULL, n, false));
     } else TRY(block_linear(x, c, q, heads * head_ld, w->xn, c->hidden, y->q, y->q_bias, n, false));
-    if (gate_in_query)
-        TRY(x->ops->copy(x, &(struct op_copy){.y = w->q,
-                                              .x = q,
-                                              .n = n,
-                                              .heads = heads,
-                                              .dim = dim,
-                                              .ldx = heads * head_ld,
-                                              .ldy = qd,
-                                              .head_ldx = head_ld,
-                                              .head_ldy = dim}));
+    if (gate_in_query) TRY(rows_copy_heads(x, w->q, qd, dim, q, heads * head_ld, head_ld, n, heads, dim));
     TRY(attention_project_gates(x, c, y, w, n));
     TRY(gqa_norm_and_rotate(x, c, layer, w, w->q, heads, y->q_norm, n));
     TRY(attention_scale_queries(x, c, layer, w, w->q, qd, n));

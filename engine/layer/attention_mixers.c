@@ -59,15 +59,8 @@ static int lightning_split(struct exec *x, const struct config *c, const struct 
     const int dim = c->lightning.dim, width = lightning_width(c);
     TRY(rows_gate(x, w->fused, 3 * width, w->fused, 3 * width, GATE_SIGMOID, n, 3 * width)); /* SiLU */
     for (int i = 0; i < 3; i++)
-        TRY(x->ops->copy(x, &(struct op_copy){.y = w->mixed + i * width,
-                                              .x = w->fused + i * dim,
-                                              .n = n,
-                                              .heads = c->lightning.heads,
-                                              .dim = dim,
-                                              .ldx = 3 * width,
-                                              .ldy = 3 * width,
-                                              .head_ldx = 3 * dim,
-                                              .head_ldy = dim}));
+        TRY(rows_copy_heads(x, w->mixed + i * width, 3 * width, dim, w->fused + i * dim, 3 * width, 3 * dim, n,
+                            c->lightning.heads, dim));
     return 0;
 }
 /* Ling: all rows of q, then of k, then of v. Uses w->z as scratch. */

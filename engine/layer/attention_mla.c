@@ -48,15 +48,8 @@ static int absorb_queries(struct exec *x, const struct config *c, const struct l
     const int dim = a.dim, latent = a.latent, heads = a.heads;
     const bool split = c->split_kv_b; /* W_k is stored transposed, and W_v separately */
     if (a.rope)
-        TRY(x->ops->copy(x, &(struct op_copy){.y = w->absorbed_q + a.kv_lora,
-                                              .x = q + a.nope,
-                                              .n = n,
-                                              .heads = heads,
-                                              .dim = a.rope,
-                                              .ldx = heads * dim,
-                                              .ldy = heads * latent,
-                                              .head_ldx = dim,
-                                              .head_ldy = latent}));
+        TRY(rows_copy_heads(x, w->absorbed_q + a.kv_lora, heads * latent, latent, q + a.nope, heads * dim, dim, n,
+                            heads, a.rope));
     return x->ops->linear(
         x, &(struct op_linear){.y = w->absorbed_q,
                                .x = q,
@@ -164,15 +157,7 @@ static int expand_float(struct exec *x, const struct config *c, const struct mla
     part.y = v, part.w = mat_rows(kv_b, a->nope, kv_rows), part.ldy = heads * a->v_dim, part.batch_y = a->v_dim;
     TRY(x->ops->linear(x, &part));
     if (!a->rope) return 0;
-    return x->ops->copy(x, &(struct op_copy){.y = k + a->nope,
-                                             .x = w->latent + a->kv_lora,
-                                             .n = n,
-                                             .heads = heads,
-                                             .dim = a->rope,
-                                             .ldx = latent,
-                                             .ldy = heads * dim,
-                                             .head_ldx = 0,
-                                             .head_ldy = dim});
+    return rows_copy_heads(x, k + a->nope, heads * dim, dim, w->latent + a->kv_lora, latent, 0, n, heads, a->rope);
 }
 
 /* Expanded form: computes keys and values of the requested positions from the latent cache, for as many heads at a time
@@ -262,15 +247,7 @@ static int project_queries(struct exec *x, const struct config *c, const struct 
     const int heads = a->heads, dim = a->dim, head_ld = gate_in_query ? dim + a->v_dim : dim;
     TRY(block_linear(x, c, gate_in_query ? w->fused : w->q, heads * head_ld, in, ld, m, NULL, n, false));
     if (!gate_in_query) return 0;
-    return x->ops->copy(x, &(struct op_copy){.y = w->q,
-                                             .x = w->fused,
-                                             .n = n,
-                                             .heads = heads,
-                                             .dim = dim,
-                                             .ldx = heads * head_ld,
-                                             .ldy = heads * dim,
-                                             .head_ldx = head_ld,
-                                             .head_ldy = dim});
+    return rows_copy_heads(x, w->q, heads * dim, dim, w->fused, heads * head_ld, head_ld, n, heads, dim);
 }
 /* Copies w->q_latent [n, q_lora] into half of the rows [n, 2 * q_lora] after it: the first half if it is normed, the
  * second if it is raw. */

@@ -8,6 +8,19 @@ static inline int rows_copy(struct exec *x, float *to, int ldy, const float *fro
     return x->ops->copy(x,
                         &(struct op_copy){.y = to, .x = from, .n = n, .heads = 1, .dim = dim, .ldx = ldx, .ldy = ldy});
 }
+/* Copies `heads` heads of rows, head_ldx floats apart, to heads head_ldy apart; head_ldx 0 copies one head to all. */
+static inline int rows_copy_heads(struct exec *x, float *to, int ldy, int head_ldy, const float *from, int ldx,
+                                  int head_ldx, int n, int heads, int dim) {
+    return x->ops->copy(x, &(struct op_copy){.y = to,
+                                             .x = from,
+                                             .n = n,
+                                             .heads = heads,
+                                             .dim = dim,
+                                             .ldx = ldx,
+                                             .ldy = ldy,
+                                             .head_ldx = head_ldx,
+                                             .head_ldy = head_ldy});
+}
 /* y += from, both without gaps. */
 static inline int rows_add(struct exec *x, float *y, const float *from, int n, int dim) {
     return x->ops->add(x, &(struct op_add){.y = y, .x = from, .n = n, .m = dim});
