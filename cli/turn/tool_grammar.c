@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "tokenizer/chat/tool_format.h"
 
 enum { MAX_CALLS = 16, MAX_MARKER = 63 };
 
@@ -41,28 +40,30 @@ static void put_parts(struct buf *b, const struct tokenizer *t, const char *s) {
     buf_str(b, *comma == '[' ? "[]" : "]");
 }
 
-static void put_format(struct buf *b, const struct tokenizer *t, const struct tool_format *f) {
-    const char *const members[][2] = {{"open", f->open},
-                                      {"close", f->close},
-                                      {"before_name", f->before_name},
-                                      {"after_name", f->after_name},
-                                      {"after_arguments", f->after_arguments},
-                                      {"between", f->between},
-                                      {"before_key", f->before_key},
-                                      {"before_text", f->before_text},
-                                      {"before_json", f->before_json},
-                                      {"after_value", f->after_value}};
-    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
-        if (!members[i][1]) continue;
-        buf_fmt(b, "%s\"%s\": ", i ? ", " : "", members[i][0]);
-        put_parts(b, t, members[i][1]);
+/* Puts the tags of text as strings, until there are three. */
+static void put_tags(struct buf *b, const char *text, int *n) {
+    for (const char *tag; *n < 3 && (tag = strchr(text, '<')); ++*n) {
+        text = tag + strcspn(tag, ">") + 1;
+        if (*n) buf_str(b, ", ");
+        json_quote(b, tag, (size_t)(text - tag));
     }
-    if (!f->before_key) return;
+}
+
+static void put_format(struct buf *b, const struct tokenizer *t, const char *const *format) {
+    static const char *const names[N_FORMAT] = {
+        "open",    "close",      "before_name", "after_name",  "after_arguments",
+        "between", "before_key", "before_text", "before_json", "after_value"};
+    for (size_t i = 0; i < N_FORMAT; i++) {
+        if (!format[i]) continue;
+        buf_fmt(b, "%s\"%s\": ", i ? ", " : "", names[i]);
+        put_parts(b, t, format[i]);
+    }
+    if (!format[FORMAT_BEFORE_KEY]) return;
+    int n = 0;
     buf_str(b, ", \"ends\": [");
-    for (size_t i = 0; i < 3 && f->ends[i]; i++) {
-        if (i) buf_str(b, ", ");
-        json_quote(b, f->ends[i], strlen(f->ends[i]));
-    }
+    put_tags(b, format[FORMAT_AFTER_VALUE], &n);
+    put_tags(b, format[FORMAT_AFTER_ARGUMENTS], &n);
+    put_tags(b, format[FORMAT_CLOSE], &n);
     buf_char(b, ']');
 }
 
@@ -89,13 +90,13 @@ static void put_tools(struct buf *b, const struct tool_request *q) {
 
 int tool_grammar_make(struct arena *a, const struct chat_template *c, const struct tokenizer *t,
                       const struct tool_request *q, struct grammar_source *out, struct error *e) {
-    const struct tool_format *f = tool_format_find(c);
+    const struct dialect *d = chat_template_dialects(c)->forced;
     struct grammar *g;
     struct buf b = {0};
-    if (!f) return error_set(e, ERR_USAGE, "this model's calls have a form that cannot be required; use auto");
+    if (!d) return error_set(e, ERR_USAGE, "this model's calls have a form that cannot be required; use auto");
     buf_str(&b, "{\"format\": {");
-    put_format(&b, t, f);
-    buf_fmt(&b, "}, \"most\": %d, \"tools\": [", q->is_single || q->name || f->is_single ? 1 : MAX_CALLS);
+    put_format(&b, t, d->format);
+    buf_fmt(&b, "}, \"most\": %d, \"tools\": [", q->is_single || q->name || d->is_single ? 1 : MAX_CALLS);
     put_tools(&b, q);
     buf_str(&b, "]}");
     const char *text = b.failed ? NULL : arena_strndup(a, b.data, b.len);

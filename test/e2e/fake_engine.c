@@ -18,7 +18,6 @@
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "tokenizer/chat/chat_template.h"
-#include "tokenizer/chat/tool_format.h"
 
 static const uint8_t nothing[1] = {0};
 const struct file_embedded ember_files[] = {{"config.json", nothing, nothing}, {NULL, NULL, NULL}};
@@ -129,7 +128,10 @@ bool chat_template_mentions(const struct chat_template *c, const char *word, siz
     return n == 8 && !memcmp(word, "narrator", n);
 }
 bool chat_template_tests_null(const struct chat_template *c) { return false; }
-const struct tool_format *tool_format_find(const struct chat_template *c) { return NULL; }
+const struct dialect_set *chat_template_dialects(const struct chat_template *c) {
+    static const struct dialect_set none;
+    return &none;
+}
 struct output_parser {
     bool thinking, call;
 };

@@ -117,6 +117,7 @@ static void test_markup(void **state) {
           one);
     check("<seed:tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</seed:tool_call>",
           "f({\"a\": \"\\nx\\n\"})");
+    check("<seed:tool_call>\n<function=f>\n<parameter=a>x\n", "f({\"a\": \"x\\n\"})"); /* not closed */
     /* Llama */
     check("<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Bern\", \"days\": 3}}", one);
     /* Llama 4 */

@@ -9,7 +9,3 @@ struct builtin_template {
     size_t n_text;
 };
 extern const struct builtin_template builtin_templates[]; /* ends with a NULL model_type */
-
-/* Returns the template text, to search it for the markers of a model family. */
-struct chat_template;
-const char *chat_template_source(const struct chat_template *c, size_t *n);

@@ -23,8 +23,14 @@ struct chat_template {
     struct jinja *calls_template;
     struct jinja_var vars[N_SPECIAL + 1];
     struct arena arena; /* holds the text of vars */
+    struct dialect_set dialects;
     uint64_t hash;
 };
+
+/* Returns the text that tells which dialects a model writes. */
+static const char *source_of(const struct chat_template *c, size_t *n) {
+    return jinja_source(c->default_template ? c->default_template : c->tool_template, n);
+}
 
 static int parse_template(struct jinja **to, const char *s, size_t n, const char *what, struct error *e) {
     jinja_close(to);
@@ -267,6 +273,9 @@ int chat_template_open(struct chat_template **out, const char *dir, const char *
         chat_template_close(&c);
         return rc;
     }
+    size_t n;
+    const char *source = source_of(c, &n);
+    dialects_find(&c->dialects, source, n);
     c->hash = mix_source_hash(c->tool_template, mix_source_hash(c->default_template, 0));
     *out = c;
     return 0;
@@ -297,9 +306,7 @@ int chat_template_render_prompt(const struct chat_template *c, const struct json
     return c->calls_template ? jinja_render(c->calls_template, vars, c->vars, out, e)
                              : chat_template_render(c, vars, out, e);
 }
-const char *chat_template_source(const struct chat_template *c, size_t *n) {
-    return jinja_source(c->default_template ? c->default_template : c->tool_template, n);
-}
+const struct dialect_set *chat_template_dialects(const struct chat_template *c) { return &c->dialects; }
 
 static bool is_word_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -308,7 +315,7 @@ static bool is_word_char(char c) {
 bool chat_template_takes_tools(const struct chat_template *c) {
     static const char word[] = "tools";
     size_t m, n = sizeof word - 1;
-    const char *s = chat_template_source(c, &m), *end = s + m;
+    const char *s = source_of(c, &m), *end = s + m;
     if (c->tool_template) return true;
     for (const char *at = s; (at = memmem(at, (size_t)(end - at), word, n)); at++)
         if (at > s && at + n < end && !is_word_char(at[-1]) && at[-1] != '\'' && at[-1] != '"' && !is_word_char(at[n]))
@@ -318,7 +325,7 @@ bool chat_template_takes_tools(const struct chat_template *c) {
 
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) {
     size_t m;
-    const char *s = chat_template_source(c, &m), *end = s + m;
+    const char *s = source_of(c, &m), *end = s + m;
     for (const char *at = s; n && (at = memmem(at, (size_t)(end - at), word, n)); at++)
         if (at > s && at + n < end && (at[-1] == '\'' || at[-1] == '"') && at[n] == at[-1]) return true;
     return false;
@@ -327,7 +334,7 @@ bool chat_template_mentions(const struct chat_template *c, const char *word, siz
 bool chat_template_tests_null(const struct chat_template *c) {
     static const char name[] = "content", test[] = " is none";
     size_t m;
-    const char *s = chat_template_source(c, &m), *end = s + m;
+    const char *s = source_of(c, &m), *end = s + m;
     for (const char *at = s; (at = memmem(at, (size_t)(end - at), name, sizeof name - 1));) {
         at += sizeof name - 1;
         const char *after = at;

@@ -2,6 +2,7 @@
 /* Chat templates: render a conversation to prompt text with the origin of every byte, and split model output into text,
  * thinking and tool calls. */
 #include "base/json.h"
+#include "tokenizer/chat/dialects.h"
 #include "tokenizer/tokenizer.h"
 
 struct chat_template; /* A parsed template and its special tokens. Read-only after opening. */
@@ -34,8 +35,10 @@ int chat_template_render(const struct chat_template *c, const struct json *vars,
 int chat_template_render_prompt(const struct chat_template *c, const struct json *vars, struct text *out,
                                 struct error *e);
 
+/* Returns the dialects of a template: of the default one, if there are several. */
+const struct dialect_set *chat_template_dialects(const struct chat_template *c);
+
 /* Splits model output into text, thinking and tool calls by the markers of the model family. */
-enum output_kind { OUTPUT_TEXT, OUTPUT_THINKING, OUTPUT_TOOL_CALL };
 struct output_parser;
 /* prompt_tail: end of the rendered prompt, which may already have opened a thinking block. Markers are chosen by the
  * template text (think tags, gpt-oss channels, Kimi). NULL on ERR_MEMORY. */

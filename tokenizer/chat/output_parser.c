@@ -2,114 +2,21 @@
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "tokenizer/chat/builtin_templates.h"
 #include "tokenizer/chat/chat_template.h"
 
 /* Splits the stream of model output into text, thinking and tool calls by the markers that occur in the model's
  * template. Bytes that may start a marker are held back; all others pass at once. Markers of thinking and of answers
  * are dropped; tool-call markup is passed on to its parser. */
 
-struct marker_pair {
-    const char *open, *close; /* close is NULL: up to the end of the answer */
-    uint8_t kind;
-    const char *also; /* another text of templates of models that write these; NULL: none */
-    bool is_needed;   /* no other text is the answer */
-};
-static const struct marker_pair marker_pairs[] = {
-    {"<think>", "</think>", OUTPUT_THINKING}, /* DeepSeek, Qwen, GLM, Kimi K2 Thinking, MiniMax */
-    {"◁think▷", "◁/think▷", OUTPUT_THINKING}, /* Kimi */
-    {"<seed:think>", "</seed:think>", OUTPUT_THINKING},
-    {"<longcat_think>", "</longcat_think>", OUTPUT_THINKING},
-    {"[THINK]", "[/THINK]", OUTPUT_THINKING},                                      /* Mistral */
-    {"<think:opensource>", "</think:opensource>", OUTPUT_THINKING, ":opensource"}, /* Hunyuan 3 and 4 */
-    {"<mm:think>", "</mm:think>", OUTPUT_THINKING},                                /* MiniMax-M3 */
-    {"<|channel>thought", "<channel|>", OUTPUT_THINKING},                          /* Gemma 4 */
-    {"<|START_THINKING|>", "<|END_THINKING|>", OUTPUT_THINKING},                   /* Cohere */
-    {"[unused16]", "[unused17]", OUTPUT_THINKING, "[unused10]"},                   /* openPangu */
-    {"Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", OUTPUT_THINKING},   /* Apriel */
-    {"[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]", OUTPUT_TEXT},
-    {"<|START_RESPONSE|>", "<|END_RESPONSE|>", OUTPUT_TEXT},
-    {"<|START_TEXT|>", "<|END_TEXT|>", OUTPUT_TEXT},
-    {"<tool_call>", "</tool_call>", OUTPUT_TOOL_CALL}, /* Qwen, GLM, Hermes */
-    {"<seed:tool_call>", "</seed:tool_call>", OUTPUT_TOOL_CALL},
-    {"<longcat_tool_call>", "</longcat_tool_call>", OUTPUT_TOOL_CALL},
-    {"<tool_calls>", "</tool_calls>", OUTPUT_TOOL_CALL}, /* Hunyuan */
-    {"<tool_calls:opensource>", "</tool_calls:opensource>", OUTPUT_TOOL_CALL, ":opensource"},
-    /* M3; a template may join the mark and the tag */
-    {"]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", OUTPUT_TOOL_CALL, "]<]minimax[>["},
-    {"<|tool_call>", "<tool_call|>", OUTPUT_TOOL_CALL},                                    /* Gemma 4 */
-    {"<|START_ACTION|>", "<|END_ACTION|>", OUTPUT_TOOL_CALL},                              /* Cohere */
-    {"<|tool_call_start|>", "<|tool_call_end|>", OUTPUT_TOOL_CALL, "<|tool_list_start|>"}, /* LFM2 */
-    {"<dots_function_call>", "</dots_function_call>", OUTPUT_TOOL_CALL},
-    {"<atem:function_calls>", "</atem:function_calls>", OUTPUT_TOOL_CALL}, /* Muse */
-    {"<minimax:tool_call>", "</minimax:tool_call>", OUTPUT_TOOL_CALL},
-    {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", OUTPUT_TOOL_CALL}, /* Kimi K2 */
-    {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", OUTPUT_TOOL_CALL},             /* DeepSeek R1, V3, V3.1 */
-    {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", OUTPUT_TOOL_CALL},      /* V3.2 */
-    {"<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", OUTPUT_TOOL_CALL},              /* V4 */
-    {"<｜DSML｜ calls>", "</｜DSML｜ calls>", OUTPUT_TOOL_CALL},                      /* V4.1 */
-    {"<TOOLCALL>", "</TOOLCALL>", OUTPUT_TOOL_CALL},                                  /* Nemotron Nano 2 */
-    {"<｜GCML｜tool_calls>", "</｜GCML｜tool_calls>", OUTPUT_TOOL_CALL},              /* GigaChat 3.5 */
-    {"<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", OUTPUT_TOOL_CALL},             /* Step3 */
-    {"[unused11]", "[unused12]", OUTPUT_TOOL_CALL, "[unused10]"},                     /* openPangu */
-    {"[TOOL_CALLS]", NULL, OUTPUT_TOOL_CALL},
-    {"<|function_call|>", NULL, OUTPUT_TOOL_CALL},                            /* GigaChat 3.1 */
-    {"function call<|role_sep|>", NULL, OUTPUT_TOOL_CALL, "'function call'"}, /* GigaChat 3: the name of a role */
-    {"<|python_tag|>", NULL, OUTPUT_TOOL_CALL},                               /* Llama 3 */
-    {"<|python_start|>", "<|python_end|>", OUTPUT_TOOL_CALL},                 /* Llama 4 */
-    {"<|tool_call|>", "<|/tool_call|>", OUTPUT_TOOL_CALL},
-    /* Kimi K3, which puts the answer between markers, too */
-    {"<|open|>think<|sep|>", "<|close|>think<|sep|>", OUTPUT_THINKING, "<|open|>"},
-    {"<|open|>response<|sep|>", "<|close|>response<|sep|>", OUTPUT_TEXT, "<|open|>", .is_needed = true},
-    {"<|open|>tools<|sep|>", "<|close|>tools<|sep|>", OUTPUT_TOOL_CALL, "<|open|>"},
-    {"<|close|>message<|sep|>", NULL, OUTPUT_TEXT, "<|open|>"},
-};
-/* Models that begin each message with a header, which says what it is: gpt-oss (<|channel|>analysis<|message|> ...
- * <|end|>), Muse (to=self<|message|> ...
- * <|eom|>), Inkling (a tool's name, then a mark of the kind of content) and Solar Open (assistant, then such a
- * mark). */
-enum header_role { HEADER_START, HEADER_PART, HEADER_END, MESSAGE_END, CALL_END };
-struct header_marker {
-    const char *text;
-    uint8_t role;
-    uint8_t kind; /* of HEADER_END, if the marker says it */
-};
-enum header_form { FORM_NONE, FORM_HARMONY, FORM_MUSE, FORM_INKLING, FORM_SOLAR };
-static const struct header_marker header_markers[][8] = {
-    [FORM_HARMONY] = {{"<|start|>", HEADER_START, 0},
-                      {"<|channel|>", HEADER_PART, 0},
-                      {"<|constrain|>", HEADER_PART, 0},
-                      {"<|message|>", HEADER_END, 0},
-                      {"<|end|>", MESSAGE_END, 0},
-                      {"<|return|>", MESSAGE_END, 0},
-                      {"<|call|>", CALL_END, 0}},
-    [FORM_MUSE] = {{"<|start|>", HEADER_START, 0},
-                   {"<|message|>", HEADER_END, 0},
-                   {"<|eom|>", MESSAGE_END, 0},
-                   {"<|eot|>", MESSAGE_END, 0}},
-    [FORM_INKLING] = {{"<|message_model|>", HEADER_START, 0},
-                      {"<|content_text|>", HEADER_END, OUTPUT_TEXT},
-                      {"<|content_thinking|>", HEADER_END, OUTPUT_THINKING},
-                      {"<|content_invoke_tool_json|>", HEADER_END, OUTPUT_TOOL_CALL},
-                      {"<|end_message|>", MESSAGE_END, 0}},
-    [FORM_SOLAR] = {{"<|begin|>", HEADER_START, 0},
-                    {"<|content|>", HEADER_END, OUTPUT_TEXT},
-                    {"<|think|>", HEADER_END, OUTPUT_THINKING},
-                    {"<|tool_calls|>", HEADER_END, OUTPUT_TOOL_CALL},
-                    {"<|end|>", MESSAGE_END, 0},
-                    {"<|calls|>", CALL_END, 0}},
-};
-static const char channel_marker[] = "<|channel|>";
-
-enum { N_PAIRS = sizeof marker_pairs / sizeof *marker_pairs, HELD_MAX = 64, HEADER_MAX = 512 };
+enum { HELD_MAX = 64, HEADER_MAX = 512 };
 struct output_parser {
-    bool enabled[N_PAIRS];
-    bool marks_answer;           /* an answer begins with a marker */
-    uint8_t form;                /* enum header_form */
-    bool in_header, has_message; /* with headers: in one, in a message */
+    struct dialect_set set;
+    const struct header_mark *header; /* NULL: marks are pairs */
+    bool marks_answer;                /* an answer begins with a marker */
+    bool in_header, has_message;      /* with headers: in one, in a message */
     uint8_t kind;
-    int open_pair;    /* index of the open pair, or -1 */
-    bool begins_line; /* the bytes before `held` end a line or a marker */
+    const struct dialect *open; /* whose marks surround what comes; NULL: none */
+    bool begins_line;           /* the bytes before `held` end a line or a marker */
     bool skip_newlines;
     char held[HELD_MAX];
     bool held_special[HELD_MAX];
@@ -119,16 +26,6 @@ struct output_parser {
 };
 
 static bool contains(const char *s, size_t n, const char *what) { return memmem(s, n, what, strlen(what)) != NULL; }
-/* Whether a template has a marker; DeepSeek's and GigaChat's templates join its parts: '<' ~ dsml ~ 'tool_calls>'. */
-static bool has_marker(const char *text, size_t n, const char *marker) {
-    static const char *const marks[] = {"｜DSML｜", "｜GCML｜"};
-    bool has = contains(text, n, marker);
-    for (size_t i = 0; i < sizeof marks / sizeof *marks && !has; i++) {
-        const char *at = strstr(marker, marks[i]);
-        has = at && contains(text, n, marks[i]) && contains(text, n, at + strlen(marks[i]));
-    }
-    return has;
-}
 static const char *find_last(const char *s, size_t n, const char *what) {
     size_t w = strlen(what);
     for (size_t i = n + 1; w <= n && i-- > w;)
@@ -136,18 +33,11 @@ static const char *find_last(const char *s, size_t n, const char *what) {
     return NULL;
 }
 
-static uint8_t form_of(const char *text, size_t n) {
-    if (contains(text, n, "<|content_thinking|>") || contains(text, n, "<|content_invoke_tool_json|>"))
-        return FORM_INKLING;
-    if (contains(text, n, "<|begin|>assistant<|tool_calls|>")) return FORM_SOLAR;
-    if (!contains(text, n, "<|message|>")) return FORM_NONE;
-    return contains(text, n, channel_marker) ? FORM_HARMONY : contains(text, n, "<|eom|>") ? FORM_MUSE : FORM_NONE;
-}
-
 /* Whether a header (without its markers) begins a call, or else thinking. */
-static enum output_kind header_kind(uint8_t form, const char *s, size_t n) {
-    const char *to = find_last(s, n, "to="), *channel = find_last(s, n, channel_marker);
-    if (form == FORM_HARMONY)
+static enum output_kind header_kind(const struct header_mark *end, const char *s, size_t n) {
+    if (end->kind <= OUTPUT_TOOL_CALL) return (enum output_kind)end->kind;
+    const char *to = find_last(s, n, "to="), *channel = find_last(s, n, HEADER_CHANNEL_MARK);
+    if (end->kind == KIND_OF_CHANNEL)
         return to                                                                    ? OUTPUT_TOOL_CALL
                : channel && contains(channel, (size_t)(s + n - channel), "analysis") ? OUTPUT_THINKING
                                                                                      : OUTPUT_TEXT;
@@ -156,53 +46,42 @@ static enum output_kind header_kind(uint8_t form, const char *s, size_t n) {
     return contains(to, rest, "to=self") ? OUTPUT_THINKING : OUTPUT_TOOL_CALL;
 }
 
-/* Whether the marker that ends a header says what the message is. */
-static bool has_kinds(const struct output_parser *p) { return p->form == FORM_INKLING || p->form == FORM_SOLAR; }
-
 /* Sets the state after the end of the prompt. */
 static void open_header(struct output_parser *p, const char *tail, size_t n) {
-    const struct header_marker *markers = header_markers[p->form], *end = NULL;
+    const struct header_mark *end = NULL;
     const char *start = NULL, *message = NULL;
-    for (int k = 0; markers[k].text; k++) {
-        const char *last = find_last(tail, n, markers[k].text);
-        if (markers[k].role == HEADER_START) start = last;
-        if (markers[k].role == HEADER_END && last && last > (message ? message : last - 1))
-            message = last, end = &markers[k];
+    for (const struct header_mark *k = p->header; k->text; k++) {
+        const char *last = find_last(tail, n, k->text);
+        if (k->role == HEADER_START) start = last;
+        if (k->role == HEADER_END && last && last > (message ? message : last - 1)) message = last, end = k;
     }
     p->in_header = start && (!message || message < start);
     if (p->in_header || !message) return;
     const char *from = start && start < message ? start : tail;
-    const enum output_kind kind =
-        has_kinds(p) ? (enum output_kind)end->kind : header_kind(p->form, from, (size_t)(message - from));
-    if (kind == OUTPUT_THINKING) p->kind = OUTPUT_THINKING;
+    if (header_kind(end, from, (size_t)(message - from)) == OUTPUT_THINKING) p->kind = OUTPUT_THINKING;
     p->has_message = true;
 }
 
+/* Whether a prompt ends with a mark and white space. */
+static bool ends_with(const char *tail, size_t n, const char *mark) {
+    const size_t m = strlen(mark);
+    while (n && strchr(" \t\r\n", tail[n - 1]) && tail[n - 1]) n--;
+    return n >= m && !memcmp(tail + n - m, mark, m);
+}
+
 struct output_parser *output_parser_open(const struct chat_template *c, const char *tail, size_t n) {
-    size_t m;
-    const char *text = chat_template_source(c, &m);
     struct output_parser *p = mem_calloc(1, sizeof *p);
     if (!p) return NULL;
-    p->open_pair = -1;
+    p->set = *chat_template_dialects(c);
     p->begins_line = true;
-    p->form = form_of(text, m);
-    if (p->form) {
-        open_header(p, tail, n);
-        return p;
-    }
-    for (int i = 0; i < N_PAIRS; i++) {
-        const struct marker_pair *k = &marker_pairs[i];
-        /* templates may only close it */
-        p->enabled[i] = has_marker(text, m, k->open) || (k->kind == OUTPUT_THINKING && contains(text, m, k->close)) ||
-                        (k->also && contains(text, m, k->also));
-        p->marks_answer |= p->enabled[i] && k->is_needed;
-        if (!p->enabled[i] || (k->kind != OUTPUT_THINKING && !k->is_needed)) continue;
-        size_t end = n, n_open = strlen(k->open); /* opened by the prompt if it ends with the marker and white space */
-        while (end && strchr(" \t\r\n", tail[end - 1]) && tail[end - 1]) end--;
-        if (end < n_open || memcmp(tail + end - n_open, k->open, n_open) != 0) continue;
-        p->open_pair = i;
-        p->kind = k->kind;
-        p->skip_newlines = k->kind == OUTPUT_THINKING;
+    p->header = p->set.headers ? p->set.headers->header : NULL;
+    if (p->header) open_header(p, tail, n);
+    for (const struct dialect *const *d = p->set.active; *d && !p->header; d++) {
+        p->marks_answer |= (*d)->is_needed;
+        if (((*d)->kind != OUTPUT_THINKING && !(*d)->is_needed) || !ends_with(tail, n, (*d)->open)) continue;
+        p->open = *d; /* by the prompt */
+        p->kind = (*d)->kind;
+        p->skip_newlines = (*d)->kind == OUTPUT_THINKING;
     }
     return p;
 }
@@ -237,56 +116,53 @@ static int emit_marker(const char *s, output_parser_fn fn, void *ctx) {
  * ends thinking that the model has not closed; may_interrupt: the position is one where it may. */
 static bool possible_marker(const struct output_parser *p, int k, bool may_interrupt, const char **text) {
     *text = NULL;
-    if (p->form) return (*text = header_markers[p->form][k].text) != NULL;
-    if (k >= 2 * N_PAIRS) return false;
-    const struct marker_pair *pair = &marker_pairs[k / 2];
-    if (!p->enabled[k / 2]) return true;
-    bool closing = k & 1;
-    if (p->open_pair < 0) *text = !closing ? pair->open : pair->kind != OUTPUT_TOOL_CALL ? pair->close : NULL;
-    else if (p->open_pair == k / 2 && closing) *text = pair->close;
-    else if (may_interrupt && marker_pairs[p->open_pair].kind == OUTPUT_THINKING && pair->kind == OUTPUT_TOOL_CALL &&
-             !closing)
-        *text = pair->open;
+    if (p->header) return (*text = p->header[k].text) != NULL;
+    const struct dialect *d = p->set.active[k / 2];
+    if (!d) return false;
+    const bool closing = k & 1;
+    if (!p->open) *text = !closing ? d->open : d->kind != OUTPUT_TOOL_CALL ? d->close : NULL;
+    else if (p->open == d && closing) *text = d->close;
+    else if (may_interrupt && p->open->kind == OUTPUT_THINKING && d->kind == OUTPUT_TOOL_CALL && !closing)
+        *text = d->open;
     return true;
 }
 
-static int finish_header(struct output_parser *p, const struct header_marker *marker, output_parser_fn fn, void *ctx) {
-    p->kind = has_kinds(p) ? marker->kind : (uint8_t)header_kind(p->form, p->header_text, p->n_header_text);
+static int finish_header(struct output_parser *p, const struct header_mark *mark, output_parser_fn fn, void *ctx) {
+    p->kind = (uint8_t)header_kind(mark, p->header_text, p->n_header_text);
     p->in_header = false;
     p->has_message = true;
     /* Muse's calls have tags of their own */
-    if (p->kind != OUTPUT_TOOL_CALL || p->form == FORM_MUSE) return 0;
+    if (p->kind != OUTPUT_TOOL_CALL || mark->kind == KIND_OF_RECIPIENT) return 0;
     /* the header names the called function */
-    int rc = p->form == FORM_HARMONY ? fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text) : 0;
-    return rc ? rc : emit_marker(marker->text, fn, ctx);
+    int rc = mark->kind == KIND_OF_CHANNEL ? fn(ctx, OUTPUT_TOOL_CALL, p->header_text, p->n_header_text) : 0;
+    return rc ? rc : emit_marker(mark->text, fn, ctx);
 }
 static void append_header(struct output_parser *p, const char *s, size_t n) {
     if (n > HEADER_MAX - p->n_header_text) n = HEADER_MAX - p->n_header_text;
     memcpy(p->header_text + p->n_header_text, s, n);
     p->n_header_text += n;
 }
-static int handle_marker(struct output_parser *p, int k, const char *text, output_parser_fn fn, void *ctx) {
-    if (p->form) {
-        const struct header_marker *marker = &header_markers[p->form][k];
-        if (marker->role == HEADER_END) return finish_header(p, marker, fn, ctx);
-        if (marker->role == HEADER_START ||
-            (marker->role == HEADER_PART && !p->in_header && !strcmp(text, channel_marker)))
-            p->in_header = true, p->n_header_text = 0;
-        if (p->in_header) {
-            if (marker->role != HEADER_START) append_header(p, text, strlen(text));
-            return 0;
-        }
-        const bool was_call = p->kind == OUTPUT_TOOL_CALL;
-        p->kind = OUTPUT_TEXT;
-        p->has_message = false;
-        return was_call && (marker->role == CALL_END || p->form == FORM_INKLING) ? emit_marker(text, fn, ctx) : 0;
+static int handle_header_mark(struct output_parser *p, const struct header_mark *mark, output_parser_fn fn, void *ctx) {
+    if (mark->role == HEADER_END) return finish_header(p, mark, fn, ctx);
+    if (mark->role == HEADER_START || (mark->role == HEADER_CHANNEL && !p->in_header))
+        p->in_header = true, p->n_header_text = 0;
+    if (p->in_header) {
+        if (mark->role != HEADER_START) append_header(p, mark->text, strlen(mark->text));
+        return 0;
     }
-    const struct marker_pair *pair = &marker_pairs[k / 2];
-    bool closing = k & 1;
-    int rc = pair->kind == OUTPUT_TOOL_CALL ? emit_marker(text, fn, ctx) : 0;
-    p->open_pair = closing ? -1 : k / 2;
-    p->kind = closing ? OUTPUT_TEXT : pair->kind;
-    p->skip_newlines = pair->kind != OUTPUT_TOOL_CALL;
+    const bool was_call = p->kind == OUTPUT_TOOL_CALL;
+    p->kind = OUTPUT_TEXT;
+    p->has_message = false;
+    return was_call && mark->role == CALL_END ? emit_marker(mark->text, fn, ctx) : 0;
+}
+static int handle_marker(struct output_parser *p, int k, const char *text, output_parser_fn fn, void *ctx) {
+    if (p->header) return handle_header_mark(p, &p->header[k], fn, ctx);
+    const struct dialect *d = p->set.active[k / 2];
+    const bool closing = k & 1;
+    int rc = d->kind == OUTPUT_TOOL_CALL ? emit_marker(text, fn, ctx) : 0;
+    p->open = closing ? NULL : d;
+    p->kind = closing ? OUTPUT_TEXT : d->kind;
+    p->skip_newlines = d->kind != OUTPUT_TOOL_CALL;
     return rc;
 }
 
@@ -355,17 +231,16 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
 }
 bool output_parser_in_answer(const struct output_parser *p) {
     if (p->kind != OUTPUT_TEXT || p->in_header) return false;
-    const struct marker_pair *open = p->open_pair < 0 ? NULL : &marker_pairs[p->open_pair];
-    if (p->form) return p->has_message;
-    return open ? open->is_needed || (!p->marks_answer && open->kind == OUTPUT_TEXT) : !p->marks_answer;
+    if (p->header) return p->has_message;
+    return p->open ? p->open->is_needed || (!p->marks_answer && p->open->kind == OUTPUT_TEXT) : !p->marks_answer;
 }
 
 bool output_parser_in_header(const struct output_parser *p) { return p->in_header; }
 
 bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close) {
-    for (int k = 0; k < N_PAIRS; k++) {
-        if (!p->enabled[k] || marker_pairs[k].kind != OUTPUT_THINKING || i-- > 0) continue;
-        *open = marker_pairs[k].open, *close = marker_pairs[k].close;
+    for (const struct dialect *const *d = p->set.active; *d && !p->header; d++) {
+        if ((*d)->kind != OUTPUT_THINKING || i-- > 0) continue;
+        *open = (*d)->open, *close = (*d)->close;
         return true;
     }
     return false;

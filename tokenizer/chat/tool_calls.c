@@ -1,65 +1,24 @@
-/* The table of the forms of tool calls, and lists of calls. */
+/* Calls in a markup of any form, and lists of calls. */
 #include "tokenizer/chat/tool_calls.h"
 
 #include "tokenizer/chat/tool_calls_internal.h"
 
-/* The form of a markup is that of the mark that comes first in it. */
-static const struct form {
-    /* around each call, and before its arguments; close is NULL: `parse` takes all of the markup */
-    const char *open, *head, *close;
-    tool_calls_parser *parse;
-} forms[] = {
-    {"<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", tool_calls_parse_deepseek},
-    {"<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", tool_calls_parse_kimi},
-    {"<|open|>call ", NULL, NULL, tool_calls_parse_xtml},
-    {"<｜DSML｜invoke", NULL, NULL, tool_calls_parse_marked_invokes},
-    {"<｜DSML｜ invoke", NULL, NULL, tool_calls_parse_spaced_invokes},
-    {"<｜GCML｜invoke", NULL, NULL, tool_calls_parse_gcml_invokes},
-    {"<｜tool_calls_begin｜>", NULL, NULL, tool_calls_parse_step_invokes},
-    {"<minimax:tool_call>", NULL, NULL, tool_calls_parse_plain_invokes},
-    {"<|message|>", NULL, NULL, tool_calls_parse_gpt_oss},
-    {"<tool_call>", NULL, "</tool_call>", tool_calls_parse_tagged},
-    {"<seed:tool_call>", NULL, "</seed:tool_call>", tool_calls_parse_seed},
-    {"<longcat_tool_call>", NULL, "</longcat_tool_call>", tool_calls_parse_tagged},
-    {"<tool_calls>", NULL, "</tool_calls>", tool_calls_parse_hunyuan},
-    {"<tool_calls:opensource>", NULL, "</tool_calls:opensource>", tool_calls_parse_hunyuan_open},
-    {"<|python_start|>", NULL, "<|python_end|>", tool_calls_parse_python},
-    {"<|tool_call_start|>", NULL, "<|tool_call_end|>", tool_calls_parse_python},
-    {"<|tool_call>", NULL, "<tool_call|>", tool_calls_parse_gemma},
-    {"<|START_ACTION|>", NULL, "<|END_ACTION|>", tool_calls_parse_json},              /* Cohere */
-    {"<|content_invoke_tool_json|>", NULL, "<|end_message|>", tool_calls_parse_json}, /* Inkling */
-    {MINIMAX_MARK "<tool_call>", NULL, NULL, tool_calls_parse_minimax_m3},
-    {"<dots_function_call>", NULL, NULL, tool_calls_parse_plain_invokes},
-    {"<atem:function_calls>", NULL, NULL, tool_calls_parse_atem_invokes}, /* Muse */
-    {"<|tool_call|>", NULL, "<|/tool_call|>", tool_calls_parse_json},
-    {"<TOOLCALL>", NULL, "</TOOLCALL>", tool_calls_parse_json}, /* Nemotron Nano 2 */
-    {"[unused11]", NULL, "[unused12]", tool_calls_parse_json},  /* openPangu */
-    {"[TOOL_CALLS]", NULL, NULL, tool_calls_parse_mistral},
-    {"<|tool_call:begin|>", "<|tool_call:args|>", "<|tool_call:end|>", tool_calls_parse_solar},
-    {"<|function_call|>", NULL, NULL, tool_calls_parse_gigachat},
-    {"function call<|role_sep|>", NULL, NULL, tool_calls_parse_gigachat},
-    {"<|python_tag|>", NULL, NULL, tool_calls_parse_llama},
-};
-
-static int parse_markup(struct markup_range t, const struct json *tools, struct tool_calls *c) {
-    if (markup_starts_with(t, "{")) return tool_calls_parse_lines(c, t, tools);
-    const struct form *f = NULL;
-    const char *first = NULL;
+static int parse_markup(const struct call_parser *p, struct markup_range t) {
+    const struct dialect *d = p->dialect;
     struct markup_range in;
     int rc = ERR_MODEL;
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        const char *at = markup_find(t, forms[i].open);
-        if (at && (!first || at < first)) first = at, f = &forms[i];
-    }
-    if (!f || !f->close) return f ? f->parse(c, t, tools) : ERR_MODEL;
-    while (markup_take_call(&t, f->open, f->head, f->close, &in))
-        if ((rc = f->parse(c, in, tools))) return rc;
+    if (markup_starts_with(t, "{")) return tool_calls_parse_lines(p, t);
+    if (!d || !d->call.close) return d ? d->parse(p, t) : ERR_MODEL;
+    while (markup_take_call(&t, d->call.open, d->call.head, d->call.close, &in))
+        if ((rc = d->parse(p, in))) return rc;
     return rc;
 }
 
 int tool_calls_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {
+    const struct markup_range t = {s, s + n};
+    const struct call_parser p = {out, tools, dialects_first(t)};
     size_t n_before = out->n;
-    int rc = parse_markup((struct markup_range){s, s + n}, tools, out);
+    int rc = parse_markup(&p, t);
     if (rc) tool_calls_truncate(out, n_before);
     return rc;
 }

@@ -50,22 +50,24 @@ int tool_call_param_is_string(const struct json *tools, const struct tool_call *
     return -1;
 }
 
-int tool_call_add_argument(struct tool_call *k, struct markup_range key, struct markup_range value, int is_string) {
+int tool_call_put_value(struct buf *out, struct markup_range value, int is_string) {
     struct arena arena = {0};
     struct json j;
-    struct markup_range v = markup_trim(value);
-    const int rc = is_string > 0 ? 0 : json_parse(&arena, v.s, (size_t)(v.end - v.s), 0, "value", &j, NULL);
+    const struct markup_range v = markup_trim(value);
+    const int rc = is_string > 0 ? ERR_MODEL : json_parse(&arena, v.s, (size_t)(v.end - v.s), 0, "value", &j, NULL);
     arena_free(&arena);
     if (rc == ERR_MEMORY) return rc;
-    if (rc) is_string = 1;
-    else if (is_string < 0) is_string = 0;
+    if (rc) json_quote(out, value.s, (size_t)(value.end - value.s));
+    else buf_add(out, v.s, (size_t)(v.end - v.s));
+    return out->failed ? ERR_MEMORY : 0;
+}
+
+int tool_call_add_argument(struct tool_call *k, struct markup_range key, struct markup_range value, int is_string) {
     key = markup_trim(key);
     buf_str(&k->arguments, k->arguments.len ? ", " : "{");
     json_quote(&k->arguments, key.s, (size_t)(key.end - key.s));
     buf_str(&k->arguments, ": ");
-    if (is_string) json_quote(&k->arguments, value.s, (size_t)(value.end - value.s));
-    else buf_add(&k->arguments, v.s, (size_t)(v.end - v.s));
-    return k->arguments.failed ? ERR_MEMORY : 0;
+    return tool_call_put_value(&k->arguments, value, is_string);
 }
 
 int tool_call_close_arguments(struct tool_call *k) { return buf_str(&k->arguments, k->arguments.len ? "}" : "{}"); }

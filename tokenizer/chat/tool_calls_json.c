@@ -35,103 +35,105 @@ static int add_json_value(struct tool_calls *c, struct markup_range t) {
 }
 
 /* A list of calls, or calls one after the other. */
-int tool_calls_parse_json(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+int tool_calls_parse_json(const struct call_parser *p, struct markup_range t) {
     t = markup_trim(t);
     while (markup_starts_with(t, "{")) {
         const struct markup_range more = markup_trim((struct markup_range){markup_skip_json(t), t.end});
         if (more.s <= t.s || !markup_starts_with(more, "{")) break;
-        TRY(add_json_value(c, markup_trim((struct markup_range){t.s, more.s})));
+        TRY(add_json_value(p->calls, markup_trim((struct markup_range){t.s, more.s})));
         t = more;
     }
-    return add_json_value(c, t);
+    return add_json_value(p->calls, t);
 }
 
 /* One call a line: a server's calls (remote_request.c). */
-int tool_calls_parse_lines(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+int tool_calls_parse_lines(const struct call_parser *p, struct markup_range t) {
     struct markup_range line;
     int rc = ERR_MODEL;
     while (markup_take_before(&t, "\n", &line))
-        if ((rc = tool_calls_parse_json(c, line, tools))) return rc;
+        if ((rc = tool_calls_parse_json(p, line))) return rc;
     return rc;
 }
 
 /* DeepSeek: function SEP NAME ```json … ```, or NAME SEP {…} */
-int tool_calls_parse_deepseek(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+int tool_calls_parse_deepseek(const struct call_parser *p, struct markup_range in) {
     struct markup_range head, fence;
-    if (!markup_take_before(&in, "<｜tool▁sep｜>", &head)) return ERR_MODEL;
+    if (!markup_take_before(&in, p->dialect->call.head, &head)) return ERR_MODEL;
     head = markup_trim(head);
-    if (!markup_starts_with(head, "function") || head.end - head.s != 8) return tool_call_add_json(c, head, in);
+    if (!markup_starts_with(head, "function") || head.end - head.s != 8) return tool_call_add_json(p->calls, head, in);
     struct markup_range name = in;
     if (!markup_take_call(&in, "```json", NULL, "```", &fence)) return ERR_MODEL;
     name.end = fence.s - strlen("```json");
-    return tool_call_add_json(c, name, fence);
+    return tool_call_add_json(p->calls, name, fence);
+}
+
+static int add_call_with_id(const struct call_parser *p, struct markup_range name, struct markup_range arguments,
+                            struct markup_range id) {
+    TRY(tool_call_add_json(p->calls, name, arguments));
+    return buf_add(&p->calls->v[p->calls->n - 1].id, id.s, (size_t)(id.end - id.s));
 }
 
 /* Kimi: functions.NAME:0 ARGUMENT {…} */
-int tool_calls_parse_kimi(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+int tool_calls_parse_kimi(const struct call_parser *p, struct markup_range in) {
     struct markup_range name;
-    if (!markup_take_before(&in, "<|tool_call_argument_begin|>", &name)) return ERR_MODEL;
+    if (!markup_take_before(&in, p->dialect->call.head, &name)) return ERR_MODEL;
     name = markup_trim(name);
     const struct markup_range id = name;
-    for (const char *p = name.end; p > name.s; p--)
-        if (p[-1] == ':') {
-            name.end = p - 1;
-            break;
-        }
-    int rc = tool_call_add_json(c, name, in);
-    return rc ? rc : buf_add(&c->v[c->n - 1].id, id.s, (size_t)(id.end - id.s));
+    const char *colon = memrchr(name.s, ':', (size_t)(name.end - name.s));
+    if (colon) name.end = colon;
+    return add_call_with_id(p, name, in, id);
 }
 
 /* gpt-oss: … to=functions.NAME … <|message|>{…}<|call|> */
-int tool_calls_parse_gpt_oss(struct tool_calls *c, struct markup_range t, const struct json *tools) {
+int tool_calls_parse_gpt_oss(const struct call_parser *p, struct markup_range t) {
     struct markup_range name, in;
     int rc = ERR_MODEL;
-    while (markup_take_between(&t, "to=", "<|message|>", &name)) {
-        const char *p = name.s;
-        while (p < name.end && !strchr(" \t\r\n<", *p)) p++;
-        name.end = p;
+    while (markup_take_between(&t, "to=", p->dialect->open, &name)) {
+        const char *at = name.s;
+        while (at < name.end && !strchr(" \t\r\n<", *at)) at++;
+        name.end = at;
         if (!markup_take_call(&t, "", NULL, "<|call|>", &in)) return ERR_MODEL;
-        if ((rc = tool_call_add_json(c, name, in))) return rc;
+        if ((rc = tool_call_add_json(p->calls, name, in))) return rc;
     }
     return rc;
 }
 
+/* Returns what follows the mark of the calls. */
+static struct markup_range after_mark(const struct call_parser *p, struct markup_range t) {
+    t.s = markup_find(t, p->dialect->open) + strlen(p->dialect->open);
+    return t;
+}
+
 /* Mistral: a list, or NAME[ARGS]{…} or NAME[CALL_ID]ID[ARGS]{…}, and again the mark */
-int tool_calls_parse_mistral(struct tool_calls *c, struct markup_range t, const struct json *tools) {
-    struct markup_range in, name, before_id;
-    if (!markup_take_between(&t, "[TOOL_CALLS]", NULL, &in)) return ERR_MODEL;
-    if (markup_skip_json(in) != markup_trim(in).s) return tool_calls_parse_json(c, in, tools);
+int tool_calls_parse_mistral(const struct call_parser *p, struct markup_range t) {
+    struct markup_range in = after_mark(p, t), name;
+    if (markup_skip_json(in) != markup_trim(in).s) return tool_calls_parse_json(p, in);
     while (markup_take_before(&in, "[ARGS]", &name)) {
-        const char *next = markup_find((struct markup_range){markup_skip_json(in), in.end}, "[TOOL_CALLS]");
+        const char *next = markup_find((struct markup_range){markup_skip_json(in), in.end}, p->dialect->open);
         struct markup_range id = name;
-        const bool has_id = markup_take_before(&id, "[CALL_ID]", &before_id);
-        int rc = tool_call_add_json(c, has_id ? before_id : name, (struct markup_range){in.s, next ? next : in.end});
-        if (!rc && has_id) rc = buf_add(&c->v[c->n - 1].id, id.s, (size_t)(id.end - id.s));
-        if (rc || !next) return rc;
-        in.s = next + strlen("[TOOL_CALLS]");
+        if (!markup_take_before(&id, "[CALL_ID]", &name)) id.s = id.end;
+        TRY(add_call_with_id(p, name, (struct markup_range){in.s, next ? next : in.end}, id));
+        if (!next) return 0;
+        in.s = next + strlen(p->dialect->open);
     }
     return ERR_MODEL;
 }
 
 /* GigaChat: one call to the end of the answer, or to the mark that ends a message. */
-int tool_calls_parse_gigachat(struct tool_calls *c, struct markup_range t, const struct json *tools) {
-    struct markup_range in;
-    if (!markup_take_before(&t, "<|function_call|>", &in) && !markup_take_before(&t, "<|role_sep|>", &in))
-        return ERR_MODEL;
-    return tool_calls_parse_json(c, (struct markup_range){t.s, markup_skip_json(t)}, tools);
+int tool_calls_parse_gigachat(const struct call_parser *p, struct markup_range t) {
+    struct markup_range before;
+    if (!markup_take_before(&t, "<|function_call|>", &before)) markup_take_before(&t, "<|role_sep|>", &before);
+    return tool_calls_parse_json(p, (struct markup_range){t.s, markup_skip_json(t)});
+}
+
+int tool_calls_parse_llama(const struct call_parser *p, struct markup_range t) {
+    return tool_calls_parse_json(p, after_mark(p, t));
 }
 
 /* Solar Open: ID<|tool_call:name|>NAME<|tool_call:args|>{…} */
-int tool_calls_parse_solar(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+int tool_calls_parse_solar(const struct call_parser *p, struct markup_range in) {
     struct markup_range id, name;
-    if (!markup_take_before(&in, "<|tool_call:name|>", &id) || !markup_take_before(&in, "<|tool_call:args|>", &name))
+    if (!markup_take_before(&in, "<|tool_call:name|>", &id) || !markup_take_before(&in, p->dialect->call.head, &name))
         return ERR_MODEL;
-    TRY(tool_call_add_json(c, name, in));
-    id = markup_trim(id);
-    return buf_add(&c->v[c->n - 1].id, id.s, (size_t)(id.end - id.s));
-}
-
-int tool_calls_parse_llama(struct tool_calls *c, struct markup_range t, const struct json *tools) {
-    struct markup_range in;
-    return markup_take_between(&t, "<|python_tag|>", NULL, &in) ? tool_calls_parse_json(c, in, tools) : ERR_MODEL;
+    return add_call_with_id(p, name, in, markup_trim(id));
 }

@@ -81,7 +81,7 @@ static int put_value(struct buf *out, struct markup_range *t, const char *mark) 
 }
 
 /* Gemma 4: call:NAME{key:<|"|>text<|"|>,other:3} */
-int tool_calls_parse_gemma(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+int tool_calls_parse_gemma(const struct call_parser *p, struct markup_range in) {
     struct markup_range name;
     struct buf json = {0};
     in = markup_trim(in);
@@ -93,20 +93,20 @@ int tool_calls_parse_gemma(struct tool_calls *c, struct markup_range in, const s
     name.end = in.s = open;
     int rc = put_value(&json, &in, "<|\"|>");
     if (!rc && in.s < in.end) rc = ERR_MODEL;
-    if (!rc) rc = tool_call_add_json(c, name, (struct markup_range){json.data, json.data + json.len});
+    if (!rc) rc = tool_call_add_json(p->calls, name, (struct markup_range){json.data, json.data + json.len});
     buf_free(&json);
     return rc;
 }
 
 /* LFM2, Llama 4: [name(key="text", other=3), …] */
-int tool_calls_parse_python(struct tool_calls *c, struct markup_range in, const struct json *tools) {
+int tool_calls_parse_python(const struct call_parser *p, struct markup_range in) {
     int rc = ERR_MODEL;
     in = markup_trim(in);
     if (markup_starts_with(in, "[") && in.s + 1 < in.end) {
         struct markup_range first = markup_trim((struct markup_range){in.s + 1, in.end});
-        if (markup_starts_with(first, "{")) return tool_calls_parse_json(c, in, tools);
+        if (markup_starts_with(first, "{")) return tool_calls_parse_json(p, in);
         in.s++, in.end -= in.end[-1] == ']';
-    } else if (markup_starts_with(in, "{")) return tool_calls_parse_json(c, in, tools);
+    } else if (markup_starts_with(in, "{")) return tool_calls_parse_json(p, in);
     while (markup_skip_blanks(&in), in.s < in.end) {
         struct markup_range name, key;
         struct buf json = {0};
@@ -123,7 +123,7 @@ int tool_calls_parse_python(struct tool_calls *c, struct markup_range in, const 
             if (in.s < in.end && *in.s == ',') in.s++;
         }
         if (!rc && (in.s == in.end || buf_str(&json, "}"))) rc = in.s == in.end ? ERR_MODEL : ERR_MEMORY;
-        if (!rc) rc = tool_call_add_json(c, name, (struct markup_range){json.data, json.data + json.len});
+        if (!rc) rc = tool_call_add_json(p->calls, name, (struct markup_range){json.data, json.data + json.len});
         buf_free(&json);
         if (rc) return rc;
         in.s++;
