@@ -172,11 +172,10 @@ static enum filter_state filter_state(const void *ctx) {
 }
 
 /* Finds the tokens that may open a thinking block, unless the prompt has closed one already. */
-static void find_openings(struct constraint *c, const char *tail, size_t n) {
-    const char *open, *close;
-    for (int i = 0; output_parser_thinking(c->parser, i, &open, &close); i++) {
-        const int32_t id = tokenizer_added_id(c->trie->tokenizer, open);
-        if (id >= 0 && c->n_openings < MAX_OPENINGS && !memmem(tail, n, close, strlen(close)))
+static void find_openings(struct constraint *c, const struct dialect_set *s, const char *tail, size_t n) {
+    for (const struct dialect *const *d = s->active; *d; d++) {
+        const int32_t id = (*d)->kind == OUTPUT_THINKING ? tokenizer_added_id(c->trie->tokenizer, (*d)->open) : -1;
+        if (id >= 0 && c->n_openings < MAX_OPENINGS && !memmem(tail, n, (*d)->close, strlen((*d)->close)))
             c->openings[c->n_openings++] = id;
     }
 }
@@ -208,7 +207,7 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
             /* calls have headers */
             c->is_free = !output_parser_in_answer(c->parser) &&
                          !(c->part == OUTPUT_TOOL_CALL && output_parser_in_header(c->parser));
-            find_openings(c, tail, n);
+            find_openings(c, chat_template_dialects(a->template), tail, n);
         }
     }
     if (rc) constraint_close(out);

@@ -156,9 +156,6 @@ int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx)
 bool output_parser_is_empty(const struct output_parser *p) { return true; }
 bool output_parser_in_answer(const struct output_parser *p) { return true; }
 bool output_parser_in_header(const struct output_parser *p) { return false; }
-bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close) {
-    return false;
-}
 
 /* --- engine ----------------------------------------------------------------------------------- */
 

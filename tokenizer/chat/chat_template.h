@@ -53,8 +53,6 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
 bool output_parser_in_answer(const struct output_parser *p);
 /* Whether the header of a message comes next, as after the prompts of gpt-oss. */
 bool output_parser_in_header(const struct output_parser *p);
-/* Sets the markers of thinking block i of the model's template. False past the last one. */
-bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close);
 int output_parser_flush(struct output_parser *p, output_parser_fn fn, void *ctx);
 /* Whether it holds nothing back that output_parser_flush() would pass on. */
 bool output_parser_is_empty(const struct output_parser *p);

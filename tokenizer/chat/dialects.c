@@ -200,8 +200,9 @@ void dialects_find(struct dialect_set *out, const char *template, size_t n) {
         if (!out->forced && writes_format(d, t)) out->forced = d;
         if (!is_active(d, t)) continue;
         if (!d->header) out->active[k++] = d;
-        else if (!out->headers) out->headers = d;
+        else if (!out->headers) out->headers = d->header;
     }
+    if (out->headers) out->active[0] = NULL;
 }
 
 const struct dialect *dialects_first(struct markup_range t) {

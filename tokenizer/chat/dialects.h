@@ -69,9 +69,9 @@ struct dialect {
 
 /* The rows that a template selects. */
 struct dialect_set {
-    const struct dialect *active[72]; /* NULL after the last row */
-    const struct dialect *headers;    /* the row with headers, which excludes the others; NULL: none */
-    const struct dialect *forced;     /* how calls can be forced; NULL: in no way */
+    const struct dialect *active[72];  /* of pairs of marks, NULL after the last; none beside headers */
+    const struct header_mark *headers; /* NULL: messages have none */
+    const struct dialect *forced;      /* how calls can be forced; NULL: in no way */
 };
 void dialects_find(struct dialect_set *out, const char *template, size_t n);
 /* Finds the row whose mark of calls comes first in a markup. NULL: none. */

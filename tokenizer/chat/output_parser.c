@@ -11,9 +11,8 @@
 enum { HELD_MAX = 64, HEADER_MAX = 512 };
 struct output_parser {
     struct dialect_set set;
-    const struct header_mark *header; /* NULL: marks are pairs */
-    bool marks_answer;                /* an answer begins with a marker */
-    bool in_header, has_message;      /* with headers: in one, in a message */
+    bool marks_answer;           /* an answer begins with a marker */
+    bool in_header, has_message; /* with headers: in one, in a message */
     uint8_t kind;
     const struct dialect *open; /* whose marks surround what comes; NULL: none */
     bool begins_line;           /* the bytes before `held` end a line or a marker */
@@ -50,7 +49,7 @@ static enum output_kind header_kind(const struct header_mark *end, const char *s
 static void open_header(struct output_parser *p, const char *tail, size_t n) {
     const struct header_mark *end = NULL;
     const char *start = NULL, *message = NULL;
-    for (const struct header_mark *k = p->header; k->text; k++) {
+    for (const struct header_mark *k = p->set.headers; k->text; k++) {
         const char *last = find_last(tail, n, k->text);
         if (k->role == HEADER_START) start = last;
         if (k->role == HEADER_END && last && last > (message ? message : last - 1)) message = last, end = k;
@@ -74,9 +73,8 @@ struct output_parser *output_parser_open(const struct chat_template *c, const ch
     if (!p) return NULL;
     p->set = *chat_template_dialects(c);
     p->begins_line = true;
-    p->header = p->set.headers ? p->set.headers->header : NULL;
-    if (p->header) open_header(p, tail, n);
-    for (const struct dialect *const *d = p->set.active; *d && !p->header; d++) {
+    if (p->set.headers) open_header(p, tail, n);
+    for (const struct dialect *const *d = p->set.active; *d; d++) {
         p->marks_answer |= (*d)->is_needed;
         if (((*d)->kind != OUTPUT_THINKING && !(*d)->is_needed) || !ends_with(tail, n, (*d)->open)) continue;
         p->open = *d; /* by the prompt */
@@ -116,7 +114,7 @@ static int emit_marker(const char *s, output_parser_fn fn, void *ctx) {
  * ends thinking that the model has not closed; may_interrupt: the position is one where it may. */
 static bool possible_marker(const struct output_parser *p, int k, bool may_interrupt, const char **text) {
     *text = NULL;
-    if (p->header) return (*text = p->header[k].text) != NULL;
+    if (p->set.headers) return (*text = p->set.headers[k].text) != NULL;
     const struct dialect *d = p->set.active[k / 2];
     if (!d) return false;
     const bool closing = k & 1;
@@ -156,7 +154,7 @@ static int handle_header_mark(struct output_parser *p, const struct header_mark 
     return was_call && mark->role == CALL_END ? emit_marker(mark->text, fn, ctx) : 0;
 }
 static int handle_marker(struct output_parser *p, int k, const char *text, output_parser_fn fn, void *ctx) {
-    if (p->header) return handle_header_mark(p, &p->header[k], fn, ctx);
+    if (p->set.headers) return handle_header_mark(p, &p->set.headers[k], fn, ctx);
     const struct dialect *d = p->set.active[k / 2];
     const bool closing = k & 1;
     int rc = d->kind == OUTPUT_TOOL_CALL ? emit_marker(text, fn, ctx) : 0;
@@ -231,20 +229,11 @@ int output_parser_feed(struct output_parser *p, const char *data, size_t n, bool
 }
 bool output_parser_in_answer(const struct output_parser *p) {
     if (p->kind != OUTPUT_TEXT || p->in_header) return false;
-    if (p->header) return p->has_message;
+    if (p->set.headers) return p->has_message;
     return p->open ? p->open->is_needed || (!p->marks_answer && p->open->kind == OUTPUT_TEXT) : !p->marks_answer;
 }
 
 bool output_parser_in_header(const struct output_parser *p) { return p->in_header; }
-
-bool output_parser_thinking(const struct output_parser *p, int i, const char **open, const char **close) {
-    for (const struct dialect *const *d = p->set.active; *d && !p->header; d++) {
-        if ((*d)->kind != OUTPUT_THINKING || i-- > 0) continue;
-        *open = (*d)->open, *close = (*d)->close;
-        return true;
-    }
-    return false;
-}
 
 bool output_parser_is_empty(const struct output_parser *p) { return !p->n_held && !(p->in_header && p->n_header_text); }
 
