@@ -28,8 +28,10 @@ struct chat_template {
 };
 
 /* Returns the text that tells which dialects a model writes. */
-static const char *source_of(const struct chat_template *c, size_t *n) {
-    return jinja_source(c->default_template ? c->default_template : c->tool_template, n);
+static struct markup_range source_of(const struct chat_template *c) {
+    size_t n;
+    const char *s = jinja_source(c->default_template ? c->default_template : c->tool_template, &n);
+    return (struct markup_range){s, s + n};
 }
 
 static int parse_template(struct jinja **to, const char *s, size_t n, const char *what, struct error *e) {
@@ -72,49 +74,18 @@ static int add_json_templates(struct chat_template *c, const struct json *t, con
     return rc;
 }
 
-/* Templates that show tools and no calls of earlier answers get a text in front that appends the calls to the answers
- * as the models write them. Literals of the text become control tokens, as in the templates. */
-#define WRITE_CALLS(open, begin, call, between, close) \
-    "{%- set calls_ns = namespace(messages=[], text='', arguments='') -%}{%- for message in messages -%}" \
-    "{%- if message.role == 'assistant' and message.tool_calls -%}{%- set calls_ns.text = (message.content or '') + " \
-    "'" open "' -%}" \
-    "{%- for call in message.tool_calls -%}" begin "{%- set calls_ns.text = calls_ns.text + ('" between \
-    "' if not loop.first else '') + " call " -%}{%- endfor -%}" \
-    "{%- set calls_ns.messages = calls_ns.messages + [{'role': 'assistant', 'content': calls_ns.text + '" close \
-    "'}] -%}" \
-    "{%- else -%}{%- set calls_ns.messages = calls_ns.messages + [message] -%}{%- endif -%}{%- endfor -%}{%- set " \
-    "messages = calls_ns.messages -%}"
-#define KEYWORDS \
-    "{%- set calls_ns.arguments = '' -%}{%- if call.function.arguments is mapping -%}{%- for name, value in " \
-    "call.function.arguments.items() -%}" \
-    "{%- set calls_ns.arguments = calls_ns.arguments + (', ' if not loop.first else '') + name + '=' + " \
-    "(value|tojson) -%}{%- endfor -%}{%- endif -%}"
-static const struct {
-    const char *marker, *text; /* marker: in templates of these models */
-} call_writers[] = {
-    {"<|tool_list_start|>",
-     /* LFM2 */
-     WRITE_CALLS("<|tool_call_start|>[", KEYWORDS, "call.function.name + '(' + calls_ns.arguments + ')'", ", ",
-                 "]<|tool_call_end|>")},
-    {"<|tool_call|>",
-     /* Granite 3 */
-     WRITE_CALLS("<|tool_call|>[", "", "({'name': call.function.name, 'arguments': call.function.arguments}|tojson)",
-                 ", ", "]")},
-};
+/* Puts in front of a template what writes the calls of earlier answers, if the template leaves them out. */
 static int make_calls_template(struct chat_template *c, struct error *e) {
     size_t n;
     const char *s = jinja_source(c->default_template, &n);
-    if (c->tool_template || !chat_template_takes_tools(c) || memmem(s, n, "tool_calls", 10)) return 0;
-    for (size_t i = 0; i < sizeof call_writers / sizeof *call_writers; i++) {
-        if (!memmem(s, n, call_writers[i].marker, strlen(call_writers[i].marker))) continue;
-        struct buf b = {0};
-        buf_str(&b, call_writers[i].text);
-        int rc = buf_add(&b, s, n) ? error_set(e, ERR_MEMORY, "no memory for the chat template")
-                                   : jinja_parse(&c->calls_template, b.data, b.len, "chat template", e);
-        buf_free(&b);
-        return rc;
-    }
-    return 0;
+    const char *past = c->dialects.past;
+    if (!past || c->tool_template || !chat_template_takes_tools(c) || memmem(s, n, "tool_calls", 10)) return 0;
+    struct buf b = {0};
+    buf_str(&b, past);
+    int rc = buf_add(&b, s, n) ? error_set(e, ERR_MEMORY, "no memory for the chat template")
+                               : jinja_parse(&c->calls_template, b.data, b.len, "chat template", e);
+    buf_free(&b);
+    return rc;
 }
 
 /* Reads the special tokens: strings, or objects with "content". The first file that defines a token wins. */
@@ -268,14 +239,12 @@ int chat_template_open(struct chat_template **out, const char *dir, const char *
     char file[4096];
     int rc = dir ? gguf_find(dir, file, sizeof file, e) : 0;
     if (rc >= 0) rc = rc ? open_gguf(c, file, template_file, e) : open_files(c, dir, template_file, e);
+    if (!rc) dialects_find(&c->dialects, source_of(c));
     if (!rc && c->default_template) rc = make_calls_template(c, e);
     if (rc) {
         chat_template_close(&c);
         return rc;
     }
-    size_t n;
-    const char *source = source_of(c, &n);
-    dialects_find(&c->dialects, source, n);
     c->hash = mix_source_hash(c->tool_template, mix_source_hash(c->default_template, 0));
     *out = c;
     return 0;
@@ -314,8 +283,8 @@ static bool is_word_char(char c) {
 
 bool chat_template_takes_tools(const struct chat_template *c) {
     static const char word[] = "tools";
-    size_t m, n = sizeof word - 1;
-    const char *s = source_of(c, &m), *end = s + m;
+    const size_t n = sizeof word - 1;
+    const char *s = source_of(c).s, *end = source_of(c).end;
     if (c->tool_template) return true;
     for (const char *at = s; (at = memmem(at, (size_t)(end - at), word, n)); at++)
         if (at > s && at + n < end && !is_word_char(at[-1]) && at[-1] != '\'' && at[-1] != '"' && !is_word_char(at[n]))
@@ -324,8 +293,7 @@ bool chat_template_takes_tools(const struct chat_template *c) {
 }
 
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) {
-    size_t m;
-    const char *s = source_of(c, &m), *end = s + m;
+    const char *s = source_of(c).s, *end = source_of(c).end;
     for (const char *at = s; n && (at = memmem(at, (size_t)(end - at), word, n)); at++)
         if (at > s && at + n < end && (at[-1] == '\'' || at[-1] == '"') && at[n] == at[-1]) return true;
     return false;
@@ -333,8 +301,7 @@ bool chat_template_mentions(const struct chat_template *c, const char *word, siz
 
 bool chat_template_tests_null(const struct chat_template *c) {
     static const char name[] = "content", test[] = " is none";
-    size_t m;
-    const char *s = source_of(c, &m), *end = s + m;
+    const char *s = source_of(c).s, *end = source_of(c).end;
     for (const char *at = s; (at = memmem(at, (size_t)(end - at), name, sizeof name - 1));) {
         at += sizeof name - 1;
         const char *after = at;

@@ -73,6 +73,24 @@ static const struct header_mark solar[HEADER_MARKS] = {{"<|begin|>", HEADER_STAR
 #define MISTRAL(...) CALLS("[TOOL_CALLS]", NULL, tool_calls_parse_mistral, __VA_ARGS__)
 #define XTML         "<|open|>" /* templates join it with the names of tags */
 
+/* Templates that show tools and no calls of earlier answers get this text in front, which appends the calls to the
+ * answers as the models write them. Literals of the text become control tokens, as in the templates. */
+#define WRITE_CALLS(open, begin, call, close) \
+    "{%- set calls_ns = namespace(messages=[], text='', arguments='') -%}{%- for message in messages -%}" \
+    "{%- if message.role == 'assistant' and message.tool_calls -%}{%- set calls_ns.text = (message.content or '') + " \
+    "'" open "' -%}" \
+    "{%- for call in message.tool_calls -%}" begin \
+    "{%- set calls_ns.text = calls_ns.text + (', ' if not loop.first else '') + " call " -%}{%- endfor -%}" \
+    "{%- set calls_ns.messages = calls_ns.messages + [{'role': 'assistant', 'content': calls_ns.text + '" close \
+    "'}] -%}" \
+    "{%- else -%}{%- set calls_ns.messages = calls_ns.messages + [message] -%}{%- endif -%}{%- endfor -%}{%- set " \
+    "messages = calls_ns.messages -%}"
+#define KEYWORDS \
+    "{%- set calls_ns.arguments = '' -%}{%- if call.function.arguments is mapping -%}{%- for name, value in " \
+    "call.function.arguments.items() -%}" \
+    "{%- set calls_ns.arguments = calls_ns.arguments + (', ' if not loop.first else '') + name + '=' + " \
+    "(value|tojson) -%}{%- endfor -%}{%- endif -%}"
+
 /* The first row whose texts a template has says how calls are forced. */
 static const struct dialect dialects[] = {
     {"<think>", "</think>", OUTPUT_THINKING}, /* DeepSeek, Qwen, GLM, Kimi K2 Thinking, MiniMax */
@@ -167,10 +185,15 @@ static const struct dialect dialects[] = {
     {CALLS(MINIMAX_MARK "<tool_call>", MINIMAX_MARK "</tool_call>", tool_calls_parse_minimax_m3), .also = MINIMAX_MARK},
     {ENCLOSED("<|tool_call>", "<tool_call|>", tool_calls_parse_gemma)}, /* Gemma 4 */
     /* LFM2 */
-    {ENCLOSED("<|tool_call_start|>", "<|tool_call_end|>", tool_calls_parse_python), .also = "<|tool_list_start|>"},
+    {ENCLOSED("<|tool_call_start|>", "<|tool_call_end|>", tool_calls_parse_python), .also = "<|tool_list_start|>",
+     .past = WRITE_CALLS("<|tool_call_start|>[", KEYWORDS, "call.function.name + '(' + calls_ns.arguments + ')'",
+                         "]<|tool_call_end|>")},
     {ENCLOSED("<|python_start|>", "<|python_end|>", tool_calls_parse_python)}, /* Llama 4 */
     {CALLS("<|python_tag|>", NULL, tool_calls_parse_llama)},                   /* Llama 3 */
-    {ENCLOSED("<|tool_call|>", "<|/tool_call|>", tool_calls_parse_json)},      /* Granite */
+    /* Granite 3 */
+    {ENCLOSED("<|tool_call|>", "<|/tool_call|>", tool_calls_parse_json),
+     .past = WRITE_CALLS("<|tool_call|>[", "",
+                         "({'name': call.function.name, 'arguments': call.function.arguments}|tojson)", "]")},
     /* GigaChat 3: the name of a role */
     {CALLS("function call<|role_sep|>", NULL, tool_calls_parse_gigachat), .also = "'function call'"},
 };
@@ -192,11 +215,11 @@ static bool writes_format(const struct dialect *d, struct markup_range t) {
     return fits;
 }
 
-void dialects_find(struct dialect_set *out, const char *template, size_t n) {
-    const struct markup_range t = {template, template + n};
+void dialects_find(struct dialect_set *out, struct markup_range t) {
     *out = (struct dialect_set){0};
     for (size_t i = 0, k = 0; i < N_DIALECTS; i++) {
         const struct dialect *d = &dialects[i];
+        if (!out->past && d->past && has(t, d->also ? d->also : d->open)) out->past = d->past;
         if (!out->forced && writes_format(d, t)) out->forced = d;
         if (!is_active(d, t)) continue;
         if (!d->header) out->active[k++] = d;

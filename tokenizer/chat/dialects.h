@@ -65,6 +65,9 @@ struct dialect {
     const char *has[2], *lacks[3]; /* what tells templates that write `format`; has is empty: `open` */
     const char *format[N_FORMAT];
     bool is_single; /* a second call would be written in another way */
+
+    /* text in front of templates with `also`, or else `open`, that leave out calls of earlier answers; NULL: none */
+    const char *past;
 };
 
 /* The rows that a template selects. */
@@ -72,8 +75,9 @@ struct dialect_set {
     const struct dialect *active[72];  /* of pairs of marks, NULL after the last; none beside headers */
     const struct header_mark *headers; /* NULL: messages have none */
     const struct dialect *forced;      /* how calls can be forced; NULL: in no way */
+    const char *past;                  /* of a row; NULL: none */
 };
-void dialects_find(struct dialect_set *out, const char *template, size_t n);
+void dialects_find(struct dialect_set *out, struct markup_range template);
 /* Finds the row whose mark of calls comes first in a markup. NULL: none. */
 const struct dialect *dialects_first(struct markup_range t);
 
