@@ -244,10 +244,27 @@ static int parse_container(struct parser *p, struct json *out, bool object) {
     return object && p->flags & JSON_UNIQUE ? check_unique(p, items, out->n) : 0;
 }
 
+/* A number of Python's that JSON lacks. */
+static bool parse_python(struct parser *p, struct json *out) {
+    static const struct {
+        const char *text;
+        double number;
+    } numbers[] = {{"Infinity", INFINITY}, {"-Infinity", -INFINITY}, {"NaN", NAN}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const size_t n = strlen(numbers[i].text);
+        if ((size_t)(p->end - p->at) < n || memcmp(p->at, numbers[i].text, n)) continue;
+        p->at += n;
+        *out = (struct json){.type = JSON_FLOAT, .number = numbers[i].number};
+        return true;
+    }
+    return false;
+}
+
 static int parse_value(struct parser *p, struct json *out) {
     skip_space(p);
     if (p->at >= p->end) return fail(p, "a value is missing");
     size_t left = (size_t)(p->end - p->at);
+    if (p->flags & JSON_PYTHON && parse_python(p, out)) return 0;
     switch (*p->at) {
     case '{': return parse_container(p, out, true);
     case '[': return parse_container(p, out, false);

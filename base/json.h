@@ -1,6 +1,6 @@
 #pragma once
 /* Bounded JSON reader for untrusted files: config.json, tokenizer.json, safetensors headers, sessions. Strict RFC 8259:
- * no comments, no trailing commas, no NaN, valid UTF-8 only. Members keep their order. The tree is in the caller's
+ * no comments, no trailing commas, no NaN (but with JSON_PYTHON), valid UTF-8 only. Members keep their order. The tree is in the caller's
  * arena; strings without escapes point into the text, which must outlive the tree.
  */
 #include <stdbool.h>
@@ -25,7 +25,10 @@ struct json {
     };
 };
 
-enum { JSON_UNIQUE = 1 /* a repeated key is an error */ };
+enum {
+    JSON_UNIQUE = 1, /* a repeated key is an error */
+    JSON_PYTHON = 2  /* numbers may be Infinity, -Infinity and NaN, as Python's json module writes them */
+};
 
 /* Parses text[0..n). Trailing bytes other than white space, and nesting deeper than 128, are errors. `what` names the
  * file in errors ("FILE: line 3, column 9:

@@ -31,8 +31,8 @@ int generation_config_read(struct engine *eng, struct error *e) {
     if ((rc = file_read(path, 1u << 20, &text, &n, e))) return rc;
     struct arena a = {0};
     struct json root;
-    rc = json_parse(&a, text, n, 0, path, &root, e);
-    if (!rc) {
+    if (n) rc = json_parse(&a, text, n, JSON_PYTHON, path, &root, e);
+    if (!rc && n) { /* an empty file says nothing */
         const struct json *eos = json_get(&root, "eos_token_id");
         for (uint32_t i = 0; !rc && eos && i < (eos->type == JSON_ARRAY ? eos->n : 1); i++)
             rc = add_eos(eng, json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1), e);

@@ -325,7 +325,7 @@ int load_json(struct tokenizer *t, const char *path, struct error *e) {
     if (rc) return rc;
     if (!map.size) rc = error_set(e, ERR_MODEL, "%s is empty", path);
     /* its errors name the file */
-    if (!rc && (rc = json_parse(&arena, (const char *)map.data, map.size, 0, path, &root, e))) goto out;
+    if (!rc && (rc = json_parse(&arena, (const char *)map.data, map.size, JSON_PYTHON, path, &root, e))) goto out;
     if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_MODEL, "not an object");
     if (!rc) rc = load_json_tree(t, &root, map.size, e);
     if (rc) error_prefix(e, "%s", path);

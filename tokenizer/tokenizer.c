@@ -24,7 +24,7 @@ static int read_config(const char *dir, char **text, struct arena *a, struct jso
     int rc = file_join(path, sizeof path, dir, "tokenizer_config.json", e);
     if (rc || !file_exists(path)) return rc;
     if ((rc = file_read(path, 64 << 20, text, &n, e))) return rc;
-    return json_parse(a, *text, n, 0, path, config, e);
+    return json_parse(a, *text, n, JSON_PYTHON, path, config, e);
 }
 
 /* Loads the tokenizer of a checkpoint directory. */

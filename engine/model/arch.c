@@ -1,5 +1,6 @@
 #include "engine/model/arch.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -101,6 +102,7 @@ static const struct arch *const table[] = {
     &arch_zaya,
     &arch_minimax_m3,
     &arch_minimax_m3_text,
+    &arch_minimax_m3_published_text,
     &arch_axk2,
     &arch_flint,
     &arch_beam,
@@ -125,6 +127,7 @@ static const struct arch *const table[] = {
     &arch_ministral,
     &arch_ministral3,
     &arch_qwen2,
+    &arch_mimo,
     &arch_qwen3,
     &arch_qwen3_vl,
     &arch_lfm2,
@@ -172,12 +175,25 @@ const struct json *arch_text_type(const struct json *root) {
     for (const char *const *m = text_members; *m && !type; m++) type = text_type(root, *m);
     return type;
 }
+/* Whether a class is named after a model type: DeepseekV4ForCausalLM after deepseek_v4. */
+static bool is_class_of(const struct json *name, const char *type) {
+    uint32_t i = 0;
+    for (; *type; type++) {
+        if (*type == '_') continue;
+        if (i == name->n || tolower((unsigned char)name->string[i++]) != *type) return false;
+    }
+    const size_t left = name->n - i;
+    return left == strlen("ForCausalLM") && !memcmp(name->string + i, "ForCausalLM", left);
+}
 const struct arch *arch_find_class(const struct json *architectures) {
     const struct json *name =
         architectures && architectures->type == JSON_ARRAY && architectures->n == 1 ? json_at(architectures, 0) : NULL;
     for (size_t i = 0; i < sizeof table / sizeof *table && name; i++)
         for (const char *const *t = table[i]->architectures; t && *t; t++)
             if (json_is(name, *t)) return table[i];
+    for (size_t i = 0; i < sizeof table / sizeof *table && name && name->type == JSON_STRING; i++)
+        for (const char *const *t = table[i]->model_types; *t && !table[i]->text_config_key; t++)
+            if (is_class_of(name, *t)) return table[i];
     return NULL;
 }
 

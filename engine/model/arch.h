@@ -156,7 +156,7 @@ struct arch {
 /* Returns the family of a config.json, or NULL: unknown. root NULL: of a model_type, whatever type its text model
  * has. */
 const struct arch *arch_find(const struct json *model_type, const struct json *root);
-/* Returns the family of a config.json without model_type by its "architectures"; or NULL. */
+/* Returns the family by the "architectures" of a config.json whose model_type is missing or unknown; or NULL. */
 const struct arch *arch_find_class(const struct json *architectures);
 /* Returns the family of the text model of a larger model whose own family is unknown, and the member of config.json
  * that describes it; or NULL. The larger model must treat text as its text model does: those that do not are refused by
@@ -178,7 +178,8 @@ extern const struct arch arch_olmoe, arch_flex_olmo, arch_granitemoe, arch_grani
     arch_mimo_v2, arch_step3p5, arch_step3p7, arch_mistral4, arch_mistral_large3, arch_mistral4_text, arch_qwen3_vl_moe,
     arch_qwen3_omni_moe, arch_llama4, arch_llama4_text, arch_longcat_flash, arch_longcat_flash_ngram, arch_axk1;
 extern const struct arch arch_llama, arch_arcee, arch_internlm3, arch_cwm, arch_mistral, arch_mistral3, arch_ministral,
-    arch_ministral3, arch_qwen2, arch_qwen3, arch_smollm3, arch_phi3, arch_gemma2, arch_gemma3, arch_gemma3_text;
+    arch_ministral3, arch_qwen2, arch_mimo, arch_qwen3, arch_smollm3, arch_phi3, arch_gemma2, arch_gemma3,
+    arch_gemma3_text;
 extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite, arch_granite_swa,
     arch_hyperclovax;
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_exaone4_5, arch_cohere2_moe, arch_cohere2,
@@ -188,9 +189,9 @@ extern const struct arch arch_kimi_linear, arch_kimi_k3, arch_bailing_hybrid, ar
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4,
     arch_hy_v4_vl, arch_inkling, arch_inkling_text, arch_inkling2, arch_inkling2_text, arch_inkling2_loop,
     arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
-extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_minimax_m3_text, arch_axk2,
-    arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker, arch_aria,
-    arch_aria_text, arch_klear, arch_interns1_pro, arch_gigachat35, arch_openpangu, arch_pangu_pro, arch_step3_text,
-    arch_step3_vl, arch_muse_spark, arch_muse_glimmer;
+extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_minimax_m3_text,
+    arch_minimax_m3_published_text, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
+    arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_klear, arch_interns1_pro, arch_gigachat35,
+    arch_openpangu, arch_pangu_pro, arch_step3_text, arch_step3_vl, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text,
     arch_qwen3_vl;

@@ -4,22 +4,71 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "engine/model/arch.h"
 #include "engine/model/quantization.h"
 
-static void refuse_unknown(struct config_reader *r, const struct json *root,
-                           const uint64_t seen[CONFIG_MEMBERS_MOST / 64], const struct config *c, bool force) {
+/* Layers before the first with experts. */
+static double leading_dense(const struct config *c) {
+    int n = 0;
+    while (n < c->n_layers && !c->layer[n].moe) n++;
+    return n;
+}
+/* Whether a member that no parser reads states what the config already says. */
+static bool is_stated(const struct config *c, const char *key, const struct json *v) {
+    const struct {
+        const char *keys[4];
+        double value;
+    } stated[] = {
+        {{"hidden_dim", "d_model", "n_embd", "dim"}, c->hidden},
+        {{"num_layers", "n_layers", "n_layer"}, c->n_layers},
+        {{"num_heads", "n_heads", "n_head"}, c->n_heads},
+        {{"num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_attention_groups"}, c->n_kv_heads},
+        {{"head_dim", "qk_head_dim", "attention_head_dim", "kv_channels"}, c->head_dim},
+        {{"v_head_dim", "value_head_dim"}, c->v_dim},
+        {{"kv_lora_rank"}, c->kv_lora},
+        {{"q_lora_rank"}, c->q_lora},
+        {{"rotary_dim", "rope_dim", "qk_rope_head_dim"}, c->rope.dim},
+        {{"rope_theta", "rotary_emb_base"}, c->rope.theta},
+        {{"norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"}, (double)c->norm_eps},
+        {{"use_qk_norm", "qk_norm", "use_qk_layernorm"}, c->qk_norm != QK_NORM_NONE},
+        {{"attention_bias", "qkv_bias", "use_qkv_bias"}, c->qkv_bias},
+        {{"intermediate_size", "dense_intermediate_size", "ffn_dim"}, c->dense_inter},
+        {{"num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"}, c->n_experts},
+        {{"num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k"}, c->topk},
+        {{"moe_intermediate_size", "expert_dim"}, c->moe_inter},
+        {{"shared_expert_intermediate_size", "share_expert_dim", "shared_intermediate_size"}, c->shared_inter},
+        {{"n_shared_experts", "num_shared_experts", "num_shared_expert"},
+         c->moe_inter ? (double)c->shared_inter / c->moe_inter : 0},
+        {{"first_k_dense_replace", "num_dense_layers"}, leading_dense(c)},
+        {{"moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step"}, 1},
+        {{"norm_topk_prob", "moe_renormalize"}, c->norm_topk},
+        {{"routed_scaling_factor", "moe_router_scaling_factor"}, (double)c->routed_scale},
+        {{"n_group", "num_expert_group"}, c->n_group},
+        {{"topk_group"}, c->topk_group},
+        {{"use_moe_router_bias", "use_routing_bias", "moe_router_enable_expert_bias"}, c->router_bias},
+    };
+    const double number = v->type == JSON_BOOL ? v->boolean : json_num(v, NAN);
+    for (size_t i = 0; i < sizeof stated / sizeof *stated; i++)
+        for (int k = 0; k < 4 && stated[i].keys[k]; k++)
+            if (!strcmp(key, stated[i].keys[k])) return fabs(number - stated[i].value) <= 1e-6 * fabs(number);
+    return false;
+}
+/* Whether a later member has the key of member i. */
+static bool is_repeated(const struct json *root, uint32_t i) {
+    const struct json *k = &root->items[2 * i];
+    for (uint32_t j = i + 1; j < root->n; j++)
+        if (root->items[2 * j].n == k->n && !memcmp(root->items[2 * j].string, k->string, k->n)) return true;
+    return false;
+}
+static void read_unknown(struct config_reader *r, const struct config *c, const struct json *root,
+                         const uint64_t seen[CONFIG_MEMBERS_MOST / 64]) {
     for (uint32_t i = 0; root && i < root->n && !r->rc; i++) {
-        const struct json *k = &root->items[2 * i], *v = k + 1;
+        const struct json *k = &root->items[2 * i];
+        char name[81];
         if (i < CONFIG_MEMBERS_MOST && seen[i / 64] >> i % 64 & 1) continue;
-        if (config_read_is_ignored(k, v)) continue;
-        int n = (int)(k->n < 80 ? k->n : 80);
-        if (force) log_say(LOG_WARN, "%s: '%.*s' is unknown to hearth and ignored", r->what, n, k->string);
-        else
-            config_fail(
-                r, "'%.*s' is unknown to hearth for the family %s and may change the computation (--force ignores it)",
-                n, k->string, c->model_type);
+        if (is_repeated(root, i)) continue; /* the last one counts */
+        snprintf(name, sizeof name, "%.*s", (int)(k->n < 80 ? k->n : 80), k->string);
+        if (!is_stated(c, name, k + 1)) config_read_unknown(r, name, k + 1);
     }
 }
 
@@ -120,14 +169,18 @@ static int fail_no_family(const struct json *root, const struct json *type, cons
 int config_parse(struct config *c, const struct json *root, const char *what, bool force, struct error *e) {
     *c = (struct config){0};
     if (root->type != JSON_OBJECT) return error_set(e, ERR_MODEL, "%s: not a JSON object", what);
-    struct config_reader r = {.root = root, .what = what, .e = e};
+    struct config_reader r = {.root = root, .what = what, .family = c->model_type, .e = e, .force = force};
     if (root->n > CONFIG_MEMBERS_MOST)
         return error_set(e, ERR_MODEL, "%s: %u keys, more than a model's config has", what, root->n);
     const struct json *type = config_get(&r, "model_type");
     int rc;
     c->arch = type ? arch_find(type, root) : arch_find_class(json_get(root, "architectures"));
     const char *member = c->arch ? c->arch->text_config_key : NULL, *why = NULL;
+    /* some uploads have the text model's keys beside the type of the whole */
+    if (member && !strchr(member, '.') && !json_get(root, member) && json_get(root, "num_hidden_layers")) member = NULL;
     if (!c->arch && type) c->is_part = (c->arch = arch_find_text(type, root, &member, &why)) != NULL;
+    /* or a type of their own, and the class of a family */
+    if (!c->arch && !why) c->arch = arch_find_class(json_get(root, "architectures"));
     if (!c->arch) return fail_no_family(root, type, what, why, e);
     c->names = &c->arch->names, c->layout = &c->arch->layout;
     r.key_aliases = c->arch->key_aliases;
@@ -156,8 +209,8 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     if (!r.rc) check_products(&r, c);
     if (!r.rc) check_experts(&r, c);
     if (!r.rc) drop_unused_experts(c);
-    if (!r.rc) refuse_unknown(&r, r.root, r.seen, c, force);
+    if (!r.rc) read_unknown(&r, c, r.root, r.seen);
     /* else those are of images or sound */
-    if (!r.rc && !c->is_part) refuse_unknown(&r, r.outer, r.outer_seen, c, force);
+    if (!r.rc && !c->is_part) read_unknown(&r, c, r.outer, r.outer_seen);
     return r.rc;
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
+
 /* --- Reading keys and marking them as known --------------------------------------------------- */
 
 int config_fail(struct config_reader *r, const char *fmt, ...) {
@@ -126,27 +128,7 @@ const char *config_either(struct config_reader *r, const char *published, const 
     return s ? saved : published;
 }
 
-/* --- Nested objects --------------------------------------------------------------------------- */
-
-void config_open(struct config_reader *r, const char *key, struct config_reader *in) {
-    static const struct json none = {.type = JSON_OBJECT};
-    const struct json *v = read_key(r, key);
-    *in = (struct config_reader){
-        .root = v && v->type == JSON_OBJECT ? v : &none, .what = r->what, .e = r->e, .rc = r->rc};
-    if (v && v->type != JSON_OBJECT) config_fail(in, "'%s' is not an object", key);
-    else if (in->root->n > CONFIG_MEMBERS_MOST)
-        config_fail(in, "'%s' has %u members, more than any kind of it", key, in->root->n);
-}
-
-void config_close(struct config_reader *r, const char *key, struct config_reader *in) {
-    const struct json *s = in->root;
-    for (uint32_t i = 0; i < s->n && !in->rc; i++)
-        if (!(in->seen[i / 64] >> i % 64 & 1) && s->items[2 * i + 1].type != JSON_NULL)
-            config_fail(in, "'%s.%.*s' is unknown to hearth", key, (int)s->items[2 * i].n, s->items[2 * i].string);
-    r->rc = in->rc;
-}
-
-/* --- Objects that are a model's config -------------------------------------------------------- */
+/* --- Members that no parser reads ------------------------------------------------------------- */
 
 /* Keys about training, storage or other programs that do not affect the forward pass. */
 static const char *const ignored_keys[] = {
@@ -230,15 +212,84 @@ static bool is_inactive(const struct json *v) {
     }
 }
 
-bool config_read_is_ignored(const struct json *k, const struct json *v) {
-    bool known = is_inactive(v) || (k->n && k->string[0] == '_');
-    for (const char *const *h = ignored_keys; *h && !known; h++) known = json_is(k, *h);
-    return known;
+/* Parts of names of members that say how the model was trained or is stored, or describe its other parts. */
+static const char idle_words[] =
+    "dropout loss initializ train optim warmup jitter checkpoint vision visual image img video audio speech "
+    "media pixel token_id token_index special_token unsloth version _aux aux_ mtp nextn draft specul "
+    "backend _kernels cache implement fused fusion export quantiz tensor_parallel expert_parallel "
+    "sequence_parallel parallel_embedding tp_size ep_size pipeline evaluat debug seed deepspeed compile "
+    "tokenizer template reward classif label projector mm_ tower batch padding";
+/* Parts of names of members that change results if they are numbers or true. */
+static const char effect_words[] =
+    "attn attention head kv qk query rout expert moe topk top_k gate gating rope rot theta yarn freq "
+    "position norm eps scal mult alpha beta gamma temperature act glu softmax cap clamp clip limit bound "
+    "logit window sliding chunk layer block sparse index bias residual stream hyper mamba ssm conv linear "
+    "latent lora rank shared sink mask pattern period interval compress memory hash gram emb recurr loop skip "
+    "delta decay hidden intermediate width group hc_ ratio";
+/* Whether a key contains one of the words, which spaces separate. */
+static bool has_word(const char *key, const char *words) {
+    char word[40];
+    for (size_t n; *words; words += n + (words[n] == ' ')) {
+        n = strcspn(words, " ");
+        snprintf(word, sizeof word, "%.*s", (int)n, words);
+        if (strcasestr(key, word)) return true;
+    }
+    return false;
+}
+/* Whether a value, or one inside it, is a number other than 0, or true; or a list, as of kinds of layers. */
+static bool is_active(const struct json *v) {
+    if (v->type == JSON_STRING || is_inactive(v)) return false;
+    if (v->type != JSON_OBJECT) return true;
+    for (uint32_t i = 0; i < v->n; i++)
+        if (is_active(&v->items[2 * i + 1])) return true;
+    return false;
+}
+enum config_effect config_read_effect(const char *key, const struct json *v) {
+    const char *const dot = strrchr(key, '.'), *const name = dot ? dot + 1 : key;
+    if (is_inactive(v) || *name == '_') return EFFECT_NONE;
+    for (const char *const *h = ignored_keys; *h; h++)
+        if (!strcmp(name, *h)) return EFFECT_NONE;
+    /* a text may list the kinds of layers */
+    const bool is_pattern = v->type == JSON_STRING && has_word(name, "pattern");
+    if (!(is_active(v) || is_pattern) || has_word(name, idle_words)) return EFFECT_UNLIKELY;
+    /* a parser reads an object because it describes a part of the computation */
+    return dot || has_word(key, effect_words) ? EFFECT_POSSIBLE : EFFECT_UNLIKELY;
 }
 
-void config_close_config(struct config_reader *r, const char *key, struct config_reader *in) {
-    for (uint32_t i = 0; i < in->root->n && i < CONFIG_MEMBERS_MOST; i++)
-        if (config_read_is_ignored(&in->root->items[2 * i], &in->root->items[2 * i + 1]))
-            in->seen[i / 64] |= (uint64_t)1 << i % 64;
-    config_close(r, key, in);
+void config_read_unknown(struct config_reader *r, const char *key, const struct json *v) {
+    const enum config_effect effect = config_read_effect(key, v);
+    if (effect == EFFECT_POSSIBLE && !r->force)
+        config_fail(r, "'%s' is unknown to hearth%s%s and may change the computation (--force ignores it)", key,
+                    r->family ? " for the family " : "", r->family ? r->family : "");
+    else if (effect != EFFECT_NONE)
+        log_say(effect == EFFECT_POSSIBLE ? LOG_WARN : LOG_INFO, "%s: '%s' is unknown to hearth and ignored", r->what,
+                key);
+}
+
+/* --- Nested objects --------------------------------------------------------------------------- */
+
+void config_open(struct config_reader *r, const char *key, struct config_reader *in) {
+    static const struct json none = {.type = JSON_OBJECT};
+    const struct json *v = read_key(r, key);
+    *in = (struct config_reader){.root = v && v->type == JSON_OBJECT ? v : &none,
+                                 .what = r->what,
+                                 .family = r->family,
+                                 .e = r->e,
+                                 .rc = r->rc,
+                                 .force = r->force};
+    if (v && v->type != JSON_OBJECT) config_fail(in, "'%s' is not an object", key);
+    else if (in->root->n > CONFIG_MEMBERS_MOST)
+        config_fail(in, "'%s' has %u members, more than any kind of it", key, in->root->n);
+}
+
+void config_close(struct config_reader *r, const char *key, struct config_reader *in) {
+    const struct json *s = in->root;
+    for (uint32_t i = 0; i < s->n && !in->rc; i++) {
+        char name[200];
+        if (in->seen[i / 64] >> i % 64 & 1) continue;
+        snprintf(name, sizeof name, "%s.%.*s", key, (int)(s->items[2 * i].n < 80 ? s->items[2 * i].n : 80),
+                 s->items[2 * i].string);
+        config_read_unknown(in, name, &s->items[2 * i + 1]);
+    }
+    r->rc = in->rc;
 }

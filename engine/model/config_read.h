@@ -8,9 +8,10 @@ struct config_reader {
     /* outer: the object that contains root; read for keys that root lacks; NULL: none */
     const struct json *root, *outer;
     const char *const (*key_aliases)[2]; /* of struct arch; NULL: none */
-    const char *what;
+    const char *what, *family;           /* family: 'model_type', for messages */
     struct error *e;
     int rc;
+    bool force; /* unknown members are ignored */
     /* bit i: member i of root, of outer, was read */
     uint64_t seen[CONFIG_MEMBERS_MOST / 64], outer_seen[CONFIG_MEMBERS_MOST / 64];
 };
@@ -32,11 +33,14 @@ int config_fail(struct config_reader *r, const char *fmt, ...) __attribute__((fo
 /* Returns the name under which the config has a key: as published or as transformers saves it. Fails if it has both and
  * they differ. */
 const char *config_either(struct config_reader *r, const char *published, const char *saved);
-/* Opens a nested object for reading; config_close refuses its unread keys. *in is an empty object if the key is
- * absent. */
+/* Opens a nested object for reading; config_close ends with config_read_unknown() of its unread keys. *in is an empty
+ * object if the key is absent. */
 void config_open(struct config_reader *r, const char *key, struct config_reader *in);
 void config_close(struct config_reader *r, const char *key, struct config_reader *in);
-/* Closes an object that is itself a model's config: it may have keys without effect, such as id2label. */
-void config_close_config(struct config_reader *r, const char *key, struct config_reader *in);
-/* Whether a member that no parser reads cannot change the computation. */
-bool config_read_is_ignored(const struct json *key, const struct json *value);
+/* What a member that no parser reads does: its key is known to change nothing, or its value says that there is nothing
+ * of the kind; it changes nothing as far as its name and value tell, which a note should say; or it may change the
+ * computation. key: its name, also after the name of an object that contains it and a dot. */
+enum config_effect { EFFECT_NONE, EFFECT_UNLIKELY, EFFECT_POSSIBLE };
+enum config_effect config_read_effect(const char *key, const struct json *value);
+/* Refuses an unread member if it may change the computation, unless r->force; otherwise says that it is ignored. */
+void config_read_unknown(struct config_reader *r, const char *key, const struct json *value);

@@ -20,7 +20,7 @@ static void read_attention(struct config_reader *r, struct config *c) {
     double theta = config_num(&in, "rope_theta", 10000, 1, 1e12);
     config_num(&in, "attn_pdrop", 0, 0, 1); /* training only */
     config_has(&in, "model_type");
-    config_close_config(r, "attn_config", &in);
+    config_close(r, "attn_config", &in);
     if (c->n_heads % c->n_kv_heads)
         config_fail(r, "%d attention heads do not divide among %d key-value heads", c->n_heads, c->n_kv_heads);
     if (c->hidden % c->n_heads) config_fail(r, "d_model %d does not divide among %d heads", c->hidden, c->n_heads);
@@ -58,7 +58,7 @@ static void read_experts(struct config_reader *r, struct config *c) {
     config_close(&in, "ffn_act_fn", &act);
     const int again = config_int(&in, "hidden_size", c->hidden, 1, 65536);
     if (again != c->hidden) config_fail(&in, "'ffn_config.hidden_size' is %d, 'd_model' %d", again, c->hidden);
-    config_close_config(r, "ffn_config", &in);
+    config_close(r, "ffn_config", &in);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
     c->score = SCORE_SOFTMAX;
     c->routed_scale = 1;

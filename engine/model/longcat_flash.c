@@ -49,6 +49,8 @@ static void read_ngrams(struct config_reader *r, struct config *c) {
             config_fail(r, "a table of n-grams has %.0f rows; hearth takes up to %d", rows, INT32_MAX);
         else g.rows[k] = (int)rows;
     }
+    if (config_has(r, "oe_ignored_token_ids"))
+        config_fail(r, "'oe_ignored_token_ids' is set: hearth's n-grams leave out no tokens");
     if (c->n_eos > 1) config_fail(r, "'eos_token_id' lists %d ids; n-grams end at one", c->n_eos);
     c->ngram_end = c->n_eos ? c->eos[0] : 2; /* the default of the family's configuration class */
     c->input_ngrams = g;

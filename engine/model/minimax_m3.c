@@ -142,21 +142,27 @@ static void parse(struct config_reader *r, struct config *c) {
 #define NAMES(m)  .embed = m "embed_tokens", .norm = m "norm", NAMES_NORMS_BEFORE(m), NAMES_QKVO(m), NAMES_QK_NORM(m)
 #define INDEX(p)  .index_q = p "q_proj", .index_k = p "k_proj", .index_q_norm = p "q_norm", .index_k_norm = p "k_norm"
 #define PUBLISHED "language_model.model."
-static const char *const types[] = {"minimax_m3_vl", NULL}, *const text[] = {"minimax_m3_vl_text", NULL};
-const struct arch arch_minimax_m3 = {
-    .model_types = types,
-    .title = "MiniMax-M3",
-    .defaults = {.own_activation = true},
-    .text_config_key = "text_config",
-    .parse = parse,
-    .names = {NAMES(PUBLISHED), .head = "language_model.lm_head", INDEX(LAYER(PUBLISHED) "self_attn.index_"),
-              NAMES_SPARSE(PUBLISHED), .router_bias = LAYER(PUBLISHED) "block_sparse_moe.e_score_correction_bias",
-              .shared_gate_proj = LAYER(PUBLISHED) "block_sparse_moe.shared_experts.gate_proj",
-              .shared_up = LAYER(PUBLISHED) "block_sparse_moe.shared_experts.up_proj",
-              .shared_down = LAYER(PUBLISHED) "block_sparse_moe.shared_experts.down_proj", NAMES_DENSE(PUBLISHED)},
-};
-/* The text model alone, as transformers saves it. */
+static const char *const types[] = {"minimax_m3_vl", NULL}, *const text[] = {"minimax_m3_vl_text", NULL},
+                         *const published_text[] = {"minimax_m3", NULL};
+#define ARCH(types, member, m, lm_head) \
+    { \
+        .model_types = types, .title = "MiniMax-M3", .defaults = {.own_activation = true}, .text_config_key = member, \
+        .parse = parse, .names = { \
+            NAMES(m), \
+            .head = lm_head, \
+            INDEX(LAYER(m) "self_attn.index_"), \
+            NAMES_SPARSE(m), \
+            .router_bias = LAYER(m) "block_sparse_moe.e_score_correction_bias", \
+            .shared_gate_proj = LAYER(m) "block_sparse_moe.shared_experts.gate_proj", \
+            .shared_up = LAYER(m) "block_sparse_moe.shared_experts.up_proj", \
+            .shared_down = LAYER(m) "block_sparse_moe.shared_experts.down_proj", \
+            NAMES_DENSE(m) \
+        } \
+    }
 #define SAVED "model."
+const struct arch arch_minimax_m3 = ARCH(types, "text_config", PUBLISHED, "language_model.lm_head"),
+                  arch_minimax_m3_published_text = ARCH(published_text, NULL, SAVED, "lm_head");
+/* The text model alone, as transformers saves it. */
 const struct arch arch_minimax_m3_text = {
     .model_types = text,
     .title = "MiniMax-M3",

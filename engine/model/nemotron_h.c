@@ -99,6 +99,7 @@ static void parse(struct config_reader *r, struct config *c) {
                                          "time_step_min",
                                          "time_step_max",
                                          "time_step_floor",
+                                         "time_step_rank", /* of Mamba-1 */
                                          "mamba_dt_min",
                                          "mamba_dt_max",
                                          "mamba_dt_init_floor",

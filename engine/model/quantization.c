@@ -113,6 +113,7 @@ static void read_awq(struct config_reader *in, struct config *c) {
                   versions, 0);
 }
 
+enum { MODELOPT = 4 }; /* some of its files do not name it */
 static const struct {
     const char *name;
     uint8_t method;
@@ -121,7 +122,7 @@ static const struct {
                {"mxfp4", QUANT_FLOAT, NULL},
                {"mxfp8", QUANT_FLOAT, NULL},
                {"compressed-tensors", QUANT_COMPRESSED, read_compressed},
-               {"modelopt", QUANT_MODELOPT, read_modelopt},
+               [MODELOPT] = {"modelopt", QUANT_MODELOPT, read_modelopt},
                {"gptq", QUANT_GPTQ, read_gptq},
                {"awq", QUANT_AWQ, read_awq}};
 enum { N_METHODS = sizeof methods / sizeof *methods };
@@ -134,11 +135,12 @@ void quantization_read(struct config_reader *r, struct config *c) {
         config_fail(r, "'quantization_config' is not an object");
         return;
     }
-    struct config_reader in = {.root = q, .what = r->what, .e = r->e, .rc = r->rc};
+    struct config_reader in = {.root = q, .what = r->what, .family = r->family, .e = r->e, .rc = r->rc};
     const char *names[N_METHODS + 1] = {NULL};
     for (int i = 0; i < N_METHODS; i++) names[i] = methods[i].name;
-    if (!config_has(&in, "quant_method")) config_fail(&in, "'quantization_config.quant_method' is missing");
-    const int method = config_choice(&in, "quant_method", names, 0);
+    const bool is_named = config_has(&in, "quant_method"), is_modelopt = !is_named && config_has(&in, "quant_algo");
+    if (!is_named && !is_modelopt) config_fail(&in, "'quantization_config.quant_method' is missing");
+    const int method = config_choice(&in, "quant_method", names, is_modelopt ? MODELOPT : 0);
     c->quant.method = methods[method].method;
     read_block(&in, c, config_get(&in, "weight_block_size"), "weight_block_size");
     if (methods[method].read && !in.rc) methods[method].read(&in, c);

@@ -1,6 +1,6 @@
-/* Qwen2, Qwen2.5, Qwen3 and the language model of Qwen3-VL: dense GQA, Qwen2 with bias on q, k, v, Qwen3 with a norm
- * per head on q and k. With use_sliding_window, layers from max_window_layers on have a window, unless layer_types
- * lists them. Reference: transformers, models/qwen2, models/qwen3 and models/qwen3_vl. */
+/* Qwen2, Qwen2.5, MiMo, Qwen3 and the language model of Qwen3-VL: dense GQA, Qwen2 and MiMo with bias on q, k, v, Qwen3
+ * with a norm per head on q and k. With use_sliding_window, layers from max_window_layers on have a window, unless
+ * layer_types lists them. Reference: transformers, models/qwen2, models/qwen3 and models/qwen3_vl. */
 #include "engine/model/arch.h"
 #include "engine/model/config_common.h"
 #include "engine/model/names.h"
@@ -24,6 +24,11 @@ static void parse_2(struct config_reader *r, struct config *c) {
     c->qkv_bias = true;
     config_ignore(r, "attention_bias"); /* the reference has the bias whatever the config says */
 }
+/* MiMo-7B. Reference: vLLM, models/mimo. Its layers that predict later tokens are not read. */
+static void parse_mimo(struct config_reader *r, struct config *c) {
+    parse_2(r, c);
+    c->n_mtp = 0;
+}
 static void parse_3(struct config_reader *r, struct config *c) {
     parse_common(r, c);
     c->qk_norm = QK_NORM_HEAD;
@@ -36,10 +41,16 @@ static void parse_vision(struct config_reader *r, struct config *c) {
     parse_3(r, c);
 }
 
-static const char *const qwen2[] = {"qwen2", NULL}, *const qwen3[] = {"qwen3", NULL},
+static const char *const qwen2[] = {"qwen2", NULL}, *const mimo[] = {"mimo", NULL},
+                         *const predicting[] = {"model.mtp_layers.", NULL}, *const qwen3[] = {"qwen3", NULL},
                          *const vision[] = {"qwen3_vl", NULL};
 const struct arch arch_qwen2 = {
     .model_types = qwen2, .title = "Qwen2", .parse = parse_2, .names = {NAMES_GQA("model."), NAMES_DENSE("model.")}};
+const struct arch arch_mimo = {.model_types = mimo,
+                               .title = "MiMo",
+                               .parse = parse_mimo,
+                               .names = {NAMES_GQA("model."), NAMES_DENSE("model.")},
+                               .skipped_tensors = predicting};
 const struct arch arch_qwen3 = {.model_types = qwen3,
                                 .title = "Qwen3",
                                 .parse = parse_3,

@@ -206,7 +206,7 @@ static int read_config(struct weights *w, const char *dir, bool force, struct er
     if ((rc = file_read(path, 4u << 20, &text, &n, e))) return rc;
     struct arena a = {0};
     struct json root, params;
-    rc = json_parse(&a, text, n, JSON_UNIQUE, path, &root, e);
+    rc = json_parse(&a, text, n, JSON_PYTHON, path, &root, e);
     if (!rc && ends_params(path)) params = root, rc = params_json_config(&a, &params, path, &root, e);
     if (!rc) rc = config_parse(&w->config, &root, path, force, e);
     arena_free(&a);

@@ -22,7 +22,9 @@ class Refuse(driver.Case):
         return rc, out, err
 
     def test_unknown_family(self):
-        d = self.model(model_type="hearth_9000")
+        good = self.ids(self.model())
+        self.assertEqual(self.ids(self.model(model_type="hearth_9000")), good)  # the class is that of a family
+        d = self.model(model_type="hearth_9000", architectures=["Hearth9000ForCausalLM"])
         for args in (("-p", "x"), ("--inspect",), ("--verify",), ("--tokens", "1", "-n", "1", "--ids"), ("-p", "x", "--force")):
             rc, out, err = self.run_bin("-m", d, *args)
             self.assertEqual((rc, out), (3, b""), args)
@@ -42,7 +44,7 @@ class Refuse(driver.Case):
         good = self.ids(self.model())
         self.assertEqual(good[0], 0)
         self.assertNotIn("unknown", good[2])
-        for key, value in (("attn_logit_softcapping", 50.0), ("index_topk", 2048), ("sliding_window", 64), ("query_pre_attn_scalar", 256), ("what_is_this", True), ("layer_types", ["linear_attention"])):
+        for key, value in (("attn_logit_softcapping", 50.0), ("index_topk", 2048), ("sliding_window", 64), ("query_pre_attn_scalar", 256), ("use_attention_sinks", True), ("layer_types", ["linear_attention"])):
             d = self.model(**{key: value})
             rc, out, err = self.ids(d)
             self.assertEqual((rc, out), (3, b""), key)
@@ -51,8 +53,32 @@ class Refuse(driver.Case):
             rc, out, err = self.ids(d, "--force")
             self.assertEqual((rc, out), good[:2], key)
             self.assertIn(f"'{key}' is unknown to hearth and ignored", err)
-        for key, value in (("transformers_version", "5.0"), ("use_cache", False), ("what_is_off", False), ("what_is_null", None)):
+        for key, value in (("transformers_version", "5.0"), ("use_cache", False), ("what_is_off", False), ("what_is_null", None),
+                           ("num_layers", tiny.CONFIG["num_hidden_layers"]), ("d_model", float(tiny.CONFIG["hidden_size"]))):
             self.assertEqual(self.ids(self.model(**{key: value})), good, key)
+        for key, value in (("unsloth_fixed", True), ("attention_kind", "plain"), ("router_z_loss", 0.1), ("what_is_this", {"of": 3})):
+            d = self.model(**{key: value})
+            self.assertEqual(self.ids(d), good, key)
+            self.assertIn(f"'{key}' is unknown to hearth and ignored", self.ids(d, "-v")[2])
+        self.assertEqual(self.ids(self.model(num_layers=7))[0], 3)
+
+    def test_files_that_python_writes(self):
+        d = self.model()
+        good = self.ids(d)
+        config, generation = os.path.join(d, "config.json"), os.path.join(d, "generation_config.json")
+        with open(config, encoding="utf-8") as f:
+            text = f.read()
+        for more in ('"loss_limits": [-Infinity, Infinity, NaN]', '"hidden_size": %d' % tiny.CONFIG["hidden_size"], '"hidden_act": "relu", "hidden_act": "silu"'):
+            with open(config, "w", encoding="utf-8") as f:
+                f.write(text.rstrip()[:-1] + ", " + more + "}")
+            self.assertEqual(self.ids(d), good, more)
+        with open(config, "w", encoding="utf-8") as f:
+            f.write(text.rstrip()[:-1] + ', "hidden_act": "relu"}')
+        self.assertEqual(self.ids(d)[0], 3)
+        with open(config, "w", encoding="utf-8") as f:
+            f.write(text)
+        os.truncate(generation, 0)
+        self.assertEqual(self.ids(d)[0], 0)
 
     def test_levels_that_the_machine_lacks(self):
         """Exit 2 for every way to set it: flag, variable and file, in every mode."""

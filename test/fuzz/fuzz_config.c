@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct json root;
     struct error e = {0};
     static struct config c;
-    int rc = json_parse(&a, (const char *)data, size, JSON_UNIQUE, "f", &root, &e);
+    int rc = json_parse(&a, (const char *)data, size, JSON_PYTHON, "f", &root, &e);
     if (!rc && !(rc = config_parse(&c, &root, "f", false, &e))) {
         if (c.n_layers < 1 || c.n_layers > CONFIG_MAX_LAYERS || c.hidden < 1 || c.n_heads < 1 || c.head_dim < 1)
             abort();

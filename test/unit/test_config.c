@@ -505,8 +505,8 @@ static void options_that_no_published_model_uses(void **st) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct config c;
         struct error e = {0};
-        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
-        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+        if (parse(&c, bad[i].text, false, &e) != ERR_MODEL || !strstr(e.text, bad[i].word))
+            fail_msg("%s: %s", bad[i].word, e.text);
     }
 }
 

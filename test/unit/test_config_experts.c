@@ -98,7 +98,7 @@ static void openpangu(void **st) {
     assert_true(c.router_bias);
     static const char *const refused[][2] = {
         {PANGU(PANGU_FIRST), "sandwich_norm"},
-        {PANGU(PANGU_FIRST ",\"sandwich_norm\":true,\"q_lora_rank\":1536"), "q_lora_rank"},
+        {PANGU(PANGU_FIRST ",\"sandwich_norm\":true,\"q_lora_rank\":1535"), "q_lora_rank"},
         {PANGU(PANGU_LATER ",\"sandwich_norm\":true,\"attention_bias\":true"), "attention_bias"},
         {PANGU(PANGU_LATER ",\"sandwich_norm\":true,\"param_sink_number\":128"), "param_sink_number"}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -568,7 +568,6 @@ static void muse(void **st) {
         {MUSE("muse_spark", ",\"sliding_window\":null"), "'sliding_window' is null"},
         {MUSE("muse_spark", ",\"moe_hidden_size\":0"), "moe_hidden_size"},
         {MUSE("muse_spark", ",\"final_logit_softcapping\":0"), "final_logit_softcapping"},
-        {MUSE("muse_spark", ",\"use_qk_norm\":true"), "use_qk_norm"},
         {MUSE("muse_glimmer", ",\"hidden_activation\":\"relu\""), "hidden_activation"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -620,7 +619,7 @@ static void ernie_vision(void **st) {
         {ERNIE_NESTED("", ""), "'moe_num_experts' is missing"},
         {ERNIE_NESTED(",\"moe_num_experts\":12,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2}", ""),
          "'rope_type'"},
-        {ERNIE_NESTED(",\"moe_num_experts\":12,\"new_thing\":3", ""), "new_thing"},
+        {ERNIE_NESTED(",\"moe_num_experts\":12,\"new_scale\":3", ""), "new_scale"},
         {ERNIE_FLAT(",\"moe_layer_end_index\":[4,2]"), "layer 3 has experts for text or for images only"},
         {ERNIE_FLAT(",\"moe_gate_act\":\"sigmoid\""), "moe_gate_act"},
         {ERNIE_FLAT(",\"moe_norm_gate_logits\":false"), "moe_norm_gate_logits"},

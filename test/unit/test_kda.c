@@ -282,8 +282,8 @@ static void refusals_name_the_key(void **st) {
     struct config c;
     struct error e = {0};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
-        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+        if (parse(&c, bad[i].text, false, &e) != ERR_MODEL || !strstr(e.text, bad[i].word))
+            fail_msg("%s: %s", bad[i].word, e.text);
     }
 }
 

@@ -112,7 +112,7 @@ static int read_json_file(struct chat_template *c, const char *dir, const char *
     int rc = file_join(path, sizeof path, dir, name, e);
     if (rc || !file_exists(path)) return rc;
     if ((rc = file_read(path, FILE_MAX, &s, &n, e))) return rc;
-    if (!(rc = json_parse(&a, s, n, 0, path, &root, e))) rc = use(c, &root, path, e);
+    if (!(rc = json_parse(&a, s, n, JSON_PYTHON, path, &root, e))) rc = use(c, &root, path, e);
     arena_free(&a);
     mem_free(s);
     return rc;
