@@ -327,33 +327,37 @@ static int set_bos(struct tokenizer *t, const struct json *meta, const struct gg
     return 0;
 }
 
-int load_gguf(struct tokenizer *t, const char *file, struct error *e) {
-    struct file_map map = {0};
-    struct arena arena = {0};
-    struct gguf g;
+int load_gguf_meta(struct tokenizer *t, const struct json *meta, struct arena *arena, size_t size, struct error *e) {
     struct gguf_lists l = {0};
     struct json_builder root, model;
-    int rc = file_map(&map, file, e);
-    if (rc) return rc;
-    if ((rc = gguf_parse(&g, &arena, map.data, map.size, file, e))) goto out; /* its errors name the file */
-    const struct gguf_pretok *pre = find_pretok(json_get(&g.meta, "tokenizer.ggml.pre"));
-    rc = read_lists(&l, &g.meta, e);
+    const struct gguf_pretok *pre = find_pretok(json_get(meta, "tokenizer.ggml.pre"));
+    int rc = read_lists(&l, meta, e);
     const bool is_bytes = !rc && !l.is_spm && !l.is_marked;
-    if (is_bytes && !pre) rc = fail_unknown_pretok(json_get(&g.meta, "tokenizer.ggml.pre"), e);
-    if (!rc && !(rc = begin_object(&root, &arena, 5, e)) && !(rc = begin_object(&model, &arena, 8, e))) {
+    if (is_bytes && !pre) rc = fail_unknown_pretok(json_get(meta, "tokenizer.ggml.pre"), e);
+    if (!rc && !(rc = begin_object(&root, arena, 5, e)) && !(rc = begin_object(&model, arena, 8, e))) {
         put_member(&model, "type", string_value("BPE"));
         rc = put_tokens(&root, &model, &l, e);
         if (!rc)
             rc = is_bytes ? put_bpe(&root, &model, &l, pre, e)
                           : put_spm(&root, &model, &l,
-                                    l.is_spm && json_bool(json_get(&g.meta, "tokenizer.ggml.add_space_prefix"), true));
+                                    l.is_spm && json_bool(json_get(meta, "tokenizer.ggml.add_space_prefix"), true));
         put_member(&root, "model", object_value(&model));
         struct json tree = object_value(&root);
-        if (!rc) rc = load_json_tree(t, &tree, map.size < (64u << 20) ? map.size : 64u << 20, e);
+        if (!rc) rc = load_json_tree(t, &tree, size < (64u << 20) ? size : 64u << 20, e);
     }
-    if (!rc) rc = set_bos(t, &g.meta, &l, !is_bytes || pre->bos, e);
-    if (rc) error_prefix(e, "%s", file);
-out:
+    return rc ? rc : set_bos(t, meta, &l, !is_bytes || pre->bos, e);
+}
+
+int load_gguf(struct tokenizer *t, const char *file, struct error *e) {
+    struct file_map map = {0};
+    struct arena arena = {0};
+    struct gguf g;
+    int rc = file_map(&map, file, e);
+    if (rc) return rc;
+    /* its errors name the file */
+    if (!(rc = gguf_parse(&g, &arena, map.data, map.size, file, e)) &&
+        (rc = load_gguf_meta(t, &g.meta, &arena, map.size, e)))
+        error_prefix(e, "%s", file);
     arena_free(&arena);
     file_unmap(&map);
     return rc;

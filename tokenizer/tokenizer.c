@@ -39,7 +39,11 @@ static int load_files(struct tokenizer *t, const char *dir, struct error *e) {
         if (file_exists(path)) rc = load_tiktoken(t, path, &config, e);
         else if (!(rc = file_join(path, sizeof path, dir, "tekken.json", e)) && file_exists(path))
             rc = load_tiktoken_tekken(t, path, e);
-        else if (!rc) rc = error_set(e, ERR_RUNTIME, "%s: no tokenizer.json, tiktoken.model or tekken.json", dir);
+        else if (!rc && !(rc = file_join(path, sizeof path, dir, "tokenizer.model", e)) && file_exists(path))
+            rc = load_sentencepiece(t, path, &config, e);
+        else if (!rc)
+            rc =
+                error_set(e, ERR_RUNTIME, "%s: no tokenizer.json, tiktoken.model, tekken.json or tokenizer.model", dir);
     }
     if (!rc) rc = load_bos(t, &config, e);
     arena_free(&arena);

@@ -271,6 +271,10 @@ int load_json(struct tokenizer *t, const char *path, struct error *e);
 /* root: contents of a tokenizer.json */
 int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e);
 int load_gguf(struct tokenizer *t, const char *file, struct error *e);
+/* meta: the tokenizer's members of a GGUF file of `size` bytes */
+int load_gguf_meta(struct tokenizer *t, const struct json *meta, struct arena *arena, size_t size, struct error *e);
+/* SentencePiece's tokenizer.model; config: of tokenizer_config.json */
+int load_sentencepiece(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
 enum gguf_token_type {
     GGUF_TOKEN_NORMAL = 1,
     GGUF_TOKEN_UNKNOWN,

@@ -153,7 +153,7 @@ static int add_dir_entry(void *ctx, const char *name) {
 
 /* A directory with only a tokenizer serves --tokenize. */
 static bool has_tokenizer(const char *dir) {
-    static const char *const names[] = {"tokenizer.json", "tiktoken.model", "tekken.json"};
+    static const char *const names[] = {"tokenizer.json", "tiktoken.model", "tekken.json", "tokenizer.model"};
     char path[PATHS_MAX];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!file_join(path, sizeof path, dir, names[i], NULL) && file_exists(path)) return true;

@@ -1,5 +1,5 @@
-/* Any bytes as tokenizer.json, or as tekken.json if they name its tokens' bytes: either a clear error or a tokenizer
- * that encodes. */
+/* Any bytes as tokenizer.json, as tekken.json if they name its tokens' bytes, or as SentencePiece's tokenizer.model if
+ * they begin as one: either a clear error or a tokenizer that encodes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char text[] = "a b  ab\n1234 \xC3\xA9\xE4\xB8\xAD's <s>\xE2\x96\x81 \xFF\0x";
     static const char key[] = "token_bytes";
     const char *name = size && memmem(data, size, key, sizeof key - 1) ? "tekken.json" : "tokenizer.json";
+    if (size && *data == '\n') name = "tokenizer.model"; /* field 1, a message */
     const struct file_embedded table[] = {{name, data, data + size}, {NULL, NULL, NULL}};
     struct tokenizer *t;
     struct error e = {0};

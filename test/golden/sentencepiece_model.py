@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Checkpoints with SentencePiece's tokenizer.model alone: ids of texts, added tokens of tokenizer_config.json, and damaged files.
+
+    sentencepiece_model.py HEARTH
+
+The model is written here. EXPECTED are the ids of the library sentencepiece 0.2 for the same bytes; where it is installed, it is asked again."""
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+BIN = sys.argv[1]
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+WORDS = "▁ h e l o w r d he ll llo hello ▁hello ▁w or ld ▁world é ▁▁".split()
+
+
+def varint(n):
+    out = b""
+    while n > 127:
+        out, n = out + bytes([n & 127 | 128]), n >> 7
+    return out + bytes([n])
+
+
+def field(number, value):
+    if isinstance(value, bytes):
+        return varint(number << 3 | 2) + varint(len(value)) + value
+    if isinstance(value, float):
+        return varint(number << 3 | 5) + struct.pack("<f", value)
+    return varint(number << 3) + varint(value)
+
+
+def model(kind=2, prefix=1, collapse=0, charsmap=b"", pieces=()):
+    all_ = [("<unk>", 0.0, UNKNOWN), ("<s>", 0.0, CONTROL), ("</s>", 0.0, CONTROL)] + [(f"<0x{b:02X}>", 0.0, BYTE) for b in range(256)]
+    all_ += [(w, -float(i), NORMAL) for i, w in enumerate(WORDS)] + list(pieces)
+    out = b"".join(field(1, field(1, text.encode()) + field(2, score) + (field(3, type_) if type_ != NORMAL else b"")) for text, score, type_ in all_)
+    out += field(2, field(3, kind) + field(4, 280) + field(35, 1) + field(40, 0) + field(41, 1) + field(42, 2))
+    return out + field(3, field(1, b"identity") + field(2, charsmap) + field(3, prefix) + field(4, collapse) + field(5, 1))
+
+
+def tokenize(files, text, *args):
+    with tempfile.TemporaryDirectory() as d:
+        for name, data in files.items():
+            with open(os.path.join(d, name), "wb") as f:
+                f.write(data)
+        p = subprocess.run([BIN, "-m", d, "--tokenize", *args], input=text.encode(), capture_output=True, timeout=60, check=False)
+        return json.loads(p.stdout) if p.returncode == 0 else p.stderr.decode()
+
+
+EXPECTED = {
+    "hello": [271], "hello world": [271, 272, 273, 274], "hellohello": [271, 270], "wor": [272, 273], " ": [277], "": [], "é": [259, 276],
+    "he\nllo": [259, 267, 13, 269], "  hello": [277, 271], "zé🙂": [259, 125, 276, 243, 162, 156, 133], "world wor": [272, 273, 274, 272, 273],
+}
+failures = checks = 0
+
+
+def check(what, got, want):
+    global failures, checks
+    checks += 1
+    if got != want:
+        failures += 1
+        print(f"FAIL {what}: {got!r}, not {want!r}")
+
+
+try:
+    import sentencepiece
+    library = sentencepiece.SentencePieceProcessor(model_proto=model())
+    for text, ids in EXPECTED.items():
+        check(f"the library, {text!r}", library.encode(text), ids)
+except ImportError:
+    print("the library sentencepiece is not installed: its ids are those written here")
+for text, ids in EXPECTED.items():
+    check(repr(text), tokenize({"tokenizer.model": model()}, text), ids)
+check("no prefix", tokenize({"tokenizer.model": model(prefix=0)}, "hello hello"), [270, 271])
+config = {"added_tokens_decoder": {"280": {"content": "<|im_end|>", "special": True}, "2": {"content": "</s>", "special": True}}, "tokenizer_class": "LlamaTokenizer"}
+both = {"tokenizer.model": model(), "tokenizer_config.json": json.dumps(config).encode()}
+check("an added control token", tokenize(both, "hello<|im_end|>", "--special"), [271, 280])
+check("the same, typed", 280 in list(tokenize(both, "hello<|im_end|>")), False)
+for what, data, word in (("unigrams", model(kind=1), "unigrams"), ("a table", model(charsmap=b"abc"), "by a table"), ("joined spaces", model(collapse=1), "joins and strips spaces"),
+                         ("an empty file", b"", "damaged"), ("tiktoken's ranks", b"IQ== 0\nIg== 1\n", "damaged"), ("half a file", model()[:1000], "damaged"), ("a long size", b"\x0a\xff\xff\xff\xff\x7fabc", "damaged"),
+                         ("text that is not UTF-8", field(1, field(1, b"\xff")), "damaged"), ("an unknown type", field(1, field(1, b"a") + field(3, 9)), "damaged"), ("a group", b"\x0b\x0c", "damaged")):
+    got = tokenize({"tokenizer.model": data}, "hello")
+    check(what, isinstance(got, str) and word in got and "tokenizer.model" in got, True)
+for key, value in (("-1", {"content": "a"}), ("x", {"content": "a"}), ("99999999", {"content": "a"}), ("280", {"content": 3}), ("280", 3)):
+    got = tokenize({"tokenizer.model": model(), "tokenizer_config.json": json.dumps({"added_tokens_decoder": {key: value}}).encode()}, "hello")
+    check(f"added token {key} {value}", isinstance(got, str) and f"added_tokens_decoder.{key}" in got, True)
+print(f"{checks - failures} passed, {failures} failed")
+sys.exit(1 if failures else 0)
