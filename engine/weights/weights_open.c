@@ -153,8 +153,16 @@ static bool is_of_unused_expert(const struct config *c, const char *name) {
 static bool is_harmless(const struct config *c, const char *name) {
     static const char *const parts[] = {"rotary_emb.inv_freq", ".k_scale",         ".v_scale",   ".q_scale",
                                         "input_scale",         "activation_scale", ".qscale_act"};
+    /* scales and zero points of caches, outputs and probabilities that other programs keep in few bits */
+    static const char *const ends[] = {".kv_scale",          ".output_scale",     ".prob_scale",
+                                       ".prob_output_scale", ".k_zero_point",     ".v_zero_point",
+                                       ".q_zero_point",      ".kv_zero_point",    ".kv_cache_scale",
+                                       ".input_zero_point",  ".output_zero_point"};
+    const size_t n = strlen(name);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i])) return true;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (n > strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i])) return true;
     for (const char *const *p = c->arch->skipped_tensors; p && *p; p++)
         if (strstr(name, *p)) return true;
     return is_of_unused_expert(c, name) || (c->layout->skipped && strstr(name, c->layout->skipped));

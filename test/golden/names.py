@@ -182,6 +182,11 @@ for what, other in (("one by one", apart), ("in one tensor", stacked(apart)), ("
     ok = got == want and isinstance(want, bytes)
     print(f"{'ok' if ok else 'FAIL'} names of transformers, experts {what} {got if isinstance(got, str) else ''}")
     failed += not ok
+idle = {f"model.language_model.layers.1.self_attn.{n}": ("F32", [1], bytes(4)) for n in
+        ("k_proj.output_scale", "v_proj.output_scale", "kv_scale", "prob_output_scale", "k_zero_point", "q_proj.input_zero_point", "attn.kv_cache_scale")}
+got = logits(hearth, config, {**apart, **idle}, tokens)
+print(f"{'ok' if got == want else 'FAIL'} scales of caches and outputs {got if isinstance(got, str) else ''}")
+failed += got != want
 got = logits(hearth, config, {**apart, extra: ("BF16", [1, 8], bytes(16))}, tokens)
 ok = isinstance(got, str) and extra in got and "unknown tensor" in got
 print(f"{'ok' if ok else 'FAIL'} an unknown tensor: {got if isinstance(got, str) else 'accepted'}")
