@@ -32,10 +32,20 @@ int engine_client_local_tokenizer(struct app *a, struct error *e) {
     return rc == ERR_RUNTIME ? (e->code = ERR_MODEL) : rc; /* a checkpoint without a tokenizer is a bad model */
 }
 
+/* Replaces the error of a tokenizer by that of a model which would not open with one. */
+static int blame_model(struct app *a, struct error *e) {
+    struct engine_params p;
+    struct buf report = {0};
+    struct error why = {0};
+    engine_client_local_params(a, &p);
+    if (engine_inspect(&p, &report, &why) == ERR_MODEL) *e = why;
+    buf_free(&report);
+    return e->code;
+}
 static int local_open_text(struct app *a, struct error *e) {
     show_opening(a);
     int rc = engine_client_local_tokenizer(a, e);
-    if (rc) return rc;
+    if (rc) return blame_model(a, e);
     if (a->opts.v[OPT_RAW].on) return 0;
     rc = chat_template_open(&a->template, a->model_dir, a->opts.v[OPT_TEMPLATE].text, e);
     if (rc == ERR_MODEL && !a->opts.v[OPT_TEMPLATE].text)

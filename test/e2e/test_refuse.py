@@ -17,6 +17,11 @@ class Refuse(driver.Case):
         tiny.make(d, config)
         return d
 
+    def without_tokenizer(self):
+        d = self.model()
+        os.remove(os.path.join(d, "tokenizer.json"))
+        return self.run_bin("-m", d, "-p", "x")
+
     def ids(self, d, *args):
         rc, out, err = self.run_bin("-m", d, "--tokens", "5,6,7", "-n", "3", "--temp", "0", "--ids", *args)
         return rc, out, err
@@ -30,6 +35,9 @@ class Refuse(driver.Case):
             self.assertEqual((rc, out), (3, b""), args)
             for word in ("hearth_9000", "cannot open", "llama.cpp", "hearth --version -v", "config.json"):
                 self.assertIn(word, err)
+        os.remove(os.path.join(d, "tokenizer.json"))  # the family is named before what else is missing
+        self.assertIn("hearth_9000", self.run_bin("-m", d, "-p", "x")[2])
+        self.assertIn("no tokenizer.json", self.without_tokenizer()[2])
         listed = self.run_bin("--version", "-v")[1].decode()
         for word in ("deepseek_v3", "qwen3_moe", "mixtral"):
             self.assertIn(word, listed)
