@@ -70,7 +70,7 @@ struct engine_info {
     int vocab, n_layers, hidden, n_experts, topk, context, max_context;
     int threads;
     const char *level;  /* "avx512" */
-    const int32_t *eos; /* stop ids of generation_config.json and config.json */
+    const int32_t *eos; /* stop ids of generation_config.json and config.json, and those of engine_add_eos() */
     int n_eos;
     double temperature, top_p, min_p, repeat_penalty; /* the vendor's defaults; NAN: not given */
     int top_k;                                        /* 0: not given */
@@ -80,6 +80,9 @@ struct engine_info {
     uint64_t fingerprint;
 };
 const struct engine_info *engine_info(const struct engine *eng); /* valid until close */
+/* Adds a stop id that the tokenizer or the template names. Only before the first session. An id outside the vocabulary
+ * or below 0 is ignored. ERR_MEMORY. */
+int engine_add_eos(struct engine *eng, int32_t id, struct error *e);
 
 /* --inspect: appends one JSON object without opening the engine. --verify: reads every tensor; ERR_MODEL names the
  * first damaged one. */

@@ -18,6 +18,8 @@ static int add_eos(struct engine *eng, int64_t id, struct error *e) {
     return 0;
 }
 
+int engine_add_eos(struct engine *eng, int32_t id, struct error *e) { return add_eos(eng, id, e); }
+
 int generation_config_read(struct engine *eng, struct error *e) {
     const struct config *c = &eng->weights.config;
     struct engine_info *f = &eng->info;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/gguf_file.h"
+#include "base/gguf_tokens.h"
 #include "tokenizer/tokenizer_internal.h"
 
 /* Converts the tokenizer lists of a GGUF file to the tree of an equivalent tokenizer.json. GGUF stores only the name of
@@ -239,7 +240,7 @@ static int put_tokens(struct json_builder *root, struct json_builder *model, con
                       struct error *e) {
     uint32_t n = l->tokens->n, k = 0, added = 0;
     for (uint32_t i = 0; i < n; i++) {
-        int64_t type = json_int(json_at(l->types, i), GGUF_TOKEN_NORMAL);
+        int64_t type = gguf_token_type(l->tokens, l->types, i);
         added += type == GGUF_TOKEN_CONTROL || type == GGUF_TOKEN_USER || type == GGUF_TOKEN_UNKNOWN;
     }
     struct json *vocab = arena_alloc(root->arena, 2 * (size_t)n * sizeof *vocab),
@@ -247,7 +248,7 @@ static int put_tokens(struct json_builder *root, struct json_builder *model, con
     if (!vocab || !list) return no_memory(e);
     added = 0;
     for (uint32_t i = 0; i < n; i++) {
-        int64_t type = json_int(json_at(l->types, i), GGUF_TOKEN_NORMAL);
+        int64_t type = gguf_token_type(l->tokens, l->types, i);
         if (type == GGUF_TOKEN_UNUSED) continue;
         if (type != GGUF_TOKEN_CONTROL) {
             vocab[2 * k] = l->tokens->items[i];

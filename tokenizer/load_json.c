@@ -288,19 +288,31 @@ static int load_post(struct tokenizer *t, const struct json *j, int depth, struc
     return load_fail_unknown("post-processor", type, e);
 }
 
+/* Returns a named token of tokenizer_config.json, a string or an object with its content; NULL: none. */
+static const struct json *named_token(const struct json *config, const char *name) {
+    const struct json *token = json_get(config, name);
+    if (token && token->type == JSON_OBJECT) token = json_get(token, "content");
+    return token && token->type == JSON_STRING && token->n ? token : NULL;
+}
+static int32_t token_id(const struct tokenizer *t, const struct json *token) {
+    const int32_t id = added_tokens_id(t, token->string, token->n);
+    return id >= 0 ? id : (int32_t)load_find_token(t, token->string, token->n);
+}
+
 int load_bos(struct tokenizer *t, const struct json *config, struct error *e) {
-    const struct json *add = json_get(config, "add_bos_token"), *bos = json_get(config, "bos_token");
+    const struct json *add = json_get(config, "add_bos_token"), *bos = named_token(config, "bos_token");
     if (!add || add->type != JSON_BOOL) return 0;
     t->bos = -1;
-    if (!add->boolean) return 0;
-    if (bos && bos->type == JSON_OBJECT) bos = json_get(bos, "content");
-    if (!bos || bos->type != JSON_STRING) return 0; /* nothing to add */
-    t->bos = added_tokens_id(t, bos->string, bos->n);
-    if (t->bos < 0) t->bos = (int32_t)load_find_token(t, bos->string, bos->n);
-    if (t->bos < 0)
+    if (!add->boolean || !bos) return 0; /* nothing to add */
+    if ((t->bos = token_id(t, bos)) < 0)
         return error_set(e, ERR_MODEL, "tokenizer_config.json: bos_token %.*s is not in the vocabulary",
                          (int)(bos->n < 80 ? bos->n : 80), bos->string);
     return 0;
+}
+
+void load_eos(struct tokenizer *t, const struct json *config) {
+    const struct json *eos = named_token(config, "eos_token");
+    if (eos) t->eos = token_id(t, eos);
 }
 
 int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e) {

@@ -1,6 +1,7 @@
 /* Merges of a vocabulary whose tokens have scores, as in GGUF files of SentencePiece models. */
 #include <stdlib.h>
 
+#include "base/gguf_tokens.h"
 #include "base/utf8.h"
 #include "tokenizer/tokenizer_internal.h"
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/gguf_tokens.h"
 #include "base/utf8.h"
 #include "tokenizer/tokenizer_internal.h"
 

@@ -46,6 +46,7 @@ static int load_files(struct tokenizer *t, const char *dir, struct error *e) {
                 error_set(e, ERR_RUNTIME, "%s: no tokenizer.json, tiktoken.model, tekken.json or tokenizer.model", dir);
     }
     if (!rc) rc = load_bos(t, &config, e);
+    if (!rc) load_eos(t, &config);
     arena_free(&arena);
     mem_free(text);
     return rc;
@@ -56,7 +57,7 @@ int tokenizer_open(struct tokenizer **out, const char *dir, struct error *e) {
     struct tokenizer *t = mem_calloc(1, sizeof *t);
     *out = NULL;
     if (!t) return error_set(e, ERR_MEMORY, "no memory for the tokenizer");
-    t->bos = -1;
+    t->bos = t->eos = -1;
     t->lock = mem_calloc(1, sizeof *t->lock);
     t->idle = mem_calloc(1, sizeof(struct encoder *));
     int rc = t->lock && t->idle ? 0 : error_set(e, ERR_MEMORY, "no memory for the tokenizer");
@@ -110,6 +111,7 @@ int32_t tokenizer_added_id(const struct tokenizer *t, const char *token) {
 bool tokenizer_strips_start(const struct tokenizer *t) { return t->decoding.unmark_first || t->decoding.n_strip; }
 bool tokenizer_joins_with_space(const struct tokenizer *t) { return t->decoding.join_with_space; }
 int32_t tokenizer_bos(const struct tokenizer *t) { return t->bos; }
+int32_t tokenizer_eos(const struct tokenizer *t) { return t->eos; }
 
 /* ---- encoder pool ----
  * Word caches pay off only if they outlive a call, and a call must not wait for another thread's encoder. Finished

@@ -61,6 +61,8 @@ int tokenizer_encode(const struct tokenizer *t, const char *data, size_t n, enum
 int tokenizer_encode_text(const struct tokenizer *t, const struct text *text, struct ids *out, struct error *e);
 /* Returns the token that the post-processor (or add_bos_token) puts before a sequence, or -1. */
 int32_t tokenizer_bos(const struct tokenizer *t);
+/* Returns the token that ends a sequence, as tokenizer_config.json names it (eos_token), or -1. */
+int32_t tokenizer_eos(const struct tokenizer *t);
 
 /* Streaming decoder. Holds bytes back while a character is incomplete. */
 struct decoder {

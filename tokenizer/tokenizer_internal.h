@@ -235,7 +235,7 @@ struct tokenizer {
     /* added tokens: all; those matched before normalization; those matched after it */
     struct trie added_trie, raw_trie, normalized_trie;
     struct token_decoding decoding;
-    int32_t bos;
+    int32_t bos, eos; /* -1: none */
     /* limits in characters of a text and of a run with or without white space; longer ones are split first (0: never)
      */
     size_t max_chars, max_run;
@@ -275,14 +275,6 @@ int load_gguf(struct tokenizer *t, const char *file, struct error *e);
 int load_gguf_meta(struct tokenizer *t, const struct json *meta, struct arena *arena, size_t size, struct error *e);
 /* SentencePiece's tokenizer.model; config: of tokenizer_config.json */
 int load_sentencepiece(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
-enum gguf_token_type {
-    GGUF_TOKEN_NORMAL = 1,
-    GGUF_TOKEN_UNKNOWN,
-    GGUF_TOKEN_CONTROL,
-    GGUF_TOKEN_USER,
-    GGUF_TOKEN_UNUSED,
-    GGUF_TOKEN_BYTE
-};
 /* Builds the merges of a vocabulary whose tokens have scores [id] and types [id]. */
 int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types,
                 struct error *e);
@@ -291,6 +283,8 @@ int load_tiktoken(struct tokenizer *t, const char *path, const struct json *conf
 int load_tiktoken_tekken(struct tokenizer *t, const char *path, struct error *e); /* Mistral's tekken.json */
 /* Reads bos_token and add_bos_token of tokenizer_config.json. */
 int load_bos(struct tokenizer *t, const struct json *config, struct error *e);
+/* Reads eos_token of tokenizer_config.json. A token outside the vocabulary ends nothing. */
+void load_eos(struct tokenizer *t, const struct json *config);
 /* takes ownership of content, also on failure */
 int added_tokens_append(struct tokenizer *t, struct added_token a, struct error *e);
 /* builds the tries after all tokens were added */

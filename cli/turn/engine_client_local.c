@@ -113,6 +113,16 @@ static int check_draft_tokenizer(const struct app *a, const char *draft, struct 
     return rc;
 }
 
+/* Adds the stop ids that config.json and generation_config.json may lack: fine-tunes often change only the tokenizer.
+ */
+static int add_stop_ids(struct app *a, struct error *e) {
+    int32_t end = -1;
+    int rc = 0;
+    if (a->tokenizer) rc = engine_add_eos(a->engine, tokenizer_eos(a->tokenizer), e);
+    if (!rc && a->tokenizer && a->template) rc = chat_template_end(a->template, a->tokenizer, &end, e);
+    return rc ? rc : engine_add_eos(a->engine, end, e);
+}
+
 static int local_open_engine(struct app *a, struct error *e) {
     struct engine_params p;
     engine_client_local_params(a, &p);
@@ -145,8 +155,9 @@ static int local_open_engine(struct app *a, struct error *e) {
         rc = 0;
     }
     progress_clear();
-    if (!rc) a->info = engine_info(a->engine);
-    return rc;
+    if (rc) return rc;
+    a->info = engine_info(a->engine);
+    return add_stop_ids(a, e);
 }
 
 /* --- clients ---------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/gguf_tokens.h"
 #include "engine/model/gguf_build.h"
 #include "engine/model/gguf_layers.h"
 
@@ -127,53 +128,12 @@ void gguf_list(struct buf *out) {
             buf_fmt(out, "%s%s", k || a != tables[k] ? ", " : "", a->name);
 }
 
-/* Tokens that end a turn regardless of the metadata: llama.cpp stops at them. */
-static bool ends_turn(const struct json *s) {
-    static const char *const names[] = {"<|eot_id|>",
-                                        "<|im_end|>",
-                                        "<|end|>",
-                                        "<|return|>",
-                                        "<|call|>",
-                                        "<end_of_turn>",
-                                        "<|endoftext|>",
-                                        "< EOT >",
-                                        "_<EOT>",
-                                        "<｜end▁of▁sentence｜>",
-                                        "<end_of_utterance>",
-                                        "<|eom_id|>",
-                                        "[EOT]",
-                                        "[EOS]",
-                                        "<EOT>",
-                                        "<turn|>"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (json_is(s, names[i])) return true;
-    return false;
-}
-
 static void put_tokens(struct config_builder *t) {
-    enum { CONTROL = 3, USER_DEFINED = 4 }; /* values of tokenizer.ggml.token_type */
-    static const char *const end_keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                           "tokenizer.ggml.eom_token_id"};
-    const struct json *tokens = json_get(t->meta, "tokenizer.ggml.tokens"),
-                      *types = json_get(t->meta, "tokenizer.ggml.token_type"),
-                      *bos = json_get(t->meta, "tokenizer.ggml.bos_token_id");
-    struct json *ids = arena_alloc(t->arena, CONFIG_MAX_EOS * sizeof *ids);
-    uint32_t n = 0;
-    if (!ids) {
-        t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
-        return;
-    }
-    for (size_t i = 0; i < sizeof end_keys / sizeof *end_keys; i++) {
-        const struct json *id = json_get(t->meta, end_keys[i]);
-        if (id) ids[n++] = *id;
-    }
-    for (uint32_t i = 0; tokens && tokens->type == JSON_ARRAY && i < tokens->n && n < CONFIG_MAX_EOS; i++) {
-        const int64_t type = types ? json_int(json_at(types, i), CONTROL) : CONTROL;
-        bool adds = ends_turn(&tokens->items[i]) && (type == CONTROL || type == USER_DEFINED);
-        for (uint32_t k = 0; k < n; k++) adds &= json_int(&ids[k], -1) != i;
-        if (adds) ids[n++] = (struct json){.type = JSON_INT, .integer = i};
-    }
-    if (n) gguf_build_json(t, "eos_token_id", (struct json){.type = JSON_ARRAY, .n = n, .items = ids});
+    const struct json *bos = json_get(t->meta, "tokenizer.ggml.bos_token_id");
+    int64_t ends[CONFIG_MAX_EOS];
+    const uint32_t n = gguf_token_ends(t->meta, ends, CONFIG_MAX_EOS);
+    struct json *ids = n ? gguf_build_list(t, "eos_token_id", n) : NULL;
+    for (uint32_t i = 0; ids && i < n; i++) ids[i] = (struct json){.type = JSON_INT, .integer = ends[i]};
     if (bos) gguf_build_json(t, "bos_token_id", *bos);
 }
 

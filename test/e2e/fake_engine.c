@@ -49,6 +49,7 @@ const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t 
 }
 int32_t tokenizer_added_id(const struct tokenizer *t, const char *piece) { return -1; }
 int32_t tokenizer_bos(const struct tokenizer *t) { return -1; }
+int32_t tokenizer_eos(const struct tokenizer *t) { return -1; }
 bool tokenizer_strips_start(const struct tokenizer *t) { return false; }
 bool tokenizer_joins_with_space(const struct tokenizer *t) { return false; }
 void text_free(struct text *t) {
@@ -93,6 +94,9 @@ void chat_template_close(struct chat_template **c) {
     *c = NULL;
 }
 uint64_t chat_template_hash(const struct chat_template *c) { return 42; }
+int chat_template_end(const struct chat_template *c, const struct tokenizer *t, int32_t *id, struct error *e) {
+    return *id = -1, 0;
+}
 int chat_template_render_prompt(const struct chat_template *c, const struct json *conv, struct text *out,
                                 struct error *e) {
     struct buf b = {0};
@@ -323,6 +327,7 @@ void engine_close(struct engine **out) {
     *out = NULL;
 }
 const struct engine_info *engine_info(const struct engine *eng) { return &eng->info; }
+int engine_add_eos(struct engine *eng, int32_t id, struct error *e) { return 0; }
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e) {
     return buf_str(json, "{\"family\": \"fake\", \"bytes\": {\"all\": 1000, \"per_token\": 500}, \"layers\": 1, "
                          "\"total_bytes\": 123456789, \"dtypes\": "

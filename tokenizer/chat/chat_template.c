@@ -277,6 +277,52 @@ int chat_template_render_prompt(const struct chat_template *c, const struct json
 }
 const struct dialect_set *chat_template_dialects(const struct chat_template *c) { return &c->dialects; }
 
+/* Whether a control token is, or begins, a mark around a part of an answer. */
+static bool is_mark(const struct dialect_set *d, const char *token, size_t n) {
+    for (size_t i = 0; d->active[i]; i++)
+        if (!strncmp(d->active[i]->open, token, n) || (d->active[i]->close && !strncmp(d->active[i]->close, token, n)))
+            return true;
+    return false;
+}
+/* Finds the first control token of a text that follows an answer. Only white space and closing marks may precede it. */
+static int first_control(const struct chat_template *c, const struct tokenizer *t, const char *s, size_t n, int32_t *id,
+                         struct error *e) {
+    struct ids ids = {0};
+    int rc = tokenizer_encode(t, s, n, TEXT_TEMPLATE, &ids, e);
+    for (size_t i = 0; i < ids.n && !rc && *id < 0; i++) {
+        bool is_special = false;
+        size_t n_bytes = 0, k = 0;
+        const char *bytes = tokenizer_token_bytes(t, ids.data[i], &n_bytes, &is_special);
+        if (!bytes) break;
+        if (is_special && !is_mark(&c->dialects, bytes, n_bytes)) *id = ids.data[i];
+        while (k < n_bytes && strchr(" \n\r\t", bytes[k])) k++;
+        if (!is_special && k < n_bytes) break;
+    }
+    ids_free(&ids);
+    return rc;
+}
+int chat_template_end(const struct chat_template *c, const struct tokenizer *t, int32_t *id, struct error *e) {
+    static const char answer[] = "hearth-answer", turn[] =
+                                                      "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, "
+                                                      "{\"role\": \"assistant\", \"content\": \"hearth-answer\"}], "
+                                                      "\"add_generation_prompt\": false}";
+    struct arena a = {0};
+    struct json vars;
+    struct text text = {0};
+    *id = -1;
+    if (c->dialects.headers) return 0;
+    int rc = json_parse(&a, turn, sizeof turn - 1, 0, "a turn", &vars, e);
+    if (!rc) rc = chat_template_render(c, &vars, &text, e);
+    const char *at = rc ? NULL : memmem(text.data, text.n, answer, sizeof answer - 1);
+    if (at) {
+        at += sizeof answer - 1;
+        rc = first_control(c, t, at, (size_t)(text.data + text.n - at), id, e);
+    }
+    text_free(&text);
+    arena_free(&a);
+    return rc == ERR_MEMORY ? rc : 0; /* a template that refuses this turn says nothing */
+}
+
 static bool is_word_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }

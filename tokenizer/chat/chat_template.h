@@ -38,6 +38,10 @@ int chat_template_render_prompt(const struct chat_template *c, const struct json
 /* Returns the dialects of a template: of the default one, if there are several. */
 const struct dialect_set *chat_template_dialects(const struct chat_template *c);
 
+/* Finds the control token that the template writes behind an answer, such as <|im_end|>: the model ends its answers
+ * with it. *id = -1: there is none, or a turn has several messages, each with an end. ERR_MEMORY. */
+int chat_template_end(const struct chat_template *c, const struct tokenizer *t, int32_t *id, struct error *e);
+
 /* Splits model output into text, thinking and tool calls by the markers of the model family. */
 struct output_parser;
 /* prompt_tail: end of the rendered prompt, which may already have opened a thinking block. Markers are chosen by the
