@@ -7,11 +7,29 @@
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the added tokens"); }
 
+/* Whether a token looks like a mark of chats. Many checkpoints do not flag theirs special: <tool_call> and <think> of
+ * Qwen, <｜User｜> of DeepSeek. Typed text must not act as one. */
+static bool is_chat_mark(const char *s, size_t n) {
+    static const char *const shapes[] = {"<|", "|>", "<｜", "｜>"};
+    static const char *const words[] = {"think", "reason", "tool",   "call",     "func",        "arg_",
+                                        "role",  "turn",   "system", "response", "observation", "inst",
+                                        "user",  "assist", "answer", "message"};
+    char lower[64];
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (memmem(s, n, shapes[i], strlen(shapes[i]))) return true;
+    if ((!memchr("<[{(|]", s[0], 6) && strncmp(s, "◁", 3)) || n > sizeof lower) return false;
+    for (size_t i = 0; i < n; i++) lower[i] = (char)(s[i] >= 'A' && s[i] <= 'Z' ? s[i] | 32 : s[i]);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (memmem(lower, n, words[i], strlen(words[i]))) return true;
+    return false;
+}
+
 int added_tokens_append(struct tokenizer *t, struct added_token a, struct error *e) {
     if (mem_grow(&t->added, &t->cap_added, t->n_added + 1, sizeof *t->added)) {
         mem_free(a.content);
         return no_memory(e);
     }
+    a.is_control = a.special || is_chat_mark(a.content, a.n);
     t->added[t->n_added] = a;
     return added_trie_add(&t->added_trie, a.content, a.n, (int32_t)t->n_added++) ? no_memory(e) : 0;
 }
@@ -63,22 +81,28 @@ int added_tokens_index(struct tokenizer *t, struct error *e) {
                 if (!x && (rc = encoder_acquire(t, &x, e))) break;
                 if ((rc = normalizer_run(x, &t->normalizer, text, &text, e))) break;
             }
-            if (text.n &&
-                added_trie_add(a->normalized ? &t->normalized_trie : &t->raw_trie, text.s, text.n, (int32_t)i))
-                rc = no_memory(e);
+            struct trie *trie = a->normalized ? &t->normalized_trie : &t->raw_trie;
+            if (text.n && added_trie_add(trie, text.s, text.n, (int32_t)i)) rc = no_memory(e);
+            trie->has_plain |= !a->is_control;
         }
     if (x) encoder_release(x);
     return rc;
 }
 
-/* Finds the longest added token at s[from] whose bytes all come from the template. Returns its index or -1. */
-static int32_t longest_match(const struct trie *t, struct norm_text text, size_t from, size_t *end) {
+/* Finds the longest added token at text.s[from] that these bytes may become. Returns its index or -1. */
+static int32_t longest_match(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin,
+                             size_t from, size_t *end) {
     int32_t best = -1;
-    uint32_t at = t->root[(uint8_t)text.s[from]];
-    for (size_t i = from; at && (!text.origin || text.origin[i] == TEXT_TEMPLATE);) {
-        if (t->nodes[at].token >= 0) best = t->nodes[at].token, *end = i + 1;
+    uint32_t at = trie->root[(uint8_t)text.s[from]];
+    bool takes_control = true;
+    for (size_t i = from; at;) {
+        takes_control = takes_control && (text.origin ? text.origin[i] : origin) == TEXT_TEMPLATE;
+        if (!takes_control && !trie->has_plain) break;
+        const int32_t token = trie->nodes[at].token;
+        if (token >= 0 && (takes_control || !t->added[token].is_control)) best = token, *end = i + 1;
         if (++i == text.n) break;
-        for (at = t->nodes[at].child; at && t->nodes[at].byte != (uint8_t)text.s[i];) at = t->nodes[at].sibling;
+        for (at = trie->nodes[at].child; at && trie->nodes[at].byte != (uint8_t)text.s[i];)
+            at = trie->nodes[at].sibling;
     }
     return best;
 }
@@ -96,11 +120,11 @@ static bool word_after(struct norm_text t, size_t at) {
 int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin,
                       struct added_matches *out, struct error *e) {
     out->n = 0;
-    if (!trie->n || (!text.origin && origin != TEXT_TEMPLATE)) return 0;
+    if (!trie->n || (!text.origin && origin != TEXT_TEMPLATE && !trie->has_plain)) return 0;
     size_t done = 0;
     for (size_t i = 0; i < text.n;) {
         size_t end = 0;
-        int32_t k = trie->root[(uint8_t)text.s[i]] ? longest_match(trie, text, i, &end) : -1;
+        int32_t k = trie->root[(uint8_t)text.s[i]] ? longest_match(t, trie, text, origin, i, &end) : -1;
         if (k < 0) {
             i++;
             continue;

@@ -1,5 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/gguf_file.h"
 #include "base/gguf_tokens.h"
@@ -196,7 +197,22 @@ static int put_parsed(struct json_builder *o, const char *key, const char *s) {
 struct gguf_lists {
     const struct json *tokens, *types, *scores, *merges;
     bool is_spm, is_marked; /* is_marked: merges of characters, with marks for spaces */
+    bool strips;            /* control tokens take the white space behind them */
 };
+
+/* Phi-3's tokenizer.json has `rstrip`, for which GGUF has no key: llama.cpp goes by the name of the model. */
+static bool is_phi3(const struct json *meta) {
+    const struct json *arch = json_get(meta, "general.architecture"), *name = json_get(meta, "general.name");
+    if (json_is(arch, "phi3") || json_is(arch, "phimoe")) return true;
+    for (size_t i = 0; name && name->type == JSON_STRING && i + 4 <= name->n; i++)
+        if (!strncasecmp(name->string + i, "phi3", 4) ||
+            (i + 5 <= name->n && !strncasecmp(name->string + i, "phi-3", 5)))
+            return true;
+    return false;
+}
+static bool strips_behind(const struct gguf_lists *l, const struct json *text) {
+    return l->strips && !json_is(text, "<unk>") && !json_is(text, "<s>") && !json_is(text, "<|endoftext|>");
+}
 
 static int read_lists(struct gguf_lists *l, const struct json *meta, struct error *e) {
     const struct json *model = json_get(meta, "tokenizer.ggml.model");
@@ -205,6 +221,7 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
     l->scores = json_get(meta, "tokenizer.ggml.scores");
     l->merges = json_get(meta, "tokenizer.ggml.merges");
     l->is_spm = json_is(model, "llama");
+    l->strips = l->is_spm && is_phi3(meta);
     if (!model || json_is(model, "no_vocab") || json_is(model, "none"))
         return error_set(e, ERR_MODEL, "no tokenizer in its metadata");
     l->is_marked = json_is(model, "gemma4");
@@ -256,11 +273,12 @@ static int put_tokens(struct json_builder *root, struct json_builder *model, con
         }
         if (type != GGUF_TOKEN_CONTROL && type != GGUF_TOKEN_USER && type != GGUF_TOKEN_UNKNOWN) continue;
         struct json_builder o;
-        if (begin_object(&o, root->arena, 4, e)) return ERR_MEMORY;
+        if (begin_object(&o, root->arena, 5, e)) return ERR_MEMORY;
         put_member(&o, "id", int_value(i));
         put_member(&o, "content", l->tokens->items[i]);
         put_member(&o, "special", bool_value(type != GGUF_TOKEN_USER));
         put_member(&o, "normalized", bool_value(false));
+        put_member(&o, "rstrip", bool_value(strips_behind(l, &l->tokens->items[i])));
         list[added++] = object_value(&o);
     }
     put_member(model, "vocab", (struct json){.type = JSON_OBJECT, .n = k, .items = vocab});

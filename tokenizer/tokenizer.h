@@ -30,8 +30,9 @@ int32_t tokenizer_added_id(const struct tokenizer *t, const char *token); /* -1 
 bool tokenizer_strips_start(const struct tokenizer *t);
 bool tokenizer_joins_with_space(const struct tokenizer *t);
 
-/* Origin of prompt text. Added (control) tokens are recognized only in TEXT_TEMPLATE. TEXT_VALUE came from a user, a
- * document or a tool and is always plain text. */
+/* Origin of prompt text. Control tokens are recognized only in TEXT_TEMPLATE. TEXT_VALUE came from a user, a document
+ * or a tool and never becomes one. Added tokens that are neither flagged special nor marks of chats (runs of spaces,
+ * HTML tags) are recognized in both. */
 enum text_origin { TEXT_VALUE, TEXT_TEMPLATE };
 struct text_run {
     size_t n;       /* bytes */

@@ -177,6 +177,7 @@ struct added_token {
     size_t n;
     int32_t id;
     bool special, normalized, is_single_word, lstrip, rstrip;
+    bool is_control; /* special, or a mark of chats: only template text becomes it (added_tokens_append) */
 };
 struct trie {
     struct trie_node {
@@ -185,6 +186,7 @@ struct trie {
         uint8_t byte;
     } * nodes;
     size_t n, cap;
+    bool has_plain; /* a token that is not control */
     uint32_t root[256];
 };
 struct added_match {
@@ -197,8 +199,8 @@ struct added_matches {
 };
 int added_trie_add(struct trie *t, const char *s, size_t n, int32_t token); /* a duplicate is ignored */
 void added_trie_free(struct trie *t);
-/* Finds leftmost-longest tokens whose bytes all come from the template, in order. origin: of all bytes if text.origin
- * is NULL. Replaces the contents of out. */
+/* Finds leftmost-longest tokens, in order: control tokens whose bytes all come from the template, and others. origin:
+ * of all bytes if text.origin is NULL. Replaces the contents of out. */
 int added_tokens_find(const struct tokenizer *t, const struct trie *trie, struct norm_text text, uint8_t origin,
                       struct added_matches *out, struct error *e);
 

@@ -141,6 +141,32 @@ def sentencepiece(tmp):
         check(got == want, f"SentencePiece: {text}", f"{got} instead of {want}")
 
 
+def plain_tokens(tmp):
+    """Tokens of the user's kind are the model's own in typed text, marks of chats excepted. Control tokens of Phi-3 take the white
+    space behind them."""
+    pieces = [("<unk>", 2), ("<s>", 3), ("</s>", 4), ("<|end|>", 3), ("  ", 4), ("\n\n", 4), ("<b>", 4), ("<tool_call>", 4), ("<|im_start|>", 4)]
+    pieces += [(f"<0x{b:02X}>", 6) for b in range(256)] + [(c, 1) for c in "\u2581ab"]
+    names, file = [p[0] for p in pieces], os.path.join(tmp, "plain.gguf")
+    end, newline = "<|end|>", "<0x0A>"
+    typed = lambda s: [f"<0x{b:02X}>" if chr(b) not in "ab" else chr(b) for b in s.encode()]  # noqa: E731
+    for arch, name, text, args, want in (
+            ("llama", "", "a  b\n\n<b></s>", [], ["a", "  ", "b", "\n\n", "<b>", "</s>"]),
+            ("llama", "", "a   b", [], ["a", "  ", "\u2581", "b"]),
+            ("llama", "", "<|end|>", [], typed("<|end|>")),
+            ("llama", "", "<tool_call>", [], typed("<tool_call>")),
+            ("llama", "", "<|im_start|>", [], typed("<|im_start|>")),
+            ("llama", "", "<tool_call><|im_start|>a", ["--special"], ["<tool_call>", "<|im_start|>", "a"]),
+            ("llama", "", "<|end|>\na", ["--special"], [end, newline, "a"]),
+            ("phi3", "", "<|end|>\n \ta<s>\nb", ["--special"], [end, "a", "<s>", newline, "b"]),
+            ("llama", "A fine-tune of Phi-3 mini", "<|end|>\na", ["--special"], [end, "a"])):
+        gguf_formats.write(file, {"general.architecture": arch, "general.name": name, "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": names,
+                                  "tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.token_type": [p[1] for p in pieces],
+                                  "tokenizer.ggml.scores": [-1.0 * i for i in range(len(pieces))]}, [])
+        p = subprocess.run([HEARTH, "-m", file, "--tokenize", *args], input=text.encode(), capture_output=True, timeout=60)
+        got = [names[i] for i in json.loads(p.stdout)] if not p.returncode else p.stderr
+        check(got == want, f"tokens in typed text: {arch} {name} {text!r} {args}", f"{got} instead of {want}")
+
+
 def places(tmp):
     """Split files, and a directory that holds them."""
     d = os.path.join(tmp, "places")
@@ -169,6 +195,7 @@ def main():
     with tempfile.TemporaryDirectory() as tmp:
         text(tmp)
         sentencepiece(tmp)
+        plain_tokens(tmp)
         places(tmp)
         twins(tmp)
         mixes(tmp)

@@ -7,7 +7,7 @@ BLEND = "engine/exec/blend/prefill_blend.c"
 
 # --- tokenizer/ ---------------------------------------------------------------------------------------------------------------
 
-change("special-injection", "control tokens in a user's text are accepted", "unit_tokenizer", ("tokenizer/added_tokens.c", "if (!trie->n || (!text.origin && origin != TEXT_TEMPLATE)) return 0;", "if (!trie->n) return 0;"))
+change("special-injection", "control tokens in a user's text are accepted", "unit_tokenizer", ("tokenizer/added_tokens.c", "takes_control = takes_control && (text.origin ? text.origin[i] : origin) == TEXT_TEMPLATE;", ""))
 change("tekken-sizes", "tokens of tekken.json past the vocabulary's size count", "unit_tokenizer", ("tokenizer/load_tiktoken.c", "all - control < vocab->n ? (uint32_t)(all - control) : vocab->n", "vocab->n"))
 change("tekken-first", "tokens of tekken.json have their ranks as ids", "unit_tokenizer", ("tokenizer/load_tiktoken.c", "tekken_ranks(t, vocab, ranks, (uint32_t)control, e)", "tekken_ranks(t, vocab, ranks, special->n, e)"))
 change("tekken-names", "a chat template of a tekken.json has no special tokens", "unit_chat", ("tokenizer/chat/chat_template.c", "!c->vars[i].text && tokens[i]", "0 && tokens[i]"))

@@ -88,6 +88,52 @@ static void test_small(void **state) {
     tokenizer_close(&t);
 }
 
+#define TOKEN(id, text, rest) "{\"id\":" #id ",\"content\":\"" text "\"" rest "},"
+/* Added tokens that are not control tokens are the model's own in all text. Marks of chats act as control tokens even
+ * if they are not flagged: of Qwen, DeepSeek and Kimi. */
+static void test_plain_tokens(void **state) {
+    static const char json[] = "{\"added_tokens\":[" TOKEN(20, "<s>", ",\"special\":true")
+        TOKEN(21, "  ", ",\"normalized\":false") TOKEN(22, "    ", "") TOKEN(23, "<b>", "") TOKEN(24, "<think>", "")
+            TOKEN(25, "<｜User｜>", "") TOKEN(26, "</tool>", "") TOKEN(27, "◁think▷", "") TOKEN(28, "call", "")
+                TOKEN(29, "<b>c",
+                      ",\"special\":true,\"normalized\":true") "{\"id\":30,\"content\":\"c  \"}],"
+                                                               "\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"fuse_"
+                                                               "unk\":true,\"vocab\":{\"a\":0,\"c\":1,\" "
+                                                               "\":3,\"u\":4},\"merges\":[]}}";
+    struct tokenizer *t;
+    struct error e = {0};
+    assert_int_equal(open_text(&t, json, &e), 0);
+    for (int origin = TEXT_VALUE; origin <= TEXT_TEMPLATE; origin++) {
+        EXPECT(t, "a  a a   a", origin, 0, 21, 0, 3, 0, 21, 3, 0);
+        EXPECT(t, "a<b>a", origin, 0, 23, 0);
+        EXPECT(t, "acalla", origin, 0, 28, 0);
+        EXPECT(t, "ac  a", origin, 0, 1, 21, 0); /* not normalized: matched first */
+    }
+    static const struct {
+        const char *text;
+        int32_t id;
+    } marks[] = {{"<s>", 20}, {"<think>", 24}, {"<｜User｜>", 25}, {"</tool>", 26}, {"◁think▷", 27}};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        expect_ids(t, marks[i].text, strlen(marks[i].text), TEXT_TEMPLATE, &marks[i].id, 1);
+        expect_ids(t, marks[i].text, strlen(marks[i].text), TEXT_VALUE, (const int32_t[]){4}, 1);
+    }
+    /* the longest token that the bytes may become */
+    EXPECT(t, "<b>c", TEXT_TEMPLATE, 29);
+    EXPECT(t, "<b>c", TEXT_VALUE, 23, 1);
+    /* a plain token takes bytes of both origins, a control token does not */
+    char s[] = "a  <b>c<s>";
+    struct text_run spans[] = {
+        {2, TEXT_TEMPLATE}, {2, TEXT_VALUE}, {2, TEXT_TEMPLATE}, {2, TEXT_VALUE}, {2, TEXT_TEMPLATE}};
+    struct text text = {s, sizeof s - 1, spans, 5};
+    struct ids ids = {0};
+    static const int32_t want[] = {0, 21, 23, 1, 4};
+    assert_int_equal(tokenizer_encode_text(t, &text, &ids, &e), 0);
+    assert_int_equal(ids.n, sizeof want / sizeof *want);
+    assert_memory_equal(ids.data, want, sizeof want);
+    ids_free(&ids);
+    tokenizer_close(&t);
+}
+
 /* A control token counts only when all of its bytes are the template's; the text around it joins whatever its
  * origin. */
 static void test_origin(void **state) {
@@ -610,10 +656,11 @@ static void test_typed_control(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),     cmocka_unit_test(test_origin),   cmocka_unit_test(test_decoder),
-        cmocka_unit_test(test_wrong),     cmocka_unit_test(test_memory),   cmocka_unit_test(test_every_character),
-        cmocka_unit_test(test_growth),    cmocka_unit_test(test_fixtures), cmocka_unit_test(test_vendors),
-        cmocka_unit_test(test_kimi_cuts), cmocka_unit_test(test_tekken),   cmocka_unit_test(test_typed_control),
+        cmocka_unit_test(test_small),           cmocka_unit_test(test_plain_tokens), cmocka_unit_test(test_origin),
+        cmocka_unit_test(test_decoder),         cmocka_unit_test(test_wrong),        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_every_character), cmocka_unit_test(test_growth),       cmocka_unit_test(test_fixtures),
+        cmocka_unit_test(test_vendors),         cmocka_unit_test(test_kimi_cuts),    cmocka_unit_test(test_tekken),
+        cmocka_unit_test(test_typed_control),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
