@@ -316,9 +316,18 @@ static int on_file(void *ctx, const char *name) {
     return 0;
 }
 
+/* Whether a file is GGUF whatever its name: ollama names its files by their hashes. */
+static bool begins_gguf(const char *path) {
+    struct file_map map = {0};
+    if (file_map(&map, path, NULL)) return false;
+    const bool begins = map.size >= 4 && !memcmp(map.data, "GGUF", 4);
+    file_unmap(&map);
+    return begins;
+}
+
 int gguf_find(const char *path, char *file, size_t cap, struct error *e) {
     struct listing l = {{0}, {0}};
-    if (ends_gguf(path) && file_exists(path)) {
+    if (!file_is_dir(path) && file_exists(path) && (ends_gguf(path) || begins_gguf(path))) {
         int n = snprintf(file, cap, "%s", path);
         return n > 0 && (size_t)n < cap ? 1 : error_set(e, ERR_USAGE, "%.200s: path too long", path);
     }

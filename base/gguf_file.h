@@ -21,8 +21,9 @@ struct gguf {
  * formats are refused by name. */
 int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size, const char *what, struct error *e);
 
-/* Resolves a model path to a GGUF file: the path itself if its name ends in .gguf, or the only model (its first part if
- * split) in a directory without config.json. Returns 1; 0 if the path is not GGUF; ERR_USAGE for two models. */
+/* Resolves a model path to a GGUF file: the path itself if its name ends in .gguf or it begins as such a file, or the
+ * only model (its first part if split) in a directory without config.json. Returns 1; 0 if the path is not GGUF;
+ * ERR_USAGE for two models. */
 int gguf_find(const char *path, char *file, size_t cap, struct error *e);
 /* Parses the name of a split file ("...-00001-of-00003.gguf"); false: not split. stem: bytes before the numbers. */
 bool gguf_split(const char *name, int *number, int *count, size_t *stem);

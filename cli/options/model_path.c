@@ -23,12 +23,12 @@ static bool is_model_dir(const char *dir) {
     return (!file_config(path, sizeof path, dir, NULL) && file_exists(path)) ||
            gguf_find(dir, path, sizeof path, NULL) > 0;
 }
-/* True for a GGUF file that represents a model: not a later part of a split one. */
+/* True for a GGUF file that represents a model: not a later part of a split one. By its name alone, so that listing a
+ * folder opens no file and shows no download that is not complete. */
 static bool is_gguf_model(const char *path) {
-    char file[PATHS_MAX];
     int number, count;
-    size_t stem;
-    return !file_is_dir(path) && gguf_find(path, file, sizeof file, NULL) > 0 &&
+    size_t stem, n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".gguf") && file_exists(path) &&
            (!gguf_split(path, &number, &count, &stem) || number == 1);
 }
 
@@ -192,8 +192,8 @@ static bool path_entry(const struct opts *o, int i, char *out, size_t cap) {
 }
 
 static bool is_gguf_file(const char *path) {
-    size_t n = strlen(path);
-    return n > 5 && !strcmp(path + n - 5, ".gguf") && file_exists(path);
+    char file[PATHS_MAX];
+    return !file_is_dir(path) && gguf_find(path, file, sizeof file, NULL) > 0;
 }
 
 /* --- list ------------------------------------------------------------------------------------- */
