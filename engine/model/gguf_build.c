@@ -81,7 +81,7 @@ bool gguf_build_open(struct config_builder *t, struct config_builder *in) {
     return false;
 }
 void gguf_build_close(struct config_builder *t, const struct config_builder *in, const char *key) {
-    t->rc = in->rc;
+    if (!t->rc) t->rc = in->rc; /* a failure of the outer object stays */
     gguf_build_json(t, key, (struct json){.type = JSON_OBJECT, .n = in->n, .items = in->items});
 }
 struct json *gguf_build_list(struct config_builder *t, const char *key, uint32_t n) {
@@ -100,11 +100,28 @@ void gguf_build_factors(struct config_builder *t, const char *key, const char *t
     }
 }
 
+/* Returns the factor of linear scaling, 1: none. A factor without a type is linear, as in llama.cpp; rope.scale_linear
+ * is the factor's name in old files. */
+static double linear_factor(const struct config_builder *t) {
+    const struct json *type = gguf_build_meta(t, "rope.scaling.type"), *now = gguf_build_meta(t, "rope.scaling.factor"),
+                      *old = gguf_build_meta(t, "rope.scale_linear");
+    const double factor = json_num(now ? now : old, 0);
+    const bool is_linear = type ? json_is(type, "linear") : !t->facts->short_factors.v && !t->facts->long_factors.v;
+    return is_linear && factor != 0 ? factor : 1;
+}
 /* Whether metadata or tensors say more of the rotation than its base. */
 static bool is_scaled(const struct config_builder *t) {
     const struct json *type = gguf_build_meta(t, "rope.scaling.type");
     const struct gguf_facts *f = t->facts;
-    return (type && !json_is(type, "none")) || f->freqs.v || f->short_factors.v || f->long_factors.v;
+    return (type && !json_is(type, "none")) || f->freqs.v || f->short_factors.v || f->long_factors.v ||
+           linear_factor(t) != 1;
+}
+/* Divides by linear scaling, too, which applies beside the factors of single frequencies. */
+static void put_factors(struct config_builder *in, struct gguf_factors f, double linear) {
+    float *v = f.v ? arena_alloc(in->arena, ((size_t)f.n + 1) * sizeof *v) : NULL;
+    if (f.v && !v && !in->rc) in->rc = error_set(in->e, ERR_MEMORY, "%s: no memory for its metadata", in->what);
+    for (uint32_t i = 0; v && i < f.n; i++) v[i] = f.v[i] * (float)linear;
+    gguf_build_factors(in, "factors", "rope_freqs.weight", (struct gguf_factors){v, f.n});
 }
 static void put_scaling(struct config_builder *t, struct config_builder *in) {
     static const struct gguf_key rows[] = {
@@ -120,21 +137,27 @@ static void put_scaling(struct config_builder *t, struct config_builder *in) {
     const struct json *type = gguf_build_meta(t, "rope.scaling.type"),
                       *log = gguf_build_meta(t, "rope.scaling.yarn_log_multiplier");
     const bool plain = !type || json_is(type, "none"), longrope = f->short_factors.v || f->long_factors.v;
-    if ((f->freqs.v || longrope) && !plain && !(longrope && json_is(type, "longrope")))
-        gguf_build_fail(
-            t, "factors of rotary frequencies beside metadata '%s.rope.scaling.type': hearth takes one of them",
-            t->arch);
+    const double linear = linear_factor(t);
+    if ((f->freqs.v || longrope) && !plain && !json_is(type, longrope ? "longrope" : "linear"))
+        gguf_build_fail(t,
+                        "factors of rotary frequencies (%s) beside metadata '%s.rope.scaling.type' %.*s: hearth takes "
+                        "one of them",
+                        longrope ? "rope_factors_long.weight" : "rope_freqs.weight", t->arch,
+                        type->type == JSON_STRING ? (int)(type->n < 40 ? type->n : 40) : 1,
+                        type->type == JSON_STRING ? type->string : "?");
     if (longrope) gguf_build_text(in, "rope_type", "longrope");
     else if (f->freqs.v) gguf_build_text(in, "rope_type", "factors");
+    else if (linear != 1) gguf_build_text(in, "rope_type", "linear");
     else if (plain) gguf_build_text(in, "rope_type", "default");
     else gguf_build_json(in, "rope_type", *type);
-    gguf_build_factors(in, "factors", "rope_freqs.weight", f->freqs);
+    put_factors(in, f->freqs, linear);
     gguf_build_factors(in, "short_factor", "rope_factors_short.weight", f->short_factors);
     gguf_build_factors(in, "long_factor", "rope_factors_long.weight", f->long_factors);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct json *v = gguf_build_meta(t, rows[i].key);
         if (v) gguf_build_json(in, rows[i].name, *v);
     }
+    if (linear != 1) gguf_build_num(in, "factor", linear);
     /* DeepSeek's two factors are equal, or the other one is not stored. Others use only their ratio: a tenth is right
      * for Mistral's, too. */
     if (log) {

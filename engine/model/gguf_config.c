@@ -21,6 +21,7 @@ static const struct gguf_key common[] = {
     {"nextn_predict_layers", "num_nextn_predict_layers"},
     {"rope.dimension_count", NULL},
     {"rope.freq_base", "rope_theta"},
+    {"rope.scale_linear", NULL},
     {"rope.scaling.attn_factor", NULL},
     {"rope.scaling.factor", NULL},
     {"rope.scaling.finetuned", NULL},
@@ -81,7 +82,9 @@ void gguf_note(struct gguf_facts *f, const char *name, int64_t rows) {
     f->router_bias |= f->bare_router_bias;
     if (!strcmp(name, "per_layer_token_embd.weight")) f->table_rows = rows;
     int layer, at = 0;
-    if (sscanf(name, "blk.%d.%n", &layer, &at) != 1 || !at || layer < 0 || layer >= CONFIG_MAX_LAYERS) return;
+    if (sscanf(name, "blk.%d.%n", &layer, &at) != 1 || !at || layer < 0) return;
+    if (layer > f->last_layer) f->last_layer = layer;
+    if (layer >= CONFIG_MAX_LAYERS) return;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strcmp(name + at, parts[i].rest)) f->layer[layer] |= parts[i].part;
     if (!strcmp(name + at, "attn_gate.weight")) f->gate_rows[layer] = rows;
@@ -190,6 +193,12 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
     if (!(t.items = arena_alloc(a, 2 * MAX_MEMBERS * sizeof *t.items)))
         return error_set(e, ERR_MEMORY, "%s: no memory for its metadata", what);
     if (!gguf_layers_count(&t)) return t.rc; /* first: many of the following functions visit each layer */
+    const int64_t count = json_int(gguf_build_meta(&t, "block_count"), 0);
+    if (f->last_layer >= count)
+        return gguf_build_fail(&t,
+                               "tensors of layer %d, and metadata '%s.block_count' is %lld, which counts all layers: "
+                               "the file is damaged or was cut wrongly",
+                               f->last_layer, t.arch, (long long)count);
     gguf_build_text(&t, "model_type", k->family ? k->family(&t) : k->model_type);
     gguf_build_int(&t, "vocab_size", f->vocab);
     gguf_build_int(&t, "num_hidden_layers", gguf_build_layers(&t));

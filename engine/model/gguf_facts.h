@@ -10,6 +10,7 @@ struct gguf_factors { /* factors of rotary frequencies, one per pair; v NULL: no
 struct gguf_facts {
     int64_t vocab;         /* rows of the embedding */
     int64_t table_rows;    /* rows of per_layer_token_embd */
+    int last_layer;        /* largest number of a layer with tensors */
     bool tied;             /* no lm_head tensor */
     bool router_bias;      /* the router has a selection bias */
     bool bare_router_bias; /* that tensor's name has no suffix */

@@ -167,6 +167,37 @@ def plain_tokens(tmp):
         check(got == want, f"tokens in typed text: {arch} {name} {text!r} {args}", f"{got} instead of {want}")
 
 
+def rotations(tmp):
+    """Linear scaling of the rotation: beside factors of single frequencies, without a type, and under its old name."""
+    out, factors = os.path.join(tmp, "logits"), [1 + 0.1 * j for j in range(32)]
+    tensor = ("rope_freqs.weight", "F32", [32], array.array("f", factors).tobytes())
+    for what, keys, tensors, wanted in (
+            ("factors and type linear", {"type": "linear", "factor": 4.0}, [tensor], {"rope_type": "factors", "factors": [4 * f for f in factors]}),
+            ("factors and a factor", {"factor": 4.0}, [tensor], {"rope_type": "factors", "factors": [4 * f for f in factors]}),
+            ("factors alone", {}, [tensor], {"rope_type": "factors", "factors": factors}),
+            ("a factor without a type", {"factor": 4.0}, [], {"rope_type": "linear", "factor": 4.0}),
+            ("the old key", {"scale_linear": 4.0}, [], {"rope_type": "linear", "factor": 4.0}),
+            ("type none", {"type": "none", "factor": 4.0}, [], None)):
+        p = gguf_file.llama("F32")
+        for key, value in keys.items():
+            p.key(**{"rope__scale_linear" if key == "scale_linear" else "rope__scaling__" + key: value})
+        p.gguf += tensors
+        if wanted:
+            p.config["rope_scaling"] = wanted
+        file, hf = p.save(os.path.join(tmp, "rope"))
+        want, why = logits(hf, out, *SCALAR)
+        got, why_not = logits(file, out, *SCALAR)
+        check(want and got and distance(got, want) <= 1e-5, f"rotation: {what}", why or why_not or f"off by {distance(got, want):.3g}")
+    p = gguf_file.llama("F32", freqs=True)
+    p.key(rope__scaling__type="yarn", rope__scaling__factor=4.0)
+    rc, _, err = run("-m", p.save(os.path.join(tmp, "rope"))[0], "--tokens", "1,2", "--ids", "-n", "1")
+    check(rc == 3 and "rope_freqs.weight" in err and "yarn" in err, "factors beside YaRN are refused", (rc, err))
+    p = gguf_file.llama("F32")
+    p.key(block_count=1)
+    rc, _, err = run("-m", p.save(os.path.join(tmp, "rope"))[0], "--tokens", "1,2", "--ids", "-n", "1")
+    check(rc == 3 and "layer 1" in err and "llama.block_count' is 1" in err, "more layers than the metadata count", (rc, err))
+
+
 def places(tmp):
     """Split files, and a directory that holds them."""
     d = os.path.join(tmp, "places")
@@ -189,6 +220,16 @@ def places(tmp):
     shutil.copy(one, os.path.join(only, "other.gguf"))
     rc, out, err = run("-m", only, "--inspect")
     check(rc == 2 and "other.gguf" in err and "00001-of-00003" in err, "two models in a directory", err)
+    blob = os.path.join(tmp, "sha256-0f3a")  # as ollama stores models
+    shutil.copy(one, blob)
+    got, why = logits(blob, os.path.join(tmp, "b"))
+    check(got == want, "a file without the ending", why)
+    rc, out, err = run("-m", blob, "-p", "hello", "-n", "1", "--temp", "0")
+    check(rc == 0, "tokenizer and template of a file without the ending", err)
+    with open(blob, "w", encoding="utf-8") as f:
+        f.write("GGU")
+    rc, out, err = run("-m", blob, "--inspect")
+    check(rc == 3 and "not a GGUF file" in err, "another file", err)
 
 
 def main():
@@ -196,6 +237,7 @@ def main():
         text(tmp)
         sentencepiece(tmp)
         plain_tokens(tmp)
+        rotations(tmp)
         places(tmp)
         twins(tmp)
         mixes(tmp)
