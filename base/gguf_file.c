@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/minifloat.h"
 #include "base/utf8.h"
@@ -236,7 +237,7 @@ static int take_tensor(struct reader *r, struct gguf_tensor *t) {
     return 0;
 }
 
-/* Tensors are stored in header order, each at a multiple of the alignment, and fill the file. */
+/* Tensors are stored in header order, each at a multiple of the alignment. */
 static int assign_offsets(struct reader *r, struct gguf *g, uint64_t alignment) {
     uint64_t begin = align_up(r->at, alignment), room = r->size > begin ? r->size - begin : 0, at = 0;
     for (size_t i = 0; i < g->n_tensors; i++) {
@@ -252,9 +253,9 @@ static int assign_offsets(struct reader *r, struct gguf *g, uint64_t alignment) 
         at = align_up(at + t->size, alignment);
         if (at > room) at = room; /* the last one may omit its padding */
     }
-    if (room - at >= alignment)
-        return error_set(r->e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", r->what,
-                         (unsigned long long)(room - at), (unsigned long long)at);
+    if (room - at >= alignment) /* some tools append data of their own */
+        log_say(LOG_INFO, "%s: %llu bytes follow the last tensor and are ignored", r->what,
+                (unsigned long long)(room - at));
     return 0;
 }
 

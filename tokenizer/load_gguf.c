@@ -4,6 +4,7 @@
 
 #include "base/gguf_file.h"
 #include "base/gguf_tokens.h"
+#include "base/log.h"
 #include "tokenizer/tokenizer_internal.h"
 
 /* Converts the tokenizer lists of a GGUF file to the tree of an equivalent tokenizer.json. GGUF stores only the name of
@@ -62,6 +63,15 @@ static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memo
     SPLIT("[\\\\p{Han}]+|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER "+" CONTRACTIONS \
           "?|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" KIMI_UPPER "+" KIMI_LOWER "*" CONTRACTIONS \
           "?|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
+
+/* Digits in threes from the right, all other text in one piece. */
+#define SUPERBPE SPLIT("\\\\p{N}{1,3}(?=(?:\\\\p{N}{3})*(?!\\\\p{N}))")
+#define YOUTU \
+    SPLIT("[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+") \
+    CASES(CONTRACTIONS "?", "\\\\p{N}")
+#define BLOOM SPLIT(" ?[^(\\\\s|.,!?…。，、।۔،)]+")
+/* llama.cpp's, for files from before May 2024, which do not name their pre-tokenizer. */
+#define DEFAULT SPLIT("[\\\\p{P}$+<=>^~|]+") GPT2 SPLIT("\\\\p{N}+") SPLIT("[0-9][0-9][0-9]")
 
 static const struct gguf_pretok {
     const char *name, *steps;
@@ -134,11 +144,33 @@ static const struct gguf_pretok {
     {"afmoe", SPLIT("\\\\p{N}{1,3}(?=(?:\\\\p{N}{3})*(?!\\\\p{N}))") SPLIT("[" ASIAN "]+") ASCII_WORDS, false, false,
      false},
     {"kimi-k2", KIMI, false, false, false},
+    {"grok-2", WORDS("\\\\p{L}", "\\\\p{N}"), false, false, false},
+    {"kormo", WORDS("\\\\p{L}", "\\\\p{N}"), false, false, false},
+    {"stablelm2", WORDS("\\\\p{L}", "\\\\p{N}"), false, false, false},
+    {"midm-2.0", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
+    {"falcon-h1", WORDS("\\\\p{L}", "\\\\p{N}{1,3}"), false, true, true},
+    {"gigachat", GPT2, false, false, false},
+    {"a.x-4.0", GPT2, false, false, false},
+    {"mpt", GPT2, false, false, false},
+    {"jais", GPT2, false, false, false},
+    {"minerva-7b", SPLIT("\\\\p{N}") GPT2, false, false, false},
+    {"kanana2", CASES(CONTRACTIONS "?", "\\\\p{N}{1,3}"), false, false, false},
+    {"youtu", YOUTU, false, true, false},
+    {"superbpe", SUPERBPE, false, false, false},
+    {"poro-chat", BLOOM, false, false, false},
+    {"bloom", BLOOM, false, false, false},
+    {"gpt3-finnish", BLOOM, false, false, false},
+    {"viking", BLOOM SPLIT("\\\\p{N}"), false, false, false},
+    {"falcon", SPLIT("[\\\\p{P}$+<=>^~|`]+") GPT2 SPLIT("[0-9][0-9][0-9]"), false, false, false},
+    {"default", DEFAULT, false, false, false},
 };
 
 static const char bytes_step[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}";
 
+/* name: NULL in files from before May 2024. */
 static const struct gguf_pretok *find_pretok(const struct json *name) {
+    static const struct json none = {.type = JSON_STRING, .n = 7, .string = "default"};
+    if (!name) name = &none;
     for (size_t i = 0; i < sizeof gguf_pretoks / sizeof *gguf_pretoks; i++)
         if (json_is(name, gguf_pretoks[i].name)) return &gguf_pretoks[i];
     return NULL;
@@ -147,9 +179,9 @@ static int fail_unknown_pretok(const struct json *name, struct error *e) {
     struct buf all = {0};
     for (size_t i = 0; i < sizeof gguf_pretoks / sizeof *gguf_pretoks; i++)
         buf_fmt(&all, "%s%s", i ? ", " : "", gguf_pretoks[i].name);
-    bool named = name && name->type == JSON_STRING;
+    bool named = name->type == JSON_STRING;
     int rc = error_set(e, ERR_MODEL, "'tokenizer.ggml.pre' is %.*s; hearth supports %s",
-                       named ? (int)(name->n < 60 ? name->n : 60) : 7, named ? name->string : "missing",
+                       named ? (int)(name->n < 60 ? name->n : 60) : 9, named ? name->string : "no string",
                        all.data ? all.data : "");
     buf_free(&all);
     return rc;
@@ -252,36 +284,74 @@ static int read_lists(struct gguf_lists *l, const struct json *meta, struct erro
     return 0;
 }
 
+static bool is_in_vocabulary(const struct gguf_lists *l, uint32_t id) {
+    const int64_t type = gguf_token_type(l->tokens, l->types, id);
+    return type != GGUF_TOKEN_UNUSED && type != GGUF_TOKEN_CONTROL;
+}
+/* Marks ids whose text is another id's, too, which text then becomes: a user-defined token's, or else the lowest. The
+ * official files of Gemma 4 QAT have such tokens. *n: their number. */
+static int find_repeated(struct arena *a, const struct gguf_lists *l, uint8_t **out, uint32_t *n, struct error *e) {
+    uint32_t size = 64;
+    while (size < 2 * (uint64_t)l->tokens->n && size < 1u << 31) size *= 2;
+    uint32_t *slots = arena_calloc(a, size, sizeof *slots); /* id + 1; 0: free */
+    uint8_t *repeated = arena_calloc(a, (size_t)l->tokens->n + 1, 1);
+    if (!slots || !repeated) return no_memory(e);
+    *n = 0;
+    for (uint32_t i = 0; i < l->tokens->n; i++) {
+        const struct json *text = &l->tokens->items[i];
+        if (!is_in_vocabulary(l, i)) continue;
+        uint32_t at = (uint32_t)vocab_hash(text->string, text->n) & (size - 1);
+        for (; slots[at]; at = (at + 1) & (size - 1)) {
+            const struct json *other = &l->tokens->items[slots[at] - 1];
+            if (other->n == text->n && !memcmp(other->string, text->string, text->n)) break;
+        }
+        const uint32_t other = slots[at];
+        const bool replaces = other && gguf_token_type(l->tokens, l->types, i) == GGUF_TOKEN_USER &&
+                              gguf_token_type(l->tokens, l->types, other - 1) != GGUF_TOKEN_USER;
+        if (other) repeated[replaces ? other - 1 : i] = 1, ++*n;
+        if (!other || replaces) slots[at] = i + 1;
+    }
+    *out = repeated;
+    return 0;
+}
+
 /* Control tokens are not in the vocabulary: no text may become one. Unused tokens are left out. */
 static int put_tokens(struct json_builder *root, struct json_builder *model, const struct gguf_lists *l,
                       struct error *e) {
-    uint32_t n = l->tokens->n, k = 0, added = 0;
+    uint32_t n = l->tokens->n, k = 0, added = 0, n_repeated = 0, again = 0;
+    uint8_t *is_repeated = NULL;
+    if (find_repeated(root->arena, l, &is_repeated, &n_repeated, e)) return ERR_MEMORY;
     for (uint32_t i = 0; i < n; i++) {
         int64_t type = gguf_token_type(l->tokens, l->types, i);
         added += type == GGUF_TOKEN_CONTROL || type == GGUF_TOKEN_USER || type == GGUF_TOKEN_UNKNOWN;
     }
     struct json *vocab = arena_alloc(root->arena, 2 * (size_t)n * sizeof *vocab),
+                *repeated = arena_alloc(root->arena, 2 * ((size_t)n_repeated + 1) * sizeof *repeated),
                 *list = arena_alloc(root->arena, (size_t)(added + 1) * sizeof *list);
-    if (!vocab || !list) return no_memory(e);
+    if (!vocab || !list || !repeated) return no_memory(e);
     added = 0;
     for (uint32_t i = 0; i < n; i++) {
         int64_t type = gguf_token_type(l->tokens, l->types, i);
         if (type == GGUF_TOKEN_UNUSED) continue;
         if (type != GGUF_TOKEN_CONTROL) {
-            vocab[2 * k] = l->tokens->items[i];
-            vocab[2 * k++ + 1] = int_value(i);
+            struct json *to = is_repeated[i] ? &repeated[2 * again++] : &vocab[2 * k++];
+            to[0] = l->tokens->items[i];
+            to[1] = int_value(i);
         }
+        if (is_repeated[i]) continue;
         if (type != GGUF_TOKEN_CONTROL && type != GGUF_TOKEN_USER && type != GGUF_TOKEN_UNKNOWN) continue;
         struct json_builder o;
-        if (begin_object(&o, root->arena, 5, e)) return ERR_MEMORY;
+        if (begin_object(&o, root->arena, 6, e)) return ERR_MEMORY;
         put_member(&o, "id", int_value(i));
         put_member(&o, "content", l->tokens->items[i]);
         put_member(&o, "special", bool_value(type != GGUF_TOKEN_USER));
         put_member(&o, "normalized", bool_value(false));
+        put_member(&o, LOAD_REPEATS, bool_value(true));
         put_member(&o, "rstrip", bool_value(strips_behind(l, &l->tokens->items[i])));
         list[added++] = object_value(&o);
     }
     put_member(model, "vocab", (struct json){.type = JSON_OBJECT, .n = k, .items = vocab});
+    put_member(root, LOAD_REPEATS, (struct json){.type = JSON_OBJECT, .n = again, .items = repeated});
     put_member(root, "added_tokens", (struct json){.type = JSON_ARRAY, .n = added, .items = list});
     return 0;
 }
@@ -352,8 +422,11 @@ int load_gguf_meta(struct tokenizer *t, const struct json *meta, struct arena *a
     const struct gguf_pretok *pre = find_pretok(json_get(meta, "tokenizer.ggml.pre"));
     int rc = read_lists(&l, meta, e);
     const bool is_bytes = !rc && !l.is_spm && !l.is_marked;
+    if (is_bytes && pre && !strcmp(pre->name, "default"))
+        log_say(LOG_WARN, "the tokenizer names no pre-tokenizer, like files from before May 2024: text is split as "
+                          "llama.cpp does by default, and answers may be worse for it; use a newer file of the model");
     if (is_bytes && !pre) rc = fail_unknown_pretok(json_get(meta, "tokenizer.ggml.pre"), e);
-    if (!rc && !(rc = begin_object(&root, arena, 5, e)) && !(rc = begin_object(&model, arena, 8, e))) {
+    if (!rc && !(rc = begin_object(&root, arena, 6, e)) && !(rc = begin_object(&model, arena, 8, e))) {
         put_member(&model, "type", string_value("BPE"));
         rc = put_tokens(&root, &model, &l, e);
         if (!rc)

@@ -228,7 +228,7 @@ static int load_added(struct tokenizer *t, const struct json *list, struct error
         bool special = json_bool(json_get(j, "special"), false);
         known = load_find_token(t, content->string, content->n);
         if (known < 0) known = added_tokens_id(t, content->string, content->n);
-        if (known >= 0 && known != id)
+        if (known >= 0 && known != id && !json_bool(json_get(j, LOAD_REPEATS), false))
             return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d, elsewhere %d", shown, content->string,
                              (int)id, (int)known);
         if (known < 0 && id < t->vocab.n_ids && t->vocab.tokens[id].flags)
@@ -246,6 +246,21 @@ static int load_added(struct tokenizer *t, const struct json *list, struct error
         }
         int rc = added_tokens_append(t, a, e);
         if (rc) return rc;
+    }
+    return 0;
+}
+
+/* Gives bytes to ids whose text is another id's: a model may generate them, text never becomes them. */
+static int load_repeated(struct load_state *l, const struct json *list, struct error *e) {
+    for (uint32_t i = 0; list && list->type == JSON_OBJECT && i < list->n; i++) {
+        const struct json *text = &list->items[2 * i];
+        const int64_t id = json_int(text + 1, -1);
+        bool literal;
+        if (id < 0 || id >= VOCAB_MAX_IDS) return error_set(e, ERR_MODEL, "a repeated token has no valid id");
+        if (reserve_scratch(l, text->n + 1)) return no_memory(e);
+        const size_t n = load_decode_spelling(l->t, text->string, text->n, l->decoded, &literal);
+        if (vocab_set_bytes(&l->t->vocab, (uint32_t)id, l->decoded, n, literal ? TOKEN_LITERAL : 0u))
+            return no_memory(e);
     }
     return 0;
 }
@@ -322,6 +337,7 @@ int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_siz
     if (!rc) rc = load_model(&l, json_get(root, "model"), file_size, e);
     if (!rc) rc = pretok_compile(&t->pretok, e);
     if (!rc) rc = decoder_load(&t->decoding, json_get(root, "decoder"), e);
+    if (!rc) rc = load_repeated(&l, json_get(root, LOAD_REPEATS), e);
     if (!rc) rc = load_added(t, json_get(root, "added_tokens"), e);
     if (!rc) rc = decoder_set_bytes(t, e);
     if (!rc) rc = load_post(t, json_get(root, "post_processor"), 0, e);

@@ -272,10 +272,12 @@ int load_fail_unknown(const char *what, const struct json *name, struct error *e
 int load_json(struct tokenizer *t, const char *path, struct error *e);
 /* root: contents of a tokenizer.json */
 int load_json_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e);
+/* Member that only trees of GGUF files have. Of the root: the ids of tokens that other ids have, too, by their text. Of
+ * an added token: another id may have its text. */
+#define LOAD_REPEATS "hearth:repeats"
 int load_gguf(struct tokenizer *t, const char *file, struct error *e);
-/* meta: the tokenizer's members of a GGUF file of `size` bytes */
+/* meta: the tokenizer's members of a GGUF file of `size` bytes; SentencePiece's tokenizer.model becomes such */
 int load_gguf_meta(struct tokenizer *t, const struct json *meta, struct arena *arena, size_t size, struct error *e);
-/* SentencePiece's tokenizer.model; config: of tokenizer_config.json */
 int load_sentencepiece(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
 /* Builds the merges of a vocabulary whose tokens have scores [id] and types [id]. */
 int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types,
@@ -289,11 +291,9 @@ int load_bos(struct tokenizer *t, const struct json *config, struct error *e);
 void load_eos(struct tokenizer *t, const struct json *config);
 /* takes ownership of content, also on failure */
 int added_tokens_append(struct tokenizer *t, struct added_token a, struct error *e);
-/* builds the tries after all tokens were added */
-int added_tokens_index(struct tokenizer *t, struct error *e);
-/* finds a token as spelled in the file: id or -1 */
+int added_tokens_index(struct tokenizer *t, struct error *e); /* builds the tries after all tokens were added */
+/* find a token as spelled in the file, and an added token by its content: id or -1 */
 int64_t load_find_token(const struct tokenizer *t, const char *s, size_t n);
-/* finds an added token by its content: id or -1 */
 int32_t added_tokens_id(const struct tokenizer *t, const char *s, size_t n);
 /* Decodes a token as spelled in the file: to its bytes if the vocabulary is byte-level (otherwise sets *literal).
  * Returns the length. */

@@ -13,6 +13,7 @@ import tempfile
 
 import gguf_file
 import gguf_formats
+import gguf_pair
 from checks import HEARTH, check, end, run
 
 IDS = ",".join(str((i * 37 + 11) % 270) for i in range(40))
@@ -167,6 +168,33 @@ def plain_tokens(tmp):
         check(got == want, f"tokens in typed text: {arch} {name} {text!r} {args}", f"{got} instead of {want}")
 
 
+def old_files(tmp):
+    """Files that name no pre-tokenizer, or the default one: punctuation, numbers and every third digit are parted."""
+    original, file = gguf_pair.vocabulary(0), os.path.join(tmp, "old.gguf")
+    names, merges = original[0][:256] + ["12", "34", "123", "a!", "!?", "<s>"], ["1 2", "3 4", "12 3", "a !", "! ?"]
+    for pre in ({}, {"tokenizer.ggml.pre": "default"}):
+        gguf_formats.write(file, {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": names, "tokenizer.ggml.merges": merges,
+                                  "tokenizer.ggml.token_type": [1] * (len(names) - 1) + [3], **pre}, [])
+        p = subprocess.run([HEARTH, "-m", file, "--tokenize"], input=b"a!?1234", capture_output=True, timeout=60)
+        got = [names[i] for i in json.loads(p.stdout)] if not p.returncode else p.stderr
+        check(got == ["a", "!?", "123", "4"], f"a file from before May 2024, {pre}", got)
+        check(b"May 2024" in p.stderr, "a warning", p.stderr)
+
+
+def repeated(tmp):
+    """Several ids with one text: text becomes the user-defined one or the lowest, and all have their bytes."""
+    file = os.path.join(tmp, "repeated.gguf")
+    extra = [("he", 1), ("ll", 1), ("hell", 1), ("hello", 1), ("hello", 1), ("<b>", 1), ("<b>", 4), ("<b>", 4), ("<x>", 3), ("<x>", 3), ("<x>", 1), ("\u0120", 1), ("<s>", 3)]
+    names, kinds = gguf_pair.vocabulary(0)[0][:256] + [t for t, _ in extra], [1] * 256 + [k for _, k in extra]
+    gguf_formats.write(file, {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": names,
+                              "tokenizer.ggml.merges": ["h e", "l l", "he ll", "hell o"], "tokenizer.ggml.token_type": kinds}, [])
+    for text, args, want in (("hello", [], [259]), ("<b>", [], [262]), ("<x>", ["--special"], [264]), (" ", [], [names.index("\u0120")])):
+        p = subprocess.run([HEARTH, "-m", file, "--tokenize", *args], input=text.encode(), capture_output=True, timeout=60)
+        check(p.returncode == 0 and json.loads(p.stdout) == want, f"a repeated token: {text!r}", (p.stdout, p.stderr))
+    p = subprocess.run([HEARTH, "-m", file, "--detokenize"], input=json.dumps(list(range(256, len(names) - 1))).encode(), capture_output=True, timeout=60)
+    check(p.stdout == b"hellhellhellohello<b><b><b><x><x><x> ", "the bytes of repeated tokens", (p.stdout, p.stderr))
+
+
 def rotations(tmp):
     """Linear scaling of the rotation: beside factors of single frequencies, without a type, and under its old name."""
     out, factors = os.path.join(tmp, "logits"), [1 + 0.1 * j for j in range(32)]
@@ -220,6 +248,11 @@ def places(tmp):
     shutil.copy(one, os.path.join(only, "other.gguf"))
     rc, out, err = run("-m", only, "--inspect")
     check(rc == 2 and "other.gguf" in err and "00001-of-00003" in err, "two models in a directory", err)
+    longer = os.path.join(tmp, "longer.gguf")
+    with open(one, "rb") as f, open(longer, "wb") as to:
+        to.write(f.read() + b"signature" * 9)
+    got, why = logits(longer, os.path.join(tmp, "b"))
+    check(got == want, "bytes behind the last tensor", why)
     blob = os.path.join(tmp, "sha256-0f3a")  # as ollama stores models
     shutil.copy(one, blob)
     got, why = logits(blob, os.path.join(tmp, "b"))
@@ -237,6 +270,8 @@ def main():
         text(tmp)
         sentencepiece(tmp)
         plain_tokens(tmp)
+        old_files(tmp)
+        repeated(tmp)
         rotations(tmp)
         places(tmp)
         twins(tmp)
