@@ -67,6 +67,10 @@ static const char *const good[][2] = {
     {"{{ 1 < 2 < 3 }} {{ 1 < 2 > 5 }} {{ 2 in xs }} {{ 'b' not in d }} {{ not 0 or 5 }}", "True False True False True"},
     {"{{ 1 ~ 'a' ~ 2.0 ~ none }}{{ 'ab' * 2 }}{{ [1] + [2] }}", "1a2.0Noneabab[1, 2]"},
     {"{{ 'x' if n > 5 else 'y' }}{{ 'x' if n < 5 }}", "x"},
+    {"{{ s | truncate(4000, true, '', 9223372036854775807) }}{{ s | truncate(3, true, '', 0) }}", "HelloHel"},
+    {"{{ range(9)[::3] }}{{ range(9)[7:1:-3] | list }}{{ range(9223372036854775805, 9223372036854775807)[::-1] | list "
+     "}}",
+     "range(0, 9, 3)[7, 4][9223372036854775806, 9223372036854775805]"},
     {"{{ xs[::-1] }}{{ s[1:3] }}{{ s[-2:] }}{{ s[::-2] }}{{ xs[5:] }}{{ 'café'[3] }}", "[2, 1, 3]elloolH[]é"},
     {"{{ '%s-%05.1f-%x' % (s, f, 255) }} {{ '{:>6}|{0}'.format(s) if false else '{:>6}|{:,}'.format(s, 1234567) }}",
      "Hello-002.5-ff  Hello|1,234,567"},
@@ -171,6 +175,7 @@ static const char *const bad[][2] = {
     {"{{ big[0] + 1 }}", "does not fit in 64 bits"},
     {"{{ 1 - big[0] }}", "does not fit in 64 bits"},
     {"{{ big[1] | abs }}", "does not fit in 64 bits"},
+    {"{{ range(10, 0, -4)[::4611686018427387904] }}", "needs integers of more than 64 bits"},
 };
 
 static void test_prints(void **state) {
@@ -198,6 +203,74 @@ static void test_refuses(void **state) {
         assert_non_null(strstr(e.text, bad[i][1]));
         assert_null(t.data);
     }
+}
+/* Every integer of a template is hostile: in the place of each #, all pairs and triples of these. The answer is an
+ * error or text made of the template's own letters. */
+static void test_hostile_integers(void **state) {
+    static const char *const numbers[] = {
+        "0",
+        "1",
+        "-1",
+        "3",
+        "4000",
+        "100001",
+        "2147483648",
+        "4294967296",
+        "4611686018427387904",
+        "9223372036854775807",
+        "-4",
+        "-9223372036854775807",
+        "(-9223372036854775807 - 1)",
+    };
+    static const char *const shapes[] = {
+        "{{ 'ABCDEFGHIJ' | truncate(#, true, '', #) }}",
+        "{{ 'AB\xc3\xa9 EFGHIJ' | truncate(#, false, 'C', #) }}",
+        "{{ range(10, 0, -4)[#:#:#] | list | length }}",
+        "{{ range(#, #, #)[::-1] | list | length }}",
+        "{{ range(#, #, #)[::4] | last }}{{ range(#, 5)[::7] | first }}",
+        "{{ range(#, #)[1:][::-1] | list | length }}{{ range(#, #)[#] }}",
+        "{{ 'ABCDEFGHIJ'[#:#:#] }}{{ 'AB\xc3\xa9'[#:#:#] }}{{ 'ABC'[#] }}",
+        "{{ [1, 2, 3][#:#:#] }}{{ (1, 2)[#] }}",
+        "{{ 'ABAB'.find('B', #, #) }} {{ 'ABAB'.rfind('B', #, #) }} {{ 'ABAB'.count('A', #, #) }}",
+        "{{ 'ABAB'.replace('A', 'C', #) }}{{ 'A B A'.split(' ', #) }}{{ 'A B A'.rsplit(' ', #) }}",
+        "{{ 'ABAB'.startswith('B', #, #) }}{{ 'ABAB'.endswith('B', #, #) }}{{ [1, 2].index(2, #, #) }}",
+        "{{ # // # }} {{ # % # }} {{ # * # }} {{ # + # }} {{ # - # }} {{ # ** # }}",
+        "{{ # / # }} {{ # | abs }} {{ -# }} {{ # is divisibleby # }} {{ # is odd }}",
+        "{{ # | round(#) }} {{ 2.5 | round(#, 'floor') }} {{ '12' | int(#, #) }} {{ '%d' % # }}",
+        "{{ [1, 2, 3] | batch(#, #) | list }}",
+        "{{ [1, 2, 3] | slice(#, #) | list }}",
+        "{{ 'A' | indent(#) | length }}{{ {'A': 1} | tojson(indent=#) | length }}",
+        "{{ 'A'.rjust(#) | length }}{{ 'A'.zfill(#) | length }}{{ ('A' | center(#)) | length }}",
+        "{{ '%*d' % (#, #) }}",
+        "{{ ('A' * #) | length }}{{ ([1] * #) | length }}",
+        "{{ 'A B C' | wordwrap(#) }}{{ [#, #] | sum }}{{ [#, #, #] | sort | first }}",
+    };
+    enum { n = sizeof numbers / sizeof *numbers };
+    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
+        for (int i = 0; i < n * n * n; i++) {
+            char source[512];
+            size_t at = 0;
+            int turn = i;
+            for (const char *p = shapes[k]; *p; p++) {
+                if (*p != '#') {
+                    source[at++] = *p;
+                    continue;
+                }
+                at += (size_t)snprintf(source + at, sizeof source - at, "%s", numbers[turn % n]);
+                turn = turn / n ? turn / n : i;
+            }
+            source[at] = 0;
+            struct text t;
+            struct error e = {0};
+            if (render(source, &t, &e)) {
+                assert_string_not_equal(e.text, "");
+                continue;
+            }
+            for (size_t b = 0; b < t.n; b++)
+                if (!strchr("ABCDEFGHIJNTacdefilnorstuxy0123456789\xc3\xa9+-.,()[]' \n", t.data[b]))
+                    fail_msg("%s writes byte %d: %s", source, t.data[b], t.data);
+            text_free(&t);
+        }
 }
 static void test_deep_source(void **state) {
     enum { n = 20000 };
@@ -363,9 +436,9 @@ static void test_many_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prints),     cmocka_unit_test(test_refuses), cmocka_unit_test(test_deep_source),
-        cmocka_unit_test(test_origin),     cmocka_unit_test(test_date),    cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_prints),      cmocka_unit_test(test_refuses),    cmocka_unit_test(test_hostile_integers),
+        cmocka_unit_test(test_deep_source), cmocka_unit_test(test_origin),     cmocka_unit_test(test_date),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_many_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,6 +153,16 @@ static int64_t slice_bound(struct jrun *r, struct jval v, int64_t default_bound,
     if (i < 0) return backwards ? -1 : 0;
     return i >= n ? (backwards ? n - 1 : n) : i;
 }
+/* Python has integers of any size; here a bound or a step that needs more than 64 bits is an error. A step never wraps:
+ * 0 would divide by zero, and another number would name items that the range does not have. */
+static struct jrange *slice_range(struct jrun *r, const struct jrange *g, int64_t i, int64_t end, int64_t by) {
+    struct jrange *out = jalloc(r, sizeof *out);
+    if (__builtin_mul_overflow(g->step, by, &out->step) || __builtin_mul_overflow(i, g->step, &out->start) ||
+        __builtin_add_overflow(out->start, g->start, &out->start) || __builtin_mul_overflow(end, g->step, &out->stop) ||
+        __builtin_add_overflow(out->stop, g->start, &out->stop))
+        jfail(r, "a slice of this range needs integers of more than 64 bits");
+    return out;
+}
 struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, struct jval stop, struct jval step) {
     if (obj.type == J_UNDEF) jfail_undef(r, obj.u);
     if (obj.type == J_DICT) jfail(r, "unhashable type: 'slice'");
@@ -166,11 +176,7 @@ struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, stru
     struct jrange g = {.start = i, .stop = end, .step = by};
     size_t count = jrange_len(&g);
     if (obj.type == J_RANGE) {
-        struct jrange *out = jalloc(r, sizeof *out);
-        *out = (struct jrange){.start = obj.r->start + i * obj.r->step,
-                               .stop = obj.r->start + end * obj.r->step,
-                               .step = obj.r->step * by};
-        obj.r = out;
+        obj.r = slice_range(r, obj.r, i, end, by);
         return obj;
     }
     jcount_steps(r, count);

@@ -91,7 +91,7 @@ static struct jval f_truncate(struct jrun *r, struct jval v, struct jval *a) {
     int64_t length = jtext_int(r, a[0], 255), leeway = jtext_int(r, a[3], 5), n = (int64_t)jstr_chars(end);
     if (length < n) jfail(r, "expected length >= %lld, got %lld", (long long)n, (long long)length);
     if (leeway < 0) jfail(r, "expected leeway >= 0, got %lld", (long long)leeway);
-    if ((int64_t)jval_len(r, v) <= length + leeway) return v;
+    if ((int64_t)jval_len(r, v) - length <= leeway) return v; /* length + leeway may exceed 64 bits */
     if (v.type != J_STR) jfail(r, "object of type '%s' cannot be truncated", jval_type(v));
     struct jval cut = jstr_sub(r, v.s, 0, jstr_offset(v.s, (size_t)(length - n)));
     if (!jval_is_true(r, a[1])) {

@@ -168,9 +168,13 @@ static struct jval rsplit_space(struct jrun *r, struct jstr *s, int64_t max) {
     }
     return list_of(r, &p, true);
 }
+static int64_t max_splits(struct jrun *r, struct jval v) { /* negative: any number */
+    int64_t max = jtext_int(r, v, -1);
+    return max < 0 ? INT64_MAX : max;
+}
 static struct jval s_split(struct jrun *r, struct jval self, struct jval *a) {
     struct jstr *s = self.s;
-    int64_t max = jtext_int(r, a[1], -1);
+    int64_t max = max_splits(r, a[1]);
     struct pieces p = {0};
     size_t at = 0;
     jcount_steps(r, s->n >> 4);
@@ -190,7 +194,7 @@ static const char *find_last(const struct jstr *s, size_t end, const struct jstr
 }
 static struct jval s_rsplit(struct jrun *r, struct jval self, struct jval *a) {
     struct jstr *s = self.s;
-    int64_t max = jtext_int(r, a[1], -1);
+    int64_t max = max_splits(r, a[1]);
     struct pieces p = {0};
     size_t end = s->n;
     jcount_steps(r, s->n >> 4);

@@ -63,6 +63,8 @@ struct jval jstr_literal(struct jrun *r, const char *text) {
     return jstr_new(r, text, strlen(text), TEXT_TEMPLATE);
 }
 struct jval jstr_sub(struct jrun *r, const struct jstr *s, size_t at, size_t n) {
+    at = at < s->n ? at : s->n;
+    n = n < s->n - at ? n : s->n - at;
     struct jval v = jstr_new(r, s->s + at, n, s->origin);
     if (s->origins) v.s->origins = s->origins + at;
     v.s->markup = s->markup;
@@ -97,7 +99,7 @@ size_t jstr_chars(struct jstr *s) {
     return s->n_chars;
 }
 size_t jstr_offset(struct jstr *s, size_t i) {
-    if (jstr_chars(s) == s->n) return i;
+    if (jstr_chars(s) == s->n) return i < s->n ? i : s->n;
     size_t at = 0;
     while (at < s->n) {
         if (((unsigned char)s->s[at] & 0xC0) != 0x80 && i-- == 0) break;

@@ -33,11 +33,12 @@ struct jval jbuf_finish(struct jrun *r, struct jbuf *b);
 
 struct jval jstr_new(struct jrun *r, const char *s, size_t n, uint8_t origin);   /* does not copy */
 struct jval jstr_literal(struct jrun *r, const char *s);                         /* a C literal */
-struct jval jstr_sub(struct jrun *r, const struct jstr *s, size_t at, size_t n); /* at, n in bytes */
+struct jval jstr_sub(struct jrun *r, const struct jstr *s, size_t at, size_t n); /* at, n in bytes; what is beyond s is
+                                                                                    left out */
 struct jval jstr_concat(struct jrun *r, const struct jstr *a, const struct jstr *b);
 uint8_t jstr_origin_at(const struct jstr *s, size_t i);
 size_t jstr_chars(struct jstr *s);
-size_t jstr_offset(struct jstr *s, size_t i); /* byte offset of code point i (<= chars) */
+size_t jstr_offset(struct jstr *s, size_t i); /* byte offset of code point i; the end of s beyond its last */
 bool jstr_equals(const struct jstr *s, const char *text);
 int jstr_cmp(const struct jstr *a, const struct jstr *b);
 const char *jstr_find(const struct jstr *s, size_t from, const struct jstr *what); /* NULL if absent */
