@@ -72,9 +72,10 @@ struct engine_info {
     const char *level;  /* "avx512" */
     const int32_t *eos; /* stop ids of generation_config.json and config.json, and those of engine_add_eos() */
     int n_eos;
-    double temperature, top_p, min_p, repeat_penalty; /* the vendor's defaults; NAN: not given */
+    double temperature, top_p, min_p, repeat_penalty; /* defaults; NAN: not given */
     int top_k;                                        /* 0: not given */
     bool do_sample;                                   /* false: greedy by default */
+    bool is_own_sampling;                             /* hearth's defaults, as the model has none */
     uint64_t kv_token_bytes;                          /* KV cache bytes per token */
     /* hash of config and tensor headers; identifies saved KV caches */
     uint64_t fingerprint;

@@ -1,4 +1,4 @@
-/* Reads generation_config.json: stop ids and the vendor's sampling defaults. */
+/* Reads generation_config.json: stop ids and the vendor's sampling defaults. Sets the defaults of models without it. */
 #include <math.h>
 
 #include "base/json.h"
@@ -20,6 +20,21 @@ static int add_eos(struct engine *eng, int64_t id, struct error *e) {
 
 int engine_add_eos(struct engine *eng, int32_t id, struct error *e) { return add_eos(eng, id, e); }
 
+/* Sets the defaults of a model without generation_config.json: those of its GGUF metadata, or hearth's. Greedy answers
+ * repeat themselves, and a second one would be the first. */
+static void set_defaults(struct engine *eng) {
+    const struct gguf_sampling *given = &eng->weights.sampling;
+    struct engine_info *f = &eng->info;
+    const int64_t top_k = given->is_given ? given->top_k : 40;
+    f->is_own_sampling = !given->is_given;
+    f->temperature = given->is_given ? given->temperature : 0.7;
+    f->top_p = given->is_given ? given->top_p : 0.95;
+    f->min_p = given->is_given ? given->min_p : 0.05;
+    f->repeat_penalty = given->is_given ? given->repeat_penalty : NAN;
+    f->top_k = top_k > 0 && top_k < f->vocab ? (int)top_k : 0;
+    f->do_sample = true;
+}
+
 int generation_config_read(struct engine *eng, struct error *e) {
     const struct config *c = &eng->weights.config;
     struct engine_info *f = &eng->info;
@@ -29,7 +44,11 @@ int generation_config_read(struct engine *eng, struct error *e) {
     char path[4096], *text = NULL;
     size_t n;
     if (!rc) rc = file_join(path, sizeof path, eng->dir, "generation_config.json", e);
-    if (rc || !file_exists(path)) return rc;
+    if (rc) return rc;
+    if (!file_exists(path)) {
+        set_defaults(eng);
+        return 0;
+    }
     if ((rc = file_read(path, 1u << 20, &text, &n, e))) return rc;
     struct arena a = {0};
     struct json root;

@@ -12,7 +12,8 @@ static void print_setting(struct repl *r, enum opt_id id) {
     static const char *const origins[] = {"default", "default", "configuration file", "environment", "preset",
                                           "flag",    "/set"};
     const struct opt_value *o = &r->app->opts.v[id];
-    const char *from = o->text ? origins[o->origin] : "model default";
+    const char *unset = r->app->info->is_own_sampling ? "hearth's default" : "model default",
+               *from = o->text ? origins[o->origin] : unset;
     struct sampling s;
     char value[64];
     open_sampling(r->app, &r->app->opts, &s);
@@ -46,7 +47,7 @@ static void print_setting(struct repl *r, enum opt_id id) {
     default:
         if (!o->text) snprintf(value, sizeof value, "no"), from = "default";
     }
-    if (r->app->backend->omits_unset_sampling && !o->text && !strcmp(from, "model default"))
+    if (r->app->backend->omits_unset_sampling && !o->text && from == unset)
         snprintf(value, sizeof value, "-"), from = "server default";
     screen_print(r, "  %-17s %-14s %s", opt_table[id].name, value, from);
 }

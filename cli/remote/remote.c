@@ -275,6 +275,7 @@ static int read_resident_status(struct remote *r, const struct json *j) {
     r->info.top_k = (int)json_int(json_get(s, "top_k"), 0);
     r->info.kv_token_bytes = (uint64_t)json_int(json_get(j, "kv_token_bytes"), 0);
     r->info.do_sample = json_bool(json_get(s, "do_sample"), true);
+    r->info.is_own_sampling = json_bool(json_get(s, "own"), false);
     if (print && print->type == JSON_STRING && print->n == 16) r->info.fingerprint = strtoull(print->string, NULL, 16);
     r->model = json_strdup(json_get(j, "model"));
     r->base = mem_strdup("http://hearth/v1");

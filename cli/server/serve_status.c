@@ -99,7 +99,8 @@ void serve_status_put(struct server *s, struct buf *b) {
                    {"repeat_penalty", i->repeat_penalty}};
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         if (numbers[k].value == numbers[k].value) buf_fmt(b, "\"%s\": %.17g, ", numbers[k].name, numbers[k].value);
-    buf_fmt(b, "\"top_k\": %d, \"do_sample\": %s}, \"sessions\": [", i->top_k, i->do_sample ? "true" : "false");
+    buf_fmt(b, "\"top_k\": %d, \"do_sample\": %s, \"own\": %s}, \"sessions\": [", i->top_k,
+            i->do_sample ? "true" : "false", i->is_own_sampling ? "true" : "false");
     for (const struct http_request *x = s->requests; x; x = x->next)
         for (int k = 0; k < x->n_choices; k++) {
             if (x->choices[k].state == HTTP_CHOICE_DONE) continue;

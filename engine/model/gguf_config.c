@@ -1,5 +1,6 @@
 #include "engine/model/gguf_config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,6 +122,20 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     c->names = names;
     c->layout = layout;
     return 0;
+}
+
+static double number_in(const struct json *meta, const char *key, double least, double most) {
+    const double v = json_num(json_get(meta, key), NAN);
+    return v >= least && v <= most ? v : NAN;
+}
+struct gguf_sampling gguf_read_sampling(const struct json *meta) {
+    struct gguf_sampling s = {.temperature = number_in(meta, "general.sampling.temp", 0, 100),
+                              .top_p = number_in(meta, "general.sampling.top_p", 1e-6, 1),
+                              .min_p = number_in(meta, "general.sampling.min_p", 0, 1),
+                              .repeat_penalty = number_in(meta, "general.sampling.penalty_repeat", 1e-3, 100),
+                              .top_k = json_int(json_get(meta, "general.sampling.top_k"), 0)};
+    s.is_given = !isnan(s.temperature) || !isnan(s.top_p) || !isnan(s.min_p) || !isnan(s.repeat_penalty) || s.top_k > 0;
+    return s;
 }
 
 void gguf_list(struct buf *out) {

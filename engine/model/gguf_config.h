@@ -12,5 +12,12 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
 /* Sets c's tensor names and layouts for a GGUF file, and the conversions already applied to its tensors. In the arena.
  * ERR_MEMORY. */
 int gguf_names(struct config *c, struct arena *a, const struct json *meta, const struct gguf_facts *f, struct error *e);
+/* The vendor's sampling defaults, which a file may hold (general.sampling.*). NAN, 0: not given, or no valid value. */
+struct gguf_sampling {
+    double temperature, top_p, min_p, repeat_penalty;
+    int64_t top_k;
+    bool is_given; /* one of them */
+};
+struct gguf_sampling gguf_read_sampling(const struct json *meta);
 /* Appends llama.cpp's names of all architectures as "qwen3moe, ...". */
 void gguf_list(struct buf *out);

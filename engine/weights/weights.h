@@ -1,6 +1,7 @@
 #pragma once
 /* A checkpoint as the layers use it: each weight is a typed view of the mapped files, small vectors are float32 copies.
  * Read-only after opening, shared by all threads. */
+#include "engine/model/gguf_config.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/params.h"
 
@@ -53,7 +54,8 @@ struct weights {
     size_t n_slabs, cap_slabs;
     bool is_expanded; /* some matrices were expanded to float32 */
     size_t n_skipped, n_mtp_tensors;
-    size_t *largest_expert; /* [n_layers] results of weights_largest_expert(), in shape_only.c; otherwise NULL */
+    struct gguf_sampling sampling; /* of a GGUF file */
+    size_t *largest_expert;        /* [n_layers] results of weights_largest_expert(), in shape_only.c; otherwise NULL */
 };
 
 /* Returns memory for a repacked matrix, which weights_close() frees. NULL: out of memory. While loading only. */

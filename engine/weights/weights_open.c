@@ -289,6 +289,7 @@ static int read_metadata(struct weights *w, bool force, struct error *e) {
     int rc = gguf_config(&a, &f->meta, &facts, what, &root, e);
     if (!rc) rc = config_parse(&w->config, &root, what, force, e);
     if (!rc) rc = gguf_names(&w->config, &w->arena, &f->meta, &facts, e);
+    w->sampling = gguf_read_sampling(&f->meta);
     arena_free(&a);
     checkpoint_free_metadata(f);
     return rc;
