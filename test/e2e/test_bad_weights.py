@@ -137,9 +137,8 @@ CASES = [
     ("config missing", lambda d: os.remove(os.path.join(d, CONFIG)), [CONFIG]),
     ("config not JSON", lambda d: write(d, CONFIG, "{"), [CONFIG]),
     ("config no object", lambda d: write(d, CONFIG, "[]"), [CONFIG, "object"]),
-    ("config duplicate key", lambda d: write(d, CONFIG, '{"vocab_size": 2, ' + json.dumps(tiny.CONFIG)[1:]), [CONFIG, "twice"]),
-    ("config unknown family", config_edit(model_type="wonder"), [CONFIG, "wonder"]),
-    ("config without family", config_edit(model_type=DROP), [CONFIG, "model_type"]),
+    ("config unknown family", config_edit(model_type="wonder", architectures=["WonderForCausalLM"]), [CONFIG, "wonder"]),
+    ("config without family", config_edit(model_type=DROP, architectures=DROP), [CONFIG, "model_type"]),
     ("config without a count", config_edit(num_hidden_layers=DROP), [CONFIG, "num_hidden_layers"]),
     ("config text for a number", config_edit(hidden_size="big"), [CONFIG, "hidden_size"]),
     ("config over the cap", config_edit(num_hidden_layers=10**9), [CONFIG, str(10**9)]),
@@ -417,6 +416,12 @@ def main():
         config_edit(tie_word_embeddings=True)(good)
         rc, out, err = run(good, "--tokens", "5,6,7", "--logits-out", odd)
         check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), "a head of its own is taken whatever the config says of tying", err)
+        config_edit(tie_word_embeddings=False, model_type="wonder")(good)
+        text = open(os.path.join(good, CONFIG)).read()
+        write(good, CONFIG, '{"vocab_size": 2, ' + text[1:])
+        rc, out, err = run(good, "--tokens", "5,6,7", "--logits-out", odd)
+        same = rc == 0 and open(plain, "rb").read() == open(odd, "rb").read()
+        check(same, "the last of two values and the family of the class count, as in transformers", err)
         for cases, args in ((CASES, ["--inspect"]), (CASES[:4], ["--tokens", "5", "-n", "1", "--ids"]), (VERIFY, ["--verify"])):
             for what, damage, words in cases:
                 d = os.path.join(tmp, "bad")

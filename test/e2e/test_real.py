@@ -10,6 +10,7 @@ import subprocess
 import time
 
 import driver
+import tiny
 
 SHARED = os.environ.get("HEARTH_SHARED", "")
 FIXTURE = os.path.join(SHARED, "fixtures", "qwen3_moe")
@@ -180,11 +181,12 @@ class Real(driver.Case):
         return now
 
     def test_no_tokenizer(self):
-        for there, missing in ((None, "no model found: neither config.json nor a GGUF file"), ("config.json", "tokenizer.json")):
+        for there, missing in ((None, "no model found: neither config.json nor a GGUF file"), ("checkpoint", "tokenizer.json")):
             where = os.path.join(self.home, "without")
             os.makedirs(where, exist_ok=True)
             if there:
-                open(os.path.join(where, there), "w").close()
+                tiny.make(where)
+                os.remove(os.path.join(where, "tokenizer.json"))
             for mode in (["--tokenize"], ["--detokenize"], ["-p", "x"]):
                 rc, out, err = self.run_bin("-m", where, *mode, data="[1]")
                 self.assertEqual((rc, out), (3, b""), mode)
