@@ -111,12 +111,13 @@ static int parse_string(struct parser *p, struct json *out) {
         p->at = s;
         if (c < 0) return fail(p, "bad escape in a string");
         s += 6;
-        if (c >= 0xD800 && c < 0xDC00) {
-            int d = end - s >= 6 && s[0] == '\\' && s[1] == 'u' ? hex4(s + 2) : -1;
-            if (d < 0xDC00 || d > 0xDFFF) return fail(p, "half of a surrogate pair");
-            c = 0x10000 + ((c - 0xD800) << 10) + (d - 0xDC00);
-            s += 6;
-        } else if (c >= 0xDC00 && c < 0xE000) return fail(p, "half of a surrogate pair");
+        if (c >= 0xD800 && c < 0xE000) {
+            int d = c < 0xDC00 && end - s >= 6 && s[0] == '\\' && s[1] == 'u' ? hex4(s + 2) : -1;
+            if (d >= 0xDC00 && d < 0xE000) {
+                c = 0x10000 + ((c - 0xD800) << 10) + (d - 0xDC00);
+                s += 6;
+            } else c = 0xFFFD;
+        }
         o += utf8_put((uint32_t)c, o);
     }
     out->n = (uint32_t)(o - out->string);

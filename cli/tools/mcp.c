@@ -111,11 +111,15 @@ static int find_reply(struct mcp *m, int64_t id, struct arena *a, struct mcp_mes
     *found = false;
     while (!*found && take_line(m, &line, &n)) {
         struct error why;
-        if (!n || (n == 1 && *line == '\r')) continue;
+        if (!n || *line != '{') { /* servers also log to stdout; a message is an object on a line of its own */
+            if (n > 1) log_say(LOG_DEBUG, "%s: not a message: %.*s", mcp_name(m), (int)(n < 500 ? n : 500), line);
+            continue;
+        }
         const int rc = mcp_message_parse(a, line, n, out, &why);
         if (rc == ERR_MEMORY) return error_set(e, rc, "no memory");
         if (rc) return break_off(m, e, "%s", why.text);
         if (out->kind == MCP_REQUEST) mcp_message_put_reply(&m->unsent, out);
+        if (m->unsent.len > LINE_BYTES) return break_off(m, e, "sends requests and does not read the replies");
         /* late replies to cancelled requests are dropped */
         *found = (out->kind == MCP_RESULT || out->kind == MCP_ERROR) && out->id == id;
         if (!*found) arena_reset(a);

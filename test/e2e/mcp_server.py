@@ -9,7 +9,8 @@ KIND = sys.argv[1] if len(sys.argv) > 1 else "good"
 TOOLS = [{"name": "echo", "description": "Echoes.", "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}},
          {"name": "fail", "inputSchema": {"type": "object"}}, {"name": "picture", "inputSchema": {"type": "object"}}, {"name": "bad name", "inputSchema": {"type": "object"}},
          {"name": "die", "inputSchema": {"type": "object"}}, {"name": "hang", "inputSchema": {"type": "object"}}, {"name": "garbage", "inputSchema": {"type": "object"}},
-         {"name": "flood", "inputSchema": {"type": "object"}}, {"name": "unknown", "inputSchema": {"type": "object"}}]
+         {"name": "flood", "inputSchema": {"type": "object"}}, {"name": "unknown", "inputSchema": {"type": "object"}},
+         {"name": "broken", "inputSchema": {"type": "object"}}, {"name": "asks", "inputSchema": {"type": "object"}}]
 
 
 def write(message):
@@ -53,8 +54,14 @@ def call(number, name, arguments):
     if name == "hang":
         return None
     if name == "garbage":
-        write("Hello, I am a log line")
+        write("Hello, I am a log line\n\r\n  [info] {so am I}")
+        return text("a half: \ud83d")
+    if name == "broken":
+        write('{"jsonrpc": "2.0", "id": ')
         return None
+    if name == "asks":
+        while True:
+            send(id="i" * 60000, method="roots/list")
     if name == "flood":
         return text("\x1b]0;x\x07" + "f" * 200000)
     return {}

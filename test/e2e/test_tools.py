@@ -263,13 +263,14 @@ class Mcp(Tools):
         self.assertIn("tool bad name is left out: name: up to 64 letters", err)
         log = self.logged()
         self.assertEqual(log[:2], ["initialize", "notifications/initialized"])
-        self.assertEqual(log[2:-1], ["tools/list"] * 5 + ["tools/call", "reply {}", 'reply {"code": -32601, "message": "this client has no such method"}'][:len(log) - 8])
+        self.assertEqual(log[2:-1], ["tools/list"] * 6 + ["tools/call", "reply {}", 'reply {"code": -32601, "message": "this client has no such method"}'][:len(log) - 9])
         self.assertEqual(log[-1], "end of input")
 
     def test_results(self):
         for name, status, result in (("fail", "failed", "it did not work"), ("picture", "ok", "see:\n[content of type image is left out: only text is supported]"),
                                      ("die", "failed", f"[MCP server {sys.executable}: ended by signal 11 (Segmentation fault); its stderr ends: out of cheese]"),
-                                     ("garbage", "failed", "JSON"), ("unknown", "failed", "tools/call: no such tool (code -32602)")):
+                                     ("garbage", "ok", "a half: \ufffd"), ("broken", "failed", "a value is missing"), ("asks", "failed", "does not read the replies"),
+                                     ("unknown", "failed", "tools/call: no such tool (code -32602)")):
             rc, out, err = self.mcp(f"use {name} {{}}", "--json")
             self.assertEqual(rc, 0, err)
             call, = json.loads(out)["calls"]

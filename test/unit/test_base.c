@@ -140,6 +140,24 @@ static void json_keeps_digits(void **st) {
     arena_free(&a);
 }
 
+static void json_halves(void **st) {
+    static const char *const halves[][2] = {{"\"\\ud800\"", "\uFFFD"},
+                                            {"\"\\udc00\"", "\uFFFD"},
+                                            {"\"a\\ud83d\"", "a\uFFFD"},
+                                            {"\"\\ud83dA\\n\"", "\uFFFDA\n"},
+                                            {"\"\\ud83d\\n\"", "\uFFFD\n"},
+                                            {"\"\\ud83d\\u0041\"", "\uFFFDA"},
+                                            {"\"\\ud83d\\ud83d\\ude00\"", "\uFFFD😀"},
+                                            {"\"\\ude00\\ud83d\"", "\uFFFD\uFFFD"}};
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+        struct arena a = {0};
+        struct json j;
+        struct error e = {0};
+        assert_int_equal(parse(&a, halves[i][0], &j, &e), 0);
+        assert_true(json_is(&j, halves[i][1]));
+        arena_free(&a);
+    }
+}
 static void json_refuses(void **st) {
     static const char *const bad[] = {"",
                                       "{",
@@ -151,8 +169,8 @@ static void json_refuses(void **st) {
                                       "+1",
                                       "nul",
                                       "\"\\x\"",
-                                      "\"\\ud800\"",
-                                      "\"\\udc00\"",
+                                      "\"\\ud80\"",
+                                      "\"\\ud83d\\ude0\"",
                                       "\"a\nb\"",
                                       "[1] 2",
                                       "{\"a\":1,\"a\":2}",
@@ -403,6 +421,7 @@ int main(void) {
                                        cmocka_unit_test(views_keep_their_scale_blocks),
                                        cmocka_unit_test(json_reads),
                                        cmocka_unit_test(json_keeps_digits),
+                                       cmocka_unit_test(json_halves),
                                        cmocka_unit_test(json_refuses),
                                        cmocka_unit_test(json_survives_no_memory),
                                        cmocka_unit_test(write_is_old_or_new),
