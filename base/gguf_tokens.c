@@ -1,7 +1,7 @@
 #include "base/gguf_tokens.h"
 
-/* Source of the names: llama.cpp, src/llama-vocab.cpp, which stops at them too. Departures: white space and HTML tags
- * are no control tokens unless the file says so (PLAIN), and tokens that the file calls unused stay unused. */
+/* Source of the names: llama.cpp, src/llama-vocab.cpp, which stops at them too. Unlike llama.cpp, hearth takes an HTML
+ * tag for a control token only if the file says so (END_PLAIN), and leaves tokens unused that the file calls unused. */
 enum name_kind {
     NO_NAME,
     END,       /* ends a turn */
@@ -34,7 +34,7 @@ static const struct {
     {"<|eom_id|>", END},
     {"<turn|>", END},
     {"<|tool_response>", END},
-    /* what follows a completed gap in code: padding, another repository, another file */
+    /* after a model has filled a gap in code: padding, the next repository, the next file */
     {"<|fim_pad|>", END},
     {"<fim-pad>", END},
     {"<fim_pad>", END},

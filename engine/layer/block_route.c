@@ -15,7 +15,7 @@ struct router_kind {
     int (*finish)(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
     /* before attention: keeps rows of its input that input() reads; NULL: it reads none */
     int (*keep)(struct exec *x, const struct config *c, struct work *w, int n);
-    bool reads_kept; /* of an earlier layer: the input is not known before that layer has run */
+    bool reads_kept; /* input() reads rows that an earlier layer kept, so it must wait for that layer */
 };
 
 static int copy_rows(struct exec *x, const struct config *c, float *to, const float *from, int n) {

@@ -1,6 +1,6 @@
 #pragma once
-/* What the routed experts of a layer read, and where their outputs go, for modes that compute them in parts: some
- * experts here and some there, or rows of several executors. block_experts() includes all of it. Parameters are named
+/* The routed experts' input and the buffer that their outputs are added to, for modes that split a layer's experts or
+ * rows between several executors. block_experts() includes all of it. Parameters are named
  * as in block.h. */
 #include "engine/layer/work.h"
 #include "engine/weights/weights.h"
@@ -25,7 +25,7 @@ int expert_io_add(struct exec *x, const struct config *c, const struct layer *y,
 int expert_io_norm(struct exec *x, const struct config *c, const struct layer *y, float *rows, int n);
 /* Numbers of that norm's weights in a layer, layer.expert_out_norm; 0: the family has none. */
 int expert_io_norm_floats(const struct config *c);
-/* What the shared experts of a layer, or its dense FFN, read, and the factor of each row's output; NULL: 1. */
+/* The input of a layer's shared experts, or of its dense FFN, and a factor for each row of the output; NULL: 1. */
 const float *expert_io_shared_in(const struct config *c, int layer, const struct work *w);
 const float *expert_io_shared_weight(const struct config *c, int layer, const struct work *w);
 /* Rows of the workspace's expert_rows for a batch of n rows. */

@@ -105,7 +105,7 @@ static int stream_gate_floats(const struct config *c) {
 }
 static bool selects_entries(const struct config *c) { return c->index_block && !c->index_by_group; }
 static size_t key_floats(const struct config *c) { return max_of((size_t)c->head_dim, (size_t)c->index_dim); }
-static size_t entry_floats(const struct config *c) { /* of a multi-token key */
+static size_t entry_floats(const struct config *c) { /* one entry of a multi-token key */
     return c->attn == ATTN_COMPRESSED || selects_entries(c) ? key_floats(c) : 0;
 }
 static size_t cached_floats(const struct config *c) {

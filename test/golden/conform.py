@@ -2,7 +2,7 @@
 """Runs the independent references' own checker against the binary, where ../shared has them. With `pieces`: our pieces.c on
 their sequences of 200 tokens, with every CPU level, prefills after a prefix, decoding, emulated devices.
 conform.py HEARTH SHARED WHAT [ARG...] | conform.py PIECES SHARED pieces [all]; exit 77 (skipped) without them.
-tokenizer EACH: one text in EACH of the long list, because each is a process; test_tokenizer.c runs all of them through the same code."""
+tokenizer EACH: one text in EACH of the long list, because each is a process; test_tokenizer_vendors.c runs all of them through the same code."""
 import json
 import os
 import subprocess

@@ -8,8 +8,8 @@ BLEND = "engine/exec/blend/prefill_blend.c"
 # --- tokenizer/ ---------------------------------------------------------------------------------------------------------------
 
 change("special-injection", "control tokens in a user's text are accepted", "unit_tokenizer", ("tokenizer/added_tokens.c", "takes_control = takes_control && (text.origin ? text.origin[i] : origin) == TEXT_TEMPLATE;", ""))
-change("tekken-sizes", "tokens of tekken.json past the vocabulary's size count", "unit_tokenizer", ("tokenizer/load_tiktoken.c", "all - control < vocab->n ? (uint32_t)(all - control) : vocab->n", "vocab->n"))
-change("tekken-first", "tokens of tekken.json have their ranks as ids", "unit_tokenizer", ("tokenizer/load_tiktoken.c", "tekken_ranks(t, vocab, ranks, (uint32_t)control, e)", "tekken_ranks(t, vocab, ranks, special->n, e)"))
+change("tekken-sizes", "tokens of tekken.json past the vocabulary's size count", "unit_tokenizer_vendors", ("tokenizer/load_tiktoken.c", "all - control < vocab->n ? (uint32_t)(all - control) : vocab->n", "vocab->n"))
+change("tekken-first", "tokens of tekken.json have their ranks as ids", "unit_tokenizer_vendors", ("tokenizer/load_tiktoken.c", "tekken_ranks(t, vocab, ranks, (uint32_t)control, e)", "tekken_ranks(t, vocab, ranks, special->n, e)"))
 change("tekken-names", "a chat template of a tekken.json has no special tokens", "unit_chat", ("tokenizer/chat/chat_template.c", "!c->vars[i].text && tokens[i]", "0 && tokens[i]"))
 change("merge-order", "a short word is merged from the right", "golden_merges", ("tokenizer/bpe.c", "if (rank[i] < rank[best]) best = i;", "if (rank[i] <= rank[best]) best = i;"))
 change("merge-long", "a long word forgets pairs created by merges", "golden_merges", ("tokenizer/bpe.c", "for (int side = 0; side < 2; side++) {", "for (int side = 0; side < 1; side++) {"))

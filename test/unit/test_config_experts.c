@@ -1,4 +1,5 @@
-/* config.json of families whose layers differ from others by their experts: what is read, derived and refused. */
+/* config.json of families whose layers differ from others by their experts: what is read, derived and refused. One
+ * function a family, as in test_config_families.c; a second file could only divide them by name. */
 #include "engine/layer/attention_kinds.h"
 #include "engine/layer/kv_planes.h"
 #include "test/unit/unit.h"

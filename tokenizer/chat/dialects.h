@@ -10,7 +10,7 @@ struct dialect;
 struct tool_calls;
 struct call_parser {
     struct tool_calls *calls;
-    const struct json *tools; /* of the request, for the types of untyped arguments; NULL: none */
+    const struct json *tools; /* the request's tools, whose schemas give the types of untyped arguments; NULL: none */
     const struct dialect *dialect;
 };
 /* Appends the calls in a markup, or in what the marks of one call enclose. ERR_MODEL, ERR_MEMORY. */
@@ -59,10 +59,10 @@ struct dialect {
                                             calls from the mark on. open is NULL: that of the row */
     } call;
     dialect_parser *parse;
-    const char *prefix, *suffix; /* of the names of tags */
+    const char *prefix, *suffix; /* what the model writes around the name of each tag */
     bool keeps_line_ends;        /* around the value of an argument */
 
-    const char *has[2], *lacks[3]; /* what tells templates that write `format`; has is empty: `open` */
+    const char *has[2], *lacks[3]; /* texts in a template that writes `format`; has is empty: `open` */
     const char *format[N_FORMAT];
     bool is_single; /* a second call would be written in another way */
 

@@ -12,8 +12,8 @@ struct blend {
     struct kv_state_step state_step; /* state rows of the batch in the session's cache */
     int at, n, rows, layer;          /* the batch: tokens [at, at + n) of the job, at most `rows`; its next layer */
     /* pinned host memory */
-    struct work host;                        /* what decode_carry() moves, the experts' buffers, the CPU's sums */
-    float *in;                               /* what experts read, for devices without the layer; NULL: host.xn */
+    struct work host;                        /* rows for decode_carry(), the experts' buffers, the CPU's sums */
+    float *in;                               /* the experts' input for devices without the layer; NULL: host.xn */
     int32_t *cpu_ids;                        /* [rows, topk] selection for the CPU: -1 where a device computes it */
     int32_t *pos;                            /* [rows], then the tokens [rows] */
     _Atomic int *bad;                        /* copy of the owner's work.first_bad */
