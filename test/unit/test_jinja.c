@@ -67,7 +67,7 @@ static const char *const good[][2] = {
     {"{{ 1 < 2 < 3 }} {{ 1 < 2 > 5 }} {{ 2 in xs }} {{ 'b' not in d }} {{ not 0 or 5 }}", "True False True False True"},
     {"{{ 1 ~ 'a' ~ 2.0 ~ none }}{{ 'ab' * 2 }}{{ [1] + [2] }}", "1a2.0Noneabab[1, 2]"},
     {"{{ 'x' if n > 5 else 'y' }}{{ 'x' if n < 5 }}", "x"},
-    {"{{ s | truncate(4000, true, '', 9223372036854775807) }}{{ s | truncate(3, true, '', 0) }}", "HelloHel"},
+    {"{{ s | truncate(4000, true, 'x', 9223372036854775807) }}{{ s | truncate(3, true, '', 0) }}", "HelloHel"},
     {"{{ range(9)[::3] }}{{ range(9)[7:1:-3] | list }}{{ range(9223372036854775805, 9223372036854775807)[::-1] | list "
      "}}",
      "range(0, 9, 3)[7, 4][9223372036854775806, 9223372036854775805]"},
