@@ -110,6 +110,8 @@ float blocks_at(enum dtype t, const uint8_t *b, int i) {
     case DT_TQ2_0: return half_at(b + 64) * (float)((b[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3) - 1);
     case DT_Q1_0: return b[2 + i / 8] >> i % 8 & 1 ? half_at(b) : -half_at(b);
     case DT_Q2_0: return half_at(b) * (float)((b[2 + i / 4] >> i % 4 * 2 & 3) - 1);
+    case DT_NVFP4: return nvfp4_scale(b[i / 16]) * (float)mat_mxfp4[b[4 + i / 16 * 8 + i % 8] >> i % 16 / 8 * 4 & 15];
+    case DT_Q8_A: return half_at(b) * (float)b[4 + i] + half_at(b + 2);
     default: return 0;
     }
 }
@@ -123,7 +125,7 @@ static const struct {
               {DT_Q5_K, 2, {0, 2}}, {DT_Q6_K, 1, {208}},    {DT_IQ4_NL, 1, {0}},  {DT_IQ4_XS, 1, {0}},
               {DT_IQ1_S, 1, {0}},   {DT_IQ2_XXS, 1, {0}},   {DT_IQ2_XS, 1, {0}},  {DT_IQ2_S, 1, {0}},
               {DT_IQ3_XXS, 1, {0}}, {DT_IQ3_S, 1, {0}},     {DT_TQ1_0, 1, {52}},  {DT_TQ2_0, 1, {64}},
-              {DT_Q1_0, 1, {0}},    {DT_Q2_0, 1, {0}}};
+              {DT_Q1_0, 1, {0}},    {DT_Q2_0, 1, {0}},      {DT_Q8_A, 2, {0, 2}}};
 
 bool blocks_finite(enum dtype t, const uint8_t *b) {
     if (t == DT_MXFP4) return b[0] != 255;

@@ -174,7 +174,7 @@ static const uint8_t gguf_number[DT_COUNT] = {
 static const struct {
     const char *name;
     uint8_t number;
-} unsupported[] = {{"Q8_1", 9}, {"Q8_K", 15}, {"I8", 24}, {"I16", 25}, {"I64", 27}, {"F64", 28}, {"NVFP4", 40}};
+} unsupported[] = {{"Q8_1", 9}, {"Q8_K", 15}, {"I8", 24}, {"I16", 25}, {"I64", 27}, {"F64", 28}};
 
 static enum dtype dtype_of_number(uint32_t number) { /* DT_NONE: none */
     for (int t = 0; t < DT_COUNT; t++)

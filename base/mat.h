@@ -57,7 +57,12 @@ enum { NO_GGUF = 255 };
     X(TQ1_0, "TQ1_0", 256, 54, 34) \
     X(TQ2_0, "TQ2_0", 256, 66, 35) \
     X(Q1_0, "Q1_0", 128, 18, 41) \
-    X(Q2_0, "Q2_0", 64, 18, 42)
+    X(Q2_0, "Q2_0", 64, 18, 42) \
+    /* 64 E2M1 codes with an E4M3 scale for each 16, whose first eight are in low nibbles; the factor of a matrix is \
+     * its separate scale */ \
+    X(NVFP4, "NVFP4", 64, 36, 40) \
+    /* hearth's own: float16 scale and addend, then codes of 0 to 255 */ \
+    X(Q8_A, "Q8_A", 32, 36, NO_GGUF)
 enum dtype {
 #define X(name, ...) DT_##name,
     DTYPES(X)

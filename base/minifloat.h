@@ -63,6 +63,11 @@ static inline float e8m0_to_f32(uint8_t c) {
 }
 /* Half of e8m0_to_f32: GGUF's MXFP4 stores doubled codes. */
 static inline float e8m0_half(uint8_t c) { return f32_of_bits(c < 2 ? 0x00200000u << c : (uint32_t)(c - 1) << 23); }
+/* Half of the E4M3 scale of GGUF's NVFP4, whose codes are doubled: without sign, and 0 for NaN, as ggml reads it. */
+static inline float nvfp4_scale(uint8_t c) {
+    const uint8_t magnitude = c & 0x7f;
+    return magnitude == 0x7f ? 0 : 0.5f * e4m3_to_f32(magnitude);
+}
 /* FP4 E2M1, low four bits: 0 .5 1 1.5 2 3 4 6 and their negatives. */
 static inline float e2m1_to_f32(uint8_t c) {
     static const float v[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};

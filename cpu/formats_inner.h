@@ -150,6 +150,24 @@ INLINE float mxfp4_scale(const uint8_t *b) { return e8m0_half(b[0]); }
 #define EACH_iq4_nl(p, n, use) EACH_LOOK_PAIR(mat_iq4, 18, 2, half_at, p, n, use)
 #define EACH_mxfp4(p, n, use)  EACH_LOOK_PAIR(mat_mxfp4, 17, 1, mxfp4_scale, p, n, use)
 
+/* Sixteen columns in eight bytes, low nibbles first, with a scale of their own. */
+#define EACH_nvfp4(p, n, use) \
+    EACH (int j_ = 0; j_ < 64; j_ += 2 * LANES) { \
+        V v0_, v1_, a_, b_; \
+        look_v((p) + 4 + j_ / 2, look_make(mat_mxfp4, 1), &v0_, &v1_); \
+        vjoin8(v0_, v1_, &a_, &b_); \
+        use(j_, vmul(a_, vset1(nvfp4_scale((p)[j_ / 16])))); \
+        use(j_ + LANES, vmul(b_, vset1(nvfp4_scale((p)[(j_ + LANES) / 16])))); \
+    }
+/* Bytes with a scale and an addend. */
+#define EACH_q8_a(p, n, use) \
+    EACH (int b_ = 0; b_ < 2; b_++) { \
+        const uint8_t *q_ = (p) + 36 * b_; \
+        if (32 * b_ >= (n)) continue; \
+        const V s_ = vset1(half_at(q_)), m_ = vset1(half_at(q_ + 2)); \
+        EACH (int j_ = 0; j_ < 32; j_ += LANES) use(32 * b_ + j_, vfma(u8_v(q_ + 4 + j_), s_, m_)); \
+    }
+
 INLINE void iq4_xs_scales(const uint8_t *b, float *scale) {
     float d = half_at(b);
     int high = b[2] | b[3] << 8;

@@ -146,6 +146,9 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
 
 INLINE __m128i load8(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
 INLINE V i8_v(const uint8_t *p) { return load_i8(p); }
+INLINE V u8_v(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load8(p))); }
+/* Joins eights of a and of b in turns. */
+INLINE void vjoin8(V a, V b, V *first, V *second) { *first = a, *second = b; }
 
 struct nibble {
     V scale, min;

@@ -195,6 +195,15 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
  * Q6_K's nibbles of ql with two bits of qh, minus 32 --- */
 
 INLINE V i8_v(const uint8_t *p) { return load_i8(p); }
+INLINE V u8_v(const uint8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+/* Joins eights of a and of b in turns. */
+INLINE void vjoin8(V a, V b, V *first, V *second) {
+    const __m512i eights = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+    *first = _mm512_permutex2var_ps(a, eights, b);
+    *second = _mm512_permutex2var_ps(a, _mm512_add_epi32(eights, _mm512_set1_epi32(8)), b);
+}
 
 /* All sixteen values in a register; a look-up uses the low four bits of each lane and ignores the others. */
 struct nibble {

@@ -21,6 +21,12 @@ __device__ inline float e2m1_decode(uint32_t code) {
     float v = mag < 4 ? 0.5f * (float)mag : mag < 6 ? (float)(mag - 2) : 2.0f * (float)mag - 8.0f;
     return code & 8 ? -v : v;
 }
+__device__ inline float e4m3_decode(uint8_t c) {
+    uint32_t sign = (uint32_t)(c & 0x80) << 24, mag = c & 0x7f;
+    if (mag == 0x7f) return __uint_as_float(sign | 0x7fc00000);
+    if (mag >= 8) return __uint_as_float(sign | ((mag << 20) + (120u << 23)));
+    return __uint_as_float(sign | __float_as_uint((float)mag * 0x1p-9f));
+}
 __device__ inline float e8m0_decode(uint32_t c) { return c == 255 ? __uint_as_float(0x7fc00000) : c ? __uint_as_float(c << 23) : 0x1p-127f; }
 
 /* 32 four-bit numbers; 16 bytes hold the first 16 in their low nibbles. */
@@ -84,6 +90,19 @@ template <int N> __device__ inline void q3_k_columns(float *v, const uint8_t *b,
     for (int k = 0; k < N; k++) v[k] = d * (float)((int)(((uint32_t)q[k] >> (i % 128 / 32 * 2) & 3) | ((uint32_t)high[k] >> (i / 32) & 1) << 2) - 4);
 }
 
+/* Sixteen columns in eight bytes, low nibbles first, with an E4M3 scale, in which NaN counts as 0. */
+template <int N> __device__ inline void nvfp4_columns(float *v, const uint8_t *b, int i) {
+    const uint8_t *q = b + 4 + i / 16 * 8 + i % 8, magnitude = b[i / 16] & 0x7f;
+    const float d = magnitude == 0x7f ? 0.0f : e4m3_decode(magnitude);
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = d * e2m1_decode((uint32_t)q[k] >> (i % 16 / 8 * 4) & 15);
+}
+template <int N> __device__ inline void q8_a_columns(float *v, const uint8_t *b, int i) {
+    const float d = block_half(b), m = block_half(b + 2);
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = d * (float)b[4 + i + k] + m;
+}
+
 #include "gpu/cuda_grid_blocks.cuh"
 
 __device__ inline bool is_blocks(int dtype) { return dtype >= DT_Q8_0; }
@@ -130,6 +149,8 @@ template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, 
     case DT_TQ2_0: tq2_columns<N>(v, AT(TQ2_0), IN(TQ2_0)); return;
     case DT_Q1_0: q1_0_columns<N>(v, AT(Q1_0), IN(Q1_0)); return;
     case DT_Q2_0: q2_0_columns<N>(v, AT(Q2_0), IN(Q2_0)); return;
+    case DT_NVFP4: nvfp4_columns<N>(v, AT(NVFP4), IN(NVFP4)); return;
+    case DT_Q8_A: q8_a_columns<N>(v, AT(Q8_A), IN(Q8_A)); return;
     case DT_IQ4_XS: iq4_xs<N>(v, AT(IQ4_XS), IN(IQ4_XS)); return;
     case DT_Q4_K: b = AT(Q4_K); q45_k_columns<N>(v, b, NULL, b + 16, IN(Q4_K)); return;
     case DT_Q5_K: b = AT(Q5_K); q45_k_columns<N>(v, b, b + 16, b + 48, IN(Q5_K)); return;

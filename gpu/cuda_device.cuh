@@ -6,12 +6,6 @@
 #include "gpu/cuda_blocks.cuh"
 #include "gpu/cuda_kernels.h"
 
-__device__ inline float e4m3_decode(uint8_t c) {
-    uint32_t sign = (uint32_t)(c & 0x80) << 24, mag = c & 0x7f;
-    if (mag == 0x7f) return __uint_as_float(sign | 0x7fc00000);
-    if (mag >= 8) return __uint_as_float(sign | ((mag << 20) + (120u << 23)));
-    return __uint_as_float(sign | __float_as_uint((float)mag * 0x1p-9f));
-}
 /* Round to nearest even, saturating to 448. */
 __device__ inline uint8_t e4m3_encode(float f) {
     uint32_t u = __float_as_uint(f), sign = u >> 24 & 0x80;

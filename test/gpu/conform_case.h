@@ -80,11 +80,13 @@ static void block_scales(uint8_t *b, enum dtype t) {
                   {DT_TQ1_0, {52, 52}, 1},
                   {DT_TQ2_0, {64, 64}, 2},
                   {DT_Q1_0, {0, 0}, 1},
-                  {DT_Q2_0, {0, 0}, 2}};
+                  {DT_Q2_0, {0, 0}, 2},
+                  {DT_Q8_A, {0, 2}, 255}};
     const uint16_t tenth = f32_to_f16(0.06f);
     /* a float16 in four words */
     for (int k = 0; k < 4 && t == DT_IQ1_M; k++)
         b[49 + 2 * k] = (uint8_t)((b[49 + 2 * k] & 15) | (tenth >> 4 * k & 15) << 4);
+    for (int k = 0; k < 4 && t == DT_NVFP4; k++) b[k] = (uint8_t)(0x28 + rnd() % 16);
     if (t == DT_MXFP4) b[0] = (uint8_t)(124 + rnd() % 4);
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
         for (int k = 0; k < 2 && halves[i].dtype == t; k++) {

@@ -258,6 +258,10 @@ static const struct shape shapes[] = {
     {5, 128, 1, 0, DT_Q1_0, 0, 0, 3},
     {13, 1088, 1, 0, DT_Q2_0, 0, 0, 1},
     {5, 64, 1, 0, DT_Q2_0, 0, 0, 3},
+    {13, 1088, 16, 1088, DT_NVFP4, DT_F32, 0, 1},
+    {5, 64, 1, 0, DT_NVFP4, 0, 0, 3},
+    {13, 1056, 1, 0, DT_Q8_A, 0, 0, 1},
+    {5, 96, 1, 0, DT_Q8_A, 0, 0, 3},
 };
 /* Checks every `step`th number of tokens, and both kernels of a format that has two. */
 static void check_level(const struct kernels *k, const char *name, uint64_t start, int step) {

@@ -61,7 +61,7 @@ static const struct {
                      {DT_Q2_K, 80, 82}, {DT_Q3_K, 108, 0},  {DT_Q4_K, 0, 2},  {DT_Q5_K, 0, 2},    {DT_Q6_K, 208, 0},
                      {DT_IQ4_NL, 0, 0}, {DT_IQ4_XS, 0, 0},  {DT_IQ1_S, 0, 0}, {DT_IQ2_XXS, 0, 0}, {DT_IQ2_XS, 0, 0},
                      {DT_IQ2_S, 0, 0},  {DT_IQ3_XXS, 0, 0}, {DT_IQ3_S, 0, 0}, {DT_TQ1_0, 52, 0},  {DT_TQ2_0, 64, 0},
-                     {DT_Q1_0, 0, 0},   {DT_Q2_0, 0, 0}};
+                     {DT_Q1_0, 0, 0},   {DT_Q2_0, 0, 0},    {DT_Q8_A, 0, 2}};
 
 static __attribute__((unused)) struct mat make(const struct shape *s) {
     struct mat m = {.rows = s->rows,

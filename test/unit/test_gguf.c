@@ -13,10 +13,10 @@
 enum { COLS = 512 };
 
 static void blocks_bit_for_bit(void **st) {
-    static const uint8_t formats[] = {DT_Q8_0,    DT_Q4_0,  DT_Q4_K,  DT_Q5_K,    DT_Q6_K,   DT_IQ4_NL,
-                                      DT_IQ4_XS,  DT_MXFP4, DT_Q4_1,  DT_Q5_0,    DT_Q5_1,   DT_Q2_K,
-                                      DT_Q3_K,    DT_IQ1_S, DT_IQ1_M, DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S,
-                                      DT_IQ3_XXS, DT_IQ3_S, DT_TQ1_0, DT_TQ2_0,   DT_Q1_0,   DT_Q2_0};
+    static const uint8_t formats[] = {DT_Q8_0,  DT_Q4_0,    DT_Q4_K,   DT_Q5_K,  DT_Q6_K,    DT_IQ4_NL, DT_IQ4_XS,
+                                      DT_MXFP4, DT_Q4_1,    DT_Q5_0,   DT_Q5_1,  DT_Q2_K,    DT_Q3_K,   DT_IQ1_S,
+                                      DT_IQ1_M, DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S, DT_IQ3_XXS, DT_IQ3_S,  DT_TQ1_0,
+                                      DT_TQ2_0, DT_Q1_0,    DT_Q2_0,   DT_NVFP4};
     struct error e = {0};
     char *data;
     size_t n, at = 0;
