@@ -147,6 +147,7 @@ struct arch {
     const char *variant_tensor;
     /* the router has a selection bias (names.router_bias) where a checkpoint has it */
     bool has_optional_bias;
+    bool mlx_adds_one; /* norms by 1 + w are 1 + w in checkpoints that MLX wrote */
     /* parts of names of layers' tensors that checkpoints have and the reference does not use; NULL: none */
     const char *const *skipped_tensors;
     /* this family's names of common config keys: {common, own}, ends with NULL; NULL: the same */

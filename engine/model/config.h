@@ -394,6 +394,7 @@ struct config {
         uint8_t method;       /* enum quant_method */
         int bits, group;      /* per code; columns per scale, 0: a whole row or unknown */
         bool zeros_minus_one; /* GPTQ stores zero points minus one */
+        bool zeros_are_half;  /* zero points are half of the codes' range, whatever is stored */
     } quant;
     int block_rows, block_cols; /* FP8 scale block; 128 unless quantization_config differs */
     struct ngram_config {       /* embeddings of hashed n-grams, added to the streams before some layers (op_ngram) */
@@ -550,7 +551,16 @@ static inline struct glu config_glu(const struct config *c, int layer, bool rout
     if (c->layer[layer].glu_limit[!routed] > 0) g.limit = c->layer[layer].glu_limit[!routed];
     return g;
 }
-enum quant_method { QUANT_NONE, QUANT_FLOAT, QUANT_COMPRESSED, QUANT_MODELOPT, QUANT_GPTQ, QUANT_AWQ };
+enum quant_method {
+    QUANT_NONE,
+    QUANT_FLOAT,
+    QUANT_COMPRESSED,
+    QUANT_MODELOPT,
+    QUANT_GPTQ,
+    QUANT_AWQ,
+    QUANT_W4AFP8,
+    QUANT_MLX
+};
 
 /* Whether a GQA layer sees selected blocks of keys. */
 static inline bool config_selects_blocks(const struct config *c, int layer) {

@@ -1,7 +1,7 @@
 #include "engine/model/quantization.h"
 
 /* Sources: transformers' quantizer configs; compressed-tensors' QuantizationScheme and CompressionFormat; AutoGPTQ,
- * GPTQModel and AutoAWQ; NVIDIA's modelopt.
+ * GPTQModel and AutoAWQ; NVIDIA's modelopt; AutoRound's exporters; SGLang's w4afp8.
  */
 
 static void read_block(struct config_reader *in, struct config *c, const struct json *block, const char *key) {
@@ -27,10 +27,10 @@ static void check_scheme(struct config_reader *in, const struct json *w) {
     const struct json *type = json_get(w, "type");
     const int64_t bits = json_int(json_get(w, "num_bits"), 8);
     const bool is_int = type && json_is(type, "int"), is_float = !type || json_is(type, "float");
-    if ((is_int || is_float) && (bits == 4 || bits == 8)) return;
+    if (is_int ? bits >= 2 && bits <= 8 : is_float && (bits == 4 || bits == 8)) return;
     config_fail(in,
                 "'quantization_config.config_groups' has weights of type \"%.*s\" and %lld bits; hearth computes with "
-                "\"float\" and \"int\" of 4 and 8",
+                "\"float\" of 4 and 8 and \"int\" of 2 to 8",
                 type && type->type == JSON_STRING ? (int)(type->n < 40 ? type->n : 40) : 5,
                 type && type->type == JSON_STRING ? type->string : "float", (long long)bits);
 }
@@ -47,6 +47,8 @@ static void read_groups(struct config_reader *in, struct config *c) {
         const int columns = read_group_size(in, json_get(w, "group_size"), "config_groups.weights.group_size");
         /* if groups differ, the shapes of tensors tell */
         c->quant.group = is_first || c->quant.group == columns ? columns : 0;
+        const int bits = (int)json_int(json_get(w, "num_bits"), 8);
+        c->quant.bits = is_first || c->quant.bits == bits ? bits : 0;
         is_first = false;
         const struct json *block = json_get(w, "block_structure");
         if (!block || block->type == JSON_NULL) continue;
@@ -88,8 +90,8 @@ static void read_modelopt(struct config_reader *in, struct config *c) {
 static void read_gptq(struct config_reader *in, struct config *c) {
     static const char *const formats[] = {"gptq", "gptq_v2", NULL}, *const words[] = {"int32", NULL};
     c->quant.bits = config_int(in, "bits", 4, 1, 32);
-    if (c->quant.bits != 2 && c->quant.bits != 4 && c->quant.bits != 8)
-        config_fail(in, "'quantization_config.bits' is %d; hearth computes with GPTQ weights of 2, 4 and 8 bits",
+    if (c->quant.bits != 2 && c->quant.bits != 3 && c->quant.bits != 4 && c->quant.bits != 8)
+        config_fail(in, "'quantization_config.bits' is %d; hearth computes with GPTQ weights of 2, 3, 4 and 8 bits",
                     c->quant.bits);
     c->quant.group = read_group_size(in, config_get(in, "group_size"), "group_size");
     c->quant.zeros_minus_one =
@@ -113,6 +115,33 @@ static void read_awq(struct config_reader *in, struct config *c) {
                   versions, 0);
 }
 
+/* AutoRound: the layout of GPTQ or AWQ by packing_format, mostly symmetric codes. */
+static void read_auto_round(struct config_reader *in, struct config *c) {
+    enum { GPTQ, GPTQ_V2, PLAIN, AWQ, AWQ_TOO };
+    static const char *const formats[] = {
+        [GPTQ] = "auto_round:auto_gptq", [GPTQ_V2] = "auto_round:gptqmodel", [PLAIN] = "auto_round",
+        [AWQ] = "auto_round:auto_awq",   [AWQ_TOO] = "auto_round:awq",       NULL};
+    static const char *const types[] = {"int", NULL};
+    const int format = config_choice(in, "packing_format", formats, GPTQ);
+    config_choice(in, "data_type", types, 0);
+    if (format == AWQ || format == AWQ_TOO) {
+        c->quant.method = QUANT_AWQ;
+        read_awq(in, c);
+        return;
+    }
+    c->quant.method = QUANT_GPTQ;
+    read_gptq(in, c);
+    c->quant.zeros_minus_one = format == GPTQ;
+    /* its versions disagree on what they store there */
+    c->quant.zeros_are_half = format == PLAIN && config_bool(in, "sym", true);
+}
+
+/* Experts of four bits in groups of columns beside FP8 in blocks. */
+static void read_w4afp8(struct config_reader *in, struct config *c) {
+    c->quant.group =
+        config_has(in, "group_size") ? read_group_size(in, config_get(in, "group_size"), "group_size") : 128;
+}
+
 enum { MODELOPT = 4 }; /* some of its files do not name it */
 static const struct {
     const char *name;
@@ -124,7 +153,11 @@ static const struct {
                {"compressed-tensors", QUANT_COMPRESSED, read_compressed},
                [MODELOPT] = {"modelopt", QUANT_MODELOPT, read_modelopt},
                {"gptq", QUANT_GPTQ, read_gptq},
-               {"awq", QUANT_AWQ, read_awq}};
+               {"awq", QUANT_AWQ, read_awq},
+               {"fbgemm_fp8", QUANT_FLOAT, NULL},
+               {"auto-round", QUANT_GPTQ, read_auto_round},
+               {"intel/auto-round", QUANT_GPTQ, read_auto_round},
+               {"w4afp8", QUANT_W4AFP8, read_w4afp8}};
 enum { N_METHODS = sizeof methods / sizeof *methods };
 
 void quantization_read(struct config_reader *r, struct config *c) {
@@ -139,6 +172,10 @@ void quantization_read(struct config_reader *r, struct config *c) {
     const char *names[N_METHODS + 1] = {NULL};
     for (int i = 0; i < N_METHODS; i++) names[i] = methods[i].name;
     const bool is_named = config_has(&in, "quant_method"), is_modelopt = !is_named && config_has(&in, "quant_algo");
+    if (!is_named && !is_modelopt && config_has(&in, "group_size") && config_has(&in, "bits")) {
+        c->quant.method = QUANT_MLX; /* the shapes of tensors say the rest */
+        return;
+    }
     if (!is_named && !is_modelopt) config_fail(&in, "'quantization_config.quant_method' is missing");
     const int method = config_choice(&in, "quant_method", names, is_modelopt ? MODELOPT : 0);
     c->quant.method = methods[method].method;

@@ -93,12 +93,14 @@ const struct arch arch_qwen3_next = {.model_types = next,
                                      .title = "Qwen3-Next",
                                      .defaults = {.kv_heads = 2, .topk = 10},
                                      .parse = parse_next,
+                                     .mlx_adds_one = true,
                                      .names = {QWEN3_NEXT_NAMES("model."), NAMES_EXPERTS("model.")}};
 /* Published stacked in BF16, one by one in FP8. */
 #define ARCH(types, member, parser, model, experts, ...) \
     { \
         .model_types = types, .title = "Qwen3.5-MoE", .defaults = {.kv_heads = 2, .topk = 8}, \
-        .text_config_key = member, .parse = parser, .names = {QWEN3_NEXT_NAMES(model), experts(model)}, __VA_ARGS__ \
+        .text_config_key = member, .parse = parser, .mlx_adds_one = true, \
+        .names = {QWEN3_NEXT_NAMES(model), experts(model)}, __VA_ARGS__ \
     }
 #define STACKED_OR_APART(name, ...) \
     static const struct arch name##_apart = ARCH(__VA_ARGS__, NAMES_EXPERTS, .layout = {0}); \
@@ -111,6 +113,10 @@ const struct arch arch_qwen3_5 = {.model_types = dense_with_vision,
                                   .title = "Qwen3.5",
                                   .text_config_key = "text_config",
                                   .parse = parse_dense_nested,
+                                  .mlx_adds_one = true,
                                   .names = {QWEN3_NEXT_NAMES("model.language_model.")}};
-const struct arch arch_qwen3_5_text = {
-    .model_types = dense_text, .title = "Qwen3.5", .parse = parse_dense, .names = {QWEN3_NEXT_NAMES("model.")}};
+const struct arch arch_qwen3_5_text = {.model_types = dense_text,
+                                       .title = "Qwen3.5",
+                                       .parse = parse_dense,
+                                       .mlx_adds_one = true,
+                                       .names = {QWEN3_NEXT_NAMES("model.")}};

@@ -164,12 +164,12 @@ static const char *const types[] = {"step3p5", NULL}, *const vision[] = {"step3p
 #define ARCH(types, name, member, parser) \
     { \
         .model_types = types, .title = name, .norm_eps = 1e-5, .text_config_key = member, .parse = parser, \
-        .key_aliases = aliases, .names = {NAMES_GQA("model."), \
-                                          NAMES_QK_NORM("model."), \
-                                          .attn_gate = L "self_attn.g_proj", \
-                                          .router_bias = L "moe.router_bias", \
-                                          STEP3_EXPERT_NAMES, \
-                                          NAMES_DENSE("model.")}, \
+        .key_aliases = aliases, .mlx_adds_one = true, .names = {NAMES_GQA("model."), \
+                                                                NAMES_QK_NORM("model."), \
+                                                                .attn_gate = L "self_attn.g_proj", \
+                                                                .router_bias = L "moe.router_bias", \
+                                                                STEP3_EXPERT_NAMES, \
+                                                                NAMES_DENSE("model.")}, \
         .layout = { \
             .experts = true, \
             .has_suffix = true \

@@ -42,16 +42,13 @@ struct tensor *checkpoint_find(const struct checkpoint *c, const char *name) {
     return i ? &c->tensors[i - 1] : NULL;
 }
 
-int checkpoint_name_text(struct checkpoint *c, struct error *e) {
-    static const char *const prefixes[][2] = {{"model.language_model.", "model."},
-                                              {"model.text_model.", "model."},
-                                              {"language_model.", ""},
-                                              {"language.", ""},
-                                              {"llm.", ""}};
+/* Replaces the first of these prefixes, {from, to}, that a name has. */
+static int replace_prefixes(struct checkpoint *c, const char *const (*prefixes)[2], size_t n_prefixes,
+                            struct error *e) {
     memset(c->table, 0, c->table_size * sizeof *c->table);
     for (size_t i = 0; i < c->n_tensors; i++) {
         struct tensor *t = &c->tensors[i];
-        for (size_t k = 0; k < sizeof prefixes / sizeof *prefixes; k++) {
+        for (size_t k = 0; k < n_prefixes; k++) {
             const size_t n = strlen(prefixes[k][0]), to = strlen(prefixes[k][1]);
             if (strncmp(t->name, prefixes[k][0], n)) continue;
             char *name = (char *)t->name + n - to; /* in the arena */
@@ -66,6 +63,19 @@ int checkpoint_name_text(struct checkpoint *c, struct error *e) {
         *s = (uint32_t)i + 1;
     }
     return 0;
+}
+int checkpoint_name_text(struct checkpoint *c, struct error *e) {
+    static const char *const prefixes[][2] = {{"model.language_model.", "model."},
+                                              {"model.text_model.", "model."},
+                                              {"language_model.", ""},
+                                              {"language.", ""},
+                                              {"llm.", ""}};
+    return replace_prefixes(c, prefixes, sizeof prefixes / sizeof *prefixes, e);
+}
+int checkpoint_name_as_transformers(struct checkpoint *c, struct error *e) {
+    static const char *const prefixes[][2] = {{"language_model.model.", "model.language_model."},
+                                              {"language_model.lm_head.", "lm_head."}};
+    return replace_prefixes(c, prefixes, sizeof prefixes / sizeof *prefixes, e);
 }
 
 static int add_tensor(void *ctx, const struct tensor *t) {
@@ -146,7 +156,8 @@ static int add_shard(struct checkpoint *c, const char *name, size_t n, struct er
     if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; the download is incomplete", path);
     if ((rc = file_map(&s->map, path, e))) return rc;
     struct adding a = {c, c->n_shards - 1, path, e};
-    return c->gguf ? parse_gguf(c, s, &a, e) : safetensors_parse(s->map.data, s->map.size, path, add_tensor, &a, e);
+    return c->gguf ? parse_gguf(c, s, &a, e)
+                   : safetensors_parse(s->map.data, s->map.size, path, add_tensor, &a, &c->mlx, e);
 }
 
 /* First pass over the index: lists each file once, in order of appearance. */

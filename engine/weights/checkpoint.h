@@ -17,6 +17,7 @@ struct shard {
 struct checkpoint {
     char *dir; /* directory of the files */
     bool gguf;
+    bool mlx;         /* MLX wrote the files: other names, and shapes of convolutions */
     struct json meta; /* GGUF: metadata of the first file, until checkpoint_free_metadata */
     struct arena meta_arena;
     struct shard *shards;
@@ -38,4 +39,6 @@ void checkpoint_free_metadata(struct checkpoint *c); /* frees the metadata (mega
 /* Gives tensors of a text model that is part of a larger one the names that they have alone, such as
  * model.layers.0.input_layernorm.weight. Prefixes: those of transformers and of vendors' code. */
 int checkpoint_name_text(struct checkpoint *c, struct error *e);
+/* Gives tensors of a model with vision that MLX named the names of transformers: model.language_model.layers.0. .. */
+int checkpoint_name_as_transformers(struct checkpoint *c, struct error *e);
 struct tensor *checkpoint_find(const struct checkpoint *c, const char *name); /* NULL: not found */

@@ -58,8 +58,8 @@ bool loader_has_shape(struct loader *l, const struct tensor *t, const struct par
     bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows,
          together = t->ndim == own && s[0] == rows * experts;
     if (p->slice.stacked && !cols) together = false;
-    if (gguf && cols && !p->slice.stacked)
-        together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);
+    if (gguf && cols && !p->slice.stacked) together |= t->ndim == 1 && rows == 1;
+    if ((gguf || l->w->files.mlx) && cols && !p->slice.stacked) together |= t->ndim == 3 && s[0] * s[1] == rows;
     if ((apart || together) && (!cols || inner || s[t->ndim - 1] == cols)) return true;
     char text[192];
     const char *asks = gguf ? "its metadata asks" : "config.json asks";

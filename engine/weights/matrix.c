@@ -7,6 +7,7 @@
 #include "base/scale.h"
 #include "engine/model/arch.h"
 #include "engine/weights/matrix_source.h"
+#include "engine/weights/mlx.h"
 #include "engine/weights/packed.h"
 
 /* --- MXFP4 ------------------------------------------------------------------------------------ */
@@ -42,6 +43,15 @@ static bool is_transposed_expert(const struct loader *l, const struct param *p) 
            (p->offset == offsetof(struct expert, down) ? y->transposed_down : y->transposed_gate_up);
 }
 
+/* The factor of an NVFP4 matrix, one number or one for each expert; NULL: none. Other tensors of such names in GGUF
+ * files are vectors, Gemma 4's factors of its experts among them. */
+static struct tensor *find_gguf_scale(const struct matrix_source *src, const struct tensor *t) {
+    const char *vector = src->l->w->config.names->expert_scale, *own = src->pattern;
+    const size_t n = strlen(own);
+    const bool is_vector = vector && !strncmp(vector, own, n) && !strcmp(vector + n, ".scale");
+    return t->dtype == DT_NVFP4 && !is_vector ? matrix_find(src, ".scale") : NULL;
+}
+
 static struct mat load_plain(const struct matrix_source *src, struct tensor *t) {
     struct loader *l = src->l;
     const struct param *p = src->p;
@@ -50,10 +60,12 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale",
                                           ".qscale_weight",    "_scale_inv",    "_scale"};
     struct tensor *s = NULL;
-    /* GGUF's are vectors */
+    if (l->w->files.gguf) s = find_gguf_scale(src, t);
     for (size_t i = 0; i < sizeof endings / sizeof *endings && !s && !l->w->files.gguf; i++)
         s = matrix_find(src, endings[i]);
     const bool halved = t->ndim && t->shape[t->ndim - 1] != cols; /* DeepSeek-V4 stores FP4 as I8, modelopt as U8 */
+    if (s && halved && t->dtype == DT_I8 && l->w->config.quant.method == QUANT_W4AFP8)
+        return packed_load_signed(src, t, s);
     if (s && halved && (t->dtype == DT_I8 || t->dtype == DT_U8)) return matrix_view_fp4(src, t, s);
     if (!loader_has_shape(l, t, p, src->rows, cols, 0)) return m;
     m.stride = dtype_bytes(t->dtype, (size_t)cols);
@@ -74,7 +86,8 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
         if (!l->rc) packed_add_zeros(src, &m);
         break;
     default:
-        if (dtype_block(t->dtype) >= 32) { /* GGUF's */
+        if (t->dtype == DT_NVFP4 && s) matrix_attach_scale(src, &m, s);
+        else if (dtype_block(t->dtype) >= 32) { /* GGUF's */
             if (s) loader_fail(l, s, "unexpected scale: the weight needs none or carries its own");
         } else
             loader_fail(l, t,
@@ -220,7 +233,10 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     if (p->parts) return load_parts(l, p, pattern, layer);
     if (p->slice.pieces > 1) return load_pieces(l, p, pattern, layer);
     if (p->is_transposed) return load_transposed(l, p, pattern, layer, expert);
-    if ((t = matrix_find(&src, p->suffix))) m = load_plain(&src, t);
+    struct tensor *scales;
+    if ((t = matrix_find(&src, p->suffix)) && t->dtype == DT_I32 && (scales = matrix_find(&src, ".scales")))
+        return mlx_load(&src, t, scales); /* only the rows of this parameter */
+    if (t) m = load_plain(&src, t);
     else if ((t = matrix_find(&src, "_blocks"))) m = load_mxfp4(&src, t);
     else if ((t = matrix_find(&src, ".weight_packed"))) m = packed_load(&src, t);
     /* only the rows of this parameter */

@@ -71,6 +71,9 @@ static void check_stated_shape(const struct matrix_source *s) {
     loader_fail(s->l, t, text);
 }
 
+/* What is added to codes and zero points, so that half of their range is that of four bits or of eight. */
+static int width_shift(int bits) { return bits <= 4 ? 8 - (1 << (bits - 1)) : 128 - (1 << (bits - 1)); }
+
 struct packed_zeros {
     const uint8_t *words;
     int groups, bits;
@@ -81,32 +84,54 @@ static int zero_packed(const void *ctx, size_t i) {
     const size_t row = i / (size_t)z->groups, group = i % (size_t)z->groups, each = 32 / (size_t)z->bits;
     uint32_t w;
     memcpy(&w, z->words + 4 * (row / each * (size_t)z->groups + group), 4);
-    return (int)(w >> row % each * (size_t)z->bits & ((1u << z->bits) - 1));
+    return (int)(w >> row % each * (size_t)z->bits & ((1u << z->bits) - 1)) + width_shift(z->bits);
+}
+
+/* The width of codes whose rows take the words of t: config.json's if they fit, else 4 or 8; 0: none. */
+static int packed_width(const struct loader *l, const struct tensor *t, int rows, int cols) {
+    const int widths[] = {l->w->config.quant.bits, 4, 8};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        if (widths[i] >= 2 && widths[i] <= 8 &&
+            is_shape(t, DT_I32, rows, (cols + 32 / widths[i] - 1) / (32 / widths[i])))
+            return widths[i];
+    return 0;
+}
+/* Copies rows of codes of any width as DT_I4 or DT_I8: width_shift() added, those of eight bits minus 128. */
+static void unpack_codes(struct loader *l, struct mat *m, const struct tensor *t, int bits) {
+    const size_t row = dtype_bytes(m->dtype, (size_t)m->cols), words = (size_t)t->shape[1], each = 32 / (size_t)bits;
+    uint8_t *own = loader_alloc_repacked(l, (size_t)m->rows * row);
+    for (int r = 0; own && r < m->rows; r++)
+        for (int c = 0; c < m->cols; c++) {
+            uint8_t *to = own + (size_t)r * row;
+            uint32_t w;
+            memcpy(&w, t->data + 4 * ((size_t)r * words + (size_t)c / each), 4);
+            const int code = (int)(w >> (size_t)c % each * (size_t)bits & ((1u << bits) - 1)) + width_shift(bits);
+            if (m->dtype == DT_I8) to[c] = (uint8_t)(code - 128);
+            else if (c % 2) to[c / 2] |= (uint8_t)(code << 4);
+            else to[c / 2] = (uint8_t)code;
+        }
+    m->data = own, m->stride = row;
+    l->w->bytes_replaced += t->size;
 }
 
 struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
     struct loader *l = s->l;
-    const int rows = s->rows, cols = s->p->cols, words4 = (cols + 7) / 8, words8 = (cols + 3) / 4;
+    const int rows = s->rows, cols = s->p->cols;
     struct tensor *scale = find_needed(s, ".weight_scale"), *zeros = matrix_find(s, ".weight_zero_point"),
                   *order = matrix_find(s, ".weight_g_idx");
-    const int bits = is_shape(t, DT_I32, rows, words8) && words8 != words4 ? 8 : 4;
-    struct mat m = {.data = t->data, .rows = rows, .cols = cols, .row_step = 1, .dtype = bits == 4 ? DT_I4 : DT_I8};
+    const int bits = packed_width(l, t, rows, cols);
+    struct mat m = {.data = t->data, .rows = rows, .cols = cols, .row_step = 1, .dtype = bits <= 4 ? DT_I4 : DT_I8};
     check_stated_shape(s);
     if (!scale || l->rc) return m;
     if (t->dtype == DT_U8) return matrix_view_fp4(s, t, scale);
-    if (bits == 4 && !is_shape(t, DT_I32, rows, words4)) {
-        fail_shape(l, t, DT_I32, rows, words4);
+    if (!bits) {
+        fail_shape(l, t, DT_I32, rows, (cols + 7) / 8);
         return m;
     }
-    m.stride = 4 * (size_t)(bits == 4 ? words4 : words8);
     matrix_attach_scale(s, &m, scale);
     if (l->rc) return m;
-    if (bits == 8) { /* stored biased by 128 */
-        uint8_t *own = loader_alloc_repacked(l, t->size);
-        for (size_t i = 0; own && i < t->size; i++) own[i] = t->data[i] ^ 0x80;
-        m.data = own;
-        l->w->bytes_replaced += t->size;
-    }
+    if (bits == 4) m.stride = 4 * (size_t)((cols + 7) / 8);
+    else unpack_codes(l, &m, t, bits);
     if (zeros) {
         const int64_t lines = (rows + 32 / bits - 1) / (32 / bits);
         const struct packed_zeros z = {zeros->data, m.scale_stride, bits};
@@ -116,6 +141,22 @@ struct mat packed_load(const struct matrix_source *s, struct tensor *t) {
         l->w->bytes_replaced += zeros->size;
     }
     column_order_load(l, &m, order);
+    return m;
+}
+
+struct mat packed_load_signed(const struct matrix_source *s, struct tensor *t, struct tensor *scale) {
+    struct loader *l = s->l;
+    const size_t row = dtype_bytes(DT_I4, (size_t)s->p->cols), size = (size_t)s->rows * row,
+                 first = s->p->slice.stacked ? (size_t)s->expert * size : 0;
+    struct mat m = {.stride = row, .rows = s->rows, .cols = s->p->cols, .row_step = 1, .dtype = DT_I4};
+    struct param half = *s->p;
+    half.cols = s->p->cols / 2;
+    if (!loader_has_shape(l, t, &half, s->rows, half.cols, 0)) return m;
+    matrix_attach_scale(s, &m, scale);
+    uint8_t *own = l->rc ? NULL : loader_alloc_repacked(l, size);
+    for (size_t i = 0; own && i < size; i++) own[i] = t->data[first + i] ^ 0x88;
+    m.data = own;
+    l->w->bytes_replaced += size;
     return m;
 }
 
@@ -129,7 +170,8 @@ struct transposed_zeros {
 static int zero_transposed(const void *ctx, size_t i) {
     const struct transposed_zeros *z = ctx;
     const int row = z->first + (int)(i / (size_t)z->groups) * z->step, mask = (1 << z->r->bits) - 1;
-    return (repack_zero(z->r, z->words, (int)(i % (size_t)z->groups), row) + z->add) & mask;
+    return ((repack_zero(z->r, z->words, (int)(i % (size_t)z->groups), row) + z->add) & mask) +
+           repack_shift(z->r->bits);
 }
 
 /* Copies the scales of the parameter's rows, stored as [groups, rows], in the order of rows. */
@@ -148,8 +190,9 @@ static bool find_layout(struct loader *l, const struct tensor *t, struct repack 
     const struct quant_config *q = &l->w->config.quant;
     r->awq = q->method == QUANT_AWQ;
     r->bits = 4;
-    for (int bits = 2; bits <= 8 && !r->awq && t->ndim == 2; bits *= 2) /* GPTQModel allows several in one model */
-        if (t->shape[0] == (int64_t)r->cols * bits / 32) r->bits = bits;
+    static const int widths[] = {2, 3, 8}; /* GPTQModel allows several in one model */
+    for (size_t i = 0; i < sizeof widths / sizeof *widths && !r->awq && t->ndim == 2; i++)
+        if (t->shape[0] == (int64_t)r->cols * widths[i] / 32) r->bits = widths[i];
     const int64_t lines = r->awq ? r->cols : (int64_t)r->cols * r->bits / 32, words = r->awq ? r->rows / 8 : r->rows;
     if (q->method != QUANT_AWQ && q->method != QUANT_GPTQ)
         loader_fail(l, t, "config.json names neither GPTQ nor AWQ as its 'quant_method'");
@@ -182,9 +225,10 @@ struct mat packed_load_transposed(const struct matrix_source *s, struct tensor *
     m.data = codes;
     if (codes) transpose_scales(l, &m, scale, first, step);
     if (l->rc) return m;
-    fold_zeros(l, &m, scale, zero_transposed,
-               &(struct transposed_zeros){&r, zeros->data, groups, first, step,
-                                          q->method == QUANT_GPTQ && q->zeros_minus_one});
+    if (!q->zeros_are_half)
+        fold_zeros(l, &m, scale, zero_transposed,
+                   &(struct transposed_zeros){&r, zeros->data, groups, first, step,
+                                              q->method == QUANT_GPTQ && q->zeros_minus_one});
     column_order_load(l, &m, order);
     if (!first) l->w->bytes_replaced += t->size + scale->size + zeros->size + (order ? order->size : 0);
     return m;

@@ -10,8 +10,17 @@ static uint32_t word_at(const uint8_t *p, size_t i) {
 /* Place of code k of eight within AWQ's word. */
 static int awq_place(int k) { return k % 2 * 4 + k / 2; }
 
+/* Code k of a sequence of codes; words are `step` apart. A code of three bits may lie in two words. */
+static uint32_t code_at(const uint8_t *words, size_t step, int bits, size_t k) {
+    const size_t bit = k * (size_t)bits, word = bit / 32, shift = bit % 32;
+    uint64_t w = word_at(words, word * step);
+    if (shift + (size_t)bits > 32) w |= (uint64_t)word_at(words, (word + 1) * step) << 32;
+    return (uint32_t)(w >> shift) & ((1u << bits) - 1);
+}
+int repack_shift(int bits) { return bits < 4 ? 8 - (1 << (bits - 1)) : 0; }
+
 bool repack_fits(const struct repack *r) {
-    const int each = 32 / r->bits;
+    const int each = r->bits == 3 ? 32 : 32 / r->bits;
     return r->rows % each == 0 && r->cols % each == 0 && (!r->awq || (r->bits == 4 && r->cols % 8 == 0));
 }
 
@@ -26,17 +35,22 @@ void repack_row(const struct repack *r, int row, uint8_t *out) {
         }
         return;
     }
+    const uint8_t *words = r->words + 4 * (size_t)row;
+    if (r->bits < 4) {
+        const uint32_t shift = (uint32_t)repack_shift(r->bits);
+        for (int c = 0; c < r->cols; c += 2)
+            out[c / 2] = (uint8_t)((code_at(words, rows, r->bits, (size_t)c) + shift) |
+                                   (code_at(words, rows, r->bits, (size_t)c + 1) + shift) << 4);
+        return;
+    }
     for (int i = 0; i < r->cols * r->bits / 32; i++) {
-        const uint32_t w = word_at(r->words, (size_t)i * rows + (size_t)row), signs = w ^ 0x80808080u;
-        if (r->bits == 4) memcpy(out + 4 * (size_t)i, &w, 4);
-        else if (r->bits == 8) memcpy(out + 4 * (size_t)i, &signs, 4);
-        else
-            for (int k = 0; k < 8; k++) out[8 * i + k] = (uint8_t)((w >> 4 * k & 3) | (w >> (4 * k + 2) & 3) << 4);
+        const uint32_t w = word_at(words, (size_t)i * rows), signs = w ^ 0x80808080u;
+        memcpy(out + 4 * (size_t)i, r->bits == 4 ? &w : &signs, 4);
     }
 }
 
 int repack_zero(const struct repack *r, const uint8_t *zeros, int line, int row) {
-    const int each = 32 / r->bits, k = r->awq ? awq_place(row % each) : row % each;
-    return (int)(word_at(zeros, ((size_t)line * (size_t)r->rows + (size_t)row) / (size_t)each) >> k * r->bits &
-                 ((1u << r->bits) - 1));
+    const size_t words = (size_t)r->rows * (size_t)r->bits / 32;
+    const int k = r->awq ? row - row % 8 + awq_place(row % 8) : row;
+    return (int)code_at(zeros + 4 * (size_t)line * words, 1, r->bits, (size_t)k);
 }

@@ -29,7 +29,7 @@ static int dtype_of(const struct json *j) {
                                     DT_I16, DT_I32,  DT_I64, DT_BOOL, DT_F64,  DT_E5M2};
     for (size_t i = 0; i < sizeof known; i++)
         if (json_is(j, dtype_name(known[i]))) return known[i];
-    return DT_NONE;
+    return json_is(j, "U32") ? DT_I32 : DT_NONE; /* words of packed codes */
 }
 
 /* A name from the header in an error message; the first bytes of a long one. */
@@ -123,7 +123,7 @@ static int read_length(const uint8_t *data, size_t size, const char *what, uint6
     return 0;
 }
 
-int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx,
+int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx, bool *is_mlx,
                       struct error *e) {
     uint64_t n = 0;
     int rc = read_length(data, size, what, &n, e);
@@ -149,7 +149,11 @@ int safetensors_parse(const uint8_t *data, size_t size, const char *what, safete
     for (uint32_t i = 0; i < root.n; i++) {
         const struct json *k = &root.items[2 * i];
         struct tensor t;
-        if (json_is(k, "__metadata__")) continue;
+        if (json_is(k, "__metadata__")) {
+            const struct json *format = k[1].type == JSON_OBJECT ? json_get(k + 1, "format") : NULL;
+            if (is_mlx && format && json_is(format, "mlx")) *is_mlx = true;
+            continue;
+        }
         ranges[n_ranges].member = i;
         if ((rc = parse_tensor(k, k + 1, data_bytes, what, &t, &ranges[n_ranges], e))) goto out;
         t.data = data + LENGTH_BYTES + n + ranges[n_ranges++].begin;

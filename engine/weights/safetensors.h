@@ -7,7 +7,8 @@
  * `data` may be shorter than the file if it holds the whole header. */
 /* t is valid during the call; a non-zero return stops the parsing and becomes its result */
 typedef int (*safetensors_fn)(void *ctx, const struct tensor *t);
-int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx,
+/* *is_mlx, which may be NULL, becomes true if the file's metadata name MLX as its writer. */
+int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx, bool *is_mlx,
                       struct error *e);
 
 /* Parses model.safetensors.index.json and calls fn for each (tensor, file) pair after checking the file name. */

@@ -59,7 +59,7 @@ static bool is_taps(struct loader *l, const struct tensor *t, const struct param
         return false;
     }
     if (t->ndim == 3 && t->shape[0] == channels / in && t->shape[1] == in && t->shape[2] == p->taps) return true;
-    if (l->w->files.gguf && in == 1 && is_matrix_of(t, channels, p->taps)) return true;
+    if ((l->w->files.gguf || l->w->files.mlx) && in == 1 && is_matrix_of(t, channels, p->taps)) return true;
     snprintf(text, sizeof text, "config.json asks for [%d, %d, %d]", channels / in, in, p->taps);
     loader_fail(l, t, text);
     return false;

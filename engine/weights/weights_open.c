@@ -15,6 +15,7 @@
 #include "engine/weights/column_order.h"
 #include "engine/weights/loader.h"
 #include "engine/weights/matrix.h"
+#include "engine/weights/mlx.h"
 #include "engine/weights/ngram_ids.h"
 #include "engine/weights/vector.h"
 
@@ -304,8 +305,11 @@ static int open_files(struct weights *w, const char *dir, bool force, struct err
     if ((rc = checkpoint_open(&w->files, dir, e))) return rc;
     if (gguf) return read_metadata(w, force, e);
     if (w->config.is_part && (rc = checkpoint_name_text(&w->files, e))) return rc;
+    if (w->files.mlx && !strncmp(w->config.arch->names.attn_norm, "model.language_model.", 21) &&
+        (rc = checkpoint_name_as_transformers(&w->files, e)))
+        return rc;
     choose_layout(w);
-    return 0;
+    return w->files.mlx ? mlx_names(w, e) : 0;
 }
 
 /* Multiplies the final norm by the factor of the logits, to which they are linear. */

@@ -11,7 +11,7 @@ import normal
 
 U32, I32, F32, BOOL, STR, ARR, U64 = 4, 5, 6, 7, 8, 9, 10
 TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ3_XXS": 18, "IQ1_S": 19,
-         "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29, "TQ1_0": 34, "TQ2_0": 35, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39, "Q1_0": 41, "Q2_0": 42}
+         "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29, "TQ1_0": 34, "TQ2_0": 35, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39, "Q1_0": 41, "Q2_0": 42, "NVFP4": 40}
 ALIGN = 32
 
 
@@ -273,13 +273,18 @@ def de_mxfp4(b):
     return [2.0 ** (b[0] - 127) * FP4[b[1 + i % 16] >> (4 * (i // 16)) & 15] for i in range(32)]
 
 
+def de_nvfp4(b):
+    scales = [(s & 7 | 8) * 2.0 ** ((s >> 3) - 10) for s in b[:4]]  # none is subnormal
+    return [scales[i // 16] * FP4[b[4 + i // 16 * 8 + i % 8] >> (4 * (i % 16 // 8)) & 15] for i in range(64)]
+
+
 # elements, bytes, decode, places of float16 scales
 BLOCKS = {"Q4_0": (32, 18, de_q4_0, (0,)), "Q8_0": (32, 34, de_q8_0, (0,)), "Q4_K": (256, 144, de_q4_k, (0, 2)), "Q5_K": (256, 176, de_q5_k, (0, 2)),
           "Q6_K": (256, 210, de_q6_k, (208,)), "IQ4_NL": (32, 18, de_iq4_nl, (0,)), "IQ4_XS": (256, 136, de_iq4_xs, (0,)), "MXFP4": (32, 17, de_mxfp4, ()),
           "Q4_1": (32, 20, de_q4_1, (0, 2)), "Q5_0": (32, 22, de_q5_0, (0,)), "Q5_1": (32, 24, de_q5_1, (0, 2)), "Q2_K": (256, 84, de_q2_k, (80, 82)),
           "Q3_K": (256, 110, de_q3_k, (108,)), "IQ2_XXS": (256, 66, de_iq2_xxs, (0,)), "IQ2_XS": (256, 74, de_iq2_xs, (0,)), "IQ2_S": (256, 82, de_iq2_s, (0,)),
           "IQ3_XXS": (256, 98, de_iq3_xxs, (0,)), "IQ3_S": (256, 110, de_iq3_s, (0,)), "IQ1_S": (256, 50, de_iq1_s, (0,)), "IQ1_M": (256, 56, de_iq1_m, ()),
-          "TQ1_0": (256, 54, de_tq1_0, (52,)), "TQ2_0": (256, 66, de_tq2_0, (64,)), "Q1_0": (128, 18, de_q1_0, (0,)), "Q2_0": (64, 18, de_q2_0, (0,))}
+          "TQ1_0": (256, 54, de_tq1_0, (52,)), "TQ2_0": (256, 66, de_tq2_0, (64,)), "Q1_0": (128, 18, de_q1_0, (0,)), "Q2_0": (64, 18, de_q2_0, (0,)), "NVFP4": (64, 36, de_nvfp4, ())}
 # upper limits of the scales, such that weights are near 0.1
 REACH = {"Q4_0": 8, "Q8_0": 127, "Q4_K": 63 * 15, "Q5_K": 63 * 31, "Q6_K": 127 * 32, "IQ4_NL": 127, "IQ4_XS": 31 * 127, "Q4_1": 15,
          "Q5_0": 16, "Q5_1": 31, "Q2_K": 45, "Q3_K": 128, "IQ2_XXS": 166, "IQ2_XS": 166, "IQ2_S": 166, "IQ3_XXS": 480,
@@ -297,6 +302,8 @@ def random_block(rng, fmt):
             b[49 + 2 * k] = b[49 + 2 * k] & 15 | (scale >> 4 * k & 15) << 4
     if fmt == "MXFP4":
         b[0] = rng.randrange(121, 124)
+    if fmt == "NVFP4":
+        b[:4] = bytes(rng.randrange(8, 36) for _ in range(4))
     return bytes(b)
 
 

@@ -54,10 +54,15 @@ class Pair:
             cols, size = shape[-1], len(raw) * shape[-1] // n
             raw = b"".join(raw[r * size : (r + 1) * size] for r in order)
         self.gguf.append((name + ("" if name.endswith(".bias") else ".weight"), fmt, shape, raw))
+        parts = 1 if isinstance(hf, str) else len(hf)
+        part = n // parts
+        if fmt == "NVFP4":  # a factor of each matrix
+            factors = array.array("f", [self.rng.uniform(0.5, 2) for _ in range(parts)])
+            self.gguf.append((name + ".scale", "F32", [parts], factors.tobytes()))
+            f = array.array("f", [x * factors[i // part] for i, x in enumerate(f)])
         if isinstance(hf, str):
             self.hf[hf] = (shape, f)
         else:
-            part = n // len(hf)
             for i, h in enumerate(hf):
                 self.hf[h] = (shape[1:], f[i * part : (i + 1) * part])
 

@@ -48,6 +48,12 @@ def words(codes, bits):
     return out
 
 
+def stream(codes, bits):
+    """Packs codes one after another into 32-bit words, low bits first: those of three bits run on from word to word."""
+    all_bits = sum(c << bits * k for k, c in enumerate(codes))
+    return [all_bits >> 32 * i & 0xFFFFFFFF for i in range(-(-len(codes) * bits // 32))]
+
+
 def raw_words(rows):
     return array.array("I", [w for row in rows for w in row]).tobytes()
 
@@ -99,8 +105,9 @@ def pack_quantized(rng, rows, cols, bits=4, group=32, kind="BF16", zero=None, or
 def gptq(rng, rows, cols, bits=4, group=32, kind="F16", zero=None, order=None, add=1):
     order = order or [c // group for c in range(cols)]
     codes, scales, zeros, values = integers(rng, rows, cols, bits, group, kind, zero, order)
-    lines = transposed([words(row, bits) for row in codes])
-    stored = [words([z - add & (1 << bits) - 1 for z in line], bits) for line in transposed(zeros)]
+    packed = stream if bits == 3 else words
+    lines = transposed([packed(row, bits) for row in codes])
+    stored = [packed([z - add & (1 << bits) - 1 for z in line], bits) for line in transposed(zeros)]
     return {"qweight": ("I32", [len(lines), rows], raw_words(lines)), "qzeros": ("I32", [len(stored), len(stored[0])], raw_words(stored)),
             "scales": scales.tensor(True), "g_idx": ("I32", [cols], array.array("i", order).tobytes())}, values
 
@@ -113,6 +120,13 @@ def awq(rng, rows, cols, group=32):
     lines, stored = [mixed(line) for line in transposed(codes)], [mixed(line) for line in transposed(zeros)]
     return {"qweight": ("I32", [cols, rows // 8], raw_words(lines)), "qzeros": ("I32", [len(stored), rows // 8], raw_words(stored)),
             "scales": scales.tensor(True)}, values
+
+
+def w4afp8(rng, rows, cols):
+    """Signed codes, two a byte, with a scale for each 32 columns."""
+    codes, scales, _, values = integers(rng, rows, cols, 4, 32, "BF16")
+    raw = bytes((row[c] ^ 8) | (row[c + 1] ^ 8) << 4 for row in codes for c in range(0, cols, 2))
+    return {"weight": ("I8", [rows, cols // 2], raw), "weight_scale_inv": scales.tensor(), "input_scale": ("F32", [1], f32(3)[1])}, values
 
 
 def int8(rng, rows, cols, per="row", kind="BF16", zero=False):
@@ -166,6 +180,38 @@ def fp8(rng, rows, cols, per):
     return out, values
 
 
+def mlx(rng, rows, cols, bits, group=32, kind="BF16"):
+    """MLX's affine mode: weights are scale * code + bias."""
+    codes, scales, _, values = integers(rng, rows, cols, bits, group, kind)
+    biases = Scales(rng, rows, cols // group, kind, -0.25)
+    values = [[codes[r][c] * scales.value[r][c // group] + biases.value[r][c // group] for c in range(cols)] for r in range(rows)]
+    packed = [stream(row, bits) for row in codes]
+    return {"weight": ("U32", [rows, len(packed[0])], raw_words(packed)), "scales": scales.tensor(), "biases": biases.tensor()}, values
+
+
+def mlx_float(rng, rows, cols, mode):
+    """Its modes with scales of one byte: mxfp4, nvfp4, mxfp8."""
+    if mode == "mxfp8":
+        stored, values = fp8(rng, rows, cols, "mx")
+        raw, bits, group = stored["weight"][2], 8, 32
+    else:
+        bits, group = 4, 32 if mode == "mxfp4" else 16
+        codes = [[rng.randrange(16) for _ in range(cols)] for _ in range(rows)]
+        scale = [[rng.randrange(8, 24) if group == 16 else rng.randrange(120, 125) for _ in range(cols // group)] for _ in range(rows)]
+        value = e4m3 if group == 16 else lambda c: 2.0 ** (c - 127)
+        values = [[FP4[codes[r][c]] * value(scale[r][c // group]) for c in range(cols)] for r in range(rows)]
+        raw = bytes(row[c] | row[c + 1] << 4 for row in codes for c in range(0, cols, 2))
+    scales = stored["weight_scale"][2] if mode == "mxfp8" else bytes(c for row in scale for c in row)
+    return {"weight": ("U32", [rows, cols * bits // 32], raw), "scales": ("U8", [rows, cols // group], scales)}, values
+
+
+def stack_experts(tensors):
+    """As MLX writes them: the experts of a layer in one tensor."""
+    for name in [n for n in tensors if ".experts.0." in n]:
+        parts = [tensors.pop(name.replace(".experts.0.", f".experts.{e}.")) for e in range(EXPERTS)]
+        tensors[name.replace(".experts.0.", ".switch_mlp.")] = parts[0][0], [EXPERTS, *parts[0][1]], b"".join(t[2] for t in parts)
+
+
 def compressed(form, bits, kind="int", **weights):
     return {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"],
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": bits, "type": kind, **weights}}}}
@@ -173,6 +219,15 @@ def compressed(form, bits, kind="int", **weights):
 
 def gptq_config(**more):
     return {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True, "checkpoint_format": "gptq", **more}
+
+
+def auto_round(form, **more):
+    return {"quant_method": "auto-round", "packing_format": form, "bits": 4, "group_size": 32, "data_type": "int", "sym": True, "autoround_version": "0.5.1",
+            "block_name_to_quantize": "model.layers", "extra_config": {"lm_head": {"bits": 16, "data_type": "float"}}, **more}
+
+
+def mlx_config(bits, mode="affine"):
+    return {"group_size": 32, "bits": bits, "mode": mode, "model.layers.0.mlp.gate": {"group_size": 32, "bits": 8}}
 
 
 # name: (quantization_config, function, its arguments)
@@ -206,12 +261,35 @@ FORMATS = {
     "gptq 8 in activation order": (gptq_config(bits=8, desc_act=True), gptq, {"bits": 8, "order": "by input"}),
     "gptq 8": (gptq_config(bits=8), gptq, {"bits": 8}),
     "gptq 8 with zeros": (gptq_config(bits=8, sym=False), gptq, {"bits": 8, "zero": (100, 150)}),
+    "gptq 3": (gptq_config(bits=3), gptq, {"bits": 3}),
+    "gptq 3 with zeros": (gptq_config(bits=3, sym=False, desc_act=True), gptq, {"bits": 3, "zero": (1, 8), "order": "by input"}),
+    "int2": (compressed("pack-quantized", 2, strategy="group", group_size=32), pack_quantized, {"bits": 2}),
+    "int3 with zeros": (compressed("pack-quantized", 3, strategy="group", group_size=32, symmetric=False), pack_quantized, {"bits": 3, "zero": (0, 8)}),
+    "int5": (compressed("pack-quantized", 5, strategy="group", group_size=32), pack_quantized, {"bits": 5}),
+    "int6 with zeros": (compressed("pack-quantized", 6, strategy="group", group_size=32, symmetric=False), pack_quantized, {"bits": 6, "zero": (0, 64)}),
+    "int7 a row": (compressed("pack-quantized", 7, strategy="channel", group_size=None), pack_quantized, {"bits": 7, "group": 1 << 20}),
+    "fbgemm_fp8": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]}, fp8, {"per": "row"}),
+    "w4afp8": ({"quant_method": "w4afp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "group_size": 32}, w4afp8, {}),
+    "auto-round": (auto_round("auto_round:auto_gptq"), gptq, {}),
+    "auto-round v2": (auto_round("auto_round:gptqmodel", sym=False), gptq, {"zero": (1, 16), "add": 0}),
+    "auto-round plain": (auto_round("auto_round"), gptq, {"add": 0}),
+    "auto-round plain, minus one": (auto_round("auto_round"), gptq, {"add": 1}),
+    "auto-round awq": (auto_round("auto_round:auto_awq", sym=False), awq, {}),
+    "mlx 4": (mlx_config(4), mlx, {"bits": 4}),
+    "mlx 8": (mlx_config(8), mlx, {"bits": 8, "kind": "F16"}),
+    "mlx 2": (mlx_config(2), mlx, {"bits": 2}),
+    "mlx 3": (mlx_config(3), mlx, {"bits": 3}),
+    "mlx 5": (mlx_config(5), mlx, {"bits": 5}),
+    "mlx 6": (mlx_config(6), mlx, {"bits": 6}),
+    "mlx mxfp4": (mlx_config(4, "mxfp4"), mlx_float, {"mode": "mxfp4"}),
+    "mlx nvfp4": (mlx_config(4, "nvfp4"), mlx_float, {"mode": "nvfp4"}),
+    "mlx mxfp8": (mlx_config(8, "mxfp8"), mlx_float, {"mode": "mxfp8"}),
     "gptq 2": (gptq_config(bits=2, sym=False), gptq, {"bits": 2, "zero": (0, 4)}),
 }
 
 
 def write(path, tensors):
-    header, data, at = {}, [], 0
+    header, data, at = {"__metadata__": {"format": "mlx" if any(t[0] == "U32" for t in tensors.values()) else "pt"}}, [], 0
     for name, (dtype, shape, raw) in sorted(tensors.items(), key=lambda t: -len(t[1][2])):  # scales behind, aligned
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(raw)]}
         data.append(raw)
@@ -259,8 +337,13 @@ def tensors_of(name, seed=1):
         quantized.update({f"{name}.{ending}": t for ending, t in stored.items()})
         plain[name + ".weight"] = "F32", [rows, cols], array.array("f", [v for row in values for v in row]).tobytes()
 
-    floats("model.embed_tokens.weight", [VOCAB, HIDDEN], 1)
-    floats("lm_head.weight", [VOCAB, HIDDEN], 0.1)
+    is_mlx = name.startswith("mlx")
+    if is_mlx:  # quantizes these, too
+        linear("model.embed_tokens", VOCAB, HIDDEN)
+        linear("lm_head", VOCAB, HIDDEN)
+    else:
+        floats("model.embed_tokens.weight", [VOCAB, HIDDEN], 1)
+        floats("lm_head.weight", [VOCAB, HIDDEN], 0.1)
     floats("model.norm.weight", [HIDDEN], 0.1, 1)
     for i in range(LAYERS):
         p = f"model.layers.{i}."
@@ -268,12 +351,17 @@ def tensors_of(name, seed=1):
         floats(p + "post_attention_layernorm.weight", [HIDDEN], 0.1, 1)
         floats(p + "self_attn.q_norm.weight", [DIM], 0.1, 1)
         floats(p + "self_attn.k_norm.weight", [DIM], 0.1, 1)
-        floats(p + "mlp.gate.weight", [EXPERTS, HIDDEN], 0.3)
+        if is_mlx:
+            linear(p + "mlp.gate", EXPERTS, HIDDEN)
+        else:
+            floats(p + "mlp.gate.weight", [EXPERTS, HIDDEN], 0.3)
         for k, rows, cols in (("q", HEADS * DIM, HIDDEN), ("k", KV * DIM, HIDDEN), ("v", KV * DIM, HIDDEN), ("o", HIDDEN, HEADS * DIM)):
             linear(f"{p}self_attn.{k}_proj", rows, cols)
         for e in range(EXPERTS):
             for k, rows, cols in (("gate", INTER, HIDDEN), ("up", INTER, HIDDEN), ("down", HIDDEN, INTER)):
                 linear(f"{p}mlp.experts.{e}.{k}_proj", rows, cols)
+    if is_mlx:
+        stack_experts(quantized)
     return config, method, quantized, plain
 
 

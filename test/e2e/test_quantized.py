@@ -72,6 +72,7 @@ def decodes(name, model, twin):
         check(rc == 0 and out == want and ran in err, f"{name} {args}", f"exit {rc}, {out} for {want}: {err}")
 
 
+ROUTER = "model.layers.1.mlp.gate."
 GATE, DOWN = "model.layers.1.mlp.experts.2.gate_proj.", "model.layers.1.mlp.experts.2.down_proj."
 
 
@@ -145,6 +146,11 @@ DAMAGES = [
     ("gptq", "a group out of range", patched("g_idx", 4 * 7, struct.pack("<i", -1)), [GATE + "g_idx", "column 7", "group -1 of 3"]),
     ("gptq in activation order", "a list of another type", typed("g_idx", "F32"), [GATE + "g_idx", "I32 [96]"]),
     ("gptq", "scales of another type", typed("scales", "I16"), [GATE + "scales", "F16"]),
+    ("mlx 4", "no biases", gone("biases", ROUTER), [ROUTER + "weight", "4 bits in groups of 32", "without biases"]),
+    ("mlx 4", "biases of too few rows", cut("biases", name=ROUTER), [ROUTER + "biases", "same shape"]),
+    ("mlx 4", "scales of too few rows", cut("scales", name=ROUTER), [ROUTER + "scales", "[4, groups]"]),
+    ("mlx 4", "a scale that float16 does not hold", patched("scales", 0, b"\x80\x7f", ROUTER), [ROUTER + "scales", "row 0, group 0"]),
+    ("mlx mxfp4", "scales of another type", typed("scales", "I8", ROUTER), [ROUTER + "weight", "MLX has no such mode"]),
 ]
 DAMAGES_FOUND_BY_VERIFY = [
     ("int4", "a scale that is not a number", patched("weight_scale", 2 * 5, NAN16), [GATE + "weight_scale", "row 1, column 2"]),
@@ -158,14 +164,15 @@ DAMAGES_FOUND_BY_VERIFY = [
 SCHEMES = [
     ("int4", {"quant_method": "bitsandbytes"}, ["bitsandbytes", "gptq"]),
     ("int4", {"format": "marlin-24"}, ["marlin-24"]),
-    ("int4", {"config_groups": {"group_0": {"weights": {"num_bits": 3, "type": "int"}}}}, ["3 bits"]),
+    ("int4", {"config_groups": {"group_0": {"weights": {"num_bits": 9, "type": "int"}}}}, ["9 bits"]),
     ("int4", {"transform_config": {"config_groups": {"R1": {}}}}, ["transform_config"]),
     ("int4", {"sparsity_config": {"format": "sparse-24-bitmask"}}, ["sparse-24-bitmask"]),
-    ("gptq", {"bits": 3}, ["bits", "3"]),
+    ("gptq", {"bits": 5}, ["bits", "5"]),
     ("gptq", {"checkpoint_format": "marlin"}, ["marlin"]),
     ("gptq", {"group_size": 0}, ["group_size"]),
     ("awq", {"version": "gemv"}, ["gemv"]),
     ("awq", {"bits": 8}, ["bits", "8"]),
+    ("auto-round", {"packing_format": "auto_round:fp8"}, ["packing_format", "auto_round:fp8"]),
     ("nvfp4", {"quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]),
 ]
 

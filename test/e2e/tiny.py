@@ -66,8 +66,8 @@ def tensors(config, rng):
     return out
 
 
-def shard_bytes(items, pad=""):
-    header, data = {}, b""
+def shard_bytes(items, pad="", metadata=None):
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, (dtype, shape, raw) in items:
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw

@@ -20,7 +20,8 @@ static int on_tensor(void *ctx, const struct tensor *t) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct error e = {0};
     struct file f = {data, size};
-    int rc = safetensors_parse(data, size, "f", on_tensor, &f, &e);
+    bool is_mlx = false;
+    int rc = safetensors_parse(data, size, "f", on_tensor, &f, &is_mlx, &e);
     if (rc && (rc != e.code || !e.text[0])) abort();
     return 0;
 }

@@ -1,6 +1,8 @@
 """What tests with small checkpoints of their own share."""
+import glob
 import json
 import os
+import struct
 import subprocess
 import tempfile
 
@@ -8,11 +10,23 @@ import models  # noqa: F401  adds the directory of tiny.py
 import tiny
 
 
-def logits(hearth, config, tensors, tokens, *args):
+def read(directory):
+    """{name: (dtype, shape, bytes)} of all files"""
+    tensors = {}
+    for path in glob.glob(os.path.join(directory, "*.safetensors")):
+        with open(path, "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+            data = f.read()
+        header.pop("__metadata__", None)
+        tensors.update({k: (t["dtype"], t["shape"], data[t["data_offsets"][0]:t["data_offsets"][1]]) for k, t in header.items()})
+    return tensors
+
+
+def logits(hearth, config, tensors, tokens, *args, metadata=None):
     """The bytes of the logits of a checkpoint with this config.json and {name: (dtype, shape, bytes)}, or what hearth says of it."""
     with tempfile.TemporaryDirectory() as d:
         with open(os.path.join(d, "model.safetensors"), "wb") as f:
-            f.write(tiny.shard_bytes(list(tensors.items())))
+            f.write(tiny.shard_bytes(list(tensors.items()), metadata=metadata))
         with open(os.path.join(d, "config.json"), "w", encoding="utf-8") as f:
             json.dump(config, f)
         out = os.path.join(d, "logits")

@@ -2,32 +2,16 @@
 """Fixtures give the same logits with their tensors as transformers 5 saves them: experts with rows and columns exchanged and without MXFP4, other names.
 saved.py HEARTH SHARED"""
 import array
-import glob
 import json
 import math
 import os
 import re
-import struct
-import subprocess
 import sys
-import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
-import tiny  # noqa: E402
+import checkpoint
 
 CODES = [0, .5, 1, 1.5, 2, 3, 4, 6]
 CODES += [-c for c in CODES]
-
-
-def read(directory):
-    tensors = {}
-    for path in glob.glob(os.path.join(directory, "*.safetensors")):
-        with open(path, "rb") as f:
-            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-            data = f.read()
-        header.pop("__metadata__", None)
-        tensors.update({k: (t["dtype"], t["shape"], data[t["data_offsets"][0]:t["data_offsets"][1]]) for k, t in header.items()})
-    return tensors
 
 
 def exchanged(dtype, shape, raw):
@@ -122,18 +106,8 @@ def inkling_text(tensors):
 
 
 def logits(hearth, config, tensors):
-    with tempfile.TemporaryDirectory() as d:
-        with open(os.path.join(d, "model.safetensors"), "wb") as f:
-            f.write(tiny.shard_bytes(list(tensors.items())))
-        with open(os.path.join(d, "config.json"), "w", encoding="utf-8") as f:
-            json.dump(config, f)
-        out, tokens = os.path.join(d, "logits"), ",".join(map(str, range(3, 27)))
-        p = subprocess.run([hearth, "-m", d, "--tokens", tokens, "--logits-out", out, "--cpu", "scalar", "--kv", "f32"], stdin=subprocess.DEVNULL, capture_output=True,
-                           text=True, timeout=120)
-        if p.returncode:
-            sys.exit(p.stderr)
-        with open(out, "rb") as f:
-            return array.array("f", f.read())
+    got = checkpoint.logits(hearth, config, tensors, ",".join(map(str, range(3, 27))), "--cpu", "scalar", "--kv", "f32")
+    return sys.exit(got) if isinstance(got, str) else array.array("f", got)
 
 
 CASES = {"qwen3_vl_moe": turned, "gpt_oss": unquantized, "kimi_linear": renamed(r"\.mlp\.", ".block_sparse_moe."),
@@ -146,7 +120,7 @@ if not os.path.isdir(fixtures):
 for family, save in CASES.items():
     with open(os.path.join(fixtures, family, "config.json"), encoding="utf-8") as f:
         config = json.load(f)
-    tensors = read(os.path.join(fixtures, family))
+    tensors = checkpoint.read(os.path.join(fixtures, family))
     saved = save(tensors)
     assert {(k, tuple(t[1])) for k, t in saved.items()} != {(k, tuple(t[1])) for k, t in tensors.items()}
     want = logits(hearth, config, tensors)
@@ -160,7 +134,7 @@ for family, save in CASES.items():
 for family, save in ALONE.items():
     with open(os.path.join(fixtures, family, "config.json"), encoding="utf-8") as f:
         config = json.load(f)
-    tensors = read(os.path.join(fixtures, family))
+    tensors = checkpoint.read(os.path.join(fixtures, family))
     alone = {**config["text_config"], **{k: config[k] for k in ("tie_word_embeddings", "quantization_config") if k in config}}
     same = logits(hearth, config, tensors) == logits(hearth, alone, save(tensors))
     print(f"{'ok' if same else 'FAIL'} {alone['model_type']}")

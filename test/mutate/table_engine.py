@@ -213,6 +213,12 @@ change("int16-narrow", "Q2_K's minima of the first 16 columns are added", "kchec
 change("int16-grid", "the scales of the second 16 columns of IQ types are those of the first", "kcheck_gemm", ("cpu/intdot_grid_avx2.c", "_mm256_slli_epi32(second, 16)", "_mm256_slli_epi32(first, 16)"))
 change("int16-fifth", "the second half's fifth bits are those of the first", "kcheck_gemm", ("cpu/int16_decode.h", "_mm256_set1_epi8((char)(2 * half))", "_mm256_setzero_si256()"))
 change("nvfp4-gain", "the factor of NVFP4 that divides multiplies", "e2e_quantized", ("engine/weights/matrix_source.c", "/ (down ? number_of(src, down) : 1);", "* (down ? number_of(src, down) : 1);"))
+change("mlx-one", "norms of MLX's files that have their 1 get another", "golden_mlx", ("engine/weights/mlx_names.c", "c->arch->mlx_adds_one && c->norm", "false && c->norm"))
+change("mlx-fours", "MLX's codes of four bits keep their order", "e2e_quantized", ("engine/weights/mlx.c", "(in[i] & 15) | in[8 + i] << 4", "(in[i] & 15) | in[8 + i] >> 4 << 4"))
+change("mlx-nvfp4", "MLX's groups of 16 columns are read as MXFP4", "e2e_quantized", ("engine/weights/mlx.c", "p->bits == 4 && p->group == 16", "p->bits == 4 && p->group == 8"))
+change("three-bits", "GPTQ's codes of three bits end with their word", "e2e_quantized", ("engine/weights/repack.c", "if (shift + (size_t)bits > 32)", "if (shift + (size_t)bits > 40)"))
+change("width-zero", "zero points of few bits are not shifted", "e2e_quantized", ("engine/weights/packed.c", "((1u << z->bits) - 1)) + width_shift(z->bits);", "((1u << z->bits) - 1));"))
+change("gguf-nvfp4", "the factor of an NVFP4 matrix in GGUF is left out", "e2e_gguf", ("engine/weights/matrix.c", "!is_vector ? matrix_find(src, \".scale\") : NULL", "!is_vector && !t ? matrix_find(src, \".scale\") : NULL"))
 change("awq-order", "AWQ's codes are taken in order", "e2e_quantized", ("engine/weights/repack.c", "return k % 2 * 4 + k / 2;", "return k;"))
 change("fine-scales", "NVFP4's scales are those of the block before", "kcheck_quant", ("cpu/gemv_inner.h", "vset1(s->fine[i][at_ / 16])", "vset1(s->fine[i][at_ / 32])"))
 change("slot-early", "a ring slot is freed before its use has ended", "golden_positions",

@@ -110,7 +110,7 @@ static void refusals_name_the_key(void **st) {
     static const struct {
         const char *text, *word;
     } bad[] = {
-        {GROUPS(GROUP("group_0", "\"num_bits\":3,\"type\":\"int\"")), "3 bits"},
+        {GROUPS(GROUP("group_0", "\"num_bits\":9,\"type\":\"int\"")), "9 bits"},
         {GROUPS(GROUP("group_0", "\"num_bits\":4,\"type\":\"int\",\"group_size\":31")), "group_size"},
         {GROUPS(GROUP("group_0", "\"block_structure\":[64]")), "block_structure"},
         {GROUPS(GROUP("a", "\"block_structure\":[64,64]") "," GROUP("b", "\"block_structure\":[128,128]")),
