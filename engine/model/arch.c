@@ -72,6 +72,8 @@ static const struct arch *const table[] = {
     &arch_exaone4_5,
     &arch_youtu,
     &arch_nanochat,
+    &arch_minicpm,
+    &arch_nemotron,
     &arch_cohere2_moe,
     &arch_cohere2,
     &arch_hunyuan_v1_dense,

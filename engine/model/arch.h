@@ -184,7 +184,7 @@ extern const struct arch arch_llama, arch_arcee, arch_internlm3, arch_cwm, arch_
 extern const struct arch arch_glm4, arch_olmo2, arch_olmo3, arch_seed_oss, arch_granite, arch_granite_swa,
     arch_hyperclovax;
 extern const struct arch arch_afmoe, arch_exaone_moe, arch_exaone4, arch_exaone4_5, arch_cohere2_moe, arch_cohere2,
-    arch_cohere, arch_hunyuan_v1_dense, arch_youtu, arch_nanochat;
+    arch_cohere, arch_hunyuan_v1_dense, arch_youtu, arch_nanochat, arch_minicpm, arch_nemotron;
 extern const struct arch arch_lfm2_moe, arch_lfm2, arch_lfm3, arch_lfm3_vl, arch_minimax, arch_granitemoehybrid;
 extern const struct arch arch_kimi_linear, arch_kimi_k3, arch_bailing_hybrid, arch_bailing_moe_linear, arch_glm5_next;
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4,

@@ -1,6 +1,7 @@
 /* GGUF architectures whose layers are alike, except leading dense layers and the recurrent layers of Qwen3-Next. */
 #include "engine/model/gguf_layers.h"
 
+#include <math.h>
 #include <string.h>
 
 /* A dense FFN beside the experts, which the family reads as a shared expert. */
@@ -35,6 +36,15 @@ static void derive_qwen3(struct config_builder *t) {
 static void put_llama(struct config_builder *t) {
     gguf_build_attention(t);
     gguf_build_bool(t, "rope_interleave", true);
+}
+/* Factors of files from before llama.cpp wrote them are those of MiniCPM 2B. */
+static void derive_minicpm(struct config_builder *t) {
+    const int64_t layers = gguf_build_layers(t), hidden = json_int(gguf_build_meta(t, "embedding_length"), 0);
+    put_llama(t);
+    gguf_build_num(t, "attention_multiplier", 1 / sqrt((double)gguf_build_head_dim(t)));
+    if (!gguf_build_meta(t, "embedding_scale")) gguf_build_num(t, "embedding_multiplier", 12);
+    if (!gguf_build_meta(t, "residual_scale")) gguf_build_num(t, "residual_multiplier", 1.4 / sqrt((double)layers));
+    if (!gguf_build_meta(t, "logit_scale")) gguf_build_num(t, "logits_scaling", (double)hidden / 256);
 }
 static const char *llama_family(const struct config_builder *t) {
     return json_int(gguf_build_meta(t, "expert_count"), 0) > 0 ? "mixtral" : "llama";
@@ -295,6 +305,10 @@ static const struct gguf_key
                     {"expert_count", "num_local_experts"},
                     {NULL, NULL}},
     heads_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {NULL, NULL}},
+    nemotron_keys[] = {{"attention.key_length", NULL},
+                       {"attention.layer_norm_epsilon", "norm_eps"},
+                       {"attention.value_length", NULL},
+                       {NULL, NULL}},
     window_keys[] = {{"attention.key_length", NULL},
                      {"attention.sliding_window", "sliding_window"},
                      {"attention.value_length", NULL},
@@ -422,6 +436,8 @@ const struct gguf_arch gguf_archs[] = {
     {"seed_oss", "seed_oss", &post_norm, heads_keys, derive_seed_oss, NULL},
     {"arcee", "arcee", &no_gates, heads_keys, put_llama, NULL},
     {"granite", "granite", &standard_names, granite_keys, put_llama, NULL},
+    {"minicpm", "granite", &standard_names, granite_keys, derive_minicpm, NULL},
+    {"nemotron", "nemotron", &no_gates, nemotron_keys, derive_seed_oss, NULL},
     {"mistral3", "ministral3", &standard_names, mistral3_keys, put_llama, NULL},
     {"mistral4", "mistral4", &standard_names, mistral4_keys, derive_mistral4, NULL},
     {NULL, NULL, NULL, NULL, NULL, NULL},

@@ -112,7 +112,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     if (joined_shared && layout->dense_gate_up) names->shared_gate_proj = names->shared_up;
     if (layout->dense_gate_up) names->dense_gate = names->dense_up;
     if (c->norm == NORM_RMS_PLUS_ONE) c->norm = NORM_RMS; /* the files' weights include the 1 */
-    c->centered_norms = false;
+    c->centered_norms = c->centered_head_norm = false;
     if (c->delta.taps) { /* q, k, v and z are split unless the file is old */
         /* Qwen3.5 */
         c->delta.fused = f->delta_in, c->delta.fused_ba = !names->delta_b, c->delta.is_tiled = names->delta_b != NULL;

@@ -147,6 +147,28 @@ def granite(fmt):
     return p
 
 
+def minicpm(fmt):
+    """Granite's factors, which config.json gives by other names."""
+    p = without_experts("minicpm", fmt, 51, tied=True, permute=True)
+    p.key(rope__freq_base=1e4, rope__dimension_count=64, embedding_scale=12.0, residual_scale=0.7 / 2**0.5, logit_scale=4.0)
+    p.config.update(rope_theta=1e4, scale_emb=12.0, scale_depth=0.7, dim_model_base=64)
+    return p
+
+
+def nemotron(fmt):
+    """Layer norms with biases, whose published weights lack 1; half of each head turns; squared ReLU."""
+    p = without_experts("nemotron", fmt, 52, shift=1)
+    p.key(rope__freq_base=1e4, rope__dimension_count=32, attention__layer_norm_epsilon=1e-5)
+    del p.meta["nemotron.attention.layer_norm_rms_epsilon"]
+    p.config.update(rope_theta=1e4, norm_eps=1e-5, hidden_act="relu2", partial_rotary_factor=0.5)
+    p.leaves_out = ["rms_norm_eps"]
+    p.gguf = [t for t in p.gguf if "ffn_gate" not in t[0]]
+    p.hf = {name: t for name, t in p.hf.items() if "gate_proj" not in name}
+    for name, hf in [("output_norm", "model.norm")] + [(f"blk.{i}.{a}", f"model.layers.{i}.{b}") for i in range(2) for a, b in (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm"))]:
+        p.both(name + ".bias", [256], hf + ".bias", "F32", 0.3)
+    return p
+
+
 def muse_glimmer(fmt):
     """Norms around the blocks, whose published weights lack 1; a gate of the attention's output; the factor of scores, in GGUF as weights of the queries' norm."""
     p = without_experts("muse-glimmer", fmt, 48, layers=3, shift=1, permute=True,

@@ -45,6 +45,8 @@ PAIRS = [
      {"sliding_window": 7}),
     ("CWM without a list of windows", {"model_type": "cwm", "sliding_window": 9}, {},
      {"model_type": "cwm", "layer_types": ["full_attention", *WINDOWS[1:]], "sliding_window": 9}, {}, {"layer_types": ["sliding_attention", *WINDOWS[1:]]}),
+    ("MiniCPM as Granite", {"model_type": "minicpm", "scale_emb": 2.0, "scale_depth": 1.0, "dim_model_base": 48}, {},
+     {"model_type": "granite", **GRANITE, "attention_multiplier": DIM ** -0.5, "logits_scaling": 2.0}, {}, {"scale_depth": 1.4}),
     ("HyperCLOVA X as Granite", {"model_type": "hyperclovax", **GRANITE, "logits_scaling": 0.5, "use_post_norm": False}, {}, {"model_type": "granite", **GRANITE, "logits_scaling": 2.0}, {},
      {"attention_multiplier": 0.125}),
     ("HyperCLOVA X without factors as Llama", {"model_type": "hyperclovax", "attention_multiplier": None, "use_post_norm": False}, {}, {"model_type": "llama"}, {},
@@ -54,6 +56,7 @@ PAIRS = [
      {"model_type": "hyperclovax"}, {"norms": POST, "factor": 0.5}, {"residual_multiplier": 1.0}),
 ]
 REFUSED = [("biases that differ", {"model_type": "internlm3", "qkv_bias": True, "bias": False}, "'qkv_bias' and 'bias' differ"),
+           ("selected blocks", {"model_type": "minicpm", "sparse_config": {"topk": 4}}, "sparse_config"),
            ("missing norms", {"model_type": "hyperclovax"}, "post_norm")]
 
 

@@ -86,6 +86,11 @@ MODELS = {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "final_logit_softcapping": 4.0,
         "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000, "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64},
     },
+    # Layer norms by 1 + w with biases, half of each head turns, squared ReLU
+    "dense_squared": {
+        **{k: v for k, v in COMMON.items() if k not in ("hidden_act", "rms_norm_eps")}, "model_type": "nemotron", "norm_eps": 1e-3, "hidden_act": "relu2",
+        "intermediate_size": 168, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "partial_rotary_factor": 0.5, "rope_theta": 10000.0,
+    },
     # Gates between the stream and normed outputs, experts in a wide latent space that are normed one by one, unit norms of heads, dense and unrotated layers
     "stream_gates": {
         "model_type": "muse_spark",

@@ -224,6 +224,22 @@ def nanochat(c):
     return out
 
 
+def nemotron(c):
+    out, h, inter = {}, c["hidden_size"], c["intermediate_size"]
+    for name in ("model.embed_tokens", "lm_head"):
+        out[name + ".weight"] = tensor(name, [c["vocab_size"], h], 1 if name != "lm_head" else 1.5 / math.sqrt(h))
+    norms = ["model.norm"]
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        attention(out, c, p + "self_attn.")
+        weight(out, c, p + "mlp.up_proj", inter, h)
+        weight(out, c, p + "mlp.down_proj", h, inter)
+        norms += [p + "input_layernorm", p + "post_attention_layernorm"]
+    for name in norms:
+        out[name + ".weight"], out[name + ".bias"] = floats(name, [h], 0, 0.3), floats(name + " bias", [h], 0, 0.3)
+    return out
+
+
 def nvfp4(out, name, n, rows, cols, gain):
     """As Inkling 2 Mini stores it: a scale for 16 columns, and two factors for each expert."""
     size = 2688 * gain / cols**0.5 / 3.5
@@ -547,4 +563,4 @@ def gemma4(c):
     return out
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "gemma4_text": gemma4, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "PanguProMoE": pangu_pro, "smallthinker": smallthinker, "solar_open2": solar_open2}
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "gemma4_text": gemma4, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "nemotron": nemotron, "PanguProMoE": pangu_pro, "smallthinker": smallthinker, "solar_open2": solar_open2}

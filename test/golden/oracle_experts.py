@@ -438,6 +438,28 @@ def nanochat(m, tokens):
     return capped(m.linear(unit(x), "lm_head"), c["final_logit_softcapping"]), math.inf
 
 
+def nemotron(m, tokens):
+    """x += attention(norm(x)), of which a part of each head turns; x += down(relu(up(norm'(x)))^2). A norm is the layer norm by 1 + w, plus a bias."""
+    c = m.config
+
+    def centered(x, name):
+        x = x - x.mean(-1, keepdims=True)
+        return rms_norm(x, 1 + m[name + ".weight"], c["norm_eps"]) + m[name + ".bias"]
+
+    def turned(x):
+        part = int(x.shape[-1] * c["partial_rotary_factor"])
+        return np.concatenate((rotate(x[..., :part], c, False), x[..., part:]), -1)
+    x, n, heads, kv = m["model.embed_tokens.weight"][tokens], len(tokens), c["num_attention_heads"], c["num_key_value_heads"]
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        h = centered(x, name + "input_layernorm")
+        q, k, v = (m.linear(h, f"{name}self_attn.{p}_proj").reshape(n, of, -1) for p, of in (("q", heads), ("k", kv), ("v", kv)))
+        k, v = np.repeat(turned(k), heads // kv, 1), np.repeat(v, heads // kv, 1)
+        x = x + m.linear(attend(turned(q), k, v, q.shape[-1] ** -0.5), name + "self_attn.o_proj")
+        x = x + m.linear(np.maximum(m.linear(centered(x, name + "post_attention_layernorm"), name + "mlp.up_proj"), 0) ** 2, name + "mlp.down_proj")
+    return m.linear(centered(x, "model.norm"), "lm_head"), math.inf
+
+
 def causal_conv(m, x, name):
     """SiLU of a convolution per channel over a token and those before it."""
     taps = m[name + ".weight"][:, 0]  # [channels, taps], the last one for the token itself
@@ -702,4 +724,4 @@ def interns1_pro(m, tokens):
     return logits, nearest
 
 
-FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "PanguProMoE": pangu_pro, "smallthinker": smallthinker, "solar_open2": solar_open2}
+FAMILIES = {"arctic": arctic, "bailing_hybrid": bailing_hybrid, "bailing_moe_linear": bailing_hybrid, "param2moe": bailing_hybrid, "dots3_note": dots3_note, "ernie4_5_vl_moe": ernie4_5_vl_moe, "grok": grok, "inkling2_loop_text": inkling2, "inkling2_text": inkling2, "interns1_pro": interns1_pro, "kimi_k3": kimi_k3, "Klear": klear, "lfm3_vl": lfm3, "mimo_v2": mimo_v2, "mimo_v2_flash": mimo_v2, "mistral_large4": mistral_large4, "muse_spark": muse_spark, "nanochat": nanochat, "nemotron": nemotron, "PanguProMoE": pangu_pro, "smallthinker": smallthinker, "solar_open2": solar_open2}
