@@ -137,6 +137,7 @@ static int parse_url(struct remote *r, const char *text, struct error *e) {
     if (!rc && curl.url_get(u, CURLUPART_URL, &url, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
     for (size_t n = url ? strlen(url) : 0; n && url[n - 1] == '/';) url[--n] = 0;
     if (!rc && !(r->base = mem_strdup(url))) rc = error_set(e, ERR_MEMORY, "no memory");
+    r->is_local = host && remote_connection_is_loopback(host);
     const char *key = getenv("HEARTH_API_KEY");
     if (!rc && key && *key) {
         struct buf header = {0};
@@ -145,8 +146,7 @@ static int parse_url(struct remote *r, const char *text, struct error *e) {
         else if (header.failed || !(r->key = mem_strdup(key)) || !add_header(r, header.data))
             rc = error_set(e, ERR_MEMORY, "no memory");
         buf_free(&header);
-        bool is_local_host = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
-        if (!rc && !strcasecmp(scheme, "http") && !is_local_host)
+        if (!rc && !strcasecmp(scheme, "http") && !r->is_local)
             report_note("the key is sent to %s unencrypted; use https:// to protect it", host);
     }
     curl.free(part);

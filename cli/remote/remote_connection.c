@@ -1,9 +1,17 @@
 #include "cli/remote/remote_connection.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/json.h"
+
+bool remote_connection_is_loopback(const char *host) {
+    struct in_addr v4;
+    if (!strcasecmp(host, "localhost") || !strcasecmp(host, "localhost.") || !strcmp(host, "[::1]")) return true;
+    return inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
+}
 
 int remote_connection_setup(struct remote *r, CURL *easy, const char *path) {
     char url[2048];
@@ -14,9 +22,8 @@ int remote_connection_setup(struct remote *r, CURL *easy, const char *path) {
     curl.easy_setopt(easy, CURLOPT_HTTPHEADER, r->headers);
     curl.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, 20L);
     curl.easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    if (!r->socket) return 0;
-    curl.easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, r->socket);
-    curl.easy_setopt(easy, CURLOPT_PROXY, "");
+    if (r->socket) curl.easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, r->socket);
+    if (r->socket || r->is_local) curl.easy_setopt(easy, CURLOPT_PROXY, "");
     return 0;
 }
 

@@ -49,7 +49,7 @@ struct remote_request {
 
 struct remote {
     struct app *app;
-    bool resident;
+    bool resident, is_local;           /* is_local: the server is on the loopback interface */
     char *base, *model, *socket, *key; /* http://host/v1; key: NULL: none */
     struct engine_info info;
     struct curl_slist *headers;
@@ -64,7 +64,9 @@ struct remote {
     struct remote_event *queue_head, **queue_tail, *delivered; /* delivered: the event that the last poll returned */
 };
 
-/* Sets the options common to all requests. */
+/* True for localhost and for addresses of the loopback interface; host as curl returns it. */
+bool remote_connection_is_loopback(const char *host);
+/* Sets the options common to all requests. Proxies get no request for this machine. */
 int remote_connection_setup(struct remote *r, CURL *easy, const char *path);
 /* Sets e to the message of an error reply, or to the meaning of its status. */
 int remote_connection_error(const struct remote *r, long status, const struct buf *body, struct error *e);

@@ -3,10 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/file.h"
 #include "cli/options/model_path.h"
 #include "cli/report.h"
+#include "cli/terminal/ask.h"
 #include "cli/terminal/out.h"
 
 static bool is_builtin(const char *path) { return !strncmp(path, "ember:", 6); }
@@ -17,8 +19,7 @@ static const char *short_name(const char *path) {
     return is_builtin(path) ? "ember" : slash && slash[1] ? slash + 1 : path;
 }
 
-/* Copies the place from which the open model can be opened again. */
-static void current_path(const struct app *a, char out[PATHS_MAX]) {
+void store_model_place(const struct app *a, char out[PATHS_MAX]) {
     const char *url = a->opts.v[OPT_MODEL].text;
     char *real = is_builtin(a->model_dir) || model_path_is_url(url) ? NULL : realpath(a->model_dir, NULL);
     snprintf(out, PATHS_MAX, "%s", real ? real : model_path_is_url(url) ? url : a->model_dir);
@@ -28,7 +29,7 @@ static void current_path(const struct app *a, char out[PATHS_MAX]) {
 void store_model_write(const struct app *a, struct buf *out) {
     char path[PATHS_MAX], hash[24] = "";
     const char *name = short_name(a->model_dir);
-    current_path(a, path);
+    store_model_place(a, path);
     if (a->template) snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_template_hash(a->template));
     buf_str(out, "\"model\": ");
     out_json_string(out, name, strlen(name));
@@ -55,7 +56,7 @@ void store_model_parse(const struct json *body, struct store_model *out) {
 
 void store_model_note(const struct app *a, const char *what, const struct store_model *m) {
     char path[PATHS_MAX], hash[24];
-    current_path(a, path);
+    store_model_place(a, path);
     if (*m->path ? strcmp(m->path, path) : *m->name && strcmp(m->name, short_name(a->model_dir)))
         report_note("%s: started with the model %s, continues with %s", what, *m->name ? m->name : m->path,
                     short_name(a->model_dir));
@@ -65,11 +66,49 @@ void store_model_note(const struct app *a, const char *what, const struct store_
     }
 }
 
+/* Bytes of a URL before its path: the scheme, the host and the port. */
+static size_t server_length(const char *url) {
+    const char *host = strstr(url, "://") + 3;
+    return (size_t)(host - url) + strcspn(host, "/?#");
+}
+
+/* Whether HEARTH_MODEL or the configuration names the server of this URL. */
+static bool is_named_server(const struct app *a, const char *url) {
+    const char *const named[] = {a->opts.v[OPT_MODEL].text, a->opts.default_model};
+    const size_t n = server_length(url);
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (model_path_is_url(named[i]) && server_length(named[i]) == n && !strncasecmp(named[i], url, n)) return true;
+    return false;
+}
+
+/* Selects the server of a conversation. The file may be anyone's: only the user decides which server gets the
+ * conversation and the API key. */
+static int select_server(struct app *a, const char *what, const char *url, struct error *e) {
+    if (!is_named_server(a, url)) {
+        if (!a->tty_in || !a->tty_err)
+            return error_set(e, ERR_USAGE,
+                             "the conversation '%s' was held with the server %.200s; -m URL continues it "
+                             "there",
+                             what, url);
+        struct buf question = {0};
+        buf_fmt(&question, "The conversation '%s' was held with the server %s. Continue it there? y: yes, n: no > ",
+                what, url);
+        const bool failed = question.failed, agreed = !failed && ask_yes(question.data);
+        buf_free(&question);
+        if (failed) return error_set(e, ERR_MEMORY, "no memory");
+        if (!agreed)
+            return error_set(e, ERR_USAGE,
+                             "the conversation '%s' was not sent; -m NAME continues it with another model", what);
+    }
+    return opt_set(&a->opts, OPT_MODEL, url, ORIGIN_CHAT, what, e);
+}
+
 int store_model_select(struct app *a, const char *what, const struct store_model *m, struct error *e) {
     char dir[PATHS_MAX];
     if (is_given(a) || (!*m->path && !*m->name)) return 0;
+    if (model_path_is_url(m->path)) return select_server(a, what, m->path, e);
     if (*m->path) {
-        if (is_builtin(m->path) || model_path_is_url(m->path) || file_exists(m->path) || file_is_dir(m->path))
+        if (is_builtin(m->path) || file_exists(m->path) || file_is_dir(m->path))
             return opt_set(&a->opts, OPT_MODEL, m->path, ORIGIN_CHAT, what, e);
         return error_set(e, ERR_MODEL,
                          "the conversation '%s' was held with the model %s, which is no longer at %s; -m DIR continues "
@@ -90,7 +129,7 @@ int store_model_select(struct app *a, const char *what, const struct store_model
 
 int store_model_check(const struct app *a, const char *what, const struct store_model *m, struct error *e) {
     char path[PATHS_MAX];
-    current_path(a, path);
+    store_model_place(a, path);
     if (!m->fingerprint || !a->info->fingerprint || m->fingerprint == a->info->fingerprint || strcmp(m->path, path) ||
         is_given(a))
         return 0;

@@ -9,13 +9,16 @@ struct store_model { /* empty when zero-initialised */
     char template_hash[24]; /* chat_template_hash in hexadecimal digits */
     uint64_t fingerprint;   /* engine_info.fingerprint; 0: unknown */
 };
+/* Copies the place from which the open model can be opened again: an absolute path, "ember:" or a URL. */
+void store_model_place(const struct app *a, char out[PATHS_MAX]);
 /* Appends the members model, path, template and fingerprint of the open model, without braces. */
 void store_model_write(const struct app *a, struct buf *out);
 void store_model_parse(const struct json *body, struct store_model *out);
 /* Notes that conversation `what` continues with another model or chat template. */
 void store_model_note(const struct app *a, const char *what, const struct store_model *m);
-/* Sets -m to the conversation's model unless the command line has -m. ERR_MODEL if the model cannot be found: names the
- * remedy. */
+/* Sets -m to the conversation's model unless the command line has -m. A server that HEARTH_MODEL or the configuration
+ * does not name is a question on a terminal, else ERR_USAGE. ERR_MODEL if the model cannot be found: names the remedy.
+ */
 int store_model_select(struct app *a, const char *what, const struct store_model *m, struct error *e);
 /* Compares the open model with the conversation's. ERR_MODEL if the files at its path have changed, unless the command
  * line has -m. */

@@ -2,10 +2,13 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <string.h>
+#include <strings.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include "cli/options/trim.h"
+#include "cli/terminal/out.h"
 #include "cli/terminal/sig.h"
 
 bool ask_line(char *out, size_t cap) {
@@ -22,6 +25,13 @@ bool ask_line(char *out, size_t cap) {
     if (n <= 0) return false;
     out[trim_end(out, (size_t)n, " \t\r\n")] = 0;
     return true;
+}
+
+bool ask_yes(const char *question) {
+    char answer[64];
+    ask_drop_typed();
+    out_err(question, strlen(question));
+    return ask_line(answer, sizeof answer) && (!strcasecmp(answer, "y") || !strcasecmp(answer, "yes"));
 }
 
 void ask_drop_typed(void) { tcflush(0, TCIFLUSH); }

@@ -295,6 +295,54 @@ class Remote(Case):
         self.assertEqual(self.server.seen[3][3]["messages"][0], {"role": "system", "content": "be short"})
         self.assertEqual(self.server.seen[3][3]["temperature"], 0.25)
 
+    def test_saved_server(self):
+        """A saved conversation chooses no server: only -m, HEARTH_MODEL, the configuration or an answer on a terminal sends it and the key."""
+        self.assertEqual(self.ask("-p", "hi", "--save", "talk", replies=[stream("one")])[0], 0)
+        key = {"HEARTH_API_KEY": "secret"}
+        del self.server.seen[:]
+        other = self.url + "9/v1#org/name"  # another port that begins with the same digits
+        for args, env in (((), {}), ((), {"HEARTH_MODEL": other}), (("--last",), {"HEARTH_MODEL": "ember"})):
+            rc, out, err = self.run_bin("-p", "more", *(args or ("--continue", "talk")), env={**key, **env})
+            self.assertEqual((rc, out), (2, b""), err)
+            self.assertIn(f"was held with the server {self.url}; -m URL continues it there", err)
+        self.assertEqual(self.server.seen, [])
+        self.server.replies[:] = [stream("two")] * 4
+        self.assertEqual(self.run_bin("-p", "more", "--continue", "talk", "-m", self.url, env=key)[:2], (0, b"two\n"))
+        self.assertEqual(self.run_bin("-p", "more", "--continue", "talk", env={**key, "HEARTH_MODEL": self.url.upper() + "/v1#org/name"})[:2], (0, b"two\n"))
+        self.assertEqual(self.server.seen[-1][2], "Bearer secret")
+        self.write(".config/hearth/config", f"model = {self.url}/v1\n")
+        self.assertEqual(self.run_bin("-p", "more", "--continue", "talk", env=key)[:2], (0, b"two\n"))
+        self.write(".config/hearth/config", "")
+        del self.server.seen[:]
+        t = self.terminal("--continue", "talk", env=key, cols=200)
+        t.until(f"was held with the server {self.url}")
+        t.send("n\r")
+        self.assertEqual((t.wait(), self.server.seen), (2, []))
+        t = self.terminal("--continue", "talk", env=key, cols=200)
+        t.until("Continue it there? y: yes, n: no > ")
+        t.send("y\r")
+        at = t.prompt(text="talk> ")
+        t.send("again\r")
+        t.prompt(t.until("two", at), "talk> ")
+        t.send("/bye\r")
+        self.assertEqual((t.wait(), self.server.seen[-1][2]), (0, "Bearer secret"))
+
+    def test_proxy(self):
+        """Requests to this machine go past a proxy, with the key; those to a name that only resembles its address do not."""
+        proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Told)
+        proxy.seen, proxy.replies, proxy.models = [], [stream("by proxy")], ["m"]
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        self.addCleanup(proxy.server_close)
+        self.addCleanup(proxy.shutdown)
+        env = {"HEARTH_API_KEY": "secret", "http_proxy": f"http://127.0.0.1:{proxy.server_port}"}
+        for host in ("127.0.0.1", "localhost", "LocalHost", "127.1"):
+            rc, out, err = self.ask("-p", "hi", replies=[stream("direct")], env=env, url=f"http://{host}:{self.server.server_port}/v1")
+            self.assertEqual((rc, out, err), (0, b"direct\n", ""), host)
+        self.assertEqual(proxy.seen, [])
+        rc, out, err = self.ask("-p", "hi", env=env, url="http://127.0.0.1.invalid/v1")
+        self.assertEqual((rc, out), (0, b"by proxy\n"))
+        self.assertIn("the key is sent to 127.0.0.1.invalid unencrypted", err)
+
     def test_untrusted(self):
         """Nothing that a server sends reaches the terminal as control sequences: answers and thinking in pieces, tool calls, errors, model names."""
         evil = "A\x1b[31mred\x1b]0;title\x07B\b\bC\x9b31mE\x7f."
