@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -336,8 +337,33 @@ static void out_free(struct file_out *o) {
     *o = (struct file_out){.fd = -1};
 }
 
-int file_out_open(struct file_out *o, const char *path, unsigned mode, struct error *e) {
+/* Replaces *path by the regular file behind its symbolic links. Links into /dev and /proc, such as /dev/stdout, stand
+ * for an open file: they stay, and so does a link to nothing. */
+static void follow_links(char path[PATH_MAX]) {
+    enum { MAX_LINKS = 40 };
+    char at[PATH_MAX], to[PATH_MAX];
     struct stat st;
+    snprintf(at, sizeof at, "%s", path);
+    for (int i = 0; i < MAX_LINKS; i++) {
+        const ssize_t n = readlink(at, to, sizeof to - 1);
+        if (n < 0) break;
+        to[n] = 0;
+        char *const slash = strrchr(at, '/');
+        const size_t dir = *to == '/' || !slash ? 0 : (size_t)(slash - at) + 1;
+        if (dir + (size_t)n >= sizeof at) return;
+        memcpy(at + dir, to, (size_t)n + 1);
+        if (!strncmp(at, "/dev/", 5) || !strncmp(at, "/proc/", 6)) return;
+    }
+    if (!lstat(at, &st) && S_ISREG(st.st_mode)) memcpy(path, at, strlen(at) + 1);
+}
+
+int file_out_open(struct file_out *o, const char *given, unsigned mode, struct error *e) {
+    char path[PATH_MAX];
+    struct stat st;
+    *o = (struct file_out){.fd = -1};
+    if ((size_t)snprintf(path, sizeof path, "%s", given) >= sizeof path)
+        return error_set(e, ERR_RUNTIME, "%.200s: the path is too long", given);
+    follow_links(path);
     bool there = !lstat(path, &st), beside = there ? S_ISREG(st.st_mode) : errno == ENOENT;
     size_t n = strlen(path) + 8;
     *o = (struct file_out){.fd = -1, .path = mem_strdup(path), .tmp = beside ? mem_alloc(n) : NULL};

@@ -249,24 +249,28 @@ static void write_is_old_or_new(void **st) {
     assert_non_null(strstr(e.text, path));
 }
 
-/* A regular file or a missing one is replaced; anything else is written to. */
+/* A regular file, also behind links, or a missing one is replaced; anything else is written to. */
 static void outputs_by_one_rule(void **st) {
-    char dir[] = "/tmp/hearth-base-XXXXXX", file[64], link[64], fifo[64], *data;
+    char dir[] = "/tmp/hearth-base-XXXXXX", file[64], link[64], other[64], fifo[64], proc[64], *data;
     struct error e = {0};
     struct stat was, is;
     size_t n;
     assert_non_null(mkdtemp(dir));
     snprintf(file, sizeof file, "%s/file", dir);
     snprintf(link, sizeof link, "%s/link", dir);
+    snprintf(other, sizeof other, "%s/other", dir);
     snprintf(fifo, sizeof fifo, "%s/fifo", dir);
     assert_int_equal(file_write(file, "one", 3, &e), 0);
     assert_int_equal(stat(file, &was), 0);
-    assert_int_equal(symlink(file, link), 0);
+    assert_int_equal(symlink("other", link), 0); /* relative, and by another link */
+    assert_int_equal(symlink(file, other), 0);
     assert_int_equal(file_write(link, "two", 3, &e), 0);
-    assert_int_equal(lstat(link, &is), 0);
-    assert_true(S_ISLNK(is.st_mode));
+    for (int i = 0; i < 2; i++) assert_true(!lstat(i ? other : link, &is) && S_ISLNK(is.st_mode));
     assert_int_equal(stat(file, &is), 0);
-    assert_int_equal(is.st_ino, was.st_ino);
+    assert_int_not_equal(is.st_ino, was.st_ino);
+    fault_set(FAULT_WRITE, 1, true, false); /* a full disk */
+    assert_int_equal(file_write(link, "three", 5, &e), ERR_RUNTIME);
+    fault_set(FAULT_WRITE, 0, false, false);
     assert_int_equal(file_read(file, 100, &data, &n, &e), 0);
     assert_string_equal(data, "two");
     mem_free(data);
@@ -279,17 +283,27 @@ static void outputs_by_one_rule(void **st) {
     assert_string_equal(got, "abc");
     close(fd);
     assert_int_equal(file_write("/dev/full", "x", 1, &e), ERR_RUNTIME);
+    assert_int_equal(unlink(other) | symlink("nothing", other), 0);
+    assert_int_equal(file_write(other, "x", 1, &e), 0);
+    snprintf(proc, sizeof proc, "/proc/self/fd/%d", fd = open(file, O_WRONLY | O_APPEND));
+    assert_int_equal(stat(file, &was), 0);
+    assert_int_equal(unlink(other) | symlink(proc, other), 0);
+    assert_int_equal(file_write(other, "two", 3, &e), 0); /* as /dev/stdout: into the open file */
+    assert_true(!stat(file, &is) && is.st_ino == was.st_ino);
+    close(fd);
+    snprintf(proc, sizeof proc, "%s/nothing", dir);
+    assert_int_equal(unlink(proc) | unlink(other) | symlink(file, other), 0);
     assert_int_equal(file_write(dir, "x", 1, &e), ERR_RUNTIME);
     struct file_out a, b;
     assert_int_equal(file_out_open(&a, file, 0666, &e), 0);
     assert_int_equal(file_out_open(&b, link, 0666, &e), 0);
     assert_int_equal(file_write_all(a.fd, "new", 3), 0);
     file_out_abandon();
-    assert_int_equal(file_out_close(&a, true, &e), ERR_RUNTIME); /* the temporary file was removed */
-    assert_int_equal(file_out_close(&b, true, &e), 0);
+    assert_int_equal(file_out_close(&a, true, &e), ERR_RUNTIME); /* the temporary files were removed */
+    assert_int_equal(file_out_close(&b, true, &e), ERR_RUNTIME);
     assert_int_equal(file_out_open(&a, file, 0666, &e), 0);
     assert_int_equal(file_out_close(&a, false, &e), 0);
-    assert_int_equal(unlink(file) | unlink(link) | unlink(fifo), 0);
+    assert_int_equal(unlink(file) | unlink(link) | unlink(other) | unlink(fifo), 0);
     assert_int_equal(rmdir(dir), 0);
 }
 
