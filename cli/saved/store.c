@@ -26,7 +26,7 @@
 static const char session_head_format[] =
     "{\"hearth\": \"session\", \"version\": 1, \"checksum\": \"%016llx\",\n\"body\": ";
 static const char session_tail[] = "}\n";
-enum { HEAD_BYTES = 76, BEFORE_CHECKSUM_BYTES = 49, MAX_SESSION_BYTES = 1 << 28 };
+enum { HEAD_BYTES = 76, BEFORE_VERSION_BYTES = 33, BEFORE_CHECKSUM_BYTES = 49, MAX_SESSION_BYTES = 1 << 28 };
 
 /* Returns whether a name may have a character (with its combining marks): printable, not blank, not '/'. */
 static bool is_name_char(const char *s, size_t n, int width) {
@@ -84,10 +84,20 @@ static int add_disk_keys(const struct json *list, const char *what, struct disk_
     return 0;
 }
 
+/* Whether the bytes begin as a session of a version after this one's, 1. */
+static bool is_newer(const char *data, size_t n) {
+    const char *version = data + BEFORE_VERSION_BYTES;
+    if (n < BEFORE_CHECKSUM_BYTES || memcmp(data, session_head_format, BEFORE_VERSION_BYTES)) return false;
+    return *version >= '1' && *version <= '9' && (version[0] > '1' || (version[1] >= '0' && version[1] <= '9'));
+}
+
 int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *disk_keys,
                 struct store_model *model, struct error *e) {
     char want[HEAD_BYTES + 1];
     size_t tail_n = sizeof session_tail - 1, n_before = conv->n;
+    if (is_newer(data, n))
+        return error_set(e, ERR_RUNTIME,
+                         "%s: saved by a newer version of hearth, which can open it; the file is unchanged", what);
     if (n < HEAD_BYTES + tail_n || memcmp(data, session_head_format, BEFORE_CHECKSUM_BYTES) ||
         memcmp(data + n - tail_n, session_tail, tail_n))
         return error_set(e, ERR_MODEL, "%s: not a session of this version of hearth", what);
@@ -139,6 +149,19 @@ static int not_saved(const char *name, struct error *e) {
     return error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows the saved ones", name);
 }
 
+/* Returns the first of NAME.damaged, NAME.damaged-2 and so on that does not exist. */
+static int free_path(const char *name, char *out) {
+    enum { MOST = 1000 };
+    struct stat st;
+    char ending[24] = ".damaged";
+    for (int i = 2; i <= MOST; i++) {
+        if (session_path(name, ending, false, out, &(struct error){0})) return ERR_RUNTIME;
+        if (lstat(out, &st)) return errno == ENOENT ? 0 : ERR_RUNTIME;
+        snprintf(ending, sizeof ending, ".damaged-%d", i);
+    }
+    return ERR_RUNTIME;
+}
+
 static int load_session(struct store *s, struct app *a, struct conversation *conv, struct error *e) {
     char path[PATHS_MAX], aside[PATHS_MAX];
     char *data;
@@ -154,7 +177,7 @@ static int load_session(struct store *s, struct app *a, struct conversation *con
     if (!rc) store_model_note(a, s->name, &s->model);
     if (rc != ERR_MODEL) return rc;
     e->code = ERR_RUNTIME; /* the session is bad, not the model */
-    if (!session_path(s->name, ".damaged", false, aside, &(struct error){0}) && !rename(path, aside))
+    if (!free_path(s->name, aside) && !rename(path, aside))
         snprintf(e->text + strlen(e->text), sizeof e->text - strlen(e->text), "; the file was renamed to %s", aside);
     return e->code;
 }

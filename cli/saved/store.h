@@ -23,8 +23,9 @@ int store_check_name(const char *name, struct error *e); /* ERR_USAGE */
 bool store_nearest(const char *name, char *near, size_t cap);
 bool store_exists(const char *name); /* whether a conversation was saved under this name */
 /* Opens a name. STORE_NEW fails if it exists, STORE_LOAD if it does not; STORE_REPLACE accepts both and reads nothing.
- * Loading appends to conv; a damaged file is renamed and is an error. If the directory is not writable, STORE_NEW
- * fails; the other modes print a note once and set s->disabled. ERR_RUNTIME when another hearth has it open. */
+ * Loading appends to conv; a damaged file is renamed and is an error; one of a newer version is an error and stays. If
+ * the directory is not writable, STORE_NEW fails; the other modes print a note once and set s->disabled. ERR_RUNTIME
+ * when another hearth has it open. */
 int store_open(struct store *s, struct app *a, const char *name, enum store_mode mode, struct conversation *conv,
                struct error *e);
 int store_save(struct store *s, struct app *a, const struct conversation *conv, struct error *e); /* 0 when disabled */

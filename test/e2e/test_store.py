@@ -51,15 +51,50 @@ class Store(driver.Case):
         path = self.begin()
         with open(path, "rb") as f:
             good = f.read()
-        for bad in (b"", good[:-10], good.replace(b"one", b"two", 1), good.replace(b'"version": 1', b'"version": 2'), b"\xff" * 200):
+        every = (b"", good[:-10], good.replace(b"one", b"two", 1), good.replace(b'"version": 1', b'"version": 0'), b"\xff" * 200)
+        asides = [path[:-5] + ".damaged" + number for number in ("", "-2", "-3", "-4", "-5")]
+        for bad, aside in zip(every, asides):
             with open(path, "wb") as f:
                 f.write(bad)
             rc, out, err = self.run_bin("--continue", "talk", "-p", "new")
             self.assertEqual((rc, out), (1, b""))
-            self.assertRegex(err, "talk: .*; the file was renamed to .*/talk.damaged")
+            self.assertRegex(err, f"talk: .*; the file was renamed to {aside}\n")
             self.assertFalse(os.path.exists(path))
-            with open(path[:-5] + ".damaged", "rb") as f:
+        for bad, aside in zip(every, asides):  # no later one replaces an earlier one
+            with open(aside, "rb") as f:
                 self.assertEqual(f.read(), bad)
+
+    def test_newer_version(self):
+        """A conversation that a newer hearth saved is not damaged: it stays where it is, and unchanged."""
+        path = self.begin()
+        with open(path, "rb") as f:
+            good = f.read()
+        for version in (b"2", b"10"):
+            newer = good.replace(b'"version": 1', b'"version": ' + version)
+            with open(path, "wb") as f:
+                f.write(newer)
+            rc, out, err = self.run_bin("--continue", "talk", "-p", "new")
+            self.assertEqual((rc, out), (1, b""))
+            self.assertIn("talk: saved by a newer version of hearth", err)
+            with open(path, "rb") as f:
+                self.assertEqual(f.read(), newer)
+        self.assertEqual(os.listdir(os.path.dirname(path)), ["talk.json"])
+
+    def test_linked_files(self):
+        """A session or a configuration that is a symbolic link stays one, and a full disk loses neither it nor its contents."""
+        session, config = self.begin(), self.write(".config/hearth/config", "temp = 0.5\n")
+        for path, args, old in ((session, ("--continue", "talk", "-p", "two"), '"one"'), (config, ("--use", "ember"), "temp = 0.5")):
+            target = self.write("elsewhere/" + os.path.basename(path), "")
+            os.replace(path, target)
+            os.symlink(target, path)
+            self.assertEqual(self.run_bin(*args, env={"HEARTH_FAULT": "write:1+"})[0], 1, path)
+            with open(path) as f:
+                self.assertIn(old, before := f.read())
+            self.assertEqual(self.run_bin(*args)[0], 0, path)
+            with open(path) as f:
+                self.assertNotEqual(f.read(), before)
+            self.assertTrue(os.path.islink(path))
+        self.assertEqual(sorted(os.listdir(os.path.join(self.home, "elsewhere"))), ["config", "talk.json"])
 
     def test_killed_while_saving(self):
         """SIGKILL at each write, sync and rename in turn: the file is the old or the new one."""
