@@ -1,7 +1,7 @@
 /* --batch: each line of a file is a prompt; each answer is a line of JSON, written when it is complete. Several
  * sessions decode together, so that they share weight reads. The longest prompts go first, so that none runs alone at
- * the end. When the output is appended to (>>), its lines tell which prompts an earlier run answered; these are
- * skipped. */
+ * the end. When the output is appended to (>>), its lines tell which prompts an earlier run answered, with a hash of
+ * the prompt, the model and the settings; these are skipped. */
 #include "cli/modes/batch.h"
 
 #include <errno.h>
@@ -14,10 +14,12 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 #include "cli/open.h"
 #include "cli/options/trim.h"
 #include "cli/report.h"
+#include "cli/saved/store_model.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -31,6 +33,7 @@ enum {
     TEMPLATE_TOKENS = 16,       /* that a chat template adds to a prompt, about */
     DEFAULT_ANSWER_TOKENS = 256 /* expected without -n */
 };
+enum { HASH_BYTES = 17 }; /* of a hash as text, with its NUL */
 
 struct batch_job {
     const char *text;      /* in the file */
@@ -39,7 +42,7 @@ struct batch_job {
     bool failed;
 };
 struct past_answer {
-    char *key; /* its id, or else its index */
+    char *key; /* its hash, and its id or else its index */
     long long index;
     bool matched; /* with an input line */
 };
@@ -57,13 +60,43 @@ struct batch {
     size_t prompt_bytes, bytes_done, n_failed;
     struct batch_session *sessions;
     int n_sessions;
+    uint64_t settings;        /* hash of what else decides an answer: the model and options */
     struct past_answer *past; /* [n_past] lines that the output already has, sorted */
     size_t n_past, cap_past;
     bool plain; /* each line is a prompt in plain text, not JSON */
 };
 
+/* Hashes what decides the answers besides their lines: the model and the options that an answer depends on. A larger
+ * context only lets prompts fit that did not. */
+static uint64_t hash_settings(const struct app *a) {
+    static const enum opt_id ids[] = {
+        OPT_RAW,   OPT_SPECIAL,        OPT_SYSTEM,           OPT_MAX_TOKENS,        OPT_TEMP, OPT_TOP_P, OPT_TOP_K,
+        OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_PRESENCE_PENALTY, OPT_FREQUENCY_PENALTY, OPT_SEED, OPT_UNTIL, OPT_THINK,
+        OPT_KV};
+    const bool own_template = a->template && a->opts.v[OPT_TEMPLATE].text;
+    char place[PATHS_MAX];
+    store_model_place(a, place);
+    uint64_t hash = hash64(place, strlen(place), own_template ? chat_template_hash(a->template) : 0);
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        const struct opt_value *v = &a->opts.v[ids[i]];
+        const char *text = v->text ? v->text : "";
+        hash = hash64(text, strlen(text) + 1, hash + v->on);
+        for (size_t k = 0; k < v->n_items; k++) hash = hash64(v->items[k], strlen(v->items[k]) + 1, hash);
+    }
+    const struct grammar_source *grammar = constraint_of_options(a);
+    return grammar ? hash64(grammar->text, grammar->n, hash + (uint64_t)grammar->kind + 1) : hash;
+}
+
+/* Formats the hash of a prompt, the model and the settings. */
+static void job_hash(const struct batch *b, const struct batch_job *j, char out[HASH_BYTES]) {
+    snprintf(out, HASH_BYTES, "%016llx",
+             (unsigned long long)hash64(j->text, trim_end(j->text, j->n, " \t\r"), b->settings));
+}
+
 static void job_begin(const struct batch *b, struct batch_job *j, const struct json *id) {
-    buf_fmt(&j->line, "{\"index\": %zu, ", (size_t)(j - b->jobs));
+    char hash[HASH_BYTES];
+    job_hash(b, j, hash);
+    buf_fmt(&j->line, "{\"index\": %zu, \"hash\": \"%s\", ", (size_t)(j - b->jobs), hash);
     if (!id) return;
     buf_str(&j->line, "\"id\": ");
     if (id->type == JSON_STRING) out_json_string(&j->line, id->string, id->n);
@@ -168,7 +201,9 @@ static void start_job(struct batch *b, struct batch_session *s, struct batch_job
     struct prompt p = {0};
     struct error e;
     const struct opt_value *v = b->app->opts.v;
-    struct request q = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
+    /* An answer must not depend on those that were computed before it in its session. */
+    struct request q = {.flags = REQ_EXACT_PREFIX_ONLY,
+                        .max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
     open_sampling(b->app, &b->app->opts, &q.sampling);
     int rc = b->plain ? 0 : json_parse(&arena, j->text, j->n, 0, "line", &line, &e);
     if (b->plain)
@@ -252,9 +287,10 @@ static int compare_past(const void *a, const void *b) {
     return by_key ? by_key : (x->index > y->index) - (x->index < y->index);
 }
 
-/* Returns the key of an input or output line: its id, or else its index. NULL: no memory. */
-static char *make_key(const struct json *id, long long index) {
+/* Returns the key of an input or output line: its hash, and its id or else its index. NULL: no memory. */
+static char *make_key(const char *hash, size_t n, const struct json *id, long long index) {
     struct buf b = {0};
+    buf_add(&b, hash, n);
     if (id && (id->type == JSON_STRING || id->type == JSON_INT)) json_write(&b, id);
     else buf_fmt(&b, "#%lld", index);
     if (!b.failed) return b.data;
@@ -268,7 +304,9 @@ static int add_past_answer(struct batch *b, const char *s, size_t n) {
     int rc = 0;
     if (!json_parse(&arena, s, n, 0, "line", &j, NULL) && json_get(&j, "index") && !json_get(&j, "error")) {
         long long index = json_int(json_get(&j, "index"), -1);
-        char *key = make_key(json_get(&j, "id"), index);
+        const struct json *hash = json_get(&j, "hash");
+        const bool is_text = hash && hash->type == JSON_STRING;
+        char *key = make_key(is_text ? hash->string : "", is_text ? hash->n : 0, json_get(&j, "id"), index);
         if (!key || mem_grow(&b->past, &b->cap_past, b->n_past + 1, sizeof *b->past)) {
             mem_free(key);
             rc = ERR_MEMORY;
@@ -323,8 +361,10 @@ static int compare_longest_first(const void *a, const void *b) {
 static char *job_key(const struct batch *b, size_t i) {
     struct arena arena = {0};
     struct json line;
+    char hash[HASH_BYTES];
+    job_hash(b, &b->jobs[i], hash);
     const bool parsed = !b->plain && !json_parse(&arena, b->jobs[i].text, b->jobs[i].n, 0, "line", &line, NULL);
-    char *key = make_key(parsed ? json_get(&line, "id") : NULL, (long long)i);
+    char *key = make_key(hash, strlen(hash), parsed ? json_get(&line, "id") : NULL, (long long)i);
     arena_free(&arena);
     return key;
 }
@@ -358,6 +398,10 @@ static int order_jobs(struct batch *b, struct error *e) {
     qsort(b->order, b->n_order, sizeof *b->order, compare_longest_first);
     if (b->n_order < b->n_jobs)
         report_note("%zu of %zu prompts are already in the output and are skipped", b->n_jobs - b->n_order, b->n_jobs);
+    if (b->n_past + b->n_order > b->n_jobs)
+        report_note("of the lines in the output, %zu have another hash: they answer other prompts, or are of another "
+                    "model or other settings; they stay",
+                    b->n_past + b->n_order - b->n_jobs);
     return 0;
 }
 
@@ -418,10 +462,11 @@ int batch_run(struct app *a, struct error *e) {
     b->app = a;
     int rc = input_file(v[OPT_BATCH].text, &b->file, e);
     if (!rc) rc = split_lines(b, e);
+    if (!rc) rc = open_text(a, e);
+    if (!rc) b->settings = hash_settings(a);
     if (!rc) rc = order_jobs(b, e);
     if (!rc && b->n_order) {
-        rc = open_text(a, e);
-        if (!rc) rc = open_engine(a, e);
+        rc = open_engine(a, e);
         bool announced = !rc && announce_load(b);
         if (!rc && !(b->sessions = mem_calloc((size_t)b->n_sessions, sizeof *b->sessions)))
             rc = error_set(e, ERR_MEMORY, "no memory");

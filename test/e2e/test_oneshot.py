@@ -296,12 +296,41 @@ class OneShot(driver.Case):
 
     def test_batch_with_equal_ids(self):
         """A continued batch takes an answer for that of the prompt with its index, where several prompts have its id."""
-        path = self.write("out", '{"index": 1, "id": "x", "text": "second", "thinking": "", "reason": "stop"}\n')
+        lines = '{"prompt": "same", "id": "x"}\n' * 3
+        old = next(line for line in self.run_bin("--batch", "-", data=lines)[1].decode().splitlines() if '"index": 1,' in line)
+        path = self.write("out", old.replace("You said", "Once said") + "\n")
         with open(path, "ab") as f:
-            rc, _, err = self.run_bin("--batch", "-", data="".join(f'{{"prompt": "{text}", "id": "x"}}\n' for text in ("first", "second", "third")), stdout=f)
+            rc, _, err = self.run_bin("--batch", "-", data=lines, stdout=f)
         with open(path) as f:
             rows = sorted((json.loads(line) for line in f), key=lambda row: row["index"])
-        self.assertEqual((rc, [row["index"] for row in rows], rows[1]["text"]), (0, [0, 1, 2], "second"), err)
+        self.assertEqual((rc, [row["index"] for row in rows], rows[1]["text"]), (0, [0, 1, 2], "Once said: same"), err)
+
+    def test_batch_with_edited_prompts(self):
+        """A continued batch keeps answers only of the same prompts, model and settings."""
+        path = self.write("out", "")
+        out = lambda: [json.loads(line) for line in open(path, encoding="utf-8")]
+
+        def run(data, *args):
+            before = len(out())
+            with open(path, "ab") as f:
+                rc, _, err = self.run_bin("--batch", "-", *args, data=data, stdout=f)
+            self.assertEqual(rc, 0, err)
+            return sorted((row["index"], row["text"]) for row in out()[before:]), err
+
+        said = lambda text: "You said: " + text
+        template = self.write("t.jinja", "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]")
+        self.assertEqual(run('"one"\n"two"\n')[0], [(0, said("one")), (1, said("two"))])
+        self.assertEqual(run('"one"\n"two"\n')[0], [])
+        new, err = run('"one"\n"zwei"\n')
+        self.assertEqual(new, [(1, said("zwei"))])
+        self.assertIn("of the lines in the output, 1 have another hash", err)
+        self.assertEqual(run('"zero"\n"one"\n"zwei"')[0], [(0, said("zero")), (1, said("one")), (2, said("zwei"))])
+        for args in (("-n", "3"), ("-s", "Be short."), ("--seed", "4"), ("--until", "q"), ("--temp", "0.5"), ("--regex", "[^q]*"), ("--template", template)):
+            self.assertEqual([i for i, _ in run('"one"\n"zwei"\n', *args)[0]], [0, 1], args)
+            self.assertEqual(run('"one"\n"zwei"\n', *args)[0], [], args)
+        with open(path, "a") as f:  # of an earlier version of hearth
+            f.write('{"index": 0, "text": "old"}\n')
+        self.assertEqual(run('"new"')[0], [(0, said("new"))])
 
     def test_batch(self):
         lines = ['"one"', '{"prompt": "think", "id": "x"}', "", "broken", '{"messages": [{"role": "user", "content": "hey"}], "id": 7, "max_tokens": 5}'] + ['"more"'] * 20
