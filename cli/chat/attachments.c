@@ -144,6 +144,7 @@ int attachments_add(struct app *a, struct chat_session *t, const char *words, st
     for (size_t i = 0; i < files.n && !rc; i++) rc = add_document(l, &files.v[i], e);
     if (!rc) rc = check_fits(a, t, words, attachments_bytes(l) - bytes_before, e);
     if (rc) attachments_truncate(l, n_before);
+    else input_paths_note_skipped(&files);
     input_paths_free(&files);
     return rc;
 }

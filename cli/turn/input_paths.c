@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "cli/options/paths.h"
 #include "cli/options/words.h"
+#include "cli/report.h"
 
 enum { DEPTH_MAX = 16, PROBE_BYTES = 4096 };
 
@@ -57,8 +58,25 @@ static bool is_text_file(const char *path) {
     return n > 0 && !input_check_text(path, &raw, NULL);
 }
 
-/* Adds the text files below dir, until the list has `most`. Their names omit the first `skip` bytes of the path. */
-static int add_directory(struct input_paths *l, const char *dir, size_t skip, size_t most, int depth, struct error *e) {
+struct walk {
+    struct input_paths *list;
+    const char *root; /* the given directory without symbolic links */
+    size_t skip;      /* bytes of a path that its name omits */
+    size_t most;      /* files of the list, at most */
+};
+
+/* True if a symbolic link leads out of the given directory, where it could make any file of the user a document. */
+static bool leads_out(const struct walk *w, const char *link) {
+    char *const target = realpath(link, NULL);
+    const size_t n = strlen(w->root);
+    const bool is_inside = target && !strncmp(target, w->root, n) && (target[n] == '/' || w->root[n - 1] == '/');
+    free(target);
+    return !is_inside;
+}
+
+/* Adds the text files below dir. */
+static int add_directory(const struct walk *w, const char *dir, int depth, struct error *e) {
+    struct input_paths *const l = w->list;
     struct dirent **files;
     int n = scandir(dir, &files, NULL, alphasort), rc = 0;
     if (n < 0) return error_set(e, ERR_RUNTIME, "%s: %s", dir, strerror(errno));
@@ -68,12 +86,13 @@ static int add_directory(struct input_paths *l, const char *dir, size_t skip, si
         if (!rc && !hidden && !file_join(path, sizeof path, dir, files[i]->d_name, NULL)) {
             struct stat st;
             if (lstat(path, &st)) rc = 0; /* removed since scandir() */
-            else if (S_ISDIR(st.st_mode)) rc = depth < DEPTH_MAX ? add_directory(l, path, skip, most, depth + 1, e) : 0;
+            else if (S_ISDIR(st.st_mode)) rc = depth < DEPTH_MAX ? add_directory(w, path, depth + 1, e) : 0;
+            else if (S_ISLNK(st.st_mode) && leads_out(w, path)) l->n_links_skipped++;
             else if (!is_text_file(path)) l->n_skipped++;
-            else if (l->n >= most)
+            else if (l->n >= w->most)
                 rc = error_set(e, ERR_RUNTIME, "%s: more than %d text files; name a smaller directory or a pattern",
                                dir, INPUT_PATHS_MAX);
-            else rc = add_file(l, path, path + skip, e);
+            else rc = add_file(l, path, path + w->skip, e);
         }
         free(files[i]);
     }
@@ -85,9 +104,23 @@ static int add_existing(struct input_paths *l, char *path, struct error *e) {
     size_t n_before = l->n;
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/';) path[--n] = 0;
     if (!file_is_dir(path)) return add_file(l, path, last_component(path), e);
-    int rc = add_directory(l, path, (size_t)(last_component(path) - path), n_before + INPUT_PATHS_MAX, 0, e);
-    if (!rc && l->n == n_before) return error_set(e, ERR_RUNTIME, "%s: a directory without text files", path);
+    char *const root = realpath(path, NULL);
+    if (!root) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    const struct walk w = {
+        .list = l, .root = root, .skip = (size_t)(last_component(path) - path), .most = n_before + INPUT_PATHS_MAX};
+    int rc = add_directory(&w, path, 0, e);
+    free(root);
+    if (!rc && l->n == n_before)
+        return error_set(e, ERR_RUNTIME, "%s: a directory without text files%s", path,
+                         l->n_links_skipped ? "; symbolic links that lead out of it are not followed" : "");
     return rc;
+}
+
+void input_paths_note_skipped(const struct input_paths *l) {
+    if (l->n_skipped) report_note("%zu files that are not text were skipped", l->n_skipped);
+    if (l->n_links_skipped)
+        report_note("%zu symbolic links that lead out of their directory were skipped; to attach such a file, name it",
+                    l->n_links_skipped);
 }
 
 static int add_matches(struct input_paths *l, const char *pattern, struct error *e) {

@@ -17,7 +17,7 @@ static int add_files(const struct opt_value *files, struct buf *out, struct erro
     int rc = 0;
     for (size_t i = 0; i < files->n_items && !rc; i++) rc = input_paths_add(&l, files->items[i], e);
     for (size_t i = 0; i < l.n && !rc; i++) rc = input_document(&l.v[i], out, NULL, e);
-    if (!rc && l.n_skipped) report_note("%zu files that are not text were skipped", l.n_skipped);
+    if (!rc) input_paths_note_skipped(&l);
     input_paths_free(&l);
     return rc;
 }

@@ -119,6 +119,27 @@ class Daily(driver.ChatCase):
         self.assertEqual((rc, out.count(b"<document")), (0, 3))
         self.assertIn("1 files that are not text were skipped", err)
 
+    def test_links_out_of_a_directory(self):
+        """A directory gives no file outside of it, whatever its links say; links within it count as files."""
+        self.write("key", "secret\n")
+        self.write("src-2/x.c", "secret\n")
+        self.write("src/sub/b.c", "int b;\n")
+        src = os.path.join(self.home, "src")
+        for name, to in (("in.c", "sub/b.c"), ("absolute", os.path.join(self.home, "key")), ("relative", "../key"), ("sub/chain", "../relative"), ("near.c", "../src-2/x.c"), ("to-dir", ".."), ("gone", "nothing")):
+            os.symlink(to, os.path.join(src, name))
+        os.symlink("src", os.path.join(self.home, "by-link"))
+        for given in (src, src + "/", os.path.join(self.home, "by-link")):
+            rc, out, err = self.run_bin("-f", given, "-p", "prompt x")
+            self.assertEqual((rc, out.count(b"<document"), out.count(b"int b;"), out.count(b"secret")), (0, 2, 2, 0))
+            self.assertIn("6 symbolic links that lead out of their directory were skipped", err)
+        t = self.chat()
+        self.assertIn("6 symbolic links", self.ask(t, f"/read {src}", "2 files, 14 B attached"))
+        rc, out, err = self.run_bin("-f", os.path.join(src, "relative"), "-p", "prompt x")  # named by the user
+        self.assertEqual((rc, out.count(b"secret")), (0, 1))
+        self.write("only/.hidden", "")
+        os.symlink("../key", os.path.join(self.home, "only/key"))
+        self.assertIn("symbolic links that lead out of it are not followed", self.run_bin("-f", os.path.join(self.home, "only"), "-p", "x")[2])
+
     # --- saving
 
     def test_save_where_nothing_can_be_written(self):
