@@ -294,6 +294,14 @@ static bool find_dir_of(const char *file, char *out, size_t cap) {
     return is_model_dir(out);
 }
 
+/* Finds a bare name, one without a slash, in the directories of --model-path. */
+static bool find_in_path(const struct opts *o, const char *name, char *out, size_t cap) {
+    char dir[PATHS_MAX];
+    for (int i = 0; !strchr(name, '/') && path_entry(o, i, dir, sizeof dir); i++)
+        if (!file_join(out, cap, dir, name, NULL) && (file_is_dir(out) || is_gguf_file(out))) return true;
+    return false;
+}
+
 int model_path_find(const struct opts *o, char *out, size_t cap, struct error *e) {
     const char *m = o->v[OPT_MODEL].text;
     if (model_path_is_url(m))
@@ -302,16 +310,17 @@ int model_path_find(const struct opts *o, char *out, size_t cap, struct error *e
     if (!m) m = "ember:";
     if (strlen(m) >= cap) return error_set(e, ERR_USAGE, "-m: the path is too long");
     snprintf(out, cap, "%s", m);
-    if (file_is_dir(m)) return resolve_dir(m, out, cap, e);
+    if (file_is_dir(m)) { /* what has the name here and is no model does not hide a model */
+        int rc = resolve_dir(m, out, cap, e);
+        return rc && find_in_path(o, m, out, cap) ? 0 : rc;
+    }
     if (!strncmp(m, "ember:", 6))
         return error_set(e, ERR_MODEL, "this build has no built-in model; give one with -m DIR");
     if (is_gguf_file(m)) return 0;
     if (file_exists(m) && find_dir_of(m, out, cap)) return 0;
+    if (find_in_path(o, m, out, cap)) return 0;
     if (file_exists(m))
         return error_set(e, ERR_MODEL, "%s: not a GGUF file; -m takes a GGUF file or a checkpoint directory", m);
-    char dir[PATHS_MAX];
-    for (int i = 0; !strchr(m, '/') && path_entry(o, i, dir, sizeof dir); i++)
-        if (!file_join(out, cap, dir, m, NULL) && (file_is_dir(out) || is_gguf_file(out))) return 0;
     if (!strcmp(m, "ember")) { /* the name in /model and --models */
         snprintf(out, cap, "ember:");
         if (file_is_dir(out)) return 0;

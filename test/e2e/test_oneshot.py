@@ -260,6 +260,22 @@ class OneShot(driver.Case):
         rc, out, err = self.run_bin("-m", "other", "-p", "x", env={"HEARTH_MODEL_PATH": self.home + "/models"})
         self.assertEqual(rc, 3)
         self.assertIn("other", err)
+        here = os.path.join(self.home, "here")  # what is no model does not hide a model of the path; a model does
+        os.makedirs(os.path.join(here, "tiny"))
+        path = {"HEARTH_MODEL_PATH": self.home + "/models"}
+        self.write("models/tiny/config.json", "{}")
+        self.assertEqual(self.run_bin("-m", "tiny", "-p", "x", env=path, cwd=here)[:2], (0, b"You said: x\n"))
+        rc, out, err = self.run_bin("-m", "./tiny", "-p", "x", env=path, cwd=here)
+        self.assertEqual(rc, 3)
+        self.assertIn("./tiny: no model found", err)
+        os.rmdir(os.path.join(here, "tiny"))
+        self.write("here/tiny", "a file")
+        self.assertEqual(self.run_bin("-m", "tiny", "-p", "x", env=path, cwd=here)[:2], (0, b"You said: x\n"))
+        self.write("models/second/config.json", "{}")
+        self.write("here/second/config.json", "{}")
+        self.assertEqual(self.run_bin("-m", "second", "-p", "x", "--save", "talk", env=path, cwd=here)[0], 0)
+        with open(self.session_file("talk")) as f:
+            self.assertEqual(json.load(f)["body"]["path"], os.path.realpath(os.path.join(here, "second")))
 
     def test_file_of_a_checkpoint(self):
         """A file of the checkpoint stands for its directory, as the shell's completion or a file manager gives it."""
