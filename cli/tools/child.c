@@ -35,15 +35,16 @@ int child_find_program(const char *name, struct error *e) {
     return error_set(e, ERR_USAGE, "%s: no such program in PATH", name);
 }
 
-/* Copies the environment without the key of a server. NULL: no memory. */
-static char **make_environment(void) {
+/* Copies the environment without the key of a server and with the child's mark. NULL: no memory. */
+static char **make_environment(char *mark) {
     static const char key[] = "HEARTH_API_KEY=";
+    const size_t name = strcspn(mark, "=") + 1;
     size_t n = 0, k = 0;
     while (environ[n]) n++;
-    char **copy = mem_alloc((n + 1) * sizeof *copy);
+    char **copy = mem_alloc((n + 2) * sizeof *copy);
     for (size_t i = 0; copy && i < n; i++)
-        if (strncmp(environ[i], key, sizeof key - 1) != 0) copy[k++] = environ[i];
-    if (copy) copy[k] = NULL;
+        if (strncmp(environ[i], key, sizeof key - 1) && strncmp(environ[i], mark, name)) copy[k++] = environ[i];
+    if (copy) copy[k++] = mark, copy[k] = NULL;
     return copy;
 }
 
@@ -72,12 +73,18 @@ static int spawn(pid_t *pid, const char *const *argv, const int ends[3], char **
 
 int child_start(struct child *c, const char *const *argv, struct error *e) {
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
-    char **env = make_environment();
+    const unsigned number = child_orphans_number();
+    char mark[CHILD_MARK_BYTES];
+    child_orphans_mark(number, mark);
+    char **env = make_environment(mark);
     for (int i = 0; i < 3 && !rc; i++)
         if (pipe2(pipes[i], O_CLOEXEC)) rc = errno;
     const int theirs[3] = {pipes[0][0], pipes[1][1], pipes[2][1]};
-    *c = (struct child){.in = pipes[0][1], .out = pipes[1][0], .err = pipes[2][0]};
-    if (!rc) rc = env ? spawn(&c->pid, argv, theirs, env) : ENOMEM;
+    *c = (struct child){.in = pipes[0][1], .out = pipes[1][0], .err = pipes[2][0], .number = number};
+    child_orphans_add(c);
+    pid_t pid;
+    if (!rc) rc = env ? spawn(&pid, argv, theirs, env) : ENOMEM;
+    if (!rc) child_orphans_started(c, pid);
     for (int i = 0; i < 3; i++)
         if (theirs[i] >= 0) close(theirs[i]);
     int *const ours[3] = {&c->in, &c->out, &c->err};
@@ -87,6 +94,7 @@ int child_start(struct child *c, const char *const *argv, struct error *e) {
     const bool no_memory = !env;
     mem_free(env);
     if (!rc) return 0;
+    child_orphans_remove(c);
     c->pid = 0;
     if (no_memory) return error_set(e, ERR_MEMORY, "no memory to start %s", argv[0]);
     return error_set(e, ERR_RUNTIME, "%s: cannot be started: %s", argv[0], strerror(rc));
@@ -142,6 +150,8 @@ int child_end(struct child *c, double grace_s) {
     }
     kill(-c->pid, SIGKILL); /* also what an ended child has left: its group exists until waitpid */
     if (wait_until_ended(c, KILL_MS / 1e3)) waitpid(c->pid, &status, 0);
+    child_orphans_remove(c);
+    child_orphans_end();
     c->pid = 0;
     return status;
 }

@@ -10,7 +10,7 @@
 #include "cli/turn/engine_client.h"
 #include "cli/turn/tool_grammar.h"
 
-enum { TOOLS_MAX = 512, FILE_BYTES = 1 << 20 };
+enum { TOOLS_MAX = 512, FILE_BYTES = 1 << 20, MOST_NOTES = 10 };
 
 /* --- tools ------------------------------------------------------------------------------------ */
 
@@ -25,8 +25,8 @@ struct tool *tool_set_find(const struct tool_set *s, const struct buf *name) {
 
 static int add_tool(struct app *a, const struct tool_definition *d, struct mcp *server, struct error *e) {
     struct tool_set *s = a->tools;
-    if (find_name(s, d->name, strlen(d->name))) return error_set(e, ERR_USAGE, "two tools have the name %s", d->name);
-    if (s->n == TOOLS_MAX) return error_set(e, ERR_USAGE, "more than %d tools", TOOLS_MAX);
+    if (find_name(s, d->name, strlen(d->name))) return error_set(e, ERR_USAGE, "another tool has the name %s", d->name);
+    if (s->n == TOOLS_MAX) return error_set(e, ERR_USAGE, "there are %d tools, the most", TOOLS_MAX);
     if (mem_grow(&s->v, &s->cap, s->n + 1, sizeof *s->v)) return error_set(e, ERR_MEMORY, "no memory");
     s->v[s->n++] = (struct tool){.definition = *d, .server = server};
     buf_str(&a->tool_list, s->n > 1 ? ", " : "[");
@@ -55,22 +55,25 @@ static int read_file(struct app *a, const char *path, struct error *e) {
 struct listing {
     struct app *app;
     struct mcp *server;
+    size_t n_left_out;
 };
-/* Adds a tool of a server. A tool with an unusable name or schema is left out with a note, since the user cannot change
- * the server. */
+/* Adds a tool of a server. A tool with an unusable or taken name or schema, or one too many, is left out with a note,
+ * since the user cannot change the server. */
 static int add_listed(void *ctx, const struct json *tool, struct error *e) {
     struct listing *l = ctx;
     struct tool_definition d;
     struct arena *arena = &l->app->tools->arena;
     const struct json *name = json_get(tool, "name");
     int rc = tool_definition_parse_mcp(arena, tool, &d, e);
+    if (!rc) rc = add_tool(l->app, &d, l->server, e);
     if (rc == ERR_USAGE) {
+        if (l->n_left_out++ >= MOST_NOTES) return 0;
         report_note("--mcp %s: tool %.*s is left out: %s", mcp_name(l->server),
                     name && name->type == JSON_STRING && name->n < 80 ? (int)name->n : 1,
                     name && name->type == JSON_STRING && name->n && name->n < 80 ? name->string : "?", e->text);
         return 0;
     }
-    return rc ? rc : add_tool(l->app, &d, l->server, e);
+    return rc;
 }
 
 static int open_server(struct app *a, const char *command, struct error *e) {
@@ -79,7 +82,10 @@ static int open_server(struct app *a, const char *command, struct error *e) {
     int rc = mcp_open(&l.server, command, e);
     if (rc) return rc;
     s->servers[s->n_servers++] = l.server;
-    return mcp_list_tools(l.server, add_listed, &l, e);
+    rc = mcp_list_tools(l.server, add_listed, &l, e);
+    if (l.n_left_out > MOST_NOTES)
+        report_note("--mcp %s: %zu more tools are left out", mcp_name(l.server), l.n_left_out - MOST_NOTES);
+    return rc;
 }
 
 /* --- options ---------------------------------------------------------------------------------- */
@@ -123,6 +129,7 @@ int tool_set_open(struct app *a, struct error *e) {
     struct tool_set *s = a->tools = mem_calloc(1, sizeof *s);
     if (!s || !(s->servers = mem_calloc(servers->n_items + 1, sizeof *s->servers)))
         return error_set(e, ERR_MEMORY, "no memory");
+    child_orphans_begin();
     for (size_t i = 0; i < files->n_items; i++)
         if (read_file(a, files->items[i], e)) return error_prefix(e, "--tool");
     if (servers->n_items) progress_begin("starting the MCP servers");

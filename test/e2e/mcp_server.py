@@ -31,6 +31,8 @@ def log(text):
 def list_tools(params):
     """Two tools a page."""
     at = int(params.get("cursor", "0"))
+    if KIND == "many":
+        return {"tools": [TOOLS[0], *({"name": f"t{k}", "inputSchema": {"type": "object"}} for k in range(600))]}
     if KIND == "endless":
         return {"tools": [], "nextCursor": "0"}
     return {"tools": TOOLS[at:at + 2], **({"nextCursor": str(at + 2)} if at + 2 < len(TOOLS) else {})}

@@ -133,8 +133,13 @@ class Pipe(Tools):
 
     def test_process_group_ends(self):
         """Nothing that a tool has started outlives its call."""
-        for command, more in (("sleep 100 & echo $! > PID; wait", {"timeout": 0.3}), ("sleep 100 >&- 2>&- & echo $! > PID", {}), ("sleep 100 & echo $! > PID", {})):
+        daemon = "(setsid sh -c 'echo $$ > PID; exec sleep 100' >&- 2>&- <&- &)"
+        for command, more in (("sleep 100 & echo $! > PID; wait", {"timeout": 0.3}), ("sleep 100 >&- 2>&- & echo $! > PID", {}), ("sleep 100 & echo $! > PID", {}),
+                              (daemon + "; while [ ! -s PID ]; do sleep 0.01; done", {}), (daemon.replace("setsid", "env -i setsid") + "; while [ ! -s PID ]; do sleep 0.01; done", {}),
+                              ("setsid sh -c '(setsid sleep 100 & echo $! > PID); sleep 100' & wait", {"timeout": 0.3})):
             pid_file = os.path.join(self.home, "pid")
+            if os.path.exists(pid_file):
+                os.unlink(pid_file)
             self.use("group", "sh", "-c", command.replace("PID", pid_file), **more)
             with open(pid_file) as f:
                 pid = int(f.read())
@@ -194,7 +199,7 @@ class Pipe(Tools):
 
     def test_refused_options(self):
         good = self.tool("good", "cat")
-        for args, what in (((["--allow", "x"]), "--allow needs --tool or --mcp"), (["--tool-choice", "x"], "--tool-choice needs"), (["--tool", good, "--tool", good], "two tools have the name good"),
+        for args, what in (((["--allow", "x"]), "--allow needs --tool or --mcp"), (["--tool-choice", "x"], "--tool-choice needs"), (["--tool", good, "--tool", good], "another tool has the name good"),
                            (["--tool", good, "--allow", "bad"], "--allow bad: no tool has this name"), (["--tool", good, "--tool-choice", "bad"], "the name of a tool"),
                            (["--tool", good, "--schema", "{}"], "--schema and --tool cannot be combined"), (["--tool", good, "--raw"], "--raw and --tool"), (["--tool", "/none"], "/none"),
                            (["--tool", good, "--max-calls", "0"], "--max-calls"), (["--mcp", ""], "--mcp: a program"), (["--mcp", "cat 'x"], "--mcp: a quote is not closed"), (["--mcp", "/none"], "/none: no program")):
@@ -303,9 +308,31 @@ class Mcp(Tools):
         self.assertEqual((rc, out), (1, b""), err)
 
     def test_names_of_two_sources(self):
-        rc, out, err = self.mcp("x", "--tool", self.tool("echo", "cat"))
+        rc, out, err = self.mcp('use echo {"text": "hi"}', "--tool", self.tool("echo", "echo", "of the file"))
+        self.assertEqual((rc, out), (0, b'It says: of the file\n"call00000".\n'), err)
+        self.assertIn("tool echo is left out: another tool has the name echo", err)
+        rc, out, err = self.run_bin("--tool", self.tool("a", "cat"), "--tool", self.tool("a", "cat"), "-p", "x")
         self.assertEqual((rc, out), (2, b""))
-        self.assertIn("--mcp: two tools have the name echo", err)
+        self.assertIn("a.json: another tool has the name a", err)
+
+    def test_too_many_tools(self):
+        """Tools beyond the most are left out; notes name the first of them."""
+        rc, out, err = self.mcp('use echo {"text": "hi"}', kind="many")
+        self.assertEqual((rc, out), (0, b'It says: echo: hi"call00000".\n'), err)
+        self.assertEqual(err.count("is left out: there are 512 tools, the most"), 10)
+        self.assertIn("--mcp " + sys.executable + ": 79 more tools are left out", err)
+
+    def test_daemon_of_a_server(self):
+        """What a server has left running stays while it runs, also when a tool ends, and ends with it."""
+        pid_file = os.path.join(self.home, "pid")
+        t = self.chat("--mcp", f"sh -c '(setsid sleep 100 >&- 2>&- & echo $! > {pid_file}); exec {MCP} good'", "--tool", self.tool("true", "true"), "--allow", "all")
+        self.ask(t, "use true {}", "It says")
+        with open(pid_file) as f:
+            pid = int(f.read())
+        self.assertTrue(is_running(pid))
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        self.assertTrue(ends(pid))
 
 
 ASKS = "Run it? y: yes, n: no, a: always > "
