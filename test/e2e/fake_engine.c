@@ -529,7 +529,9 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
         if (a->presence_penalty != 0) buf_fmt(b, " presence-penalty %g", a->presence_penalty);
         if (a->frequency_penalty != 0) buf_fmt(b, " frequency-penalty %g", a->frequency_penalty);
         for (int i = 0; i < a->n_bias; i++) buf_fmt(b, " bias-%d %g", a->bias[i].id, a->bias[i].bias);
-    } else if (!strcmp(word, "prompt")) {
+    } else if (!strcmp(word, "flags"))
+        buf_str(b, r->flags & REQ_EXACT_PREFIX_ONLY ? "exact prefix only" : "any prefix");
+    else if (!strcmp(word, "prompt")) {
         for (int i = 0; i < r->n; i++) buf_char(b, prompt[i] == 1 ? '[' : prompt[i] == 2 ? ']' : prompt[i]);
     } else if (!strcmp(word, "stubborn")) {
         for (int i = 0; i < 4000; i++) buf_fmt(b, "deaf%d ", i);

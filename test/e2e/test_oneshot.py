@@ -349,6 +349,8 @@ class OneShot(driver.Case):
         self.assertEqual(run('"new"')[0], [(0, said("new"))])
 
     def test_batch(self):
+        # an answer does not depend on those before it in its session
+        self.assertIn(b'"text": "exact prefix only"', self.run_bin("--batch", "-", data='"flags"')[1])
         lines = ['"one"', '{"prompt": "think", "id": "x"}', "", "broken", '{"messages": [{"role": "user", "content": "hey"}], "id": 7, "max_tokens": 5}'] + ['"more"'] * 20
         rc, out, err = self.run_bin("--batch", "-", data="\n".join(lines))
         rows = sorted((json.loads(r) for r in out.splitlines()), key=lambda row: row["index"])

@@ -76,6 +76,31 @@ static void as_alone(struct engine *eng, const struct session *s, const struct a
     session_close(&o);
 }
 
+/* --deterministic: a chat that goes on has the bits of one whose KV cache is lost. Otherwise the rows of its answers
+ * stay. */
+static void answers_are_read_again_if_asked(void **st) {
+    for (int exact = 0; exact < 2; exact++) {
+        struct engine *eng = open_with((struct engine_params){.deterministic = exact});
+        struct session *s = new_session(eng);
+        int32_t chat[MOST];
+        int n = 2 * ROWS + 40;
+        memcpy(chat, text(n, MOST, 0), (size_t)n * sizeof *chat);
+        struct answer x = ask(eng, s, chat, n, 0, 0);
+        for (int turn = 0; turn < 3; turn++) {
+            const int was = n;
+            memcpy(chat + n, x.token, sizeof x.token);
+            n += ANSWER;
+            memcpy(chat + n, text(30, 0, turn), 30 * sizeof *chat);
+            n += 30;
+            x = ask(eng, s, chat, n, 0, 0);
+            assert_int_equal(x.cached, exact ? was / ROWS * ROWS : was + ANSWER - 1);
+            if (exact) as_alone(eng, s, &x, chat, n, 0);
+        }
+        session_close(&s);
+        engine_close(&eng);
+    }
+}
+
 static void the_same_beginning_is_read_once(void **st) {
     static const uint8_t types[] = {DT_BF16, DT_E4M3, DT_F32};
     for (int k = 0; k < 3; k++) {
@@ -418,7 +443,8 @@ int main(int argc, char **argv) {
     if (argc > 1) rounds = atoi(argv[1]);
     file_embed(ember_files);
     test_limits_set(TEST_LIMIT_PREFILL_ROWS, ROWS);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_beginning_is_read_once),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(answers_are_read_again_if_asked),
+                                       cmocka_unit_test(the_same_beginning_is_read_once),
                                        cmocka_unit_test(a_beginning_may_be_named),
                                        cmocka_unit_test(a_named_beginning_stays_an_end),
                                        cmocka_unit_test(a_fork_goes_on_as_its_origin),
