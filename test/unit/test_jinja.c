@@ -169,6 +169,16 @@ static const char *const bad[][2] = {
     {"{% set q = namespace(s='0123456789') %}{% for i in range(40) %}{% set q.s = q.s + q.s %}{% endfor %}",
      "the text exceeds 64 MB"},
     {"{{ 'x' * 100000000 }}", "the text exceeds 64 MB"},
+    {"{% set q = namespace(t=(1, 2)) %}{% for i in range(40) %}{% set q.t = (q.t, q.t) %}{% endfor %}{{ d[q.t] }}",
+     "exceeds 10000000 steps"},
+    {"{% set q = namespace(t=(1, 2)) %}{% for i in range(40) %}{% set q.t = (q.t, q.t) %}{% endfor %}{{ q.t in d }}",
+     "exceeds 10000000 steps"},
+    {"{% set k = 'x' * 1000000 %}{% for i in range(99999) %}{% set x = d[k] %}{% endfor %}", "exceeds 10000000 steps"},
+    {"{% set k = 'x' * 1000000 %}{% set l = 'x' * 1000000 %}{% for i in range(99999) %}{% set x = k == l %}{% endfor "
+     "%}",
+     "exceeds 10000000 steps"},
+    {"{% set k = 'x' * 1000000 %}{% set l = 'x' * 1000000 %}{% for i in range(99999) %}{% set x = k < l %}{% endfor %}",
+     "exceeds 10000000 steps"},
     {"{% set q = namespace(x=[]) %}{% for i in range(5000) %}{% set q.x = [q.x] %}{% endfor %}{{ q.x }}",
      "nested too deeply"},
     {"{{ 9223372036854775807 + 1 }}", "does not fit in 64 bits"},
@@ -405,6 +415,29 @@ static void test_no_memory(void **state) {
     assert_true(nth > 10);
 }
 
+/* A call with many keyword arguments ends soon: each written one is compared with the others, those of a mapping are
+ * not. */
+static void test_many_keywords(void **state) {
+    static const struct {
+        const char *begin, *each, *end, *error;
+    } rows[] = {{"{{ dict(", "k%d=1, ", ") }}", "too many keyword arguments in a call"},
+                {"{{ dict(a=1, **{", "'k%d': 1, ", "}) | length }}", NULL},
+                {"{% macro m(", "k%d, ", "z) %}{% endmacro %}", "too many parameters of a macro"}};
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        struct buf b = {0};
+        struct text t;
+        struct error e = {0};
+        buf_str(&b, rows[k].begin);
+        for (int i = 0; i < 100000; i++) buf_fmt(&b, rows[k].each, i);
+        buf_str(&b, rows[k].end);
+        const int rc = render(b.data, &t, &e);
+        if (rows[k].error) assert_non_null(strstr(e.text, rows[k].error));
+        else assert_string_equal((assert_int_equal(rc, 0), t.data), "100001");
+        if (!rc) text_free(&t);
+        buf_free(&b);
+    }
+}
+
 /* The cost of names is their sum, not their product; it took seconds of CPU time before. */
 static void test_many_names(void **state) {
     static const struct {
@@ -436,9 +469,11 @@ static void test_many_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prints),      cmocka_unit_test(test_refuses),    cmocka_unit_test(test_hostile_integers),
-        cmocka_unit_test(test_deep_source), cmocka_unit_test(test_origin),     cmocka_unit_test(test_date),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_prints),           cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_hostile_integers), cmocka_unit_test(test_deep_source),
+        cmocka_unit_test(test_origin),           cmocka_unit_test(test_date),
+        cmocka_unit_test(test_no_memory),        cmocka_unit_test(test_many_keywords),
+        cmocka_unit_test(test_many_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

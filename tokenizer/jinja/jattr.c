@@ -84,10 +84,11 @@ bool jattr_find(struct jrun *r, struct jval obj, const struct jstr *name, struct
     return true;
 }
 
-static bool is_hashable(struct jval v) {
+static bool is_hashable(struct jrun *r, struct jval v) {
     if (v.type == J_TUPLE) {
+        jcount_steps(r, v.l->n); /* tuples within may be the same one many times */
         for (size_t i = 0; i < v.l->n; i++)
-            if (!is_hashable(v.l->v[i])) return false;
+            if (!is_hashable(r, v.l->v[i])) return false;
         return true;
     }
     return v.type != J_LIST && v.type != J_DICT && !(v.type == J_VIEW && v.sub != VIEW_VALUES);
@@ -96,7 +97,7 @@ static bool is_hashable(struct jval v) {
 static bool get_item(struct jrun *r, struct jval obj, struct jval key, struct jval *out) {
     if (obj.type == J_UNDEF) jfail_undef(r, obj.u);
     if (obj.type == J_DICT) {
-        struct jval *v = is_hashable(key) ? jdict_find(r, obj.d, key) : NULL;
+        struct jval *v = is_hashable(r, key) ? jdict_find(r, obj.d, key) : NULL;
         if (v) *out = *v;
         return v != NULL;
     }

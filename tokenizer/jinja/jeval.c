@@ -117,10 +117,12 @@ static struct jargs eval_arguments(struct jrun *r, const struct jnode *n, struct
         if (named.type != J_DICT) jfail(r, "argument after ** must be a mapping, not %s", jval_type(named));
         a.keywords = jalloc(r, 2 * (kcap + named.d->n) * sizeof *a.keywords);
         memcpy(a.keywords, k - 2 * a.n_keywords, 2 * a.n_keywords * sizeof *a.keywords);
+        const size_t n_written = a.n_keywords; /* the keys of the mapping are unique */
+        jcount_steps(r, named.d->n * (1 + n_written));
         for (size_t i = 0; i < named.d->n; i++) {
             struct jval key = named.d->kv[2 * i];
             if (key.type != J_STR) jfail(r, "keywords must be strings");
-            for (size_t j = 0; j < a.n_keywords; j++)
+            for (size_t j = 0; j < n_written; j++)
                 if (!jstr_cmp(a.keywords[2 * j].s, key.s))
                     jfail(r, "got multiple values for keyword argument '%s'", jstr_for_error(r, key.s));
             a.keywords[2 * a.n_keywords] = key;

@@ -158,7 +158,8 @@ struct jval jexec_loop(struct jrun *r, struct jloop *loop, struct jval over) {
 struct jstr *jmacro_name(struct jrun *r, const struct jmacro *m) {
     return m->node->kind == N_MACRO ? m->node->a->value.s : jstr_literal(r, "caller").s;
 }
-static struct jval take_keyword(struct jargs *k, const struct jstr *name) {
+static struct jval take_keyword(struct jrun *r, struct jargs *k, const struct jstr *name) {
+    jcount_steps(r, k->n_keywords);
     for (size_t i = 0; i < k->n_keywords; i++) {
         if (jstr_cmp(k->keywords[2 * i].s, name)) continue;
         struct jval v = k->keywords[2 * i + 1];
@@ -194,13 +195,13 @@ struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *gi
         bool is_caller = jstr_equals(p->a->value.s, "caller");
         if (used < a.n) f->v[p->a->slot] = a.v[used++];
         else {
-            f->v[p->a->slot] = take_keyword(&a, p->a->value.s);
+            f->v[p->a->slot] = take_keyword(r, &a, p->a->value.s);
             if (is_caller) found_caller = true;
         }
         if (all_by_position && is_caller) found_caller = true;
     }
     if (n->uses_caller && !found_caller) {
-        struct jval c = take_keyword(&a, jstr_literal(r, "caller").s);
+        struct jval c = take_keyword(r, &a, jstr_literal(r, "caller").s);
         f->v[n->scope->caller_slot] = c.type == J_MISSING || c.type == J_NONE ? jval_undef(r, "No caller defined") : c;
     }
     if (n->uses_kwargs) {

@@ -286,9 +286,11 @@ static struct jval find_field(struct jrun *r, struct jstr *s, size_t from, size_
         if (number < 0 || number >= (int64_t)st->args->n)
             jfail(r, "Replacement index %lld out of range for positional args tuple", (long long)number);
         v = st->args->v[number];
-    } else
+    } else {
+        jcount_steps(r, st->args->n_keywords);
         for (size_t k = 0; k < st->args->n_keywords; k++)
             if (!jstr_cmp(st->args->keywords[2 * k].s, name.s)) v = st->args->keywords[2 * k + 1];
+    }
     if (v.type == J_MISSING) jfail(r, "no argument '%s' for format", jstr_for_error(r, name.s));
     while (i < to) {
         bool item = s->s[i++] == '[';

@@ -168,6 +168,7 @@ static struct jval parse_dotted_name(struct jparser *p, const char *what) {
 /* f(a, b, *c, d=e, **g): list, keywords (v name, a value), star, starstar */
 static void parse_call_args(struct jparser *p, struct jnode *n) {
     struct jnode **end = &n->list, **kend = &n->keywords;
+    int n_keywords = 0;
     jparse_expect(p, T_LPAREN, "'('");
     for (bool comma = false; p->token->type != T_RPAREN; comma = true) {
         if (comma) {
@@ -187,6 +188,7 @@ static void parse_call_args(struct jparser *p, struct jnode *n) {
             if (n->starstar) jparse_fail(p, bad);
             struct jnode *k = jparse_new(p, N_PAIR, p->token->pos);
             k->value = p->token->value;
+            if (++n_keywords > JINJA_MAX_KEYWORDS) jparse_fail(p, "too many keyword arguments in a call");
             for (struct jnode *o = n->keywords; o; o = o->next)
                 if (!jstr_cmp(o->value.s, k->value.s)) jparse_fail(p, "keyword argument repeated");
             p->token += 2;

@@ -122,11 +122,13 @@ static struct jnode *parse_set(struct jparser *p, uint32_t pos) {
 static struct jnode *parse_signature(struct jparser *p) {
     struct jnode *first = NULL, **end = &first;
     bool defaults = false;
+    int n_parameters = 0;
     jparse_expect(p, T_LPAREN, "'('");
     while (p->token->type != T_RPAREN) {
         if (first) jparse_expect(p, T_COMMA, "','");
         struct jnode *arg = jparse_new(p, N_PAIR, p->token->pos);
         arg->a = jparse_name(p);
+        if (++n_parameters > JINJA_MAX_KEYWORDS) jparse_fail(p, "too many parameters of a macro");
         for (struct jnode *o = first; o; o = o->next)
             if (!jstr_cmp(o->a->value.s, arg->a->value.s)) jparse_fail(p, "duplicate argument in a macro's definition");
         if (jparse_accept(p, T_ASSIGN)) {

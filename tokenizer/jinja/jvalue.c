@@ -196,7 +196,10 @@ static bool eq_deep(struct jrun *r, struct jval a, struct jval b) {
     case J_UNDEF:
     case J_NONE:
     case J_MISSING: return true;
-    case J_STR: return a.s->n == b.s->n && !memcmp(a.s->s, b.s->s, a.s->n);
+    case J_STR:
+        if (a.s->n != b.s->n) return false;
+        jcount_steps(r, a.s->n >> 6);
+        return !memcmp(a.s->s, b.s->s, a.s->n);
     case J_LIST:
     case J_TUPLE: return eq_lists(r, a.l, b.l);
     case J_DICT: return eq_dicts(r, a.d, b.d);
@@ -229,7 +232,10 @@ int jval_cmp(struct jrun *r, struct jval a, struct jval b, const char *op) {
         long double y = b.type == J_FLOAT ? (long double)b.f : (long double)jval_as_int(b);
         return x != x || y != y ? 2 : (x > y) - (x < y);
     }
-    if (a.type == J_STR && b.type == J_STR) return jstr_cmp(a.s, b.s);
+    if (a.type == J_STR && b.type == J_STR) {
+        jcount_steps(r, (a.s->n < b.s->n ? a.s->n : b.s->n) >> 6);
+        return jstr_cmp(a.s, b.s);
+    }
     if (a.type == b.type && (a.type == J_LIST || a.type == J_TUPLE)) {
         size_t n = a.l->n < b.l->n ? a.l->n : b.l->n;
         jcount_steps(r, n);
@@ -280,7 +286,7 @@ bool jval_contains(struct jrun *r, struct jval item, struct jval container) {
 
 uint64_t jval_hash(struct jrun *r, struct jval v) {
     switch (v.type) {
-    case J_STR: return hash64(v.s->s, v.s->n, 1);
+    case J_STR: jcount_steps(r, v.s->n >> 6); return hash64(v.s->s, v.s->n, 1);
     case J_FLOAT:
         if (!eq_int_float((int64_t)(fabs(v.f) < 0x1p62 ? v.f : 0), v.f)) return hash64(&v.f, sizeof v.f, 2);
         v = jval_int((int64_t)v.f); /* fall through: 1.0 and 1 are the same key */
@@ -293,6 +299,7 @@ uint64_t jval_hash(struct jrun *r, struct jval v) {
     case J_TUPLE: {
         uint64_t h = 5;
         jenter_depth(r);
+        jcount_steps(r, v.l->n);
         for (size_t i = 0; i < v.l->n; i++) h = h * 0x9E3779B97F4A7C15u + jval_hash(r, v.l->v[i]);
         r->depth--;
         return h;

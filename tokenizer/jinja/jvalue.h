@@ -149,6 +149,7 @@ enum { JINJA_MAX_STEPS = 10000000 };
  * functions of the parser and evaluator. OUTPUT: bytes of one text. ITEMS: of one list or dict. */
 enum {
     JINJA_MAX_CALLS = 100,
+    JINJA_MAX_KEYWORDS = 256, /* written in a call, and parameters of a macro: each is compared with the others */
     JINJA_MAX_DEPTH = 1500,
     JINJA_MAX_RANGE = 100000,
     JINJA_MAX_OUTPUT = 64 << 20,
