@@ -66,6 +66,7 @@ static int add_step(struct token_decoding *d, enum dec_kind kind, struct dec_ste
     if (d->is_fused)
         return error_set(e, ERR_MODEL,
                          "decoder: a step after Fuse or ByteLevel needs the whole text, which is not supported");
+    if (d->n == MOST_STEPS) return error_set(e, ERR_MODEL, "decoder: more than %d steps", MOST_STEPS);
     if (mem_grow(&d->steps, &d->cap, d->n + 1, sizeof *d->steps)) return no_memory(e);
     *step = &d->steps[d->n++];
     **step = (struct dec_step){.kind = kind};
@@ -152,13 +153,16 @@ void decoder_free_steps(struct token_decoding *d) {
 
 /* --- bytes of every token --------------------------------------------------------------------- */
 
+/* ERR_MODEL: the text would become longer than a hostile file may make it, by doubling it step after step. */
 static int replace_text(const struct buf *in, struct buf *out, const char *from, const char *to) {
+    enum { MOST_BYTES = 64 << 10 };
     size_t n = strlen(from), at = 0;
     out->len = 0;
     int rc = buf_add(out, "", 0);
     for (const char *hit; !rc && (hit = memmem(in->data + at, in->len - at, from, n));) {
         rc = buf_add(out, in->data + at, (size_t)(hit - in->data) - at);
         if (!rc) rc = buf_str(out, to);
+        if (!rc && out->len > MOST_BYTES) rc = ERR_MODEL;
         at = (size_t)(hit - in->data) + n;
     }
     return rc ? rc : buf_add(out, in->data + at, in->len - at);
@@ -255,5 +259,6 @@ int decoder_set_bytes(struct tokenizer *t, struct error *e) {
     }
     buf_free(&a);
     buf_free(&b);
+    if (rc == ERR_MODEL) return error_set(e, rc, "decoder: its steps make the text of a token too long");
     return rc ? no_memory(e) : 0;
 }

@@ -6,11 +6,17 @@
 /* Normalizes a text before it is split: each step reads one text and writes another, with the origin of each byte where
  * origins are mixed. */
 
+/* A text may become this many times as long, and longer by SPARE bytes. The longest normal form of a character takes 11
+ * times its bytes; the steps of a hostile file can double a text any number of times. */
+enum { MOST_GROWTH = 16, SPARE = 64 << 10 };
+
 /* --- output ----------------------------------------------------------------------------------- */
 
-/* Appends s. origin: of each byte; NULL: all are value. in: says whether the text has origins at all. */
+/* Appends s. origin: of each byte; NULL: all are value. in: says whether the text has origins at all. ERR_MODEL: the
+ * text would be longer than `most`. */
 static int append_text(struct norm_text_buf *o, const struct norm_text *in, const char *s, size_t n,
                        const uint8_t *origin, uint8_t value) {
+    if (n > o->most - o->s.len) return o->is_full = true, ERR_MODEL;
     int rc = buf_add(&o->s, s, n);
     if (!in->origin) return rc;
     if (origin) return buf_add(&o->origin, origin, n) || rc ? ERR_MEMORY : 0;
@@ -102,9 +108,10 @@ static int normal_form_run(uint8_t kind, struct codepoints *w, struct norm_text_
     }
     uint8_t from = origin_of(in, begin, end);
     char text[4];
-    for (size_t i = 0; i < w->n; i++)
-        if (append_text(o, in, text, utf8_put((uint32_t)w->v[i], text), NULL, from)) return ERR_MEMORY;
-    return 0;
+    int rc = 0;
+    for (size_t i = 0; i < w->n && !rc; i++)
+        rc = append_text(o, in, text, utf8_put((uint32_t)w->v[i], text), NULL, from);
+    return rc;
 }
 
 /* Returns 1 if o holds the result, 0 if a quick check finds in already normalized, or ERR_MEMORY. */
@@ -211,8 +218,9 @@ static int replace_pattern(struct encoder *x, const struct norm_step *z, const s
         size_t from = (size_t)(s - in->s);
         for (; at < end; at++) s += utf8_size((unsigned char)*s);
         size_t to = (size_t)(s - in->s);
-        if (copy_range(o, in, done, from) || append_text(o, in, z->insert, z->n_insert, NULL, origin_of(in, from, to)))
-            return ERR_MEMORY;
+        rc = copy_range(o, in, done, from);
+        if (!rc) rc = append_text(o, in, z->insert, z->n_insert, NULL, origin_of(in, from, to));
+        if (rc) return rc;
         done = to;
     }
     return rc ? rc : copy_range(o, in, done, in->n);
@@ -232,7 +240,9 @@ static struct norm_text strip_text(const struct norm_step *z, struct norm_text i
 
 int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out,
                    struct error *e) {
+    const size_t given = in.n;
     int side = 0;
+    for (int i = 0; i < 2; i++) x->norm[i].most = given * MOST_GROWTH + SPARE, x->norm[i].is_full = false;
     for (size_t i = 0; i < z->n && in.n; i++) {
         const struct norm_step *k = &z->steps[i];
         struct norm_text_buf *o = &x->norm[side];
@@ -262,6 +272,9 @@ int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_te
         case NORM_LOWERCASE: rc = lowercase_text(&in, o); break;
         case NORM_STRIP_ACCENTS: rc = strip_accents(&in, o); break;
         }
+        if (o->is_full)
+            return error_set(e, ERR_MODEL, "the tokenizer's normalizer makes a text of %zu bytes longer than %zu bytes",
+                             given, o->most);
         if (rc) return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory to normalize %zu bytes", in.n) : rc;
         if (!changed) continue;
         in = (struct norm_text){o->s.data ? o->s.data : "", o->s.len,
@@ -334,6 +347,7 @@ static int load_steps(struct normalizer *z, const struct json *j, int depth, str
         }
         return 0;
     }
+    if (z->n == MOST_STEPS) return error_set(e, ERR_MODEL, "normalizer: more than %d steps", MOST_STEPS);
     if (mem_grow(&z->steps, &z->cap, z->n + 1, sizeof *z->steps))
         return error_set(e, ERR_MEMORY, "no memory for the normalizer");
     z->steps[z->n] = (struct norm_step){0};

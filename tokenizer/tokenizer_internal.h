@@ -96,6 +96,8 @@ struct norm_text {
 };
 struct norm_text_buf { /* buffers of a norm_text */
     struct buf s, origin;
+    size_t most;  /* bytes of s, at most */
+    bool is_full; /* more were to be appended */
 };
 enum norm_kind {
     NORM_NFC,
@@ -108,6 +110,7 @@ enum norm_kind {
     NORM_LOWERCASE,
     NORM_STRIP_ACCENTS
 };
+enum { MOST_STEPS = 256 }; /* of a normalizer or decoder: files have at most ten */
 struct norm_step {
     uint8_t kind;
     bool left, right; /* strip: the ends of the text to strip */

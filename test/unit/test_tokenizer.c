@@ -240,6 +240,38 @@ static void test_wrong(void **state) {
     }
 }
 
+/* Steps that double a text 40 times, or that are many: an error, not a terabyte. */
+static void test_bombs(void **state) {
+    static const struct {
+        const char *step, *error;
+        int n;
+        bool opens;
+    } rows[] = {{"{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aa\"}", "longer than 65568 bytes",
+                 40, true},
+                {"{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"aa\"}", "longer than 65568 bytes",
+                 40, true},
+                {"{\"type\":\"Prepend\",\"prepend\":\"a\"}", "more than 256 steps", 257, false},
+                {"{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aa\"}",
+                 "the text of a token too long", 40, false},
+                {"{\"type\":\"ByteFallback\"}", "more than 256 steps", 257, false}};
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        struct tokenizer *t;
+        struct ids ids = {0};
+        struct error e = {0};
+        struct buf j = {0};
+        const char *const what[] = {"normalizer", "decoder"}, *const one = what[k > 2];
+        buf_fmt(&j, "{\"added_tokens\":[],\"%s\":{\"type\":\"Sequence\",\"%ss\":[", one, one);
+        for (int i = 0; i < rows[k].n; i++) buf_fmt(&j, "%s%s", i ? "," : "", rows[k].step);
+        buf_str(&j, "]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}");
+        assert_int_equal(open_text(&t, j.data, &e), rows[k].opens ? 0 : ERR_MODEL);
+        if (rows[k].opens) assert_int_equal(tokenizer_encode(t, "aa", 2, TEXT_VALUE, &ids, &e), ERR_MODEL);
+        if (!strstr(e.text, rows[k].error)) fail_msg("%zu: %s", k, e.text);
+        tokenizer_close(&t);
+        ids_free(&ids);
+        buf_free(&j);
+    }
+}
+
 /* --- no memory -------------------------------------------------------------------------------- */
 
 static const char everything[] = "{\"added_tokens\":[{\"id\":20,\"content\":\"<s>\",\"special\":true,\"normalized\":"
@@ -355,9 +387,9 @@ static void test_growth(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),           cmocka_unit_test(test_plain_tokens), cmocka_unit_test(test_origin),
-        cmocka_unit_test(test_decoder),         cmocka_unit_test(test_wrong),        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_every_character), cmocka_unit_test(test_growth),
+        cmocka_unit_test(test_bombs),  cmocka_unit_test(test_small),           cmocka_unit_test(test_plain_tokens),
+        cmocka_unit_test(test_origin), cmocka_unit_test(test_decoder),         cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_every_character), cmocka_unit_test(test_growth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
