@@ -10,7 +10,11 @@
 enum {
     REMOTE_MAX_TRIES = 6,           /* attempts against a busy server */
     REMOTE_MAX_RETRY_AFTER_S = 600, /* longest Retry-After that is honoured */
-    REMOTE_MAX_CALLS = 16           /* tool calls of an answer */
+    REMOTE_MAX_CALLS = 16,          /* tool calls of an answer */
+    REMOTE_SILENCE_S = 1800,        /* longest wait for any data: a prompt of an hour's reading is sent in parts */
+    REMOTE_TOKEN_BYTES = 128,       /* most bytes of an answer per token of its limit, */
+    REMOTE_SPARE_BYTES = 1 << 20,   /* beyond these */
+    REMOTE_ANSWER_BYTES = 64 << 20  /* and without a limit */
 };
 
 struct remote_event { /* a queued event */
@@ -34,6 +38,8 @@ struct remote_request {
     bool has_text, has_end_mark;               /* some of the answer arrived; its end mark arrived */
     const char *parse_error;                   /* why the answer could not be parsed, or NULL */
     int max_tokens;                            /* limit that the request named; less than 1: none */
+    size_t n_received;                         /* bytes of the answer's text, thinking and calls */
+    double heard;                              /* clock: when it was sent, or data came last */
     bool has_reason;
     enum done_reason reason;
     struct turn_stats stats;
@@ -70,6 +76,9 @@ bool remote_connection_is_loopback(const char *host);
 int remote_connection_setup(struct remote *r, CURL *easy, const char *path);
 /* Sets e to the message of an error reply, or to the meaning of its status. */
 int remote_connection_error(const struct remote *r, long status, const struct buf *body, struct error *e);
+
+/* remote_body.c: appends the body of a request; *b stays failed if there is no memory. */
+void remote_body_put(const struct remote *r, const struct prompt *p, const struct request *q, struct buf *b);
 
 /* remote_request.c: requests that run */
 int remote_request_start_thread(struct remote *r, struct error *e);

@@ -1,7 +1,6 @@
 /* Running requests. One thread sends and receives all of them and queues events; remote_request_poll takes events from
  * the queue. */
 #include <errno.h>
-#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +12,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/test_limits.h"
 #include "cli/app.h"
 #include "cli/remote/remote_connection.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/sig.h"
-#include "cli/turn/constraint.h"
 #include "cli/turn/engine_client.h"
 #include "cli/turn/prompt.h"
 
@@ -47,6 +46,16 @@ static void queue_event(struct remote_request *c, const struct engine_event *new
     r->queue_tail = &p->next;
     wake_reader(r->events_fd);
     pthread_mutex_unlock(&r->lock);
+}
+
+/* Counts bytes of the answer, and gives up a server that ignores the limit of tokens. */
+static void count_received(struct remote_request *c, size_t n) {
+    const size_t tokens = c->max_tokens > 0 ? (size_t)c->max_tokens : 0,
+                 most = tokens ? tokens * REMOTE_TOKEN_BYTES + REMOTE_SPARE_BYTES : REMOTE_ANSWER_BYTES;
+    c->n_received += n;
+    if (c->n_received <= most || c->remote->resident || c->parse_error) return;
+    c->parse_error = tokens ? "the answer is far longer than its limit of tokens; stopped"
+                            : "the answer is longer than 64 MB; stopped";
 }
 
 static void queue_text(struct remote_request *c, enum output_kind part, const char *text, size_t n) {
@@ -83,7 +92,15 @@ static void finish_request(struct remote_request *c, int rc, const struct error 
 /* --- responses -------------------------------------------------------------------------------- */
 
 static void queue_json_text(struct remote_request *c, enum output_kind part, const struct json *j) {
-    if (j && j->type == JSON_STRING) queue_text(c, part, j->string, j->n);
+    if (!j || j->type != JSON_STRING) return;
+    count_received(c, j->n);
+    queue_text(c, part, j->string, j->n);
+}
+
+static void add_to_call(struct remote_request *c, struct buf *to, const struct json *j) {
+    if (!j || j->type != JSON_STRING) return;
+    count_received(c, j->n);
+    buf_add(to, j->string, j->n);
 }
 
 static void read_tool_calls(struct remote_request *c, const struct json *list) {
@@ -92,9 +109,8 @@ static void read_tool_calls(struct remote_request *c, const struct json *list) {
                           *arguments = json_path(t, "function.arguments");
         int64_t at = json_int(json_get(t, "index"), i);
         if (at < 0 || at >= (int64_t)(sizeof c->tools / sizeof *c->tools)) continue;
-        if (name && name->type == JSON_STRING) buf_add(&c->tools[at].name, name->string, name->n);
-        if (arguments && arguments->type == JSON_STRING)
-            buf_add(&c->tools[at].arguments, arguments->string, arguments->n);
+        add_to_call(c, &c->tools[at].name, name);
+        add_to_call(c, &c->tools[at].arguments, arguments);
     }
 }
 /* Puts a call's arguments on one line, if they are JSON. */
@@ -243,6 +259,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *call) {
     enum { LINE_MAX_BYTES = 32 << 20, ERROR_BYTES = 64 << 10 };
     struct remote_request *c = call;
     long status = 0;
+    c->heard = clock_now();
     curl.easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200) {
         if (c->error_body.len < ERROR_BYTES) buf_add(&c->error_body, data, n);
@@ -289,6 +306,8 @@ static bool connection_was_closed(CURLcode rc, bool resident) {
     return rc == CURLE_PARTIAL_FILE || rc == CURLE_GOT_NOTHING || (rc == CURLE_RECV_ERROR && resident);
 }
 
+static const char *name_of(const struct remote *r) { return r->resident ? "the resident engine" : r->base; }
+
 static void end_transfer(struct remote_request *c, CURLcode rc) {
     struct remote *r = c->remote;
     struct error e = {0};
@@ -299,7 +318,7 @@ static void end_transfer(struct remote_request *c, CURLcode rc) {
     c->in_multi = false;
     pthread_mutex_unlock(&r->lock);
     if (!rc && status != 200 && schedule_retry(c, status)) return;
-    const char *who = r->resident ? "the resident engine" : r->base;
+    const char *who = name_of(r);
     if (c->error_body.len && (status == 200 || !rc))
         finish_request(c, remote_connection_error(r, status == 200 ? 500 : status, &c->error_body, &e), &e);
     else if (c->parse_error) finish_request(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, c->parse_error), &e);
@@ -330,29 +349,38 @@ static void end_transfer(struct remote_request *c, CURLcode rc) {
 
 /* --- the thread ------------------------------------------------------------------------------- */
 
-/* Starts due requests and ends cancelled ones. Returns the seconds until the next one is due. */
+/* Starts due requests, and ends those that are cancelled or whose server has been silent for too long. Returns the
+ * seconds until the next one is due. */
 static double start_due_requests(struct remote *r) {
+    const double silence_s = REMOTE_SILENCE_S * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000);
     double now = clock_now(), due_s = 60;
-    struct remote_request *cancelled;
+    struct remote_request *cancelled, *silent;
     do {
-        cancelled = NULL;
+        cancelled = silent = NULL;
         pthread_mutex_lock(&r->lock);
         for (struct remote_request *c = r->requests; c; c = c->next) {
             if (c->finished) continue;
             if (atomic_load(&c->cancelled)) cancelled = c;
             else if (!c->in_multi && c->not_before <= now) {
                 c->tries++;
+                c->heard = now;
                 c->in_multi = !curl.multi_add_handle(r->multi, c->easy);
-            }
+            } else if (c->in_multi && now - c->heard >= silence_s) silent = c;
+            if (c->in_multi && c->heard + silence_s - now < due_s) due_s = c->heard + silence_s - now;
             if (!c->in_multi && c->not_before > now && c->not_before - now < due_s) due_s = c->not_before - now;
         }
         pthread_mutex_unlock(&r->lock);
         if (cancelled) {
             cancelled->reason = DONE_CANCELLED;
             finish_request(cancelled, 0, NULL);
+        } else if (silent) {
+            struct error e;
+            finish_request(
+                silent, error_set(&e, ERR_RUNTIME, "%.200s: no data for %d minutes", name_of(r), REMOTE_SILENCE_S / 60),
+                &e);
         }
-    } while (cancelled);
-    return due_s;
+    } while (cancelled || silent);
+    return due_s > 0 ? due_s : 0;
 }
 
 static void *request_thread(void *remote) {
@@ -436,43 +464,6 @@ void remote_request_stop_thread(struct remote *r) {
 
 /* --- clients ---------------------------------------------------------------------------------- */
 
-static void put_number_member(struct buf *b, const char *name, double v) {
-    if (!isnan(v)) buf_fmt(b, ", \"%s\": %.9g", name, v);
-}
-
-static void put_request_body(const struct remote *r, const struct prompt *p, const struct request *q, struct buf *b) {
-    const struct opt_value *until = &r->app->opts.v[OPT_UNTIL];
-    const struct sampling *s = &q->sampling;
-    buf_str(b, "{\"model\": ");
-    out_json_string(b, r->model, strlen(r->model));
-    buf_fmt(b, ", %s, \"stream\": true, \"stream_options\": {\"include_usage\": true}", p->body.data);
-    if (p->source) {
-        buf_str(b, ", ");
-        constraint_put_request(p->source, b);
-    }
-    put_number_member(b, "temperature", s->temperature);
-    put_number_member(b, "top_p", s->top_p);
-    put_number_member(b, "min_p", s->min_p);
-    put_number_member(b, "repetition_penalty", s->repeat_penalty);
-    put_number_member(b, "presence_penalty", s->presence_penalty);
-    put_number_member(b, "frequency_penalty", s->frequency_penalty);
-    if (s->top_k >= 0) buf_fmt(b, ", \"top_k\": %d", s->top_k);
-    buf_fmt(b, ", \"seed\": %llu", (unsigned long long)s->seed);
-    if (q->max_tokens > 0) buf_fmt(b, ", \"max_tokens\": %d", q->max_tokens);
-    for (size_t i = 0; i < until->n_items; i++) {
-        buf_str(b, i ? ", " : ", \"stop\": [");
-        out_json_string(b, until->items[i], strlen(until->items[i]));
-    }
-    if (until->n_items) buf_char(b, ']');
-    for (size_t i = 0; i < p->ids.n; i++) buf_fmt(b, "%s%d", i ? "," : ", \"generated\": [", p->ids.data[i]);
-    if (p->ids.n) buf_fmt(b, "], \"generated_whole\": %s", p->is_cut ? "false" : "true");
-    if (r->resident && r->app->opts.v[OPT_EXPLAIN].on) buf_str(b, ", \"explain\": true");
-    if (r->resident)
-        buf_str(b, q->flags & REQ_NO_DISK_CACHE ? ", \"markup\": true, \"store\": false"
-                                                : ", \"markup\": true, \"kept\": true");
-    buf_char(b, '}');
-}
-
 void remote_request_close(struct engine_client *s) {
     struct remote_request *c = s->request;
     struct remote *r = s->app->remote;
@@ -513,7 +504,7 @@ int remote_request_submit(struct engine_client *s, const struct prompt *p, const
     c->max_tokens = q->max_tokens;
     c->easy = curl.easy_init();
     c->last_event = mem_calloc(1, sizeof *c->last_event);
-    put_request_body(r, p, q, &c->body);
+    remote_body_put(r, p, q, &c->body);
     if (!c->easy || !c->last_event || c->body.failed || remote_connection_setup(r, c->easy, "/chat/completions")) {
         request_free(c);
         return error_set(e, ERR_MEMORY, "no memory for a request");

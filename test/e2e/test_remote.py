@@ -236,7 +236,12 @@ class Told(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.seen.append(("POST", self.path, self.headers.get("Authorization"), body))
-        self.reply(*self.server.replies.pop(0))
+        if hasattr(self.server, "send"):  # instead of a reply
+            try:
+                return self.server.send(self)
+            except OSError:  # the client has left
+                return None
+        return self.reply(*self.server.replies.pop(0))
 
 
 def stream(*deltas, end=b"data: [DONE]\n\n", usage=True):
@@ -372,6 +377,37 @@ class Remote(Case):
         call = lambda text, **more: {"tool_calls": [{"index": 0, **more, "function": {"arguments": text, **({"name": "f"} if more else {})}}]}
         j = json.loads(self.ask("-p", "x", "--json", replies=[stream(call("", id="a"), call('{"a": '), call("1}"))])[1])
         self.assertEqual(json.loads(j["tool"]), {"name": "f", "arguments": {"a": 1}})
+
+    def test_endless_answer(self):
+        """A server that ignores the limit of tokens is given up: text, thinking and arguments count."""
+        for delta in ({"content": "x" * 20000}, {"reasoning_content": "x" * 20000}, {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "x" * 20000}}]}):
+            rc, out, err = self.ask("-p", "hi", "-n", "10", "-q", replies=[stream(*[delta] * 60)])
+            self.assertEqual(rc, 1, err)
+            self.assertIn("the answer is far longer than its limit of tokens; stopped", err)
+            self.assertLess(len(out), 1100000)
+        rc, out, err = self.ask("-p", "hi", replies=[stream(*[{"content": "x" * 1000000}] * 70)])
+        self.assertEqual((rc, len(out) < 65 << 20), (1, True))
+        self.assertIn("the answer is longer than 64 MB; stopped", err)
+        self.assertEqual(self.ask("-p", "hi", "-n", "100000", replies=[stream(*[{"content": "x" * 20000}] * 60)])[0], 0)
+
+    def test_silent_server(self):
+        """A server that sends nothing for half an hour is given up; one that sends now and then is not."""
+        for pause, want in ((9, 1), (0.2, 0)):
+            self.server.replies[:] = []
+            got = stream("a", "b")[2].split(b"\n\n")
+
+            def send(h):
+                h.close_connection = True
+                h.send_response(200)
+                h.end_headers()
+                for part in got:
+                    h.wfile.write(part + b"\n\n")
+                    time.sleep(pause)
+
+            self.server.send = send
+            rc, out, err = self.run_bin("-m", self.url, "-p", "hi", env={"HEARTH_LIMITS": "patience=1"})
+            self.assertEqual(rc, want, err)
+            self.assertEqual("no data for 30 minutes" in err, want == 1, err)
 
     def test_busy(self):
         """Retries when the server asks for it; that reply is the answer."""
