@@ -6,7 +6,7 @@
 
 // clang-format off
 #define MHD_CALLS(F) \
-    F(add_connection) F(add_response_header) F(create_response_from_buffer) F(create_response_from_callback) F(destroy_response) F(get_connection_info) \
+    F(add_connection) F(add_response_header) F(create_response_from_buffer) F(create_response_from_callback) F(destroy_response) F(get_connection_info) F(get_connection_values) \
     F(get_fdset) F(get_timeout) F(lookup_connection_value) F(queue_response) F(resume_connection) F(run_from_select) F(start_daemon) F(stop_daemon) \
     F(suspend_connection)
 // clang-format on

@@ -166,8 +166,7 @@ static void serve_loop(struct server *s) {
         fds[0] = (struct pollfd){.fd = engine_client_fd(s->app), .events = POLLIN};
         fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
         fds[2] = (struct pollfd){.fd = accepting ? s->fd : -1, .events = POLLIN};
-        fds[3] = (struct pollfd){.fd = accepting && s->n_connections < SERVE_MAX_PORT_CONNECTIONS ? s->port_fd : -1,
-                                 .events = POLLIN};
+        fds[3] = (struct pollfd){.fd = accepting && serve_connection_has_room(s) ? s->port_fd : -1, .events = POLLIN};
         int first_http = n;
         n += watch_begin(s, &watch, fds + n);
         int first_suspended = n;
@@ -199,11 +198,12 @@ static int start_server(struct server *s, struct error *e) {
     if (!(s->sessions = mem_calloc((size_t)s->max_sessions, sizeof *s->sessions)))
         return error_set(e, ERR_MEMORY, "no memory");
     if (lib_mhd(e)) return ERR_RUNTIME;
-    s->http = mhd.start_daemon(
-        MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, serve_request, s,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVE_MAX_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)SERVE_HEAD_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SERVE_IDLE_S, MHD_OPTION_NOTIFY_COMPLETED,
-        serve_completed, s, MHD_OPTION_NOTIFY_CONNECTION, serve_connection_notify, s, MHD_OPTION_END);
+    s->http = mhd.start_daemon(MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, serve_request, s,
+                               MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVE_MAX_CONNECTIONS,
+                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVE_HEAD_BYTES,
+                               MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SERVE_IDLE_S, MHD_OPTION_NOTIFY_COMPLETED,
+                               serve_completed, s, MHD_OPTION_UNESCAPE_CALLBACK, serve_unescape, NULL,
+                               MHD_OPTION_NOTIFY_CONNECTION, serve_connection_notify, s, MHD_OPTION_END);
     if (!s->http) return error_set(e, ERR_RUNTIME, "--serve: libmicrohttpd failed to start");
     int rc = a->opts.v[OPT_LISTEN].text ? listen_port(s, a->opts.v[OPT_LISTEN].text, e) : 0;
     if (!rc) rc = resident_listen(&s->fd, s->path, e);

@@ -16,12 +16,28 @@ void serve_connection_wake(struct http_request *x) {
     mhd.resume_connection(x->conn);
 }
 
-void serve_connection_set_deadline(struct MHD_Connection *c, int seconds) {
+static struct http_connection *of(struct MHD_Connection *c) {
     const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct http_connection *k = info ? info->socket_context : NULL;
+    return info ? info->socket_context : NULL;
+}
+
+void serve_connection_set_key(struct MHD_Connection *c) {
+    struct http_connection *k = of(c);
+    if (k) k->has_key = true;
+}
+
+void serve_connection_set_deadline(struct MHD_Connection *c, int seconds) {
+    struct http_connection *k = of(c);
     if (k)
         k->deadline_s =
             seconds ? clock_now() + seconds * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000) : 0;
+}
+
+/* True for a connection to the Unix socket, which only its owner can make. */
+static bool is_of_socket(int fd) {
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    return !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX;
 }
 
 /* True if a client has more than its share of connections. All clients at the port count as one, which has its own
@@ -42,9 +58,12 @@ void serve_connection_notify(void *server, struct MHD_Connection *c, void **stat
         if (!k) return; /* MHD's own timeout remains */
         *k = (struct http_connection){.next = s->connections, .fd = info ? info->connect_fd : -1};
         k->pid = resident_peer(k->fd, &k->job);
+        k->has_key = is_of_socket(k->fd);
         s->connections = k;
         k->over_share = exceeds_share(s, k->job);
-        serve_connection_set_deadline(c, k->over_share ? SERVE_OVER_SHARE_S : SERVE_HEAD_S);
+        serve_connection_set_deadline(c, k->over_share ? SERVE_OVER_SHARE_S
+                                         : k->has_key  ? SERVE_HEAD_S
+                                                       : SERVE_PORT_HEAD_S);
     } else if (*state) {
         struct http_connection **at = &s->connections;
         while (*at != *state) at = &(*at)->next;
@@ -64,8 +83,29 @@ void serve_connection_close_slow(struct server *s, double now) {
     }
 }
 
+/* Returns the oldest connection of the port whose client has not shown the key; NULL: none. */
+static struct http_connection *oldest_without_key(const struct server *s) {
+    struct http_connection *oldest = NULL;
+    for (struct http_connection *k = s->connections; k; k = k->next)
+        if (!k->has_key && !k->evicted) oldest = k; /* new ones come first */
+    return oldest;
+}
+
+bool serve_connection_has_room(const struct server *s) {
+    return s->n_connections < SERVE_MAX_PORT_CONNECTIONS || oldest_without_key(s);
+}
+
+/* Makes room at a full port, so that half-open connections do not block it. */
+static void evict(struct server *s) {
+    struct http_connection *k = oldest_without_key(s);
+    if (!k) return;
+    k->evicted = true;
+    shutdown(k->fd, SHUT_RDWR); /* MHD then sees the end */
+}
+
 /* Returns false when accepting must pause. */
 bool serve_connection_accept(struct server *s, int fd) {
+    if (fd != s->fd && s->n_connections >= SERVE_MAX_PORT_CONNECTIONS) evict(s);
     while (s->n_connections < (fd == s->fd ? SERVE_MAX_CONNECTIONS : SERVE_MAX_PORT_CONNECTIONS)) {
         struct sockaddr_storage sa = {0};
         socklen_t size = sizeof sa;

@@ -254,8 +254,11 @@ static bool same_key(const char *given, const char *key) {
 static bool check_key(struct http_request *x) {
     const char *given = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const char *api_key = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Api-Key");
-    if (given && !strncasecmp(given, "Bearer ", 7) && same_key(given + 7, x->server->key)) return true;
-    if (api_key && same_key(api_key, x->server->key)) return true;
+    if ((given && !strncasecmp(given, "Bearer ", 7) && same_key(given + 7, x->server->key)) ||
+        (api_key && same_key(api_key, x->server->key))) {
+        serve_connection_set_key(x->conn);
+        return true;
+    }
     set_refusal(x, 401, "invalid_api_key",
                 "missing or wrong key; send the key of hearth --serve: Authorization: Bearer KEY, or X-Api-Key: KEY");
     return false;
@@ -321,6 +324,27 @@ static void add_body(struct http_request *x, const char *data, size_t n) {
     else s->body_bytes += n;
 }
 
+static enum MHD_Result count_length(void *n, enum MHD_ValueKind kind, const char *name, const char *value) {
+    *(int *)n += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return MHD_YES;
+}
+
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+size_t serve_unescape(void *unused, struct MHD_Connection *c, char *text) {
+    char *to = text;
+    for (const char *s = text; *s; s++) {
+        const int hi = *s == '%' ? hex_digit(s[1]) : -1, lo = hi >= 0 ? hex_digit(s[2]) : -1;
+        const bool decodes = lo >= 0 && hi * 16 + lo;
+        *to++ = decodes ? (char)(hi * 16 + lo) : *s;
+        if (decodes) s += 2;
+    }
+    *to = 0;
+    return (size_t)(to - text);
+}
+
 enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method,
                               const char *version, const char *upload, size_t *n, void **state) {
     struct server *s = server;
@@ -334,6 +358,12 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         const struct route *route = find_route(s, url);
         x->protocol = route ? route->protocol : !strncmp(url, "/api/", 5) ? &ollama_chat : &openai_chat;
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+        int n_lengths = 0;
+        mhd.get_connection_values(c, MHD_HEADER_KIND, count_length, &n_lengths);
+        if (n_lengths > 1) { /* what follows may be another request to a proxy */
+            set_refusal(x, 400, NULL, "more than one Content-Length");
+            return send_reply(x, x->status, &x->refusal);
+        }
         if (x->over_share) set_refusal(x, 503, NULL, "too many connections from this client");
         else if (x->local || !strcmp(url, "/health") || check_key(x)) set_route(x, route, url, method);
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY_BYTES)

@@ -23,6 +23,7 @@ enum {
     SERVE_ALL_BODIES_BYTES = 256 << 20, /* total of bodies being read or waiting */
     SERVE_IDLE_S = 60,                  /* an idle connection is closed after this time */
     SERVE_HEAD_S = 60,                  /* limit for the whole head of a request */
+    SERVE_PORT_HEAD_S = 10,             /* the same for a client of the port that has not shown the key */
     SERVE_OVER_SHARE_S = 2,             /* the same for a client beyond its share of connections */
     SERVE_BODY_S = 300,                 /* limit for the whole body, after the head */
     SERVE_KEY_SIZE = 257,
@@ -90,6 +91,8 @@ struct http_connection {
     int fd;
     pid_t pid, job; /* 0: unknown */
     bool over_share;
+    bool has_key;      /* may stay when the port is full: it has shown the key, or is not of the port */
+    bool evicted;      /* shut down in favour of a new one; MHD will close it */
     double deadline_s; /* deadline for complete input; 0: none expected */
 };
 
@@ -132,6 +135,8 @@ void serve_connection_notify(void *server, struct MHD_Connection *c, void **stat
                              enum MHD_ConnectionNotificationCode what);
 /* accepts all that wait; false: accepting must pause */
 bool serve_connection_accept(struct server *s, int fd);
+bool serve_connection_has_room(const struct server *s);  /* whether the port may accept, perhaps by closing another */
+void serve_connection_set_key(struct MHD_Connection *c); /* the client has shown the key */
 void serve_connection_set_deadline(struct MHD_Connection *c, int seconds); /* for complete input; 0: none */
 void serve_connection_close_slow(struct server *s, double now);            /* closes those past their deadline */
 void serve_connection_detect_hangups(struct server *s, const struct pollfd *fds, int n);
@@ -140,6 +145,8 @@ void serve_connection_wake(struct http_request *x); /* there is something to sen
 /* serve_http.c: requests and replies */
 enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method,
                               const char *version, const char *upload, size_t *n, void **state);
+/* Decodes %XX in place. %00 stays: as a NUL it would end the text before what follows. */
+size_t serve_unescape(void *unused, struct MHD_Connection *c, char *text);
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why);
 
 /* serve_turns.c: requests, sessions and their turns */

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import stat
+import time
 
 import driver
 from server import Case, ask, chunks
@@ -225,6 +226,58 @@ class Place(Case):
             self.assertIn("--listen", err)
         self.assertEqual(self.run_bin("--listen", "127.0.0.1:0", "-p", "x")[0], 2)
 
+    def test_half_open_connections(self):
+        """Connections to the port without the key do not block it; those that have shown it, and the socket's, are not closed for new ones."""
+        s = self.serve("--listen", "0")
+        host, port = s.url.split("/")[2].split(":")
+        at, key = (host, int(port)), {"X-Api-Key": s.key}
+        mine = http.client.HTTPConnection(*at, timeout=driver.PATIENCE)
+        mine.request("GET", "/v1/models", headers=key)
+        self.assertEqual((lambda r: (r.status, bool(r.read())))(mine.getresponse()), (200, True))
+        local = s.connection()
+        local.connect()
+        half = []
+        for _ in range(400):
+            half.append(socket.create_connection(at, driver.PATIENCE))
+            half[-1].sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")
+        for path, headers in (("/v1/models", key), ("/health", {})):
+            c = http.client.HTTPConnection(*at, timeout=5)  # not after the time that a header may take
+            c.request("GET", path, headers=headers)
+            self.assertEqual(c.getresponse().status, 200)
+        for c, headers in ((mine, key), (local, {})):
+            was = c.sock
+            c.request("GET", "/v1/models", headers=headers)
+            r = c.getresponse()
+            self.assertEqual((r.status, bool(r.read()), c.sock is was), (200, True, True))
+        self.assertFalse(s.spins(0.5))
+        for c in half:
+            c.close()
+
+    def test_head_at_the_port(self):
+        """Without the key, a client at the port has ten seconds for the head of its request."""
+        self.env["HEARTH_LIMITS"] = "patience=100"
+        s = self.serve("--listen", "0")
+        host, port = s.url.split("/")[2].split(":")
+        begun = time.monotonic()
+        c = socket.create_connection((host, int(port)), driver.PATIENCE)
+        c.sendall(b"GET /v1/models HTTP/1.1\r\n")
+        self.assertEqual(c.recv(1000), b"")
+        self.assertLess(time.monotonic() - begun, 5)  # the whole head of others may take 6 here
+        c.close()
+
+    def test_odd_requests(self):
+        """Two lengths of a body are refused, and an escaped NUL does not end a path."""
+        s = self.serve()
+        for text, want in ((b"GET /v1/models/fake%00x HTTP/1.1\r\nHost: h\r\n\r\n", b"404"), (b"GET /v1/models/f%61ke HTTP/1.1\r\nHost: h\r\n\r\n", b"200"), (b"GET /v1/models/fake%0 HTTP/1.1\r\nHost: h\r\n\r\n", b"404"),
+                           (b"POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}", b"400"),
+                           (b"POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\ncontent-length: 40\r\n\r\n{}", b"400")):
+            c = socket.socket(socket.AF_UNIX)
+            c.settimeout(driver.PATIENCE)
+            c.connect(s.path)
+            c.sendall(text)
+            self.assertEqual(c.recv(65536).split()[1], want, text)
+            c.close()
+
     def test_fixed_key(self):
         """HEARTH_API_KEY is the key and is not printed; x-api-key works; /health needs none; other addresses need --allow-remote and a key."""
         self.env["HEARTH_API_KEY"] = "sesame"
@@ -274,7 +327,7 @@ class Place(Case):
             c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nX: ")
         s.settles("held", lambda _: len(os.listdir(f"/proc/{s.p.pid}/fd")) >= before + 250)
         for _ in range(3):
-            for c in held[:200]:
+            for c in held[100:]:  # the oldest gave way to the newest
                 c.sendall(b"a")
             self.assertEqual(s.chat("hello")[0], 200)
         self.assertLess(len(os.listdir(f"/proc/{s.p.pid}/fd")), before + 270)
