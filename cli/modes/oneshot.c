@@ -264,6 +264,7 @@ int oneshot_run(struct app *a, struct error *e) {
     prompt.source = constraint_of_options(a);
     if (!rc && a->tools) rc = tool_set_force(a, &prompt, e);
     if (!rc) rc = prompt_check_refusal(&prompt, e);
+    if (!rc && name) rc = store_check_space(&store, a, &conv, e);
     if (!rc) rc = open_engine(a, e);
     if (!rc && v[OPT_CONTINUE].text) rc = store_model_check(a, name, &store.model, e);
     if (!rc) rc = answer_prompt(a, &conv, &prompt, name ? &store : NULL, e);

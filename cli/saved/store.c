@@ -462,6 +462,22 @@ static int format_session(const struct store *s, const struct app *a, const stru
     return rc;
 }
 
+int store_check_space(const struct store *s, const struct app *a, const struct conversation *conv, struct error *e) {
+    static const char spare[64 << 10]; /* for the answer */
+    struct buf all = {0};
+    struct file_out o;
+    char path[PATHS_MAX];
+    int rc = format_session(s, a, conv, &all, path, e);
+    if (!rc && all.len && !(rc = file_out_open(&o, path, 0600, e))) {
+        int w = file_write_all(o.fd, all.data, all.len);
+        if (!w) w = file_write_all(o.fd, spare, sizeof spare);
+        file_out_close(&o, false, NULL);
+        if (w) rc = error_set(e, ERR_RUNTIME, "%s: cannot write: %s", path, strerror(-w));
+    }
+    buf_free(&all);
+    return rc ? error_prefix(e, "not answered, since the conversation could not be saved") : 0;
+}
+
 int store_save(struct store *s, struct app *a, const struct conversation *conv, struct error *e) {
     struct buf all = {0};
     char path[PATHS_MAX];

@@ -29,6 +29,8 @@ bool store_exists(const char *name); /* whether a conversation was saved under t
 int store_open(struct store *s, struct app *a, const char *name, enum store_mode mode, struct conversation *conv,
                struct error *e);
 int store_save(struct store *s, struct app *a, const struct conversation *conv, struct error *e); /* 0 when disabled */
+/* Whether the disk takes the conversation and an answer, before that is computed. ERR_RUNTIME, ERR_MEMORY. */
+int store_check_space(const struct store *s, const struct app *a, const struct conversation *conv, struct error *e);
 /* The same in the saver's thread; saver_take_error reports disk errors. */
 int store_save_later(struct store *s, struct app *a, const struct conversation *conv, struct error *e);
 /* the next save goes to name, which must be free */

@@ -149,12 +149,18 @@ class Store(driver.Case):
             self.assertGreater(lost, 0, kind)
 
     def test_full_disk(self):
-        """A requested save that failed: reported, and no success; the answer still comes."""
+        """A requested save that cannot be: said before the answer is computed. One that fails later: reported, and no success; the answer still comes."""
         full = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))}
         rc, out, err = self.run_bin("--save", "talk", "-p", "one", **full)
+        self.assertEqual((rc, out), (1, b""))
+        self.assertIn("not answered, since the conversation could not be saved: ", err)
+        rc, out, err = self.run_bin("--save", "talk", "-p", "one", "--json", **full)
+        self.assertEqual((rc, json.loads(out)["error"]["code"]), (1, 1))
+        self.assertEqual(os.listdir(os.path.dirname(self.session_file("talk"))), [])
+        rc, out, err = self.run_bin("--save", "talk", "-p", "one", env={"HEARTH_FAULT": "sync:1+"})
         self.assertEqual((rc, out), (1, b"You said: one\n"))
         self.assertIn("not saved", err)
-        rc, out, err = self.run_bin("--save", "talk", "-p", "one", "--json", **full)
+        rc, out, err = self.run_bin("--save", "talk", "-p", "one", "--json", env={"HEARTH_FAULT": "sync:1+"})
         self.assertEqual((rc, json.loads(out)["text"]), (1, "You said: one"))
         self.assertEqual(os.listdir(os.path.dirname(self.session_file("talk"))), [])
 
