@@ -205,7 +205,8 @@ int file_map(struct file_map *m, const char *path, struct error *e) {
     close(fd);
     if (p == MAP_FAILED) {
         *m = (struct file_map){0};
-        return error_set(e, ERR_RUNTIME, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size, strerror(err));
+        return error_set(e, err == ENOMEM ? ERR_MEMORY : ERR_RUNTIME, "%s: cannot map %lld bytes: %s", path,
+                         (long long)st.st_size, strerror(err));
     }
     m->data = p;
     if (p) remember(p, m->size, path);

@@ -12,7 +12,8 @@ struct file_map {
     size_t size;
     bool embedded;
 };
-/* Maps a regular file read-only. Errors: ERR_RUNTIME naming the path and errno. An empty file maps to size 0. */
+/* Maps a regular file read-only. ERR_RUNTIME, ERR_MEMORY (no address space): name the path and errno. An empty file
+ * maps to size 0. */
 int file_map(struct file_map *m, const char *path, struct error *e);
 void file_unmap(struct file_map *m); /* a zeroed map is valid */
 /* The path of the map that an address belongs to, or NULL. Async-signal-safe: for the SIGBUS of a file that shrank. */

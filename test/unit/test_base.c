@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -307,6 +308,24 @@ static void outputs_by_one_rule(void **st) {
     assert_int_equal(rmdir(dir), 0);
 }
 
+/* A file that does not fit the address space is a lack of memory: the file itself is good. */
+static void no_space_for_a_map(void **st) {
+    char path[] = "/tmp/hearth-map-XXXXXX";
+    const int fd = mkstemp(path);
+    struct rlimit was, small;
+    struct file_map m;
+    struct error e = {0};
+    assert_true(fd >= 0 && !ftruncate(fd, 1 << 30) && !getrlimit(RLIMIT_AS, &was));
+    small = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_AS, &small), 0);
+    const int rc = file_map(&m, path, &e);
+    assert_int_equal(setrlimit(RLIMIT_AS, &was), 0);
+    assert_int_equal(rc, ERR_MEMORY);
+    assert_non_null(strstr(e.text, "cannot map 1073741824 bytes: Cannot allocate memory"));
+    close(fd);
+    unlink(path);
+}
+
 static void file_of_a_mapped_address_is_found(void **st) {
     char path[] = "/tmp/hearth-map-XXXXXX";
     int fd = mkstemp(path);
@@ -440,6 +459,7 @@ int main(void) {
                                        cmocka_unit_test(json_survives_no_memory),
                                        cmocka_unit_test(write_is_old_or_new),
                                        cmocka_unit_test(outputs_by_one_rule),
+                                       cmocka_unit_test(no_space_for_a_map),
                                        cmocka_unit_test(file_of_a_mapped_address_is_found),
                                        cmocka_unit_test(maps_can_be_dropped),
                                        cmocka_unit_test(errors_hold_no_escapes),
