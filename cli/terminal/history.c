@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -49,10 +50,31 @@ static bool is_valid_utf8(const char *text) {
     return true;
 }
 
+/* Reads the end of the file, whole lines of at most HISTORY_MAX_BYTES. NULL: not readable. is_long: there is more. */
+static char *read_end(const char *path, bool *is_long) {
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    char *data = NULL;
+    size_t n = 0;
+    if (fd < 0) return NULL;
+    *is_long = !fstat(fd, &st) && st.st_size > HISTORY_MAX_BYTES;
+    if (*is_long && (data = mem_alloc(HISTORY_MAX_BYTES + 1))) {
+        for (ssize_t k = 1; k > 0 && n<HISTORY_MAX_BYTES; n += k> 0 ? (size_t)k : 0)
+            k = pread(fd, data + n, HISTORY_MAX_BYTES - n, st.st_size - HISTORY_MAX_BYTES + (off_t)n);
+        data[n] = 0;
+        const char *const first = strchr(data, '\n');
+        if (first) memmove(data, first + 1, strlen(first + 1) + 1);
+    }
+    close(fd);
+    if (!*is_long && file_read(path, HISTORY_MAX_BYTES, &data, &n, NULL)) return NULL;
+    return data;
+}
+
 static void read_history(struct history *h) {
-    char *data;
-    size_t size, lines = 0;
-    if (file_read(h->path, HISTORY_MAX_BYTES, &data, &size, NULL)) return;
+    size_t lines = 0;
+    bool is_long = false;
+    char *const data = read_end(h->path, &is_long);
+    if (!data) return;
     for (char *line = data, *end; *line; line = end + 1, lines++) {
         if (!(end = strchr(line, '\n'))) break; /* drop an incomplete last line */
         *end = 0;
@@ -60,7 +82,7 @@ static void read_history(struct history *h) {
         if (is_valid_utf8(line)) push_entry(h, line, strlen(line)); /* the editor accepts only valid UTF-8 */
     }
     mem_free(data);
-    if (lines <= 2 * HISTORY_MAX) return;
+    if (lines <= 2 * HISTORY_MAX && !is_long) return;
     struct buf b = {0};
     for (size_t i = 0; i < h->n; i++) put_escaped(&b, h->v[i]);
     if (!b.failed) file_write(h->path, b.data, b.len, NULL);

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 
-enum { HISTORY_MAX = 2000, HISTORY_MAX_BYTES = 64 << 20 }; /* entries; bytes of a file that is read */
+enum { HISTORY_MAX = 2000, HISTORY_MAX_BYTES = 64 << 20 }; /* entries; bytes of the file's end that are read */
 struct history {
     char **v;
     size_t n, cap;

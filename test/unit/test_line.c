@@ -1,6 +1,8 @@
 /* The line editor, byte by byte: its text, and the screen of a terminal after each redraw. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/terminal/columns.h"
 #include "cli/terminal/line.h"
@@ -235,6 +237,38 @@ static void test_output_above(void **state) {
     end(e);
 }
 
+/* Of a file above the limit, the last whole lines are read, and the rest is dropped from it. */
+static void test_long_history(void **state) {
+    enum { LINE = 1 << 20, LINES = HISTORY_MAX_BYTES / LINE + 3 };
+    char dir[] = "/tmp/hearth-history-XXXXXX", path[64];
+    char *line = malloc(LINE);
+    struct history h;
+    struct stat st;
+    assert_true(line && mkdtemp(dir));
+    setenv("XDG_STATE_HOME", dir, 1);
+    snprintf(path, sizeof path, "%s/hearth", dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/hearth/history", dir);
+    FILE *f = fopen(path, "w");
+    memset(line, 'x', LINE);
+    line[LINE - 1] = '\n';
+    for (int i = 0; f && i < LINES; i++) fwrite(line, LINE, 1, f);
+    assert_true(f && fputs("the last one\n", f) > 0 && !fclose(f));
+    for (int k = 0; k < 2; k++) {
+        history_open(&h, true);
+        assert_int_equal(h.n, HISTORY_MAX_BYTES / LINE);
+        assert_string_equal(h.v[h.n - 1], "the last one");
+        assert_int_equal(strlen(h.v[0]), LINE - 1);
+        history_close(&h);
+        assert_true(!stat(path, &st) && st.st_size <= HISTORY_MAX_BYTES);
+    }
+    assert_int_equal(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/hearth", dir);
+    assert_int_equal(rmdir(path) | rmdir(dir), 0);
+    unsetenv("XDG_STATE_HOME");
+    free(line);
+}
+
 static void test_history(void **state) {
     struct editor *e = begin();
     history_add(&e->history, "one", 3);
@@ -413,21 +447,15 @@ static void test_resize(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys),
-                                       cmocka_unit_test(test_keys_in_rows),
-                                       cmocka_unit_test(test_results),
-                                       cmocka_unit_test(test_screen),
-                                       cmocka_unit_test(test_edge),
-                                       cmocka_unit_test(test_taller_than_the_screen),
-                                       cmocka_unit_test(test_output_above),
-                                       cmocka_unit_test(test_history),
-                                       cmocka_unit_test(test_search),
-                                       cmocka_unit_test(test_harmful),
-                                       cmocka_unit_test(test_clusters),
-                                       cmocka_unit_test(test_completion),
-                                       cmocka_unit_test(test_many_candidates),
-                                       cmocka_unit_test(test_folded_paste),
-                                       cmocka_unit_test(test_folded_line),
-                                       cmocka_unit_test(test_resize)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keys),         cmocka_unit_test(test_keys_in_rows),
+        cmocka_unit_test(test_results),      cmocka_unit_test(test_screen),
+        cmocka_unit_test(test_edge),         cmocka_unit_test(test_taller_than_the_screen),
+        cmocka_unit_test(test_output_above), cmocka_unit_test(test_history),
+        cmocka_unit_test(test_long_history), cmocka_unit_test(test_search),
+        cmocka_unit_test(test_harmful),      cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_completion),   cmocka_unit_test(test_many_candidates),
+        cmocka_unit_test(test_folded_paste), cmocka_unit_test(test_folded_line),
+        cmocka_unit_test(test_resize)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
