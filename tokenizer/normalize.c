@@ -16,7 +16,7 @@ enum { MOST_GROWTH = 16, SPARE = 64 << 10 };
  * text would be longer than `most`. */
 static int append_text(struct norm_text_buf *o, const struct norm_text *in, const char *s, size_t n,
                        const uint8_t *origin, uint8_t value) {
-    if (n > o->most - o->s.len) return o->is_full = true, ERR_MODEL;
+    if (n > o->most - o->s.len) return o->most = 0, ERR_MODEL;
     int rc = buf_add(&o->s, s, n);
     if (!in->origin) return rc;
     if (origin) return buf_add(&o->origin, origin, n) || rc ? ERR_MEMORY : 0;
@@ -240,9 +240,9 @@ static struct norm_text strip_text(const struct norm_step *z, struct norm_text i
 
 int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out,
                    struct error *e) {
-    const size_t given = in.n;
+    const size_t given = in.n, most = given * MOST_GROWTH + SPARE;
     int side = 0;
-    for (int i = 0; i < 2; i++) x->norm[i].most = given * MOST_GROWTH + SPARE, x->norm[i].is_full = false;
+    x->norm[0].most = x->norm[1].most = most;
     for (size_t i = 0; i < z->n && in.n; i++) {
         const struct norm_step *k = &z->steps[i];
         struct norm_text_buf *o = &x->norm[side];
@@ -272,9 +272,9 @@ int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_te
         case NORM_LOWERCASE: rc = lowercase_text(&in, o); break;
         case NORM_STRIP_ACCENTS: rc = strip_accents(&in, o); break;
         }
-        if (o->is_full)
+        if (!o->most)
             return error_set(e, ERR_MODEL, "the tokenizer's normalizer makes a text of %zu bytes longer than %zu bytes",
-                             given, o->most);
+                             given, most);
         if (rc) return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory to normalize %zu bytes", in.n) : rc;
         if (!changed) continue;
         in = (struct norm_text){o->s.data ? o->s.data : "", o->s.len,

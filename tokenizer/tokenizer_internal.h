@@ -22,8 +22,7 @@ enum {
     TOKEN_HAS_FIRST_FORM = 16 /* see decoder_set_bytes */
 };
 struct vocab_token {
-    uint32_t pool_offset, n; /* in the pool: the decoded bytes of the token */
-    uint32_t flags;
+    uint32_t pool_offset, n, flags; /* offset and n: the decoded bytes of the token in the pool */
 };
 struct vocab {
     char *pool;
@@ -96,8 +95,7 @@ struct norm_text {
 };
 struct norm_text_buf { /* buffers of a norm_text */
     struct buf s, origin;
-    size_t most;  /* bytes of s, at most */
-    bool is_full; /* more were to be appended */
+    size_t most; /* bytes of s, at most; 0: more were to be appended */
 };
 enum norm_kind {
     NORM_NFC,
@@ -125,8 +123,7 @@ struct normalizer {
     struct norm_step *steps;
     size_t n, cap;
 };
-/* j: normalizer of tokenizer.json; NULL or null: no steps */
-int normalizer_load(struct normalizer *z, const struct json *j, struct error *e);
+int normalizer_load(struct normalizer *z, const struct json *j, struct error *e); /* j NULL or null: no steps */
 void normalizer_free(struct normalizer *z);
 /* Points out into in or into the encoder's buffers; valid until the next call. */
 int normalizer_run(struct encoder *x, const struct normalizer *z, struct norm_text in, struct norm_text *out,
