@@ -111,6 +111,20 @@ class Tests(driver.Case):
         for folder in ("base", "cli", "cpu", "engine", "gpu", "tokenizer"):
             self.assertTrue(any(p.startswith(folder + "/") for p in paths), folder)
 
+    def test_security(self):
+        """Every promise of SECURITY.md names tests, and they exist."""
+        text = read("SECURITY.md")
+        promises = re.findall(r"(?m)^- (.*)$", text[text.index("## Trust"):text.index("## Reporting")])
+        self.assertGreater(len(promises), 15)
+        for promise in promises:
+            named = re.findall(r"`((?:e2e|unit|fuzz)_\w+)`(?:: ((?:test_\w+)(?:, test_\w+)*))?", promise)
+            self.assertTrue(named, promise)
+            for suite, cases in named:
+                kind, name = suite.split("_", 1)
+                source = read({"e2e": f"test/e2e/test_{name}.py", "unit": f"test/unit/test_{name}.c", "fuzz": f"test/fuzz/fuzz_{name}.c"}[kind])
+                for case in filter(None, cases.split(", ")):
+                    self.assertRegex(source, rf"(def|static void) {case}\(", promise)
+
 
 
 if __name__ == "__main__":

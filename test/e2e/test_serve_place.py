@@ -269,8 +269,9 @@ class Place(Case):
         """Two lengths of a body are refused, and an escaped NUL does not end a path."""
         s = self.serve()
         for text, want in ((b"GET /v1/models/fake%00x HTTP/1.1\r\nHost: h\r\n\r\n", b"404"), (b"GET /v1/models/f%61ke HTTP/1.1\r\nHost: h\r\n\r\n", b"200"), (b"GET /v1/models/fake%0 HTTP/1.1\r\nHost: h\r\n\r\n", b"404"),
-                           (b"POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}", b"400"),
-                           (b"POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\ncontent-length: 40\r\n\r\n{}", b"400")):
+                           (b'POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Length: 16\r\n\r\n{"content": "a"}', b"200"),
+                           (b'POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Length: 16\r\nContent-Length: 16\r\n\r\n{"content": "a"}', b"400"),
+                           (b'POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Length: 16\r\ncontent-length: 17\r\n\r\n{"content": "a"}', b"400")):
             c = socket.socket(socket.AF_UNIX)
             c.settimeout(driver.PATIENCE)
             c.connect(s.path)

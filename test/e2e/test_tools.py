@@ -364,6 +364,13 @@ class Chat(Tools):
         self.assertEqual(t.wait(), 0)
         self.assertTrue(t.restored())
 
+    def test_output_controls_no_terminal(self):
+        """Escape sequences in the output of a tool, and in its error output, are shown, not obeyed."""
+        t = self.open(self.tool("evil", "sh", "-c", r"printf '\033]0;title\007\033[31mred'; printf '\033]0;why\007' >&2; exit 1"), args=("--allow", "all"))
+        self.ask(t, "use evil {}", "\u241b[31mred")
+        for bad in (b"\x1b]", b"\x1b[31m", b"\x07"):
+            self.assertNotIn(bad, t.out)
+
     def test_two_calls(self):
         t = self.open(self.tool("weather", "cat"), self.tool("time", "date"))
         self.question(t, "use weather {},")

@@ -321,5 +321,5 @@ change("save-untried", "an answer is computed that cannot be saved", "e2e_store"
 change("history-long", "a history above 64 MB is not shortened", "unit_line", ("cli/terminal/history.c", "lines <= 2 * HISTORY_MAX && !is_long", "lines <= 2 * HISTORY_MAX"))
 change("hash-steps", "hashes of nested tuples take no steps", "unit_jinja", ("tokenizer/jinja/jvalue.c", "        jcount_steps(r, v.l->n);\n        for (size_t i = 0; i < v.l->n; i++) h =", "        for (size_t i = 0; i < v.l->n; i++) h ="))
 change("macro-parameters", "a macro has any number of parameters", "unit_jinja", ("tokenizer/jinja/jstmt.c", "++n_parameters > JINJA_MAX_KEYWORDS", "++n_parameters < 0"))
-change("normalizer-growth", "a normalizer makes a text as long as it likes", "unit_tokenizer", ("tokenizer/normalize.c", "most = given * MOST_GROWTH + SPARE;", "most = SIZE_MAX;"))
-change("decoder-growth", "a decoder makes a token as long as it likes", "unit_tokenizer", ("tokenizer/decoder.c", "out->len > MOST_BYTES", "0"))
+change("normalizer-growth", "a normalizer makes a text 16,000 times as long", "unit_tokenizer", ("tokenizer/normalize.c", "MOST_GROWTH = 16,", "MOST_GROWTH = 1 << 14,"))
+change("decoder-growth", "a decoder that makes a token too long counts as lack of memory", "unit_tokenizer", ("tokenizer/decoder.c", "out->len > MOST_BYTES) rc = ERR_MODEL;", "out->len > MOST_BYTES) rc = ERR_MEMORY;"))
