@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -21,10 +22,15 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct child *running; /* under the lock, as is last_number */
 static unsigned last_number;
+static unsigned long long begun; /* clock ticks since boot, as in /proc */
 
 void child_orphans_begin(void) {
     char mark[CHILD_MARK_BYTES];
+    struct timespec now;
     child_orphans_mark(0, mark);
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    begun = ((unsigned long long)now.tv_sec * 1000 + (unsigned long long)now.tv_nsec / 1000000) *
+            (unsigned long long)sysconf(_SC_CLK_TCK) / 1000;
     /* what is no tool, such as the editor, has this mark, and may leave something */
     if (!prctl(PR_SET_CHILD_SUBREAPER, 1)) setenv(NAME, mark + sizeof NAME, 1);
 }
@@ -82,18 +88,22 @@ static size_t read_proc(const char *pid, const char *what, char *out, size_t cap
 }
 
 /* Returns whether a process is an orphan, of no child that still runs. Tools lead sessions of their own, so a process
- * in ours, such as the editor, is none. */
+ * in ours, such as the editor, is none, and neither is one that is older than the first tool: a shell that became this
+ * process by exec may have started it. */
 static bool is_orphan(const char *name, char *environment, size_t cap) {
     char stat[1024], state;
     int parent, group, session;
+    unsigned long long start;
     const char *fields = read_proc(name, "stat", stat, sizeof stat) ? strrchr(stat, ')') : NULL;
-    if (!fields || sscanf(fields + 1, " %c %d %d %d", &state, &parent, &group, &session) != 4) return false;
-    if (parent != getpid() || session == getsid(0)) return false;
+    if (!fields || sscanf(fields + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                          &state, &parent, &group, &session, &start) != 5)
+        return false;
+    if (parent != getpid() || session == getsid(0) || start < begun) return false;
     const size_t n = state == 'Z' ? 0 : read_proc(name, "environ", environment, cap);
     bool is_kept = has_mark(environment, n, 0);
     pthread_mutex_lock(&lock);
     for (struct child *c = running; c && !is_kept; c = c->next)
-        is_kept = c->pid == atoi(name) || has_mark(environment, n, c->number);
+        is_kept = c->pid == atoi(name) || has_mark(environment, n, c->number) || (!c->pid && state == 'Z');
     pthread_mutex_unlock(&lock);
     return !is_kept;
 }

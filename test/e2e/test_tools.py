@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -363,6 +364,17 @@ class Chat(Tools):
         t.send("\x04")
         self.assertEqual(t.wait(), 0)
         self.assertTrue(t.restored())
+
+    def test_processes_of_others_stay(self):
+        """What a shell started before it became hearth by exec is not a tool's, though it is hearth's child."""
+        pid_file = os.path.join(self.home, "pid")
+        script = 'env -i setsid sleep 100 >&- 2>&- <&- & echo $! > "$1"; sleep 0.1; exec "$0" --tool "$2" --allow true -p "use true {}"'
+        p = subprocess.run(["sh", "-c", script, driver.BIN, pid_file, self.tool("true", "true")], env=self.env, stdin=subprocess.DEVNULL, capture_output=True)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        with open(pid_file) as f:
+            pid = int(f.read())
+        self.assertTrue(is_running(pid))
+        os.kill(pid, signal.SIGKILL)
 
     def test_output_controls_no_terminal(self):
         """Escape sequences in the output of a tool, and in its error output, are shown, not obeyed."""

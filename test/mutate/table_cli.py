@@ -323,3 +323,4 @@ change("hash-steps", "hashes of nested tuples take no steps", "unit_jinja", ("to
 change("macro-parameters", "a macro has any number of parameters", "unit_jinja", ("tokenizer/jinja/jstmt.c", "++n_parameters > JINJA_MAX_KEYWORDS", "++n_parameters < 0"))
 change("normalizer-growth", "a normalizer makes a text 16,000 times as long", "unit_tokenizer", ("tokenizer/normalize.c", "MOST_GROWTH = 16,", "MOST_GROWTH = 1 << 14,"))
 change("decoder-growth", "a decoder that makes a token too long counts as lack of memory", "unit_tokenizer", ("tokenizer/decoder.c", "out->len > MOST_BYTES) rc = ERR_MODEL;", "out->len > MOST_BYTES) rc = ERR_MEMORY;"))
+change("tool-others", "a process that is older than the tools is killed with them", "e2e_tools", ("cli/tools/child_orphans.c", " || start < begun", ""))
