@@ -51,7 +51,7 @@ struct store_entry {
     char name[128], title[256]; /* title: at most 60 columns */
     int64_t saved_at;           /* seconds since 1970 */
     size_t bytes, n_questions;
-    bool damaged;
+    bool damaged, newer; /* damaged: cannot be opened; newer: because a newer version of hearth saved it */
 };
 int store_list_entries(struct store_entry **out, size_t *n, struct error *e); /* free with mem_free */
 /* Appends a row of the list without a line end. width: of the name column. cols: of the screen, 0 for no limit; a title
@@ -63,8 +63,8 @@ int store_list_name_width(const struct store_entry *v, size_t n, int cols);
 int store_list_last(char *name, size_t cap, struct error *e);
 int store_list_print(struct app *a, struct error *e); /* --list */
 
-/* Parses the bytes of a session file; what names it in errors; keys are appended to disk_keys. disk_keys and model may
- * be NULL. For store_open and the fuzz target. */
+/* Parses the bytes of a session file; what names it in errors; keys are appended to disk_keys. ERR_MODEL: damaged;
+ * ERR_RUNTIME: of a newer version; ERR_MEMORY. disk_keys and model may be NULL. For store_open and the fuzz target. */
 int store_parse(const char *data, size_t n, const char *what, struct conversation *conv, struct disk_keys *disk_keys,
                 struct store_model *model, struct error *e);
 /* Appends the messages of a saved conversation without opening it. */

@@ -28,7 +28,8 @@ static void read_entry(struct store_entry *t, const char *path) {
     size_t n;
     t->damaged = file_read(path, MAX_LISTED_BYTES, &data, &n, NULL) != 0;
     if (t->damaged) return;
-    t->damaged = store_parse(data, n, t->name, &conv, NULL, NULL, NULL) != 0;
+    const int rc = store_parse(data, n, t->name, &conv, NULL, NULL, NULL);
+    t->damaged = rc != 0, t->newer = rc == ERR_RUNTIME;
     conversation_title(&conv, TITLE_COLS, &title);
     snprintf(t->title, sizeof t->title, "%s", title.data ? title.data : "");
     t->n_questions = conversation_n_questions(&conv);
@@ -85,7 +86,7 @@ void store_list_entry_text(const struct store_entry *t, int width, int cols, str
     bool narrow = cols && taken >= cols;
     strftime(when, sizeof when, narrow ? "%Y-%m-%d" : "%Y-%m-%d %H:%M", localtime_r(&saved, &tm));
     buf_fmt(out, "%s  %s%*s ", when, t->name, narrow || name > width ? 0 : width - name, "");
-    if (t->damaged) buf_fmt(out, "damaged, %zu bytes", t->bytes);
+    if (t->damaged) buf_fmt(out, "%s, %zu bytes", t->newer ? "of a newer hearth" : "damaged", t->bytes);
     else if (narrow && (int)strlen(when) + 3 + name + (int)strlen("(10)") < cols) buf_fmt(out, "(%zu)", t->n_questions);
     else if (!narrow)
         buf_fmt(out, "%3zu question%s %4zu kB  ", t->n_questions, t->n_questions == 1 ? ", " : "s,",

@@ -78,6 +78,7 @@ class Store(driver.Case):
             self.assertIn("talk: saved by a newer version of hearth", err)
             with open(path, "rb") as f:
                 self.assertEqual(f.read(), newer)
+            self.assertIn(b"talk of a newer hearth, ", self.run_bin("--list")[1].replace(b"  ", b" "))
         self.assertEqual(os.listdir(os.path.dirname(path)), ["talk.json"])
 
     def test_linked_files(self):
