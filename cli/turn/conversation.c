@@ -192,7 +192,7 @@ static void put_calls(const struct tool_calls *calls, enum message_form form, st
 void conversation_message_json(const struct message *m, enum message_form form, struct buf *b) {
     const bool is_empty = m->calls.n && !m->text.len && m->role == ROLE_ASSISTANT;
     buf_fmt(b, "{\"role\": \"%s\", ", conversation_role_name(m->role));
-    if (is_empty && (form == MESSAGE_TEMPLATE_NULL || form == MESSAGE_REQUEST)) buf_str(b, "\"content\": null");
+    if (is_empty && form == MESSAGE_REQUEST) buf_str(b, "\"content\": null");
     else put_text(b, "content", &m->text);
     if (m->thinking.len) {
         buf_str(b, ", ");

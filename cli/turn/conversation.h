@@ -47,6 +47,6 @@ const char *conversation_question(const struct message *m, struct buf *documents
 void conversation_title(const struct conversation *c, int cols, struct buf *out);
 
 /* Appends a message as JSON without its closing brace, as a session file, a chat template or a chat-completions request
- * has it. TEMPLATE_NULL: for a template that recognises a message with only tool calls by its null content. */
-enum message_form { MESSAGE_SAVED, MESSAGE_TEMPLATE, MESSAGE_TEMPLATE_NULL, MESSAGE_REQUEST };
+ * has it. */
+enum message_form { MESSAGE_SAVED, MESSAGE_TEMPLATE, MESSAGE_REQUEST };
 void conversation_message_json(const struct message *m, enum message_form form, struct buf *b);

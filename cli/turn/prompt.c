@@ -161,9 +161,7 @@ static int render_messages(struct app *a, const struct conversation *c, int thin
     struct arena arena = {0};
     struct json root;
     const bool local = a->backend->is_local;
-    const enum message_form form = !local                                  ? MESSAGE_REQUEST
-                                   : chat_template_tests_null(a->template) ? MESSAGE_TEMPLATE_NULL
-                                                                           : MESSAGE_TEMPLATE;
+    const enum message_form form = local ? MESSAGE_TEMPLATE : MESSAGE_REQUEST;
     if (local && conversation_has_calls(c) && !chat_template_takes_tools(a->template))
         return error_set(e, ERR_USAGE,
                          "the conversation has tool calls, which this model's chat template does not use; continue it "

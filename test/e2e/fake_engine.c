@@ -131,7 +131,6 @@ bool chat_template_takes_tools(const struct chat_template *c) { return !getenv("
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) {
     return n == 8 && !memcmp(word, "narrator", n);
 }
-bool chat_template_tests_null(const struct chat_template *c) { return false; }
 const struct dialect_set *chat_template_dialects(const struct chat_template *c) {
     static const struct dialect_set none;
     return &none;

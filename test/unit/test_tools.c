@@ -354,12 +354,11 @@ static void test_message_forms(void **state) {
     assert_int_equal(conversation_add_calls(&c, &calls), 0);
     check_form(&c.messages[0], MESSAGE_SAVED, CALL("\"\"", "{\"x\": 1}"));
     check_form(&c.messages[0], MESSAGE_TEMPLATE, CALL("\"\"", "{\"x\": 1}"));
-    check_form(&c.messages[0], MESSAGE_TEMPLATE_NULL, CALL("null", "{\"x\": 1}"));
     check_form(&c.messages[0], MESSAGE_REQUEST, CALL("null", "\"{\\\"x\\\": 1}\""));
     buf_str(&c.messages[0].text, "t");
-    check_form(&c.messages[0], MESSAGE_TEMPLATE_NULL, CALL("\"t\"", "{\"x\": 1}"));
+    check_form(&c.messages[0], MESSAGE_TEMPLATE, CALL("\"t\"", "{\"x\": 1}"));
     assert_int_equal(conversation_add_result(&c, &calls.v[0], "", 0), 0);
-    check_form(&c.messages[1], MESSAGE_TEMPLATE_NULL,
+    check_form(&c.messages[1], MESSAGE_TEMPLATE,
                "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"\", \"name\": \"f\"");
     assert_true(conversation_has_calls(&c));
     conversation_free(&c);

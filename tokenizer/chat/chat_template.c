@@ -8,6 +8,7 @@
 #include "base/gguf_file.h"
 #include "base/hash.h"
 #include "tokenizer/chat/builtin_templates.h"
+#include "tokenizer/chat/chat_forms.h"
 #include "tokenizer/jinja/jinja.h"
 
 /* Owns the chat templates of a checkpoint and the special tokens that they may name. Searches in the order of
@@ -24,6 +25,7 @@ struct chat_template {
     struct jinja_var vars[N_SPECIAL + 1];
     struct arena arena; /* holds the text of vars */
     struct dialect_set dialects;
+    struct chat_forms forms;
     uint64_t hash;
 };
 
@@ -226,6 +228,16 @@ static int open_files(struct chat_template *c, const char *dir, const char *temp
                : error_set(e, ERR_MODEL, "no chat template: give a model or a template file");
 }
 
+static int find_forms(struct chat_template *c, struct error *e) {
+    const struct jinja *without = c->calls_template ? c->calls_template : c->default_template;
+    const struct chat_forms_source source = {.with_tools = !chat_template_takes_tools(c) ? NULL
+                                                           : c->tool_template            ? c->tool_template
+                                                                                         : without,
+                                             .without_tools = without,
+                                             .vars = c->vars};
+    return chat_forms_find(&source, &c->forms, e);
+}
+
 static uint64_t mix_source_hash(const struct jinja *j, uint64_t seed) {
     size_t n;
     const char *s = j ? jinja_source(j, &n) : NULL;
@@ -241,6 +253,7 @@ int chat_template_open(struct chat_template **out, const char *dir, const char *
     if (rc >= 0) rc = rc ? open_gguf(c, file, template_file, e) : open_files(c, dir, template_file, e);
     if (!rc) dialects_find(&c->dialects, source_of(c));
     if (!rc && c->default_template) rc = make_calls_template(c, e);
+    if (!rc) rc = find_forms(c, e);
     if (rc) {
         chat_template_close(&c);
         return rc;
@@ -272,8 +285,13 @@ int chat_template_render(const struct chat_template *c, const struct json *vars,
 }
 int chat_template_render_prompt(const struct chat_template *c, const struct json *vars, struct text *out,
                                 struct error *e) {
-    return c->calls_template ? jinja_render(c->calls_template, vars, c->vars, out, e)
-                             : chat_template_render(c, vars, out, e);
+    struct arena a = {0};
+    struct json fitted;
+    int rc = chat_forms_apply(&c->forms, vars, &a, &fitted, e);
+    if (!rc && c->calls_template) rc = jinja_render(c->calls_template, &fitted, c->vars, out, e);
+    else if (!rc) rc = chat_template_render(c, &fitted, out, e);
+    arena_free(&a);
+    return rc;
 }
 const struct dialect_set *chat_template_dialects(const struct chat_template *c) { return &c->dialects; }
 
@@ -342,17 +360,5 @@ bool chat_template_mentions(const struct chat_template *c, const char *word, siz
     const char *s = source_of(c).s, *end = source_of(c).end;
     for (const char *at = s; n && (at = memmem(at, (size_t)(end - at), word, n)); at++)
         if (at > s && at + n < end && (at[-1] == '\'' || at[-1] == '"') && at[n] == at[-1]) return true;
-    return false;
-}
-
-bool chat_template_tests_null(const struct chat_template *c) {
-    static const char name[] = "content", test[] = " is none";
-    const char *s = source_of(c).s, *end = source_of(c).end;
-    for (const char *at = s; (at = memmem(at, (size_t)(end - at), name, sizeof name - 1));) {
-        at += sizeof name - 1;
-        const char *after = at;
-        while (after < end && (*after == '\'' || *after == '"' || *after == ']')) after++;
-        if ((size_t)(end - after) >= sizeof test - 1 && !memcmp(after, test, sizeof test - 1)) return true;
-    }
     return false;
 }

@@ -21,17 +21,13 @@ bool chat_template_takes_tools(const struct chat_template *c);
 /* Returns whether the template text contains this word in quotes, as it does for the roles that it handles
  * separately. */
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n);
-/* Returns whether the template tests `content is none`, as DeepSeek's do to recognise messages that have only tool
- * calls. Others may fail without a text. */
-bool chat_template_tests_null(const struct chat_template *c);
-
 /* vars: an object with "messages" and optionally tools, add_generation_prompt and any other template variable.
  * bos_token and eos_token come from the checkpoint if vars has none. String values are TEXT_VALUE, template text is
  * TEXT_TEMPLATE. ERR_RUNTIME with the template's own message (raise_exception), or the error with line and column. */
 int chat_template_render(const struct chat_template *c, const struct json *vars, struct text *out, struct error *e);
 
-/* Renders a prompt, as chat_template_render() does: with the calls of earlier answers also where the template leaves
- * them out (LFM2, Granite 3). */
+/* Renders a prompt, as chat_template_render() does, but puts the messages into the forms that the template takes first
+ * (chat_forms.h), and writes the calls of earlier answers also where the template leaves them out (LFM2, Granite 3). */
 int chat_template_render_prompt(const struct chat_template *c, const struct json *vars, struct text *out,
                                 struct error *e);
 
