@@ -135,10 +135,15 @@ static int add_assistant(struct api_messages *m, const struct json *blocks, stru
 static int add_message(struct api_messages *m, const struct json *from, uint32_t i, struct error *e) {
     const struct json *content = json_get(from, "content"), *role = json_get(from, "role");
     const bool assistant = json_is(role, "assistant");
+    struct json text;
     char where[40];
     snprintf(where, sizeof where, "messages[%u].content", i);
+    if (json_is(role, "system")) {
+        TRY(read_text(m->request, content, where, &text, e));
+        return api_messages_add(m, "system", &text, e);
+    }
     if (!assistant && !json_is(role, "user"))
-        return error_set(e, ERR_USAGE, "messages[%u].role: must be user or assistant", i);
+        return error_set(e, ERR_USAGE, "messages[%u].role: must be user, assistant or system", i);
     if (content && content->type == JSON_STRING)
         return api_messages_add(m, assistant ? "assistant" : "user", content, e);
     if (!content || content->type != JSON_ARRAY)
@@ -192,22 +197,19 @@ static int read_choice(struct api_request *r, const struct json *choice, struct 
     return 0;
 }
 
-static int read_tools(struct api_request *r, const struct json *root, struct error *e) {
+static int read_tools(struct api_request *r, const struct json *root, bool strict, struct error *e) {
     const struct json *from = json_get(root, "tools");
     struct json *tools, *list;
     TRY(read_choice(r, json_get(root, "tool_choice"), e));
-    if (!api_members_present(from)) return 0;
-    if (from->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: must be an array");
-    if (!(tools = arena_alloc(&r->arena, sizeof *tools))) return error_set(e, ERR_MEMORY, "no memory");
-    TRY(api_messages_array(r, from->n, tools, &list, e));
-    for (uint32_t i = 0; i < from->n; i++) {
+    TRY(api_messages_open_tools(r, from, &tools, &list, e));
+    for (uint32_t i = 0; tools && i < from->n; i++) {
         const struct json *t = &from->items[i], *type = json_get(t, "type"), *name = json_get(t, "name");
-        if (api_members_present(type) && !json_is(type, "custom"))
-            return error_set(e, ERR_USAGE,
-                             "tools[%u].type: only tools of the client are supported, with a name and an input_schema",
-                             i);
+        if (api_members_present(type) && !json_is(type, "custom")) {
+            TRY(api_messages_skip_tool(r, i, type, "custom, with a name and an input_schema,", strict, e));
+            continue;
+        }
         if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "tools[%u].name: missing", i);
-        TRY(api_messages_tool(r, name, json_get(t, "description"), json_get(t, "input_schema"), &list[i], e));
+        TRY(api_messages_tool(r, name, json_get(t, "description"), json_get(t, "input_schema"), &list[tools->n++], e));
     }
     r->tools = tools;
     return 0;
@@ -219,9 +221,8 @@ static int read_format(struct api_request *r, const struct json *root, struct er
     if (!api_members_present(format)) return 0;
     if (!json_is(json_get(format, "type"), "json_schema") || !json_get(format, "schema"))
         return error_set(e, ERR_USAGE, "output_config.format: must have the type json_schema and a schema");
-    if (r->n_stop || r->partial_answer)
-        return error_set(e, ERR_USAGE,
-                         "output_config.format: cannot be combined with stop_sequences or a begun answer");
+    if (r->partial_answer)
+        return error_set(e, ERR_USAGE, "output_config.format: cannot be combined with a begun answer");
     r->has_source = true;
     return api_format_take(&r->arena, "output_config.format.schema", json_get(format, "schema"), SOURCE_SCHEMA,
                            &r->source, e);
@@ -243,7 +244,7 @@ static int parse(struct api_request *r, const char *body, size_t n, const struct
     TRY(api_members_read(r, &root, &table, strict, e));
     TRY(read_messages(r, &root, &messages, e));
     take_partial_answer(r, &messages);
-    TRY(read_tools(r, &root, e));
+    TRY(read_tools(r, &root, strict, e));
     TRY(read_format(r, &root, e));
     TRY(read_thinking(json_get(&root, "thinking"), &options.think, e));
     options.effort = json_path(&root, "output_config.effort");

@@ -15,6 +15,7 @@ struct api_request {
     struct json template_input;
     const struct json *model, *tools; /* NULL: absent */
     const struct json *user;          /* the end user, where one program asks for several; NULL: absent */
+    const struct json *skipped_tool;  /* type of a tool that was left out; NULL: none was */
     enum api_tool_choice tool_choice; /* NONE: tools is NULL */
     const struct json *forced_tool;   /* with REQUIRED: name of the only tool that may be called; NULL: any */
     bool single_tool_call;            /* at most one call in an answer */

@@ -28,16 +28,23 @@ int api_format_take(struct arena *a, const char *name, const struct json *value,
     return 0;
 }
 
-static int read_response_format(struct arena *a, const struct json *format, struct grammar_source *out, bool *found,
-                                struct error *e) {
-    const struct json *type = json_get(format, "type"), *schema = json_path(format, "json_schema.schema");
+int api_format_read_typed(struct arena *a, const char *name, const struct json *format, struct grammar_source *out,
+                          bool *found, struct error *e) {
+    static const char *const places[] = {"json_schema.schema", "schema"};
+    const struct json *type = json_get(format, "type");
+    char where[80];
     if (!is_present(format) || json_is(type, "text")) return 0;
+    if (!json_is(type, "json_object") && !json_is(type, "json_schema"))
+        return error_set(e, ERR_USAGE, "%s.type: must be text, json_object or json_schema", name);
     *found = true;
-    if (json_is(type, "json_object")) return api_format_take(a, "response_format", format, SOURCE_JSON_OBJECT, out, e);
-    if (!json_is(type, "json_schema"))
-        return error_set(e, ERR_USAGE, "response_format.type: must be text, json_object or json_schema");
-    if (!is_present(schema)) return error_set(e, ERR_USAGE, "response_format.json_schema.schema: a schema is required");
-    return api_format_take(a, "response_format.json_schema.schema", schema, SOURCE_SCHEMA, out, e);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const struct json *schema = json_path(format, places[i]);
+        if (!is_present(schema)) continue;
+        snprintf(where, sizeof where, "%s.%s", name, places[i]);
+        return api_format_take(a, where, schema, SOURCE_SCHEMA, out, e);
+    }
+    if (json_is(type, "json_object")) return api_format_take(a, name, format, SOURCE_JSON_OBJECT, out, e);
+    return error_set(e, ERR_USAGE, "%s: a schema is required", name);
 }
 
 int api_format_read(struct arena *a, const struct json *root, struct grammar_source *out, bool *found,
@@ -51,7 +58,7 @@ int api_format_read(struct arena *a, const struct json *root, struct grammar_sou
                 {"guided_choice", "choice", SOURCE_CHOICES}};
     const struct json *nested = json_get(root, "structured_outputs");
     *found = false;
-    TRY(read_response_format(a, json_get(root, "response_format"), out, found, e));
+    TRY(api_format_read_typed(a, "response_format", json_get(root, "response_format"), out, found, e));
     for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
         const bool inner = i & 1;
         char name[64];
@@ -63,13 +70,8 @@ int api_format_read(struct arena *a, const struct json *root, struct grammar_sou
         *found = true;
         TRY(api_format_take(a, name, value, rows[i / 2].kind, out, e));
     }
-    if (!*found) return 0;
-    static const char *const exclusive[] = {"stop", "continue_final_message", "tools"};
-    for (size_t i = 0; i < sizeof exclusive / sizeof *exclusive; i++) {
-        const struct json *j = json_get(root, exclusive[i]);
-        const bool off = !is_present(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n) ||
-                         (!strcmp(exclusive[i], "tools") && json_is(json_get(root, "tool_choice"), "none"));
-        if (!off) return error_set(e, ERR_USAGE, "%s: cannot be combined with a format of the answer", exclusive[i]);
-    }
+    const struct json *begun = json_get(root, "continue_final_message");
+    if (*found && is_present(begun) && !(begun->type == JSON_BOOL && !begun->boolean))
+        return error_set(e, ERR_USAGE, "continue_final_message: cannot be combined with a format of the answer");
     return 0;
 }

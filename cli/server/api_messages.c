@@ -58,11 +58,7 @@ static int make_object(struct api_request *r, const char *const *keys, const str
 int api_messages_call(struct api_request *r, const struct json *id, const struct json *name,
                       const struct json *arguments, struct json *out, struct error *e) {
     const struct json type = api_messages_word("function");
-    struct json opened, function;
-    if (arguments && arguments->type == JSON_STRING &&
-        !json_parse(&r->arena, arguments->string, arguments->n, 0, "arguments", &opened, NULL) &&
-        opened.type == JSON_OBJECT)
-        arguments = &opened;
+    struct json function;
     TRY(make_object(r, (const char *const[]){"name", "arguments"}, (const struct json *const[]){name, arguments}, 2,
                     &function, e));
     return make_object(r, (const char *const[]){"id", "type", "function"},
@@ -78,6 +74,25 @@ int api_messages_tool(struct api_request *r, const struct json *name, const stru
                     (const struct json *const[]){name, description, schema}, 3, &function, e));
     return make_object(r, (const char *const[]){"type", "function"}, (const struct json *const[]){&type, &function}, 2,
                        out, e);
+}
+
+int api_messages_open_tools(struct api_request *r, const struct json *from, struct json **tools, struct json **list,
+                            struct error *e) {
+    *tools = NULL;
+    if (!api_members_present(from)) return 0;
+    if (from->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: must be an array");
+    if (!(*tools = arena_alloc(&r->arena, sizeof **tools))) return no_memory(e);
+    TRY(api_messages_array(r, from->n, *tools, list, e));
+    (*tools)->n = 0;
+    return 0;
+}
+
+int api_messages_skip_tool(struct api_request *r, uint32_t i, const struct json *type, const char *supported,
+                           bool strict, struct error *e) {
+    if (strict || type->type != JSON_STRING)
+        return error_set(e, ERR_USAGE, "tools[%u].type: only %s is supported", i, supported);
+    r->skipped_tool = type;
+    return 0;
 }
 
 static bool is_word_of(const struct json *word, const char *list) {
@@ -127,8 +142,6 @@ static int check_tools(struct api_request *r, struct error *e) {
     if (r->forced_tool && !has_tool(r->tools, r->forced_tool))
         return error_set(e, ERR_USAGE, "tool_choice: no tool has the name %.*s",
                          (int)(r->forced_tool->n < 60 ? r->forced_tool->n : 60), r->forced_tool->string);
-    if (r->has_source)
-        return error_set(e, ERR_USAGE, "tool_choice: a required call cannot be combined with a format of the answer");
     return 0;
 }
 

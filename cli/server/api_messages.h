@@ -16,12 +16,19 @@ int api_messages_open(struct api_messages *m, struct api_request *r, uint32_t mo
 int api_messages_add(struct api_messages *m, const char *role, const struct json *content, struct error *e);
 /* Sets another member of the last message; at most 4. */
 void api_messages_set(struct api_messages *m, const char *key, const struct json *value);
-/* Makes an element of tool_calls. arguments: an object, or its text. */
+/* Makes an element of tool_calls. arguments: as given; the template's forms decide (tokenizer/chat/chat_forms.h). */
 int api_messages_call(struct api_request *r, const struct json *id, const struct json *name,
                       const struct json *arguments, struct json *out, struct error *e);
 /* Makes an element of tools; description and schema may be NULL. */
 int api_messages_tool(struct api_request *r, const struct json *name, const struct json *description,
                       const struct json *schema, struct json *out, struct error *e);
+/* Makes a list with room for the tools of a request's member `tools`, for the caller to fill: *list has the elements,
+ * (*tools)->n counts them. *tools: NULL if there is no such member. */
+int api_messages_open_tools(struct api_request *r, const struct json *from, struct json **tools, struct json **list,
+                            struct error *e);
+/* Leaves out tools[i], whose type is another than that of the tools that a client carries out. strict: refuses it. */
+int api_messages_skip_tool(struct api_request *r, uint32_t i, const struct json *type, const char *supported,
+                           bool strict, struct error *e);
 /* Makes an array of n items in the arena. */
 int api_messages_array(struct api_request *r, uint32_t n, struct json *out, struct json **items, struct error *e);
 

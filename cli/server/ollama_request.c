@@ -73,8 +73,6 @@ static int read_format(struct api_request *r, const struct json *format, struct 
     if (api_members_empty(format)) return 0;
     if (format->type == JSON_STRING && !json_is(format, "json"))
         return error_set(e, ERR_USAGE, "format: must be json or a schema");
-    if (r->n_stop || !api_members_empty(r->tools))
-        return error_set(e, ERR_USAGE, "format: cannot be combined with stop strings or tools");
     r->has_source = true;
     return api_format_take(&r->arena, "format", format,
                            format->type == JSON_STRING ? SOURCE_JSON_OBJECT : SOURCE_SCHEMA, &r->source, e);

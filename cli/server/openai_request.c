@@ -118,30 +118,6 @@ static int read_parameters(struct api_request *r, const struct json *root, int f
 
 /* --- chats ------------------------------------------------------------------------------------ */
 
-/* Parses the arguments of earlier tool calls: the protocol has them as text, templates expect the object. */
-static int parse_call_arguments(struct arena *arena, const struct json *calls, struct json *out, struct error *e) {
-    struct json *list = arena_alloc(arena, (size_t)calls->n * sizeof *list + 1);
-    if (!list) return error_set(e, ERR_MEMORY, "no memory");
-    *out = (struct json){.type = JSON_ARRAY, .n = calls->n, .items = list};
-    for (uint32_t i = 0; i < calls->n; i++) {
-        const struct json *f = json_get(&calls->items[i], "function"), *text = json_get(f, "arguments");
-        struct json arguments, function, *m, *call;
-        list[i] = calls->items[i];
-        if (!text || text->type != JSON_STRING ||
-            json_parse(arena, text->string, text->n, 0, "arguments", &arguments, NULL))
-            continue;
-        if (arguments.type != JSON_OBJECT) continue;
-        if (!(m = json_members(arena, f, 0)) || !(call = json_members(arena, &calls->items[i], 0)))
-            return error_set(e, ERR_MEMORY, "no memory");
-        json_set(m, f->n, "arguments", &arguments);
-        function = *f;
-        function.items = m;
-        json_set(call, list[i].n, "function", &function);
-        list[i].items = call;
-    }
-    return 0;
-}
-
 /* Checks a role. A template silently drops messages of roles that it does not handle, so these are refused; "developer"
  * is the protocol's newer name for "system". */
 static int check_role(const struct chat_template *chat, const struct json *role, uint32_t message,
@@ -159,19 +135,27 @@ static int check_role(const struct chat_template *chat, const struct json *role,
     return 0;
 }
 
+/* An answer that was cut while the model was thinking has no content. */
+static bool has_thought(const struct json *m) {
+    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
+    bool any = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) any |= !api_members_empty(json_get(m, names[i]));
+    return any && json_is(json_get(m, "role"), "assistant");
+}
+
 static int read_message(struct api_request *r, const struct json *m, uint32_t i, const struct chat_template *chat,
                         struct json *out, struct error *e) {
     static const char *const unsupported[] = {"function_call", "audio", "refusal"}; /* no template uses these */
     const struct json *role = json_get(m, "role"), *content = json_get(m, "content"),
                       *calls = json_get(m, "tool_calls");
-    struct json joined, parsed_calls, *copy;
+    struct json joined, *copy;
     char where[40];
     snprintf(where, sizeof where, "messages[%u].content", i);
     if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING)
         return error_set(e, ERR_USAGE, "messages[%u]: an object with a role is required", i);
     if (content && content->type != JSON_STRING && content->type != JSON_ARRAY && content->type != JSON_NULL)
         return error_set(e, ERR_USAGE, "%s: must be text or an array of parts", where);
-    if (!api_members_present(content) && !api_members_present(calls))
+    if (!api_members_present(content) && !api_members_present(calls) && !has_thought(m))
         return error_set(e, ERR_USAGE, "%s: missing", where);
     if (api_members_present(calls) && calls->type != JSON_ARRAY)
         return error_set(e, ERR_USAGE, "messages[%u].tool_calls: must be an array", i);
@@ -184,10 +168,6 @@ static int read_message(struct api_request *r, const struct json *m, uint32_t i,
     if (content && content->type == JSON_ARRAY) {
         TRY(api_messages_join(r, content, "text", where, &joined, e));
         json_set(copy, m->n, "content", &joined);
-    }
-    if (api_members_present(calls)) {
-        TRY(parse_call_arguments(&r->arena, calls, &parsed_calls, e));
-        json_set(copy, m->n, "tool_calls", &parsed_calls);
     }
     *out = *m;
     out->items = copy;
@@ -204,15 +184,15 @@ static int read_messages(struct api_request *r, const struct json *from, const s
     return 0;
 }
 
-static int read_tools(struct api_request *r, const struct json *root, struct error *e) {
-    const struct json *tools = json_get(root, "tools"), *choice = json_get(root, "tool_choice");
-    if (api_members_present(tools) && tools->type != JSON_ARRAY)
-        return error_set(e, ERR_USAGE, "tools: must be an array");
-    for (uint32_t i = 0; api_members_present(tools) && i < tools->n; i++) {
-        const struct json *type = json_get(&tools->items[i], "type");
-        if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: must be an object", i);
-        if (api_members_present(type) && !json_is(type, "function"))
-            return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
+static int read_tools(struct api_request *r, const struct json *root, bool strict, struct error *e) {
+    const struct json *from = json_get(root, "tools"), *choice = json_get(root, "tool_choice");
+    struct json *tools, *list;
+    TRY(api_messages_open_tools(r, from, &tools, &list, e));
+    for (uint32_t i = 0; tools && i < from->n; i++) {
+        const struct json *type = json_get(&from->items[i], "type");
+        if (from->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: must be an object", i);
+        if (!api_members_present(type) || json_is(type, "function")) list[tools->n++] = from->items[i];
+        else TRY(api_messages_skip_tool(r, i, type, "function", strict, e));
     }
     r->tools = tools;
     if (!api_members_present(choice) || json_is(choice, "auto")) return 0;
@@ -267,7 +247,7 @@ static int parse_chat(struct api_request *r, const char *body, size_t n, const s
     TRY(api_parse_root(r, body, n, &root, e));
     TRY(read_messages(r, json_get(&root, "messages"), chat, &messages, e));
     TRY(take_partial_answer(r, &root, &messages, e));
-    TRY(read_tools(r, &root, e));
+    TRY(read_tools(r, &root, strict, e));
     TRY(read_parameters(r, &root, CHAT, strict, e));
     if (r->markup && api_members_present(r->generated = json_get(&root, "generated")) &&
         r->generated->type != JSON_ARRAY)

@@ -91,10 +91,11 @@ static int add_message(struct api_messages *m, const struct json *item, uint32_t
     return k == 3 ? add_assistant(m, &text, thought, e) : api_messages_add(m, roles[k][1], &text, e);
 }
 
-/* A call of a tool. Calls that follow each other belong to one message. */
+/* A call of a tool; that of a custom tool has a text as input. Calls that follow each other belong to one message. */
 static int add_call(struct api_messages *m, const struct json *item, uint32_t i, const struct json *thought,
                     struct error *e) {
-    const struct json *name = json_get(item, "name"), empty = api_messages_word("");
+    const struct json *name = json_get(item, "name"), *arguments = json_get(item, "arguments"),
+                      empty = api_messages_word("");
     struct json *list, *last = m->n ? &m->items[m->n - 1] : NULL, calls;
     const struct json *earlier =
         last && json_is(json_get(last, "role"), "assistant") ? json_get(last, "tool_calls") : NULL;
@@ -102,7 +103,8 @@ static int add_call(struct api_messages *m, const struct json *item, uint32_t i,
     if (!name || name->type != JSON_STRING) return error_set(e, ERR_USAGE, "input[%u].name: missing", i);
     TRY(api_messages_array(m->request, n + 1, &calls, &list, e));
     if (n) memcpy(list, earlier->items, n * sizeof *list);
-    TRY(api_messages_call(m->request, json_get(item, "call_id"), name, json_get(item, "arguments"), &list[n], e));
+    TRY(api_messages_call(m->request, json_get(item, "call_id"), name, arguments ? arguments : json_get(item, "input"),
+                          &list[n], e));
     if (!last || !json_is(json_get(last, "role"), "assistant")) TRY(add_assistant(m, &empty, thought, e));
     else TRY(add_thought(m, thought, e));
     if (earlier) json_set((struct json *)last->items, last->n, "tool_calls", &calls);
@@ -141,8 +143,10 @@ static int add_item(struct api_messages *m, const struct json *item, uint32_t i,
     const struct json *type = json_get(item, "type");
     if (item->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "input[%u]: must be an object", i);
     if (!api_members_present(type) || json_is(type, "message")) return add_message(m, item, i, thought, e);
-    if (json_is(type, "function_call")) return add_call(m, item, i, thought, e);
-    if (json_is(type, "function_call_output")) return add_output(m, item, i, e);
+    if (json_is(type, "function_call") || json_is(type, "custom_tool_call")) return add_call(m, item, i, thought, e);
+    if (json_is(type, "function_call_output") || json_is(type, "custom_tool_call_output"))
+        return add_output(m, item, i, e);
+    if (json_is(type, "web_search_call")) return 0; /* of another server */
     return error_set(e, ERR_USAGE,
                      "input[%u].type: only message, function_call, function_call_output and reasoning are supported",
                      i);
@@ -170,9 +174,9 @@ static int read_input(struct api_request *r, const struct json *root, struct jso
     return 0;
 }
 
-/* --- tools and format ------------------------------------------------------------------------- */
+/* --- tools ------------------------------------------------------------------------------------- */
 
-static int read_tools(struct api_request *r, const struct json *root, struct error *e) {
+static int read_tools(struct api_request *r, const struct json *root, bool strict, struct error *e) {
     const struct json *from = json_get(root, "tools"), *choice = json_get(root, "tool_choice"),
                       *name = json_get(choice, "name");
     struct json *tools, *list;
@@ -182,32 +186,19 @@ static int read_tools(struct api_request *r, const struct json *root, struct err
         r->tool_choice = API_TOOLS_REQUIRED, r->forced_tool = name;
     else if (api_members_present(choice) && !json_is(choice, "auto"))
         return error_set(e, ERR_USAGE, "tool_choice: must be none, auto, required, or a function with its name");
-    if (!api_members_present(from)) return 0;
-    if (from->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: must be an array");
-    if (!(tools = arena_alloc(&r->arena, sizeof *tools))) return error_set(e, ERR_MEMORY, "no memory");
-    TRY(api_messages_array(r, from->n, tools, &list, e));
-    for (uint32_t i = 0; i < from->n; i++) {
-        const struct json *t = &from->items[i], *tool = json_get(t, "name");
-        if (!json_is(json_get(t, "type"), "function"))
-            return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
+    TRY(api_messages_open_tools(r, from, &tools, &list, e));
+    for (uint32_t i = 0; tools && i < from->n; i++) {
+        const struct json *t = &from->items[i], *tool = json_get(t, "name"), *type = json_get(t, "type");
+        if (!type) return error_set(e, ERR_USAGE, "tools[%u].type: missing", i);
+        if (!json_is(type, "function")) {
+            TRY(api_messages_skip_tool(r, i, type, "function", strict, e));
+            continue;
+        }
         if (!tool || tool->type != JSON_STRING) return error_set(e, ERR_USAGE, "tools[%u].name: missing", i);
-        TRY(api_messages_tool(r, tool, json_get(t, "description"), json_get(t, "parameters"), &list[i], e));
+        TRY(api_messages_tool(r, tool, json_get(t, "description"), json_get(t, "parameters"), &list[tools->n++], e));
     }
     r->tools = tools;
     return 0;
-}
-
-static int read_format(struct api_request *r, const struct json *root, struct error *e) {
-    const struct json *format = json_path(root, "text.format"), *type = json_get(format, "type"),
-                      *schema = json_get(format, "schema");
-    if (!api_members_present(format) || json_is(type, "text")) return 0;
-    if (!api_members_empty(r->tools)) return error_set(e, ERR_USAGE, "text.format: cannot be combined with tools");
-    r->has_source = true;
-    if (json_is(type, "json_object"))
-        return api_format_take(&r->arena, "text.format", format, SOURCE_JSON_OBJECT, &r->source, e);
-    if (!json_is(type, "json_schema") || !api_members_present(schema))
-        return error_set(e, ERR_USAGE, "text.format: must be text, json_object, or json_schema with a schema");
-    return api_format_take(&r->arena, "text.format.schema", schema, SOURCE_SCHEMA, &r->source, e);
 }
 
 static int parse(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
@@ -218,8 +209,9 @@ static int parse(struct api_request *r, const char *body, size_t n, const struct
     TRY(api_parse_root(r, body, n, &root, e));
     TRY(api_members_read(r, &root, &table, strict, e));
     TRY(read_input(r, &root, &messages, e));
-    TRY(read_tools(r, &root, e));
-    TRY(read_format(r, &root, e));
+    TRY(read_tools(r, &root, strict, e));
+    TRY(api_format_read_typed(&r->arena, "text.format", json_path(&root, "text.format"), &r->source, &r->has_source,
+                              e));
     const struct json *effort = json_path(&root, "reasoning.effort");
     if (effort && effort->type == JSON_STRING) o.effort = effort;
     return api_messages_finish(r, chat, &messages, &o, e);

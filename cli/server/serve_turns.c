@@ -12,9 +12,11 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "cli/open.h"
+#include "cli/report.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
 #include "cli/turn/tool_grammar.h"
+#include "tokenizer/grammar/tool_source.h"
 
 static const char shutting_down[] = "the server is shutting down";
 
@@ -106,18 +108,35 @@ static int make_raw_prompt(struct http_request *x, struct error *e) {
     return 0;
 }
 
+/* Notes, once for each type of tool, that tools of this type are left out. */
+static void note_skipped_tool(struct server *s, const struct json *type) {
+    char name[sizeof s->noted_tool];
+    snprintf(name, sizeof name, "%.*s", (int)(type->n < sizeof name ? type->n : sizeof name - 1), type->string);
+    for (char *at = name; *at; at++)
+        if (!tool_source_is_name(&(struct json){.type = JSON_STRING, .n = 1, .string = at})) *at = '?';
+    if (!strcmp(name, s->noted_tool)) return;
+    memcpy(s->noted_tool, name, sizeof name);
+    report_note("a client offers tools of type %s, which are left out: models call functions only", name);
+}
+
 int serve_make_prompt(struct http_request *x, struct error *e) {
     struct app *a = x->server->app;
     TRY(x->protocol->parse(&x->request, x->body.data ? x->body.data : "", x->body.len, a->template,
                            a->opts.v[OPT_STRICT].on, e));
     TRY(check_model(x, e));
     if (x->request.load_only) return 0;
+    if (x->request.skipped_tool) note_skipped_tool(x->server, x->request.skipped_tool);
     if (x->request.raw_prompt) return make_raw_prompt(x, e);
     struct api_request *r = &x->request;
-    if (r->tool_choice == API_TOOLS_REQUIRED) {
-        const struct tool_request q = {.tools = r->tools, .name = r->forced_tool, .is_single = r->single_tool_call};
+    const bool required = r->tool_choice == API_TOOLS_REQUIRED;
+    if (required || (r->has_source && r->tools)) { /* a call is an answer whatever the format */
+        const struct grammar_source text = r->source;
+        const struct tool_request q = {.tools = r->tools,
+                                       .name = r->forced_tool,
+                                       .is_single = r->single_tool_call,
+                                       .text = required ? NULL : &text};
         if (tool_grammar_make(&r->arena, a->template, a->tokenizer, &q, &r->source, e))
-            return error_prefix(e, "tool_choice");
+            return error_prefix(e, required ? "tool_choice" : "tools with a format of the answer");
         r->has_source = true;
     }
     int rc = prompt_from_json(a, &x->request.template_input, &x->prompt, e);

@@ -128,6 +128,7 @@ struct server {
     long long opened_at;               /* seconds since 1970 */
     double started_s, last_activity_s; /* last: time of the last request or answer */
     bool stopping;
+    char noted_tool[60]; /* type of a tool that was left out and noted on stderr */
 };
 
 /* serve_connection.c: connections */

@@ -90,7 +90,10 @@ struct constraint {
     struct matcher *matcher;
     struct output_parser *parser;   /* follows the thinking; NULL: raw */
     bool is_free;                   /* thinking: every token is allowed */
-    enum output_kind part;          /* kind of the text that the grammar governs */
+    struct grammar *call_grammar;   /* of the calls alone, if an answer may be calls or text; else NULL */
+    struct matcher *call_matcher;   /* of that grammar, at its beginning */
+    bool may_call;                  /* an answer may be calls */
+    _Atomic int part;               /* kind of the text that the grammar governs: enum output_kind */
     int32_t openings[MAX_OPENINGS]; /* tokens that open thinking, allowed as the first token */
     int n_openings, n_tokens, n_replayed;
     uint64_t *bits;            /* a mask of the grammar's tokens and the openings */
@@ -140,12 +143,25 @@ static int accept_free(struct constraint *c, int32_t id, struct error *e) {
     return 0;
 }
 
+/* Tells calls from text by the first token that is no line end. */
+static void find_part(struct constraint *c, int32_t id) {
+    size_t n = 0, i = 0;
+    bool special;
+    const char *s = tokenizer_token_bytes(c->trie->tokenizer, id, &n, &special);
+    while (s && i < n && (s[i] == '\n' || s[i] == '\r')) i++;
+    if (i == n) return;
+    c->filter.is_whole = matcher_fits(c->call_matcher, id, UINT32_MAX);
+    atomic_store(&c->part, c->filter.is_whole ? OUTPUT_TOOL_CALL : OUTPUT_TEXT);
+    matcher_close(&c->call_matcher);
+}
+
 static int accept_token(void *ctx, int32_t id, struct error *e) {
     struct constraint *c = ctx;
     if (c->is_free || is_opening(c, id)) {
         c->is_free = true;
         return accept_free(c, id, e);
     }
+    if (c->call_matcher) find_part(c, id);
     if (!c->n_tokens++) atomic_store(&c->governed_from, 0);
     return matcher_accept(c->matcher, id, e);
 }
@@ -180,6 +196,13 @@ static void find_openings(struct constraint *c, const struct dialect_set *s, con
     }
 }
 
+/* Opens the grammar of the calls alone of a source of text or calls. */
+static int open_calls(struct constraint *c, const struct grammar_source *s, struct error *e) {
+    const struct grammar_source calls = {.kind = SOURCE_TOOL_CALLS, .text = s->text, .n = s->n};
+    TRY(source_compile(&calls, &c->call_grammar, e));
+    return matcher_open(&c->call_matcher, c->call_grammar, c->trie, e);
+}
+
 int constraint_open(struct constraint **out, struct app *a, const struct grammar_source *s, bool is_raw,
                     const char *tail, size_t n, struct error *e) {
     struct constraint *c = *out = mem_calloc(1, sizeof *c);
@@ -194,19 +217,20 @@ int constraint_open(struct constraint **out, struct app *a, const struct grammar
     atomic_store(&c->governed_from, INT32_MAX);
     int rc = a->trie ? 0 : token_trie_open(&a->trie, a->tokenizer, e);
     c->trie = a->trie;
-    c->part = s->kind == SOURCE_TOOL_CALLS ? OUTPUT_TOOL_CALL : OUTPUT_TEXT;
-    c->filter.is_whole = c->part == OUTPUT_TOOL_CALL;
+    c->may_call = s->kind == SOURCE_TOOL_CALLS || s->kind == SOURCE_TEXT_OR_CALLS;
+    atomic_store(&c->part, s->kind == SOURCE_TOOL_CALLS ? OUTPUT_TOOL_CALL : OUTPUT_TEXT);
+    c->filter.is_whole = s->kind == SOURCE_TOOL_CALLS;
     if (!rc) rc = source_compile(s, &c->grammar, e);
     if (!rc) rc = matcher_open(&c->matcher, c->grammar, c->trie, e);
-    if (!rc && c->part == OUTPUT_TOOL_CALL) matcher_allow_line_ends(c->matcher);
+    if (!rc && c->may_call) matcher_allow_line_ends(c->matcher);
+    if (!rc && s->kind == SOURCE_TEXT_OR_CALLS) rc = open_calls(c, s, e);
     if (!rc && a->template && !is_raw) {
         c->parser = output_parser_open(a->template, tail, n);
         c->bits = mem_calloc((size_t)c->trie->n_ids / 64 + 1, sizeof *c->bits);
         if (!c->parser || !c->bits) rc = error_set(e, ERR_MEMORY, "no memory for a grammar");
         else {
             /* calls have headers */
-            c->is_free = !output_parser_in_answer(c->parser) &&
-                         !(c->part == OUTPUT_TOOL_CALL && output_parser_in_header(c->parser));
+            c->is_free = !output_parser_in_answer(c->parser) && !(c->may_call && output_parser_in_header(c->parser));
             find_openings(c, chat_template_dialects(a->template), tail, n);
         }
     }
@@ -219,7 +243,9 @@ void constraint_close(struct constraint **at) {
     *at = NULL;
     if (!c) return;
     matcher_close(&c->matcher);
+    matcher_close(&c->call_matcher);
     grammar_free(&c->grammar);
+    grammar_free(&c->call_grammar);
     output_parser_close(&c->parser);
     mem_free(c->bits);
     mem_free(c);
@@ -233,7 +259,7 @@ int constraint_replay(struct constraint *c, int32_t id, struct error *e) {
     return rc;
 }
 bool constraint_governs(const struct constraint *c, int i, enum output_kind *part) {
-    *part = c->part;
+    *part = (enum output_kind)atomic_load(&c->part);
     return i >= atomic_load(&c->governed_from);
 }
 
@@ -252,7 +278,8 @@ void constraint_put_request(const struct grammar_source *s, struct buf *b) {
         buf_str(b, "\"guided_choice\": ");
         buf_add(b, s->text, s->n);
         break;
-    case SOURCE_TOOL_CALLS: break; /* a request's own: never sent */
+    case SOURCE_TOOL_CALLS:
+    case SOURCE_TEXT_OR_CALLS: break; /* a request's own: never sent */
     case SOURCE_REGEX:
     case SOURCE_GBNF:
         buf_str(b, s->kind == SOURCE_REGEX ? "\"guided_regex\": " : "\"guided_grammar\": ");

@@ -98,9 +98,15 @@ int tool_grammar_make(struct arena *a, const struct chat_template *c, const stru
     put_format(&b, t, d->format);
     buf_fmt(&b, "}, \"most\": %d, \"tools\": [", q->is_single || q->name || d->is_single ? 1 : MAX_CALLS);
     put_tools(&b, q);
-    buf_str(&b, "]}");
+    buf_char(&b, ']');
+    if (q->text) {
+        buf_fmt(&b, ", \"kind\": %d, \"text\": ", q->text->kind);
+        json_quote(&b, q->text->text, q->text->n);
+    }
+    buf_char(&b, '}');
     const char *text = b.failed ? NULL : arena_strndup(a, b.data, b.len);
-    *out = (struct grammar_source){.kind = SOURCE_TOOL_CALLS, .text = text, .n = b.len};
+    *out =
+        (struct grammar_source){.kind = q->text ? SOURCE_TEXT_OR_CALLS : SOURCE_TOOL_CALLS, .text = text, .n = b.len};
     buf_free(&b);
     if (!text) return error_set(e, ERR_MEMORY, "no memory");
     TRY(source_compile(out, &g, e));

@@ -35,6 +35,25 @@ class Api(Case):
         return data if isinstance(body, dict) and body.get("stream") and status == 200 else json.loads(data)
 
 
+class Skipped(Api):
+    def test_tools(self):
+        """Tools that a client does not carry out itself are left out with a note; the others can be called."""
+        city = {"name": "weather", "description": "d", "parameters": CITY}
+        codex = [{"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}}, {"type": "function", **city}, {"type": "namespace", "name": "mcp", "tools": []}, {"type": "web_search", "external_web_access": False}]
+        answers = [self.post("/v1/responses", {"input": "call", "tools": codex})["output"][-1]["type"],
+                   self.post("/v1/messages", {"max_tokens": 1000, "messages": [{"role": "user", "content": "call"}], "tools": [{"type": "web_search_20250305", "name": "web_search"}, {"name": "weather", "input_schema": CITY}]})["stop_reason"],
+                   self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "call"}], "tools": [{"type": "custom", "custom": {"name": "a"}}, {"type": "function", "function": city}]})["choices"][0]["finish_reason"]]
+        self.assertEqual(answers, ["function_call", "tool_use", "tool_calls"])
+        back = [{"role": "user", "content": "call"}, {"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "*** Begin"}, {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}, {"type": "web_search_call", "id": "w"}, {"role": "user", "content": "prompt"}]
+        self.assertEqual(self.post("/v1/responses", {"input": back, "tools": codex})["output"][-1]["content"][0]["text"], "[user]call[assistant][tool]done[user]prompt[assistant]")
+        self.post("/v1/responses", {"input": "x", "tools": [{"type": "a\x1bb"}]})
+        self.assertIn("there are no tools", self.post("/v1/responses", {"input": "x", "tools": codex[:1], "tool_choice": "required"}, 400)["error"]["message"])
+        self.s.request("POST", "/hearth/stop")
+        self.s.p.wait(driver.PATIENCE)
+        notes = [line for line in self.s.p.stderr.read().decode().splitlines() if "left out" in line]
+        self.assertEqual([line.split("type ")[1].split(",")[0] for line in notes], ["web_search", "web_search_20250305", "custom", "web_search", "a?b"])
+
+
 class Anthropic(Api):
     TOOLS = [{"name": n, "description": "d", "input_schema": CITY} for n in ("weather", "time")]
 
@@ -77,6 +96,8 @@ class Anthropic(Api):
                                              {"type": "text", "text": "prompt x"}]}]
         said = self.post("/v1/messages", {"messages": back, "tools": self.TOOLS, "max_tokens": 500, "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}]})["content"][0]["text"]
         self.assertEqual(said, "[system]S[user]call[assistant]Let me see.[tool]sunny[tool]noon[user]prompt x[assistant]")
+        later = [{"role": "user", "content": "a"}, {"role": "system", "content": [{"type": "text", "text": "S"}]}, {"role": "user", "content": "prompt"}]
+        self.assertEqual(self.post("/v1/messages", {"messages": later, "max_tokens": 50})["content"][0]["text"], "[user]a[system]S[user]prompt[assistant]")
         said = self.post("/v1/messages", {"messages": [{"role": "user", "content": "prompt"}, {"role": "assistant", "content": "[user]"}], "max_tokens": 50})["content"][0]["text"]
         self.assertEqual(said, "prompt[assistant][user]")  # an answer that has begun goes on
 
@@ -90,11 +111,11 @@ class Anthropic(Api):
 
     def test_refused(self):
         image = [{"type": "image", "source": {"type": "base64", "data": ""}}]
-        for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"), ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must not be empty"),
+        for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"), ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must not be empty"),
                            ({"messages": [{"role": "user", "content": image}]}, "messages[0].content[0]: image is not supported"), ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id: missing"),
                            ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": image}]}]}, "messages[0].content[0].content[0]: image"),
                            ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"), ({"max_tokens": 0}, "max_tokens"), ({"system": 3}, "system:"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
-                           ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"), ({"tools": [{}]}, "tools[0].name"), ({"tool_choice": {"type": "tool"}}, "tool_choice.type"), ({"tool_choice": {"type": "any"}}, "there are no tools"),
+                           ({"tools": [{"type": 3, "name": "web_search"}]}, "tools[0].type"), ({"tools": [{}]}, "tools[0].name"), ({"tool_choice": {"type": "tool"}}, "tool_choice.type"), ({"tool_choice": {"type": "any"}}, "there are no tools"),
                            ({"tool_choice": {"type": "any"}, "tools": self.TOOLS}, "cannot be required"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers is not supported"), ({"stop_sequences": [3]}, "stop_sequences"),
                            ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {"format": "x"}}}}}, "output_config.format.schema: #/not")):
             j = self.ask("x", status=400, **more)
@@ -295,8 +316,8 @@ class Responses(Api):
 
     def test_refused(self):
         for more, word in (({"text": ""}, "input:"), ({"text": [3]}, "input[0]"), ({"text": [{"role": "bot", "content": "x"}]}, "input[0].role"), ({"text": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: input_image"),
-                           ({"text": [{"type": "web_search_call"}]}, "input[0].type"), ({"text": [{"type": "function_call"}]}, "input[0].name"), ({"text": [{"type": "reasoning"}]}, "input: has no message"), ({"text": [{"type": "function_call_output"}]}, "input[0].output"),
-                           ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"), ({"background": True}, "background"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"tool_choice": "any"}, "tool_choice"),
+                           ({"text": [{"type": "computer_call"}]}, "input[0].type"), ({"text": [{"type": "function_call"}]}, "input[0].name"), ({"text": [{"type": "reasoning"}]}, "input: has no message"), ({"text": [{"type": "function_call_output"}]}, "input[0].output"),
+                           ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"), ({"background": True}, "background"), ({"tools": [{"name": "a"}]}, "tools[0].type: missing"), ({"tool_choice": "any"}, "tool_choice"),
                            ({"max_output_tokens": 0}, "max_output_tokens"), ({"instructions": 3}, "instructions")):
             self.assertIn(word, self.ask(more.pop("text", "x"), status=400, **more)["error"]["message"])
         self.assertIn("text.format.schema: #/not", self.post("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"not": {"format": "x"}}}}}, 400)["error"]["message"])

@@ -67,7 +67,7 @@ class Chat(Model):
         for more, word in (({"tools": []}, "there are no tools"), ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "no tool has the name other"),
                            ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {"x": {"not": {"format": "x"}}}}}}]}, "parameters of tool a: #/properties/x/not"),
                            ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tool 1: a name of letters"), ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}]}, "#/type"),
-                           ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "tools: cannot be combined")):
+                           ({"tools": [{"type": "custom", "name": "a"}]}, "there are no tools")):
             error = self.post("/v1/chat/completions", ask("x", **{"tools": TOOLS, "tool_choice": "required", **more}), 400)["error"]
             self.assertIn(word, error["message"])
         self.s.end()
@@ -75,6 +75,44 @@ class Chat(Model):
             f.write(TEMPLATE.replace("tool_call>", "arg_key>"))
         self.s = self.serve("--template", os.path.join(self.home, "other.jinja"))
         self.assertIn("a form that cannot be required", self.post("/v1/chat/completions", ask("x", tools=TOOLS, tool_choice="required"), 400)["error"]["message"])
+
+    def test_calls_or_format(self):
+        """With tools and a format of the answer, an answer is calls or matches the format, as the model begins it; also as a stream, and in the other protocols."""
+        first = lambda text: {str(self.post("/tokenize", {"content": text})["tokens"][0]): 100}
+        formats = {"/v1/chat/completions": {"response_format": {"type": "json_schema", "json_schema": {"name": "c", "schema": CITY}}}, "/v1/responses": {"text": {"format": {"type": "json_schema", "name": "c", "schema": CITY}}}}
+        for begin, is_call in (("<", True), ("{", False)):
+            body = ask("hello", tools=TOOLS[:1], temperature=1, seed=2, logit_bias=first(begin), max_tokens=200, **formats["/v1/chat/completions"])
+            choice = self.post("/v1/chat/completions", body)["choices"][0]
+            if is_call:
+                self.assertTrue(is_city(self.calls(choice)[0][1]), choice)
+            else:
+                self.assertTrue(is_city(json.loads(choice["message"]["content"])), choice)
+                self.assertEqual((choice["finish_reason"], "tool_calls" in choice["message"]), ("stop", False))
+            got, done = chunks(self.s.stream("hello", **{k: v for k, v in body.items() if k != "messages"}))
+            deltas = [c["choices"][0]["delta"] for c in got]
+            self.assertEqual("".join(d.get("content") or "" for d in deltas), choice["message"]["content"] or "")
+            self.assertEqual(any("tool_calls" in d for d in deltas), is_call)
+            self.assertTrue(is_call or len([d for d in deltas if d.get("content")]) > 3, deltas)  # as it is written
+        tools = [{"type": "function", **t["function"]} for t in TOOLS]
+        for seed in range(3):
+            for item in self.post("/v1/responses", {"input": "hello", "tools": tools, "max_output_tokens": 200, "temperature": 1.5, **formats["/v1/responses"]})["output"]:
+                if item["type"] == "message":
+                    self.assertTrue(is_city(json.loads(item["content"][0]["text"])), item)
+                else:
+                    self.assertEqual(item["type"], "function_call")
+            m = self.post("/api/chat", {**ask("hello", tools=TOOLS), "stream": False, "format": CITY, "options": {"seed": seed, "temperature": 1.5, "num_predict": 200}})["message"]
+            self.assertTrue(m.get("tool_calls") or is_city(json.loads(m["content"])), m)
+
+    def test_format(self):
+        """A schema counts wherever clients put it, and a stop string ends an answer that has a format."""
+        for path, body in (("/v1/chat/completions", ask("hello", response_format={"type": "json_object", "schema": CITY})), ("/v1/chat/completions", ask("hello", response_format={"type": "json_schema", "schema": CITY}))):
+            self.assertTrue(is_city(json.loads(self.post(path, {**body, "max_tokens": 200})["choices"][0]["message"]["content"])))
+        item = self.post("/v1/responses", {"input": "hello", "max_output_tokens": 200, "text": {"format": {"type": "json_object", "schema": CITY}}})["output"][-1]
+        self.assertTrue(is_city(json.loads(item["content"][0]["text"])), item)
+        body = ask("hello", max_tokens=200, response_format={"type": "json_object", "schema": CITY}, stop="days")
+        choice = self.post("/v1/chat/completions", body)["choices"][0]
+        self.assertTrue(choice["message"]["content"].startswith('{"city"') and "days" not in choice["message"]["content"], choice)
+        self.assertEqual(choice["finish_reason"], "stop")
 
     @unittest.skipUnless(importlib.util.find_spec("instructor"), "the Python package instructor is not installed")
     def test_instructor(self):
@@ -127,6 +165,71 @@ for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
         alone = [self.post("/v1/chat/completions", ask("tell me", seed=5 + i, temperature=1.5, max_tokens=12))["choices"][0]["message"]["content"] for i in range(3)]
         self.assertEqual([c["message"]["content"] for c in three], alone)
         self.assertGreater(len(set(alone)), 1)
+
+
+class Rounds(Case):
+    """Three rounds of a tool, in the forms that clients of each protocol send, through published templates."""
+
+    TOOL = {"name": "polish", "description": "d", "parameters": {"type": "object", "properties": {"gem": {"type": "string", "description": "d"}}}}
+
+    def openai(self, content, arguments, thought):
+        m = [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}, {"role": "user", "content": "q"}]
+        for i in range(3):
+            call = {"role": "assistant", "tool_calls": [{"id": f"call_6f0123456789abcdef012345_0_{i}", "type": "function", "function": {"name": "polish", "arguments": arguments}}]}
+            m += [{**call, **content, **thought}, {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": "done"}]
+        return {"messages": m, "tools": [{"type": "function", "function": self.TOOL}], "max_tokens": 1}
+
+    def responses(self, text):
+        items = [{"role": "developer", "content": "a"}, {"role": "user", "content": "q"}]
+        for i in range(3):
+            items += [{"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "why"}]}, *text, {"type": "function_call", "call_id": f"call_{i}", "name": "polish", "arguments": ""},
+                      {"type": "function_call_output", "call_id": f"call_{i}", "output": "done"}]
+        return {"input": items, "instructions": "b", "tools": [{"type": "function", **self.TOOL}], "max_output_tokens": 1}
+
+    def anthropic(self, text):
+        m = [{"role": "user", "content": "q"}]
+        for i in range(3):
+            m += [{"role": "assistant", "content": [{"type": "thinking", "thinking": "why", "signature": ""}, *text, {"type": "tool_use", "id": f"toolu_{i}", "name": "polish", "input": {}}]},
+                  {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"toolu_{i}", "content": "done"}]}]
+        return {"messages": m + [{"role": "system", "content": "later"}], "system": "a", "tools": [{"name": "polish", "input_schema": self.TOOL["parameters"]}, {"type": "web_search_20250305", "name": "web_search"}], "max_tokens": 1}
+
+    def ollama(self, content):
+        m = [{"role": "user", "content": "q"}]
+        for _ in range(3):
+            m += [{"role": "assistant", "thinking": "why", "tool_calls": [{"function": {"name": "polish", "arguments": {"gem": "x"}}}], **content}, {"role": "tool", "content": "done", "tool_name": "polish"}]
+        return {"messages": m, "tools": [{"type": "function", "function": self.TOOL}], "stream": False, "options": {"num_predict": 1}}
+
+    def bodies(self):
+        contents = [{"content": None}, {}, {"content": ""}, {"content": "words"}]
+        for c in contents:
+            for arguments in ('{"gem": "x"}', "", "null", None):
+                for thought in ({}, {"reasoning_content": "why"}):
+                    yield "/v1/chat/completions", self.openai(c, arguments, thought)
+            yield "/api/chat", self.ollama(c)
+        for words in ([], [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "words"}]}]):
+            yield "/v1/responses", self.responses(words)
+        for words in ([], [{"type": "text", "text": ""}], [{"type": "text", "text": "words"}]):
+            yield "/v1/messages", self.anthropic(words)
+
+    def test_rounds(self):
+        folder = os.path.join(os.environ.get("HEARTH_SHARED", ""), "templates")
+        if not os.path.isdir(folder):
+            self.skipTest("no ../shared/templates")
+        self.use_ember_as_any_model()
+        # these know no tools, or use what Jinja2's sandbox refuses
+        none = ("microsoft-Phi-3.5-mini-instruct", "deepseek-ai-DeepSeek-V3.1", "llama-cpp-deepseek-r1", "Kimi-K2-Instruct")
+        n = 0
+        for name in sorted(os.listdir(folder)):
+            if not name.endswith(".jinja") or name.removesuffix(".jinja") in none:
+                continue
+            s = self.serve("--kv-cache", "off", "-t", "1", "--template", os.path.join(folder, name))
+            for path, body in self.bodies():
+                status, headers, data = s.request("POST", path, body)
+                self.assertEqual(status, 200, (name, path, body, data))
+                n += 1
+            s.end()
+        self.assertGreater(n, 200)
+        print(n, "conversations", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -164,13 +164,13 @@ class Protocol(Case):
                            (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=False), "set it in chat_template_kwargs"), (ask("x", thinking={"type": "disabled"}), "thinking"),
                            (ask("x", chat_template="{{ x }}"), "chat_template"), (ask("x", modalities=["text", "audio"]), "modalities"), (ask("x", web_search_options={}), "web_search_options"), (ask("x", max_tokens=-2), "max_tokens"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
                            (ask("x", max_tokens=0), "max_tokens"), (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
-                           (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "yaml"}), "response_format.type"), (ask("x", response_format={"type": "json_schema", "json_schema": {"schema": {"not": {"format": "x"}}}}), "#/not"), (ask("x", response_format={"type": "json_object"}, stop="x"), "stop: cannot be combined"), (ask("x", frequency_penalty=3), "frequency_penalty"),
+                           (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "yaml"}), "response_format.type"), (ask("x", response_format={"type": "json_schema", "json_schema": {"schema": {"not": {"format": "x"}}}}), "#/not"), (ask("x", response_format={"type": "json_object", "schema": {"not": {"format": "x"}}}), "response_format.schema: #/not"), (ask("x", response_format={"type": "json_schema"}), "response_format: a schema is required"), (ask("x", frequency_penalty=3), "frequency_penalty"),
                            (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"five": 1}), "logit_bias"), (ask("x", logit_bias={"5": 101}), "logit_bias"), (ask("x", logit_bias=[5]), "logit_bias"),
                            (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: image_url is not supported"), (ask([{"type": "text"}]), "messages[0].content[0]"),
                            (ask("x", stream="yes"), "stream: must be true or false"), (ask("x", stream_options=[]), "stream_options: must be an object"),
                            (ask("x", stream_options={"include_usage": 1}), "include_usage: must be true or false"), (ask("x", store="no"), "store"), (ask("x", parallel_tool_calls=1), "parallel_tool_calls"), (ask("x", user=5), "user: must be a string"),
                            (ask("x", reasoning_effort=3), "reasoning_effort: must be a string"), (ask("x", n=1.5), "n: must be"), (ask("x", repeat_penalty=0), "repeat_penalty"),
-                           (ask("x", tools=[{"type": "custom", "custom": {"name": "a"}}]), "tools[0].type"), (ask("x", tool_choice="any"), "tool_choice: must be"),
+                           (ask("x", tools=[{"type": 3}]), "tools[0].type"), (ask("x", tool_choice="any"), "tool_choice: must be"),
                            ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "function_call": {"name": "a", "arguments": ""}}, {"role": "user", "content": "z"}]}, "messages[1].function_call"),
                            (ask("x", add_generation_prompt="no"), "add_generation_prompt"), (ask("x", tool_choice={"type": "function", "function": {"name": "a"}}), "tool_choice")):
             self.refused(400, word, body)
@@ -185,7 +185,7 @@ class Protocol(Case):
                                      max_completion_tokens=None, seed=-1, stop=None, tools=None, enable_thinking=None, metadata={"a": "b"}, service_tier="auto", xtc_probability=0, echo=False,
                                      prompt_cache_key="a", stream_options_of=None, reasoning_effort="low", verbosity="low", stream_options={"every": 5}, some_other_field={"a": 1})[0], 200)
         strict = self.serve_strict()
-        for body, word in ((ask("x", some_other_field={"a": 1}), "some_other_field is not supported: unknown member"), (ask("x", stream_options={"every": 5}), "stream_options.every")):
+        for body, word in ((ask("x", some_other_field={"a": 1}), "some_other_field is not supported: unknown member"), (ask("x", stream_options={"every": 5}), "stream_options.every"), (ask("x", tools=[{"type": "custom"}]), "tools[0].type")):
             self.refused(400, word, body)
         self.assertEqual(strict.chat("x", seed=1, metadata={"a": "b"}, xtc_probability=0)[0], 200)
         self.refused(404, "no model other", ask("x", model="other"))

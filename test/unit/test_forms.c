@@ -92,6 +92,14 @@ static void test_forms(void **state) {
          "1[user q]f{\"x\": [1, \"a\"]}f{}"},
         {EACH_(LOOP_("{{ k.function.arguments }}")), CONV_(USER_("q") ", " CALL_("", "{\"x\": 1}")),
          "1[user q]{\"x\": 1}"},
+        /* a tool that has only a name, where that is not enough */
+        {"{{ messages[0].content }} {% for t in tools or [] %}{{ t.function.name + t.function.description }} {{ "
+         "t.function.parameters | tojson }}{% endfor %}",
+         "{\"messages\": [" USER_("q") "], \"tools\": [{\"function\": {\"name\": \"f\"}}]}",
+         "q f {\"type\": \"object\", \"properties\": {}}"},
+        {"{{ messages[0].content }} {{ tools | tojson }}",
+         "{\"messages\": [" USER_("q") "], \"tools\": [{\"function\": {\"name\": \"f\"}}]}",
+         "q [{\"function\": {\"name\": \"f\"}}]"},
         /* no calls at all are no list of calls */
         {EACH_("calls") "{% for m in messages %}{% if m.tool_calls is defined %}!{% endif %}{% endfor %}",
          CONV_(USER_("q") ", "

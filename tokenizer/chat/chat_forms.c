@@ -18,13 +18,14 @@ static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memo
 #define MESSAGE(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
 #define LONG_ID                "call_0123456789abcdef01234567"
 #define SHORT_ID               "abcdef123"
-static const char probe_tools[] =
+static const char bare_tools[] = "[{\"type\": \"function\", \"function\": {\"name\": \"polish\"}}]";
+static const char whole_tools[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"polish\", \"description\": \"d\", \"parameters\": {\"type\": "
     "\"object\", \"properties\": {\"gem\": {\"type\": \"string\", \"description\": \"d\"}}, \"required\": "
     "[\"gem\"]}}}]";
 
 /* Renders a conversation. *out: its prompt, "" if the template refuses it. */
-static int render(const struct chat_forms_source *s, const char *messages, bool tools, struct buf *out,
+static int render(const struct chat_forms_source *s, const char *messages, const char *tools, struct buf *out,
                   struct error *e) {
     struct buf b = {0};
     struct arena a = {0};
@@ -33,7 +34,7 @@ static int render(const struct chat_forms_source *s, const char *messages, bool 
     struct error why = {0};
     buf_fmt(&b, "{\"messages\": [%s], \"add_generation_prompt\": true, \"enable_thinking\": true, \"thinking\": true",
             messages);
-    if (tools) buf_fmt(&b, ", \"tools\": %s", probe_tools);
+    if (tools) buf_fmt(&b, ", \"tools\": %s", tools);
     buf_char(&b, '}');
     out->len = 0;
     int rc = b.failed ? no_memory(e) : json_parse(&a, b.data, b.len, 0, "a conversation", &vars, e);
@@ -52,7 +53,7 @@ static bool has(const struct buf *b, const char *word) { return b->len && memmem
 static int find_hidden(const struct chat_forms_source *s, const char *messages, const char *word, const char *other,
                        bool *hides, struct error *e) {
     struct buf b = {0};
-    int rc = render(s, messages, false, &b, e);
+    int rc = render(s, messages, NULL, &b, e);
     *hides = !has(&b, word) || !has(&b, other);
     buf_free(&b);
     return rc;
@@ -70,7 +71,7 @@ static int render_call(const struct chat_forms_source *s, const struct call_prob
              "\"function\", \"function\": {\"name\": \"polish\", \"arguments\": %s}}]}, {\"role\": \"tool\", "
              "\"tool_call_id\": \"%s\", \"name\": \"polish\", \"content\": \"basalt\"}%s",
              MESSAGE("user", "granite"), p->content, p->more, p->id, p->arguments, p->id, after);
-    return render(s, text, true, out, e);
+    return render(s, text, whole_tools, out, e);
 }
 
 /* Finds a form of calls that the template shows. *found: whether there is one. */
@@ -130,6 +131,17 @@ static int find_thought(const struct chat_forms_source *s, struct call_probe p, 
     return rc;
 }
 
+/* Finds whether a tool must have more than a name. */
+static int find_tool_forms(const struct chat_forms_source *s, struct chat_forms *f, struct error *e) {
+    struct buf bare = {0}, whole = {0};
+    int rc = render(s, MESSAGE("user", "granite"), bare_tools, &bare, e);
+    if (!rc) rc = render(s, MESSAGE("user", "granite"), whole_tools, &whole, e);
+    f->whole_tools = !bare.len && whole.len;
+    buf_free(&bare);
+    buf_free(&whole);
+    return rc;
+}
+
 static int find_call_forms(const struct chat_forms_source *s, struct chat_forms *f, struct error *e) {
     struct call_probe p;
     struct buf b = {0};
@@ -167,7 +179,9 @@ int chat_forms_find(const struct chat_forms_source *s, struct chat_forms *f, str
         TRY(find_hidden(s, MESSAGE("user", "granite") ", " MESSAGE("user", "slate"), "granite", "slate",
                         &f->refuses_two_users, e));
     }
-    return s->with_tools ? find_call_forms(s, f, e) : 0;
+    if (!s->with_tools) return 0;
+    TRY(find_tool_forms(s, f, e));
+    return find_call_forms(s, f, e);
 }
 
 /* --- applying --------------------------------------------------------------------------------- */
@@ -380,10 +394,37 @@ static int add_result(struct fitting *t, struct json m, struct error *e) {
     return 0;
 }
 
+/* Gives each tool what it lacks: an empty description, and parameters without properties. */
+static int complete_tools(struct arena *a, const struct json *from, struct json *out, struct error *e) {
+    static const struct json none = {.type = JSON_OBJECT};
+    const struct json type = word_of("object"), empty = word_of("");
+    struct json parameters = none, *tools = arena_alloc(a, (size_t)from->n * sizeof *tools + 1);
+    if (!tools) return no_memory(e);
+    TRY(set(a, &parameters, "type", &type, e));
+    TRY(set(a, &parameters, "properties", &none, e));
+    *out = (struct json){.type = JSON_ARRAY, .n = from->n, .items = tools};
+    for (uint32_t i = 0; i < from->n; i++) {
+        const struct json *f = json_get(&from->items[i], "function");
+        struct json function;
+        tools[i] = from->items[i];
+        if (!f || f->type != JSON_OBJECT) continue;
+        function = *f;
+        if (!is_text(json_get(f, "description"))) TRY(set(a, &function, "description", &empty, e));
+        if (!json_get(json_get(f, "parameters"), "type")) TRY(set(a, &function, "parameters", &parameters, e));
+        TRY(set(a, &tools[i], "function", &function, e));
+    }
+    return 0;
+}
+
 int chat_forms_apply(const struct chat_forms *f, const struct json *vars, struct arena *a, struct json *out,
                      struct error *e) {
-    const struct json *from = json_get(vars, "messages");
+    const struct json *from = json_get(vars, "messages"), *tools = json_get(vars, "tools");
+    struct json whole;
     *out = *vars;
+    if (f->whole_tools && tools && tools->type == JSON_ARRAY) {
+        TRY(complete_tools(a, tools, &whole, e));
+        TRY(set(a, out, "tools", &whole, e));
+    }
     if (!from || from->type != JSON_ARRAY) return 0;
     struct fitting t = {.forms = f, .arena = a, .items = arena_alloc(a, (size_t)from->n * sizeof *t.items + 1)};
     if (!t.items) return no_memory(e);

@@ -7,6 +7,7 @@
 #include "tokenizer/jinja/jinja.h"
 
 struct chat_forms {             /* zero: the usual form of each */
+    bool whole_tools;           /* tools must have a description and parameters */
     bool null_content;          /* content of a message that has only calls: null; else "" */
     bool text_arguments;        /* arguments of a call: JSON text; else an object */
     bool uses_ids;              /* the ids of calls are in the prompt */
@@ -30,8 +31,8 @@ struct chat_forms_source {
  * forms. */
 int chat_forms_find(const struct chat_forms_source *s, struct chat_forms *out, struct error *e);
 
-/* Puts the messages of vars into these forms. Arguments of calls that are no object become one. A system prompt that
- * the template would refuse or drop goes to the first system prompt, if it follows that directly, and else becomes a
- * question. *out is in the arena and points into vars. ERR_MEMORY. */
+/* Puts the messages and tools of vars into these forms. Arguments of calls that are no object become one. A system
+ * prompt that the template would refuse or drop goes to the first system prompt, if it follows that directly, and else
+ * becomes a question. *out is in the arena and points into vars. ERR_MEMORY. */
 int chat_forms_apply(const struct chat_forms *f, const struct json *vars, struct arena *a, struct json *out,
                      struct error *e);

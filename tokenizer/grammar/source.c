@@ -26,6 +26,21 @@ static int from_choices(struct grammar *g, const struct json *list, expr_id *out
     return 0;
 }
 
+static int build(const struct grammar_source *s, struct grammar *g, struct arena *a, expr_id *out, struct error *e);
+
+static int from_text_or_calls(struct grammar *g, struct arena *a, const struct json *j, expr_id *out, struct error *e) {
+    const struct json *text = json_get(j, "text");
+    const int64_t kind = json_int(json_get(j, "kind"), -1);
+    expr_id calls;
+    if (!text || text->type != JSON_STRING || kind < 0 || kind >= SOURCE_TOOL_CALLS)
+        return error_set(e, ERR_USAGE, "a source of the text is required");
+    TRY(tool_source_expr(g, a, j, &calls, e));
+    TRY(build(&(struct grammar_source){.kind = (enum source_kind)kind, .text = text->string, .n = text->n}, g, a, out,
+              e));
+    *out = grammar_alt(g, calls, *out);
+    return 0;
+}
+
 static int build(const struct grammar_source *s, struct grammar *g, struct arena *a, expr_id *out, struct error *e) {
     const struct regex *r;
     struct json j;
@@ -36,6 +51,7 @@ static int build(const struct grammar_source *s, struct grammar *g, struct arena
     case SOURCE_REGEX: TRY(regex_parse(a, s->text, s->n, &r, e)); return regex_expr(g, r, out, e);
     case SOURCE_GBNF: return gbnf_expr(g, s->text, s->n, out, e);
     case SOURCE_TOOL_CALLS: TRY(from_json(s, a, &j, e)); return tool_source_expr(g, a, &j, out, e);
+    case SOURCE_TEXT_OR_CALLS: TRY(from_json(s, a, &j, e)); return from_text_or_calls(g, a, &j, out, e);
     case SOURCE_CHOICES: TRY(from_json(s, a, &j, e)); return from_choices(g, &j, out, e);
     }
     return ERR_USAGE;
