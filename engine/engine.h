@@ -77,6 +77,7 @@ struct engine_info {
     bool do_sample;                                   /* false: greedy by default */
     bool is_own_sampling;                             /* hearth's defaults, as the model has none */
     uint64_t kv_token_bytes;                          /* KV cache bytes per token */
+    uint64_t weight_bytes;                            /* all tensors of the checkpoint */
     /* hash of config and tensor headers; identifies saved KV caches */
     uint64_t fingerprint;
 };

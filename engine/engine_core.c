@@ -188,6 +188,7 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
         .max_context = c->max_context,
         .context = p->context ? p->context : c->max_context,
         .kv_token_bytes = kv_token_bytes(c, e->params.kv),
+        .weight_bytes = e->weights.files.bytes,
         .fingerprint = e->weights.files.fingerprint,
     };
     if (p->context < 0 || (p->context > c->max_context && !p->force)) {

@@ -81,8 +81,8 @@ static int read_member(struct api_request *r, const struct api_member *m, const 
         return 0;
     case MEMBER_LONG: TRY(read_integer(name, j, m->lo, m->hi, field, e)); return 0;
     case MEMBER_LIMIT:
-        if (read_integer(name, j, -1, 1 << 24, &integer, e) || !integer)
-            return error_set(e, ERR_USAGE, "%s: must be an integer from 1 to %d, or -1 for no limit", name, 1 << 24);
+        if (read_integer(name, j, -1, 1 << 24, &integer, e))
+            return error_set(e, ERR_USAGE, "%s: must be an integer from 0 to %d, or -1 for no limit", name, 1 << 24);
         *(int *)field = (int)integer;
         return 0;
     case MEMBER_FLAG:

@@ -159,9 +159,17 @@ void ollama_put_models(const struct app *a, long long opened, struct buf *b) {
     api_put_text_member(b, "model", i->name, strlen(i->name));
     buf_str(b, ", ");
     put_time(b, "modified_at", opened);
-    buf_fmt(b, ", \"digest\": \"%016llx\", ", (unsigned long long)i->fingerprint);
+    /* members that clients require: Zed a size, and others what /api/ps adds */
+    buf_fmt(b, ", \"size\": %llu, \"size_vram\": 0, \"digest\": \"%016llx\", ", (unsigned long long)i->weight_bytes,
+            (unsigned long long)i->fingerprint);
     put_family(a, b);
     buf_str(b, "}]}\n");
+}
+
+static bool has_thinking(const struct dialect_set *s) {
+    bool any = s->headers != NULL;
+    for (size_t i = 0; s->active[i]; i++) any |= s->active[i]->kind == OUTPUT_THINKING;
+    return any;
 }
 
 void ollama_put_details(const struct app *a, struct buf *b) {
@@ -171,6 +179,8 @@ void ollama_put_details(const struct app *a, struct buf *b) {
     put_family(a, b);
     buf_str(b, ", \"model_info\": {");
     api_put_text_member(b, "general.architecture", type, strlen(type));
+    buf_str(b, ", ");
+    api_put_text_member(b, "general.basename", i->name, strlen(i->name));
     const struct {
         const char *name;
         int value;
@@ -186,6 +196,7 @@ void ollama_put_details(const struct app *a, struct buf *b) {
         out_json_string(b, name, strlen(name));
         buf_fmt(b, ": %d", numbers[k].value);
     }
-    buf_fmt(b, "}, \"capabilities\": [\"completion\"%s]}\n",
-            a->template && chat_template_takes_tools(a->template) ? ", \"tools\"" : "");
+    buf_fmt(b, "}, \"capabilities\": [\"completion\"%s%s]}\n",
+            a->template && chat_template_takes_tools(a->template) ? ", \"tools\"" : "",
+            a->template && has_thinking(chat_template_dialects(a->template)) ? ", \"thinking\"" : "");
 }

@@ -93,7 +93,6 @@ static int read_parameters(struct api_request *r, const struct json *root, int f
         TRY(api_members_read(r, given,
                              &(struct api_member_table){options, sizeof options / sizeof *options, "options.", 0, NULL},
                              strict, e));
-    if (!r->max_tokens) return error_set(e, ERR_USAGE, "options.num_predict: must be at least 1, or -1 for no limit");
     if (api_members_present(think) && think->type == JSON_STRING) o->effort = think, o->think = 1;
     else if (api_members_present(think) && think->type != JSON_BOOL)
         return error_set(e, ERR_USAGE, "think: must be true, false, low, medium or high");

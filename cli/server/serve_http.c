@@ -173,7 +173,8 @@ static enum MHD_Result on_ollama_show(struct http_request *x) {
 }
 static enum MHD_Result on_ollama_version(struct http_request *x) {
     struct buf b = {0};
-    buf_str(&b, "{\"version\": \"" HEARTH_VERSION "\"}\n");
+    /* of the protocol, by which clients tell what they may ask for: Copilot refuses versions below 0.6.4 */
+    buf_str(&b, "{\"version\": \"0.12.0\", \"hearth\": \"" HEARTH_VERSION "\"}\n");
     return send_reply(x, 200, &b);
 }
 static enum MHD_Result on_embeddings(struct http_request *x) {

@@ -199,8 +199,8 @@ int serve_enqueue(struct http_request *x, struct error *e) {
     if (rc || x->request.load_only) return rc;
     if (!x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
     if (!rc && !x->prompt.fixed_answer.n && x->prompt.ids.n + 1 > (size_t)a->info->context)
-        rc = error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", x->prompt.ids.n,
-                       a->info->context);
+        rc = error_set(e, ERR_CONTEXT, "prompt is too long: %zu tokens > %d maximum, which the context holds",
+                       x->prompt.ids.n, a->info->context); /* agents that then shorten a chat know these words */
     if (!rc) rc = make_id(x, e);
     if (rc) return rc;
     x->answer.n_prompt = (int)x->prompt.ids.n;

@@ -110,7 +110,8 @@ static int check_length(const struct json *conv, struct error *e) {
         if (content && content->type == JSON_STRING) n += content->n;
     }
     if (n <= MOST) return 0;
-    return error_set(e, ERR_CONTEXT, "the prompt has %s of text, more than hearth takes (64 MB) and any context holds",
+    return error_set(e, ERR_CONTEXT,
+                     "prompt is too long: %s of text, more than hearth takes (64 MB) and any context holds",
                      amount_bytes(n, size, sizeof size));
 }
 

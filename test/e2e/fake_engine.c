@@ -306,6 +306,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
                                      .repeat_penalty = NAN,
                                      .do_sample = true,
                                      .kv_token_bytes = 64,
+                                     .weight_bytes = 12345,
                                      .fingerprint = 7};
     eng->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&eng->lock, NULL);

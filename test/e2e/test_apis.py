@@ -114,7 +114,7 @@ class Anthropic(Api):
         for more, word in (({"messages": []}, "messages:"), ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"), ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must not be empty"),
                            ({"messages": [{"role": "user", "content": image}]}, "messages[0].content[0]: image is not supported"), ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id: missing"),
                            ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": image}]}]}, "messages[0].content[0].content[0]: image"),
-                           ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"), ({"max_tokens": 0}, "max_tokens"), ({"system": 3}, "system:"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
+                           ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"), ({"max_tokens": -2}, "max_tokens"), ({"system": 3}, "system:"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
                            ({"tools": [{"type": 3, "name": "web_search"}]}, "tools[0].type"), ({"tools": [{}]}, "tools[0].name"), ({"tool_choice": {"type": "tool"}}, "tool_choice.type"), ({"tool_choice": {"type": "any"}}, "there are no tools"),
                            ({"tool_choice": {"type": "any"}, "tools": self.TOOLS}, "cannot be required"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers is not supported"), ({"stop_sequences": [3]}, "stop_sequences"),
                            ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {"format": "x"}}}}}, "output_config.format.schema: #/not")):
@@ -209,7 +209,8 @@ class Ollama(Api):
         get = lambda path: json.loads(self.s.request("GET", path)[2])
         for path in ("/api/tags", "/api/ps"):
             self.assertEqual([(m["name"], m["details"]["family"]) for m in get(path)["models"]], [("fake", "fake")])
-        self.assertRegex(get("/api/version")["version"], r"^\d+\.\d+")
+            self.assertEqual([(m["size"], type(m["size_vram"]), type(m["modified_at"]), type(m["digest"])) for m in get(path)["models"]], [(12345, int, str, str)])  # as Zed requires
+        self.assertGreaterEqual(tuple(map(int, get("/api/version")["version"].split("."))), (0, 6, 4))  # as Copilot requires
         status, headers, body = self.s.request("POST", "/api/pull", "{}")[:3]
         self.assertEqual(status, 404)
         self.assertIn("no resource /api/pull", json.loads(body)["error"])  # clients of Ollama print this member as it is
@@ -218,7 +219,7 @@ class Ollama(Api):
 
     def test_refused(self):
         for body, word in (({"messages": 3}, "messages: must be"), ({"messages": [{"role": "bot"}]}, "messages[0].role"), ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content"),
-                           ({"messages": [{"role": "user", "images": ["x"]}]}, "messages[0].images"), ({"options": 3}, "options: must be"), ({"options": {"temperature": "hot"}}, "options.temperature"), ({"options": {"num_predict": 0}}, "options.num_predict"),
+                           ({"messages": [{"role": "user", "images": ["x"]}]}, "messages[0].images"), ({"options": 3}, "options: must be"), ({"options": {"temperature": "hot"}}, "options.temperature"), ({"options": {"num_predict": -3}}, "options.num_predict"),
                            ({"options": {"mirostat": 1}}, "options.mirostat is not supported"), ({"format": "yaml"}, "format:"), ({"format": {"not": {"format": "x"}}}, "format: #/not"), ({"think": 3}, "think:"), ({"tools": [{}]}, "tools[0].function.name"),
                            ({"prompt": "x"}, "prompt: belongs to /api/generate"), ({"top_logprobs": 2}, "top_logprobs"), ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function.name"), ("[", "request:")):
             j = self.post("/api/chat", body if isinstance(body, str) else {"messages": [{"role": "user", "content": "x"}], **body}, 400)
@@ -318,7 +319,7 @@ class Responses(Api):
         for more, word in (({"text": ""}, "input:"), ({"text": [3]}, "input[0]"), ({"text": [{"role": "bot", "content": "x"}]}, "input[0].role"), ({"text": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: input_image"),
                            ({"text": [{"type": "computer_call"}]}, "input[0].type"), ({"text": [{"type": "function_call"}]}, "input[0].name"), ({"text": [{"type": "reasoning"}]}, "input: has no message"), ({"text": [{"type": "function_call_output"}]}, "input[0].output"),
                            ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"), ({"background": True}, "background"), ({"tools": [{"name": "a"}]}, "tools[0].type: missing"), ({"tool_choice": "any"}, "tool_choice"),
-                           ({"max_output_tokens": 0}, "max_output_tokens"), ({"instructions": 3}, "instructions")):
+                           ({"max_output_tokens": -2}, "max_output_tokens"), ({"instructions": 3}, "instructions")):
             self.assertIn(word, self.ask(more.pop("text", "x"), status=400, **more)["error"]["message"])
         self.assertIn("text.format.schema: #/not", self.post("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "schema": {"not": {"format": "x"}}}}}, 400)["error"]["message"])
 

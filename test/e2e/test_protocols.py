@@ -52,7 +52,7 @@ class Chat(Model):
             calls = self.calls(self.post("/v1/chat/completions", {**body, "tool_choice": "required"})["choices"][0])
             self.assertTrue(calls)
             for name, arguments in calls:
-                self.assertTrue(is_city(arguments) if name == "get_weather" else name == "get_time", calls)
+                self.assertTrue(is_city(arguments) if name == "get_weather" else (name, arguments) == ("get_time", {}), calls)
             one = {**body, "tool_choice": "required", "parallel_tool_calls": False}
             self.assertEqual(len(self.calls(self.post("/v1/chat/completions", one)["choices"][0])), 1)
             named = {**body, "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}
@@ -102,6 +102,25 @@ class Chat(Model):
                     self.assertEqual(item["type"], "function_call")
             m = self.post("/api/chat", {**ask("hello", tools=TOOLS), "stream": False, "format": CITY, "options": {"seed": seed, "temperature": 1.5, "num_predict": 200}})["message"]
             self.assertTrue(m.get("tool_calls") or is_city(json.loads(m["content"])), m)
+
+    def test_no_parameters(self):
+        """However a client says that a tool has no parameters, its calls have no arguments."""
+        for parameters in ({}, {"type": "object"}, {"type": "object", "properties": {}, "required": [], "additionalProperties": False}, {"$schema": "x", "type": "object", "properties": {}}, None):
+            tool = {"type": "function", "function": {"name": "get_time", "parameters": parameters}}
+            body = ask("hello", tools=[tool], tool_choice="required", temperature=1.5, seed=1, max_tokens=100, parallel_tool_calls=False)
+            self.assertEqual(self.calls(self.post("/v1/chat/completions", body)["choices"][0]), [("get_time", {})], parameters)
+        tool["function"]["parameters"] = {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1}
+        self.assertTrue(self.calls(self.post("/v1/chat/completions", body)["choices"][0])[0][1])
+
+    def test_no_tokens(self):
+        """A request for no tokens reads the prompt, so that the next one finds it."""
+        said = [self.post("/v1/chat/completions", ask("hello", max_tokens=0))["choices"][0]["finish_reason"], self.post("/v1/completions", {"prompt": "hello", "max_tokens": 0})["choices"][0]["text"],
+                self.post("/v1/responses", {"input": "hello", "max_output_tokens": 0})["status"], self.post("/v1/messages", ask("hello", max_tokens=0))["stop_reason"],
+                self.post("/api/chat", {**ask("hello", options={"num_predict": 0}), "stream": False})["done_reason"]]
+        self.assertEqual(said, ["length", "", "incomplete", "max_tokens", "length"])
+        long = "tell me about saved chats. " * 300
+        self.post("/v1/chat/completions", ask(long, max_tokens=0))
+        self.assertGreater(self.post("/v1/chat/completions", ask(long, max_tokens=1))["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
 
     def test_format(self):
         """A schema counts wherever clients put it, and a stop string ends an answer that has a format."""

@@ -163,7 +163,7 @@ class Protocol(Case):
                            (ask("x", n=17), "n: must be an integer from 1 to 16"), (ask("x", logprobs="yes"), "logprobs: must be"), (ask("x", top_logprobs=2), "top_logprobs: needs"), (ask("x", logprobs=True, top_logprobs=21), "top_logprobs: must be"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=[1]), "guided_choice: choice 1"), (ask("x", guided_regex="(", guided_grammar="x"), "guided_regex: character 2"), (ask("x", json_schema={"a": 1}), "json_schema"),
                            (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=False), "set it in chat_template_kwargs"), (ask("x", thinking={"type": "disabled"}), "thinking"),
                            (ask("x", chat_template="{{ x }}"), "chat_template"), (ask("x", modalities=["text", "audio"]), "modalities"), (ask("x", web_search_options={}), "web_search_options"), (ask("x", max_tokens=-2), "max_tokens"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
-                           (ask("x", max_tokens=0), "max_tokens"), (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
+                           (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
                            (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "yaml"}), "response_format.type"), (ask("x", response_format={"type": "json_schema", "json_schema": {"schema": {"not": {"format": "x"}}}}), "#/not"), (ask("x", response_format={"type": "json_object", "schema": {"not": {"format": "x"}}}), "response_format.schema: #/not"), (ask("x", response_format={"type": "json_schema"}), "response_format: a schema is required"), (ask("x", frequency_penalty=3), "frequency_penalty"),
                            (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"five": 1}), "logit_bias"), (ask("x", logit_bias={"5": 101}), "logit_bias"), (ask("x", logit_bias=[5]), "logit_bias"),
                            (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: image_url is not supported"), (ask([{"type": "text"}]), "messages[0].content[0]"),
@@ -174,7 +174,7 @@ class Protocol(Case):
                            ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "function_call": {"name": "a", "arguments": ""}}, {"role": "user", "content": "z"}]}, "messages[1].function_call"),
                            (ask("x", add_generation_prompt="no"), "add_generation_prompt"), (ask("x", tool_choice={"type": "function", "function": {"name": "a"}}), "tool_choice")):
             self.refused(400, word, body)
-        self.assertEqual(self.refused(400, "the context holds 65536", ask("x" * 70000))["code"], "context_length_exceeded")
+        self.assertEqual(self.refused(400, "prompt is too long: 70017 tokens > 65536 maximum", ask("x" * 70000))["code"], "context_length_exceeded")
         self.assertEqual(self.s.chat("x", model="other")[0], 200)
         for body, word in (({}, "prompt"), ({"prompt": ["a", "b"]}, "prompt: "), ({"prompt": [1, -1]}, "prompt[1]"), ({"prompt": "x", "messages": []}, "messages: belongs to"), ({"prompt": "x", "echo": True}, "echo")):
             self.refused(400, word, body, "/v1/completions")

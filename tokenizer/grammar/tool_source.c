@@ -27,15 +27,32 @@ static struct schema_tags tags_of(struct grammar *g, const struct json *format) 
                                 .ends = json_get(format, "ends")};
 }
 
+/* Whether a schema of parameters says nothing about any, as clients describe a tool that has none. */
+static bool lists_nothing(const struct json *schema) {
+    static const char *const harmless[] = {"type", "properties", "required", "title", "description", "$schema"};
+    bool nothing = true;
+    for (uint32_t i = 0; schema && schema->type == JSON_OBJECT && i < schema->n; i++) {
+        const struct json *key = &schema->items[2 * i], *value = key + 1;
+        bool known = false;
+        for (size_t k = 0; k < sizeof harmless / sizeof *harmless; k++) known |= json_is(key, harmless[k]);
+        known &= value->type < JSON_ARRAY || !value->n;
+        nothing &= known || (json_is(key, "additionalProperties") && value->type == JSON_BOOL && !value->boolean);
+    }
+    return nothing;
+}
+
 /* Arguments are an object, whatever else the schema would allow. tags: NULL if they are JSON. */
 static int arguments_expr(struct grammar *g, struct arena *a, const struct json *schema, const struct schema_tags *tags,
                           expr_id *out, struct error *e) {
-    static const struct json any = {.type = JSON_OBJECT};
-    const bool given = schema && schema->type == JSON_OBJECT && schema->n;
-    if (given && !json_is(json_get(schema, "type"), "object"))
+    static const struct json none[] = {{.type = JSON_STRING, .n = 4, .string = "type"},
+                                       {.type = JSON_STRING, .n = 6, .string = "object"},
+                                       {.type = JSON_STRING, .n = 20, .string = "additionalProperties"},
+                                       {.type = JSON_BOOL}},
+                             no_parameters = {.type = JSON_OBJECT, .n = 2, .items = none};
+    if (schema && schema->type == JSON_OBJECT && schema->n && !json_is(json_get(schema, "type"), "object"))
         return error_set(e, ERR_USAGE, "#/type: must be object for the parameters of a tool");
-    if (tags) return schema_tagged_expr(g, a, given ? schema : &any, tags, out, e);
-    return given ? schema_expr(g, a, schema, out, e) : (*out = schema_any_object(g), 0);
+    if (lists_nothing(schema)) schema = &no_parameters;
+    return tags ? schema_tagged_expr(g, a, schema, tags, out, e) : schema_expr(g, a, schema, out, e);
 }
 
 bool tool_source_is_name(const struct json *name) {

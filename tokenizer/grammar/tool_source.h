@@ -8,6 +8,6 @@ bool tool_source_is_name(const struct json *name);
 /* Compiles {"format": FORMAT, "most": calls, "tools": [{"name", "parameters"}]}. FORMAT has "open", "close",
  * "before_name", "after_name", "after_arguments" and "between": each is a text, or a list of texts and token ids.
  * Arguments are written as JSON, unless FORMAT has "before_key", "before_text", "after_value" and "ends": then they are
- * members between tags (struct schema_tags; "before_json" is optional). A tool without parameters takes any object.
- * ERR_USAGE names the tool and the place in its schema. */
+ * members between tags (struct schema_tags; "before_json" is optional). A tool without parameters takes an empty
+ * object. ERR_USAGE names the tool and the place in its schema. */
 int tool_source_expr(struct grammar *g, struct arena *a, const struct json *source, expr_id *out, struct error *e);
