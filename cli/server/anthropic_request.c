@@ -256,6 +256,7 @@ static int parse(struct api_request *r, const char *body, size_t n, const struct
 const struct api_protocol anthropic_messages = {.id_prefix = "msg_",
                                                 .stream_type = "text/event-stream",
                                                 .has_comments = true,
+                                                .still_here = "event: ping\ndata: {\"type\": \"ping\"}\n\n",
                                                 .parse = parse,
                                                 .begin = anthropic_begin,
                                                 .delta = anthropic_delta,

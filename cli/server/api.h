@@ -79,6 +79,7 @@ struct api_protocol {
     const char *id_prefix;
     const char *stream_type; /* content type of a stream */
     bool has_comments;       /* lines that begin with a colon are comments of a stream */
+    const char *still_here;  /* part of a stream that says nothing, sent while the answer is silent; NULL: none */
     /* Parses and validates a request. chat: the template that must know the roles; NULL accepts any. strict: unknown
      * members are refused. ERR_USAGE names the member that is wrong or unsupported; ERR_MEMORY. Call api_free in both
      * cases. */

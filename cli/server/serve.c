@@ -163,6 +163,7 @@ static void serve_loop(struct server *s) {
         if (exit_at && (!s->requests || now >= exit_at)) return;
         if (exit_at) wait_ms = wait_ms < STOP_WAIT_MS ? wait_ms : STOP_WAIT_MS;
         serve_connection_close_slow(s, now);
+        serve_stream_break_silence(s, now);
         fds[0] = (struct pollfd){.fd = engine_client_fd(s->app), .events = POLLIN};
         fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
         fds[2] = (struct pollfd){.fd = accepting ? s->fd : -1, .events = POLLIN};

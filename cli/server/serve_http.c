@@ -75,6 +75,7 @@ static ssize_t read_stream(void *ctx, uint64_t at, char *to, size_t max) {
     size_t n = x->formatted.len - x->sent_bytes < max ? x->formatted.len - x->sent_bytes : max;
     memcpy(to, x->formatted.data + x->sent_bytes, n);
     x->sent_bytes += n;
+    x->sent_s = clock_now();
     return (ssize_t)n;
 }
 
@@ -82,6 +83,7 @@ static enum MHD_Result start_stream(struct http_request *x) {
     struct MHD_Response *r = mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, x, NULL);
     if (!r) return MHD_NO;
     x->replied = MHD_HTTP_OK;
+    x->sent_s = clock_now();
     mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, x->protocol->stream_type);
     mhd.add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
     enum MHD_Result rc = mhd.queue_response(x->conn, MHD_HTTP_OK, r);

@@ -1,4 +1,5 @@
 /* Answers of --serve as text: whole, or in the pieces of a stream, in the protocol of the request. */
+#include "base/test_limits.h"
 #include "cli/server/server.h"
 
 /* Fills out with the answers of a request, for its protocol. */
@@ -11,6 +12,16 @@ static struct api_choice *get_choices(const struct http_request *x, struct api_c
 void serve_stream_put_whole(struct http_request *x, struct buf *out) {
     struct api_choice c[API_MAX_CHOICES];
     x->protocol->whole(out, &x->answer, get_choices(x, c), x->n_choices);
+}
+
+void serve_stream_break_silence(struct server *s, double now) {
+    const double silent_s = SERVE_SILENT_S * 1e-3 * (double)test_limits_get(TEST_LIMIT_SERVE_SECOND_MS, 1000);
+    for (struct http_request *x = s->requests; x; x = x->next) {
+        const bool waits = x->suspended && x->conn && x->state == HTTP_REQUEST_ANSWERING && x->request.stream;
+        if (!waits || !x->protocol->still_here || now < x->sent_s + silent_s) continue;
+        buf_str(&x->comments, x->protocol->still_here);
+        serve_connection_wake(x);
+    }
 }
 
 static void put_comments(struct http_request *x) {

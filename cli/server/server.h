@@ -26,6 +26,7 @@ enum {
     SERVE_PORT_HEAD_S = 10,             /* the same for a client of the port that has not shown the key */
     SERVE_OVER_SHARE_S = 2,             /* the same for a client beyond its share of connections */
     SERVE_BODY_S = 300,                 /* limit for the whole body, after the head */
+    SERVE_SILENT_S = 5,                 /* a stream that has sent nothing for this time says that it is still here */
     SERVE_KEY_SIZE = 257,
 };
 
@@ -83,6 +84,7 @@ struct http_request {
     char progress_comment[96];        /* progress comment of the stream; empty: none */
     struct buf comments;              /* other comments: disk-cache keys; the dropped document */
     struct buf formatted;             /* part of the stream that is being sent */
+    double sent_s;                    /* time of the stream's last bytes */
     size_t sent_bytes;
 };
 
@@ -164,6 +166,8 @@ int serve_request_tokens(const struct http_request *x); /* generated so far */
 /* serve_stream.c: answers as text */
 /* formats what was generated since into x->formatted; false: nothing */
 bool serve_stream_format(struct http_request *x);
+/* sends something to clients whose streams have been silent, so that neither they nor a proxy give up */
+void serve_stream_break_silence(struct server *s, double now);
 /* the answer without stream; all turns have ended without error */
 void serve_stream_put_whole(struct http_request *x, struct buf *out);
 /* serve_info.c: append a reply. ERR_USAGE names the member of the request that is wrong */

@@ -364,6 +364,20 @@ class Clients(Case):
         self.assertTrue(chunks(first)[1])
         self.assertEqual(s.status()["answered"], 2)
 
+    def test_silence(self):
+        """A stream that waits for its turn says every few seconds that it is still here."""
+        self.env["HEARTH_LIMITS"] = "patience=20"
+        s = self.serve("--parallel", "1")
+        first = s.stream("read")
+        for path, want in (("/v1/messages", [b"event: ping\n", b'data: {"type": "ping"}\n', b"\n"]), ("/v1/chat/completions", [b": still here\n", b"\n"])):
+            waiting = s.connection()
+            waiting.request("POST", path, json.dumps(ask("x", stream=True, max_tokens=5)))
+            r = waiting.getresponse()
+            self.assertEqual([r.readline() for _ in range(2 * len(want))], want * 2)
+            r.close()
+            waiting.close()
+        first.close()
+
     def test_in_order(self):
         s = self.serve("--parallel", "1")
         asked, ends = {}, []

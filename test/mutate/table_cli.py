@@ -204,6 +204,7 @@ change("api-version", "the version of Ollama's protocol is one that clients refu
 change("api-tags-size", "/api/tags has no size", "e2e_apis", ("cli/server/ollama_reply.c", "buf_fmt(b, \", \\\"size\\\": %llu, ", "buf_fmt(b, \", \\\"bytes\\\": %llu, "))
 change("tool-no-parameters", "a tool without parameters gets any", "e2e_protocols", ("tokenizer/grammar/tool_source.c", "if (lists_nothing(schema)) schema =", "if (!schema) schema ="))
 change("api-no-tokens", "a request for no tokens is refused", "e2e_protocols", ("cli/server/api_members.c", "if (read_integer(name, j, -1, 1 << 24, &integer, e))", "if (read_integer(name, j, -1, 1 << 24, &integer, e) || !integer)"))
+change("serve-silence", "a stream that waits for its turn is silent", "e2e_serve", ("cli/server/serve_stream.c", "if (!waits || !x->protocol->still_here", "if (!waits || 1"))
 change("api-role", "messages with a role that the template lacks are dropped", "e2e_serve", ("cli/server/openai_request.c", "if (!chat || chat_template_mentions(chat, role->string, role->n)) return 0;", "if (chat) return 0;"))
 change("api-one-call", "several tool calls are returned where one was requested", "e2e_serve", ("cli/server/api.c", "if (r->single_tool_call && out->n) tool_calls_truncate(out, 1);", ""))
 change("api-choice-seed", "all answers to a request have the same seed", "e2e_serve", ("cli/server/api.c", "s->seed += (uint64_t)choice;", ""))
