@@ -183,7 +183,7 @@ static int make_job_prompt(struct batch *b, const struct json *line, struct prom
     }
     if (!text || text->type != JSON_STRING || !text->n)
         return error_set(e, ERR_USAGE, "must be a string, or an object with prompt or messages");
-    if (a->opts.v[OPT_RAW].on) return prompt_from_raw(a, text->string, text->n, p, e);
+    if (a->opts.v[OPT_RAW].on) return prompt_from_raw(a, text->string, text->n, a->opts.v[OPT_SPECIAL].on, p, e);
     int rc = 0;
     if (system && system->type == JSON_STRING)
         rc = conversation_add(&c, ROLE_SYSTEM, system->string, system->n, NULL, 0);

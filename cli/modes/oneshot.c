@@ -251,7 +251,7 @@ int oneshot_run(struct app *a, struct error *e) {
     if (!rc && name) store_sweep();
     if (!rc) rc = open_text(a, e);
     if (rc) goto out;
-    if (v[OPT_RAW].on) rc = prompt_from_raw(a, text.data, text.len, &prompt, e);
+    if (v[OPT_RAW].on) rc = prompt_from_raw(a, text.data, text.len, v[OPT_SPECIAL].on, &prompt, e);
     else {
         if (name) rc = store_open(&store, a, name, v[OPT_CONTINUE].text ? STORE_LOAD : STORE_NEW, &conv, e);
         if (!rc && v[OPT_NO_SAVE].on) store.disabled = true;

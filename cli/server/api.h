@@ -47,7 +47,9 @@ struct api_request {
     const char **stop; /* NUL-terminated */
     size_t n_stop;
     const struct json *raw_prompt; /* prompt of a text completion, a string or a list of ids; NULL: a chat */
-    struct grammar_source source;  /* schema, pattern or grammar of the answer, if has_source */
+    const struct json *suffix; /* text after the gap that raw_prompt, then a string, is to be continued to; NULL: none
+                                */
+    struct grammar_source source; /* schema, pattern or grammar of the answer, if has_source */
     bool has_source;
 };
 

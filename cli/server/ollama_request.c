@@ -26,7 +26,7 @@ static const struct api_member members[] = {
     API_NOTHING("truncate"),
     API_NOTHING("shift"),
     API_REFUSED("images", 0, why_text),
-    API_REFUSED("suffix", 0, "text is continued at its end only"),
+    {.name = "suffix", .kind = MEMBER_TEXT, .offset = offsetof(struct api_request, suffix), .forms = GENERATE},
     API_REFUSED("template", 0, "the model's own template is used"),
     API_REFUSED("context", 0, "send the conversation to /api/chat"),
 };
@@ -181,7 +181,7 @@ static int read_string(const struct json *root, const char *name, const struct j
 
 static int parse_generate(struct api_request *r, const char *body, size_t n, const struct chat_template *chat,
                           bool strict, struct error *e) {
-    const struct json *prompt, *system;
+    const struct json *prompt, *system, empty = api_messages_word("");
     struct json root, messages, *copy;
     struct api_messages m;
     struct api_template_options o;
@@ -192,8 +192,10 @@ static int parse_generate(struct api_request *r, const char *body, size_t n, con
     TRY(read_string(&root, "system", &system, e));
     TRY(api_members_flag(&root, "raw", &raw, e));
     r->no_tool_calls = true;
+    if (r->suffix && !r->suffix->n) r->suffix = NULL;
+    if (!prompt && r->suffix) prompt = &empty;
     if (!prompt) return r->load_only = true, 0;
-    if (raw) {
+    if (raw || r->suffix) {
         if (!(copy = arena_alloc(&r->arena, sizeof *copy))) return error_set(e, ERR_MEMORY, "no memory");
         *copy = *prompt;
         r->raw_prompt = copy;

@@ -79,7 +79,7 @@ static const struct api_member members[] = {
     API_REFUSED("ignore_eos", 0, why_end),
     API_REFUSED("stop_token_ids", 0, why_end),
     API_REFUSED("echo", 0, "an answer does not contain its prompt"),
-    API_REFUSED("suffix", 0, "text is continued at its end only"),
+    {.name = "suffix", .kind = MEMBER_TEXT, .offset = offsetof(struct api_request, suffix), .forms = TEXT},
     API_REFUSED("functions", 0, "use tools"),
     API_REFUSED("function_call", 0, "use tool_choice"),
     API_REFUSED("chat_template", NAN, "the model's own template is used"),
@@ -279,7 +279,10 @@ static int parse_text(struct api_request *r, const char *body, size_t n, const s
     const struct json *prompt = json_get(&root, "prompt");
     if (prompt && prompt->type == JSON_ARRAY && prompt->n == 1 && prompt->items[0].type == JSON_STRING)
         prompt = &prompt->items[0];
-    if (!prompt || (prompt->type != JSON_STRING && prompt->type != JSON_ARRAY) || !prompt->n ||
+    if (r->suffix && !r->suffix->n) r->suffix = NULL;
+    if (r->suffix && (!prompt || prompt->type != JSON_STRING))
+        return error_set(e, ERR_USAGE, "suffix: needs a prompt that is a text");
+    if (!prompt || (prompt->type != JSON_STRING && prompt->type != JSON_ARRAY) || (!prompt->n && !r->suffix) ||
         (prompt->type == JSON_ARRAY && prompt->items[0].type != JSON_INT))
         return error_set(e, ERR_USAGE, "prompt: a text or a list of ids is required; one prompt per request");
     if (!(copy = arena_alloc(&r->arena, sizeof *copy))) return error_set(e, ERR_MEMORY, "no memory");

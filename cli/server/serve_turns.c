@@ -15,6 +15,7 @@
 #include "cli/report.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
+#include "cli/turn/infill.h"
 #include "cli/turn/tool_grammar.h"
 #include "tokenizer/grammar/tool_source.h"
 
@@ -98,10 +99,13 @@ static int add_ids(struct http_request *x, const char *name, const struct json *
     return 0;
 }
 
-/* The prompt of a text completion: BOS and the text, or ids as given. */
+/* The prompt of a text completion: BOS and the text, in which clients write control tokens, or ids as given; or the
+ * text before and after a gap. */
 static int make_raw_prompt(struct http_request *x, struct error *e) {
     const struct json *p = x->request.raw_prompt;
-    if (p->type == JSON_STRING) TRY(prompt_from_raw(x->server->app, p->string, p->n, &x->prompt, e));
+    struct app *a = x->server->app;
+    if (x->request.suffix) TRY(infill_make_prompt(a, p, x->request.suffix, &x->prompt, e));
+    else if (p->type == JSON_STRING) TRY(prompt_from_raw(a, p->string, p->n, true, &x->prompt, e));
     else TRY(add_ids(x, "prompt", p, e));
     x->prompt.n_given = x->prompt.ids.n;
     x->prompt.is_raw = true;

@@ -205,18 +205,20 @@ int prompt_make_partial(struct app *a, const struct conversation *c, int think, 
     return rc ? rc : prompt_add_partial(a, text->data ? text->data : "", text->len, out, e);
 }
 
-int prompt_from_raw(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
+int prompt_from_raw(struct app *a, const char *text, size_t n, bool takes_control, struct prompt *out,
+                    struct error *e) {
     if (!a->backend->is_local)
         return error_set(e, ERR_USAGE, "--raw: a remote engine takes only conversations, not prompt text");
-    int32_t bos = tokenizer_bos(a->tokenizer);
+    const int32_t bos = tokenizer_bos(a->tokenizer);
+    struct ids *ids = &out->ids;
     if (bos >= 0) {
-        if (mem_grow(&out->ids.data, &out->ids.cap, 1, sizeof *out->ids.data))
-            return error_set(e, ERR_MEMORY, "no memory");
-        out->ids.data[out->ids.n++] = bos;
+        if (mem_grow(&ids->data, &ids->cap, 1, sizeof *ids->data)) return error_set(e, ERR_MEMORY, "no memory");
+        ids->data[ids->n++] = bos;
     }
-    int rc =
-        tokenizer_encode(a->tokenizer, text, n, a->opts.v[OPT_SPECIAL].on ? TEXT_TEMPLATE : TEXT_VALUE, &out->ids, e);
-    if (!rc && !out->ids.n) rc = error_set(e, ERR_USAGE, "no prompt: the text is empty and the model has no BOS");
-    out->n_given = out->ids.n;
+    int rc = tokenizer_encode(a->tokenizer, text, n, takes_control ? TEXT_TEMPLATE : TEXT_VALUE, ids, e);
+    if (!rc && bos >= 0 && ids->n > 1 && ids->data[1] == bos)
+        memmove(ids->data, ids->data + 1, --ids->n * sizeof *ids->data);
+    if (!rc && !ids->n) rc = error_set(e, ERR_USAGE, "no prompt: the text is empty and the model has no BOS");
+    out->n_given = ids->n;
     return rc;
 }

@@ -43,7 +43,8 @@ int prompt_from_json_local(struct app *a, const struct json *conv, struct prompt
 int prompt_make_partial(struct app *a, const struct conversation *c, int think, struct prompt *out, struct error *e);
 /* Appends the beginning of the answer to a finished prompt. */
 int prompt_add_partial(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e);
-/* --raw: BOS and the text as given. */
-int prompt_from_raw(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e);
+/* --raw, and text that a client has made: BOS, unless the text begins with it, and the text as given. takes_control:
+ * control tokens in it count. */
+int prompt_from_raw(struct app *a, const char *text, size_t n, bool takes_control, struct prompt *out, struct error *e);
 /* Returns --think or --no-think as the argument of prompt_make. */
 int prompt_think_option(const struct opts *o);

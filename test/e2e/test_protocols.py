@@ -186,6 +186,73 @@ for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
         self.assertGreater(len(set(alone)), 1)
 
 
+class Texts(Case):
+    """Texts that a model continues: control tokens in them count, and those whose vocabulary has the marks fill gaps."""
+
+    MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+
+    def model(self, marks):
+        """Ember with other texts of its last control tokens."""
+        self.use_ember_as_any_model()
+        out = os.path.join(self.home, "marked")
+        os.mkdir(out)
+        for name in os.listdir(self.env["HEARTH_MODEL"]):
+            os.symlink(os.path.realpath(os.path.join(self.env["HEARTH_MODEL"], name)), os.path.join(out, name))
+        with open(os.path.join(out, "tokenizer.json"), encoding="utf-8") as f:
+            t = json.load(f)
+        os.unlink(os.path.join(out, "tokenizer.json"))
+        for token, mark in zip(t["added_tokens"][-3:], marks):
+            t["model"]["vocab"].pop(token["content"], None)
+            t["model"]["vocab"][mark] = token["id"]
+            token["content"] = mark
+        with open(os.path.join(out, "tokenizer.json"), "w", encoding="utf-8") as f:
+            json.dump(t, f)
+        with open(os.path.join(self.home, "t.jinja"), "w") as f:
+            f.write("{% for m in messages %}{{ m.content }}<|end|>{% endfor %}")
+        return self.serve("-m", out, "--template", os.path.join(self.home, "t.jinja"), "--kv-cache", "off", "-t", "1")
+
+    def answers(self, s, path, *bodies):
+        out = []
+        for body in bodies:
+            status, headers, data = s.request("POST", path, {"stream": False, **body})
+            self.assertEqual(status, 200, data)
+            j = json.loads(data)
+            out.append((j["response"], j["prompt_eval_count"]) if "response" in j else (j["choices"][0]["text"], j["usage"]["prompt_tokens"]))
+        return out
+
+    def test_control_tokens(self):
+        """As text, as ids and by its suffix, a text with marks is the same prompt."""
+        s = self.model(self.MARKS)
+        before, after = "def add(a, b):", "print(add(1, 2))"
+        ids = lambda text: json.loads(s.request("POST", "/tokenize", {"content": text})[2])["tokens"]
+        text = self.MARKS[0] + before + self.MARKS[1] + after + self.MARKS[2]
+        marked = [3, *ids(before), 4, *ids(after), 5]
+        bos = json.loads(s.request("POST", "/tokenize", {"content": "", "add_special": True})[2])["tokens"]
+        some = {"temperature": 0, "max_tokens": 8}
+        got = self.answers(s, "/v1/completions", {"prompt": text, **some}, {"prompt": bos + marked, **some}, {"prompt": before, "suffix": after, **some})
+        some = {"options": {"temperature": 0, "num_predict": 8}, "model": "x"}
+        got += self.answers(s, "/api/generate", {"prompt": text, "raw": True, **some}, {"prompt": before, "suffix": after, **some})
+        self.assertEqual(set(got), {(got[0][0], len(bos + marked))})
+        begun = "".join(json.loads(s.request("POST", "/detokenize", {"tokens": bos})[2])["content"])
+        if bos:  # a text that begins with BOS gets no second one
+            self.assertEqual(self.answers(s, "/v1/completions", {"prompt": begun + "x", "max_tokens": 1}, {"prompt": "x", "max_tokens": 1})[0][1], 1 + len(ids("x")))
+        self.assertEqual(self.answers(s, "/api/generate", {"suffix": after, **some}), self.answers(s, "/v1/completions", {"prompt": "", "suffix": after, "temperature": 0, "max_tokens": 8}))
+        for body, word in (({"prompt": [1], "suffix": "x"}, "suffix: needs a prompt that is a text"), ({"prompt": "a", "suffix": 3}, "suffix: must be a string")):
+            status, headers, data = s.request("POST", "/v1/completions", body)
+            self.assertEqual((status, word in json.loads(data)["error"]["message"]), (400, True), data)
+
+    def test_orders(self):
+        """A suffix comes first where the model was trained so; without marks it is refused."""
+        s = self.model(("[PREFIX]", "[SUFFIX]", "<|pad|>"))
+        some = {"temperature": 0, "max_tokens": 8}
+        got = self.answers(s, "/v1/completions", {"prompt": "[SUFFIX]b[PREFIX]a", **some}, {"prompt": "a", "suffix": "b", **some})
+        self.assertEqual(got[0], got[1])
+        s.end()
+        s = self.serve("--kv-cache", "off", "-t", "1")
+        status, headers, data = s.request("POST", "/v1/completions", {"prompt": "a", "suffix": "b"})
+        self.assertEqual((status, "does not fill in the middle" in json.loads(data)["error"]["message"]), (400, True), data)
+
+
 class Rounds(Case):
     """Three rounds of a tool, in the forms that clients of each protocol send, through published templates."""
 
