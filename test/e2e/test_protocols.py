@@ -299,18 +299,34 @@ class Rounds(Case):
         for words in ([], [{"type": "text", "text": ""}], [{"type": "text", "text": "words"}]):
             yield "/v1/messages", self.anthropic(words)
 
-    def test_rounds(self):
+    def templates(self):
+        """Returns the published templates that know tools, and do nothing that Jinja2's sandbox refuses."""
         folder = os.path.join(os.environ.get("HEARTH_SHARED", ""), "templates")
         if not os.path.isdir(folder):
             self.skipTest("no ../shared/templates")
-        self.use_ember_as_any_model()
-        # these know no tools, or use what Jinja2's sandbox refuses
         none = ("microsoft-Phi-3.5-mini-instruct", "deepseek-ai-DeepSeek-V3.1", "llama-cpp-deepseek-r1", "Kimi-K2-Instruct")
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".jinja") and name.removesuffix(".jinja") not in none]
+
+    def test_batch(self):
+        """A batch takes the same forms, and those of a chat, which has no text, no id and the arguments as an object."""
+        self.use_ember_as_any_model()
+        lines = [json.dumps(body) for path, body in self.bodies() if path == "/v1/chat/completions"]
+        call = {"role": "assistant", "content": "", "reasoning_content": "why", "tool_calls": [{"id": "", "type": "function", "function": {"name": "polish", "arguments": {"gem": "x"}}}]}
+        rounds = [call, {"role": "tool", "content": "done", "tool_call_id": "", "name": "polish"}] * 3
+        lines.append(json.dumps({"messages": [{"role": "user", "content": "q"}, *rounds, {"role": "assistant", "content": "so"}, {"role": "user", "content": "more"}], "tools": [{"type": "function", "function": self.TOOL}]}))
+        for name in self.templates():
+            path = os.path.join(self.home, "lines.jsonl")
+            with open(path, "w") as f:
+                f.write("\n".join(line.replace('"max_tokens"', '"unused"') for line in lines) + "\n")
+            rc, out, err = self.run_bin("--batch", path, "--template", name, "-n", "1", "-t", "1", "--kv-cache", "off", timeout=300)
+            got = [json.loads(line) for line in out.splitlines()]
+            self.assertEqual((rc, len(got), [g for g in got if "error" in g]), (0, len(lines), []), (name, err))
+
+    def test_rounds(self):
+        self.use_ember_as_any_model()
         n = 0
-        for name in sorted(os.listdir(folder)):
-            if not name.endswith(".jinja") or name.removesuffix(".jinja") in none:
-                continue
-            s = self.serve("--kv-cache", "off", "-t", "1", "--template", os.path.join(folder, name))
+        for name in self.templates():
+            s = self.serve("--kv-cache", "off", "-t", "1", "--template", name)
             for path, body in self.bodies():
                 status, headers, data = s.request("POST", path, body)
                 self.assertEqual(status, 200, (name, path, body, data))
