@@ -331,6 +331,8 @@ static void test_calls_that_templates_leave_out(void **state) {
          "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": \"<|x|>\", \"n\": [1]}}, {\"name\": \"g\", "
          "\"arguments\": {}}]",
          "None"},
+        {"{{ tools }}{{ \"List of tools: [\" }}" EACH_MESSAGE,
+         "<|tool_call_start|>[f(a=\"<|x|>\", n=[1]), g()]<|tool_call_end|>", "None"},
         {"{{ tools }}<|tool_list_start|>{{ messages[1].tool_calls[1].function.name }}" EACH_MESSAGE, "assistant: \n",
          "assistant: None"},
     };

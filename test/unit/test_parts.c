@@ -151,6 +151,8 @@ static const struct {
     /* LFM2 */
     {"<|tool_list_start|>", "", "a<|tool_call_start|>[f()]<|tool_call_end|>b",
      "T:a|C:<|tool_call_start|>[f()]<|tool_call_end|>|T:b"},
+    {"{{ \"List of tools: [\" }}", "", "a<|tool_call_start|>[f()]<|tool_call_end|>b",
+     "T:a|C:<|tool_call_start|>[f()]<|tool_call_end|>|T:b"},
     {"<atem:function_calls>", "", "a<atem:function_calls>f</atem:function_calls>b",
      "T:a|C:<atem:function_calls>f</atem:function_calls>|T:b"}, /* Muse without headers */
     {"<dots_function_call>", "", "a<dots_function_call>f</dots_function_call>b",

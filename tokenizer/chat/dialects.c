@@ -30,6 +30,12 @@ static const struct header_mark solar[HEADER_MARKS] = {{"<|begin|>", HEADER_STAR
 /* The parser takes what the marks surround: a call, or a list. */
 #define ENCLOSED(opening, closing, parser, ...) \
     CALLS(opening, closing, parser, __VA_ARGS__), .call = {.open = opening, .close = closing}
+/* mark: in templates that leave out calls. */
+#define LFM2(mark) \
+    ENCLOSED("<|tool_call_start|>", "<|tool_call_end|>", tool_calls_parse_python), \
+        .also = mark, \
+        .past = WRITE_CALLS("<|tool_call_start|>[", KEYWORDS, "call.function.name + '(' + calls_ns.arguments + ')'", \
+                            "]<|tool_call_end|>")
 #define HEADERS(opening, marks, parser, ...) .open = opening, .header = marks, .parse = parser, .format = {__VA_ARGS__}
 #define HAS(...)                             .has = {__VA_ARGS__}
 #define LACKS(...)                           .lacks = {__VA_ARGS__}
@@ -184,10 +190,8 @@ static const struct dialect dialects[] = {
     /* M3 may join the mark and the tag */
     {CALLS(MINIMAX_MARK "<tool_call>", MINIMAX_MARK "</tool_call>", tool_calls_parse_minimax_m3), .also = MINIMAX_MARK},
     {ENCLOSED("<|tool_call>", "<tool_call|>", tool_calls_parse_gemma)}, /* Gemma 4 */
-    /* LFM2 */
-    {ENCLOSED("<|tool_call_start|>", "<|tool_call_end|>", tool_calls_parse_python), .also = "<|tool_list_start|>",
-     .past = WRITE_CALLS("<|tool_call_start|>[", KEYWORDS, "call.function.name + '(' + calls_ns.arguments + ')'",
-                         "]<|tool_call_end|>")},
+    {LFM2("<|tool_list_start|>")},
+    {LFM2("\"List of tools: [\"")},                                            /* 2.5 */
     {ENCLOSED("<|python_start|>", "<|python_end|>", tool_calls_parse_python)}, /* Llama 4 */
     {CALLS("<|python_tag|>", NULL, tool_calls_parse_llama)},                   /* Llama 3 */
     /* Granite 3 */
