@@ -44,7 +44,7 @@ class Attached(Case):
         self.assertIn("non-finite", err)
         rc, out, err = self.run_bin("-p", "x" * 70000)
         self.assertEqual((rc, out), (4, b""))
-        self.assertIn("the context holds 65536", err)
+        self.assertIn("70017 tokens > 65536 maximum", err)
         self.assertEqual(self.run_bin("-p", "code", "--extract")[1], b"echo hi\n")
 
     def test_when_not(self):
@@ -110,7 +110,7 @@ class Attached(Case):
         t.send("one\r")
         at = t.prompt(t.until("limit of 5 tokens", at), "talk> ")
         t.send("x" * 200 + "\r")
-        at = t.prompt(t.until("the question was taken back; /compact shortens", t.until("the context holds 150", at)), "talk> ")
+        at = t.prompt(t.until("the question was taken back; /compact shortens", t.until("tokens > 150 maximum", at)), "talk> ")
         t.send("/continue\r")
         at = t.prompt(t.until("aid: ", at), "talk> ")
         t.send("two\r")

@@ -301,7 +301,7 @@ static void test_request(void **state) {
     assert_int_equal(messages->type, JSON_ARRAY);
     assert_true(json_is(json_get(&messages->items[0], "content"), "ab"));
     const struct json *call = json_at(json_get(&messages->items[1], "tool_calls"), 0);
-    assert_int_equal(json_int(json_path(call, "function.arguments.x"), 0), 1);
+    assert_true(json_is(json_path(call, "function.arguments"), "{\"x\": 1}")); /* the template's forms decide */
     assert_true(json_is(json_path(call, "function.name"), "f"));
     assert_int_equal(json_get(c, "tools")->type, JSON_ARRAY);
     assert_false(json_bool(json_get(c, "enable_thinking"), true));

@@ -194,6 +194,7 @@ static bool is_role(const struct json *m, const char *role) { return json_is(jso
 
 /* Sets a member of an object, whose members are copied; NULL removes it. */
 static int set(struct arena *a, struct json *object, const char *key, const struct json *value, struct error *e) {
+    if (!value && !json_get(object, key)) return 0;
     struct json *m = json_members(a, object, 1);
     uint32_t n = 0;
     if (!m) return no_memory(e);
@@ -380,8 +381,10 @@ static int add_answer(struct fitting *t, struct json m, struct error *e) {
     t->begun = true;
     TRY(fit_calls(t, &m, e));
     TRY(fit_thought(t, &m, &content, e));
-    const bool only_calls = t->called && is_text(&content) && !content.n;
-    TRY(set(t->arena, &m, "content", only_calls && t->forms->null_content ? &null : &content, e));
+    if (t->called && is_text(&content) && !content.n && t->forms->null_content) content = null;
+    given = json_get(&m, "content");
+    if (!given || given->type != content.type || given->items != content.items)
+        TRY(set(t->arena, &m, "content", &content, e));
     t->items[t->n++] = m;
     return 0;
 }
