@@ -102,7 +102,7 @@ struct api_protocol {
     void (*error)(struct buf *b, int status, const char *code, const char *text);
 };
 extern const struct api_protocol openai_chat, openai_text, openai_responses, anthropic_messages, ollama_chat,
-    ollama_generate;
+    ollama_generate, llama_infill;
 
 /* Sets r to a request without members and parses its JSON text. */
 int api_parse_root(struct api_request *r, const char *body, size_t n, struct json *root, struct error *e);

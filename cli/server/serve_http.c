@@ -218,6 +218,7 @@ static const struct route {
     bool local_only;                     /* not over --listen */
 } routes[] = {{"/v1/chat/completions", "POST", on_answer, &openai_chat},
               {"/v1/completions", "POST", on_answer, &openai_text},
+              {"/infill", "POST", on_answer, &llama_infill},
               {"/v1/responses", "POST", on_answer, &openai_responses},
               {"/v1/messages", "POST", on_answer, &anthropic_messages},
               {"/v1/messages/count_tokens", "POST", on_count_tokens, &anthropic_messages},

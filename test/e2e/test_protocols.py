@@ -236,6 +236,14 @@ class Texts(Case):
         some = {"options": {"temperature": 0, "num_predict": 8}, "model": "x"}
         got += self.answers(s, "/api/generate", {"prompt": text, "raw": True, **some}, {"prompt": before, "suffix": after, **some})
         self.assertEqual(set(got), {(got[0][0], len(bos + marked))})
+        body = {"input_prefix": "def add(", "prompt": "a, b):", "input_suffix": after, "temperature": 0, "n_predict": 8}
+        j = json.loads(s.request("POST", "/infill", body)[2])
+        self.assertEqual((j["content"], j["tokens_evaluated"], j["tokens_predicted"], j["stop_type"], j["stop"]), (*got[0], 8, "limit", True))
+        status, headers, data = s.request("POST", "/infill", {**body, "stream": True, "input_extra": [{"filename": "a.py", "text": "x = 1"}]})
+        events = [json.loads(line[6:]) for line in data.decode().split("\n") if line.startswith("data: ")]
+        self.assertEqual([e["stop"] for e in events], [False] * (len(events) - 1) + [True])
+        self.assertEqual(events[-1]["tokens_evaluated"], len(bos + marked) + len(ids("a.py\nx = 1\n\n" + before)) - len(ids(before)))
+        self.assertIn("input_extra[0].text", json.loads(s.request("POST", "/infill", {"input_extra": [{}]})[2])["error"]["message"])
         self.assertEqual(len(bos), 1)  # a text that begins with it gets no second one
         self.assertEqual([n for _, n in self.answers(s, "/v1/completions", {"prompt": "<|begin|>x", "max_tokens": 1}, {"prompt": "x", "max_tokens": 1})], [1 + len(ids("x"))] * 2)
         self.assertEqual(self.answers(s, "/api/generate", {"suffix": after, **some}), self.answers(s, "/v1/completions", {"prompt": "", "suffix": after, "temperature": 0, "max_tokens": 8}))

@@ -48,7 +48,8 @@ static void request(const struct api_protocol *p, const char *body, size_t size,
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct api_protocol *const protocols[] = {&openai_chat,        &openai_text, &openai_responses,
-                                                           &anthropic_messages, &ollama_chat, &ollama_generate};
+                                                           &anthropic_messages, &ollama_chat, &ollama_generate,
+                                                           &llama_infill};
     char *copy = malloc(size + 1); /* as a request body is: not NUL-terminated */
     if (!copy) return 0;
     memcpy(copy, data, size);

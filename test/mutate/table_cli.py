@@ -208,6 +208,7 @@ change("serve-silence", "a stream that waits for its turn is silent", "e2e_serve
 change("raw-control", "control tokens in a text that is continued are text", "e2e_protocols", ("cli/server/serve_turns.c", "prompt_from_raw(a, p->string, p->n, true,", "prompt_from_raw(a, p->string, p->n, false,"))
 change("raw-bos", "a text that begins with BOS gets a second one", "e2e_protocols", ("cli/turn/prompt.c", "if (!rc && bos >= 0 && ids->n > 1 && ids->data[1] == bos)", "if (0)"))
 change("infill-order", "Codestral's suffix stands behind its prefix", "e2e_protocols", ("cli/turn/infill.c", "marks[i].suffix_first ? 1 - k : k", "k"))
+change("infill-prompt", "the text between the prefix and the cursor is dropped", "e2e_protocols", ("cli/server/llama.c", "if (!rc) rc = add_text(&before, &root, \"prompt\", e);", ""))
 change("api-role", "messages with a role that the template lacks are dropped", "e2e_serve", ("cli/server/openai_request.c", "if (!chat || chat_template_mentions(chat, role->string, role->n)) return 0;", "if (chat) return 0;"))
 change("api-one-call", "several tool calls are returned where one was requested", "e2e_serve", ("cli/server/api.c", "if (r->single_tool_call && out->n) tool_calls_truncate(out, 1);", ""))
 change("api-choice-seed", "all answers to a request have the same seed", "e2e_serve", ("cli/server/api.c", "s->seed += (uint64_t)choice;", ""))
