@@ -188,7 +188,7 @@ class OneShot(driver.Case):
     def test_text_that_no_context_holds(self):
         rc, out, err = self.run_bin("-p", "x", data="all of it\n" * 7000000)
         self.assertEqual((rc, out), (4, b""))
-        self.assertIn("the prompt has 70.0 MB of text, more than hearth takes", err)
+        self.assertIn("prompt is too long: 70.0 MB of text, more than hearth takes", err)
 
     def test_signals(self):
         for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
