@@ -20,8 +20,8 @@ static int add_eos(struct engine *eng, int64_t id, struct error *e) {
 
 int engine_add_eos(struct engine *eng, int32_t id, struct error *e) { return add_eos(eng, id, e); }
 
-/* Sets the defaults of a model without generation_config.json: those of its GGUF metadata, or hearth's. Greedy answers
- * repeat themselves, and a second one would be the first. */
+/* Sets the defaults of a model whose generation_config.json is missing or empty: those of its GGUF metadata, or
+ * hearth's. Greedy answers repeat themselves, and a second one would be the first. */
 static void set_defaults(struct engine *eng) {
     const struct gguf_sampling *given = &eng->weights.sampling;
     struct engine_info *f = &eng->info;
@@ -52,8 +52,9 @@ int generation_config_read(struct engine *eng, struct error *e) {
     if ((rc = file_read(path, 1u << 20, &text, &n, e))) return rc;
     struct arena a = {0};
     struct json root;
-    if (n) rc = json_parse(&a, text, n, JSON_PYTHON, path, &root, e);
-    if (!rc && n) { /* an empty file says nothing */
+    if (!n) set_defaults(eng);
+    else rc = json_parse(&a, text, n, JSON_PYTHON, path, &root, e);
+    if (!rc && n) {
         const struct json *eos = json_get(&root, "eos_token_id");
         for (uint32_t i = 0; !rc && eos && i < (eos->type == JSON_ARRAY ? eos->n : 1); i++)
             rc = add_eos(eng, json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1), e);

@@ -343,10 +343,11 @@ static int begin_turn(struct http_choice *c, struct serve_session *k, struct err
     struct http_request *x = c->request;
     struct server *s = x->server;
     uint64_t messages_hash;
-    int flags = (x->request.no_disk_cache ? REQ_NO_DISK_CACHE : 0) |
-                (continues_chat(x, k, &messages_hash) ? 0 : REQ_EXACT_PREFIX_ONLY) |
-                /* an attached hearth ends with the error that it would have without a server */
-                (x->request.markup ? 0 : REQ_MAY_BE_INCOMPLETE);
+    int flags =
+        (x->request.no_disk_cache ? REQ_NO_DISK_CACHE : 0) |
+        (continues_chat(x, k, &messages_hash) && !s->app->opts.v[OPT_DETERMINISTIC].on ? 0 : REQ_EXACT_PREFIX_ONLY) |
+        /* an attached hearth ends with the error that it would have without a server */
+        (x->request.markup ? 0 : REQ_MAY_BE_INCOMPLETE);
     struct request q = {.max_tokens = x->request.max_tokens,
                         .client = c->queue_entry.client,
                         .flags = flags,

@@ -38,6 +38,7 @@ void engine_client_fork(struct engine_client *from, struct engine_client **out) 
 int engine_client_submit(struct engine_client *s, const struct prompt *p, const struct request *r, struct error *e) {
     struct request q = *r;
     if (s->app->opts.v[OPT_NO_SAVE].on) q.flags |= REQ_NO_DISK_CACHE;
+    if (s->app->opts.v[OPT_DETERMINISTIC].on) q.flags |= REQ_EXACT_PREFIX_ONLY;
     return s->app->backend->submit(s, p, &q, e);
 }
 size_t engine_client_disk_keys(const struct engine_client *s, const uint64_t **keys) {

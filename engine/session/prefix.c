@@ -145,8 +145,7 @@ int prefix_tokens_to_keep(const struct session *s, int keep, int n, int flags) {
     const struct prefix *p = &s->prefix;
     int at = 0; /* end of the last exact chunk within `keep` */
     for (size_t i = 0; i < p->n_chunks && p->chunks[i].key && p->chunks[i].end <= keep; i++) at = p->chunks[i].end;
-    const bool exact = flags & REQ_EXACT_PREFIX_ONLY || s->engine->params.deterministic;
-    if (keep < p->exact_end || exact) return at; /* `keep` is inside a chunk */
+    if (keep < p->exact_end || flags & REQ_EXACT_PREFIX_ONLY) return at; /* `keep` is inside a chunk */
     bool loses_little = keep > at && n - at > s->engine->prefill_work.rows && (keep - at) * MAX_LOSS <= n - at;
     return loses_little ? at : keep;
 }

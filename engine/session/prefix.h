@@ -19,7 +19,7 @@ struct session;
 void prefix_open(struct engine *eng);  /* after everything that enters kv_fingerprint */
 void prefix_close(struct engine *eng); /* after all sessions are closed */
 /* Returns how many cached tokens to keep when [0, keep) match a request of n tokens. Returns fewer where little is
- * lost, so that the new KV can be shared. With REQ_EXACT_PREFIX_ONLY or --deterministic keeps exact chunks only. */
+ * lost, so that the new KV can be shared. With REQ_EXACT_PREFIX_ONLY keeps exact chunks only. */
 int prefix_tokens_to_keep(const struct session *s, int keep, int n, int flags);
 int prefix_shared_end(const struct session *s); /* extra chunk end of the prompt (prefill_batch_end); 0: none */
 bool prefix_is_exact(const struct session *s);  /* whether the cache holds exactly the exact chunks */

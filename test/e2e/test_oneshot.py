@@ -351,6 +351,7 @@ class OneShot(driver.Case):
     def test_batch(self):
         # an answer does not depend on those before it in its session
         self.assertIn(b'"text": "exact prefix only"', self.run_bin("--batch", "-", data='"flags"')[1])
+        self.assertEqual([self.run_bin("-p", "flags", *more)[1] for more in ((), ("--deterministic",))], [b"any prefix\n", b"exact prefix only\n"])
         lines = ['"one"', '{"prompt": "think", "id": "x"}', "", "broken", '{"messages": [{"role": "user", "content": "hey"}], "id": 7, "max_tokens": 5}'] + ['"more"'] * 20
         rc, out, err = self.run_bin("--batch", "-", data="\n".join(lines))
         rows = sorted((json.loads(r) for r in out.splitlines()), key=lambda row: row["index"])

@@ -76,23 +76,24 @@ static void as_alone(struct engine *eng, const struct session *s, const struct a
     session_close(&o);
 }
 
-/* --deterministic: a chat that goes on has the bits of one whose KV cache is lost. Otherwise the rows of its answers
- * stay. */
+/* REQ_EXACT_PREFIX_ONLY: a chat that goes on has the bits of one whose KV cache is lost. Otherwise the rows of its
+ * answers stay. */
 static void answers_are_read_again_if_asked(void **st) {
     for (int exact = 0; exact < 2; exact++) {
-        struct engine *eng = open_with((struct engine_params){.deterministic = exact});
+        const int flags = exact ? REQ_EXACT_PREFIX_ONLY : 0;
+        struct engine *eng = open_with((struct engine_params){0});
         struct session *s = new_session(eng);
         int32_t chat[MOST];
         int n = 2 * ROWS + 40;
         memcpy(chat, text(n, MOST, 0), (size_t)n * sizeof *chat);
-        struct answer x = ask(eng, s, chat, n, 0, 0);
+        struct answer x = ask(eng, s, chat, n, 0, flags);
         for (int turn = 0; turn < 3; turn++) {
             const int was = n;
             memcpy(chat + n, x.token, sizeof x.token);
             n += ANSWER;
             memcpy(chat + n, text(30, 0, turn), 30 * sizeof *chat);
             n += 30;
-            x = ask(eng, s, chat, n, 0, 0);
+            x = ask(eng, s, chat, n, 0, flags);
             assert_int_equal(x.cached, exact ? was / ROWS * ROWS : was + ANSWER - 1);
             if (exact) as_alone(eng, s, &x, chat, n, 0);
         }
