@@ -84,6 +84,22 @@ static float tq1_0_at(const uint8_t *b, int i) {
     return half_at(b + 52) * (float)(((uint8_t)(byte * power[digit]) * 3 >> 8) - 1);
 }
 
+static float iq4_ks_at(const uint8_t *b, int i) {
+    const uint8_t s = b[i / 32];
+    return (float)((s & 254) - 127) * (float)mat_iq4_ks[s & 1][nibble_at(b + 8 + i / 32 * 16, i % 32)];
+}
+/* Parts of 32 columns in pairs: low nibbles, then high ones; the fifth bit of part k is bit k of 32 bytes. */
+static float iq5_ks_at(const uint8_t *b, int i) {
+    const int k = i / 32, four = b[8 + k / 2 * 32 + i % 32] >> (k % 2 * 4) & 15, fifth = b[136 + i % 32] >> k & 1;
+    return (float)((b[k] & 254) - 127) * (float)mat_iq5_ks[b[k] & 1][four | fifth << 4];
+}
+/* A code of five bits for two columns: nibbles as in IQ5_KS, 16 for a part, and a bit of 16 bytes. */
+static float iq2_kl_at(const uint8_t *b, int i) {
+    const int k = i / 32, j = i % 32 / 2, four = b[6 + k / 2 * 16 + j] >> (k % 2 * 4) & 15, fifth = b[70 + j] >> k & 1;
+    const int scale = (b[2 + k % 4] >> (k / 4 * 4) & 15) | ((b[0] | b[1] << 8) >> (2 * k) & 3) << 4;
+    return (float)(scale - 32) * (float)mat_iq2_kl[four | fifth << 4][i % 2];
+}
+
 float blocks_at(enum dtype t, const uint8_t *b, int i) {
     switch (t) {
     case DT_Q8_0: return half_at(b) * (float)(int8_t)b[2 + i];
@@ -111,6 +127,9 @@ float blocks_at(enum dtype t, const uint8_t *b, int i) {
     case DT_Q1_0: return b[2 + i / 8] >> i % 8 & 1 ? half_at(b) : -half_at(b);
     case DT_Q2_0: return half_at(b) * (float)((b[2 + i / 4] >> i % 4 * 2 & 3) - 1);
     case DT_NVFP4: return nvfp4_scale(b[i / 16]) * (float)mat_mxfp4[b[4 + i / 16 * 8 + i % 8] >> i % 16 / 8 * 4 & 15];
+    case DT_IQ4_KS: return iq4_ks_at(b, i);
+    case DT_IQ5_KS: return iq5_ks_at(b, i);
+    case DT_IQ2_KL: return iq2_kl_at(b, i);
     case DT_Q8_A: return half_at(b) * (float)b[4 + i] + half_at(b + 2);
     default: return 0;
     }

@@ -1,6 +1,7 @@
 #pragma once
 /* GGUF's block formats, one number at a time: the reference for every kernel. Source: ggml-quants.c, structs block_*.
- * Products of codes and scales are exact in float32; a value is rounded at most once, when a minimum is added. */
+ * Products of codes and scales are exact in float32; a value is rounded at most once, when a minimum is added.
+ * Of formats with a scale before each row (dtype_row_head) the value lacks that scale. */
 #include <stdbool.h>
 #include <stdint.h>
 

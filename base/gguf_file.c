@@ -174,7 +174,28 @@ static const uint8_t gguf_number[DT_COUNT] = {
 static const struct {
     const char *name;
     uint8_t number;
-} unsupported[] = {{"Q8_1", 9}, {"Q8_K", 15}, {"I8", 24}, {"I16", 25}, {"I64", 27}, {"F64", 28}};
+} unsupported[] = {{"Q8_1", 9},
+                   {"Q8_K", 15},
+                   {"I8", 24},
+                   {"I16", 25},
+                   {"I64", 27},
+                   {"F64", 28},
+                   /* ik_llama.cpp's */
+                   {"Q6_0", 133},
+                   {"IQ1_BN", 134},
+                   {"IQ2_BN", 135},
+                   {"IQ2_K", 137},
+                   {"IQ3_K", 138},
+                   {"IQ4_K", 139},
+                   {"IQ5_K", 140},
+                   {"IQ6_K", 141},
+                   {"IQ2_KS", 145},
+                   {"IQ4_KSS", 146},
+                   {"IQ2_KT", 153},
+                   {"IQ3_KT", 154},
+                   {"IQ4_KT", 155},
+                   {"IQ3_KS", 156},
+                   {"IQ1_KT", 158}};
 
 static enum dtype dtype_of_number(uint32_t number) { /* DT_NONE: none */
     for (int t = 0; t < DT_COUNT; t++)
@@ -183,7 +204,7 @@ static enum dtype dtype_of_number(uint32_t number) { /* DT_NONE: none */
 }
 
 static int take_format(struct reader *r, struct gguf_tensor *t, uint32_t type) {
-    char known[320] = "";
+    char known[400] = "";
     if ((t->dtype = dtype_of_number(type))) return 0;
     for (uint32_t number = 0, at = 0; number < NO_GGUF; number++) {
         const enum dtype d = dtype_of_number(number);
@@ -233,7 +254,7 @@ static int take_tensor(struct reader *r, struct gguf_tensor *t) {
     if (columns % dtype_block(t->dtype))
         return error_set(r->e, ERR_MODEL, "%s: tensor %.200s: rows of %llu numbers are no whole blocks of %s", r->what,
                          t->name, (unsigned long long)columns, dtype_name(t->dtype));
-    t->size = t->size / columns * dtype_bytes(t->dtype, columns);
+    t->size = t->size / columns * (dtype_row_head(t->dtype) + dtype_bytes(t->dtype, columns));
     return 0;
 }
 

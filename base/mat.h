@@ -62,7 +62,11 @@ enum { NO_GGUF = 255 };
      * its separate scale */ \
     X(NVFP4, "NVFP4", 64, 36, 40) \
     /* hearth's own: float16 scale and addend, then codes of 0 to 255 */ \
-    X(Q8_A, "Q8_A", 32, 36, NO_GGUF)
+    X(Q8_A, "Q8_A", 32, 36, NO_GGUF) \
+    /* ik_llama.cpp's, with a scale before each row of a file (dtype_row_head) */ \
+    X(IQ4_KS, "IQ4_KS", 256, 136, 144) \
+    X(IQ5_KS, "IQ5_KS", 256, 168, 152) \
+    X(IQ2_KL, "IQ2_KL", 256, 86, 157)
 enum dtype {
 #define X(name, ...) DT_##name,
     DTYPES(X)
@@ -79,6 +83,8 @@ enum {
 size_t dtype_bytes(enum dtype t, size_t n);
 size_t dtype_block(enum dtype t);     /* elements of the smallest unit */
 const char *dtype_name(enum dtype t); /* safetensors' or GGUF's name */
+/* Bytes of the scale that precedes each row of a tensor in a GGUF file: 4, a float32, or 2, a float16; 0: none. */
+size_t dtype_row_head(enum dtype t);
 
 /* W of y = W x. A view: owns nothing. The pointers are host or device memory, as the operation requires. w[r][c] =
  * decode(data + r * stride)[c] * scale[(row0 + r * row_step) / block_rows][c / block_cols] (scale NULL: 1). Per-row
@@ -106,6 +112,8 @@ struct mat mat_rows(struct mat m, int32_t begin, int32_t end);
 struct mat mat_cols(struct mat m, int32_t begin, int32_t end);
 /* values of the 4-bit codes */
 extern const int8_t mat_q4_0[16], mat_iq4[16], mat_mxfp4[16];
+/* values of the codes of IQ4_KS and IQ5_KS, by the lowest bit of a scale, and pairs of columns of IQ2_KL */
+extern const int8_t mat_iq4_ks[2][16], mat_iq5_ks[2][32], mat_iq2_kl[32][2];
 static inline int32_t mat_x_cols(const struct mat *m) { return m->order ? m->x_cols : m->cols; } /* elements of x */
 /* Sorts x by m's order: out [cols]. */
 void mat_order_x(const struct mat *m, float *out, const float *x);

@@ -42,6 +42,9 @@
 #define FORMAT_q2_0            (Q2_0, 0)
 #define FORMAT_nvfp4           (NVFP4, 0)
 #define FORMAT_q8_a            (Q8_A, 0)
+#define FORMAT_iq4_ks          (IQ4_KS, 0)
+#define FORMAT_iq5_ks          (IQ5_KS, 0)
+#define FORMAT_iq2_kl          (IQ2_KL, 0)
 #define FORMATS_SAFETENSORS(X) X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(i8) X(i4) X(int4)
 #define FORMATS_GGUF(X) \
     X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
@@ -49,7 +52,10 @@
 #define FORMATS_GRID(X) FORMATS_IQ(X) X(tq1_0) X(tq2_0) X(q1_0) X(q2_0)
 #define FORMATS_BLOCKS(X) \
     FORMATS_GGUF(X) \
-    FORMATS_GRID(X) X(nvfp4) X(q8_a) /* compiled together (blocks_inner.h), the others one by one (gemv_inner.h) */
+    FORMATS_GRID(X) \
+    X(nvfp4) \
+    X(q8_a) X(iq4_ks) X(iq5_ks) X(iq2_kl) /* compiled together (blocks_inner.h), the others one by one \
+                                             (gemv_inner.h) */
 #define FORMATS(X) FORMATS_SAFETENSORS(X) X(q8_0) FORMATS_BLOCKS(X)
 
 #define FORMAT_JOIN_(a, b)         a##b

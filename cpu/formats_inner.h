@@ -276,3 +276,4 @@ INLINE void q3_k_scales(const uint8_t *b, float *scale) {
     } while (0)
 
 #include "cpu/formats_grid.h"
+#include "cpu/formats_ik.h"

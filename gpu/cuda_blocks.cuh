@@ -97,6 +97,36 @@ template <int N> __device__ inline void nvfp4_columns(float *v, const uint8_t *b
 #pragma unroll
     for (int k = 0; k < N; k++) v[k] = d * e2m1_decode((uint32_t)q[k] >> (i % 16 / 8 * 4) & 15);
 }
+/* ik_llama.cpp's formats, without the scale of the row. IQ4_KS: block_iq4, plus 4 if the scale's lowest bit is set. */
+template <int N> __device__ inline void iq4_ks_columns(float *v, const uint8_t *b, int i) {
+    const int k = i / 32, shift = i % 32 / 16 * 4;
+    const float d = (float)((b[k] & 254) - 127), more = b[k] & 1 ? 4.0f : 0.0f;
+    const uint8_t *q = b + 8 + 16 * k + i % 16;
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = d * (block_iq4((uint32_t)q[j] >> shift & 15) + more);
+}
+static __device__ const int8_t iq5_ks_values[32] = {-126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36, -30, -24, -18, -12, -6,
+                                                    -1,   5,    11,   17,  23,  29,  36,  43,  51,  59,  68,  77,  87,  97,  109, 121};
+template <int N> __device__ inline void iq5_ks_columns(float *v, const uint8_t *b, int i) {
+    const int k = i / 32;
+    const float d = (float)((b[k] & 254) - 127), more = b[k] & 1 ? 2.0f : 0.0f;
+    const uint8_t *q = b + 8 + k / 2 * 32 + i % 32, *fifth = b + 136 + i % 32;
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = d * ((float)iq5_ks_values[((uint32_t)q[j] >> (k % 2 * 4) & 15) | ((uint32_t)fifth[j] >> k & 1) << 4] + more);
+}
+static __device__ const int8_t iq2_kl_values[64] = {-63, -23, -63, 13, -40, -63, -40, -10, -40, 13, -40, 47, -23, -40, -23, -23, -23, 1,   -23, 13,  -23, 28,
+                                                    -10, -63, -10, 1,  -10, 13,  -10, 47,  1,   -23, 1,  -10, 1,   1,   1,   13,  1,   28,  13,  -40, 13,  -23,
+                                                    13,  -10, 13,  1,  13,  13,  28,  -63, 28,  -23, 28, 1,   28,  28,  28,  47,  47,  -23, 47,  13};
+template <int N> __device__ inline void iq2_kl_columns(float *v, const uint8_t *b, int i) {
+    const int k = i / 32, scale = (b[2 + k % 4] >> (k / 4 * 4) & 15) | ((b[0] | b[1] << 8) >> (2 * k) & 3) << 4;
+    const float d = (float)(scale - 32);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const int at = (i + j) % 32 / 2;
+        const uint32_t code = ((uint32_t)b[6 + k / 2 * 16 + at] >> (k % 2 * 4) & 15) | ((uint32_t)b[70 + at] >> k & 1) << 4;
+        v[j] = d * (float)iq2_kl_values[2 * code + (uint32_t)(i + j) % 2];
+    }
+}
 template <int N> __device__ inline void q8_a_columns(float *v, const uint8_t *b, int i) {
     const float d = block_half(b), m = block_half(b + 2);
 #pragma unroll
@@ -150,6 +180,9 @@ template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, 
     case DT_Q1_0: q1_0_columns<N>(v, AT(Q1_0), IN(Q1_0)); return;
     case DT_Q2_0: q2_0_columns<N>(v, AT(Q2_0), IN(Q2_0)); return;
     case DT_NVFP4: nvfp4_columns<N>(v, AT(NVFP4), IN(NVFP4)); return;
+    case DT_IQ4_KS: iq4_ks_columns<N>(v, AT(IQ4_KS), IN(IQ4_KS)); return;
+    case DT_IQ5_KS: iq5_ks_columns<N>(v, AT(IQ5_KS), IN(IQ5_KS)); return;
+    case DT_IQ2_KL: iq2_kl_columns<N>(v, AT(IQ2_KL), IN(IQ2_KL)); return;
     case DT_Q8_A: q8_a_columns<N>(v, AT(Q8_A), IN(Q8_A)); return;
     case DT_IQ4_XS: iq4_xs<N>(v, AT(IQ4_XS), IN(IQ4_XS)); return;
     case DT_Q4_K: b = AT(Q4_K); q45_k_columns<N>(v, b, NULL, b + 16, IN(Q4_K)); return;

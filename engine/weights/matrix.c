@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/minifloat.h"
 #include "base/scale.h"
 #include "engine/model/arch.h"
 #include "engine/weights/matrix_source.h"
@@ -52,6 +53,23 @@ static struct tensor *find_gguf_scale(const struct matrix_source *src, const str
     return t->dtype == DT_NVFP4 && !is_vector ? matrix_find(src, ".scale") : NULL;
 }
 
+/* Copies the scales before m's rows, of `head` bytes, and moves m's data behind the first. */
+static void take_row_scales(struct loader *l, struct mat *m, size_t head) {
+    float *scale = arena_alloc(&l->w->arena, (size_t)m->rows * sizeof *scale);
+    if (!scale) {
+        if (!l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its scales", l->w->files.dir);
+        return;
+    }
+    for (int r = 0; r < m->rows; r++) {
+        const uint8_t *row = (const uint8_t *)m->data + (size_t)r * m->stride;
+        uint16_t half;
+        if (head == sizeof *scale) memcpy(&scale[r], row, sizeof *scale);
+        else memcpy(&half, row, sizeof half), scale[r] = f16_to_f32(half);
+    }
+    m->data = (const uint8_t *)m->data + head;
+    m->scale = scale, m->scale_dtype = DT_F32, m->block_rows = 1, m->block_cols = m->cols, m->scale_stride = 1;
+}
+
 static struct mat load_plain(const struct matrix_source *src, struct tensor *t) {
     struct loader *l = src->l;
     const struct param *p = src->p;
@@ -68,8 +86,9 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
         return packed_load_signed(src, t, s);
     if (s && halved && (t->dtype == DT_I8 || t->dtype == DT_U8)) return matrix_view_fp4(src, t, s);
     if (!loader_has_shape(l, t, p, src->rows, cols, 0)) return m;
-    m.stride = dtype_bytes(t->dtype, (size_t)cols);
+    m.stride = dtype_row_head(t->dtype) + dtype_bytes(t->dtype, (size_t)cols);
     m.data = t->data + (p->slice.stacked ? (size_t)src->expert * (size_t)src->rows * m.stride : 0);
+    if (dtype_row_head(t->dtype)) take_row_scales(l, &m, dtype_row_head(t->dtype));
     switch (t->dtype) {
     case DT_F32:
     case DT_BF16:

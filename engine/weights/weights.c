@@ -142,6 +142,20 @@ static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t 
     return true;
 }
 
+/* Whether the scales before the rows are finite numbers; *bad: the first column of the first row whose scale is not. */
+static bool heads_finite(const struct tensor *t, size_t count, size_t *bad) {
+    const size_t head = dtype_row_head(t->dtype), cols = (size_t)t->shape[t->ndim - 1],
+                 row = head + dtype_bytes(t->dtype, cols);
+    for (size_t r = 0; r < count / cols; r++) {
+        const struct tensor one = {.data = t->data + r * row, .dtype = head == 4 ? DT_F32 : DT_F16};
+        size_t at;
+        if (all_finite(&one, 0, 1, &at)) continue;
+        *bad = r * cols;
+        return false;
+    }
+    return true;
+}
+
 int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e) {
     const struct checkpoint *f = &w->files;
     size_t done = 0;
@@ -150,8 +164,8 @@ int weights_verify(const struct weights *w, int (*progress)(void *ctx, double sh
         size_t count = 1, bad;
         for (int d = 0; d < t->ndim; d++) count *= (size_t)t->shape[d];
         for (size_t at = 0; at < count;) {
-            size_t end = count - at > 1u << 20 ? at + (1u << 20) : count;
-            if (!all_finite(t, at, end, &bad)) {
+            size_t end = count - at > 1u << 20 && !dtype_row_head(t->dtype) ? at + (1u << 20) : count;
+            if (dtype_row_head(t->dtype) ? !heads_finite(t, count, &bad) : !all_finite(t, at, end, &bad)) {
                 size_t cols = t->ndim > 1 ? (size_t)t->shape[t->ndim - 1] : count;
                 return error_set(
                     e, ERR_MODEL,

@@ -11,7 +11,7 @@ import normal
 
 U32, I32, F32, BOOL, STR, ARR, U64 = 4, 5, 6, 7, 8, 9, 10
 TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ3_XXS": 18, "IQ1_S": 19,
-         "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29, "TQ1_0": 34, "TQ2_0": 35, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39, "Q1_0": 41, "Q2_0": 42, "NVFP4": 40}
+         "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29, "TQ1_0": 34, "TQ2_0": 35, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39, "Q1_0": 41, "Q2_0": 42, "NVFP4": 40, "IQ4_KS": 144, "IQ5_KS": 152, "IQ2_KL": 157}
 ALIGN = 32
 
 
@@ -278,13 +278,45 @@ def de_nvfp4(b):
     return [scales[i // 16] * FP4[b[4 + i // 16 * 8 + i % 8] >> (4 * (i % 16 // 8)) & 15] for i in range(64)]
 
 
+# ik_llama.cpp's, without the scale of the row (ROW_HEADS)
+FIVE_NL = (-126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36, -30, -24, -18, -12, -6, -1, 5, 11, 17, 23, 29, 36, 43, 51, 59, 68, 77, 87, 97, 109, 121)
+PAIRS_KL = (0xE9C1, 0x0DC1, 0xC1D8, 0xF6D8, 0x0DD8, 0x2FD8, 0xD8E9, 0xE9E9, 0x01E9, 0x0DE9, 0x1CE9, 0xC1F6, 0x01F6, 0x0DF6, 0x2FF6, 0xE901,
+            0xF601, 0x0101, 0x0D01, 0x1C01, 0xD80D, 0xE90D, 0xF60D, 0x010D, 0x0D0D, 0xC11C, 0xE91C, 0x011C, 0x1C1C, 0x2F1C, 0xE92F, 0x0D2F)
+
+
+def ks_scale(s):
+    return (s & 254) - 127
+
+
+def de_iq4_ks(b):
+    return [ks_scale(b[i // 32]) * (NL[b[8 + i // 32 * 16 + i % 16] >> (4 * (i % 32 // 16)) & 15] + 4 * (b[i // 32] & 1)) for i in range(256)]
+
+
+def de_iq5_ks(b):
+    def code(i):
+        return b[8 + i // 64 * 32 + i % 32] >> (4 * (i // 32 % 2)) & 15 | (b[136 + i % 32] >> (i // 32) & 1) << 4
+    return [ks_scale(b[i // 32]) * (FIVE_NL[code(i)] + 2 * (b[i // 32] & 1)) for i in range(256)]
+
+
+def de_iq2_kl(b):
+    high, out = struct.unpack_from("<H", b, 0)[0], []
+    for k in range(8):
+        scale = (b[2 + k % 4] >> (4 * (k // 4)) & 15 | (high >> 2 * k & 3) << 4) - 32
+        for j in range(16):
+            pair = PAIRS_KL[b[6 + k // 2 * 16 + j] >> (4 * (k % 2)) & 15 | (b[70 + j] >> k & 1) << 4]
+            out += [scale * v for v in struct.unpack("2b", struct.pack("<H", pair))]
+    return out
+
+
+ROW_HEADS = {"IQ4_KS": ("<f", 0.2 / 127 / 127), "IQ5_KS": ("<f", 0.2 / 127 / 126), "IQ2_KL": ("<e", 0.2 / 31 / 63)}  # the format of a row's scale, and its size
 # elements, bytes, decode, places of float16 scales
 BLOCKS = {"Q4_0": (32, 18, de_q4_0, (0,)), "Q8_0": (32, 34, de_q8_0, (0,)), "Q4_K": (256, 144, de_q4_k, (0, 2)), "Q5_K": (256, 176, de_q5_k, (0, 2)),
           "Q6_K": (256, 210, de_q6_k, (208,)), "IQ4_NL": (32, 18, de_iq4_nl, (0,)), "IQ4_XS": (256, 136, de_iq4_xs, (0,)), "MXFP4": (32, 17, de_mxfp4, ()),
           "Q4_1": (32, 20, de_q4_1, (0, 2)), "Q5_0": (32, 22, de_q5_0, (0,)), "Q5_1": (32, 24, de_q5_1, (0, 2)), "Q2_K": (256, 84, de_q2_k, (80, 82)),
           "Q3_K": (256, 110, de_q3_k, (108,)), "IQ2_XXS": (256, 66, de_iq2_xxs, (0,)), "IQ2_XS": (256, 74, de_iq2_xs, (0,)), "IQ2_S": (256, 82, de_iq2_s, (0,)),
           "IQ3_XXS": (256, 98, de_iq3_xxs, (0,)), "IQ3_S": (256, 110, de_iq3_s, (0,)), "IQ1_S": (256, 50, de_iq1_s, (0,)), "IQ1_M": (256, 56, de_iq1_m, ()),
-          "TQ1_0": (256, 54, de_tq1_0, (52,)), "TQ2_0": (256, 66, de_tq2_0, (64,)), "Q1_0": (128, 18, de_q1_0, (0,)), "Q2_0": (64, 18, de_q2_0, (0,)), "NVFP4": (64, 36, de_nvfp4, ())}
+          "TQ1_0": (256, 54, de_tq1_0, (52,)), "TQ2_0": (256, 66, de_tq2_0, (64,)), "Q1_0": (128, 18, de_q1_0, (0,)), "Q2_0": (64, 18, de_q2_0, (0,)), "NVFP4": (64, 36, de_nvfp4, ()),
+          "IQ4_KS": (256, 136, de_iq4_ks, ()), "IQ5_KS": (256, 168, de_iq5_ks, ()), "IQ2_KL": (256, 86, de_iq2_kl, ())}
 # upper limits of the scales, such that weights are near 0.1
 REACH = {"Q4_0": 8, "Q8_0": 127, "Q4_K": 63 * 15, "Q5_K": 63 * 31, "Q6_K": 127 * 32, "IQ4_NL": 127, "IQ4_XS": 31 * 127, "Q4_1": 15,
          "Q5_0": 16, "Q5_1": 31, "Q2_K": 45, "Q3_K": 128, "IQ2_XXS": 166, "IQ2_XS": 166, "IQ2_S": 166, "IQ3_XXS": 480,
@@ -315,12 +347,26 @@ def some_blocks(fmt):
     return [(b, array.array("f", BLOCKS[fmt][2](b)).tobytes()) for b in blocks]
 
 
+def with_heads(rng, fmt, blocks, per_row):
+    """Rows of blocks, each behind its scale: (bytes, values)."""
+    form, size = ROW_HEADS[fmt]
+    raw, values = [], array.array("f")
+    for r in range(0, len(blocks), per_row):
+        head = struct.pack(form, rng.uniform(0.5, 1) * size)
+        scale, = struct.unpack(form, head)
+        raw += [head, *(b for b, _ in blocks[r:r + per_row])]
+        values.extend(v * scale for _, row in blocks[r:r + per_row] for v in array.array("f", row))
+    return b"".join(raw), values
+
+
 def encode(rng, fmt, n, cols, spread):
     """Random data of n numbers in rows of cols: (format used, bytes, their values)."""
     if fmt in BLOCKS and cols % BLOCKS[fmt][0]:
         fmt = "F16"  # like llama.cpp, falls back to a format that fits
     if fmt in BLOCKS:
         blocks = rng.choices(some_blocks(fmt), k=n // BLOCKS[fmt][0])
+        if fmt in ROW_HEADS:
+            return fmt, *with_heads(rng, fmt, blocks, cols // BLOCKS[fmt][0])
         return fmt, b"".join(b for b, _ in blocks), array.array("f", b"".join(values for _, values in blocks))
     f = normal.numbers(rng, n, 0, spread)
     if fmt == "F32":

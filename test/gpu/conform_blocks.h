@@ -6,15 +6,16 @@
 #include "test/gpu/conform_oracle.h"
 
 static void blocks(void) {
-    static const enum dtype types[] = {DT_Q8_0,  DT_Q4_0,  DT_Q4_K,    DT_Q5_K,   DT_Q6_K,  DT_IQ4_NL,  DT_IQ4_XS,
-                                       DT_MXFP4, DT_INT4,  DT_Q4_1,    DT_Q5_0,   DT_Q5_1,  DT_Q2_K,    DT_Q3_K,
-                                       DT_IQ1_S, DT_IQ1_M, DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S, DT_IQ3_XXS, DT_IQ3_S,
-                                       DT_TQ1_0, DT_TQ2_0, DT_Q1_0,    DT_Q2_0,   DT_NVFP4, DT_Q8_A};
+    static const enum dtype types[] = {
+        DT_Q8_0,  DT_Q4_0,  DT_Q4_K,  DT_Q5_K, DT_Q6_K,  DT_IQ4_NL, DT_IQ4_XS,  DT_MXFP4,  DT_INT4,   DT_Q4_1,
+        DT_Q5_0,  DT_Q5_1,  DT_Q2_K,  DT_Q3_K, DT_IQ1_S, DT_IQ1_M,  DT_IQ2_XXS, DT_IQ2_XS, DT_IQ2_S,  DT_IQ3_XXS,
+        DT_IQ3_S, DT_TQ1_0, DT_TQ2_0, DT_Q1_0, DT_Q2_0,  DT_NVFP4,  DT_Q8_A,    DT_IQ4_KS, DT_IQ5_KS, DT_IQ2_KL};
     static const int sizes[][3] = {{1, 40, 512}, {5, 33, 256}, {30, 20, 768}, {70, 70, 256}};
     char name[80];
     for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
         enum dtype t = types[k];
-        const int br = t == DT_INT4, bc = br ? 128 : 0; /* its scales are stored separately */
+        /* scales that are stored separately */
+        const int bc = t == DT_INT4 ? 128 : dtype_row_head(t) ? 768 : 0, br = bc > 0;
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             int n = sizes[i][0], rows = sizes[i][1], cols = sizes[i][2];
             snprintf(name, sizeof name, "linear %s %d x %d x %d", dtype_name(t), n, rows, cols);

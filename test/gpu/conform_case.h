@@ -86,6 +86,8 @@ static void block_scales(uint8_t *b, enum dtype t) {
     /* a float16 in four words */
     for (int k = 0; k < 4 && t == DT_IQ1_M; k++)
         b[49 + 2 * k] = (uint8_t)((b[49 + 2 * k] & 15) | (tenth >> 4 * k & 15) << 4);
+    /* scales of ik_llama.cpp's formats that keep weights near those of a row's scale alone */
+    for (int k = 0; k < 8 && (t == DT_IQ4_KS || t == DT_IQ5_KS); k++) b[k] = (uint8_t)(124 + rnd() % 8);
     for (int k = 0; k < 4 && t == DT_NVFP4; k++) b[k] = (uint8_t)(0x28 + rnd() % 16);
     if (t == DT_MXFP4) b[0] = (uint8_t)(124 + rnd() % 4);
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)

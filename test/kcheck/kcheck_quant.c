@@ -262,6 +262,9 @@ static const struct shape shapes[] = {
     {5, 64, 1, 0, DT_NVFP4, 0, 0, 3},
     {13, 1056, 1, 0, DT_Q8_A, 0, 0, 1},
     {5, 96, 1, 0, DT_Q8_A, 0, 0, 3},
+    {13, 768, 1, 768, DT_IQ4_KS, DT_F32, 0, 1},
+    {5, 256, 1, 256, DT_IQ5_KS, DT_F32, 0, 3},
+    {13, 512, 1, 512, DT_IQ2_KL, DT_F32, 0, 1},
 };
 /* Checks every `step`th number of tokens, and both kernels of a format that has two. */
 static void check_level(const struct kernels *k, const char *name, uint64_t start, int step) {

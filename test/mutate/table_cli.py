@@ -183,7 +183,7 @@ change("calls-in-a-row", "calls in JSON that follow each other without a list ar
 change("seed-line-ends", "line ends around a value of Seed-OSS's calls are dropped", "unit_tools", ("tokenizer/chat/dialects.c", '.keeps_line_ends = true, ', ''))
 change("calls-step3", "Step3's calls are taken for plain invokes", "unit_tools", ("tokenizer/chat/dialects.c", '"steptml:", ', '"", '))
 change("xtml-type", "values of Kimi K3's calls are JSON where they can be, whatever their type", "unit_tools", ("tokenizer/chat/tool_calls_tags.c", "!markup_find_attribute(tag, \"type=\\\"\", &type) || (", "(0 && "))
-change("serve-company", "an answer continues after rows that another client's request left", "e2e_served", ("cli/server/serve_turns.c", "(continues_chat(x, k, &messages_hash) ? 0 : REQ_EXACT_PREFIX_ONLY)", "(continues_chat(x, k, &messages_hash) ? 0 : 0)"))
+change("serve-company", "an answer continues after rows that another client's request left", "e2e_served", ("cli/server/serve_turns.c", "!s->app->opts.v[OPT_DETERMINISTIC].on ? 0 : REQ_EXACT_PREFIX_ONLY)", "!s->app->opts.v[OPT_DETERMINISTIC].on ? 0 : 0)"))
 change("remote-full", "a server with a full context counts as one that rejects the request", "e2e_remote", ("cli/remote/remote_connection.c", "json_is(json_get(error, \"type\"), \"exceed_context_size_error\") ||", ""))
 change("serve-slow", "a client that sends a byte now and then keeps its connection forever", "e2e_serve", ("cli/server/serve_connection.c", "if (!k->deadline_s || now < k->deadline_s) continue;", "if (k->deadline_s >= 0) continue;"))
 change("fair-user", "all users of one program count as one client", "e2e_shares", ("cli/server/serve_turns.c", "user ? hash64(user->string, user->n, x->client_job) : x->client_job", "x->client_job"))
