@@ -97,7 +97,7 @@ static float iq5_ks_at(const uint8_t *b, int i) {
 static float iq2_kl_at(const uint8_t *b, int i) {
     const int k = i / 32, j = i % 32 / 2, four = b[6 + k / 2 * 16 + j] >> (k % 2 * 4) & 15, fifth = b[70 + j] >> k & 1;
     const int scale = (b[2 + k % 4] >> (k / 4 * 4) & 15) | ((b[0] | b[1] << 8) >> (2 * k) & 3) << 4;
-    return (float)(scale - 32) * (float)mat_iq2_kl[four | fifth << 4][i % 2];
+    return (float)(scale - 32) * (float)mat_iq2_kl[i % 2][four | fifth << 4];
 }
 
 float blocks_at(enum dtype t, const uint8_t *b, int i) {

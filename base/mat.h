@@ -112,8 +112,9 @@ struct mat mat_rows(struct mat m, int32_t begin, int32_t end);
 struct mat mat_cols(struct mat m, int32_t begin, int32_t end);
 /* values of the 4-bit codes */
 extern const int8_t mat_q4_0[16], mat_iq4[16], mat_mxfp4[16];
-/* values of the codes of IQ4_KS and IQ5_KS, by the lowest bit of a scale, and pairs of columns of IQ2_KL */
-extern const int8_t mat_iq4_ks[2][16], mat_iq5_ks[2][32], mat_iq2_kl[32][2];
+/* values of the codes of IQ4_KS and IQ5_KS by the lowest bit of a scale, and of IQ2_KL for the first and the second
+ * column of a pair */
+extern const int8_t mat_iq4_ks[2][16], mat_iq5_ks[2][32], mat_iq2_kl[2][32];
 static inline int32_t mat_x_cols(const struct mat *m) { return m->order ? m->x_cols : m->cols; } /* elements of x */
 /* Sorts x by m's order: out [cols]. */
 void mat_order_x(const struct mat *m, float *out, const float *x);

@@ -1,6 +1,6 @@
-/* Kernels of GGUF's formats with scales inside blocks, but Q8_0, in the SIMD wrappers of simd_<isa>.h, compiled once
- * per ISA. Their products mostly have integer kernels (intdot_inner.h). One product with float32 activations, rarely
- * needed, serves all: it multiplies converted rows. */
+/* Kernels of formats with scales inside blocks, but Q8_0, Q8_A and NVFP4, in the SIMD wrappers of simd_<isa>.h,
+ * compiled once per ISA. Their products mostly have integer kernels (intdot_inner.h). One product with float32
+ * activations, rarely needed, serves all: it multiplies converted rows. */
 #include <string.h>
 
 #include "cpu/decode_inner.h"

@@ -50,13 +50,9 @@
     X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
 #define FORMATS_IQ(X)   X(iq1_s) X(iq1_m) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s)
 #define FORMATS_GRID(X) FORMATS_IQ(X) X(tq1_0) X(tq2_0) X(q1_0) X(q2_0)
-#define FORMATS_BLOCKS(X) \
-    FORMATS_GGUF(X) \
-    FORMATS_GRID(X) \
-    X(nvfp4) \
-    X(q8_a) X(iq4_ks) X(iq5_ks) X(iq2_kl) /* compiled together (blocks_inner.h), the others one by one \
-                                             (gemv_inner.h) */
-#define FORMATS(X) FORMATS_SAFETENSORS(X) X(q8_0) FORMATS_BLOCKS(X)
+/* compiled together (blocks_inner.h), the others one by one (gemv_inner.h) */
+#define FORMATS_BLOCKS(X) FORMATS_GGUF(X) FORMATS_GRID(X) X(iq4_ks) X(iq5_ks) X(iq2_kl)
+#define FORMATS(X)        FORMATS_SAFETENSORS(X) X(q8_0) X(q8_a) X(nvfp4) FORMATS_BLOCKS(X)
 
 #define FORMAT_JOIN_(a, b)         a##b
 #define FORMAT_JOIN(a, b)          FORMAT_JOIN_(a, b)

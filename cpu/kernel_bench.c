@@ -235,6 +235,11 @@ static double gemm_pass(struct bench *b, void *arg, int round) {
     return 2.0 * c->tokens * c->rows * c->cols;
 }
 
+static const char *gemv_name(const struct gemv_case *c) {
+    if (c->nvfp4) return "NVFP4";
+    return c->format == DT_NVFP4 ? "NVFP4 (GGUF)" : dtype_name(c->format);
+}
+
 static int run_all(struct bench *b) {
     static const struct gemv_case gemv[] = {
         {DT_E4M3, HIDDEN, 1},    {DT_E4M3, INTER, 1},        {DT_E4M3, HIDDEN, 2},   {DT_E4M3, HIDDEN, 4},
@@ -246,7 +251,8 @@ static int run_all(struct bench *b) {
         {DT_I8, HIDDEN, 1},      {DT_E2M1, HIDDEN, 1, true}, {DT_IQ1_S, HIDDEN, 1},  {DT_IQ1_M, HIDDEN, 1},
         {DT_IQ2_XXS, HIDDEN, 1}, {DT_IQ2_XS, HIDDEN, 1},     {DT_IQ2_S, HIDDEN, 1},  {DT_IQ3_XXS, HIDDEN, 1},
         {DT_IQ3_S, HIDDEN, 1},   {DT_TQ1_0, HIDDEN, 1},      {DT_TQ2_0, HIDDEN, 1},  {DT_Q1_0, HIDDEN, 1},
-        {DT_Q2_0, HIDDEN, 1}};
+        {DT_Q2_0, HIDDEN, 1},    {DT_NVFP4, HIDDEN, 1},      {DT_Q8_A, HIDDEN, 1},   {DT_IQ4_KS, HIDDEN, 1},
+        {DT_IQ5_KS, HIDDEN, 1},  {DT_IQ2_KL, HIDDEN, 1}};
     static const struct attention_case attention[] = {{1, 128, 1, 576, 512, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_E4M3},
@@ -262,8 +268,7 @@ static int run_all(struct bench *b) {
     struct bench_row row = {.kernel = "read", .format = ""};
     int rc = measure(b, row, read_pass, NULL);
     for (size_t i = 0; !rc && i < sizeof gemv / sizeof *gemv; i++) {
-        row = (struct bench_row){
-            .kernel = "gemv", .format = gemv[i].nvfp4 ? "NVFP4" : dtype_name(gemv[i].format), .tokens = gemv[i].tokens};
+        row = (struct bench_row){.kernel = "gemv", .format = gemv_name(&gemv[i]), .tokens = gemv[i].tokens};
         snprintf(row.shape, sizeof row.shape, "%d columns, %zu MiB", gemv[i].cols, b->bytes >> 20);
         rc = measure(b, row, gemv_pass, (void *)&gemv[i]);
     }

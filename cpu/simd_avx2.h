@@ -188,6 +188,15 @@ INLINE struct look look_minus(int zero) {
         _mm_sub_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm_set1_epi8((char)zero)),
         vset1(1)};
 }
+/* The values of LANES codes of five bits: low or high nibbles, and bit `bit` of other bytes. values: 32. */
+INLINE V look5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int bit, const int8_t *values) {
+    const __m128i *table = (const __m128i *)(const void *)values;
+    const __m128i one = _mm_set1_epi8((char)(1 << bit)), h = _mm_and_si128(load8(qh), one), q = load8(ql);
+    const __m128i code = _mm_and_si128(low ? q : _mm_srli_epi16(q, 4), _mm_set1_epi8(15));
+    const __m128i v = _mm_blendv_epi8(_mm_shuffle_epi8(_mm_loadu_si128(table), code),
+                                      _mm_shuffle_epi8(_mm_loadu_si128(table + 1), code), _mm_cmpeq_epi8(h, one));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v));
+}
 /* Four bits and a fifth, bit number `bit` of another byte. */
 INLINE V q5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int bit) {
     __m128i l = load8(ql), h = load8(qh);

@@ -117,8 +117,11 @@ static int add_existing(struct input_paths *l, char *path, struct error *e) {
 }
 
 void input_paths_note_skipped(const struct input_paths *l) {
-    if (l->n_skipped) report_note("%zu files that are not text were skipped", l->n_skipped);
-    if (l->n_links_skipped)
+    if (l->n_skipped == 1) report_note("a file that is not text was skipped");
+    else if (l->n_skipped) report_note("%zu files that are not text were skipped", l->n_skipped);
+    if (l->n_links_skipped == 1)
+        report_note("a symbolic link that leads out of its directory was skipped; to attach the file, name it");
+    else if (l->n_links_skipped)
         report_note("%zu symbolic links that lead out of their directory were skipped; to attach such a file, name it",
                     l->n_links_skipped);
 }

@@ -220,7 +220,7 @@ change("mlx-nvfp4", "MLX's groups of 16 columns are read as MXFP4", "e2e_quantiz
 change("three-bits", "GPTQ's codes of three bits end with their word", "e2e_quantized", ("engine/weights/repack.c", "if (shift + (size_t)bits > 32)", "if (shift + (size_t)bits > 40)"))
 change("width-zero", "zero points of few bits are not shifted", "e2e_quantized", ("engine/weights/packed.c", "((1u << z->bits) - 1)) + width_shift(z->bits);", "((1u << z->bits) - 1));"))
 change("row-head", "the scales before the rows of IQ4_KS are those of the next row", "e2e_gguf", ("engine/weights/matrix.c", "m->data + (size_t)r * m->stride;\n        uint16_t half;", "m->data + (size_t)(r + (r + 1 < m->rows)) * m->stride;\n        uint16_t half;"))
-change("kl-pair", "IQ2_KL: the columns of a pair are exchanged", "kcheck_quant", ("cpu/formats_ik.h", "out[2 * j] = scale * (float)pair[0], out[2 * j + 1] = scale * (float)pair[1];", "out[2 * j] = scale * (float)pair[1], out[2 * j + 1] = scale * (float)pair[0];"))
+change("kl-pair", "IQ2_KL: the columns of a pair are exchanged", "kcheck_quant", ("cpu/formats_ik.h", "use(32 * i_ + 2 * j_, vmul(a_, s_));", "use(32 * i_ + 2 * j_, vmul(b_, s_));"))
 change("gguf-nvfp4", "the factor of an NVFP4 matrix in GGUF is left out", "e2e_gguf", ("engine/weights/matrix.c", "!is_vector ? matrix_find(src, \".scale\") : NULL", "!is_vector && !t ? matrix_find(src, \".scale\") : NULL"))
 change("awq-order", "AWQ's codes are taken in order", "e2e_quantized", ("engine/weights/repack.c", "return k % 2 * 4 + k / 2;", "return k;"))
 change("fine-scales", "NVFP4's scales are those of the block before", "kcheck_quant", ("cpu/gemv_inner.h", "vset1(s->fine[i][at_ / 16])", "vset1(s->fine[i][at_ / 32])"))
