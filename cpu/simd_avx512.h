@@ -194,10 +194,9 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
 /* --- Parts of GGUF blocks: signed bytes; int4 values q * s - m, rounded once, low nibbles with a and high ones with b;
  * Q6_K's nibbles of ql with two bits of qh, minus 32 --- */
 
+INLINE __m128i load16(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
 INLINE V i8_v(const uint8_t *p) { return load_i8(p); }
-INLINE V u8_v(const uint8_t *p) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
-}
+INLINE V u8_v(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load16(p))); }
 /* Joins eights of a and of b in turns. */
 INLINE void vjoin8(V a, V b, V *first, V *second) {
     const __m512i eights = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
@@ -218,7 +217,7 @@ INLINE void nibble_i(__m512i i, struct nibble a, struct nibble b, V *lo, V *hi) 
     *hi = _mm512_permutexvar_ps(_mm512_srli_epi32(i, 4), b.values);
 }
 INLINE void nibble_v(const uint8_t *p, struct nibble a, struct nibble b, V *lo, V *hi) {
-    nibble_i(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)), a, b, lo, hi);
+    nibble_i(_mm512_cvtepu8_epi32(load16(p)), a, b, lo, hi);
 }
 /* A 16-entry table for four-bit codes, times a scale; look_v: decodes the low and the high nibbles of LANES bytes. */
 struct look {
@@ -232,9 +231,7 @@ INLINE void look_bytes(__m128i b, struct look t, V *lo, V *hi) {
     *lo = _mm512_permutexvar_ps(i, t.values);
     *hi = _mm512_permutexvar_ps(_mm512_srli_epi32(i, 4), t.values);
 }
-INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) {
-    look_bytes(_mm_loadu_si128((const __m128i *)(const void *)p), t, lo, hi);
-}
+INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) { look_bytes(load16(p), t, lo, hi); }
 INLINE void look_vm(const uint8_t *p, int bytes, struct look t, V *lo, V *hi) {
     look_bytes(_mm_maskz_loadu_epi8(vmask(bytes), p), t, lo, hi);
 }
@@ -246,9 +243,7 @@ INLINE struct look look_minus(int zero) {
 /* The values of LANES codes of five bits: low or high nibbles, and bit `bit` of other bytes. values: 32. */
 INLINE V look5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int bit, const int8_t *values) {
     const __m128i *table = (const __m128i *)(const void *)values;
-    const __m128i one = _mm_set1_epi8((char)(1 << bit)),
-                  h = _mm_and_si128(_mm_loadu_si128((const __m128i *)(const void *)qh), one),
-                  q = _mm_loadu_si128((const __m128i *)(const void *)ql);
+    const __m128i one = _mm_set1_epi8((char)(1 << bit)), h = _mm_and_si128(load16(qh), one), q = load16(ql);
     const __m128i code = _mm_and_si128(low ? q : _mm_srli_epi16(q, 4), _mm_set1_epi8(15));
     const __m128i v = _mm_blendv_epi8(_mm_shuffle_epi8(_mm_loadu_si128(table), code),
                                       _mm_shuffle_epi8(_mm_loadu_si128(table + 1), code), _mm_cmpeq_epi8(h, one));
@@ -256,36 +251,31 @@ INLINE V look5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int
 }
 /* Four bits and a fifth, bit number `bit` of another byte. */
 INLINE V q5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int bit) {
-    __m128i l = _mm_loadu_si128((const __m128i *)(const void *)ql),
-            h = _mm_loadu_si128((const __m128i *)(const void *)qh);
+    __m128i l = load16(ql), h = load16(qh);
     l = _mm_and_si128(low ? l : _mm_srli_epi16(l, 4), _mm_set1_epi8(15));
     h = _mm_and_si128(bit < 4 ? _mm_slli_epi16(h, 4 - bit) : _mm_srli_epi16(h, bit - 4), _mm_set1_epi8(0x10));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_or_si128(l, h)));
 }
 INLINE V q6_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int shift) {
-    __m128i l = _mm_loadu_si128((const __m128i *)(const void *)ql),
-            h = _mm_loadu_si128((const __m128i *)(const void *)qh);
+    __m128i l = load16(ql), h = load16(qh);
     l = _mm_and_si128(low ? l : _mm_srli_epi16(l, 4), _mm_set1_epi8(15));
     h = _mm_and_si128(shift < 4 ? _mm_slli_epi16(h, 4 - shift) : _mm_srli_epi16(h, shift - 4), _mm_set1_epi8(0x30));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(32))));
 }
 /* Four bits and a fifth, bit i of `bits` for lane i. */
 INLINE V q5_bits_v(const uint8_t *ql, uint32_t bits, const bool low) {
-    __m128i l = _mm_loadu_si128((const __m128i *)(const void *)ql);
+    __m128i l = load16(ql);
     l = _mm_and_si128(low ? l : _mm_srli_epi16(l, 4), _mm_set1_epi8(15));
     l = _mm_or_si128(l, _mm_maskz_mov_epi8((__mmask16)bits, _mm_set1_epi8(0x10)));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(l));
 }
 /* Bits shift and shift + 1 of each byte. */
 INLINE V q2_v(const uint8_t *q, const int shift) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
-        _mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)q), shift), _mm_set1_epi8(3))));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_and_si128(_mm_srli_epi16(load16(q), shift), _mm_set1_epi8(3))));
 }
 /* Bits shift and shift + 1 of each byte, and a third, bit number `bit` of another byte, minus 4. */
 INLINE V q3_v(const uint8_t *q, const uint8_t *qh, const int shift, const int bit) {
-    __m128i l = _mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i *)(const void *)q), shift),
-                              _mm_set1_epi8(3)),
-            h = _mm_loadu_si128((const __m128i *)(const void *)qh);
+    __m128i l = _mm_and_si128(_mm_srli_epi16(load16(q), shift), _mm_set1_epi8(3)), h = load16(qh);
     h = _mm_and_si128(bit < 2 ? _mm_slli_epi16(h, 2 - bit) : _mm_srli_epi16(h, bit - 2), _mm_set1_epi8(4));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(4))));
 }
@@ -296,7 +286,7 @@ INLINE V signed_v(uint64_t a, uint64_t b, uint32_t signs) {
 }
 /* Ternary digit of each byte, 0 to 2: the upper part of three times the fraction byte * power. */
 INLINE V tq1_v(const uint8_t *p, const int power) {
-    __m256i w = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m256i w = _mm256_cvtepu8_epi16(load16(p));
     w = _mm256_and_si256(_mm256_mullo_epi16(w, _mm256_set1_epi16((short)power)), _mm256_set1_epi16(255));
     return _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(_mm256_srli_epi16(_mm256_mullo_epi16(w, _mm256_set1_epi16(3)), 8)));
 }
