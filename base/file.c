@@ -338,8 +338,8 @@ static void out_free(struct file_out *o) {
     *o = (struct file_out){.fd = -1};
 }
 
-/* Replaces *path by the regular file behind its symbolic links. Links into /dev and /proc, such as /dev/stdout, stand
- * for an open file: they stay, and so does a link to nothing. */
+/* Resolves path if it is a symbolic link to a regular file. Links into /dev and /proc, such as /dev/stdout, name an
+ * open file: those are not resolved, and neither are dangling links. */
 static void follow_links(char path[PATH_MAX]) {
     enum { MAX_LINKS = 40 };
     char at[PATH_MAX], to[PATH_MAX];

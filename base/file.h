@@ -45,8 +45,8 @@ int file_map_replace(const void *begin, void *with, size_t size, struct error *e
 /* Reads a file of at most max bytes; *data is NUL-terminated (not counted in *size) and freed with mem_free. */
 int file_read(const char *path, size_t max, char **data, size_t *size, struct error *e);
 /* An output file. A regular or new file is replaced on success: temporary file in the same directory, fsync, rename,
- * fsync of the directory. On error the old file stays and the temporary file is removed. Behind a symbolic link that
- * is the target; the link stays. Anything else (FIFO, device, link to nothing) is written in place. */
+ * fsync of the directory. On error the old file stays and the temporary file is removed. A symbolic link is followed:
+ * its target is replaced, and the link stays. Anything else (FIFO, device, dangling link) is written in place. */
 struct file_out {
     int fd;           /* for file_write_all; -1: closed */
     char *path, *tmp; /* owned; tmp NULL: written in place */

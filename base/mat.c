@@ -1,5 +1,7 @@
 #include "base/mat.h"
 
+#include "base/iq_values.h"
+
 static const struct {
     const char *name;
     uint16_t block, bytes; /* elements and bytes per block */
@@ -43,17 +45,15 @@ void mat_order_x(const struct mat *m, float *out, const float *x) {
 size_t dtype_row_head(enum dtype t) { return t == DT_IQ4_KS || t == DT_IQ5_KS ? 4 : t == DT_IQ2_KL ? 2 : 0; }
 
 const int8_t mat_q4_0[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-const int8_t mat_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-const int8_t mat_iq4_ks[2][16] = {{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113},
-                                  {-123, -100, -79, -61, -45, -31, -18, -6, 5, 17, 29, 42, 57, 73, 93, 117}};
-const int8_t mat_iq5_ks[2][32] = {{-126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36, -30, -24, -18, -12, -6,
-                                   -1,   5,    11,   17,  23,  29,  36,  43,  51,  59,  68,  77,  87,  97,  109, 121},
-                                  {-124, -112, -101, -90, -81, -72, -63, -55, -48, -41, -34, -28, -22, -16, -10, -4,
-                                   1,    7,    13,   19,  25,  31,  38,  45,  53,  61,  70,  79,  89,  99,  111, 123}};
-const int8_t mat_iq2_kl[2][32] = {{-63, -63, -40, -40, -40, -40, -23, -23, -23, -23, -23, -10, -10, -10, -10, 1,
-                                   1,   1,   1,   1,   13,  13,  13,  13,  13,  28,  28,  28,  28,  28,  47,  47},
-                                  {-23, 13, -63, -10, 13,  47,  -40, -23, 1,  13,  28,  -63, 1,  13, 47,  -23,
-                                   -10, 1,  13,  28,  -40, -23, -10, 1,   13, -63, -23, 1,   28, 47, -23, 13}};
+#define V(value)              value,
+#define ABOVE_4(value)        (value) + 4,
+#define ABOVE_2(value)        (value) + 2,
+#define FIRST(first, second)  first,
+#define SECOND(first, second) second,
+const int8_t mat_iq4[16] = {VALUES_IQ4(V)};
+const int8_t mat_iq4_ks[2][16] = {{VALUES_IQ4(V)}, {VALUES_IQ4(ABOVE_4)}};
+const int8_t mat_iq5_ks[2][32] = {{VALUES_IQ5(V)}, {VALUES_IQ5(ABOVE_2)}};
+const int8_t mat_iq2_kl[2][32] = {{VALUES_IQ2_KL(FIRST)}, {VALUES_IQ2_KL(SECOND)}};
 /* twice E2M1, without its negative zero */
 const int8_t mat_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 

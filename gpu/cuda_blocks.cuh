@@ -3,6 +3,7 @@
  * share scales and bit position, which are computed once. */
 #include <cuda_fp16.h>
 
+#include "base/iq_values.h"
 #include "gpu/cuda_kernels.h"
 
 /* The FP16 number in the low 16 bits. */
@@ -105,8 +106,12 @@ template <int N> __device__ inline void iq4_ks_columns(float *v, const uint8_t *
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] = d * (block_iq4((uint32_t)q[j] >> shift & 15) + more);
 }
-static __device__ const int8_t iq5_ks_values[32] = {-126, -114, -103, -92, -83, -74, -65, -57, -50, -43, -36, -30, -24, -18, -12, -6,
-                                                    -1,   5,    11,   17,  23,  29,  36,  43,  51,  59,  68,  77,  87,  97,  109, 121};
+#define VALUE(value) value,
+#define PAIR(first, second) first, second,
+static __device__ const int8_t iq5_ks_values[32] = {VALUES_IQ5(VALUE)};
+static __device__ const int8_t iq2_kl_values[64] = {VALUES_IQ2_KL(PAIR)};
+#undef VALUE
+#undef PAIR
 template <int N> __device__ inline void iq5_ks_columns(float *v, const uint8_t *b, int i) {
     const int k = i / 32;
     const float d = (float)((b[k] & 254) - 127), more = b[k] & 1 ? 2.0f : 0.0f;
@@ -114,9 +119,6 @@ template <int N> __device__ inline void iq5_ks_columns(float *v, const uint8_t *
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] = d * ((float)iq5_ks_values[((uint32_t)q[j] >> (k % 2 * 4) & 15) | ((uint32_t)fifth[j] >> k & 1) << 4] + more);
 }
-static __device__ const int8_t iq2_kl_values[64] = {-63, -23, -63, 13, -40, -63, -40, -10, -40, 13, -40, 47, -23, -40, -23, -23, -23, 1,   -23, 13,  -23, 28,
-                                                    -10, -63, -10, 1,  -10, 13,  -10, 47,  1,   -23, 1,  -10, 1,   1,   1,   13,  1,   28,  13,  -40, 13,  -23,
-                                                    13,  -10, 13,  1,  13,  13,  28,  -63, 28,  -23, 28, 1,   28,  28,  28,  47,  47,  -23, 47,  13};
 template <int N> __device__ inline void iq2_kl_columns(float *v, const uint8_t *b, int i) {
     const int k = i / 32, scale = (b[2 + k % 4] >> (k / 4 * 4) & 15) | ((b[0] | b[1] << 8) >> (2 * k) & 3) << 4;
     const float d = (float)(scale - 32);

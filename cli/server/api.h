@@ -15,7 +15,7 @@ struct api_request {
     struct json template_input;
     const struct json *model, *tools; /* NULL: absent */
     const struct json *user;          /* the end user, where one program asks for several; NULL: absent */
-    const struct json *skipped_tool;  /* type of a tool that was left out; NULL: none was */
+    const struct json *skipped_tool;  /* type of a tool that was left out; NULL: none */
     enum api_tool_choice tool_choice; /* NONE: tools is NULL */
     const struct json *forced_tool;   /* with REQUIRED: name of the only tool that may be called; NULL: any */
     bool single_tool_call;            /* at most one call in an answer */
@@ -88,8 +88,8 @@ struct api_protocol {
     int (*parse)(struct api_request *r, const char *body, size_t n, const struct chat_template *chat, bool strict,
                  struct error *e);
     void (*begin)(struct buf *b, struct api_answer *a);
-    /* Formats generated text. first_logprob: index in turn->logprobs of the text's first token, or SIZE_MAX if log
-     * probabilities were not requested. */
+    /* Formats generated text. first_logprob: turn->logprobs[first_logprob] belongs to the text's first token; SIZE_MAX:
+     * log probabilities were not requested. */
     void (*delta)(struct buf *b, struct api_answer *a, const struct api_choice *c, enum output_kind part, const char *s,
                   size_t n, size_t first_logprob);
     void (*finish)(struct buf *b, struct api_answer *a, const struct api_choice *c);

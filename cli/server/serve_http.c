@@ -175,7 +175,7 @@ static enum MHD_Result on_ollama_show(struct http_request *x) {
 }
 static enum MHD_Result on_ollama_version(struct http_request *x) {
     struct buf b = {0};
-    /* of the protocol, by which clients tell what they may ask for: Copilot refuses versions below 0.6.4 */
+    /* Ollama's version, not ours: clients check it, and Copilot refuses versions below 0.6.4 */
     buf_str(&b, "{\"version\": \"0.12.0\", \"hearth\": \"" HEARTH_VERSION "\"}\n");
     return send_reply(x, 200, &b);
 }
@@ -364,7 +364,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         int n_lengths = 0;
         mhd.get_connection_values(c, MHD_HEADER_KIND, count_length, &n_lengths);
-        if (n_lengths > 1) { /* what follows may be another request to a proxy */
+        if (n_lengths > 1) { /* a proxy may read the body with the other length: request smuggling */
             set_refusal(x, 400, NULL, "more than one Content-Length");
             return send_reply(x, x->status, &x->refusal);
         }

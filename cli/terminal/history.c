@@ -59,8 +59,11 @@ static char *read_end(const char *path, bool *is_long) {
     if (fd < 0) return NULL;
     *is_long = !fstat(fd, &st) && st.st_size > HISTORY_MAX_BYTES;
     if (*is_long && (data = mem_alloc(HISTORY_MAX_BYTES + 1))) {
-        for (ssize_t k = 1; k > 0 && n<HISTORY_MAX_BYTES; n += k> 0 ? (size_t)k : 0)
-            k = pread(fd, data + n, HISTORY_MAX_BYTES - n, st.st_size - HISTORY_MAX_BYTES + (off_t)n);
+        while (n < HISTORY_MAX_BYTES) {
+            const ssize_t k = pread(fd, data + n, HISTORY_MAX_BYTES - n, st.st_size - HISTORY_MAX_BYTES + (off_t)n);
+            if (k <= 0) break;
+            n += (size_t)k;
+        }
         data[n] = 0;
         const char *const first = strchr(data, '\n');
         if (first) memmove(data, first + 1, strlen(first + 1) + 1);

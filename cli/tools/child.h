@@ -12,7 +12,7 @@ struct child {
     pid_t pid;          /* 0: none */
     int in, out, err;   /* our ends, which do not block; -1: closed */
     unsigned number;    /* its mark; the first is 1 */
-    struct child *next; /* of those that run: it must stay where it is until child_end */
+    struct child *next; /* next running child; do not move or free a child before child_end */
 };
 /* Finds the program in PATH, unless its name has a slash. ERR_USAGE if there is none that can be executed: for errors
  * before anything else starts. */
@@ -30,7 +30,7 @@ bool child_has_ended(const struct child *c); /* the child itself; its own childr
  * waitpid gives it. */
 int child_end(struct child *c, double grace_s);
 
-/* child_orphans.c: processes that children leave behind. */
+/* child_orphans.c: orphans, the processes that tools leave behind. */
 void child_orphans_begin(void);      /* makes them children of this process; call once, before threads start */
 unsigned child_orphans_number(void); /* returns the number of the next child */
 enum { CHILD_MARK_BYTES = 40 };

@@ -81,7 +81,11 @@ static size_t read_proc(const char *pid, const char *what, char *out, size_t cap
     size_t n = 0;
     snprintf(path, sizeof path, "/proc/%.20s/%s", pid, what);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    for (ssize_t k = 1; fd >= 0 && k > 0 && n<cap - 1; n += k> 0 ? (size_t)k : 0) k = read(fd, out + n, cap - 1 - n);
+    while (fd >= 0 && n < cap - 1) {
+        const ssize_t k = read(fd, out + n, cap - 1 - n);
+        if (k <= 0) break;
+        n += (size_t)k;
+    }
     if (fd >= 0) close(fd);
     out[n] = 0;
     return n;

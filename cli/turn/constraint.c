@@ -90,7 +90,7 @@ struct constraint {
     struct matcher *matcher;
     struct output_parser *parser;   /* follows the thinking; NULL: raw */
     bool is_free;                   /* thinking: every token is allowed */
-    struct grammar *call_grammar;   /* of the calls alone, if an answer may be calls or text; else NULL */
+    struct grammar *call_grammar;   /* grammar of tool calls, if the answer may be calls or text; else NULL */
     struct matcher *call_matcher;   /* of that grammar, at its beginning */
     bool may_call;                  /* an answer may be calls */
     _Atomic int part;               /* kind of the text that the grammar governs: enum output_kind */
@@ -143,7 +143,7 @@ static int accept_free(struct constraint *c, int32_t id, struct error *e) {
     return 0;
 }
 
-/* Tells calls from text by the first token that is no line end. */
+/* Decides by the first token that is not a newline whether the answer is tool calls or text. */
 static void find_part(struct constraint *c, int32_t id) {
     size_t n = 0, i = 0;
     bool special;

@@ -48,7 +48,8 @@ static bool is_vector(const struct tensor *t, int n) {
     for (int i = 0; i < t->ndim; i++) longest = t->shape[i] > longest ? t->shape[i] : longest, all *= t->shape[i];
     return longest == n && all == n;
 }
-bool loader_has_shape(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner) {
+bool loader_shape_fits(const struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols,
+                       int inner) {
     const int64_t experts = p->slice.stacked ? loader_stacked(l) : 1, *s = t->shape;
     const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
     const bool gguf = l->w->files.gguf;
@@ -60,9 +61,13 @@ bool loader_has_shape(struct loader *l, const struct tensor *t, const struct par
     if (p->slice.stacked && !cols) together = false;
     if (gguf && cols && !p->slice.stacked) together |= t->ndim == 1 && rows == 1;
     if ((gguf || l->w->files.mlx) && cols && !p->slice.stacked) together |= t->ndim == 3 && s[0] * s[1] == rows;
-    if ((apart || together) && (!cols || inner || s[t->ndim - 1] == cols)) return true;
+    return (apart || together) && (!cols || inner || s[t->ndim - 1] == cols);
+}
+bool loader_has_shape(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner) {
+    if (loader_shape_fits(l, t, p, rows, cols, inner)) return true;
+    const int64_t experts = p->slice.stacked ? loader_stacked(l) : 1, *s = t->shape;
     char text[192];
-    const char *asks = gguf ? "its metadata asks" : "config.json asks";
+    const char *asks = l->w->files.gguf ? "its metadata asks" : "config.json asks";
     if (p->slice.stacked && cols)
         snprintf(text, sizeof text, "%s for [%lld, %d, %d]", asks, (long long)experts, rows, cols);
     else if (p->slice.stacked) snprintf(text, sizeof text, "%s for [%lld, %d]", asks, (long long)experts, rows);

@@ -25,9 +25,12 @@ __attribute__((nonnull)) void loader_name(char *buf, size_t cap, const char *pat
                                           const char *ending);
 /* Finds a tensor and marks it as claimed. NULL: absent. */
 struct tensor *loader_find(struct loader *l, const char *pattern, int layer, int expert, const char *ending);
-/* Checks that t has the shape that the config requires: rows x cols (cols 0: a vector), once or per expert, followed by
- * the `inner` dimensions that the format adds to a row. llama.cpp and MLX store the number of heads as a dimension;
- * llama.cpp drops the dimension of a single row. Fails otherwise. */
+/* Returns whether t has the shape that the config requires: rows x cols (cols 0: a vector), once or per expert,
+ * followed by the `inner` dimensions that the format adds to a row. llama.cpp and MLX store the number of heads as a
+ * dimension; llama.cpp drops the dimension of a single row. */
+bool loader_shape_fits(const struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols,
+                       int inner);
+/* Fails unless the shape fits. */
 bool loader_has_shape(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner);
 /* Returns memory for repacked weights, and counts it. NULL: loading has failed. */
 void *loader_alloc_repacked(struct loader *l, size_t size);

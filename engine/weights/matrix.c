@@ -264,9 +264,5 @@ struct mat matrix_load(struct loader *l, const struct param *p, const char *patt
     for (size_t i = 0; t && i < sizeof unused / sizeof *unused; i++) matrix_find(&src, unused[i]);
     if (t && is_transposed_expert(l, p) && (m.scale || dtype_block(m.dtype) > 1))
         loader_fail(l, t, "a transposed matrix must be F32, BF16 or F16, without scales");
-    if (!m.data || !p->slice.total_rows) return m;
-    m.data = (const uint8_t *)m.data + (size_t)p->slice.first * m.stride;
-    m.row0 = p->slice.first, m.row_step = p->slice.step, m.rows = p->rows;
-    m.stride *= (size_t)p->slice.step;
-    return p->slice.total_cols ? mat_cols(m, p->slice.first_col, p->slice.first_col + p->cols) : m;
+    return matrix_part(p, m);
 }

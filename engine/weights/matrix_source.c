@@ -11,6 +11,15 @@ struct tensor *matrix_find(const struct matrix_source *s, const char *ending) {
     return loader_find(s->l, s->pattern, s->layer, s->expert, ending);
 }
 
+struct mat matrix_part(const struct param *p, struct mat m) {
+    const struct tensor_slice *s = &p->slice;
+    if (!m.data || !s->total_rows) return m;
+    m.data = (const uint8_t *)m.data + (size_t)s->first * m.stride;
+    m.row0 = s->first, m.row_step = s->step, m.rows = p->rows;
+    m.stride *= (size_t)s->step;
+    return s->total_cols ? mat_cols(m, s->first_col, s->first_col + p->cols) : m;
+}
+
 /* Kernels read scales as aligned numbers. A header of odd length leaves the data unaligned; then the few scales are
  * copied. */
 static const void *aligned_scale(struct loader *l, const struct tensor *s, const uint8_t *data, size_t size) {

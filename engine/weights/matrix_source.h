@@ -14,6 +14,8 @@ struct matrix_source {
 /* loader_find with this parameter's name */
 struct tensor *matrix_find(const struct matrix_source *s, const char *ending);
 
+/* Returns the rows and columns that the parameter has of its stored matrix. */
+struct mat matrix_part(const struct param *p, struct mat stored);
 /* Derives the scale layout of m, a whole matrix, from the shape of the scale tensor: per tensor, per row, per block, or
  * per group of a row's columns. */
 void matrix_attach_scale(const struct matrix_source *src, struct mat *m, struct tensor *s);

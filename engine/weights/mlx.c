@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/minifloat.h"
+#include "base/scale.h"
+#include "engine/weights/repack.h"
 
 enum { BLOCK = 32 }; /* columns of a block, which no group divides */
 
@@ -16,28 +18,11 @@ struct packed {
     int bits, group;
 };
 
-static float number_at(const struct tensor *t, size_t i) {
-    uint16_t half;
-    float f;
-    if (t->dtype == DT_F32) return memcpy(&f, t->data + 4 * i, 4), f;
-    memcpy(&half, t->data + 2 * i, 2);
-    return t->dtype == DT_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
-}
-
 /* Writes 32 codes of four bits in Q4_1's order, from the order of neighbouring columns. */
 static void put_fours(uint8_t *out, const uint8_t *in) {
     for (int i = 0; i < 8; i++) {
         out[2 * i] = (uint8_t)((in[i] & 15) | in[8 + i] << 4);
         out[2 * i + 1] = (uint8_t)(in[i] >> 4 | (in[8 + i] & 0xf0));
-    }
-}
-/* Unpacks 32 codes of any width. */
-static void take_codes(uint8_t code[BLOCK], const uint8_t *in, int bits) {
-    uint32_t left = 0;
-    for (int i = 0, have = 0; i < BLOCK; i++) {
-        for (; have < bits; have += 8) left |= (uint32_t)*in++ << have;
-        code[i] = (uint8_t)(left & ((1u << bits) - 1));
-        left >>= bits, have -= bits;
     }
 }
 /* Writes the codes of a block behind its scale and addend: Q4_1, Q5_1 or Q8_A. */
@@ -49,7 +34,7 @@ static void put_codes(uint8_t *out, enum dtype t, const uint8_t *in, int bits) {
         else memcpy(out, in, BLOCK);
         return;
     }
-    take_codes(code, in, bits);
+    for (int i = 0; i < BLOCK; i++) code[i] = (uint8_t)repack_code(in, 1, bits, (size_t)i);
     if (t == DT_Q8_A) {
         memcpy(out, code, BLOCK);
         return;
@@ -67,6 +52,9 @@ static void repack_affine(const struct matrix_source *s, const struct packed *p,
               step = s->p->slice.total_rows ? s->p->slice.step : 1;
     const size_t size = dtype_bytes((enum dtype)m->dtype, BLOCK),
                  above = s->p->slice.stacked ? (size_t)s->expert * (size_t)s->rows : 0;
+    const struct mat scale = {.scale = scales->data, .scale_dtype = scales->dtype},
+                     bias = {.scale = biases->data, .scale_dtype = biases->dtype};
+    m->rows = s->p->rows;
     m->stride = dtype_bytes((enum dtype)m->dtype, (size_t)cols);
     uint8_t *own = loader_alloc_repacked(l, (size_t)m->rows * m->stride);
     for (int r = 0; own && r < m->rows; r++) {
@@ -75,7 +63,7 @@ static void repack_affine(const struct matrix_source *s, const struct packed *p,
         uint8_t *out = own + (size_t)r * m->stride;
         for (int c = 0; c < cols; c += BLOCK, out += size, in += BLOCK / 8 * p->bits) {
             const size_t at = (above + from) * (size_t)groups + (size_t)(c / p->group);
-            const uint16_t head[2] = {f32_to_f16(number_at(scales, at)), f32_to_f16(number_at(biases, at))};
+            const uint16_t head[2] = {f32_to_f16(scale_load(&scale, at)), f32_to_f16(scale_load(&bias, at))};
             if ((head[0] & 0x7c00) == 0x7c00 || (head[1] & 0x7c00) == 0x7c00) {
                 char text[112];
                 snprintf(text, sizeof text, "row %zu, group %d: its scale or bias is not a number of float16", from,
@@ -87,8 +75,9 @@ static void repack_affine(const struct matrix_source *s, const struct packed *p,
             put_codes(out + sizeof head, (enum dtype)m->dtype, in, p->bits);
         }
     }
-    m->data = own;
     l->w->bytes_replaced += (size_t)m->rows * (p->row + 2 * (size_t)groups * dtype_bytes(scales->dtype, 1));
+    m->data = own;
+    if (own && s->p->slice.total_cols) *m = mat_cols(*m, s->p->slice.first_col, s->p->slice.first_col + s->p->cols);
 }
 
 /* Views codes with scales of one byte. Returns false if MLX has no such mode. */
@@ -102,19 +91,9 @@ static bool view_float(const struct matrix_source *s, const struct packed *p, st
     scales->dtype = kind; /* the real dtype, for verification */
     m->dtype = p->bits == 8 ? DT_E4M3 : DT_E2M1, m->scale_dtype = scales->dtype, m->scale_gain = 1;
     m->stride = p->row, m->block_rows = 1, m->block_cols = p->group, m->scale_stride = (int32_t)groups;
-    m->scale = scales->data + above * groups, m->row_step = 1;
-    m->row0 = s->p->slice.first;
-    m->data = p->words + (size_t)s->p->slice.first * p->row;
-    if (s->p->slice.total_rows) m->row_step = s->p->slice.step, m->stride *= (size_t)s->p->slice.step;
+    m->scale = scales->data + above * groups, m->data = p->words;
+    *m = matrix_part(s->p, *m);
     return true;
-}
-
-/* Rows of t without the last dimension, 0 if they are not the parameter's: [experts, rows, n], [rows, n], or a part of
- * the rows for each head. */
-static bool has_rows(const struct matrix_source *s, const struct tensor *t) {
-    int64_t rows = 1;
-    for (int i = 0; i + 1 < t->ndim; i++) rows *= t->shape[i];
-    return t->ndim >= 2 && t->ndim <= 3 && rows == (int64_t)s->rows * (s->p->slice.stacked ? loader_stacked(s->l) : 1);
 }
 
 struct mat mlx_load(const struct matrix_source *s, const struct tensor *t, struct tensor *scales) {
@@ -124,17 +103,17 @@ struct mat mlx_load(const struct matrix_source *s, const struct tensor *t, struc
     const int cols = p->slice.total_cols ? p->slice.total_cols : p->cols;
     const int64_t words = t->ndim ? t->shape[t->ndim - 1] : 0,
                   groups = scales->ndim ? scales->shape[scales->ndim - 1] : 0;
-    struct mat m = {.rows = p->rows, .cols = cols, .row_step = 1};
+    struct mat m = {.rows = s->rows, .cols = cols, .row_step = 1};
     struct packed in = {.row = 4 * (size_t)words, .words = t->data};
     char text[160];
-    if (!has_rows(s, t) || words < 1 || words > cols || words * 32 % cols) {
+    if (words < 1 || words > cols || words * 32 % cols || !loader_shape_fits(l, t, p, s->rows, (int)words, 0)) {
         snprintf(text, sizeof text, "config.json asks for words of [%d, %d * bits / 32]", s->rows, cols);
         loader_fail(l, t, text);
         return m;
     }
     in.bits = (int)(words * 32 / cols);
     if (p->slice.stacked) in.words += (size_t)s->expert * (size_t)s->rows * in.row;
-    if (!has_rows(s, scales) || groups < 1 || cols % groups) {
+    if (groups < 1 || groups > cols || cols % groups || !loader_shape_fits(l, scales, p, s->rows, (int)groups, 0)) {
         snprintf(text, sizeof text, "the scales of [%d, %d] must be [%d, groups]", s->rows, cols, s->rows);
         loader_fail(l, scales, text);
         return m;
@@ -153,6 +132,5 @@ struct mat mlx_load(const struct matrix_source *s, const struct tensor *t, struc
                  in.bits, in.group, biases ? "" : ", without biases");
         loader_fail(l, t, text);
     }
-    if (!l->rc && p->slice.total_cols) return mat_cols(m, p->slice.first_col, p->slice.first_col + p->cols);
     return m;
 }

@@ -10,8 +10,7 @@ static uint32_t word_at(const uint8_t *p, size_t i) {
 /* Place of code k of eight within AWQ's word. */
 static int awq_place(int k) { return k % 2 * 4 + k / 2; }
 
-/* Code k of a sequence of codes; words are `step` apart. A code of three bits may lie in two words. */
-static uint32_t code_at(const uint8_t *words, size_t step, int bits, size_t k) {
+uint32_t repack_code(const uint8_t *words, size_t step, int bits, size_t k) {
     const size_t bit = k * (size_t)bits, word = bit / 32, shift = bit % 32;
     uint64_t w = word_at(words, word * step);
     if (shift + (size_t)bits > 32) w |= (uint64_t)word_at(words, (word + 1) * step) << 32;
@@ -39,8 +38,8 @@ void repack_row(const struct repack *r, int row, uint8_t *out) {
     if (r->bits < 4) {
         const uint32_t shift = (uint32_t)repack_shift(r->bits);
         for (int c = 0; c < r->cols; c += 2)
-            out[c / 2] = (uint8_t)((code_at(words, rows, r->bits, (size_t)c) + shift) |
-                                   (code_at(words, rows, r->bits, (size_t)c + 1) + shift) << 4);
+            out[c / 2] = (uint8_t)((repack_code(words, rows, r->bits, (size_t)c) + shift) |
+                                   (repack_code(words, rows, r->bits, (size_t)c + 1) + shift) << 4);
         return;
     }
     for (int i = 0; i < r->cols * r->bits / 32; i++) {
@@ -52,5 +51,5 @@ void repack_row(const struct repack *r, int row, uint8_t *out) {
 int repack_zero(const struct repack *r, const uint8_t *zeros, int line, int row) {
     const size_t words = (size_t)r->rows * (size_t)r->bits / 32;
     const int k = r->awq ? row - row % 8 + awq_place(row % 8) : row;
-    return (int)code_at(zeros + 4 * (size_t)line * words, 1, r->bits, (size_t)k);
+    return (int)repack_code(zeros + 4 * (size_t)line * words, 1, r->bits, (size_t)k);
 }

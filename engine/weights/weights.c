@@ -112,46 +112,47 @@ enum dtype weights_ffn_dtype(const struct weights *w) {
 
 /* --- --verify --------------------------------------------------------------------------------- */
 
+static bool is_finite_f32(const uint8_t *p) {
+    uint32_t u;
+    memcpy(&u, p, 4);
+    return (u & 0x7f800000) != 0x7f800000;
+}
 static bool is_finite_f16(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, 2);
     return (h & 0x7c00) != 0x7c00;
 }
+/* Whether the scales before a tensor's rows are finite numbers; *bad: the first column of the first row whose scale is
+ * not. */
+static bool heads_finite(const struct tensor *t, size_t begin, size_t end, size_t *bad) {
+    const size_t head = dtype_row_head(t->dtype), cols = (size_t)t->shape[t->ndim - 1],
+                 row = head + dtype_bytes(t->dtype, cols);
+    for (size_t r = (begin + cols - 1) / cols; r * cols < end; r++) {
+        const uint8_t *p = t->data + r * row;
+        if (head == 4 ? is_finite_f32(p) : is_finite_f16(p)) continue;
+        *bad = r * cols;
+        return false;
+    }
+    return true;
+}
 /* Whether elements [begin, end) of a tensor are finite numbers; *bad: the first that is not. */
 static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t *bad) {
     const uint8_t *p = t->data;
+    if (dtype_row_head(t->dtype)) return heads_finite(t, begin, end, bad); /* the rest are integers */
     for (size_t i = begin, step = dtype_block(t->dtype); i < end; i += step) {
         bool ok = true;
-        uint32_t u;
         switch (t->dtype) {
         case DT_E4M3: ok = (p[i] & 0x7f) != 0x7f; break;
         case DT_E8M0: ok = p[i] != 255; break;
         case DT_BF16: ok = (p[2 * i + 1] & 0x7f) != 0x7f || !(p[2 * i] & 0x80); break;
         case DT_F16: ok = is_finite_f16(p + 2 * i); break;
-        case DT_F32:
-            memcpy(&u, p + 4 * i, 4);
-            ok = (u & 0x7f800000) != 0x7f800000;
-            break;
+        case DT_F32: ok = is_finite_f32(p + 4 * i); break;
         default: ok = blocks_finite(t->dtype, p + dtype_bytes(t->dtype, i));
         }
         if (!ok) {
             *bad = i;
             return false;
         }
-    }
-    return true;
-}
-
-/* Whether the scales before the rows are finite numbers; *bad: the first column of the first row whose scale is not. */
-static bool heads_finite(const struct tensor *t, size_t count, size_t *bad) {
-    const size_t head = dtype_row_head(t->dtype), cols = (size_t)t->shape[t->ndim - 1],
-                 row = head + dtype_bytes(t->dtype, cols);
-    for (size_t r = 0; r < count / cols; r++) {
-        const struct tensor one = {.data = t->data + r * row, .dtype = head == 4 ? DT_F32 : DT_F16};
-        size_t at;
-        if (all_finite(&one, 0, 1, &at)) continue;
-        *bad = r * cols;
-        return false;
     }
     return true;
 }
@@ -164,8 +165,8 @@ int weights_verify(const struct weights *w, int (*progress)(void *ctx, double sh
         size_t count = 1, bad;
         for (int d = 0; d < t->ndim; d++) count *= (size_t)t->shape[d];
         for (size_t at = 0; at < count;) {
-            size_t end = count - at > 1u << 20 && !dtype_row_head(t->dtype) ? at + (1u << 20) : count;
-            if (dtype_row_head(t->dtype) ? !heads_finite(t, count, &bad) : !all_finite(t, at, end, &bad)) {
+            size_t end = count - at > 1u << 20 ? at + (1u << 20) : count;
+            if (!all_finite(t, at, end, &bad)) {
                 size_t cols = t->ndim > 1 ? (size_t)t->shape[t->ndim - 1] : count;
                 return error_set(
                     e, ERR_MODEL,

@@ -1,9 +1,11 @@
 """What tests with small checkpoints of their own share."""
+import array
 import glob
 import json
 import os
 import struct
 import subprocess
+import sys
 import tempfile
 
 import models  # noqa: F401  adds the directory of tiny.py
@@ -35,3 +37,34 @@ def logits(hearth, config, tensors, tokens, *args, metadata=None):
             return p.stderr
         with open(out, "rb") as f:
             return f.read()
+
+
+def fixtures(shared):
+    """The directory of fixtures, without which the test is skipped."""
+    directory = os.path.join(shared, "fixtures")
+    if not os.path.isdir(directory):
+        print("SKIPPED: no", directory)
+        sys.exit(77)
+    return directory
+
+
+def fixture(directory, family):
+    """config, tensors"""
+    with open(os.path.join(directory, family, "config.json"), encoding="utf-8") as f:
+        return json.load(f), read(os.path.join(directory, family))
+
+
+def fixture_logits(hearth, config, tensors, metadata=None):
+    return logits(hearth, config, tensors, ",".join(map(str, range(3, 27))), "--cpu", "scalar", "--kv", "f32", metadata=metadata)
+
+
+def are_close(title, want, got):
+    """Whether two results of fixture_logits are the same but for the order of sums; says so."""
+    texts = [x for x in (want, got) if isinstance(x, str)]
+    if texts or len(want) != len(got):
+        print(f"FAIL {title}: {texts or 'another length'}")
+        return False
+    a, b = array.array("f", want), array.array("f", got)
+    off = max(abs(x - y) for x, y in zip(a, b)) / max(map(abs, a))
+    print(f"{'ok' if off < 2e-6 else 'FAIL'} {title}: {off:.1e}")
+    return off < 2e-6

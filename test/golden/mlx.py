@@ -2,13 +2,12 @@
 """Fixtures give the same logits with their tensors as MLX names, stacks, splits and shapes them, without quantization (which e2e_quantized tests).
 mlx.py HEARTH SHARED"""
 import array
-import json
 import os
 import re
 import struct
 import sys
 
-from checkpoint import logits, read
+import checkpoint
 
 PLUS_ONE = re.compile(r"(input_layernorm|post_attention_layernorm|model\.norm|language_model\.norm|q_norm|k_norm)\.weight$")
 
@@ -89,23 +88,9 @@ def split_kv_b(tensors, config):
 
 CASES = {"qwen3_5_moe": lambda t, c: qwen3_5(t), "gpt_oss": lambda t, c: gpt_oss(t), "glm4_moe_lite": split_kv_b,
          "mixtral": lambda t, c: switched(t, ("w1", "w3", "w2"), "block_sparse_moe.switch_mlp")}
-hearth, fixtures, failed = os.path.abspath(sys.argv[1]), os.path.join(sys.argv[2], "fixtures"), 0
-if not os.path.isdir(fixtures):
-    print("SKIPPED: no", fixtures)
-    sys.exit(77)
+hearth, fixtures, failed = os.path.abspath(sys.argv[1]), checkpoint.fixtures(sys.argv[2]), 0
 for family, save in CASES.items():
-    with open(os.path.join(fixtures, family, "config.json"), encoding="utf-8") as f:
-        config = json.load(f)
-    tensors = read(os.path.join(fixtures, family))
-    ask = ",".join(map(str, range(3, 27))), "--cpu", "scalar", "--kv", "f32"
-    want, got = logits(hearth, config, tensors, *ask), logits(hearth, config, save(tensors, config), *ask, metadata={"format": "mlx"})
-    texts = [x for x in (want, got) if isinstance(x, str)]
-    if texts or len(want) != len(got):
-        print(f"FAIL {family}: {texts or 'another length'}")
-        failed += 1
-        continue
-    a, b = array.array("f", want), array.array("f", got)
-    off = max(abs(x - y) for x, y in zip(a, b)) / max(map(abs, a))
-    print(f"{'ok' if off < 2e-6 else 'FAIL'} {family}: {off:.1e}")
-    failed += off >= 2e-6
+    config, tensors = checkpoint.fixture(fixtures, family)
+    want = checkpoint.fixture_logits(hearth, config, tensors)
+    failed += not checkpoint.are_close(family, want, checkpoint.fixture_logits(hearth, config, save(tensors, config), metadata={"format": "mlx"}))
 sys.exit(failed != 0)

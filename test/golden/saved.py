@@ -2,7 +2,6 @@
 """Fixtures give the same logits with their tensors as transformers 5 saves them: experts with rows and columns exchanged and without MXFP4, other names.
 saved.py HEARTH SHARED"""
 import array
-import json
 import math
 import os
 import re
@@ -105,38 +104,23 @@ def inkling_text(tensors):
     return out
 
 
-def logits(hearth, config, tensors):
-    got = checkpoint.logits(hearth, config, tensors, ",".join(map(str, range(3, 27))), "--cpu", "scalar", "--kv", "f32")
-    return sys.exit(got) if isinstance(got, str) else array.array("f", got)
-
-
 CASES = {"qwen3_vl_moe": turned, "gpt_oss": unquantized, "kimi_linear": renamed(r"\.mlp\.", ".block_sparse_moe."),
          "bailing_hybrid": renamed(r"attention\.o_proj", "attention.dense"), "longcat_flash": with_idle_experts}
 ALONE = {"qwen4_exp": renamed(r"model\.language_model\.", "model."), "minimax_m3_vl": minimax_m3_text, "inkling": inkling_text}
-hearth, fixtures, failed = os.path.abspath(sys.argv[1]), os.path.join(sys.argv[2], "fixtures"), 0
-if not os.path.isdir(fixtures):
-    print("SKIPPED: no", fixtures)
-    sys.exit(77)
+hearth, fixtures, failed = os.path.abspath(sys.argv[1]), checkpoint.fixtures(sys.argv[2]), 0
 for family, save in CASES.items():
-    with open(os.path.join(fixtures, family, "config.json"), encoding="utf-8") as f:
-        config = json.load(f)
-    tensors = checkpoint.read(os.path.join(fixtures, family))
+    config, tensors = checkpoint.fixture(fixtures, family)
     saved = save(tensors)
     assert {(k, tuple(t[1])) for k, t in saved.items()} != {(k, tuple(t[1])) for k, t in tensors.items()}
-    want = logits(hearth, config, tensors)
-    if config.get("quantization_config"):
-        del config["quantization_config"]
-    got = logits(hearth, config, saved)
-    off = max(abs(a - b) for a, b in zip(want, got)) / max(map(abs, want))
-    print(f"{'ok' if off < 2e-6 else 'FAIL'} {family}: {off:.1e}")
-    failed += off >= 2e-6 or len(want) != len(got)
+    want = checkpoint.fixture_logits(hearth, config, tensors)
+    config.pop("quantization_config", None)
+    failed += not checkpoint.are_close(family, want, checkpoint.fixture_logits(hearth, config, saved))
 # The text model alone, with its own config
 for family, save in ALONE.items():
-    with open(os.path.join(fixtures, family, "config.json"), encoding="utf-8") as f:
-        config = json.load(f)
-    tensors = checkpoint.read(os.path.join(fixtures, family))
+    config, tensors = checkpoint.fixture(fixtures, family)
     alone = {**config["text_config"], **{k: config[k] for k in ("tie_word_embeddings", "quantization_config") if k in config}}
-    same = logits(hearth, config, tensors) == logits(hearth, alone, save(tensors))
-    print(f"{'ok' if same else 'FAIL'} {alone['model_type']}")
+    want, got = checkpoint.fixture_logits(hearth, config, tensors), checkpoint.fixture_logits(hearth, alone, save(tensors))
+    same = isinstance(want, bytes) and want == got
+    print(f"{'ok' if same else 'FAIL'} {alone['model_type']} {got if isinstance(got, str) else ''}")
     failed += not same
 sys.exit(failed != 0)

@@ -9,36 +9,12 @@
 
 #include "base/buf.h"
 #include "base/fault.h"
-#include "base/file.h"
 #include "base/mem.h"
+#include "test/unit/files.h"
 #include "tokenizer/chat/chat_template.h"
 
-static char dir[64];
-static void put(const char *name, const char *text) {
-    char path[256];
-    struct error e = {0};
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_int_equal(file_write(path, text, strlen(text), &e), 0);
-}
-static void drop(const char *name) {
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    unlink(path);
-}
-static void clean(void) {
-    static const char *const names[] = {"chat_template.jinja", "chat_template.json",      "tokenizer_config.json",
-                                        "config.json",         "special_tokens_map.json", "t.jinja",
-                                        "tokenizer.json",      "tiktoken.model",          "tekken.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) drop(names[i]);
-}
-static int before(void **state) {
-    snprintf(dir, sizeof dir, "/tmp/hearth-chat-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-static int after(void **state) {
-    clean();
-    return rmdir(dir);
-}
+static int before(void **state) { return make_dir(); }
+static int after(void **state) { return remove_dir(); }
 
 static int render(const struct chat_template *c, const char *conv, struct text *t, struct error *e) {
     struct arena a = {0};
@@ -63,7 +39,7 @@ static void expect(const char *conv, const char *want) {
 static void test_files_that_hold_a_template(void **state) {
     struct chat_template *c;
     struct error e = {0};
-    clean();
+    drop_all();
     assert_int_equal(chat_template_open(&c, dir, NULL, &e), ERR_MODEL);
     assert_null(c);
     assert_non_null(strstr(e.text, "no chat template"));
@@ -101,7 +77,7 @@ static void test_files_that_hold_a_template(void **state) {
 
 /* A tekken.json names no special tokens; a tokenizer.json beside it decides that it is not read. */
 static void test_tekken_tokens(void **state) {
-    clean();
+    drop_all();
     put("tekken.json", "{}");
     put("chat_template.jinja", "{{ bos_token }}A{{ eos_token }}{{ unk_token }}{{ sep_token }}{{ pad_token }}");
     expect("{}", "<s>A</s><unk><pad>");
@@ -114,7 +90,7 @@ static void test_tekken_tokens(void **state) {
 static void test_named(void **state) {
     struct chat_template *c;
     struct error e = {0};
-    clean();
+    drop_all();
     put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"D\"}, {\"name\": "
                                  "\"tool_use\", \"template\": \"T\"}, {\"name\": "
                                  "\"rag\", \"template\": \"{% x\"}]}");
@@ -140,7 +116,7 @@ static void test_named(void **state) {
 #define BOS "<｜begin▁of▁sentence｜>"
 #define EOS "<｜end▁of▁sentence｜>"
 static void test_deepseek_v32(void **state) {
-    clean();
+    drop_all();
     put("config.json", "{\"model_type\": \"deepseek_v32\"}");
     expect("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}", BOS "<｜User｜>hi<｜Assistant｜></think>");
     expect("{\"thinking\": true, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}, {\"role\": "
@@ -176,7 +152,7 @@ static void test_deepseek_v32(void **state) {
 }
 /* DeepSeek-V4's format as encoding/encoding_dsv4.py in deepseek-ai/DeepSeek-V4-Flash and -Pro. */
 static void test_deepseek_v4(void **state) {
-    clean();
+    drop_all();
     put("config.json", "{\"model_type\": \"deepseek_v4\"}");
     expect("{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"hi\"}]}",
            BOS "S<｜User｜>hi<｜Assistant｜></think>");
@@ -206,7 +182,7 @@ static void test_deepseek_v4(void **state) {
 static void test_deepseek_v41(void **state) {
     const char *effort = "(range 1-100, the higher the value, the more thorough the reasoning)\n\n";
     char want[600];
-    clean();
+    drop_all();
     put("config.json", "{\"model_type\": \"deepseek_v41\"}");
     expect("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}", BOS "<｜User｜>hi<｜Assistant｜></think>");
     expect("{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"hi\"}, "
@@ -254,7 +230,7 @@ static void test_deepseek_v41(void **state) {
 #define K3_ARG(key, type, text) \
     "<|open|>argument key=\"" key "\" type=\"" type "\"<|sep|>" text "<|close|>argument<|sep|>"
 static void test_kimi_k3(void **state) {
-    clean();
+    drop_all();
     put("config.json", "{\"model_type\": \"kimi_k3\"}");
     expect("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}",
            K3_EFFORT("max") K3_MESSAGE("user", "hi") K3_BEGIN "<|open|>think<|sep|>");
@@ -342,7 +318,7 @@ static void test_calls_that_templates_leave_out(void **state) {
         struct error e = {0};
         struct arena a = {0};
         struct json j;
-        clean();
+        drop_all();
         put("chat_template.jinja", cases[i].template);
         assert_int_equal(chat_template_open(&c, dir, NULL, &e), 0);
         assert_int_equal(json_parse(&a, conv, sizeof conv - 1, 0, "conv", &j, &e), 0);
@@ -446,7 +422,7 @@ static void link_as(const char *from, const char *name) {
 static void test_injection(void **state) {
     DIR *d = opendir(SHARED_DIR "/tokenizers");
     int pairs = 0;
-    clean();
+    drop_all();
     if (!d) {
         SKIP("no vocabularies in ../shared/tokenizers");
     }
@@ -528,7 +504,7 @@ static void test_published_templates_render_as_recorded(void **state) {
 }
 
 static void test_no_memory(void **state) {
-    clean();
+    drop_all();
     put("tokenizer_config.json",
         "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"chat_template\": [{\"name\": \"default\", "
         "\"template\": "

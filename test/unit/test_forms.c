@@ -4,36 +4,18 @@
 
 #include <dirent.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/fault.h"
-#include "base/file.h"
+#include "test/unit/files.h"
 #include "tokenizer/chat/chat_template.h"
 
-static char dir[64];
-static void put(const char *name, const char *text) {
-    char path[256];
-    struct error e = {0};
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_int_equal(file_write(path, text, strlen(text), &e), 0);
-}
 static int before(void **state) {
-    snprintf(dir, sizeof dir, "/tmp/hearth-forms-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
+    if (make_dir()) return -1;
     put("tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}");
     return 0;
 }
-static int after(void **state) {
-    static const char *const names[] = {"chat_template.jinja", "tokenizer_config.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char path[256];
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
-    return rmdir(dir);
-}
+static int after(void **state) { return remove_dir(); }
 
 /* Renders a conversation as a prompt, with dir's template. *t: its text; fails if the template refuses it. */
 static void prompt_of(const char *template, const char *conv, struct text *t) {

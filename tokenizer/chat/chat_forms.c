@@ -228,9 +228,9 @@ struct fitting { /* messages that are being put into their forms */
     struct arena *arena;
     struct json *items;
     uint32_t n;
-    bool begun;                /* a message that is no system prompt has been added */
-    const struct json *called; /* calls of the last answer */
-    uint32_t n_results;        /* of these calls */
+    bool begun;                /* past the system prompts at the beginning */
+    const struct json *called; /* tool calls of the last answer */
+    uint32_t n_results;        /* results of these calls so far */
     uint64_t n_ids;            /* ids made so far */
 };
 
