@@ -42,7 +42,8 @@ enum gate_kind {
     GATE_SILU,     /* g / (1 + exp(-g)) */
     GATE_SOFTPLUS, /* log(1 + exp(g)) */
     GATE_LINEAR,   /* g */
-    GATE_NORMAL    /* the normal distribution up to g, which makes y = g its exact GELU */
+    GATE_NORMAL,   /* the normal distribution up to g, which makes y = g its exact GELU */
+    GATE_SOFTPLUS2 /* the same as GATE_SOFTPLUS to base 2: log2(1 + 2^g) */
 };
 /* y *= f(g), where g has its own row and head strides. per_head: one g for all dim elements of a head. */
 struct op_gate {

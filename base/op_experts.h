@@ -91,6 +91,20 @@ struct op_experts {
     float computed_fraction; /* expected fraction of the choices computed by this call, for cost models; 0: all */
 };
 
+/* Values of a mixture (MoVA): y[i] = sum over k of weights[i][k] * silu(W_e x[i]), where e = ids[i][k] and W_e are rows
+ * [e * dim, (e + 1) * dim) of w. The sum runs in ascending order of e. An id outside [0, n_experts) is an ERR_RUNTIME
+ * on the CPU, and adds nothing on a device. */
+struct op_values {
+    float *y;             /* [n, dim], rows ldy apart */
+    const float *x;       /* [n, w.cols], rows ldx apart */
+    const int32_t *ids;   /* [n, topk], different ones of a token */
+    const float *weights; /* [n, topk] */
+    struct mat w;         /* [n_experts * dim, cols], without order */
+    int n, topk, n_experts, dim, ldx, ldy;
+    bool wide; /* as op_linear's */
+};
+
 #define OPS_EXPERTS(X) \
     X(route, ROUTE, SMALL, ELEM, 0, o->n, o->n_experts + o->n_idle, 1) \
-    X(experts, EXPERTS, HOST, EXPERTS, 0, o->n, o->hidden, 1)
+    X(experts, EXPERTS, HOST, EXPERTS, 0, o->n, o->hidden, 1) \
+    X(values, VALUES, KERNEL, LINEAR, 0, o->n, o->dim, 1)

@@ -104,15 +104,17 @@ int cpu_merge(struct exec *base, const struct op_merge *o) {
     return row_job_run(base, o, o->n, o->heads * o->dim, merge_task);
 }
 
+static float softplus(float v) { return v > 20 ? v : log1pf(expf(v)); }
 static float gate_of(enum gate_kind kind, float g) {
     switch (kind) {
     case GATE_NORMAL: return 0.5f * (1 + erff(g * 0.70710678f));
     case GATE_SIGMOID: return 1 / (1 + expf(-g));
     case GATE_SILU: return g * (1 / (1 + expf(-g)));
     case GATE_LINEAR: return g;
+    case GATE_SOFTPLUS2: return softplus(g * (float)M_LN2) * (float)M_LOG2E;
     case GATE_SOFTPLUS: break;
     }
-    return g > 20 ? g : log1pf(expf(g));
+    return softplus(g);
 }
 static void gate_task(void *arg, int task, int thread) {
     const struct row_job *j = arg;

@@ -50,7 +50,7 @@ static void json_mat(struct buf *b, const char *key, const struct mat *m) {
 struct weight_mix {
     uint64_t weights, bytes; /* numbers, and their bytes with scales */
 };
-/* Returns the number of weights; adds those of tables, of which a token reads a few rows, to *tables. */
+/* Returns the number of weights; adds those that a token does not read, of tables and value experts, to *tables. */
 static uint64_t count_matrices(struct weight_mix mix[DT_COUNT], const void *base, const struct param *list, int n,
                                uint64_t *tables) {
     uint64_t all = 0;
@@ -60,6 +60,8 @@ static uint64_t count_matrices(struct weight_mix mix[DT_COUNT], const void *base
         const uint64_t weights = (uint64_t)m->rows * (uint64_t)m->cols;
         mix[m->dtype].weights += weights, mix[m->dtype].bytes += mat_bytes(m), all += weights;
         if (list[i].is_table) *tables += weights;
+        if (list[i].used_of[1])
+            *tables += weights / (uint64_t)list[i].used_of[1] * (uint64_t)(list[i].used_of[1] - list[i].used_of[0]);
     }
     return all;
 }

@@ -229,3 +229,43 @@ cudaError_t cuda_routed_experts(cudaStream_t s, const struct cuda_routed *a) {
     else down_kernel<WEIGHT_OTHER><<<down, WARPS * 32, 0, s>>>(*a);
     return cudaGetLastError();
 }
+
+/* --- Values of a mixture (struct op_values): a warp computes VALUE_ROWS numbers of a token, over its choices in rising order of expert. --- */
+
+enum { VALUE_ROWS = 4 };
+
+template <enum weight_kind KIND> static __global__ void __launch_bounds__(WARPS * 32) values_kernel(const __grid_constant__ struct op_values o) {
+    __shared__ uint8_t order[MAX_TOPK];
+    __shared__ int n_chosen;
+    const int t = (int)blockIdx.y, warp = (int)threadIdx.x / 32, r = ((int)blockIdx.x * WARPS + warp) * VALUE_ROWS;
+    const int32_t *ids = o.ids + (size_t)t * (size_t)o.topk;
+    if (!warp) {
+        const int n = order_choices(order, ids, o.topk, o.n_experts);
+        if (!threadIdx.x) n_chosen = n;
+    }
+    __syncthreads();
+    if (r >= o.dim) return;
+    const struct mat m[1] = {o.w};
+    const float *x = o.x + (size_t)t * (size_t)o.ldx;
+    float sum[VALUE_ROWS] = {0};
+    for (int k = 0; k < n_chosen; k++) {
+        const int first = ids[order[k]] * o.dim + r;
+        float v[1][VALUE_ROWS];
+        if (KIND == WEIGHT_OTHER) dots_any<1, VALUE_ROWS>(v, m, first, x);
+        else dots<KIND, 1, VALUE_ROWS>(v, m, first, x);
+#pragma unroll
+        for (int i = 0; i < VALUE_ROWS; i++) sum[i] = fmaf(o.weights[(size_t)t * (size_t)o.topk + order[k]], v[0][i] * sigmoid(v[0][i]), sum[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < VALUE_ROWS; i++)
+        if (threadIdx.x % 32 == 0 && r + i < o.dim) o.y[(size_t)t * (size_t)o.ldy + (size_t)(r + i)] = sum[i];
+}
+cudaError_t cuda_values(cudaStream_t s, const struct op_values *o) {
+    const dim3 grid(blocks_of((size_t)o->dim, WARPS * VALUE_ROWS), (unsigned)o->n);
+    const bool whole = mat_fits(&o->w);
+    if (o->topk > MAX_TOPK || o->w.order) return cudaErrorInvalidValue;
+    if (whole && o->w.dtype == DT_E4M3) values_kernel<WEIGHT_FP8><<<grid, WARPS * 32, 0, s>>>(*o);
+    else if (whole && o->w.dtype == DT_BF16) values_kernel<WEIGHT_BF16><<<grid, WARPS * 32, 0, s>>>(*o);
+    else values_kernel<WEIGHT_OTHER><<<grid, WARPS * 32, 0, s>>>(*o);
+    return cudaGetLastError();
+}

@@ -18,13 +18,14 @@ __device__ inline float group_sum(float v, int threads, float *shared /* [32] */
     v = lane < warps ? shared[warp / warps * warps + lane] : 0;
     return warp_sum(v);
 }
-/* Norms rows, one per group of threads: as many at a time as the block has groups, those of number `first`, first + step, .. of such sets. Called by all threads
+/* Norms rows, one per group of threads: as many at a time as the block has groups, those of number `begin`, begin + step, .. of such sets. Called by all threads
  * of a block. */
-__device__ inline void norm_rows(const struct op_norm &o, int first, int step, float *sums /* [32] */) {
+__device__ inline void norm_rows(const struct op_norm &o, int begin, int step, float *sums /* [32] */) {
     const int threads = norm_threads(o.dim), groups = (int)blockDim.x / threads, t = (int)threadIdx.x % threads;
-    for (int base = first * groups; base < o.rows; base += step * groups) {
+    for (int base = begin * groups; base < o.rows; base += step * groups) {
         const int row = base + (int)threadIdx.x / threads, dim = row < o.rows ? o.dim : 0; /* a group without a row waits for the others */
         const float *x = o.x + (size_t)row * (size_t)o.ldx;
+        const size_t first = o.w_rows ? (size_t)(row % o.w_rows) * (size_t)o.dim : 0; /* of w and bias */
         float *out = o.out + (size_t)row * (size_t)o.ldo, sum = 0, mean = 0;
         if (o.layer_norm) {
             for (int i = t; i < dim; i += threads) sum += x[i];
@@ -42,8 +43,8 @@ __device__ inline void norm_rows(const struct op_norm &o, int first, int step, f
         const float shorten = o.l2_limit / (sqrtf(sum) + 1e-6f); /* NaN is not clipped */
         const float f = o.l2_limit > 0 ? (shorten > 1.0f ? 1.0f : shorten) : 1.0f / sqrtf(sum / (float)o.dim + o.eps);
         for (int i = t; i < dim; i += threads) {
-            float v = (x[i] - mean) * f * (o.w ? scalar_at(o.w, o.w_dtype, (size_t)i) + o.add : 1.0f);
-            out[i] = o.bias ? v + scalar_at(o.bias, o.w_dtype, (size_t)i) : v;
+            float v = (x[i] - mean) * f * (o.w ? scalar_at(o.w, o.w_dtype, first + (size_t)i) + o.add : 1.0f);
+            out[i] = o.bias ? v + scalar_at(o.bias, o.w_dtype, first + (size_t)i) : v;
         }
     }
 }
@@ -133,6 +134,7 @@ __device__ inline void gate_number(const struct op_gate &o, size_t at) {
     float v = o.g[i * (size_t)o.ldg + h * (size_t)o.head_ldg + (o.per_head ? 0 : d)], f = sigmoid(v);
     if (o.kind == GATE_SILU) f *= v;
     if (o.kind == GATE_SOFTPLUS) f = softplus(v);
+    if (o.kind == GATE_SOFTPLUS2) f = softplus(v * 0.69314718f) * 1.44269504f; /* log 2, 1 / log 2 */
     if (o.kind == GATE_LINEAR) f = v;
     if (o.kind == GATE_NORMAL) f = 0.5f * (1.0f + erff(v * 0.70710678f)); /* 1 / sqrt(2) */
     o.y[i * (size_t)o.ldy + h * (size_t)o.head_ldy + d] *= f;

@@ -121,6 +121,15 @@ struct op_cost_work op_cost_work(enum op_code code, const union op_args *u, doub
         }
         break;
     }
+    case OP_VALUES: {
+        const struct op_values *a = &u->values;
+        const double read = expected_experts(a->n, a->topk, a->n_experts) / a->n_experts;
+        w.flops = a->n * (double)a->topk / a->n_experts * mat_work(&a->w);
+        w.activation_bytes = 4.0 * a->n * ((double)a->w.cols + a->dim);
+        w.bytes = read * mat_size(&a->w) + w.activation_bytes;
+        w.rows = a->n * (double)a->topk / (read * a->n_experts);
+        break;
+    }
     case OP_DELTA: { /* the state is read and written once; per row two products with it and the update */
         const struct op_delta *a = &u->delta;
         double state = (double)a->v_heads * a->k_dim * a->v_dim;

@@ -115,6 +115,17 @@ VISITOR(experts) {
     return 0;
 }
 
+VISITOR(values) {
+    const size_t picks = (size_t)o->n * (size_t)o->topk * 4;
+    VISIT(o->x, span(o->n, o->ldx, (size_t)o->w.cols), VISIT_IN);
+    VISIT(o->ids, picks, VISIT_IN);
+    VISIT(o->weights, picks, VISIT_IN);
+    int r = op_visit_mat(&o->w, fn, ctx);
+    if (r) return r;
+    VISIT(o->y, span(o->n, o->ldy, (size_t)o->dim), VISIT_OUT);
+    return 0;
+}
+
 VISITOR(delta) {
     size_t heads = (size_t)o->v_heads, keys = (size_t)o->k_heads * (size_t)o->k_dim, values = heads * (size_t)o->v_dim;
     const size_t decays = o->rule == DELTA_CHANNELS ? heads * (size_t)o->k_dim : heads;
@@ -184,8 +195,9 @@ VISITOR(embed) {
 }
 
 VISITOR(norm) {
-    VISIT(o->w, dtype_bytes(o->w_dtype, (size_t)o->dim), VISIT_CONST);
-    VISIT(o->bias, dtype_bytes(o->w_dtype, (size_t)o->dim), VISIT_CONST);
+    const size_t weights = (size_t)o->dim * (size_t)(o->w_rows ? o->w_rows : 1);
+    VISIT(o->w, dtype_bytes(o->w_dtype, weights), VISIT_CONST);
+    VISIT(o->bias, dtype_bytes(o->w_dtype, weights), VISIT_CONST);
     VISIT(o->x, span(o->rows, o->ldx, (size_t)o->dim), VISIT_IN);
     VISIT(o->bad, 4, VISIT_COUNTER);
     VISIT(o->out, span(o->rows, o->ldo, (size_t)o->dim), VISIT_OUT);

@@ -42,6 +42,17 @@ static int gqa_norm_and_rotate(struct exec *x, const struct config *c, int layer
     if (c->qk_norm_after_rope) TRY(attention_rotate(x, c, layer, w, v, heads, all, dim, n));
     if (c->qk_norm == QK_NORM_ALL) TRY(block_norm(x, c, v, all, v, all, norm, NULL, n, all));
     if (by_head) TRY(block_norm(x, c, v, dim, v, dim, norm, NULL, n * heads, dim));
+    if (c->qk_norm == QK_NORM_OWN)
+        TRY(x->ops->norm(x, &(struct op_norm){.out = v,
+                                              .x = v,
+                                              .w = norm,
+                                              .w_rows = heads,
+                                              .rows = n * heads,
+                                              .dim = dim,
+                                              .ldx = dim,
+                                              .ldo = dim,
+                                              .eps = c->norm_eps,
+                                              .w_dtype = DT_F32}));
     if (c->qk_norm == QK_NORM_CLIP) TRY(gqa_shorten(x, v, norm, c->qk_limit, n, heads, dim));
     TRY(gqa_clip(x, c, v, all, n));
     return c->qk_norm_after_rope ? 0 : attention_rotate(x, c, layer, w, v, heads, all, dim, n);
@@ -55,6 +66,36 @@ static int carry_kv(struct exec *x, const struct config *c, int layer, const str
         TRY(back ? rows_copy(x, rows[p], width[p], at, c->carried, n, width[p])
                  : rows_copy(x, at, c->carried, rows[p], width[p], n, width[p]));
     return 0;
+}
+
+/* Computes n rows of values, `width` floats wide, from value experts. */
+static int mix_values(struct exec *x, const struct config *c, const struct layer *y, struct work *w, float *out,
+                      int width, int n) {
+    TRY(block_linear_exact(x, w->value_router, c->n_value_experts, w->xn, c->hidden, y->v_router, n));
+    TRY(x->ops->route(x, &(struct op_route){.ids = w->value_ids,
+                                            .weights = w->value_weights,
+                                            .logits = w->value_router,
+                                            .bias = y->v_router_bias,
+                                            .n = n,
+                                            .n_experts = c->n_value_experts,
+                                            .topk = c->value_topk,
+                                            .n_group = 1,
+                                            .topk_group = 1,
+                                            .score = c->score,
+                                            .norm = c->value_topk > 1,
+                                            .scale = c->routed_scale}));
+    return x->ops->values(x, &(struct op_values){.y = out,
+                                                 .x = w->xn,
+                                                 .ids = w->value_ids,
+                                                 .weights = w->value_weights,
+                                                 .w = y->v,
+                                                 .n = n,
+                                                 .topk = c->value_topk,
+                                                 .n_experts = c->n_value_experts,
+                                                 .dim = width,
+                                                 .ldx = c->hidden,
+                                                 .ldy = width,
+                                                 .wide = config_needs_wide_activations(c)});
 }
 
 /* Computes n rows of keys (rows[0]) and values (rows[1]), width[0] and width[1] floats wide. */
@@ -75,7 +116,8 @@ static int make_kv(struct exec *x, const struct config *c, const struct layer *y
         TRY(rows_scale(x, w->z, 1 / sqrtf(2 * (float)c->short_taps + 1), 2 * n, n_taps));
     }
     TRY(block_linear(x, c, in[0], width[0], k_in, c->hidden, y->k, y->k_bias, n, false));
-    if (c->layer[layer].v_is_k) TRY(rows_copy(x, rows[1], width[1], rows[0], width[1], n, width[1]));
+    if (config_mixes_values(c, layer)) TRY(mix_values(x, c, y, w, rows[1], width[1], n));
+    else if (c->layer[layer].v_is_k) TRY(rows_copy(x, rows[1], width[1], rows[0], width[1], n, width[1]));
     else TRY(block_linear(x, c, in[1], width[1], v_in, c->hidden, y->v, y->v_bias, n, false));
     if (c->short_taps) TRY(short_conv_keys(x, c, y, layer, w, rows, in, mixes ? taps : NULL, spans, n_spans));
     if (c->v_norm) TRY(block_norm(x, c, rows[1], v_dim, rows[1], v_dim, NULL, NULL, n * heads, v_dim));
@@ -115,6 +157,32 @@ static int make_distance_inputs(struct exec *x, const struct config *c, const st
     return attention_scale_queries(x, c, layer, w, w->rel, y->rel.rows, n);
 }
 
+/* Computes the products of n rows of queries with the keys of their KV heads that have no value (config.sink_keys). */
+static int multiply_sink_keys(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
+                              int n) {
+    const int dim = config_head_dim(c, layer), heads = config_heads(c, layer), kv = config_kv_heads(c, layer),
+              group = heads / kv;
+    const struct mat keys = {.data = y->sink_key,
+                             .stride = (size_t)dim * sizeof *y->sink_key,
+                             .rows = 1,
+                             .cols = dim,
+                             .row_step = 1,
+                             .dtype = DT_F32};
+    for (int i = 0; i < group; i++) /* the query heads of number i of all KV heads */
+        TRY(x->ops->linear(x, &(struct op_linear){.y = w->sink_logits + i,
+                                                  .x = w->q + i * dim,
+                                                  .w = keys,
+                                                  .n = n,
+                                                  .ldx = heads * dim,
+                                                  .ldy = heads,
+                                                  .exact = true,
+                                                  .batch = kv,
+                                                  .batch_rows = 1,
+                                                  .batch_x = group * dim,
+                                                  .batch_y = group}));
+    return rows_scale(x, w->sink_logits, -config_attn_scale(c, layer), n, heads);
+}
+
 /* Computes the queries and, in gated attention, the gates in w->fused. */
 static int gqa_make_queries(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w,
                             int n) {
@@ -131,10 +199,11 @@ static int gqa_make_queries(struct exec *x, const struct config *c, const struct
     TRY(attention_project_gates(x, c, y, w, n));
     TRY(gqa_norm_and_rotate(x, c, layer, w, w->q, heads, y->q_norm, n));
     TRY(attention_scale_queries(x, c, layer, w, w->q, qd, n));
+    if (c->sink_keys) TRY(multiply_sink_keys(x, c, y, layer, w, n));
     return c->rel_dim ? make_distance_inputs(x, c, y, layer, w, n) : 0;
 }
 
-/* Multiplies the output by the share of the keys in a softmax with projected sinks: sigmoid(lse - sink). */
+/* Multiplies the output by the share of the keys in a softmax with computed sinks: sigmoid(lse - sink). */
 static int apply_sinks(struct exec *x, const struct op_attention *o, const float *sinks) {
     TRY(rows_add(x, o->lse, sinks, o->n, o->n_heads));
     return x->ops->gate(x, &(struct op_gate){.y = o->out,
@@ -161,7 +230,7 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
                              .k = attention_plane(s->cache[layer].p[0], keys.first),
                              .v = attention_plane(s->cache[layer].p[1], keys.first),
                              .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* added once */
-                             .lse = c->projects_sinks ? w->sink_lse + row * (size_t)heads : NULL,
+                             .lse = config_computes_sinks(c) ? w->sink_lse + row * (size_t)heads : NULL,
                              .n = s->n,
                              .n_heads = heads,
                              .v_dim = config_v_dim(c, layer),
@@ -185,7 +254,7 @@ static int attend_rows(struct exec *x, const struct config *c, const struct laye
                              .at = attention_address(s, layer, 0),
                              .v_at = attention_address(s, layer, 1)};
     TRY(attention_by_pieces(x, w, &o, keys.piece, w->lse));
-    if (c->projects_sinks) TRY(apply_sinks(x, &o, w->sink_logits + row * (size_t)heads));
+    if (config_computes_sinks(c)) TRY(apply_sinks(x, &o, w->sink_logits + row * (size_t)heads));
     return keys.piece & PIECE_LAST ? attention_gate_output(x, c, layer, w, s, o.out) : 0;
 }
 

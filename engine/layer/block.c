@@ -45,7 +45,7 @@ bool block_makes_queries_first(const struct config *c, int layer) {
     return attention_of(c, layer)->makes_queries_first;
 }
 bool block_needs_all_keys(const struct config *c, int layer) {
-    return attention_of(c, layer)->needs_all_keys || c->rel_dim;
+    return attention_of(c, layer)->needs_all_keys || c->rel_dim || c->sink_keys;
 }
 bool block_is_recordable(const struct config *c, int layer) {
     const struct layer_config *y = &c->layer[layer];

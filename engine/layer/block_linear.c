@@ -14,14 +14,17 @@ int block_linear_exact(struct exec *x, float *y, int ldy, const float *in, int l
 
 int block_norm_rows(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx,
                     const float *weight, const float *bias, int rows, int dim, float eps, int tag, _Atomic int *bad) {
+    /* rows of the stream have no gaps */
+    const int groups = c->norm_groups && dim == c->hidden ? c->norm_groups : 1, part = dim / groups;
     return x->ops->norm(x, &(struct op_norm){.out = out,
                                              .x = in,
                                              .w = weight,
+                                             .w_rows = groups,
                                              .bias = bias,
-                                             .rows = rows,
-                                             .dim = dim,
-                                             .ldx = ldx,
-                                             .ldo = ldo,
+                                             .rows = rows * groups,
+                                             .dim = part,
+                                             .ldx = groups > 1 ? part : ldx,
+                                             .ldo = groups > 1 ? part : ldo,
                                              .eps = eps,
                                              .add = weight && c->norm == NORM_RMS_PLUS_ONE,
                                              .w_dtype = DT_F32,

@@ -110,7 +110,7 @@ static int plain_input(struct exec *x, const struct config *c, const struct laye
     if (!ffn || !c->parallel_block) TRY(add_output(x, c, ffn ? &after_attention : &after_ffn, w, n, tag));
     if (c->no_input_norm) return rows_copy(x, w->xn, hidden, w->streams, hidden, n, hidden);
     TRY(streams_norm(x, c, y, w, w->streams, n, tag));
-    if (!c->norms_stream) return 0;
+    if (!c->norms_stream || c->layer[tag / 2].branch[ffn].is_raw) return 0;
     TRY(rows_copy(x, w->streams, hidden, w->xn, hidden, n, hidden));
     return rows_scale(x, w->streams, c->layer[tag / 2].branch[ffn].stream, n, hidden);
 }

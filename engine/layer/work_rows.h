@@ -76,9 +76,14 @@ ROW(int32_t, candidates, WORK_CALLS, c->index_topk ? c->candidate_blocks : 0, .r
 /* [n_heads * rel_dim] coefficients of biases by distance; [rel_rows, n_heads, extent] biases of the rows attended */
 ROW(float, rel, WORK_SCRATCH, c->n_heads * c->rel_dim)
 ROW(float, rel_bias, WORK_SCRATCH, rel_bias_floats(c), .rows = rel_rows)
-/* [n_heads] projected sinks, negated; log-sum-exp without them */
-ROW(float, sink_logits, WORK_SCRATCH, c->projects_sinks ? c->n_heads : 0)
-ROW(float, sink_lse, WORK_SCRATCH, c->projects_sinks ? c->n_heads : 0)
+/* [n_heads] sinks that are computed, negated; log-sum-exp without them */
+ROW(float, sink_logits, WORK_SCRATCH, config_computes_sinks(c) ? c->n_heads : 0)
+ROW(float, sink_lse, WORK_SCRATCH, config_computes_sinks(c) ? c->n_heads : 0)
+
+/* value experts: [n_value_experts] logits of their router; [value_topk] selected ones, factors of their outputs */
+ROW(float, value_router, WORK_SCRATCH, c->n_value_experts)
+ROW(int32_t, value_ids, WORK_SCRATCH, c->value_topk)
+ROW(float, value_weights, WORK_SCRATCH, c->value_topk)
 
 /* Mixers, and the gates of attention */
 /* gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output; other mixers: inputs */

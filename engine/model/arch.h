@@ -37,6 +37,8 @@ struct tensor_names {
     const char *message_gate[4], *message_query, *message_kv_query;
     const char *dense_scale, *router_scale;              /* whole names */
     const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks; /* GQA; q and o also MLA; sinks is a whole name */
+    const char *sink_key;                                /* a whole name */
+    const char *v_router, *v_experts;                    /* value experts; the second: %d: layer, then expert */
     const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b, *k_rope_norm; /* MLA */
     /* kv_b split in two, as in llama.cpp */
     const char *k_b, *v_b;
@@ -98,6 +100,7 @@ struct layout {
     bool delta; /* gated DeltaNet's rows of q, k and v, then z, b and a */
     /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
     bool experts;
+    bool value_experts;   /* all value experts of a layer: [n_value_experts * rows, cols] */
     bool has_suffix;      /* with experts: names with .weight and .bias */
     bool transposed_down; /* the routed experts' down is stored as [inter, hidden] */
     /* the routed experts' gate and up are stored as [hidden, inter]; with GATE_UP_STACKED gate's columns come before
@@ -190,9 +193,10 @@ extern const struct arch arch_kimi_linear, arch_kimi_k3, arch_bailing_hybrid, ar
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4,
     arch_hy_v4_vl, arch_inkling, arch_inkling_text, arch_inkling2, arch_inkling2_text, arch_inkling2_loop,
     arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
-extern const struct arch arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_minimax_m3_text,
-    arch_minimax_m3_published_text, arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic,
-    arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_klear, arch_interns1_pro, arch_gigachat35,
-    arch_openpangu, arch_pangu_pro, arch_step3_text, arch_step3_vl, arch_muse_spark, arch_muse_glimmer;
+extern const struct arch arch_k2_horizon, arch_maple, arch_iquest_q1, arch_nemotron_h, arch_jamba, arch_zaya,
+    arch_minimax_m3, arch_minimax_m3_text, arch_minimax_m3_published_text, arch_axk2, arch_beam, arch_flint,
+    arch_kolibri1, arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_klear,
+    arch_interns1_pro, arch_gigachat35, arch_openpangu, arch_pangu_pro, arch_step3_text, arch_step3_vl, arch_muse_spark,
+    arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text,
     arch_qwen3_vl;

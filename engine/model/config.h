@@ -29,9 +29,10 @@ enum mixer { /* A layer mixes tokens by one of these; all but the first and the 
 };
 enum output_norm { /* outputs that are normed before they are added to the stream */
                    OUTPUT_NORM_NONE,
-                   OUTPUT_NORM_BLOCKS, /* of attention blocks and FFNs */
-                   OUTPUT_NORM_UNIT,   /* of blocks, without weights; those of FFNs are factors of the norm's input */
-                   OUTPUT_NORM_EXPERTS /* of FFNs with experts */
+                   OUTPUT_NORM_BLOCKS,  /* of attention blocks and FFNs */
+                   OUTPUT_NORM_UNIT,    /* of blocks, without weights; those of FFNs are factors of the norm's input */
+                   OUTPUT_NORM_EXPERTS, /* of FFNs with experts */
+                   OUTPUT_NORM_FIRST    /* of attention blocks, and of the first layer's FFN */
 };
 enum reads_early { /* parts of a layer with experts that read the stream before attention instead of the one after it */
                    EARLY_NONE,
@@ -55,6 +56,7 @@ enum qk_norm {
     QK_NORM_ALL,   /* all heads together */
     QK_NORM_UNIT,  /* each head, without weights, in layers with rope */
     QK_NORM_PLAIN, /* each head, without weights */
+    QK_NORM_OWN,   /* each head, with weights of its own */
     QK_NORM_CLIP   /* each head is shortened to qk_limit; queries have a weight per element of each head before */
 };
 enum attn_gate { /* source of the gates that multiply the attention output */
@@ -126,7 +128,9 @@ struct config {
     float logit_scale;    /* factor of the logits; 0: 1 */
     uint8_t norm;         /* enum norm_kind */
     bool norm_bias;       /* with NORM_LAYER; Phi-3.5-MoE */
-    bool tied;            /* lm_head is the embedding */
+    /* norms of the stream: equal parts of a row that are normed each alone; 0: 1; K2 Horizon */
+    int norm_groups;
+    bool tied; /* lm_head is the embedding */
     bool head_bias;
 
     uint8_t attn;            /* enum attn_kind */
@@ -179,10 +183,15 @@ struct config {
     /* enum attn_gate; enum gate_kind: the function of the gate that multiplies the attention output */
     uint8_t attn_gate, attn_gate_kind;
     bool attn_gate_bias; /* with ATTN_GATE_ELEMENT: the gates of a head have a bias; Beam */
-    float v_scale;       /* GQA: factor of the values; 0: 1; MiMo-V2 */
-    bool v_norm;         /* GQA: values are normed per head, without weights */
+    /* GQA: in layers with experts, a token's values are a sum of the outputs of value_topk of these value experts,
+     * which a router of its own selects and weighs (op_values); 0: one matrix; K2 Horizon */
+    int n_value_experts, value_topk;
+    float v_scale; /* GQA: factor of the values; 0: 1; MiMo-V2 */
+    bool v_norm;   /* GQA: values are normed per head, without weights */
     /* GQA: the attention output is normed per head, without weights, before its gate; Muse Spark. */
     bool head_out_norm;
+    /* GQA: KV heads have a key of their own that each of their queries sees and that has no value; IQuest-Q1 */
+    bool sink_keys;
     int rel_dim; /* GQA: scores get a bias by distance, a query's coefficients [rel_dim] times a table; 0: none */
     /* QK_NORM_CLIP: longest heads of queries and keys, and of coefficients with weights of their own; rel_limit 0:
      * neither; Inkling 2. */
@@ -251,6 +260,7 @@ struct config {
         uint8_t mixer;        /* enum mixer */
         struct branch_scale { /* with config.norms_stream, of the attention block and of the FFN */
             float stream, output;
+            bool is_raw; /* the stream stays as it is; IQuest-Q1 */
         } branch[2];
         uint8_t index;           /* enum index_kind */
         uint8_t ngram;           /* 1 + index in config.ngram; 0: none */
@@ -562,6 +572,12 @@ enum quant_method {
     QUANT_MLX
 };
 
+/* Whether the softmax of GQA has a term per query that is computed apart (work.sink_logits). */
+static inline bool config_computes_sinks(const struct config *c) { return c->projects_sinks || c->sink_keys; }
+/* Whether a layer's values come from value experts. */
+static inline bool config_mixes_values(const struct config *c, int layer) {
+    return c->n_value_experts && c->layer[layer].moe && c->layer[layer].mixer == MIXER_ATTENTION;
+}
 /* Whether a GQA layer sees selected blocks of keys. */
 static inline bool config_selects_blocks(const struct config *c, int layer) {
     return c->attn == ATTN_GQA && c->index_block && c->layer[layer].mixer == MIXER_ATTENTION &&

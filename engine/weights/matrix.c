@@ -116,24 +116,43 @@ static struct mat load_plain(const struct matrix_source *src, struct tensor *t) 
     return m;
 }
 
+/* Whether the next part of a matrix can follow those before: the same format, and whole blocks of scales. */
+static bool is_joinable(const struct mat *part, const struct mat *first) {
+    if (part->dtype != first->dtype || part->stride != first->stride || part->order || part->row_step != 1)
+        return false;
+    if (!part->scale || !first->scale) return !part->scale && !first->scale;
+    return part->scale_dtype == first->scale_dtype && part->block_rows == first->block_rows &&
+           part->block_cols == first->block_cols && part->scale_gain == first->scale_gain && part->row0 == 0 &&
+           (part->rows % part->block_rows == 0 || part->block_rows > part->rows);
+}
 /* Joins the tensors of a matrix that is published in parts, in memory of its own. */
 static struct mat load_parts(struct loader *l, const struct param *p, const char *pattern, int layer) {
     struct param part = *p;
     struct mat all = {0};
+    size_t size = 0, scales = 0; /* bytes of a part */
+    uint8_t *to = NULL;
     part.parts = 0, part.rows /= p->parts;
     for (int i = 0; i < p->parts && !l->rc; i++) {
         const struct mat m = matrix_load(l, &part, pattern, layer, i);
         if (l->rc) break;
-        const size_t size = (size_t)m.rows * m.stride;
         if (!i) {
             all = m;
             all.rows = p->rows;
-            if (!(all.data = arena_alloc(&l->w->arena, size * (size_t)p->parts)))
-                l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for a table in parts", l->w->files.dir);
+            if (m.block_rows > m.rows) all.block_rows = m.rows; /* each part has scales of its own */
+            size = (size_t)m.rows * m.stride;
+            scales = m.scale ? mat_bytes(&m) - (size_t)m.rows * dtype_bytes((enum dtype)m.dtype, (size_t)m.cols) : 0;
+            to = loader_alloc_repacked(l, (size + scales) * (size_t)p->parts);
+            l->w->bytes_replaced += to ? (size + scales) * (size_t)p->parts : 0;
+            all.data = to, all.scale = scales && to ? to + size * (size_t)p->parts : NULL;
         }
-        if (!l->rc && (m.dtype != all.dtype || m.scale || dtype_block(m.dtype) > 1))
-            l->rc = error_set(l->e, ERR_MODEL, "%s: a table in parts must be F32, BF16 or F16", l->w->files.dir);
-        if (!l->rc) memcpy((char *)all.data + (size_t)i * size, m.data, size);
+        struct mat first = all;
+        first.block_rows = all.block_rows == m.rows && m.block_rows > m.rows ? m.block_rows : all.block_rows;
+        if (!l->rc && !is_joinable(&m, &first))
+            loader_fail(l, loader_find(l, pattern, layer, i, p->suffix),
+                        "it belongs to a matrix in parts, which must have one format, and scales of whole parts");
+        if (l->rc) break;
+        memcpy(to + (size_t)i * size, m.data, size);
+        if (scales) memcpy(to + size * (size_t)p->parts + (size_t)i * scales, m.scale, scales);
     }
     return all;
 }

@@ -77,6 +77,9 @@ struct layer {
 
     /* Attention: GQA, and what other kinds share with it */
     struct mat q, k, v, o; /* [heads * dim, hidden]; o [hidden, n_heads * v_dim], also of MLA and of mixers */
+    float *sink_key;       /* [n_kv_heads, head_dim], with sink_keys */
+    struct mat v_router;   /* [n_value_experts, hidden]; then v is [n_value_experts * n_kv_heads * v_dim, hidden] */
+    float *v_router_bias;  /* [n_value_experts], of the selection only */
     float *q_bias, *k_bias, *v_bias, *o_bias;
     /* [head_dim], or over all heads; QK_NORM_CLIP: q_norm [n_heads * head_dim], no k_norm */
     float *q_norm, *k_norm;
@@ -217,6 +220,7 @@ struct param {
     /* a matrix stored as [cols, rows], which is transposed at load time; its slice is of the transposed tensor */
     bool is_transposed;
     bool is_table;  /* a token reads single rows */
+    int used_of[2]; /* a token reads used_of[0] of used_of[1] equal parts of the matrix; {0, 0}: all */
     int rows, cols; /* cols 0: a vector, float32 once loaded; else a struct mat */
     struct tensor_slice slice;
     uint8_t conversion; /* enum vector_conversion: conversion of a vector at load time */

@@ -147,7 +147,9 @@ static void list_qkv(const struct config *c, int layer, unsigned modules, struct
                kv_inputs = c->streams.block_layers > 0 && c->layer[layer].mixes_kv,
                takes_kv = c->layer[layer].passes_kv == KV_TAKEN,
                gates = attends && (c->attn_gate == ATTN_GATE_ELEMENT || c->attn_gate == ATTN_GATE_HEAD),
-               all_heads = c->qk_norm == QK_NORM_ALL, qk_weights = gqa && (c->qk_norm == QK_NORM_HEAD || all_heads);
+               all_heads = c->qk_norm == QK_NORM_ALL || c->qk_norm == QK_NORM_OWN,
+               qk_weights = gqa && (c->qk_norm == QK_NORM_HEAD || all_heads),
+               mixes_values = gqa && config_mixes_values(c, layer);
     const struct tensor_slice q_in = in_qkv(c, layer, 0), k_in = in_qkv(c, layer, q), v_in = in_qkv(c, layer, q + k),
                               by_head = {.total_rows = heads, .step = 1, .repeats = v_dim};
     const struct row rows[] = {
@@ -160,7 +162,13 @@ static void list_qkv(const struct config *c, int layer, unsigned modules, struct
         MAT_IN(k_in, layer, k, k, ".weight", ATTENTION, k, hidden, (gqa && !takes_kv) || cca),
         VEC_IN(k_in, layer, k_bias, k, ".bias", ATTENTION, k, bias),
         VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? k : dim, qk_weights && !takes_kv),
-        MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden, gqa && !takes_kv && !c->layer[layer].v_is_k),
+        MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, v, hidden,
+               gqa && !takes_kv && !c->layer[layer].v_is_k && !mixes_values),
+        MAT(layer, v_router, v_router, ATTENTION, c->n_value_experts, hidden, mixes_values),
+        VEC(layer, v_router_bias, v_router, ".bias", ATTENTION, c->n_value_experts, mixes_values && c->router_bias),
+        {{OF(layer, v, v_experts, ATTENTION), .suffix = ".weight", .rows = c->n_value_experts * v, .cols = hidden,
+          .parts = c->layout->value_experts ? 0 : c->n_value_experts, .used_of = {c->value_topk, c->n_value_experts}},
+         mixes_values},
         MAT(layer, v, v, ATTENTION, v / 2, hidden, cca),
         MAT(layer, v_delayed, v_delayed, ATTENTION, v / 2, hidden, cca),
         {{OF(layer, cca_taps, cca_taps, ATTENTION), .suffix = ".weight", .rows = (q + k) * dim * cca_taps,
@@ -189,6 +197,7 @@ static void list_qkv(const struct config *c, int layer, unsigned modules, struct
                gates && c->attn_gate_bias),
         VEC(layer, sinks, sinks, "", ATTENTION, heads, attends && c->sinks && !c->layer[layer].no_sinks),
         MAT(layer, sink_proj, sink_proj, ATTENTION, heads, hidden, gqa && c->projects_sinks),
+        TABLE(sink_key, sink_key, ATTENTION, k, dim, gqa && c->sink_keys),
     };
     SELECT(rows);
 }

@@ -7,7 +7,8 @@ static void list_before_ffn(const struct config *c, int layer, unsigned modules,
               parts = op_mix_parts(c->streams.iters), wide = c->streams.n * hidden;
     const struct stream_kind s = params_stream_kind(c);
     const bool ffn = !c->layer[layer].no_ffn, in_norm = !c->no_input_norm && !c->unit_norms && !s.gated,
-               gates_ffn = ffn && config_norm_is_gated(c, layer, true), out_norm = c->output_norm == OUTPUT_NORM_BLOCKS;
+               gates_ffn = ffn && config_norm_is_gated(c, layer, true),
+               out_norm = c->output_norm == OUTPUT_NORM_BLOCKS || c->output_norm == OUTPUT_NORM_FIRST;
     const struct messages messages = params_messages(c, layer);
     const struct row rows[] = {
         GATED(layer, ffn_gated, ROUTER, s.gated),

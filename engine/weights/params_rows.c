@@ -11,7 +11,8 @@ struct tensor_slice params_in_gate_up(enum gate_up order, bool stacked, int inte
 
 bool params_has_ffn_out_norm(const struct config *c, int layer) {
     return c->output_norm == OUTPUT_NORM_BLOCKS || c->output_norm == OUTPUT_NORM_UNIT ||
-           (c->output_norm == OUTPUT_NORM_EXPERTS && c->layer[layer].moe);
+           (c->output_norm == OUTPUT_NORM_EXPERTS && c->layer[layer].moe) ||
+           (c->output_norm == OUTPUT_NORM_FIRST && !layer);
 }
 
 struct stream_kind params_stream_kind(const struct config *c) {

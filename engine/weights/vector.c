@@ -70,6 +70,7 @@ static bool is_table(struct loader *l, const struct tensor *t, const struct para
     const int rows = (p->slice.total_rows ? p->slice.total_rows : p->rows) / p->table_cols;
     const int deep = p->table_rows ? rows / p->table_rows : 0;
     if (!deep && t->ndim == 2 && t->shape[0] == rows && t->shape[1] == p->table_cols) return true;
+    if (!deep && t->ndim == 3 && t->shape[0] == 1 && t->shape[1] == rows && t->shape[2] == p->table_cols) return true;
     if (!deep && rows == 1 && t->ndim == 1 && t->shape[0] == p->table_cols) return true; /* GGUF has vectors */
     if (deep && t->ndim == 3 && t->shape[0] == deep && t->shape[1] == p->table_rows && t->shape[2] == p->table_cols)
         return true;

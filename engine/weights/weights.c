@@ -77,12 +77,22 @@ size_t weights_largest_expert(const struct weights *w, int layer) {
     return most;
 }
 
+/* Bytes of value experts that a token does not select. */
+static size_t idle_value_bytes(const struct weights *w) {
+    const struct config *c = &w->config;
+    size_t sum = 0;
+    for (int i = 0; i < c->n_layers; i++)
+        if (config_mixes_values(c, i))
+            sum +=
+                mat_bytes(&w->layers[i].v) / (size_t)c->n_value_experts * (size_t)(c->n_value_experts - c->value_topk);
+    return sum;
+}
 size_t weights_token_bytes(const struct weights *w) {
     const struct config *c = &w->config;
     size_t routed = c->n_experts ? w->bytes_routed / (size_t)c->n_experts * (size_t)c->topk : 0;
     for (int i = 0; i < c->n_layers; i++)
         routed += c->layer[i].moe && c->layer[i].pass ? weights_expert_bytes(w) * (size_t)c->topk : 0;
-    return routed + w->bytes_dense + mat_bytes(&w->head);
+    return routed + w->bytes_dense - idle_value_bytes(w) + mat_bytes(&w->head);
 }
 
 uint64_t weights_token_flops(const struct weights *w) {
@@ -91,9 +101,13 @@ uint64_t weights_token_flops(const struct weights *w) {
     uint64_t sum = 0;
     for (int i = 0; i < c->n_layers; i++)
         for (int k = params_list(c, i, MODULE_LAYER | MODULE_EXPERT, list); k-- > 0;)
-            if (!list[k].is_table)
-                sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols *
-                       (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
+            if (!list[k].is_table) {
+                const uint64_t all = 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols,
+                               used = list[k].used_of[1]
+                                          ? all / (uint64_t)list[k].used_of[1] * (uint64_t)list[k].used_of[0]
+                                          : all;
+                sum += used * (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
+            }
     return sum;
 }
 

@@ -91,6 +91,33 @@ MODELS = {
         **{k: v for k, v in COMMON.items() if k not in ("hidden_act", "rms_norm_eps")}, "model_type": "nemotron", "norm_eps": 1e-3, "hidden_act": "relu2",
         "intermediate_size": 168, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "partial_rotary_factor": 0.5, "rope_theta": 10000.0,
     },
+    # Norms of parts of the stream and of single heads, values from experts, gates to base 2, heads of which some pairs turn
+    "gqa_values": {
+        **COMMON, "model_type": "k2_horizon", "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 24, "rope_head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "layernorm_num_groups": 2,
+        "query_key_norm": True, "attention_bias": False, "attention_gate_func": "softplus", "mlp_only_layers": [0], "decoder_sparse_step": 1,
+        "mova_num_experts": 6, "mova_num_experts_per_tok": 2, "num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2, "moe_gate_bias": True,
+        "norm_topk_prob": True, "router_score_func": "sigmoid", "router_scaling_factor": 1.5, "sliding_window": None, "use_sliding_window": False,
+        "output_router_logits": False, "router_aux_loss_coef": 0.001, "quantization_config": FP8,
+    },
+    # Windows with heads of which a part turns, other layers with heads that do not turn; clamped activations
+    "gqa_clamped": {
+        **COMMON, "model_type": "maple", "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 24, "rope_theta": 5000, "partial_rotary_factor": 0.5, "use_qk_norm": True, "use_bias": False,
+        "sliding_window": 7, "layer_types": ["sliding_attention"] * 3 + ["full_attention"], "nope_on_global_attention": True, "num_experts": 8,
+        "num_experts_per_tok": 3, "num_shared_experts": 0, "norm_topk_prob": True, "moe_router_enable_expert_bias": False, "router_dtype": "fp32",
+        "quantize": True, "preaffine": False, "tie_word_embeddings": False,
+    },
+    # Keys without values that are learned, streams that are normed in some layers, scaled outputs, stacked experts
+    "gqa_sink_keys": {
+        **COMMON, "model_type": "iquest_q1", "num_hidden_layers": 6, "dense_intermediate_size": 168, "intermediate_size": 40, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "head_dim": 24, "rotary_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}, "no_rope_layers": [4],
+        "swa_rope_theta": 5000.0, "sliding_window": 7, "use_sliding_window": True, "use_hybrid_layers": True, "first_layers_types": ["full_attention"],
+        "hybrid_layers_types_block": ["full_attention", "sliding_attention"], "num_hybrid_layers_block": 2, "last_layers_types": ["full_attention"],
+        "mlp_only_layers": [0], "num_experts": 8, "num_experts_per_tok": 3, "moe_router_dtype": "fp32", "enable_sink_attention": True,
+        "first_layer_attn_out_scale": 0.9, "first_layer_ffn_out_scale": 0.8, "attn_out_scale": 0.7, "ffn_out_scale": 0.5, "softmax_scale": 0.3,
+        "logit_scale": 0.6, "enable_lm_head_fp32": True, "num_mtp_layers": 1, "attention_bias": False,
+    },
     # Gates between the stream and normed outputs, experts in a wide latent space that are normed one by one, unit norms of heads, dense and unrotated layers
     "stream_gates": {
         "model_type": "muse_spark",
@@ -695,7 +722,8 @@ def norms(c):
 
 def tensors(c):
     """Returns {name: (dtype, shape, bytes)}, with the vendors' names."""
-    import models_deepseek  # which import this module
+    import models_autumn  # which import this module
+    import models_deepseek
     import models_experts
     import models_longcat
     import models_lowrank
@@ -704,7 +732,7 @@ def tensors(c):
         return models_longcat.longcat_flash_ngram(c)
     if c["model_type"] == "deepseek_v41":
         return models_deepseek.deepseek_v41(c)
-    for families in (models_experts.FAMILIES, models_lowrank.FAMILIES):
+    for families in (models_autumn.FAMILIES, models_experts.FAMILIES, models_lowrank.FAMILIES):
         if c["model_type"] in families:
             return families[c["model_type"]](c)
     if c["model_type"] in ("dbrx", "deepseek_v4"):

@@ -23,6 +23,10 @@ static void elementwise(void) {
                   .x = floats((size_t)(5 * (dim + 3)), 'c'), .w = floats((size_t)dim, 'c'),
                   .bias = ln ? floats((size_t)dim, 'c') : NULL, .rows = 5, .dim = dim, .ldx = dim + 3, .ldo = dim + 2,
                   .eps = 1e-6f, .add = ln ? 0 : 1, .w_dtype = DT_F32, .layer_norm = (uint8_t)ln);
+    for (int ln = 0; ln < 2; ln++)
+        CHECK("norm, weights by row", norm, OP_NORM, .out = floats(9 * 70, 'f'), .x = floats(9 * 70, 'c'),
+              .w = floats(3 * 70, 'c'), .bias = ln ? floats(3 * 70, 'c') : NULL, .w_rows = 3, .rows = 9, .dim = 70,
+              .ldx = 70, .ldo = 70, .eps = 1e-6f, .w_dtype = DT_F32, .layer_norm = (uint8_t)ln);
     float *x = floats(3 * 50, 'c');
     x[70] = INFINITY;
     _Atomic int *bad = buf_new(4, 'i');
@@ -107,15 +111,17 @@ static void deltas(void) {
                                         "gate, softplus",
                                         "gate, linear",
                                         "gate, normal",
+                                        "gate, softplus to base 2",
                                         "gate per head",
                                         "gate per head, silu",
                                         "gate per head, softplus",
                                         "gate per head, linear",
-                                        "gate per head, normal"};
-    for (int i = 0; i < 10; i++)
+                                        "gate per head, normal",
+                                        "gate per head, softplus to base 2"};
+    for (int i = 0; i < 12; i++)
         CHECK(gates[i], gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3,
-              .dim = 30, .ldy = 100, .ldg = 210, .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 5),
-              .per_head = i > 4);
+              .dim = 30, .ldy = 100, .ldg = 210, .head_ldy = 31, .head_ldg = 70, .kind = (uint8_t)(i % 6),
+              .per_head = i > 5);
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         /* no state before; a state; the same memory: with each rule, the last with both kinds of gates and doubled beta
          */
@@ -387,6 +393,14 @@ static void mixtures(void) {
               .y = floats((size_t)(n * 2 * 256), 'f'), .x = floats((size_t)(n * 256), 'c'), .ids = ids,
               .weights = floats((size_t)(2 * n), 'c'), .experts = table, .n = n, .topk = 2, .n_experts = 8,
               .hidden = 256, .by_choice = true);
+    }
+    for (int n = 1; n < 80; n = n * 5 + 2) {
+        static const enum dtype types[] = {DT_E4M3, DT_BF16, DT_F32, DT_Q4_0};
+        const int i = n % 4;
+        CHECK("values", values, OP_VALUES, .y = floats((size_t)(n * 101), 'f'), .x = floats((size_t)(n * 195), 'c'),
+              .ids = choices(n, 3, 8), .weights = floats((size_t)(3 * n), 'c'),
+              .w = matrix(8 * 96, 192, types[i], i ? 0 : 32, i ? 0 : 64), .n = n, .topk = 3, .n_experts = 8, .dim = 96,
+              .ldx = 195, .ldy = 101);
     }
     shared = expert_new(256, 384);
     CHECK("experts, dense", experts, OP_EXPERTS, .y = floats(70 * 256, 'f'), .x = floats(70 * 256, 'c'),

@@ -103,6 +103,22 @@ static void add_expert(float *y, const struct expert *e, const float *x, double 
     free(out);
 }
 
+static void ref_values(const union op_args *u) {
+    const struct op_values *a = &u->values;
+    double *v = malloc((size_t)a->dim * 2 * sizeof *v), *sum = v + a->dim;
+    for (int t = 0; t < a->n; t++) {
+        memset(sum, 0, (size_t)a->dim * sizeof *sum);
+        for (int k = 0; k < a->topk; k++) {
+            const int e = a->ids[t * a->topk + k];
+            const struct mat w = mat_rows(a->w, e * a->dim, (e + 1) * a->dim);
+            multiply(v, &w, a->x + (size_t)t * (size_t)a->ldx, narrow_of(&w));
+            for (int r = 0; r < a->dim; r++) sum[r] += (double)a->weights[t * a->topk + k] * v[r] / (1 + exp(-v[r]));
+        }
+        for (int r = 0; r < a->dim; r++) a->y[(size_t)t * (size_t)a->ldy + (size_t)r] = (float)sum[r];
+    }
+    free(v);
+}
+
 #define BASE(field, CODE) \
     static void ref_##field(const union op_args *a) { \
         if (cpu->ops->field(cpu, &a->field)) failures++; \

@@ -8,9 +8,10 @@ enum { N = 21 };
 
 static void check_gate(int n, int heads, int dim, enum gate_kind kind) {
     begin_case("gate, %d rows, %d heads of %d, %s", n, heads, dim,
-               kind == GATE_NORMAL ? "normal"
-               : kind == GATE_SILU ? "silu"
-                                   : "sigmoid");
+               kind == GATE_NORMAL      ? "normal"
+               : kind == GATE_SILU      ? "silu"
+               : kind == GATE_SOFTPLUS2 ? "softplus to base 2"
+                                        : "sigmoid");
     int head_ldy = dim + 1, head_ldg = 2 * dim, ldy = heads * head_ldy + 2, ldg = heads * head_ldg;
     size_t size = (size_t)(n * ldy);
     float *y = vec(size), *was = aligned(size * 4), *g = vec((size_t)(n * ldg)), *kept = aligned(size * 4);
@@ -31,10 +32,12 @@ static void check_gate(int n, int heads, int dim, enum gate_kind kind) {
                 continue;
             }
             double v = g[i * ldg + h * head_ldg + d],
-                   want = was[at] *
-                          (kind == GATE_NORMAL ? 0.5 * erfc(-v / sqrt(2)) : sigmoid(v) * (kind == GATE_SILU ? v : 1));
+                   want = was[at] * (kind == GATE_NORMAL      ? 0.5 * erfc(-v / sqrt(2))
+                                     : kind == GATE_SOFTPLUS2 ? (v > 100 ? v : log1p(exp2(v)) / log(2))
+                                                              : sigmoid(v) * (kind == GATE_SILU ? v : 1));
             near("output", i, k, y[at], want,
-                 fabs(want) * 2e-6 + (kind == GATE_NORMAL ? 6e-8 * fabs(was[at]) : 0) + 1e-30);
+                 fabs(want) * (2e-6 + (kind == GATE_SOFTPLUS2 ? fabs(v) * 2e-7 : 0)) +
+                     (kind == GATE_NORMAL ? 6e-8 * fabs(was[at]) : 0) + 1e-30);
         }
     free(was), free(kept);
     drop();
@@ -266,7 +269,7 @@ static void cases(enum cpu_level l) {
     for (int i = 0; i < 24; i++) {
         int n = (int[]){1, 2, 3, 5, N}[i % 5];
         check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5],
-                   (enum gate_kind[]){GATE_SIGMOID, GATE_SILU, GATE_NORMAL}[i % 3]);
+                   (enum gate_kind[]){GATE_SIGMOID, GATE_SILU, GATE_NORMAL, GATE_SOFTPLUS2}[i % 4]);
         check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1, i / 2 % 2,
                    i / 3 % 2, i / 5 % 3);
         check_scan(n, (int[]){1, 24, 130, 500}[i % 4], (int[]){16, 1, 7, 33}[i / 4 % 4], i % 3, i & 1);

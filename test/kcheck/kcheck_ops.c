@@ -305,6 +305,29 @@ static void check_small(void) {
         if (bad != 7) wrong("norm reports %d for a NaN, should be 7", bad);
         x[5] = keep, x[6] = keep;
     }
+    /* a part of w for each third row */
+    must(execs[1]->ops->norm(execs[1], &(struct op_norm){.out = out,
+                                                         .x = x,
+                                                         .w = w,
+                                                         .bias = b,
+                                                         .w_rows = 3,
+                                                         .rows = N,
+                                                         .dim = DIM / 3,
+                                                         .ldx = DIM,
+                                                         .ldo = DIM,
+                                                         .eps = 1e-6f,
+                                                         .w_dtype = DT_F32,
+                                                         .layer_norm = true}));
+    for (int i = 0; i < N; i++) {
+        double mean = 0, sq = 0;
+        for (int c = 0; c < DIM / 3; c++) mean += x[i * DIM + c] / (double)(DIM / 3);
+        for (int c = 0; c < DIM / 3; c++) sq += (x[i * DIM + c] - mean) * (x[i * DIM + c] - mean) / (DIM / 3);
+        for (int c = 0; c < DIM / 3; c++) {
+            const int at = i % 3 * (DIM / 3) + c;
+            near("norm with weights by row", i, c, out[i * DIM + c],
+                 (x[i * DIM + c] - mean) / sqrt(sq + 1e-6) * w[at] + b[at], 1e-5);
+        }
+    }
     for (int i = 0; i < N; i++) { /* rows of several lengths, of which some exceed the limit */
         const float keep = x[i * DIM];
         double sq = 0;
@@ -439,6 +462,9 @@ static void cases(enum cpu_level l) {
     for (size_t i = 0; i < sizeof experts / sizeof *experts; i++)
         for (size_t k = 0; k < sizeof expert_kinds / sizeof *expert_kinds; k++)
             check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3], &expert_kinds[k]);
+    for (int i = 0; i < 12; i++)
+        check_values((int[]){1, 3, 24, 200}[i % 4], (int[]){4, 9, 6}[i / 4], (int[]){1, 4, 3}[i % 3],
+                     (uint8_t[]){DT_E4M3, DT_BF16, DT_F32, DT_Q8_0}[i % 4]);
     for (int i = 0; i < 9; i++) check_choices((int[]){1, 5, 24}[i % 3], &expert_kinds[(int[]){0, 3, 11}[i / 3]]);
     for (int i = 0; i < 16; i++)
         check_ordered_linear((int[]){1, 9, 24, 40}[i % 4], (uint8_t[]){DT_I4, DT_I8, DT_E4M3, DT_I4}[i / 4], i % 2);

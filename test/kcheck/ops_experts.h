@@ -99,6 +99,61 @@ static const struct flat *flat_expert(struct flat *f, const struct expert *q) {
     return f;
 }
 
+/* Values of a mixture: rows with gaps, a token with the same choices in another order. */
+static void check_values(int n, int n_experts, int topk, uint8_t dtype) {
+    enum { COLS = 160, DIM = 80, LDX = COLS + 3, LDY = DIM + 5 };
+    const bool fp8 = dtype == DT_E4M3;
+    begin_case("values, %d rows, %d of %d experts, %s", n, topk, n_experts, dtype_name(dtype));
+    struct shape shape = {n_experts * DIM, COLS, fp8 ? 40 : 1, fp8 ? 128 : 0, dtype, fp8 ? DT_F32 : DT_NONE, 0, 1};
+    const size_t size = (size_t)(n * LDY);
+    float *x = vec((size_t)(n * LDX)), *y = vec(size), *was = aligned(size * 4), *weights = vec((size_t)(n * topk));
+    int32_t *ids = guarded((size_t)(n * topk) * 4);
+    struct op_values o = {.y = y,
+                          .x = x,
+                          .ids = ids,
+                          .weights = weights,
+                          .w = make(&shape),
+                          .n = n,
+                          .topk = topk,
+                          .n_experts = n_experts,
+                          .dim = DIM,
+                          .ldx = LDX,
+                          .ldy = LDY};
+    memcpy(was, y, size * 4);
+    for (int t = 0; t < n; t++)
+        for (int k = 0; k < topk; k++) ids[t * topk + k] = (t * 3 + (t % 2 ? k : topk - k)) % n_experts;
+    EACH_THREADS("values", y, size, was, on->ops->values(on, &o));
+    const struct cpu_exec *cpu = (const struct cpu_exec *)(const void *)execs[0];
+    const struct gemm *gemm = gemm_for_weights(cpu->level, 100, n, &o.w);
+    const double u = !products_bf16             ? 0x1p-24
+                     : n > BATCH_INVARIANT_ROWS ? 0x1p-8
+                                                : 0x1p-16,
+                 steps = gemm && gemm->is_int8 ? 127 : 0x1p14;
+    const bool whole = cpu->k.whole[dtype] || (gemm && (gemm->is_int8 || gemm->is_int16));
+    const int together = gemm && gemm->is_int16 ? 256 : 32;
+    for (int t = 0; t < n; t++)
+        for (int r = 0; r < LDY; r++) {
+            double want = r < DIM ? 0 : was[t * LDY + r], off = 0, in[COLS];
+            for (int c = 0; c < COLS; c++) in[c] = x[t * LDX + c];
+            for (int k = 0; k < topk && r < DIM; k++) {
+                const double weight = weights[t * topk + k];
+                double v = 0;
+                for (int c = 0; c < COLS; c++) {
+                    const double a = mat_at(&o.w, ids[t * topk + k] * DIM + r, c);
+                    v += a * in[c];
+                    off += 1.21 * weight * weight * a * a *
+                           (in[c] * in[c] * u * u + (whole ? lost_whole(in, COLS, c, together, steps) : 0));
+                }
+                want += weight * v / (1 + exp(-v));
+            }
+            near("value", t, r, y[t * LDY + r], want, r < DIM ? (fabs(want) + 1) * 3e-5 + 3 * sqrt(off) : 0);
+        }
+    ids[0] = n_experts;
+    if (execs[0]->ops->values(execs[0], &o) != ERR_RUNTIME) wrong("an expert that is none is no error");
+    free(was);
+    drop();
+}
+
 static void check_experts(int n, int n_experts, int topk, bool shared, const struct expert_kind *kind) {
     enum { HIDDEN = FLAT_HIDDEN, INTER = FLAT_INTER };
     begin_case("%s experts, %d rows, %d of %d experts%s, %d columns%s%s%s", dtype_name(kind->dtype), n, topk, n_experts,

@@ -31,6 +31,8 @@ static const char *why_unsplittable(const struct config *c) {
     if (c->streams.is_plain) return "its blocks' outputs are kept apart from the residual stream";
     if (c->streams.n) return "it has several residual streams";
     if (c->dense_bias) return "its dense FFNs have biases";
+    if (c->sink_keys) return "its KV heads have keys without values";
+    if (c->n_value_experts) return "its values come from experts";
     if (c->rope.fope_pairs) return "its KV heads rotate by numbers of their own";
     if (c->attn == ATTN_COMPRESSED) return "its output projection is grouped by heads";
     if (c->index_by_group) return "its groups of KV heads select their own keys";
@@ -41,6 +43,7 @@ static const char *why_unsplittable(const struct config *c) {
         if (config_heads(c, i) != c->n_heads || config_kv_heads(c, i) != c->n_kv_heads || c->layer[i].kv_lora)
             return "its layers differ in their heads";
     if (c->attn == ATTN_GQA && c->qk_norm == QK_NORM_ALL) return "its queries are normed over all heads together";
+    if (c->attn == ATTN_GQA && c->qk_norm == QK_NORM_OWN) return "its heads have norms of their own";
     return NULL;
 }
 

@@ -21,7 +21,7 @@ const char *paged_why_not(const struct runtime *m) {
     if (config_has_single_blocks(c)) return "layers with attention or an FFN only are not supported";
     if (c->index_block) return "attention over selected blocks of keys is not supported";
     if (expert_io_is_apart(c)) return "experts in a latent space are not supported";
-    if (c->attn_gate || c->streams.n) return "its attention block is not supported";
+    if (c->attn_gate || c->streams.n || c->n_value_experts) return "its attention block is not supported";
     for (const struct work_row *k = work_rows; k->width; k++)
         if (k->at != offsetof(struct work, x) && work_is_passed_on(k, c))
             return "layers that pass rows to later ones are not supported";
