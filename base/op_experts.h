@@ -36,13 +36,16 @@ struct op_route {
  * (Hendrycks and Gimpel 2016) is alpha = 2 * sqrt(2 / pi), cubic = 0.044715 * alpha, because (1 + tanh(z)) / 2 =
  * sigmoid(2 * z). is_relu: max(g, 0) * u and nothing else; without up, u is g, which gives squared ReLU (So et al.
  * 2021). gate_cap > 0 (Inkling 2, Kimi K3): cap(g, gate_cap) * sigmoid(g) * cap(u, up_cap) and nothing else, where
- * cap(v, c) = c * tanh(v / c). */
+ * cap(v, c) = c * tanh(v / c). is_erf: g * Phi(g) * u and nothing else, GELU by the normal distribution. xielu_beta > 0
+ * (Huang and Schlag 2024, without u): xielu_p * g^2 + xielu_beta * g for g > 0, xielu_n * (e^g - 1 - g) + xielu_beta *
+ * g otherwise. */
 struct glu {
     float limit; /* 0: none */
     float alpha; /* 0: 1 */
     float shift, cubic;
     float gate_cap, up_cap; /* both or none */
-    bool clamp_after, is_relu;
+    float xielu_p, xielu_n, xielu_beta;
+    bool clamp_after, is_relu, is_erf;
 };
 struct expert { /* one FFN: down(glu(gate x, up x)) */
     /* [inter, hidden]; gate_up_transposed: stored as [hidden, inter]. up.data NULL: there is none, and gate x takes its

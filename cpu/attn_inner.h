@@ -158,6 +158,7 @@ struct glu_v { /* struct glu in vectors */
     /* limit of g; bounds of u; alpha and cubic negated; limit of the activation of g */
     V limit, low, high, alpha, shift, cubic, after;
     V gate_cap, up_cap;
+    V xielu_p, xielu_n, xielu_beta;
 };
 /* tanh of an eighth by its continued fraction, then tanh(2 t) = 2 tanh(t) / (1 + tanh(t)^2): few ulp at any size, which
  * a difference of exponentials lacks. */
@@ -167,12 +168,30 @@ INLINE V vtanh(V z) {
     EACH (int i = 0; i < 3; i++) r = vdiv(vadd(r, r), vfma(r, r, vset1(1)));
     return r;
 }
-enum glu_kind { GLU_SILU, GLU_RELU, GLU_CAPPED, GLU_ANY };
+/* g times the normal distribution up to g: max(g, 0) - |g| * tail, with the tail beyond |g| by formula 7.1.26 of
+ * Abramowitz and Stegun, absolute error 1e-7. */
+INLINE V vgelu(V g) {
+    const V most = vmax(vsub(vzero(), g), g), z = vmul(most, vset1(0.70710678f));
+    const V t = vdiv(vset1(1), vfma(z, vset1(0.3275911f), vset1(1)));
+    V p = vfma(t, vset1(1.061405429f), vset1(-1.453152027f));
+    p = vfma(p, t, vset1(1.421413741f));
+    p = vfma(p, t, vset1(-0.284496736f));
+    p = vmul(vfma(p, t, vset1(0.254829592f)), t);
+    const V tail = vmul(vmul(vset1(0.5f), p), vexp(vsub(vzero(), vmul(z, z))));
+    return vsub(vmax(vzero(), g), vmul(vmin(vset1(FLT_MAX), most), tail));
+}
+enum glu_kind { GLU_SILU, GLU_RELU, GLU_CAPPED, GLU_ERF, GLU_XIELU, GLU_ANY };
 INLINE V glu_of(V g, V u, const struct glu_v *a, const enum glu_kind kind) {
     if (kind == GLU_CAPPED)
         return vmul(vdiv(vmul(a->gate_cap, vtanh(vdiv(g, a->gate_cap))), vadd(vset1(1), vexp(vsub(vzero(), g)))),
                     vmul(a->up_cap, vtanh(vdiv(u, a->up_cap))));
     if (kind == GLU_RELU) return vmul(vmax(vzero(), g), u);
+    if (kind == GLU_ERF) return vmul(vgelu(g), u);
+    if (kind == GLU_XIELU) {
+        const V up = vmax(vzero(), g), down = vmin(vzero(), g);
+        const V below = vmul(a->xielu_n, vsub(vsub(vexp(down), vset1(1)), down));
+        return vfma(a->xielu_beta, g, vfma(vmul(a->xielu_p, up), up, below));
+    }
     if (kind == GLU_SILU) return vmul(vdiv(g, vadd(vset1(1), vexp(vsub(vzero(), g)))), u);
     g = vmin(a->limit, g), u = vmax(a->low, vmin(a->high, u));
     V rate = vfma(a->cubic, vmin(vset1(FLT_MAX), vmul(g, g)), a->alpha);
@@ -195,8 +214,13 @@ static GLU_FN(glu) {
                             .cubic = vset1(-a->cubic),
                             .after = vset1(a->clamp_after ? limit : INFINITY),
                             .gate_cap = vset1(a->gate_cap),
-                            .up_cap = vset1(a->up_cap)};
+                            .up_cap = vset1(a->up_cap),
+                            .xielu_p = vset1(a->xielu_p),
+                            .xielu_n = vset1(a->xielu_n),
+                            .xielu_beta = vset1(a->xielu_beta)};
     if (a->is_relu) glu_all(h, g, u, n, &v, GLU_RELU);
+    else if (a->is_erf) glu_all(h, g, u, n, &v, GLU_ERF);
+    else if (a->xielu_beta > 0) glu_all(h, g, u, n, &v, GLU_XIELU);
     else if (a->gate_cap > 0) glu_all(h, g, u, n, &v, GLU_CAPPED);
     else if (a->limit > 0 || a->alpha > 0 || a->shift != 0 || a->cubic > 0) glu_all(h, g, u, n, &v, GLU_ANY);
     else glu_all(h, g, u, n, &v, GLU_SILU);

@@ -182,7 +182,11 @@ static GLU_FN(glu_scalar) {
     for (int i = 0; i < n && a->is_relu; i++) h[i] = (g[i] < 0 ? 0 : g[i]) * u[i];
     for (int i = 0; i < n && a->gate_cap > 0; i++)
         h[i] = a->gate_cap * tanhf(g[i] / a->gate_cap) / (1 + expf(-g[i])) * (a->up_cap * tanhf(u[i] / a->up_cap));
-    for (int i = 0; i < n && !a->is_relu && !(a->gate_cap > 0); i++) { /* NaN fails every comparison and stays */
+    for (int i = 0; i < n && a->is_erf; i++) h[i] = 0.5f * g[i] * (1 + erff(g[i] * 0.70710678f)) * u[i];
+    for (int i = 0; i < n && a->xielu_beta > 0; i++)
+        h[i] = (g[i] > 0 ? a->xielu_p * g[i] * g[i] : a->xielu_n * (expm1f(g[i]) - g[i])) + a->xielu_beta * g[i];
+    const bool other = a->is_relu || a->is_erf || a->gate_cap > 0 || a->xielu_beta > 0;
+    for (int i = 0; i < n && !other; i++) { /* NaN fails every comparison and stays */
         float x = g[i] > limit && !a->clamp_after ? limit : g[i], y = u[i] > limit    ? limit
                                                                       : u[i] < -limit ? -limit
                                                                                       : u[i];

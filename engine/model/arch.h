@@ -90,6 +90,7 @@ struct tensor_names {
     /* shared_gate: [1, hidden], or [2, hidden] */
     const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate;
     const char *dense_gate, *dense_up, *dense_down;
+    const char *xielu[3]; /* of the dense FFN, in the order of layer.xielu: whole names */
 };
 
 /* Tensors that hold more than one matrix. */
@@ -193,10 +194,10 @@ extern const struct arch arch_kimi_linear, arch_kimi_k3, arch_bailing_hybrid, ar
 extern const struct arch arch_gemma4, arch_gemma4_text, arch_gemma4_unified, arch_gemma4_unified_text, arch_hy_v4,
     arch_hy_v4_vl, arch_inkling, arch_inkling_text, arch_inkling2, arch_inkling2_text, arch_inkling2_loop,
     arch_inkling2_loop_text, arch_qwen4_exp, arch_qwen4_exp_text;
-extern const struct arch arch_k2_horizon, arch_maple, arch_iquest_q1, arch_nemotron_h, arch_jamba, arch_zaya,
-    arch_minimax_m3, arch_minimax_m3_text, arch_minimax_m3_published_text, arch_axk2, arch_beam, arch_flint,
-    arch_kolibri1, arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker, arch_aria, arch_aria_text, arch_klear,
-    arch_interns1_pro, arch_gigachat35, arch_openpangu, arch_pangu_pro, arch_step3_text, arch_step3_vl, arch_muse_spark,
-    arch_muse_glimmer;
+extern const struct arch arch_k2_horizon, arch_maple, arch_iquest_q1, arch_spark2_5, arch_apertus, arch_nemotron_nas,
+    arch_nemotron_h, arch_jamba, arch_zaya, arch_minimax_m3, arch_minimax_m3_text, arch_minimax_m3_published_text,
+    arch_axk2, arch_beam, arch_flint, arch_kolibri1, arch_lara_mini, arch_arctic, arch_grok, arch_smallthinker,
+    arch_aria, arch_aria_text, arch_klear, arch_interns1_pro, arch_gigachat35, arch_openpangu, arch_pangu_pro,
+    arch_step3_text, arch_step3_vl, arch_muse_spark, arch_muse_glimmer;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text, arch_qwen3_5, arch_qwen3_5_text,
     arch_qwen3_vl;

@@ -374,13 +374,15 @@ struct config {
     /* With shared_gate, which then has two rows and a bias: their softmax weighs the routed experts' sum and the
      * shared experts; Klear. */
     bool mixes_shared;
-    bool expert_scale;                 /* each expert has a factor of its weight, after normalization */
-    bool group_each;                   /* each group's topk / n_group best experts are chosen */
-    bool group_zero;                   /* experts outside the chosen groups have choice 0 instead of none */
-    bool router_shift;                 /* bias of the router's logits; router_bias affects the selection only */
-    bool expert_bias;                  /* gpt-oss */
-    struct glu glu;                    /* the activation in every FFN */
-    bool no_up;                        /* FFNs have one matrix before the activation, and glu.is_relu */
+    bool expert_scale; /* each expert has a factor of its weight, after normalization */
+    bool group_each;   /* each group's topk / n_group best experts are chosen */
+    bool group_zero;   /* experts outside the chosen groups have choice 0 instead of none */
+    bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
+    bool expert_bias;  /* gpt-oss */
+    struct glu glu;    /* the activation in every FFN */
+    bool no_up;        /* FFNs have one matrix before the activation, and glu.is_relu or learned_xielu */
+    /* the numbers of xIELU in dense FFNs are tensors (layer.xielu); Apertus */
+    bool learned_xielu;
     uint8_t score;                     /* enum score_fn */
     float routed_scale, router_jitter; /* router_jitter: Phi-3.5-MoE */
     /* The weight of the one chosen expert multiplies its input instead of its output; needs topk 1; Llama 4. */

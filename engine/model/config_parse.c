@@ -87,11 +87,12 @@ static void read_tokens(struct config_reader *r, struct config *c) {
 
 /* Families with an activation of their own overwrite c->glu. */
 static void read_activation(struct config_reader *r, struct config *c) {
-    static const char *const acts[] = {"silu", "gelu_pytorch_tanh", NULL};
+    static const char *const acts[] = {"silu", "gelu_pytorch_tanh", "gelu", NULL};
     if (c->arch->defaults.own_activation) return;
     const float alpha = 2 * sqrtf(2 / (float)M_PI);
-    if (config_choice(r, "hidden_act", acts, c->arch->defaults.is_gelu))
-        c->glu = (struct glu){.alpha = alpha, .cubic = 0.044715f * alpha};
+    const int act = config_choice(r, "hidden_act", acts, c->arch->defaults.is_gelu);
+    if (act == 1) c->glu = (struct glu){.alpha = alpha, .cubic = 0.044715f * alpha};
+    if (act == 2) c->glu = (struct glu){.is_erf = true};
 }
 
 /* Continues with the member that describes the text model; keys that it lacks are read from the outermost object. */

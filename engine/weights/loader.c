@@ -53,7 +53,7 @@ bool loader_shape_fits(const struct loader *l, const struct tensor *t, const str
     const int64_t experts = p->slice.stacked ? loader_stacked(l) : 1, *s = t->shape;
     const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
     const bool gguf = l->w->files.gguf;
-    if (!cols && !p->slice.stacked && t->ndim > 1 && is_vector(t, rows)) return true;
+    if (!cols && !p->slice.stacked && t->ndim != 1 && is_vector(t, rows)) return true; /* also a number without one */
     /* by group: norms of Mamba-2 */
     if (gguf && !cols && !p->slice.stacked && t->ndim == 2 && s[0] * s[1] == rows) return true;
     bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows,

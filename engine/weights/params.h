@@ -77,6 +77,7 @@ struct layer {
 
     /* Attention: GQA, and what other kinds share with it */
     struct mat q, k, v, o; /* [heads * dim, hidden]; o [hidden, n_heads * v_dim], also of MLA and of mixers */
+    float *xielu[3];       /* [1] of the dense FFN: alphas for positive and negative numbers, before softplus; beta */
     float *sink_key;       /* [n_kv_heads, head_dim], with sink_keys */
     struct mat v_router;   /* [n_value_experts, hidden]; then v is [n_value_experts * n_kv_heads * v_dim, hidden] */
     float *v_router_bias;  /* [n_value_experts], of the selection only */

@@ -85,7 +85,7 @@ static void list_router(const struct config *c, int layer, unsigned modules, str
 /* A dense FFN or the shared expert. */
 static void list_dense(const struct config *c, int layer, unsigned modules, struct param_list *out) {
     const bool moe = c->layer[layer].moe, dense = !moe && !c->layer[layer].no_ffn, shared = moe && c->shared_inter,
-               up = !c->no_up, bias = dense && c->dense_bias;
+               up = !c->no_up, bias = dense && c->dense_bias, xielu = dense && c->learned_xielu;
     const int hidden = c->hidden, dense_inter = config_dense_inter(c, layer),
               inter = moe && !c->parallel_dense ? c->shared_inter : dense_inter;
     const struct tensor_slice ffn_gate = params_in_gate_up(c->layout->dense_gate_up, false, inter, 0),
@@ -97,6 +97,9 @@ static void list_dense(const struct config *c, int layer, unsigned modules, stru
         VEC_IN(ffn_gate, layer, dense.gate_bias, dense_gate, ".bias", SHARED, dense_inter, bias),
         VEC_IN(ffn_up, layer, dense.up_bias, dense_up, ".bias", SHARED, dense_inter, bias && up),
         VEC(layer, dense.down_bias, dense_down, ".bias", SHARED, hidden, bias),
+        VEC(layer, xielu[0], xielu[0], "", SHARED, 1, xielu),
+        VEC(layer, xielu[1], xielu[1], "", SHARED, 1, xielu),
+        {{OF(layer, xielu[2], xielu[2], SHARED), .suffix = "", .rows = 1, .optional = true}, xielu},
         MAT_IN(ffn_gate, layer, dense.gate, shared_gate_proj, ".weight", SHARED, c->shared_inter, hidden, shared),
         MAT_IN(ffn_up, layer, dense.up, shared_up, ".weight", SHARED, c->shared_inter, hidden, shared && up),
         MAT(layer, dense.down, shared_down, SHARED, hidden, c->shared_inter, shared),

@@ -81,11 +81,20 @@ static void fold_bias(const struct config *c, struct layer *y) {
         }
 }
 
+static float softplus(float v) { return v > 20 ? v : log1pf(expf(v)); }
+/* The layer's own activation (config.learned_xielu). */
+static void set_xielu(struct layer *y) {
+    struct glu *g = &y->dense.glu;
+    g->xielu_beta = y->xielu[2] ? *y->xielu[2] : 0.5f;
+    g->xielu_p = softplus(*y->xielu[0]), g->xielu_n = g->xielu_beta + softplus(*y->xielu[1]);
+}
+
 static void load_layer(struct loader *l, struct layer *y, int i) {
     struct weights *w = l->w;
     const struct config *c = &w->config;
     load_modules(l, MODULE_LAYER, y, i, 0);
     y->dense.glu = y->parallel_dense.glu = config_glu(c, i, false);
+    if (c->learned_xielu && !l->rc && y->xielu[0]) set_xielu(y);
     if (c->layer[i].ngram && !l->rc) check_hashes(l, i, config_ngram(c, i));
     if (!l->rc && c->attn == ATTN_CCA) fold_bias(c, y);
     if (l->rc || !c->layer[i].moe) return;

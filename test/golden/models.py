@@ -100,6 +100,30 @@ MODELS = {
         "norm_topk_prob": True, "router_score_func": "sigmoid", "router_scaling_factor": 1.5, "sliding_window": None, "use_sliding_window": False,
         "output_router_logits": False, "router_aux_loss_coef": 0.001, "quantization_config": FP8,
     },
+    # Queries, keys and values in one matrix, gates per head, the exact GELU, rotations and windows by kind of layer, tied
+    "dense_exact": {
+        **{k: v for k, v in COMMON.items() if k != "hidden_act"}, "model_type": "spark2_5", "num_hidden_layers": 4, "hidden_act": "gelu",
+        "intermediate_size": 168, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "sliding_window": 7, "tie_word_embeddings": True,
+        "gate_attn_act_mode": "sigmoid", "headwise_attn_output_gate": True, "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "attention_bias": False, "mlp_bias": False,
+        "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 20000}, "sliding_attention": {"partial_rotary_factor": 1.0, "rope_theta": 5000}},
+    },
+    # FFNs of one matrix, whose activation has learned numbers
+    "dense_learned": {
+        **{k: v for k, v in COMMON.items() if k != "hidden_act"}, "model_type": "apertus", "hidden_act": "xielu", "intermediate_size": 168,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 160, "rope_theta": 20000.0, "qk_norm": True, "post_norm": False,
+        "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "attention_dropout": 0.0,
+        "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+    },
+    # Layers with their own KV heads and widths, without attention, and without an FFN
+    "dense_blocks": {
+        **COMMON, "model_type": "nemotron-nas", "hidden_size": 160, "num_hidden_layers": 5, "intermediate_size": None, "num_attention_heads": 4,
+        "num_key_value_heads": None, "rope_theta": 20000.0, "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "architectures": ["DeciLMForCausalLM"],
+        "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+        "block_configs": [{"attention": {"no_op": not group, "n_heads_in_group": group, "replace_with_linear": False, "sparsify": None},
+                           "ffn": {"no_op": not wide, "ffn_mult": wide, "replace_with_linear": False, "sparsify": None}}
+                          for group, wide in ((2, 2.625), (None, 1.3125), (4, None), (1, 0.5), (4, 5.25))],
+    },
     # Windows with heads of which a part turns, other layers with heads that do not turn; clamped activations
     "gqa_clamped": {
         **COMMON, "model_type": "maple", "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 4,

@@ -53,4 +53,44 @@ def iquest_q1(c):
     return out
 
 
-FAMILIES = {"iquest_q1": iquest_q1, "k2_horizon": k2_horizon, "maple": maple}
+def spark2_5(c):
+    out = {}
+    for p in layers(out, c, "input_layernorm", "post_attention_layernorm"):
+        q, k, v, o = (out.pop(f"{p}self_attn.{name}_proj.weight") for name in "qkvo")
+        out[p + "self_attn.q_k_v_proj.weight"] = q[0], [q[1][0] + k[1][0] + v[1][0], q[1][1]], q[2] + k[2] + v[2]
+        out[p + "self_attn.out_proj.weight"] = o
+        weight(out, c, p + "self_attn.g_proj", c["num_attention_heads"], c["hidden_size"], 2)
+        mlp(out, c, p + "mlp.", c["intermediate_size"], 2)
+    out["model.embedding.weight"] = out.pop("model.embed_tokens.weight")
+    return out
+
+
+def apertus(c):
+    out = {}
+    for p in layers(out, c, "attention_layernorm", "feedforward_layernorm"):
+        for name in ("q_norm", "k_norm"):
+            norm(out, f"{p}self_attn.{name}", c["hidden_size"] // c["num_attention_heads"])
+        weight(out, c, p + "mlp.up_proj", c["intermediate_size"], c["hidden_size"], 1.5)
+        weight(out, c, p + "mlp.down_proj", c["hidden_size"], c["intermediate_size"])
+        for name, middle in (("alpha_p", 0.2), ("alpha_n", -1), ("beta", 0.5), ("eps", -1e-6)):
+            learned = name.startswith("alpha")
+            out[f"{p}mlp.act_fn.{name}"] = tensor(p + name, [1] if learned else [], 0.3 if learned else 0, middle)
+    return out
+
+
+def nemotron_nas(c):
+    out = {}
+    for i, p in enumerate(layers(out, {**c, "num_key_value_heads": 1}, "input_layernorm", "post_attention_layernorm")):
+        block, dim = c["block_configs"][i], c["hidden_size"] // c["num_attention_heads"]
+        for name in [name for name in out if name.startswith((p + "self_attn.k", p + "self_attn.v") if not block["attention"]["no_op"] else (p + "self_attn.", p + "input_"))]:
+            del out[name]
+        for name in "kv" if not block["attention"]["no_op"] else "":
+            weight(out, c, f"{p}self_attn.{name}_proj", c["num_attention_heads"] // block["attention"]["n_heads_in_group"] * dim, c["hidden_size"])
+        if block["ffn"]["no_op"]:
+            del out[p + "post_attention_layernorm.weight"]
+            continue
+        mlp(out, c, p + "mlp.", -(-int(2 * block["ffn"]["ffn_mult"] * c["hidden_size"] / 3) // 256) * 256)
+    return out
+
+
+FAMILIES = {"apertus": apertus, "iquest_q1": iquest_q1, "k2_horizon": k2_horizon, "maple": maple, "nemotron-nas": nemotron_nas, "spark2_5": spark2_5}

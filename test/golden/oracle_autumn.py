@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from oracle import attend, mlp, rms_norm, sigmoid, silu, softmax
+from oracle import attend, mlp, rms_norm, rotate, sigmoid, silu, softmax
 from oracle_experts import best, one, weighted
 
 
@@ -123,4 +123,58 @@ def iquest_q1(m, tokens):
     return m.linear(one(m, x, "model.norm"), "lm_head") * c["logit_scale"], nearest
 
 
-FAMILIES = {"iquest_q1": iquest_q1, "k2_horizon": k2_horizon, "maple": maple}
+def spark2_5(m, tokens):
+    """Gates per head, windows and other rotations in three of four layers; FFN: down(GELU(gate) * up), with the normal distribution."""
+    c, n = m.config, len(tokens)
+    heads, kv, dim = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
+    phi = np.vectorize(lambda v: 0.5 * math.erfc(-v / math.sqrt(2)))
+    x = m["model.embedding.weight"][tokens]
+    for layer, kind in enumerate(c["layer_types"]):
+        name, rope = f"model.layers.{layer}.", c["rope_parameters"][kind]
+        h = one(m, x, name + "input_layernorm")
+        q, k, v = (y.reshape(n, -1, dim) for y in np.split(m.linear(h, name + "self_attn.q_k_v_proj"), [heads * dim, (heads + kv) * dim], -1))
+        q, k = (partly(y, rope["rope_theta"], int(dim * rope.get("partial_rotary_factor", 1))) for y in (q, k))
+        y = attend(q, np.repeat(k, heads // kv, 1), np.repeat(v, heads // kv, 1), dim**-0.5, c["sliding_window"] if kind == "sliding_attention" else 0)
+        gate = sigmoid(m.linear(h, name + "self_attn.g_proj"))
+        x = x + m.linear((y.reshape(n, heads, dim) * gate[..., None]).reshape(n, -1), name + "self_attn.out_proj")
+        h = one(m, x, name + "post_attention_layernorm")
+        gate = m.linear(h, name + "mlp.gate_proj")
+        x = x + m.linear(gate * phi(gate) * m.linear(h, name + "mlp.up_proj"), name + "mlp.down_proj")
+    return one(m, x, "model.norm") @ m["model.embedding.weight"].T, math.inf
+
+
+def apertus(m, tokens):
+    """Norms of heads; FFN: down(xIELU(up)) with numbers of each layer."""
+    c, n = m.config, len(tokens)
+    heads, kv, x = c["num_attention_heads"], c["num_key_value_heads"], m["model.embed_tokens.weight"][tokens]
+    for layer in range(c["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        h, a = one(m, x, name + "attention_layernorm"), name + "self_attn."
+        q, k, v = (m.linear(h, f"{a}{p}_proj").reshape(n, of, -1) for p, of in (("q", heads), ("k", kv), ("v", kv)))
+        q, k = rotate(one(m, q, a + "q_norm"), c, False), rotate(one(m, k, a + "k_norm"), c, False)
+        x = x + m.linear(attend(q, np.repeat(k, heads // kv, 1), np.repeat(v, heads // kv, 1), q.shape[-1] ** -0.5), a + "o_proj")
+        up, act = m.linear(one(m, x, name + "feedforward_layernorm"), name + "mlp.up_proj"), name + "mlp.act_fn."
+        p, beta = np.log1p(np.exp(m[act + "alpha_p"])), m[act + "beta"]
+        below = beta + np.log1p(np.exp(m[act + "alpha_n"]))
+        x = x + m.linear(np.where(up > 0, p * up * up, below * (np.expm1(np.minimum(up, 0)) - up)) + beta * up, name + "mlp.down_proj")
+    return m.linear(one(m, x, "model.norm"), "lm_head"), math.inf
+
+
+def nemotron_nas(m, tokens):
+    """Llama whose layers have their own KV heads and widths, or lack attention or the FFN."""
+    c, n = m.config, len(tokens)
+    heads, x = c["num_attention_heads"], m["model.embed_tokens.weight"][tokens]
+    for layer, block in enumerate(c["block_configs"]):
+        name = f"model.layers.{layer}."
+        if not block["attention"]["no_op"]:
+            h = one(m, x, name + "input_layernorm")
+            q, k, v = (m.linear(h, f"{name}self_attn.{p}_proj").reshape(n, -1, c["hidden_size"] // heads) for p in "qkv")
+            group = block["attention"]["n_heads_in_group"]
+            y = attend(rotate(q, c, False), np.repeat(rotate(k, c, False), group, 1), np.repeat(v, group, 1), q.shape[-1] ** -0.5)
+            x = x + m.linear(y, name + "self_attn.o_proj")
+        if not block["ffn"]["no_op"]:
+            x = x + mlp(m, one(m, x, name + "post_attention_layernorm"), name + "mlp.")
+    return m.linear(one(m, x, "model.norm"), "lm_head"), math.inf
+
+
+FAMILIES = {"apertus": apertus, "iquest_q1": iquest_q1, "k2_horizon": k2_horizon, "maple": maple, "nemotron-nas": nemotron_nas, "spark2_5": spark2_5}

@@ -365,8 +365,10 @@ static void mixtures(void) {
                                             {"ffn, mxfp4 in turns", "experts, mxfp4 in turns"},
                                             {"ffn, gate and up turned", "experts, gate and up turned"},
                                             {"ffn, no up", "experts, no up"},
-                                            {"ffn, capped", "experts, capped"}};
-    for (int kind = 0; kind < 5; kind++) {
+                                            {"ffn, capped", "experts, capped"},
+                                            {"ffn, exact GELU", "experts, exact GELU"},
+                                            {"ffn, xIELU", "experts, xIELU"}};
+    for (int kind = 0; kind < 7; kind++) {
         for (int n = 1; n < 100; n = n * 4 + 3)
             CHECK(others[kind][0], ffn, OP_FFN, .y = floats((size_t)(n * 192), 'f'),
                   .x = floats((size_t)(n * 192), 'c'), .expert = expert_other(192, 160, kind), .n = n, .hidden = 192);

@@ -148,6 +148,13 @@ static struct expert expert_other(int hidden, int inter, int kind) {
                                .down = matrix(hidden, inter, DT_BF16, 0, 0),
                                .gate_bias = floats((size_t)inter, 'c'),
                                .glu = {.is_relu = true}};
+    if (kind == 6)
+        return (struct expert){.gate = matrix(inter, hidden, DT_BF16, 0, 0),
+                               .down = matrix(hidden, inter, DT_BF16, 0, 0),
+                               .glu = {.xielu_p = 0.8f, .xielu_n = 1.25f, .xielu_beta = 0.5f}};
+    if (kind == 5)
+        return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
+                               matrix(hidden, inter, DT_BF16, 0, 0), .glu = {.is_erf = true}};
     if (kind == 4)
         return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
                                matrix(hidden, inter, DT_BF16, 0, 0), .glu = {.gate_cap = 0.7f, .up_cap = 0.4f}};

@@ -84,6 +84,10 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
         else if (e->glu.gate_cap > 0)
             h[i] = (float)((double)e->glu.gate_cap * tanh(a / (double)e->glu.gate_cap) / (1 + exp(-a)) *
                            (double)e->glu.up_cap * tanh(b / (double)e->glu.up_cap));
+        else if (e->glu.is_erf) h[i] = (float)(0.5 * a * erfc(-a / sqrt(2)) * b);
+        else if (e->glu.xielu_beta > 0)
+            h[i] = (float)((a > 0 ? (double)e->glu.xielu_p * a * a : (double)e->glu.xielu_n * (expm1(a) - a)) +
+                           (double)e->glu.xielu_beta * a);
         else
             h[i] = (float)(fmin(a / (1 + exp(-alpha * a - (double)e->glu.cubic * a * a * a)),
                                 e->glu.clamp_after ? limit : INFINITY) *

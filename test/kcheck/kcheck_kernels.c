@@ -267,6 +267,8 @@ static void check_elements(int n) {
                                        {.alpha = 1.5957691f, .cubic = 0.0713548f},
                                        {.limit = 1.5f, .clamp_after = true},
                                        {.is_relu = true},
+                                       {.is_erf = true},
+                                       {.xielu_p = 0.8f, .xielu_n = 1.25f, .xielu_beta = 0.5f},
                                        {.gate_cap = 4, .up_cap = 0.5f},
                                        {.gate_cap = 1e-3f, .up_cap = 1e3f}};
     for (size_t j = 0; j < sizeof joins / sizeof *joins; j++) {
@@ -281,6 +283,17 @@ static void check_elements(int n) {
                 const double up = (double)a->up_cap * tanh((double)w[i] / (double)a->up_cap);
                 s = (double)a->gate_cap * tanh((double)g[i] / (double)a->gate_cap) / (1 + exp(-(double)g[i]));
                 near("capped glu", 0, i, y[i], s * up, fabs(s * up) * 2e-6 + 1e-36);
+                continue;
+            }
+            if (a->is_erf) {
+                const double want = 0.5 * g[i] * erfc(-(double)g[i] / sqrt(2)) * w[i];
+                near("GELU", 0, i, y[i], want, fabs(want) * 1e-6 + 2e-7 * fabs((double)g[i] * (double)w[i]) + 1e-36);
+                continue;
+            }
+            if (a->xielu_beta > 0) {
+                const double v = g[i], n_ = (double)a->xielu_n, beta = (double)a->xielu_beta,
+                             want = (v > 0 ? (double)a->xielu_p * v * v : n_ * (expm1(v) - v)) + beta * v;
+                near("xIELU", 0, i, y[i], want, fabs(want) * 1e-6 + 2e-7 * fmin(fabs(v), 1));
                 continue;
             }
             near("glu", 0, i, y[i], (a->clamp_after ? fmin(s, limit) : s) * add,

@@ -24,6 +24,8 @@ static const struct expert_kind expert_kinds[] = {
     {DT_F32, DT_NONE, 1, 0, .columns = true, .bias = true},
     {DT_BF16, DT_NONE, 1, 0, .glu = {.alpha = 1.5957691f, .cubic = 0.0713548f}},
     {DT_BF16, DT_NONE, 1, 0, .glu = {.gate_cap = 1.5f, .up_cap = 2}},
+    {DT_BF16, DT_NONE, 1, 0, .glu = {.is_erf = true}},
+    {DT_BF16, DT_NONE, 1, 0, .no_up = true, .glu = {.xielu_p = 0.8f, .xielu_n = 1.25f, .xielu_beta = 0.5f}},
     {DT_BF16, DT_NONE, 1, 0, .no_up = true, .glu = {.is_relu = true}},
     {DT_E4M3, DT_F32, 128, 128, .no_up = true, .bias = true, .glu = {.is_relu = true}},
     {DT_F32, DT_NONE, 1, 0, .no_up = true, .columns = true, .turned = true, .glu = {.is_relu = true}},
@@ -227,10 +229,17 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                     s = (double)q->glu.gate_cap * tanh(g / (double)q->glu.gate_cap) / (1 + exp(-g));
                     up = (double)q->glu.up_cap * tanh(up / (double)q->glu.up_cap);
                 }
+                if (q->glu.is_erf) s = 0.5 * g * erfc(-g / sqrt(2));
+                if (q->glu.xielu_beta > 0)
+                    s = (g > 0 ? (double)q->glu.xielu_p * g * g : (double)q->glu.xielu_n * (expm1(g) - g)) +
+                        (double)q->glu.xielu_beta * g,
+                    up = 1;
                 up += (double)q->glu.shift;
                 h[r] = s * up;
-                /* slopes: swish at most 1.1, a square 2 */
-                h_off[r] = (q->up.data ? 1.21 : 4) * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u;
+                /* slopes: swish and GELU at most 1.13, a square 2, xIELU 2 * xielu_p * |g| + xielu_beta + xielu_n */
+                const double slope = q->glu.xielu_beta > 0 ? 1.6 * fabs(g) + 1.75 : q->up.data ? 1.13 : 2;
+                h_off[r] = slope * slope * g_off * up * up + (q->glu.xielu_beta > 0 ? 0 : s * s * up_off) +
+                           h[r] * h[r] * u * u;
             }
             for (int r = 0; r < INTER && whole; r++) h_off[r] += lost_whole(h, INTER, r, together, steps);
             for (int r = 0; r < HIDDEN; r++) {
