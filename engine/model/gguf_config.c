@@ -98,6 +98,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     if (!names || !layout) return error_set(e, ERR_MEMORY, "no memory for the names of tensors");
     *names = *find_arch(meta)->names;
     *layout = (struct layout){.experts = true,
+                              .value_experts = true,
                               .has_suffix = true,
                               .qkv = f->qkv && !c->delta.taps && !config_has_mixer(c, MIXER_LIGHTNING),
                               .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_SEPARATE};

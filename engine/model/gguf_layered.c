@@ -23,6 +23,9 @@ static const struct tensor_names standard_names = {GGUF_NAMES, .ffn_norm = L "ff
                                           .mix_c_norm = L "ssm_c_norm"},
                                  granite = {GGUF_NAMES, MAMBA, .ffn_norm = L "ffn_norm", .mix_norm = L "ssm_norm"},
                                  indexed = {GGUF_NAMES, GGUF_INDEXER, .ffn_norm = L "ffn_norm"};
+/* MoVA: GGUF_NAMES and value experts. */
+static const struct tensor_names k2_horizon = {GGUF_NAMES, .ffn_norm = L "ffn_norm", .attn_gate = L "attn_gate",
+                                               .v_router = L "attn_v_gate", .v_experts = L "attn_v_exps"};
 /* Architectures whose names differ from GGUF_NAMES: the common ones, without them. */
 #define SHARED_NAMES \
     .embed = "token_embd", .head = "output", .attn_norm = L "attn_norm", .q = L "attn_q", .k = L "attn_k", \
@@ -327,6 +330,20 @@ static void derive_glm_dsa(struct config_builder *t) {
     }
 #define END \
     { NULL, NULL }
+static void derive_k2_horizon(struct config_builder *t) {
+    const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SIGMOID);
+    gguf_build_head_sizes(t);
+    gguf_build_rope(t, 0);
+    if (gating < GATING_UNSET || gating > GATING_SIGMOID)
+        gguf_build_fail(t, "metadata '%s.expert_gating_func' is %lld; hearth supports 1 and 2", t->arch,
+                        (long long)gating);
+    gguf_build_text(t, "router_score_func", gating == GATING_SOFTMAX ? "softmax" : "sigmoid");
+    gguf_build_bool(t, "moe_gate_bias", t->facts->router_bias);
+    gguf_build_bool(t, "query_key_norm", t->facts->qk_norm);
+    gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
+    if (gguf_layers_has(t, 0, GGUF_HAS_GATE)) gguf_build_text(t, "attention_gate_func", "softplus");
+}
+
 static const struct gguf_key
     jamba_keys[] = {{"attention.head_count_kv", NULL},
                     {"expert_count", "num_experts"},
@@ -423,6 +440,17 @@ static const struct gguf_key
                      {"expert_shared_feed_forward_length", NULL},
                      {"leading_dense_block_count", "first_k_dense_replace"},
                      END},
+    k2_horizon_keys[] = {GGUF_HEAD_KEYS,
+                         GGUF_ROUTER_KEYS("num_experts", "router_scaling_factor", "norm_topk_prob"),
+                         {"attention.group_norm_groups", "layernorm_num_groups"},
+                         {"attention.value_expert_count", "mova_num_experts"},
+                         {"attention.value_expert_used_count", "mova_num_experts_per_tok"},
+                         {"expert_shared_count", "num_shared_experts"},
+                         {"expert_shared_feed_forward_length", NULL},
+                         {"leading_dense_block_count", "num_dense_layers"},
+                         {"moe_every_n_layers", "decoder_sparse_step"},
+                         {"rope.dimension_count", "rope_head_dim"},
+                         END},
     llama4_keys[] = {GGUF_HEAD_KEYS,
                      {"attention.sliding_window", NULL},
                      {"expert_count", "num_local_experts"},
@@ -446,6 +474,7 @@ const struct gguf_arch gguf_layered[] = {
     {"mimo2", "mimo_v2_flash", &standard_names, mimo_keys, derive_mimo, NULL},
     {"afmoe", "afmoe", &gated_around, afmoe_keys, derive_afmoe, NULL},
     {"exaone-moe", "exaone_moe", &standard_names, exaone_keys, derive_exaone, NULL},
+    {"k2-horizon", "k2_horizon", &k2_horizon, k2_horizon_keys, derive_k2_horizon, NULL},
     {"llama4", "llama4_text", &standard_names, llama4_keys, derive_llama4, NULL},
     {"deepseek32", "deepseek_v32", &indexed, glm_dsa_keys, gguf_build_deepseek, NULL},
     {"glm-dsa", "glm_moe_dsa", &indexed, glm_dsa_keys, derive_glm_dsa, NULL},

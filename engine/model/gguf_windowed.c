@@ -55,6 +55,13 @@ static void derive_mellum(struct config_builder *t) {
     gguf_build_bool(t, "attention_bias", t->facts->qkv_bias);
 }
 
+/* llama.cpp knows Maple with layers without a window that do not rotate. */
+static void derive_maple(struct config_builder *t) {
+    gguf_build_attention(t);
+    gguf_layers_windows(t, WINDOW_PERIOD, false);
+    if (gguf_build_meta(t, "swiglu_clamp_exp")) gguf_layers_limit(t);
+}
+
 /* The family derives from layer_types and first_k_dense_replace which layers rotate. */
 static void derive_cohere2moe(struct config_builder *t) {
     const int64_t gating = json_int(gguf_build_meta(t, "expert_gating_func"), GATING_SIGMOID);
@@ -201,6 +208,11 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
                                               GGUF_ROPES_KEYS,
                                               {"expert_count", "num_experts"},
                                               END},
+                             maple_keys[] = {GGUF_HEAD_KEYS,
+                                             GGUF_LAYER_WINDOW_KEYS,
+                                             {"expert_count", "num_experts"},
+                                             {"swiglu_clamp_exp", NULL},
+                                             END},
                              cohere2moe_keys[] = {GGUF_HEAD_KEYS,
                                                   GGUF_LAYER_WINDOW_KEYS,
                                                   GGUF_ROUTER_KEYS("num_experts", NULL, "norm_topk_prob"),
@@ -263,6 +275,7 @@ static const struct gguf_key laguna_keys[] = {GGUF_HEAD_KEYS,
 const struct gguf_arch gguf_windowed[] = {
     {"laguna", "laguna", &pre_norm, laguna_keys, derive_laguna, NULL},
     {"mellum", "mellum", &pre_norm, mellum_keys, derive_mellum, NULL},
+    {"maple", "maple", &pre_norm, maple_keys, derive_maple, NULL},
     {"cohere2moe", "cohere2_moe", &parallel, cohere2moe_keys, derive_cohere2moe, NULL},
     {"command-r", "cohere", &parallel, cohere_keys, derive_cohere, NULL},
     {"cohere2", "cohere2", &parallel, cohere2_keys, derive_cohere2, NULL},

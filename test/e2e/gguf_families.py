@@ -181,3 +181,52 @@ def grok(fmt, second=True):
         if second:
             dense(p, i, 256, 512, "mlp")
     return p
+
+
+def maple(fmt, limit=True):
+    """Windows with heads of which a part turns in three of four layers, none turns in the others; clamped activations."""
+    p = Pair("maple", fmt, 66)
+    usual(p, layers=4)
+    p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, feed_forward_length=512, rope__freq_base=1e4,
+          expert_feed_forward_length=256, attention__sliding_window=24, attention__sliding_window_pattern=[True, True, True, False], rope__dimension_count=32,
+          vocab_size=288)
+    if limit:
+        p.key(swiglu_clamp_exp=[7.0] * 4)
+    p.config.update(model_type="maple", num_attention_heads=4, num_key_value_heads=2, head_dim=64, intermediate_size=512, moe_intermediate_size=256, num_experts=4,
+                    norm_topk_prob=True, sliding_window=24, layer_types=["sliding_attention"] * 3 + ["full_attention"], rope_theta=1e4, partial_rotary_factor=0.5,
+                    nope_on_global_attention=True)
+    p.hf["model.word_embeddings.weight"] = p.hf.pop("model.embed_tokens.weight")
+    for i in range(4):
+        gqa(p, i, 256, 4, 2, 64, qk_norm=True)
+        experts(p, i, 256, 256, 4, "mlp.experts.{}.")
+    return p
+
+
+def k2_horizon(fmt):
+    """Values from experts behind a dense layer; norms of parts of the stream; gates of every element."""
+    p = Pair("k2-horizon", fmt, 67)
+    usual(p, layers=3)
+    p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, feed_forward_length=512, rope__freq_base=1e7,
+          expert_feed_forward_length=256, expert_shared_count=1, expert_shared_feed_forward_length=256, leading_dense_block_count=1, moe_every_n_layers=1,
+          expert_weights_norm=True, expert_weights_scale=2.5, expert_gating_func=2, attention__group_norm_groups=2, attention__value_expert_count=3,
+          attention__value_expert_used_count=2, rope__dimension_count=64)
+    p.config.update(model_type="k2_horizon", num_attention_heads=4, num_key_value_heads=2, head_dim=64, rope_head_dim=64, rope_theta=1e7, intermediate_size=512,
+                    moe_intermediate_size=256, num_experts=4, num_shared_experts=1, mlp_only_layers=[0], norm_topk_prob=True, router_scaling_factor=2.5,
+                    router_score_func="sigmoid", moe_gate_bias=True, layernorm_num_groups=2, attention_gate_func="softplus", mova_num_experts=3,
+                    mova_num_experts_per_tok=2)
+    for i in range(3):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        gqa(p, i, 256, 4, 2, 64)
+        p.both(b + "attn_gate", [256, 256], h + "self_attn.gate_proj.weight")
+        if not i:
+            dense(p, i, 256, 512, "mlp")
+            continue
+        p.gguf = [t for t in p.gguf if t[0] != b + "attn_v.weight"]
+        del p.hf[h + "self_attn.v_proj.weight"]
+        p.both(b + "attn_v_gate", [3, 256], h + "self_attn.v_router.weight", "F32")
+        p.both(b + "attn_v_gate.bias", [3], h + "self_attn.v_router.bias", "F32", 0.05)
+        p.both(b + "attn_v_exps", [3, 128, 256], [f"{h}self_attn.v_experts.{e}.weight" for e in range(3)])
+        experts(p, i, 256, 256, 4, "mlp.experts.{}.")
+        p.both(b + "exp_probs_b.bias", [4], h + "mlp.gate.bias", "F32", 0.05)
+        dense(p, i, 256, 256, "mlp.shared_experts", "_shexp")
+    return p

@@ -47,7 +47,7 @@ def usual(a, b):
 def twins(tmp):
     out, turn, every_mode = os.path.join(tmp, "logits"), 0, os.environ.get("HEARTH_TEST_PART") == "all"
     every = [f for f in gguf_formats.TYPES if f not in ("F32", "F16", "BF16")]
-    cases = [(a, f) for a in gguf_file.MODELS for f in ("F32",)] + [("qwen3moe", "BF16"), ("deepseek2", "BF16")] + [("qwen3moe", f) for f in ["F16"] + every] + [("deepseek2", "Q4_K"), ("llama", "Q8_0"), ("gpt-oss", "MXFP4"), ("qwen3next", "Q8_0")]
+    cases = [(a, f) for a in gguf_file.MODELS for f in ("F32",)] + [("qwen3moe", "BF16"), ("deepseek2", "BF16")] + [("qwen3moe", f) for f in ["F16"] + every] + [("deepseek2", "Q4_K"), ("llama", "Q8_0"), ("k2-horizon", "Q4_K"), ("k2-horizon", "Q8_0"), ("maple", "TQ2_0"), ("gpt-oss", "MXFP4"), ("qwen3next", "Q8_0")]
     for arch, fmt in cases:
         d = os.path.join(tmp, "pair")
         shutil.rmtree(d, ignore_errors=True)
