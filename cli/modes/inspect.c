@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "cli/modes/bandwidth.h"
+#include "cli/modes/verdict.h"
 #include "cli/open.h"
 #include "cli/options/paths.h"
 #include "cli/report.h"
@@ -84,85 +84,6 @@ static void put_value(struct buf *out, const struct json *j, int indent, bool by
     }
 }
 
-/* --- Verdict: the main facts in three lines --------------------------------------------------- */
-
-static const struct { const char *stored, *name; } format_names[] = {{"F8_E4M3", "FP8"}, {"F4_E2M1", "FP4"}};
-
-/* Names the number format of most weights. */
-static void put_format(struct buf *out, const struct json *root) {
-    const struct json *stored = json_get(json_at(json_get(root, "mix"), 0), "dtype");
-    if (!stored || stored->type != JSON_STRING) return;
-    for (size_t i = 0; i < sizeof format_names / sizeof *format_names; i++)
-        if (stored->n == strlen(format_names[i].stored) && !memcmp(stored->string, format_names[i].stored, stored->n)) {
-            buf_fmt(out, " · %s", format_names[i].name);
-            return;
-        }
-    buf_fmt(out, " · %.*s", (int)stored->n, stored->string);
-}
-
-static void put_model(struct buf *out, const struct json *root) {
-    const struct json *family = json_get(root, "family");
-    const long long layers = json_int(json_get(root, "layers"), 0),
-                    moe = json_int(json_get(root, "layers_with_experts"), 0);
-    char all[32], active[32];
-    if (family && family->type == JSON_STRING) buf_add(out, family->string, family->n);
-    buf_fmt(out, " · %s", amount_weights((uint64_t)json_int(json_path(root, "parameters.all"), 0), all, sizeof all));
-    if (moe)
-        buf_fmt(out, " (%s active)",
-                amount_weights((uint64_t)json_int(json_path(root, "parameters.active"), 0), active, sizeof active));
-    put_format(out, root);
-    buf_fmt(out, " · %lld layers, ", layers);
-    if (!moe) buf_str(out, "no experts");
-    else {
-        if (moe < layers) buf_fmt(out, "%lld with ", moe);
-        buf_fmt(out, "%lld experts, %lld used", (long long)json_int(json_path(root, "experts.routed"), 0),
-                (long long)json_int(json_path(root, "experts.active"), 0));
-    }
-    const long long context = json_int(json_get(root, "context"), 0);
-    if (context >= 4096) buf_fmt(out, " · context %lldk\n", context / 1024);
-    else buf_fmt(out, " · context %lld\n", context);
-}
-
-static void put_fit(struct buf *out, const struct json *root) {
-    const uint64_t all = (uint64_t)json_int(json_path(root, "bytes.all"), 0),
-                   token = (uint64_t)json_int(json_path(root, "bytes.per_token"), 0);
-    const double rate = bandwidth_cached();
-    char bytes[32], have[32], read[32], number[32];
-    amount_bytes(all, bytes, sizeof bytes), amount_bytes(mem_total(), have, sizeof have);
-    if (all >= mem_total()) {
-        buf_fmt(out, "does not fit: %s, %s of memory; weights are read from the disk, at its speed\n", bytes, have);
-        return;
-    }
-    buf_fmt(out, "fits: %s of %s    ", bytes, have);
-    if (rate > 0 && token)
-        buf_fmt(out, "speed: at most %s tok/s (memory reads %s/s)\n",
-                amount_rate(rate / (double)token, number, sizeof number),
-                amount_bytes((uint64_t)rate, read, sizeof read));
-    else
-        buf_fmt(out, "speed: memory must read %s per token (--models measures how fast it is)\n",
-                amount_bytes(token, read, sizeof read));
-}
-
-static void put_runs(struct buf *out, const struct json *root) {
-    enum { CPU_CHARS = 4 }; /* runs.attention is "cpu LEVEL" */
-    const struct json *level = json_path(root, "runs.attention"), *gpus = json_path(root, "runs.gpus"),
-                      *resident = json_path(root, "runs.resident");
-    char kv[32];
-    if (gpus && gpus->n && resident && resident->type == JSON_STRING)
-        buf_fmt(out, "runs on GPUs: %.*s\nruns on the CPU: the rest", (int)resident->n, resident->string);
-    else buf_str(out, "runs: attention and experts on the CPU");
-    if (level && level->type == JSON_STRING && level->n > CPU_CHARS)
-        buf_fmt(out, " (%.*s)", (int)level->n - CPU_CHARS, level->string + CPU_CHARS);
-    buf_fmt(out, "    KV cache: %s per token\n",
-            amount_bytes((uint64_t)json_int(json_path(root, "bytes.kv_per_token"), 0), kv, sizeof kv));
-}
-
-static void put_verdict(struct buf *out, const struct json *root) {
-    put_model(out, root);
-    put_fit(out, root);
-    put_runs(out, root);
-}
-
 int inspect_model(struct app *a, struct error *e) {
     struct engine_params p;
     struct buf json = {0}, text = {0};
@@ -181,7 +102,7 @@ int inspect_model(struct app *a, struct error *e) {
     struct arena arena = {0};
     struct json root;
     if (!(rc = json_parse(&arena, json.data, json.len, 0, "inspection", &root, e))) {
-        put_verdict(&text, &root);
+        verdict_put(&text, &root);
         if (a->opts.v[OPT_VERBOSE].on) buf_char(&text, '\n');
         for (uint32_t i = 0; i < root.n && a->opts.v[OPT_VERBOSE].on; i++)
             put_member(&text, &root.items[2 * i], &root.items[2 * i + 1], 0);
