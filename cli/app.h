@@ -16,7 +16,8 @@ struct app {
     bool tty_in, tty_out, tty_err;
     bool color_out, color_err;
     struct answer_style answer_style;
-    char model_dir[PATHS_MAX];     /* the model's directory, or "ember:" */
+    char model_dir[PATHS_MAX];     /* the model's directory or GGUF file, or "ember:" */
+    char model_name[304];          /* what people call it (model_path_name) */
     char gpus[160];                /* holds the list that turn/gpus.h returns for --gpus auto and by default */
     bool has_unused_gpus;          /* this machine has GPUs that hearth does not use by default */
     const struct backend *backend; /* the engine in use: this process, attached or remote */

@@ -17,8 +17,10 @@ void open_init(struct app *a) { a->backend = &backend_local; }
 int open_find_model(struct app *a, struct error *e) {
     char dir[PATHS_MAX];
     int rc = model_path_find(&a->opts, dir, sizeof dir, e);
-    if (!rc) snprintf(a->model_dir, sizeof a->model_dir, "%s", dir);
-    return rc;
+    if (rc) return rc;
+    snprintf(a->model_dir, sizeof a->model_dir, "%s", dir);
+    model_path_name(dir, a->model_name, sizeof a->model_name);
+    return 0;
 }
 
 bool open_is_builtin(const struct app *a) {
@@ -35,7 +37,7 @@ static bool attach_by_default(struct app *a) {
     if (!opt_set(&a->opts, OPT_MODEL, resident, (enum opt_origin)was.origin, "the resident engine", NULL) &&
         !open_find_model(a, NULL) && remote_attach(a)) {
         if (no_default || strcmp(default_dir, a->model_dir))
-            report_note("the resident engine answers, with its model %s; -m NAME opens another", a->model_dir);
+            report_note("the resident engine answers, with its model %s; -m NAME opens another", a->info->name);
         return true;
     }
     *model = was;

@@ -18,7 +18,8 @@ struct session;
 enum { DRAFT_MAX = 16 }; /* drafted tokens per round */
 
 struct engine_params {         /* zero-initialized: all defaults */
-    const char *dir;           /* checkpoint directory or "ember:" */
+    const char *dir;           /* checkpoint directory, GGUF file or "ember:" */
+    const char *name;          /* what people call the model; NULL: the last component of dir */
     int context;               /* most tokens of a session; 0: the model's limit */
     int threads;               /* 0: one per physical core, minus one if there are more than two */
     int cpu_level;             /* enum cpu_level + 1; 0: the best level of this CPU */
@@ -66,7 +67,7 @@ void engine_close(struct engine **e); /* cancels running turns and closes all se
 
 struct engine_info {
     const char *model_type; /* as in config.json */
-    const char *name;       /* last component of the directory */
+    const char *name;       /* of the parameters, or the last component of the directory */
     int vocab, n_layers, hidden, n_experts, topk, context, max_context;
     int threads;
     const char *level;  /* "avx512" */

@@ -172,7 +172,7 @@ int engine_core_open(struct engine **out, const struct engine_params *p, struct 
     e->dir = mem_strdup(p->dir);
     if (p->kv_dir) e->params.kv_dir = e->kv_dir = mem_strdup(p->kv_dir);
     if (p->calibration_dir) e->params.calibration_dir = e->calibration_dir = mem_strdup(p->calibration_dir);
-    e->name = dir_basename(p->dir);
+    e->name = p->name ? mem_strdup(p->name) : dir_basename(p->dir);
     if (!rc && (!e->dir || !e->name)) rc = error_set(err, ERR_MEMORY, "no memory for the engine");
     if (!rc) rc = weights_open(&e->weights, p->dir, p->force, err);
     if (rc) goto fail;

@@ -231,11 +231,10 @@ static void offer_match(struct buf *out, const char *head, const char *word, con
 }
 
 static void offer_models(const struct repl *r, struct buf *out, const char *typed, size_t n) {
-    struct model *v;
-    size_t n_models;
-    if (model_path_list(&r->app->opts, &v, &n_models, &(struct error){0})) return;
-    for (size_t i = 0; i < n_models; i++) offer_match(out, "", v[i].name, typed, n);
-    mem_free(v);
+    struct model_list l;
+    if (model_path_list(&r->app->opts, &l, &(struct error){0})) return;
+    for (size_t i = 0; i < l.n; i++) offer_match(out, "", l.v[i].name, typed, n);
+    model_list_free(&l);
 }
 static void offer_saved(struct buf *out, const char *typed, size_t n) {
     struct store_entry *v;

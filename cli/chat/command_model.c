@@ -23,14 +23,14 @@ static void list_models(struct repl *r) {
 
 /* Copies the name of the model with this number in the list; false if arg is not one of its numbers. */
 static bool numbered_model(struct repl *r, const char *arg, char *out, size_t cap) {
-    struct model *v;
-    size_t n;
+    struct model_list l;
     char *end;
     unsigned long number = strtoul(arg, &end, 10);
-    if (*end || number < 1 || model_path_list(&r->app->opts, &v, &n, &(struct error){0})) return false;
-    if (number <= n) snprintf(out, cap, "%s", v[number - 1].dir);
-    mem_free(v);
-    return number <= n;
+    if (*end || number < 1 || model_path_list(&r->app->opts, &l, &(struct error){0})) return false;
+    const bool found = number <= l.n;
+    if (found) snprintf(out, cap, "%s", l.v[number - 1].dir);
+    model_list_free(&l);
+    return found;
 }
 
 /* Whether a session is answering; prints a message then. */

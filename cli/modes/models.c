@@ -38,6 +38,12 @@ static void inspect_facts(struct app *a, const struct model *m, struct model_fac
     buf_free(&json);
 }
 
+/* Whether another program keeps the model, in a place of its own. */
+static bool is_elsewhere(const struct model *m) {
+    return strcmp(m->source, "built in") != 0 && strcmp(m->source, "model path") != 0 &&
+           strcmp(m->source, "default") != 0;
+}
+
 static void put_model_row(const struct model *m, int width, const struct model_facts *f, double rate, bool is_default,
                           bool json, struct buf *out) {
     char bytes[32], number[32];
@@ -48,6 +54,7 @@ static void put_model_row(const struct model *m, int width, const struct model_f
         out_json_string(out, m->name, strlen(m->name));
         buf_str(out, ", \"dir\": ");
         out_json_string(out, m->dir, strlen(m->dir));
+        buf_fmt(out, ", \"source\": \"%s\"", m->source);
         if (f->rc) {
             buf_str(out, ", \"error\": ");
             out_json_string(out, f->error.text, strlen(f->error.text));
@@ -66,43 +73,44 @@ static void put_model_row(const struct model *m, int width, const struct model_f
             buf_fmt(out, "larger than the %s of memory: read from disk",
                     amount_bytes(mem_total(), bytes, sizeof bytes));
     }
+    if (!json && is_elsewhere(m)) buf_fmt(out, " (%s)", m->source);
     if (!json && is_default) buf_str(out, " (default)");
 }
 
 /* Lists all models. Sets *chosen to the index of the default model; to the number of models without a default, or if -m
  * overrides it. */
-static int list_models(struct app *a, struct model **v, size_t *n, size_t *chosen, struct error *e) {
+static int list_models(struct app *a, struct model_list *l, size_t *chosen, struct error *e) {
     const struct opt_value *m = &a->opts.v[OPT_MODEL];
     char dir[PATHS_MAX];
-    int rc = model_path_list(&a->opts, v, n, e);
-    *chosen = *n;
+    int rc = model_path_list(&a->opts, l, e);
+    *chosen = l->n;
     if (rc || !m->text || m->origin == ORIGIN_FLAG || model_path_is_url(m->text) ||
         model_path_find(&a->opts, dir, sizeof dir, &(struct error){0}))
         return rc;
-    for (*chosen = 0; *chosen < *n && strcmp((*v)[*chosen].dir, dir) != 0;) ++*chosen;
+    for (*chosen = 0; *chosen < l->n && strcmp(l->v[*chosen].dir, dir) != 0;) ++*chosen;
     return 0;
 }
 
 static int put_model_rows(struct app *a, bool json, bool numbered, struct buf *out, struct error *e) {
-    struct model *v;
+    struct model_list l;
     struct model_facts f;
-    size_t n, chosen;
-    int rc = list_models(a, &v, &n, &chosen, e);
+    size_t chosen;
+    int rc = list_models(a, &l, &chosen, e);
     if (rc) return rc;
     progress_begin("looking for models");
     double rate = bandwidth_of_machine(a);
     int width = 0;
-    for (size_t i = 0; i < n; i++)
-        if ((int)strlen(v[i].name) > width) width = (int)strlen(v[i].name);
-    for (size_t i = 0; i < n; i++) {
-        inspect_facts(a, &v[i], &f);
+    for (size_t i = 0; i < l.n; i++)
+        if ((int)strlen(l.v[i].name) > width) width = (int)strlen(l.v[i].name);
+    for (size_t i = 0; i < l.n; i++) {
+        inspect_facts(a, &l.v[i], &f);
         buf_str(out, json && i ? ",\n " : "");
         if (numbered) buf_fmt(out, "%2zu  ", i + 1);
-        put_model_row(&v[i], width, &f, rate, i == chosen, json, out);
+        put_model_row(&l.v[i], width, &f, rate, i == chosen, json, out);
         if (!json) buf_char(out, '\n');
     }
     progress_clear();
-    mem_free(v);
+    model_list_free(&l);
     return out->failed ? error_set(e, ERR_MEMORY, "no memory for the list") : 0;
 }
 

@@ -5,19 +5,9 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "cli/options/hub_cache.h"
 #include "cli/options/model_path.h"
 #include "cli/report.h"
-
-/* Finds the ORG/NAME of a model in the Hugging Face cache, whose snapshot may move. */
-static bool hub_name(struct app *a, const char *dir, char out[PATHS_MAX]) {
-    struct model *v;
-    size_t n, i = 0;
-    if (model_path_list(&a->opts, &v, &n, &(struct error){0})) return false;
-    while (i < n && (strcmp(v[i].dir, dir) != 0 || *v[i].name == '/' || !strchr(v[i].name, '/'))) i++;
-    if (i < n) snprintf(out, PATHS_MAX, "%s", v[i].name);
-    mem_free(v);
-    return i < n;
-}
 
 /* Copies the value for the configuration file: a URL, a name that a search finds again, or the absolute path of a model
  * that was given by path. */
@@ -32,7 +22,7 @@ static int lasting_name(struct app *a, const char *name, char out[PATHS_MAX], st
         return rc;
     }
     bool is_path = file_exists(name) || file_is_dir(name);
-    char *real = !is_path && hub_name(a, dir, out) ? NULL : realpath(dir, NULL);
+    char *real = !is_path && hub_cache_name(dir, out, PATHS_MAX) ? NULL : realpath(dir, NULL);
     if (real) snprintf(out, PATHS_MAX, "%s", real);
     free(real);
     return 0;

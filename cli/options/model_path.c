@@ -7,16 +7,13 @@
 
 #include "base/file.h"
 #include "base/gguf_file.h"
+#include "cli/options/hub_cache.h"
+#include "cli/options/hub_name.h"
+#include "cli/options/model_stores.h"
 
 bool model_path_is_url(const char *model) {
     return model && (!strncasecmp(model, "http://", 7) || !strncasecmp(model, "https://", 8));
 }
-
-struct model_list {
-    struct model *v;
-    size_t n, cap;
-    const char *dir; /* being listed */
-};
 
 static bool is_model_dir(const char *dir) {
     char path[PATHS_MAX];
@@ -30,54 +27,6 @@ static bool is_gguf_model(const char *path) {
     size_t stem, n = strlen(path);
     return n > 5 && !strcmp(path + n - 5, ".gguf") && file_exists(path) &&
            (!gguf_split(path, &number, &count, &stem) || number == 1);
-}
-
-static int add_model(struct model_list *l, const char *name, const char *dir) {
-    if (mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) return ERR_MEMORY;
-    struct model *m = &l->v[l->n++];
-    snprintf(m->name, sizeof m->name, "%s", name);
-    snprintf(m->dir, sizeof m->dir, "%s", dir);
-    return 0;
-}
-
-static int compare_name(const void *a, const void *b) {
-    return strcmp(((const struct model *)a)->name, ((const struct model *)b)->name);
-}
-
-/* --- the cache of Hugging Face ---------------------------------------------------------------- */
-
-/* Finds the cache directory by Hugging Face's own variables. */
-static int hub_dir(char *out, size_t cap) {
-    static const struct {
-        const char *env, *below;
-    } parents[] = {{"HF_HUB_CACHE", ""},
-                   {"HF_HOME", "/hub"},
-                   {"XDG_CACHE_HOME", "/huggingface/hub"},
-                   {"HOME", "/.cache/huggingface/hub"}};
-    for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
-        const char *at = getenv(parents[i].env);
-        if (!at || *at != '/') continue;
-        return (size_t)snprintf(out, cap, "%s%s", at, parents[i].below) < cap && file_is_dir(out) ? 0 : ERR_RUNTIME;
-    }
-    return ERR_RUNTIME;
-}
-
-static int add_snapshot(void *ctx, const char *name) {
-    struct model_list *l = ctx;
-    char dir[PATHS_MAX];
-    if (*name == '.' || file_join(dir, sizeof dir, l->dir, name, NULL) || !is_model_dir(dir)) return 0;
-    return add_model(l, name, dir);
-}
-
-/* Lists the snapshots of HUB/models--ORG--NAME. */
-static int list_snapshots(struct model_list *l, const char *repo, struct error *e) {
-    char dir[PATHS_MAX];
-    *l = (struct model_list){.dir = dir};
-    if (file_join(dir, sizeof dir, repo, "snapshots", NULL) || !file_is_dir(dir)) return 0;
-    int rc = file_list(dir, add_snapshot, l, e);
-    l->dir = NULL;
-    if (l->n) qsort(l->v, l->n, sizeof *l->v, compare_name);
-    return rc;
 }
 
 /* Appends the names of the models to an error: whole ones, as many as fit. */
@@ -107,48 +56,29 @@ static int take_only_model(struct model_list *l, const char *what, char *dir, si
     return rc;
 }
 
-/* Resolves ORG/NAME to its snapshot in the cache. ERR_CANCELLED: not such a name, or not cached; ERR_MODEL: several
- * snapshots. */
-static int resolve_snapshot(const char *name, char *dir, size_t cap, struct error *e) {
-    char hub[PATHS_MAX], repo[PATHS_MAX];
-    const char *slash = strchr(name, '/');
-    struct model_list l;
-    if (!slash || slash == name || !slash[1] || strchr(slash + 1, '/') || *name == '.' || *name == '~')
-        return ERR_CANCELLED;
-    if (hub_dir(hub, sizeof hub)) return ERR_CANCELLED;
-    if ((size_t)snprintf(repo, sizeof repo, "%s/models--%.*s--%s", hub, (int)(slash - name), name, slash + 1) >=
-        sizeof repo)
-        return ERR_CANCELLED;
-    int rc = list_snapshots(&l, repo, e);
-    if (!rc && !l.n) rc = ERR_CANCELLED;
-    if (!rc) return take_only_model(&l, name, dir, cap, e);
-    mem_free(l.v);
-    return rc;
-}
+struct dir_walk { /* through a directory, whose models a list gets */
+    struct model_list *to;
+    const char *dir;
+    int rc;
+};
 
-/* Adds models--ORG--NAME as ORG/NAME if it has a snapshot. */
+/* Adds the models of HUB/models--ORG--NAME. */
 static int add_repo(void *ctx, const char *name) {
-    struct model_list *l = ctx, inside;
-    char repo[PATHS_MAX], plain[sizeof l->v->name];
-    const char *org = name + 8, *sep = strstr(name, "--");
-    if (strncmp(name, "models--", 8) || !(sep = strstr(org, "--")) || file_join(repo, sizeof repo, l->dir, name, NULL))
-        return 0;
-    snprintf(plain, sizeof plain, "%.*s/%s", (int)(sep - org), org, sep + 2);
-    int rc = list_snapshots(&inside, repo, &(struct error){0});
-    for (size_t i = 0; i < inside.n && !rc; i++)
-        rc = add_model(l, inside.n > 1 ? inside.v[i].dir : plain, inside.v[i].dir);
-    mem_free(inside.v);
-    return rc == ERR_MEMORY ? rc : 0;
+    struct dir_walk *w = ctx;
+    char repo[PATHS_MAX];
+    if (strncmp(name, "models--", 8) || file_join(repo, sizeof repo, w->dir, name, NULL)) return 0;
+    w->rc = hub_cache_list(w->to, repo, &(struct error){0}) == ERR_MEMORY ? ERR_MEMORY : 0;
+    return w->rc;
 }
 
 /* Adds an entry of a directory of models, such as ~/models. */
 static int add_dir_entry(void *ctx, const char *name) {
-    struct model_list *l = ctx;
+    struct dir_walk *w = ctx;
     char dir[PATHS_MAX];
-    if (*name == '.' || file_join(dir, sizeof dir, l->dir, name, NULL) ||
+    if (*name == '.' || file_join(dir, sizeof dir, w->dir, name, NULL) ||
         !(file_is_dir(dir) ? is_model_dir(dir) : is_gguf_model(dir)))
         return 0;
-    return add_model(l, name, dir);
+    return w->rc = model_list_add(w->to, name, dir, "model path");
 }
 
 /* A directory with only a tokenizer serves --tokenize. */
@@ -163,14 +93,15 @@ static bool has_tokenizer(const char *dir) {
 /* Resolves a directory to the model in it: a model folder of the cache, the cache itself, or a directory of models. A
  * directory that is a model or has a tokenizer is left as is. ERR_MODEL: no model, or several, which are named. */
 static int resolve_dir(const char *given, char *dir, size_t cap, struct error *e) {
-    struct model_list l;
+    struct model_list l = {0};
+    struct dir_walk w = {.to = &l, .dir = given};
     if (!strncmp(given, "ember:", 6) || is_model_dir(given) || has_tokenizer(given)) return 0;
-    int rc = list_snapshots(&l, given, e);
+    int rc = hub_cache_list(&l, given, e);
     if (!rc && !l.n) {
-        l.dir = given;
-        rc = file_list(given, add_repo, &l, e);
-        if (!rc && !l.n) rc = file_list(given, add_dir_entry, &l, e);
-        if (l.n) qsort(l.v, l.n, sizeof *l.v, compare_name);
+        rc = file_list(given, add_repo, &w, e);
+        if (!rc && !l.n) rc = file_list(given, add_dir_entry, &w, e);
+        if (!rc) rc = w.rc;
+        model_list_sort(&l, 0);
     }
     if (!rc && l.n) return take_only_model(&l, given, dir, cap, e);
     mem_free(l.v);
@@ -211,54 +142,60 @@ static int add_default(const struct opts *o, struct model_list *l) {
         const char *const slash = strrchr(l->v[i].name, '/');
         if (!strcasecmp(slash ? slash + 1 : l->v[i].name, name)) name = path;
     }
-    return add_model(l, *name ? name : path, dir);
+    return model_list_add(l, *name ? name : path, dir, "default");
 }
 
-int model_path_list(const struct opts *o, struct model **out, size_t *n, struct error *e) {
-    struct model_list l = {0};
+int model_path_list(const struct opts *o, struct model_list *l, struct error *e) {
     char dir[PATHS_MAX];
-    int rc = file_is_dir("ember:") ? add_model(&l, "ember", "ember:") : 0;
-    l.dir = dir;
+    struct dir_walk w = {.to = l, .dir = dir};
+    *l = (struct model_list){0};
+    int rc = file_is_dir("ember:") ? model_list_add(l, "ember", "ember:", "built in") : 0;
     for (int i = 0; !rc && path_entry(o, i, dir, sizeof dir); i++)
-        if (file_is_dir(dir)) rc = file_list(dir, add_dir_entry, &l, e);
-    if (!rc && !hub_dir(dir, sizeof dir)) rc = file_list(dir, add_repo, &l, e);
-    if (!rc) rc = add_default(o, &l);
+        if (file_is_dir(dir) && !(rc = file_list(dir, add_dir_entry, &w, e))) rc = w.rc;
+    if (!rc && !hub_cache_dir(dir, sizeof dir) && file_is_dir(dir) && !(rc = file_list(dir, add_repo, &w, e)))
+        rc = w.rc;
+    if (!rc) rc = model_stores_list(l);
+    if (!rc) rc = add_default(o, l);
     if (rc == ERR_MEMORY) error_set(e, rc, "no memory for the list");
-    if (rc) mem_free(l.v);
-    if (rc) return rc;
-    if (l.n > 1) qsort(l.v + 1, l.n - 1, sizeof *l.v, compare_name);
-    *out = l.v;
-    *n = l.n;
-    return 0;
+    if (rc) model_list_free(l);
+    else model_list_sort(l, 1);
+    return rc;
 }
 
 /* --- find ------------------------------------------------------------------------------------- */
 
-/* Finds a model by its name without regard to case, or by the beginning of one name. ERR_CANCELLED: there is none;
- * ERR_USAGE: several, which are named. A name counts also without its ORG/. */
-static int find_similar(const struct opts *o, const char *name, char *out, size_t cap, struct error *e) {
-    struct model_list l = {0}, matches[2] = {{0}, {0}}; /* whole names; beginnings */
-    size_t k = strlen(name);
-    int rc = strchr("/.~", *name) ? ERR_CANCELLED : model_path_list(o, &l.v, &l.n, e);
+/* Whether a text means a model: 3 it is the name, 2 the beginning of the name, 1 a part of it; 0 no. Without regard to
+ * case; the name counts also without its ORG/, its :QUANT, and :latest of ollama's. */
+static int match_name(const char *name, const char *text) {
+    const char *slash = strchr(name, '/'), *last = slash ? slash + 1 : name, *colon = strrchr(last, ':');
+    const size_t k = strlen(text);
+    if (!strcasecmp(name, text) || !strcasecmp(last, text)) return 3;
+    if (colon && !strcasecmp(colon, ":latest") && (size_t)(colon - name) == k && !strncasecmp(name, text, k)) return 3;
+    if (!strncasecmp(name, text, k) || !strncasecmp(last, text, k)) return 2;
+    return strcasestr(name, text) != NULL;
+}
+
+/* Finds a model by its name, or by a part of one name. ERR_CANCELLED: there is none; ERR_USAGE: several, which are
+ * named. */
+static int find_similar(const struct opts *o, const char *text, char *out, size_t cap, struct error *e) {
+    struct model_list l = {0}, found = {0};
+    int best = 0, rc = !*text || strchr("/.~", *text) ? ERR_CANCELLED : model_path_list(o, &l, e);
     for (size_t i = 0; i < l.n && !rc; i++) {
-        const char *slash = strchr(l.v[i].name, '/'), *whole = l.v[i].name, *last = slash ? slash + 1 : whole;
-        bool begins = !strncasecmp(whole, name, k) || !strncasecmp(last, name, k);
-        bool equal = !strcasecmp(whole, name) || !strcasecmp(last, name);
-        if (begins) rc = add_model(&matches[!equal], l.v[i].name, l.v[i].dir);
+        const int match = match_name(l.v[i].name, text);
+        if (match > best) best = match, found.n = 0;
+        if (match && match == best) rc = model_list_add(&found, l.v[i].name, l.v[i].dir, NULL);
     }
-    const struct model_list *found = matches[0].n ? &matches[0] : &matches[1];
-    if (!rc && found->n == 1) snprintf(out, cap, "%s", found->v[0].dir);
-    else if (!rc && !found->n) rc = ERR_CANCELLED;
+    if (!rc && found.n == 1) snprintf(out, cap, "%s", found.v[0].dir);
+    else if (!rc && !found.n) rc = ERR_CANCELLED;
     else if (!rc) {
-        rc = error_set(e, ERR_USAGE, "-m %s: the beginning of %zu names:", name, found->n);
-        for (size_t i = 0; i < found->n && strlen(e->text) + strlen(found->v[i].name) + 2 < sizeof e->text; i++) {
-            size_t n = strlen(e->text);
-            snprintf(e->text + n, sizeof e->text - n, " %s", found->v[i].name);
+        rc = error_set(e, ERR_USAGE, "-m %s is ambiguous:", text);
+        for (size_t i = 0; i < found.n && strlen(e->text) + strlen(found.v[i].name) + 3 < sizeof e->text; i++) {
+            const size_t n = strlen(e->text);
+            snprintf(e->text + n, sizeof e->text - n, "%s %s", i ? "," : "", found.v[i].name);
         }
     }
-    mem_free(l.v);
-    mem_free(matches[0].v);
-    mem_free(matches[1].v);
+    model_list_free(&l);
+    model_list_free(&found);
     return rc == ERR_MEMORY ? error_set(e, rc, "no memory for the list of models") : rc;
 }
 
@@ -268,17 +205,16 @@ static int not_found(const struct opts *o, const char *m, struct error *e) {
     if (name && name + 1 < address && name + 1 + strspn(m + name + 1, "0123456789") == address) /* HOST:PORT */
         return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file; for a server: -m http://%.*s/v1", m,
                          (int)address, m);
-    bool like_hub = strchr(m, '/') && strchr(m, '/') == strrchr(m, '/') && !strchr("/.~", *m); /* ORG/NAME */
-    if (like_hub)
-        return error_set(
-            e, ERR_MODEL,
-            "%s: no such directory or GGUF file, and not in the Hugging Face cache; this downloads it: hf download %s",
-            m, m);
+    struct hub_name hub;
+    if (hub_name_parse(m, &hub))
+        return error_set(e, ERR_MODEL,
+                         "%s: no such directory or GGUF file, and not in the Hugging Face cache; this downloads it: "
+                         "hf download %s",
+                         m, m);
     if (strchr(m, '/')) return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file", m);
     return error_set(e, ERR_MODEL,
                      "%s: no such directory or GGUF file, nor one in the model path%s%s; hearth --models lists the "
-                     "models on this machine, and hf download "
-                     "ORG/NAME gets one",
+                     "models on this machine, and hf download ORG/NAME gets one",
                      m, o->v[OPT_MODEL_PATH].text ? " " : "",
                      o->v[OPT_MODEL_PATH].text ? o->v[OPT_MODEL_PATH].text : "");
 }
@@ -325,7 +261,14 @@ int model_path_find(const struct opts *o, char *out, size_t cap, struct error *e
         snprintf(out, cap, "ember:");
         if (file_is_dir(out)) return 0;
     }
-    int rc = resolve_snapshot(m, out, cap, e);
+    int rc = hub_cache_find(m, out, cap, e);
     if (rc == ERR_CANCELLED) rc = find_similar(o, m, out, cap, e);
     return rc == ERR_CANCELLED ? not_found(o, m, e) : rc;
+}
+
+void model_path_name(const char *path, char *out, size_t cap) {
+    const char *slash = strrchr(path, '/');
+    if (!strncmp(path, "ember:", 6)) snprintf(out, cap, "ember");
+    else if (!hub_cache_name(path, out, cap) && !model_stores_name(path, out, cap))
+        snprintf(out, cap, "%s", slash && slash[1] ? slash + 1 : path);
 }

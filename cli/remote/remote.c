@@ -165,6 +165,7 @@ static int remote_open_text(struct app *a, struct error *e) {
     if (!rc) rc = choose_served_model(a->remote, e);
     progress_clear();
     if (!rc) snprintf(a->model_dir, sizeof a->model_dir, "%s", a->remote->model);
+    if (!rc) snprintf(a->model_name, sizeof a->model_name, "%s", a->remote->model);
     return rc;
 }
 

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "base/file.h"
+#include "cli/options/hub_cache.h"
 #include "cli/options/model_path.h"
 #include "cli/report.h"
 #include "cli/terminal/ask.h"
@@ -14,13 +15,9 @@
 static bool is_builtin(const char *path) { return !strncmp(path, "ember:", 6); }
 static bool is_given(const struct app *a) { return a->opts.v[OPT_MODEL].origin == ORIGIN_FLAG; }
 
-static const char *short_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return is_builtin(path) ? "ember" : slash && slash[1] ? slash + 1 : path;
-}
-
 void store_model_place(const struct app *a, char out[PATHS_MAX]) {
     const char *url = a->opts.v[OPT_MODEL].text;
+    if (!model_path_is_url(url) && hub_cache_name(a->model_dir, out, PATHS_MAX)) return; /* its files may move */
     char *real = is_builtin(a->model_dir) || model_path_is_url(url) ? NULL : realpath(a->model_dir, NULL);
     snprintf(out, PATHS_MAX, "%s", real ? real : model_path_is_url(url) ? url : a->model_dir);
     free(real);
@@ -28,7 +25,7 @@ void store_model_place(const struct app *a, char out[PATHS_MAX]) {
 
 void store_model_write(const struct app *a, struct buf *out) {
     char path[PATHS_MAX], hash[24] = "";
-    const char *name = short_name(a->model_dir);
+    const char *name = a->model_name;
     store_model_place(a, path);
     if (a->template) snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_template_hash(a->template));
     buf_str(out, "\"model\": ");
@@ -57,9 +54,9 @@ void store_model_parse(const struct json *body, struct store_model *out) {
 void store_model_note(const struct app *a, const char *what, const struct store_model *m) {
     char path[PATHS_MAX], hash[24];
     store_model_place(a, path);
-    if (*m->path ? strcmp(m->path, path) : *m->name && strcmp(m->name, short_name(a->model_dir)))
+    if (*m->path ? strcmp(m->path, path) : *m->name && strcmp(m->name, a->model_name))
         report_note("%s: started with the model %s, continues with %s", what, *m->name ? m->name : m->path,
-                    short_name(a->model_dir));
+                    a->model_name);
     else if (a->template && *m->template_hash) {
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_template_hash(a->template));
         if (strcmp(m->template_hash, hash)) report_note("%s: the chat template has changed since", what);
@@ -104,11 +101,12 @@ static int select_server(struct app *a, const char *what, const char *url, struc
 }
 
 int store_model_select(struct app *a, const char *what, const struct store_model *m, struct error *e) {
-    char dir[PATHS_MAX];
+    char dir[PATHS_MAX], name[PATHS_MAX];
     if (is_given(a) || (!*m->path && !*m->name)) return 0;
     if (model_path_is_url(m->path)) return select_server(a, what, m->path, e);
     if (*m->path) {
-        if (is_builtin(m->path) || file_exists(m->path) || file_is_dir(m->path))
+        if (is_builtin(m->path) || file_exists(m->path) || file_is_dir(m->path) ||
+            !hub_cache_find(m->path, dir, sizeof dir, &(struct error){0}))
             return opt_set(&a->opts, OPT_MODEL, m->path, ORIGIN_CHAT, what, e);
         return error_set(e, ERR_MODEL,
                          "the conversation '%s' was held with the model %s, which is no longer at %s; -m DIR continues "
@@ -116,7 +114,10 @@ int store_model_select(struct app *a, const char *what, const struct store_model
                          what, m->name, m->path);
     }
     /* a file of an earlier version has only the name */
-    if (!model_path_find(&a->opts, dir, sizeof dir, &(struct error){0}) && !strcmp(short_name(dir), m->name)) return 0;
+    if (!model_path_find(&a->opts, dir, sizeof dir, &(struct error){0})) {
+        model_path_name(dir, name, sizeof name);
+        if (!strcmp(name, m->name)) return 0;
+    }
     struct opt_value was = a->opts.v[OPT_MODEL];
     int rc = opt_set(&a->opts, OPT_MODEL, m->name, ORIGIN_CHAT, what, e);
     if (rc || !model_path_find(&a->opts, dir, sizeof dir, &(struct error){0})) return rc;

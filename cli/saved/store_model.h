@@ -4,7 +4,7 @@
 #include "cli/app.h"
 
 struct store_model { /* empty when zero-initialised */
-    char name[128];
+    char name[304];
     char path[PATHS_MAX];   /* absolute path, "ember:" or a URL; empty in files of earlier versions */
     char template_hash[24]; /* chat_template_hash in hexadecimal digits */
     uint64_t fingerprint;   /* engine_info.fingerprint; 0: unknown */

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cli/options/hub_cache.h"
 #include "cli/server/resident.h"
 #include "cli/server/server.h"
 #include "cli/terminal/out.h"
@@ -73,8 +74,9 @@ void serve_status_put(struct server *s, struct buf *b) {
     bool first = true;
     buf_str(b, "{\"model\": ");
     out_json_string(b, i->name, strlen(i->name));
-    char *real = realpath(s->app->model_dir, NULL);
-    const char *dir = real ? real : s->app->model_dir;
+    char name[PATHS_MAX];
+    char *real = hub_cache_name(s->app->model_dir, name, sizeof name) ? NULL : realpath(s->app->model_dir, NULL);
+    const char *dir = real ? real : hub_cache_name(s->app->model_dir, name, sizeof name) ? name : s->app->model_dir;
     buf_str(b, ", \"dir\": ");
     out_json_string(b, dir, strlen(dir));
     free(real);

@@ -19,11 +19,7 @@
 /* Shows progress before anything slow starts. */
 static void show_opening(const struct app *a) {
     char what[64];
-    const char *slash = strrchr(a->model_dir, '/');
-    snprintf(what, sizeof what, "opening %.40s",
-             !strncmp(a->model_dir, "ember:", 6) ? "ember"
-             : slash && slash[1]                 ? slash + 1
-                                                 : a->model_dir);
+    snprintf(what, sizeof what, "opening %.40s", a->model_name);
     progress_begin(what);
 }
 
@@ -61,6 +57,7 @@ static int on_progress(void *ctx, const char *what, double share) {
 void engine_client_local_params(struct app *a, struct engine_params *p) {
     const struct opt_value *v = a->opts.v;
     *p = (struct engine_params){.dir = a->model_dir,
+                                .name = *a->model_name ? a->model_name : NULL,
                                 .gpus = gpus_of_option(a),
                                 .trace = v[OPT_TRACE].text,
                                 .trace_routing = v[OPT_TRACE_ROUTING].text,

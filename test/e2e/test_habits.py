@@ -114,7 +114,7 @@ class Habits(driver.ChatCase):
         self.assertEqual([opened(n) for n in ("mixtral", "MIX", "deepseek-v3", "deepseek-r")], ["Mixtral", "Mixtral", "DeepSeek-V3", "DeepSeek-R1"])
         rc, err = opened("deepseek")
         self.assertEqual(rc, 2)
-        self.assertIn("the beginning of 2 names: DeepSeek-R1 DeepSeek-V3", err)
+        self.assertIn("-m deepseek is ambiguous: DeepSeek-R1, DeepSeek-V3", err)
         rc, err = opened("nosuch")
         self.assertEqual(rc, 3)
         self.assertIn("hf download ORG/NAME", err)

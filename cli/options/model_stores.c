@@ -1,0 +1,158 @@
+#include "cli/options/model_stores.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/gguf_file.h"
+#include "base/json.h"
+#include "cli/options/hub_name.h"
+
+struct store_walk {
+    struct model_list *to;
+    const char *dir;   /* being listed */
+    const char *root;  /* of the store */
+    const char *names; /* what the folders so far are called: "ORG/NAME" */
+    int depth, rc;
+};
+
+/* Lists a folder below another, with the names of both. */
+static void descend(struct store_walk *w, const char *name, int (*fn)(void *ctx, const char *name)) {
+    char dir[PATHS_MAX], names[600];
+    if (*name == '.' || file_join(dir, sizeof dir, w->dir, name, NULL) || !file_is_dir(dir) ||
+        (size_t)snprintf(names, sizeof names, "%s%s%s", w->names, *w->names ? "/" : "", name) >= sizeof names)
+        return;
+    struct store_walk inside = *w;
+    inside.dir = dir;
+    inside.names = names;
+    inside.depth++;
+    file_list(dir, fn, &inside, NULL);
+    w->rc = inside.rc;
+}
+
+/* --- LM Studio and llama.cpp ------------------------------------------------------------------ */
+
+static int on_lmstudio(void *ctx, const char *name) {
+    struct store_walk *w = ctx;
+    char path[PATHS_MAX], model[900], label[HUB_QUANT_MAX];
+    if (w->depth < 2) descend(w, name, on_lmstudio);
+    else if (hub_name_is_weights(name) && !file_join(path, sizeof path, w->dir, name, NULL) && file_exists(path)) {
+        hub_name_label(name, label, sizeof label);
+        snprintf(model, sizeof model, "%s:%s", w->names, label);
+        w->rc = model_list_add(w->to, model, path, "LM Studio");
+    }
+    return w->rc;
+}
+
+static int on_llama(void *ctx, const char *name) {
+    struct store_walk *w = ctx;
+    char path[PATHS_MAX];
+    if (hub_name_is_weights(name) && !file_join(path, sizeof path, w->dir, name, NULL) && file_exists(path))
+        w->rc = model_list_add(w->to, name, path, "llama.cpp");
+    return w->rc;
+}
+
+/* --- ollama ----------------------------------------------------------------------------------- */
+
+/* Reads from a manifest which blob holds the weights. */
+static bool read_manifest(const char *manifest, const char *root, char *blob, size_t cap) {
+    enum { MAX_BYTES = 1 << 20, DIGEST_CHARS = 71 };
+    static const char prefix[] = "sha256:", hex[] = "0123456789abcdef";
+    struct arena arena = {0};
+    struct json j;
+    char *text;
+    size_t n;
+    bool found = false;
+    if (file_read(manifest, MAX_BYTES, &text, &n, NULL)) return false;
+    if (!json_parse(&arena, text, n, 0, "manifest", &j, NULL)) {
+        const struct json *layers = json_get(&j, "layers");
+        for (uint32_t i = 0; layers && layers->type == JSON_ARRAY && i < layers->n && !found; i++) {
+            const struct json *digest = json_get(&layers->items[i], "digest");
+            if (!json_is(json_get(&layers->items[i], "mediaType"), "application/vnd.ollama.image.model") || !digest ||
+                digest->type != JSON_STRING || digest->n != DIGEST_CHARS || memcmp(digest->string, prefix, 7))
+                continue;
+            found = (size_t)snprintf(blob, cap, "%s/blobs/sha256-%.64s", root, digest->string + 7) < cap &&
+                    strspn(strrchr(blob, '-') + 1, hex) == 64 && file_exists(blob);
+        }
+    }
+    arena_free(&arena);
+    mem_free(text);
+    return found;
+}
+
+/* Manifests stand at HOST/NAMESPACE/NAME/TAG; ollama leaves out its own host and the namespace "library". */
+static int on_ollama(void *ctx, const char *name) {
+    static const char own[] = "registry.ollama.ai/", library[] = "library/";
+    struct store_walk *w = ctx;
+    char path[PATHS_MAX], blob[PATHS_MAX], model[900];
+    const char *names = w->names;
+    if (w->depth < 3) descend(w, name, on_ollama);
+    else if (*name != '.' && !file_join(path, sizeof path, w->dir, name, NULL) && file_exists(path) &&
+             read_manifest(path, w->root, blob, sizeof blob)) {
+        if (!strncmp(names, own, sizeof own - 1)) names += sizeof own - 1;
+        if (names != w->names && !strncmp(names, library, sizeof library - 1)) names += sizeof library - 1;
+        snprintf(model, sizeof model, "%s:%s", names, name);
+        w->rc = model_list_add(w->to, model, blob, "ollama");
+    }
+    return w->rc;
+}
+
+/* --- all -------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *env, *below;
+    int (*fn)(void *ctx, const char *name);
+} places[] = {{"HOME", "/.lmstudio/models", on_lmstudio},
+              {"HOME", "/.cache/lm-studio/models", on_lmstudio},
+              {"LLAMA_CACHE", "", on_llama},
+              {"XDG_CACHE_HOME", "/llama.cpp", on_llama},
+              {"HOME", "/.cache/llama.cpp", on_llama},
+              {"OLLAMA_MODELS", "", on_ollama},
+              {"HOME", "/.ollama/models", on_ollama},
+              {NULL, "/usr/share/ollama/.ollama/models", on_ollama}}; /* of its service */
+
+static int list_place(struct model_list *l, size_t i) {
+    char root[PATHS_MAX], dir[PATHS_MAX];
+    const char *at = places[i].env ? getenv(places[i].env) : "";
+    if (!at || (places[i].env && *at != '/') ||
+        (size_t)snprintf(root, sizeof root, "%s%s", at, places[i].below) >= sizeof root)
+        return 0;
+    const bool of_ollama = places[i].fn == on_ollama;
+    if ((size_t)snprintf(dir, sizeof dir, "%s%s", root, of_ollama ? "/manifests" : "") >= sizeof dir ||
+        !file_is_dir(dir))
+        return 0;
+    struct store_walk w = {.to = l, .dir = dir, .root = root, .names = ""};
+    file_list(dir, places[i].fn, &w, NULL);
+    return w.rc;
+}
+
+/* Whether an earlier place has the same file, as when two variables name one folder. */
+static void drop_repeated(struct model_list *l, size_t from) {
+    size_t n = from;
+    for (size_t i = from; i < l->n; i++) {
+        bool repeated = false;
+        for (size_t k = from; k < n && !repeated; k++)
+            repeated = !strcmp(l->v[k].dir, l->v[i].dir) && !strcmp(l->v[k].name, l->v[i].name);
+        if (!repeated) l->v[n++] = l->v[i];
+    }
+    l->n = n;
+}
+
+int model_stores_list(struct model_list *l) {
+    const size_t from = l->n;
+    int rc = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places && !rc; i++) rc = list_place(l, i);
+    drop_repeated(l, from);
+    return rc;
+}
+
+bool model_stores_name(const char *path, char *out, size_t cap) {
+    struct model_list l = {0};
+    bool found = false;
+    if (!strstr(path, "/blobs/sha256-") || model_stores_list(&l)) return false;
+    for (size_t i = 0; i < l.n && !found; i++)
+        if (!strcmp(l.v[i].dir, path)) found = (size_t)snprintf(out, cap, "%s", l.v[i].name) < cap;
+    model_list_free(&l);
+    return found;
+}
