@@ -9,6 +9,7 @@
 #include "cli/app.h"
 #include "cli/chat/picker.h"
 #include "cli/chat/repl.h"
+#include "cli/hub/hub.h"
 #include "cli/modes/batch.h"
 #include "cli/modes/bench.h"
 #include "cli/modes/check_gpus.h"
@@ -182,6 +183,7 @@ static int run_mode(struct app *a, struct error *e) {
                  {OPT_PLAN, plan_run},
                  {OPT_MODELS, models_print},
                  {OPT_USE, use_run},
+                 {OPT_PULL, hub_pull_run},
                  {OPT_LIST_CHATS, store_list_print},
                  {OPT_DELETE, delete_chat},
                  {OPT_PRINT_CONFIG, print_config},

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "cli/hub/hub.h"
 #include "cli/options/model_path.h"
 #include "cli/remote/remote.h"
 #include "cli/report.h"
@@ -21,6 +22,17 @@ int open_find_model(struct app *a, struct error *e) {
     snprintf(a->model_dir, sizeof a->model_dir, "%s", dir);
     model_path_name(dir, a->model_name, sizeof a->model_name);
     return 0;
+}
+
+/* Finds the model; offers to download one that is not on this machine. */
+static int find_or_pull(struct app *a, struct error *e) {
+    int rc = open_find_model(a, e);
+    if (rc != ERR_MODEL || !a->opts.v[OPT_MODEL].text) return rc;
+    struct error offer = {0};
+    const int offered = hub_pull_offer(a, a->opts.v[OPT_MODEL].text, &offer);
+    if (offered == ERR_CANCELLED) return rc;
+    if (offered) *e = offer;
+    return offered ? offered : open_find_model(a, e);
 }
 
 bool open_is_builtin(const struct app *a) {
@@ -55,7 +67,7 @@ static int open_prompts(struct app *a, struct error *e) {
         a->backend = &backend_attached;
         return a->backend->open_text(a, e);
     }
-    int rc = url ? remote_check_options(a, e) : open_find_model(a, e);
+    int rc = url ? remote_check_options(a, e) : find_or_pull(a, e);
     a->backend = &backend_local;
     if (rc) return rc;
     if (url) a->backend = &backend_remote;

@@ -208,7 +208,7 @@ static int choose(const struct model_list *l, const struct hub_name *name, char 
     if (n == 1) return (size_t)snprintf(out, cap, "%s", l->v[at].dir) < cap ? 0 : ERR_USAGE;
     if (!n) {
         snprintf(head, sizeof head,
-                 "%s:%s: not in the Hugging Face cache; this downloads it: hf download %s:%s; there:", name->repo,
+                 "%s:%s: not in the Hugging Face cache; this downloads it: hearth --pull %s:%s; there:", name->repo,
                  name->quant, name->repo, name->quant);
         return name_all(l, ERR_MODEL, head, e);
     }

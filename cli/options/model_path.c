@@ -209,12 +209,12 @@ static int not_found(const struct opts *o, const char *m, struct error *e) {
     if (hub_name_parse(m, &hub))
         return error_set(e, ERR_MODEL,
                          "%s: no such directory or GGUF file, and not in the Hugging Face cache; this downloads it: "
-                         "hf download %s",
+                         "hearth --pull %s",
                          m, m);
     if (strchr(m, '/')) return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file", m);
     return error_set(e, ERR_MODEL,
                      "%s: no such directory or GGUF file, nor one in the model path%s%s; hearth --models lists the "
-                     "models on this machine, and hf download ORG/NAME gets one",
+                     "models on this machine, and hearth --pull ORG/NAME downloads one",
                      m, o->v[OPT_MODEL_PATH].text ? " " : "",
                      o->v[OPT_MODEL_PATH].text ? o->v[OPT_MODEL_PATH].text : "");
 }

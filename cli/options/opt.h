@@ -15,6 +15,7 @@ enum opt_id {
     OPT_CONTEXT,
     OPT_TEMPLATE,
     OPT_MODELS,
+    OPT_PULL,
     OPT_USE,
     OPT_PRESET,
     OPT_RAW,

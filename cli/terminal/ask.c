@@ -27,11 +27,15 @@ bool ask_line(char *out, size_t cap) {
     return true;
 }
 
-bool ask_yes(const char *question) {
-    char answer[64];
+bool ask_text(const char *question, char *out, size_t cap) {
     ask_drop_typed();
     out_err(question, strlen(question));
-    return ask_line(answer, sizeof answer) && (!strcasecmp(answer, "y") || !strcasecmp(answer, "yes"));
+    return ask_line(out, cap);
+}
+
+bool ask_yes(const char *question) {
+    char answer[64];
+    return ask_text(question, answer, sizeof answer) && (!strcasecmp(answer, "y") || !strcasecmp(answer, "yes"));
 }
 
 void ask_drop_typed(void) { tcflush(0, TCIFLUSH); }

@@ -27,7 +27,7 @@ class Habits(driver.ChatCase):
         for args in (("--help", "CACHE"), ("-h", "cache"), ("help", "cache")):  # a word to search for
             rc, out, err = self.run_bin(*args)
             self.assertEqual((rc, err), (0, ""))
-            self.assertEqual(re.findall(r"(?m)^ {6}--([a-z-]+)", out.decode()), ["models", "kv", "kv-cache", "expert-cache", "evict"])
+            self.assertEqual(re.findall(r"(?m)^ {6}--([a-z-]+)", out.decode()), ["models", "pull", "kv", "kv-cache", "expert-cache", "evict"])
         rc, out, err = self.run_bin("--help", "zork")
         self.assertEqual((rc, out), (2, b""))
         self.assertIn("no option has 'zork' in its name or text", err)
@@ -38,7 +38,7 @@ class Habits(driver.ChatCase):
         t = self.terminal("--help", rows=60, cols=160)  # on a screen: what is used every day
         self.assertEqual(t.wait(), 0)
         shown = re.findall(r"(?m)^  (?:-\w, |    )--([a-z-]+)", t.out.decode().replace("\r", ""))
-        self.assertEqual(len(shown), 26)
+        self.assertEqual(len(shown), 27)
         self.assertIn("--help all shows every option", t.out.decode())
         self.assertLess(t.out.count(b"\n"), 60)
         for cols in (60, 80, 120):  # words are not broken, and further rows of a text begin below its first
@@ -117,10 +117,10 @@ class Habits(driver.ChatCase):
         self.assertIn("-m deepseek is ambiguous: DeepSeek-R1, DeepSeek-V3", err)
         rc, err = opened("nosuch")
         self.assertEqual(rc, 3)
-        self.assertIn("hf download ORG/NAME", err)
+        self.assertIn("hearth --pull ORG/NAME downloads one", err)
         rc, err = opened("Qwen/Qwen3-30B")
         self.assertEqual(rc, 3)
-        self.assertIn("this downloads it: hf download Qwen/Qwen3-30B", err)
+        self.assertIn("this downloads it: hearth --pull Qwen/Qwen3-30B", err)
 
     def test_default_model_is_listed(self):
         path = self.model("elsewhere/model")

@@ -79,7 +79,7 @@ class Models(driver.Case):
         self.assertIn("contains 3 models; give -m one of: org/tiny-GGUF:BF16 org/tiny-GGUF:Q8_0 org/tiny-GGUF:UD-Q4_K_XL", err)
         rc, err = self.opened("org/tiny-GGUF:Q2_K")
         self.assertEqual(rc, 3)
-        self.assertIn("org/tiny-GGUF:Q2_K: not in the Hugging Face cache; this downloads it: hf download org/tiny-GGUF:Q2_K; there: org/tiny-GGUF:BF16", err)
+        self.assertIn("org/tiny-GGUF:Q2_K: not in the Hugging Face cache; this downloads it: hearth --pull org/tiny-GGUF:Q2_K; there: org/tiny-GGUF:BF16", err)
         rc, err = self.opened("tiny")
         self.assertEqual(rc, 2)
         self.assertIn("-m tiny is ambiguous: org/tiny-GGUF:BF16, org/tiny-GGUF:Q8_0, org/tiny-GGUF:UD-Q4_K_XL", err)

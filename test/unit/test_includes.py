@@ -61,8 +61,9 @@ FLOORS = [
         "cli/chat": TURN + ["cli/turn", "cli/tools", "cli/saved", "cli/modes/models.h"],
         "cli/remote": TURN + ["cli/turn", "cli/server/resident.h"],
         "cli/server": TURN + ["cli/turn"],
+        "cli/hub": TURN + ["cli/turn", "cli/remote", "cli/modes/bandwidth.h", "cli/modes/verdict.h"],
         "cli/modes": TURN + ["cli/turn", "cli/tools", "cli/saved"],
-        "cli": TURN + ["cli/turn", "cli/tools", "cli/chat", "cli/saved", "cli/remote", "cli/server", "cli/modes"],
+        "cli": TURN + ["cli/turn", "cli/tools", "cli/chat", "cli/saved", "cli/remote", "cli/server", "cli/modes", "cli/hub"],
         "main.c": ["cli", "base", "engine/ember/ember.h"],
     },
 ]
