@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "base/file.h"
+#include "cli/options/opt_verb.h"
 
 void opt_init(struct opts *o) {
     *o = (struct opts){0};
@@ -337,6 +338,27 @@ static bool is_option_word(const char *word) {
     return id != OPT_COUNT && !(opt_table[id].flags & OPT_HIDDEN);
 }
 
+/* Takes a verb and the model that it names. Returns the number of words taken: those behind them are the prompt. With
+ * -m NAME, several words are a question to that model, as in "show me ...". */
+static int take_verb(struct opts *o, char **words, int n, int *rc, struct error *e) {
+    const struct opt_verb *v = opt_verb_find(words[0]);
+    const bool has_model = o->v[OPT_MODEL].origin == ORIGIN_FLAG;
+    const enum opt_id id = v && v->option ? opt_find(v->option, strlen(v->option), NULL) : OPT_MODEL;
+    if (!v || (n > 1 && has_model && v->object != VERB_REFUSED)) return 0;
+    const bool must = v->object == VERB_NAME || v->object == VERB_NAME_PROMPT, alone = v->object == VERB_ALONE,
+               asks = v->object == VERB_NAME_PROMPT || v->object == VERB_MAY_NAME_PROMPT;
+    if (v->object == VERB_REFUSED || (n == 1 && must && (!has_model || id == OPT_PULL)) || (n > 1 && alone) ||
+        (n > 2 && !asks)) {
+        *rc = error_set(e, ERR_USAGE, "%s; to ask a question that begins with '%s': -p \"%s ...\"", v->usage, v->word,
+                        v->word);
+        return n;
+    }
+    if (id == OPT_PULL) *rc = opt_set(o, OPT_PULL, words[1], ORIGIN_FLAG, v->word, e);
+    else if (id != OPT_MODEL) *rc = opt_set(o, id, "yes", ORIGIN_FLAG, v->word, e);
+    if (!*rc && n > 1 && id != OPT_PULL) *rc = opt_set(o, OPT_MODEL, words[1], ORIGIN_FLAG, v->word, e);
+    return n > 2 ? 2 : n;
+}
+
 /* Arguments without a dash are the prompt. A single word that is the name of a file or an option is a mistake. */
 static int set_words(struct opts *o, char **words, int n, bool literal, struct error *e) {
     struct buf text = {0};
@@ -345,6 +367,11 @@ static int set_words(struct opts *o, char **words, int n, bool literal, struct e
         return opt_set(o, OPT_HELP, n > 1 ? words[1] : "", ORIGIN_FLAG, "help", e);
     if (n == 1 && !literal && !strcmp(words[0], "version"))
         return opt_set(o, OPT_VERSION, "yes", ORIGIN_FLAG, "version", e);
+    int rc = 0, taken = literal ? 0 : take_verb(o, words, n, &rc, e);
+    if (rc || taken == n) return rc;
+    words += taken;
+    n -= taken;
+    literal |= taken > 0;
     if (o->v[OPT_PROMPT].text)
         return error_set(e, ERR_USAGE, "unexpected argument '%s': -p gives the prompt already; see hearth --help",
                          words[0]);
@@ -355,8 +382,8 @@ static int set_words(struct opts *o, char **words, int n, bool literal, struct e
         return error_set(e, ERR_USAGE,
                          "'%s' is a file or directory: -f attaches it to a question, -m opens it as a model", words[0]);
     for (int i = 0; i < n; i++) buf_fmt(&text, "%s%s", i ? " " : "", words[i]);
-    int rc = text.failed ? error_set(e, ERR_MEMORY, "no memory")
-                         : opt_set(o, OPT_PROMPT, text.data, ORIGIN_FLAG, "the prompt", e);
+    rc = text.failed ? error_set(e, ERR_MEMORY, "no memory")
+                     : opt_set(o, OPT_PROMPT, text.data, ORIGIN_FLAG, "the prompt", e);
     buf_free(&text);
     return rc;
 }

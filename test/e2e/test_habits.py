@@ -122,6 +122,53 @@ class Habits(driver.ChatCase):
         self.assertEqual(rc, 3)
         self.assertIn("this downloads it: hearth --pull Qwen/Qwen3-30B", err)
 
+    def test_verbs(self):
+        """What people type from other programs does what it means, or says what to type; it is never a question to the built-in model."""
+        for name in ("alpha", "beta"):
+            self.model(name)
+        self.env["HEARTH_MODEL_PATH"] = os.path.join(self.home, "models")
+        path = os.path.join(self.home, "models", "beta")
+
+        def model_of(*args):
+            rc, out, err = self.run_bin(*args, "--save", "x")
+            self.assertEqual(rc, 0, err)
+            with open(self.session_file("x")) as f:
+                body = json.load(f)["body"]
+            os.unlink(self.session_file("x"))
+            return body["path"], body["messages"][0]["content"]
+        for verb in ("run", "chat"):
+            self.assertEqual(model_of(verb, "beta", "prompt", "x y"), (path, "prompt x y"))
+            self.assertEqual(model_of(verb, "beta", "-p", "hi"), (path, "hi"))
+            self.assertEqual(model_of(verb, "beta", "list"), (path, "list"))
+            t = self.terminal(verb, "beta")
+            t.prompt()
+            t.send("/bye\r")
+            self.assertEqual(t.wait(), 0)
+        self.assertEqual(model_of("-m", "beta", "show", "me", "a", "list"), (path, "show me a list"))
+        self.assertEqual(model_of("show me a list")[1], "show me a list")
+        for verb in ("list", "ls"):
+            self.assertEqual(self.run_bin(verb), self.run_bin("--models"))
+            self.assertEqual(self.run_bin(verb, "--json"), self.run_bin("--models", "--json"))
+        self.assertEqual(self.run_bin("show", "beta"), self.run_bin("-m", "beta", "--inspect"))
+        self.assertEqual(self.run_bin("-m", "beta", "show"), self.run_bin("-m", "beta", "--inspect"))
+        self.assertEqual(self.run_bin("ps"), self.run_bin("--status"))
+        self.assertEqual(self.run_bin("stop"), self.run_bin("--stop"))
+        self.assertEqual(self.run_bin("pull", "org/x", env={"HF_HUB_OFFLINE": "1"}), self.run_bin("--pull", "org/x", env={"HF_HUB_OFFLINE": "1"}))
+        t = self.terminal("chat")
+        t.prompt()
+        t.send("\x04")
+        self.assertEqual(t.wait(), 0)
+        for args in (["run"], ["pull"], ["show"], ["list", "files"], ["ps", "aux"], ["serve", "a", "b"], ["pull", "a/b", "c/d"], ["show", "a", "b"], ["rm", "beta"], ["rm"]):
+            rc, out, err = self.run_bin(*args)
+            self.assertEqual((rc, out), (2, b""), args)
+            self.assertIn(f'to ask a question that begins with \'{args[0]}\': -p "{args[0]} ..."', err)
+        rc, out, err = self.run_bin("run", "nosuch", "hi")
+        self.assertEqual((rc, out), (3, b""))
+        t = self.terminal("serve", "beta")
+        t.until("serving")
+        t.send("\x03")
+        t.wait()
+
     def test_default_model_is_listed(self):
         path = self.model("elsewhere/model")
         self.assertFalse(any("default" in row for row in json.loads(self.run_bin("--models", "--json")[1])))

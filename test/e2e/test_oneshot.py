@@ -163,7 +163,7 @@ class OneShot(driver.Case):
         for args, words in (
             (["--tmep", "1"], ["--tmep", "did you mean '--temp'"]), (["--temperature=1"], ["'--temp'"]), (["-model", "x"], ["--model"]), (["-Z"], ["-Z"]),
             (["--temp", "1000", "-m", "/nowhere"], ["0 to 100"]), (["-n", "0"], ["-n"]), (["-n", "x"], ["whole number"]), (["--kv", "f8"], ["f32 bf16 fp8"]),
-            (["--seed"], ["needs a value"]), (["--json=1"], ["no value"]), (["-p", "x", "stray"], ["stray", "-p"]), (["serve"], ["--serve", "-p serve"]), (["/etc"], ["-f", "-m"]), (["-qv"], ["combined"]), (["--ids"], ["--tokens"]),
+            (["--seed"], ["needs a value"]), (["--json=1"], ["no value"]), (["-p", "x", "stray"], ["stray", "-p"]), (["delete"], ["--delete", "-p delete"]), (["serve", "a", "b"], ["hearth serve [NAME]", "-p \"serve"]), (["/etc"], ["-f", "-m"]), (["-qv"], ["combined"]), (["--ids"], ["--tokens"]),
             (["--inspect", "--verify"], ["combined"]), (["--idle", "5"], ["--idle needs --serve"]), (["--strict"], ["--strict needs --serve"]),
             (["--parallel", "2"], ["--parallel needs --serve or --batch"]), (["--arch", "dbrx"], ["--arch needs --plan"]),
             # names that other programs have for hearth's options
