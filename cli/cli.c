@@ -13,6 +13,7 @@
 #include "cli/modes/batch.h"
 #include "cli/modes/bench.h"
 #include "cli/modes/check_gpus.h"
+#include "cli/modes/complete.h"
 #include "cli/modes/inspect.h"
 #include "cli/modes/models.h"
 #include "cli/modes/oneshot.h"
@@ -93,7 +94,7 @@ static int print_help(struct app *a, struct error *e) {
     const bool search = *what && strcmp(what, "all") != 0 && !strchr(what, ' ');
     int rc = search ? opt_help_search(what, &b, e) : 0;
     if (rc) return rc;
-    if (!search) opt_help_print(*what || !a->tty_out, &b); /* a pipe gets everything to search */
+    if (!search) opt_help_print(!strcmp(what, "all"), &b);
     if (!a->tty_out) return print_buf(&b, e);
     struct buf wrapped = {0};
     int rows, cols;
@@ -187,7 +188,8 @@ static int run_mode(struct app *a, struct error *e) {
                  {OPT_LIST_CHATS, store_list_print},
                  {OPT_DELETE, delete_chat},
                  {OPT_PRINT_CONFIG, print_config},
-                 {OPT_COMPLETION, print_completion}};
+                 {OPT_COMPLETION, print_completion},
+                 {OPT_COMPLETE, complete_run}};
     if (a->opts.v[OPT_HELP].on) return print_help(a, e);
     if (a->opts.v[OPT_VERSION].on) return print_version(a, e);
     enum opt_id mode = opt_mode(&a->opts);

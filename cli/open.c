@@ -18,6 +18,10 @@ void open_init(struct app *a) { a->backend = &backend_local; }
 int open_find_model(struct app *a, struct error *e) {
     char dir[PATHS_MAX];
     int rc = model_path_find(&a->opts, dir, sizeof dir, e);
+    const struct opt_value *m = &a->opts.v[OPT_MODEL];
+    if (rc == ERR_MODEL && m->text && (m->origin == ORIGIN_FILE || m->origin == ORIGIN_ENV))
+        error_prefix(e, "the default model (%s)",
+                     m->origin == ORIGIN_ENV ? "HEARTH_MODEL" : "configuration file; hearth --use NAME changes it");
     if (rc) return rc;
     snprintf(a->model_dir, sizeof a->model_dir, "%s", dir);
     model_path_name(dir, a->model_name, sizeof a->model_name);

@@ -132,7 +132,7 @@ static int check_fits(struct app *a, const struct chat_session *t, const char *w
     if (n < (size_t)context) return 0;
     return error_set(
         e, ERR_CONTEXT,
-        "%.200s: with these %s the prompt would have %zu tokens, the context holds %d; nothing was attached", what,
+        "%.200s: with these %s the prompt would be %zu tokens; this model's context is %d; nothing was attached", what,
         size, n, context);
 }
 

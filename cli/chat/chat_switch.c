@@ -9,12 +9,25 @@
 #include "cli/chat/chat_turn.h"
 #include "cli/chat/screen.h"
 
+/* Returns the bytes of a question that are shown again, such as the beginning of a document that came on stdin, and
+ * counts the lines behind them. */
+static size_t head_length(const char *s, size_t n, size_t *hidden) {
+    enum { SHOWN_LINES = 10, SPARE_LINES = 2 };
+    size_t lines = 0, at = 0;
+    for (size_t i = 0; i < n; i++)
+        if (s[i] == '\n' && ++lines == SHOWN_LINES) at = i;
+    *hidden = lines > SHOWN_LINES + SPARE_LINES ? lines + (s[n - 1] != '\n') - SHOWN_LINES : 0;
+    return *hidden ? at : n;
+}
+
 static void print_message(struct repl *r, const struct message *m) {
     struct buf b = {0};
     if (m->role == ROLE_USER) {
         const char *text = conversation_question(m, &b);
         if (text) buf_fmt(&b, "%s%s", b.len ? " " : "", text);
-        screen_print_styled(r, "\033[1m", "> ", b.data ? b.data : "", b.len);
+        size_t hidden, n = head_length(b.data ? b.data : "", b.len, &hidden);
+        screen_print_styled(r, "\033[1m", "> ", b.data ? b.data : "", n);
+        if (hidden) screen_print(r, "(%zu more lines; /export FILE writes them all)", hidden);
     } else if (m->role == ROLE_ASSISTANT && m->text.len)
         answer_printer_print(&r->app->answer_style, m->text.data, m->text.len);
     for (size_t i = 0; i < m->calls.n; i++) {

@@ -139,7 +139,10 @@ static void finish_in_background(struct repl *r, struct chat_session *t) {
     if (u->failed) report_note("session %s: %s", label, u->error.text);
     else if (u->reason != DONE_STOP)
         report_note("session %s: %s; /switch %s shows it", label, describe_partial(r, u, why, sizeof why), label);
-    else report_note("session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
+    else
+        report_note(t->named ? "answer ready in '%s' (%d tokens); /switch %s shows it"
+                             : "answer ready in session %s (%d tokens); /switch %s shows it",
+                    label, u->stats.answer_tokens, label);
 }
 
 /* Rings the bell after a long answer, for a user who works in another window. */

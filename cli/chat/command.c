@@ -13,6 +13,7 @@
 #include "cli/modes/models.h"
 #include "cli/options/model_path.h"
 #include "cli/options/trim.h"
+#include "cli/terminal/term.h"
 
 /* the argument is the name of an open session; runs at once while an answer runs */
 enum { TAKES_SESSION = 1, RUNS_BESIDE = 2 };
@@ -70,34 +71,67 @@ static void report_unknown(struct repl *r, const char *word) {
     const enum opt_id setting = opt_find(word, strlen(word), NULL);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(others[i].name, word)) {
-            screen_print(r, "no command /%s; did you mean /%s?", word, others[i].means);
+            screen_print(r, "unknown command /%s; did you mean /%s?", word, others[i].means);
             return;
         }
-    if (opt_is_live(setting)) screen_print(r, "no command /%s; did you mean /set %s?", word, opt_table[setting].name);
+    if (opt_is_live(setting))
+        screen_print(r, "unknown command /%s; did you mean /set %s?", word, opt_table[setting].name);
     else if (opt_nearest(word, next_command, &at, near, sizeof near))
-        screen_print(r, "no command /%s; did you mean /%s?", word, near);
+        screen_print(r, "unknown command /%s; did you mean /%s?", word, near);
     else
-        screen_print(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
+        screen_print(r, "unknown command /%s; see /help (to send text that starts with '/', type a space first)", word);
 }
 
+/* Prints a command; further rows of its text begin below its first. */
 static void print_command(struct repl *r, const struct command *c) {
+    enum { TEXT_COLUMN = 25 };
     char left[48];
+    struct buf b = {0};
+    int rows, cols;
+    term_size(&rows, &cols);
+    const size_t room = cols > TEXT_COLUMN + 20 ? (size_t)cols - TEXT_COLUMN - 1 : SIZE_MAX;
     snprintf(left, sizeof left, "/%s %s", c->name, c->args);
-    screen_print(r, "  %-22s %s", left, c->help);
+    buf_fmt(&b, "  %-22s ", left);
+    const char *s = c->help;
+    for (size_t n; (n = strlen(s)) > room; s += n + 1) {
+        n = room;
+        while (n && s[n] != ' ') n--;
+        if (!n) break;
+        buf_fmt(&b, "%.*s\n%*s", (int)n, s, TEXT_COLUMN, "");
+    }
+    buf_str(&b, s);
+    if (!b.failed) screen_print_styled(r, "\033[2m", "", b.data, b.len);
+    buf_free(&b);
+}
+
+/* /help without a word: what most chats need. */
+static bool is_everyday(const struct command *c) {
+    static const char *const names[] = {"regen", "continue", "undo",  "read", "copy",
+                                        "new",   "sessions", "model", "set",  "bye"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(c->name, names[i])) return true;
+    return false;
 }
 
 static void command_help(struct repl *r, const char *arg) {
     const char *name = arg + (*arg == '/'), *group = "";
-    const struct command *c = *arg ? find_command(name, strlen(name)) : NULL;
+    const bool all = !strcmp(arg, "all");
+    const struct command *c = *arg && !all ? find_command(name, strlen(name)) : NULL;
     if (c) {
         print_command(r, c);
         if (c->detail) screen_print(r, "%s", c->detail);
-    } else if (*arg) report_unknown(r, name);
-    if (*arg) return;
+    } else if (*arg && !all) report_unknown(r, name);
+    if (*arg && !all) return;
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(group, commands[i].group)) screen_print(r, "%s:", commands[i].group);
+        if (!all && !is_everyday(&commands[i])) continue;
+        if (all && strcmp(group, commands[i].group)) screen_print(r, "%s:", commands[i].group);
         group = commands[i].group;
         print_command(r, &commands[i]);
+    }
+    if (!all) {
+        screen_print(r, "/help all lists every command and key, /help COMMAND tells more about one. Ctrl-C stops an "
+                        "answer, Tab completes, Ctrl-D leaves.");
+        return;
     }
     screen_print(r, "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. /help COMMAND tells "
                     "more about one.\n"
@@ -144,7 +178,7 @@ static const struct command commands[] = {
      "While an answer runs, & alone does the same as /bg. /switch shows the answer later."},
     {TALK, "edit", "[TEXT]", "write the next question in $EDITOR", command_edit, 0, NULL},
     {FILES, "read", "FILE...", "attach files to the next question", command_read, 0,
-     "Names with blanks go in quotes; *.c is a pattern; a directory gives its text files, at most 200, without hidden "
+     "Names with spaces go in quotes; *.c is a pattern; a directory gives its text files, at most 200, without hidden "
      "ones."},
     {FILES, "attachments", "", "list the attached files", command_attachments, RUNS_BESIDE, NULL},
     {FILES, "detach", "[NAME]", "drop an attached file, or all", command_detach, 0, NULL},
@@ -172,7 +206,7 @@ static const struct command commands[] = {
     {INFO, "stats", "", "show counts and speeds of the last answer", command_stats, RUNS_BESIDE, NULL},
     {INFO, "explain", "", "show why its mode was chosen", command_explain, RUNS_BESIDE, NULL},
     {INFO, "experts", "[LAYER]", "show which experts the answers used, and where they are", command_experts, 0, NULL},
-    {INFO, "help", "[COMMAND]", "this list, or more about one command", command_help, RUNS_BESIDE, NULL},
+    {INFO, "help", "[COMMAND]", "the main commands, all of them, or more about one", command_help, RUNS_BESIDE, NULL},
     {INFO, "bye", "", "leave; also /exit and /quit", command_bye, 0, NULL},
 };
 static const size_t N_COMMANDS = sizeof commands / sizeof *commands;

@@ -54,7 +54,7 @@ static size_t find_attachment(const struct attachments *l, const char *arg) {
 void command_detach(struct repl *r, const char *arg) {
     struct attachments *l = &r->active->attached;
     size_t i = find_attachment(l, arg);
-    if (!l->n) screen_print(r, "nothing is attached");
+    if (!l->n) screen_print(r, "nothing is attached; /read FILE attaches a file to your next question");
     else if (*arg && i == l->n) screen_print(r, "no attachment '%s'; /attachments lists them", arg);
     else if (*arg) {
         screen_print(r, "%s: no longer attached", l->v[i].name);

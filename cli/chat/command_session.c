@@ -207,6 +207,7 @@ void command_load(struct repl *r, const char *arg) {
 
 void command_fork(struct repl *r, const char *arg) {
     struct chat_session *from = r->active, *t;
+    char label[140];
     if (chat_session_report_busy(r, from) || !(t = open_new_session(r, arg))) return;
     if (conversation_append(&t->conv, &from->conv)) {
         screen_print(r, "no memory");
@@ -215,7 +216,10 @@ void command_fork(struct repl *r, const char *arg) {
     }
     engine_client_fork(from->client, &t->client);
     chat_session_save(r, t);
-    screen_print(r, "this is a copy; /switch %d goes back", from->number);
+    screen_label(t, label, sizeof label);
+    screen_print(r,
+                 t->named ? "forked into '%s'; /switch %d goes back" : "forked into session %s; /switch %d goes back",
+                 label, from->number);
     chat_switch_to(r, t);
 }
 

@@ -36,13 +36,13 @@ static void print_setting(struct repl *r, enum opt_id id) {
                 from = "random, of the last answer";
         break;
     case OPT_THINK:
-        if (!o->text) snprintf(value, sizeof value, "-"), from = "template default";
+        if (!o->text) snprintf(value, sizeof value, "auto"), from = "template default";
         break;
     case OPT_MAX_CALLS:
         if (!o->text) snprintf(value, sizeof value, "%d", TOOL_ROUND_MOST_CALLS), from = "default";
         break;
     case OPT_MAX_TOKENS:
-        if (!o->text) snprintf(value, sizeof value, "-"), from = "until the context is full";
+        if (!o->text) snprintf(value, sizeof value, "unlimited"), from = "until the context is full";
         break;
     default:
         if (!o->text) snprintf(value, sizeof value, "no"), from = "default";
@@ -117,7 +117,7 @@ void command_set(struct repl *r, const char *arg) {
         screen_print(r, "%s", e.text);
         return;
     }
-    screen_print(r, "%s: %s, starting with the next answer", opt_table[id].name, value);
+    screen_print(r, "%s is %s from the next answer on", opt_table[id].name, value);
 }
 
 void command_tokens(struct repl *r, const char *arg) {
@@ -136,8 +136,8 @@ void command_tokens(struct repl *r, const char *arg) {
              r->app->backend->count_tokens(r->app, &p, &n, &e))
         screen_print(r, "%s", e.text);
     else
-        screen_print(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", n, i->context,
-                     (long)i->context - (long)n, (double)n * (double)i->kv_token_bytes / 1e6);
+        screen_print(r, "%zu of %d tokens; room for %zu, %.1f MB of KV cache now", n, i->context,
+                     n < (size_t)i->context ? (size_t)i->context - n : 0, (double)n * (double)i->kv_token_bytes / 1e6);
     prompt_free(&p);
 }
 

@@ -38,7 +38,7 @@ static void copy_to_clipboard(struct repl *r, const char *text, size_t n) {
     buf_char(&b, '\a');
     bool failed = clean.failed || b.failed;
     if (!failed) out_draw(1, b.data, b.len);
-    screen_print(r, failed ? "no memory" : "%zu bytes sent to the terminal's clipboard (if it allows that)", clean.len);
+    screen_print(r, failed ? "no memory" : "copied %zu bytes (if your terminal allows it)", clean.len);
     buf_free(&clean);
     buf_free(&b);
 }

@@ -83,7 +83,7 @@ static int check_fits(struct app *a, const struct prompt *p, struct error *e) {
     if (!a->backend->count_tokens || !a->info->context || a->backend->count_tokens(a, p, &n, NULL) ||
         n < (size_t)a->info->context)
         return 0;
-    return error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", n, a->info->context);
+    return error_set(e, ERR_CONTEXT, "the prompt is %zu tokens; this model's context is %d", n, a->info->context);
 }
 
 /* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain

@@ -57,8 +57,7 @@ static void handle_line(struct repl *r, const char *text, size_t n) {
     if (line.failed) screen_print(r, "no memory");
     else if (command_is(line.data)) command_run(r, line.data); /* commands may span lines */
     else if (means_to_leave(line.data))
-        screen_print(r, "not sent: Ctrl-D or /exit leaves; with a blank before it, '%s' is sent to the model",
-                     line.data);
+        screen_print(r, "Not sent. To leave, press Ctrl-D or type /exit; to send the word itself, type a space first");
     else if (n) chat_turn_send(r, line.data, n, false);
     buf_free(&line);
 }
@@ -97,7 +96,7 @@ static void leave_below(struct repl *r) {
         return;
     }
     queue_add(r, "/bye", 4);
-    line_hint(&r->line, "leaves when the answer has ended; repeat to leave now");
+    line_hint(&r->line, "will quit when this answer is done; press again to quit now");
 }
 
 /* Handles a line entered below a running answer: queues it, except & and /bg, which send the answer to the background,

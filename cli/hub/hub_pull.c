@@ -95,7 +95,7 @@ static void put_quant(const struct pull *p, const struct hub_quant *q, bool prop
     if (*q->missing) buf_fmt(out, "incomplete: lacks %s", q->missing);
     else if (!hub_choice_fits(q->bytes, mem_total())) buf_str(out, "larger than the memory: read from disk");
     else if (p->rate > 0 && p->share > 0)
-        buf_fmt(out, "fits, at most %s tok/s",
+        buf_fmt(out, "fits, up to %s tok/s",
                 amount_rate(p->rate / (p->share * (double)q->bytes), number, sizeof number));
     else buf_str(out, "fits");
     buf_str(out, proposed ? "  <- suits this machine best\n" : "\n");

@@ -96,7 +96,8 @@ static void job_hash(const struct batch *b, const struct batch_job *j, char out[
 static void job_begin(const struct batch *b, struct batch_job *j, const struct json *id) {
     char hash[HASH_BYTES];
     job_hash(b, j, hash);
-    buf_fmt(&j->line, "{\"index\": %zu, \"hash\": \"%s\", ", (size_t)(j - b->jobs), hash);
+    buf_fmt(&j->line, "{\"index\": %zu, \"line\": %zu, \"hash\": \"%s\", ", (size_t)(j - b->jobs), j->line_number,
+            hash);
     if (!id) return;
     buf_str(&j->line, "\"id\": ");
     if (id->type == JSON_STRING) out_json_string(&j->line, id->string, id->n);

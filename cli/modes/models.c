@@ -40,8 +40,10 @@ static void inspect_facts(struct app *a, const struct model *m, struct model_fac
 
 /* Whether another program keeps the model, in a place of its own. */
 static bool is_elsewhere(const struct model *m) {
-    return strcmp(m->source, "built in") != 0 && strcmp(m->source, "model path") != 0 &&
-           strcmp(m->source, "default") != 0;
+    static const char *const ours[] = {"built in", "model path", "default", "beside -m", "Hugging Face cache"};
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        if (!strcmp(m->source, ours[i])) return false;
+    return true;
 }
 
 static void put_model_row(const struct model *m, int width, const struct model_facts *f, double rate, bool is_default,
@@ -68,7 +70,7 @@ static void put_model_row(const struct model *m, int width, const struct model_f
     else {
         buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family,
                 amount_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
-        if (fits) buf_fmt(out, "fits, at most %s tok/s", amount_rate(speed, number, sizeof number));
+        if (fits) buf_fmt(out, "fits, up to %s tok/s", amount_rate(speed, number, sizeof number));
         else
             buf_fmt(out, "larger than the %s of memory: read from disk",
                     amount_bytes(mem_total(), bytes, sizeof bytes));

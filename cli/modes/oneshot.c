@@ -21,11 +21,11 @@
 static int report_partial(struct app *a, const struct turn *t, struct error *e) {
     const struct engine_info *i = a->info;
     const char *more = i->context < i->max_context ? "a larger -c gives more" : "it is the model's maximum";
-    if (t->reason == DONE_LENGTH) more = "a larger -n gives more";
+    if (t->reason == DONE_LENGTH) more = "raise -n for more";
     if (turn_repeats(t)) more = "it repeats itself, which --repeat-penalty 1.1 may prevent";
     if (t->reason == DONE_LENGTH)
-        report_note("the answer was cut at the -n limit of %lld tokens; %s",
-                    (long long)a->opts.v[OPT_MAX_TOKENS].integer, more);
+        report_note("answer stopped at the -n limit (%lld tokens); %s", (long long)a->opts.v[OPT_MAX_TOKENS].integer,
+                    more);
     if (t->reason != DONE_CONTEXT) return 0;
     if (a->backend->can_continue)
         report_note("the answer was cut: the context of %d tokens is full; %s", i->context, more);

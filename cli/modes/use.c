@@ -29,12 +29,12 @@ static int lasting_name(struct app *a, const char *name, char out[PATHS_MAX], st
 }
 
 int use_run(struct app *a, struct error *e) {
-    char name[PATHS_MAX];
+    char name[PATHS_MAX], file[PATHS_MAX];
     int rc = lasting_name(a, a->opts.v[OPT_USE].text, name, e);
     if (!rc && strpbrk(name, "\n\r\"")) rc = error_set(e, ERR_USAGE, "--use: the path contains a quote or a line end");
     if (!rc) rc = opt_config_write("model", name, e);
     if (!rc)
-        report_note("%s is the default model now (configuration file); hearth --use ember restores the built-in one",
-                    name);
+        report_note("%s is now the default model (saved in %s); hearth --use ember restores the built-in one", name,
+                    paths_get(PATHS_CONFIG, "config", file, sizeof file) ? "the configuration file" : file);
     return rc;
 }

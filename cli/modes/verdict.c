@@ -55,7 +55,7 @@ static void put_fit(struct buf *out, const struct json *root) {
     }
     buf_fmt(out, "fits: %s of %s    ", bytes, have);
     if (rate > 0 && token)
-        buf_fmt(out, "speed: at most %s tok/s (memory reads %s/s)\n",
+        buf_fmt(out, "speed: up to %s tok/s (memory bandwidth %s/s)\n",
                 amount_rate(rate / (double)token, number, sizeof number),
                 amount_bytes((uint64_t)rate, read, sizeof read));
     else

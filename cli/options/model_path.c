@@ -10,6 +10,7 @@
 #include "cli/options/hub_cache.h"
 #include "cli/options/hub_name.h"
 #include "cli/options/model_stores.h"
+#include "cli/options/trim.h"
 
 bool model_path_is_url(const char *model) {
     return model && (!strncasecmp(model, "http://", 7) || !strncasecmp(model, "https://", 8));
@@ -145,6 +146,28 @@ static int add_default(const struct opts *o, struct model_list *l) {
     return model_list_add(l, *name ? name : path, dir, "default");
 }
 
+/* Adds a model that -m or /model named by its path, and the models beside it, by their paths. */
+static int add_neighbours(const struct opts *o, struct model_list *l) {
+    const struct opt_value *m = &o->v[OPT_MODEL];
+    struct model_list found = {0};
+    char folder[PATHS_MAX];
+    if (m->origin < ORIGIN_FLAG || !m->text || !strchr(m->text, '/') || model_path_is_url(m->text) ||
+        !(file_exists(m->text) || is_model_dir(m->text)))
+        return 0;
+    size_t at = trim_end(m->text, strlen(m->text), "/");
+    while (at && m->text[at - 1] != '/') at--;
+    snprintf(folder, sizeof folder, "%.*s", at > 1 ? (int)at - 1 : 1, at ? m->text : ".");
+    struct dir_walk w = {.to = &found, .dir = folder};
+    int rc = file_list(folder, add_dir_entry, &w, &(struct error){0}) ? 0 : w.rc;
+    for (size_t i = 0; i < found.n && !rc; i++) {
+        bool known = false;
+        for (size_t k = 0; k < l->n && !known; k++) known = !strcmp(l->v[k].dir, found.v[i].dir);
+        if (!known) rc = model_list_add(l, found.v[i].dir, found.v[i].dir, "beside -m");
+    }
+    model_list_free(&found);
+    return rc;
+}
+
 int model_path_list(const struct opts *o, struct model_list *l, struct error *e) {
     char dir[PATHS_MAX];
     struct dir_walk w = {.to = l, .dir = dir};
@@ -156,6 +179,7 @@ int model_path_list(const struct opts *o, struct model_list *l, struct error *e)
         rc = w.rc;
     if (!rc) rc = model_stores_list(l);
     if (!rc) rc = add_default(o, l);
+    if (!rc) rc = add_neighbours(o, l);
     if (rc == ERR_MEMORY) error_set(e, rc, "no memory for the list");
     if (rc) model_list_free(l);
     else model_list_sort(l, 1);

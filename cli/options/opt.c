@@ -117,6 +117,11 @@ const char *opt_elsewhere(const char *name) {
                 {"num-predict", "max-tokens"},
                 {"num-ctx", "context"},
                 {"num-gpu", "gpus"},
+                {"list-models", "models"},
+                {"sessions", "list"},
+                {"list-sessions", "list"},
+                {"chats", "list"},
+                {"download", "pull"},
                 {"num-thread", "threads"},
                 {"keepalive", "idle"},
                 {"hidethinking", "show-thinking"},
@@ -202,6 +207,9 @@ static const char *format_bound(double v, char *buf, size_t n) {
     return buf;
 }
 
+/* Whether "4k" is 4,096 of what the option counts. */
+static bool id_counts_tokens(enum opt_id id) { return id == OPT_CONTEXT || id == OPT_MAX_TOKENS; }
+
 int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where,
             struct error *e) {
     const struct opt_def *d = &opt_table[id];
@@ -222,6 +230,9 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
     case OPT_INT:
         errno = 0;
         v.integer = strtoll(text, &end, 10);
+        if (end != text && (*end == 'k' || *end == 'K') && !end[1] && id_counts_tokens(id) &&
+            !__builtin_mul_overflow(v.integer, 1024, &v.integer))
+            end++;
         if (end == text || *end) return error_set(e, ERR_USAGE, "%s: '%s' is not a whole number", where, text);
         if (errno || (double)v.integer < d->lo || (double)v.integer > d->hi)
             return error_set(e, ERR_USAGE, "%s: %s is outside %s to %s", where, text,

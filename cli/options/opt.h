@@ -110,6 +110,7 @@ enum opt_id {
     OPT_ARCH,
     OPT_PRINT_CONFIG,
     OPT_COMPLETION,
+    OPT_COMPLETE,
     OPT_HELP,
     OPT_VERSION,
     OPT_COUNT
@@ -146,6 +147,7 @@ struct opt_def {
     double lo, hi;                     /* bounds of numbers */
     const char *def;                   /* built-in value, or NULL */
     const char *help;                  /* one line; the default in parentheses */
+    const char *names;                 /* completes to what --complete prints for this word, or NULL */
 };
 extern const struct opt_def opt_table[OPT_COUNT];
 

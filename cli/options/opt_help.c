@@ -1,6 +1,7 @@
 /* Output generated from the option table: --help, and completions for three shells. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli/options/opt.h"
 
@@ -39,7 +40,8 @@ int opt_help_search(const char *word, struct buf *out, struct error *e) {
     for (int id = 0; id < OPT_COUNT; id++) {
         struct buf text = {0};
         print_option(&opt_table[id], &text);
-        if (!(opt_table[id].flags & OPT_HIDDEN) && text.data && strcasestr(text.data, word))
+        const bool of_group = *word && !strncasecmp(opt_table[id].group, word, strlen(word));
+        if (!(opt_table[id].flags & OPT_HIDDEN) && text.data && (of_group || strcasestr(text.data, word)))
             buf_add(out, text.data, text.len);
         out->failed |= text.failed;
         buf_free(&text);
@@ -51,13 +53,16 @@ int opt_help_search(const char *word, struct buf *out, struct error *e) {
 }
 
 void opt_help_print(bool all, struct buf *out) {
-    buf_str(out, "hearth: chat with large language models at a terminal, above all Mixtures of Experts\n\n"
-                 "  hearth                                      chat with the small built-in model\n"
-                 "  hearth -m DIR                               chat with the checkpoint in DIR\n"
-                 "  hearth -m DIR -p \"one question\"             one answer on stdout; also without -p\n"
-                 "  cat notes.txt | hearth -m DIR -p \"Summarise this\"\n"
-                 "  hearth -m DIR -f a.txt -f b.txt -p \"Compare these\" | less\n"
-                 "  hearth -m DIR --inspect                     describe a checkpoint\n");
+    buf_str(out,
+            "hearth: chat with large language models at a terminal, above all Mixtures of Experts\n\n"
+            "  hearth                                      chat with the small built-in model\n"
+            "  hearth pull ORG/NAME[:QUANT]                download a model; hearth list shows those that are there\n"
+            "  hearth run NAME                             chat with a model, by any part of its name\n"
+            "  hearth -m DIR                               chat with the checkpoint in DIR\n"
+            "  hearth -m DIR -p \"one question\"             one answer on stdout; also without -p\n"
+            "  cat notes.txt | hearth -m DIR -p \"Summarise this\"\n"
+            "  hearth -m DIR -f a.txt -f b.txt -p \"Compare these\" | less\n"
+            "  hearth -m DIR --inspect                     describe a checkpoint\n");
     const char *group = NULL;
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_def *d = &opt_table[id];
@@ -66,7 +71,9 @@ void opt_help_print(bool all, struct buf *out) {
         group = d->group;
         print_option(d, out);
     }
-    if (!all) buf_str(out, "\nhearth --help all shows every option, --help WORD those with WORD.\n");
+    if (!all)
+        buf_str(out, "\nhearth --help all shows every option, --help WORD those with WORD, --help machine those of the "
+                     "machine.\n");
     buf_str(out, "\nSettings can also be given in $XDG_CONFIG_HOME/hearth/config (key = value) and as HEARTH_NAME; "
                  "--print-config shows them.\n"
                  "Exit codes: 0 ok, 1 runtime, 2 usage, 3 bad model, 4 context overflow, 5 not enough memory.\n"
@@ -112,7 +119,13 @@ static void bash_completion(struct buf *out) {
         if (!d->arg || (d->flags & OPT_HIDDEN && !d->choices)) continue;
         if (d->letter) buf_fmt(out, "    -%c | --%s) ", d->letter, d->name);
         else buf_fmt(out, "    --%s) ", d->name);
-        if (d->choices) buf_fmt(out, "mapfile -t COMPREPLY < <(compgen -W '%s' -- \"$cur\"); return ;;\n", d->choices);
+        if (d->names)
+            buf_fmt(out,
+                    "mapfile -t COMPREPLY < <(compgen -W \"$(hearth --complete %s 2>/dev/null)\" -- \"$cur\"%s); "
+                    "return ;;\n",
+                    d->names, d->flags & OPT_FILE_PATH ? "; compgen -f -- \"$cur\"" : "");
+        else if (d->choices)
+            buf_fmt(out, "mapfile -t COMPREPLY < <(compgen -W '%s' -- \"$cur\"); return ;;\n", d->choices);
         else if (d->flags & OPT_FILE_PATH)
             buf_str(out, "mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); compopt -o filenames; return ;;\n");
         else buf_str(out, "return ;;\n");
@@ -146,13 +159,20 @@ static void zsh_option(struct buf *out, const struct opt_def *d, const char *das
     if (d->arg) {
         buf_fmt(out, "%s:", is_optional(d) ? ":" : "");
         zsh_quote(out, d->arg);
-        if (d->choices) buf_fmt(out, ":(%s)", d->choices);
+        if (d->names) buf_fmt(out, ":_hearth_names %s", d->names);
+        else if (d->choices) buf_fmt(out, ":(%s)", d->choices);
         else buf_str(out, d->flags & OPT_FILE_PATH ? ":_files" : ": ");
     }
     buf_str(out, "' \\\n");
 }
 static void zsh_completion(struct buf *out) {
-    buf_str(out, "#compdef hearth\n# zsh completion for hearth, generated from its option table\n_arguments -s \\\n");
+    buf_str(out, "#compdef hearth\n# zsh completion for hearth, generated from its option table\n"
+                 "_hearth_names() {\n"
+                 "    local -a names\n"
+                 "    names=(${(f)\"$(hearth --complete $1 2>/dev/null)\"})\n"
+                 "    compadd -a names\n"
+                 "    [[ $1 == models ]] && _files\n"
+                 "}\n_arguments -s \\\n");
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_def *d = &opt_table[id];
         char letter[2] = {d->letter, 0};
@@ -179,7 +199,13 @@ static void fish_completion(struct buf *out) {
             buf_str(out, "complete -c hearth");
             if (d->letter && !no) buf_fmt(out, " -s %c", d->letter);
             buf_fmt(out, " -l %s%s", no ? "no-" : "", d->name);
-            if (d->choices) buf_fmt(out, " %s-a '%s'", is_optional(d) ? "" : "-x ", d->choices);
+            if (d->names)
+                buf_fmt(out, " %s-a '(hearth --complete %s 2>/dev/null)'",
+                        d->flags & OPT_FILE_PATH ? "-r -F "
+                        : is_optional(d)         ? ""
+                                                 : "-x ",
+                        d->names);
+            else if (d->choices) buf_fmt(out, " %s-a '%s'", is_optional(d) ? "" : "-x ", d->choices);
             else if (d->arg) buf_str(out, d->flags & OPT_FILE_PATH ? " -r -F" : " -x");
             buf_str(out, " -d '");
             fish_quote(out, d->help);

@@ -84,12 +84,11 @@ static int select_server(struct app *a, const char *what, const char *url, struc
     if (!is_named_server(a, url)) {
         if (!a->tty_in || !a->tty_err)
             return error_set(e, ERR_USAGE,
-                             "the conversation '%s' was held with the server %.200s; -m URL continues it "
+                             "the conversation '%s' used the server %.200s; -m URL continues it "
                              "there",
                              what, url);
         struct buf question = {0};
-        buf_fmt(&question, "The conversation '%s' was held with the server %s. Continue it there? y: yes, n: no > ",
-                what, url);
+        buf_fmt(&question, "The conversation '%s' used the server %s. Continue it there? y: yes, n: no > ", what, url);
         const bool failed = question.failed, agreed = !failed && ask_yes(question.data);
         buf_free(&question);
         if (failed) return error_set(e, ERR_MEMORY, "no memory");
@@ -109,7 +108,7 @@ int store_model_select(struct app *a, const char *what, const struct store_model
             !hub_cache_find(m->path, dir, sizeof dir, &(struct error){0}))
             return opt_set(&a->opts, OPT_MODEL, m->path, ORIGIN_CHAT, what, e);
         return error_set(e, ERR_MODEL,
-                         "the conversation '%s' was held with the model %s, which is no longer at %s; -m DIR continues "
+                         "the conversation '%s' used the model %s, which is no longer at %s; -m DIR continues "
                          "it with the model in DIR",
                          what, m->name, m->path);
     }
@@ -123,7 +122,7 @@ int store_model_select(struct app *a, const char *what, const struct store_model
     if (rc || !model_path_find(&a->opts, dir, sizeof dir, &(struct error){0})) return rc;
     a->opts.v[OPT_MODEL] = was;
     return error_set(e, ERR_MODEL,
-                     "the conversation '%s' was held with the model %s, which is not in the model path; -m DIR "
+                     "the conversation '%s' used the model %s, which is not in the model path; -m DIR "
                      "continues it with the model in DIR",
                      what, m->name);
 }

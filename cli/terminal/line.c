@@ -12,7 +12,7 @@
 enum { ESC = 0x1B, DEL = 0x7F };
 
 void line_init(struct line *l, struct history *h) {
-    *l = (struct line){.history = h, .prompt = "> ", .rows = 24, .cols = 80};
+    *l = (struct line){.history = h, .history_index = h->n, .prompt = "> ", .rows = 24, .cols = 80};
 }
 
 void line_free(struct line *l) {

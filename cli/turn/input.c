@@ -72,7 +72,7 @@ int input_clean_text(const char *what, const struct buf *raw, struct buf *out, s
     return out->failed ? error_set(e, ERR_MEMORY, "%s: no memory", what) : 0;
 }
 
-int input_check_text(const char *path, const struct buf *raw, struct error *e) {
+int input_check_text(const char *path, const struct buf *raw, bool may_have_nuls, struct error *e) {
     static const struct {
         const char *begin, *what;
     } kinds[] = {{"PK\003\004", "zip archive or office document"},
@@ -86,14 +86,16 @@ int input_check_text(const char *path, const struct buf *raw, struct error *e) {
                  {"GGUF", "GGUF model; open it with -m"}};
     /* up to 8 invalid sequences, or one in 20 bytes, are repaired */
     enum { CHECKED_BYTES = 65536, REPAIRED = 8, REPAIRED_SHARE = 20 };
-    size_t n = raw->len < CHECKED_BYTES ? raw->len : CHECKED_BYTES, broken;
+    size_t n = raw->len < CHECKED_BYTES ? raw->len : CHECKED_BYTES, broken, nuls = 0;
     struct buf waste = {0};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (n >= 4 && !strncmp(raw->data, kinds[i].begin, strlen(kinds[i].begin)))
             return error_set(e, ERR_RUNTIME, "%s: not a text file (%s)", path, kinds[i].what);
-    /* input_clean_text has a better message */
+    /* input_clean_text has better messages */
+    if (n >= 5 && !memcmp(raw->data, "%PDF-", 5)) return 0;
     if (n >= 2 && (!memcmp(raw->data, "\xFF\xFE", 2) || !memcmp(raw->data, "\xFE\xFF", 2))) return 0;
-    if (n && memchr(raw->data, 0, n))
+    for (size_t i = 0; i < n; i++) nuls += !raw->data[i];
+    if (nuls > (may_have_nuls ? REPAIRED : 0))
         return error_set(e, ERR_RUNTIME, "%s: not a text file (contains NUL bytes)", path);
     broken = n ? out_utf8(&waste, raw->data, n) : 0;
     buf_free(&waste);
@@ -108,7 +110,7 @@ int input_check_text(const char *path, const struct buf *raw, struct error *e) {
 int input_document(const struct input_path *f, struct buf *out, size_t *bytes, struct error *e) {
     struct buf raw = {0};
     int rc = input_file(f->path, &raw, e);
-    if (!rc) rc = input_check_text(f->path, &raw, e);
+    if (!rc) rc = input_check_text(f->path, &raw, false, e);
     if (!rc) {
         buf_str(out, "<document name=\"");
         out_utf8(out, f->name, strlen(f->name));

@@ -15,8 +15,9 @@ int input_file(const char *path, struct buf *out, struct error *e);
  * replaced. Refuses what is clearly not text, since a model would answer with nonsense. what names the input in
  * messages. */
 int input_clean_text(const char *what, const struct buf *raw, struct buf *out, struct error *e);
-/* Refuses files that are not text: known formats, NUL bytes, or many invalid UTF-8 sequences. ERR_RUNTIME. */
-int input_check_text(const char *path, const struct buf *raw, struct error *e);
+/* Refuses what is not text: known formats, many invalid UTF-8 sequences, and NUL bytes, of which may_have_nuls allows a
+ * few, as pipes carry between names. ERR_RUNTIME. */
+int input_check_text(const char *path, const struct buf *raw, bool may_have_nuls, struct error *e);
 
 struct input_path {
     char *path; /* "-": stdin */

@@ -55,7 +55,7 @@ static bool is_text_file(const char *path) {
     ssize_t n = read(fd, head, sizeof head);
     close(fd);
     struct buf raw = {.data = head, .len = n > 0 ? (size_t)n : 0};
-    return n > 0 && !input_check_text(path, &raw, NULL);
+    return n > 0 && !input_check_text(path, &raw, false, NULL);
 }
 
 struct walk {

@@ -33,6 +33,7 @@ static bool reads_stdin(const struct app *a, const struct opt_value *files) {
 static int read_stdin(const struct app *a, struct buf *text, struct error *e) {
     struct buf in = {0};
     int rc = input_stdin(&in, e);
+    if (!rc && !a->opts.v[OPT_RAW].on) rc = input_check_text("stdin", &in, true, e);
     if (!rc) rc = input_clean_text("stdin", &in, text, e);
     buf_free(&in);
     if (a->opts.v[OPT_RAW].on) return rc;
@@ -61,7 +62,7 @@ int input_prompt(struct app *a, struct buf *out, struct error *e) {
         buf_add(out, text.data, text.len);
         if (given.len && !raw) buf_str(out, "\n\n");
         if (given.len)
-            report_note("stdin is a document of %s beside the prompt; --no-stdin leaves it unread",
+            report_note("attached stdin as a document (%s); --no-stdin ignores it",
                         amount_bytes(text.len, size, sizeof size));
     }
     if (!rc && given.len) rc = input_clean_text("-p", &given, out, e);

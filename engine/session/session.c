@@ -252,9 +252,9 @@ static int request_check(const struct engine *eng, const struct request *r, stru
             return error_set(e, ERR_USAGE, "token %d is %d; the vocabulary has 0 to %d", i, r->tokens[i],
                              eng->info.vocab - 1);
     if (room < 0 || (room == 0 && r->max_tokens))
-        return error_set(e, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d%s", r->n, eng->info.context,
-                         eng->info.context < eng->info.max_context ? "; a larger context may hold it (--context)"
-                                                                   : ", as many as this model takes");
+        return error_set(
+            e, ERR_CONTEXT, "the prompt is %d tokens; this model's context is %d%s", r->n, eng->info.context,
+            eng->info.context < eng->info.max_context ? "; a larger one may hold it (--context)" : " at most");
     return 0;
 }
 

@@ -413,7 +413,8 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
 int session_submit(struct session *s, const struct request *r, struct error *e) {
     if (atomic_load(&s->busy)) return error_set(e, ERR_RUNTIME, "the session is busy");
     if (r->n + 1 > s->e->info.context)
-        return error_set(e, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d", r->n, s->e->info.context);
+        return error_set(e, ERR_CONTEXT, "the prompt is %d tokens; this model's context is %d", r->n,
+                         s->e->info.context);
     char *text = mem_alloc((size_t)r->n + 1);
     if (!text) return error_set(e, ERR_MEMORY, "no memory");
     for (int i = 0; i < r->n; i++) text[i] = (char)r->tokens[i];

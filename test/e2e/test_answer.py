@@ -46,11 +46,11 @@ class Answer(driver.Case):
     def test_show_thinking(self):
         t = self.chat("--show-thinking", "always")
         self.assertRegex(self.ask(t, "think", "the answer"), "reasoning.* here")
-        self.ask(t, "/set show-thinking never", "starting with the next answer")
+        self.ask(t, "/set show-thinking never", "from the next answer on")
         shown = self.ask(t, "think", "the answer")
         self.assertNotIn("reasoning", shown)
         self.assertNotIn("thought for", shown)
-        self.ask(t, "/set show-thinking auto", "starting with the next answer")
+        self.ask(t, "/set show-thinking auto", "from the next answer on")
         self.assertIn("thought for", self.ask(t, "think", "the answer"))
         self.assertEqual(self.run_bin("-p", "think", "--show-thinking", "never"), (0, b"the answer\n", ""))
         self.assertEqual(self.run_bin("-p", "think"), (0, b"the answer\n", "reasoning here\n"))

@@ -71,7 +71,7 @@ class Bench(driver.Case):
         with open(os.path.join(self.home, ".cache/hearth/bandwidth"), "w") as f:
             f.write(f"{os.uname().nodename} 50e9\n")
         lines = self.run_bin("-m", d, "--inspect", "-v")[1].decode().splitlines()
-        self.assertRegex(lines[1], r"    speed: at most \d+ tok/s \(memory reads 50\.0 GB/s\)$")
+        self.assertRegex(lines[1], r"    speed: up to \d+ tok/s \(memory bandwidth 50\.0 GB/s\)$")
         self.assertTrue(lines[3] == "" and len(lines) > 60 and any(l.split() == ["hidden", "160"] for l in lines), lines)
 
 

@@ -65,14 +65,14 @@ class Commands(driver.ChatCase):
 
     def test_unknown_names(self):
         t = self.chat()
-        for text, answer in (("/temp 0.4", "no command /temp; did you mean /set temp?"), ("/retry", "no command /retry; did you mean /regen?"), ("/nope", "no command /nope; /help lists them"),
+        for text, answer in (("/temp 0.4", "unknown command /temp; did you mean /set temp?"), ("/retry", "unknown command /retry; did you mean /regen?"), ("/nope", "unknown command /nope; see /help"),
                              ("/set temperature", "no setting 'temperature'; did you mean temp?"), ("/set n 5", "no setting 'n'; did you mean max-tokens?"),
                              ("/set num_predict 5", "no setting 'num_predict'; did you mean max-tokens?"), ("/set zork", "no setting 'zork'; /show lists the settings"),
                              ("/set system x", "no setting 'system'; /system TEXT sets the system prompt"),
                              ("/set context 5", "context cannot be changed in a chat; start hearth with --context"),
                              ("/set num_ctx 5", "num_ctx cannot be changed in a chat; start hearth with --context")):
             self.ask(t, text, answer)
-        self.ask(t, "/SET temp 0.25", "temp: 0.25")  # as keyboards of telephones write it
+        self.ask(t, "/SET temp 0.25", "temp is 0.25")  # as keyboards of telephones write it
         self.ask(t, "/List", "0 questions")
         shown = self.ask(t, "/set temp", rb"temp +0\.25 +/set")
         self.assertNotIn("top-p", shown)
@@ -166,7 +166,7 @@ class Commands(driver.ChatCase):
         t = self.chat("-n", "20")
         self.ask(t, "one", "You said: one")
         self.ask(t, "two", "You said: two")
-        self.ask(t, "/set max-tokens 3", "max-tokens: 3, starting with the next answer")
+        self.ask(t, "/set max-tokens 3", "max-tokens is 3 from the next answer on")
         self.ask(t, "/compact", "the conversation is unchanged")
         self.ask(t, "/continue", "")  # the answer, not the summary
         self.ask(t, "/set max-tokens default", "")
@@ -176,7 +176,7 @@ class Commands(driver.ChatCase):
         t = self.chat("-c", "140", "-n", "5")
         self.ask(t, "hello", "limit of 5 tokens")
         self.ask(t, "and", "limit of 5 tokens")
-        self.ask(t, "/compact", "the context holds 140")
+        self.ask(t, "/compact", "this model's context is 140")
         self.ask(t, "/continue", "aid: ")
 
     def test_clear_and_load(self):
@@ -195,7 +195,7 @@ class Commands(driver.ChatCase):
         """A fork and a system prompt are on disk before the next question; a session that is not cannot be loaded, and nothing says so."""
         t = self.chat()
         self.ask(t, "one", "You said: one")
-        self.ask(t, "/fork copy", "this is a copy", "copy> ")
+        self.ask(t, "/fork copy", "forked into 'copy'", "copy> ")
         self.ask(t, "/close", "closed; /load copy opens it again")
         self.ask(t, "/load copy", "You said: one", "copy> ")
         self.ask(t, "/system Brief.", "system prompt set", "copy> ")
@@ -224,7 +224,7 @@ class Commands(driver.ChatCase):
         self.last = t.prompt(self.last)
         self.ask(t, "/new other", "", "other> ")
         self.ask(t, "here", "You said: here", "other> ")
-        self.last = t.until("session 1 has answered", self.last)
+        self.last = t.until("answer ready in session 1", self.last)
         self.assertNotIn(b"word0", t.out[begin:].split(b"/new other")[1])
         t.quiet()
         self.ask(t, "/switch 1", "word0", "1> ")

@@ -31,7 +31,7 @@ class Corpus(driver.Case):
         super().setUp()
         self.answers = {name: topic.answer for name, topic in corpus.load_topics().items()}
         self.assertGreater(len(self.answers), 100)
-        text = self.run_bin("--help")[1].decode()
+        text = self.run_bin("--help", "all")[1].decode()
         text = text[text.index("\nModel:"):]
         self.options = set(re.findall(r"--([a-z][a-z-]*)", text))
         # An option that the command line parses but this build refuses does not count.
@@ -75,9 +75,9 @@ class Corpus(driver.Case):
         self.wrong(wrong)
 
     def test_commands(self):
-        t = self.terminal(rows=50)
+        t = self.terminal(rows=70)
         at = t.prompt()
-        t.send("/help\r")
+        t.send("/help all\r")
         t.until("Ctrl-D leaves", at)
         commands = set(re.findall(r"\n(?:\x1b\[\d*m)* +/([a-z]+)", t.out[at:].decode("utf-8", "replace")))
         t.send("/bye\r")

@@ -34,7 +34,7 @@ class Daily(driver.ChatCase):
         os.rename(other, other + "-moved")
         rc, out, err = self.run_bin("--last", "-p", "three")
         self.assertEqual((rc, out), (3, b""))
-        self.assertRegex(err, "was held with the model other, which is no longer at .*/models/other; -m DIR")
+        self.assertRegex(err, "used the model other, which is no longer at .*/models/other; -m DIR")
         self.assertEqual(self.saved("talk")["path"], other)
 
     def test_chat_of_the_built_in_model_beside_a_default(self):
@@ -79,7 +79,7 @@ class Daily(driver.ChatCase):
         big = self.write("big.txt", "x " * 3000)
         small = self.write("small.txt", "small")
         t = self.chat("-c", "2000")
-        self.ask(t, f"/read {big}", rb"big.txt: with these 6.0 kB the prompt would have 6\d\d\d tokens, the context holds 2000; nothing was attached")
+        self.ask(t, f"/read {big}", rb"big.txt: with these 6.0 kB the prompt would be 6\d\d\d tokens; this model's context is 2000; nothing was attached")
         self.ask(t, "/attachments", "nothing is attached")
         self.ask(t, "hello", "You said: hello")  # the chat goes on
         huge = self.write("huge.txt", "x" * 100000)
@@ -188,13 +188,13 @@ class Daily(driver.ChatCase):
         self.ask(t, "one", "You said: one")
         self.ask(t, "/new other", "", "other> ")
         self.ask(t, "/switch 1", "You said: one", "1> ")
-        self.ask(t, "/fork", "a copy; /switch 1 goes back", "3> ")
+        self.ask(t, "/fork", "forked into session 3; /switch 1 goes back", "3> ")
         self.ask(t, "/close", "You said: one", "1> ")
 
     def test_copy_sends_no_control_characters(self):
         t = self.chat()
         self.ask(t, "escape", "ed")
-        shown = self.ask(t, "/copy", "sent to the terminal")
+        shown = self.ask(t, "/copy", "(if your terminal allows it)")
         copied = base64.b64decode(re.search(r"\x1b\]52;c;([^\x07]*)\x07", shown)[1]).decode()
         self.assertIn("red", copied)
         self.assertEqual([c for c in copied if ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160], [])
@@ -203,7 +203,7 @@ class Daily(driver.ChatCase):
         t = self.chat()
         self.ask(t, "code", "other")
         for arg, want in (("code", "echo hi\n"), ("code 1", "echo hi\n"), ("code 2", "other\n")):
-            shown = self.ask(t, "/copy " + arg, "sent to the terminal")
+            shown = self.ask(t, "/copy " + arg, "(if your terminal allows it)")
             self.assertEqual(base64.b64decode(re.search(r"\x1b\]52;c;([^\x07]*)\x07", shown)[1]).decode(), want)
         self.ask(t, "/copy code 3", "no code block 3")
         self.ask(t, "/copy cod", "/copy copies")

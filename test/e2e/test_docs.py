@@ -20,7 +20,7 @@ def read(name):
 
 class Docs(driver.Case):
     def help_options(self):
-        out = self.run_bin("--help")[1].decode()
+        out = self.run_bin("--help", "all")[1].decode()
         options = out[out.index("\nModel:"):]
         rows = {}
         for line in options.splitlines():
@@ -37,7 +37,7 @@ class Docs(driver.Case):
         self.assertLess(out.index("hearth -m DIR -p"), out.index("Model:"))
 
     def test_refused_options_say_so(self):
-        out = self.run_bin("--help")[1].decode()
+        out = self.run_bin("--help", "all")[1].decode()
         for name in re.findall(r"(?m)^ +(?:-\w, )?--([a-z-]+) MACHINE", out):
             refused = "this build cannot" in self.run_bin("--" + name, "x")[2]
             self.assertEqual("this build refuses it" in re.search(rf"--{name} .*", out)[0], refused)
@@ -68,7 +68,7 @@ class Docs(driver.Case):
             documented = set(re.findall(r"^\.It Li /(\w+)", f.read(), re.M))
         t = self.terminal()
         t.prompt()
-        t.send("/help\r")
+        t.send("/help all\r")
         t.prompt(t.until("Ctrl-D leaves.", len(t.out)))
         shown = set(re.findall(r"^  /(\w+)", t.out.decode().replace("\x1b[2m", ""), re.M))
         self.assertEqual(documented, shown)
@@ -87,10 +87,27 @@ class Docs(driver.Case):
             self.assertEqual((rc, err), (0, ""))
             found = set(re.findall(option, out.decode()))
             if shell == "bash":
-                found -= {"-", ""}
+                found -= {"-", "", "complete"}  # the last one asks for names
             self.assertEqual(found, set(rows), shell)
             if shutil.which(shell):
                 self.assertEqual(subprocess.run([shell, "-n"], input=out, env=self.env).returncode, 0)
+
+    def test_names_complete(self):
+        """Models, saved chats, presets and machines complete by their names, in bash also in the script itself."""
+        for name in ("alpha", "beta"):
+            self.write(f"models/{name}/config.json", "{}")
+        self.write(".config/hearth/config", f"model-path = {self.home}/models\n\n[terse]\ntemp = 0\n")
+        self.run_bin("-p", "x", "--save", "talk")
+        for kind, names in (("models", {"alpha", "beta"}), ("chats", {"talk"}), ("presets", {"terse"})):
+            self.assertEqual(set(self.run_bin("--complete", kind)[1].decode().split()) - {"ember"}, names)
+        if not shutil.which("bash"):
+            return
+        path = self.write("complete.bash", self.run_bin("--completion", "bash")[1].decode())
+        os.symlink(driver.BIN if os.path.isabs(driver.BIN) else os.path.abspath(driver.BIN), os.path.join(self.home, "hearth"))
+        for option, typed, found in (("-m", "al", "alpha"), ("--use", "b", "beta"), ("--continue", "t", "talk"), ("--delete", "t", "talk"), ("--preset", "te", "terse")):
+            script = f'. {path}; COMP_WORDS=(hearth {option} {typed}); COMP_CWORD=2; cd /; _hearth; echo "${{COMPREPLY[@]}}"'
+            out = subprocess.run(["bash", "-c", script], env={**self.env, "PATH": self.home + ":" + self.env["PATH"]}, capture_output=True).stdout.decode()
+            self.assertEqual(out.strip(), found, option)
 
 
 class Tests(driver.Case):

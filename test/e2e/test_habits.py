@@ -18,12 +18,11 @@ class Habits(driver.ChatCase):
         self.assertEqual(self.run_bin("--", "-x")[1], b"You said: -x\n")
         rc, out, err = self.run_bin("and this?", data="a document\n")
         self.assertEqual((rc, out), (0, b"You said: a document\n\nand this?\n"))
-        self.assertIn("stdin is a document of 10 B beside the prompt; --no-stdin", err)
+        self.assertIn("attached stdin as a document (10 B); --no-stdin ignores it", err)
 
     def test_help_and_version(self):
-        everything = self.run_bin("--help")[1]
-        self.assertEqual(self.run_bin("--help", "all")[1], everything)
-        self.assertEqual(self.run_bin("help")[1], everything)
+        everything, short = self.run_bin("--help", "all")[1], self.run_bin("--help")[1]  # short in a pipe, too: --help | less
+        self.assertEqual(self.run_bin("help")[1], short)
         for args in (("--help", "CACHE"), ("-h", "cache"), ("help", "cache")):  # a word to search for
             rc, out, err = self.run_bin(*args)
             self.assertEqual((rc, err), (0, ""))
@@ -31,14 +30,17 @@ class Habits(driver.ChatCase):
         rc, out, err = self.run_bin("--help", "zork")
         self.assertEqual((rc, out), (2, b""))
         self.assertIn("no option has 'zork' in its name or text", err)
-        self.assertEqual(self.run_bin("--help", "what is it")[1], everything)  # typed before a question
-        self.assertEqual(self.run_bin("what", "--help")[1], everything)
+        self.assertEqual(self.run_bin("--help", "what is it")[1], short)  # typed before a question
+        self.assertEqual(self.run_bin("what", "--help")[1], short)
+        machine = re.findall(r"(?m)^  (?:-\w, |    )--([a-z-]+)", self.run_bin("--help", "machine")[1].decode())
+        self.assertLess({"threads", "gpus", "kv", "prefill", "expert-cache"}, set(machine))
         self.assertEqual(self.run_bin("-V"), self.run_bin("--version"))
         self.assertEqual(self.run_bin("version"), self.run_bin("--version"))
         t = self.terminal("--help", rows=60, cols=160)  # on a screen: what is used every day
         self.assertEqual(t.wait(), 0)
         shown = re.findall(r"(?m)^  (?:-\w, |    )--([a-z-]+)", t.out.decode().replace("\r", ""))
-        self.assertEqual(len(shown), 27)
+        self.assertEqual(len(shown), 20)
+        self.assertEqual(shown, re.findall(r"(?m)^  (?:-\w, |    )--([a-z-]+)", short.decode()))
         self.assertIn("--help all shows every option", t.out.decode())
         self.assertLess(t.out.count(b"\n"), 60)
         for cols in (60, 80, 120):  # words are not broken, and further rows of a text begin below its first
@@ -80,7 +82,7 @@ class Habits(driver.ChatCase):
         path = self.model("deep")
         rc, out, err = self.run_bin("--use", path)
         self.assertEqual((rc, out), (0, b""))
-        self.assertIn(path + " is the default model now", err)
+        self.assertIn(path + " is now the default model", err)
         config = os.path.join(self.home, ".config/hearth/config")
         with open(config) as f:
             self.assertEqual(f.read(), f"model = {path}\n")
@@ -169,6 +171,88 @@ class Habits(driver.ChatCase):
         t.send("\x03")
         t.wait()
 
+    def test_missing_default(self):
+        """A default model that has gone is called so, with where it was set."""
+        rc, out, err = self.run_bin("-p", "x", env={"HEARTH_MODEL": "/no/such"})
+        self.assertEqual((rc, out), (3, b""))
+        self.assertIn("the default model (HEARTH_MODEL): /no/such: no such directory", err)
+        self.write(".config/hearth/config", "model = /gone\n")
+        self.assertIn("the default model (configuration file; hearth --use NAME changes it): /gone: no such", self.run_bin("-p", "x")[2])
+        self.assertNotIn("default model", self.run_bin("-m", "/gone", "-p", "x")[2])
+
+    def test_model_and_its_neighbours(self):
+        """/model lists a model that was opened by its path, and those beside it."""
+        here, there = (self.model("deep/" + name) for name in ("here", "there"))
+        t = self.chat("-m", here)
+        self.ask(t, "/model", there)
+        self.assertIn(here.encode(), t.out)
+        self.ask(t, "/model 3", "now using")
+
+    def test_counts_of_tokens(self):
+        """-c 4k is 4,096 tokens, and so is -n."""
+        for args in (("-c", "4k"), ("-n", "1K"), ("-c", "4096")):
+            self.assertEqual(self.run_bin(*args, "-p", "hi")[0], 0, args)
+        for args in (("-c", "4kk"), ("-c", "k"), ("-c", "4m"), ("--seed", "4k"), ("-c", "99999999999999999k")):
+            self.assertEqual(self.run_bin(*args, "-p", "hi")[0], 2, args)
+        self.assertIn("of 4096 tokens", self.ask(self.chat("-c", "4k"), "/tokens", "empty"))
+
+    def test_first_arrow_up(self):
+        """Arrow-Up and Ctrl-P recall the history at the first prompt of a chat."""
+        t = self.chat()
+        self.ask(t, "earlier question", "You said: earlier question")
+        t.send("\x04")
+        t.wait()
+        for key in ("\x1b[A", "\x10"):
+            t = self.chat()
+            at = self.last
+            t.send(key)
+            t.until("earlier question", at)
+            t.send("\r")
+            t.until("You said: earlier question", at)
+
+    def test_resumed_document(self):
+        """A long question, as a document that was piped in, is shown in part when its conversation is resumed."""
+        document = "".join(f"row {i} of the text\n" for i in range(500))
+        self.assertEqual(self.run_bin("-p", "say", "--save", "talk", data=document)[0], 0)
+        t = self.terminal("--continue", "talk", rows=60, cols=100)
+        at = t.prompt(text="talk> ")
+        self.assertIn(b"row 8 of the text", t.out)
+        self.assertNotIn(b"row 12 of the text", t.out[:t.out.index(b"more lines")])
+        self.assertRegex(t.out, rb"\(49\d more lines; /export FILE writes them all\)")
+
+    def test_binary_stdin(self):
+        """stdin is refused as a file is, with what to do about it."""
+        for data, text in ((b"\x7fELF" + bytes(300), "ELF executable"), (b"text\0more" * 10, "NUL bytes"), (b"%PDF-1.4\n\0\0", "PDF); convert it first: pdftotext"), (b"\xff\xd8\xff\xe0" + bytes(50), "image")):
+            path = os.path.join(self.home, "file")
+            with open(path, "wb") as f:
+                f.write(data)
+            for args in (("-p", "x"), ("-p", "x", "-f", path)):
+                rc, out, err = self.run_bin(*args, data=b"" if "-f" in args else data)
+                self.assertEqual((rc, out), (1, b""), (data, args))
+                self.assertIn("not a text file (", err)
+                self.assertIn(text, err)
+
+    def test_batch_lines(self):
+        rc, out, err = self.run_bin("--batch", "-", data=b'one\n\ntwo\n')
+        self.assertEqual(sorted((r["index"], r["line"]) for r in map(json.loads, out.splitlines())), [(0, 1), (1, 3)])
+
+    def test_short_help_of_chats(self):
+        """/help has ten commands, /help all every one; the rows of a text begin below each other."""
+        for word, n in (("", 10), (" all", 0)):
+            t = self.chat(cols=70)
+            begin = len(t.out)
+            t.send("/help" + word + "\r")
+            t.prompt(t.until("Ctrl-D leaves", begin))
+            rows = t.out[begin:].decode().replace("\x1b[2m", "").replace("\x1b[0m", "").replace("\r", "").split("\n")
+            commands = [row for row in rows if re.match(r"  /\w", row)]
+            self.assertTrue(len(commands) == 10 if not word else len(commands) >= 30, len(commands))
+            at = next(i for i, row in enumerate(rows) if "/copy [code [N]]" in row)
+            self.assertRegex(rows[at + 1], r"^ {25}\w")
+
+    def test_names_of_other_programs(self):
+        for given, meant in (("--list-models", "--models"), ("--sessions", "--list"), ("--chats", "--list"), ("--download", "--pull")):
+            self.assertIn(f"did you mean '{meant}'", self.run_bin(given)[2])
+
     def test_default_model_is_listed(self):
         path = self.model("elsewhere/model")
         self.assertFalse(any("default" in row for row in json.loads(self.run_bin("--models", "--json")[1])))
@@ -186,7 +270,7 @@ class Habits(driver.ChatCase):
         hub = ".cache/huggingface/hub/models--Org--Small"
         self.write(hub + "/refs/main", "abc")
         self.write(hub + "/snapshots/abc/config.json", "{}")
-        self.assertIn("Org/Small is the default model now", self.run_bin("--use", "small")[2])  # not its snapshot
+        self.assertIn("Org/Small is now the default model", self.run_bin("--use", "small")[2])  # not its snapshot
         self.assertEqual([row["name"] for row in json.loads(self.run_bin("--models", "--json")[1]) if row.get("default")], ["Org/Small"])
 
     def test_bandwidth_is_measured_once(self):
@@ -339,7 +423,7 @@ class Habits(driver.ChatCase):
     def test_words_that_leave_other_programs(self):
         t = self.chat()
         for word in ("exit", "quit", ":q"):
-            shown = self.ask(t, word, f"not sent: Ctrl-D or /exit leaves; with a blank before it, '{word}' is sent to the model")
+            shown = self.ask(t, word, f"Not sent. To leave, press Ctrl-D or type /exit; to send the word itself, type a space first")
             self.assertNotIn("You said", shown)
         self.ask(t, " exit", b"You said:  ?exit\r")
         self.ask(t, "exit the room", "You said: exit the room")
@@ -348,7 +432,7 @@ class Habits(driver.ChatCase):
         t = self.chat()
         self.ask(t, "/etc/fstab has a bug", "You said: /etc/fstab has a bug")
         self.ask(t, "/tmp is full, why?", "You said: /tmp is full")
-        self.ask(t, "/nosuch", "no command /nosuch")
+        self.ask(t, "/nosuch", "unknown command /nosuch")
         self.ask(t, "/toknes", "did you mean /tokens")
 
     # --- text
@@ -392,7 +476,7 @@ class Habits(driver.ChatCase):
         self.assertIn("a: the Red fox", shown)
         self.ask(t, "/search green", "no saved conversation contains")
         self.ask(t, "/help read", "at most 200")
-        self.ask(t, "/help nosuch", "no command /nosuch")
+        self.ask(t, "/help nosuch", "unknown command /nosuch")
 
 
 if __name__ == "__main__":

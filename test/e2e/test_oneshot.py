@@ -132,10 +132,10 @@ class OneShot(driver.Case):
         self.assertEqual((rc, out), (1, b""))
 
     def test_limits(self):
-        cut = "hearth: the answer was cut at the -n limit of 3 tokens; a larger -n gives more\n"
+        cut = "hearth: answer stopped at the -n limit (3 tokens); raise -n for more\n"
         self.assertEqual(self.run_bin("-p", "hello", "-n", "3"), (0, b"You\n", cut))
         self.assertEqual(self.run_bin("-p", "hello", "-n", "3", "-q"), (0, b"You\n", ""))
-        self.assertEqual(self.run_bin("-p", "hello", "-n", "15"), (0, b"You said: hello\n", cut.replace(" 3 ", " 15 ")))
+        self.assertEqual(self.run_bin("-p", "hello", "-n", "15"), (0, b"You said: hello\n", cut.replace("(3 ", "(15 ")))
         self.assertEqual(self.run_bin("-p", "hello", "-n", "16"), (0, b"You said: hello\n", ""))
         self.assertIn("it repeats itself, which --repeat-penalty 1.1 may prevent", self.run_bin("-p", "ab " * 800, "-n", "2200")[2])
         cut = "hearth: the answer was cut: the context of 30 tokens is full; a larger -c gives more\n"

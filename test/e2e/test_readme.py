@@ -31,7 +31,7 @@ class Readme(driver.Case):
     def setUp(self):
         super().setUp()
         self.readme = read("README.md")
-        self.help = self.run_bin("--help")[1].decode()
+        self.help = self.run_bin("--help", "all")[1].decode()
 
     def test_short(self):
         self.assertLess(self.readme.count("\n"), 170)

@@ -289,9 +289,9 @@ class Remote(Case):
         t = self.terminal("-m", self.url)
         at = t.prompt()
         for line, want in (("/tokens", "there is none yet"), ("hello", "one two"), ("/tokens", "7 tokens including the last answer, as counted by the server"), ("/stats", "answer: 2 tokens"),
-                           ("/continue", "cannot continue an answer; /regen makes a new one"), ("/regen", "and three"), ("/show", "org/name, remote"), ("/fork copy", "a copy; /switch 1"),
+                           ("/continue", "cannot continue an answer; /regen makes a new one"), ("/regen", "and three"), ("/show", "org/name, remote"), ("/fork copy", "forked into 'copy'; /switch 1"),
                            ("/switch 1", "hello"), ("/system be short", ""), ("/set temp 0.25", ""), ("again", "and three"), ("/compact", "summary above"), ("/undo", "before /compact is back"), ("/explain", "the engine gave no reason"),
-                           ("/model", "open: org/name"), ("/sessions", "copy"), ("/bg more", "and three"), ("/switch copy", ""), ("/copy", "clipboard"), ("/clear", "new conversation"), ("/close copy", "")):
+                           ("/model", "open: org/name"), ("/sessions", "copy"), ("/bg more", "and three"), ("/switch copy", ""), ("/copy", "copied 9 bytes"), ("/clear", "new conversation"), ("/close copy", "")):
             t.send(line + "\r")
             at = t.until(want, at)
             at = t.until(rb"> \x1b\[0m\r", at)
@@ -309,7 +309,7 @@ class Remote(Case):
         for args, env in (((), {}), ((), {"HEARTH_MODEL": other}), (("--last",), {"HEARTH_MODEL": "ember"})):
             rc, out, err = self.run_bin("-p", "more", *(args or ("--continue", "talk")), env={**key, **env})
             self.assertEqual((rc, out), (2, b""), err)
-            self.assertIn(f"was held with the server {self.url}; -m URL continues it there", err)
+            self.assertIn(f"used the server {self.url}; -m URL continues it there", err)
         self.assertEqual(self.server.seen, [])
         self.server.replies[:] = [stream("two")] * 4
         self.assertEqual(self.run_bin("-p", "more", "--continue", "talk", "-m", self.url, env=key)[:2], (0, b"two\n"))
@@ -320,7 +320,7 @@ class Remote(Case):
         self.write(".config/hearth/config", "")
         del self.server.seen[:]
         t = self.terminal("--continue", "talk", env=key, cols=200)
-        t.until(f"was held with the server {self.url}")
+        t.until(f"used the server {self.url}")
         t.send("n\r")
         self.assertEqual((t.wait(), self.server.seen), (2, []))
         t = self.terminal("--continue", "talk", env=key, cols=200)
@@ -435,8 +435,8 @@ class Remote(Case):
         """An answer that a server cuts before -n is reached exits with 4, as one that fills a context; one that reaches -n does not."""
         cut = lambda n: stream("some", usage=False, end=b'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": %d}}\n\ndata: [DONE]\n\n' % n)
         reply = lambda n: (*cut(n)[:2], cut(n)[2].replace(b'"stop"', b'"length"'))
-        for args, n, want, word in ((["-n", "9"], 9, 0, "cut at the -n limit of 9 tokens"), (["-n", "9"], 7, 4, "the server's context is full, or its limit"),
-                                    ([], 7, 4, "the server's context is full, or its limit"), (["-n", "9"], 0, 0, "cut at the -n limit of 9 tokens")):
+        for args, n, want, word in ((["-n", "9"], 9, 0, "answer stopped at the -n limit (9 tokens)"), (["-n", "9"], 7, 4, "the server's context is full, or its limit"),
+                                    ([], 7, 4, "the server's context is full, or its limit"), (["-n", "9"], 0, 0, "answer stopped at the -n limit (9 tokens)")):
             rc, out, err = self.ask("-p", "x", *args, replies=[reply(n)])
             self.assertEqual((rc, out), (want, b"some\n"), err)
             self.assertIn(word, err)

@@ -255,7 +255,7 @@ class Repl(driver.Case):
         at = t.prompt(at, "other> ")
         t.until("tok/s", at)
         t.send("typed meanwhile")
-        at = t.until("has answered", at)
+        at = t.until("answer ready in session", at)
         t.quiet(1)
         lines = [x for x in t.screen() if x]
         self.assertEqual(lines[-1], "other> typed meanwhile")
@@ -288,7 +288,7 @@ class Repl(driver.Case):
             t.send("slow\r")
             t.until("w3")
             t.send(leave)
-            t.until("leaves when the answer has ended; repeat to leave now")
+            t.until("will quit when this answer is done; press again to quit now")
             t.until("w6")
             t.send(leave)
             self.assertEqual(t.wait(), 0)
@@ -401,7 +401,7 @@ class Repl(driver.Case):
         t.send("/close\r")
         at = t.prompt(t.until("closed", at))
         t.quiet()
-        self.assertNotIn(b"has answered", t.out)
+        self.assertNotIn(b"answer ready", t.out)
 
     def test_stopped_prefill_has_no_speed(self):
         t = self.chat("--stats")
@@ -462,7 +462,7 @@ class Repl(driver.Case):
         at = len(t.out)
         t.send("x" * 200 + "\r")
         t.prompt(t.until("/compact", at))
-        self.assertRegex(t.out[at:], rb"tokens, the context holds 100")
+        self.assertRegex(t.out[at:], rb"tokens; this model's context is 100")
         self.ask(t, "short")
 
     def test_refused_turns_leave_the_last_answer(self):
@@ -513,7 +513,7 @@ class Repl(driver.Case):
         t = self.chat()
         at = len(t.out)
         for text, answer in (("/sessions &", "0 questions"), ("/system be\nbrief", ""), ("/system", rb"be\r?\nbrief"), ('"""/sessions\n"""', "questions"),
-                             ("/nosuch\nthing", "no command /nosuch")):
+                             ("/nosuch\nthing", "unknown command /nosuch")):
             t.send(text + "\r")
             at = t.prompt(t.until(answer, at))
         self.assertNotIn(b"You said", t.out)
@@ -542,7 +542,7 @@ class Repl(driver.Case):
         at = t.until(rb"\r\n> \r\nword0 ")
         at = t.until(rb"word199\r\n(\r\n)?> ", at)
         t.send("/new\n/bg long\n/switch 1\n")
-        at = t.until(rb"1> \r\nhearth: session 2 has answered", at)
+        at = t.until(rb"1> \r\nhearth: answer ready in session 2", at)
         t.until(rb"\r\n1> ", at)
 
     def test_dumb_terminal(self):

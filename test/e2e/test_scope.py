@@ -145,7 +145,7 @@ class Told(driver.Case):
         t = self.terminal(cols=200)
         at = t.prompt()
         t.send(f"/read {path}\r")
-        at = t.prompt(t.until(rb"a.txt: with these 84.0 kB the prompt would have \d+ tokens, the context holds 8192; nothing was attached", at))
+        at = t.prompt(t.until(rb"a.txt: with these 84.0 kB the prompt would be \d+ tokens; this model's context is 8192; nothing was attached", at))
         t.send("how do I quit?\r")
         t.prompt(t.until("Every turn is saved already.", at))
 

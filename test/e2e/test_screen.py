@@ -81,7 +81,7 @@ class Screens(driver.Case):
             ("one line \\\nand another", "You said: one line and another", True),
             ("two", "You said: two", True),
             ("/undo", "undone", True),
-            ("/fork", "a copy; /switch 1 goes back", True),
+            ("/fork", "forked into session", True),
             ("/tokens", "tokens; room for", True),
             (f"/read {path}", "attached to your next question", True),
             ("What is it?", "</document> What is it?", True),
@@ -203,7 +203,7 @@ class Screens(driver.Case):
             at = t.prompt(at)
             t.send(f"/new {name}\r")
             t.prompt(at, name + "> ")
-            t.until("session 1 has answered", at)
+            t.until("answer ready in session 1", at)
             t.send("/switch 1\r")
             t.until("w59", at)
 
@@ -220,9 +220,9 @@ class Screens(driver.Case):
         t.prompt(t.until("w59", at), "other> ")
         t.quiet()
         lines = self.shown(t, 60, 200)
-        news = [line for line in lines if "has answered" in line]
+        news = [line for line in lines if "answer ready" in line]
         self.assertEqual(len(news), 1, lines)
-        self.assertTrue(news[0].startswith("hearth: session 1 has answered ("), news)
+        self.assertTrue(news[0].startswith("hearth: answer ready in session 1 ("), news)
         words = [w for line in lines[lines.index("other> slow") + 1 :] if re.match(r"w\d", line) for w in line.split()]
         self.assertEqual(words, [f"w{i}" for i in range(60)])
 

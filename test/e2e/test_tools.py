@@ -169,7 +169,7 @@ class Pipe(Tools):
                 self.assertEqual(rc, 0, err)
                 self.assertIn(shown, out.decode())
         rc, out, err = self.run_bin(*tool, "-n", "40", "-p", 'use touch {"a": "' + "x" * 50 + '"}')
-        self.assertIn("cut at the -n limit", err)
+        self.assertIn("stopped at the -n limit", err)
         self.assertEqual(self.run_bin(*tool, "-n", str(len('[{"name": "touch", "arguments": {}}')), "-p", "use touch {}")[0], 0)
         self.assertFalse(os.path.exists(path))
 
@@ -283,7 +283,7 @@ class Mcp(Tools):
             self.assertEqual(call["status"], status, call)
             self.assertIn(result, call["result"])
         rc, out, err = self.mcp("use flood {}", "--json-lines")
-        self.assertIn("the context holds 65536", err)
+        self.assertIn("this model's context is 65536", err)
         result = next(json.loads(line) for line in out.splitlines() if b'"result"' in line)["result"]
         self.assertEqual((rc, len(result), result[-26:]), (4, 65536 + 21, "fffff\n[cut at 65536 bytes]"))
         rc, out, err = self.mcp("use die {},", "--json")

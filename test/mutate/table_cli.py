@@ -116,7 +116,7 @@ change("parted-character", "a stream has parts of characters", "e2e_serve", ("cl
 change("failed-regen", "/regen drops the answer although no other one comes", "e2e_remote", ("cli/chat/chat_turn.c", "&& t->replaced.n && !conversation", "&& 0 && !conversation"))
 change("state-try-two", "a draft has room for one state only where all are kept", "unit_state", ("engine/kv/kv_cache.c", "kv->has_states && free < 2; free++", "kv->has_states && free < 2; free = 2"))
 change("batch-equal-ids", "a continued batch takes an answer for that of another prompt with the same id", "e2e_oneshot", ("cli/modes/batch.c", "(!any_index && b->past[lo].index != index)", "0"))
-change("fork-saved", "a fork is not saved before its first question", "e2e_commands", ("cli/chat/command_session.c", "    chat_session_save(r, t);\n    screen_print(r, \"this is a copy", "    screen_print(r, \"this is a copy"))
+change("fork-saved", "a fork is not saved before its first question", "e2e_commands", ("cli/chat/command_session.c", "    chat_session_save(r, t);\n    screen_label(t, label, sizeof label);\n", "    screen_label(t, label, sizeof label);\n"))
 change("system-saved", "a system prompt is not saved before the next question", "e2e_commands", ("cli/chat/command_conversation.c", "    chat_session_save(r, r->active);\n    screen_print(r, removes", "    screen_print(r, removes"))
 change("ollama-lines", "line ends in the arguments of a call break the line of its object", "e2e_apis", ("cli/server/ollama_reply.c", "json[i] == '\\n' || json[i] == '\\r' ? ' ' : json[i]", "json[i]"))
 change("generate-calls", "/api/generate drops what the model writes as a call", "e2e_apis", ("cli/server/ollama_request.c", "    r->no_tool_calls = true;\n", ""))

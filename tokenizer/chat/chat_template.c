@@ -184,10 +184,11 @@ static int read_gguf_templates(struct chat_template *c, const struct json *meta,
                                     : error_set(e, ERR_MODEL, "%s: metadata '%s' is not a string", file, keys[i]);
     }
     if (!rc && !c->default_template && !c->tool_template)
-        rc = error_set(e, ERR_MODEL,
-                       "%s: no chat template in its metadata (tokenizer.chat_template); give one, or use the model "
-                       "without (--template, --raw)",
-                       file);
+        rc =
+            error_set(e, ERR_MODEL,
+                      "%s has no chat template (a base model?): --raw continues plain text, --template FILE supplies a "
+                      "template",
+                      file);
     return rc;
 }
 static int open_gguf(struct chat_template *c, const char *file, const char *template_file, struct error *e) {
