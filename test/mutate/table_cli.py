@@ -161,7 +161,7 @@ change("markdown-mark", "a combining mark after a blank is part of the blank", "
 change("style-table", "a table that is too wide is aligned", "unit_style; e2e_screen", ("cli/terminal/markdown_table.c", "(!room || total <= room || (wrap && narrow_columns(&t, total, room)))", "true"))
 change("no-save", "--no-save saves chats", "e2e_screen", ("cli/chat/chat_session.c", "if (r->app->opts.v[OPT_NO_SAVE].on || !conversation_last", "if (!conversation_last"))
 change("clear-undo", "/undo does not restore what /clear removed", "e2e_screen", ("cli/chat/chat_session.c", "if (!t->cleared.conv.n) return false;", "return false;"))
-change("binary-document", "an executable is attached as a document", "e2e_oneshot", ("cli/turn/input.c", "if (!rc) rc = input_check_text(f->path, &raw, e);", ""))
+change("binary-document", "an executable is attached as a document", "e2e_oneshot", ("cli/turn/input.c", "if (!rc) rc = input_check_text(f->path, &raw, false, e);", ""))
 change("batch-line", "--batch counts lines from the start of the prompt", "e2e_oneshot", ("cli/modes/batch.c", ".line_number = number}", ".line_number = 1}"))
 change("bench-sessions", "--bench reports one session's tokens for all", "e2e_bench", ("cli/modes/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
 change("choice-placed", "an indexer's selection replays with the keys of the session it was recorded for", "gpu_graph_families",
@@ -349,3 +349,21 @@ change("macro-parameters", "a macro has any number of parameters", "unit_jinja",
 change("normalizer-growth", "a normalizer makes a text 16,000 times as long", "unit_tokenizer", ("tokenizer/normalize.c", "MOST_GROWTH = 16,", "MOST_GROWTH = 1 << 14,"))
 change("decoder-growth", "a decoder that makes a token too long counts as lack of memory", "unit_tokenizer", ("tokenizer/decoder.c", "out->len > MOST_BYTES) rc = ERR_MODEL;", "out->len > MOST_BYTES) rc = ERR_MEMORY;"))
 change("tool-others", "a process that is older than the tools is killed with them", "e2e_tools", ("cli/tools/child_orphans.c", " || start < begun", ""))
+
+# --- cli/hub/, and models of other programs -----------------------------------------------------------------------------------
+
+change("pull-token", "the host to which a hub redirects gets the token", "e2e_pull", ("cli/hub/hub_client.c", "own ? t->hub->headers : NULL", "t->hub->headers"))
+change("pull-checksum", "a file with other bytes than the hub lists is kept", "e2e_pull", ("cli/hub/hub_download.c", "if (!strcmp(hex, d->file->oid)) return", "return"))
+change("pull-paths", "a file of a hub may lead out of its folder", "e2e_pull", ("cli/hub/hub_listing.c", " || (k <= 2 && !strncmp(path + from, \"..\", k))", ""))
+change("pull-range", "bytes of another range are taken for those asked for", "e2e_pull", ("cli/hub/hub_client.c", "t->has_range && t->range_first == t->from", "true"))
+change("pull-damaged", "a part that a power loss has damaged ends the download", "e2e_pull", ("cli/hub/hub_download.c", "if (d->is_resumed) {", "if (false) {"))
+change("pull-progress", "a file that is shorter than listed is downloaded for ever", "e2e_pull", ("cli/hub/hub_client.c", "t->best = t->from + t->received;", ""))
+change("pull-stall", "a server that sends nothing is waited for", "e2e_pull", ("cli/hub/hub_client.c", "t->is_running && now - t->heard > STALL_S * second", "false"))
+change("pull-order", "a snapshot is a model before its weights are linked", "e2e_pull", ("cli/hub/hub_pull.c", "for (size_t i = p->all.n; i-- > 0 && !rc;)", "for (size_t i = 0; i < p->all.n && !rc; i++)"))
+change("pull-plain", "16 bits are proposed beside quants", "e2e_pull", ("cli/hub/hub_choice.c", " || (is_plain(it) && !only_plain)", ""))
+change("pull-room", "a download begins that the disk cannot hold", "e2e_pull", ("cli/hub/hub_store.c", "if (need <= room) return 0;", "return 0;"))
+change("models-main", "another snapshot counts than the one in refs/main", "e2e_models", ("cli/options/hub_cache.c", "if (!rc && *w.main) rc = add_snapshot(&w, w.main);", ""))
+change("models-place", "a saved chat has the path of a blob", "e2e_models", ("cli/saved/store_model.c", "if (!model_path_is_url(url) && hub_cache_name(a->model_dir, out, PATHS_MAX)) return;", ""))
+change("models-parts", "the beginning of a name counts as little as a part of it", "e2e_models", ("cli/options/model_path.c", "!strncasecmp(last, text, k)) return 2;", "!strncasecmp(last, text, k)) return 1;"))
+change("verbs-model", "a verb takes the words of a question to a model", "e2e_habits", ("cli/options/opt.c", "(n > 1 && has_model && v->object != VERB_REFUSED)", "false"))
+change("arrow-first", "Arrow-Up does nothing at the first prompt", "e2e_habits", ("cli/terminal/line.c", ".history_index = h->n, ", ""))
