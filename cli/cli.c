@@ -22,7 +22,7 @@
 #include "cli/modes/use.h"
 #include "cli/open.h"
 #include "cli/report.h"
-#include "cli/saved/store.h"
+#include "cli/saved/store_kept.h"
 #include "cli/server/serve.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
@@ -134,6 +134,7 @@ static int find_conversation(struct app *a, bool asks, struct error *e) {
             e, ERR_USAGE,
             "--continue needs a name here; --list shows the saved conversations, and --last continues the newest");
     else rc = picker_choose_chat(name, sizeof name, e);
+    if (!rc && !strcmp(name, STORE_KEPT)) rc = store_kept_take(a, name, sizeof name, e);
     if (!rc) rc = opt_set(&a->opts, OPT_CONTINUE, name, ORIGIN_FLAG, "--continue", e);
     return rc ? rc : store_select_model(a, name, e);
 }

@@ -3,11 +3,12 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cli/modes/oneshot_json.h"
 #include "cli/modes/oneshot_tools.h"
 #include "cli/open.h"
 #include "cli/report.h"
-#include "cli/saved/store.h"
+#include "cli/saved/store_kept.h"
 #include "cli/terminal/out.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/sig.h"
@@ -205,6 +206,15 @@ static int save_answer(struct oneshot *o, struct store *store, struct error *e) 
     return rc ? error_prefix(e, "not saved") : 0;
 }
 
+/* Keeps the answer of a person for --last. Nobody asked for this copy: without it the answer is complete. */
+static void keep_answer(struct oneshot *o) {
+    struct store store = {0};
+    struct error e;
+    if (o->app->opts.v[OPT_RAW].on || !has_unsaved_turn(o) || store_kept_open(&store, o->app)) return;
+    if (save_answer(o, &store, &e)) log_say(LOG_INFO, "%s", e.text);
+    store_close(&store);
+}
+
 static int answer_prompt(struct app *a, struct conversation *conv, struct prompt *prompt, struct store *store,
                          struct error *e) {
     const struct opt_value *v = a->opts.v;
@@ -229,6 +239,7 @@ static int answer_prompt(struct app *a, struct conversation *conv, struct prompt
         if (saved && rc) report_note("%s", se.text);
         else if (saved) *e = se, rc = saved;
     }
+    if (!store && !rc) keep_answer(&o);
     turn_free(&o.turn);
     tool_round_free(&o.round);
     buf_free(&o.earlier_text);

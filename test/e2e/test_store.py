@@ -225,5 +225,57 @@ class Store(driver.Case):
         self.assertTrue(os.path.exists(other + "/hearth/sessions/x.json"))
 
 
+class Kept(driver.ChatCase):
+    """The last one-shot answer of a person is kept for --last."""
+
+    def kept(self):
+        folder = os.path.dirname(self.session_file("x"))
+        return sorted(n for n in os.listdir(folder) if n.endswith(".json")) if os.path.isdir(folder) else []
+
+    def on_terminal(self, *args):
+        t = self.terminal(*args)
+        self.assertEqual(t.wait(), 0)
+        return t
+
+    def test_last(self):
+        self.on_terminal("-p", "one question")
+        self.on_terminal("-p", "another question")
+        self.assertEqual(self.kept(), ["(last).json"])
+        self.assertIn(b"another question", self.run_bin("--list")[1])
+        rc, out, err = self.run_bin("--last", "-p", "prompt x")
+        self.assertEqual((rc, out), (0, b"[user]another question[assistant]You said: another question[user]prompt x[assistant]\n"))
+        self.assertEqual(self.kept(), ["another-question.json"])  # a conversation of its own now
+        self.on_terminal("-p", "a third")
+        self.assertEqual(self.kept(), ["(last).json", "another-question.json"])
+        os.utime(self.session_file("another-question"), (1, 1))
+        t = self.terminal("--last")
+        t.until("a third")
+        t.prompt(text="a-third> ")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        self.assertEqual(self.kept(), ["a-third.json", "another-question.json"])
+
+    def test_pipe(self):
+        """A document that was piped in, with its question; also where only stderr is a terminal."""
+        master, slave = os.openpty()
+        self.addCleanup(os.close, master)
+        self.assertEqual(subprocess.run([driver.BIN, "-p", "summarise"], input=b"the document", stdout=subprocess.PIPE, stderr=slave, env=self.env).returncode, 0)
+        os.close(slave)
+        self.assertIn(b"the document", self.run_bin("--last", "-p", "prompt x")[1])
+
+    def test_not_kept(self):
+        """In scripts, with --no-save, without a prompt template, after a failure, and in a directory that cannot be written."""
+        self.assertEqual(self.run_bin("-p", "x")[0], 0)
+        self.on_terminal("-p", "x", "--no-save")
+        self.on_terminal("-p", "x", "--raw")
+        self.on_terminal("-p", "x", "--save", "named")
+        t = self.terminal("-p", "fail")
+        self.assertEqual(t.wait(), 1)
+        self.assertEqual(self.kept(), ["named.json"])
+        t = self.terminal("-p", "x", env={"HEARTH_FAULT": "rename:1"})
+        self.assertEqual(t.wait(), 0)
+        self.assertEqual(self.kept(), ["named.json"])
+
+
 if __name__ == "__main__":
     driver.unittest.main()
