@@ -31,6 +31,8 @@ struct app {
     /* of this process's engine; NULL when another engine answers */
     struct tokenizer *tokenizer;
     struct chat_template *template; /* NULL with --raw */
+    const char *noted_effort;       /* value of --effort about which a note was printed */
+    bool noted_vars;                /* notes about --template-var were printed */
     struct topic *topic;            /* built-in model only; NULL before the first prompt */
     struct engine *engine;
     struct token_trie *trie; /* the tokenizer's vocabulary by bytes; NULL before the first constrained answer */

@@ -65,7 +65,8 @@ static void report_unknown(struct repl *r, const char *word) {
                   {"config", "set"},
                   {"settings", "show"},
                   {"think", "set think yes"},
-                  {"nothink", "set think no"}};
+                  {"nothink", "set think no"},
+                  {"effort", "set effort"}};
     char near[40];
     size_t at = 0;
     const enum opt_id setting = opt_find(word, strlen(word), NULL);

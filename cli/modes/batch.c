@@ -69,10 +69,23 @@ struct batch {
 /* Hashes what decides the answers besides their lines: the model and the options that an answer depends on. A larger
  * context only lets prompts fit that did not. */
 static uint64_t hash_settings(const struct app *a) {
-    static const enum opt_id ids[] = {
-        OPT_RAW,   OPT_SPECIAL,        OPT_SYSTEM,           OPT_MAX_TOKENS,        OPT_TEMP, OPT_TOP_P, OPT_TOP_K,
-        OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_PRESENCE_PENALTY, OPT_FREQUENCY_PENALTY, OPT_SEED, OPT_UNTIL, OPT_THINK,
-        OPT_KV};
+    static const enum opt_id ids[] = {OPT_RAW,
+                                      OPT_SPECIAL,
+                                      OPT_SYSTEM,
+                                      OPT_MAX_TOKENS,
+                                      OPT_TEMP,
+                                      OPT_TOP_P,
+                                      OPT_TOP_K,
+                                      OPT_MIN_P,
+                                      OPT_REPEAT_PENALTY,
+                                      OPT_PRESENCE_PENALTY,
+                                      OPT_FREQUENCY_PENALTY,
+                                      OPT_SEED,
+                                      OPT_UNTIL,
+                                      OPT_THINK,
+                                      OPT_EFFORT,
+                                      OPT_TEMPLATE_VAR,
+                                      OPT_KV};
     const bool own_template = a->template && a->opts.v[OPT_TEMPLATE].text;
     char place[PATHS_MAX];
     store_model_place(a, place);

@@ -207,6 +207,11 @@ static const char *format_bound(double v, char *buf, size_t n) {
     return buf;
 }
 
+static bool is_percent(const char *s) {
+    const size_t n = strspn(s, "0123456789");
+    return n && n <= 3 && !s[n] && *s != '0' && atoi(s) <= 100;
+}
+
 /* Whether "4k" is 4,096 of what the option counts. */
 static bool id_counts_tokens(enum opt_id id) { return id == OPT_CONTEXT || id == OPT_MAX_TOKENS; }
 
@@ -248,6 +253,7 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
         break;
     case OPT_CHOICE:
         if (d->flags & OPT_OR_PATH && strchr(text, '/')) break;
+        if (d->flags & OPT_OR_PERCENT && is_percent(text)) break;
         if (!in_choices(d->choices, text))
             return error_set(e, ERR_USAGE, "%s: '%s' is not one of: %s", where, text, d->choices);
         break;

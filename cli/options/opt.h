@@ -50,6 +50,8 @@ enum opt_id {
     OPT_SEED,
     OPT_UNTIL,
     OPT_THINK,
+    OPT_EFFORT,
+    OPT_TEMPLATE_VAR,
     OPT_SCHEMA,
     OPT_JSON_OBJECT,
     OPT_REGEX,
@@ -136,7 +138,8 @@ enum {
     OPT_SELECTS_MODE = 8, /* selects the mode: at most one */
     OPT_FILE_PATH = 16,   /* completes to files */
     OPT_EVERYDAY = 32,    /* shown by --help on a terminal; the others by --help all */
-    OPT_OR_PATH = 64      /* OPT_CHOICE: a text with a / is accepted too */
+    OPT_OR_PATH = 64,     /* OPT_CHOICE: a text with a / is accepted too */
+    OPT_OR_PERCENT = 128  /* OPT_CHOICE: a number from 1 to 100 is accepted too */
 };
 
 struct opt_def {

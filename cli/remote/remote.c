@@ -189,7 +189,7 @@ static int remote_prompt(struct app *a, const struct json *conv, struct prompt *
             buf_fmt(b, "%s\"continue_final_message\": true, \"add_generation_prompt\": false", b->len ? ", " : "");
             continue;
         }
-        bool is_top_level = json_is(key, "messages") || json_is(key, "tools");
+        bool is_top_level = json_is(key, "messages") || json_is(key, "tools") || json_is(key, "reasoning_effort");
         struct buf *to = is_top_level ? b : &kwargs;
         buf_str(to, to->len ? ", " : "");
         json_quote(to, key->string, key->n);

@@ -6,6 +6,7 @@
 #include "cli/report.h"
 #include "cli/terminal/amount.h"
 #include "cli/turn/engine_client.h"
+#include "cli/turn/template_vars.h"
 #include "engine/ember/topic.h"
 
 enum { PROMPT_TAIL_BYTES = 512 };
@@ -175,10 +176,10 @@ static int render_messages(struct app *a, const struct conversation *c, int thin
     }
     buf_fmt(&b, "], \"%s\": true", opening);
     if (a->tool_list.len) buf_fmt(&b, ", \"tools\": %s", a->tool_list.data);
-    if (think >= 0)
-        buf_fmt(&b, ", \"enable_thinking\": %s, \"thinking\": %s", think ? "true" : "false", think ? "true" : "false");
+    int rc = template_vars_put(a, think, &b, e);
     buf_char(&b, '}');
-    int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the conversation")
+    if (!rc)
+        rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the conversation")
                       : json_parse(&arena, b.data, b.len, 0, "conversation", &root, e);
     if (!rc) rc = prompt_from_json(a, &root, out, e);
     arena_free(&arena);

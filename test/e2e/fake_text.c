@@ -99,6 +99,13 @@ int chat_template_render_prompt(const struct chat_template *c, const struct json
             json_write(&b, k);
         if (shows_calls && json_is(role, "tool")) json_write(&b, json_get(&list->items[i], "tool_call_id"));
     }
+    for (uint32_t i = 0; getenv("FAKE_SHOWS_VARS") && i < conv->n; i++) { /* what options give the template */
+        const struct json *key = &conv->items[2 * i];
+        if (json_is(key, "messages") || json_is(key, "tools") || json_is(key, "add_generation_prompt")) continue;
+        buf_fmt(&b, "<%.*s=", (int)key->n, key->string);
+        json_write(&b, key + 1);
+        buf_char(&b, '>');
+    }
     buf_fmt(&b, "%cassistant%c", 1, 2);
     if (b.failed) {
         buf_free(&b);
@@ -112,7 +119,8 @@ int chat_template_render(const struct chat_template *c, const struct json *conv,
 }
 bool chat_template_takes_tools(const struct chat_template *c) { return !getenv("FAKE_NO_TOOLS"); }
 bool chat_template_mentions(const struct chat_template *c, const char *word, size_t n) {
-    return n == 8 && !memcmp(word, "narrator", n);
+    const char *more = getenv("FAKE_MENTIONS");
+    return (n == 8 && !memcmp(word, "narrator", n)) || (more && memmem(more, strlen(more), word, n));
 }
 const struct dialect_set *chat_template_dialects(const struct chat_template *c) {
     static const struct dialect_set none;

@@ -171,6 +171,40 @@ class Habits(driver.ChatCase):
         t.send("\x03")
         t.wait()
 
+    def test_effort(self):
+        """--effort in the words that the model's template knows, or as a switch for thinking; what it cannot do is said once."""
+        self.env["FAKE_SHOWS_VARS"] = "1"
+        gpt_oss, switch = "reasoning_effort", "enable_thinking"
+        on, off = "<enable_thinking=true><thinking=true>", "<enable_thinking=false><thinking=false>"
+        for template, level, variables, note in (
+                (gpt_oss, "high", '<reasoning_effort="high">', ""), (gpt_oss, "max", '<reasoning_effort="high">', ""), (gpt_oss, "1", '<reasoning_effort="low">', ""), (gpt_oss, "50", '<reasoning_effort="medium">', ""),
+                (gpt_oss, "100", '<reasoning_effort="high">', ""), (gpt_oss + " 'max' \"none\"", "100", '<reasoning_effort="max">', ""), (gpt_oss + " 'max' \"none\"", "none", '<reasoning_effort="none">', ""), (gpt_oss, "none", '<reasoning_effort="low">', ""),
+                (switch, "none", off, ""), (switch, "low", on, "only switches thinking on or off; it is on"), (gpt_oss + switch, "low", '<reasoning_effort="low">' + on, ""),
+                (gpt_oss + switch, "none", '<reasoning_effort="low">' + off, ""), ("", "low", "", "knows neither an effort nor a switch")):
+            rc, out, err = self.run_bin("-p", "prompt x", "--effort", level, env={"FAKE_MENTIONS": template})
+            self.assertEqual((rc, out.decode()), (0, f"[user]prompt x{variables}[assistant]\n"), (template, level))
+            self.assertEqual(note in err, True, err)
+            self.assertEqual(bool(note), bool(err), err)
+        self.assertIn(off.encode(), self.run_bin("-p", "prompt x", "--effort", "high", "--no-think", env={"FAKE_MENTIONS": gpt_oss + switch})[1])
+        for level in ("0", "101", "loud", "", "1000"):
+            self.assertEqual(self.run_bin("-p", "x", "--effort", level)[0], 2, level)
+        t = self.chat(env={"FAKE_MENTIONS": gpt_oss})
+        self.ask(t, "/effort", "did you mean /set effort?")
+        self.ask(t, "/set effort 20", "effort is 20 from the next answer on")
+        self.ask(t, "prompt x", '<reasoning_effort="low">')
+        self.assertIn("effort            20", self.ask(t, "/show", "effort"))
+
+    def test_template_variables(self):
+        """--template-var as JSON, or else as text, after hearth's own variables."""
+        self.env.update(FAKE_SHOWS_VARS="1", FAKE_MENTIONS="colour enable_thinking")
+        rc, out, err = self.run_bin("-p", "prompt x", "--template-var", "colour=red", "--template-var", "sizes=[1,2]", "--template-var", "enable_thinking=false", "--think")
+        self.assertEqual((rc, out), (0, b'[user]prompt x<enable_thinking=true><thinking=true><colour="red"><sizes=[1, 2]><enable_thinking=false>[assistant]\n'))
+        self.assertEqual(err, "hearth: --template-var sizes: the model's chat template has no such variable\n")
+        for text, why in (("x", "not NAME=VALUE"), ("=x", "not NAME=VALUE"), ("messages=[]", "hearth itself sets"), ("tools=1", "hearth itself sets")):
+            rc, out, err = self.run_bin("-p", "x", "--template-var", text)
+            self.assertEqual((rc, out), (2, b""), text)
+            self.assertIn(why, err)
+
     def test_missing_default(self):
         """A default model that has gone is called so, with where it was set."""
         rc, out, err = self.run_bin("-p", "x", env={"HEARTH_MODEL": "/no/such"})

@@ -1,0 +1,81 @@
+#include "cli/turn/template_vars.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "cli/report.h"
+#include "cli/terminal/out.h"
+#include "cli/turn/engine_client.h"
+
+/* Whether the template of this process's model has a word; true if the template is elsewhere. */
+static bool mentions(const struct app *a, const char *word) {
+    return !a->backend->is_local || !a->template || chat_template_mentions(a->template, word, strlen(word));
+}
+/* Whether it compares with this value, in either kind of quotes. */
+static bool knows_value(const struct app *a, const char *value) {
+    char one[32], two[32];
+    snprintf(one, sizeof one, "'%s'", value);
+    snprintf(two, sizeof two, "\"%s\"", value);
+    return mentions(a, one) || mentions(a, two);
+}
+
+/* The word of a number from 1 to 100, or the nearest one that the template knows. */
+static const char *word_of(const struct app *a, const char *effort) {
+    const long number = strtol(effort, NULL, 10);
+    if (number) effort = number <= 33 ? "low" : number <= 66 ? "medium" : number < 100 ? "high" : "max";
+    if (!strcmp(effort, "max") && !knows_value(a, "max")) return "high";
+    if (!strcmp(effort, "none") && !knows_value(a, "none")) return "low";
+    return effort;
+}
+
+static void put_effort(struct app *a, int *think, struct buf *b) {
+    const char *effort = a->opts.v[OPT_EFFORT].text;
+    if (!effort) return;
+    const bool none = !strcmp(effort, "none"), has_effort = mentions(a, "reasoning_effort"),
+               has_switch = a->backend->is_local && (mentions(a, "enable_thinking") || mentions(a, "thinking"));
+    if (*think < 0 && has_switch) *think = !none;
+    if (has_effort) buf_fmt(b, ", \"reasoning_effort\": \"%s\"", word_of(a, effort));
+    if (a->noted_effort == effort) return;
+    a->noted_effort = effort;
+    if (!has_effort && !has_switch)
+        report_note("--effort %s: the model's chat template knows neither an effort nor a switch for thinking", effort);
+    else if (!has_effort && !none)
+        report_note("--effort %s: the model's chat template only switches thinking on or off; it is on", effort);
+}
+
+static int put_variable(struct app *a, const char *text, bool notes, struct buf *b, struct error *e) {
+    static const char *const own[] = {"messages", "tools", "add_generation_prompt", "continue_final_message"};
+    const char *eq = strchr(text, '=');
+    struct arena arena = {0};
+    struct json value;
+    char name[64];
+    if (!eq || eq == text || (size_t)(eq - text) >= sizeof name)
+        return error_set(e, ERR_USAGE, "--template-var %.80s: not NAME=VALUE", text);
+    snprintf(name, sizeof name, "%.*s", (int)(eq - text), text);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (!strcmp(name, own[i]))
+            return error_set(e, ERR_USAGE, "--template-var %s: hearth itself sets this variable", name);
+    if (notes && !mentions(a, name))
+        report_note("--template-var %s: the model's chat template has no such variable", name);
+    buf_str(b, ", ");
+    out_json_string(b, name, strlen(name));
+    buf_str(b, ": ");
+    if (json_parse(&arena, eq + 1, strlen(eq + 1), 0, name, &value, &(struct error){0}))
+        out_json_string(b, eq + 1, strlen(eq + 1));
+    else json_write(b, &value);
+    arena_free(&arena);
+    return 0;
+}
+
+int template_vars_put(struct app *a, int think, struct buf *b, struct error *e) {
+    const struct opt_value *vars = &a->opts.v[OPT_TEMPLATE_VAR];
+    const bool notes = !a->noted_vars;
+    put_effort(a, &think, b);
+    if (think >= 0)
+        buf_fmt(b, ", \"enable_thinking\": %s, \"thinking\": %s", think ? "true" : "false", think ? "true" : "false");
+    for (size_t i = 0; i < vars->n_items; i++) TRY(put_variable(a, vars->items[i], notes, b, e));
+    a->noted_vars = true;
+    return 0;
+}
