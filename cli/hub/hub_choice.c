@@ -213,7 +213,7 @@ int hub_choice_add_shards(const struct hub_listing *l, const char *index, size_t
         rc = error_set(e, ERR_RUNTIME, "%s: %s has no weight_map", l->repo, weights_of(l)->path);
     const size_t before = s->n;
     const struct json *last = NULL;
-    for (uint32_t i = 0; !rc && i < map->n; i++) {
+    for (uint32_t i = 0; !rc && map && i < map->n; i++) {
         const struct json *file = &map->items[2 * i + 1];
         char name[1100];
         if (file->type != JSON_STRING || file->n >= sizeof name || memchr(file->string, 0, file->n)) {

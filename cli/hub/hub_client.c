@@ -455,6 +455,7 @@ int hub_client_get(struct hub *h, struct hub_request *r, size_t most, struct buf
     r->sink = &hub_memory_sink;
     r->ctx = &m;
     int rc = hub_client_run(h, &r, 1, NULL, NULL, e);
+    r->ctx = NULL;
     if (rc) buf_free(&m.data);
     *out = m.data;
     return rc;
